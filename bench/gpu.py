@@ -260,7 +260,7 @@ def arguments():
     p.add_argument("--llmc", metavar="PATH", action="append", help="a checkout of llm.c, or a built trainer; several: "
                    "each takes part")
     p.add_argument("--cudnn-frontend", metavar="DIR", help="a checkout of cudnn-frontend, to build llm.c with cuDNN")
-    p.add_argument("--peak", type=float, default=989, help="TFLOP/s of the GPU's bf16 products, default %(default)s")
+    p.add_argument("--peak", type=float, default=989, help="TFLOP/s of the GPU's bf16 matmuls, default %(default)s")
     for name, default in [("rounds", 3), ("steps", 5), ("warmup", 2), ("layers", 8)]:
         p.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
     p.add_argument("--micro", type=int, help="rows of a micro-batch, for all parties; default: the case's")

@@ -18,23 +18,28 @@
 enum { RUNS = 9, MAX_RUNS = 200 };
 static const double SECONDS = 0.25; /* minimum time per case */
 
-/* Shapes of the model, and two kinds of attention. */
+/* Shapes of the model, and of attention; attention without t is none. */
 typedef struct shapes {
     int64_t tokens[2]; /* numbers of rows of GEMMs; all other kernels use the larger one */
     int64_t width, ffn, vocab, updated;
     struct {
         int64_t batch, t, h, g, d;
-    } attention[4];
+    } attention[7];
     size_t memory;
 } shapes;
-static const shapes of_processors = {
-    .tokens = {256, 1024},
-    .width = 768,
-    .ffn = 3072,
-    .vocab = 50257,
-    .updated = 16 << 20,
-    .attention = {{8, 256, 6, 6, 64}, {4, 256, 12, 12, 64}, {1, 1024, 12, 12, 64}, {1, 2048, 8, 2, 128}},
-    .memory = (size_t)1 << 30};
+static const shapes of_processors = {.tokens = {256, 1024},
+                                     .width = 768,
+                                     .ffn = 3072,
+                                     .vocab = 50257,
+                                     .updated = 16 << 20,
+                                     .attention = {{8, 256, 6, 6, 64},
+                                                   {4, 256, 12, 12, 64},
+                                                   {1, 1024, 12, 12, 64},
+                                                   {1, 4096, 6, 6, 64},
+                                                   {1, 1024, 6, 6, 128},
+                                                   {1, 4096, 4, 4, 128},
+                                                   {1, 2048, 8, 2, 128}},
+                                     .memory = (size_t)1 << 30};
 static const shapes of_gpus = {.tokens = {2048, 16384},
                                .width = 1600,
                                .ffn = 6400,
@@ -133,17 +138,20 @@ static void *operand(bench *b, ax_dtype dtype, int64_t count)
     return p;
 }
 
-static void *tokens(bench *b, int64_t count)
+/* Allocates integers 0, step, 2·step …, modulo `below`. */
+static void *integers(bench *b, int64_t count, int64_t step, int64_t below)
 {
     char *p = room(b, AX_I32, count);
     int32_t *id;
     DO(ax_calloc((size_t)count, sizeof *id, &id));
     for (int64_t i = 0; i < count; i++)
-        id[i] = (int32_t)(i * 7919 % b->shapes->vocab);
+        id[i] = (int32_t)(i * step % below);
     DO(ax_copy_in(&b->stream, p, id, (size_t)count * sizeof *id));
     free(id);
     return p;
 }
+
+static void *tokens(bench *b, int64_t count) { return integers(b, count, 7919, b->shapes->vocab); }
 
 /* Allocates an array with all elements equal to `value`. */
 static void *filled(bench *b, int64_t n, double value)
@@ -239,7 +247,7 @@ static void bench_generation(bench *b, ax_dtype dtype, int64_t batch, int64_t ke
     run_case(b, name, AX_K_attention, &a, dtype);
 }
 
-/* The kernels between the matrix products. */
+/* The kernels between the GEMMs. */
 static void bench_rows(bench *b, ax_dtype dtype)
 {
     const int64_t R = b->shapes->tokens[1], C = b->shapes->width, F = b->shapes->ffn, V = b->shapes->vocab;
@@ -261,6 +269,14 @@ static void bench_rows(bench *b, ax_dtype dtype)
     CASE(norm_grad, R, C, " added", .rows = R, .cols = C, .eps = 1e30, .x = T(R * C), .dy = T(R * C),
          .add = T(R * C), .sum = A(R), .m2 = A(R), .weight = A(C), .dx = T(R * C), .dweight = A(C),
          .dbias = A(C), .dtype = dtype)
+    CASE(norm, R, C, " rms of a sum", .rows = R, .cols = C, .eps = 1e-5, .a = T(R * C), .b = T(R * C),
+         .x = T(R * C), .m2 = A(R), .weight = A(C), .y = T(R * C), .dtype = dtype, .kind = AX_NORM_RMS)
+    CASE(norm_grad, R, C, " rms, added", .rows = R, .cols = C, .eps = 1e30, .x = T(R * C), .dy = T(R * C),
+         .add = T(R * C), .m2 = A(R), .weight = A(C), .dx = T(R * C), .dweight = A(C), .dtype = dtype,
+         .kind = AX_NORM_RMS)
+    CASE(rope, R, C, " heads of 64", .rows = R, .heads = C / 64, .head_dim = 64, .table_rows = R,
+         .positions = integers(b, R, 1, R), .table = filled(b, R * 64, 0.70710678), .x = T(R * C),
+         .dtype = dtype)
     CASE(norm_stats, R, C, "", .rows = R, .cols = C, .a = T(R * C), .sum = A(R), .m2 = A(R), .dtype = dtype)
     CASE(norm_apply, R, C, "", .rows = R, .cols = C, .global_cols = C, .eps = 1e30, .x = T(R * C),
          .sum = A(R), .m2 = A(R), .weight = A(C), .bias = A(C), .y = T(R * C), .dtype = dtype)
@@ -277,6 +293,10 @@ static void bench_rows(bench *b, ax_dtype dtype)
     CASE(activation, R, F, " silu", .n = R * F, .x = T(R * F), .y = T(R * F), .dtype = dtype, .kind = AX_SILU)
     CASE(activation_grad, R, F, " silu", .n = R * F, .x = T(R * F), .dy = T(R * F), .dx = T(R * F),
          .dtype = dtype, .kind = AX_SILU)
+    CASE(glu, R, F, " silu", .n = R * F, .gate = T(R * F), .up = T(R * F), .y = T(R * F), .dtype = dtype,
+         .kind = AX_SILU)
+    CASE(glu_grad, R, F, " silu", .n = R * F, .gate = T(R * F), .up = T(R * F), .dy = T(R * F),
+         .dgate = T(R * F), .dup = T(R * F), .dtype = dtype, .kind = AX_SILU)
     CASE(squared_error, R, F, "", .n = R * F, .scale = 1, .x = T(R * F), .target = T(R * F), .dx = T(R * F),
          .total = operand(b, AX_F64, 1), .dtype = dtype)
     CASE(add, R, C, "", .n = R * C, .a = T(R * C), .b = T(R * C), .y = T(R * C), .dtype = dtype)
@@ -376,7 +396,7 @@ int main(int argc, char **argv)
     for (int d = 0; d < 2; d++) {
         ax_dtype dtype = d ? AX_BF16 : AX_F32;
         bench_gemms(&b, dtype);
-        for (size_t i = 0; i < AX_COUNT(b.shapes->attention); i++)
+        for (size_t i = 0; i < AX_COUNT(b.shapes->attention) && b.shapes->attention[i].t; i++)
             bench_attention(&b, dtype, b.shapes->attention[i].batch, b.shapes->attention[i].t,
                             b.shapes->attention[i].h, b.shapes->attention[i].g, b.shapes->attention[i].d);
         bench_generation(&b, dtype, 12, 256, 12, 64);

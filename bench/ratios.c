@@ -13,6 +13,7 @@
  * exit code is 1 if a case is below its floor. */
 #include "axonn/dev.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,14 +119,17 @@ static void add_product(bench *b, ax_dtype dtype, int64_t m, int64_t n, int64_t 
     g->a = operand(b, dtype, m * k), g->b = operand(b, dtype, n * k), g->c = operand(b, g->c_dtype, m * n);
 }
 
-static void add_attention(bench *b, ax_dtype dtype, double forward, double backward)
+static void add_attention(bench *b, ax_dtype dtype, int64_t B, int64_t T, int64_t H, int64_t D,
+                          double forward, double backward)
 {
-    enum { B = 2, T = 256, H = 6, D = 64, N = B * T * H * D };
+    const int64_t N = B * T * H * D;
+    char what[40];
+    snprintf(what, sizeof what, "%lldx%lld, %lld heads of %lld", (long long)B, (long long)T, (long long)H,
+             (long long)D);
     ax_attention_args *a =
-        &add_case(b, AX_K_attention, dtype, "2x256, 6 heads of 64", peak_of(dtype), forward, 0)
-             ->args.attention;
+        &add_case(b, AX_K_attention, dtype, what, peak_of(dtype), forward, 0)->args.attention;
     *a = (ax_attention_args){.batch = B, .q_len = T, .kv_len = T, .heads = H, .kv_heads = H, .head_dim = D};
-    a->scale = 0.125, a->dtype = dtype;
+    a->scale = 1 / sqrt((double)D), a->dtype = dtype;
     a->q = operand(b, dtype, N), a->k = operand(b, dtype, N), a->v = operand(b, dtype, N);
     a->o = operand(b, dtype, N), a->lse = operand(b, AX_F32, B * T * H);
     ax_attention_grad_args *g =
@@ -222,8 +226,10 @@ static void add_cases(bench *b)
         add_product(b, dtype, 512, 512, 1536, "NN", peak_of(dtype), 0.5, 0.25);
         add_product(b, dtype, 1536, 512, 512, "TN", peak_of(dtype), 0.5, 0.25);
         add_product(b, dtype, 1, 50257, 512, "NT", STREAM, 0.25, 0.25);
-        add_attention(b, dtype, i ? 0.16 : 0.2, i ? 0.19 : 0.2);
+        add_attention(b, dtype, 2, 256, 6, 64, i ? 0.16 : 0.2, i ? 0.19 : 0.2);
     }
+    add_attention(b, AX_BF16, 1, 1024, 2, 64, 0.25, 0.25);
+    add_attention(b, AX_BF16, 1, 1024, 1, 128, 0.25, 0.25);
     add_memory(b);
 }
 

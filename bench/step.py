@@ -4,6 +4,8 @@
 Parties:
   limit    the limit of this machine (bench/peers/limit.c)
   axonn    one rank
+  before   --before PROGRAM, the program of another commit, on one rank. A line below the table has the median over the
+           rounds of each round's ratio: the time of axonn divided by that of before
   ranks    axonn on two ranks that share the threads and the rows of a step (grid.data=2, ZeRO 1)
   tensor   axonn on two ranks that share the threads and each layer's weights (grid.x=2)
   torch    PyTorch with its fastest settings, or once with each --torch-with
@@ -15,7 +17,8 @@ axonn's, and peak memory (not for two ranks, because each counts pages of the ot
 axonn's kernels, torch and the libraries of the limit use that instruction set. A round of all parties takes about five
 minutes on two cores.
 Usage:  python3 bench/step.py --torch PYTHON --llmc DIR [--rounds 5] [--cases 124m-4x256,small-8x256]
-                              [--precisions bf16,fp32] [--parties limit,axonn] [--threads 2] [--isa avx2] [--json]
+                              [--precisions bf16,fp32] [--parties limit,axonn] [--before PROGRAM] [--threads 2]
+                              [--isa avx2] [--json]
 """
 
 import argparse
@@ -52,7 +55,7 @@ ISAS = {
         ("generic", "SSE41", "wsm", "default", "SSE4_2"),
     ]
 }
-PARTIES = ["limit", "axonn", "ranks", "tensor", "torch", "llm.c"]
+PARTIES = ["limit", "axonn", "before", "ranks", "tensor", "torch", "llm.c"]
 SHAPE = ["layers", "hidden", "heads", "vocab", "seq", "batch"]
 
 
@@ -108,6 +111,10 @@ def axonn(args, case, precision, _settings):
     return step_of(args, case, precision, CASES[case][-1], [f"threads={args.threads}"])
 
 
+def before(args, case, precision, settings):
+    return axonn(argparse.Namespace(**dict(vars(args), axonn=args.before)), case, precision, settings)
+
+
 def two_ranks(args, case, precision, rows, grid):
     row = step_of(args, case, precision, rows, ["--ranks", "2", f"threads={args.threads // 2}"] + grid)
     return {"ms": row["ms"]}
@@ -138,7 +145,7 @@ def llmc(args, case, _precision, _settings):
     return {"ms": row["step_ms"], "memory": row["rss_bytes"]}
 
 
-RUN = {"limit": limit, "axonn": axonn, "ranks": ranks, "tensor": tensor, "torch": torch, "llm.c": llmc}
+RUN = {"limit": limit, "axonn": axonn, "before": before, "ranks": ranks, "tensor": tensor, "torch": torch, "llm.c": llmc}
 
 
 def takes_part(args, party, case, precision):
@@ -153,6 +160,8 @@ def check(args):
     """Exits with a line of advice if a party is not available."""
     if {"axonn", "ranks", "tensor"} & set(args.parties) and not shutil.which(args.axonn):
         sys.exit(f"{args.axonn} is missing: cmake --preset release && cmake --build build -j")
+    if "before" in args.parties and not shutil.which(args.before):
+        sys.exit(f"{args.before} is missing: build the other commit, and give its program as --before")
     if "limit" in args.parties and not shutil.which(args.limit):
         line = re.search(r"gcc (.*\\\n)*.*", (PEERS / "limit.c").read_text()).group()
         sys.exit(f"{args.limit} is missing: apt install libdnnl-dev libxsmm-dev, then in {ROOT}\n"
@@ -181,6 +190,7 @@ def arguments():
     p.add_argument("--precisions", default="bf16,fp32")
     p.add_argument("--parties", help=f"default: all, {','.join(PARTIES)}")
     p.add_argument("--axonn", default=str(ROOT / "build" / "axonn"))
+    p.add_argument("--before", metavar="PROGRAM", help="axonn of another commit, the party before")
     p.add_argument("--limit", default=str(ROOT / "build" / "limit"))
     p.add_argument("--torch", default="python3", metavar="PYTHON", help="an interpreter that has torch")
     p.add_argument("--torch-with", metavar="LIST", action="append", help="settings for torch in place of its best; "
@@ -197,6 +207,12 @@ def arguments():
     args.cases = chosen(args.cases, CASES, p, "--cases")
     args.precisions = chosen(args.precisions, ["bf16", "fp32"], p, "--precisions")
     args.parties = chosen(args.parties or ",".join(PARTIES), PARTIES, p, "--parties")
+    if args.before and "before" not in args.parties:
+        args.parties.append("before")
+    elif not args.before and "before" in args.parties:
+        if args.named:
+            p.error("--parties before: --before PROGRAM is missing")
+        args.parties.remove("before")
     if args.isa and "llm.c" in args.parties:
         if args.named:
             p.error("--isa: llm.c is compiled for this machine's processor; leave it out of --parties")
@@ -220,6 +236,8 @@ def rows_of(results, case, precision, isa):
             row["of_limit"] = median["limit"] / median[party]
         if "axonn" in median:
             row["times_axonn"] = median[party] / median["axonn"]
+        if party == "before" and "axonn" in results:
+            row["ratios"] = [a["ms"] / b["ms"] for a, b in zip(results["axonn"], rounds)]
         for key in ("memory", "planned"):
             if key in rounds[0]:
                 row[key] = max(r[key] for r in rounds)
@@ -236,6 +254,8 @@ def print_table(rows):
         of_limit, times = (f"{r[key]:.2f}" if key in r else "" for key in ("of_limit", "times_axonn"))
         print(f"| {r['party']} | {r['ms']:.1f} [{r['min']:.1f}, {r['max']:.1f}] | {r['tokens_per_s']:.0f} | {of_limit} "
               f"| {times} | {memory} | {planned} |", flush=True)
+    for ratios in (r["ratios"] for r in rows if "ratios" in r):
+        print(f"\naxonn / before: {statistics.median(ratios):.3f} [{min(ratios):.3f}, {max(ratios):.3f}]", flush=True)
 
 
 def main():

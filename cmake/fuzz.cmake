@@ -15,5 +15,12 @@ endif()
 if(AXONN_FUZZ)
   file(GLOB READER_SOURCES CONFIGURE_DEPENDS src/base/*.c src/ckpt/*.c src/data/*.c src/engine/config*.c
     src/engine/pretrained.c src/engine/train_state.c src/grid/*.c src/model/*.c src/tensor/layout.c src/trace/*.c)
-  set_source_files_properties(${READER_SOURCES} PROPERTIES COMPILE_OPTIONS -fsanitize=fuzzer-no-link)
+  set(READER_OPTIONS -fsanitize=fuzzer-no-link)
+  # scripts/fuzz-coverage.sh: which lines of these files the harnesses run.
+  option(AXONN_FUZZ_COVERAGE "count the lines of the readers that fuzzing runs" OFF)
+  if(AXONN_FUZZ_COVERAGE)
+    list(APPEND READER_OPTIONS -fprofile-instr-generate -fcoverage-mapping)
+    add_link_options(-fprofile-instr-generate)
+  endif()
+  set_source_files_properties(${READER_SOURCES} PROPERTIES COMPILE_OPTIONS "${READER_OPTIONS}")
 endif()

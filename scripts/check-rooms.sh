@@ -15,6 +15,7 @@ BEGIN {
     owns("engine", "engine config")
     # room: private headers that the rooms which may use it may include too
     lends("cli", "launch model verb")
+    lends("engine", "pipeline")
     # room: rooms it may use. A name in brackets stands for that room and all that it may use.
     uses("base", "")
     uses("trace", "base")
@@ -25,12 +26,12 @@ BEGIN {
     uses("parallel", "[tensor]")
     uses("op", "[parallel]")
     uses("nn", "[op]")
-    uses("model", "[nn]")
+    uses("pipe", "base")
+    uses("model", "[nn] [pipe]")
     uses("optim", "[parallel]")
     uses("ckpt", "[parallel]")
     uses("data", "[trace]")
-    uses("pipe", "[parallel]")
-    uses("engine", "[model] [optim] [ckpt] [data] [pipe]")
+    uses("engine", "[model] [optim] [ckpt] [data]")
     uses("perf", "[engine]")
     uses("cli", "[perf]")
     uses("bench", "[cli]")

@@ -176,7 +176,7 @@ split() {
 # A hash of its text decides whether a file is for validation, so copies of a file are on the same side. The goal is a
 # million validation tokens, or fewer if time is short. File sizes differ a lot, so the fraction of files that gives a
 # little more than that is searched for, in at most a quarter of the time. The search starts with at least two dozen files
-# and stops at a fifth of them.
+# and stops at a fifth of them. The next fraction is in proportion to the tokens of the last one.
 build_data() {
     local low=0 high=0.2 fraction tokens goal time=${seconds:-300}
     goal=$(calc %d "$million * ($time < 1 ? 1 : $time > 300 ? 300 : $time) / 300")
@@ -192,7 +192,9 @@ build_data() {
             [ "$tokens" -gt $((goal * 13 / 10)) ] || break
         fi
         if [ $((4 * SECONDS)) -ge "$time" ]; then high=$fraction && break; fi
-        fraction=$(calc %.5f "($low + $high) / 2")
+        fraction=$(awk -v f="$fraction" -v tokens="$tokens" -v goal="$goal" -v low="$low" -v high="$high" 'BEGIN {
+            next_f = tokens ? f * 1.15 * goal / tokens : 1
+            printf "%.5f", low < next_f && next_f < high ? next_f : (low + high) / 2 }')
     done
     if [ "$fraction" != "$high" ]; then split "$high" >/dev/null; fi
     touch "$data/complete"

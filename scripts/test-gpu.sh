@@ -6,7 +6,7 @@
 #   scripts/test-gpu.sh [DIR] [PART...]          default: build-bundle and all parts except peers
 # Parts:
 #   tests      kernels against the reference, layers, training runs
-#   plans      with AXONN_PLANS: the kernels, and each matrix product with the first and with the fastest algorithm
+#   plans      with AXONN_PLANS: the kernels, and each GEMM with the first and with the fastest algorithm
 #   links      collectives from GPU to GPU, if there are several
 #   sanitizer  memcheck and racecheck of steps with the plugin's own kernels
 #   kernels    rates of kernels
@@ -60,7 +60,7 @@ has_cudnn() {
         "$dir/axonn" bench step "$work/step.yaml" --steps 1 --warm-up 1 2>&1 >/dev/null)
 }
 
-# plans: times each matrix product of a step with cuBLASLt's first algorithm and with the fastest one. A first process
+# plans: times each GEMM of a step with cuBLASLt's first algorithm and with the fastest one. A first process
 # measures algorithms and writes the plans; then both variants take turns.
 plans() {
     local bench=("$dir/axonn" bench gemm "$work/step.yaml" --json) turn
@@ -79,7 +79,7 @@ plans() {
          { name = of("case"); ms[file, name] = of("median") }
          file < 4 { next }
          FNR == 1 {
-             printf "%-36s %6s %21s %21s %7s\n", "product", "calls", "first, ms, twice", "timed, ms, twice", "of it"
+             printf "%-36s %6s %21s %21s %7s\n", "GEMM", "calls", "first, ms, twice", "timed, ms, twice", "of it"
          }
          { printf "%-36s %6d %10.4f %10.4f %10.4f %10.4f %5.0f %%\n", name, of("calls"), ms[1, name], ms[3, name],
                   ms[2, name], ms[4, name], 100 * (ms[2, name] + ms[4, name]) / (ms[1, name] + ms[3, name])
@@ -114,7 +114,7 @@ for what in $parts; do
         plans)
             part "kernels with timed plans" 310 env AXONN_PLANS="$work/plans" "$dir/test_dev_backend" cuda
             config 48 1600 25 1024 16 16
-            part "plans of GPT-2 1.5B's products" 250 bash -c plans
+            part "plans of GPT-2 1.5B's GEMMs" 250 bash -c plans
             ;;
         links)
             [ "$(nvidia-smi --list-gpus | wc -l)" -lt 2 ] || part "GPU to GPU" 200 "$dir/test_engine_links"

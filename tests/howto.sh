@@ -26,6 +26,7 @@ fail() { # with what was printed last
 # WHAT STANDS THERE|WHAT IS RUN. A row that the page does not have is a mistake.
 sizes=(
   'layers: 6, hidden: 384, heads: 6, vocab: 8192, seq_len: 256|layers: 2, hidden: 32, heads: 2, vocab: 400, seq_len: 64'
+  'layers: 6, hidden: 384, heads: 6, kv_heads: 2, vocab: 8192, seq_len: 256|layers: 2, hidden: 32, heads: 4, kv_heads: 2, vocab: 400, seq_len: 64'
   'steps: 2000, global_batch: 32, micro_batch: 8|steps: 4, global_batch: 8, micro_batch: 4'
   'steps: 500, global_batch: 16|steps: 2, global_batch: 8'
   'step-2000|step-4'
@@ -38,6 +39,7 @@ sizes=(
   'bench comm --ranks 4|bench comm --ranks 4 --max 16384 --runs 1'
   'bench comm --ranks 2|bench comm --ranks 2 --max 16384 --runs 1'
   '--min 1048576|--min 8192'
+  'bench pipe --ranks 4 --seeds 1|bench pipe --ranks 4 --seeds 1 --forward 1 --backward 2 --micro-batches 4'
 )
 text=$(<"$page")
 for row in "${sizes[@]}"; do
@@ -70,7 +72,8 @@ make_all() {
   axonn tok train --input corpus/ --vocab 400 --out tok &&
     axonn data build --input corpus/ --tokenizer tok --out train.tok --valid valid.tok --valid-fraction 0.1 &&
     axonn train gpt.yaml run.dir=runs/a && axonn train gpt.yaml run.dir=runs/b train.seed=2 &&
-    cp -r runs/a/ckpt/step-4 path/to/gpt2 && rm -r path/to/gpt2/training
+    cp -r runs/a/ckpt/step-4 path/to/gpt2 && rm -r path/to/gpt2/training &&
+    axonn train llama.yaml run.dir=runs/l && cp -r runs/l/ckpt/step-4 path/to/llama && rm -r path/to/llama/training
 }
 make_all >log 2>&1 </dev/null || fail "what the page takes for granted cannot be made"
 

@@ -19,6 +19,7 @@
 #include "axonn/model.h" /* families of models */
 #include "axonn/nn.h"    /* layers */
 #include "axonn/optim.h" /* optimizers and schedules */
+#include "axonn/pipe.h"  /* schedules of pipeline stages */
 
 #include "axonn/ckpt.h"      /* safetensors and checkpoints */
 #include "axonn/data.h"      /* token files, rows, order */

@@ -6,12 +6,11 @@
  *               be read or written, with conversion and transposition. Files are planned from extents alone,
  *               so every rank writes its own boxes into files that one rank created.
  *   parameters  reads and writes an ax_param_set in such files: ax_param.file says where in them each
- *               parameter is. Replica 0 of each box writes it and every rank reads its own box, so any grid
- *               can read what another wrote.
- *   checkpoints RUN/ckpt/step-N/ is a complete model directory plus training/: optimizer state, the caller's
- *               state.json, and manifest.json with a checksum of every file. It is written under a temporary
- *               name, synced and renamed; RUN/latest names the newest. After a kill at any moment the
- *               previous checkpoint can be loaded.
+ *               parameter is. If several ranks have the same box, the first of them writes it; every rank
+ * reads its own box, so a checkpoint can be read on any grid. checkpoints RUN/ckpt/step-N/ is a complete
+ * model directory plus training/: optimizer state, the caller's state.json, and manifest.json with a checksum
+ * of every file. It is written under a temporary name, synced and renamed; RUN/latest names the newest. After
+ * a kill at any moment the previous checkpoint can be loaded.
  *
  * Errors of files are AX_ERR_DATA and name the file and the key. */
 #ifndef AXONN_CKPT_H
@@ -30,8 +29,8 @@ enum { AX_ST_MAX_DIMS = 8 };
 /* An array of a file: row-major, little-endian, extents `dim` (none: a scalar). */
 typedef struct ax_st_array {
     const char *key;        /* unique in its store */
-    const char *dtype_name; /* as in the file: "F32", "BF16", "BOOL", …; ignored by ax_st_plan */
-    ax_dtype dtype;         /* AX_DTYPE_COUNT: a dtype that can be listed but not read */
+    const char *dtype_name; /* as in the file: "F32", "BF16", "BOOL", … */
+    ax_dtype dtype;         /* AX_DTYPE_COUNT: a dtype that can be listed and copied but not read */
     int ndim;
     int64_t dim[AX_ST_MAX_DIMS];
     int file;              /* which file of the store holds it */
@@ -52,6 +51,8 @@ int ax_st_count(const ax_st *st);
 const ax_st_array *ax_st_at(const ax_st *st, int index);
 /* Returns the array of that key, or NULL. */
 const ax_st_array *ax_st_find(const ax_st *st, const char *key);
+/* Returns the number of files that hold arrays. */
+int ax_st_files(const ax_st *st);
 /* Returns the bytes of all files, headers and index included. */
 int64_t ax_st_bytes(const ax_st *st);
 /* Returns the number of elements of an array. */
@@ -67,7 +68,8 @@ AX_MUST_CHECK ax_status ax_st_read(ax_st *st, const ax_st_array *array, const in
 
 enum { AX_ST_STAGING = 2 << 20 }; /* bytes of host memory that a store needs to read and write */
 
-/* Plans a store of `n` arrays (key, dtype, ndim, dim given) in `dir`: STEM.safetensors, or
+/* Plans a store of `n` arrays (key, dtype, ndim, dim given; if dtype is AX_DTYPE_COUNT, also dtype_name) in
+ * `dir`: STEM.safetensors, or
  * STEM-00001-of-0000K.safetensors and STEM.safetensors.index.json where their bytes exceed `shard_bytes` (0:
  * 5 GB, as transformers; a single larger array has a shard of its own). Arrays fill shards in the order
  * given. Touches no file. Not collective. The caller owns *out. AX_ERR_USAGE for duplicate keys. */
@@ -80,6 +82,14 @@ AX_MUST_CHECK ax_status ax_st_make(ax_st *st);
  * files exist. Boxes of different ranks must not overlap. Not collective. */
 AX_MUST_CHECK ax_status ax_st_write(ax_st *st, const ax_st_array *array, const int64_t *lo, const int64_t *n,
                                     bool transpose, ax_dtype dtype, const void *data);
+/* Copies `count` elements of array `a` of `from`, from element `first` on in row-major order, to the same
+ * elements of array `b` of `to`, a planned store whose files exist. F64, F32, BF16 and F16 convert into one
+ * another as in ax_st_read; *overflows grows by the number of finite elements that became infinite. Other
+ * dtypes are copied bit by bit, and must be the same in both; for those of less than a byte, `first` and
+ * `count` are whole bytes. Both stores together need 2 AX_ST_STAGING bytes of memory. Not collective.
+ * AX_ERR_DATA; AX_ERR_USAGE for a conversion that does not exist. */
+AX_MUST_CHECK ax_status ax_st_copy(ax_st *from, const ax_st_array *a, ax_st *to, const ax_st_array *b,
+                                   int64_t first, int64_t count, int64_t *overflows);
 /* Syncs the files that this handle made or wrote to. Not collective. */
 AX_MUST_CHECK ax_status ax_st_sync(ax_st *st);
 
@@ -101,10 +111,10 @@ AX_MUST_CHECK ax_status ax_ckpt_write_params(const ax_param_set *set, const char
  * call ax_param_set_refresh next. AX_ERR_DATA lists all parameters that are missing or of another shape, and
  * all keys that neither belong to a parameter nor match `rules` (may be NULL). Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt_rules *rules);
-/* The same from a store that is open, even if its directory has changed since. */
+/* Does the same as ax_ckpt_read_params, from a store that is open; its directory may have changed since. */
 AX_MUST_CHECK ax_status ax_ckpt_read_store(ax_param_set *set, ax_st *st, const ax_ckpt_rules *rules);
-/* Checks that a store holds these parameters, which need no memory yet: else AX_ERR_DATA with the list of
- * ax_ckpt_read_params. Not collective. */
+/* Checks that a store holds these parameters, for which no memory need be allocated yet. If not, AX_ERR_DATA
+ * with the same list as ax_ckpt_read_params. Not collective. */
 AX_MUST_CHECK ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_st *st,
                                       const ax_ckpt_rules *rules);
 

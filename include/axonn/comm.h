@@ -12,23 +12,28 @@
  *
  * Order. All ranks of a communicator must call the same collectives in the same order, with the same
  * operation, count and dtype. Ranks that share several communicators must also call in one common order
- * across them; the order of the waits is free. A mismatch is AX_ERR_COMM on every rank, not a hang, where
- * ranks share memory and in builds with assertions. A release build does not compare the calls of collectives
- * between nodes or from device to device.
+ * across them; the order of the waits is free. If the calls differ, every rank gets AX_ERR_COMM instead of
+ * hanging: always where ranks share memory, elsewhere only in builds with assertions. A release build does
+ * not compare the calls of collectives between nodes or from device to device.
+ *
+ * Messages (ax_send, ax_recv) go from one rank to another. They are independent of collectives: neither waits
+ * for the other, and their order relative to each other is free.
  *
  * Devices. `stream` belongs to the device that owns the buffers; it is NULL for host memory. On a device
- * without memory (dry) no data move: the collective is counted, and reported to the observer at its start and
- * at its wait, so that a memory plan keeps the buffers in between. Buffers in discrete device memory are
- * copied through host memory, and the host waits for the device. If the communicator is connected
- * (ax_comm_connect), data go from device to device, and ax_wait makes the stream wait, not the host.
+ * without memory (dry) no data move: the collective is counted, and reported to the device's observer (dev.h)
+ * when it starts and when it is waited for, so that a memory plan keeps the buffers allocated in between.
+ * Buffers in discrete device memory are copied through host memory, and the host waits for the device. If the
+ * communicator is connected (ax_comm_connect), data go from device to device, and ax_wait makes the stream
+ * wait, not the host.
  *
  * Failure. Once any rank has failed (ax_comm_abort), calls of the other ranks return AX_ERR_COMM. Messages in
  * flight may still arrive: the buffers of failed operations must stay allocated until the process ends.
  *
- * Reductions add in rank order. A large reduction of a group with several ranks on each of several nodes
- * first adds the ranks of each node. In both cases the result has the same bits on every rank and in every
- * run. Between devices NCCL chooses the order of additions, the same on every rank; there BF16 and F16 may be
- * rounded after each addition, and MAX may drop a NaN. */
+ * Reductions add in rank order. Exception: if a group has several ranks on each of several nodes, a large
+ * reduction first adds within each node and then adds the nodes' sums. In both cases the result has the same
+ * bits on every rank and in every run. If NCCL reduces, from device to device, it chooses the order of
+ * additions, the same on every rank; it may round BF16 and F16 after each addition, and MAX may drop a
+ * NaN. */
 #ifndef AXONN_COMM_H
 #define AXONN_COMM_H
 
@@ -43,27 +48,27 @@ typedef struct ax_work ax_work;
 /* Counters of this rank on a communicator since its creation. A group of one rank counts nothing. */
 typedef struct ax_comm_traffic {
     int64_t calls;
-    int64_t bytes;  /* ring-equivalent: all-gather, reduce-scatter and all-to-all (g-1)/g of the gathered
-                       size, all-reduce twice that, messages their payload */
-    int64_t wire;   /* bytes sent to ranks on other nodes, by operations that were waited for; without bytes
-                       that devices send directly */
+    int64_t bytes; /* what a ring of g ranks would send: all-gather, reduce-scatter and all-to-all (g-1)/g of
+                      the gathered size, all-reduce twice that; messages: their payload */
+    int64_t wire;  /* bytes sent to ranks on other nodes, counted when the operation is waited for; bytes that
+                      devices send directly are not counted */
     double exposed; /* seconds that the host spent inside collectives and ax_wait. Between connected devices
-                       the host does not wait. When data are copied through the host, the time includes that
-                       of preceding kernels, unless launches are timed (ax_device.totals) */
+                       the host does not wait. When data are copied through the host, the time includes the
+                       wait for preceding kernels, unless launches are timed (ax_device.totals) */
 } ax_comm_traffic;
 
 int ax_comm_rank(const ax_comm *comm);
 int ax_comm_size(const ax_comm *comm);
 ax_comm_traffic ax_comm_traffic_get(const ax_comm *comm);
 
-/* One rank. Owned by the caller. */
+/* Creates a communicator of one rank, which the caller owns. */
 AX_MUST_CHECK ax_status ax_comm_self_create(ax_comm **out);
 
-/* The world communicator of this process: over MPI the ranks that its launcher started (mpirun, srun, …), or
- * one rank without a launcher. AX_ERR_USAGE if the launcher's environment variables give more ranks than MPI
- * finds: the launcher belongs to another MPI library, or this build has no MPI. The caller owns it and
- * destroys it after all communicators that were split from it. A process can create it once. Collective along
- * all ranks. */
+/* Creates the world communicator of this process: all ranks that a launcher (mpirun, srun, …) started,
+ * connected by MPI; without a launcher, one rank. AX_ERR_USAGE if the launcher's environment variables give
+ * more ranks than MPI finds: the launcher belongs to another MPI library, or this build has no MPI. The
+ * caller owns it and destroys it after all communicators that were split from it. A process can create it
+ * once. Collective along all ranks. */
 AX_MUST_CHECK ax_status ax_comm_world_create(ax_comm **out);
 
 /* The launcher that started this process, according to environment variables. Not collective. */
@@ -83,52 +88,66 @@ const char *ax_comm_mpi_library(void);
 typedef ax_status ax_rank_fn(ax_comm *world, void *arg);
 AX_MUST_CHECK ax_status ax_comm_threads_run(int size, ax_rank_fn *fn, void *arg);
 
-/* Splits: ranks with equal `color` form a group, ordered by `key` then rank. color < 0: no group, *out =
- * NULL. Collective along comm. The caller owns *out and destroys it before comm. */
+/* Splits as MPI_Comm_split: ranks with equal `color` form a group, ordered by `key`, then by rank in comm. A
+ * rank with color < 0 gets no group: *out = NULL. Collective along comm. The caller owns *out and destroys it
+ * before comm. */
 AX_MUST_CHECK ax_status ax_comm_split(ax_comm *comm, int color, int key, ax_comm **out);
-/* No operation may be in flight. Collective along comm, unless the world has failed. */
+/* Creates the communicator of the `n` ranks ranks[0 … n) of comm, in this order. This rank is one of them.
+ * Collective along these ranks alone: each passes the same list; the other ranks of comm do not take part.
+ * The caller owns *out and destroys it before comm. */
+AX_MUST_CHECK ax_status ax_comm_group(ax_comm *comm, const int *ranks, int n, ax_comm **out);
+/* Creates a communicator for a dry run: this process acts as rank `rank` of `size`, and the other ranks do
+ * not exist. Collectives on the dry device's memory are reported to its observer and move no data.
+ * Collectives on host memory fail (AX_ERR_INTERNAL) unless size is 1. The caller owns *out. Not
+ * collective. */
+AX_MUST_CHECK ax_status ax_comm_dry_create(int rank, int size, ax_comm **out);
+/* Destroys a communicator that has no operation in flight. Collective along comm, unless the world has
+ * failed. */
 void ax_comm_destroy(ax_comm **comm);
 
 /* Sets the timeout of the watchdog (0: off; default 30 s). A rank that waits for `seconds` without progress
  * asks all other ranks what they do. If one does not answer, or if all wait for one another or for ranks that
  * have left, the job ends with exit code AX_ERR_COMM and a message that names the operation and the ranks.
- * Ranks that are late because they compute cause a warning only. A rank that waits for its device, whose
- * collectives wait for other devices, checks only that all ranks answer, because the device may be computing.
- * Backend mpi only: backend threads detects deadlocks immediately. Not collective. */
+ * Ranks that are late because they compute cause a warning only. While a rank waits for a collective that its
+ * device runs, it checks only that all ranks answer, because the device may still be computing. Backend mpi
+ * only: backend threads detects deadlocks immediately. Not collective. */
 void ax_comm_set_timeout(ax_comm *world, double seconds);
-/* Called when this rank was asked to stop, so that it does not wait long for a rank that is dead: until the
- * next ax_comm_set_timeout, the job ends if this rank waits and another rank does not answer within 2
- * seconds. Async-signal-safe. Not collective. */
+/* Shortens the watchdog's patience to 2 seconds until the next ax_comm_set_timeout: if this rank waits and
+ * another rank does not answer within that time, the job ends. For signal handlers that ask this rank to
+ * stop, so that it does not wait long for a dead rank. Async-signal-safe. Not collective. */
 void ax_comm_hurry(ax_comm *world);
 
 /* Makes every pending and later operation of the world fail with AX_ERR_COMM. Over MPI it does not return: it
- * ends the job with exit code `status`. The first rank that aborts logs `message` (NULL: none) as an error. A
- * process that exits before it has destroyed its world aborts the job with its own exit code. Not collective.
- */
+ * ends the job with exit code `status`. Only the first rank that aborts logs its `message` (NULL: none) as an
+ * error. If a process exits before it has destroyed its world, the job is aborted with that process's exit
+ * code. Not collective. */
 void ax_comm_abort(ax_comm *comm, ax_status status, const char *message);
 
-/* data[i] <- reduction over ranks, in place. dtype F64, F32, BF16 or F16 (summed in F32), I32 or I64. */
+/* data[i] <- sum or maximum over all ranks of data[i], in place. dtype F64, F32, BF16 or F16 (summed in F32),
+ * I32 or I64. */
 AX_MUST_CHECK ax_status ax_all_reduce(ax_comm *comm, ax_stream *stream, void *data, int64_t count,
                                       ax_dtype dtype, ax_reduce_op op, ax_work **work);
 /* recv[r·count …] <- rank r's send[0 … count). send may be recv + rank·count (in place). */
 AX_MUST_CHECK ax_status ax_all_gather(ax_comm *comm, ax_stream *stream, const void *send, void *recv,
                                       int64_t count, ax_dtype dtype, ax_work **work);
-/* recv[0 … count) <- reduction over ranks of send[rank·count …]; recv does not overlap send. */
+/* recv[i] <- sum or maximum over all ranks of send[rank·count + i], i < count, where rank is the receiver's;
+ * recv does not overlap send. */
 AX_MUST_CHECK ax_status ax_reduce_scatter(ax_comm *comm, ax_stream *stream, const void *send, void *recv,
                                           int64_t count, ax_dtype dtype, ax_reduce_op op, ax_work **work);
 /* recv[s·count …] <- rank s's send[rank·count …]; recv does not overlap send. */
 AX_MUST_CHECK ax_status ax_all_to_all(ax_comm *comm, ax_stream *stream, const void *send, void *recv,
                                       int64_t count, ax_dtype dtype, ax_work **work);
-/* data <- data of `root`. ax_comm_traffic.bytes grows by (g-1)/g of the size. */
+/* data <- rank root's data. Adds (g-1)/g of the size to ax_comm_traffic.bytes, g being the number of
+ * ranks. */
 AX_MUST_CHECK ax_status ax_broadcast(ax_comm *comm, ax_stream *stream, void *data, int64_t count,
                                      ax_dtype dtype, int root, ax_work **work);
 AX_MUST_CHECK ax_status ax_barrier(ax_comm *comm);
 
-/* Host memory for buffers of collectives: zeroed whole pages between guard pages. If the ranks of a node
- * share memory, the other ranks of the node map it too, and collectives need no copies. If shared memory is
- * exhausted, one warning is logged and the memory is private: collectives on it are slower, with the same
- * results. For set-up, never within a step. `bytes` is the same in both calls; NULL may be freed. Not
- * collective. AX_ERR_MEMORY. */
+/* Allocates and frees host memory for buffers of collectives: zeroed whole pages between guard pages. If the
+ * ranks of a node share memory, the other ranks of the node map these pages too, and collectives need no
+ * copies. If shared memory is exhausted, one warning is logged and the memory is private: collectives on it
+ * are slower, with the same results. For set-up, never within a step. ax_comm_free gets the `bytes` that were
+ * allocated; it accepts NULL. Not collective. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_comm_alloc(ax_comm *comm, size_t bytes, void **out);
 void ax_comm_free(ax_comm *comm, void *memory, size_t bytes);
 /* Returns the bytes of other ranks' shared memory that this process has touched. The kernel counts these
@@ -139,7 +158,8 @@ int64_t ax_comm_foreign_memory(const ax_comm *comm);
  * library for it (NCCL). Otherwise data are still copied through the host, `why` gives the reason, and the
  * result is AX_OK. `why` is empty if the device shares the host's memory. `name` is the communicator's name
  * in messages. The connection lasts until ax_comm_disconnect, which ax_comm_destroy calls; disconnect before
- * closing the device. For set-up. Both are collective along comm. AX_ERR_COMM. */
+ * closing the device. For set-up, not for training steps. Both functions are collective along comm.
+ * AX_ERR_COMM. */
 enum { AX_COMM_WHY = 512 };
 AX_MUST_CHECK ax_status ax_comm_connect(ax_comm *comm, ax_device *dev, const char *name,
                                         char why[AX_COMM_WHY]);
@@ -147,29 +167,71 @@ void ax_comm_disconnect(ax_comm *comm);
 
 /* Returns the path of a collective on buffers of `stream`'s device (NULL: host memory): "node" (memory that
  * the ranks of a node share), "flat" (MPI messages), "threads", "self"; "nccl"; "staged" (copied to the host,
- * then one of the first four). Only coll, count and dtype of `args` are read. Not collective. */
+ * then one of the first four). Of `args` only the members coll, count and dtype are read. Not collective. */
 const char *ax_comm_path(const ax_comm *comm, const ax_stream *stream, const ax_coll_args *args);
 
-/* Waits for *work (NULL: already complete) and sets it to NULL. */
+/* Waits until the operation *work is complete (NULL: it already is) and sets *work to NULL. */
 AX_MUST_CHECK ax_status ax_wait(ax_work **work);
 
-/* For programs that call MPI themselves, which only one thread of a process may do: on every rank, once all
- * ranks of comm have arrived, runs `call` on the thread that makes the MPI calls. `mpi_comm` points to the
- * MPI_Comm of comm's ranks; errors on it are returned, not fatal. `call` may block only in collectives of
- * this MPI_Comm. Returns the status of `call`; an error fails the world. Collective along comm. AX_ERR_USAGE
- * if the backend is not mpi. */
+/* ---- messages ------------------------------------------------------------------------------------ */
+
+/* What a message carries. Messages of one kind from one rank to another are received in the order in which
+ * they were sent; different kinds are independent of each other. */
+typedef enum ax_message_kind {
+    AX_MESSAGE_ACTIVATION, /* forward, from a pipeline stage to the next */
+    AX_MESSAGE_GRADIENT,   /* backward, of an activation */
+    AX_MESSAGE_TASK,       /* which task the ranks of a pipeline stage run next */
+    AX_MESSAGE_WEIGHT,     /* weights that two pipeline stages share, and their gradients */
+    AX_MESSAGE_KINDS
+} ax_message_kind;
+
+/* Describes a message. Sender and receiver must pass equal descriptions. */
+enum { AX_MESSAGE_DIMS = 4 };
+typedef struct ax_message {
+    ax_message_kind kind;
+    ax_dtype dtype;
+    int64_t step, micro_batch;
+    int ndim;
+    int64_t dim[AX_MESSAGE_DIMS]; /* shape of the data */
+} ax_message;
+
+/* Prints a message, such as "activation of micro-batch 3 of step 7, bf16 [4, 256, 768]". Returns out. */
+enum { AX_MESSAGE_TEXT = 192 };
+char *ax_message_describe(const ax_message *message, char out[AX_MESSAGE_TEXT]);
+
+/* ax_send sends data to rank `to` of comm, ax_recv receives data from rank `from`; neither may be the calling
+ * rank. The buffers belong to the message until ax_wait. A send is complete when its data have arrived, or
+ * when the backend has copied them; a receive may be posted before or after the send. If the two descriptions
+ * differ, both sides get AX_ERR_COMM, which prints both; in builds with assertions also if the data changed
+ * on the way. At most 2^31 - 1 bytes. Not collective. */
+AX_MUST_CHECK ax_status ax_send(ax_comm *comm, ax_stream *stream, const ax_message *message, const void *data,
+                                int to, ax_work **work);
+AX_MUST_CHECK ax_status ax_recv(ax_comm *comm, ax_stream *stream, const ax_message *message, void *data,
+                                int from, ax_work **work);
+/* Returns true if ax_wait on this message would return at once (NULL: true). */
+bool ax_work_done(const ax_work *work);
+/* Waits until at least one of the `n` messages is complete; returns at once if one of them is NULL. `comm` is
+ * the communicator of any of them. The caller then calls ax_wait on those that are done (ax_work_done). */
+enum { AX_WAIT_SOME = 8 };
+AX_MUST_CHECK ax_status ax_wait_some(ax_comm *comm, ax_work *const works[], int n);
+
+/* Runs `call` on the thread that makes this process's MPI calls, on every rank, once all ranks of comm have
+ * called this function. It is for programs that call MPI themselves, because only that thread may. `mpi_comm`
+ * points to an MPI_Comm of comm's ranks, with the error handler MPI_ERRORS_RETURN. `call` may block only in
+ * collectives of this MPI_Comm. Returns the status of `call`; if it is an error, the world has failed.
+ * Collective along comm. AX_ERR_USAGE if the backend is not mpi. */
 typedef ax_status ax_comm_mpi_fn(void *user, const void *mpi_comm);
 AX_MUST_CHECK ax_status ax_comm_call_mpi(ax_comm *comm, ax_comm_mpi_fn *call, void *user);
 
 /* ---- agreement on errors and texts ---- */
 
-/* Ends a phase that may fail on some ranks. Every rank passes its status; all return the status of the lowest
- * rank that failed, with its message ("rank 2: …"; without the rank if all ranks failed with the same
- * message). AX_ERR_COMM, or the rank's own error, if the other ranks cannot be reached. Collective along
+/* Makes all ranks fail if one has failed. Every rank passes its status; all return the status of the lowest
+ * rank that failed, with that rank's message ("rank 2: …"; without the rank if all ranks failed with the same
+ * message). If the other ranks cannot be reached: AX_ERR_COMM, or this rank's own error. Collective along
  * comm. */
 AX_MUST_CHECK ax_status ax_comm_agree(ax_comm *comm, ax_status mine);
-/* Broadcasts the text of rank `root`, which may be NULL. On the other ranks *text is overwritten with a copy
- * that the caller frees. Collective along comm. */
+/* Broadcasts rank root's *text, which may be NULL. On the other ranks *text is overwritten, without being
+ * freed, with a copy that the caller frees. Collective along comm. */
 AX_MUST_CHECK ax_status ax_comm_share_text(ax_comm *comm, int root, char **text);
 
 /* Gives all ranks the runtime settings of rank 0 (runtime.h), because launchers do not pass every environment
@@ -181,31 +243,52 @@ AX_MUST_CHECK ax_status ax_comm_share_runtime(ax_comm *world);
 
 /* The first member of every backend's work handle. */
 struct ax_work {
-    ax_status (*wait)(ax_work *work); /* completes the operation and frees the handle */
-    /* Set by the public functions; comm is NULL for a handle that combines other handles. */
+    ax_status (*wait)(ax_work *work);  /* completes the operation and frees the handle */
+    bool (*done)(const ax_work *work); /* messages only: the operation is complete */
+    ax_work *inner; /* messages only: the backend's handle, if this handle wraps it to copy data to or from a
+                       device; or NULL */
+    /* The public functions set these. comm is NULL for a handle that combines other handles. */
     ax_comm *comm;
     ax_stream *stream;   /* stream of the buffers, or NULL */
-    ax_event_ring *ring; /* receives the "wait" event */
+    ax_event_ring *ring; /* the ring into which ax_wait writes its "wait" event */
     const char *name;    /* name of the collective */
 };
+
+/* The arguments of a backend's `message`. If `sends` is true, `data` is only read. */
+typedef struct ax_message_args {
+    ax_message message;
+    bool sends;
+    int peer;
+    void *data;
+    size_t bytes;
+} ax_message_args;
+
+/* Returns true if two descriptions of a message are equal. */
+bool ax_message_equal(const ax_message *a, const ax_message *b);
 
 typedef struct ax_comm_ops {
     const char *name;
     ax_status (*run)(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work);
     ax_status (*split)(ax_comm *comm, int color, int key, ax_comm **out);
+    ax_status (*group)(ax_comm *comm, const int *ranks, int n, ax_comm **out);
     void (*set_timeout)(ax_comm *comm, double seconds); /* NULL: nothing to set */
     void (*abort)(ax_comm *comm, ax_status status, const char *message);
-    /* Returns why the world has failed, or NULL. A thread that waits for a collective of its device calls
-     * this repeatedly; from these calls the watchdog knows that the rank waits for its device. Optional. */
+    /* Returns why the world has failed, or NULL if it has not. A thread that waits for a collective that its
+     * device runs calls this repeatedly; from these calls the watchdog knows that the rank waits for its
+     * device. Optional. */
     const char *(*failed)(ax_comm *comm);
     void (*destroy)(ax_comm *comm);
-    /* Memory that other ranks map too. Optional, all three or none. `alloc` may leave *out NULL; `free`
-     * returns whether the memory came from `alloc`. */
+    /* Memory that other ranks of the node map too. Optional: a backend has all three functions or none.
+     * `alloc` may leave *out NULL; `free` returns whether the memory came from `alloc`. */
     ax_status (*alloc)(ax_comm *comm, size_t bytes, void **out);
     bool (*free)(ax_comm *comm, void *memory);
     int64_t (*foreign_memory)(const ax_comm *comm);
-    const char *(*path)(const ax_comm *comm, const ax_coll_args *args);     /* optional */
-    ax_status (*call_mpi)(ax_comm *comm, ax_comm_mpi_fn *call, void *user); /* NULL: not over MPI */
+    const char *(*path)(const ax_comm *comm, const ax_coll_args *args); /* optional */
+    ax_status (*call_mpi)(ax_comm *comm, ax_comm_mpi_fn *call,
+                          void *user); /* ax_comm_call_mpi; NULL: the backend does not use MPI */
+    /* ax_send and ax_recv, and ax_wait_some; NULL if the backend has only one rank. */
+    ax_status (*message)(ax_comm *comm, const ax_message_args *args, ax_work **work);
+    ax_status (*wait_some)(ax_comm *comm, ax_work *const works[], int n);
 } ax_comm_ops;
 
 struct ax_comm {
@@ -214,6 +297,7 @@ struct ax_comm {
     ax_comm_traffic traffic;
     char *staging; /* host buffer for collectives of devices with discrete memory; or NULL */
     size_t staging_bytes;
+    struct ax_comm_carrier *carriers; /* host buffers for messages of devices with discrete memory */
     struct ax_comm_link *link; /* direct connection of the devices, used instead of `staging`; or NULL */
     void *impl;
 };

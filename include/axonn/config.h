@@ -13,6 +13,7 @@ extern "C" {
 
 /* The enumerators are in the order of the table's `choices` for the key. */
 typedef enum ax_config_precision { AX_CONFIG_FP32, AX_CONFIG_BF16, AX_CONFIG_FP16 } ax_config_precision;
+typedef enum ax_config_activation { AX_CONFIG_GELU_NEW, AX_CONFIG_GELU, AX_CONFIG_SILU } ax_config_activation;
 typedef enum ax_config_order { AX_CONFIG_SHUFFLED, AX_CONFIG_SEQUENTIAL } ax_config_order;
 typedef enum ax_config_nonfinite { AX_CONFIG_STOP, AX_CONFIG_SKIP } ax_config_nonfinite;
 /* train.recompute is N > 0 (store the input of every N blocks) or one of these. */
@@ -20,13 +21,16 @@ enum { AX_CONFIG_RECOMPUTE_NONE = -1, AX_CONFIG_RECOMPUTE_FULL = -2 };
 
 typedef struct ax_config {
     struct {
-        char *family;                                       /* "gpt2", or NULL if `from` is given */
-        char *from;                                         /* directory of an existing model, or NULL */
-        int64_t layers, hidden, heads, ffn, vocab, seq_len; /* ffn is resolved: never 0 after loading */
-        double dropout;                                     /* default of the three rates below */
+        char *family; /* "gpt2", or NULL if `from` or `config` is given */
+        char *config; /* config.json of a new model's shape, or NULL */
+        char *from;   /* directory of an existing model, or NULL */
+        /* Of a new `family` kv_heads and ffn are resolved: never 0 after loading. */
+        int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, seq_len, window;
+        double rope_theta;
+        double dropout; /* default of the three rates below */
         double embd_dropout, resid_dropout, attn_dropout;
         double init_std, norm_eps;
-        int activation; /* ax_activation */
+        int activation; /* ax_config_activation */
         bool tie;
     } model;
     struct {
@@ -53,6 +57,11 @@ typedef struct ax_config {
         int64_t data, pipe, x, y, z;
         char *order; /* for ax_grid_order_parse */
     } grid;
+    struct {
+        int schedule; /* ax_pipe_schedule */
+        int64_t slack;
+        ax_ints cut; /* the first blocks of stages 1, 2, …; one value of -1: chosen by cost */
+    } pipe;
     char *strategy; /* a word of the key's `choices` */
     int64_t zero;
     struct {
@@ -69,7 +78,7 @@ typedef struct ax_config {
     } run;
     int64_t threads; /* 0: one per physical core */
     char *device;
-    ax_runtime_values runtime; /* as given; ax_runtime_get tells which value is used */
+    ax_runtime_values runtime; /* the values that the user gave; ax_runtime_get returns the value in use */
     ax_option_set *set;        /* where each value comes from (ax_option_place) */
 } ax_config;
 
@@ -81,8 +90,8 @@ typedef enum ax_config_use { AX_CONFIG_TO_TRAIN, AX_CONFIG_TO_MEASURE } ax_confi
 
 /* Reads the file `path` (NULL: none) and then n "key=value" overrides, and checks each value and the rules
  * between keys. Overwrites *cfg, which must not be moved afterwards. The caller releases it with
- * ax_config_fini, also after an error. If model.from is given, the values in the model's own config.json
- * are not known yet: the caller sets those that the user did not give (ax_config_given).
+ * ax_config_fini, also after an error. If model.from or model.config is given, the values in the model's
+ * config.json are not known yet: the caller sets those that the user did not give (ax_config_given).
  * AX_ERR_USAGE, whose message lists all errors; AX_ERR_DATA if the file cannot be read. */
 AX_MUST_CHECK ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_config_use use,
                                        ax_config *cfg);

@@ -1,14 +1,15 @@
 /* dev: devices, their memory, and running kernels on them.
  *
- * A device is one table (ax_device_ops): memory, copies and kernels. A backend fills in the kernels for which
- * it has a better implementation than the backend that it names as `delegate`, and inherits the rest:
+ * A device is one table (ax_device_ops): memory, copies and kernels. A backend fills in the entries for which
+ * it has a better implementation than the backend that it names as `delegate`, and inherits the others from
+ * that:
  *
  *   ref    plain loops in double precision, any dtype: tests compare the other backends with it
  *   cpu    threads and SIMD for the host's processor; delegates to ref
- *   check  kernels of cpu or ref on special memory: it faults when the host touches it, and is NaN when it
- *          is new. Finds confusion of host and device memory, and reads of memory that was never written
- *   cuda   an NVIDIA GPU, in a library of its own (libaxonn_cuda.so) that is loaded at the first use
- *   dry    no memory and no arithmetic: counts work and shows a planner which memory is used when
+ *   check  kernels of cpu or ref on memory that faults when the host touches it, and that is NaN when it is
+ * new. Finds host code that uses device pointers, and reads of memory that was never written cuda   an NVIDIA
+ * GPU, in a library of its own (libaxonn_cuda.so) that is loaded at the first use dry    no memory and no
+ * arithmetic: counts work and shows a planner which memory is used when
  *
  * The kernels and their arguments are in kernels.h. No function is collective, unless it says so. A process
  * made by fork must not use or close the devices of its parent. */
@@ -24,8 +25,8 @@ extern "C" {
 
 /* ---- collectives --------------------------------------------------------------------------------- */
 
-/* A collective of a group of ranks (comm.h), as data: for communicators, for the observer of a dry device,
- * and for links between devices. */
+/* The reductions of collectives. The arguments of collectives are declared here and not in comm.h, because
+ * the observer of a dry device and the links between devices need them. */
 typedef enum ax_reduce_op { AX_SUM, AX_MAX } ax_reduce_op;
 
 typedef enum ax_coll {
@@ -47,9 +48,9 @@ typedef struct ax_coll_args {
     int root;
 } ax_coll_args;
 
-/* "all_reduce", …; never NULL. */
+/* Returns the name of a collective, such as "all_reduce"; never NULL. */
 const char *ax_coll_name(ax_coll coll);
-/* "all_reduce (max) of 8 f32", "broadcast of 3 i64 from 2", "barrier". */
+/* Prints a collective: "all_reduce (max) of 8 f32", "broadcast of 3 i64 from 2", "barrier". */
 void ax_coll_describe(const ax_coll_args *args, char *out, size_t size);
 
 /* ---- devices ------------------------------------------------------------------------------------- */
@@ -65,14 +66,14 @@ typedef struct ax_stream {
 
 typedef ax_status ax_kernel_fn(ax_stream *stream, const void *args);
 
-/* For backends: runs a gemm with an epilogue (`epilogue` is not AX_EPILOGUE_NONE) as two kernels of the
- * table: gemm without epilogue, then activation or activation_grad. */
+/* For backends whose gemm has no fused epilogues: runs a gemm with an epilogue (other than AX_EPILOGUE_NONE)
+ * as two kernels of the table `kernel`: gemm without epilogue, then activation or activation_grad. */
 AX_MUST_CHECK ax_status ax_gemm_in_two(ax_stream *stream, const ax_gemm_args *args,
                                        ax_kernel_fn *const kernel[]);
 
 /* Links: collectives between devices without the host (GPUs by NCCL). A link is one rank's end of a group of
- * devices. Collectives on all links of a device run in the order in which they are started, beside the
- * device's stream. So ranks that are in several groups must start their collectives in the same order. */
+ * devices. Collectives on all links of a device run in the order in which they are started, concurrently with
+ * the device's stream. So ranks that are in several groups must start their collectives in the same order. */
 typedef struct ax_link ax_link;
 enum { AX_LINK_UNIQUE_ID = 128, AX_LINK_PLACE = 32 };
 
@@ -81,7 +82,8 @@ typedef struct ax_link_group {
     const void *unique_id; /* unique id of the group, from the function `unique_id`; the same on all ranks of
                               the group */
     int rank, size;
-    /* Returns NULL, or why other ranks have failed. Called regularly while this rank waits for them. */
+    /* Returns why other ranks have failed, or NULL if they have not. The link calls it regularly while this
+     * rank waits for other ranks. */
     const char *(*failed)(void *user);
     void *user;
 } ax_link_group;
@@ -95,18 +97,19 @@ typedef struct ax_link_ops {
     void (*place)(ax_device *dev, char out[AX_LINK_PLACE]);
     /* Makes the unique id of a new group; one rank calls it and sends the id to the others. */
     ax_status (*unique_id)(void *id);
-    /* Collective along the group; for set-up. If one rank fails, the others may wait up to two minutes. */
+    /* Connects this rank to the group. Collective along the group; for set-up. If one rank fails, the others
+     * may wait up to two minutes. */
     ax_status (*open)(ax_device *dev, const ax_link_group *group, ax_link **out);
-    void (*close)(ax_link **link); /* nothing may be in flight, unless the world has failed */
-    /* Starts a collective between buffers of the device, after the work that its stream has now; args->count
-     * > 0. */
+    void (*close)(ax_link **link); /* no collective may be in flight, unless the world has failed */
+    /* Starts a collective between buffers of the device, which begins after the work that is on the device's
+     * stream now; args->count > 0. `ticket` identifies the collective for `await`. */
     ax_status (*start)(ax_link *link, const ax_coll_args *args, int64_t *ticket);
-    /* Makes the device's stream wait for the collective: later work on it runs after. The host does not
-     * wait. */
+    /* Makes the device's stream wait for the collective: work that is enqueued on the stream later runs after
+     * it. The host does not wait. */
     ax_status (*await)(ax_link *link, int64_t ticket);
 } ax_link_ops;
 
-/* A range of a device's memory. */
+/* A range of a device's memory: address and bytes. */
 typedef struct ax_span {
     const void *at;
     size_t bytes;
@@ -120,60 +123,63 @@ typedef struct ax_device_ops {
     const struct ax_device_ops *(*plugin)(void);
     /* Returns why the backend cannot be used on this host, or NULL if it can. Optional. */
     const char *(*absent)(void);
-    /* Optional. Those of the delegates are called too: `open` from the last delegate up to the backend
-     * itself, `close` in reverse order. */
+    /* Open and close a device of this backend. Optional. The functions of the delegates are called too:
+     * `open` from the last delegate up to the backend itself, `close` in reverse order. */
     ax_status (*open)(ax_device *dev);
     void (*close)(ax_device *dev);
-    /* The memory of the backend, or of a delegate, is not host memory: collectives copy it to the host and
-     * back, or use links. */
+    /* True if the memory of the backend, or of a delegate, is not host memory, so that collectives copy data
+     * to the host and back, or use links. */
     bool discrete_memory;
 
     /* All entries from here on are pointers; NULL entries are inherited from the delegates. */
 
     const ax_link_ops *links; /* or NULL */
-    /* ax_device_available and ax_device_held; `held` counts the memory of libraries too. Optional: without
-     * them the device uses host memory, number 0. */
+    /* Implement ax_device_available and ax_device_held; `held` includes the memory that libraries allocate on
+     * the device. Optional: without them the device uses host memory, which is number 0. */
     int64_t (*available)(int local_rank, int *place);
     int64_t (*held)(ax_device *dev);
     /* Bytes of scratch that kernels need with `threads` threads; `open` allocates them. Optional. */
     size_t (*workspace)(int threads);
-    ax_status (*alloc)(ax_device *dev, size_t bytes, void **out); /* zeroed unless poisoned, page-aligned */
+    ax_status (*alloc)(ax_device *dev, size_t bytes,
+                       void **out); /* page-aligned memory, zeroed unless the backend poisons it */
     void (*free)(ax_device *dev, void *memory, size_t bytes);
     /* Makes each thread write its part of an array once, without changing it (ax_device_touch). Optional. */
     void (*touch)(ax_device *dev, void *memory, size_t bytes);
     ax_status (*copy_in)(ax_stream *stream, void *device, const void *host, size_t bytes);
     ax_status (*copy_out)(ax_stream *stream, void *host, const void *device, size_t bytes); /* waits */
-    /* ax_copy_out_begin and ax_copy_out_end. Optional, both or none: without them ax_copy_out_begin waits. */
+    /* Implement ax_copy_out_begin and ax_copy_out_end. Optional, both or none: without them ax_copy_out_begin
+     * waits for the copy. */
     ax_status (*copy_out_begin)(ax_stream *stream, const void *device, size_t bytes);
     ax_status (*copy_out_end)(ax_stream *stream, void *host, size_t bytes);
-    void (*poison)(ax_device *dev, void *memory, size_t bytes); /* optional: marks content as invalid */
-    /* Waits until all launched work is done. Optional: without it ax_launch itself waits. */
+    void (*poison)(ax_device *dev, void *memory, size_t bytes); /* marks content as invalid. Optional */
+    /* Waits until all launched work is done. Optional: a backend without it completes kernels before
+     * ax_launch returns. */
     ax_status (*wait)(ax_stream *stream);
-    /* Graphs of launches. Between capture_begin and capture_end launches are captured and not run; *graph has
-     * them, and graph_launch enqueues it. capture_end is called even if a launch has failed; if capture_end
-     * fails, there is no graph. graph_destroy frees a graph; launches already enqueued still run. Optional,
-     * all or none. */
+    /* Graphs of launches. Between capture_begin and capture_end launches are captured and not run; *graph
+     * contains these launches, and graph_launch enqueues all of them. capture_end is called even if a launch
+     * has failed; if capture_end fails, there is no graph. graph_destroy frees a graph; launches already
+     * enqueued still run. Optional, all or none. */
     ax_status (*capture_begin)(ax_stream *stream);
     ax_status (*capture_end)(ax_stream *stream, void **graph);
     ax_status (*graph_launch)(ax_stream *stream, void *graph);
     void (*graph_destroy)(ax_device *dev, void *graph);
-    /* The device's own clock. event_record enqueues event number 0 … AX_EVENTS-1 on the stream, which notes
-     * the time when the stream reaches it. event_elapsed waits for the second of two events and returns the
-     * seconds between them. Optional, both or none: without them the host waits for each launch that is
-     * timed. */
+    /* The device's own clock. event_record enqueues an event with a number in 0 … AX_EVENTS-1 on the stream;
+     * the event notes the time when the stream reaches it. event_elapsed waits for the second of two events
+     * and returns the seconds between them. Optional, both or none: without them the host waits for each
+     * launch that is timed. */
     ax_status (*event_record)(ax_stream *stream, int event);
     ax_status (*event_elapsed)(ax_stream *stream, int first, int second, double *seconds);
     /* Measures for about `seconds` the peak floating-point operations per second for dtype `compute`: of
-     * multiply-adds in registers, or of a large matmul if a library does those. Returns 0 if not known.
-     * Optional. */
+     * multiply-adds in registers, or of a large matmul if the backend's matmuls come from a library. Returns
+     * 0 if not known. Optional. */
     double (*peak)(ax_device *dev, ax_dtype compute, double seconds);
     /* ax_device_read. Optional. */
     double (*read)(ax_device *dev, const ax_span *span, int64_t n, double seconds);
-    /* Called before and after each access of library code on the host to device memory, collectives included.
-     * Optional. */
+    /* Called before and after code of this library that runs on the host accesses device memory, for example
+     * in collectives. Optional. */
     void (*enter)(ax_device *dev);
     void (*leave)(ax_device *dev);
-    /* Called instead of all kernels, on a device without memory (dry), whose pointers are not valid.
+    /* Called instead of every kernel. Only the dry device has it, whose pointers refer to no memory.
      * Optional. */
     ax_status (*launch)(ax_stream *stream, ax_kernel kernel, const void *args);
     ax_kernel_fn *kernel[AX_KERNEL_COUNT];
@@ -186,10 +192,10 @@ typedef void ax_observe_fn(void *user, const ax_operand *operand, int64_t n);
 /* Called for each launch on a device of any kind, before the kernel runs. */
 typedef void ax_watch_fn(void *user, ax_kernel kernel, const void *args);
 
-enum { AX_EVENTS = 4096 };    /* events of a device with a clock */
-enum { AX_COPY_LATER = 256 }; /* most bytes of ax_copy_out_begin */
+enum { AX_EVENTS = 4096 };    /* number of events of a device that has event_record */
+enum { AX_COPY_LATER = 256 }; /* the most bytes that ax_copy_out_begin can copy */
 
-/* The totals of all launches of one kernel. */
+/* Totals over all launches of one kernel. */
 typedef struct ax_kernel_total {
     int64_t calls;
     double seconds, flops, bytes; /* flops and bytes as ax_kernel_cost counts them */
@@ -201,19 +207,20 @@ typedef struct ax_binding {
     int n;               /* number of cores, one for each thread; 0: threads are not bound */
     const char *why_not; /* the reason if n is 0 */
     int local_rank;      /* the local rank (number on its machine): selects one of several GPUs */
-    bool alone;          /* no other thread of the process is often busy: one rank, no MPI traffic */
+    bool alone; /* the process has no other busy thread, because there is one rank and no MPI traffic */
     uint64_t cores[AX_CORES_MAX / 64]; /* bit i of word w: core 64·w + i, as ax_cores numbers them */
 } ax_binding;
 /* Writes the cores as "0-3,6" to `out`, of `size` bytes. Returns out. */
 char *ax_binding_print(const ax_binding *binding, char *out, size_t size);
 
-/* Recorded launches that may repeat: see ax_replay_begin. */
+/* A recorded sequence of launches that may repeat: see ax_replay_begin. */
 typedef struct ax_replay ax_replay;
 
 struct ax_device {
-    ax_device_ops ops; /* resolved: inherited entries filled in */
+    ax_device_ops ops; /* the backend's table, with inherited entries filled in */
     int threads;
-    const ax_binding *binding; /* while the device is being opened: its binding, or NULL; NULL afterwards */
+    const ax_binding *binding; /* the binding of the threads, or NULL. Valid only while the device is being
+                                  opened; NULL afterwards */
     ax_event_ring *ring;       /* records kernels and the layers that they belong to (trace.h); or NULL */
     double flops;              /* FLOPs of all launches since open, as ax_kernel_cost counts them */
     int64_t launches;
@@ -222,18 +229,20 @@ struct ax_device {
     struct {
         int first, n;
         ax_kernel kernel[AX_EVENTS / 2];
-    } timed; /* a ring of launches, each between two events, whose times are not yet in `totals` */
-    char later[AX_COPY_LATER]; /* what ax_copy_out_begin has copied, if the backend does not keep it */
+    } timed; /* a ring of launches whose times are not yet in `totals`; each launch lies between two events */
+    char later[AX_COPY_LATER]; /* the bytes that ax_copy_out_begin has copied, if the backend has no buffer
+                                  for them */
     ax_replay *replay;         /* the replay that has begun, or NULL */
     ax_observe_fn *observe;    /* dry device only */
     void *observe_user;
     ax_watch_fn *watch; /* or NULL */
     void *watch_user;
     void *impl;   /* private to the backend that computes */
-    void *memory; /* private to the backend that allocates, if another one computes */
+    void *memory; /* private to the backend that allocates memory, if that is not the backend that computes
+                     (check) */
 };
 
-/* The registry of backends, from the least preferred to the most preferred. */
+/* The list of backends, from the least preferred to the most preferred. */
 int ax_device_count(void);
 const ax_device_ops *ax_device_backend(int index);
 
@@ -246,14 +255,14 @@ const char *ax_device_absent(const char *name);
  * caller owns *out. */
 AX_MUST_CHECK ax_status ax_device_open(const char *name, int threads, ax_device **out);
 /* As ax_device_open, with each thread bound to one of binding->cores: the opening thread to the first until
- * it closes the device, the others to the next ones. Threads are not bound if `binding` is NULL, if its
- * number of cores is not that of the threads, or if the system refuses. Threads that the opening thread
- * starts meanwhile inherit its binding, unless they are started by ax_thread_start. */
+ * it closes the device, the others to the next ones. Threads are not bound if `binding` is NULL, if it has
+ * another number of cores than the device has threads, or if the system refuses. While the device is open,
+ * threads that the opening thread starts inherit its binding, unless they are started by ax_thread_start. */
 AX_MUST_CHECK ax_status ax_device_open_bound(const char *name, int threads, const ax_binding *binding,
                                              ax_device **out);
 void ax_device_close(ax_device **dev);
-/* *bytes: the scratch that backend `name` needs with `threads` threads (0: one per physical core). Opens no
- * device. */
+/* Sets *bytes to the scratch that backend `name` needs with `threads` threads (0: one per physical core).
+ * Opens no device. */
 AX_MUST_CHECK ax_status ax_device_workspace(const char *name, int threads, size_t *bytes);
 
 /* Returns the instruction sets that the cpu backend has kernels for and this processor can run, best first
@@ -261,21 +270,23 @@ AX_MUST_CHECK ax_status ax_device_workspace(const char *name, int threads, size_
  * matmuls and attention on AMX tiles. Calling this function requests the right to use AMX for this
  * process. */
 const char *ax_isa_name(int index);
-/* *name: the instruction set of a new cpu device: the best, or the one that setting runtime.isa names
- * (runtime.h). AX_ERR_USAGE, with the available ones, if that is none of the above. */
+/* Sets *name to the instruction set that a new cpu device uses: the best, or the one that setting runtime.isa
+ * names (runtime.h). AX_ERR_USAGE, with the list of available ones, if this processor cannot run the named
+ * one. */
 AX_MUST_CHECK ax_status ax_isa_chosen(const char **name);
 
 /* Measure the peak rates of a device for about `seconds`. ax_device_peak: floating-point operations per
  * second of multiply-adds in dtype `compute`; 0 if not known for this device. ax_device_stream: bytes per
- * second when an array far larger than the caches is read and written in place; allocates 256 MiB meanwhile
- * (AX_ERR_MEMORY). */
+ * second when an array far larger than the caches is read and written in place; it needs 256 MiB of memory
+ * while it measures (AX_ERR_MEMORY). */
 AX_MUST_CHECK ax_status ax_device_peak(ax_device *dev, ax_dtype compute, double seconds, double *flops);
 AX_MUST_CHECK ax_status ax_device_stream(ax_device *dev, double seconds, double *bytes);
 /* Returns the bytes per second at which the device reads `n` spans of its memory, one after the other: the
  * median of at least 5 passes over all of them, of as many as begin within `seconds`, and of at most 1000. It
- * reads in the way that is fastest on this device; the first call for a device determines that (105 passes
- * over up to 256 MiB). It is the limit for work that reads the same spans, such as generating a token, which
- * reads all weights. Returns 0 if the rate is not known for this device, or if there is nothing to read. */
+ * reads in the way that is fastest on this device; the first call for a device finds that way (105 passes
+ * over up to 256 MiB). The rate is an upper bound for work that reads the same spans, such as generating a
+ * token, which reads all weights. Returns 0 if the rate is not known for this device, or if there is nothing
+ * to read. */
 double ax_device_read(ax_device *dev, const ax_span *span, int64_t n, double seconds);
 
 /* The machine's physical cores, and which of them this process may use by its affinity mask. Cores beyond
@@ -300,20 +311,20 @@ AX_MUST_CHECK ax_status ax_device_alloc(ax_device *dev, size_t bytes, void **out
 void ax_device_free(ax_device *dev, void *memory, size_t bytes);
 
 /* ax_device_available returns the bytes that a device of backend `name`, opened now by the rank with local
- * rank `local_rank`, could allocate; -1 if not known. *place: the number of that memory; ranks of a machine
- * with the same number share it. ax_device_held returns the most memory of an open device that this process
- * has used so far. For a device that uses host memory these are ax_memory_available, number 0, and
- * ax_memory_peak. */
+ * rank `local_rank`, could allocate; -1 if not known. *place is set to the number of the memory (for example
+ * of the GPU); ranks of a machine with the same number share that memory. ax_device_held returns the most
+ * memory of an open device that this process has used so far. For a device that uses host memory these are
+ * ax_memory_available, number 0, and ax_memory_peak. */
 int64_t ax_device_available(const char *name, int local_rank, int *place);
 int64_t ax_device_held(ax_device *dev);
 
-/* Makes memory resident near the threads that will work on it in kernels over the elements of this array. Its
- * content does not change. A page of memory lies near the core that first writes it, and each thread of a
- * kernel writes a part of the results. So call this for arrays that are first written in another way, for
- * example by a copy. */
+/* Places the pages of an array near the cores whose threads will work on them (NUMA first touch): each thread
+ * writes the part of the array that it gets in elementwise kernels, without changing its content. Call it for
+ * new arrays that are first written in another way, for example by a copy, because a page lies near the core
+ * that first writes it. */
 void ax_device_touch(ax_device *dev, void *memory, size_t bytes);
 
-/* Whether the device's kernels can work on any memory of this process, also if it is not from
+/* Returns true if the device's kernels can work on any memory of this process, even if it is not from
  * ax_device_alloc. */
 bool ax_device_uses_host_memory(const ax_device *dev);
 
@@ -330,9 +341,9 @@ AX_KERNELS(AX_KERNEL_WRAPPER)
 
 /* Replays. A replay records the launches between its begin and its end. If the same launches come again, with
  * the same arguments, a device that supports it runs them as one graph (CUDA graphs) instead of one by one.
- * To find out, launches are deferred: until the next copy, wait or collective, or until the end. Launches
- * that differ from the recorded ones are run one by one and recorded for the next time. So numbers that
- * change each time should be in device memory, not in arguments.
+ * To find out whether they repeat, launches are deferred until the next copy, wait or collective, or until
+ * the end of the replay. Launches that differ from the recorded ones are run one by one and recorded for the
+ * next time. So numbers that change each time should be in device memory, not in arguments.
  *
  * Launches run as usual on devices without graphs, while launches are timed or traced, and if setting
  * runtime.graphs is off when the replay is created. At most one replay of a device may have begun.
@@ -342,20 +353,21 @@ AX_MUST_CHECK ax_status ax_replay_create(ax_device *dev, ax_replay **out);
 void ax_replay_destroy(ax_replay **replay);
 AX_MUST_CHECK ax_status ax_replay_begin(ax_stream *stream, ax_replay *replay);
 AX_MUST_CHECK ax_status ax_replay_end(ax_stream *stream, ax_status status);
-/* Runs the deferred launches. Must be called before anything except launches is enqueued on the stream;
- * copies and waits call it themselves. */
+/* Runs the deferred launches. Must be called before anything other than a launch is enqueued on the stream;
+ * the library's copies and waits call it themselves. */
 AX_MUST_CHECK ax_status ax_replay_cut(ax_stream *stream);
 
 /* Waits until all work launched on the stream is done. */
 AX_MUST_CHECK ax_status ax_stream_wait(ax_stream *stream);
 
-/* Copy host to device (host memory may be reused on return), and device to host (complete on return). */
+/* ax_copy_in copies host to device; the host memory may be reused on return. ax_copy_out copies device to
+ * host; the copy is complete on return. */
 AX_MUST_CHECK ax_status ax_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes);
 AX_MUST_CHECK ax_status ax_copy_out(ax_stream *stream, void *host, const void *device, size_t bytes);
 /* Copies device to host in two parts, so that the host waits as little as possible. begin enqueues a copy of
  * `bytes`, at most AX_COPY_LATER, to a buffer of the device; the host does not wait. end waits for that copy
- * only, not for later work on the stream, and copies the buffer to `host`. The buffer keeps the bytes of the
- * last begin, for any number of calls of end. */
+ * only, not for later work on the stream, and copies the buffer to `host`. The buffer keeps the bytes until
+ * the next begin, so end may be called several times. */
 AX_MUST_CHECK ax_status ax_copy_out_begin(ax_stream *stream, const void *device, size_t bytes);
 AX_MUST_CHECK ax_status ax_copy_out_end(ax_stream *stream, void *host, size_t bytes);
 

@@ -30,7 +30,7 @@ typedef struct ax_engine_options {
     int64_t seq_len;       /* T */
     int64_t micro_batch;   /* rows per (data, z) coordinate and micro-step */
     int64_t global_batch;  /* B = micro_batch · data · z · number of micro-steps */
-    int64_t recompute;     /* as for ax_model_create */
+    int64_t recompute;     /* as in ax_model_use */
     bool whole_rows;       /* attention crosses documents within a row: ax_rows.doc_start is ignored */
     const ax_optim *optim; /* NULL: evaluation only, no gradients */
     double clip;           /* largest gradient norm; 0: no clipping */
@@ -44,6 +44,8 @@ typedef struct ax_memory {
     size_t gradients, optimizer;
     size_t activations; /* the frame */
     size_t batch;       /* tokens, targets, positions; loss, norms, and the tables of ax_updater */
+    size_t tables;      /* cosines and sines of rotary position embeddings */
+    size_t messages;    /* between pipeline stages */
     size_t cache;       /* a generator's key/value cache */
     size_t workspace;   /* scratch of kernels */
 } ax_memory;
@@ -54,6 +56,7 @@ typedef struct ax_engine_plan {
     ax_memory memory;
     ax_frame_plan *frame;
     ax_param_orders *orders;
+    ax_axisset *axes; /* the sets of axes along which the ranks communicate, for ax_grid_prepare */
 } ax_engine_plan;
 
 /* Runs a training step (if there is an optimizer) and an evaluation on the dry device, as this rank of `grid`
@@ -78,6 +81,8 @@ ax_frame *ax_engine_frame(ax_engine *engine);
 /* Returns the loss scale of the next step, owned by the engine. Checkpoints store it; a resumed run sets
  * it. */
 ax_loss_scale *ax_engine_loss_scale(ax_engine *engine);
+/* Seconds since the engine's creation in which this rank's pipeline stage had nothing to do. */
+double ax_engine_waited(const ax_engine *engine);
 /* Rows of a micro-batch, over all ranks. */
 int64_t ax_engine_rows(const ax_engine *engine);
 
@@ -144,6 +149,33 @@ AX_MUST_CHECK ax_status ax_pretrained_open_shared(ax_comm *world, const char *mo
 void ax_pretrained_close(ax_pretrained *model);
 /* Reads the weights into a parameter set of the same model. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_set *set);
+
+/* What ax_model_convert has written. */
+typedef struct ax_conversion {
+    int arrays, converted; /* number of all arrays; number of arrays whose dtype changed */
+    int files;             /* files of weights */
+    int64_t bytes;         /* total size of the weight files and their index */
+    int64_t overflows;     /* finite values that became infinite */
+} ax_conversion;
+
+typedef struct ax_conversion_args {
+    const char *dir;     /* a model directory (ax_ckpt_find_model) of any family; no network is built */
+    const char *out;     /* the directory to write, whose parent exists */
+    ax_dtype dtype;      /* dtype to which arrays of F64, F32, BF16 or F16 are converted; AX_DTYPE_COUNT: no
+                            conversion */
+    int64_t shard_bytes; /* as for ax_st_plan */
+    /* Called before each piece of an array with the bytes read so far and in all; may be NULL. If it returns
+     * false, the conversion ends with AX_ERR_SIGNAL. */
+    bool (*progress)(void *user, int64_t done, int64_t total);
+    void *user;
+} ax_conversion_args;
+
+/* Writes a copy of a model directory: its arrays with their keys and shapes, config.json with the new dtype,
+ * and the files that checkpoints copy from beside a model. The copy is written to a hidden directory beside
+ * `out`, synced and renamed; if it fails, nothing remains. Beside headers and config.json it needs 4 MiB of
+ * memory, however large the arrays. AX_ERR_USAGE: `out` exists. AX_ERR_DATA: a damaged file, or no space. Not
+ * collective. */
+AX_MUST_CHECK ax_status ax_model_convert(const ax_conversion_args *args, ax_conversion *result);
 
 /* The loss of a model on data. */
 typedef struct ax_evaluation {
@@ -227,7 +259,8 @@ AX_MUST_CHECK ax_status ax_train(ax_comm *world, ax_config *config, ax_train_res
 
 /* ---- the steps of a run -------------------------------------------------------------------------- */
 
-/* What a run's configuration means on these ranks: decided before anything is allocated. */
+/* The grid, sizes, dtypes and optimizer that follow from a run's configuration on these ranks. Decided before
+ * anything is allocated. */
 typedef struct ax_train_plan {
     const ax_config *config; /* borrowed */
     ax_comm *ranks;          /* the ranks of the world, numbered in the order of grid.order */
@@ -245,15 +278,15 @@ ax_hyper ax_train_hyper(const ax_train_plan *plan, int64_t step);
 /* Writes the names that a model and a grid have in metrics: "gpt2 12 x 768", "data=1 pipe=1 x=2 y=1 z=1". */
 void ax_train_describe(const ax_model_config *config, ax_grid_size size, char model[96], char grid[96]);
 
-/* The steps of a run for a program that runs them itself: what ax_train has made of a configuration before
- * its first step, without data and without files. */
+/* For a program that runs the training steps itself: everything that ax_train prepares from a configuration
+ * before its first step, except data and files. */
 typedef struct ax_trainer ax_trainer;
 
 /* Makes the plan of `config`. Reads only model.from and the tokenizer, and writes nothing. Errors as for
  * ax_train. Borrows world and config. The caller owns *out. Collective along world. */
 AX_MUST_CHECK ax_status ax_trainer_create(ax_comm *world, ax_config *config, ax_trainer **out);
 void ax_trainer_destroy(ax_trainer **trainer);
-/* Valid as long as the trainer. */
+/* Returns the trainer's plan, valid as long as the trainer. */
 const ax_train_plan *ax_trainer_plan(const ax_trainer *trainer);
 /* Allocates the plan's engine and sets its initial weights. The caller owns *ctx and *engine, also after an
  * error, and destroys them before the trainer. Collective along world. */

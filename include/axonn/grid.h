@@ -31,8 +31,8 @@ typedef enum ax_factor {
         AX_FACTOR_COUNT
 } ax_factor;
 
-/* axis = major · minor: coordinate along `axis` = (coordinate along major) · (size of minor) + (coordinate
- * along minor). */
+/* Two factors of an axis. A rank's coordinate along `axis` is its coordinate along `major` times the size of
+ * `minor`, plus its coordinate along `minor`. */
 typedef struct ax_factoring {
     ax_axis axis, major, minor;
 } ax_factoring;
@@ -44,17 +44,20 @@ typedef struct ax_grid_size {
     int x, y, z, pipe, data;
 } ax_grid_size;
 
-/* Lays a grid over `world`, whose size must be the product of the sizes: else AX_ERR_USAGE. Collective along
- * world. The grid borrows world; the caller owns *out. */
+/* Arranges the ranks of `world` as a grid. AX_ERR_USAGE unless world has as many ranks as the product of the
+ * sizes. The grid borrows world; the caller owns *out. Not collective: communicators are created when they
+ * are first used. */
 AX_MUST_CHECK ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out);
 void ax_grid_destroy(ax_grid **grid);
-/* Makes the grid's communicators, those that ax_grid_factor creates later included, transfer data from device
- * to device where this is possible (ax_comm_connect). Logs once along which axes it is not, and why. Destroy
- * the grid before closing the device. Collective along the grid. */
+/* Lets the grid's communicators transfer data from device to device where that is possible (ax_comm_connect),
+ * also those that are created later. Logs once along which axes it is not possible, and why. With a device
+ * without memory (dry), communicators that are created later have no other ranks. Destroy the grid before
+ * closing the device. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_grid_connect(ax_grid *grid, ax_device *dev);
 
 ax_grid_size ax_grid_sizes(const ax_grid *grid);
-/* Returns the size along a standard axis; and the inverse: the struct with the sizes n[axis]. */
+/* ax_grid_size_along returns the size along a standard axis; ax_grid_size_of makes the struct from the sizes
+ * n[axis]. */
 int ax_grid_size_along(ax_grid_size size, ax_axis axis);
 ax_grid_size ax_grid_size_of(const int n[AX_AXES_STANDARD]);
 int ax_grid_axes(const ax_grid *grid);                            /* number of axes, factors included */
@@ -63,46 +66,55 @@ const char *ax_grid_axis_name(const ax_grid *grid, ax_axis axis); /* "x", "x.kv"
 const char *ax_axis_name(ax_axis axis);                           /* name of a standard axis */
 int ax_grid_ranks(const ax_grid *grid);
 int ax_grid_rank(const ax_grid *grid);
-/* Coordinate of a rank along an axis. */
+/* Returns the coordinate of a rank along an axis. */
 int ax_grid_coord(const ax_grid *grid, int rank, ax_axis axis);
-/* Returns the rank that has this rank's coordinates, except `coord` along `axis`. */
+/* Returns the rank whose coordinates are this rank's, except that its coordinate along `axis` is `coord`. */
 int ax_grid_peer(const ax_grid *grid, ax_axis axis, int coord);
-/* The axis of that name, or AX_ERR_USAGE, whose message lists the axes. */
+/* Finds the axis named by the first `len` bytes of `name`. AX_ERR_USAGE, with a message that lists the axes,
+ * if there is none. */
 AX_MUST_CHECK ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, ax_axis *out);
-/* Factors the axis of `factor` into a major factor of `size` ranks and a minor factor of the others. From
- * then on layouts and sets of axes may name the factors. A dim split by x.kv and then x.rep has its boxes on
- * the same ranks in the same order as a dim split by x; the boxes are equal if the sizes divide the dim's
- * extent, and may differ otherwise, because the split by x.rep starts from the result of the split by x.kv. A
- * factor as large as the axis is the axis itself. Declaring a factoring again changes nothing. An axis may
- * have several factorings if of any two major sizes one divides the other; the names of a later factoring
- * include its sizes ("x.kv4", "x.rep2"). *out: an index for ax_grid_factoring. AX_ERR_USAGE if `size` does
- * not divide the axis, or if neither it nor the major size of an earlier factoring divides the other.
- * Collective along the grid. */
+/* Factors an axis (row `factor` of AX_FACTORS) into a major factor of `size` ranks and a minor factor, whose
+ * size is that of the axis divided by `size`. From then on layouts and sets of axes may name the factors.
+ * *out is an index for ax_grid_factoring. A factor as large as the axis is the axis itself. Declaring a
+ * factoring again changes nothing. All ranks declare the same factorings; not collective.
+ *
+ * Several factorings. An axis may have several if of any two major sizes one divides the other; the names of
+ * a later factoring include its sizes ("x.kv4", "x.rep2"). AX_ERR_USAGE if `size` does not divide the axis,
+ * or if neither `size` nor the major size of an earlier factoring divides the other.
+ *
+ * Layouts. A dim split by x.kv and then x.rep has its boxes on the same ranks, in the same order, as a dim
+ * split by x. The boxes are equal if the sizes divide the dim's extent. Otherwise they may differ, because
+ * x.rep splits the parts that x.kv has made. */
 AX_MUST_CHECK ax_status ax_grid_factor(ax_grid *grid, ax_factor factor, int size, int *out);
 ax_factoring ax_grid_factoring(const ax_grid *grid, int index);
-/* Replaces each axis that has factors by its factors, recursively. The result holds only axes without factors
- * (atoms), which do not overlap. */
+/* Replaces each axis that has factors by its factors, recursively. Axes without factors are called atoms; no
+ * two atoms overlap. */
 ax_axisset ax_grid_atoms(const ax_grid *grid, ax_axisset axes);
-/* Prints the names of a set's axes, "z.data". If the set has all factors of an axis, prints that axis instead
- * of its factors. Returns out. */
+/* Prints the names of a set's axes, "z.data". If a set has all factors of an axis, prints the axis instead of
+ * them. Returns out. */
 enum { AX_AXISSET_TEXT = 128 };
 char *ax_grid_set_print(const ax_grid *grid, ax_axisset axes, char out[AX_AXISSET_TEXT]);
-/* Returns the atoms of `axes` whose size is above 1. Two sets with the same effective set have the same
- * groups of ranks. */
+/* Returns the effective set of `axes`: its atoms (ax_grid_atoms) whose size is above 1. Two sets with the
+ * same effective set have the same groups of ranks. */
 ax_axisset ax_grid_effective(const ax_grid *grid, ax_axisset axes);
-/* Ranks of a group along `axes`: the product of the sizes of their atoms. */
+/* Returns the number of ranks in a group along `axes`: the product of the sizes of their atoms. */
 int ax_grid_group_size(const ax_grid *grid, ax_axisset axes);
 
 /* Returns the communicator of the ranks that differ from this one only along `axes`, ordered by rank; owned
- * by the grid. ax_comm_traffic_get of it counts the bytes communicated along this effective set of axes. Not
- * collective: the stages of a pipeline may ask for different communicators. */
-ax_comm *ax_grid_comm(const ax_grid *grid, ax_axisset axes);
-/* Return the number of communicators that the grid has created, and communicator `index`; *axes are the atoms
- * along which its ranks differ. */
+ * by the grid. Its ax_comm_traffic_get counts the bytes communicated along this effective set of axes. The
+ * first call for an effective set creates the communicator, which is collective along this set alone; later
+ * calls are not collective. */
+AX_MUST_CHECK ax_status ax_grid_comm(ax_grid *grid, ax_axisset axes, ax_comm **out);
+/* Lists the sets of axes for which a communicator of several ranks exists. *out is an array of sets in
+ * ascending order that ends with 0; the caller frees it. Not collective. */
+AX_MUST_CHECK ax_status ax_grid_used(const ax_grid *grid, ax_axisset **out);
+/* Creates the communicators along these sets, for instance those that a dry run of the same network used. For
+ * set-up. Collective along each of the sets. */
+AX_MUST_CHECK ax_status ax_grid_prepare(ax_grid *grid, const ax_axisset *used);
+/* ax_grid_groups returns the number of communicators that the grid has created, ax_grid_group one of these;
+ * *axes is set to the atoms along which its ranks differ. */
 int ax_grid_groups(const ax_grid *grid);
 ax_comm *ax_grid_group(const ax_grid *grid, int index, ax_axisset *axes);
-/* Returns the communicator of all ranks of the grid. */
-ax_comm *ax_grid_comm_all(const ax_grid *grid);
 
 /* The axes in the order in which ranks are numbered, innermost first: consecutive ranks differ along the
  * first axis. Launchers put consecutive ranks on one machine. */
@@ -110,11 +122,12 @@ typedef struct ax_grid_order {
     ax_axis axis[AX_AXES_STANDARD];
 } ax_grid_order;
 extern const ax_grid_order ax_grid_order_default; /* x, y, z, pipe, data */
-/* "y,x,z,pipe,data" and back; AX_ERR_USAGE if it does not name each axis once. Not collective. */
+/* Read and print an order, such as "y,x,z,pipe,data". AX_ERR_USAGE if the text does not name each standard
+ * axis once. Not collective. */
 AX_MUST_CHECK ax_status ax_grid_order_parse(const char *text, ax_grid_order *out);
 char *ax_grid_order_print(const ax_grid_order *order, char out[32]);
-/* The coordinates, by axis, of rank `rank` of a grid numbered in this order. Returns the rank that has these
- * coordinates in the default order. */
+/* Sets coord[axis] to the coordinates of rank `rank` in a grid whose ranks are numbered in this order.
+ * Returns the rank that has these coordinates in the default order. */
 int ax_grid_place(ax_grid_size size, const ax_grid_order *order, int rank, int coord[AX_AXES_STANDARD]);
 /* Renumbers the ranks of `world`, so that ax_grid_create over *out gives the ranks of `world` their
  * coordinates in this order. The product of the sizes must be the size of `world`. The caller owns *out and
@@ -122,19 +135,19 @@ int ax_grid_place(ax_grid_size size, const ax_grid_order *order, int rank, int c
 AX_MUST_CHECK ax_status ax_grid_world(ax_comm *world, ax_grid_size size, const ax_grid_order *order,
                                       ax_comm **out);
 
-/* Whether a grid of this size is legal; `arg` is the caller's. */
+/* Returns true if a grid of this size is legal; `arg` is that of ax_grid_nearest. */
 typedef bool ax_grid_legal_fn(const void *arg, ax_grid_size size);
-/* "x=2 y=1 z=1 pipe=1 data=4". Returns out. */
+/* Prints the sizes as "x=2 y=1 z=1 pipe=1 data=4". Returns out. */
 char *ax_grid_size_print(ax_grid_size size, char out[80]);
-/* Prints the up to three grids of `ranks` ranks that are legal (NULL: all are) and nearest to `wanted`, as
- * "x=2 y=1 z=1 pipe=1 data=4; …", or "none". Returns out. */
+/* Prints up to three grids of `ranks` ranks, those nearest to `wanted` for which `legal` is true (NULL: for
+ * all), as "x=2 y=1 z=1 pipe=1 data=4; …", or "none". Returns out. */
 char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, const void *arg,
                       char out[320]);
 
 /* ---- context ------------------------------------------------------------------------------------- */
 
-/* How a run is distributed over its grid, and which communication overlaps with computation. Zeros are the
- * defaults, except for `overlap` (ax_parallel_default). */
+/* How a run is distributed over its grid, and which communication overlaps with computation. The default of
+ * each field is 0, except for `overlap` (ax_parallel_default). */
 typedef struct ax_parallel {
     const struct ax_strategy *strategy; /* parallel.h; NULL: axonn, all axes */
     int zero;                           /* stage of ZeRO along data, 0 … 3 */
@@ -144,24 +157,29 @@ typedef struct ax_parallel {
         bool oag; /* all-gathers of weights are prefetched in the order of use */
     } overlap;
     size_t weight_cache; /* bytes for weights that stay gathered until the optimizer updates them */
+    struct {
+        int schedule;       /* ax_pipe_schedule (pipe.h) */
+        int64_t slack;      /* micro-batches that a stage may hold beyond those of the schedule */
+        const int64_t *cut; /* the first block of stages 1, 2, …; NULL: ax_pipe_cut chooses. Borrowed */
+    } pipe;
 } ax_parallel;
 
-/* The context of one rank. A process whose ranks are threads has several; the library keeps no other state.
- * Plain data: fill it, or use ax_ctx_create. */
+/* The context of one rank. A process whose ranks are threads has several contexts. A program may fill in the
+ * fields itself, or use ax_ctx_create. */
 typedef struct ax_ctx {
     ax_device *dev;
     ax_stream *stream; /* the compute stream */
     ax_comm *world;
     ax_grid *grid;
-    int local_rank;   /* this rank's number among the ranks of its machine (MPI: local rank) */
-    ax_dtype compute; /* dtype of activations, and of weights of two or more dims as kernels read them: F64,
-                         F32, BF16 or F16 */
-    ax_dtype accum;   /* master weights, gradients, statistics, one-dim parameters: F64 or F32 */
+    int local_rank;   /* this rank's index, from 0, among the ranks of its machine (MPI: local rank) */
+    ax_dtype compute; /* dtype of activations, and of weights with two or more dims as kernels read them: F64,
+                         F32, BF16, F16 */
+    ax_dtype accum;   /* dtype of master weights, gradients, statistics, parameters with one dim: F64, F32 */
     uint64_t seed;
     ax_parallel parallel; /* must not change once layers or parameters exist */
 } ax_ctx;
 
-/* The compute threads of a rank. */
+/* The compute threads of a rank, and the cores to which they are bound. */
 typedef struct ax_threads {
     int count;
     int local_size;     /* number of ranks on this machine (MPI: local size), this one included */
@@ -175,7 +193,7 @@ typedef struct ax_threads {
  * Collective along world. */
 AX_MUST_CHECK ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out);
 
-/* Strategy axonn, ZeRO stage 0, all three overlaps, no weight cache. */
+/* The defaults: strategy axonn, ZeRO stage 0, all three overlaps, no weight cache. */
 extern const ax_parallel ax_parallel_default;
 
 /* Opens device `device` with `threads` threads (0: ax_threads_share chooses) and lays a grid over `world`.

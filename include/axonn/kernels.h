@@ -8,11 +8,12 @@
  * its operands, from which costs and lifetimes of memory follow. An argument struct has no padding except
  * after its last field: two calls are equal if the bytes up to there are.
  *
- * Letters: r rows, c columns, b batch, t query time, s key time, h query heads, g key/value heads, d head
- * width, v vocabulary. "T" is the activation dtype (F64, F32, BF16 or F16), "A" the accumulation and
- * parameter dtype (F64 when T is F64, else F32). Results do not depend on the number of threads, except for
- * the bits of a NaN. Kernels that compute may flush subnormals to 0 (those of cpu do: docs/decisions/0012);
- * copies, fills and conversions keep them. */
+ * Below, `dtype` is the field of that name, the dtype of activations (F64, F32, BF16 or F16). "accum" is the
+ * dtype of sums and parameters that goes with it, ax_dtype_accum(dtype): F64 for F64, else F32. Shapes are in
+ * terms of the struct's fields, for example [rows, cols]; r is an index of rows, c of columns. A shape or
+ * dtype that a comment does not give is that of the same array in the kernel before. Results do not depend on
+ * the number of threads, except for the bits of a NaN. Kernels that compute may flush subnormals to 0 (those
+ * of cpu do: docs/decisions/0012); copies, fills and conversions keep them. */
 #ifndef AXONN_KERNELS_H
 #define AXONN_KERNELS_H
 
@@ -37,7 +38,7 @@ typedef enum ax_dtype {
 } ax_dtype;
 
 size_t ax_dtype_size(ax_dtype dtype);
-/* "f32", "bf16", …; never NULL. */
+/* Returns the name of a dtype, such as "f32"; never NULL. */
 const char *ax_dtype_name(ax_dtype dtype);
 /* Returns the dtype in which values of `dtype` are accumulated: F64 for F64, else F32. */
 ax_dtype ax_dtype_accum(ax_dtype dtype);
@@ -48,8 +49,8 @@ float ax_bf16_to_float(uint16_t x);
 uint16_t ax_f16_from_float(float x);
 float ax_f16_to_float(uint16_t x);
 
-/* Read one element of host memory as a double, and write it (integers are truncated, unsigned ones modulo
- * their range). */
+/* ax_load reads one element of host memory as a double; ax_store writes one (values for integers are
+ * truncated, for unsigned ones modulo their range). */
 double ax_load(ax_dtype dtype, const void *data, int64_t index);
 void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
 
@@ -62,8 +63,8 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
     X(gemm) X(bias_add) X(col_sum) \
     X(norm) X(norm_stats) X(norm_recentre) X(norm_apply) \
     X(norm_grad) X(norm_grad_stats) X(norm_grad_apply) \
-    X(attention) X(attention_grad) X(embedding) X(embedding_grad) \
-    X(activation) X(activation_grad) X(add) X(dropout) \
+    X(attention) X(attention_grad) X(rope) X(embedding) X(embedding_grad) \
+    X(activation) X(activation_grad) X(glu) X(glu_grad) X(add) X(dropout) \
     X(ce_max) X(ce_sum) X(ce_loss) X(ce_grad) X(class_targets) X(squared_error) \
     X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal) X(clip) X(adamw) X(sgd)
 /* clang-format on */
@@ -87,19 +88,19 @@ typedef enum ax_activation {
         AX_ACTIVATION_COUNT
 } ax_activation;
 
-/* The epilogue of a gemm. Except with AX_EPILOGUE_NONE, c and `preact` are dense and T, [m,n], and
- * `accumulate` is false. It depends on the device whether the sums (preactivations or gradients) are rounded
- * to T before the epilogue. */
+/* The epilogue of a gemm. Except with AX_EPILOGUE_NONE, c and `preact` are dense [m,n] of `dtype`, and
+ * `accumulate` is false. It depends on the device whether the matmul's result, `sums`, is rounded to `dtype`
+ * before the epilogue. */
 typedef enum ax_epilogue {
     AX_EPILOGUE_NONE,           /* c = sums */
     AX_EPILOGUE_ACTIVATION,     /* c = f(sums); preact = sums (preactivations), unless preact is NULL */
     AX_EPILOGUE_ACTIVATION_GRAD /* c = sums·f'(preact); bias must be NULL */
 } ax_epilogue;
 
-/* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`) (+ bias[n] in every row, if not NULL). `dtype` of a
- * and b is T; `c_dtype` is T or A; bias is A; sums are kept in A. a is [m,k] with row stride lda, or [k,m] if
- * trans_a; b likewise [k,n] or [n,k] if trans_b. k == 0 gives the bias or zeros (or adds them to c). c and
- * preact must not overlap a, b or each other. */
+/* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`) (+ bias[n] in every row, if not NULL). a and b:
+ * `dtype`; c: `c_dtype`, which is `dtype` or accum; bias: accum; sums are kept in accum. a is [m,k] with row
+ * stride lda, or [k,m] if trans_a; b likewise [k,n] or [n,k] if trans_b. k == 0 gives the bias or zeros (or
+ * adds them to c). c and preact must not overlap a, b or each other. */
 typedef struct ax_gemm_args {
     int64_t m, n, k;
     const void *a, *b, *bias;
@@ -108,11 +109,12 @@ typedef struct ax_gemm_args {
     ax_dtype dtype, c_dtype;
     bool trans_a, trans_b, accumulate;
     uint8_t epilogue;   /* ax_epilogue */
-    ax_activation kind; /* f; unused with AX_EPILOGUE_NONE */
+    ax_activation kind; /* the activation f; unused with AX_EPILOGUE_NONE */
     void *preact;       /* preactivations, or NULL */
 } ax_gemm_args;
 
-/* y[r,c] = x[r,c] + bias[c]; y may be x. x, y: T; bias: A. */
+/* y[r,c] = x[r,c] + bias[c]; y may be x. x, y: [rows, cols] of `dtype`; bias: [cols] of accum
+ * (ax_dtype_accum). */
 typedef struct ax_bias_add_args {
     int64_t rows, cols;
     const void *x, *bias;
@@ -120,7 +122,8 @@ typedef struct ax_bias_add_args {
     ax_dtype dtype;
 } ax_bias_add_args;
 
-/* out[c] += sum over r of x[r,c]. x: T, rows `ld` elements apart; out: A. */
+/* out[c] += sum over r of x[r,c]. x: [rows, cols] of `dtype`, rows `ld` elements apart; out: accum
+ * (ax_dtype_accum). */
 typedef struct ax_col_sum_args {
     int64_t rows, cols, ld;
     const void *x;
@@ -128,23 +131,31 @@ typedef struct ax_col_sum_args {
     ax_dtype dtype;
 } ax_col_sum_args;
 
-/* LayerNorm (Ba et al. 2016), with the residual addition before it. If the width is not split over ranks,
- * there is one kernel for forward, norm, and one for backward, norm_grad. Each fuses two kernels into one
- * pass over memory: norm_stats and norm_apply, norm_grad_stats and norm_grad_apply. If the width is split,
- * these are used, with all-reduces between them.
+/* The kinds of norm that the kernels below compute. AX_NORM_LAYER: LayerNorm (Ba et al. 2016), with m2 = Σ_c
+ * (x - mean)². AX_NORM_RMS: RMSNorm (Zhang and Sennrich 2019), which subtracts no mean: m2 = Σ_c x², the
+ * formulas below hold with mean = 0, and `sum` and s1 must be NULL. The normalized value xhat is not rounded
+ * to `dtype` before it is multiplied by weight; transformers' LlamaRMSNorm rounds it. */
+typedef enum ax_norm_kind { AX_NORM_LAYER, AX_NORM_RMS } ax_norm_kind;
+
+/* Norms, with the residual addition before them. If the width (cols) is not split over ranks, there is one
+ * kernel for forward, norm, and one for backward, norm_grad. If the width is split, forward is norm_stats,
+ * all-reduces of the statistics, norm_apply; backward is norm_grad_stats, an all-reduce, norm_grad_apply.
  *
- * norm_stats: local statistics of each row of x = a + b, rounded to T; if b is NULL, of x = a, and x is not
- * written. sum[r] = Σ_c x, m2[r] = Σ_c (x - sum/cols)². If the width is split, all-reduce `sum`, recentre
- * `m2` to the global mean (norm_recentre), and all-reduce `m2`: exact, without cancellation (Chan et al.
- * 1979). a, b, x: T, x may be a or b; sum, m2: A, [r]. cols 0 gives zeros. */
+ * norm_stats computes the local statistics of each row of x = a + b, rounded to `dtype`; if b is NULL, of x =
+ * a, and x is not written. sum[r] = Σ_c x, m2[r] = Σ_c (x - sum/cols)². If the width is split, all-reduce
+ * `sum`, recentre `m2` to the global mean (norm_recentre), and all-reduce `m2`: exact, without cancellation
+ * (Chan et al. 1979). With AX_NORM_RMS, m2[r] = Σ_c x²; all-reduce it. a, b, x: [rows, cols] of `dtype`, x
+ * may be a or b; sum, m2: [rows] of accum (ax_dtype_accum). cols 0 gives zeros. */
 typedef struct ax_norm_stats_args {
     int64_t rows, cols;
     const void *a, *b;
     void *x, *sum, *m2;
     ax_dtype dtype;
+    ax_norm_kind kind;
 } ax_norm_stats_args;
 
-/* m2[r] += cols · (local_sum[r]/cols - global_sum[r]/global_cols)². dtype is A. cols 0 does not change m2. */
+/* m2[r] += cols · (local_sum[r]/cols - global_sum[r]/global_cols)². It moves m2 from the local to the global
+ * mean. All arrays are [rows] of `dtype`, F64 or F32. cols 0 does not change m2. */
 typedef struct ax_norm_recentre_args {
     int64_t rows, cols, global_cols;
     const void *local_sum, *global_sum;
@@ -152,112 +163,143 @@ typedef struct ax_norm_recentre_args {
     ax_dtype dtype;
 } ax_norm_recentre_args;
 
-/* With mean = sum/global_cols and rstd = 1/sqrt(m2/global_cols + eps), xhat = (x - mean)·rstd:
- * y = xhat·weight + bias. x, y: T; sum, m2, weight, bias: A (bias may be NULL). */
+/* With mean = sum/global_cols and rstd = 1/sqrt(m2/global_cols + eps), xhat = (x - mean)·rstd: y =
+ * xhat·weight + bias. x, y: [rows, cols] of `dtype`; sum, m2: [rows], weight, bias: [cols], of accum
+ * (ax_dtype_accum). bias may be NULL. */
 typedef struct ax_norm_apply_args {
     int64_t rows, cols, global_cols;
     double eps;
     const void *x, *sum, *m2, *weight, *bias;
     void *y;
     ax_dtype dtype;
+    ax_norm_kind kind;
 } ax_norm_apply_args;
 
-/* norm_stats, then norm_apply with global_cols = cols. y must be none of the other arrays. */
+/* Computes norm_stats, then norm_apply with global_cols = cols, in one pass over memory. y must be none of
+ * the other arrays. */
 typedef struct ax_norm_args {
     int64_t rows, cols;
     double eps;
     const void *a, *b, *weight, *bias;
     void *x, *sum, *m2, *y;
     ax_dtype dtype;
+    ax_norm_kind kind;
 } ax_norm_args;
 
-/* s1[r] = Σ_c dy·weight, s2[r] = Σ_c dy·weight·xhat; to be all-reduced if the width is split. */
+/* s1[r] = Σ_c dy·weight, s2[r] = Σ_c dy·weight·xhat, with xhat as in norm_apply. All-reduce both if the width
+ * is split. */
 typedef struct ax_norm_grad_stats_args {
     int64_t rows, cols, global_cols;
     double eps;
     const void *x, *dy, *sum, *m2, *weight;
-    void *s1, *s2; /* A, [r] */
+    void *s1, *s2; /* [rows] of accum */
     ax_dtype dtype;
+    ax_norm_kind kind;
 } ax_norm_grad_stats_args;
 
-/* dx = rstd·(dy·weight - s1/global_cols - xhat·s2/global_cols), rounded to T, plus `add`, the gradient of the
- * residual connection, unless that is NULL. dweight[c] += Σ_r dy·xhat; dbias[c] += Σ_r dy. add, dx: T, dx may
- * be dy or `add`; dweight, dbias: A, each may be NULL. */
+/* dx = rstd·(dy·weight - s1/global_cols - xhat·s2/global_cols), with s1 = 0 for AX_NORM_RMS, rounded to
+ * `dtype`, plus `add`, the gradient of the residual connection, unless `add` is NULL. dweight[c] += Σ_r
+ * dy·xhat; dbias[c] += Σ_r dy. add, dx: `dtype`, dx may be dy or `add`; dweight, dbias: [cols] of accum
+ * (ax_dtype_accum), each may be NULL. */
 typedef struct ax_norm_grad_apply_args {
     int64_t rows, cols, global_cols;
     double eps;
     const void *x, *dy, *add, *sum, *m2, *weight, *s1, *s2;
     void *dx, *dweight, *dbias;
     ax_dtype dtype;
+    ax_norm_kind kind;
 } ax_norm_grad_apply_args;
 
-/* norm_grad_stats, then norm_grad_apply with its s1 and s2, global_cols = cols. */
+/* Computes norm_grad_stats, then norm_grad_apply with its s1 and s2, in one pass over memory; global_cols =
+ * cols. */
 typedef struct ax_norm_grad_args {
     int64_t rows, cols;
     double eps;
     const void *x, *dy, *add, *sum, *m2, *weight;
     void *dx, *dweight, *dbias;
     ax_dtype dtype;
+    ax_norm_kind kind;
 } ax_norm_grad_args;
 
-/* Return the arguments of the two kernels that norm, and norm_grad, fuse: global_cols is cols, s1 and s2 are
- * NULL. */
+/* Return the arguments of the two kernels that norm fuses, and of the two that norm_grad fuses. global_cols
+ * is set to cols, s1 and s2 to NULL. */
 ax_norm_stats_args ax_norm_stats_of(const ax_norm_args *a);
 ax_norm_apply_args ax_norm_apply_of(const ax_norm_args *a);
 ax_norm_grad_stats_args ax_norm_grad_stats_of(const ax_norm_grad_args *a);
 ax_norm_grad_apply_args ax_norm_grad_apply_of(const ax_norm_grad_args *a);
 
 /* The numbers that change from micro-batch to micro-batch. They are in device memory, so that the arguments
- * of launches stay the same and launches can be replayed as a graph. A kernel that gets NULL uses 0, and
- * loss_scale 1. */
+ * of launches stay the same and launches can be replayed as a graph. A kernel that gets NULL instead uses
+ * step 0, first_row 0 and loss_scale 1. */
 typedef struct ax_batch_numbers {
     uint64_t step;
-    int64_t first_row; /* in the step's global batch; a row is one position of a sample */
-    double loss_scale; /* the factor of the loss, and so of its gradients */
+    int64_t first_row; /* index of the micro-batch's first row in the step's global batch; a row is one
+                          position of a sample */
+    double loss_scale; /* the factor by which the loss, and so its gradients, are multiplied (fp16) */
 } ax_batch_numbers;
 
 /* Dropout of attention probabilities. For query i of batch b and head h, the probability of key j becomes 0
  * if the uniform number of Philox (philox.h) for `key`, now->step and the index
  *     ((now->first_row + row0 + b·t + i)·heads + head0 + h)·4⌈s/4⌉ + j
- * is < p; otherwise it is multiplied by 1/(1-p). The gradient must get the same values as the forward call.
- * If p is 0, there is no dropout and the other fields are ignored. */
+ * is < p, where t is q_len and s is kv_len; otherwise it is multiplied by 1/(1-p). The gradient must get the
+ * same values as the forward call. If p is 0, there is no dropout and the other fields are ignored. */
 typedef struct ax_attention_dropout {
     double p; /* in [0, 1) */
     uint64_t key;
-    int64_t row0, head0, heads; /* first row in the micro-batch, first head; number of all heads */
+    int64_t row0, head0,
+        heads; /* first row of the call in the micro-batch, first head of this rank, number of all heads */
     const ax_batch_numbers *now;
 } ax_attention_dropout;
 
-/* Causal attention without a t×s matrix in memory (online softmax). Query i of batch b has key position p =
- * q_offset + i and sees keys j < s with first[b,i] <= j <= p, where first is doc_start (int32 [b,t], in key
- * positions; NULL means 0): documents do not see each other. A query that sees no key gives o = 0 and lse =
- * -inf. Query head h uses key head h/(heads/kv_heads). q, o: T [b,t,h,d] dense; k, v: T [b,s,g,d] with
- * kv_batch_stride elements from one batch to the next (0 means s·g·d); lse: A [b,h,t] = log Σ_j
- * exp(scale·q·k_j), may be NULL. scale > 0. */
+/* Causal attention without a q_len x kv_len matrix in memory (online softmax). Query i of batch b has key
+ * position p = q_offset + i. It sees the keys j < kv_len with first <= j <= p, where first is the larger of
+ * two numbers: doc_start[b,i], the key position at which the query's document begins (NULL: 0), and, if
+ * window > 0, p - window + 1 (a sliding window, as Mistral's). For a query that sees no key, o = 0 and lse =
+ * -inf. Query head h uses key head h/(heads/kv_heads). q, o: [batch, q_len, heads, head_dim] of `dtype`,
+ * dense; k, v: [batch, kv_len, kv_heads, head_dim] of `dtype`, with kv_batch_stride elements from one batch
+ * to the next (0: dense); doc_start: int32 [batch, q_len]; lse: [batch, heads, q_len] of accum
+ * (ax_dtype_accum), log Σ_j exp(scale·q·k_j), may be NULL. scale > 0. */
 typedef struct ax_attention_args {
     int64_t batch, q_len, kv_len, q_offset, heads, kv_heads, head_dim, kv_batch_stride;
     double scale;
     const void *q, *k, *v;
     const int32_t *doc_start;
+    int64_t window; /* keys that a query sees at most, its own position included; 0: no limit */
     void *o, *lse;
-    ax_attention_dropout drop; /* does not change lse */
+    ax_attention_dropout drop; /* dropout of the probabilities; lse is that without dropout */
     ax_dtype dtype;
 } ax_attention_args;
 
-/* Gradients of attention for kv_len == q_len, q_offset == 0, dense k and v. `delta` (A, [b,h,t]) is scratch,
- * which the kernel fills with Σ_d do·o. dq, dk, dv: T, overwritten. */
+/* Gradients of attention for kv_len == q_len, q_offset == 0, dense k and v. `delta` ([batch, heads, q_len] of
+ * accum, as lse) is scratch, which the kernel fills with the dot products of dout and o. dq, dk, dv: `dtype`,
+ * overwritten. */
 typedef struct ax_attention_grad_args {
     int64_t batch, q_len, heads, kv_heads, head_dim;
     double scale;
     const void *q, *k, *v, *o, *lse, *dout;
     const int32_t *doc_start;
+    int64_t window;
     void *delta, *dq, *dk, *dv;
     ax_attention_dropout drop;
     ax_dtype dtype;
 } ax_attention_grad_args;
 
-/* y[r,:] = table[ids[r] - first,:] for first <= ids[r] < first + count, else 0; added to y if `accumulate`.
- * table: T [count,c]; ids: int32 [r]; y: T [r,c]. */
+/* Rotary position embedding (Su et al. 2021), in place. x: [rows, heads, head_dim] of `dtype`, d = head_dim
+ * even; positions: int32 [rows]; table: F32 for every dtype, [table_rows, d/2, 2], cosines and sines. The
+ * pair (u, v) = (x[r,h,i], x[r,h,i + d/2]) becomes (u·cos - v·sin, v·cos + u·sin) with (cos, sin) =
+ * table[positions[r],i,:]; if `inverse`, with -sin instead of sin, which computes the gradient. A row whose
+ * position is outside [0, table_rows), which is an error of the caller, becomes NaN. */
+typedef struct ax_rope_args {
+    int64_t rows, heads, head_dim, table_rows;
+    const int32_t *positions;
+    const float *table;
+    void *x;
+    ax_dtype dtype;
+    bool inverse;
+} ax_rope_args;
+
+/* y[r,:] = table[ids[r] - first,:] for first <= ids[r] < first + count, else 0. With `accumulate` this is
+ * added to y. table: [count, cols], y: [rows, cols], of `dtype`; ids: int32 [rows]. */
 typedef struct ax_embedding_args {
     int64_t rows, cols, first, count;
     const void *table;
@@ -267,7 +309,8 @@ typedef struct ax_embedding_args {
     bool accumulate;
 } ax_embedding_args;
 
-/* dtable[ids[r] - first,:] += dy[r,:] for ids in range, rows added in ascending r. dy: T; dtable: A. */
+/* dtable[ids[r] - first,:] += dy[r,:] for ids in [first, first + count), in ascending r. dy: [rows, cols] of
+ * `dtype`; dtable: [count, cols] of accum (ax_dtype_accum). */
 typedef struct ax_embedding_grad_args {
     int64_t rows, cols, first, count;
     const void *dy;
@@ -276,7 +319,7 @@ typedef struct ax_embedding_grad_args {
     ax_dtype dtype;
 } ax_embedding_grad_args;
 
-/* y = f(x), f of `kind`, n elements of T; y may be x. */
+/* y = f(x), where `kind` selects the activation f; n elements of `dtype`; y may be x. */
 typedef struct ax_activation_args {
     int64_t n;
     const void *x;
@@ -285,7 +328,7 @@ typedef struct ax_activation_args {
     ax_activation kind;
 } ax_activation_args;
 
-/* dx = dy·f'(x); dx may be dy. */
+/* dx = dy·f'(x), where `kind` selects the activation f; n elements of `dtype`; dx may be dy. */
 typedef struct ax_activation_grad_args {
     int64_t n;
     const void *x, *dy;
@@ -294,7 +337,27 @@ typedef struct ax_activation_grad_args {
     ax_activation kind;
 } ax_activation_grad_args;
 
-/* y = a + b, n elements of dtype; y may be a or b. */
+/* Gated linear unit (Shazeer 2020): y = f(gate)·up, n elements of `dtype`; with AX_SILU as f it is SwiGLU.
+ * f(gate) is not rounded to `dtype`. y may be gate or up. */
+typedef struct ax_glu_args {
+    int64_t n;
+    const void *gate, *up;
+    void *y;
+    ax_dtype dtype;
+    ax_activation kind;
+} ax_glu_args;
+
+/* dgate = dy·up·f'(gate), dup = dy·f(gate). dgate and dup may each be the same array as dy, gate or up, but
+ * not as each other. */
+typedef struct ax_glu_grad_args {
+    int64_t n;
+    const void *gate, *up, *dy;
+    void *dgate, *dup;
+    ax_dtype dtype;
+    ax_activation kind;
+} ax_glu_grad_args;
+
+/* y = a + b, n elements of `dtype`; y may be a or b. */
 typedef struct ax_add_args {
     int64_t n;
     const void *a, *b;
@@ -302,9 +365,9 @@ typedef struct ax_add_args {
     ax_dtype dtype;
 } ax_add_args;
 
-/* y = x/(1-p) if the uniform number of Philox (philox.h) for `key`, now->step and the index
- * (now->first_row + row0 + r)·global_cols + col0 + c is >= p, else 0; y may be x. For the gradient, call it
- * again with x = dy, y = dx. */
+/* y = x/(1-p) if the uniform number of Philox (philox.h) for `key`, now->step and the index (now->first_row +
+ * row0 + r)·global_cols + col0 + c is >= p, else 0; y may be x. x, y: [rows, cols] of `dtype`. For the
+ * gradient, call it again with x = dy, y = dx. */
 typedef struct ax_dropout_args {
     int64_t rows, cols, row0, col0, global_cols;
     uint64_t key;
@@ -317,9 +380,9 @@ typedef struct ax_dropout_args {
 
 /* Cross-entropy over a vocabulary that may be split over ranks, in four kernels: row maxima (then all-reduce
  * MAX), sums of exponentials (then all-reduce SUM), losses, and the gradient, which overwrites the logits.
- * logits: T [r,v], rows `ld` elements apart; column j is token first + j; memory between rows is neither read
- * nor written. targets: int32 [r]; negative: masked. max, sum, target_logit, loss: A [r]. v 0 gives max =
- * -inf, sum = 0. */
+ * logits: [rows, vocab] of `dtype`, rows `ld` elements apart; column j is token first + j; memory between
+ * rows is neither read nor written. targets: int32 [rows]; negative: masked. max, sum, target_logit, loss:
+ * [rows] of accum (ax_dtype_accum). vocab 0 gives max = -inf, sum = 0. */
 typedef struct ax_ce_max_args {
     int64_t rows, vocab, ld;
     const void *logits;
@@ -327,7 +390,8 @@ typedef struct ax_ce_max_args {
     ax_dtype dtype;
 } ax_ce_max_args;
 
-/* sum[r] = Σ_j exp(logit - max[r]); target_logit[r] = the target's logit if it is in this box, else 0. */
+/* sum[r] = Σ_j exp(logit - max[r]); target_logit[r] = the target's logit if this rank has its column, else
+ * 0. */
 typedef struct ax_ce_sum_args {
     int64_t rows, vocab, ld, first;
     const void *logits, *max;
@@ -336,7 +400,8 @@ typedef struct ax_ce_sum_args {
     ax_dtype dtype;
 } ax_ce_sum_args;
 
-/* loss[r] = log(sum) + max - target_logit, 0 if masked; total[0] (F64) += Σ_r loss[r]. dtype is A. */
+/* loss[r] = log(sum) + max - target_logit, 0 if masked; total[0] (F64) += Σ_r loss[r]. `dtype` is that of
+ * max, sum, target_logit and loss. */
 typedef struct ax_ce_loss_args {
     int64_t rows;
     const void *max, *sum, *target_logit;
@@ -346,7 +411,8 @@ typedef struct ax_ce_loss_args {
     ax_dtype dtype;
 } ax_ce_loss_args;
 
-/* logits <- scale·now->loss_scale·(exp(logit - max)/sum - [token is the target]), 0 where masked. */
+/* logits <- scale·now->loss_scale·(exp(logit - max)/sum - t), where t is 1 for the target and 0 for other
+ * tokens; 0 in masked rows. */
 typedef struct ax_ce_grad_args {
     int64_t rows, vocab, ld, first;
     double scale;
@@ -357,9 +423,9 @@ typedef struct ax_ce_grad_args {
     ax_dtype dtype;
 } ax_ce_grad_args;
 
-/* y[r] = x[r] if that is in [0, classes) and not `ignore`, else -1, which masks the row. counts[0] (F64) +=
- * number of x[r] that are not `ignore`; counts[1] += number of those outside [0, classes). x: `dtype` (I32 or
- * I64) [r]; y: int32 [r]. */
+/* Makes targets of cross-entropy from class indices: y[r] = x[r] if x[r] is in [0, classes) and not `ignore`,
+ * else -1, which masks the row. counts[0] (F64) += number of x[r] that are not `ignore`; counts[1] += number
+ * of these that are outside [0, classes). x: [rows] of `dtype` (I32 or I64); y: int32 [rows]. */
 typedef struct ax_class_targets_args {
     int64_t rows, classes, ignore;
     const void *x;
@@ -369,7 +435,7 @@ typedef struct ax_class_targets_args {
 } ax_class_targets_args;
 
 /* total[0] (F64) += Σ (x - target)², summed in double over fixed chunks; dx = scale·now->loss_scale·(x -
- * target) unless dx is NULL. n elements of T; dx may be x. */
+ * target) unless dx is NULL. n elements of `dtype`; dx may be x. */
 typedef struct ax_squared_error_args {
     int64_t n;
     double scale;
@@ -380,7 +446,7 @@ typedef struct ax_squared_error_args {
     ax_dtype dtype;
 } ax_squared_error_args;
 
-/* out[0] (F64) = Σ x², n elements of dtype, summed in double over fixed chunks. */
+/* out[0] (F64) = Σ x², n elements of `dtype`, summed in double over fixed chunks. */
 typedef struct ax_sumsq_args {
     int64_t n;
     const void *x;
@@ -388,7 +454,7 @@ typedef struct ax_sumsq_args {
     ax_dtype dtype;
 } ax_sumsq_args;
 
-/* x *= factor, n elements. */
+/* x *= factor, n elements of `dtype`. */
 typedef struct ax_scale_args {
     int64_t n;
     double factor;
@@ -405,7 +471,7 @@ typedef struct ax_convert_args {
 } ax_convert_args;
 
 /* Strided copy of an n[0]×n[1]×n[2]×n[3] box of any dtype; strides in elements; innermost strides may differ
- * from 1. Bits are copied as they are. `accumulate` adds instead (F64, F32, BF16 or F16). */
+ * from 1. Bits are copied as they are. With `accumulate` x is added to y (F64, F32, BF16 or F16 only). */
 typedef struct ax_copy_box_args {
     int64_t n[4], x_stride[4], y_stride[4];
     const void *x;
@@ -414,7 +480,7 @@ typedef struct ax_copy_box_args {
     bool accumulate;
 } ax_copy_box_args;
 
-/* y = value, n elements of any dtype. */
+/* Fills y with `value`, n elements of any dtype. */
 typedef struct ax_fill_args {
     int64_t n;
     double value;
@@ -422,8 +488,8 @@ typedef struct ax_fill_args {
     ax_dtype dtype;
 } ax_fill_args;
 
-/* y = mean + std·ax_rng_normal(key, global index) over the box [lo, lo+n) of a global array of `extent`:
- * unused leading dims are 1. y: F64 or F32, dense [n0,n1,n2,n3]. */
+/* y = mean + std·ax_rng_normal(key, global index) over the box [lo, lo+n) of a global array of shape
+ * `extent`, whose unused leading dims are 1. y: F64 or F32, dense [n0,n1,n2,n3]. */
 typedef struct ax_init_normal_args {
     int64_t extent[4], lo[4], n[4];
     uint64_t key;
@@ -432,11 +498,11 @@ typedef struct ax_init_normal_args {
     ax_dtype dtype;
 } ax_init_normal_args;
 
-/* The numbers that change from update to update, in device memory. The host writes the first three before an
- * update, kernel `clip` writes the others. */
+/* The numbers that change from update to update, in device memory. Before an update the host writes lr and
+ * the corrections; kernel `clip` writes the other fields. */
 typedef struct ax_update_numbers {
     double lr, correction1, correction2; /* correction_i = 1 - beta_i^step */
-    double grad_scale;                   /* factor of the gradients */
+    double grad_scale;                   /* the factor by which an update multiplies the gradients */
     double skip;                         /* not 0: `clip` and updates do nothing until the host clears it */
     double loss, norm;
     double culprit; /* index of the first sum of squares that is not finite; -1: none */
@@ -444,7 +510,7 @@ typedef struct ax_update_numbers {
 
 /* Prepares an update: norm = sqrt(Σ sumsq[i])/scale, where sumsq are n sums of squares of gradients that are
  * `scale` times too large; loss = loss[0]/targets; grad_scale = min(1, clip/(norm + 1e-6))/scale, or 1/scale
- * if clip is 0; culprit; and skip = 1 if norm or loss is not finite. All F64. If skip is not 0 already,
+ * if clip is 0. If norm or loss is not finite, sets skip = 1, and culprit. All F64. If skip is already set,
  * `numbers` is not changed. */
 typedef struct ax_clip_args {
     int64_t n;
@@ -453,23 +519,24 @@ typedef struct ax_clip_args {
     ax_update_numbers *numbers;
 } ax_clip_args;
 
-/* An array of an update, 8 words. */
+/* One parameter array that an optimizer kernel updates: weights w, optimizer state m and v, gradient g. 8
+ * words of 64 bits. */
 typedef struct ax_update_array {
     int64_t n;
     int64_t first; /* number of the array's first element, counted over all arrays: Σ n of the arrays before
                       it, each rounded up to a multiple of AX_UPDATE_UNIT */
-    void *w, *m, *v, *copy; /* copy, and for sgd m, may be NULL; sgd has no v */
+    void *w, *m, *v, *copy; /* copy may be NULL, and m too for sgd; sgd has no v */
     const void *g;
-    int64_t decays; /* 0: without weight decay */
+    int64_t decays; /* 0: the array has no weight decay */
 } ax_update_array;
 enum { AX_UPDATE_UNIT = 64 };
 
-/* AdamW (Loshchilov & Hutter) on each of `arrays` arrays, dtype A: g' = grad_scale·g; m = beta1·m +
- * (1-beta1)g'; v = beta2·v + (1-beta2)g'²; w -= lr·decay·w; w -= lr·(m/correction1)/(sqrt(v/correction2) +
- * eps). `copy` (any float copy_dtype) gets the new weights, rounded from w as stored, so that it can be
- * computed again from w alone. If numbers->skip is not 0, nothing is written. n: elements of all arrays;
- * copied: of those with a copy. The kernel reads `array`; `table`, a copy of it in host memory, serves to
- * list the operands of the call. */
+/* AdamW (Loshchilov & Hutter) on each of `arrays` arrays of `dtype` (F64 or F32): g' = grad_scale·g; m =
+ * beta1·m + (1-beta1)g'; v = beta2·v + (1-beta2)g'²; w -= lr·decay·w; w -=
+ * lr·(m/correction1)/(sqrt(v/correction2) + eps). `copy` (any float copy_dtype) gets the new weights, rounded
+ * from w as stored, so that it can be computed again from w alone. If numbers->skip is not 0, nothing is
+ * written. n: number of elements of all arrays; copied: number of elements of the arrays with a copy. The
+ * kernel reads `array`; `table`, a copy of it in host memory, serves to list the operands of the call. */
 typedef struct ax_adamw_args {
     int64_t n, copied, arrays;
     double beta1, beta2, eps, decay;
@@ -480,7 +547,7 @@ typedef struct ax_adamw_args {
 } ax_adamw_args;
 
 /* g' = grad_scale·g + decay·w; m = momentum·m + g' (if m is NULL: w -= lr·g'); w -= lr·m, as torch.optim.SGD.
- * All else as for adamw. */
+ * The other fields are as for adamw. */
 typedef struct ax_sgd_args {
     int64_t n, copied, arrays;
     double momentum, decay;
@@ -499,9 +566,10 @@ typedef enum ax_kernel {
 const char *ax_kernel_name(ax_kernel kernel);
 /* Returns the bytes of the kernel's argument struct. */
 size_t ax_kernel_args_size(ax_kernel kernel);
-/* *flops: floating-point operations of a call (multiply and add count as two); exact for gemm, an estimate
- * for the others, in which a transcendental function counts as 8. *bytes: the memory that the call must move:
- * its operands, twice if an operand is read and written. Causal attention counts visible pairs only. */
+/* Computes the cost of a call. *flops: floating-point operations (multiply and add count as two); exact for
+ * gemm, an estimate for other kernels, in which a transcendental function counts as 8. *bytes: the memory
+ * that the call must move, that is its operands, counted twice if they are read and written. Causal attention
+ * counts visible pairs only. */
 void ax_kernel_cost(ax_kernel kernel, const void *args, double *flops, double *bytes);
 
 typedef enum ax_access { AX_READ = 1, AX_WRITE = 2, AX_READ_WRITE = AX_READ | AX_WRITE } ax_access;
@@ -517,8 +585,8 @@ typedef struct ax_operand {
 
 typedef void ax_operand_fn(void *user, const ax_operand *operand);
 
-/* Calls `each` for each operand of a call whose address is not NULL, and for memory to which a table points.
- * If an output is the same array as an input, that array is passed twice. */
+/* Calls `each` for each operand of a kernel call whose address is not NULL, and for the arrays to which an
+ * optimizer's table points. If an output is the same array as an input, that array is passed twice. */
 void ax_kernel_operands(ax_kernel kernel, const void *args, ax_operand_fn *each, void *user);
 
 #ifdef __cplusplus

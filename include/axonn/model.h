@@ -1,9 +1,9 @@
 /* model: families of transformer language models, built from layers.
  *
  * A family (such as gpt2) is one file of src/model and one line in src/model/families.def. The file reads and
- * writes the family's hyper-parameters in config.json as Hugging Face names them, builds the network, and
- * maps its parameters to arrays in model files. It names roles of dims, never grid axes, so a family runs on
- * any grid. */
+ * writes the family's hyper-parameters in config.json as Hugging Face names them, and maps its parameters to
+ * arrays in model files. src/model/decoder.c builds the network of every family from ax_model_config. It
+ * names roles of dims, never grid axes, so a family runs on any grid. */
 #ifndef AXONN_MODEL_H
 #define AXONN_MODEL_H
 
@@ -17,9 +17,12 @@ typedef struct ax_family ax_family;
 
 /* The largest extents of a model. Products of them, and the bytes of such arrays, fit in 64 bits. */
 #define AX_LAYERS_MAX 10000
-#define AX_HIDDEN_MAX 1048576 /* for hidden and heads */
+#define AX_HIDDEN_MAX 1048576 /* for hidden, heads, and heads x head_dim */
 #define AX_FFN_MAX 4194304
 #define AX_VOCAB_MAX 16777216 /* for vocab and seq_len */
+
+/* The largest config.json that is read, in bytes. */
+#define AX_CONFIG_JSON_MAX (16 << 20)
 
 /* Dropout rates in training, each in [0, 1]: of the sum of the embeddings, of the output of each residual
  * branch, of the attention probabilities. */
@@ -27,11 +30,28 @@ typedef struct ax_model_dropout {
     double embd, resid, attn;
 } ax_model_dropout;
 
+/* Which linear layers of a block have biases. */
+typedef enum ax_biases { AX_BIASES_ALL, AX_BIASES_QKV, AX_BIASES_NONE } ax_biases;
+
+/* Describes a network: in each block x += attention(norm(x)), x += mlp(norm(x)). Fields of 0
+ * describe GPT-2. */
 typedef struct ax_model_config {
     const ax_family *family;
     int64_t layers, hidden, heads, kv_heads, ffn, vocab, seq_len;
+    int64_t head_dim; /* width of a head; 0: hidden / heads (ax_model_config_head_dim) */
+    ax_norm_kind norm;
+    bool head_norms; /* an RMSNorm of each head of q and k, before the rotation */
+    ax_biases biases;
+    bool gated;          /* MLP: down(activation(gate(x)) · up(x)), instead of down(activation(up(x))) */
+    ax_rope_config rope; /* theta 0: the network has a table of learned positions instead */
+    int64_t window; /* each position attends to this many positions, itself and those before it; 0: to all
+                       before it */
+    char *window_layers; /* one character for each layer: '1' if it has the window, else '0'; NULL: all have
+                            it. Owned */
     ax_model_dropout dropout;
     double init_std, norm_eps;
+    bool plain_init; /* output projections are initialized like other weights, instead of with a standard
+                        deviation smaller by sqrt(2 · layers) */
     ax_activation activation;
     bool tie;     /* the head uses the token table as its weight */
     char *source; /* text of the config.json that this was read from, or NULL: ax_model_config_print keeps the
@@ -44,8 +64,13 @@ typedef struct ax_model_identity {
     ax_dtype dtype;   /* dtype of the stored weights */
 } ax_model_identity;
 
-/* The family of that name ("gpt2"), or AX_ERR_USAGE, whose message lists all families. */
+/* Finds the family of that name ("gpt2"). AX_ERR_USAGE if there is none; the message lists all families. */
 AX_MUST_CHECK ax_status ax_family_find(const char *name, const ax_family **out);
+/* Whether the family's config.json has a key of the same meaning as this configuration
+ * key, "model.window". */
+bool ax_family_has(const ax_family *family, const char *option);
+/* All families, each after a bar: "|gpt2|llama". */
+extern const char ax_family_names[];
 int ax_family_count(void);
 const char *ax_family_name(int index);
 /* How keys in model files of the family may differ from the keys that this program writes: a prefix that they
@@ -56,6 +81,9 @@ const char *const *ax_family_ignored(const ax_family *family, int *count);
 /* The keys, in model files, of the head's weight and of the token table, which a model may tie. */
 void ax_family_tied(const ax_family *family, const char **head, const char **table);
 
+/* Returns the properties of the family's networks, and its defaults for a new model: norm_eps, init_std,
+ * activation, tie, rope. The sizes are 0. */
+ax_model_config ax_model_config_defaults(const ax_family *family);
 /* Reads the text of a Hugging Face config.json. `path` is used in messages only. The caller releases *out
  * with ax_model_config_fini. AX_ERR_DATA, whose message names the key that is missing, has the wrong type, or
  * requests a feature that is not implemented. Not collective. */
@@ -64,17 +92,36 @@ AX_MUST_CHECK ax_status ax_model_config_parse(const char *json, size_t size, con
 /* Appends a config.json that transformers can read. */
 AX_MUST_CHECK ax_status ax_model_config_print(const ax_model_config *config,
                                               const ax_model_identity *identity, ax_buf *out);
+/* Appends a copy of a config.json of any family in which the dtype of the weights is `dtype` (AX_DTYPE_COUNT:
+ * unchanged). Everything else is unchanged, numbers digit for digit. `path` is used in messages only.
+ * AX_ERR_DATA: not a JSON object. */
+AX_MUST_CHECK ax_status ax_model_config_retype(const char *json, size_t size, const char *path,
+                                               ax_dtype dtype, ax_buf *out);
+/* Appends a JSON object of the values that identify the model: those that its family writes to config.json,
+ * except values that a resumed run may change (dropout rates, the standard deviation of initial weights). A
+ * member has the name of the configuration key of the same meaning ("model.hidden"), or of the key in
+ * config.json if there is none. */
+AX_MUST_CHECK ax_status ax_model_config_identity(const ax_model_config *config, ax_buf *out);
 AX_MUST_CHECK ax_status ax_model_config_copy(const ax_model_config *config, ax_model_config *out);
 void ax_model_config_fini(ax_model_config *config);
 const char *ax_model_config_family(const ax_model_config *config);
-/* AX_ERR_USAGE, whose message names the value that is out of range or does not fit the others. */
+/* Checks the values. AX_ERR_USAGE, whose message names the value that is out of range or
+ * contradicts another. */
 AX_MUST_CHECK ax_status ax_model_config_check(const ax_model_config *config);
 
-/* *total: the number of parameters. *matmul: the number of those used in GEMMs, the head included, embedding
- * lookups not. */
+int64_t ax_model_config_head_dim(const ax_model_config *config);
+/* Returns the inner width of the MLP that a model of this width usually has: four times the width; for a
+ * gated MLP, which has a third matrix, two thirds of that, rounded up to a multiple of 256 as in Llama. */
+int64_t ax_model_config_default_ffn(const ax_model_config *config);
+/* Returns the window of a layer's attention, 0: none. */
+int64_t ax_model_config_window(const ax_model_config *config, int64_t layer);
+
+/* Sets *total to the number of parameters, and *matmul to the number of parameters that GEMMs use: with the
+ * head, without embedding lookups. */
 void ax_model_config_params(const ax_model_config *config, int64_t *total, int64_t *matmul);
-/* Training FLOPs per token: 6 × matmul parameters + 6 × layers × hidden × seq_len (causal attention), without
- * recomputation. */
+/* Training FLOPs per token, without recomputation: 6 × matmul parameters + 6 × layers × heads × head_dim ×
+ * seq_len (causal attention). In a layer with a window w < seq_len, seq_len is replaced by w · (2 - w /
+ * seq_len), because attention computes only pairs of positions within the window. */
 double ax_model_config_flops_per_token(const ax_model_config *config, int64_t seq_len);
 
 /* A model, strategy and batch, for which a grid is checked. */
@@ -85,14 +132,23 @@ typedef struct ax_grid_load {
     int64_t global_batch; /* rows of a step; 0: any */
 } ax_grid_load;
 
-/* AX_ERR_USAGE if the grid does not have `ranks` ranks, is larger than 1 along an axis that the strategy does
- * not use, cannot split the heads (ax_heads_fit), or does not divide the global batch into whole
- * micro-batches. The message gives the reason and the nearest legal grids of `ranks` ranks. All other sizes
- * are legal: dims that are not divisible are split unevenly. Not collective; needs no ranks. */
+/* Checks whether the grid is legal. AX_ERR_USAGE if the grid does not have `ranks` ranks, is larger than 1
+ * along an axis that the strategy does not use, cannot split the heads (ax_heads_fit), or does not divide the
+ * global batch into whole micro-batches. The message gives the reason and the nearest legal grids of `ranks`
+ * ranks. All other sizes are legal: dims that are not divisible are split unevenly. Not collective; needs no
+ * ranks. */
 AX_MUST_CHECK ax_status ax_model_check_grid(const ax_grid_load *load, ax_grid_size size, int ranks);
 /* Whether ax_model_check_grid accepts the grid, for any number of ranks. Has the type ax_grid_legal_fn, for
  * searches; `load` is an ax_grid_load. All checks of grids use one of these two functions. */
 bool ax_model_fits_grid(const void *load, ax_grid_size size);
+
+/* What a model is built for. */
+typedef struct ax_model_use {
+    int64_t recompute; /* 0 keeps all activations; n > 0 keeps the input of every n blocks, and backward
+                          recomputes the rest */
+    int64_t positions; /* positions are below this number, at most that of the model; 0: that of the model.
+                          Rotary embeddings have a table of so many positions */
+} ax_model_use;
 
 typedef struct ax_model {
     ax_ctx *ctx;
@@ -100,25 +156,39 @@ typedef struct ax_model {
     ax_layer *root; /* sequence of body and head; owns both */
     ax_layer *body; /* tokens → activations [b,t,d] after the final norm */
     ax_layer *head; /* activations → logits [b,t,v] */
+    /* Pipeline stages. Each rank builds the whole tree, and runs children first … end-1 of the body; the last
+     * stage runs the head too. */
+    int stage, stages;
+    int64_t *cut; /* cut[s]: the first block of stage s; cut[stages] = layers */
+    int first, end;
 } ax_model;
 
-/* Builds the network. ax_layer_param_set(model->root, …) gives its parameters memory. `recompute`: 0 keeps
- * all activations; n > 0 keeps the input of every n blocks, and backward recomputes the rest. Works on any
- * grid: if an axis has more ranks than a dim has units, some ranks hold empty boxes. The caller owns *out.
- * AX_ERR_USAGE as ax_model_config_check. */
-AX_MUST_CHECK ax_status ax_model_create(ax_ctx *ctx, const ax_model_config *config, int64_t recompute,
+/* Builds the network. ax_layer_param_set(model->root, …) gives its parameters memory. Works on any grid: if
+ * an axis has more ranks than a dim has units, some ranks hold empty boxes. Along pipe, the context's
+ * ax_parallel.pipe says where it is cut; parameters of other stages are declared, and get no memory. The
+ * caller owns *out. AX_ERR_USAGE as ax_model_config_check, or if the cut does not fit the model. */
+AX_MUST_CHECK ax_status ax_model_create(ax_ctx *ctx, const ax_model_config *config, const ax_model_use *use,
                                         ax_model **out);
 void ax_model_destroy(ax_model **model);
 
-/* Computes the logits [b, t, vocab] of the frame's batch, or with `last` those of the last position, [b, 1,
- * vocab]. Collective along the grid. */
+bool ax_model_is_last(const ax_model *model);
+
+/* All of these run this rank's stage alone, on the batch's `x` unless it is the first. They are collective
+ * along the ranks of the stage. On a grid with one stage it is the whole model.
+ *
+ * Runs forward on a stage before the last: *y are the activations [b, t, d] that the next stage gets. */
+AX_MUST_CHECK ax_status ax_model_forward(ax_model *model, ax_frame *frame, ax_tensor *y);
+/* On the last stage: computes the logits [b, t, vocab] of the frame's batch, or with `last` those of the last
+ * position, [b, 1, vocab]. */
 AX_MUST_CHECK ax_status ax_model_logits(ax_model *model, ax_frame *frame, bool last, ax_tensor *logits);
-/* Runs forward and adds the sum of the losses of this rank's targets to *total (F64, device memory). In
- * training mode saves the logits in the frame for ax_model_backward. Collective along the grid. */
+/* On the last stage: runs forward and adds the sum of the losses of this rank's targets to *total (F64,
+ * device memory). In training mode saves the logits in the frame for ax_model_backward. */
 AX_MUST_CHECK ax_status ax_model_loss(ax_model *model, ax_frame *frame, double *total);
-/* Backward of ax_model_loss on this frame: adds the gradients of the sum of its losses, times the batch's
- * loss_scale. Collective along the grid. */
-AX_MUST_CHECK ax_status ax_model_backward(ax_model *model, ax_frame *frame);
+/* Backward of ax_model_loss, or with the gradient dy of ax_model_forward's activations, on this frame: adds
+ * the gradients of the sum of the losses, times the batch's loss_scale. *dx is the gradient of the batch's x;
+ * empty on the first stage. */
+AX_MUST_CHECK ax_status ax_model_backward(ax_model *model, ax_frame *frame, const ax_tensor *dy,
+                                          ax_tensor *dx);
 
 #ifdef __cplusplus
 }

@@ -15,7 +15,7 @@
  * too, so only the root of a network needs to be checked. Sizes below 1, or too large (ax_tensor_check), are
  * AX_ERR_USAGE. Parameters are named after their layer ("up.weight"); give the layers of a network different
  * names. A parent owns its children; ax_layer_destroy destroys the tree and its parameters. Examples:
- * examples/charlm.c, src/model/gpt2.c. */
+ * examples/charlm.c, src/model/decoder.c. */
 #ifndef AXONN_NN_H
 #define AXONN_NN_H
 
@@ -39,6 +39,8 @@ typedef struct ax_layer_ops {
                              ax_tensor *x, ax_tensor *y);
     ax_status (*backward_add)(ax_layer *self, ax_frame *frame, const ax_tensor *dy, const ax_tensor *add,
                               ax_tensor *dx);
+    /* Optional: frees what the layer owns besides its parameters and children. */
+    void (*destroy)(ax_layer *self);
 } ax_layer_ops;
 
 enum { AX_LAYER_PARAMS = 2 };
@@ -79,6 +81,10 @@ void ax_layer_params(const ax_layer *layer, ax_param **out, int capacity, int *n
 /* Calls ax_param_set_create for all parameters of a tree. */
 AX_MUST_CHECK ax_status ax_layer_param_set(ax_layer *layer, int slots, ax_param_set **out);
 
+/* Bytes of device memory that the layers of a tree have besides parameters: the tables of rotary position
+ * embeddings. */
+size_t ax_layer_table_bytes(const ax_layer *layer);
+
 /* Returns the layout of activations [b, t, d] if d has role `width`. */
 ax_layout ax_activation_layout(const ax_ctx *ctx, ax_role width);
 
@@ -99,8 +105,11 @@ typedef struct ax_linear_config {
 } ax_linear_config;
 ax_layer *ax_linear(ax_ctx *ctx, const char *name, const ax_linear_config *config);
 
-/* LayerNorm over the width, which may be split. */
+/* LayerNorm over the width, which may be split, with weight and bias. */
 ax_layer *ax_layernorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps);
+/* RMSNorm over the width, which may be split, with a weight and no bias (torch.nn.RMSNorm). If the width is
+ * split, RMSNorm reduces one number per row once; LayerNorm needs two reductions. */
+ax_layer *ax_rmsnorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps);
 
 /* Elementwise activations. x may have any width and role; y has the same. */
 ax_layer *ax_relu(ax_ctx *ctx, const char *name);
@@ -125,26 +134,64 @@ typedef struct ax_embedding_config {
 } ax_embedding_config;
 ax_layer *ax_embedding(ax_ctx *ctx, const char *name, const ax_embedding_config *config);
 
+/* Rotary position embedding (Su et al. 2021): the pair of elements i and i + e/2 of each head of e elements
+ * is turned by the angle position · f_i. Its variants change the frequencies f_i = theta^(-2i/e) so that a
+ * model works beyond the positions it was trained with. Names and values are those of transformers. */
+typedef enum ax_rope_kind {
+    AX_ROPE_DEFAULT,
+    AX_ROPE_LINEAR, /* all frequencies divided by `factor` */
+    AX_ROPE_LLAMA3, /* low frequencies divided by `factor` */
+    AX_ROPE_YARN    /* low frequencies divided by `factor`, cosines and sines multiplied by a number */
+} ax_rope_kind;
+typedef struct ax_rope_config {
+    double theta; /* 0: no rotary embedding */
+    ax_rope_kind kind;
+    double factor;                                   /* of all kinds but AX_ROPE_DEFAULT */
+    int64_t original;                                /* llama3, yarn: positions before the extension */
+    double low_freq_factor, high_freq_factor;        /* llama3 */
+    double beta_fast, beta_slow;                     /* yarn */
+    double attention_factor, mscale, mscale_all_dim; /* yarn; 0: not given */
+    bool no_truncate;                                /* yarn */
+} ax_rope_config;
+/* Checks the values. AX_ERR_USAGE, whose message names the value that is out of range. */
+AX_MUST_CHECK ax_status ax_rope_check(const ax_rope_config *config, int64_t head_dim);
+/* The first function computes the frequencies f_i, [head_dim/2]; the second returns the number by which
+ * cosines and sines are multiplied (1 except for yarn). */
+void ax_rope_frequencies(const ax_rope_config *config, int64_t head_dim, float *out);
+double ax_rope_attention_factor(const ax_rope_config *config);
+
 /* Multi-head causal self-attention with its projections: the children q, k, v and proj are linear layers.
  * Whole heads are split along the axes of AX_ROLE_INNER. With kv_heads < heads, groups of query heads share
  * a key head (grouped-query attention; 0: kv_heads = heads); ax_heads_split chooses the layout, also for more
  * ranks than kv_heads. `dropout`, in [0, 1], is applied to the attention probabilities in training,
- * with masks as of ax_dropout. Collective along the grid. */
+ * with masks as of ax_dropout. With `head_norm_eps` > 0 each head of q and of k passes through an RMSNorm,
+ * NAME.q_norm and NAME.k_norm, whose weight [head_dim] all heads share. With a `rope`, q and k are then
+ * rotated by the positions of the frame's batch, and the cache holds rotated keys. Collective along the
+ * grid. */
 typedef struct ax_attention_config {
     int64_t width, heads, kv_heads;
+    int64_t head_dim; /* width of a head; 0: width / heads, which must then be whole */
+    int64_t window; /* a position sees itself and the window - 1 before it (sliding window); 0: all before */
     double init_std, proj_init_std, dropout;
-    bool no_bias;
+    bool no_bias, no_proj_bias; /* no_bias: none of the layers has a bias; no_proj_bias: proj has none */
+    double head_norm_eps;       /* 0: no norms of heads */
+    ax_rope_config rope;
+    int64_t positions; /* with `rope`: positions are below this number */
+    /* With `rope`: an attention layer of equal `rope`, head_dim and positions, whose table of cosines and
+     * sines this layer uses; it must live as long as this one. NULL: the layer makes its own. */
+    const ax_layer *rope_from;
 } ax_attention_config;
 ax_layer *ax_attention(ax_ctx *ctx, const char *name, const ax_attention_config *config);
 
 /* y = down(activation(up(x))), where up and down are the linear layers NAME.up, W [ffn,width], and NAME.down,
  * W [width,ffn]; ffn has role AX_ROLE_INNER. The activation and its derivative are fused with the GEMMs of
- * up and down, unless the GEMM's result is a partial sum. */
+ * up and down, unless the GEMM's result is a partial sum. `gated`: y = down(activation(gate(x)) · up(x)) with
+ * another linear layer NAME.gate like up (Shazeer 2020; SwiGLU with AX_SILU). */
 typedef struct ax_mlp_config {
     int64_t width, ffn;
     ax_activation activation;
     double init_std, down_init_std;
-    bool no_bias;
+    bool gated, no_bias;
 } ax_mlp_config;
 ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *config);
 
@@ -208,7 +255,7 @@ size_t ax_kv_cache_bytes(const ax_kv_cache *cache);
 
 /* ---- the table of layers ------------------------------------------------------------------------- */
 
-/* A small example of each kind of layer, listed in src/nn/layers.def, for the two tests below. */
+/* A small example of a kind of layer (src/nn/layers.def lists all of them), for the two checks below. */
 typedef struct ax_layer_sample {
     const char *name;
     ax_layer *(*make)(ax_ctx *ctx);
@@ -220,13 +267,13 @@ extern const int ax_layer_sample_count;
 /* Sizes of the token and position tables of samples. */
 enum { AX_SAMPLE_VOCAB = 13, AX_SAMPLE_POSITIONS = 16 };
 
-/* *worst: the largest error of the sample's gradients (of input and parameters) against finite differences,
- * in float64 on the reference device. Relative to max(rms of the tensor, 1e-3 × the largest rms of all
- * tensors). Not collective. */
+/* Sets *worst to the largest error of the sample's gradients (of input and parameters) against finite
+ * differences, in float64 on the reference device. Relative to max(rms of the tensor, 1e-3 × the largest rms
+ * of all tensors). Not collective. */
 AX_MUST_CHECK ax_status ax_layer_check_gradient(const ax_layer_sample *sample, double *worst);
-/* *worst: the largest difference between output and gradients on `grid` and those of a serial run in float64;
- * relative as above. The ranks of the grid are threads; `device` is the backend, `parallel` (NULL: the
- * defaults) the distribution. */
+/* Sets *worst to the largest difference between output and gradients on `grid` and those of a serial run in
+ * float64, relative as in ax_layer_check_gradient. The ranks of the grid are threads; `device` is the
+ * backend, `parallel` (NULL: the defaults) the distribution. */
 AX_MUST_CHECK ax_status ax_layer_check_grid(const ax_layer_sample *sample, ax_grid_size grid,
                                             const ax_parallel *parallel, const char *device, double *worst);
 

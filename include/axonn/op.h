@@ -28,17 +28,24 @@ AX_MUST_CHECK ax_status ax_op_bias(ax_frame *frame, ax_tensor *x, ax_param *bias
 /* Adds the sum of dy over all dims but the last to the gradient of `bias`. */
 AX_MUST_CHECK ax_status ax_op_bias_grad(ax_frame *frame, const ax_tensor *dy, ax_param *bias);
 
-/* x = a + b (x = a if b is NULL), then y = LayerNorm(x) over the last dim (Ba et al. 2016). The statistics
- * are of the whole width, also if it is split. `stats` (A, local [2, rows]: sum and centred sum of squares)
- * is kept for backward. Backward computes dx = add + the gradient of the norm, where `add` is the gradient
- * from other uses of x; it may be NULL. Equal layouts: a, b and x; x and `add`. Collective along the axes
- * that split d. */
-AX_MUST_CHECK ax_status ax_op_layernorm(ax_frame *frame, const ax_tensor *a, const ax_tensor *b,
-                                        ax_param *weight, ax_param *bias, double eps, ax_tensor *x,
-                                        ax_tensor *y, ax_tensor *stats);
-AX_MUST_CHECK ax_status ax_op_layernorm_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *stats,
-                                             const ax_tensor *dy, const ax_tensor *add, ax_param *weight,
-                                             ax_param *bias, double eps, ax_tensor *dx);
+/* A norm over the last dim of extent d. */
+typedef struct ax_norm_of {
+    ax_norm_kind kind;
+    double eps;
+    ax_param *weight, *bias; /* [d]; bias NULL: none */
+} ax_norm_of;
+
+/* x = a + b (x = a if b is NULL), then y = norm(x) over the last dim: LayerNorm or RMSNorm (ax_norm_kind).
+ * The tensors may have any number of dims. The statistics are of the whole width, also if it is split.
+ * `stats` (A, local [2, rows]: sum and centred sum of squares; AX_NORM_RMS: [1, rows], sum of squares) is
+ * kept for backward. Backward computes dx = add + the gradient of the norm, where `add` is the gradient from
+ * other uses of x; it may be NULL. If dy is a partial sum, so is dx, because the gradient is linear in dy.
+ * Equal layouts: a, b and x; x and `add`. Collective along the axes that split d. */
+AX_MUST_CHECK ax_status ax_op_norm(ax_frame *frame, const ax_norm_of *norm, const ax_tensor *a,
+                                   const ax_tensor *b, ax_tensor *x, ax_tensor *y, ax_tensor *stats);
+AX_MUST_CHECK ax_status ax_op_norm_grad(ax_frame *frame, const ax_norm_of *norm, const ax_tensor *x,
+                                        const ax_tensor *stats, const ax_tensor *dy, const ax_tensor *add,
+                                        ax_tensor *dx);
 
 /* Dropout: sets each element to 0 with probability p, in [0, 1], and multiplies the others by 1/(1-p). The
  * random numbers depend on `key` (different for each layer), the step (ax_batch_numbers) and the element's
@@ -53,18 +60,25 @@ typedef struct ax_drop {
 /* Causal attention of this rank's heads (ax_attention_args). q: [b, t, h·e]; k and v: [b, s, g·e], where h is
  * the number of query heads, g the number of key heads, and e = head_dim. Each rank holds whole heads, and
  * the key heads of its query heads; along axes that split only the query heads, dk and dv are partial sums.
- * doc_start: int32 [b, t]; without data it is 0. The first kv_len <= s keys are valid; query i is at position
- * q_offset + i. lse (A, local [b, h, t]) is kept for backward; it may be NULL in forward. `drop` is the
- * dropout of the probabilities, NULL: none; backward must get the same. */
+ * doc_start: int32 [b, t]; without data it is 0. window > 0: a query sees that many keys at most. The first
+ * kv_len <= s keys are valid; query i is at position q_offset + i. lse (A, local [b, h, t]) is kept for
+ * backward; it may be NULL in forward. `drop` is the dropout of the probabilities, NULL: none; backward must
+ * get the same. */
 AX_MUST_CHECK ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
-                                        const ax_tensor *v, const ax_tensor *doc_start, int64_t head_dim,
-                                        int64_t q_offset, int64_t kv_len, const ax_drop *drop, ax_tensor *o,
-                                        ax_tensor *lse);
+                                        const ax_tensor *v, const ax_tensor *doc_start, int64_t window,
+                                        int64_t head_dim, int64_t q_offset, int64_t kv_len,
+                                        const ax_drop *drop, ax_tensor *o, ax_tensor *lse);
 AX_MUST_CHECK ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
                                              const ax_tensor *v, const ax_tensor *o, const ax_tensor *lse,
-                                             const ax_tensor *doc_start, int64_t head_dim,
+                                             const ax_tensor *doc_start, int64_t window, int64_t head_dim,
                                              const ax_drop *drop, const ax_tensor *dout, ax_tensor *dq,
                                              ax_tensor *dk, ax_tensor *dv);
+
+/* Rotary position embedding of this rank's heads, in place (ax_rope_args). x: [b, t, h·e] of whole heads, may
+ * be a partial sum; positions: int32 [b, t]; table: F32 [n, e/2, 2], whole on every rank, n above the largest
+ * position. The gradient is the `inverse` of dx. */
+AX_MUST_CHECK ax_status ax_op_rope(ax_frame *frame, ax_tensor *x, const ax_tensor *positions,
+                                   const ax_tensor *table, bool inverse);
 
 /* y[b,t,:] = table[ids[b,t],:], or += if `accumulate`. ids: int32 [b, t]. If the first dim of the table is
  * split, y is partial along the axes that split it. */
@@ -78,6 +92,13 @@ AX_MUST_CHECK ax_status ax_op_activation(ax_frame *frame, const ax_tensor *x, ax
                                          ax_tensor *y);
 AX_MUST_CHECK ax_status ax_op_activation_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *dy,
                                               ax_activation kind, ax_tensor *dx);
+
+/* y = f(gate) · up, where `kind` selects f. gate and up have equal layouts. The gradient is computed in
+ * place: it overwrites gate and up with their gradients. */
+AX_MUST_CHECK ax_status ax_op_glu(ax_frame *frame, const ax_tensor *gate, const ax_tensor *up,
+                                  ax_activation kind, ax_tensor *y);
+AX_MUST_CHECK ax_status ax_op_glu_grad(ax_frame *frame, ax_tensor *gate, ax_tensor *up, const ax_tensor *dy,
+                                       ax_activation kind);
 
 /* y = a + b. a and b have equal layouts, which may have partial axes. */
 AX_MUST_CHECK ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_tensor *y);

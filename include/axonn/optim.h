@@ -18,7 +18,7 @@ typedef enum ax_schedule_kind {
     AX_SCHEDULE_WSD
 } ax_schedule_kind;
 
-/* "constant", "linear", "cosine", "wsd"; AX_ERR_USAGE for others. */
+/* Finds a schedule by its name: "constant", "linear", "cosine" or "wsd"; AX_ERR_USAGE for other names. */
 AX_MUST_CHECK ax_status ax_schedule_find(const char *name, ax_schedule_kind *out);
 
 /* Steps count from 1. Step s <= warmup uses lr·s/warmup, even if the warm-up is longer than the run. After
@@ -58,7 +58,7 @@ typedef struct ax_hyper {
 /* Arrays updated by one launch: `arrays` entries of a table (ax_update_array) in device memory, and of its
  * copy in host memory. */
 typedef struct ax_update {
-    int64_t n, copied, arrays;            /* elements; elements with a 16-bit copy; arrays */
+    int64_t n, copied, arrays; /* number of elements; of elements that have a 16-bit copy; of arrays */
     const ax_update_array *array, *table; /* device memory, host memory */
     const ax_update_numbers *numbers;     /* device memory */
     ax_dtype dtype, copy_dtype;
@@ -73,8 +73,8 @@ typedef struct ax_optim {
     ax_status (*update)(ax_stream *stream, const ax_hyper *hyper, const ax_update *update);
 } ax_optim;
 
-/* "adamw" (Loshchilov & Hutter 2019; decoupled decay, bias-corrected) or "sgd" (momentum; as
- * torch.optim.SGD). Otherwise AX_ERR_USAGE, whose message lists them. */
+/* Finds an optimizer by its name: "adamw" (Loshchilov & Hutter 2019; decoupled decay, bias-corrected) or
+ * "sgd" (momentum; as torch.optim.SGD). AX_ERR_USAGE for other names; the message lists the two. */
 AX_MUST_CHECK ax_status ax_optim_find(const char *name, const ax_optim **out);
 
 /* Applies an optimizer to a parameter set. The table of the set's arrays and the numbers that change from

@@ -16,30 +16,31 @@ extern "C" {
 
 /* ---- contract ------------------------------------------------------------------------------------ */
 
-/* Dtype, extents, units and layout (no data) of the contraction `spec` of a and b, written like an einsum:
- * "bti,oi->bto", one letter for each dim. An output dim has the extent, unit and axes of its letter. The
- * result is partial along the axes of summed letters, and along the partial axes of an operand; only one
- * operand may have partial axes. Not collective. AX_ERR_INTERNAL if a letter's extents or axes differ between
- * a and b, if only one operand has a summed letter, or if an axis would appear twice. */
+/* Computes dtype, extents, units and layout, but no data, of a contraction of a and b. `spec` is written like
+ * an einsum, "bti,oi->bto", with one letter for each dim. An output dim has the extent, unit and axes of its
+ * letter. The result is partial along the axes of summed letters, and along the partial axes of an operand;
+ * only one operand may have partial axes. Not collective. AX_ERR_INTERNAL if a letter's extents or axes
+ * differ between a and b, if only one operand has a summed letter, or if an axis would appear twice. */
 AX_MUST_CHECK ax_status ax_contract_rule(const ax_grid *grid, const char *spec, const ax_tensor *a,
                                          const ax_tensor *b, ax_tensor *out);
-/* *out = the contraction as defined by ax_contract_rule, of a's dtype, in frame memory; not collective.
- * `bias` (NULL: none) has the accumulation dtype and the box of the result's last dim, and is added along
- * that dim; the result must then not be a partial sum. The contraction runs as one GEMM. Its letters form
- * three groups: kept from a, kept from b, summed. The letters of a group must be adjacent and in the same
- * order wherever they appear ("bto,bti->oi" is legal, "bto,tbi->oi" is not), else AX_ERR_INTERNAL. Rows of an
- * operand may be padded if its last letter is the only one of its group. */
+/* Computes *out, the contraction that ax_contract_rule defines, with a's dtype, in memory of the frame; not
+ * collective. `bias` (NULL: none) has the accumulation dtype and the box of the result's last dim, and is
+ * added along that dim; the result must then not be a partial sum. The contraction runs as one GEMM. The
+ * letters form three groups: those of a that the result keeps, those of b that the result keeps, and those
+ * that are summed. The letters of a group must be adjacent and in the same order wherever they appear
+ * ("bto,bti->oi" is legal, "bto,tbi->oi" is not), else AX_ERR_INTERNAL. The rows of an operand may be padded
+ * if its last letter is the only one of its group. */
 AX_MUST_CHECK ax_status ax_contract(ax_frame *frame, const char *spec, const ax_tensor *a, const ax_tensor *b,
                                     const ax_tensor *bias, ax_tensor *out);
-/* Like ax_contract, into the memory of `out`, which has a's dtype or its accumulation dtype, and may have
- * padded rows. Adds to the present values if `accumulate`. out's extents and layout must be those of
- * ax_contract_rule. */
+/* As ax_contract, but stores the result in the memory of `out`, which has a's dtype or its accumulation
+ * dtype, and may have padded rows. Adds to the present values if `accumulate`. out's extents and layout must
+ * be those of ax_contract_rule. */
 AX_MUST_CHECK ax_status ax_contract_run(ax_frame *frame, const char *spec, const ax_tensor *a,
                                         const ax_tensor *b, const ax_tensor *bias, bool accumulate,
                                         const ax_tensor *out);
-/* Like ax_contract_run, with an activation or the product with its derivative fused as the epilogue `then` of
- * the GEMM (ax_epilogue). The result must not be a partial sum. `preact`, the preactivation, has the dtype
- * and layout of `out`; it may be NULL where the kernel allows that. */
+/* As ax_contract_run, with an epilogue of the GEMM (ax_epilogue): `then` applies an activation, or multiplies
+ * by its derivative. The result must not be a partial sum. `preact`, the preactivation, has the dtype and
+ * layout of `out`; it may be NULL where kernel gemm allows that. */
 AX_MUST_CHECK ax_status ax_contract_activation(ax_frame *frame, const char *spec, const ax_tensor *a,
                                                const ax_tensor *b, const ax_tensor *bias, ax_epilogue then,
                                                ax_activation kind, const ax_tensor *preact,
@@ -59,9 +60,9 @@ typedef struct ax_plan_step {
     ax_layout after; /* the layout after the step */
 } ax_plan_step;
 
-/* The steps from one layout to another, as a value. Where the nesting of axes allows, slices and scatters
- * come before reductions, and reductions before gathers, because that communicates fewer bytes. Axes of size
- * 1 need no step. */
+/* The steps that change a tensor from one layout to another. Where the nesting of axes allows, slices and
+ * scatters come before reductions, and reductions before gathers, because that communicates fewer bytes. Axes
+ * of size 1 need no step. */
 typedef struct ax_plan {
     int n;
     ax_plan_step step[2 * AX_LAYOUT_AXES + 2];
@@ -71,27 +72,27 @@ typedef struct ax_plan {
  * partial in the layout of `tensor`. */
 AX_MUST_CHECK ax_status ax_plan_make(const ax_grid *grid, const ax_tensor *tensor, const ax_layout *target,
                                      ax_plan *out);
-/* "reduce_scatter(d1@x) all_gather(d0@z)", or "nothing". */
+/* Prints a plan: "reduce_scatter(d1@x) all_gather(d0@z)", or "nothing". Returns out. */
 char *ax_plan_print(const ax_grid *grid, const ax_plan *plan, char out[256]);
-/* Bytes that the calling rank would send if all collectives of the plan were ring algorithms. Gathers and
- * scatters send, and count, each rank's part padded to the largest part in the group. */
+/* Computes the bytes that the calling rank would send if all collectives of the plan were ring algorithms.
+ * Gathers and scatters send, and count, each rank's part padded to the largest part in the group. */
 AX_MUST_CHECK ax_status ax_plan_bytes(const ax_grid *grid, const ax_tensor *tensor, const ax_plan *plan,
                                       int64_t *out);
 
-/* dst = src in layout `target`, in frame memory. If the plan is empty, dst shares src's memory, padding of
- * rows included; otherwise rows of dst are dense. A plan that begins with an all-reduce works in place: it
- * overwrites src, and a plan of nothing else makes dst share src's memory; src with padded rows is copied
- * first instead. Collective along the plan's axes. Before ax_wait(work), do not read dst and do not change
- * src. */
+/* Starts the change of src to the layout `target`; the result is *dst, in memory of the frame. If no step is
+ * needed (ax_plan_make), dst shares src's memory, padding of rows included; otherwise rows of dst are dense.
+ * An all-reduce as first step works in place and overwrites src; if it is the only step, dst shares src's
+ * memory. If src has padded rows, it is copied first and not overwritten. Collective along the plan's axes.
+ * Before ax_wait(work), do not read dst and do not change src. */
 AX_MUST_CHECK ax_status ax_redistribute(ax_frame *frame, const ax_tensor *src, const ax_layout *target,
                                         ax_tensor *dst, ax_work **work);
-/* ax_redistribute and ax_wait. */
+/* Calls ax_redistribute and waits for it. */
 AX_MUST_CHECK ax_status ax_settle(ax_frame *frame, const ax_tensor *src, const ax_layout *target,
                                   ax_tensor *dst);
 
 /* ---- reduce -------------------------------------------------------------------------------------- */
 
-/* In-place reduction of `count` local elements along `axes`. Collective along axes. */
+/* Reduces `count` local elements in place over the ranks along `axes`, and waits. Collective along axes. */
 AX_MUST_CHECK ax_status ax_reduce_axes(ax_ctx *ctx, ax_axisset axes, void *data, int64_t count,
                                        ax_dtype dtype, ax_reduce_op op);
 
@@ -104,12 +105,15 @@ enum {
     AX_ROLE_MODEL, /* width of the residual stream: the configuration's model.hidden */
     AX_ROLE_INNER, /* inner width of the MLP; width of all attention heads */
     AX_ROLE_VOCAB,
+    AX_ROLE_HEAD, /* width of one head, of parameters that all heads share: never split; their gradients are
+                     partial sums along the axes that split the heads */
     AX_ROLE_COUNT
 };
-/* One of these roles, or such a role with an axis replaced by its factors (ax_role_both, ax_role_major). */
+/* One of the AX_ROLE_… constants, or such a role with an axis replaced by its factors (ax_role_both,
+ * ax_role_major). */
 typedef uint16_t ax_role;
-/* `role` split by the factors of a factoring (ax_grid_factor) in place of their axis: by both factors, or by
- * the major one only, and replicated along the minor one. */
+/* Return `role` with the axis of a factoring (ax_grid_factor) replaced: ax_role_both by both factors,
+ * ax_role_major by the major factor alone, so that the dim is replicated along the minor factor. */
 ax_role ax_role_both(ax_role role, int factoring);
 ax_role ax_role_major(ax_role role, int factoring);
 
@@ -122,23 +126,26 @@ typedef struct ax_strategy {
     ax_axes rest;              /* fine axes that split dim 0 of stored weights further */
 } ax_strategy;
 
-/* Strategy i of those that a configuration may name, or NULL past the last. */
+/* Returns the i-th strategy that a configuration may name, or NULL after the last. */
 const ax_strategy *ax_strategy_at(int i);
-/* The strategy of that name, or AX_ERR_USAGE, whose message lists all. */
+/* Finds a strategy by name. AX_ERR_USAGE, with a message that lists all strategies, if there is none. */
 AX_MUST_CHECK ax_status ax_strategy_find(const char *name, const ax_strategy **out);
-/* Batch replicated, weights not split along z: generates single sequences on a training grid. */
+/* The strategy for generating single sequences on the grid of a training run: the batch is replicated, and
+ * weights are not split along z. */
 extern const ax_strategy ax_strategy_inference;
 /* Returns the context's strategy. */
 const ax_strategy *ax_strategy_of(const ax_ctx *ctx);
-/* Returns the axes of size above 1 that the strategy does not use: the empty set if the grid fits the
- * strategy. ax_model_check_grid checks a grid for a model and a batch too. */
+/* Returns the axes of size above 1 that the strategy does not use; the set is empty if the grid fits the
+ * strategy. (ax_model_check_grid also checks whether the grid fits a model and a batch.) */
 ax_axisset ax_strategy_lacks(const ax_strategy *strategy, ax_grid_size size);
 
-/* Returns the layout of a tensor whose dims have these roles, by the context's strategy. If several roles
- * have the same axis, it splits the first of their dims only: [vocab, width] is [v@x.y, d]. */
+/* Returns the layout of a tensor whose dims have these roles, by the context's strategy. If the roles of
+ * several dims have the same axis, it splits only the first of these dims: the layout of [vocab, width] is
+ * [v@x.y, d]. */
 ax_layout ax_layout_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim);
-/* Returns the axes along which the gradients that ranks compute for a parameter with these roles are partial
- * sums: the axes that split the batch, and for key and value heads also the axis that replicates them. */
+/* Returns the axes along which each rank computes only a partial sum of the gradient of a parameter with
+ * these roles: the axes that split the batch; for key and value heads also the axis that replicates them; for
+ * parameters that all heads share also the axes that split the heads. */
 ax_axisset ax_grad_axes_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim);
 /* Returns the axes that split the batch. */
 ax_axisset ax_batch_axes(const ax_ctx *ctx);
@@ -151,23 +158,25 @@ int64_t ax_vocab_unit(const ax_ctx *ctx, int64_t vocab);
  * holds the key heads of its query heads. Each group of heads / kv_heads query heads shares a key head. */
 typedef struct ax_heads {
     ax_role q, kv;  /* roles of query width and key width: AX_ROLE_INNER, with factors if necessary */
+    ax_role head;   /* AX_ROLE_HEAD, with the same factors */
     int64_t q_unit; /* split unit of the query width, in heads; the unit of the key width is one head */
 } ax_heads;
-/* With at most kv_heads ranks, each gets whole groups. With more, x is factored: each rank along x.kv gets
- * one key head, and its query heads are split along x.rep; the number of ranks must then be a multiple of
+/* Chooses how the heads are split over the ranks along the axes of AX_ROLE_INNER. At most kv_heads ranks get
+ * whole groups each. If there are more, x is factored: each coordinate along x.kv gets one key head, and the
+ * query heads of that key head are split along x.rep; the number of ranks must then be a multiple of
  * kv_heads, unless kv_heads = heads. Otherwise AX_ERR_USAGE, whose message gives the nearest numbers that
  * fit. Collective along the grid: it declares the factors (ax_grid_factor). */
 AX_MUST_CHECK ax_status ax_heads_split(ax_ctx *ctx, int64_t heads, int64_t kv_heads, ax_heads *out);
-/* Whether `ranks` ranks can split these heads. Not collective. */
+/* Returns true if ax_heads_split can split these heads over `ranks` ranks. Not collective. */
 bool ax_heads_fit(int64_t heads, int64_t kv_heads, int ranks);
 
 /* ---- parameters ---------------------------------------------------------------------------------- */
 
 typedef enum ax_init_kind { AX_INIT_ZERO, AX_INIT_ONE, AX_INIT_NORMAL } ax_init_kind;
 
-/* How a parameter is stored in model files of other programs (Hugging Face): its global array, transposed if
- * `transpose` (2 dims), is the box at `lo` of the array named `key`, which has extents `dim`. key NULL: the
- * array has the parameter's name and extents. */
+/* How a parameter is stored in model files of other programs (Hugging Face). The file has an array named
+ * `key` with extents `dim`; the parameter is the box of it that begins at `lo`, transposed if `transpose` (2
+ * dims only). key NULL: the array has the parameter's name and extents. */
 typedef struct ax_param_file {
     char *key; /* owned */
     int ndim;
@@ -175,10 +184,21 @@ typedef struct ax_param_file {
     bool transpose;
 } ax_param_file;
 
-/* A trained array. A layer declares it (extents, roles, initialisation); an ax_param_set gives it memory.
+/* Where a parameter is, on a grid with pipeline stages. A table that the embedding and the head share (tied
+ * weights) is on the first and on the last stage. */
+typedef enum ax_param_place {
+    AX_PARAM_HERE, /* on this rank's stage */
+    AX_PARAM_LENT, /* on this rank's stage, the first, and the last one has a copy */
+    AX_PARAM_COPY, /* a copy of the first stage's, for kernels: the first stage has the master weights and the
+                      optimizer state, adds this stage's gradient to its own, and sends the new weights */
+    AX_PARAM_AWAY  /* on another stage: no memory here */
+} ax_param_place;
+
+/* A trainable array. A layer declares it (extents, roles, initialisation); an ax_param_set gives it memory.
  *
- * It has four layouts. U is the layout of its roles ("o@y, i@x"). Below, z stands for the strategy's `rest`
- * axes. "/z" and "/z.data" add these axes as fine axes to dim 0 of parameters of two or more dims:
+ * It has four layouts. U, "in use", is the layout that follows from its roles ("o@y, i@x"). Below, z stands
+ * for the strategy's `rest` axes. "/z" and "/z.data" add these axes as fine axes to dim 0 of parameters of
+ * two or more dims:
  *
  *   in kernels  U                            gathered before use (2502.08145, Alg. 1, line 2)
  *   rest        U/z  (zero 3: U/z.data)      stored between uses
@@ -198,89 +218,101 @@ typedef struct ax_param {
     ax_tensor sum;     /* accum dtype, gradient layout: sum of this step's contributions so far */
     ax_tensor grad;    /* accum dtype, state layout: valid after ax_param_set_sync_grad */
     ax_axisset grad_axes; /* ax_grad_axes_of_roles */
-    ax_tensor slot[2];    /* optimizer state; data is NULL if the optimizer has fewer slots */
+    ax_tensor slot[2];    /* optimizer state; data is NULL for slots that the optimizer does not have */
     ax_init_kind init;
     double init_std;
-    bool decay; /* weight decay applies: ndim >= 2 */
+    bool decay;           /* weight decay applies to the parameter: ndim >= 2 */
+    ax_param_place place; /* set before ax_param_set_create */
     ax_param_file file;
     struct ax_param_set *set;   /* the set that gave it memory, or NULL */
     struct ax_param_live *live; /* the parameter's transfers in flight; owned by the set */
 } ax_param;
 
-/* Declares a parameter: no memory yet. `roles` gives the layouts. The caller owns *out. AX_ERR_USAGE if an
- * extent is below 1, or as of ax_tensor_check. */
+/* Declares a parameter, which has no memory until ax_param_set_create. `roles` determines its layouts. The
+ * caller owns *out. AX_ERR_USAGE if an extent is below 1 or ax_tensor_check fails. */
 AX_MUST_CHECK ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim, const int64_t *dim,
                                         const int64_t *unit, const ax_role *roles, ax_init_kind init,
                                         double init_std, ax_param **out);
 void ax_param_destroy(ax_param **param);
+/* Whether this rank's stage updates the parameter: it is HERE or LENT. */
+bool ax_param_is_owned(const ax_param *param);
 
-/* The parameter in layout U, for kernels; valid until the next ax_frame_begin. If its `rest` layout is not U,
- * it is gathered into frame memory, unless the weight cache holds it. With overlap.oag also starts the
- * gathers of the parameters that the task acquired next in earlier runs (OAG). Collective along the axes that
- * `rest` has and U lacks. */
+/* Gets the parameter in layout U, the layout of its roles, for kernels; *out is valid until the next
+ * ax_frame_begin. If its `rest` layout is not U, it is gathered into frame memory, unless the weight cache
+ * holds it. With overlap.oag this call also starts the gathers of the parameters that the task acquired next
+ * in earlier runs. Collective along the axes that `rest` has and U lacks. */
 AX_MUST_CHECK ax_status ax_param_acquire(ax_frame *frame, ax_param *param, ax_tensor *out);
 
-/* Adds the contraction `spec` of a and b to the gradient; accumulates in place if the layouts agree. */
+/* Adds the contraction `spec` of a and b (ax_contract) to the gradient; the GEMM accumulates in place if the
+ * layouts agree. */
 AX_MUST_CHECK ax_status ax_param_accumulate(ax_frame *frame, ax_param *param, const char *spec,
                                             const ax_tensor *a, const ax_tensor *b);
-/* Two calls for kernels that compute gradients themselves. First grad_target gives the memory for a
+/* Two calls for kernels that compute gradients themselves. First ax_param_grad_target gives the memory for a
  * contribution in layout `produced`: the gradient itself if the layouts agree, else frame memory. The kernel
  * must overwrite *out if *fresh, and add to it otherwise; with fresh NULL, *out is zeroed where *fresh would
- * be true, and the kernel always adds. Not collective. Then add_grad redistributes the contribution to the
- * gradient's layout and adds it. With overlap.ors this may go on until ax_param_set_sync_grad or the next
- * ax_frame_begin; until then the contribution's memory must not be used. Along an axis where the gradient is
- * partial and the contribution is replicated, only coordinate 0 adds it. Collective along the axes in which
- * the layouts differ. */
+ * be true, and the kernel always adds. Not collective. Then ax_param_add_grad redistributes the contribution
+ * to the gradient's layout and adds it. With overlap.ors the transfer may be in flight until
+ * ax_param_set_sync_grad or the next ax_frame_begin; until then the contribution's memory must not be used.
+ * Along an axis where the gradient is partial and the contribution is replicated, only coordinate 0 adds it.
+ * Collective along the axes in which the layouts differ. */
 AX_MUST_CHECK ax_status ax_param_grad_target(ax_frame *frame, ax_param *param, const ax_layout *produced,
                                              ax_tensor *out, bool *fresh);
 AX_MUST_CHECK ax_status ax_param_add_grad(ax_frame *frame, ax_param *param, const ax_tensor *part);
 
-/* Call after writing the master weights and `rounded`. Invalidates the parameter in the weight cache. If
+/* Makes new weights available to ax_param_acquire; call it after writing the master weights and `rounded`.
+ * Invalidates the parameter in the weight cache. If
  * `rounded` is split along data and `rest` is not (zero 1, 2), starts the all-gather from `rounded` to
- * `rest`; the next acquire waits for it. Collective along data with zero 1, 2. */
+ * `rest`; the next acquire waits for it. A parameter that is LENT or a COPY is first sent along pipe.
+ * Collective along data with zero 1, 2. */
 AX_MUST_CHECK ax_status ax_param_all_gather(ax_param *param);
 
-/* The distinct parameters of a model, with their memory in flat blocks. */
+/* The parameters of a model, each once, with their memory in flat blocks. All ranks list the parameters of
+ * all stages, so that a parameter has the same index on each. */
 typedef struct ax_param_set {
     ax_ctx *ctx;
     int n;
     ax_param **param; /* borrowed from the layers; the array is owned */
     int slots;        /* optimizer state arrays per parameter */
-    /* Bytes on this rank of: master weights; weights as kernels read them if that is other memory, weight
-     * cache included; gradients; optimizer state. */
+    /* Bytes on this rank: of master weights; of the weights that kernels read, if these have memory of their
+     * own, weight cache included; of gradients; of optimizer state. */
     size_t bytes_master, bytes_use, bytes_grad, bytes_state;
+    size_t bytes_tied; /* bytes for pieces of gradients that the last pipeline stage sends */
     void *block[4];
     struct ax_param_flow *flow; /* transfers in flight */
 } ax_param_set;
 
 /* Gives memory to `n` parameters; a parameter listed twice, as tied weights are, counts once. slots:
- * optimizer state arrays of each; slots < 0 means inference: no gradients and no master weights besides the
- * weights that kernels read. Optimizer state is zero; all else is undefined. The caller owns *out; the
- * parameters must outlive it. AX_ERR_INTERNAL if two different parameters have the same name. */
+ * optimizer state arrays of each; slots < 0 means inference: there are no gradients, and no master weights
+ * besides the weights that kernels read. Optimizer state is zero; the content of all other memory is
+ * undefined. The caller owns *out; the parameters must outlive it. AX_ERR_INTERNAL if two different
+ * parameters have the same name. */
 AX_MUST_CHECK ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int slots,
                                             ax_param_set **out);
 void ax_param_set_destroy(ax_param_set **set);
-/* Returns the parameter of that name, or NULL. */
+/* Returns the parameter with this name, or NULL. */
 ax_param *ax_param_set_find(const ax_param_set *set, const char *name);
 /* Draws initial values. They are the same on every grid: element i of a parameter is a function of (seed,
  * name, i). Not for inference sets whose weights are 16-bit. */
 AX_MUST_CHECK ax_status ax_param_set_init(ax_param_set *set);
-/* Call after writing master weights: rounds and all-gathers all of them (ax_param_all_gather), and waits. */
+/* Must be called after the master weights were written: rounds all of them to the compute dtype, all-gathers
+ * them (ax_param_all_gather), and waits. */
 AX_MUST_CHECK ax_status ax_param_set_refresh(ax_param_set *set);
-/* Call at the beginning of a step: the first contribution to each gradient will overwrite it. */
+/* Begins a step: the first contribution to each gradient will overwrite the gradient. */
 AX_MUST_CHECK ax_status ax_param_set_zero_grad(ax_param_set *set);
-/* Call before the last micro-batch of a step: as soon as a gradient has received as many contributions as in
- * the micro-batch before, its reduction over data may start. */
+/* Announces the last micro-batch of a step: in it, the reduction of a gradient may start as soon as the
+ * gradient has received as many contributions as in the micro-batch before. */
 AX_MUST_CHECK ax_status ax_param_set_last_micro_batch(ax_param_set *set);
-/* Call after the last micro-batch: waits for all contributions and reduces partial sums, after which
- * param->grad is valid. Gradients adjacent in memory and reduced along the same axes form buckets of at most
- * 16 MiB, reduced by one all-reduce each (a larger gradient is a bucket of its own); with zero 1 the gradient
- * of each weight is reduce-scattered along data by itself. Collective along the axes of contributions. */
+/* Ends the gradients of a step; call it after the last micro-batch. Waits for all contributions and reduces
+ * partial sums; then param->grad is valid. Gradients adjacent in memory and reduced along the same axes form
+ * buckets of at most 16 MiB, reduced by one all-reduce each (a larger gradient is a bucket of its own); with
+ * zero 1 the gradient of each weight is reduce-scattered along data by itself. Collective along the axes of
+ * contributions. */
 AX_MUST_CHECK ax_status ax_param_set_sync_grad(ax_param_set *set);
-/* sumsq[i] = Σ grad² of parameter i over the whole grid. Call after ax_param_set_sync_grad. `sumsq` is device
- * memory for set->n doubles and has the same values on every rank afterwards. Collective along the grid. */
+/* Computes sumsq[i], the sum of squares of the gradient of parameter i over the whole grid. Call after
+ * ax_param_set_sync_grad. `sumsq` is device memory for set->n doubles and has the same values on every rank
+ * afterwards. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *sumsq);
-/* Like ax_param_set_grad_sumsq, of the master weights. sumsq[i] is not finite if a weight of parameter i is
+/* As ax_param_set_grad_sumsq, but of the master weights. sumsq[i] is not finite if a weight of parameter i is
  * not. */
 AX_MUST_CHECK ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *sumsq);
 

@@ -6,13 +6,14 @@
  * other data structure holds this information.
  *
  * The split rule. A dim of extent n and unit u has ceil(n/u) units. Each axis on the dim, major first, splits
- * the units that the axes before it gave to the rank into balanced runs: sizes differ by at most one, larger
- * ones first (9 over 4 is 3,2,2,2). The last `fine` axes of a dim are for the layouts in which parameters are
- * stored between uses. They split elements instead of units, into chunks of ceil(n/g), the last of which are
- * shorter or empty (9 over 4 is 3,3,3,0): all parts then begin at multiples of one chunk in the whole, and
- * collectives send and receive them there without packing. Empty boxes are legal. Local storage is the local
- * box, row-major. Its rows are dense unless the tensor has `align`. Padding to a uniform chunk exists only in
- * messages and after the end of a parameter's local box. */
+ * the units that the axes before it gave to the rank into balanced runs: their sizes differ by at most one,
+ * larger ones first (9 units over 4 ranks are 3,2,2,2). The last `fine` axes of a dim are for the layouts in
+ * which parameters are stored between uses. They split elements instead of units, into chunks of ceil(n/g),
+ * the last of which are shorter or empty (9 elements over 4 ranks are 3,3,3,0). So all parts begin at
+ * multiples of one chunk in the whole array, where collectives send and receive them without packing. Empty
+ * boxes are legal. Local storage is the local box, row-major. Its rows are dense unless the tensor has
+ * `align`. Padding to a uniform chunk exists only in messages and after the end of a parameter's local
+ * box. */
 #ifndef AXONN_TENSOR_H
 #define AXONN_TENSOR_H
 
@@ -27,14 +28,16 @@ enum {
     AX_LAYOUT_AXES = 8 /* axes of a layout, over all its dims */
 };
 
-/* Ordered axes that split one dim, major first; the last `fine` of them ignore units. */
+/* The axes that split one dim, in order, major first. The last `fine` of them split by elements and ignore
+ * units. */
 typedef struct ax_axes {
     uint8_t n, fine;
     ax_axis a[AX_LAYOUT_AXES];
 } ax_axes;
 
-/* An axis appears at most once in a layout, `partial` included. An axis and one of its factors may not both
- * appear. Zero-initialised: replicated on all ranks. */
+/* A layout: the axes that split each dim, and the set `partial` of axes along which local values are partial
+ * sums. An axis appears at most once, in `partial` or on a dim. An axis and one of its factors may not both
+ * appear. A layout of zeros means that every rank holds the whole tensor. */
 typedef struct ax_layout {
     ax_axes dim[AX_MAX_DIMS];
     ax_axisset partial;
@@ -46,7 +49,7 @@ enum { AX_ROW_ALIGN = 128 };
 typedef struct ax_tensor {
     ax_dtype dtype;
     uint8_t ndim;
-    uint16_t align; /* local rows (along the last dim) are padded to a multiple of so many bytes; 0: dense */
+    uint16_t align; /* local rows (along the last dim) are padded to a multiple of `align` bytes; 0: dense */
     int64_t dim[AX_MAX_DIMS];  /* global extents */
     int64_t unit[AX_MAX_DIMS]; /* split unit of each dim; 0 means 1 */
     ax_layout layout;
@@ -68,14 +71,15 @@ AX_MUST_CHECK ax_status ax_layout_parse(const ax_grid *grid, const char *text, i
  * d1, … Returns out. */
 char *ax_layout_print(const ax_grid *grid, const ax_layout *layout, int ndim, const char *names,
                       char out[128]);
-/* Whether two layouts put the same boxes on the same ranks; axes of size 1 are ignored. */
+/* Return true if two layouts, or the axes of two dims, put the same boxes on the same ranks; axes of size 1
+ * are ignored. */
 bool ax_layout_equal(const ax_grid *grid, const ax_layout *a, const ax_layout *b, int ndim);
 bool ax_axes_equal(const ax_grid *grid, const ax_axes *a, const ax_axes *b);
 /* Returns the layout without axes of size 1. */
 ax_layout ax_layout_effective(const ax_grid *grid, const ax_layout *layout, int ndim);
-/* Returns the axes that split any dim; `partial` axes are not among them. */
+/* Returns the set of axes that split any dim of the layout, without its partial axes. */
 ax_axisset ax_layout_split_axes(const ax_layout *layout, int ndim);
-/* AX_ERR_INTERNAL if an axis appears twice or does not exist. */
+/* Checks a layout: AX_ERR_INTERNAL if an axis appears twice, or is not an axis of the grid. */
 AX_MUST_CHECK ax_status ax_layout_check(const ax_grid *grid, const ax_layout *layout, int ndim);
 
 /* ---- tensors ------------------------------------------------------------------------------------- */
@@ -83,21 +87,22 @@ AX_MUST_CHECK ax_status ax_layout_check(const ax_grid *grid, const ax_layout *la
 /* The most elements that a tensor may have. Sizes in bytes cannot overflow below it. */
 #define AX_TENSOR_MAX (INT64_C(1) << 48)
 
-/* AX_ERR_USAGE if an extent or a split unit is negative, or if the extents that are not 0, or a unit,
- * multiply to more than AX_TENSOR_MAX. The message has the extents. Functions that allocate tensors call
- * this. */
+/* Checks a tensor's size: AX_ERR_USAGE if an extent or a split unit is negative, if the product of the
+ * extents that are not 0 is above AX_TENSOR_MAX, or if a unit is. The message has the extents. Functions that
+ * allocate tensors call this. */
 AX_MUST_CHECK ax_status ax_tensor_check(const ax_tensor *tensor);
 
-/* Returns a tensor without data, of extents `dim`, units `unit` (NULL: all 1) and `layout` (NULL:
+/* Returns a tensor without data that has extents `dim`, units `unit` (NULL: all 1) and `layout` (NULL:
  * replicated). */
 ax_tensor ax_tensor_make(ax_dtype dtype, int ndim, const int64_t *dim, const int64_t *unit,
                          const ax_layout *layout);
 
-/* ax_tensor_range: the part [*lo, *lo + *n) of dim `d` that `rank` holds. ax_tensor_box: all dims. */
+/* ax_tensor_range computes the part [*lo, *lo + *n) of dim `d` that `rank` holds; ax_tensor_box the parts of
+ * all dims. */
 void ax_tensor_range(const ax_grid *grid, const ax_tensor *tensor, int d, int rank, int64_t *lo, int64_t *n);
 ax_box ax_tensor_box(const ax_grid *grid, const ax_tensor *tensor, int rank);
-/* Of the calling rank's box: extent of dim d; number of elements; distance of rows in elements (leading
- * dimension); bytes of memory, padding included. */
+/* These return of the calling rank's box: the extent of dim d; the number of elements; the distance of rows
+ * in elements (leading dimension); the bytes of memory, padding included. */
 int64_t ax_tensor_extent(const ax_grid *grid, const ax_tensor *tensor, int d);
 int64_t ax_tensor_count(const ax_grid *grid, const ax_tensor *tensor);
 int64_t ax_tensor_pitch(const ax_grid *grid, const ax_tensor *tensor);
@@ -105,14 +110,16 @@ int64_t ax_tensor_bytes(const ax_grid *grid, const ax_tensor *tensor);
 /* Returns the largest extent of dim d over all ranks; collectives pad each rank's part to it. */
 int64_t ax_tensor_chunk(const ax_grid *grid, const ax_tensor *tensor, int d);
 int64_t ax_tensor_global_count(const ax_tensor *tensor);
-/* True on exactly one rank of each group that holds the same box (coordinate 0 on all axes not in the
- * layout). */
+/* Returns true on exactly one rank of each group that holds the same box: the one with coordinate 0 along all
+ * axes that are not in the layout. If the layout does not name the axis pipe, there is one such rank for each
+ * pipeline stage. */
 bool ax_tensor_is_primary(const ax_grid *grid, const ax_tensor *tensor);
 
 /* Copy a global host array (dtype of the tensor, dense) to the ranks' boxes, and back. The tensor must have
- * memory. For tests, small tables and reference computations. scatter: sets padding to zero; along partial
- * axes coordinate 0 gets the values and the other ranks get zeros; not collective. collect: sums along
- * partial axes, in double, and gives every rank the whole array; collective along the grid. */
+ * memory. For tests, small tables and reference computations. ax_tensor_scatter sets padding to zero; along
+ * partial axes the ranks with coordinate 0 get the values and the others get zeros; not collective.
+ * ax_tensor_collect sums along partial axes, in double, and gives every rank of the pipeline stage the whole
+ * array; collective along the ranks of the stage. */
 AX_MUST_CHECK ax_status ax_tensor_scatter(ax_ctx *ctx, ax_tensor *tensor, const void *global);
 AX_MUST_CHECK ax_status ax_tensor_collect(ax_ctx *ctx, const ax_tensor *tensor, void *global);
 
@@ -123,38 +130,47 @@ typedef enum ax_mode {
     AX_MODE_EVAL   /* forward only */
 } ax_mode;
 
-/* The inputs of a micro-batch. Tensors are [b, t] int32, in the layout of the batch. */
+/* The inputs of a micro-batch. The tensors are int32 [samples, positions], in the layout of the batch. */
 typedef struct ax_batch {
     ax_tensor tokens, targets, doc_start,
         positions;               /* targets < 0 are masked; doc_start: see ax_attention_args */
     const ax_batch_numbers *now; /* scalars that change with each micro-batch; device memory, or NULL: the
                                     loss scale is 1, and dropout counts the tasks (ax_drop in op.h) */
+    ax_tensor x; /* activations [b, t, d] of the pipeline stage before; data NULL on the first stage */
 } ax_batch;
 
 /* A frame is the activation memory (arena) of one micro-batch, with the stack of tensors that forward saves
  * for backward. There is no call to free an allocation: a dry run of the task observes when each allocation
  * is last used, and a plan made from it lets allocations with disjoint lifetimes share addresses.
  *
- *   bump mode     allocations one after the other in a fixed block, nothing shared: tests and small programs
- *   record mode   on the dry device: records size, first and last use of each allocation
- *   planned mode  allocation k since ax_frame_begin gets the offset that the plan has for it
+ *   bump mode places allocations one after the other in a fixed block, without sharing: for tests and small
+ * programs record mode on the dry device: records the size, birth and last use of each allocation planned
+ * mode gives the k-th allocation since ax_frame_begin the offset that the plan has for it
  *
  * A plan holds a list of offsets for each task (named, such as "train" or "eval"), and the block's size. */
 typedef struct ax_frame ax_frame;
 typedef struct ax_frame_plan ax_frame_plan;
 
-/* A frame in bump mode with `bytes` of device memory; on the dry device a frame in record mode, which ignores
+/* Creates a frame with `bytes` of device memory that places allocations one after the other (bump mode). On
+ * the dry device it creates a frame that records sizes and lifetimes of allocations (record mode) and ignores
  * `bytes`. The caller owns *out; ctx must outlive it. */
 AX_MUST_CHECK ax_status ax_frame_create(ax_ctx *ctx, size_t bytes, ax_frame **out);
-/* A frame in planned mode; it borrows `plan`. */
+/* Creates a frame that places allocations as `plan` says (planned mode); it borrows `plan`. */
 AX_MUST_CHECK ax_status ax_frame_create_planned(ax_ctx *ctx, const ax_frame_plan *plan, ax_frame **out);
+/* Another slot of `first`, a frame in planned or bump mode: a frame of its own, whose task may begin while
+ * that of `first` is between its two parts. In planned mode the slots share all memory but that which is used
+ * in both parts. `first` must outlive it. */
+AX_MUST_CHECK ax_status ax_frame_create_slot(ax_frame *first, ax_frame **out);
 void ax_frame_destroy(ax_frame **frame);
 
-/* Record mode: deletes the recordings of all tasks, so that the next run of each is recorded anew. */
+/* For frames in record mode: deletes the records of all tasks, so that the next run of each task is recorded
+ * anew. */
 void ax_frame_forget(ax_frame *frame);
-/* Makes the plan of the tasks recorded by a frame in record mode. The caller owns *out. */
-AX_MUST_CHECK ax_status ax_frame_plan_create(const ax_frame *frame, ax_frame_plan **out);
+/* Makes the plan of the tasks recorded by a frame in record mode, for `slots` frames (ax_frame_create_slot).
+ * The caller owns *out. */
+AX_MUST_CHECK ax_status ax_frame_plan_create(const ax_frame *frame, int slots, ax_frame_plan **out);
 void ax_frame_plan_destroy(ax_frame_plan **plan);
+/* Returns the bytes of all slots together. */
 size_t ax_frame_plan_bytes(const ax_frame_plan *plan);
 
 ax_ctx *ax_frame_ctx(const ax_frame *frame);
@@ -162,23 +178,27 @@ ax_ctx *ax_frame_ctx(const ax_frame *frame);
  * which may be NULL, until the next begin. */
 AX_MUST_CHECK ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode,
                                        const ax_batch *batch);
+/* Ends the first part of a task, forward, and begins the second, backward: other slots may run tasks in
+ * between. `name` becomes the name of the running task. */
+AX_MUST_CHECK ax_status ax_frame_second_part(ax_frame *frame, const char *name);
 const ax_batch *ax_frame_batch(const ax_frame *frame);
 /* Returns the name of the running task, "" before the first. */
 const char *ax_frame_task_name(const ax_frame *frame);
 /* Registers a callback: the next ax_frame_begin calls fn(user) before it invalidates the frame's memory, so
- * that fn can wait for transfers that still use that memory. A frame has one callback: registering another
- * `user` calls the earlier callback now. fn NULL: none. `user` must stay valid until the call, or until the
- * frame is destroyed. */
+ * that fn can wait for transfers that still use that memory. A frame has only one callback: if another `user`
+ * is registered, the earlier callback is called at once. fn NULL removes the callback. `user` must stay valid
+ * until the call, or until the frame is destroyed. */
 typedef ax_status ax_frame_end_fn(void *user);
 AX_MUST_CHECK ax_status ax_frame_at_end(ax_frame *frame, ax_frame_end_fn *fn, void *user);
 /* Returns the highest offset + size of any allocation since creation, in bytes. */
 size_t ax_frame_high_water(const ax_frame *frame);
 
-/* Allocates the local box of a tensor like `like` (its data is ignored). The memory is valid up to its last
- * use in the recorded task, at most until the next begin. Contents are undefined. AX_ERR_USAGE as of
- * ax_tensor_check, AX_ERR_MEMORY if the frame is too small. */
+/* Allocates this rank's box of a tensor with the dtype, shape and layout of `like`, whose data is ignored.
+ * The content is undefined. The memory is valid until the next ax_frame_begin; in planned mode only until the
+ * last use that the record of the task has, because later allocations may share it. AX_ERR_USAGE if
+ * ax_tensor_check fails, AX_ERR_MEMORY if the frame is too small. */
 AX_MUST_CHECK ax_status ax_frame_alloc(ax_frame *frame, const ax_tensor *like, ax_tensor *out);
-/* Allocates `count` elements without a layout. Errors as of ax_frame_alloc. */
+/* Allocates `count` elements without a layout. Errors are those of ax_frame_alloc. */
 AX_MUST_CHECK ax_status ax_frame_scratch(ax_frame *frame, ax_dtype dtype, int64_t count, void **out);
 
 /* Allocates zeroed host memory, valid until the next begin. The frame keeps and reuses it: malloc is called
@@ -186,15 +206,17 @@ AX_MUST_CHECK ax_status ax_frame_scratch(ax_frame *frame, ax_dtype dtype, int64_
 enum { AX_FRAME_HOST = 4096 };
 AX_MUST_CHECK ax_status ax_frame_host(ax_frame *frame, size_t bytes, void **out);
 
-/* Whether the task began in AX_MODE_TRAIN, which turns dropout on. */
+/* Returns true if the running task began in AX_MODE_TRAIN, in which dropout is on. */
 bool ax_frame_training(const ax_frame *frame);
-/* Returns the number of tasks begun in AX_MODE_TRAIN since creation, the running one included. */
+/* Returns the number of tasks that began in AX_MODE_TRAIN since the frame was created, including the running
+ * one. */
 uint64_t ax_frame_train_tasks(const ax_frame *frame);
-/* Turns ax_frame_save on or off; returns the previous state. On when a task begins in AX_MODE_TRAIN; off in
- * segments that backward recomputes. */
+/* Turns ax_frame_save on or off; returns the previous state. It is on when a task begins in AX_MODE_TRAIN;
+ * recomputation turns it off for the segments that backward will recompute. */
 bool ax_frame_set_saving(ax_frame *frame, bool saving);
-/* save: pushes a view on the stack; does nothing if the frame is not saving. restore: pops the top view;
- * backward restores in the reverse order of saving. AX_ERR_INTERNAL if the stack is empty. */
+/* ax_frame_save pushes a view on the stack of saved tensors; it does nothing if saving is off
+ * (ax_frame_set_saving). ax_frame_restore pops the top view, so backward restores in the reverse order of
+ * saving; AX_ERR_INTERNAL if the stack is empty. */
 AX_MUST_CHECK ax_status ax_frame_save(ax_frame *frame, const ax_tensor *tensor);
 AX_MUST_CHECK ax_status ax_frame_restore(ax_frame *frame, ax_tensor *out);
 

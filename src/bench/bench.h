@@ -9,7 +9,7 @@ typedef struct bench_step_times {
     ax_spread seconds; /* time of a step on the slowest rank */
     int64_t tokens;    /* per step, over all ranks */
     double flops;      /* per step, over all ranks: ax_model_config_flops_per_token · tokens */
-    /* The following are this rank's, averaged over the steps. */
+    /* The fields below are measured on this rank and averaged over the steps. */
     double exposed; /* seconds that this rank waited for others, in the steps whose kernels are timed */
     ax_kernel_total kernel[AX_KERNEL_COUNT];
     int threads;
@@ -62,7 +62,7 @@ void bench_gemms_fini(bench_gemms *gemms);
 typedef struct bench_token_times {
     ax_spread prompt; /* time to feed the whole prompt and choose the first token */
     ax_spread token;  /* time per token: feeding one token and choosing the likeliest next one */
-    /* The following are this rank's. */
+    /* The fields below are measured on this rank. */
     double weights;  /* bytes of the weight matrices that a token's GEMMs read */
     ax_spread read;  /* bytes per second when the device reads these weights (ax_device_read); 0: unknown */
     ax_spread share; /* per round: time of reading the weights / median time of a token; 0: unknown */
@@ -79,9 +79,12 @@ typedef struct bench_token_times {
 AX_MUST_CHECK ax_status bench_time_tokens(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
                                           int64_t tokens, int64_t rounds, bench_token_times *out);
 
-/* Measures the seconds that the MPI library's own blocking collective takes with the same arguments (f32 or
- * f64), from the end of a barrier until this rank has its result. Collective along comm. AX_ERR_USAGE if the
- * ranks do not communicate over MPI. */
+/* A value besides those of ax_coll: in `bench comm`, a message from rank 0 to rank 1. */
+enum { BENCH_MESSAGE = AX_BARRIER + 1 };
+
+/* Measures the seconds that the MPI library's own blocking collective (or message) takes with the same
+ * arguments (f32 or f64), from the end of a barrier until this rank has its result. Collective along comm.
+ * AX_ERR_USAGE if the ranks do not communicate over MPI. */
 AX_MUST_CHECK ax_status bench_time_mpi(ax_comm *comm, const ax_coll_args *args, double *seconds);
 
 #endif

@@ -26,7 +26,7 @@ static bool same_gemm(const bench_gemm *p, const ax_gemm_args *b)
 static ax_status add_gemm(bench_gemms *all, const ax_gemm_args *args)
 {
     bench_gemm *grown = realloc(all->gemm, (size_t)(all->n + 1) * sizeof *grown);
-    AX_CHECK(grown, AX_ERR_MEMORY, "not enough memory for another matrix product");
+    AX_CHECK(grown, AX_ERR_MEMORY, "not enough memory for another GEMM");
     all->gemm = grown;
     all->gemm[all->n] =
         (bench_gemm){.args = *args, .bias = args->bias != NULL, .preact = args->preact != NULL, .calls = 1};
@@ -87,7 +87,7 @@ typedef struct timing {
     int64_t cold; /* bytes that, once touched, have evicted everything else from the caches */
     char *pool;
     size_t pool_bytes;
-    float *staged; /* [STAGED] normally distributed numbers, on the device */
+    float *staged; /* [STAGED] normally distributed numbers in device memory, copied into the operands */
     double *seconds;
 } timing;
 
@@ -111,8 +111,8 @@ static int64_t set_bytes(const bench_gemm *p)
            (p->preact ? 2 : 1) * padded(g->m * g->ldc, g->c_dtype);
 }
 
-/* Returns the number of sets. One is enough if it fills the caches by itself: its end evicts
- * its beginning. */
+/* Returns the number of sets of operands. One set is enough if it is larger than the caches: then its last
+ * bytes evict its first ones. */
 static int64_t sets_of(const timing *t, const bench_gemm *p) { return ax_ceil_div(t->cold, set_bytes(p)); }
 
 /* Returns the GEMM's arguments with the operands of set `set`. */
@@ -215,7 +215,7 @@ static void free_memory(timing *t)
     free(t->seconds);
 }
 
-/* qsort: the longest time of all calls first. */
+/* Order for qsort: descending total time of all calls of a GEMM. */
 static int compare_times(const void *a, const void *b)
 {
     const bench_gemm *p = a, *q = b;

@@ -25,7 +25,7 @@ static ax_status add_span(timing *t, const ax_gemm_args *g)
 {
     int64_t rows = g->trans_b ? g->n : g->k, cols = g->trans_b ? g->k : g->n;
     ax_span *span = realloc(t->span, (size_t)(t->spans + 1) * sizeof *span);
-    AX_CHECK(span, AX_ERR_MEMORY, "not enough memory for another matrix product");
+    AX_CHECK(span, AX_ERR_MEMORY, "not enough memory for the weights of another GEMM");
     t->span = span;
     span[t->spans++] = (ax_span){g->b, (size_t)((rows - 1) * g->ldb + cols) * ax_dtype_size(g->dtype)};
     return AX_OK;
@@ -54,8 +54,8 @@ static ax_status feed(timing *t, const int32_t *ids, int64_t n, int32_t *next, d
     return AX_OK;
 }
 
-/* Feeds the prompt and generates all tokens of a round. *first is the time of the prompt, each[] those of the
- * tokens. All ranks begin at the same time. */
+/* Feeds the prompt and generates all tokens of a round. *first is the time of the prompt, each[] the times of
+ * the tokens. All ranks begin at the same time. */
 static ax_status generate(timing *t, ax_kernel_total *totals, double *first, double *each)
 {
     int32_t id;
@@ -67,7 +67,7 @@ static ax_status generate(timing *t, ax_kernel_total *totals, double *first, dou
     for (int64_t i = 0; i < t->tokens && status == AX_OK; i++)
         status = feed(t, &id, 1, &id, &each[i]);
     if (status == AX_OK)
-        status = ax_stream_wait(t->ctx->stream); /* adds the times of the last kernels */
+        status = ax_stream_wait(t->ctx->stream); /* also adds the times of the last kernels to the totals */
     t->ctx->dev->totals = NULL;
     return status;
 }

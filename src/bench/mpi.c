@@ -19,11 +19,22 @@ static ax_status check(int code, const char *call)
     return ax_fail(AX_ERR_COMM, "%s: %s", call, text);
 }
 
+static ax_status send_or_receive(MPI_Comm comm, const ax_coll_args *a, MPI_Datatype type)
+{
+    int rank, n = (int)a->count;
+    AX_TRY(check(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank"));
+    if (rank == 0)
+        return check(MPI_Send(a->send, n, type, 1, 0, comm), "MPI_Send");
+    return rank == 1 ? check(MPI_Recv(a->recv, n, type, 0, 0, comm, MPI_STATUS_IGNORE), "MPI_Recv") : AX_OK;
+}
+
 static ax_status call_library(MPI_Comm comm, const ax_coll_args *a)
 {
     int n = (int)a->count;
     MPI_Datatype type = a->dtype == AX_F64 ? MPI_DOUBLE : MPI_FLOAT;
     MPI_Op op = a->op == AX_MAX ? MPI_MAX : MPI_SUM;
+    if ((int)a->coll == BENCH_MESSAGE)
+        return send_or_receive(comm, a, type);
     switch (a->coll) {
     case AX_ALL_REDUCE:
         return check(MPI_Allreduce(MPI_IN_PLACE, a->recv, n, type, op, comm), "MPI_Allreduce");

@@ -36,7 +36,7 @@ static int64_t targets_of(const ax_engine_options *options)
     return options->global_batch * options->seq_len;
 }
 
-/* Runs one step. All ranks begin at the same time; *seconds is that of the slowest rank. */
+/* Runs one step. All ranks begin at the same time; *seconds is the time of the slowest rank. */
 static ax_status time_once(timing *t, int64_t step, double *seconds, ax_step_result *result)
 {
     ax_work *work;
@@ -141,7 +141,7 @@ static ax_status time_steps(timing *t, int64_t warm, int64_t steps, double *seco
  * same time. The engine is destroyed first: the array that is streamed is not part of its memory plan. */
 static ax_status measure_device(timing *t, bench_step_times *out)
 {
-    const double patience = 0.2; /* seconds for each */
+    const double patience = 0.2; /* seconds for each of the two measurements */
     ax_engine_destroy(&t->engine);
     AX_TRY(ax_device_peak(t->ctx->dev, t->ctx->compute, patience, &out->peak));
     return ax_comm_agree(t->world, ax_device_stream(t->ctx->dev, patience, &out->stream));

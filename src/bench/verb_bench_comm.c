@@ -1,4 +1,5 @@
-/* axonn bench comm: times collectives of all ranks, and those of the MPI library itself for comparison. */
+/* axonn bench comm: times axonn's collectives over all ranks and its messages from rank 0 to rank 1, and for
+ * comparison the same operations of the MPI library. */
 #include "bench/bench.h"
 #include "cli/launch.h"
 
@@ -21,7 +22,8 @@ typedef struct args {
 static const ax_option comm_options[] = {
     LAUNCH_OPTIONS(args, launch),
     {"collective", AX_OPT_STRINGS, offsetof(args, only), .meta = "NAME",
-     .help = "time only these: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, barrier"},
+     .help = "time only these: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, barrier, "
+             "message (from rank 0 to rank 1)"},
     {"min", AX_OPT_INT, offsetof(args, smallest), "4096", "[4, 1073741824]", .meta = "BYTES",
      .help = "smallest buffer; each size is four times the previous one"},
     {"max", AX_OPT_INT, offsetof(args, largest), "67108864", "[4, 1073741824]", .meta = "BYTES",
@@ -33,17 +35,23 @@ static const ax_option comm_options[] = {
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per case"},
 };
 
-/* Buffers for both libraries: [0] is ours, allocated as the engine does; [1] is MPI's, from malloc. */
+/* Arrays with two elements have [0] for axonn, whose buffers are allocated as in training, and [1] for the
+ * MPI library, whose buffers are from malloc. */
 typedef struct bench {
     ax_comm *world;
     const args *args;
     ax_device *dev; /* NULL: host memory */
     ax_stream on_dev, *stream;
     char *send[2], *recv[2];
-    char *sweep; /* twice the last-level cache */
+    char *sweep; /* memory of twice the size of the last-level cache; writing it evicts the buffers */
     size_t sweep_bytes;
     char machine[160];
 } bench;
+
+static const char *case_name(int coll)
+{
+    return coll == BENCH_MESSAGE ? "message" : ax_coll_name((ax_coll)coll);
+}
 
 /* ---- one call ------------------------------------------------------------------------------------ */
 
@@ -63,10 +71,25 @@ static ax_coll_args call_of(const bench *b, ax_coll coll, int64_t bytes, int lib
                           .dtype = AX_F32};
 }
 
+/* Runs axonn's message: rank 0 sends, rank 1 receives, other ranks do nothing. */
+static ax_status message_ours(const bench *b, const ax_coll_args *a)
+{
+    ax_work *work = NULL;
+    int rank = ax_comm_rank(b->world);
+    ax_message m = {.kind = AX_MESSAGE_ACTIVATION, .dtype = a->dtype, .ndim = 1, .dim = {a->count}};
+    if (rank == 0)
+        AX_TRY(ax_send(b->world, b->stream, &m, a->send, 1, &work));
+    if (rank == 1)
+        AX_TRY(ax_recv(b->world, b->stream, &m, a->recv, 0, &work));
+    return ax_wait(&work);
+}
+
 static ax_status call_ours(const bench *b, const ax_coll_args *a)
 {
     ax_comm *comm = b->world;
     ax_work *work = NULL;
+    if ((int)a->coll == BENCH_MESSAGE)
+        return message_ours(b, a);
     switch (a->coll) {
     case AX_ALL_REDUCE:
         AX_TRY(ax_all_reduce(comm, b->stream, a->recv, a->count, a->dtype, a->op, &work));
@@ -112,6 +135,11 @@ static void flush_caches(bench *b)
 static const ax_stream *path_stream(const bench *b, const ax_coll_args *a)
 {
     return a->coll == AX_BARRIER ? NULL : b->stream;
+}
+
+static const char *path_of(const bench *b, const ax_coll_args *a)
+{
+    return (int)a->coll == BENCH_MESSAGE ? "messages" : ax_comm_path(b->world, path_stream(b, a), a);
 }
 
 /* ---- one case ------------------------------------------------------------------------------------ */
@@ -160,13 +188,13 @@ static ax_status print_json(const bench *b, const char *name, const ax_coll_args
                             const ax_spread s[2])
 {
     json_t *out = spread_json(&s[0]);
-    json_t *more = json_pack(
-        "{s:s, s:s, s:I, s:s, s:I, s:s, s:s, s:f, s:o, s:f, s:i, s:s, s:s, s:s}", "case", name, "unit", "us",
-        "runs", (json_int_t)b->args->runs, "collective", ax_coll_name(a->coll), "bytes", (json_int_t)bytes,
-        "caches", warm ? "warm" : "cold", "path", ax_comm_path(b->world, path_stream(b, a), a), "gb_per_s",
-        (double)bytes / s[0].median * 1e-9, "mpi", spread_json(&s[1]), "mpi_over_this",
-        s[1].median / s[0].median, "ranks", ax_comm_size(b->world), "machine", b->machine, "mpi_library",
-        ax_comm_mpi_library(), "version", ax_version());
+    json_t *more =
+        json_pack("{s:s, s:s, s:I, s:s, s:I, s:s, s:s, s:f, s:o, s:f, s:i, s:s, s:s, s:s}", "case", name,
+                  "unit", "us", "runs", (json_int_t)b->args->runs, "collective", case_name((int)a->coll),
+                  "bytes", (json_int_t)bytes, "caches", warm ? "warm" : "cold", "path", path_of(b, a),
+                  "gb_per_s", (double)bytes / s[0].median * 1e-9, "mpi", spread_json(&s[1]), "mpi_over_this",
+                  s[1].median / s[0].median, "ranks", ax_comm_size(b->world), "machine", b->machine,
+                  "mpi_library", ax_comm_mpi_library(), "version", ax_version());
     if (!out || !more || json_object_update(out, more)) {
         json_decref(out);
         out = NULL;
@@ -178,10 +206,10 @@ static ax_status print_json(const bench *b, const char *name, const ax_coll_args
 static void print_row(const bench *b, const ax_coll_args *a, int64_t bytes, bool warm, const ax_spread s[2])
 {
     char size[32];
-    printf("%-15s %10s %-5s %10.1f %8.1f %9.1f %8.2f %10.1f %6.2f  %s\n", ax_coll_name(a->coll),
+    printf("%-15s %10s %-5s %10.1f %8.1f %9.1f %8.2f %10.1f %6.2f  %s\n", case_name((int)a->coll),
            a->coll == AX_BARRIER ? "-" : ax_format_bytes((double)bytes, size), warm ? "warm" : "cold",
            s[0].median * 1e6, s[0].min * 1e6, s[0].max * 1e6, (double)bytes / s[0].median * 1e-9,
-           s[1].median * 1e6, s[1].median / s[0].median, ax_comm_path(b->world, path_stream(b, a), a));
+           s[1].median * 1e6, s[1].median / s[0].median, path_of(b, a));
     fflush(stdout);
 }
 
@@ -199,7 +227,7 @@ static ax_status run_case(bench *b, ax_coll coll, int64_t bytes, bool warm)
     if (ax_comm_rank(b->world) != 0)
         return AX_OK;
     char name[96], size[32];
-    snprintf(name, sizeof name, "%s %s %s", ax_coll_name(coll), ax_format_bytes((double)bytes, size),
+    snprintf(name, sizeof name, "%s %s %s", case_name((int)coll), ax_format_bytes((double)bytes, size),
              warm ? "warm" : "cold");
     if (b->args->json)
         return print_json(b, name, &a[0], bytes, warm, s);
@@ -207,11 +235,11 @@ static ax_status run_case(bench *b, ax_coll coll, int64_t bytes, bool warm)
     return AX_OK;
 }
 
-static bool wanted(const args *a, ax_coll coll)
+static bool wanted(const args *a, int coll)
 {
     bool found = a->only.count == 0;
     for (size_t i = 0; i < a->only.count; i++)
-        found |= !strcmp(a->only.items[i], ax_coll_name(coll));
+        found |= !strcmp(a->only.items[i], case_name(coll));
     return found;
 }
 
@@ -223,8 +251,8 @@ static ax_status run_cases(bench *b)
                "%8s %10s %6s  %s\n",
                ax_comm_size(b->world), b->machine, ax_comm_mpi_library(), "collective", "buffer", "cache",
                "median", "min", "max", "GB/s", "MPI", "times", "path");
-    for (int coll = AX_ALL_REDUCE; coll <= AX_BARRIER; coll++)
-        for (int64_t bytes = b->args->smallest; bytes <= b->args->largest && wanted(b->args, (ax_coll)coll);
+    for (int coll = AX_ALL_REDUCE; coll <= BENCH_MESSAGE; coll++)
+        for (int64_t bytes = b->args->smallest; bytes <= b->args->largest && wanted(b->args, coll);
              bytes *= 4) {
             AX_TRY(run_case(b, (ax_coll)coll, coll == AX_BARRIER ? 0 : bytes, true));
             if (coll == AX_BARRIER)
@@ -303,7 +331,8 @@ static ax_status prepare(bench *b)
     AX_TRY(alloc_buffer(b, bytes, &b->recv[0]));
     AX_TRY(ax_calloc(bytes, 1, &b->send[1]));
     AX_TRY(ax_calloc(bytes, 1, &b->recv[1]));
-    for (int library = b->dev != NULL; library < 2; library++) { /* first touch by the owner */
+    /* Each rank writes its buffers first, so that they lie in its own NUMA memory. */
+    for (int library = b->dev != NULL; library < 2; library++) {
         memset(b->send[library], 0, bytes);
         memset(b->recv[library], 0, bytes);
     }
@@ -326,12 +355,12 @@ static ax_status check(const args *a)
 {
     for (size_t i = 0; i < a->only.count; i++) {
         bool known = false;
-        for (int coll = AX_ALL_REDUCE; coll <= AX_BARRIER; coll++)
-            known |= !strcmp(a->only.items[i], ax_coll_name((ax_coll)coll));
+        for (int coll = AX_ALL_REDUCE; coll <= BENCH_MESSAGE; coll++)
+            known |= !strcmp(a->only.items[i], case_name(coll));
         AX_CHECK(
             known, AX_ERR_USAGE,
             "no collective is named \"%s\"; there are all_reduce, all_gather, reduce_scatter, all_to_all, "
-            "broadcast and barrier",
+            "broadcast, barrier and message",
             a->only.items[i]);
     }
     AX_CHECK(a->smallest <= a->largest, AX_ERR_USAGE, "--min is above --max");
@@ -342,8 +371,8 @@ static ax_status run_comm(const void *raw)
 {
     bench b = {.args = raw};
     AX_TRY(check(b.args));
-    /* Makes malloc keep the memory that MPI frees, instead of mapping it again for each call. One arena, so
-     * that it holds for the communication thread too. */
+    /* Makes malloc keep the memory that MPI frees, instead of mapping it again for each call. One malloc
+     * arena for all threads, so that this also applies to the communication thread. */
     mallopt(M_ARENA_MAX, 1);
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
@@ -361,7 +390,7 @@ static ax_status run_comm(const void *raw)
 
 const cli_verb verb_bench_comm = {
     .name = "bench comm",
-    .summary = "time collectives, and compare them with those of the MPI library",
+    .summary = "time collectives and messages, and compare them with those of the MPI library",
     .details =
         "Times are those of the slowest rank, from the call until its result is complete.\n"
         "  cache  warm: the buffers stay in the caches if they fit; cold: the caches are flushed in between\n"

@@ -20,8 +20,8 @@ static const ax_option options[] = {
      .help = "configuration keys; they override those of the file"},
     LAUNCH_OPTIONS(args, launch),
     {"runs", AX_OPT_INT, offsetof(args, runs), "9", "[1, 100000]", .meta = "N",
-     .help = "measurements per matrix product"},
-    {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per product"},
+     .help = "measurements per GEMM"},
+    {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per GEMM"},
 };
 
 /* One row of the output: a GEMM, or the sum of all GEMMs of a step. */
@@ -29,10 +29,10 @@ typedef struct row {
     const char *name;
     const bench_gemm *gemm; /* NULL: the sum */
     int64_t calls;          /* per step */
-    ax_spread seconds;      /* of one call; for the sum, of all calls */
-    double flops;           /* computed in that time */
+    ax_spread seconds;      /* time of one call; in the row of the sum, of all calls */
+    double flops;           /* FLOPs computed in that time */
     double peak;            /* FLOP/s of the device; 0: not known */
-    double of_step;         /* share of its calls in the time of all GEMMs */
+    double of_step;         /* time of all calls of this GEMM, as a share of the time of all GEMMs */
 } row;
 
 /* The epilogue's part of a GEMM's name. A name is like "NT 1024x2304x768 bf16", followed by: " f32" the
@@ -64,11 +64,11 @@ static row row_of(const bench_gemms *all, const bench_gemm *p, const char *name)
     return r;
 }
 
-/* Sums up all calls of a step: at their median, minimum and maximum times. The peak is the rate at which they
- * would run if each GEMM ran at the device's peak for its dtype. */
+/* Returns the row of all GEMMs of a step together, from the sums of their median, minimum and maximum times.
+ * The row's peak is the FLOP/s that results if each GEMM runs at the device's peak for its dtype. */
 static row total_of(const bench_gemms *all)
 {
-    row r = {.name = "all products of a step", .calls = all->calls, .flops = all->flops, .of_step = 1};
+    row r = {.name = "all GEMMs of a step", .calls = all->calls, .flops = all->flops, .of_step = 1};
     double least = 0;
     bool known = true;
     for (int64_t i = 0; i < all->n; i++) {
@@ -129,7 +129,7 @@ static void print_head(const bench_gemms *all, const args *a, int ranks)
                total.peak * 1e-9);
     printf("%lld runs each, with operands in memory that the caches (%s) do not hold\n", (long long)a->runs,
            all->cache ? ax_format_bytes((double)all->cache, cache) : "of unknown size");
-    printf("\n%-34s %6s %9s %9s %17s %8s %7s\n", "product", "calls", "ms", "GFLOP/s", "[min, max]", "of peak",
+    printf("\n%-34s %6s %9s %9s %17s %8s %7s\n", "GEMM", "calls", "ms", "GFLOP/s", "[min, max]", "of peak",
            "share");
 }
 
@@ -146,7 +146,7 @@ static void print_row(const row *r)
 
 static ax_status report(const bench_gemms *all, const args *a, int ranks)
 {
-    AX_CHECK(all->n, AX_ERR_USAGE, "rank 0 has no matrix product to time: choose a smaller grid");
+    AX_CHECK(all->n, AX_ERR_USAGE, "rank 0 has no GEMM to time: choose a smaller grid");
     if (!a->json)
         print_head(all, a, ranks);
     for (int64_t i = 0; i <= all->n; i++) {
@@ -185,17 +185,17 @@ static ax_status run(const void *raw)
 
 const cli_verb verb_bench_gemm = {
     .name = "bench gemm",
-    .summary = "time each matrix product (GEMM) of a configuration's training step",
+    .summary = "time each GEMM (matrix product) of a configuration's training step",
     .details =
-        "A dry run of a step, which allocates and computes nothing, finds the matrix products; equal ones\n"
-        "are timed once. A product is named by whether A and B are transposed (T) or not (N), m x n x k,\n"
-        "the operands' dtype, and the result's dtype if it differs, followed by:\n"
+        "A dry run of a step, which allocates and computes nothing, finds the GEMMs; equal ones are timed\n"
+        "once. A GEMM is named by whether A and B are transposed (T) or not (N), m x n x k, the operands'\n"
+        "dtype, and the result's dtype if it differs, followed by:\n"
         "  +=           adds to the result\n"
         "  +bias        adds a bias to each column\n"
         "  gelu, gelu'  applies GELU, or multiplies by its derivative\n"
         "  strided      rows are further apart in memory than they are long\n"
         "Operands are read from memory, not from caches, as in a step. The last row is the sum over all\n"
-        "calls of a step. On several ranks, all measure at the same time and rank 0's products are shown.\n"
+        "calls of a step. On several ranks, all measure at the same time and rank 0's GEMMs are shown.\n"
         "data.train is not needed.",
     .examples = "axonn bench gemm gpt.yaml\n"
                 "axonn bench gemm gpt.yaml train.precision=fp32 --runs 25\n"

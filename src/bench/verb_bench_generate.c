@@ -1,4 +1,5 @@
-/* axonn bench generate: times token generation, and the reading of the model's weights for comparison. */
+/* axonn bench generate: times token generation, and for comparison how long reading the model's weights
+ * takes. */
 #include "bench/bench.h"
 #include "cli/model.h"
 
@@ -119,14 +120,13 @@ static ax_status print_table(const measured *r)
                "reading", t->read.median * 1e-9, t->read.min * 1e-9, t->read.max * 1e-9,
                t->weights < (double)ax_cores_cache() ? ", which fit into the caches" : "", t->share.median,
                t->share.min, t->share.max);
-    double products = t->kernel[AX_K_gemm].seconds, attention = t->kernel[AX_K_attention].seconds,
-           kernels = 0;
+    double matmuls = t->kernel[AX_K_gemm].seconds, attention = t->kernel[AX_K_attention].seconds, kernels = 0;
     for (int k = 0; k < AX_KERNEL_COUNT; k++)
         kernels += t->kernel[k].seconds;
     printf("\n  %-14s %8s %8s\n", "per token", "ms", "share");
-    print_part("products", products, t->token.mean);
+    print_part("matmuls", matmuls, t->token.mean);
     print_part("attention", attention, t->token.mean);
-    print_part("other kernels", kernels - products - attention, t->token.mean);
+    print_part("other kernels", kernels - matmuls - attention, t->token.mean);
     print_part("the rest", fmax(0, t->token.mean - kernels), t->token.mean);
     print_part("mean", t->token.mean, t->token.mean);
     char planned[32], held[32];

@@ -26,19 +26,19 @@ static const ax_option options[] = {
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object"},
 };
 
-/* The parts of a step's time. */
-typedef enum part_kind { PRODUCTS, ATTENTION, MEMORY_BOUND, OPTIMIZER, PARTS } part_kind;
+/* The kinds of kernels among which a step's time is divided. */
+typedef enum part_kind { MATMULS, ATTENTION, MEMORY_BOUND, OPTIMIZER, PARTS } part_kind;
 
 static const struct {
     const char *name;
     bool computes; /* true: compute-bound; false: memory-bound */
-} parts[PARTS] = {{"products", true}, {"attention", true}, {"memory-bound", false}, {"optimizer", false}};
+} parts[PARTS] = {{"matmuls", true}, {"attention", true}, {"memory-bound", false}, {"optimizer", false}};
 
 static part_kind part_of(ax_kernel kernel)
 {
     switch (kernel) {
     case AX_K_gemm:
-        return PRODUCTS;
+        return MATMULS;
     case AX_K_attention:
     case AX_K_attention_grad:
         return ATTENTION;
@@ -58,7 +58,8 @@ static double ideal_seconds(const bench_step_times *t, part_kind part, const ax_
     return rate > 0 ? (parts[part].computes ? total->flops : total->bytes) / rate : 0;
 }
 
-/* Sums the kernels of each part. *rest is the time outside kernels and exposed communication. */
+/* Adds up the times of the kernels of each part. *rest is the time spent neither in kernels nor in exposed
+ * communication (waiting for other ranks). */
 static void add_up(const bench_step_times *t, ax_kernel_total sums[PARTS], double *rest)
 {
     memset(sums, 0, PARTS * sizeof *sums);
@@ -165,7 +166,7 @@ static ax_status report(const bench_step_times *t, const char *device, const arg
            (double)t->tokens / t->seconds.median);
     if (t->peak > 0) {
         print_row("at best", ideal, t->seconds.mean);
-        printf("  products, attention and optimizer at the device's rates\n");
+        printf("  matmuls, attention and optimizer at the device's rates\n");
     }
     char planned[32], held[32];
     printf("%-16s %s planned, %s taken at most\n", "memory",

@@ -21,6 +21,8 @@ bool ckpt_convertible(ax_dtype from, ax_dtype to);
 /* dst[i·dst_stride] = src[i·src_stride], i < n; strides in elements. The dtypes are convertible. */
 void ckpt_convert(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype src_dtype, const void *src,
                   int64_t src_stride, int64_t n);
+/* Returns the number of infinite values among n floats. */
+int64_t ckpt_count_infinite(ax_dtype dtype, const void *data, int64_t n);
 /* dst[j,i] = src[i,j] for a rows × cols source with row strides in elements. */
 void ckpt_transpose(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype src_dtype, const void *src,
                     int64_t src_stride, int64_t rows, int64_t cols);
@@ -28,7 +30,7 @@ void ckpt_transpose(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype 
 /* Goes through a box of extents n[] in pieces: sub-boxes of at most `limit` elements, each contiguous in the
  * row-major order of the box and following the one before. */
 typedef struct ckpt_pieces {
-    int ndim, split; /* dims before `split` advance by 1, those after it are whole */
+    int ndim, split; /* a piece has extent 1 in dims before `split`, and the full extent in dims after it */
     int64_t extent[AX_ST_MAX_DIMS], chunk;
     bool done;
     int64_t lo[AX_ST_MAX_DIMS], n[AX_ST_MAX_DIMS]; /* the current piece */
@@ -37,8 +39,8 @@ typedef struct ckpt_pieces {
 void ckpt_pieces_begin(ckpt_pieces *pieces, int ndim, const int64_t *n, int64_t limit);
 bool ckpt_pieces_next(ckpt_pieces *pieces);
 
-/* Returns the checksum of a box, Σ over its elements of mix(global index, bits). The box is [lo, lo + n) of
- * an array of extents `dim`; `data` is dense. */
+/* Returns the checksum of a box, the sum over its elements of a hash of (global index, bits), mod 2^64. The
+ * box is [lo, lo + n) of an array of extents `dim`; `data` is dense. */
 uint64_t ckpt_checksum(ax_dtype dtype, int ndim, const int64_t *dim, const int64_t *lo, const int64_t *n,
                        const void *data);
 
@@ -67,10 +69,12 @@ enum { ST_HEADER_MAX = 100000000 }; /* limit of the reference implementation */
 typedef struct st_dtype {
     const char *name;
     int bits;
-    ax_dtype dtype; /* AX_DTYPE_COUNT: none of axonn's */
+    ax_dtype dtype; /* AX_DTYPE_COUNT: axonn has no such dtype */
 } st_dtype;
 const st_dtype *st_dtype_find(const char *name);
 const st_dtype *st_dtype_of(ax_dtype dtype);
+/* Returns the row of an array's dtype; NULL if safetensors has no such dtype. */
+const st_dtype *st_dtype_of_array(const ax_st_array *a);
 /* Prints a shape as "[2, 3]"; ST_SHAPE_TEXT is enough for any shape. */
 enum { ST_SHAPE_TEXT = 22 * AX_ST_MAX_DIMS + 3 };
 char *st_shape_print(int ndim, const int64_t *dim, char out[ST_SHAPE_TEXT]);
@@ -91,7 +95,7 @@ ax_status st_index_print(const ax_st *st, ax_buf *out);
 
 /* ---- sum.c ---- */
 
-/* v[i] <- Σ over ranks mod 2^64, in host memory. */
+/* Replaces v[i] by its sum over all ranks mod 2^64; v is in host memory. */
 ax_status ckpt_sum(ax_ctx *ctx, uint64_t *v, int64_t n);
 
 /* ---- items.c: distributed arrays and their places in files ---- */
@@ -108,18 +112,18 @@ typedef struct ckpt_items {
     ckpt_item *item;
 } ckpt_items;
 
-/* Lists the master weights with their places in model files. */
+/* Lists the master weights, and which part of which array of model files each one is. */
 ax_status ckpt_items_model(const ax_param_set *set, ckpt_items *out);
 /* Lists the optimizer state as "SLOT."+name and, with `master`, the master weights as "master."+name, each as
  * a whole array. */
 ax_status ckpt_items_training(const ax_param_set *set, const char *const *slot_names, bool master,
                               ckpt_items *out);
 void ckpt_items_fini(ckpt_items *items);
-/* Plans the store that holds the items, as `dtype` (AX_DTYPE_COUNT: in their own dtypes). AX_ERR_USAGE if the
- * items of one array do not tile it. */
+/* Plans the store for the arrays of these items, stored as `dtype` (AX_DTYPE_COUNT: in the dtypes of the
+ * items). AX_ERR_USAGE if the items of one array overlap or leave a gap. */
 ax_status ckpt_items_plan(const ckpt_items *items, ax_dtype dtype, const char *dir, const char *stem,
                           int64_t shard_bytes, ax_st **out);
-/* Write and read this rank's boxes. Not collective. */
+/* Write and read this rank's part (box) of every item. Not collective. */
 ax_status ckpt_items_write(ax_ctx *ctx, const ckpt_items *items, ax_st *st);
 ax_status ckpt_items_read(ax_ctx *ctx, const ckpt_items *items, ax_st *st, const ax_ckpt_rules *rules);
 /* Finds the array of a key, or of the key with `prefix` (may be NULL) added or removed; NULL if there is
@@ -147,7 +151,7 @@ typedef struct manifest {
 
 /* Writes training/manifest.json of `dir` and syncs it. */
 ax_status manifest_write(const char *dir, const manifest *m);
-/* AX_ERR_DATA if it is missing or any bit of it is not as written. */
+/* Reads the manifest. AX_ERR_DATA if the file is missing, or if any bit has changed since it was written. */
 ax_status manifest_read(const char *dir, manifest *out);
 void manifest_fini(manifest *m);
 #define MANIFEST "training/manifest.json"
@@ -160,9 +164,9 @@ ax_status manifest_check_file(const char *dir, const manifest_file *f);
 
 /* ---- diff_names.c ---- */
 
-/* Renames the rows from `first` on, which are those of training/: a parameter's name becomes the key of its
- * weights in model files, as in the manifest of `dir`. */
-ax_status ckpt_name_rows(ax_ckpt_diff *diff, int first, const char *dir);
+/* Renames the rows from `first` on, which compare files of training/: the name of a parameter is replaced by
+ * the key of its weights in model files, if the manifest has that key. */
+ax_status ckpt_name_rows(ax_ckpt_diff *diff, int first, const manifest *m);
 /* Sorts the rows from `first` on by key. */
 void ckpt_sort_rows(ax_ckpt_diff *diff, int first);
 

@@ -1,5 +1,5 @@
-/* Converts elements between dtypes, transposes, cuts boxes into pieces, and computes the checksum of a box.
- */
+/* Converts elements between dtypes, transposes, cuts boxes into pieces, and computes the checksum of
+ * a box. */
 #include "ckpt.h"
 
 #include <string.h>
@@ -95,6 +95,11 @@ void ckpt_convert(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype sr
         copy_bits(ds, dst, dst_stride, src, src_stride, n);
         return;
     }
+    if (src_dtype == AX_F64 && ds == 2) { /* by way of float it would be rounded twice */
+        for (int64_t i = 0; i < n; i++)
+            ax_store(dst_dtype, dst, i * dst_stride, ((const double *)src)[i * src_stride]);
+        return;
+    }
     double block[256]; /* every float dtype is exact in double */
     for (int64_t i = 0; i < n; i += (int64_t)AX_COUNT(block)) {
         int64_t count = ax_min(n - i, (int64_t)AX_COUNT(block));
@@ -103,10 +108,38 @@ void ckpt_convert(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype sr
     }
 }
 
+int64_t ckpt_count_infinite(ax_dtype dtype, const void *data, int64_t n)
+{
+    int64_t count = 0;
+#define COUNT(type, field)                                                                                   \
+    for (int64_t i = 0; i < n; i++)                                                                          \
+    count += (type)(((const type *)data)[i] << 1) == (type)(field)
+    switch (dtype) { /* the shift removes the sign; an infinity is then all ones in the exponent and zeros in
+                        the mantissa */
+    case AX_F64:
+        COUNT(uint64_t, UINT64_C(0xFFE0000000000000));
+        break;
+    case AX_F32:
+        COUNT(uint32_t, 0xFF000000);
+        break;
+    case AX_BF16:
+        COUNT(uint16_t, 0xFF00);
+        break;
+    default:
+        COUNT(uint16_t, 0xF800);
+        break;
+    }
+#undef COUNT
+    return count;
+}
+
 void ckpt_transpose(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype src_dtype, const void *src,
                     int64_t src_stride, int64_t rows, int64_t cols)
 {
-    enum { TILE = 32 }; /* columns at a time, so that the next rows write to the same cache lines of dst */
+    enum {
+        TILE = 32
+    }; /* columns at a time: neighbouring rows of src then write to dst's cache lines while these are cached
+        */
     size_t ds = ax_dtype_size(dst_dtype), ss = ax_dtype_size(src_dtype);
     for (int64_t j = 0; j < cols; j += TILE)
         for (int64_t i = 0; i < rows; i++)
@@ -138,7 +171,8 @@ bool ckpt_pieces_next(ckpt_pieces *p)
     if (p->done)
         return false;
     p->first += p->count;
-    if (p->count) { /* step the odometer: `split` by its chunk, the dims before it by one */
+    if (p->count) { /* advance the index like an odometer: dim `split` by the piece's extent, with carry to
+                       the dims before it, by 1 */
         int d = p->split;
         p->lo[d] += p->n[d];
         while (d > 0 && p->lo[d] == p->extent[d]) {

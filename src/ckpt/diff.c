@@ -80,7 +80,7 @@ static void compare_words(ax_dtype dtype, size_t size, const char *a, const char
         if (!memcmp(a + (size_t)i * size, b + (size_t)i * size, size))
             continue;
         row->differing++;
-        if (dtype == AX_DTYPE_COUNT) { /* a dtype whose values cannot be read as numbers here */
+        if (dtype == AX_DTYPE_COUNT) { /* these dtypes cannot be converted to numbers: compare bytes */
             row->max_abs = row->max_rel = INFINITY;
             continue;
         }
@@ -219,21 +219,6 @@ static ax_status load_config(const char *dir, json_t **out)
     return status;
 }
 
-static ax_status compare_configs(ax_ckpt_diff *diff, const char *a, const char *b)
-{
-    json_t *ja = NULL, *jb = NULL;
-    if (!ckpt_has(a, "config.json") || !ckpt_has(b, "config.json"))
-        return AX_OK;
-    ax_status status = load_config(a, &ja);
-    if (status == AX_OK)
-        status = load_config(b, &jb);
-    if (status == AX_OK)
-        status = compare_members(diff, ja, jb);
-    json_decref(ja);
-    json_decref(jb);
-    return status;
-}
-
 /* ---- two arrays of one model --------------------------------------------------------------------- */
 
 /* Compares the bits of two arrays of one dtype and shape; *same becomes false if any differ. */
@@ -271,7 +256,7 @@ ax_status ax_ckpt_same_arrays(const char *path, const char *a, const char *b, co
     return status;
 }
 
-/* ---- both sides ---------------------------------------------------------------------------------- */
+/* ---- both sources -------------------------------------------------------------------------------- */
 
 /* Finds the path to compare. A checkpoint is not verified, because damaged ones may be compared too; of a
  * run, the newest checkpoint that verifies is chosen. */
@@ -287,53 +272,93 @@ static bool has_optim(const char *dir)
            ckpt_has(dir, "training/optim.safetensors.index.json");
 }
 
-static ax_status compare_training(differ *d, const char *a, const char *b)
+/* The sources with their files open, so that a run may remove a checkpoint while it is compared. */
+typedef struct source {
+    char *path; /* a directory or a file */
+    ax_st *model;
+    ax_st *optim;      /* NULL if one of the sources has no optimizer state */
+    manifest manifest; /* read if optim is not NULL; empty if the file is damaged */
+    json_t *config;    /* NULL if one of the sources has none */
+} source;
+
+static void close_source(source *s)
+{
+    free(s->path);
+    s->path = NULL;
+    ax_st_close(&s->model);
+    ax_st_close(&s->optim);
+    manifest_fini(&s->manifest);
+    json_decref(s->config);
+    s->config = NULL;
+}
+
+static void close_sources(source s[2])
+{
+    close_source(&s[0]);
+    close_source(&s[1]);
+}
+
+static ax_status open_optim(source *s)
+{
+    char *dir;
+    AX_TRY(ckpt_path(&dir, "%s/training", s->path));
+    ax_status status = st_open_dir(dir, "optim", &s->optim);
+    free(dir);
+    if (status != AX_OK)
+        return status;
+    status = manifest_read(s->path, &s->manifest);
+    return status == AX_ERR_DATA ? AX_OK : status; /* rows keep their names if the manifest is damaged */
+}
+
+static ax_status open_sources(const char *const path[2], source s[2])
+{
+    for (int i = 0; i < 2; i++)
+        AX_TRY(find_source(path[i], &s[i].path));
+    for (int i = 0; i < 2; i++)
+        AX_TRY(ax_st_open(s[i].path, &s[i].model));
+    bool optim = has_optim(s[0].path) && has_optim(s[1].path);
+    bool config = ckpt_has(s[0].path, "config.json") && ckpt_has(s[1].path, "config.json");
+    for (int i = 0; i < 2 && optim; i++)
+        AX_TRY(open_optim(&s[i]));
+    for (int i = 0; i < 2 && config; i++)
+        AX_TRY(load_config(s[i].path, &s[i].config));
+    return AX_OK;
+}
+
+/* Whether the run `path` has removed the checkpoint that was chosen, because it has a newer one. */
+static bool was_removed(const char *path, const source *s)
+{
+    return s->path && strcmp(s->path, path) != 0 && !ax_path_exists(s->path);
+}
+
+static ax_status open_newest_sources(const char *const path[2], source s[2])
+{
+    for (;;) {
+        ax_status status = open_sources(path, s);
+        if (!was_removed(path[0], &s[0]) && !was_removed(path[1], &s[1]))
+            return status;
+        close_sources(s);
+    }
+}
+
+static ax_status compare_training(differ *d, source s[2])
 {
     int first = d->diff->n;
-    char *ta = NULL, *tb = NULL;
-    ax_st *sa = NULL, *sb = NULL;
-    if (!has_optim(a) || !has_optim(b))
+    if (!s[0].optim)
         return AX_OK;
-    ax_status status = ckpt_path(&ta, "%s/training", a);
-    if (status == AX_OK)
-        status = ckpt_path(&tb, "%s/training", b);
-    if (status == AX_OK)
-        status = st_open_dir(ta, "optim", &sa);
-    if (status == AX_OK)
-        status = st_open_dir(tb, "optim", &sb);
-    if (status == AX_OK)
-        status = compare_stores(d, sa, sb, "training/");
-    if (status == AX_OK)
-        status = ckpt_name_rows(d->diff, first, a);
-    ax_st_close(&sa);
-    ax_st_close(&sb);
-    free(ta);
-    free(tb);
-    return status;
+    AX_TRY(compare_stores(d, s[0].optim, s[1].optim, "training/"));
+    return ckpt_name_rows(d->diff, first, &s[0].manifest);
 }
 
-static ax_status compare_models(differ *d, const char *a, const char *b)
-{
-    ax_st *sa = NULL, *sb = NULL;
-    ax_status status = ax_st_open(a, &sa);
-    if (status == AX_OK)
-        status = ax_st_open(b, &sb);
-    if (status == AX_OK)
-        status = compare_stores(d, sa, sb, "");
-    for (int i = 0; i < d->diff->n; i++)
-        d->diff->common += d->diff->row[i].kind < AX_DIFF_ONLY_A;
-    ax_st_close(&sa);
-    ax_st_close(&sb);
-    return status;
-}
-
-static ax_status compare(differ *d, const char *a, const char *b)
+static ax_status compare(differ *d, source s[2])
 {
     AX_TRY(ax_calloc(2, CHUNK_BYTES, &d->a));
     d->b = d->a + CHUNK_BYTES;
-    AX_TRY(compare_models(d, a, b));
-    AX_TRY(compare_training(d, a, b));
-    AX_TRY(compare_configs(d->diff, a, b));
+    AX_TRY(compare_stores(d, s[0].model, s[1].model, ""));
+    for (int i = 0; i < d->diff->n; i++)
+        d->diff->common += d->diff->row[i].kind < AX_DIFF_ONLY_A;
+    AX_TRY(compare_training(d, s));
+    AX_TRY(compare_members(d->diff, s[0].config, s[1].config));
     for (int i = 0; i < d->diff->n; i++)
         d->diff->differing += d->diff->row[i].kind != AX_DIFF_NONE;
     return AX_OK;
@@ -342,17 +367,14 @@ static ax_status compare(differ *d, const char *a, const char *b)
 ax_status ax_ckpt_diff_create(const char *a, const char *b, const char *const *prefixes, int n_prefixes,
                               ax_ckpt_diff **out)
 {
-    char *pa = NULL, *pb = NULL;
+    source s[2] = {{0}};
     differ d = {.prefixes = prefixes, .n_prefixes = n_prefixes};
     *out = NULL;
     AX_TRY(ax_calloc(1, sizeof *d.diff, &d.diff));
-    ax_status status = find_source(a, &pa);
+    ax_status status = open_newest_sources((const char *const[]){a, b}, s);
     if (status == AX_OK)
-        status = find_source(b, &pb);
-    if (status == AX_OK)
-        status = compare(&d, pa, pb);
-    free(pa);
-    free(pb);
+        status = compare(&d, s);
+    close_sources(s);
     free(d.a);
     if (status != AX_OK)
         ax_ckpt_diff_destroy(&d.diff);

@@ -65,17 +65,11 @@ static void merge_rows(ax_ckpt_diff *diff, int first)
     diff->n = kept;
 }
 
-ax_status ckpt_name_rows(ax_ckpt_diff *diff, int first, const char *dir)
+ax_status ckpt_name_rows(ax_ckpt_diff *diff, int first, const manifest *m)
 {
-    manifest m;
-    ax_status status = manifest_read(dir, &m);
-    if (status != AX_OK) /* with a damaged manifest the rows keep their names */
-        return status == AX_ERR_DATA ? AX_OK : status;
-    for (int i = first; i < diff->n && status == AX_OK; i++)
-        status = rename_row(&diff->row[i], m.params);
-    manifest_fini(&m);
-    if (status == AX_OK)
-        ckpt_sort_rows(diff, first);
+    for (int i = first; i < diff->n; i++)
+        AX_TRY(rename_row(&diff->row[i], m->params));
+    ckpt_sort_rows(diff, first);
     merge_rows(diff, first);
-    return status;
+    return AX_OK;
 }

@@ -1,6 +1,7 @@
 /* The safetensors header: u64 little-endian length N, N bytes of JSON, then the arrays back to back. The JSON
- * object maps each key to {"dtype", "shape", "data_offsets": [begin, end)} relative to the byte after it, and
- * "__metadata__" to strings. Ranges cover the rest of the file without holes or overlap. */
+ * object maps each key to {"dtype", "shape", "data_offsets": [begin, end)} relative to the end of the JSON,
+ * and "__metadata__" to an object of strings. The ranges of all arrays cover the rest of the file without
+ * gaps or overlaps. */
 #include "ckpt.h"
 
 #include <errno.h>
@@ -52,6 +53,13 @@ const st_dtype *st_dtype_of(ax_dtype dtype)
         if (dtypes[i].dtype == dtype && dtype < AX_DTYPE_COUNT)
             return &dtypes[i];
     return NULL;
+}
+
+const st_dtype *st_dtype_of_array(const ax_st_array *a)
+{
+    if (a->dtype < AX_DTYPE_COUNT)
+        return st_dtype_of(a->dtype);
+    return a->dtype_name ? st_dtype_find(a->dtype_name) : NULL;
 }
 
 char *st_shape_print(int ndim, const int64_t *dim, char out[ST_SHAPE_TEXT])
@@ -265,7 +273,8 @@ ax_status st_header_print(const ax_st *st, int file, ax_buf *out)
     char *text = failed ? NULL : json_dumps(root, JSON_COMPACT);
     json_decref(root);
     free(order);
-    AX_CHECK(text, AX_ERR_USAGE, "%s: not enough memory for the header, or a key is not UTF-8",
+    AX_CHECK(text, AX_ERR_USAGE,
+             "%s: the header cannot be made: an array name is not UTF-8, or there is not enough memory",
              st->file[file].path);
     uint64_t size = strlen(text), padded = (uint64_t)ax_round_up((int64_t)size, 8);
     ax_status status = ax_buf_add(out, &padded, sizeof padded);

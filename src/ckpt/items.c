@@ -1,5 +1,7 @@
-/* Distributed arrays and their places in files: replica 0 of each box writes it, every rank reads its own.
- * Device memory is staged through the host piece by piece. */
+/* Writes and reads distributed tensors. An item is a tensor and the part of a file's array that holds it. If
+ * several ranks have the same box of a tensor, the first of them writes it; every rank reads its own box. All
+ * ranks list the items of all pipeline stages; the tensor of another stage has no data on this rank. Device
+ * memory is copied through a host buffer piece by piece. */
 #include "ckpt.h"
 
 #include <fnmatch.h>
@@ -32,6 +34,8 @@ static ax_status add_whole(ckpt_items *items, const ax_param *p, const ax_tensor
     items->n++;
     it->name = p->name;
     it->tensor = *tensor;
+    if (!ax_param_is_owned(p))
+        it->tensor.data = NULL;
     it->place.ndim = tensor->ndim;
     memcpy(it->place.dim, tensor->dim, sizeof it->place.dim);
     return AX_OK;
@@ -46,6 +50,8 @@ static ax_status add_model(ckpt_items *items, const ax_param *p)
     items->n++;
     it->name = p->name;
     it->tensor = p->master;
+    if (!ax_param_is_owned(p))
+        it->tensor.data = NULL;
     it->place = p->file;
     return AX_OK;
 }
@@ -141,7 +147,7 @@ static bool boxes_overlap(const ckpt_item *a, const ckpt_item *b)
     return true;
 }
 
-/* Checks that the items of one key agree on its array and tile it. */
+/* Checks that the items of one key name an array of the same shape, and fill it without gaps or overlaps. */
 static ax_status check_tiles(const ckpt_items *items, const int *group, int n)
 {
     const ckpt_item *first = &items->item[group[0]];
@@ -177,7 +183,7 @@ static int by_key(const void *x, const void *y)
     return order ? order : (a->item > b->item) - (a->item < b->item);
 }
 
-/* Checks each group of equal keys; leads[i] is true for the first item of its key. */
+/* Checks each group of items with equal keys; sets leads[i] if item i is the first with its key. */
 static ax_status group_keys(const ckpt_items *items, keyed *order, int *group, bool *leads)
 {
     for (int i = 0; i < items->n; i++)
@@ -247,8 +253,8 @@ typedef struct mover {
     uint64_t sum;
 } mover;
 
-/* Reads, writes or sums one contiguous piece of the tensor, [lo, lo + p->n), which is at `memory` on the
- * device. */
+/* Reads, writes or adds to the checksum one contiguous piece of the tensor, [lo, lo + p->n), which is at
+ * `memory` on the device. */
 static ax_status move_piece(mover *m, const ckpt_item *it, const ax_st_array *a, direction way, char *memory,
                             const int64_t *lo, const ckpt_pieces *p)
 {
@@ -268,7 +274,7 @@ static ax_status move_piece(mover *m, const ckpt_item *it, const ax_st_array *a,
     return ax_st_write(m->st, a, file_lo, file_n, it->place.transpose, t->dtype, m->staging);
 }
 
-/* Reads, writes or sums this rank's box of the item, piece by piece. */
+/* Reads or writes this rank's box of the item, or computes its checksum, piece by piece. */
 static ax_status move_item(mover *m, const ckpt_item *it, const ax_st_array *a, direction way)
 {
     const ax_grid *grid = m->ctx->grid;
@@ -292,7 +298,7 @@ ax_status ckpt_items_write(ax_ctx *ctx, const ckpt_items *items, ax_st *st)
     mover m = {.ctx = ctx, .st = st, .staging = staging.base};
     ax_status status = AX_OK;
     for (int i = 0; i < items->n && status == AX_OK; i++)
-        if (ax_tensor_is_primary(ctx->grid, &items->item[i].tensor))
+        if (items->item[i].tensor.data && ax_tensor_is_primary(ctx->grid, &items->item[i].tensor))
             status = move_item(&m, &items->item[i], ax_st_find(st, items->item[i].key), WRITE);
     ax_region_destroy(&staging);
     return status;
@@ -306,7 +312,7 @@ ax_status ckpt_items_checksum(ax_ctx *ctx, const ckpt_items *items, uint64_t *su
     ax_status status = AX_OK;
     for (int i = 0; i < items->n && status == AX_OK; i++) {
         m.sum = 0;
-        if (ax_tensor_is_primary(ctx->grid, &items->item[i].tensor))
+        if (items->item[i].tensor.data && ax_tensor_is_primary(ctx->grid, &items->item[i].tensor))
             status = move_item(&m, &items->item[i], NULL, SUM);
         sums[i] = m.sum;
     }
@@ -430,7 +436,8 @@ ax_status ckpt_items_read(ax_ctx *ctx, const ckpt_items *items, ax_st *st, const
         status = ax_region_create(PIECE_BYTES, &staging);
     mover m = {.ctx = ctx, .st = st, .staging = staging.base};
     for (int i = 0; i < items->n && status == AX_OK; i++)
-        status = move_item(&m, &items->item[i], found[i], READ);
+        if (items->item[i].tensor.data)
+            status = move_item(&m, &items->item[i], found[i], READ);
     if (staging.base)
         ax_region_destroy(&staging);
     free(found);

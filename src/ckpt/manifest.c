@@ -66,7 +66,7 @@ static json_t *to_json(const manifest *m)
                      files, "params", m->params);
 }
 
-/* Prints the closing member that must follow the text, with the checksum of the text. */
+/* Prints the last member of the JSON: the checksum of `text`, which is all the text before it. */
 static void print_seal(const void *text, size_t size, char out[SEAL_SIZE])
 {
     snprintf(out, SEAL_SIZE, ",\n  \"xxh3\": \"%016llx\"\n}\n", (unsigned long long)XXH3_64bits(text, size));
@@ -166,7 +166,7 @@ static ax_status from_json(const json_t *root, const char *path, manifest *out)
 static ax_status parse(const char *text, size_t size, const char *path, manifest *out)
 {
     char end[SEAL_SIZE];
-    print_seal("", 0, end); /* to learn the length of the last line */
+    print_seal("", 0, end); /* only its length is used: where the last line begins */
     size_t tail = strlen(end);
     AX_CHECK(size > tail, AX_ERR_DATA, "%s is cut off", path);
     print_seal(text, size - tail, end);

@@ -1,9 +1,9 @@
 /* Saves a checkpoint in four phases. All ranks agree on the result of each before the next:
  *
- *   prepare  rank 0 creates RUN/ckpt/.step-N.tmp with all files at their full size
- *   write    every rank writes its boxes and syncs what it wrote; parameters are summed for the manifest
- *   hash     the files are read back and hashed; each rank hashes some of them
- *   publish  rank 0 writes the manifest, syncs, renames to step-N, replaces `latest`, removes old ones
+ *   prepare  rank 0 creates RUN/ckpt/.step-N.tmp with all files at their full size *   write    every rank
+ * writes its boxes and syncs the files; checksums of parameters are computed hash     the files are read back
+ * and hashed; each rank hashes some of them publish  rank 0 writes the manifest, syncs, renames to step-N,
+ * replaces `latest`, removes old ones
  *
  * The checkpoint exists from the rename on. */
 #include "ckpt.h"
@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 typedef struct saver {
@@ -90,7 +89,8 @@ static ax_status check_args(const ax_ckpt_save_args *a)
     json_decref(state);
     AX_CHECK(object, AX_ERR_USAGE, "the state of a checkpoint is not a JSON object: %s",
              parsed ? "it is another value" : ax_error_message());
-    AX_CHECK(a->step >= 0, AX_ERR_USAGE, "a checkpoint cannot have step %lld", (long long)a->step);
+    AX_CHECK(a->step >= 0, AX_ERR_USAGE, "a checkpoint cannot have step %lld: steps begin at 0",
+             (long long)a->step);
     for (int i = 0; i < a->n_files; i++) {
         const char *name = a->files[i].name;
         AX_CHECK(name[0] && name[0] != '.' && !strchr(name, '/') && strcmp(name, "training"), AX_ERR_USAGE,
@@ -99,8 +99,8 @@ static ax_status check_args(const ax_ckpt_save_args *a)
     return AX_OK;
 }
 
-/* Estimates the space that the checkpoint needs: every file rounded up to blocks, and directories and
- * manifest. */
+/* Estimates the space that the checkpoint needs: the size of every file, rounded up to blocks, plus
+ * directories and the manifest. */
 static int64_t bytes_needed(const saver *s)
 {
     enum { BLOCK = 4096, PER_PARAMETER = 256 };
@@ -111,20 +111,6 @@ static int64_t bytes_needed(const saver *s)
     for (int i = 0; i < a->n_files; i++)
         bytes += (int64_t)a->files[i].size;
     return bytes + (int64_t)(files + 8) * BLOCK + (int64_t)a->params->n * PER_PARAMETER;
-}
-
-static ax_status check_space(const saver *s)
-{
-    struct statvfs info;
-    char needs[32], has[32];
-    int64_t needed = bytes_needed(s);
-    if (statvfs(s->root, &info))
-        return AX_OK; /* unknown: a full disk then fails the writes */
-    double available = (double)info.f_bavail * (double)info.f_frsize;
-    AX_CHECK((double)needed <= available, AX_ERR_DATA,
-             "no space in %s: the checkpoint needs %s (%lld bytes) beside the others, %s are free", s->root,
-             ax_format_bytes((double)needed, needs), (long long)needed, ax_format_bytes(available, has));
-    return AX_OK;
 }
 
 static ax_status write_synced(const char *path, const void *data, size_t size)
@@ -186,10 +172,11 @@ static ax_status prepare(saver *s)
     AX_TRY(check_args(a));
     AX_TRY(ax_mkdirs(s->root));
     AX_TRY(ax_ckpt_clean(a->run_dir));
-    AX_TRY(check_space(s));
+    AX_TRY(ax_dir_has_space(s->root, bytes_needed(s), "the checkpoint"));
     AX_TRY(next_serial(a->run_dir, &s->m.serial));
     int n = snprintf(name, sizeof name, "step-%lld\n", (long long)a->step);
-    AX_TRY(write_synced(s->latest_new, name, (size_t)n)); /* now, so that publish needs no space for it */
+    AX_TRY(write_synced(s->latest_new, name,
+                        (size_t)n)); /* now, so that phase `publish` needs no space for it */
     return make_files(s);
 }
 

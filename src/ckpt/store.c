@@ -31,6 +31,7 @@ void ax_st_close(ax_st **st)
 }
 
 int ax_st_count(const ax_st *st) { return st->n; }
+int ax_st_files(const ax_st *st) { return st->files; }
 const ax_st_array *ax_st_at(const ax_st *st, int index) { return &st->array[index]; }
 
 int64_t ax_st_elements(const ax_st_array *array)
@@ -212,10 +213,10 @@ ax_status ax_st_open(const char *path, ax_st **out)
 static int by_file_order(const void *x, const void *y)
 {
     const ax_st_array *a = x, *b = y;
-    size_t sa = ax_dtype_size(a->dtype), sb = ax_dtype_size(b->dtype);
+    int bits_a = st_dtype_of_array(a)->bits, bits_b = st_dtype_of_array(b)->bits;
     if (a->file != b->file)
         return a->file < b->file ? -1 : 1;
-    return sa != sb ? (sa > sb ? -1 : 1) : strcmp(a->key, b->key);
+    return bits_a != bits_b ? (bits_a > bits_b ? -1 : 1) : strcmp(a->key, b->key);
 }
 
 /* Copies the arrays, computes their sizes and assigns them to shards in order; *shards is the number of
@@ -226,7 +227,7 @@ static ax_status assign_shards(ax_st *st, const ax_st_array *arrays, int n, int6
     *shards = 1;
     for (int i = 0; i < n; i++) {
         ax_st_array *a = &st->array[i];
-        const st_dtype *dtype = st_dtype_of(arrays[i].dtype);
+        const st_dtype *dtype = st_dtype_of_array(&arrays[i]);
         AX_CHECK(dtype, AX_ERR_USAGE, "%s: safetensors has no such dtype", arrays[i].key);
         *a = arrays[i];
         char *key;
@@ -260,8 +261,8 @@ static ax_status name_files(ax_st *st, const char *dir, const char *stem, int sh
     return shards > 1 ? ckpt_path(&st->index, "%s/%s.safetensors.index.json", dir, stem) : AX_OK;
 }
 
-/* Gives each array its offset. Offsets in the header count from the end of the header, so its length does not
- * depend on itself. */
+/* Gives each array its offset. Offsets in the header are relative to the end of the header, so they do not
+ * depend on its length. */
 static ax_status assign_offsets(ax_st *st)
 {
     qsort(st->array, (size_t)st->n, sizeof *st->array, by_file_order);

@@ -12,7 +12,7 @@ typedef struct box {
     int64_t lo[AX_ST_MAX_DIMS], n[AX_ST_MAX_DIMS];
 } box;
 
-/* Reads or writes the sub-box; in `data` it is dense and in the file's dtype. */
+/* Reads or writes box `b` of the array; `data` holds the box densely, in the file's dtype. */
 static ax_status move_runs(ax_st *st, const ax_st_array *a, const box *b, char *data, bool writing)
 {
     const st_file *f = &st->file[a->file];
@@ -20,7 +20,7 @@ static ax_status move_runs(ax_st *st, const ax_st_array *a, const box *b, char *
     int d = a->ndim; /* dims from d on are one run */
     while (d > 0 && (d == a->ndim || b->n[d] == a->dim[d]))
         run *= b->n[--d];
-    ckpt_pieces at; /* one run each: goes through the indices of the dims before d */
+    ckpt_pieces at; /* each piece is one run; iterates over the indices of dims 0 … d-1 */
     ckpt_pieces_begin(&at, d, b->n, 1);
     while (ckpt_pieces_next(&at)) {
         int64_t index = 0;
@@ -77,15 +77,22 @@ static void convert_piece(const ckpt_pieces *p, ax_dtype file_dtype, char *stage
         ckpt_transpose(dtype, data, stride, file_dtype, staged, p->n[1], p->n[0], p->n[1]);
 }
 
+static ax_status staging_of(ax_st *st, char **out)
+{
+    if (!st->staging.base)
+        AX_TRY(ax_region_create(AX_ST_STAGING, &st->staging));
+    *out = st->staging.base;
+    return AX_OK;
+}
+
 static ax_status move_box(ax_st *st, const ax_st_array *a, const int64_t *lo, const int64_t *n,
                           bool transpose, ax_dtype dtype, char *data, bool writing)
 {
     box whole, part;
     AX_TRY(check_box(st, a, lo, n, transpose, dtype, &whole));
     AX_TRY(st_file_open(st, a->file));
-    if (!st->staging.base)
-        AX_TRY(ax_region_create(AX_ST_STAGING, &st->staging));
-    char *staged = st->staging.base;
+    char *staged;
+    AX_TRY(staging_of(st, &staged));
     ckpt_pieces p;
     ckpt_pieces_begin(&p, a->ndim, whole.n, AX_ST_STAGING / (int64_t)ax_dtype_size(a->dtype));
     while (ckpt_pieces_next(&p)) {
@@ -135,15 +142,57 @@ ax_status st_read_raw(ax_st *st, const ax_st_array *a, int64_t first, int64_t by
     return ax_pread_all(f->fd, out, (size_t)bytes, a->offset + first, f->path);
 }
 
+/* ---- copying ------------------------------------------------------------------------------------- */
+
+/* Copies elements that fit the staging buffers of both stores. */
+static ax_status copy_piece(ax_st *from, const ax_st_array *a, ax_st *to, const ax_st_array *b, int64_t first,
+                            int64_t count, int64_t *overflows)
+{
+    const st_file *f = &to->file[b->file];
+    int64_t bits_a = st_dtype_of_array(a)->bits, bits_b = st_dtype_of_array(b)->bits;
+    char *in, *out;
+    AX_TRY(staging_of(from, &in));
+    AX_TRY(staging_of(to, &out));
+    AX_TRY(st_read_raw(from, a, first * bits_a / 8, count * bits_a / 8, in));
+    if (a->dtype == b->dtype)
+        out = in;
+    else {
+        ckpt_convert(b->dtype, out, 1, a->dtype, in, 1, count);
+        *overflows += ckpt_count_infinite(b->dtype, out, count) - ckpt_count_infinite(a->dtype, in, count);
+    }
+    return ax_pwrite_all(f->fd, out, (size_t)(count * bits_b / 8), b->offset + first * bits_b / 8, f->path);
+}
+
+ax_status ax_st_copy(ax_st *from, const ax_st_array *a, ax_st *to, const ax_st_array *b, int64_t first,
+                     int64_t count, int64_t *overflows)
+{
+    enum { PIECE = AX_ST_STAGING / 8 }; /* elements have at most 8 bytes */
+    AX_CHECK(to->planned, AX_ERR_USAGE, "%s is open for reading", to->file[b->file].path);
+    AX_CHECK(a->dtype == AX_DTYPE_COUNT ? !strcmp(a->dtype_name, b->dtype_name)
+                                        : ckpt_convertible(a->dtype, b->dtype),
+             AX_ERR_USAGE, "%s: %s is %s and cannot be converted to %s", from->file[a->file].path, a->key,
+             a->dtype_name, b->dtype_name);
+    AX_CHECK(first >= 0 && count >= 0 && count <= ax_min(ax_st_elements(a), ax_st_elements(b)) - first,
+             AX_ERR_USAGE, "%s: %s does not have %lld elements from %lld on", from->file[a->file].path,
+             a->key, (long long)count, (long long)first);
+    AX_TRY(st_file_open(to, b->file));
+    to->file[b->file].written = true;
+    ax_status status = AX_OK;
+    for (int64_t at = 0; at < count && status == AX_OK; at += PIECE)
+        status = copy_piece(from, a, to, b, first + at, ax_min(PIECE, count - at), overflows);
+    key_context(a, status);
+    return status;
+}
+
 /* ---- files --------------------------------------------------------------------------------------- */
 
 /* Reserves the whole size at once, so that a full disk is found before anything is written, and the file is
- * contiguous. If the file system cannot reserve space, only sets the size; a full disk then fails the writes.
- */
+ * contiguous. If the file system cannot reserve space, only sets the size; a full disk then fails
+ * the writes. */
 static ax_status reserve(const st_file *f)
 {
     int failed, error;
-    do { /* retry: a signal is often the reason why a run saves */
+    do { /* retry after EINTR: a run often saves because it got a signal */
         failed = fallocate(f->fd, 0, 0, f->size);
         error = errno;
     } while (failed && error == EINTR);

@@ -53,6 +53,7 @@ static ax_status verify_structure(const char *path, ax_ckpt_report *r)
 {
     ax_st *st;
     ax_status status = ax_st_open(path, &st);
+    r->files = 1;
     if (status != AX_OK)
         return status == AX_ERR_DATA ? add_fault(r, "model.safetensors") : status;
     r->files = st->files;

@@ -1,4 +1,5 @@
-/* Generates bash completion from the tables: verbs, flags, choices, configuration keys; otherwise files. */
+/* Generates bash completion from the tables: verbs, flags, choices, configuration keys; where none of these
+ * fit, file names. */
 #include "verb.h"
 
 #include "axonn/runtime.h"
@@ -31,8 +32,8 @@ static ax_status verb_words(const cli_verb *verb, ax_buf *out)
     return ax_buf_printf(out, "' ;;\n");
 }
 
-/* Appends a case `'verb --flag') …` for each flag with a value. It sets the values that are possible, none if
- * the value is a path or a text. */
+/* Appends a case `'verb --flag') …` for each flag with a value. It sets the possible values of the flag; none
+ * if the value is a path or free text. */
 static ax_status value_words(const cli_verb *verb, ax_buf *out)
 {
     for (size_t i = 0; i < verb->option_count; i++) {

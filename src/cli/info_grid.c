@@ -79,7 +79,7 @@ static ax_status place_ranks(const info_grid_args *a, placed *p)
 
 /* ---- groups -------------------------------------------------------------------------------------- */
 
-/* The sets of axes whose groups are printed, and what the ranks of such a group divide among themselves. */
+/* The sets of axes whose groups are printed, and a text that says what the ranks of such a group divide. */
 static const struct {
     const char *name;
     ax_axisset axes;

@@ -2,10 +2,11 @@
  *
  * The launcher gets its own session, so that signals from the terminal reach this process only. Launchers
  * kill their ranks a second after SIGTERM or SIGINT, which is too soon to save, but they pass SIGUSR1 on.
- * They pass it on only to ranks that have started, so it is repeated until a rank acknowledges it. If this
- * process dies, the launcher gets SIGTERM. This process is a subreaper: processes whose parent has ended
- * become its children, so that it can end them too. It ends those that have the job's note in their
- * environment, because a shell that calls exec leaves its own children to this process. */
+ * They pass SIGUSR1 on only to ranks that have started, so this process sends it repeatedly until a rank
+ * acknowledges it. If this process dies, the launcher gets SIGTERM. This process is a subreaper: processes
+ * whose parent has ended become its children, so that it can end them too. It ends those that have the job's
+ * note in their environment, and no others: if a shell started axonn by exec, the shell's background jobs are
+ * children of this process too. */
 #include "job.h"
 
 #include "axonn/comm.h"
@@ -50,7 +51,8 @@ static void catch_signals(void)
         if (!sigaction(watched[i], NULL, &before) && before.sa_handler != SIG_IGN) /* nohup ignores SIGHUP */
             sigaction(watched[i], &action, NULL);
     }
-    if (!came && ax_signal_pending()) /* a signal that came before this handler was installed */
+    if (!came &&
+        ax_signal_pending()) /* a signal that the verb's handler recorded before this handler was installed */
         note_signal(ax_signal_pending());
 }
 
@@ -122,7 +124,7 @@ typedef struct watch {
     pid_t pid;
     double asked, sent; /* when the signal came, and when it was last passed on; 0: not yet */
     double ending;      /* when SIGTERM was sent to the launcher; 0: not yet */
-    double gone;        /* since when rank 0 has been missing; 0: it is there */
+    double gone;        /* time when rank 0 was first found to have ended; 0: it still runs */
 } watch;
 
 static void end_launcher(watch *w, double now)
@@ -160,7 +162,7 @@ static void end_if_gone(watch *w, double now)
     bool alive = !note->pid || !kill((pid_t)note->pid, 0);
     w->gone = alive ? 0 : w->gone > 0 ? w->gone : now;
     if (!alive && now - w->gone > GONE_SECONDS)
-        kill(w->pid, SIGKILL); /* its ranks and daemons notice and end */
+        kill(w->pid, SIGKILL); /* the launcher's ranks and daemons notice its death and end */
 }
 
 static void watch_launcher(watch *w, int note_fd)
@@ -201,11 +203,13 @@ static void read_process(const char *pid, const char *file, ax_buf *out)
 static bool is_child(const char *pid, ax_buf *work)
 {
     read_process(pid, "stat", work);
-    const char *end = work->size ? strrchr(work->data, ')') : NULL; /* of the name, which may hold any byte */
+    const char *end =
+        work->size ? strrchr(work->data, ')') : NULL; /* end of the process's name, which may hold any byte */
     return end && strlen(end) > 4 && strtol(end + 4, NULL, 10) == getpid(); /* ") STATE PARENT" */
 }
 
-/* Whether the environment of the process names this job's note. That of a process that has ended is empty. */
+/* Whether the environment of the process names this job's note. The environment of a process that has ended
+ * is empty. */
 static bool is_marked(const char *pid, ax_buf *work)
 {
     char mark[128];

@@ -103,11 +103,12 @@ static void pass_variable(command *c, const char *name)
     add(c, name);
 }
 
-/* Adds the words for Open MPI. Binding is off: by default it binds each of two ranks, with all its threads,
- * to one core. Running as root, and more ranks than cores, must be allowed explicitly. */
+/* Adds the arguments for Open MPI. They turn binding off, because by default Open MPI binds each rank, with
+ * all its threads, to a single core if there are at most two ranks. Running as root, and more ranks than
+ * cores, must be allowed explicitly. */
 static void add_openmpi(command *c, const cli_launch *launch, const char *hosts)
 {
-    add(c, "-q"); /* this program reports how the job ended */
+    add(c, "-q"); /* quiet: this program itself reports how the job ended */
     add(c, "--bind-to");
     add(c, "none");
     add(c, "--oversubscribe");
@@ -124,7 +125,8 @@ static void add_openmpi(command *c, const cli_launch *launch, const char *hosts)
     add_number(c, launch->ranks);
 }
 
-/* Adds the words for MPICH and its relatives, which bind nothing by default. */
+/* Adds the arguments for MPICH and launchers derived from it. They do not bind ranks to cores by default, so
+ * no argument turns binding off. */
 static void add_mpich(command *c, const cli_launch *launch, const char *hosts)
 {
     if (hosts) {
@@ -184,6 +186,18 @@ static ax_status fail_by_signal(const cli_job *job)
                    strsignal(job->signal), job->started ? "any rank had begun" : "the ranks were started");
 }
 
+/* Checks the limit of open files. Open MPI's launcher takes 32, and 4 for each rank of this host; if there
+ * are somewhat fewer, it waits forever. */
+static ax_status check_open_files(const cli_launch *launch)
+{
+    struct rlimit limit;
+    long long needed = 48 + (launch->hosts ? 0 : 4 * (long long)launch->ranks);
+    AX_CHECK(getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= (rlim_t)needed, AX_ERR_COMM,
+             "the launcher of %lld ranks needs %lld open files, and the limit (ulimit -n) is %llu: raise it",
+             (long long)launch->ranks, needed, (unsigned long long)limit.rlim_cur);
+    return AX_OK;
+}
+
 /* Whether the stack limit is below 1 MiB, too little for some launchers. */
 static bool stack_is_small(void)
 {
@@ -191,9 +205,9 @@ static bool stack_is_small(void)
     return !getrlimit(RLIMIT_STACK, &limit) && limit.rlim_cur < 1 << 20;
 }
 
-/* Whether a signal ended the job before the ranks could stop by themselves. Ranks of a verb without a stop
- * signal fail in whatever they do when the launcher ends, for example because their standard input is closed.
- */
+/* Whether a signal ended the job before the ranks could stop by themselves. If the verb has no stop signal,
+ * its ranks report errors of their own when the launcher ends, for example because their standard input is
+ * closed; these count as ended by the signal. */
 static bool ended_by_signal(const cli_job *job)
 {
     const cli_note *note = &job->note;
@@ -258,6 +272,8 @@ ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t 
                    .elsewhere = launch->hosts,
                    .keeps_input = verb->reads_input && verb->reads_input(launch) && !isatty(STDIN_FILENO)};
     fflush(NULL);
+    if (result == AX_OK)
+        result = check_open_files(launch);
     if (result == AX_OK)
         result = cli_job_run(&job);
     if (result == AX_OK)

@@ -1,4 +1,4 @@
-/* The ranks of a verb: starting them, and joining them as one of them. */
+/* Starts the ranks of a verb, and lets a process that is a rank join the other ranks. */
 #ifndef AX_CLI_LAUNCH_H
 #define AX_CLI_LAUNCH_H
 
@@ -35,8 +35,8 @@ void cli_starter_find(void);
 /* Writes into that note that this rank has received a signal. May be called from a signal handler. */
 void cli_starter_note_signal(void);
 
-/* Creates the communicator of all ranks of the job, which get rank 0's runtime settings. If this fails,
- * *world is NULL. Collective. */
+/* Creates the communicator of all ranks of the job, and gives all ranks the runtime settings of rank 0. If
+ * this fails, *world is NULL. Collective. */
 ax_status cli_world_open(ax_comm **world);
 /* Aborts the job, and does not return, if `status` is an error that the other ranks do not share: they may be
  * waiting for this rank. */
@@ -51,7 +51,7 @@ ax_status cli_configured(const char *path, const ax_strings *overrides, ax_confi
                          cli_configured_fn *run, const void *args);
 /* Prints the error message of `status` once, unless another rank prints it. */
 void cli_print_error(ax_status status);
-/* Says that the ranks that this process started have printed the error, so that cli_print_error does not. */
+/* Tells cli_print_error that the ranks that this process started have already printed the error. */
 void cli_ranks_print_error(void);
 
 #endif

@@ -26,7 +26,8 @@ static bool wants_help(size_t n, char *const *words)
 static ax_status start_verb(const cli_verb *verb, const void *args)
 {
     bool launch = false;
-    if (!verb->keys) /* else the configuration may still give settings */
+    if (!verb->keys) /* a verb with configuration keys may get runtime settings from its configuration file,
+                        so it sets them later */
         AX_TRY(cli_process_settings());
     if (verb->launches)
         AX_TRY(cli_launch_wanted(args, &launch));

@@ -17,8 +17,8 @@ static const ax_option size_options[] = {
      .help = "ranks that split the width of the residual stream"},
     {"grid.z", AX_OPT_INT, offsetof(sizes, z), "1", "[1, 65536]",
      .help = "ranks that shard the weights and divide the rows"},
-    {"grid.pipe", AX_OPT_INT, offsetof(sizes, pipe), "1", "[1, 1]",
-     .help = "pipeline stages; must be 1 (no strategy uses this axis)"},
+    {"grid.pipe", AX_OPT_INT, offsetof(sizes, pipe), "1", "[1, 65536]",
+     .help = "pipeline stages, each with some of the blocks"},
     {"grid.data", AX_OPT_INT, offsetof(sizes, data), "1", "[1, 65536]", .help = "ranks that divide the rows"},
 };
 

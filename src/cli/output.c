@@ -58,7 +58,9 @@ bool cli_is_stdin(const char *path)
            named.st_ino == input.st_ino;
 }
 
-enum { STDIN_MOST = 256 << 20 }; /* bytes; processing them takes several times as much memory */
+enum {
+    STDIN_MOST = 256 << 20
+}; /* bytes; a limit, because processing the text takes several times as much memory */
 
 ax_status cli_read_stdin(ax_buf *out)
 {

@@ -10,8 +10,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Opens closed standard files on /dev/null. Otherwise the next file that is opened would get the lowest free
- * descriptor, and with it all that is written to stdout or stderr. */
+/* Opens standard input, output and error on /dev/null if they are closed. Otherwise the next file that is
+ * opened would get one of their descriptors, and text printed to stdout or stderr would be written
+ * into it. */
 static void open_standard(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -20,7 +21,8 @@ static void open_standard(void)
 }
 
 /* Raises the limit up to which this thread's stack may grow, and the default stack size of new threads, also
- * of those that libraries start: glibc took that default from the limit when the process began. */
+ * of those that libraries start: glibc has already set that default from the old limit when the process
+ * began. */
 static void enlarge_stacks(void)
 {
     struct rlimit limit;

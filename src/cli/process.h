@@ -1,4 +1,4 @@
-/* What a process does before anything else, and once its runtime settings are known. */
+/* Two start-up steps of a process: before anything else, and after its runtime settings are known. */
 #ifndef AX_CLI_PROCESS_H
 #define AX_CLI_PROCESS_H
 

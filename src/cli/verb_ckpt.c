@@ -123,40 +123,52 @@ static void print_report(const char *path, const ax_ckpt_report *r)
         printf("  %s\n", r->fault[i].what);
 }
 
-/* Verifies one checkpoint and adds its number of damaged files to *faults. */
-static ax_status verify_one(const verify_args *a, const char *path, int *faults)
+typedef struct tally {
+    int verified, faults; /* checkpoints; damaged files */
+} tally;
+
+/* Verifies one checkpoint. A checkpoint that its run has removed meanwhile is not counted. */
+static ax_status verify_one(const verify_args *a, const char *path, bool of_run, tally *t)
 {
     ax_ckpt_report *report;
-    ax_status status = AX_OK;
-    AX_TRY(ax_ckpt_verify(path, &report));
-    *faults += report->n;
-    if (a->json)
-        status = report_json(path, report);
-    else
-        print_report(path, report);
+    ax_status status = ax_ckpt_verify(path, &report);
+    bool removed = of_run && !ax_path_exists(path);
+    if (status == AX_OK && !removed) {
+        t->verified++;
+        t->faults += report->n;
+        if (a->json)
+            status = report_json(path, report);
+        else
+            print_report(path, report);
+    }
     ax_ckpt_report_destroy(&report);
-    return status;
+    return removed ? AX_OK : status;
 }
 
-/* Verifies all checkpoints of a run, or the path itself if it has none. */
-static ax_status verify_path(const verify_args *a, const char *path, int *faults)
+/* Verifies all checkpoints of a run, or the path itself if it has none. Lists them again if the run has
+ * replaced them all. */
+static ax_status verify_path(const verify_args *a, const char *path, tally *t)
 {
-    ax_ckpt_list *list;
-    AX_TRY(ax_ckpt_list_create(path, false, &list));
-    ax_status status = list->n ? AX_OK : verify_one(a, path, faults);
-    for (int i = 0; i < list->n && status == AX_OK; i++)
-        status = verify_one(a, list->item[i].dir, faults);
-    ax_ckpt_list_destroy(&list);
-    return status;
+    int before = t->verified;
+    while (t->verified == before) {
+        ax_ckpt_list *list;
+        AX_TRY(ax_ckpt_list_create(path, false, &list));
+        ax_status status = list->n ? AX_OK : verify_one(a, path, false, t);
+        for (int i = 0; i < list->n && status == AX_OK; i++)
+            status = verify_one(a, list->item[i].dir, true, t);
+        ax_ckpt_list_destroy(&list);
+        AX_TRY(status);
+    }
+    return AX_OK;
 }
 
 static ax_status run_verify(const void *raw)
 {
     const verify_args *a = raw;
-    int faults = 0;
+    tally t = {0};
     for (size_t i = 0; i < a->paths.count; i++)
-        AX_TRY(verify_path(a, a->paths.items[i], &faults));
-    AX_CHECK(!faults, AX_ERR_DATA, "%d damaged file%s", faults, faults == 1 ? "" : "s");
+        AX_TRY(verify_path(a, a->paths.items[i], &t));
+    AX_CHECK(!t.faults, AX_ERR_DATA, "%d damaged file%s", t.faults, t.faults == 1 ? "" : "s");
     return AX_OK;
 }
 

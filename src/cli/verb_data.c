@@ -192,11 +192,11 @@ static const ax_option show_options[] = {
     {"json", AX_OPT_BOOL, offsetof(show_args, json), "false", .help = "print one JSON object"},
 };
 
-static ax_status decode_tokens(const char *path, const ax_ids *ids, ax_buf *text)
+static ax_status decode_tokens(const char *path, const ax_ids *ids, unsigned flags, ax_buf *text)
 {
     ax_tokenizer *tok;
     AX_TRY(ax_tokenizer_load(path, &tok));
-    ax_status status = ax_decode(tok, ids->data, ids->size, 0, text);
+    ax_status status = ax_decode(tok, ids->data, ids->size, flags, text);
     ax_tokenizer_destroy(&tok);
     return status;
 }
@@ -233,8 +233,9 @@ static ax_status show_tokens(const show_args *a, const ax_data *data, json_t *in
     AX_TRY(ax_calloc((size_t)(end - first), sizeof *ids.data, &ids.data));
     ids.size = ids.capacity = (size_t)(end - first);
     ax_status status = ax_data_tokens(data, first, end - first, ids.data);
+    bool starts = a->document >= 0 || !first; /* whether the range begins at the start of a document */
     if (status == AX_OK && a->tokenizer)
-        status = decode_tokens(a->tokenizer, &ids, &text);
+        status = decode_tokens(a->tokenizer, &ids, starts ? 0 : AX_DECODE_CONTINUE, &text);
     if (status == AX_OK)
         status = print_tokens(a, &ids, &text, info);
     ax_buf_fini(&text);
@@ -242,42 +243,24 @@ static ax_status show_tokens(const show_args *a, const ax_data *data, json_t *in
     return status;
 }
 
-/* Prints tokens first … end-1 as text, in pieces: each token is decoded by itself. */
-static ax_status print_range(const ax_data *data, const ax_tokenizer *tok, int64_t first, int64_t end)
+/* Prints tokens first … end-1 as text. Each token `end_id` (-1: none) ends a document and is not printed. */
+static ax_status print_range(const ax_data *data, const ax_tokenizer *tok, int64_t first, int64_t end,
+                             int64_t end_id)
 {
     int32_t ids[4096];
+    ax_decoder decoder;
     ax_buf text = {0};
     ax_status status = AX_OK;
+    ax_decoder_init(&decoder, tok, 0);
     for (int64_t at = first, n; at < end && status == AX_OK; at += n) {
         n = ax_min((int64_t)AX_COUNT(ids), end - at);
         text.size = 0;
         status = ax_data_tokens(data, at, n, ids);
-        if (status == AX_OK)
-            status = ax_decode(tok, ids, (size_t)n, 0, &text);
-        if (status == AX_OK && text.size)
-            status = cli_print(text.data, text.size);
-    }
-    ax_buf_fini(&text);
-    return status;
-}
-
-/* Prints all tokens as text except the end tokens, in pieces: each token is decoded by itself. */
-static ax_status print_without_ends(const ax_data *data, const ax_tokenizer *tok)
-{
-    const ax_data_info *info = ax_data_describe(data);
-    int32_t ids[4096];
-    ax_buf text = {0};
-    ax_status status = AX_OK;
-    for (int64_t at = 0, n; at < info->tokens && status == AX_OK; at += n) {
-        size_t kept = 0;
-        n = ax_min((int64_t)AX_COUNT(ids), info->tokens - at);
-        text.size = 0;
-        status = ax_data_tokens(data, at, n, ids);
-        for (int64_t i = 0; i < n; i++)
-            if (ids[i] != info->end_id)
-                ids[kept++] = ids[i];
-        if (status == AX_OK)
-            status = ax_decode(tok, ids, kept, 0, &text);
+        for (int64_t i = 0; i < n && status == AX_OK; i++)
+            status = ids[i] == end_id ? ax_decoder_finish(&decoder, &text)
+                                      : ax_decoder_push(&decoder, ids[i], &text);
+        if (status == AX_OK && at + n == end)
+            status = ax_decoder_finish(&decoder, &text);
         if (status == AX_OK && text.size)
             status = cli_print(text.data, text.size);
     }
@@ -294,13 +277,13 @@ static ax_status print_text(const ax_data *data, const ax_tokenizer *tok)
              "--text: %s files do not store where documents end: give --end-id",
              ax_data_format_name(info->format));
     if (info->documents < 0)
-        return print_without_ends(data, tok);
+        return print_range(data, tok, 0, info->tokens, info->end_id);
     for (int64_t d = 0; d < info->documents; d++) {
         int64_t first, end;
         int32_t last;
         AX_TRY(ax_data_document(data, d, &first, &end));
         AX_TRY(ax_data_tokens(data, end - 1, 1, &last));
-        AX_TRY(print_range(data, tok, first, last == info->end_id ? end - 1 : end));
+        AX_TRY(print_range(data, tok, first, last == info->end_id ? end - 1 : end, -1));
     }
     return AX_OK;
 }

@@ -55,18 +55,31 @@ typedef struct session {
     const char *reason;
 } session;
 
+/* Fails because the model has no tokenizer. If it has SentencePiece's file, the message says what to do. */
+static ax_status refuse_text(const session *s)
+{
+    char *path;
+    ax_tokenizer *none = NULL;
+    AX_TRY(ax_path_join(s->m.model.dir, "tokenizer.model", &path));
+    ax_status status = ax_path_exists(path) ? ax_tokenizer_load(path, &none) : AX_OK;
+    free(path);
+    AX_TRY(status);
+    return ax_fail(AX_ERR_USAGE, "%s has no tokenizer.json: give the prompt with --tokens", s->m.model.dir);
+}
+
 static ax_status encode_prompt(session *s)
 {
     ax_encoder *encoder;
-    AX_CHECK(s->m.model.tokenizer, AX_ERR_USAGE, "%s has no tokenizer.json: give the prompt with --tokens",
-             s->m.model.dir);
+    if (!s->m.model.tokenizer)
+        return refuse_text(s);
     AX_TRY(ax_encoder_create(s->m.model.tokenizer, &encoder));
     ax_status status = ax_encode(encoder, s->given.data, s->given.size, AX_ENCODE_ADD_SPECIAL, &s->ids);
     ax_encoder_destroy(&encoder);
     return status;
 }
 
-/* Tells a user who forgot the prompt, for example in a script, what the program is waiting for. */
+/* Logs that the program is waiting for the prompt on standard input, for a user who forgot to give
+ * a prompt. */
 static void await_input(void)
 {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -77,7 +90,7 @@ static void await_input(void)
 
 static ax_status read_input(ax_buf *out)
 {
-    enum { MOST_BYTES = 64 << 20 }; /* more than fits any model's positions */
+    enum { MOST_BYTES = 64 << 20 }; /* more text than the positions of any model can hold */
     char bytes[16384];
     await_input();
     for (ssize_t n; (n = read(STDIN_FILENO, bytes, sizeof bytes)) != 0;) {
@@ -158,7 +171,7 @@ static bool is_end_token(const session *s, int32_t id)
     return false;
 }
 
-/* Appends a token to the text and prints what is complete: text if there is a tokenizer, else ids. */
+/* Appends a token to the text and prints the new whole characters; without a tokenizer prints the id. */
 static ax_status show(session *s, int32_t id)
 {
     if (s->m.model.tokenizer)
@@ -173,14 +186,25 @@ static ax_status show(session *s, int32_t id)
     return AX_OK;
 }
 
+/* Prepares the decoder to continue after a prompt that it has not decoded: if the prompt is not empty, a
+ * space at the start of the next token belongs to the text and must not be removed. */
+static void skip_prompt(session *s)
+{
+    const ax_tokenizer *tok = s->m.model.tokenizer;
+    for (size_t i = 0; tok && i < s->prompt; i++)
+        if (!ax_tokenizer_is_special(tok, s->ids.data[i]))
+            ax_decoder_init(&s->decoder, tok, AX_DECODE_SKIP_SPECIAL | AX_DECODE_CONTINUE);
+}
+
 /* Prints the prompt: the given text, or the text of the given ids. */
 static ax_status show_prompt(session *s)
 {
-    if (!s->m.first || s->a->common.json)
-        return AX_OK;
-    for (size_t i = 0; i < s->a->tokens.count; i++)
+    bool shown = s->m.first && !s->a->common.json;
+    if (!shown || !s->a->tokens.count)
+        skip_prompt(s);
+    for (size_t i = 0; shown && i < s->a->tokens.count; i++)
         AX_TRY(show(s, s->ids.data[i]));
-    return cli_print(s->given.data, s->given.size);
+    return shown ? cli_print(s->given.data, s->given.size) : AX_OK;
 }
 
 /* Samples the next token. All ranks should have the same logits, but rank 0's choice is broadcast so that

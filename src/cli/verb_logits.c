@@ -14,7 +14,8 @@ static const ax_option options[] = {
     MODEL_OPTIONS(args, common),
     {"tokens", AX_OPT_INTS, offsetof(args, tokens), .required = true, .meta = "ID,ID,...",
      .help = "the sequence, as token ids"},
-    {"last", AX_OPT_BOOL, offsetof(args, last), "false", .help = "print the last position only"},
+    {"last", AX_OPT_BOOL, offsetof(args, last), "false",
+     .help = "print the logits of the last position only"},
     MODEL_DEVICE_OPTIONS(args, common),
 };
 

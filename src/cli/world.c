@@ -9,8 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Whether this process prints errors. NOT_THIS_RANK: it has printed the error, or another rank prints it.
- * NO_WORLD: before the ranks have met, all of them are expected to fail in the same way, so rank 0 prints. */
+/* Whether this process prints errors. NOT_THIS_RANK: this process has already printed the error, or another
+ * rank prints it. NO_WORLD: no communicator exists yet; all ranks are expected to fail in the same way, so
+ * only rank 0 prints. */
 static enum { NO_WORLD, THIS_RANK, NOT_THIS_RANK } error_printer;
 
 void cli_print_error(ax_status status)
@@ -47,7 +48,7 @@ void cli_starter_note_signal(void)
 {
     static const int32_t yes = 1;
     if (starter >= 0 && pwrite(starter, &yes, sizeof yes, offsetof(cli_note, heard)) < 0)
-        starter = -1; /* the starter has ended */
+        starter = -1; /* the process that started this rank has ended */
 }
 
 static void leave_note(const ax_comm *world, bool ended, ax_status status)
@@ -84,7 +85,8 @@ ax_status cli_world_close(ax_comm **world, ax_status status)
     error_printer = ax_comm_rank(*world) ? NOT_THIS_RANK : THIS_RANK;
     leave_note(*world, true, status);
     fflush(stdout);
-    cli_print_error(status); /* before a rank exits with an error: the launcher then ends the others */
+    cli_print_error(status); /* printed before any rank exits with an error, because the launcher then kills
+                                the other ranks */
     ax_comm_destroy(world);
     return status;
 }
@@ -97,7 +99,8 @@ static ax_status load(const char *path, const ax_strings *overrides, ax_config_u
     return cli_process_settings();
 }
 
-/* Opens the world. Returns `loaded`, with the thread's message, which opening the world may replace. */
+/* Opens the world. Returns `loaded`, and restores its error message, which opening the world may have
+ * replaced. */
 static ax_status open_after(ax_status loaded, ax_comm **world)
 {
     char *message = NULL;
@@ -110,7 +113,8 @@ static ax_status open_after(ax_status loaded, ax_comm **world)
     return status;
 }
 
-/* The configuration is loaded first, because some runtime settings concern the world. */
+/* Loads the configuration before it opens the world, because some runtime settings affect how the world is
+ * opened. */
 ax_status cli_configured(const char *path, const ax_strings *overrides, ax_config_use use,
                          cli_configured_fn *run, const void *args)
 {

@@ -1,5 +1,5 @@
-/* Agreement of ranks: one error that all ranks return, one text that all ranks read. In host memory; these
- * functions allocate and are not for training steps. */
+/* ax_comm_agree makes all ranks return one error; ax_comm_share_text gives all ranks one text. Both allocate
+ * memory, so they are not for training steps. */
 #include "axonn/comm.h"
 
 #include <stdlib.h>
@@ -33,7 +33,8 @@ ax_status ax_comm_share_text(ax_comm *comm, int root, char **text)
     return bytes > 0 ? broadcast_bytes(comm, *text, bytes, root) : AX_OK;
 }
 
-/* Broadcasts the message of rank `root`, which failed; *alike: all ranks failed with the same message. */
+/* Broadcasts the message of rank `root`, which failed. *alike is set to whether all ranks failed with the
+ * same message. */
 static ax_status share_message(ax_comm *comm, int root, ax_status mine, char **message, int64_t *status,
                                bool *alike)
 {

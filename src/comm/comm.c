@@ -1,6 +1,7 @@
 /* The public collectives. Each call becomes an ax_coll_args, which is checked, counted, and passed to the
  * backend, or to the observer of a device without memory. comm.h specifies the backends. */
 #include "comm/link.h"
+#include "comm/message.h"
 
 #include <stdlib.h>
 
@@ -8,7 +9,7 @@ int ax_comm_rank(const ax_comm *comm) { return comm->rank; }
 int ax_comm_size(const ax_comm *comm) { return comm->size; }
 ax_comm_traffic ax_comm_traffic_get(const ax_comm *comm) { return comm->traffic; }
 
-/* Ring-equivalent bytes that one rank of `size` moves. */
+/* Returns the bytes that one of `size` ranks would send in a ring algorithm. */
 static int64_t ring_bytes(const ax_coll_args *args, int size)
 {
     int64_t bytes = args->count * (int64_t)ax_dtype_size(args->dtype);
@@ -40,7 +41,7 @@ static ax_status check(const ax_comm *comm, const ax_coll_args *args)
     return AX_OK;
 }
 
-/* False for a device that replaces the launch of all kernels (dry): its pointers have no memory. */
+/* Returns false for the dry device, which has a `launch` of its own: its pointers refer to no memory. */
 static bool has_memory(const ax_device *dev) { return !dev || !dev->ops.launch; }
 
 /* Return the number of elements that one rank of `size` sends, and that it receives. */
@@ -55,7 +56,7 @@ static int64_t received(const ax_coll_args *args, int size)
     return parts ? args->count * size : args->count;
 }
 
-/* A collective that was reported to the observer at its start and will be again at its end. */
+/* The handle of a dry device's collective, which is reported to the observer at its start and at its end. */
 typedef struct observed {
     ax_work work;
     ax_device *dev;
@@ -92,7 +93,8 @@ static ax_status observe_start(ax_device *dev, const ax_coll_args *args, int siz
     return AX_OK;
 }
 
-/* Adds the time since `begin`, in which the caller could not compute, to the traffic and the event ring. */
+/* Adds the time since `begin`, in which the caller could not compute, to comm's counter `exposed` and, as an
+ * event, to the ring. */
 static void expose(ax_comm *comm, ax_event_ring *ring, const char *kind, const char *name, double begin)
 {
     if (!comm || comm->size == 1)
@@ -119,7 +121,9 @@ static ax_status run_staged(ax_comm *comm, ax_stream *stream, const ax_coll_args
 {
     size_t element = ax_dtype_size(args->dtype), out = (size_t)sent(args, comm->size) * element,
            back = (size_t)received(args, comm->size) * element;
-    size_t from = args->send == args->recv ? 0 : back; /* in place on the device: in place in staging */
+    size_t from = args->send == args->recv
+                      ? 0
+                      : back; /* a collective in place on the device runs in place in the staging buffer */
     ax_coll_args staged = *args;
     ax_work *work = NULL;
     AX_TRY(need_staging(comm, from + ax_max(out, back)));
@@ -132,8 +136,8 @@ static ax_status run_staged(ax_comm *comm, ax_stream *stream, const ax_coll_args
     return ax_copy_in(stream, args->recv, comm->staging, back);
 }
 
-/* Some devices make their memory accessible to the host only between `enter` and `leave`. There the
- * collective must complete before `leave`, so it is not nonblocking. */
+/* Runs a collective on the backend. Some devices make their memory accessible to the host only between their
+ * functions `enter` and `leave`; for these the collective blocks, because it must complete before `leave`. */
 static ax_status run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
     ax_device *dev = stream ? stream->dev : NULL;
@@ -254,6 +258,19 @@ ax_status ax_comm_split(ax_comm *comm, int color, int key, ax_comm **out)
     return comm->ops->split(comm, color, key, out);
 }
 
+ax_status ax_comm_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
+{
+    bool member = false;
+    *out = NULL;
+    for (int i = 0; i < n; i++) {
+        AX_CHECK(ranks[i] >= 0 && ranks[i] < comm->size, AX_ERR_INTERNAL,
+                 "a group with rank %d, which is not one of the %d ranks", ranks[i], comm->size);
+        member |= ranks[i] == comm->rank;
+    }
+    AX_CHECK(member, AX_ERR_INTERNAL, "rank %d creates a group of which it is no member", comm->rank);
+    return comm->ops->group(comm, ranks, n, out);
+}
+
 void ax_comm_set_timeout(ax_comm *world, double seconds)
 {
     if (world->ops->set_timeout)
@@ -317,6 +334,7 @@ void ax_comm_destroy(ax_comm **comm)
     if (*comm) {
         ax_comm_disconnect(*comm);
         free((*comm)->staging);
+        ax_comm_free_carriers(*comm);
         (*comm)->ops->destroy(*comm);
     }
     *comm = NULL;

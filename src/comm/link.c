@@ -11,20 +11,20 @@ enum { HANDLES = 64 };
 
 typedef struct handle {
     ax_work work;
-    struct handle *next; /* in the free list */
+    struct handle *next; /* next in the list of free handles */
     struct ax_comm_link *owner;
     int64_t ticket;
 } handle;
 
-/* Handles are reused and freed with the link. Their number grows to the maximum of operations in flight, so a
- * training step allocates none. */
+/* A block of handles. Handles are reused, and freed with the link. Their number grows to the maximum of
+ * operations in flight, so a training step allocates none once it has run a few times. */
 typedef struct block {
     struct block *next;
     handle handle[HANDLES];
 } block;
 
 struct ax_comm_link {
-    ax_stream stream; /* of the device */
+    ax_stream stream; /* the link's own stream on the device */
     ax_link *link;
     handle *free;
     block *blocks;
@@ -122,7 +122,8 @@ ax_status ax_comm_link_run(ax_comm *comm, ax_stream *stream, const ax_coll_args 
 
 /* ---- connecting ---------------------------------------------------------------------------------- */
 
-/* A rank's device, as sent to the other ranks. `absent`: why it cannot be connected; empty if it can. */
+/* What a rank tells the others about its device. `absent`: why the device cannot be connected; empty if it
+ * can. */
 typedef struct card {
     uint64_t host;
     char place[AX_LINK_PLACE], absent[160];
@@ -139,7 +140,8 @@ static void write_card(ax_device *dev, card *out)
         links->place(dev, out->place);
 }
 
-/* Writes why these devices cannot be connected; empty if they can. The same text on all ranks. */
+/* Writes to `why` the reason why these devices cannot be connected, or an empty text if they can. All ranks
+ * get the same text. */
 static void find_obstacle(const card *all, int n, char *why, size_t size)
 {
     *why = 0;
@@ -173,7 +175,7 @@ static const char *world_failed(void *comm)
     return c->ops->failed ? c->ops->failed(c) : NULL;
 }
 
-/* Returns the same status on all ranks. */
+/* Connects the devices of all ranks. Returns the same status on all ranks. */
 static ax_status open_link(ax_comm *comm, ax_device *dev, const char *name, ax_link **out)
 {
     char unique_id[AX_LINK_UNIQUE_ID] = "";

@@ -16,7 +16,8 @@ enum {
     OPS_PER_BLOCK = 256,
     SPINS = 200,
     SHORT_BYTES = 64 << 10,
-    SPINS_HELPING = 10000, /* one to three ms of spinning; SPINS_CROWDED where ranks share cores */
+    SPINS_HELPING =
+        10000, /* so many spins take one to three ms; SPINS_CROWDED is used where ranks share cores */
     SPINS_CROWDED = 50,
     NAPS_HELPING = 100,
     NAP_HELPING = 20000,
@@ -24,8 +25,9 @@ enum {
     TIMEOUT_MS = 30000
 };
 
-/* Work handles are reused and freed with the world. Their number grows to the maximum of operations in
- * flight, so a training step allocates none. */
+/* Adds a block of work handles to the free list. Handles are reused, and freed with the world. Their number
+ * grows to the maximum of operations in flight, so a training step allocates none once it has run a few
+ * times. */
 static ax_status more_ops(ax_mpi_world *w)
 {
     ax_mpi_op *block;
@@ -54,8 +56,8 @@ static void pause_core(void)
 #endif
 }
 
-/* One idle iteration of a wait: pauses the core, or sleeps once the wait is long. A long wait sleeps because
- * sched_yield may return immediately on a shared core, to this same thread. */
+/* One idle iteration of a wait: pauses the core, or sleeps once the wait is long. Yielding is not enough in a
+ * long wait: on a core shared with other threads sched_yield may return immediately to this thread. */
 static void back_off(const ax_mpi_world *w, int idle)
 {
     if (idle >= SPINS_HELPING)
@@ -66,7 +68,8 @@ static void back_off(const ax_mpi_world *w, int idle)
         pause_core();
 }
 
-/* Makes progress on operations in shared memory until op is done, or nothing has moved for a while. */
+/* Makes progress on operations in shared memory until op is done, or until there has been no progress for a
+ * while. */
 static void progress_while_waiting(ax_mpi_world *w, const ax_mpi_op *op)
 {
     int enough = SPINS_HELPING + NAPS_HELPING;
@@ -86,8 +89,8 @@ static void block_until_done(ax_mpi_world *w, ax_mpi_op *op)
         progress_while_waiting(w, op);
     if (atomic_load(&op->done))
         return;
-    /* Spins for short operations only: for long ones the communication thread makes better use of the core.
-     */
+    /* Spins for short operations only: for long ones the communication thread makes better use of the
+     * core. */
     bool short_wait = op->args.count * (int64_t)ax_dtype_size(op->args.dtype) <= SHORT_BYTES;
     int most = short_wait ? SPINS : 0;
     atomic_fetch_add(&w->waiting, 1);
@@ -106,8 +109,8 @@ static void block_until_done(ax_mpi_world *w, ax_mpi_op *op)
     atomic_fetch_sub(&w->waiting, 1);
 }
 
-/* Waits for op, copies it to *result and returns its handle to the free list. If op destroys the
- * communicator, op->c is freed before this returns. */
+/* Waits for op, copies it to *result (which may be needed after op is reused), and puts its handle on the
+ * free list. If op destroys the communicator, op->c is freed before this returns. */
 static ax_status complete(ax_mpi_world *w, ax_mpi_op *op, ax_mpi_op *result)
 {
     block_until_done(w, op);
@@ -146,7 +149,9 @@ static ax_status submit(ax_mpi_comm *c, const ax_mpi_op *what, ax_mpi_op **out)
         op->path = op->kind == AX_MPI_COLLECTIVE ? ax_mpi_path_of(c, &op->args) : &ax_mpi_flat;
         op->local = op->path == &ax_mpi_node && !op->finish && !c->spans_nodes && !w->checks;
         op->seq = c->called + 1;
-        c->called += op->kind != AX_MPI_DESTROY; /* for the watchdog, this rank has left */
+        c->called +=
+            op->kind !=
+            AX_MPI_DESTROY; /* not counted, so that the watchdog sees that this rank has left the group */
         op->next = NULL;
         *w->queue_end = op;
         w->queue_end = &op->next;
@@ -159,8 +164,8 @@ static ax_status submit(ax_mpi_comm *c, const ax_mpi_op *what, ax_mpi_op **out)
     return status;
 }
 
-/* Runs a barrier of the group, then what->finish, a blocking MPI call, on the communication thread; waits for
- * both. */
+/* Lets the communication thread run a barrier of the group and then what->finish, a blocking MPI call. Waits
+ * for both. */
 static ax_status barrier_then_finish(ax_mpi_comm *c, ax_mpi_op *what)
 {
     ax_mpi_world *w = c->world;
@@ -187,7 +192,7 @@ static ax_status split_now(ax_mpi_op *op)
 {
     MPI_Comm made;
     AX_MPI(MPI_Comm_split(op->c->mpi, op->color < 0 ? MPI_UNDEFINED : op->color, op->key, &made));
-    /* The same on all members, different for every split and colour. */
+    /* The new communicator's id is the same on all its members and different for every split and colour. */
     uint64_t id = ax_rng_key(op->c->id, "split", (uint64_t)op->seq << 32 | (uint32_t)op->color);
     return made == MPI_COMM_NULL ? AX_OK : ax_mpi_comm_make(op->c->world, made, id, &op->made);
 }
@@ -198,6 +203,84 @@ static ax_status mpi_split(ax_comm *comm, int color, int key, ax_comm **out)
     AX_TRY(barrier_then_finish(mpi_comm_of(comm), &what));
     *out = what.made ? &what.made->comm : NULL;
     return AX_OK;
+}
+
+/* Returns the id of the communicator that ax_comm_group creates; `group` is the temporary one of
+ * mpi_group. */
+static uint64_t made_id(const ax_mpi_comm *group) { return ax_rng_key(group->id, "made", 0); }
+
+static bool is_listed(const ax_mpi_world *w, uint64_t id)
+{
+    const ax_mpi_comm *c = w->comms;
+    while (c && c->id != id)
+        c = c->next;
+    return c;
+}
+
+static ax_status group_now(ax_mpi_op *op)
+{
+    ax_mpi_world *w = op->c->world;
+    MPI_Group all, mine;
+    MPI_Comm made;
+    AX_MPI(MPI_Comm_group(w->comm->mpi, &all));
+    AX_MPI(MPI_Group_incl(all, op->c->comm.size, op->c->world_rank, &mine));
+    AX_MPI(MPI_Comm_create_group(w->comm->mpi, mine, 0, &made));
+    MPI_Group_free(&mine);
+    MPI_Group_free(&all);
+    return ax_mpi_comm_make(w, made, made_id(op->c), &op->made);
+}
+
+/* Adds the temporary group of mpi_group to the world's list of communicators, so that the checks of calls and
+ * the watchdog know it. Its id is one that no communicator in the list has. The group's ranks create and
+ * destroy the groups that they share in the same order, so they all find the same id. */
+static void list_group(ax_mpi_world *w, ax_mpi_comm *group, uint64_t ranks)
+{
+    uint64_t k = 0;
+    pthread_mutex_lock(&w->lock);
+    do
+        group->id = ax_rng_key(ranks, "group", k++);
+    while (is_listed(w, made_id(group)));
+    group->next = w->comms;
+    w->comms = group;
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void unlist_group(ax_mpi_world *w, const ax_mpi_comm *group)
+{
+    pthread_mutex_lock(&w->lock);
+    ax_mpi_comm **link = &w->comms;
+    while (*link != group)
+        link = &(*link)->next;
+    *link = group->next;
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* Implements ax_comm_group. The ranks first run a barrier as a temporary group that uses the world's MPI
+ * communicator. After it all ranks are here, so MPI_Comm_create_group, which blocks the communication thread,
+ * does not wait long. */
+static ax_status mpi_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
+{
+    const ax_mpi_comm *parent = mpi_comm_of(comm);
+    ax_mpi_world *w = parent->world;
+    ax_mpi_comm meet = {.comm.size = n, .world = w, .mpi = w->comm->mpi, .flat = w->flat};
+    ax_mpi_op what = {.kind = AX_MPI_GROUP, .finish = group_now};
+    uint64_t key = 0;
+    AX_TRY(ax_calloc((size_t)n, sizeof *meet.world_rank, &meet.world_rank));
+    for (int i = 0; i < n; i++) {
+        int rank = meet.world_rank[i] = parent->world_rank[ranks[i]];
+        key = ax_rng_key(key, "rank", (uint64_t)rank);
+        if (ranks[i] == comm->rank)
+            meet.comm.rank = i;
+        meet.spans_nodes |= w->node[rank] != w->node[meet.world_rank[0]];
+    }
+    list_group(w, &meet, key);
+    meet.tags = (int)(meet.id >> 40);
+    ax_status status = barrier_then_finish(&meet, &what);
+    unlist_group(w, &meet);
+    free(meet.world_rank);
+    if (status == AX_OK)
+        *out = &what.made->comm;
+    return status;
 }
 
 static const char *mpi_path(const ax_comm *comm, const ax_coll_args *args)
@@ -232,8 +315,8 @@ static void mpi_set_timeout(ax_comm *comm, double seconds)
         atomic_store(&w->timeout_ms, (int)(fmin(seconds, 1e6) * 1000));
 }
 
-/* The communication thread ends the job and this process. If it does not within ABORT_SECONDS, this thread
- * exits with `status`: launchers end a job when one of its processes fails. */
+/* Asks the communication thread to end the job and this process. If that takes longer than ABORT_SECONDS,
+ * this thread exits with `status`; the launcher then ends the job, because one of its processes failed. */
 static void mpi_abort(ax_comm *comm, ax_status status, const char *message)
 {
     ax_mpi_world *w = mpi_comm_of(comm)->world;
@@ -247,8 +330,8 @@ static void mpi_abort(ax_comm *comm, ax_status status, const char *message)
     _exit((int)status);
 }
 
-/* Each call marks this rank as waiting for its device for the next STILL_WAITS ms; a thread that waits calls
- * far more often than that. */
+/* Implements `failed` of ax_comm_ops. Each call marks this rank as waiting for its device for the next
+ * STILL_WAITS ms; a waiting thread calls far more often than that. */
 static const char *mpi_failed(ax_comm *comm)
 {
     enum { STILL_WAITS = 250 };
@@ -259,8 +342,8 @@ static const char *mpi_failed(ax_comm *comm)
 
 /* The data of the exit handler. Never freed, because on_exit handlers cannot be unregistered. */
 struct ax_mpi_guard {
-    ax_mpi_world *world; /* NULL: not created, or destroyed */
-    pid_t pid;           /* the rank's process: in its forked children the handler does nothing */
+    ax_mpi_world *world; /* NULL: the world is not created yet, or is destroyed */
+    pid_t pid;           /* this process; the handler does nothing in forked children, whose pid differs */
 };
 
 /* ---- the world ----------------------------------------------------------------------------------- */
@@ -271,6 +354,7 @@ static void world_free(ax_mpi_world *w)
         next = w->op_blocks->next;
         free(w->op_blocks);
     }
+    ax_mpi_messages_free(w);
     pthread_cond_destroy(&w->to_thread);
     pthread_cond_destroy(&w->to_callers);
     pthread_mutex_destroy(&w->lock);
@@ -298,9 +382,12 @@ static void mpi_destroy(ax_comm *comm)
 const ax_comm_ops ax_mpi_ops = {.name = "mpi",
                                 .run = mpi_run,
                                 .split = mpi_split,
+                                .group = mpi_group,
                                 .set_timeout = mpi_set_timeout,
                                 .abort = mpi_abort,
                                 .failed = mpi_failed,
+                                .message = ax_mpi_message_call,
+                                .wait_some = ax_mpi_wait_some,
                                 .destroy = mpi_destroy,
                                 .alloc = ax_mpi_node_alloc,
                                 .free = ax_mpi_node_free,
@@ -310,8 +397,8 @@ const ax_comm_ops ax_mpi_ops = {.name = "mpi",
 
 /* ---- the end of the process ---------------------------------------------------------------------- */
 
-/* Aborts the job if the process exits before it has destroyed its world: the other ranks would wait for ever.
- */
+/* Exit handler: aborts the job if the process exits before it has destroyed its world, because the other
+ * ranks would wait for ever. */
 static void at_exit(int status, void *arg)
 {
     const ax_mpi_guard *g = arg;
@@ -328,7 +415,8 @@ static ax_status guard_exit(ax_mpi_world *w)
 {
     AX_TRY(ax_calloc(1, sizeof *w->guard, &w->guard));
     w->guard->pid = getpid();
-    AX_CHECK(!on_exit(at_exit, w->guard), AX_ERR_MEMORY, "cannot register an exit handler (on_exit)");
+    AX_CHECK(!on_exit(at_exit, w->guard), AX_ERR_MEMORY,
+             "not enough memory to register an exit handler (on_exit)");
     return AX_OK;
 }
 

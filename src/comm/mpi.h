@@ -11,8 +11,8 @@
  * saves two thread switches. Every thread that makes progress on operations holds the lock `progress_lock`.
  * Callers never make MPI calls.
  *
- * Access: members marked T are for the communication thread alone, members marked D for the thread that holds
- * `progress_lock`. */
+ * Access: in the structs below, "comm thread" marks members that only the communication thread accesses, and
+ * "lock" those that are accessed under world->lock. */
 #ifndef AXONN_COMM_MPI_H
 #define AXONN_COMM_MPI_H
 
@@ -27,6 +27,10 @@ typedef struct ax_mpi_world ax_mpi_world;
 typedef struct ax_mpi_comm ax_mpi_comm;
 typedef struct ax_mpi_op ax_mpi_op;
 typedef struct ax_mpi_flat_state ax_mpi_flat_state;
+typedef struct ax_mpi_message ax_mpi_message;
+
+/* The first MPI tag of messages (ax_send, ax_recv). Collectives use the tags below it. */
+enum { AX_MPI_MESSAGE_TAG = 16384 };
 
 /* One implementation of collectives. All functions run on the communication thread. They must not block,
  * except attach and detach, which are collective along the communicator. */
@@ -35,7 +39,8 @@ typedef struct ax_mpi_path {
     /* Called after a communicator was created, and before it is freed; NULL: nothing to do. */
     ax_status (*attach)(ax_mpi_comm *c);
     void (*detach)(ax_mpi_comm *c);
-    /* True if this path runs the collective. The result must be the same on all ranks. NULL: always true. */
+    /* Returns true if this path can run the collective; all ranks must get the same answer. NULL: always
+     * true. */
     bool (*takes)(const ax_mpi_comm *c, const ax_coll_args *args);
     /* start begins op; test makes progress on it, and sets *done when this rank's part is complete. While
      * op->unstarted is not 0, no later operation is started. */
@@ -43,7 +48,7 @@ typedef struct ax_mpi_path {
     ax_status (*test)(ax_mpi_op *op, bool *done);
 } ax_mpi_path;
 
-/* In order of preference; the last path accepts every collective. */
+/* The paths in order of preference; the last one accepts every collective. */
 extern const ax_mpi_path *const ax_mpi_paths[];
 extern const ax_mpi_path ax_mpi_flat, ax_mpi_node;
 extern const ax_comm_ops ax_mpi_ops;
@@ -51,48 +56,48 @@ extern const ax_comm_ops ax_mpi_ops;
 struct ax_mpi_comm {
     ax_comm comm;
     ax_mpi_world *world;
-    ax_mpi_comm *next; /* in world->comms (lock) */
+    ax_mpi_comm *next; /* next in the list world->comms (lock) */
     MPI_Comm mpi;
     uint64_t id;     /* the same on all members */
     int *world_rank; /* of each member */
     bool spans_nodes;
     int64_t called;          /* number of operations called so far (lock) */
-    int tags;                /* T: the next unused tag; the same on all members */
-    void *path_state;        /* T: state of the shared-memory path (mpi_node.c) */
-    ax_mpi_flat_state *flat; /* T: state of the message path: the world's, or one of its own */
+    int tags;                /* comm thread: the next unused MPI tag; the same on all members */
+    void *path_state;        /* comm thread: state of the shared-memory path (mpi_node.c) */
+    ax_mpi_flat_state *flat; /* comm thread: state of the path `flat`: the world's, or one of its own */
 };
 
-typedef enum ax_mpi_kind { AX_MPI_COLLECTIVE, AX_MPI_SPLIT, AX_MPI_DESTROY } ax_mpi_kind;
+typedef enum ax_mpi_kind { AX_MPI_COLLECTIVE, AX_MPI_SPLIT, AX_MPI_GROUP, AX_MPI_DESTROY } ax_mpi_kind;
 
 struct ax_mpi_op {
     ax_work work;
-    ax_mpi_op *next; /* in world->queue, world->active or world->free_ops */
+    ax_mpi_op *next; /* next in the list world->queue, world->active or world->free_ops */
     ax_mpi_comm *c;
     ax_mpi_kind kind;
     int64_t seq; /* sequence number on its communicator, from 1 */
     ax_coll_args args;
-    /* Runs on the communication thread after the collective has completed, on all ranks of the group: makes
-     * an MPI call that blocks until all of them make it. NULL: nothing. */
+    /* Runs on the communication thread after the collective has completed. Makes an MPI call that blocks
+     * until all ranks of the group make it. NULL: none. */
     ax_status (*finish)(ax_mpi_op *op);
     int color, key;       /* arguments of a split */
-    ax_mpi_comm *made;    /* result of a split */
+    ax_mpi_comm *made;    /* the communicator that a split or ax_comm_group created */
     ax_comm_mpi_fn *call; /* arguments of ax_comm_call_mpi */
     void *user;
     const ax_mpi_path *path;
     bool local; /* uses shared memory only, no MPI calls */
-    /* D for local operations, T for all others: */
-    bool checking;                   /* the ranks still compare their calls; the operation has not started */
-    int tag;                         /* the operation's first tag */
-    int64_t stride;                  /* flat path: elements between the blocks that a gather writes */
-    int64_t pieces, unstarted, open; /* flat path: number of pieces: all, not started, in flight */
+    /* Local operations: accessed under `progress_lock`. All others: by the communication thread only. */
+    bool checking;  /* the ranks are still comparing their calls; the operation has not started */
+    int tag;        /* the operation's first tag */
+    int64_t stride; /* path `flat`: distance in elements between the blocks that a gather writes */
+    int64_t pieces, unstarted, open; /* path `flat`: number of pieces in all, not yet started, in flight */
     int64_t wire;                    /* bytes sent to other nodes */
     ax_node_op node;                 /* state of the shared-memory path */
-    /* The result, valid once `done` is true. */
+    /* The operation's result, valid once `done` is true. */
     ax_status status;
     atomic_bool done;
 };
 
-/* A rank's call, as plain data that can be sent. */
+/* The arguments of a rank's call, without pointers, so that they can be sent to other ranks. */
 typedef struct ax_mpi_call {
     int kind, coll, dtype, op, root, size;
     uint64_t comm;
@@ -100,7 +105,7 @@ typedef struct ax_mpi_call {
 } ax_mpi_call;
 
 ax_mpi_call ax_mpi_call_of(const ax_mpi_op *op);
-/* "all_reduce of 8 f32" */
+/* Prints a call, such as "all_reduce of 8 f32". */
 void ax_mpi_call_describe(const ax_mpi_call *call, char *out, size_t size);
 
 typedef struct ax_mpi_checks ax_mpi_checks;
@@ -114,13 +119,17 @@ struct ax_mpi_world {
     int *node;       /* node[r]: the smallest rank on the node of rank r */
     ax_node *shared; /* the node's shared memory; NULL on all ranks if any rank cannot share */
     bool crowded;    /* the node has fewer cores than ranks */
-    bool owns_mpi;   /* T: this library initialised MPI and must finalize it */
-    /* Under the lock: */
+    bool owns_mpi;   /* comm thread: this library initialised MPI and must finalize it */
+    /* Accessed under `lock`: */
     pthread_mutex_t lock;
     pthread_cond_t to_thread, to_callers;
     ax_mpi_op *queue, **queue_end, *free_ops;
-    ax_mpi_comm *comms;   /* all communicators */
+    ax_mpi_comm *comms; /* all communicators */
+    ax_mpi_message *new_messages, *free_messages;
+    ax_mpi_message *message_blocks; /* like op_blocks */
+    ax_mpi_message *const *awaited; /* a caller waits until one of these messages is complete; or NULL */
     ax_mpi_op *op_blocks; /* blocks of work handles; the first handle of each block links to the next block */
+    int n_awaited;        /* number of messages in `awaited` */
     int abort_status;     /* status of ax_comm_abort; 0: not called */
     const char *abort_message;
     char message[1024]; /* why the world failed */
@@ -129,20 +138,23 @@ struct ax_mpi_world {
     ax_status create_status;
     bool created; /* the communication thread has set create_status */
     /* Read without the lock: */
-    atomic_int queued;            /* operations in the queue */
-    atomic_int waiting;           /* callers in ax_wait that do not make progress themselves */
-    atomic_int sleeping, helping; /* callers in `waiting` that sleep; callers that make progress themselves */
+    atomic_int queued;            /* number of operations in the queue */
+    atomic_int queued_messages;   /* number of messages in new_messages */
+    atomic_int waiting;           /* number of callers in ax_wait that do not make progress themselves */
+    atomic_int sleeping, helping; /* sleeping: how many of `waiting` sleep; helping: number of callers that
+                                     make progress themselves */
     atomic_bool resting;          /* the communication thread sleeps on to_thread */
     atomic_bool failed, aborting, leaving, ending;
-    atomic_bool said_full;  /* the warning that shared memory is full was logged */
+    atomic_bool said_full;  /* the warning about full shared memory was already logged */
+    atomic_bool hurried;    /* ax_comm_hurry was called */
     atomic_int timeout_ms;  /* timeout of the watchdog; 0: off */
-    atomic_bool hurried;    /* after ax_comm_hurry */
     atomic_llong in_device; /* until this time (ms of ax_now) this rank counts as waiting for its device */
     pthread_mutex_t progress_lock;
-    /* D: */
+    /* Accessed under `progress_lock`: */
     ax_mpi_op *active;
     uint64_t progress; /* grows whenever any path makes progress; the watchdog compares it */
-    /* T: */
+    /* Accessed by the communication thread only: */
+    ax_mpi_message *messages; /* in flight */
     ax_mpi_flat_state *flat;
     ax_mpi_checks *checks; /* NULL: calls are not compared */
     ax_mpi_control *control;
@@ -162,31 +174,52 @@ static inline bool ax_mpi_same_node(const ax_mpi_comm *c, int rank)
     return c->world->node[c->world_rank[rank]] == c->world->node[c->world_rank[c->comm.rank]];
 }
 
-/* Makes a communicator that takes ownership of `mpi`. Communication thread; collective. */
+/* Makes a communicator that takes ownership of `mpi`. Runs on the communication thread; collective. */
 AX_MUST_CHECK ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, uint64_t id, ax_mpi_comm **out);
 void ax_mpi_comm_free(ax_mpi_comm *c);
 
-/* For callers that wait: makes progress on operations that need no MPI, unless another thread holds
- * `progress_lock`. True if there was progress. */
+/* Called by a thread that waits: makes progress on operations that need no MPI, unless another thread holds
+ * `progress_lock`. Returns true if there was progress. */
 bool ax_mpi_help(ax_mpi_world *w);
 /* The main function of the communication thread. */
 void *ax_mpi_thread(void *world);
 
+/* mpi_message.c: the functions `message` and `wait_some` of ax_comm_ops. */
+ax_status ax_mpi_message_call(ax_comm *comm, const ax_message_args *args, ax_work **work);
+ax_status ax_mpi_wait_some(ax_comm *comm, ax_work *const works[], int n);
+void ax_mpi_messages_free(ax_mpi_world *w);
+
 /* Everything below is for the communication thread. */
+
+/* Wakes all callers that sleep, after an operation or a message was completed. */
+void ax_mpi_wake_callers(ax_mpi_world *w);
+/* Starts new messages and makes progress on all messages. Returns true if there was progress. */
+bool ax_mpi_progress_messages(ax_mpi_world *w);
+void ax_mpi_drop_messages(ax_mpi_world *w);
+/* Returns true if a caller waits for messages. */
+bool ax_mpi_awaits_messages(ax_mpi_world *w);
+/* Appends to `out` a description of the messages that a caller waits for. Returns false if no caller waits
+ * for messages. */
+bool ax_mpi_describe_awaited(ax_mpi_world *w, char *out, size_t size);
+/* Returns true if a caller waits for a message from or to rank world_rank. */
+bool ax_mpi_awaits_message_of(ax_mpi_world *w, int world_rank);
 
 AX_MUST_CHECK ax_status ax_mpi_flat_create(ax_mpi_flat_state **out);
 void ax_mpi_flat_destroy(ax_mpi_flat_state **flat);
 
-/* Creates the shared memory of each node if all nodes can (world->shared). Collective along the world. */
+/* Creates world->shared, the shared memory of each node, if all nodes can create it. Collective along the
+ * world. */
 AX_MUST_CHECK ax_status ax_mpi_node_create(ax_mpi_world *w);
 void ax_mpi_node_destroy(ax_mpi_world *w);
-/* Entries of ax_comm_ops, for any thread. */
+/* Returns the index of a rank, from 0, among the ranks of the world on its node. */
+int ax_mpi_local_number(const ax_mpi_world *w, int world_rank);
+/* Functions of ax_comm_ops; any thread may call them. */
 ax_status ax_mpi_node_alloc(ax_comm *comm, size_t bytes, void **out);
 bool ax_mpi_node_free(ax_comm *comm, void *memory);
 int64_t ax_mpi_node_foreign(const ax_comm *comm);
 
-/* Fail all operations in flight and all later ones: ax_mpi_fail on all ranks, ax_mpi_fail_quietly on this
- * rank. The first message is kept. */
+/* Make all operations in flight and all later ones fail with `message`: ax_mpi_fail on all ranks,
+ * ax_mpi_fail_quietly on this rank only. If they have failed before, the earlier message is kept. */
 void ax_mpi_fail(ax_mpi_world *w, const char *message);
 void ax_mpi_fail_quietly(ax_mpi_world *w, const char *message);
 
@@ -196,36 +229,38 @@ void ax_mpi_checks_destroy(ax_mpi_world *w);
 AX_MUST_CHECK ax_status ax_mpi_check_start(ax_mpi_op *op);
 AX_MUST_CHECK ax_status ax_mpi_check_test(ax_mpi_op *op, bool *done);
 
-/* mpi_control.c: control messages ("notes") between communication threads. */
+/* mpi_control.c: control messages ("notes") between communication threads. Below, the words before a colon
+ * are the members of ax_mpi_note that this kind of note uses. */
 enum { AX_NOTE_TEXT = 512 };
 typedef enum ax_note_kind {
-    AX_NOTE_FAIL,   /* text: the world has failed */
-    AX_NOTE_CLAIM,  /* to rank 0: the sender asks to be the rank that logs why the job ends */
-    AX_NOTE_GRANT,  /* state: reply to a claim; 1 yes, -1 no */
-    AX_NOTE_END,    /* state, moment: all ranks exit with code `state` at `moment` */
-    AX_NOTE_ASK,    /* ask, comm: the watchdog asks what the receiver does */
+    AX_NOTE_FAIL,   /* text: tells the receiver that the world has failed; the text says why */
+    AX_NOTE_CLAIM,  /* sent to rank 0: the sender asks to be the rank that logs why the job ends */
+    AX_NOTE_GRANT,  /* state: rank 0's reply to AX_NOTE_CLAIM: 1 yes, -1 no */
+    AX_NOTE_END,    /* state, moment: tells all ranks to exit with code `state` at time `moment` */
+    AX_NOTE_ASK,    /* ask, comm: the sender's watchdog asks what the receiver is doing */
     AX_NOTE_ANSWER, /* ask, state, progress, called, text: reply to AX_NOTE_ASK */
 } ax_note_kind;
 typedef struct ax_mpi_note {
     int kind, from, state;
     int64_t ask, called;
     uint64_t comm, progress;
-    double moment; /* wall-clock time */
+    double moment; /* wall-clock time at which all ranks exit */
     char text[AX_NOTE_TEXT];
 } ax_mpi_note;
 
 AX_MUST_CHECK ax_status ax_mpi_control_create(ax_mpi_world *w);
 void ax_mpi_control_destroy(ax_mpi_world *w);
 AX_MUST_CHECK ax_status ax_mpi_control_poll(ax_mpi_world *w);
-/* False: the note could not be sent. */
+/* Returns false if the note could not be sent. */
 bool ax_mpi_note_send(ax_mpi_world *w, int to, const ax_mpi_note *note);
 void ax_mpi_note_send_all(ax_mpi_world *w, const ax_mpi_note *note);
 /* Ends the job with exit code `status`; logs `message` unless another rank has already logged one. all_hear:
- * every rank reads notes; if false, MPI_Abort ends the ranks that do not. */
+ * every rank still reads notes. If false, MPI_Abort ends the ranks that do not. */
 void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_hear)
     __attribute__((noreturn));
 
-/* mpi_watch.c: the watchdog. ax_mpi_watch_look is called regularly and detects callers that wait for ever. */
+/* mpi_watch.c: the watchdog. The communication thread calls ax_mpi_watch_look regularly; it detects callers
+ * that would wait for ever. */
 AX_MUST_CHECK ax_status ax_mpi_watch_create(ax_mpi_world *w, int size);
 void ax_mpi_watch_destroy(ax_mpi_world *w);
 void ax_mpi_watch_look(ax_mpi_world *w);

@@ -1,4 +1,4 @@
-/* Descriptions of operations for messages. Read mpi.h first. */
+/* Descriptions of operations for error messages. Read mpi.h first. */
 #include "comm/mpi.h"
 
 #include <stdio.h>
@@ -18,7 +18,8 @@ ax_mpi_call ax_mpi_call_of(const ax_mpi_op *op)
 
 void ax_mpi_call_describe(const ax_mpi_call *call, char *out, size_t size)
 {
-    static const char *const kinds[] = {[AX_MPI_SPLIT] = "split", [AX_MPI_DESTROY] = "destroy"};
+    static const char *const kinds[] = {
+        [AX_MPI_SPLIT] = "split", [AX_MPI_GROUP] = "group creation", [AX_MPI_DESTROY] = "destroy"};
     ax_coll_args args = {.coll = (ax_coll)call->coll,
                          .count = call->count,
                          .dtype = (ax_dtype)call->dtype,

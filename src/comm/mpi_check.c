@@ -2,9 +2,9 @@
  * call in the same order on all communicators that they share.
  *
  * Before an operation starts, each of its ranks sends its call to every other rank of the group. These
- * messages use one MPI communicator of the whole world. So the k-th message between two ranks describes the
- * k-th operation that both take part in. If the two ranks' k-th operations differ, the ranks call in
- * different orders. Read mpi.h first. */
+ * messages use one MPI communicator of the whole world. So the k-th such message between two ranks describes
+ * the k-th operation in which both take part. If sender and receiver call different k-th operations, they
+ * call in different orders. Read mpi.h first. */
 #include "comm/mpi.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 struct ax_mpi_checks {
     MPI_Comm mpi;
-    ax_mpi_call out, *in; /* by rank of the group */
+    ax_mpi_call out, *in; /* out: this rank's call; in: the calls of all ranks of the group */
     MPI_Request *sent, *got;
 };
 

@@ -2,8 +2,9 @@
  * that a rank has failed, end the job, and carry the watchdog's questions and answers. The sender does not
  * wait for their arrival. Read mpi.h first.
  *
- * The end of a job: one rank logs the reason, the one whose claim rank 0 grants. Then all ranks exit at one
- * moment with one exit code. */
+ * How a job ends: every rank that wants to end it sends a claim to rank 0 (AX_NOTE_CLAIM), which grants the
+ * first one. The rank whose claim was granted logs the reason. Then all ranks exit at the same moment with
+ * the same exit code. */
 #include "comm/mpi.h"
 
 #include <math.h>
@@ -22,8 +23,8 @@ struct ax_mpi_control {
     MPI_Request receiving;
     ax_mpi_note out[OUTGOING];
     MPI_Request sending[OUTGOING];
-    bool claimed; /* on rank 0: some rank's claim was granted */
-    int granted;  /* the reply to this rank's claim: 0 none yet, 1 yes, -1 no */
+    bool claimed; /* on rank 0: a claim of some rank was granted */
+    int granted;  /* rank 0's reply to this rank's claim: 0 none yet, 1 granted, -1 refused */
 };
 
 static ax_status post_receive(ax_mpi_control *k)
@@ -74,8 +75,8 @@ bool ax_mpi_note_send(ax_mpi_world *w, int to, const ax_mpi_note *note)
     return MPI_Isend(&k->out[slot], sizeof *note, MPI_BYTE, to, 0, k->mpi, &k->sending[slot]) == MPI_SUCCESS;
 }
 
-/* Gives up after CLAIM_SECONDS in all. A rank that a note does not reach detects the failure by its own
- * watchdog. */
+/* Sends a note to all other ranks; gives up after CLAIM_SECONDS in all. A rank that the note does not reach
+ * detects the failure by its own watchdog. */
 void ax_mpi_note_send_all(ax_mpi_world *w, const ax_mpi_note *note)
 {
     double begin = ax_now();
@@ -84,7 +85,7 @@ void ax_mpi_note_send_all(ax_mpi_world *w, const ax_mpi_note *note)
             continue;
 }
 
-/* The first claim wins. */
+/* Rank 0: grants the first claim and refuses all later ones. Returns true if this claim is granted. */
 static bool grant_claim(ax_mpi_control *k)
 {
     bool first = !k->claimed;
@@ -92,8 +93,8 @@ static bool grant_claim(ax_mpi_control *k)
     return first;
 }
 
-/* Exits at `moment`. All ranks exit at the same moment with the same code, because a launcher kills the
- * remaining ranks when the first one ends, and launchers differ in the exit code that they then return.
+/* Exits at the time `moment`. All ranks exit at the same moment with the same code, because a launcher kills
+ * the remaining ranks when the first one ends, and launchers differ in the exit code that they then return.
  * MPI_Abort is used only for ranks that are stopped or unreachable. */
 static void __attribute__((noreturn)) exit_at(double moment, int status)
 {
@@ -142,7 +143,8 @@ ax_status ax_mpi_control_poll(ax_mpi_world *w)
     return AX_OK;
 }
 
-/* Reads notes for `seconds`; with until_granted, only until rank 0 has replied to this rank's claim. */
+/* Receives and handles notes for `seconds`. With until_granted it stops as soon as rank 0 has replied to this
+ * rank's claim (its request to log why the job ends). */
 static void poll_for(ax_mpi_world *w, double seconds, bool until_granted)
 {
     for (double end = ax_now() + seconds; ax_now() < end && !(until_granted && w->control->granted);) {
@@ -152,8 +154,8 @@ static void poll_for(ax_mpi_world *w, double seconds, bool until_granted)
     }
 }
 
-/* True if this rank is the first to end the job and so logs the reason. Also true if rank 0 does not reply.
- */
+/* Asks rank 0 whether this rank shall log why the job ends. Returns true if rank 0 grants it, because this
+ * rank asked first, or if rank 0 does not reply. */
 static bool claim_report(ax_mpi_world *w)
 {
     const ax_mpi_note claim = {.kind = AX_NOTE_CLAIM};
@@ -164,7 +166,8 @@ static bool claim_report(ax_mpi_world *w)
     return w->control->granted >= 0;
 }
 
-/* Exits after ABORT_SECONDS: MPI_Abort of some libraries waits for a rank that cannot answer. */
+/* Thread that exits the process after ABORT_SECONDS, because MPI_Abort of some libraries waits for a rank
+ * that cannot answer. */
 static void *exit_after_delay(void *status)
 {
     sleep(ABORT_SECONDS);
@@ -175,7 +178,8 @@ void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_h
 {
     atomic_store(&w->ending, true);
     if (!claim_report(w))
-        poll_for(w, SILENT_SECONDS, false); /* AX_NOTE_END ends this process meanwhile */
+        poll_for(w, SILENT_SECONDS,
+                 false); /* usually AX_NOTE_END arrives in this time and ends the process */
     else if (message)
         ax_log(AX_LOG_ERROR, "%s", message);
     const ax_mpi_note end = {

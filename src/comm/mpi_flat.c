@@ -3,12 +3,12 @@
  * An operation is cut into pieces. Each piece makes progress by itself: it posts a few messages and, when
  * these are complete, the next few. Several pieces are in flight together, so that the messages of one travel
  * while another is reduced. A piece exchanges data with the ranks rank + 1, rank + 2, … in this order,
- * PARTNERS at a time: so at any time different ranks send to different receivers, and a rank sends no more
- * bytes in total than with ring algorithms. A small gather doubles the gathered data in each of log2 g
- * rounds (Bruck et al., 1997).
+ * PARTNERS at a time. So at any time different ranks send to different receivers, and a rank sends no more
+ * bytes in total than with ring algorithms. A small gather among g ranks takes log2 g rounds, each of which
+ * doubles the data that a rank has (Bruck et al., 1997).
  *
- * Reductions exchange slices and add them in rank order, each once. The result has the same bits as that of
- * any other backend, which MPI's own reductions do not guarantee (docs/decisions/0006).
+ * In a reduction each rank receives one slice from all ranks and adds these in rank order. The result has the
+ * same bits as that of any other backend, which MPI's own reductions do not guarantee (docs/decisions/0006).
  *
  * Read mpi.h first. Everything here runs on the communication thread. */
 #include "comm/mpi.h"
@@ -20,18 +20,20 @@
 enum {
     PIECES = 16,
     PARTNERS = 8,
-    REDUCE_BYTES = 1 << 20,        /* size of a piece of a reduction, unless the next value gives more */
-    REDUCE_BLOCK_BYTES = 32 << 10, /* size of a piece of a reduction per rank of the group */
+    REDUCE_BYTES =
+        1 << 20, /* bytes of a piece of a reduction, unless REDUCE_BLOCK_BYTES times the ranks is more */
+    REDUCE_BLOCK_BYTES = 32 << 10, /* bytes of a piece of a reduction for each rank of the group */
     MOVE_BYTES = 4 << 20,          /* largest message of a piece without reduction */
     SMALL_BYTES = 16 << 10,        /* largest gathered size for the Bruck algorithm */
     PHASES = 4,
-    TAGS = 4096 /* tags repeat after this many pieces; TAGS × PHASES < 32767, the minimum of MPI_TAG_UB */
+    TAGS = 4096 /* pieces whose tags differ; then the tags repeat */
 };
+_Static_assert(TAGS *PHASES <= AX_MPI_MESSAGE_TAG, "tags of collectives must be below those of messages");
 
 typedef struct piece {
     ax_mpi_op *op; /* NULL: free */
     int tag, step, phase;
-    int64_t first, count; /* range of elements, in each rank's block or in the whole buffer */
+    int64_t first, count; /* the piece's elements: in each rank's block, or in the whole buffer */
     int requests;
     MPI_Request request[2 * PARTNERS];
     char *scratch;
@@ -39,7 +41,7 @@ typedef struct piece {
 } piece;
 
 struct ax_mpi_flat_state {
-    const void **src; /* arguments of a reduction: each rank's part */
+    const void **src; /* source pointers of a reduction, one per rank */
     piece piece[PIECES];
 };
 
@@ -67,12 +69,19 @@ void ax_mpi_flat_destroy(ax_mpi_flat_state **flat)
 
 /* ---- messages ------------------------------------------------------------------------------------ */
 
+/* Returns the rank, in the MPI communicator c->mpi, of c's rank `rank`. They differ only for the temporary
+ * group of mpi_group (mpi.c), which uses the world's MPI communicator. */
+static int peer_of(const ax_mpi_comm *c, int rank)
+{
+    return c->mpi == c->world->comm->mpi ? c->world_rank[rank] : rank;
+}
+
 static ax_status post_recv(piece *p, void *to, int64_t bytes, int from)
 {
     ax_mpi_comm *c = p->op->c;
-    return ax_mpi_check(
-        MPI_Irecv(to, (int)bytes, MPI_BYTE, from, p->tag + p->phase, c->mpi, &p->request[p->requests++]),
-        "MPI_Irecv");
+    return ax_mpi_check(MPI_Irecv(to, (int)bytes, MPI_BYTE, peer_of(c, from), p->tag + p->phase, c->mpi,
+                                  &p->request[p->requests++]),
+                        "MPI_Irecv");
 }
 
 static ax_status post_send(piece *p, const void *from, int64_t bytes, int to)
@@ -80,12 +89,13 @@ static ax_status post_send(piece *p, const void *from, int64_t bytes, int to)
     ax_mpi_comm *c = p->op->c;
     if (!ax_mpi_same_node(c, to))
         p->op->wire += bytes;
-    return ax_mpi_check(
-        MPI_Isend(from, (int)bytes, MPI_BYTE, to, p->tag + p->phase, c->mpi, &p->request[p->requests++]),
-        "MPI_Isend");
+    return ax_mpi_check(MPI_Isend(from, (int)bytes, MPI_BYTE, peer_of(c, to), p->tag + p->phase, c->mpi,
+                                  &p->request[p->requests++]),
+                        "MPI_Isend");
 }
 
-/* Scratch grows to the largest piece so far, so a training step allocates none. */
+/* Makes the piece's scratch buffer at least `bytes` large. It is kept for later pieces, so a training step
+ * allocates none after its first runs. */
 static ax_status need_scratch(piece *p, int64_t bytes)
 {
     if ((size_t)bytes <= p->capacity)
@@ -99,8 +109,9 @@ static ax_status need_scratch(piece *p, int64_t bytes)
 
 /* ---- one block for each rank --------------------------------------------------------------------- */
 
-/* The blocks of a piece, one for each rank. Rank r's block is at base + r·stride and has `bytes` bytes. If
- * `whole` is not 0, the blocks are instead equal slices (up to rounding) of `whole` elements at base. */
+/* The blocks that a piece sends to all ranks or receives from them. Rank r's block is at base + r·stride and
+ * has `bytes` bytes. If `whole` is not 0, the blocks are instead the ranks' slices of an array of `whole`
+ * elements at base, equal up to rounding. */
 typedef struct blocks {
     char *base;
     int64_t stride, bytes;
@@ -123,7 +134,7 @@ static int64_t block_bytes(const blocks *b, int rank, int size)
     return b->whole ? slice_begin(b, rank + 1, size) - slice_begin(b, rank, size) : b->bytes;
 }
 
-/* Posts the messages with the next PARTNERS ranks; *met: all ranks have been served. */
+/* Posts sends to and receives from the next PARTNERS ranks. *met is set to true if no ranks are left. */
 static ax_status post_exchange(piece *p, blocks out, blocks in, bool *met)
 {
     int g = p->op->c->comm.size, me = p->op->c->comm.rank;
@@ -158,7 +169,8 @@ static void reduce(const ax_coll_args *a, int g, const void *const *src, int64_t
 
 typedef ax_status advance_fn(piece *p, bool *done);
 
-/* Rounds of distance 1, 2, 4, …; after the last one, block i of the scratch is that of rank + i (mod g). */
+/* Runs the next round of a Bruck all-gather, with the ranks at distance 1, 2, 4, … After the last round,
+ * block i of the scratch buffer is that of rank + i (mod g). */
 static ax_status bruck_round(piece *p, int64_t bytes, bool *known)
 {
     int g = p->op->c->comm.size, me = p->op->c->comm.rank;
@@ -217,7 +229,8 @@ static ax_status pairwise_move(piece *p, bool *done)
     return post_exchange(p, out, in, done);
 }
 
-/* Sets src to all ranks' parts of this rank's block: the others' in scratch, its own in the send buffer. */
+/* Sets src to every rank's contribution to this rank's block: the others' are in the scratch buffer, its own
+ * is in the send buffer. */
 static const void *const *parts(piece *p, int64_t bytes, const char *own)
 {
     const void **src = p->op->c->flat->src;
@@ -243,7 +256,8 @@ static ax_status pairwise_scatter(piece *p, bool *done)
     return AX_OK;
 }
 
-/* Reduce-scatter, then all-gather: rank r reduces slice r; then all ranks gather the reduced slices. */
+/* All-reduce as reduce-scatter plus all-gather: rank r reduces slice r; then all ranks gather the reduced
+ * slices. */
 static ax_status pairwise_all_reduce(piece *p, bool *done)
 {
     const ax_coll_args *a = &p->op->args;
@@ -266,8 +280,8 @@ static ax_status pairwise_all_reduce(piece *p, bool *done)
     return post_exchange(p, (blocks){.base = own, .bytes = bytes}, whole, done);
 }
 
-/* Broadcast by a binomial tree: a rank, counted from the root, receives from the rank without its lowest bit.
- */
+/* Broadcasts along a binomial tree. Ranks are counted from the root; rank r receives from rank r with its
+ * lowest 1 bit cleared. */
 static ax_status tree(piece *p, bool *done)
 {
     const ax_coll_args *a = &p->op->args;
@@ -319,13 +333,19 @@ static plan choose_algorithm(const ax_mpi_op *op)
     return (plan){small_gather, 1};
 }
 
+/* The first phase of each kind of operation; an MPI tag consists of piece and phase. An all-reduce uses
+ * phases 0 and 1. The barriers of splits and of groups have phases of their own, so that their messages
+ * cannot match those of another operation: a group's barrier uses the world's MPI communicator. */
+static const int first_phase[] = {
+    [AX_MPI_COLLECTIVE] = 0, [AX_MPI_SPLIT] = 2, [AX_MPI_DESTROY] = 2, [AX_MPI_GROUP] = 3};
+
 static ax_status start_piece(piece *p, ax_mpi_op *op, int64_t cut)
 {
     int64_t index = op->pieces - op->unstarted;
     p->op = op;
     p->tag = (int)((op->tag + index) % TAGS) * PHASES;
     p->step = 1;
-    p->phase = op->kind == AX_MPI_COLLECTIVE ? 0 : 2; /* a split must not match another rank's barrier */
+    p->phase = first_phase[op->kind];
     p->first = index * cut;
     p->count = ax_min(cut, op->args.count - p->first);
     p->requests = 0;
@@ -334,8 +354,8 @@ static ax_status start_piece(piece *p, ax_mpi_op *op, int64_t cut)
     return AX_OK;
 }
 
-/* All ranks cut pieces alike and number tags in the order of operations, so sender and receiver agree on
- * tags. */
+/* Cuts the operation into pieces and assigns their tags. All ranks cut alike and number tags in the order of
+ * operations, so sender and receiver use the same tag. */
 static ax_status flat_start(ax_mpi_op *op)
 {
     plan how = choose_algorithm(op);
@@ -346,7 +366,7 @@ static ax_status flat_start(ax_mpi_op *op)
     return AX_OK;
 }
 
-/* *came: all posted messages are complete. */
+/* *came is set to whether all posted messages of the piece are complete. */
 static ax_status test_messages(piece *p, int *came)
 {
     MPI_Status status[2 * PARTNERS];

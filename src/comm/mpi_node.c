@@ -2,8 +2,9 @@
  * that spans nodes, also through messages between the ranks that have the same index on their nodes (a
  * "column"). Read mpi.h first.
  *
- * All ranks of the world agree at its creation whether there is shared memory; the ranks of a communicator
- * agree at its creation whether it uses this memory. So a collective takes the same path on all its ranks. */
+ * When the world is created, all its ranks agree whether there is shared memory. When a communicator is
+ * created, its ranks agree whether it uses this memory. So a collective takes the same path on all its
+ * ranks. */
 #include "comm/mpi.h"
 
 #include "axonn/runtime.h"
@@ -19,14 +20,14 @@ enum { WHERE = 256 }; /* size of runtime.shared_memory's value: more than ax_nod
 typedef struct state {
     ax_node_group *group;
     ax_node_outer outer;
-    ax_mpi_comm *column; /* the ranks with this rank's number on all nodes; NULL: there is one node */
+    ax_mpi_comm *column; /* the ranks with this rank's index on all nodes; NULL: there is one node */
     ax_mpi_op exchange;  /* the operation in flight on `column` */
     int64_t wire;        /* bytes that the current operation has sent on `column` */
 } state;
 
 /* ---- the world ----------------------------------------------------------------------------------- */
 
-/* *all: `mine` is true on every rank (logical AND). */
+/* Sets *all to whether `mine` is true on every rank (logical AND). */
 static ax_status all_agree(MPI_Comm comm, bool mine, bool *all)
 {
     int yes = mine;
@@ -75,7 +76,7 @@ static ax_status create_heaps(ax_mpi_world *w, MPI_Comm local, const char *dir, 
     return AX_OK;
 }
 
-/* Logs one warning for the whole world: that of the first rank that has a reason. */
+/* Logs one warning for the whole world: the reason of the lowest rank that has one. */
 static ax_status warn_not_shared(const char *why)
 {
     int rank, first;
@@ -99,7 +100,7 @@ static ax_status shared_memory_setting(char where[WHERE])
     ax_status status = ax_runtime_get(AX_RUNTIME_SHARED_MEMORY, &text);
     snprintf(where, WHERE, "%s", text);
     AX_MPI(MPI_Bcast(where, WHERE, MPI_CHAR, 0, MPI_COMM_WORLD));
-    return status; /* any text is allowed, so no rank fails alone */
+    return status; /* any text is a legal value, so this does not fail on one rank only */
 }
 
 ax_status ax_mpi_node_create(ax_mpi_world *w)
@@ -119,7 +120,8 @@ ax_status ax_mpi_node_create(ax_mpi_world *w)
     bool automatic = !strcmp(where, "auto");
     if (status == AX_OK && !all_alone)
         status = create_heaps(w, local, automatic ? NULL : where, &why);
-    /* In separate PID namespaces /proc/PID/fd of another rank is inaccessible: a named file works there. */
+    /* If ranks are in separate PID namespaces (containers), /proc/PID/fd of another rank is inaccessible, but
+     * a named file in /dev/shm can be opened. */
     if (status == AX_OK && !all_alone && !w->shared && automatic)
         status = create_heaps(w, local, "/dev/shm", &why);
     if (status == AX_OK && !all_alone && !w->shared)
@@ -179,11 +181,11 @@ static ax_status outer_test(void *user, bool *done)
 
 /* ---- communicators ------------------------------------------------------------------------------- */
 
-/* The nodes of a communicator's ranks, in the order of their first ranks. */
+/* How a communicator's ranks lie on nodes. The nodes are in the order of their lowest ranks. */
 typedef struct topology {
     ax_node_map map;
     int *rank_of; /* nodes × size */
-    int at;       /* this rank's number in its node's group */
+    int at;       /* this rank's index in its node's group */
     bool even;    /* each node has the same number of ranks */
 } topology;
 
@@ -225,8 +227,7 @@ static ax_status find_topology(const ax_mpi_comm *c, topology *t)
     return AX_OK;
 }
 
-/* Returns a rank's number among all ranks of the world on its node. */
-static int local_number(const ax_mpi_world *w, int world_rank)
+int ax_mpi_local_number(const ax_mpi_world *w, int world_rank)
 {
     int number = 0;
     for (int r = 0; r < world_rank; r++)
@@ -242,7 +243,7 @@ static ax_status join_group(ax_mpi_comm *c, const topology *t, state *s, const i
     AX_TRY(ax_calloc((size_t)n, sizeof *mailbox, &mailbox));
     for (int i = 0; i < n; i++) {
         int r = t->rank_of[t->map.node * n + i];
-        member[i] = local_number(c->world, c->world_rank[r]);
+        member[i] = ax_mpi_local_number(c->world, c->world_rank[r]);
         mailbox[i] = mailboxes[r];
     }
     s->outer = (ax_node_outer){outer_start, outer_test, s};
@@ -267,7 +268,8 @@ static void free_state(state *s)
     free(s);
 }
 
-/* If one rank cannot create its group, the communicator does not use this path on any rank. */
+/* Creates the group of the communicator's ranks on this node. If this fails on one rank, the communicator
+ * does not use the shared-memory path on any rank. */
 static ax_status create_group(ax_mpi_comm *c, const topology *t)
 {
     state *s;
@@ -308,7 +310,7 @@ static void node_detach(ax_mpi_comm *c)
     state *s = c->path_state;
     if (!s)
         return;
-    MPI_Barrier(c->mpi); /* until no rank reads another rank's mailbox */
+    MPI_Barrier(c->mpi); /* wait until no rank reads another rank's mailbox any more */
     free_state(s);
     c->path_state = NULL;
 }

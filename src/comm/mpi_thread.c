@@ -95,16 +95,21 @@ void ax_mpi_comm_free(ax_mpi_comm *c)
 
 /* ---- operations ---------------------------------------------------------------------------------- */
 
-static void complete(ax_mpi_world *w, ax_mpi_op *op, ax_status status)
+void ax_mpi_wake_callers(ax_mpi_world *w)
 {
-    op->status = status;
-    w->progress++;
-    atomic_store(&op->done, true);
     if (atomic_load(&w->sleeping)) {
         pthread_mutex_lock(&w->lock);
         pthread_cond_broadcast(&w->to_callers);
         pthread_mutex_unlock(&w->lock);
     }
+}
+
+static void complete(ax_mpi_world *w, ax_mpi_op *op, ax_status status)
+{
+    op->status = status;
+    w->progress++;
+    atomic_store(&op->done, true);
+    ax_mpi_wake_callers(w);
 }
 
 void ax_mpi_fail_quietly(ax_mpi_world *w, const char *message)
@@ -126,7 +131,8 @@ void ax_mpi_fail(ax_mpi_world *w, const char *message)
     ax_mpi_note_send_all(w, &note);
 }
 
-/* Removes and returns the head of the queue, or NULL; with `local`, only if the head needs no MPI. */
+/* Removes the head of the queue and returns it, or NULL if the queue is empty. With `local`, also NULL if the
+ * head needs MPI. */
 static ax_mpi_op *dequeue(ax_mpi_world *w, bool local)
 {
     if (!atomic_load(&w->queued))
@@ -145,7 +151,7 @@ static ax_mpi_op *dequeue(ax_mpi_world *w, bool local)
     return op;
 }
 
-/* Completes all operations with AX_ERR_COMM. Their MPI requests stay open until the job ends. */
+/* Completes all operations and messages with AX_ERR_COMM. Their MPI requests stay open until the job ends. */
 static void drop_all(ax_mpi_world *w)
 {
     for (ax_mpi_op *op; (op = w->active);) {
@@ -154,6 +160,7 @@ static void drop_all(ax_mpi_world *w)
     }
     for (ax_mpi_op *op; (op = dequeue(w, false));)
         complete(w, op, AX_ERR_COMM);
+    ax_mpi_drop_messages(w);
 }
 
 const ax_mpi_path *ax_mpi_path_of(const ax_mpi_comm *c, const ax_coll_args *args)
@@ -164,8 +171,8 @@ const ax_mpi_path *ax_mpi_path_of(const ax_mpi_comm *c, const ax_coll_args *args
     return *p;
 }
 
-/* Starts queued operations in order. Stops at an operation of which a part is not started yet and, with
- * `local`, before one that needs MPI. */
+/* Starts queued operations in order. Stops at an operation that has pieces not yet started and, with `local`,
+ * before one that needs MPI. */
 static bool start_queued(ax_mpi_world *w, bool local)
 {
     bool moved = false;
@@ -216,20 +223,22 @@ static bool progress_active(ax_mpi_world *w, bool local)
             link = &op->next;
         if (status != AX_OK && !local)
             ax_mpi_fail(w, ax_error_message());
-        if (done) /* after ax_mpi_fail: the waiting caller reads its message */
+        if (done) /* set after ax_mpi_fail, because the waiting caller then reads the world's message */
             complete(w, op, status);
     }
     return w->progress != before;
 }
 
-/* The needs of the operations in flight. */
-typedef enum in_flight { NOTHING, NEEDS_MEMORY, NEEDS_MPI } in_flight;
+/* What the operations and messages in flight need to make progress. */
+typedef enum in_flight { NOTHING, NEEDS_MEMORY, NEEDS_MESSAGES, NEEDS_MPI } in_flight;
 
 static in_flight needs_of_active(const ax_mpi_world *w)
 {
-    in_flight most = NOTHING;
-    for (const ax_mpi_op *op = w->active; op && most != NEEDS_MPI; op = op->next)
-        most = op->local ? NEEDS_MEMORY : NEEDS_MPI;
+    in_flight most = w->messages ? NEEDS_MESSAGES : NOTHING;
+    for (const ax_mpi_op *op = w->active; op && most != NEEDS_MPI; op = op->next) {
+        in_flight needs = op->local ? NEEDS_MEMORY : NEEDS_MPI;
+        most = needs > most ? needs : most;
+    }
     return most;
 }
 
@@ -245,8 +254,9 @@ bool ax_mpi_help(ax_mpi_world *w)
 
 /* ---- resting ------------------------------------------------------------------------------------- */
 
-/* YIELDS: rounds without progress in which the thread only yields; then it sleeps, each time longer. NAP:
- * nanoseconds of sleep. LOOK_EVERY: rounds between two looks at notes and the watchdog. */
+/* A pass tests all operations once. YIELDS: passes without progress after which the thread only yields; then
+ * it sleeps, each time longer. NAP: nanoseconds of sleep. LOOK_EVERY: passes between two checks of notes and
+ * the watchdog. */
 enum {
     LOOK_EVERY = 64,
     YIELDS = 100,
@@ -266,20 +276,22 @@ static void sleep_until_called(ax_mpi_world *w, long nanoseconds)
     until.tv_nsec %= 1000000000;
     pthread_mutex_lock(&w->lock);
     atomic_store(&w->resting, true);
-    if (!w->queue && !atomic_load(&w->aborting))
+    if (!w->queue && !w->new_messages && !atomic_load(&w->aborting))
         pthread_cond_timedwait(&w->to_thread, &w->lock, &until);
     atomic_store(&w->resting, false);
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Called after `idle` rounds without progress; returns true after a sleep. If a caller waits, its core is
- * free, so the thread yields for long and goes on testing. If all callers compute, the core is theirs, so the
- * thread soon sleeps between tests. If callers make progress themselves and nothing needs MPI, the thread
- * sleeps at once. */
+/* Yields or sleeps after `idle` passes without progress; returns true if it slept. While a caller waits, its
+ * core is free: the thread mostly yields and keeps testing. While all callers compute, they need the core:
+ * the thread soon sleeps between tests. While waiting callers make progress themselves and no operation needs
+ * MPI, the thread sleeps at once. It also does if only messages are in flight and ranks share cores: pipeline
+ * stages wait for long, and another rank can compute meanwhile. */
 static bool yield_or_sleep(ax_mpi_world *w, in_flight now, unsigned idle)
 {
     bool helped = atomic_load(&w->helping) && now != NEEDS_MPI;
-    unsigned yields = helped ? 0 : atomic_load(&w->waiting) ? YIELDS_WAITING : YIELDS;
+    bool shares = w->crowded && now == NEEDS_MESSAGES;
+    unsigned yields = helped || shares ? 0 : atomic_load(&w->waiting) ? YIELDS_WAITING : YIELDS;
     if (idle < yields)
         sched_yield();
     else if (helped)
@@ -302,7 +314,7 @@ static ax_status emulate_nodes(ax_mpi_world *w, int size)
     AX_MPI(MPI_Bcast(&n, 1, MPI_INT, 0, MPI_COMM_WORLD));
     if (n <= 0)
         return AX_OK;
-    int *seen; /* seen[r]: ranks so far of the node whose first rank is r */
+    int *seen; /* seen[r]: ranks counted so far on the node whose first rank is r */
     AX_TRY(ax_calloc((size_t)size, sizeof *seen, &seen));
     int *first; /* first[r]: first rank of that node's last emulated node */
     ax_status status = ax_calloc((size_t)size, sizeof *first, &first);
@@ -331,8 +343,8 @@ static ax_status find_nodes(ax_mpi_world *w, int rank, int size)
     return emulate_nodes(w, size);
 }
 
-/* Initialises MPI. A program that has initialised MPI itself also finalizes it; then MPI must support
- * MPI_THREAD_MULTIPLE, because the program and this thread both call it. */
+/* Initialises MPI. If the program has already initialised MPI, it also finalizes it; then MPI must support
+ * MPI_THREAD_MULTIPLE, because the program and this thread both call MPI. */
 static ax_status init_mpi(ax_mpi_world *w)
 {
     int initialized, finalized, level;
@@ -346,8 +358,10 @@ static ax_status init_mpi(ax_mpi_world *w)
     else
         AX_MPI(MPI_Query_thread(&level));
     AX_CHECK(level >= (w->owns_mpi ? MPI_THREAD_FUNNELED : MPI_THREAD_MULTIPLE), AX_ERR_USAGE,
-             w->owns_mpi ? "this MPI library does not support MPI_THREAD_FUNNELED"
-                         : "this program initialised MPI with a thread level below MPI_THREAD_MULTIPLE");
+             w->owns_mpi ? "this MPI library does not support MPI_THREAD_FUNNELED, which axonn needs: use "
+                           "another MPI library"
+                         : "this program initialised MPI with a thread level below MPI_THREAD_MULTIPLE: call "
+                           "MPI_Init_thread with it");
     return AX_OK;
 }
 
@@ -370,7 +384,7 @@ static ax_status create_world(ax_mpi_world *w)
     int rank, size;
     MPI_Comm own;
     AX_TRY(init_mpi(w));
-    if (w->owns_mpi) /* otherwise the program chooses the error handler */
+    if (w->owns_mpi) /* if the program initialised MPI, it chooses the error handler */
         AX_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     AX_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
     AX_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
@@ -430,7 +444,7 @@ static void abort_job(ax_mpi_world *w)
     ax_mpi_end_job(w, status, message, true);
 }
 
-/* Aborts, notes and the watchdog, which are not checked in every round. */
+/* Handles ax_comm_abort, notes and the watchdog. Called only every LOOK_EVERY passes. */
 static void check_control(ax_mpi_world *w)
 {
     if (atomic_load(&w->aborting))
@@ -451,6 +465,7 @@ static bool drive_all(ax_mpi_world *w, in_flight *now)
     else {
         moved = start_queued(w, false);
         moved |= progress_active(w, false);
+        moved |= ax_mpi_progress_messages(w);
     }
     *now = needs_of_active(w);
     pthread_mutex_unlock(&w->progress_lock);

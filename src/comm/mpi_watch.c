@@ -1,15 +1,14 @@
 /* The watchdog: if a collective can never complete, the job ends with a message instead of hanging.
  *
- * If a caller waits and nothing has moved for `timeout` seconds, the communication thread asks the
+ * If a caller waits and there has been no progress for `timeout` seconds, the communication thread asks the
  * communication threads of all other ranks what they do. They can answer at any time, even while their rank
  * computes. So there are three cases:
  *   - a rank does not answer: it is stopped, dead or unreachable, and the job ends;
  *   - a rank computes: it is late, and this rank logs a warning and waits on;
  *   - all wait, and a second round of questions shows no progress: they wait for one another, or for ranks
- *     that have left, and the job ends. The lowest rank that waits logs the reason.
- * A rank that waits for its device asks too. It ends the job only if a rank does not answer, because its
- * device may be computing. For the same reason it reports to the others that it computes. Read mpi.h first.
- */
+ * that have left, and the job ends. The lowest rank that waits logs the reason. A rank that waits for its
+ * device asks too. It ends the job only if a rank does not answer, because its device may be computing. For
+ * the same reason its answer to other ranks is that it computes. Read mpi.h first. */
 #include "comm/mpi.h"
 
 #include <math.h>
@@ -28,10 +27,11 @@ typedef struct answer {
 } answer;
 
 struct ax_mpi_watch {
-    double since;  /* time of the last progress */
-    uint64_t seen; /* world->progress at that time */
+    double since;    /* time of the last progress */
+    uint64_t seen;   /* world->progress at that time */
+    bool in_message; /* a caller waits for messages, not for a collective or its device */
     double ask_at, warn_at, answer_deadline, hurry_at;
-    int round;   /* rounds of questions since then; 0: none */
+    int round;   /* rounds of questions asked since `since`; 0: none */
     int64_t ask; /* number of the current question: a late answer to an earlier one is ignored */
     answer *answer;
 };
@@ -39,7 +39,8 @@ struct ax_mpi_watch {
 ax_status ax_mpi_watch_create(ax_mpi_world *w, int size)
 {
     AX_TRY(ax_calloc(1, sizeof *w->watch, &w->watch));
-    w->watch->seen = UINT64_MAX; /* the first look takes this for progress and starts the clock */
+    w->watch->seen = UINT64_MAX; /* differs from w->progress, so the first ax_mpi_watch_look sees progress and
+                                    starts the clock */
     return ax_calloc((size_t)size, sizeof *w->watch->answer, &w->watch->answer);
 }
 
@@ -55,8 +56,8 @@ void ax_mpi_watch_destroy(ax_mpi_world *w)
 
 static double timeout_of(ax_mpi_world *w) { return (double)atomic_load(&w->timeout_ms) / 1000; }
 
-/* Seconds that an answer may take: far longer than a communication thread sleeps, even on a loaded machine.
- */
+/* Returns how many seconds an answer may take: far longer than a communication thread sleeps, even on a
+ * loaded machine. */
 static double patience(double timeout) { return timeout < 4 ? 2 : timeout < 20 ? timeout / 2 : 10; }
 
 /* After ax_comm_hurry the watchdog checks only that all ranks answer. HURRY_ASK: seconds without progress
@@ -66,9 +67,14 @@ static double patience(double timeout) { return timeout < 4 ? 2 : timeout < 20 ?
 #define HURRY_PATIENCE 1.75
 static double hurry_again(const ax_mpi_world *w) { return fmin(0.25 * (1 + w->comm->comm.size / 256.0), 2); }
 
-/* "all_reduce of 8 f32, operation 3 of ranks 0, 2, 4" */
-static void describe(const ax_mpi_op *op, char *out, size_t size)
+/* Writes what this rank waits for: messages, else the first operation in flight ("all_reduce of 8 f32,
+ * operation 3 of ranks 0, 2, 4"), else its device. */
+static void describe(ax_mpi_world *w, char *out, size_t size)
 {
+    const ax_mpi_op *op = w->active;
+    *out = 0;
+    if (ax_mpi_describe_awaited(w, out, size))
+        return;
     if (!op) {
         snprintf(out, size, "a collective between devices");
         return;
@@ -96,7 +102,8 @@ static int64_t called_on(ax_mpi_world *w, uint64_t id)
 static void ask_all(ax_mpi_world *w, double now)
 {
     ax_mpi_watch *k = w->watch;
-    ax_mpi_note note = {.kind = AX_NOTE_ASK, .ask = ++k->ask, .comm = w->active ? w->active->c->id : 0};
+    ax_mpi_note note = {
+        .kind = AX_NOTE_ASK, .ask = ++k->ask, .comm = w->active && !k->in_message ? w->active->c->id : 0};
     k->round++;
     k->answer_deadline = now + (atomic_load(&w->hurried) ? HURRY_PATIENCE : patience(timeout_of(w)));
     for (int r = 0; r < w->comm->comm.size; r++) {
@@ -107,11 +114,11 @@ static void ask_all(ax_mpi_world *w, double now)
     }
     answer *mine = &k->answer[w->comm->comm.rank];
     mine->called = w->active ? w->active->seq : 0;
-    describe(w->active, mine->text, sizeof mine->text);
+    describe(w, mine->text, sizeof mine->text);
     ax_mpi_note_send_all(w, &note);
 }
 
-/* A caller is in ax_wait, whether it sleeps or makes progress itself. */
+/* Returns true if a caller is in ax_wait, whether it sleeps or makes progress itself. */
 static bool is_waited_for(ax_mpi_world *w) { return atomic_load(&w->waiting) || atomic_load(&w->helping); }
 
 static bool waits_for_device(ax_mpi_world *w) { return (double)atomic_load(&w->in_device) > ax_now() * 1000; }
@@ -121,8 +128,8 @@ void ax_mpi_watch_answer(ax_mpi_world *w, const ax_mpi_note *question)
     ax_mpi_note note = {.kind = AX_NOTE_ANSWER, .ask = question->ask, .progress = w->progress};
     note.called = called_on(w, question->comm);
     note.state = atomic_load(&w->leaving) ? LEFT : is_waited_for(w) ? WAITS : COMPUTES;
-    if (w->active)
-        describe(w->active, note.text, sizeof note.text);
+    if (w->active || w->messages)
+        describe(w, note.text, sizeof note.text);
     ax_mpi_note_send(w, question->from, &note);
 }
 
@@ -141,43 +148,46 @@ void ax_mpi_watch_hear(ax_mpi_world *w, const ax_mpi_note *note)
 
 /* ---- decision ------------------------------------------------------------------------------------ */
 
-typedef bool rank_predicate(const ax_mpi_world *w, int rank);
+typedef bool rank_predicate(ax_mpi_world *w, int rank);
 
-static bool is_silent(const ax_mpi_world *w, int rank) { return !w->watch->answer[rank].came; }
-static bool computes(const ax_mpi_world *w, int rank)
+static bool is_silent(ax_mpi_world *w, int rank) { return !w->watch->answer[rank].came; }
+static bool computes(ax_mpi_world *w, int rank)
 {
     return w->watch->answer[rank].came && w->watch->answer[rank].state == COMPUTES;
 }
-static bool waits(const ax_mpi_world *w, int rank)
+static bool waits(ax_mpi_world *w, int rank)
 {
     return w->watch->answer[rank].came && w->watch->answer[rank].state == WAITS;
 }
-static bool has_moved(const ax_mpi_world *w, int rank)
+static bool has_moved(ax_mpi_world *w, int rank)
 {
     return w->watch->answer[rank].progress != w->watch->answer[rank].before;
 }
-/* The rank is a member of the group and has not called the operation that this rank waits for. */
-static bool is_missing(const ax_mpi_world *w, int rank)
+/* Returns true if `rank` is a member of the group and has not called the operation that this rank waits for,
+ * or if it has left and so can never send or receive the message that this rank waits for. */
+static bool is_missing(ax_mpi_world *w, int rank)
 {
+    if (w->watch->in_message)
+        return w->watch->answer[rank].state == LEFT && ax_mpi_awaits_message_of(w, rank);
     const ax_mpi_comm *c = w->active->c;
     bool member = false;
     for (int r = 0; r < c->comm.size; r++)
         member |= c->world_rank[r] == rank;
     return member && w->watch->answer[rank].called < w->active->seq;
 }
-static bool has_left(const ax_mpi_world *w, int rank)
+static bool has_left(ax_mpi_world *w, int rank)
 {
     return is_missing(w, rank) && w->watch->answer[rank].state == LEFT;
 }
 
-/* The rank waits in another operation than this rank. */
-static bool waits_elsewhere(const ax_mpi_world *w, int rank)
+/* Returns true if `rank` waits for another operation than this rank does. */
+static bool waits_elsewhere(ax_mpi_world *w, int rank)
 {
     const answer *mine = &w->watch->answer[w->comm->comm.rank];
     return waits(w, rank) && strcmp(w->watch->answer[rank].text, mine->text) != 0;
 }
 
-static int first_rank(const ax_mpi_world *w, rank_predicate *which)
+static int first_rank(ax_mpi_world *w, rank_predicate *which)
 {
     for (int r = 0; r < w->comm->comm.size; r++)
         if (which(w, r))
@@ -185,8 +195,8 @@ static int first_rank(const ax_mpi_world *w, rank_predicate *which)
     return -1;
 }
 
-/* "rank 2", "ranks 2, 5" */
-static void list_ranks(const ax_mpi_world *w, rank_predicate *which, char *out, size_t size)
+/* Writes the ranks for which which() is true: "rank 2", "ranks 2, 5". */
+static void list_ranks(ax_mpi_world *w, rank_predicate *which, char *out, size_t size)
 {
     int n = 0;
     for (int r = 0; r < w->comm->comm.size; r++)
@@ -197,11 +207,11 @@ static void list_ranks(const ax_mpi_world *w, rank_predicate *which, char *out, 
             ax_text_add(out, size, "%s %d", said++ ? "," : "", r);
 }
 
-/* Writes why the job cannot continue. */
-static void explain_hang(const ax_mpi_world *w, char *out, size_t size)
+/* Writes to `out` why the job cannot continue, for the message with which it ends. */
+static void explain_hang(ax_mpi_world *w, char *out, size_t size)
 {
     char what[AX_NOTE_TEXT], who[160];
-    describe(w->active, what, sizeof what);
+    describe(w, what, sizeof what);
     int seconds = (int)(ax_now() - w->watch->since + 0.5);
     if (first_rank(w, is_silent) >= 0) {
         list_ranks(w, is_silent, who, sizeof who);
@@ -229,7 +239,7 @@ static void warn_late(ax_mpi_world *w, double now)
     if (now < k->warn_at || first_rank(w, waits) != w->comm->comm.rank)
         return;
     k->warn_at = now + (now - k->since);
-    describe(w->active, what, sizeof what);
+    describe(w, what, sizeof what);
     list_ranks(w, first_rank(w, is_missing) < 0 ? computes : is_missing, who, sizeof who);
     ax_log(AX_LOG_WARN, "%s, has waited %d s for %s; all ranks answer, so this rank continues to wait", what,
            (int)(now - k->since + 0.5), who);
@@ -245,7 +255,8 @@ static void decide(ax_mpi_world *w, double now)
         k->ask_at = k->hurry_at = now + hurry_again(w);
         return;
     }
-    if (!hopeless && !w->active) { /* this rank waits for its device, which may compute */
+    if (!hopeless && !w->active &&
+        !k->in_message) { /* this rank waits for its device, which may be computing */
         k->round = 0;
         k->ask_at = now + timeout_of(w);
         return;
@@ -274,8 +285,9 @@ void ax_mpi_watch_look(ax_mpi_world *w)
 {
     ax_mpi_watch *k = w->watch;
     double now = ax_now(), timeout = timeout_of(w);
-    bool hurried = atomic_load(&w->hurried), in_operation = w->active && is_waited_for(w),
-         in_device = !w->active && waits_for_device(w),
+    k->in_message = ax_mpi_awaits_messages(w);
+    bool hurried = atomic_load(&w->hurried), in_operation = (w->active || k->in_message) && is_waited_for(w),
+         in_device = !w->active && !k->in_message && waits_for_device(w),
          waiting = (timeout > 0 || hurried) && (in_operation || in_device) && !atomic_load(&w->failed);
     if (!waiting || w->progress != k->seen) {
         k->seen = w->progress;

@@ -1,10 +1,10 @@
 /* Heaps in shared memory. Read node.h first.
  *
- * A heap is one mapping of one sparse file, of the largest size that the heap can ever have. In the owner's
- * mapping only allocated pages are accessible, so that an overrun faults. The peers' mappings are accessible
- * as a whole; a peer accesses only the offsets that the owner sent it. The file's blocks are reserved at each
- * allocation (posix_fallocate), because an access to a page that a full file system cannot supply would kill
- * the process (SIGBUS). */
+ * A heap is one mapping of one sparse file, which has from the start the largest size that the heap can ever
+ * have. In the owner's mapping only allocated pages are accessible, so that an overrun faults. The peers'
+ * mappings are accessible as a whole; a peer accesses only the offsets that the owner sent it. The file's
+ * blocks are reserved at each allocation (posix_fallocate), because an access to a page that a full file
+ * system cannot supply would kill the process (SIGBUS). */
 #include "comm/node.h"
 
 #include <errno.h>
@@ -33,7 +33,8 @@ typedef struct span {
 
 typedef struct peer {
     char *base;
-    size_t bytes; /* size of this rank's mapping; 0: the mapping of another rank of this process is used */
+    size_t bytes; /* size of this rank's mapping of the peer's heap; 0: the peer is in this process, and its
+                     own mapping is used */
 } peer;
 
 struct ax_node {
@@ -42,7 +43,7 @@ struct ax_node {
     span *used;           /* allocated spans in ascending order; [0] is the header */
     int n, capacity;
     ax_node_card card;
-    peer *peer; /* peer[rank] is this rank's own */
+    peer *peer; /* peer[r]: rank r's heap; peer[rank] is this rank's own */
 };
 
 static header *header_of(const ax_node *node, int rank) { return (header *)node->peer[rank].base; }
@@ -55,25 +56,26 @@ static ax_status open_file(ax_node *node, const char *dir)
 {
     ax_node_card *card = &node->card;
     AX_CHECK(getrandom(&card->token, sizeof card->token, 0) == (ssize_t)sizeof card->token, AX_ERR_INTERNAL,
-             "getrandom: %s", strerror(errno));
+             "cannot get a random number (getrandom): %s", strerror(errno));
     if (!dir) {
         node->fd = memfd_create("axonn", MFD_CLOEXEC);
-        AX_CHECK(node->fd >= 0, AX_ERR_MEMORY, "memfd_create: %s", strerror(errno));
+        AX_CHECK(node->fd >= 0, AX_ERR_MEMORY, "cannot create shared memory (memfd_create): %s",
+                 strerror(errno));
         snprintf(card->path, sizeof card->path, "/proc/%d/fd/%d", (int)getpid(), node->fd);
     } else {
         int n = snprintf(card->path, sizeof card->path, "%s/axonn-%d-%016llx", dir, (int)getpid(),
                          (unsigned long long)card->token);
         AX_CHECK(n < (int)sizeof card->path, AX_ERR_USAGE, "the directory's name is too long: %s", dir);
         node->fd = open(card->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-        AX_CHECK(node->fd >= 0, AX_ERR_MEMORY, "%s: %s", card->path, strerror(errno));
+        AX_CHECK(node->fd >= 0, AX_ERR_MEMORY, "cannot create %s: %s", card->path, strerror(errno));
     }
     AX_CHECK(!ftruncate(node->fd, (off_t)card->bytes), AX_ERR_MEMORY, "cannot extend %s to %zu bytes: %s",
              card->path, (size_t)card->bytes, strerror(errno));
     return AX_OK;
 }
 
-/* The machine's memory, which no heap can exceed; less if the heaps of all ranks of the node would fill a
- * process's address space. */
+/* Returns the size of a heap: the machine's memory, which no heap can exceed; less if `size` heaps, all of
+ * which each process maps, would fill its address space. */
 static size_t heap_bytes(int size)
 {
     int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), space = (int64_t)1 << 46;
@@ -90,7 +92,8 @@ static ax_status reserve_pages(ax_node *node, span s)
     }
     AX_CHECK(!error, AX_ERR_MEMORY, "cannot get %s of shared memory: %s",
              ax_format_bytes((double)bytes, text), strerror(error));
-    AX_CHECK(!mprotect(base, bytes, PROT_READ | PROT_WRITE), AX_ERR_MEMORY, "mprotect: %s", strerror(errno));
+    AX_CHECK(!mprotect(base, bytes, PROT_READ | PROT_WRITE), AX_ERR_MEMORY,
+             "cannot make shared memory accessible (mprotect): %s", strerror(errno));
     if (bytes >= 4 * (size_t)HUGE_PAGE)
         madvise(base, bytes, MADV_HUGEPAGE);
     return AX_OK;
@@ -110,12 +113,13 @@ static ax_status init_node(ax_node *node, const char *dir)
 {
     struct rlimit limit;
     AX_CHECK(getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY, AX_ERR_MEMORY,
-             "the address space of this process is limited (ulimit -v)");
+             "shared memory needs unlimited address space: remove the limit (ulimit -v unlimited)");
     AX_TRY(ax_calloc((size_t)node->size, sizeof *node->peer, &node->peer));
     AX_TRY(open_file(node, dir));
     peer *mine = &node->peer[node->rank];
     void *base = mmap(NULL, node->card.bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, node->fd, 0);
-    AX_CHECK(base != MAP_FAILED, AX_ERR_MEMORY, "mmap: %s", strerror(errno));
+    AX_CHECK(base != MAP_FAILED, AX_ERR_MEMORY, "cannot reserve address space for shared memory (mmap): %s",
+             strerror(errno));
     *mine = (peer){base, node->card.bytes};
     node->card.pid = getpid();
     node->card.base = (uintptr_t)base;
@@ -152,24 +156,29 @@ ax_status ax_node_create(int rank, int size, const char *dir, size_t bytes, ax_n
 static ax_status map_file(const ax_node_card *card, peer *out)
 {
     int fd = open(card->path, O_RDWR | O_CLOEXEC);
-    AX_CHECK(fd >= 0, AX_ERR_COMM, "%s: %s", card->path, strerror(errno));
+    AX_CHECK(fd >= 0, AX_ERR_COMM, "cannot open %s: %s", card->path, strerror(errno));
     struct stat file;
     bool whole = !fstat(fd, &file) && (uint64_t)file.st_size == card->bytes;
     void *base = whole ? mmap(NULL, card->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0)
                        : MAP_FAILED;
     close(fd);
-    AX_CHECK(base != MAP_FAILED, AX_ERR_COMM, "cannot map %s", card->path);
+    AX_CHECK(
+        base != MAP_FAILED, AX_ERR_COMM,
+        "cannot map %s: its size is not %llu bytes, or this process's address space is limited (ulimit -v)",
+        card->path, (unsigned long long)card->bytes);
     *out = (peer){base, card->bytes};
     return AX_OK;
 }
 
-/* In another PID namespace the same /proc path can be another process's file, so the token is compared. */
+/* Maps the heap of another rank. If that rank is in another PID namespace, its /proc path can lead to the
+ * file of a different process, so the token in the file is compared. */
 static ax_status attach_peer(const ax_node_card *card, peer *out)
 {
-    AX_CHECK(card->token, AX_ERR_COMM, "that rank could not create it");
+    AX_CHECK(card->token, AX_ERR_COMM,
+             "that rank could not create its shared memory; its own message says why");
     AX_TRY(map_file(card, out));
     AX_CHECK(atomic_load(&((header *)out->base)->token) == card->token, AX_ERR_COMM,
-             "%s is not the file of that rank", card->path);
+             "%s is not the file of that rank: are the ranks in different containers?", card->path);
     if (is_unnamed(card) && card->pid == getpid()) {
         munmap(out->base, out->bytes);
         *out = (peer){(char *)(uintptr_t)card->base, 0};
@@ -217,8 +226,8 @@ void ax_node_destroy(ax_node **node)
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Finds the first gap for `bytes` with a guard page on both sides, and makes room in the list. Large spans
- * are aligned to huge pages. *index: the new span's position in the list. */
+/* Finds the first gap of `bytes` plus a guard page on both sides, and makes room for one more span in the
+ * list node->used. Large spans are aligned to huge pages. *index: the new span's position in the list. */
 static ax_status find_gap(ax_node *node, int64_t bytes, int *index, span *out)
 {
     int64_t align = bytes >= 4 * HUGE_PAGE ? HUGE_PAGE : PAGE, begin = 0;
@@ -230,7 +239,7 @@ static ax_status find_gap(ax_node *node, int64_t bytes, int *index, span *out)
     }
     char text[32];
     AX_CHECK(begin + bytes <= (int64_t)node->card.bytes, AX_ERR_MEMORY,
-             "the shared heap of this rank has no gap of %s left", ax_format_bytes((double)bytes, text));
+             "this rank's shared heap has no free block of %s", ax_format_bytes((double)bytes, text));
     if (node->n == node->capacity) {
         span *used = realloc(node->used, 2 * (size_t)node->capacity * sizeof *used);
         AX_CHECK(used, AX_ERR_MEMORY, "not enough memory for the list of shared memory blocks");
@@ -285,11 +294,12 @@ void ax_node_free(ax_node *node, void *memory)
 int64_t ax_node_offset(const ax_node *node, const void *memory, size_t bytes)
 {
     const peer *mine = &node->peer[node->rank];
-    uintptr_t at = (uintptr_t)memory - (uintptr_t)mine->base; /* wraps to a huge value below base */
+    uintptr_t at =
+        (uintptr_t)memory - (uintptr_t)mine->base; /* if memory is below base, this wraps to a huge value */
     return at < mine->bytes && bytes <= mine->bytes - at ? (int64_t)at : -1;
 }
 
-/* The process's resident shared memory minus this rank's own allocations, all of which count as resident
+/* Computes the process's resident shared memory minus this rank's own allocations, all of which are resident
  * because their blocks are reserved. */
 int64_t ax_node_foreign(ax_node *node)
 {

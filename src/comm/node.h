@@ -2,8 +2,8 @@
  *
  * Each rank has a heap, a shared mapping of a file without a name, which the other ranks map too. A peer
  * addresses memory of ax_node_alloc as (rank, offset), so a collective copies directly from the sender's
- * buffer to the receiver's. Nothing here uses MPI. The caller exchanges between ranks the cards, which
- * describe the heaps, and the mailboxes of a group, as offsets.
+ * buffer to the receiver's. Nothing here uses MPI. The caller sends two things between the ranks: the cards,
+ * which describe the heaps, and the offsets of a group's mailboxes in the heaps.
  *
  * Order of calls: ax_node_create on each rank; exchange of cards; ax_node_attach; agreement that all ranks
  * attached; ax_node_seal. Then for each communicator: ax_node_group_create; exchange of mailboxes;
@@ -16,10 +16,10 @@
 typedef struct ax_node ax_node;
 typedef struct ax_node_group ax_node_group;
 
-/* The description of a rank's heap for the other ranks. Plain data without pointers. */
+/* A rank's description of its heap, for the other ranks. It has no pointers, so it can be sent. */
 typedef struct ax_node_card {
     char path[96];
-    uint64_t token, bytes; /* random number, also in the heap's first page; size of the heap */
+    uint64_t token, bytes; /* token: random number, also in the heap's first page; bytes: size of the heap */
     int64_t pid;           /* the owner's process */
     uint64_t base;         /* the heap's address in the owner's process */
 } ax_node_card;
@@ -36,49 +36,50 @@ AX_MUST_CHECK ax_status ax_node_attach(ax_node *node, const ax_node_card *cards)
 void ax_node_seal(ax_node *node);
 void ax_node_destroy(ax_node **node);
 
-/* Zeroed, page-aligned memory of this rank's heap, between guard pages. AX_ERR_MEMORY if the file cannot
- * grow; an access never causes SIGBUS for lack of space. Not collective; any thread. */
+/* Allocates zeroed, page-aligned memory in this rank's heap, between guard pages. AX_ERR_MEMORY if the file
+ * cannot grow, so that a later access never causes SIGBUS for lack of space. Not collective; any thread. */
 AX_MUST_CHECK ax_status ax_node_alloc(ax_node *node, size_t bytes, void **out);
 void ax_node_free(ax_node *node, void *memory);
-/* Returns the offset of `memory` in this rank's heap, or -1 unless all `bytes` are in it. */
+/* Returns the offset of `memory` in this rank's heap, or -1 if not all of its `bytes` are in this heap. */
 int64_t ax_node_offset(const ax_node *node, const void *memory, size_t bytes);
-/* Resident bytes of this process that belong to other ranks' heaps. */
+/* Returns how many resident bytes of this process belong to other ranks' heaps. */
 int64_t ax_node_foreign(ax_node *node);
-/* The address in this process of an offset in a rank's heap. */
+/* Returns the address, in this process, of the byte at `offset` in the heap of `rank`. */
 void *ax_node_at(const ax_node *node, int rank, int64_t offset);
 
 /* ---- groups -------------------------------------------------------------------------------------- */
 
-/* The caller's exchange between nodes, for a communicator that spans nodes. It is collective along a column:
- * the ranks that have the same rank in their nodes' groups, one per node. At most one operation is in flight.
- */
+/* The functions by which the caller exchanges data between nodes, for a communicator that spans nodes. An
+ * exchange is collective along a column: the ranks that have the same index in their nodes' groups, one rank
+ * per node. At most one exchange is in flight. */
 typedef struct ax_node_outer {
-    /* stride: elements between the blocks that an all-gather writes. */
+    /* stride: distance in elements between the blocks that an all-gather writes. */
     ax_status (*start)(void *user, const ax_coll_args *args, int64_t stride);
     ax_status (*test)(void *user, bool *done);
     void *user;
 } ax_node_outer;
 
-/* The nodes of a communicator's ranks: `size` ranks on each of `nodes` nodes; this rank's node is number
- * `node`. rank_of[n·size + i] is the communicator rank of rank i of node n's group. */
+/* How a communicator's ranks lie on nodes: `size` ranks on each of `nodes` nodes; this rank is on the node
+ * with index `node`. rank_of[n·size + i] is the communicator rank of the i-th rank on node n. */
 typedef struct ax_node_map {
     int nodes, node, size;
     const int *rank_of;
 } ax_node_map;
 
-/* Creates a group: the ranks of a communicator on this node; this rank is number `rank` of them. The caller
- * sends *mailbox, the offset of this rank's mailbox in its heap, to all ranks of the group. */
+/* Creates a group: those ranks of a communicator that are on this node. `rank` is this rank's index among
+ * them. The caller sends *mailbox, the offset of this rank's mailbox in its heap, to all ranks of the
+ * group. */
 AX_MUST_CHECK ax_status ax_node_group_create(ax_node *node, const ax_node_map *map, int rank,
                                              ax_node_group **out, int64_t *mailbox);
-/* member[i]: the rank in `node` of group rank i; offset[i]: where its mailbox is in its heap. `outer` is
- * borrowed; it may be NULL if there is one node. */
+/* Connects the group's ranks. member[i] is the i-th rank's index in ax_node_create; offset[i] is the offset
+ * of its mailbox in its heap. `outer` is borrowed; it may be NULL if there is one node. */
 void ax_node_group_join(ax_node_group *group, const int *member, const int64_t *offset,
                         const ax_node_outer *outer);
-/* Call it after all ranks have completed their last operation. */
+/* Must be called only after all ranks of the group have completed their last operation. */
 void ax_node_group_destroy(ax_node_group **group);
 
-/* True if the group runs this collective: always on one node; on several nodes if that is faster than
- * messages. */
+/* Returns true if the group can run this collective: always on one node; on several nodes only if that is
+ * faster than messages alone. */
 bool ax_node_takes(const ax_node_group *group, const ax_coll_args *args);
 
 /* A collective in flight, stored by the caller. The members are private to node_group.c. */
@@ -87,9 +88,10 @@ typedef struct ax_node_op {
     ax_coll_args args;
     int phase;
     bool staged, out, exchanged;
-    uint32_t turn;           /* sequence number of this operation in the group */
-    uint32_t round;          /* current round of its channel */
-    int64_t first, n, chunk; /* elements of each block: begin and size of the current part, largest part */
+    uint32_t turn;  /* sequence number of this operation in the group */
+    uint32_t round; /* current round of its channel */
+    int64_t first, n,
+        chunk; /* in elements of each block: begin and size of the current part, largest size of a part */
 } ax_node_op;
 
 /* ax_node_start begins a collective. ax_node_test makes progress until it would have to wait for another

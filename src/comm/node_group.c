@@ -5,13 +5,14 @@
  * each rank moves its share of the data. Once all have moved, the callers may use their buffers again. There
  * are four kinds of operations:
  *
- *   - small: one round. The data are in the boxes beside the posts, so no rank waits for the others' moves.
+ *   - small: one round. The data are in the mailboxes beside the posts, so no rank waits for the others'
+ * moves.
  *   - shared: one round on the ranks' own buffers.
- *   - staged: some buffers are not in heaps, as the first round shows. Then each part of the buffers has a
- *     round of its own in the staging buffers.
- *   - across nodes: a first round without data. Then for each part a round that reduces within the node, the
- *     exchange with the other nodes, and a round that gathers within the node. A reduce-scatter needs no last
- *     round, an all-gather no round before the exchange.
+ *   - staged: the posts of the first round show that some buffers are not in heaps. Then the buffers are cut
+ * into parts, and each part has a round of its own, in the staging buffers.
+ *   - across nodes: a first round without data. Then for each part of the buffers: a round that reduces
+ * within the node, the exchange with the other nodes, and a round that gathers within the node. A
+ * reduce-scatter needs no last round, an all-gather no round before the exchange.
  *
  * All ranks read the same posts, so they all choose the same kind. */
 #include "comm/node_group.h"
@@ -21,23 +22,23 @@
 #include <string.h>
 
 enum {
-    PART_INSIDE = 1 << 20,   /* bytes of a part on one node, for buffers that are not in heaps */
-    PART_OUTSIDE = 16 << 20, /* bytes of a part with several nodes */
+    PART_INSIDE = 1 << 20,   /* on one node: bytes of a part, for buffers that are not in heaps */
+    PART_OUTSIDE = 16 << 20, /* on several nodes: bytes of a part */
     COLUMNS = 4 << 20,       /* bytes of the buffer for exchanges that do not fit the caller's buffers */
-    OUTSIDE_MIN = 64 << 10 /* bytes from which reducing within the node first is faster than messages alone */
+    OUTSIDE_MIN = 64 << 10   /* on several nodes: bytes from which this file is faster than messages alone */
 };
 
 typedef enum phase {
     POST,           /* wait for a free slot in the ring, post the first round */
-    MEET,           /* wait until all have posted it, move */
-    LEAVE,          /* wait until all have moved */
-    TURN,           /* wait until the earlier operations are complete */
-    PART,           /* prepare the next part, or end */
+    MEET,           /* wait until all ranks have posted that round, move the data */
+    LEAVE,          /* wait until all ranks have moved */
+    TURN,           /* wait until all earlier operations of the group are complete */
+    PART,           /* prepare the next part, or end the operation */
     PART_POST,      /* wait for a free slot, post a round of the part */
-    PART_MEET,      /* wait until all have posted it, move */
+    PART_MEET,      /* wait until all ranks have posted that round, move the data */
     START_EXCHANGE, /* start the exchange with the other nodes */
-    TEST_EXCHANGE,  /* wait for the exchange */
-    PART_LEAVE,     /* wait until all have moved, finish the part */
+    TEST_EXCHANGE,  /* wait until the exchange is complete */
+    PART_LEAVE,     /* wait until all ranks have moved, finish the part */
     END
 } phase;
 
@@ -45,8 +46,9 @@ typedef enum phase {
 
 static int total(const ax_node_group *g) { return g->map.nodes * g->map.size; }
 
-/* Allocates the staging buffer. On one node ax_node_group_create calls this: staging is needed if
- * buffers are not in heaps, which happens when the heap is full, and then it is too late to allocate. */
+/* Allocates the staging buffer. On one node ax_node_group_create does so in advance: the buffer is needed
+ * when callers' buffers are not in heaps, which happens when the heap is full, and then it is too late to
+ * allocate. */
 static ax_status need_stage(ax_node_group *g)
 {
     return g->stage ? AX_OK : ax_node_alloc(g->node, (size_t)g->part_bytes + 2 * LINE, (void **)&g->stage);
@@ -61,7 +63,7 @@ static int step_of(const ax_node_map *map)
     return step > 0 ? step : 0;
 }
 
-/* True if the blocks for the exchange with other nodes need a buffer of their own (g->columns). */
+/* Returns true if the exchange with other nodes needs a buffer of its own (g->columns) for its blocks. */
 static bool needs_columns(const ax_node_group *g, const ax_coll_args *a)
 {
     return g->map.nodes > 1 && (a->coll == AX_REDUCE_SCATTER || (a->coll == AX_ALL_GATHER && !g->step));
@@ -137,7 +139,8 @@ void ax_node_group_destroy(ax_node_group **group)
 
 /* ---- sizes of buffers ---------------------------------------------------------------------------- */
 
-/* A buffer of a collective is one block of `count` elements, or one block for each rank. */
+/* Return the number of blocks, of `count` elements each, in the send and in the receive buffer: one, or one
+ * for each rank. */
 static int blocks_sent(const ax_node_group *g, const ax_coll_args *a)
 {
     return a->coll == AX_REDUCE_SCATTER || a->coll == AX_ALL_TO_ALL ? total(g) : 1;
@@ -169,8 +172,8 @@ bool ax_node_takes(const ax_node_group *group, const ax_coll_args *args)
     return gains && bytes_sent(group, args) >= OUTSIDE_MIN;
 }
 
-/* Returns the number of elements of each block in one part. The same on all nodes, even if only some of them
- * stage the part. */
+/* Returns the number of elements of each block in one part. The result is the same on all nodes, even if only
+ * some of them use staging buffers. */
 static int64_t part_size(const ax_node_op *op)
 {
     const ax_node_group *g = op->group;
@@ -183,7 +186,8 @@ static int64_t part_size(const ax_node_op *op)
 
 /* ---- rounds -------------------------------------------------------------------------------------- */
 
-/* True if every rank has posted at least n rounds of channel c. The difference is signed: counters wrap. */
+/* Returns true if every rank has posted at least n rounds of channel c. The comparison is of a signed
+ * difference, because the counters wrap around. */
 static bool all_posted(const ax_node_group *g, int c, uint32_t n)
 {
     for (int r = 0; r < g->map.size; r++)
@@ -200,15 +204,16 @@ static bool all_moved(const ax_node_group *g, int c, uint32_t n)
     return true;
 }
 
-/* Operations post their first rounds in the order in which they were started. */
+/* Returns true if it is op's turn to post its first round. Operations post in the order in which they were
+ * started. */
 static bool may_post(const ax_node_op *op)
 {
     return op->phase == PART_POST || op->group->entered == op->turn;
 }
 
-/* True once all ranks have posted the round of channel c and this rank has moved in all earlier rounds.
- * Without the second condition an operation could overtake the one before it: the last rank may post both
- * just after this rank has tested the first. */
+/* Returns true once all ranks have posted op's round of channel c and this rank has moved in all earlier
+ * rounds. Without the second condition op could overtake the operation before it, if the last rank posts both
+ * just after this rank has tested the earlier one. */
 static bool may_move(const ax_node_op *op, int c)
 {
     const ax_node_group *g = op->group;
@@ -217,7 +222,8 @@ static bool may_move(const ax_node_op *op, int c)
            all_posted(g, c, op->round + 1);
 }
 
-/* Posts the next round of channel c if all ranks have read the post that it overwrites in the ring. */
+/* Posts the next round of channel c, unless some rank has not yet read the older post that it would overwrite
+ * in the ring. Returns true if it posted. */
 static bool try_post(ax_node_op *op, int c, const post *p)
 {
     ax_node_group *g = op->group;
@@ -275,8 +281,8 @@ static ax_status check_agreement(const ax_node_op *op, int c)
 
 /* ---- buffers ------------------------------------------------------------------------------------- */
 
-/* True if all buffers that other ranks read are in heaps. Those are the send buffers; for an all-gather
- * across nodes, the receive buffers, which the exchange writes first. */
+/* Returns true if all buffers that other ranks read are in heaps. Other ranks read the send buffers; in an
+ * all-gather across nodes they read the receive buffers, into which the exchange has written. */
 static bool can_share(const ax_node_op *op)
 {
     const ax_node_group *g = op->group;
@@ -290,7 +296,8 @@ static bool can_share(const ax_node_op *op)
     return true;
 }
 
-/* This rank's buffers of a part. In the staging buffer, the receive buffer follows the send buffer. */
+/* Return where this rank's part begins: in the caller's buffers, or in the staging buffer, where the part to
+ * receive follows the part to send. */
 static const char *part_send(const ax_node_op *op) { return op->staged ? op->group->stage : op->args.send; }
 
 static char *part_recv(const ax_node_op *op)
@@ -371,8 +378,8 @@ static ax_node_part part_of(const ax_node_op *op)
 
 /* ---- exchange between nodes ---------------------------------------------------------------------- */
 
-/* Returns the arguments of this rank's exchange with its column: a slice of a sum, the blocks in g->columns,
- * or blocks in the caller's buffer that are `stride` elements apart. */
+/* Returns the arguments of this rank's exchange with its column. The exchange works on a slice of the node's
+ * sum, on the blocks in g->columns, or on blocks in the caller's buffer that are `stride` elements apart. */
 static ax_coll_args exchange_args(const ax_node_op *op, int64_t *stride)
 {
     const ax_node_group *g = op->group;
@@ -409,7 +416,7 @@ static void copy_columns(const ax_node_op *op)
 
 /* ---- the state machine --------------------------------------------------------------------------- */
 
-/* All ranks have posted the first round: moves the data of small and shared operations. */
+/* Runs when all ranks have posted the first round: moves the data of small and shared operations. */
 static ax_status first_round(ax_node_op *op)
 {
     ax_node_group *g = op->group;
@@ -450,7 +457,7 @@ static ax_status next_part(ax_node_op *op)
     return AX_OK;
 }
 
-/* All ranks have posted a round of a part: moves its data. */
+/* Runs when all ranks have posted a round of a part: moves this part's data. */
 static ax_status part_round(ax_node_op *op)
 {
     ax_node_group *g = op->group;
@@ -494,12 +501,12 @@ static ax_status start_exchange(ax_node_op *op)
     const ax_node_outer *outer = op->group->outer;
     int64_t stride;
     ax_coll_args args = exchange_args(op, &stride);
-    op->exchanged = args.count > 0; /* the same on the other nodes */
+    op->exchanged = args.count > 0; /* all nodes get the same answer */
     op->phase = TEST_EXCHANGE;
     return op->exchanged ? outer->start(outer->user, &args, stride) : AX_OK;
 }
 
-/* Runs the current phase of the operation; *go is false if the phase has to wait. */
+/* Runs the current phase of the operation; *go is set to false if the phase has to wait for other ranks. */
 static ax_status run_phase(ax_node_op *op, bool *go)
 {
     ax_node_group *g = op->group;

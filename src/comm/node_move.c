@@ -1,6 +1,6 @@
-/* The data movement of a node's collectives: every rank reads the other ranks' buffers directly. Gathers
- * start at the rank's own number and go around, so that the ranks do not all read the same buffer at once.
- * Read node_group.h first. */
+/* The data movement of a node's collectives: every rank reads the other ranks' buffers directly. A rank
+ * gathers the blocks of rank, rank + 1, … and wraps around, so that the ranks do not all read the same buffer
+ * at once. Read node_group.h first. */
 #include "comm/node_group.h"
 #include "comm/reduce.h"
 
@@ -12,7 +12,7 @@ static void copy(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-/* Slices are whole cache lines, so that no two ranks write to the same line. */
+/* Slices begin and end at cache lines, so that no two ranks write to the same line. */
 void ax_node_slice(const ax_node_group *group, const ax_coll_args *args, int64_t count, int rank, int64_t *lo,
                    int64_t *hi)
 {
@@ -21,7 +21,8 @@ void ax_node_slice(const ax_node_group *group, const ax_coll_args *args, int64_t
     *hi = ax_min(count, lines * (rank + 1) / group->map.size * line);
 }
 
-/* group->dst[0 … m) <- reduction of n elements at element `offset` of every rank's send buffer. */
+/* Reduces n elements, from element `offset` on, of every rank's send buffer, and writes the result to each of
+ * the addresses dst[0 … m) of the group. */
 static void reduce(const ax_node_group *g, const ax_coll_args *a, int64_t offset, int64_t n, int m)
 {
     for (int r = 0; r < g->map.size; r++)

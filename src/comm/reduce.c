@@ -1,4 +1,4 @@
-/* Selects the reductions for this processor's instruction set. */
+/* Selects the reduction functions for this processor's instruction set. */
 #include "comm/reduce.h"
 
 static const ax_reduce_table *table(void)
@@ -27,7 +27,7 @@ static int type_of(ax_dtype dtype)
     case AX_I64:
         return AX_REDUCE_I64;
     default:
-        AX_ASSERT(dtype == AX_F32); /* the public collectives refuse others */
+        AX_ASSERT(dtype == AX_F32); /* the public collectives reject other dtypes */
         return AX_REDUCE_F32;
     }
 }

@@ -14,7 +14,8 @@ typedef int64_t i64 __attribute__((vector_size(64)));
 typedef uint32_t u32 __attribute__((vector_size(64)));
 typedef uint16_t u16 __attribute__((vector_size(32)));
 
-/* Vectors per iteration: enough to hide the latency of loads, few enough for 16 registers of 32 bytes. */
+/* 64-byte vectors per iteration: enough to hide the latency of loads, few enough for AVX2's 16 registers of
+ * 32 bytes. */
 enum { FLIGHT = 4 };
 #ifdef __clang__
 #define UNROLL _Pragma("unroll")
@@ -32,7 +33,7 @@ enum { FLIGHT = 4 };
         (v) = (f32)(__builtin_convertvector(half, u32) << 16);                                               \
     } while (0)
 
-/* As ax_bf16_from_float: rounds to nearest even; a NaN stays a NaN. */
+/* Stores v as bf16, as ax_bf16_from_float does: rounds to nearest even; a NaN stays a NaN. */
 #define SAVE_BF16(p, v)                                                                                      \
     do {                                                                                                     \
         u32 bits = (u32)(v), nan = (u32)((v) != (v));                                                        \
@@ -41,7 +42,8 @@ enum { FLIGHT = 4 };
         memcpy(p, &half, sizeof half);                                                                       \
     } while (0)
 
-/* As ax_f16_to_float, with a case each for subnormal, normal, and infinite or NaN values. */
+/* Loads f16 values into v, as ax_f16_to_float does: one case for subnormal, one for normal, one for infinite
+ * and NaN values. */
 #define LOAD_F16(v, p)                                                                                       \
     do {                                                                                                     \
         u16 half;                                                                                            \
@@ -53,7 +55,7 @@ enum { FLIGHT = 4 };
         (v) = (f32)(sign | (small & subnormal) | (~small & normal));                                         \
     } while (0)
 
-/* As ax_f16_from_float. */
+/* Stores v as f16, as ax_f16_from_float does. */
 #define SAVE_F16(p, v)                                                                                       \
     do {                                                                                                     \
         u32 all = (u32)(v), sign = all >> 16 & 0x8000, bits = all & 0x7fffffff;                              \
@@ -74,9 +76,10 @@ enum { FLIGHT = 4 };
         (acc) = (__typeof__(acc))(((mask)(x)&take) | ((mask)(acc) & ~take));                                 \
     } while (0)
 
-/* `elem` is the type in memory, `vec` the vector type of accumulation with sizeof(vec) / sizeof(lane)
- * elements. The remaining elements are copied to a buffer of one vector and use the same operations, so that
- * their results have the same bits. */
+/* Defines a reduction function (ax_reduce_fn). `elem` is the type in memory, `vec` the vector type of
+ * accumulation, which has sizeof(vec) / sizeof(lane) elements. Elements at the end that do not fill a vector
+ * are copied to a buffer of one vector and use the same operations, so that their results have the same
+ * bits. */
 #define DEFINE(name, elem, lane, vec, mask, LOAD, SAVE, COMBINE)                                             \
     static void name(int n, const void *const *src, int m, void *const *dst, int64_t count)                  \
     {                                                                                                        \

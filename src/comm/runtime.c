@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Replaces this rank's value by `first`, that of rank 0. */
+/* Replaces this rank's value of a runtime setting by `first`, the value of rank 0. */
 static ax_status take_value(ax_runtime_id id, const char *first)
 {
     const char *mine, *source = ax_runtime_source(id);

@@ -1,11 +1,12 @@
-/* The communicator of one rank: a collective copies `send` to `recv` unless it is in place. */
+/* The communicator of one rank, whose collectives copy `send` to `recv` unless they are in place; and the
+ * communicator of a dry run, which has a rank and a size, but no other ranks. */
 #include "axonn/comm.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Communicators that were split from one another are one world: they share the `aborted` flag of the first
- * one, which must outlive them. */
+/* A communicator of one rank. Communicators that were split from one another belong to one world: they share
+ * the flag `aborted` of the first one, which must outlive them. */
 typedef struct self_comm {
     ax_comm comm;
     bool aborted;
@@ -17,6 +18,9 @@ static self_comm *self_of(ax_comm *comm) { return comm->impl; }
 static ax_status self_check(ax_comm *comm)
 {
     AX_CHECK(!*self_of(comm)->world_aborted, AX_ERR_COMM, "this rank has aborted its communicator");
+    AX_CHECK(
+        comm->size == 1, AX_ERR_INTERNAL,
+        "a collective on host memory in a dry run, which has no other ranks: use buffers of the dry device");
     return AX_OK;
 }
 
@@ -42,6 +46,13 @@ static ax_status self_split(ax_comm *comm, int color, int key, ax_comm **out)
     return AX_OK;
 }
 
+static ax_status self_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
+{
+    (void)ranks;
+    (void)n;
+    return self_split(comm, 0, 0, out);
+}
+
 static void self_abort(ax_comm *comm, ax_status status, const char *message)
 {
     (void)status;
@@ -53,13 +64,25 @@ static void self_destroy(ax_comm *comm) { free(self_of(comm)); }
 
 ax_status ax_comm_self_create(ax_comm **out)
 {
-    static const ax_comm_ops ops = {
-        .name = "self", .run = self_run, .split = self_split, .abort = self_abort, .destroy = self_destroy};
+    static const ax_comm_ops ops = {.name = "self",
+                                    .run = self_run,
+                                    .split = self_split,
+                                    .group = self_group,
+                                    .abort = self_abort,
+                                    .destroy = self_destroy};
     *out = NULL;
     self_comm *self;
     AX_TRY(ax_calloc(1, sizeof *self, &self));
     self->comm = (ax_comm){.ops = &ops, .rank = 0, .size = 1, .impl = self};
     self->world_aborted = &self->aborted;
     *out = &self->comm;
+    return AX_OK;
+}
+
+ax_status ax_comm_dry_create(int rank, int size, ax_comm **out)
+{
+    AX_TRY(ax_comm_self_create(out));
+    (*out)->rank = rank;
+    (*out)->size = size;
     return AX_OK;
 }

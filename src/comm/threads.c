@@ -4,52 +4,20 @@
  * last rank to arrive compares all slots and releases the group, or fails the whole world. Second, every rank
  * moves its share of the data, reading the others' buffers directly. Third, all ranks wait once more, so that
  * no buffer is reused while another rank reads it. Waiting ranks sleep instead of spinning, because there are
- * usually more ranks than cores. Data are moved without the lock: the lock is held while ranks post and are
- * released, which orders all accesses.
+ * usually more ranks than cores. Data are moved without the lock. All accesses are ordered nevertheless,
+ * because ranks hold the lock when they post and when they are released.
  *
- * A deadlock is detected at once: every rank is blocked or has returned. */
+ * Messages between two ranks are in threads_message.c.
+ *
+ * A deadlock is detected at once: it exists if every rank is blocked or has returned. */
+#include "comm/threads.h"
+
+#include "comm/message.h"
 #include "comm/reduce.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct group group;
-typedef struct world world;
-
-/* A rank's current call on a group: a collective, or a split. */
-typedef struct slot {
-    ax_coll_args args;
-    bool split, waiting;
-    int color, key;
-    group *sub;       /* result of a split: this rank's new group */
-    int sub_rank;     /* result of a split: this rank's number in `sub` */
-    const void **src; /* every rank's send buffer, for this rank's reductions */
-    void **dst;       /* every rank's receive buffer */
-} slot;
-
-struct group {
-    world *world;
-    group *next, **link; /* in the list of the world's groups */
-    int size, members;   /* members: ranks that have not destroyed their communicator */
-    int arrived;
-    uint64_t round; /* number of releases so far */
-    pthread_cond_t released;
-    int *world_rank;
-    slot *slot;
-    const void **src; /* size × size: memory of the slots' src */
-    void **dst;       /* size × size: memory of the slots' dst */
-};
-
-struct world {
-    pthread_mutex_t lock;
-    group *groups;
-    int size, blocked, returned;
-    int first_failed; /* the first rank that failed or aborted, -1: none */
-    bool failed;
-    char message[1024]; /* the reason, once `failed` is true */
-};
 
 /* ---- groups (the caller holds the world's lock) -------------------------------------------------- */
 
@@ -104,7 +72,7 @@ static ax_status group_create(world *w, int size, group **out)
 
 /* ---- failing ------------------------------------------------------------------------------------- */
 
-static void world_fail(world *w, const char *message)
+void rank_threads_fail(world *w, const char *message)
 {
     if (w->failed)
         return;
@@ -112,18 +80,20 @@ static void world_fail(world *w, const char *message)
     snprintf(w->message, sizeof w->message, "%s", message);
     for (group *g = w->groups; g; g = g->next)
         pthread_cond_broadcast(&g->released);
+    for (int r = 0; r < w->size; r++)
+        pthread_cond_broadcast(&w->waiter[r].woken_up);
 }
 
 static void describe(const slot *s, char *out, size_t size)
 {
-    if (s->split)
-        snprintf(out, size, "split");
+    if (s->setup)
+        snprintf(out, size, "%s", s->setup);
     else
         ax_coll_describe(&s->args, out, size);
 }
 
 /* Fails the world if there is a deadlock: every rank is blocked or has returned. */
-static void find_deadlock(world *w)
+void rank_threads_find_deadlock(world *w)
 {
     if (w->failed || !w->blocked || w->blocked + w->returned < w->size)
         return;
@@ -138,15 +108,16 @@ static void find_deadlock(world *w)
                             g->size);
                 comma = ",";
             }
+    rank_threads_list_messages(w, text, sizeof text, comma);
     if (w->returned)
         ax_text_add(text, sizeof text, ", and %d of %d ranks have returned", w->returned, w->size);
-    world_fail(w, text);
+    rank_threads_fail(w, text);
 }
 
 static bool slots_agree(const slot *a, const slot *b)
 {
-    if (a->split || b->split)
-        return a->split == b->split;
+    if (a->setup || b->setup)
+        return a->setup == b->setup;
     const ax_coll_args *p = &a->args, *q = &b->args;
     return p->coll == q->coll && p->count == q->count && p->dtype == q->dtype && p->op == q->op &&
            p->root == q->root;
@@ -162,14 +133,14 @@ static void check_agreement(group *g)
         describe(&g->slot[0], other, sizeof other);
         snprintf(text, sizeof text, "rank %d called %s where rank %d called %s", g->world_rank[r], one,
                  g->world_rank[0], other);
-        world_fail(g->world, text);
+        rank_threads_fail(g->world, text);
         return;
     }
 }
 
 /* ---- waiting for all ranks of a group ------------------------------------------------------------ */
 
-/* Makes the groups of a split. Called by the last rank to arrive. */
+/* Creates the groups of a split. Runs on the last rank that called the split. */
 static ax_status make_subgroups(group *g)
 {
     for (int r = 0; r < g->size; r++) {
@@ -200,15 +171,14 @@ static void finish_split(group *g)
 {
     check_agreement(g);
     if (!g->world->failed && make_subgroups(g) != AX_OK)
-        world_fail(g->world, ax_error_message());
+        rank_threads_fail(g->world, ax_error_message());
 }
 
 static void release_all(group *g)
 {
     g->arrived = 0;
     g->round++;
-    /* Released ranks count as running from now, not from when they wake, so that no false deadlock is found.
-     */
+    /* The released ranks count as running already before they wake, so that no false deadlock is found. */
     g->world->blocked -= g->size - 1;
     pthread_cond_broadcast(&g->released);
 }
@@ -219,15 +189,15 @@ static void sleep_until_released(group *g, slot *mine, bool even_if_failed)
     uint64_t round = g->round;
     mine->waiting = true;
     w->blocked++;
-    find_deadlock(w);
+    rank_threads_find_deadlock(w);
     while (g->round == round && (even_if_failed || !w->failed))
         pthread_cond_wait(&g->released, &w->lock);
     mine->waiting = false;
 }
 
-/* Waits until all ranks of the group have posted. The last one runs `at_last` and releases the others unless
- * that failed the world. Either all ranks of the group are released or none, even if the world fails
- * meanwhile, because a released rank accesses the buffers of the others. */
+/* Waits until all ranks of the group have posted. The last rank to post runs `at_last` and then releases the
+ * others, unless at_last made the world fail. Even if the world fails meanwhile, either all ranks of the
+ * group are released or none, because a released rank accesses the buffers of the others. */
 static ax_status wait_all_posted(group *g, int rank, last_arrival_fn *at_last)
 {
     world *w = g->world;
@@ -245,8 +215,8 @@ static ax_status wait_all_posted(group *g, int rank, last_arrival_fn *at_last)
     return status;
 }
 
-/* Waits until all ranks of the group have moved their data. All arrive, because moving cannot fail or block.
- */
+/* Waits until all ranks of the group have moved their data. Every rank arrives here, because moving data
+ * cannot fail or block. */
 static void wait_all_moved(group *g, int rank)
 {
     pthread_mutex_lock(&g->world->lock);
@@ -282,7 +252,7 @@ static void copy(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-/* Moves this rank's share of a collective that all ranks have called alike. */
+/* Moves this rank's share of a collective, after the last rank found that all calls agree. */
 static void move_data(group *g, int rank)
 {
     const ax_coll_args *a = &g->slot[rank].args;
@@ -323,7 +293,7 @@ static ax_status threads_run(ax_comm *comm, ax_stream *stream, const ax_coll_arg
     group *g = comm->impl;
     slot *mine = &g->slot[comm->rank];
     mine->args = *args;
-    mine->split = false;
+    mine->setup = NULL;
     AX_TRY(wait_all_posted(g, comm->rank, check_agreement));
     if (args->coll == AX_BARRIER)
         return AX_OK;
@@ -340,7 +310,7 @@ static ax_status threads_split(ax_comm *comm, int color, int key, ax_comm **out)
     ax_comm *sub;
     AX_TRY(ax_calloc(1, sizeof *sub, &sub));
     slot *mine = &g->slot[comm->rank];
-    mine->split = true;
+    mine->setup = "split";
     mine->color = color;
     mine->key = key;
     mine->sub = NULL;
@@ -349,8 +319,58 @@ static ax_status threads_split(ax_comm *comm, int color, int key, ax_comm **out)
         free(sub);
         return status;
     }
-    AX_ASSERT(mine->sub); /* finish_split gives one to every rank with a colour */
+    AX_ASSERT(mine->sub); /* make_subgroups has given a group to every rank with a colour */
     *sub = (ax_comm){.ops = &threads_ops, .rank = mine->sub_rank, .size = mine->sub->size, .impl = mine->sub};
+    *out = sub;
+    return AX_OK;
+}
+
+static void end_forming(group *g) { g->forming = false; }
+
+/* Finds the unfinished group that other ranks of the list have begun to create, or begins to create it. The
+ * caller holds the lock. */
+static ax_status find_forming(world *w, const int *world_rank, int n, group **out)
+{
+    size_t bytes = (size_t)n * sizeof *world_rank;
+    for (*out = w->groups; *out; *out = (*out)->next)
+        if ((*out)->forming && (*out)->size == n && !memcmp((*out)->world_rank, world_rank, bytes))
+            return AX_OK;
+    AX_TRY(group_create(w, n, out));
+    memcpy((*out)->world_rank, world_rank, bytes);
+    (*out)->forming = true;
+    return AX_OK;
+}
+
+/* Joins the forming group as its rank `rank`, and waits for the others. */
+static ax_status join_forming(world *w, const int *world_rank, int n, int rank, group **out)
+{
+    pthread_mutex_lock(&w->lock);
+    ax_status status = find_forming(w, world_rank, n, out);
+    if (status == AX_OK)
+        (*out)->slot[rank].setup = "group creation";
+    pthread_mutex_unlock(&w->lock);
+    return status == AX_OK ? wait_all_posted(*out, rank, end_forming) : status;
+}
+
+static ax_status threads_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
+{
+    group *parent = comm->impl, *made;
+    ax_comm *sub = NULL;
+    int rank = 0, *world_rank;
+    AX_TRY(ax_calloc((size_t)n, sizeof *world_rank, &world_rank));
+    for (int i = 0; i < n; i++) {
+        world_rank[i] = parent->world_rank[ranks[i]];
+        rank = ranks[i] == comm->rank ? i : rank;
+    }
+    ax_status status = ax_calloc(1, sizeof *sub, &sub);
+    if (status == AX_OK)
+        status = join_forming(parent->world, world_rank, n, rank, &made);
+    free(world_rank);
+    if (status != AX_OK) {
+        free(sub);
+        return status;
+    }
+    *sub = (ax_comm){.ops = &threads_ops, .rank = rank, .size = n, .impl = made};
     *out = sub;
     return AX_OK;
 }
@@ -362,7 +382,7 @@ static void abort_as_rank(world *w, int rank, const char *why)
     pthread_mutex_lock(&w->lock);
     if (w->first_failed < 0)
         w->first_failed = rank;
-    world_fail(w, text);
+    rank_threads_fail(w, text);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -399,8 +419,11 @@ static void threads_destroy(ax_comm *comm)
 static const ax_comm_ops threads_ops = {.name = "threads",
                                         .run = threads_run,
                                         .split = threads_split,
+                                        .group = threads_group,
                                         .abort = threads_abort,
                                         .failed = threads_failed,
+                                        .message = rank_threads_message,
+                                        .wait_some = rank_threads_wait_some,
                                         .destroy = threads_destroy};
 
 /* ---- running ------------------------------------------------------------------------------------- */
@@ -411,7 +434,7 @@ typedef struct rank_thread {
     ax_rank_fn *fn;
     void *arg;
     ax_status status;
-    bool shared; /* all ranks return this failure (ax_error_is_shared) */
+    bool shared; /* the rank returned a failure that all ranks return (ax_error_is_shared) */
     char message[2048];
 } rank_thread;
 
@@ -431,12 +454,13 @@ static void *rank_main(void *arg)
     }
     pthread_mutex_lock(&w->lock);
     w->returned++;
-    find_deadlock(w);
+    rank_threads_find_deadlock(w);
     pthread_mutex_unlock(&w->lock);
     return NULL;
 }
 
-/* Returns the failure of the rank that failed or aborted first; otherwise that of the lowest failed rank. */
+/* Returns the failure of the rank that failed or aborted first; if that is not known, of the lowest rank that
+ * failed. */
 static ax_status first_failure(const world *w, const rank_thread *t)
 {
     int first = w->first_failed >= 0 && t[w->first_failed].status != AX_OK ? w->first_failed : -1;
@@ -466,8 +490,10 @@ static ax_status run_threads(world *w, group *g, rank_thread *t, ax_rank_fn *fn,
         abort_as_rank(w, started, "could not be started");
     for (int r = 0; r < started; r++)
         pthread_join(t[r].thread, NULL);
-    for (int r = 0; r < w->size; r++)
+    for (int r = 0; r < w->size; r++) {
         free(t[r].comm.staging);
+        ax_comm_free_carriers(&t[r].comm);
+    }
     AX_CHECK(!error, AX_ERR_MEMORY, "cannot start thread %d of %d: %s", started + 1, w->size,
              strerror(error));
     return first_failure(w, t);
@@ -480,18 +506,21 @@ ax_status ax_comm_threads_run(int size, ax_rank_fn *fn, void *arg)
     pthread_mutex_init(&w.lock, NULL);
     group *g = NULL;
     rank_thread *t = NULL;
-    ax_status status = group_create(&w, size, &g);
+    ax_status status = rank_threads_messages_create(&w);
+    if (status == AX_OK)
+        status = group_create(&w, size, &g);
     if (status == AX_OK)
         status = ax_calloc((size_t)size, sizeof *t, &t);
     if (status == AX_OK)
         status = run_threads(&w, g, t, fn, arg);
     free(t);
-    /* The world's own group, and those of ranks that failed before they destroyed theirs. */
+    /* Frees the world's own group, and the groups that ranks had not destroyed when they failed. */
     for (group *next; w.groups; w.groups = next) {
         next = w.groups->next;
         w.groups->link = NULL;
         group_free(w.groups);
     }
+    rank_threads_messages_destroy(&w);
     pthread_mutex_destroy(&w.lock);
     return status;
 }

@@ -1,12 +1,12 @@
-/* Chooses the world's backend. A process without a launcher does not initialise MPI, which would cost time.
- */
+/* Chooses the backend of the world communicator. A process without a launcher does not initialise MPI, which
+ * would take time. */
 #include "comm/world.h"
 
 #include <stdlib.h>
 
 /* The environment variables that launchers set for a rank; size NULL: the launcher does not set the number of
- * ranks. The first launcher in this list that started more than one rank is taken, because the variables of
- * srun may be present together with those of an mpirun inside its allocation. */
+ * ranks. The launcher is the first one in this list that started more than one rank: inside an allocation the
+ * variables of srun may be present beside those of an mpirun. */
 static const struct {
     const char *launcher, *size, *rank;
 } launchers[] = {

@@ -5,7 +5,8 @@
 #include "axonn/comm.h"
 
 #ifdef AXONN_HAVE_MPI
-/* The ranks of MPI_COMM_WORLD. AX_ERR_USAGE if their number differs from the launcher's. */
+/* Creates the communicator of the ranks of MPI_COMM_WORLD. AX_ERR_USAGE if their number differs from the
+ * launcher's. */
 AX_MUST_CHECK ax_status ax_comm_mpi_create(ax_launcher launch, ax_comm **out);
 #endif
 

@@ -1,21 +1,36 @@
-/* The random numbers of attention dropout, the same for all backends (ax_attention_dropout in
- * axonn/kernels.h). */
+/* Functions that all backends use for attention: which keys a query sees, and the random numbers of dropout
+ * (ax_attention_args and ax_attention_dropout in axonn/kernels.h). */
 #ifndef AX_DEV_ATTENTION_H
 #define AX_DEV_ATTENTION_H
 
 #include "axonn/kernels.h"
 #include "axonn/philox.h"
 
-/* Returns the Philox block of keys 0 … 3 of a query: `row` is b·t + i, `keys` is s. Keys 4n … 4n+3 use the
- * n-th block after it. */
+/* Returns the first key that a query sees. `row` is the query's row in the batch, b·q_len + i; `position` is
+ * the query's position among the keys. */
+AX_INLINE int64_t ax_attention_first_key(const int32_t *doc_start, int64_t row, int64_t window,
+                                         int64_t position)
+{
+    int64_t document = doc_start && doc_start[row] > 0 ? doc_start[row] : 0;
+    return window > 0 && position - window + 1 > document ? position - window + 1 : document;
+}
+
+/* Returns the end (exclusive) of the queries that the window lets see key j, if query i has position i. */
+AX_INLINE int64_t ax_attention_end_query(int64_t window, int64_t j, int64_t queries)
+{
+    return window > 0 && window < queries - j ? j + window : queries;
+}
+
+/* Returns the index of the Philox block for keys 0 … 3 of a query. `row` is the query's row in the batch,
+ * b·q_len + i; `keys` is kv_len. Keys 4n … 4n+3 use the n-th block after it. */
 AX_INLINE uint64_t ax_attention_drop_block(const ax_attention_dropout *drop, int64_t first_row, int64_t row,
                                            int64_t head, int64_t keys)
 {
     return (uint64_t)(((first_row + drop->row0 + row) * drop->heads + drop->head0 + head) * ((keys + 3) / 4));
 }
 
-/* Returns the threshold of uniform < p in integers: an element is dropped if the upper 24 bits of its word
- * are below. */
+/* Returns the integer threshold for "uniform < p": an element is dropped if the upper 24 bits of its random
+ * word are below it. */
 AX_INLINE uint32_t ax_attention_drop_below(double p) { return (uint32_t)ceil(p * 0x1p24); }
 
 #endif

@@ -1,4 +1,4 @@
-/* Private header of the room: the registry of backends, kernel rows, replays, and host memory as device
+/* Private header of the room dev: the registry of backends, kernel rows, replays, and host memory as device
  * memory. Read axonn/dev.h first. */
 #ifndef AXONN_DEV_BACKEND_H
 #define AXONN_DEV_BACKEND_H
@@ -9,13 +9,13 @@
 #include "dev/backends.def"
 #undef AX_BACKEND
 
-/* Returns the backend of that name, or NULL. */
+/* Returns the table of the backend with this name, or NULL. */
 const ax_device_ops *ax_device_find(const char *name);
 
 /* Returns the bytes of the kernel's argument struct up to its last field. There is no padding before that. */
 size_t ax_kernel_args_used(ax_kernel kernel);
 
-/* Returns the floating-point operations of ax_kernel_cost. Faster, since counting bytes has to list the
+/* Returns *flops of ax_kernel_cost alone, which is faster, because counting bytes needs the list of
  * operands. */
 double ax_kernel_flops(ax_kernel kernel, const void *args);
 
@@ -28,11 +28,11 @@ ax_status ax_device_run(ax_stream *stream, ax_kernel kernel, const void *args);
 /* Launches a kernel while a replay has begun: runs it, or defers it. */
 ax_status ax_replay_launch(ax_stream *stream, ax_kernel kernel, const void *args);
 
-/* Runs the deferred launches of a replay. A failure is returned by the next ax_replay_cut or by
- * ax_replay_end. */
+/* Runs the deferred launches of a replay. If one fails, the next ax_replay_cut or ax_replay_end returns the
+ * error. */
 void ax_replay_cut_keep_error(ax_device *dev);
 
-/* Host memory as device memory: zeroed pages between guard pages, and memcpy. */
+/* Memory functions for backends that compute on the host: zeroed pages between guard pages, and memcpy. */
 ax_status ax_host_alloc(ax_device *dev, size_t bytes, void **out);
 void ax_host_free(ax_device *dev, void *memory, size_t bytes);
 ax_status ax_host_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes);

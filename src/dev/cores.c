@@ -1,5 +1,5 @@
-/* Which cores this process may use: the machine's, without those that the affinity mask or the cgroup quota
- * excludes. */
+/* Finds which cores of the machine this process may use by its affinity mask, and how many by the quota of
+ * its cgroup. */
 #include "dev/cores.h"
 
 #include <math.h>
@@ -14,9 +14,9 @@ static void set_usable(ax_cores *cores, int i)
         cores->usable[i / 64] |= UINT64_C(1) << (i % 64);
 }
 
-/* DONT_CHANGE_BINDING: hwloc may otherwise bind the calling thread to each hardware thread in turn to
- * discover the topology. Other threads that read this process's binding at that moment would see a wrong one.
- */
+/* Uses the flag DONT_CHANGE_BINDING, because hwloc may otherwise bind the calling thread to each hardware
+ * thread in turn to discover the topology. Other threads that read this process's binding at that moment
+ * would see a wrong one. */
 bool ax_topology_find(hwloc_topology_t *out, hwloc_bitmap_t *mine)
 {
     *mine = NULL;
@@ -56,7 +56,7 @@ static bool count_cores(ax_cores *out)
     return out->machine > 0;
 }
 
-/* Counts hardware threads as cores, where hwloc cannot find the topology. */
+/* Counts hardware threads as cores, for systems on which hwloc cannot find the topology. */
 static void count_hardware_threads(ax_cores *out)
 {
     cpu_set_t mask;
@@ -73,7 +73,8 @@ static bool read_numbers(const char *path, double *a, double *b)
     FILE *file = fopen(path, "r");
     if (!file)
         return false;
-    int n = fscanf(file, b ? "%lf %lf" : "%lf", a, b); /* "max" is not a number: no limit */
+    int n = fscanf(file, b ? "%lf %lf" : "%lf", a,
+                   b); /* the file may say "max", which is not a number and means no limit */
     fclose(file);
     return n == (b ? 2 : 1);
 }
@@ -96,7 +97,7 @@ static double quota_v1(void)
     return known && limit > 0 ? limit / period : INFINITY;
 }
 
-/* Returns the smallest quota from this process's control group up to the root. */
+/* Returns the smallest quota of this process's control group and its parents up to the root. */
 static double smallest_quota(void)
 {
     char line[4096];

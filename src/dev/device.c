@@ -1,4 +1,5 @@
-/* The registry of backends, and the calls that every use of a device goes through. */
+/* The registry of backends; opening devices; and the public functions ax_launch, ax_copy_in and others, which
+ * call the backend. */
 #include "dev/backend.h"
 
 #include <stddef.h>
@@ -34,10 +35,10 @@ static const ax_device_ops *delegate_of(const ax_device_ops *ops)
 
 enum {
     INHERITED = offsetof(ax_device_ops, links)
-}; /* first inherited entry; all from here on are pointers */
+}; /* the first entry that can be inherited; this one and all after it are pointers */
 _Static_assert((sizeof(ax_device_ops) - INHERITED) % sizeof(ax_kernel_fn *) == 0 &&
                    sizeof(ax_kernel_fn *) == sizeof(void *),
-               "an entry behind `links` is not a pointer");
+               "an entry after `links` is not a pointer");
 
 static void inherit(ax_device_ops *ops, const ax_device_ops *from)
 {
@@ -50,7 +51,8 @@ static void inherit(ax_device_ops *ops, const ax_device_ops *from)
     ops->discrete_memory = ops->discrete_memory || from->discrete_memory;
 }
 
-/* Fills the NULL entries of `ops` from its delegate, then from the delegate's delegate, and so on. */
+/* Fills the NULL entries of `ops` with those of its delegate, then with those of the delegate's delegate, and
+ * so on. */
 static void resolve(ax_device_ops *ops)
 {
     for (const ax_device_ops *from = delegate_of(ops); from; from = delegate_of(from))
@@ -100,9 +102,9 @@ static ax_status fail_device_name(const char *name, const ax_device_ops *ops)
         if (!why_absent(backends[i]))
             AX_TRY(ax_buf_printf(&names, "%s%s", names.size ? ", " : "", backends[i]->name));
     ax_status status =
-        ops ? ax_fail(AX_ERR_USAGE, "device \"%s\" cannot be used here: %s; there are: %s", name,
+        ops ? ax_fail(AX_ERR_USAGE, "device \"%s\" cannot be used here: %s; usable devices: %s", name,
                       why_absent(ops), names.data)
-            : ax_fail(AX_ERR_USAGE, "no device is named \"%s\"; there are: %s", name, names.data);
+            : ax_fail(AX_ERR_USAGE, "no device is named \"%s\"; usable devices: %s", name, names.data);
     ax_buf_fini(&names);
     return status;
 }
@@ -163,7 +165,7 @@ ax_status ax_device_alloc(ax_device *dev, size_t bytes, void **out)
 
 void ax_device_free(ax_device *dev, void *memory, size_t bytes)
 {
-    ax_replay_cut_keep_error(dev); /* deferred launches may use the memory */
+    ax_replay_cut_keep_error(dev); /* deferred launches may use this memory */
     if (memory)
         dev->ops.free(dev, memory, bytes);
 }
@@ -278,7 +280,8 @@ ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
     ax_status status = events        ? run_timed(stream, kernel, args)
                        : dev->replay ? ax_replay_launch(stream, kernel, args)
                                      : ax_device_run(stream, kernel, args);
-    if (status == AX_OK && waits) /* so that the host's clock times the kernel, not the launch */
+    if (status == AX_OK &&
+        waits) /* the host waits, so that its clock times the kernel and not only the launch */
         status = ax_stream_wait(stream);
     double end = waits ? ax_now() : 0;
     if (dev->ring)

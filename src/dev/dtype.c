@@ -42,7 +42,8 @@ uint16_t ax_bf16_from_float(float x)
 {
     uint32_t bits = float_bits(x);
     if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(bits >> 16 | 0x40u); /* the quiet bit: a payload truncated to 0 would be infinity */
+        return (uint16_t)(bits >> 16 | 0x40u); /* set the quiet bit: if the NaN's payload were truncated to 0,
+                                                  the bits would mean infinity */
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
@@ -53,9 +54,11 @@ uint16_t ax_f16_from_float(float x)
     uint32_t bits = float_bits(x), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u)
         return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
-    if (magnitude >= 0x477ff000u) /* 65520: halfway between 65504, the largest f16, and 65536 */
+    if (magnitude >= 0x477ff000u) /* 65520, halfway between 65504, the largest f16, and 65536: from here on it
+                                     rounds to infinity */
         return (uint16_t)(sign | 0x7c00u);
-    if (magnitude < 0x38800000u) { /* below 2^-14: adding 0.5 rounds to 2^-24, the step of f16's subnormals */
+    if (magnitude < 0x38800000u) { /* below 2^-14, f16 is subnormal: adding 0.5 rounds to a multiple of 2^-24,
+                                      the spacing of f16's subnormals */
         float shifted = float_of_bits(magnitude) + 0.5f;
         return (uint16_t)(sign | (float_bits(shifted) - 0x3f000000u));
     }
@@ -75,7 +78,8 @@ float ax_f16_to_float(uint16_t x)
 }
 
 /* Rounds to float by "round to odd": truncates, and sets the last bit if the result is not exact (Boldo &
- * Melquiond 2008). Rounding that float to bf16 or f16 equals rounding the double once. */
+ * Melquiond 2008). Rounding the returned float to bf16 or f16 then gives the same bits as rounding the double
+ * directly. */
 static float float_to_odd(double x)
 {
     float near = (float)x;

@@ -1,13 +1,13 @@
-/* The table of kernels. Each row has the checks of a call's arguments, its floating-point operations, and its
- * operands, from which the bytes of memory that it moves follow. A kernel of AX_KERNELS without a row here
- * does not compile. */
+/* The table of kernels. Each row has the checks of a call's arguments, the count of floating-point
+ * operations, and the list of operands, from which the bytes that the call moves follow. A kernel of
+ * AX_KERNELS without a row here does not compile. */
 #include "dev/backend.h"
 
-/* A row. `operands` calls `each`, unless that is NULL, for each operand whose address is not NULL, and
- * returns the bytes that the operands move. */
+/* A row of the table. The function `operands` calls `each`, unless that is NULL, for each operand whose
+ * address is not NULL, and returns the bytes of memory that the call moves. */
 typedef struct kernel_row {
     const char *name;
-    size_t size, used; /* bytes of the argument struct, and of its part up to the end of the last field */
+    size_t size, used; /* size: bytes of the argument struct; used: bytes up to the end of its last field */
     ax_status (*check)(const void *args);
     double (*flops)(const void *args);
     double (*operands)(const void *args, ax_operand_fn *each, void *user);
@@ -31,8 +31,8 @@ static ax_status check_dtype(const char *kernel, const char *field, ax_dtype dty
 
 static ax_status check_activation(const char *kernel, ax_activation kind)
 {
-    AX_CHECK((unsigned)kind < AX_ACTIVATION_COUNT, AX_ERR_USAGE, "kernel %s: there is no activation %d",
-             kernel, (int)kind);
+    AX_CHECK((unsigned)kind < AX_ACTIVATION_COUNT, AX_ERR_USAGE,
+             "kernel %s: %d is not a value of ax_activation", kernel, (int)kind);
     return AX_OK;
 }
 
@@ -42,21 +42,39 @@ static ax_status check_epilogue(const ax_gemm_args *a)
     bool has = a->epilogue == AX_EPILOGUE_ACTIVATION ||
                (a->epilogue == AX_EPILOGUE_ACTIVATION_GRAD && a->preact && !a->bias);
     AX_CHECK(a->epilogue == AX_EPILOGUE_NONE ? !a->preact : fits && has, AX_ERR_USAGE,
-             "kernel gemm: the arguments do not fit the epilogue");
+             "kernel gemm: preact, c, bias or accumulate do not fit the epilogue (see ax_epilogue)");
     return check_activation("gemm", a->kind);
 }
 
-/* Checks that an update has the host's copy of its table of arrays, which gives the operands of the call. */
+static ax_status check_norm(const char *kernel, ax_norm_kind kind, const void *sum, const void *s1)
+{
+    AX_CHECK(kind == AX_NORM_LAYER || kind == AX_NORM_RMS, AX_ERR_USAGE,
+             "kernel %s: %d is not a value of ax_norm_kind", kernel, (int)kind);
+    AX_CHECK(kind == AX_NORM_LAYER || (!sum && !s1), AX_ERR_USAGE,
+             "kernel %s: RMSNorm has no mean, so `sum` and `s1` must be NULL", kernel);
+    return AX_OK;
+}
+
+static ax_status check_head_dim(const char *kernel, int64_t head_dim)
+{
+    AX_CHECK(head_dim % 2 == 0, AX_ERR_USAGE, "kernel %s rotates pairs, so head_dim must be even, not %lld",
+             kernel, (long long)head_dim);
+    return AX_OK;
+}
+
+/* Checks that an optimizer kernel got `table`, the copy of its list of arrays in host memory, from which the
+ * call's operands are listed. */
 static ax_status check_table(const char *kernel, int64_t arrays, const ax_update_array *table)
 {
     AX_CHECK(!arrays || table, AX_ERR_USAGE,
-             "kernel %s: `table`, the host's copy of the list of arrays, is NULL", kernel);
+             "kernel %s: `table`, the copy of `array` in host memory, is NULL", kernel);
     return AX_OK;
 }
 
 /* ---- extents ------------------------------------------------------------------------------------- */
 
-/* Returns the elements from the first of `rows` rows, `ld` apart, to the end of the last row. */
+/* Returns the number of elements from the start of the first row to the end of the last, for `rows` rows that
+ * begin `ld` elements apart. */
 static int64_t span(int64_t rows, int64_t cols, int64_t ld)
 {
     return rows > 0 && cols > 0 ? (rows - 1) * ld + cols : 0;
@@ -75,6 +93,13 @@ static int64_t box_span(const int64_t n[4], const int64_t stride[4])
 /* Returns the number of keys that the queries of a call may see. */
 static int64_t visible_keys(const ax_attention_args *a) { return ax_min(a->kv_len, a->q_offset + a->q_len); }
 
+/* Returns how many keys are visible and inside the window of at least one query. */
+static int64_t window_keys(const ax_attention_args *a)
+{
+    int64_t all = visible_keys(a);
+    return a->window > 0 && a->window < all ? ax_min(all, a->window + a->q_len - 1) : all;
+}
+
 /* ---- floating-point operations ------------------------------------------------------------------- */
 
 enum { TRANSCENDENTAL = 8 }; /* operations that a transcendental function counts as */
@@ -88,13 +113,25 @@ static const struct {
                                           [AX_TANH] = {TRANSCENDENTAL, 4 + TRANSCENDENTAL},
                                           [AX_SILU] = {3 + TRANSCENDENTAL, 6 + TRANSCENDENTAL}};
 
-/* Returns the number of visible (query, key) pairs of one head of one sequence, without documents. */
-static double visible_pairs(int64_t q_len, int64_t kv_len, int64_t q_offset)
+/* Returns the number of (query, key) pairs under the causal mask: key <= min(q_offset + query, kv_len -
+ * 1). */
+static double pairs_below(int64_t q_len, int64_t kv_len, int64_t q_offset)
 {
-    /* Query i sees min(q_offset + i + 1, kv_len) keys: that grows for `ramp` queries, then is constant. */
+    if (q_offset < 0) /* the first queries come before all keys and see none */
+        return pairs_below(ax_max(0, q_len + q_offset), kv_len, 0);
+    /* Query i has min(q_offset + i + 1, kv_len) keys: the number grows for `ramp` queries and then is
+     * constant. */
     int64_t ramp = ax_max(0, ax_min(q_len, kv_len - q_offset));
     return (double)ramp * (double)q_offset + (double)ramp * (double)(ramp + 1) / 2 +
            (double)(q_len - ramp) * (double)kv_len;
+}
+
+/* Returns the number of (query, key) pairs that one head of one sequence computes, ignoring document
+ * boundaries. */
+static double visible_pairs(int64_t q_len, int64_t kv_len, int64_t q_offset, int64_t window)
+{
+    double hidden = window > 0 ? pairs_below(q_len, kv_len, q_offset - window) : 0;
+    return pairs_below(q_len, kv_len, q_offset) - hidden;
 }
 
 /* Returns the operations of dropout per (query, key) pair, which draws a random number. */
@@ -116,7 +153,8 @@ static double pass_operands(const ax_operand *list, size_t n, ax_operand_fn *eac
     return bytes;
 }
 
-/* Passes the memory to which the entries of an update's table point. */
+/* Calls `each` for the arrays to which the entries of an optimizer kernel's table point. Returns the bytes
+ * that they move. */
 static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype dtype, ax_dtype copy_dtype,
                          ax_operand_fn *each, void *user)
 {
@@ -141,7 +179,8 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
  * elements from the address to the end of the last of them */
 #define ROW(kernel, last, checks, flops, ...) TABLE_ROW(kernel, last, checks, flops, 0.0, __VA_ARGS__)
 
-/* As ROW, for a kernel with a table of pointers; `table` passes the memory to which they point: TABLE. */
+/* As ROW, for a kernel with a table of pointers. `table` is TABLE, which passes the arrays to which they
+ * point to `each`. */
 #define TABLE_ROW(kernel, last, checks, flops, table, ...)                                                   \
     static ax_status kernel##_check(const void *args)                                                        \
     {                                                                                                        \
@@ -168,7 +207,7 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
                                             END(kernel, last), kernel##_check,                               \
                                             kernel##_flops,    kernel##_operands};                           \
     _Static_assert(sizeof(ax_##kernel##_args) - END(kernel, last) < _Alignof(ax_##kernel##_args),            \
-                   "there is another field behind " #last)
+                   "the argument struct has another field after " #last)
 
 #define END(kernel, last)                                                                                    \
     (offsetof(ax_##kernel##_args, last) + sizeof(((const ax_##kernel##_args *)NULL)->last))
@@ -192,6 +231,7 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
 #define BYTES(pointer) VECTOR((int64_t)sizeof *(pointer))
 #define REAL(n) ((double)(n))
 #define AREA (REAL(a->rows) * REAL(a->cols))
+#define RMS (a->kind == AX_NORM_RMS)
 
 /* clang-format off */
 ROW(gemm, preact,
@@ -210,14 +250,16 @@ ROW(bias_add, dtype, TAKES(dtype, ACTIVATION), AREA,
 ROW(col_sum, dtype, TAKES(dtype, ACTIVATION), AREA,
     IN(a->x, T, MATRIX(a->rows, a->cols, a->ld)), INOUT(a->out, A, VECTOR(a->cols)));
 
-ROW(norm, dtype, TAKES(dtype, ACTIVATION), AREA * (a->b ? 9 : 8),
+ROW(norm, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_norm(name, a->kind, a->sum, NULL)),
+    AREA * ((a->b ? 9 : 8) - (RMS ? 4 : 0)),
     IN(a->a, T, DENSE(a->rows, a->cols)), IN(a->b, T, DENSE(a->rows, a->cols)),
     IN(a->weight, A, VECTOR(a->cols)), IN(a->bias, A, VECTOR(a->cols)),
     OUT(a->b ? a->x : NULL, T, DENSE(a->rows, a->cols)),
     OUT(a->sum, A, VECTOR(a->rows)), OUT(a->m2, A, VECTOR(a->rows)),
     OUT(a->y, T, DENSE(a->rows, a->cols)));
 
-ROW(norm_stats, dtype, TAKES(dtype, ACTIVATION), AREA * (a->b ? 5 : 4),
+ROW(norm_stats, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_norm(name, a->kind, a->sum, NULL)),
+    AREA * ((a->b ? 5 : 4) - (RMS ? 2 : 0)),
     IN(a->a, T, DENSE(a->rows, a->cols)), IN(a->b, T, DENSE(a->rows, a->cols)),
     OUT(a->b ? a->x : NULL, T, DENSE(a->rows, a->cols)),
     OUT(a->sum, A, VECTOR(a->rows)), OUT(a->m2, A, VECTOR(a->rows)));
@@ -226,13 +268,15 @@ ROW(norm_recentre, dtype, TAKES(dtype, ACCUM), 6 * REAL(a->rows),
     IN(a->local_sum, T, VECTOR(a->rows)), IN(a->global_sum, T, VECTOR(a->rows)),
     INOUT(a->m2, T, VECTOR(a->rows)));
 
-ROW(norm_apply, dtype, TAKES(dtype, ACTIVATION), 4 * AREA,
+ROW(norm_apply, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_norm(name, a->kind, a->sum, NULL)),
+    AREA * (RMS ? 2 : 4),
     IN(a->x, T, DENSE(a->rows, a->cols)),
     IN(a->sum, A, VECTOR(a->rows)), IN(a->m2, A, VECTOR(a->rows)),
     IN(a->weight, A, VECTOR(a->cols)), IN(a->bias, A, VECTOR(a->cols)),
     OUT(a->y, T, DENSE(a->rows, a->cols)));
 
-ROW(norm_grad, dtype, TAKES(dtype, ACTIVATION), AREA * (a->add ? 18 : 17),
+ROW(norm_grad, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_norm(name, a->kind, a->sum, NULL)),
+    AREA * ((a->add ? 18 : 17) - (RMS ? 5 : 0)),
     IN(a->x, T, DENSE(a->rows, a->cols)), IN(a->dy, T, DENSE(a->rows, a->cols)),
     IN(a->add, T, DENSE(a->rows, a->cols)),
     IN(a->sum, A, VECTOR(a->rows)), IN(a->m2, A, VECTOR(a->rows)),
@@ -240,13 +284,15 @@ ROW(norm_grad, dtype, TAKES(dtype, ACTIVATION), AREA * (a->add ? 18 : 17),
     OUT(a->dx, T, DENSE(a->rows, a->cols)),
     INOUT(a->dweight, A, VECTOR(a->cols)), INOUT(a->dbias, A, VECTOR(a->cols)));
 
-ROW(norm_grad_stats, dtype, TAKES(dtype, ACTIVATION), 6 * AREA,
+ROW(norm_grad_stats, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_norm(name, a->kind, a->sum, a->s1)),
+    AREA * (RMS ? 4 : 6),
     IN(a->x, T, DENSE(a->rows, a->cols)), IN(a->dy, T, DENSE(a->rows, a->cols)),
     IN(a->sum, A, VECTOR(a->rows)), IN(a->m2, A, VECTOR(a->rows)),
     IN(a->weight, A, VECTOR(a->cols)),
     OUT(a->s1, A, VECTOR(a->rows)), OUT(a->s2, A, VECTOR(a->rows)));
 
-ROW(norm_grad_apply, dtype, TAKES(dtype, ACTIVATION), AREA * (a->add ? 12 : 11),
+ROW(norm_grad_apply, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_norm(name, a->kind, a->sum, a->s1)),
+    AREA * ((a->add ? 12 : 11) - (RMS ? 3 : 0)),
     IN(a->x, T, DENSE(a->rows, a->cols)), IN(a->dy, T, DENSE(a->rows, a->cols)),
     IN(a->add, T, DENSE(a->rows, a->cols)),
     IN(a->sum, A, VECTOR(a->rows)), IN(a->m2, A, VECTOR(a->rows)),
@@ -258,27 +304,36 @@ ROW(norm_grad_apply, dtype, TAKES(dtype, ACTIVATION), AREA * (a->add ? 12 : 11),
 #define QUERIES VECTOR(a->batch * a->q_len * a->heads * a->head_dim)
 #define ROWS (a->batch * a->q_len * a->heads)
 #define KEYS                                                                                                 \
-    MATRIX(a->batch, visible_keys(a) * a->kv_heads * a->head_dim,                                            \
-           a->kv_batch_stride ? a->kv_batch_stride : a->kv_len * a->kv_heads * a->head_dim)
+    a->batch *window_keys(a) * a->kv_heads *a->head_dim,                                                     \
+        span(a->batch, visible_keys(a) * a->kv_heads * a->head_dim,                                          \
+             a->kv_batch_stride ? a->kv_batch_stride : a->kv_len * a->kv_heads * a->head_dim)
 #define GRAD_KEYS VECTOR(a->batch * a->q_len * a->kv_heads * a->head_dim)
 
-/* Two dot products per pair: the score, and the weighted sum of values. */
+/* Per (query, key) pair: two products of head_dim multiply-adds, the score and the weighted sum of values. */
 ROW(attention, dtype, TAKES(dtype, ACTIVATION),
-    visible_pairs(a->q_len, a->kv_len, a->q_offset) * REAL(a->batch * a->heads) *
+    visible_pairs(a->q_len, a->kv_len, a->q_offset, a->window) * REAL(a->batch * a->heads) *
         (4 * REAL(a->head_dim) + TRANSCENDENTAL + drop_flops(&a->drop)),
     IN(a->q, T, QUERIES), IN(a->k, T, KEYS), IN(a->v, T, KEYS),
     IN(a->doc_start, AX_I32, DENSE(a->batch, a->q_len)), IN(a->drop.now, AX_U8, BYTES(a->drop.now)),
     OUT(a->o, T, QUERIES), OUT(a->lse, A, VECTOR(ROWS)));
 
-/* Five dot products per pair: the score again, dp, dq, dk, dv. `delta` is scratch: written, and read again. */
+/* Per (query, key) pair: five products of head_dim multiply-adds, the score again, dp, dq, dk and dv. `delta`
+ * is scratch: written, and read again. */
 ROW(attention_grad, dtype, TAKES(dtype, ACTIVATION),
-    visible_pairs(a->q_len, a->q_len, 0) * REAL(a->batch * a->heads) *
+    visible_pairs(a->q_len, a->q_len, 0, a->window) * REAL(a->batch * a->heads) *
         (10 * REAL(a->head_dim) + TRANSCENDENTAL + drop_flops(&a->drop)),
     IN(a->q, T, QUERIES), IN(a->k, T, GRAD_KEYS), IN(a->v, T, GRAD_KEYS), IN(a->o, T, QUERIES),
     IN(a->lse, A, VECTOR(ROWS)), IN(a->dout, T, QUERIES),
     IN(a->doc_start, AX_I32, DENSE(a->batch, a->q_len)), IN(a->drop.now, AX_U8, BYTES(a->drop.now)),
     OUT(a->delta, A, 2 * ROWS, ROWS),
     OUT(a->dq, T, QUERIES), OUT(a->dk, T, GRAD_KEYS), OUT(a->dv, T, GRAD_KEYS));
+
+/* For each row of x one row of the table is read; these rows may be anywhere in the table. */
+ROW(rope, inverse, TAKES(dtype, ACTIVATION); AX_TRY(check_head_dim(name, a->head_dim)),
+    3 * REAL(a->rows) * REAL(a->heads) * REAL(a->head_dim),
+    IN(a->positions, AX_I32, VECTOR(a->rows)),
+    IN(a->table, AX_F32, a->rows * a->head_dim, a->table_rows * a->head_dim),
+    INOUT(a->x, T, VECTOR(a->rows * a->heads * a->head_dim)));
 
 /* One row of the table is read per id; these rows may be anywhere in the table. */
 ROW(embedding, accumulate, TAKES(dtype, ACTIVATION), AREA * (a->accumulate ? 1 : 0),
@@ -296,6 +351,15 @@ ROW(activation, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_activation(name, a-
 ROW(activation_grad, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_activation(name, a->kind)),
     REAL(a->n) * activation_work[a->kind].slope,
     IN(a->x, T, VECTOR(a->n)), IN(a->dy, T, VECTOR(a->n)), OUT(a->dx, T, VECTOR(a->n)));
+
+ROW(glu, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_activation(name, a->kind)),
+    REAL(a->n) * (1 + activation_work[a->kind].value),
+    IN(a->gate, T, VECTOR(a->n)), IN(a->up, T, VECTOR(a->n)), OUT(a->y, T, VECTOR(a->n)));
+
+ROW(glu_grad, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_activation(name, a->kind)),
+    REAL(a->n) * (3 + activation_work[a->kind].value + activation_work[a->kind].slope),
+    IN(a->gate, T, VECTOR(a->n)), IN(a->up, T, VECTOR(a->n)), IN(a->dy, T, VECTOR(a->n)),
+    OUT(a->dgate, T, VECTOR(a->n)), OUT(a->dup, T, VECTOR(a->n)));
 
 ROW(add, dtype, TAKES(dtype, ACTIVATION), REAL(a->n),
     IN(a->a, T, VECTOR(a->n)), IN(a->b, T, VECTOR(a->n)), OUT(a->y, T, VECTOR(a->n)));

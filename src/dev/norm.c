@@ -10,7 +10,8 @@ ax_norm_stats_args ax_norm_stats_of(const ax_norm_args *a)
                                 .x = a->x,
                                 .sum = a->sum,
                                 .m2 = a->m2,
-                                .dtype = a->dtype};
+                                .dtype = a->dtype,
+                                .kind = a->kind};
 }
 
 ax_norm_apply_args ax_norm_apply_of(const ax_norm_args *a)
@@ -25,7 +26,8 @@ ax_norm_apply_args ax_norm_apply_of(const ax_norm_args *a)
                                 .weight = a->weight,
                                 .bias = a->bias,
                                 .y = a->y,
-                                .dtype = a->dtype};
+                                .dtype = a->dtype,
+                                .kind = a->kind};
 }
 
 ax_norm_grad_stats_args ax_norm_grad_stats_of(const ax_norm_grad_args *a)
@@ -39,7 +41,8 @@ ax_norm_grad_stats_args ax_norm_grad_stats_of(const ax_norm_grad_args *a)
                                      .sum = a->sum,
                                      .m2 = a->m2,
                                      .weight = a->weight,
-                                     .dtype = a->dtype};
+                                     .dtype = a->dtype,
+                                     .kind = a->kind};
 }
 
 ax_norm_grad_apply_args ax_norm_grad_apply_of(const ax_norm_grad_args *a)
@@ -57,5 +60,6 @@ ax_norm_grad_apply_args ax_norm_grad_apply_of(const ax_norm_grad_args *a)
                                      .dx = a->dx,
                                      .dweight = a->dweight,
                                      .dbias = a->dbias,
-                                     .dtype = a->dtype};
+                                     .dtype = a->dtype,
+                                     .kind = a->kind};
 }

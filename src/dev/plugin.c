@@ -12,8 +12,9 @@
 #include <string.h>
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static const ax_device_ops *table; /* table of the plugin; NULL if the plugin could not be loaded */
-static char why_not[512];          /* why the plugin could not be loaded */
+static const ax_device_ops
+    *table;               /* the plugin's table of functions; NULL if the plugin could not be loaded */
+static char why_not[512]; /* why the plugin could not be loaded */
 
 /* Writes "DIR/libaxonn_cuda.so". If the directory of this library is unknown, writes the name alone, and
  * dlopen searches the system's directories. */
@@ -67,7 +68,7 @@ static const char *cuda_absent(void) { return cuda_table() ? NULL : why_not; }
 
 const ax_device_ops ax_backend_cuda = {
     .name = "cuda",
-    .help = "an NVIDIA GPU: own kernels, cuBLASLt for products",
+    .help = "an NVIDIA GPU: own kernels, cuBLASLt for matmuls",
     .plugin = cuda_table,
     .absent = cuda_absent,
 };

@@ -1,9 +1,9 @@
 /* Replays (ax_replay_begin): launches that repeat from step to step are given to the device as graphs.
  *
  * A replay records launches in segments. A segment ends at the next copy, wait or collective, and becomes one
- * graph. As long as launches equal those recorded, they are deferred. If all of the segment repeats, the
- * graph runs instead of them. At the first launch that differs, the deferred launches are run one by one, and
- * the rest of the segment is recorded again. */
+ * graph. As long as launches equal the recorded ones, they are deferred. If all launches of the segment
+ * repeat, the graph runs instead of them. At the first launch that differs, the deferred launches are run one
+ * by one, and the rest of the segment is recorded again. */
 #include "dev/backend.h"
 
 #include "axonn/runtime.h"
@@ -24,7 +24,7 @@ typedef struct segment {
     char *args;
     size_t n, room, bytes, bytes_room;
     void *graph;    /* graph of the whole segment, or NULL */
-    size_t repeats; /* how often the segment came again and had no graph */
+    size_t repeats; /* how often the segment repeated while it had no graph */
 } segment;
 
 struct ax_replay {
@@ -34,13 +34,14 @@ struct ax_replay {
     size_t n, at;    /* number of segments, and index of the current one */
     size_t deferred; /* number of launches, at the start of the current segment, that were repeated but not
                         yet run */
-    bool recording;  /* the current segment differs: launches are run and recorded */
-    ax_status deferred_error; /* error of deferred launches that failed in a function without a status */
+    bool recording;  /* the current segment differs from its record: launches are run and recorded */
+    ax_status deferred_error; /* the error of deferred launches that were run by a function that returns no
+                                 status */
 };
 
 /* ---- segments ------------------------------------------------------------------------------------ */
 
-/* Makes room for `need` elements of `size` bytes at *memory. */
+/* Grows the array *memory to at least `need` elements of `size` bytes. */
 static ax_status grow(void **memory, size_t *room, size_t need, size_t size)
 {
     if (need <= *room)
@@ -84,7 +85,7 @@ static void drop_graph(const ax_replay *r, segment *s)
     s->repeats = 0;
 }
 
-/* Removes all but the first n launches. */
+/* Removes all launches of the segment but the first n. */
 static void truncate_segment(const ax_replay *r, segment *s, size_t n)
 {
     if (n == s->n)
@@ -101,8 +102,8 @@ static ax_status run_launches(ax_stream *stream, const segment *s, size_t n)
     return AX_OK;
 }
 
-/* Tries to capture the segment as a graph. If the device refuses, the segment stays without one. The device
- * may accept it later, so the capture is tried again at every power of two of `repeats`. */
+/* Tries to capture the segment as a graph. If the device refuses, the segment has no graph for now. The
+ * device may accept it later, so the capture is tried again whenever `repeats` is a power of two. */
 static void capture_graph(ax_stream *stream, segment *s)
 {
     const ax_device_ops *ops = &stream->dev->ops;
@@ -131,12 +132,12 @@ static void capture_graph(ax_stream *stream, segment *s)
 
 /* ---- comparing launches with the recorded ones --------------------------------------------------- */
 
-/* Returns the segment to which launches belong now. A new one is created at its first launch. */
+/* Returns the segment to which the next launch belongs. A new one is created at its first launch. */
 static ax_status current_segment(ax_replay *r, segment **out)
 {
     if (r->at == r->n) {
         segment *more = realloc(r->segment, (r->n + 1) * sizeof *more);
-        AX_CHECK(more, AX_ERR_MEMORY, "replay: not enough memory for recorded launches");
+        AX_CHECK(more, AX_ERR_MEMORY, "replay: not enough memory for the list of segments");
         r->segment = more;
         more[r->n++] = (segment){0};
     }

@@ -14,25 +14,31 @@
 
 /* clang-format off */
 static const ax_option options[] = {
-    {"model.family", AX_OPT_STRING, AT(model.family), .choices = "gpt2",
-     .help = "model family (architecture) of a new model; give either this or model.from"},
+    {"model.family", AX_OPT_STRING, AT(model.family), .choices = ax_family_names + 1,
+     .help = "model family (architecture) of a new model; give one of this, model.config and model.from"},
+    {"model.config", AX_OPT_PATH, AT(model.config), .meta = "FILE",
+     .help = "config.json of a model: a new model of its family and shape; other keys of `model` override its values"},
     {"model.from", AX_OPT_PATH, AT(model.from), .meta = "DIR",
      .help = "an existing model (config.json, *.safetensors) to start from"},
     {"model.layers", AX_OPT_INT, AT(model.layers), "12", UP_TO(AX_LAYERS_MAX), .help = "transformer blocks"},
     {"model.hidden", AX_OPT_INT, AT(model.hidden), "768", UP_TO(AX_HIDDEN_MAX), .help = "width of the residual stream"},
-    {"model.heads", AX_OPT_INT, AT(model.heads), "12", UP_TO(AX_HIDDEN_MAX), .help = "attention heads; divides model.hidden"},
-    {"model.ffn", AX_OPT_INT, AT(model.ffn), "0", "[0, " TEXT_OF(AX_FFN_MAX) "]", .help = "inner width of the MLP; 0: four times model.hidden"},
+    {"model.heads", AX_OPT_INT, AT(model.heads), "12", UP_TO(AX_HIDDEN_MAX), .help = "attention heads; divides model.hidden, unless model.head_dim is given"},
+    {"model.kv_heads", AX_OPT_INT, AT(model.kv_heads), "0", "[0, " TEXT_OF(AX_HIDDEN_MAX) "]", .help = "heads of keys and values, which groups of attention heads share; divides model.heads; 0: as many as model.heads"},
+    {"model.head_dim", AX_OPT_INT, AT(model.head_dim), "0", "[0, " TEXT_OF(AX_HIDDEN_MAX) "]", .help = "width of a head; 0: model.hidden divided by model.heads"},
+    {"model.ffn", AX_OPT_INT, AT(model.ffn), "0", "[0, " TEXT_OF(AX_FFN_MAX) "]", .help = "inner width of the MLP; 0: four times model.hidden for gpt2; for the other families, whose MLP is gated, two thirds of that, rounded up to a multiple of 256"},
     {"model.vocab", AX_OPT_INT, AT(model.vocab), "50257", UP_TO(AX_VOCAB_MAX), .help = "size of the vocabulary; at least that of the tokenizer"},
     {"model.seq_len", AX_OPT_INT, AT(model.seq_len), "1024", UP_TO(AX_VOCAB_MAX), .help = "tokens per sample, and the model's number of positions"},
     {"model.dropout", AX_OPT_FLOAT, AT(model.dropout), "0.0", "[0, 1]", .help = "dropout rate in training: sets those of the next three keys that are not given. With model.from, the default is the rates in that model's config.json (embd_pdrop, resid_pdrop, attn_pdrop)"},
     {"model.embd_dropout", AX_OPT_FLOAT, AT(model.embd_dropout), NULL, "[0, 1]", .help = "dropout rate of the embeddings; default: model.dropout"},
     {"model.resid_dropout", AX_OPT_FLOAT, AT(model.resid_dropout), NULL, "[0, 1]", .help = "dropout rate of the outputs of attention and MLP, before they are added to the residual stream; default: model.dropout"},
     {"model.attn_dropout", AX_OPT_FLOAT, AT(model.attn_dropout), NULL, "[0, 1]", .help = "dropout rate of the attention probabilities; default: model.dropout"},
-    {"model.activation", AX_OPT_ENUM, AT(model.activation), "gelu_new", .choices = "gelu_new|gelu",
-     .help = "activation of the MLP: GELU by its tanh approximation (gelu_new), or exact GELU (gelu)"},
-    {"model.tie", AX_OPT_BOOL, AT(model.tie), "true", .help = "the output layer shares the embedding's weights"},
+    {"model.activation", AX_OPT_ENUM, AT(model.activation), NULL, .choices = "gelu_new|gelu|silu",
+     .help = "activation of the MLP: GELU by its tanh approximation (gelu_new, the default of gpt2), exact GELU (gelu), or SiLU (silu, of all other families)"},
+    {"model.rope_theta", AX_OPT_FLOAT, AT(model.rope_theta), NULL, "[0, 1.0e+30]", .help = "base of the frequencies of rotary position embeddings; default: 10000. gpt2 has none, but a table of positions"},
+    {"model.window", AX_OPT_INT, AT(model.window), "0", "[0, " TEXT_OF(AX_VOCAB_MAX) "]", .help = "sliding window of attention in all layers (mistral, qwen2, qwen3): each position attends to this many positions, itself and those before it; 0: to all positions before it"},
+    {"model.tie", AX_OPT_BOOL, AT(model.tie), NULL, .help = "the output layer shares the embedding's weights; default: true for gpt2, false for other families"},
     {"model.init_std", AX_OPT_FLOAT, AT(model.init_std), "0.02", "[1.0e-30, 1.0e+30]", .help = "standard deviation of initial weights"},
-    {"model.norm_eps", AX_OPT_FLOAT, AT(model.norm_eps), "1e-5", "[1.0e-30, 1.0e+30]", .help = "epsilon of the layer norms"},
+    {"model.norm_eps", AX_OPT_FLOAT, AT(model.norm_eps), NULL, "[1.0e-30, 1.0e+30]", .help = "epsilon of the norms; default: 1e-5 for gpt2, 1e-6 for other families"},
 
     {"data.train", AX_OPT_PATHS, AT(data.train), .required = true,
      .help = "training data: text, JSON, JSONL or token files. A pattern, or a directory of token files, is one source. Several sources are mixed in proportion to their sizes, or to their weights if any are given (default 1): [{path: A, weight: 2}, B]"},
@@ -41,8 +47,8 @@ static const ax_option options[] = {
     {"data.text_key", AX_OPT_STRING, AT(data.text_key), "text", .help = "member of JSON objects that holds the text"},
     {"data.bad_lines", AX_OPT_INT, AT(data.bad_lines), "100", "[0, inf)",
      .help = "how many JSON objects may be skipped because their text is null or not valid Unicode; more are an error"},
-    {"data.order", AX_OPT_ENUM, AT(data.order), "shuffled", .choices = "shuffled|sequential", .help = "order of the samples"},
-    {"data.mask_documents", AX_OPT_BOOL, AT(data.mask_documents), "true", .help = "attention does not cross document boundaries"},
+    {"data.order", AX_OPT_ENUM, AT(data.order), "shuffled", .choices = "shuffled|sequential", .help = "order of the samples of each source: shuffled (a random permutation for each epoch, from train.seed) or sequential (in file order)"},
+    {"data.mask_documents", AX_OPT_BOOL, AT(data.mask_documents), "true", .help = "each token attends only to tokens of its own document, positions restart with each document, and a document's first token is not a target"},
 
     {"train.steps", AX_OPT_INT, AT(train.steps), "1000", "[1, 1000000000]", .help = "total number of optimizer steps, including those before a resume"},
     {"train.global_batch", AX_OPT_INT, AT(train.global_batch), "64", "[1, 1000000000]", .help = "sequences per step, over all ranks"},
@@ -57,7 +63,7 @@ static const ax_option options[] = {
      .help = "when a step's loss or gradient is not finite: stop the run, or skip the step. In fp16 a step that overflows is first skipped with a smaller loss scale; this applies when that cannot help"},
 
     {"train.weight_cache", AX_OPT_INT, AT(train.weight_cache), "0", "[0, 1152921504606846976]", .meta = "BYTES",
-     .help = "bytes of all-gathered weights to keep from one micro-batch to the next"},
+     .help = "bytes of all-gathered weights that each rank may keep from one micro-batch to the next of a step, to save all-gathers"},
 
     {"optim.name", AX_OPT_STRING, AT(optim.name), "adamw", .choices = "adamw|sgd", .help = "optimizer"},
     {"optim.lr", AX_OPT_FLOAT, AT(optim.lr), "6.0e-4", "[0, 1.0e+30]", .help = "learning rate"},
@@ -66,21 +72,26 @@ static const ax_option options[] = {
     {"optim.momentum", AX_OPT_FLOAT, AT(optim.momentum), "0.9", "[0, 1)", .help = "momentum of SGD"},
     {"optim.weight_decay", AX_OPT_FLOAT, AT(optim.weight_decay), "0.1", "[0, 1.0e+30]", .help = "weight decay of parameters with two or more dims: decoupled in adamw, added to the gradient (L2) in sgd"},
     {"optim.clip", AX_OPT_FLOAT, AT(optim.clip), "1.0", "[0, 1.0e+30]", .help = "clip the global gradient norm to this; 0: no clipping"},
-    {"optim.schedule", AX_OPT_STRING, AT(optim.schedule), "cosine", .choices = "constant|linear|cosine|wsd", .help = "learning rate schedule after the warm-up"},
+    {"optim.schedule", AX_OPT_STRING, AT(optim.schedule), "cosine", .choices = "constant|linear|cosine|wsd", .help = "learning rate after the warm-up: constant; linear or cosine decay to optim.min_lr; or wsd, constant and then a decay at the end of the run (optim.decay)"},
     {"optim.warmup", AX_OPT_QUOTA, AT(optim.warmup), "0", "[0, 1000000000]",
      .help = "linear warm-up: a number of steps, or a percentage of train.steps (2%). If it is longer than the run, the learning rate rises until the end"},
     {"optim.min_lr", AX_OPT_FLOAT, AT(optim.min_lr), "0.0", "[0, 1.0e+30]", .help = "learning rate of the last step with linear, cosine and wsd; with 0 the last step changes no weights"},
     {"optim.decay", AX_OPT_FLOAT, AT(optim.decay), "0.2", "[0, 1]", .help = "wsd: fraction of the steps, at the end of the run, in which the learning rate decays to optim.min_lr"},
 
     {"grid.data", AX_OPT_INT, AT(grid.data), "1", "[1, 65536]", .help = "data parallelism: ranks that divide the batch"},
-    {"grid.pipe", AX_OPT_INT, AT(grid.pipe), "1", "[1, 65536]", .help = "pipeline stages; must be 1 (no strategy uses this axis)"},
+    {"grid.pipe", AX_OPT_INT, AT(grid.pipe), "1", "[1, 65536]", .help = "pipeline parallelism: stages, each with some of the blocks, through which the micro-batches of a step pass"},
     {"grid.x", AX_OPT_INT, AT(grid.x), "1", "[1, 65536]", .help = "tensor parallelism: ranks that split the attention heads and the inner width of the MLP"},
     {"grid.y", AX_OPT_INT, AT(grid.y), "1", "[1, 65536]", .help = "tensor parallelism: ranks that split the width of the residual stream"},
     {"grid.z", AX_OPT_INT, AT(grid.z), "1", "[1, 65536]", .help = "sharded data parallelism: ranks that shard the weights, as FSDP does, and divide the batch"},
     {"grid.order", AX_OPT_STRING, AT(grid.order), "x,y,z,pipe,data",
      .help = "axes in the order in which ranks are numbered, the fastest-varying first; launchers put consecutive ranks on one machine"},
+    {"pipe.schedule", AX_OPT_ENUM, AT(pipe.schedule), "message", .choices = "message|1f1b|gpipe",
+     .help = "what a pipeline stage does next: message: what has arrived, backward first; 1f1b: a forward and a backward in turns; gpipe: all forwards, then all backwards. Results do not depend on it"},
+    {"pipe.slack", AX_OPT_INT, AT(pipe.slack), "0", "[0, 1000000000]", .help = "micro-batches that stage s of P may hold beyond P - s (not with gpipe): more memory, and less waiting if times vary"},
+    {"pipe.cut", AX_OPT_INTS, AT(pipe.cut), "auto", "[0, " TEXT_OF(AX_LAYERS_MAX) "]", "auto",
+     .help = "the blocks, counted from 0, with which stages 1, 2, ... begin; auto: such that the most expensive stage is as cheap as possible"},
     {"strategy", AX_OPT_STRING, AT(strategy), "axonn", .choices = "axonn|megatron|fsdp|hsdp|ddp",
-     .help = "parallelism strategy, and the grid axes that it uses: axonn (all), megatron (x, data), fsdp (z), hsdp (z, data), ddp (data). Every other axis must be 1"},
+     .help = "parallelism strategy, and the grid axes that it uses: axonn (all), megatron (x, data), fsdp (z), hsdp (z, data), ddp (data), each also pipe. Every other axis must be 1"},
     {"zero", AX_OPT_INT, AT(zero), "0", "[0, 3]",
      .help = "ZeRO stage along grid.data: 0 shards nothing, 1 the optimizer state, 2 also the gradients, 3 also the weights"},
     {"overlap.oar", AX_OPT_BOOL, AT(overlap.oar), "true", .help = "overlap all-reduces of input gradients with the matmuls of weight gradients"},
@@ -93,7 +104,7 @@ static const ax_option options[] = {
     {"run.dir", AX_OPT_PATH, AT(run.dir), .meta = "DIR",
      .help = "directory of the run (default: runs/NAME for the configuration NAME.yaml)"},
     {"run.checkpoint_interval", AX_OPT_INT, AT(run.checkpoint_interval), "200", "[0, 1000000000]", .help = "steps between checkpoints; 0: at the end only"},
-    {"run.keep_latest", AX_OPT_INT, AT(run.keep_latest), "3", "[0, 1000000000]", .help = "how many of the newest checkpoints to keep; 0: all"},
+    {"run.keep_latest", AX_OPT_INT, AT(run.keep_latest), "3", "[0, 1000000000]", .help = "how many of the newest checkpoints to keep, older ones are deleted; 0: keep all"},
     {"run.eval_interval", AX_OPT_INT, AT(run.eval_interval), "100", "[0, 1000000000]", .help = "steps between evaluations; 0: at the end only"},
     {"run.eval_start", AX_OPT_BOOL, AT(run.eval_start), "false", .help = "also evaluate before the first step"},
     {"run.eval_batches", AX_OPT_INT, AT(run.eval_batches), "0", "[0, 1000000000]",
@@ -170,8 +181,6 @@ ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_
     AX_TRY(status);
     if (!cfg->run.dir)
         AX_TRY(default_dir(path, &cfg->run.dir));
-    if (!cfg->model.ffn)
-        cfg->model.ffn = 4 * cfg->model.hidden;
     spread_dropout(cfg);
     return AX_OK;
 }

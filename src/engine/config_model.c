@@ -4,43 +4,210 @@
 #include "axonn/data.h"
 #include "axonn/engine.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { MISSING_MOST = 20 }; /* paths of one key that are reported */
 
-/* A key that both the user and the model's config.json may set. */
+/* A number that both a key and the model's config.json may set. */
 typedef struct shape_key {
     const char *key;
-    int64_t *config; /* value in the configuration; overwritten by `model` */
-    int64_t model;   /* value in config.json */
+    int64_t *config, *model;
 } shape_key;
 
-void config_merge_model(ax_config *c, const ax_model_config *m)
+typedef struct number_key {
+    const char *key, *also; /* the keys that set the number; `also` may be NULL */
+    double *config, *model;
+} number_key;
+
+enum { SHAPE_KEYS = 9, NUMBER_KEYS = 5 };
+
+static void list_shape(ax_config *c, ax_model_config *m, shape_key out[SHAPE_KEYS])
 {
-    const shape_key keys[] = {{"model.layers", &c->model.layers, m->layers},
-                              {"model.hidden", &c->model.hidden, m->hidden},
-                              {"model.heads", &c->model.heads, m->heads},
-                              {"model.ffn", &c->model.ffn, m->ffn},
-                              {"model.vocab", &c->model.vocab, m->vocab}};
-    for (size_t i = 0; i < AX_COUNT(keys); i++) {
-        if (ax_config_given(c, keys[i].key) && *keys[i].config != keys[i].model)
-            ax_option_error(c->set, keys[i].key, "is %lld in model.from; leave the key out",
-                            (long long)keys[i].model);
-        *keys[i].config = keys[i].model;
+    const shape_key keys[SHAPE_KEYS] = {{"model.layers", &c->model.layers, &m->layers},
+                                        {"model.hidden", &c->model.hidden, &m->hidden},
+                                        {"model.heads", &c->model.heads, &m->heads},
+                                        {"model.kv_heads", &c->model.kv_heads, &m->kv_heads},
+                                        {"model.head_dim", &c->model.head_dim, &m->head_dim},
+                                        {"model.ffn", &c->model.ffn, &m->ffn},
+                                        {"model.vocab", &c->model.vocab, &m->vocab},
+                                        {"model.seq_len", &c->model.seq_len, &m->seq_len},
+                                        {"model.window", &c->model.window, &m->window}};
+    memcpy(out, keys, sizeof keys);
+}
+
+static const ax_activation activations[] = {AX_GELU_TANH, AX_GELU_EXACT, AX_SILU}; /* ax_config_activation */
+
+static int activation_of(const ax_model_config *m)
+{
+    int i = AX_COUNT(activations) - 1;
+    while (i > 0 && activations[i] != m->activation)
+        i--;
+    return i;
+}
+
+/* ---- new models ---------------------------------------------------------------------------------- */
+
+void config_take_defaults(ax_config *c, const ax_family *family)
+{
+    ax_model_config m = ax_model_config_defaults(family);
+    m.hidden = c->model.hidden;
+    if (!ax_config_given(c, "model.tie"))
+        c->model.tie = m.tie;
+    if (!ax_config_given(c, "model.norm_eps"))
+        c->model.norm_eps = m.norm_eps;
+    if (!ax_config_given(c, "model.activation"))
+        c->model.activation = activation_of(&m);
+    if (!ax_config_given(c, "model.rope_theta"))
+        c->model.rope_theta = m.rope.theta;
+    if (!c->model.kv_heads)
+        c->model.kv_heads = c->model.heads;
+    if (!c->model.ffn)
+        c->model.ffn = ax_model_config_default_ffn(&m);
+}
+
+ax_model_config config_new_model(const ax_config *c, const ax_family *family)
+{
+    ax_model_config m = ax_model_config_defaults(family);
+    m.layers = c->model.layers;
+    m.hidden = c->model.hidden;
+    m.heads = c->model.heads;
+    m.kv_heads = c->model.kv_heads;
+    m.head_dim = c->model.head_dim;
+    m.ffn = c->model.ffn;
+    m.vocab = c->model.vocab;
+    m.seq_len = c->model.seq_len;
+    m.window = c->model.window;
+    m.rope.theta = c->model.rope_theta;
+    m.dropout = (ax_model_dropout){c->model.embd_dropout, c->model.resid_dropout, c->model.attn_dropout};
+    m.init_std = c->model.init_std;
+    m.norm_eps = c->model.norm_eps;
+    m.activation = activations[c->model.activation];
+    m.tie = c->model.tie;
+    return m;
+}
+
+/* ---- models of config.json ----------------------------------------------------------------------- */
+
+/* Merges the numbers that do not affect array shapes: a number that the user gave is copied to the model, any
+ * other from the model to the configuration. */
+static void merge_numbers(ax_config *c, ax_model_config *m)
+{
+    const number_key numbers[NUMBER_KEYS] = {
+        {"model.init_std", NULL, &c->model.init_std, &m->init_std},
+        {"model.norm_eps", NULL, &c->model.norm_eps, &m->norm_eps},
+        {"model.embd_dropout", "model.dropout", &c->model.embd_dropout, &m->dropout.embd},
+        {"model.resid_dropout", "model.dropout", &c->model.resid_dropout, &m->dropout.resid},
+        {"model.attn_dropout", "model.dropout", &c->model.attn_dropout, &m->dropout.attn}};
+    for (size_t i = 0; i < NUMBER_KEYS; i++) {
+        const number_key *n = &numbers[i];
+        if (ax_config_given(c, n->key) || (n->also && ax_config_given(c, n->also)))
+            *n->model = *n->config;
+        *n->config = *n->model;
     }
-    if (ax_config_given(c, "model.activation") && c->model.activation != (int)m->activation)
-        ax_option_error(c->set, "model.activation", "is different in model.from; leave the key out");
-    if (ax_config_given(c, "model.tie") && c->model.tie != m->tie)
-        ax_option_error(c->set, "model.tie", "is %s in model.from; leave the key out",
-                        m->tie ? "true" : "false");
+}
+
+static void merge_seq_len(ax_config *c, const ax_model_config *m)
+{
     if (!ax_config_given(c, "model.seq_len"))
         c->model.seq_len = m->seq_len;
     if (c->model.seq_len > m->seq_len)
         ax_option_error(c->set, "model.seq_len", "must be at most the %lld positions of model.from",
                         (long long)m->seq_len);
-    c->model.activation = (int)m->activation;
-    c->model.tie = m->tie;
 }
+
+void config_merge_model(ax_config *c, ax_model_config *m)
+{
+    shape_key keys[SHAPE_KEYS];
+    list_shape(c, m, keys);
+    m->head_dim = ax_model_config_head_dim(m);
+    merge_seq_len(c, m);
+    for (size_t i = 0; i < SHAPE_KEYS; i++) {
+        if (keys[i].model == &m->seq_len)
+            continue;
+        if (ax_config_given(c, keys[i].key) && *keys[i].config != *keys[i].model)
+            ax_option_error(c->set, keys[i].key, "is %lld in model.from; leave the key out",
+                            (long long)*keys[i].model);
+        *keys[i].config = *keys[i].model;
+    }
+    if (ax_config_given(c, "model.rope_theta") && c->model.rope_theta != m->rope.theta)
+        ax_option_error(c->set, "model.rope_theta", "is %g in model.from; leave the key out", m->rope.theta);
+    if (ax_config_given(c, "model.activation") && c->model.activation != activation_of(m))
+        ax_option_error(c->set, "model.activation", "is different in model.from; leave the key out");
+    if (ax_config_given(c, "model.tie") && c->model.tie != m->tie)
+        ax_option_error(c->set, "model.tie", "is %s in model.from; leave the key out",
+                        m->tie ? "true" : "false");
+    c->model.rope_theta = m->rope.theta;
+    c->model.activation = activation_of(m);
+    c->model.tie = m->tie;
+    merge_numbers(c, m);
+}
+
+/* Whether the user gave a value of the key that replaces the model's. 0 means "default" and replaces nothing,
+ * except for model.window, where 0 means no window. */
+static bool replaces(const ax_config *c, const shape_key *key)
+{
+    return ax_config_given(c, key->key) && (*key->config > 0 || !strcmp(key->key, "model.window"));
+}
+
+/* Replaces values of the config.json by those that the user gave. */
+static void override_model(ax_config *c, ax_model_config *m)
+{
+    shape_key keys[SHAPE_KEYS];
+    list_shape(c, m, keys);
+    if (m->window_layers && ax_config_given(c, "model.layers") && c->model.layers != m->layers)
+        ax_option_error(c->set, "model.layers",
+                        "is %lld in model.config, where some layers have a window: leave the key out",
+                        (long long)m->layers);
+    for (size_t i = 0; i < SHAPE_KEYS; i++) {
+        if (replaces(c, &keys[i]))
+            *keys[i].model = *keys[i].config;
+        *keys[i].config = *keys[i].model;
+    }
+    if (ax_config_given(c, "model.rope_theta"))
+        m->rope.theta = c->model.rope_theta;
+    if (ax_config_given(c, "model.activation"))
+        m->activation = activations[c->model.activation];
+    if (ax_config_given(c, "model.tie"))
+        m->tie = c->model.tie;
+    c->model.rope_theta = m->rope.theta;
+    c->model.activation = activation_of(m);
+    c->model.tie = m->tie;
+    merge_numbers(c, m);
+}
+
+/* Checks whether the model with the replaced values can exist, and whether its family's config.json can
+ * express it. */
+static ax_status check_overridden(ax_config *c, const ax_model_config *m)
+{
+    ax_buf text = {0};
+    ax_status status = ax_model_config_check(m);
+    if (status == AX_OK)
+        status = ax_model_config_identity(m, &text);
+    ax_buf_fini(&text);
+    if (status == AX_ERR_USAGE) {
+        ax_option_error(c->set, "model.config", "does not fit the other keys of model: %s",
+                        ax_error_message());
+        return AX_OK;
+    }
+    return status;
+}
+
+ax_status config_read_model(ax_config *c, ax_model_config *out)
+{
+    char *text;
+    size_t size;
+    *out = (ax_model_config){0};
+    AX_TRY(ax_file_read_most(c->model.config, AX_CONFIG_JSON_MAX, &text, &size));
+    ax_status status = ax_model_config_parse(text, size, c->model.config, out);
+    free(text);
+    AX_TRY(status);
+    override_model(c, out);
+    config_check_family(c, out);
+    return check_overridden(c, out);
+}
+
+/* ---- files --------------------------------------------------------------------------------------- */
 
 void config_check_tokenizer(ax_config *c, int32_t size)
 {
@@ -75,13 +242,22 @@ static ax_status check_from(ax_config *c)
     return AX_OK;
 }
 
+static ax_status check_shape(ax_config *c)
+{
+    ax_model_config model;
+    ax_status status = config_read_model(c, &model);
+    ax_model_config_fini(&model);
+    return record_failure(c, "model.config", status);
+}
+
 static ax_status check_tokenizer(ax_config *c)
 {
     ax_tokenizer *tokenizer = NULL;
     ax_status status = ax_tokenizer_load(c->data.tokenizer, &tokenizer);
     if (status != AX_OK)
         return record_failure(c, "data.tokenizer", status);
-    if (ax_option_ok(c->set, "model.from") && ax_option_ok(c->set, "model.vocab"))
+    if (ax_option_ok(c->set, "model.from") && ax_option_ok(c->set, "model.config") &&
+        ax_option_ok(c->set, "model.vocab"))
         config_check_tokenizer(c, ax_tokenizer_vocab_size(tokenizer));
     ax_tokenizer_destroy(&tokenizer);
     return AX_OK;
@@ -118,6 +294,8 @@ void config_check_paths(ax_config *c)
     bool named = strcmp(resume, "auto") != 0 && strcmp(resume, "none") != 0;
     if (from)
         check_path(c, "model.from", from, ax_path_exists(from));
+    if (c->model.config)
+        check_path(c, "model.config", c->model.config, ax_path_exists(c->model.config));
     check_data_paths(c, "data.train", &c->data.train);
     check_data_paths(c, "data.valid", &c->data.valid);
     if (tokenizer)
@@ -131,5 +309,7 @@ ax_status config_check_files(ax_config *c)
 {
     if (c->model.from && ax_option_ok(c->set, "model.from"))
         AX_TRY(check_from(c));
+    if (c->model.config && ax_option_ok(c->set, "model.config"))
+        AX_TRY(check_shape(c));
     return c->data.tokenizer && ax_option_ok(c->set, "data.tokenizer") ? check_tokenizer(c) : AX_OK;
 }

@@ -20,26 +20,97 @@ static void nearest_divisors(int64_t n, int64_t d, int64_t *below, int64_t *abov
     *above = n / ax_divisor_below(n, n / d);
 }
 
-static void check_model(ax_config *cfg)
+/* Records an error: `value`, the value of `key`, must divide `whole`, the value of key `of`. The message
+ * names the nearest divisors. */
+static void must_divide(ax_config *cfg, const char *key, int64_t value, const char *of, int64_t whole)
 {
-    bool family = ax_config_given(cfg, "model.family"), from = ax_config_given(cfg, "model.from");
-    if (family == from && both_ok(cfg, "model.family", "model.from"))
-        ax_option_error(cfg->set, "model.family",
-                        "give either model.family (a new model) or model.from (an existing one), %s",
-                        family ? "not both" : "neither is given");
-    if (!family || !both_ok(cfg, "model.hidden", "model.heads") || cfg->model.hidden % cfg->model.heads == 0)
-        return;
-    if (cfg->model.heads > cfg->model.hidden) {
-        ax_option_error(cfg->set, "model.heads",
-                        "must divide model.hidden (%" PRId64 "), so it cannot be larger", cfg->model.hidden);
+    if (value > whole) {
+        ax_option_error(cfg->set, key, "must divide %s (%" PRId64 "), so it cannot be larger", of, whole);
         return;
     }
     int64_t below, above;
-    nearest_divisors(cfg->model.hidden, cfg->model.heads, &below, &above);
-    ax_option_error(cfg->set, "model.heads",
-                    "%" PRId64 " must divide model.hidden (%" PRId64 "); the nearest are %" PRId64
-                    " and %" PRId64,
-                    cfg->model.heads, cfg->model.hidden, below, above);
+    nearest_divisors(whole, value, &below, &above);
+    ax_option_error(cfg->set, key,
+                    "%" PRId64 " must divide %s (%" PRId64 "); the nearest are %" PRId64 " and %" PRId64,
+                    value, of, whole, below, above);
+}
+
+void config_check_family(ax_config *cfg, const ax_model_config *model)
+{
+    const int64_t heads = cfg->model.heads, size = cfg->model.head_dim;
+    const struct {
+        const char *key;
+        bool needed; /* whether the value of this key is one that the family must support */
+    } keys[] = {{"model.kv_heads", cfg->model.kv_heads != heads},
+                {"model.head_dim", size && size * heads != cfg->model.hidden},
+                {"model.rope_theta", cfg->model.rope_theta != 0},
+                {"model.window", cfg->model.window != 0}};
+    for (size_t i = 0; i < AX_COUNT(keys); i++)
+        if (keys[i].needed && ax_option_ok(cfg->set, keys[i].key) &&
+            !ax_family_has(model->family, keys[i].key))
+            ax_option_error(cfg->set, keys[i].key, "models of family %s have none: leave the key out",
+                            ax_model_config_family(model));
+    if (ax_family_has(model->family, "model.rope_theta") && ax_option_ok(cfg->set, "model.rope_theta") &&
+        cfg->model.rope_theta <= 1)
+        ax_option_error(cfg->set, "model.rope_theta", "must be above 1");
+}
+
+/* The rules between the sizes of heads. */
+static void check_heads(ax_config *cfg, const ax_model_config *model)
+{
+    const int64_t heads = cfg->model.heads, kv_heads = cfg->model.kv_heads, size = cfg->model.head_dim;
+    const bool sizes_ok =
+        both_ok(cfg, "model.hidden", "model.heads") && ax_option_ok(cfg->set, "model.head_dim");
+    if (sizes_ok && !size && cfg->model.hidden % heads)
+        must_divide(cfg, "model.heads", heads, "model.hidden", cfg->model.hidden);
+    else if (sizes_ok && ax_family_has(model->family, "model.rope_theta") &&
+             ax_model_config_head_dim(model) % 2)
+        ax_option_error(cfg->set, size ? "model.head_dim" : "model.heads",
+                        "the width of a head, %" PRId64 ", must be even in family %s, which rotates pairs",
+                        ax_model_config_head_dim(model), ax_model_config_family(model));
+    if (both_ok(cfg, "model.heads", "model.kv_heads") && heads % kv_heads)
+        must_divide(cfg, "model.kv_heads", kv_heads, "model.heads", heads);
+}
+
+/* The last checks: whether the model as a whole can exist, and whether the family has the activation. */
+static void check_whole(ax_config *cfg, ax_model_config model)
+{
+    static const char *const keys[] = {"model.layers",   "model.hidden",    "model.heads", "model.kv_heads",
+                                       "model.head_dim", "model.ffn",       "model.vocab", "model.seq_len",
+                                       "model.window",   "model.rope_theta"};
+    ax_buf text = {0};
+    for (size_t i = 0; i < AX_COUNT(keys); i++)
+        if (!ax_option_ok(cfg->set, keys[i]))
+            return;
+    model.dropout = (ax_model_dropout){
+        0}; /* not checked here: the keys' ranges check them, and defaults are not filled in yet */
+    if (ax_model_config_check(&model) != AX_OK)
+        ax_option_error(cfg->set, cfg->model.head_dim ? "model.head_dim" : "model.heads", "%s",
+                        ax_error_message());
+    else if (ax_model_config_identity(&model, &text) != AX_OK)
+        ax_option_error(cfg->set, "model.activation", "%s", ax_error_message());
+    ax_buf_fini(&text);
+}
+
+static void check_model(ax_config *cfg)
+{
+    const bool family = ax_config_given(cfg, "model.family"), from = ax_config_given(cfg, "model.from"),
+               config = ax_config_given(cfg, "model.config");
+    const ax_family *found;
+    if (family + from + config != 1 && both_ok(cfg, "model.family", "model.from") &&
+        ax_option_ok(cfg->set, "model.config"))
+        ax_option_error(cfg->set, "model.family",
+                        "give either model.family (a new model), model.config (a new model of the shape in a "
+                        "config.json) or model.from (an existing one), %s",
+                        family + from + config > 1 ? "not more than one" : "none is given");
+    if (!family || !ax_option_ok(cfg->set, "model.family") ||
+        ax_family_find(cfg->model.family, &found) != AX_OK)
+        return;
+    config_take_defaults(cfg, found);
+    const ax_model_config model = config_new_model(cfg, found);
+    check_heads(cfg, &model);
+    config_check_family(cfg, &model);
+    check_whole(cfg, model);
 }
 
 /* Returns the number of ranks among which the batch's rows are divided. */
@@ -118,6 +189,58 @@ static void check_grid(ax_config *cfg)
                             ax_grid_size_along(ax_run_grid(cfg), (ax_axis)a), s->name, s->help);
 }
 
+/* Whether the user chose the cut. */
+static bool cut_is_given(const ax_config *cfg) { return cfg->pipe.cut.count && cfg->pipe.cut.items[0] >= 0; }
+
+/* Writes a cut that fits, such as "[3, 7]". */
+static const char *even_cut(int64_t stages, int64_t blocks, char out[96])
+{
+    snprintf(out, 96, "[");
+    for (int64_t s = 1; s < stages; s++)
+        ax_text_add(out, 96, "%s%" PRId64, s > 1 ? ", " : "", s * (blocks + 2) / stages - 1);
+    ax_text_add(out, 96, "]");
+    return out;
+}
+
+void config_check_pipe(ax_config *cfg, int64_t blocks)
+{
+    const ax_ints *cut = &cfg->pipe.cut;
+    int64_t stages = cfg->grid.pipe;
+    char fits[96];
+    if (!ax_option_ok(cfg->set, "grid.pipe") || !ax_option_ok(cfg->set, "pipe.cut"))
+        return;
+    if (stages > blocks + 2) {
+        ax_option_error(cfg->set, "grid.pipe",
+                        "%" PRId64 " stages are more than the pieces of a model of %" PRId64
+                        " blocks (the embedding, the blocks, the head); at most %" PRId64,
+                        stages, blocks, blocks + 2);
+        return;
+    }
+    if (!cut_is_given(cfg))
+        return;
+    even_cut(stages, blocks, fits);
+    if ((int64_t)cut->count != stages - 1) {
+        ax_option_error(cfg->set, "pipe.cut",
+                        "has %zu blocks, but grid.pipe = %" PRId64 " has %" PRId64
+                        " stages after the first; for instance %s",
+                        cut->count, stages, stages - 1, stages > 1 ? fits : "auto");
+        return;
+    }
+    for (size_t i = 0; i < cut->count; i++) {
+        int64_t block = cut->items[i], least = i ? cut->items[i - 1] + 1 : 0;
+        if (block >= least && block <= blocks)
+            continue;
+        ax_option_error(cfg->set, "pipe.cut",
+                        block > blocks
+                            ? "block %" PRId64 " lies outside the model, whose blocks are 0 to %" PRId64
+                              " (%" PRId64 ": only the head); for instance %s"
+                            : "block %" PRId64 " does not ascend (blocks 0 to %" PRId64 ", %" PRId64
+                              ": only the head); for instance %s",
+                        block, blocks - 1, blocks, fits);
+        return;
+    }
+}
+
 ax_status ax_config_check_ranks(ax_config *cfg, int ranks)
 {
     ax_grid_load load = {.micro_batch = cfg->train.micro_batch, .global_batch = cfg->train.global_batch};
@@ -148,4 +271,6 @@ void config_check(ax_config *cfg)
     check_batch(cfg);
     check_schedule(cfg);
     check_grid(cfg);
+    if (ax_config_given(cfg, "model.family")) /* else once its layers are known */
+        config_check_pipe(cfg, cfg->model.layers);
 }

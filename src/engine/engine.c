@@ -1,6 +1,8 @@
 /* One training step and one evaluation of a model: forward, backward, reduction, clipping, update.
  * docs/step.md explains it. The same code runs on the dry device to find out how much memory it needs
  * (ax_engine_plan_make). */
+#include "engine/pipeline.h"
+
 #include "axonn/engine.h"
 
 #include <math.h>
@@ -10,24 +12,42 @@
 /* The int32 arrays of a micro-batch, in the order of ax_rows. */
 enum { TOKENS, TARGETS, DOC_START, POSITIONS, ARRAYS };
 
-/* The tasks that repeat from step to step, each with a replay of its own. 0 … 3 are micro-batches: FIRST sets
- * the gradients, the others add to them; LAST completes them. NORM is the gradient norm, FORWARD an
- * evaluation. */
-enum { FIRST = 1, LAST = 2, NORM = 4, FORWARD, TASKS };
+/* The tasks that repeat from step to step, each with a replay of its own. Of a slot, 0 … 3 are backward (with
+ * forward before it, if the pipeline is joint): FIRST sets the gradients, the others add to them; LAST
+ * completes them. FORWARD is forward alone. Of the engine, NORM is the gradient norm, EVALUATION forward
+ * alone. */
+enum { FIRST = 1, LAST = 2, FORWARD = 4, SLOT_TASKS };
+enum { NORM, EVALUATION, TASKS };
+
+/* A micro-batch between the beginning of its forward and the end of its backward. */
+typedef struct slot {
+    ax_frame *frame;
+    ax_batch batch; /* views of `device` */
+    char *device;   /* ax_batch_numbers in HEAD bytes, then int32 [ARRAYS, n, T] */
+    ax_replay *task[SLOT_TASKS];
+} slot;
+
+/* The rows that the running step or evaluation reads. */
+typedef struct reading {
+    ax_read_rows_fn *read;
+    void *source;
+    int64_t rows, targets;
+} reading;
 
 struct ax_engine {
     ax_ctx *ctx;
     ax_engine_options options;
     ax_model *model;
     ax_param_set *set;
-    ax_frame *frame;
+    ax_pipeline *pipeline;
+    slot *slot;
+    int slots;
     int64_t rows;     /* rows of a micro-batch, over all ranks */
     int64_t first, n; /* this rank's rows among them */
     uint64_t step;    /* the current step */
-    ax_batch batch;   /* views of `device` */
-    char *host;       /* ax_batch_numbers in HEAD bytes, then int32 [ARRAYS, n, T] */
-    char *device;     /* the same on the device */
-    double *numbers;  /* on the device: the loss, then the sum of squares of each parameter's gradient */
+    char *host;       /* the arrays of a slot, before they are copied to the device */
+    reading reading;
+    double *numbers; /* on the device: the loss, then the sum of squares of each parameter's gradient */
     ax_updater *updater;
     ax_loss_scale scale;
     ax_replay *task[TASKS];
@@ -55,8 +75,10 @@ static ax_status check_options(const ax_engine_options *o, const ax_ctx *ctx, in
              "a global batch of %lld rows in micro-batches of %lld: both must be positive",
              (long long)o->global_batch, (long long)o->micro_batch);
     AX_TRY(ax_model_check_grid(&load, ax_grid_sizes(ctx->grid), ax_grid_ranks(ctx->grid)));
-    /* Sizes must not overflow. 64 bytes per element of the widest dim is more than any layer stores. */
-    int64_t widest = ax_max(ax_max(o->model->vocab, o->model->ffn), o->model->hidden), bytes;
+    /* The size of a micro-batch must fit in 64 bits. It is bounded by tokens · (layers + 1) · widest dim · 64
+     * bytes: no layer stores more. */
+    int64_t heads = o->model->heads * ax_model_config_head_dim(o->model), bytes,
+            widest = ax_max(ax_max(o->model->vocab, o->model->ffn), ax_max(o->model->hidden, heads));
     AX_CHECK(!__builtin_mul_overflow(rows, o->seq_len, &bytes) &&
                  !__builtin_mul_overflow(bytes, 64 * (o->model->layers + 1) * widest, &bytes),
              AX_ERR_USAGE,
@@ -65,23 +87,46 @@ static ax_status check_options(const ax_engine_options *o, const ax_ctx *ctx, in
     return AX_OK;
 }
 
-/* Allocates the batch on host and device. The batch's tensors are views of the device's copy. */
-static ax_status make_batch(ax_engine *e)
+/* Allocates a slot's batch. The batch's tensors are views of the device's copy. */
+static ax_status make_batch(ax_engine *e, const ax_tensor *like, slot *s)
+{
+    AX_TRY(ax_ctx_alloc(e->ctx, batch_bytes(e), (void **)&s->device));
+    ax_tensor *const views[ARRAYS] = {&s->batch.tokens, &s->batch.targets, &s->batch.doc_start,
+                                      &s->batch.positions};
+    for (int i = 0; i < ARRAYS; i++) {
+        *views[i] = *like;
+        views[i]->data = (int32_t *)(s->device + HEAD) + i * e->n * e->options.seq_len;
+    }
+    s->batch.now = (const ax_batch_numbers *)s->device;
+    if (e->options.whole_rows)
+        s->batch.doc_start.data = NULL;
+    return AX_OK;
+}
+
+static ax_status make_frame(ax_engine *e, const ax_engine_plan *plan, size_t frame_bytes, slot *s)
+{
+    if (s != e->slot)
+        return ax_frame_create_slot(e->slot[0].frame, &s->frame);
+    return plan ? ax_frame_create_planned(e->ctx, plan->frame, &s->frame)
+                : ax_frame_create(e->ctx, frame_bytes, &s->frame);
+}
+
+/* On the dry device one slot stands for all. */
+static ax_status make_slots(ax_engine *e, const ax_engine_plan *plan, size_t frame_bytes)
 {
     ax_layout layout = ax_layout_of_roles(e->ctx, (ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);
     ax_tensor like = ax_tensor_make(AX_I32, 2, (int64_t[]){e->rows, e->options.seq_len}, NULL, &layout);
     ax_tensor_range(e->ctx->grid, &like, 0, ax_grid_rank(e->ctx->grid), &e->first, &e->n);
     AX_TRY(ax_calloc(1, batch_bytes(e), &e->host));
-    AX_TRY(ax_ctx_alloc(e->ctx, batch_bytes(e), (void **)&e->device));
-    ax_tensor *const views[ARRAYS] = {&e->batch.tokens, &e->batch.targets, &e->batch.doc_start,
-                                      &e->batch.positions};
-    for (int i = 0; i < ARRAYS; i++) {
-        *views[i] = like;
-        views[i]->data = (int32_t *)(e->device + HEAD) + i * e->n * e->options.seq_len;
+    int slots = (int)ax_pipeline_stage(e->pipeline)->slots;
+    AX_TRY(ax_calloc((size_t)slots, sizeof *e->slot, &e->slot));
+    e->slots = e->ctx->dev->ops.launch ? 1 : slots;
+    for (int i = 0; i < e->slots; i++) {
+        AX_TRY(make_frame(e, plan, frame_bytes, &e->slot[i]));
+        AX_TRY(make_batch(e, &like, &e->slot[i]));
+        for (int t = 0; t < SLOT_TASKS; t++)
+            AX_TRY(ax_replay_create(e->ctx->dev, &e->slot[i].task[t]));
     }
-    e->batch.now = (const ax_batch_numbers *)e->device;
-    if (e->options.whole_rows)
-        e->batch.doc_start.data = NULL;
     return AX_OK;
 }
 
@@ -90,18 +135,18 @@ static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_by
     const ax_engine_options *o = &e->options;
     e->rows = o->micro_batch * ax_grid_group_size(e->ctx->grid, ax_batch_axes(e->ctx));
     AX_TRY(check_options(o, e->ctx, e->rows));
-    AX_TRY(ax_model_create(e->ctx, o->model, o->recompute, &e->model));
+    const ax_model_use use = {.recompute = o->recompute, .positions = o->seq_len};
+    AX_TRY(ax_model_create(e->ctx, o->model, &use, &e->model));
     AX_TRY(ax_layer_param_set(e->model->root, o->optim ? o->optim->slots : -1, &e->set));
     if (plan)
         AX_TRY(ax_param_set_learn_orders(e->set, plan->orders));
-    AX_TRY(make_batch(e));
+    AX_TRY(
+        ax_pipeline_create(e->model, e->rows, o->seq_len, o->global_batch / e->rows, o->optim, &e->pipeline));
+    AX_TRY(make_slots(e, plan, frame_bytes));
     for (int i = 0; i < TASKS; i++)
         AX_TRY(ax_replay_create(e->ctx->dev, &e->task[i]));
     AX_TRY(ax_ctx_alloc(e->ctx, numbers_bytes(e), (void **)&e->numbers));
-    if (o->optim)
-        AX_TRY(ax_updater_create(o->optim, e->set, &e->updater));
-    return plan ? ax_frame_create_planned(e->ctx, plan->frame, &e->frame)
-                : ax_frame_create(e->ctx, frame_bytes, &e->frame);
+    return o->optim ? ax_updater_create(o->optim, e->set, &e->updater) : AX_OK;
 }
 
 ax_status ax_engine_create(ax_ctx *ctx, const ax_engine_options *options, const ax_engine_plan *plan,
@@ -121,6 +166,15 @@ ax_status ax_engine_create(ax_ctx *ctx, const ax_engine_options *options, const 
     return AX_OK;
 }
 
+static void destroy_slot(ax_engine *e, slot *s)
+{
+    for (int t = 0; t < SLOT_TASKS; t++)
+        ax_replay_destroy(&s->task[t]);
+    ax_frame_destroy(&s->frame);
+    if (s->device)
+        ax_ctx_free(e->ctx, s->device, batch_bytes(e));
+}
+
 void ax_engine_destroy(ax_engine **engine)
 {
     ax_engine *e = *engine;
@@ -128,9 +182,10 @@ void ax_engine_destroy(ax_engine **engine)
         return;
     for (int i = 0; i < TASKS; i++)
         ax_replay_destroy(&e->task[i]);
-    ax_frame_destroy(&e->frame);
-    if (e->device)
-        ax_ctx_free(e->ctx, e->device, batch_bytes(e));
+    for (int i = e->slots - 1; i >= 0; i--) /* the first one owns what they share */
+        destroy_slot(e, &e->slot[i]);
+    free(e->slot);
+    ax_pipeline_destroy(&e->pipeline);
     if (e->numbers)
         ax_ctx_free(e->ctx, e->numbers, numbers_bytes(e));
     ax_updater_destroy(&e->updater);
@@ -143,36 +198,40 @@ void ax_engine_destroy(ax_engine **engine)
 
 ax_param_set *ax_engine_params(ax_engine *engine) { return engine->set; }
 ax_model *ax_engine_model(ax_engine *engine) { return engine->model; }
-ax_frame *ax_engine_frame(ax_engine *engine) { return engine->frame; }
+ax_frame *ax_engine_frame(ax_engine *engine) { return engine->slot[0].frame; }
+double ax_engine_waited(const ax_engine *engine) { return ax_pipeline_waited(engine->pipeline); }
 ax_loss_scale *ax_engine_loss_scale(ax_engine *engine) { return &engine->scale; }
 int64_t ax_engine_rows(const ax_engine *engine) { return engine->rows; }
 
-/* Reads this rank's rows of the micro-batch that begins at row `start` and copies them to the device. The
- * step has `total` rows; rows beyond that are filled with masked targets. */
-static ax_status load_rows(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t start, int64_t total,
-                           double loss_scale)
+/* Reads this rank's rows of a micro-batch and copies them to the slot. Rows beyond those of the step are
+ * filled with masked targets. */
+static ax_status load_rows(ax_engine *e, int64_t micro_batch, slot *s, double loss_scale)
 {
-    int64_t t = e->options.seq_len, size = e->n * t, from = start + e->first,
-            end = ax_min(from + e->n, total);
+    const reading *r = &e->reading;
+    int64_t start = micro_batch * e->rows, t = e->options.seq_len, size = e->n * t, from = start + e->first,
+            end = ax_min(from + e->n, r->rows);
     int32_t *array = (int32_t *)(e->host + HEAD);
     ax_rows rows = {array, array + size, array + 2 * size, array + 3 * size};
     int64_t have = ax_max(end - from, 0);
     *(ax_batch_numbers *)e->host =
         (ax_batch_numbers){.step = e->step, .first_row = start * t, .loss_scale = loss_scale};
     if (have > 0)
-        AX_TRY(read(source, from, end, &rows));
+        AX_TRY(r->read(r->source, from, end, &rows));
     for (int i = 0; i < ARRAYS; i++)
         memset(array + i * size + have * t, i == TARGETS ? -1 : 0,
                (size_t)((e->n - have) * t) * sizeof(int32_t));
-    return ax_copy_in(e->ctx->stream, e->device, e->host, batch_bytes(e));
+    return ax_copy_in(e->ctx->stream, s->device, e->host, batch_bytes(e));
 }
 
+/* A task of a slot (NULL: of the engine). */
+typedef ax_status task_fn(ax_engine *e, slot *s, int64_t micro_batch);
+
 /* Runs a task. If it launches the same kernels as the last time, they are replayed as one. */
-static ax_status run_task(ax_engine *e, int task, ax_status (*work)(ax_engine *))
+static ax_status run_task(ax_engine *e, ax_replay *replay, task_fn *work, slot *s, int64_t micro_batch)
 {
     ax_stream *stream = e->ctx->stream;
-    AX_TRY(ax_replay_begin(stream, e->task[task]));
-    return ax_replay_end(stream, work(e));
+    AX_TRY(ax_replay_begin(stream, replay));
+    return ax_replay_end(stream, work(e, s, micro_batch));
 }
 
 static ax_status zero_loss(ax_engine *e)
@@ -180,10 +239,11 @@ static ax_status zero_loss(ax_engine *e)
     return ax_run_fill(e->ctx->stream, &(ax_fill_args){.n = 1, .value = 0, .y = e->numbers, .dtype = AX_F64});
 }
 
-/* Sums the loss over the ranks that hold different rows. */
+/* Sums the loss over the ranks that hold different rows, and gives it to the stages that have none. */
 static ax_status sum_loss(ax_engine *e)
 {
-    return ax_reduce_axes(e->ctx, ax_batch_axes(e->ctx), e->numbers, 1, AX_F64, AX_SUM);
+    return ax_reduce_axes(e->ctx, (ax_axisset)(ax_batch_axes(e->ctx) | 1 << AX_PIPE), e->numbers, 1, AX_F64,
+                          AX_SUM);
 }
 
 static ax_status begin_step(ax_engine *e)
@@ -192,33 +252,103 @@ static ax_status begin_step(ax_engine *e)
     return zero_loss(e);
 }
 
-static ax_status forward(ax_engine *e)
+/* ---- tasks --------------------------------------------------------------------------------------- */
+
+static bool is_first_stage(const ax_engine *e) { return e->model->stage == 0; }
+static bool is_last_stage(const ax_engine *e) { return ax_model_is_last(e->model); }
+
+/* The stage's layers, forward: from the activations of the stage before, to those for the next or
+ * the loss. */
+static ax_status run_forward(ax_engine *e, slot *s, int64_t micro_batch)
 {
-    AX_TRY(ax_frame_begin(e->frame, "eval", AX_MODE_EVAL, &e->batch));
-    return ax_model_loss(e->model, e->frame, e->numbers);
+    ax_tensor y;
+    if (!is_first_stage(e))
+        AX_TRY(ax_pipeline_take(e->pipeline, AX_MESSAGE_ACTIVATION, s->frame, &s->batch.x));
+    if (is_last_stage(e))
+        return ax_model_loss(e->model, s->frame, e->numbers);
+    AX_TRY(ax_model_forward(e->model, s->frame, &y));
+    return ax_pipeline_send(e->pipeline, AX_MESSAGE_ACTIVATION, s->frame, micro_batch, &y);
 }
 
-static ax_status forward_backward(ax_engine *e)
+static ax_status evaluate(ax_engine *e, slot *s, int64_t micro_batch)
 {
-    AX_TRY(ax_frame_begin(e->frame, "train", AX_MODE_TRAIN, &e->batch));
-    AX_TRY(ax_model_loss(e->model, e->frame, e->numbers));
-    return ax_model_backward(e->model, e->frame);
+    AX_TRY(ax_frame_begin(s->frame, "eval", AX_MODE_EVAL, &s->batch));
+    return run_forward(e, s, micro_batch);
 }
 
-/* Runs forward and backward of the micro-batch that begins at global row `row`. */
-static ax_status micro_batch(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t row, int64_t targets)
+static ax_status train_forward(ax_engine *e, slot *s, int64_t micro_batch)
 {
-    bool first = row == 0, last = row + e->rows == e->options.global_batch;
-    double scale = e->scale.scale / (double)ax_max(targets, 1);
-    AX_TRY(load_rows(e, read, source, row, e->options.global_batch, scale));
+    AX_TRY(ax_frame_begin(s->frame, "train", AX_MODE_TRAIN, &s->batch));
+    return run_forward(e, s, micro_batch);
+}
+
+/* Forward alone: other tasks may follow before the backward. */
+static ax_status forward_part(ax_engine *e, slot *s, int64_t micro_batch)
+{
+    AX_TRY(train_forward(e, s, micro_batch));
+    return ax_frame_second_part(s->frame, "backward");
+}
+
+static ax_status run_backward(ax_engine *e, slot *s, int64_t micro_batch)
+{
+    ax_tensor dy, dx;
+    if (!is_last_stage(e))
+        AX_TRY(ax_pipeline_take(e->pipeline, AX_MESSAGE_GRADIENT, s->frame, &dy));
+    AX_TRY(ax_model_backward(e->model, s->frame, &dy, &dx));
+    return is_first_stage(e) ? AX_OK
+                             : ax_pipeline_send(e->pipeline, AX_MESSAGE_GRADIENT, s->frame, micro_batch, &dx);
+}
+
+/* Backward alone: another slot may use the memory that slots share as soon as it ends. */
+static ax_status backward_part(ax_engine *e, slot *s, int64_t micro_batch)
+{
+    AX_TRY(run_backward(e, s, micro_batch));
+    return ax_frame_at_end(s->frame, NULL, NULL);
+}
+
+static ax_status forward_backward(ax_engine *e, slot *s, int64_t micro_batch)
+{
+    AX_TRY(train_forward(e, s, micro_batch));
+    return run_backward(e, s, micro_batch);
+}
+
+/* Loads a micro-batch, and runs it forward, unless forward and backward are one task. */
+static ax_status start_micro_batch(void *engine, int64_t micro_batch, int index)
+{
+    ax_engine *e = engine;
+    slot *s = &e->slot[index];
+    double scale = e->scale.scale / (double)ax_max(e->reading.targets, 1);
+    AX_TRY(load_rows(e, micro_batch, s, scale));
+    return ax_pipeline_is_joint(e->pipeline) ? AX_OK
+                                             : run_task(e, s->task[FORWARD], forward_part, s, micro_batch);
+}
+
+static ax_status end_micro_batch(void *engine, int64_t micro_batch, int index)
+{
+    ax_engine *e = engine;
+    slot *s = &e->slot[index];
+    bool first = micro_batch == 0, last = (micro_batch + 1) * e->rows == e->options.global_batch;
     if (last)
         AX_TRY(ax_param_set_last_micro_batch(e->set));
-    return run_task(e, (first ? FIRST : 0) | (last ? LAST : 0), forward_backward);
+    return run_task(e, s->task[(first ? FIRST : 0) | (last ? LAST : 0)],
+                    ax_pipeline_is_joint(e->pipeline) ? forward_backward : backward_part, s, micro_batch);
 }
 
-/* Completes gradients and loss, and computes the sum of squares of each parameter's whole gradient. */
-static ax_status compute_grad_sumsq(ax_engine *e)
+static ax_status eval_micro_batch(void *engine, int64_t micro_batch, int index)
 {
+    ax_engine *e = engine;
+    slot *s = &e->slot[0];
+    (void)index;
+    AX_TRY(load_rows(e, micro_batch, s, 1));
+    return run_task(e, e->task[EVALUATION], evaluate, s, micro_batch);
+}
+
+/* ---- steps --------------------------------------------------------------------------------------- */
+
+/* Completes gradients and loss, and computes the sum of squares of each parameter's whole gradient. */
+static ax_status compute_grad_sumsq(ax_engine *e, slot *s, int64_t micro_batch)
+{
+    (void)s, (void)micro_batch;
     AX_TRY(ax_param_set_sync_grad(e->set));
     AX_TRY(sum_loss(e));
     return ax_param_set_grad_sumsq(e->set, e->numbers + 1);
@@ -228,7 +358,7 @@ static ax_status compute_grad_sumsq(ax_engine *e)
  * host does not wait. */
 static ax_status end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper)
 {
-    AX_TRY(run_task(e, NORM, compute_grad_sumsq));
+    AX_TRY(run_task(e, e->task[NORM], compute_grad_sumsq, NULL, 0));
     AX_TRY(ax_updater_clip(e->updater, e->numbers + 1, e->numbers, targets, e->scale.scale, e->options.clip));
     return ax_updater_step(e->updater, hyper);
 }
@@ -238,9 +368,10 @@ ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void
 {
     AX_CHECK(e->options.optim, AX_ERR_USAGE, "this engine was made for evaluation only");
     e->step = (uint64_t)step;
+    e->reading = (reading){read, source, e->options.global_batch, targets};
     AX_TRY(begin_step(e));
-    for (int64_t row = 0; row < e->options.global_batch; row += e->rows)
-        AX_TRY(micro_batch(e, read, source, row, targets));
+    AX_TRY(ax_pipeline_begin(e->pipeline, step, e->options.global_batch / e->rows, true));
+    AX_TRY(ax_pipeline_run(e->pipeline, &(ax_pipeline_tasks){start_micro_batch, end_micro_batch, e}));
     e->stepped = true;
     return end_step(e, targets, hyper);
 }
@@ -291,7 +422,7 @@ ax_status ax_engine_result(ax_engine *e, ax_step_result *out)
     ax_update_numbers now;
     AX_CHECK(e->options.optim, AX_ERR_USAGE, "this engine was made for evaluation only");
     AX_TRY(ax_updater_result(e->updater, &now));
-    /* Drops the sign of a NaN, which printf would print as "-nan". */
+    /* NAN replaces a NaN with a sign, which printf would print as "-nan". */
     *out = (ax_step_result){
         .loss = isnan(now.loss) ? NAN : now.loss, .grad_norm = now.norm, .finite = now.skip == 0};
     if (!out->finite)
@@ -302,11 +433,10 @@ ax_status ax_engine_result(ax_engine *e, ax_step_result *out)
 
 ax_status ax_engine_eval(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t rows, double *loss_sum)
 {
+    e->reading = (reading){.read = read, .source = source, .rows = rows};
     AX_TRY(zero_loss(e));
-    for (int64_t row = 0; row < rows; row += e->rows) {
-        AX_TRY(load_rows(e, read, source, row, rows, 1));
-        AX_TRY(run_task(e, FORWARD, forward));
-    }
+    AX_TRY(ax_pipeline_begin(e->pipeline, (int64_t)e->step, ax_ceil_div(rows, e->rows), false));
+    AX_TRY(ax_pipeline_run(e->pipeline, &(ax_pipeline_tasks){.forward = eval_micro_batch, .user = e}));
     AX_TRY(sum_loss(e));
     return ax_copy_out(e->ctx->stream, loss_sum, e->numbers, sizeof *loss_sum);
 }
@@ -315,8 +445,8 @@ ax_status ax_engine_eval(ax_engine *e, ax_read_rows_fn *read, void *source, int6
 
 size_t ax_memory_total(const ax_memory *m)
 {
-    return m->weights + m->copies + m->gradients + m->optimizer + m->activations + m->batch + m->cache +
-           m->workspace;
+    return m->weights + m->copies + m->gradients + m->optimizer + m->activations + m->batch + m->tables +
+           m->cache + m->messages + m->workspace;
 }
 
 ax_status ax_rows_none(void *source, int64_t first, int64_t end, const ax_rows *out)
@@ -328,6 +458,16 @@ ax_status ax_rows_none(void *source, int64_t first, int64_t end, const ax_rows *
     return AX_OK;
 }
 
+/* Runs the tasks of micro-batch number `index` of a step with `of` micro-batches. */
+static ax_status dry_run_micro_batch(ax_engine *e, int64_t index, int64_t of)
+{
+    e->reading = (reading){ax_rows_none, NULL, of * e->rows, 1};
+    AX_TRY(ax_pipeline_begin(e->pipeline, 0, 1, true));
+    AX_TRY(start_micro_batch(e, index, 0));
+    AX_TRY(end_micro_batch(e, index, 0));
+    return ax_pipeline_end(e->pipeline);
+}
+
 /* Runs each task twice on the dry device: the first time to learn in which order weights are acquired, the
  * second time to record the memory. One micro-batch is enough, because all need the same memory: the last one
  * of a step. If the real step has several, it must not also be the first one, because adding to gradients
@@ -336,18 +476,18 @@ static ax_status dry_run_tasks(ax_engine *e)
 {
     double loss;
     bool trains = e->options.optim, several = e->options.global_batch > e->rows;
-    int64_t last = several ? e->rows : 0;
-    e->options.global_batch = last + e->rows;
+    int64_t n = several ? 2 : 1;
+    e->options.global_batch = n * e->rows;
     if (trains)
         AX_TRY(begin_step(e));
     if (trains)
-        AX_TRY(micro_batch(e, ax_rows_none, NULL, 0, 1));
+        AX_TRY(dry_run_micro_batch(e, 0, n));
     AX_TRY(ax_engine_eval(e, ax_rows_none, NULL, e->rows, &loss));
-    ax_frame_forget(e->frame);
+    ax_frame_forget(e->slot[0].frame);
     if (trains && !several)
         AX_TRY(begin_step(e));
     if (trains)
-        AX_TRY(micro_batch(e, ax_rows_none, NULL, last, 1));
+        AX_TRY(dry_run_micro_batch(e, n - 1, n));
     if (trains)
         AX_TRY(end_step(e, 1, &(ax_hyper){.step = 1}));
     return ax_engine_eval(e, ax_rows_none, NULL, e->rows, &loss);
@@ -357,13 +497,16 @@ static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
 {
     AX_TRY(dry_run_tasks(e));
     AX_TRY(ax_param_set_take_orders(e->set, &out->orders));
-    AX_TRY(ax_frame_plan_create(e->frame, &out->frame));
+    int slots = (int)ax_pipeline_stage(e->pipeline)->slots;
+    AX_TRY(ax_frame_plan_create(e->slot[0].frame, slots, &out->frame));
     out->memory.weights = e->set->bytes_master;
     out->memory.copies = e->set->bytes_use;
-    out->memory.gradients = e->set->bytes_grad;
+    out->memory.gradients = e->set->bytes_grad + e->set->bytes_tied;
     out->memory.optimizer = e->set->bytes_state;
     out->memory.activations = ax_frame_plan_bytes(out->frame);
-    out->memory.batch = 2 * batch_bytes(e) + numbers_bytes(e);
+    out->memory.batch = (size_t)(1 + slots) * batch_bytes(e) + numbers_bytes(e);
+    out->memory.tables = ax_layer_table_bytes(e->model->root);
+    out->memory.messages = ax_pipeline_bytes(e->pipeline);
     if (e->updater)
         out->memory.batch += ax_updater_bytes(e->updater);
     return AX_OK;
@@ -382,6 +525,8 @@ ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, 
     if (status == AX_OK)
         status = dry_run(engine, out);
     if (status == AX_OK)
+        status = ax_grid_used(dry->grid, &out->axes);
+    if (status == AX_OK)
         status = ax_device_workspace(device, threads, &out->memory.workspace);
     ax_engine_destroy(&engine);
     ax_ctx_destroy(&dry);
@@ -394,5 +539,6 @@ void ax_engine_plan_fini(ax_engine_plan *plan)
 {
     ax_frame_plan_destroy(&plan->frame);
     ax_param_orders_destroy(&plan->orders);
+    free(plan->axes);
     *plan = (ax_engine_plan){0};
 }

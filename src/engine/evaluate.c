@@ -34,7 +34,8 @@ static ax_status call_progress(ax_comm *world, const reader *r, ax_eval_progress
     return ax_comm_agree(world, on ? AX_OK : ax_fail(AX_ERR_SIGNAL, "evaluation interrupted"));
 }
 
-/* Adds one source to the evaluation. `whole`: all of its rows were evaluated, so that its bytes count. */
+/* Adds one source to the evaluation. `whole`: all rows of the source were evaluated; only then is its number
+ * of bytes of text added. */
 static void add(ax_evaluation *e, const ax_data_info *info, bool whole, int64_t vocab, double loss_sum,
                 int64_t targets)
 {
@@ -52,6 +53,8 @@ ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_r
                               ax_evaluation *evaluation)
 {
     int64_t all = ax_data_rows(data, shape), rows = max_rows > 0 ? ax_min(max_rows, all) : all, targets = 0;
+    /* Several micro-batches at a time fill a pipeline. */
+    int64_t stages = ax_engine_model(engine)->stages, batches = stages > 1 ? 4 * stages : 1;
     reader r = {data, shape, all, rows, 0};
     double sum = 0;
     for (int64_t i = 0, here; i < rows; i++) {
@@ -63,7 +66,7 @@ ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_r
              ax_data_path(data), (long long)ax_data_describe(data)->tokens);
     for (int64_t n; r.done < rows; r.done += n) {
         double loss;
-        n = ax_min(ax_engine_rows(engine), rows - r.done);
+        n = ax_min(batches * ax_engine_rows(engine), rows - r.done);
         AX_TRY(call_progress(ax_engine_params(engine)->ctx->world, &r, progress, user));
         AX_TRY(ax_engine_eval(engine, read_rows, &r, n, &loss));
         sum += loss;
@@ -96,7 +99,9 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
     if (status == AX_OK)
         status = ax_comm_agree(ctx->world, ax_engine_create(ctx, &options, &plan, 0, &engine));
     if (status == AX_OK) {
-        status = ax_pretrained_load(model, ax_engine_params(engine));
+        status = ax_grid_prepare(ctx->grid, plan.axes);
+        if (status == AX_OK)
+            status = ax_pretrained_load(model, ax_engine_params(engine));
         if (status == AX_OK)
             status = ax_engine_eval_data(engine, data, shape, 0, progress, user, out);
         ax_engine_destroy(&engine);

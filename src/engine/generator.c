@@ -14,6 +14,7 @@ struct ax_generator {
     ax_kv_cache *cache; /* NULL: computes the logits of whole sequences */
     ax_frame *frame;
     ax_frame_plan *plan;      /* plan of the frame; NULL while planning */
+    ax_axisset *axes;         /* the sets of axes along which the ranks communicate */
     int64_t prompt, capacity; /* tokens of the prompt; positions of the cache, or 0 */
     int32_t *host, *device;   /* [2, prompt]: tokens, then positions */
     float *logits;            /* [vocab], on the host */
@@ -39,24 +40,83 @@ static ax_status load_tokens(ax_generator *g, const int32_t *tokens, int64_t fir
     return AX_OK;
 }
 
-/* Computes the logits of the sequence (of its last position if `last`), whole on each rank. */
-static ax_status run_model(ax_generator *g, bool last, ax_tensor *logits)
+/* ---- pipeline stages: the sequence passes through one after the other ---------------------------- */
+
+/* The message from stage to stage: this rank's box of x, whose first position is `first`. */
+static ax_message activation(const ax_generator *g, int64_t first, const ax_tensor *x)
 {
-    ax_tensor split;
+    ax_message m = {.kind = AX_MESSAGE_ACTIVATION, .dtype = x->dtype, .micro_batch = first, .ndim = x->ndim};
+    for (int d = 0; d < x->ndim; d++)
+        m.dim[d] = ax_tensor_extent(g->ctx->grid, x, d);
+    return m;
+}
+
+static ax_status receive_input(ax_generator *g, int64_t first, int64_t n, ax_tensor *x)
+{
+    ax_comm *comm;
+    ax_work *work;
+    ax_layout layout = ax_activation_layout(g->ctx, AX_ROLE_MODEL);
+    ax_tensor like =
+        ax_tensor_make(g->ctx->compute, 3, (int64_t[]){1, n, g->model->config.hidden}, NULL, &layout);
+    AX_TRY(ax_frame_alloc(g->frame, &like, x));
+    AX_TRY(ax_grid_comm(g->ctx->grid, 1 << AX_PIPE, &comm));
+    ax_message m = activation(g, first, x);
+    AX_TRY(ax_recv(comm, g->ctx->stream, &m, x->data, g->model->stage - 1, &work));
+    return ax_wait(&work);
+}
+
+static ax_status send_output(ax_generator *g, int64_t first, const ax_tensor *y)
+{
+    ax_comm *comm;
+    ax_work *work;
+    AX_TRY(ax_grid_comm(g->ctx->grid, 1 << AX_PIPE, &comm));
+    ax_message m = activation(g, first, y);
+    AX_TRY(ax_send(comm, g->ctx->stream, &m, y->data, g->model->stage + 1, &work));
+    return ax_wait(&work);
+}
+
+/* Gives all stages the numbers that the last one has. */
+static ax_status share_row(ax_generator *g, void *row, int64_t n)
+{
+    ax_comm *comm;
+    ax_work *work;
+    if (g->model->stages == 1)
+        return AX_OK;
+    AX_TRY(ax_grid_comm(g->ctx->grid, 1 << AX_PIPE, &comm));
+    AX_TRY(ax_broadcast(comm, g->ctx->stream, row, n, AX_F32, g->model->stages - 1, &work));
+    return ax_wait(&work);
+}
+
+/* Computes the logits of the sequence (of its last position if `last`), whole on each rank of the
+ * last stage. */
+static ax_status run_model(ax_generator *g, int64_t first, int64_t n, ax_batch *batch, bool last,
+                           ax_tensor *logits)
+{
+    ax_tensor split, y;
+    *logits = (ax_tensor){0};
+    if (g->model->stage > 0)
+        AX_TRY(receive_input(g, first, n, &batch->x));
+    if (!ax_model_is_last(g->model)) {
+        AX_TRY(ax_model_forward(g->model, g->frame, &y));
+        return send_output(g, first, &y);
+    }
     AX_TRY(ax_model_logits(g->model, g->frame, last, &split));
     return ax_settle(g->frame, &split, &(ax_layout){.partial = 0}, logits);
 }
 
-/* Converts row `row` of logits [1, t, v] to fp32 and copies it to g->logits on the host. */
+/* Converts row `row` of logits [1, t, v] to fp32 and copies it to g->logits on the host, on all stages. */
 static ax_status take_row(ax_generator *g, const ax_tensor *logits, void *staging, int64_t row)
 {
-    int64_t vocab = logits->dim[2];
-    int64_t at = row * ax_tensor_pitch(g->ctx->grid, logits);
-    const char *from = (const char *)logits->data + (size_t)at * ax_dtype_size(logits->dtype);
-    AX_TRY(ax_run_convert(
-        g->ctx->stream,
-        &(ax_convert_args){
-            .n = vocab, .x = from, .y = staging, .x_dtype = logits->dtype, .y_dtype = AX_F32}));
+    int64_t vocab = g->model->config.vocab;
+    if (ax_model_is_last(g->model)) {
+        int64_t at = row * ax_tensor_pitch(g->ctx->grid, logits);
+        const char *from = (const char *)logits->data + (size_t)at * ax_dtype_size(logits->dtype);
+        AX_TRY(ax_run_convert(
+            g->ctx->stream,
+            &(ax_convert_args){
+                .n = vocab, .x = from, .y = staging, .x_dtype = logits->dtype, .y_dtype = AX_F32}));
+    }
+    AX_TRY(share_row(g, staging, vocab));
     return ax_copy_out(g->ctx->stream, g->logits, staging, (size_t)vocab * sizeof(float));
 }
 
@@ -77,8 +137,8 @@ static ax_status feed(ax_generator *g, const int32_t *tokens, int64_t n)
     int64_t length = ax_kv_cache_length(g->cache);
     AX_TRY(load_tokens(g, tokens, length, n, &batch));
     AX_TRY(ax_frame_begin(g->frame, length ? "decode" : "prefill", AX_MODE_EVAL, &batch));
-    AX_TRY(run_model(g, true, &logits));
-    AX_TRY(ax_frame_scratch(g->frame, AX_F32, logits.dim[2], &staging));
+    AX_TRY(run_model(g, length, n, &batch, true, &logits));
+    AX_TRY(ax_frame_scratch(g->frame, AX_F32, g->model->config.vocab, &staging));
     AX_TRY(take_row(g, &logits, staging, 0));
     ax_kv_cache_advance(g->cache, n);
     return AX_OK;
@@ -91,19 +151,20 @@ static ax_status all_logits(ax_generator *g, const int32_t *tokens, ax_take_logi
     void *staging;
     AX_TRY(load_tokens(g, tokens, 0, g->prompt, &batch));
     AX_TRY(ax_frame_begin(g->frame, "logits", AX_MODE_EVAL, &batch));
-    AX_TRY(run_model(g, false, &logits));
-    AX_TRY(ax_frame_scratch(g->frame, AX_F32, logits.dim[2], &staging));
+    AX_TRY(run_model(g, 0, g->prompt, &batch, false, &logits));
+    AX_TRY(ax_frame_scratch(g->frame, AX_F32, g->model->config.vocab, &staging));
     for (int64_t t = 0; t < g->prompt; t++) {
         AX_TRY(take_row(g, &logits, staging, t));
         if (take)
-            AX_TRY(take(user, t, g->logits, logits.dim[2]));
+            AX_TRY(take(user, t, g->logits, g->model->config.vocab));
     }
     return AX_OK;
 }
 
 static ax_status build(ax_generator *g, const ax_model_config *config)
 {
-    AX_TRY(ax_model_create(g->ctx, config, 0, &g->model));
+    const ax_model_use use = {.positions = ax_max(g->prompt, g->capacity)};
+    AX_TRY(ax_model_create(g->ctx, config, &use, &g->model));
     AX_TRY(ax_layer_param_set(g->model->root, -1, &g->set));
     if (g->capacity)
         AX_TRY(ax_kv_cache_create(g->ctx, g->model->root, 1, g->capacity, &g->cache));
@@ -139,12 +200,13 @@ static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generato
     if (status == AX_OK && g.capacity > g.prompt)
         status = feed(&g, g.host, 1);
     if (status == AX_OK)
-        status = ax_frame_plan_create(g.frame, &out->plan);
+        status = ax_frame_plan_create(g.frame, 1, &out->plan);
     if (status == AX_OK)
         out->memory = (ax_memory){.weights = g.set->bytes_master,
                                   .copies = g.set->bytes_use,
                                   .activations = ax_frame_plan_bytes(out->plan),
                                   .batch = 2 * ids_bytes(&g),
+                                  .tables = ax_layer_table_bytes(g.model->root),
                                   .cache = g.cache ? ax_kv_cache_bytes(g.cache) : 0};
     destroy(&g);
     return status;
@@ -157,6 +219,8 @@ static ax_status plan(ax_generator *g, const ax_model_config *config)
                          g->ctx->compute, 0, &dry));
     dry->parallel = g->ctx->parallel;
     ax_status status = dry_run(dry, config, g);
+    if (status == AX_OK)
+        status = ax_grid_used(dry->grid, &g->axes);
     if (status == AX_OK)
         status = ax_device_workspace(g->ctx->dev->ops.name, g->ctx->dev->threads, &g->memory.workspace);
     ax_ctx_destroy(&dry);
@@ -187,6 +251,8 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
     if (status == AX_OK)
         status = ax_comm_agree(ctx->world, build(g, &model->config));
     if (status == AX_OK)
+        status = ax_grid_prepare(ctx->grid, g->axes);
+    if (status == AX_OK)
         status = ax_pretrained_load(model, g->set);
     *out = g;
     if (status != AX_OK)
@@ -207,6 +273,7 @@ void ax_generator_destroy(ax_generator **generator)
         return;
     destroy(g);
     ax_frame_plan_destroy(&g->plan);
+    free(g->axes);
     free(g);
     *generator = NULL;
 }

@@ -1,4 +1,4 @@
-/* Compares the memory of each machine with what all of its ranks need together. */
+/* Compares the memory of each machine with the sum of its ranks' needs. */
 #include "engine/machine.h"
 
 #include <stdio.h>

@@ -48,7 +48,7 @@ static ax_status read_generation(const char *dir, ax_pretrained *out)
     json_t *json = NULL;
     AX_TRY(ax_path_join(dir, "generation_config.json", &path));
     bool there = ax_path_exists(path);
-    ax_status status = there ? ax_json_read_file(path, 0, &json) : AX_OK;
+    ax_status status = there ? ax_json_read_file(path, JSON_REJECT_DUPLICATES, &json) : AX_OK;
     if (status == AX_OK && there && !json_is_object(json))
         status = ax_fail(AX_ERR_DATA, "%s: not a JSON object", path);
     if (status == AX_OK)
@@ -58,14 +58,12 @@ static ax_status read_generation(const char *dir, ax_pretrained *out)
     return status;
 }
 
-enum { CONFIG_MOST = 16 << 20 }; /* largest config.json, in bytes */
-
 static ax_status read_config(const char *dir, ax_pretrained *out)
 {
     char *path, *text = NULL;
     size_t size;
     AX_TRY(ax_path_join(dir, "config.json", &path));
-    ax_status status = ax_file_read_most(path, CONFIG_MOST, &text, &size);
+    ax_status status = ax_file_read_most(path, AX_CONFIG_JSON_MAX, &text, &size);
     if (status == AX_OK)
         status = ax_model_config_parse(text, size, path, &out->config);
     if (status == AX_OK) {
@@ -80,8 +78,8 @@ static ax_status read_config(const char *dir, ax_pretrained *out)
     return status;
 }
 
-/* Detects a head in the files that differs from the token table to which config.json ties it. Such a model is
- * read as untied, as transformers does. */
+/* Detects whether the files hold an output head that differs from the token embedding, although config.json
+ * says that the two share weights (are tied). Such a model is read as untied, as transformers does. */
 static ax_status detect_untied_head(ax_pretrained *m)
 {
     const char *head, *table;
@@ -134,7 +132,7 @@ static ax_status match_network(ax_ctx *dry, const ax_pretrained *m)
     ax_param **params = NULL;
     int n = 0, filled = 0;
     const ax_ckpt_rules rules = rules_of(&m->config);
-    AX_TRY(ax_model_create(dry, &m->config, 0, &network));
+    AX_TRY(ax_model_create(dry, &m->config, &(ax_model_use){.positions = 1}, &network));
     ax_layer_params(network->root, NULL, 0, &n);
     ax_status status = ax_calloc((size_t)n, sizeof *params, &params);
     if (status == AX_OK) {
@@ -203,7 +201,8 @@ ax_status ax_pretrained_open(const char *model, ax_pretrained *out)
     }
 }
 
-/* Opens the checkpoint that rank 0 finds, once, on all ranks. *gone: it was removed meanwhile on any rank. */
+/* Opens the checkpoint that rank 0 finds, once, on all ranks. *gone: on some rank the checkpoint had been
+ * removed meanwhile. */
 static ax_status open_together(ax_comm *world, const char *model, ax_pretrained *out, bool *gone)
 {
     ax_work *work;

@@ -4,12 +4,9 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-enum { MOST_BYTES = 16 << 20 }; /* largest file that is copied */
 
 void ax_run_files_fini(ax_run_files *files)
 {
@@ -18,7 +15,8 @@ void ax_run_files_fini(ax_run_files *files)
         free(files->file[i].data);
     }
     free(files->file);
-    *files = (ax_run_files){0};
+    files->file = NULL;
+    files->n = 0;
 }
 
 /* Adds a file and takes ownership of `data`, also after an error. */
@@ -56,10 +54,10 @@ static ax_status add_tokenizer(const ax_run *run, ax_run_files *files)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer_config.json"};
     char *dir;
-    if (!run->tokenizer)
+    if (!run->inputs.tokenizer)
         return AX_OK;
     AX_TRY(ax_path_join(run->config->run.dir, "tokenizer", &dir));
-    ax_status status = ax_tokenizer_save(run->tokenizer, dir);
+    ax_status status = ax_tokenizer_save(run->inputs.tokenizer, dir);
     for (size_t i = 0; status == AX_OK && i < AX_COUNT(names); i++) {
         char *path;
         status = ax_path_join(dir, names[i], &path);
@@ -74,9 +72,9 @@ static ax_status add_tokenizer(const ax_run *run, ax_run_files *files)
 static ax_status add_config(const ax_run *run, ax_run_files *files)
 {
     ax_buf text = {0};
-    ax_model_identity identity = run->identity;
+    ax_model_identity identity = run->inputs.identity;
     identity.dtype = ax_run_dtype(run->config->run.save_dtype);
-    ax_status status = ax_model_config_print(&run->model, &identity, &text);
+    ax_status status = ax_model_config_print(&run->inputs.model, &identity, &text);
     if (status == AX_OK)
         return add(files, "config.json", text.data, text.size);
     ax_buf_fini(&text);
@@ -91,39 +89,23 @@ ax_status ax_run_write_files(const ax_run *run, ax_run_files *out)
 
 /* ---- files beside the initial weights ------------------------------------------------------------ */
 
-static bool matches(const char *name, const char *const *patterns, size_t n)
+static bool is_one_of(const char *name, const char *const *names, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (!fnmatch(patterns[i], name, 0))
+        if (!strcmp(names[i], name))
             return true;
     return false;
 }
 
-/* Whether a file is not copied: weights in any format and their indices, the state of trainers, files that
- * the run writes itself, and the files of a tokenizer that the run does not use. */
+/* Whether a file is not copied: files that are never copied with a model (beside.c), files that the run
+ * writes itself, and the files of a tokenizer that the run does not use. */
 static bool is_excluded(const ax_run *run, const char *name)
 {
-    static const char *const weights[] = {"*.safetensors",
-                                          "*.index.json",
-                                          "*.bin",
-                                          "*.pt",
-                                          "*.pth",
-                                          "*.ckpt",
-                                          "*.h5",
-                                          "*.msgpack",
-                                          "*.gguf",
-                                          "*.onnx",
-                                          "*.ot",
-                                          "*.npz",
-                                          "*.tflite",
-                                          "trainer_state.json",
-                                          "events.out.tfevents.*"};
     static const char *const written[] = {"config.json", "tokenizer.json", "tokenizer_config.json"};
     static const char *const tokenizer[] = {"vocab.json", "merges.txt", "special_tokens_map.json",
                                             "added_tokens.json", "tokenizer.model"};
-    return name[0] == '.' || !strcmp(name, "training") || matches(name, weights, AX_COUNT(weights)) ||
-           matches(name, written, AX_COUNT(written)) ||
-           (run->config->data.tokenizer && matches(name, tokenizer, AX_COUNT(tokenizer)));
+    return !ax_beside_copied(name) || is_one_of(name, written, AX_COUNT(written)) ||
+           (run->config->data.tokenizer && is_one_of(name, tokenizer, AX_COUNT(tokenizer)));
 }
 
 /* Reads a file to copy, or adds the name of a directory to `directories`. */
@@ -136,7 +118,7 @@ static ax_status add_beside(const ax_run *run, const char *dir, const char *name
         return AX_OK;
     AX_TRY(ax_path_join(dir, name, &path));
     bool there = !stat(path, &info), regular = there && S_ISREG(info.st_mode),
-         small = regular && info.st_size <= MOST_BYTES;
+         small = regular && info.st_size <= AX_BESIDE_MOST;
     if (regular && !small)
         ax_log(AX_LOG_WARN, "%s is larger than 16 MiB and is not copied into checkpoints", path);
     free(path);
@@ -161,9 +143,9 @@ static ax_status log_files(const char *dir, const ax_run_files *files, const ax_
     return status;
 }
 
-/* Reads the files to copy from `dir`. AX_ERR_DATA if a file cannot be read, or `dir` was removed meanwhile.
- */
-static ax_status read_files(ax_run *run, const char *dir)
+/* Reads the files to copy from `dir`. AX_ERR_DATA if a file cannot be read, or `dir` was
+ * removed meanwhile. */
+static ax_status read_files(const ax_run *run, const char *dir, ax_run_files *out)
 {
     struct dirent **entry;
     ax_buf directories = {0};
@@ -172,32 +154,32 @@ static ax_status read_files(ax_run *run, const char *dir)
     ax_status status = AX_OK;
     for (int i = 0; i < n; i++) {
         if (status == AX_OK)
-            status = add_beside(run, dir, entry[i]->d_name, &run->beside, &directories);
+            status = add_beside(run, dir, entry[i]->d_name, out, &directories);
         free(entry[i]);
     }
     free(entry);
     if (status == AX_OK && !ax_path_exists(dir))
         status = ax_fail(AX_ERR_DATA, "%s was removed while its files were read", dir);
-    if (status == AX_OK && !run->resume_dir)
-        status = log_files(dir, &run->beside, &directories);
+    if (status == AX_OK && !run->resume.dir)
+        status = log_files(dir, out, &directories);
     ax_buf_fini(&directories);
     return status;
 }
 
 /* The run that wrote the initial weights may still train, and remove their checkpoint when it saves another
  * one. All its checkpoints have the same files beside the model, so they are then read from the newest. */
-ax_status ax_run_find_files(ax_run *run)
+ax_status ax_run_find_files(const ax_run *run, ax_run_files *out)
 {
     char *newest = NULL;
-    const char *dir = run->resume_dir ? run->resume_dir : run->model_dir;
-    ax_status status = dir ? read_files(run, dir) : AX_OK;
+    const char *dir = run->resume.dir ? run->resume.dir : run->inputs.model_dir;
+    ax_status status = dir ? read_files(run, dir, out) : AX_OK;
     while (status == AX_ERR_DATA && run->config->model.from && !ax_path_exists(dir)) {
-        ax_run_files_fini(&run->beside);
+        ax_run_files_fini(out);
         free(newest);
         newest = NULL;
         AX_TRY(ax_ckpt_find_model(run->config->model.from, &newest));
         dir = newest;
-        status = read_files(run, dir);
+        status = read_files(run, dir, out);
     }
     free(newest);
     return status;

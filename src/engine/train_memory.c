@@ -25,9 +25,10 @@ static void log_plan(const ax_run *run, const ax_memory *m)
     const struct {
         const char *what;
         size_t bytes;
-    } rows[] = {{"weights", m->weights},         {"compute copies", m->copies},   {"gradients", m->gradients},
-                {"optimizer", m->optimizer},     {"activations", m->activations}, {"batch", m->batch},
-                {"kernel scratch", m->workspace}};
+    } rows[] = {
+        {"weights", m->weights},        {"compute copies", m->copies},   {"gradients", m->gradients},
+        {"optimizer", m->optimizer},    {"activations", m->activations}, {"batch", m->batch},
+        {"position tables", m->tables}, {"messages", m->messages},       {"kernel scratch", m->workspace}};
     char text[512] = "", size[32];
     for (size_t i = 0; i < AX_COUNT(rows); i++)
         if (rows[i].bytes)
@@ -35,6 +36,19 @@ static void log_plan(const ax_run *run, const ax_memory *m)
                         ax_format_bytes((double)rows[i].bytes, size));
     ax_log(AX_LOG_INFO, "memory%s: %s in all: %s", ax_comm_size(run->world) > 1 ? " of rank 0" : "",
            ax_format_bytes((double)ax_memory_total(m), size), text);
+}
+
+/* Pipeline stages need different amounts: logs the largest, unless it is that of rank 0. */
+static ax_status log_largest(const ax_run *run, const ax_memory *m)
+{
+    int64_t mine = (int64_t)ax_memory_total(m), most = mine;
+    char size[32];
+    if (run->plan.grid.pipe == 1)
+        return AX_OK;
+    AX_TRY(ax_run_max(run, &most, 1));
+    if (most > mine && ax_run_first(run))
+        ax_log(AX_LOG_INFO, "memory of the largest rank: %s", ax_format_bytes((double)most, size));
+    return AX_OK;
 }
 
 /* ---- available memory ---------------------------------------------------------------------------- */
@@ -55,7 +69,8 @@ static ax_status fits_all(const ax_run *run, size_t need, bool *out)
     return AX_OK;
 }
 
-/* Suggests fewer threads if the run would fit without the threads' scratch and that is a large part of it. */
+/* Suggests fewer threads if the run would fit without the scratch memory of the threads, and that scratch
+ * memory is a large part of the run's memory. */
 static ax_status suggest_threads(const ax_run *run, const ax_memory *memory, char *out, size_t size,
                                  bool *helps)
 {
@@ -104,13 +119,13 @@ static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, 
     return AX_OK;
 }
 
-/* Checks the memory that every setting needs: weights, gradients and optimizer state. Done before the plan,
- * which takes long for very deep models. */
+/* Checks that weights, gradients and optimizer state fit, which are needed whatever the micro-batch. Done
+ * before the whole memory is planned, because that takes long for very deep models. */
 static ax_status check_parameters(const ax_run *run)
 {
     int64_t parameters, matmul;
     ax_machine m;
-    ax_model_config_params(&run->model, &parameters, &matmul);
+    ax_model_config_params(&run->inputs.model, &parameters, &matmul);
     double need =
         (double)parameters * (2 + run->plan.options.optim->slots) * sizeof(float) / ax_comm_size(run->world);
     char a[32], b[32];
@@ -130,6 +145,7 @@ ax_status ax_run_plan_memory(const ax_run *run, ax_engine_plan *out)
     AX_TRY(ax_comm_agree(run->world, check_parameters(run)));
     AX_TRY(plan_with(run, run->plan.options.micro_batch, run->plan.options.recompute, out));
     log_plan(run, &out->memory);
+    AX_TRY(log_largest(run, &out->memory));
     size_t need = ax_memory_total(&out->memory);
     AX_TRY(find_machine(run, need, &m));
     AX_TRY(fits_all(run, need, &fit));
@@ -140,11 +156,4 @@ ax_status ax_run_plan_memory(const ax_run *run, ax_engine_plan *out)
     AX_CHECK(ax_machine_fits(&m), AX_ERR_MEMORY, "a step needs %s%s but only %s are available here: %s",
              ax_format_bytes(m.need, a), m.of, ax_format_bytes(m.available, b), advice);
     return AX_OK;
-}
-
-/* Measures the device's peak FLOP/s, the denominator of MFU. */
-ax_status ax_run_measure_peak(ax_run *run)
-{
-    const double patience = 0.02; /* seconds */
-    return ax_device_peak(run->ctx->dev, run->ctx->compute, patience, &run->peak_flops);
 }

@@ -1,12 +1,12 @@
-/* Gives up a step that still runs long after a signal. All ranks must leave the step at the same place, but
+/* Abandons a step that still runs long after a signal. All ranks must leave the step at the same place, but
  * only some may have received the signal. So within a step the ranks agree, by an all-reduce, after every few
  * pieces of work, about every two seconds. The number of pieces follows from times that all ranks share, so
- * all ranks ask at the same piece. Shorter steps have no such all-reduce. */
+ * all ranks call the all-reduce at the same piece. Steps shorter than that have no such all-reduce. */
 #include "engine/train.h"
 
 #include <math.h>
 
-#define ASK_SECONDS 2       /* between two questions */
+#define ASK_SECONDS 2       /* between two all-reduces */
 #define PATIENCE_SECONDS 10 /* time that a step may still run after a signal */
 
 void ax_pace_begin(ax_pace *pace)
@@ -23,10 +23,10 @@ static int64_t pieces_between(double seconds, int64_t pieces)
     return (int64_t)fmax(fmin(ASK_SECONDS * (double)pieces / fmax(seconds, 1e-9), 1e15), 1);
 }
 
-/* Asks all ranks for the age of their signal, and gives the step up if it is old enough. Adapts the number of
- * pieces between two questions, to at most twice the last one: in the first step the time of a piece is not
- * known. */
-static ax_status ask(ax_run *run, ax_pace *pace)
+/* Finds by an all-reduce how long ago any rank received a signal, and abandons the step if that is long
+ * enough ago. Adapts the number of pieces until the next all-reduce, to at most twice the last number: in the
+ * first step the time of a piece is not known. */
+static ax_status ask(const ax_run *run, ax_pace *pace, int *signal)
 {
     enum { SECONDS, AGE, SIGNAL, N };
     double now = ax_now(), max[N] = {now - pace->asked, ax_signal_age(), ax_signal_pending()};
@@ -40,14 +40,13 @@ static ax_status ask(ax_run *run, ax_pace *pace)
     pace->asked = now;
     if (max[AGE] < PATIENCE_SECONDS)
         return AX_OK;
-    run->signal = (int)max[SIGNAL];
-    run->given_up = run->step;
-    return ax_fail(AX_ERR_SIGNAL, "step %lld was given up after a signal", (long long)run->step);
+    *signal = (int)max[SIGNAL];
+    return ax_fail(AX_ERR_SIGNAL, "step %lld was given up after a signal", (long long)run->state.step);
 }
 
-ax_status ax_pace_piece(ax_run *run, ax_pace *pace)
+ax_status ax_pace_piece(const ax_run *run, ax_pace *pace, int *signal)
 {
-    return pace->piece++ < pace->next ? AX_OK : ask(run, pace);
+    return pace->piece++ < pace->next ? AX_OK : ask(run, pace, signal);
 }
 
 void ax_pace_end(ax_pace *pace, double seconds)

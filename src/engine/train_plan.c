@@ -1,5 +1,5 @@
-/* The plan of a run (ax_train_plan): grid, ranks, threads, optimizer, memory. This file fills the plan; the
- * others only read it. */
+/* The plan of a run (ax_train_plan): grid, ranks, threads, optimizer, memory. This file fills the plan; other
+ * files only read it. */
 #include "engine/train.h"
 
 #include <stdio.h>
@@ -29,7 +29,10 @@ static ax_parallel parallel_of(const ax_config *config)
     ax_parallel parallel = {
         .zero = (int)config->zero,
         .overlap = {.oar = config->overlap.oar, .ors = config->overlap.ors, .oag = config->overlap.oag},
-        .weight_cache = (size_t)config->train.weight_cache};
+        .weight_cache = (size_t)config->train.weight_cache,
+        .pipe = {.schedule = config->pipe.schedule, .slack = config->pipe.slack}};
+    if (config->pipe.cut.count && config->pipe.cut.items[0] >= 0)
+        parallel.pipe.cut = config->pipe.cut.items;
     for (int i = 0; ax_strategy_at(i); i++)
         if (!strcmp(ax_strategy_at(i)->name, config->strategy))
             parallel.strategy = ax_strategy_at(i);
@@ -37,53 +40,54 @@ static ax_parallel parallel_of(const ax_config *config)
 }
 
 /* Chooses the grid, and checks that it is legal for the model and the batch, before anything is created. */
-ax_status ax_run_plan_grid(ax_run *run)
+ax_status ax_run_plan_grid(const ax_run *run, ax_train_plan *plan)
 {
-    ax_train_plan *p = &run->plan;
-    p->config = run->config;
-    p->grid = ax_run_grid(run->config);
-    p->parallel = parallel_of(run->config);
-    p->compute = ax_run_dtype(run->config->train.precision);
-    ax_grid_load load = {&run->model, p->parallel.strategy, run->config->train.micro_batch,
+    plan->config = run->config;
+    plan->grid = ax_run_grid(run->config);
+    plan->parallel = parallel_of(run->config);
+    plan->compute = ax_run_dtype(run->config->train.precision);
+    ax_grid_load load = {&run->inputs.model, plan->parallel.strategy, run->config->train.micro_batch,
                          run->config->train.global_batch};
-    return ax_model_check_grid(&load, p->grid, ax_comm_size(run->world));
+    return ax_model_check_grid(&load, plan->grid, ax_comm_size(run->world));
 }
 
-ax_status ax_run_plan_ranks(ax_run *run)
+ax_status ax_run_plan_ranks(const ax_run *run, ax_train_plan *plan)
 {
     ax_grid_order order;
     AX_TRY(ax_grid_order_parse(run->config->grid.order, &order));
-    return ax_grid_world(run->world, run->plan.grid, &order, &run->plan.ranks);
+    return ax_grid_world(run->world, plan->grid, &order, &plan->ranks);
 }
 
-ax_status ax_run_plan_threads(ax_run *run)
+ax_status ax_run_plan_threads(const ax_run *run, ax_train_plan *plan)
 {
-    return ax_threads_share(run->world, (int)run->config->threads, &run->plan.threads);
+    return ax_threads_share(run->world, (int)run->config->threads, &plan->threads);
 }
 
 /* Chooses the optimizer, its schedule, and the size of a step. */
-ax_status ax_run_plan_step(ax_run *run)
+ax_status ax_run_plan_step(const ax_run *run, ax_train_plan *plan)
 {
     const ax_config *c = run->config;
-    ax_train_plan *p = &run->plan;
     int64_t recompute = c->train.recompute == AX_CONFIG_RECOMPUTE_FULL ? 1 : c->train.recompute;
-    p->schedule = (ax_schedule){.steps = c->train.steps,
-                                .warmup = ax_quota_of(&c->optim.warmup, c->train.steps),
-                                .lr = c->optim.lr,
-                                .min_lr = c->optim.min_lr,
-                                .decay = c->optim.decay};
-    p->options = (ax_engine_options){.model = &run->model,
-                                     .seq_len = c->model.seq_len,
-                                     .micro_batch = c->train.micro_batch,
-                                     .global_batch = c->train.global_batch,
-                                     .recompute = ax_max(recompute, 0),
-                                     .whole_rows = !c->data.mask_documents,
-                                     .clip = c->optim.clip};
-    AX_TRY(ax_optim_find(c->optim.name, &p->options.optim));
-    return ax_schedule_find(c->optim.schedule, &p->schedule.kind);
+    plan->schedule = (ax_schedule){.steps = c->train.steps,
+                                   .warmup = ax_quota_of(&c->optim.warmup, c->train.steps),
+                                   .lr = c->optim.lr,
+                                   .min_lr = c->optim.min_lr,
+                                   .decay = c->optim.decay};
+    plan->options = (ax_engine_options){.model = &run->inputs.model,
+                                        .seq_len = c->model.seq_len,
+                                        .micro_batch = c->train.micro_batch,
+                                        .global_batch = c->train.global_batch,
+                                        .recompute = ax_max(recompute, 0),
+                                        .whole_rows = !c->data.mask_documents,
+                                        .clip = c->optim.clip};
+    AX_TRY(ax_optim_find(c->optim.name, &plan->options.optim));
+    return ax_schedule_find(c->optim.schedule, &plan->schedule.kind);
 }
 
-ax_status ax_run_plan_engine(ax_run *run) { return ax_run_plan_memory(run, &run->plan.engine); }
+ax_status ax_run_plan_engine(const ax_run *run, ax_train_plan *plan)
+{
+    return ax_run_plan_memory(run, &plan->engine);
+}
 
 void ax_run_plan_fini(ax_train_plan *plan)
 {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-ax_status ax_run_set_runtime(ax_run *run) { return ax_runtime_set_given(run->config->set); }
+ax_status ax_run_set_runtime(const ax_run *run) { return ax_runtime_set_given(run->config->set); }
 
 static bool is_kept(int id) { return !ax_runtime_options[id].not_dumped; }
 
@@ -15,8 +15,8 @@ static bool uses_isa(const ax_run *run) { return !strcmp(run->config->device, "c
 
 /* ---- resuming ------------------------------------------------------------------------------------ */
 
-/* Reads the settings in the file `path` as texts, of which this version may not know all. Other keys, and
- * errors in the file, do not matter here. */
+/* Reads the runtime settings in the file `path` as texts, because this version may not know all of the
+ * values. Other keys and errors in the file are ignored here. */
 static ax_status read_file(const char *path, char *value[AX_RUNTIME_COUNT])
 {
     ax_option rows[AX_RUNTIME_COUNT];
@@ -39,7 +39,7 @@ static ax_status read_kept(const ax_run *run, char *value[AX_RUNTIME_COUNT])
     return status;
 }
 
-/* Uses the value `was` again that the run had, unless the user asks for another one. */
+/* Restores `was`, the value that the run had before, unless the user gave another value. */
 static ax_status use_again(const ax_run *run, ax_runtime_id id, const char *was)
 {
     const ax_option *row = &ax_runtime_options[id];
@@ -58,11 +58,11 @@ static ax_status use_again(const ax_run *run, ax_runtime_id id, const char *was)
     return ax_runtime_prefer(id, was);
 }
 
-ax_status ax_run_resume_runtime(ax_run *run)
+ax_status ax_run_resume_runtime(const ax_run *run)
 {
     char *value[AX_RUNTIME_COUNT] = {NULL};
     const char *isa;
-    bool resumed = run->resume_dir && !run->new_run;
+    bool resumed = run->resume.dir && !run->resume.new_run;
     ax_status status = AX_OK;
     if (resumed && ax_run_first(run))
         status = read_kept(run, value);
@@ -93,7 +93,7 @@ static ax_status keep_value(ax_option_set *set, ax_runtime_id id, const char *va
     return status;
 }
 
-ax_status ax_run_keep_runtime(ax_run *run)
+ax_status ax_run_keep_runtime(const ax_run *run)
 {
     for (int id = 0; id < AX_RUNTIME_COUNT; id++) {
         const char *value;

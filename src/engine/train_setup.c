@@ -10,20 +10,18 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-/* Checks that the device is available and that all paths to read from exist, before anything is created. */
-ax_status ax_run_find_inputs(ax_run *run)
+ax_status ax_run_check_inputs(const ax_run *run)
 {
     ax_option_set *set = run->config->set;
     const char *absent = ax_device_absent(run->config->device);
     if (absent)
         ax_option_error(set, "device", "\"%s\" cannot be used here: %s", run->config->device, absent);
-    AX_TRY(ax_option_finish(set));
     config_check_paths(run->config);
     ax_status status = ax_option_finish(set);
-    return status == AX_ERR_USAGE ? ax_fail(AX_ERR_DATA, "%s", ax_error_message()) : status;
+    return status == AX_ERR_USAGE && !absent ? ax_fail(AX_ERR_DATA, "%s", ax_error_message()) : status;
 }
 
-ax_status ax_run_lock(ax_run *run)
+ax_status ax_run_lock(const ax_run *run, ax_run_inputs *inputs)
 {
     const char *dir = run->config->run.dir;
     AX_TRY(ax_mkdirs(dir));
@@ -41,14 +39,14 @@ ax_status ax_run_lock(ax_run *run)
             "run.dir %s is in use by another run (process %.*s): wait for it or choose another run.dir", dir,
             n > 0 ? (int)strcspn(owner, "\n") : 1, n > 0 ? owner : "?");
     }
-    run->lock = fd;
+    inputs->lock = fd;
     char text[32];
     int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
     AX_CHECK(!ftruncate(fd, 0), AX_ERR_DATA, "cannot write in run.dir %s: %s", dir, strerror(errno));
     return ax_pwrite_all(fd, text, (size_t)n, 0, "lock");
 }
 
-ax_status ax_run_write_config(ax_run *run)
+ax_status ax_run_write_config(const ax_run *run)
 {
     ax_buf text = {0};
     char *path = NULL;
@@ -66,84 +64,62 @@ ax_status ax_run_write_config(ax_run *run)
 
 /* ---- model and tokenizer ------------------------------------------------------------------------- */
 
-static ax_status open_pretrained(ax_run *run)
+static ax_status open_pretrained(ax_comm *world, ax_config *c, ax_run_inputs *inputs)
 {
-    ax_config *c = run->config;
     ax_pretrained from;
     /* All ranks open the directory that rank 0 finds: another run may be writing newer checkpoints there. */
-    AX_TRY(ax_pretrained_open_shared(run->world, c->model.from, &from));
-    ax_status status = ax_model_config_copy(&from.config, &run->model);
-    run->identity = from.identity;
-    run->model_dir = from.dir;
-    run->model_weights = from.weights;
+    AX_TRY(ax_pretrained_open_shared(world, c->model.from, &from));
+    ax_status status = ax_model_config_copy(&from.config, &inputs->model);
+    inputs->identity = from.identity;
+    inputs->model_dir = from.dir;
+    inputs->model_weights = from.weights;
     from.dir = NULL;
     from.weights = NULL;
     if (status == AX_OK && !c->data.tokenizer) {
-        run->tokenizer = from.tokenizer;
+        inputs->tokenizer = from.tokenizer;
         from.tokenizer = NULL;
     }
     ax_pretrained_close(&from);
     AX_TRY(status);
-    config_merge_model(c, &run->model);
-    ax_model_config *m = &run->model;
-    const struct {
-        const char *key, *also; /* the keys that set the number; `also` may be NULL */
-        double *model, *config;
-    } numbers[] = {{"model.init_std", NULL, &m->init_std, &c->model.init_std},
-                   {"model.norm_eps", NULL, &m->norm_eps, &c->model.norm_eps},
-                   {"model.embd_dropout", "model.dropout", &m->dropout.embd, &c->model.embd_dropout},
-                   {"model.resid_dropout", "model.dropout", &m->dropout.resid, &c->model.resid_dropout},
-                   {"model.attn_dropout", "model.dropout", &m->dropout.attn, &c->model.attn_dropout}};
-    for (size_t i = 0; i < AX_COUNT(numbers); i++) {
-        if (ax_config_given(c, numbers[i].key) || (numbers[i].also && ax_config_given(c, numbers[i].also)))
-            *numbers[i].model = *numbers[i].config;
-        *numbers[i].config = *numbers[i].model;
-    }
+    config_merge_model(c, &inputs->model);
     return AX_OK;
 }
 
-static ax_status new_model(ax_run *run)
+static ax_status new_model(ax_config *c, ax_run_inputs *inputs)
 {
-    const ax_config *c = run->config;
-    AX_TRY(ax_family_find(c->model.family, &run->model.family));
-    run->model.layers = c->model.layers;
-    run->model.hidden = c->model.hidden;
-    run->model.heads = run->model.kv_heads = c->model.heads;
-    run->model.ffn = c->model.ffn;
-    run->model.vocab = c->model.vocab;
-    run->model.seq_len = c->model.seq_len;
-    run->model.dropout =
-        (ax_model_dropout){c->model.embd_dropout, c->model.resid_dropout, c->model.attn_dropout};
-    run->model.init_std = c->model.init_std;
-    run->model.norm_eps = c->model.norm_eps;
-    run->model.activation = (ax_activation)c->model.activation;
-    run->model.tie = c->model.tie;
-    run->identity = (ax_model_identity){-1, -1, AX_F32};
-    return ax_model_config_check(&run->model);
+    const ax_family *family;
+    inputs->identity = (ax_model_identity){-1, -1, AX_F32};
+    if (c->model.config)
+        return config_read_model(c, &inputs->model);
+    AX_TRY(ax_family_find(c->model.family, &family));
+    inputs->model = config_new_model(c, family);
+    return ax_model_config_check(&inputs->model);
 }
 
-ax_status ax_run_open_model(ax_run *run)
+ax_status ax_run_open_model(const ax_run *run, ax_run_inputs *inputs)
 {
     ax_config *c = run->config;
-    AX_TRY(c->model.from ? open_pretrained(run) : new_model(run));
+    AX_TRY(c->model.from ? open_pretrained(run->world, c, inputs) : new_model(c, inputs));
     if (c->data.tokenizer)
-        AX_TRY(ax_tokenizer_load(c->data.tokenizer, &run->tokenizer));
-    if (run->tokenizer)
-        config_check_tokenizer(c, ax_tokenizer_vocab_size(run->tokenizer));
+        AX_TRY(ax_tokenizer_load(c->data.tokenizer, &inputs->tokenizer));
+    if (inputs->tokenizer)
+        config_check_tokenizer(c, ax_tokenizer_vocab_size(inputs->tokenizer));
+    if (!ax_config_given(c, "model.family"))
+        config_check_pipe(c, inputs->model.layers);
     AX_TRY(ax_option_finish(c->set));
-    if (!run->tokenizer)
+    if (!inputs->tokenizer)
         return AX_OK;
-    int32_t eos = ax_tokenizer_eos(run->tokenizer);
+    int32_t eos = ax_tokenizer_eos(inputs->tokenizer);
     if (eos >= 0)
-        run->identity.eos = eos;
-    if (run->identity.bos < 0)
-        run->identity.bos = run->identity.eos;
+        inputs->identity.eos = eos;
+    if (inputs->identity.bos < 0)
+        inputs->identity.bos = inputs->identity.eos;
     return AX_OK;
 }
 
 /* ---- data ---------------------------------------------------------------------------------------- */
 
-void ax_sources_close(ax_sources *sources)
+static void close_sources(ax_sources *sources)
 {
     for (int i = 0; i < sources->n; i++)
         ax_data_close(&sources->data[i]);
@@ -154,10 +130,11 @@ void ax_sources_close(ax_sources *sources)
 }
 
 typedef struct tokenizing {
-    ax_run *run;
+    const ax_run *run;
     const char *path;
     double said, beaten; /* time of the last log line, and of the last ax_run_beat */
     ax_status status;    /* first error of ax_run_beat */
+    int *signal;         /* as the last call of ax_run_beat set it */
 } tokenizing;
 
 static bool report_progress(void *user, const ax_data_progress *p)
@@ -166,7 +143,7 @@ static bool report_progress(void *user, const ax_data_progress *p)
     bool done = false;
     if (p->seconds - t->beaten >= 1) {
         t->beaten = p->seconds;
-        t->status = ax_run_beat(t->run, &done);
+        t->status = ax_run_beat(t->run, &done, t->signal);
     }
     if (p->seconds - t->said >= 5) {
         t->said = p->seconds;
@@ -174,26 +151,26 @@ static bool report_progress(void *user, const ax_data_progress *p)
                p->bytes_total ? 100.0 * (double)p->bytes_done / (double)p->bytes_total : 0.0,
                (double)p->bytes_total / 1e6);
     }
-    return t->status == AX_OK && !t->run->signal && !ax_signal_pending();
+    return t->status == AX_OK && !*t->signal && !ax_signal_pending();
 }
 
 /* Tokenizes a source on rank 0, if it is text, while the other ranks wait. *tokens is the path of the token
  * file on all ranks. */
-static ax_status prepare_source(ax_run *run, const char *path, char **tokens)
+static ax_status prepare_source(const ax_run *run, const char *path, char **tokens, int *signal)
 {
     bool done = false;
     ax_status status = AX_OK;
     *tokens = NULL;
     if (ax_run_first(run)) {
         char *cache = NULL;
-        tokenizing state = {.run = run, .path = path};
+        tokenizing state = {.run = run, .path = path, .signal = signal};
         status = ax_path_join(run->config->run.dir, "data", &cache);
         if (status == AX_OK)
             status = ax_data_prepare(path,
                                      &(ax_data_build_options){
                                          .corpus = {.text_key = run->config->data.text_key,
                                                     .bad_lines = run->config->data.bad_lines},
-                                         .tokenizer = run->tokenizer,
+                                         .tokenizer = run->inputs.tokenizer,
                                          .progress = report_progress,
                                          .user = &state,
                                      },
@@ -202,7 +179,7 @@ static ax_status prepare_source(ax_run *run, const char *path, char **tokens)
         done = true;
     }
     do {
-        ax_status told = ax_run_beat(run, &done);
+        ax_status told = ax_run_beat(run, &done, signal);
         status = status == AX_OK ? told : status;
     } while (!done && status == AX_OK);
     AX_TRY(ax_comm_agree(run->world, status));
@@ -215,18 +192,19 @@ static ax_status expect_source(const ax_run *run, ax_data *data)
 {
     int64_t vocab = ax_data_describe(data)->vocab;
     AX_CHECK(
-        run->config->model.from || vocab <= run->model.vocab, AX_ERR_DATA,
+        run->config->model.from || vocab <= run->inputs.model.vocab, AX_ERR_DATA,
         "%s has a vocabulary of %lld tokens, the model one of %lld: set model.vocab to at least %lld, or "
         "build the file with the model's tokenizer",
-        ax_data_path(data), (long long)vocab, (long long)run->model.vocab, (long long)vocab);
-    return ax_data_expect(data, run->model.vocab, run->tokenizer ? ax_tokenizer_hash(run->tokenizer) : 0);
+        ax_data_path(data), (long long)vocab, (long long)run->inputs.model.vocab, (long long)vocab);
+    return ax_data_expect(data, run->inputs.model.vocab,
+                          run->inputs.tokenizer ? ax_tokenizer_hash(run->inputs.tokenizer) : 0);
 }
 
-static ax_status open_source(ax_run *run, const char *path, ax_data **out)
+static ax_status open_source(const ax_run *run, const char *path, ax_data **out, int *signal)
 {
     char *tokens;
-    AX_TRY(prepare_source(run, path, &tokens));
-    int64_t eos = run->tokenizer ? ax_tokenizer_eos(run->tokenizer) : -1;
+    AX_TRY(prepare_source(run, path, &tokens, signal));
+    int64_t eos = run->inputs.tokenizer ? ax_tokenizer_eos(run->inputs.tokenizer) : -1;
     ax_status status = ax_data_open(tokens, eos, out);
     if (status == AX_OK)
         status = expect_source(run, *out);
@@ -234,7 +212,7 @@ static ax_status open_source(ax_run *run, const char *path, ax_data **out)
     return ax_comm_agree(run->world, status);
 }
 
-static ax_status open_sources(ax_run *run, const ax_paths *paths, ax_sources *out)
+static ax_status open_sources(const ax_run *run, const ax_paths *paths, ax_sources *out, int *signal)
 {
     AX_TRY(ax_calloc(paths->count, sizeof *out->data, &out->data));
     AX_TRY(ax_calloc(paths->count, sizeof *out->path, &out->path));
@@ -247,26 +225,44 @@ static ax_status open_sources(ax_run *run, const ax_paths *paths, ax_sources *ou
         out->weight[i] = weighted && given <= 0 ? 1 : given;
         out->path[i] = paths->items[i].path;
         out->n++;
-        AX_TRY(open_source(run, paths->items[i].path, &out->data[i]));
+        AX_TRY(open_source(run, paths->items[i].path, &out->data[i], signal));
     }
     return AX_OK;
 }
 
-ax_status ax_run_open_data(ax_run *run)
+ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler **sampler, int *signal)
 {
     const ax_config *c = run->config;
-    run->shape = (ax_row_shape){c->model.seq_len, c->data.mask_documents};
-    AX_TRY(open_sources(run, &c->data.train, &run->train));
-    AX_TRY(open_sources(run, &c->data.valid, &run->valid));
-    for (int i = 0; i < run->valid.n; i++) /* reported now, not at the first evaluation */
-        AX_CHECK(ax_data_rows(run->valid.data[i], &run->shape), AX_ERR_DATA,
+    ax_sources *train = &inputs->train, *valid = &inputs->valid;
+    inputs->shape = (ax_row_shape){c->model.seq_len, c->data.mask_documents};
+    AX_TRY(open_sources(run, &c->data.train, train, signal));
+    AX_TRY(open_sources(run, &c->data.valid, valid, signal));
+    for (int i = 0; i < valid->n;
+         i++) /* checked now, so that the error does not come at the first evaluation */
+        AX_CHECK(ax_data_rows(valid->data[i], &inputs->shape), AX_ERR_DATA,
                  "%s holds nothing to evaluate on: it has fewer than two tokens",
-                 ax_data_path(run->valid.data[i]));
-    ax_sampler_options options = {.shape = run->shape,
+                 ax_data_path(valid->data[i]));
+    ax_sampler_options options = {.shape = inputs->shape,
                                   .batch = c->train.global_batch,
                                   .order = c->data.order == AX_CONFIG_SEQUENTIAL ? AX_ORDER_SEQUENTIAL
                                                                                  : AX_ORDER_SHUFFLED,
                                   .seed = ax_rng_key((uint64_t)c->train.seed, "data order", 0),
-                                  .weights = run->train.weight[0] > 0 ? run->train.weight : NULL};
-    return ax_sampler_create(run->train.data, run->train.n, &options, &run->sampler);
+                                  .weights = train->weight[0] > 0 ? train->weight : NULL};
+    return ax_sampler_create(train->data, train->n, &options, sampler);
+}
+
+/* ---- the end ------------------------------------------------------------------------------------- */
+
+void ax_inputs_close_weights(ax_run_inputs *inputs) { ax_st_close(&inputs->model_weights); }
+
+void ax_inputs_fini(ax_run_inputs *inputs)
+{
+    close_sources(&inputs->train);
+    close_sources(&inputs->valid);
+    ax_model_config_fini(&inputs->model);
+    ax_tokenizer_destroy(&inputs->tokenizer);
+    free(inputs->model_dir);
+    ax_st_close(&inputs->model_weights);
+    if (inputs->lock)
+        close(inputs->lock);
 }

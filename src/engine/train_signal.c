@@ -15,7 +15,7 @@ static atomic_int pending; /* the last signal, or 0. Atomic: other threads read 
 static int64_t first_ms;   /* time of the first signal */
 static void (*_Atomic heard)(void); /* called by the handler, or NULL */
 static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
-static int users;                /* number of installations; guarded by users_lock */
+static int users; /* number of ranks (threads) and callers that need the handlers; guarded by users_lock */
 static atomic_int saving;        /* ranks (threads) that write a checkpoint and may not answer for long */
 static _Atomic(ax_comm *) world; /* communicator whose timeout is shortened after a signal (ax_comm_hurry) */
 
@@ -31,7 +31,8 @@ static void note(int number)
         raise(SIGINT);
     }
     if (!pending && number == SIGINT && write(STDERR_FILENO, words, sizeof words - 1) < 0)
-        pending = number; /* only uses the result of write; a message that fails does not matter */
+        pending = number; /* the condition only uses the result of write: if the message cannot be written,
+                             nothing is done */
     pending = number;
     void (*tell)(void) = heard;
     if (tell)

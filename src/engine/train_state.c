@@ -14,12 +14,13 @@
 static json_t *source_list(const ax_run *run)
 {
     json_t *sources = json_array();
-    for (int i = 0; i < run->train.n; i++) {
-        const ax_data_info *info = ax_data_describe(run->train.data[i]);
+    for (int i = 0; i < run->inputs.train.n; i++) {
+        const ax_data_info *info = ax_data_describe(run->inputs.train.data[i]);
         char checksum[32];
         snprintf(checksum, sizeof checksum, "%016llx", (unsigned long long)info->checksum);
-        json_array_append_new(sources, json_pack("{s:I,s:s,s:f}", "tokens", (json_int_t)info->tokens,
-                                                 "checksum", checksum, "weight", run->train.weight[i]));
+        json_array_append_new(sources,
+                              json_pack("{s:I,s:s,s:f}", "tokens", (json_int_t)info->tokens, "checksum",
+                                        checksum, "weight", run->inputs.train.weight[i]));
     }
     return sources;
 }
@@ -28,26 +29,20 @@ static json_t *source_list(const ax_run *run)
 static json_t *path_list(const ax_run *run)
 {
     json_t *paths = json_array();
-    for (int i = 0; i < run->train.n; i++)
-        json_array_append_new(paths, json_string(run->train.path[i]));
+    for (int i = 0; i < run->inputs.train.n; i++)
+        json_array_append_new(paths, json_string(run->inputs.train.path[i]));
     return paths;
 }
 
-/* Returns the facts that identify a run. A resumed run must agree on all of them. They are printed in this
- * order. */
+/* Returns the values that identify a run, without those of its model (model_facts). In a resumed run all of
+ * them must be the same. Messages print them in this order. */
 static json_t *identity_of(const ax_run *run)
 {
     const ax_config *c = run->config;
-    const ax_model_config *m = &run->model;
-    return json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:i,s:f,s:I,s:I,s:i,s:b,s:s,s:o}", "model.family",
-                     ax_model_config_family(m), "model.layers", (json_int_t)m->layers, "model.hidden",
-                     (json_int_t)m->hidden, "model.heads", (json_int_t)m->heads, "model.ffn",
-                     (json_int_t)m->ffn, "model.vocab", (json_int_t)m->vocab, "model.seq_len",
-                     (json_int_t)c->model.seq_len, "model.tie", m->tie, "model.activation",
-                     (int)m->activation, "model.norm_eps", m->norm_eps, "train.global_batch",
-                     (json_int_t)c->train.global_batch, "train.seed", (json_int_t)c->train.seed, "data.order",
-                     c->data.order, "data.mask_documents", c->data.mask_documents, "optim.name",
-                     c->optim.name, "data.train", source_list(run));
+    return json_pack("{s:I,s:I,s:I,s:i,s:b,s:s,s:o}", "model.seq_len", (json_int_t)c->model.seq_len,
+                     "train.global_batch", (json_int_t)c->train.global_batch, "train.seed",
+                     (json_int_t)c->train.seed, "data.order", c->data.order, "data.mask_documents",
+                     c->data.mask_documents, "optim.name", c->optim.name, "data.train", source_list(run));
 }
 
 /* Returns the settings that a resumed run may change. Changes are logged. */
@@ -59,27 +54,28 @@ static json_t *settings_of(const ax_run *run)
         "{s:I,s:I,s:s,s:I,s:f,s:f,s:f,s:f,s:[ff],s:f,s:f,s:f,s:f,s:s,s:I,s:f,s:f}", "train.steps",
         (json_int_t)c->train.steps, "train.micro_batch", (json_int_t)c->train.micro_batch, "train.precision",
         precision, "train.recompute", (json_int_t)run->plan.options.recompute, "model.embd_dropout",
-        run->model.dropout.embd, "model.resid_dropout", run->model.dropout.resid, "model.attn_dropout",
-        run->model.dropout.attn, "optim.lr", c->optim.lr, "optim.betas", c->optim.betas[0], c->optim.betas[1],
-        "optim.eps", c->optim.eps, "optim.momentum", c->optim.momentum, "optim.weight_decay",
-        c->optim.weight_decay, "optim.clip", c->optim.clip, "optim.schedule", c->optim.schedule,
-        "optim.warmup", (json_int_t)run->plan.schedule.warmup, "optim.min_lr", c->optim.min_lr, "optim.decay",
-        c->optim.decay);
+        run->inputs.model.dropout.embd, "model.resid_dropout", run->inputs.model.dropout.resid,
+        "model.attn_dropout", run->inputs.model.dropout.attn, "optim.lr", c->optim.lr, "optim.betas",
+        c->optim.betas[0], c->optim.betas[1], "optim.eps", c->optim.eps, "optim.momentum", c->optim.momentum,
+        "optim.weight_decay", c->optim.weight_decay, "optim.clip", c->optim.clip, "optim.schedule",
+        c->optim.schedule, "optim.warmup", (json_int_t)run->plan.schedule.warmup, "optim.min_lr",
+        c->optim.min_lr, "optim.decay", c->optim.decay);
 }
 
 static ax_status print_state(const ax_run *run, char **out)
 {
     const ax_config *c = run->config;
-    int64_t counts[run->train.n];
-    ax_sampler_state(run->sampler, counts);
+    int64_t counts[run->inputs.train.n];
+    ax_sampler_state(run->state.sampler, counts);
     json_t *sampler = json_array();
-    for (int i = 0; i < run->train.n; i++)
+    for (int i = 0; i < run->inputs.train.n; i++)
         json_array_append_new(sampler, json_integer(counts[i]));
-    json_t *state = json_pack("{s:s,s:s,s:I,s:I,s:b,s:o,s:o,s:o,s:o}", "axonn", ax_version(), "commit",
-                              ax_commit(), "step", (json_int_t)run->step, "tokens", (json_int_t)run->tokens,
-                              "evaluate", run->eval_pending, "sampler", sampler, "paths", path_list(run),
-                              "run", identity_of(run), "settings", settings_of(run));
-    const ax_loss_scale *scale = ax_engine_loss_scale(run->engine);
+    json_t *state =
+        json_pack("{s:s,s:s,s:I,s:I,s:b,s:o,s:o,s:o,s:o}", "axonn", ax_version(), "commit", ax_commit(),
+                  "step", (json_int_t)run->state.step, "tokens", (json_int_t)run->state.tokens, "evaluate",
+                  run->state.eval_pending, "sampler", sampler, "paths", path_list(run), "run",
+                  identity_of(run), "settings", settings_of(run));
+    const ax_loss_scale *scale = ax_engine_loss_scale(run->state.engine);
     bool complete = state;
     if (state && c->train.precision == AX_CONFIG_FP16)
         complete = !json_object_set_new(state, "loss_scale",
@@ -106,7 +102,7 @@ static ax_status collect_files(const ax_run *run, ax_run_files *written, ax_ckpt
     return print_state(run, state);
 }
 
-static ax_status save(ax_run *run)
+static ax_status save(const ax_run *run)
 {
     const ax_config *c = run->config;
     ax_run_files written = {0};
@@ -117,8 +113,8 @@ static ax_status save(ax_run *run)
         ax_comm_agree(run->world, ax_run_first(run) ? collect_files(run, &written, &files, &state) : AX_OK);
     if (status == AX_OK)
         status = ax_ckpt_save(&(ax_ckpt_save_args){.run_dir = c->run.dir,
-                                                   .step = run->step,
-                                                   .params = ax_engine_params(run->engine),
+                                                   .step = run->state.step,
+                                                   .params = ax_engine_params(run->state.engine),
                                                    .dtype = ax_run_dtype(c->run.save_dtype),
                                                    .slot_names = run->plan.options.optim->slot_names,
                                                    .files = files,
@@ -129,21 +125,17 @@ static ax_status save(ax_run *run)
     free(files);
     free(state);
     AX_TRY(status);
-    run->saved_step = run->step;
     char took[32];
-    if (run->metrics)
-        ax_metrics_break_line(run->metrics);
-    ax_log(AX_LOG_INFO, "saved %s/ckpt/step-%lld in %s", c->run.dir, (long long)run->step,
+    ax_report_break_line(run);
+    ax_log(AX_LOG_INFO, "saved %s/ckpt/step-%lld in %s", c->run.dir, (long long)run->state.step,
            ax_format_seconds(ax_now() - start, took));
     return AX_OK;
 }
 
-/* Saves, unless this step is saved already. After a signal other ranks have only 2 s to answer; while saving
- * they have the normal timeout. */
-ax_status ax_run_save(ax_run *run)
+/* After a signal, ranks are considered dead if they do not answer for 2 s; while saving, the normal timeout
+ * applies. */
+ax_status ax_run_save(const ax_run *run)
 {
-    if (run->saved_step == run->step)
-        return AX_OK;
     ax_signals_saving(true);
     ax_comm_set_timeout(run->world, run->config->watchdog.timeout);
     ax_status status = save(run);
@@ -176,35 +168,35 @@ static bool inside_run(const char *run_dir, const char *path)
 /* Finds the checkpoint to start from, on rank 0. A path in train.resume starts a new run from that
  * checkpoint. Once the run has checkpoints of its own, the same command continues from those instead. A path
  * to one of the run's own checkpoints goes back to it. */
-static ax_status find_resume(ax_run *run)
+static ax_status find_resume(const ax_run *run, ax_run_resume *resume)
 {
     const ax_config *c = run->config;
-    const char *resume = c->train.resume;
+    const char *wanted = c->train.resume;
     int own;
     AX_TRY(ax_ckpt_clean(c->run.dir));
     AX_TRY(count_checkpoints(c->run.dir, &own));
-    bool named = strcmp(resume, "auto") != 0 && strcmp(resume, "none") != 0;
-    AX_CHECK(strcmp(resume, "none") != 0 || !own, AX_ERR_USAGE,
+    bool named = strcmp(wanted, "auto") != 0 && strcmp(wanted, "none") != 0;
+    AX_CHECK(strcmp(wanted, "none") != 0 || !own, AX_ERR_USAGE,
              "run.dir %s already holds %d checkpoint%s: continue the run with train.resume=auto, or choose "
              "another run.dir",
              c->run.dir, own, own == 1 ? "" : "s");
-    if (named && own && !inside_run(c->run.dir, resume)) {
+    if (named && own && !inside_run(c->run.dir, wanted)) {
         ax_log(AX_LOG_INFO, "run.dir has its own checkpoints: the run continues from these, not from %s",
-               resume);
+               wanted);
         named = false;
     }
-    run->new_run = named;
-    return ax_ckpt_find_resume(c->run.dir, named ? resume : own ? "auto" : "none", &run->resume_dir);
+    resume->new_run = named;
+    return ax_ckpt_find_resume(c->run.dir, named ? wanted : own ? "auto" : "none", &resume->dir);
 }
 
 /* Finds the checkpoint on rank 0, which also removes incomplete ones, and tells the others. */
-ax_status ax_run_find_resume(ax_run *run)
+ax_status ax_run_find_resume(const ax_run *run, ax_run_resume *resume)
 {
-    AX_TRY(ax_comm_agree(run->world, ax_run_first(run) ? find_resume(run) : AX_OK));
-    AX_TRY(ax_comm_share_text(run->world, 0, &run->resume_dir));
-    int64_t new_run = run->new_run;
+    AX_TRY(ax_comm_agree(run->world, ax_run_first(run) ? find_resume(run, resume) : AX_OK));
+    AX_TRY(ax_comm_share_text(run->world, 0, &resume->dir));
+    int64_t new_run = resume->new_run;
     AX_TRY(ax_run_max(run, &new_run, 1));
-    run->new_run = new_run;
+    resume->new_run = new_run;
     return AX_OK;
 }
 
@@ -266,12 +258,12 @@ static ax_status describe_change(const ax_run *run, const change *c, ax_buf *out
 /* Whether a new run from a checkpoint may change the key: data and batches, but not the model. */
 static bool may_differ(const ax_run *run, const char *key)
 {
-    return run->new_run &&
+    return run->resume.new_run &&
            (!strncmp(key, "data.", 5) || !strncmp(key, "train.", 6) || !strcmp(key, "model.seq_len"));
 }
 
 /* Compares the run with the saved state: its identity or its settings. Logs each change that is allowed, and
- * adds a line to `refused` for each other one. */
+ * adds a line to `refused` for each change that is not allowed. */
 static ax_status report_changes(const ax_run *run, const json_t *state, json_t *now, bool identity,
                                 ax_buf *refused)
 {
@@ -296,17 +288,74 @@ static ax_status report_changes(const ax_run *run, const json_t *state, json_t *
     return AX_OK;
 }
 
+/* Sets *out to a JSON object of the values that identify the model (ax_model_config_identity). */
+static ax_status model_facts(const ax_model_config *model, json_t **out)
+{
+    ax_buf text = {0};
+    ax_status status = ax_model_config_identity(model, &text);
+    if (status == AX_OK)
+        status = ax_json_parse(NULL, text.data, text.size, 0, out);
+    ax_buf_fini(&text);
+    return status;
+}
+
+/* Sets *out to the values that identify the model in the checkpoint's config.json, a file that checkpoints of
+ * all versions have. */
+static ax_status saved_model_facts(const ax_run *run, json_t **out)
+{
+    char *path, *text = NULL;
+    size_t size;
+    ax_model_config saved = {0};
+    AX_TRY(ax_path_join(run->resume.dir, "config.json", &path));
+    ax_status status = ax_file_read(path, &text, &size);
+    if (status == AX_OK)
+        status = ax_model_config_parse(text, size, path, &saved);
+    if (status == AX_OK)
+        status = model_facts(&saved, out);
+    ax_model_config_fini(&saved);
+    free(text);
+    free(path);
+    return status;
+}
+
+/* Adds the values that identify the model to both sides of the comparison: `before`, the saved run, and
+ * `now`, this run. If the families differ, only the families are compared. */
+static ax_status add_model_facts(const ax_run *run, json_t *before, json_t *now)
+{
+    json_t *saved = NULL, *model = NULL, *value;
+    const char *key;
+    ax_status status = saved_model_facts(run, &saved);
+    if (status == AX_OK)
+        status = model_facts(&run->inputs.model, &model);
+    int failed = status == AX_OK ? json_object_update(before, saved) : 0;
+    bool same_family =
+        json_equal(json_object_get(saved, "model.family"), json_object_get(model, "model.family"));
+    json_object_foreach(saved, key, value) if (same_family && !json_object_get(model, key)) failed |=
+        json_object_set_new(model, key, json_null());
+    json_object_foreach(model, key, value) if (same_family || !strcmp(key, "model.family")) failed |=
+        json_object_set(now, key, value);
+    json_decref(saved);
+    json_decref(model);
+    AX_CHECK(status != AX_OK || !failed, AX_ERR_MEMORY, "not enough memory for the description of the model");
+    return status;
+}
+
 static ax_status check_same_run(const ax_run *run, const json_t *state)
 {
     ax_buf refused = {0};
+    json_t *saved = json_object_get(state, "run");
+    AX_CHECK(json_is_object(saved), AX_ERR_DATA, "%s: training/state.json does not say what the run was",
+             run->resume.dir);
     json_t *identity = identity_of(run), *settings = settings_of(run);
-    ax_status status = report_changes(run, state, identity, true, &refused);
+    ax_status status = add_model_facts(run, saved, identity);
+    if (status == AX_OK)
+        status = report_changes(run, state, identity, true, &refused);
     if (status == AX_OK && refused.size)
         status = ax_fail(
             AX_ERR_USAGE,
             "%s cannot be continued, this would be another run:%s\nrestore the old values, or choose another "
             "run.dir; there train.resume=%s starts a new run from this checkpoint, if the model is the same",
-            run->resume_dir, refused.data, run->resume_dir);
+            run->resume.dir, refused.data, run->resume.dir);
     if (status == AX_OK)
         status = report_changes(run, state, settings, false, &refused);
     json_decref(identity);
@@ -316,26 +365,25 @@ static ax_status check_same_run(const ax_run *run, const json_t *state)
 }
 
 /* Reads the loss scale, which checkpoints of fp16 runs have. */
-static ax_status read_loss_scale(ax_run *run, const json_t *state)
+static ax_status read_loss_scale(const ax_run *run, const json_t *state, ax_loss_scale *out)
 {
     const json_t *saved = json_object_get(state, "loss_scale");
     if (!saved || run->config->train.precision != AX_CONFIG_FP16)
         return AX_OK;
-    run->scale =
-        (ax_loss_scale){.scale = json_number_value(json_object_get(saved, "scale")),
-                        .good_steps = json_integer_value(json_object_get(saved, "good_steps")),
-                        .skipped_steps = json_integer_value(json_object_get(saved, "skipped_steps"))};
+    *out = (ax_loss_scale){.scale = json_number_value(json_object_get(saved, "scale")),
+                           .good_steps = json_integer_value(json_object_get(saved, "good_steps")),
+                           .skipped_steps = json_integer_value(json_object_get(saved, "skipped_steps"))};
     int exponent;
-    AX_CHECK(run->scale.scale >= AX_LOSS_SCALE_LEAST && run->scale.scale <= AX_LOSS_SCALE_MOST &&
-                 frexp(run->scale.scale, &exponent) == 0.5,
+    AX_CHECK(out->scale >= AX_LOSS_SCALE_LEAST && out->scale <= AX_LOSS_SCALE_MOST &&
+                 frexp(out->scale, &exponent) == 0.5,
              AX_ERR_DATA,
              "%s: training/state.json has a loss scale of %g, which is not a power of two in [%g, %g]",
-             run->resume_dir, run->scale.scale, AX_LOSS_SCALE_LEAST, AX_LOSS_SCALE_MOST);
+             run->resume.dir, out->scale, AX_LOSS_SCALE_LEAST, AX_LOSS_SCALE_MOST);
     return AX_OK;
 }
 
-/* Replaces checksums of 0 by those of the files. Earlier versions wrote 0 for token files whose format has no
- * checksum; it matches any file. */
+/* Replaces saved checksums of 0 by those of the files. Earlier versions wrote 0 for token files whose format
+ * has no checksum; 0 therefore matches any file. */
 static void fill_unknown_checksums(const ax_run *run, const json_t *state)
 {
     json_t *saved = json_object_get(json_object_get(state, "run"), "data.train"), *now = source_list(run);
@@ -361,61 +409,60 @@ static void split_dropout(const json_t *state)
 
 /* Restores step, tokens and the sampler's position. A new run with other data starts at the beginning of its
  * data. */
-static ax_status restore_position(ax_run *run, const json_t *state)
+static ax_status restore_position(const ax_run *run, const json_t *state, ax_run_position *out)
 {
     const json_t *sampler = json_object_get(state, "sampler");
     json_t *sources = source_list(run);
     bool same_data = json_equal(json_object_get(json_object_get(state, "run"), "data.train"), sources);
     json_decref(sources);
-    run->step = json_integer_value(json_object_get(state, "step"));
-    run->tokens = json_integer_value(json_object_get(state, "tokens"));
-    run->eval_pending = run->valid.n && !run->new_run && json_is_true(json_object_get(state, "evaluate"));
-    if (run->new_run && !same_data)
+    out->step = json_integer_value(json_object_get(state, "step"));
+    out->tokens = json_integer_value(json_object_get(state, "tokens"));
+    out->eval_pending =
+        run->inputs.valid.n && !run->resume.new_run && json_is_true(json_object_get(state, "evaluate"));
+    if (run->resume.new_run && !same_data)
         return AX_OK;
-    AX_CHECK(json_is_array(sampler) && (int)json_array_size(sampler) == run->train.n, AX_ERR_DATA,
-             "%s: training/state.json has no position for each of the %d data sources", run->resume_dir,
-             run->train.n);
-    int64_t counts[run->train.n];
-    for (int i = 0; i < run->train.n; i++)
+    AX_CHECK(json_is_array(sampler) && (int)json_array_size(sampler) == run->inputs.train.n, AX_ERR_DATA,
+             "%s: training/state.json has no position for each of the %d data sources", run->resume.dir,
+             run->inputs.train.n);
+    int64_t counts[run->inputs.train.n];
+    for (int i = 0; i < run->inputs.train.n; i++)
         counts[i] = json_integer_value(json_array_get(sampler, (size_t)i));
-    return ax_sampler_restore(run->sampler, counts);
+    return ax_sampler_restore(run->state.sampler, counts);
 }
 
-ax_status ax_run_restore_position(ax_run *run)
+ax_status ax_run_restore_position(const ax_run *run, ax_run_resume *resume, ax_run_position *position)
 {
     char *text;
     json_t *state;
-    if (!run->resume_dir)
+    if (!run->resume.dir)
         return AX_OK;
-    AX_TRY(ax_ckpt_read_state(run->resume_dir, &text));
+    AX_TRY(ax_ckpt_read_state(run->resume.dir, &text));
     ax_status status = ax_json_parse("training/state.json", text, strlen(text), 0, &state);
     free(text);
     if (status != AX_OK)
-        ax_error_context("%s", run->resume_dir);
+        ax_error_context("%s", run->resume.dir);
     AX_TRY(status);
     fill_unknown_checksums(run, state);
     split_dropout(state);
     status = check_same_run(run, state);
     if (status == AX_OK)
-        status = restore_position(run, state);
+        status = restore_position(run, state, position);
     if (status == AX_OK)
-        status = read_loss_scale(run, state);
+        status = read_loss_scale(run, state, &resume->scale);
     json_decref(state);
     return status;
 }
 
-static ax_status load_checkpoint(ax_run *run)
+static ax_status load_checkpoint(const ax_run *run)
 {
-    ax_ckpt_rules rules = {.prefix = ax_family_prefix(run->model.family)};
-    rules.ignore = ax_family_ignored(run->model.family, &rules.ignores);
-    AX_TRY(ax_ckpt_load(ax_engine_params(run->engine), run->resume_dir, run->plan.options.optim->slot_names,
-                        &rules));
-    AX_TRY(ax_param_set_refresh(ax_engine_params(run->engine)));
-    if (run->scale.scale > 0)
-        *ax_engine_loss_scale(run->engine) = run->scale;
-    if (!run->new_run)
-        run->saved_step = run->step;
-    ax_log(AX_LOG_INFO, "resuming from %s after step %lld", run->resume_dir, (long long)run->step);
+    ax_ckpt_rules rules = {.prefix = ax_family_prefix(run->inputs.model.family)};
+    rules.ignore = ax_family_ignored(run->inputs.model.family, &rules.ignores);
+    AX_TRY(ax_ckpt_load(ax_engine_params(run->state.engine), run->resume.dir,
+                        run->plan.options.optim->slot_names, &rules));
+    AX_TRY(ax_param_set_refresh(ax_engine_params(run->state.engine)));
+    if (run->resume.scale.scale > 0)
+        *ax_engine_loss_scale(run->state.engine) = run->resume.scale;
+    ax_log(AX_LOG_INFO, "resuming from %s after step %lld", run->resume.dir, (long long)run->state.step);
     return AX_OK;
 }
 
@@ -423,13 +470,14 @@ ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine)
 {
     if (!run->config->model.from)
         return ax_param_set_init(ax_engine_params(engine));
-    const ax_pretrained from = {.dir = run->model_dir, .config = run->model, .weights = run->model_weights};
+    const ax_pretrained from = {
+        .dir = run->inputs.model_dir, .config = run->inputs.model, .weights = run->inputs.model_weights};
     return ax_pretrained_load(&from, ax_engine_params(engine));
 }
 
-ax_status ax_run_start_weights(ax_run *run)
+ax_status ax_run_start_weights(const ax_run *run)
 {
-    AX_TRY(run->resume_dir ? load_checkpoint(run) : ax_run_init_weights(run, run->engine));
-    ax_st_close(&run->model_weights);
-    return AX_OK;
+    return run->resume.dir ? load_checkpoint(run) : ax_run_init_weights(run, run->state.engine);
 }
+
+void ax_resume_fini(ax_run_resume *resume) { free(resume->dir); }

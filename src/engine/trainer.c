@@ -1,5 +1,5 @@
-/* The steps of a run for a program that runs them itself: the plan and the engine of ax_train, without its
- * data and files. */
+/* ax_trainer: for programs that run the training steps themselves. It has the plan and the engine of
+ * ax_train, but neither its data nor its files. */
 #include "engine/train.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@ struct ax_trainer {
 static ax_status start(ax_trainer *trainer, ax_comm *world, ax_config *config)
 {
     ax_run *run = &trainer->run;
-    *run = (ax_run){.world = world, .config = config, .saved_step = -1};
+    *run = (ax_run){.world = world, .config = config, .state = {.saved_step = -1}};
     ax_comm_set_timeout(world, config->watchdog.timeout);
     ax_status status = ax_run_start(run, AX_RUN_PLANS);
     ax_run_abort_unshared(world, status);
@@ -50,5 +50,6 @@ ax_status ax_trainer_engine(const ax_trainer *trainer, ax_ctx **ctx, ax_engine *
     *ctx = NULL;
     *engine = NULL;
     AX_TRY(ax_comm_agree(run->world, create_engine(&run->plan, ctx, engine)));
+    AX_TRY(ax_grid_prepare((*ctx)->grid, run->plan.engine.axes));
     return ax_comm_agree(run->world, ax_run_init_weights(run, *engine));
 }

@@ -32,7 +32,7 @@ ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, const char *devi
     ax_status status = ax_calloc(1, sizeof *ctx->stream, &ctx->stream);
     if (status == AX_OK)
         status = ax_device_open_bound(device, threads->count, &threads->binding, &ctx->dev);
-    status = ax_comm_agree(world, status); /* ax_grid_create is collective: call it on all ranks or on none */
+    status = ax_comm_agree(world, status); /* all ranks create the grid, or none does */
     if (status == AX_OK)
         status = ax_grid_create(world, size, &ctx->grid);
     if (status == AX_OK)

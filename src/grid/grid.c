@@ -16,18 +16,19 @@ static const struct {
 #undef ROW
 };
 
-_Static_assert(AX_MAX_AXES <= 8 * sizeof(ax_axisset), "a set has a bit for each axis");
-_Static_assert(AX_AXES_STANDARD + 2 * AX_FACTOR_COUNT <= AX_MAX_AXES, "each axis with factors can have them");
+_Static_assert(AX_MAX_AXES <= 8 * sizeof(ax_axisset), "ax_axisset has too few bits");
+_Static_assert(AX_AXES_STANDARD + 2 * AX_FACTOR_COUNT <= AX_MAX_AXES,
+               "AX_MAX_AXES is too small for the factors");
 
-/* An axis covers the ranks whose numbers differ by multiples of `stride`, `size` of them. */
+/* An axis. Along it, `size` ranks differ, whose numbers are `stride` apart. */
 typedef struct grid_axis {
     char name[24];
     int size, stride;
-    ax_axis of;       /* the standard axis that this axis is a factor of; a standard axis: itself */
-    ax_axisset atoms; /* the atoms whose product this axis is; an axis without factors: itself */
+    ax_axis of; /* the standard axis of which this axis is a factor; for a standard axis, the axis itself */
+    ax_axisset atoms; /* the atoms whose product this axis is; for an axis without factors, the axis itself */
 } grid_axis;
 
-/* The group along a set of atoms. */
+/* The communicator of this rank's group along a set of atoms (axes without factors). */
 typedef struct group {
     ax_axisset atoms;
     ax_comm *comm;
@@ -38,7 +39,7 @@ struct ax_grid {
     int axes, ranks, factorings, comms;
     grid_axis axis[AX_MAX_AXES];
     ax_factoring factoring[AX_MAX_AXES];
-    ax_axisset products, single; /* axes that have factors; axes of one rank */
+    ax_axisset products, single; /* products: the axes that have factors; single: the axes of size 1 */
     group *along;
     ax_device *dev;      /* device for device-to-device collectives (ax_grid_connect), or NULL */
     bool host_path_said; /* the log already says that collectives go through host memory */
@@ -70,7 +71,7 @@ static ax_status refuse(ax_grid_size size, int ranks, int64_t product)
 
 /* ---- communicators ------------------------------------------------------------------------------- */
 
-static group *find_along(const ax_grid *grid, ax_axisset atoms)
+static const group *find_along(const ax_grid *grid, ax_axisset atoms)
 {
     for (int i = 0; i < grid->comms; i++)
         if (grid->along[i].atoms == atoms)
@@ -78,16 +79,32 @@ static group *find_along(const ax_grid *grid, ax_axisset atoms)
     return NULL;
 }
 
-/* The colour of a group in the split is its lowest rank, which has coordinate 0 along all the atoms. */
+/* Returns true if ranks p and q have the same coordinates along all atoms that are not in `atoms`. */
+static bool same_group(const ax_grid *grid, ax_axisset atoms, int p, int q)
+{
+    for (int a = 0; a < grid->axes; a++)
+        if (!((atoms | grid->products) >> a & 1) &&
+            ax_grid_coord(grid, p, (ax_axis)a) != ax_grid_coord(grid, q, (ax_axis)a))
+            return false;
+    return true;
+}
+
+/* Creates the communicator along `atoms`. The dry device (which has a `launch` of its own) has no memory to
+ * send, so its communicator needs no other ranks. */
 static ax_status make_comm(const ax_grid *grid, ax_axisset atoms, ax_comm **out)
 {
-    int rank = ax_grid_rank(grid), lowest = rank;
-    if (!atoms)
-        return ax_comm_self_create(out);
-    for (int a = 0; a < grid->axes; a++)
-        if (atoms >> a & 1)
-            lowest -= ax_grid_coord(grid, rank, (ax_axis)a) * grid->axis[a].stride;
-    return ax_comm_split(grid->world, lowest, rank, out);
+    int me = ax_grid_rank(grid), mine = 0, n = 0, *ranks;
+    AX_TRY(ax_calloc((size_t)grid->ranks, sizeof *ranks, &ranks));
+    for (int r = 0; r < grid->ranks; r++)
+        if (same_group(grid, atoms, me, r)) {
+            mine = r == me ? n : mine;
+            ranks[n++] = r;
+        }
+    bool dry = grid->dev && grid->dev->ops.launch;
+    ax_status status =
+        dry || n == 1 ? ax_comm_dry_create(mine, n, out) : ax_comm_group(grid->world, ranks, n, out);
+    free(ranks);
+    return status;
 }
 
 static ax_status connect(ax_grid *grid, const group *to)
@@ -110,14 +127,22 @@ ax_status ax_grid_connect(ax_grid *grid, ax_device *dev)
     return AX_OK;
 }
 
-static ax_status add_comm(ax_grid *grid, ax_axisset atoms)
+/* Creates the communicator along `atoms` and adds it to the grid's list. If that fails, the message names the
+ * axes. */
+static ax_status add_comm(ax_grid *grid, ax_axisset atoms, ax_comm **out)
 {
-    group *more = realloc(grid->along, (size_t)(grid->comms + 1) * sizeof *more);
+    char name[AX_AXISSET_TEXT];
+    group *more = realloc(grid->along, (size_t)(grid->comms + 1) * sizeof *more), made = {.atoms = atoms};
     AX_CHECK(more, AX_ERR_MEMORY, "not enough memory for another communicator");
     grid->along = more;
-    AX_TRY(make_comm(grid, atoms, &more[grid->comms].comm));
-    more[grid->comms++].atoms = atoms;
-    return grid->dev ? connect(grid, &more[grid->comms - 1]) : AX_OK;
+    ax_status status = make_comm(grid, atoms, &made.comm);
+    if (status != AX_OK) {
+        ax_error_context("communicator along %s", ax_grid_set_print(grid, atoms, name));
+        return status;
+    }
+    more[grid->comms++] = made;
+    *out = made.comm;
+    return grid->dev ? connect(grid, &made) : AX_OK;
 }
 
 int ax_grid_groups(const ax_grid *grid) { return grid->comms; }
@@ -128,24 +153,35 @@ ax_comm *ax_grid_group(const ax_grid *grid, int index, ax_axisset *axes)
     return grid->along[index].comm;
 }
 
-/* Creates all missing communicators now. Creating one is collective, and later ranks may first use different
- * ones. */
-static ax_status make_comms(ax_grid *grid)
+ax_status ax_grid_comm(ax_grid *grid, ax_axisset axes, ax_comm **out)
 {
-    for (unsigned axes = 0; axes < 1u << grid->axes; axes++)
-        if (ax_grid_effective(grid, (ax_axisset)axes) == axes && !find_along(grid, (ax_axisset)axes))
-            AX_TRY(add_comm(grid, (ax_axisset)axes));
+    ax_axisset atoms = ax_grid_effective(grid, axes);
+    const group *known = find_along(grid, atoms);
+    *out = known ? known->comm : NULL;
+    return known ? AX_OK : add_comm(grid, atoms, out);
+}
+
+static int by_value(const void *x, const void *y) { return *(const ax_axisset *)x - *(const ax_axisset *)y; }
+
+ax_status ax_grid_used(const ax_grid *grid, ax_axisset **out)
+{
+    AX_TRY(ax_calloc((size_t)grid->comms + 1, sizeof **out, out));
+    int n = 0;
+    for (int i = 0; i < grid->comms; i++)
+        if (grid->along[i].atoms)
+            (*out)[n++] = grid->along[i].atoms;
+    qsort(*out, (size_t)n, sizeof **out, by_value);
     return AX_OK;
 }
 
-ax_comm *ax_grid_comm(const ax_grid *grid, ax_axisset axes)
+ax_status ax_grid_prepare(ax_grid *grid, const ax_axisset *used)
 {
-    return find_along(grid, ax_grid_effective(grid, axes))->comm;
-}
-
-ax_comm *ax_grid_comm_all(const ax_grid *grid)
-{
-    return ax_grid_comm(grid, (ax_axisset)((1u << grid->axes) - 1));
+    ax_comm *comm;
+    double begin = ax_now();
+    for (const ax_axisset *axes = used; *axes; axes++)
+        AX_TRY(ax_grid_comm(grid, *axes, &comm));
+    ax_log(AX_LOG_DEBUG, "%d communicators created in %.1f ms", grid->comms, (ax_now() - begin) * 1e3);
+    return AX_OK;
 }
 
 /* ---- grids --------------------------------------------------------------------------------------- */
@@ -181,11 +217,8 @@ ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out)
         add_axis(grid, (ax_axis)a, axis_names[a], n, stride);
         stride *= n;
     }
-    ax_status status = make_comms(grid);
-    if (status != AX_OK)
-        ax_grid_destroy(&grid);
     *out = grid;
-    return status;
+    return AX_OK;
 }
 
 void ax_grid_destroy(ax_grid **grid)
@@ -244,7 +277,8 @@ ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, a
 
 /* ---- factors ------------------------------------------------------------------------------------- */
 
-/* Returns the axis of that size and stride among `of` and its factors, or AX_MAX_AXES. */
+/* Returns the axis with this size and stride among the axis `of` and its factors, or AX_MAX_AXES if there is
+ * none. */
 static int find_axis(const ax_grid *grid, ax_axis of, int size, int stride)
 {
     int a = 0;
@@ -254,8 +288,8 @@ static int find_axis(const ax_grid *grid, ax_axis of, int size, int stride)
     return a < grid->axes ? a : AX_MAX_AXES;
 }
 
-/* Returns the atom of `of` that a factor of this stride would cut in two, or AX_MAX_AXES if an atom begins at
- * this stride. */
+/* Returns the atom of the axis `of` that a factor with this stride would cut in two, or AX_MAX_AXES if an
+ * atom begins at this stride. */
 static int atom_across(const ax_grid *grid, ax_axis of, int stride)
 {
     for (int a = 0; a < grid->axes; a++) {
@@ -266,8 +300,8 @@ static int atom_across(const ax_grid *grid, ax_axis of, int stride)
     return AX_MAX_AXES;
 }
 
-/* The axis of that size and stride; if there is none, adds it under the name "x.kv", or under "x.kv4" if that
- * name belongs to an axis of another size. */
+/* Returns the axis with this size and stride. If there is none, adds it with the name "x.kv", or with "x.kv4"
+ * if an axis of another size has that name. */
 static ax_axis name_axis(ax_grid *grid, ax_axis of, const char *suffix, int size, int stride)
 {
     int known = find_axis(grid, of, size, stride);
@@ -281,7 +315,7 @@ static ax_axis name_axis(ax_grid *grid, ax_axis of, const char *suffix, int size
     return add_axis(grid, of, name, size, stride);
 }
 
-/* Replaces the atom by its parts in the sets of all axes and communicators. */
+/* Replaces an atom that was cut by its `parts`, in the sets of atoms of all axes and communicators. */
 static void cut_atom(ax_grid *grid, int atom, ax_axisset parts)
 {
     for (int a = 0; a < grid->axes; a++)
@@ -302,7 +336,7 @@ static ax_axisset atoms_between(const ax_grid *grid, ax_axis of, int from, int t
     return atoms;
 }
 
-/* Adds the factors as axes; the atom across their boundary, if there is one, becomes two. */
+/* Adds the two factors as axes. If an atom lies across their boundary, it is cut into two atoms. */
 static ax_factoring add_factors(ax_grid *grid, ax_factor factor, int size)
 {
     ax_axis of = factors[factor].axis;
@@ -357,7 +391,7 @@ ax_status ax_grid_factor(ax_grid *grid, ax_factor factor, int size, int *out)
             return AX_OK;
     }
     grid->factoring[grid->factorings++] = add_factors(grid, factor, size);
-    return make_comms(grid);
+    return AX_OK;
 }
 
 ax_factoring ax_grid_factoring(const ax_grid *grid, int index) { return grid->factoring[index]; }

@@ -19,8 +19,8 @@ typedef struct search {
     int n;
 } search;
 
-/* Returns the distance of two grids: the sum over axes of |log(ratio of sizes)|. An axis that was 1 counts
- * double: users had a reason not to split along it. */
+/* Returns the distance of two grids: the sum over axes of |log(ratio of sizes)|. An axis whose wanted size is
+ * 1 counts double, because the user probably had a reason not to split along it. */
 static double distance(const int *wanted, const int *size)
 {
     double sum = 0;

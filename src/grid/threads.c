@@ -1,5 +1,5 @@
-/* Chooses how many threads each rank computes with, by default its share of the machine's cores, and to which
- * cores they are bound. */
+/* Chooses the number of compute threads of each rank, by default its share of the machine's cores, and the
+ * cores to which they are bound. */
 #include "grid/threads.h"
 
 #include "axonn/runtime.h"
@@ -42,12 +42,13 @@ static int64_t cores_share(const member *all, int n, int rank)
     return ax_max((int64_t)(cores + 1e-6), 1);
 }
 
-/* The totals over the ranks of one machine. */
+/* Sums over the ranks of one machine. */
 typedef struct host_totals {
     int ranks, first;   /* number of ranks, lowest rank */
     int cores, machine; /* cores that at least one of the ranks may use; cores of the machine */
     int64_t threads;
-    bool crowded; /* a rank has more threads than cores it may use, or all ranks together have */
+    bool crowded; /* a rank has more threads than cores that it may use, or all ranks together have more
+                     threads than cores */
     uint64_t set[AX_CORES_MAX / 64];
 } host_totals;
 
@@ -125,7 +126,8 @@ static const char *why_not(const member *all, int n, uint64_t host, const host_t
     return NULL;
 }
 
-/* Moves the first `n` cores of `usable` from `left` to *out; false if fewer are left. */
+/* Moves the first `n` cores that are in both `usable` and `left` from `left` to *out. Returns false if there
+ * are fewer. */
 static bool take_cores(const uint64_t *usable, int64_t n, uint64_t *left, ax_binding *out)
 {
     *out = (ax_binding){0};
@@ -140,7 +142,8 @@ static bool take_cores(const uint64_t *usable, int64_t n, uint64_t *left, ax_bin
     return out->n == n;
 }
 
-/* Ranks take cores in the order of their numbers, so that the cores of a rank are near one another. */
+/* One rank after the other takes the lowest cores that are left, so that the cores of a rank are near one
+ * another. */
 void ax_threads_bind(const ax_threads_member *all, int n, int rank, ax_binding *out)
 {
     host_totals t = add_up(all, n, all[rank].host);

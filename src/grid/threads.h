@@ -17,7 +17,8 @@ typedef struct ax_threads_member {
  * machine, so all ranks of a machine compute the same assignment. */
 void ax_threads_bind(const ax_threads_member *all, int n, int rank, ax_binding *out);
 
-/* The rank's number among the ranks of its machine (MPI: local rank). Collective along world. */
+/* Finds the rank's index, from 0, among the ranks of its machine (MPI: local rank). Collective along
+ * world. */
 AX_MUST_CHECK ax_status ax_threads_local_rank(ax_comm *world, int *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* The table of families, config.json, and key maps. */
+/* The table of families; reads and writes config.json; applies key maps. */
 #include "model/family.h"
 
 #include <stdio.h>
@@ -15,10 +15,31 @@ static const ax_family *const families[] = {
 #undef AX_FAMILY
 };
 
+const char ax_family_names[] =
+#define AX_FAMILY(name) "|" #name
+#include "model/families.def"
+#undef AX_FAMILY
+    ;
+
 int ax_family_count(void) { return AX_COUNT(families); }
 const char *ax_family_name(int index) { return families[index]->name; }
 const char *ax_model_config_family(const ax_model_config *config) { return config->family->name; }
 const char *ax_family_prefix(const ax_family *family) { return family->prefix; }
+
+bool ax_family_has(const ax_family *family, const char *option)
+{
+    for (int i = 0; i < family->n_names; i++)
+        if (!strcmp(family->names[i].option, option))
+            return true;
+    return false;
+}
+
+ax_model_config ax_model_config_defaults(const ax_family *family)
+{
+    ax_model_config config = family->defaults;
+    config.family = family;
+    return config;
+}
 
 const char *const *ax_family_ignored(const ax_family *family, int *count)
 {
@@ -78,6 +99,9 @@ static ax_status parse(const json_t *json, const char *path, ax_model_config *ou
         ax_error_context("%s", path);
         return AX_ERR_DATA;
     }
+    AX_CHECK(!json_is_object(json_object_get(json, "quantization_config")), AX_ERR_DATA,
+             "%s: quantization_config is not implemented: use the model's files without quantization", path);
+    *out = ax_model_config_defaults(out->family);
     AX_TRY(out->family->read(json, path, out));
     if (ax_model_config_check(out) != AX_OK) {
         ax_error_context("%s", path);
@@ -95,6 +119,8 @@ ax_status ax_model_config_parse(const char *json, size_t size, const char *path,
     if (status == AX_OK)
         status = ax_strndup(json, size, &out->source);
     json_decref(root);
+    if (status != AX_OK)
+        ax_model_config_fini(out);
     return status;
 }
 
@@ -110,27 +136,33 @@ static int set_id(json_t *json, const char *key, int64_t id)
 
 static ax_status set_identity(json_t *json, const ax_model_identity *id)
 {
-    static const char *const dtypes[AX_DTYPE_COUNT] = {
-        [AX_F64] = "float64", [AX_F32] = "float32", [AX_BF16] = "bfloat16", [AX_F16] = "float16"};
     int failed = set_id(json, "bos_token_id", id->bos) | set_id(json, "eos_token_id", id->eos);
     json_object_del(json, "torch_dtype");
-    failed |= json_object_set_new(json, "dtype", json_string(dtypes[id->dtype]));
+    failed |= json_object_set_new(json, "dtype", json_string(ax_model_dtype_name(id->dtype)));
     AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");
     return AX_OK;
 }
 
-static ax_status fill(const ax_model_config *c, const ax_model_identity *id, json_t *json)
+/* Sets all keys that describe the network. */
+static ax_status fill_network(const ax_model_config *c, json_t *json)
 {
     int failed = json_object_set_new(json, "model_type", json_string(c->family->name)) |
-                 json_object_set_new(json, "architectures", json_pack("[s]", c->family->architecture)) |
                  json_object_set_new(json, "vocab_size", json_integer(c->vocab)) |
                  json_object_set_new(json, "tie_word_embeddings", json_boolean(c->tie));
     AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");
-    AX_TRY(set_identity(json, id));
     return c->family->write(c, json);
 }
 
-/* Members of `json` whose values are equal to those of the source are printed with the source's digits. */
+static ax_status fill(const ax_model_config *c, const ax_model_identity *id, json_t *json)
+{
+    AX_CHECK(!json_object_set_new(json, "architectures", json_pack("[s]", c->family->architecture)),
+             AX_ERR_MEMORY, "not enough memory for config.json");
+    AX_TRY(set_identity(json, id));
+    return fill_network(c, json);
+}
+
+/* Prepares `json` so that a number equal to the one in the source config.json is printed with the same
+ * digits. */
 static ax_status restore_digits(const char *source, json_t *json)
 {
     json_t *before, *verbatim, *value;
@@ -168,16 +200,63 @@ ax_status ax_model_config_print(const ax_model_config *c, const ax_model_identit
     return status;
 }
 
+/* ---- identity ------------------------------------------------------------------------------------ */
+
+/* Returns the family's row for a key of config.json, or NULL. */
+static const ax_family_key *find_name(const ax_family *family, const char *key)
+{
+    static const ax_family_key common[] = {{"model_type", "model.family", false},
+                                           {"vocab_size", "model.vocab", false},
+                                           {"tie_word_embeddings", "model.tie", false}};
+    for (size_t i = 0; i < AX_COUNT(common); i++)
+        if (!strcmp(common[i].key, key))
+            return &common[i];
+    for (int i = 0; i < family->n_names; i++)
+        if (!strcmp(family->names[i].key, key))
+            return &family->names[i];
+    return NULL;
+}
+
+static ax_status fill_identity(const ax_model_config *c, json_t *network, json_t *out)
+{
+    const char *key;
+    json_t *value;
+    AX_TRY(fill_network(c, network));
+    json_object_foreach(network, key, value)
+    {
+        const ax_family_key *name = find_name(c->family, key);
+        AX_CHECK((name && name->setting) || !json_object_set(out, name ? name->option : key, value),
+                 AX_ERR_MEMORY, "not enough memory for the description of the model");
+    }
+    return AX_OK;
+}
+
+ax_status ax_model_config_identity(const ax_model_config *config, ax_buf *out)
+{
+    json_t *network = json_object(), *identity = json_object();
+    ax_status status = network && identity
+                           ? fill_identity(config, network, identity)
+                           : ax_fail(AX_ERR_MEMORY, "not enough memory for the description of the model");
+    if (status == AX_OK)
+        status = ax_json_print(identity, JSON_COMPACT, out);
+    json_decref(network);
+    json_decref(identity);
+    return status;
+}
+
 ax_status ax_model_config_copy(const ax_model_config *config, ax_model_config *out)
 {
     *out = *config;
-    out->source = NULL; /* if ax_strdup fails, *out must not own the source of *config */
+    out->source = out->window_layers = NULL; /* after an error *out must not own the texts of *config */
+    if (config->window_layers)
+        AX_TRY(ax_strdup(config->window_layers, &out->window_layers));
     return config->source ? ax_strdup(config->source, &out->source) : AX_OK;
 }
 
 void ax_model_config_fini(ax_model_config *config)
 {
     free(config->source);
+    free(config->window_layers);
     *config = (ax_model_config){0};
 }
 

@@ -7,26 +7,6 @@
 
 #include <jansson.h>
 
-struct ax_family {
-    const char *name;         /* also model_type in config.json */
-    const char *architecture; /* class of the transformers library */
-    /* Fills the shape from config.json; `path` for messages. */
-    ax_status (*read)(const json_t *json, const char *path, ax_model_config *out);
-    /* Sets the family's keys. */
-    ax_status (*write)(const ax_model_config *config, json_t *json);
-    /* Adds embedding, blocks and final norm to model->body, creates model->head, and sets ax_param.file of
-     * all parameters (ax_key_map_apply). */
-    ax_status (*build)(ax_model *model, int64_t recompute);
-    const char *head, *table; /* keys of the output layer's weight and of the token table */
-    const char *prefix;
-    const char *const *ignored;
-    int n_ignored;
-};
-
-/* Read a key of a JSON object; messages name file and key. A missing optional key leaves *out unchanged. */
-ax_status ax_json_int(const json_t *json, const char *path, const char *key, bool optional, int64_t *out);
-ax_status ax_json_number(const json_t *json, const char *path, const char *key, bool optional, double *out);
-
 /* One row of a family's key map: files store parameters named `name` (with %d for the number of the block)
  * under `key`, as part `part` of `parts` equal parts along the output dim of the file's array. */
 typedef struct ax_key_map {
@@ -34,6 +14,54 @@ typedef struct ax_key_map {
     bool transpose;
     int part, parts;
 } ax_key_map;
+
+/* A key of config.json with the configuration key of the same meaning, which messages name. A resumed run may
+ * change `setting`s; every other key that the family writes, listed or not, identifies the model. */
+typedef struct ax_family_key {
+    const char *key, *option;
+    bool setting;
+} ax_family_key;
+
+struct ax_family {
+    const char *name;         /* also model_type in config.json */
+    const char *architecture; /* class of the transformers library */
+    ax_model_config defaults; /* properties that all networks of the family have, and defaults of a new model;
+                                 sizes are 0 */
+    /* Reads config.json into *out, which has the defaults before; `path` is used in messages only. */
+    ax_status (*read)(const json_t *json, const char *path, ax_model_config *out);
+    /* Sets the family's keys in `json`. */
+    ax_status (*write)(const ax_model_config *config, json_t *json);
+    const ax_key_map *keys; /* maps parameters to arrays of the files */
+    int n_keys;
+    const ax_family_key *names; /* rows for keys that `write` sets */
+    int n_names;
+    const char *head, *table; /* keys of the output layer's weight and of the token table */
+    const char *prefix;
+    const char *const *ignored;
+    int n_ignored;
+};
+
+/* retype.c: the name of a dtype in config.json, or NULL. */
+const char *ax_model_dtype_name(ax_dtype dtype);
+
+/* Read a key of a JSON object; messages name file and key. A missing optional key leaves *out unchanged. */
+ax_status ax_json_int(const json_t *json, const char *path, const char *key, bool optional, int64_t *out);
+ax_status ax_json_number(const json_t *json, const char *path, const char *key, bool optional, double *out);
+
 ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n);
+
+/* stage.c: the pipeline stages of a model. plan: decides with which blocks they begin, before anything is
+ * built. segment: returns the block before which a segment of up to `length` blocks ends that begins with
+ * `block`; no layer may span two stages. note: records that the next layer of the body begins with `block`
+ * (config.layers: the final norm), and so where this stage's layers begin and end. place: says of each
+ * parameter which stage has it, once all are declared. */
+AX_MUST_CHECK ax_status ax_stage_plan(ax_model *model, int64_t recompute);
+int64_t ax_stage_segment(const ax_model *model, int64_t block, int64_t length);
+void ax_stage_note(ax_model *model, int64_t block);
+void ax_stage_place(ax_model *model);
+
+/* Builds the network from the configuration: adds embedding, blocks and final norm to model->body, creates
+ * model->head, and sets ax_param.file of all parameters. */
+ax_status ax_decoder_build(ax_model *model, const ax_model_use *use);
 
 #endif

@@ -3,8 +3,6 @@
  * (Conv1D). */
 #include "model/family.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 /* Columns: name, key in the files (%d: block), transposed, part, number of parts. */
@@ -97,9 +95,7 @@ static ax_status gpt2_read(const json_t *json, const char *path, ax_model_config
     AX_TRY(ax_json_number(json, path, "embd_pdrop", true, &c->dropout.embd));
     AX_TRY(ax_json_number(json, path, "resid_pdrop", true, &c->dropout.resid));
     AX_TRY(ax_json_number(json, path, "attn_pdrop", true, &c->dropout.attn));
-    c->norm_eps = 1e-5;
     AX_TRY(ax_json_number(json, path, "layer_norm_epsilon", true, &c->norm_eps));
-    c->init_std = 0.02;
     AX_TRY(ax_json_number(json, path, "initializer_range", true, &c->init_std));
     const json_t *tie = json_object_get(json, "tie_word_embeddings");
     c->tie = !tie || json_is_null(tie) || json_is_true(tie); /* the default is true */
@@ -110,6 +106,9 @@ static ax_status gpt2_write(const ax_model_config *c, json_t *json)
 {
     const char *word = activation_word(c->activation);
     AX_CHECK(word, AX_ERR_USAGE, "config.json of GPT-2 has no word for the model's activation; use GELU");
+    AX_CHECK(c->kv_heads == c->heads && ax_model_config_head_dim(c) * c->heads == c->hidden, AX_ERR_USAGE,
+             "config.json of GPT-2 has no key for a number of key heads or a size of heads: use kv_heads = "
+             "heads and head_dim = hidden / heads");
     int failed =
         json_object_set_new(json, "n_layer", json_integer(c->layers)) |
         json_object_set_new(json, "n_embd", json_integer(c->hidden)) |
@@ -126,101 +125,33 @@ static ax_status gpt2_write(const ax_model_config *c, json_t *json)
     return AX_OK;
 }
 
-/* Prints "h.<block>.<part>" into `out` and returns it. */
-static const char *named(char out[64], int64_t block, const char *part)
-{
-    snprintf(out, 64, "h.%lld.%s", (long long)block, part);
-    return out;
-}
+/* The settings do not change what the network computes in evaluation. The number of positions is a setting
+ * too, because a resumed run compares its own sequence length, and loading weights compares the extents of
+ * the position table. */
+static const ax_family_key names[] = {{"n_layer", "model.layers", false},
+                                      {"n_embd", "model.hidden", false},
+                                      {"n_head", "model.heads", false},
+                                      {"n_inner", "model.ffn", false},
+                                      {"activation_function", "model.activation", false},
+                                      {"layer_norm_epsilon", "model.norm_eps", false},
+                                      {"n_positions", "model.seq_len", true},
+                                      {"initializer_range", "model.init_std", true},
+                                      {"embd_pdrop", "model.embd_dropout", true},
+                                      {"resid_pdrop", "model.resid_dropout", true},
+                                      {"attn_pdrop", "model.attn_dropout", true}};
 
-/* x += layers(x) */
-static ax_status add_branch(ax_model *m, ax_layer *residual, int64_t i, const char *name,
-                            ax_layer *const *layers, int n)
-{
-    char text[64];
-    return ax_layer_add(residual, ax_sequence_of(m->ctx, named(text, i, name), n, layers));
-}
-
-/* Adds x += attn(norm1(x)); x += mlp(norm2(x)). As in GPT-2, output projections are initialized with a
- * standard deviation smaller by sqrt(2·layers). */
-static ax_status add_block(ax_model *m, ax_layer *residual, int64_t i)
-{
-    const ax_model_config *c = &m->config;
-    double out_std = c->init_std / sqrt(2.0 * (double)c->layers);
-    char a[64], b[64], d[64];
-    ax_attention_config attention = {.width = c->hidden,
-                                     .heads = c->heads,
-                                     .init_std = c->init_std,
-                                     .proj_init_std = out_std,
-                                     .dropout = c->dropout.attn};
-    ax_mlp_config perceptron = {.width = c->hidden,
-                                .ffn = c->ffn,
-                                .activation = c->activation,
-                                .init_std = c->init_std,
-                                .down_init_std = out_std};
-    ax_layer *const attn[] = {
-        ax_layernorm(m->ctx, named(a, i, "norm1"), c->hidden, AX_ROLE_MODEL, c->norm_eps),
-        ax_attention(m->ctx, named(b, i, "attn"), &attention),
-        ax_dropout(m->ctx, named(d, i, "attn.drop"), c->dropout.resid)};
-    AX_TRY(add_branch(m, residual, i, "attn_branch", attn, AX_COUNT(attn)));
-    ax_layer *const mlp[] = {
-        ax_layernorm(m->ctx, named(a, i, "norm2"), c->hidden, AX_ROLE_MODEL, c->norm_eps),
-        ax_mlp(m->ctx, named(b, i, "mlp"), &perceptron),
-        ax_dropout(m->ctx, named(d, i, "mlp.drop"), c->dropout.resid)};
-    return add_branch(m, residual, i, "mlp_branch", mlp, AX_COUNT(mlp));
-}
-
-/* Adds the blocks: one residual for all of them or, with recomputation, one for each group of `recompute`
- * blocks, of which only the input is stored. */
-static ax_status add_blocks(ax_model *m, int64_t recompute)
-{
-    const int64_t length = recompute > 0 ? recompute : m->config.layers;
-    for (int64_t i = 0; i < m->config.layers;) {
-        int64_t end = ax_min(m->config.layers, i + length);
-        char name[64];
-        ax_layer *segment = ax_residual(m->ctx, named(name, i, "segment"));
-        ax_status status = segment ? AX_OK : AX_ERR_MEMORY;
-        for (; status == AX_OK && i < end; i++)
-            status = add_block(m, segment, i);
-        if (status != AX_OK) {
-            ax_layer_destroy(&segment);
-            return status;
-        }
-        AX_TRY(ax_layer_add(m->body, recompute > 0 ? ax_recompute(m->ctx, name, segment) : segment));
-    }
-    return AX_OK;
-}
-
-static ax_status gpt2_build(ax_model *m, int64_t recompute)
-{
-    const ax_model_config *c = &m->config;
-    ax_layer *embed = ax_embedding(
-        m->ctx, "embed",
-        &(ax_embedding_config){
-            .vocab = c->vocab, .positions = c->seq_len, .width = c->hidden, .init_std = c->init_std});
-    AX_TRY(ax_layer_add(m->body, embed));
-    AX_TRY(ax_layer_add(m->body, ax_dropout(m->ctx, "embed.drop", c->dropout.embd)));
-    AX_TRY(add_blocks(m, recompute));
-    AX_TRY(ax_layer_add(m->body, ax_layernorm(m->ctx, "norm", c->hidden, AX_ROLE_MODEL, c->norm_eps)));
-    m->head = ax_linear(m->ctx, "head",
-                        &(ax_linear_config){.in = c->hidden,
-                                            .out = c->vocab,
-                                            .in_role = AX_ROLE_MODEL,
-                                            .out_role = AX_ROLE_VOCAB,
-                                            .init_std = c->init_std,
-                                            .no_bias = true,
-                                            .tied = c->tie ? embed->param[0] : NULL});
-    AX_TRY(ax_layer_add(m->root, m->head));
-    return ax_key_map_apply(m->root, keys, AX_COUNT(keys));
-}
-
-const ax_family ax_family_gpt2 = {.name = "gpt2",
-                                  .architecture = "GPT2LMHeadModel",
-                                  .read = gpt2_read,
-                                  .write = gpt2_write,
-                                  .build = gpt2_build,
-                                  .head = "lm_head.weight",
-                                  .table = "transformer.wte.weight",
-                                  .prefix = "transformer.",
-                                  .ignored = ignored,
-                                  .n_ignored = AX_COUNT(ignored)};
+const ax_family ax_family_gpt2 = {
+    .name = "gpt2",
+    .architecture = "GPT2LMHeadModel",
+    .defaults = {.norm_eps = 1e-5, .init_std = 0.02, .activation = AX_GELU_TANH, .tie = true},
+    .read = gpt2_read,
+    .write = gpt2_write,
+    .keys = keys,
+    .n_keys = AX_COUNT(keys),
+    .names = names,
+    .n_names = AX_COUNT(names),
+    .head = "lm_head.weight",
+    .table = "transformer.wte.weight",
+    .prefix = "transformer.",
+    .ignored = ignored,
+    .n_ignored = AX_COUNT(ignored)};

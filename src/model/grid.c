@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-/* Ranks along axes in a grid of this size. */
+/* Returns the number of ranks along `axes` in a grid of this size. */
 static int64_t ranks_along(ax_grid_size size, const ax_axes *axes)
 {
     int64_t ranks = 1;
@@ -31,6 +31,12 @@ static bool heads_fit(const ax_grid_load *load, ax_grid_size size)
            ax_heads_fit(m->heads, m->kv_heads, (int)ranks_along(size, &load->strategy->of[AX_ROLE_INNER]));
 }
 
+/* The pieces of a model are the embedding, the blocks, and the final norm with the head. */
+static bool stages_fit(const ax_grid_load *load, ax_grid_size size)
+{
+    return !load->model || size.pipe <= load->model->layers + 2;
+}
+
 static bool batch_fits(const ax_grid_load *load, ax_grid_size size)
 {
     return load->global_batch % rows_of(load, size) == 0;
@@ -39,7 +45,8 @@ static bool batch_fits(const ax_grid_load *load, ax_grid_size size)
 bool ax_model_fits_grid(const void *of, ax_grid_size size)
 {
     const ax_grid_load *load = of;
-    return !ax_strategy_lacks(load->strategy, size) && heads_fit(load, size) && batch_fits(load, size);
+    return !ax_strategy_lacks(load->strategy, size) && heads_fit(load, size) && stages_fit(load, size) &&
+           batch_fits(load, size);
 }
 
 /* Writes the first reason why the grid is not legal to `why`. */
@@ -58,6 +65,11 @@ static void explain(const ax_grid_load *load, ax_grid_size size, int ranks, char
                  "with x = %d the query heads of a rank would belong to two key heads: x must be at most the "
                  "number of key heads, %lld, or a multiple of it",
                  size.x, (long long)m->kv_heads);
+    else if (!stages_fit(load, size))
+        snprintf(why, 256,
+                 "%d pipeline stages are more than the %lld pieces of the model: the embedding, the blocks, "
+                 "and the head",
+                 size.pipe, (long long)m->layers + 2);
     else if (load->global_batch < rows)
         snprintf(
             why, 256,

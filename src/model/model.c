@@ -17,8 +17,16 @@ ax_status ax_model_config_check(const ax_model_config *c)
     for (size_t i = 0; i < AX_COUNT(extents); i++)
         AX_CHECK(extents[i].value <= extents[i].most, AX_ERR_USAGE, "%s = %lld is above the maximum, %lld",
                  extents[i].name, (long long)extents[i].value, (long long)extents[i].most);
-    AX_CHECK(c->hidden % c->heads == 0, AX_ERR_USAGE, "hidden = %lld is not a multiple of heads = %lld",
-             (long long)c->hidden, (long long)c->heads);
+    AX_CHECK(c->head_dim > 0 || c->hidden % c->heads == 0, AX_ERR_USAGE,
+             "hidden = %lld is not a multiple of heads = %lld", (long long)c->hidden, (long long)c->heads);
+    AX_CHECK(c->head_dim >= 0 && c->head_dim <= AX_HIDDEN_MAX / c->heads, AX_ERR_USAGE,
+             "head_dim = %lld is out of range: %lld heads may have a size of 1 to %lld",
+             (long long)c->head_dim, (long long)c->heads, (long long)(AX_HIDDEN_MAX / c->heads));
+    AX_CHECK(c->kv_heads > 0 && c->heads % c->kv_heads == 0, AX_ERR_USAGE,
+             "heads = %lld is not a multiple of kv_heads = %lld", (long long)c->heads,
+             (long long)c->kv_heads);
+    AX_TRY(ax_rope_check(&c->rope, ax_model_config_head_dim(c)));
+    AX_CHECK(c->window >= 0, AX_ERR_USAGE, "window = %lld is below 1", (long long)c->window);
     const double rate[] = {c->dropout.embd, c->dropout.resid, c->dropout.attn};
     static const char *const of[] = {"embeddings", "residual branches", "attention"};
     for (size_t i = 0; i < AX_COUNT(rate); i++)
@@ -27,23 +35,47 @@ ax_status ax_model_config_check(const ax_model_config *c)
     return AX_OK;
 }
 
+int64_t ax_model_config_head_dim(const ax_model_config *c)
+{
+    return c->head_dim ? c->head_dim : c->hidden / c->heads;
+}
+
+int64_t ax_model_config_default_ffn(const ax_model_config *c)
+{
+    return c->gated ? ax_round_up(8 * c->hidden / 3, 256) : 4 * c->hidden;
+}
+
+int64_t ax_model_config_window(const ax_model_config *c, int64_t layer)
+{
+    return c->window_layers && c->window_layers[layer] == '0' ? 0 : c->window;
+}
+
 void ax_model_config_params(const ax_model_config *c, int64_t *total, int64_t *matmul)
 {
-    int64_t d = c->hidden, kv = c->hidden / c->heads * c->kv_heads,
-            block = 2 * d * d + 2 * d * kv + 2 * d * c->ffn;
-    int64_t biases = d + 2 * kv + d + c->ffn + d + 4 * d;
+    int64_t d = c->hidden, e = ax_model_config_head_dim(c), q = e * c->heads, kv = e * c->kv_heads,
+            block = 2 * d * q + 2 * d * kv + (c->gated ? 3 : 2) * d * c->ffn;
+    int64_t norm = c->norm == AX_NORM_LAYER ? 2 * d : d; /* weight and bias, or weight */
+    int64_t vectors = 2 * norm + (c->head_norms ? 2 * e : 0) +
+                      (c->biases == AX_BIASES_NONE ? 0 : q + 2 * kv) +
+                      (c->biases == AX_BIASES_ALL ? d + (c->gated ? 2 : 1) * c->ffn + d : 0);
+    int64_t positions = c->rope.theta > 0 ? 0 : c->seq_len;
     *matmul = c->layers * block + c->vocab * d;
-    *total = c->layers * (block + biases) + (c->tie ? 1 : 2) * c->vocab * d + c->seq_len * d + 2 * d;
+    *total = c->layers * (block + vectors) + (c->tie ? 1 : 2) * c->vocab * d + positions * d + norm;
 }
 
 double ax_model_config_flops_per_token(const ax_model_config *c, int64_t seq_len)
 {
     int64_t total, matmul;
     ax_model_config_params(c, &total, &matmul);
-    return 6.0 * (double)matmul + 6.0 * (double)c->layers * (double)c->hidden * (double)seq_len;
+    double width = (double)(c->heads * ax_model_config_head_dim(c)), t = (double)seq_len, seen = 0;
+    for (int64_t i = 0; i < c->layers; i++) { /* twice the mean number of visible positions */
+        double w = (double)ax_model_config_window(c, i);
+        seen += w > 0 && w < t ? w * (2 - w / t) : t;
+    }
+    return 6.0 * (double)matmul + 6.0 * width * seen;
 }
 
-ax_status ax_model_create(ax_ctx *ctx, const ax_model_config *config, int64_t recompute, ax_model **out)
+ax_status ax_model_create(ax_ctx *ctx, const ax_model_config *config, const ax_model_use *use, ax_model **out)
 {
     AX_TRY(ax_model_config_check(config));
     ax_model *model;
@@ -56,7 +88,11 @@ ax_status ax_model_create(ax_ctx *ctx, const ax_model_config *config, int64_t re
         status = ax_layer_add(model->root, model->body);
     }
     if (status == AX_OK)
-        status = config->family->build(model, recompute);
+        status = ax_stage_plan(model, use->recompute);
+    if (status == AX_OK)
+        status = ax_decoder_build(model, use);
+    if (status == AX_OK)
+        ax_stage_place(model);
     if (status != AX_OK) {
         ax_model_destroy(&model);
         return status;
@@ -71,14 +107,26 @@ void ax_model_destroy(ax_model **model)
         return;
     ax_layer_destroy(&(*model)->root);
     ax_model_config_fini(&(*model)->config);
+    free((*model)->cut);
     free(*model);
     *model = NULL;
+}
+
+ax_status ax_model_forward(ax_model *model, ax_frame *frame, ax_tensor *y)
+{
+    const ax_batch *batch = ax_frame_batch(frame);
+    *y = batch->x;
+    for (int i = model->first; i < model->end; i++) {
+        const ax_tensor x = *y;
+        AX_TRY(ax_layer_forward(model->body->child[i], frame, &x, y));
+    }
+    return AX_OK;
 }
 
 ax_status ax_model_logits(ax_model *model, ax_frame *frame, bool last, ax_tensor *logits)
 {
     ax_tensor x, at;
-    AX_TRY(ax_layer_forward(model->body, frame, NULL, &x));
+    AX_TRY(ax_model_forward(model, frame, &x));
     at = x;
     if (last)
         AX_TRY(ax_op_last_position(frame, &x, &at));
@@ -94,12 +142,24 @@ ax_status ax_model_loss(ax_model *model, ax_frame *frame, double *total)
     return ax_frame_save(frame, &stats);
 }
 
-ax_status ax_model_backward(ax_model *model, ax_frame *frame)
+static ax_status head_backward(ax_model *model, ax_frame *frame, ax_tensor *dx)
 {
-    ax_tensor logits, stats, dx, none;
+    ax_tensor logits, stats;
     AX_TRY(ax_frame_restore(frame, &stats));
     AX_TRY(ax_frame_restore(frame, &logits));
     AX_TRY(ax_op_cross_entropy_grad(frame, &logits, &ax_frame_batch(frame)->targets, &stats, 1));
-    AX_TRY(ax_layer_backward(model->head, frame, &logits, &dx));
-    return ax_layer_backward(model->body, frame, &dx, &none);
+    return ax_layer_backward(model->head, frame, &logits, dx);
+}
+
+ax_status ax_model_backward(ax_model *model, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
+{
+    if (ax_model_is_last(model))
+        AX_TRY(head_backward(model, frame, dx));
+    else
+        *dx = *dy;
+    for (int i = model->end - 1; i >= model->first; i--) {
+        const ax_tensor in = *dx;
+        AX_TRY(ax_layer_backward(model->body->child[i], frame, &in, dx));
+    }
+    return AX_OK;
 }

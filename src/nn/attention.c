@@ -1,23 +1,27 @@
 /* Multi-head causal self-attention: q, k, v and output projections around the attention operation. */
 #include "nn/attention.h"
 #include "nn/linear.h"
+#include "nn/rope.h"
 
 #include <stdio.h>
 
 typedef struct attention {
-    ax_layer base; /* children: Q, K, V, PROJ */
-    int64_t head_dim, kv_width;
+    ax_layer base; /* children: Q, K, V, PROJ, and Q_NORM and K_NORM if heads are normed */
+    int64_t head_dim, kv_width, window;
     ax_role kv_role;
     ax_drop drop;
+    ax_tensor table;    /* cosines and sines of the rotary embedding; ndim 0: no rotary embedding */
+    bool borrows_table; /* another layer owns `table` */
     ax_attention_cache cached;
 } attention;
 
-enum { Q, K, V, PROJ };
+enum { Q, K, V, PROJ, Q_NORM, K_NORM };
 
 /* For generation: appends k and v of the new positions to the KV cache, and attends to all of the cache. */
 static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
                                const ax_tensor *v, ax_tensor *o)
 {
+    const attention *a = (const attention *)self;
     const ax_attention_cache *c = ax_attention_cache_of(self);
     const ax_grid *grid = self->ctx->grid;
     int64_t length = ax_kv_cache_length(c->cache), b = ax_tensor_extent(grid, k, 0),
@@ -38,8 +42,65 @@ static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor 
                                                    .dtype = fresh->dtype}));
     }
     ax_tensor no_documents = {0};
-    return ax_op_attention(frame, q, &c->k, &c->v, &no_documents, ((attention *)self)->head_dim, length,
-                           length + t, NULL, o, NULL);
+    return ax_op_attention(frame, q, &c->k, &c->v, &no_documents, a->window, a->head_dim, length, length + t,
+                           NULL, o, NULL);
+}
+
+/* Returns x [b, t, h·e] as [b, t, h, e]. */
+static ax_tensor heads_of(const ax_tensor *x, int64_t head_dim)
+{
+    ax_tensor heads = *x;
+    heads.ndim = 4;
+    heads.dim[2] /= head_dim;
+    heads.unit[2] /= head_dim;
+    heads.dim[3] = head_dim;
+    heads.unit[3] = 1;
+    return heads;
+}
+
+/* Runs the norm of each head of x, a forward or backward pass, and replaces x by the result. */
+static ax_status norm_heads(ax_layer *self, int norm, ax_frame *frame, bool backward, ax_tensor *x)
+{
+    const int64_t e = ((attention *)self)->head_dim;
+    ax_tensor in = heads_of(x, e), out;
+    if (self->children <= norm)
+        return AX_OK;
+    AX_TRY(backward ? ax_layer_backward(self->child[norm], frame, &in, &out)
+                    : ax_layer_forward(self->child[norm], frame, &in, &out));
+    x->data = out.data;
+    return AX_OK;
+}
+
+static ax_status rotate(ax_layer *self, ax_frame *frame, ax_tensor *x, bool inverse)
+{
+    const ax_tensor *table = &((attention *)self)->table;
+    const ax_batch *batch = ax_frame_batch(frame);
+    if (!table->ndim)
+        return AX_OK;
+    AX_CHECK(batch, AX_ERR_USAGE,
+             "attention \"%s\" has a rotary embedding and needs a batch with positions: give one to "
+             "ax_frame_begin",
+             self->name);
+    return ax_op_rope(frame, x, &batch->positions, table, inverse);
+}
+
+/* Applies the norms of heads and the rotary embedding to q and k. */
+static ax_status prepare_heads(ax_layer *self, ax_frame *frame, ax_tensor *q, ax_tensor *k)
+{
+    AX_TRY(norm_heads(self, Q_NORM, frame, false, q));
+    AX_TRY(norm_heads(self, K_NORM, frame, false, k));
+    AX_TRY(rotate(self, frame, q, false));
+    return rotate(self, frame, k, false);
+}
+
+/* Backward of prepare_heads. dk may be a partial sum, because the gradients of both steps are linear
+ * in dk. */
+static ax_status prepare_heads_grad(ax_layer *self, ax_frame *frame, ax_tensor *dq, ax_tensor *dk)
+{
+    AX_TRY(rotate(self, frame, dk, true));
+    AX_TRY(rotate(self, frame, dq, true));
+    AX_TRY(norm_heads(self, K_NORM, frame, true, dk));
+    return norm_heads(self, Q_NORM, frame, true, dq);
 }
 
 static const ax_drop *drop_now(const attention *a, const ax_frame *frame)
@@ -54,11 +115,12 @@ static ax_status attention_forward(ax_layer *self, ax_frame *frame, const ax_ten
     ax_tensor in[3], o, lse, no_documents = {0};
     for (int i = Q; i <= V; i++)
         AX_TRY(ax_layer_forward(self->child[i], frame, x, &in[i]));
+    AX_TRY(prepare_heads(self, frame, &in[Q], &in[K]));
     if (a->cached.cache && !ax_frame_training(frame)) {
         AX_TRY(attend_cached(self, frame, &in[Q], &in[K], &in[V], &o));
     } else {
         AX_TRY(ax_op_attention(frame, &in[Q], &in[K], &in[V], batch ? &batch->doc_start : &no_documents,
-                               a->head_dim, 0, x->dim[1], drop_now(a, frame), &o, &lse));
+                               a->window, a->head_dim, 0, x->dim[1], drop_now(a, frame), &o, &lse));
         for (int i = Q; i <= V; i++)
             AX_TRY(ax_frame_save(frame, &in[i]));
         AX_TRY(ax_frame_save(frame, &o));
@@ -78,13 +140,32 @@ static ax_status attention_backward(ax_layer *self, ax_frame *frame, const ax_te
     for (int i = V; i >= Q; i--)
         AX_TRY(ax_frame_restore(frame, &in[i]));
     AX_TRY(ax_op_attention_grad(frame, &in[Q], &in[K], &in[V], &o, &lse,
-                                batch ? &batch->doc_start : &no_documents, a->head_dim, drop_now(a, frame),
-                                &dout, &grad[Q], &grad[K], &grad[V]));
+                                batch ? &batch->doc_start : &no_documents, a->window, a->head_dim,
+                                drop_now(a, frame), &dout, &grad[Q], &grad[K], &grad[V]));
+    AX_TRY(prepare_heads_grad(self, frame, &grad[Q], &grad[K]));
     return ax_linear_backward_shared(&self->child[Q], V - Q + 1, frame, grad, dx);
 }
 
-const ax_layer_ops ax_attention_ops = {
-    .kind = "attention", .forward = attention_forward, .backward = attention_backward};
+static void attention_destroy(ax_layer *self)
+{
+    attention *a = (attention *)self;
+    if (!a->borrows_table)
+        ax_rope_table_free(self->ctx, &a->table);
+}
+
+const ax_layer_ops ax_attention_ops = {.kind = "attention",
+                                       .forward = attention_forward,
+                                       .backward = attention_backward,
+                                       .destroy = attention_destroy};
+
+size_t ax_layer_table_bytes(const ax_layer *layer)
+{
+    const attention *a = layer->ops == &ax_attention_ops ? (const attention *)layer : NULL;
+    size_t bytes = a && !a->borrows_table ? ax_rope_table_bytes(&a->table) : 0;
+    for (int i = 0; i < layer->children; i++)
+        bytes += ax_layer_table_bytes(layer->child[i]);
+    return bytes;
+}
 
 ax_attention_cache *ax_attention_cache_of(ax_layer *layer) { return &((attention *)layer)->cached; }
 
@@ -96,21 +177,52 @@ ax_tensor ax_attention_cache_tensor(const ax_layer *layer, int64_t batch, int64_
                           (int64_t[]){1, 1, a->head_dim}, &layout);
 }
 
-static ax_status add_projections(ax_layer *layer, const char *name, const ax_attention_config *c)
+/* Adds the two norms of heads: one that all heads of q share, and one that all heads of k share. */
+static ax_status add_norms(ax_layer *layer, const char *name, const ax_attention_config *c, ax_role role)
+{
+    static const char *const names[] = {"q_norm", "k_norm"};
+    for (size_t i = 0; i < AX_COUNT(names) && c->head_norm_eps > 0; i++) {
+        char full[256];
+        snprintf(full, sizeof full, "%s.%s", name, names[i]);
+        AX_TRY(ax_layer_add(
+            layer, ax_rmsnorm(layer->ctx, full, ((attention *)layer)->head_dim, role, c->head_norm_eps)));
+    }
+    return AX_OK;
+}
+
+static ax_status add_table(ax_layer *layer, const ax_attention_config *c)
+{
+    attention *a = (attention *)layer;
+    if (c->rope.theta == 0)
+        return AX_OK;
+    if (!c->rope_from)
+        return ax_rope_table_make(layer->ctx, &c->rope, a->head_dim, c->positions, &a->table);
+    const ax_tensor *table = &((const attention *)c->rope_from)->table;
+    AX_CHECK(table->ndim && 2 * table->dim[1] == a->head_dim && table->dim[0] == c->positions, AX_ERR_USAGE,
+             "rope_from has no table of %lld positions for heads of %lld", (long long)c->positions,
+             (long long)a->head_dim);
+    a->table = *table;
+    a->borrows_table = true;
+    return AX_OK;
+}
+
+static ax_status add_parts(ax_layer *layer, const char *name, const ax_attention_config *c)
 {
     static const char *const names[] = {"q", "k", "v", "proj"};
     attention *a = (attention *)layer;
     int64_t kv_heads = c->kv_heads ? c->kv_heads : c->heads;
     ax_heads split;
     AX_TRY(ax_heads_split(layer->ctx, c->heads, kv_heads, &split));
-    a->head_dim = c->width / c->heads;
+    a->head_dim = c->head_dim ? c->head_dim : c->width / c->heads;
     a->kv_width = kv_heads * a->head_dim;
+    a->window = c->window;
     a->kv_role = split.kv;
     for (int i = Q; i <= PROJ; i++) {
         char full[256];
         snprintf(full, sizeof full, "%s.%s", name, names[i]);
         bool kv = i == K || i == V, out = i == PROJ;
-        int64_t inner = kv ? a->kv_width : c->width, unit = kv ? a->head_dim : split.q_unit * a->head_dim;
+        int64_t inner = kv ? a->kv_width : c->heads * a->head_dim,
+                unit = kv ? a->head_dim : split.q_unit * a->head_dim;
         ax_role role = kv ? split.kv : split.q;
         ax_linear_config linear = {.in = out ? inner : c->width,
                                    .out = out ? c->width : inner,
@@ -119,20 +231,33 @@ static ax_status add_projections(ax_layer *layer, const char *name, const ax_att
                                    .in_unit = out ? unit : 1,
                                    .out_unit = out ? 1 : unit,
                                    .init_std = out ? c->proj_init_std : c->init_std,
-                                   .no_bias = c->no_bias};
+                                   .no_bias = c->no_bias || (out && c->no_proj_bias)};
         AX_TRY(ax_layer_add(layer, ax_linear(layer->ctx, full, &linear)));
     }
-    return AX_OK;
+    AX_TRY(add_norms(layer, name, c, split.head));
+    return add_table(layer, c);
 }
 
 ax_layer *ax_attention(ax_ctx *ctx, const char *name, const ax_attention_config *c)
 {
     int64_t kv_heads = c->kv_heads ? c->kv_heads : c->heads;
-    if (c->heads < 1 || c->width % c->heads || kv_heads < 1 || c->heads % kv_heads) {
+    if (c->heads < 1 || (!c->head_dim && c->width % c->heads) || kv_heads < 1 || c->heads % kv_heads) {
+        ax_fail(
+            AX_ERR_USAGE,
+            "attention \"%s\": width %lld must be a multiple of its %lld heads (or head_dim be given), and "
+            "those of its %lld key heads",
+            name, (long long)c->width, (long long)c->heads, (long long)kv_heads);
+        return NULL;
+    }
+    if (c->head_dim < 0 || c->head_dim > INT64_MAX / c->heads) {
+        ax_fail(AX_ERR_USAGE, "attention \"%s\": head_dim = %lld is out of range for %lld heads", name,
+                (long long)c->head_dim, (long long)c->heads);
+        return NULL;
+    }
+    if (c->window < 0) {
         ax_fail(AX_ERR_USAGE,
-                "attention \"%s\": width %lld must be a multiple of its %lld heads, and those of its %lld "
-                "key heads",
-                name, (long long)c->width, (long long)c->heads, (long long)kv_heads);
+                "attention \"%s\": window = %lld must be a number of positions, or 0 for no window", name,
+                (long long)c->window);
         return NULL;
     }
     if (!(c->dropout >= 0 && c->dropout <= 1)) {
@@ -142,7 +267,7 @@ ax_layer *ax_attention(ax_ctx *ctx, const char *name, const ax_attention_config 
     ax_layer *layer = ax_layer_new(ctx, &ax_attention_ops, name, sizeof(attention));
     if (layer)
         ((attention *)layer)->drop = (ax_drop){c->dropout, ax_rng_key(ctx->seed, name, 0)};
-    if (layer && add_projections(layer, name, c) != AX_OK) {
+    if (layer && add_parts(layer, name, c) != AX_OK) {
         ax_error_context("attention \"%s\"", name);
         ax_layer_destroy(&layer);
     }

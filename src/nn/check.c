@@ -42,7 +42,7 @@ static ax_status filled(ax_ctx *ctx, ax_tensor *t, double scale, uint64_t stream
     return status;
 }
 
-/* A batch with tokens, with documents that start in the middle of a row, and with the positions in them. */
+/* Makes a batch with tokens, documents that start in the middle of a row, and positions in the documents. */
 static ax_status make_batch(ax_ctx *ctx, ax_batch *batch)
 {
     int32_t host[4][B * T];
@@ -150,7 +150,7 @@ static ax_status forward(bench *b, ax_tensor *y)
     return ax_layer_forward(b->layer, b->frame, b->x.data ? &b->x : NULL, y);
 }
 
-/* Forward, and backward with a fixed dy. */
+/* Runs forward, then backward with a fixed dy. */
 static ax_status both(bench *b, outcome *out)
 {
     ax_tensor y, dy, dx;
@@ -235,7 +235,7 @@ static double compare(const outcome *a, const outcome *serial)
 
 /* ---- finite differences -------------------------------------------------------------------------- */
 
-/* The function whose gradient is checked: Σ y·dy, for the present parameters and x. */
+/* Computes the function whose gradient is checked: Σ y·dy, for the present parameters and x. */
 static ax_status objective(bench *b, double *out)
 {
     ax_tensor y;
@@ -250,8 +250,9 @@ static ax_status objective(bench *b, double *out)
     return AX_OK;
 }
 
-/* The derivative of `objective` by *at: Richardson extrapolation of the central differences of steps h and
- * 2h. Its error is O(h⁴) + O(eps/h), both below 1e-10 for h = 2e-4 in double and values of order one. */
+/* Computes the derivative of `objective` with respect to the number *at: Richardson extrapolation of the
+ * central differences of steps h and 2h. Its error is O(h⁴) + O(eps/h), both below 1e-10 for h = 2e-4 in
+ * double and values of order one. */
 static ax_status derivative(bench *b, double *at, double *out)
 {
     const double h = 2e-4, keep = *at;

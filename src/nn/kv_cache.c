@@ -8,15 +8,24 @@ struct ax_kv_cache {
     ax_layer *root;
     int64_t batch, capacity, length;
     char *block;
-    size_t bytes, placed; /* size of the block; bytes of it that layers have */
+    size_t bytes, placed; /* size of the block of memory; bytes of it already assigned to layers */
 };
 
 typedef ax_status visit_fn(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache *part);
 
-/* Calls `visit` for each attention layer of the tree, until one call fails. */
+/* Whether this rank's pipeline stage runs the layer. */
+static bool is_here(const ax_layer *layer)
+{
+    ax_param *first;
+    int n = 0;
+    ax_layer_params(layer, &first, 1, &n);
+    return !n || first->place != AX_PARAM_AWAY;
+}
+
+/* Calls `visit` for each attention layer of the tree that this rank runs, until one call fails. */
 static ax_status visit_attention(ax_kv_cache *cache, ax_layer *layer, visit_fn *visit)
 {
-    if (layer->ops == &ax_attention_ops)
+    if (layer->ops == &ax_attention_ops && is_here(layer))
         AX_TRY(visit(cache, layer, ax_attention_cache_of(layer)));
     for (int i = 0; i < layer->children; i++)
         AX_TRY(visit_attention(cache, layer->child[i], visit));
@@ -65,6 +74,7 @@ ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t batch, int64_t
     AX_TRY(ax_calloc(1, sizeof *cache, &cache));
     *cache = (ax_kv_cache){.ctx = ctx, .root = root, .batch = batch, .capacity = capacity};
     ax_status status = visit_attention(cache, root, attach);
+    /* Also if this rank has no head: layers then have an address for no bytes. */
     if (status == AX_OK)
         status = ax_device_alloc(ctx->dev, cache->bytes, (void **)&cache->block);
     if (status == AX_OK)

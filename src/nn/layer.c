@@ -1,4 +1,4 @@
-/* Common to all layers: construction, children, parameters. */
+/* Functions that all layers share: construction, children, parameters. */
 #include "axonn/nn.h"
 
 #include <stdlib.h>
@@ -23,6 +23,8 @@ void ax_layer_destroy(ax_layer **layer)
         return;
     for (int i = l->children - 1; i >= 0; i--)
         ax_layer_destroy(&l->child[i]);
+    if (l->ops->destroy)
+        l->ops->destroy(l);
     for (int i = 0; i < AX_LAYER_PARAMS; i++)
         if (l->param[i] && !l->borrows[i])
             ax_param_destroy(&l->param[i]);

@@ -28,8 +28,9 @@ static const char forward_spec[] = "bti,oi->bto", input_grad_spec[] = "bto,oi->b
 typedef struct forward_gemm {
     ax_tensor in, w, b;
     const ax_tensor *bias; /* fused into the GEMM: &b; NULL: no bias, or it is added after the reduction */
-    ax_tensor rule;        /* the result, without data; partial along the axes that split the input width */
-    bool whole;            /* the result has y's layout: no reduction follows */
+    ax_tensor rule; /* shape and layout of the result, without data; partial along the axes that split the
+                       input width */
+    bool whole;     /* the result has y's layout: no reduction follows */
 } forward_gemm;
 
 static ax_status prepare(ax_layer *self, ax_frame *frame, const ax_tensor *x, forward_gemm *p)
@@ -82,7 +83,7 @@ ax_status ax_linear_forward_activation(ax_layer *self, ax_frame *frame, const ax
         AX_TRY(ax_frame_alloc(frame, &p.rule, y));
         AX_TRY(ax_contract_activation(frame, forward_spec, &p.in, &p.w, p.bias, AX_EPILOGUE_ACTIVATION, kind,
                                       keeps ? preact : NULL, y));
-        preact->layout = y->layout = ((const linear *)self)->y_layout; /* equal but for axes of size 1 */
+        preact->layout = y->layout = ((const linear *)self)->y_layout; /* differs only in axes of size 1 */
     }
     return ax_frame_save(frame, &p.in);
 }
@@ -113,7 +114,7 @@ ax_status ax_linear_backward_shared(ax_layer *const *layers, int n, ax_frame *fr
     ax_tensor x, partial;
     ax_work *work;
     for (int i = n - 1; i >= 0; i--) {
-        AX_TRY(ax_frame_restore(frame, &x)); /* the same for all */
+        AX_TRY(ax_frame_restore(frame, &x)); /* all layers saved the same x */
         AX_TRY(add_input_grad(layers[i], frame, &dy[i], i == n - 1, &partial));
     }
     AX_TRY(ax_redistribute(frame, &partial, input_layout(layers[0]), dx, &work));

@@ -1,18 +1,20 @@
-/* The MLP of a transformer block: up, activation, down. The activation and its derivative are fused with the
- * GEMMs, because the activations between up and down are the widest of a block and costly to read and write
- * again. */
+/* The MLP of a transformer block: up, activation, down, or with a gate. Without a gate the activation and its
+ * derivative are fused with the GEMMs, because the activations between up and down are the widest of a block
+ * and costly to read and write again. */
 #include "nn/linear.h"
 
 #include <stdio.h>
 
 typedef struct mlp {
-    ax_layer base; /* children: UP, DOWN */
+    ax_layer base; /* children: UP, DOWN, and GATE if the MLP is gated */
     ax_activation activation;
 } mlp;
 
-enum { UP, DOWN };
+enum { UP, DOWN, GATE };
 
-static ax_status mlp_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
+/* ---- plain: the activation is fused with the GEMMs ---- */
+
+static ax_status plain_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
     ax_tensor preact, h;
     AX_TRY(ax_linear_forward_activation(self->child[UP], frame, x, ((mlp *)self)->activation, &preact, &h));
@@ -20,14 +22,42 @@ static ax_status mlp_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x
     return ax_layer_forward(self->child[DOWN], frame, &h, y);
 }
 
-static ax_status mlp_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
+static ax_status plain_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
     ax_tensor dpre;
     AX_TRY(ax_linear_backward_activation(self->child[DOWN], frame, dy, ((mlp *)self)->activation, &dpre));
     return ax_layer_backward(self->child[UP], frame, &dpre, dx);
 }
 
-static const ax_layer_ops mlp_ops = {.kind = "mlp", .forward = mlp_forward, .backward = mlp_backward};
+static const ax_layer_ops plain_ops = {.kind = "mlp", .forward = plain_forward, .backward = plain_backward};
+
+/* ---- gated: y = down(activation(gate(x)) · up(x)) ---- */
+
+static ax_status gated_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
+{
+    ax_tensor gate, up, h;
+    AX_TRY(ax_layer_forward(self->child[GATE], frame, x, &gate));
+    AX_TRY(ax_layer_forward(self->child[UP], frame, x, &up));
+    AX_TRY(ax_op_glu(frame, &gate, &up, ((mlp *)self)->activation, &h));
+    AX_TRY(ax_frame_save(frame, &gate));
+    AX_TRY(ax_frame_save(frame, &up));
+    return ax_layer_forward(self->child[DOWN], frame, &h, y);
+}
+
+/* gate and up have the same input, so its gradient is reduced over ranks once. */
+static ax_status gated_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
+{
+    ax_tensor dh, grad[2]; /* of gate, of up */
+    AX_TRY(ax_layer_backward(self->child[DOWN], frame, dy, &dh));
+    AX_TRY(ax_frame_restore(frame, &grad[1]));
+    AX_TRY(ax_frame_restore(frame, &grad[0]));
+    AX_TRY(ax_op_glu_grad(frame, &grad[0], &grad[1], &dh, ((mlp *)self)->activation));
+    return ax_linear_backward_shared((ax_layer *[]){self->child[GATE], self->child[UP]}, 2, frame, grad, dx);
+}
+
+static const ax_layer_ops gated_ops = {.kind = "mlp", .forward = gated_forward, .backward = gated_backward};
+
+/* ---- construction ---- */
 
 static ax_status add_linear(ax_layer *self, const char *part, const ax_linear_config *config)
 {
@@ -36,9 +66,8 @@ static ax_status add_linear(ax_layer *self, const char *part, const ax_linear_co
     return ax_layer_add(self, ax_linear(self->ctx, full, config));
 }
 
-ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *c)
+static ax_status add_parts(ax_layer *self, const ax_mlp_config *c)
 {
-    ax_layer *layer = ax_layer_new(ctx, &mlp_ops, name, sizeof(mlp));
     ax_linear_config up = {.in = c->width,
                            .out = c->ffn,
                            .in_role = AX_ROLE_MODEL,
@@ -51,10 +80,18 @@ ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *c)
                              .out_role = AX_ROLE_MODEL,
                              .init_std = c->down_init_std,
                              .no_bias = c->no_bias};
+    AX_TRY(add_linear(self, "up", &up));
+    AX_TRY(add_linear(self, "down", &down));
+    return c->gated ? add_linear(self, "gate", &up) : AX_OK;
+}
+
+ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *c)
+{
+    ax_layer *layer = ax_layer_new(ctx, c->gated ? &gated_ops : &plain_ops, name, sizeof(mlp));
     if (!layer)
         return NULL;
     ((mlp *)layer)->activation = c->activation;
-    if (add_linear(layer, "up", &up) != AX_OK || add_linear(layer, "down", &down) != AX_OK)
+    if (add_parts(layer, c) != AX_OK)
         ax_layer_destroy(&layer);
     return layer;
 }

@@ -1,68 +1,93 @@
-/* Layers around operations that keep the layout: LayerNorm, activations, dropout. */
+/* Layers that call one operation each and keep the layout of x: norms, activations, dropout. */
 #include "axonn/nn.h"
 
 #include <stdio.h>
 
-/* ---- LayerNorm: saves x and its statistics ---- */
+/* ---- norms: save x and its statistics ---- */
 
-typedef struct layernorm {
+typedef struct norm {
     ax_layer base;
+    ax_norm_kind kind;
     double eps;
-} layernorm;
+} norm;
 
 enum { WEIGHT, BIAS };
 
-static ax_status layernorm_forward_sum(ax_layer *self, ax_frame *frame, const ax_tensor *a,
-                                       const ax_tensor *b, ax_tensor *x, ax_tensor *y)
+static ax_norm_of norm_of(const ax_layer *self)
+{
+    const norm *n = (const norm *)self;
+    return (ax_norm_of){n->kind, n->eps, self->param[WEIGHT], self->param[BIAS]};
+}
+
+static ax_status norm_forward_sum(ax_layer *self, ax_frame *frame, const ax_tensor *a, const ax_tensor *b,
+                                  ax_tensor *x, ax_tensor *y)
 {
     ax_tensor stats;
-    AX_TRY(ax_op_layernorm(frame, a, b, self->param[WEIGHT], self->param[BIAS], ((layernorm *)self)->eps, x,
-                           y, &stats));
+    const ax_norm_of of = norm_of(self);
+    AX_TRY(ax_op_norm(frame, &of, a, b, x, y, &stats));
     AX_TRY(ax_frame_save(frame, x));
     return ax_frame_save(frame, &stats);
 }
 
-static ax_status layernorm_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
+static ax_status norm_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
     ax_tensor same;
-    return layernorm_forward_sum(self, frame, x, NULL, &same, y);
+    return norm_forward_sum(self, frame, x, NULL, &same, y);
 }
 
-static ax_status layernorm_backward_add(ax_layer *self, ax_frame *frame, const ax_tensor *dy,
-                                        const ax_tensor *add, ax_tensor *dx)
+static ax_status norm_backward_add(ax_layer *self, ax_frame *frame, const ax_tensor *dy, const ax_tensor *add,
+                                   ax_tensor *dx)
 {
     ax_tensor x, stats;
+    const ax_norm_of of = norm_of(self);
     AX_TRY(ax_frame_restore(frame, &stats));
     AX_TRY(ax_frame_restore(frame, &x));
-    return ax_op_layernorm_grad(frame, &x, &stats, dy, add, self->param[WEIGHT], self->param[BIAS],
-                                ((layernorm *)self)->eps, dx);
+    return ax_op_norm_grad(frame, &of, &x, &stats, dy, add, dx);
 }
 
-static ax_status layernorm_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
+static ax_status norm_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
-    return layernorm_backward_add(self, frame, dy, NULL, dx);
+    return norm_backward_add(self, frame, dy, NULL, dx);
 }
 
-static const ax_layer_ops layernorm_ops = {.kind = "layernorm",
-                                           .forward = layernorm_forward,
-                                           .backward = layernorm_backward,
-                                           .forward_sum = layernorm_forward_sum,
-                                           .backward_add = layernorm_backward_add};
+static const ax_layer_ops norm_ops = {.kind = "norm",
+                                      .forward = norm_forward,
+                                      .backward = norm_backward,
+                                      .forward_sum = norm_forward_sum,
+                                      .backward_add = norm_backward_add};
+
+static ax_status declare_norm(ax_layer *layer, int64_t width, ax_role role)
+{
+    char full[256];
+    snprintf(full, sizeof full, "%s.weight", layer->name);
+    AX_TRY(ax_param_create(layer->ctx, full, 1, &width, NULL, &role, AX_INIT_ONE, 0, &layer->param[WEIGHT]));
+    if (((norm *)layer)->kind == AX_NORM_RMS)
+        return AX_OK;
+    snprintf(full, sizeof full, "%s.bias", layer->name);
+    return ax_param_create(layer->ctx, full, 1, &width, NULL, &role, AX_INIT_ZERO, 0, &layer->param[BIAS]);
+}
+
+static ax_layer *new_norm(ax_ctx *ctx, const char *name, ax_norm_kind kind, int64_t width, ax_role role,
+                          double eps)
+{
+    ax_layer *layer = ax_layer_new(ctx, &norm_ops, name, sizeof(norm));
+    if (!layer)
+        return NULL;
+    ((norm *)layer)->kind = kind;
+    ((norm *)layer)->eps = eps;
+    if (declare_norm(layer, width, role) != AX_OK)
+        ax_layer_destroy(&layer);
+    return layer;
+}
 
 ax_layer *ax_layernorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps)
 {
-    ax_layer *layer = ax_layer_new(ctx, &layernorm_ops, name, sizeof(layernorm));
-    if (!layer)
-        return NULL;
-    ((layernorm *)layer)->eps = eps;
-    char weight[256], bias[256];
-    snprintf(weight, sizeof weight, "%s.weight", name);
-    snprintf(bias, sizeof bias, "%s.bias", name);
-    if (ax_param_create(ctx, weight, 1, &width, NULL, &role, AX_INIT_ONE, 0, &layer->param[WEIGHT]) !=
-            AX_OK ||
-        ax_param_create(ctx, bias, 1, &width, NULL, &role, AX_INIT_ZERO, 0, &layer->param[BIAS]) != AX_OK)
-        ax_layer_destroy(&layer);
-    return layer;
+    return new_norm(ctx, name, AX_NORM_LAYER, width, role, eps);
+}
+
+ax_layer *ax_rmsnorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps)
+{
+    return new_norm(ctx, name, AX_NORM_RMS, width, role, eps);
 }
 
 /* ---- activations: save x ---- */

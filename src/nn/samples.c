@@ -27,8 +27,8 @@ static ax_layer *mlp(ax_ctx *ctx, const char *name)
     return ax_sequence_of(ctx, name, AX_COUNT(layers), layers);
 }
 
-/* A residual with every kind of branch: two begin with a norm, whose addition is fused (forward_sum); one is
- * a layer without forward_sum; one is empty; one is a norm alone. */
+/* A residual with every kind of branch: two begin with a norm, with which the addition before it is fused
+ * (forward_sum); one is a layer without forward_sum; one is empty; one is a norm alone. */
 static ax_layer *residual(ax_ctx *ctx)
 {
     ax_layer *const branches[] = {mlp(ctx, "r1"), ax_gelu(ctx, "r2", AX_GELU_TANH), mlp(ctx, "r3"),

@@ -1,4 +1,5 @@
-/* Causal attention of this rank's heads. Needs no communication, because ranks have whole heads. */
+/* Causal attention of this rank's heads, and the rotary embedding of queries and keys. Neither communicates,
+ * because each rank has whole heads. */
 #include "op/op.h"
 
 #include <math.h>
@@ -53,8 +54,8 @@ static ax_attention_dropout dropout_of(const ax_frame *frame, const ax_tensor *q
 }
 
 ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v,
-                          const ax_tensor *doc_start, int64_t head_dim, int64_t q_offset, int64_t kv_len,
-                          const ax_drop *drop, ax_tensor *o, ax_tensor *lse)
+                          const ax_tensor *doc_start, int64_t window, int64_t head_dim, int64_t q_offset,
+                          int64_t kv_len, const ax_drop *drop, ax_tensor *o, ax_tensor *lse)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     head_counts n;
@@ -79,6 +80,7 @@ ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *
                                                  .k = k->data,
                                                  .v = v->data,
                                                  .doc_start = doc_start->data,
+                                                 .window = window,
                                                  .o = o->data,
                                                  .lse = lse ? lse->data : NULL,
                                                  .drop = dropout_of(frame, q, head_dim, drop),
@@ -87,8 +89,8 @@ ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *
 
 ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v,
                                const ax_tensor *o, const ax_tensor *lse, const ax_tensor *doc_start,
-                               int64_t head_dim, const ax_drop *drop, const ax_tensor *dout, ax_tensor *dq,
-                               ax_tensor *dk, ax_tensor *dv)
+                               int64_t window, int64_t head_dim, const ax_drop *drop, const ax_tensor *dout,
+                               ax_tensor *dq, ax_tensor *dk, ax_tensor *dv)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     head_counts n;
@@ -97,7 +99,8 @@ ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_ten
     AX_TRY(ax_op_like(frame, k, dk));
     AX_TRY(ax_op_like(frame, v, dv));
     dk->layout.partial = dv->layout.partial = shared_axes(q, k);
-    if (!n.heads || drops_all(drop)) { /* without heads, of fewer than ranks, the partial sums are 0 */
+    if (!n.heads || drops_all(drop)) { /* a rank without heads (there are fewer heads than ranks): its partial
+                                          sums dk and dv are 0 */
         AX_TRY(ax_op_zero(frame, dq));
         AX_TRY(ax_op_zero(frame, dk));
         return ax_op_zero(frame, dv);
@@ -118,10 +121,32 @@ ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_ten
                                                            .lse = lse->data,
                                                            .dout = dout->data,
                                                            .doc_start = doc_start->data,
+                                                           .window = window,
                                                            .delta = delta,
                                                            .dq = dq->data,
                                                            .dk = dk->data,
                                                            .dv = dv->data,
                                                            .drop = dropout_of(frame, q, head_dim, drop),
                                                            .dtype = q->dtype});
+}
+
+ax_status ax_op_rope(ax_frame *frame, ax_tensor *x, const ax_tensor *positions, const ax_tensor *table,
+                     bool inverse)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    int64_t rows, cols, head_dim = 2 * table->dim[1];
+    AX_TRY(ax_op_dense(x, "rotary embedding"));
+    ax_rows_cols(frame, x, &rows, &cols);
+    AX_CHECK(cols % head_dim == 0, AX_ERR_INTERNAL,
+             "rotary embedding: this rank's width %lld is not whole heads of %lld", (long long)cols,
+             (long long)head_dim);
+    return ax_run_rope(ctx->stream, &(ax_rope_args){.rows = rows,
+                                                    .heads = cols / head_dim,
+                                                    .head_dim = head_dim,
+                                                    .table_rows = table->dim[0],
+                                                    .positions = positions->data,
+                                                    .table = table->data,
+                                                    .x = x->data,
+                                                    .dtype = x->dtype,
+                                                    .inverse = inverse});
 }

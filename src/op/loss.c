@@ -1,6 +1,6 @@
 /* Cross-entropy over a vocabulary that may be split: reduces maxima, then sums of exponentials, then computes
  * the losses. The gradient overwrites the logits, to save the memory of a second array. A rank without
- * vocabulary entries has a maximum of -inf and a sum of 0. And sums of squared errors. */
+ * vocabulary entries has a maximum of -inf and a sum of 0. This file also has the sum of squared errors. */
 #include "op/op.h"
 
 static ax_axisset vocab_axes(const ax_tensor *logits)
@@ -43,7 +43,7 @@ ax_status ax_op_cross_entropy(ax_frame *frame, const ax_tensor *logits, const ax
                                                         .target_logit = target_logit,
                                                         .dtype = logits->dtype}));
     AX_TRY(ax_reduce_axes(ctx, axes, sum, 2 * rows, ctx->accum,
-                          AX_SUM)); /* target_logit follows sum in memory: both at once */
+                          AX_SUM)); /* target_logit follows sum in memory, so one all-reduce adds both */
     return ax_run_ce_loss(ctx->stream, &(ax_ce_loss_args){.rows = rows,
                                                           .max = max,
                                                           .sum = sum,

@@ -1,5 +1,6 @@
-/* LayerNorm over a width that may be split: statistics are of the whole row, never of a shard (the rule
- * "reduce"). If the width is not split there is nothing to reduce, and one kernel replaces two. */
+/* LayerNorm and RMSNorm over a width that may be split: statistics are computed over the whole row, never
+ * over one rank's part of it. If the width is not split there is nothing to reduce, and one kernel replaces
+ * two. */
 #include "op/op.h"
 
 #include <string.h>
@@ -19,6 +20,8 @@ static ax_status reduce_stats(ax_frame *frame, ax_axisset axes, const ax_norm_ar
     ax_ctx *ctx = ax_frame_ctx(frame);
     const int64_t rows = local->rows;
     void *local_sum;
+    if (local->kind == AX_NORM_RMS) /* without a mean the ranks' sums of squares (m2) are just added */
+        return ax_reduce_axes(ctx, axes, local->m2, rows, ctx->accum, AX_SUM);
     AX_TRY(ax_frame_scratch(frame, ctx->accum, rows, &local_sum));
     AX_TRY(ax_run_copy_box(ctx->stream, &(ax_copy_box_args){.n = {1, 1, 1, rows},
                                                             .x_stride = {0, 0, 0, 1},
@@ -37,7 +40,7 @@ static ax_status reduce_stats(ax_frame *frame, ax_axisset axes, const ax_norm_ar
     return ax_reduce_axes(ctx, axes, local->m2, rows, ctx->accum, AX_SUM);
 }
 
-/* LayerNorm as two kernels, with reductions of the statistics along `axes` between them. */
+/* A norm as two kernels, with reductions of the statistics along `axes` between them. */
 static ax_status split_norm(ax_frame *frame, ax_axisset axes, const ax_norm_args *local, int64_t width)
 {
     ax_stream *stream = ax_frame_ctx(frame)->stream;
@@ -49,37 +52,46 @@ static ax_status split_norm(ax_frame *frame, ax_axisset axes, const ax_norm_args
     return ax_run_norm_apply(stream, &apply);
 }
 
-ax_status ax_op_layernorm(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_param *weight,
-                          ax_param *bias, double eps, ax_tensor *x, ax_tensor *y, ax_tensor *stats)
+/* Sets pointers into `stats` (ax_op_norm): *sum to the sums of the rows (NULL for RMSNorm, which has none),
+ * *m2 to the sums of squares. */
+static void parts_of(const ax_tensor *stats, ax_norm_kind kind, void **sum, void **m2)
+{
+    *sum = kind == AX_NORM_LAYER ? ax_op_part(stats, 0) : NULL;
+    *m2 = ax_op_part(stats, kind == AX_NORM_LAYER ? 1 : 0);
+}
+
+static int64_t parts(ax_norm_kind kind) { return kind == AX_NORM_LAYER ? 2 : 1; }
+
+ax_status ax_op_norm(ax_frame *frame, const ax_norm_of *norm, const ax_tensor *a, const ax_tensor *b,
+                     ax_tensor *x, ax_tensor *y, ax_tensor *stats)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_axisset axes = ax_grid_effective(ctx->grid, width_axes(a));
-    ax_tensor of_weight, of_bias = {.data = NULL};
-    ax_norm_args norm = {.eps = eps, .a = a->data, .dtype = a->dtype};
-    AX_TRY(ax_op_dense(a, "LayerNorm"));
-    AX_TRY(ax_param_acquire(frame, weight, &of_weight));
-    if (bias)
-        AX_TRY(ax_param_acquire(frame, bias, &of_bias));
-    AX_TRY(ax_op_no_partial(frame, a, "LayerNorm"));
-    ax_rows_cols(frame, a, &norm.rows, &norm.cols);
+    ax_tensor weight, bias = {.data = NULL};
+    ax_norm_args args = {.eps = norm->eps, .a = a->data, .dtype = a->dtype, .kind = norm->kind};
+    AX_TRY(ax_op_dense(a, "a norm"));
+    AX_TRY(ax_param_acquire(frame, norm->weight, &weight));
+    if (norm->bias)
+        AX_TRY(ax_param_acquire(frame, norm->bias, &bias));
+    AX_TRY(ax_op_no_partial(frame, a, "a norm"));
+    ax_rows_cols(frame, a, &args.rows, &args.cols);
     *x = *a;
     if (b) {
         AX_TRY(ax_op_alike(frame, a, b));
         AX_TRY(ax_op_like(frame, a, x));
-        norm.b = b->data;
-        norm.x = x->data;
+        args.b = b->data;
+        args.x = x->data;
     }
-    AX_TRY(ax_op_local(frame, 2, (int64_t[]){2, norm.rows}, stats));
+    AX_TRY(ax_op_local(frame, 2, (int64_t[]){parts(norm->kind), args.rows}, stats));
     AX_TRY(ax_op_like(frame, x, y));
-    norm.weight = of_weight.data;
-    norm.bias = of_bias.data;
-    norm.sum = ax_op_part(stats, 0);
-    norm.m2 = ax_op_part(stats, 1);
-    norm.y = y->data;
-    return axes ? split_norm(frame, axes, &norm, x->dim[x->ndim - 1]) : ax_run_norm(ctx->stream, &norm);
+    args.weight = weight.data;
+    args.bias = bias.data;
+    parts_of(stats, norm->kind, &args.sum, &args.m2);
+    args.y = y->data;
+    return axes ? split_norm(frame, axes, &args, x->dim[x->ndim - 1]) : ax_run_norm(ctx->stream, &args);
 }
 
-/* The gradient of LayerNorm as two kernels, with reductions along `axes` between them. */
+/* The gradient of a norm as two kernels, with one reduction along `axes` between them. */
 static ax_status split_norm_grad(ax_frame *frame, ax_axisset axes, const ax_norm_grad_args *local,
                                  int64_t width)
 {
@@ -87,45 +99,48 @@ static ax_status split_norm_grad(ax_frame *frame, ax_axisset axes, const ax_norm
     ax_norm_grad_stats_args stats = ax_norm_grad_stats_of(local);
     ax_norm_grad_apply_args apply = ax_norm_grad_apply_of(local);
     ax_tensor sums;
-    AX_TRY(ax_op_local(frame, 2, (int64_t[]){2, local->rows}, &sums));
-    stats.s1 = ax_op_part(&sums, 0);
-    stats.s2 = ax_op_part(&sums, 1);
+    int64_t n = parts(local->kind);
+    AX_TRY(ax_op_local(frame, 2, (int64_t[]){n, local->rows}, &sums));
+    parts_of(&sums, local->kind, &stats.s1, &stats.s2);
     apply.s1 = stats.s1;
     apply.s2 = stats.s2;
     apply.global_cols = stats.global_cols = width;
     AX_TRY(ax_run_norm_grad_stats(ctx->stream, &stats));
-    AX_TRY(ax_reduce_axes(ctx, axes, stats.s1, 2 * local->rows, ctx->accum, AX_SUM));
+    AX_TRY(ax_reduce_axes(ctx, axes, sums.data, n * local->rows, ctx->accum, AX_SUM));
     return ax_run_norm_grad_apply(ctx->stream, &apply);
 }
 
-ax_status ax_op_layernorm_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *stats,
-                               const ax_tensor *dy, const ax_tensor *add, ax_param *weight, ax_param *bias,
-                               double eps, ax_tensor *dx)
+ax_status ax_op_norm_grad(ax_frame *frame, const ax_norm_of *norm, const ax_tensor *x, const ax_tensor *stats,
+                          const ax_tensor *dy, const ax_tensor *add, ax_tensor *dx)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_axisset axes = ax_grid_effective(ctx->grid, width_axes(x));
-    ax_tensor of_weight, dweight, dbias = {.data = NULL};
-    AX_TRY(ax_param_acquire(frame, weight, &of_weight));
-    AX_TRY(ax_op_vector_grad(frame, dy, weight, &dweight));
-    if (bias)
-        AX_TRY(ax_op_vector_grad(frame, dy, bias, &dbias));
+    ax_tensor weight, dweight, dbias = {.data = NULL};
+    AX_TRY(ax_param_acquire(frame, norm->weight, &weight));
+    AX_TRY(ax_op_vector_grad(frame, dy, norm->weight, &dweight));
+    if (norm->bias)
+        AX_TRY(ax_op_vector_grad(frame, dy, norm->bias, &dbias));
     if (add)
         AX_TRY(ax_op_alike(frame, x, add));
     AX_TRY(ax_op_like(frame, x, dx));
-    ax_norm_grad_args grad = {.eps = eps,
+    dx->layout.partial = dy->layout.partial;
+    void *sum, *m2;
+    parts_of(stats, norm->kind, &sum, &m2);
+    ax_norm_grad_args grad = {.eps = norm->eps,
                               .x = x->data,
                               .dy = dy->data,
                               .add = add ? add->data : NULL,
-                              .sum = ax_op_part(stats, 0),
-                              .m2 = ax_op_part(stats, 1),
-                              .weight = of_weight.data,
+                              .sum = sum,
+                              .m2 = m2,
+                              .weight = weight.data,
                               .dx = dx->data,
                               .dweight = dweight.data,
                               .dbias = dbias.data,
-                              .dtype = x->dtype};
+                              .dtype = x->dtype,
+                              .kind = norm->kind};
     ax_rows_cols(frame, x, &grad.rows, &grad.cols);
     AX_TRY(axes ? split_norm_grad(frame, axes, &grad, x->dim[x->ndim - 1])
                 : ax_run_norm_grad(ctx->stream, &grad));
-    AX_TRY(ax_param_add_grad(frame, weight, &dweight));
-    return bias ? ax_param_add_grad(frame, bias, &dbias) : AX_OK;
+    AX_TRY(ax_param_add_grad(frame, norm->weight, &dweight));
+    return norm->bias ? ax_param_add_grad(frame, norm->bias, &dbias) : AX_OK;
 }

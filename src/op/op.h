@@ -4,7 +4,8 @@
 
 #include "axonn/op.h"
 
-/* Local rows, columns and leading dimension of a tensor whose rows may be padded. */
+/* Returns the local rows, columns and leading dimension (elements from row to row) of a tensor whose rows may
+ * be padded. */
 void ax_op_rows(const ax_frame *frame, const ax_tensor *x, int64_t *rows, int64_t *cols, int64_t *ld);
 
 /* AX_ERR_INTERNAL if x is a partial sum; `what` names the operation in the message. */
@@ -14,7 +15,7 @@ ax_status ax_op_no_partial(const ax_frame *frame, const ax_tensor *x, const char
 ax_status ax_op_alike(const ax_frame *frame, const ax_tensor *a, const ax_tensor *b);
 
 /* Gets memory for the gradient of a parameter [d] that acts on the last dim of dy [.., d]; the kernel adds to
- * it (ax_param_grad_target without `fresh`). */
+ * it, so it is zeroed if it is the first of the step (ax_param_grad_target with `fresh` NULL). */
 ax_status ax_op_vector_grad(ax_frame *frame, const ax_tensor *dy, ax_param *param, ax_tensor *out);
 
 /* Allocates a local tensor (statistics): accumulation dtype, these extents, no layout. */
@@ -26,14 +27,14 @@ ax_status ax_op_dense(const ax_tensor *x, const char *what);
 /* Allocates a tensor like `x`. AX_ERR_USAGE if x has padded rows, which few kernels support. */
 ax_status ax_op_like(ax_frame *frame, const ax_tensor *x, ax_tensor *out);
 
-/* Returns the key of the running task's dropout mask: that of `drop`, or one derived from it if the frame's
- * batch has no numbers to tell the steps apart. */
+/* Returns the key of the running task's dropout mask: drop->key, or a key derived from it and the number of
+ * the task if the frame's batch has no numbers that tell the steps apart. */
 uint64_t ax_op_drop_key(const ax_frame *frame, const ax_drop *drop);
 
 /* Sets the memory of x to zero. */
 ax_status ax_op_zero(ax_frame *frame, const ax_tensor *x);
 
-/* The data at index `index` of the first dim of a local tensor from ax_op_local. */
+/* Returns the address of the data at index `index` of the first dim of a tensor from ax_op_local. */
 void *ax_op_part(const ax_tensor *stats, int64_t index);
 
 #endif

@@ -130,6 +130,34 @@ ax_status ax_op_activation_grad(ax_frame *frame, const ax_tensor *x, const ax_te
                                                      .kind = kind});
 }
 
+ax_status ax_op_glu(ax_frame *frame, const ax_tensor *gate, const ax_tensor *up, ax_activation kind,
+                    ax_tensor *y)
+{
+    AX_TRY(ax_op_no_partial(frame, gate, "a gated unit"));
+    AX_TRY(ax_op_alike(frame, gate, up));
+    AX_TRY(ax_op_like(frame, gate, y));
+    return ax_run_glu(stream_of(frame), &(ax_glu_args){.n = ax_tensor_count(ax_frame_ctx(frame)->grid, gate),
+                                                       .gate = gate->data,
+                                                       .up = up->data,
+                                                       .y = y->data,
+                                                       .dtype = gate->dtype,
+                                                       .kind = kind});
+}
+
+ax_status ax_op_glu_grad(ax_frame *frame, ax_tensor *gate, ax_tensor *up, const ax_tensor *dy,
+                         ax_activation kind)
+{
+    return ax_run_glu_grad(stream_of(frame),
+                           &(ax_glu_grad_args){.n = ax_tensor_count(ax_frame_ctx(frame)->grid, gate),
+                                               .gate = gate->data,
+                                               .up = up->data,
+                                               .dy = dy->data,
+                                               .dgate = gate->data,
+                                               .dup = up->data,
+                                               .dtype = gate->dtype,
+                                               .kind = kind});
+}
+
 ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_tensor *y)
 {
     const ax_grid *grid = ax_frame_ctx(frame)->grid;

@@ -57,7 +57,7 @@ static void swap(float *a, float *b)
 static cutoff find_cutoff(float *weight, int n, int most, double mass)
 {
     uint64_t random = 1;
-    double taken = 0; /* sum of the weights before `lo`, which are kept */
+    double taken = 0; /* sum of the weights before `lo`, all of which are kept */
     for (int lo = 0, hi = n;;) {
         random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
         float pivot = weight[lo + (int)((random >> 33) % (uint64_t)(hi - lo))];

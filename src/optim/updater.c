@@ -1,4 +1,5 @@
-/* The updater: the table of a set's arrays, the numbers that change from step to step, and updates. */
+/* The updater: builds the table of a parameter set's arrays, keeps the numbers that change from step to step,
+ * and runs the updates. */
 #include "axonn/optim.h"
 
 #include <math.h>
@@ -9,7 +10,7 @@ struct ax_updater {
     const ax_optim *optim;
     ax_param_set *set;
     ax_update_array *table;     /* host memory */
-    ax_update_array *array;     /* device memory: the same table */
+    ax_update_array *array;     /* copy of the table in device memory */
     ax_update_numbers *numbers; /* device memory */
     bool gathers;               /* updated weights are all-gathered (ax_param_all_gather) */
 };
@@ -26,6 +27,10 @@ static void fill_table(ax_updater *u)
     int64_t first = 0;
     for (int i = 0; i < u->set->n; i++) {
         const ax_param *p = u->set->param[i];
+        if (!ax_param_is_owned(p)) { /* nothing to update here */
+            u->table[i] = (ax_update_array){.first = first};
+            continue;
+        }
         u->table[i] = (ax_update_array){.n = ax_tensor_count(u->set->ctx->grid, &p->master),
                                         .first = first,
                                         .w = p->master.data,

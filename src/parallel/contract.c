@@ -1,8 +1,9 @@
-/* The rule "contract": layout of a contraction of two distributed tensors, and its execution as a GEMM.
+/* The rule "contract": the layout of a contraction of two distributed tensors, and its execution as a GEMM.
  *
- * A spec like "bti,oi->bto" names dims by letters. A letter is kept from a, kept from b, or summed. The
- * letters of each such group must be adjacent and in the same order everywhere, so that operands and result
- * are matrices, possibly transposed, and the contraction is one GEMM: out[m,n] = Σ_k a[m,k]·b[k,n]. */
+ * A spec like "bti,oi->bto" names dims by letters. A letter belongs to one of three groups: the result keeps
+ * it from a, the result keeps it from b, or it is summed. The letters of each group must be adjacent and in
+ * the same order everywhere, so that operands and result are matrices, possibly transposed, and the
+ * contraction is one GEMM: out[m,n] = Σ_k a[m,k]·b[k,n]. */
 #include "axonn/parallel.h"
 
 #include <stdio.h>
@@ -12,8 +13,8 @@ typedef struct spec {
     char a[AX_MAX_DIMS + 1], b[AX_MAX_DIMS + 1], out[AX_MAX_DIMS + 1];
 } spec;
 
-/* Copies the letters of `text` up to `end` (NULL: all). False unless they are 1 … AX_MAX_DIMS different
- * letters. */
+/* Copies the letters of `text` up to `end` (NULL: all) to out. Returns false unless they are 1 … AX_MAX_DIMS
+ * different letters. */
 static bool take_letters(const char *text, const char *end, char out[AX_MAX_DIMS + 1])
 {
     size_t n = end ? (size_t)(end - text) : strlen(text);
@@ -47,7 +48,7 @@ static ax_status parse(const char *text, const ax_tensor *a, const ax_tensor *b,
     return AX_OK;
 }
 
-/* Index of a letter, or -1. */
+/* Returns the index of the letter c in `letters`, or -1. */
 static int find(const char *letters, char c)
 {
     const char *at = strchr(letters, c);
@@ -133,7 +134,7 @@ static void append(char *letters, char c)
     letters[n + 1] = 0;
 }
 
-/* Whether `letters` is `first` followed by `second`. */
+/* Returns true if `letters` is `first` followed by `second`. */
 static bool is_pair(const char *letters, const char *first, const char *second)
 {
     size_t n = strlen(first);
@@ -152,7 +153,8 @@ static groups group_letters(const spec *s)
     return g;
 }
 
-/* Product of the local extents of the dims `letters` of t, all of whose dims are `all`. */
+/* Returns the product of the local extents of those dims of t that are in `letters`; `all` has the letters of
+ * all dims of t. */
 static int64_t extent_of(const ax_grid *grid, const ax_tensor *t, const char *all, const char *letters)
 {
     int64_t n = 1;
@@ -161,7 +163,8 @@ static int64_t extent_of(const ax_grid *grid, const ax_tensor *t, const char *al
     return n;
 }
 
-/* The leading dimension of a tensor seen as a matrix whose columns are its last dims, `cols`. */
+/* Computes the leading dimension of tensor t as a matrix, whose columns are the last dims of t, those in
+ * `cols`. */
 static ax_status row_stride(const ax_grid *grid, const char *text, const ax_tensor *t, const char *all,
                             const char *cols, int64_t *out)
 {
@@ -175,7 +178,7 @@ static ax_status row_stride(const ax_grid *grid, const char *text, const ax_tens
     return AX_OK;
 }
 
-/* The operands and extents of the GEMM. */
+/* Finds the operands and extents of the GEMM that computes the contraction. */
 static ax_status lower_to_gemm(const ax_grid *grid, const char *text, const ax_tensor *a, const ax_tensor *b,
                                const ax_tensor *c, ax_gemm_args *out)
 {

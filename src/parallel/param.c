@@ -6,8 +6,8 @@
 
 /* ---- layouts ------------------------------------------------------------------------------------- */
 
-/* Adds a fine axis to dim 0. Leaves out axes of size 1, so that layouts with different axes have different
- * boxes. */
+/* Adds a fine axis (ax_axes) to dim 0 of a layout, unless its size is 1. So layouts with different axes have
+ * different boxes. */
 static void split_further(const ax_grid *grid, ax_layout *layout, ax_axis axis)
 {
     ax_axes *rows = &layout->dim[0];
@@ -48,7 +48,7 @@ static void declare_layouts(ax_ctx *ctx, ax_param *p, int ndim, const int64_t *d
         p->slot[i] = p->master;
 }
 
-/* A layer makes its parameters of sizes that its user chose. */
+/* Checks the sizes of a parameter, which follow from sizes that the user of a layer chose. */
 static ax_status check_sizes(const ax_ctx *ctx, const char *name, int ndim, const int64_t *dim,
                              const int64_t *unit)
 {
@@ -66,7 +66,8 @@ ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim, const int64_t
                           const ax_role *roles, ax_init_kind init, double init_std, ax_param **out)
 {
     *out = NULL;
-    AX_CHECK(ndim >= 1 && ndim <= AX_MAX_DIMS, AX_ERR_INTERNAL, "parameter %s has %d dims", name, ndim);
+    AX_CHECK(ndim >= 1 && ndim <= AX_MAX_DIMS, AX_ERR_INTERNAL, "parameter %s has %d dims, not 1 to %d", name,
+             ndim, AX_MAX_DIMS);
     AX_TRY(check_sizes(ctx, name, ndim, dim, unit));
     ax_layout use = ax_layout_of_roles(ctx, roles, ndim), produced = use;
     produced.partial = ax_grad_axes_of_roles(ctx, roles, ndim);
@@ -101,17 +102,21 @@ void ax_param_destroy(ax_param **param)
     *param = NULL;
 }
 
+bool ax_param_is_owned(const ax_param *param)
+{
+    return param->place == AX_PARAM_HERE || param->place == AX_PARAM_LENT;
+}
+
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Returns fine axis i of the state's layout. Among the layouts of the parameter, the state's has the most
- * fine axes. */
+/* Returns fine axis i of the layout "state", which of the parameter's four layouts has the most fine axes. */
 static ax_axis fine_axis(const ax_param *p, int i)
 {
     const ax_axes *rows = &p->master.layout.dim[0];
     return rows->a[rows->n - rows->fine + i];
 }
 
-/* Returns the sizes of the messages when fine axis i is added (scatter) or removed (gather). */
+/* Returns the message sizes of the step that adds fine axis i (scatter) or removes it (gather). */
 static ax_wire wire_of(const ax_ctx *ctx, const ax_param *p, int i)
 {
     ax_tensor t = p->master;

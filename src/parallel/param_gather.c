@@ -1,10 +1,11 @@
 /* Gathers of weights before use. Read param.h first.
  *
- * A weight whose `rest` layout is split further than U is gathered for each use: in forward, in backward, and
- * again in recomputation, because the frame reuses its memory after the last read. The first run of a task
- * records the order in which it acquires weights. In later runs each acquire starts the gathers of the next
- * weights (OAG, 2502.08145, section on overlap), so that communication overlaps with the kernels that use the
- * present weight. Layers do not know that order. A weight in the cache is gathered once after each update. */
+ * A weight whose `rest` layout is split further than U, the layout of kernels (ax_param), is gathered for
+ * each use: in forward, in backward, and again in recomputation, because the frame reuses its memory after
+ * the last read. The first run of a task records the order in which it acquires weights. In later runs each
+ * acquire starts the gathers of the next weights (overlap.oag; arXiv 2502.08145, section on overlap), so that
+ * communication overlaps with the kernels that use the present weight. Layers do not know that order. A
+ * weight in the cache is gathered once after each update. */
 #include "parallel/param.h"
 
 #include <stdio.h>
@@ -92,8 +93,8 @@ static ax_status end_gather(ax_param *p, ax_tensor *out)
     return AX_OK;
 }
 
-/* Whether the gather of the next weight to prefetch is already started, for an earlier use that is still to
- * come. */
+/* Returns true if the gather of the next weight to prefetch was already started, because an earlier use of
+ * the same weight is still to come. */
 static bool is_started(const ax_param_flow *f, const ax_param_order *order)
 {
     for (int i = f->position; i < f->ahead; i++)
@@ -123,7 +124,8 @@ static ax_status prefetch(ax_param_set *set, ax_frame *frame)
 
 ax_status ax_param_acquire(ax_frame *frame, ax_param *p, ax_tensor *out)
 {
-    AX_CHECK(p->set, AX_ERR_INTERNAL, "parameter %s has no memory: create its ax_param_set first", p->name);
+    AX_CHECK(p->set && p->place != AX_PARAM_AWAY, AX_ERR_INTERNAL,
+             "parameter %s has no memory: create its ax_param_set first", p->name);
     ax_param_live *live = p->live;
     if (live->whole) {
         *out = p->rest;
@@ -157,21 +159,26 @@ ax_status ax_param_gathers_end(ax_param_set *set)
 
 ax_status ax_param_all_gather_wait(ax_param *p) { return ax_wait(&p->live->all_gather); }
 
-/* All parts of `rest` begin at multiples of one chunk, and `rounded` is this rank's part: the all-gather is
- * in place. */
+/* The all-gather is in place, because all parts of `rest` begin at multiples of one chunk, and `rounded` is
+ * this rank's part of `rest`. */
 ax_status ax_param_all_gather(ax_param *p)
 {
     ax_ctx *ctx = p->set->ctx;
     ax_layout coarse = p->rest.layout, fine = p->rounded.layout;
     p->live->cache_valid = false;
+    if (p->place == AX_PARAM_AWAY)
+        return AX_OK;
+    AX_TRY(ax_param_all_gather_wait(p)); /* it reads `rounded` */
+    AX_TRY(ax_param_tied_weights(p));
     if (ax_layout_equal(ctx->grid, &coarse, &fine, p->rest.ndim))
         return AX_OK;
     ax_axis axis = fine.dim[0].a[fine.dim[0].n - 1];
     AX_ASSERT(fine.dim[0].fine == coarse.dim[0].fine + 1);
-    AX_TRY(ax_param_all_gather_wait(p));
     ax_wire wire = ax_wire_make(ctx->grid, &p->rounded, 0, axis);
-    return ax_all_gather(ax_grid_comm(ctx->grid, (ax_axisset)(1u << axis)), ctx->stream, p->rounded.data,
-                         p->rest.data, wire.count, p->rest.dtype, &p->live->all_gather);
+    ax_comm *comm;
+    AX_TRY(ax_grid_comm(ctx->grid, (ax_axisset)(1u << axis), &comm));
+    return ax_all_gather(comm, ctx->stream, p->rounded.data, p->rest.data, wire.count, p->rest.dtype,
+                         &p->live->all_gather);
 }
 
 /* ---- orders from run to run ---------------------------------------------------------------------- */

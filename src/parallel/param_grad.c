@@ -1,11 +1,11 @@
 /* Accumulation and reduction of gradients. Read param.h first.
  *
- * Within a micro-batch, a contribution dW in layout U, partial along the axes that split the batch, is
- * reduce-scattered along z into the gradient's layout (2502.08145, Alg. 1, line 12) and added there; with
- * zero 2, 3 along data too. A bounded number of contributions is in flight, first in first out: the order of
- * additions, and so the result, does not depend on overlap (ORS). If the layouts agree, kernels add to the
- * gradient themselves. The first contribution of a step overwrites the gradient, so no kernel clears it
- * before.
+ * A contribution is the gradient of a weight from one use in one micro-batch. It has layout U (ax_param) and
+ * is partial along the axes that split the batch. It is reduce-scattered along z into the gradient's layout
+ * (arXiv 2502.08145, Alg. 1, line 12) and added there; with ZeRO stages 2 and 3 it is scattered along data
+ * too. A bounded number of contributions is in flight, first in first out, so that the order of additions,
+ * and with it the result, does not depend on overlap.ors. If the layouts agree, kernels add to the gradient
+ * themselves. The first contribution of a step overwrites the gradient, which so need not be cleared.
  *
  * Between micro-batches, gradients stay partial along the other axes that split the batch (data; for biases
  * and norms all of them). In the last micro-batch the reduction of a bucket starts as soon as its last
@@ -32,9 +32,11 @@ static ax_status start_bucket(ax_param_set *set, ax_param_bucket *b)
 {
     ax_ctx *ctx = set->ctx;
     b->started = true;
-    if (b->count)
-        return ax_all_reduce(ax_grid_comm(ctx->grid, b->axes), ctx->stream, b->data, b->count, ctx->accum,
-                             AX_SUM, &b->work);
+    if (b->count) {
+        ax_comm *comm;
+        AX_TRY(ax_grid_comm(ctx->grid, b->axes, &comm));
+        return ax_all_reduce(comm, ctx->stream, b->data, b->count, ctx->accum, AX_SUM, &b->work);
+    }
     const ax_param *p = b->first;
     ax_plan plan;
     AX_TRY(ax_plan_make(ctx->grid, &p->sum, &p->grad.layout, &plan));
@@ -82,7 +84,7 @@ ax_status ax_param_buckets_make(ax_param_set *set)
         for (int i = 0; i < set->n; i++) {
             ax_param *p = set->param[i];
             ax_plan plan;
-            if (vectors != (p->sum.ndim < 2))
+            if (vectors != (p->sum.ndim < 2) || p->place == AX_PARAM_AWAY)
                 continue;
             AX_TRY(ax_plan_make(set->ctx->grid, &p->sum, &p->grad.layout, &plan));
             if (plan.n)
@@ -191,7 +193,7 @@ ax_status ax_param_grad_target(ax_frame *frame, ax_param *p, const ax_layout *pr
     return AX_OK;
 }
 
-/* Whether the coordinates of this rank along `axes` are all 0. */
+/* Returns true if the coordinates of this rank along `axes` are all 0. */
 static bool at_origin(const ax_grid *grid, ax_axisset axes)
 {
     for (int a = 0; a < ax_grid_axes(grid); a++)
@@ -305,7 +307,7 @@ ax_status ax_param_set_sync_grad(ax_param_set *set)
     ax_param_flow *f = set->flow;
     AX_TRY(ax_param_set_end(set));
     for (int i = 0; i < set->n; i++)
-        if (!f->live[i].started)
+        if (!f->live[i].started && set->param[i]->place != AX_PARAM_AWAY)
             AX_TRY(zero(set->ctx, &set->param[i]->sum));
     for (int i = 0; i < f->buckets; i++)
         if (!f->bucket[i].started)
@@ -315,5 +317,5 @@ ax_status ax_param_set_sync_grad(ax_param_set *set)
     for (int i = 0; i < set->n; i++)
         AX_TRY(ax_param_all_gather_wait(set->param[i]));
     f->synced = true;
-    return AX_OK;
+    return ax_param_tied_grads(set);
 }

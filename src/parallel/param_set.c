@@ -29,12 +29,12 @@ static void allocate_tensor(cursor *c, const ax_param *p, ax_tensor *t)
 
 static bool rounds(const ax_param *p) { return p->rest.dtype != p->master.dtype; }
 
-/* Without rounding, the master weights are a part of `rest`, which then lies in the block MASTER; with
- * rounding, `rest` lies in the block USE. */
+/* Allocates the weights of a parameter. If `rest` has the dtype of the master weights, these are a part of
+ * `rest`, which then lies in the block MASTER; otherwise `rest` lies in the block USE. */
 static void allocate_weights(cursor *c, ax_param *p, int block)
 {
     const ax_ctx *ctx = c->ctx;
-    if (block == MASTER && rounds(p))
+    if (block == MASTER && rounds(p) && ax_param_is_owned(p))
         allocate_tensor(c, p, &p->master);
     if ((block == MASTER) == rounds(p))
         return;
@@ -73,8 +73,9 @@ static void allocate_grad(cursor *c, ax_param *p, bool scattered)
         p->grad.data = p->sum.data;
 }
 
-/* Allocates the tensors of one block from `base` on; returns the block's size. Vectors come after all
- * matrices, because their gradients are reduced along other axes and so belong to other buckets. */
+/* Places the tensors that belong to one block of memory (master weights, copies, gradients or optimizer
+ * state) from `base` on, and returns the size of the block. Vectors come after all matrices, because their
+ * gradients are reduced along other axes and so belong to other buckets. */
 static size_t allocate_all(ax_param_set *set, int block, void *base)
 {
     cursor c = {.ctx = set->ctx, .base = base};
@@ -82,12 +83,12 @@ static size_t allocate_all(ax_param_set *set, int block, void *base)
     for (int pass = 0; pass < 4; pass++)
         for (int i = 0; i < set->n; i++) {
             ax_param *p = set->param[i];
-            if ((p->master.ndim < 2) != pass % 2)
+            if ((p->master.ndim < 2) != pass % 2 || p->place == AX_PARAM_AWAY)
                 continue;
             if (block == GRAD && set->slots >= 0)
                 allocate_grad(&c, p, pass >= 2);
             if (block == STATE && pass < 2)
-                for (int s = 0; s < set->slots; s++)
+                for (int s = 0; s < set->slots && ax_param_is_owned(p); s++)
                     allocate_tensor(&c, p, &p->slot[s]);
             if ((block == MASTER || block == USE) && pass < 2)
                 allocate_weights(&c, p, block);
@@ -110,7 +111,7 @@ static int by_name(const void *x, const void *y)
     return order ? order : (a > b) - (a < b);
 }
 
-/* A name belongs to one parameter, which may be listed several times. */
+/* Checks that no two different parameters have the same name. A parameter may be listed several times. */
 static ax_status check_names(ax_param *const *params, int n)
 {
     ax_param **sorted;
@@ -201,6 +202,8 @@ ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int s
         status = allocate_blocks(set);
     if (status == AX_OK)
         status = clear(set);
+    if (status == AX_OK)
+        status = ax_param_tied_make(set);
     if (status == AX_OK && slots >= 0)
         status = ax_param_buckets_make(set);
     if (status != AX_OK)
@@ -209,8 +212,8 @@ ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int s
     return status;
 }
 
-/* Clears the parameter's pointers into the set. An all-gather of the last update may still be in flight;
- * destroy has no status, so a failure of it is ignored. */
+/* Clears the parameter's pointers into the set. An all-gather of the last update may still be in flight; its
+ * failure is ignored, because ax_param_set_destroy returns no status. */
 static void detach(ax_param *p)
 {
     ax_status ignored = p->live ? ax_param_all_gather_wait(p) : AX_OK;
@@ -233,6 +236,7 @@ void ax_param_set_destroy(ax_param_set **set)
     for (int block = 0; block < BLOCKS; block++)
         ax_ctx_free(s->ctx, s->block[block], *block_bytes(s, block));
     if (s->flow) {
+        ax_param_tied_free(s);
         ax_param_orders_fini(&s->flow->orders);
         free(s->flow->live);
         free(s->flow->bucket);
@@ -275,6 +279,8 @@ ax_status ax_param_set_init(ax_param_set *set)
 {
     for (int i = 0; i < set->n; i++) {
         const ax_param *p = set->param[i];
+        if (!ax_param_is_owned(p))
+            continue;
         if (p->init == AX_INIT_NORMAL)
             AX_TRY(draw(set->ctx, p));
         else
@@ -293,7 +299,7 @@ ax_status ax_param_set_refresh(ax_param_set *set)
                                 .y = p->rounded.data,
                                 .x_dtype = p->master.dtype,
                                 .y_dtype = p->rounded.dtype};
-        if (rounds(p) && args.n)
+        if (rounds(p) && args.n && ax_param_is_owned(p))
             AX_TRY(ax_run_convert(set->ctx->stream, &args));
         AX_TRY(ax_param_all_gather(p));
     }
@@ -304,13 +310,13 @@ ax_status ax_param_set_refresh(ax_param_set *set)
 
 /* ---- norms --------------------------------------------------------------------------------------- */
 
-/* The sum of squares of this rank's box, or 0 on all but one of the ranks that hold the same box, so that
- * each element counts once. */
-static ax_status sumsq_here(ax_ctx *ctx, const ax_tensor *t, double *out)
+/* Computes the sum of squares of this rank's box of t, one of p's tensors. All but one of the ranks that hold
+ * the same box get 0 instead, so that each element counts once in the sum over the grid. */
+static ax_status sumsq_here(ax_ctx *ctx, const ax_param *p, const ax_tensor *t, double *out)
 {
     ax_sumsq_args args = {.n = ax_tensor_count(ctx->grid, t), .x = t->data, .out = out, .dtype = t->dtype};
-    return ax_tensor_is_primary(ctx->grid, t) ? ax_run_sumsq(ctx->stream, &args)
-                                              : fill(ctx, AX_F64, 1, 0, out);
+    bool counts = ax_param_is_owned(p) && ax_tensor_is_primary(ctx->grid, t);
+    return counts ? ax_run_sumsq(ctx->stream, &args) : fill(ctx, AX_F64, 1, 0, out);
 }
 
 static ax_status sum_over_grid(ax_param_set *set, double *sumsq)
@@ -324,13 +330,13 @@ ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *sumsq)
     AX_CHECK(set->flow->synced, AX_ERR_INTERNAL,
              "the gradients are still partial sums: call ax_param_set_sync_grad first");
     for (int i = 0; i < set->n; i++)
-        AX_TRY(sumsq_here(set->ctx, &set->param[i]->grad, sumsq + i));
+        AX_TRY(sumsq_here(set->ctx, set->param[i], &set->param[i]->grad, sumsq + i));
     return sum_over_grid(set, sumsq);
 }
 
 ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *sumsq)
 {
     for (int i = 0; i < set->n; i++)
-        AX_TRY(sumsq_here(set->ctx, &set->param[i]->master, sumsq + i));
+        AX_TRY(sumsq_here(set->ctx, set->param[i], &set->param[i]->master, sumsq + i));
     return sum_over_grid(set, sumsq);
 }

@@ -1,7 +1,7 @@
 /* Plans the change from one layout to another, one axis at a time.
  *
- * The axes that begin the lists of both source and target on a dim (the common prefix) stay. Gathers remove
- * the source's other axes, innermost first. The target's other axes are added by scatters, if the tensor is
+ * On each dim, the axes with which the lists of source and target begin in common stay. Gathers remove the
+ * source's other axes, innermost first. The target's other axes are added by scatters, if the tensor is
  * partial along the axis, or by slices, if it is replicated. Among the steps that the nesting allows, those
  * that shrink the data go first: slices, scatters, then the one all-reduce, then a gather. */
 #include "parallel/plan.h"
@@ -15,7 +15,7 @@ typedef struct planner {
     const ax_grid *grid;
     ax_layout now, target;
     int ndim;
-    int common[AX_MAX_DIMS]; /* length of the prefix of each dim's axes that is final */
+    int common[AX_MAX_DIMS]; /* for each dim, how many of its first axes are already those of the target */
     ax_plan plan;
 } planner;
 
@@ -29,7 +29,7 @@ static int common_prefix(const ax_axes *a, const ax_axes *b)
     return k;
 }
 
-/* Returns the atoms of an axis, in which `partial` is expressed too. */
+/* Returns an axis as a set of atoms (ax_grid_atoms), the form that `partial` has too. */
 static ax_axisset set_of(const planner *p, ax_axis axis)
 {
     return ax_grid_effective(p->grid, (ax_axisset)(1u << axis));
@@ -41,8 +41,8 @@ static void push(planner *p, ax_step_kind kind, int dim, ax_axis axis, ax_axisse
         (ax_plan_step){.kind = kind, .dim = (uint8_t)dim, .axis = axis, .axes = axes, .after = p->now};
 }
 
-/* Adds the next axis of the target on some dim: by a slice, or by a scatter if `partial`. False if none can
- * be added. */
+/* Adds to some dim the next axis that the target has on it: by a slice, or by a scatter if `partial`. Returns
+ * false if no axis can be added. */
 static bool split_one(planner *p, bool partial)
 {
     ax_axisset used = ax_grid_effective(p->grid, ax_layout_split_axes(&p->now, p->ndim));
@@ -65,8 +65,9 @@ static bool split_one(planner *p, bool partial)
     return false;
 }
 
-/* Adds an all-reduce along the partial axes that the target neither keeps partial nor gets by a scatter. An
- * axis along only one of whose factors the tensor is partial cannot be scattered. */
+/* Adds an all-reduce along the partial axes that the target neither keeps partial nor gets by a scatter. If
+ * the tensor is partial along only one factor of an axis, it cannot be scattered along the axis, so it is
+ * reduced. */
 static bool reduce_rest(planner *p)
 {
     ax_axisset kept = p->target.partial;
@@ -108,7 +109,8 @@ ax_status ax_plan_make(const ax_grid *grid, const ax_tensor *tensor, const ax_la
                  .ndim = tensor->ndim};
     char from[128], to[128];
     AX_CHECK(!(p.target.partial & ~p.now.partial), AX_ERR_INTERNAL,
-             "no redistribution from [%s] to [%s]: a redistribution cannot make partial sums",
+             "no redistribution from [%s] to [%s]: the target is partial along an axis along which the "
+             "source is not",
              ax_layout_print(grid, &tensor->layout, tensor->ndim, NULL, from),
              ax_layout_print(grid, target, tensor->ndim, NULL, to));
     for (int d = 0; d < p.ndim; d++)

@@ -4,13 +4,14 @@
 
 #include "axonn/parallel.h"
 
-/* The message of a step along dim d: locally a tensor is [lead, extent of d, inner], and each rank's part is
- * sent as [lead, chunk, inner]; count = lead · chunk · inner. */
+/* The message size of a step along dim d. `lead` and `inner` are the products of the local extents before and
+ * after d. Each rank's part is sent as [lead, chunk, inner], padded to `chunk` along d; count = lead · chunk
+ * · inner. */
 typedef struct ax_wire {
     int64_t lead, inner, chunk, count;
 } ax_wire;
 
-/* `fine` is the tensor in that layout of the step in which `axis` splits dim `d`: after a scatter, before a
+/* `fine` is the tensor on that side of the step where `axis` splits dim `d`: after a scatter, before a
  * gather. The chunk is the largest part over the ranks along `axis`. */
 ax_wire ax_wire_make(const ax_grid *grid, const ax_tensor *fine, int d, ax_axis axis);
 
@@ -18,16 +19,16 @@ ax_wire ax_wire_make(const ax_grid *grid, const ax_tensor *fine, int d, ax_axis 
 typedef struct ax_transfer {
     ax_work base; /* the work handle that ax_redistribute returns */
     ax_ctx *ctx;
-    ax_frame *frame; /* where memory is allocated; NULL if none will be needed */
+    ax_frame *frame; /* the frame in which memory is allocated; NULL if none will be needed */
     ax_plan plan;
-    int step;   /* the step in flight; plan.n: done */
-    bool roomy; /* the memory of the tensor to send has room for padding to the uniform chunk after its end */
+    int step;         /* index of the step in flight; plan.n: all steps are done */
+    bool roomy;       /* after the tensor to send there is room for padding to the uniform chunk */
     ax_tensor src;    /* the source of the plan */
     ax_tensor now;    /* the result of the step in flight */
     ax_tensor before; /* the source of the step in flight */
     ax_layout target;
     void *result; /* memory of the final result; NULL: the memory of the source */
-    void *staged; /* packed data that the step in flight receives, or NULL: end_step unpacks it */
+    void *staged; /* packed data that the step in flight receives, and end_step unpacks; or NULL */
     ax_work *work;
 } ax_transfer;
 _Static_assert(sizeof(ax_transfer) <= AX_FRAME_HOST, "transfers live in the host memory of frames");

@@ -13,7 +13,8 @@ typedef struct step_run {
     int parts;
 } step_run;
 
-/* Copies [lead][cols] elements; x_stride and y_stride are the distances of rows. */
+/* Copies `lead` rows of `cols` elements from x to y; x_stride and y_stride are the distances of rows in
+ * elements. */
 static ax_status copy_rows(ax_ctx *ctx, ax_dtype dtype, int64_t lead, int64_t cols, const void *x,
                            int64_t x_offset, int64_t x_stride, void *y, int64_t y_offset, int64_t y_stride)
 {
@@ -29,7 +30,8 @@ static ax_status copy_rows(ax_ctx *ctx, ax_dtype dtype, int64_t lead, int64_t co
     return ax_run_copy_box(ctx->stream, &args);
 }
 
-/* The range of dim `dim` of `t` that part `i` along the step's axis holds, counted from `base`. */
+/* Computes the range, counted from `base`, of the step's dim of t that the rank with coordinate i along the
+ * step's axis holds. */
 static void part_range(const step_run *r, const ax_tensor *t, int i, int64_t base, int64_t *lo, int64_t *n)
 {
     int rank = ax_grid_peer(r->ctx->grid, r->step->axis, i);
@@ -42,7 +44,8 @@ static void own_range(const step_run *r, const ax_tensor *t, int64_t *lo, int64_
     ax_tensor_range(r->ctx->grid, t, r->step->dim, ax_grid_rank(r->ctx->grid), lo, n);
 }
 
-/* Frame memory for `count` elements, zeroed if `padded`: the parts packed into it leave gaps. */
+/* Allocates frame memory for `count` elements to pack into. If `padded`, the parts leave gaps, so the memory
+ * is zeroed. */
 static ax_status staging(ax_transfer *t, int64_t count, bool padded, void **out)
 {
     AX_TRY(ax_frame_scratch(t->frame, t->now.dtype, count, out));
@@ -53,10 +56,7 @@ static ax_status staging(ax_transfer *t, int64_t count, bool padded, void **out)
 static step_run run_of(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src)
 {
     const ax_plan_step *step = &plan->step[k];
-    step_run r = {.ctx = ctx,
-                  .comm = ax_grid_comm(ctx->grid, step->axes),
-                  .step = step,
-                  .parts = ax_grid_group_size(ctx->grid, step->axes)};
+    step_run r = {.ctx = ctx, .step = step, .parts = ax_grid_group_size(ctx->grid, step->axes)};
     ax_tensor after = *src;
     after.layout = step->after;
     if (step->kind != AX_STEP_REDUCE)
@@ -64,8 +64,8 @@ static step_run run_of(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor 
     return r;
 }
 
-/* Whether each part i of `whole` begins at offset i · chunk, so that no packing is needed. `fine`: see
- * ax_wire_make. */
+/* Returns true if each part i of `whole` begins at offset i · chunk, so that no packing is needed. `fine` is
+ * as in ax_wire_make. */
 static bool in_place(const step_run *r, const ax_tensor *fine, const ax_tensor *whole)
 {
     int64_t lo, n, base, all;
@@ -80,7 +80,7 @@ static bool in_place(const step_run *r, const ax_tensor *fine, const ax_tensor *
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Returns the source of step k of a plan that begins with `src`. */
+/* Returns the tensor that step k of a plan reads, if the plan's source is `src`. */
 static ax_tensor source_of(const ax_plan *plan, int k, const ax_tensor *src)
 {
     ax_tensor t = *src;
@@ -100,7 +100,8 @@ static int64_t room(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *sr
     return (r.step->kind == AX_STEP_GATHER) == sent ? r.wire.count : r.wire.count * r.parts;
 }
 
-/* Whether step k is a gather that can run in place: its source may be this rank's part of its result. */
+/* Returns true if step k is a gather that can run in place, that is with this rank's part of the result as
+ * its source. */
 static bool gathers_in_place(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src)
 {
     if (k >= plan->n || plan->step[k].kind != AX_STEP_GATHER)
@@ -146,8 +147,8 @@ int64_t ax_plan_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_plan *
     return k < 0 ? ax_tensor_count(ctx->grid, src) : room_made(ctx, plan, k, src);
 }
 
-/* Memory for the result of step k: the plan's result if k is its last step; this rank's part of it if only
- * gathers in place follow; otherwise frame memory. */
+/* Finds memory for the result of step k: that of the plan's result if k is the last step; this rank's part of
+ * that if only gathers in place follow; otherwise frame memory. */
 static ax_status memory_for(ax_transfer *t, int k, void **out)
 {
     int last = last_producer(&t->plan), m = k + 1;
@@ -226,6 +227,8 @@ static ax_status start_step(ax_transfer *t)
     int k = t->step;
     step_run r = run_of(t->ctx, &t->plan, k, &src);
     t->now.layout = r.step->after;
+    if (r.step->kind != AX_STEP_SLICE)
+        AX_TRY(ax_grid_comm(r.ctx->grid, r.step->axes, &r.comm));
     if (r.step->kind == AX_STEP_REDUCE)
         return ax_all_reduce(r.comm, r.ctx->stream, src.data, ax_tensor_count(r.ctx->grid, &src), src.dtype,
                              AX_SUM, &t->work);
@@ -233,7 +236,8 @@ static ax_status start_step(ax_transfer *t)
     if (r.step->kind == AX_STEP_SLICE)
         return run_slice(&r, &src, &t->now);
     AX_TRY(r.step->kind == AX_STEP_GATHER ? run_gather(&r, t, &src) : run_scatter(&r, t, &src));
-    t->roomy = true; /* memory_for counts the room that the next step needs */
+    t->roomy =
+        true; /* the result has room for padding, because memory_for includes what the next step needs */
     return AX_OK;
 }
 
@@ -312,7 +316,7 @@ ax_status ax_transfer_start(ax_transfer *t, ax_ctx *ctx, ax_frame *frame, const 
     return start_steps(t);
 }
 
-/* Copies a tensor with padded rows to dense rows. */
+/* Copies a tensor with padded rows to frame memory with dense rows. */
 static ax_status dense(ax_frame *frame, const ax_tensor *src, ax_tensor *out)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);

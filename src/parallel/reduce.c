@@ -6,7 +6,9 @@ ax_status ax_reduce_axes(ax_ctx *ctx, ax_axisset axes, void *data, int64_t count
 {
     if (!ax_grid_effective(ctx->grid, axes))
         return AX_OK;
+    ax_comm *comm;
     ax_work *work;
-    AX_TRY(ax_all_reduce(ax_grid_comm(ctx->grid, axes), ctx->stream, data, count, dtype, op, &work));
+    AX_TRY(ax_grid_comm(ctx->grid, axes, &comm));
+    AX_TRY(ax_all_reduce(comm, ctx->stream, data, count, dtype, op, &work));
     return ax_wait(&work);
 }

@@ -4,26 +4,28 @@
 #include <stdio.h>
 #include <string.h>
 
-#define AXES_1(a) ((ax_axisset)(1u << (a)))
-#define AXES_2(a, b) ((ax_axisset)(1u << (a) | 1u << (b)))
+/* Every strategy can be combined with pipeline stages: no tensor is split along pipe. */
+#define PIPE ((ax_axisset)(1u << AX_PIPE))
+#define AXES_1(a) ((ax_axisset)(1u << (a) | PIPE))
+#define AXES_2(a, b) ((ax_axisset)(1u << (a) | 1u << (b) | PIPE))
 
-/* The program has no pipeline parallelism, so no strategy uses the axis pipe. */
 #define ALL_AXES (AXES_2(AX_X, AX_Y) | AXES_2(AX_Z, AX_DATA))
 
-/* Between uses, weights are split along z and all-gathered before use (2502.08145, Alg. 1). z is a fine axis
- * (ax_axes): it splits dim 0 by elements, even within a split unit. */
+/* Between uses, weights are split along z and all-gathered before use (arXiv 2502.08145, Alg. 1). z is a fine
+ * axis (ax_axes): it splits dim 0 by elements, even within a split unit. */
 #define REST_Z                                                                                               \
     {                                                                                                        \
         .n = 1, .fine = 1, .a = { AX_Z }                                                                     \
     }
 
 static const ax_strategy table[] = {
-    /* The inner width on x and the residual width on y: the output of each linear layer has the layout that
-     * the next one needs, so consecutive layers need no redistribution (2305.13525, section 3). The
-     * vocabulary is split along both, and embedding tables have the whole residual width: with the width on y
-     * the logits would have to be all-reduced, nearly half of the bytes that a GPT-2 communicates. */
+    /* With the inner width split along x and the residual width along y, the output of each linear layer has
+     * the layout that the next one needs, so consecutive layers need no redistribution (arXiv 2305.13525,
+     * section 3). The vocabulary is split along both, and embedding tables have the whole residual width: if
+     * the width were split along y, the logits would have to be all-reduced, which would be nearly half of
+     * the bytes that a GPT-2 communicates. */
     {"axonn",
-     "3D tensor parallelism (x, y, z) times data parallelism",
+     "3D tensor parallelism (x, y, z) times data and pipeline parallelism",
      ALL_AXES,
      {[AX_ROLE_BATCH] = {.n = 2, .a = {AX_DATA, AX_Z}},
       [AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}},
@@ -91,8 +93,9 @@ ax_axisset ax_strategy_lacks(const ax_strategy *strategy, ax_grid_size size)
 
 /* ---- layouts ------------------------------------------------------------------------------------- */
 
-/* An ax_role has the role in its low ROLE_BITS bits. The bits above are 0 without a factoring, else
- * 1 + 2 · factoring + (MAJOR_ONLY if split by the major factor only). */
+/* The bits of an ax_role. The low ROLE_BITS bits are the AX_ROLE_… constant. The bits above are 0 if no axis
+ * is replaced by factors, else 1 + 2 · (index of the factoring) + (MAJOR_ONLY if the dim is split by the
+ * major factor only). */
 enum { ROLE_BITS = 8, MAJOR_ONLY = 1 };
 
 ax_role ax_role_both(ax_role role, int factoring)
@@ -132,6 +135,22 @@ static ax_axisset sharing_axes(const ax_ctx *ctx, ax_role role)
     int factored = (role >> ROLE_BITS) - 1;
     return factored >= 0 && (factored & MAJOR_ONLY) ? AXES_1(ax_grid_factoring(ctx->grid, factored / 2).minor)
                                                     : 0;
+}
+
+static ax_axisset set_of(const ax_axes *axes)
+{
+    ax_axisset set = 0;
+    for (int i = 0; i < axes->n; i++)
+        set |= AXES_1(axes->a[i]);
+    return set;
+}
+
+/* Returns the axes that split the heads, if `role` is that of a dim that all heads share (AX_ROLE_HEAD). */
+static ax_axisset head_axes(const ax_ctx *ctx, ax_role role)
+{
+    const ax_role factors = (ax_role)(role >> ROLE_BITS << ROLE_BITS);
+    ax_axes heads = axes_of(ctx, (ax_role)(factors | AX_ROLE_INNER));
+    return (ax_role)(role - factors) == AX_ROLE_HEAD ? set_of(&heads) : 0;
 }
 
 /* Returns the axes that are not in `taken`. */
@@ -174,7 +193,7 @@ ax_axisset ax_grad_axes_of_roles(const ax_ctx *ctx, const ax_role *roles, int nd
 {
     ax_axisset axes = ax_batch_axes(ctx);
     for (int d = 0; d < ndim; d++)
-        axes |= sharing_axes(ctx, roles[d]);
+        axes |= sharing_axes(ctx, roles[d]) | head_axes(ctx, roles[d]);
     return axes;
 }
 
@@ -189,7 +208,7 @@ ax_status ax_heads_split(ax_ctx *ctx, int64_t heads, int64_t kv_heads, ax_heads 
 {
     ax_layout hidden = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_INNER}, 1);
     int ranks = ax_grid_group_size(ctx->grid, ax_layout_split_axes(&hidden, 1));
-    *out = (ax_heads){AX_ROLE_INNER, AX_ROLE_INNER, heads / kv_heads};
+    *out = (ax_heads){AX_ROLE_INNER, AX_ROLE_INNER, AX_ROLE_HEAD, heads / kv_heads};
     AX_CHECK(
         ax_heads_fit(heads, kv_heads, ranks), AX_ERR_USAGE,
         "%d ranks along x cannot split %lld key heads of %lld query heads each: the query heads of a rank "
@@ -200,6 +219,7 @@ ax_status ax_heads_split(ax_ctx *ctx, int64_t heads, int64_t kv_heads, ax_heads 
         return AX_OK;
     int factoring;
     AX_TRY(ax_grid_factor(ctx->grid, AX_FACTOR_KV, (int)kv_heads, &factoring));
-    *out = (ax_heads){ax_role_both(AX_ROLE_INNER, factoring), ax_role_major(AX_ROLE_INNER, factoring), 1};
+    *out = (ax_heads){ax_role_both(AX_ROLE_INNER, factoring), ax_role_major(AX_ROLE_INNER, factoring),
+                      ax_role_both(AX_ROLE_HEAD, factoring), 1};
     return AX_OK;
 }

@@ -2,8 +2,9 @@
  *
  * In record mode allocations are ascending addresses of the dry device, which has no memory behind them. The
  * device reports the operands of each kernel, copy and collective to `observe`; an operand in the frame's
- * range counts as a use of the allocations that it covers. So each allocation gets a birth and a last use,
- * counted in operations since the task began, and frame_plan.c packs these lifetimes into one block. */
+ * range of addresses counts as a use of the allocations that it covers. So each allocation gets a birth and a
+ * last use, counted in operations since the task began, and frame_plan.c packs these lifetimes into one
+ * block. */
 #include "tensor/frame.h"
 
 #include <stddef.h>
@@ -12,7 +13,7 @@
 
 static const size_t record_range = (size_t)1 << 48;
 
-/* Index of the running task's last allocation that starts at or before `offset`. */
+/* Returns the index of the running task's last allocation that starts at or before `offset`. */
 static int allocation_at(const ax_frame *frame, size_t offset)
 {
     const ax_frame_alloc_record *alloc = frame->task->alloc;
@@ -27,8 +28,8 @@ static int allocation_at(const ax_frame *frame, size_t offset)
     return lo;
 }
 
-/* Sets the last use of the allocations that the operand covers to now. An operand without elements counts as
- * a use of the allocation that contains its address. */
+/* Sets the last use of the allocations that the operand covers to the current operation. An operand without
+ * elements counts as a use of the allocation that contains its address. */
 static void mark_used(ax_frame *frame, const ax_operand *operand)
 {
     uintptr_t begin = (uintptr_t)operand->at, block = (uintptr_t)frame->block;
@@ -76,9 +77,38 @@ ax_status ax_frame_create(ax_ctx *ctx, size_t bytes, ax_frame **out)
     return frame_new(ctx, bytes, NULL, out);
 }
 
+static ax_status allocate_slot(ax_frame *frame)
+{
+    return frame->planned && frame->planned->slot_bytes
+               ? ax_ctx_alloc(frame->ctx, frame->planned->slot_bytes, (void **)&frame->slot)
+               : AX_OK;
+}
+
 ax_status ax_frame_create_planned(ax_ctx *ctx, const ax_frame_plan *plan, ax_frame **out)
 {
-    return frame_new(ctx, plan->bytes, plan, out);
+    AX_TRY(frame_new(ctx, plan->bytes, plan, out));
+    ax_status status = allocate_slot(*out);
+    if (status != AX_OK)
+        ax_frame_destroy(out);
+    return status;
+}
+
+ax_status ax_frame_create_slot(ax_frame *first, ax_frame **out)
+{
+    if (!first->planned)
+        return frame_new(first->ctx, first->bytes, NULL, out);
+    ax_frame *frame;
+    AX_TRY(ax_calloc(1, sizeof *frame, &frame));
+    frame->ctx = first->ctx;
+    frame->planned = first->planned;
+    frame->block = first->block;
+    frame->borrowed = true;
+    frame->bytes = first->bytes;
+    ax_status status = allocate_slot(frame);
+    if (status != AX_OK)
+        ax_frame_destroy(&frame);
+    *out = frame;
+    return status;
 }
 
 void ax_frame_forget(ax_frame *frame)
@@ -97,7 +127,10 @@ void ax_frame_destroy(ax_frame **frame)
         return;
     if (f->ctx->dev->observe_user == f)
         f->ctx->dev->observe = NULL;
-    ax_ctx_free(f->ctx, f->block, f->bytes);
+    if (!f->borrowed)
+        ax_ctx_free(f->ctx, f->block, f->bytes);
+    if (f->slot)
+        ax_ctx_free(f->ctx, f->slot, f->planned->slot_bytes);
     ax_frame_forget(f);
     for (int i = 0; i < f->host_blocks; i++)
         free(f->host[i]);
@@ -130,6 +163,24 @@ ax_status ax_frame_at_end(ax_frame *frame, ax_frame_end_fn *fn, void *user)
     return before ? before(before_user) : AX_OK;
 }
 
+static ax_status set_name(ax_frame *frame, const char *name)
+{
+    AX_CHECK(strlen(name) < sizeof frame->name, AX_ERR_INTERNAL, "the name of task \"%s\" is too long", name);
+    memcpy(frame->name, name, strlen(name) + 1);
+    return AX_OK;
+}
+
+ax_status ax_frame_second_part(ax_frame *frame, const char *name)
+{
+    AX_TRY(ax_frame_at_end(frame, NULL, NULL));
+    AX_TRY(set_name(frame, name));
+    if (frame->recording) {
+        frame->task->first_part = frame->next;
+        frame->task->part_ends = frame->clock;
+    }
+    return AX_OK;
+}
+
 static ax_frame_task *find_task(ax_frame_task *tasks, int n, const char *name)
 {
     for (int i = 0; i < n; i++)
@@ -159,8 +210,7 @@ ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode, const 
 {
     if (frame->at_end)
         AX_TRY(ax_frame_at_end(frame, NULL, NULL));
-    AX_CHECK(strlen(task) < sizeof frame->name, AX_ERR_INTERNAL, "task name \"%s\" is too long", task);
-    memcpy(frame->name, task, strlen(task) + 1);
+    AX_TRY(set_name(frame, task));
     frame->top = 0;
     frame->next = 0;
     frame->host_used = 0;
@@ -172,12 +222,14 @@ ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode, const 
         return begin_record(frame, task);
     if (frame->planned) {
         frame->task = find_task(frame->planned->task, frame->planned->tasks, task);
-        AX_CHECK(frame->task, AX_ERR_INTERNAL, "task \"%s\" was not planned", task);
+        AX_CHECK(frame->task, AX_ERR_INTERNAL,
+                 "the frame's plan has no task \"%s\": run the task in the dry run too", task);
     }
     return AX_OK;
 }
 
-/* Record mode: records the allocation, or checks that its size is that of an earlier run of the task. */
+/* In record mode: records an allocation, or checks that its size is the same as in an earlier run of the
+ * task. */
 static ax_status record(ax_frame *frame, size_t bytes)
 {
     ax_frame_task *task = frame->task;
@@ -195,7 +247,8 @@ static ax_status record(ax_frame *frame, size_t bytes)
             task->alloc = alloc;
             task->capacity = capacity;
         }
-        task->alloc[task->n++] = (ax_frame_alloc_record){bytes, frame->top, frame->clock, frame->clock};
+        task->alloc[task->n++] = (ax_frame_alloc_record){
+            .bytes = bytes, .offset = frame->top, .birth = frame->clock, .last = frame->clock};
     }
     frame->next++;
     return AX_OK;
@@ -204,6 +257,7 @@ static ax_status record(ax_frame *frame, size_t bytes)
 static ax_status allocate(ax_frame *frame, size_t bytes, void **out)
 {
     size_t padded = (size_t)ax_round_up((int64_t)(bytes ? bytes : 1), AX_FRAME_ALIGN), offset = frame->top;
+    char *block = frame->block;
     if (frame->recording)
         AX_TRY(record(frame, padded));
     if (frame->planned) {
@@ -211,7 +265,9 @@ static ax_status allocate(ax_frame *frame, size_t bytes, void **out)
         AX_CHECK(task && frame->next < task->n && task->alloc[frame->next].bytes == padded, AX_ERR_INTERNAL,
                  "allocation %d of task \"%s\" has %zu bytes, which differs from the plan of its memory",
                  frame->next, task ? task->name : "none", padded);
-        offset = task->alloc[frame->next++].offset;
+        const ax_frame_alloc_record *planned = &task->alloc[frame->next++];
+        offset = planned->offset;
+        block = planned->kept ? frame->slot : block;
     } else {
         char need[32], have[32];
         AX_CHECK(padded <= frame->bytes - offset, AX_ERR_MEMORY,
@@ -220,7 +276,7 @@ static ax_status allocate(ax_frame *frame, size_t bytes, void **out)
         frame->top += padded;
     }
     frame->high_water = (size_t)ax_max((int64_t)frame->high_water, (int64_t)(offset + padded));
-    *out = frame->block + offset;
+    *out = block + offset;
     ax_device *dev = frame->ctx->dev;
     if (dev->ops.poison)
         dev->ops.poison(dev, *out, bytes);
@@ -243,7 +299,8 @@ ax_status ax_frame_alloc(ax_frame *frame, const ax_tensor *like, ax_tensor *out)
     return AX_OK;
 }
 
-/* Memory grows by further blocks, never by realloc of a block: callers hold addresses in it. */
+/* Adds a block of host memory. Existing blocks are never moved by realloc, because callers hold addresses in
+ * them. */
 static ax_status add_host_block(ax_frame *frame)
 {
     char **host = realloc(frame->host, (size_t)(frame->host_blocks + 1) * sizeof *host);

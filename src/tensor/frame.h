@@ -10,18 +10,24 @@ enum { AX_FRAME_ALIGN = 64 };
  * no other allocation may share the memory. */
 typedef struct ax_frame_alloc_record {
     size_t bytes;  /* rounded up to AX_FRAME_ALIGN */
-    size_t offset; /* offset in the recording range, or in the planned block */
+    size_t offset; /* offset in the range of recorded addresses, or in the planned block */
     int64_t birth, last;
+    bool kept; /* in a plan with several slots: used in both parts of the task, so it lies in the slot's
+                  memory */
 } ax_frame_alloc_record;
 
 typedef struct ax_frame_task {
     char name[24];
     int n, capacity;
     ax_frame_alloc_record *alloc;
+    int first_part;    /* allocations of the first part; 0: the task has one part */
+    int64_t part_ends; /* operations of the first part */
 } ax_frame_task;
 
 struct ax_frame_plan {
-    size_t bytes;
+    size_t bytes;      /* of the block that all slots share */
+    size_t slot_bytes; /* of each slot's own block */
+    int slots;
     int tasks;
     ax_frame_task *task;
 };
@@ -29,6 +35,8 @@ struct ax_frame_plan {
 struct ax_frame {
     ax_ctx *ctx;
     char *block;
+    bool borrowed; /* the block is that of another slot */
+    char *slot;    /* this slot's own block, or NULL */
     size_t bytes, top, high_water;
     bool recording, training, saving;
     const ax_frame_plan *planned;

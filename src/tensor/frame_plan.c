@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BY_SIZE_MOST = 16384 }; /* allocations of a task that is packed by size: 0.2 s */
+enum { BY_SIZE_MOST = 16384 }; /* the most allocations that are packed by size, which takes 0.2 s */
 
 static int larger_first(const void *a, const void *b)
 {
@@ -37,8 +37,8 @@ static bool alive_together(const ax_frame_alloc_record *a, const ax_frame_alloc_
 
 /* ---- in order of size ---------------------------------------------------------------------------- */
 
-/* First fit: gives `item` the lowest offset that overlaps no placed allocation alive at the same time, and
- * inserts it into `placed`, which is sorted by offset. */
+/* Gives `item` the lowest offset at which it overlaps no allocation in `placed` that is alive at the same
+ * time (first fit), and inserts it into `placed`, which is sorted by offset. */
 static void place_first_fit(ax_frame_alloc_record **placed, int n, ax_frame_alloc_record *item)
 {
     size_t offset = 0;
@@ -59,11 +59,10 @@ static void place_first_fit(ax_frame_alloc_record **placed, int n, ax_frame_allo
     placed[at] = item;
 }
 
-static void pack_by_size(const ax_frame_task *task, ax_frame_alloc_record **order,
-                         ax_frame_alloc_record **placed)
+static void pack_by_size(ax_frame_alloc_record **order, int n, ax_frame_alloc_record **placed)
 {
-    qsort(order, (size_t)task->n, sizeof *order, larger_first);
-    for (int i = 0; i < task->n; i++)
+    qsort(order, (size_t)n, sizeof *order, larger_first);
+    for (int i = 0; i < n; i++)
         place_first_fit(placed, i, order[i]);
 }
 
@@ -79,7 +78,7 @@ typedef struct holes {
     int n;
 } holes;
 
-/* Takes the lowest range that is large enough. */
+/* Takes `bytes` from the lowest free range that is large enough. Returns their offset. */
 static size_t take_lowest(holes *h, size_t bytes)
 {
     int i = 0;
@@ -92,10 +91,11 @@ static size_t take_lowest(holes *h, size_t bytes)
     return offset;
 }
 
-/* Gives a range back and joins it with its neighbours. */
+/* Makes a range free again and joins it with adjacent free ranges. */
 static void give_back(holes *h, size_t begin, size_t end)
 {
-    int lo = 0, hi = h->n - 1; /* lo: the first hole behind the range; the last one is behind all */
+    int lo = 0, hi = h->n - 1; /* lo: the first free range after this one; it exists, because the last free
+                                  range has no end */
     while (lo < hi) {
         int mid = (lo + hi) / 2;
         if (h->hole[mid].begin < end)
@@ -121,16 +121,18 @@ static void give_back(holes *h, size_t begin, size_t end)
     }
 }
 
-static ax_status pack_by_time(const ax_frame_task *task, ax_frame_alloc_record **ended)
+/* `order` has the allocations in order of birth; `ended` has room for as many. */
+static ax_status pack_by_time(ax_frame_alloc_record **order, int n, ax_frame_alloc_record **ended)
 {
-    qsort(ended, (size_t)task->n, sizeof *ended, sooner_dead);
+    memcpy(ended, order, (size_t)n * sizeof(*ended));
+    qsort(ended, (size_t)n, sizeof *ended, sooner_dead);
     holes h = {.n = 1};
-    AX_TRY(ax_calloc((size_t)task->n + 1, sizeof *h.hole, &h.hole));
+    AX_TRY(ax_calloc((size_t)n + 1, sizeof *h.hole, &h.hole));
     h.hole[0].end = SIZE_MAX;
-    for (int i = 0, dead = 0; i < task->n; i++) {
-        for (; ended[dead]->last < task->alloc[i].birth; dead++)
+    for (int i = 0, dead = 0; i < n; i++) {
+        for (; ended[dead]->last < order[i]->birth; dead++)
             give_back(&h, ended[dead]->offset, ended[dead]->offset + ended[dead]->bytes);
-        task->alloc[i].offset = take_lowest(&h, task->alloc[i].bytes);
+        order[i]->offset = take_lowest(&h, order[i]->bytes);
     }
     free(h.hole);
     return AX_OK;
@@ -138,19 +140,28 @@ static ax_status pack_by_time(const ax_frame_task *task, ax_frame_alloc_record *
 
 /* ---- plans --------------------------------------------------------------------------------------- */
 
-/* `order` and `other` have room for the task's allocations. */
-static ax_status pack(ax_frame_task *task, ax_frame_plan *plan, ax_frame_alloc_record **order,
+/* With several slots, memory that is used in both parts of a task is kept in the slot. */
+static bool is_kept(const ax_frame_task *task, int i, int slots)
+{
+    return slots > 1 && i < task->first_part && task->alloc[i].last >= task->part_ends;
+}
+
+/* Packs the allocations that are `kept`, or those that are not, into a block of their own; *bytes grows to
+ * its size. `order` and `other` have room for the task's allocations. */
+static ax_status pack(ax_frame_task *task, bool kept, size_t *bytes, ax_frame_alloc_record **order,
                       ax_frame_alloc_record **other)
 {
+    int n = 0;
     for (int i = 0; i < task->n; i++)
-        order[i] = &task->alloc[i];
-    if (task->n > BY_SIZE_MOST)
-        AX_TRY(pack_by_time(task, order));
+        if (task->alloc[i].kept == kept)
+            order[n++] = &task->alloc[i];
+    if (n > BY_SIZE_MOST)
+        AX_TRY(pack_by_time(order, n, other));
     else
-        pack_by_size(task, order, other);
-    for (int i = 0; i < task->n; i++) {
-        size_t end = task->alloc[i].offset + task->alloc[i].bytes;
-        plan->bytes = (size_t)ax_max((int64_t)plan->bytes, (int64_t)end);
+        pack_by_size(order, n, other);
+    for (int i = 0; i < n; i++) {
+        size_t end = order[i]->offset + order[i]->bytes;
+        *bytes = (size_t)ax_max((int64_t)*bytes, (int64_t)end);
     }
     return AX_OK;
 }
@@ -164,18 +175,23 @@ static ax_status plan_task(const ax_frame_task *recorded, ax_frame_plan *plan)
     plan->tasks++;
     if (task->n)
         memcpy(task->alloc, recorded->alloc, (size_t)task->n * sizeof *task->alloc);
+    for (int i = 0; i < task->n; i++)
+        task->alloc[i].kept = is_kept(task, i, plan->slots);
     ax_frame_alloc_record **order = NULL;
     AX_TRY(ax_calloc(2 * (size_t)task->n, sizeof *order, &order));
-    ax_status status = pack(task, plan, order, order + task->n);
+    ax_status status = pack(task, false, &plan->bytes, order, order + task->n);
+    if (status == AX_OK)
+        status = pack(task, true, &plan->slot_bytes, order, order + task->n);
     free(order);
     return status;
 }
 
-ax_status ax_frame_plan_create(const ax_frame *frame, ax_frame_plan **out)
+ax_status ax_frame_plan_create(const ax_frame *frame, int slots, ax_frame_plan **out)
 {
     AX_CHECK(frame->recording, AX_ERR_INTERNAL, "a plan can be made only from a frame on the dry device");
     ax_frame_plan *plan;
     AX_TRY(ax_calloc(1, sizeof *plan, &plan));
+    plan->slots = slots;
     ax_status status = ax_calloc((size_t)frame->tasks, sizeof *plan->task, &plan->task);
     for (int i = 0; status == AX_OK && i < frame->tasks; i++)
         status = plan_task(&frame->recorded[i], plan);
@@ -198,4 +214,7 @@ void ax_frame_plan_destroy(ax_frame_plan **plan)
     *plan = NULL;
 }
 
-size_t ax_frame_plan_bytes(const ax_frame_plan *plan) { return plan->bytes; }
+size_t ax_frame_plan_bytes(const ax_frame_plan *plan)
+{
+    return plan->bytes + (size_t)plan->slots * plan->slot_bytes;
+}

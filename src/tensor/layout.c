@@ -153,7 +153,7 @@ char *ax_layout_print(const ax_grid *grid, const ax_layout *layout, int ndim, co
 
 /* ---- queries ------------------------------------------------------------------------------------- */
 
-/* Returns the axes of a dim without those of size 1. */
+/* Returns the axes that split a dim, without axes of size 1. */
 static ax_axes effective(const ax_grid *grid, const ax_axes *axes)
 {
     ax_axes kept = {0};

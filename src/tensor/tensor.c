@@ -9,7 +9,8 @@
 
 /* ---- the split rule ------------------------------------------------------------------------------ */
 
-/* Narrows [*lo, *lo + *n) to part `index` of `parts` balanced runs, larger ones first. */
+/* Cuts [*lo, *lo + *n) into `parts` runs whose sizes differ by at most one, larger ones first, and sets *lo
+ * and *n to run `index`. */
 static void split(int64_t *lo, int64_t *n, int parts, int index)
 {
     int64_t base = *n / parts, extra = *n % parts;
@@ -17,8 +18,8 @@ static void split(int64_t *lo, int64_t *n, int parts, int index)
     *n = base + (index < extra);
 }
 
-/* Narrows [*lo, *lo + *n) to part `index` of `parts` chunks of ceil(n/parts); the last ones may be shorter or
- * empty. */
+/* Cuts [*lo, *lo + *n) into `parts` chunks of ceil(n/parts), of which the last may be shorter or empty, and
+ * sets *lo and *n to chunk `index`. */
 static void split_in_chunks(int64_t *lo, int64_t *n, int parts, int index)
 {
     int64_t chunk = ax_ceil_div(*n, parts), skip = ax_min(index * chunk, *n);
@@ -26,8 +27,8 @@ static void split_in_chunks(int64_t *lo, int64_t *n, int parts, int index)
     *n = ax_min(chunk, *n - skip);
 }
 
-/* Sets *lo and *n to the part of dim d that `rank` holds. rank < 0: a rank with all coordinates 0, which has
- * the largest part (see ax_tensor_chunk). */
+/* Sets *lo and *n to the part of dim d that `rank` holds. rank < 0 means the rank whose coordinates are all
+ * 0, which has the largest part (see ax_tensor_chunk). */
 static void range(const ax_grid *grid, const ax_tensor *tensor, int d, int rank, int64_t *lo, int64_t *n)
 {
     const ax_axes *axes = &tensor->layout.dim[d];
@@ -53,7 +54,8 @@ void ax_tensor_range(const ax_grid *grid, const ax_tensor *tensor, int d, int ra
     range(grid, tensor, d, rank, lo, n);
 }
 
-/* Coordinate 0 has the largest part: larger runs come first, and only the dim's last unit may be short. */
+/* The rank with coordinate 0 has the largest part, because larger runs come first and only the dim's last
+ * unit may be short. */
 int64_t ax_tensor_chunk(const ax_grid *grid, const ax_tensor *tensor, int d)
 {
     int64_t lo, n;
@@ -76,13 +78,12 @@ ax_tensor ax_tensor_make(ax_dtype dtype, int ndim, const int64_t *dim, const int
     return tensor;
 }
 
-/* Prints "450 x 1 x 2". */
+/* Prints the tensor's extents: "450 x 1 x 2". */
 static const char *print_extents(const ax_tensor *tensor, char *out, size_t size)
 {
-    int at = 0;
     out[0] = 0;
     for (int d = 0; d < tensor->ndim; d++)
-        at += snprintf(out + at, size - (size_t)at, "%s%lld", d ? " x " : "", (long long)tensor->dim[d]);
+        ax_text_add(out, size, "%s%lld", d ? " x " : "", (long long)tensor->dim[d]);
     return out;
 }
 
@@ -167,7 +168,7 @@ int64_t ax_tensor_global_count(const ax_tensor *tensor)
     return count;
 }
 
-/* Whether the rank's coordinate is 0 along all of `axes`. */
+/* Returns true if the rank's coordinate is 0 along all of `axes`. */
 static bool at_origin(const ax_grid *grid, int rank, ax_axisset axes)
 {
     for (int a = 0; a < ax_grid_axes(grid); a++)
@@ -176,11 +177,23 @@ static bool at_origin(const ax_grid *grid, int rank, ax_axisset axes)
     return true;
 }
 
+/* The axes along which the ranks of one pipeline stage differ: all but pipe, unless the layout names it. */
+static ax_axisset stage_axes(const ax_grid *grid, ax_axisset named)
+{
+    return (ax_axisset)(((1u << ax_grid_axes(grid)) - 1) & ~((1u << AX_PIPE) & ~(unsigned)named));
+}
+
+static ax_axisset axes_named(const ax_tensor *tensor)
+{
+    return ax_layout_split_axes(&tensor->layout, tensor->ndim) | tensor->layout.partial;
+}
+
 static bool is_primary(const ax_grid *grid, const ax_tensor *tensor, int rank)
 {
-    ax_axisset used = ax_layout_split_axes(&tensor->layout, tensor->ndim) | tensor->layout.partial;
-    ax_axisset all = (ax_axisset)((1u << ax_grid_axes(grid)) - 1);
-    return at_origin(grid, rank, ax_grid_effective(grid, all) & (ax_axisset)~ax_grid_effective(grid, used));
+    ax_axisset used = axes_named(tensor);
+    return at_origin(grid, rank,
+                     ax_grid_effective(grid, stage_axes(grid, used)) &
+                         (ax_axisset)~ax_grid_effective(grid, used));
 }
 
 bool ax_tensor_is_primary(const ax_grid *grid, const ax_tensor *tensor)
@@ -255,19 +268,21 @@ ax_status ax_tensor_scatter(ax_ctx *ctx, ax_tensor *tensor, const void *global)
     return status;
 }
 
-/* Gathers all ranks' boxes into host memory; the box of rank r begins at element r · chunk of *out. */
+/* Gathers the boxes of the stage's ranks into host memory; that of rank i of them begins at element i · chunk
+ * of *out. */
 static ax_status gather_boxes(ax_ctx *ctx, const ax_tensor *tensor, int64_t chunk, char **out)
 {
     ax_grid *grid = ctx->grid;
     size_t size = ax_dtype_size(tensor->dtype), bytes = (size_t)ax_tensor_bytes(grid, tensor);
-    int ranks = ax_grid_ranks(grid), rank = ax_grid_rank(grid);
     char *all;
-    AX_TRY(ax_calloc((size_t)(ranks * chunk), size, &all));
-    char *mine = all + (size_t)(rank * chunk) * size;
     ax_work *work;
+    ax_comm *comm;
+    AX_TRY(ax_grid_comm(grid, stage_axes(grid, axes_named(tensor)), &comm));
+    AX_TRY(ax_calloc((size_t)(ax_comm_size(comm) * chunk), size, &all));
+    char *mine = all + (size_t)(ax_comm_rank(comm) * chunk) * size;
     ax_status status = bytes ? ax_copy_out(ctx->stream, mine, tensor->data, bytes) : AX_OK;
     if (status == AX_OK)
-        status = ax_all_gather(ax_grid_comm_all(grid), NULL, mine, all, chunk, tensor->dtype, &work);
+        status = ax_all_gather(comm, NULL, mine, all, chunk, tensor->dtype, &work);
     if (status == AX_OK)
         status = ax_wait(&work);
     if (status == AX_OK)
@@ -290,11 +305,15 @@ ax_status ax_tensor_collect(ax_ctx *ctx, const ax_tensor *tensor, void *global)
     AX_TRY(gather_boxes(ctx, tensor, chunk, &all));
     bool adds = ax_grid_effective(grid, tensor->layout.partial);
     ax_status status = adds ? ax_calloc((size_t)count, sizeof *copy.sum, &copy.sum) : AX_OK;
-    for (int r = 0; r < ax_grid_ranks(grid) && status == AX_OK; r++) {
+    bool all_stages = axes_named(tensor) >> AX_PIPE & 1;
+    int stage = ax_grid_coord(grid, ax_grid_rank(grid), AX_PIPE);
+    for (int r = 0, i = 0; r < ax_grid_ranks(grid) && status == AX_OK; r++) {
+        if (!all_stages && ax_grid_coord(grid, r, AX_PIPE) != stage)
+            continue;
+        copy.local = all + (size_t)(i++ * chunk) * ax_dtype_size(tensor->dtype);
         if (!is_primary(grid, tensor, r))
             continue;
         ax_box box = ax_tensor_box(grid, tensor, r);
-        copy.local = all + (size_t)(r * chunk) * ax_dtype_size(tensor->dtype);
         for_rows(tensor, &box, adds ? row_add : row_to_global, &copy);
     }
     for (int64_t i = 0; i < count && adds && status == AX_OK; i++)

@@ -179,6 +179,23 @@ static void misuse_is_refused(void **state)
     FAILS(AX_ERR_USAGE, "is open for reading",
           ax_st_write(st, ax_st_at(st, 0), NULL, NULL, false, AX_F32, data));
     ax_st_close(&st);
+    ax_st *ids, *to;
+    ax_st_array integers = {.key = "a", .dtype = AX_I32, .ndim = 2, .dim = {3, 4}};
+    int64_t overflows = 0;
+    OK(ax_st_open(*state, &st));
+    OK(ax_st_plan(*state, "ids", &integers, 1, 0, &ids));
+    OK(ax_st_plan(*state, "to", arrays, 1, 0, &to));
+    OK(ax_st_make(to));
+    FAILS(AX_ERR_USAGE, "a is F32 and cannot be converted to I32",
+          ax_st_copy(st, ax_st_at(st, 0), ids, ax_st_at(ids, 0), 0, 12, &overflows));
+    FAILS(AX_ERR_USAGE, "a does not have 12 elements from 1 on",
+          ax_st_copy(st, ax_st_at(st, 0), to, ax_st_at(to, 0), 1, 12, &overflows));
+    FAILS(AX_ERR_USAGE, "is open for reading",
+          ax_st_copy(to, ax_st_at(to, 0), st, ax_st_at(st, 0), 0, 12, &overflows));
+    OK(ax_st_copy(st, ax_st_at(st, 0), to, ax_st_at(to, 0), 11, 1, &overflows));
+    ax_st_close(&st);
+    ax_st_close(&ids);
+    ax_st_close(&to);
     ax_st_array odd = {.key = "\xff", .dtype = AX_F32};
     FAILS(AX_ERR_USAGE, "UTF-8", ax_st_plan(*state, "model", &odd, 1, 0, &st));
 }

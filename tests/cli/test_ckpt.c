@@ -1,4 +1,4 @@
-/* cli: axonn ckpt ls, verify and diff. */
+/* cli: axonn ckpt ls, verify and diff, and convert where it reads runs and checkpoints. */
 #include "ckpt/grid_test.h"
 #include "cli/cli_test.h"
 
@@ -97,6 +97,23 @@ static void diff_compares_arrays(void **state)
     ax_buf_fini(&out);
 }
 
+/* The newest checkpoint of a run, and one that is named: the model without training/. */
+static void convert_reads_runs(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(shell(AXONN " ckpt convert run --out new && " AXONN
+                                 " ckpt convert run/ckpt/step-1 --out old >/dev/null && ls new && cmp "
+                                 "new/config.json run/ckpt/step-3/config.json && " AXONN
+                                 " ckpt diff new run && " AXONN " ckpt diff old run/ckpt/step-1",
+                           &out),
+                     0);
+    assert_contains(
+        out.data,
+        "\nconfig.json\nmodel.safetensors\ntokenizer.json\n4 compared, 0 differ\n4 compared, 0 differ\n");
+    ax_buf_fini(&out);
+}
+
 static void verify_finds_damaged_files(void **state)
 {
     (void)state;
@@ -122,9 +139,15 @@ static void verify_finds_damaged_files(void **state)
     json_t *object = json_loads(out.data, 0, NULL);
     assert_int_equal(json_array_size(json_object_get(object, "faults")), 2);
     json_decref(object);
+    assert_int_equal(shell(AXONN " ckpt convert run/ckpt/step-2 --out none 2>&1", &out), 4);
+    assert_contains(out.data, "run/ckpt/step-2/");
+    assert_false(ax_path_exists("none"));
     assert_int_equal(shell(AXONN " ckpt ls run", &out), 0);
     assert_int_equal(shell(AXONN " ckpt verify nowhere 2>&1", &out), 4);
     assert_contains(out.data, "no such file or directory: nowhere");
+    assert_int_equal(
+        shell("printf 12345678 >torn.safetensors; " AXONN " ckpt verify torn.safetensors 2>&1", &out), 4);
+    assert_contains(out.data, "torn.safetensors: 1 of 1 files damaged\n");
     ax_buf_fini(&out);
 }
 
@@ -133,6 +156,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ls_lists_checkpoints),
         cmocka_unit_test(diff_compares_arrays),
+        cmocka_unit_test(convert_reads_runs),
         cmocka_unit_test(verify_finds_damaged_files),
     };
     return cmocka_run_group_tests_name("cli.ckpt", tests, set_up, tear_down);

@@ -430,8 +430,8 @@ static void too_little_memory_is_reported_first(void **state)
           "ulimit -v 400000; " AXONN " eval run --data few.tok --batch 65536");
 }
 
-/* A run replaces its checkpoints while it trains; evaluating it takes the newest one that exists. */
-static void eval_reads_a_run_in_training(void **state)
+/* A run replaces its checkpoints while it trains; verbs that read it take the newest one that exists. */
+static void a_run_in_training_is_read(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -440,7 +440,9 @@ static void eval_reads_a_run_in_training(void **state)
                            "train.steps=1000000 optim.schedule=constant 2>/dev/null & p=$!; "
                            "until [ -s going/latest ] || ! kill -0 $p; do sleep 0.05; done; "
                            "for i in $(seq 15); do " AXONN
-                           " eval going --data few.tok >/dev/null 2>>errors.going || "
+                           " eval going --data few.tok >/dev/null 2>>errors.going || echo failed; " AXONN
+                           " ckpt diff going going >/dev/null 2>>errors.going || echo failed; " AXONN
+                           " ckpt verify going >/dev/null 2>>errors.going || "
                            "echo failed; done; kill $p; wait $p; cat errors.going",
                            &out),
                      0);
@@ -601,7 +603,7 @@ int main(void)
         cmocka_unit_test(an_empty_tmpdir_is_unset),
         cmocka_unit_test(invalid_models_are_errors),
         cmocka_unit_test(too_little_memory_is_reported_first),
-        cmocka_unit_test(eval_reads_a_run_in_training),
+        cmocka_unit_test(a_run_in_training_is_read),
         cmocka_unit_test(models_with_nan_are_errors),
         cmocka_unit_test(selftest_passes),
     };

@@ -36,7 +36,7 @@ static void exit_codes_and_messages(void **state)
         {"eval --help", 0, "or a pattern ('*.bin')"},
         {"data build --help", 0, "or patterns ('*.txt')"},
         {"generate --help", 0, "sizes of the grid in one argument, e.g. x=2,data=2"},
-        {"info --options", 0, "(from 0 to 1152921504606846976; default: 0)"},
+        {"info --options", 0, "1152921504606846976; default: 0)"},
         {"info --options", 0, "optim.lr X"},
         {"info --json --options", 0, "\"key\":\"optim.lr\""},
         {"info --json --options", 0, "\"key\":\"optim.warmup\",\"type\":\"integer or percentage\""},

@@ -1,6 +1,8 @@
 /* comm: collectives of rank threads against their definitions; failures, mismatched calls, deadlocks. */
 #include "axonn/comm.h"
 #include "support/collectives.h"
+#include "support/lazy.h"
+#include "support/messages.h"
 #include "support/ranks.h"
 
 #include <math.h>
@@ -84,6 +86,37 @@ static void splits_can_be_reordered_and_nested(void **state)
         assert_ranks(8, check_splits, NULL);
 }
 
+static void groups_are_created_by_their_ranks_alone(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 8; ranks++)
+        assert_ranks(ranks, check_groups, NULL);
+}
+
+static void messages_arrive_in_order(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        assert_ranks(ranks, check_messages, NULL);
+        assert_ranks(ranks, check_message_ring, NULL);
+    }
+}
+
+static ax_status messages_over_lazy(ax_comm *world, void *arg)
+{
+    ax_comm *late;
+    AX_TRY(lazy_create(world, NULL, &late));
+    ax_status status = check_message_ring(late, arg);
+    ax_comm_destroy(&late);
+    return status;
+}
+
+static void lazy_messages_arrive_when_awaited(void **state)
+{
+    (void)state;
+    assert_ranks(3, messages_over_lazy, NULL);
+}
+
 /* ---- failures ------------------------------------------------------------------------------------ */
 
 typedef struct outcome {
@@ -123,6 +156,71 @@ static ax_status mismatch(ax_comm *c, void *arg)
         ax_comm *sub = NULL;
         return noted(c, o, odd ? ax_comm_split(c, 0, 0, &sub) : ax_barrier(c));
     }
+    }
+}
+
+static ax_status mismatched_messages(ax_comm *c, void *arg)
+{
+    int kind = *(int *)arg, me = ax_comm_rank(c);
+    float data[64] = {0};
+    ax_work *work = NULL;
+    ax_message m = {.dtype = AX_F32, .step = 5, .micro_batch = 3, .ndim = 2, .dim = {4, 8}};
+    m.step += me == 1 && kind == 0;
+    m.micro_batch += me == 1 && kind == 1;
+    m.dim[1] += me == 1 && kind == 2;
+    m.dtype = me == 1 && kind == 3 ? AX_BF16 : AX_F32;
+    if (me < 2)
+        AX_TRY(me == 0 ? ax_send(c, NULL, &m, data, 1, &work) : ax_recv(c, NULL, &m, data, 0, &work));
+    AX_TRY(ax_wait(&work));
+    return ax_barrier(c);
+}
+
+static void errors_of_mismatched_messages_name_both_ranks(void **state)
+{
+    (void)state;
+    static const char *const expected[] = {"activation of micro-batch 3 of step 6, f32 [4, 8]",
+                                           "activation of micro-batch 4 of step 5, f32 [4, 8]",
+                                           "activation of micro-batch 3 of step 5, f32 [4, 9]",
+                                           "activation of micro-batch 3 of step 5, bf16 [4, 8]"};
+    for (int kind = 0; kind < (int)AX_COUNT(expected); kind++) {
+        char text[256];
+        snprintf(
+            text, sizeof text,
+            "rank 0 sent the activation of micro-batch 3 of step 5, f32 [4, 8], where rank 1 receives the %s",
+            expected[kind]);
+        assert_int_equal(ax_comm_threads_run(3, mismatched_messages, &kind), AX_ERR_COMM);
+        assert_non_null(strstr(ax_error_message(), text));
+    }
+}
+
+/* Ranks 0 and 1 wait for each other's messages, rank 2 in a barrier or, with *arg, has returned. */
+static ax_status crossed_messages(ax_comm *c, void *arg)
+{
+    int me = ax_comm_rank(c);
+    float data[2] = {0};
+    ax_work *work[2] = {NULL, NULL};
+    ax_message m = {
+        .kind = AX_MESSAGE_GRADIENT, .dtype = AX_F32, .step = 5, .micro_batch = 3, .ndim = 1, .dim = {1}};
+    if (me == 2)
+        return *(bool *)arg ? AX_OK : ax_barrier(c);
+    AX_TRY(ax_recv(c, NULL, &m, &data[0], 1 - me, &work[0]));
+    AX_TRY(ax_recv(c, NULL, &m, &data[1], 2, &work[1]));
+    AX_TRY(ax_wait_some(c, work, 2));
+    return ax_wait(&work[ax_work_done(work[0]) ? 0 : 1]);
+}
+
+static void deadlocks_in_messages_are_found(void **state)
+{
+    (void)state;
+    for (int returns = 0; returns < 2; returns++) {
+        bool arg = returns;
+        assert_int_equal(ax_comm_threads_run(3, crossed_messages, &arg), AX_ERR_COMM);
+        assert_non_null(strstr(ax_error_message(),
+                               "rank 0 in receive of gradient of micro-batch 3 of step 5, f32 [1] "
+                               "from rank 1"));
+        assert_non_null(strstr(ax_error_message(), "from rank 2"));
+        assert_non_null(
+            strstr(ax_error_message(), returns ? "1 of 3 ranks have returned" : "rank 2 in barrier"));
     }
 }
 
@@ -280,6 +378,11 @@ int main(void)
         cmocka_unit_test(operations_overlap),
         cmocka_unit_test(traffic_is_ring_equivalent),
         cmocka_unit_test(splits_can_be_reordered_and_nested),
+        cmocka_unit_test(groups_are_created_by_their_ranks_alone),
+        cmocka_unit_test(messages_arrive_in_order),
+        cmocka_unit_test(lazy_messages_arrive_when_awaited),
+        cmocka_unit_test(errors_of_mismatched_messages_name_both_ranks),
+        cmocka_unit_test(deadlocks_in_messages_are_found),
         cmocka_unit_test(errors_of_mismatched_calls_name_both_ranks),
         cmocka_unit_test(a_failing_rank_ends_the_others),
         cmocka_unit_test(deadlocks_are_errors),

@@ -192,17 +192,43 @@ static void attention_cost(void **state)
     args.kv_len = 2;                   /* queries after the last key see all keys */
     ax_kernel_cost(AX_K_attention, &args, &part, &bytes);
     assert_true(part == whole / 5);
+    double windowed, fewer;
+    args = (ax_attention_args){
+        .batch = 1, .q_len = 4, .kv_len = 4, .heads = 1, .kv_heads = 1, .head_dim = 64, .dtype = AX_F32};
+    args.window = 2; /* 1 + 2 + 2 + 2 pairs */
+    ax_kernel_cost(AX_K_attention, &args, &windowed, &bytes);
+    assert_true(windowed == whole * 7 / 10);
+    args.q_offset = 1, args.window = 3, args.kv_len = 3; /* 2 + 3 + 2 + 1 pairs */
+    ax_kernel_cost(AX_K_attention, &args, &windowed, &bytes);
+    assert_true(windowed == whole * 8 / 10);
+    args.q_len = 1, args.q_offset = 100, args.kv_len = 101; /* in generation it reads 3 of 101 keys */
+    args.window = 0;
+    ax_kernel_cost(AX_K_attention, &args, &part, &bytes);
+    args.window = 3;
+    ax_kernel_cost(AX_K_attention, &args, &windowed, &fewer);
+    assert_true(windowed == part * 3 / 101);
+    args.kv_len = 3, args.q_offset = 2, args.window = 0;
+    ax_kernel_cost(AX_K_attention, &args, &part, &bytes);
+    assert_true(fewer == bytes);
+    ax_attention_grad_args grad = {
+        .batch = 1, .q_len = 4, .heads = 1, .kv_heads = 1, .head_dim = 64, .dtype = AX_F32};
+    ax_kernel_cost(AX_K_attention_grad, &grad, &whole, &bytes);
+    grad.window = 1;
+    ax_kernel_cost(AX_K_attention_grad, &grad, &windowed, &bytes);
+    assert_true(windowed == whole * 4 / 10);
 }
 
 /* A fused norm moves each row of its operands once, and has the operations of its parts. */
-static void norm_cost(void **state)
+static void check_norm_cost(ax_norm_kind kind)
 {
-    (void)state;
     enum { R = 7, C = 64 };
     char m[13]; /* addresses only: not accessed */
-    const ax_norm_args norm = {R, C, 1e-5, &m[0], &m[1], &m[2], &m[3], &m[4], &m[5], &m[6], &m[7], AX_BF16};
-    const ax_norm_grad_args grad = {R,     C,     1e-5,  &m[0], &m[1], &m[2],  &m[3],
-                                    &m[4], &m[5], &m[6], &m[7], &m[8], AX_BF16};
+    const int means = kind == AX_NORM_RMS ? 0 : R;
+    char *sum = kind == AX_NORM_RMS ? NULL : &m[5];
+    const ax_norm_args norm = {R,     C,   1e-5,  &m[0], &m[1],   &m[2], &m[3],
+                               &m[4], sum, &m[6], &m[7], AX_BF16, kind};
+    const ax_norm_grad_args grad = {R,     C,     1e-5,  &m[0], &m[1], &m[2],   sum,
+                                    &m[4], &m[5], &m[6], &m[7], &m[8], AX_BF16, kind};
     const ax_norm_stats_args stats = ax_norm_stats_of(&norm);
     const ax_norm_apply_args apply = ax_norm_apply_of(&norm);
     const ax_norm_grad_stats_args grad_stats = ax_norm_grad_stats_of(&grad);
@@ -212,12 +238,19 @@ static void norm_cost(void **state)
     ax_kernel_cost(AX_K_norm_stats, &stats, &of[0], &rest);
     ax_kernel_cost(AX_K_norm_apply, &apply, &of[1], &rest);
     assert_true(flops == of[0] + of[1]);
-    assert_true(bytes == 4 * R * C * 2 + (2 * R + 2 * C) * 4);
+    assert_true(bytes == 4 * R * C * 2 + (R + means + 2 * C) * 4);
     ax_kernel_cost(AX_K_norm_grad, &grad, &flops, &bytes);
     ax_kernel_cost(AX_K_norm_grad_stats, &grad_stats, &of[0], &rest);
     ax_kernel_cost(AX_K_norm_grad_apply, &grad_apply, &of[1], &rest);
     assert_true(flops == of[0] + of[1]);
-    assert_true(bytes == 4 * R * C * 2 + (2 * R + 5 * C) * 4);
+    assert_true(bytes == 4 * R * C * 2 + (R + means + 5 * C) * 4);
+}
+
+static void norm_cost(void **state)
+{
+    (void)state;
+    check_norm_cost(AX_NORM_LAYER);
+    check_norm_cost(AX_NORM_RMS);
 }
 
 /* Checks that a row of src/dev/kernel.c lists exactly the operands of a case, each with the right access and

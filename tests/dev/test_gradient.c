@@ -3,6 +3,8 @@
  * compares the kernels' dL/dinput with differences of L. */
 #include "axonn/dev.h"
 
+#include "support/gradient.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdlib.h>
@@ -13,59 +15,6 @@
 enum { MAX = 4096 };
 
 static ax_stream stream;
-static uint64_t draws;
-
-static void fill(double *x, int64_t n)
-{
-    assert_true(n <= MAX);
-    for (int64_t i = 0; i < n; i++)
-        x[i] = (double)ax_rng_normal(11, draws++);
-}
-
-static double dot(const double *x, const double *y, int64_t n)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++)
-        sum += x[i] * y[i];
-    return sum;
-}
-
-typedef double objective(const void *test);
-
-/* Five-point central difference, whose error is h⁴f⁗'/30 + ε|L|/h: near 1e-11 here. */
-static double difference(objective *f, const void *test, double *x)
-{
-    const double h = 1e-3, at = *x;
-    double sum = 0;
-    static const double step[] = {-2, -1, 1, 2}, weight[] = {1, -8, 8, -1};
-    for (int i = 0; i < 4; i++) {
-        *x = at + step[i] * h;
-        sum += weight[i] * f(test);
-    }
-    *x = at;
-    return sum / (12 * h);
-}
-
-/* Errors are relative to the gradient's rms, or to 1e-3 if that is larger, because some gradients are
- * zero. */
-static void check_gradient(const char *what, objective *f, const void *test, double *x, const double *grad,
-                           int64_t n)
-{
-    double scale = fmax(sqrt(dot(grad, grad, n) / (double)n), 1e-3);
-    for (int64_t i = 0; i < n; i++) {
-        double expected = difference(f, test, &x[i]);
-        if (!(fabs(grad[i] - expected) <= 1e-8 * scale))
-            fail_msg("d%s[%lld] is %.12g, differences give %.12g", what, (long long)i, grad[i], expected);
-    }
-}
-
-static void check_equal(const char *what, const double *got, const double *want, int64_t n)
-{
-    double scale = sqrt(dot(want, want, n) / (double)n);
-    for (int64_t i = 0; i < n; i++)
-        if (!(fabs(got[i] - want[i]) <= 1e-13 * (scale + fabs(want[i]))))
-            fail_msg("%s[%lld] is %.17g, not %.17g", what, (long long)i, got[i], want[i]);
-}
 
 #define RUN(kernel, ...) assert_int_equal(ax_run_##kernel(&stream, &(ax_##kernel##_args){__VA_ARGS__}), AX_OK)
 
@@ -275,130 +224,6 @@ static void dropout_is_its_own_gradient(void **state)
         assert_memory_equal(part + (r - 30) * 33, y + r * COLS + 20, 33 * sizeof *x);
 }
 
-/* ---- norm ---------------------------------------------------------------------------------------- */
-
-enum { NORM_ROWS = 5, NORM_COLS = 29 };
-static const double norm_eps = 1e-5;
-
-/* L = Σ w·y + Σ v·x with x = a + b and y its norm; v is the gradient of the residual connection. */
-typedef struct norm_test {
-    double a[MAX], b[MAX], weight[MAX], bias[MAX], w[MAX], v[MAX];
-    double x[MAX], sum[NORM_ROWS], m2[NORM_ROWS], y[MAX];
-} norm_test;
-
-static void norm_forward(const norm_test *t, double *x, double *sum, double *m2, double *y)
-{
-    RUN(norm, NORM_ROWS, NORM_COLS, norm_eps, t->a, t->b, t->weight, t->bias, x, sum, m2, y, AX_F64);
-}
-
-static double norm_objective(const void *test)
-{
-    const norm_test *t = test;
-    double x[MAX], sum[NORM_ROWS], m2[NORM_ROWS], y[MAX];
-    norm_forward(t, x, sum, m2, y);
-    return dot(t->w, y, NORM_ROWS * NORM_COLS) + dot(t->v, x, NORM_ROWS * NORM_COLS);
-}
-
-static void norm_setup(norm_test *t)
-{
-    double *const rows[] = {t->a, t->b, t->w, t->v}, *const cols[] = {t->weight, t->bias};
-    for (size_t i = 0; i < AX_COUNT(rows); i++)
-        fill(rows[i], NORM_ROWS * NORM_COLS);
-    for (size_t i = 0; i < AX_COUNT(cols); i++)
-        fill(cols[i], NORM_COLS);
-    for (int i = 0; i < NORM_COLS; i++)
-        t->a[2 * NORM_COLS + i] += 1e3; /* a mean far above the deviation */
-    norm_forward(t, t->x, t->sum, t->m2, t->y);
-}
-
-static void norm_gradients(void **state)
-{
-    (void)state;
-    static norm_test t;
-    static double dx[MAX], dweight[NORM_COLS], dbias[NORM_COLS];
-    norm_setup(&t);
-    RUN(norm_grad, NORM_ROWS, NORM_COLS, norm_eps, t.x, t.w, t.v, t.sum, t.m2, t.weight, dx, dweight, dbias,
-        AX_F64);
-    check_gradient("a", norm_objective, &t, t.a, dx, NORM_ROWS * NORM_COLS);
-    check_gradient("b", norm_objective, &t, t.b, dx, NORM_ROWS * NORM_COLS);
-    check_gradient("weight", norm_objective, &t, t.weight, dweight, NORM_COLS);
-    check_gradient("bias", norm_objective, &t, t.bias, dbias, NORM_COLS);
-}
-
-/* One rank's part of the width: columns lo … lo + n - 1. */
-typedef struct norm_part {
-    int64_t lo, n;
-    double a[MAX], b[MAX], dy[MAX], add[MAX];
-    double x[MAX], y[MAX], dx[MAX], dweight[NORM_COLS], dbias[NORM_COLS];
-    double sum[NORM_ROWS], m2[NORM_ROWS], s1[NORM_ROWS], s2[NORM_ROWS];
-} norm_part;
-
-static void take_columns(const double *from, int64_t lo, int64_t n, double *to)
-{
-    for (int64_t r = 0; r < NORM_ROWS; r++)
-        memcpy(to + r * n, from + r * NORM_COLS + lo, (size_t)n * sizeof *to);
-}
-
-static void check_columns(const char *what, const double *whole, const norm_part *p, const double *part)
-{
-    double expected[MAX];
-    take_columns(whole, p->lo, p->n, expected);
-    check_equal(what, part, expected, NORM_ROWS * p->n);
-}
-
-static void sum_parts(const double *a, const double *b, const double *c, double *out)
-{
-    for (int r = 0; r < NORM_ROWS; r++)
-        out[r] = a[r] + b[r] + c[r];
-}
-
-/* The width on three ranks, one of them without columns, with the all-reduces written out, against the fused
- * kernels. */
-static void norm_of_a_split_width(void **state)
-{
-    (void)state;
-    static norm_test t;
-    static norm_part part[3] = {{.lo = 0, .n = 12}, {.lo = 12, .n = 0}, {.lo = 12, .n = 17}};
-    static double dx[MAX], dweight[NORM_COLS], dbias[NORM_COLS];
-    double sum[NORM_ROWS], m2[NORM_ROWS], s1[NORM_ROWS], s2[NORM_ROWS];
-    norm_setup(&t);
-    for (int i = 0; i < 3; i++) {
-        norm_part *p = &part[i];
-        take_columns(t.a, p->lo, p->n, p->a);
-        take_columns(t.b, p->lo, p->n, p->b);
-        take_columns(t.w, p->lo, p->n, p->dy);
-        take_columns(t.v, p->lo, p->n, p->add);
-        RUN(norm_stats, NORM_ROWS, p->n, p->a, p->b, p->x, p->sum, p->m2, AX_F64);
-        check_columns("x", t.x, p, p->x);
-    }
-    sum_parts(part[0].sum, part[1].sum, part[2].sum, sum);
-    for (int i = 0; i < 3; i++)
-        RUN(norm_recentre, NORM_ROWS, part[i].n, NORM_COLS, part[i].sum, sum, part[i].m2, AX_F64);
-    sum_parts(part[0].m2, part[1].m2, part[2].m2, m2);
-    check_equal("sum", sum, t.sum, NORM_ROWS);
-    check_equal("m2", m2, t.m2, NORM_ROWS);
-    for (int i = 0; i < 3; i++) {
-        norm_part *p = &part[i];
-        RUN(norm_apply, NORM_ROWS, p->n, NORM_COLS, norm_eps, p->x, sum, m2, t.weight + p->lo, t.bias + p->lo,
-            p->y, AX_F64);
-        check_columns("y", t.y, p, p->y);
-        RUN(norm_grad_stats, NORM_ROWS, p->n, NORM_COLS, norm_eps, p->x, p->dy, sum, m2, t.weight + p->lo,
-            p->s1, p->s2, AX_F64);
-    }
-    sum_parts(part[0].s1, part[1].s1, part[2].s1, s1);
-    sum_parts(part[0].s2, part[1].s2, part[2].s2, s2);
-    RUN(norm_grad, NORM_ROWS, NORM_COLS, norm_eps, t.x, t.w, t.v, t.sum, t.m2, t.weight, dx, dweight, dbias,
-        AX_F64);
-    for (int i = 0; i < 3; i++) {
-        norm_part *p = &part[i];
-        RUN(norm_grad_apply, NORM_ROWS, p->n, NORM_COLS, norm_eps, p->x, p->dy, p->add, sum, m2,
-            t.weight + p->lo, s1, s2, p->dx, p->dweight, p->dbias, AX_F64);
-        check_columns("dx", dx, p, p->dx);
-        check_equal("dweight", p->dweight, dweight + p->lo, p->n);
-        check_equal("dbias", p->dbias, dbias + p->lo, p->n);
-    }
-}
-
 /* ---- attention ----------------------------------------------------------------------------------- */
 
 typedef struct attention_test {
@@ -410,7 +235,7 @@ static void attend(const attention_test *t, double *o, double *lse)
 {
     const ax_attention_grad_args *s = &t->shape;
     RUN(attention, s->batch, s->q_len, s->q_len, 0, s->heads, s->kv_heads, s->head_dim, 0, s->scale, t->q,
-        t->k, t->v, s->doc_start, o, lse, s->drop, AX_F64);
+        t->k, t->v, s->doc_start, s->window, o, lse, s->drop, AX_F64);
 }
 
 static double attention_objective(const void *test)
@@ -443,6 +268,14 @@ static void attention_gradients(void **state)
         {.batch = 2, .q_len = 7, .heads = 4, .kv_heads = 2, .head_dim = 3, .doc_start = documents},
         {.batch = 2, .q_len = 6, .heads = 6, .kv_heads = 1, .head_dim = 2},
         {.batch = 1, .q_len = 3, .heads = 2, .kv_heads = 1, .head_dim = 259},
+        {.batch = 1, .q_len = 9, .heads = 2, .kv_heads = 1, .head_dim = 3, .window = 4},
+        {.batch = 2,
+         .q_len = 7,
+         .heads = 4,
+         .kv_heads = 2,
+         .head_dim = 3,
+         .doc_start = documents,
+         .window = 2},
         {.batch = 2,
          .q_len = 7,
          .heads = 4,
@@ -472,30 +305,38 @@ static void attention_gradients(void **state)
 static void attention_by_definition(void **state)
 {
     (void)state;
-    enum { T = 7, H = 4, G = 2, D = 3 };
+    enum { T = 7, H = 4, G = 2, D = 3, WINDOW = 2 };
     static const int32_t documents[T] = {0, 0, 2, 2, 2, 5, 5};
+    static const int first[2][T] = {{0, 0, 2, 2, 2, 5, 5}, {0, 0, 2, 2, 3, 5, 5}};
     static attention_test t;
     static double o[MAX], lse[MAX], expected[MAX], expected_lse[MAX];
-    attention_setup(
-        &t, (ax_attention_grad_args){
-                .batch = 1, .q_len = T, .heads = H, .kv_heads = G, .head_dim = D, .doc_start = documents});
-    attend(&t, o, lse);
-    for (int i = 0; i < T; i++)
-        for (int h = 0; h < H; h++) {
-            double sum = 0, *row = expected + (i * H + h) * D;
-            for (int j = documents[i]; j <= i; j++) {
-                const double *k = t.k + (j * G + h / 2) * D, *v = t.v + (j * G + h / 2) * D;
-                double p = exp(t.shape.scale * dot(t.q + (i * H + h) * D, k, D));
-                sum += p;
+    for (int windowed = 0; windowed < 2; windowed++) {
+        attention_setup(&t, (ax_attention_grad_args){.batch = 1,
+                                                     .q_len = T,
+                                                     .heads = H,
+                                                     .kv_heads = G,
+                                                     .head_dim = D,
+                                                     .doc_start = documents,
+                                                     .window = windowed ? WINDOW : 0});
+        attend(&t, o, lse);
+        memset(expected, 0, sizeof expected);
+        for (int i = 0; i < T; i++)
+            for (int h = 0; h < H; h++) {
+                double sum = 0, *row = expected + (i * H + h) * D;
+                for (int j = first[windowed][i]; j <= i; j++) {
+                    const double *k = t.k + (j * G + h / 2) * D, *v = t.v + (j * G + h / 2) * D;
+                    double p = exp(t.shape.scale * dot(t.q + (i * H + h) * D, k, D));
+                    sum += p;
+                    for (int d = 0; d < D; d++)
+                        row[d] += p * v[d];
+                }
                 for (int d = 0; d < D; d++)
-                    row[d] += p * v[d];
+                    row[d] /= sum;
+                expected_lse[h * T + i] = log(sum);
             }
-            for (int d = 0; d < D; d++)
-                row[d] /= sum;
-            expected_lse[h * T + i] = log(sum);
-        }
-    check_equal("o", o, expected, T * H * D);
-    check_equal("lse", lse, expected_lse, T * H);
+        check_equal("o", o, expected, T * H * D);
+        check_equal("lse", lse, expected_lse, T * H);
+    }
 }
 
 /* Decoding one position at a time, or first a prompt and then the rest, from a KV cache that is longer than
@@ -507,25 +348,28 @@ static void attention_with_a_cache(void **state)
     static attention_test t;
     static double whole[MAX], part[MAX], k[B * STRIDE], v[B * STRIDE], q[MAX];
     static const int64_t steps[][T + 1] = {{0, 1, 2, 3, 4, 5, 6, 7}, {0, 4, 7, 7, 7, 7, 7, 7}};
-    attention_setup(
-        &t, (ax_attention_grad_args){.batch = B, .q_len = T, .heads = H, .kv_heads = G, .head_dim = D});
-    attend(&t, whole, NULL);
-    for (int i = 0; i < B * STRIDE; i++)
-        k[i] = v[i] = NAN;
-    for (int plan = 0; plan < 2; plan++)
+    for (int plan = 0; plan < 4; plan++) {
+        const int64_t window = plan < 2 ? 0 : 3;
+        attention_setup(
+            &t, (ax_attention_grad_args){
+                    .batch = B, .q_len = T, .heads = H, .kv_heads = G, .head_dim = D, .window = window});
+        attend(&t, whole, NULL);
+        for (int i = 0; i < B * STRIDE; i++)
+            k[i] = v[i] = NAN;
         for (int i = 0; i < T; i++) {
-            int64_t from = steps[plan][i], n = steps[plan][i + 1] - from;
+            int64_t from = steps[plan % 2][i], n = steps[plan % 2][i + 1] - from;
             for (int64_t b = 0; b < B; b++) {
                 size_t bytes = (size_t)(n * G * D) * sizeof(double);
                 memcpy(k + b * STRIDE + from * G * D, t.k + (b * T + from) * G * D, bytes);
                 memcpy(v + b * STRIDE + from * G * D, t.v + (b * T + from) * G * D, bytes);
                 memcpy(q + b * n * H * D, t.q + (b * T + from) * H * D, (size_t)(n * H * D) * sizeof(double));
             }
-            RUN(attention, B, n, ROOM, from, H, G, D, STRIDE, t.shape.scale, q, k, v, NULL, part, NULL,
-                (ax_attention_dropout){0}, AX_F64);
+            RUN(attention, B, n, ROOM, from, H, G, D, STRIDE, t.shape.scale, q, k, v, NULL, window, part,
+                NULL, (ax_attention_dropout){0}, AX_F64);
             for (int64_t b = 0; b < B; b++)
                 check_equal("o", part + b * n * H * D, whole + (b * T + from) * H * D, n * H * D);
         }
+    }
 }
 
 /* ---- cross-entropy ------------------------------------------------------------------------------- */
@@ -632,8 +476,6 @@ int main(void)
         cmocka_unit_test(squared_error_gradients),
         cmocka_unit_test(embedding_gradients),
         cmocka_unit_test(dropout_is_its_own_gradient),
-        cmocka_unit_test(norm_gradients),
-        cmocka_unit_test(norm_of_a_split_width),
         cmocka_unit_test(attention_gradients),
         cmocka_unit_test(attention_by_definition),
         cmocka_unit_test(attention_with_a_cache),

@@ -43,27 +43,30 @@ static made make_room(ax_dtype dtype)
 
 #define RUN(kernel, ...) assert_int_equal(ax_run_##kernel(stream, &(ax_##kernel##_args){__VA_ARGS__}), AX_OK)
 
-static void at_once(ax_stream *stream, ax_dtype dtype, void *const in[4], void *weight, void *bias,
-                    const made *out)
+static void at_once(ax_stream *stream, ax_dtype dtype, ax_norm_kind kind, void *const in[4], void *weight,
+                    void *bias, const made *out)
 {
-    RUN(norm, ROWS, COLS, eps, in[0], in[1], weight, bias, out->x, out->sum, out->m2, out->y, dtype);
-    RUN(norm_grad, ROWS, COLS, eps, out->x, in[2], in[3], out->sum, out->m2, weight, out->dx, out->dweight,
-        out->dbias, dtype);
+    void *sum = kind == AX_NORM_RMS ? NULL : out->sum;
+    RUN(norm, ROWS, COLS, eps, in[0], in[1], weight, bias, out->x, sum, out->m2, out->y, dtype, kind);
+    RUN(norm_grad, ROWS, COLS, eps, out->x, in[2], in[3], sum, out->m2, weight, out->dx, out->dweight,
+        out->dbias, dtype, kind);
 }
 
-static void in_parts(ax_stream *stream, ax_dtype dtype, void *const in[4], void *weight, void *bias,
-                     const made *out)
+static void in_parts(ax_stream *stream, ax_dtype dtype, ax_norm_kind kind, void *const in[4], void *weight,
+                     void *bias, const made *out)
 {
-    void *s1 = room(ax_dtype_accum(dtype), ROWS), *s2 = room(ax_dtype_accum(dtype), ROWS);
+    const bool rms = kind == AX_NORM_RMS;
+    void *sums[2] = {room(ax_dtype_accum(dtype), ROWS), room(ax_dtype_accum(dtype), ROWS)};
+    void *sum = rms ? NULL : out->sum, *s1 = rms ? NULL : sums[0], *s2 = sums[1];
     RUN(add, N, in[0], in[1], out->x, dtype);
-    RUN(norm_stats, ROWS, COLS, out->x, NULL, NULL, out->sum, out->m2, dtype);
-    RUN(norm_apply, ROWS, COLS, COLS, eps, out->x, out->sum, out->m2, weight, bias, out->y, dtype);
-    RUN(norm_grad_stats, ROWS, COLS, COLS, eps, out->x, in[2], out->sum, out->m2, weight, s1, s2, dtype);
-    RUN(norm_grad_apply, ROWS, COLS, COLS, eps, out->x, in[2], NULL, out->sum, out->m2, weight, s1, s2,
-        out->dx, out->dweight, out->dbias, dtype);
+    RUN(norm_stats, ROWS, COLS, out->x, NULL, NULL, sum, out->m2, dtype, kind);
+    RUN(norm_apply, ROWS, COLS, COLS, eps, out->x, sum, out->m2, weight, bias, out->y, dtype, kind);
+    RUN(norm_grad_stats, ROWS, COLS, COLS, eps, out->x, in[2], sum, out->m2, weight, s1, s2, dtype, kind);
+    RUN(norm_grad_apply, ROWS, COLS, COLS, eps, out->x, in[2], NULL, sum, out->m2, weight, s1, s2, out->dx,
+        out->dweight, out->dbias, dtype, kind);
     RUN(add, N, in[3], out->dx, out->dx, dtype);
-    free(s1);
-    free(s2);
+    free(sums[0]);
+    free(sums[1]);
 }
 
 static void check_bits(const char *isa, ax_dtype dtype, const made *a, const made *b)
@@ -83,14 +86,14 @@ static void release(const made *m)
         free(((void *const *)m)[i]);
 }
 
-static void check(ax_stream *stream, const char *isa, ax_dtype dtype)
+static void check_kind(ax_stream *stream, const char *isa, ax_dtype dtype, ax_norm_kind kind)
 {
     void *in[4], *weight = normals(ax_dtype_accum(dtype), COLS), *bias = normals(ax_dtype_accum(dtype), COLS);
     made one = make_room(dtype), other = make_room(dtype);
     for (size_t i = 0; i < AX_COUNT(in); i++)
         in[i] = normals(dtype, N);
-    at_once(stream, dtype, in, weight, bias, &one);
-    in_parts(stream, dtype, in, weight, bias, &other);
+    at_once(stream, dtype, kind, in, weight, bias, &one);
+    in_parts(stream, dtype, kind, in, weight, bias, &other);
     check_bits(isa, dtype, &one, &other);
     for (size_t i = 0; i < AX_COUNT(in); i++)
         free(in[i]);
@@ -98,6 +101,12 @@ static void check(ax_stream *stream, const char *isa, ax_dtype dtype)
     free(bias);
     release(&one);
     release(&other);
+}
+
+static void check(ax_stream *stream, const char *isa, ax_dtype dtype)
+{
+    check_kind(stream, isa, dtype, AX_NORM_LAYER);
+    check_kind(stream, isa, dtype, AX_NORM_RMS);
 }
 
 static void one_kernel_is_its_parts(void **state)

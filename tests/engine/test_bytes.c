@@ -19,6 +19,8 @@
 enum { L = 2, D = 128, H = 256, HEADS = 8, V = 512, T = 16, ROWS = 16, STEPS = 3, PARAMS = L * 16 + 4 };
 /* Number of parameters in the blocks' matrices, and in all vectors. */
 enum { BLOCKS = L * (4 * D * D + 2 * D * H), VECTORS = L * (9 * D + H) + 2 * D };
+/* Of Llama: the number of arrays, and that of parameters in vectors, the weights of the norms. */
+enum { LLAMA_PARAMS = L * 9 + 2, LLAMA_VECTORS = (2 * L + 1) * D };
 
 enum { X = 1 << AX_X, Y = 1 << AX_Y, Z = 1 << AX_Z, DATA = 1 << AX_DATA, ALL = X | Y | Z | DATA };
 
@@ -27,7 +29,7 @@ typedef struct bytes_case {
     const char *strategy;
     ax_dtype compute;
     int recompute, zero;
-    bool cached;
+    bool cached, llama;
 } bytes_case;
 
 /* ---- by name ------------------------------------------------------------------------------------- */
@@ -95,13 +97,17 @@ static void linear(terms *t, double m, double k, ax_axisset in, double n, ax_axi
     reduce(t, "AR_data: gradients of weights", DATA, 1, block / c->grid.z * a);
 }
 
+/* A block of Llama has seven matrices: q, k and v share their input, as gate and up do, so four input
+ * gradients are reduced, as in a block of GPT-2. */
 static void block_terms(terms *t, double m)
 {
     linear(t, m, D, Y, D, X, 1); /* q */
     linear(t, m, D, Y, D, X, 0); /* k */
     linear(t, m, D, Y, D, X, 0); /* v */
     linear(t, m, D, X, D, Y, 1);
-    linear(t, m, D, Y, H, X, 1);
+    linear(t, m, D, Y, H, X, 1); /* up */
+    if (t->of->llama)
+        linear(t, m, D, Y, H, X, 0); /* gate */
     linear(t, m, H, X, D, Y, 1);
 }
 
@@ -115,9 +121,11 @@ static void vocabulary_terms(terms *t, double m, double micro)
            table * e);
     gather(t, "vocabulary: gradient of the table, of head and embedding", Z, 2 * micro, table * a);
     reduce(t, "vocabulary: gradient of the table", DATA, 1, table / c->grid.z * a);
-    gather(t, "positions gathered", Z, c->cached ? 1 : micro, positions * e);
-    gather(t, "positions: gradient", Z, micro, positions * a);
-    reduce(t, "positions: gradient", DATA, 1, positions / c->grid.z * a);
+    if (!c->llama) {
+        gather(t, "positions gathered", Z, c->cached ? 1 : micro, positions * e);
+        gather(t, "positions: gradient", Z, micro, positions * a);
+        reduce(t, "positions: gradient", DATA, 1, positions / c->grid.z * a);
+    }
     gather(t, "embedding: rows scattered to the residual width", Y, micro, width);
     reduce(t, "embedding: rows", X, micro, width / y);
     gather(t, "embedding: gradient gathered to whole rows", Y, micro, width);
@@ -135,14 +143,15 @@ static void step_terms(terms *t)
     for (int i = 0; i < L; i++)
         block_terms(t, m);
     int norms = (c->recompute ? 2 : 1) * 2 * L + 1;
-    reduce(t, "norms: sums and squares of rows", Y, micro * norms, 2 * m * a);
-    reduce(t, "norms: the same in backward", Y, micro * (2 * L + 1), 2 * m * a);
+    int numbers = c->llama ? 1 : 2; /* of a row: RMSNorm has no mean */
+    reduce(t, "norms: squares (and sums) of rows", Y, micro * norms, numbers * m * a);
+    reduce(t, "norms: the same in backward", Y, micro * (2 * L + 1), numbers * m * a);
     vocabulary_terms(t, m, micro);
     /* The biases of q, k, v and up are split along x, all other vectors along y. */
-    double on_x = L * (3 * D + H), on_y = VECTORS - on_x;
+    double on_x = c->llama ? 0 : L * (3 * D + H), on_y = c->llama ? LLAMA_VECTORS : VECTORS - on_x;
     reduce(t, "gradients of vectors", Z | DATA, 1, (on_x / c->grid.x + on_y / c->grid.y) * a);
     reduce(t, "loss of the step", Z | DATA, 1, 8);
-    reduce(t, "norm of the gradient", ALL, 1, 8 * PARAMS);
+    reduce(t, "norm of the gradient", ALL, 1, 8 * (c->llama ? LLAMA_PARAMS : PARAMS));
 }
 
 /* ---- counting ------------------------------------------------------------------------------------ */
@@ -152,10 +161,7 @@ typedef struct measured {
     double bytes[ALL + 1]; /* of one step of rank 0, by set of axes */
 } measured;
 
-static int64_t bytes_along(const ax_grid *grid, ax_axisset axes)
-{
-    return ax_comm_traffic_get(ax_grid_comm(grid, axes)).bytes;
-}
+static int64_t bytes_along(const ax_grid *grid, ax_axisset axes) { return traffic_along(grid, axes).bytes; }
 
 static void take(const ax_grid *grid, double sign, double *bytes)
 {
@@ -188,7 +194,6 @@ static ax_status run_steps(ax_engine *engine, const ax_grid *grid, double *bytes
         AX_TRY(ax_engine_result(engine, &result));
     }
     take(grid, 1, bytes);
-    EXPECT(ax_engine_params(engine)->n == PARAMS);
     return AX_OK;
 }
 
@@ -196,16 +201,17 @@ static ax_status run_rank(ax_comm *world, void *arg)
 {
     measured *out = arg, mine = {.of = out->of};
     const bytes_case *c = out->of;
-    ax_model_config config = {.layers = L,
-                              .hidden = D,
-                              .heads = HEADS,
-                              .kv_heads = HEADS,
-                              .ffn = H,
-                              .vocab = V,
-                              .seq_len = T,
-                              .init_std = 0.1,
-                              .norm_eps = 1e-5,
-                              .tie = true};
+    const ax_family *family;
+    AX_TRY(ax_family_find(c->llama ? "llama" : "gpt2", &family));
+    ax_model_config config = ax_model_config_defaults(family);
+    config.layers = L;
+    config.hidden = D;
+    config.heads = config.kv_heads = HEADS;
+    config.ffn = H;
+    config.vocab = V;
+    config.seq_len = T;
+    config.init_std = 0.1;
+    config.tie = true;
     int rows = ROWS / (c->grid.z * c->grid.data);
     ax_engine_options options = {.model = &config,
                                  .seq_len = T,
@@ -215,7 +221,6 @@ static ax_status run_rank(ax_comm *world, void *arg)
                                  .clip = 1};
     ax_ctx *ctx = NULL;
     ax_engine *engine = NULL;
-    AX_TRY(ax_family_find("gpt2", &config.family));
     AX_TRY(ax_optim_find("adamw", &options.optim));
     AX_TRY(ax_ctx_create(world, c->grid, "cpu", 1, c->compute, 1, &ctx));
     ctx->parallel.zero = c->zero;
@@ -225,6 +230,7 @@ static ax_status run_rank(ax_comm *world, void *arg)
         status = ax_engine_create(ctx, &options, NULL, 24 << 20, &engine);
     if (status == AX_OK)
         status = run_steps(engine, ctx->grid, mine.bytes);
+    EXPECT(status != AX_OK || ax_engine_params(engine)->n == (c->llama ? LLAMA_PARAMS : PARAMS));
     ax_engine_destroy(&engine);
     ax_ctx_destroy(&ctx);
     if (ax_comm_rank(world) == 0)
@@ -278,14 +284,15 @@ static void every_byte_has_a_name(void **state)
     for (int x = 1; x <= 8; x *= 2)
         for (int y = 1; x * y <= 8; y *= 2)
             for (int z = 1; x * y * z <= 8; z *= 2)
-                for (int variant = 0; variant < 4; variant++) {
-                    if (SANITIZED && variant != (x + y + z) % 4) /* a fourth of the cases */
+                for (int variant = 0; variant < 5; variant++) {
+                    if (SANITIZED && variant != (x + y + z) % 5) /* a fifth of the cases */
                         continue;
                     bytes_case c = {.grid = {x, y, z, 1, 8 / (x * y * z)},
                                     .strategy = "axonn",
                                     .compute = variant % 2 ? AX_BF16 : AX_F32,
                                     .recompute = variant == 1 || variant == 2,
-                                    .cached = variant >= 2};
+                                    .cached = variant == 2 || variant == 3,
+                                    .llama = variant == 4};
                     measured m = measure(&c);
                     terms t = {.of = &c};
                     step_terms(&t);

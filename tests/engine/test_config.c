@@ -50,12 +50,13 @@ static void rules_over_keys(void **state)
     static const struct {
         const char *text, *message;
     } cases[] = {
-        {"data: {train: x}\n",
-         "default: model.family: give either model.family (a new model) or model.from (an existing one), "
-         "neither is given"},
+        {"data: {train: x}\n", "default: model.family: give either model.family (a new model), model.config "
+                               "(a new model of the shape "
+                               "in a config.json) or model.from (an existing one), none is given"},
         {"model: {family: gpt2, from: y}\ndata: {train: x}\n",
-         "t.yaml:1:17: model.family: give either model.family (a new model) or model.from (an existing one), "
-         "not both"},
+         "t.yaml:1:17: model.family: give either model.family (a new model), model.config (a new model of "
+         "the "
+         "shape in a config.json) or model.from (an existing one), not more than one"},
         {"model: {family: gpt2}\n", "data.train: required, but not given"},
         {"model: {family: gpt2, hidden: 96, heads: 7}\ndata: {train: x}\n",
          "t.yaml:1:42: model.heads: 7 must divide model.hidden (96); the nearest are 6 and 8"},
@@ -83,9 +84,16 @@ static void rules_over_keys(void **state)
          "(4 x 4 x 1 = 16); the nearest are 16 and 32, or micro-batches of 3 and 6"},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 25}\ngrid: {data: 4}\n",
          "(4 x 4 x 1 = 16); the nearest are 16 and 32"},
-        {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 2}\n",
-         "t.yaml:3:14: grid.pipe: must be 1, not 2, with strategy axonn: 3D tensor parallelism (x, y, z) "
-         "times data parallelism"},
+        {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 15}\n",
+         "t.yaml:3:14: grid.pipe: 15 stages are more than the pieces of a model of 12 blocks (the embedding, "
+         "the blocks, the head); at most 14"},
+        {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 3}\npipe: {cut: [7, 3]}\n",
+         "t.yaml:4:13: pipe.cut: block 3 does not ascend (blocks 0 to 11, 12: only the head); for instance "
+         "[3, 8]"},
+        {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 3}\npipe: {cut: 7}\n",
+         "pipe.cut: has 1 blocks, but grid.pipe = 3 has 2 stages after the first; for instance [3, 8]"},
+        {"model: {family: gpt2}\ndata: {train: x}\npipe: {schedule: zb}\n",
+         "t.yaml:3:18: pipe.schedule: must be message, 1f1b or gpipe, not \"zb\""},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {y: 2, x: 4}\nstrategy: megatron\n",
          "t.yaml:3:11: grid.y: must be 1, not 2, with strategy megatron: 1D tensor parallelism (x)"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {x: 2, data: 2}\nstrategy: fsdp\n",
@@ -93,12 +101,32 @@ static void rules_over_keys(void **state)
         {"model: {family: gpt2}\ndata: {train: x}\nstrategy: zero\n",
          "t.yaml:3:11: strategy: must be axonn, megatron, fsdp, hsdp or ddp, not \"zero\""},
         {"model: {family: gpt2}\ndata: {train: x}\nzero: 4\n", "zero: must be from 0 to 3"},
-        {"model: {family: llama}\ndata: {train: x}\n",
-         "t.yaml:1:17: model.family: must be gpt2, not \"llama\""},
+        {"model: {family: bert}\ndata: {train: x}\n",
+         "t.yaml:1:17: model.family: must be gpt2, llama, mistral, qwen2 or qwen3, not \"bert\""},
         {"model: {family: gpt2}\ndata: {train: x}\noffload: 1\n",
          "t.yaml:3:1: offload: unknown key; there are model, data"},
+        {"model: {family: gpt2, experts: 2}\ndata: {train: x}\n",
+         "t.yaml:1:23: model.experts: unknown key; there are family, config, from, layers,"},
         {"model: {family: gpt2, kv_heads: 2}\ndata: {train: x}\n",
-         "t.yaml:1:23: model.kv_heads: unknown key; there are family, from, layers,"},
+         "t.yaml:1:33: model.kv_heads: models of family gpt2 have none: leave the key out"},
+        {"model: {family: gpt2, head_dim: 32}\ndata: {train: x}\n",
+         "t.yaml:1:33: model.head_dim: models of family gpt2 have none: leave the key out"},
+        {"model: {family: gpt2, rope_theta: 1e4}\ndata: {train: x}\n",
+         "t.yaml:1:35: model.rope_theta: models of family gpt2 have none: leave the key out"},
+        {"model: {family: llama, window: 8}\ndata: {train: x}\n",
+         "t.yaml:1:32: model.window: models of family llama have none: leave the key out"},
+        {"model: {family: qwen3, heads: 6, kv_heads: 4}\ndata: {train: x}\n",
+         "t.yaml:1:44: model.kv_heads: 4 must divide model.heads (6); the nearest are 3 and 6"},
+        {"model: {family: qwen3, head_dim: 7}\ndata: {train: x}\n",
+         "t.yaml:1:34: model.head_dim: the width of a head, 7, must be even in family qwen3"},
+        {"model: {family: qwen3, hidden: 36}\ndata: {train: x}\n",
+         "model.heads: the width of a head, 3, must be even in family qwen3, which rotates pairs"},
+        {"model: {family: llama, rope_theta: 1}\ndata: {train: x}\n",
+         "t.yaml:1:36: model.rope_theta: must be above 1"},
+        {"model: {family: llama, activation: gelu}\ndata: {train: x}\n",
+         "t.yaml:1:36: model.activation: the activation of family llama is silu"},
+        {"model: {family: gpt2, activation: silu}\ndata: {train: x}\n",
+         "t.yaml:1:35: model.activation: config.json of GPT-2 has no word for the model's activation"},
     };
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
         ax_config c;
@@ -138,6 +166,39 @@ static void data_is_required_for_training_only(void **state)
     ax_config_fini(&c);
 }
 
+/* A key that is not given has the default of the family. */
+static void families_have_defaults(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        int64_t kv_heads, ffn;
+        double eps, theta;
+        int activation;
+        bool tie;
+    } rows[] = {{"family: gpt2", 12, 3072, 1e-5, 0, AX_CONFIG_GELU_NEW, true},
+                {"family: gpt2, tie: false, activation: gelu", 12, 3072, 1e-5, 0, AX_CONFIG_GELU, false},
+                {"family: llama", 12, 2048, 1e-6, 10000, AX_CONFIG_SILU, false},
+                {"family: llama, kv_heads: 4, norm_eps: 1e-5, rope_theta: 5e5, tie: true", 4, 2048, 1e-5, 5e5,
+                 AX_CONFIG_SILU, true},
+                {"family: mistral, window: 256", 12, 2048, 1e-6, 10000, AX_CONFIG_SILU, false},
+                {"family: qwen3, hidden: 130, heads: 4, head_dim: 64, ffn: 100", 4, 100, 1e-6, 10000,
+                 AX_CONFIG_SILU, false}};
+    for (size_t i = 0; i < AX_COUNT(rows); i++) {
+        ax_config c;
+        char text[256];
+        snprintf(text, sizeof text, "model: {%s}\ndata: {train: x}\n", rows[i].model);
+        if (load(text, 0, NULL, &c) != AX_OK)
+            fail_msg("%s: %s", rows[i].model, ax_error_message());
+        assert_int_equal(c.model.kv_heads, rows[i].kv_heads);
+        assert_int_equal(c.model.ffn, rows[i].ffn);
+        assert_int_equal(c.model.activation, rows[i].activation);
+        assert_true(c.model.norm_eps == rows[i].eps && c.model.rope_theta == rows[i].theta &&
+                    c.model.tie == rows[i].tie);
+        ax_config_fini(&c);
+    }
+}
+
 static void rates_of_dropout(void **state)
 {
     (void)state;
@@ -172,7 +233,7 @@ static void dump_loads_back(void **state)
     (void)state;
     const char *overrides[] = {"train.recompute=3", "optim.lr=0.1", "data.train=[{path: a, weight: 0.3}, b]",
                                "train.resume=ckpt/step-3", "model.init_std=0.0123456789012345678"};
-    ax_config a, b;
+    ax_config a, b; /* pipe.cut is auto */
     ax_buf first = {0}, second = {0};
     assert_int_equal(load("model: {family: gpt2}\n", AX_COUNT(overrides), overrides, &a), AX_OK);
     assert_int_equal(ax_config_dump(&a, &first), AX_OK);
@@ -300,12 +361,19 @@ static void strategies_are_those_of_the_table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contract_defaults), cmocka_unit_test(rules_over_keys),
-        cmocka_unit_test(unreadable_text),   cmocka_unit_test(data_is_required_for_training_only),
-        cmocka_unit_test(rates_of_dropout),  cmocka_unit_test(missing_file),
-        cmocka_unit_test(dump_loads_back),   cmocka_unit_test(dumps_keep_some_runtime_settings),
-        cmocka_unit_test(warmups),           cmocka_unit_test(strategies_are_those_of_the_table),
-        cmocka_unit_test(ranges_fit_types),  cmocka_unit_test(nearest_batches_are_found_quickly),
+        cmocka_unit_test(contract_defaults),
+        cmocka_unit_test(rules_over_keys),
+        cmocka_unit_test(unreadable_text),
+        cmocka_unit_test(data_is_required_for_training_only),
+        cmocka_unit_test(families_have_defaults),
+        cmocka_unit_test(rates_of_dropout),
+        cmocka_unit_test(missing_file),
+        cmocka_unit_test(dump_loads_back),
+        cmocka_unit_test(dumps_keep_some_runtime_settings),
+        cmocka_unit_test(warmups),
+        cmocka_unit_test(strategies_are_those_of_the_table),
+        cmocka_unit_test(ranges_fit_types),
+        cmocka_unit_test(nearest_batches_are_found_quickly),
     };
     if (chdir(AXONN_BUILD_DIR))
         return 1;

@@ -1,6 +1,6 @@
 /* Generation: with the key/value cache the logits are those of the whole sequence, for prompts and capacities
- * of every length, on one rank and with heads and width split. Requests beyond the model's positions are
- * refused. */
+ * of every length, on one rank, with heads and width split, and on pipeline stages. Requests beyond the
+ * model's positions are refused. */
 #include "axonn/engine.h"
 #include "support/ranks.h"
 
@@ -121,7 +121,9 @@ static void a_cache_changes_nothing(void **state)
                                    {"exact", "cpu", {2, 1, 1, 1, 1}, AX_F32, 1e-5},
                                    {"exact", "cpu", {1, 2, 1, 1, 1}, AX_F32, 1e-5},
                                    {"tanh", "cpu", {3, 2, 1, 1, 1}, AX_F32, 1e-5},
-                                   {"tiny", "cpu", {4, 1, 1, 1, 1}, AX_F32, 1e-5}};
+                                   {"tiny", "cpu", {4, 1, 1, 1, 1}, AX_F32, 1e-5},
+                                   {"tanh", "cpu", {1, 1, 1, 2, 1}, AX_F32, 1e-5},
+                                   {"exact", "check:cpu", {2, 1, 1, 3, 1}, AX_F32, 1e-5}};
     for (size_t i = 0; i < AX_COUNT(setups); i++)
         assert_ranks(grid_ranks(setups[i].grid), every_length_rank, &setups[i]);
 }

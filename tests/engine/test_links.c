@@ -4,9 +4,9 @@
  * "absent" NCCL is missing, and all collectives go through host memory. */
 #include "axonn/nn.h"
 
-#include "support/apart.h"
 #include "support/collectives.h"
 #include "support/equality.h"
+#include "support/on_device.h"
 #include "support/ranks.h"
 #include "support/sanitized.h"
 
@@ -44,7 +44,7 @@ static ax_status checked_on_gpu(ax_comm *world, void *arg)
     ax_device *dev;
     ax_comm *over = NULL;
     AX_TRY(open_gpu(ax_comm_rank(world), &dev));
-    ax_status status = apart_create(world, dev, path, &over);
+    ax_status status = on_device_create(world, dev, path, &over);
     if (status == AX_OK)
         status = (*(ax_rank_fn *const *)arg)(over, NULL);
     ax_comm_destroy(&over);
@@ -86,6 +86,10 @@ static ax_status grid_of_eight(ax_comm *world, void *arg)
     AX_TRY(ax_ctx_create(world, (ax_grid_size){4, 1, 2, 1, 1}, "cuda", 1, AX_F32, 1, &ctx));
     int factoring;
     ax_status status = ax_grid_factor(ctx->grid, AX_FACTOR_KV, 2, &factoring);
+    for (unsigned set = 0; set < 1u << ax_grid_axes(ctx->grid) && status == AX_OK; set++) {
+        ax_comm *along;
+        status = ax_grid_comm(ctx->grid, (ax_axisset)set, &along);
+    }
     for (int i = 0; i < ax_grid_groups(ctx->grid) && status == AX_OK; i++) {
         ax_axisset axes;
         ax_comm *c = ax_grid_group(ctx->grid, i, &axes);
@@ -172,7 +176,7 @@ static ax_status connects(ax_comm *world, void *arg)
     if (ax_comm_rank(world) == 0)
         memcpy(f->why, why, sizeof why);
     if (status == AX_OK)
-        status = apart_create(world, dev, *why ? "staged" : "nccl", &over);
+        status = on_device_create(world, dev, *why ? "staged" : "nccl", &over);
     if (status == AX_OK)
         status = check_collectives(over, NULL);
     ax_comm_destroy(&over);

@@ -16,7 +16,7 @@
  * illegal. */
 static int compare(eq_run split, const eq_run *one, double loss_bound, double grad_bound)
 {
-    if (split.model == EQ_GROUPED && !ax_heads_fit(8, 2, split.grid.x))
+    if (!eq_heads_fit(split.model, split.grid.x))
         return 0; /* refused, as tests/model/test_grid.c shows */
     split = eq_do(split);
     eq_assert_equal(&split, one, loss_bound, grad_bound);
@@ -104,9 +104,21 @@ static void a_hundred_steps(void **state)
     }
 }
 
+/* The short test has every fifth grid of these models. */
+static void other_families_on_all_grids(void **state)
+{
+    (void)state;
+    for (int m = EQ_WINDOW; m <= EQ_NORMS; m++) {
+        eq_fp32_on_grids((eq_model)m, EQ_STEPS, 0, 1);
+        eq_16_bits_on_grids((eq_model)m, AX_BF16, EQ_STEPS, 0, 1);
+        eq_16_bits_on_grids((eq_model)m, AX_F16, EQ_STEPS, 0, 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(any_number_of_ranks),
+                                       cmocka_unit_test(other_families_on_all_grids),
                                        cmocka_unit_test(any_combination), cmocka_unit_test(a_hundred_steps)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,6 +32,7 @@ typedef struct shape {
     ax_dtype compute;
     double dropout;
     int threads;
+    const char *family;
 } shape;
 
 typedef struct measured {
@@ -73,24 +74,23 @@ static ax_status open_data(training *t, const shape *s)
 
 static ax_status start(training *t, const shape *s, measured *out)
 {
-    t->config = (ax_model_config){.layers = s->layers,
-                                  .hidden = s->hidden,
-                                  .heads = s->heads,
-                                  .kv_heads = s->heads,
-                                  .ffn = 4 * s->hidden,
-                                  .vocab = s->vocab,
-                                  .seq_len = s->seq_len,
-                                  .dropout = {s->dropout, s->dropout, s->dropout},
-                                  .init_std = 0.02,
-                                  .norm_eps = 1e-5,
-                                  .tie = true};
+    const ax_family *family;
+    AX_TRY(ax_family_find(s->family, &family));
+    t->config = ax_model_config_defaults(family);
+    t->config.layers = s->layers;
+    t->config.hidden = s->hidden;
+    t->config.heads = t->config.kv_heads = s->heads;
+    t->config.ffn = 4 * s->hidden;
+    t->config.vocab = s->vocab;
+    t->config.seq_len = s->seq_len;
+    t->config.dropout = (ax_model_dropout){s->dropout, s->dropout, s->dropout};
+    t->config.tie = true;
     t->options = (ax_engine_options){.model = &t->config,
                                      .seq_len = s->seq_len,
                                      .micro_batch = s->micro_batch,
                                      .global_batch = s->global_batch,
                                      .recompute = s->recompute,
                                      .clip = 1};
-    AX_TRY(ax_family_find("gpt2", &t->config.family));
     AX_TRY(ax_optim_find("adamw", &t->options.optim));
     AX_TRY(open_data(t, s));
     out->baseline = ax_memory_now();
@@ -210,7 +210,8 @@ static const shape small = {.layers = 2,
                             .global_batch = 4,
                             .compute = AX_F32,
                             .dropout = 0.1,
-                            .threads = 2};
+                            .threads = 2,
+                            .family = "gpt2"};
 
 /* ---- tests --------------------------------------------------------------------------------------- */
 
@@ -226,6 +227,7 @@ static void a_step_allocates_nothing(void **state)
             shape s = small;
             s.compute = bf16 ? AX_BF16 : AX_F32;
             s.recompute = recompute;
+            s.family = bf16 != recompute ? "qwen3" : "gpt2";
             measured m = measure(&s, 8);
             assert_int_equal(m.control, 2);
             assert_int_equal(m.calls, 0);
@@ -331,15 +333,18 @@ static void the_plan_is_what_is_measured(void **state)
     (void)state;
     static const shape shapes[] = {
         /* mostly weights */
-        {8, 256, 8, 4000, 64, 1, 1, 0, AX_F32, 0, 1},
+        {8, 256, 8, 4000, 64, 1, 1, 0, AX_F32, 0, 1, "gpt2"},
         /* mostly activations, and two micro-batches */
-        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0.1, 1},
+        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0.1, 1, "gpt2"},
         /* the same, with recomputation */
-        {4, 96, 4, 1000, 256, 16, 16, 1, AX_F32, 0.1, 1},
+        {4, 96, 4, 1000, 256, 16, 16, 1, AX_F32, 0.1, 1, "gpt2"},
         /* mostly logits */
-        {1, 32, 2, 20000, 256, 4, 4, 0, AX_F32, 0, 1},
+        {1, 32, 2, 20000, 256, 4, 4, 0, AX_F32, 0, 1, "gpt2"},
         /* mostly the parts of constant size */
-        {2, 48, 3, 500, 64, 2, 4, 0, AX_F32, 0.1, 2},
+        {2, 48, 3, 500, 64, 2, 4, 0, AX_F32, 0.1, 2, "gpt2"},
+        /* other families: RMSNorm, rotary positions, a gated MLP; norms of heads */
+        {8, 192, 6, 4000, 64, 1, 1, 0, AX_F32, 0, 1, "llama"},
+        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0, 1, "qwen3"},
     };
     for (size_t i = 0; i < AX_COUNT(shapes); i++) {
         if (SANITIZED && i != 4)
@@ -355,6 +360,23 @@ static void the_plan_is_what_is_measured(void **state)
     }
 }
 
+/* The table of rotary positions has a class of its own in the plan: fp32 cosines and sines of T positions.
+ * All layers share it. */
+static void tables_of_positions_are_planned(void **state)
+{
+    (void)state;
+    for (int rotary = 0; rotary < 2; rotary++) {
+        training t = {0};
+        measured m = {0};
+        const shape s = {3, 48, 4, 500, 160, 1, 1, 0, AX_BF16, 0, 1, rotary ? "llama" : "gpt2"};
+        if (start(&t, &s, &m) != AX_OK)
+            fail_msg("%s", ax_error_message());
+        assert_int_equal(t.plan.memory.tables, rotary ? 160 * (48 / 4) * sizeof(float) : 0);
+        assert_int_equal(ax_layer_table_bytes(ax_engine_model(t.engine)->root), t.plan.memory.tables);
+        finish(&t);
+    }
+}
+
 /* A model of the maximum depth is planned quickly: no part of the plan takes quadratic time. */
 static void the_deepest_model_is_planned_quickly(void **state)
 {
@@ -362,7 +384,7 @@ static void the_deepest_model_is_planned_quickly(void **state)
     training t = {0};
     measured m = {0};
     clock_t begin = clock();
-    if (start(&t, &(shape){AX_LAYERS_MAX, 1, 1, 257, 8, 1, 1, 0, AX_BF16, 0, 1}, &m) != AX_OK)
+    if (start(&t, &(shape){AX_LAYERS_MAX, 1, 1, 257, 8, 1, 1, 0, AX_BF16, 0, 1, "gpt2"}, &m) != AX_OK)
         fail_msg("%s", ax_error_message());
     double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
     print_message("%d layers are ready after %.1f s\n", AX_LAYERS_MAX, seconds);
@@ -382,9 +404,9 @@ static int tear_down(void **state) { return chdir("/") || ax_remove_tree(*state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_step_allocates_nothing),
-                                       cmocka_unit_test(a_step_on_a_grid_allocates_nothing),
-                                       cmocka_unit_test(the_plan_is_what_is_measured),
-                                       cmocka_unit_test(the_deepest_model_is_planned_quickly)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_allocates_nothing), cmocka_unit_test(a_step_on_a_grid_allocates_nothing),
+        cmocka_unit_test(the_plan_is_what_is_measured), cmocka_unit_test(tables_of_positions_are_planned),
+        cmocka_unit_test(the_deepest_model_is_planned_quickly)};
     return cmocka_run_group_tests_name("engine.memory", tests, set_up, tear_down);
 }

@@ -21,24 +21,28 @@ static const placement placements[] = {
     {{.x = 1, .y = 1, .z = 1, 1, .data = 7}, 3},
 };
 
-/* Returns a model of odd sizes, which no grid divides evenly. */
-static ax_model_config odd(void)
+/* Returns a model of odd sizes, which no grid divides evenly. That of qwen3 has one key head, heads of their
+ * own size, and norms of heads, which are whole on every rank. */
+static ax_model_config odd(const char *name)
 {
-    ax_model_config c = {.layers = 2,
-                         .hidden = 21,
-                         .heads = 3,
-                         .kv_heads = 3,
-                         .ffn = 23,
-                         .vocab = 29,
-                         .seq_len = T,
-                         .init_std = 0.2,
-                         .norm_eps = 1e-5,
-                         .tie = true};
-    OK(ax_family_find("gpt2", &c.family));
+    const ax_family *family;
+    OK(ax_family_find(name, &family));
+    ax_model_config c = ax_model_config_defaults(family);
+    c.layers = 2;
+    c.hidden = 21;
+    c.heads = 3;
+    c.kv_heads = c.head_norms ? 1 : 3;
+    c.head_dim = c.head_norms ? 10 : 0;
+    c.ffn = 23;
+    c.vocab = 29;
+    c.seq_len = T;
+    c.init_std = 0.2;
+    c.tie = !c.head_norms;
     return c;
 }
 
 typedef struct job {
+    const char *family;
     const placement *at;
     const char *from,
         *to; /* run directories to load from and save to; from NULL: trains new weights for two steps */
@@ -87,7 +91,7 @@ static ax_status move(ax_engine *engine, const ax_optim *optim, const job *j)
 static ax_status run_rank(ax_comm *world, void *arg)
 {
     const job *j = arg;
-    ax_model_config config = odd();
+    ax_model_config config = odd(j->family);
     ax_ctx *ctx;
     ax_engine *engine = NULL;
     int64_t batch = j->at->grid.data * j->at->grid.z;
@@ -114,22 +118,35 @@ static void same_arrays(const char *a, const char *b)
     }
 }
 
+/* Saved on grid `a`, which trains its own weights, and loaded on each grid. */
+static void from_grid(const char *family, size_t a)
+{
+    sh("rm -rf first second");
+    assert_ranks(grid_ranks(placements[a].grid), run_rank, &(job){family, &placements[a], NULL, "first"});
+    for (size_t b = 0; b < AX_COUNT(placements); b++) {
+        assert_ranks(grid_ranks(placements[b].grid), run_rank,
+                     &(job){family, &placements[b], "first", "second"});
+        same_arrays("first", "second");
+    }
+}
+
 static void from_each_grid_to_each_other(void **state)
 {
     (void)state;
-    for (size_t a = 0; a < AX_COUNT(placements); a++) {
-        /* Each grid trains its own weights. */
-        sh("rm -rf first second");
-        assert_ranks(grid_ranks(placements[a].grid), run_rank, &(job){&placements[a], NULL, "first"});
-        for (size_t b = 0; b < AX_COUNT(placements); b++) {
-            assert_ranks(grid_ranks(placements[b].grid), run_rank, &(job){&placements[b], "first", "second"});
-            same_arrays("first", "second");
-        }
-    }
+    for (size_t a = 0; a < AX_COUNT(placements); a++)
+        from_grid("gpt2", a);
+}
+
+static void other_families_likewise(void **state)
+{
+    (void)state;
+    from_grid("qwen3", 0);
+    from_grid("qwen3", 2);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(from_each_grid_to_each_other)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(from_each_grid_to_each_other),
+                                       cmocka_unit_test(other_families_likewise)};
     return cmocka_run_group_tests_name("engine.reshard", tests, run_setup, run_teardown);
 }

@@ -271,6 +271,42 @@ static void a_swapped_file(void **state)
     run_expect(0, "after step 4", BASE_KEYS "data.train=plain.bin train.steps=5");
 }
 
+/* Earlier versions listed what identifies the model in the state. Now it is read from config.json, which
+ * these checkpoints have too. */
+static void model_facts_listed_in_the_state(void **state)
+{
+    (void)state;
+    char path[4096];
+    sh("rm -rf run");
+    run_expect(0, NULL, BASE_KEYS "train.steps=2");
+    state_path("run/ckpt/step-2", path);
+    json_t *saved = json_load_file(path, 0, NULL);
+    json_t *facts = json_pack("{s:s,s:i,s:i,s:i,s:i,s:i,s:b,s:i,s:f}", "model.family", "gpt2", "model.layers",
+                              2, "model.hidden", 24, "model.heads", 3, "model.ffn", 96, "model.vocab", VOCAB,
+                              "model.tie", 1, "model.activation", 0, "model.norm_eps", 1e-5);
+    assert_int_equal(json_object_update_missing(json_object_get(saved, "run"), facts), 0);
+    char *text = json_dumps(saved, 0);
+    assert_non_null(text);
+    write_state("run/ckpt/step-2", text);
+    free(text);
+    json_decref(facts);
+    json_decref(saved);
+    run_expect(2, "model.tie was true and is now false", BASE_KEYS "model.tie=false train.steps=3");
+    run_expect(0, "after step 2", BASE_KEYS "train.steps=3");
+}
+
+/* A state without the object "run" is an error of the checkpoint. */
+static void a_state_without_a_run(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    run_expect(0, NULL, BASE_KEYS "train.steps=2");
+    write_state("run/ckpt/step-2", "{\"step\": 2, \"run\": 0}");
+    run_expect(4, "step-2: training/state.json does not say what the run was", BASE_KEYS "train.steps=3");
+    write_state("run/ckpt/step-2", "[]");
+    run_expect(4, "step-2: training/state.json does not say what the run was", BASE_KEYS "train.steps=3");
+}
+
 /* Earlier versions wrote one rate of dropout, which was not that of attention. */
 static void one_rate_of_dropout(void **state)
 {
@@ -452,6 +488,8 @@ int main(void)
         cmocka_unit_test(weights_of_sources),
         cmocka_unit_test(refused_changes),
         cmocka_unit_test(a_swapped_file),
+        cmocka_unit_test(model_facts_listed_in_the_state),
+        cmocka_unit_test(a_state_without_a_run),
         cmocka_unit_test(one_rate_of_dropout),
         cmocka_unit_test(shards),
         cmocka_unit_test(a_checkpoint_by_name),

@@ -228,7 +228,7 @@ static void keys_that_contradict_the_model(void **state)
     free(log);
     assert_false(ax_path_exists("run")); /* nothing was written */
     run_expect(0, NULL, FROM_KEYS "model.layers=2 model.dropout=0.3 model.from=" GOLDEN);
-    run_expect(2, "not both", FROM_KEYS "model.family=gpt2 model.from=" GOLDEN);
+    run_expect(2, "not more than one", FROM_KEYS "model.family=gpt2 model.from=" GOLDEN);
     run_expect(4, "nowhere", FROM_KEYS "model.from=nowhere");
 }
 
@@ -263,6 +263,13 @@ static void inputs_that_are_missing(void **state)
     assert_null(strstr(log, "memory:"));
     free(log);
     assert_false(ax_path_exists("run"));
+    /* A device that is absent is in the same list. Without visible devices CUDA is absent everywhere. */
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    log = log_after(2, BASE_KEYS "device=cuda data.valid=no-b");
+    assert_non_null(strstr(log, "\"cuda\" cannot be used here"));
+    assert_non_null(strstr(log, "/no-b"));
+    free(log);
+    unsetenv("CUDA_VISIBLE_DEVICES");
     /* A pattern whose files cannot be read: the message names the file. */
     sh("mkdir -p packed; echo text | gzip >packed/a.txt.gz");
     log = log_after(4, BASE_KEYS "data.train=packed/*.gz");

@@ -25,6 +25,10 @@ static const char *const grids[] = {
     "ranks=4 grid.x=2 grid.data=2 zero=2 overlap.oar=false overlap.ors=false overlap.oag=false",
     "ranks=2 grid.z=2 strategy=fsdp",
     "ranks=4 grid.x=2 grid.data=2 strategy=megatron",
+    "ranks=2 grid.pipe=2",
+    "ranks=4 grid.pipe=4 pipe.schedule=1f1b",
+    "ranks=8 grid.pipe=2 grid.x=2 grid.data=2 zero=1 pipe.slack=1",
+    "ranks=3 grid.pipe=3 pipe.cut=0,2 pipe.schedule=gpipe",
 };
 
 /* ---- what a run reported ------------------------------------------------------------------------- */
@@ -123,6 +127,37 @@ static void metrics_describe_the_ranks(void **state)
     assert_string_equal(axes, "");
 }
 
+/* Two stages: rank 0 sends 8 activations and the table of tokens, rank 1 as many gradients. In fp32 both have
+ * the same bytes. */
+static void pipelines_report_their_messages(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    run_expect(0, "pipeline of 2 stages, 8 micro-batches a step: 1 block in 2 slots, 1 block in 1 slot",
+               RANK_KEYS "train.precision=fp32 ranks=2 grid.pipe=2 pipe.cut=1 train.steps=2");
+    char *text = text_of("run/metrics.jsonl"), bytes[64];
+    snprintf(bytes, sizeof bytes, "\"pipe\": %d", 8 * 16 * 24 * 4 + 61 * 24 * 4 + 8 * (1 + 36));
+    if (!strstr(text, bytes) || !strstr(text, "\"pipe_wait_ms\": "))
+        fail_msg("no %s, or no pipe_wait_ms, in\n%s", bytes, text);
+    free(text);
+}
+
+/* Untied models have the same bits on any number of stages, so a run that changes it ends with the same
+ * files. */
+static void stages_do_not_change_a_bit(void **state)
+{
+    (void)state;
+    static const char keys[] = RANK_KEYS "optim.schedule=constant model.tie=false model.layers=4 ";
+    sh("rm -rf ref run");
+    run_expect(0, NULL, "%s train.steps=6 run.dir=ref", keys);
+    run_expect(0, NULL, "%s train.steps=2 ranks=2 grid.pipe=2", keys);
+    run_expect(0, "resuming", "%s train.steps=3 ranks=6 grid.pipe=6 pipe.slack=2", keys);
+    run_expect(0, "resuming", "%s train.steps=4", keys);
+    run_expect(0, "resuming", "%s train.steps=6 ranks=3 grid.pipe=3 pipe.schedule=1f1b", keys);
+    sh("cmp ref/ckpt/step-6/model.safetensors run/ckpt/step-6/model.safetensors");
+    sh("cmp ref/ckpt/step-6/training/optim.safetensors run/ckpt/step-6/training/optim.safetensors");
+}
+
 /* Each rank writes its trace: all steps of a short run, with their kernels and waits. */
 static void traces_are_written(void **state)
 {
@@ -166,7 +201,7 @@ static void text_is_tokenized_once(void **state)
     assert_int_equal(count_files("run/data"), count_files("ref/data"));
 }
 
-/* The grid changes three times, in the end to one rank. */
+/* The grid changes four times, in the end to one rank. */
 static void a_run_that_changes_its_grid(void **state)
 {
     (void)state;
@@ -174,7 +209,8 @@ static void a_run_that_changes_its_grid(void **state)
     run_expect(0, NULL, RANK_KEYS "optim.schedule=constant train.steps=8 train.micro_batch=8 run.dir=ref");
     run_expect(0, NULL, RANK_KEYS "optim.schedule=constant train.steps=2 ranks=2 grid.x=2");
     run_expect(0, "resuming", RANK_KEYS "optim.schedule=constant train.steps=4 ranks=4 grid.y=2 grid.z=2");
-    run_expect(0, "resuming", RANK_KEYS "optim.schedule=constant train.steps=6 ranks=4 grid.data=4");
+    run_expect(0, "resuming", RANK_KEYS "optim.schedule=constant train.steps=5 ranks=4 grid.data=4");
+    run_expect(0, "resuming", RANK_KEYS "optim.schedule=constant train.steps=6 ranks=4 grid.pipe=2 grid.z=2");
     run_expect(0, "resuming", RANK_KEYS "optim.schedule=constant train.steps=8");
     same_losses("ref", "run");
 }
@@ -209,6 +245,19 @@ static void mistakes_are_reported_once(void **state)
     refused(2, "model.heads: 5 must divide", RANK_KEYS "ranks=2 grid.data=2 model.heads=5");
     refused(2, "grid.order: must name each of x, y, z, pipe and data once",
             RANK_KEYS "ranks=2 grid.x=2 grid.order=x,y");
+    refused(2,
+            "grid.pipe: 5 stages are more than the pieces of a model of 2 blocks (the embedding, the blocks, "
+            "the head); at most 4",
+            RANK_KEYS "ranks=5 grid.pipe=5");
+    refused(2, "pipe.cut: has 2 blocks, but grid.pipe = 2 has 1 stages after the first; for instance [1]",
+            RANK_KEYS "ranks=2 grid.pipe=2 pipe.cut=1,2");
+    refused(2, "pipe.cut: block 1 does not ascend (blocks 0 to 1, 2: only the head); for instance [0, 1]",
+            RANK_KEYS "ranks=3 grid.pipe=3 pipe.cut=1,1");
+    refused(2,
+            "pipe.cut: block 3 lies outside the model, whose blocks are 0 to 1 (2: only the head); for "
+            "instance [1]",
+            RANK_KEYS "ranks=2 grid.pipe=2 pipe.cut=3");
+    refused(2, "pipe.slack: ", RANK_KEYS "ranks=2 grid.pipe=2 pipe.slack=-1");
     refused(4, "error: command line: data.train: no such file or directory: ",
             RANK_KEYS "ranks=2 grid.x=2 data.train=no");
     assert_false(ax_path_exists("run"));
@@ -294,11 +343,16 @@ static void signals_stop_all_ranks(void **state)
 {
     (void)state;
     static const int numbers[] = {SIGTERM, SIGUSR1, SIGUSR2};
+    static const char *const on[] = {"grid.y=2 grid.data=2", "grid.pipe=2 grid.data=2", "grid.pipe=4"};
     sh("rm -rf run");
     for (size_t i = 0; i < AX_COUNT(numbers); i++) {
         int64_t before = last_step("run");
-        pid_t pid = run_start("log", RANK_KEYS "train.steps=1000000 optim.schedule=constant "
-                                               "run.checkpoint_interval=0 ranks=4 grid.y=2 grid.data=2");
+        char keys[640];
+        snprintf(keys, sizeof keys,
+                 RANK_KEYS "train.steps=1000000 optim.schedule=constant "
+                           "run.checkpoint_interval=0 ranks=4 %s",
+                 on[i]);
+        pid_t pid = run_start("log", keys);
         await_step("run", pid, before + 2);
         kill(pid, numbers[i]);
         assert_int_equal(run_wait(pid), AX_ERR_SIGNAL);
@@ -323,6 +377,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_grid_trains_as_one_rank),
         cmocka_unit_test(metrics_describe_the_ranks),
+        cmocka_unit_test(pipelines_report_their_messages),
+        cmocka_unit_test(stages_do_not_change_a_bit),
         cmocka_unit_test(traces_are_written),
         cmocka_unit_test(text_is_tokenized_once),
         cmocka_unit_test(a_run_that_changes_its_grid),

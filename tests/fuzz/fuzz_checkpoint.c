@@ -55,11 +55,12 @@ static void set_up(void)
     free(result.checkpoint);
     snprintf(run_dir, sizeof run_dir, "%s", fuzz_path("run"));
     snprintf(step_dir, sizeof step_dir, "%s/ckpt/step-1", run_dir);
-    run = (ax_run){.world = world, .config = &config, .resume_dir = step_dir};
-    FUZZ_HOLDS(ax_run_open_model(&run) == AX_OK && ax_run_open_data(&run) == AX_OK);
+    run = (ax_run){.world = world, .config = &config, .resume = {.dir = step_dir}};
+    FUZZ_HOLDS(ax_run_open_model(&run, &run.inputs) == AX_OK);
+    FUZZ_HOLDS(ax_run_open_data(&run, &run.inputs, &run.state.sampler, &run.state.signal) == AX_OK);
     FUZZ_HOLDS(ax_optim_find(config.optim.name, &run.plan.options.optim) == AX_OK);
     FUZZ_HOLDS(ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F16, 1, &ctx) == AX_OK);
-    FUZZ_HOLDS(ax_model_create(ctx, &run.model, 0, &model) == AX_OK);
+    FUZZ_HOLDS(ax_model_create(ctx, &run.inputs.model, &(ax_model_use){.positions = 1}, &model) == AX_OK);
     FUZZ_HOLDS(ax_layer_param_set(model->root, run.plan.options.optim->slots, &set) == AX_OK);
 }
 
@@ -112,12 +113,13 @@ static void resume(void)
 {
     (void)fuzz_read(ax_ckpt_load(set, step_dir, run.plan.options.optim->slot_names, NULL));
     for (int new_run = 0; new_run < 2; new_run++) {
-        run.new_run = new_run;
-        if (!fuzz_read(ax_run_restore_position(&run)))
+        ax_run_position at;
+        run.resume.new_run = new_run;
+        if (!fuzz_read(ax_run_restore_position(&run, &run.resume, &at)))
             continue;
         int64_t targets;
-        FUZZ_HOLDS(run.step >= 0 && run.tokens >= 0);
-        FUZZ_HOLDS(fuzz_read(ax_sampler_next(run.sampler, &targets)));
+        FUZZ_HOLDS(at.step >= 0 && at.tokens >= 0);
+        FUZZ_HOLDS(fuzz_read(ax_sampler_next(run.state.sampler, &targets)));
     }
 }
 

@@ -1,20 +1,21 @@
 /* config.json of a model, and generation_config.json as a second part. A configuration that was read is
  * printed and read again. */
 #include "axonn/engine.h"
+#include "axonn/json.h"
 #include "fuzz/fuzz.h"
 
-#include <stdio.h>
+#include <glob.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 void fuzz_make_seeds(void)
 {
-    static const char *const folders[] = {"exact", "tanh", "tiny"};
-    for (size_t i = 0; i < AX_COUNT(folders); i++) {
-        char path[64];
-        snprintf(path, sizeof path, "tests/golden/gpt2/%s/config.json", folders[i]);
-        fuzz_seed_file(path);
-    }
+    glob_t found;
+    FUZZ_HOLDS(!glob(AXONN_SOURCE_DIR "/tests/golden/*/*/config.json", 0, NULL, &found)); /* every family */
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        fuzz_seed_file(found.gl_pathv[i] + strlen(AXONN_SOURCE_DIR "/"));
+    globfree(&found);
     fuzz_seed_texts(
         (const char *[]){"{\"model_type\":\"gpt2\",\"n_embd\":8,\"n_layer\":1000000,\"n_head\":2,"
                          "\"vocab_size\":7,\"n_positions\":16,\"n_inner\":null,\"eos_token_id\":[1,2],"
@@ -55,10 +56,27 @@ static void read_config(const fuzz_part *part)
     ax_model_config_fini(&config);
 }
 
+/* Checks that a configuration of another dtype reads back. */
+static void retype(const fuzz_part *part)
+{
+    ax_buf out = {0};
+    struct json_t *root;
+    if (fuzz_read(ax_model_config_retype(part->data, part->size, "config.json", AX_BF16, &out))) {
+        FUZZ_HOLDS(ax_json_parse("retyped", out.data, out.size, 0, &root) == AX_OK);
+        FUZZ_HOLDS(
+            !strcmp(json_string_value(json_object_get(root, "dtype") ? json_object_get(root, "dtype")
+                                                                     : json_object_get(root, "torch_dtype")),
+                    "bfloat16"));
+        json_decref(root);
+    }
+    ax_buf_fini(&out);
+}
+
 void fuzz_one(const fuzz_part *part, int n)
 {
     ax_pretrained model;
     read_config(part);
+    retype(part);
     fuzz_file("config.json", part->data, part->size);
     fuzz_file("generation_config.json", n > 1 ? part[1].data : NULL, n > 1 ? part[1].size : 0);
     if (fuzz_read(ax_pretrained_open(fuzz_path(""), &model)))

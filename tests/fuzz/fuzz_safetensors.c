@@ -1,9 +1,12 @@
-/* Model files. One part is model.safetensors; several are an index and its shards. If they open, every array
- * is read, both as stored and converted; the model is compared, verified, and read as the parameters of a
- * small model. */
-#include "axonn/ckpt.h"
+/* Model files. One part is model.safetensors; several are an index and its shards. A file that begins with
+ * '{' is a header alone: the harness writes its length before it and as much data after it as its arrays
+ * need, so that mutants pass those checks. If the files open, every array is read, both as stored and
+ * converted; the model is compared, verified, copied as bf16, and read as the parameters of a small model. */
+#include "axonn/engine.h"
+#include "axonn/json.h"
 #include "fuzz/fuzz.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +27,10 @@ static fuzz_part file_of(const char *header, size_t bytes)
     return (fuzz_part){data, 8 + length + bytes};
 }
 
+/* Adds a file, and its header alone. */
 static void seed_file(const char *header, size_t bytes)
 {
+    fuzz_seed_texts((const char *[]){header, NULL});
     fuzz_part file = file_of(header, bytes);
     fuzz_seed((fuzz_part[]){file, {NULL, 0}});
     free(file.data);
@@ -52,8 +57,45 @@ void fuzz_make_seeds(void)
     fuzz_part one = file_of("{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4),
               two = file_of("{\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4);
     fuzz_seed((fuzz_part[]){{(char *)index, strlen(index)}, one, two, {NULL, 0}});
+    fuzz_seed_texts((const char *[]){index, one.data + 8, two.data + 8, NULL});
     free(one.data);
     free(two.data);
+}
+
+/* ---- files --------------------------------------------------------------------------------------- */
+
+/* Returns the largest end of an array in the header, up to MOST_DATA. */
+static size_t data_bytes(const fuzz_part *part)
+{
+    enum { MOST_DATA = 1 << 16 };
+    json_t *root, *entry;
+    const char *key;
+    json_int_t most = 0;
+    if (ax_json_parse(NULL, part->data, part->size, 0, &root) != AX_OK)
+        return 0;
+    json_object_foreach(root, key, entry)
+    {
+        json_int_t end = json_integer_value(json_array_get(json_object_get(entry, "data_offsets"), 1));
+        most = end > most && end <= MOST_DATA ? end : most;
+    }
+    json_decref(root);
+    return (size_t)most;
+}
+
+/* Writes a file, completed if it is a header alone; removes it if `part` is NULL. */
+static void write_part(const char *name, const fuzz_part *part)
+{
+    if (!part || part->data[0] != '{') {
+        fuzz_file(name, part ? part->data : NULL, part ? part->size : 0);
+        return;
+    }
+    ax_buf whole = {0};
+    uint64_t length = part->size;
+    static const char data[1 << 16];
+    FUZZ_HOLDS(ax_buf_add(&whole, &length, 8) == AX_OK && ax_buf_add(&whole, part->data, length) == AX_OK &&
+               ax_buf_add(&whole, data, data_bytes(part)) == AX_OK);
+    fuzz_file(name, whole.data, whole.size);
+    ax_buf_fini(&whole);
 }
 
 /* ---- reading ------------------------------------------------------------------------------------- */
@@ -99,6 +141,19 @@ static void compare(const char *a, const char *b)
         ax_ckpt_diff_destroy(&diff);
 }
 
+/* A copy must open, and have the same arrays. */
+static void convert(const char *dir)
+{
+    ax_conversion_args args = {.dir = dir, .out = fuzz_path("copy"), .dtype = AX_BF16, .shard_bytes = 64};
+    ax_conversion result;
+    ax_st *st;
+    FUZZ_HOLDS(ax_remove_tree(args.out) == AX_OK);
+    if (!fuzz_read(ax_model_convert(&args, &result)))
+        return;
+    FUZZ_HOLDS(ax_st_open(args.out, &st) == AX_OK && ax_st_count(st) == result.arrays);
+    ax_st_close(&st);
+}
+
 /* Returns two parameters that occur in some seeds. They are made once. */
 static ax_param_set *parameters(void)
 {
@@ -130,13 +185,15 @@ static ax_param_set *parameters(void)
 void fuzz_one(const fuzz_part *part, int n)
 {
     char name[64];
-    fuzz_file("model.safetensors", n == 1 ? part->data : NULL, part->size);
+    write_part("model.safetensors", n == 1 ? part : NULL);
     fuzz_file("model.safetensors.index.json", n > 1 ? part->data : NULL, part->size);
     for (int i = 1; i < FUZZ_PARTS; i++) {
         snprintf(name, sizeof name, "model-%d.safetensors", i);
-        fuzz_file(name, i < n ? part[i].data : NULL, i < n ? part[i].size : 0);
+        write_part(name, i < n ? &part[i] : NULL);
     }
+    fuzz_file("config.json", "{}", 2);
     const char *dir = fuzz_path("");
+    convert(dir);
     read_store(dir);
     verify(dir);
     compare(dir, dir);

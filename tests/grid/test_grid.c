@@ -4,6 +4,7 @@
 
 #include <setjmp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -36,9 +37,10 @@ static ax_status communicators(ax_grid *grid)
 {
     int me = ax_grid_rank(grid);
     for (ax_axisset axes = 0; axes < 1 << AX_AXES_STANDARD; axes++) {
-        ax_comm *comm = ax_grid_comm(grid, axes);
-        EXPECT(comm == ax_grid_comm(grid, ax_grid_effective(grid, axes)) &&
-               ax_comm_size(comm) == ax_grid_group_size(grid, axes));
+        ax_comm *comm, *again;
+        AX_TRY(ax_grid_comm(grid, axes, &comm));
+        AX_TRY(ax_grid_comm(grid, ax_grid_effective(grid, axes), &again));
+        EXPECT(comm == again && ax_comm_size(comm) == ax_grid_group_size(grid, axes));
         int64_t sum = me, expected = 0, before = 0;
         for (int r = 0; r < 8; r++) {
             bool same = true;
@@ -55,19 +57,85 @@ static ax_status communicators(ax_grid *grid)
     return AX_OK;
 }
 
-/* A group can use its communicator while the ranks of other groups make no call. */
+/* Counts the ranks along a set of axes, on their communicator. */
+static ax_status counted(ax_grid *grid, ax_axisset axes, double *ranks)
+{
+    ax_comm *comm;
+    ax_work *work;
+    *ranks = 1;
+    AX_TRY(ax_grid_comm(grid, axes, &comm));
+    AX_TRY(ax_all_reduce(comm, NULL, ranks, 1, AX_F64, AX_SUM, &work));
+    return ax_wait(&work);
+}
+
+/* A group creates its communicator at the first use, while other groups create and use others, or return: the
+ * ranks with data = 1 use none along x and z. A communicator that no rank uses is not created. */
 static ax_status communicators_of_some(ax_grid *grid)
 {
-    int me = ax_grid_rank(grid);
-    double one = 1;
+    double ranks;
+    ax_axisset *used;
+    EXPECT(ax_grid_groups(grid) == 0);
+    bool first = ax_grid_coord(grid, ax_grid_rank(grid), AX_DATA) == 0;
+    AX_TRY(counted(grid, first ? 1 << AX_X | 1 << AX_Z : 1 << AX_Z, &ranks));
+    EXPECT(ranks == (first ? 4 : 2));
+    AX_TRY(counted(grid, 1 << AX_X, &ranks));
+    EXPECT(ranks == 2 && ax_grid_groups(grid) == 2);
+    AX_TRY(ax_grid_used(grid, &used));
+    bool right = used[0] == 1 << AX_X && used[1] == (first ? 1 << AX_X | 1 << AX_Z : 1 << AX_Z) && !used[2];
+    free(used);
+    EXPECT(right);
+    AX_TRY(counted(grid, 31, &ranks));
+    EXPECT(ranks == 8);
+    return AX_OK;
+}
+
+/* A grid on the dry device finds the communicators of a run without other ranks: only rank 0 makes one here.
+ * The real grid creates these before they are used, and no others. */
+static ax_status dry_then_real(ax_comm *world, void *arg)
+{
+    (void)arg;
+    const ax_axisset sets[] = {1 << AX_DATA, 1 << AX_X, 1 << AX_X | 1 << AX_DATA | 1 << AX_Y};
+    ax_ctx *dry;
+    ax_grid *grid;
+    ax_comm *comm;
     ax_work *work;
-    if (ax_grid_coord(grid, me, AX_DATA) == 0) {
-        AX_TRY(
-            ax_all_reduce(ax_grid_comm(grid, 1 << AX_X | 1 << AX_Z), NULL, &one, 1, AX_F64, AX_SUM, &work));
-        AX_TRY(ax_wait(&work));
-        EXPECT(one == 4);
+    ax_axisset *used;
+    double ranks = 1;
+    AX_TRY(ax_ctx_create(world, eight, "dry", 1, AX_F32, 1, &dry));
+    if (ax_comm_rank(world) == 0) {
+        AX_TRY(ax_grid_comm(dry->grid, 1 << AX_Z, &comm));
+        EXPECT(ax_comm_size(comm) == 2 && ax_comm_rank(comm) == 0);
     }
-    return ax_barrier(ax_grid_comm_all(grid));
+    for (size_t i = 0; i < AX_COUNT(sets); i++) {
+        AX_TRY(ax_grid_comm(dry->grid, sets[i], &comm));
+        EXPECT(ax_comm_size(comm) == ax_grid_group_size(dry->grid, sets[i]));
+    }
+    EXPECT(ax_all_reduce(comm, NULL, &ranks, 1, AX_F64, AX_SUM, &work) == AX_ERR_INTERNAL);
+    AX_TRY(ax_grid_used(dry->grid, &used));
+    ax_ctx_destroy(&dry);
+    const ax_axisset planned[] = {1 << AX_X, 1 << AX_DATA, 1 << AX_X | 1 << AX_DATA, 0};
+    bool right = ax_comm_rank(world) == 0 || !memcmp(used, planned, sizeof planned);
+    free(used);
+    EXPECT(right);
+    AX_TRY(ax_grid_create(world, eight, &grid));
+    AX_TRY(ax_grid_prepare(grid, planned));
+    EXPECT(ax_grid_groups(grid) == 3);
+    AX_TRY(counted(grid, 1 << AX_X | 1 << AX_DATA, &ranks));
+    EXPECT(ranks == 4 && ax_grid_groups(grid) == 3);
+    ax_grid_destroy(&grid);
+    return AX_OK;
+}
+
+/* Rank 0 creates a communicator with rank 1, which waits for another one. */
+static ax_status cross(ax_comm *world, void *arg)
+{
+    (void)arg;
+    ax_grid *grid;
+    double ranks;
+    AX_TRY(ax_grid_create(world, eight, &grid));
+    ax_status status = counted(grid, ax_comm_rank(world) ? 1 << AX_Z | 1 << AX_X : 1 << AX_X, &ranks);
+    ax_grid_destroy(&grid);
+    return status;
 }
 
 static ax_status on_eight_ranks(ax_comm *world, void *arg)
@@ -86,14 +154,15 @@ static ax_status on_eight_ranks(ax_comm *world, void *arg)
 }
 
 /* Whether axis `name` splits x = 8 into groups of `size` ranks that are `stride` apart. */
-static ax_status covers(const ax_grid *grid, const char *name, int size, int stride)
+static ax_status covers(ax_grid *grid, const char *name, int size, int stride)
 {
     ax_axis axis;
     AX_TRY(ax_grid_axis_find(grid, name, strlen(name), &axis));
     EXPECT(ax_grid_axis_size(grid, axis) == size);
     for (int r = 0; r < ax_grid_ranks(grid); r++)
         EXPECT(ax_grid_coord(grid, r, axis) == r / stride % size);
-    const ax_comm *comm = ax_grid_comm(grid, (ax_axisset)(1u << axis));
+    ax_comm *comm;
+    AX_TRY(ax_grid_comm(grid, (ax_axisset)(1u << axis), &comm));
     EXPECT(ax_comm_size(comm) == size && ax_comm_rank(comm) == ax_grid_rank(grid) / stride % size);
     return AX_OK;
 }
@@ -126,23 +195,28 @@ static ax_status factors_of_x(ax_comm *world, void *arg)
            ax_grid_peer(grid, by.minor, 0) == me - me % 2);
     const ax_axisset kv = (ax_axisset)(1u << by.major), rep = (ax_axisset)(1u << by.minor), x = 1 << AX_X;
     EXPECT(ax_grid_effective(grid, x) == (kv | rep) && ax_grid_effective(grid, x | kv) == (kv | rep));
-    EXPECT(ax_grid_comm(grid, x) == ax_grid_comm(grid, kv | rep) &&
-           ax_grid_comm(grid, x) == ax_grid_comm_all(grid));
+    ax_comm *along[3];
+    AX_TRY(ax_grid_comm(grid, x, &along[0]));
+    AX_TRY(ax_grid_comm(grid, kv | rep, &along[1]));
+    AX_TRY(ax_grid_comm(grid, (1 << AX_AXES_STANDARD) - 1, &along[2]));
+    EXPECT(along[0] == along[1] && along[0] == along[2]);
     EXPECT(!strcmp(ax_grid_set_print(grid, kv | rep, text), "x") &&
            !strcmp(ax_grid_set_print(grid, rep | 1 << AX_Z, text), "z.x.rep"));
     EXPECT(ax_grid_group_size(grid, x) == 6 && ax_grid_group_size(grid, kv) == 3 &&
            ax_grid_group_size(grid, x | rep) == 6);
     int64_t sum = me;
     ax_work *work;
-    AX_TRY(ax_all_reduce(ax_grid_comm(grid, kv), NULL, &sum, 1, AX_I64, AX_SUM, &work));
+    AX_TRY(ax_grid_comm(grid, kv, &along[0]));
+    AX_TRY(ax_all_reduce(along[0], NULL, &sum, 1, AX_I64, AX_SUM, &work));
     AX_TRY(ax_wait(&work));
     EXPECT(sum == (me % 2 ? 1 + 3 + 5 : 0 + 2 + 4));
     ax_grid_destroy(&grid);
     AX_TRY(ax_grid_create(world, (ax_grid_size){.x = 3, .y = 2, .z = 1, .pipe = 1, .data = 1}, &grid));
     AX_TRY(ax_grid_factor(grid, AX_FACTOR_KV, 1, &f));
+    AX_TRY(ax_grid_comm(grid, x, &along[0]));
+    AX_TRY(ax_grid_comm(grid, (ax_axisset)(1u << ax_grid_factoring(grid, f).major), &along[1]));
     EXPECT(ax_grid_factoring(grid, f).minor == AX_X && ax_grid_effective(grid, 31) == (x | 1 << AX_Y) &&
-           ax_comm_size(ax_grid_comm(grid, x)) == 3 &&
-           ax_comm_size(ax_grid_comm(grid, (ax_axisset)(1u << ax_grid_factoring(grid, f).major))) == 1);
+           ax_comm_size(along[0]) == 3 && ax_comm_size(along[1]) == 1);
     ax_grid_destroy(&grid);
     return AX_OK;
 }
@@ -201,6 +275,22 @@ static void groups_are_the_ranks_along_a_set_of_axes(void **state)
     assert_ranks(8, on_eight_ranks, NULL);
 }
 
+static void a_dry_run_finds_the_communicators_of_a_run(void **state)
+{
+    (void)state;
+    assert_ranks(8, dry_then_real, NULL);
+}
+
+static void ranks_that_create_different_communicators_are_named(void **state)
+{
+    (void)state;
+    assert_int_equal(ax_comm_threads_run(8, cross, NULL), AX_ERR_COMM);
+    assert_non_null(strstr(ax_error_message(), "the ranks wait for one another: "));
+    assert_non_null(strstr(ax_error_message(), "rank 0 in group creation of 2 ranks"));
+    assert_non_null(strstr(ax_error_message(), "rank 1 in group creation of 4 ranks"));
+    assert_non_null(strstr(ax_error_message(), "communicator along "));
+}
+
 static ax_status does_not_fit(ax_comm *world, void *arg)
 {
     ax_grid *grid = NULL;
@@ -230,6 +320,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_are_the_ranks_along_a_set_of_axes),
+        cmocka_unit_test(a_dry_run_finds_the_communicators_of_a_run),
+        cmocka_unit_test(ranks_that_create_different_communicators_are_named),
         cmocka_unit_test(an_axis_has_factors),
         cmocka_unit_test(an_axis_has_several_factorings),
         cmocka_unit_test(errors_suggest_the_nearest_grids),

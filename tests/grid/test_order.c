@@ -55,7 +55,7 @@ static void every_rank_has_its_own_coordinates(void **state)
 static ax_status stand(ax_comm *world, void *arg)
 {
     const ax_grid_size size = {.x = 2, .y = 1, .z = 2, .pipe = 1, .data = 2};
-    ax_comm *placed;
+    ax_comm *placed, *along;
     ax_grid *grid;
     int coord[AX_AXES_STANDARD], sum = 1;
     ax_work *work;
@@ -65,7 +65,8 @@ static ax_status stand(ax_comm *world, void *arg)
     EXPECT(ax_grid_rank(grid) == place);
     for (int a = 0; a < AX_AXES_STANDARD; a++)
         EXPECT(ax_grid_coord(grid, place, (ax_axis)a) == coord[a]);
-    AX_TRY(ax_all_reduce(ax_grid_comm(grid, 1 << AX_Z), NULL, &sum, 1, AX_I32, AX_SUM, &work));
+    AX_TRY(ax_grid_comm(grid, 1 << AX_Z, &along));
+    AX_TRY(ax_all_reduce(along, NULL, &sum, 1, AX_I32, AX_SUM, &work));
     AX_TRY(ax_wait(&work));
     EXPECT(sum == 2);
     ax_grid_destroy(&grid);

@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,6 +102,82 @@ static void parameters_are_counted(void **state)
     assert_true(ax_model_config_flops_per_token(&c, 1024) == 6.0 * (double)matmul + 6.0 * 12 * 768 * 1024);
 }
 
+/* Attention is heads x head_dim wide, whatever the width of the residual stream. */
+static void heads_may_have_their_own_size(void **state)
+{
+    (void)state;
+    ax_model_config c = {.layers = 2,
+                         .hidden = 10,
+                         .heads = 4,
+                         .kv_heads = 2,
+                         .head_dim = 6,
+                         .ffn = 7,
+                         .vocab = 11,
+                         .seq_len = 5};
+    int64_t total, matmul;
+    assert_int_equal(ax_model_config_check(&c), AX_OK);
+    ax_model_config_params(&c, &total, &matmul);
+    int64_t block = 10 * 24 + 2 * 10 * 12 + 24 * 10 + 2 * 10 * 7, biases = 24 + 2 * 12 + 10 + 7 + 10 + 4 * 10;
+    assert_int_equal(matmul, 2 * block + 11 * 10);
+    assert_int_equal(total, 2 * (block + biases) + 2 * 11 * 10 + 5 * 10 + 2 * 10);
+    assert_true(ax_model_config_flops_per_token(&c, 5) == 6.0 * (double)matmul + 6.0 * 2 * 24 * 5);
+    c.head_dim = AX_HIDDEN_MAX / 4 + 1;
+    assert_int_equal(ax_model_config_check(&c), AX_ERR_USAGE);
+    assert_non_null(strstr(ax_error_message(), "head_dim = 262145"));
+    c.head_dim = 0;
+    assert_int_equal(ax_model_config_check(&c), AX_ERR_USAGE);
+    assert_non_null(strstr(ax_error_message(), "hidden = 10 is not a multiple of heads = 4"));
+    c.head_dim = 6, c.kv_heads = 3;
+    assert_int_equal(ax_model_config_check(&c), AX_ERR_USAGE);
+    assert_non_null(strstr(ax_error_message(), "heads = 4 is not a multiple of kv_heads = 3"));
+}
+
+static char *identity_of(const ax_model_config *c)
+{
+    ax_buf text = {0};
+    assert_int_equal(ax_model_config_identity(c, &text), AX_OK);
+    return text.data;
+}
+
+/* Every fact of the network is part of the identity; what a resumed run may change is not. */
+static void identity_has_every_fact(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to;
+        bool setting;
+    } changes[] = {{"\"n_layer\": 2", "\"n_layer\": 3", false},
+                   {"\"n_embd\": 12", "\"n_embd\": 15", false},
+                   {"\"n_head\": 3", "\"n_head\": 4", false},
+                   {"\"vocab_size\": 50", "\"vocab_size\": 51", false},
+                   {"\"n_inner\": null", "\"n_inner\": 47", false},
+                   {"gelu_new", "gelu", false},
+                   {"\"custom\"", "\"layer_norm_epsilon\": 1e-6, \"custom\"", false},
+                   {"\"custom\"", "\"tie_word_embeddings\": false, \"custom\"", false},
+                   {"\"custom\"", "\"initializer_range\": 0.01, \"custom\"", true},
+                   {"\"attn_pdrop\": 0.5", "\"attn_pdrop\": 0.1", true},
+                   {"\"custom\"", "\"other\"", true}};
+    ax_model_config c;
+    assert_int_equal(parse(gpt2, &c), AX_OK);
+    char *before = identity_of(&c);
+    assert_non_null(strstr(before, "\"model.hidden\":12"));
+    assert_non_null(strstr(before, "\"model.family\":\"gpt2\""));
+    ax_model_config_fini(&c);
+    for (size_t i = 0; i < AX_COUNT(changes); i++) {
+        char text[1024];
+        const char *at = strstr(gpt2, changes[i].from);
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - gpt2), gpt2, changes[i].to,
+                 at + strlen(changes[i].from));
+        assert_int_equal(parse(text, &c), AX_OK);
+        char *after = identity_of(&c);
+        if (!strcmp(before, after) != changes[i].setting)
+            fail_msg("%s: %s", changes[i].to, after);
+        free(after);
+        ax_model_config_fini(&c);
+    }
+    free(before);
+}
+
 /* The largest model that a configuration may describe: its numbers of parameters and bytes are exact. */
 static void counts_of_the_largest_model_are_exact(void **state)
 {
@@ -176,6 +253,8 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip_keeps_unknown_keys),
                                        cmocka_unit_test(numbers_keep_their_digits),
                                        cmocka_unit_test(parameters_are_counted),
+                                       cmocka_unit_test(heads_may_have_their_own_size),
+                                       cmocka_unit_test(identity_has_every_fact),
                                        cmocka_unit_test(counts_of_the_largest_model_are_exact),
                                        cmocka_unit_test(null_is_the_default),
                                        cmocka_unit_test(errors_name_the_mistake)};

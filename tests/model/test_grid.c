@@ -42,6 +42,7 @@ static void legal_grids_are_accepted(void **state)
     assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){8, 1, 1, 1, 1}, 8), AX_OK);
     assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){12, 1, 1, 1, 2}, 24), AX_OK);
     assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){16, 1, 1, 1, 1}, 16), AX_OK);
+    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){1, 1, 1, 3, 1}, 3), AX_OK);
     assert_int_equal(ax_model_check_grid(&any, (ax_grid_size){1, 1, 7, 1, 11}, 77), AX_OK);
 }
 
@@ -61,9 +62,11 @@ static void illegal_grids_are_refused(void **state)
     /* Suggested grids are legal in every respect: neither x = 6 nor data = 6 is suggested. */
     refused(load_of("megatron", 2, 16), (ax_grid_size){1, 2, 1, 1, 3}, 6, "strategy megatron is 1D tensor",
             "x=3 y=1 z=1 pipe=1 data=2");
-    refused(load, (ax_grid_size){1, 1, 1, 2, 1}, 2, "the other axes must be 1",
-            "x=1 y=1 z=1 pipe=1 data=2; ");
-    refused(load_of("ddp", 1, 16), (ax_grid_size){1, 1, 1, 1, 3}, 3, "micro-steps of 3 rows", "none");
+    refused(load, (ax_grid_size){1, 1, 1, 4, 1}, 4,
+            "4 pipeline stages are more than the 3 pieces of the model", "x=1 y=1 z=1 pipe=2 data=2; ");
+    refused(load_of("ddp", 1, 16), (ax_grid_size){1, 1, 1, 1, 3}, 3, "micro-steps of 3 rows",
+            "x=1 y=1 z=1 pipe=3 data=1");
+    refused(load_of("ddp", 1, 16), (ax_grid_size){1, 1, 1, 1, 5}, 5, "micro-steps of 5 rows", "none");
 }
 
 int main(void)

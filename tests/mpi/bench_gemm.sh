@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# axonn bench gemm on one rank and on two: the number of its products and their FLOPs are those of axonn bench step; each
+# axonn bench gemm on one rank and on two: the number of its GEMMs and their FLOPs are those of axonn bench step; each
 # product is listed once, sorted by time; nothing is written; a wrong configuration ends all ranks.
 # Usage: bench_gemm.sh AXONN LAUNCHER [FLAG…]
 source "$(dirname "$0")/program.sh"
@@ -31,10 +31,10 @@ check() {
         split(line[NR], f, "\t")
         exit !(n == calls && f[1] == n && flops == want && f[2] == want && share > 0.999999 &&
                share < 1.000001 && ms > f[3] * 0.999999 && ms < f[3] * 1.000001)
-      }' || die "not the products of the step: $*"
+      }' || die "not the GEMMs of the step: $*"
 }
 
-# Products of the forward pass, of activation gradients, and of weight gradients, which the first micro-batch sets and the
+# GEMMs of the forward pass, of activation gradients, and of weight gradients, which the first micro-batch sets and the
 # others add to.
 check 17 "$axonn"
 check 17 "$axonn" train.precision=fp32 train.recompute=full
@@ -43,7 +43,7 @@ check 21 "${launch[*]} $axonn" grid.x=2
 check 17 "${launch[*]} $axonn" grid.data=2 zero=1
 "$axonn" bench gemm a.yaml --runs 1 >out 2>log || die "exit code $?"
 [[ $(grep -cE '^(NN|NT|TN) [0-9]+x[0-9]+x[0-9]+ bf16' out) == 17 ]] || die "another table"
-grep -qE '^all products of a step .* 100.0 %$' out || die "no total"
+grep -qE '^all GEMMs of a step .* 100.0 %$' out || die "no total"
 AXONN_ISA=generic "$axonn" bench gemm a.yaml --runs 1 --json >out 2>log || die "exit code $?"
 grep -q '"isa":"generic"' out || die "another instruction set"
 # A key wins over the variable; one on the command line over that of the file.

@@ -42,12 +42,12 @@ grep -q '"read_bytes_per_s":null,"of_reading":null' out || die "a rate that nobo
 if [[ -n ${AXONN_PLUGINS:-} ]]; then # a device with its own clock: kernels are timed in a separate round
   more=(--device cuda)
   check $((4 * matrices)) "$axonn"
-  awk -v ms="$(inner gemm ms)" 'BEGIN { exit !(ms > 0) }' || die "products that take no time"
+  awk -v ms="$(inner gemm ms)" 'BEGIN { exit !(ms > 0) }' || die "GEMMs that take no time"
 fi
 more=(--threads 1) # two ranks: each has half of the matrices
 check $((2 * matrices)) "${launch[@]}" "$axonn"
 "$axonn" bench generate run --prompt 4 --tokens 6 --rounds 1 >out 2>log || die "exit code $?"
-for line in prompt token weights reading '  products' '  attention' '  other kernels' '  the rest' '  mean' memory; do
+for line in prompt token weights reading '  matmuls' '  attention' '  other kernels' '  the rest' '  mean' memory; do
   grep -q "^$line " out || die "no line \"$line\""
 done
 "$axonn" bench generate run --prompt 30 --tokens 3 >out 2>log

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# axonn bench step on one rank and on two: the parts and the rest add up to the step, the matrix products are those of the
+# axonn bench step on one rank and on two: the parts and the rest add up to the step, the GEMMs are those of the
 # model, nothing is written, and a failure on one rank ends all.
 # Usage: bench_step.sh AXONN LAUNCHER [FLAG…]
 source "$(dirname "$0")/program.sh"
@@ -24,7 +24,7 @@ check "$axonn" bench step a.yaml train.precision=bf16 optim.name=sgd
 check "${launch[@]}" "$axonn" bench step a.yaml grid.x=2
 check "${launch[@]}" "$axonn" bench step a.yaml grid.data=2 zero=1
 "$axonn" bench step a.yaml --steps 1 --warm-up 0 >out 2>log || die "exit code $?"
-for part in products attention memory-bound optimizer 'the rest' 'step  ' 'at best'; do
+for part in matmuls attention memory-bound optimizer 'the rest' 'step  ' 'at best'; do
   grep -q "^$part" out || die "no line \"$part\""
 done
 "$axonn" bench step a.yaml --steps 1 device=ref >out 2>log || die "exit code $?"

@@ -1,7 +1,8 @@
 /* mpi: collectives over MPI against their definitions: results, order of sums, overlap of operations. */
 #include "support/collectives.h"
 #include "mpi/world.h"
-#include "support/apart.h"
+#include "support/messages.h"
+#include "support/on_device.h"
 
 #include <string.h>
 
@@ -14,8 +15,12 @@ static ax_status check_all(ax_comm *world, bool links)
     } checks[] = {{"collectives", check_collectives, true},
                   {"rank order", check_rank_order, false},
                   {"splits", check_splits, true},
+                  {"groups", check_groups, true},
                   {"overlap", check_overlap, true},
                   {"random operations", check_random, true},
+                  {"messages", check_messages, false},
+                  {"a ring of messages", check_message_ring, false},
+                  {"messages beside collectives", check_independent, false},
                   {"large collectives", check_large_collectives, false}};
     ax_status status = AX_OK;
     for (size_t i = 0; i < AX_COUNT(checks) && status == AX_OK; i++) {
@@ -34,7 +39,7 @@ static ax_status check_links(ax_comm *world)
     ax_device *dev;
     ax_comm *over;
     AX_TRY(ax_device_open_bound("cuda", 1, &binding, &dev));
-    AX_TRY(apart_create(world, dev, "nccl", &over));
+    AX_TRY(on_device_create(world, dev, "nccl", &over));
     AX_TRY(check_all(over, true));
     ax_comm_destroy(&over);
     ax_device_close(&dev);

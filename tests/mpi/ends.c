@@ -51,11 +51,53 @@ static ax_status crossed_order(ax_comm *world)
     return ax_wait(&two);
 }
 
+/* Rank 0 sends a message to rank 1, which expects another one, waits for another message, or leaves. */
+static ax_status message(ax_comm **world, const char *kind)
+{
+    float data[8] = {0};
+    ax_work *work = NULL;
+    int rank = ax_comm_rank(*world);
+    ax_message m = {.dtype = AX_F32, .step = 5, .micro_batch = 3, .ndim = 1, .dim = {8}};
+    if (rank == 1 && !strcmp(kind, "message_mismatch"))
+        m.micro_batch = 4;
+    if (rank == 1 && !strcmp(kind, "message_deadlock"))
+        m.kind = AX_MESSAGE_GRADIENT;
+    if (rank == 1 && !strcmp(kind, "message_leave")) {
+        ax_comm_destroy(world);
+        return AX_OK;
+    }
+    AX_TRY(ax_recv(*world, NULL, &m, data, 1 - rank, &work));
+    if (rank == 0 && !strcmp(kind, "message_mismatch"))
+        AX_TRY(ax_send(*world, NULL, &m, data, 1, &(ax_work *){NULL}));
+    return ax_wait(&work);
+}
+
 static ax_status crossed_waits(ax_comm *world)
 {
     ax_comm *sub;
     AX_TRY(ax_comm_split(world, 0, 0, &sub));
     return ax_barrier(ax_comm_rank(world) == 1 ? sub : world);
+}
+
+/* Rank 0 creates a group with rank 1, which does what `kind` says instead, or is late. */
+static ax_status group(ax_comm **world, const char *kind)
+{
+    ax_comm *pair;
+    int rank = ax_comm_rank(*world);
+    if (rank == 1 && !strcmp(kind, "group_stop"))
+        raise(SIGSTOP);
+    if (rank == 1 && !strcmp(kind, "group_leave")) {
+        ax_comm_destroy(world);
+        return AX_OK;
+    }
+    for (double begin = ax_now(); rank == 1 && !strcmp(kind, "group_late") && ax_now() < begin + 3;)
+        continue;
+    if (rank == 0 || (rank == 1 && !strcmp(kind, "group_late"))) {
+        AX_TRY(ax_comm_group(*world, (int[]){0, 1}, 2, &pair));
+        AX_TRY(ax_barrier(pair));
+        ax_comm_destroy(&pair);
+    }
+    return ax_barrier(*world);
 }
 
 static ax_status fails(ax_comm *world)
@@ -117,6 +159,10 @@ static ax_status run(ax_comm **world, const char *kind)
         return crossed_order(*world);
     if (!strcmp(kind, "deadlock"))
         return crossed_waits(*world);
+    if (!strncmp(kind, "message", 7))
+        return message(world, kind);
+    if (!strncmp(kind, "group", 5))
+        return group(world, kind);
     if (!strcmp(kind, "late"))
         return late(*world);
     if (!strcmp(kind, "stop"))

@@ -125,10 +125,7 @@ static ax_status step(bench *b, bool transposed)
     return ax_param_set_sync_grad(b->set);
 }
 
-static int64_t bytes_along(const ax_grid *grid, ax_axisset axes)
-{
-    return ax_comm_traffic_get(ax_grid_comm(grid, axes)).bytes;
-}
+static int64_t bytes_along(const ax_grid *grid, ax_axisset axes) { return traffic_along(grid, axes).bytes; }
 
 /* Returns the bytes sent along all sets of several axes. */
 static int64_t other_bytes(const ax_grid *grid)

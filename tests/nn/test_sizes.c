@@ -38,6 +38,11 @@ static ax_layer *attention(int64_t width, int64_t heads)
     return ax_attention(ctx, "a", &(ax_attention_config){.width = width, .heads = heads});
 }
 
+static ax_layer *windowed(int64_t window)
+{
+    return ax_attention(ctx, "a", &(ax_attention_config){.width = 4, .heads = 2, .window = window});
+}
+
 static ax_layer *embedding(int64_t vocab, int64_t positions, int64_t width)
 {
     return ax_embedding(ctx, "e",
@@ -60,6 +65,7 @@ static void sizes_below_1_are_refused(void **state)
     refused("parameter m.up.weight: dim 0 has -4 entries", mlp(4, -4));
     refused("parameter a.q.weight: dim 0 has -4 entries", attention(-4, 2));
     refused("parameter a.q.weight: dim 0 has 0 entries", attention(0, 2));
+    refused("attention \"a\": window = -1", windowed(-1));
     refused("parameter e.tokens: dim 0 has 0 entries", embedding(0, 2, 4));
     refused("parameter e.positions: dim 0 has -2 entries", embedding(3, -2, 4));
 }

@@ -183,7 +183,7 @@ static int64_t traffic(const ax_grid *grid)
     int64_t bytes = 0;
     for (ax_axisset axes = 0; axes < 1 << ax_grid_axes(grid); axes++)
         if (ax_grid_effective(grid, axes) == axes)
-            bytes += ax_comm_traffic_get(ax_grid_comm(grid, axes)).bytes;
+            bytes += traffic_along(grid, axes).bytes;
     return bytes;
 }
 
@@ -422,7 +422,7 @@ static ax_status plan_of_meanwhile(ax_comm *world, ax_grid_size grid, ax_frame_p
     if (status == AX_OK)
         status = meanwhile(frame, &sent, &other, &received);
     if (status == AX_OK)
-        status = ax_frame_plan_create(frame, plan);
+        status = ax_frame_plan_create(frame, 1, plan);
     ax_frame_destroy(&frame);
     ax_ctx_destroy(&dry);
     return status;

@@ -115,6 +115,12 @@ static ax_status heads_of_six(ax_comm *world, void *arg)
         EXPECT(ax_grid_effective(ctx->grid, parts) ==
                (shared ? 1 << ax_grid_factoring(ctx->grid, 0).minor : 0));
         EXPECT(!ax_grid_effective(ctx->grid, ax_grad_axes_of_roles(ctx, &split.q, 1)));
+        /* What all heads share is whole on every rank; its gradient is a sum over all that split the heads.
+         */
+        ax_layout head = ax_layout_of_roles(ctx, &split.head, 1);
+        EXPECT(!head.dim[0].n);
+        EXPECT(ax_grid_effective(ctx->grid, ax_grad_axes_of_roles(ctx, &split.head, 1)) ==
+               ax_grid_effective(ctx->grid, ax_layout_split_axes(&q, 1)));
     }
     ax_ctx_destroy(&ctx);
     return AX_OK;

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { COUNT = 1111 };
 
@@ -170,6 +171,45 @@ ax_status check_splits(ax_comm *world, void *arg)
     }
     ax_comm_destroy(&half);
     return status == AX_OK ? ax_barrier(world) : status;
+}
+
+/* Pairs of ranks create groups with the second rank first: every other pair does so only after all groups of
+ * the other pairs are destroyed again, and one rank of it late. A pair has two groups at once, creates
+ * another one later, and one from a group. Then all ranks, in reverse order, are a group. */
+ax_status check_groups(ax_comm *world, void *arg)
+{
+    (void)arg;
+    int g = ax_comm_size(world), me = ax_comm_rank(world), pair[] = {me | 1, me & ~1}, all[64];
+    ax_comm *one, *two, *again;
+    if (me / 2 % 2)
+        AX_TRY(ax_barrier(world));
+    if (me % 4 == 3)
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    if (pair[0] < g) {
+        AX_TRY(ax_comm_group(world, pair, 2, &one));
+        EXPECT(ax_comm_size(one) == 2 && ax_comm_rank(one) == !(me % 2));
+        AX_TRY(ax_comm_group(world, pair, 2, &two));
+        AX_TRY(check_collectives(two, NULL));
+        AX_TRY(check_collectives(one, NULL));
+        ax_comm_destroy(&one);
+        AX_TRY(ax_comm_group(world, pair, 2, &one));
+        AX_TRY(ax_comm_group(two, (int[]){1, 0}, 2, &again));
+        EXPECT(ax_comm_rank(again) == me % 2);
+        AX_TRY(check_collectives(again, NULL));
+        AX_TRY(check_collectives(one, NULL));
+        ax_comm_destroy(&again);
+        ax_comm_destroy(&two);
+        ax_comm_destroy(&one);
+    }
+    if (!(me / 2 % 2))
+        AX_TRY(ax_barrier(world));
+    for (int r = 0; r < g; r++)
+        all[r] = g - 1 - r;
+    AX_TRY(ax_comm_group(world, all, g, &again));
+    EXPECT(ax_comm_rank(again) == g - 1 - me);
+    AX_TRY(check_collectives(again, NULL));
+    ax_comm_destroy(&again);
+    return ax_comm_group(world, &all[me], 0, &again) == AX_ERR_INTERNAL ? AX_OK : AX_ERR_INTERNAL;
 }
 
 /* Operations of three communicators are in flight at once, and waited for in another order than they were

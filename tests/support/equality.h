@@ -1,4 +1,4 @@
-/* Compares training on a grid with training on one rank: four tiny models, a run with its results, and the
+/* Compares training on a grid with training on one rank: six tiny models, a run with its results, and the
  * comparison of two runs. Used by engine/test_equality.c in every build, and by the long test. */
 #ifndef AXONN_TESTS_EQUALITY_H
 #define AXONN_TESTS_EQUALITY_H
@@ -10,9 +10,13 @@ enum { EQ_STEPS = 20, EQ_MOST_STEPS = 100, EQ_T = 10, EQ_PARAMS = 64 };
 /* gpt2 and grouped: most axes divide their sizes. grouped: 8 query heads share 2 key heads, alternate layers
  * have no bias, and the head is not tied to the embedding and has a bias. odd: no axis divides a size (3
  * heads of 7, widths 21 and 23, 29 tokens). scarce: sizes so small that several of eight ranks hold nothing
- * (2 heads that share a key head, 5 tokens). */
-typedef enum eq_model { EQ_GPT2, EQ_GROUPED, EQ_ODD, EQ_SCARCE, EQ_MODELS } eq_model;
+ * (2 heads that share a key head, 5 tokens). window: of family mistral, so with RMSNorm, rotary positions and
+ * a gated MLP; 8 query heads share 2 key heads, and see 4 positions. norms: of family qwen3, with an RMSNorm
+ * of each head of q and k; 4 heads, which share 2 key heads, are twice as wide as the residual stream. */
+typedef enum eq_model { EQ_GPT2, EQ_GROUPED, EQ_ODD, EQ_SCARCE, EQ_WINDOW, EQ_NORMS, EQ_MODELS } eq_model;
 extern const char *const eq_model_names[];
+/* Whether x ranks can split the model's heads. */
+bool eq_heads_fit(eq_model model, int x);
 
 /* A run and its results. */
 typedef struct eq_run {
@@ -61,6 +65,11 @@ eq_gap eq_rounding_gap(eq_model model, const char *device, ax_dtype compute, int
  * the gap, losses by more than single runs are. Each tensor's bound is at least that of the mean over all
  * tensors, because a single tensor's gap may be small by chance. */
 void eq_assert_as_near(const eq_run *a, const eq_run *exact, const eq_gap *gap);
+
+/* Run the model on every `stride`th grid of eight ranks, from number `first`, in fp32 and in 16 bits: the
+ * results must be those of one rank, within the bounds explained in equality.c. */
+void eq_fp32_on_grids(eq_model model, int steps, int first, int stride);
+void eq_16_bits_on_grids(eq_model model, ax_dtype compute, int steps, int first, int stride);
 
 /* Stores all factorizations of `ranks` as x·y·z·data, 20 for 8, and returns their number. */
 int eq_factorizations(int ranks, ax_grid_size out[64]);

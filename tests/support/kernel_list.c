@@ -187,7 +187,18 @@ typedef struct attention_shape {
     int64_t b, t, s, offset, h, g, d, pad; /* pad: extra elements between the batches of k and v */
     bool documents;
     double drop; /* dropout probability */
+    int64_t window;
 } attention_shape;
+
+static void name_attention(kernel_case *c, const attention_shape *s)
+{
+    kc_name(c, " b%d t%d s%d+%d h%d g%d d%d", (int)s->b, (int)s->t, (int)s->s, (int)s->offset, (int)s->h,
+            (int)s->g, (int)s->d);
+    if (s->drop > 0)
+        kc_name(c, " dropout %g", s->drop);
+    if (s->window > 0)
+        kc_name(c, " window %d", (int)s->window);
+}
 
 /* Sets the dropout of a box in the middle of a larger batch with more heads. */
 static void put_dropout(kernel_case *c, int index, size_t field, const attention_shape *s,
@@ -205,22 +216,49 @@ static void put_dropout(kernel_case *c, int index, size_t field, const attention
 bool kc_build_attention(kernel_case *c, int index)
 {
     static const attention_shape shapes[] = {
-        {0, 3, 3, 0, 2, 1, 4, 0, false, 0},        {2, 0, 5, 5, 2, 1, 4, 0, false, 0},
-        {1, 1, 1, 0, 1, 1, 1, 0, false, 0},        {2, 5, 5, 0, 4, 2, 3, 0, true, 0},
-        {1, 17, 17, 0, 3, 1, 8, 0, false, 0},      {2, 33, 33, 0, 2, 2, 16, 0, true, 0},
-        {1, 70, 70, 0, 4, 2, 64, 0, true, 0},      {1, 131, 131, 0, 2, 1, 31, 0, false, 0},
-        {3, 1, 37, 36, 4, 2, 16, 32, false, 0},    {2, 5, 50, 20, 2, 1, 64, 128, false, 0},
-        {2, 7, 19, 12, 6, 2, 5, 3, true, 0},       {1, 300, 300, 0, 2, 2, 8, 0, true, 0},
-        {1, 1, 1000, 998, 2, 1, 80, 0, false, 0},  {1, 67, 67, 0, 1, 1, 128, 0, false, 0},
-        {1, 3, 9, 5, 1, 1, 300, 0, false, 0},      {1, 128, 128, 0, 2, 1, 64, 0, false, 0},
-        {1, 96, 128, 32, 2, 2, 40, 0, true, 0},    {1, 144, 144, 0, 6, 2, 80, 0, true, 0},
-        {1, 230, 230, 0, 1, 1, 128, 0, false, 0},  {1, 256, 256, 0, 1, 1, 64, 0, false, 0},
-        {2, 3, 300, 290, 35, 5, 24, 0, true, 0},   {3, 1, 600, 598, 17, 17, 16, 8, false, 0},
-        {3, 4, 530, 526, 6, 2, 9, 0, true, 0},     {2, 3, 3, 0, 4, 2, 8, 0, false, 0.5},
-        {2, 5, 5, 0, 2, 1, 3, 0, true, 0.1},       {1, 70, 70, 0, 4, 2, 64, 0, true, 0.1},
-        {2, 67, 67, 0, 3, 3, 40, 0, false, 0.3},   {1, 131, 131, 0, 2, 1, 128, 0, false, 0.1},
-        {1, 530, 530, 0, 2, 1, 8, 0, true, 0.2},   {1, 90, 90, 0, 2, 2, 80, 0, false, 0.9},
-        {2, 33, 53, 20, 2, 1, 32, 16, false, 0.1}, {1, 9, 9, 0, 1, 1, 300, 0, false, 0.1},
+        {0, 3, 3, 0, 2, 1, 4, 0, false, 0, 0},
+        {2, 0, 5, 5, 2, 1, 4, 0, false, 0, 0},
+        {1, 1, 1, 0, 1, 1, 1, 0, false, 0, 0},
+        {2, 5, 5, 0, 4, 2, 3, 0, true, 0, 0},
+        {1, 17, 17, 0, 3, 1, 8, 0, false, 0, 0},
+        {2, 33, 33, 0, 2, 2, 16, 0, true, 0, 0},
+        {1, 70, 70, 0, 4, 2, 64, 0, true, 0, 0},
+        {1, 131, 131, 0, 2, 1, 31, 0, false, 0, 0},
+        {3, 1, 37, 36, 4, 2, 16, 32, false, 0, 0},
+        {2, 5, 50, 20, 2, 1, 64, 128, false, 0, 0},
+        {2, 7, 19, 12, 6, 2, 5, 3, true, 0, 0},
+        {1, 300, 300, 0, 2, 2, 8, 0, true, 0, 0},
+        {1, 1, 1000, 998, 2, 1, 80, 0, false, 0, 0},
+        {1, 67, 67, 0, 1, 1, 128, 0, false, 0, 0},
+        {1, 3, 9, 5, 1, 1, 300, 0, false, 0, 0},
+        {1, 128, 128, 0, 2, 1, 64, 0, false, 0, 0},
+        {1, 96, 128, 32, 2, 2, 40, 0, true, 0, 0},
+        {1, 144, 144, 0, 6, 2, 80, 0, true, 0, 0},
+        {1, 230, 230, 0, 1, 1, 128, 0, false, 0, 0},
+        {1, 256, 256, 0, 1, 1, 64, 0, false, 0, 0},
+        {2, 3, 300, 290, 35, 5, 24, 0, true, 0, 0},
+        {3, 1, 600, 598, 17, 17, 16, 8, false, 0, 0},
+        {3, 4, 530, 526, 6, 2, 9, 0, true, 0, 0},
+        {2, 3, 3, 0, 4, 2, 8, 0, false, 0.5, 0},
+        {2, 5, 5, 0, 2, 1, 3, 0, true, 0.1, 0},
+        {1, 70, 70, 0, 4, 2, 64, 0, true, 0.1, 0},
+        {2, 67, 67, 0, 3, 3, 40, 0, false, 0.3, 0},
+        {1, 131, 131, 0, 2, 1, 128, 0, false, 0.1, 0},
+        {1, 530, 530, 0, 2, 1, 8, 0, true, 0.2, 0},
+        {1, 90, 90, 0, 2, 2, 80, 0, false, 0.9, 0},
+        {2, 33, 53, 20, 2, 1, 32, 16, false, 0.1, 0},
+        {1, 9, 9, 0, 1, 1, 300, 0, false, 0.1, 0},
+        /* Windows: with documents, over skipped blocks of keys, with a cache, with few queries, of one key,
+         * with dropout, longer than the text, and shifted by a block less one. */
+        {1, 70, 70, 0, 4, 2, 64, 0, true, 0, 17},
+        {1, 660, 660, 0, 2, 1, 8, 0, false, 0, 33},
+        {2, 5, 50, 20, 2, 1, 64, 128, false, 0, 7},
+        {3, 4, 530, 526, 6, 2, 9, 0, true, 0, 5},
+        {1, 19, 19, 0, 2, 2, 16, 0, false, 0, 1},
+        {1, 131, 131, 0, 2, 1, 128, 0, false, 0.1, 64},
+        {2, 33, 33, 0, 2, 1, 24, 0, false, 0, 100},
+        {1, 130, 700, 570, 2, 1, 40, 0, true, 0, 511},
+        {1, 67, 67, 0, 1, 1, 300, 0, false, 0, 5},
     };
     if (index / 2 >= (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
         return false;
@@ -231,10 +269,8 @@ bool kc_build_attention(kernel_case *c, int index)
     a->kv_batch_stride = s->pad ? s->s * s->g * s->d + s->pad : 0;
     a->scale = 1 / sqrt((double)s->d);
     DTYPE(dtype, c->dtype);
-    kc_name(c, " b%d t%d s%d+%d h%d g%d d%d", (int)s->b, (int)s->t, (int)s->s, (int)s->offset, (int)s->h,
-            (int)s->g, (int)s->d);
-    if (s->drop > 0)
-        kc_name(c, " dropout %g", s->drop);
+    a->window = s->window;
+    name_attention(c, s);
     /* The error of a score comes from a dot product over d, that of a sum from the sum over the keys. exp
      * multiplies the error of a score by the score's size, which is small here. */
     double terms = (double)(s->d + s->s) + 16;
@@ -262,33 +298,41 @@ bool kc_build_attention_grad(kernel_case *c, int index)
     static const attention_shape shapes[] = {
         /* No shape has a single query. It would see one key, so its gradient would be zero except for
          * rounding, for which the rounding error of the reference is no measure. */
-        {0, 3, 3, 0, 2, 1, 4, 0, false, 0},
-        {1, 4, 4, 0, 1, 1, 0, 0, false, 0},
-        {1, 4, 4, 0, 1, 1, 5, 0, false, 0},
-        {2, 5, 5, 0, 4, 2, 3, 0, true, 0},
-        {1, 17, 17, 0, 3, 1, 8, 0, false, 0},
-        {2, 33, 33, 0, 2, 2, 16, 0, true, 0},
-        {1, 70, 70, 0, 4, 2, 64, 0, true, 0},
-        {1, 131, 131, 0, 2, 1, 31, 0, false, 0},
-        {1, 150, 150, 0, 2, 2, 8, 0, true, 0},
-        {1, 67, 67, 0, 1, 1, 128, 0, false, 0},
-        {1, 3, 3, 0, 2, 1, 300, 0, false, 0},
-        {1, 128, 128, 0, 2, 1, 64, 0, false, 0},
-        {1, 288, 288, 0, 1, 1, 40, 0, true, 0},
-        {1, 144, 144, 0, 6, 2, 80, 0, true, 0},
-        {1, 230, 230, 0, 1, 1, 128, 0, false, 0},
+        {0, 3, 3, 0, 2, 1, 4, 0, false, 0, 0},
+        {1, 4, 4, 0, 1, 1, 0, 0, false, 0, 0},
+        {1, 4, 4, 0, 1, 1, 5, 0, false, 0, 0},
+        {2, 5, 5, 0, 4, 2, 3, 0, true, 0, 0},
+        {1, 17, 17, 0, 3, 1, 8, 0, false, 0, 0},
+        {2, 33, 33, 0, 2, 2, 16, 0, true, 0, 0},
+        {1, 70, 70, 0, 4, 2, 64, 0, true, 0, 0},
+        {1, 131, 131, 0, 2, 1, 31, 0, false, 0, 0},
+        {1, 150, 150, 0, 2, 2, 8, 0, true, 0, 0},
+        {1, 67, 67, 0, 1, 1, 128, 0, false, 0, 0},
+        {1, 3, 3, 0, 2, 1, 300, 0, false, 0, 0},
+        {1, 128, 128, 0, 2, 1, 64, 0, false, 0, 0},
+        {1, 288, 288, 0, 1, 1, 40, 0, true, 0, 0},
+        {1, 144, 144, 0, 6, 2, 80, 0, true, 0, 0},
+        {1, 230, 230, 0, 1, 1, 128, 0, false, 0, 0},
         /* More sequences, and more heads, than fit the workspace of the emulated GPU at one time
          * (cudnn.c). */
-        {5, 256, 256, 0, 2, 1, 8, 0, false, 0},
-        {2, 128, 128, 0, 17, 17, 8, 0, true, 0},
-        {2, 5, 5, 0, 4, 2, 8, 0, false, 0.5},
-        {2, 21, 21, 0, 2, 1, 3, 0, true, 0.1},
-        {1, 70, 70, 0, 4, 2, 64, 0, true, 0.1},
-        {2, 67, 67, 0, 3, 3, 40, 0, false, 0.3},
-        {1, 131, 131, 0, 2, 1, 128, 0, false, 0.1},
-        {1, 290, 290, 0, 2, 1, 8, 0, true, 0.2},
-        {1, 90, 90, 0, 2, 2, 80, 0, false, 0.9},
-        {1, 9, 9, 0, 1, 1, 300, 0, false, 0.1},
+        {5, 256, 256, 0, 2, 1, 8, 0, false, 0, 0},
+        {2, 128, 128, 0, 17, 17, 8, 0, true, 0, 0},
+        {2, 5, 5, 0, 4, 2, 8, 0, false, 0.5, 0},
+        {2, 21, 21, 0, 2, 1, 3, 0, true, 0.1, 0},
+        {1, 70, 70, 0, 4, 2, 64, 0, true, 0.1, 0},
+        {2, 67, 67, 0, 3, 3, 40, 0, false, 0.3, 0},
+        {1, 131, 131, 0, 2, 1, 128, 0, false, 0.1, 0},
+        {1, 290, 290, 0, 2, 1, 8, 0, true, 0.2, 0},
+        {1, 90, 90, 0, 2, 2, 80, 0, false, 0.9, 0},
+        {1, 9, 9, 0, 1, 1, 300, 0, false, 0.1, 0},
+        {1, 70, 70, 0, 4, 2, 64, 0, true, 0, 17},
+        {1, 660, 660, 0, 2, 1, 8, 0, false, 0, 33},
+        {2, 19, 19, 0, 2, 1, 16, 0, false, 0, 2},
+        {1, 131, 131, 0, 2, 1, 128, 0, true, 0, 64},
+        {1, 290, 290, 0, 3, 1, 8, 0, true, 0.2, 100},
+        {2, 33, 33, 0, 2, 1, 24, 0, false, 0, 100},
+        {1, 300, 300, 0, 1, 1, 64, 0, false, 0, 130},
+        {1, 67, 67, 0, 3, 3, 40, 0, false, 0.3, 31},
     };
     if (index >= (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
         return false;
@@ -299,9 +343,8 @@ bool kc_build_attention_grad(kernel_case *c, int index)
     a->batch = s->b, a->q_len = s->t, a->heads = s->h, a->kv_heads = s->g, a->head_dim = s->d;
     a->scale = 1 / sqrt((double)ax_max(s->d, 1));
     DTYPE(dtype, c->dtype);
-    kc_name(c, " b%d t%d h%d g%d d%d", (int)s->b, (int)s->t, (int)s->h, (int)s->g, (int)s->d);
-    if (s->drop > 0)
-        kc_name(c, " dropout %g", s->drop);
+    a->window = s->window;
+    name_attention(c, s);
     double terms = (double)(3 * s->d + s->t * (s->h / s->g)) + 32;
     IN(q, c->dtype, q_count);
     IN(k, c->dtype, k_count);
@@ -310,8 +353,9 @@ bool kc_build_attention_grad(kernel_case *c, int index)
         fill_documents(c, RAW(doc_start, KC_IN, AX_I32, s->b * s->t, 0), s->b, s->t, 0);
     put_dropout(c, index, FIELD(drop), s, &a->drop);
     void *o = RAW(o, KC_IN, c->dtype, q_count, 0), *lse = RAW(lse, KC_IN, ACCUM, rows, 0);
-    ax_attention_args forward = {s->b, s->t, s->t,         0, s->h, s->g,    s->d,    0, a->scale, a->q,
-                                 a->k, a->v, a->doc_start, o, lse,  a->drop, c->dtype};
+    ax_attention_args forward = {s->b,         s->t,      s->t,     0,    s->h,    s->g,
+                                 s->d,         0,         a->scale, a->q, a->k,    a->v,
+                                 a->doc_start, a->window, o,        lse,  a->drop, c->dtype};
     kc_reference(AX_K_attention, &forward);
     IN(dout, c->dtype, q_count);
     OUT(delta, ACCUM, rows, (double)s->d + 1);
@@ -325,17 +369,17 @@ bool kc_build_attention_grad(kernel_case *c, int index)
     return true;
 }
 
-/* Shapes of kc_grid, and two with a whole number of vectors per row: several warps of a GPU share such a row,
- * and a row of the second shape is longer than a block holds. */
-static bool norm_grid(int index, int variants, int64_t *rows, int64_t *cols)
+/* Each kind of norm with the shapes of kc_grid, and two with a whole number of vectors per row: several warps
+ * of a GPU share such a row, and a row of the second shape is longer than a block holds. */
+static bool norm_grid(int index, int variants, int64_t *rows, int64_t *cols, ax_norm_kind *kind)
 {
     static const int64_t whole[][2] = {{17, 776}, {3, 4104}};
-    const int own = index / variants - (int)AX_COUNT(grids);
-    if (own < 0 || own >= (int)AX_COUNT(whole))
-        return kc_grid(index, variants, rows, cols);
-    *rows = whole[own][0];
-    *cols = whole[own][1];
-    return true;
+    enum { SHARED = AX_COUNT(grids), SHAPES = SHARED + AX_COUNT(whole) };
+    const int shape = index / variants % SHAPES;
+    *kind = index / variants < SHAPES ? AX_NORM_LAYER : AX_NORM_RMS;
+    *rows = shape < SHARED ? grids[shape][0] : whole[shape - SHARED][0];
+    *cols = shape < SHARED ? grids[shape][1] : whole[shape - SHARED][1];
+    return index / variants < 2 * SHAPES;
 }
 
 /* Rounds the operand to multiples of 1/16 below 8, so that the sum of two is exact in bf16. Otherwise a
@@ -376,11 +420,12 @@ static void coarsen(kernel_case *c)
 bool kc_build_norm_stats(kernel_case *c, int index)
 {
     ARGS(norm_stats);
-    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 4, &a->rows, &a->cols))
+    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 4, &a->rows, &a->cols, &a->kind))
         return false;
     DTYPE(dtype, c->dtype);
     NORM_SUM(index % 4);
-    OUT(sum, ACCUM, a->rows, (double)a->cols + 1);
+    if (a->kind == AX_NORM_LAYER)
+        OUT(sum, ACCUM, a->rows, (double)a->cols + 1);
     OUT(m2, ACCUM, a->rows, (double)a->cols + 4);
     return true;
 }
@@ -388,7 +433,7 @@ bool kc_build_norm_stats(kernel_case *c, int index)
 bool kc_build_norm(kernel_case *c, int index)
 {
     ARGS(norm);
-    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 8, &a->rows, &a->cols))
+    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 8, &a->rows, &a->cols, &a->kind))
         return false;
     a->eps = 0.0625; /* large, because rows of one or two columns have almost no variance */
     DTYPE(dtype, c->dtype);
@@ -396,7 +441,8 @@ bool kc_build_norm(kernel_case *c, int index)
     IN(weight, ACCUM, a->cols);
     if (index & 4)
         IN(bias, ACCUM, a->cols);
-    OUT(sum, ACCUM, a->rows, (double)a->cols + 1);
+    if (a->kind == AX_NORM_LAYER)
+        OUT(sum, ACCUM, a->rows, (double)a->cols + 1);
     OUT(m2, ACCUM, a->rows, (double)a->cols + 4);
     OUT(y, c->dtype, a->rows * a->cols, (double)a->cols + 24);
     return true;
@@ -405,7 +451,8 @@ bool kc_build_norm(kernel_case *c, int index)
 bool kc_build_norm_recentre(kernel_case *c, int index)
 {
     ARGS(norm_recentre);
-    if (!kc_takes(c, KC_ACCUM) || !norm_grid(index, 1, &a->rows, &a->cols))
+    ax_norm_kind kind;
+    if (!kc_takes(c, KC_ACCUM) || !norm_grid(index, 1, &a->rows, &a->cols, &kind) || kind != AX_NORM_LAYER)
         return false;
     a->global_cols = 2 * a->cols + 3;
     DTYPE(dtype, c->dtype);
@@ -415,14 +462,15 @@ bool kc_build_norm_recentre(kernel_case *c, int index)
     return true;
 }
 
-/* Adds x, and sum and m2 computed from it by the reference. */
+/* Adds x, and m2, and for LayerNorm sum, computed from it by the reference. */
 #define NORM_INPUTS()                                                                                        \
     do {                                                                                                     \
         a->eps = 1e-5;                                                                                       \
         DTYPE(dtype, c->dtype);                                                                              \
         IN(x, c->dtype, a->rows * a->cols);                                                                  \
-        void *sum = RAW(sum, KC_IN, ACCUM, a->rows, 0), *m2 = RAW(m2, KC_IN, ACCUM, a->rows, 0);             \
-        ax_norm_stats_args stats = {a->rows, a->cols, a->x, NULL, NULL, sum, m2, c->dtype};                  \
+        void *sum = a->kind == AX_NORM_LAYER ? RAW(sum, KC_IN, ACCUM, a->rows, 0) : NULL;                    \
+        void *m2 = RAW(m2, KC_IN, ACCUM, a->rows, 0);                                                        \
+        ax_norm_stats_args stats = {a->rows, a->cols, a->x, NULL, NULL, sum, m2, c->dtype, a->kind};         \
         kc_reference(AX_K_norm_stats, &stats);                                                               \
         for (int64_t r = 0; r < a->rows; r++) /* cols 0 and 1 have no variance: keep 1/sqrt(m2) moderate */  \
             ax_store(ACCUM, m2, r, ax_load(ACCUM, m2, r) + 0.5);                                             \
@@ -438,7 +486,7 @@ bool kc_build_norm_recentre(kernel_case *c, int index)
 bool kc_build_norm_apply(kernel_case *c, int index)
 {
     ARGS(norm_apply);
-    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 4, &a->rows, &a->cols))
+    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 4, &a->rows, &a->cols, &a->kind))
         return false;
     PART_INPUTS(index);
     IN(weight, ACCUM, a->cols);
@@ -451,12 +499,13 @@ bool kc_build_norm_apply(kernel_case *c, int index)
 bool kc_build_norm_grad_stats(kernel_case *c, int index)
 {
     ARGS(norm_grad_stats);
-    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 2, &a->rows, &a->cols))
+    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 2, &a->rows, &a->cols, &a->kind))
         return false;
     PART_INPUTS(index);
     IN(dy, c->dtype, a->rows * a->cols);
     IN(weight, ACCUM, a->cols);
-    OUT(s1, ACCUM, a->rows, (double)a->cols + 4);
+    if (a->kind == AX_NORM_LAYER)
+        OUT(s1, ACCUM, a->rows, (double)a->cols + 4);
     OUT(s2, ACCUM, a->rows, (double)a->cols + 12);
     return true;
 }
@@ -490,11 +539,12 @@ bool kc_build_norm_grad_stats(kernel_case *c, int index)
 bool kc_build_norm_grad_apply(kernel_case *c, int index)
 {
     ARGS(norm_grad_apply);
-    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 12, &a->rows, &a->cols))
+    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 12, &a->rows, &a->cols, &a->kind))
         return false;
     PART_INPUTS(index);
     IN(weight, ACCUM, a->cols);
-    IN(s1, ACCUM, a->rows);
+    if (a->kind == AX_NORM_LAYER)
+        IN(s1, ACCUM, a->rows);
     IN(s2, ACCUM, a->rows);
     const bool added = index % 12 < 6;
     NORM_GRADS(index, added, 24);
@@ -504,7 +554,7 @@ bool kc_build_norm_grad_apply(kernel_case *c, int index)
 bool kc_build_norm_grad(kernel_case *c, int index)
 {
     ARGS(norm_grad);
-    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 12, &a->rows, &a->cols))
+    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 12, &a->rows, &a->cols, &a->kind))
         return false;
     NORM_INPUTS();
     IN(weight, ACCUM, a->cols);

@@ -43,14 +43,14 @@ static bool activation_case(int index, int64_t *n, ax_activation *kind)
     return true;
 }
 
-/* Overwrites some of x with large numbers and numbers near 0, where values and slopes are 0, x or ±1, or
- * nearly. */
-static void put_extremes(const kernel_case *c, void *x, int64_t n)
+/* Overwrites some of x with large numbers, up to `most`, and numbers near 0, where values and slopes are 0, x
+ * or ±1, or nearly. */
+static void put_extremes(const kernel_case *c, void *x, int64_t n, double most)
 {
     static const double at[] = {3e38, -3e38, 1e25, -1e25, 40, -40, 0, -0.0, 1e-4, -1e-4, 0.624, -0.626};
-    const double most = c->dtype == AX_F16 ? 65504 : INFINITY;
+    const double finite = c->dtype == AX_F16 ? 65504 : INFINITY;
     for (int64_t i = 0; i < ax_min(n / 8, (int64_t)AX_COUNT(at)); i++)
-        ax_store(c->dtype, x, 2 * i, fmax(-most, fmin(most, at[i])));
+        ax_store(c->dtype, x, 2 * i, fmax(-finite, fmin(finite, fmin(most, at[i]))));
 }
 
 bool kc_build_activation(kernel_case *c, int index)
@@ -70,7 +70,7 @@ bool kc_build_activation(kernel_case *c, int index)
     if (a->n > 2 && c->dtype != AX_F64) /* the result is 0, or -1 for tanh */
         ax_store(c->dtype, c->operand[0].data, 1, c->dtype == AX_F16 ? -65504 : -3e38);
     if (a->kind == AX_TANH) /* values are within ±1 */
-        put_extremes(c, c->operand[0].data, a->n);
+        put_extremes(c, c->operand[0].data, a->n, INFINITY);
     return true;
 }
 
@@ -82,7 +82,7 @@ bool kc_build_activation_grad(kernel_case *c, int index)
     DTYPE(dtype, c->dtype);
     void *x = IN(x, c->dtype, a->n);
     kc_fill(c, 0, 3);
-    put_extremes(c, x, a->n);
+    put_extremes(c, x, a->n, INFINITY);
     if (index % 2) {
         INOUT(dy, c->dtype, a->n, 32);
         ALIAS(dx);
@@ -90,6 +90,91 @@ bool kc_build_activation_grad(kernel_case *c, int index)
         IN(dy, c->dtype, a->n);
         OUT(dx, c->dtype, a->n, 32);
     }
+    return true;
+}
+
+/* y in memory of its own, or in place of gate or up. Gates are at most 40: larger values would be the array's
+ * whole norm. */
+bool kc_build_glu(kernel_case *c, int index)
+{
+    ARGS(glu);
+    if (!kc_takes(c, KC_ACTIVATION) || index / 3 / AX_ACTIVATION_COUNT >= kc_length_count)
+        return false;
+    a->n = kc_lengths[index / 3 / AX_ACTIVATION_COUNT];
+    a->kind = (ax_activation)(index / 3 % AX_ACTIVATION_COUNT);
+    DTYPE(dtype, c->dtype);
+    kc_add_normal(c, "gate", index % 3 == 1 ? KC_INOUT : KC_IN, FIELD(gate), c->dtype, a->n, 32);
+    kc_fill(c, 0, 3);
+    put_extremes(c, c->operand[0].data, a->n, 40);
+    if (index % 3 == 1)
+        ALIAS(y);
+    kc_add_normal(c, "up", index % 3 == 2 ? KC_INOUT : KC_IN, FIELD(up), c->dtype, a->n, 32);
+    if (index % 3 == 2)
+        ALIAS(y);
+    if (index % 3 == 0)
+        OUT(y, c->dtype, a->n, 32);
+    return true;
+}
+
+/* dgate and dup in memory of their own or in place of gate, up or dy, in every legal combination. */
+bool kc_build_glu_grad(kernel_case *c, int index)
+{
+    enum { INPUTS = 3, OWN = INPUTS };
+    static const int places[][2] = {{OWN, OWN}, {0, 1}, {0, 2},   {0, OWN}, {1, 0},   {1, 2},  {1, OWN},
+                                    {2, 0},     {2, 1}, {2, OWN}, {OWN, 0}, {OWN, 1}, {OWN, 2}};
+    const int ways = (int)AX_COUNT(places), *place = places[index % ways];
+    ARGS(glu_grad);
+    if (!kc_takes(c, KC_ACTIVATION) || index / ways >= kc_length_count)
+        return false;
+    static const char *const names[] = {"gate", "up", "dy"};
+    const size_t inputs[] = {FIELD(gate), FIELD(up), FIELD(dy)}, outputs[] = {FIELD(dgate), FIELD(dup)};
+    a->n = kc_lengths[index / ways];
+    a->kind = (ax_activation)(index % AX_ACTIVATION_COUNT);
+    DTYPE(dtype, c->dtype);
+    for (int i = 0; i < INPUTS; i++) {
+        int output = place[0] == i ? 0 : place[1] == i ? 1 : -1;
+        kc_add_normal(c, names[i], output < 0 ? KC_IN : KC_INOUT, inputs[i], c->dtype, a->n, 40);
+        if (i == 0) {
+            kc_fill(c, 0, 3);
+            put_extremes(c, c->operand[0].data, a->n, 40);
+        }
+        if (output >= 0)
+            kc_alias(c, outputs[output]);
+    }
+    if (place[0] == OWN)
+        OUT(dgate, c->dtype, a->n, 40);
+    if (place[1] == OWN)
+        OUT(dup, c->dtype, a->n, 40);
+    for (int i = 0; i < c->operands && c->dtype == AX_F64; i++)
+        c->operand[i].bound *= 4; /* ref's slope of gelu loses digits in 1 - tanh² */
+    return true;
+}
+
+/* Positions repeat, and in every third case some are outside the table. */
+bool kc_build_rope(kernel_case *c, int index)
+{
+    static const int64_t shapes[][4] = {/* rows, heads, head_dim, rows of the table */
+                                        {0, 2, 8, 5},      {3, 0, 8, 5},     {3, 2, 0, 5},
+                                        {1, 1, 2, 1},      {7, 3, 6, 17},    {5, 2, 14, 31},
+                                        {13, 5, 32, 11},   {61, 3, 64, 67},  {17, 7, 80, 23},
+                                        {31, 1, 128, 101}, {3, 37, 96, 257}, {257, 4, 66, 19}};
+    ARGS(rope);
+    if (!kc_takes(c, KC_ACTIVATION) || index / 6 >= (int)AX_COUNT(shapes))
+        return false;
+    const int64_t *shape = shapes[index / 6];
+    a->rows = shape[0], a->heads = shape[1], a->head_dim = shape[2], a->table_rows = shape[3];
+    a->inverse = index % 2;
+    DTYPE(dtype, c->dtype);
+    int32_t *positions = RAW(positions, KC_IN, AX_I32, a->rows, 0);
+    const int outside = index % 3 == 2 ? 2 : 0;
+    for (int64_t r = 0; r < a->rows; r++)
+        positions[r] = (int32_t)kc_integer(c, -outside, a->table_rows + outside);
+    float *table = RAW(table, KC_IN, AX_F32, a->table_rows * a->head_dim, 0);
+    for (int64_t i = 0; i < a->table_rows * a->head_dim / 2; i++) {
+        double angle = 3 * kc_normal(c);
+        table[2 * i] = (float)cos(angle), table[2 * i + 1] = (float)sin(angle);
+    }
+    INOUT(x, c->dtype, a->rows * a->heads * a->head_dim, 4);
     return true;
 }
 

@@ -129,6 +129,71 @@ static ax_status lazy_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *
     return AX_OK;
 }
 
+/* ---- messages ------------------------------------------------------------------------------------ */
+
+/* A message on a private buffer. A receive's data reach the caller's buffer when it is awaited. */
+typedef struct letter {
+    ax_work work;
+    ax_work *inner;
+    ax_message_args args;
+    char *copy;
+} letter;
+
+static ax_status check_message(const letter *m)
+{
+    const char *data = m->args.data;
+    if (m->args.sends)
+        AX_CHECK(!m->args.bytes || !memcmp(data, m->copy, m->args.bytes), AX_ERR_INTERNAL,
+                 "message: what is sent was changed before it was awaited");
+    for (size_t i = 0; i < m->args.bytes && !m->args.sends; i++)
+        AX_CHECK(data[i] == (char)0xff, AX_ERR_INTERNAL,
+                 "message: memory that it receives was written before it was awaited");
+    return AX_OK;
+}
+
+static ax_status message_wait(ax_work *work)
+{
+    letter *m = (letter *)work;
+    ax_status status = m->inner ? m->inner->wait(m->inner) : AX_OK;
+    if (status == AX_OK)
+        status = check_message(m);
+    if (status == AX_OK && !m->args.sends && m->args.bytes)
+        memcpy(m->args.data, m->copy, m->args.bytes);
+    free(m->copy);
+    free(m);
+    return status;
+}
+
+static bool message_done(const ax_work *work) { return ax_work_done(((const letter *)work)->inner); }
+
+static ax_status lazy_message(ax_comm *comm, const ax_message_args *args, ax_work **work)
+{
+    ax_comm *inner = ((lazy *)comm->impl)->inner;
+    letter *m;
+    AX_TRY(ax_calloc(1, sizeof *m, &m));
+    m->work = (ax_work){.wait = message_wait, .done = message_done};
+    m->args = *args;
+    AX_TRY(ax_calloc(args->bytes + 1, 1, &m->copy));
+    if (args->sends && args->bytes)
+        memcpy(m->copy, args->data, args->bytes);
+    else if (args->bytes)
+        memset(args->data, 0xff, args->bytes);
+    ax_message_args own = *args;
+    own.data = m->copy;
+    AX_TRY(inner->ops->message(inner, &own, &m->inner));
+    *work = &m->work;
+    return AX_OK;
+}
+
+static ax_status lazy_wait_some(ax_comm *comm, ax_work *const works[], int n)
+{
+    ax_comm *inner = ((lazy *)comm->impl)->inner;
+    ax_work *of[AX_WAIT_SOME];
+    for (int i = 0; i < n; i++)
+        of[i] = ((letter *)works[i])->inner;
+    return inner->ops->wait_some(inner, of, n);
+}
+
 static const ax_comm_ops lazy_ops;
 
 static ax_status wrap(ax_comm *inner, queue *q, ax_comm **out)
@@ -149,6 +214,14 @@ static ax_status lazy_split(ax_comm *comm, int color, int key, ax_comm **out)
     *out = NULL;
     AX_TRY(ax_comm_split(l->inner, color, key, &inner));
     return inner ? wrap(inner, l->queue, out) : AX_OK;
+}
+
+static ax_status lazy_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
+{
+    lazy *l = comm->impl;
+    ax_comm *inner;
+    AX_TRY(ax_comm_group(l->inner, ranks, n, &inner));
+    return wrap(inner, l->queue, out);
 }
 
 static void lazy_abort(ax_comm *comm, ax_status status, const char *message)
@@ -174,8 +247,14 @@ static void lazy_destroy(ax_comm *comm)
     free(comm);
 }
 
-static const ax_comm_ops lazy_ops = {
-    .name = "lazy", .run = lazy_run, .split = lazy_split, .abort = lazy_abort, .destroy = lazy_destroy};
+static const ax_comm_ops lazy_ops = {.name = "lazy",
+                                     .run = lazy_run,
+                                     .split = lazy_split,
+                                     .group = lazy_group,
+                                     .abort = lazy_abort,
+                                     .message = lazy_message,
+                                     .wait_some = lazy_wait_some,
+                                     .destroy = lazy_destroy};
 
 ax_status lazy_create(ax_comm *inner, int *outstanding, ax_comm **out)
 {

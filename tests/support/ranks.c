@@ -12,6 +12,17 @@ void assert_ranks(int size, ax_rank_fn *fn, const void *arg)
         fail_msg("%d ranks: %s", size, ax_error_message());
 }
 
+ax_comm_traffic traffic_along(const ax_grid *grid, ax_axisset axes)
+{
+    ax_axisset set;
+    for (int i = 0; i < ax_grid_groups(grid); i++) {
+        const ax_comm *comm = ax_grid_group(grid, i, &set);
+        if (set == ax_grid_effective(grid, axes))
+            return ax_comm_traffic_get(comm);
+    }
+    return (ax_comm_traffic){0};
+}
+
 int grid_ranks(ax_grid_size size) { return size.x * size.y * size.z * size.pipe * size.data; }
 
 int random_below(uint64_t *state, int n)

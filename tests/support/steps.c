@@ -69,7 +69,7 @@ static ax_status collect_weights(ax_ctx *ctx, ax_param_set *set, setup *s)
 
 static int64_t bytes_along(const ax_ctx *ctx, ax_axis axis)
 {
-    return ax_comm_traffic_get(ax_grid_comm(ctx->grid, (ax_axisset)(1u << axis))).bytes;
+    return traffic_along(ctx->grid, (ax_axisset)(1u << axis)).bytes;
 }
 
 /* Whether a kernel ran during the gather. Events are in the order of their ends, so the loop goes back from

@@ -124,7 +124,7 @@ static void a_forgotten_task_is_recorded_again(void **state)
     use(&w, 1000);
     ax_frame_forget(w.frame);
     use(&w, 64);
-    OK(ax_frame_plan_create(w.frame, &plan));
+    OK(ax_frame_plan_create(w.frame, 1, &plan));
     assert_int_equal(ax_frame_plan_bytes(plan), 64 * sizeof(float));
     ax_frame_plan_destroy(&plan);
     void *memory;
@@ -137,7 +137,7 @@ static void a_forgotten_task_is_recorded_again(void **state)
 static size_t planned(const world *w)
 {
     ax_frame_plan *plan;
-    OK(ax_frame_plan_create(w->frame, &plan));
+    OK(ax_frame_plan_create(w->frame, 1, &plan));
     size_t bytes = ax_frame_plan_bytes(plan);
     ax_frame_plan_destroy(&plan);
     return bytes;
@@ -151,6 +151,53 @@ static void *new_array(const world *w)
     OK(ax_frame_scratch(w->frame, AX_F32, N, &memory));
     OK(ax_run_fill(w->ctx->stream, &(ax_fill_args){.n = N, .y = memory, .dtype = AX_F32}));
     return memory;
+}
+
+/* One task of two parts: the first uses a and kept, the second uses kept and b. */
+static void run_two_parts(ax_frame *frame, ax_stream *stream, void *at[3])
+{
+    const ax_fill_args fill = {.n = N, .dtype = AX_F32};
+    OK(ax_frame_begin(frame, "task", AX_MODE_TRAIN, NULL));
+    for (int i = 0; i < 3; i++) {
+        if (i == 2)
+            OK(ax_frame_second_part(frame, "backward"));
+        OK(ax_frame_scratch(frame, AX_F32, N, &at[i]));
+        ax_fill_args one = fill;
+        one.y = at[i];
+        OK(ax_run_fill(stream, &one));
+    }
+    assert_string_equal(ax_frame_task_name(frame), "backward");
+    ax_fill_args again = fill;
+    again.y = at[1];
+    OK(ax_run_fill(stream, &again));
+}
+
+/* With several slots, what both parts use is in each slot, and all else is shared. */
+static void slots_share_what_one_part_uses(void **state)
+{
+    (void)state;
+    enum { BYTES = N * sizeof(float) };
+    world dry = open_world("dry");
+    ax_frame_plan *one, *two;
+    ax_frame *first, *second;
+    void *at[3], *other[3];
+    run_two_parts(dry.frame, dry.ctx->stream, at);
+    OK(ax_frame_plan_create(dry.frame, 1, &one));
+    OK(ax_frame_plan_create(dry.frame, 2, &two));
+    assert_int_equal(ax_frame_plan_bytes(one), 2 * BYTES);         /* kept, and a or b */
+    assert_int_equal(ax_frame_plan_bytes(two), BYTES + 2 * BYTES); /* a or b, and kept twice */
+    close_world(&dry);
+    world w = open_world("ref");
+    OK(ax_frame_create_planned(w.ctx, two, &first));
+    OK(ax_frame_create_slot(first, &second));
+    run_two_parts(first, w.ctx->stream, at);
+    run_two_parts(second, w.ctx->stream, other);
+    assert_true(at[0] == other[0] && at[1] != other[1] && at[2] == other[2] && at[0] == at[2]);
+    ax_frame_destroy(&second);
+    ax_frame_destroy(&first);
+    ax_frame_plan_destroy(&one);
+    ax_frame_plan_destroy(&two);
+    close_world(&w);
 }
 
 /* The optimizer reaches gradients through a table of pointers. They must stay alive until the update, so an
@@ -291,7 +338,7 @@ static void deep_networks_are_planned_quickly(void **state)
         ax_frame_plan *plan;
         record_layers(&w, layers[i]);
         clock_t begin = clock();
-        OK(ax_frame_plan_create(w.frame, &plan));
+        OK(ax_frame_plan_create(w.frame, 1, &plan));
         double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
         size_t least = most_alive(&plan->task[0]);
         print_message("a plan of %d layers took %.2f s: %.1f %%\n", layers[i], seconds,
@@ -335,6 +382,7 @@ int main(void)
         cmocka_unit_test(host_memory_is_reused),
         cmocka_unit_test(the_callback_at_the_end_of_a_task_runs_once),
         cmocka_unit_test(a_forgotten_task_is_recorded_again),
+        cmocka_unit_test(slots_share_what_one_part_uses),
         cmocka_unit_test(pointers_in_a_table_count_as_uses),
         cmocka_unit_test(integer_arguments_are_not_addresses),
         cmocka_unit_test(an_operand_uses_every_allocation_that_it_covers),

@@ -1,9 +1,9 @@
 /* The check backends: the kernels of another backend, on memory that only kernels may access.
  *
  * Device memory is accessible only between `enter` and `leave`, which bracket launches, copies and
- * collectives. Host code that dereferences a device pointer faults, as it should, since on a GPU that is an
- * error. New memory is filled with 0xFF bytes, which are NaN in every float type, and `poison` fills it so
- * again. So a read of memory that was never written shows in the results. */
+ * collectives. Host code that dereferences a device pointer faults, because on a GPU that is an error. New
+ * memory is filled with 0xFF bytes, which are NaN in every float type, and `poison` fills it so again. So a
+ * read of memory that was never written shows in the results. */
 #include "dev/backend.h"
 
 #include <pthread.h>
@@ -18,10 +18,11 @@ typedef struct block {
     ax_region region;
 } block;
 
-/* ax_device.memory. Invariant: every block is accessible exactly while depth > 0. */
+/* The state of the device's memory (ax_device.memory). Invariant: every block is accessible exactly while
+ * depth > 0. */
 typedef struct checked_memory {
     pthread_mutex_t mutex;
-    int depth; /* number of `enter` without `leave`, over all threads */
+    int depth; /* number of calls of `enter` minus calls of `leave`, over all threads */
     block *blocks;
 } checked_memory;
 
@@ -54,8 +55,8 @@ static void check_close(ax_device *dev)
     dev->memory = NULL;
 }
 
-/* Sets the protection of a block. A failure is only logged: either a kernel faults then, or
- * tests/dev/test_check.c fails. */
+/* Sets the protection of a block. A failure is only logged, because it does not go unnoticed: either a kernel
+ * faults, or tests/dev/test_check.c fails. */
 static void protect(const block *b, int protection)
 {
     if (mprotect(b->region.base, b->region.bytes, protection))

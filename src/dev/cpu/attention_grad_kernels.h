@@ -60,8 +60,8 @@ INLINE void put_pairs(vf a, vf b, float *pairs, uint16_t *row_a, uint16_t *row_b
 /* Whether dvT and dkT are computed instead of dv and dk (AMX). */
 INLINE bool transposes_sums(const attend_grad *t) { return t->of.gm->grain > 1; }
 
-/* Returns the offset in p and ds of the unit that begins with query i, for key c. The arrays are
- * [GRAD_QUERIES / pair, GRAD_LD], or panels of keys if transposes_sums. */
+/* Returns the offset in p and ds of the `pair` neighbouring queries that begin with query i, for key c. The
+ * arrays are [GRAD_QUERIES / pair, GRAD_LD], or panels of keys if transposes_sums. */
 INLINE int64_t units_at(const attend_grad *t, int64_t i, int64_t c)
 {
     const ax_cpu_gemm *gm = t->of.gm;
@@ -164,6 +164,14 @@ INLINE void grad_strip(const attend_grad *t, int64_t i, bool drops)
             }
 }
 
+/* Returns the end of the queries of the block that a window lets see key j of the block, at most. */
+INLINE int64_t queries_seeing(const attend_grad *t, int64_t j)
+{
+    const attend *f = &t->of;
+    int64_t end = ax_attention_end_query(t->g->window, f->j0 + j, f->q0 + f->rows) - f->q0;
+    return ax_max(end, 0);
+}
+
 /* dvT += doT·p, dkT += qT·ds. */
 INLINE void grad_add_transposed(const attend_grad *t)
 {
@@ -174,21 +182,22 @@ INLINE void grad_add_transposed(const attend_grad *t)
         const float *lhs = which ? t->q_cols : t->dout_cols, *rhs = which ? t->ds : t->p;
         for (int64_t j = 0; j < f->keys; j += wide) {
             int64_t query = ax_max(f->j0 + j - f->q0, 0) / step * step, first = query / gm->pair;
-            for (int64_t i = 0; i < f->d && first < units; i += gm->rows) {
+            int64_t last = ax_cpu_units(gm, queries_seeing(t, j + wide - 1));
+            for (int64_t i = 0; i < f->d && first < last; i += gm->rows) {
                 float *sums = (which ? t->dk : t->dv) + i * GRAD_LD + j;
                 ax_cpu_rows a = {lhs + i * units + first * gm->rows, NULL, gm->grain * 4, gm->rows * 4,
                                  gm->rows};
                 ax_cpu_tile tile = {.c = sums, .c_ld = GRAD_LD, .prior = sums, .prior_ld = GRAD_LD};
                 tile.rows = ax_min(gm->rows, f->d - i);
                 tile.cols = wide;
-                gm->tile(gm->vectors, (units - first) * gm->pair, &a, rhs + units_at(t, query, j), &tile);
+                gm->tile(gm->vectors, (last - first) * gm->pair, &a, rhs + units_at(t, query, j), &tile);
             }
         }
     }
 }
 
-/* dv += pT·do, dk += dsT·q. A key is not seen by queries before its position, so each strip of keys begins at
- * the first query that may see it. */
+/* dv += pT·do, dk += dsT·q. Each strip of keys takes only the queries that causality and window let see any
+ * of its keys. */
 INLINE void grad_add_dkv(const attend_grad *t)
 {
     const attend *f = &t->of;
@@ -196,9 +205,10 @@ INLINE void grad_add_dkv(const attend_grad *t)
     for (int which = 0; which < 2; which++)
         for (int64_t j = 0; j < f->keys; j += f->gm->rows) {
             int64_t first = ax_max(f->j0 + j - f->q0, 0) / pair, rows = ax_min(f->gm->rows, f->keys - j);
+            int64_t last = (queries_seeing(t, j + rows - 1) + pair - 1) / pair;
             ax_cpu_rows a = {(which ? t->ds : t->p) + first * GRAD_LD + j, NULL, 4, GRAD_LD * 4, rows};
-            if (first < units)
-                strip_times_panels(f->gm, a, which ? t->q_cols : t->dout_cols, d, 0, d, units, first, units,
+            if (first < last)
+                strip_times_panels(f->gm, a, which ? t->q_cols : t->dout_cols, d, 0, d, units, first, last,
                                    rows, (which ? t->dk : t->dv) + j * d, d, true);
         }
 }
@@ -266,8 +276,9 @@ INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t 
     attend *f = &t->of;
     int64_t d = f->d, size = vsize(f->type), h0 = f->h, ld = g->heads * d;
     float *dq = t->dq;
+    const int64_t end = ax_attention_end_query(g->window, f->j0 + f->keys - 1, q_to);
     for (f->h = h0; f->h < h0 + heads; f->h++, t->dq += dq_head)
-        for (f->q0 = ax_max(q_from, f->j0 / GRAD_QUERIES * GRAD_QUERIES); f->q0 < q_to;
+        for (f->q0 = ax_max(q_from, f->j0 / GRAD_QUERIES * GRAD_QUERIES); f->q0 < end;
              f->q0 += GRAD_QUERIES) {
             f->rows = ax_min(GRAD_QUERIES, q_to - f->q0);
             int64_t lo, hi = visible_block(f, 0, f->rows, &lo),
@@ -372,7 +383,8 @@ INLINE void grad_pass_queries(attend_grad *t, int64_t chunk, float *room, bool d
             int64_t rows = ax_min(chunk, g->q_len - q0);
             t->dq = room - q0 * f->d;
             memset(room, 0, (size_t)(rows * f->d) * 4);
-            for (int64_t j0 = 0; j0 < q0 + rows; j0 += GRAD_KEYS) {
+            int64_t first = ax_attention_first_key(NULL, 0, g->window, q0);
+            for (int64_t j0 = first / GRAD_KEYS * GRAD_KEYS; j0 < q0 + rows; j0 += GRAD_KEYS) {
                 grad_keys(t, j0);
                 grad_queries(t, 1, q0, q0 + rows, 0, drops);
             }
@@ -421,7 +433,7 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t nex
     int64_t d = g->head_dim, group = g->heads / g->kv_heads, wide = (d + W - 1) / W * W;
     ax_attention_args a = {.batch = g->batch, .q_len = g->q_len, .kv_len = g->q_len, .heads = g->heads};
     a.kv_heads = g->kv_heads, a.head_dim = d, a.scale = g->scale, a.doc_start = g->doc_start;
-    a.drop = g->drop;
+    a.window = g->window, a.drop = g->drop;
     attend_grad t = {.of = {.a = &a, .type = type, .d = d, .gm = gemm_of(type)}, .g = g};
     attend *f = &t.of;
     char *const start = scratch;

@@ -10,9 +10,9 @@
  *     o = o·2^(m - m') + p·v        tiles over d
  *
  * and at the end o/l and lse = (m + log2 l)·ln2. A strip and its p stay in the L1 cache, the packed block in
- * the L2 cache. Tiles, and steps in k, that no query of a strip sees (causality, documents) are skipped;
- * scores that only some queries see are masked with -inf. bf16 is multiplied in pairs if the processor can,
- * else widened, as fp16 is.
+ * the L2 cache. Blocks of keys that no query of the item sees, and tiles and steps in k that no query of a
+ * strip sees (causality, documents, window), are skipped; scores that only some queries see are masked with
+ * -inf. bf16 is multiplied in pairs if the processor can, else widened, as fp16 is.
  *
  * q is read in place. The rows of a head are heads·d apart, and packing would wait for each of them. So an
  * item prefetches the rows of the next item while it multiplies. */
@@ -25,6 +25,9 @@
 /* The stride of rows of scores is a power of two plus a cache line, so that a column uses many sets of the
  * cache. */
 enum { QUERIES = AX_CPU_ATTENTION_QUERIES, BLOCK_KEYS = 512, BLOCK_LD = BLOCK_KEYS + 16 };
+
+/* Blocks start at a multiple of this number of keys. */
+enum { BLOCK_START = 32 };
 
 /* Allocates `bytes` from scratch memory, in whole cache lines. */
 INLINE void *scratch_alloc(char **scratch, int64_t bytes)
@@ -175,7 +178,7 @@ INLINE int64_t visible(const attend *t, int64_t i, int64_t *lo)
 {
     const ax_attention_args *a = t->a;
     int64_t at = t->q0 + i;
-    *lo = a->doc_start ? ax_max(0, a->doc_start[t->b * a->q_len + at]) : 0;
+    *lo = ax_attention_first_key(a->doc_start, t->b * a->q_len + at, a->window, a->q_offset + at);
     int64_t hi = a->q_offset + at + 1;
     return hi < a->kv_len ? hi : a->kv_len;
 }
@@ -195,6 +198,17 @@ INLINE int64_t visible_block(const attend *t, int64_t i, int64_t n, int64_t *lo)
     *lo = first > t->j0 ? first - t->j0 : 0;
     end -= t->j0;
     return end < t->keys ? end : t->keys;
+}
+
+/* Sets the first key of the first block of keys, and returns the end of the last block, after which memory
+ * may be uninitialized. */
+INLINE int64_t first_block(attend *t)
+{
+    int64_t lo;
+    t->keys = ax_min(t->a->kv_len, t->a->q_offset + t->q0 + t->rows);
+    visible_block(t, 0, t->rows, &lo);
+    t->j0 = lo / BLOCK_START * BLOCK_START;
+    return t->keys;
 }
 
 /* The columns of the block that query i of the item sees: lo … hi-1; none if there is no such query. */
@@ -386,7 +400,8 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
         t.l[i] = 0;
     }
     t.q = left_rows(t.gm, query_row(&t, size), size, a->heads * d, t.rows, d, room);
-    int64_t end = ax_min(a->kv_len, a->q_offset + t.q0 + t.rows); /* memory after it may be uninitialized */
+    int64_t end = first_block(&t);
+    const int64_t start = t.j0;
     for (; t.j0 < end; t.j0 += BLOCK_KEYS) {
         t.keys = ax_min(BLOCK_KEYS, end - t.j0);
         int64_t lo, hi = visible_block(&t, 0, t.rows, &lo);
@@ -397,7 +412,7 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
         pack_panels(t.gm, (const char *)a->v + at * size, size, ld, false, d, t.keys, t.v);
         for (int64_t i = 0; i < t.rows; i += t.gm->rows) {
             attend_strip(&t, i, drops);
-            for (int n = 0; n < 3 && t.j0 == 0; n++)
+            for (int n = 0; n < 3 && t.j0 == start; n++)
                 prefetch_rows(&t.next_rows[n], i, i + t.gm->rows);
         }
     }
@@ -414,7 +429,7 @@ enum { HEADS_AT_ONCE = 16, KEYS_AHEAD = 32 };
 typedef struct query_head {
     attend t;   /* scores, o, m, l, and what softmax_rows needs */
     float *q;   /* the query in fp32 */
-    int64_t kv; /* offset of the block's first row of k and v, in elements */
+    int64_t kv; /* offset of the first row of the block of keys in k and v, in elements */
 } query_head;
 
 /* Computes s[j] = q·k_j for the W keys from j0 on; past the last key, that key is used again. The W vectors

@@ -1,6 +1,6 @@
 /* Binds each thread of a device to a core of its own. A page of memory lies near the core that first writes
- * it, so a bound thread stays near the memory that it touched first. When the device is closed, the thread
- * that opened it gets its former binding back. */
+ * it (NUMA), so a bound thread stays near the memory that it was the first to write. When the device is
+ * closed, the thread that opened it gets its former binding back. */
 #include "dev/cores.h"
 #include "dev/cpu/cpu.h"
 
@@ -8,10 +8,10 @@
 
 struct ax_cpu_places {
     hwloc_topology_t topology;
-    hwloc_bitmap_t allowed,
-        former; /* hardware threads of the process; former binding of the opening thread */
+    hwloc_bitmap_t allowed, former; /* mine: hardware threads that the process may use; former: the opening
+                                       thread's binding before */
     int n;
-    hwloc_bitmap_t at[]; /* per thread: the hardware threads of its core that the process may use */
+    hwloc_bitmap_t at[]; /* at[t]: the hardware threads of thread t's core that the process may use */
 };
 
 static bool find_cores(const ax_binding *binding, ax_cpu_places *p)
@@ -60,7 +60,8 @@ ax_cpu_places *ax_cpu_places_take(const ax_binding *binding)
     return NULL;
 }
 
-/* Restores nothing if another device has bound this thread since, or if another thread closes the device. */
+/* Restores the former binding, unless another device has bound this thread since, or another thread closes
+ * the device. */
 void ax_cpu_places_leave(ax_cpu_places **places)
 {
     ax_cpu_places *p = *places;

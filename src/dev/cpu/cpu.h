@@ -19,20 +19,23 @@ static inline vtype vtype_of(ax_dtype dtype)
 }
 static inline int64_t vsize(vtype type) { return type == VF32 ? 4 : 2; }
 
-/* The left operand of a micro-tile. Unit u of row i is at `at` + i·row + u·unit, strides in bytes. It is
- * either a matrix in place, whose rows are contiguous in k (unit is 4), or packed, with rows side by side
- * (row is 4) and memory for all rows of a micro-tile. Tiles with a grain > 1 read `grain` units of a row
- * together, and are packed that way: unit u is at ⌊u/grain⌋·grain·unit + 4·(u mod grain) from its row, and
- * row is 4·grain. */
+/* A strip of a, the left operand of a micro-tile. It consists of 32-bit units: an fp32 value, or a pair of
+ * bf16 values that are neighbours in k. Unit u of row i is at `at` + i·row + u·unit, strides in bytes. The
+ * strip is either read in place, from a matrix whose rows are contiguous in k (unit is 4), or packed, with
+ * rows side by side (row is 4) and memory for all rows of a micro-tile. If ax_cpu_gemm.grain > 1, `grain`
+ * units of a row are read together and packed together: unit u is at ⌊u/grain⌋·grain·unit + 4·(u mod grain)
+ * from its row, and row is 4·grain. */
 typedef struct ax_cpu_rows {
-    const void *at, *next; /* the strip, and the strip that follows, which is prefetched meanwhile, or NULL */
+    const void *at, *next; /* at: the strip; next: the following strip, which is prefetched while this one is
+                              multiplied, or NULL */
     int64_t row, unit;
-    int64_t n; /* rows at `at`. If a micro-tile has more, the missing ones are read in front of `at` */
+    int64_t n; /* rows of the strip. If a micro-tile has more rows, it reads memory before `at` in place of
+                  the missing ones */
 } ax_cpu_rows;
 
 /* Memory to prefetch: `n` cache lines, in rows of `lines` lines each, `stride` bytes apart; the first `line`
- * lines of the first row are done. The prefetches are spread over the time in which a micro-tile multiplies:
- * in a burst they would wait for one another. */
+ * lines of the first row are already prefetched. Prefetches are spread over the time in which a micro-tile
+ * multiplies, because in a burst they would wait for one another. */
 typedef struct ax_cpu_prefetch {
     const char *at;
     int64_t stride, lines, n, line;
@@ -40,14 +43,14 @@ typedef struct ax_cpu_prefetch {
 
 /* Work that a thread does between the steps in k of AMX tiles, which multiply outside the vector units. */
 typedef struct ax_cpu_step_hook {
-    ax_cpu_prefetch prefetch[2]; /* each step prefetches lines_per_step lines of them */
+    ax_cpu_prefetch prefetch[2]; /* memory to prefetch, lines_per_step lines in each step */
     int64_t lines_per_step[2];
-    int64_t steps; /* number of steps until the next call */
+    int64_t steps; /* number of steps in k until the next call of the hook */
     void (*call)(struct ax_cpu_step_hook *);
 } ax_cpu_step_hook;
 
-/* The result that a micro-tile stores: c = sums + prior + bias (+ c if `add_c`, which is for a 16-bit c only:
- * to add to an fp32 c, pass it as `prior`). */
+/* Where a micro-tile stores its result, and what it adds to the sums: c = sums + prior + bias (+ c if
+ * `add_c`, which is for a 16-bit c only: to add to an fp32 c, pass c as `prior`). */
 typedef struct ax_cpu_tile {
     const float *prior, *bias; /* or NULL */
     void *c;
@@ -55,19 +58,21 @@ typedef struct ax_cpu_tile {
     vtype c_type;
     bool add_c;
     /* For tiles without ax_cpu_gemm.store: */
-    bool non_temporal; /* c may be written by non-temporal stores: it is sums alone, in whole lines */
+    bool non_temporal; /* c may be written by non-temporal stores: nothing is added to the sums, and c is made
+                          of whole cache lines */
     ax_cpu_prefetch prefetch[2]; /* prefetches to do while the tile multiplies */
     /* For tiles with ax_cpu_gemm.store: */
-    float *sums; /* leave the sums here instead of storing them to c; memory for the sums
-                    of missing rows (ax_cpu_rows.n) precedes it. NULL: store to c */
-    const struct ax_cpu_tile *previous; /* a tile whose sums are to be stored meanwhile, or NULL */
-    bool prefetch_c;                    /* prefetch the rows of c */
-    ax_cpu_step_hook *hook;             /* or NULL */
+    float *sums; /* memory for the sums, which the next tile will add to and store to c; before it lies memory
+                    for the sums of missing rows (ax_cpu_rows.n). NULL: the tile stores to c itself */
+    const struct ax_cpu_tile
+        *previous;   /* the tile before, whose sums this tile stores to c while it multiplies, or NULL */
+    bool prefetch_c; /* prefetch the rows of c */
+    ax_cpu_step_hook *hook; /* or NULL */
 } ax_cpu_tile;
 
-/* Packs rows x k of an operand into panels of `width` rows; panels are `units` units in k apart. `along_k`:
- * the source is contiguous in k, and rows are ld apart; otherwise rows are contiguous, and values of k are ld
- * apart. */
+/* Packs `rows` rows of `k` values of an operand into panels of `width` rows; each panel has room for `units`
+ * units in k. `along_k`: the source is contiguous in k, and rows are ld elements apart; otherwise the source
+ * is contiguous along the rows, and successive values of k are ld elements apart. */
 typedef void ax_cpu_pack_fn(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
                             int64_t units, void *out);
 
@@ -76,18 +81,21 @@ typedef struct ax_cpu_gemm {
     int rows;      /* rows of a micro-tile */
     int lanes;     /* columns per vector */
     int vectors;   /* vectors across the widest micro-tile */
-    int pair;      /* values of k in a packed 32-bit unit */
-    int grain;     /* units that are read together; the units of a panel are a multiple of it */
-    int pack_cost; /* cost of packing a value, in multiply-adds */
-    int64_t a_packed, a_unpacked;    /* largest block of a in bytes, if it is packed, and if read in place */
+    int pair;      /* how many values of k a packed 32-bit unit holds: 2 for pairs of bf16, else 1 */
+    int grain;     /* units in k read together; panels have a multiple of it
+                    */
+    int pack_cost; /* time to pack a value, in units of the time of a multiply-add */
+    int64_t a_packed,
+        a_unpacked; /* largest block of a in bytes: if a is packed, and if it is read in place */
     ax_cpu_pack_fn *pack_a, *pack_b; /* pack_a's width is `rows` */
     void (*tile)(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *tile);
-    void (*begin)(void), (*end)(void); /* called before and after a thread's tiles, or NULL; after `end` all
-                                          threads see the stores */
+    void (*begin)(void), (*end)(void);      /* called before the first and after the last tile of a thread, or
+                                               NULL; after `end` all threads see the thread's stores */
     void (*store)(const ax_cpu_tile *tile); /* stores tile->sums; NULL: tiles always store to c themselves */
 } ax_cpu_gemm;
 
-/* Whether c is fp32 and the sums alone, and the tile is whole: then its vectors are stored unchanged. */
+/* Returns true if the tile's vectors of sums can be stored unchanged: c is fp32, nothing is added, and the
+ * tile is whole. */
 static inline bool ax_cpu_is_plain_store(const ax_cpu_tile *t, int rows, int nv, int lanes)
 {
     return t->c_type == VF32 && !t->prior && !t->bias && t->rows == rows && t->cols == (int64_t)nv * lanes;
@@ -110,38 +118,39 @@ static inline int64_t ax_cpu_units(const ax_cpu_gemm *gemm, int64_t k)
     return ax_round_up(ax_ceil_div(k, gemm->pair), gemm->grain);
 }
 
-/* Computes the items lo … hi-1 of a kernel. */
+/* Computes the work items lo … hi-1 of a kernel call. */
 typedef void ax_cpu_range_fn(const void *args, int64_t lo, int64_t hi, void *scratch);
 
-/* Runs multiply-adds in registers for `rounds` rounds. Returns the number of floating-point operations. */
+/* Runs `rounds` rounds of multiply-adds in registers. Returns the number of floating-point operations. */
 typedef double ax_cpu_peak_fn(int64_t rounds, float *sink);
 
-/* Reads the whole cache lines in `bytes` of memory in one of AX_CPU_READ_WAYS ways. Returns the sum of their
- * words, so that the compiler cannot remove reads. */
+/* Reads `bytes` of memory, whole cache lines only, in one of AX_CPU_READ_WAYS ways, which differ in streams
+ * and prefetching (peak_kernels.h). Returns the sum of the words, so that the compiler cannot remove the
+ * reads. */
 enum { AX_CPU_READ_WAYS = 21 };
 typedef uint64_t ax_cpu_read_fn(int way, const char *from, int64_t bytes);
 
 typedef struct ax_cpu_isa {
     const char *name;
     const ax_cpu_gemm *gemm[3]; /* one for each vtype */
-    ax_cpu_range_fn *gemv;      /* gemm with m <= AX_CPU_GEMV_ROWS and a not transposed: items are columns */
+    ax_cpu_range_fn *gemv;      /* gemm with m <= AX_CPU_GEMV_ROWS, a not transposed; items are columns */
     ax_cpu_peak_fn *peak_f32, *peak_bf16;
     ax_cpu_read_fn *read;
-    ax_cpu_range_fn *norm_grad_cols;          /* norm_grad_apply's dweight and dbias: items are columns */
+    ax_cpu_range_fn *norm_grad_cols;          /* dweight and dbias of norm_grad_apply; items are columns */
     ax_cpu_range_fn *kernel[AX_KERNEL_COUNT]; /* NULL: ref's kernel is used */
 } ax_cpu_isa;
 
 enum {
-    AX_CPU_GEMV_ROWS = 4, /* also the largest number of queries that attention treats one by one */
+    AX_CPU_GEMV_ROWS = 4, /* also the largest number of queries that attention computes one by one */
     AX_CPU_ATTENTION_QUERIES =
         256, /* queries per work item of attention; an item is (batch, head, block of queries) */
     AX_CPU_MAX_HEAD_DIM = 256,  /* wider heads run on ref */
-    AX_CPU_A_BLOCK = 512 << 10, /* bytes: upper bound of ax_cpu_gemm.a_packed */
-    AX_CPU_TILE_SUMS = 32 * 32, /* most sums of a micro-tile with ax_cpu_gemm.store */
+    AX_CPU_A_BLOCK = 512 << 10, /* upper bound of ax_cpu_gemm.a_packed, in bytes */
+    AX_CPU_TILE_SUMS = 32 * 32, /* the most sums that a micro-tile with ax_cpu_gemm.store has */
     AX_CPU_LINE = 64            /* bytes */
 };
 
-/* Whether attention computes queries one by one (as in generation); not with dropout. */
+/* Returns true if attention computes queries one by one: there are few, as in generation, and no dropout. */
 static inline bool ax_cpu_few_queries(const ax_attention_args *a)
 {
     return a->q_len <= AX_CPU_GEMV_ROWS && a->drop.p == 0;
@@ -156,7 +165,7 @@ extern const ax_cpu_isa ax_cpu_isa_avx2, ax_cpu_isa_avx512, ax_cpu_isa_avx512_bf
  * one. */
 const ax_cpu_isa *ax_cpu_isa_at(int index);
 /* Chooses the table for a new device: the best, or the one that setting runtime.isa names. AX_ERR_USAGE if
- * that is unknown or cannot run here. */
+ * the setting's value is unknown, or this processor cannot run it. */
 ax_status ax_cpu_isa_choose(const ax_cpu_isa **out);
 
 typedef struct ax_cpu_pool ax_cpu_pool;
@@ -168,8 +177,9 @@ typedef struct ax_cpu {
     int threads;
     ax_cpu_pool *pool;
     ax_cpu_places *places; /* cores of the threads; NULL: threads are not bound */
-    ax_region scratch;     /* a block per thread, then the partial sums of reductions */
-    int way;               /* the fastest way of reading (ax_cpu_read_fn), if way_found */
+    ax_region scratch;     /* one block of AX_CPU_SCRATCH bytes per thread, followed by the partial sums of
+                              reductions */
+    int way;               /* the fastest way of reading memory (ax_cpu_read_fn); valid if way_found */
     bool way_found;
 } ax_cpu;
 
@@ -185,16 +195,17 @@ typedef struct ax_cpu_filling {
     char element[8];
 } ax_cpu_filling;
 
-/* Arguments of kernels that sum over all elements: items are chunks; sum i goes to partials[i]. */
+/* Arguments of kernels that sum over all elements. Work items are chunks of elements; the sum of chunk i is
+ * stored in partials[i]. */
 typedef struct ax_cpu_chunks {
-    const void *args; /* of the kernel */
+    const void *args; /* the argument struct of the kernel */
     int64_t chunk;    /* elements */
     double *partials;
 } ax_cpu_chunks;
 
-/* Arguments of the optimizer kernels: the launch's, and the one array to update. */
+/* Arguments of the optimizer kernels: those of the launch, and which one of its arrays to update. */
 typedef struct ax_cpu_update {
-    const void *args; /* of the launch */
+    const void *args; /* the argument struct of the launch */
     const ax_update_array *array;
 } ax_cpu_update;
 
@@ -209,12 +220,14 @@ static inline double *ax_cpu_partials(const ax_cpu *cpu)
     return (double *)(void *)ax_cpu_scratch(cpu, cpu->threads);
 }
 
-/* Runs body for all parts of a job on the device's threads, the caller's included. The order of the parts,
- * and which thread runs which part, are not defined. `scratch` belongs to the thread. */
+/* Calls body for all parts of a job on the device's threads, including the calling thread. The order of the
+ * parts, and which thread runs which part, are not defined. `scratch` is the running thread's block of
+ * scratch. */
 typedef void ax_cpu_body(void *job, int part, int parts, char *scratch);
 void ax_cpu_parallel(const ax_cpu *cpu, int parts, ax_cpu_body *body, void *job);
 
-/* Looks up the cores of `binding` and binds the calling thread to the first. Returns NULL if that fails. */
+/* Looks up the cores of `binding` and binds the calling thread to the first one. Returns NULL if one of these
+ * steps fails. */
 ax_cpu_places *ax_cpu_places_take(const ax_binding *binding);
 /* Binds the calling thread to the core of thread `thread`. */
 bool ax_cpu_bind(const ax_cpu_places *places, int thread);
@@ -223,8 +236,8 @@ bool ax_cpu_bind(const ax_cpu_places *places, int thread);
 void ax_cpu_places_leave(ax_cpu_places **places);
 
 /* Starts `threads` - 1 workers beside the caller. Each is bound to its core (places NULL: not bound) and has
- * AX_CPU_SCRATCH bytes of `scratch`, which it is the first to touch. `alone`: no other thread needs the
- * cores, so idle threads spin longer. */
+ * AX_CPU_SCRATCH bytes of `scratch`, which it writes first, so that they lie near its core. `alone`: no other
+ * thread needs the cores, so idle threads spin longer. */
 ax_status ax_cpu_pool_create(int threads, char *scratch, const ax_cpu_places *places, bool alone,
                              ax_cpu_pool **out);
 void ax_cpu_pool_destroy(ax_cpu_pool **out);
@@ -234,7 +247,7 @@ void ax_cpu_close(ax_device *dev);
 size_t ax_cpu_workspace(int threads);
 void ax_cpu_touch(ax_device *dev, void *memory, size_t bytes);
 
-/* Kernels without SIMD (plain.c): items are elements for fill and copy, rows for copy_box. */
+/* Kernels without SIMD (plain.c). Work items are elements for fill and copy, rows of the box for copy_box. */
 ax_cpu_range_fn ax_cpu_fill, ax_cpu_copy, ax_cpu_copy_box;
 
 double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds);

@@ -64,7 +64,7 @@ void ax_cpu_close(ax_device *dev)
 
 typedef struct peak_job {
     ax_cpu_peak_fn *fn;
-    double flops; /* operations per part */
+    double flops; /* floating-point operations of one part */
 } peak_job;
 
 static void peak_body(void *arg, int part, int parts, char *scratch)
@@ -85,8 +85,8 @@ double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds)
     const ax_cpu *cpu = dev->impl;
     peak_job j = {.fn = compute == AX_BF16 ? cpu->isa->peak_bf16 : cpu->isa->peak_f32};
     double best = 0;
-    int samples =
-        0; /* half a millisecond each: short enough that on a busy machine all threads run in some */
+    int samples = 0; /* a round takes half a millisecond: short enough that even on a busy machine some rounds
+                        run with all threads at once */
     for (double begin = ax_now(), start = begin; samples < SAMPLES || start - begin < seconds; samples++) {
         ax_cpu_parallel(cpu, cpu->threads, peak_body, &j);
         double now = ax_now(), rate = j.flops * cpu->threads / (now - start);
@@ -98,7 +98,8 @@ double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds)
 
 /* ---- read bandwidth ------------------------------------------------------------------------------ */
 
-/* Reads the first `bytes` bytes of the spans, taken one after the other; each part is a range of these. */
+/* The job of reading the first `bytes` bytes of the spans, as if these followed one another in memory. Each
+ * part reads a range of these bytes. */
 typedef struct read_job {
     ax_cpu_read_fn *fn;
     int way;
@@ -119,7 +120,8 @@ static void read_body(void *arg, int part, int parts, char *scratch)
     }
 }
 
-/* Returns the seconds of one pass. It has as many parts as a long matrix-vector product (gemm.c). */
+/* Reads the spans once and returns the seconds. The pass is cut into as many parts as a long matrix-vector
+ * multiplication (gemm.c). */
 static double read_once(const ax_cpu *cpu, read_job *j)
 {
     enum { EACH = 8 };
@@ -128,7 +130,8 @@ static double read_once(const ax_cpu *cpu, read_job *j)
     return ax_now() - begin;
 }
 
-/* Returns the way of reading with the smallest median time on the first 256 MiB; the ways take turns. */
+/* Measures all ways of reading, in turns, on the first 256 MiB. Returns the one with the smallest median
+ * time. */
 static int find_way(const ax_cpu *cpu, const read_job *all)
 {
     enum { TURNS = 5, MOST = 256 << 20 };

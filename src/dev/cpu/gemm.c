@@ -1,41 +1,44 @@
 /* GEMM of the cpu backend: the blocking loops around the micro-tiles of gemm_kernels.h.
  *
- * Each thread computes a rectangle of c by itself, so there are no barriers. It packs what it needs of a and
- * b for itself. Its loops:
+ * Each thread computes a rectangle of c by itself, and packs the rows of a and columns of b that it needs
+ * into its own scratch, so there are no barriers. Its loops:
  *
  *     for blocks of columns of c, for stretches of rows
  *       for blocks in k
  *         for blocks of rows
- *           for panels of up to 48 columns: b's panel streams from the L2 cache
- *             for strips of 8 rows: one tile; a's strip has been prefetched into the L1 cache
+ *           for panels of up to 48 columns: the panel of b is read from the L2 cache
+ *             for strips of 8 rows: one micro-tile; its strip of a has been prefetched into the L1 cache
  *
- * If a is contiguous in k, its strips are read in place, and a block may have all rows of its stretch.
- * Otherwise a is packed as b is, blocks are small enough for the L2 cache, and the first block of a stretch
- * keeps its packed panels of b for the others.
+ * If a is contiguous in k, its strips are read in place, and a block may have all rows of the stretch.
+ * Otherwise a is packed as b is, the blocks of a are small enough for the L2 cache, and the panels of b that
+ * the first block of a stretch packs are kept for the stretch's other blocks.
  *
- * Packing is spread over the tiles to hide the latency of memory: what is needed next is prefetched a line at
- * a time while a tile multiplies, and packed in pieces between two tiles. AMX tiles (those with
- * ax_cpu_gemm.store) multiply outside the vector units. There the vector units do this work between steps in
- * k, and also store the sums of the previous tile.
+ * Packing is spread over the tiles to hide the latency of memory: the next block of a and the next panel of b
+ * are prefetched, one cache line at a time, while a tile multiplies, and packed in pieces between two tiles.
+ * AMX tiles (those with ax_cpu_gemm.store) multiply outside the vector units. For them the vector units
+ * prefetch and pack between the steps in k of a tile, and also store the sums of the previous tile.
  *
- * An element of c is always the same sequence of multiply-adds, k ascending in blocks that depend on k alone:
- * neither the tile it falls in nor the number of threads changes its bits. Products with few rows (one token
- * being generated) read b once and are bound by memory: they take the unpacked path of gemv_kernels.h. */
+ * An element of c is always computed by the same sequence of multiply-adds: k ascends, in blocks whose sizes
+ * depend on k alone. So neither the tile of the element nor the number of threads changes its bits. A GEMM
+ * with few rows (as for the generation of one token) reads each element of b once and is bound by memory: it
+ * uses gemv_kernels.h, which packs nothing. */
 #include "dev/cpu/cpu.h"
 
 #include <string.h>
 
 enum {
-    UNITS = 768,    /* most units in k of a block */
-    STRETCH = 1024, /* most rows whose fp32 sums are kept from one block in k to the next */
-    PANEL_N = 48,   /* columns of the widest panel */
+    UNITS = 768, /* the most units in k that a block has */
+    STRETCH =
+        1024, /* the most rows of a stretch: fp32 sums of its rows are kept from one block in k to the next */
+    PANEL_N = 48, /* columns of the widest panel */
     PANEL_BYTES = PANEL_N * UNITS * 4
 };
 /* The parts of a thread's scratch: two buffers for packed blocks of a, the panels of b (at least two), and
  * the fp32 sums of a 16-bit c. */
 enum { A_BYTES = 2 * AX_CPU_A_BLOCK, B_BYTES = 4 << 20, C_BYTES = 2 << 20 };
-_Static_assert(A_BYTES + B_BYTES + C_BYTES <= AX_CPU_SCRATCH, "the scratch holds the blocks");
-_Static_assert(2 * PANEL_BYTES <= B_BYTES, "and two panels");
+_Static_assert(A_BYTES + B_BYTES + C_BYTES <= AX_CPU_SCRATCH,
+               "a thread's scratch is too small for its blocks");
+_Static_assert(2 * PANEL_BYTES <= B_BYTES, "the part for panels of b is too small for two panels");
 
 /* Returns the size of a part when `total` is cut into equal parts of at most `most`, rounded up to `unit`. */
 static int64_t even_block(int64_t total, int64_t most, int64_t unit)
@@ -51,9 +54,9 @@ static const char *operand(const void *base, size_t size, int64_t ld, bool along
 
 /* ---- packing in pieces --------------------------------------------------------------------------- */
 
-/* The state of packing a part of an operand into panels: `rows` rows of op(a), or columns of op(b), by k. It
- * is packed in pieces of `lanes` units in k, which are transposed together. Each piece is prefetched one step
- * before it is packed. */
+/* The progress of packing a part of an operand into panels: `rows` rows of op(a), or columns of op(b), with
+ * `k` values each. It is packed in pieces of `lanes` units in k, each of which is transposed at once. Each
+ * piece is prefetched one step before it is packed. */
 typedef struct packing {
     const char *src;
     char *out;
@@ -62,20 +65,21 @@ typedef struct packing {
     const ax_cpu_gemm *gemm;
     int width; /* width of the panels */
     ax_cpu_pack_fn *pack;
-    int64_t pieces, steps;     /* `pieces` are spread evenly over `steps` */
-    int64_t rest;              /* accumulated remainder of that division */
-    int64_t requested, packed; /* pieces that were prefetched, and that were packed */
+    int64_t pieces, steps;     /* number of pieces in all; they are packed evenly over `steps` steps */
+    int64_t rest;              /* accumulated remainder of the division of pieces by steps */
+    int64_t requested, packed; /* number of pieces that were prefetched, and that were packed */
 } packing;
 
-/* Whether this step prefetches or packs anything. Advances `rest` by one step. */
+/* Advances `rest` by one step. Returns true if this step has to prefetch or pack a piece. */
 static inline bool pack_is_due(packing *p)
 {
     p->rest += p->pieces;
     return p->rest >= p->steps || p->packed < p->requested;
 }
 
-/* Packs the pieces that the step before requested, and sets *prefetch to the memory that the next step needs.
- * Rows are short and far apart: the hardware prefetcher does not follow them. */
+/* Packs the pieces that the step before has prefetched, and sets *prefetch to the memory that the next step
+ * will pack. Prefetching is by software, because rows are short and far apart and the hardware prefetcher
+ * does not follow them. */
 static void pack_step(packing *p, ax_cpu_prefetch *prefetch)
 {
     prefetch->n = 0;
@@ -104,7 +108,8 @@ static void pack_step(packing *p, ax_cpu_prefetch *prefetch)
     prefetch->line = 0;
 }
 
-/* Must be inlined: compilers remove calls of a function whose only effect is on caches. */
+/* Prefetches all of *prefetch at once. Must be inlined, because compilers remove calls of a function whose
+ * only effect is on caches. */
 static inline __attribute__((always_inline)) void prefetch_now(ax_cpu_prefetch prefetch)
 {
     for (; prefetch.n > 0; prefetch.n -= prefetch.lines, prefetch.at += prefetch.stride)
@@ -112,7 +117,7 @@ static inline __attribute__((always_inline)) void prefetch_now(ax_cpu_prefetch p
             __builtin_prefetch(prefetch.at + i * AX_CPU_LINE, 0, 2);
 }
 
-/* Packs the pieces that are left after the steps; all pieces if there were no steps. */
+/* Packs the pieces that the steps have not packed; all pieces if there were no steps. */
 static void pack_rest(packing *p)
 {
     if (p->steps == 0)
@@ -123,29 +128,31 @@ static void pack_rest(packing *p)
 
 /* ---- blocks -------------------------------------------------------------------------------------- */
 
-/* One block in k of one block of c: rows m0+[0,m), columns n0+[0,n). */
+/* One step of the outer loops: the rows m0+[0,m) and columns n0+[0,n) of c, for one range of k. */
 typedef struct block {
     const ax_cpu_gemm *gemm;
     const ax_gemm_args *g;
     int64_t m0, m, n0, n, k0, k;
-    int64_t s0;  /* the first row of the stretch */
+    int64_t s0;  /* the first row of the stretch to which the block belongs */
     char *a, *b; /* packed */
     bool keep_b; /* the packed panels of b are kept for the next rows of the stretch */
     bool b_kept; /* the panels of b were packed by an earlier block of the stretch */
-    float *sums; /* fp32 sums of the stretch, n columns: for a 16-bit c with several blocks in k */
+    float *sums; /* fp32 sums of the stretch's rows and the block's n columns, used if c is 16-bit and there
+                    are several blocks in k */
 } block;
 
-/* Whether c is written with non-temporal stores, which save reading each of its lines before writing it. A
- * product with op(a) transposed and op(b) not is assumed to be the gradient of a weight, which is mostly read
- * at the end of the step. If c is read at once after all, that costs a few per cent of the product's time,
- * about as much as the stores save. A small c stays in the caches. */
+/* Returns true if c shall be written with non-temporal stores, which save reading each of its lines before
+ * writing it. A GEMM with op(a) transposed and op(b) not is assumed to be the gradient of a weight, which is
+ * mostly read at the end of the step. If c is read at once after all, that costs a few per cent of the GEMM's
+ * time, about as much as the stores save. A small c stays in the caches. */
 static bool wants_non_temporal_c(const ax_gemm_args *g)
 {
     enum { SMALL = 256 << 10 }; /* bytes */
     return g->trans_a && !g->trans_b && g->m * g->n * 4 >= SMALL;
 }
 
-/* Sets what the tile at column j of the block's first rows adds to its sums, and where it stores them. */
+/* Sets the tile's destination in c, and the prior, bias and c that it adds, for column j and the block's
+ * first rows. */
 static void set_destination(const block *t, int64_t j, ax_cpu_tile *tile)
 {
     const ax_gemm_args *g = t->g;
@@ -160,7 +167,7 @@ static void set_destination(const block *t, int64_t j, ax_cpu_tile *tile)
         tile->prior = !first || g->accumulate ? tile->c : NULL;
         tile->prior_ld = g->ldc;
         tile->non_temporal = last && !tile->prior && !tile->bias &&
-                             wants_non_temporal_c(g) && /* a single block in k */
+                             wants_non_temporal_c(g) && /* only with a single block in k */
                              ((uintptr_t)tile->c | (uintptr_t)g->ldc * size) % AX_CPU_LINE == 0;
         return;
     }
@@ -173,8 +180,8 @@ static void set_destination(const block *t, int64_t j, ax_cpu_tile *tile)
     }
 }
 
-/* Whether tiles read a in place, without packing: rows are contiguous in k and consist of the tile's
- * units. */
+/* Returns true if tiles read a in place, without packing: its rows are contiguous in k, and its values are
+ * already the tile's units. */
 static bool reads_a_unpacked(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t k)
 {
     if (g->trans_a || gemm->pair * (int)ax_dtype_size(g->dtype) != 4)
@@ -207,15 +214,16 @@ static void rows_of_a(const block *t, int64_t units, ax_cpu_rows *a, int64_t *st
     *stride = (unpacked ? a->row : units * 4) * gemm->rows;
 }
 
-/* A panel of b: columns j … j+cols-1 of the block in `nv` vectors. */
+/* A panel of b: columns j … j+cols-1 of the block, packed as `nv` vectors per unit in k. */
 typedef struct panel {
     int64_t j, cols;
     int nv;
     char *at; /* packed */
 } panel;
 
-/* Returns panel `index` of `panels`. Panels have nearly equal width: 64 columns are 2 + 2 vectors, not 3 + 1.
- * Panels that are kept lie side by side; others use two buffers alternately. */
+/* Returns the panel with this index, of `panels` in the block. Panels have nearly equal width: 64 columns are
+ * cut into 2 + 2 vectors, not 3 + 1. Panels that are kept lie side by side in memory; other panels use two
+ * buffers alternately. */
 static panel panel_at(const block *t, int64_t index, int64_t panels)
 {
     int64_t lanes = t->gemm->lanes, vectors = ax_ceil_div(t->n, lanes);
@@ -235,19 +243,20 @@ static packing packing_of_b(const block *t, const panel *to)
     return p;
 }
 
-/* The pipeline of tiles with ax_cpu_gemm.store: a tile leaves its sums in memory, and the next tile stores
- * them while it multiplies. So the last two tiles are kept, and what is packed between their steps. */
+/* The pipeline of tiles with ax_cpu_gemm.store: a tile leaves its sums in memory, and the next tile adds
+ * prior, bias and c and stores them while it multiplies. It consists of the last two tiles, and of the
+ * packing that is done between their steps. */
 typedef struct tile_pipeline {
     ax_cpu_step_hook hook; /* must be first: pack_between_steps casts its address to tile_pipeline */
     const ax_cpu_gemm *gemm;
     packing *a;          /* packs a for the next block */
     packing b;           /* packs b for the next panel */
-    int newest;          /* index of the last tile */
+    int newest;          /* index in `tile` of the tile that was multiplied last */
     ax_cpu_tile tile[2]; /* rows is 0 if there is nothing to store */
     _Alignas(64) float sums[2][AX_CPU_TILE_SUMS];
 } tile_pipeline;
 
-/* A call of the hook takes a tenth of the time of a step, so it is made only every fourth step. */
+/* Steps in k from one call of the hook to the next. A call takes a tenth of the time of a step. */
 enum { STEPS_PER_CALL = 4 };
 
 static void pack_between_steps(ax_cpu_step_hook *m)
@@ -270,7 +279,7 @@ static void run_tile(tile_pipeline *w, int nv, int64_t k, const ax_cpu_rows *a, 
     w->newest = !w->newest;
     ax_cpu_tile *now = &w->tile[w->newest];
     *now = *tile;
-    if (!ax_cpu_is_plain_store(now, gemm->rows, nv, gemm->lanes)) /* missing rows come first */
+    if (!ax_cpu_is_plain_store(now, gemm->rows, nv, gemm->lanes)) /* the sums of missing rows come first */
         now->sums = w->sums[w->newest] + (gemm->rows - a->n) * nv * gemm->lanes;
     now->previous = previous->rows ? previous : NULL;
     now->prefetch_c = true;
@@ -281,17 +290,18 @@ static void run_tile(tile_pipeline *w, int nv, int64_t k, const ax_cpu_rows *a, 
         now->rows = 0;
 }
 
-/* Returns over how many steps packing can be spread during `tiles` tiles. */
+/* Returns the number of steps over which packing can be spread while `tiles` tiles are multiplied. */
 static int64_t packing_steps(const ax_cpu_gemm *gemm, int64_t units, int64_t tiles)
 {
     return gemm->store ? ax_max(1, tiles * (units / gemm->grain) / STEPS_PER_CALL) : tiles;
 }
 
-/* Runs all tiles of a block. Meanwhile packs the next panel of b, and a for the next block.
+/* Runs all tiles of a block. In between it packs the next panel of b, and the rows of a for the next block.
  *
- * The fields of `tile` that are the same for all tiles of a panel are written once per panel. Written for
- * each tile, they would stall the copy of `tile`: a load that spans several recent stores cannot be forwarded
- * from the store buffer, and waits until these and the sums of the tile before have reached the cache. */
+ * The fields of `tile` that are the same for all tiles of a panel are written once per panel. If they were
+ * written for each tile, copying `tile` would stall: a load that spans several recent stores cannot be
+ * forwarded from the store buffer, but waits until these stores, and those of the previous tile's sums, have
+ * reached the cache. */
 static void run_block(const block *t, packing *next_a, const void *next_strip, tile_pipeline *w)
 {
     const ax_cpu_gemm *gemm = t->gemm;
@@ -340,10 +350,11 @@ static void run_block(const block *t, packing *next_a, const void *next_strip, t
 
 /* ---- the loops ----------------------------------------------------------------------------------- */
 
-/* The rectangle of a thread, the sizes of its blocks, and its buffers. */
+/* The rectangle of c that a thread computes, the sizes of its blocks, and its buffers. */
 typedef struct blocking {
     int64_t m0, m1, n0, n1;
-    int64_t nc, ms, kc, mc; /* maxima: columns of a block, rows of a stretch, k of a block, rows of a block */
+    int64_t nc, ms, kc, mc; /* largest number of: columns of a block, rows of a stretch, values of k in a
+                               block, rows of a block */
     char *a[2], *b;
     float *sums;
 } blocking;
@@ -365,7 +376,8 @@ static blocking choose_blocking(const ax_cpu_gemm *gemm, const ax_gemm_args *g, 
     return c;
 }
 
-/* Returns the block at n0, s0, k0, m0; `turn` (0 or 1): its buffer for packed a. */
+/* Returns the block that begins at column n0, stretch s0, value k0 and row m0. `turn` (0 or 1) selects its
+ * buffer for packed a. */
 static block block_at(const blocking *c, const block *like, int64_t n0, int64_t s0, int64_t k0, int64_t m0,
                       int turn)
 {
@@ -382,7 +394,7 @@ static block block_at(const blocking *c, const block *like, int64_t n0, int64_t 
     return t;
 }
 
-/* Moves *t on to the next block. Returns false if it was the last. */
+/* Sets *t to the block that follows it. Returns false if *t was the last block. */
 static bool next_block(const blocking *c, block *t)
 {
     int64_t n0 = t->n0, s0 = t->s0, k0 = t->k0, m0 = t->m0 + t->m;
@@ -407,7 +419,7 @@ static bool next_block(const blocking *c, block *t)
 void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0, int64_t m1, int64_t n0,
                       int64_t n1, char *scratch)
 {
-    if (m0 >= m1 || n0 >= n1) /* more threads than tiles */
+    if (m0 >= m1 || n0 >= n1) /* there are more threads than tiles: this one has no work */
         return;
     blocking c = choose_blocking(gemm, g, m1 - m0, n1 - n0);
     c.m0 = m0, c.m1 = m1, c.n0 = n0, c.n1 = n1;
@@ -443,10 +455,11 @@ typedef struct job {
     const ax_cpu *cpu;
     const ax_gemm_args *g;
     const ax_cpu_gemm *gemm; /* NULL: gemv */
-    int threads_m;           /* rows of the grid of threads over c */
+    int threads_m;           /* number of threads that divide the rows of c
+                              */
 } job;
 
-/* Returns where part `part` of `parts` of 0 … total begins; parts are cut at multiples of `unit`. */
+/* Returns where part number `part` begins if 0 … total is cut into `parts` parts at multiples of `unit`. */
 static int64_t part_start(int64_t total, int64_t unit, int part, int parts)
 {
     return ax_min(total, ax_ceil_div(total, unit) * part / parts * unit);
@@ -470,8 +483,9 @@ static void run_part(void *arg, int part, int parts, char *scratch)
                      part_start(g->n, unit_n, in + 1, tn), scratch);
 }
 
-/* Returns into how many parts the threads divide the rows; threads / that divide the columns. Minimizes the
- * work of the largest rectangle: its multiply-adds, and its packing, which grows with its sides. */
+/* Returns threads_m: into how many parts the rows of c are cut, where the columns are cut into threads /
+ * threads_m parts. It minimizes the work of the largest rectangle: its multiply-adds, and its packing, which
+ * grows with the lengths of its sides. */
 static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int threads)
 {
     int best = 1;
@@ -493,14 +507,14 @@ static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int
 }
 
 /* Returns the number of parts. Where it costs nothing, there are several parts per thread, so that a thread
- * that the system preempts delays the others less. A product of few rows (gemv) packs nothing: its parts must
- * only be long enough to read memory at full speed. Other products get more parts if a is read in place,
- * since each part would pack it again, and if a part has many panels of b, since it packs the first before it
- * multiplies. */
+ * that the system preempts delays the others less. A GEMM of few rows (gemv) packs nothing, so its parts must
+ * only be long enough to read memory at full speed. Any other GEMM gets several parts per thread only if a is
+ * read in place, because otherwise each part would pack a again, and only if a part has many panels of b,
+ * because the part packs its first panel before it multiplies. */
 static int count_parts(const job *j, int threads)
 {
-    enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* a part has at least so many elements, and panels, of b */
-    enum { EACH = 8 };                       /* parts per thread, at most */
+    enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* the least elements of b, and panels of b, in a part */
+    enum { EACH = 8 };                       /* the most parts per thread */
     const ax_gemm_args *g = j->g;
     int64_t parts = 0;
     if (!j->gemm)

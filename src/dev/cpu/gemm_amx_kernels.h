@@ -1,14 +1,16 @@
 /* bf16 GEMM on AMX: packing and micro-tile with the interface of gemm_kernels.h. One instruction multiplies a
  * tile of 16 rows by 32 values of k with a tile of 32 values of k by 16 columns.
  *
- * A micro-tile is 2 x 2 tiles of sums. A step of STEP units in k loads two tiles of a and two of b for four
- * tile products; the L1 and L2 caches can deliver that many loads in the time of the products. Panels of b
- * are those of the vector kernels, [units][nv*16] pairs, padded with zeros to whole steps in k. A tile of a
- * is 16 rows of 64 bytes, contiguous in k: read in place, or packed so that the rows of a step are together:
+ * A micro-tile is 2 x 2 tiles of sums. A step of STEP units in k (a unit is a pair of bf16 values) loads two
+ * tiles of a and two of b for four tile multiplications; the L1 and L2 caches can deliver that many loads in
+ * the time of the multiplications. Panels of b have the format of the vector kernels, [units][nv*16], padded
+ * with zeros to whole steps in k. A tile of a is 16 rows of 64 bytes, contiguous in k. It is read in place,
+ * or packed so that the rows of a step are adjacent:
  *
  *     a panel:  [steps][AMX_ROWS][STEP]
  *
- * AMX can store tiles to memory only, so prior, bias and c are added to the sums after that. */
+ * AMX can move tiles to memory only, so prior, bias and c (ax_cpu_tile) are added to the sums after the tiles
+ * are stored. */
 #ifndef AX_DEV_CPU_GEMM_AMX_KERNELS_H
 #define AX_DEV_CPU_GEMM_AMX_KERNELS_H
 
@@ -31,8 +33,9 @@ static void amx_end(void) { _tile_release(); }
 
 /* ---- packing ------------------------------------------------------------------------------------- */
 
-/* Loads 128 bits of each of four rows, `apart` rows apart, into the four 128-bit lanes of a vector. These
- * loads do a part of the transposition, and save shuffles, which only one execution port can run. */
+/* Loads 128 bits from each of four rows, which are `apart` rows apart, into the four 128-bit lanes of a
+ * vector. Loading in this order does a part of the transposition and saves shuffles, which only one execution
+ * port can run. */
 INLINE __m512i amx_lanes(const uint16_t *row, int64_t ld, int64_t apart)
 {
 #define LANE(i) _mm_loadu_si128((const __m128i *)(const void *)(row + (i)*apart * ld))
@@ -60,7 +63,7 @@ INLINE void amx_transpose_units(const uint16_t *src, int64_t ld, int64_t width, 
     }
 }
 
-/* Transposes 32 rows of 8 values to 8 rows of 32 values, one after the other. */
+/* Transposes 32 rows of 8 values to 8 rows of 32 values, which are stored one after the other. */
 INLINE void amx_transpose_values(const uint16_t *src, int64_t ld, float *to)
 {
     __m512i v[8], x[8];
@@ -86,7 +89,7 @@ INLINE void amx_transpose_values(const uint16_t *src, int64_t ld, float *to)
     }
 }
 
-/* Packs b as the vector kernels pack pairs, and pads it with zeros to a whole step in k. */
+/* Packs b into panels as the vector kernels pack pairs, and pads them with zeros to a whole step in k. */
 static void pack_b_amx(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
                        int64_t units, void *out)
 {
@@ -107,14 +110,15 @@ static void pack_b_amx(const void *src, int64_t ld, bool along_k, int64_t rows, 
     memset(to + have * width, 0, (size_t)((ax_round_up(have, STEP) - have) * width) * 4);
 }
 
-/* Packs one step of one panel of an a that is contiguous in k; missing rows and values are zeros. */
+/* Packs one step in k of one panel, if a is contiguous in k. Missing rows and values become zeros. */
 INLINE void amx_pack_step(const uint16_t *src, int64_t ld, int64_t rows, int64_t k, float *to)
 {
     for (int64_t i = 0; i < AMX_ROWS; i++)
         vstore(to + i * STEP, i < rows ? pairs_along_k(src + i * ld, 0, k) : vset(0));
 }
 
-/* Packs one step of one panel of an a whose rows are contiguous; missing rows and values are zeros. */
+/* Packs one step in k of one panel, if a is transposed, so that the values of successive rows are contiguous.
+ * Missing rows and values become zeros. */
 INLINE void amx_pack_step_transposed(const uint16_t *src, int64_t ld, int64_t rows, int64_t k, float *to)
 {
     if (rows >= AMX_ROWS && k >= 2 * STEP) {
@@ -155,7 +159,7 @@ static void pack_a_amx(const void *src, int64_t ld, bool along_k, int64_t rows, 
 
 /* ---- the micro-tile ------------------------------------------------------------------------------ */
 
-/* Stores rows r0 … r1-1 of a tile of nv whole vectors. */
+/* Adds to the sums and stores to c the rows r0 … r1-1 of a tile that is nv whole vectors wide. */
 INLINE void amx_store_rows(int nv, const ax_cpu_tile *t, int64_t r0, int64_t r1)
 {
     for (int64_t i = r0; i < r1; i++) {
@@ -204,16 +208,16 @@ INLINE void amx_step(int nv, const char *a, int64_t a_row, const char *b)
  * of the previous tile, and prefetching rows of c. */
 typedef struct step_work {
     const ax_cpu_tile *previous; /* or NULL */
-    int64_t rows, stored;        /* rows of `previous`; rows before `stored` are stored */
-    int64_t prefetched;          /* rows of c before this one are prefetched */
+    int64_t rows, stored;        /* number of rows of `previous`, and how many of these are already stored */
+    int64_t prefetched;          /* number of rows of c that are already prefetched */
     int64_t rows_per_step;       /* rows to store, and to prefetch, in each step */
 } step_work;
 
 INLINE step_work amx_step_work_of(int nv, int64_t k, const ax_cpu_tile *t)
 {
     step_work w = {.previous = t->previous, .prefetched = t->prefetch_c ? 0 : t->rows};
-    if (w.previous &&
-        w.previous->cols != nv * W) { /* the previous tile is of another panel, or of the last columns */
+    if (w.previous && w.previous->cols != nv * W) { /* the previous tile belongs to another panel, or to the
+                                                       last columns, which are not whole vectors */
         amx_store(w.previous);
         w.previous = NULL;
     }
@@ -270,9 +274,10 @@ INLINE void amx_tile(int nv, int64_t k, const ax_cpu_rows *a, const char *b, con
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    __asm__ volatile("" ::: "memory"); /* tile loads read memory: packed values must be stored before */
+    __asm__ volatile("" ::: "memory"); /* packed values must be stored before tile loads */
     for (int64_t left = k; left > 0; left -= 2 * STEP) {
-        if (left < 2 * STEP && a->unit == 4) { /* in place: the values after the row's end are not zeros */
+        if (left < 2 * STEP &&
+            a->unit == 4) { /* a is read in place, so the values after the row's end are not zeros */
             _Alignas(64) float rest[AMX_ROWS * STEP];
             amx_pack_step((const uint16_t *)(const void *)at, a->row / 2, AMX_ROWS, left, rest);
             __asm__ volatile("" ::: "memory");
@@ -289,7 +294,7 @@ INLINE void amx_tile(int nv, int64_t k, const ax_cpu_rows *a, const char *b, con
         _tile_stored(1, sums + W, (size_t)sums_ld * 4);
         _tile_stored(3, sums + 16 * sums_ld + W, (size_t)sums_ld * 4);
     }
-    __asm__ volatile("" ::: "memory"); /* tile stores write memory: sums must be loaded after them */
+    __asm__ volatile("" ::: "memory"); /* sums must be loaded after tile stores */
     if (t->sums || direct)
         return;
     ax_cpu_tile now = *t;
@@ -321,6 +326,7 @@ static const ax_cpu_gemm gemm_bf16 = {
     .end = amx_end,
     .store = amx_store,
 };
-_Static_assert((int)AMX_ROWS *AMX_VECTORS *W <= (int)AX_CPU_TILE_SUMS, "the caller has room for the sums");
+_Static_assert((int)AMX_ROWS *AMX_VECTORS *W <= (int)AX_CPU_TILE_SUMS,
+               "the caller's memory for the sums is too small");
 
 #endif

@@ -1,5 +1,5 @@
-/* The part of GEMM that depends on the instruction set: packing and micro-tiles. gemm.c has the loops around
- * them.
+/* The part of GEMM that depends on the instruction set: packing and micro-tiles. The loops around them are in
+ * gemm.c.
  *
  * Operands are packed into panels: `width` rows of op(a), or columns of op(b), interleaved so that a
  * micro-tile reads memory sequentially. The element of a panel is a 32-bit unit. With AX_SIMD_BF16, where the
@@ -20,12 +20,13 @@
 
 enum { TILE_ROWS = W == 16 ? 8 : 4, TILE_VECTORS = 3 };
 
-/* The element type that is packed: into fp32 units, or pairs of bf16 as they are. */
+/* What is packed: values of an element type, converted to fp32 units, or pairs of bf16, unchanged. */
 typedef enum { FROM_F32 = VF32, FROM_BF16 = VBF16, FROM_F16 = VF16, BF16_PAIRS } pack_kind;
 
 /* ---- packing ------------------------------------------------------------------------------------- */
 
-/* Loads W consecutive values as units, or `left` of them followed by zeros. Not for pairs. */
+/* Loads W consecutive values and converts them to units, or `left` < W of them followed by zeros. Not for
+ * BF16_PAIRS. */
 INLINE vf units_of(pack_kind kind, const void *at, int64_t left)
 {
     return kind == BF16_PAIRS ? vset(0) : vget(at, 0, left, (vtype)kind);
@@ -38,8 +39,8 @@ INLINE vf pairs_along_k(const uint16_t *row, int64_t k, int64_t left)
     __mmask32 mask = left >= 2 * W ? ~(__mmask32)0 : ((__mmask32)1 << left) - 1;
     return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, row + k));
 }
-/* Interleaves two rows, k and k+1, to pairs, for a source that is contiguous in the other index. row1 is NULL
- * if row0 is the last k. */
+/* Makes pairs from row0 and row1, the values of k and k+1, for a source that is contiguous in the other
+ * index. row1 is NULL if row0 is the last value of k; then 0 takes its place. */
 INLINE vf pairs_of_rows(const uint16_t *row0, const uint16_t *row1, int64_t n)
 {
     __mmask16 mask = n >= W ? (__mmask16)~0u : lanes(n);
@@ -49,9 +50,10 @@ INLINE vf pairs_of_rows(const uint16_t *row0, const uint16_t *row1, int64_t n)
 }
 #endif
 
-/* Stores unit u and, if `two`, unit u+1 of rows r … r+W-1 to the panels of a; r is a multiple of W. A vector
- * of W rows belongs to one panel, or half of it to each of two panels. Then units u and u+1 of a panel are
- * stored together: they are a cache line, if the panel is aligned to one. */
+/* Stores x, unit u of the rows r … r+W-1, and, if `two`, y, their unit u+1, to the panels of a; r is a
+ * multiple of W. The W rows belong to one panel, or one half of them to each of two panels. In the second
+ * case units u and u+1 of a panel are stored together, because they are one cache line, if the panel is
+ * aligned to a line. */
 INLINE void put_in_a(float *out, int64_t r, int64_t rows, int64_t u, bool two, int64_t apart, vf x, vf y)
 {
     float unused[W], *panel = out + r * apart + u * TILE_ROWS;
@@ -61,7 +63,9 @@ INLINE void put_in_a(float *out, int64_t r, int64_t rows, int64_t u, bool two, i
             vstore(panel + W, y);
         return;
     }
-    float *other = r + TILE_ROWS < rows ? panel + TILE_ROWS * apart : unused; /* there is no such panel */
+    float *other = r + TILE_ROWS < rows
+                       ? panel + TILE_ROWS * apart
+                       : unused; /* the second panel does not exist: its half is stored to `unused` */
     if (two) {
         vstore(panel, vlows(x, y));
         vstore(other, vhighs(x, y));
@@ -72,7 +76,8 @@ INLINE void put_in_a(float *out, int64_t r, int64_t rows, int64_t u, bool two, i
 }
 
 /* Loads a W x W block of units from rows that are contiguous in k and `stride` bytes apart, and transposes
- * it. If fewer than W rows are left, or fewer values of k than the block has, the others are zeros. */
+ * it. If fewer than W rows, or fewer values of k than a block has, are left, the rest of the block is
+ * zeros. */
 INLINE void block_along_k(pack_kind kind, const char *src, int64_t stride, int64_t rows, int64_t k,
                           vf block[W])
 {
@@ -101,15 +106,16 @@ static __attribute__((noinline)) void put_block_in_b(pack_kind kind, const char 
         block_along_k(FROM_BF16, src, stride, W, W, block);
     else if (kind == FROM_F16)
         block_along_k(FROM_F16, src, stride, W, W, block);
-    else /* fp32, or pairs of bf16: both are 32-bit units already */
+    else /* fp32 values and pairs of bf16 are already 32-bit units */
         block_along_k(FROM_F32, src, stride, W, W, block);
     UNROLL
     for (int i = 0; i < W; i++)
         vstore(to + i * width, block[i]);
 }
 
-/* Loads one unit of each of W rows, or of `n` < W, from a source that is contiguous in the rows, with values
- * of k `stride` bytes apart. `whole`: the unit has all its values. */
+/* Loads one unit of each of W rows, or of `n` < W rows, from a source that is contiguous along the rows and
+ * has successive values of k `stride` bytes apart. `whole` is false for a last pair that has only one
+ * value. */
 INLINE vf units_across_k(pack_kind kind, const char *at, int64_t stride, bool whole, int64_t n)
 {
 #ifdef AX_SIMD_BF16
@@ -121,7 +127,7 @@ INLINE vf units_across_k(pack_kind kind, const char *at, int64_t stride, bool wh
 }
 
 #ifdef AX_SIMD_BF16
-/* Interleaves 2·W values of two rows to pairs, and stores them to a panel at least 2·W wide. */
+/* Makes pairs from 2·W values of row0 and row1, and stores them to a panel that is at least 2·W wide. */
 INLINE void put_row_pairs(const uint16_t *row0, const uint16_t *row1, float *to)
 {
     static const uint16_t order[2 * W * 2] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
@@ -136,11 +142,11 @@ INLINE void put_row_pairs(const uint16_t *row0, const uint16_t *row1, float *to)
 }
 #endif
 
-/* The strides of a source that is packed. Rows are rows of op(a), or columns of op(b). */
+/* The strides of a source matrix of packing. A "row" is a row of op(a), or a column of op(b). */
 typedef struct source {
-    int64_t row;    /* bytes from row to row */
-    int64_t value;  /* bytes from value to value in k */
-    int64_t unit;   /* bytes from unit to unit */
+    int64_t row;    /* bytes from one row to the next */
+    int64_t value;  /* bytes from one value of k to the next */
+    int64_t unit;   /* bytes from one unit in k to the next */
     int64_t values; /* values per unit */
     int64_t units;  /* units in k */
 } source;
@@ -173,7 +179,9 @@ INLINE void pack_a_across_k(pack_kind kind, const char *src, const source *s, in
         for (; (u + 2) * s->values <= k; u += 2, at += 2 * s->unit)
             put_in_a(out, r, rows, u, true, apart, units_across_k(kind, at, s->value, true, rows - r),
                      units_across_k(kind, at + s->unit, s->value, true, rows - r));
-        for (; u < s->units; u++, at += s->unit) { /* the last one or two units; the last may lack a value */
+        for (; u < s->units;
+             u++,
+             at += s->unit) { /* the last one or two units; the very last may be a pair with only one value */
             bool whole = (u + 1) * s->values <= k;
             put_in_a(out, r, rows, u, false, apart, units_across_k(kind, at, s->value, whole, rows - r),
                      vset(0));
@@ -250,7 +258,7 @@ INLINE vf multiply_add(bool pairs, vf a, vf b, vf sum)
 }
 
 /* Adds prior, bias and c to the sums of a tile and stores them (see ax_cpu_tile). Not inlined into the many
- * variants of the tile, because it takes little time. */
+ * variants of the tile: it takes little of their time, and their code would grow. */
 static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const float *sums, int64_t width)
 {
     for (int64_t i = 0; i < t->rows; i++)
@@ -275,9 +283,9 @@ INLINE vf add_terms(const ax_cpu_tile *t, vf sum, const float *prior, int64_t at
     return t->bias ? (vf)(sum + vload(t->bias + at)) : sum;
 }
 
-/* RUN: units in k from one round of prefetches to the next. It is a cache line of each row of a. Tiles with
- * narrower vectors have half the work in a line, so they prefetch half as often, and leave the strips of a to
- * the hardware prefetcher. */
+/* RUN: units in k after which a tile prefetches again. With vectors of 16 floats these are one cache line of
+ * each row of a. A tile with narrower vectors does half the work per line, so it prefetches half as often,
+ * and leaves the strips of a to the hardware prefetcher. */
 enum { LINE = AX_CPU_LINE, PREFETCHES_A = W == 16, RUN = PREFETCHES_A ? LINE / 4 : LINE / 2 };
 
 /* Non-temporal stores are used only where a vector is a whole cache line: writing a part of a line would read
@@ -295,8 +303,8 @@ INLINE void prefetch_lines(ax_cpu_prefetch *prefetch, int64_t most)
     }
 }
 
-/* Memory that a tile prefetches while it multiplies, a part of it in every run of RUN units: the next strip
- * of a, a row of c, and what will be packed next. */
+/* The memory that a tile prefetches while it multiplies, a part in every run of RUN units: the next strip of
+ * a, the rows of c, and the sources of the next packing. */
 typedef struct prefetches {
     const char *next, *c;
     int64_t next_row, c_row, c_bytes, lines_per_step[2];
@@ -321,7 +329,8 @@ INLINE prefetches prefetches_of(const ax_cpu_tile *t, const ax_cpu_rows *a, int6
 
 INLINE void prefetch_run(prefetches *s, const ax_cpu_tile *t, int64_t run)
 {
-    /* A tile with few units prefetches only its first rows of c. Non-temporal stores need none. */
+    /* Run number `run` prefetches row number `run` of c, so a tile with few units prefetches only its first
+     * rows. Non-temporal stores need no prefetch. */
     if (run < t->rows && !(NT_STORES && t->non_temporal)) {
         const char *c = s->c + run * s->c_row;
         for (int64_t at = 0; at < s->c_bytes; at += LINE)
@@ -332,9 +341,9 @@ INLINE void prefetch_run(prefetches *s, const ax_cpu_tile *t, int64_t run)
         prefetch_lines(&s->prefetch[i], s->lines_per_step[i]);
 }
 
-/* Multiplies a micro-tile. `interleaved`: rows of a are side by side, as in panels; else they are contiguous
- * in k. With this and the numbers of rows and vectors as constants, a step in k takes fewer instructions,
- * which matters when another thread runs on the same core (SMT). */
+/* Multiplies a micro-tile. `interleaved`: a is packed, with rows side by side; otherwise its rows are
+ * contiguous in k. The function is compiled with constants for `interleaved`, `rows` and `nv`: then a step in
+ * k takes fewer instructions, which matters when another thread runs on the same core (SMT). */
 INLINE void tile(bool pairs, bool interleaved, int rows, int nv, int64_t units, const ax_cpu_rows *a,
                  const float *b, const ax_cpu_tile *t)
 {
@@ -353,7 +362,7 @@ INLINE void tile(bool pairs, bool interleaved, int rows, int nv, int64_t units, 
     }
     prefetches s;
     bool prefetch_ahead =
-        a->next || t->prefetch[0].n || t->prefetch[1].n; /* otherwise nothing has to be prefetched */
+        a->next || t->prefetch[0].n || t->prefetch[1].n; /* false: there is nothing to prefetch */
     if (prefetch_ahead)
         s = prefetches_of(t, a, units, nv);
     int64_t length = prefetch_ahead ? RUN : units;
@@ -425,7 +434,8 @@ INLINE void tile(bool pairs, bool interleaved, int rows, int nv, int64_t units, 
     tile_store(t, out, nv * W);
 }
 
-/* Calls `tile` with constants. A tile at the edge in m multiplies half of the rows, if it has no more. */
+/* Calls `tile` with constant arguments, so that the compiler specializes it. A tile at the last rows of a
+ * block computes only the first half of its TILE_ROWS rows if no more exist. */
 INLINE void tile_of(bool pairs, bool interleaved, int nv, int64_t units, const ax_cpu_rows *a, const void *b,
                     const ax_cpu_tile *t)
 {
@@ -447,7 +457,8 @@ INLINE void tile_any(bool pairs, int nv, int64_t units, const ax_cpu_rows *a, co
         tile_of(pairs, true, nv, units, a, b, t);
 }
 
-/* Defines gemm_<type>: packed as `kind`, with `values` values of k per unit, multiplied by `multiply`. */
+/* Defines gemm_<type>, the ax_cpu_gemm of an element type that is packed as `kind`, with `values` values of k
+ * per unit, and multiplied by the function `multiply`. */
 #define PACKED_GEMM(type, kind, values, multiply)                                                            \
     static void pack_a_##type(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width, \
                               int64_t units, void *out)                                                      \
@@ -495,7 +506,7 @@ PACKED_GEMM(bf16, BF16_PAIRS, 2, tile_pairs);
 PACKED_GEMM(bf16, FROM_BF16, 1, tile_widened);
 #endif
 
-/* Returns the gemm of an element type, as a constant. */
+/* Returns the ax_cpu_gemm of an element type. `type` is a constant, and so is the result. */
 INLINE const ax_cpu_gemm *gemm_of(vtype type)
 {
     return type == VBF16 ? &gemm_bf16 : type == VF16 ? &gemm_f16 : &gemm_f32;

@@ -1,4 +1,5 @@
-/* GEMV: products with few rows (m <= AX_CPU_GEMV_ROWS). They are bound by reading b, so nothing is packed. */
+/* GEMV: GEMMs with few rows (m <= AX_CPU_GEMV_ROWS). Their time is that of reading b from memory, so nothing
+ * is packed. */
 #ifndef AX_DEV_CPU_GEMV_KERNELS_H
 #define AX_DEV_CPU_GEMV_KERNELS_H
 
@@ -22,9 +23,9 @@ INLINE void gemv_store(const ax_gemm_args *g, int rows, int64_t j, int64_t cols,
                sums, width);
 }
 
-/* Returns how far ahead of the reads to prefetch, in bytes; 0: not at all. The hardware prefetcher is enough
- * if the loads of many lines fit into the processor's instruction window: if a step reads a whole line, and
- * few rows are multiplied with it. Processors with AMX always use the distance that was measured on them. */
+/* Returns the prefetch distance in bytes; 0: no software prefetch. The hardware prefetcher is enough if the
+ * loads of many cache lines fit into the processor's instruction window, that is if a step reads a whole line
+ * and multiplies it with few rows. Processors with AMX always use the distance that was measured on them. */
 INLINE int64_t gemv_ahead(int rows, int64_t step_bytes)
 {
 #ifdef AX_SIMD_AMX
@@ -35,7 +36,8 @@ INLINE int64_t gemv_ahead(int rows, int64_t step_bytes)
 #endif
 }
 
-/* Loads the next values of a row from k on: pairs of bf16 if `pairs`, else W values widened to fp32. */
+/* Loads a vector of a row's values from k on: W pairs of bf16 if `pairs`, else W values widened to fp32.
+ * `rest` values are left. */
 INLINE vf gemv_load(bool pairs, const void *row, int64_t k, int64_t rest, vtype type)
 {
 #ifdef AX_SIMD_BF16
@@ -98,9 +100,9 @@ INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int6
         gemv_step(g, rows, cols, b, far, k, g->k - k, pairs, type, sum);
 }
 
-/* Computes c for b of [n,k]: for columns j + c·apart … j + c·apart + n - 1, for each c < cols; n <= W. Each
- * of the `cols` ranges of columns is a long stream of memory, so four streams are read side by side. The sums
- * are stored as whole vectors. */
+/* Computes c if b is stored as [n,k]: for each i < cols, the n <= W columns from j + i·apart on. The `cols`
+ * ranges of columns are far apart in memory, so up to four long streams are read side by side. The sums are
+ * stored as whole vectors. */
 INLINE void gemv_columns(const ax_gemm_args *g, int rows, int cols, int64_t j, int64_t n, int64_t apart,
                          vtype type)
 {
@@ -122,7 +124,8 @@ INLINE void gemv_columns(const ax_gemm_args *g, int rows, int cols, int64_t j, i
         gemv_store(g, rows, j + c * apart, n, sums[0][c], 4 * W);
 }
 
-/* Computes `nv` vectors of columns of c for b of [k,n]: scales the rows of b by values of a and adds them. */
+/* Computes `nv` vectors of columns of c if b is stored as [k,n]: multiplies the rows of b by values of a and
+ * adds them up. */
 INLINE void gemv_axpys(const ax_gemm_args *g, int rows, int nv, int64_t j, int64_t hi, vtype type)
 {
     vf sum[AX_CPU_GEMV_ROWS][4];

@@ -16,9 +16,10 @@
 #endif
 
 #ifdef __x86_64__
-/* Whether the processor has AMX with bf16, and the system lets this process use it. Linux (5.16 onwards)
- * grants it on request. After that it refuses alternate signal stacks that are too small for the tiles, and
- * it refuses the request if there is such a stack already. So the process asks once and keeps the answer. */
+/* Returns true if the processor has AMX with bf16, and the system lets this process use it. Linux (5.16
+ * onwards) grants AMX on request. From then on it refuses alternate signal stacks that are too small for the
+ * tiles, and it refuses the request if the process already has such a stack. So the process asks once and
+ * keeps the answer. */
 static bool request_amx(void)
 {
     enum { LEAF = 7, BF16 = 1 << 22, TILE = 1 << 24, REQUEST = 0x1023, TILE_DATA = 18 };
@@ -45,7 +46,8 @@ static bool can_use_amx(void)
     return known == YES;
 }
 
-/* Whether the processor has F16C. Some compilers do not accept __builtin_cpu_supports("f16c"). */
+/* Returns true if the processor has F16C. It does not use __builtin_cpu_supports("f16c"), which some
+ * compilers reject. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;
@@ -65,7 +67,8 @@ const ax_cpu_isa *ax_cpu_isa_at(int index)
     bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
     if (bf16 && can_use_amx())
         usable[n++] = &ax_cpu_isa_avx512_amx;
-    /* vdpbf16ps takes twice the time of two fp32 multiply-adds on Intel's processors, half of it on AMD's. */
+    /* Compared with the two fp32 multiply-adds that it replaces, vdpbf16ps takes twice the time on Intel's
+     * processors and half the time on AMD's. */
     bool intel = __builtin_cpu_is("intel");
     if (bf16 && !intel)
         usable[n++] = &ax_cpu_isa_avx512_bf16;

@@ -1,5 +1,5 @@
-/* The table of the cpu backend. For each kernel, how its work is cut into items and shared by threads.
- * Kernels that are not here, and all of F64, run on ref. */
+/* The table of the cpu backend, and the functions that cut each kernel's work into items and share them among
+ * the threads. Kernels that are not here, and all kernels for F64, run on ref. */
 #include "dev/cpu/cpu.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@ typedef struct job {
     int64_t items, unit;
 } job;
 
-/* Runs one part of the items; parts are equal, and cut at multiples of `unit`. */
+/* Computes the items of one part. Parts are of equal size, and are cut at multiples of `unit` items. */
 static void run_job_part(void *arg, int part, int parts, char *scratch)
 {
     const job *j = arg;
@@ -21,12 +21,12 @@ static void run_job_part(void *arg, int part, int parts, char *scratch)
 }
 
 enum { PAGE = 4096 };
-enum { SERIAL_BELOW = 16384 }; /* elements; with fewer, waking a thread costs more than it saves */
+enum { SERIAL_BELOW = 16384 }; /* with fewer elements, waking a thread costs more than it saves */
 
-enum { QUEUED = 8 }; /* parts per thread of a queue. Not one item per part: an item prefetches for the next */
+enum { QUEUED = 8 }; /* parts per thread, if items are of unequal length */
 
-/* Runs a kernel in as many parts as threads; with `queue`, for items of unequal length, in several per
- * thread. */
+/* Runs a kernel in as many parts as there are threads; with `queue`, which is for items of unequal length, in
+ * QUEUED parts per thread (not one part per item, because an item prefetches data of the next). */
 static ax_status run_parts(ax_stream *stream, ax_cpu_range_fn *fn, const void *args, int64_t items,
                            int64_t unit, double elements, bool queue)
 {
@@ -52,10 +52,11 @@ static void touch_pages(const void *args, int64_t lo, int64_t hi, void *scratch)
     volatile char *memory = *(char *const *)args;
     for (int64_t at = lo; at < hi; at += PAGE)
         memory[at] = memory[at];
-    memory[hi - 1] = memory[hi - 1]; /* in case the array does not begin at a page */
+    memory[hi - 1] =
+        memory[hi - 1]; /* also touches the last page, if the array does not begin at a page boundary */
 }
 
-/* Divides the memory among the threads as kernels over elements do, up to a page. */
+/* Lets each thread touch the memory that it gets in elementwise kernels, to within a page. */
 void ax_cpu_touch(ax_device *dev, void *memory, size_t bytes)
 {
     ax_stream stream = {dev, NULL};
@@ -87,19 +88,29 @@ enum { ELEMENTS = 64, COLUMNS = 64 }; /* parts are cut at cache lines */
 #define AX_BY_ELEMENTS(kernel) SHARED(kernel, a->n, ELEMENTS, a->n)
 #define AX_BY_ROWS(kernel, width) SHARED(kernel, a->rows, 1, a->rows * a->width)
 #define AX_BY_COLUMNS(kernel) SHARED(kernel, a->cols, COLUMNS, a->rows * a->cols)
-#define AX_CPU_KERNEL(kernel) /* defined further down */
+#define AX_CPU_KERNEL(kernel) /* the kernels of this kind have functions further down */
 #include "dev/cpu/kernels.def"
+
+static ax_status rope(ax_stream *stream, const void *args)
+{
+    const ax_rope_args *a = args;
+    if (a->dtype == AX_F64)
+        return run_ref(stream, AX_K_rope, args);
+    return run_items(stream, isa_kernel(stream, AX_K_rope), args, a->rows, 1,
+                     (double)(a->rows * a->heads * a->head_dim));
+}
 
 /* ---- updates ------------------------------------------------------------------------------------- */
 
 typedef struct update {
     ax_cpu_range_fn *fn;
-    const void *args; /* of the kernel */
+    const void *args; /* the argument struct of the kernel */
     const ax_update_array *array;
     int64_t arrays;
 } update;
 
-/* Each part is a share of every array, the same that ax_cpu_touch has placed near the thread. */
+/* Updates one part, which consists of a share of every array: the share that ax_cpu_touch has placed near the
+ * thread. */
 static void update_body(void *arg, int part, int parts, char *scratch)
 {
     const update *u = arg;
@@ -118,7 +129,7 @@ static ax_status run_update(ax_stream *stream, int64_t n, const ax_update_number
     return AX_OK;
 }
 
-/* Whether the kernels of cpu can round copies of the weights to this type. */
+/* Returns true if the cpu kernels can round copies of the weights to this dtype. */
 static bool supports_copy(int64_t copied, ax_dtype dtype) { return !copied || dtype != AX_F64; }
 
 static ax_status adamw(ax_stream *stream, const void *args)
@@ -141,7 +152,8 @@ static ax_status sgd(ax_stream *stream, const void *args)
 
 /* ---- norms and sums ------------------------------------------------------------------------------ */
 
-/* Computes the gradients of weight and bias. To be called before dx is computed, because dx may be dy. */
+/* Computes the gradients of weight and bias. Must be called before dx is computed, because dx may be the same
+ * array as dy. */
 static ax_status norm_grad_columns(ax_stream *stream, const ax_norm_grad_apply_args *a)
 {
     if (!a->dweight && !a->dbias)
@@ -171,8 +183,8 @@ static ax_status norm_grad(ax_stream *stream, const void *args)
                      (double)(a->rows * a->cols));
 }
 
-/* Runs a kernel that sums over n elements, chunk by chunk, and stores the total in *out. The size of the
- * chunks depends on n only, so the order of additions does not depend on the number of threads. */
+/* Runs a kernel that sums over n elements in chunks, and stores the total in *out. The size of the chunks
+ * depends only on n, so the order of additions does not depend on the number of threads. */
 static ax_status sum_chunks(ax_stream *stream, ax_kernel kernel, const void *args, int64_t n, double *out)
 {
     ax_cpu_chunks s = {args, ax_max(4096, ax_round_up(ax_ceil_div(n, AX_CPU_PARTIALS), 4096)),
@@ -241,15 +253,21 @@ static ax_status init_normal(ax_stream *stream, const void *args)
 
 /* ---- attention ----------------------------------------------------------------------------------- */
 
+static int64_t keys_per_query(int64_t window, int64_t keys)
+{
+    return window > 0 ? ax_min(window, keys) : keys;
+}
+
 static ax_status attention(ax_stream *stream, const void *args)
 {
     const ax_attention_args *a = args;
     if (a->dtype == AX_F64 || a->head_dim > AX_CPU_MAX_HEAD_DIM)
         return run_ref(stream, AX_K_attention, args);
-    bool few = ax_cpu_few_queries(a); /* generation: a thread takes adjacent heads together */
+    bool few = ax_cpu_few_queries(a); /* as in generation; then a thread computes adjacent heads together */
     int64_t blocks = few ? 1 : ax_ceil_div(a->q_len, AX_CPU_ATTENTION_QUERIES);
-    /* The operations of the matmuls; with few queries, reading keys and values takes longer than these. */
-    double work = (double)a->batch * (double)(a->kv_len * a->head_dim) *
+    /* An estimate of the work: the operations of the matmuls, or, with few queries, the reading of keys and
+     * values, which takes longer. */
+    double work = (double)a->batch * (double)(keys_per_query(a->window, a->kv_len) * a->head_dim) *
                   fmax((double)(a->heads * a->q_len) / 16, (double)a->kv_heads);
     return run_parts(stream, isa_kernel(stream, AX_K_attention), args,
                      a->q_len ? a->batch * a->heads * blocks : 0, 1, work, !few);
@@ -260,7 +278,8 @@ static ax_status attention_grad(ax_stream *stream, const void *args)
     const ax_attention_grad_args *a = args;
     if (a->dtype == AX_F64 || a->head_dim > AX_CPU_MAX_HEAD_DIM)
         return run_ref(stream, AX_K_attention_grad, args);
-    double work = (double)a->batch * (double)(a->heads * a->q_len) * (double)(a->q_len * a->head_dim) / 16;
+    double work = (double)a->batch * (double)(a->heads * a->q_len) *
+                  (double)(keys_per_query(a->window, a->q_len) * a->head_dim) / 16;
     return run_parts(stream, isa_kernel(stream, AX_K_attention_grad), args, a->batch * a->kv_heads, 1, work,
                      true);
 }

@@ -1,5 +1,5 @@
-/* Cross-entropy over a vocabulary that may be split over ranks, and embedding lookup. Items are rows. For
- * embedding_grad items are columns, so that each thread adds all rows to its own columns. */
+/* Cross-entropy over a vocabulary that may be split over ranks, and embedding lookup. Work items are rows;
+ * for embedding_grad they are columns, so that each thread adds all rows to its own columns. */
 #ifndef AX_DEV_CPU_LOSS_KERNELS_H
 #define AX_DEV_CPU_LOSS_KERNELS_H
 
@@ -8,7 +8,7 @@
 INLINE void ce_max_range(const ax_ce_max_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r = lo; r < hi; r++) {
-        enum { MOST = 4 }; /* independent maxima, to hide the latency of the instruction */
+        enum { MOST = 4 }; /* number of independent maxima, which hide the latency of the instruction */
         vf most[MOST];
         int64_t c = 0, at = r * a->ld;
         UNROLL
@@ -38,7 +38,7 @@ INLINE int64_t target_column(const int32_t *targets, int64_t r, int64_t first, i
     return targets[r] >= 0 && column >= 0 && column < vocab ? column : -1;
 }
 
-/* Replaces each x by e^(x - max); `roughly`: with the accuracy that a 16-bit result needs. */
+/* Replaces each x by e^(x - max). `roughly`: only with the accuracy that a result in bf16 or fp16 needs. */
 INLINE void exp_less_each(vf *x, int count, vf max, bool roughly)
 {
     EACH(v, count) x[v] = (x[v] - max) * vset((float)LOG2E);
@@ -96,8 +96,8 @@ INLINE void ce_grad_range(const ax_ce_grad_args *a, int64_t lo, int64_t hi, vtyp
         float max = ((const float *)a->max)[r];
         vf share = vset((float)(scale / ((const float *)a->sum)[r])), most = vset(max);
         float at_target[W] = {0};
-        if (target >=
-            0) { /* before the logits are overwritten; (p - 1)·scale, since p·scale - scale cancels */
+        if (target >= 0) { /* the target's gradient, computed before its logit is overwritten. It is (p -
+                              1)·scale, because p·scale - scale would cancel */
             vf p = exp_less(vget(a->logits, at + target, 1, type), most, false) *
                    vset(1 / ((const float *)a->sum)[r]);
             vstore(at_target, (p - vset(1.0f)) * vset((float)scale));

@@ -1,5 +1,5 @@
-/* LayerNorm over a width that may be split over ranks (axonn/kernels.h has the formulas). Items are rows; for
- * the gradients of weight and bias they are columns. */
+/* LayerNorm and RMSNorm over a width that may be split over ranks (axonn/kernels.h has the formulas). Work
+ * items are rows; for the gradients of weight and bias they are columns. */
 #ifndef AX_DEV_CPU_NORM_KERNELS_H
 #define AX_DEV_CPU_NORM_KERNELS_H
 
@@ -9,40 +9,60 @@ typedef struct row_norm {
     float mean, rstd;
 } row_norm;
 
+/* Returns mean and rstd of row r. `sum` is NULL for RMSNorm; then the mean is 0. */
 INLINE row_norm norm_of(const void *sum, const void *m2, int64_t r, int64_t global_cols, double eps)
 {
     double n = (double)global_cols;
-    return (row_norm){(float)(((const float *)sum)[r] / n),
+    return (row_norm){sum ? (float)(((const float *)sum)[r] / n) : 0,
                       (float)(1 / sqrt(((const float *)m2)[r] / n + eps))};
 }
 
-INLINE void norm_stats_row(const ax_norm_stats_args *a, int64_t r, vtype type)
+/* Returns W elements (or n, if that is less) from `at` on of the norm's input. The input is x = a + b, which
+ * the function also stores, or a if b is NULL. */
+INLINE vf norm_input(const ax_norm_stats_args *a, int64_t at, int64_t n, vtype type)
+{
+    vf x = vget(a->a, at, n, type);
+    if (!a->b)
+        return x;
+    x = vrounded(x + vget(a->b, at, n, type), type);
+    vput(a->x, at, n, type, x);
+    return x;
+}
+
+INLINE void layer_stats_row(const ax_norm_stats_args *a, int64_t r, vtype type)
 {
     const int64_t at = r * a->cols, whole = a->cols / W * W;
     const void *row = a->b ? a->x : a->a;
     vf sums = vset(0), squares = vset(0);
-    for (int64_t c = 0; c < a->cols; c += W) {
-        int64_t n = a->cols - c;
-        vf x = vget(a->a, at + c, n, type);
-        if (a->b) {
-            x = vrounded(x + vget(a->b, at + c, n, type), type);
-            vput(a->x, at + c, n, type, x);
-        }
-        sums = sums + x;
-    }
+    for (int64_t c = 0; c < a->cols; c += W)
+        sums = sums + norm_input(a, at + c, a->cols - c, type);
     float sum = vsum(sums), tail = 0, part[W];
     vf mean = vset(a->cols ? sum / (float)a->cols : 0);
     for (int64_t c = 0; c < whole; c += W) {
         vf centred = vget(row, at + c, W, type) - mean;
         squares = vfma(centred, centred, squares);
     }
-    if (whole < a->cols) { /* lanes after the end of the row would add (0 - mean)² */
+    if (whole < a->cols) { /* the lanes after the end of the row are excluded: they would add (0 - mean)² */
         vstore(part, vget(row, at + whole, a->cols - whole, type) - mean);
         for (int64_t i = 0; i < a->cols - whole; i++)
             tail += part[i] * part[i];
     }
     ((float *)a->sum)[r] = sum;
     ((float *)a->m2)[r] = vsum(squares) + tail;
+}
+
+INLINE void norm_stats_row(const ax_norm_stats_args *a, int64_t r, vtype type)
+{
+    vf squares = vset(0);
+    if (a->kind == AX_NORM_LAYER) {
+        layer_stats_row(a, r, type);
+        return;
+    }
+    for (int64_t c = 0; c < a->cols; c += W) {
+        vf x = norm_input(a, r * a->cols + c, a->cols - c, type);
+        squares = vfma(x, x, squares);
+    }
+    ((float *)a->m2)[r] = vsum(squares);
 }
 
 INLINE void norm_stats_range(const ax_norm_stats_args *a, int64_t lo, int64_t hi, vtype type)
@@ -71,7 +91,7 @@ INLINE void norm_apply_range(const ax_norm_apply_args *a, int64_t lo, int64_t hi
 }
 BY_DTYPE(norm_apply)
 
-/* Runs both parts on one row before the next, so that the second finds the row in the L1 cache. */
+/* Runs norm_stats and then norm_apply on each row, so that norm_apply finds the row in the L1 cache. */
 INLINE void norm_range(const ax_norm_args *a, int64_t lo, int64_t hi, vtype type)
 {
     const ax_norm_stats_args stats = ax_norm_stats_of(a);
@@ -97,14 +117,15 @@ INLINE grad_sums norm_grad_stats_row(const ax_norm_grad_stats_args *a, int64_t r
         s1 = s1 + g;
         s2 = vfma(g, (vget(a->x, at, n, type) - mean) * rstd, s2);
     }
-    return (grad_sums){vsum(s1), vsum(s2)};
+    return (grad_sums){a->kind == AX_NORM_RMS ? 0 : vsum(s1), vsum(s2)};
 }
 
 INLINE void norm_grad_stats_range(const ax_norm_grad_stats_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r = lo; r < hi; r++) {
         grad_sums sums = norm_grad_stats_row(a, r, type);
-        ((float *)a->s1)[r] = sums.s1;
+        if (a->s1)
+            ((float *)a->s1)[r] = sums.s1;
         ((float *)a->s2)[r] = sums.s2;
     }
 }
@@ -129,8 +150,9 @@ INLINE void norm_grad_apply_row(const ax_norm_grad_apply_args *a, int64_t r, gra
 
 INLINE void norm_grad_apply_range(const ax_norm_grad_apply_args *a, int64_t lo, int64_t hi, vtype type)
 {
+    const float *s1 = a->s1, *s2 = a->s2;
     for (int64_t r = lo; r < hi; r++)
-        norm_grad_apply_row(a, r, (grad_sums){((const float *)a->s1)[r], ((const float *)a->s2)[r]}, type);
+        norm_grad_apply_row(a, r, (grad_sums){s1 ? s1[r] : 0, s2[r]}, type);
 }
 BY_DTYPE(norm_grad_apply)
 
@@ -149,8 +171,8 @@ INLINE void add_to(void *out, int64_t at, int64_t n, vf sum)
         vput(out, at, n, VF32, vget(out, at, n, VF32) + sum);
 }
 
-/* Adds to dweight and dbias, in `vectors` vectors of columns from c on, the sums over up to SUM_ROWS rows
- * from r0 on; s[i]: statistics of row r0 + i. */
+/* Adds the contributions of up to SUM_ROWS rows from r0 on to dweight and dbias, for `vectors` vectors of
+ * columns from c on. s[i] has the statistics of row r0 + i. */
 INLINE void norm_grad_block(const ax_norm_grad_apply_args *a, const row_norm *s, int64_t r0, int64_t c,
                             int64_t hi, int vectors, vtype type)
 {
@@ -175,8 +197,8 @@ INLINE void norm_grad_block(const ax_norm_grad_apply_args *a, const row_norm *s,
     }
 }
 
-/* Computes columns lo … hi-1 of dweight and dbias: rows in ascending order, in blocks, so that mean and rstd
- * of a row are computed once for all columns. */
+/* Computes columns lo … hi-1 of dweight and dbias. Rows are added in ascending order, in blocks, so that mean
+ * and rstd of a row are computed once for all columns. */
 INLINE void norm_grad_cols_range(const ax_norm_grad_apply_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r0 = 0; r0 < a->rows; r0 += SUM_ROWS) {

@@ -5,7 +5,7 @@
 
 #include "gemm_kernels.h"
 
-enum { SUMS = W == 16 ? 16 : 12 }; /* registers with sums, of the 32 or 16 that there are */
+enum { SUMS = W == 16 ? 16 : 12 }; /* vector registers that hold sums, of 32 or 16 registers */
 
 /* peak_f32 and peak_bf16 return the number of floating-point operations. They add the sums to *sink, so that
  * the compiler cannot remove the operations. */
@@ -81,9 +81,9 @@ INLINE words line_sum(const char *line)
     return sum;
 }
 
-/* Reads `bytes` as `stretches` consecutive parts side by side, `lines` cache lines of each at a time, and
- * then the lines that are left. Prefetches `ahead` bytes ahead; 0: not at all. Returns the sum of all
- * words. */
+/* Reads `bytes` of memory as `stretches` streams side by side: stream i reads the i-th of equal parts,
+ * `lines` cache lines at a time. The lines that are left are read at the end. Prefetches `ahead` bytes ahead
+ * (0: no prefetch). Returns the sum of all words. */
 INLINE uint64_t read_by(const char *from, int64_t bytes, int stretches, int lines, int64_t ahead)
 {
     enum { MOST = 8 };

@@ -1,10 +1,10 @@
-/* Kernels that do not gain by SIMD: fill, and plain and strided copies. Items are elements, or rows of the
- * box. */
+/* Kernels that do not become faster by SIMD: fill, and plain and strided copies. Work items are elements, or
+ * rows of the box. */
 #include "dev/cpu/cpu.h"
 
 #include <string.h>
 
-/* The kernel convert for equal types: copies elements. */
+/* The kernel convert if both dtypes are equal: copies elements. */
 void ax_cpu_copy(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_convert_args *a = args;
@@ -14,7 +14,7 @@ void ax_cpu_copy(const void *args, int64_t lo, int64_t hi, void *scratch)
             (size_t)(hi - lo) * size);
 }
 
-/* Uses memset if all bytes of the element are equal, as those of 0, which is by far the most frequent value.
+/* Fills an array. Uses memset if all bytes of the element are equal, as in 0, by far the most frequent value.
  * Otherwise writes the first 4096 bytes element by element, and copies them to the rest. */
 void ax_cpu_fill(const void *args, int64_t lo, int64_t hi, void *scratch)
 {

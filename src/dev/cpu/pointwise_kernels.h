@@ -1,5 +1,6 @@
-/* Elementwise kernels: activations and their gradients, sums, scaling, bias, dropout, conversion, normal
- * numbers. Items are elements; they are rows in kernels that depend on the column. */
+/* Elementwise kernels: activations, gated linear units and their gradients, rotary positions, sums, scaling,
+ * bias, dropout, conversion, normal numbers. Work items are elements; in kernels that depend on the column
+ * they are rows. */
 #ifndef AX_DEV_CPU_POINTWISE_KERNELS_H
 #define AX_DEV_CPU_POINTWISE_KERNELS_H
 
@@ -7,7 +8,7 @@
 #include "cpu.h"
 #include "random_kernels.h"
 
-/* Defines kernel `name` by name_range(args, lo, hi, type), which is compiled for each element type. */
+/* Defines kernel `name`, which calls name_range(args, lo, hi, type), compiled for each element type. */
 #define BY_DTYPE(name)                                                                                       \
     static void name(const void *args, int64_t lo, int64_t hi, void *scratch)                                \
     {                                                                                                        \
@@ -18,8 +19,8 @@
 
 /* ---- activations --------------------------------------------------------------------------------- */
 
-/* For each FUNCTION of AX_ACTIVATIONS: FUNCTION_value and its derivative FUNCTION_slope, for `count` vectors.
- * `roughly`: with the accuracy that 16-bit results need. */
+/* For each FUNCTION of AX_ACTIVATIONS there are FUNCTION_value and its derivative FUNCTION_slope, which
+ * compute `count` vectors. `roughly`: only with the accuracy that results in bf16 or fp16 need. */
 
 /* Computes the gate (1 + tanh u)/2, u = sqrt(2/pi)(x + 0.044715x³), as the logistic function of 2u, without
  * cancellation. */
@@ -40,9 +41,9 @@ INLINE void gelu_gates(const vf *x, vf *gate, int count, bool roughly)
     }
 }
 
-/* Returns the cdf of the normal distribution; *bell = exp(-x²/2). erfc(t) = exp(-t²)·erfcx(t), and erfcx(t) =
- * u·P(u) with u = 1/(1 + 0.35t); P is a least-squares fit weighted towards minimax, relative error 9e-9 on t
- * in [0, 12]. */
+/* Returns the cdf of the normal distribution; *bell = exp(-x²/2). Uses erfc(t) = exp(-t²)·erfcx(t), where
+ * erfcx(t) = u·P(u) with u = 1/(1 + 0.35t); P is a least-squares fit weighted towards minimax, relative error
+ * 9e-9 on t in [0, 12]. */
 INLINE vf normal_cdf(vf x, vf *bell)
 {
     vf u = vset(1.0f) / vfma(vabs(x), vset(0.247487373f), vset(1.0f)); /* 0.35/sqrt(2) */
@@ -61,7 +62,8 @@ INLINE vf normal_cdf(vf x, vf *bell)
     return vless(x, vset(0), tail, vset(1.0f) - tail);
 }
 
-/* Rough gates are at least 2^-126, which times a large negative x would not be 0: so x is clamped. */
+/* GELU is x·gate. Rough gates are never below 2^-126, and 2^-126 times a large negative x would be far from
+ * 0, so x is clamped. */
 INLINE void gelu_tanh_value(const vf *x, vf *y, int count, bool roughly)
 {
     vf kept[AT_ONCE], gate[AT_ONCE];
@@ -70,7 +72,7 @@ INLINE void gelu_tanh_value(const vf *x, vf *y, int count, bool roughly)
     EACH(v, count) y[v] = kept[v] * gate[v];
 }
 
-/* Clamps x to 16 in size: the slope is 0 or 1 there, and the square of a larger x could overflow. */
+/* Clamps x to [-16, 16]: beyond, the slope is 0 or 1, and the square of a larger x could overflow. */
 INLINE void gelu_tanh_slope(const vf *x, vf *slope, int count, bool roughly)
 {
     vf near[AT_ONCE], s[AT_ONCE];
@@ -111,7 +113,8 @@ INLINE void relu_slope(const vf *x, vf *slope, int count, bool roughly)
     EACH(v, count) slope[v] = vless(vset(0), x[v], vset(1.0f), vset(0));
 }
 
-/* Computes tail = exp(factor·|x|), factor < 0, and share = 1/(1 + tail). */
+/* Computes tail = exp(factor·|x|), with factor < 0, and share = 1/(1 + tail), the building blocks of silu and
+ * tanh. */
 INLINE void tails(const vf *x, float factor, vf *tail, vf *share, int count, bool roughly)
 {
     const float unit = roughly ? (float)LOG2E : 1.0f;
@@ -125,7 +128,8 @@ INLINE void tails(const vf *x, float factor, vf *tail, vf *share, int count, boo
     }
 }
 
-/* tanh for |x| < 0.625, where 1 - exp(-2|x|) loses digits: the odd polynomial of Cephes. */
+/* Returns tanh(x) for |x| < 0.625, where the formula with 1 - exp(-2|x|) loses digits. Uses the odd
+ * polynomial of Cephes. */
 INLINE vf tanh_near_zero(vf x)
 {
     vf square = x * x, p = vset(-5.70498872745e-3f);
@@ -148,7 +152,7 @@ INLINE void tanh_value(const vf *x, vf *y, int count, bool roughly)
     }
 }
 
-/* 1 - tanh², computed without a subtraction, which would lose digits. */
+/* The slope of tanh, 1 - tanh², is computed without this subtraction, which would lose digits. */
 INLINE void tanh_slope(const vf *x, vf *slope, int count, bool roughly)
 {
     vf tail[AT_ONCE], share[AT_ONCE];
@@ -174,7 +178,8 @@ INLINE void silu_slope(const vf *x, vf *slope, int count, bool roughly)
     }
 }
 
-/* activate and find_slopes call the functions of `kind`, which is a constant. */
+/* activate and find_slopes call FUNCTION_value and FUNCTION_slope of the activation `kind`, which is a
+ * constant. */
 INLINE void activate(ax_activation kind, const vf *x, vf *y, int count, bool roughly)
 {
 #define AX_VALUE(k, function)                                                                                \
@@ -193,6 +198,23 @@ INLINE void find_slopes(ax_activation kind, const vf *x, vf *slope, int count, b
 #undef AX_SLOPE
 }
 
+/* Defines kernel `name`, which calls name_vectors(args, kind, i, n, count, type), compiled for each
+ * activation `kind` and element type. CASE is a macro of the kernel: CASE(k, function) is KIND(name, k). */
+#define BY_ACTIVATION(name, CASE)                                                                            \
+    INLINE void name##_of(const ax_##name##_args *a, ax_activation kind, int64_t lo, int64_t hi, vtype type) \
+    {                                                                                                        \
+        int64_t i = lo;                                                                                      \
+        for (; i + AT_ONCE * W <= hi; i += AT_ONCE * W)                                                      \
+            name##_vectors(a, kind, i, W, AT_ONCE, type);                                                    \
+        for (; i < hi; i += W)                                                                               \
+            name##_vectors(a, kind, i, hi - i, 1, type);                                                     \
+    }                                                                                                        \
+    INLINE void name##_range(const ax_##name##_args *a, int64_t lo, int64_t hi,                              \
+                             vtype type){AX_ACTIVATIONS(CASE)} BY_DTYPE(name)
+#define KIND(name, k)                                                                                        \
+    if (a->kind == k)                                                                                        \
+        name##_of(a, k, lo, hi, type);
+
 INLINE void activation_vectors(const ax_activation_args *a, ax_activation kind, int64_t i, int64_t n,
                                int count, vtype type)
 {
@@ -202,25 +224,8 @@ INLINE void activation_vectors(const ax_activation_args *a, ax_activation kind, 
     EACH(v, count) vput(a->y, i + v * W, n, type, y[v]);
 }
 
-INLINE void activation_of(const ax_activation_args *a, ax_activation kind, int64_t lo, int64_t hi, vtype type)
-{
-    int64_t i = lo;
-    for (; i + AT_ONCE * W <= hi; i += AT_ONCE * W)
-        activation_vectors(a, kind, i, W, AT_ONCE, type);
-    for (; i < hi; i += W)
-        activation_vectors(a, kind, i, hi - i, 1, type);
-}
-
-/* Calls activation_of with a constant kind, so that it is compiled for each kind. */
-INLINE void activation_range(const ax_activation_args *a, int64_t lo, int64_t hi, vtype type)
-{
-#define AX_RANGE(k, function)                                                                                \
-    if (a->kind == k)                                                                                        \
-        activation_of(a, k, lo, hi, type);
-    AX_ACTIVATIONS(AX_RANGE)
-#undef AX_RANGE
-}
-BY_DTYPE(activation)
+#define ACTIVATION_OF(k, function) KIND(activation, k)
+BY_ACTIVATION(activation, ACTIVATION_OF)
 
 INLINE void activation_grad_vectors(const ax_activation_grad_args *a, ax_activation kind, int64_t i,
                                     int64_t n, int count, vtype type)
@@ -231,25 +236,74 @@ INLINE void activation_grad_vectors(const ax_activation_grad_args *a, ax_activat
     EACH(v, count) vput(a->dx, i + v * W, n, type, vget(a->dy, i + v * W, n, type) * slope[v]);
 }
 
-INLINE void activation_grad_of(const ax_activation_grad_args *a, ax_activation kind, int64_t lo, int64_t hi,
-                               vtype type)
+#define ACTIVATION_GRAD_OF(k, function) KIND(activation_grad, k)
+BY_ACTIVATION(activation_grad, ACTIVATION_GRAD_OF)
+
+/* ---- gated linear units -------------------------------------------------------------------------- */
+
+INLINE void glu_vectors(const ax_glu_args *a, ax_activation kind, int64_t i, int64_t n, int count, vtype type)
 {
-    int64_t i = lo;
-    for (; i + AT_ONCE * W <= hi; i += AT_ONCE * W)
-        activation_grad_vectors(a, kind, i, W, AT_ONCE, type);
-    for (; i < hi; i += W)
-        activation_grad_vectors(a, kind, i, hi - i, 1, type);
+    vf gate[AT_ONCE], y[AT_ONCE];
+    EACH(v, count) gate[v] = vget(a->gate, i + v * W, n, type);
+    activate(kind, gate, y, count, type != VF32);
+    EACH(v, count) vput(a->y, i + v * W, n, type, y[v] * vget(a->up, i + v * W, n, type));
 }
 
-INLINE void activation_grad_range(const ax_activation_grad_args *a, int64_t lo, int64_t hi, vtype type)
+/* dgate and dup may be the same arrays as inputs, so both are stored after the same elements of all inputs
+ * were read. */
+INLINE void glu_grad_vectors(const ax_glu_grad_args *a, ax_activation kind, int64_t i, int64_t n, int count,
+                             vtype type)
 {
-#define AX_RANGE(k, function)                                                                                \
-    if (a->kind == k)                                                                                        \
-        activation_grad_of(a, k, lo, hi, type);
-    AX_ACTIVATIONS(AX_RANGE)
-#undef AX_RANGE
+    vf gate[AT_ONCE], value[AT_ONCE], slope[AT_ONCE];
+    EACH(v, count) gate[v] = vget(a->gate, i + v * W, n, type);
+    activate(kind, gate, value, count, type != VF32);
+    find_slopes(kind, gate, slope, count, type != VF32);
+    EACH(v, count)
+    {
+        vf dy = vget(a->dy, i + v * W, n, type), up = vget(a->up, i + v * W, n, type);
+        vput(a->dgate, i + v * W, n, type, dy * up * slope[v]);
+        vput(a->dup, i + v * W, n, type, dy * value[v]);
+    }
 }
-BY_DTYPE(activation_grad)
+
+#define GLU_OF(k, function) KIND(glu, k)
+BY_ACTIVATION(glu, GLU_OF)
+#define GLU_GRAD_OF(k, function) KIND(glu_grad, k)
+BY_ACTIVATION(glu_grad, GLU_GRAD_OF)
+
+/* ---- rotary positions ---------------------------------------------------------------------------- */
+
+/* Loads cosine and sine of up to W pairs, from pair c on, for the position of row r; NaN if the position is
+ * outside the table. */
+INLINE void rope_angles(const ax_rope_args *a, int64_t r, int64_t c, vf *cosine, vf *sine)
+{
+    const int64_t position = a->positions[r], n = a->head_dim - 2 * c;
+    if (position < 0 || position >= a->table_rows) {
+        *cosine = *sine = vset(NAN);
+        return;
+    }
+    const float *from = a->table + position * a->head_dim + 2 * c;
+    vf x = vget(from, 0, n, VF32), y = n > W ? vget(from, W, n - W, VF32) : vset(0);
+    *cosine = vevens(x, y);
+    *sine = vodds(x, y) * vset(a->inverse ? -1 : 1);
+}
+
+/* Work items are rows. */ INLINE void rope_range(const ax_rope_args *a, int64_t lo, int64_t hi, vtype type)
+{
+    const int64_t half = a->head_dim / 2;
+    for (int64_t r = lo; r < hi; r++)
+        for (int64_t c = 0; c < half; c += W) {
+            vf cosine, sine;
+            rope_angles(a, r, c, &cosine, &sine);
+            for (int64_t h = 0; h < a->heads; h++) {
+                int64_t at = (r * a->heads + h) * a->head_dim + c, n = half - c;
+                vf u = vget(a->x, at, n, type), v = vget(a->x, at + half, n, type);
+                vput(a->x, at, n, type, vnfma(v, sine, u * cosine));
+                vput(a->x, at + half, n, type, vfma(u, sine, v * cosine));
+            }
+        }
+}
+BY_DTYPE(rope)
 
 /* ---- sums ---------------------------------------------------------------------------------------- */
 
@@ -278,8 +332,8 @@ INLINE void bias_add_range(const ax_bias_add_args *a, int64_t lo, int64_t hi, vt
 }
 BY_DTYPE(bias_add)
 
-/* Items are columns. Rows are added in ascending order, in blocks that keep the rounding error small. A few
- * rows are read side by side along the columns, which the hardware prefetcher follows. */
+/* col_sum: work items are columns. Rows are added in ascending order, in blocks, which keeps the rounding
+ * error small. A few rows are read side by side along the columns, which the hardware prefetcher follows. */
 enum { SUM_ROWS = 256, SUM_COLS = 1024, WIDE = 4 };
 
 INLINE void col_sum_rows(const ax_col_sum_args *a, int64_t r, int rows, int64_t lo, int64_t hi, float *sum,
@@ -315,7 +369,7 @@ BY_DTYPE(col_sum)
 /* Prefetch distance in bytes for arrays in memory: the hardware prefetcher does not cross page boundaries. */
 enum { AHEAD = 4096 };
 
-/* sumsq and squared_error sum squares in double, lane by lane. Items are chunks of elements
+/* sumsq and squared_error sum squares in double, lane by lane. Work items are chunks of elements
  * (ax_cpu_chunks). */
 typedef float half_floats __attribute__((vector_size(2 * W)));
 typedef double wide __attribute__((vector_size(4 * W)));
@@ -364,7 +418,8 @@ INLINE void squared_error_chunk(const ax_squared_error_args *a, int64_t from, in
     *out = sum_lanes(sum);
 }
 
-/* Defines kernel `name` by name_chunk(args, from, to, out, type), which is compiled for each element type. */
+/* Defines kernel `name`, which calls name_chunk(args, from, to, out, type), compiled for each element
+ * type. */
 #define BY_CHUNKS(name)                                                                                      \
     static void name(const void *args, int64_t lo, int64_t hi, void *scratch)                                \
     {                                                                                                        \
@@ -391,7 +446,7 @@ INLINE void convert_range(const ax_convert_args *a, int64_t lo, int64_t hi, vtyp
             vput(a->y, i, hi - i, VF32, vget(a->x, i, hi - i, type));
 }
 
-/* Converts between F32 and BF16 or F16. */
+/* The kernel convert between F32 and BF16 or F16. */
 static void convert(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_convert_args *a = args;
@@ -406,7 +461,8 @@ enum { NORMAL = 1 };
 
 INLINE void dropout_range(const ax_dropout_args *a, int64_t lo, int64_t hi, vtype type)
 {
-    /* Tests uniform >= p in integers; uniform is the upper 24 bits of a word, divided by 2^24. */
+    /* uniform is the upper 24 bits of a random word divided by 2^24, so "uniform >= p" is tested on these
+     * bits, without the division. */
     vf threshold = vset((float)ceil(a->p * 0x1p24)), scale = vset((float)(1 / (1 - a->p)));
     const ax_batch_numbers now = a->now ? *a->now : (ax_batch_numbers){0};
     for (int64_t r = lo; r < hi; r++) {
@@ -430,8 +486,8 @@ INLINE void dropout_range(const ax_dropout_args *a, int64_t lo, int64_t hi, vtyp
 }
 BY_DTYPE(dropout)
 
-/* Items are rows of the box. */
-static void init_normal(const void *args, int64_t lo, int64_t hi, void *scratch)
+/* Work items are rows of the box. */ static void init_normal(const void *args, int64_t lo, int64_t hi,
+                                                              void *scratch)
 {
     const ax_init_normal_args *a = args;
     const int64_t *n = a->n, cols = n[3];

@@ -2,15 +2,15 @@
  *
  * The work of a kernel is cut into parts, and each running thread takes the next part. The caller takes parts
  * too, and waits only for parts that a worker has begun: a worker that the system does not run, because
- * another process or another rank has its core, delays nobody. (With a team that meets at a barrier a product
- * of 0.6 ms took 250 ms on a machine with seven processes per core.) The result of a part does not depend on
- * the thread that computes it.
+ * another process or another rank has its core, delays nobody. (With threads that all meet at a barrier, a
+ * GEMM of 0.6 ms took 250 ms on a machine with seven processes per core.) The result of a part does not
+ * depend on the thread that computes it.
  *
  * `ticket` holds the number of parts, and how many of them are taken, in one word. A thread takes a part by
- * one compare-and-exchange. If that succeeds, the job is the current one, since a job ends only when all its
- * parts are done. A job with as many parts as threads cuts its arrays at the same places each time. There a
- * thread takes the part with its own number if that is left, because the memory that it wrote before is near
- * to its core. In other jobs the parts are taken in order.
+ * one compare-and-exchange. If that succeeds, the thread has a part of the current job, because a job ends
+ * only when all its parts are done. Jobs with as many parts as threads cut their arrays at the same places
+ * each time. In these jobs a thread takes the part with its own number if that is left, because the memory
+ * that it wrote in earlier jobs is near to its core. In other jobs the parts are taken in order.
  *
  * Each variable that threads write while others read it has cache lines of its own (no false sharing). */
 #include "dev/cpu/cpu.h"
@@ -25,20 +25,20 @@
 
 /* How long a thread spins while it waits for a job or for the end of one, before it sleeps. It is longer than
  * the gap between two kernels of a step. SPIN_ALONE is for threads on cores of their own, with no
- * communication thread that may need the core: it is long enough for the work that the caller does alone
- * between the kernels of generation. Waking a thread takes as long as a small product. */
+ * communication thread that may need the core: it is longer than the work that the caller does alone between
+ * two kernels when a token is generated. Waking a thread takes as long as a small GEMM. */
 static const double SPIN_SECONDS = 30e-6, SPIN_ALONE = 200e-6;
 
 enum {
-    LINES = 128,     /* bytes: processors fetch lines of 64 bytes in pairs */
-    OWN_PARTS = 1024 /* with more threads than this, parts are always taken in order */
+    LINES = 128,     /* bytes of two cache lines, because processors fetch lines of 64 bytes in pairs */
+    OWN_PARTS = 1024 /* with more parts than this, parts are always taken in order */
 };
 
 typedef struct worker {
     struct ax_cpu_pool *pool;
     pthread_t thread;
     char *scratch;
-    int number; /* thread number; the caller is 0 */
+    int number; /* index of the thread; the caller is 0 */
     const ax_cpu_places *places;
 } worker;
 
@@ -48,28 +48,28 @@ struct ax_cpu_pool {
     _Alignas(LINES) _Atomic uint32_t done;
     _Alignas(LINES) atomic_int sleepers; /* workers waiting for `work` */
     _Alignas(LINES) atomic_bool waiting; /* the caller waits for `finished` */
-    bool own_parts;                      /* whether threads of this job prefer their own part */
+    bool own_parts;                      /* in this job a thread prefers the part with its own number */
     ax_cpu_body *body;
     void *job;
     int workers;
     double spin;
     char *scratch;             /* scratch of the calling thread */
-    _Alignas(LINES) bool stop; /* under the lock */
-    int ready;                 /* workers that have started; under the lock */
+    _Alignas(LINES) bool stop; /* accessed under the lock */
+    int ready;                 /* number of workers that have started; accessed under the lock */
     pthread_mutex_t lock;
     pthread_cond_t work, finished;
     worker worker[];
 };
 
 /* Sets the processor to flush subnormal operands and results to 0 while kernels run: some processors need a
- * hundred nanoseconds for a vector with a subnormal. There are many of them, such as softmax weights of
- * masked keys, and momenta of embedding rows that had no token for long. Returns the previous control
- * register. */
+ * hundred nanoseconds for a vector with a subnormal. Training makes many of them, such as softmax weights of
+ * masked keys, and momenta of embedding rows whose token has not occurred for long. Returns the previous
+ * control register. */
 static uint64_t begin_flushing(void)
 {
 #if defined(__x86_64__)
     unsigned int before = _mm_getcsr();
-    _mm_setcsr(before | 0x8040); /* FTZ and DAZ */
+    _mm_setcsr(before | 0x8040); /* the bits FTZ (flush to zero) and DAZ (denormals are zero) */
     return before;
 #elif defined(__aarch64__)
     uint64_t before;
@@ -98,8 +98,8 @@ static bool has_work(const ax_cpu_pool *pool)
     return (uint32_t)ticket < ticket >> 32;
 }
 
-/* Takes the part with the thread's own number, or the next one after it that is left. The caller holds a
- * ticket, so one is left. */
+/* Takes the part with the thread's own number, or the next one after it that is left. At least one is left,
+ * because the calling thread has taken a ticket. */
 static int take_part(ax_cpu_pool *pool, int thread, int parts)
 {
     for (int part = thread;; part = part + 1 < parts ? part + 1 : 0) {
@@ -161,7 +161,8 @@ static void *worker_main(void *arg)
     worker *w = arg;
     ax_cpu_pool *pool = w->pool;
     if (w->places)
-        ax_cpu_bind(w->places, w->number); /* cannot fail, since the opening thread could bind itself */
+        ax_cpu_bind(w->places, w->number); /* needs no check: the thread that opened the device was bound by
+                                              the same call, so this one succeeds too */
     begin_flushing();
     pthread_mutex_lock(&pool->lock);
     pool->ready++;
@@ -247,7 +248,10 @@ ax_status ax_cpu_pool_create(int threads, char *scratch, const ax_cpu_places *pl
                       .places = places};
         if (ax_thread_start(&w->thread, worker_main, w)) {
             ax_cpu_pool_destroy(&pool);
-            return ax_fail(AX_ERR_MEMORY, "cannot start thread %d of %d", i + 2, threads);
+            return ax_fail(AX_ERR_MEMORY,
+                           "cannot start thread %d of %d: use fewer threads, or raise the limit of processes "
+                           "(ulimit -u)",
+                           i + 2, threads);
         }
         pool->workers++;
     }

@@ -5,9 +5,9 @@
 #include "dev/attention.h"
 #include "simd.h"
 
-/* Computes the Philox words of W/2 consecutive blocks of a stream, in the order of elements. In vectors each
- * 64-bit lane is a block. The lanes are numbered such that interleaving words (0,1) with (2,3) puts the
- * blocks in order. */
+/* Computes the Philox words of W/2 consecutive blocks, in the order of the elements that use them. While
+ * computing, each 64-bit lane of a vector is one block. The blocks are assigned to lanes such that
+ * interleaving the words (0,1) with the words (2,3) puts the blocks in order. */
 #if AX_SIMD
 #if AX_SIMD == 512
 #define V64(name) _mm512_##name
@@ -55,8 +55,8 @@ INLINE void random_words(uint64_t key, uint64_t stream, uint64_t block, uint32_t
 }
 #endif
 
-/* Computes dropout's factors (0 or 1/(1-p)) for keys j0 … j1-1 of a query; j0 is a multiple of 4. Writes a
- * multiple of two vectors to `out`. */
+/* Computes the factors of dropout, 0 or 1/(1-p), for keys j0 … j1-1 of a query; j0 is a multiple of 4. Writes
+ * a multiple of two vectors to `out`. */
 INLINE void dropout_factors(const ax_attention_dropout *drop, int64_t row, int64_t head, int64_t keys,
                             int64_t j0, int64_t j1, float *out)
 {

@@ -6,15 +6,17 @@
  * operators + - * / work on vf directly (GCC and clang vector types). Multiply and add are fused in vfma and
  * vnfma only.
  *
- * Suffix _n: the first n lanes only (1 <= n <= W). Loads set the other lanes to 0 and do not touch their
- * memory; stores leave the other elements unchanged. Suffix _b: bf16. Suffix _h: fp16. Both round to nearest
- * even and keep NaN, as ax_bf16_from_float and ax_f16_from_float do. Stores of bf16 may flush subnormals to
- * 0, as the processor's instruction does; those with suffix _exact keep them.
+ * Functions with suffix _n access the first n lanes only (1 <= n <= W). Loads set the other lanes to 0 and do
+ * not touch their memory; stores leave the other elements unchanged. Suffix _b: bf16. Suffix _h: fp16.
+ * Conversions to bf16 and fp16 round to nearest even and keep NaN, as ax_bf16_from_float and
+ * ax_f16_from_float do. Stores of bf16 may flush subnormals to 0, as the processor's instruction does; those
+ * with suffix _exact keep them.
  *
  * vstream and vstream_exact are non-temporal stores of one vector and of two, where the processor has them; p
  * must be aligned to their size. Call vstreamed before another thread reads what they stored. vlows (vhighs)
- * returns the lower (upper) half of x followed by that of y. vsum4 returns the sums of four vectors in the
- * first four lanes, each summed in the same order. */
+ * returns the lower (upper) half of x followed by that of y, vevens (vodds) the lanes of x with even (odd)
+ * numbers followed by those of y. vsum4 returns the sums of four vectors in the first four lanes, each summed
+ * in the same order. */
 #ifndef AX_DEV_CPU_SIMD_H
 #define AX_DEV_CPU_SIMD_H
 
@@ -30,8 +32,8 @@
 #include <arm_neon.h>
 #endif
 
-/* No forced inlining and unrolling under sanitizers: they instrument each copy of the code, which makes these
- * builds large and slow to compile. */
+/* Under sanitizers nothing is forced inline or unrolled, because they instrument each copy of the code, which
+ * would make builds large and slow to compile. */
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
@@ -60,11 +62,11 @@ INLINE void vstore(float *p, vf x) { _mm512_storeu_ps(p, x); }
 INLINE void vstore_n(float *p, vf x, int64_t n) { _mm512_mask_storeu_ps(p, lanes(n), x); }
 INLINE vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE vf vnfma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
-/* vmax and vmin return the second operand if either is NaN, as the instruction does. */
+/* vmax and vmin return the second operand if one of the two is NaN, as x86's instructions do. */
 INLINE vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf vmin(vf a, vf b) { return _mm512_min_ps(a, b); }
 INLINE vf vsqrt(vf a) { return _mm512_sqrt_ps(a); }
-/* 1/a within 2^-22 where a and 1/a are in the normal range. */
+/* Returns 1/a with a relative error below 2^-22 if a and 1/a are normal numbers. */
 INLINE vf vinverse(vf a)
 {
     vf x = _mm512_rcp14_ps(a);
@@ -72,9 +74,9 @@ INLINE vf vinverse(vf a)
 }
 INLINE vf vround(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 INLINE vf vabs(vf a) { return _mm512_abs_ps(a); }
-/* a·2^n for integral n of any size. */
+/* Returns a·2^n for integral n of any size. */
 INLINE vf vldexp(vf a, vf n) { return _mm512_scalef_ps(a, n); }
-/* Lane-wise a < b ? x : y. */
+/* Returns a < b ? x : y, lane by lane. */
 INLINE vf vless(vf a, vf b, vf x, vf y)
 {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
@@ -140,7 +142,18 @@ INLINE void vstream_exact(uint16_t *p, vf a, vf b, vtype type)
 }
 INLINE vf vlows(vf x, vf y) { return _mm512_shuffle_f32x4(x, y, 0x44); }
 INLINE vf vhighs(vf x, vf y) { return _mm512_shuffle_f32x4(x, y, 0xee); }
-/* r[i] lane j becomes r[j] lane i: pairs, then quads of lanes, then the 128-bit blocks. */
+/* Transposes 16 vectors: lane j of r[i] becomes lane i of r[j]. Interleaves pairs of lanes, then quads, then
+ * 128-bit blocks. */
+INLINE vf vevens(vf x, vf y)
+{
+    vi of = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    return _mm512_permutex2var_ps(x, of, y);
+}
+INLINE vf vodds(vf x, vf y)
+{
+    vi of = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    return _mm512_permutex2var_ps(x, of, y);
+}
 INLINE void vtranspose(vf r[W])
 {
     vf s[W];
@@ -190,8 +203,8 @@ INLINE vf power_of_two(vi n)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
 }
-/* a·2^n for integral n, |n| <= 252: multiplies by two powers of two, so that n = 128 and subnormal results
- * are right. */
+/* Returns a·2^n for integral n, |n| <= 252. It multiplies by two powers of two, so that n = 128 and subnormal
+ * results are right. */
 INLINE vf vldexp(vf a, vf n)
 {
     vi whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
@@ -269,6 +282,12 @@ INLINE void vstore_h_n(uint16_t *p, vf x, int64_t n)
 }
 INLINE vf vlows(vf x, vf y) { return _mm256_permute2f128_ps(x, y, 0x20); }
 INLINE vf vhighs(vf x, vf y) { return _mm256_permute2f128_ps(x, y, 0x31); }
+INLINE vf in_order(vf x) /* permutes the four pairs of lanes to the order 0, 2, 1, 3 */
+{
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(x), 0xd8));
+}
+INLINE vf vevens(vf x, vf y) { return in_order(_mm256_shuffle_ps(x, y, 0x88)); }
+INLINE vf vodds(vf x, vf y) { return in_order(_mm256_shuffle_ps(x, y, 0xdd)); }
 INLINE void vtranspose(vf r[W])
 {
     vf s[W];
@@ -288,7 +307,7 @@ INLINE void vtranspose(vf r[W])
     }
 }
 
-#else /* any processor: four lanes of the compiler's own vectors */
+#else /* for any processor: vectors of four floats, as the compiler implements them */
 enum { W = 4 };
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
@@ -384,6 +403,8 @@ INLINE vf vround_h(vf x)
 }
 INLINE vf vlows(vf x, vf y) { return (vf){x[0], x[1], y[0], y[1]}; }
 INLINE vf vhighs(vf x, vf y) { return (vf){x[2], x[3], y[2], y[3]}; }
+INLINE vf vevens(vf x, vf y) { return (vf){x[0], x[2], y[0], y[2]}; }
+INLINE vf vodds(vf x, vf y) { return (vf){x[1], x[3], y[1], y[3]}; }
 INLINE void vtranspose(vf r[W])
 {
     for (int i = 0; i < W; i++)
@@ -395,7 +416,8 @@ INLINE void vtranspose(vf r[W])
 }
 #endif
 
-/* Calls function(…, type) with the constant type of `dtype`, so that it is compiled for each type. */
+/* Calls function(…, type), where `type` is a constant that corresponds to `dtype`, so that the function is
+ * compiled for each type. */
 #define BY_VTYPE(function, dtype, ...)                                                                       \
     do {                                                                                                     \
         if ((dtype) == AX_BF16)                                                                              \
@@ -466,7 +488,7 @@ INLINE void vstreamed(void) {}
 /* Rounds x to `type`, as vput followed by vget would. */
 INLINE vf vrounded(vf x, vtype type) { return type == VBF16 ? vround_b(x) : type == VF16 ? vround_h(x) : x; }
 
-/* One element. */
+/* Load and store one element. */
 INLINE float vget_one(const void *p, int64_t i, vtype type)
 {
     if (type == VF32)
@@ -480,16 +502,16 @@ INLINE float vget_one(const void *p, int64_t i, vtype type)
 }
 
 /* The functions below apply each operation to `count` vectors (a constant) before the next operation. The
- * operations of one vector depend on each other, and the processor looks only some hundred instructions ahead
- * for independent ones. */
+ * operations on one vector depend on each other, and a processor finds independent instructions only within
+ * the next few hundred. */
 enum { AT_ONCE = AX_SIMD == 512 ? 8 : 4 };
 #define EACH(v, count)                                                                                       \
     UNROLL                                                                                                   \
     for (int v = 0; v < (count); v++)
 
-/* exp(x) within 1.5 ulp: 2^n · e^r with |r| <= ln2/2 and the Taylor sum to r^7 (remainder below 2^-27). x is
- * clamped to a range outside of which exp overflows fp32 or is 0. NaN stays NaN, because x is the second
- * operand of vmax and vmin. */
+/* Replaces each x by exp(x), within 1.5 ulp: 2^n · e^r with |r| <= ln2/2, and e^r by its Taylor sum to r^7
+ * (remainder below 2^-27). x is clamped to a range outside of which exp overflows fp32 or is 0. NaN stays
+ * NaN, because x is the second operand of vmax and vmin. */
 INLINE void vexp_each(vf *x, int count)
 {
     static const float taylor[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
@@ -513,9 +535,9 @@ INLINE vf vexp(vf x)
 
 #define LOG2E 1.44269504088896341
 
-/* 2^x for x <= 128; 0 for x far below the range of fp32, and for -inf. x = n + r with |r| <= 1/2, and 2^r is
- * the minimax polynomial (in relative error) among those that are 1 at r = 0. Its error is 2.9e-6 if
- * `roughly`, for results that are rounded to 16 bits, else 1.1e-7. */
+/* Replaces each x <= 128 by 2^x; the result is 0 for x far below the range of fp32, and for -inf. x = n + r
+ * with |r| <= 1/2, and 2^r is the minimax polynomial (in relative error) among those that are 1 at r = 0. Its
+ * error is 2.9e-6 if `roughly`, for results that are rounded to 16 bits, else 1.1e-7. */
 INLINE void vexp2_each(vf *x, int count, bool roughly)
 {
     static const float least[2][6] = {

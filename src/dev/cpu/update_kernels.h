@@ -1,5 +1,5 @@
 /* Optimizer updates of one flat fp32 array, in one pass over memory, which also writes the copy of the
- * weights in the compute dtype. Items are elements. */
+ * weights in the compute dtype. Work items are elements. */
 #ifndef AX_DEV_CPU_UPDATE_KERNELS_H
 #define AX_DEV_CPU_UPDATE_KERNELS_H
 
@@ -7,14 +7,14 @@
 
 INLINE void put_exact(void *p, int64_t i, int64_t n, vf x, vtype type) { vput_exact(p, i, n, type, x); }
 
-/* Stores the copy of the weights, rounded to F32, BF16 or F16. */
+/* Stores w into the copy of the weights, rounded to F32, BF16 or F16. */
 INLINE void put_copy(void *copy, ax_dtype dtype, int64_t i, int64_t n, vf w)
 {
     if (copy)
         BY_VTYPE(put_exact, dtype, copy, i, n, w);
 }
 
-/* The factors of one AdamW update. */
+/* The numbers of one AdamW update, each in all lanes of a vector. */
 typedef struct adamw_numbers {
     vf scale, beta1, beta2, rest1, rest2, eps, step, per2, keep;
 } adamw_numbers;
@@ -22,8 +22,7 @@ typedef struct adamw_numbers {
 INLINE adamw_numbers adamw_numbers_of(const ax_adamw_args *a, const ax_update_array *u)
 {
     const ax_update_numbers *now = a->numbers;
-    return (adamw_numbers){.scale =
-                               vset((float)now->grad_scale), /* not squared: the square may be subnormal */
+    return (adamw_numbers){.scale = vset((float)now->grad_scale), /* not its square, which may be subnormal */
                            .beta1 = vset((float)a->beta1),
                            .beta2 = vset((float)a->beta2),
                            .rest1 = vset((float)(1 - a->beta1)),
@@ -34,11 +33,11 @@ INLINE adamw_numbers adamw_numbers_of(const ax_adamw_args *a, const ax_update_ar
                            .keep = vset((float)(1 - now->lr * (u->decays ? a->decay : 0)))};
 }
 
-/* Prefetch distance in bytes per array. Four arrays are read and four written; together that is what memory
- * moves during its latency (50 GB/s · 120 ns). */
+/* Prefetch distance in bytes per array. Four arrays are read and four written; for all of them together the
+ * distance is what memory delivers during its latency (50 GB/s · 120 ns). */
 enum { UPDATE_AHEAD = 768 };
 
-/* Updates W elements from i on, or n if that is less. Returns the new weights. */
+/* Updates the W elements from i on, or n elements if that is less. Returns the new weights. */
 INLINE vf adamw_vector(const adamw_numbers *by, const ax_update_array *u, int64_t i, int64_t n)
 {
     const void *const from_memory[] = {u->g, u->w, u->m, u->v};

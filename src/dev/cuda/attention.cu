@@ -9,12 +9,6 @@ namespace
 
 enum { TEAMS = 4 }; /* warps of a block */
 
-/* Returns the first key that query i of batch b may see. */
-__device__ inline int64_t first_key(const int32_t *doc_start, int64_t b, int64_t i, int64_t q_len)
-{
-    return doc_start && doc_start[b * q_len + i] > 0 ? doc_start[b * q_len + i] : 0;
-}
-
 template <class T, class A> __device__ inline A dot(const A *x, const T *y, int64_t n)
 {
     A sum = 0;
@@ -64,7 +58,7 @@ template <class T, bool DROP> __global__ void attention_kernel(forward<T> s)
     const int64_t keys =
         b * (a.kv_batch_stride ? a.kv_batch_stride : a.kv_len * stride) + h / (a.heads / a.kv_heads) * d;
     const T *k = (const T *)a.k + keys, *v = (const T *)a.v + keys;
-    const int64_t first = first_key(a.doc_start, b, i, a.q_len);
+    const int64_t first = ax_attention_first_key(a.doc_start, b * a.q_len + i, a.window, a.q_offset + i);
     const int64_t end = a.q_offset + i < a.kv_len - 1 ? a.q_offset + i + 1 : a.kv_len;
     A max = (A)-INFINITY, sum = 0;
     stage((const T *)a.q + row, q, d);
@@ -128,7 +122,8 @@ template <class T, bool DROP> __global__ void query_grad_kernel(backward<T> s)
     if (lane == 0)
         ((A *)a.delta)[at] = delta;
     __syncwarp();
-    for (int64_t j0 = first_key(a.doc_start, b, i, a.q_len); j0 <= i; j0 += WARP) {
+    const int64_t first = ax_attention_first_key(a.doc_start, b * a.q_len + i, a.window, i);
+    for (int64_t j0 = first; j0 <= i; j0 += WARP) {
         int64_t j = j0 + lane, count = i + 1 - j0 < WARP ? i + 1 - j0 : WARP;
         ds[lane] = 0;
         if (j <= i) {
@@ -161,7 +156,8 @@ template <class T, bool DROP> __global__ void key_grad_kernel(backward<T> s)
     A *k = (A *)dynamic_shared() + (threadIdx.x / WARP) * (4 * d + 2 * WARP), *v = k + d, *dk = v + d,
       *dv = dk + d;
     A *p = dv + d, *ds = p + WARP;
-    const int64_t row = ((b * a.q_len + j) * a.kv_heads + g) * d;
+    const int64_t row = ((b * a.q_len + j) * a.kv_heads + g) * d,
+                  end = ax_attention_end_query(a.window, j, a.q_len);
     stage((const T *)a.k + row, k, d);
     stage((const T *)a.v + row, v, d);
     for (int64_t c = lane; c < d; c += WARP)
@@ -172,10 +168,10 @@ template <class T, bool DROP> __global__ void key_grad_kernel(backward<T> s)
         const T *dout = (const T *)a.dout + (b * a.q_len * a.heads + h) * d;
         const A *lse = (const A *)a.lse + (b * a.heads + h) * a.q_len,
                 *delta = (const A *)a.delta + (b * a.heads + h) * a.q_len;
-        for (int64_t i0 = j; i0 < a.q_len; i0 += WARP) {
-            int64_t i = i0 + lane, count = a.q_len - i0 < WARP ? a.q_len - i0 : WARP;
+        for (int64_t i0 = j; i0 < end; i0 += WARP) {
+            int64_t i = i0 + lane, count = end - i0 < WARP ? end - i0 : WARP;
             p[lane] = ds[lane] = 0;
-            if (i < a.q_len && j >= first_key(a.doc_start, b, i, a.q_len)) {
+            if (i < end && j >= ax_attention_first_key(a.doc_start, b * a.q_len + i, a.window, i)) {
                 A weight = exponential((A)a.scale * dot(k, q + i * stride, d) - lse[i]);
                 A keep = kept<DROP, A>(a.drop, b * a.q_len + i, h, a.q_len, j);
                 p[lane] = weight * keep;
@@ -252,7 +248,7 @@ ax_status ax_cuda_attention(ax_stream *stream, const void *args)
     const ax_attention_args *a = (const ax_attention_args *)args;
     bool done = false;
 #ifdef AXONN_HAVE_CUDNN
-    if (ax_cuda_of(stream)->attention == AX_CUDA_CUDNN && a->drop.p == 0)
+    if (ax_cuda_of(stream)->attention == AX_CUDA_CUDNN && a->drop.p == 0 && !(a->window > 0))
         AX_TRY(ax_cuda_cudnn_attention(stream, a, &done));
 #endif
     return done ? AX_OK : ax_cuda_own_attention(stream, a);
@@ -263,7 +259,7 @@ ax_status ax_cuda_attention_grad(ax_stream *stream, const void *args)
     const ax_attention_grad_args *a = (const ax_attention_grad_args *)args;
     bool done = false;
 #ifdef AXONN_HAVE_CUDNN
-    if (ax_cuda_of(stream)->attention == AX_CUDA_CUDNN && a->drop.p == 0)
+    if (ax_cuda_of(stream)->attention == AX_CUDA_CUDNN && a->drop.p == 0 && !(a->window > 0))
         AX_TRY(ax_cuda_cudnn_attention_grad(stream, a, &done));
 #endif
     return done ? AX_OK : ax_cuda_own_attention_grad(stream, a);

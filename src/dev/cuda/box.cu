@@ -9,7 +9,7 @@ namespace
 
 /* ---- embedding ----------------------------------------------------------------------------------- */
 
-/* Returns the row of `id` in this rank's box of the table, or -1. */
+/* Returns the row of `id` in this rank's part of the table, or -1 if another rank has it. */
 __device__ inline int64_t table_row(int32_t id, int64_t first, int64_t count)
 {
     int64_t row = id - first;
@@ -37,10 +37,10 @@ template <class T> struct embedding {
     }
 };
 
-/* The gradient of the embedding adds the rows of dy with the same id, in ascending order. First the rows are
- * sorted by id, by a stable radix sort in which a thread block handles SORT_BLOCK rows. Then one thread block
- * per strip of columns adds each run of equal ids. Ids outside of this rank's box become `count`, which sorts
- * last and is skipped. */
+/* The gradient of the embedding adds the rows of dy that have the same id, in ascending order of rows. First
+ * the rows are sorted by id, by a stable radix sort in which a thread block handles SORT_BLOCK rows. Then
+ * each run of equal ids is added up, by one thread block per strip of columns. Ids of other ranks' rows are
+ * replaced by `count`, so they are sorted to the end, and skipped. */
 enum { DIGIT = 6, DIGITS = 1 << DIGIT, SORT_BLOCK = 1024, SORT_THREADS = DIGITS };
 
 typedef struct entry {
@@ -61,7 +61,7 @@ struct entries_of {
     }
 };
 
-/* Sets starts[digit][block] to the number of rows of the block with that digit. */
+/* Sets starts[digit][block] to the number of rows in the block whose id has that digit. */
 __global__ void count_digits(const entry *in, int n, int shift, int *starts)
 {
     __shared__ int digit[SORT_BLOCK];
@@ -95,7 +95,7 @@ __global__ void scan(int *values, int n)
     }
 }
 
-/* Moves rows to their sorted positions; thread d moves those with digit d, in order. */
+/* Moves rows to their sorted positions; thread d moves the rows whose digit is d, in order. */
 __global__ void move_rows(const entry *in, int n, int shift, const int *starts, entry *out)
 {
     __shared__ entry own[SORT_BLOCK];
@@ -109,7 +109,8 @@ __global__ void move_rows(const entry *in, int n, int shift, const int *starts, 
             out[to++] = own[i];
 }
 
-/* Thread block (i, s): if a run of equal ids begins at i, adds it up in the columns of strip s. */
+/* Thread block (i, s) adds up the run of equal ids that begins at sorted row i, if one does, in the columns
+ * of strip s. */
 template <class T> struct add_runs_call {
     typedef accum_t<T> A;
     const T *dy;
@@ -151,7 +152,7 @@ ax_status sort_by_id(ax_stream *stream, entry *from, entry *to, int *starts, int
     return AX_OK;
 }
 
-/* Adds the gradient of rows row0 … row0+n-1. */
+/* Adds the rows row0 … row0+n-1 of dy to dtable. */
 template <class T>
 ax_status embedding_grad(ax_stream *stream, const ax_embedding_grad_args *a, int64_t row0, int n,
                          int64_t room)
@@ -189,7 +190,7 @@ struct index4 {
 };
 
 template <class U> struct copy_box {
-    ax_copy_box_args a; /* extents and strides in elements of U */
+    ax_copy_box_args a; /* extents and strides, counted in elements of type U */
     template <int N> __device__ void run(int64_t at) const
     {
         for (int64_t item = at; item < at + N; item++) {
@@ -214,7 +215,8 @@ template <class T> struct add_box {
 
 int64_t elements(const int64_t n[4]) { return n[0] * n[1] * n[2] * n[3]; }
 
-/* Describes the box in elements of 16 bytes. Returns false if its rows do not consist of such. */
+/* Describes the same box in elements of 16 bytes, which are copied faster. Returns false if its rows do not
+ * consist of aligned elements of 16 bytes. */
 bool widened(const ax_copy_box_args *a, ax_copy_box_args *out)
 {
     int64_t times = 16 / (int64_t)ax_dtype_size(a->dtype);
@@ -265,16 +267,18 @@ ax_status ax_cuda_embedding(ax_stream *stream, const void *args)
     });
 }
 
-/* Handles as many rows at a time as scratch can sort. */
+/* Implements the kernel embedding_grad, for as many rows at a time as fit scratch for sorting. */
 ax_status ax_cuda_embedding_grad(ax_stream *stream, const void *args)
 {
     const ax_embedding_grad_args *a = (const ax_embedding_grad_args *)args;
     const int64_t room = 1 << 20;
     static_assert((size_t)(1 << 20) * 2 * sizeof(entry) + (1 << 20) / SORT_BLOCK * DIGITS * sizeof(int) <=
                       AX_CUDA_SCRATCH,
-                  "two lists of rows and their digits fit scratch");
-    AX_CHECK(a->count < INT32_MAX, AX_ERR_USAGE, "cuda: a table of %lld rows is too long",
-             (long long)a->count);
+                  "scratch is too small for two lists of rows and their digits");
+    AX_CHECK(
+        a->count < INT32_MAX, AX_ERR_USAGE,
+        "cuda: an embedding table of %lld rows has more than 2^31 - 2, the most that embedding_grad supports",
+        (long long)a->count);
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
         for (int64_t row0 = 0; a->cols && row0 < a->rows; row0 += room)
@@ -288,7 +292,7 @@ ax_status ax_cuda_copy_box(ax_stream *stream, const void *args)
     const ax_copy_box_args *a = (const ax_copy_box_args *)args;
     ax_copy_box_args wide;
     AX_CHECK(!a->accumulate || a->dtype <= AX_F16, AX_ERR_USAGE,
-             "kernel copy_box does not add elements of %s", ax_dtype_name(a->dtype));
+             "kernel copy_box: `accumulate` is not possible for elements of %s", ax_dtype_name(a->dtype));
     if (a->accumulate)
         return by_activation(a->dtype, [&](auto t) {
             typedef decltype(t) T;

@@ -1,8 +1,8 @@
 /* Private header of the CUDA backend, a plugin (libaxonn_cuda.so) that dev/plugin.c loads. device.c has
- * memory, copies and the backend's table; gemm.c matmuls by cuBLASLt, gemm_plan.c the choice of their
- * algorithms; cudnn.c attention by cuDNN, if that is installed; nccl.c links between GPUs. Each *.cu has the
- * kernels of the file of that name in dev/ref; kernels.cuh has what they share. All work of a device except
- * collectives runs on one stream, so that scratch has one user at a time. */
+ * memory, copies and the backend's table; gemm.c runs matmuls by cuBLASLt, gemm_plan.c chooses their
+ * algorithms; cudnn.c runs attention by cuDNN, if that is installed; nccl.c links GPUs. A file *.cu has the
+ * kernels of the file with the same name in dev/ref; kernels.cuh has the code that the *.cu share. All work
+ * of a device except collectives runs on one stream, so that scratch has one user at a time. */
 #ifndef AXONN_DEV_CUDA_H
 #define AXONN_DEV_CUDA_H
 
@@ -14,8 +14,8 @@
 extern "C" {
 #endif
 
-/* Minimum bytes of device memory that kernels, cuBLASLt and cuDNN share as scratch: what cuBLASLt needs on
- * Hopper. GPUs with more memory have more scratch, for cuDNN. */
+/* Minimum bytes of device memory that kernels, cuBLASLt and cuDNN share as scratch: cuBLASLt needs this much
+ * on Hopper. GPUs with more memory get more scratch, for cuDNN. */
 enum { AX_CUDA_SCRATCH = 32 << 20 };
 
 /* Copies from the host go through chunks of pinned memory, used in turn, so that the host need not wait. */
@@ -33,18 +33,17 @@ typedef struct ax_cuda {
     int ordinal;    /* CUDA's number of the GPU */
     int processors; /* its multiprocessors */
     cudaStream_t stream;
-    bool capturing; /* the stream is being captured as a graph: nothing may wait for it */
+    bool capturing; /* the stream is being captured as a graph; meanwhile the host must not wait for it */
     void *scratch;
     int64_t scratch_bytes;
-    int64_t left_at_open,
-        held;     /* bytes: free memory at open, and the most that this process has used since */
-    char *pinned; /* AX_CUDA_CHUNKS chunks */
-    cudaEvent_t copied[AX_CUDA_CHUNKS]; /* complete when the last copy from each chunk is done */
+    int64_t left_at_open, held;         /* bytes that were free at open; held: the most in use since */
+    char *pinned;                       /* AX_CUDA_CHUNKS chunks */
+    cudaEvent_t copied[AX_CUDA_CHUNKS]; /* copied[i]: complete when the last copy from chunk i is done */
     int chunk;                          /* the chunk to use next */
-    char *later;                        /* pinned: AX_COPY_LATER bytes for ax_copy_out_begin */
-    cudaEvent_t there;                  /* complete when the bytes in `later` have been copied */
+    char *later;                        /* AX_COPY_LATER bytes of pinned memory for ax_copy_out_begin */
+    cudaEvent_t there;                  /* complete when the last copy to `later` is done */
     cudaEvent_t event[AX_EVENTS];       /* created at first use */
-    struct ax_cuda_products *products;  /* state of gemm.c */
+    struct ax_cuda_matmuls *matmuls;    /* state of gemm.c */
     cudaEvent_t reached;                /* recorded to wait for the stream */
     struct ax_nccl *nccl;               /* state of nccl.c; NULL: this GPU was never linked to another */
     ax_cuda_attention_kind attention;
@@ -61,33 +60,35 @@ ax_status ax_cuda_check(cudaError_t result, const char *what);
 /* Waits on the host until the stream is idle. AX_ERR_COMM if links have failed. All host code must wait for
  * the stream by this function, because the stream may wait for a link that has failed. */
 ax_status ax_cuda_wait(ax_cuda *cu);
-/* Copies to or from memory of the host that is not pinned, and waits for it. */
+/* Copies to or from host memory that is not pinned, and waits for the copy. */
 ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
 
 /* The table of the plugin (device.c). */
 extern const ax_device_ops ax_plugin_cuda;
 
 /* Creates the state of gemm.c. `gpu`: the name of the GPU's model. */
-ax_status ax_cuda_products_create(const ax_cuda *cu, const char *gpu, struct ax_cuda_products **out);
-void ax_cuda_products_destroy(struct ax_cuda_products **out);
+ax_status ax_cuda_matmuls_create(const ax_cuda *cu, const char *gpu, struct ax_cuda_matmuls **out);
+void ax_cuda_matmuls_destroy(struct ax_cuda_matmuls **out);
 
-/* Sets each row of c to the bias (zeros if NULL), or adds the bias if `accumulate`; does not multiply. */
+/* Sets each row of c to the bias (to zeros if the bias is NULL), or adds the bias to it if `accumulate`. The
+ * part of a GEMM that is left if k is 0. */
 ax_status ax_cuda_spread_rows(ax_stream *stream, const ax_gemm_args *args);
 
-/* GEMM for calls that cuBLASLt does not support: a slow kernel. */
-ax_status ax_cuda_product(ax_stream *stream, const ax_gemm_args *args);
+/* A slow GEMM kernel, for calls that cuBLASLt does not support. */
+ax_status ax_cuda_plain_gemm(ax_stream *stream, const ax_gemm_args *args);
 
 /* Links to other GPUs (nccl.c). */
 extern const ax_link_ops ax_cuda_links;
-/* Waits for an event of a linked GPU, until it is reached or CUDA or a link has failed; a failure aborts all
- * links, so that no stream waits for them any more. Warns of long waits. `ending`: this rank is closing down;
- * gives up after two minutes, because other ranks may have ended before they did their part. */
+/* Waits for an event on a GPU that has links, until the event is reached, or CUDA or a link has failed. A
+ * failure aborts all links, so that no stream waits for them any more. Long waits cause warnings. `ending`:
+ * this rank is closing its device; then the function gives up after two minutes, because other ranks may have
+ * ended before they joined the last collectives. */
 void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending);
 /* Returns why the links have failed, or NULL. After a failure, data received over them is invalid. */
 const char *ax_nccl_why(const ax_cuda *cu);
 void ax_nccl_destroy(ax_cuda *cu);
 
-/* Attention on tensor cores (flash.cu), for calls that it supports. */
+/* Return true if flash.cu, attention on tensor cores, supports the call. */
 bool ax_cuda_flash_takes(const ax_attention_args *args);
 bool ax_cuda_flash_grad_takes(const ax_attention_grad_args *args);
 ax_status ax_cuda_flash(ax_stream *stream, const ax_attention_args *args);
@@ -97,12 +98,13 @@ ax_status ax_cuda_flash_grad(ax_stream *stream, const ax_attention_grad_args *ar
 ax_status ax_cuda_own_attention(ax_stream *stream, const ax_attention_args *args);
 ax_status ax_cuda_own_attention_grad(ax_stream *stream, const ax_attention_grad_args *args);
 
-/* Converts doc_start to floats; sets o to 0 and lse to -infinity for queries that see no key. */
+/* ax_cuda_documents converts doc_start to floats. ax_cuda_blind_queries sets o to 0 and lse to -infinity for
+ * queries that see no key. */
 ax_status ax_cuda_documents(ax_stream *stream, const int32_t *doc_start, int64_t n, float *out);
 ax_status ax_cuda_blind_queries(ax_stream *stream, const ax_attention_args *args);
 
-/* Attention by cuDNN (cudnn.c). *done: whether it has done the call. The first call that it may support opens
- * the library. create: AX_ERR_USAGE if there is no usable cuDNN. */
+/* Attention by cuDNN (cudnn.c). *done is set to whether cuDNN has computed the call. The library is loaded at
+ * the first call that it may support. ax_cuda_cudnn_create: AX_ERR_USAGE if there is no usable cuDNN. */
 #ifdef AXONN_HAVE_CUDNN
 ax_status ax_cuda_cudnn_create(const ax_cuda *cu, struct ax_cuda_cudnn **out);
 void ax_cuda_cudnn_destroy(struct ax_cuda_cudnn **out);

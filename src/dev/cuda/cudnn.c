@@ -1,7 +1,7 @@
 /* Attention by cuDNN: which calls it supports, their plans, and a check of each plan against the plugin's own
  * kernels. A plan is made and checked at the first call of a shape, and then kept. The backward graph needs
- * workspace that grows with the square of the sequence length, so a call is cut into slices that fit scratch:
- * of sequences, or of heads of one sequence. Letters are those of cudnn_graph.c. */
+ * workspace that grows with the square of the sequence length, so a call is cut into slices that fit scratch.
+ * A slice is several sequences, or several heads of one sequence. */
 #include "dev/cuda/cudnn.h"
 #include "dev/cuda/cuda.h"
 
@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the bytes of scratch for plans. Tests set AXONN_CUDNN_ROOM to less, so that small calls are cut
- * too. */
+/* Returns the bytes of scratch that plans may use. Tests define AXONN_CUDNN_ROOM to be less, so that even
+ * small calls are cut into slices. */
 #ifdef AXONN_CUDNN_ROOM
-_Static_assert(AXONN_CUDNN_ROOM <= AX_CUDA_SCRATCH, "there is no more scratch than that");
+_Static_assert(AXONN_CUDNN_ROOM <= AX_CUDA_SCRATCH, "AXONN_CUDNN_ROOM is more than the scratch");
 static int64_t scratch_room(const ax_cuda *cu)
 {
     (void)cu;
@@ -26,17 +26,18 @@ static int64_t scratch_room(const ax_cuda *cu) { return cu->scratch_bytes; }
 /* Bytes that engines may need in addition to ax_cudnn_backward_bytes. */
 enum { WORKSPACE_REST = 64 << 10 };
 
-/* NEW: the plan is made, but not yet checked. GOOD: cuDNN is used. OWN: the plugin's own kernels are used. */
+/* What is known of a plan. NEW: it is not yet checked. GOOD: it was checked, and cuDNN is used. OWN: cuDNN is
+ * not used, but the plugin's own kernels. */
 typedef enum verdict { NEW, GOOD, OWN } verdict;
 
-/* Calls of one shape, and the plans of their slices. `slice`: `batch` sequences of `kv_heads` key heads.
- * `rest`: the smaller slices at the end, if there are any. */
+/* The calls of one shape, and the plans of their slices. A slice has `batch` sequences and `kv_heads` key
+ * heads; its plan is `slice`. `rest` is the plan of the smaller slice at the end, if there is one. */
 typedef struct shape_class {
     ax_cudnn_shape whole;
     int64_t batch, kv_heads;
     ax_cudnn_plan slice, rest;
     verdict verdict;
-    int overflows; /* checks without a verdict, because fp16 overflowed in cuDNN only */
+    int overflows; /* number of checks that decided nothing, because fp16 overflowed in cuDNN only */
     struct shape_class *next;
 } shape_class;
 
@@ -52,7 +53,7 @@ typedef struct call {
     ax_cudnn_shape whole;
     void *at[AX_CUDNN_OPERANDS];
     float scale, hidden, unit;
-    const void *args; /* of the kernel: ax_attention_args or ax_attention_grad_args */
+    const void *args; /* the kernel's argument struct: ax_attention_args or ax_attention_grad_args */
     const int32_t *doc_start;
 } call;
 
@@ -103,8 +104,8 @@ static bool all_aligned(void *const *at)
     return true;
 }
 
-/* Whether cuDNN may support a call. Its engines need heads of a multiple of 16 bytes, at most 256 elements
- * wide, and more than one query. */
+/* Returns true if cuDNN may support a call. Its engines need more than one query, and heads whose width is a
+ * multiple of 16 bytes and at most 256 elements. */
 static bool may_support(const call *c)
 {
     const ax_cudnn_shape *s = &c->whole;
@@ -164,7 +165,7 @@ static call backward_call(const ax_attention_grad_args *a)
                   .doc_start = a->doc_start};
 }
 
-/* Returns the offset in elements of sequence b and key head g in an operand. */
+/* Returns the offset, in elements, at which sequence b and key head g begin in an operand. */
 static int64_t elements_to(const ax_cudnn_shape *whole, int operand, int64_t b, int64_t g)
 {
     const int64_t h = g * (whole->all_heads / whole->all_kv_heads), t = whole->time, d = whole->width;
@@ -203,7 +204,8 @@ static void *operand_at(const call *c, int operand, int64_t b, int64_t g)
 
 /* ---- plans --------------------------------------------------------------------------------------- */
 
-/* The end of scratch holds the first keys of documents as floats; the rest is workspace. */
+/* Returns the bytes at the end of scratch that hold, as floats, the first key that each query sees. The rest
+ * of scratch is workspace. */
 static int64_t documents_bytes(const ax_cudnn_shape *s)
 {
     return s->documents ? ax_round_up(s->batch * s->time * (int64_t)sizeof(float), 256) : 0;
@@ -217,9 +219,9 @@ static int64_t room_of(const ax_cuda *cu, const ax_cudnn_shape *s)
  * smaller. */
 static int64_t even_part(int64_t total, int64_t most) { return ax_ceil_div(total, ax_ceil_div(total, most)); }
 
-/* Chooses slices: as many sequences as fit the workspace, else as many heads of one sequence. Fails if a
- * slice would leave most of the GPU idle, or if the statistics of a slice would not begin at a multiple of 16
- * bytes. */
+/* Chooses the size of slices: as many sequences as fit the workspace; if not even one fits, as many heads of
+ * one sequence as fit. Fails if a slice would leave most of the GPU idle, or if the statistics of a slice
+ * would not begin at a multiple of 16 bytes. */
 static ax_status choose_slices(const ax_cuda *cu, shape_class *c)
 {
     const ax_cudnn_shape *s = &c->whole;
@@ -228,7 +230,7 @@ static ax_status choose_slices(const ax_cuda *cu, shape_class *c)
     if (s->kind == AX_CUDNN_FORWARD)
         return AX_OK;
     int64_t fit = (room_of(cu, s) - WORKSPACE_REST) / (ax_cudnn_backward_bytes(s->time, s->width) * group);
-    AX_CHECK(fit > 0, AX_ERR_USAGE, "the workspace of one head does not fit scratch memory");
+    AX_CHECK(fit > 0, AX_ERR_USAGE, "the workspace for one head does not fit the GPU's scratch memory");
     if (fit >= s->kv_heads) {
         c->batch = even_part(s->batch, fit / s->kv_heads);
     } else {
@@ -237,11 +239,12 @@ static ax_status choose_slices(const ax_cuda *cu, shape_class *c)
     }
     bool whole = c->batch == s->batch && c->kv_heads == s->kv_heads;
     int64_t blocks = c->batch * c->kv_heads * group * ax_ceil_div(s->time, 128);
-    AX_CHECK(whole || 2 * blocks >= cu->processors, AX_ERR_USAGE,
-             "workspace is enough for %lld blocks at a time, which keep less than half of the GPU busy",
-             (long long)blocks);
+    AX_CHECK(
+        whole || 2 * blocks >= cu->processors, AX_ERR_USAGE,
+        "the workspace is enough for %lld thread blocks at a time, which keep less than half of the GPU busy",
+        (long long)blocks);
     AX_CHECK(whole || s->time % 4 == 0, AX_ERR_USAGE,
-             "the statistics of its slices are not aligned to 16 bytes");
+             "its slices would have statistics (lse) that are not aligned to 16 bytes");
     return AX_OK;
 }
 
@@ -259,7 +262,7 @@ static ax_status plan_slice(state *s, const ax_cuda *cu, const shape_class *c, i
 static ax_status make_plans(state *s, const ax_cuda *cu, shape_class *c)
 {
     AX_CHECK(room_of(cu, &c->whole) > WORKSPACE_REST, AX_ERR_USAGE,
-             "the scratch memory has no room for a workspace beside the document mask");
+             "the GPU's scratch memory has no room for a workspace beside the document mask");
     AX_TRY(choose_slices(cu, c));
     AX_TRY(plan_slice(s, cu, c, c->batch, c->kv_heads, &c->slice));
     int64_t batch = c->whole.batch % c->batch, kv_heads = c->whole.kv_heads % c->kv_heads;
@@ -296,7 +299,7 @@ static ax_status find_shape(state *s, const ax_cuda *cu, const ax_cudnn_shape *w
 
 /* ---- running ------------------------------------------------------------------------------------- */
 
-/* Runs all slices, one after the other. */
+/* Runs cuDNN's plans on all slices of a call, one slice after the other. */
 static ax_status run_slices(ax_stream *stream, state *s, const shape_class *c, const call *k)
 {
     const ax_cuda *cu = ax_cuda_of(stream);
@@ -332,7 +335,8 @@ static ax_status run_call(ax_stream *stream, state *s, const shape_class *c, cal
 
 /* ---- checking a plan ----------------------------------------------------------------------------- */
 
-/* Runs sequence b by the plugin's own kernels, which store the results to the call's operands. */
+/* Runs sequence b by the plugin's own kernels, which store their results in the call's own output
+ * operands. */
 static ax_status run_own(ax_stream *stream, const call *k, int64_t b)
 {
     const int32_t *doc_start = k->doc_start ? k->doc_start + b * k->whole.time : NULL;
@@ -357,7 +361,8 @@ static ax_status run_own(ax_stream *stream, const call *k, int64_t b)
     return ax_cuda_own_attention_grad(stream, &a);
 }
 
-/* Computes the root mean squares of got - want and of want; equal infinities do not count. */
+/* Sets *off to the root mean square of got - want, and *size to that of want. Elements that are the same
+ * infinity in both are left out. */
 static void measure_error(ax_dtype dtype, const void *got, const void *want, int64_t n, double *off,
                           double *size)
 {
@@ -372,7 +377,7 @@ static void measure_error(ax_dtype dtype, const void *got, const void *want, int
     *off = sqrt(*off / (double)n), *size = sqrt(*size / (double)n);
 }
 
-/* The results that are compared, by kind of graph. */
+/* The output operands that are compared, for each kind of graph. */
 static const int results[][3] = {[AX_CUDNN_FORWARD] = {AX_CUDNN_O, AX_CUDNN_LSE, AX_CUDNN_LSE},
                                  [AX_CUDNN_BACKWARD] = {AX_CUDNN_DQ, AX_CUDNN_DK, AX_CUDNN_DV}};
 enum { RESULTS = 3, SEQUENCES = 2, OVERFLOWS = 64 };
@@ -394,13 +399,13 @@ static ax_status copy_results(ax_stream *stream, const call *k, void *to[SEQUENC
     return AX_OK;
 }
 
-/* Runs the call by own kernels and by cuDNN, and compares the results. Both round to T in a few places, so
- * the bound is eight roundings to T; a wrong result is off by much more.
+/* Runs the call by own kernels and by cuDNN, and compares the results. Both round to the call's dtype in a
+ * few places, so the allowed difference is that of eight such roundings; a wrong result differs by much more.
  *
  * A gradient far smaller than the others may be pure rounding error, as dq and dk are if each document is one
- * token. Such a gradient only has to be small. Results that are all zero or not finite decide nothing: *c
- * stays NEW. It also stays NEW, OVERFLOWS times at most, if fp16 overflows in cuDNN only, as gradients do
- * while the loss scale is too large. */
+ * token. Such a gradient only has to be small. If the results are all zero or not finite, the comparison
+ * decides nothing, and *c stays NEW. It also stays NEW, OVERFLOWS times at most, if fp16 overflows in cuDNN
+ * only, which gradients do while the loss scale is too large. */
 static ax_status compare_results(ax_stream *stream, state *s, shape_class *c, call *k,
                                  void *want[SEQUENCES][RESULTS], void *got[SEQUENCES][RESULTS])
 {
@@ -425,7 +430,7 @@ static ax_status compare_results(ax_stream *stream, state *s, shape_class *c, ca
     for (int i = 0; i < SEQUENCES * RESULTS; i++) {
         double most = size[i] < small * largest ? small * largest : bound * size[i];
         AX_CHECK(isnan(size[i]) || off[i] <= most || (fp16 && !isfinite(off[i])), AX_ERR_NUMERIC,
-                 "cuDNN differs from the plugin's own kernels by %.2g of the norm of a result",
+                 "a result of cuDNN differs from that of the plugin's own kernels by %.2g of its norm",
                  off[i] / size[i]);
         overflow = overflow || (isfinite(size[i]) && !isfinite(off[i]));
     }
@@ -437,8 +442,8 @@ static ax_status compare_results(ax_stream *stream, state *s, shape_class *c, ca
     return AX_OK;
 }
 
-/* Runs a call of a NEW shape with the check. On failure own kernels are used for the shape from now on,
- * except after a failure of links, which is not cuDNN's. */
+/* Runs a call whose shape is NEW, and checks the plan. If the check fails, own kernels are used for the shape
+ * from now on, unless the reason was a failure of links, for which cuDNN is not to blame. */
 static ax_status check_first_run(ax_stream *stream, state *s, shape_class *c, call *k)
 {
     void *want[SEQUENCES][RESULTS] = {{0}}, *got[SEQUENCES][RESULTS] = {{0}};
@@ -483,7 +488,8 @@ static ax_status run_or_check(ax_stream *stream, call *k, bool *done)
     AX_TRY(find_shape(s, cu, &k->whole, &c));
     if (c->verdict == NEW) {
         AX_CHECK(!cu->capturing, AX_ERR_INTERNAL,
-                 "the first call of a shape of attention cannot be captured in a graph");
+                 "attention of a new shape cannot be captured in a CUDA graph at its first call: run the "
+                 "call once before");
         AX_TRY(check_first_run(stream, s, c, k));
         *done = c->verdict == GOOD;
         return AX_OK;

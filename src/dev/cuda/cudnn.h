@@ -1,5 +1,6 @@
-/* Attention as graphs of cuDNN's backend API: cudnn_graph.c makes plans, cudnn.c runs them. The library is
- * loaded at the first call that it may support, so that the plugin runs without it. See decision 15. */
+/* Attention as graphs of cuDNN's backend API: cudnn_graph.c makes plans, cudnn.c runs them. cuDNN is loaded
+ * at the first call that it may support, so the plugin also runs where cuDNN is not installed. See
+ * docs/decisions/0015. */
 #ifndef AXONN_DEV_CUDA_CUDNN_H
 #define AXONN_DEV_CUDA_CUDNN_H
 
@@ -7,7 +8,7 @@
 
 #include <cudnn_graph.h>
 
-/* The functions of cuDNN that are used. */
+/* The functions of cuDNN that the plugin loads. */
 #define AX_CUDNN_FUNCTIONS(X)                                                                                \
     X(GetVersion)                                                                                            \
     X(GetErrorString)                                                                                        \
@@ -29,7 +30,7 @@ typedef struct ax_cudnn {
 #undef AX_CUDNN_MEMBER
 } ax_cudnn;
 
-/* AX_ERR_USAGE if the library is not found, or too old. */
+/* Loads cuDNN. AX_ERR_USAGE if the library is not found, or is too old. */
 AX_MUST_CHECK ax_status ax_cudnn_load(ax_cudnn *out);
 void ax_cudnn_unload(ax_cudnn *lib);
 /* Returns AX_OK, or fails with cuDNN's message about `what`. */
@@ -42,16 +43,17 @@ AX_MUST_CHECK ax_status ax_cudnn_set(const ax_cudnn *lib, cudnnBackendDescriptor
 
 typedef enum ax_cudnn_kind { AX_CUDNN_FORWARD, AX_CUDNN_BACKWARD } ax_cudnn_kind;
 
-/* Causal attention of bf16 or fp16 over `heads` of the arrays' all_heads query heads, and the kv_heads key
- * heads (of all_kv_heads) that they use. No padding: shapes are compared as bytes. */
+/* The shape of a slice of causal attention in bf16 or fp16: it computes `heads` of the all_heads query heads
+ * that the arrays have, and uses kv_heads of their all_kv_heads key heads. The struct has no padding, because
+ * shapes are compared as bytes. */
 typedef struct ax_cudnn_shape {
     int64_t kind, dtype, batch, time, heads, kv_heads, all_heads, all_kv_heads, width;
-    int64_t documents; /* whether there is a mask of documents */
-    int64_t lse;       /* forward: whether lse is stored */
+    int64_t documents; /* 1 if there is a mask of documents, else 0 */
+    int64_t lse;       /* forward: 1 if lse is stored, else 0 */
 } ax_cudnn_shape;
 
-/* Operands of a graph: device memory, then (from SCALE on) floats in host memory. DOCUMENTS: the first key
- * that each query sees, float [b,t]. */
+/* The operands of a graph: arrays in device memory and, from AX_CUDNN_SCALE on, floats in host memory.
+ * AX_CUDNN_DOCUMENTS: the first key that each query sees, float [batch, time]. */
 typedef enum ax_cudnn_operand {
     AX_CUDNN_Q,
     AX_CUDNN_K,
@@ -65,12 +67,12 @@ typedef enum ax_cudnn_operand {
     AX_CUDNN_DK,
     AX_CUDNN_DV,
     AX_CUDNN_SCALE,
-    AX_CUDNN_HIDDEN, /* score of masked keys: -infinity */
+    AX_CUDNN_HIDDEN, /* the score that masked keys get: -infinity */
     AX_CUDNN_UNIT,   /* 1 */
     AX_CUDNN_OPERANDS
 } ax_cudnn_operand;
 
-/* The GPU for which a plan is made: that of the handle, or the one that the properties describe. */
+/* The GPU for which a plan is made: the GPU of `handle`, or a GPU that the device properties describe. */
 typedef struct ax_cudnn_target {
     cudnnHandle_t handle;
     cudnnBackendDescriptor_t properties;
@@ -78,18 +80,20 @@ typedef struct ax_cudnn_target {
 
 /* A graph and its execution plan. */
 typedef struct ax_cudnn_plan {
-    cudnnBackendDescriptor_t *owned, run; /* all descriptors; `run` is one of these, the execution plan */
-    int64_t count, room;                  /* length and capacity of `owned` */
-    int64_t uid[AX_CUDNN_OPERANDS];       /* 0: not an operand of this graph */
+    cudnnBackendDescriptor_t *owned,
+        run; /* owned: all descriptors of the graph; run: the one of these that is the execution plan */
+    int64_t count, room;            /* length and capacity of `owned` */
+    int64_t uid[AX_CUDNN_OPERANDS]; /* unique id of each operand; 0: this graph does not have the operand */
     int64_t workspace, engine;
 } ax_cudnn_plan;
 
-/* Makes a plan that needs at most `room` bytes of workspace. AX_ERR_USAGE, with the reason, if cuDNN has
- * none. Destroy *out in either case. */
+/* Makes a plan that needs at most `room` bytes of workspace. AX_ERR_USAGE, with the reason, if cuDNN has no
+ * such plan. *out must be destroyed even after an error. */
 AX_MUST_CHECK ax_status ax_cudnn_plan_create(const ax_cudnn *lib, const ax_cudnn_target *target,
                                              const ax_cudnn_shape *shape, int64_t room, ax_cudnn_plan *out);
 void ax_cudnn_plan_destroy(const ax_cudnn *lib, ax_cudnn_plan *plan);
-/* Enqueues the plan on the handle's stream. `operand` must have the operands of the graph. */
+/* Enqueues the plan on the handle's stream. `operand` has the addresses of the graph's operands, indexed by
+ * ax_cudnn_operand. */
 AX_MUST_CHECK ax_status ax_cudnn_plan_run(const ax_cudnn *lib, cudnnHandle_t handle,
                                           const ax_cudnn_plan *plan, void *const *operand, void *workspace);
 

@@ -1,9 +1,11 @@
-/* The graphs of attention, forward and backward, and their execution plans. A graph is two tables, of tensors
- * and of operations, in the form that cuDNN's fused engines recognize: matrices of scores exist in its
- * kernels only. The backward graph stores dS in workspace, rounded to T, so that each sum has a fixed order.
- * Without that, cuDNN adds to dq by atomics, and its numerical notes do not say so.
+/* The graphs of attention, forward and backward, and their execution plans. A graph is described by two
+ * tables, of tensors and of operations, in a form that cuDNN's fused engines recognize, so that matrices of
+ * scores exist inside of kernels only. The backward graph stores dS, the gradient of the scores, in
+ * workspace, rounded to bf16 or fp16, so that each sum has a fixed order. Otherwise cuDNN would add to dq by
+ * atomics, without saying so in its numerical notes.
  *
- * Letters: b batch, h query heads, g key heads, t time, d width; H and G all heads of the arrays. */
+ * Letters in shapes: b batch, h query heads, g key heads, t time, d width of a head; H and G: number of query
+ * and key heads of the whole arrays. */
 #include "dev/cuda/cudnn.h"
 
 #include <dlfcn.h>
@@ -16,7 +18,8 @@
 #define AXONN_CUDNN_LIBRARY "libcudnn.so.9"
 #endif
 
-/* Older versions need workarounds for sequence lengths that are not multiples of a tile. */
+/* The oldest version that is used, 9.16. Older ones need workarounds for sequence lengths that are not
+ * multiples of a tile. */
 enum { OLDEST = 91600 };
 
 typedef cudnnBackendDescriptor_t descriptor;
@@ -41,7 +44,7 @@ ax_status ax_cudnn_load(ax_cudnn *out)
     if (missing)
         status = ax_fail(AX_ERR_USAGE, "%s has no %s", AXONN_CUDNN_LIBRARY, missing);
     else if (out->GetVersion() < OLDEST)
-        status = ax_fail(AX_ERR_USAGE, "cuDNN has version %zu, but attention needs %d or later",
+        status = ax_fail(AX_ERR_USAGE, "cuDNN has version %zu, but attention needs version %d or later",
                          out->GetVersion(), OLDEST);
     if (status != AX_OK)
         ax_cudnn_unload(out);
@@ -76,7 +79,8 @@ ax_status ax_cudnn_set(const ax_cudnn *lib, descriptor of, cudnnBackendAttribute
 
 /* ---- tables -------------------------------------------------------------------------------------- */
 
-/* The layouts of tensors: [dims of the tensor] of [dims of the array in memory]. */
+/* The layouts of tensors. A comment gives the tensor's dims as cuDNN sees them, "of" the dims of the array in
+ * memory. */
 typedef enum layout {
     QUERIES, /* [b,h,t,d] of [b,t,H,d] */
     KEYS,    /* [b,g,t,d] of [b,t,G,d] */
@@ -89,15 +93,15 @@ typedef enum layout {
     NUMBER
 } layout;
 
-enum { INSIDE = AX_CUDNN_OPERANDS }; /* not an operand: a virtual tensor, which exists in kernels only */
+enum { INSIDE = AX_CUDNN_OPERANDS }; /* marks a virtual tensor, which exists inside of kernels only */
 enum {
-    T = -1, /* bf16 or fp16, as the shape says */
+    T = -1, /* stands for ax_cudnn_shape.dtype, bf16 or fp16 */
     F32 = CUDNN_DATA_FLOAT,
     I32 = CUDNN_DATA_INT32,
     BOOL = CUDNN_DATA_BOOLEAN
 };
 
-/* X(name, layout, type, operand). */
+/* The tensors: X(name, layout, type, operand). */
 /* clang-format off */
 #define TENSORS(X) \
     X(Q, QUERIES, T, AX_CUDNN_Q) X(K, KEYS, T, INSIDE) X(K_T, KEYS_T, T, AX_CUDNN_K) \
@@ -131,7 +135,7 @@ static const struct { layout layout; int type, operand; } tensors[] = {
 #undef ENTRY
 };
 
-/* Operations, and the condition under which they are in a graph. */
+/* The forms of operations, and the conditions under which an operation is part of a graph. */
 typedef enum form { MATMUL, POINTWISE, INDEX, REDUCTION, RESHAPE } form;
 typedef enum condition {
     ALWAYS,
@@ -143,7 +147,7 @@ typedef enum condition {
 
 typedef struct operation {
     form form;
-    int mode, precision; /* mode of INDEX: the dim whose index is generated */
+    int mode, precision; /* mode: cuDNN's function of the operation; for INDEX the dim whose index is generated */
     tensor in[3], out;
     condition when;
 } operation;
@@ -155,8 +159,8 @@ typedef struct operation {
 #define TRANSPOSE(x, y) {RESHAPE, 0, 0, {x, NONE, NONE}, y, ALWAYS}
 #define COUNT(dim, x, y, when) {INDEX, dim, F32, {x, NONE, NONE}, y, when}
 #define SELECT(x, where, y, when) {POINTWISE, CUDNN_POINTWISE_BINARY_SELECT, F32, {x, HIDDEN, where}, y, when}
-/* Sets `to` to x where the query sees the key, else to -infinity. Engines support integers for causal masks only, so
- * the first key of a document is compared as a float. */
+/* Sets `to` to x where the query sees the key, else to -infinity. The first key of a document is compared as
+ * a float, because engines support integers in causal masks only. */
 #define MASK(x, to) \
     COUNT(2, x, ROW, ALWAYS), COUNT(3, x, COLUMN, ALWAYS), \
     {POINTWISE, CUDNN_POINTWISE_CMP_GE, BOOL, {ROW, COLUMN, NONE}, PAST, ALWAYS}, \
@@ -211,8 +215,8 @@ static const struct {
 } graphs[] = {
     [AX_CUDNN_FORWARD] = {forward, AX_COUNT(forward)}, [AX_CUDNN_BACKWARD] = {backward, AX_COUNT(backward)}};
 
-/* For each form of operation, the descriptors and attributes by which cuDNN is told its mode and its
- * tensors. */
+/* For each form of operation: the descriptors and attributes with which its mode and tensors are set in
+ * cuDNN. */
 typedef struct attribute {
     cudnnBackendAttributeName_t name;
     cudnnBackendAttributeType_t type;
@@ -220,7 +224,8 @@ typedef struct attribute {
 static const struct {
     cudnnBackendDescriptorType_t how, operation;
     attribute mode, precision;
-    cudnnBackendAttributeName_t in[3], out, is; /* `is`: the operation's attribute for descriptor `how` */
+    cudnnBackendAttributeName_t in[3], out,
+        is; /* is: the attribute of the operation that holds the descriptor `how` */
 } forms[] = {
     [MATMUL] = {CUDNN_BACKEND_MATMUL_DESCRIPTOR,
                 CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR,
@@ -251,12 +256,12 @@ static const struct {
 
 /* ---- descriptors --------------------------------------------------------------------------------- */
 
-/* A graph that is being made; the plan owns its descriptors. */
+/* A graph that is being built. The plan owns its descriptors. */
 typedef struct graph {
     const ax_cudnn *lib;
     const ax_cudnn_shape *shape;
     ax_cudnn_plan *plan;
-    descriptor tensor[TENSOR_COUNT]; /* NULL: no operation has used it yet */
+    descriptor tensor[TENSOR_COUNT]; /* NULL: no operation has used the tensor yet */
 } graph;
 
 static ax_status create(graph *g, cudnnBackendDescriptorType_t type, descriptor *out)
@@ -266,7 +271,8 @@ static ax_status create(graph *g, cudnnBackendDescriptorType_t type, descriptor 
     if (p->count == p->room) {
         p->room = ax_max(64, 2 * p->room);
         descriptor *larger = realloc(p->owned, (size_t)p->room * sizeof *larger);
-        AX_CHECK(larger, AX_ERR_MEMORY, "not enough memory for %lld descriptors", (long long)p->room);
+        AX_CHECK(larger, AX_ERR_MEMORY, "not enough memory for %lld descriptors of a cuDNN graph",
+                 (long long)p->room);
         p->owned = larger;
     }
     DNN(BackendCreateDescriptor(type, out));
@@ -291,7 +297,7 @@ static ax_status set_descriptor(const graph *g, descriptor of, cudnnBackendAttri
     return set(g, of, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, &value);
 }
 
-/* Dims, and strides in elements. */
+/* Extents of a tensor's dims, and strides in elements. */
 typedef struct extents {
     int64_t dim[4], stride[4];
 } extents;
@@ -314,7 +320,7 @@ static extents extents_of(const ax_cudnn_shape *s, layout of)
     return all[of];
 }
 
-/* Creates the descriptor of a tensor. The unique id of an operand is the number of its tensor plus 1. */
+/* Creates the descriptor of a tensor. The unique id of an operand is the index of its tensor plus 1. */
 static ax_status make_tensor(graph *g, tensor which, descriptor *out)
 {
     const extents e = extents_of(g->shape, tensors[which].layout);
@@ -347,8 +353,7 @@ static ax_status tensor_of(graph *g, tensor which, descriptor *out)
     return AX_OK;
 }
 
-/* Creates the descriptor of an operation's function and mode; reductions are requested to be
- * deterministic. */
+/* Creates the descriptor of what an operation computes. Reductions are requested to be deterministic. */
 static ax_status make_op_descriptor(graph *g, const operation *op, form f, descriptor *out)
 {
     const bool yes = true;
@@ -364,7 +369,7 @@ static ax_status make_op_descriptor(graph *g, const operation *op, form f, descr
         AX_TRY(set(g, *out, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, &dim));
     if (op->form == REDUCTION)
         AX_TRY(set(g, *out, CUDNN_ATTR_REDUCTION_IS_DETERMINISTIC, CUDNN_TYPE_BOOLEAN, &yes));
-    return finalize(g, *out, "what an operation does");
+    return finalize(g, *out, "an operation's descriptor");
 }
 
 static ax_status make_operation(graph *g, const operation *op, descriptor *out)
@@ -401,7 +406,7 @@ static ax_status make_graph(graph *g, const ax_cudnn_target *target, descriptor 
     descriptor made[MOST];
     int64_t count = 0;
     const operation *all = graphs[g->shape->kind].operations;
-    _Static_assert(AX_COUNT(forward) <= MOST && AX_COUNT(backward) <= MOST, "room for a graph");
+    _Static_assert(AX_COUNT(forward) <= MOST && AX_COUNT(backward) <= MOST, "MOST is too small for a graph");
     for (size_t i = 0; i < graphs[g->shape->kind].count; i++)
         if (in_graph(g->shape, all[i].when))
             AX_TRY(make_operation(g, &all[i], &made[count++]));
@@ -415,7 +420,8 @@ static ax_status make_graph(graph *g, const ax_cudnn_target *target, descriptor 
 
 /* ---- plans --------------------------------------------------------------------------------------- */
 
-/* *yes: whether the engine of a configuration is deterministic, by its numerical notes. */
+/* Sets *engine to the engine of a configuration, and *yes to whether it is deterministic, according to its
+ * numerical notes. */
 static ax_status is_deterministic(graph *g, descriptor config, int64_t *engine, bool *yes)
 {
     const ax_cudnn *lib = g->lib;
@@ -433,7 +439,8 @@ static ax_status is_deterministic(graph *g, descriptor config, int64_t *engine, 
     return AX_OK;
 }
 
-/* Makes the plan of this configuration; fails if it is not deterministic or needs too much workspace. */
+/* Makes the plan from this engine configuration; fails if the engine is not deterministic or needs more than
+ * `room` bytes of workspace. */
 static ax_status plan_from_config(graph *g, const ax_cudnn_target *target, descriptor config, int64_t room)
 {
     const ax_cudnn *lib = g->lib;
@@ -453,13 +460,13 @@ static ax_status plan_from_config(graph *g, const ax_cudnn_target *target, descr
     DNN(BackendGetAttribute(d, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one,
                             &p->workspace));
     AX_CHECK(p->workspace <= room, AX_ERR_USAGE,
-             "cuDNN: engine %lld needs %lld bytes of workspace, but there are %lld", (long long)p->engine,
-             (long long)p->workspace, (long long)room);
+             "cuDNN: engine %lld needs %lld bytes of workspace, but only %lld are available",
+             (long long)p->engine, (long long)p->workspace, (long long)room);
     p->run = d;
     return AX_OK;
 }
 
-/* Makes the plan of the first configuration that the heuristic proposes and that can be used. */
+/* Makes the plan from the first of the heuristic's engine configurations that can be used. */
 static ax_status choose_config(graph *g, const ax_cudnn_target *target, descriptor ops,
                                cudnnBackendHeurMode_t mode, int64_t room)
 {
@@ -535,8 +542,8 @@ ax_status ax_cudnn_plan_run(const ax_cudnn *lib, cudnnHandle_t handle, const ax_
     return status;
 }
 
-/* The workspace holds dS, padded to whole tiles, and for grouped heads dk and dv of each query head, all of
- * T. */
+/* The workspace holds dS, the gradient of the scores, padded to whole tiles, and, if several query heads
+ * share a key head, dk and dv of each query head; all in bf16 or fp16. */
 int64_t ax_cudnn_backward_bytes(int64_t time, int64_t width)
 {
     int64_t tiled = ax_round_up(time, 128);

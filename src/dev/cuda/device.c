@@ -27,8 +27,8 @@ static const char *absent(void)
     return major >= 8 ? NULL : "the GPU is older than Ampere (compute capability 8.0)";
 }
 
-/* Returns the bytes of scratch: 1/512 of the memory of the smallest GPU of this machine, within limits. So it
- * is the same for all ranks of a machine, and known before a device is opened. */
+/* Returns the bytes of scratch: 1/512 of the memory of the smallest GPU of this machine, within limits. So
+ * all ranks of a machine have the same, and it is known before a device is opened. */
 static size_t workspace(int threads)
 {
     const int64_t share = 512, most = 256 << 20, unit = 1 << 20;
@@ -61,7 +61,8 @@ static int64_t memory_left(void)
     return cudaMemGetInfo(&left, &all) == cudaSuccess ? (int64_t)left : -1;
 }
 
-/* *place is a hash of the PCI bus id: the number of a GPU depends on CUDA_VISIBLE_DEVICES of the process. */
+/* Implements ax_device_available. *place is a hash of the GPU's PCI bus id, because CUDA's number of a GPU
+ * depends on the process's CUDA_VISIBLE_DEVICES. */
 static int64_t available(int local_rank, int *place)
 {
     char bus[32] = "";
@@ -72,7 +73,8 @@ static int64_t available(int local_rank, int *place)
 }
 
 /* Returns the most memory that was in use since the device was opened, without the driver's context. It is
- * measured at each call and before each free. That is enough, since memory in use only falls by a free. */
+ * measured at each call of this function and before each free, which is enough, because the memory in use
+ * decreases only by a free. */
 static int64_t held(ax_device *dev)
 {
     ax_cuda *cu = cuda_of(dev);
@@ -83,19 +85,19 @@ static int64_t held(ax_device *dev)
     return cu->held;
 }
 
-/* Waits for an event on the host. Checks the links meanwhile, because the stream may wait for a rank that has
- * failed. */
+/* Makes the host wait for an event. Meanwhile it checks the links, because the stream may be waiting for a
+ * rank that has failed. */
 static ax_status wait_for_event(ax_cuda *cu, cudaEvent_t event)
 {
     if (cu->nccl)
         ax_nccl_reach(cu, event, false);
     AX_CHECK(!ax_nccl_why(cu), AX_ERR_COMM, "%s",
-             ax_nccl_why(cu)); /* results since the failure are invalid */
+             ax_nccl_why(cu)); /* what was computed since the failure is invalid */
     AX_CUDA(cudaEventSynchronize(event));
     return AX_OK;
 }
 
-/* Waits for the stream and ignores errors; for destructors, which cannot fail. */
+/* Waits for the stream and ignores errors. For functions that destroy things, which cannot fail. */
 static void drain_stream(ax_cuda *cu)
 {
     if (cu->nccl && cudaEventRecord(cu->reached, cu->stream) == cudaSuccess)
@@ -109,7 +111,7 @@ static void destroy_cuda(ax_cuda *cu)
     cudaSetDevice(cu->ordinal);
     drain_stream(cu);
     ax_nccl_destroy(cu);
-    ax_cuda_products_destroy(&cu->products);
+    ax_cuda_matmuls_destroy(&cu->matmuls);
 #ifdef AXONN_HAVE_CUDNN
     ax_cuda_cudnn_destroy(&cu->cudnn);
 #endif
@@ -140,9 +142,9 @@ static ax_status open_cudnn(ax_cuda *cu)
 #endif
 }
 
-/* Chooses the implementation of attention: the best, or the one that setting runtime.attention names. cuDNN
- * is opened at the first call that it may support; if it is named, it is opened now, and it is an error if
- * that fails. */
+/* Chooses the implementation of attention: the best, or the one that setting runtime.attention names. If the
+ * setting names cuDNN, cuDNN is opened now, and a failure is an error. Otherwise it is opened at the first
+ * call that it may support. */
 static ax_status choose_attention(ax_cuda *cu)
 {
     const char *name;
@@ -174,7 +176,7 @@ static ax_status open_gpu(ax_cuda *cu)
         AX_CUDA(cudaEventCreateWithFlags(&cu->copied[i], cudaEventDisableTiming));
     AX_CUDA(cudaEventCreateWithFlags(&cu->there, cudaEventDisableTiming));
     AX_CUDA(cudaEventCreateWithFlags(&cu->reached, cudaEventDisableTiming));
-    AX_TRY(ax_cuda_products_create(cu, about.name, &cu->products));
+    AX_TRY(ax_cuda_matmuls_create(cu, about.name, &cu->matmuls));
     AX_TRY(choose_attention(cu));
     ax_log(AX_LOG_DEBUG, "cuda: GPU %d: %s, %d multiprocessors, %.1f GiB", cu->ordinal, about.name,
            cu->processors, (double)about.totalGlobalMem / 0x1p30);
@@ -212,7 +214,8 @@ static ax_status alloc(ax_device *dev, size_t bytes, void **out)
         cudaGetLastError(); /* clear the error, so that the next launch does not report it again */
         cudaMemGetInfo(&left, &all);
         *out = NULL;
-        return ax_fail(AX_ERR_MEMORY, "the GPU has no %s: %s of %s are left",
+        return ax_fail(AX_ERR_MEMORY,
+                       "the GPU has no %s free: %s of %s are left; use smaller micro-batches, or more ranks",
                        ax_format_bytes((double)size, text[0]), ax_format_bytes((double)left, text[1]),
                        ax_format_bytes((double)all, text[2]));
     }
@@ -243,8 +246,8 @@ ax_status ax_cuda_wait(ax_cuda *cu)
     return wait_for_event(cu, cu->reached);
 }
 
-/* A copy from or to pageable memory makes CUDA wait for the stream, without checking the links. So this
- * function waits for the stream first. */
+/* First waits for the stream by ax_cuda_wait, which checks the links. Otherwise CUDA itself would wait for
+ * the stream in a copy from or to pageable memory, without checking them. */
 ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
 {
     AX_TRY(ax_cuda_wait(cu));
@@ -254,8 +257,8 @@ ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, en
 
 static ax_status wait(ax_stream *stream) { return ax_cuda_wait(ax_cuda_of(stream)); }
 
-/* Copies through the pinned chunks in turn. The host waits only if the earlier copy from a chunk is not
- * done. */
+/* Copies through the pinned chunks, used in turn. The host waits only if the previous copy from the next
+ * chunk is not done yet. */
 static ax_status copy_in(ax_stream *stream, void *device, const void *host, size_t bytes)
 {
     ax_cuda *cu = ax_cuda_of(stream);
@@ -296,7 +299,8 @@ static ax_status copy_out_end(ax_stream *stream, void *host, size_t bytes)
 
 /* ---- graphs -------------------------------------------------------------------------------------- */
 
-/* Mode ThreadLocal: other threads, with streams of their own, may call CUDA meanwhile without restriction. */
+/* Captures in mode ThreadLocal, so that other threads, which have streams of their own, may call CUDA without
+ * restriction in the meantime. */
 static ax_status capture_begin(ax_stream *stream)
 {
     ax_cuda *cu = ax_cuda_of(stream);
@@ -308,8 +312,8 @@ static ax_status capture_begin(ax_stream *stream)
     return AX_OK;
 }
 
-/* Errors during the capture are reported here, and then cleared, so that later calls do not report them
- * again. The graph is uploaded at once, so that it allocates its GPU memory now and not at its first
+/* Returns errors that happened during the capture, and clears them, so that later calls do not report them
+ * again. The graph is uploaded at once, so that its GPU memory is allocated now and not at its first
  * launch. */
 static ax_status capture_end(ax_stream *stream, void **graph)
 {
@@ -331,7 +335,7 @@ static ax_status capture_end(ax_stream *stream, void **graph)
     }
     cudaGetLastError();
     *graph = ready;
-    return ax_cuda_check(result, "making a graph");
+    return ax_cuda_check(result, "instantiating a CUDA graph");
 }
 
 static ax_status graph_launch(ax_stream *stream, void *graph)
@@ -371,10 +375,10 @@ static ax_status event_elapsed(ax_stream *stream, int first, int second, double 
 
 /* ---- peak flops ---------------------------------------------------------------------------------- */
 
-/* Times matmuls n x n x n of normally distributed numbers, since a GPU multiplies zeros faster. *took: the
- * shortest time in seconds. */
-static ax_status time_products(ax_stream *stream, ax_dtype compute, int64_t n, double seconds, char *memory,
-                               double *took)
+/* Times matmuls n x n x n of normally distributed numbers, because a GPU multiplies zeros faster. *took is
+ * set to the shortest time in seconds. */
+static ax_status time_matmuls(ax_stream *stream, ax_dtype compute, int64_t n, double seconds, char *memory,
+                              double *took)
 {
     int64_t elements = n * n;
     size_t matrix = (size_t)elements * ax_dtype_size(compute);
@@ -383,27 +387,27 @@ static ax_status time_products(ax_stream *stream, ax_dtype compute, int64_t n, d
                                          .std = 1,
                                          .y = memory + 2 * matrix,
                                          .dtype = AX_F32};
-    const ax_gemm_args product = {.m = n,
-                                  .n = n,
-                                  .k = n,
-                                  .a = memory,
-                                  .b = memory + matrix,
-                                  .c = memory + 2 * matrix,
-                                  .lda = n,
-                                  .ldb = n,
-                                  .ldc = n,
-                                  .dtype = compute,
-                                  .c_dtype = compute,
-                                  .trans_b = true};
+    const ax_gemm_args gemm = {.m = n,
+                               .n = n,
+                               .k = n,
+                               .a = memory,
+                               .b = memory + matrix,
+                               .c = memory + 2 * matrix,
+                               .lda = n,
+                               .ldb = n,
+                               .ldc = n,
+                               .dtype = compute,
+                               .c_dtype = compute,
+                               .trans_b = true};
     AX_TRY(ax_cuda_init_normal(stream, &numbers));
     for (size_t i = 0; i < 2; i++)
         AX_TRY(ax_cuda_convert(
             stream, &(ax_convert_args){elements, numbers.y, memory + i * matrix, AX_F32, compute}));
-    AX_TRY(ax_cuda_gemm(stream, &product));
+    AX_TRY(ax_cuda_gemm(stream, &gemm));
     AX_TRY(wait(stream));
     *took = INFINITY;
     for (double begin = ax_now(), start = begin; start - begin < seconds || *took == INFINITY;) {
-        AX_TRY(ax_cuda_gemm(stream, &product));
+        AX_TRY(ax_cuda_gemm(stream, &gemm));
         AX_TRY(wait(stream));
         double now = ax_now();
         *took = fmin(*took, now - start);
@@ -412,8 +416,8 @@ static ax_status time_products(ax_stream *stream, ax_dtype compute, int64_t n, d
     return AX_OK;
 }
 
-/* Doubles n until a matmul takes long compared with launching it and waiting for it, and times that n.
- * Returns 0 (unknown) if anything fails, which is most likely memory. */
+/* Measures the peak rate of matmuls n x n x n. It doubles n until a matmul takes long compared with launching
+ * it and waiting for it. Returns 0 (unknown) if anything fails, most likely for lack of memory. */
 static double peak(ax_device *dev, ax_dtype compute, double seconds)
 {
     const double long_enough = 1e-3;
@@ -429,7 +433,7 @@ static double peak(ax_device *dev, ax_dtype compute, double seconds)
             cudaGetLastError();
             return 0;
         }
-        ax_status status = time_products(&stream, compute, n, last ? seconds : 0, memory, &took);
+        ax_status status = time_matmuls(&stream, compute, n, last ? seconds : 0, memory, &took);
         cudaFree(memory);
         if (status != AX_OK)
             return 0;
@@ -446,7 +450,7 @@ const char *const ax_plugin_commit = AXONN_COMMIT;
 #define ENTRY(name) [AX_K_##name] = ax_cuda_##name,
 const ax_device_ops ax_plugin_cuda = {
     .name = "cuda plugin",
-    .help = "the table of libaxonn_cuda.so",
+    .help = "the functions of libaxonn_cuda.so",
     .absent = absent,
     .open = open_device,
     .close = close_device,

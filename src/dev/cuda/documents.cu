@@ -1,4 +1,4 @@
-/* Masks of documents in the form that cuDNN's graphs need (cudnn.c). */
+/* Kernels that prepare masks of documents for cuDNN's graphs (cudnn.c). */
 #include "dev/cuda/kernels.cuh"
 
 namespace

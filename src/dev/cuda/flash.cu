@@ -106,10 +106,10 @@ __device__ inline void write_rows(const fragment_c (&c)[D / 8], T *to, int64_t s
 /* The range of keys that a query sees: first … last. */
 struct key_range {
     int64_t first, last;
-    __device__ key_range(const int32_t *doc_start, int64_t b, int64_t i, int64_t q_len, int64_t q_offset,
-                         int64_t kv_len)
+    __device__ key_range(const int32_t *doc_start, int64_t window, int64_t b, int64_t i, int64_t q_len,
+                         int64_t q_offset, int64_t kv_len)
     {
-        first = doc_start && i < q_len && doc_start[b * q_len + i] > 0 ? doc_start[b * q_len + i] : 0;
+        first = i < q_len ? ax_attention_first_key(doc_start, b * q_len + i, window, q_offset + i) : 0;
         last = i < q_len ? (q_offset + i < kv_len - 1 ? q_offset + i : kv_len - 1) : -1;
     }
     __device__ bool any() const { return first <= last; }
@@ -136,25 +136,27 @@ struct visible_part {
 };
 
 /* Returns the first key that any query of the block's tile sees. */
-__device__ inline int64_t first_seen(const int32_t *doc_start, int64_t b, int64_t i0, int64_t q_len)
+__device__ inline int64_t first_seen(const int32_t *doc_start, int64_t window, int64_t b, int64_t i0,
+                                     int64_t q_len, int64_t q_offset)
 {
-    if (!doc_start)
-        return 0;
+    if (!doc_start) /* the first query sees the first keys */
+        return ax_attention_first_key(NULL, 0, window, q_offset + i0);
     int64_t i = i0 + threadIdx.x % TILE;
-    int64_t first = i < q_len ? (int64_t)doc_start[b * q_len + i] : INT64_MAX;
-    first = over_block<minimum>(first, (int64_t)INT64_MAX);
-    return first > 0 ? first : 0;
+    int64_t first =
+        i < q_len ? ax_attention_first_key(doc_start, b * q_len + i, window, q_offset + i) : INT64_MAX;
+    return over_block<minimum>(first, (int64_t)INT64_MAX);
 }
 
 /* Returns the end of the queries that see any of the `keys` keys from j0 on: the last such query plus 1, at
  * least j0. */
-__device__ inline int64_t last_seeing(const int32_t *doc_start, int64_t b, int64_t j0, int64_t q_len,
-                                      int keys)
+__device__ inline int64_t last_seeing(const int32_t *doc_start, int64_t window, int64_t b, int64_t j0,
+                                      int64_t q_len, int keys)
 {
     int64_t end = j0;
+    const int64_t of_window = ax_attention_end_query(window, j0 + keys - 1, q_len);
     if (!doc_start)
-        return q_len;
-    for (int64_t i = j0 + threadIdx.x; i < q_len; i += THREADS)
+        return of_window;
+    for (int64_t i = j0 + threadIdx.x; i < of_window; i += THREADS)
         if (doc_start[b * q_len + i] < j0 + keys)
             end = i + 1;
     return over_block<maximum>(end, j0);
@@ -251,15 +253,15 @@ template <class T, int D, bool DROP> __global__ void __launch_bounds__(THREADS) 
     const rows_of<T> q = {(const T *)a.q + (b * a.q_len * a.heads + h) * d, (int)a.heads * d, d};
     const rows_of<T> k = {(const T *)a.k + keys, (int)key_stride, d},
                      v = {(const T *)a.v + keys, (int)key_stride, d};
-    const key_range mine[2] = {{a.doc_start, b, row, a.q_len, a.q_offset, a.kv_len},
-                               {a.doc_start, b, row + 8, a.q_len, a.q_offset, a.kv_len}};
+    const key_range mine[2] = {{a.doc_start, a.window, b, row, a.q_len, a.q_offset, a.kv_len},
+                               {a.doc_start, a.window, b, row + 8, a.q_len, a.q_offset, a.kv_len}};
     const int64_t last = a.q_offset + (i0 + TILE < a.q_len ? i0 + TILE : a.q_len),
                   end = last < a.kv_len ? last : a.kv_len;
     const float scale = (float)a.scale * log2_e;
     const dropout_state drop = {a.drop, b, h, a.q_len, a.kv_len};
     fragment_c o[D / 8] = {};
     float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-    const int64_t begin = first_seen(a.doc_start, b, i0, a.q_len);
+    const int64_t begin = first_seen(a.doc_start, a.window, b, i0, a.q_len, a.q_offset);
     int64_t j0 = begin / TILE * TILE;
     copy_rows_async<T, D, TILE>(m.q, q, i0, 0, a.q_len);
     copy_rows_async<T, D, TILE>(m.k[0], k, j0, begin, end);
@@ -389,11 +391,11 @@ __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
     const rows_of<T> o = {(const T *)a.o + queries, (int)a.heads * d, d};
     const rows_of<T> k = {(const T *)a.k + keys, (int)a.kv_heads * d, d},
                      v = {(const T *)a.v + keys, (int)a.kv_heads * d, d};
-    const key_range mine[2] = {{a.doc_start, b, row, a.q_len, 0, a.q_len},
-                               {a.doc_start, b, row + 8, a.q_len, 0, a.q_len}};
+    const key_range mine[2] = {{a.doc_start, a.window, b, row, a.q_len, 0, a.q_len},
+                               {a.doc_start, a.window, b, row + 8, a.q_len, 0, a.q_len}};
     const int64_t end = i0 + TILE < a.q_len ? i0 + TILE : a.q_len;
     const float scale = (float)a.scale * log2_e;
-    const int64_t begin = first_seen(a.doc_start, b, i0, a.q_len);
+    const int64_t begin = first_seen(a.doc_start, a.window, b, i0, a.q_len, 0);
     const dropout_state drop = {a.drop, b, h, a.q_len, a.q_len};
     int64_t j0 = begin / KEYS * KEYS;
     copy_rows_async<T, D, TILE>(m.own[0], q, i0, 0, a.q_len);
@@ -467,7 +469,8 @@ __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
     const int64_t keys = (b * a.q_len * a.kv_heads + g) * d, row = j0 + warp * 16 + lane / 4;
     const rows_of<T> k = {(const T *)a.k + keys, (int)a.kv_heads * d, d},
                      v = {(const T *)a.v + keys, (int)a.kv_heads * d, d};
-    const int64_t begin = j0 / QUERIES * QUERIES, seeing = last_seeing(a.doc_start, b, j0, a.q_len, TILE),
+    const int64_t begin = j0 / QUERIES * QUERIES,
+                  seeing = last_seeing(a.doc_start, a.window, b, j0, a.q_len, TILE),
                   tiles = (seeing - begin + QUERIES - 1) / QUERIES;
     const float scale = (float)a.scale * log2_e;
     fragment_c dk[D / 8] = {}, dv[D / 8] = {};
@@ -510,11 +513,12 @@ __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
         fragment_c p[QUERIES / 8] = {}, ds[QUERIES / 8] = {};
         rows_times_rows<T, D>(p, m.own[0] + warp * 16 * (D + 8), q);
         rows_times_rows<T, D>(ds, m.own[1] + warp * 16 * (D + 8), dout);
-        /* Query i0 + n sees key `row` if row - i0 <= n < q_len - i0, and if its document starts at the key or
-         * before. */
+        /* Query i0 + n sees key `row` if row - i0 <= n < q_len - i0 and n < row - i0 + window, and if its
+         * document starts at the key or before. */
         const dropout_state drop = {a.drop, b, h0, a.q_len, a.q_len};
         const int low = clamped(row - i0, -8, QUERIES) - lane % 4 * 2,
-                  high = clamped(a.q_len - i0, 0, QUERIES) - lane % 4 * 2, key = (int)row;
+                  high = clamped(a.q_len - i0, 0, QUERIES) - lane % 4 * 2, key = (int)row,
+                  far = (a.window > 0 ? clamped(row - i0 + a.window, -8, QUERIES) : QUERIES) - lane % 4 * 2;
 #pragma unroll
         for (int n = 0; n < QUERIES / 8; n++) {
             float keep[4] = {1, 1, 1, 1};
@@ -528,7 +532,8 @@ __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     int e = 2 * half + right;
-                    bool sees = at_query >= low + 8 * half && at_query < high && first <= key + 8 * half;
+                    bool sees = at_query >= low + 8 * half && at_query < high && at_query < far + 8 * half &&
+                                first <= key + 8 * half;
                     float weight = sees ? power_of_2(p[n].v[e] * scale - lse) : 0;
                     p[n].v[e] = weight * keep[e];
                     ds[n].v[e] = weight * (ds[n].v[e] * keep[e] - delta);

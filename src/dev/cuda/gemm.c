@@ -1,5 +1,5 @@
 /* GEMM by cuBLASLt. A row-major c = op(a)·op(b) is the column-major cᵀ = op(b)ᵀ·op(a)ᵀ, so cuBLASLt is given
- * b first. The plan of a product (its descriptors and algorithm) is made at the first call of its shape
+ * b first. The plan of a GEMM (its descriptors and algorithm) is made at the first call of its shape
  * (gemm_plan.c), and kept here in a hash table. */
 #include "dev/cuda/gemm.h"
 
@@ -9,11 +9,11 @@
 
 typedef ax_cuda_plan plan;
 typedef ax_cuda_plan_key plan_key;
-typedef ax_cuda_products products;
+typedef ax_cuda_matmuls matmuls;
 
 /* Opens the file of measured algorithms. They are valid for one model of GPU, version of cuBLASLt and size of
  * workspace. */
-static ax_status open_measured(products *p, const ax_cuda *cu, const char *gpu)
+static ax_status open_measured(matmuls *p, const ax_cuda *cu, const char *gpu)
 {
     char kind[512];
     snprintf(kind, sizeof kind, "%s %d multiprocessors cuBLASLt %zu scratch %d keys 2", gpu, cu->processors,
@@ -26,10 +26,10 @@ static ax_status open_measured(products *p, const ax_cuda *cu, const char *gpu)
     return AX_OK;
 }
 
-ax_status ax_cuda_products_create(const ax_cuda *cu, const char *gpu, products **out)
+ax_status ax_cuda_matmuls_create(const ax_cuda *cu, const char *gpu, matmuls **out)
 {
     enum { ROOM = 256 };
-    products *p;
+    matmuls *p;
     *out = NULL;
     AX_TRY(ax_calloc(1, sizeof *p, &p));
     *out = p;
@@ -40,9 +40,9 @@ ax_status ax_cuda_products_create(const ax_cuda *cu, const char *gpu, products *
     return open_measured(p, cu, gpu);
 }
 
-void ax_cuda_products_destroy(products **out)
+void ax_cuda_matmuls_destroy(matmuls **out)
 {
-    products *p = *out;
+    matmuls *p = *out;
     if (!p)
         return;
     for (int64_t i = 0; i < p->room; i++)
@@ -85,8 +85,8 @@ static plan_key key_of(const ax_gemm_args *g)
                       .align_preact = ax_cuda_alignment(g->preact)};
 }
 
-/* Returns the slot of the plan with that key, or the empty slot for it. */
-static plan **slot_of(const products *all, const plan_key *key)
+/* Returns the slot of the hash table that has the plan with this key, or the empty slot where it belongs. */
+static plan **slot_of(const matmuls *all, const plan_key *key)
 {
     uint64_t i = ax_cuda_plan_hash(key, sizeof *key) & (uint64_t)(all->room - 1);
     while (all->slot[i] && memcmp(&all->slot[i]->key, key, sizeof *key))
@@ -94,9 +94,9 @@ static plan **slot_of(const products *all, const plan_key *key)
     return &all->slot[i];
 }
 
-static ax_status grow_table(products *all)
+static ax_status grow_table(matmuls *all)
 {
-    products larger = {.room = 2 * all->room};
+    matmuls larger = {.room = 2 * all->room};
     AX_TRY(ax_calloc((size_t)larger.room, sizeof *larger.slot, &larger.slot));
     for (int64_t i = 0; i < all->room; i++)
         if (all->slot[i])
@@ -107,7 +107,7 @@ static ax_status grow_table(products *all)
     return AX_OK;
 }
 
-static ax_status find_plan(products *all, ax_stream *stream, const ax_gemm_args *g, plan **out)
+static ax_status find_plan(matmuls *all, ax_stream *stream, const ax_gemm_args *g, plan **out)
 {
     plan_key key = key_of(g);
     plan *p = *slot_of(all, &key);
@@ -124,7 +124,8 @@ static ax_status find_plan(products *all, ax_stream *stream, const ax_gemm_args 
         return status;
     }
     all->used++;
-    *out = *slot_of(all, &key) = p; /* looked up again: making p may have added a plan */
+    *out = *slot_of(all, &key) =
+        p; /* the slot is looked up again, because making p may have added another plan */
     return AX_OK;
 }
 
@@ -136,18 +137,18 @@ ax_status ax_cuda_gemm(ax_stream *stream, const void *args)
     bool accumulate = g->accumulate;
     if (!g->m || !g->n)
         return AX_OK;
-    if (g->epilogue && !ax_cuda_takes_gelu(cu->products, g))
+    if (g->epilogue && !ax_cuda_takes_gelu(cu->matmuls, g))
         return ax_gemm_in_two(stream, g, ax_plugin_cuda.kernel);
-    if (!g->k) /* cuBLASLt refuses k = 0 */
+    if (!g->k) /* k = 0 is computed without cuBLASLt, which rejects it */
         return accumulate && !g->bias ? AX_OK : ax_cuda_spread_rows(stream, g);
-    AX_TRY(find_plan(cu->products, stream, g, &p));
+    AX_TRY(find_plan(cu->matmuls, stream, g, &p));
     if (p->unfused)
         return ax_gemm_in_two(stream, g, ax_plugin_cuda.kernel);
     if (p->use_own_kernel)
-        return ax_cuda_product(stream, g);
+        return ax_cuda_plain_gemm(stream, g);
     if (g->bias && p->separate_bias) {
         AX_TRY(ax_cuda_spread_rows(stream, g));
         accumulate = true;
     }
-    return ax_cuda_plan_run(cu->products, stream, p, g, accumulate);
+    return ax_cuda_plan_run(cu->matmuls, stream, p, g, accumulate);
 }

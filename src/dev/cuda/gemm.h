@@ -13,23 +13,24 @@ enum { AX_CUDA_BIAS_BYTES = 256 << 10, AX_CUDA_WORKSPACE = AX_CUDA_SCRATCH - AX_
 
 typedef struct ax_cuda_plan {
     ax_cuda_plan_key key;
-    bool separate_bias;  /* cuBLASLt cannot add this bias: a separate kernel does */
-    bool use_own_kernel; /* cuBLASLt does not support this product at all: ax_cuda_product computes it */
+    bool separate_bias;  /* a separate kernel adds the bias, because cuBLASLt cannot add this one */
+    bool use_own_kernel; /* ax_cuda_plain_gemm computes this GEMM, because cuBLASLt does not support it */
     bool unfused;        /* the epilogue runs as a kernel of its own (ax_gemm_in_two) */
     cublasLtMatmulDesc_t how;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
 } ax_cuda_plan;
 
-/* A hash table of plans with open addressing, never more than half full. */
-typedef struct ax_cuda_products {
+/* The state of gemm.c. Its plans are in a hash table with open addressing, which is never more than half
+ * full. */
+typedef struct ax_cuda_matmuls {
     cublasLtHandle_t library;
     char *bias;              /* AX_CUDA_BIAS_BYTES of scratch */
     ax_cuda_plans *measured; /* NULL: algorithms are not timed */
     cudaEvent_t begin, end;
     int64_t room, used; /* room: number of slots, a power of two */
     ax_cuda_plan **slot;
-} ax_cuda_products;
+} ax_cuda_matmuls;
 
 static inline ax_status ax_cublaslt_check(cublasStatus_t status, const char *what)
 {
@@ -39,8 +40,8 @@ static inline ax_status ax_cublaslt_check(cublasStatus_t status, const char *wha
 }
 #define AX_LT(call) AX_TRY(ax_cublaslt_check((call), #call))
 
-/* Returns the alignment of an address in bytes, at most MOST. Tensors are aligned to at least that, so a
- * shape has one plan and not several that differ in alignment. */
+/* Returns the alignment of an address in bytes, but at most MOST. Tensors are aligned to at least MOST bytes,
+ * so a shape has only one plan, not several that differ in alignment. */
 static inline int64_t ax_cuda_alignment(const void *address)
 {
     enum { MOST = 64 };
@@ -49,15 +50,17 @@ static inline int64_t ax_cuda_alignment(const void *address)
 }
 
 /* Makes the plan for p->key. Algorithms may be timed on the memory of `g`, the call that needs the plan. */
-ax_status ax_cuda_plan_make(const ax_cuda_products *all, ax_stream *stream, const ax_gemm_args *g,
+ax_status ax_cuda_plan_make(const ax_cuda_matmuls *all, ax_stream *stream, const ax_gemm_args *g,
                             ax_cuda_plan *p);
 void ax_cuda_plan_destroy(ax_cuda_plan *p);
 
-/* Runs a plan that is neither `use_own_kernel` nor `unfused`. If `separate_bias`, the bias is not added. */
-ax_status ax_cuda_plan_run(const ax_cuda_products *all, ax_stream *stream, const ax_cuda_plan *p,
+/* Runs the matmul of a plan by cuBLASLt. The plan must be neither `use_own_kernel` nor `unfused`. If it is
+ * `separate_bias`, the bias is not added. */
+ax_status ax_cuda_plan_run(const ax_cuda_matmuls *all, ax_stream *stream, const ax_cuda_plan *p,
                            const ax_gemm_args *g, bool accumulate);
 
-/* Whether cuBLASLt may fuse this call's GELU epilogue: only if timing is on, and if cuBLASLt supports it. */
-bool ax_cuda_takes_gelu(const ax_cuda_products *all, const ax_gemm_args *g);
+/* Returns true if cuBLASLt may fuse this call's GELU epilogue: if algorithms are timed (runtime.plans), and
+ * cuBLASLt supports the epilogue. */
+bool ax_cuda_takes_gelu(const ax_cuda_matmuls *all, const ax_gemm_args *g);
 
 #endif

@@ -1,5 +1,5 @@
-/* Makes plans of matmuls: describes a product to cuBLASLt, and chooses one of its algorithms. That is the
- * first candidate of its heuristic, or the fastest of several if runtime.plans is on (plans.h). */
+/* Makes plans of matmuls: describes a GEMM to cuBLASLt, and chooses one of its algorithms. It chooses the
+ * first candidate of cuBLASLt's heuristic, or, if runtime.plans is on (plans.h), the fastest of several. */
 #include "dev/cuda/gemm.h"
 
 #include <math.h>
@@ -7,9 +7,10 @@
 #include <string.h>
 
 typedef ax_cuda_plan plan;
-typedef ax_cuda_products products;
+typedef ax_cuda_matmuls matmuls;
 
-/* Stands for an algorithm in the file of plans: matmul and epilogue as two kernels are faster. */
+/* The entry in the file of plans that means, instead of an algorithm, that matmul and epilogue are faster as
+ * two kernels. */
 static const uint64_t unfused[AX_CUDA_PLAN_WORDS] = {UINT64_MAX};
 
 void ax_cuda_plan_destroy(plan *p)
@@ -49,7 +50,8 @@ static ax_status set_attribute(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttri
     return AX_OK;
 }
 
-/* Describes the matmul without epilogue, anew if p->how exists. fp32 is computed in fp32, never in tf32. */
+/* Describes the matmul without epilogue to cuBLASLt. If the description p->how exists, it is made anew. fp32
+ * is computed in fp32, never in tf32. */
 static ax_status describe_sums(plan *p, const ax_gemm_args *g)
 {
     bool wide = g->dtype == AX_F64;
@@ -88,7 +90,8 @@ static cublasLtEpilogue_t epilogue_of(const ax_gemm_args *g)
     }
 }
 
-/* Adds the epilogue to p->how. cuBLASLt adds one value of the bias per row; its rows are the columns of c. */
+/* Adds the epilogue to the description p->how. cuBLASLt adds one value of the bias to each of its rows, which
+ * are the columns of c. */
 static ax_status describe_epilogue(plan *p, const ax_gemm_args *g)
 {
     cublasLtEpilogue_t with = epilogue_of(g);
@@ -100,8 +103,8 @@ static ax_status describe_epilogue(plan *p, const ax_gemm_args *g)
                      : AX_OK;
 }
 
-/* Sets what the heuristic must respect: workspace, alignments, and that split-k sums are kept in the compute
- * type, which is A. */
+/* Sets the constraints of the heuristic: size of the workspace, alignments, and that sums of split-k
+ * algorithms are kept in the compute type, the accumulation dtype. */
 static ax_status set_preferences(cublasLtMatmulPreference_t preference, const ax_cuda_plan_key *key)
 {
     const struct {
@@ -121,7 +124,8 @@ static ax_status set_preferences(cublasLtMatmulPreference_t preference, const ax
     return AX_OK;
 }
 
-/* Whether the bias must be converted (and fits the buffer): cuBLASLt requires it to have the type of c. */
+/* Returns true if the bias must be converted to the type of c, as cuBLASLt requires, and fits the buffer for
+ * that. */
 static bool converts_bias(const ax_gemm_args *g)
 {
     return g->bias && g->c_dtype != ax_dtype_accum(g->dtype) &&
@@ -130,7 +134,7 @@ static bool converts_bias(const ax_gemm_args *g)
 
 /* ---- running ------------------------------------------------------------------------------------- */
 
-static cublasStatus_t launch(const products *all, const ax_cuda *cu, const plan *p, const ax_gemm_args *g,
+static cublasStatus_t launch(const matmuls *all, const ax_cuda *cu, const plan *p, const ax_gemm_args *g,
                              bool accumulate)
 {
     float one = 1, beta = accumulate;
@@ -142,7 +146,7 @@ static cublasStatus_t launch(const products *all, const ax_cuda *cu, const plan 
 }
 
 /* Sets the addresses of this call's bias and preactivations in the plan, which other calls share. */
-static ax_status set_pointers(const products *all, const plan *p, const ax_gemm_args *g)
+static ax_status set_pointers(const matmuls *all, const plan *p, const ax_gemm_args *g)
 {
     const void *bias = converts_bias(g) ? all->bias : g->bias;
     if (g->bias && !p->separate_bias)
@@ -152,7 +156,7 @@ static ax_status set_pointers(const products *all, const plan *p, const ax_gemm_
                      : AX_OK;
 }
 
-ax_status ax_cuda_plan_run(const products *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
+ax_status ax_cuda_plan_run(const matmuls *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
                            bool accumulate)
 {
     if (g->bias && !p->separate_bias && converts_bias(g))
@@ -165,15 +169,16 @@ ax_status ax_cuda_plan_run(const products *all, ax_stream *stream, const plan *p
 
 /* ---- timing -------------------------------------------------------------------------------------- */
 
-/* The number of candidates that the heuristic is asked for, and of rounds in which each is timed. */
+/* CANDIDATES: how many algorithms the heuristic is asked for. ROUNDS: how often each of them is timed. */
 enum { CANDIDATES = 16, ROUNDS = 5 };
-/* A candidate must take less than MAX_RATIO of the time of the default to replace it. Times below
- * MIN_COMPARABLE ms are not compared: a call of cuBLASLt costs the host several microseconds, and may be all
- * that is timed. */
+/* A candidate replaces the first one only if it takes less than MAX_RATIO of its time. Times below
+ * MIN_COMPARABLE ms are not compared: a call of cuBLASLt takes several microseconds on the host, and may be
+ * all that is timed. */
 static const float MAX_RATIO = 0.98F, MIN_COMPARABLE = 0.02F;
 
-/* Runs the plan `times` times. *ms: mean time of a call, or infinity if cuBLASLt refuses the algorithm. */
-static ax_status time_plan(const products *all, ax_cuda *cu, const plan *p, const ax_gemm_args *g, int times,
+/* Runs the plan `times` times. *ms is set to the mean time of a call, or to infinity if cuBLASLt rejects the
+ * algorithm. */
+static ax_status time_plan(const matmuls *all, ax_cuda *cu, const plan *p, const ax_gemm_args *g, int times,
                            float *ms)
 {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
@@ -188,10 +193,10 @@ static ax_status time_plan(const products *all, ax_cuda *cu, const plan *p, cons
 }
 
 /* Times all candidates. min_ms[i]: minimum time of candidate i in ms. The candidates take turns, so that
- * changes of the GPU's clock rate affect all of them. The first round loads kernels and does not count. The
- * second sets the number of calls per measurement, so that one is long compared with the resolution of
- * events. */
-static ax_status time_candidates(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
+ * changes of the GPU's clock rate affect all of them. The first round, in which CUDA loads the kernels, does
+ * not count. The second round determines the number of calls per measurement, so that a measurement is long
+ * compared with the resolution of CUDA events. */
+static ax_status time_candidates(const matmuls *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                                  const cublasLtMatmulAlgo_t *candidate, int n, float min_ms[CANDIDATES])
 {
     const float enough = 0.2F; /* ms */
@@ -211,8 +216,8 @@ static ax_status time_candidates(const products *all, ax_cuda *cu, plan *p, cons
 }
 
 /* Times candidates on the operands of the call, before the call itself runs. If the call accumulates, c is
- * saved on the host meanwhile. */
-static ax_status time_in_place(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
+ * saved on the host and restored afterwards. */
+static ax_status time_in_place(const matmuls *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                                const cublasLtMatmulAlgo_t *candidate, int n, float min_ms[CANDIDATES])
 {
     size_t bytes = (size_t)((g->m - 1) * g->ldc + g->n) * ax_dtype_size(g->c_dtype);
@@ -229,7 +234,7 @@ static ax_status time_in_place(const products *all, ax_cuda *cu, plan *p, const 
     return status;
 }
 
-static bool can_run(const products *all, const plan *p, const uint64_t *algo)
+static bool can_run(const matmuls *all, const plan *p, const uint64_t *algo)
 {
     cublasLtMatmulAlgo_t as;
     cublasLtMatmulHeuristicResult_t about;
@@ -239,7 +244,7 @@ static bool can_run(const products *all, const plan *p, const uint64_t *algo)
            about.workspaceSize <= AX_CUDA_WORKSPACE;
 }
 
-/* Returns the fastest candidate if it is enough faster than the first, else the first. */
+/* Returns the index of the fastest candidate if it is faster than the first by MAX_RATIO, else 0. */
 static int fastest(const float *min_ms, int n)
 {
     int best = 0;
@@ -249,8 +254,9 @@ static int fastest(const float *min_ms, int n)
     return best;
 }
 
-/* Sets p->algo to the algorithm measured for this product: the one in the file, or measures and adds one. */
-static ax_status use_measured(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
+/* Sets p->algo to the algorithm that the file of plans has for this GEMM. If it has none, times the
+ * candidates and adds the fastest to the file. */
+static ax_status use_measured(const matmuls *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                               const cublasLtMatmulAlgo_t *candidate, int n)
 {
     const uint64_t *known = ax_cuda_plans_find(all->measured, &p->key);
@@ -261,7 +267,7 @@ static ax_status use_measured(const products *all, ax_cuda *cu, plan *p, const a
         AX_TRY(time_in_place(all, cu, p, g, candidate, n, min_ms));
         int best = fastest(min_ms, n);
         ax_log(AX_LOG_DEBUG,
-               "cuda: product %lld x %lld x %lld of %s: candidate %d of %d, %.4f ms, the first %.4f",
+               "cuda: GEMM %lld x %lld x %lld of %s: candidate %d of %d, %.4f ms, the first %.4f",
                (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype), best + 1, n,
                (double)min_ms[best], (double)min_ms[0]);
         p->algo = candidate[best];
@@ -276,9 +282,9 @@ static ax_status use_measured(const products *all, ax_cuda *cu, plan *p, const a
 
 /* ---- plans --------------------------------------------------------------------------------------- */
 
-/* Asks the heuristic for candidates. Any error of the heuristic means that there are none, since cuBLASLt
- * uses various codes for products that it does not support. */
-static ax_status query_heuristic(const products *all, const plan *p,
+/* Asks the heuristic for candidates. Any error of the heuristic is taken to mean that there are none, because
+ * cuBLASLt returns various codes for matmuls that it does not support. */
+static ax_status query_heuristic(const matmuls *all, const plan *p,
                                  cublasLtMatmulAlgo_t candidate[CANDIDATES], int *n)
 {
     cublasLtMatmulPreference_t preference;
@@ -298,8 +304,8 @@ static ax_status query_heuristic(const products *all, const plan *p,
     return status;
 }
 
-/* Chooses p->algo. *found: whether cuBLASLt supports what the plan describes. */
-static ax_status choose_algorithm(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
+/* Chooses p->algo. *found is set to whether cuBLASLt supports the matmul that the plan describes. */
+static ax_status choose_algorithm(const matmuls *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                                   bool *found)
 {
     cublasLtMatmulAlgo_t candidate[CANDIDATES];
@@ -311,7 +317,7 @@ static ax_status choose_algorithm(const products *all, ax_cuda *cu, plan *p, con
     return n > 1 && all->measured ? use_measured(all, cu, p, g, candidate, n) : AX_OK;
 }
 
-/* Whether cuBLASLt may add the bias: it requires c's type and an alignment to 16 bytes. */
+/* Returns true if cuBLASLt can add the bias: it must have the type of c and be aligned to 16 bytes. */
 static bool takes_bias(const ax_gemm_args *g)
 {
     return (g->bias && g->c_dtype == ax_dtype_accum(g->dtype) && ax_cuda_alignment(g->bias) >= 16) ||
@@ -320,14 +326,15 @@ static bool takes_bias(const ax_gemm_args *g)
 
 /* cuBLASLt's GELU is GELU_TANH by fast approximations, which are good enough for 16-bit types only. Rows of
  * preactivations must be multiples of 8 elements and aligned to 16 bytes. */
-bool ax_cuda_takes_gelu(const products *all, const ax_gemm_args *g)
+bool ax_cuda_takes_gelu(const matmuls *all, const ax_gemm_args *g)
 {
     return all->measured && ax_dtype_size(g->dtype) == 2 && g->kind == AX_GELU_TANH && g->n % 8 == 0 &&
            ax_cuda_alignment(g->preact) >= 16 && (!g->bias || takes_bias(g)) && g->k;
 }
 
-/* *out: whether the fused product is faster than the matmul and GELU as two kernels. Times both. */
-static ax_status fused_is_faster(const products *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
+/* Times the GEMM with fused GELU, and matmul and GELU as two kernels. *out is set to whether the fused one is
+ * faster. */
+static ax_status fused_is_faster(const matmuls *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
                                  bool *out)
 {
     ax_cuda *cu = ax_cuda_of(stream);
@@ -342,11 +349,10 @@ static ax_status fused_is_faster(const products *all, ax_stream *stream, const p
         AX_CUDA(cudaEventRecord(all->end, cu->stream));
         AX_TRY(ax_cuda_wait(cu));
         AX_CUDA(cudaEventElapsedTime(&ms, all->begin, all->end));
-        if (round > 1) /* the first round of each loads kernels */
+        if (round > 1) /* in the first round of each CUDA loads the kernels */
             min_ms[round % 2] = fminf(min_ms[round % 2], ms / (float)times);
     }
-    ax_log(AX_LOG_DEBUG,
-           "cuda: product %lld x %lld x %lld of %s, then %s: %.4f ms fused, %.4f as two kernels",
+    ax_log(AX_LOG_DEBUG, "cuda: GEMM %lld x %lld x %lld of %s, then %s: %.4f ms fused, %.4f as two kernels",
            (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype),
            g->epilogue == AX_EPILOGUE_ACTIVATION ? "gelu" : "its gradient", (double)min_ms[0],
            (double)min_ms[1]);
@@ -356,8 +362,9 @@ static ax_status fused_is_faster(const products *all, ax_stream *stream, const p
 
 static bool is_unfused(const uint64_t *known) { return known && known[0] == unfused[0]; }
 
-/* Times all candidates and the two kernels, and adds the fastest to the file. */
-static ax_status measure_gelu(const products *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
+/* Times all candidates with fused GELU, and matmul and GELU as two kernels, and adds the fastest to the file
+ * of plans. */
+static ax_status measure_gelu(const matmuls *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
                               bool invalid)
 {
     ax_cuda *cu = ax_cuda_of(stream);
@@ -371,15 +378,15 @@ static ax_status measure_gelu(const products *all, ax_stream *stream, plan *p, c
         AX_TRY(time_candidates(all, cu, p, g, candidate, n, min_ms));
         int best = fastest(min_ms, n);
         p->algo = candidate[best];
-        if (min_ms[best] < INFINITY) /* cuBLASLt has run at least one */
+        if (min_ms[best] < INFINITY) /* cuBLASLt could run at least one candidate */
             AX_TRY(fused_is_faster(all, stream, p, g, &wins));
     }
     ax_cuda_plans_add(all->measured, &p->key, wins ? p->algo.data : unfused, invalid);
     return AX_OK;
 }
 
-/* Makes the plan of a product with a GELU epilogue: fused if that was measured to be faster, else unfused. */
-static ax_status make_gelu(const products *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
+/* Makes the plan of a GEMM with a GELU epilogue: fused if that was measured to be faster, else unfused. */
+static ax_status make_gelu(const matmuls *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
 {
     AX_TRY(describe(p, g));
     AX_TRY(describe_epilogue(p, g));
@@ -395,7 +402,7 @@ static ax_status make_gelu(const products *all, ax_stream *stream, const ax_gemm
 }
 
 /* Makes a plan that adds the bias in the epilogue if cuBLASLt supports that, else a plan without the bias. */
-ax_status ax_cuda_plan_make(const products *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
+ax_status ax_cuda_plan_make(const matmuls *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
 {
     ax_cuda *cu = ax_cuda_of(stream);
     bool found = false;
@@ -414,7 +421,7 @@ ax_status ax_cuda_plan_make(const products *all, ax_stream *stream, const ax_gem
     p->use_own_kernel = !found;
     if (p->use_own_kernel)
         ax_log(AX_LOG_WARN,
-               "cuda: cuBLASLt does not support a product %lld x %lld x %lld of %s: a slow kernel is used",
+               "cuda: cuBLASLt does not support a GEMM %lld x %lld x %lld of %s: a slow kernel is used",
                (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype));
     return AX_OK;
 }

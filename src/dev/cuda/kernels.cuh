@@ -1,6 +1,6 @@
 /* Shared by the kernels of the CUDA backend: element types, vectors of up to 16 bytes, reductions over warps
- * and blocks, launching. Letters of shapes are those of axonn/kernels.h. Everything is in an anonymous
- * namespace. */
+ * and thread blocks, launching. In templates T is the C++ type of activations, and A the type in which they
+ * are accumulated and parameters are stored (accum_t<T>). Everything is in an anonymous namespace. */
 #ifndef AXONN_DEV_CUDA_KERNELS_CUH
 #define AXONN_DEV_CUDA_KERNELS_CUH
 
@@ -22,7 +22,8 @@ constexpr int WARP = 32, BLOCK = 256;
 
 /* ---- element types ------------------------------------------------------------------------------- */
 
-/* accum_t<T>: the type A in which values of T are accumulated and parameters are stored. */
+/* accum_t<T>: the type in which values of type T are accumulated and parameters are stored: double for
+ * double, else float. */
 template <class T> struct accum {
     typedef float type;
 };
@@ -40,7 +41,7 @@ template <class T, class A> struct narrow {
     __device__ static inline T of(A x) { return (T)x; }
 };
 /* Rounds a double to float by "round to odd" (truncates, and sets the last bit if the result is not exact),
- * so that rounding the float to 16 bits gives the same as rounding the double once. */
+ * so that rounding the float to 16 bits gives the same bits as rounding the double directly. */
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(double x)
 {
@@ -71,7 +72,7 @@ __device__ inline double hyperbolic_tangent(double x) { return tanh(x); }
 __device__ inline float erf_complement(float x) { return erfcf(x); }
 __device__ inline double erf_complement(double x) { return erfc(x); }
 
-/* Calls f with a value of the C++ type of an ax_dtype. */
+/* Call f with a value whose C++ type corresponds to the ax_dtype. */
 template <class F> ax_status by_accum(ax_dtype dtype, F f) { return dtype == AX_F64 ? f(0.0) : f(0.0f); }
 template <class F> ax_status by_activation(ax_dtype dtype, F f)
 {
@@ -92,7 +93,7 @@ template <class T, int N> __device__ inline void store(void *array, int64_t at, 
 {
     *reinterpret_cast<pack<T, N> *>(static_cast<T *>(array) + at) = values;
 }
-/* read and write convert between T in memory and A. */
+/* read and write convert between elements of type T in memory and of type A in registers. */
 template <class T, class A, int N> __device__ inline pack<A, N> read(const void *array, int64_t at)
 {
     pack<T, N> raw = load<T, N>(array, at);
@@ -117,7 +118,7 @@ template <class T> struct width {
     enum { value = 16 / sizeof(T) };
 };
 
-/* Whether all addresses are multiples of 16, so that 16 bytes may be moved at once; NULL counts as one. */
+/* Returns true if all addresses are multiples of 16 or NULL, so that 16 bytes may be moved at once. */
 inline bool aligned(std::initializer_list<const void *> addresses)
 {
     for (const void *address : addresses)
@@ -126,8 +127,8 @@ inline bool aligned(std::initializer_list<const void *> addresses)
     return true;
 }
 
-/* Whether the rows of these arrays, which have the same length, have the same alignment to 16 bytes: then one
- * along_row can move through all of them. */
+/* Returns true if these addresses differ by multiples of 16 bytes only. Then the rows of these arrays, which
+ * have the same length, can be processed together by one along_row. */
 inline bool same_alignment(std::initializer_list<const void *> addresses)
 {
     for (const void *address : addresses)
@@ -157,8 +158,8 @@ template <class Op, class A> __device__ inline A over_warp(A x)
     return x;
 }
 
-/* Reduces over the threads of a block of up to 1024; every thread gets the result. All threads must call it.
- * `nothing`: the neutral element. */
+/* Reduces over the threads of a thread block, which has up to 1024; every thread gets the result. All threads
+ * must call it. `nothing`: the neutral element of Op. */
 template <class Op, class A> __device__ inline A over_block(A x, A nothing)
 {
     __shared__ A part[WARP];
@@ -184,7 +185,7 @@ __device__ inline void *dynamic_shared() { return ax_emulated_shared(); }
 
 /* ---- launching ----------------------------------------------------------------------------------- */
 
-/* Enqueues a kernel; does nothing if the grid has no blocks. `shared`: bytes of dynamic shared memory. */
+/* Launches a kernel; does nothing if the grid has no blocks. `shared`: bytes of dynamic shared memory. */
 template <class... P, class... Q>
 ax_status run(ax_stream *stream, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, Q... args)
 {
@@ -204,8 +205,8 @@ ax_status run(ax_stream *stream, void (*kernel)(P...), dim3 grid, dim3 block, si
     return ax_cuda_check(cudaLaunchKernelEx(&how, kernel, P(args)...), "launching a kernel");
 }
 
-/* An elementwise kernel is a struct with `template <int N> run(at)`, which computes the elements at …
- * at+N-1. */
+/* An elementwise kernel is a struct F with a method `template <int N> run(at)`, which computes the N elements
+ * from `at` on. */
 template <int N, class F> __global__ void each_kernel(int64_t n, F f)
 {
     int64_t stride = (int64_t)gridDim.x * blockDim.x * N;
@@ -218,7 +219,8 @@ template <int N, class F> __global__ void each_kernel(int64_t n, F f)
     }
 }
 
-/* Launches an elementwise kernel over n elements, N at a time if `wide`, else one at a time. */
+/* Launches an elementwise kernel over n elements. Each thread computes N adjacent elements if `wide`, else
+ * one. */
 template <int N, class F> ax_status each(ax_stream *stream, int64_t n, bool wide, const F &f)
 {
     int64_t most = 16 * (int64_t)ax_cuda_of(stream)->processors;
@@ -228,9 +230,9 @@ template <int N, class F> ax_status each(ax_stream *stream, int64_t n, bool wide
     return run(stream, each_kernel<1, F>, (unsigned)ax_min(most, ax_ceil_div(n, BLOCK)), BLOCK, 0, n, f);
 }
 
-/* Divides the `n` elements of T at `array` among the threads of a team (`rank` of `size`), and calls
- * f.template run<N>(at) for N elements aligned to 16 bytes, and run<1>(at) for the elements before and after
- * them. */
+/* Divides the `n` elements of type T at `array` among `size` threads, of which the caller is number `rank`.
+ * Calls f.template run<N>(at) for N elements that are aligned to 16 bytes, and run<1>(at) for single elements
+ * before the first and after the last of these. */
 template <class T, class F>
 __device__ inline void along_row(const T *array, int64_t n, int rank, int size, F &&f)
 {
@@ -246,7 +248,7 @@ __device__ inline void along_row(const T *array, int64_t n, int rank, int size, 
         f.template run<1>(at);
 }
 
-/* As along_row, but one element at a time unless `wide`. */
+/* As along_row, but handles all elements one at a time unless `wide`. */
 template <class T, class F>
 __device__ inline void along_rows(bool wide, const T *array, int64_t n, int rank, int size, F &&f)
 {

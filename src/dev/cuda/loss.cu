@@ -1,4 +1,4 @@
-/* Cross-entropy over a vocabulary that may be split over ranks. One block per row. */
+/* Cross-entropy over a vocabulary that may be split over ranks. One thread block per row. */
 #include "dev/cuda/kernels.cuh"
 
 namespace
@@ -15,7 +15,7 @@ template <class T> struct take_max {
         pack<A, N> v = read<T, A, N>(x, at);
 #pragma unroll
         for (int i = 0; i < N; i++)
-            *max = v.v[i] > *max ? v.v[i] : *max; /* ignores NaN, which shows in the sum instead */
+            *max = v.v[i] > *max ? v.v[i] : *max; /* skips NaN, which will make the sum NaN */
     }
 };
 template <class T> __global__ void max_kernel(const T *logits, int64_t vocab, int64_t ld, accum_t<T> *out)
@@ -66,7 +66,8 @@ template <class T> __global__ void sum_kernel(sum_call<T> s)
     }
 }
 
-/* Launched with one block, so that the total is summed in a fixed order. */
+/* The losses of all rows and their total. Launched with one thread block, so that the total is summed in a
+ * fixed order. */
 template <class A> struct loss_call {
     ax_ce_loss_args a;
 };
@@ -86,7 +87,8 @@ template <class A> __global__ void loss_kernel(loss_call<A> s)
         s.a.total[0] += total;
 }
 
-/* Launched with one block, so that the counts are summed in a fixed order. */
+/* The kernel class_targets. Launched with one thread block, so that the counts are summed in a fixed
+ * order. */
 __global__ void class_targets_kernel(ax_class_targets_args a)
 {
     double kept = 0, illegal = 0;

@@ -1,8 +1,9 @@
-/* Tensor cores: products of bf16 or fp16 tiles by a warp (mma.sync m16n8k16), the loads that match them
- * (ldmatrix), and asynchronous copies from global to shared memory (cp.async). They are PTX on a GPU. On an
- * emulated GPU, emulator.cpp does what the PTX manual says.
+/* Wrappers of PTX instructions: multiplication of bf16 or fp16 tiles on tensor cores by a warp (mma.sync
+ * m16n8k16), the loads that match them (ldmatrix), and asynchronous copies from global to shared memory
+ * (cp.async). On an emulated GPU (tests), emulator.cpp does what the PTX manual says.
  *
- * With g = lane / 4 and t = lane % 4, a lane holds these elements (row, column) of
+ * In this file and its users, a, b and c are the operands of c += a·b, T is bf16 or fp16, and for a lane of a
+ * warp g = lane / 4 and t = lane % 4. A lane holds these elements (row, column) of
  *   a, 16 x 16:   (g, 2t) (g+8, 2t) (g, 2t+8) (g+8, 2t+8), and for each the one to the right
  *   b, 16 x 8:    (2t, g) (2t+8, g), and for each the one below
  *   c, 16 x 8:    (g, 2t) (g, 2t+1) (g+8, 2t) (g+8, 2t+1) */
@@ -29,7 +30,7 @@ struct fragment_c {
 #ifdef __CUDACC__
 __device__ inline uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-/* c += a·b for elements of T. */
+/* Computes c += a·b for tiles of the given element type. */
 #define AX_MMA(type)                                                                                         \
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, "               \
                  "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                                    \
@@ -45,9 +46,9 @@ __device__ inline void multiply_add(fragment_c &c, const fragment_a &a, const fr
 }
 #undef AX_MMA
 
-/* Loads four 8 x 8 matrices of T from shared memory. Lane 8i+j passes the address of row j of matrix i, a
- * multiple of 16. A lane gets elements (g, 2t) and (g, 2t+1) of each matrix; of load_transposed (2t, g) and
- * (2t+1, g). */
+/* Load four 8 x 8 matrices of 16-bit elements from shared memory. Lane 8i+j passes the address of row j of
+ * matrix i, a multiple of 16 bytes. With g = lane / 4 and t = lane % 4, load_matrices gives a lane the
+ * elements (g, 2t) and (g, 2t+1) of each matrix, load_transposed (2t, g) and (2t+1, g). */
 __device__ inline void load_matrices(uint32_t (&r)[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -63,7 +64,8 @@ __device__ inline void load_transposed(uint32_t (&r)[4], const void *row)
                  : "memory");
 }
 
-/* Starts a copy of 16 bytes from global to shared memory, of zeros unless `there`. Done after wait_copies. */
+/* Starts an asynchronous copy of 16 bytes from global to shared memory; unless `there`, it writes zeros and
+ * does not read. It is complete after wait_copies. */
 __device__ inline void copy_async(void *to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
@@ -71,7 +73,7 @@ __device__ inline void copy_async(void *to, const void *from, bool there)
                  : "r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
                  : "memory");
 }
-/* Starts a copy of 4 bytes, likewise. */
+/* Starts an asynchronous copy of 4 bytes; otherwise as copy_async. */
 __device__ inline void copy_word_async(void *to, const void *from, bool there)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
@@ -85,8 +87,8 @@ __device__ inline float power_of_2(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-/* commit_copies ends a group of copies. wait_copies waits until at most `left` groups of this thread are in
- * flight. */
+/* commit_copies makes the copies that this thread has started since the last call a group. wait_copies waits
+ * until at most `left` groups of this thread are in flight. */
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int left> __device__ inline void wait_copies()
 {
@@ -119,14 +121,16 @@ __device__ inline void commit_copies() { ax_emulated_commit_copies(); }
 template <int left> __device__ inline void wait_copies() { ax_emulated_wait_copies(left); }
 #endif
 
-/* Loads a from rows 0 … 15 and columns 0 … 15 of a tile with rows `stride` elements apart. */
+/* Loads operand a (16 x 16) of a multiplication from the first 16 rows and columns of a tile in shared
+ * memory, whose rows are `stride` elements apart. */
 template <class T> __device__ inline void load_a(fragment_a &a, const T *tile, int stride)
 {
     int lane = threadIdx.x % WARP;
     load_matrices(a.r, tile + (lane % 16) * stride + lane / 16 * 8);
 }
 
-/* Loads two b's side by side, 16 x 16, from a tile whose rows are the columns of b. */
+/* Loads two operands b (16 x 8 each) that lie side by side, from a tile that holds them transposed: the
+ * tile's rows are the columns of b. */
 template <class T> __device__ inline void load_b(fragment_b (&b)[2], const T *tile, int stride)
 {
     int lane = threadIdx.x % WARP;
@@ -135,7 +139,7 @@ template <class T> __device__ inline void load_b(fragment_b (&b)[2], const T *ti
     b[0] = {{r[0], r[1]}};
     b[1] = {{r[2], r[3]}};
 }
-/* Loads two b's side by side, 16 x 16, from a tile whose rows are the rows of b. */
+/* Loads two operands b (16 x 8 each) that lie side by side, from a tile whose rows are the rows of b. */
 template <class T> __device__ inline void load_b_rows(fragment_b (&b)[2], const T *tile, int stride)
 {
     int lane = threadIdx.x % WARP;
@@ -145,7 +149,7 @@ template <class T> __device__ inline void load_b_rows(fragment_b (&b)[2], const 
     b[1] = {{r[2], r[3]}};
 }
 
-/* Converts two numbers to T in one register, x in the low half. */
+/* Converts two numbers to type T and packs them into one register, x in the low half. */
 template <class T> __device__ inline uint32_t packed(float x, float y)
 {
     pack<T, 2> both = {{narrow<T, float>::of(x), narrow<T, float>::of(y)}};
@@ -154,7 +158,7 @@ template <class T> __device__ inline uint32_t packed(float x, float y)
     return out;
 }
 
-/* Converts two c's side by side, 16 x 16, to an a of T. */
+/* Converts two results c (16 x 8 each) that lie side by side to an operand a (16 x 16) of type T. */
 template <class T> __device__ inline fragment_a as_a(const fragment_c &left, const fragment_c &right)
 {
     return {{packed<T>(left.v[0], left.v[1]), packed<T>(left.v[2], left.v[3]),

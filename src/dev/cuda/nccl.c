@@ -61,7 +61,7 @@ void ax_nccl_destroy(ax_cuda *cu) { (void)cu; }
     X(ncclAllReduce) X(ncclAllGather) X(ncclReduceScatter) X(ncclBroadcast)
 /* clang-format on */
 
-/* Loaded once, for the rest of the process. */
+/* The functions of NCCL. The library is loaded once and stays loaded until the process ends. */
 static struct {
 #define POINTER(name) __typeof__(&name) name;
     FUNCTIONS(POINTER)
@@ -103,13 +103,14 @@ static void load(void)
 
 /* ---- links --------------------------------------------------------------------------------------- */
 
-/* RING: collectives that are remembered. PATIENCE: timeout for opening and closing a link, in seconds. WARN:
- * seconds until the first warning about a long wait; each further warning comes after twice the time. */
+/* RING: number of collectives whose events and descriptions are kept. PATIENCE: timeout for opening and
+ * closing a link, in seconds. WARN: seconds until the first warning about a long wait; each further warning
+ * comes after twice the time. */
 enum { RING = 64, PATIENCE = 120, WARN = 30 };
 
-/* A collective that was started, one of the last RING. */
+/* One of the last RING collectives that were started. */
 typedef struct operation {
-    ax_link *link; /* NULL: closed */
+    ax_link *link; /* NULL: the link is closed */
     ax_coll_args args;
     int64_t number; /* sequence number of the collective on its link, from 1 */
     cudaEvent_t done;
@@ -122,14 +123,14 @@ struct ax_nccl {
     int64_t started;
     ax_link *links;
     bool failed;       /* all links are aborted */
-    char why[500];     /* the reason, if `failed` */
+    char why[500];     /* the reason for the failure, if `failed` */
     char refused[400]; /* why opening a link failed; if not empty, no other link is opened */
 };
 
 struct ax_link {
     ax_link *next;
     ax_cuda *cu;
-    ncclComm_t comm; /* NULL: aborted */
+    ncclComm_t comm; /* NULL: NCCL's communicator was aborted */
     char name[64];
     int rank, size;
     int64_t calls;
@@ -152,8 +153,8 @@ static void get_bus_id(ax_device *dev, char out[AX_LINK_PLACE])
     cudaDeviceGetPCIBusId(out, AX_LINK_PLACE, cuda_of(dev)->ordinal);
 }
 
-/* Describes the oldest collective in flight ("all_reduce of 8 f32, operation 3 along x of 4 GPUs"), else
- * `link`. */
+/* Describes the oldest collective in flight ("all_reduce of 8 f32, operation 3 along x of 4 GPUs"), or `link`
+ * if no collective is in flight. */
 static void describe(const struct ax_nccl *n, const ax_link *link, char *out, size_t size)
 {
     char what[96];
@@ -180,7 +181,8 @@ static const char *nccl_error_text(const ax_link *link, ncclResult_t result, cha
     return out;
 }
 
-/* Aborts all links, which ends all waiting for them. Later failures do not change the reason. */
+/* Aborts all links, so that nothing waits for them any more, and keeps `why` as the reason. Later failures do
+ * not change the reason. */
 static void fail_links(ax_cuda *cu, const ax_link *link, const char *why)
 {
     struct ax_nccl *n = cu->nccl;
@@ -197,7 +199,7 @@ static void fail_links(ax_cuda *cu, const ax_link *link, const char *why)
         }
 }
 
-/* Checks all links. Returns false, after aborting them, if one has failed. */
+/* Checks all links. If one has failed, aborts all and returns false. */
 static bool check_links(ax_cuda *cu)
 {
     for (ax_link *l = cu->nccl->links; l; l = l->next) {
@@ -253,7 +255,9 @@ void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending)
             looked = now;
         }
         if (ending && now - begin > PATIENCE) {
-            fail_links(cu, NULL, "this rank ends, but other ranks did not join its last collective in time");
+            fail_links(cu, NULL,
+                       "this rank closes its device, but other ranks did not join its last collective within "
+                       "two minutes");
             alive = false;
         }
         warn_of_wait(cu, NULL, begin, &warned);
@@ -328,7 +332,7 @@ static ax_status ensure_state(ax_cuda *cu)
 static ax_status unique_id(void *out)
 {
     ncclUniqueId id;
-    _Static_assert(sizeof id <= AX_LINK_UNIQUE_ID, "NCCL's unique id fits");
+    _Static_assert(sizeof id <= AX_LINK_UNIQUE_ID, "AX_LINK_UNIQUE_ID is too small for NCCL's unique id");
     ncclResult_t result = nccl.ncclGetUniqueId(&id);
     AX_CHECK(result == ncclSuccess, AX_ERR_COMM, "NCCL: ncclGetUniqueId: %s",
              nccl.ncclGetErrorString(result));
@@ -391,7 +395,7 @@ static ax_status link_open(ax_device *dev, const ax_link_group *group, ax_link *
     return AX_OK;
 }
 
-/* Waits for the collectives in flight on all ranks first. */
+/* Closes a link, after the collectives in flight are complete on all ranks. */
 static void link_close(ax_link **out)
 {
     ax_link *link = *out;
@@ -430,7 +434,7 @@ static ncclDataType_t type_of(ax_dtype dtype)
     case AX_I32:
         return ncclInt32;
     default:
-        AX_ASSERT(dtype == AX_I64); /* the public collectives do not reduce other types */
+        AX_ASSERT(dtype == AX_I64); /* the public collectives reject other dtypes */
         return ncclInt64;
     }
 }
@@ -448,7 +452,7 @@ static ncclResult_t all_to_all(const ax_link *link, const ax_coll_args *a, size_
     return result == ncclSuccess ? ended : result;
 }
 
-/* Calls NCCL's collective. Those that do not reduce move bytes. */
+/* Calls NCCL's function for a collective. Collectives that do not reduce are called with counts of bytes. */
 static ncclResult_t call_nccl(const ax_link *link, const ax_coll_args *a, cudaStream_t stream)
 {
     size_t count = (size_t)a->count, bytes = count * ax_dtype_size(a->dtype);
@@ -467,7 +471,7 @@ static ncclResult_t call_nccl(const ax_link *link, const ax_coll_args *a, cudaSt
     case AX_BARRIER:
         break;
     }
-    return ncclInvalidUsage; /* barriers run on the host */
+    return ncclInvalidUsage; /* barriers do not come here: they run on the host */
 }
 
 static ax_status start(ax_link *link, const ax_coll_args *args, int64_t *ticket)
@@ -495,8 +499,8 @@ static ax_status start(ax_link *link, const ax_coll_args *args, int64_t *ticket)
     return AX_OK;
 }
 
-/* If the ring has reused the event since, it stands for a later collective on the same stream: the compute
- * stream then waits longer than necessary. */
+/* If the ring has reused the collective's event, the event now belongs to a later collective on the same
+ * stream, and the compute stream waits longer than necessary. */
 static ax_status await(ax_link *link, int64_t ticket)
 {
     struct ax_nccl *n = link->cu->nccl;

@@ -1,6 +1,6 @@
-/* LayerNorm over a width that may be split over ranks, and sums over columns. A thread block handles one row
- * at a time. Sums over columns are made in two steps, over strips of rows and then over the strips, in an
- * order that depends on shape and alignment only. */
+/* LayerNorm and RMSNorm over a width that may be split over ranks, and sums over columns. A thread block
+ * handles one row at a time. Sums over the rows of each column are made in two steps: within strips of rows,
+ * and then over the strips. Their order depends on shape and alignment only. */
 #include "dev/cuda/kernels.cuh"
 
 namespace
@@ -8,13 +8,13 @@ namespace
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
-/* Most threads of a block. A thread handles N adjacent columns at a time, N = 1 or as many as fit 16 bytes,
- * and keeps its first N of a row in registers. So rows of up to MOST·N columns are read once; the rest of
- * longer rows is read again for each pass. */
+/* The most threads of a block. A thread handles N adjacent columns at a time, where N is 1 or the number of
+ * elements in 16 bytes, and keeps its first N columns of a row in registers. So rows of up to MOST·N columns
+ * are read from memory once; of longer rows the rest is read again in each pass. */
 enum { MOST = 512 };
 
-/* Whether N may be more than 1: whether the width is a multiple of N, and these arrays of rows, and those
- * vectors that are as long as a row, are aligned. */
+/* Returns true if a thread may handle N = width<T>::value columns at a time: the number of columns is a
+ * multiple of N, and all arrays (`rows`: matrices; the second list: vectors as long as a row) are aligned. */
 template <class T>
 bool wide_rows(int64_t cols, std::initializer_list<const void *> rows,
                std::initializer_list<const void *> vectors)
@@ -27,7 +27,8 @@ unsigned threads_of(int64_t cols, int n)
     return (unsigned)ax_max(WARP, ax_min(MOST, ax_round_up(ax_ceil_div(cols, n), WARP)));
 }
 
-/* Sums K numbers over the block; every thread gets the sums. All threads must call it. */
+/* Sums each of K numbers over the threads of the block; every thread gets the K sums. All threads must call
+ * it. */
 template <int K, class A> __device__ inline void sum_over_block(A (&x)[K])
 {
     __shared__ A part[K][MOST / WARP];
@@ -44,8 +45,8 @@ template <int K, class A> __device__ inline void sum_over_block(A (&x)[K])
         x[k] = over_warp<plus>(lane < warps ? part[k][lane] : (A)0);
 }
 
-/* Loads N elements of a weight or bias, at most 16 bytes per load: its type may be wider than that of the
- * rows. */
+/* Loads N elements of a weight or bias, in several loads of at most 16 bytes, because their type may be wider
+ * than that of the rows. */
 template <class A, int N> __device__ inline pack<A, N> read_vector(const void *vector, int64_t at)
 {
     const int M = N * sizeof(A) > 16 ? 16 / sizeof(A) : N;
@@ -73,10 +74,16 @@ template <class A, int N> __device__ inline void write_vector(A *at, const pack<
     }
 }
 
-/* Rounds x to T. */
+/* Rounds x to the precision of type T. */
 template <class T, class A> __device__ inline A rounded(A x) { return widen<A>(narrow<T, A>::of(x)); }
 
-/* Mean and reciprocal standard deviation of a row. */
+/* Returns the statistic of row r, or 0 if `statistic` is NULL, as sum and s1 of RMSNorm are. */
+template <class A> __device__ inline A at_row(const void *statistic, int64_t r)
+{
+    return statistic ? ((const A *)statistic)[r] : (A)0;
+}
+
+/* Mean (0 for RMSNorm) and reciprocal standard deviation of a row. */
 template <class A> struct moments {
     A mean, rstd;
     __device__ moments(A sum, A m2, int64_t global_cols, double eps)
@@ -93,13 +100,14 @@ template <class A> struct moments {
     }
 };
 
-/* Arguments of norm_kernel: kernel norm if STATS and APPLY, else norm_stats or norm_apply. */
+/* Arguments of norm_kernel. With the template arguments STATS and APPLY it is the kernel norm, with one of
+ * them norm_stats or norm_apply. */
 struct rows_of_norm {
     ax_norm_args a;
     int64_t global_cols;
 };
 
-/* Returns x = a + b rounded to T, and stores it; returns a if there is no b. */
+/* Returns x = a + b, rounded to type T, and stores it; returns a if b is NULL. */
 template <class T, int N, class A> __device__ inline pack<A, N> load_sum(const ax_norm_args &a, int64_t at)
 {
     pack<A, N> x = read<T, A, N>(a.a, at);
@@ -124,28 +132,31 @@ __global__ void __launch_bounds__(MOST) norm_kernel(rows_of_norm s)
     pack<A, N> held = {};
     A sum[1] = {0}, m2[1] = {0};
     if (STATS) {
+        const bool rms = a.kind == AX_NORM_RMS;
         for (int64_t c = first; c < a.cols; c += step) {
             pack<A, N> v = load_sum<T, N, A>(a, row + c);
             if (c == first)
                 held = v;
             for (int i = 0; i < N; i++)
-                sum[0] += v.v[i];
+                (rms ? m2 : sum)[0] += rms ? v.v[i] * v.v[i] : v.v[i];
         }
-        sum_over_block(sum);
-        const A mean = a.cols ? sum[0] / (A)a.cols : 0;
-        for (int64_t c = first; c < a.cols; c += step) {
-            pack<A, N> v = c == first ? held : read<T, A, N>(x, row + c);
-            for (int i = 0; i < N; i++)
-                m2[0] += (v.v[i] - mean) * (v.v[i] - mean);
+        if (!rms) {
+            sum_over_block(sum);
+            const A mean = a.cols ? sum[0] / (A)a.cols : 0;
+            for (int64_t c = first; c < a.cols; c += step) {
+                pack<A, N> v = c == first ? held : read<T, A, N>(x, row + c);
+                for (int i = 0; i < N; i++)
+                    m2[0] += (v.v[i] - mean) * (v.v[i] - mean);
+            }
         }
         sum_over_block(m2);
-        if (threadIdx.x == 0) {
+        if (threadIdx.x == 0 && a.sum)
             ((A *)a.sum)[r] = sum[0];
+        if (threadIdx.x == 0)
             ((A *)a.m2)[r] = m2[0];
-        }
     } else {
-        sum[0] = ((const A *)a.sum)[r];
-        m2[0] = ((const A *)a.m2)[r];
+        sum[0] = at_row<A>(a.sum, r);
+        m2[0] = at_row<A>(a.m2, r);
     }
     if (!APPLY)
         return;
@@ -189,13 +200,13 @@ template <class A> struct recentre {
     }
 };
 
-/* Arguments of norm_grad_kernel: norm_grad if STATS and APPLY, else norm_grad_stats or norm_grad_apply. Each
- * block handles a strip of rows. */
+/* Arguments of norm_grad_kernel. With the template arguments STATS and APPLY it is the kernel norm_grad, with
+ * one of them norm_grad_stats or norm_grad_apply. Each thread block handles a strip of rows. */
 struct rows_of_grad {
-    ax_norm_grad_apply_args a; /* STATS without APPLY writes s1 and s2 */
+    ax_norm_grad_apply_args a; /* s1 and s2 are written with STATS and without APPLY */
     int64_t strip;
-    void *part; /* [strips, 2, cols]: dweight and dbias of each strip, if each thread has columns of its own;
-                   or NULL */
+    void *part; /* [strips, 2, cols]: sums for dweight and dbias of each strip, if each thread always handles
+                   the same columns; or NULL */
 };
 
 template <class A, int N>
@@ -221,7 +232,7 @@ __device__ inline void add_to_weights(pack<A, N> &dweight, pack<A, N> &dbias, co
     }
 }
 
-/* Computes dx. mean: s1 and s2 divided by the global width. */
+/* Computes dx. mean[0] and mean[1] are s1 and s2 divided by global_cols. */
 template <class T, class A, int N>
 __device__ inline void write_input_grad(const ax_norm_grad_apply_args &a, int64_t at, A rstd,
                                         const A (&mean)[2], const pack<A, N> &xhat, const pack<A, N> &dy,
@@ -252,7 +263,7 @@ __global__ void __launch_bounds__(MOST, 2) norm_grad_kernel(rows_of_grad s)
         weight = read_vector<A, N>(a.weight, first);
     for (int64_t r = begin; r < end; r++) {
         const int64_t row = r * a.cols;
-        const moments<A> m(((const A *)a.sum)[r], ((const A *)a.m2)[r], a.global_cols, a.eps);
+        const moments<A> m(at_row<A>(a.sum, r), at_row<A>(a.m2, r), a.global_cols, a.eps);
         pack<A, N> xhat = {}, dy = {};
         A sum[2] = {0, 0};
         if (first < a.cols) {
@@ -265,14 +276,16 @@ __global__ void __launch_bounds__(MOST, 2) norm_grad_kernel(rows_of_grad s)
                 add_to_sums(sum, m.of(read<T, A, N>(a.x, row + c)), read<T, A, N>(a.dy, row + c),
                             read_vector<A, N>(a.weight, c));
             sum_over_block(sum);
+            if (a.kind == AX_NORM_RMS)
+                sum[0] = 0;
         } else {
-            sum[0] = ((const A *)a.s1)[r];
-            sum[1] = ((const A *)a.s2)[r];
+            sum[0] = at_row<A>(a.s1, r);
+            sum[1] = at_row<A>(a.s2, r);
         }
-        if (!APPLY && threadIdx.x == 0) {
+        if (!APPLY && threadIdx.x == 0 && a.s1)
             ((A *)a.s1)[r] = sum[0];
+        if (!APPLY && threadIdx.x == 0)
             ((A *)a.s2)[r] = sum[1];
-        }
         if (!APPLY)
             continue;
         add_to_weights(dweight, dbias, xhat, dy);
@@ -293,9 +306,9 @@ __global__ void __launch_bounds__(MOST, 2) norm_grad_kernel(rows_of_grad s)
 
 /* ---- columns ------------------------------------------------------------------------------------- */
 
-/* K sums over rows for each column. A block handles WARP·N columns of a strip of rows: each lane has N
- * columns, and each of the ROWS warps every ROWS-th row. The sums of strips are stored in scratch, [strip, k,
- * cols]. */
+/* Computes K sums over rows for each column. A thread block handles WARP·N columns of a strip of rows: each
+ * lane handles N columns, and each of the ROWS warps every ROWS-th row. The sums of strips are stored in
+ * scratch, [strip, k, cols]. */
 enum { ROWS = BLOCK / WARP };
 template <class T> struct col_sum {
     typedef accum_t<T> A;
@@ -317,7 +330,7 @@ template <class T> struct weight_grads {
     ax_norm_grad_apply_args a;
     template <int N> __device__ void add(int64_t r, int64_t c, A (*sum)[N]) const
     {
-        const moments<A> m(((const A *)a.sum)[r], ((const A *)a.m2)[r], a.global_cols, a.eps);
+        const moments<A> m(at_row<A>(a.sum, r), at_row<A>(a.m2, r), a.global_cols, a.eps);
         pack<A, N> xhat = m.of(read<T, A, N>(a.x, r * a.cols + c)), d = read<T, A, N>(a.dy, r * a.cols + c);
 #pragma unroll
         for (int i = 0; i < N; i++) {
@@ -393,7 +406,9 @@ ax_status columns_by(ax_stream *stream, int64_t rows, int64_t cols, const F &f, 
     A *part = (A *)ax_cuda_of(stream)->scratch;
     int64_t across = ax_ceil_div(cols, WARP * N),
             most = AX_CUDA_SCRATCH / (int64_t)sizeof(A) / F::K / ax_max(cols, 1);
-    AX_CHECK(most > 0, AX_ERR_USAGE, "cuda: %lld columns are too many to be summed at once", (long long)cols);
+    AX_CHECK(most > 0, AX_ERR_USAGE,
+             "cuda: %lld columns are too many for sums over rows, whose partial sums must fit scratch",
+             (long long)cols);
     int64_t strips = ax_min(ax_min(ax_ceil_div(rows, LEAST), ax_ceil_div(WANTED, ax_max(across, 1))), most);
     if (!rows || !cols)
         return AX_OK;
@@ -422,12 +437,13 @@ ax_status grad_by(ax_stream *stream, const ax_norm_grad_apply_args *a)
 {
     enum { LEAST = 8, WANTED = 512 }; /* minimum number of rows of a strip; number of blocks to aim at */
     typedef accum_t<T> A;
-    static_assert((int64_t)WANTED * 2 * MOST * N * sizeof(A) <= AX_CUDA_SCRATCH, "sums of strips fit");
+    static_assert((int64_t)WANTED * 2 * MOST * N * sizeof(A) <= AX_CUDA_SCRATCH,
+                  "scratch is too small for the sums of strips");
     if (!a->rows)
         return AX_OK;
     int64_t strip = ax_max(LEAST, ax_ceil_div(a->rows, WANTED)), strips = ax_ceil_div(a->rows, strip);
     bool weights = a->dweight || a->dbias, along = a->cols <= MOST * N;
-    if (weights && !along) /* first, because dx may be dy */
+    if (weights && !along) /* before dx is written, because dx may be dy */
         AX_TRY(columns<T>(stream, a->rows, a->cols, a->cols, aligned({a->x, a->dy}), weight_grads<T>{*a},
                           a->dweight, a->dbias));
     void *part = weights && along ? ax_cuda_of(stream)->scratch : NULL;
@@ -458,7 +474,7 @@ ax_status ax_cuda_norm_stats(ax_stream *stream, const void *args)
 {
     const ax_norm_stats_args *a = (const ax_norm_stats_args *)args;
     ax_norm_args norm = {};
-    norm.rows = a->rows, norm.cols = a->cols, norm.dtype = a->dtype;
+    norm.rows = a->rows, norm.cols = a->cols, norm.dtype = a->dtype, norm.kind = a->kind;
     norm.a = a->a, norm.b = a->b, norm.x = a->x, norm.sum = a->sum, norm.m2 = a->m2;
     return by_rows<true, false>(stream, rows_of_norm{norm, a->cols});
 }
@@ -480,7 +496,7 @@ ax_status ax_cuda_norm_apply(ax_stream *stream, const void *args)
 {
     const ax_norm_apply_args *a = (const ax_norm_apply_args *)args;
     ax_norm_args norm = {};
-    norm.rows = a->rows, norm.cols = a->cols, norm.eps = a->eps, norm.dtype = a->dtype;
+    norm.rows = a->rows, norm.cols = a->cols, norm.eps = a->eps, norm.dtype = a->dtype, norm.kind = a->kind;
     norm.a = a->x, norm.sum = (void *)a->sum, norm.m2 = (void *)a->m2;
     norm.weight = a->weight, norm.bias = a->bias, norm.y = a->y;
     return by_rows<false, true>(stream, rows_of_norm{norm, a->global_cols});
@@ -497,7 +513,7 @@ ax_status ax_cuda_norm_grad_stats(ax_stream *stream, const void *args)
     const ax_norm_grad_stats_args *a = (const ax_norm_grad_stats_args *)args;
     ax_norm_grad_apply_args grad = {};
     grad.rows = a->rows, grad.cols = a->cols, grad.global_cols = a->global_cols;
-    grad.eps = a->eps, grad.dtype = a->dtype, grad.x = a->x, grad.dy = a->dy;
+    grad.eps = a->eps, grad.dtype = a->dtype, grad.kind = a->kind, grad.x = a->x, grad.dy = a->dy;
     grad.sum = a->sum, grad.m2 = a->m2, grad.weight = a->weight, grad.s1 = a->s1, grad.s2 = a->s2;
     return grad_by_rows<true, false>(stream, &grad);
 }

@@ -1,7 +1,7 @@
-/* The file of measured plans. Its first line names the GPU and the library. Each other line is one product:
- * the numbers of its key, the words of the algorithm in hexadecimal, and a checksum of the line. The file is
- * read when a device is opened, and again before it is written; a lock file lets one process at a time do
- * that. */
+/* The file of measured plans. Its first line names the GPU and the library. Every other line describes one
+ * GEMM: the numbers of its key, the words of the algorithm in hexadecimal, and a checksum of the line. The
+ * file is read when a device is opened, and again before it is written; a lock file makes sure that one
+ * process at a time reads or writes it. */
 #include "dev/cuda/plans.h"
 
 #include "axonn/runtime.h"
@@ -45,7 +45,8 @@ static entry *find(const list *l, const int64_t *key)
     return NULL;
 }
 
-/* Adds an entry. If there is one with its key, replaces that if `instead`, else keeps it. */
+/* Adds an entry. If the list already has one with the same key, that is replaced if `instead`, and kept
+ * otherwise. */
 static ax_status put_entry(list *l, const entry *e, bool instead)
 {
     entry *there = find(l, e->key);
@@ -54,7 +55,7 @@ static ax_status put_entry(list *l, const entry *e, bool instead)
         return AX_OK;
     }
     entry *entries = realloc(l->entries, (l->n + 1) * sizeof *entries);
-    AX_CHECK(entries, AX_ERR_MEMORY, "not enough memory for another plan");
+    AX_CHECK(entries, AX_ERR_MEMORY, "not enough memory for another plan of a GEMM");
     l->entries = entries;
     l->entries[l->n++] = *e;
     return AX_OK;
@@ -109,7 +110,8 @@ static ax_status parse(const ax_cuda_plans *p, const char *text, size_t size, li
     for (const char *line = text + head + 1; line < text + size;) {
         entry e;
         const char *end = strchr(line, '\n');
-        AX_CHECK(end && parse_line(line, end, &e), AX_ERR_DATA, "%s is damaged", p->path);
+        AX_CHECK(end && parse_line(line, end, &e), AX_ERR_DATA,
+                 "%s is damaged: a line is incomplete or has a wrong checksum", p->path);
         AX_TRY(put_entry(out, &e, true));
         line = end + 1;
     }
@@ -121,10 +123,11 @@ static ax_status parse(const ax_cuda_plans *p, const char *text, size_t size, li
 static void log_error(ax_status status)
 {
     if (status != AX_OK)
-        ax_log(AX_LOG_DEBUG, "cuda: plans of products: %s", ax_error_message());
+        ax_log(AX_LOG_DEBUG, "cuda: plans of matmuls: %s", ax_error_message());
 }
 
-/* Reads the file into *out. An empty list if there is no file, or if it is damaged or of another kind. */
+/* Reads the file into *out. The list is empty if there is no file, or if it is damaged or for another GPU or
+ * library. */
 static void read_file(const ax_cuda_plans *p, list *out)
 {
     char *text = NULL;
@@ -151,8 +154,8 @@ static ax_status write_file(const ax_cuda_plans *p, const list *l)
     return status;
 }
 
-/* Takes the lock. Other processes hold it only while they read and write the file, so this waits two
- * seconds. */
+/* Takes the lock; waits at most two seconds, because other processes hold it only while they read and write
+ * the file. */
 static ax_status take_lock(const ax_cuda_plans *p, int *fd)
 {
     enum { TRIES = 200 };
@@ -170,7 +173,7 @@ static ax_status take_lock(const ax_cuda_plans *p, int *fd)
     return AX_OK;
 }
 
-/* Reads the file again, adds `e` and what this process knows, and writes the union. */
+/* Reads the file again, adds `e` and the other entries that this process knows, and writes the result. */
 static ax_status merge_and_write(ax_cuda_plans *p, const entry *e, bool instead)
 {
     list all;
@@ -200,7 +203,7 @@ static ax_status folder_of_plans(char **out)
         return AX_OK;
     if (strcmp(value, "on")) {
         AX_CHECK(strchr(value, '/'), AX_ERR_USAGE,
-                 "%s is \"%s\": it is off, on, or a folder, written with a '/'", source, value);
+                 "%s is \"%s\": it must be off, on, or a folder whose name contains a '/'", source, value);
         return ax_strdup(value, out);
     }
     if (cache && *cache == '/')

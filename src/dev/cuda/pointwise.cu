@@ -33,7 +33,7 @@ template <class A> __device__ inline point<A> gelu_tanh_at(A x)
     const A c = (A)0.7978845608028654, cubic = (A)0.044715; /* sqrt(2/pi) */
     A u = c * x * (1 + cubic * x * x), e = exponential(-2 * (u < 0 ? -u : u)), most = 1 / (1 + e);
     A above = u < 0 ? e * most : most, below = u < 0 ? most : e * most;
-    A curve = x * above * below; /* 0 long before the square of x overflows */
+    A curve = x * above * below; /* becomes 0 long before the square of x overflows */
     return {x * above, above + (curve != 0 ? curve * 2 * c * (1 + 3 * cubic * x * x) : 0)};
 }
 
@@ -100,6 +100,40 @@ template <class T> struct activation_grad {
     }
 };
 
+template <class T> struct glu {
+    typedef accum_t<T> A;
+    const void *gate, *up;
+    void *y;
+    ax_activation kind;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        pack<A, N> g = read<T, A, N>(gate, at), v = read<T, A, N>(up, at);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            v.v[i] *= activation_at<A>(kind, g.v[i]).value;
+        write<T, A, N>(y, at, v);
+    }
+};
+
+/* dgate and dup may be the same arrays as inputs, so both are written after the same elements of all inputs
+ * were read. */
+template <class T> struct glu_grad {
+    typedef accum_t<T> A;
+    ax_glu_grad_args a;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        pack<A, N> g = read<T, A, N>(a.gate, at), v = read<T, A, N>(a.up, at), d = read<T, A, N>(a.dy, at);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            point<A> f = activation_at<A>(a.kind, g.v[i]);
+            g.v[i] = d.v[i] * v.v[i] * f.slope;
+            v.v[i] = d.v[i] * f.value;
+        }
+        write<T, A, N>(a.dgate, at, g);
+        write<T, A, N>(a.dup, at, v);
+    }
+};
+
 template <class T> struct add {
     typedef accum_t<T> A;
     const void *a, *b;
@@ -130,8 +164,8 @@ template <class C, class A> struct fill_rows {
     }
 };
 
-/* Four elements, by their global index, share a Philox block. A row may begin in the middle of a block, so a
- * thread computes the blocks of its N elements itself. */
+/* The kernel dropout. Four elements with consecutive global indices share a Philox block. A row may begin in
+ * the middle of such a block, so each thread computes all blocks that its N elements need. */
 template <class T> struct dropout {
     typedef accum_t<T> A;
     ax_dropout_args a;
@@ -178,7 +212,7 @@ template <class X, class Y> struct convert {
     template <int N> __device__ void run(int64_t at) const { write<Y, A, N>(y, at, read<X, A, N>(x, at)); }
 };
 
-/* Stores the bits of one element everywhere. */
+/* The kernel fill: stores the bits of one value in every element. */
 template <class U> struct fill {
     U bits;
     void *y;
@@ -204,7 +238,8 @@ template <class U> ax_status fill_with(ax_stream *stream, const ax_fill_args *a)
 
 /* ---- sums over elements -------------------------------------------------------------------------- */
 
-/* Each block sums one chunk. The chunks do not depend on the GPU, so neither does the order of additions. */
+/* Each thread block sums one chunk of elements. The chunks do not depend on the GPU, so the order of
+ * additions does not either. */
 enum { CHUNK = 1 << 16, MOST_CHUNKS = AX_CUDA_SCRATCH / sizeof(double) };
 
 template <class T> struct add_squares {
@@ -266,7 +301,7 @@ __global__ void squared_error_kernel(squared_error_call<T> s, bool wide, int64_t
         part[blockIdx.x] = sum;
 }
 
-/* Sums `part`, and stores the sum at `out` or, if `accumulate`, adds it there. */
+/* Sums the n numbers in `part`, and stores the sum in *out or, if `accumulate`, adds it to *out. */
 __global__ void sum_parts(const double *part, int64_t n, bool accumulate, double *out)
 {
     double sum = 0;
@@ -284,7 +319,8 @@ ax_status ax_cuda_bias_add(ax_stream *stream, const void *args)
     const ax_bias_add_args *a = (const ax_bias_add_args *)args;
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
-        const int N = width<accum_t<T>>::value; /* the bias has the widest elements */
+        const int N = width<accum_t<T>>::value; /* the bias has the widest elements, so it limits the number
+                                                   per 16 bytes */
         return each<N>(stream, a->rows * a->cols, a->cols % N == 0 && aligned({a->x, a->bias, a->y}),
                        bias_add<T>{a->x, a->bias, a->y, a->cols});
     });
@@ -318,6 +354,26 @@ ax_status ax_cuda_activation_grad(ax_stream *stream, const void *args)
         typedef decltype(t) T;
         return each<width<T>::value>(stream, a->n, aligned({a->x, a->dy, a->dx}),
                                      activation_grad<T>{a->x, a->dy, a->dx, a->kind});
+    });
+}
+
+ax_status ax_cuda_glu(ax_stream *stream, const void *args)
+{
+    const ax_glu_args *a = (const ax_glu_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return each<width<T>::value>(stream, a->n, aligned({a->gate, a->up, a->y}),
+                                     glu<T>{a->gate, a->up, a->y, a->kind});
+    });
+}
+
+ax_status ax_cuda_glu_grad(ax_stream *stream, const void *args)
+{
+    const ax_glu_grad_args *a = (const ax_glu_grad_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return each<width<T>::value>(stream, a->n, aligned({a->gate, a->up, a->dy, a->dgate, a->dup}),
+                                     glu_grad<T>{*a});
     });
 }
 
@@ -377,7 +433,7 @@ ax_status ax_cuda_fill(ax_stream *stream, const void *args)
     }
 }
 
-/* Returns the elements of a chunk for an array of n elements. */
+/* Returns the number of elements in a chunk of an array of n elements. */
 static int64_t chunk_of(int64_t n) { return ax_max(CHUNK, ax_ceil_div(n, MOST_CHUNKS)); }
 
 ax_status ax_cuda_sumsq(ax_stream *stream, const void *args)

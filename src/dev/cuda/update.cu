@@ -1,5 +1,5 @@
-/* The end of a step: the clip factor, and optimizer updates of flat arrays. The flag that skips an update is
- * in device memory, as are all numbers that change from one update to the next. */
+/* The last kernels of a step: clip, and the optimizer updates of flat arrays. The flag that makes an update
+ * do nothing is in device memory, as are all numbers that change from one update to the next. */
 #include "dev/cuda/kernels.cuh"
 
 namespace
@@ -32,8 +32,8 @@ __global__ void clip_kernel(ax_clip_args a)
 
 /* ---- updates ------------------------------------------------------------------------------------- */
 
-/* A Rule (adamw, sgd) updates N elements of an array. `prepare` rounds its scalars to A once. The copy of the
- * weights, if there is one, has elements of type C. */
+/* A Rule (adamw, sgd) updates N elements of an array. Its method `prepare` rounds its scalars to type A once.
+ * The copy of the weights, if there is one, has elements of type C. */
 template <class A> struct adamw {
     typedef ax_adamw_args args;
     A lr, beta1, beta2, one_minus_beta1, one_minus_beta2, eps, decay, correction1, correction2, grad_scale;
@@ -111,7 +111,7 @@ template <class A> struct sgd {
     }
 };
 
-/* Returns the last array that begins at element `at` or before it, by binary search. */
+/* Returns, by binary search, the last array whose first element, counted over all arrays, is at most `at`. */
 __device__ inline int64_t array_at(const ax_update_array *array, int64_t arrays, int64_t at)
 {
     int64_t lo = 0, hi = arrays - 1;
@@ -125,7 +125,8 @@ __device__ inline int64_t array_at(const ax_update_array *array, int64_t arrays,
     return lo;
 }
 
-/* Updates elements from … to-1 of one array by the threads of a block; `from` is a multiple of N. */
+/* Updates elements from … to-1 of one array, divided among the threads of a block; `from` is a multiple of
+ * N. */
 template <class C, int N, class Rule>
 __device__ inline void update_array(const Rule &rule, const ax_update_array &u, int64_t from, int64_t to)
 {
@@ -136,8 +137,8 @@ __device__ inline void update_array(const Rule &rule, const ax_update_array &u, 
         rule.template run<C, 1>(u, at);
 }
 
-/* Each block updates `share` consecutive elements of all arrays taken as one, a multiple of AX_UPDATE_UNIT; a
- * share may span several arrays. */
+/* Each thread block updates `share` consecutive elements, counted over all arrays, so its elements may lie in
+ * several arrays. `share` is a multiple of AX_UPDATE_UNIT. */
 template <class Rule, class C, int N> __global__ void update_kernel(typename Rule::args a, int64_t share)
 {
     __shared__ Rule prepared;

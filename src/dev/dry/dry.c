@@ -16,10 +16,10 @@ static const uint64_t first_address = UINT64_C(1) << 56;
 
 typedef struct dry_memory {
     _Atomic uint64_t next;
-    /* Operands of the current launch, collected for the observer. */
+    /* The operands of the current launch, which are collected for the observer. */
     ax_operand *operand;
     int64_t operands, room;
-    bool full; /* an operand is missing, because there was not enough memory */
+    bool full; /* there was not enough memory for the list, so an operand is missing */
 } dry_memory;
 
 static ax_status dry_open(ax_device *dev)
@@ -39,14 +39,16 @@ static void dry_close(ax_device *dev)
     dev->memory = NULL;
 }
 
-/* Returns the workspace of the cpu backend: a plan made on this device is for the host. */
+/* Returns the workspace of the cpu backend, because memory plans that are made on this device are for the
+ * host. */
 static size_t dry_workspace(int threads)
 {
     const ax_device_ops *cpu = ax_device_find("cpu");
     return cpu && cpu->workspace ? cpu->workspace(threads) : 0;
 }
 
-/* Blocks are at least a page apart, so that the end of one is not taken for the beginning of the next. */
+/* Allocates addresses. Blocks are at least a page apart, so that the end of one block is not taken for the
+ * beginning of the next. */
 static ax_status dry_alloc(ax_device *dev, size_t bytes, void **out)
 {
     dry_memory *memory = dev->memory;
@@ -76,7 +78,8 @@ static ax_status dry_copy_in(ax_stream *stream, void *device, const void *host, 
     return AX_OK;
 }
 
-/* Copies zeros, since nothing was computed: for example a loss, a norm, or a token. */
+/* Writes zeros to the host's memory, because nothing was computed: for example as a loss, a norm, or a
+ * token. */
 static ax_status dry_copy_out(ax_stream *stream, void *host, const void *device, size_t bytes)
 {
     observe_copy(stream->dev, device, bytes, AX_READ);

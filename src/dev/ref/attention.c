@@ -5,7 +5,8 @@
 
 #include <math.h>
 
-/* Returns the offset in elements of row (batch, time, head) in a dense [b, t, heads, d]. */
+/* Returns the offset in elements of the row of batch b, position t and head h in a dense array [batch, len,
+ * heads, d]. */
 static int64_t row_at(int64_t b, int64_t t, int64_t h, int64_t len, int64_t heads, int64_t d)
 {
     return ((b * len + t) * heads + h) * d;
@@ -23,19 +24,13 @@ static double dot(ax_dtype dtype, const void *x, int64_t x_at, const void *y, in
     return sum;
 }
 
-/* sum[0 … n-1] += factor · x[at …]. */
+/* Adds factor · x[at + i] to sum[i], for i < n. */
 static void add_scaled(ax_dtype dtype, const void *x, int64_t at, int64_t n, double factor, double *sum)
 {
     double xs[REF_BLOCK];
     ref_read(dtype, x, at, n, xs);
     for (int64_t i = 0; i < n; i++)
         sum[i] += factor * xs[i];
-}
-
-/* Returns the first key that query i of batch b may see. */
-static int64_t first_key(const int32_t *doc_start, int64_t b, int64_t i, int64_t q_len)
-{
-    return doc_start ? ax_max(0, doc_start[b * q_len + i]) : 0;
 }
 
 typedef struct query {
@@ -50,7 +45,8 @@ static query query_of(const ax_attention_args *a, int64_t b, int64_t i, int64_t 
     int64_t d = a->head_dim, g = h / (a->heads / a->kv_heads);
     int64_t batch_stride = a->kv_batch_stride ? a->kv_batch_stride : a->kv_len * a->kv_heads * d;
     return (query){row_at(b, i, h, a->q_len, a->heads, d), b * batch_stride + g * d, a->kv_heads * d,
-                   first_key(a->doc_start, b, i, a->q_len), ax_min(a->q_offset + i, a->kv_len - 1)};
+                   ax_attention_first_key(a->doc_start, b * a->q_len + i, a->window, a->q_offset + i),
+                   ax_min(a->q_offset + i, a->kv_len - 1)};
 }
 
 static double score(const ax_attention_args *a, const query *q, int64_t j)
@@ -58,7 +54,8 @@ static double score(const ax_attention_args *a, const query *q, int64_t j)
     return a->scale * dot(a->dtype, a->q, q->q_at, a->k, q->k_at + j * q->k_stride, a->head_dim);
 }
 
-/* Returns dropout's factor of the probability of key j, for query `row` (b·t + i) of head h: 0 or 1/(1-p). */
+/* Returns the factor of dropout, 0 or 1/(1-p), for key j and head h; `row` is the query's row in the batch,
+ * b·q_len + i. */
 static double kept(const ax_attention_dropout *drop, int64_t row, int64_t h, int64_t keys, int64_t j)
 {
     if (drop->p == 0)
@@ -68,7 +65,7 @@ static double kept(const ax_attention_dropout *drop, int64_t row, int64_t h, int
     return (double)ax_philox_uniform(drop->key, now.step, index) < drop->p ? 0 : 1 / (1 - drop->p);
 }
 
-/* Returns log Σ exp of the visible scores, -inf if no key is visible. */
+/* Returns log Σ exp of the scores of the visible keys; -inf if no key is visible. */
 static double log_sum_exp(const ax_attention_args *a, const query *q)
 {
     double max = -INFINITY, sum = 0;
@@ -108,7 +105,8 @@ ax_status ref_attention(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-/* Probability after dropout, and gradient of the score, for the pair (i, j) of batch b, query head h. */
+/* The probability after dropout, p, and the gradient of the score, ds, of query i and key j of one batch and
+ * query head. */
 typedef struct pair {
     double p, ds;
 } pair;
@@ -134,20 +132,21 @@ static void fill_delta(const ax_attention_grad_args *a, int64_t b, int64_t h)
     }
 }
 
-/* dq_i = Σ_j ds_ij k_j */
+/* Computes dq_i = Σ_j ds_ij k_j. */
 static void query_grad(const ax_attention_grad_args *a, int64_t b, int64_t i, int64_t h)
 {
     int64_t d = a->head_dim, g = h / (a->heads / a->kv_heads);
     for (ref_blocks(d, at, count)) {
         double dq[REF_BLOCK] = {0};
-        for (int64_t j = first_key(a->doc_start, b, i, a->q_len); j <= i; j++)
+        for (int64_t j = ax_attention_first_key(a->doc_start, b * a->q_len + i, a->window, i); j <= i; j++)
             add_scaled(a->dtype, a->k, row_at(b, j, g, a->q_len, a->kv_heads, d) + at, count,
                        pair_of(a, b, i, j, h).ds, dq);
         ref_write(a->dtype, a->dq, row_at(b, i, h, a->q_len, a->heads, d) + at, count, dq);
     }
 }
 
-/* dk_j = Σ ds_ij q_i and dv_j = Σ p_ij do_i, over the query heads of group g and the queries that see j. */
+/* Computes dk_j = Σ ds_ij q_i and dv_j = Σ p_ij dout_i for key head g. The sums are over the queries i that
+ * see key j, of all query heads that use key head g. */
 static void key_grad(const ax_attention_grad_args *a, int64_t b, int64_t j, int64_t g)
 {
     int64_t d = a->head_dim, group = a->heads / a->kv_heads;
@@ -155,7 +154,7 @@ static void key_grad(const ax_attention_grad_args *a, int64_t b, int64_t j, int6
         double dk[REF_BLOCK] = {0}, dv[REF_BLOCK] = {0};
         for (int64_t h = g * group; h < (g + 1) * group; h++)
             for (int64_t i = j; i < a->q_len; i++) {
-                if (j < first_key(a->doc_start, b, i, a->q_len))
+                if (j < ax_attention_first_key(a->doc_start, b * a->q_len + i, a->window, i))
                     continue;
                 pair ij = pair_of(a, b, i, j, h);
                 int64_t q_at = row_at(b, i, h, a->q_len, a->heads, d) + at;

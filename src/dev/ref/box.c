@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Returns the row of `id` in this rank's box of the table, or -1. */
+/* Returns the row of `id` in this rank's part of the table, or -1 if another rank has it. */
 static int64_t table_row(int32_t id, int64_t first, int64_t count)
 {
     int64_t row = id - first;
@@ -31,8 +31,9 @@ ax_status ref_embedding(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-/* Adds rows in ascending r, and rounds to A after each. This is the only kernel of ref that rounds a result
- * more than once, because it is not known beforehand which rows have the same id. */
+/* Adds the rows of dy in ascending order, and rounds to the dtype of dtable after each addition. This is the
+ * only kernel of ref that rounds a result more than once, because it does not know beforehand which rows have
+ * the same id. */
 ax_status ref_embedding_grad(ax_stream *stream, const void *args)
 {
     (void)stream;

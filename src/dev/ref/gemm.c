@@ -1,4 +1,5 @@
-/* GEMM in tiles: parts of the operands, of any type and transposition, are read as tiles of doubles. */
+/* GEMM in tiles: parts of the operands, which may have any dtype and be transposed, are converted to tiles of
+ * doubles. */
 #include "dev/backend.h"
 #include "dev/ref/ref.h"
 
@@ -30,7 +31,7 @@ static void read_tile(const matrix *m, int64_t r0, int64_t c0, int64_t rows, int
         }
 }
 
-/* c += a·b for `rows` rows; each element of c is summed over ascending k. */
+/* Adds a·b to the first `rows` rows of c; each element of c is summed over ascending k. */
 static void multiply(tile a, tile b, int64_t rows, int64_t k, tile c)
 {
     for (int64_t i = 0; i < rows; i++)

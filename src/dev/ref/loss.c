@@ -1,5 +1,5 @@
-/* Cross-entropy over a vocabulary that may be split over ranks (logits: T [r, v]; values per row: A [r]), and
- * the sum of squared errors. */
+/* Cross-entropy over a vocabulary that may be split over ranks (see ax_ce_max_args), and the sum of squared
+ * errors. */
 #include "dev/ref/ref.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ ax_status ref_ce_max(ax_stream *stream, const void *args)
         for (ref_blocks(a->vocab, at, count)) {
             ref_read(a->dtype, a->logits, r * a->ld + at, count, x);
             for (int64_t i = 0; i < count; i++)
-                max = x[i] > max ? x[i] : max; /* ignores NaN, which shows in the sum instead */
+                max = x[i] > max ? x[i] : max; /* skips NaN, which will make the sum NaN */
         }
         ax_store(ax_dtype_accum(a->dtype), a->max, r, max);
     }

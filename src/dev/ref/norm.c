@@ -1,10 +1,10 @@
-/* LayerNorm over a width that may be split over ranks, row by row. a, b, x, dy, add: T [r, c]. Statistics: A
- * [r]. */
+/* LayerNorm and RMSNorm over a width that may be split over ranks, row by row. Shapes and formulas are in
+ * axonn/kernels.h. */
 #include "dev/ref/ref.h"
 
 #include <math.h>
 
-/* Computes x = a + b for one row, rounded to T. */
+/* Computes x = a + b for one row, rounded to `dtype`. */
 static void sum_row(const ax_norm_stats_args *a, int64_t r)
 {
     double x[REF_BLOCK], b[REF_BLOCK];
@@ -24,7 +24,7 @@ static void stats_row(const ax_norm_stats_args *a, int64_t r)
     if (a->b)
         sum_row(a, r);
     const void *from = a->b ? a->x : a->a;
-    for (ref_blocks(a->cols, at, count)) {
+    for (ref_blocks(a->kind == AX_NORM_RMS ? 0 : a->cols, at, count)) {
         ref_read(a->dtype, from, r * a->cols + at, count, x);
         for (int64_t i = 0; i < count; i++)
             sum += x[i];
@@ -36,7 +36,8 @@ static void stats_row(const ax_norm_stats_args *a, int64_t r)
             m2 += centred * centred;
         }
     }
-    ax_store(accum, a->sum, r, sum);
+    if (a->kind == AX_NORM_LAYER)
+        ax_store(accum, a->sum, r, sum);
     ax_store(accum, a->m2, r, m2);
 }
 
@@ -62,14 +63,15 @@ ax_status ref_norm_recentre(ax_stream *stream, const void *args)
 }
 
 typedef struct row_stats {
-    double mean, rstd;
+    double mean, rstd; /* mean 0 for RMSNorm */
 } row_stats;
 
+/* Returns mean and rstd of row r. `sum` is NULL for RMSNorm. */
 static row_stats stats_of(ax_dtype dtype, const void *sum, const void *m2, int64_t r, int64_t global_cols,
                           double eps)
 {
     ax_dtype accum = ax_dtype_accum(dtype);
-    return (row_stats){ax_load(accum, sum, r) / (double)global_cols,
+    return (row_stats){sum ? ax_load(accum, sum, r) / (double)global_cols : 0,
                        1 / sqrt(ax_load(accum, m2, r) / (double)global_cols + eps)};
 }
 
@@ -118,8 +120,9 @@ static double rounded(ax_dtype dtype, double x)
     return ax_load(dtype, &place, 0);
 }
 
-/* s1 and s2 of a row, rounded to A also in norm_grad, which does not store them: so both ways give the same
- * bits. */
+/* The sums s1 and s2 of a row (s1 is 0 for RMSNorm). They are rounded to the accumulation dtype also in
+ * norm_grad, which does not store them, so that it gives the same bits as norm_grad_stats and
+ * norm_grad_apply. */
 typedef struct grad_sums {
     double s1, s2;
 } grad_sums;
@@ -135,7 +138,7 @@ static grad_sums grad_sums_of(const ax_norm_grad_stats_args *a, int64_t r)
         ref_read(a->dtype, a->dy, r * a->cols + at, count, dy);
         ref_read(accum, a->weight, at, count, weight);
         for (int64_t i = 0; i < count; i++) {
-            out.s1 += dy[i] * weight[i];
+            out.s1 += a->kind == AX_NORM_RMS ? 0 : dy[i] * weight[i];
             out.s2 += dy[i] * weight[i] * (x[i] - s.mean) * s.rstd;
         }
     }
@@ -148,7 +151,8 @@ ax_status ref_norm_grad_stats(ax_stream *stream, const void *args)
     const ax_norm_grad_stats_args *a = args;
     for (int64_t r = 0; r < a->rows; r++) {
         grad_sums sums = grad_sums_of(a, r);
-        ax_store(ax_dtype_accum(a->dtype), a->s1, r, sums.s1);
+        if (a->s1)
+            ax_store(ax_dtype_accum(a->dtype), a->s1, r, sums.s1);
         ax_store(ax_dtype_accum(a->dtype), a->s2, r, sums.s2);
     }
     return AX_OK;
@@ -191,7 +195,8 @@ static void grad_row(const ax_norm_grad_apply_args *a, int64_t r, grad_sums sums
         ref_read(a->dtype, a->dy, r * a->cols + at, count, dy);
         ref_read(accum, a->weight, at, count, weight);
         if (a->add)
-            ref_read(a->dtype, a->add, r * a->cols + at, count, add); /* now: dx may be `add` */
+            ref_read(a->dtype, a->add, r * a->cols + at, count,
+                     add); /* read before dx is written, because dx may be the same array as `add` */
         for (int64_t i = 0; i < count; i++) {
             double xhat = (x[i] - s.mean) * s.rstd;
             dy[i] = s.rstd * (dy[i] * weight[i] - mean1 - xhat * mean2);
@@ -211,9 +216,9 @@ ax_status ref_norm_grad_apply(ax_stream *stream, const void *args)
     (void)stream;
     const ax_norm_grad_apply_args *a = args;
     ax_dtype accum = ax_dtype_accum(a->dtype);
-    weight_grads(a); /* first, because dx may be dy */
+    weight_grads(a); /* before dx is written, because dx may be dy */
     for (int64_t r = 0; r < a->rows; r++)
-        grad_row(a, r, (grad_sums){ax_load(accum, a->s1, r), ax_load(accum, a->s2, r)});
+        grad_row(a, r, (grad_sums){a->s1 ? ax_load(accum, a->s1, r) : 0, ax_load(accum, a->s2, r)});
     return AX_OK;
 }
 
@@ -223,7 +228,7 @@ ax_status ref_norm_grad(ax_stream *stream, const void *args)
     const ax_norm_grad_args *a = args;
     const ax_norm_grad_stats_args stats = ax_norm_grad_stats_of(a);
     const ax_norm_grad_apply_args apply = ax_norm_grad_apply_of(a);
-    weight_grads(&apply); /* first, because dx may be dy */
+    weight_grads(&apply); /* before dx is written, because dx may be dy */
     for (int64_t r = 0; r < a->rows; r++)
         grad_row(&apply, r, grad_sums_of(&stats, r));
     return AX_OK;

@@ -1,5 +1,5 @@
-/* Elementwise kernels: bias, activations, sums, dropout, scaling, filling; and the column sum, which is the
- * gradient of a bias. */
+/* Elementwise kernels: bias, activations, gated linear units, rotary positions, sums, dropout, scaling,
+ * filling; and the column sum, which is the gradient of a bias. */
 #include "axonn/philox.h"
 #include "dev/ref/ref.h"
 
@@ -108,6 +108,75 @@ ax_status ref_activation_grad(ax_stream *stream, const void *args)
         for (int64_t i = 0; i < count; i++)
             dy[i] *= activations[a->kind](x[i]).slope;
         ref_write(a->dtype, a->dx, at, count, dy);
+    }
+    return AX_OK;
+}
+
+ax_status ref_glu(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_glu_args *a = args;
+    double gate[REF_BLOCK], up[REF_BLOCK];
+    for (ref_blocks(a->n, at, count)) {
+        ref_read(a->dtype, a->gate, at, count, gate);
+        ref_read(a->dtype, a->up, at, count, up);
+        for (int64_t i = 0; i < count; i++)
+            up[i] *= activations[a->kind](gate[i]).value;
+        ref_write(a->dtype, a->y, at, count, up);
+    }
+    return AX_OK;
+}
+
+ax_status ref_glu_grad(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_glu_grad_args *a = args;
+    double gate[REF_BLOCK], up[REF_BLOCK], dy[REF_BLOCK];
+    for (ref_blocks(a->n, at, count)) {
+        ref_read(a->dtype, a->gate, at, count, gate);
+        ref_read(a->dtype, a->up, at, count, up);
+        ref_read(a->dtype, a->dy, at, count, dy);
+        for (int64_t i = 0; i < count; i++) {
+            activation_point f = activations[a->kind](gate[i]);
+            gate[i] = dy[i] * up[i] * f.slope;
+            up[i] = dy[i] * f.value;
+        }
+        ref_write(a->dtype, a->dgate, at, count, gate);
+        ref_write(a->dtype, a->dup, at, count, up);
+    }
+    return AX_OK;
+}
+
+/* Rotates one head of a row. angles: cosines and sines of the row's position, or NULL. */
+static void rotate_head(const ax_rope_args *a, int64_t first, const float *angles)
+{
+    const int64_t half = a->head_dim / 2;
+    double u[REF_BLOCK], v[REF_BLOCK];
+    for (ref_blocks(half, at, count)) {
+        ref_read(a->dtype, a->x, first + at, count, u);
+        ref_read(a->dtype, a->x, first + half + at, count, v);
+        for (int64_t i = 0; i < count; i++) {
+            double cosine = angles ? (double)angles[2 * (at + i)] : NAN;
+            double sine = angles ? (double)angles[2 * (at + i) + 1] : NAN;
+            double x = u[i], y = v[i], turn = a->inverse ? -sine : sine;
+            u[i] = x * cosine - y * turn;
+            v[i] = y * cosine + x * turn;
+        }
+        ref_write(a->dtype, a->x, first + at, count, u);
+        ref_write(a->dtype, a->x, first + half + at, count, v);
+    }
+}
+
+ax_status ref_rope(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_rope_args *a = args;
+    for (int64_t r = 0; r < a->rows; r++) {
+        int64_t position = a->positions[r];
+        bool inside = position >= 0 && position < a->table_rows;
+        const float *angles = inside ? a->table + position * a->head_dim : NULL;
+        for (int64_t h = 0; h < a->heads; h++)
+            rotate_head(a, (r * a->heads + h) * a->head_dim, angles);
     }
     return AX_OK;
 }

@@ -1,10 +1,10 @@
-/* The end of a step: the clip factor, and optimizer updates of flat arrays. */
+/* The last kernels of a step: clip, and the optimizer updates of flat arrays. */
 #include "dev/ref/ref.h"
 
 #include <math.h>
 
-/* Returns the norm; *culprit: the first sum that is not finite, or -1. fabs: so that printf does not show
- * "-nan". */
+/* Returns the norm of the gradients. *culprit is set to the index of the first sum of squares that is not
+ * finite, or -1. fabs keeps printf from showing "-nan". */
 static double norm_of(const ax_clip_args *a, double *culprit)
 {
     double total = 0;

@@ -1,20 +1,20 @@
-/* See apart.h. */
-#include "support/apart.h"
+/* See on_device.h. */
+#include "support/on_device.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct apart {
+typedef struct on_device {
     ax_comm comm;
     ax_comm *inner;
     ax_stream stream;
     const char *path;
     bool owned; /* `inner` was made by a split, and the wrapper destroys it */
-} apart;
+} on_device;
 
 typedef struct operation {
     ax_work work;
-    apart *on;
+    on_device *on;
     ax_work *inner;
     char *memory;
     size_t bytes, at, back; /* `bytes`: size of `memory`; the result is `back` bytes at offset `at` */
@@ -32,7 +32,7 @@ static ax_status operation_wait(ax_work *work)
     return status;
 }
 
-static ax_status call(apart *a, const ax_coll_args *c, const void *send, void *recv, ax_work **work)
+static ax_status call(on_device *a, const ax_coll_args *c, const void *send, void *recv, ax_work **work)
 {
     switch (c->coll) {
     case AX_ALL_REDUCE:
@@ -50,9 +50,9 @@ static ax_status call(apart *a, const ax_coll_args *c, const void *send, void *r
 
 /* Keeps the relative position of the buffers on the device: a send buffer inside the receive buffer stays
  * inside it, any other one follows it. */
-static ax_status apart_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
+static ax_status on_device_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
-    apart *a = comm->impl;
+    on_device *a = comm->impl;
     operation *o;
     (void)stream;
     if (args->coll == AX_BARRIER)
@@ -81,20 +81,20 @@ static ax_status apart_run(ax_comm *comm, ax_stream *stream, const ax_coll_args 
     return status;
 }
 
-static const ax_comm_ops apart_ops;
+static const ax_comm_ops on_device_ops;
 
 static ax_status wrap(ax_comm *inner, ax_device *dev, const char *path, bool owned, ax_comm **out)
 {
     static const ax_coll_args any = {.coll = AX_ALL_REDUCE, .count = 1, .dtype = AX_F32};
     char why[AX_COMM_WHY];
-    apart *a;
+    on_device *a;
     *out = NULL;
     AX_TRY(ax_calloc(1, sizeof *a, &a));
-    *a = (apart){.comm = {.ops = &apart_ops, .rank = inner->rank, .size = inner->size, .impl = a},
-                 .inner = inner,
-                 .stream = {dev, NULL},
-                 .path = path,
-                 .owned = owned};
+    *a = (on_device){.comm = {.ops = &on_device_ops, .rank = inner->rank, .size = inner->size, .impl = a},
+                     .inner = inner,
+                     .stream = {dev, NULL},
+                     .path = path,
+                     .owned = owned};
     *out = &a->comm;
     AX_TRY(ax_comm_connect(inner, dev, "test", why));
     AX_CHECK(inner->size == 1 || !strcmp(ax_comm_path(inner, &a->stream, &any), path), AX_ERR_INTERNAL,
@@ -102,22 +102,31 @@ static ax_status wrap(ax_comm *inner, ax_device *dev, const char *path, bool own
     return AX_OK;
 }
 
-static ax_status apart_split(ax_comm *comm, int color, int key, ax_comm **out)
+static ax_status on_device_split(ax_comm *comm, int color, int key, ax_comm **out)
 {
-    apart *a = comm->impl;
+    on_device *a = comm->impl;
     ax_comm *inner;
     AX_TRY(ax_comm_split(a->inner, color, key, &inner));
     return inner ? wrap(inner, a->stream.dev, a->path, true, out) : AX_OK;
 }
 
-static void apart_abort(ax_comm *comm, ax_status status, const char *message)
+static ax_status on_device_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
 {
-    ax_comm_abort(((apart *)comm->impl)->inner, status, message);
+    on_device *a = comm->impl;
+    ax_comm *inner;
+    *out = NULL;
+    AX_TRY(ax_comm_group(a->inner, ranks, n, &inner));
+    return wrap(inner, a->stream.dev, a->path, true, out);
 }
 
-static void apart_destroy(ax_comm *comm)
+static void on_device_abort(ax_comm *comm, ax_status status, const char *message)
 {
-    apart *a = comm->impl;
+    ax_comm_abort(((on_device *)comm->impl)->inner, status, message);
+}
+
+static void on_device_destroy(ax_comm *comm)
+{
+    on_device *a = comm->impl;
     if (a->owned)
         ax_comm_destroy(&a->inner);
     else
@@ -125,10 +134,14 @@ static void apart_destroy(ax_comm *comm)
     free(a);
 }
 
-static const ax_comm_ops apart_ops = {
-    .name = "apart", .run = apart_run, .split = apart_split, .abort = apart_abort, .destroy = apart_destroy};
+static const ax_comm_ops on_device_ops = {.name = "on_device",
+                                          .run = on_device_run,
+                                          .split = on_device_split,
+                                          .group = on_device_group,
+                                          .abort = on_device_abort,
+                                          .destroy = on_device_destroy};
 
-ax_status apart_create(ax_comm *inner, ax_device *dev, const char *path, ax_comm **out)
+ax_status on_device_create(ax_comm *inner, ax_device *dev, const char *path, ax_comm **out)
 {
     return wrap(inner, dev, path, false, out);
 }

@@ -1,4 +1,4 @@
-/* A simple GEMM kernel for the few products that cuBLASLt does not support: tiles of 16 x 16 in shared
+/* A simple GEMM kernel for the few matmuls that cuBLASLt does not support: tiles of 16 x 16 in shared
  * memory, one thread per element of c. */
 #include "dev/cuda/kernels.cuh"
 
@@ -7,11 +7,11 @@ namespace
 
 enum { TILE = 16 };
 
-struct product {
+struct arguments {
     ax_gemm_args g;
 };
 
-template <class T, class C> __global__ void product_kernel(product s)
+template <class T, class C> __global__ void plain_gemm(arguments s)
 {
     typedef accum_t<T> A;
     const ax_gemm_args &g = s.g;
@@ -41,8 +41,9 @@ template <class T, class C> __global__ void product_kernel(product s)
 
 } // namespace
 
-/* Runs in bands of rows, because a grid may have 65535 blocks along y at most. */
-ax_status ax_cuda_product(ax_stream *stream, const ax_gemm_args *args)
+/* Runs the kernel on one band of rows after the other, because a grid may have at most 65535 blocks along
+ * y. */
+ax_status ax_cuda_plain_gemm(ax_stream *stream, const ax_gemm_args *args)
 {
     const int64_t band = (int64_t)TILE << 15;
     return by_activation(args->dtype, [&](auto t) {
@@ -50,11 +51,11 @@ ax_status ax_cuda_product(ax_stream *stream, const ax_gemm_args *args)
             typedef decltype(t) T;
             typedef decltype(c) C;
             for (int64_t i = 0; i < args->m; i += band) {
-                product s = {*args};
+                arguments s = {*args};
                 s.g.m = ax_min(band, args->m - i);
                 s.g.a = (const T *)args->a + (args->trans_a ? i : i * args->lda);
                 s.g.c = (C *)args->c + i * args->ldc;
-                AX_TRY(run(stream, product_kernel<T, C>,
+                AX_TRY(run(stream, plain_gemm<T, C>,
                            dim3((unsigned)ax_ceil_div(args->n, TILE), (unsigned)ax_ceil_div(s.g.m, TILE)),
                            TILE * TILE, 0, s));
             }

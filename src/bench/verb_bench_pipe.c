@@ -1,0 +1,304 @@
+/* axonn bench pipe: times the schedules of a pipeline. Each rank is a stage that sleeps instead of computing,
+ * because on a machine with fewer cores than stages computation would hide the bubbles. The order of tasks
+ * and the messages are those of training: tasks run in an ax_pipeline of the engine. */
+#include "bench/bench.h"
+#include "cli/launch.h"
+#include "engine/pipeline.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MOST_SEEDS = 1000, MOST_CASES = 64 };
+
+typedef struct args {
+    cli_launch launch;
+    int64_t micro_batches, seeds, bytes;
+    double forward, backward, jitter;
+    ax_strings schedules;
+    ax_ints slack;
+    bool json;
+} args;
+
+static const ax_option pipe_options[] = {
+    LAUNCH_OPTIONS(args, launch),
+    {"micro-batches", AX_OPT_INT, offsetof(args, micro_batches), "32", "[1, 10000]", .meta = "N",
+     .help = "number of micro-batches of a step"},
+    {"forward", AX_OPT_FLOAT, offsetof(args, forward), "20", "[0.001, 10000]", .meta = "MS",
+     .help = "milliseconds of the forward task of a micro-batch"},
+    {"backward", AX_OPT_FLOAT, offsetof(args, backward), "40", "[0.001, 10000]", .meta = "MS",
+     .help = "milliseconds of the backward task of a micro-batch"},
+    {"jitter", AX_OPT_FLOAT, offsetof(args, jitter), "0.5", "[0, 100]", .meta = "X",
+     .help = "each task takes longer by up to this part of its time: a random number that depends on seed, "
+             "stage, micro-batch and kind alone, so all schedules get the same durations"},
+    {"bytes", AX_OPT_INT, offsetof(args, bytes), "262144", "[4, 4194304]", .meta = "N",
+     .help = "bytes of a message between stages; a multiple of 4"},
+    {"schedule", AX_OPT_STRINGS, offsetof(args, schedules), .meta = "NAME",
+     .help = "time only these: message, 1f1b, gpipe"},
+    {"slack", AX_OPT_INTS, offsetof(args, slack), "0, 4", "[0, 10000]", .meta = "N,...",
+     .help = "values of pipe.slack to time; gpipe does not use it"},
+    {"seeds", AX_OPT_INT, offsetof(args, seeds), "5", "[1, 1000]", .meta = "N",
+     .help = "rounds; in each all schedules run with the durations of one seed"},
+    {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per case"},
+};
+
+static const char *const schedule_names[AX_PIPE_SCHEDULES] = {
+    [AX_PIPE_MESSAGE] = "message", [AX_PIPE_1F1B] = "1f1b", [AX_PIPE_GPIPE] = "gpipe"};
+
+typedef struct bench {
+    ax_comm *world;
+    const args *args;
+    ax_ctx *ctx;
+    ax_model *model; /* its layers are never run: it says how stages are numbered, and what they exchange */
+    ax_frame *frame;
+    ax_tensor x; /* a first stage's activations, without memory */
+    int64_t seed;
+    ax_pipeline *pipeline; /* of the case that is being timed */
+} bench;
+
+typedef struct timed {
+    ax_pipe_schedule schedule;
+    int64_t slack;
+    ax_pipeline *pipeline;
+    double seconds[MOST_SEEDS];
+} timed;
+
+/* ---- one step ------------------------------------------------------------------------------------ */
+
+static void sleep_until(double when)
+{
+    struct timespec until;
+    double left = when - ax_now();
+    if (left <= 0)
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t ns = until.tv_nsec + (int64_t)(left * 1e9);
+    until.tv_sec += (time_t)(ns / 1000000000);
+    until.tv_nsec = ns % 1000000000;
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+        continue;
+}
+
+static double duration(const bench *b, int64_t micro, bool back)
+{
+    uint64_t key =
+        ax_rng_key((uint64_t)b->seed, back ? "backward" : "forward", (uint64_t)ax_comm_rank(b->world));
+    double ms = back ? b->args->backward : b->args->forward;
+    return ms * 1e-3 * (1 + b->args->jitter * (double)ax_rng_uniform(key, (uint64_t)micro));
+}
+
+/* Takes the input of a forward or a backward, sleeps, and sends the result. */
+static ax_status compute(bench *b, ax_message_kind kind, int64_t micro)
+{
+    const ax_pipe_stage *s = ax_pipeline_stage(b->pipeline);
+    bool back = kind == AX_MESSAGE_GRADIENT, first = s->stage == 0, last = s->stage == s->stages - 1;
+    ax_tensor x;
+    AX_TRY(ax_frame_begin(b->frame, back ? "backward" : "forward", AX_MODE_TRAIN, NULL));
+    if (back ? last : first)
+        AX_TRY(ax_frame_alloc(b->frame, &b->x, &x));
+    else
+        AX_TRY(ax_pipeline_take(b->pipeline, kind, b->frame, &x));
+    sleep_until(ax_now() + duration(b, micro, back));
+    return (back ? first : last) ? AX_OK : ax_pipeline_send(b->pipeline, kind, b->frame, micro, &x);
+}
+
+static ax_status forward(void *user, int64_t micro, int slot)
+{
+    bench *b = user;
+    (void)slot;
+    return ax_pipeline_is_joint(b->pipeline) ? AX_OK : compute(b, AX_MESSAGE_ACTIVATION, micro);
+}
+
+static ax_status backward(void *user, int64_t micro, int slot)
+{
+    bench *b = user;
+    (void)slot;
+    if (ax_pipeline_is_joint(b->pipeline))
+        AX_TRY(compute(b, AX_MESSAGE_ACTIVATION, micro));
+    return compute(b, AX_MESSAGE_GRADIENT, micro);
+}
+
+/* Measures from a barrier until this rank has done its tasks and all its messages have arrived. */
+static ax_status run_step(bench *b, timed *t, int64_t seed)
+{
+    b->pipeline = t->pipeline;
+    b->seed = seed;
+    AX_TRY(ax_pipeline_begin(b->pipeline, seed, b->args->micro_batches, true));
+    AX_TRY(ax_barrier(b->world));
+    double begin = ax_now();
+    AX_TRY(ax_pipeline_run(b->pipeline, &(ax_pipeline_tasks){forward, backward, b}));
+    t->seconds[seed] = ax_now() - begin;
+    return AX_OK;
+}
+
+/* ---- all cases ----------------------------------------------------------------------------------- */
+
+static double mean(const timed *t, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += t->seconds[i] / (double)n;
+    return sum;
+}
+
+static ax_status print_case(const bench *b, const timed *t, double base)
+{
+    const args *a = b->args;
+    int stages = ax_comm_size(b->world);
+    double seconds = mean(t, a->seeds),
+           closed = (double)(a->micro_batches + stages - 1) * (a->forward + a->backward);
+    if (!a->json) {
+        printf("%-8s %5lld %10.1f %10.3f", schedule_names[t->schedule], (long long)t->slack, seconds * 1e3,
+               seconds * 1e3 / closed);
+        printf(base > 0 ? " %8.3f\n" : "        -\n", seconds / base);
+        fflush(stdout);
+        return AX_OK;
+    }
+    double sorted[MOST_SEEDS];
+    memcpy(sorted, t->seconds, sizeof sorted);
+    ax_spread s = ax_spread_of(sorted, a->seeds);
+    return cli_print_json(json_pack(
+        "{s:s, s:i, s:f, s:f, s:f, s:f, s:s, s:I, s:i, s:I, s:f, s:f, s:s}", "case",
+        schedule_names[t->schedule], "slack", (int)t->slack, "median", s.median * 1e3, "min", s.min * 1e3,
+        "max", s.max * 1e3, "mean", seconds * 1e3, "unit", "ms", "runs", (json_int_t)a->seeds, "stages",
+        stages, "micro_batches", (json_int_t)a->micro_batches, "over_closed_form", seconds * 1e3 / closed,
+        "over_1f1b", base > 0 ? seconds / base : 0.0, "version", ax_version()));
+}
+
+static bool wanted(const args *a, int schedule)
+{
+    bool found = !a->schedules.count;
+    for (size_t i = 0; i < a->schedules.count; i++)
+        found = found || !strcmp(a->schedules.items[i], schedule_names[schedule]);
+    return found;
+}
+
+static int list_cases(const args *a, timed *cases)
+{
+    int n = 0;
+    for (int s = 0; s < AX_PIPE_SCHEDULES; s++)
+        for (size_t i = 0; i < (s == AX_PIPE_GPIPE ? 1 : a->slack.count) && n < MOST_CASES && wanted(a, s);
+             i++) {
+            cases[n].schedule = (ax_pipe_schedule)s;
+            cases[n++].slack = s == AX_PIPE_GPIPE ? 0 : a->slack.items[i];
+        }
+    return n;
+}
+
+static ax_status make_pipeline(bench *b, timed *t)
+{
+    b->ctx->parallel.pipe.schedule = (int)t->schedule;
+    b->ctx->parallel.pipe.slack = t->slack;
+    return ax_pipeline_create(b->model, 1, 1, b->args->micro_batches, true, &t->pipeline);
+}
+
+static ax_status run_cases(bench *b, timed *cases)
+{
+    const args *a = b->args;
+    int n = list_cases(a, cases);
+    double base = 0; /* 1F1B without slack */
+    for (int i = 0; i < n; i++)
+        AX_TRY(make_pipeline(b, &cases[i]));
+    for (int64_t seed = 0; seed < a->seeds; seed++)
+        for (int i = 0; i < n; i++)
+            AX_TRY(run_step(b, &cases[i], seed));
+    for (int i = 0; i < n; i++) {
+        ax_work *work;
+        AX_TRY(ax_all_reduce(b->world, NULL, cases[i].seconds, a->seeds, AX_F64, AX_MAX, &work));
+        AX_TRY(ax_wait(&work));
+        if (cases[i].schedule == AX_PIPE_1F1B && !cases[i].slack)
+            base = mean(&cases[i], a->seeds);
+    }
+    if (ax_comm_rank(b->world) != 0)
+        return AX_OK;
+    if (!a->json)
+        printf("%d stages, %lld micro-batches, forward %g ms, backward %g ms, each up to %g longer; means of "
+               "%lld "
+               "seeds\n\nschedule slack    time/ms  of (M+P-1)  of 1f1b\n",
+               ax_comm_size(b->world), (long long)a->micro_batches, a->forward, a->backward, a->jitter,
+               (long long)a->seeds);
+    for (int i = 0; i < n; i++)
+        AX_TRY(print_case(b, &cases[i], base));
+    return AX_OK;
+}
+
+/* Makes what a pipeline needs: a model of one block per stage, whose activations of one position have the
+ * bytes of a message. Its parameters get no memory. */
+static ax_status prepare(bench *b)
+{
+    const int stages = ax_comm_size(b->world);
+    ax_model_config config = {.layers = stages,
+                              .hidden = ax_ceil_div(b->args->bytes, (int64_t)sizeof(float)),
+                              .heads = 1,
+                              .kv_heads = 1,
+                              .ffn = 1,
+                              .vocab = 1,
+                              .seq_len = 1};
+    AX_TRY(ax_family_find("gpt2", &config.family));
+    AX_TRY(ax_ctx_create(b->world, (ax_grid_size){.x = 1, .y = 1, .z = 1, .pipe = stages, .data = 1}, "cpu",
+                         1, AX_F32, 0, &b->ctx));
+    AX_TRY(ax_model_create(b->ctx, &config, &(ax_model_use){.recompute = 0}, &b->model));
+    ax_layout layout = ax_activation_layout(b->ctx, AX_ROLE_MODEL);
+    b->x = ax_tensor_make(AX_F32, 3, (int64_t[]){1, 1, config.hidden}, NULL, &layout);
+    return ax_frame_create(b->ctx, (size_t)ax_round_up(ax_tensor_bytes(b->ctx->grid, &b->x), 4096) * 2,
+                           &b->frame);
+}
+
+static void clean_up(bench *b, timed *cases)
+{
+    for (int i = 0; cases && i < MOST_CASES; i++)
+        ax_pipeline_destroy(&cases[i].pipeline);
+    free(cases);
+    ax_frame_destroy(&b->frame);
+    ax_model_destroy(&b->model);
+    ax_ctx_destroy(&b->ctx);
+}
+
+static ax_status check(const args *a)
+{
+    for (size_t i = 0; i < a->schedules.count; i++) {
+        bool known = false;
+        for (int s = 0; s < AX_PIPE_SCHEDULES; s++)
+            known = known || !strcmp(a->schedules.items[i], schedule_names[s]);
+        AX_CHECK(known, AX_ERR_USAGE, "no schedule is named \"%s\"; there are message, 1f1b and gpipe",
+                 a->schedules.items[i]);
+    }
+    return AX_OK;
+}
+
+static ax_status run_pipe(const void *raw)
+{
+    bench b = {.args = raw};
+    timed *cases = NULL;
+    AX_TRY(check(b.args));
+    AX_TRY(cli_world_open(&b.world));
+    ax_status status =
+        ax_comm_size(b.world) > 1
+            ? prepare(&b)
+            : ax_fail(AX_ERR_USAGE, "one rank is no pipeline; start several: axonn bench pipe --ranks 8");
+    if (status == AX_OK)
+        status = ax_calloc(MOST_CASES, sizeof *cases, &cases);
+    if (status == AX_OK)
+        status = run_cases(&b, cases);
+    cli_world_abort_unshared(b.world, status);
+    clean_up(&b, cases);
+    return cli_world_close(&b.world, status);
+}
+
+const cli_verb verb_bench_pipe = {
+    .name = "bench pipe",
+    .summary = "time the schedules of a pipeline whose stages sleep instead of computing",
+    .details = "Each rank is a stage. Times are those of the slowest rank, for one step.\n"
+               "  of (M+P-1)  the time, divided by that of M micro-batches on P stages without jitter and "
+               "transfers\n"
+               "  of 1f1b     the time, divided by that of 1f1b without slack",
+    .examples = "axonn bench pipe --ranks 8\n"
+                "axonn bench pipe --ranks 4 --jitter 0 --micro-batches 16 --seeds 1 --json",
+    .options = pipe_options,
+    .option_count = AX_COUNT(pipe_options),
+    .args_size = sizeof(args),
+    .run = run_pipe,
+    .launches = true,
+};

@@ -1,0 +1,129 @@
+/* axonn ckpt convert: writes a model with another dtype, or in other shards. */
+#include "verb.h"
+
+#include "axonn/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct convert_args {
+    char *model, *out, *dtype, *shard_size;
+    bool json;
+} convert_args;
+
+static const ax_option convert_options[] = {
+    {"MODEL", AX_OPT_PATH, offsetof(convert_args, model), .required = true,
+     .help = "a Hugging Face directory, a run directory or a checkpoint"},
+    {"out", AX_OPT_PATH, offsetof(convert_args, out), .required = true, .meta = "DIR",
+     .help = "the directory to write, which must not exist"},
+    {"dtype", AX_OPT_STRING, offsetof(convert_args, dtype), .choices = "fp32|bf16|fp16",
+     .help = "dtype of the weights; default: as they are"},
+    {"shard-size", AX_OPT_STRING, offsetof(convert_args, shard_size), "5GB", .meta = "SIZE",
+     .help = "most bytes of arrays in a file of weights, e.g. 500MB or 2GiB"},
+    {"json", AX_OPT_BOOL, offsetof(convert_args, json), "false", .help = "print one JSON object"},
+};
+
+/* Reads "5GB": a number and B, KB, MB, GB or TB, or KiB to TiB; without a unit it is bytes. */
+static ax_status read_size(const char *text, int64_t *out)
+{
+    static const char letters[] = "KMGT";
+    char *unit;
+    double value = strtod(text, &unit);
+    const char *letter = *unit ? strchr(letters, *unit) : NULL;
+    bool binary = letter && unit[1] == 'i';
+    for (int64_t i = letter ? letter - letters + 1 : 0; i > 0; i--)
+        value *= binary ? 1024 : 1000;
+    const char *rest = unit + (letter ? 1 + binary : 0);
+    bool good = unit > text && text[0] >= '0' && text[0] <= '9' && value >= 1 && value < 9e18 &&
+                (!strcmp(rest, "B") || (!letter && !*rest));
+    AX_CHECK(
+        good, AX_ERR_USAGE,
+        "--shard-size %s: must be a number of bytes, or a number with B, KB, MB, GB, TB, KiB, MiB, GiB or "
+        "TiB, such as 5GB",
+        text);
+    *out = (int64_t)value;
+    return AX_OK;
+}
+
+static ax_dtype read_dtype(const char *name)
+{
+    if (!name)
+        return AX_DTYPE_COUNT;
+    return !strcmp(name, "bf16") ? AX_BF16 : !strcmp(name, "fp16") ? AX_F16 : AX_F32;
+}
+
+static bool show(void *user, int64_t done, int64_t total)
+{
+    cli_progress_update(user, done, total);
+    return !cli_stop_wanted();
+}
+
+/* Converts the model directory that MODEL stands for. If MODEL is a run that removes this checkpoint
+ * meanwhile, takes the newer one. */
+static ax_status convert(const convert_args *a, ax_conversion_args *how, ax_conversion *result)
+{
+    char *dir = NULL;
+    bool gone;
+    ax_status status;
+    do {
+        free(dir);
+        AX_TRY(ax_ckpt_find_model(a->model, &dir));
+        how->dir = dir;
+        cli_stop_catch();
+        status = ax_model_convert(how, result);
+        gone = status == AX_ERR_DATA && !ax_path_exists(dir);
+    } while (gone);
+    free(dir);
+    return status;
+}
+
+static ax_status report(const convert_args *a, const ax_conversion *r, double seconds)
+{
+    char bytes[32], time[32];
+    if (a->json)
+        return cli_print_json(json_pack("{s:s, s:s, s:s?, s:i, s:i, s:i, s:I, s:I, s:f}", "model", a->model,
+                                        "out", a->out, "dtype", a->dtype, "arrays", r->arrays, "converted",
+                                        r->converted, "files", r->files, "bytes", (json_int_t)r->bytes,
+                                        "overflows", (json_int_t)r->overflows, "seconds", seconds));
+    printf("%s: %d arrays, of which %d were converted, in %d file%s of %s, %s\n", a->out, r->arrays,
+           r->converted, r->files, r->files == 1 ? "" : "s", ax_format_bytes((double)r->bytes, bytes),
+           ax_format_seconds(seconds, time));
+    return AX_OK;
+}
+
+static ax_status run_convert(const void *raw)
+{
+    const convert_args *a = raw;
+    double start = ax_now();
+    cli_progress progress;
+    ax_conversion result;
+    ax_conversion_args how = {
+        .out = a->out, .dtype = read_dtype(a->dtype), .progress = show, .user = &progress};
+    AX_TRY(read_size(a->shard_size, &how.shard_bytes));
+    cli_progress_start(&progress, "converting", true);
+    ax_status status = convert(a, &how, &result);
+    cli_progress_end(&progress);
+    AX_TRY(status);
+    return report(a, &result, ax_now() - start);
+}
+
+const cli_verb verb_ckpt_convert = {
+    .name = "ckpt convert",
+    .summary = "write a model with another dtype, or in other shards",
+    .details =
+        "Writes a complete Hugging Face directory: weights with their keys and shapes, config.json with all\n"
+        "its keys and the new dtype, the tokenizer, and whatever else is beside the model, up to 16 MiB a\n"
+        "file. Works for models of any family. Converts arrays of float64, float32, bfloat16 and float16,\n"
+        "rounding to nearest even, and copies others as they are. Needs 4 MiB of memory beside the files'\n"
+        "headers, however large the model.\n"
+        "\n"
+        "DIR appears when it is complete; until then the files are in a hidden directory beside it, which a\n"
+        "failure or a signal removes. The exit code is 2 if DIR exists, 4 if a file is damaged or there is\n"
+        "no space, and 128 + N after signal N.",
+    .examples = "axonn ckpt convert runs/name --out name-bf16 --dtype bf16\n"
+                "axonn ckpt convert path/to/model --out resharded --shard-size 2GB",
+    .options = convert_options,
+    .option_count = AX_COUNT(convert_options),
+    .args_size = sizeof(convert_args),
+    .run = run_convert,
+};

@@ -1,0 +1,241 @@
+/* The public functions for messages. A call is checked and counted, and passed to the backend, or to the
+ * observer of a device without memory. If the host cannot access a device's memory at any time, the data are
+ * copied through a host buffer. comm.h specifies the backends. */
+#include "comm/message.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- descriptions -------------------------------------------------------------------------------- */
+
+static const char *kind_name(ax_message_kind kind)
+{
+    static const char *const names[AX_MESSAGE_KINDS] = {[AX_MESSAGE_ACTIVATION] = "activation",
+                                                        [AX_MESSAGE_GRADIENT] = "gradient",
+                                                        [AX_MESSAGE_TASK] = "task",
+                                                        [AX_MESSAGE_WEIGHT] = "weights"};
+    return kind < AX_MESSAGE_KINDS ? names[kind] : "unknown";
+}
+
+char *ax_message_describe(const ax_message *m, char out[AX_MESSAGE_TEXT])
+{
+    snprintf(out, AX_MESSAGE_TEXT, "%s of micro-batch %lld of step %lld, %s [", kind_name(m->kind),
+             (long long)m->micro_batch, (long long)m->step,
+             m->dtype < AX_DTYPE_COUNT ? ax_dtype_name(m->dtype) : "unknown dtype");
+    for (int d = 0; d < m->ndim && d < AX_MESSAGE_DIMS; d++)
+        ax_text_add(out, AX_MESSAGE_TEXT, "%s%lld", d ? ", " : "", (long long)m->dim[d]);
+    ax_text_add(out, AX_MESSAGE_TEXT, "]");
+    return out;
+}
+
+bool ax_message_equal(const ax_message *a, const ax_message *b)
+{
+    bool same = a->kind == b->kind && a->dtype == b->dtype && a->step == b->step &&
+                a->micro_batch == b->micro_batch && a->ndim == b->ndim;
+    for (int d = 0; same && d < a->ndim; d++)
+        same = a->dim[d] == b->dim[d];
+    return same;
+}
+
+static int64_t count_of(const ax_message *m)
+{
+    int64_t count = 1;
+    for (int d = 0; d < m->ndim; d++)
+        count *= m->dim[d];
+    return count;
+}
+
+static ax_status check(const ax_comm *comm, const ax_message *m, int peer)
+{
+    char text[AX_MESSAGE_TEXT];
+    int64_t count = 1;
+    AX_CHECK(peer >= 0 && peer < comm->size && peer != comm->rank, AX_ERR_INTERNAL,
+             "rank %d of %d calls ax_send or ax_recv with rank %d, which is not another rank of this group",
+             comm->rank, comm->size, peer);
+    AX_CHECK(m->ndim >= 0 && m->ndim <= AX_MESSAGE_DIMS, AX_ERR_INTERNAL,
+             "a message has %d dims, not 0 to %d", m->ndim, AX_MESSAGE_DIMS);
+    for (int d = 0; d < m->ndim; d++)
+        AX_CHECK(m->dim[d] >= 0 && !__builtin_mul_overflow(count, m->dim[d], &count), AX_ERR_INTERNAL,
+                 "%s: an extent is negative, or the number of elements overflows 64 bits",
+                 ax_message_describe(m, text));
+    AX_CHECK(count <= INT32_MAX / (int64_t)ax_dtype_size(m->dtype), AX_ERR_USAGE,
+             "%s: a message can have at most 2^31 - 1 bytes; use smaller micro-batches",
+             ax_message_describe(m, text));
+    return AX_OK;
+}
+
+/* ---- devices without memory ---------------------------------------------------------------------- */
+
+/* The handle of a dry device's message, which is reported to the observer at its start and at its end. */
+typedef struct observed {
+    ax_work work;
+    ax_device *dev;
+    ax_operand operand;
+} observed;
+
+static void observe(const observed *o)
+{
+    if (o->dev->observe)
+        o->dev->observe(o->dev->observe_user, &o->operand, 1);
+}
+
+static ax_status observe_end(ax_work *work)
+{
+    observed *o = (observed *)work;
+    observe(o);
+    free(o);
+    return AX_OK;
+}
+
+static bool observed_done(const ax_work *work)
+{
+    (void)work;
+    return true;
+}
+
+static ax_status observe_start(ax_device *dev, const ax_message_args *args, ax_work **work)
+{
+    observed *o;
+    int64_t count = count_of(&args->message);
+    AX_TRY(ax_calloc(1, sizeof *o, &o));
+    *o = (observed){{.wait = observe_end, .done = observed_done},
+                    dev,
+                    {args->data, count, count, args->message.dtype, args->sends ? AX_READ : AX_WRITE}};
+    observe(o);
+    *work = &o->work;
+    return AX_OK;
+}
+
+/* ---- devices whose memory the host cannot access at any time -------------------------------------- */
+
+/* A host buffer for one message. Buffers are reused, so a training step allocates none after its first
+ * runs. */
+typedef struct ax_comm_carrier {
+    ax_work work;
+    struct ax_comm_carrier *next;
+    bool busy;
+    char *host;
+    size_t room;
+    ax_stream *stream;
+    ax_message_args args; /* the caller's arguments */
+} carrier;
+
+static ax_status carry_end(ax_work *work)
+{
+    carrier *c = (carrier *)work;
+    ax_status status = c->work.inner ? c->work.inner->wait(c->work.inner) : AX_OK;
+    if (status == AX_OK && !c->args.sends)
+        status = ax_copy_in(c->stream, c->args.data, c->host, c->args.bytes);
+    c->busy = false;
+    return status;
+}
+
+static bool carry_done(const ax_work *work) { return ax_work_done(work->inner); }
+
+static ax_status find_carrier(ax_comm *comm, size_t bytes, carrier **out)
+{
+    carrier *c = comm->carriers;
+    while (c && (c->busy || c->room < bytes))
+        c = c->next;
+    if (!c) {
+        AX_TRY(ax_calloc(1, sizeof *c, &c));
+        c->next = comm->carriers;
+        comm->carriers = c;
+        AX_TRY(ax_calloc(bytes + 1, 1, &c->host));
+        c->room = bytes;
+    }
+    *out = c;
+    return AX_OK;
+}
+
+static ax_status carry_start(ax_comm *comm, ax_stream *stream, const ax_message_args *args, ax_work **work)
+{
+    carrier *c;
+    ax_message_args host = *args;
+    AX_TRY(find_carrier(comm, args->bytes, &c));
+    if (args->sends)
+        AX_TRY(ax_copy_out(stream, c->host, args->data, args->bytes));
+    host.data = c->host;
+    c->work = (ax_work){.wait = carry_end, .done = carry_done};
+    c->args = *args;
+    c->stream = stream;
+    AX_TRY(comm->ops->message(comm, &host, &c->work.inner));
+    c->busy = true;
+    *work = &c->work;
+    return AX_OK;
+}
+
+void ax_comm_free_carriers(ax_comm *comm)
+{
+    for (carrier *c = comm->carriers, *next; c; c = next) {
+        next = c->next;
+        free(c->host);
+        free(c);
+    }
+    comm->carriers = NULL;
+}
+
+/* ---- public functions ---------------------------------------------------------------------------- */
+
+static bool accessible(const ax_device *dev)
+{
+    return !dev || (!dev->ops.discrete_memory && !dev->ops.enter);
+}
+
+static ax_status message(ax_comm *comm, ax_stream *stream, ax_message_args *args, ax_work **work)
+{
+    ax_device *dev = stream ? stream->dev : NULL;
+    *work = NULL;
+    AX_TRY(check(comm, &args->message, args->peer));
+    args->bytes = (size_t)count_of(&args->message) * ax_dtype_size(args->message.dtype);
+    if (args->sends) {
+        comm->traffic.calls++;
+        comm->traffic.bytes += (int64_t)args->bytes;
+    }
+    if (dev && dev->ops.launch) /* a dry device */
+        return observe_start(dev, args, work);
+    AX_CHECK(comm->ops->message, AX_ERR_INTERNAL,
+             "ax_send or ax_recv on host memory in a dry run, which has no other ranks: use buffers of the "
+             "dry device");
+    AX_TRY(accessible(dev) ? comm->ops->message(comm, args, work) : carry_start(comm, stream, args, work));
+    if (*work) {
+        (*work)->comm = comm;
+        (*work)->stream = NULL; /* the copies to and from the host buffer wait for the stream themselves */
+        (*work)->ring = dev ? dev->ring : NULL;
+        (*work)->name = kind_name(args->message.kind);
+    }
+    return AX_OK;
+}
+
+ax_status ax_send(ax_comm *comm, ax_stream *stream, const ax_message *m, const void *data, int to,
+                  ax_work **work)
+{
+    ax_message_args args = {.message = *m, .sends = true, .peer = to, .data = (void *)(uintptr_t)data};
+    return message(comm, stream, &args, work);
+}
+
+ax_status ax_recv(ax_comm *comm, ax_stream *stream, const ax_message *m, void *data, int from, ax_work **work)
+{
+    ax_message_args args = {.message = *m, .peer = from, .data = data};
+    return message(comm, stream, &args, work);
+}
+
+bool ax_work_done(const ax_work *work) { return !work || (work->done && work->done(work)); }
+
+ax_status ax_wait_some(ax_comm *comm, ax_work *const works[], int n)
+{
+    ax_work *inner[AX_WAIT_SOME];
+    AX_ASSERT(n > 0 && n <= AX_WAIT_SOME);
+    for (int i = 0; i < n; i++) {
+        if (ax_work_done(works[i]))
+            return AX_OK;
+        inner[i] = works[i]->inner ? works[i]->inner : works[i];
+    }
+    double begin = ax_now();
+    ax_status status = comm->ops->wait_some(comm, inner, n);
+    double end = ax_now();
+    comm->traffic.exposed += end - begin;
+    ax_event_add(works[0]->ring, "wait", "message", begin, end, 0);
+    return status;
+}

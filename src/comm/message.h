@@ -1,0 +1,9 @@
+/* Host buffers for messages of devices whose memory the host cannot access at any time (message.c). */
+#ifndef AXONN_COMM_MESSAGE_H
+#define AXONN_COMM_MESSAGE_H
+
+#include "axonn/comm.h"
+
+void ax_comm_free_carriers(ax_comm *comm);
+
+#endif

@@ -1,0 +1,84 @@
+/* Ranks as threads of one process: what threads.c (collectives, groups) and threads_message.c share. */
+#ifndef AXONN_COMM_THREADS_H
+#define AXONN_COMM_THREADS_H
+
+#include "axonn/comm.h"
+
+#include <pthread.h>
+
+typedef struct group group;
+typedef struct world world;
+
+/* A rank's current call on a group: a collective, a split, or the creation of the group. */
+typedef struct slot {
+    ax_coll_args args;
+    const char *setup; /* "split" or "group creation"; NULL: a collective */
+    bool waiting;
+    int color, key;
+    group *sub;       /* result of a split: this rank's new group */
+    int sub_rank;     /* result of a split: this rank's index in `sub` */
+    const void **src; /* every rank's send buffer: the sources of this rank's reductions */
+    void **dst;       /* every rank's receive buffer */
+} slot;
+
+struct group {
+    world *world;
+    group *next, **link; /* links of the list of the world's groups */
+    int size, members;   /* members: number of ranks that have not destroyed their communicator */
+    int arrived;
+    bool forming;   /* threads_group is creating the group, and not all ranks have called it yet */
+    uint64_t round; /* how often waiting ranks were released so far */
+    pthread_cond_t released;
+    int *world_rank;
+    slot *slot;
+    const void **src; /* [size × size] memory for `src` of all slots */
+    void **dst;       /* [size × size] memory for `dst` of all slots */
+};
+
+/* A message that one side, sender or receiver, has called. When the other side calls too, it copies the
+ * data. */
+typedef struct pending {
+    ax_work work;
+    struct pending *next; /* next in the list world->open or world->unused */
+    struct pending *made; /* next in the list world->made */
+    group *g;
+    int rank; /* the caller's rank in the group */
+    ax_message_args args;
+    bool done;
+    struct waiter *waiter; /* the rank that waits for this message, or NULL */
+} pending;
+
+/* A rank's wait for messages. */
+typedef struct waiter {
+    pthread_cond_t woken_up;
+    bool woken;
+} waiter;
+
+struct world {
+    pthread_mutex_t lock;
+    group *groups;
+    waiter *waiter;  /* of each rank */
+    pending *open;   /* messages that only one side has called, in the order of the calls */
+    pending *unused; /* free handles */
+    pending *made;   /* all handles that were allocated */
+    int size, blocked, returned;
+    int first_failed; /* the first rank that failed or aborted, -1: none */
+    bool failed;
+    char message[1024]; /* why the world has failed, once `failed` is true */
+};
+
+/* The caller of these functions holds the world's lock. */
+void rank_threads_fail(world *w, const char *message);
+/* Fails the world if there is a deadlock: every rank is blocked or has returned. */
+void rank_threads_find_deadlock(world *w);
+/* Appends to `text` the messages that ranks wait for, and `comma` before the first of them. */
+void rank_threads_list_messages(const world *w, char *text, size_t size, const char *comma);
+
+AX_MUST_CHECK ax_status rank_threads_messages_create(world *w);
+void rank_threads_messages_destroy(world *w);
+
+/* The functions `message` and `wait_some` of ax_comm_ops. */
+ax_status rank_threads_message(ax_comm *comm, const ax_message_args *args, ax_work **work);
+ax_status rank_threads_wait_some(ax_comm *comm, ax_work *const works[], int n);
+
+#endif

@@ -1,0 +1,213 @@
+/* Messages between ranks that are threads. The side that calls a message first leaves it in the world's list;
+ * the other side finds it there and copies the data. Both hold the world's lock. Read threads.h first. */
+#include "comm/threads.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+ax_status rank_threads_messages_create(world *w)
+{
+    AX_TRY(ax_calloc((size_t)w->size, sizeof *w->waiter, &w->waiter));
+    for (int r = 0; r < w->size; r++)
+        pthread_cond_init(&w->waiter[r].woken_up, NULL);
+    return AX_OK;
+}
+
+void rank_threads_messages_destroy(world *w)
+{
+    for (int r = 0; r < w->size && w->waiter; r++)
+        pthread_cond_destroy(&w->waiter[r].woken_up);
+    free(w->waiter);
+    for (pending *m = w->made, *next; m; m = next) {
+        next = m->made;
+        free(m);
+    }
+}
+
+/* Prints a message: "receive of activation of micro-batch 3 of step 7, bf16 [4, 256, 768] from rank 1". */
+static void describe(const pending *m, char *out, size_t size)
+{
+    char text[AX_MESSAGE_TEXT];
+    snprintf(out, size, "%s of %s %s rank %d", m->args.sends ? "send" : "receive",
+             ax_message_describe(&m->args.message, text), m->args.sends ? "to" : "from",
+             m->g->world_rank[m->args.peer]);
+}
+
+void rank_threads_list_messages(const world *w, char *text, size_t size, const char *comma)
+{
+    char what[AX_MESSAGE_TEXT + 48];
+    for (const pending *m = w->open; m; m = m->next)
+        if (m->waiter) {
+            describe(m, what, sizeof what);
+            ax_text_add(text, size, "%s rank %d in %s", comma, m->g->world_rank[m->rank], what);
+            comma = ",";
+        }
+}
+
+/* ---- waiting (the caller holds the lock) --------------------------------------------------------- */
+
+/* Completes a message. A rank that waits for it counts as running already before it wakes, so that no false
+ * deadlock is found. */
+static void complete(world *w, pending *m)
+{
+    m->done = true;
+    if (!m->waiter || m->waiter->woken)
+        return;
+    m->waiter->woken = true;
+    w->blocked--;
+    pthread_cond_signal(&m->waiter->woken_up);
+}
+
+static bool any_done(pending *const *m, int n)
+{
+    bool done = false;
+    for (int i = 0; i < n; i++)
+        done = done || m[i]->done;
+    return done;
+}
+
+static void sleep_until_any_done(world *w, pending *const *m, int n)
+{
+    waiter *me = &w->waiter[m[0]->g->world_rank[m[0]->rank]];
+    if (w->failed || any_done(m, n))
+        return;
+    for (int i = 0; i < n; i++)
+        m[i]->waiter = me;
+    me->woken = false;
+    w->blocked++;
+    rank_threads_find_deadlock(w);
+    while (!me->woken && !w->failed)
+        pthread_cond_wait(&me->woken_up, &w->lock);
+    for (int i = 0; i < n; i++)
+        m[i]->waiter = NULL;
+}
+
+static ax_status wait_any(world *w, pending *const *m, int n)
+{
+    AX_ASSERT(n > 0);
+    sleep_until_any_done(w, m, n);
+    return any_done(m, n) ? AX_OK : ax_fail(AX_ERR_COMM, "%s", w->message);
+}
+
+static ax_status message_wait(ax_work *work)
+{
+    pending *m = (pending *)work;
+    world *w = m->g->world;
+    pthread_mutex_lock(&w->lock);
+    ax_status status = wait_any(w, &m, 1);
+    if (status == AX_OK) { /* after an error the message is still in the list world->open */
+        m->next = w->unused;
+        w->unused = m;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return status;
+}
+
+static bool message_done(const ax_work *work)
+{
+    const pending *m = (const pending *)work;
+    pthread_mutex_lock(&m->g->world->lock);
+    bool done = m->done || m->g->world->failed; /* if the world has failed, ax_wait returns the error */
+    pthread_mutex_unlock(&m->g->world->lock);
+    return done;
+}
+
+ax_status rank_threads_wait_some(ax_comm *comm, ax_work *const works[], int n)
+{
+    world *w = ((group *)comm->impl)->world;
+    pending *m[AX_WAIT_SOME];
+    for (int i = 0; i < n; i++)
+        m[i] = (pending *)works[i];
+    pthread_mutex_lock(&w->lock);
+    ax_status status = wait_any(w, m, n);
+    pthread_mutex_unlock(&w->lock);
+    return status;
+}
+
+/* ---- matching (the caller holds the lock) -------------------------------------------------------- */
+
+/* Removes from the list of open messages the oldest one that the other side of m has called for it. Returns
+ * it, or NULL. */
+static pending *take_other_side(world *w, const pending *m)
+{
+    for (pending **link = &w->open; *link; link = &(*link)->next) {
+        pending *o = *link;
+        if (o->g != m->g || o->args.sends == m->args.sends || o->rank != m->args.peer ||
+            o->args.peer != m->rank || o->args.message.kind != m->args.message.kind)
+            continue;
+        *link = o->next;
+        return o;
+    }
+    return NULL;
+}
+
+static void leave_open(world *w, pending *m)
+{
+    pending **end = &w->open;
+    while (*end)
+        end = &(*end)->next;
+    m->next = NULL;
+    *end = m;
+}
+
+static void copy_data(world *w, pending *send, pending *recv)
+{
+    if (!ax_message_equal(&send->args.message, &recv->args.message)) {
+        char a[AX_MESSAGE_TEXT], b[AX_MESSAGE_TEXT], text[2 * AX_MESSAGE_TEXT + 64];
+        snprintf(text, sizeof text, "rank %d sent the %s, where rank %d receives the %s",
+                 send->g->world_rank[send->rank], ax_message_describe(&send->args.message, a),
+                 recv->g->world_rank[recv->rank], ax_message_describe(&recv->args.message, b));
+        rank_threads_fail(w, text);
+        return;
+    }
+    if (send->args.bytes)
+        memcpy(recv->args.data, send->args.data, send->args.bytes);
+    complete(w, send);
+    complete(w, recv);
+}
+
+static ax_status new_handle(world *w, pending **out)
+{
+    *out = w->unused;
+    if (*out) {
+        pending *made = (*out)->made;
+        w->unused = (*out)->next;
+        **out = (pending){.made = made};
+        return AX_OK;
+    }
+    AX_TRY(ax_calloc(1, sizeof **out, out));
+    (*out)->made = w->made;
+    w->made = *out;
+    return AX_OK;
+}
+
+static ax_status call(group *g, int rank, const ax_message_args *args, pending **out)
+{
+    world *w = g->world;
+    AX_CHECK(!w->failed, AX_ERR_COMM, "%s", w->message);
+    AX_TRY(new_handle(w, out));
+    pending *m = *out;
+    m->work = (ax_work){.wait = message_wait, .done = message_done};
+    m->g = g;
+    m->rank = rank;
+    m->args = *args;
+    pending *other = take_other_side(w, m);
+    if (!other)
+        leave_open(w, m);
+    else
+        copy_data(w, args->sends ? m : other, args->sends ? other : m);
+    return AX_OK;
+}
+
+ax_status rank_threads_message(ax_comm *comm, const ax_message_args *args, ax_work **work)
+{
+    group *g = comm->impl;
+    pending *m;
+    pthread_mutex_lock(&g->world->lock);
+    ax_status status = call(g, comm->rank, args, &m);
+    pthread_mutex_unlock(&g->world->lock);
+    AX_TRY(status);
+    *work = &m->work;
+    return AX_OK;
+}

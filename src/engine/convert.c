@@ -1,0 +1,315 @@
+/* Copies a model directory with another dtype or other shards, without building the network.
+ *
+ * The files of weights are opened first, and the small files are copied next: if a training run removes the
+ * checkpoint meanwhile, that is found early, and the open files stay readable. */
+#include "axonn/engine.h"
+#include "engine/train.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct converter {
+    const ax_conversion_args *args;
+    char *out, *parent,
+        *aside; /* paths: the result without slashes at its end, its parent, the hidden directory */
+    ax_st *from, *to;
+    const ax_st_array **order; /* the arrays of `from` in the order of the files */
+    int64_t done, total;       /* bytes */
+    ax_conversion *result;
+} converter;
+
+static void converter_fini(converter *c)
+{
+    ax_st_close(&c->from);
+    ax_st_close(&c->to);
+    free(c->out);
+    free(c->parent);
+    free(c->aside);
+    free(c->order);
+}
+
+/* ---- paths --------------------------------------------------------------------------------------- */
+
+static ax_status find_paths(converter *c)
+{
+    struct stat info;
+    size_t n = strlen(c->args->out);
+    while (n > 1 && c->args->out[n - 1] == '/')
+        n--;
+    AX_TRY(ax_strndup(c->args->out, n, &c->out));
+    AX_CHECK(lstat(c->out, &info), AX_ERR_USAGE, "%s exists; name a directory that does not", c->out);
+    AX_CHECK(errno == ENOENT, AX_ERR_DATA, "cannot create %s: %s", c->out, strerror(errno));
+    const char *slash = strrchr(c->out, '/');
+    size_t before = slash ? (size_t)ax_max(slash - c->out, 1) : 1;
+    return ax_strndup(slash ? c->out : ".", before, &c->parent);
+}
+
+/* Creates the hidden directory, under a name that no other process uses. */
+static ax_status make_aside(converter *c)
+{
+    const char *slash = strrchr(c->out, '/'), *name = slash ? slash + 1 : c->out;
+    size_t n = strlen(c->out) + 64;
+    char *path;
+    AX_TRY(ax_calloc(n, 1, &path));
+    for (int attempt = 0;; attempt++) {
+        snprintf(path, n, "%.*s.%s.tmp.%ld.%d", (int)(name - c->out), c->out, name, (long)getpid(), attempt);
+        if (!mkdir(path, 0777)) {
+            c->aside = path;
+            return AX_OK;
+        }
+        if (errno != EEXIST)
+            break;
+    }
+    ax_status status = ax_fail(AX_ERR_DATA, "cannot create %s: %s", c->out, strerror(errno));
+    free(path);
+    return status;
+}
+
+/* ---- weights ------------------------------------------------------------------------------------- */
+
+static int by_place(const void *x, const void *y)
+{
+    const ax_st_array *a = *(const ax_st_array *const *)x, *b = *(const ax_st_array *const *)y;
+    return a->file != b->file ? a->file - b->file : (a->offset > b->offset) - (a->offset < b->offset);
+}
+
+static bool is_float(ax_dtype dtype)
+{
+    return dtype == AX_F64 || dtype == AX_F32 || dtype == AX_BF16 || dtype == AX_F16;
+}
+
+/* Plans the files of the result, whose arrays follow one another as in the source. */
+static ax_status plan(converter *c)
+{
+    int n = ax_st_count(c->from);
+    ax_dtype dtype = c->args->dtype;
+    ax_st_array *arrays;
+    AX_TRY(ax_calloc((size_t)n, sizeof *c->order, &c->order));
+    for (int i = 0; i < n; i++)
+        c->order[i] = ax_st_at(c->from, i);
+    qsort(c->order, (size_t)n, sizeof *c->order, by_place);
+    AX_TRY(ax_calloc((size_t)n, sizeof *arrays, &arrays));
+    for (int i = 0; i < n; i++) {
+        arrays[i] = *c->order[i];
+        bool converted = dtype < AX_DTYPE_COUNT && is_float(arrays[i].dtype) && arrays[i].dtype != dtype;
+        arrays[i].dtype = converted ? dtype : arrays[i].dtype;
+        c->result->converted += converted;
+        c->total += arrays[i].bytes;
+    }
+    c->result->arrays = n;
+    ax_status status = ax_st_plan(c->aside, "model", arrays, n, c->args->shard_bytes, &c->to);
+    free(arrays);
+    return status;
+}
+
+static ax_status check_space(const converter *c)
+{
+    enum {
+        REST = 64 << 10
+    }; /* bytes of partly filled disk blocks, at the ends of files and in the directory */
+    return ax_dir_has_space(c->aside, c->result->bytes + REST, c->out);
+}
+
+static ax_status copy_array(converter *c, const ax_st_array *a)
+{
+    enum { PIECE = 1 << 20 }; /* elements between two calls of `progress` */
+    const ax_st_array *b = ax_st_find(c->to, a->key);
+    int64_t elements = ax_st_elements(a), before = c->done;
+    for (int64_t first = 0; first < elements; first += PIECE) {
+        int64_t count = ax_min(PIECE, elements - first);
+        c->done = before + (int64_t)((double)first / (double)elements * (double)a->bytes);
+        AX_CHECK(!c->args->progress || c->args->progress(c->args->user, c->done, c->total), AX_ERR_SIGNAL,
+                 "stopped by a signal");
+        AX_TRY(ax_st_copy(c->from, a, c->to, b, first, count, &c->result->overflows));
+    }
+    c->done = before + a->bytes;
+    return AX_OK;
+}
+
+static ax_status copy_weights(converter *c)
+{
+    for (int i = 0; i < c->result->arrays; i++) {
+        const ax_st_array *a = c->order[i];
+        int64_t before = c->result->overflows;
+        AX_TRY(copy_array(c, a));
+        if (c->result->overflows > before && !before)
+            ax_log(AX_LOG_WARN, "%s: %lld values are beyond the range of %s and become infinite", a->key,
+                   (long long)c->result->overflows, ax_dtype_name(c->args->dtype));
+    }
+    return ax_st_sync(c->to);
+}
+
+/* ---- small files --------------------------------------------------------------------------------- */
+
+static ax_status sync_and_close(int fd, const char *path, ax_status status)
+{
+    if (status == AX_OK && fsync(fd))
+        status = ax_fail(AX_ERR_DATA, "cannot sync %s: %s", path, strerror(errno));
+    if (close(fd) && status == AX_OK)
+        status = ax_fail(AX_ERR_DATA, "cannot close %s: %s", path, strerror(errno));
+    return status;
+}
+
+/* Creates a file of the result; the caller closes *fd and frees *path. */
+static ax_status create(const converter *c, const char *name, char **path, int *fd)
+{
+    AX_TRY(ax_path_join(c->aside, name, path));
+    *fd = open(*path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (*fd >= 0)
+        return AX_OK;
+    ax_status status = ax_fail(AX_ERR_DATA, "cannot create %s: %s", *path, strerror(errno));
+    free(*path);
+    return status;
+}
+
+static ax_status copy_bytes(int in, const char *from, int out, const char *to)
+{
+    char bytes[16384];
+    for (;;) {
+        ssize_t n = read(in, bytes, sizeof bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        AX_CHECK(n >= 0, AX_ERR_DATA, "cannot read %s: %s", from, strerror(errno));
+        if (!n)
+            return AX_OK;
+        AX_TRY(ax_write_all(out, bytes, (size_t)n, to));
+    }
+}
+
+static ax_status copy_file(const converter *c, const char *from, const char *name)
+{
+    char *to;
+    int in, out;
+    AX_TRY(ax_file_open(from, &in));
+    ax_status status = create(c, name, &to, &out);
+    if (status == AX_OK) {
+        status = sync_and_close(out, to, copy_bytes(in, from, out, to));
+        free(to);
+    }
+    close(in);
+    return status;
+}
+
+static ax_status write_config(const converter *c, const char *from)
+{
+    char *text, *to;
+    size_t size;
+    int fd;
+    ax_buf out = {0};
+    AX_TRY(ax_file_read(from, &text, &size));
+    ax_status status = ax_model_config_retype(text, size, from, c->args->dtype, &out);
+    free(text);
+    if (status == AX_OK)
+        status = create(c, "config.json", &to, &fd);
+    if (status == AX_OK) {
+        status = sync_and_close(fd, to, ax_write_all(fd, out.data, out.size, to));
+        free(to);
+    }
+    ax_buf_fini(&out);
+    return status;
+}
+
+static bool is_tokenizer(const char *name) { return !strncmp(name, "tokenizer", 9); }
+
+/* Copies an entry of the model directory, if it is a file that is copied with the model. */
+static ax_status copy_entry(const converter *c, const char *name)
+{
+    char *path;
+    struct stat info;
+    if (!ax_beside_copied(name))
+        return AX_OK;
+    AX_TRY(ax_path_join(c->args->dir, name, &path));
+    bool there = !stat(path, &info), regular = there && S_ISREG(info.st_mode);
+    ax_status status = AX_OK;
+    if (there && S_ISDIR(info.st_mode))
+        ax_log(AX_LOG_INFO, "the directory %s is not copied", path);
+    else if (regular && info.st_size > AX_BESIDE_MOST && !is_tokenizer(name))
+        ax_log(AX_LOG_WARN, "%s is larger than 16 MiB and is not copied", path);
+    else if (regular && !strcmp(name, "config.json"))
+        status = write_config(c, path);
+    else if (regular)
+        status = copy_file(c, path, name);
+    free(path);
+    return status;
+}
+
+static ax_status copy_small_files(const converter *c)
+{
+    struct dirent **entry;
+    const char *dir = c->args->dir;
+    int n = scandir(dir, &entry, NULL, alphasort);
+    AX_CHECK(n >= 0, AX_ERR_DATA, "cannot list %s: %s", dir, strerror(errno));
+    ax_status status = AX_OK;
+    bool config = false;
+    for (int i = 0; i < n; i++) {
+        config = config || !strcmp(entry[i]->d_name, "config.json");
+        if (status == AX_OK)
+            status = copy_entry(c, entry[i]->d_name);
+        free(entry[i]);
+    }
+    free(entry);
+    AX_TRY(status);
+    AX_CHECK(ax_path_exists(dir), AX_ERR_DATA, "%s was removed while its files were copied", dir);
+    AX_CHECK(config, AX_ERR_DATA, "%s has no config.json", dir);
+    return AX_OK;
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------- */
+
+/* Gives the hidden directory its final name, unless another process has used that name meanwhile. */
+static ax_status publish(const converter *c)
+{
+    AX_TRY(ax_dir_sync(c->aside));
+    int failed = renameat2(AT_FDCWD, c->aside, AT_FDCWD, c->out, RENAME_NOREPLACE);
+    if (failed && (errno == EINVAL ||
+                   errno == ENOSYS)) /* the file system has no rename that fails if the name exists */
+        failed = rename(c->aside, c->out);
+    AX_CHECK(!failed, AX_ERR_DATA, "cannot rename %s to %s: %s", c->aside, c->out, strerror(errno));
+    return ax_dir_sync(c->parent);
+}
+
+static ax_status write_all(converter *c)
+{
+    AX_TRY(copy_small_files(c));
+    AX_TRY(plan(c));
+    c->result->bytes = ax_st_bytes(c->to);
+    c->result->files = ax_st_files(c->to);
+    AX_TRY(check_space(c));
+    AX_TRY(ax_st_make(c->to));
+    AX_TRY(copy_weights(c));
+    return publish(c);
+}
+
+/* Removes what a failed conversion wrote; its reason stays the thread's error message. */
+static ax_status remove_failed(const converter *c, ax_status status)
+{
+    char reason[1024];
+    snprintf(reason, sizeof reason, "%s", ax_error_message());
+    if (ax_remove_tree(c->aside) != AX_OK)
+        ax_log(AX_LOG_WARN, "%s remains: %s", c->aside, ax_error_message());
+    return ax_fail(status, "%s", reason);
+}
+
+ax_status ax_model_convert(const ax_conversion_args *args, ax_conversion *result)
+{
+    converter c = {.args = args, .result = result};
+    *result = (ax_conversion){0};
+    ax_status status = find_paths(&c);
+    if (status == AX_OK)
+        status = ax_st_open(args->dir, &c.from);
+    if (status == AX_OK)
+        status = make_aside(&c);
+    if (status == AX_OK) {
+        status = write_all(&c);
+        if (status != AX_OK)
+            status = remove_failed(&c, status);
+    }
+    converter_fini(&c);
+    return status;
+}

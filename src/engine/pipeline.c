@@ -1,0 +1,398 @@
+/* The order of a stage's tasks, and the messages between stages. Read pipeline.h first.
+ *
+ * A rank exchanges messages with the ranks of the two stages beside its own that have the same coordinates on
+ * all other axes: they have the same boxes of activations. A tensor that the ranks along x all have travels
+ * once: each of them sends a part, and the receivers gather the parts.
+ *
+ * A receive is always posted for the next message of each direction, and posted again as soon as the message
+ * has been taken, before anything is computed. What is sent is copied first, into one of as many buffers as
+ * micro-batches can be on their way, so no task waits for a send. */
+#include "engine/pipeline.h"
+
+#include <stdlib.h>
+
+enum { ACTIVATION, GRADIENT, DIRECTIONS };
+_Static_assert(ACTIVATION == (int)AX_MESSAGE_ACTIVATION && GRADIENT == (int)AX_MESSAGE_GRADIENT,
+               "the kinds of messages between stages are the first two");
+
+/* One direction: forward or backward. */
+typedef struct direction {
+    int from, to;     /* the stages beside this one; -1: none */
+    int64_t received; /* messages taken in this step */
+    ax_work *receive; /* of the next message */
+    char *in;         /* the buffer of that message */
+    char *out;        /* `buffers` buffers */
+    ax_work **sends;  /* by buffer */
+    int64_t buffers;
+} direction;
+
+struct ax_pipeline {
+    ax_ctx *ctx;
+    ax_pipe_stage stage;
+    ax_comm *comm;   /* along pipe; NULL: one stage */
+    ax_tensor like;  /* an activation between stages */
+    ax_comm *copies; /* along the axes whose ranks all have the same box of an activation, or NULL */
+    int64_t part;    /* elements that this rank sends */
+    ax_comm *group;  /* the ranks that communicate within a task; NULL: this rank alone */
+    int32_t *task;   /* [number of the decision]: tasks that rank 0 of the group has chosen in this step */
+    ax_work **decision_sends; /* the messages of rank 0 of the group to the others: [decision, rank] */
+    int64_t decisions;
+    direction direction[DIRECTIONS];
+    char *memory;
+    size_t bytes;
+    int64_t step, n; /* number of the running step; number of its micro-batches */
+    bool backward;
+    double waited;
+};
+
+const ax_pipe_stage *ax_pipeline_stage(const ax_pipeline *p) { return &p->stage; }
+size_t ax_pipeline_bytes(const ax_pipeline *p) { return p->bytes; }
+double ax_pipeline_waited(const ax_pipeline *p) { return p->waited; }
+
+static bool is_first(const ax_pipeline *p) { return p->stage.stage == 0; }
+static bool is_last(const ax_pipeline *p) { return p->stage.stage == p->stage.stages - 1; }
+
+bool ax_pipeline_is_joint(const ax_pipeline *p) { return p->stage.slots == 1 && is_last(p); }
+
+/* ---- creation ------------------------------------------------------------------------------------ */
+
+static ax_axisset axes_of(const ax_grid *grid, bool data)
+{
+    ax_axisset all = (ax_axisset)((1u << ax_grid_axes(grid)) - 1) & (ax_axisset) ~(1u << AX_PIPE);
+    return ax_grid_effective(grid, data ? all : all & (ax_axisset) ~(1u << AX_DATA));
+}
+
+/* Whether all ranks of the group order their tasks alike without exchanging messages about it. */
+static bool order_is_fixed(const ax_pipeline *p)
+{
+    return ax_pipe_is_fixed(p->stage.schedule) || p->stage.slots == 1;
+}
+
+/* With ZeRO 2 and 3, gradients and weights move along data within a task too. */
+static ax_axisset group_axes(const ax_pipeline *p)
+{
+    return order_is_fixed(p) ? 0 : axes_of(p->ctx->grid, p->ctx->parallel.zero >= 2);
+}
+
+/* Returns the axes along which all ranks have the same box of an activation. */
+static ax_axisset copies_axes(const ax_pipeline *p)
+{
+    const ax_grid *grid = p->ctx->grid;
+    ax_axisset split = ax_layout_split_axes(&p->like.layout, p->like.ndim);
+    return axes_of(grid, true) & (ax_axisset)~ax_grid_effective(grid, split);
+}
+
+/* Finds the groups of ranks when they are first needed. Their communicators then exist (ax_grid_prepare). */
+static ax_status find_groups(ax_pipeline *p)
+{
+    if (p->stage.stages == 1 || p->comm)
+        return AX_OK;
+    AX_TRY(ax_grid_comm(p->ctx->grid, 1 << AX_PIPE, &p->comm));
+    if (group_axes(p))
+        AX_TRY(ax_grid_comm(p->ctx->grid, group_axes(p), &p->group));
+    return copies_axes(p) ? ax_grid_comm(p->ctx->grid, copies_axes(p), &p->copies) : AX_OK;
+}
+
+static size_t part_bytes(const ax_pipeline *p)
+{
+    return (size_t)ax_round_up(ax_max(1, p->part) * (int64_t)ax_dtype_size(p->like.dtype), 64);
+}
+
+/* Each message that a stage may have sent and that is not yet taken has a buffer: activations of the
+ * micro-batches in this stage's slots, gradients of those in the slots of the stage before. */
+static ax_status make_directions(ax_pipeline *p, bool trains)
+{
+    const ax_pipe_stage *s = &p->stage;
+    ax_pipe_stage before = ax_pipe_stage_of(s->schedule, s->stages, ax_max(s->stage - 1, 0), s->micro_batches,
+                                            p->ctx->parallel.pipe.slack);
+    direction *f = &p->direction[ACTIVATION], *b = &p->direction[GRADIENT];
+    *f = (direction){.from = s->stage - 1, .to = is_last(p) ? -1 : s->stage + 1, .buffers = s->slots};
+    *b = (direction){.from = trains && !is_last(p) ? s->stage + 1 : -1,
+                     .to = trains ? s->stage - 1 : -1,
+                     .buffers = before.slots};
+    int64_t buffers = 0, at = 0;
+    for (int w = 0; w < DIRECTIONS; w++)
+        buffers += (p->direction[w].from >= 0) + (p->direction[w].to >= 0 ? p->direction[w].buffers : 0);
+    p->bytes = (size_t)buffers * part_bytes(p);
+    if (p->bytes)
+        AX_TRY(ax_ctx_alloc(p->ctx, p->bytes, (void **)&p->memory));
+    for (int w = 0; w < DIRECTIONS; w++) {
+        direction *y = &p->direction[w];
+        AX_TRY(ax_calloc((size_t)y->buffers, sizeof *y->sends, &y->sends));
+        y->in = p->memory + (size_t)at * part_bytes(p);
+        at += y->from >= 0;
+        y->out = p->memory + (size_t)at * part_bytes(p);
+        at += y->to >= 0 ? y->buffers : 0;
+    }
+    return AX_OK;
+}
+
+static ax_status make_decisions(ax_pipeline *p)
+{
+    int64_t most = 2 * p->stage.micro_batches, ranks = ax_grid_group_size(p->ctx->grid, group_axes(p));
+    if (ranks == 1)
+        return AX_OK;
+    AX_TRY(ax_calloc((size_t)most, sizeof *p->task, &p->task));
+    return ax_calloc((size_t)(most * ranks), sizeof *p->decision_sends, &p->decision_sends);
+}
+
+static ax_status build(ax_pipeline *p, bool trains)
+{
+    p->part = ax_ceil_div(ax_tensor_count(p->ctx->grid, &p->like),
+                          ax_grid_group_size(p->ctx->grid, copies_axes(p)));
+    AX_TRY(make_directions(p, trains));
+    return make_decisions(p);
+}
+
+ax_status ax_pipeline_create(const ax_model *model, int64_t rows, int64_t seq_len, int64_t micro_batches,
+                             bool trains, ax_pipeline **out)
+{
+    ax_pipeline *p;
+    ax_ctx *ctx = model->ctx;
+    *out = NULL;
+    AX_TRY(ax_calloc(1, sizeof *p, &p));
+    ax_layout layout = ax_activation_layout(ctx, AX_ROLE_MODEL);
+    p->ctx = ctx;
+    p->like =
+        ax_tensor_make(ctx->compute, 3, (int64_t[]){rows, seq_len, model->config.hidden}, NULL, &layout);
+    p->stage = ax_pipe_stage_of((ax_pipe_schedule)ctx->parallel.pipe.schedule, model->stages, model->stage,
+                                trains ? micro_batches : 1, ctx->parallel.pipe.slack);
+    ax_status status = model->stages > 1 ? build(p, trains) : AX_OK;
+    if (status != AX_OK)
+        ax_pipeline_destroy(&p);
+    *out = p;
+    return status;
+}
+
+void ax_pipeline_destroy(ax_pipeline **pipeline)
+{
+    ax_pipeline *p = *pipeline;
+    if (!p)
+        return;
+    if (p->memory)
+        ax_ctx_free(p->ctx, p->memory, p->bytes);
+    for (int w = 0; w < DIRECTIONS; w++)
+        free(p->direction[w].sends);
+    free(p->task);
+    free(p->decision_sends);
+    free(p);
+    *pipeline = NULL;
+}
+
+/* ---- messages between stages --------------------------------------------------------------------- */
+
+static ax_message message_of(const ax_pipeline *p, int w, int64_t micro_batch)
+{
+    return (ax_message){.kind = (ax_message_kind)w,
+                        .dtype = p->like.dtype,
+                        .step = p->step,
+                        .micro_batch = micro_batch,
+                        .ndim = 1,
+                        .dim = {p->part}};
+}
+
+/* Posts the receive of the next message, if the step has one more. */
+static ax_status post(ax_pipeline *p, int w)
+{
+    direction *y = &p->direction[w];
+    if (!p->comm || y->from < 0 || y->received == p->n || (w == GRADIENT && !p->backward))
+        return AX_OK;
+    ax_message m = message_of(p, w, y->received);
+    return ax_recv(p->comm, p->ctx->stream, &m, y->in, y->from, &y->receive);
+}
+
+static ax_status copy(ax_pipeline *p, const void *from, void *to, int64_t n)
+{
+    return n > 0 ? ax_run_copy_box(p->ctx->stream, &(ax_copy_box_args){.n = {1, 1, 1, n},
+                                                                       .x_stride = {0, 0, 0, 1},
+                                                                       .y_stride = {0, 0, 0, 1},
+                                                                       .x = from,
+                                                                       .y = to,
+                                                                       .dtype = p->like.dtype})
+                 : AX_OK;
+}
+
+/* Waits for a message, and counts the time as time in which this rank had nothing to do. */
+static ax_status wait_for(ax_pipeline *p, ax_work **work)
+{
+    double begin = ax_now();
+    bool done = ax_work_done(*work);
+    AX_TRY(ax_wait(work));
+    p->waited += done ? 0 : ax_now() - begin;
+    return AX_OK;
+}
+
+ax_status ax_pipeline_take(ax_pipeline *p, ax_message_kind kind, ax_frame *frame, ax_tensor *out)
+{
+    direction *y = &p->direction[kind];
+    ax_work *work = NULL;
+    int64_t ranks = p->copies ? ax_comm_size(p->copies) : 1;
+    *out = p->like;
+    AX_TRY(ax_frame_scratch(frame, p->like.dtype, ranks * p->part, &out->data));
+    AX_TRY(wait_for(p, &y->receive));
+    if (p->copies)
+        AX_TRY(ax_all_gather(p->copies, p->ctx->stream, y->in, out->data, p->part, p->like.dtype, &work));
+    else
+        AX_TRY(copy(p, y->in, out->data, p->part));
+    AX_TRY(ax_wait(&work));
+    double now = p->ctx->dev->ring ? ax_now() : 0;
+    ax_event_add(p->ctx->dev->ring, "receive", kind == AX_MESSAGE_GRADIENT ? "gradient" : "activation", now,
+                 now, y->received);
+    y->received++;
+    return post(p, (int)kind);
+}
+
+ax_status ax_pipeline_send(ax_pipeline *p, ax_message_kind kind, ax_frame *frame, int64_t micro_batch,
+                           const ax_tensor *tensor)
+{
+    direction *y = &p->direction[kind];
+    ax_tensor whole;
+    int64_t buffer = micro_batch % y->buffers, first = p->copies ? ax_comm_rank(p->copies) * p->part : 0;
+    char *out = y->out + (size_t)buffer * part_bytes(p);
+    AX_TRY(ax_settle(frame, tensor, &p->like.layout, &whole));
+    AX_TRY(ax_wait(&y->sends[buffer])); /* complete, but for evaluations */
+    int64_t n = ax_min(p->part, ax_tensor_count(p->ctx->grid, &whole) - first);
+    double now = p->ctx->dev->ring ? ax_now() : 0;
+    ax_event_add(p->ctx->dev->ring, "send", kind == AX_MESSAGE_GRADIENT ? "gradient" : "activation", now, now,
+                 micro_batch);
+    AX_TRY(copy(p, (const char *)whole.data + first * (int64_t)ax_dtype_size(whole.dtype), out, n));
+    ax_message m = message_of(p, (int)kind, micro_batch);
+    return ax_send(p->comm, p->ctx->stream, &m, out, y->to, &y->sends[buffer]);
+}
+
+/* ---- the order of tasks -------------------------------------------------------------------------- */
+
+ax_status ax_pipeline_begin(ax_pipeline *p, int64_t step, int64_t n, bool backward)
+{
+    p->step = step;
+    p->n = n;
+    p->backward = backward;
+    p->decisions = 0;
+    AX_TRY(find_groups(p));
+    for (int w = 0; w < DIRECTIONS; w++)
+        p->direction[w].received = 0;
+    AX_TRY(post(p, ACTIVATION));
+    return post(p, GRADIENT);
+}
+
+static ax_message decision(const ax_pipeline *p)
+{
+    return (ax_message){.kind = AX_MESSAGE_TASK,
+                        .dtype = AX_I32,
+                        .step = p->step,
+                        .micro_batch = p->decisions,
+                        .ndim = 1,
+                        .dim = {1}};
+}
+
+/* Waits until another message has arrived. `activation` and `gradient`: whether one has arrived already. */
+static ax_status wait_for_arrival(ax_pipeline *p, bool activation, bool gradient)
+{
+    ax_work *open[DIRECTIONS];
+    int n = 0;
+    if (!activation && p->direction[ACTIVATION].receive)
+        open[n++] = p->direction[ACTIVATION].receive;
+    if (!gradient && p->direction[GRADIENT].receive)
+        open[n++] = p->direction[GRADIENT].receive;
+    AX_CHECK(n, AX_ERR_INTERNAL, "pipeline stage %d has no task and waits for nothing", p->stage.stage);
+    double begin = ax_now();
+    AX_TRY(ax_wait_some(p->comm, open, n));
+    p->waited += ax_now() - begin;
+    return AX_OK;
+}
+
+/* Chooses the next task from the messages that this rank has received. */
+static ax_status decide(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *out)
+{
+    for (*out = AX_PIPE_WAIT; *out == AX_PIPE_WAIT;) {
+        now->activation =
+            now->forwards < p->n && (is_first(p) || ax_work_done(p->direction[ACTIVATION].receive));
+        now->gradient =
+            now->backwards < now->forwards && (is_last(p) || ax_work_done(p->direction[GRADIENT].receive));
+        *out = ax_pipe_next(&p->stage, now);
+        if (*out == AX_PIPE_WAIT)
+            AX_TRY(wait_for_arrival(p, now->activation, now->gradient));
+    }
+    return AX_OK;
+}
+
+/* Rank 0 of the group chooses the next task and sends the choice to the other ranks of the group, without
+ * waiting for an answer. */
+static ax_status send_decision(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *out)
+{
+    ax_message m = decision(p);
+    int ranks = ax_comm_size(p->group);
+    AX_TRY(decide(p, now, out));
+    if (*out == AX_PIPE_DONE)
+        return AX_OK;
+    int32_t *task = &p->task[p->decisions];
+    *task = (int32_t)*out;
+    for (int r = 1; r < ranks; r++)
+        AX_TRY(ax_send(p->group, NULL, &m, task, r, &p->decision_sends[p->decisions * ranks + r]));
+    p->decisions++;
+    return AX_OK;
+}
+
+static ax_status receive_decision(ax_pipeline *p, const ax_pipe_counts *now, ax_pipe_task *out)
+{
+    ax_message m = decision(p);
+    ax_work *work;
+    *out = AX_PIPE_DONE;
+    if (now->backwards == p->n)
+        return AX_OK;
+    AX_TRY(ax_recv(p->group, NULL, &m, &p->task[p->decisions], 0, &work));
+    AX_TRY(wait_for(p, &work));
+    *out = (ax_pipe_task)p->task[p->decisions++];
+    return AX_OK;
+}
+
+static ax_status next_task(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *out)
+{
+    if (p->group)
+        return ax_comm_rank(p->group) ? receive_decision(p, now, out) : send_decision(p, now, out);
+    if (!order_is_fixed(p))
+        return decide(p, now, out);
+    /* The task waits for its message itself. */
+    now->activation = now->forwards < p->n;
+    now->gradient = now->backwards < now->forwards;
+    *out = ax_pipe_next(&p->stage, now);
+    return AX_OK;
+}
+
+static ax_status run_task(ax_pipeline *p, const ax_pipeline_tasks *t, ax_pipe_task task, ax_pipe_counts *now)
+{
+    int64_t micro_batch = task == AX_PIPE_FORWARD ? now->forwards++ : now->backwards++;
+    int slot = (int)(micro_batch % p->stage.slots);
+    double begin = p->ctx->dev->ring ? ax_now() : 0;
+    AX_TRY(task == AX_PIPE_FORWARD ? t->forward(t->user, micro_batch, slot)
+                                   : t->backward(t->user, micro_batch, slot));
+    if (p->ctx->dev->ring && p->comm)
+        ax_event_add(p->ctx->dev->ring, "task", task == AX_PIPE_FORWARD ? "forward" : "backward", begin,
+                     ax_now(), micro_batch);
+    return AX_OK;
+}
+
+ax_status ax_pipeline_end(ax_pipeline *p)
+{
+    for (int w = 0; w < DIRECTIONS; w++)
+        for (int64_t i = 0; p->direction[w].sends && i < p->direction[w].buffers; i++)
+            AX_TRY(ax_wait(&p->direction[w].sends[i]));
+    for (int64_t i = 0; p->group && i < p->decisions * ax_comm_size(p->group); i++)
+        AX_TRY(ax_wait(&p->decision_sends[i]));
+    return AX_OK;
+}
+
+ax_status ax_pipeline_run(ax_pipeline *p, const ax_pipeline_tasks *tasks)
+{
+    ax_pipe_counts now = {0};
+    ax_pipe_task task;
+    for (int64_t i = 0; i < p->n && !p->backward; i++)
+        AX_TRY(run_task(p, tasks, AX_PIPE_FORWARD, &now));
+    while (p->backward) {
+        AX_TRY(next_task(p, &now, &task));
+        if (task == AX_PIPE_DONE)
+            break;
+        AX_TRY(run_task(p, tasks, task, &now));
+    }
+    return ax_pipeline_end(p);
+}

@@ -1,0 +1,48 @@
+/* A rank's part in a pipeline: the order of its stage's tasks, and the messages between stages. The engine
+ * says what a task computes (engine.c). On a grid with one stage there are no messages.
+ *
+ * docs/decisions/0022-pipeline-by-messages.md explains the protocol, and why no rank waits for ever. */
+#ifndef AXONN_ENGINE_PIPELINE_H
+#define AXONN_ENGINE_PIPELINE_H
+
+#include "axonn/model.h"
+#include "axonn/pipe.h"
+
+typedef struct ax_pipeline ax_pipeline;
+
+/* What the stage computes for a micro-batch. Slots are numbered from 0; backward runs in the slot of the
+ * forward. */
+typedef struct ax_pipeline_tasks {
+    ax_status (*forward)(void *user, int64_t micro_batch, int slot);
+    ax_status (*backward)(void *user, int64_t micro_batch, int slot);
+    void *user;
+} ax_pipeline_tasks;
+
+/* `rows` × `seq_len` are the extents of a micro-batch over all ranks, `micro_batches` the number of a step.
+ * With `trains` false there are only forwards. Borrows model. Not collective. */
+AX_MUST_CHECK ax_status ax_pipeline_create(const ax_model *model, int64_t rows, int64_t seq_len,
+                                           int64_t micro_batches, bool trains, ax_pipeline **out);
+void ax_pipeline_destroy(ax_pipeline **pipeline);
+const ax_pipe_stage *ax_pipeline_stage(const ax_pipeline *pipeline);
+/* Returns the bytes of memory that buffers of messages take. */
+size_t ax_pipeline_bytes(const ax_pipeline *pipeline);
+/* Whether forward and backward of a micro-batch follow each other without any other task in between. */
+bool ax_pipeline_is_joint(const ax_pipeline *pipeline);
+
+/* Begins a step (or an evaluation, with `backward` false) of `n` micro-batches: posts the first receives. */
+AX_MUST_CHECK ax_status ax_pipeline_begin(ax_pipeline *pipeline, int64_t step, int64_t n, bool backward);
+/* Runs all tasks of the step in the order of the schedule, and waits until all sent messages have arrived. */
+AX_MUST_CHECK ax_status ax_pipeline_run(ax_pipeline *pipeline, const ax_pipeline_tasks *tasks);
+/* Waits until all that this rank has sent has arrived: the end of ax_pipeline_run. */
+AX_MUST_CHECK ax_status ax_pipeline_end(ax_pipeline *pipeline);
+/* Returns the seconds, since the pipeline was created, in which this rank waited because it had no task. */
+double ax_pipeline_waited(const ax_pipeline *pipeline);
+
+/* Within a task: takes the activation, or the gradient, that another stage has sent, into frame memory; and
+ * sends one, which may be overwritten afterwards. */
+AX_MUST_CHECK ax_status ax_pipeline_take(ax_pipeline *pipeline, ax_message_kind kind, ax_frame *frame,
+                                         ax_tensor *out);
+AX_MUST_CHECK ax_status ax_pipeline_send(ax_pipeline *pipeline, ax_message_kind kind, ax_frame *frame,
+                                         int64_t micro_batch, const ax_tensor *tensor);
+
+#endif

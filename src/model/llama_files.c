@@ -1,0 +1,93 @@
+/* Keys that the files of llama, mistral, qwen2 and qwen3 have in common. */
+#include "model/llama_files.h"
+
+#include <string.h>
+
+/* Columns: name, key in the files (%d: block), transposed, part, number of parts. A family without biases or
+ * norms of heads leaves these rows unused. */
+const ax_key_map ax_llama_keys[AX_LLAMA_KEYS] = {
+    {"embed.tokens", "model.embed_tokens.weight", false, 0, 1},
+    {"h.%d.norm1.weight", "model.layers.%d.input_layernorm.weight", false, 0, 1},
+    {"h.%d.attn.q.weight", "model.layers.%d.self_attn.q_proj.weight", false, 0, 1},
+    {"h.%d.attn.k.weight", "model.layers.%d.self_attn.k_proj.weight", false, 0, 1},
+    {"h.%d.attn.v.weight", "model.layers.%d.self_attn.v_proj.weight", false, 0, 1},
+    {"h.%d.attn.q.bias", "model.layers.%d.self_attn.q_proj.bias", false, 0, 1},
+    {"h.%d.attn.k.bias", "model.layers.%d.self_attn.k_proj.bias", false, 0, 1},
+    {"h.%d.attn.v.bias", "model.layers.%d.self_attn.v_proj.bias", false, 0, 1},
+    {"h.%d.attn.q_norm.weight", "model.layers.%d.self_attn.q_norm.weight", false, 0, 1},
+    {"h.%d.attn.k_norm.weight", "model.layers.%d.self_attn.k_norm.weight", false, 0, 1},
+    {"h.%d.attn.proj.weight", "model.layers.%d.self_attn.o_proj.weight", false, 0, 1},
+    {"h.%d.norm2.weight", "model.layers.%d.post_attention_layernorm.weight", false, 0, 1},
+    {"h.%d.mlp.gate.weight", "model.layers.%d.mlp.gate_proj.weight", false, 0, 1},
+    {"h.%d.mlp.up.weight", "model.layers.%d.mlp.up_proj.weight", false, 0, 1},
+    {"h.%d.mlp.down.weight", "model.layers.%d.mlp.down_proj.weight", false, 0, 1},
+    {"norm.weight", "model.norm.weight", false, 0, 1},
+    {"head.weight", "lm_head.weight", false, 0, 1},
+};
+
+/* Arrays in files that are not parameters: a head that is stored although it is tied, and the frequencies of
+ * rotary embeddings, which old files have. */
+const char *const ax_llama_ignored[AX_LLAMA_IGNORED] = {"lm_head.weight", "*rotary_emb.inv_freq"};
+
+ax_status ax_llama_refuse(const json_t *json, const char *path, const char *key)
+{
+    AX_CHECK(!json_is_true(json_object_get(json, key)), AX_ERR_DATA, "%s: %s = true is not implemented", path,
+             key);
+    return AX_OK;
+}
+
+static ax_status read_activation(const json_t *json, const char *path)
+{
+    const json_t *value = json_object_get(json, "hidden_act");
+    const char *word = value ? json_string_value(value) : "silu";
+    AX_CHECK(word && (!strcmp(word, "silu") || !strcmp(word, "swish")), AX_ERR_DATA,
+             "%s: hidden_act \"%s\" is not implemented; use silu", path, word ? word : "?");
+    return AX_OK;
+}
+
+/* Reads an integer that may be null, which stands for 0. */
+static ax_status read_nullable(const json_t *json, const char *path, const char *key, int64_t *out)
+{
+    if (json_is_null(json_object_get(json, key)))
+        *out = 0;
+    return ax_json_int(json, path, key, true, out);
+}
+
+ax_status ax_llama_read(const json_t *json, const char *path, ax_model_config *c)
+{
+    AX_TRY(read_activation(json, path));
+    AX_TRY(ax_json_int(json, path, "num_hidden_layers", false, &c->layers));
+    AX_TRY(ax_json_int(json, path, "hidden_size", false, &c->hidden));
+    AX_TRY(ax_json_int(json, path, "num_attention_heads", false, &c->heads));
+    AX_TRY(ax_json_int(json, path, "intermediate_size", false, &c->ffn));
+    AX_TRY(ax_json_int(json, path, "vocab_size", false, &c->vocab));
+    AX_TRY(read_nullable(json, path, "num_key_value_heads", &c->kv_heads));
+    AX_TRY(read_nullable(json, path, "head_dim", &c->head_dim));
+    c->kv_heads = c->kv_heads ? c->kv_heads : c->heads;
+    AX_TRY(ax_json_int(json, path, "max_position_embeddings", true, &c->seq_len));
+    AX_TRY(ax_json_number(json, path, "rms_norm_eps", true, &c->norm_eps));
+    AX_CHECK(c->norm_eps > 0, AX_ERR_DATA, "%s: rms_norm_eps = %g is not positive", path, c->norm_eps);
+    AX_TRY(ax_json_number(json, path, "initializer_range", true, &c->init_std));
+    AX_TRY(ax_json_number(json, path, "attention_dropout", true, &c->dropout.attn));
+    c->tie = json_is_true(json_object_get(json, "tie_word_embeddings")); /* the default is false */
+    return ax_rope_read(json, path, c);
+}
+
+ax_status ax_llama_write(const ax_model_config *c, json_t *json)
+{
+    AX_CHECK(c->activation == AX_SILU, AX_ERR_USAGE,
+             "the activation of family %s is silu: no other is implemented for it", c->family->name);
+    int failed = json_object_set_new(json, "num_hidden_layers", json_integer(c->layers)) |
+                 json_object_set_new(json, "hidden_size", json_integer(c->hidden)) |
+                 json_object_set_new(json, "num_attention_heads", json_integer(c->heads)) |
+                 json_object_set_new(json, "num_key_value_heads", json_integer(c->kv_heads)) |
+                 json_object_set_new(json, "head_dim", json_integer(ax_model_config_head_dim(c))) |
+                 json_object_set_new(json, "intermediate_size", json_integer(c->ffn)) |
+                 json_object_set_new(json, "hidden_act", json_string("silu")) |
+                 json_object_set_new(json, "max_position_embeddings", json_integer(c->seq_len)) |
+                 json_object_set_new(json, "rms_norm_eps", json_real(c->norm_eps)) |
+                 json_object_set_new(json, "initializer_range", json_real(c->init_std)) |
+                 json_object_set_new(json, "attention_dropout", json_real(c->dropout.attn));
+    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");
+    return ax_rope_write(c, json);
+}

@@ -1,0 +1,31 @@
+/* Qwen 3 (Yang et al. 2025): Llama with an RMSNorm of each head of q and k, and a window that some layers may
+ * have. */
+#include "model/llama_files.h"
+
+static ax_status qwen3_read(const json_t *json, const char *path, ax_model_config *c)
+{
+    c->seq_len = 32768; /* the defaults of Qwen3Config */
+    c->kv_heads = 32;
+    c->head_dim = 128;
+    AX_TRY(ax_llama_refuse(json, path, "attention_bias"));
+    AX_TRY(ax_llama_refuse(json, path, "mlp_bias"));
+    AX_TRY(ax_llama_read(json, path, c));
+    return ax_qwen_window_read(json, path, c);
+}
+
+static ax_status qwen3_write(const ax_model_config *c, json_t *json)
+{
+    AX_TRY(ax_qwen_window_write(c, json));
+    return ax_llama_write(c, json);
+}
+
+static const ax_family_key names[] = {AX_LLAMA_NAMES, {"sliding_window", "model.window", false}};
+
+const ax_family ax_family_qwen3 = {.name = "qwen3",
+                                   .architecture = "Qwen3ForCausalLM",
+                                   .defaults = {AX_LLAMA_FACTS, .biases = AX_BIASES_NONE, .head_norms = true},
+                                   .read = qwen3_read,
+                                   .write = qwen3_write,
+                                   AX_LLAMA_ARRAYS,
+                                   .names = names,
+                                   .n_names = AX_COUNT(names)};

@@ -1,0 +1,86 @@
+/* The window of Qwen's models in config.json. */
+#include "model/llama_files.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Sets c->window_layers from layer_types. */
+static ax_status read_types(const json_t *types, const char *path, ax_model_config *c)
+{
+    AX_CHECK(json_is_array(types) && (int64_t)json_array_size(types) == c->layers, AX_ERR_DATA,
+             "%s: \"layer_types\" must be a list of %lld words, one for each layer", path,
+             (long long)c->layers);
+    for (int64_t i = 0; i < c->layers; i++) {
+        const char *word = json_string_value(json_array_get(types, (size_t)i));
+        bool window = word && !strcmp(word, "sliding_attention");
+        AX_CHECK(window || (word && !strcmp(word, "full_attention")), AX_ERR_DATA,
+                 "%s: layer_types[%lld] = \"%s\" is not implemented; use full_attention or sliding_attention",
+                 path, (long long)i, word ? word : "?");
+        AX_CHECK(!window || c->window, AX_ERR_DATA,
+                 "%s: layer_types[%lld] is sliding_attention, but use_sliding_window is not true or "
+                 "sliding_window is null",
+                 path, (long long)i);
+        c->window_layers[i] = window ? '1' : '0';
+    }
+    return AX_OK;
+}
+
+/* Sets c->window_layers from max_window_layers: the number of layers, from the first, without a window. */
+static ax_status read_first(const json_t *json, const char *path, ax_model_config *c)
+{
+    const json_t *value = json_object_get(json, "max_window_layers");
+    AX_CHECK(!value || (json_is_integer(value) && json_integer_value(value) >= 0), AX_ERR_DATA,
+             "%s: \"max_window_layers\" must be an integer, 0 or more", path);
+    int64_t first = value ? json_integer_value(value) : 28; /* the default of transformers */
+    for (int64_t i = 0; i < c->layers; i++)
+        c->window_layers[i] = c->window && i >= first ? '1' : '0';
+    return AX_OK;
+}
+
+ax_status ax_qwen_window_read(const json_t *json, const char *path, ax_model_config *c)
+{
+    const json_t *types = json_object_get(json, "layer_types"),
+                 *size = json_object_get(json, "sliding_window");
+    AX_CHECK(c->layers <= AX_LAYERS_MAX, AX_ERR_DATA, "%s: num_hidden_layers = %lld is above the maximum, %d",
+             path, (long long)c->layers, AX_LAYERS_MAX);
+    c->window = 4096; /* the default of transformers */
+    AX_TRY(ax_json_int(json, path, "sliding_window", true, &c->window));
+    if (!json_is_true(json_object_get(json, "use_sliding_window")) || json_is_null(size))
+        c->window = 0;
+    AX_TRY(ax_calloc((size_t)c->layers + 1, 1, &c->window_layers));
+    AX_TRY(types && !json_is_null(types) ? read_types(types, path, c) : read_first(json, path, c));
+    bool all = !strchr(c->window_layers, '0'), none = !strchr(c->window_layers, '1');
+    if (none)
+        c->window = 0;
+    if (all || none) {
+        free(c->window_layers);
+        c->window_layers = NULL;
+    }
+    return AX_OK;
+}
+
+static json_t *types_of(const ax_model_config *c)
+{
+    json_t *types = json_array();
+    for (int64_t i = 0; i < c->layers; i++)
+        json_array_append_new(
+            types, json_string(ax_model_config_window(c, i) ? "sliding_attention" : "full_attention"));
+    return types;
+}
+
+ax_status ax_qwen_window_write(const ax_model_config *c, json_t *json)
+{
+    int failed = json_object_set_new(json, "use_sliding_window", json_boolean(c->window > 0));
+    if (!c->window) { /* the model has no window: a sliding_window in the file is left as it is */
+        json_object_del(json, "layer_types");
+        if (!json_object_get(json, "sliding_window"))
+            failed |= json_object_set_new(json, "sliding_window", json_null());
+    } else {
+        int64_t first = c->window_layers ? (int64_t)strspn(c->window_layers, "0") : 0;
+        failed |= json_object_set_new(json, "sliding_window", json_integer(c->window)) |
+                  json_object_set_new(json, "max_window_layers", json_integer(first)) |
+                  json_object_set_new(json, "layer_types", types_of(c));
+    }
+    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");
+    return AX_OK;
+}

@@ -1,0 +1,37 @@
+/* The dtype of a model's weights in config.json. */
+#include "model/family.h"
+
+const char *ax_model_dtype_name(ax_dtype dtype)
+{
+    static const char *const names[AX_DTYPE_COUNT] = {
+        [AX_F64] = "float64", [AX_F32] = "float32", [AX_BF16] = "bfloat16", [AX_F16] = "float16"};
+    return names[dtype];
+}
+
+/* Sets the key of transformers 5, "dtype", unless only the older "torch_dtype" is there. */
+static int set_dtype(json_t *json, ax_dtype dtype)
+{
+    static const char *const keys[] = {"dtype", "torch_dtype"};
+    int failed = 0;
+    for (size_t i = 0; i < AX_COUNT(keys); i++)
+        if (json_object_get(json, keys[i]) || (i == 0 && !json_object_get(json, keys[1])))
+            failed |= json_object_set_new(json, keys[i], json_string(ax_model_dtype_name(dtype)));
+    return failed;
+}
+
+ax_status ax_model_config_retype(const char *json, size_t size, const char *path, ax_dtype dtype, ax_buf *out)
+{
+    json_t *root;
+    AX_TRY(ax_json_parse(path, json, size, JSON_REJECT_DUPLICATES, &root));
+    bool object = json_is_object(root);
+    json_decref(root);
+    AX_CHECK(object, AX_ERR_DATA, "%s: not a JSON object", path);
+    if (dtype == AX_DTYPE_COUNT)
+        return ax_buf_add(out, json, size);
+    AX_TRY(ax_json_parse_verbatim(path, json, size, &root));
+    ax_status status = set_dtype(root, dtype) ? ax_fail(AX_ERR_MEMORY, "%s: not enough memory", path)
+                                              : ax_json_print(root, JSON_INDENT(2), out);
+    json_decref(root);
+    AX_TRY(status);
+    return ax_buf_add(out, "\n", 1);
+}

@@ -1,0 +1,172 @@
+/* Rotary embeddings in config.json, in both spellings: {"rope_theta": …, "rope_scaling": {…}}, and
+ * {"rope_parameters": {"rope_theta": …, …}} of transformers 5. */
+#include "model/llama_files.h"
+
+#include <string.h>
+
+static const char *const kinds[] = {[AX_ROPE_DEFAULT] = "default",
+                                    [AX_ROPE_LINEAR] = "linear",
+                                    [AX_ROPE_LLAMA3] = "llama3",
+                                    [AX_ROPE_YARN] = "yarn"};
+
+/* Finds the object with the parameters, or NULL. As in transformers, rope_scaling is used if both
+ * are given. */
+static ax_status find_parameters(const json_t *json, const char *path, const json_t **out)
+{
+    static const char *const names[] = {"rope_scaling", "rope_parameters"};
+    *out = NULL;
+    for (size_t i = 0; i < AX_COUNT(names) && !*out; i++) {
+        const json_t *value = json_object_get(json, names[i]), *member;
+        const char *key;
+        AX_CHECK(!value || json_is_null(value) || json_is_object(value), AX_ERR_DATA,
+                 "%s: \"%s\" must be an object", path, names[i]);
+        json_object_foreach((json_t *)value, key, member)
+            AX_CHECK(!json_is_object(member), AX_ERR_DATA,
+                     "%s: %s of its own for layers of type %s is not implemented", path, names[i], key);
+        *out = json_object_size(value) ? value : NULL;
+    }
+    return AX_OK;
+}
+
+static ax_status read_kind(const json_t *parameters, const char *path, ax_rope_kind *out)
+{
+    const json_t *value = json_object_get(parameters, "rope_type");
+    value = value ? value
+                  : json_object_get(parameters,
+                                    "type"); /* the name of this key in older versions of transformers */
+    const char *word = value ? json_string_value(value) : "default";
+    for (size_t i = 0; word && i < AX_COUNT(kinds); i++)
+        if (!strcmp(word, kinds[i])) {
+            *out = (ax_rope_kind)i;
+            return AX_OK;
+        }
+    bool varies = word && (!strcmp(word, "dynamic") || !strcmp(word, "longrope"));
+    return ax_fail(
+        AX_ERR_DATA, "%s: rope_type \"%s\" is not implemented%s; use default, linear, llama3 or yarn", path,
+        word ? word : "?", varies ? ", because its frequencies change with the length of the text" : "");
+}
+
+/* Refuses a config.json in which only a part of each head is rotated. */
+static ax_status refuse_partial(const json_t *json, const char *path)
+{
+    double part = 1;
+    AX_TRY(ax_json_number(json, path, "partial_rotary_factor", true, &part));
+    AX_CHECK(part == 1, AX_ERR_DATA, "%s: partial_rotary_factor = %g is not implemented", path, part);
+    return AX_OK;
+}
+
+/* Reads a number that is positive if it is given. */
+static ax_status read_positive(const json_t *p, const char *path, const char *key, double *out)
+{
+    AX_TRY(ax_json_number(p, path, key, true, out));
+    AX_CHECK(*out > 0 || !json_is_number(json_object_get(p, key)), AX_ERR_DATA,
+             "%s: %s = %g of the rotary embedding is not positive", path, key, *out);
+    return AX_OK;
+}
+
+static ax_status read_yarn(const json_t *p, const char *path, const ax_model_config *c, ax_rope_config *rope)
+{
+    rope->factor = (double)c->seq_len / (double)rope->original;
+    AX_TRY(ax_json_number(p, path, "factor", true, &rope->factor));
+    AX_TRY(ax_json_number(p, path, "beta_fast", true, &rope->beta_fast));
+    AX_TRY(ax_json_number(p, path, "beta_slow", true, &rope->beta_slow));
+    rope->beta_fast = rope->beta_fast != 0 ? rope->beta_fast : 32;
+    rope->beta_slow = rope->beta_slow != 0 ? rope->beta_slow : 1;
+    AX_TRY(read_positive(p, path, "attention_factor", &rope->attention_factor));
+    AX_TRY(ax_json_number(p, path, "mscale", true, &rope->mscale));
+    AX_TRY(ax_json_number(p, path, "mscale_all_dim", true, &rope->mscale_all_dim));
+    AX_CHECK(rope->mscale >= 0 && rope->mscale_all_dim >= 0, AX_ERR_DATA,
+             "%s: mscale = %g and mscale_all_dim = %g of the rotary embedding must not be negative", path,
+             rope->mscale, rope->mscale_all_dim);
+    rope->no_truncate = json_is_false(json_object_get(p, "truncate"));
+    return AX_OK;
+}
+
+/* Reads the parameters of this kind of rotary embedding. `json` is the whole file. */
+static ax_status read_scaling(const json_t *json, const json_t *p, const char *path, const ax_model_config *c,
+                              ax_rope_config *rope)
+{
+    static const char length[] = "original_max_position_embeddings";
+    if (rope->kind == AX_ROPE_LINEAR || rope->kind == AX_ROPE_LLAMA3)
+        AX_TRY(ax_json_number(p, path, "factor", false, &rope->factor));
+    if (rope->kind < AX_ROPE_LLAMA3)
+        return AX_OK;
+    rope->original = c->seq_len;
+    AX_TRY(ax_json_int(p, path, length, true, &rope->original));
+    AX_TRY(ax_json_int(json, path, length, true, &rope->original)); /* this one comes first */
+    if (rope->kind == AX_ROPE_YARN)
+        return read_yarn(p, path, c, rope);
+    AX_TRY(ax_json_number(p, path, "low_freq_factor", false, &rope->low_freq_factor));
+    return ax_json_number(p, path, "high_freq_factor", false, &rope->high_freq_factor);
+}
+
+ax_status ax_rope_read(const json_t *json, const char *path, ax_model_config *c)
+{
+    const json_t *p;
+    ax_rope_config rope = {.theta = 10000}; /* the default of transformers */
+    AX_TRY(find_parameters(json, path, &p));
+    AX_TRY(ax_json_number(json, path, "rope_theta", true, &rope.theta));
+    AX_TRY(refuse_partial(json, path));
+    if (p) {
+        AX_TRY(ax_json_number(p, path, "rope_theta", true, &rope.theta)); /* this one comes first */
+        AX_TRY(refuse_partial(p, path));
+        AX_TRY(read_kind(p, path, &rope.kind));
+        AX_TRY(read_scaling(json, p, path, c, &rope));
+    }
+    AX_CHECK(rope.theta > 1, AX_ERR_DATA, "%s: rope_theta = %g is not above 1", path, rope.theta);
+    c->rope = rope;
+    return AX_OK;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------- */
+
+/* Sets a key to a number, unless the number is 0 (not given). */
+static int set_number(json_t *json, const char *key, double value)
+{
+    return value != 0 ? json_object_set_new(json, key, json_real(value)) : 0;
+}
+
+/* Returns a copy of `before` (may be NULL) in which the parameters except theta are set. Returns NULL if out
+ * of memory. */
+static json_t *parameters_of(const ax_rope_config *rope, const json_t *before)
+{
+    json_t *p = json_is_object(before) ? json_copy((json_t *)before) : json_object();
+    int failed =
+        json_object_set_new(p, "rope_type", json_string(kinds[rope->kind])) |
+        set_number(p, "factor", rope->factor) | set_number(p, "low_freq_factor", rope->low_freq_factor) |
+        set_number(p, "high_freq_factor", rope->high_freq_factor) |
+        set_number(p, "beta_fast", rope->beta_fast) | set_number(p, "beta_slow", rope->beta_slow) |
+        set_number(p, "attention_factor", rope->attention_factor) | set_number(p, "mscale", rope->mscale) |
+        set_number(p, "mscale_all_dim", rope->mscale_all_dim);
+    if (rope->original)
+        failed |= json_object_set_new(p, "original_max_position_embeddings", json_integer(rope->original));
+    if (rope->no_truncate)
+        failed |= json_object_set_new(p, "truncate", json_false());
+    if (failed)
+        json_decref(p);
+    return failed ? NULL : p;
+}
+
+/* Sets `key` to the object with the parameters, including theta if `with_theta`. */
+static int set_parameters(json_t *json, const char *key, const ax_rope_config *rope, bool with_theta)
+{
+    json_t *p = parameters_of(rope, json_object_get(json, key));
+    int failed = with_theta ? json_object_set_new(p, "rope_theta", json_real(rope->theta)) : 0;
+    return json_object_set_new(json, key, p) | failed;
+}
+
+/* Writes the spelling that `json` has, or else the older one, which all versions of transformers read. */
+ax_status ax_rope_write(const ax_model_config *c, json_t *json)
+{
+    const bool modern = json_is_object(json_object_get(json, "rope_parameters")),
+               scaling = json_is_object(json_object_get(json, "rope_scaling"));
+    int failed = modern ? set_parameters(json, "rope_parameters", &c->rope, true) : 0;
+    if (!modern || json_object_get(json, "rope_theta"))
+        failed |= json_object_set_new(json, "rope_theta", json_real(c->rope.theta));
+    if (scaling || (!modern && c->rope.kind != AX_ROPE_DEFAULT))
+        failed |= set_parameters(json, "rope_scaling", &c->rope, modern); /* it is read first */
+    else if (!modern)
+        failed |= json_object_set_new(json, "rope_scaling", json_null());
+    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");
+    return AX_OK;
+}

@@ -1,0 +1,112 @@
+/* The pipeline stages of a model: where they begin, which layers they run, and which parameters they have.
+ *
+ * The pieces of a model are the embedding, each block, and the final norm with the head. A stage has adjacent
+ * pieces. All ranks build all layers, so that parameters have the same index and the same place in files. */
+#include "model/family.h"
+
+#include "axonn/pipe.h"
+
+#include <stdlib.h>
+
+/* ---- where stages begin -------------------------------------------------------------------------- */
+
+/* The training FLOPs of the head in units of a block's. Blocks that are recomputed run forward twice. */
+static double head_cost(const ax_model_config *c, int64_t recompute)
+{
+    int64_t total, matmul;
+    ax_model_config_params(c, &total, &matmul);
+    double head = 6.0 * (double)c->vocab * (double)c->hidden;
+    double blocks = ax_model_config_flops_per_token(c, c->seq_len) - head;
+    return head / (blocks / (double)c->layers * (recompute > 0 ? 4.0 / 3 : 1));
+}
+
+static ax_status take_cut(ax_model *m, const int64_t *cut)
+{
+    for (int s = 1; s < m->stages; s++) {
+        m->cut[s] = cut[s - 1];
+        AX_CHECK(
+            m->cut[s] >= (s > 1) && m->cut[s] <= m->config.layers && (s == 1 || m->cut[s] > m->cut[s - 1]),
+            AX_ERR_USAGE,
+            "stage %d cannot begin with block %lld: the blocks with which stages begin must ascend, and the "
+            "model has blocks 0 to %lld (%lld: only the head)",
+            s, (long long)m->cut[s], (long long)m->config.layers - 1, (long long)m->config.layers);
+    }
+    m->cut[m->stages] = m->config.layers;
+    return AX_OK;
+}
+
+ax_status ax_stage_plan(ax_model *m, int64_t recompute)
+{
+    const ax_grid *grid = m->ctx->grid;
+    const int64_t *cut = m->ctx->parallel.pipe.cut;
+    m->stages = ax_grid_axis_size(grid, AX_PIPE);
+    m->stage = ax_grid_coord(grid, ax_grid_rank(grid), AX_PIPE);
+    AX_CHECK(
+        m->stages <= m->config.layers + 2, AX_ERR_USAGE,
+        "%d pipeline stages are more than the pieces of a model of %lld blocks: the embedding, the blocks, "
+        "and the head",
+        m->stages, (long long)m->config.layers);
+    AX_TRY(ax_calloc((size_t)m->stages + 1, sizeof *m->cut, &m->cut));
+    if (cut)
+        return take_cut(m, cut);
+    ax_pipe_cut(m->stages, m->config.layers, 0, head_cost(&m->config, recompute), m->cut);
+    return AX_OK;
+}
+
+/* ---- which layers -------------------------------------------------------------------------------- */
+
+int64_t ax_stage_segment(const ax_model *m, int64_t block, int64_t length)
+{
+    int64_t end = ax_min(block + length, m->config.layers);
+    for (int s = 1; s < m->stages; s++)
+        if (m->cut[s] > block)
+            end = ax_min(end, m->cut[s]);
+    return end;
+}
+
+void ax_stage_note(ax_model *m, int64_t block)
+{
+    if (m->stage > 0 && m->cut[m->stage] == block)
+        m->first = m->body->children;
+    if (!ax_model_is_last(m) && m->cut[m->stage + 1] == block)
+        m->end = m->body->children;
+}
+
+bool ax_model_is_last(const ax_model *model) { return model->stage == model->stages - 1; }
+
+/* ---- which parameters ---------------------------------------------------------------------------- */
+
+static void place_all(ax_layer *layer, ax_param_place place)
+{
+    for (int i = 0; i < AX_LAYER_PARAMS; i++)
+        if (layer->param[i] && !layer->borrows[i])
+            layer->param[i]->place = place;
+    for (int i = 0; i < layer->children; i++)
+        place_all(layer->child[i], place);
+}
+
+/* A parameter that the head borrows belongs to the first stage, and the last one has a copy. */
+static void place_tied(ax_model *m)
+{
+    for (int i = 0; i < AX_LAYER_PARAMS; i++) {
+        ax_param *p = m->head->borrows[i] ? m->head->param[i] : NULL;
+        if (p && m->stage == 0)
+            p->place = AX_PARAM_LENT;
+        else if (p && ax_model_is_last(m))
+            p->place = AX_PARAM_COPY;
+    }
+}
+
+void ax_stage_place(ax_model *m)
+{
+    if (ax_model_is_last(m))
+        m->end = m->body->children;
+    if (m->stages == 1)
+        return;
+    for (int i = 0; i < m->body->children; i++)
+        if (i < m->first || i >= m->end)
+            place_all(m->body->child[i], AX_PARAM_AWAY);
+    if (!ax_model_is_last(m))
+        place_all(m->head, AX_PARAM_AWAY);
+    place_tied(m);
+}

@@ -1,0 +1,112 @@
+/* Parameters that two pipeline stages have: the table of tokens, if the head uses it too. The last stage
+ * sends its gradient to the first, which adds it to its own, updates the weights, and sends them back,
+ * rounded as kernels read them. Both go in pieces, two at a time. Read param.h first. */
+#include "parallel/param.h"
+
+enum { PIECE = 1 << 20, WINDOW = 2 }; /* elements of a piece; pieces in flight */
+
+static size_t piece_bytes(const ax_param_set *set) { return PIECE * ax_dtype_size(set->ctx->accum); }
+
+ax_status ax_param_tied_make(ax_param_set *set)
+{
+    bool lent = false;
+    for (int i = 0; i < set->n; i++)
+        lent = lent || set->param[i]->place == AX_PARAM_LENT;
+    for (int k = 0; k < WINDOW && lent && set->slots >= 0; k++)
+        AX_TRY(ax_ctx_alloc(set->ctx, piece_bytes(set), &set->flow->tied_piece[k]));
+    set->bytes_tied = lent && set->slots >= 0 ? WINDOW * piece_bytes(set) : 0;
+    return AX_OK;
+}
+
+void ax_param_tied_free(ax_param_set *set)
+{
+    for (int k = 0; k < WINDOW; k++)
+        if (set->flow->tied_piece[k])
+            ax_ctx_free(set->ctx, set->flow->tied_piece[k], piece_bytes(set));
+}
+
+/* The message of one piece of n elements of a tensor. */
+typedef struct piece {
+    int64_t first, count;
+    ax_message message;
+} piece;
+
+static piece piece_of(const ax_tensor *t, int64_t n, int64_t index)
+{
+    int64_t first = index * PIECE, count = ax_min(PIECE, n - first);
+    return (piece){
+        first, count,
+        (ax_message){
+            .kind = AX_MESSAGE_WEIGHT, .dtype = t->dtype, .micro_batch = index, .ndim = 1, .dim = {count}}};
+}
+
+static void *at(const ax_tensor *t, int64_t element)
+{
+    return (char *)t->data + element * (int64_t)ax_dtype_size(t->dtype);
+}
+
+/* Sends this rank's box of t, or receives it in place. */
+static ax_status move(ax_ctx *ctx, ax_comm *comm, const ax_tensor *t, bool sends, int peer)
+{
+    int64_t n = ax_tensor_count(ctx->grid, t), pieces = ax_ceil_div(n, PIECE);
+    ax_work *work[WINDOW] = {0};
+    for (int64_t i = 0; i < pieces + WINDOW; i++) {
+        AX_TRY(ax_wait(&work[i % WINDOW]));
+        piece p = piece_of(t, n, i);
+        if (i < pieces)
+            AX_TRY(sends ? ax_send(comm, ctx->stream, &p.message, at(t, p.first), peer, &work[i % WINDOW])
+                         : ax_recv(comm, ctx->stream, &p.message, at(t, p.first), peer, &work[i % WINDOW]));
+    }
+    return AX_OK;
+}
+
+/* Receives the pieces of the other stage's gradient and adds them to t. */
+static ax_status receive_and_add(ax_param_set *set, ax_comm *comm, const ax_tensor *t, int peer)
+{
+    ax_ctx *ctx = set->ctx;
+    int64_t n = ax_tensor_count(ctx->grid, t), pieces = ax_ceil_div(n, PIECE);
+    ax_work *work[WINDOW] = {0};
+    for (int64_t i = 0; i < pieces + WINDOW; i++) {
+        int k = (int)(i % WINDOW);
+        if (i >= WINDOW && i - WINDOW < pieces) {
+            piece old = piece_of(t, n, i - WINDOW);
+            AX_TRY(ax_wait(&work[k]));
+            AX_TRY(ax_run_add(ctx->stream, &(ax_add_args){.n = old.count,
+                                                          .a = at(t, old.first),
+                                                          .b = set->flow->tied_piece[k],
+                                                          .y = at(t, old.first),
+                                                          .dtype = t->dtype}));
+        }
+        piece p = piece_of(t, n, i);
+        if (i < pieces)
+            AX_TRY(ax_recv(comm, ctx->stream, &p.message, set->flow->tied_piece[k], peer, &work[k]));
+    }
+    return AX_OK;
+}
+
+static int last_stage(const ax_ctx *ctx) { return ax_grid_sizes(ctx->grid).pipe - 1; }
+
+ax_status ax_param_tied_grads(ax_param_set *set)
+{
+    ax_comm *comm;
+    for (int i = 0; i < set->n; i++) {
+        ax_param *p = set->param[i];
+        if (p->place != AX_PARAM_LENT && p->place != AX_PARAM_COPY)
+            continue;
+        AX_TRY(ax_grid_comm(set->ctx->grid, 1 << AX_PIPE, &comm));
+        AX_TRY(p->place == AX_PARAM_COPY ? move(set->ctx, comm, &p->grad, true, 0)
+                                         : receive_and_add(set, comm, &p->grad, last_stage(set->ctx)));
+    }
+    return AX_OK;
+}
+
+ax_status ax_param_tied_weights(ax_param *p)
+{
+    ax_comm *comm;
+    ax_ctx *ctx = p->set->ctx;
+    if (p->place != AX_PARAM_LENT && p->place != AX_PARAM_COPY)
+        return AX_OK;
+    bool sends = p->place == AX_PARAM_LENT;
+    AX_TRY(ax_grid_comm(ctx->grid, 1 << AX_PIPE, &comm));
+    return move(ctx, comm, &p->rounded, sends, sends ? last_stage(ctx) : 0);
+}

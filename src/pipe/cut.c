@@ -1,0 +1,28 @@
+/* The cut of a model into stages. */
+#include "axonn/pipe.h"
+
+/* Gives one block after the other to the stage that it makes least expensive. That is optimal, because all
+ * blocks cost the same. Among equals the last stage gets it, because later stages have fewer slots. */
+void ax_pipe_cut(int stages, int64_t blocks, double embedding, double head, int64_t *begin)
+{
+    int64_t *n = begin + 1, left = blocks; /* n[s]: blocks of stage s */
+    for (int s = 0; s < stages; s++) {
+        n[s] = s > 0 && s < stages - 1;
+        left -= n[s];
+    }
+    for (; left > 0; left--) {
+        int cheapest = 0;
+        double least = 0;
+        for (int s = 0; s < stages; s++) {
+            double cost = (double)n[s] + (s == 0 ? embedding : 0) + (s == stages - 1 ? head : 0);
+            if (s == 0 || cost <= least) {
+                cheapest = s;
+                least = cost;
+            }
+        }
+        n[cheapest]++;
+    }
+    begin[0] = 0;
+    for (int s = 0; s < stages; s++)
+        begin[s + 1] += begin[s];
+}

@@ -1,0 +1,126 @@
+/* Runs of the families llama, mistral, qwen2 and qwen3: new models from keys and from a config.json, resumed
+ * on other grids, and models of another family. */
+#include "engine/run_test.h"
+
+#define GOLDEN AXONN_SOURCE_DIR "/tests/golden/"
+#define SHAPE "model.layers=2 model.hidden=24 model.vocab=61 model.seq_len=16 " OTHER_KEYS
+
+/* What each family's test model is, beside its sizes. */
+static const struct {
+    const char *family, *keys;
+} families[] = {
+    {"llama", "model.heads=6 model.kv_heads=2 model.rope_theta=500 "},
+    {"mistral", "model.heads=4 model.kv_heads=1 model.head_dim=10 model.window=5 "},
+    {"qwen2", "model.heads=6 model.kv_heads=3 model.tie=true model.window=7 "},
+    {"qwen3", "model.heads=4 model.kv_heads=2 model.head_dim=14 model.tie=true "},
+};
+
+/* A checkpoint is a model from which another run starts with the same weights, and which resumes on another
+ * grid. On the same grid a run that was stopped equals one that was not, bit for bit. */
+static void runs_resume(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < AX_COUNT(families); i++) {
+        char keys[512];
+        snprintf(keys, sizeof keys, SHAPE "optim.schedule=constant model.family=%s %s", families[i].family,
+                 families[i].keys);
+        sh("rm -rf run ref other");
+        run_expect(0, NULL, "%srun.dir=ref ranks=4 grid.x=2 grid.data=2 train.micro_batch=1", keys);
+        run_expect(0, NULL, "%strain.steps=3 ranks=4 grid.x=2 grid.data=2 train.micro_batch=1", keys);
+        run_expect(0, "after step 3", "%sranks=4 grid.x=2 grid.data=2 train.micro_batch=1", keys);
+        same_checkpoint("ref/ckpt/step-6", "run/ckpt/step-6");
+        run_expect(0, "after step 6", "%sranks=3 grid.y=3 train.steps=8", keys);
+        run_expect(2, "model.family was \"gpt2\" and is now", "%srun.dir=old", keys);
+        run_expect(0, "done: step 1",
+                   OTHER_KEYS "model.seq_len=16 model.from=run train.steps=1 run.dir=other");
+        sh("cmp run/ckpt/step-8/config.json other/ckpt/step-1/config.json");
+    }
+}
+
+/* model.config: the shape of a file, of which keys replace values. */
+static void shapes_come_from_a_file(void **state)
+{
+    (void)state;
+    sh("rm -rf run other");
+    run_expect(0, "done: step 2",
+               OTHER_KEYS "model.config=" GOLDEN "llama/llama3/config.json model.seq_len=16 model.layers=2 "
+                          "model.vocab=61 model.kv_heads=6 train.steps=2");
+    char *text = text_of("run/ckpt/step-2/config.json");
+    static const char *const kept[] = {"\"rope_type\": \"llama3\"", "\"high_freq_factor\": 4.0",
+                                       "\"rope_theta\": 500.0",     "\"num_hidden_layers\": 2",
+                                       "\"vocab_size\": 61",        "\"num_key_value_heads\": 6",
+                                       "\"intermediate_size\": 50", "\"max_position_embeddings\": 16",
+                                       "\"pretraining_tp\": 1",     "\"tie_word_embeddings\": true"};
+    for (size_t i = 0; i < AX_COUNT(kept); i++)
+        if (!strstr(text, kept[i]))
+            fail_msg("%s is not in\n%s", kept[i], text);
+    free(text);
+    run_expect(0, "after step 2",
+               OTHER_KEYS "model.config=" GOLDEN "llama/llama3/config.json model.seq_len=16 model.layers=2 "
+                          "model.vocab=61 model.kv_heads=6 train.steps=3");
+    run_expect(2, "model.kv_heads was 6 and is now 3",
+               OTHER_KEYS "model.config=" GOLDEN "llama/llama3/config.json model.seq_len=16 model.layers=2 "
+                          "model.vocab=61 model.kv_heads=3 train.steps=4");
+    /* a window in some layers only */
+    run_expect(0, "done: step 1",
+               OTHER_KEYS "model.config=" GOLDEN "qwen3/types/config.json model.vocab=61 model.seq_len=16 "
+                          "train.steps=1 run.dir=other");
+    text = text_of("other/ckpt/step-1/config.json");
+    assert_non_null(strstr(text, "\"max_window_layers\": 0"));
+    free(text);
+}
+
+/* All errors of a configuration are reported at once, those in files that keys name included. */
+static void errors_are_reported_together(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *said[4];
+    } rows[] = {
+        {"model.config=" GOLDEN
+         "qwen3/types/config.json model.layers=9 model.kv_heads=2 optim.lrr=1 train.steps=-1",
+         {"model.layers: is 3 in model.config, where some layers have a window", "optim.lrr: unknown key",
+          "train.steps: must be",
+          "model.config: does not fit the other keys of model: heads = 3 is not a multiple"}},
+        {"model.config=" GOLDEN "llama/yarn/config.json model.window=4 model.activation=gelu optim.lrr=1",
+         {"model.window: models of family llama have none", "optim.lrr: unknown key",
+          "the activation of family llama is silu"}},
+        {"model.from=" GOLDEN "mistral/window model.kv_heads=4 model.window=8 model.rope_theta=3 optim.lrr=1",
+         {"model.kv_heads: is 2 in model.from; leave the key out", "model.window: is 7 in model.from",
+          "model.rope_theta: is 10000 in model.from", "optim.lrr: unknown key"}},
+        {"model.family=llama model.window=4 model.head_dim=7 model.kv_heads=5 model.heads=4",
+         {"model.window: models of family llama have none",
+          "model.head_dim: the width of a head, 7, must be even",
+          "model.kv_heads: must divide model.heads (4), so it cannot be larger"}},
+        {"model.config=nowhere.json optim.lrr=1", {"no such file or directory", "optim.lrr: unknown key"}},
+        {"model.config=train.tok optim.lrr=1", {"model.config: ", "optim.lrr: unknown key"}},
+    };
+    for (size_t i = 0; i < AX_COUNT(rows); i++) {
+        sh("rm -rf run");
+        run_expect(2, NULL, OTHER_KEYS "%s", rows[i].keys);
+        char *log = text_of("log");
+        for (size_t k = 0; k < AX_COUNT(rows[i].said) && rows[i].said[k]; k++)
+            if (!strstr(log, rows[i].said[k]))
+                fail_msg("\"%s\" is not in:\n%s", rows[i].said[k], log);
+        free(log);
+    }
+    run_expect(4, "not valid JSON", OTHER_KEYS "model.config=train.tok");
+    run_expect(2, "model.layers: is 3 in model.config",
+               OTHER_KEYS "model.config=" GOLDEN "qwen3/types/config.json model.layers=2 model.vocab=61");
+}
+
+static int set_up(void **state)
+{
+    int failed = run_setup(state);
+    make_tokens("train.tok", VOCAB, 2000, 1);
+    run_expect(0, NULL, BASE_KEYS "run.dir=old train.steps=1");
+    return failed;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(runs_resume),
+                                       cmocka_unit_test(shapes_come_from_a_file),
+                                       cmocka_unit_test(errors_are_reported_together)};
+    return cmocka_run_group_tests_name("engine.families", tests, set_up, run_teardown);
+}

@@ -1,0 +1,272 @@
+/* pipe: schedules in a simulator against closed forms, and cuts against all possible cuts. */
+#include "axonn/pipe.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { STAGES = 12, MICRO = 64 };
+
+/* ---- a simulator --------------------------------------------------------------------------------- */
+
+typedef struct plan {
+    ax_pipe_schedule schedule;
+    int stages;
+    int64_t micro, slack;
+    double forward, backward, transfer;
+    double jitter; /* each duration is longer by up to this part of it */
+    uint64_t seed;
+} plan;
+
+typedef struct outcome {
+    double time;
+    int64_t most[STAGES];              /* micro-batches in flight */
+    char order[STAGES][2 * MICRO + 1]; /* "FFBFB…" */
+} outcome;
+
+static double uniform(uint64_t seed, int stage, int64_t micro, int kind)
+{
+    uint64_t key = ax_rng_key(ax_rng_key(seed, "stage", (uint64_t)stage), kind ? "backward" : "forward",
+                              (uint64_t)micro);
+    return (double)(key >> 11) * 0x1p-53;
+}
+
+static double duration(const plan *p, int stage, int64_t micro, int kind)
+{
+    double t = kind ? p->backward : p->forward;
+    return t * (1 + p->jitter * uniform(p->seed, stage, micro, kind));
+}
+
+typedef struct simulated {
+    ax_pipe_stage stage;
+    ax_pipe_counts done;
+    double clock;
+    double activation[MICRO], gradient[MICRO]; /* times of arrival */
+    int64_t activations, gradients;            /* how many have a time */
+} simulated;
+
+/* When stage s can begin its next task: *task, at the time that is returned; < 0: never, as things are. */
+static double next_begin(simulated *s, ax_pipe_task *task)
+{
+    ax_pipe_counts now = s->done;
+    double at[3] = {s->clock, -1, -1};
+    if (now.forwards < s->activations)
+        at[1] = s->activation[now.forwards];
+    if (now.backwards < s->gradients)
+        at[2] = s->gradient[now.backwards];
+    if (at[1] > at[2] && at[2] >= 0) { /* in order of time */
+        double later = at[1];
+        at[1] = at[2];
+        at[2] = later;
+    }
+    for (int i = 0; i < 3; i++) {
+        double t = at[i] < s->clock ? s->clock : at[i];
+        if (at[i] < 0)
+            continue;
+        now.activation = now.forwards < s->activations && s->activation[now.forwards] <= t;
+        now.gradient = now.backwards < s->gradients && s->gradient[now.backwards] <= t;
+        *task = ax_pipe_next(&s->stage, &now);
+        if (*task == AX_PIPE_FORWARD || *task == AX_PIPE_BACKWARD)
+            return t;
+    }
+    return -1;
+}
+
+static void run_task(const plan *p, simulated *all, int s, ax_pipe_task task, double begin, outcome *out)
+{
+    simulated *me = &all[s];
+    bool last = s == p->stages - 1, back = task == AX_PIPE_BACKWARD;
+    int64_t micro = back ? me->done.backwards++ : me->done.forwards++;
+    me->clock = begin + duration(p, s, micro, back);
+    out->order[s][strlen(out->order[s])] = back ? 'B' : 'F';
+    if (!back && last)
+        me->gradient[me->gradients++] = me->clock;
+    else if (!back)
+        all[s + 1].activation[all[s + 1].activations++] = me->clock + p->transfer;
+    else if (s > 0)
+        all[s - 1].gradient[all[s - 1].gradients++] = me->clock + p->transfer;
+    int64_t now = me->done.forwards - me->done.backwards;
+    out->most[s] = ax_max(out->most[s], now);
+}
+
+/* Runs a step. False: no stage can go on. */
+static bool simulate(const plan *p, outcome *out)
+{
+    simulated all[STAGES];
+    memset(all, 0, sizeof all);
+    memset(out, 0, sizeof *out);
+    for (int s = 0; s < p->stages; s++)
+        all[s].stage = ax_pipe_stage_of(p->schedule, p->stages, s, p->micro, p->slack);
+    all[0].activations = p->micro; /* available from the beginning */
+    for (;;) {
+        int best = -1;
+        double when = 0;
+        ax_pipe_task what = AX_PIPE_WAIT;
+        bool finished = true;
+        for (int s = 0; s < p->stages; s++) {
+            ax_pipe_task task;
+            finished = finished && all[s].done.backwards == p->micro;
+            double t = next_begin(&all[s], &task);
+            if (t >= 0 && (best < 0 || t < when)) {
+                best = s;
+                when = t;
+                what = task;
+            }
+        }
+        if (finished)
+            break;
+        if (best < 0)
+            return false;
+        run_task(p, all, best, what, when, out);
+    }
+    for (int s = 0; s < p->stages; s++)
+        out->time = out->time < all[s].clock ? all[s].clock : out->time;
+    return true;
+}
+
+/* ---- tests --------------------------------------------------------------------------------------- */
+
+/* Without transfers and jitter every schedule takes (M + P - 1)(t_f + t_b): whole numbers, so exactly. */
+static void bubbles_have_the_closed_form(void **state)
+{
+    (void)state;
+    outcome o;
+    for (int schedule = 0; schedule < AX_PIPE_SCHEDULES; schedule++)
+        for (int stages = 1; stages <= STAGES; stages++)
+            for (int64_t micro = stages; micro <= MICRO; micro += 7) {
+                plan p = {(ax_pipe_schedule)schedule, stages, micro, 0, 1, 2, 0, 0, 0};
+                assert_true(simulate(&p, &o));
+                assert_true(o.time == (double)(micro + stages - 1) * 3);
+            }
+}
+
+static void slots_are_never_exceeded(void **state)
+{
+    (void)state;
+    outcome o;
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        int stages = 1 + (int)(seed % 9);
+        int64_t micro = 1 + (int64_t)(seed * 7 % 17), slack = (int64_t)(seed % 4);
+        plan p = {(ax_pipe_schedule)(seed % AX_PIPE_SCHEDULES), stages, micro, slack, 1, 2, 0.3, 0.9, seed};
+        assert_true(simulate(&p, &o)); /* some stage can always go on */
+        for (int s = 0; s < stages; s++) {
+            int64_t slots = p.schedule == AX_PIPE_GPIPE ? micro : ax_min(micro, stages - s + slack);
+            assert_true(o.most[s] <= (stages == 1 ? 1 : slots));
+        }
+    }
+}
+
+static void fixed_schedules_have_their_order(void **state)
+{
+    (void)state;
+    outcome o;
+    plan p = {AX_PIPE_1F1B, 4, 6, 0, 1, 2, 0.4, 0.8, 5};
+    assert_true(simulate(&p, &o));
+    assert_string_equal(o.order[0], "FFFFBFBFBBBB");
+    assert_string_equal(o.order[2], "FFBFBFBFBFBB");
+    assert_string_equal(o.order[3], "FBFBFBFBFBFB");
+    p.schedule = AX_PIPE_GPIPE;
+    assert_true(simulate(&p, &o));
+    for (int s = 0; s < 4; s++)
+        assert_string_equal(o.order[s], "FFFFFFBBBBBB");
+}
+
+/* With the message-driven schedule another jitter gives another order: arrival decides. */
+static void arrival_decides(void **state)
+{
+    (void)state;
+    outcome a, b;
+    plan p = {AX_PIPE_MESSAGE, 4, 16, 2, 1, 2, 0.2, 0.5, 1};
+    assert_true(simulate(&p, &a));
+    p.seed = 2;
+    assert_true(simulate(&p, &b));
+    assert_string_not_equal(a.order[1], b.order[1]);
+}
+
+static double mean_time(ax_pipe_schedule schedule, int64_t slack)
+{
+    enum { SEEDS = 50 };
+    double sum = 0;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        outcome o;
+        plan p = {schedule, 8, 32, slack, 1, 2, 0.2, 0.5, seed};
+        assert_true(simulate(&p, &o));
+        sum += o.time / SEEDS;
+    }
+    return sum;
+}
+
+/* 8 stages, 32 micro-batches, durations up to half as long again, transfers of a fifth of a forward. An
+ * independent simulation of the same gave 1.00 and 0.93 of 1F1B's time. */
+static void message_driven_is_faster_under_jitter(void **state)
+{
+    (void)state;
+    double fixed = mean_time(AX_PIPE_1F1B, 0);
+    assert_true(mean_time(AX_PIPE_MESSAGE, 0) < 1.02 * fixed);
+    assert_true(mean_time(AX_PIPE_MESSAGE, 4) < 0.95 * fixed);
+    assert_true(mean_time(AX_PIPE_1F1B, 4) > 0.98 * fixed); /* more slots alone do not help */
+}
+
+/* ---- cuts ---------------------------------------------------------------------------------------- */
+
+static double cost_of(int stages, const int64_t *begin, double embedding, double head)
+{
+    double most = 0;
+    for (int s = 0; s < stages; s++) {
+        double cost = (double)(begin[s + 1] - begin[s]) + (s ? 0 : embedding) + (s == stages - 1 ? head : 0);
+        most = most < cost ? cost : most;
+    }
+    return most;
+}
+
+/* The cost of the best of all cuts of the blocks from begin[s] on. */
+static double best_cut(int stages, int64_t blocks, double embedding, double head, int s, int64_t *begin)
+{
+    double best = 1e300;
+    if (s == stages) {
+        begin[s] = blocks;
+        for (int i = 1; i < stages - 1; i++)
+            if (begin[i + 1] == begin[i])
+                return best;
+        return cost_of(stages, begin, embedding, head);
+    }
+    for (begin[s] = s ? begin[s - 1] : 0; begin[s] <= (s ? blocks : 0); begin[s]++) {
+        int64_t at = begin[s];
+        double cost = best_cut(stages, blocks, embedding, head, s + 1, begin);
+        begin[s] = at;
+        best = cost < best ? cost : best;
+    }
+    return best;
+}
+
+static void cuts_are_the_best(void **state)
+{
+    (void)state;
+    static const double extra[][2] = {{0, 0}, {0, 5.45}, {0.5, 2}, {3, 0.25}, {0, 40}};
+    for (size_t e = 0; e < AX_COUNT(extra); e++)
+        for (int stages = 1; stages <= 5; stages++)
+            for (int64_t blocks = 1; blocks <= 9; blocks++) {
+                int64_t begin[8], any[8];
+                if (stages > blocks + 2)
+                    continue;
+                ax_pipe_cut(stages, blocks, extra[e][0], extra[e][1], begin);
+                assert_true(begin[0] == 0 && begin[stages] == blocks);
+                for (int s = 1; s < stages - 1; s++)
+                    assert_true(begin[s] < begin[s + 1]);
+                assert_true(cost_of(stages, begin, extra[e][0], extra[e][1]) ==
+                            best_cut(stages, blocks, extra[e][0], extra[e][1], 0, any));
+            }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bubbles_have_the_closed_form),          cmocka_unit_test(slots_are_never_exceeded),
+        cmocka_unit_test(fixed_schedules_have_their_order),      cmocka_unit_test(arrival_decides),
+        cmocka_unit_test(message_driven_is_faster_under_jitter), cmocka_unit_test(cuts_are_the_best),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

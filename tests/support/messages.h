@@ -1,0 +1,11 @@
+/* Tests of messages that every backend of comm must pass: rank functions for worlds of any size and kind. */
+#ifndef AXONN_TESTS_MESSAGES_H
+#define AXONN_TESTS_MESSAGES_H
+
+#include "axonn/comm.h"
+
+ax_rank_fn check_messages; /* between all ranks, of all kinds and sizes, posted and awaited in any order */
+ax_rank_fn check_message_ring; /* ax_wait_some: a ring in which each rank passes on what it receives */
+ax_rank_fn check_independent;  /* a message that is sent after a collective was started, received before it */
+
+#endif

@@ -25,6 +25,9 @@ left() {
   done
 }
 
+# Prints the PID of a rank of the job whose supervisor is $1. PIDs wrap around, so their order says nothing.
+rank_of() { left | grep -vx "$1" | tail -1; }
+
 none_left() {
   local i
   for ((i = 0; i < 100; i++)); do

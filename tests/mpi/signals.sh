@@ -24,14 +24,14 @@ for signal in TERM USR1 USR2; do
   none_left
 done
 start_long
-kill -TERM "$(left | tail -1)" # the process that started last is a rank
+kill -TERM "$(rank_of "$long")"
 wait $long
 code=$?
 [[ $code == 7 && -s run/latest ]] || die "a rank's SIGTERM: exit code $code"
 none_left
 # After a signal, a rank that does not answer within two seconds ends the job.
 start_long
-stopped=$(left | tail -1)
+stopped=$(rank_of "$long")
 kill -STOP "$stopped"
 begin=$(date +%s%N)
 kill -TERM $long
@@ -43,12 +43,15 @@ took=$((($(date +%s%N) - begin) / 1000000))
 kill -KILL "$stopped" 2>/dev/null
 none_left
 # Ranks that read an input which stays open: the launcher closes it when a signal comes, which is no end of the text.
-sleep 30 | "$axonn" eval two --data /dev/stdin --ranks 2 >out 2>log &
+mkfifo pipe
+"$axonn" eval two --data /dev/stdin --ranks 2 <pipe >out 2>log &
 long=$!
+exec 3>pipe
 sleep 1
 kill -TERM $long
 wait $long
 code=$?
+exec 3>&-
 [[ $code == 143 ]] || die "ranks that wait for their input: exit code $code"
 none_left
 # A signal after rank 0 has ended, while the launcher still runs: the job has finished. The launcher is stopped while rank 0
@@ -111,7 +114,7 @@ until [[ -e run/metrics.jsonl ]]; do
 done
 sleep 0.5
 begin=$(date +%s%N)
-kill -TERM "$(left | tail -1)"
+kill -TERM "$(rank_of "$long")"
 wait $long
 code=$?
 took=$((($(date +%s%N) - begin) / 1000000))
@@ -133,7 +136,7 @@ code=$?
 none_left
 # Killing a rank ends the job.
 start_long
-kill -KILL "$(left | tail -1)"
+kill -KILL "$(rank_of "$long")"
 wait $long
 code=$?
 [[ $code == 5 ]] && grep -q '^axonn: error: ' log || die "a rank's SIGKILL: exit code $code"

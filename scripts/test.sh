@@ -61,7 +61,7 @@ step() {
 
 real() { readlink -f "$(command -v "$1")"; }
 
-# Release and MPICH have most objects in common: ccache compiles each of them once.
+# Release, bare and MPICH have most objects in common: ccache compiles each of them once.
 export CCACHE_DIR=$PWD/build/ccache
 shared=()
 
@@ -100,7 +100,7 @@ build_mpich() {
 
 # Builds without the optional dependencies: MPI, CUDA, tests.
 build_bare() {
-    cmake -S . -B build-bare -G Ninja -DCMAKE_BUILD_TYPE=None -DAXONN_MPI=off -DAXONN_CUDA=off -DAXONN_TESTS=off &&
+    cmake -S . -B build-bare -G Ninja -DAXONN_MPI=off -DAXONN_CUDA=off -DAXONN_TESTS=off "${shared[@]}" &&
         cmake --build build-bare -j "$jobs" && ./build-bare/axonn info >/dev/null
 }
 

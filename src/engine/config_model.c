@@ -159,6 +159,8 @@ static void override_model(ax_config *c, ax_model_config *m)
         ax_option_error(c->set, "model.layers",
                         "is %lld in model.config, where some layers have a window: leave the key out",
                         (long long)m->layers);
+    if (m->head_dim * m->heads == m->hidden)
+        m->head_dim = 0; /* the default, which follows model.hidden and model.heads */
     for (size_t i = 0; i < SHAPE_KEYS; i++) {
         if (replaces(c, &keys[i]))
             *keys[i].model = *keys[i].config;
@@ -181,6 +183,8 @@ static void override_model(ax_config *c, ax_model_config *m)
 static ax_status check_overridden(ax_config *c, const ax_model_config *m)
 {
     ax_buf text = {0};
+    if (!ax_option_ok(c->set, "model.rope_theta"))
+        return AX_OK; /* the key's own error says more */
     ax_status status = ax_model_config_check(m);
     if (status == AX_OK)
         status = ax_model_config_identity(m, &text);

@@ -25,12 +25,13 @@ static ax_status read_types(const json_t *types, const char *path, ax_model_conf
     return AX_OK;
 }
 
-/* Sets c->window_layers from max_window_layers: the number of layers, from the first, without a window. */
+/* Sets c->window_layers from max_window_layers: the number of layers, from the first, without a window; below
+ * 0 is 0, as in transformers. */
 static ax_status read_first(const json_t *json, const char *path, ax_model_config *c)
 {
     const json_t *value = json_object_get(json, "max_window_layers");
-    AX_CHECK(!value || (json_is_integer(value) && json_integer_value(value) >= 0), AX_ERR_DATA,
-             "%s: \"max_window_layers\" must be an integer, 0 or more", path);
+    AX_CHECK(!value || !c->window || json_is_integer(value), AX_ERR_DATA,
+             "%s: \"max_window_layers\" must be an integer", path);
     int64_t first = value ? json_integer_value(value) : 28; /* the default of transformers */
     for (int64_t i = 0; i < c->layers; i++)
         c->window_layers[i] = c->window && i >= first ? '1' : '0';
@@ -43,10 +44,11 @@ ax_status ax_qwen_window_read(const json_t *json, const char *path, ax_model_con
                  *size = json_object_get(json, "sliding_window");
     AX_CHECK(c->layers <= AX_LAYERS_MAX, AX_ERR_DATA, "%s: num_hidden_layers = %lld is above the maximum, %d",
              path, (long long)c->layers, AX_LAYERS_MAX);
-    c->window = 4096; /* the default of transformers */
-    AX_TRY(ax_json_int(json, path, "sliding_window", true, &c->window));
-    if (!json_is_true(json_object_get(json, "use_sliding_window")) || json_is_null(size))
-        c->window = 0;
+    c->window = 0;
+    if (json_is_true(json_object_get(json, "use_sliding_window")) && !json_is_null(size)) {
+        c->window = 4096; /* the default of transformers */
+        AX_TRY(ax_json_int(json, path, "sliding_window", true, &c->window));
+    }
     AX_TRY(ax_calloc((size_t)c->layers + 1, 1, &c->window_layers));
     AX_TRY(types && !json_is_null(types) ? read_types(types, path, c) : read_first(json, path, c));
     bool all = !strchr(c->window_layers, '0'), none = !strchr(c->window_layers, '1');

@@ -61,6 +61,15 @@ static void shapes_come_from_a_file(void **state)
     run_expect(2, "model.kv_heads was 6 and is now 3",
                OTHER_KEYS "model.config=" GOLDEN "llama/llama3/config.json model.seq_len=16 model.layers=2 "
                           "model.vocab=61 model.kv_heads=3 train.steps=4");
+    /* the width of a head follows model.hidden, as the file's own does */
+    sh("rm -rf other");
+    run_expect(0, "done: step 1",
+               OTHER_KEYS "model.config=" GOLDEN "llama/llama3/config.json model.seq_len=16 model.hidden=60 "
+                          "model.vocab=61 train.steps=1 run.dir=other");
+    text = text_of("other/ckpt/step-1/config.json");
+    assert_non_null(strstr(text, "\"head_dim\": 10"));
+    free(text);
+    sh("rm -rf other");
     /* a window in some layers only */
     run_expect(0, "done: step 1",
                OTHER_KEYS "model.config=" GOLDEN "qwen3/types/config.json model.vocab=61 model.seq_len=16 "
@@ -92,6 +101,8 @@ static void errors_are_reported_together(void **state)
          {"model.window: models of family llama have none",
           "model.head_dim: the width of a head, 7, must be even",
           "model.kv_heads: must divide model.heads (4), so it cannot be larger"}},
+        {"model.config=" GOLDEN "llama/llama3/config.json model.rope_theta=0.5 optim.lrr=1",
+         {"2 errors:", "model.rope_theta: must be above 1", "optim.lrr: unknown key"}},
         {"model.config=nowhere.json optim.lrr=1", {"no such file or directory", "optim.lrr: unknown key"}},
         {"model.config=train.tok optim.lrr=1", {"model.config: ", "optim.lrr: unknown key"}},
     };

@@ -178,6 +178,12 @@ static void windows_are_read_for_each_layer(void **state)
         {"qwen2",
          "\"use_sliding_window\": false, \"sliding_window\": 5, \"max_window_layers\": 1",
          {0, 0, 0}},
+        {"qwen2",
+         "\"use_sliding_window\": false, \"sliding_window\": 0, \"max_window_layers\": null",
+         {0, 0, 0}},
+        {"qwen2",
+         "\"use_sliding_window\": true, \"sliding_window\": 5, \"max_window_layers\": -1",
+         {5, 5, 5}},
         {"qwen3", "\"use_sliding_window\": true, \"max_window_layers\": 2", {0, 0, 4096}},
         {"qwen3",
          "\"use_sliding_window\": true, \"sliding_window\": 7, \"max_window_layers\": 2, "
@@ -250,7 +256,8 @@ static void refusals_name_key_and_value(void **state)
          "\"num_key_value_heads\": 2, \"layer_types\": [\"full_attention\", \"full_attention\", "
          "\"sliding_attention\"]",
          "use_sliding_window is not true"},
-        {"qwen3", "\"num_key_value_heads\": 2, \"max_window_layers\": -1", "\"max_window_layers\" must be"},
+        {"qwen3", "\"num_key_value_heads\": 2, \"use_sliding_window\": true, \"max_window_layers\": 1.5",
+         "\"max_window_layers\" must be"},
     };
     for (size_t i = 0; i < AX_COUNT(rows); i++) {
         ax_model_config c;

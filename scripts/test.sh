@@ -61,7 +61,7 @@ step() {
 
 real() { readlink -f "$(command -v "$1")"; }
 
-# Release, bare and MPICH have most objects in common: ccache compiles each of them once.
+# Release, bare and MPICH have most objects in common: ccache compiles each of them once, if all name the compiler alike.
 export CCACHE_DIR=$PWD/build/ccache
 shared=()
 
@@ -94,13 +94,13 @@ build_tsan() {
 
 # Builds the parts that use MPI, with MPICH.
 build_mpich() {
-    cmake -S . -B build-mpich -G Ninja -DAXONN_MPI=mpicc.mpich -DAXONN_TESTS=ON "${shared[@]}" &&
+    cmake -S . -B build-mpich -G Ninja -DAXONN_MPI=mpicc.mpich -DAXONN_TESTS=ON -DCMAKE_C_COMPILER=gcc "${shared[@]}" &&
         cmake --build build-mpich -j "$jobs" --target mpi_tests
 }
 
 # Builds without the optional dependencies: MPI, CUDA, tests.
 build_bare() {
-    cmake -S . -B build-bare -G Ninja -DAXONN_MPI=off -DAXONN_CUDA=off -DAXONN_TESTS=off "${shared[@]}" &&
+    cmake -S . -B build-bare -G Ninja -DAXONN_MPI=off -DAXONN_CUDA=off -DAXONN_TESTS=off -DCMAKE_C_COMPILER=gcc "${shared[@]}" &&
         cmake --build build-bare -j "$jobs" && ./build-bare/axonn info >/dev/null
 }
 

@@ -51,18 +51,37 @@ INLINE void layer_stats_row(const ax_norm_stats_args *a, int64_t r, vtype type)
     ((float *)a->m2)[r] = vsum(squares) + tail;
 }
 
+/* Adds x² to *squares for W elements of the norm's input (or n, if that is less). */
+INLINE void rms_add_squares(const ax_norm_stats_args *a, int64_t at, int64_t n, vtype type, vf *squares)
+{
+    vf x = norm_input(a, at, n, type);
+    *squares = vfma(x, x, *squares);
+}
+
+/* Sums are kept in WIDE vectors, because one would wait for the latency of each multiply-add. */
+INLINE void rms_stats_row(const ax_norm_stats_args *a, int64_t r, vtype type)
+{
+    const int64_t at = r * a->cols;
+    int64_t c = 0;
+    vf squares[WIDE];
+    UNROLL
+    for (int v = 0; v < WIDE; v++)
+        squares[v] = vset(0);
+    for (; c + WIDE * W <= a->cols; c += WIDE * W)
+        UNROLL
+    for (int v = 0; v < WIDE; v++)
+        rms_add_squares(a, at + c + v * W, W, type, &squares[v]);
+    for (; c < a->cols; c += W)
+        rms_add_squares(a, at + c, a->cols - c, type, &squares[0]);
+    ((float *)a->m2)[r] = vsum((squares[0] + squares[1]) + (squares[2] + squares[3]));
+}
+
 INLINE void norm_stats_row(const ax_norm_stats_args *a, int64_t r, vtype type)
 {
-    vf squares = vset(0);
-    if (a->kind == AX_NORM_LAYER) {
+    if (a->kind == AX_NORM_LAYER)
         layer_stats_row(a, r, type);
-        return;
-    }
-    for (int64_t c = 0; c < a->cols; c += W) {
-        vf x = norm_input(a, r * a->cols + c, a->cols - c, type);
-        squares = vfma(x, x, squares);
-    }
-    ((float *)a->m2)[r] = vsum(squares);
+    else
+        rms_stats_row(a, r, type);
 }
 
 INLINE void norm_stats_range(const ax_norm_stats_args *a, int64_t lo, int64_t hi, vtype type)
@@ -72,16 +91,24 @@ INLINE void norm_stats_range(const ax_norm_stats_args *a, int64_t lo, int64_t hi
 }
 BY_DTYPE(norm_stats)
 
+INLINE void norm_apply_vector(const ax_norm_apply_args *a, int64_t r, int64_t c, int64_t n, vf mean, vf rstd,
+                              vtype type)
+{
+    const int64_t at = r * a->cols + c;
+    vf xhat = (vget(a->x, at, n, type) - mean) * rstd;
+    vf bias = a->bias ? vget(a->bias, c, n, VF32) : vset(0);
+    vput(a->y, at, n, type, vfma(xhat, vget(a->weight, c, n, VF32), bias));
+}
+
 INLINE void norm_apply_row(const ax_norm_apply_args *a, int64_t r, vtype type)
 {
     row_norm s = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
     vf mean = vset(s.mean), rstd = vset(s.rstd);
-    for (int64_t c = 0; c < a->cols; c += W) {
-        int64_t at = r * a->cols + c, n = a->cols - c;
-        vf xhat = (vget(a->x, at, n, type) - mean) * rstd;
-        vf bias = a->bias ? vget(a->bias, c, n, VF32) : vset(0);
-        vput(a->y, at, n, type, vfma(xhat, vget(a->weight, c, n, VF32), bias));
-    }
+    int64_t c = 0;
+    for (; c + W <= a->cols; c += W)
+        norm_apply_vector(a, r, c, W, mean, rstd, type);
+    if (c < a->cols)
+        norm_apply_vector(a, r, c, a->cols - c, mean, rstd, type);
 }
 
 INLINE void norm_apply_range(const ax_norm_apply_args *a, int64_t lo, int64_t hi, vtype type)
@@ -107,7 +134,33 @@ typedef struct grad_sums {
     float s1, s2;
 } grad_sums;
 
-INLINE grad_sums norm_grad_stats_row(const ax_norm_grad_stats_args *a, int64_t r, vtype type)
+/* Adds dy·weight·x to *sum for W elements of row r (or n, if that is less), from column c on. */
+INLINE void rms_add_products(const ax_norm_grad_stats_args *a, int64_t r, int64_t c, int64_t n, vtype type,
+                             vf *sum)
+{
+    const int64_t at = r * a->cols + c;
+    vf g = vget(a->dy, at, n, type) * vget(a->weight, c, n, VF32);
+    *sum = vfma(g, vget(a->x, at, n, type), *sum);
+}
+
+INLINE grad_sums rms_grad_stats_row(const ax_norm_grad_stats_args *a, int64_t r, vtype type)
+{
+    int64_t c = 0;
+    vf sums[WIDE];
+    UNROLL
+    for (int v = 0; v < WIDE; v++)
+        sums[v] = vset(0);
+    for (; c + WIDE * W <= a->cols; c += WIDE * W)
+        UNROLL
+    for (int v = 0; v < WIDE; v++)
+        rms_add_products(a, r, c + v * W, W, type, &sums[v]);
+    for (; c < a->cols; c += W)
+        rms_add_products(a, r, c, a->cols - c, type, &sums[0]);
+    float rstd = norm_of(NULL, a->m2, r, a->global_cols, a->eps).rstd;
+    return (grad_sums){0, rstd * vsum((sums[0] + sums[1]) + (sums[2] + sums[3]))};
+}
+
+INLINE grad_sums layer_grad_stats_row(const ax_norm_grad_stats_args *a, int64_t r, vtype type)
 {
     row_norm s = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
     vf mean = vset(s.mean), rstd = vset(s.rstd), s1 = vset(0), s2 = vset(0);
@@ -117,7 +170,12 @@ INLINE grad_sums norm_grad_stats_row(const ax_norm_grad_stats_args *a, int64_t r
         s1 = s1 + g;
         s2 = vfma(g, (vget(a->x, at, n, type) - mean) * rstd, s2);
     }
-    return (grad_sums){a->kind == AX_NORM_RMS ? 0 : vsum(s1), vsum(s2)};
+    return (grad_sums){vsum(s1), vsum(s2)};
+}
+
+INLINE grad_sums norm_grad_stats_row(const ax_norm_grad_stats_args *a, int64_t r, vtype type)
+{
+    return a->kind == AX_NORM_RMS ? rms_grad_stats_row(a, r, type) : layer_grad_stats_row(a, r, type);
 }
 
 INLINE void norm_grad_stats_range(const ax_norm_grad_stats_args *a, int64_t lo, int64_t hi, vtype type)
@@ -131,21 +189,30 @@ INLINE void norm_grad_stats_range(const ax_norm_grad_stats_args *a, int64_t lo, 
 }
 BY_DTYPE(norm_grad_stats)
 
+/* Computes dx for W elements of row r (or n, if that is less), from column c on. */
+INLINE void norm_grad_vector(const ax_norm_grad_apply_args *a, int64_t r, int64_t c, int64_t n, vf mean,
+                             vf rstd, vf mean1, vf mean2, vtype type)
+{
+    const int64_t at = r * a->cols + c;
+    vf xhat = (vget(a->x, at, n, type) - mean) * rstd;
+    vf g = vfma(vget(a->dy, at, n, type), vget(a->weight, c, n, VF32), vset(0) - mean1);
+    vf dx = rstd * vnfma(xhat, mean2, g);
+    if (a->add)
+        dx = vget(a->add, at, n, type) + vrounded(dx, type);
+    vput(a->dx, at, n, type, dx);
+}
+
 INLINE void norm_grad_apply_row(const ax_norm_grad_apply_args *a, int64_t r, grad_sums sums, vtype type)
 {
     row_norm s = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
     vf mean = vset(s.mean), rstd = vset(s.rstd);
     vf mean1 = vset((float)(sums.s1 / (double)a->global_cols));
     vf mean2 = vset((float)(sums.s2 / (double)a->global_cols));
-    for (int64_t c = 0; c < a->cols; c += W) {
-        int64_t at = r * a->cols + c, n = a->cols - c;
-        vf xhat = (vget(a->x, at, n, type) - mean) * rstd;
-        vf g = vfma(vget(a->dy, at, n, type), vget(a->weight, c, n, VF32), vset(0) - mean1);
-        vf dx = rstd * vnfma(xhat, mean2, g);
-        if (a->add)
-            dx = vget(a->add, at, n, type) + vrounded(dx, type);
-        vput(a->dx, at, n, type, dx);
-    }
+    int64_t c = 0;
+    for (; c + W <= a->cols; c += W)
+        norm_grad_vector(a, r, c, W, mean, rstd, mean1, mean2, type);
+    if (c < a->cols)
+        norm_grad_vector(a, r, c, a->cols - c, mean, rstd, mean1, mean2, type);
 }
 
 INLINE void norm_grad_apply_range(const ax_norm_grad_apply_args *a, int64_t lo, int64_t hi, vtype type)

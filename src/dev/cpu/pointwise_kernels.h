@@ -160,17 +160,40 @@ INLINE void tanh_slope(const vf *x, vf *slope, int count, bool roughly)
     EACH(v, count) slope[v] = vset(4.0f) * tail[v] * share[v] * share[v];
 }
 
+/* Computes tail = exp(-x), which may be infinite, and share = 1/(1 + tail), the logistic function, for
+ * results that are rounded to 16 bits. */
+INLINE void rough_logistic(const vf *x, vf *tail, vf *share, int count)
+{
+    EACH(v, count) tail[v] = vmin(vset(128), x[v] * vset((float)-LOG2E));
+    vexp2_each(tail, count, true);
+    EACH(v, count) share[v] = vrough_inverse(vset(1.0f) + tail[v]);
+}
+
 INLINE void silu_value(const vf *x, vf *y, int count, bool roughly)
 {
     vf tail[AT_ONCE], share[AT_ONCE];
-    tails(x, -1, tail, share, count, roughly);
+    if (roughly) {
+        rough_logistic(x, tail, share, count);
+        EACH(v, count) y[v] = x[v] * share[v];
+        return;
+    }
+    tails(x, -1, tail, share, count, false);
     EACH(v, count) y[v] = x[v] * vless(x[v], vset(0), tail[v] * share[v], share[v]);
 }
 
 INLINE void silu_slope(const vf *x, vf *slope, int count, bool roughly)
 {
     vf tail[AT_ONCE], share[AT_ONCE];
-    tails(x, -1, tail, share, count, roughly);
+    if (roughly) {
+        rough_logistic(x, tail, share, count);
+        EACH(v, count)
+        {
+            vf less = vmin(vset(0x1p127f), tail[v]) * share[v]; /* not inf · 0 */
+            slope[v] = vfma(x[v] * less, share[v], share[v]);
+        }
+        return;
+    }
+    tails(x, -1, tail, share, count, false);
     EACH(v, count)
     {
         vf less = tail[v] * share[v], above = vless(x[v], vset(0), less, share[v]);

@@ -66,6 +66,8 @@ INLINE vf vnfma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
 INLINE vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf vmin(vf a, vf b) { return _mm512_min_ps(a, b); }
 INLINE vf vsqrt(vf a) { return _mm512_sqrt_ps(a); }
+/* Returns 1/a with a relative error below 2^-14. */
+INLINE vf vrough_inverse(vf a) { return _mm512_rcp14_ps(a); }
 /* Returns 1/a with a relative error below 2^-22 if a and 1/a are normal numbers. */
 INLINE vf vinverse(vf a)
 {
@@ -439,6 +441,7 @@ INLINE vf vget(const void *p, int64_t i, int64_t n, vtype type)
     return n >= W ? vload((const float *)p + i) : vload_n((const float *)p + i, n);
 }
 #if AX_SIMD != 512
+INLINE vf vrough_inverse(vf a) { return vset(1) / a; }
 INLINE vf vinverse(vf a) { return vset(1) / a; }
 INLINE void vstore_exact(uint16_t *p, vf x, int64_t n)
 {

@@ -32,7 +32,12 @@ typedef union kernel_args {
     ax_gemm_args gemm;
     ax_attention_args attention;
     ax_attention_grad_args attention_grad;
+    ax_norm_args norm;
     ax_norm_apply_args norm_apply;
+    ax_norm_grad_args norm_grad;
+    ax_rope_args rope;
+    ax_glu_args glu;
+    ax_glu_grad_args glu_grad;
     ax_activation_args activation;
     ax_add_args add;
     ax_ce_sum_args ce_sum;
@@ -218,6 +223,59 @@ static void add_memory(bench *b)
         b->all[i].vectors = true;
 }
 
+/* Adds the memory-bound kernels of a Llama block: RMSNorm, rotary positions, gated MLP. */
+static void add_block(bench *b, ax_dtype dtype)
+{
+    static const double of_f32[] = {0.28, 0.13, 0.5, 0.2, 0.25}, of_bf16[] = {0.13, 0.07, 0.17, 0.1, 0.1};
+    const double *floor = dtype == AX_F32 ? of_f32 : of_bf16;
+    enum { R = 12 << 10, C = 768, D = 64, POSITIONS = 1024 };
+    const int64_t n = (int64_t)R * C;
+    const int first = b->cases;
+    void *t[5];
+    int32_t *positions = operand(b, AX_I32, R); /* host memory: the device is a processor */
+    for (int i = 0; i < 5; i++)
+        t[i] = operand(b, dtype, n);
+    for (int r = 0; r < R; r++)
+        positions[r] = r % POSITIONS;
+    add_case(b, AX_K_norm, dtype, "12Kx768 rms", STREAM, floor[0], 0)->args.norm = (ax_norm_args){
+        .rows = R, .cols = C, .eps = 1e-5, .a = t[0], .m2 = operand(b, AX_F32, R), .y = t[1], .dtype = dtype};
+    ax_norm_args *norm = &b->all[first].args.norm;
+    norm->weight = operand(b, AX_F32, C), norm->kind = AX_NORM_RMS;
+    add_case(b, AX_K_norm_grad, dtype, "12Kx768 rms", STREAM, floor[1], 0)->args.norm_grad =
+        (ax_norm_grad_args){.rows = R,
+                            .cols = C,
+                            .eps = 1e30,
+                            .x = t[0],
+                            .dy = t[1],
+                            .add = t[2],
+                            .m2 = norm->m2,
+                            .weight = norm->weight,
+                            .dx = t[3],
+                            .dweight = operand(b, AX_F32, C),
+                            .dtype = dtype,
+                            .kind = AX_NORM_RMS};
+    add_case(b, AX_K_rope, dtype, "12Kx768, heads of 64", STREAM, floor[2], 0)->args.rope =
+        (ax_rope_args){.rows = R,
+                       .heads = C / D,
+                       .head_dim = D,
+                       .table_rows = POSITIONS,
+                       .positions = positions,
+                       .table = filled(b, (int64_t)POSITIONS * D, 0.70710678),
+                       .x = t[0],
+                       .dtype = dtype};
+    add_case(b, AX_K_glu, dtype, "9M silu", STREAM, floor[3], 0)->args.glu =
+        (ax_glu_args){.n = n, .gate = t[0], .up = t[1], .y = t[2], .dtype = dtype, .kind = AX_SILU};
+    add_case(b, AX_K_glu_grad, dtype, "9M silu", STREAM, floor[4], 0)->args.glu_grad =
+        (ax_glu_grad_args){.n = n,
+                           .gate = t[0],
+                           .up = t[1],
+                           .dy = t[2],
+                           .dgate = t[3],
+                           .dup = t[4],
+                           .dtype = dtype,
+                           .kind = AX_SILU};
+}
+
 static void add_cases(bench *b)
 {
     for (int i = 0; i < 2; i++) {
@@ -231,6 +289,8 @@ static void add_cases(bench *b)
     add_attention(b, AX_BF16, 1, 1024, 2, 64, 0.25, 0.25);
     add_attention(b, AX_BF16, 1, 1024, 1, 128, 0.25, 0.25);
     add_memory(b);
+    add_block(b, AX_F32);
+    add_block(b, AX_BF16);
 }
 
 /* ---- measuring ----------------------------------------------------------------------------------- */

@@ -67,10 +67,11 @@ INLINE void rms_stats_row(const ax_norm_stats_args *a, int64_t r, vtype type)
     UNROLL
     for (int v = 0; v < WIDE; v++)
         squares[v] = vset(0);
-    for (; c + WIDE * W <= a->cols; c += WIDE * W)
+    for (; c + WIDE * W <= a->cols; c += WIDE * W) {
         UNROLL
-    for (int v = 0; v < WIDE; v++)
-        rms_add_squares(a, at + c + v * W, W, type, &squares[v]);
+        for (int v = 0; v < WIDE; v++)
+            rms_add_squares(a, at + c + v * W, W, type, &squares[v]);
+    }
     for (; c < a->cols; c += W)
         rms_add_squares(a, at + c, a->cols - c, type, &squares[0]);
     ((float *)a->m2)[r] = vsum((squares[0] + squares[1]) + (squares[2] + squares[3]));
@@ -150,10 +151,11 @@ INLINE grad_sums rms_grad_stats_row(const ax_norm_grad_stats_args *a, int64_t r,
     UNROLL
     for (int v = 0; v < WIDE; v++)
         sums[v] = vset(0);
-    for (; c + WIDE * W <= a->cols; c += WIDE * W)
+    for (; c + WIDE * W <= a->cols; c += WIDE * W) {
         UNROLL
-    for (int v = 0; v < WIDE; v++)
-        rms_add_products(a, r, c + v * W, W, type, &sums[v]);
+        for (int v = 0; v < WIDE; v++)
+            rms_add_products(a, r, c + v * W, W, type, &sums[v]);
+    }
     for (; c < a->cols; c += W)
         rms_add_products(a, r, c, a->cols - c, type, &sums[0]);
     float rstd = norm_of(NULL, a->m2, r, a->global_cols, a->eps).rstd;

@@ -200,6 +200,26 @@ static void misuse_is_refused(void **state)
     FAILS(AX_ERR_USAGE, "UTF-8", ax_st_plan(*state, "model", &odd, 1, 0, &st));
 }
 
+/* A file that is truncated while it is open gives an error with its name. */
+static void files_that_shrink(void **state)
+{
+    enum { N = 4096 };
+    ax_st_array array = {.key = "a", .dtype = AX_F32, .ndim = 1, .dim = {N}};
+    ax_st *st;
+    static float data[N];
+    char path[512];
+    OK(ax_st_plan(*state, "model", &array, 1, 0, &st));
+    OK(ax_st_make(st));
+    OK(ax_st_write(st, ax_st_at(st, 0), NULL, NULL, false, AX_F32, data));
+    ax_st_close(&st);
+    OK(ax_st_open(*state, &st));
+    OK(ax_st_read(st, ax_st_at(st, 0), NULL, NULL, false, AX_F32, data));
+    snprintf(path, sizeof path, "%s/model.safetensors", (const char *)*state);
+    assert_int_equal(truncate(path, 100), 0);
+    FAILS(AX_ERR_DATA, "model.safetensors", ax_st_read(st, ax_st_at(st, 0), NULL, NULL, false, AX_F32, data));
+    ax_st_close(&st);
+}
+
 /* ---- shards -------------------------------------------------------------------------------------- */
 
 static void write_shards(const char *dir)
@@ -403,6 +423,7 @@ int main(void)
         TEST(floats_convert),
         TEST(shapes_of_every_kind),
         TEST(misuse_is_refused),
+        TEST(files_that_shrink),
         TEST(shards_and_index),
         TEST(damaged_indices),
         TEST(damaged_headers),

@@ -4,6 +4,7 @@
 #include "axonn/dev.h"
 
 #include "support/gradient.h"
+#include "support/ref_stream.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,10 +14,6 @@
 #include <cmocka.h>
 
 enum { MAX = 4096 };
-
-static ax_stream stream;
-
-#define RUN(kernel, ...) assert_int_equal(ax_run_##kernel(&stream, &(ax_##kernel##_args){__VA_ARGS__}), AX_OK)
 
 /* ---- products ------------------------------------------------------------------------------------ */
 
@@ -451,19 +448,6 @@ static void ce_of_a_split_vocabulary(void **state)
             for (int64_t j = lo[i]; j < lo[i + 1]; j++)
                 assert_true(fabs(part[i][r * (lo[i + 1] - lo[i]) + j - lo[i]] - whole[r * CE_VOCAB + j]) <
                             1e-15);
-}
-
-static int open_ref(void **state)
-{
-    (void)state;
-    return ax_device_open("ref", 1, &stream.dev) != AX_OK;
-}
-
-static int close_ref(void **state)
-{
-    (void)state;
-    ax_device_close(&stream.dev);
-    return 0;
 }
 
 int main(void)

@@ -5,6 +5,7 @@
 #include "axonn/dev.h"
 
 #include "support/gradient.h"
+#include "support/ref_stream.h"
 
 #include <complex.h>
 #include <math.h>
@@ -15,10 +16,6 @@
 #include <cmocka.h>
 
 enum { MAX = 4096 };
-
-static ax_stream stream;
-
-#define RUN(kernel, ...) assert_int_equal(ax_run_##kernel(&stream, &(ax_##kernel##_args){__VA_ARGS__}), AX_OK)
 
 /* ---- norm ---------------------------------------------------------------------------------------- */
 
@@ -311,19 +308,6 @@ static void glu_by_definition(void **state)
     check_equal("y", y, expected, GLU_N);
     ax_glu_args unknown = {.kind = AX_ACTIVATION_COUNT, .dtype = AX_F64};
     assert_int_equal(ax_run_glu(&stream, &unknown), AX_ERR_USAGE);
-}
-
-static int open_ref(void **state)
-{
-    (void)state;
-    return ax_device_open("ref", 1, &stream.dev) != AX_OK;
-}
-
-static int close_ref(void **state)
-{
-    (void)state;
-    ax_device_close(&stream.dev);
-    return 0;
 }
 
 int main(void)

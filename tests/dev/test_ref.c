@@ -1,16 +1,14 @@
 /* Kernels of ref against formulas written out: optimizers, conversions, boxes, random numbers. */
 #include "axonn/dev.h"
 
+#include "support/ref_stream.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
-
-static ax_stream stream;
-
-#define RUN(kernel, ...) assert_int_equal(ax_run_##kernel(&stream, &(ax_##kernel##_args){__VA_ARGS__}), AX_OK)
 
 static double draw(uint64_t index) { return (double)ax_rng_normal(5, index); }
 
@@ -326,19 +324,6 @@ static void sums_of_squares(void **state)
     assert_true(out == 0);
     RUN(scale, 2, 0.5, x, AX_F32);
     assert_true(x[0] == 500 && x[1] == 0.5e-2f && x[2] == 1e3f);
-}
-
-static int open_ref(void **state)
-{
-    (void)state;
-    return ax_device_open("ref", 1, &stream.dev) != AX_OK;
-}
-
-static int close_ref(void **state)
-{
-    (void)state;
-    ax_device_close(&stream.dev);
-    return 0;
 }
 
 int main(void)

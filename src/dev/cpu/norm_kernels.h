@@ -58,7 +58,14 @@ INLINE void rms_add_squares(const ax_norm_stats_args *a, int64_t at, int64_t n, 
     *squares = vfma(x, x, *squares);
 }
 
-/* Sums are kept in WIDE vectors, because one would wait for the latency of each multiply-add. */
+/* Returns the sum of all elements of WIDE vectors. Sums over a row are kept in so many, because one would
+ * wait for the latency of each multiply-add. */
+INLINE float sum_of_wide(const vf *x)
+{
+    _Static_assert(WIDE == 4, "one addend per vector");
+    return vsum((x[0] + x[1]) + (x[2] + x[3]));
+}
+
 INLINE void rms_stats_row(const ax_norm_stats_args *a, int64_t r, vtype type)
 {
     const int64_t at = r * a->cols;
@@ -74,7 +81,7 @@ INLINE void rms_stats_row(const ax_norm_stats_args *a, int64_t r, vtype type)
     }
     for (; c < a->cols; c += W)
         rms_add_squares(a, at + c, a->cols - c, type, &squares[0]);
-    ((float *)a->m2)[r] = vsum((squares[0] + squares[1]) + (squares[2] + squares[3]));
+    ((float *)a->m2)[r] = sum_of_wide(squares);
 }
 
 INLINE void norm_stats_row(const ax_norm_stats_args *a, int64_t r, vtype type)
@@ -159,7 +166,7 @@ INLINE grad_sums rms_grad_stats_row(const ax_norm_grad_stats_args *a, int64_t r,
     for (; c < a->cols; c += W)
         rms_add_products(a, r, c, a->cols - c, type, &sums[0]);
     float rstd = norm_of(NULL, a->m2, r, a->global_cols, a->eps).rstd;
-    return (grad_sums){0, rstd * vsum((sums[0] + sums[1]) + (sums[2] + sums[3]))};
+    return (grad_sums){0, rstd * sum_of_wide(sums)};
 }
 
 INLINE grad_sums layer_grad_stats_row(const ax_norm_grad_stats_args *a, int64_t r, vtype type)

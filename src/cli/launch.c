@@ -253,6 +253,10 @@ static ax_status job_result(const cli_job *job)
     AX_CHECK(code == AX_ERR_INTERNAL || number >= NSIG, AX_ERR_COMM,
              "a rank was ended by signal %d (%s), and the job with it", number, strsignal(number));
     print_command(job->words, text, sizeof text);
+    AX_CHECK(note->pid || job->elsewhere || !access(ax_temporary_dir(), W_OK), AX_ERR_COMM,
+             "the launcher could not start the ranks, because it cannot write to the directory of temporary "
+             "files %s: %s (environment TMPDIR names another)",
+             ax_temporary_dir(), strerror(errno));
     AX_CHECK(
         note->pid || job->elsewhere, AX_ERR_COMM,
         "the launcher could not start the ranks (its exit code is %d): see its messages above, or run it "

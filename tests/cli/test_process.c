@@ -124,12 +124,37 @@ static void a_launcher_needs_open_files(void **state)
     ax_buf_fini(&out);
 }
 
+/* A read-only file system stands for a directory that may not be written: it refuses root too. */
+static void a_launcher_needs_a_temporary_directory(void **state)
+{
+    ax_buf out = {0};
+    (void)state;
+    if (shell("mkdir -p tmp && unshare -rm mount -t tmpfs -o ro none tmp 2>&1", &out)) {
+        print_message("skipped: no file system can be mounted here\n");
+        skip();
+    }
+    int code = shell("exec 2>&1; unshare -rm sh -c 'mount -t tmpfs -o ro none tmp && TMPDIR=$PWD/tmp " AXONN
+                     " train a.yaml --ranks 2 grid.data=2 run.dir=none'",
+                     &out);
+    if (code == 2 && strstr(out.data, "without MPI"))
+        skip();
+    if (code != 5)
+        fail_msg("exit code %d:\n%s", code, out.data);
+    assert_contains(out.data, "it cannot write to the directory of temporary files /");
+    assert_contains(out.data, "/tmp: Read-only file system (environment TMPDIR names another)");
+    assert_false(ax_path_exists("none"));
+    ax_buf_fini(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(closed_descriptors_are_safe),     cmocka_unit_test(small_stacks_suffice),
-        cmocka_unit_test(signals_end_the_wait_for_a_pipe), cmocka_unit_test(endless_input_is_refused),
+        cmocka_unit_test(closed_descriptors_are_safe),
+        cmocka_unit_test(small_stacks_suffice),
+        cmocka_unit_test(signals_end_the_wait_for_a_pipe),
+        cmocka_unit_test(endless_input_is_refused),
         cmocka_unit_test(a_launcher_needs_open_files),
+        cmocka_unit_test(a_launcher_needs_a_temporary_directory),
     };
     return cmocka_run_group_tests_name("cli.process", tests, set_up, NULL);
 }

@@ -22,9 +22,10 @@ typedef ax_layer *make_fn(ax_ctx *ctx);
 typedef struct run {
     ax_grid_size grid;
     make_fn *make;
-    bool evaluates; /* also runs a task in AX_MODE_EVAL before each step */
-    bool has_batch; /* the frame gets a batch without numbers, not NULL */
-    outcome *out;   /* filled by rank 0 */
+    bool evaluates;    /* also runs a task in AX_MODE_EVAL before each step */
+    bool has_batch;    /* the frame gets a batch without numbers, not NULL */
+    outcome *out;      /* filled by rank 0 */
+    int64_t *launches; /* number of launched kernels on rank 0, or NULL */
 } run;
 
 static ax_layer *dropout(ax_ctx *ctx) { return ax_dropout(ctx, "drop", 0.5); }
@@ -39,6 +40,19 @@ static ax_layer *attention(ax_ctx *ctx)
 static ax_layer *both(ax_ctx *ctx)
 {
     return ax_sequence_of(ctx, "both", 2, (ax_layer *[]){attention(ctx), dropout(ctx)});
+}
+
+static ax_layer *rate_0(ax_ctx *ctx)
+{
+    ax_attention_config c = {.width = WIDTH, .heads = 4, .init_std = 0.5, .proj_init_std = 0.5, .dropout = 0};
+    return ax_sequence_of(ctx, "both", 2,
+                          (ax_layer *[]){ax_attention(ctx, "attn", &c), ax_dropout(ctx, "drop", 0)});
+}
+
+static ax_layer *no_dropout(ax_ctx *ctx)
+{
+    ax_attention_config c = {.width = WIDTH, .heads = 4, .init_std = 0.5, .proj_init_std = 0.5};
+    return ax_attention(ctx, "attn", &c);
 }
 
 static ax_layer *recomputed(ax_ctx *ctx) { return ax_recompute(ctx, "again", both(ctx)); }
@@ -97,6 +111,8 @@ static ax_status run_steps(const run *r, ax_ctx *ctx, ax_layer *net, outcome *ou
         if (status == AX_OK)
             status = run_task(r, ctx, net, frame, AX_MODE_TRAIN, out->y[s], out->dx[s]);
     }
+    if (r->launches && ax_comm_rank(ctx->world) == 0)
+        *r->launches = ctx->stream->dev->launches;
     ax_frame_destroy(&frame);
     ax_param_set_destroy(&set);
     return status;
@@ -194,12 +210,28 @@ static void p_of_1_drops_all(void **state)
         }
 }
 
+/* At rate 0 the bits and the launched kernels are those of a network without dropout. */
+static void rate_0_is_no_dropout(void **state)
+{
+    (void)state;
+    static const ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 2, 1, 1, 2}};
+    for (size_t g = 0; g < AX_COUNT(grids); g++) {
+        int64_t launches_at_0, launches_without;
+        outcome at_0 = outcome_of((run){.grid = grids[g], .make = rate_0, .launches = &launches_at_0}),
+                without =
+                    outcome_of((run){.grid = grids[g], .make = no_dropout, .launches = &launches_without});
+        assert_true(launches_at_0 == launches_without);
+        assert_memory_equal(&at_0, &without, sizeof at_0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(successive_steps_have_different_masks),
                                        cmocka_unit_test(backward_uses_the_mask_of_forward),
                                        cmocka_unit_test(recomputation_and_evaluation_keep_the_masks),
                                        cmocka_unit_test(all_grids_draw_the_same_masks),
+                                       cmocka_unit_test(rate_0_is_no_dropout),
                                        cmocka_unit_test(p_of_1_drops_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

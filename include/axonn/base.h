@@ -136,7 +136,7 @@ void ax_region_destroy(ax_region *region);
 
 /* ---- files --------------------------------------------------------------------------------------- */
 
-/* Opens a file to read it; the caller closes *fd. A named pipe without a writer is opened at once.
+/* Opens a file to read it; the caller closes *fd. Opening a named pipe does not wait for a writer.
  * AX_ERR_DATA */
 AX_MUST_CHECK ax_status ax_file_open(const char *path, int *fd);
 /* Waits until a read of the descriptor does not block; regular files never do. `path` is for messages.
@@ -145,8 +145,9 @@ AX_MUST_CHECK ax_status ax_file_wait(int fd, const char *path);
 /* Reads a descriptor until it ends and appends the bytes. AX_ERR_DATA: it cannot be read, or gives more than
  * `most` bytes; AX_ERR_SIGNAL: as ax_file_wait. */
 AX_MUST_CHECK ax_status ax_file_read_stream(int fd, const char *path, int64_t most, ax_buf *buf);
-/* Reads a whole file into a new buffer, with a NUL after its *size bytes; the caller frees. AX_ERR_DATA: it
- * cannot be read, or holds more than `most` bytes, as a device without an end does. */
+/* Reads a whole file into a new buffer, with a NUL after its *size bytes; the caller frees *data.
+ * AX_ERR_DATA: the file cannot be read, or gives more than `most` bytes, as an endless device such as
+ * /dev/zero does. */
 AX_MUST_CHECK ax_status ax_file_read_most(const char *path, int64_t most, char **data, size_t *size);
 /* As ax_file_read_most, without a limit for regular files, and with a limit of 1 GiB for pipes and
  * devices. */
@@ -175,9 +176,9 @@ AX_MUST_CHECK ax_status ax_remove_tree(const char *path);
 /* Returns the directory for temporary files: that of the environment variable TMPDIR, or "/tmp" if it is
  * unset or empty. */
 const char *ax_temporary_dir(void);
-/* AX_ERR_DATA if the file system of directory `dir` has fewer than `bytes` free bytes; `what` names in the
- * message what needs them ("the checkpoint"). AX_OK if the free space is unknown: writing then
- * fails later. */
+/* Fails with AX_ERR_DATA if the file system of directory `dir` has fewer than `bytes` free bytes. The message
+ * then says that `what` ("the checkpoint") needs them. AX_OK if the free space is unknown: writing then fails
+ * later. */
 AX_MUST_CHECK ax_status ax_dir_has_space(const char *dir, int64_t bytes, const char *what);
 bool ax_path_exists(const char *path);
 bool ax_path_is_dir(const char *path);
@@ -212,10 +213,11 @@ uint64_t ax_host_key(void);
 
 /* ---- signals ------------------------------------------------------------------------------------- */
 
-/* For handlers of signals that ask the process to stop; async-signal-safe. Notes that a signal came.
- * *first_ms is 0 before the first signal, and then the time of the first signal. Returns true for a signal
- * that comes a second or more after the first. A second one before that counts as the same signal, because
- * terminals and launchers send a signal both to a process and to its process group. */
+/* To be called by handlers of signals that ask the process to stop; async-signal-safe. Notes that a signal
+ * came. *first_ms is the time of the first signal in milliseconds; it must be 0 before the first signal.
+ * Returns true for a signal that comes a second or more after the first. A second signal that comes earlier
+ * counts as the same signal, because terminals and launchers send a signal both to a process and to its
+ * process group. */
 bool ax_signal_again(int64_t *first_ms);
 /* Returns true if a signal was noted (ax_signal_again) since the last call of ax_signal_forget. Functions
  * that wait for bytes of a pipe then give up. */

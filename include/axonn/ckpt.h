@@ -6,11 +6,13 @@
  *               be read or written, with conversion and transposition. Files are planned from extents alone,
  *               so every rank writes its own boxes into files that one rank created.
  *   parameters  reads and writes an ax_param_set in such files: ax_param.file says where in them each
- *               parameter is. If several ranks have the same box, the first of them writes it; every rank
- * reads its own box, so a checkpoint can be read on any grid. checkpoints RUN/ckpt/step-N/ is a complete
- * model directory plus training/: optimizer state, the caller's state.json, and manifest.json with a checksum
- * of every file. It is written under a temporary name, synced and renamed; RUN/latest names the newest. After
- * a kill at any moment the previous checkpoint can be loaded.
+ *               parameter is. If several ranks have the same box, the first of them writes it. Every rank
+ *               reads its own box, so a checkpoint can be read on any grid.
+ *
+ *   checkpoints RUN/ckpt/step-N/ is a complete model directory plus training/: optimizer state, the caller's
+ *               state.json, and manifest.json with a checksum of every file. A checkpoint is written under a
+ *               temporary name, synced and renamed; RUN/latest names the newest one. After a kill at any
+ *               moment the previous checkpoint can be loaded.
  *
  * Errors of files are AX_ERR_DATA and name the file and the key. */
 #ifndef AXONN_CKPT_H
@@ -40,9 +42,9 @@ typedef struct ax_st_array {
 /* A store: one safetensors file, or all the shards of a directory. Each rank uses its own handle. */
 typedef struct ax_st ax_st;
 
-/* Opens for reading a .safetensors file, or in a directory model.safetensors or else the shards of
- * model.safetensors.index.json. Strict: headers, offsets, sizes, shards and index must agree to the byte. Not
- * collective. The caller owns *out. AX_ERR_DATA. */
+/* Opens a .safetensors file for reading. If `path` is a directory, opens its model.safetensors or, if there
+ * is none, the shards that its model.safetensors.index.json lists. Strict: headers, offsets, sizes, shards
+ * and index must agree to the byte. Not collective. The caller owns *out. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_st_open(const char *path, ax_st **out);
 void ax_st_close(ax_st **st);
 
@@ -68,11 +70,12 @@ AX_MUST_CHECK ax_status ax_st_read(ax_st *st, const ax_st_array *array, const in
 
 enum { AX_ST_STAGING = 2 << 20 }; /* bytes of host memory that a store needs to read and write */
 
-/* Plans a store of `n` arrays (key, dtype, ndim, dim given; if dtype is AX_DTYPE_COUNT, also dtype_name) in
- * `dir`: STEM.safetensors, or
- * STEM-00001-of-0000K.safetensors and STEM.safetensors.index.json where their bytes exceed `shard_bytes` (0:
- * 5 GB, as transformers; a single larger array has a shard of its own). Arrays fill shards in the order
- * given. Touches no file. Not collective. The caller owns *out. AX_ERR_USAGE for duplicate keys. */
+/* Plans a store of `n` arrays in `dir`. The caller gives key, dtype, ndim and dim of each array, and
+ * dtype_name if dtype is AX_DTYPE_COUNT. The store is one file STEM.safetensors if the arrays have at most
+ * `shard_bytes` bytes (0: 5 GB, as in transformers). Otherwise it is shards STEM-00001-of-0000K.safetensors
+ * and an index STEM.safetensors.index.json; an array larger than `shard_bytes` has a shard of its own. Arrays
+ * fill shards in the order given. Touches no file. Not collective. The caller owns *out. AX_ERR_USAGE for
+ * duplicate keys. */
 AX_MUST_CHECK ax_status ax_st_plan(const char *dir, const char *stem, const ax_st_array *arrays, int n,
                                    int64_t shard_bytes, ax_st **out);
 /* Creates the planned files at their full size, with headers and index: by one rank, before the others write.
@@ -118,8 +121,8 @@ AX_MUST_CHECK ax_status ax_ckpt_read_store(ax_param_set *set, ax_st *st, const a
 AX_MUST_CHECK ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_st *st,
                                       const ax_ckpt_rules *rules);
 
-/* Sets *same to whether arrays `a` and `b` of `path` have the same shape and values, or one of them is
- * missing. `prefix`: as in ax_ckpt_rules. Not collective. AX_ERR_DATA. */
+/* Sets *same to true if arrays `a` and `b` of `path` have the same dtype, shape and values, or if one of them
+ * is missing; else to false. `prefix`: as in ax_ckpt_rules. Not collective. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_ckpt_same_arrays(const char *path, const char *a, const char *b,
                                             const char *prefix, bool *same);
 
@@ -161,11 +164,13 @@ AX_MUST_CHECK ax_status ax_ckpt_save(const ax_ckpt_save_args *args);
  * Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_load(ax_param_set *set, const char *dir, const char *const *slot_names,
                                      const ax_ckpt_rules *rules);
-/* training/state.json of checkpoint directory `dir`; the caller frees. Not collective. */
+/* Reads training/state.json of checkpoint directory `dir` into *json, which the caller frees. Not
+ * collective. */
 AX_MUST_CHECK ax_status ax_ckpt_read_state(const char *dir, char **json);
 
-/* Removes what an interrupted save or deletion left in RUN/ckpt, and gives a checkpoint its name back if a
- * save was interrupted while it replaced it. To be called by one rank, while no save runs. */
+/* Removes what an interrupted save or deletion left in RUN/ckpt. If a save was interrupted while it replaced
+ * an older checkpoint of the same step, gives the older checkpoint its name back. To be called by one rank,
+ * while no save runs. */
 AX_MUST_CHECK ax_status ax_ckpt_clean(const char *run_dir);
 
 /* ---- finding them -------------------------------------------------------------------------------- */
@@ -249,10 +254,11 @@ typedef struct ax_ckpt_diff {
     ax_ckpt_diff_row *row;
 } ax_ckpt_diff;
 
-/* Compares two MODEL arguments or .safetensors files array by array, then, if both have them, optimizer state
- * and config.json member by member (equal members make no row). If only one of them has a key with one of the
- * `n_prefixes` prefixes of model families, the array is compared with that of the key without the prefix in
- * the other, in a row named as in `a`. Not collective. The caller owns *out. */
+/* Compares two MODEL arguments or .safetensors files array by array. Then, if both have them, compares
+ * optimizer state and, member by member, config.json; equal members of config.json make no row. The keys of
+ * an array may differ in one of the `n_prefixes` prefixes of model families: if only one model has the key
+ * with the prefix, and the other has it without, the two arrays are compared, in a row named as in `a`. Not
+ * collective. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_ckpt_diff_create(const char *a, const char *b, const char *const *prefixes,
                                             int n_prefixes, ax_ckpt_diff **out);
 void ax_ckpt_diff_destroy(ax_ckpt_diff **diff);

@@ -85,10 +85,11 @@ typedef struct ax_data_info {
 } ax_data_info;
 
 /* Opens a token source; no token is read yet. A directory or a pattern (ax_data_detect) names shards: files
- * of one format and vocabulary, which are read like one file, in byte order of their paths; the checksum is
- * computed from the shards' checksums. `end_id` is for formats without an index (llm.c, nanoGPT), others
- * ignore it: a document ends with each token `end_id`; -1: the whole source is one document. The caller
- * closes. AX_ERR_DATA: missing, damaged, truncated, or text (the message then names `axonn data build`). */
+ * of one format and vocabulary, which are read like one file, in byte order of their paths. The checksum of
+ * such a source is computed from the shards' checksums. `end_id` is used only for formats without an index
+ * (llm.c, nanoGPT): a document ends with each token `end_id`; -1: the whole source is one document. The
+ * caller closes the source. AX_ERR_DATA: missing, damaged, truncated, or text (the message then names `axonn
+ * data build`). */
 AX_MUST_CHECK ax_status ax_data_open(const char *path, int64_t end_id, ax_data **out);
 void ax_data_close(ax_data **data);
 
@@ -169,10 +170,11 @@ typedef struct ax_sampler_options {
 typedef struct ax_sampler ax_sampler;
 
 /* Creates a deterministic stream of samples drawn from `sources`, which must outlive it. Sample g comes from
- * the source i with the largest w_i*max(g,1) - count_i (the first of equals), where count_i is the number of
- * samples that it has given so far; it is sample count_i of the source, in the order of its current epoch. So
- * every sample is a pure function of (seed, g), and the counts are all that is needed to resume. The caller
- * destroys. AX_ERR_DATA: a source too short for one row. */
+ * the source i with the largest w_i*max(g,1) - count_i (the first of equals), where w_i is the weight
+ * of source i and count_i the number of samples drawn from it before. Sample g is sample number count_i of
+ * source i, in the order of the source's current epoch. So every sample is a pure function of (seed, g), and
+ * the counts are all that is needed to resume. The caller destroys the sampler. AX_ERR_DATA: a source too
+ * short for one row. */
 AX_MUST_CHECK ax_status ax_sampler_create(ax_data *const *sources, int n, const ax_sampler_options *options,
                                           ax_sampler **out);
 void ax_sampler_destroy(ax_sampler **sampler);
@@ -193,13 +195,14 @@ AX_MUST_CHECK ax_status ax_sampler_next(ax_sampler *sampler, int64_t *targets);
 AX_MUST_CHECK ax_status ax_sampler_next_part(ax_sampler *sampler, int64_t first, int64_t end,
                                              int64_t *targets);
 
-/* Reads rows first ... end-1 of the batch that ax_sampler_next chose into lines 0 ... of `out`; any part,
- * any number of times, in any order: a data-parallel rank reads its own rows only. Thread-safe between two
- * ax_sampler_next. Allocates nothing. AX_ERR_USAGE, AX_ERR_DATA. */
+/* Reads rows first ... end-1 of the batch that ax_sampler_next chose into lines 0, 1, … of `out`. Any rows
+ * can be read, any number of times and in any order: a data-parallel rank reads only its own rows. Several
+ * threads may call it at the same time, but not during ax_sampler_next. Allocates nothing. AX_ERR_USAGE,
+ * AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_sampler_read(const ax_sampler *sampler, int64_t first, int64_t end,
                                         const ax_rows *out);
 
-/* ax_sampler_next and ax_sampler_read of all B rows. */
+/* Does ax_sampler_next, then ax_sampler_read for all B rows. */
 AX_MUST_CHECK ax_status ax_sampler_next_batch(ax_sampler *sampler, const ax_rows *out, int64_t *targets);
 
 /* Tells which sample of which source is row `row` of the current batch. */
@@ -265,9 +268,9 @@ const char *ax_corpus_path(const ax_corpus *corpus, int64_t file);
  * all. */
 AX_MUST_CHECK ax_status ax_corpus_next(ax_corpus *corpus, ax_buf *doc, bool *end);
 
-/* Files left out so far: by the listing, and by ax_corpus_next. */
+/* Returns the number of files left out so far, by the listing and by ax_corpus_next. */
 int64_t ax_corpus_skipped(const ax_corpus *corpus);
-/* JSON objects without a usable text that were left out so far. */
+/* Returns the number of JSON objects left out so far because they have no usable text. */
 int64_t ax_corpus_bad_lines(const ax_corpus *corpus);
 
 /* ---- building ------------------------------------------------------------------------------------ */
@@ -311,9 +314,10 @@ typedef struct ax_data_build_report {
  * No unfinished file is left behind. */
 AX_MUST_CHECK ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_report *report);
 
-/* Finds or makes the token file for the path in data.train or data.valid. That is `path` itself if it holds
- * tokens. Else it is a file in `cache_dir` (created), tokenized now, or earlier if names, sizes and times of
- * the inputs and the tokenizer have not changed. `how` gives the tokenizer (may be NULL for token files), how
+/* Finds or makes the token file for `path`, a path of data.train or data.valid. If `path` holds tokens,
+ * *token_path is `path` itself. Else it is a file in the directory `cache_dir`, which is created if missing.
+ * An earlier file in the cache is used if names, sizes and times of the inputs and the tokenizer have not
+ * changed; otherwise the text is tokenized now. `how` gives the tokenizer (may be NULL for token files), how
  * text is read, threads and progress; its inputs and outputs are ignored. The caller frees *token_path. One
  * rank calls this before the others open the result. */
 AX_MUST_CHECK ax_status ax_data_prepare(const char *path, const ax_data_build_options *how,

@@ -51,14 +51,14 @@ int64_t ax_quota_of(const ax_quota *quota, int64_t whole);
  * ax_option_fini frees them. A string without default that nobody gave is NULL. */
 typedef enum ax_option_type {
     AX_OPT_BOOL,    /* bool: true | false */
-    AX_OPT_INT,     /* int64_t; a word of `choices`, if there are any, is stored as -1 - its index */
+    AX_OPT_INT,     /* int64_t; word i of `choices`, if there are any, is stored as -1-i: word 0 as -1 */
     AX_OPT_FLOAT,   /* double, finite */
-    AX_OPT_QUOTA,   /* ax_quota: N, or P% with P from 0 to 100; `range` is N's */
+    AX_OPT_QUOTA,   /* ax_quota: N, limited by `range`, or P% with P from 0 to 100 */
     AX_OPT_STRING,  /* char *; if there are `choices`, it must be one of them */
-    AX_OPT_PATH,    /* char *; a word of `choices` is stored as it is, "./word" is the file of that name */
+    AX_OPT_PATH,    /* char *; a word of `choices` is stored unchanged; "./word" is a file of that name */
     AX_OPT_ENUM,    /* int: the index of the word in `choices`; declare the C enum in that order */
     AX_OPT_FLOATS,  /* double[items] */
-    AX_OPT_INTS,    /* ax_ints; word i of `choices` as of AX_OPT_INT */
+    AX_OPT_INTS,    /* ax_ints; word i of `choices` is stored as -1-i, as for AX_OPT_INT */
     AX_OPT_STRINGS, /* ax_strings */
     AX_OPT_PATHS    /* ax_paths: PATH, a list of PATH, or a list of {path: PATH, weight: NUMBER} */
 } ax_option_type;
@@ -145,7 +145,7 @@ AX_MUST_CHECK ax_status ax_option_assign(ax_option_set *set, const char *key, co
 /* Records that `key` breaks a rule; the message is printed after the place of the key. */
 void ax_option_error(ax_option_set *set, const char *key, const char *fmt, ...) AX_PRINTF(3, 4);
 
-/* Makes a key optional that the table requires. */
+/* Makes `key` optional, although its row in the table has `required`. */
 void ax_option_waive(ax_option_set *set, const char *key);
 
 /* Ends reading: returns AX_OK if no errors were recorded, else AX_ERR_USAGE. The message then has all errors,

@@ -15,8 +15,9 @@ extern "C" {
 #endif
 
 /* The table: X(ID, name, type, C type, default, range, choices, placeholder, keep, help). The key is
- * runtime.NAME, the variable AXONN_ID. `keep` is true if the results of a run depend on the setting beyond
- * the order in which ranks are summed: the run then keeps it in its config.yaml. */
+ * runtime.NAME, the variable AXONN_ID. `keep` is true if the setting can change the results of a run in more
+ * than the order in which the values of ranks are summed. The run then stores the setting in its
+ * config.yaml. */
 /* clang-format off */
 #define AX_RUNTIME(X)                                                                                        \
     X(LOG, log, ENUM, int, "info", NULL, "error|warn|info|debug|trace", NULL, false,                         \
@@ -53,8 +54,8 @@ typedef enum ax_runtime_id {
         AX_RUNTIME_COUNT
 } ax_runtime_id;
 
-/* The fields of a table of options that has the keys. A table gets their rows by AX_RUNTIME(ROW), where ROW
- * adds the offset of the ax_runtime_values in the struct of the table:
+/* The values of all settings: a member of the caller's struct, if a table of options has the keys runtime.*.
+ * Such a table gets the rows of these keys by AX_RUNTIME(ROW), where ROW adds the offset of this member:
  * #define ROW(...) AX_RUNTIME_OPTION(offsetof(my_struct, runtime), __VA_ARGS__), */
 typedef struct ax_runtime_values {
 #define AX_RUNTIME_FIELD_(ID, name, type, ctype, ...) ctype name;
@@ -79,20 +80,21 @@ AX_MUST_CHECK ax_status ax_runtime_get(ax_runtime_id id, const char **value);
 AX_MUST_CHECK ax_status ax_runtime_fix(ax_runtime_id id, const char **value);
 /* Returns what gave the setting its value, for messages: "AXONN_ISA" or "runtime.isa". */
 const char *ax_runtime_source(ax_runtime_id id);
-/* Checks the environment variables of all settings. AX_ERR_USAGE, naming the variable, if one whose value is
- * used has a value that is not allowed. */
+/* Checks the environment variables of all settings whose value comes from the environment. AX_ERR_USAGE if
+ * such a variable has a value that is not allowed; the message names the variable. */
 AX_MUST_CHECK ax_status ax_runtime_check(void);
 
-/* Sets the value; NULL: from then on the variable or the default applies again. shared_memory and
- * ranks_per_node concern worlds that are created later, isa, attention, plans and graphs devices that are
- * opened later. AX_ERR_USAGE if the value is not allowed, or comes too late (ax_runtime_fix). */
+/* Sets the value. With NULL, the variable or the default applies again from then on. A new value of
+ * shared_memory or ranks_per_node affects only worlds that are created later. A new value of isa, attention,
+ * plans or graphs affects only devices that are opened later. AX_ERR_USAGE if the value is not allowed, or
+ * comes too late (ax_runtime_fix). */
 AX_MUST_CHECK ax_status ax_runtime_set(ax_runtime_id id, const char *value);
 /* Sets the values of the keys that a file or the command line gave to `set`, whose table has the rows. */
 AX_MUST_CHECK ax_status ax_runtime_set_given(const ax_option_set *set);
 
-/* Sets a preferred value, which is not required: for a resumed run the value with which the run began, maybe
- * on another machine. If this machine cannot use the value, a warning says so, and the best other value is
- * used. */
+/* Sets a preferred value, which need not be available on this machine. A resumed run prefers the value with
+ * which it began, maybe on another machine. If this machine cannot use the value, a warning says so, and the
+ * best available value is used. */
 AX_MUST_CHECK ax_status ax_runtime_prefer(ax_runtime_id id, const char *value);
 /* Called by code that finds that this machine cannot use `value`, which ax_runtime_get returned. `why` is a
  * clause for the message: "which …". If the value is only preferred (ax_runtime_prefer), logs a warning, sets

@@ -44,7 +44,7 @@ typedef struct ax_metrics_axes {
 typedef struct ax_metrics_step {
     int64_t step;
     double loss, grad_norm, lr;
-    int64_t tokens;      /* targets since the first step of the run */
+    int64_t tokens;      /* target tokens since the first step of the run */
     int64_t step_tokens; /* targets of this step, for the rate */
     double step_ms;
     double flops;    /* model FLOPs of this step (6·N + attention, no recomputation) */
@@ -54,8 +54,7 @@ typedef struct ax_metrics_step {
     int comm_count;
     int64_t comm_wire_bytes;
     double comm_exposed_ms;
-    double
-        pipe_wait_ms; /* time in which a pipeline stage had nothing to do, the longest; 0: the row omits it */
+    double pipe_wait_ms; /* longest time that a rank waited for other pipeline stages; 0: the row omits it */
     bool skipped;
     double loss_scale; /* fp16 only; 0: the row omits it */
 } ax_metrics_step;

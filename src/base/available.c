@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* Returns the number that follows `key` in the first line of file dir/name that begins with `key` ("": the
- * first line). -1 if there is no number, as for the limit "max". */
+/* Returns the number that follows `key` in file dir/name, in the first line that begins with `key`. If `key`
+ * is "", this is the first line of the file. Returns -1 if there is no number, as for the limit "max". */
 static int64_t read_number(const char *dir, const char *name, const char *key)
 {
     char path[4400], line[256], *end;
@@ -50,8 +50,8 @@ static int64_t room_in_ancestors(const char *root, char *group, const char *limi
     return least;
 }
 
-/* Returns the minimum over the process's control groups. Lines of the file are "0::/group" (cgroup version 2)
- * or "N:controllers:/group" (version 1). */
+/* Returns how many bytes the control groups of the process can still allocate: the minimum over all of them.
+ * A line of /proc/self/cgroup is "0::/group" (cgroup version 2) or "N:controllers:/group" (version 1). */
 static int64_t room_of_groups(void)
 {
     char line[4096];

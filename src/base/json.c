@@ -116,8 +116,8 @@ static ax_status write_verbatim(number_kind kind, const char *at, size_t n, ax_b
 
 typedef ax_status (*write_number_fn)(number_kind kind, const char *at, size_t n, ax_buf *out);
 
-/* Scans one piece of the text: a number, or, as NOT_A_NUMBER, a string or bytes that are neither. *next is
- * the byte after the piece. */
+/* Scans one piece of the text: a number, a string, or bytes that are neither. Returns NOT_A_NUMBER for a
+ * string and for other bytes. *next is the byte after the piece. */
 static number_kind next_piece(const char *at, const char *end, const char **next)
 {
     number_kind kind = scan_number(at, end, next);

@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-/* Returns the bytes of the line "key N kB" of a /proc file, or -1. */
+/* Returns the number of bytes that the line "key N kB" of a /proc file states, N * 1024; -1 if there is no
+ * such line. */
 int64_t base_proc_bytes(const char *path, const char *key);
 
 #endif

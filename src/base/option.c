@@ -250,8 +250,8 @@ void option_list_group(const ax_option_set *set, const char *prefix, ax_buf *out
     for (size_t i = 0; i < set->count; i++) {
         const char *name = set->table[i].key + n;
         size_t length = name_under(set->table[i].key, group, n);
-        /* Rows of one group are adjacent in a table, so comparing with the name before is enough to list it
-         * once. */
+        /* Rows of one group are adjacent in a table. So comparing each name with the previous one is enough
+         * to list every name only once. */
         if (!length || ax_option_is_positional(&set->table[i]) ||
             (length == last && !strncmp(name, previous, last)))
             continue;

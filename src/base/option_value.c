@@ -69,7 +69,8 @@ static ax_status fail_choice(const ax_option *option, const char *text)
             memcpy(best, word, sizeof best);
         }
     }
-    /* Suggests a word only if there are several, and if at most half of the given letters change. */
+    /* Suggests the nearest choice only if the option has several choices, and if at most half of the letters
+     * of `text` must change. */
     bool near = strcmp(list, best) != 0 && 2 * nearest <= (int)strlen(text);
     return ax_fail(AX_ERR_USAGE, "must be %s, not %s%s%s", list, option_quote(text, quoted),
                    near ? "; the nearest is " : "", near ? best : "");

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#undef ax_fail /* defined here, beneath its macro */
+#undef ax_fail /* base.h has a macro of this name; this file defines the function that the macro calls */
 
 enum { MESSAGE_MAX = 16384 };
 static _Thread_local char message[MESSAGE_MAX];

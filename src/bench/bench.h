@@ -1,4 +1,4 @@
-/* bench: the verbs `axonn bench ...` (verb_bench_*.c), and below what they measure with. */
+/* bench: the verbs `axonn bench ...` are in verb_bench_*.c; this header has the functions that measure. */
 #ifndef AX_BENCH_BENCH_H
 #define AX_BENCH_BENCH_H
 
@@ -79,7 +79,8 @@ typedef struct bench_token_times {
 AX_MUST_CHECK ax_status bench_time_tokens(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
                                           int64_t tokens, int64_t rounds, bench_token_times *out);
 
-/* A value besides those of ax_coll: in `bench comm`, a message from rank 0 to rank 1. */
+/* `bench comm` also times a message from rank 0 to rank 1. In ax_coll_args.coll, this value, which no
+ * collective of ax_coll has, stands for the message. */
 enum { BENCH_MESSAGE = AX_BARRIER + 1 };
 
 /* Measures the seconds that the MPI library's own blocking collective (or message) takes with the same

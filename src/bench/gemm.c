@@ -162,8 +162,9 @@ static ax_status fill_sets(const timing *t, const bench_gemm *p)
 
 /* ---- timing -------------------------------------------------------------------------------------- */
 
-/* Times a GEMM. The first call is not counted: it wakes the threads. It uses the set that was filled last,
- * so that the counted ones use sets that are no longer in the caches. */
+/* Times a GEMM. The first call is not counted, because it wakes the threads. The first call uses the set of
+ * operands that was filled last, which is still in the caches. So the counted calls use sets that are no
+ * longer in the caches. */
 static ax_status time_gemm(const timing *t, bench_gemm *p)
 {
     int64_t sets = sets_of(t, p);

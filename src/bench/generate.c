@@ -11,7 +11,7 @@ typedef struct timing {
     int32_t *ids;   /* [prompt]: the prompt */
     double *first;  /* [rounds]: seconds of the prompt */
     double *read;   /* [rounds]: bytes per second of reading (ax_device_read) */
-    double *share;  /* [rounds]: rate of generation over that of reading */
+    double *share;  /* [rounds]: time to read the weights / median time of a token */
     double *each;   /* [rounds · tokens]: seconds of each token */
     double *sorted; /* [tokens]: scratch for the median */
     ax_span *span;  /* [spans]: weights that a token's GEMMs read, in this order */

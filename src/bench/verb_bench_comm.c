@@ -112,7 +112,8 @@ static ax_status call_ours(const bench *b, const ax_coll_args *a)
     return ax_wait(&work);
 }
 
-/* Measures from the call until ax_wait has returned and the device is done. */
+/* Measures the seconds from the start of axonn's call until ax_wait has returned and the device has
+ * finished. */
 static ax_status time_ours(const bench *b, const ax_coll_args *a, double *seconds)
 {
     AX_TRY(ax_barrier(b->world));
@@ -371,8 +372,8 @@ static ax_status run_comm(const void *raw)
 {
     bench b = {.args = raw};
     AX_TRY(check(b.args));
-    /* Makes malloc keep the memory that MPI frees, instead of mapping it again for each call. One malloc
-     * arena for all threads, so that this also applies to the communication thread. */
+    /* Makes malloc keep the memory that MPI frees, instead of mapping it again for each call. All threads
+     * share one malloc arena, so that this also applies to the communication thread. */
     mallopt(M_ARENA_MAX, 1);
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);

@@ -51,7 +51,7 @@ typedef struct bench {
     ax_comm *world;
     const args *args;
     ax_ctx *ctx;
-    ax_model *model; /* its layers are never run: it says how stages are numbered, and what they exchange */
+    ax_model *model; /* says how stages are numbered and what they exchange; its layers never run */
     ax_frame *frame;
     ax_tensor x; /* a first stage's activations, without memory */
     int64_t seed;
@@ -120,7 +120,8 @@ static ax_status backward(void *user, int64_t micro, int slot)
     return compute(b, AX_MESSAGE_GRADIENT, micro);
 }
 
-/* Measures from a barrier until this rank has done its tasks and all its messages have arrived. */
+/* Measures the seconds from a barrier until this rank has done its tasks and all its messages have
+ * arrived. */
 static ax_status run_step(bench *b, timed *t, int64_t seed)
 {
     b->pipeline = t->pipeline;
@@ -198,7 +199,7 @@ static ax_status run_cases(bench *b, timed *cases)
 {
     const args *a = b->args;
     int n = list_cases(a, cases);
-    double base = 0; /* 1F1B without slack */
+    double base = 0; /* mean seconds of a step with schedule 1f1b and slack 0; 0: not among the cases */
     for (int i = 0; i < n; i++)
         AX_TRY(make_pipeline(b, &cases[i]));
     for (int64_t seed = 0; seed < a->seeds; seed++)
@@ -224,8 +225,8 @@ static ax_status run_cases(bench *b, timed *cases)
     return AX_OK;
 }
 
-/* Makes what a pipeline needs: a model of one block per stage, whose activations of one position have the
- * bytes of a message. Its parameters get no memory. */
+/* Creates the context, the frame and the model of the pipelines. The model has one block per stage, and its
+ * activations of one position have as many bytes as a message. Its parameters get no memory. */
 static ax_status prepare(bench *b)
 {
     const int stages = ax_comm_size(b->world);

@@ -51,7 +51,7 @@ static part_kind part_of(ax_kernel kernel)
     }
 }
 
-/* Returns the seconds that the device would need at its peak rate, 0 if that is not known. */
+/* Returns the seconds that the device would need at its peak rate; 0 if the peak rate is not known. */
 static double ideal_seconds(const bench_step_times *t, part_kind part, const ax_kernel_total *total)
 {
     double rate = parts[part].computes ? t->peak : t->stream;

@@ -63,7 +63,7 @@ struct ax_st {
     ax_region staging;
 };
 
-enum { ST_HEADER_MAX = 100000000 }; /* limit of the reference implementation */
+enum { ST_HEADER_MAX = 100000000 }; /* bytes; the reference implementation of safetensors has this limit */
 
 /* The dtypes of safetensors, one row each. */
 typedef struct st_dtype {
@@ -83,7 +83,7 @@ char *st_shape_print(int ndim, const int64_t *dim, char out[ST_SHAPE_TEXT]);
 ax_status st_header_read(ax_st *st, const char *path);
 /* Appends the header of file `file` of a planned store: the length, then the padded JSON. */
 ax_status st_header_print(const ax_st *st, int file, ax_buf *out);
-/* Sorts the arrays by key; AX_ERR_DATA if one is there twice. */
+/* Sorts the arrays by key; AX_ERR_DATA if two arrays have the same key. */
 ax_status st_sort(ax_st *st);
 /* Reads `bytes` bytes of an array from its byte `first` on, without conversion. */
 ax_status st_read_raw(ax_st *st, const ax_st_array *a, int64_t first, int64_t bytes, void *out);
@@ -103,7 +103,7 @@ ax_status ckpt_sum(ax_ctx *ctx, uint64_t *v, int64_t n);
 typedef struct ckpt_item {
     const char *name;    /* name of the parameter */
     char *key;           /* key in the file; owned */
-    ax_tensor tensor;    /* with data */
+    ax_tensor tensor;    /* its data is NULL on ranks of other pipeline stages */
     ax_param_file place; /* ndim, dim, lo, transpose filled in; its key is not used */
 } ckpt_item;
 
@@ -112,7 +112,8 @@ typedef struct ckpt_items {
     ckpt_item *item;
 } ckpt_items;
 
-/* Lists the master weights, and which part of which array of model files each one is. */
+/* Lists an item for the master weights of each parameter. The item's place says which array of the model
+ * files holds them, and which part of that array. */
 ax_status ckpt_items_model(const ax_param_set *set, ckpt_items *out);
 /* Lists the optimizer state as "SLOT."+name and, with `master`, the master weights as "master."+name, each as
  * a whole array. */
@@ -126,8 +127,8 @@ ax_status ckpt_items_plan(const ckpt_items *items, ax_dtype dtype, const char *d
 /* Write and read this rank's part (box) of every item. Not collective. */
 ax_status ckpt_items_write(ax_ctx *ctx, const ckpt_items *items, ax_st *st);
 ax_status ckpt_items_read(ax_ctx *ctx, const ckpt_items *items, ax_st *st, const ax_ckpt_rules *rules);
-/* Finds the array of a key, or of the key with `prefix` (may be NULL) added or removed; NULL if there is
- * none. */
+/* Finds the array whose key is `key`, or `key` with `prefix` added or removed; NULL if there is none.
+ * `prefix` may be NULL. */
 const ax_st_array *ckpt_find_array(const ax_st *st, const char *key, const char *prefix);
 /* Sets sums[i] to the checksum of item i over all ranks. Collective along the grid. */
 ax_status ckpt_items_checksum(ax_ctx *ctx, const ckpt_items *items, uint64_t *sums);

@@ -95,12 +95,12 @@ void ckpt_convert(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype sr
         copy_bits(ds, dst, dst_stride, src, src_stride, n);
         return;
     }
-    if (src_dtype == AX_F64 && ds == 2) { /* by way of float it would be rounded twice */
+    if (src_dtype == AX_F64 && ds == 2) { /* conversion through float would round twice */
         for (int64_t i = 0; i < n; i++)
             ax_store(dst_dtype, dst, i * dst_stride, ((const double *)src)[i * src_stride]);
         return;
     }
-    double block[256]; /* every float dtype is exact in double */
+    double block[256]; /* a double holds each value of every float dtype exactly */
     for (int64_t i = 0; i < n; i += (int64_t)AX_COUNT(block)) {
         int64_t count = ax_min(n - i, (int64_t)AX_COUNT(block));
         load(src_dtype, (const char *)src + (size_t)(i * src_stride) * ss, src_stride, count, block);
@@ -138,8 +138,7 @@ void ckpt_transpose(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype 
 {
     enum {
         TILE = 32
-    }; /* columns at a time: neighbouring rows of src then write to dst's cache lines while these are cached
-        */
+    }; /* columns per pass: few enough that dst's cache lines stay cached from one row of src to the next */
     size_t ds = ax_dtype_size(dst_dtype), ss = ax_dtype_size(src_dtype);
     for (int64_t j = 0; j < cols; j += TILE)
         for (int64_t i = 0; i < rows; i++)

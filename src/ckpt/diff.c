@@ -133,8 +133,8 @@ static ax_status compare_arrays(differ *d, ax_st *sa, const ax_st_array *a, ax_s
     return AX_OK;
 }
 
-/* Finds the array of `sb` that corresponds to array `key` of `sa`: of the same key, or of the key with a
- * prefix added or removed, if `sa` has no array of that name. */
+/* Finds the array of `sb` that corresponds to array `key` of `sa`: the array with the same key. If there is
+ * none, the array whose key has a prefix added or removed, unless `sa` itself has an array of that key. */
 static const ax_st_array *find_array(const differ *d, const ax_st *sa, const ax_st *sb, const char *key)
 {
     const ax_st_array *found = ax_st_find(sb, key);

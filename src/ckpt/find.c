@@ -242,7 +242,7 @@ ax_status ax_ckpt_find_latest(const char *run_dir, char **dir)
         ax_ckpt_list *list;
         AX_TRY(ax_ckpt_list_create(run_dir, false, &list));
         bool gone =
-            !list->n && latest_is_there(run_dir); /* a checkpoint was saved while the directory was read */
+            !list->n && latest_is_there(run_dir); /* saved while the directory was read, so not in the list */
         status = choose_newest(list, run_dir, dir, &gone);
         ax_ckpt_list_destroy(&list);
         if (!gone)

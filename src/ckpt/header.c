@@ -246,8 +246,8 @@ static int array_by_offset(const void *x, const void *y)
     return by_offset(*(ax_st_array *const *)x, *(ax_st_array *const *)y);
 }
 
-/* Makes the entry of an array. Its members are in the order of the reference implementation, which no reader
- * relies on. */
+/* Makes the JSON entry of an array. The members are in the same order as in the reference implementation of
+ * safetensors, although no reader relies on the order. */
 static json_t *entry_json(const ax_st_array *a, int64_t data)
 {
     json_t *shape = json_array();

@@ -1,9 +1,9 @@
-/* Saves a checkpoint in four phases. All ranks agree on the result of each before the next:
+/* Saves a checkpoint in four phases. All ranks agree on the result of each phase before the next:
  *
- *   prepare  rank 0 creates RUN/ckpt/.step-N.tmp with all files at their full size *   write    every rank
- * writes its boxes and syncs the files; checksums of parameters are computed hash     the files are read back
- * and hashed; each rank hashes some of them publish  rank 0 writes the manifest, syncs, renames to step-N,
- * replaces `latest`, removes old ones
+ * - prepare: rank 0 creates RUN/ckpt/.step-N.tmp with all files at their full size.
+ * - write: every rank writes its boxes and syncs the files; checksums of parameters are computed.
+ * - hash: the files are read back and hashed; each rank hashes some of the files.
+ * - publish: rank 0 writes the manifest, syncs, renames to step-N, sets `latest`, deletes old checkpoints.
  *
  * The checkpoint exists from the rename on. */
 #include "ckpt.h"
@@ -155,7 +155,8 @@ static ax_status make_files(saver *s)
 {
     const ax_ckpt_save_args *a = s->args;
     int stores = s->model->files + (s->optim ? s->optim->files : 0);
-    AX_TRY(ax_calloc((size_t)(stores + a->n_files + 3), sizeof *s->m.file, &s->m.file)); /* state, indices */
+    /* The 3 further files are state.json and the indices of the two stores. */
+    AX_TRY(ax_calloc((size_t)(stores + a->n_files + 3), sizeof *s->m.file, &s->m.file));
     AX_TRY(ax_mkdirs(s->training));
     AX_TRY(ax_st_make(s->model));
     if (s->optim)
@@ -337,7 +338,8 @@ static ax_status save(saver *s)
     return ax_comm_agree(ctx->world, first ? publish(s) : AX_OK);
 }
 
-/* Removes everything of a failed checkpoint; its reason stays the thread's error message. */
+/* Removes all files of a checkpoint that could not be saved. The reason of the failure stays the thread's
+ * error message. */
 static void remove_failed(saver *s)
 {
     char reason[1024];

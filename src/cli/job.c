@@ -4,9 +4,9 @@
  * kill their ranks a second after SIGTERM or SIGINT, which is too soon to save, but they pass SIGUSR1 on.
  * They pass SIGUSR1 on only to ranks that have started, so this process sends it repeatedly until a rank
  * acknowledges it. If this process dies, the launcher gets SIGTERM. This process is a subreaper: processes
- * whose parent has ended become its children, so that it can end them too. It ends those that have the job's
- * note in their environment, and no others: if a shell started axonn by exec, the shell's background jobs are
- * children of this process too. */
+ * whose parent has ended become its children, so that it can end them too. It ends only the processes whose
+ * environment names the note of this job (cli_note in job.h). Other children may not belong to the job: if a
+ * shell started axonn by exec, the shell's background jobs are children of this process too. */
 #include "job.h"
 
 #include "axonn/comm.h"
@@ -136,9 +136,10 @@ static void end_launcher(watch *w, double now)
         kill(w->pid, SIGKILL);
 }
 
-/* Passes the signal on, or ends the job if no rank has acknowledged it in time. Waits with the first signal
- * until rank 0 has joined the world: before that, a signal would kill a rank as if it had failed. Once rank 0
- * has ended, the launcher has some seconds to print the last output and to end. */
+/* Passes the signal on to the launcher, or ends the job if no rank has acknowledged the signal in time. Waits
+ * until rank 0 has joined the world, because the signal would kill an earlier rank as if it had failed. If
+ * the ranks are on other hosts, nothing tells when they have joined: then waits HEARD_SECONDS. After rank 0
+ * has ended, the launcher gets the rest of HEARD_SECONDS to print the last output and to end. */
 static void forward_signal(watch *w, double now)
 {
     cli_job *job = w->job;

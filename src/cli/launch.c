@@ -83,7 +83,8 @@ static void command_fini(command *c)
     free(c->word);
 }
 
-/* "a,b:2" → "a:K,b:2" */
+/* Appends the hosts, each with its number of ranks: "a,b:2" becomes "a:K,b:2", where K is the number of ranks
+ * of a host without a number (cli_hosts_read). */
 static ax_status host_list(const cli_launch *launch, ax_buf *out)
 {
     cli_hosts hosts;
@@ -186,8 +187,8 @@ static ax_status fail_by_signal(const cli_job *job)
                    strsignal(job->signal), job->started ? "any rank had begun" : "the ranks were started");
 }
 
-/* Checks the limit of open files. Open MPI's launcher takes 32, and 4 for each rank of this host; if there
- * are somewhat fewer, it waits forever. */
+/* Checks the limit of open files. Open MPI's launcher opens 32 files, and 4 more for each rank on this host.
+ * If the limit is a little lower, the launcher waits forever. */
 static ax_status check_open_files(const cli_launch *launch)
 {
     struct rlimit limit;

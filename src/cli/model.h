@@ -5,7 +5,8 @@
 #include "axonn/engine.h"
 #include "launch.h"
 
-/* The first field of those verbs' arguments. Its options are MODEL_OPTIONS and MODEL_DEVICE_OPTIONS. */
+/* The first field of the arguments of a verb that runs a model. Its options are MODEL_OPTIONS and
+ * MODEL_DEVICE_OPTIONS. */
 typedef struct model_args {
     cli_launch launch;
     char *model, *precision, *device, *grid;

@@ -84,7 +84,7 @@ static const char *amount(const cli_progress *progress, double value, char out[3
     return out;
 }
 
-/* "43 %  12.3 MiB of 30.1 MiB  8.2 MiB/s  3.1 s left" */
+/* Formats the progress: "43 %  12.3 MiB of 30.1 MiB  8.2 MiB/s  3.1 s left". */
 static void describe(const cli_progress *progress, int64_t done, int64_t total, char *out, size_t size)
 {
     char a[32], b[32], c[32], d[32];

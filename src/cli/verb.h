@@ -33,7 +33,7 @@ typedef struct cli_verb {
      * main reads. */
     const ax_option *(*keys)(size_t *count);
     bool launches; /* the verb can start ranks: args begin with a cli_launch */
-    int stop;      /* if launches: the signal that asks the ranks to save and stop; 0: none, they are ended */
+    int stop;      /* if launches: signal that asks the ranks to save and stop; 0: a signal ends the ranks */
     /* If launches: whether rank 0 reads standard input, unless that is a terminal. NULL: it never does. */
     bool (*reads_input)(const void *args);
 } cli_verb;
@@ -47,8 +47,8 @@ typedef struct cli_verb {
 extern const cli_verb *const cli_verbs[];
 extern const size_t cli_verb_count;
 
-/* Returns the verb whose name the n words begin with, the longest such name, or NULL. *used is the number of
- * words in the name. */
+/* Returns the verb whose name is the beginning of the n words; the one with the longest name if there are
+ * several; NULL if there is none. *used is the number of words in the name. */
 const cli_verb *cli_verb_find(size_t n, char *const *words, size_t *used);
 /* Whether `word` is the first word of a group of verbs, such as "tok". */
 bool cli_verb_is_group(const char *word);
@@ -60,7 +60,7 @@ ax_status cli_verb_unknown(size_t n, char *const *words);
 ax_status cli_help_program(bool colour, ax_buf *out);
 ax_status cli_help_group(const char *group, bool colour, ax_buf *out);
 ax_status cli_help_verb(const cli_verb *verb, bool colour, ax_buf *out);
-/* "axonn tok train --input PATH... [flags]" */
+/* Appends the usage of the verb: "axonn tok train --input PATH... [flags]". */
 ax_status cli_usage(const cli_verb *verb, ax_buf *out);
 ax_status cli_man(ax_buf *out);
 ax_status cli_completion_bash(ax_buf *out);

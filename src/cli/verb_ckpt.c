@@ -145,8 +145,8 @@ static ax_status verify_one(const verify_args *a, const char *path, bool of_run,
     return removed ? AX_OK : status;
 }
 
-/* Verifies all checkpoints of a run, or the path itself if it has none. Lists them again if the run has
- * replaced them all. */
+/* Verifies all checkpoints of the run `path`. If `path` holds no checkpoints, verifies `path`
+ * itself. Lists the checkpoints again if the run has replaced all of them meanwhile. */
 static ax_status verify_path(const verify_args *a, const char *path, tally *t)
 {
     int before = t->verified;

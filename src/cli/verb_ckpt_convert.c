@@ -58,8 +58,8 @@ static bool show(void *user, int64_t done, int64_t total)
     return !cli_stop_wanted();
 }
 
-/* Converts the model directory that MODEL stands for. If MODEL is a run that removes this checkpoint
- * meanwhile, takes the newer one. */
+/* Converts the model directory that MODEL stands for. If MODEL is a run, this is its newest checkpoint. If
+ * the run removes the checkpoint during the conversion, converts the checkpoint that is then the newest. */
 static ax_status convert(const convert_args *a, ax_conversion_args *how, ax_conversion *result)
 {
     char *dir = NULL;

@@ -268,8 +268,8 @@ static ax_status print_range(const ax_data *data, const ax_tokenizer *tok, int64
     return status;
 }
 
-/* Prints the text of all documents, each without the end token that closes it. The same token inside a
- * document was in its text and is printed. */
+/* Prints the text of all documents, each without the end token that closes it. If the file has an index, an
+ * end token inside a document is printed, because it was part of the document's text. */
 static ax_status print_text(const ax_data *data, const ax_tokenizer *tok)
 {
     const ax_data_info *info = ax_data_describe(data);

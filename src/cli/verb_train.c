@@ -54,7 +54,8 @@ static bool includes_stdin(const ax_paths *paths)
     return found;
 }
 
-/* Whether the configuration names standard input as data. The ranks report mistakes in the configuration. */
+/* Whether the configuration file is standard input, or names standard input as data. Returns false for an
+ * invalid configuration, without an error: the ranks read the configuration again and report its mistakes. */
 static bool reads_input(const void *raw)
 {
     const args *a = raw;

@@ -4,11 +4,13 @@
  * after them. A token covers a run of slots: the first slot holds its id, the other slots hold NONE; the
  * first and the last slot hold the length of the run, so that both neighbours are found without links. Each
  * pair of adjacent tokens has a count, weighted by the counts of the pieces, and a list of the slots where it
- * began when the slot was added; an entry is ignored if the slot now belongs to other tokens. * * A merge
- * visits only the slots in the list of its pair, and each merge at a slot removes a token. So all merges
- * together take time in proportion to the size of the distinct pieces, whatever their lengths and the
- * vocabulary. The changes that a merge makes to the counts of neighbouring pairs are first added up per
- * neighbour, in an array indexed by id, so that each neighbouring pair is looked up only once. */
+ * began when the slot was added; an entry is ignored if the slot now belongs to other tokens.
+ *
+ * A merge visits only the slots in the list of its pair, and each merge at a slot removes a token. So all
+ * merges together take time in proportion to the size of the distinct pieces, whatever the lengths of the
+ * pieces and the size of the vocabulary. The changes that a merge makes to the counts of neighbouring pairs
+ * are first added up per neighbour, in an array indexed by id, so that each neighbouring pair is looked up
+ * only once. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -179,8 +181,9 @@ static pair *best_pair(trainer *t)
 
 /* ---- set-up ---- */
 
-/* Adds the 256 bytes to `names`, after the special tokens, in the order of the characters that spell them;
- * byte_id gets their ids. */
+/* Adds a token for each of the 256 bytes to `names`, after the special tokens. The name of a token is the
+ * character that stands for the byte in JSON files (tok_byte_char); the tokens are in the order of these
+ * characters. byte_id gets the ids of the bytes. */
 static ax_status add_bytes(trainer *t, int32_t byte_id[N_BYTES])
 {
     enum { LAST_CHARACTER = 323 };
@@ -290,8 +293,8 @@ static ax_status merge_at(trainer *t, size_t i, int32_t a, int32_t b, int32_t ab
     return AX_OK;
 }
 
-/* Keys of the pair that neighbour x on `side` forms with the new token, and of the pair that it formed with
- * the old one. */
+/* new_key returns the key of the pair that neighbour x on `side` forms with the new token `ab`. old_key
+ * returns the key of the pair that x formed with the merged token next to it, `a` or `b`. */
 static uint64_t new_key(int32_t x, int side, int32_t ab)
 {
     return side == LEFT ? tok_pair(x, ab) : tok_pair(ab, x);

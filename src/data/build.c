@@ -239,9 +239,9 @@ static ax_status run_workers(build *b)
 
 /* ---- the whole ----------------------------------------------------------------------------------- */
 
-/* Fails if an output path is also an input, because writing would destroy the input's text. A token file is
- * not an input: it may be below an input directory after an earlier build, and the corpus leaves it out
- * because it is not text. */
+/* Fails if an output path is also an input, because writing would destroy the input's text. A token file at
+ * the output path is never an input, even if an earlier build put it below an input directory: the corpus
+ * leaves it out because it is not text. */
 static ax_status check_output(const ax_corpus *corpus, const char *output)
 {
     struct stat out, in;

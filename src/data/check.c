@@ -41,8 +41,8 @@ static ax_status check_body_hash(const ax_data *data)
     return AX_OK;
 }
 
-/* Checks that each document whose last token is among tokens at ... at+count-1 ends with end_id; *document is
- * the first document that is not checked yet. */
+/* Checks that each document whose last token is in [at, at + count) ends with end_id; `tokens` holds these
+ * tokens. *document is the first document that is not checked yet. */
 static ax_status check_ends(data_starts *starts, const int32_t *tokens, int64_t at, int64_t count,
                             int64_t *document)
 {
@@ -140,7 +140,8 @@ static ax_status check_starts(const ax_data *data)
     return AX_OK;
 }
 
-/* The checksum comes last: it finds any damage, but cannot tell where, as the checks before it do. */
+/* The checksum is compared last: it finds any damage, but cannot tell the place of the damage. The checks
+ * before it can. */
 ax_status ax_data_check(const ax_data *data)
 {
     for (int i = 0; i < data->parts; i++)

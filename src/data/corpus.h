@@ -44,8 +44,8 @@ typedef struct corpus_omitted {
     const char *record_why; /* value of the first such record in place of a text: "null", … */
 } corpus_omitted;
 
-/* ax_corpus_create with a callback: while a pipe is copied, `progress` (may be NULL) is called and may stop
- * it. */
+/* Does what ax_corpus_create does, with a callback: `progress` (may be NULL) is called while a pipe is
+ * copied, and may stop the copying. */
 AX_MUST_CHECK ax_status corpus_create(const ax_corpus_options *options, ax_data_progress_fn progress,
                                       void *user, ax_corpus **out);
 
@@ -92,8 +92,8 @@ typedef struct corpus_records {
     corpus_take_fn take;
     void *user;
     corpus_omitted *omitted;
-    bool guessed; /* only the suffix suggests that the file holds documents: if its first record has no text,
-                     it is skipped */
+    bool guessed; /* only the suffix suggests that the file holds documents: the file is left out if its first
+                     record has no text */
 } corpus_records;
 
 /* Hands out the documents of the lines of `text`, which begins at `offset` of the file. */
@@ -103,7 +103,7 @@ AX_MUST_CHECK ax_status corpus_take_values(corpus_records *r, const char *text, 
 
 /* ---- building: build.c --------------------------------------------------------------------------- */
 
-/* ax_data_build for a corpus that is open; destroys the corpus in any case. */
+/* Does what ax_data_build does, for a corpus that is already open. Destroys the corpus in any case. */
 AX_MUST_CHECK ax_status corpus_build(const ax_data_build_options *options, ax_corpus *corpus,
                                      ax_data_build_report *report);
 

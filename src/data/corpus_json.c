@@ -36,7 +36,8 @@ static int escaped_code(const char *at, const char *end)
 static bool is_high(int code) { return code >= 0xD800 && code < 0xDC00; }
 static bool is_low(int code) { return code >= 0xDC00 && code < 0xE000; }
 
-/* Returns the bytes of the character or escape at `at`; *broken if it is a lone surrogate or not UTF-8. */
+/* Returns the size in bytes of the character or escape at `at`. *broken is set if the character is a lone
+ * surrogate or not UTF-8. */
 static size_t character_size(const char *at, const char *end, bool *broken)
 {
     int code = escaped_code(at, end);

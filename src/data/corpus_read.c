@@ -91,8 +91,8 @@ long long corpus_line_number(const corpus_file *file, int64_t offset)
     return corpus_place(file, offset).line;
 }
 
-/* Appends the bytes that contain the lines that start in [from, to): those lines are buf->data + *first up to
- * the end of `buf`. */
+/* Reads the lines of a JSONL file that start in the unit's range of bytes [from, to). Appends bytes of the
+ * file to `buf`; the lines begin at buf->data + *first and reach to the end of `buf`. */
 static ax_status read_lines(int fd, const char *path, const corpus_unit *unit, ax_buf *buf, size_t *first)
 {
     int64_t start = ax_max(unit->from - 1, 0);
@@ -120,9 +120,9 @@ static ax_status read_lines(int fd, const char *path, const corpus_unit *unit, a
 
 /* ---- units --------------------------------------------------------------------------------------- */
 
-/* Whether a file that cannot be used is left out with a warning. Files found in a directory are, because
- * directories may hold anything. But if an earlier unit of the file has been used, the failure is an error:
- * the rest of the file would be missing silently. */
+/* Whether a file that cannot be used is left out with a warning. A file found in a directory is left out,
+ * because directories may hold anything. But if an earlier unit of the file has been used, the failure is an
+ * error, because the rest of the file would be missing silently. */
 static bool may_skip(const corpus_file *file, const corpus_unit *unit) { return !file->named && !unit->from; }
 
 static ax_status take_json(const ax_corpus *corpus, const corpus_unit *unit, const char *text, size_t bytes,

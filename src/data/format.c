@@ -100,7 +100,8 @@ static const char *known_advice(const char *head, size_t n)
     return NULL;
 }
 
-/* known_advice for bytes with a NUL, which may also be UTF-16. */
+/* Does what known_advice does, for the beginning of a file that contains a NUL byte: such a file may also be
+ * text in UTF-16. */
 static const char *binary_advice(const char *head, size_t n)
 {
     if (n >= 2 && (!memcmp(head, "\xff\xfe", 2) || !memcmp(head, "\xfe\xff", 2)))

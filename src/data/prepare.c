@@ -12,8 +12,8 @@ enum {
     CACHE_VERSION = 2
 }; /* increase it if a change of the program makes the same inputs give another file */
 
-/* Hashes what the token file depends on: names, sizes and times of the inputs (the bytes of a pipe), how they
- * are read, and the tokenizer. */
+/* Hashes the properties of the inputs on which the token file depends: the names, sizes and times of the
+ * files (for a pipe, its size and a hash of its bytes instead), how they are read, and the tokenizer. */
 static ax_status fingerprint(const ax_corpus *corpus, const ax_tokenizer *tokenizer, uint64_t *out)
 {
     XXH3_state_t *state = XXH3_createState();

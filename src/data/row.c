@@ -194,7 +194,7 @@ int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape)
     return ax_ceil_div(ax_max(data->info.tokens - 1, 0), shape->seq_len);
 }
 
-/* Marks positions from ... end-1 of a row: they belong to the document that starts at position `from`. */
+/* Marks positions [from, end) of a row as part of the document that starts at position `from`. */
 static void assign_positions(const ax_rows *row, int64_t from, int64_t end)
 {
     for (int64_t t = from; t < end; t++) {
@@ -237,7 +237,7 @@ static ax_status mark_file(const ax_data *data, int64_t a, int64_t end, int64_t 
     return AX_OK;
 }
 
-/* mark_file for a source that may have shards; each shard begins with a document. */
+/* Does what mark_file does, for a source that may have shards. Each shard begins with a document. */
 static ax_status mark_indexed(const ax_data *data, int64_t a, int64_t end, const ax_rows *row, int64_t *from,
                               int64_t *found)
 {

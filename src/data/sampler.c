@@ -1,7 +1,8 @@
 /* Chooses which sample of which source is row r of the next batch. Read axonn/data.h first. Sample g of the
  * stream comes from the source i that maximises w_i max(g, 1) - count_i, where w_i is the source's weight and
- * count_i the number of samples taken from it so far (the rule by which Megatron-LM blends data sets); its
- * place in the source is a keyed permutation of the source's samples. */
+ * count_i the number of samples taken from it so far (the rule by which Megatron-LM blends data sets). In
+ * each epoch, a keyed permutation of the source's samples is the order in which they are taken;
+ * AX_ORDER_SEQUENTIAL takes them in the order of the file. */
 #include "source.h"
 
 #include <math.h>

@@ -21,7 +21,7 @@ void data_names_fini(data_names *names)
 /* Adds a path and takes ownership of it. */
 static ax_status add_name(data_names *names, char *path)
 {
-    if ((names->n & (names->n - 1)) == 0) { /* the array's capacity is a power of two: full, so double it */
+    if ((names->n & (names->n - 1)) == 0) { /* n is 0 or a power of two: the array is full, so double it */
         char **more = realloc(names->path, (names->n ? 2 * names->n : 1) * sizeof *more);
         if (!more) {
             free(path);
@@ -38,8 +38,8 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Whether `path` is NAME.idx of a Megatron-LM data set and `before`, the path before it in byte order, is
- * NAME.bin: they are the same tokens. */
+/* Whether `path` and `before`, the path before it in byte order, are NAME.idx and NAME.bin of one Megatron-LM
+ * data set. Such a pair counts as one source. */
 static bool is_index_of(const char *path, const char *before)
 {
     size_t n = strlen(path);
@@ -103,8 +103,8 @@ static bool is_link(const char *path)
     return !lstat(path, &info) && S_ISLNK(info.st_mode);
 }
 
-/* Adds an entry to *c and takes ownership of `path`. Links to directories are not followed, as in trees of
- * text. */
+/* Adds an entry to *c and takes ownership of `path`. Links to directories are not followed, as in a directory
+ * of text files (corpus.c). */
 static ax_status add_entry(content *c, char *path)
 {
     ax_data_format format = AX_DATA_TREE;
@@ -142,8 +142,9 @@ static ax_status list_dir(const char *dir, content *c)
     return status;
 }
 
-/* Lists the token files in a directory and below it. A directory with other files too counts as text and
- * gives none, unless some of its files are certainly token files: that is an error. */
+/* Lists the token files in a directory and below it. If the directory also holds other files, it counts as a
+ * directory of text, and the list is empty. But if the first bytes of one of its files are those of a token
+ * file, a mixture with other files is an error. */
 static ax_status list_tokens(const char *dir, data_names *out)
 {
     content c = {0};

@@ -108,8 +108,8 @@ AX_MUST_CHECK ax_status data_read_tokens(const ax_data *data, int64_t first, int
 /* Prefetches tokens first ... end-1: asks the system to read them into its cache, without waiting. */
 void data_want_tokens(const ax_data *data, int64_t first, int64_t end);
 
-/* The part of tokens first ... end-1 that is in one shard: the shard's tokens from ... to-1, the first of
- * which is token first + at. */
+/* The part of the range of tokens [first, end) that is in one shard. It is tokens [from, to) of the shard.
+ * The first of them is token first + at of the source. */
 typedef struct data_stretch {
     const ax_data *part; /* the shard; NULL before the first data_next_stretch */
     int index;
@@ -132,7 +132,8 @@ void data_names_fini(data_names *names);
 /* Whether a path is a shell pattern: it contains * ? or [, and there is no file of this very name. */
 bool data_is_pattern(const char *path);
 
-/* ax_data_detect for a single file or directory, or the common prefix of a Megatron-LM data set. */
+/* Does what ax_data_detect does, for a single file or directory, or the common prefix of a Megatron-LM data
+ * set. */
 AX_MUST_CHECK ax_status data_detect_file(const char *path, ax_data_format *out);
 
 /* Opens a source of one file, or the shards of a source; the caller closes `data` in any case. */
@@ -154,9 +155,9 @@ AX_MUST_CHECK ax_status data_sampled_sum(const data_file *main, const data_file 
 
 bool data_has_suffix(const char *path, const char *suffix);
 
-/* Detects the format of a .json file or of a pipe by its first n bytes, which are all of it if `complete`:
- * AX_DATA_JSON for an array of objects or objects that are spread over lines, AX_DATA_JSONL for an object on
- * each line, else AX_DATA_TEXT. */
+/* Detects the format of a .json file or of a pipe by its first n bytes; `complete` tells that there are no
+ * more. Returns AX_DATA_JSON for an array of objects or objects that are spread over lines, AX_DATA_JSONL for
+ * an object on each line, else AX_DATA_TEXT. */
 ax_data_format data_json_format(const char *head, size_t n, bool complete);
 
 /* Returns why a file that contains a NUL byte is not text, worded to follow "it"; `head` are its first n

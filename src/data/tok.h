@@ -52,8 +52,9 @@ int tok_char_byte(uint32_t c);
  * stands for no byte. Writes at most as many bytes as the name has. */
 bool tok_name_bytes(const char *name, size_t n, char *out, size_t *size);
 
-/* Return the length in bytes of the white space (property White_Space) at the start or the end of valid
- * UTF-8; whether the text starts or ends with a word character (letter, mark, digit, connector). */
+/* tok_space_prefix and tok_space_suffix return the length in bytes of the white space (property White_Space)
+ * at the start and at the end of valid UTF-8. tok_starts_word and tok_ends_word tell whether the text starts
+ * or ends with a word character (letter, mark, digit, connector). */
 size_t tok_space_prefix(const char *text, size_t n);
 size_t tok_space_suffix(const char *text, size_t n);
 bool tok_starts_word(const char *text, size_t n);
@@ -69,8 +70,8 @@ AX_MUST_CHECK ax_status tok_normalize(int form, const char *text, size_t n, ax_b
 
 enum { TOK_MAX_STEPS = 8 };
 
-/* One step of a normalizer or a decoder: a normal form, or text to put before the text or in place of other
- * text. */
+/* One step of a normalizer or a decoder. It either converts text to a Unicode normal form, or puts `put`
+ * before the text, or replaces each `find` in the text by `put`. */
 typedef struct tok_step {
     int form;        /* see tok_form_named; 0: the step prepends or replaces */
     char *find;      /* text to replace; NULL: prepend */
@@ -83,7 +84,8 @@ typedef struct tok_steps {
 } tok_steps;
 void tok_steps_fini(tok_steps *steps);
 
-/* What precedes a stretch of text; decides whether a space is put before it. */
+/* What precedes a stretch of text. The normalizer and the pre-tokenizer decide by this whether they put text
+ * or a space before the stretch. */
 typedef enum tok_place {
     TOK_CONTINUES,    /* a byte that is not UTF-8 */
     TOK_AFTER_ADDED,  /* an added token */
@@ -152,7 +154,7 @@ typedef struct tok_rule {
 typedef struct tok_added {
     int32_t id;
     bool special, lstrip, rstrip, single_word, normalized;
-    char *content; /* normalized, if `normalized` */
+    char *content; /* text to find; if `normalized` is set, its normalized form */
     size_t size;
 } tok_added;
 
@@ -224,10 +226,11 @@ AX_MUST_CHECK ax_status tok_parse_parts(const char *where, const json_t *root, a
 AX_MUST_CHECK ax_status tok_parse_decoder(const char *where, const json_t *part, ax_tokenizer *tok);
 /* Returns what a JSON value is, for messages: "null", "a string", … */
 const char *tok_json_kind(const json_t *value);
-/* *type is the "type" of a part, or NULL for a part that is null or missing. `field` names it in messages. */
+/* Gets the member "type" of a part of tokenizer.json, such as the normalizer. *type is NULL if the part is
+ * null or missing. `field` names the part in messages. */
 AX_MUST_CHECK ax_status tok_part_type(const char *where, const char *field, const json_t *part,
                                       const char **type);
-/* *members is the array `key` of members of a part of type Sequence. */
+/* Gets the parts of which a part of type Sequence consists: *members is its array `key`. */
 AX_MUST_CHECK ax_status tok_sequence_members(const char *where, const char *field, const json_t *part,
                                              const char *key, const json_t **members);
 /* Adds the step of a Replace of a normalizer or a decoder. */
@@ -263,7 +266,8 @@ int32_t tok_find(const ax_tokenizer *tok, const char *name, size_t n);
  * which lies in the text given or in `work`. */
 AX_MUST_CHECK ax_status tok_set_spaces(const ax_tokenizer *tok, tok_place place, const char **text, size_t *n,
                                        ax_buf *work);
-/* Appends the text that a name stands for, in the first token that is decoded or in another. */
+/* Appends the text that a token of this name decodes to: as the first token that is decoded if `first`, else
+ * as any other. */
 AX_MUST_CHECK ax_status tok_name_text(const ax_tokenizer *tok, const char *name, size_t n, bool first,
                                       ax_buf *out);
 
@@ -319,7 +323,8 @@ const ax_tokenizer *tok_encoder_tokenizer(const struct ax_encoder *encoder);
 
 /* ---- training ------------------------------------------------------------------------------------ */
 
-/* Grows *(T **)array to at least `need` elements of `size` bytes; it has room for *capacity. */
+/* Makes room for at least `need` elements of `size` bytes in a growable array. `array` is the address of the
+ * pointer to the array, *capacity the number of elements for which there is room. */
 AX_MUST_CHECK ax_status bpe_grow(void *array, size_t *capacity, size_t need, size_t size);
 
 /* Distinct byte strings, numbered in the order of their first appearance, each with a count. */
@@ -336,8 +341,8 @@ typedef struct bpe_table {
     uint64_t *slots; /* open addressing: hash << 32 | number + 1; 0 is empty */
     size_t mask;     /* slots - 1 */
 } bpe_table;
-/* Adds `count` to a string's count, and the string if it is new; *number (may be NULL) is the string's
- * number. */
+/* Adds `count` to the count of a string, after adding the string if the table does not have it. *number (may
+ * be NULL) is the string's number. */
 AX_MUST_CHECK ax_status bpe_table_add(bpe_table *table, const char *bytes, size_t n, int64_t count,
                                       size_t *number);
 void bpe_table_fini(bpe_table *table);

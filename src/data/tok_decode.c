@@ -52,8 +52,8 @@ static ax_status parse_metaspace(const char *where, const json_t *part, ax_token
     return AX_OK;
 }
 
-/* Reads a decoder of names that are text. *fused: a Fuse step came earlier, so that later steps work on the
- * whole text, not on single tokens. */
+/* Reads the decoder of a tokenizer that is not byte-level: the names of its tokens are text. *fused: a Fuse
+ * step came earlier, so that later steps work on the whole text, not on single tokens. */
 static ax_status parse_text(const char *where, const json_t *part, ax_tokenizer *tok, bool *fused)
 {
     const char *type;

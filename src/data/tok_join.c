@@ -8,7 +8,8 @@
  * in the cache of pieces.
  *
  * The set of pairs is a table of bits. Pairs of ASCII characters have bits of their own; other pairs share
- * bits by a hash, and a bit that is set for another pair only costs a cut. */
+ * bits by a hash. If a bit is set only because of another pair, the text is not cut there; this takes more
+ * time, but the tokens are the same. */
 #include "data/tok.h"
 
 #include <string.h>

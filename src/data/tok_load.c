@@ -98,8 +98,8 @@ static ax_status count_ids(loader *l, json_t *vocab, const json_t *added)
     return ax_calloc((size_t)tok->n_ids, sizeof *tok->pieces, &tok->pieces);
 }
 
-/* Appends what a name stands for in the first token that is decoded or in another; *start and *size are its
- * place in `bytes`. */
+/* Appends to `bytes` the text that a token of this name decodes to: as the first token that is decoded if
+ * `first`, else as any other. *start and *size are the place of the text in `bytes`. */
 static ax_status add_text(loader *l, const char *name, size_t n, bool first, size_t *start, uint32_t *size)
 {
     ax_buf *bytes = &l->tok->bytes;
@@ -109,8 +109,9 @@ static ax_status add_text(loader *l, const char *name, size_t n, bool first, siz
     return AX_OK;
 }
 
-/* Sets the token's name and the text that `spelled` stands for: the name itself, or, of an added token, the
- * name after the normalizer. `named` is the name in messages. */
+/* Sets the token's name and the texts that the token decodes to. The texts are computed from `spelled`: the
+ * name itself or, for an added token that is matched in normalized text, the normalized name. Messages call
+ * the token `named`. */
 static ax_status set_piece(loader *l, int32_t id, const char *named, const char *name, size_t n,
                            const char *spelled, size_t n_spelled)
 {
@@ -300,8 +301,9 @@ static ax_status find_unk(loader *l, const json_t *model, const json_t *vocab)
     return AX_OK;
 }
 
-/* Finds the tokens of bytes. Decides whether pieces may be cut: they may if no character is unknown, or if an
- * unknown character does not change how the next one is encoded. */
+/* Finds the byte tokens <0x00> to <0xFF>. Decides whether pieces may be cut (tok_join.c): only if a character
+ * without a token is encoded independently of its neighbours. This is so if all 256 byte tokens exist, or if
+ * each such character becomes an unk_token of its own. */
 static ax_status find_fallback(loader *l, const json_t *model)
 {
     ax_tokenizer *tok = l->tok;
@@ -388,8 +390,10 @@ static ax_status add_token(loader *l, const json_t *entry, const json_t *vocab)
     AX_TRY(set_content(l, content, a));
     tok_piece *piece = &tok->pieces[a->id];
     size_t n = strlen(content);
+    /* In a byte-level vocabulary, each character of a name stands for one byte. The name of an added token is
+     * its text instead. If these bytes differ, the model must not make this token. */
     if (known && tok->byte_level && piece->in_model && n != piece->name_size)
-        piece->in_model = false; /* its characters are not those that stand for bytes: its name is its text */
+        piece->in_model = false;
     if (known)
         piece->name_size = 0;
     AX_TRY(set_piece(l, a->id, content, content, n, a->content, a->size));

@@ -30,9 +30,10 @@ static size_t fallback_ids(const ax_tokenizer *tok, const char *bytes, size_t n,
 
 /* Writes the ids of the piece's bytes (byte-level) or characters to id[n] and returns their number. A
  * character without a token becomes the tokens of its bytes. If those are missing too, it becomes unk_token
- * (with fuse_unk, a run of them becomes one), or nothing if there is no unk_token. As in Hugging Face's
- * tokenizers, an unk_token is written before the next character that has a token of its own, so after the
- * bytes of characters in between. */
+ * (with fuse_unk, a run of such characters becomes one unk_token), or nothing if there is no unk_token. As in
+ * Hugging Face's tokenizers, an unk_token is written late: just before the next character with a token of its
+ * own or the next unk_token, or at the end. So it comes after the byte tokens of the characters in
+ * between. */
 static size_t start_ids(const ax_tokenizer *tok, tok_merger *m, const char *piece, size_t n, int32_t *id)
 {
     size_t count = 0;

@@ -193,8 +193,9 @@ static size_t find_wide(const char *text, size_t i, size_t n)
 }
 
 /* Normalizes the stretches of text that hold non-ASCII characters, and copies the rest. ASCII is its own
- * normal form, and normalization does not change what is before an ASCII character, so text from one ASCII
- * character to the next can be normalized by itself. Stretches with few ASCII bytes between are merged. */
+ * normal form, and normalization does not change the text before an ASCII character. So the text from one
+ * ASCII character to the next can be normalized by itself. Two stretches with at most MERGE_WITHIN ASCII
+ * bytes between them are normalized together. */
 ax_status tok_normalize(int form, const char *text, size_t n, ax_buf *out)
 {
     enum { MERGE_WITHIN = 32 };

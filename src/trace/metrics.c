@@ -107,8 +107,8 @@ static ax_status truncate_to_step(const char *path, int64_t step)
     return AX_OK;
 }
 
-/* Keeps the old file of a directory in which a new run starts: renames it to the first unused name of PATH.1,
- * PATH.2, … */
+/* Keeps the metrics of an older run when a new run starts in the same directory: renames file or directory
+ * `path` to the first unused name of PATH.1, PATH.2, … */
 static ax_status back_up(const char *path)
 {
     ax_buf backup = {0};
@@ -216,7 +216,7 @@ void ax_metrics_break_line(ax_metrics *m)
     m->line_open = false;
 }
 
-/* "318k", "4.2M", "87" */
+/* Formats a number in a few characters: "87", "318k", "4.2M". */
 static char *short_number(double value, char out[16])
 {
     if (value >= 1e6)

@@ -76,7 +76,7 @@ static double tick_step(double range, int wanted)
     return power * (m <= 1 ? 1 : m <= 2 ? 2 : m <= 5 ? 5 : 10);
 }
 
-/* "0.25", "3e-05", "12.5k", "2M" */
+/* Formats the number at a tick: "0.25", "3e-05", "12.5k", "2M". */
 static void tick_label(double v, char out[32])
 {
     double a = fabs(v);

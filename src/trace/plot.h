@@ -47,7 +47,8 @@ typedef enum ax_history_field {
     AX_HISTORY_FIELDS
 } ax_history_field;
 
-/* Appends one chart. title NULL: the name of the field. AX_ERR_MEMORY. */
+/* Appends one chart of a field of all runs. If `title` is NULL, the chart's title is the name of the field.
+ * AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_history_plot(const ax_history *runs, int n, ax_history_field field,
                                         const char *title, int width, int height, ax_buf *out);
 /* Calls draw(runs, n, out) in the C locale: SVG and CSS need a decimal point, but the locale of the program

@@ -48,8 +48,9 @@ typedef struct ax_work ax_work;
 /* Counters of this rank on a communicator since its creation. A group of one rank counts nothing. */
 typedef struct ax_comm_traffic {
     int64_t calls;
-    int64_t bytes; /* what a ring of g ranks would send: all-gather, reduce-scatter and all-to-all (g-1)/g of
-                      the gathered size, all-reduce twice that; messages: their payload */
+    int64_t bytes; /* the bytes that each of g ranks would send in a ring algorithm: all-gather,
+                      reduce-scatter and all-to-all (g-1)/g of the gathered size, all-reduce twice that;
+                      messages: their payload */
     int64_t wire;  /* bytes sent to ranks on other nodes, counted when the operation is waited for; bytes that
                       devices send directly are not counted */
     double exposed; /* seconds that the host spent inside collectives and ax_wait. Between connected devices
@@ -67,8 +68,8 @@ AX_MUST_CHECK ax_status ax_comm_self_create(ax_comm **out);
 /* Creates the world communicator of this process: all ranks that a launcher (mpirun, srun, …) started,
  * connected by MPI; without a launcher, one rank. AX_ERR_USAGE if the launcher's environment variables give
  * more ranks than MPI finds: the launcher belongs to another MPI library, or this build has no MPI. The
- * caller owns it and destroys it after all communicators that were split from it. A process can create it
- * once. Collective along all ranks. */
+ * caller owns the communicator and destroys it after all communicators that were split from it. A process can
+ * create its world only once. Collective along all ranks. */
 AX_MUST_CHECK ax_status ax_comm_world_create(ax_comm **out);
 
 /* The launcher that started this process, according to environment variables. Not collective. */
@@ -155,11 +156,11 @@ void ax_comm_free(ax_comm *comm, void *memory, size_t bytes);
 int64_t ax_comm_foreign_memory(const ax_comm *comm);
 
 /* Lets collectives on buffers of `dev` go from device to device if every rank has a device of its own and the
- * library for it (NCCL). Otherwise data are still copied through the host, `why` gives the reason, and the
- * result is AX_OK. `why` is empty if the device shares the host's memory. `name` is the communicator's name
- * in messages. The connection lasts until ax_comm_disconnect, which ax_comm_destroy calls; disconnect before
- * closing the device. For set-up, not for training steps. Both functions are collective along comm.
- * AX_ERR_COMM. */
+ * library for it (NCCL). Otherwise data are still copied through the host, the reason is written to `why`,
+ * and the result is AX_OK. `why` is empty if the devices were connected, and if no connection is needed: the
+ * device uses host memory, or the communicator has one rank. `name` is the communicator's name in messages.
+ * The connection lasts until ax_comm_disconnect, which ax_comm_destroy calls; disconnect before closing the
+ * device. For set-up, not for training steps. Both functions are collective along comm. AX_ERR_COMM. */
 enum { AX_COMM_WHY = 512 };
 AX_MUST_CHECK ax_status ax_comm_connect(ax_comm *comm, ax_device *dev, const char *name,
                                         char why[AX_COMM_WHY]);
@@ -254,7 +255,8 @@ struct ax_work {
     const char *name;    /* name of the collective */
 };
 
-/* The arguments of a backend's `message`. If `sends` is true, `data` is only read. */
+/* The arguments of the function `message` of ax_comm_ops: a send if `sends` is true, which only reads `data`,
+ * else a receive. */
 typedef struct ax_message_args {
     ax_message message;
     bool sends;

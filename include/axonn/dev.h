@@ -1,15 +1,15 @@
 /* dev: devices, their memory, and running kernels on them.
  *
  * A device is one table (ax_device_ops): memory, copies and kernels. A backend fills in the entries for which
- * it has a better implementation than the backend that it names as `delegate`, and inherits the others from
- * that:
+ * it has a better implementation than the backend that it names as `delegate`, and inherits the other entries
+ * from the delegate:
  *
  *   ref    plain loops in double precision, any dtype: tests compare the other backends with it
  *   cpu    threads and SIMD for the host's processor; delegates to ref
- *   check  kernels of cpu or ref on memory that faults when the host touches it, and that is NaN when it is
- * new. Finds host code that uses device pointers, and reads of memory that was never written cuda   an NVIDIA
- * GPU, in a library of its own (libaxonn_cuda.so) that is loaded at the first use dry    no memory and no
- * arithmetic: counts work and shows a planner which memory is used when
+ *   check  kernels of cpu or ref, on memory that faults when the host touches it and that is NaN when it is
+ *          new: finds host code that uses device pointers, and reads of memory that was never written
+ *   cuda   an NVIDIA GPU, in a library of its own (libaxonn_cuda.so) that is loaded at the first use
+ *   dry    no memory and no arithmetic: counts work, and shows a planner which memory is used when
  *
  * The kernels and their arguments are in kernels.h. No function is collective, unless it says so. A process
  * made by fork must not use or close the devices of its parent. */
@@ -92,8 +92,8 @@ typedef struct ax_link_ops {
     const char *name;
     /* Returns why this device has no links, or NULL. */
     const char *(*absent)(ax_device *dev);
-    /* Identifies the device on its machine, for example by its PCI bus id: no two ranks of a group may share
-     * one. */
+    /* Writes a text that identifies the device on its machine, for example the PCI bus id. No two ranks of a
+     * group may have the same device. */
     void (*place)(ax_device *dev, char out[AX_LINK_PLACE]);
     /* Makes the unique id of a new group; one rank calls it and sends the id to the others. */
     ax_status (*unique_id)(void *id);
@@ -118,8 +118,8 @@ typedef struct ax_span {
 typedef struct ax_device_ops {
     const char *name, *help;
     const char *delegate; /* the backend whose entries replace NULL entries here, or NULL */
-    /* Loads and returns the table of a plugin, which then is the delegate. Returns NULL if that fails;
-     * `absent` then returns the reason. Optional. */
+    /* Loads a plugin and returns the plugin's table, which is then the delegate of this backend. Returns NULL
+     * if the plugin cannot be loaded; `absent` then returns the reason. Optional. */
     const struct ax_device_ops *(*plugin)(void);
     /* Returns why the backend cannot be used on this host, or NULL if it can. Optional. */
     const char *(*absent)(void);
@@ -173,14 +173,14 @@ typedef struct ax_device_ops {
      * multiply-adds in registers, or of a large matmul if the backend's matmuls come from a library. Returns
      * 0 if not known. Optional. */
     double (*peak)(ax_device *dev, ax_dtype compute, double seconds);
-    /* ax_device_read. Optional. */
+    /* Implements ax_device_read. Optional. */
     double (*read)(ax_device *dev, const ax_span *span, int64_t n, double seconds);
     /* Called before and after code of this library that runs on the host accesses device memory, for example
      * in collectives. Optional. */
     void (*enter)(ax_device *dev);
     void (*leave)(ax_device *dev);
-    /* Called instead of every kernel. Only the dry device has it, whose pointers refer to no memory.
-     * Optional. */
+    /* Called in place of every kernel. Only the dry device has this function, because its pointers refer to
+     * no memory. Optional. */
     ax_status (*launch)(ax_stream *stream, ax_kernel kernel, const void *args);
     ax_kernel_fn *kernel[AX_KERNEL_COUNT];
 } ax_device_ops;
@@ -206,7 +206,7 @@ enum { AX_CORES_MAX = 1024 };
 typedef struct ax_binding {
     int n;               /* number of cores, one for each thread; 0: threads are not bound */
     const char *why_not; /* the reason if n is 0 */
-    int local_rank;      /* the local rank (number on its machine): selects one of several GPUs */
+    int local_rank;      /* index, from 0, of the rank on its machine: selects one of several GPUs */
     bool alone; /* the process has no other busy thread, because there is one rank and no MPI traffic */
     uint64_t cores[AX_CORES_MAX / 64]; /* bit i of word w: core 64·w + i, as ax_cores numbers them */
 } ax_binding;
@@ -254,10 +254,11 @@ const char *ax_device_absent(const char *name);
  * core. AX_ERR_USAGE, with the usable backends, if `name` is unknown or cannot be used on this host. The
  * caller owns *out. */
 AX_MUST_CHECK ax_status ax_device_open(const char *name, int threads, ax_device **out);
-/* As ax_device_open, with each thread bound to one of binding->cores: the opening thread to the first until
- * it closes the device, the others to the next ones. Threads are not bound if `binding` is NULL, if it has
- * another number of cores than the device has threads, or if the system refuses. While the device is open,
- * threads that the opening thread starts inherit its binding, unless they are started by ax_thread_start. */
+/* As ax_device_open, but binds each thread to one of binding->cores. The thread that opens the device is
+ * bound to the first core until it closes the device; the other threads are bound to the next cores. Threads
+ * are not bound if `binding` is NULL, if it has another number of cores than the device has threads, or if
+ * the system refuses. While the device is open, threads that the opening thread starts inherit its binding,
+ * unless they are started by ax_thread_start. */
 AX_MUST_CHECK ax_status ax_device_open_bound(const char *name, int threads, const ax_binding *binding,
                                              ax_device **out);
 void ax_device_close(ax_device **dev);
@@ -275,18 +276,18 @@ const char *ax_isa_name(int index);
  * one. */
 AX_MUST_CHECK ax_status ax_isa_chosen(const char **name);
 
-/* Measure the peak rates of a device for about `seconds`. ax_device_peak: floating-point operations per
- * second of multiply-adds in dtype `compute`; 0 if not known for this device. ax_device_stream: bytes per
- * second when an array far larger than the caches is read and written in place; it needs 256 MiB of memory
- * while it measures (AX_ERR_MEMORY). */
+/* Measure the peak rates of a device for about `seconds`. ax_device_peak sets *flops to the floating-point
+ * operations per second of multiply-adds in dtype `compute`; 0 if not known for this device. ax_device_stream
+ * sets *bytes to the bytes per second when an array far larger than the caches is read and written in place;
+ * it needs 256 MiB of memory while it measures (AX_ERR_MEMORY). */
 AX_MUST_CHECK ax_status ax_device_peak(ax_device *dev, ax_dtype compute, double seconds, double *flops);
 AX_MUST_CHECK ax_status ax_device_stream(ax_device *dev, double seconds, double *bytes);
-/* Returns the bytes per second at which the device reads `n` spans of its memory, one after the other: the
- * median of at least 5 passes over all of them, of as many as begin within `seconds`, and of at most 1000. It
- * reads in the way that is fastest on this device; the first call for a device finds that way (105 passes
- * over up to 256 MiB). The rate is an upper bound for work that reads the same spans, such as generating a
- * token, which reads all weights. Returns 0 if the rate is not known for this device, or if there is nothing
- * to read. */
+/* Returns the bytes per second at which the device reads `n` spans of its memory, one after the other. The
+ * rate is the median of several passes over all spans: passes begin until `seconds` have elapsed, but there
+ * are at least 5 and at most 1000. The function reads in the way that is fastest on this device; the first
+ * call for a device finds that way (105 passes over up to 256 MiB). The rate is an upper bound for work that
+ * reads the same spans, such as generating a token, which reads all weights. Returns 0 if the rate is not
+ * known for this device, or if there is nothing to read. */
 double ax_device_read(ax_device *dev, const ax_span *span, int64_t n, double seconds);
 
 /* The machine's physical cores, and which of them this process may use by its affinity mask. Cores beyond
@@ -313,8 +314,9 @@ void ax_device_free(ax_device *dev, void *memory, size_t bytes);
 /* ax_device_available returns the bytes that a device of backend `name`, opened now by the rank with local
  * rank `local_rank`, could allocate; -1 if not known. *place is set to the number of the memory (for example
  * of the GPU); ranks of a machine with the same number share that memory. ax_device_held returns the most
- * memory of an open device that this process has used so far. For a device that uses host memory these are
- * ax_memory_available, number 0, and ax_memory_peak. */
+ * memory of an open device that this process has used so far. For a device that uses host memory,
+ * ax_device_available returns ax_memory_available() and sets *place to 0, and ax_device_held returns
+ * ax_memory_peak(). */
 int64_t ax_device_available(const char *name, int local_rank, int *place);
 int64_t ax_device_held(ax_device *dev);
 
@@ -347,8 +349,9 @@ AX_KERNELS(AX_KERNEL_WRAPPER)
  *
  * Launches run as usual on devices without graphs, while launches are timed or traced, and if setting
  * runtime.graphs is off when the replay is created. At most one replay of a device may have begun.
- * ax_replay_end takes the status of the launches; it returns that, or if it is AX_OK the status of the
- * deferred launches. Destroy a replay before its device is closed. */
+ * ax_replay_end is passed the `status` of the launches. If `status` is an error, ax_replay_end returns it;
+ * otherwise it returns the status of the deferred launches, which it runs. Destroy a replay before its device
+ * is closed. */
 AX_MUST_CHECK ax_status ax_replay_create(ax_device *dev, ax_replay **out);
 void ax_replay_destroy(ax_replay **replay);
 AX_MUST_CHECK ax_status ax_replay_begin(ax_stream *stream, ax_replay *replay);

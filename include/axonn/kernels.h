@@ -6,14 +6,16 @@
  * extent is always contiguous. Arrays are a rank's *local* box: layouts do not exist here. Extents may be 0.
  * The row of a kernel in src/dev/kernel.c has the dtypes that it supports, its floating-point operations, and
  * its operands, from which costs and lifetimes of memory follow. An argument struct has no padding except
- * after its last field: two calls are equal if the bytes up to there are.
+ * after its last field. So two calls are equal if the bytes of their structs are equal up to the end of the
+ * last field.
  *
  * Below, `dtype` is the field of that name, the dtype of activations (F64, F32, BF16 or F16). "accum" is the
  * dtype of sums and parameters that goes with it, ax_dtype_accum(dtype): F64 for F64, else F32. Shapes are in
- * terms of the struct's fields, for example [rows, cols]; r is an index of rows, c of columns. A shape or
- * dtype that a comment does not give is that of the same array in the kernel before. Results do not depend on
- * the number of threads, except for the bits of a NaN. Kernels that compute may flush subnormals to 0 (those
- * of cpu do: docs/decisions/0012); copies, fills and conversions keep them. */
+ * terms of the struct's fields, for example [rows, cols]; r is an index of rows, c of columns. If a comment
+ * does not give the shape or dtype of an array, they are those of the array of the same name in the preceding
+ * kernel. Results do not depend on the number of threads, except for the bits of a NaN. Kernels that compute
+ * may flush subnormals to 0 (those of cpu do: docs/decisions/0012); copies, fills and conversions keep
+ * them. */
 #ifndef AXONN_KERNELS_H
 #define AXONN_KERNELS_H
 
@@ -49,8 +51,8 @@ float ax_bf16_to_float(uint16_t x);
 uint16_t ax_f16_from_float(float x);
 float ax_f16_to_float(uint16_t x);
 
-/* ax_load reads one element of host memory as a double; ax_store writes one (values for integers are
- * truncated, for unsigned ones modulo their range). */
+/* ax_load reads one element of an array in host memory as a double. ax_store writes one: integer dtypes get
+ * the value truncated towards 0, unsigned ones also reduced modulo their range. */
 double ax_load(ax_dtype dtype, const void *data, int64_t index);
 void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
 
@@ -141,11 +143,12 @@ typedef enum ax_norm_kind { AX_NORM_LAYER, AX_NORM_RMS } ax_norm_kind;
  * kernel for forward, norm, and one for backward, norm_grad. If the width is split, forward is norm_stats,
  * all-reduces of the statistics, norm_apply; backward is norm_grad_stats, an all-reduce, norm_grad_apply.
  *
- * norm_stats computes the local statistics of each row of x = a + b, rounded to `dtype`; if b is NULL, of x =
- * a, and x is not written. sum[r] = Σ_c x, m2[r] = Σ_c (x - sum/cols)². If the width is split, all-reduce
- * `sum`, recentre `m2` to the global mean (norm_recentre), and all-reduce `m2`: exact, without cancellation
- * (Chan et al. 1979). With AX_NORM_RMS, m2[r] = Σ_c x²; all-reduce it. a, b, x: [rows, cols] of `dtype`, x
- * may be a or b; sum, m2: [rows] of accum (ax_dtype_accum). cols 0 gives zeros. */
+ * norm_stats stores x = a + b, rounded to `dtype`, and computes the local statistics of each row of x. If b
+ * is NULL, the statistics are those of the rows of a, and x is not written. sum[r] = Σ_c x, m2[r] = Σ_c (x -
+ * sum/cols)². If the width is split, all-reduce `sum`, recentre `m2` to the global mean (norm_recentre), and
+ * all-reduce `m2`: exact, without cancellation (Chan et al. 1979). With AX_NORM_RMS, m2[r] = Σ_c x²;
+ * all-reduce it. a, b, x: [rows, cols] of `dtype`, x may be a or b; sum, m2: [rows] of accum
+ * (ax_dtype_accum). cols 0 gives zeros. */
 typedef struct ax_norm_stats_args {
     int64_t rows, cols;
     const void *a, *b;
@@ -154,8 +157,9 @@ typedef struct ax_norm_stats_args {
     ax_norm_kind kind;
 } ax_norm_stats_args;
 
-/* m2[r] += cols · (local_sum[r]/cols - global_sum[r]/global_cols)². It moves m2 from the local to the global
- * mean. All arrays are [rows] of `dtype`, F64 or F32. cols 0 does not change m2. */
+/* m2[r] += cols · (local_sum[r]/cols - global_sum[r]/global_cols)². This changes m2 from the sum of squares
+ * about the local mean to that about the global mean. All arrays are [rows] of `dtype`, F64 or F32. cols 0
+ * does not change m2. */
 typedef struct ax_norm_recentre_args {
     int64_t rows, cols, global_cols;
     const void *local_sum, *global_sum;
@@ -266,7 +270,7 @@ typedef struct ax_attention_args {
     const int32_t *doc_start;
     int64_t window; /* keys that a query sees at most, its own position included; 0: no limit */
     void *o, *lse;
-    ax_attention_dropout drop; /* dropout of the probabilities; lse is that without dropout */
+    ax_attention_dropout drop; /* dropout of the probabilities; lse is computed without dropout */
     ax_dtype dtype;
 } ax_attention_args;
 
@@ -298,8 +302,8 @@ typedef struct ax_rope_args {
     bool inverse;
 } ax_rope_args;
 
-/* y[r,:] = table[ids[r] - first,:] for first <= ids[r] < first + count, else 0. With `accumulate` this is
- * added to y. table: [count, cols], y: [rows, cols], of `dtype`; ids: int32 [rows]. */
+/* y[r,:] = table[ids[r] - first,:] for first <= ids[r] < first + count, else 0. With `accumulate` these
+ * values are added to y. table: [count, cols], y: [rows, cols], of `dtype`; ids: int32 [rows]. */
 typedef struct ax_embedding_args {
     int64_t rows, cols, first, count;
     const void *table;
@@ -534,9 +538,10 @@ enum { AX_UPDATE_UNIT = 64 };
 /* AdamW (Loshchilov & Hutter) on each of `arrays` arrays of `dtype` (F64 or F32): g' = grad_scale·g; m =
  * beta1·m + (1-beta1)g'; v = beta2·v + (1-beta2)g'²; w -= lr·decay·w; w -=
  * lr·(m/correction1)/(sqrt(v/correction2) + eps). `copy` (any float copy_dtype) gets the new weights, rounded
- * from w as stored, so that it can be computed again from w alone. If numbers->skip is not 0, nothing is
+ * from w as stored, so that `copy` can be computed again from w alone. If numbers->skip is not 0, nothing is
  * written. n: number of elements of all arrays; copied: number of elements of the arrays with a copy. The
- * kernel reads `array`; `table`, a copy of it in host memory, serves to list the operands of the call. */
+ * kernel reads `array`. `table` is a copy of `array` in host memory, from which the operands of the call are
+ * listed. */
 typedef struct ax_adamw_args {
     int64_t n, copied, arrays;
     double beta1, beta2, eps, decay;

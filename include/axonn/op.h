@@ -8,7 +8,7 @@
  *   - Padded rows are rejected (AX_ERR_USAGE), except by cross-entropy and by the gradient of a bias.
  *   - An operation that computes a statistic over a split dim is collective along the axes that split it; all
  *     others are not collective.
- *   - T is the compute dtype of the context, A its accumulation dtype.
+ *   - The compute dtype and the accumulation dtype are those of the context (ax_ctx).
  *   - An operation with parameters acquires them and adds to their gradients itself (parallel.h). */
 #ifndef AXONN_OP_H
 #define AXONN_OP_H
@@ -19,11 +19,11 @@
 extern "C" {
 #endif
 
-/* The extents of the local box as a matrix: rows (product of all extents but the last) and columns. x must
- * not have padded rows. */
+/* Views the local box of x as a matrix: *rows is the product of all extents but the last, *cols the last
+ * extent. x must not have padded rows. */
 void ax_rows_cols(const ax_frame *frame, const ax_tensor *x, int64_t *rows, int64_t *cols);
 
-/* x += bias, in place. bias: [d] in dtype A, split like the last dim of x. */
+/* x += bias, in place. bias: [d] in the accumulation dtype, split like the last dim of x. */
 AX_MUST_CHECK ax_status ax_op_bias(ax_frame *frame, ax_tensor *x, ax_param *bias);
 /* Adds the sum of dy over all dims but the last to the gradient of `bias`. */
 AX_MUST_CHECK ax_status ax_op_bias_grad(ax_frame *frame, const ax_tensor *dy, ax_param *bias);
@@ -37,10 +37,11 @@ typedef struct ax_norm_of {
 
 /* x = a + b (x = a if b is NULL), then y = norm(x) over the last dim: LayerNorm or RMSNorm (ax_norm_kind).
  * The tensors may have any number of dims. The statistics are of the whole width, also if it is split.
- * `stats` (A, local [2, rows]: sum and centred sum of squares; AX_NORM_RMS: [1, rows], sum of squares) is
- * kept for backward. Backward computes dx = add + the gradient of the norm, where `add` is the gradient from
- * other uses of x; it may be NULL. If dy is a partial sum, so is dx, because the gradient is linear in dy.
- * Equal layouts: a, b and x; x and `add`. Collective along the axes that split d. */
+ * `stats` is kept for backward. It is a local tensor in the accumulation dtype: [2, rows], with each row's
+ * sum and its sum of squares about the mean; with AX_NORM_RMS [1, rows], with the sum of squares. Backward
+ * computes dx = add + the gradient of the norm, where `add` is the gradient from other uses of x; it may be
+ * NULL. If dy is a partial sum, so is dx, because the gradient is linear in dy. a, b, x and `add` must have
+ * equal layouts. Collective along the axes that split d. */
 AX_MUST_CHECK ax_status ax_op_norm(ax_frame *frame, const ax_norm_of *norm, const ax_tensor *a,
                                    const ax_tensor *b, ax_tensor *x, ax_tensor *y, ax_tensor *stats);
 AX_MUST_CHECK ax_status ax_op_norm_grad(ax_frame *frame, const ax_norm_of *norm, const ax_tensor *x,
@@ -50,8 +51,9 @@ AX_MUST_CHECK ax_status ax_op_norm_grad(ax_frame *frame, const ax_norm_of *norm,
 /* Dropout: sets each element to 0 with probability p, in [0, 1], and multiplies the others by 1/(1-p). The
  * random numbers depend on `key` (different for each layer), the step (ax_batch_numbers) and the element's
  * global index. So the mask is the same on every grid and for every size of micro-batch. If the frame's batch
- * is NULL or has no numbers (`now`), ax_frame_train_tasks takes the place of the step: each task begun in
- * AX_MODE_TRAIN has its own mask, which is the same on every grid. */
+ * is NULL or has no numbers (`now`), the step is not known; the number of tasks begun in AX_MODE_TRAIN
+ * (ax_frame_train_tasks) is then used in its place. So each of these tasks has its own mask, which is the
+ * same on every grid. */
 typedef struct ax_drop {
     double p;
     uint64_t key;
@@ -60,10 +62,10 @@ typedef struct ax_drop {
 /* Causal attention of this rank's heads (ax_attention_args). q: [b, t, h·e]; k and v: [b, s, g·e], where h is
  * the number of query heads, g the number of key heads, and e = head_dim. Each rank holds whole heads, and
  * the key heads of its query heads; along axes that split only the query heads, dk and dv are partial sums.
- * doc_start: int32 [b, t]; without data it is 0. window > 0: a query sees that many keys at most. The first
- * kv_len <= s keys are valid; query i is at position q_offset + i. lse (A, local [b, h, t]) is kept for
- * backward; it may be NULL in forward. `drop` is the dropout of the probabilities, NULL: none; backward must
- * get the same. */
+ * doc_start: int32 [b, t]; if its data is NULL, all documents start at 0. window > 0: a query sees at most
+ * `window` keys. The first kv_len <= s keys are valid; query i is at position q_offset + i. lse, a local
+ * tensor [b, h, t] in the accumulation dtype, is kept for backward; it may be NULL in forward. `drop` is the
+ * dropout of the probabilities (NULL: no dropout); backward must get the same `drop`. */
 AX_MUST_CHECK ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
                                         const ax_tensor *v, const ax_tensor *doc_start, int64_t window,
                                         int64_t head_dim, int64_t q_offset, int64_t kv_len,
@@ -76,7 +78,7 @@ AX_MUST_CHECK ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q
 
 /* Rotary position embedding of this rank's heads, in place (ax_rope_args). x: [b, t, h·e] of whole heads, may
  * be a partial sum; positions: int32 [b, t]; table: F32 [n, e/2, 2], whole on every rank, n above the largest
- * position. The gradient is the `inverse` of dx. */
+ * position. For the gradient, call it on dx with `inverse` true. */
 AX_MUST_CHECK ax_status ax_op_rope(ax_frame *frame, ax_tensor *x, const ax_tensor *positions,
                                    const ax_tensor *table, bool inverse);
 
@@ -103,15 +105,16 @@ AX_MUST_CHECK ax_status ax_op_glu_grad(ax_frame *frame, ax_tensor *gate, ax_tens
 /* y = a + b. a and b have equal layouts, which may have partial axes. */
 AX_MUST_CHECK ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_tensor *y);
 
-/* y = dropout of x [b, t, d]. The gradient is the same function of dy. */
+/* y = dropout of x [b, t, d]. For the gradient, call it with x = dy; y is then dx. */
 AX_MUST_CHECK ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, const ax_drop *drop, ax_tensor *y);
 
 /* y [b, 1, d] = x[:, last position, :]. Rows of x may be padded; those of y are dense. */
 AX_MUST_CHECK ax_status ax_op_last_position(ax_frame *frame, const ax_tensor *x, ax_tensor *y);
 
 /* Adds the sum of the cross-entropy losses of this rank's unmasked targets to *total (F64, device memory).
- * logits: T [b, t, v]; targets: int32 [b, t], negative: masked. `stats` (A, local [3, rows]: maximum, sum of
- * exponentials, target's logit) is kept for backward. Collective along the axes that split v. */
+ * logits: [b, t, v] in the compute dtype; targets: int32 [b, t], negative: masked. `stats` is kept for
+ * backward: a local tensor [3, rows] in the accumulation dtype, with each row's maximum, sum of exponentials
+ * and target's logit. Collective along the axes that split v. */
 AX_MUST_CHECK ax_status ax_op_cross_entropy(ax_frame *frame, const ax_tensor *logits,
                                             const ax_tensor *targets, double *total, ax_tensor *stats);
 /* Overwrites the logits with scale · loss_scale · d(sum of losses)/d logits, where loss_scale is that of the
@@ -141,9 +144,10 @@ typedef struct ax_sampling {
 
 /* Draws a token from `n` logits in host memory, with the uniform random number u in [0, 1). Applies
  * temperature, then top-k, then top-p (the smallest set of likeliest tokens whose probability reaches p). Of
- * equal logits the lower id is kept first. *out is the first of the kept tokens, by id, at which their
- * cumulative probability exceeds u. `work` has room for 2n values; it may be NULL if temperature is 0. The
- * expected time is O(n). AX_ERR_NUMERIC if a logit is NaN or +inf, or none is finite. */
+ * equal logits the lower id is kept first. The probabilities of the kept tokens, scaled to a total of 1, are
+ * then added up in ascending order of ids; *out is the token at which the sum first exceeds u. `work` has
+ * room for 2n values; it may be NULL if temperature is 0. The expected time is O(n). AX_ERR_NUMERIC if a
+ * logit is NaN or +inf, or none is finite. */
 AX_MUST_CHECK ax_status ax_sample(const float *logits, int n, const ax_sampling *how, double u, float *work,
                                   int32_t *out);
 

@@ -44,7 +44,7 @@ static ax_status check(const ax_comm *comm, const ax_coll_args *args)
 /* Returns false for the dry device, which has a `launch` of its own: its pointers refer to no memory. */
 static bool has_memory(const ax_device *dev) { return !dev || !dev->ops.launch; }
 
-/* Return the number of elements that one rank of `size` sends, and that it receives. */
+/* `sent` and `received` return the number of elements that each of `size` ranks sends and receives. */
 static int64_t sent(const ax_coll_args *args, int size)
 {
     bool parts = args->coll == AX_REDUCE_SCATTER || args->coll == AX_ALL_TO_ALL;
@@ -93,8 +93,8 @@ static ax_status observe_start(ax_device *dev, const ax_coll_args *args, int siz
     return AX_OK;
 }
 
-/* Adds the time since `begin`, in which the caller could not compute, to comm's counter `exposed` and, as an
- * event, to the ring. */
+/* Counts the time since `begin` as exposed: the caller could not compute in it. Adds the time to comm's
+ * counter `exposed`, and an event for it to `ring`. */
 static void expose(ax_comm *comm, ax_event_ring *ring, const char *kind, const char *name, double begin)
 {
     if (!comm || comm->size == 1)

@@ -1,6 +1,6 @@
 /* Direct connections between the devices of a communicator (ax_link, for instance NCCL). The ranks use host
- * collectives of the communicator to find out whether their devices can be connected. A collective over the
- * link is a work handle; ax_wait makes the device's stream wait, not the host. */
+ * collectives of the communicator to find out whether their devices can be connected. Each collective over
+ * the link has a work handle; ax_wait on it makes the device's stream wait, not the host. */
 #include "comm/link.h"
 
 #include <stdio.h>
@@ -67,7 +67,8 @@ static bool same_call(const ax_coll_args *a, const ax_coll_args *b)
            a->root == b->root;
 }
 
-/* NCCL does not compare the calls of the ranks. Builds with assertions compare them on the host. */
+/* Compares the ranks' calls by a collective on the host, in builds with assertions, because NCCL does not
+ * compare them. */
 static ax_status compare_calls(ax_comm *comm, const ax_coll_args *args)
 {
     ax_work *work = NULL;

@@ -1,6 +1,7 @@
 /* The public functions for messages. A call is checked and counted, and passed to the backend, or to the
- * observer of a device without memory. If the host cannot access a device's memory at any time, the data are
- * copied through a host buffer. comm.h specifies the backends. */
+ * observer of a device without memory. If the host cannot access a device's memory directly (it is discrete
+ * memory, or accessible only between the device's functions `enter` and `leave`), the data are copied through
+ * a host buffer. comm.h specifies the backends. */
 #include "comm/message.h"
 
 #include <stdio.h>
@@ -107,7 +108,7 @@ static ax_status observe_start(ax_device *dev, const ax_message_args *args, ax_w
     return AX_OK;
 }
 
-/* ---- devices whose memory the host cannot access at any time -------------------------------------- */
+/* ---- devices whose memory the host cannot access directly ----------------------------------------- */
 
 /* A host buffer for one message. Buffers are reused, so a training step allocates none after its first
  * runs. */

@@ -16,11 +16,10 @@ enum {
     OPS_PER_BLOCK = 256,
     SPINS = 200,
     SHORT_BYTES = 64 << 10,
-    SPINS_HELPING =
-        10000, /* so many spins take one to three ms; SPINS_CROWDED is used where ranks share cores */
-    SPINS_CROWDED = 50,
-    NAPS_HELPING = 100,
-    NAP_HELPING = 20000,
+    SPINS_HELPING = 10000, /* spins without progress of a waiting caller: one to three ms */
+    SPINS_CROWDED = 50,    /* the same where ranks share cores */
+    NAPS_HELPING = 100,    /* sleeps without progress after these spins */
+    NAP_HELPING = 20000,   /* length of each sleep in ns */
     ABORT_SECONDS = 20,
     TIMEOUT_MS = 30000
 };
@@ -110,7 +109,7 @@ static void block_until_done(ax_mpi_world *w, ax_mpi_op *op)
 }
 
 /* Waits for op, copies it to *result (which may be needed after op is reused), and puts its handle on the
- * free list. If op destroys the communicator, op->c is freed before this returns. */
+ * free list. If op destroys the communicator, op->c is freed before this function returns. */
 static ax_status complete(ax_mpi_world *w, ax_mpi_op *op, ax_mpi_op *result)
 {
     block_until_done(w, op);
@@ -256,8 +255,8 @@ static void unlist_group(ax_mpi_world *w, const ax_mpi_comm *group)
 }
 
 /* Implements ax_comm_group. The ranks first run a barrier as a temporary group that uses the world's MPI
- * communicator. After it all ranks are here, so MPI_Comm_create_group, which blocks the communication thread,
- * does not wait long. */
+ * communicator. After the barrier all ranks have called ax_comm_group. So MPI_Comm_create_group, which blocks
+ * the communication thread, does not wait long. */
 static ax_status mpi_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
 {
     const ax_mpi_comm *parent = mpi_comm_of(comm);

@@ -59,7 +59,7 @@ struct ax_mpi_comm {
     ax_mpi_comm *next; /* next in the list world->comms (lock) */
     MPI_Comm mpi;
     uint64_t id;     /* the same on all members */
-    int *world_rank; /* of each member */
+    int *world_rank; /* world_rank[r]: the rank in the world of the communicator's rank r */
     bool spans_nodes;
     int64_t called;          /* number of operations called so far (lock) */
     int tags;                /* comm thread: the next unused MPI tag; the same on all members */
@@ -229,13 +229,13 @@ void ax_mpi_checks_destroy(ax_mpi_world *w);
 AX_MUST_CHECK ax_status ax_mpi_check_start(ax_mpi_op *op);
 AX_MUST_CHECK ax_status ax_mpi_check_test(ax_mpi_op *op, bool *done);
 
-/* mpi_control.c: control messages ("notes") between communication threads. Below, the words before a colon
- * are the members of ax_mpi_note that this kind of note uses. */
+/* mpi_control.c: control messages ("notes") between communication threads. Below, the comment of each kind
+ * begins with the members of ax_mpi_note that the kind uses in addition to `kind` and `from`. */
 enum { AX_NOTE_TEXT = 512 };
 typedef enum ax_note_kind {
     AX_NOTE_FAIL,   /* text: tells the receiver that the world has failed; the text says why */
-    AX_NOTE_CLAIM,  /* sent to rank 0: the sender asks to be the rank that logs why the job ends */
-    AX_NOTE_GRANT,  /* state: rank 0's reply to AX_NOTE_CLAIM: 1 yes, -1 no */
+    AX_NOTE_CLAIM,  /* none: the sender asks rank 0 to be the rank that logs why the job ends */
+    AX_NOTE_GRANT,  /* state: rank 0's reply to AX_NOTE_CLAIM; 1 is yes, -1 no */
     AX_NOTE_END,    /* state, moment: tells all ranks to exit with code `state` at time `moment` */
     AX_NOTE_ASK,    /* ask, comm: the sender's watchdog asks what the receiver is doing */
     AX_NOTE_ANSWER, /* ask, state, progress, called, text: reply to AX_NOTE_ASK */

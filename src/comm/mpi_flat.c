@@ -69,8 +69,8 @@ void ax_mpi_flat_destroy(ax_mpi_flat_state **flat)
 
 /* ---- messages ------------------------------------------------------------------------------------ */
 
-/* Returns the rank, in the MPI communicator c->mpi, of c's rank `rank`. They differ only for the temporary
- * group of mpi_group (mpi.c), which uses the world's MPI communicator. */
+/* Returns the rank, in the MPI communicator c->mpi, of c's rank `rank`. The two ranks differ only in the
+ * temporary group of mpi_group (mpi.c), which uses the world's MPI communicator. */
 static int peer_of(const ax_mpi_comm *c, int rank)
 {
     return c->mpi == c->world->comm->mpi ? c->world_rank[rank] : rank;

@@ -1,6 +1,6 @@
-/* The shared-memory path of collectives: through memory that the ranks of a node share (node.h). For a group
- * that spans nodes, also through messages between the ranks that have the same index on their nodes (a
- * "column"). Read mpi.h first.
+/* The shared-memory path of collectives: data move through memory that the ranks of a node share (node.h). If
+ * a group spans nodes, data between nodes move by messages between the ranks that have the same index on
+ * their nodes (a "column"). Read mpi.h first.
  *
  * When the world is created, all its ranks agree whether there is shared memory. When a communicator is
  * created, its ranks agree whether it uses this memory. So a collective takes the same path on all its

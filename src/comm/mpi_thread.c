@@ -285,8 +285,8 @@ static void sleep_until_called(ax_mpi_world *w, long nanoseconds)
 /* Yields or sleeps after `idle` passes without progress; returns true if it slept. While a caller waits, its
  * core is free: the thread mostly yields and keeps testing. While all callers compute, they need the core:
  * the thread soon sleeps between tests. While waiting callers make progress themselves and no operation needs
- * MPI, the thread sleeps at once. It also does if only messages are in flight and ranks share cores: pipeline
- * stages wait for long, and another rank can compute meanwhile. */
+ * MPI, the thread sleeps at once. The thread also sleeps at once if only messages are in flight and ranks
+ * share cores: pipeline stages wait for long, and another rank can compute meanwhile. */
 static bool yield_or_sleep(ax_mpi_world *w, in_flight now, unsigned idle)
 {
     bool helped = atomic_load(&w->helping) && now != NEEDS_MPI;
@@ -316,7 +316,8 @@ static ax_status emulate_nodes(ax_mpi_world *w, int size)
         return AX_OK;
     int *seen; /* seen[r]: ranks counted so far on the node whose first rank is r */
     AX_TRY(ax_calloc((size_t)size, sizeof *seen, &seen));
-    int *first; /* first[r]: first rank of that node's last emulated node */
+    int *first; /* first[r]: on the node whose first rank is r, the first rank of the emulated node that was
+                   begun last */
     ax_status status = ax_calloc((size_t)size, sizeof *first, &first);
     for (int r = 0; r < size && status == AX_OK; r++) {
         int node = w->node[r];
@@ -343,8 +344,8 @@ static ax_status find_nodes(ax_mpi_world *w, int rank, int size)
     return emulate_nodes(w, size);
 }
 
-/* Initialises MPI. If the program has already initialised MPI, it also finalizes it; then MPI must support
- * MPI_THREAD_MULTIPLE, because the program and this thread both call MPI. */
+/* Initialises MPI, unless the program has already initialised it. In that case the program also finalizes
+ * MPI, and MPI must support MPI_THREAD_MULTIPLE, because the program and this thread both call MPI. */
 static ax_status init_mpi(ax_mpi_world *w)
 {
     int initialized, finalized, level;

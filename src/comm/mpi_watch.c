@@ -6,9 +6,12 @@
  *   - a rank does not answer: it is stopped, dead or unreachable, and the job ends;
  *   - a rank computes: it is late, and this rank logs a warning and waits on;
  *   - all wait, and a second round of questions shows no progress: they wait for one another, or for ranks
- * that have left, and the job ends. The lowest rank that waits logs the reason. A rank that waits for its
- * device asks too. It ends the job only if a rank does not answer, because its device may be computing. For
- * the same reason its answer to other ranks is that it computes. Read mpi.h first. */
+ *     that have left, and the job ends. The lowest rank that waits logs the reason.
+ *
+ * A rank that waits for its device asks too. It ends the job only if a rank does not answer, because its own
+ * device may be computing. For the same reason it answers the questions of other ranks with "computes".
+ *
+ * Read mpi.h first. */
 #include "comm/mpi.h"
 
 #include <math.h>

@@ -74,8 +74,9 @@ static ax_status open_file(ax_node *node, const char *dir)
     return AX_OK;
 }
 
-/* Returns the size of a heap: the machine's memory, which no heap can exceed; less if `size` heaps, all of
- * which each process maps, would fill its address space. */
+/* Returns the size of a heap in bytes: that of the machine's memory, which no heap can exceed. The size is
+ * less if `size` such heaps would not fit the address space of one process, because each process maps all of
+ * them. */
 static size_t heap_bytes(int size)
 {
     int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), space = (int64_t)1 << 46;

@@ -24,9 +24,9 @@ typedef struct ax_node_card {
     uint64_t base;         /* the heap's address in the owner's process */
 } ax_node_card;
 
-/* Creates this rank's heap of at most `bytes` (0: the size of the machine's memory). The heap reserves
- * address space; memory is reserved when it is allocated. If `dir` is NULL the file is a memfd, otherwise a
- * file in that directory, which should be a tmpfs. AX_ERR_MEMORY with the reason. */
+/* Creates this rank's heap of at most `bytes` (0: the size of the machine's memory). This reserves address
+ * space only; ax_node_alloc reserves memory. If `dir` is NULL the file is a memfd, otherwise a file in that
+ * directory, which should be a tmpfs. AX_ERR_MEMORY with the reason. */
 AX_MUST_CHECK ax_status ax_node_create(int rank, int size, const char *dir, size_t bytes, ax_node **out,
                                        ax_node_card *card);
 /* Maps the heaps of all ranks; `cards` is in rank order. Heaps of ranks in this process (threads in tests)

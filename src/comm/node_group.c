@@ -5,14 +5,14 @@
  * each rank moves its share of the data. Once all have moved, the callers may use their buffers again. There
  * are four kinds of operations:
  *
- *   - small: one round. The data are in the mailboxes beside the posts, so no rank waits for the others'
- * moves.
+ *   - small: one round. The data are in the mailboxes beside the posts, so no rank waits until the others
+ *     have moved.
  *   - shared: one round on the ranks' own buffers.
  *   - staged: the posts of the first round show that some buffers are not in heaps. Then the buffers are cut
- * into parts, and each part has a round of its own, in the staging buffers.
+ *     into parts, and each part has a round of its own, in the staging buffers.
  *   - across nodes: a first round without data. Then for each part of the buffers: a round that reduces
- * within the node, the exchange with the other nodes, and a round that gathers within the node. A
- * reduce-scatter needs no last round, an all-gather no round before the exchange.
+ *     within the node, the exchange with the other nodes, and a round that gathers within the node. A
+ *     reduce-scatter needs no last round, an all-gather no round before the exchange.
  *
  * All ranks read the same posts, so they all choose the same kind. */
 #include "comm/node_group.h"
@@ -25,7 +25,8 @@ enum {
     PART_INSIDE = 1 << 20,   /* on one node: bytes of a part, for buffers that are not in heaps */
     PART_OUTSIDE = 16 << 20, /* on several nodes: bytes of a part */
     COLUMNS = 4 << 20,       /* bytes of the buffer for exchanges that do not fit the caller's buffers */
-    OUTSIDE_MIN = 64 << 10   /* on several nodes: bytes from which this file is faster than messages alone */
+    OUTSIDE_MIN = 64 << 10   /* on several nodes: a collective that sends fewer bytes is faster by path `flat`
+                                (messages alone) */
 };
 
 typedef enum phase {
@@ -212,8 +213,8 @@ static bool may_post(const ax_node_op *op)
 }
 
 /* Returns true once all ranks have posted op's round of channel c and this rank has moved in all earlier
- * rounds. Without the second condition op could overtake the operation before it, if the last rank posts both
- * just after this rank has tested the earlier one. */
+ * rounds. Without the second condition op could overtake the operation before it: that happens if this rank
+ * tests the earlier operation, and the last rank then posts both operations. */
 static bool may_move(const ax_node_op *op, int c)
 {
     const ax_node_group *g = op->group;

@@ -21,8 +21,8 @@ typedef struct post {
 } post;
 
 /* A sequence of rounds, as one rank writes it: counters, and the posts of the last RING rounds. In a round
- * all ranks post their calls, then each moves its share of the data. `posted` and `moved` count the rounds in
- * which this rank has done so; they wrap around. */
+ * all ranks post their calls, then each moves its share of the data. `posted` counts the rounds in which this
+ * rank has posted, `moved` those in which it has moved; both counters wrap around. */
 typedef struct channel {
     _Alignas(LINE) _Atomic uint32_t posted;
     _Atomic uint32_t moved;
@@ -70,7 +70,7 @@ typedef struct ax_node_part {
 
 /* How the ranks of a group move their shares of a collective. */
 typedef enum ax_node_move {
-    MOVE_WHOLE,  /* each rank computes its whole result; for small data, and if nobody overwrites the sources
+    MOVE_WHOLE,  /* each rank computes its whole result; for small data, and if no rank overwrites the sources
                   */
     MOVE_SHARED, /* all-reduce: each rank reduces one slice and writes it to all ranks' buffers */
     MOVE_IN,     /* several nodes, before the exchange: reduce the part that this rank will exchange */

@@ -35,8 +35,8 @@ struct group {
     void **dst;       /* [size × size] memory for `dst` of all slots */
 };
 
-/* A message that one side, sender or receiver, has called. When the other side calls too, it copies the
- * data. */
+/* A message for which the sender has called ax_send, or the receiver ax_recv. The side that calls second
+ * copies the data. */
 typedef struct pending {
     ax_work work;
     struct pending *next; /* next in the list world->open or world->unused */

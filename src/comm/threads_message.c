@@ -1,5 +1,6 @@
-/* Messages between ranks that are threads. The side that calls a message first leaves it in the world's list;
- * the other side finds it there and copies the data. Both hold the world's lock. Read threads.h first. */
+/* Messages between ranks that are threads. The side (sender or receiver) that calls first leaves the message
+ * in the list world->open; the other side finds it there and copies the data. Both hold the world's lock.
+ * Read threads.h first. */
 #include "comm/threads.h"
 
 #include <stdio.h>
@@ -127,8 +128,8 @@ ax_status rank_threads_wait_some(ax_comm *comm, ax_work *const works[], int n)
 
 /* ---- matching (the caller holds the lock) -------------------------------------------------------- */
 
-/* Removes from the list of open messages the oldest one that the other side of m has called for it. Returns
- * it, or NULL. */
+/* Finds the counterpart of m, the receive of a send or the send of a receive, in the list world->open: the
+ * oldest that matches. Removes it from the list and returns it, or returns NULL. */
 static pending *take_other_side(world *w, const pending *m)
 {
     for (pending **link = &w->open; *link; link = &(*link)->next) {

@@ -12,11 +12,12 @@
 /* Returns the table of the backend with this name, or NULL. */
 const ax_device_ops *ax_device_find(const char *name);
 
-/* Returns the bytes of the kernel's argument struct up to its last field. There is no padding before that. */
+/* Returns the number of bytes from the start of the kernel's argument struct to the end of its last field.
+ * There is no padding among them. */
 size_t ax_kernel_args_used(ax_kernel kernel);
 
-/* Returns *flops of ax_kernel_cost alone, which is faster, because counting bytes needs the list of
- * operands. */
+/* Returns the floating-point operations of a call, *flops of ax_kernel_cost. It is faster than
+ * ax_kernel_cost, which also counts bytes and needs the list of operands for that. */
 double ax_kernel_flops(ax_kernel kernel, const void *args);
 
 /* Checks the arguments of a kernel, such as its dtypes. AX_ERR_USAGE if the kernel does not support them. */

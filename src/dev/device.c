@@ -249,8 +249,8 @@ static ax_status record_event(ax_stream *stream, int event)
     return status;
 }
 
-/* Launches a kernel between two events. When the ring is full, the host waits for and
- * removes its older half only, so that the device stays busy. */
+/* Launches a kernel between two events. When the ring dev->timed is full, the host waits only for the older
+ * half of its launches and removes them, so that the device stays busy with the newer half. */
 static ax_status run_timed(ax_stream *stream, ax_kernel kernel, const void *args)
 {
     ax_device *dev = stream->dev;

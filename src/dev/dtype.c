@@ -54,8 +54,8 @@ uint16_t ax_f16_from_float(float x)
     uint32_t bits = float_bits(x), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u)
         return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
-    if (magnitude >= 0x477ff000u) /* 65520, halfway between 65504, the largest f16, and 65536: from here on it
-                                     rounds to infinity */
+    if (magnitude >= 0x477ff000u) /* 65520, halfway between 65504, the largest f16, and 65536: from here on
+                                     values round to infinity */
         return (uint16_t)(sign | 0x7c00u);
     if (magnitude < 0x38800000u) { /* below 2^-14, f16 is subnormal: adding 0.5 rounds to a multiple of 2^-24,
                                       the spacing of f16's subnormals */

@@ -3,8 +3,8 @@
  * AX_KERNELS without a row here does not compile. */
 #include "dev/backend.h"
 
-/* A row of the table. The function `operands` calls `each`, unless that is NULL, for each operand whose
- * address is not NULL, and returns the bytes of memory that the call moves. */
+/* A row of the table. The function `operands` returns the bytes of memory that the call moves. Unless `each`
+ * is NULL, it also calls `each` for each operand whose address is not NULL. */
 typedef struct kernel_row {
     const char *name;
     size_t size, used; /* size: bytes of the argument struct; used: bytes up to the end of its last field */
@@ -154,7 +154,7 @@ static double pass_operands(const ax_operand *list, size_t n, ax_operand_fn *eac
 }
 
 /* Calls `each` for the arrays to which the entries of an optimizer kernel's table point. Returns the bytes
- * that they move. */
+ * that the kernel reads and writes in these arrays. */
 static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype dtype, ax_dtype copy_dtype,
                          ax_operand_fn *each, void *user)
 {
@@ -174,13 +174,13 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
  *   last      the last field of the argument struct; two calls are compared up to its end
  *   checks    statements: TAKES(field, set of legal dtypes), or NO_DTYPE, and others
  *   flops     a double; multiply and add count as two
- *   operands  IN, OUT or INOUT(address or NULL, dtype, extent). An extent is VECTOR(n), MATRIX(rows, cols,
- * ld), BOX(n, stride), BYTES(pointer to a struct), or two numbers: the elements that are accessed, and the
- * elements from the address to the end of the last of them */
+ *   operands  IN, OUT or INOUT(address or NULL, dtype, extent). An extent is VECTOR(n),
+ *             MATRIX(rows, cols, ld), BOX(n, stride), BYTES(pointer to a struct), or two numbers: how many
+ *             elements are accessed, and how many lie between the address and the end of the last of them */
 #define ROW(kernel, last, checks, flops, ...) TABLE_ROW(kernel, last, checks, flops, 0.0, __VA_ARGS__)
 
-/* As ROW, for a kernel with a table of pointers. `table` is TABLE, which passes the arrays to which they
- * point to `each`. */
+/* As ROW, for an optimizer kernel, whose argument `table` lists arrays by pointers. The macro's `table` is
+ * TABLE, which calls `each` for these arrays. */
 #define TABLE_ROW(kernel, last, checks, flops, table, ...)                                                   \
     static ax_status kernel##_check(const void *args)                                                        \
     {                                                                                                        \

@@ -25,8 +25,8 @@ static ax_status count_heads(const ax_frame *frame, const ax_tensor *q, const ax
     return AX_OK;
 }
 
-/* Returns the axes that split query heads but not the key heads that these share. Along them dk and dv are
- * partial sums: each rank adds up over its own query heads only. */
+/* Returns the axes that split the query heads but not the key heads that the query heads share. Along them dk
+ * and dv are partial sums: each rank adds up over its own query heads only. */
 static ax_axisset shared_axes(const ax_tensor *q, const ax_tensor *k)
 {
     ax_layout of_q = {.dim[0] = q->layout.dim[2]}, of_k = {.dim[0] = k->layout.dim[2]};

@@ -14,8 +14,9 @@ ax_status ax_op_no_partial(const ax_frame *frame, const ax_tensor *x, const char
 /* AX_ERR_INTERNAL if a and b, which are to be added, have different layouts or padding. */
 ax_status ax_op_alike(const ax_frame *frame, const ax_tensor *a, const ax_tensor *b);
 
-/* Gets memory for the gradient of a parameter [d] that acts on the last dim of dy [.., d]; the kernel adds to
- * it, so it is zeroed if it is the first of the step (ax_param_grad_target with `fresh` NULL). */
+/* Gets memory for the gradient of a parameter [d] that acts on the last dim of dy [.., d]. Kernels add to
+ * this memory, so the function sets it to zero unless it already has contributions of this step
+ * (ax_param_grad_target with `fresh` NULL). */
 ax_status ax_op_vector_grad(ax_frame *frame, const ax_tensor *dy, ax_param *param, ax_tensor *out);
 
 /* Allocates a local tensor (statistics): accumulation dtype, these extents, no layout. */
@@ -27,8 +28,8 @@ ax_status ax_op_dense(const ax_tensor *x, const char *what);
 /* Allocates a tensor like `x`. AX_ERR_USAGE if x has padded rows, which few kernels support. */
 ax_status ax_op_like(ax_frame *frame, const ax_tensor *x, ax_tensor *out);
 
-/* Returns the key of the running task's dropout mask: drop->key, or a key derived from it and the number of
- * the task if the frame's batch has no numbers that tell the steps apart. */
+/* Returns the key of the running task's dropout mask: drop->key; or, if the frame's batch has no numbers that
+ * tell the steps apart, a key derived from drop->key and the number of the task. */
 uint64_t ax_op_drop_key(const ax_frame *frame, const ax_drop *drop);
 
 /* Sets the memory of x to zero. */

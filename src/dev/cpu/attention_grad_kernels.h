@@ -7,12 +7,13 @@
  *     p  = 2^((q·kT·scale - lse)·log2e)      dp = do·vT      ds = p ∘ (dp - delta)·scale
  *     dv += pT·do      dk += dsT·q           dq += ds·k
  *
- * With dropout, p in dv, and dp, are multiplied by dropout's factors; p in ds is not.
+ * With dropout, dp, and the p that dv uses, are multiplied by dropout's factors; the p in the formula of ds
+ * is not.
  *
  * p and ds are computed in registers from a strip of scores, and stored in the form in which the matmuls read
- * them: in units along queries for dv and dk, along keys for dq. Without pairs of bf16 both forms are the
- * same. AMX reads left operands along k only, so there p and ds are right operands instead: dvT += doT·p, dkT
- * += qT·ds (transposes_sums).
+ * them: in units (an fp32 value, or a pair of bf16 values) along queries for dv and dk, along keys for dq. If
+ * a unit is an fp32 value, both forms are the same. AMX reads left operands along k only, so there p and ds
+ * are right operands instead: dvT += doT·p, dkT += qT·ds (transposes_sums).
  *
  * dk and dv of a block of keys are complete when its loop ends. dq is summed over the blocks of keys: in
  * place if it is fp32, else in scratch. If scratch does not hold all queries of the group, dq is computed in
@@ -22,7 +23,8 @@
 
 #include "attention_kernels.h"
 
-/* GRAD_LD: stride of rows of scores, p and ds, chosen as BLOCK_LD. */
+/* GRAD_LD: stride of rows of scores, p and ds, in elements. It is a power of two plus a cache line, for the
+ * same reason as BLOCK_LD (attention_kernels.h). */
 enum { GRAD_QUERIES = 128, GRAD_KEYS = 256, GRAD_LD = GRAD_KEYS + 16 };
 
 typedef struct attend_grad {
@@ -93,8 +95,9 @@ INLINE void put_units_of_rows(const attend_grad *t, int64_t i, int n, int64_t c,
     }
 }
 
-/* Computes and stores p and ds of AT_ONCE rows, from row r of the strip at i on, in columns c0 … c1-1.
- * `drops`: whether there is dropout, a constant. */
+/* Computes and stores p and ds of AT_ONCE rows (queries) in columns (keys) c0 … c1-1. The rows are r, r+1, …
+ * of the strip that begins at query i of the block. `drops`: true if there is dropout, a compile-time
+ * constant. */
 INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, int64_t c1, bool drops)
 {
     enum { N = AT_ONCE };
@@ -136,8 +139,9 @@ INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, in
     }
 }
 
-/* Computes p and ds of the strip of queries at i, in the columns that some query sees. The other columns are
- * set to 0, up to the end by causality alone; columns after that are not read. */
+/* Computes p and ds of the strip that begins at query i of the block, in the columns (keys) that some query
+ * of the strip sees. The other columns are set to 0, up to the last one that causality alone lets the strip
+ * see; the columns after it are not read. */
 INLINE void grad_strip(const attend_grad *t, int64_t i, bool drops)
 {
     const attend *f = &t->of;
@@ -164,7 +168,8 @@ INLINE void grad_strip(const attend_grad *t, int64_t i, bool drops)
             }
 }
 
-/* Returns the end of the queries of the block that a window lets see key j of the block, at most. */
+/* Returns the end (exclusive) of the block's queries whose window contains key j of the block of keys. It is
+ * an upper bound: documents may hide the key from some of these queries. */
 INLINE int64_t queries_seeing(const attend_grad *t, int64_t j)
 {
     const attend *f = &t->of;
@@ -196,8 +201,8 @@ INLINE void grad_add_transposed(const attend_grad *t)
     }
 }
 
-/* dv += pT·do, dk += dsT·q. Each strip of keys takes only the queries that causality and window let see any
- * of its keys. */
+/* dv += pT·do, dk += dsT·q. For each strip of keys only those queries are used for which causality and window
+ * leave at least one key of the strip visible. */
 INLINE void grad_add_dkv(const attend_grad *t)
 {
     const attend *f = &t->of;
@@ -229,8 +234,9 @@ INLINE void grad_add_dq(const attend_grad *t)
     }
 }
 
-/* Prefetches, at a strip of queries on the diagonal, the rows of dk and dv that will be written; in the last
- * block of keys also those of dq, and what the next item reads first. */
+/* If the positions of the strip of queries at i lie in the current block of keys, prefetches the rows of dk
+ * and dv at these positions, which will be written. In the last block of keys also prefetches the rows of dq
+ * that will be written, and the rows that the next item reads first. */
 INLINE void grad_prefetch(const attend_grad *t, int64_t i)
 {
     const ax_attention_grad_args *g = t->g;
@@ -268,7 +274,7 @@ INLINE void grad_block(const attend_grad *t, bool drops)
 }
 
 /* Adds the contributions of queries q_from … q_to-1 of `heads` heads, from f->h on, and the current block of
- * keys. t->dq is that of the first head; those of the next heads are `dq_head` apart. */
+ * keys. t->dq points to dq of the first head; from one head's dq to the next it is `dq_head` elements. */
 INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t q_to, int64_t dq_head,
                          bool drops)
 {

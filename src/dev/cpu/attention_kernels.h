@@ -79,8 +79,8 @@ INLINE int64_t panel_column(const ax_cpu_gemm *gm, int64_t n, int64_t p, int64_t
     return (p * (gm->vectors - 1) + (p < wide ? p : wide)) * W;
 }
 
-/* Returns the granule of columns of scores: a whole vector, and a whole step in k of the matmul that reads
- * them. */
+/* Returns the number of which ranges of columns of scores are multiples: a whole vector, and a whole step in
+ * k of the matmul that reads the scores. */
 INLINE int64_t key_step(const ax_cpu_gemm *gm) { return ax_max(W, gm->grain * gm->pair); }
 
 /* Packs n columns by k into adjacent panels: panel p starts at panel_column · units. */
@@ -96,14 +96,15 @@ INLINE void pack_panels(const ax_cpu_gemm *gm, const void *src, int64_t size, in
     }
 }
 
-/* A left operand of many strips: the first strip; the strip at row i is i·step bytes after it. */
+/* A left operand that consists of many strips. `rows` is its first strip; the strip that begins at row i lies
+ * i·step bytes after the first. */
 typedef struct left {
     ax_cpu_rows rows;
     int64_t step;
 } left;
 
-/* Returns n rows of d values as a left operand: in place, or packed into `room` if memory does not consist of
- * whole units, or if tiles would read past its end. */
+/* Returns n rows of d values as a left operand. It is read in place, or packed into `room` if the values in
+ * memory do not form whole units, or if tiles would read past the last row. */
 INLINE left left_rows(const ax_cpu_gemm *gm, const void *src, int64_t size, int64_t ld, int64_t n, int64_t d,
                       float *room)
 {
@@ -173,7 +174,8 @@ typedef struct attend {
     head_rows next_rows[3]; /* rows to prefetch for the next item */
 } attend;
 
-/* Query i of the item sees the keys *lo … result-1. */
+/* Returns the end (exclusive) of the keys that query i of the item sees, and sets *lo to the first of
+ * them. */
 INLINE int64_t visible(const attend *t, int64_t i, int64_t *lo)
 {
     const ax_attention_args *a = t->a;
@@ -183,8 +185,9 @@ INLINE int64_t visible(const attend *t, int64_t i, int64_t *lo)
     return hi < a->kv_len ? hi : a->kv_len;
 }
 
-/* Queries i … i+n-1 together see the keys *lo … result-1 of the block, relative to j0; none if *lo >=
- * result. */
+/* Returns the end (exclusive) of the keys of the block that any of the queries i … i+n-1 sees, and sets *lo
+ * to the first of them, both relative to j0. If *lo is not below the result, the queries see no key of the
+ * block. */
 INLINE int64_t visible_block(const attend *t, int64_t i, int64_t n, int64_t *lo)
 {
     int64_t first = INT64_MAX, end = 0;
@@ -200,8 +203,8 @@ INLINE int64_t visible_block(const attend *t, int64_t i, int64_t n, int64_t *lo)
     return end < t->keys ? end : t->keys;
 }
 
-/* Sets the first key of the first block of keys, and returns the end of the last block, after which memory
- * may be uninitialized. */
+/* Sets the first key of the first block of keys, and returns the end of the last block. Keys after this end
+ * may be uninitialized memory. */
 INLINE int64_t first_block(attend *t)
 {
     int64_t lo;
@@ -254,8 +257,8 @@ INLINE void rescale_row(const attend *t, int64_t i, float now)
 }
 
 /* Replaces the scores of n rows, from row r of the strip on, by softmax weights in columns c0 … c1-1
- * (multiples of W); 0 for columns that a row does not see. Updates o, m and l. `drops`: whether there is
- * dropout, a constant. */
+ * (multiples of W); 0 for columns that a row does not see. Updates o, m and l. `drops`: true if there is
+ * dropout, a compile-time constant. */
 INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c0, int64_t c1, bool drops)
 {
     float *s = t->s + r * BLOCK_LD, scale = (float)(t->a->scale * LOG2E);
@@ -432,8 +435,8 @@ typedef struct query_head {
     int64_t kv; /* offset of the first row of the block of keys in k and v, in elements */
 } query_head;
 
-/* Computes s[j] = q·k_j for the W keys from j0 on; past the last key, that key is used again. The W vectors
- * of products are transposed and added. */
+/* Computes s[j] = q·k_j for the W keys from j0 on; scores past the last key are those of the last key again.
+ * The W vectors of products are transposed and added. */
 INLINE void query_scores(const query_head *h, int64_t j0, int64_t keys, int64_t ld, bool whole)
 {
     int64_t d = h->t.d, at[W];
@@ -488,7 +491,8 @@ INLINE void query_values(const query_head *h, int64_t j0, int64_t j1, int64_t ld
         query_columns(h, j0, j1, ld, whole, c, 1);
 }
 
-/* Attends to one block of keys for n adjacent heads. `there`: rows left, of this block and later ones. */
+/* Attends to one block of keys for n adjacent heads. `there`: number of rows of k and v from this block on,
+ * later blocks included. */
 INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64_t ld, bool whole)
 {
     const ax_attention_args *a = h->t.a;

@@ -8,8 +8,8 @@
 
 struct ax_cpu_places {
     hwloc_topology_t topology;
-    hwloc_bitmap_t allowed, former; /* mine: hardware threads that the process may use; former: the opening
-                                       thread's binding before */
+    hwloc_bitmap_t allowed, former; /* allowed: hardware threads that the process may use; former: the binding
+                                       that the opening thread had before */
     int n;
     hwloc_bitmap_t at[]; /* at[t]: the hardware threads of thread t's core that the process may use */
 };

@@ -82,8 +82,7 @@ typedef struct ax_cpu_gemm {
     int lanes;     /* columns per vector */
     int vectors;   /* vectors across the widest micro-tile */
     int pair;      /* how many values of k a packed 32-bit unit holds: 2 for pairs of bf16, else 1 */
-    int grain;     /* units in k read together; panels have a multiple of it
-                    */
+    int grain;     /* units in k that are read together; the units of a panel are a multiple of `grain` */
     int pack_cost; /* time to pack a value, in units of the time of a multiply-add */
     int64_t a_packed,
         a_unpacked; /* largest block of a in bytes: if a is packed, and if it is read in place */
@@ -235,9 +234,9 @@ bool ax_cpu_bind(const ax_cpu_places *places, int thread);
  * NULL. */
 void ax_cpu_places_leave(ax_cpu_places **places);
 
-/* Starts `threads` - 1 workers beside the caller. Each is bound to its core (places NULL: not bound) and has
- * AX_CPU_SCRATCH bytes of `scratch`, which it writes first, so that they lie near its core. `alone`: no other
- * thread needs the cores, so idle threads spin longer. */
+/* Starts `threads` - 1 workers beside the caller. Each worker is bound to its core (places NULL: not bound)
+ * and has AX_CPU_SCRATCH bytes of `scratch`. The worker is the first to write them, so that their pages lie
+ * near its core (NUMA first touch). `alone`: no other thread needs the cores, so idle threads spin longer. */
 ax_status ax_cpu_pool_create(int threads, char *scratch, const ax_cpu_places *places, bool alone,
                              ax_cpu_pool **out);
 void ax_cpu_pool_destroy(ax_cpu_pool **out);

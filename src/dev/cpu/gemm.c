@@ -151,8 +151,8 @@ static bool wants_non_temporal_c(const ax_gemm_args *g)
     return g->trans_a && !g->trans_b && g->m * g->n * 4 >= SMALL;
 }
 
-/* Sets the tile's destination in c, and the prior, bias and c that it adds, for column j and the block's
- * first rows. */
+/* Sets where a tile at column j and the block's first rows stores its result in c, and which terms (prior,
+ * bias, c) it adds to the sums. */
 static void set_destination(const block *t, int64_t j, ax_cpu_tile *tile)
 {
     const ax_gemm_args *g = t->g;
@@ -376,8 +376,8 @@ static blocking choose_blocking(const ax_cpu_gemm *gemm, const ax_gemm_args *g, 
     return c;
 }
 
-/* Returns the block that begins at column n0, stretch s0, value k0 and row m0. `turn` (0 or 1) selects its
- * buffer for packed a. */
+/* Returns the block of the GEMM of `like` that begins at column n0, row m0 and value k0 of k, in the stretch
+ * of rows that begins at row s0. `turn` (0 or 1) selects the block's buffer for packed a. */
 static block block_at(const blocking *c, const block *like, int64_t n0, int64_t s0, int64_t k0, int64_t m0,
                       int turn)
 {
@@ -455,8 +455,7 @@ typedef struct job {
     const ax_cpu *cpu;
     const ax_gemm_args *g;
     const ax_cpu_gemm *gemm; /* NULL: gemv */
-    int threads_m;           /* number of threads that divide the rows of c
-                              */
+    int threads_m;           /* number of parts into which the rows of c are cut */
 } job;
 
 /* Returns where part number `part` begins if 0 … total is cut into `parts` parts at multiples of `unit`. */
@@ -483,9 +482,9 @@ static void run_part(void *arg, int part, int parts, char *scratch)
                      part_start(g->n, unit_n, in + 1, tn), scratch);
 }
 
-/* Returns threads_m: into how many parts the rows of c are cut, where the columns are cut into threads /
- * threads_m parts. It minimizes the work of the largest rectangle: its multiply-adds, and its packing, which
- * grows with the lengths of its sides. */
+/* Returns threads_m, the number of parts into which the rows of c are cut; the columns are cut into threads /
+ * threads_m parts. The number is chosen such that the largest of the resulting rectangles takes the least
+ * work: its multiply-adds, and its packing, which grows with the lengths of its sides. */
 static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int threads)
 {
     int best = 1;

@@ -159,7 +159,8 @@ static void pack_a_amx(const void *src, int64_t ld, bool along_k, int64_t rows, 
 
 /* ---- the micro-tile ------------------------------------------------------------------------------ */
 
-/* Adds to the sums and stores to c the rows r0 … r1-1 of a tile that is nv whole vectors wide. */
+/* Adds prior, bias and c to the sums of rows r0 … r1-1 of a tile that is nv whole vectors wide, and stores
+ * these rows to c. */
 INLINE void amx_store_rows(int nv, const ax_cpu_tile *t, int64_t r0, int64_t r1)
 {
     for (int64_t i = r0; i < r1; i++) {

@@ -50,10 +50,10 @@ INLINE vf pairs_of_rows(const uint16_t *row0, const uint16_t *row1, int64_t n)
 }
 #endif
 
-/* Stores x, unit u of the rows r … r+W-1, and, if `two`, y, their unit u+1, to the panels of a; r is a
- * multiple of W. The W rows belong to one panel, or one half of them to each of two panels. In the second
- * case units u and u+1 of a panel are stored together, because they are one cache line, if the panel is
- * aligned to a line. */
+/* Stores units of the rows r … r+W-1 to the panels of a: x has their units u and, if `two`, y has their units
+ * u+1. r is a multiple of W. The W rows belong to one panel, or one half of them to each of two panels. In
+ * the second case units u and u+1 of a panel are stored together, because they fill one cache line if the
+ * panel is aligned to a line. */
 INLINE void put_in_a(float *out, int64_t r, int64_t rows, int64_t u, bool two, int64_t apart, vf x, vf y)
 {
     float unused[W], *panel = out + r * apart + u * TILE_ROWS;
@@ -257,8 +257,8 @@ INLINE vf multiply_add(bool pairs, vf a, vf b, vf sum)
     return vfma(a, b, sum);
 }
 
-/* Adds prior, bias and c to the sums of a tile and stores them (see ax_cpu_tile). Not inlined into the many
- * variants of the tile: it takes little of their time, and their code would grow. */
+/* Adds prior, bias and c to the sums of a tile and stores them (see ax_cpu_tile). Not inlined: storing takes
+ * little of a tile's time, and inlining would enlarge the code of the many variants of the tile. */
 static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const float *sums, int64_t width)
 {
     for (int64_t i = 0; i < t->rows; i++)

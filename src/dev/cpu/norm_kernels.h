@@ -58,8 +58,8 @@ INLINE void rms_add_squares(const ax_norm_stats_args *a, int64_t at, int64_t n, 
     *squares = vfma(x, x, *squares);
 }
 
-/* Returns the sum of all elements of WIDE vectors. Sums over a row are kept in so many, because one would
- * wait for the latency of each multiply-add. */
+/* Returns the sum of all elements of WIDE vectors. Sums over a row are kept in WIDE vectors, because with a
+ * single one each multiply-add would wait for the one before it. */
 INLINE float sum_of_wide(const vf *x)
 {
     _Static_assert(WIDE == 4, "one addend per vector");

@@ -311,7 +311,8 @@ INLINE void rope_angles(const ax_rope_args *a, int64_t r, int64_t c, vf *cosine,
     *sine = vodds(x, y) * vset(a->inverse ? -1 : 1);
 }
 
-/* Work items are rows. */ INLINE void rope_range(const ax_rope_args *a, int64_t lo, int64_t hi, vtype type)
+/* Work items are rows. */
+INLINE void rope_range(const ax_rope_args *a, int64_t lo, int64_t hi, vtype type)
 {
     const int64_t half = a->head_dim / 2;
     for (int64_t r = lo; r < hi; r++)
@@ -509,8 +510,8 @@ INLINE void dropout_range(const ax_dropout_args *a, int64_t lo, int64_t hi, vtyp
 }
 BY_DTYPE(dropout)
 
-/* Work items are rows of the box. */ static void init_normal(const void *args, int64_t lo, int64_t hi,
-                                                              void *scratch)
+/* Work items are rows of the box. */
+static void init_normal(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_init_normal_args *a = args;
     const int64_t *n = a->n, cols = n[3];

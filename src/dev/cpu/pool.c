@@ -23,10 +23,10 @@
 #include <xmmintrin.h>
 #endif
 
-/* How long a thread spins while it waits for a job or for the end of one, before it sleeps. It is longer than
- * the gap between two kernels of a step. SPIN_ALONE is for threads on cores of their own, with no
- * communication thread that may need the core: it is longer than the work that the caller does alone between
- * two kernels when a token is generated. Waking a thread takes as long as a small GEMM. */
+/* For how many seconds a thread that waits for a job, or for the end of one, spins before it sleeps.
+ * SPIN_SECONDS is longer than the gap between two kernels of a step. SPIN_ALONE is for threads on cores of
+ * their own, with no communication thread that may need the core: it is longer than the work that the caller
+ * does alone between two kernels when a token is generated. Waking a thread takes as long as a small GEMM. */
 static const double SPIN_SECONDS = 30e-6, SPIN_ALONE = 200e-6;
 
 enum {

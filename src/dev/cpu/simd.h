@@ -32,8 +32,8 @@
 #include <arm_neon.h>
 #endif
 
-/* Under sanitizers nothing is forced inline or unrolled, because they instrument each copy of the code, which
- * would make builds large and slow to compile. */
+/* Under sanitizers nothing is forced inline or unrolled, because sanitizers instrument each copy of the code,
+ * so that builds would be large and slow to compile. */
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
@@ -144,8 +144,6 @@ INLINE void vstream_exact(uint16_t *p, vf a, vf b, vtype type)
 }
 INLINE vf vlows(vf x, vf y) { return _mm512_shuffle_f32x4(x, y, 0x44); }
 INLINE vf vhighs(vf x, vf y) { return _mm512_shuffle_f32x4(x, y, 0xee); }
-/* Transposes 16 vectors: lane j of r[i] becomes lane i of r[j]. Interleaves pairs of lanes, then quads, then
- * 128-bit blocks. */
 INLINE vf vevens(vf x, vf y)
 {
     vi of = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
@@ -156,6 +154,8 @@ INLINE vf vodds(vf x, vf y)
     vi of = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
     return _mm512_permutex2var_ps(x, of, y);
 }
+/* Transposes 16 vectors: lane j of r[i] becomes lane i of r[j]. Interleaves pairs of lanes, then quads, then
+ * 128-bit blocks. */
 INLINE void vtranspose(vf r[W])
 {
     vf s[W];

@@ -192,8 +192,8 @@ template <class T, bool DROP> __global__ void key_grad_kernel(backward<T> s)
     }
 }
 
-/* *out: bytes of shared memory of a block in which each warp needs `arrays` rows of `d` numbers and `extra`
- * numbers. AX_ERR_USAGE if that is too much. */
+/* Sets *out to the bytes of shared memory of a block in which each warp needs `arrays` rows of `d` numbers,
+ * and `extra` further numbers. AX_ERR_USAGE if a block cannot have that much. */
 template <class A> ax_status shared_bytes(int64_t d, int arrays, int extra, size_t *out)
 {
     const int64_t most = 48 << 10;

@@ -36,7 +36,7 @@ typedef struct ax_cuda {
     bool capturing; /* the stream is being captured as a graph; meanwhile the host must not wait for it */
     void *scratch;
     int64_t scratch_bytes;
-    int64_t left_at_open, held;         /* bytes that were free at open; held: the most in use since */
+    int64_t left_at_open, held;         /* free bytes at open; the most bytes in use since then */
     char *pinned;                       /* AX_CUDA_CHUNKS chunks */
     cudaEvent_t copied[AX_CUDA_CHUNKS]; /* copied[i]: complete when the last copy from chunk i is done */
     int chunk;                          /* the chunk to use next */
@@ -70,8 +70,8 @@ extern const ax_device_ops ax_plugin_cuda;
 ax_status ax_cuda_matmuls_create(const ax_cuda *cu, const char *gpu, struct ax_cuda_matmuls **out);
 void ax_cuda_matmuls_destroy(struct ax_cuda_matmuls **out);
 
-/* Sets each row of c to the bias (to zeros if the bias is NULL), or adds the bias to it if `accumulate`. The
- * part of a GEMM that is left if k is 0. */
+/* Sets each row of c to the bias (to zeros if the bias is NULL), or adds the bias to each row if
+ * `accumulate`. A GEMM with k = 0 consists of this alone. */
 ax_status ax_cuda_spread_rows(ax_stream *stream, const ax_gemm_args *args);
 
 /* A slow GEMM kernel, for calls that cuBLASLt does not support. */

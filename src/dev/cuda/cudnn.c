@@ -26,8 +26,8 @@ static int64_t scratch_room(const ax_cuda *cu) { return cu->scratch_bytes; }
 /* Bytes that engines may need in addition to ax_cudnn_backward_bytes. */
 enum { WORKSPACE_REST = 64 << 10 };
 
-/* What is known of a plan. NEW: it is not yet checked. GOOD: it was checked, and cuDNN is used. OWN: cuDNN is
- * not used, but the plugin's own kernels. */
+/* Which kernels run the calls of a shape. NEW: not decided, the plan is not yet checked. GOOD: the plan was
+ * checked, and cuDNN is used. OWN: the plugin's own kernels are used instead of cuDNN. */
 typedef enum verdict { NEW, GOOD, OWN } verdict;
 
 /* The calls of one shape, and the plans of their slices. A slice has `batch` sequences and `kv_heads` key
@@ -404,8 +404,8 @@ static ax_status copy_results(ax_stream *stream, const call *k, void *to[SEQUENC
  *
  * A gradient far smaller than the others may be pure rounding error, as dq and dk are if each document is one
  * token. Such a gradient only has to be small. If the results are all zero or not finite, the comparison
- * decides nothing, and *c stays NEW. It also stays NEW, OVERFLOWS times at most, if fp16 overflows in cuDNN
- * only, which gradients do while the loss scale is too large. */
+ * decides nothing, and c->verdict stays NEW. It also stays NEW if fp16 overflows in cuDNN only, which
+ * gradients do while the loss scale is too large; the OVERFLOWS-th such overflow counts as a failed check. */
 static ax_status compare_results(ax_stream *stream, state *s, shape_class *c, call *k,
                                  void *want[SEQUENCES][RESULTS], void *got[SEQUENCES][RESULTS])
 {

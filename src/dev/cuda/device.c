@@ -28,7 +28,7 @@ static const char *absent(void)
 }
 
 /* Returns the bytes of scratch: 1/512 of the memory of the smallest GPU of this machine, within limits. So
- * all ranks of a machine have the same, and it is known before a device is opened. */
+ * all ranks of a machine have scratch of the same size, and the size is known before a device is opened. */
 static size_t workspace(int threads)
 {
     const int64_t share = 512, most = 256 << 20, unit = 1 << 20;
@@ -97,7 +97,8 @@ static ax_status wait_for_event(ax_cuda *cu, cudaEvent_t event)
     return AX_OK;
 }
 
-/* Waits for the stream and ignores errors. For functions that destroy things, which cannot fail. */
+/* Waits for the stream and ignores errors. For functions that free or destroy objects, because these
+ * functions cannot return an error. */
 static void drain_stream(ax_cuda *cu)
 {
     if (cu->nccl && cudaEventRecord(cu->reached, cu->stream) == cudaSuccess)
@@ -247,7 +248,7 @@ ax_status ax_cuda_wait(ax_cuda *cu)
 }
 
 /* First waits for the stream by ax_cuda_wait, which checks the links. Otherwise CUDA itself would wait for
- * the stream in a copy from or to pageable memory, without checking them. */
+ * the stream in a copy from or to pageable memory, and would not check the links. */
 ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
 {
     AX_TRY(ax_cuda_wait(cu));

@@ -79,8 +79,8 @@ __device__ inline void weighted_rows(fragment_c (&out)[D / 8], const fragment_c 
     }
 }
 
-/* Stores 16 rows of sums from row `first` on; each lane stores parts of rows g and g+8, times a factor each.
- * Rows from `end` on are skipped. */
+/* Stores 16 rows of sums to the rows of `to` from `first` on. Each lane stores parts of rows g and g+8 (g =
+ * lane / 4), multiplied by factor[0] and factor[1]. Rows from `end` on are skipped. */
 template <class T, int D>
 __device__ inline void write_rows(const fragment_c (&c)[D / 8], T *to, int64_t stride, int d, int64_t first,
                                   int64_t end, const float (&factor)[2])
@@ -188,8 +188,8 @@ struct dropout_state {
     __device__ float factor(uint32_t word) const { return word >> 8 < below ? 0 : scale; }
 };
 
-/* Exchanges words between a lane and the lane whose number differs in `bit`: b of the lower lane for a of the
- * upper. */
+/* Exchanges words between this lane and the lane whose number differs in `bit`: the lane with the lower
+ * number swaps its b for the a of the other lane. */
 __device__ inline void exchange(uint32_t &a, uint32_t &b, int bit)
 {
     const bool upper = threadIdx.x & bit;
@@ -341,7 +341,8 @@ template <class T, int D, bool DROP> __global__ void __launch_bounds__(THREADS) 
 
 /* ---- gradient ------------------------------------------------------------------------------------ */
 
-/* The number of keys (or queries) of the other tile: as many as registers allow beside the sums. */
+/* How many keys (or queries) a tile has that the block loops over: as many as registers allow beside the
+ * sums. */
 template <int D> struct other_rows {
     enum { value = D > 64 ? 32 : 64 };
 };

@@ -11,8 +11,8 @@ typedef ax_cuda_plan plan;
 typedef ax_cuda_plan_key plan_key;
 typedef ax_cuda_matmuls matmuls;
 
-/* Opens the file of measured algorithms. They are valid for one model of GPU, version of cuBLASLt and size of
- * workspace. */
+/* Opens the file of measured algorithms. Its algorithms are valid for one model of GPU, one version of
+ * cuBLASLt and one size of workspace. */
 static ax_status open_measured(matmuls *p, const ax_cuda *cu, const char *gpu)
 {
     char kind[512];

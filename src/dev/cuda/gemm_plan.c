@@ -9,8 +9,7 @@
 typedef ax_cuda_plan plan;
 typedef ax_cuda_matmuls matmuls;
 
-/* The entry in the file of plans that means, instead of an algorithm, that matmul and epilogue are faster as
- * two kernels. */
+/* What the file of plans has in place of an algorithm if matmul and epilogue are faster as two kernels. */
 static const uint64_t unfused[AX_CUDA_PLAN_WORDS] = {UINT64_MAX};
 
 void ax_cuda_plan_destroy(plan *p)
@@ -254,8 +253,8 @@ static int fastest(const float *min_ms, int n)
     return best;
 }
 
-/* Sets p->algo to the algorithm that the file of plans has for this GEMM. If it has none, times the
- * candidates and adds the fastest to the file. */
+/* Sets p->algo to the algorithm that the file of plans has for this GEMM. If the file has none, or one that
+ * cannot run, times the candidates and adds the fastest to the file. */
 static ax_status use_measured(const matmuls *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                               const cublasLtMatmulAlgo_t *candidate, int n)
 {
@@ -332,8 +331,8 @@ bool ax_cuda_takes_gelu(const matmuls *all, const ax_gemm_args *g)
            ax_cuda_alignment(g->preact) >= 16 && (!g->bias || takes_bias(g)) && g->k;
 }
 
-/* Times the GEMM with fused GELU, and matmul and GELU as two kernels. *out is set to whether the fused one is
- * faster. */
+/* Times the GEMM with fused GELU, and matmul and GELU as two kernels. *out is set to whether the fused GEMM
+ * is faster. */
 static ax_status fused_is_faster(const matmuls *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
                                  bool *out)
 {

@@ -127,8 +127,8 @@ inline bool aligned(std::initializer_list<const void *> addresses)
     return true;
 }
 
-/* Returns true if these addresses differ by multiples of 16 bytes only. Then the rows of these arrays, which
- * have the same length, can be processed together by one along_row. */
+/* Returns true if these addresses differ by multiples of 16 bytes only. Then one call of along_row can
+ * process together the rows that begin at these addresses; the rows must have the same length. */
 inline bool same_alignment(std::initializer_list<const void *> addresses)
 {
     for (const void *address : addresses)

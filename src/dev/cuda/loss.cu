@@ -15,7 +15,7 @@ template <class T> struct take_max {
         pack<A, N> v = read<T, A, N>(x, at);
 #pragma unroll
         for (int i = 0; i < N; i++)
-            *max = v.v[i] > *max ? v.v[i] : *max; /* skips NaN, which will make the sum NaN */
+            *max = v.v[i] > *max ? v.v[i] : *max; /* skips NaN; ce_sum then gives NaN */
     }
 };
 template <class T> __global__ void max_kernel(const T *logits, int64_t vocab, int64_t ld, accum_t<T> *out)

@@ -7,8 +7,8 @@
  *
  * Communicators are non-blocking: no call of NCCL waits for another rank, so that nothing hangs inside NCCL.
  * Host code that waits, here or for the GPU (ax_nccl_reach), regularly checks whether NCCL has failed on a
- * link, or another rank. If so, all links of the GPU are aborted, so that its streams do not wait for them
- * any more. */
+ * link, and whether another rank has failed. If so, all links of the GPU are aborted, so that its streams do
+ * not wait for them any more. */
 #include "dev/cuda/cuda.h"
 
 #include "axonn/runtime.h"

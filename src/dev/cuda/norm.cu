@@ -100,8 +100,8 @@ template <class A> struct moments {
     }
 };
 
-/* Arguments of norm_kernel. With the template arguments STATS and APPLY it is the kernel norm, with one of
- * them norm_stats or norm_apply. */
+/* Arguments of norm_kernel, which implements three kernels: norm if the template arguments STATS and APPLY
+ * are both true, norm_stats if only STATS is, norm_apply if only APPLY is. */
 struct rows_of_norm {
     ax_norm_args a;
     int64_t global_cols;
@@ -200,8 +200,9 @@ template <class A> struct recentre {
     }
 };
 
-/* Arguments of norm_grad_kernel. With the template arguments STATS and APPLY it is the kernel norm_grad, with
- * one of them norm_grad_stats or norm_grad_apply. Each thread block handles a strip of rows. */
+/* Arguments of norm_grad_kernel, which implements three kernels: norm_grad if the template arguments STATS
+ * and APPLY are both true, norm_grad_stats if only STATS is, norm_grad_apply if only APPLY is. Each thread
+ * block handles a strip of rows. */
 struct rows_of_grad {
     ax_norm_grad_apply_args a; /* s1 and s2 are written with STATS and without APPLY */
     int64_t strip;

@@ -45,8 +45,8 @@ static entry *find(const list *l, const int64_t *key)
     return NULL;
 }
 
-/* Adds an entry. If the list already has one with the same key, that is replaced if `instead`, and kept
- * otherwise. */
+/* Adds an entry. If the list already has an entry with the same key, the old entry is replaced if `instead`
+ * is true, and kept otherwise. */
 static ax_status put_entry(list *l, const entry *e, bool instead)
 {
     entry *there = find(l, e->key);

@@ -1,7 +1,7 @@
-/* The fastest measured cuBLASLt algorithm for each shape of GEMM. They are stored in a file that processes
- * share, one per model of GPU and version of cuBLASLt, in the directory that setting runtime.plans
- * names. So a resumed run uses the same algorithms as before, and has bitwise the same results. Problems with
- * the file are logged at level debug and are not errors. */
+/* The fastest measured cuBLASLt algorithm for each shape of GEMM. The algorithms are stored in files that
+ * processes share, one file per model of GPU and version of cuBLASLt, in the directory that setting
+ * runtime.plans names. So a resumed run uses the same algorithms as before, and has bitwise the same results.
+ * Problems with the file are logged at level debug and are not errors. */
 #ifndef AXONN_DEV_CUDA_PLANS_H
 #define AXONN_DEV_CUDA_PLANS_H
 

@@ -14,7 +14,7 @@ ax_status ref_ce_max(ax_stream *stream, const void *args)
         for (ref_blocks(a->vocab, at, count)) {
             ref_read(a->dtype, a->logits, r * a->ld + at, count, x);
             for (int64_t i = 0; i < count; i++)
-                max = x[i] > max ? x[i] : max; /* skips NaN, which will make the sum NaN */
+                max = x[i] > max ? x[i] : max; /* skips NaN; ce_sum then gives NaN */
         }
         ax_store(ax_dtype_accum(a->dtype), a->max, r, max);
     }

@@ -13,7 +13,7 @@ export BUILD=${BUILD:-build-dev}
 }
 export STAMPS=$BUILD/tidy
 mkdir -p "$STAMPS"
-export NODES=${NODES:-75000} # its own bound, 225000, takes twice as long
+export NODES=${NODES:-75000} # the default of clang-tidy, 225000, takes twice as long
 CONFIG=$({ cat .clang-tidy && clang-tidy --version && echo "$NODES"; } | sha256sum)
 export CONFIG
 

@@ -35,7 +35,7 @@ limit() {
 down() {
     local host
     for host in $(hosts); do
-        ip netns pids "$host" | xargs -r kill -KILL 2>/dev/null || true # its network would live as long as they do
+        ip netns pids "$host" | xargs -r kill -KILL 2>/dev/null || true # they keep the namespace alive
         ip link delete "to-$host" 2>/dev/null || true
         ip netns delete "$host"
     done

@@ -149,8 +149,8 @@ for what in $parts; do
             part "GPT-2 1.5B, 16 x 1024" 200 env AXONN_LOG=debug "$dir/axonn" bench step "$work/step.yaml" --steps 4
             ;;
         peers)
-            # PyTorch and llm.c do not get the libraries of the bundle. A party that the time limit stops in its second
-            # turn has had its first.
+            # PyTorch and llm.c do not get the libraries of the bundle. If the time limit stops a program in its
+            # second turn, the result of its first turn remains.
             read -ra more <<<"${PEERS:-}"
             part "${CASE:=gpt2-1.5b} and peers" 555 env LD_LIBRARY_PATH="$before" ${PLANS:+"AXONN_PLANS=$PLANS"} \
                 python3 "$root/bench/gpu.py" --axonn "$dir/axonn" --libraries "$LD_LIBRARY_PATH" --cases "$CASE" \

@@ -28,8 +28,8 @@ typedef struct ax_engine ax_engine;
 typedef struct ax_engine_options {
     const ax_model_config *model;
     int64_t seq_len;       /* T */
-    int64_t micro_batch;   /* rows per (data, z) coordinate and micro-step */
-    int64_t global_batch;  /* B = micro_batch · data · z · number of micro-steps */
+    int64_t micro_batch;   /* rows of a micro-batch on each coordinate along data and z */
+    int64_t global_batch;  /* B = micro_batch · data · z · number of micro-batches */
     int64_t recompute;     /* as in ax_model_use */
     bool whole_rows;       /* attention crosses documents within a row: ax_rows.doc_start is ignored */
     const ax_optim *optim; /* NULL: evaluation only, no gradients */
@@ -81,7 +81,8 @@ ax_frame *ax_engine_frame(ax_engine *engine);
 /* Returns the loss scale of the next step, owned by the engine. Checkpoints store it; a resumed run sets
  * it. */
 ax_loss_scale *ax_engine_loss_scale(ax_engine *engine);
-/* Seconds since the engine's creation in which this rank's pipeline stage had nothing to do. */
+/* Returns the time, in seconds since the engine was created, in which this rank's pipeline stage had nothing
+ * to do. */
 double ax_engine_waited(const ax_engine *engine);
 /* Rows of a micro-batch, over all ranks. */
 int64_t ax_engine_rows(const ax_engine *engine);
@@ -115,9 +116,9 @@ typedef struct ax_step_result {
                       smaller loss scale, unless that is already the smallest */
 } ax_step_result;
 
-/* Returns the result of the newest step, or of the first step since the last call that was not finite. After
- * that, steps are applied again. In fp16, updates the loss scale from this result. Waits for the step's
- * gradient, not for its update. Collective along the grid if not finite. */
+/* Returns the result of the newest step. If steps since the last call were not finite, returns the result of
+ * the first of these instead, and following steps are applied again. In fp16, updates the loss scale from
+ * this result. Waits for the step's gradient, not for its update. Collective along the grid if not finite. */
 AX_MUST_CHECK ax_status ax_engine_result(ax_engine *engine, ax_step_result *out);
 
 /* Runs forward on `rows` rows. *loss_sum is the sum (not the mean) of the losses of all unmasked targets.
@@ -273,7 +274,7 @@ typedef struct ax_train_plan {
     ax_engine_plan engine;     /* its memory */
 } ax_train_plan;
 
-/* The hyperparameters of a step, from 1. */
+/* Returns the hyperparameters of step `step`; steps count from 1. */
 ax_hyper ax_train_hyper(const ax_train_plan *plan, int64_t step);
 /* Writes the names that a model and a grid have in metrics: "gpt2 12 x 768", "data=1 pipe=1 x=2 y=1 z=1". */
 void ax_train_describe(const ax_model_config *config, ax_grid_size size, char model[96], char grid[96]);

@@ -1,9 +1,10 @@
 /* grid: the ranks as a grid of named axes (PyTorch: DeviceMesh), and the context (ax_ctx), which holds the
  * device, stream, grid and dtypes of one rank.
  *
- * The axes are the papers' G_x, G_y, G_z, G_inter (pipe) and G_data, innermost first:
- * rank = (((data·P + pipe)·Z + z)·Y + y)·X + x, unless ax_grid_world put the ranks in another order.
- * "Axis" always means grid; "dim" always means tensor. */
+ * The axes are those that the AxoNN papers call G_x, G_y, G_z, G_inter (pipe) and G_data, innermost first.
+ * With sizes X, Y, Z and P (pipe), the number of a rank is rank = (((data·P + pipe)·Z + z)·Y + y)·X + x,
+ * unless ax_grid_world put the ranks in another order. "Axis" always means grid; "dim" always means
+ * tensor. */
 #ifndef AXONN_GRID_H
 #define AXONN_GRID_H
 
@@ -50,9 +51,9 @@ typedef struct ax_grid_size {
 AX_MUST_CHECK ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out);
 void ax_grid_destroy(ax_grid **grid);
 /* Lets the grid's communicators transfer data from device to device where that is possible (ax_comm_connect),
- * also those that are created later. Logs once along which axes it is not possible, and why. With a device
- * without memory (dry), communicators that are created later have no other ranks. Destroy the grid before
- * closing the device. Collective along the grid. */
+ * including communicators that are created later. Logs once along which axes such transfers are not possible,
+ * and why. With a device without memory (dry), communicators that are created later transfer nothing and do
+ * not involve the other ranks. Destroy the grid before closing the device. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_grid_connect(ax_grid *grid, ax_device *dev);
 
 ax_grid_size ax_grid_sizes(const ax_grid *grid);
@@ -75,8 +76,9 @@ int ax_grid_peer(const ax_grid *grid, ax_axis axis, int coord);
 AX_MUST_CHECK ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, ax_axis *out);
 /* Factors an axis (row `factor` of AX_FACTORS) into a major factor of `size` ranks and a minor factor, whose
  * size is that of the axis divided by `size`. From then on layouts and sets of axes may name the factors.
- * *out is an index for ax_grid_factoring. A factor as large as the axis is the axis itself. Declaring a
- * factoring again changes nothing. All ranks declare the same factorings; not collective.
+ * *out is an index for ax_grid_factoring. A factor whose size is that of the axis gets no axis of its own:
+ * its index is that of the axis. Declaring a factoring again changes nothing. All ranks declare the same
+ * factorings; not collective.
  *
  * Several factorings. An axis may have several if of any two major sizes one divides the other; the names of
  * a later factoring include its sizes ("x.kv4", "x.rep2"). AX_ERR_USAGE if `size` does not divide the axis,
@@ -139,8 +141,8 @@ AX_MUST_CHECK ax_status ax_grid_world(ax_comm *world, ax_grid_size size, const a
 typedef bool ax_grid_legal_fn(const void *arg, ax_grid_size size);
 /* Prints the sizes as "x=2 y=1 z=1 pipe=1 data=4". Returns out. */
 char *ax_grid_size_print(ax_grid_size size, char out[80]);
-/* Prints up to three grids of `ranks` ranks, those nearest to `wanted` for which `legal` is true (NULL: for
- * all), as "x=2 y=1 z=1 pipe=1 data=4; …", or "none". Returns out. */
+/* Prints up to three grids of `ranks` ranks, those nearest to `wanted` for which `legal` returns true
+ * (`legal` NULL: all grids are legal), as "x=2 y=1 z=1 pipe=1 data=4; …", or "none". Returns out. */
 char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, const void *arg,
                       char out[320]);
 

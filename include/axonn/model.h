@@ -66,8 +66,8 @@ typedef struct ax_model_identity {
 
 /* Finds the family of that name ("gpt2"). AX_ERR_USAGE if there is none; the message lists all families. */
 AX_MUST_CHECK ax_status ax_family_find(const char *name, const ax_family **out);
-/* Whether the family's config.json has a key of the same meaning as this configuration
- * key, "model.window". */
+/* Returns true if the family's config.json has a key of the same meaning as `option`, a key of this program's
+ * configuration such as "model.window". */
 bool ax_family_has(const ax_family *family, const char *option);
 /* All families, each after a bar: "|gpt2|llama". */
 extern const char ax_family_names[];
@@ -165,16 +165,18 @@ typedef struct ax_model {
 
 /* Builds the network. ax_layer_param_set(model->root, …) gives its parameters memory. Works on any grid: if
  * an axis has more ranks than a dim has units, some ranks hold empty boxes. Along pipe, the context's
- * ax_parallel.pipe says where it is cut; parameters of other stages are declared, and get no memory. The
- * caller owns *out. AX_ERR_USAGE as ax_model_config_check, or if the cut does not fit the model. */
+ * ax_parallel.pipe says where the network is cut into stages; parameters of other stages are declared, but
+ * get no memory. The caller owns *out. AX_ERR_USAGE as ax_model_config_check, or if the cut does not fit the
+ * model. */
 AX_MUST_CHECK ax_status ax_model_create(ax_ctx *ctx, const ax_model_config *config, const ax_model_use *use,
                                         ax_model **out);
 void ax_model_destroy(ax_model **model);
 
 bool ax_model_is_last(const ax_model *model);
 
-/* All of these run this rank's stage alone, on the batch's `x` unless it is the first. They are collective
- * along the ranks of the stage. On a grid with one stage it is the whole model.
+/* The functions below run only the layers of this rank's stage: the first stage on the tokens of the batch,
+ * any other on the batch's `x`. They are collective along the ranks of the stage. On a grid with one stage,
+ * the stage is the whole model.
  *
  * Runs forward on a stage before the last: *y are the activations [b, t, d] that the next stage gets. */
 AX_MUST_CHECK ax_status ax_model_forward(ax_model *model, ax_frame *frame, ax_tensor *y);
@@ -184,9 +186,10 @@ AX_MUST_CHECK ax_status ax_model_logits(ax_model *model, ax_frame *frame, bool l
 /* On the last stage: runs forward and adds the sum of the losses of this rank's targets to *total (F64,
  * device memory). In training mode saves the logits in the frame for ax_model_backward. */
 AX_MUST_CHECK ax_status ax_model_loss(ax_model *model, ax_frame *frame, double *total);
-/* Backward of ax_model_loss, or with the gradient dy of ax_model_forward's activations, on this frame: adds
- * the gradients of the sum of the losses, times the batch's loss_scale. *dx is the gradient of the batch's x;
- * empty on the first stage. */
+/* Runs the backward pass of the last forward pass on this frame, and adds to the gradients of the parameters:
+ * those of the sum of the losses, times the batch's loss_scale. The last stage ran ax_model_loss, and ignores
+ * dy; any other stage ran ax_model_forward, and dy is the gradient of its result. *dx is the gradient of the
+ * batch's x; it is empty on the first stage. */
 AX_MUST_CHECK ax_status ax_model_backward(ax_model *model, ax_frame *frame, const ax_tensor *dy,
                                           ax_tensor *dx);
 

@@ -120,9 +120,9 @@ ax_layer *ax_gelu(ax_ctx *ctx, const char *name, ax_activation form);
 
 /* Dropout with probability p, 0 <= p <= 1; in evaluation y = x. Every ax_frame_begin in AX_MODE_TRAIN draws
  * another mask, the same on every grid: from the step in the batch's `now` if there is one, else from the
- * number of such tasks that the frame has begun (ax_drop in op.h). forward, backward and ax_recompute of one
- * task use the same mask. A new frame counts from the beginning: a program that resumes a training and wants
- * other masks passes `now`. */
+ * number of tasks that the frame has begun in AX_MODE_TRAIN (ax_drop in op.h). forward, backward and
+ * ax_recompute of one task use the same mask. A new frame counts from the beginning: a program that resumes a
+ * training and wants other masks passes `now`. */
 ax_layer *ax_dropout(ax_ctx *ctx, const char *name, double p);
 
 /* y = token_table[tokens] + position_table[positions], with the tokens and positions of the frame's batch; x
@@ -268,8 +268,8 @@ extern const int ax_layer_sample_count;
 enum { AX_SAMPLE_VOCAB = 13, AX_SAMPLE_POSITIONS = 16 };
 
 /* Sets *worst to the largest error of the sample's gradients (of input and parameters) against finite
- * differences, in float64 on the reference device. Relative to max(rms of the tensor, 1e-3 × the largest rms
- * of all tensors). Not collective. */
+ * differences, in float64 on the reference device. The error of a tensor's element is relative to max(rms of
+ * the tensor, 1e-3 × the largest rms of all tensors). Not collective. */
 AX_MUST_CHECK ax_status ax_layer_check_gradient(const ax_layer_sample *sample, double *worst);
 /* Sets *worst to the largest difference between output and gradients on `grid` and those of a serial run in
  * float64, relative as in ax_layer_check_gradient. The ranks of the grid are threads; `device` is the

@@ -94,9 +94,9 @@ size_t ax_updater_bytes(const ax_updater *updater);
  * clip: see ax_clip_args. If never called, the factor is 1. Enqueued; not collective. */
 AX_MUST_CHECK ax_status ax_updater_clip(ax_updater *updater, const double *sumsq, const double *loss,
                                         int64_t targets, double scale, double clip);
-/* Updates every parameter of the set once, with weight decay only where param->decay, and then all-gathers it
- * (ax_param_all_gather), along whose axes this is collective. One launch if no parameter is all-gathered.
- * Enqueued. */
+/* Updates every parameter of the set once, with weight decay only if param->decay, and then all-gathers the
+ * parameters (ax_param_all_gather). Runs as one launch if no parameter is all-gathered. Enqueued. Collective
+ * along the axes of the all-gathers. */
 AX_MUST_CHECK ax_status ax_updater_step(ax_updater *updater, const ax_hyper *hyper);
 /* Waits for the newest ax_updater_clip, but not for work enqueued after it, and returns its result. Not
  * collective. */

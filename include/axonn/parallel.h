@@ -188,9 +188,9 @@ typedef struct ax_param_file {
  * weights) is on the first and on the last stage. */
 typedef enum ax_param_place {
     AX_PARAM_HERE, /* on this rank's stage */
-    AX_PARAM_LENT, /* on this rank's stage, the first, and the last one has a copy */
-    AX_PARAM_COPY, /* a copy of the first stage's, for kernels: the first stage has the master weights and the
-                      optimizer state, adds this stage's gradient to its own, and sends the new weights */
+    AX_PARAM_LENT, /* on this rank's stage, which is the first; the last stage has a copy */
+    AX_PARAM_COPY, /* this rank's stage has a copy for its kernels; the first stage has the master weights and
+                      the optimizer state, adds the copy's gradient to its own, and sends the new weights */
     AX_PARAM_AWAY  /* on another stage: no memory here */
 } ax_param_place;
 
@@ -234,7 +234,7 @@ AX_MUST_CHECK ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim,
                                         const int64_t *unit, const ax_role *roles, ax_init_kind init,
                                         double init_std, ax_param **out);
 void ax_param_destroy(ax_param **param);
-/* Whether this rank's stage updates the parameter: it is HERE or LENT. */
+/* Returns true if this rank's stage updates the parameter: its place is AX_PARAM_HERE or AX_PARAM_LENT. */
 bool ax_param_is_owned(const ax_param *param);
 
 /* Gets the parameter in layout U, the layout of its roles, for kernels; *out is valid until the next
@@ -260,10 +260,10 @@ AX_MUST_CHECK ax_status ax_param_grad_target(ax_frame *frame, ax_param *param, c
 AX_MUST_CHECK ax_status ax_param_add_grad(ax_frame *frame, ax_param *param, const ax_tensor *part);
 
 /* Makes new weights available to ax_param_acquire; call it after writing the master weights and `rounded`.
- * Invalidates the parameter in the weight cache. If
- * `rounded` is split along data and `rest` is not (zero 1, 2), starts the all-gather from `rounded` to
- * `rest`; the next acquire waits for it. A parameter that is LENT or a COPY is first sent along pipe.
- * Collective along data with zero 1, 2. */
+ * Invalidates the parameter in the weight cache. If `rounded` is split along data and `rest` is not (zero 1,
+ * 2), starts the all-gather from `rounded` to `rest`; the next acquire waits for it. The first stage first
+ * sends a parameter that is AX_PARAM_LENT along pipe to the stage that has the copy. Collective along data
+ * with zero 1, 2. */
 AX_MUST_CHECK ax_status ax_param_all_gather(ax_param *param);
 
 /* The parameters of a model, each once, with their memory in flat blocks. All ranks list the parameters of

@@ -14,9 +14,11 @@ extern "C" {
 #endif
 
 typedef enum ax_pipe_schedule {
-    /* What has arrived is next, backwards first (2110.13005): a stage never waits while it could compute. */
+    /* The order follows the arrival of messages (arXiv 2110.13005): if the input of a backward has arrived,
+     * that backward is next, else a forward whose input has arrived. A stage never waits while it could
+     * compute. */
     AX_PIPE_MESSAGE,
-    /* As many forwards as the stage has slots, then a backward and a forward in turns. */
+    /* First as many forwards as the stage has slots, then alternately a backward and a forward. */
     AX_PIPE_1F1B,
     /* All forwards, then all backwards. */
     AX_PIPE_GPIPE,
@@ -30,8 +32,9 @@ typedef struct ax_pipe_stage {
     int64_t micro_batches, slots;
 } ax_pipe_stage;
 
-/* The stage with its slots: `slack` more than the P - s that keep all stages busy if every task takes as long
- * as planned, at most M; M for gpipe; one if the only stage is both first and last. */
+/* Returns stage `stage` with its number of slots. P - stage slots keep all stages busy if every task takes as
+ * long as planned; the stage gets `slack` more, but at most M. With gpipe it gets M slots. If there is only
+ * one stage, it gets one slot. */
 ax_pipe_stage ax_pipe_stage_of(ax_pipe_schedule schedule, int stages, int stage, int64_t micro_batches,
                                int64_t slack);
 
@@ -44,16 +47,16 @@ typedef struct ax_pipe_counts {
 
 typedef enum ax_pipe_task { AX_PIPE_WAIT, AX_PIPE_FORWARD, AX_PIPE_BACKWARD, AX_PIPE_DONE } ax_pipe_task;
 
-/* The task that the stage begins now. AX_PIPE_WAIT: a message must arrive first. */
+/* Returns the task that the stage begins now. AX_PIPE_WAIT: a message must arrive first. */
 ax_pipe_task ax_pipe_next(const ax_pipe_stage *stage, const ax_pipe_counts *now);
-/* The next task of a schedule that does not depend on arrivals: what ax_pipe_next returns once it has
- * arrived. False for AX_PIPE_MESSAGE. */
+/* Returns true if the order of a stage's tasks does not depend on when messages arrive. False only for
+ * AX_PIPE_MESSAGE. */
 bool ax_pipe_is_fixed(ax_pipe_schedule schedule);
 
 /* Cuts `blocks` blocks of equal cost into stages, so that the most expensive stage is as cheap as possible.
- * The first stage has the embedding too, and the last one the head, at these costs in units of a block.
- * begin[s] is the first block of stage s, begin[stages] = blocks. Each stage between them has at least one
- * block: stages <= blocks + 2. */
+ * The first stage also has the embedding, and the last stage the head; `embedding` and `head` are their costs
+ * in units of the cost of a block. begin[s] is the first block of stage s, begin[stages] = blocks. Each stage
+ * between the first and the last has at least one block, so stages <= blocks + 2. */
 void ax_pipe_cut(int stages, int64_t blocks, double embedding, double head, int64_t *begin);
 
 #ifdef __cplusplus

@@ -84,11 +84,11 @@ AX_MUST_CHECK ax_status ax_layout_check(const ax_grid *grid, const ax_layout *la
 
 /* ---- tensors ------------------------------------------------------------------------------------- */
 
-/* The most elements that a tensor may have. Sizes in bytes cannot overflow below it. */
+/* The largest number of elements of a tensor. Up to this number the size in bytes fits in 64 bits. */
 #define AX_TENSOR_MAX (INT64_C(1) << 48)
 
-/* Checks a tensor's size: AX_ERR_USAGE if an extent or a split unit is negative, if the product of the
- * extents that are not 0 is above AX_TENSOR_MAX, or if a unit is. The message has the extents. Functions that
+/* Checks a tensor's size: AX_ERR_USAGE if an extent or a split unit is negative, or if a split unit or the
+ * product of the extents that are not 0 is above AX_TENSOR_MAX. The message has the extents. Functions that
  * allocate tensors call this. */
 AX_MUST_CHECK ax_status ax_tensor_check(const ax_tensor *tensor);
 
@@ -101,8 +101,9 @@ ax_tensor ax_tensor_make(ax_dtype dtype, int ndim, const int64_t *dim, const int
  * all dims. */
 void ax_tensor_range(const ax_grid *grid, const ax_tensor *tensor, int d, int rank, int64_t *lo, int64_t *n);
 ax_box ax_tensor_box(const ax_grid *grid, const ax_tensor *tensor, int rank);
-/* These return of the calling rank's box: the extent of dim d; the number of elements; the distance of rows
- * in elements (leading dimension); the bytes of memory, padding included. */
+/* These functions describe the calling rank's box. In this order, they return the extent of dim d; the number
+ * of elements; the distance between rows in elements (leading dimension); the size in bytes, padding
+ * included. */
 int64_t ax_tensor_extent(const ax_grid *grid, const ax_tensor *tensor, int d);
 int64_t ax_tensor_count(const ax_grid *grid, const ax_tensor *tensor);
 int64_t ax_tensor_pitch(const ax_grid *grid, const ax_tensor *tensor);
@@ -143,9 +144,10 @@ typedef struct ax_batch {
  * for backward. There is no call to free an allocation: a dry run of the task observes when each allocation
  * is last used, and a plan made from it lets allocations with disjoint lifetimes share addresses.
  *
- *   bump mode places allocations one after the other in a fixed block, without sharing: for tests and small
- * programs record mode on the dry device: records the size, birth and last use of each allocation planned
- * mode gives the k-th allocation since ax_frame_begin the offset that the plan has for it
+ *   bump mode     places allocations one after the other in a fixed block, without sharing: for tests and
+ *                 small programs
+ *   record mode   on the dry device: records the size, birth and last use of each allocation
+ *   planned mode  gives the k-th allocation since ax_frame_begin the offset that the plan has for it
  *
  * A plan holds a list of offsets for each task (named, such as "train" or "eval"), and the block's size. */
 typedef struct ax_frame ax_frame;
@@ -157,9 +159,10 @@ typedef struct ax_frame_plan ax_frame_plan;
 AX_MUST_CHECK ax_status ax_frame_create(ax_ctx *ctx, size_t bytes, ax_frame **out);
 /* Creates a frame that places allocations as `plan` says (planned mode); it borrows `plan`. */
 AX_MUST_CHECK ax_status ax_frame_create_planned(ax_ctx *ctx, const ax_frame_plan *plan, ax_frame **out);
-/* Another slot of `first`, a frame in planned or bump mode: a frame of its own, whose task may begin while
- * that of `first` is between its two parts. In planned mode the slots share all memory but that which is used
- * in both parts. `first` must outlive it. */
+/* Creates another slot of `first`, which is in planned or bump mode. The slot is a frame of its own: its task
+ * may begin while the task of `first` is between its two parts (ax_frame_second_part). In planned mode the
+ * slots share all memory, except allocations that a task uses in both of its parts. `first` must outlive
+ * it. */
 AX_MUST_CHECK ax_status ax_frame_create_slot(ax_frame *first, ax_frame **out);
 void ax_frame_destroy(ax_frame **frame);
 

@@ -172,7 +172,8 @@ ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_
     if (use == AX_CONFIG_TO_MEASURE)
         ax_option_waive(cfg->set, "data.train");
     ax_status status = ax_option_finish(cfg->set);
-    if (status == AX_ERR_USAGE) { /* reports errors in the files that keys name together with the others */
+    if (status == AX_ERR_USAGE) { /* so that errors in the files that keys name are reported together with the
+                                     errors of the keys */
         if (use != AX_CONFIG_TO_MEASURE)
             config_check_paths(cfg);
         AX_TRY(config_check_files(cfg));

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MISSING_MOST = 20 }; /* paths of one key that are reported */
+enum { MISSING_MOST = 20 }; /* the most missing paths that are reported for one key */
 
 /* A number that both a key and the model's config.json may set. */
 typedef struct shape_key {

@@ -246,7 +246,8 @@ ax_status ax_config_check_ranks(ax_config *cfg, int ranks)
     ax_grid_load load = {.micro_batch = cfg->train.micro_batch, .global_batch = cfg->train.global_batch};
     ax_grid_size wanted = ax_run_grid(cfg);
     int64_t product = 1;
-    char key[16] = "grid.data", grid[80], nearest[320]; /* key: the first axis above 1, else grid.data */
+    /* key: that of the first axis whose size is above 1, else grid.data */
+    char key[16] = "grid.data", grid[80], nearest[320];
     for (int a = AX_AXES_STANDARD - 1; a >= 0; a--) {
         int n = ax_grid_size_along(wanted, (ax_axis)a);
         product = ax_min(product * n, INT32_MAX);
@@ -271,6 +272,6 @@ void config_check(ax_config *cfg)
     check_batch(cfg);
     check_schedule(cfg);
     check_grid(cfg);
-    if (ax_config_given(cfg, "model.family")) /* else once its layers are known */
+    if (ax_config_given(cfg, "model.family")) /* otherwise train_setup.c does, once it knows the layers */
         config_check_pipe(cfg, cfg->model.layers);
 }

@@ -12,10 +12,12 @@
 /* The int32 arrays of a micro-batch, in the order of ax_rows. */
 enum { TOKENS, TARGETS, DOC_START, POSITIONS, ARRAYS };
 
-/* The tasks that repeat from step to step, each with a replay of its own. Of a slot, 0 … 3 are backward (with
- * forward before it, if the pipeline is joint): FIRST sets the gradients, the others add to them; LAST
- * completes them. FORWARD is forward alone. Of the engine, NORM is the gradient norm, EVALUATION forward
- * alone. */
+/* The tasks that repeat from step to step; each is recorded in a replay of its own (ax_replay_begin). A slot
+ * has four backward tasks, whose indices 0 … 3 are sets of the bits FIRST and LAST. The task of the first
+ * micro-batch sets the gradients, the others add to them; in the task of the last micro-batch their reduction
+ * may start. If the pipeline is joint (ax_pipeline_is_joint), backward tasks contain the forward pass too;
+ * otherwise FORWARD is the forward pass. Two tasks belong to the engine: NORM computes the norm of the
+ * gradient, EVALUATION runs a forward pass. */
 enum { FIRST = 1, LAST = 2, FORWARD = 4, SLOT_TASKS };
 enum { NORM, EVALUATION, TASKS };
 
@@ -54,7 +56,8 @@ struct ax_engine {
     bool stepped; /* there was a step since the last ax_engine_result */
 };
 
-/* Bytes reserved for ax_batch_numbers, so that the arrays behind it are aligned to as many bytes. */
+/* Size in bytes of the place for ax_batch_numbers at the start of slot.device. The int32 arrays that follow
+ * are therefore aligned to HEAD bytes. */
 enum { HEAD = 64 };
 _Static_assert(sizeof(ax_batch_numbers) <= HEAD, "ax_batch_numbers must fit in HEAD bytes");
 
@@ -182,7 +185,7 @@ void ax_engine_destroy(ax_engine **engine)
         return;
     for (int i = 0; i < TASKS; i++)
         ax_replay_destroy(&e->task[i]);
-    for (int i = e->slots - 1; i >= 0; i--) /* the first one owns what they share */
+    for (int i = e->slots - 1; i >= 0; i--) /* the first slot owns the memory that all slots share */
         destroy_slot(e, &e->slot[i]);
     free(e->slot);
     ax_pipeline_destroy(&e->pipeline);
@@ -226,7 +229,8 @@ static ax_status load_rows(ax_engine *e, int64_t micro_batch, slot *s, double lo
 /* A task of a slot (NULL: of the engine). */
 typedef ax_status task_fn(ax_engine *e, slot *s, int64_t micro_batch);
 
-/* Runs a task. If it launches the same kernels as the last time, they are replayed as one. */
+/* Runs a task and records its launches in `replay`. If they are the same as in the last run of the task, the
+ * device replays the recorded ones (on a GPU: as CUDA graphs). */
 static ax_status run_task(ax_engine *e, ax_replay *replay, task_fn *work, slot *s, int64_t micro_batch)
 {
     ax_stream *stream = e->ctx->stream;
@@ -257,8 +261,8 @@ static ax_status begin_step(ax_engine *e)
 static bool is_first_stage(const ax_engine *e) { return e->model->stage == 0; }
 static bool is_last_stage(const ax_engine *e) { return ax_model_is_last(e->model); }
 
-/* The stage's layers, forward: from the activations of the stage before, to those for the next or
- * the loss. */
+/* Runs the stage's layers forward. The input is the activations from the stage before, if there is one; the
+ * result is the loss on the last stage, else activations for the next stage. */
 static ax_status run_forward(ax_engine *e, slot *s, int64_t micro_batch)
 {
     ax_tensor y;
@@ -282,7 +286,7 @@ static ax_status train_forward(ax_engine *e, slot *s, int64_t micro_batch)
     return run_forward(e, s, micro_batch);
 }
 
-/* Forward alone: other tasks may follow before the backward. */
+/* Runs the forward pass alone: tasks of other slots may run before the backward pass of this one. */
 static ax_status forward_part(ax_engine *e, slot *s, int64_t micro_batch)
 {
     AX_TRY(train_forward(e, s, micro_batch));
@@ -299,7 +303,8 @@ static ax_status run_backward(ax_engine *e, slot *s, int64_t micro_batch)
                              : ax_pipeline_send(e->pipeline, AX_MESSAGE_GRADIENT, s->frame, micro_batch, &dx);
 }
 
-/* Backward alone: another slot may use the memory that slots share as soon as it ends. */
+/* Runs the backward pass alone. Afterwards other slots may use the memory that all slots share, so this
+ * function ends the transfers that still use it (ax_frame_at_end). */
 static ax_status backward_part(ax_engine *e, slot *s, int64_t micro_batch)
 {
     AX_TRY(run_backward(e, s, micro_batch));

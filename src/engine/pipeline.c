@@ -19,10 +19,10 @@ _Static_assert(ACTIVATION == (int)AX_MESSAGE_ACTIVATION && GRADIENT == (int)AX_M
 typedef struct direction {
     int from, to;     /* the stages beside this one; -1: none */
     int64_t received; /* messages taken in this step */
-    ax_work *receive; /* of the next message */
+    ax_work *receive; /* the receive of the next message, or NULL */
     char *in;         /* the buffer of that message */
     char *out;        /* `buffers` buffers */
-    ax_work **sends;  /* by buffer */
+    ax_work **sends;  /* for each buffer: the send from it, in flight, or NULL */
     int64_t buffers;
 } direction;
 
@@ -68,7 +68,9 @@ static bool order_is_fixed(const ax_pipeline *p)
     return ax_pipe_is_fixed(p->stage.schedule) || p->stage.slots == 1;
 }
 
-/* With ZeRO 2 and 3, gradients and weights move along data within a task too. */
+/* Returns the axes along which ranks communicate within a task and must therefore run their tasks in the same
+ * order; 0 if the order is fixed. With ZeRO 2 and 3, data is one of these axes, because gradients and weights
+ * move along it within a task. */
 static ax_axisset group_axes(const ax_pipeline *p)
 {
     return order_is_fixed(p) ? 0 : axes_of(p->ctx->grid, p->ctx->parallel.zero >= 2);
@@ -82,7 +84,8 @@ static ax_axisset copies_axes(const ax_pipeline *p)
     return axes_of(grid, true) & (ax_axisset)~ax_grid_effective(grid, split);
 }
 
-/* Finds the groups of ranks when they are first needed. Their communicators then exist (ax_grid_prepare). */
+/* Finds the groups of ranks. Called when they are first needed, because ax_grid_prepare has created their
+ * communicators by then. */
 static ax_status find_groups(ax_pipeline *p)
 {
     if (p->stage.stages == 1 || p->comm)
@@ -250,7 +253,8 @@ ax_status ax_pipeline_send(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
     int64_t buffer = micro_batch % y->buffers, first = p->copies ? ax_comm_rank(p->copies) * p->part : 0;
     char *out = y->out + (size_t)buffer * part_bytes(p);
     AX_TRY(ax_settle(frame, tensor, &p->like.layout, &whole));
-    AX_TRY(ax_wait(&y->sends[buffer])); /* complete, but for evaluations */
+    AX_TRY(ax_wait(&y->sends[buffer])); /* in training this send has ended already (see make_directions); in
+                                           an evaluation it may not have */
     int64_t n = ax_min(p->part, ax_tensor_count(p->ctx->grid, &whole) - first);
     double now = p->ctx->dev->ring ? ax_now() : 0;
     ax_event_add(p->ctx->dev->ring, "send", kind == AX_MESSAGE_GRADIENT ? "gradient" : "activation", now, now,
@@ -352,7 +356,8 @@ static ax_status next_task(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *ou
         return ax_comm_rank(p->group) ? receive_decision(p, now, out) : send_decision(p, now, out);
     if (!order_is_fixed(p))
         return decide(p, now, out);
-    /* The task waits for its message itself. */
+    /* The order does not depend on arrivals, so the message counts as arrived. The task waits for it
+     * (ax_pipeline_take). */
     now->activation = now->forwards < p->n;
     now->gradient = now->backwards < now->forwards;
     *out = ax_pipe_next(&p->stage, now);

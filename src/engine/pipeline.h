@@ -33,13 +33,13 @@ bool ax_pipeline_is_joint(const ax_pipeline *pipeline);
 AX_MUST_CHECK ax_status ax_pipeline_begin(ax_pipeline *pipeline, int64_t step, int64_t n, bool backward);
 /* Runs all tasks of the step in the order of the schedule, and waits until all sent messages have arrived. */
 AX_MUST_CHECK ax_status ax_pipeline_run(ax_pipeline *pipeline, const ax_pipeline_tasks *tasks);
-/* Waits until all that this rank has sent has arrived: the end of ax_pipeline_run. */
+/* Waits until all messages that this rank has sent have arrived. ax_pipeline_run calls this at its end. */
 AX_MUST_CHECK ax_status ax_pipeline_end(ax_pipeline *pipeline);
 /* Returns the seconds, since the pipeline was created, in which this rank waited because it had no task. */
 double ax_pipeline_waited(const ax_pipeline *pipeline);
 
-/* Within a task: takes the activation, or the gradient, that another stage has sent, into frame memory; and
- * sends one, which may be overwritten afterwards. */
+/* Called within a task. ax_pipeline_take waits for the activation or the gradient that another stage sends,
+ * and copies it to frame memory. ax_pipeline_send sends one; `tensor` may be overwritten after the call. */
 AX_MUST_CHECK ax_status ax_pipeline_take(ax_pipeline *pipeline, ax_message_kind kind, ax_frame *frame,
                                          ax_tensor *out);
 AX_MUST_CHECK ax_status ax_pipeline_send(ax_pipeline *pipeline, ax_message_kind kind, ax_frame *frame,

@@ -118,8 +118,9 @@ static ax_status begin_piece(ax_run *run, ax_pace *pace)
     return status;
 }
 
-/* Reads the rows of a micro-batch. Called once per micro-batch on each rank. Pipeline stages do that at
- * different times, and cannot ask one another before each micro-batch: they finish the step. */
+/* Reads the rows of a micro-batch. Called once per micro-batch on each rank. Pipeline stages read their rows
+ * at different times, so their ranks cannot agree before each micro-batch whether to abandon the step
+ * (begin_piece); they always finish the step. */
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
     ax_run *run = source;
@@ -238,8 +239,8 @@ static bool is_due(int64_t step, int64_t interval, int64_t last)
     return step == last || (interval && step && step % interval == 0);
 }
 
-/* Names the signal. With several ranks it may not be the one that the user sent: launchers pass on another
- * one. */
+/* Names the signal. With several ranks the received signal may not be the one that the user sent, because
+ * some launchers pass on another one; so it is not named. */
 static const char *signal_name(const ax_run *run)
 {
     return ax_comm_size(run->world) > 1 ? "a signal" : strsignal(run->state.signal);

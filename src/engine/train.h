@@ -75,8 +75,8 @@ typedef struct ax_run_report {
     double peak_flops;   /* peak FLOP/s of a device, mean over the ranks */
     int64_t baseline;    /* bytes resident before anything planned is allocated */
     double step_began;
-    double step_flops; /* FLOPs that the device had counted at that moment */
-    double waited;     /* ax_engine_waited at that moment */
+    double step_flops; /* FLOPs that the device had counted at step_began */
+    double waited;     /* value of ax_engine_waited at step_began */
     int n_axes;
     ax_run_axes *axes;
     ax_metrics_axes *row_axes;
@@ -237,9 +237,9 @@ ax_status ax_run_compare_configs(const ax_run *run);
 ax_status ax_run_beat(const ax_run *run, bool *done, int *signal);
 void ax_trouble_note(ax_run_trouble *trouble, ax_status status); /* records an error for the next exchange */
 ax_status ax_run_agree(const ax_run *run); /* returns the error that any rank has recorded, on all ranks */
-/* Once a step: values 0 to n-1 from max + AX_EXCHANGE_OWN become their maxima over the ranks, *sum becomes
- * the sum over the ranks. *signal: a signal that any rank has received, or 0. Returns the error that any rank
- * has recorded. */
+/* Called once a step. The caller fills in max[AX_EXCHANGE_OWN + i] for i = 0 … n-1, and *sum: each of the
+ * former becomes its maximum over the ranks, *sum becomes the sum over the ranks. *signal: a signal that any
+ * rank has received, or 0. Returns the error that any rank has recorded. */
 enum { AX_EXCHANGE_OWN = 2 };
 ax_status ax_run_exchange(const ax_run *run, double *max, int n, double *sum, int *signal);
 

@@ -38,7 +38,8 @@ static void log_plan(const ax_run *run, const ax_memory *m)
            ax_format_bytes((double)ax_memory_total(m), size), text);
 }
 
-/* Pipeline stages need different amounts: logs the largest, unless it is that of rank 0. */
+/* Logs the largest amount of memory that any rank needs, unless rank 0 needs that much: pipeline stages
+ * differ. */
 static ax_status log_largest(const ax_run *run, const ax_memory *m)
 {
     int64_t mine = (int64_t)ax_memory_total(m), most = mine;

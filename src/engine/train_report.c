@@ -197,8 +197,9 @@ void ax_report_begin_traffic(ax_run_report *report)
         report->axes[i].before = traffic_of(&report->axes[i]);
 }
 
-/* Returns this rank's peak of device memory. In host memory, pages of other ranks' heaps that it has touched
- * do not count. */
+/* Returns this rank's peak of device memory, in bytes. If the device uses host memory, the shared memory of
+ * other ranks (their heaps, ax_node_alloc) does not count, although this rank may have touched pages of
+ * it. */
 static int64_t held_bytes(const ax_run *run)
 {
     int64_t bytes = ax_device_held(run->state.ctx->dev);

@@ -1,7 +1,8 @@
 /* Signals that ask a run to save and stop. Signal handlers belong to the process, so this file has
  * process-wide state (docs/architecture.md, idea 6, lists all of it). A program installs the handlers at its
- * start (ax_signals_catch); otherwise training installs them while it runs, from its first rank to its last
- * if ranks are threads. SIGPIPE is ignored meanwhile: a broken pipe of the log must not end the run. */
+ * start (ax_signals_catch); otherwise ax_train installs them while it runs; if ranks are threads, from the
+ * start of the first to the end of the last. While the handlers are installed, SIGPIPE is ignored, because a
+ * broken pipe of the log must not end the run. */
 #include "engine/train.h"
 
 #include <errno.h>
@@ -16,7 +17,8 @@ static int64_t first_ms;   /* time of the first signal */
 static void (*_Atomic heard)(void); /* called by the handler, or NULL */
 static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
 static int users; /* number of ranks (threads) and callers that need the handlers; guarded by users_lock */
-static atomic_int saving;        /* ranks (threads) that write a checkpoint and may not answer for long */
+static atomic_int saving; /* number of ranks (threads) that are writing a checkpoint; meanwhile they may not
+                             answer for a long time */
 static _Atomic(ax_comm *) world; /* communicator whose timeout is shortened after a signal (ax_comm_hurry) */
 
 /* The handler: records the signal. A second SIGINT, at least a second later, ends the process at once. */

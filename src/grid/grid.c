@@ -20,7 +20,7 @@ _Static_assert(AX_MAX_AXES <= 8 * sizeof(ax_axisset), "ax_axisset has too few bi
 _Static_assert(AX_AXES_STANDARD + 2 * AX_FACTOR_COUNT <= AX_MAX_AXES,
                "AX_MAX_AXES is too small for the factors");
 
-/* An axis. Along it, `size` ranks differ, whose numbers are `stride` apart. */
+/* An axis. A group of ranks along it has `size` ranks, and the numbers of neighbours differ by `stride`. */
 typedef struct grid_axis {
     char name[24];
     int size, stride;
@@ -89,8 +89,8 @@ static bool same_group(const ax_grid *grid, ax_axisset atoms, int p, int q)
     return true;
 }
 
-/* Creates the communicator along `atoms`. The dry device (which has a `launch` of its own) has no memory to
- * send, so its communicator needs no other ranks. */
+/* Creates the communicator along `atoms`. On the dry device (recognised by its own `launch`) there is no
+ * memory to send, so the communicator only knows its rank and size and never contacts the other ranks. */
 static ax_status make_comm(const ax_grid *grid, ax_axisset atoms, ax_comm **out)
 {
     int me = ax_grid_rank(grid), mine = 0, n = 0, *ranks;

@@ -105,8 +105,9 @@ static void warn_of_binding(const member *all, int n, int rank)
 /* ---- binding ------------------------------------------------------------------------------------- */
 
 /* Returns the reason for not binding threads, or NULL. Threads are bound only where binding cannot hurt: each
- * has a core to itself, no core is left over, and no CPU quota applies. Two jobs that each leave cores free
- * would, if bound, both take the first cores while the last ones idle; the system's scheduler does better. */
+ * has a core to itself, no core is left over, and no CPU quota applies. If two jobs on a machine each left
+ * cores free and were bound, both would take the first cores while the last ones idle; the operating system's
+ * scheduler does better. */
 static const char *why_not(const member *all, int n, uint64_t host, const host_totals *t)
 {
     for (int r = 0; r < n; r++) {

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Prints "h.<block>.<part>" into `out` and returns it. */
+/* Prints "h.<block>.<part>" into `out` and returns `out`. */
 static const char *named(char out[64], int64_t block, const char *part)
 {
     snprintf(out, 64, "h.%lld.%s", (long long)block, part);
@@ -90,8 +90,9 @@ static ax_status add_block(build *b, ax_layer *residual, int64_t i)
     return add_branch(m, residual, i, "mlp_branch", mlp, AX_COUNT(mlp));
 }
 
-/* Adds the blocks: one residual for all those of a pipeline stage or, with recomputation, one for each group
- * of `use.recompute` blocks, of which only the input is stored. */
+/* Adds the blocks in segments, each of which is one residual. A segment consists of all blocks of a pipeline
+ * stage, or with recomputation of up to `use.recompute` blocks; then only the input of the segment is
+ * stored. */
 static ax_status add_blocks(build *b)
 {
     ax_model *m = b->m;

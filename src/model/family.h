@@ -15,8 +15,9 @@ typedef struct ax_key_map {
     int part, parts;
 } ax_key_map;
 
-/* A key of config.json with the configuration key of the same meaning, which messages name. A resumed run may
- * change `setting`s; every other key that the family writes, listed or not, identifies the model. */
+/* A key of config.json with the configuration key of the same meaning, which messages name. `setting`: a
+ * resumed run may change the key. Every other key that the family writes, listed here or not, identifies the
+ * model and must stay the same. */
 typedef struct ax_family_key {
     const char *key, *option;
     bool setting;
@@ -50,11 +51,12 @@ ax_status ax_json_number(const json_t *json, const char *path, const char *key, 
 
 ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n);
 
-/* stage.c: the pipeline stages of a model. plan: decides with which blocks they begin, before anything is
- * built. segment: returns the block before which a segment of up to `length` blocks ends that begins with
- * `block`; no layer may span two stages. note: records that the next layer of the body begins with `block`
- * (config.layers: the final norm), and so where this stage's layers begin and end. place: says of each
- * parameter which stage has it, once all are declared. */
+/* stage.c: the pipeline stages of a model, in the order of the calls. ax_stage_plan decides with which blocks
+ * the stages begin, before any layer is built. ax_stage_segment returns the end (exclusive) of a segment of
+ * blocks that begins with `block`: after at most `length` blocks, and before the next stage begins, because
+ * no layer may span two stages. ax_stage_note is called before the layer that begins with `block`
+ * (config.layers: the final norm) is added to the body, and so learns at which layers this stage begins and
+ * ends. ax_stage_place sets the place of each parameter, after all of them are declared. */
 AX_MUST_CHECK ax_status ax_stage_plan(ax_model *model, int64_t recompute);
 int64_t ax_stage_segment(const ax_model *model, int64_t block, int64_t length);
 void ax_stage_note(ax_model *model, int64_t block);

@@ -125,9 +125,9 @@ static ax_status gpt2_write(const ax_model_config *c, json_t *json)
     return AX_OK;
 }
 
-/* The settings do not change what the network computes in evaluation. The number of positions is a setting
- * too, because a resumed run compares its own sequence length, and loading weights compares the extents of
- * the position table. */
+/* Columns: key, configuration key, setting (ax_family_key). Settings do not change what the network computes
+ * in evaluation. n_positions counts as a setting, because other checks already notice a change: a resumed run
+ * compares its sequence length, and loading weights compares the extents of the position table. */
 static const ax_family_key names[] = {{"n_layer", "model.layers", false},
                                       {"n_embd", "model.hidden", false},
                                       {"n_head", "model.heads", false},

@@ -10,7 +10,8 @@
     .norm = AX_NORM_RMS, .gated = true, .activation = AX_SILU, .rope = {.theta = 10000}, .norm_eps = 1e-6,   \
     .init_std = 0.02, .plain_init = true
 
-/* Rows of ax_family.names. The settings do not change what the network computes in evaluation. */
+/* Rows of ax_family.names: key, configuration key, setting. Settings do not change what the network computes
+ * in evaluation. */
 /* clang-format off */
 #define AX_LLAMA_NAMES \
     {"num_hidden_layers", "model.layers", false}, {"hidden_size", "model.hidden", false}, \

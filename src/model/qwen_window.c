@@ -25,8 +25,8 @@ static ax_status read_types(const json_t *types, const char *path, ax_model_conf
     return AX_OK;
 }
 
-/* Sets c->window_layers from max_window_layers: the number of layers, from the first, without a window; below
- * 0 is 0, as in transformers. */
+/* Sets c->window_layers from max_window_layers. The first max_window_layers layers have no window, all later
+ * ones have it. As in transformers, a number below 0 means 0. */
 static ax_status read_first(const json_t *json, const char *path, ax_model_config *c)
 {
     const json_t *value = json_object_get(json, "max_window_layers");

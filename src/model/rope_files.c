@@ -93,7 +93,7 @@ static ax_status read_scaling(const json_t *json, const json_t *p, const char *p
         return AX_OK;
     rope->original = c->seq_len;
     AX_TRY(ax_json_int(p, path, length, true, &rope->original));
-    AX_TRY(ax_json_int(json, path, length, true, &rope->original)); /* this one comes first */
+    AX_TRY(ax_json_int(json, path, length, true, &rope->original)); /* if given, overrides that of `p` */
     if (rope->kind == AX_ROPE_YARN)
         return read_yarn(p, path, c, rope);
     AX_TRY(ax_json_number(p, path, "low_freq_factor", false, &rope->low_freq_factor));
@@ -108,7 +108,7 @@ ax_status ax_rope_read(const json_t *json, const char *path, ax_model_config *c)
     AX_TRY(ax_json_number(json, path, "rope_theta", true, &rope.theta));
     AX_TRY(refuse_partial(json, path));
     if (p) {
-        AX_TRY(ax_json_number(p, path, "rope_theta", true, &rope.theta)); /* this one comes first */
+        AX_TRY(ax_json_number(p, path, "rope_theta", true, &rope.theta)); /* overrides that of `json` */
         AX_TRY(refuse_partial(p, path));
         AX_TRY(read_kind(p, path, &rope.kind));
         AX_TRY(read_scaling(json, p, path, c, &rope));
@@ -164,7 +164,7 @@ ax_status ax_rope_write(const ax_model_config *c, json_t *json)
     if (!modern || json_object_get(json, "rope_theta"))
         failed |= json_object_set_new(json, "rope_theta", json_real(c->rope.theta));
     if (scaling || (!modern && c->rope.kind != AX_ROPE_DEFAULT))
-        failed |= set_parameters(json, "rope_scaling", &c->rope, modern); /* it is read first */
+        failed |= set_parameters(json, "rope_scaling", &c->rope, modern); /* readers prefer rope_scaling */
     else if (!modern)
         failed |= json_object_set_new(json, "rope_scaling", json_null());
     AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");

@@ -10,7 +10,8 @@
 
 /* ---- where stages begin -------------------------------------------------------------------------- */
 
-/* The training FLOPs of the head in units of a block's. Blocks that are recomputed run forward twice. */
+/* Returns the training FLOPs of the head, in units of the training FLOPs of a block. A block that is
+ * recomputed runs forward twice. */
 static double head_cost(const ax_model_config *c, int64_t recompute)
 {
     int64_t total, matmul;
@@ -85,7 +86,8 @@ static void place_all(ax_layer *layer, ax_param_place place)
         place_all(layer->child[i], place);
 }
 
-/* A parameter that the head borrows belongs to the first stage, and the last one has a copy. */
+/* Sets the place of the parameters that the head borrows (tied weights): they belong to the first stage, and
+ * the last stage has a copy. */
 static void place_tied(ax_model *m)
 {
     for (int i = 0; i < AX_LAYER_PARAMS; i++) {

@@ -74,7 +74,7 @@ ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t batch, int64_t
     AX_TRY(ax_calloc(1, sizeof *cache, &cache));
     *cache = (ax_kv_cache){.ctx = ctx, .root = root, .batch = batch, .capacity = capacity};
     ax_status status = visit_attention(cache, root, attach);
-    /* Also if this rank has no head: layers then have an address for no bytes. */
+    /* A rank without heads allocates 0 bytes: its layers need an address that is not NULL. */
     if (status == AX_OK)
         status = ax_device_alloc(ctx->dev, cache->bytes, (void **)&cache->block);
     if (status == AX_OK)

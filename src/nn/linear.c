@@ -1,6 +1,6 @@
-/* The linear layer. Its code names no axis. With the inner width on x and the residual width on y it is the
- * 3D algorithm of 2502.08145 (Alg. 1), with one of these axes Megatron's, with all axes of size 1 the serial
- * layer. */
+/* The linear layer. Its code names no axis. If x splits the inner width and y the residual width, it is the
+ * 3D algorithm of arXiv 2502.08145 (Alg. 1). If only one of the two axes is larger than 1, it is the
+ * algorithm of Megatron-LM. If all axes have size 1, it is the serial layer. */
 #include "nn/linear.h"
 
 #include <stdio.h>

@@ -6,7 +6,7 @@
 
 /* Backward of n linear layers whose forward ran one after the other on the same x: *dx is the sum of their
  * input gradients. dy: one gradient per layer. The layers act like one layer with concatenated weights: dx is
- * reduced once, and the GEMMs of all weight gradients overlap with this all-reduce (OAR, 2502.08145).
+ * reduced once, and the GEMMs of all weight gradients overlap with this all-reduce (OAR, arXiv 2502.08145).
  * Collective along the axes of the layers' layouts. */
 AX_MUST_CHECK ax_status ax_linear_backward_shared(ax_layer *const *layers, int n, ax_frame *frame,
                                                   const ax_tensor *dy, ax_tensor *dx);

@@ -56,7 +56,8 @@ static double yarn_pair(const ax_rope_config *c, int64_t head_dim, double rotati
     return (double)head_dim * log((double)c->original / (rotations * 2 * PI)) / (2 * log(c->theta));
 }
 
-/* Divides the frequencies of slow pairs by the factor, keeps those of fast ones, with a ramp between. */
+/* Divides the frequencies of pairs that turn slowly by the factor and keeps those of pairs that turn fast.
+ * For pairs between them, a linear ramp over the pairs mixes the divided and the kept frequency. */
 static void yarn_frequencies(const ax_rope_config *c, int64_t head_dim, float *f)
 {
     double first = yarn_pair(c, head_dim, c->beta_fast), last = yarn_pair(c, head_dim, c->beta_slow);

@@ -6,8 +6,8 @@
 
 /* ---- layouts ------------------------------------------------------------------------------------- */
 
-/* Adds a fine axis (ax_axes) to dim 0 of a layout, unless its size is 1. So layouts with different axes have
- * different boxes. */
+/* Adds a fine axis (ax_axes) to dim 0 of a layout. Axes of size 1 are left out, so that layouts with
+ * different axes always have different boxes. */
 static void split_further(const ax_grid *grid, ax_layout *layout, ax_axis axis)
 {
     ax_axes *rows = &layout->dim[0];

@@ -102,9 +102,10 @@ AX_MUST_CHECK ax_status ax_param_all_gather_wait(ax_param *param);
 
 AX_MUST_CHECK ax_status ax_param_buckets_make(ax_param_set *set);
 
-/* Parameters that are LENT or COPY; the others are left alone. make: allocates what the exchange of gradients
- * needs. grads: adds the last stage's gradients to those of the first. weights:
- * sends p's rounded weights from the first stage to the last. Collective along pipe. */
+/* param_tied.c. These functions handle parameters whose place is AX_PARAM_LENT or AX_PARAM_COPY, and do
+ * nothing for others. ax_param_tied_make allocates memory for the exchange of gradients. ax_param_tied_grads
+ * adds the last stage's gradients to those of the first stage. ax_param_tied_weights sends p's rounded
+ * weights from the first stage to the last one. The last two are collective along pipe. */
 AX_MUST_CHECK ax_status ax_param_tied_make(ax_param_set *set);
 void ax_param_tied_free(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_param_tied_grads(ax_param_set *set);

@@ -168,7 +168,8 @@ ax_status ax_param_all_gather(ax_param *p)
     p->live->cache_valid = false;
     if (p->place == AX_PARAM_AWAY)
         return AX_OK;
-    AX_TRY(ax_param_all_gather_wait(p)); /* it reads `rounded` */
+    AX_TRY(ax_param_all_gather_wait(p)); /* the all-gather of the update before may still use `rounded`, which
+                                            the next call may overwrite */
     AX_TRY(ax_param_tied_weights(p));
     if (ax_layout_equal(ctx->grid, &coarse, &fine, p->rest.ndim))
         return AX_OK;

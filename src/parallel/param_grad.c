@@ -5,7 +5,8 @@
  * (arXiv 2502.08145, Alg. 1, line 12) and added there; with ZeRO stages 2 and 3 it is scattered along data
  * too. A bounded number of contributions is in flight, first in first out, so that the order of additions,
  * and with it the result, does not depend on overlap.ors. If the layouts agree, kernels add to the gradient
- * themselves. The first contribution of a step overwrites the gradient, which so need not be cleared.
+ * themselves. The first contribution of a step overwrites the gradient, so that the gradient need not be
+ * cleared.
  *
  * Between micro-batches, gradients stay partial along the other axes that split the batch (data; for biases
  * and norms all of them). In the last micro-batch the reduction of a bucket starts as soon as its last

@@ -61,8 +61,9 @@ static bool same_split(const ax_grid *grid, const ax_param *p)
     return ax_axes_equal(grid, &p->sum.layout.dim[0], &p->grad.layout.dim[0]);
 }
 
-/* The accumulated sums are adjacent in memory, so that buckets can reduce them together; the tensors that
- * they are scattered into are allocated after all of them. */
+/* Allocates p->sum, or with `scattered` p->grad, into which the sum is scattered; the two are the same memory
+ * if they are split alike. allocate_all calls this for the sums of all parameters first: they are then
+ * adjacent in memory, and a bucket can reduce several of them together. */
 static void allocate_grad(cursor *c, ax_param *p, bool scattered)
 {
     if (!scattered)

@@ -1,9 +1,10 @@
 /* Plans the change from one layout to another, one axis at a time.
  *
- * On each dim, the axes with which the lists of source and target begin in common stay. Gathers remove the
- * source's other axes, innermost first. The target's other axes are added by scatters, if the tensor is
- * partial along the axis, or by slices, if it is replicated. Among the steps that the nesting allows, those
- * that shrink the data go first: slices, scatters, then the one all-reduce, then a gather. */
+ * On each dim, source and target have a list of axes. The first axes that the two lists have in common stay.
+ * Gathers remove the source's other axes, innermost first. The target's other axes are then added: by a
+ * scatter if the tensor is partial along the axis, or by a slice if the tensor is replicated along it. Among
+ * the steps that the nesting allows, those that shrink the data go first: slices, scatters, then the one
+ * all-reduce, then a gather. */
 #include "parallel/plan.h"
 
 #include <stdio.h>
@@ -15,7 +16,8 @@ typedef struct planner {
     const ax_grid *grid;
     ax_layout now, target;
     int ndim;
-    int common[AX_MAX_DIMS]; /* for each dim, how many of its first axes are already those of the target */
+    int common[AX_MAX_DIMS]; /* for each dim of `now`, the number of its first axes that equal those of the
+                                target */
     ax_plan plan;
 } planner;
 

@@ -1,8 +1,9 @@
 /* The cut of a model into stages. */
 #include "axonn/pipe.h"
 
-/* Gives one block after the other to the stage that it makes least expensive. That is optimal, because all
- * blocks cost the same. Among equals the last stage gets it, because later stages have fewer slots. */
+/* Gives one block after the other to the stage that is cheapest so far. That is optimal, because all blocks
+ * cost the same. If several stages are cheapest, the last of them gets the block, because later stages have
+ * fewer slots. */
 void ax_pipe_cut(int stages, int64_t blocks, double embedding, double head, int64_t *begin)
 {
     int64_t *n = begin + 1, left = blocks; /* n[s]: blocks of stage s */

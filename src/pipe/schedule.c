@@ -16,7 +16,8 @@ ax_pipe_stage ax_pipe_stage_of(ax_pipe_schedule schedule, int stages, int stage,
 
 bool ax_pipe_is_fixed(ax_pipe_schedule schedule) { return schedule != AX_PIPE_MESSAGE; }
 
-/* 1F1B and GPipe differ only in the number of slots: forwards as long as a slot is free, else a backward. */
+/* Returns the next task of 1F1B and GPipe, which differ only in the number of slots: a forward as long as a
+ * slot is free (`room`), else a backward. */
 static ax_pipe_task next_fixed(const ax_pipe_stage *s, const ax_pipe_counts *now, bool room)
 {
     if (now->forwards < s->micro_batches && room)

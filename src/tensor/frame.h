@@ -20,8 +20,8 @@ typedef struct ax_frame_task {
     char name[24];
     int n, capacity;
     ax_frame_alloc_record *alloc;
-    int first_part;    /* allocations of the first part; 0: the task has one part */
-    int64_t part_ends; /* operations of the first part */
+    int first_part;    /* number of allocations in the first part; 0: the task has one part */
+    int64_t part_ends; /* number of operations in the first part */
 } ax_frame_task;
 
 struct ax_frame_plan {

@@ -140,14 +140,15 @@ static ax_status pack_by_time(ax_frame_alloc_record **order, int n, ax_frame_all
 
 /* ---- plans --------------------------------------------------------------------------------------- */
 
-/* With several slots, memory that is used in both parts of a task is kept in the slot. */
+/* Returns true if allocation i must be kept in the slot's own memory: there are several slots, and the
+ * allocation is made in the first part of the task and still used in the second. */
 static bool is_kept(const ax_frame_task *task, int i, int slots)
 {
     return slots > 1 && i < task->first_part && task->alloc[i].last >= task->part_ends;
 }
 
-/* Packs the allocations that are `kept`, or those that are not, into a block of their own; *bytes grows to
- * its size. `order` and `other` have room for the task's allocations. */
+/* Packs the allocations that are `kept`, or those that are not, into a block of their own; raises *bytes to
+ * the size of the block if it is smaller. `order` and `other` have room for the task's allocations. */
 static ax_status pack(ax_frame_task *task, bool kept, size_t *bytes, ax_frame_alloc_record **order,
                       ax_frame_alloc_record **other)
 {

@@ -177,7 +177,8 @@ static bool at_origin(const ax_grid *grid, int rank, ax_axisset axes)
     return true;
 }
 
-/* The axes along which the ranks of one pipeline stage differ: all but pipe, unless the layout names it. */
+/* Returns the axes along which the ranks of one pipeline stage differ: all axes except pipe. If `named`, the
+ * axes of a layout, contains pipe, pipe is returned too. */
 static ax_axisset stage_axes(const ax_grid *grid, ax_axisset named)
 {
     return (ax_axisset)(((1u << ax_grid_axes(grid)) - 1) & ~((1u << AX_PIPE) & ~(unsigned)named));
@@ -268,8 +269,8 @@ ax_status ax_tensor_scatter(ax_ctx *ctx, ax_tensor *tensor, const void *global)
     return status;
 }
 
-/* Gathers the boxes of the stage's ranks into host memory; that of rank i of them begins at element i · chunk
- * of *out. */
+/* Gathers the boxes of all ranks of the pipeline stage into host memory. The box of the i-th of these ranks
+ * begins at element i · chunk of *out. */
 static ax_status gather_boxes(ax_ctx *ctx, const ax_tensor *tensor, int64_t chunk, char **out)
 {
     ax_grid *grid = ctx->grid;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # axonn bench gemm on one rank and on two: the number of its GEMMs and their FLOPs are those of axonn bench step; each
-# product is listed once, sorted by time; nothing is written; a wrong configuration ends all ranks.
+# GEMM is listed once, sorted by time; nothing is written; a wrong configuration ends all ranks.
 # Usage: bench_gemm.sh AXONN LAUNCHER [FLAG…]
 source "$(dirname "$0")/program.sh"
 
@@ -46,7 +46,7 @@ check 17 "${launch[*]} $axonn" grid.data=2 zero=1
 grep -qE '^all GEMMs of a step .* 100.0 %$' out || die "no total"
 AXONN_ISA=generic "$axonn" bench gemm a.yaml --runs 1 --json >out 2>log || die "exit code $?"
 grep -q '"isa":"generic"' out || die "another instruction set"
-# A key wins over the variable; one on the command line over that of the file.
+# A key of the configuration overrides the environment variable; a key on the command line overrides that of the file.
 cat a.yaml - >b.yaml <<<'runtime: {isa: generic}'
 AXONN_ISA=mmx AXONN_LOG=loud "$axonn" bench gemm b.yaml runtime.log=debug --runs 1 --json >out 2>log || die "exit code $?"
 grep -q 'AXONN_LOG' log && die "a variable that is not used is refused"

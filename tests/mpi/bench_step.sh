@@ -31,7 +31,7 @@ done
 grep -q '^at best' out && die "a ratio to what is not known"
 "$axonn" bench step a.yaml model.heads=5 >out 2>log
 [[ $? == 2 ]] && grep -q 'model.heads' log || die "a wrong key: exit code $?"
-# All ranks use rank 0's variables, and the launcher's words. The level of the log shows it.
+# All ranks use rank 0's environment variables and the keys on the command line: here the level at which rank 1 logs.
 steps=("$axonn" bench step a.yaml grid.x=2 --steps 1)
 "${launch[@]:0:${#launch[@]}-2}" -n 1 env AXONN_LOG=debug "${steps[@]}" : -n 1 "${steps[@]}" >out 2>log || die "exit code $?"
 grep -q 'debug: rank 1: start: threads' log || die "rank 1 has another level of the log than rank 0"

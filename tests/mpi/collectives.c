@@ -11,7 +11,8 @@ static ax_status check_all(ax_comm *world, bool links)
     static const struct {
         const char *what;
         ax_rank_fn *fn;
-        bool of_links; /* false: not run over NCCL, whose order of sums differs, or because it takes long */
+        bool of_links; /* false: not run over links between GPUs (NCCL), because NCCL adds in another order or
+                          the test takes long */
     } checks[] = {{"collectives", check_collectives, true},
                   {"rank order", check_rank_order, false},
                   {"splits", check_splits, true},

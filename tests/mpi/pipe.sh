@@ -19,7 +19,7 @@ same_weights four 4 grid.pipe=4 pipe.schedule=1f1b pipe.slack=1
 same_weights off 2 grid.pipe=2 runtime.shared_memory=off
 same_weights nodes 3 grid.pipe=3 pipe.schedule=gpipe runtime.ranks_per_node=1
 
-# Ranks along data have the sums of two ranks; the other axes those of a job with one stage too.
+# With grid.data=2 sums are those of two ranks, so the reference is another run with grid.data=2 and one stage.
 expect 0 '' "${launch[@]}" -n 2 "$axonn" train a.yaml "${keys[@]}" run.dir=data grid.data=2
 expect 0 '' "${launch[@]}" -n 4 "$axonn" train a.yaml "${keys[@]}" run.dir=both grid.data=2 grid.pipe=2 train.steps=2
 expect 0 'resuming' "${launch[@]}" -n 2 "$axonn" train a.yaml "${keys[@]}" run.dir=both grid.data=2

@@ -16,8 +16,8 @@ typedef struct buffers {
 /* Sums over up to eight ranks are exact in bf16. */
 static double value(int rank, int64_t i) { return (double)((i * 5 + rank * 3) % 17) - 8; }
 
-/* This rank's buffer. how: 0, shared on all ranks; 1, on all except rank 1; 2, on none; 3, on odd ranks. With
- * 1 and 3 it is not aligned to a cache line. */
+/* Returns this rank's buffer. It is in shared memory on all ranks if how is 0, on all except rank 1 if 1, on
+ * none if 2, on odd ranks if 3. With 1 and 3 the buffer is not aligned to a cache line. */
 static char *choose(const buffers *b, int how, int rank, size_t element)
 {
     bool shared = how == 0 || (how == 1 && rank != 1) || (how == 3 && rank % 2);

@@ -43,7 +43,7 @@ static ax_status run(ax_comm *world, char **argv)
         .shape = &odd, .grid = {1, 1, 1, 1, 1}, .parallel = together, .micro_batch = 3, .compute = AX_F64};
     AX_TRY(serial_run(&serial));
     for (size_t i = 0; i < AX_COUNT(grids); i++)
-        for (int zero = (int)i % 4, last = i ? zero : 3; zero <= last; zero++) { /* all four on the first */
+        for (int zero = (int)i % 4, last = i ? zero : 3; zero <= last; zero++) { /* grid 0: all four stages */
             setup s = serial;
             s.weights = NULL;
             s.n_weights = 0;

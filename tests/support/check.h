@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-/* The call must succeed; if not, the test fails with the library's message. */
+/* Fails the test, with the library's message, unless the call succeeds. */
 #define OK(call)                                                                                             \
     do {                                                                                                     \
         ax_status ok_status_ = (call);                                                                       \
@@ -20,7 +20,7 @@
             fail_msg("%s: %s: %s", #call, ax_status_name(ok_status_), ax_error_message());                   \
     } while (0)
 
-/* The call must fail with `code` and a message that contains `text`. */
+/* Fails the test unless the call fails with `code` and a message that contains `text`. */
 #define FAILS(code, text, call)                                                                              \
     do {                                                                                                     \
         assert_int_equal(call, code);                                                                        \

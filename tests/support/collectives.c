@@ -78,7 +78,7 @@ static ax_status check_moves(ax_comm *c, buffers b, int64_t n, ax_dtype dtype)
     return ax_barrier(c);
 }
 
-/* All collectives of n elements, in every dtype. */
+/* Runs all collectives with n elements, in every dtype. */
 static ax_status check_size(ax_comm *c, buffers b, int64_t n)
 {
     static const ax_dtype reducible[] = {AX_F64, AX_F32, AX_BF16, AX_F16, AX_I32, AX_I64};
@@ -123,7 +123,8 @@ ax_status check_large_collectives(ax_comm *c, void *arg)
     return check_sizes(c, AX_COUNT(sizes), sizes);
 }
 
-/* Values whose sum depends on the order: every rank and every run must add in rank order. */
+/* Sums values whose sum depends on the order of additions. Every rank must add in rank order, in every
+ * run. */
 ax_status check_rank_order(ax_comm *c, void *arg)
 {
     (void)arg;
@@ -148,8 +149,8 @@ ax_status check_rank_order(ax_comm *c, void *arg)
     return AX_OK;
 }
 
-/* Two groups: the even ranks, and the odd ranks in reverse order; rank 6 is in neither. Both groups run
- * collectives at the same time. */
+/* Splits the world into two groups: the even ranks, and the odd ranks in reverse order. Rank 6 is in neither.
+ * Both groups run collectives at the same time. */
 ax_status check_splits(ax_comm *world, void *arg)
 {
     (void)arg;
@@ -173,9 +174,10 @@ ax_status check_splits(ax_comm *world, void *arg)
     return status == AX_OK ? ax_barrier(world) : status;
 }
 
-/* Pairs of ranks create groups with the second rank first: every other pair does so only after all groups of
- * the other pairs are destroyed again, and one rank of it late. A pair has two groups at once, creates
- * another one later, and one from a group. Then all ranks, in reverse order, are a group. */
+/* Ranks 0 and 1, 2 and 3, … are pairs, and each pair creates groups in which its second rank comes first.
+ * Every second pair begins after the other pairs have destroyed their groups, and one of its ranks begins
+ * late. A pair has two groups at the same time, creates a third one after it destroyed one of them, and a
+ * fourth one as a group of a group. At the end all ranks form a group in reverse order. */
 ax_status check_groups(ax_comm *world, void *arg)
 {
     (void)arg;

@@ -11,8 +11,8 @@
 
 enum { GUARD = 128 };
 
-/* Byte `at` of the memory around operands. It is NaN in every floating-point type, so that a read beyond an
- * operand shows in the result. */
+/* Returns byte `at` of the guard memory around operands. In every floating-point type the guard memory holds
+ * NaN, so that a read beyond an operand shows in the result. */
 static unsigned char sentinel(size_t at) { return at % 2 ? 0xFF : 0xA5; }
 
 void *kc_add(kernel_case *c, const char *name, kc_role role, size_t field, ax_dtype dtype, int64_t count,
@@ -208,7 +208,8 @@ void kernel_case_run(ax_device *dev, const kernel_case *c, int skew, void *resul
         size_t bytes = (size_t)c->operand[i].count * ax_dtype_size(c->operand[i].dtype);
         result[i] = malloc(bytes + 1);
         assert_non_null(result[i]);
-        bool in = c->operand[i].role == KC_IN; /* a table in `image` has addresses of this run */
+        bool in = c->operand[i].role == KC_IN; /* an input is returned as the case has it: in `image`, a table
+                                                  of pointers has addresses that are no longer valid */
         if (in && memcmp(image + at[i], given + at[i], bytes))
             fail_msg("%s: changed its input %s", c->name, c->operand[i].name);
         memcpy(result[i], in ? (unsigned char *)c->operand[i].data : image + at[i], bytes);

@@ -22,8 +22,10 @@ typedef enum kc_role {
 typedef struct kc_operand {
     const char *name;
     kc_role role;
-    size_t field, alias; /* byte offsets of the pointers to it in the argument struct; equal: one pointer */
-    int table; /* an earlier operand that holds the pointer in place of the argument struct; -1: none */
+    size_t field, alias; /* byte offsets of the two pointers to the operand in the argument struct; equal:
+                            there is one pointer */
+    int table; /* index of an earlier operand that holds the pointer to this one, instead of the argument
+                  struct; -1: none */
     ax_dtype dtype;
     int64_t count;
     void *data;   /* `count` elements on the host; owned by the case */
@@ -35,7 +37,8 @@ typedef struct kc_operand {
 typedef struct kernel_case {
     ax_kernel kernel;
     char name[128];
-    ax_dtype dtype; /* the kernel's T (or A) */
+    ax_dtype dtype; /* dtype of activations (T in kernels); in kernels without activations the accumulation
+                       dtype (A) */
     int operands, dtype_fields;
     kc_operand operand[KC_OPERANDS];
     size_t dtype_field[4]; /* byte offsets of the element types in the argument struct */

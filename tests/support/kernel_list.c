@@ -74,7 +74,7 @@ static bool build_gemm_epilogue(kernel_case *c, int index)
 {
     static const int64_t shapes[][3] = {{0, 8, 4},   {3, 8, 0},    {1, 16, 24},   {17, 8, 40},   {5, 7, 3},
                                         {33, 24, 9}, {64, 64, 64}, {40, 136, 65}, {130, 48, 300}};
-    /* After these shapes, this one with each activation, so that none is left out however many there are. */
+    /* After `shapes` follows this shape, once with each activation, so that every activation is tested. */
     static const int64_t with_each[] = {24, 40, 33};
     enum { WAYS = 12, SHAPES = AX_COUNT(shapes) };
     int at = index / WAYS, way = index % WAYS;
@@ -133,8 +133,9 @@ bool kc_build_gemm(kernel_case *c, int index)
     };
     /* Several blocks in each direction; too large to run all variants. */
     static const int64_t large[][3] = {{1100, 100, 1601}, {260, 300, 3600}, {170, 96, 3072}, {72, 96, 768}};
-    /* Weight gradients, with rows of c that fill whole cache lines; a large c is stored past the caches. The
-     * second shape occurs twice, because operands of every third case are not aligned to cache lines. */
+    /* Weight gradients, with rows of c that fill whole cache lines. A large c is stored by instructions that
+     * bypass the caches. The second shape occurs twice, because operands of every third case are not aligned
+     * to cache lines. */
     static const int64_t gradients[][3] = {{260, 264, 1700}, {264, 260, 40}, {264, 260, 40}};
     enum { ALL = 16 * AX_COUNT(shapes), FEW = SANITIZED ? 1 : 3, LARGE = ALL + FEW * AX_COUNT(large) };
     enum { PLAIN = LARGE + AX_COUNT(gradients), TRANS_A = 1, SUMS = 8 };
@@ -248,8 +249,9 @@ bool kc_build_attention(kernel_case *c, int index)
         {1, 90, 90, 0, 2, 2, 80, 0, false, 0.9, 0},
         {2, 33, 53, 20, 2, 1, 32, 16, false, 0.1, 0},
         {1, 9, 9, 0, 1, 1, 300, 0, false, 0.1, 0},
-        /* Windows: with documents, over skipped blocks of keys, with a cache, with few queries, of one key,
-         * with dropout, longer than the text, and shifted by a block less one. */
+        /* Shapes with a window. In this order they test documents, skipped blocks of keys, a cache, few
+         * queries, a window of one key, dropout, a window longer than the text, and one shifted by a block
+         * less one. */
         {1, 70, 70, 0, 4, 2, 64, 0, true, 0, 17},
         {1, 660, 660, 0, 2, 1, 8, 0, false, 0, 33},
         {2, 5, 50, 20, 2, 1, 64, 128, false, 0, 7},
@@ -278,7 +280,7 @@ bool kc_build_attention(kernel_case *c, int index)
     IN(q, c->dtype, s->b * s->t * s->h * s->d);
     for (int which = 0; which < 2; which++) {
         void *data = which ? IN(v, c->dtype, s->b * stride) : IN(k, c->dtype, s->b * stride);
-        for (int64_t b = 0; b < s->b; b++) /* the cache beyond the last query is unwritten: NaN */
+        for (int64_t b = 0; b < s->b; b++) /* keys and values after the last query stay unwritten: NaN */
             for (int64_t i = ax_min(seen, dense); i < stride; i++)
                 ax_store(c->dtype, data, b * stride + i, NAN);
     }
@@ -393,7 +395,8 @@ static void coarsen(kernel_case *c)
     }
 }
 
-/* The input of a norm: a alone (0), or a + b, stored in x (1), in a (2) or in b (3). */
+/* Adds the input of a norm. Variant 0: a alone. Variants 1, 2, 3: a + b, which the kernel stores in x, in a
+ * or in b. */
 #define NORM_SUM(variant)                                                                                    \
     do {                                                                                                     \
         const int64_t n = a->rows * a->cols;                                                                 \
@@ -462,7 +465,7 @@ bool kc_build_norm_recentre(kernel_case *c, int index)
     return true;
 }
 
-/* Adds x, and m2, and for LayerNorm sum, computed from it by the reference. */
+/* Adds x and the statistics of its rows, which the reference computes: m2, and for LayerNorm also sum. */
 #define NORM_INPUTS()                                                                                        \
     do {                                                                                                     \
         a->eps = 1e-5;                                                                                       \
@@ -476,7 +479,8 @@ bool kc_build_norm_recentre(kernel_case *c, int index)
             ax_store(ACCUM, m2, r, ax_load(ACCUM, m2, r) + 0.5);                                             \
     } while (0)
 
-/* As NORM_INPUTS; at odd indices the row is a part of a wider one. */
+/* Does what NORM_INPUTS does; at odd indices each row is a part of a wider row, as if ranks split the
+ * width. */
 #define PART_INPUTS(index)                                                                                   \
     do {                                                                                                     \
         a->global_cols = (index) % 2 ? 2 * a->cols + 3 : a->cols;                                            \
@@ -558,7 +562,7 @@ bool kc_build_norm_grad(kernel_case *c, int index)
         return false;
     NORM_INPUTS();
     IN(weight, ACCUM, a->cols);
-    const bool added = index % 12 < 6 || a->cols == 1; /* one column's own gradient is rounding only */
+    const bool added = index % 12 < 6 || a->cols == 1; /* cols 1: without a summand dx is only rounding */
     NORM_GRADS(index, added, (double)a->cols + 36);
     return true;
 }
@@ -596,7 +600,7 @@ bool kc_build_ce_sum(kernel_case *c, int index)
     void *max = RAW(max, KC_IN, ACCUM, a->rows, 0);
     ax_ce_max_args maxima = {a->rows, a->vocab, a->ld, a->logits, max, c->dtype};
     kc_reference(AX_K_ce_max, &maxima);
-    for (int64_t r = 0; r < a->rows; r++) /* as the maximum over all ranks would be */
+    for (int64_t r = 0; r < a->rows; r++) /* at least 1.5: as if another rank had a larger maximum */
         ax_store(ACCUM, max, r, fmax(ax_load(ACCUM, max, r), 1.5));
     fill_targets(c, RAW(targets, KC_IN, AX_I32, a->rows, 0), a->rows, a->first, a->vocab);
     OUT(sum, ACCUM, a->rows, (double)a->vocab + 16);

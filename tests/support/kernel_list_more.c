@@ -43,8 +43,8 @@ static bool activation_case(int index, int64_t *n, ax_activation *kind)
     return true;
 }
 
-/* Overwrites some of x with large numbers, up to `most`, and numbers near 0, where values and slopes are 0, x
- * or ±1, or nearly. */
+/* Overwrites some elements of x with large numbers, up to `most`, and with numbers near 0. At these numbers
+ * activations and their slopes equal 0, x or ±1, or nearly so. */
 static void put_extremes(const kernel_case *c, void *x, int64_t n, double most)
 {
     static const double at[] = {3e38, -3e38, 1e25, -1e25, 40, -40, 0, -0.0, 1e-4, -1e-4, 0.624, -0.626};
@@ -93,8 +93,8 @@ bool kc_build_activation_grad(kernel_case *c, int index)
     return true;
 }
 
-/* y in memory of its own, or in place of gate or up. Gates are at most 40: larger values would be the array's
- * whole norm. */
+/* y in memory of its own, or in place of gate or up. Gates are at most 40, because errors are relative to the
+ * norm of the array, and larger values would dominate the norm. */
 bool kc_build_glu(kernel_case *c, int index)
 {
     ARGS(glu);
@@ -442,7 +442,7 @@ bool kc_build_init_normal(kernel_case *c, int index)
     DTYPE(dtype, c->dtype);
     OUT(y, c->dtype, count, 4);
     if (c->dtype == AX_F64)
-        c->operand[0].bound = 4 * 0x1p-24; /* the normal numbers themselves are floats */
+        c->operand[0].bound = 4 * 0x1p-24; /* the kernel draws normal numbers in fp32, also for F64 */
     return true;
 }
 

@@ -135,7 +135,7 @@ ax_status check_message_ring(ax_comm *c, void *arg)
     for (int i = 0; i < ROUNDS; i++)
         AX_TRY(ax_wait(&send[i]));
     EXPECT(ax_work_done(NULL));
-    return ax_wait_some(c, send, ROUNDS); /* NULL: returns at once */
+    return ax_wait_some(c, send, ROUNDS); /* all work handles are NULL, so the call returns at once */
 }
 
 ax_status check_independent(ax_comm *c, void *arg)

@@ -24,7 +24,8 @@ typedef struct setup {
     double loss[STEPS], norm[STEPS], eval, *weights;
     int64_t n_weights;
     int outstanding;
-    int64_t z_bytes, data_bytes; /* bytes of the last step on the communicators along only z, and only data */
+    int64_t z_bytes, data_bytes; /* bytes of the last step on the communicator along z alone, and on that
+                                    along data alone */
     bool traced;
     int gathers, alone; /* number of gathers in the last step, and of those during which no kernel ran */
 } setup;

@@ -250,8 +250,9 @@ typedef struct ax_batch_numbers {
 typedef struct ax_attention_dropout {
     double p; /* in [0, 1) */
     uint64_t key;
-    int64_t row0, head0,
-        heads; /* first row of the call in the micro-batch, first head of this rank, number of all heads */
+    int64_t row0;  /* index in the micro-batch of the call's first row (a row is one token of a sequence) */
+    int64_t head0; /* index of this rank's first head among all heads of the model */
+    int64_t heads; /* number of heads of the model */
     const ax_batch_numbers *now;
 } ax_attention_dropout;
 

@@ -122,9 +122,9 @@ AX_MUST_CHECK ax_status ax_option_read_overrides(ax_option_set *set, size_t n, c
  * user. Paths stay as typed. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_read_flags(ax_option_set *set, size_t n, char *const *args);
 /* Makes a later ax_option_read_flags accept arguments GROUP.NAME=VALUE too. If the set `keys` has the group,
- * they are read into `keys`, as by ax_option_read_overrides. They may stand anywhere among the flags, except
- * after -- and in place of the value of a flag that takes one value. `keys` must outlive the call of
- * ax_option_read_flags. */
+ * these arguments are read into `keys`, as by ax_option_read_overrides. They may stand between any two flags.
+ * An argument after "--", or after a flag that needs a value, is not taken for a key. `keys` must outlive the
+ * call of ax_option_read_flags. */
 void ax_option_take_keys(ax_option_set *set, ax_option_set *keys);
 
 /* True if a file or the command line gave the key a valid value, false if it has its default. */

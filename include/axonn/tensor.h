@@ -166,8 +166,8 @@ AX_MUST_CHECK ax_status ax_frame_create_planned(ax_ctx *ctx, const ax_frame_plan
 AX_MUST_CHECK ax_status ax_frame_create_slot(ax_frame *first, ax_frame **out);
 void ax_frame_destroy(ax_frame **frame);
 
-/* For frames in record mode: deletes the records of all tasks, so that the next run of each task is recorded
- * anew. */
+/* For frames in record mode: deletes the recorded allocations of all tasks. The next run of each task records
+ * its allocations again. */
 void ax_frame_forget(ax_frame *frame);
 /* Makes the plan of the tasks recorded by a frame in record mode, for `slots` frames (ax_frame_create_slot).
  * The caller owns *out. */

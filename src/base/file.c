@@ -235,7 +235,7 @@ ax_status ax_file_to_replace(const char *path, char **out)
     struct stat info;
     *out = NULL;
     if (!stat(path, &info)) {
-        AX_CHECK(S_ISREG(info.st_mode), AX_ERR_DATA, "cannot create %s: %s is there", path,
+        AX_CHECK(S_ISREG(info.st_mode), AX_ERR_DATA, "cannot create %s: %s with this name exists", path,
                  S_ISDIR(info.st_mode)    ? "a directory"
                  : S_ISFIFO(info.st_mode) ? "a pipe"
                  : S_ISSOCK(info.st_mode) ? "a socket"

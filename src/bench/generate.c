@@ -91,7 +91,8 @@ static void log_duration(const timing *t, double round)
                (long long)t->rounds, all);
 }
 
-/* Finds the weights that a token reads, then runs a round that is not counted. */
+/* Generates one token while `watch` notes which weights the kernels read, then runs a round that is not
+ * counted. */
 static ax_status warm_up(timing *t)
 {
     int32_t id;

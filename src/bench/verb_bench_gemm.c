@@ -146,7 +146,7 @@ static void print_row(const row *r)
 
 static ax_status report(const bench_gemms *all, const args *a, int ranks)
 {
-    AX_CHECK(all->n, AX_ERR_USAGE, "rank 0 has no GEMM to time: choose a smaller grid");
+    AX_CHECK(all->n, AX_ERR_USAGE, "rank 0 has no GEMM to time: choose a grid with fewer ranks");
     if (!a->json)
         print_head(all, a, ranks);
     for (int64_t i = 0; i <= all->n; i++) {

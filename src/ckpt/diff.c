@@ -169,7 +169,7 @@ static ax_status add_arrays(differ *d, ax_st *sa, ax_st *sb, const char *prefix,
     return AX_OK;
 }
 
-/* Adds the rows of two stores, in ascending order of keys. */
+/* Compares the arrays of two stores and appends a row for each array to d->diff, sorted by key. */
 static ax_status compare_stores(differ *d, ax_st *sa, ax_st *sb, const char *prefix)
 {
     bool *used;

@@ -223,7 +223,8 @@ static bool progress_active(ax_mpi_world *w, bool local)
             link = &op->next;
         if (status != AX_OK && !local)
             ax_mpi_fail(w, ax_error_message());
-        if (done) /* set after ax_mpi_fail, because the waiting caller then reads the world's message */
+        if (done) /* only after ax_mpi_fail has set the world's message: the caller that waits for op reads it
+                   */
             complete(w, op, status);
     }
     return w->progress != before;

@@ -113,7 +113,8 @@ typedef struct tok_stage {
     bool drop_gaps;
 } tok_stage;
 
-/* Returns the pattern of this name (gpt2, llama3, qwen2), or NULL. */
+/* Returns the regular expression by which the pre-tokenizer `name` (gpt2, llama3 or qwen2) splits text, or
+ * NULL for any other name. */
 const char *tok_pattern_named(const char *name);
 /* Compiles a pattern written for Hugging Face tokenizers' engine (Oniguruma, Ruby syntax) so that PCRE2 gives
  * the same matches, or refuses it: AX_ERR_DATA. */

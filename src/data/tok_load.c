@@ -1,5 +1,5 @@
 /* Loads tokenizer.json and tokenizer_config.json into an ax_tokenizer: vocabulary, merges, added tokens.
- * tok_parts.c reads the parts around the model. */
+ * tok_parts.c reads the members beside "model": normalizer, pre_tokenizer, post_processor, decoder. */
 #include "data/tok.h"
 
 #include <stdio.h>

@@ -33,8 +33,8 @@ static void note(int number)
         raise(SIGINT);
     }
     if (!pending && number == SIGINT && write(STDERR_FILENO, words, sizeof words - 1) < 0)
-        pending = number; /* the condition only uses the result of write: if the message cannot be written,
-                             nothing is done */
+        pending = number; /* the same as below: if the message cannot be written, there is nothing else to do,
+                             but the compiler asks for a use of write's result */
     pending = number;
     void (*tell)(void) = heard;
     if (tell)

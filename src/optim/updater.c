@@ -9,9 +9,9 @@
 struct ax_updater {
     const ax_optim *optim;
     ax_param_set *set;
-    ax_update_array *table;     /* host memory */
-    ax_update_array *array;     /* copy of the table in device memory */
-    ax_update_numbers *numbers; /* device memory */
+    ax_update_array *table;     /* the parameters' arrays, in host memory */
+    ax_update_array *array;     /* copy of `table` in device memory */
+    ax_update_numbers *numbers; /* in device memory */
     bool gathers;               /* updated weights are all-gathered (ax_param_all_gather) */
 };
 

@@ -51,7 +51,8 @@ typedef struct ax_param_bucket {
     void *data;
     int64_t count;
     ax_work *work;
-    ax_transfer transfer; /* used instead of `work` if the reduction is not one all-reduce; then count is 0 */
+    ax_transfer transfer; /* used instead of `work` if the reduction takes more than a single all-reduce;
+                             `count` is then 0 */
 } ax_param_bucket;
 
 typedef struct ax_param_contribution {

@@ -16,8 +16,8 @@ typedef struct planner {
     const ax_grid *grid;
     ax_layout now, target;
     int ndim;
-    int common[AX_MAX_DIMS]; /* for each dim of `now`, the number of its first axes that equal those of the
-                                target */
+    int common[AX_MAX_DIMS]; /* for each dim: how many of the grid axes that split it, counted from the first,
+                                are the same in `now` and `target` */
     ax_plan plan;
 } planner;
 

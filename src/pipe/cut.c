@@ -2,8 +2,8 @@
 #include "axonn/pipe.h"
 
 /* Gives one block after the other to the stage that is cheapest so far. That is optimal, because all blocks
- * cost the same. If several stages are cheapest, the last of them gets the block, because later stages have
- * fewer slots. */
+ * cost the same. If several stages are cheapest, the last of them gets the block, because later stages keep
+ * the activations of fewer micro-batches. */
 void ax_pipe_cut(int stages, int64_t blocks, double embedding, double head, int64_t *begin)
 {
     int64_t *n = begin + 1, left = blocks; /* n[s]: blocks of stage s */

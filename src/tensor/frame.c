@@ -263,7 +263,8 @@ static ax_status allocate(ax_frame *frame, size_t bytes, void **out)
     if (frame->planned) {
         const ax_frame_task *task = frame->task;
         AX_CHECK(task && frame->next < task->n && task->alloc[frame->next].bytes == padded, AX_ERR_INTERNAL,
-                 "allocation %d of task \"%s\" has %zu bytes, which differs from the plan of its memory",
+                 "allocation %d of task \"%s\" has %zu bytes, not those that the plan of the task's memory "
+                 "has for it",
                  frame->next, task ? task->name : "none", padded);
         const ax_frame_alloc_record *planned = &task->alloc[frame->next++];
         offset = planned->offset;

@@ -271,11 +271,11 @@ static void outputs_are_files_of_their_own(void **state)
     assert_int_equal(mkfifo(pipe, 0600), 0);
     assert_int_equal(symlink("none", nothing), 0);
     o = options_for(&tree, tok, pipe);
-    FAILS(AX_ERR_DATA, "pipe: a pipe is there", ax_data_build(&o, NULL));
+    FAILS(AX_ERR_DATA, "pipe: a pipe with this name exists", ax_data_build(&o, NULL));
     o.output = "/dev/null";
     FAILS(AX_ERR_DATA, "/dev/null: a device is there", ax_data_build(&o, NULL));
     o.output = in_scratch(s, "c");
-    FAILS(AX_ERR_DATA, "a directory is there", ax_data_build(&o, NULL));
+    FAILS(AX_ERR_DATA, "a directory with this name exists", ax_data_build(&o, NULL));
     o.output = nothing;
     FAILS(AX_ERR_DATA, "a symbolic link whose target does not exist", ax_data_build(&o, NULL));
     /* An output that is a link is written to the link's target. */

@@ -507,9 +507,9 @@ static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int
 
 /* Returns the number of parts. Where it costs nothing, there are several parts per thread, so that a thread
  * that the system preempts delays the others less. A GEMM of few rows (gemv) packs nothing, so its parts must
- * only be long enough to read memory at full speed. Any other GEMM gets several parts per thread only if a is
- * read in place, because otherwise each part would pack a again, and only if a part has many panels of b,
- * because the part packs its first panel before it multiplies. */
+ * only be long enough to read memory at full speed. Any other GEMM gets several parts per thread on two
+ * conditions. a is read in place: otherwise each part would pack a again. And each part has many panels of b:
+ * a part packs its first panel before it multiplies, and that time is lost. */
 static int count_parts(const job *j, int threads)
 {
     enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* the least elements of b, and panels of b, in a part */

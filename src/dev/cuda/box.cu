@@ -1,5 +1,5 @@
-/* Kernels on rows and boxes of larger arrays: embedding lookup and its gradient, strided copies,
- * initialization. */
+/* Kernels on rows and boxes of larger arrays: embedding lookup and its gradient, strided copies, random
+ * initial weights. */
 #include "dev/cuda/kernels.cuh"
 
 #include "axonn/philox.h"
@@ -61,7 +61,8 @@ struct entries_of {
     }
 };
 
-/* Sets starts[digit][block] to the number of rows in the block whose id has that digit. */
+/* First step of a pass of the radix sort: sets starts[digit][block] to the number of entries of the block
+ * with this digit in their id. */
 __global__ void count_digits(const entry *in, int n, int shift, int *starts)
 {
     __shared__ int digit[SORT_BLOCK];

@@ -542,8 +542,9 @@ ax_status ax_cudnn_plan_run(const ax_cudnn *lib, cudnnHandle_t handle, const ax_
     return status;
 }
 
-/* The workspace holds dS, the gradient of the scores, padded to whole tiles, and, if several query heads
- * share a key head, dk and dv of each query head; all in bf16 or fp16. */
+/* Returns the bytes of workspace per query head, in bf16 or fp16: dS (the gradient of the scores, padded to
+ * whole tiles), dk and dv. With grouped-query attention each query head has its own dk and dv before they are
+ * added; without it they need no workspace, and the result is an upper bound. */
 int64_t ax_cudnn_backward_bytes(int64_t time, int64_t width)
 {
     int64_t tiled = ax_round_up(time, 128);

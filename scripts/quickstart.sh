@@ -218,7 +218,7 @@ keys=("data.train=$data/train.tok" "data.valid=$data/valid.tok" "data.tokenizer=
     "run.dir=$dir" "train.precision=$precision" ${overrides[@]+"${overrides[@]}"})
 
 rows() { grep '"loss"' "$1/metrics.jsonl"; }
-median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
+mean() { awk 'NR > skip { sum += $1 } END { print sum / (NR - skip) }' skip="$1"; } # of all numbers but the first SKIP
 
 # Trains with these key=value words; the last one of a key counts.
 train() {
@@ -255,17 +255,18 @@ best_width() {
     } END { print width }' <<<"$models"
 }
 
-# Trains a few steps in another directory. Sets step_s and per_step (seconds and tokens of a step), parameters, evals_s
-# (seconds of an evaluation between steps) and eval_s (seconds of the one at the end).
+# probe STEPS KEYS...: trains a few steps in another directory. Sets step_s and per_step (seconds and tokens of a step),
+# parameters, evals_s (seconds of an evaluation between steps) and eval_s (seconds of the one at the end).
 probe() {
-    local probe=$dir/probe
+    local probe=$dir/probe steps=$1
+    shift
     rm -rf "$probe"
-    train "${keys[@]}" "$@" run.dir="$probe" train.steps=8 run.eval_start=false \
+    train "${keys[@]}" "$@" run.dir="$probe" train.steps="$steps" run.eval_start=false \
         2>"$dir/probe.log" || { cat "$dir/probe.log" >&2 && exit 1; }
-    step_s=$(rows "$probe" | field step_ms | median)
+    step_s=$(rows "$probe" | field step_ms | mean 2)
     step_s=$(calc %.6f "$step_s / 1000")
     per_step=$(rows "$probe" | field tokens | tail -n 1)
-    per_step=$(calc %.3f "$per_step / 8")
+    per_step=$(calc %.3f "$per_step / $steps")
     parameters=$(grep -m 1 parameters "$probe/metrics.jsonl" | field parameters)
     evals_s=$(grep eval_loss "$probe/metrics.jsonl" | field seconds)
     eval_s=$(calc %.3f "$evals_s * $valid_tokens / $(grep eval_loss "$probe/metrics.jsonl" | field targets)")
@@ -274,21 +275,26 @@ probe() {
 
 # Prints the plan: steps, expected seconds, and the model's keys if the model is not that of the configuration.
 measure() {
-    local step_s per_step parameters evals_s eval_s least steps rest evals=8 size=() width
-    probe
+    local step_s per_step parameters evals_s eval_s least steps rest reserve evals=8 size=() width
+    probe 8
     # The model is not chosen if the user gave its size, the batch or the learning rate.
     if ! printf '%s\n' ${overrides[@]+"${overrides[@]}"} | grep -qE '^(model\.(layers|hidden|heads|ffn)|train\..*_batch|optim\.lr)='; then
         width=$(best_width "$(calc %.0f "$parameters * $per_step / $step_s * (${seconds:-300} - $SECONDS)")")
         mapfile -t size < <(model_keys "$width")
-        grep -q "hidden: *$width\b" "$config" || probe "${size[@]}"
+        grep -q "hidden: *$width\b" "$config" || probe 8 "${size[@]}"
     fi
+    # Eight steps take too little time for a plan of minutes, so a hundredth of the time is measured too. The reserve
+    # keeps the end within the time if the machine becomes slower.
+    steps=$(calc %d "0.01 * ${seconds:-300} / $step_s")
+    [ "$steps" -le 16 ] || probe "$steps" ${size[@]+"${size[@]}"}
+    reserve=$(calc %.3f "0.04 * ${seconds:-300}")
     least=20
     [ -n "$seconds" ] || least=$(calc %d "$million / $per_step + 1")
     # If evaluations would take a tenth of the time or more, there are only two of them.
     [ "$(calc %d "(8 * $evals_s >= 0.1 * (${seconds:-300} - $SECONDS))")" -eq 0 ] || evals=2
     # Time after the steps: validation, compressors, a completion.
     rest=$(calc %.3f "$eval_s + ($evals + 1) * $evals_s + 1.5 + 5 * $valid_tokens / $million")
-    steps=$(calc %d "(${seconds:-300} - $SECONDS - $rest) / $step_s")
+    steps=$(calc %d "(${seconds:-300} - $SECONDS - $rest - $reserve) / $step_s")
     [ "$steps" -ge "$least" ] || steps=$least
     steps=$(setting train.steps "$steps")
     echo "steps=$steps"

@@ -8,8 +8,8 @@
 #include "axonn/runtime.h" /* settings of the process */
 #include "axonn/trace.h"   /* metrics of a run */
 
-#include "axonn/comm.h"   /* groups of ranks */
-#include "axonn/dev.h"    /* memory and kernels */
+#include "axonn/comm.h"   /* communicators */
+#include "axonn/dev.h"    /* devices, memory, kernels */
 #include "axonn/grid.h"   /* the ranks as a grid; the context */
 #include "axonn/tensor.h" /* arrays with layouts; frames */
 
@@ -22,8 +22,8 @@
 #include "axonn/pipe.h"  /* schedules of pipeline stages */
 
 #include "axonn/ckpt.h"      /* safetensors and checkpoints */
-#include "axonn/data.h"      /* token files, rows, order */
-#include "axonn/tokenizer.h" /* byte-level BPE */
+#include "axonn/data.h"      /* token files, rows of training steps */
+#include "axonn/tokenizer.h" /* byte-pair encoding */
 
 #include "axonn/config.h" /* the configuration of a run */
 #include "axonn/engine.h" /* training steps, runs, generation */

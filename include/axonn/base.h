@@ -1,7 +1,7 @@
 /* base: status and errors, log, host memory, files, clock, signals, threads, counter-based random numbers.
  *
- * All of axonn builds on this header, and nothing here knows about tensors. Start reading at ax_status: it is
- * the return type of almost every function of the library. No function is collective. All are thread-safe on
+ * All of axonn builds on this header, and nothing here knows about tensors. Start reading at ax_status, the
+ * return type of almost every function of the library. No function is collective. All are thread-safe on
  * distinct objects, unless they say otherwise. */
 #ifndef AXONN_BASE_H
 #define AXONN_BASE_H
@@ -36,7 +36,7 @@ typedef enum ax_status {
     AX_ERR_DATA = 4, /* a file or data set is missing, damaged or of another shape */
     AX_ERR_COMM = 5,
     AX_ERR_NUMERIC = 6,
-    AX_ERR_SIGNAL = 7 /* stopped by a signal, what was done is saved */
+    AX_ERR_SIGNAL = 7 /* stopped by a signal; the work done so far is saved */
 } ax_status;
 
 /* Returns a short English name of a status; never NULL. */
@@ -51,14 +51,14 @@ ax_status ax_fail(ax_status code, const char *fmt, ...) AX_PRINTF(2, 3);
 static inline ax_status ax_fail_code_(ax_status code) { return code; }
 #define ax_fail(code, ...) (ax_fail(code, __VA_ARGS__), ax_fail_code_(code))
 
-/* Puts the formatted text and ": " in front of the calling thread's message. For callers that know better
- * than the failed function where the error is. */
+/* Puts the formatted text and ": " in front of the calling thread's message. For callers that know more than
+ * the failed function about the place of the error. */
 void ax_error_context(const char *fmt, ...) AX_PRINTF(1, 2);
 
 /* Returns the calling thread's last message ("" if none); valid until its next ax_fail. */
 const char *ax_error_message(void);
 /* Returns the status that belongs to ax_error_message, AX_OK if there is no message. For callers of functions
- * that return NULL on failure. */
+ * that return NULL instead of a status on failure. */
 ax_status ax_error_status(void);
 /* Marks the thread's last error as one that all ranks return, so that only rank 0 has to print it; the next
  * ax_fail removes the mark. ax_comm_agree calls this. */
@@ -99,22 +99,22 @@ void ax_log(ax_log_level level, const char *fmt, ...) AX_PRINTF(2, 3);
  * (runtime.h). */
 void ax_log_set_level(ax_log_level level);
 
-/* Sets which rank the calling thread is, and of how many, for the log (default 0 of 1). */
+/* Sets the rank of the calling thread, and the number of ranks, for the log (default 0 and 1). */
 void ax_log_set_rank(int rank, int size);
 
 /* ---- host memory --------------------------------------------------------------------------------- */
 
 /* Allocates zeroed host memory, for set-up, never on a hot path. `out` is the address of a pointer of any
- * object type. The caller releases the memory with free(). AX_ERR_MEMORY. If count or size is 0, the pointer
- * is valid too. */
+ * object type. The caller releases the memory with free(). If count or size is 0, the pointer is still not
+ * NULL. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_calloc(size_t count, size_t size, void *out);
 
-/* Copy a string, or at most n bytes of it; the caller frees *out. */
+/* Copy `text`, or at most its first n bytes; the caller frees *out. */
 AX_MUST_CHECK ax_status ax_strdup(const char *text, char **out);
 AX_MUST_CHECK ax_status ax_strndup(const char *text, size_t n, char **out);
 
-/* A growable byte buffer. Zero-initialise to start; `data` is NUL-terminated once anything was added and
- * is owned by the buffer. */
+/* A growable byte buffer. A buffer of zeros is valid and empty. `data` is owned by the buffer, and
+ * NUL-terminated once anything was added. */
 typedef struct ax_buf {
     char *data;
     size_t size, capacity;
@@ -124,9 +124,9 @@ AX_MUST_CHECK ax_status ax_buf_reserve(ax_buf *buf, size_t extra);
 AX_MUST_CHECK ax_status ax_buf_printf(ax_buf *buf, const char *fmt, ...) AX_PRINTF(2, 3);
 void ax_buf_fini(ax_buf *buf);
 
-/* Memory from the system in whole pages, with an inaccessible guard page before and after it: an access
- * beyond the last page is a segmentation fault and does no silent damage. `bytes` is rounded up to pages, and
- * the rear guard page follows directly. Zeroed. Large blocks ask for huge pages. AX_ERR_MEMORY. */
+/* Zeroed memory in whole pages, between two inaccessible guard pages: an access before the first or after the
+ * last page is a segmentation fault instead of silent damage. `bytes` is rounded up to whole pages. For large
+ * regions the system is asked for huge pages. AX_ERR_MEMORY. */
 typedef struct ax_region {
     char *base;   /* first usable byte, aligned to 4096 */
     size_t bytes; /* usable */
@@ -139,15 +139,15 @@ void ax_region_destroy(ax_region *region);
 /* Opens a file to read it; the caller closes *fd. Opening a named pipe does not wait for a writer.
  * AX_ERR_DATA */
 AX_MUST_CHECK ax_status ax_file_open(const char *path, int *fd);
-/* Waits until a read of the descriptor does not block; regular files never do. `path` is for messages.
- * AX_ERR_SIGNAL: a signal was noted (ax_signal_noted), before the call or while it waited. */
+/* Waits until a read of the descriptor does not block; a read of a regular file never blocks. `path` is for
+ * messages. AX_ERR_SIGNAL: a signal was noted (ax_signal_noted), before the call or while it waited. */
 AX_MUST_CHECK ax_status ax_file_wait(int fd, const char *path);
-/* Reads a descriptor until it ends and appends the bytes. AX_ERR_DATA: it cannot be read, or gives more than
- * `most` bytes; AX_ERR_SIGNAL: as ax_file_wait. */
+/* Reads a descriptor up to the end of file and appends the bytes to `buf`. AX_ERR_DATA: the descriptor cannot
+ * be read, or gives more than `most` bytes; AX_ERR_SIGNAL: as ax_file_wait. */
 AX_MUST_CHECK ax_status ax_file_read_stream(int fd, const char *path, int64_t most, ax_buf *buf);
 /* Reads a whole file into a new buffer, with a NUL after its *size bytes; the caller frees *data.
- * AX_ERR_DATA: the file cannot be read, or gives more than `most` bytes, as an endless device such as
- * /dev/zero does. */
+ * AX_ERR_DATA: the file cannot be read, or has more than `most` bytes (a device such as /dev/zero has no
+ * end). */
 AX_MUST_CHECK ax_status ax_file_read_most(const char *path, int64_t most, char **data, size_t *size);
 /* As ax_file_read_most, without a limit for regular files, and with a limit of 1 GiB for pipes and
  * devices. */
@@ -166,7 +166,7 @@ AX_MUST_CHECK ax_status ax_pwrite_all(int fd, const void *data, size_t size, int
                                       const char *path);
 AX_MUST_CHECK ax_status ax_pread_all(int fd, void *data, size_t size, int64_t offset, const char *path);
 
-/* Creates a directory and its parents; it is no error if the directory exists. */
+/* Creates a directory and its parents; an existing directory is no error. */
 AX_MUST_CHECK ax_status ax_mkdirs(const char *path);
 /* Syncs the directory itself, so that renames in it survive a crash. */
 AX_MUST_CHECK ax_status ax_dir_sync(const char *path);
@@ -176,9 +176,9 @@ AX_MUST_CHECK ax_status ax_remove_tree(const char *path);
 /* Returns the directory for temporary files: that of the environment variable TMPDIR, or "/tmp" if it is
  * unset or empty. */
 const char *ax_temporary_dir(void);
-/* Fails with AX_ERR_DATA if the file system of directory `dir` has fewer than `bytes` free bytes. The message
- * then says that `what` ("the checkpoint") needs them. AX_OK if the free space is unknown: writing then fails
- * later. */
+/* AX_ERR_DATA if the file system of directory `dir` has fewer than `bytes` free bytes; the message says that
+ * `what` ("the checkpoint") needs so many. AX_OK if the free space is unknown: a later write may then fail
+ * for lack of space. */
 AX_MUST_CHECK ax_status ax_dir_has_space(const char *dir, int64_t bytes, const char *what);
 bool ax_path_exists(const char *path);
 bool ax_path_is_dir(const char *path);
@@ -213,14 +213,14 @@ uint64_t ax_host_key(void);
 
 /* ---- signals ------------------------------------------------------------------------------------- */
 
-/* To be called by handlers of signals that ask the process to stop; async-signal-safe. Notes that a signal
- * came. *first_ms is the time of the first signal in milliseconds; it must be 0 before the first signal.
- * Returns true for a signal that comes a second or more after the first. A second signal that comes earlier
- * counts as the same signal, because terminals and launchers send a signal both to a process and to its
- * process group. */
+/* To be called by handlers of signals that ask the process to stop; async-signal-safe. Notes that such a
+ * signal came (ax_signal_noted). *first_ms is the time of the first signal in milliseconds; it must be 0
+ * before the first signal. Returns true for a signal that comes a second or more after the first. A second
+ * signal that comes earlier counts as the same signal, because terminals and launchers send a signal both to
+ * a process and to its process group. */
 bool ax_signal_again(int64_t *first_ms);
-/* Returns true if a signal was noted (ax_signal_again) since the last call of ax_signal_forget. Functions
- * that wait for bytes of a pipe then give up. */
+/* Returns true if a signal was noted (ax_signal_again) since the last call of ax_signal_forget. If so,
+ * functions that wait for bytes of a pipe (ax_file_wait) give up. */
 bool ax_signal_noted(void);
 void ax_signal_forget(void);
 
@@ -240,7 +240,7 @@ int ax_processors(void);
  * numbers of axonn are drawn from it, keyed by *global* element indices, never by rank or thread. */
 void ax_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4]);
 
-/* Returns a key for a purpose: mixes the run's seed with a name ("init/h.0.attn.q") and an index. */
+/* Returns a Philox key: a hash of the run's seed, the name of a purpose ("init/h.0.attn.q") and an index. */
 uint64_t ax_rng_key(uint64_t seed, const char *purpose, uint64_t index);
 
 /* Return the random number `index` of the stream `key`: uniform in [0, 1) with 24 bits, or standard normal
@@ -254,19 +254,19 @@ uint64_t ax_permute(uint64_t key, uint64_t n, uint64_t index);
 
 /* ---- numbers ------------------------------------------------------------------------------------- */
 
-/* Prints a number of bytes for people: "12.3 MiB". Writes at most 32 bytes and returns `out`. */
+/* Prints a number of bytes with a unit: "12.3 MiB". Writes at most 32 bytes and returns `out`. */
 char *ax_format_bytes(double bytes, char out[32]);
 /* Appends to the text in `out`, which has room for `room` bytes, including the NUL. If the result is longer,
  * it is cut off. */
 void ax_text_add(char *out, size_t room, const char *fmt, ...) AX_PRINTF(3, 4);
 void ax_text_add_args(char *out, size_t room, const char *fmt, va_list args) AX_PRINTF(3, 0);
-/* Prints seconds for people: "412 ms", "3m12s", "1h05m". Returns `out`. */
+/* Prints a duration, given in seconds, with units: "412 ms", "3m12s", "1h05m". Returns `out`. */
 char *ax_format_seconds(double seconds, char out[32]);
 
 /* Returns the largest divisor of n > 0 that is at most `most` >= 1. */
 int64_t ax_divisor_below(int64_t n, int64_t most);
 
-/* Summary of n > 0 measurements; computing it sorts them in place. */
+/* Summary of n > 0 measurements. ax_spread_of sorts `value` in place. */
 typedef struct ax_spread {
     double median, min, max, mean;
 } ax_spread;

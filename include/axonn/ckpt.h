@@ -1,14 +1,14 @@
-/* ckpt: arrays in safetensors files, parameters in and out of them, and the checkpoints of a run.
+/* ckpt: arrays in safetensors files, parameters in such files, and the checkpoints of a run.
  *
  * Three layers, each usable alone:
  *
  *   ax_st_*     safetensors: one file or a sharded directory, as a table of arrays. Any *box* of an array can
- *               be read or written, with conversion and transposition. Files are planned from extents alone,
- *               so every rank writes its own boxes into files that one rank created.
- *   parameters  reads and writes an ax_param_set in such files: ax_param.file says where in them each
- *               parameter is. If several ranks have the same box, the first of them writes it. Every rank
- *               reads its own box, so a checkpoint can be read on any grid.
- *
+ *               be read or written, with conversion and transposition. The layout of files follows from the
+ *               extents of the arrays alone, so every rank can write its own boxes into files that one rank
+ *               created.
+ *   parameters  reads and writes an ax_param_set in such files: ax_param.file says which array holds each
+ *               parameter. If several ranks have the same box, only the first of these ranks writes the box.
+ *               Every rank reads its own box, so a checkpoint can be read on any grid.
  *   checkpoints RUN/ckpt/step-N/ is a complete model directory plus training/: optimizer state, the caller's
  *               state.json, and manifest.json with a checksum of every file. A checkpoint is written under a
  *               temporary name, synced and renamed; RUN/latest names the newest one. After a kill at any
@@ -32,14 +32,15 @@ enum { AX_ST_MAX_DIMS = 8 };
 typedef struct ax_st_array {
     const char *key;        /* unique in its store */
     const char *dtype_name; /* as in the file: "F32", "BF16", "BOOL", … */
-    ax_dtype dtype;         /* AX_DTYPE_COUNT: a dtype that can be listed and copied but not read */
+    ax_dtype dtype; /* AX_DTYPE_COUNT: a dtype that is not in ax_dtype; the array can be listed and copied,
+                       but not read */
     int ndim;
     int64_t dim[AX_ST_MAX_DIMS];
-    int file;              /* which file of the store holds it */
-    int64_t offset, bytes; /* place and size in that file */
+    int file;              /* index of the file of the store that holds the array */
+    int64_t offset, bytes; /* where the array begins in that file, and its size */
 } ax_st_array;
 
-/* A store: one safetensors file, or all the shards of a directory. Each rank uses its own handle. */
+/* A store: one safetensors file, or all the shards of a directory. Each rank opens the store itself. */
 typedef struct ax_st ax_st;
 
 /* Opens a .safetensors file for reading. If `path` is a directory, opens its model.safetensors or, if there
@@ -51,7 +52,7 @@ void ax_st_close(ax_st **st);
 int ax_st_count(const ax_st *st);
 /* Array `index` in ascending order of keys; valid until close. */
 const ax_st_array *ax_st_at(const ax_st *st, int index);
-/* Returns the array of that key, or NULL. */
+/* Returns the array with this key, or NULL. */
 const ax_st_array *ax_st_find(const ax_st *st, const char *key);
 /* Returns the number of files that hold arrays. */
 int ax_st_files(const ax_st *st);
@@ -60,11 +61,11 @@ int64_t ax_st_bytes(const ax_st *st);
 /* Returns the number of elements of an array. */
 int64_t ax_st_elements(const ax_st_array *array);
 
-/* Reads the box [lo, lo + n) of the array (NULL, NULL: the whole; both in the array's dim order) into `out`
- * as `dtype`, dense and row-major in host memory; with `transpose` (2 dims) out[j,i] is array[i,j]. F64, F32,
- * BF16 and F16 convert into one another, rounding to nearest even; other dtypes can only be read without
- * conversion. Memory beside `out` is bounded. Not collective. AX_ERR_DATA; AX_ERR_USAGE for a conversion that
- * does not exist. */
+/* Reads the box [lo, lo + n) of the array (lo and n NULL: the whole array; lo and n have the array's dim
+ * order, not the transposed one) into `out` as `dtype`, dense and row-major in host memory; with `transpose`
+ * (2 dims) out[j,i] is array[i,j]. F64, F32, BF16 and F16 convert into one another, rounding to nearest even;
+ * other dtypes can only be read without conversion. Besides `out`, reading needs at most AX_ST_STAGING bytes
+ * of memory. Not collective. AX_ERR_DATA; AX_ERR_USAGE for a conversion that does not exist. */
 AX_MUST_CHECK ax_status ax_st_read(ax_st *st, const ax_st_array *array, const int64_t *lo, const int64_t *n,
                                    bool transpose, ax_dtype dtype, void *out);
 
@@ -78,19 +79,20 @@ enum { AX_ST_STAGING = 2 << 20 }; /* bytes of host memory that a store needs to 
  * duplicate keys. */
 AX_MUST_CHECK ax_status ax_st_plan(const char *dir, const char *stem, const ax_st_array *arrays, int n,
                                    int64_t shard_bytes, ax_st **out);
-/* Creates the planned files at their full size, with headers and index: by one rank, before the others write.
- * Not collective. AX_ERR_DATA also when the disk has no room. */
+/* Creates the planned files at their full size, with headers and index. One rank calls this function before
+ * any rank writes. Not collective. AX_ERR_DATA also when the disk has no room. */
 AX_MUST_CHECK ax_status ax_st_make(ax_st *st);
-/* Writes a box of the array from host memory of `dtype`: the inverse of ax_st_read, on a planned store whose
- * files exist. Boxes of different ranks must not overlap. Not collective. */
+/* Writes a box of the array from host memory `data` of dtype `dtype`: the inverse of ax_st_read. The store
+ * was planned (ax_st_plan) and its files were created (ax_st_make). Boxes of different ranks must not
+ * overlap. Not collective. */
 AX_MUST_CHECK ax_status ax_st_write(ax_st *st, const ax_st_array *array, const int64_t *lo, const int64_t *n,
                                     bool transpose, ax_dtype dtype, const void *data);
 /* Copies `count` elements of array `a` of `from`, from element `first` on in row-major order, to the same
  * elements of array `b` of `to`, a planned store whose files exist. F64, F32, BF16 and F16 convert into one
  * another as in ax_st_read; *overflows grows by the number of finite elements that became infinite. Other
- * dtypes are copied bit by bit, and must be the same in both; for those of less than a byte, `first` and
- * `count` are whole bytes. Both stores together need 2 AX_ST_STAGING bytes of memory. Not collective.
- * AX_ERR_DATA; AX_ERR_USAGE for a conversion that does not exist. */
+ * dtypes are copied bit by bit, and must be the same in both arrays. If an element has fewer than 8 bits,
+ * `first` and `count` must correspond to whole bytes. The copy needs 2 · AX_ST_STAGING bytes of memory. Not
+ * collective. AX_ERR_DATA; AX_ERR_USAGE for a conversion that does not exist. */
 AX_MUST_CHECK ax_status ax_st_copy(ax_st *from, const ax_st_array *a, ax_st *to, const ax_st_array *b,
                                    int64_t first, int64_t count, int64_t *overflows);
 /* Syncs the files that this handle made or wrote to. Not collective. */
@@ -114,10 +116,10 @@ AX_MUST_CHECK ax_status ax_ckpt_write_params(const ax_param_set *set, const char
  * call ax_param_set_refresh next. AX_ERR_DATA lists all parameters that are missing or of another shape, and
  * all keys that neither belong to a parameter nor match `rules` (may be NULL). Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt_rules *rules);
-/* Does the same as ax_ckpt_read_params, from a store that is open; its directory may have changed since. */
+/* As ax_ckpt_read_params, but reads from an open store, whose directory may have changed since then. */
 AX_MUST_CHECK ax_status ax_ckpt_read_store(ax_param_set *set, ax_st *st, const ax_ckpt_rules *rules);
-/* Checks that a store holds these parameters, for which no memory need be allocated yet. If not, AX_ERR_DATA
- * with the same list as ax_ckpt_read_params. Not collective. */
+/* Checks that a store holds these parameters, which need no memory for this check. If not, AX_ERR_DATA with
+ * the same list as ax_ckpt_read_params. Not collective. */
 AX_MUST_CHECK ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_st *st,
                                       const ax_ckpt_rules *rules);
 
@@ -133,7 +135,7 @@ AX_MUST_CHECK ax_status ax_ckpt_checksums(const ax_param_set *set, uint64_t *sum
 
 /* ---- checkpoints --------------------------------------------------------------------------------- */
 
-/* A small file that goes into the checkpoint as it is: "config.json", "tokenizer.json". */
+/* A small file, such as config.json or tokenizer.json, that is written to the checkpoint unchanged. */
 typedef struct ax_ckpt_file {
     const char *name;
     const void *data;
@@ -144,19 +146,20 @@ typedef struct ax_ckpt_save_args {
     const char *run_dir; /* holds ckpt/ and latest; made if missing */
     int64_t step;
     const ax_param_set *params;
-    ax_dtype dtype; /* of model.safetensors; the master weights are also saved if their dtype is another */
-    int64_t shard_bytes;           /* 0: 5 GB */
-    const char *const *slot_names; /* params->slots names: "exp_avg", "exp_avg_sq" */
+    ax_dtype dtype;      /* of model.safetensors; master weights of another dtype are saved in addition */
+    int64_t shard_bytes; /* 0: 5 GB */
+    const char *const *slot_names; /* of the optimizer state arrays: "exp_avg", "exp_avg_sq" */
     const ax_ckpt_file *files;
     int n_files;
-    const char *state;   /* a JSON object, kept as it is in training/state.json */
+    const char *state;   /* a JSON object, written unchanged to training/state.json */
     int64_t keep_latest; /* number of checkpoints to keep, this one included; 0: all */
 } ax_ckpt_save_args;
 
-/* Writes RUN/ckpt/step-N, points `latest` to it, and then removes the oldest beyond keep_latest. If it fails
- * (no space: the message names the directory and the bytes needed), nothing of it remains and earlier
- * checkpoints are untouched. Only one process group may save into a run at a time. Collective along the grid;
- * all ranks fail if one does. `files` and `state` are used on rank 0. */
+/* Writes RUN/ckpt/step-N, points `latest` to this checkpoint, and then removes the oldest checkpoints beyond
+ * keep_latest. If saving fails, nothing of the new checkpoint remains, and earlier checkpoints are untouched.
+ * If the cause is lack of space, the message names the directory and the bytes needed. Only one process group
+ * may save into a run at a time. Collective along the grid; if one rank fails, all return an error. `files`
+ * and `state` are read on rank 0 only. */
 AX_MUST_CHECK ax_status ax_ckpt_save(const ax_ckpt_save_args *args);
 
 /* Reads master weights and optimizer state of checkpoint directory `dir` bit for bit (converted if the master
@@ -175,9 +178,9 @@ AX_MUST_CHECK ax_status ax_ckpt_clean(const char *run_dir);
 
 /* ---- finding them -------------------------------------------------------------------------------- */
 
-/* Finds the checkpoint of the run that was saved last (which need not be of the highest step) among those
- * that verify; damaged ones that are newer are named in a warning. *dir is NULL if the run has none at all;
- * AX_ERR_DATA if it has some and none verifies. The caller frees. Not collective. */
+/* Finds the newest undamaged checkpoint of a run: of those that ax_ckpt_verify finds intact, the one that was
+ * saved last, which need not have the highest step. A warning names newer ones that are damaged. *dir is NULL
+ * if the run has no checkpoints; AX_ERR_DATA if all are damaged. The caller frees *dir. Not collective. */
 AX_MUST_CHECK ax_status ax_ckpt_find_latest(const char *run_dir, char **dir);
 /* Finds the checkpoint for the value of `train.resume`: "none" → NULL, "auto" → ax_ckpt_find_latest(run_dir),
  * else the path of a checkpoint, which must verify, or of a run. */
@@ -186,18 +189,18 @@ AX_MUST_CHECK ax_status ax_ckpt_find_resume(const char *run_dir, const char *res
  * or a run (its newest checkpoint). */
 AX_MUST_CHECK ax_status ax_ckpt_find_model(const char *path, char **dir);
 
-/* Whether a directory holds model.safetensors or its index. Not collective. */
+/* Returns true if a directory holds model.safetensors or model.safetensors.index.json. Not collective. */
 bool ax_ckpt_has_weights(const char *dir);
 
 /* One checkpoint of a run. */
 typedef struct ax_ckpt_info {
     char *dir; /* RUN/ckpt/step-N; owned */
     int64_t step;
-    int64_t serial; /* counts the saves of a run; 0 if the manifest cannot be read */
+    int64_t serial; /* number of this save among all saves of the run; 0 if the manifest cannot be read */
     int64_t bytes;  /* size of all files together, from the manifest */
     double time;    /* when it was saved, seconds since 1970 */
     bool latest;    /* RUN/latest names it */
-    char *damage;   /* NULL: none found (files were compared only if asked for); owned */
+    char *damage; /* what is damaged; NULL: no damage found (files are compared only with `verify`); owned */
 } ax_ckpt_info;
 
 typedef struct ax_ckpt_list {
@@ -215,15 +218,16 @@ typedef struct ax_ckpt_fault {
 } ax_ckpt_fault;
 
 typedef struct ax_ckpt_report {
-    bool manifest; /* false: the directory is a model without a manifest; only its structure was checked */
+    bool manifest; /* false: a model directory without a manifest, of which only the structure of the files
+                      was checked */
     int files;     /* number of files compared */
     int64_t bytes; /* number of bytes read */
     int n;
     ax_ckpt_fault *fault;
 } ax_ckpt_report;
 
-/* Compares every file of a checkpoint directory with its manifest; damage is in the report, not an error
- * (unless there is nothing to verify at `dir`). Not collective. The caller owns *out. */
+/* Compares every file of a checkpoint directory with its manifest; damage is in the report and is not an
+ * error. AX_ERR_DATA if `dir` has nothing to verify. Not collective. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_ckpt_verify(const char *dir, ax_ckpt_report **out);
 void ax_ckpt_report_destroy(ax_ckpt_report **report);
 
@@ -245,7 +249,8 @@ typedef struct ax_ckpt_diff_row {
     int64_t elements, differing;
     double max_abs; /* largest |a - b|; infinite if exactly one of the two is NaN */
     double max_rel; /* largest |a - b| / max(|a|, |b|) */
-    char *a, *b;    /* configuration: both values as JSON; shapes and dtypes where these differ; owned */
+    char *a, *b;    /* configuration: the two values as JSON; arrays: the two shapes or dtypes if they differ;
+                       owned */
 } ax_ckpt_diff_row;
 
 typedef struct ax_ckpt_diff {
@@ -254,11 +259,11 @@ typedef struct ax_ckpt_diff {
     ax_ckpt_diff_row *row;
 } ax_ckpt_diff;
 
-/* Compares two MODEL arguments or .safetensors files array by array. Then, if both have them, compares
- * optimizer state and, member by member, config.json; equal members of config.json make no row. The keys of
- * an array may differ in one of the `n_prefixes` prefixes of model families: if only one model has the key
- * with the prefix, and the other has it without, the two arrays are compared, in a row named as in `a`. Not
- * collective. The caller owns *out. */
+/* Compares two MODEL arguments or .safetensors files array by array. Then compares optimizer state and,
+ * member by member, config.json, if both models have them; equal members of config.json make no row.
+ * `prefixes` are `n_prefixes` prefixes of keys that model files may have or lack (ax_family_prefix). If one
+ * model has a key with such a prefix, and the other has the key without the prefix, the two arrays are
+ * compared, in a row with the key of `a`. Not collective. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_ckpt_diff_create(const char *a, const char *b, const char *const *prefixes,
                                             int n_prefixes, ax_ckpt_diff **out);
 void ax_ckpt_diff_destroy(ax_ckpt_diff **diff);

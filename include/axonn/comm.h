@@ -7,22 +7,22 @@
  *   mpi       ranks are processes that a launcher started; one thread of each process makes all MPI calls
  *
  * Nonblocking. Every operation stores a work handle in *work and may return before it is complete. The
- * buffers belong to the operation until ax_wait. A backend that completes immediately stores NULL, which
- * ax_wait accepts. Counts are in elements.
+ * buffers belong to the operation until ax_wait. A backend whose operations are complete on return stores
+ * NULL, which ax_wait accepts. Counts are in elements.
  *
  * Order. All ranks of a communicator must call the same collectives in the same order, with the same
  * operation, count and dtype. Ranks that share several communicators must also call in one common order
- * across them; the order of the waits is free. If the calls differ, every rank gets AX_ERR_COMM instead of
- * hanging: always where ranks share memory, elsewhere only in builds with assertions. A release build does
- * not compare the calls of collectives between nodes or from device to device.
+ * across them; the order of the waits is free. If ranks compare their calls and the calls differ, every rank
+ * gets AX_ERR_COMM instead of hanging. Ranks that share memory always compare the calls of collectives.
+ * Between nodes, and from device to device, calls are compared only in builds with assertions.
  *
- * Messages (ax_send, ax_recv) go from one rank to another. They are independent of collectives: neither waits
- * for the other, and their order relative to each other is free.
+ * Messages (ax_send, ax_recv) go from one rank to another. Messages are independent of collectives: neither
+ * waits for the other, and the order of a message relative to a collective is free.
  *
  * Devices. `stream` belongs to the device that owns the buffers; it is NULL for host memory. On a device
- * without memory (dry) no data move: the collective is counted, and reported to the device's observer (dev.h)
- * when it starts and when it is waited for, so that a memory plan keeps the buffers allocated in between.
- * Buffers in discrete device memory are copied through host memory, and the host waits for the device. If the
+ * without memory (dry) no data move: each collective is counted, and reported to the device's observer
+ * (dev.h) at its start and in ax_wait, so that a memory plan keeps the buffers allocated in between. Buffers
+ * in discrete device memory are copied through host memory, and the host waits for the device. If the
  * communicator is connected (ax_comm_connect), data go from device to device, and ax_wait makes the stream
  * wait, not the host.
  *
@@ -31,8 +31,8 @@
  *
  * Reductions add in rank order. Exception: if a group has several ranks on each of several nodes, a large
  * reduction first adds within each node and then adds the nodes' sums. In both cases the result has the same
- * bits on every rank and in every run. If NCCL reduces, from device to device, it chooses the order of
- * additions, the same on every rank; it may round BF16 and F16 after each addition, and MAX may drop a
+ * bits on every rank and in every run. If NCCL reduces, from device to device, NCCL chooses the order of
+ * additions, the same on every rank; NCCL may round BF16 and F16 after each addition, and its MAX may drop a
  * NaN. */
 #ifndef AXONN_COMM_H
 #define AXONN_COMM_H
@@ -45,14 +45,15 @@ extern "C" {
 
 typedef struct ax_comm ax_comm;
 typedef struct ax_work ax_work;
-/* Counters of this rank on a communicator since its creation. A group of one rank counts nothing. */
+/* Counters of this rank on a communicator since the communicator's creation. On a communicator of one rank
+ * nothing is counted. */
 typedef struct ax_comm_traffic {
     int64_t calls;
-    int64_t bytes; /* the bytes that each of g ranks would send in a ring algorithm: all-gather,
-                      reduce-scatter and all-to-all (g-1)/g of the gathered size, all-reduce twice that;
-                      messages: their payload */
-    int64_t wire;  /* bytes sent to ranks on other nodes, counted when the operation is waited for; bytes that
-                      devices send directly are not counted */
+    int64_t bytes; /* bytes that each of g ranks would send in a ring algorithm: (g-1)/g of the gathered size
+                      for all-gather, reduce-scatter and all-to-all, twice that for all-reduce; for a message
+                      its payload */
+    int64_t wire; /* bytes sent to ranks on other nodes, added by ax_wait; bytes that go from device to device
+                     are not counted */
     double exposed; /* seconds that the host spent inside collectives and ax_wait. Between connected devices
                        the host does not wait. When data are copied through the host, the time includes the
                        wait for preceding kernels, unless launches are timed (ax_device.totals) */
@@ -82,20 +83,20 @@ ax_launcher ax_launcher_find(void);
 /* Returns name and version of the MPI library of this build ("Open MPI v4.1.4"); NULL: built without MPI. */
 const char *ax_comm_mpi_library(void);
 
-/* Runs fn(comm, arg) on `size` threads, each a rank of one world, and returns the failure that happened
- * first, with its message (prefixed "rank r: "), or AX_OK. A rank that fails aborts the others. A deadlock,
- * where all ranks wait for one another or for a rank that has returned, is AX_ERR_COMM; detecting it requires
- * that each rank makes its calls from the thread it was given. */
+/* Runs fn(comm, arg) on `size` threads, each a rank of one world. Returns AX_OK, or the status of the rank
+ * that failed first, with that rank's message (prefixed "rank r: "). A rank that fails aborts the others. If
+ * all ranks wait for one another, or for a rank that has returned (deadlock), they get AX_ERR_COMM; this
+ * requires that each rank makes its calls from its own thread. */
 typedef ax_status ax_rank_fn(ax_comm *world, void *arg);
 AX_MUST_CHECK ax_status ax_comm_threads_run(int size, ax_rank_fn *fn, void *arg);
 
-/* Splits as MPI_Comm_split: ranks with equal `color` form a group, ordered by `key`, then by rank in comm. A
- * rank with color < 0 gets no group: *out = NULL. Collective along comm. The caller owns *out and destroys it
- * before comm. */
+/* Splits comm like MPI_Comm_split: ranks with equal `color` form a communicator, ordered by `key`, then by
+ * rank in comm. A rank with color < 0 gets no communicator: *out = NULL. Collective along comm. The caller
+ * owns *out and destroys it before comm. */
 AX_MUST_CHECK ax_status ax_comm_split(ax_comm *comm, int color, int key, ax_comm **out);
-/* Creates the communicator of the `n` ranks ranks[0 … n) of comm, in this order. This rank is one of them.
- * Collective along these ranks alone: each passes the same list; the other ranks of comm do not take part.
- * The caller owns *out and destroys it before comm. */
+/* Creates the communicator of the `n` ranks of comm that `ranks` lists, in this order. The calling rank must
+ * be in the list. Collective along the listed ranks, which all pass the same list; the other ranks of comm do
+ * not take part. The caller owns *out and destroys it before comm. */
 AX_MUST_CHECK ax_status ax_comm_group(ax_comm *comm, const int *ranks, int n, ax_comm **out);
 /* Creates a communicator for a dry run: this process acts as rank `rank` of `size`, and the other ranks do
  * not exist. Collectives on the dry device's memory are reported to its observer and move no data.
@@ -107,21 +108,21 @@ AX_MUST_CHECK ax_status ax_comm_dry_create(int rank, int size, ax_comm **out);
 void ax_comm_destroy(ax_comm **comm);
 
 /* Sets the timeout of the watchdog (0: off; default 30 s). A rank that waits for `seconds` without progress
- * asks all other ranks what they do. If one does not answer, or if all wait for one another or for ranks that
- * have left, the job ends with exit code AX_ERR_COMM and a message that names the operation and the ranks.
- * Ranks that are late because they compute cause a warning only. While a rank waits for a collective that its
- * device runs, it checks only that all ranks answer, because the device may still be computing. Backend mpi
- * only: backend threads detects deadlocks immediately. Not collective. */
+ * asks all other ranks what they are doing. If one rank does not answer, or if all ranks wait for one another
+ * or for ranks that have left, the job ends with exit code AX_ERR_COMM and a message that names the operation
+ * and the ranks. Ranks that are late because they compute cause a warning only. A rank that waits for a
+ * collective of its device checks only that all ranks answer, because the device may still be computing.
+ * Backend mpi only: backend threads detects deadlocks immediately. Not collective. */
 void ax_comm_set_timeout(ax_comm *world, double seconds);
 /* Shortens the watchdog's patience to 2 seconds until the next ax_comm_set_timeout: if this rank waits and
  * another rank does not answer within that time, the job ends. For signal handlers that ask this rank to
  * stop, so that it does not wait long for a dead rank. Async-signal-safe. Not collective. */
 void ax_comm_hurry(ax_comm *world);
 
-/* Makes every pending and later operation of the world fail with AX_ERR_COMM. Over MPI it does not return: it
- * ends the job with exit code `status`. Only the first rank that aborts logs its `message` (NULL: none) as an
- * error. If a process exits before it has destroyed its world, the job is aborted with that process's exit
- * code. Not collective. */
+/* Makes every pending and later operation of the world fail with AX_ERR_COMM. With backend mpi, ax_comm_abort
+ * does not return: the job ends with exit code `status`. Only the first rank that aborts logs its `message`
+ * (NULL: none) as an error. If a process exits before it has destroyed its world, the job is aborted with
+ * that process's exit code. Not collective. */
 void ax_comm_abort(ax_comm *comm, ax_status status, const char *message);
 
 /* data[i] <- sum or maximum over all ranks of data[i], in place. dtype F64, F32, BF16 or F16 (summed in F32),
@@ -147,37 +148,39 @@ AX_MUST_CHECK ax_status ax_barrier(ax_comm *comm);
 /* Allocates and frees host memory for buffers of collectives: zeroed whole pages between guard pages. If the
  * ranks of a node share memory, the other ranks of the node map these pages too, and collectives need no
  * copies. If shared memory is exhausted, one warning is logged and the memory is private: collectives on it
- * are slower, with the same results. For set-up, never within a step. ax_comm_free gets the `bytes` that were
- * allocated; it accepts NULL. Not collective. AX_ERR_MEMORY. */
+ * are slower, with the same results. For set-up, never within a step. ax_comm_free gets the same `bytes` as
+ * ax_comm_alloc; memory NULL is allowed. Not collective. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_comm_alloc(ax_comm *comm, size_t bytes, void **out);
 void ax_comm_free(ax_comm *comm, void *memory, size_t bytes);
-/* Returns the bytes of other ranks' shared memory that this process has touched. The kernel counts these
- * pages as resident in this process (ax_memory_peak) and in their owners. Not collective. */
+/* Returns the bytes of other ranks' shared memory that this process has touched. Linux counts these pages as
+ * resident in this process (ax_memory_peak) and in the processes that own them. Not collective. */
 int64_t ax_comm_foreign_memory(const ax_comm *comm);
 
-/* Lets collectives on buffers of `dev` go from device to device if every rank has a device of its own and the
- * library for it (NCCL). Otherwise data are still copied through the host, the reason is written to `why`,
- * and the result is AX_OK. `why` is empty if the devices were connected, and if no connection is needed: the
- * device uses host memory, or the communicator has one rank. `name` is the communicator's name in messages.
- * The connection lasts until ax_comm_disconnect, which ax_comm_destroy calls; disconnect before closing the
- * device. For set-up, not for training steps. Both functions are collective along comm. AX_ERR_COMM. */
+/* Lets collectives on buffers of `dev` go from device to device if every rank has a device of its own and
+ * NCCL. Otherwise data are still copied through the host, the reason is written to `why`, and the result is
+ * AX_OK. `why` is empty if the devices were connected. It is also empty if no connection is needed, because
+ * the device uses host memory or the communicator has one rank. `name` is the communicator's name in
+ * messages. The connection lasts until ax_comm_disconnect, which ax_comm_destroy calls; disconnect before
+ * closing the device. For set-up, not for training steps. Both functions are collective along comm.
+ * AX_ERR_COMM. */
 enum { AX_COMM_WHY = 512 };
 AX_MUST_CHECK ax_status ax_comm_connect(ax_comm *comm, ax_device *dev, const char *name,
                                         char why[AX_COMM_WHY]);
 void ax_comm_disconnect(ax_comm *comm);
 
-/* Returns the path of a collective on buffers of `stream`'s device (NULL: host memory): "node" (memory that
- * the ranks of a node share), "flat" (MPI messages), "threads", "self"; "nccl"; "staged" (copied to the host,
- * then one of the first four). Of `args` only the members coll, count and dtype are read. Not collective. */
+/* Returns by which path the data of a collective on buffers of `stream`'s device (NULL: host memory) go:
+ * "node" (through memory that the ranks of a node share), "flat" (MPI messages), "threads", "self", "nccl",
+ * or "staged" (copied to the host, then one of the first four). Of `args` only the members coll, count and
+ * dtype are read. Not collective. */
 const char *ax_comm_path(const ax_comm *comm, const ax_stream *stream, const ax_coll_args *args);
 
-/* Waits until the operation *work is complete (NULL: it already is) and sets *work to NULL. */
+/* Waits until the operation *work is complete and sets *work to NULL. If *work is NULL, returns at once. */
 AX_MUST_CHECK ax_status ax_wait(ax_work **work);
 
 /* ---- messages ------------------------------------------------------------------------------------ */
 
-/* What a message carries. Messages of one kind from one rank to another are received in the order in which
- * they were sent; different kinds are independent of each other. */
+/* The kind of data that a message carries. Messages of one kind from one rank to another are received in the
+ * order in which they were sent; different kinds are independent of each other. */
 typedef enum ax_message_kind {
     AX_MESSAGE_ACTIVATION, /* forward, from a pipeline stage to the next */
     AX_MESSAGE_GRADIENT,   /* backward, of an activation */
@@ -200,11 +203,12 @@ typedef struct ax_message {
 enum { AX_MESSAGE_TEXT = 192 };
 char *ax_message_describe(const ax_message *message, char out[AX_MESSAGE_TEXT]);
 
-/* ax_send sends data to rank `to` of comm, ax_recv receives data from rank `from`; neither may be the calling
- * rank. The buffers belong to the message until ax_wait. A send is complete when its data have arrived, or
- * when the backend has copied them; a receive may be posted before or after the send. If the two descriptions
- * differ, both sides get AX_ERR_COMM, which prints both; in builds with assertions also if the data changed
- * on the way. At most 2^31 - 1 bytes. Not collective. */
+/* ax_send sends data to rank `to` of comm, ax_recv receives data from rank `from`. `to` and `from` must be
+ * other ranks than the calling one. The buffers belong to the message until ax_wait. A send is complete when
+ * its data have arrived, or when the backend has copied them; a receive may be posted before or after the
+ * send. If the descriptions of sender and receiver differ, both get AX_ERR_COMM, whose message has both
+ * descriptions. Builds with assertions also check that the data did not change on the way. At most 2^31 - 1
+ * bytes. Not collective. */
 AX_MUST_CHECK ax_status ax_send(ax_comm *comm, ax_stream *stream, const ax_message *message, const void *data,
                                 int to, ax_work **work);
 AX_MUST_CHECK ax_status ax_recv(ax_comm *comm, ax_stream *stream, const ax_message *message, void *data,
@@ -212,15 +216,16 @@ AX_MUST_CHECK ax_status ax_recv(ax_comm *comm, ax_stream *stream, const ax_messa
 /* Returns true if ax_wait on this message would return at once (NULL: true). */
 bool ax_work_done(const ax_work *work);
 /* Waits until at least one of the `n` messages is complete; returns at once if one of them is NULL. `comm` is
- * the communicator of any of them. The caller then calls ax_wait on those that are done (ax_work_done). */
+ * the communicator of any of the messages. The caller then calls ax_wait on each complete message
+ * (ax_work_done). */
 enum { AX_WAIT_SOME = 8 };
 AX_MUST_CHECK ax_status ax_wait_some(ax_comm *comm, ax_work *const works[], int n);
 
 /* Runs `call` on the thread that makes this process's MPI calls, on every rank, once all ranks of comm have
- * called this function. It is for programs that call MPI themselves, because only that thread may. `mpi_comm`
- * points to an MPI_Comm of comm's ranks, with the error handler MPI_ERRORS_RETURN. `call` may block only in
- * collectives of this MPI_Comm. Returns the status of `call`; if it is an error, the world has failed.
- * Collective along comm. AX_ERR_USAGE if the backend is not mpi. */
+ * called this function. For programs that call MPI themselves, because only that thread may call MPI.
+ * `mpi_comm` points to an MPI_Comm of comm's ranks, with the error handler MPI_ERRORS_RETURN. `call` may
+ * block only in collectives of this MPI_Comm. Returns the status of `call`; if it is an error, the world has
+ * failed. Collective along comm. AX_ERR_USAGE if the backend is not mpi. */
 typedef ax_status ax_comm_mpi_fn(void *user, const void *mpi_comm);
 AX_MUST_CHECK ax_status ax_comm_call_mpi(ax_comm *comm, ax_comm_mpi_fn *call, void *user);
 
@@ -245,9 +250,9 @@ AX_MUST_CHECK ax_status ax_comm_share_runtime(ax_comm *world);
 /* The first member of every backend's work handle. */
 struct ax_work {
     ax_status (*wait)(ax_work *work);  /* completes the operation and frees the handle */
-    bool (*done)(const ax_work *work); /* messages only: the operation is complete */
-    ax_work *inner; /* messages only: the backend's handle, if this handle wraps it to copy data to or from a
-                       device; or NULL */
+    bool (*done)(const ax_work *work); /* messages only: true if the operation is complete */
+    ax_work *inner; /* messages only: the backend's handle, if this handle is a wrapper that also copies data
+                       to or from a device; else NULL */
     /* The public functions set these. comm is NULL for a handle that combines other handles. */
     ax_comm *comm;
     ax_stream *stream;   /* stream of the buffers, or NULL */
@@ -255,8 +260,8 @@ struct ax_work {
     const char *name;    /* name of the collective */
 };
 
-/* The arguments of the function `message` of ax_comm_ops: a send if `sends` is true, which only reads `data`,
- * else a receive. */
+/* The arguments of the function `message` of ax_comm_ops. sends: true for a send, which only reads `data`;
+ * false for a receive. */
 typedef struct ax_message_args {
     ax_message message;
     bool sends;
@@ -275,20 +280,22 @@ typedef struct ax_comm_ops {
     ax_status (*group)(ax_comm *comm, const int *ranks, int n, ax_comm **out);
     void (*set_timeout)(ax_comm *comm, double seconds); /* NULL: nothing to set */
     void (*abort)(ax_comm *comm, ax_status status, const char *message);
-    /* Returns why the world has failed, or NULL if it has not. A thread that waits for a collective that its
-     * device runs calls this repeatedly; from these calls the watchdog knows that the rank waits for its
+    /* Returns the reason if the world has failed, else NULL. A thread that waits for a collective of its
+     * device calls this function repeatedly; from these calls the watchdog knows that the rank waits for its
      * device. Optional. */
     const char *(*failed)(ax_comm *comm);
     void (*destroy)(ax_comm *comm);
-    /* Memory that other ranks of the node map too. Optional: a backend has all three functions or none.
-     * `alloc` may leave *out NULL; `free` returns whether the memory came from `alloc`. */
+    /* Implement ax_comm_alloc, ax_comm_free and ax_comm_foreign_memory: memory that other ranks of the node
+     * map too. Optional: a backend has all three functions or none. `alloc` may leave *out NULL; `free`
+     * returns whether the memory came from `alloc`. */
     ax_status (*alloc)(ax_comm *comm, size_t bytes, void **out);
     bool (*free)(ax_comm *comm, void *memory);
     int64_t (*foreign_memory)(const ax_comm *comm);
     const char *(*path)(const ax_comm *comm, const ax_coll_args *args); /* optional */
     ax_status (*call_mpi)(ax_comm *comm, ax_comm_mpi_fn *call,
                           void *user); /* ax_comm_call_mpi; NULL: the backend does not use MPI */
-    /* ax_send and ax_recv, and ax_wait_some; NULL if the backend has only one rank. */
+    /* `message` implements ax_send and ax_recv, `wait_some` ax_wait_some. Both are NULL if the backend has
+     * only one rank. */
     ax_status (*message)(ax_comm *comm, const ax_message_args *args, ax_work **work);
     ax_status (*wait_some)(ax_comm *comm, ax_work *const works[], int n);
 } ax_comm_ops;

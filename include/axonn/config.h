@@ -22,9 +22,9 @@ enum { AX_CONFIG_RECOMPUTE_NONE = -1, AX_CONFIG_RECOMPUTE_FULL = -2 };
 typedef struct ax_config {
     struct {
         char *family; /* "gpt2", or NULL if `from` or `config` is given */
-        char *config; /* config.json of a new model's shape, or NULL */
+        char *config; /* path of a config.json with the shape of a new model, or NULL */
         char *from;   /* directory of an existing model, or NULL */
-        /* Of a new `family` kv_heads and ffn are resolved: never 0 after loading. */
+        /* If `family` is given, loading replaces 0 in kv_heads and ffn by the default. */
         int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, seq_len, window;
         double rope_theta;
         double dropout; /* default of the three rates below */
@@ -49,7 +49,7 @@ typedef struct ax_config {
         char *resume;         /* "auto", "none" or a checkpoint's absolute path */
     } train;
     struct {
-        char *name, *schedule; /* words of the keys' `choices` */
+        char *name, *schedule; /* words of the `choices` of the keys optim.name and optim.schedule */
         double lr, betas[2], eps, momentum, weight_decay, clip, min_lr, decay;
         ax_quota warmup; /* steps, or a percentage of train.steps */
     } optim;
@@ -60,9 +60,9 @@ typedef struct ax_config {
     struct {
         int schedule; /* ax_pipe_schedule */
         int64_t slack;
-        ax_ints cut; /* the first blocks of stages 1, 2, …; one value of -1: chosen by cost */
+        ax_ints cut; /* item i: the first block of stage i + 1; a single item -1: ax_pipe_cut chooses */
     } pipe;
-    char *strategy; /* a word of the key's `choices` */
+    char *strategy; /* a word of the `choices` of key strategy */
     int64_t zero;
     struct {
         bool oar, ors, oag;
@@ -85,14 +85,15 @@ typedef struct ax_config {
 /* Returns the table of all keys; *count is their number. */
 const ax_option *ax_config_options(size_t *count);
 
-/* What a configuration is loaded for. Measuring does not require data.train. */
+/* The purpose for which a configuration is loaded: to train, or to measure, which does not require
+ * data.train. */
 typedef enum ax_config_use { AX_CONFIG_TO_TRAIN, AX_CONFIG_TO_MEASURE } ax_config_use;
 
 /* Reads the file `path` (NULL: none) and then n "key=value" overrides, and checks each value and the rules
- * between keys. Overwrites *cfg, which must not be moved afterwards. The caller releases it with
- * ax_config_fini, also after an error. If model.from or model.config is given, the values in the model's
- * config.json are not known yet: the caller sets those that the user did not give (ax_config_given).
- * AX_ERR_USAGE, whose message lists all errors; AX_ERR_DATA if the file cannot be read. */
+ * over several keys. Overwrites *cfg, which must keep its address afterwards, because cfg->set points to it.
+ * The caller releases it with ax_config_fini, also after an error. If model.from or model.config is given,
+ * the values in the model's config.json are not known yet: the caller sets those that the user did not give
+ * (ax_config_given). AX_ERR_USAGE, whose message lists all errors; AX_ERR_DATA if the file cannot be read. */
 AX_MUST_CHECK ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_config_use use,
                                        ax_config *cfg);
 void ax_config_fini(ax_config *cfg);
@@ -100,11 +101,11 @@ void ax_config_fini(ax_config *cfg);
 /* AX_ERR_USAGE if the grid does not have `ranks` ranks; the message gives the nearest grids that fit. */
 AX_MUST_CHECK ax_status ax_config_check_ranks(ax_config *cfg, int ranks);
 
-/* Whether the user gave the key, in the file or on the command line. */
+/* Returns true if the user gave the key, in the file or on the command line. */
 bool ax_config_given(const ax_config *cfg, const char *key);
 
 /* Appends the configuration as YAML, with defaults filled in, but without the runtime settings on which
- * results do not depend. Loading it gives the identical struct but for these. */
+ * results do not depend. Loading this YAML gives the identical struct, except for those settings. */
 AX_MUST_CHECK ax_status ax_config_dump(const ax_config *cfg, ax_buf *out);
 
 #ifdef __cplusplus

@@ -1,9 +1,9 @@
 /* data: turns documents into packed token files, and token files into the rows of training steps.
  *
- * Data flow: corpus (files, trees, JSONL) -> ax_data_build (tokenizer) -> packed token file ->
- * ax_data (a file of tokens) -> ax_sampler (mixture and order) -> rows [B, T] of the step.
- * Letters: N tokens of a source, T tokens of a row, B rows of a step's global batch. No function is
- * collective. Several threads may read an ax_data at once; all other objects are for one thread at a time.
+ * Data flow: corpus (files, trees, JSONL) -> ax_data_build (tokenizer) -> packed token file -> ax_data (a
+ * file of tokens) -> ax_sampler (mixture and order) -> rows [B, T] of the step. Letters: N tokens of a
+ * source, T tokens of a row, B rows of a step's global batch. No function is collective. Several threads may
+ * read an ax_data at once, or a batch (ax_sampler_read); all other objects are for one thread at a time.
  *
  * The packed token file (suffix .tok by custom). Little-endian, at offsets that fit their alignment:
  *
@@ -26,7 +26,8 @@
  *        .  u64   start[D+1]: document d is tokens start[d] ... start[d+1]-1; start[0] = 0, start[D] = N;
  *                 strictly increasing, for there are no empty documents; here the file ends
  *
- * It is written to a temporary file, synced and renamed: a file of that name is complete. */
+ * The packed token file is written under a temporary name, synced and renamed. So a file under its final name
+ * is complete. */
 #ifndef AXONN_DATA_H
 #define AXONN_DATA_H
 
@@ -61,8 +62,9 @@ static inline bool ax_data_format_is_text(ax_data_format format) { return format
 /* Detects the format of `path` from its first bytes, its suffix and the files beside it. For Megatron-LM,
  * `path` may be the .bin, the .idx or their common prefix. A directory with nothing but token files (.tok,
  * .bin, .idx), and a shell pattern (* ? [) that is not itself the name of a file, have the format of their
- * first file. A pipe is AX_DATA_PIPE until a corpus has read it. AX_ERR_DATA: missing, unreadable, no known
- * format, or a directory with both token files and others. */
+ * first file. The format of a pipe is AX_DATA_PIPE; ax_corpus_create reads the pipe and detects the format of
+ * its content. AX_ERR_DATA: missing, unreadable, no known format, or a directory with both token files and
+ * others. */
 AX_MUST_CHECK ax_status ax_data_detect(const char *path, ax_data_format *out);
 
 /* ---- token sources ------------------------------------------------------------------------------- */
@@ -98,8 +100,8 @@ const ax_data_info *ax_data_describe(const ax_data *data);
 const char *ax_data_path(const ax_data *data);
 
 /* Sets the vocabulary of the model that will read the source: reading a token of `vocab` or above is then an
- * error. AX_ERR_DATA: the source says that its vocabulary is larger, or that it was made by a tokenizer with
- * another hash (0: unknown, matches all). */
+ * error. AX_ERR_DATA: the source records a larger vocabulary, or another hash of the tokenizer (hash 0 is
+ * unknown and matches all). */
 AX_MUST_CHECK ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash);
 
 /* Verifies everything that the format allows to verify: checksum, tokens below the vocabulary, document
@@ -125,7 +127,8 @@ AX_MUST_CHECK ax_status ax_data_count_documents(const ax_data *data, int64_t *co
 typedef struct ax_rows {
     int32_t *tokens;    /* inputs; 0 where padded */
     int32_t *targets;   /* the token that follows; -1 = masked, no target */
-    int32_t *doc_start; /* position in the row where the document of position t starts; 0 if before the row */
+    int32_t *doc_start; /* position in the row at which the document of position t starts; 0 if it starts in
+                           an earlier row */
     int32_t *position;  /* t - doc_start[t] */
 } ax_rows;
 
@@ -140,13 +143,15 @@ typedef struct ax_row_shape {
 /* Returns the number of full rows, which training uses: (N-1) / T. */
 int64_t ax_data_samples(const ax_data *data, const ax_row_shape *shape);
 
-/* Returns the number of rows with the last, partial one, for evaluation: ceil((N-1) / T). Every token of the
- * source but the first is a target in exactly one of them (masked only if it opens a document). */
+/* Returns the number of rows including a last partial row, which evaluation uses: ceil((N-1) / T). Every
+ * token of the source but the first is a target in exactly one of these rows (masked only if it opens a
+ * document). */
 int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape);
 
-/* Fills line `line` of `out` with row `row`, 0 <= row < ax_data_rows; the padding of a partial row has token
- * 0, target -1 and belongs to the last document. *targets (may be NULL) is the number of unmasked targets.
- * Allocates nothing. AX_ERR_DATA: a token outside the vocabulary, or a file that became shorter. */
+/* Copies row `row` of the source, 0 <= row < ax_data_rows, to row `line` of the arrays of `out`. The padding
+ * of a partial row has token 0 and target -1, and belongs to the last document. *targets (may be NULL) is the
+ * number of unmasked targets. Allocates nothing. AX_ERR_DATA: a token outside the vocabulary, or a file that
+ * became shorter. */
 AX_MUST_CHECK ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t row,
                                     const ax_rows *out, int64_t line, int64_t *targets);
 
@@ -189,31 +194,31 @@ AX_MUST_CHECK ax_status ax_sampler_restore(ax_sampler *sampler, const int64_t *p
  * unmasked targets of the whole batch. Allocates nothing. AX_ERR_DATA: an index that cannot be read. */
 AX_MUST_CHECK ax_status ax_sampler_next(ax_sampler *sampler, int64_t *targets);
 
-/* Does ax_sampler_next in parts, which follow one another from row 0 to B: chooses rows first ... end-1 and
- * counts their targets. Between two parts a caller may give up the batch, by restoring the counts before it
- * (ax_sampler_restore). AX_ERR_USAGE, AX_ERR_DATA. */
+/* Does ax_sampler_next in parts, which together cover rows 0 ... B-1 in order: chooses rows first ... end-1
+ * and counts their targets. Between two parts a caller may give up the batch: ax_sampler_restore with the
+ * counts before the batch. AX_ERR_USAGE, AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_sampler_next_part(ax_sampler *sampler, int64_t first, int64_t end,
                                              int64_t *targets);
 
-/* Reads rows first ... end-1 of the batch that ax_sampler_next chose into lines 0, 1, … of `out`. Any rows
- * can be read, any number of times and in any order: a data-parallel rank reads only its own rows. Several
- * threads may call it at the same time, but not during ax_sampler_next. Allocates nothing. AX_ERR_USAGE,
- * AX_ERR_DATA. */
+/* Reads rows first ... end-1 of the batch that ax_sampler_next chose into rows 0, 1, … of the arrays of
+ * `out`. Any rows can be read, any number of times and in any order: a data-parallel rank reads only its own
+ * rows. Several threads may call ax_sampler_read at the same time, but not during ax_sampler_next. Allocates
+ * nothing. AX_ERR_USAGE, AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_sampler_read(const ax_sampler *sampler, int64_t first, int64_t end,
                                         const ax_rows *out);
 
 /* Does ax_sampler_next, then ax_sampler_read for all B rows. */
 AX_MUST_CHECK ax_status ax_sampler_next_batch(ax_sampler *sampler, const ax_rows *out, int64_t *targets);
 
-/* Tells which sample of which source is row `row` of the current batch. */
+/* Sets *src and *sample to the source and the sample that are row `row` of the current batch. */
 void ax_sampler_where(const ax_sampler *sampler, int64_t row, int *src, int64_t *sample);
 
 /* ---- writing token files ------------------------------------------------------------------------- */
 
 typedef struct ax_token_writer ax_token_writer;
 
-/* Starts a packed token file. `vocab` <= 2^31; end_id -1 and tokenizer_hash 0 if there are none. Nothing
- * exists under `path` until ax_token_writer_finish. AX_ERR_DATA, AX_ERR_USAGE. */
+/* Starts a packed token file. `vocab` <= 2^31; end_id is -1 and tokenizer_hash 0 if there is none. No file
+ * `path` exists until ax_token_writer_finish. AX_ERR_DATA, AX_ERR_USAGE. */
 AX_MUST_CHECK ax_status ax_token_writer_create(const char *path, int64_t vocab, int64_t end_id,
                                                uint64_t tokenizer_hash, ax_token_writer **out);
 
@@ -249,23 +254,23 @@ typedef struct ax_corpus_options {
 
 typedef struct ax_corpus ax_corpus;
 
-/* Lists the files, and copies what comes from pipes into temporary files. The caller destroys. AX_ERR_DATA:
- * an input is missing, or nothing is left. */
+/* Lists the files of the inputs, and copies the content of pipes to temporary files. The caller destroys
+ * *out. AX_ERR_DATA: an input is missing, or no file is left. */
 AX_MUST_CHECK ax_status ax_corpus_create(const ax_corpus_options *options, ax_corpus **out);
 void ax_corpus_destroy(ax_corpus **corpus);
 
-/* Return the number of files, and the number of their bytes, without the files that ax_corpus_next has left
- * out so far. */
+/* Return the number of files of the corpus, and their total size in bytes, without the files that
+ * ax_corpus_next has left out so far. */
 int64_t ax_corpus_files(const ax_corpus *corpus);
 int64_t ax_corpus_bytes(const ax_corpus *corpus);
-/* Path of file `file`, counted over all that were listed; lives as long as the corpus. */
+/* Returns the path of file `file`, an index into all listed files; the string lives as long as the corpus. */
 const char *ax_corpus_path(const ax_corpus *corpus, int64_t file);
 
-/* Appends the next document in order to `doc`, or sets *end. Empty documents are left out. In directories,
- * files that cannot be read, files that are not text (they hold a NUL byte), and .json files whose first
- * record has no text are counted and left out with a warning. Inputs that the caller names must be readable
- * text. AX_ERR_DATA: invalid JSON or a record without a text, with file:line; or there was no document at
- * all. */
+/* Appends the next document to `doc`, or sets *end if there is none. Empty documents are left out. In
+ * directories, files that cannot be read, files that are not text (they hold a NUL byte), and .json files
+ * whose first record has no text are counted and left out with a warning. Inputs that the caller names must
+ * be readable text. AX_ERR_DATA: invalid JSON or a record without a text, with file:line; or there was no
+ * document at all. */
 AX_MUST_CHECK ax_status ax_corpus_next(ax_corpus *corpus, ax_buf *doc, bool *end);
 
 /* Returns the number of files left out so far, by the listing and by ax_corpus_next. */
@@ -289,7 +294,7 @@ typedef struct ax_data_build_options {
     ax_corpus_options corpus;
     const ax_tokenizer *tokenizer;
     const char *output;
-    const char *valid_output; /* with valid_fraction > 0: where the validation part goes */
+    const char *valid_output; /* the validation part is written there if valid_fraction > 0 */
     /* Share of the documents that go to the validation part. A hash of the text decides, so equal documents
      * go to the same part, in any corpus. */
     double valid_fraction;
@@ -301,25 +306,26 @@ typedef struct ax_data_build_options {
 
 typedef struct ax_data_build_report {
     int64_t files, skipped;    /* files read, and files left out: unreadable or not text */
-    int64_t copies;            /* documents left out by dedup */
+    int64_t copies;            /* number of documents left out by dedup */
     int64_t bad_lines;         /* objects of JSON left out, see ax_corpus_options */
-    ax_data_info train, valid; /* what was written; valid is zero without a split */
+    ax_data_info train, valid; /* the two files written; `valid` is all zero without a validation part */
 } ax_data_build_report;
 
 /* Tokenizes a corpus into one packed token file, or two. The result does not depend on the number of threads.
- * Memory is bounded: about 64 MiB of text in flight and its tokens, more only for single documents and JSON
- * arrays larger than that; dedup compares hashes of texts (XXH3-64), which takes 16 to 32 bytes per document.
- * *report may be NULL. AX_ERR_DATA: errors of ax_corpus_next, a part of the split without documents, disk
- * full; AX_ERR_USAGE: an output that is the other output or an input; AX_ERR_SIGNAL: stopped by `progress`.
- * No unfinished file is left behind. */
+ * Memory is bounded: about 64 MiB of text that is being tokenized, and its tokens. A single document or JSON
+ * array larger than that takes more. dedup compares hashes of texts (XXH3-64), which take 16 to 32 bytes per
+ * document. *report may be NULL. AX_ERR_DATA: errors of ax_corpus_next, no document in the training or the
+ * validation part, disk full; AX_ERR_USAGE: an output that is the other output or an input; AX_ERR_SIGNAL:
+ * stopped by `progress`. No unfinished file is left behind. */
 AX_MUST_CHECK ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_report *report);
 
 /* Finds or makes the token file for `path`, a path of data.train or data.valid. If `path` holds tokens,
- * *token_path is `path` itself. Else it is a file in the directory `cache_dir`, which is created if missing.
- * An earlier file in the cache is used if names, sizes and times of the inputs and the tokenizer have not
- * changed; otherwise the text is tokenized now. `how` gives the tokenizer (may be NULL for token files), how
- * text is read, threads and progress; its inputs and outputs are ignored. The caller frees *token_path. One
- * rank calls this before the others open the result. */
+ * *token_path is `path` itself. Otherwise *token_path is a file in the directory `cache_dir`, which is
+ * created if missing. A file that an earlier call left there is used if the tokenizer and the names, sizes
+ * and times of the text files have not changed; otherwise the text is tokenized now. `how` gives the
+ * tokenizer (may be NULL if `path` holds tokens), how text is read, threads and progress; the inputs and
+ * outputs in `how` are ignored. The caller frees *token_path. One rank calls this before the others open the
+ * result. */
 AX_MUST_CHECK ax_status ax_data_prepare(const char *path, const ax_data_build_options *how,
                                         const char *cache_dir, char **token_path);
 

@@ -57,8 +57,8 @@ void ax_coll_describe(const ax_coll_args *args, char *out, size_t size);
 
 typedef struct ax_device ax_device;
 
-/* An ordered queue of work on a device. Host backends run a kernel before ax_launch returns. A GPU runs it
- * later, in order, and any later call may report its failure. */
+/* An ordered queue of work on a device. A backend on the host runs a kernel before ax_launch returns. A GPU
+ * runs kernels later, in order, and any later call may report the failure of a kernel. */
 typedef struct ax_stream {
     ax_device *dev;
     void *impl; /* private to the backend */
@@ -67,23 +67,25 @@ typedef struct ax_stream {
 typedef ax_status ax_kernel_fn(ax_stream *stream, const void *args);
 
 /* For backends whose gemm has no fused epilogues: runs a gemm with an epilogue (other than AX_EPILOGUE_NONE)
- * as two kernels of the table `kernel`: gemm without epilogue, then activation or activation_grad. */
+ * as two kernels, gemm without epilogue and then activation or activation_grad. `kernel` is the backend's
+ * table of kernels, indexed by ax_kernel. */
 AX_MUST_CHECK ax_status ax_gemm_in_two(ax_stream *stream, const ax_gemm_args *args,
                                        ax_kernel_fn *const kernel[]);
 
-/* Links: collectives between devices without the host (GPUs by NCCL). A link is one rank's end of a group of
- * devices. Collectives on all links of a device run in the order in which they are started, concurrently with
- * the device's stream. So ranks that are in several groups must start their collectives in the same order. */
+/* Links: collectives from device to device, without copies through the host (GPUs: NCCL). A link is one
+ * rank's handle of a group of devices, like an ncclComm_t. Collectives on all links of a device run in the
+ * order in which they are started, concurrently with the device's stream. So ranks that are in several groups
+ * must start their collectives in the same order. */
 typedef struct ax_link ax_link;
 enum { AX_LINK_UNIQUE_ID = 128, AX_LINK_PLACE = 32 };
 
 typedef struct ax_link_group {
-    const char *name;      /* for messages */
+    const char *name;      /* of the group, for error messages */
     const void *unique_id; /* unique id of the group, from the function `unique_id`; the same on all ranks of
                               the group */
     int rank, size;
-    /* Returns why other ranks have failed, or NULL if they have not. The link calls it regularly while this
-     * rank waits for other ranks. */
+    /* Returns the reason if another rank has failed, else NULL. The link calls this function regularly while
+     * this rank waits for other ranks. */
     const char *(*failed)(void *user);
     void *user;
 } ax_link_group;
@@ -101,8 +103,8 @@ typedef struct ax_link_ops {
      * may wait up to two minutes. */
     ax_status (*open)(ax_device *dev, const ax_link_group *group, ax_link **out);
     void (*close)(ax_link **link); /* no collective may be in flight, unless the world has failed */
-    /* Starts a collective between buffers of the device, which begins after the work that is on the device's
-     * stream now; args->count > 0. `ticket` identifies the collective for `await`. */
+    /* Starts a collective on buffers of the devices. The collective begins after the work that is on the
+     * device's stream now. args->count > 0. *ticket identifies the collective for `await`. */
     ax_status (*start)(ax_link *link, const ax_coll_args *args, int64_t *ticket);
     /* Makes the device's stream wait for the collective: work that is enqueued on the stream later runs after
      * it. The host does not wait. */
@@ -127,31 +129,31 @@ typedef struct ax_device_ops {
      * `open` from the last delegate up to the backend itself, `close` in reverse order. */
     ax_status (*open)(ax_device *dev);
     void (*close)(ax_device *dev);
-    /* True if the memory of the backend, or of a delegate, is not host memory, so that collectives copy data
-     * to the host and back, or use links. */
+    /* True if the memory of the backend, or of a delegate, is not host memory. Collectives then copy data to
+     * the host and back, or use links. */
     bool discrete_memory;
 
     /* All entries from here on are pointers; NULL entries are inherited from the delegates. */
 
     const ax_link_ops *links; /* or NULL */
     /* Implement ax_device_available and ax_device_held; `held` includes the memory that libraries allocate on
-     * the device. Optional: without them the device uses host memory, which is number 0. */
+     * the device. Optional: without them the device uses host memory, for which *place is 0. */
     int64_t (*available)(int local_rank, int *place);
     int64_t (*held)(ax_device *dev);
     /* Bytes of scratch that kernels need with `threads` threads; `open` allocates them. Optional. */
     size_t (*workspace)(int threads);
     ax_status (*alloc)(ax_device *dev, size_t bytes,
-                       void **out); /* page-aligned memory, zeroed unless the backend poisons it */
+                       void **out); /* page-aligned memory, zeroed; NaN if the backend has `poison` */
     void (*free)(ax_device *dev, void *memory, size_t bytes);
     /* Makes each thread write its part of an array once, without changing it (ax_device_touch). Optional. */
     void (*touch)(ax_device *dev, void *memory, size_t bytes);
     ax_status (*copy_in)(ax_stream *stream, void *device, const void *host, size_t bytes);
-    ax_status (*copy_out)(ax_stream *stream, void *host, const void *device, size_t bytes); /* waits */
+    ax_status (*copy_out)(ax_stream *stream, void *host, const void *device, size_t bytes); /* blocking */
     /* Implement ax_copy_out_begin and ax_copy_out_end. Optional, both or none: without them ax_copy_out_begin
      * waits for the copy. */
     ax_status (*copy_out_begin)(ax_stream *stream, const void *device, size_t bytes);
     ax_status (*copy_out_end)(ax_stream *stream, void *host, size_t bytes);
-    void (*poison)(ax_device *dev, void *memory, size_t bytes); /* marks content as invalid. Optional */
+    void (*poison)(ax_device *dev, void *memory, size_t bytes); /* fills with NaN. Optional */
     /* Waits until all launched work is done. Optional: a backend without it completes kernels before
      * ax_launch returns. */
     ax_status (*wait)(ax_stream *stream);
@@ -175,8 +177,8 @@ typedef struct ax_device_ops {
     double (*peak)(ax_device *dev, ax_dtype compute, double seconds);
     /* Implements ax_device_read. Optional. */
     double (*read)(ax_device *dev, const ax_span *span, int64_t n, double seconds);
-    /* Called before and after code of this library that runs on the host accesses device memory, for example
-     * in collectives. Optional. */
+    /* Called before and after host code of this library, for example a collective, accesses device memory.
+     * Optional. */
     void (*enter)(ax_device *dev);
     void (*leave)(ax_device *dev);
     /* Called in place of every kernel. Only the dry device has this function, because its pointers refer to
@@ -237,9 +239,8 @@ struct ax_device {
     void *observe_user;
     ax_watch_fn *watch; /* or NULL */
     void *watch_user;
-    void *impl;   /* private to the backend that computes */
-    void *memory; /* private to the backend that allocates memory, if that is not the backend that computes
-                     (check) */
+    void *impl;   /* private to the backend that runs the kernels */
+    void *memory; /* private to the backend that allocates memory, if that is another one (check) */
 };
 
 /* The list of backends, from the least preferred to the most preferred. */
@@ -278,8 +279,8 @@ AX_MUST_CHECK ax_status ax_isa_chosen(const char **name);
 
 /* Measure the peak rates of a device for about `seconds`. ax_device_peak sets *flops to the floating-point
  * operations per second of multiply-adds in dtype `compute`; 0 if not known for this device. ax_device_stream
- * sets *bytes to the bytes per second when an array far larger than the caches is read and written in place;
- * it needs 256 MiB of memory while it measures (AX_ERR_MEMORY). */
+ * sets *bytes to the bytes per second when an array far larger than the caches is read and written in place.
+ * ax_device_stream needs 256 MiB of memory for this array (AX_ERR_MEMORY). */
 AX_MUST_CHECK ax_status ax_device_peak(ax_device *dev, ax_dtype compute, double seconds, double *flops);
 AX_MUST_CHECK ax_status ax_device_stream(ax_device *dev, double seconds, double *bytes);
 /* Returns the bytes per second at which the device reads `n` spans of its memory, one after the other. The
@@ -341,11 +342,12 @@ AX_MUST_CHECK ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const voi
 AX_KERNELS(AX_KERNEL_WRAPPER)
 #undef AX_KERNEL_WRAPPER
 
-/* Replays. A replay records the launches between its begin and its end. If the same launches come again, with
- * the same arguments, a device that supports it runs them as one graph (CUDA graphs) instead of one by one.
- * To find out whether they repeat, launches are deferred until the next copy, wait or collective, or until
- * the end of the replay. Launches that differ from the recorded ones are run one by one and recorded for the
- * next time. So numbers that change each time should be in device memory, not in arguments.
+/* Replays. A replay records the launches between its begin and its end. If the same launches with the same
+ * arguments follow the next begin, a device with graphs (CUDA graphs) runs them as one graph instead of one
+ * by one. To compare launches with the recorded ones, the library defers them until the next copy, wait or
+ * collective, or until the end of the replay. Launches that differ from the recorded ones are run one by one
+ * and recorded for the next time. So numbers that change each time should be in device memory, not in
+ * arguments.
  *
  * Launches run as usual on devices without graphs, while launches are timed or traced, and if setting
  * runtime.graphs is off when the replay is created. At most one replay of a device may have begun.
@@ -367,10 +369,11 @@ AX_MUST_CHECK ax_status ax_stream_wait(ax_stream *stream);
  * host; the copy is complete on return. */
 AX_MUST_CHECK ax_status ax_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes);
 AX_MUST_CHECK ax_status ax_copy_out(ax_stream *stream, void *host, const void *device, size_t bytes);
-/* Copies device to host in two parts, so that the host waits as little as possible. begin enqueues a copy of
- * `bytes`, at most AX_COPY_LATER, to a buffer of the device; the host does not wait. end waits for that copy
- * only, not for later work on the stream, and copies the buffer to `host`. The buffer keeps the bytes until
- * the next begin, so end may be called several times. */
+/* Copy device to host in two parts, so that the host waits as little as possible. ax_copy_out_begin enqueues
+ * a copy of `bytes`, at most AX_COPY_LATER, to a buffer that the device owns; the host does not wait.
+ * ax_copy_out_end waits for that copy only, not for later work on the stream, and copies the buffer to
+ * `host`. The buffer keeps the bytes until the next ax_copy_out_begin, so ax_copy_out_end may be called
+ * several times. */
 AX_MUST_CHECK ax_status ax_copy_out_begin(ax_stream *stream, const void *device, size_t bytes);
 AX_MUST_CHECK ax_status ax_copy_out_end(ax_stream *stream, void *host, size_t bytes);
 

@@ -28,7 +28,7 @@ typedef struct ax_engine ax_engine;
 typedef struct ax_engine_options {
     const ax_model_config *model;
     int64_t seq_len;       /* T */
-    int64_t micro_batch;   /* rows of a micro-batch on each coordinate along data and z */
+    int64_t micro_batch;   /* rows of a micro-batch for each pair of coordinates along data and z */
     int64_t global_batch;  /* B = micro_batch · data · z · number of micro-batches */
     int64_t recompute;     /* as in ax_model_use */
     bool whole_rows;       /* attention crosses documents within a row: ax_rows.doc_start is ignored */
@@ -45,13 +45,13 @@ typedef struct ax_memory {
     size_t activations; /* the frame */
     size_t batch;       /* tokens, targets, positions; loss, norms, and the tables of ax_updater */
     size_t tables;      /* cosines and sines of rotary position embeddings */
-    size_t messages;    /* between pipeline stages */
+    size_t messages;    /* buffers of messages between pipeline stages */
     size_t cache;       /* a generator's key/value cache */
     size_t workspace;   /* scratch of kernels */
 } ax_memory;
 size_t ax_memory_total(const ax_memory *memory);
 
-/* The result of running the real step on the dry device, before anything is allocated. */
+/* What a dry run of the steps finds, before anything is allocated (ax_engine_plan_make). */
 typedef struct ax_engine_plan {
     ax_memory memory;
     ax_frame_plan *frame;
@@ -69,9 +69,9 @@ AX_MUST_CHECK ax_status ax_engine_plan_make(const ax_engine_options *options, ax
                                             ax_engine_plan *out);
 void ax_engine_plan_fini(ax_engine_plan *plan);
 
-/* Allocates the engine. Its weights are undefined until ax_param_set_init or a checkpoint sets them. With
- * `plan` NULL the frame is in bump mode and has `frame_bytes` bytes. Borrows ctx, options->model and plan.
- * Collective along the grid. */
+/* Creates an engine and allocates its memory. The weights are undefined until ax_param_set_init or a
+ * checkpoint sets them. With `plan` NULL the frame is in bump mode and has `frame_bytes` bytes. Borrows ctx,
+ * options->model and plan. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_engine_create(ax_ctx *ctx, const ax_engine_options *options,
                                          const ax_engine_plan *plan, size_t frame_bytes, ax_engine **out);
 void ax_engine_destroy(ax_engine **engine);
@@ -81,10 +81,10 @@ ax_frame *ax_engine_frame(ax_engine *engine);
 /* Returns the loss scale of the next step, owned by the engine. Checkpoints store it; a resumed run sets
  * it. */
 ax_loss_scale *ax_engine_loss_scale(ax_engine *engine);
-/* Returns the time, in seconds since the engine was created, in which this rank's pipeline stage had nothing
- * to do. */
+/* Returns the seconds, summed since the engine was created, during which this rank's pipeline stage waited
+ * for other stages. */
 double ax_engine_waited(const ax_engine *engine);
-/* Rows of a micro-batch, over all ranks. */
+/* Returns the number of rows of a micro-batch, summed over all ranks. */
 int64_t ax_engine_rows(const ax_engine *engine);
 
 /* Writes rows first … end-1 of the current step (or evaluation) to *out; ax_sampler_read is such a function.
@@ -95,11 +95,11 @@ typedef ax_status ax_read_rows_fn(void *source, int64_t first, int64_t end, cons
 /* Writes no rows: for the dry device, which does not read them. */
 ax_read_rows_fn ax_rows_none;
 
-/* Runs one training step: forward and backward of every micro-batch, then sums, clips and applies the
- * gradients. `targets` is the number of unmasked targets in the global batch. On a GPU the work is enqueued,
- * and the host does not wait for it. If the loss or the gradient is not finite, this step and all following
- * ones leave weights and optimizer state unchanged, until ax_engine_result has reported it. Collective along
- * the grid. Allocates nothing after the first two calls. */
+/* Runs one training step: forward and backward of every micro-batch, then reduces and clips the gradients and
+ * updates the weights. `targets` is the number of unmasked targets in the global batch. On a GPU the work is
+ * enqueued, and the host does not wait for it. If the loss or the gradient is not finite, this step and all
+ * following steps leave weights and optimizer state unchanged, until ax_engine_result has reported this step.
+ * Collective along the grid. Allocates nothing after the first two calls. */
 AX_MUST_CHECK ax_status ax_engine_step(ax_engine *engine, int64_t step, ax_read_rows_fn *read, void *source,
                                        int64_t targets, const ax_hyper *hyper);
 
@@ -107,8 +107,9 @@ typedef struct ax_step_result {
     double loss;      /* mean over the unmasked targets of the global batch, before the update */
     double grad_norm; /* norm of the whole gradient, before clipping */
     bool finite;      /* loss and grad_norm are finite; false: nothing was updated */
-    /* If not `finite`: the name of the first parameter with weights that are not finite; else of the first
-     * with a gradient that is not finite; NULL if only the loss is not. */
+    /* If `finite` is false: the name of the first parameter with a weight that is not finite. If all weights
+     * are finite: the name of the first parameter whose gradient is not finite. NULL if only the loss is not
+     * finite. */
     const char *culprit;
     bool culprit_weights; /* the culprit's weights are not finite; false: its gradient is not */
     double loss_scale;    /* the loss scale of this step */
@@ -116,13 +117,14 @@ typedef struct ax_step_result {
                       smaller loss scale, unless that is already the smallest */
 } ax_step_result;
 
-/* Returns the result of the newest step. If steps since the last call were not finite, returns the result of
- * the first of these instead, and following steps are applied again. In fp16, updates the loss scale from
- * this result. Waits for the step's gradient, not for its update. Collective along the grid if not finite. */
+/* Returns the result of the newest step. If the loss or gradient of a step since the last call was not
+ * finite, returns the result of the first such step instead, and later steps update the weights again. In
+ * fp16, updates the loss scale from this result. Waits for the step's gradient, not for its update.
+ * Collective along the grid if `finite` is false. */
 AX_MUST_CHECK ax_status ax_engine_result(ax_engine *engine, ax_step_result *out);
 
-/* Runs forward on `rows` rows. *loss_sum is the sum (not the mean) of the losses of all unmasked targets.
- * Collective along the grid. */
+/* Runs the forward pass on `rows` rows. *loss_sum is the sum (not the mean) of the losses of all unmasked
+ * targets. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_engine_eval(ax_engine *engine, ax_read_rows_fn *read, void *source, int64_t rows,
                                        double *loss_sum);
 
@@ -137,15 +139,15 @@ typedef struct ax_pretrained {
     bool untied;    /* config.json ties the head to the token table, but the files hold a different head */
     ax_ids ends;    /* tokens that end a generated text: `eos_token_id` of generation_config.json, else
                        of config.json, else the tokenizer's end of text */
-    ax_st *weights; /* open files, which stay readable if a training run removes the checkpoint; NULL: the
-                       directory has no weights */
+    ax_st *weights; /* open weight files, still readable after a training run has removed the checkpoint;
+                       NULL: the directory has no weights */
 } ax_pretrained;
 
 /* Opens `model`: a Hugging Face directory, a checkpoint or a run directory. The caller releases *out with
  * ax_pretrained_close. AX_ERR_DATA if files are damaged, or if the weights do not match config.json. */
 AX_MUST_CHECK ax_status ax_pretrained_open(const char *model, ax_pretrained *out);
-/* Opens, on all ranks, the checkpoint that rank 0 finds. If each rank searched by itself, a run that is still
- * training could write a newer checkpoint between two searches. Collective along world. */
+/* As ax_pretrained_open, but all ranks open the directory that rank 0 finds. If each rank searched by itself,
+ * a run that is training could write a newer checkpoint between two searches. Collective along world. */
 AX_MUST_CHECK ax_status ax_pretrained_open_shared(ax_comm *world, const char *model, ax_pretrained *out);
 void ax_pretrained_close(ax_pretrained *model);
 /* Reads the weights into a parameter set of the same model. Collective along the grid. */
@@ -171,14 +173,14 @@ typedef struct ax_conversion_args {
     void *user;
 } ax_conversion_args;
 
-/* Writes a copy of a model directory: its arrays with their keys and shapes, config.json with the new dtype,
- * and the files that checkpoints copy from beside a model. The copy is written to a hidden directory beside
- * `out`, synced and renamed; if it fails, nothing remains. Beside headers and config.json it needs 4 MiB of
- * memory, however large the arrays. AX_ERR_USAGE: `out` exists. AX_ERR_DATA: a damaged file, or no space. Not
- * collective. */
+/* Writes a copy of a model directory: its arrays with the same keys and shapes, config.json with the new
+ * dtype, and the other files of a model that checkpoints copy (such as the tokenizer). The copy is written to
+ * a hidden directory beside `out`, synced and renamed; if it fails, nothing remains. The conversion needs
+ * memory for the headers and config.json, and 4 MiB for arrays of any size. AX_ERR_USAGE: `out` exists.
+ * AX_ERR_DATA: a damaged file, or no space. Not collective. */
 AX_MUST_CHECK ax_status ax_model_convert(const ax_conversion_args *args, ax_conversion *result);
 
-/* The loss of a model on data. */
+/* The result of an evaluation of a model on token sources. */
 typedef struct ax_evaluation {
     double loss_sum; /* over all targets, in nats */
     int64_t targets;
@@ -192,9 +194,10 @@ typedef struct ax_evaluation {
  * false on any rank, the evaluation fails with AX_ERR_SIGNAL on all ranks. */
 typedef bool ax_eval_progress_fn(void *user, int64_t done, int64_t total);
 
-/* Evaluates max_rows rows (0: all), spread evenly over a token source, and adds the result to *evaluation,
- * which the caller zeroes before the first source. Bits per byte include log2(vocab) bits for each untargeted
- * token, to be comparable with those of a compressor. `progress` may be NULL. Collective along the grid. */
+/* Evaluates the engine's model on max_rows rows (0: all), spread evenly over a token source, and adds the
+ * result to *evaluation, which the caller zeroes before the first source. Bits per byte include log2(vocab)
+ * bits for each untargeted token, to be comparable with the bits per byte of a compressor. `progress` may be
+ * NULL. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_row_shape *shape,
                                             int64_t max_rows, ax_eval_progress_fn *progress, void *user,
                                             ax_evaluation *evaluation);
@@ -209,8 +212,9 @@ AX_MUST_CHECK ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *mod
 
 typedef struct ax_generator ax_generator;
 
-/* Creates a generator for prompts of exactly `prompt` tokens, and for `capacity` positions in all (at most
- * the model's seq_len). The caller owns *out. Collective along the grid. */
+/* Creates a generator for prompts of exactly `prompt` tokens, and sequences of at most `capacity` tokens,
+ * prompt included (`capacity` is at most the model's seq_len). The caller owns *out. Collective along the
+ * grid. */
 AX_MUST_CHECK ax_status ax_generator_create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
                                             int64_t capacity, ax_generator **out);
 void ax_generator_destroy(ax_generator **generator);
@@ -221,8 +225,9 @@ const ax_memory *ax_generator_memory(const ax_generator *generator);
 AX_MUST_CHECK ax_status ax_generator_feed(ax_generator *generator, const int32_t *tokens, int64_t n,
                                           const float **logits);
 
-/* Drops all but the first `positions` tokens; AX_ERR_USAGE if there are fewer. Used to generate several
- * continuations of a prompt that was fed once, or, with 0, to feed another prompt of the same length. */
+/* Drops all tokens after the first `positions` from the key/value cache; AX_ERR_USAGE if there are fewer.
+ * Used to generate several continuations of a prompt that was fed once, or, with `positions` 0, to feed
+ * another prompt of the same length. */
 AX_MUST_CHECK ax_status ax_generator_rewind(ax_generator *generator, int64_t positions);
 
 /* Computes the logits of all positions of a sequence and passes them to `take`, one position at a time, as
@@ -243,8 +248,8 @@ typedef struct ax_train_result {
 
 /* Installs handlers of SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, which record the signal. After a signal,
  * ax_train saves and stops at the end of the current step, or of its first step. ax_train installs the
- * handlers itself while it runs; a program that calls this first in main also records signals that arrive
- * while it starts. The handlers call `tell` (NULL: nothing), which must be async-signal-safe. */
+ * handlers itself while it runs. A program that calls ax_signals_catch first in main also records signals
+ * that arrive before ax_train. The handlers call `tell` (NULL: nothing), which must be async-signal-safe. */
 void ax_signals_catch(void (*tell)(void));
 /* Returns the last signal that the handlers recorded, or 0. */
 int ax_signal_pending(void);
@@ -253,9 +258,9 @@ int ax_signal_pending(void);
  * configuration is loaded. Returns AX_OK when all steps are done, or AX_ERR_SIGNAL when it saved and stopped
  * because any rank received a signal. Each rank passes its own `config`, with the same values as the others;
  * values that come from the model's own config.json are filled in. An error before the first step is returned
- * by all ranks (ax_error_is_shared) and leaves older checkpoints untouched. An error of one rank that the
- * others do not learn of, because they may be waiting for this rank, aborts the world (ax_comm_abort).
- * Collective along world. */
+ * by all ranks (ax_error_is_shared) and leaves older checkpoints untouched. A rank that fails without the
+ * other ranks learning of it aborts the world (ax_comm_abort), because the other ranks may be waiting for
+ * this rank. Collective along world. */
 AX_MUST_CHECK ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result);
 
 /* ---- the steps of a run -------------------------------------------------------------------------- */
@@ -271,16 +276,17 @@ typedef struct ax_train_plan {
     ax_dtype compute; /* compute dtype (ax_ctx) */
     ax_schedule schedule;
     ax_engine_options options; /* options.model is the run's model */
-    ax_engine_plan engine;     /* its memory */
+    ax_engine_plan engine;     /* memory of the engine */
 } ax_train_plan;
 
 /* Returns the hyperparameters of step `step`; steps count from 1. */
 ax_hyper ax_train_hyper(const ax_train_plan *plan, int64_t step);
-/* Writes the names that a model and a grid have in metrics: "gpt2 12 x 768", "data=1 pipe=1 x=2 y=1 z=1". */
+/* Writes the texts that stand for a model and a grid in metrics.jsonl: "gpt2 12 x 768", "data=1 pipe=1 x=2
+ * y=1 z=1". */
 void ax_train_describe(const ax_model_config *config, ax_grid_size size, char model[96], char grid[96]);
 
-/* For a program that runs the training steps itself: everything that ax_train prepares from a configuration
- * before its first step, except data and files. */
+/* A trainer, for programs that run the training steps themselves: everything that ax_train prepares from a
+ * configuration before its first step, except data and files. */
 typedef struct ax_trainer ax_trainer;
 
 /* Makes the plan of `config`. Reads only model.from and the tokenizer, and writes nothing. Errors as for

@@ -3,8 +3,8 @@
  *
  * The axes are those that the AxoNN papers call G_x, G_y, G_z, G_inter (pipe) and G_data, innermost first.
  * With sizes X, Y, Z and P (pipe), the number of a rank is rank = (((data·P + pipe)·Z + z)·Y + y)·X + x,
- * unless ax_grid_world put the ranks in another order. "Axis" always means grid; "dim" always means
- * tensor. */
+ * unless ax_grid_world put the ranks in another order. An "axis" is always one of the grid, a "dim" always
+ * one of a tensor. */
 #ifndef AXONN_GRID_H
 #define AXONN_GRID_H
 
@@ -19,7 +19,8 @@ enum { AX_MAX_AXES = 16 }; /* axes of a grid, factors included */
 typedef uint8_t ax_axis;     /* index of an axis in its grid */
 typedef uint16_t ax_axisset; /* bit a = axis a */
 
-/* The axes that every grid has, in rank order, x innermost. Factors of them follow (ax_grid_factor). */
+/* The axes that every grid has, innermost first. The factors of these axes have the numbers after them
+ * (ax_grid_factor). */
 enum { AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA, AX_AXES_STANDARD };
 
 /* Each row declares that an axis may be factored into two: FACTOR(id, axis, suffix of the major factor,
@@ -50,15 +51,15 @@ typedef struct ax_grid_size {
  * are first used. */
 AX_MUST_CHECK ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out);
 void ax_grid_destroy(ax_grid **grid);
-/* Lets the grid's communicators transfer data from device to device where that is possible (ax_comm_connect),
- * including communicators that are created later. Logs once along which axes such transfers are not possible,
- * and why. With a device without memory (dry), communicators that are created later transfer nothing and do
- * not involve the other ranks. Destroy the grid before closing the device. Collective along the grid. */
+/* Connects the grid's communicators, including those created later, to the device, so that data go from
+ * device to device where that is possible (ax_comm_connect). Logs once along which axes that is not possible,
+ * and why. With a device without memory (dry), communicators created later transfer nothing and do not
+ * involve the other ranks. Destroy the grid before closing the device. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_grid_connect(ax_grid *grid, ax_device *dev);
 
 ax_grid_size ax_grid_sizes(const ax_grid *grid);
-/* ax_grid_size_along returns the size along a standard axis; ax_grid_size_of makes the struct from the sizes
- * n[axis]. */
+/* ax_grid_size_along returns the member of `size` for a standard axis; ax_grid_size_of makes the struct from
+ * the sizes n[axis]. */
 int ax_grid_size_along(ax_grid_size size, ax_axis axis);
 ax_grid_size ax_grid_size_of(const int n[AX_AXES_STANDARD]);
 int ax_grid_axes(const ax_grid *grid);                            /* number of axes, factors included */
@@ -76,13 +77,14 @@ int ax_grid_peer(const ax_grid *grid, ax_axis axis, int coord);
 AX_MUST_CHECK ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, ax_axis *out);
 /* Factors an axis (row `factor` of AX_FACTORS) into a major factor of `size` ranks and a minor factor, whose
  * size is that of the axis divided by `size`. From then on layouts and sets of axes may name the factors.
- * *out is an index for ax_grid_factoring. A factor whose size is that of the axis gets no axis of its own:
- * its index is that of the axis. Declaring a factoring again changes nothing. All ranks declare the same
- * factorings; not collective.
+ * *out is an index for ax_grid_factoring. If a factor has the size of the whole axis, no new axis is made:
+ * the factor is the axis itself. Declaring the same factoring again changes nothing. All ranks declare the
+ * same factorings; not collective.
  *
- * Several factorings. An axis may have several if of any two major sizes one divides the other; the names of
- * a later factoring include its sizes ("x.kv4", "x.rep2"). AX_ERR_USAGE if `size` does not divide the axis,
- * or if neither `size` nor the major size of an earlier factoring divides the other.
+ * Several factorings. An axis may have several factorings if, for any two of them, the size of one major
+ * factor divides the size of the other. The names of a later factoring include its sizes ("x.kv4", "x.rep2").
+ * AX_ERR_USAGE if `size` does not divide the size of the axis, or if neither of `size` and the size of an
+ * earlier major factor divides the other.
  *
  * Layouts. A dim split by x.kv and then x.rep has its boxes on the same ranks, in the same order, as a dim
  * split by x. The boxes are equal if the sizes divide the dim's extent. Otherwise they may differ, because
@@ -93,7 +95,7 @@ ax_factoring ax_grid_factoring(const ax_grid *grid, int index);
  * two atoms overlap. */
 ax_axisset ax_grid_atoms(const ax_grid *grid, ax_axisset axes);
 /* Prints the names of a set's axes, "z.data". If a set has all factors of an axis, prints the axis instead of
- * them. Returns out. */
+ * its factors. Returns out. */
 enum { AX_AXISSET_TEXT = 128 };
 char *ax_grid_set_print(const ax_grid *grid, ax_axisset axes, char out[AX_AXISSET_TEXT]);
 /* Returns the effective set of `axes`: its atoms (ax_grid_atoms) whose size is above 1. Two sets with the
@@ -103,18 +105,18 @@ ax_axisset ax_grid_effective(const ax_grid *grid, ax_axisset axes);
 int ax_grid_group_size(const ax_grid *grid, ax_axisset axes);
 
 /* Returns the communicator of the ranks that differ from this one only along `axes`, ordered by rank; owned
- * by the grid. Its ax_comm_traffic_get counts the bytes communicated along this effective set of axes. The
- * first call for an effective set creates the communicator, which is collective along this set alone; later
- * calls are not collective. */
+ * by the grid. ax_comm_traffic_get of this communicator returns the traffic along the effective set of
+ * `axes`. The first call for an effective set creates the communicator, which is collective along this set
+ * alone; later calls are not collective. */
 AX_MUST_CHECK ax_status ax_grid_comm(ax_grid *grid, ax_axisset axes, ax_comm **out);
 /* Lists the sets of axes for which a communicator of several ranks exists. *out is an array of sets in
  * ascending order that ends with 0; the caller frees it. Not collective. */
 AX_MUST_CHECK ax_status ax_grid_used(const ax_grid *grid, ax_axisset **out);
-/* Creates the communicators along these sets, for instance those that a dry run of the same network used. For
- * set-up. Collective along each of the sets. */
+/* Creates the communicators along the sets of axes in `used`, a list as from ax_grid_used, for instance of a
+ * dry run of the same network. For set-up. Collective along each of the sets. */
 AX_MUST_CHECK ax_status ax_grid_prepare(ax_grid *grid, const ax_axisset *used);
-/* ax_grid_groups returns the number of communicators that the grid has created, ax_grid_group one of these;
- * *axes is set to the atoms along which its ranks differ. */
+/* ax_grid_groups returns the number of communicators that the grid has created, ax_grid_group one of these
+ * communicators. ax_grid_group sets *axes to the atoms along which the ranks of the communicator differ. */
 int ax_grid_groups(const ax_grid *grid);
 ax_comm *ax_grid_group(const ax_grid *grid, int index, ax_axisset *axes);
 
@@ -124,8 +126,8 @@ typedef struct ax_grid_order {
     ax_axis axis[AX_AXES_STANDARD];
 } ax_grid_order;
 extern const ax_grid_order ax_grid_order_default; /* x, y, z, pipe, data */
-/* Read and print an order, such as "y,x,z,pipe,data". AX_ERR_USAGE if the text does not name each standard
- * axis once. Not collective. */
+/* ax_grid_order_parse reads and ax_grid_order_print prints an order such as "y,x,z,pipe,data". AX_ERR_USAGE
+ * if the text does not name each standard axis once. Not collective. */
 AX_MUST_CHECK ax_status ax_grid_order_parse(const char *text, ax_grid_order *out);
 char *ax_grid_order_print(const ax_grid_order *order, char out[32]);
 /* Sets coord[axis] to the coordinates of rank `rank` in a grid whose ranks are numbered in this order.
@@ -158,11 +160,11 @@ typedef struct ax_parallel {
         bool ors; /* reduce-scatters of weight gradients overlap with the backward pass of other layers */
         bool oag; /* all-gathers of weights are prefetched in the order of use */
     } overlap;
-    size_t weight_cache; /* bytes for weights that stay gathered until the optimizer updates them */
+    size_t weight_cache; /* bytes of gathered weights that are kept until the optimizer updates them */
     struct {
         int schedule;       /* ax_pipe_schedule (pipe.h) */
-        int64_t slack;      /* micro-batches that a stage may hold beyond those of the schedule */
-        const int64_t *cut; /* the first block of stages 1, 2, …; NULL: ax_pipe_cut chooses. Borrowed */
+        int64_t slack;      /* number of micro-batches that a stage may hold in addition (ax_pipe_stage_of) */
+        const int64_t *cut; /* cut[i]: the first block of stage i + 1; NULL: ax_pipe_cut chooses. Borrowed */
     } pipe;
 } ax_parallel;
 
@@ -199,8 +201,8 @@ AX_MUST_CHECK ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads 
 extern const ax_parallel ax_parallel_default;
 
 /* Opens device `device` with `threads` threads (0: ax_threads_share chooses) and lays a grid over `world`.
- * ->parallel has its defaults; the caller may change them. With threads 0 the calling thread may be bound to
- * a core until it destroys the context. The context owns device, stream and grid and borrows world.
+ * (*out)->parallel has the defaults, which the caller may change. With threads 0 the calling thread may be
+ * bound to a core until it destroys the context. The context owns device, stream and grid and borrows world.
  * Collective along world. */
 AX_MUST_CHECK ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, int threads,
                                       ax_dtype compute, uint64_t seed, ax_ctx **out);

@@ -1,7 +1,7 @@
 /* json: reading JSON whose numbers have any size, and writing numbers back digit for digit.
  *
- * All JSON that the program reads comes through these functions. The values are those of the library Jansson,
- * whose integers have 64 bits and whose reals are finite doubles; other programs write more than that:
+ * All JSON that the program reads goes through these functions. The trees are those of the library Jansson,
+ * whose integers have 64 bits and whose reals are finite doubles. Other programs write numbers beyond that:
  * transformers' tokenizers have "model_max_length": 1000000000000000019884624838656, and Python's json module
  * writes NaN and Infinity. Not collective. */
 #ifndef AXONN_JSON_H
@@ -19,9 +19,9 @@ struct json_t; /* of <jansson.h> */
  * An integer beyond 64 bits reads as a real; a number beyond the range of a double, or Infinity, as the
  * largest double of its sign; NaN as null. `flags` are Jansson's (JSON_REJECT_DUPLICATES, JSON_ALLOW_NUL).
  * The caller releases *out, NULL after a failure, with json_decref. AX_ERR_DATA: the message is
- * "WHERE:LINE:COLUMN: not valid JSON: REASON". If `where` is NULL it is "not valid JSON: REASON (column C)",
- * with the line if that is not the first. Lines and columns count from 1, columns in characters, and are
- * those of the first character of the token that is wrong. */
+ * "WHERE:LINE:COLUMN: not valid JSON: REASON". If `where` is NULL, the message is "not valid JSON: REASON
+ * (column C)", with the line too if it is not line 1. LINE and COLUMN are the position of the first character
+ * of the wrong token, counted from 1, columns in characters. */
 AX_MUST_CHECK ax_status ax_json_parse(const char *where, const char *text, size_t size, size_t flags,
                                       struct json_t **out);
 
@@ -31,7 +31,8 @@ typedef struct ax_json_place {
     int64_t line, column;
 } ax_json_place;
 
-/* As ax_json_parse, for a text that is a part of a file, or (`place` NULL) not from a file. */
+/* As ax_json_parse, for a text that is a part of the file at `place`; place NULL: the text is not from a
+ * file. */
 AX_MUST_CHECK ax_status ax_json_parse_at(const ax_json_place *place, const char *text, size_t size,
                                          size_t flags, struct json_t **out);
 
@@ -39,13 +40,13 @@ AX_MUST_CHECK ax_status ax_json_parse_at(const ax_json_place *place, const char 
 AX_MUST_CHECK ax_status ax_json_read_file(const char *path, size_t flags, struct json_t **out);
 
 /* Parses text into a tree for ax_json_print, which writes each number as it is in the text. In this tree,
- * numbers that Jansson would print differently are stored as strings, so values must be read from a tree of
- * ax_json_parse instead. AX_ERR_DATA. */
+ * numbers that Jansson would print differently are stored as strings. So read values from a tree that
+ * ax_json_parse makes instead. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_json_parse_verbatim(const char *where, const char *text, size_t size,
                                                struct json_t **out);
 
-/* Appends a value as text; `flags` are those of Jansson's json_dumps. A real has the fewest digits that read
- * back as the same double. AX_ERR_MEMORY. */
+/* Appends `value` as JSON text; `flags` are those of Jansson's json_dumps. A real has the fewest digits that
+ * read back as the same double. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_json_print(const struct json_t *value, size_t flags, ax_buf *out);
 
 #ifdef __cplusplus

@@ -2,20 +2,20 @@
  * Devices, and the functions that run kernels on them, are in dev.h.
  *
  * Every kernel takes one argument struct, so that checking, dry running, counting and tracing are each
- * written once, in ax_launch. Arrays are row-major. They are dense unless a struct has a stride; the last
- * extent is always contiguous. Arrays are a rank's *local* box: layouts do not exist here. Extents may be 0.
- * The row of a kernel in src/dev/kernel.c has the dtypes that it supports, its floating-point operations, and
- * its operands, from which costs and lifetimes of memory follow. An argument struct has no padding except
- * after its last field. So two calls are equal if the bytes of their structs are equal up to the end of the
- * last field.
+ * written once, in ax_launch. Arrays are row-major. They are dense unless a struct has a stride; elements
+ * along the last dim are adjacent (except in copy_box). An array is the *local* box of one rank: kernels know
+ * no layouts (tensor.h). Extents may be 0. The table in src/dev/kernel.c has a row for each kernel: the
+ * supported dtypes, the number of floating-point operations, and the operands, from which the cost of a call
+ * and the lifetimes of memory follow. An argument struct has no padding except after its last field. So two
+ * calls are equal if the bytes of their structs are equal up to the end of the last field.
  *
  * Below, `dtype` is the field of that name, the dtype of activations (F64, F32, BF16 or F16). "accum" is the
  * dtype of sums and parameters that goes with it, ax_dtype_accum(dtype): F64 for F64, else F32. Shapes are in
  * terms of the struct's fields, for example [rows, cols]; r is an index of rows, c of columns. If a comment
- * does not give the shape or dtype of an array, they are those of the array of the same name in the preceding
- * kernel. Results do not depend on the number of threads, except for the bits of a NaN. Kernels that compute
- * may flush subnormals to 0 (those of cpu do: docs/decisions/0012); copies, fills and conversions keep
- * them. */
+ * does not give the shape or dtype of an array, the last comment before it that gives those of an array of
+ * the same name applies. Results do not depend on the number of threads, except for the bits of a NaN.
+ * Kernels that do arithmetic may flush subnormals to 0 (those of backend cpu do: docs/decisions/0012);
+ * kernels that copy, fill or convert keep subnormals. */
 #ifndef AXONN_KERNELS_H
 #define AXONN_KERNELS_H
 
@@ -45,14 +45,15 @@ const char *ax_dtype_name(ax_dtype dtype);
 /* Returns the dtype in which values of `dtype` are accumulated: F64 for F64, else F32. */
 ax_dtype ax_dtype_accum(ax_dtype dtype);
 
-/* Convert between float and the bits of bf16 or f16. Rounds to nearest even; NaN stays NaN. */
+/* Convert a float to the bits of a bf16 or f16 number, rounding to nearest even, and back. NaN stays NaN. */
 uint16_t ax_bf16_from_float(float x);
 float ax_bf16_to_float(uint16_t x);
 uint16_t ax_f16_from_float(float x);
 float ax_f16_to_float(uint16_t x);
 
-/* ax_load reads one element of an array in host memory as a double. ax_store writes one: integer dtypes get
- * the value truncated towards 0, unsigned ones also reduced modulo their range. */
+/* ax_load reads one element of an array in host memory as a double. ax_store writes a double as one element:
+ * rounded to a floating-point dtype, truncated towards 0 to an integer dtype, and for an unsigned dtype then
+ * reduced modulo 2^bits. */
 double ax_load(ax_dtype dtype, const void *data, int64_t index);
 void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
 
@@ -72,8 +73,8 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
 /* clang-format on */
 
 /* clang-format off */
-/* Activations, functions of one element: X(enumerator, function). Each backend implements the value and the
- * slope (derivative) of each `function`. With PyTorch's names:
+/* The list of activations, functions of one element: X(enumerator, function). Each backend implements the
+ * value and the slope (derivative) of each `function`. With PyTorch's names:
  *   gelu_tanh    0.5x(1 + tanh(sqrt(2/pi)(x + 0.044715x³))): GELU(approximate="tanh"), transformers' "gelu_new"
  *   gelu_exact   0.5x(1 + erf(x/sqrt 2)): GELU()
  *   relu         max(x, 0): ReLU(); its slope at 0 is 0
@@ -91,8 +92,8 @@ typedef enum ax_activation {
 } ax_activation;
 
 /* The epilogue of a gemm. Except with AX_EPILOGUE_NONE, c and `preact` are dense [m,n] of `dtype`, and
- * `accumulate` is false. It depends on the device whether the matmul's result, `sums`, is rounded to `dtype`
- * before the epilogue. */
+ * `accumulate` is false. `sums` is the result of the matmul, bias included. Whether `sums` is rounded to
+ * `dtype` before the epilogue depends on the device. */
 typedef enum ax_epilogue {
     AX_EPILOGUE_NONE,           /* c = sums */
     AX_EPILOGUE_ACTIVATION,     /* c = f(sums); preact = sums (preactivations), unless preact is NULL */
@@ -101,8 +102,8 @@ typedef enum ax_epilogue {
 
 /* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`) (+ bias[n] in every row, if not NULL). a and b:
  * `dtype`; c: `c_dtype`, which is `dtype` or accum; bias: accum; sums are kept in accum. a is [m,k] with row
- * stride lda, or [k,m] if trans_a; b likewise [k,n] or [n,k] if trans_b. k == 0 gives the bias or zeros (or
- * adds them to c). c and preact must not overlap a, b or each other. */
+ * stride lda, or [k,m] if trans_a; b likewise [k,n] or [n,k] if trans_b. With k == 0 the product op(a)·op(b)
+ * is zeros. c and preact must not overlap a, b or each other. */
 typedef struct ax_gemm_args {
     int64_t m, n, k;
     const void *a, *b, *bias;
@@ -139,16 +140,17 @@ typedef struct ax_col_sum_args {
  * to `dtype` before it is multiplied by weight; transformers' LlamaRMSNorm rounds it. */
 typedef enum ax_norm_kind { AX_NORM_LAYER, AX_NORM_RMS } ax_norm_kind;
 
-/* Norms, with the residual addition before them. If the width (cols) is not split over ranks, there is one
- * kernel for forward, norm, and one for backward, norm_grad. If the width is split, forward is norm_stats,
- * all-reduces of the statistics, norm_apply; backward is norm_grad_stats, an all-reduce, norm_grad_apply.
+/* The norm kernels include the residual addition x = a + b before the norm. If the width (cols) is not split
+ * over ranks, there is one kernel for forward, norm, and one for backward, norm_grad. If the width is split,
+ * forward is norm_stats, all-reduces of the statistics, norm_apply; backward is norm_grad_stats, an
+ * all-reduce, norm_grad_apply.
  *
  * norm_stats stores x = a + b, rounded to `dtype`, and computes the local statistics of each row of x. If b
  * is NULL, the statistics are those of the rows of a, and x is not written. sum[r] = Σ_c x, m2[r] = Σ_c (x -
- * sum/cols)². If the width is split, all-reduce `sum`, recentre `m2` to the global mean (norm_recentre), and
- * all-reduce `m2`: exact, without cancellation (Chan et al. 1979). With AX_NORM_RMS, m2[r] = Σ_c x²;
- * all-reduce it. a, b, x: [rows, cols] of `dtype`, x may be a or b; sum, m2: [rows] of accum
- * (ax_dtype_accum). cols 0 gives zeros. */
+ * sum/cols)². With AX_NORM_RMS, m2[r] = Σ_c x². If the width is split, the caller then all-reduces `sum`,
+ * calls norm_recentre, which recentres `m2` to the global mean, and all-reduces `m2`: this avoids
+ * cancellation (Chan et al. 1979). With AX_NORM_RMS the caller only all-reduces `m2`. a, b, x: [rows, cols]
+ * of `dtype`, x may be a or b; sum, m2: [rows] of accum (ax_dtype_accum). cols 0 gives zeros. */
 typedef struct ax_norm_stats_args {
     int64_t rows, cols;
     const void *a, *b;
@@ -190,8 +192,8 @@ typedef struct ax_norm_args {
     ax_norm_kind kind;
 } ax_norm_args;
 
-/* s1[r] = Σ_c dy·weight, s2[r] = Σ_c dy·weight·xhat, with xhat as in norm_apply. All-reduce both if the width
- * is split. */
+/* s1[r] = Σ_c dy·weight, s2[r] = Σ_c dy·weight·xhat, with xhat as in norm_apply. dy: as x. If the width is
+ * split, the caller then all-reduces s1 and s2. */
 typedef struct ax_norm_grad_stats_args {
     int64_t rows, cols, global_cols;
     double eps;
@@ -202,7 +204,7 @@ typedef struct ax_norm_grad_stats_args {
 } ax_norm_grad_stats_args;
 
 /* dx = rstd·(dy·weight - s1/global_cols - xhat·s2/global_cols), with s1 = 0 for AX_NORM_RMS, rounded to
- * `dtype`, plus `add`, the gradient of the residual connection, unless `add` is NULL. dweight[c] += Σ_r
+ * `dtype`, plus `add`, the gradient of x from the residual connection (NULL: none). dweight[c] += Σ_r
  * dy·xhat; dbias[c] += Σ_r dy. add, dx: `dtype`, dx may be dy or `add`; dweight, dbias: [cols] of accum
  * (ax_dtype_accum), each may be NULL. */
 typedef struct ax_norm_grad_apply_args {
@@ -225,28 +227,30 @@ typedef struct ax_norm_grad_args {
     ax_norm_kind kind;
 } ax_norm_grad_args;
 
-/* Return the arguments of the two kernels that norm fuses, and of the two that norm_grad fuses. global_cols
- * is set to cols, s1 and s2 to NULL. */
+/* Kernel norm fuses norm_stats and norm_apply; kernel norm_grad fuses norm_grad_stats and norm_grad_apply.
+ * Each function returns the arguments of one of these four kernels, with global_cols = cols, and s1 and s2
+ * NULL. */
 ax_norm_stats_args ax_norm_stats_of(const ax_norm_args *a);
 ax_norm_apply_args ax_norm_apply_of(const ax_norm_args *a);
 ax_norm_grad_stats_args ax_norm_grad_stats_of(const ax_norm_grad_args *a);
 ax_norm_grad_apply_args ax_norm_grad_apply_of(const ax_norm_grad_args *a);
 
-/* The numbers that change from micro-batch to micro-batch. They are in device memory, so that the arguments
- * of launches stay the same and launches can be replayed as a graph. A kernel that gets NULL instead uses
- * step 0, first_row 0 and loss_scale 1. */
+/* Inputs of kernels that change with each micro-batch. The struct is in device memory, so that the arguments
+ * of launches stay the same and launches can be replayed as a graph. A kernel that gets a NULL pointer
+ * instead uses step 0, first_row 0 and loss_scale 1. */
 typedef struct ax_batch_numbers {
     uint64_t step;
-    int64_t first_row; /* index of the micro-batch's first row in the step's global batch; a row is one
-                          position of a sample */
+    int64_t first_row; /* index of the micro-batch's first row in the step's global batch; a row is one token
+                          of a sequence */
     double loss_scale; /* the factor by which the loss, and so its gradients, are multiplied (fp16) */
 } ax_batch_numbers;
 
-/* Dropout of attention probabilities. For query i of batch b and head h, the probability of key j becomes 0
- * if the uniform number of Philox (philox.h) for `key`, now->step and the index
+/* Dropout of attention probabilities. For query i of sequence b and head h, the probability of key j becomes
+ * 0 if the uniform random number of Philox (philox.h) for `key`, now->step and the index
  *     ((now->first_row + row0 + b·t + i)·heads + head0 + h)·4⌈s/4⌉ + j
- * is < p, where t is q_len and s is kv_len; otherwise it is multiplied by 1/(1-p). The gradient must get the
- * same values as the forward call. If p is 0, there is no dropout and the other fields are ignored. */
+ * is < p, where t is q_len and s is kv_len; otherwise it is multiplied by 1/(1-p). Kernel attention_grad
+ * must get the same values as the call of attention. If p is 0, there is no dropout and the other fields are
+ * ignored. */
 typedef struct ax_attention_dropout {
     double p; /* in [0, 1) */
     uint64_t key;
@@ -256,13 +260,13 @@ typedef struct ax_attention_dropout {
     const ax_batch_numbers *now;
 } ax_attention_dropout;
 
-/* Causal attention without a q_len x kv_len matrix in memory (online softmax). Query i of batch b has key
- * position p = q_offset + i. It sees the keys j < kv_len with first <= j <= p, where first is the larger of
- * two numbers: doc_start[b,i], the key position at which the query's document begins (NULL: 0), and, if
- * window > 0, p - window + 1 (a sliding window, as Mistral's). For a query that sees no key, o = 0 and lse =
- * -inf. Query head h uses key head h/(heads/kv_heads). q, o: [batch, q_len, heads, head_dim] of `dtype`,
- * dense; k, v: [batch, kv_len, kv_heads, head_dim] of `dtype`, with kv_batch_stride elements from one batch
- * to the next (0: dense); doc_start: int32 [batch, q_len]; lse: [batch, heads, q_len] of accum
+/* Causal attention without a q_len x kv_len matrix in memory (online softmax). Query i of sequence b has
+ * position p = q_offset + i among the keys. The query sees the keys j < kv_len with first <= j <= p, where
+ * first is doc_start[b,i], the key position at which the query's document begins (doc_start NULL: 0). If
+ * window > 0 (sliding-window attention), first is at least p - window + 1. For a query that sees no key, o =
+ * 0 and lse = -inf. Query head h uses key head h/(heads/kv_heads). q, o: [batch, q_len, heads, head_dim] of
+ * `dtype`, dense; k, v: [batch, kv_len, kv_heads, head_dim] of `dtype`, with kv_batch_stride elements from
+ * one sequence to the next (0: dense); doc_start: int32 [batch, q_len]; lse: [batch, heads, q_len] of accum
  * (ax_dtype_accum), log Σ_j exp(scale·q·k_j), may be NULL. scale > 0. */
 typedef struct ax_attention_args {
     int64_t batch, q_len, kv_len, q_offset, heads, kv_heads, head_dim, kv_batch_stride;
@@ -275,9 +279,9 @@ typedef struct ax_attention_args {
     ax_dtype dtype;
 } ax_attention_args;
 
-/* Gradients of attention for kv_len == q_len, q_offset == 0, dense k and v. `delta` ([batch, heads, q_len] of
- * accum, as lse) is scratch, which the kernel fills with the dot products of dout and o. dq, dk, dv: `dtype`,
- * overwritten. */
+/* Gradients of attention for kv_len == q_len, q_offset == 0, dense k and v. dout: as o; dq, dk, dv: as q, k,
+ * v, overwritten. `delta` ([batch, heads, q_len] of accum, as lse) is scratch, which the kernel fills with
+ * the dot products of dout and o over head_dim. */
 typedef struct ax_attention_grad_args {
     int64_t batch, q_len, heads, kv_heads, head_dim;
     double scale;
@@ -304,7 +308,8 @@ typedef struct ax_rope_args {
 } ax_rope_args;
 
 /* y[r,:] = table[ids[r] - first,:] for first <= ids[r] < first + count, else 0. With `accumulate` these
- * values are added to y. table: [count, cols], y: [rows, cols], of `dtype`; ids: int32 [rows]. */
+ * values are added to y. `table` holds the rows first … first + count - 1 of the embedding table: [count,
+ * cols], y: [rows, cols], of `dtype`; ids: int32 [rows]. */
 typedef struct ax_embedding_args {
     int64_t rows, cols, first, count;
     const void *table;
@@ -314,8 +319,8 @@ typedef struct ax_embedding_args {
     bool accumulate;
 } ax_embedding_args;
 
-/* dtable[ids[r] - first,:] += dy[r,:] for ids in [first, first + count), in ascending r. dy: [rows, cols] of
- * `dtype`; dtable: [count, cols] of accum (ax_dtype_accum). */
+/* dtable[ids[r] - first,:] += dy[r,:] for ids[r] in [first, first + count), in ascending order of r. dy:
+ * [rows, cols] of `dtype`; dtable: [count, cols] of accum (ax_dtype_accum). */
 typedef struct ax_embedding_grad_args {
     int64_t rows, cols, first, count;
     const void *dy;
@@ -370,9 +375,10 @@ typedef struct ax_add_args {
     ax_dtype dtype;
 } ax_add_args;
 
-/* y = x/(1-p) if the uniform number of Philox (philox.h) for `key`, now->step and the index (now->first_row +
- * row0 + r)·global_cols + col0 + c is >= p, else 0; y may be x. x, y: [rows, cols] of `dtype`. For the
- * gradient, call it again with x = dy, y = dx. */
+/* y = x/(1-p) if the uniform random number of Philox (philox.h) for `key`, now->step and the index
+ * (now->first_row + row0 + r)·global_cols + col0 + c is >= p, else 0; y may be x. row0 and col0 are the
+ * indices of x[0,0] in the micro-batch and in the whole width, global_cols. x, y: [rows, cols] of `dtype`.
+ * The gradient is the same kernel with x = dy, y = dx. */
 typedef struct ax_dropout_args {
     int64_t rows, cols, row0, col0, global_cols;
     uint64_t key;
@@ -383,11 +389,13 @@ typedef struct ax_dropout_args {
     ax_dtype dtype;
 } ax_dropout_args;
 
-/* Cross-entropy over a vocabulary that may be split over ranks, in four kernels: row maxima (then all-reduce
- * MAX), sums of exponentials (then all-reduce SUM), losses, and the gradient, which overwrites the logits.
- * logits: [rows, vocab] of `dtype`, rows `ld` elements apart; column j is token first + j; memory between
- * rows is neither read nor written. targets: int32 [rows]; negative: masked. max, sum, target_logit, loss:
- * [rows] of accum (ax_dtype_accum). vocab 0 gives max = -inf, sum = 0. */
+/* Cross-entropy over a vocabulary that may be split over ranks takes four kernels. ce_max computes the
+ * maximum of each row; all-reduce (MAX) `max`. ce_sum computes sums of exponentials; all-reduce (SUM) `sum`
+ * and `target_logit`. ce_loss computes the losses. ce_grad computes the gradient, which overwrites the
+ * logits. logits: [rows, vocab] of `dtype`, rows `ld` elements apart; column j is the logit of token first +
+ * j; memory between rows is neither read nor written. targets: int32 [rows]; a row with a negative target is
+ * masked. max, sum, target_logit, loss: [rows] of accum (ax_dtype_accum). With vocab 0, max is -inf and sum
+ * is 0. */
 typedef struct ax_ce_max_args {
     int64_t rows, vocab, ld;
     const void *logits;
@@ -395,8 +403,8 @@ typedef struct ax_ce_max_args {
     ax_dtype dtype;
 } ax_ce_max_args;
 
-/* sum[r] = Σ_j exp(logit - max[r]); target_logit[r] = the target's logit if this rank has its column, else
- * 0. */
+/* sum[r] = Σ_j exp(logit - max[r]); target_logit[r] = the logit of targets[r] if it is in one of these
+ * columns, else 0. */
 typedef struct ax_ce_sum_args {
     int64_t rows, vocab, ld, first;
     const void *logits, *max;
@@ -439,8 +447,8 @@ typedef struct ax_class_targets_args {
     ax_dtype dtype;
 } ax_class_targets_args;
 
-/* total[0] (F64) += Σ (x - target)², summed in double over fixed chunks; dx = scale·now->loss_scale·(x -
- * target) unless dx is NULL. n elements of `dtype`; dx may be x. */
+/* total[0] (F64) += Σ (x - target)², summed in double, in chunks that depend only on n; dx =
+ * scale·now->loss_scale·(x - target) unless dx is NULL. n elements of `dtype`; dx may be x. */
 typedef struct ax_squared_error_args {
     int64_t n;
     double scale;
@@ -451,7 +459,7 @@ typedef struct ax_squared_error_args {
     ax_dtype dtype;
 } ax_squared_error_args;
 
-/* out[0] (F64) = Σ x², n elements of `dtype`, summed in double over fixed chunks. */
+/* out[0] (F64) = Σ x², n elements of `dtype`, summed in double, in chunks that depend only on n. */
 typedef struct ax_sumsq_args {
     int64_t n;
     const void *x;
@@ -476,7 +484,7 @@ typedef struct ax_convert_args {
 } ax_convert_args;
 
 /* Strided copy of an n[0]×n[1]×n[2]×n[3] box of any dtype; strides in elements; innermost strides may differ
- * from 1. Bits are copied as they are. With `accumulate` x is added to y (F64, F32, BF16 or F16 only). */
+ * from 1. Elements are copied bit by bit. With `accumulate` x is added to y (F64, F32, BF16 or F16 only). */
 typedef struct ax_copy_box_args {
     int64_t n[4], x_stride[4], y_stride[4];
     const void *x;
@@ -503,8 +511,8 @@ typedef struct ax_init_normal_args {
     ax_dtype dtype;
 } ax_init_normal_args;
 
-/* The numbers that change from update to update, in device memory. Before an update the host writes lr and
- * the corrections; kernel `clip` writes the other fields. */
+/* Inputs of optimizer kernels that change with each update, in device memory. Before an update the host
+ * writes lr, correction1 and correction2; kernel clip writes the other fields. */
 typedef struct ax_update_numbers {
     double lr, correction1, correction2; /* correction_i = 1 - beta_i^step */
     double grad_scale;                   /* the factor by which an update multiplies the gradients */
@@ -513,10 +521,10 @@ typedef struct ax_update_numbers {
     double culprit; /* index of the first sum of squares that is not finite; -1: none */
 } ax_update_numbers;
 
-/* Prepares an update: norm = sqrt(Σ sumsq[i])/scale, where sumsq are n sums of squares of gradients that are
- * `scale` times too large; loss = loss[0]/targets; grad_scale = min(1, clip/(norm + 1e-6))/scale, or 1/scale
- * if clip is 0. If norm or loss is not finite, sets skip = 1, and culprit. All F64. If skip is already set,
- * `numbers` is not changed. */
+/* Prepares an update: norm = sqrt(Σ sumsq[i])/scale, where sumsq[i] is the sum of squares of one of n
+ * gradients, each still multiplied by the loss scale `scale`; loss = loss[0]/targets; grad_scale = min(1,
+ * clip/(norm + 1e-6))/scale, or 1/scale if clip is 0. If norm or loss is not finite, sets `skip` to 1 and
+ * sets `culprit`. All arrays are F64. If skip is already set, `numbers` is not changed. */
 typedef struct ax_clip_args {
     int64_t n;
     double clip, targets, scale;
@@ -524,13 +532,13 @@ typedef struct ax_clip_args {
     ax_update_numbers *numbers;
 } ax_clip_args;
 
-/* One parameter array that an optimizer kernel updates: weights w, optimizer state m and v, gradient g. 8
- * words of 64 bits. */
+/* One parameter array that an optimizer kernel updates: weights w, optimizer state m and v, gradient g. */
 typedef struct ax_update_array {
     int64_t n;
-    int64_t first; /* number of the array's first element, counted over all arrays: Σ n of the arrays before
-                      it, each rounded up to a multiple of AX_UPDATE_UNIT */
-    void *w, *m, *v, *copy; /* copy may be NULL, and m too for sgd; sgd has no v */
+    int64_t first; /* index of the array's first element among the elements of all arrays: Σ n of the arrays
+                      before it, each n rounded up to a multiple of AX_UPDATE_UNIT */
+    void *w, *m, *v, *copy; /* copy: the weights in another dtype, or NULL; m: NULL for sgd without momentum;
+                               v: adamw only */
     const void *g;
     int64_t decays; /* 0: the array has no weight decay */
 } ax_update_array;
@@ -541,8 +549,7 @@ enum { AX_UPDATE_UNIT = 64 };
  * lr·(m/correction1)/(sqrt(v/correction2) + eps). `copy` (any float copy_dtype) gets the new weights, rounded
  * from w as stored, so that `copy` can be computed again from w alone. If numbers->skip is not 0, nothing is
  * written. n: number of elements of all arrays; copied: number of elements of the arrays with a copy. The
- * kernel reads `array`. `table` is a copy of `array` in host memory, from which the operands of the call are
- * listed. */
+ * kernel reads `array`; ax_kernel_operands reads `table`, a copy of `array` in host memory. */
 typedef struct ax_adamw_args {
     int64_t n, copied, arrays;
     double beta1, beta2, eps, decay;
@@ -573,9 +580,9 @@ const char *ax_kernel_name(ax_kernel kernel);
 /* Returns the bytes of the kernel's argument struct. */
 size_t ax_kernel_args_size(ax_kernel kernel);
 /* Computes the cost of a call. *flops: floating-point operations (multiply and add count as two); exact for
- * gemm, an estimate for other kernels, in which a transcendental function counts as 8. *bytes: the memory
- * that the call must move, that is its operands, counted twice if they are read and written. Causal attention
- * counts visible pairs only. */
+ * gemm, an estimate for other kernels, in which a transcendental function counts as 8. *bytes: the bytes that
+ * the call must read and write: the sizes of its operands; one that is both read and written counts twice.
+ * Causal attention counts visible pairs only. */
 void ax_kernel_cost(ax_kernel kernel, const void *args, double *flops, double *bytes);
 
 typedef enum ax_access { AX_READ = 1, AX_WRITE = 2, AX_READ_WRITE = AX_READ | AX_WRITE } ax_access;
@@ -591,8 +598,9 @@ typedef struct ax_operand {
 
 typedef void ax_operand_fn(void *user, const ax_operand *operand);
 
-/* Calls `each` for each operand of a kernel call whose address is not NULL, and for the arrays to which an
- * optimizer's table points. If an output is the same array as an input, that array is passed twice. */
+/* Calls `each` for each operand of a kernel call, leaving out operands with address NULL. For an optimizer
+ * kernel the arrays to which the entries of `table` point are operands too. If an output is the same array as
+ * an input, `each` is called for both. */
 void ax_kernel_operands(ax_kernel kernel, const void *args, ax_operand_fn *each, void *user);
 
 #ifdef __cplusplus

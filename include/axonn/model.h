@@ -2,8 +2,8 @@
  *
  * A family (such as gpt2) is one file of src/model and one line in src/model/families.def. The file reads and
  * writes the family's hyper-parameters in config.json as Hugging Face names them, and maps its parameters to
- * arrays in model files. src/model/decoder.c builds the network of every family from ax_model_config. It
- * names roles of dims, never grid axes, so a family runs on any grid. */
+ * arrays in model files. src/model/decoder.c builds the network of every family from ax_model_config. The
+ * network names roles of dims, never grid axes, so every family runs on any grid. */
 #ifndef AXONN_MODEL_H
 #define AXONN_MODEL_H
 
@@ -15,7 +15,8 @@ extern "C" {
 
 typedef struct ax_family ax_family;
 
-/* The largest extents of a model. Products of them, and the bytes of such arrays, fit in 64 bits. */
+/* The largest sizes of a model. The number of elements and of bytes of arrays with such extents fits in 64
+ * bits. */
 #define AX_LAYERS_MAX 10000
 #define AX_HIDDEN_MAX 1048576 /* for hidden, heads, and heads x head_dim */
 #define AX_FFN_MAX 4194304
@@ -33,14 +34,14 @@ typedef struct ax_model_dropout {
 /* Which linear layers of a block have biases. */
 typedef enum ax_biases { AX_BIASES_ALL, AX_BIASES_QKV, AX_BIASES_NONE } ax_biases;
 
-/* Describes a network: in each block x += attention(norm(x)), x += mlp(norm(x)). Fields of 0
- * describe GPT-2. */
+/* Describes a network of pre-norm blocks: x += attention(norm(x)), x += mlp(norm(x)). 0 in norm, head_norms,
+ * biases, gated, rope, window or activation is the choice of GPT-2. */
 typedef struct ax_model_config {
     const ax_family *family;
     int64_t layers, hidden, heads, kv_heads, ffn, vocab, seq_len;
     int64_t head_dim; /* width of a head; 0: hidden / heads (ax_model_config_head_dim) */
     ax_norm_kind norm;
-    bool head_norms; /* an RMSNorm of each head of q and k, before the rotation */
+    bool head_norms; /* each head of q and k passes through an RMSNorm, before the rotary embedding */
     ax_biases biases;
     bool gated;          /* MLP: down(activation(gate(x)) · up(x)), instead of down(activation(up(x))) */
     ax_rope_config rope; /* theta 0: the network has a table of learned positions instead */
@@ -54,8 +55,8 @@ typedef struct ax_model_config {
                         deviation smaller by sqrt(2 · layers) */
     ax_activation activation;
     bool tie;     /* the head uses the token table as its weight */
-    char *source; /* text of the config.json that this was read from, or NULL: ax_model_config_print keeps the
-                     keys in it that this program does not know. Owned */
+    char *source; /* text of the config.json from which the struct was read, or NULL. ax_model_config_print
+                     copies from this text the keys that the program does not know. Owned */
 } ax_model_config;
 
 /* Values of config.json that do not describe the network. */
@@ -64,25 +65,26 @@ typedef struct ax_model_identity {
     ax_dtype dtype;   /* dtype of the stored weights */
 } ax_model_identity;
 
-/* Finds the family of that name ("gpt2"). AX_ERR_USAGE if there is none; the message lists all families. */
+/* Finds the family named `name` ("gpt2"). AX_ERR_USAGE if there is none; the message lists all families. */
 AX_MUST_CHECK ax_status ax_family_find(const char *name, const ax_family **out);
 /* Returns true if the family's config.json has a key of the same meaning as `option`, a key of this program's
  * configuration such as "model.window". */
 bool ax_family_has(const ax_family *family, const char *option);
-/* All families, each after a bar: "|gpt2|llama". */
+/* The names of all families, each after a bar: "|gpt2|llama". */
 extern const char ax_family_names[];
 int ax_family_count(void);
 const char *ax_family_name(int index);
-/* How keys in model files of the family may differ from the keys that this program writes: a prefix that they
- * may have, and patterns of keys that loading ignores. */
+/* ax_family_prefix returns a prefix that keys in the family's model files may have or lack (ax_ckpt_rules).
+ * ax_family_ignored returns the shell patterns of keys that loading ignores. */
 const char *ax_family_prefix(const ax_family *family);
 const char *const *ax_family_ignored(const ax_family *family, int *count);
 
-/* The keys, in model files, of the head's weight and of the token table, which a model may tie. */
+/* Sets *head and *table to the keys, in model files, of the head's weight and of the token table: the two
+ * arrays that a model may tie. */
 void ax_family_tied(const ax_family *family, const char **head, const char **table);
 
-/* Returns the properties of the family's networks, and its defaults for a new model: norm_eps, init_std,
- * activation, tie, rope. The sizes are 0. */
+/* Returns a struct with the properties that all networks of the family have, and with the family's defaults
+ * for a new model: norm_eps, init_std, activation, tie, rope. Its sizes (layers, hidden, …) are 0. */
 ax_model_config ax_model_config_defaults(const ax_family *family);
 /* Reads the text of a Hugging Face config.json. `path` is used in messages only. The caller releases *out
  * with ax_model_config_fini. AX_ERR_DATA, whose message names the key that is missing, has the wrong type, or
@@ -110,18 +112,18 @@ const char *ax_model_config_family(const ax_model_config *config);
 AX_MUST_CHECK ax_status ax_model_config_check(const ax_model_config *config);
 
 int64_t ax_model_config_head_dim(const ax_model_config *config);
-/* Returns the inner width of the MLP that a model of this width usually has: four times the width; for a
- * gated MLP, which has a third matrix, two thirds of that, rounded up to a multiple of 256 as in Llama. */
+/* Returns the usual inner width of the MLP: 4 · hidden. For a gated MLP, which has a third matrix, it is two
+ * thirds of 4 · hidden, rounded up to a multiple of 256 as in Llama. */
 int64_t ax_model_config_default_ffn(const ax_model_config *config);
 /* Returns the window of a layer's attention, 0: none. */
 int64_t ax_model_config_window(const ax_model_config *config, int64_t layer);
 
-/* Sets *total to the number of parameters, and *matmul to the number of parameters that GEMMs use: with the
- * head, without embedding lookups. */
+/* Sets *total to the number of parameters, and *matmul to the number of parameters that GEMMs use. The weight
+ * of the head counts in *matmul even if it is tied; embedding tables that are only looked up do not. */
 void ax_model_config_params(const ax_model_config *config, int64_t *total, int64_t *matmul);
-/* Training FLOPs per token, without recomputation: 6 × matmul parameters + 6 × layers × heads × head_dim ×
- * seq_len (causal attention). In a layer with a window w < seq_len, seq_len is replaced by w · (2 - w /
- * seq_len), because attention computes only pairs of positions within the window. */
+/* Returns the training FLOPs per token, without recomputation: 6 × matmul parameters + 6 × layers × heads ×
+ * head_dim × seq_len (causal attention). In a layer with a window w < seq_len, seq_len is replaced by w · (2
+ * - w / seq_len), because attention computes only pairs of positions within the window. */
 double ax_model_config_flops_per_token(const ax_model_config *config, int64_t seq_len);
 
 /* A model, strategy and batch, for which a grid is checked. */
@@ -132,22 +134,23 @@ typedef struct ax_grid_load {
     int64_t global_batch; /* rows of a step; 0: any */
 } ax_grid_load;
 
-/* Checks whether the grid is legal. AX_ERR_USAGE if the grid does not have `ranks` ranks, is larger than 1
- * along an axis that the strategy does not use, cannot split the heads (ax_heads_fit), or does not divide the
- * global batch into whole micro-batches. The message gives the reason and the nearest legal grids of `ranks`
- * ranks. All other sizes are legal: dims that are not divisible are split unevenly. Not collective; needs no
- * ranks. */
+/* Checks whether a grid of `size` is legal. AX_ERR_USAGE if the grid does not have `ranks` ranks, is larger
+ * than 1 along an axis that the strategy does not use, cannot split the heads (ax_heads_fit), or does not
+ * divide the global batch into whole micro-batches. The message gives the reason and the nearest legal grids
+ * of `ranks` ranks. All other sizes are legal: dims that are not divisible are split unevenly. Not
+ * collective; needs no communicator. */
 AX_MUST_CHECK ax_status ax_model_check_grid(const ax_grid_load *load, ax_grid_size size, int ranks);
-/* Whether ax_model_check_grid accepts the grid, for any number of ranks. Has the type ax_grid_legal_fn, for
- * searches; `load` is an ax_grid_load. All checks of grids use one of these two functions. */
+/* Returns true if ax_model_check_grid accepts a grid of `size`, whatever the number of ranks. `load` points
+ * to an ax_grid_load. The function has the type ax_grid_legal_fn, for ax_grid_nearest. All checks of grids
+ * use ax_model_check_grid or ax_model_fits_grid. */
 bool ax_model_fits_grid(const void *load, ax_grid_size size);
 
 /* What a model is built for. */
 typedef struct ax_model_use {
     int64_t recompute; /* 0 keeps all activations; n > 0 keeps the input of every n blocks, and backward
                           recomputes the rest */
-    int64_t positions; /* positions are below this number, at most that of the model; 0: that of the model.
-                          Rotary embeddings have a table of so many positions */
+    int64_t positions; /* all positions are below this number, which is at most the model's seq_len; 0:
+                          seq_len. It is the number of rows of the table of a rotary embedding */
 } ax_model_use;
 
 typedef struct ax_model {
@@ -156,18 +159,18 @@ typedef struct ax_model {
     ax_layer *root; /* sequence of body and head; owns both */
     ax_layer *body; /* tokens → activations [b,t,d] after the final norm */
     ax_layer *head; /* activations → logits [b,t,v] */
-    /* Pipeline stages. Each rank builds the whole tree, and runs children first … end-1 of the body; the last
-     * stage runs the head too. */
+    /* Pipeline stages. Each rank builds the whole tree, and runs the children with indices first … end-1 of
+     * `body`; ranks of the last stage also run `head`. */
     int stage, stages;
     int64_t *cut; /* cut[s]: the first block of stage s; cut[stages] = layers */
     int first, end;
 } ax_model;
 
-/* Builds the network. ax_layer_param_set(model->root, …) gives its parameters memory. Works on any grid: if
- * an axis has more ranks than a dim has units, some ranks hold empty boxes. Along pipe, the context's
- * ax_parallel.pipe says where the network is cut into stages; parameters of other stages are declared, but
- * get no memory. The caller owns *out. AX_ERR_USAGE as ax_model_config_check, or if the cut does not fit the
- * model. */
+/* Builds the network. ax_layer_param_set(model->root, …) gives the network's parameters memory. Any grid
+ * works: if an axis has more ranks than a dim has units, some ranks hold empty boxes. Along pipe, the
+ * context's ax_parallel.pipe says where the network is cut into stages; parameters of other stages are
+ * declared, but get no memory. The caller owns *out. AX_ERR_USAGE as ax_model_config_check, or if the cut
+ * does not fit the model. */
 AX_MUST_CHECK ax_status ax_model_create(ax_ctx *ctx, const ax_model_config *config, const ax_model_use *use,
                                         ax_model **out);
 void ax_model_destroy(ax_model **model);
@@ -175,8 +178,8 @@ void ax_model_destroy(ax_model **model);
 bool ax_model_is_last(const ax_model *model);
 
 /* The functions below run only the layers of this rank's stage: the first stage on the tokens of the batch,
- * any other on the batch's `x`. They are collective along the ranks of the stage. On a grid with one stage,
- * the stage is the whole model.
+ * any other stage on the batch's `x`. The functions are collective along the ranks of the stage. On a grid
+ * with one stage, the stage is the whole model.
  *
  * Runs forward on a stage before the last: *y are the activations [b, t, d] that the next stage gets. */
 AX_MUST_CHECK ax_status ax_model_forward(ax_model *model, ax_frame *frame, ax_tensor *y);
@@ -187,9 +190,9 @@ AX_MUST_CHECK ax_status ax_model_logits(ax_model *model, ax_frame *frame, bool l
  * device memory). In training mode saves the logits in the frame for ax_model_backward. */
 AX_MUST_CHECK ax_status ax_model_loss(ax_model *model, ax_frame *frame, double *total);
 /* Runs the backward pass of the last forward pass on this frame, and adds to the gradients of the parameters:
- * those of the sum of the losses, times the batch's loss_scale. The last stage ran ax_model_loss, and ignores
- * dy; any other stage ran ax_model_forward, and dy is the gradient of its result. *dx is the gradient of the
- * batch's x; it is empty on the first stage. */
+ * the gradients of the sum of the losses, times the batch's loss_scale. On the last stage the forward pass is
+ * ax_model_loss, and dy is ignored. On any other stage it is ax_model_forward, and dy is the gradient of the
+ * result *y. *dx is the gradient of the batch's x; on the first stage *dx is empty. */
 AX_MUST_CHECK ax_status ax_model_backward(ax_model *model, ax_frame *frame, const ax_tensor *dy,
                                           ax_tensor *dx);
 

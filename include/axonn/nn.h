@@ -1,10 +1,10 @@
 /* nn: layers with explicit forward and backward, and combinators that build networks from them.
  *
  * A network is a tree of layers, written as for one rank: no layer names a grid axis. A layer names the
- * *roles* of its dims (AX_ROLE_MODEL, AX_ROLE_INNER, …). The strategy maps roles to axes (parallel.h); this
- * gives the layouts, and the layouts determine the communication. Forward pushes the tensors that backward
- * needs on the frame's stack; backward pops them in reverse order. Activations are [b, t, width] in the
- * context's compute dtype; tokens, targets and document starts are in the frame's batch.
+ * *roles* of its dims (AX_ROLE_MODEL, AX_ROLE_INNER, …). The strategy maps roles to axes (parallel.h); so
+ * roles determine the layouts, and layouts determine the communication. Forward pushes the tensors that
+ * backward needs on the frame's stack; backward pops them in reverse order. Activations are [b, t, width] in
+ * the context's compute dtype; tokens, targets and document starts are those of the frame's batch (ax_batch).
  *
  *     ax_layer *net = ax_sequence_of(ctx, "mlp", 3,
  *                                    (ax_layer *[]){ax_linear(ctx, "up", &(ax_linear_config){…}),
@@ -34,7 +34,7 @@ typedef struct ax_layer_ops {
     /* Computes dx from dy, which is not changed, and adds to the gradients of the parameters. Called after
      * forward on the same frame. */
     ax_status (*backward)(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx);
-    /* Optional, for layers that fuse an addition (ax_layer_forward_sum, ax_layer_backward_add). */
+    /* Optional: fuse an addition with forward or backward (ax_layer_forward_sum, ax_layer_backward_add). */
     ax_status (*forward_sum)(ax_layer *self, ax_frame *frame, const ax_tensor *a, const ax_tensor *b,
                              ax_tensor *x, ax_tensor *y);
     ax_status (*backward_add)(ax_layer *self, ax_frame *frame, const ax_tensor *dy, const ax_tensor *add,
@@ -59,8 +59,8 @@ struct ax_layer {
 AX_MUST_CHECK ax_status ax_layer_forward(ax_layer *layer, ax_frame *frame, const ax_tensor *x, ax_tensor *y);
 AX_MUST_CHECK ax_status ax_layer_backward(ax_layer *layer, ax_frame *frame, const ax_tensor *dy,
                                           ax_tensor *dx);
-/* forward_sum: x = a + b, then y = layer(x). backward_add: dx = add + the layer's gradient of x from dy. A
- * layer without the entry in its ax_layer_ops adds with ax_op_add. */
+/* forward_sum: x = a + b, then y = layer(x). backward_add: dx = add + the gradient of x, computed by the
+ * layer from dy. For a layer without this entry in its ax_layer_ops, ax_op_add does the addition. */
 AX_MUST_CHECK ax_status ax_layer_forward_sum(ax_layer *layer, ax_frame *frame, const ax_tensor *a,
                                              const ax_tensor *b, ax_tensor *x, ax_tensor *y);
 AX_MUST_CHECK ax_status ax_layer_backward_add(ax_layer *layer, ax_frame *frame, const ax_tensor *dy,
@@ -70,19 +70,19 @@ void ax_layer_destroy(ax_layer **layer);
 /* For authors of layers: allocates a layer's struct, of `size` bytes, zeroed. NULL after ax_fail. */
 ax_layer *ax_layer_new(ax_ctx *ctx, const ax_layer_ops *ops, const char *name, size_t size);
 
-/* Appends `child` to the children of `parent`, which owns it; after an error the child has been destroyed. If
- * either is NULL, returns the error of the constructor that failed. */
+/* Appends `child` to the children of `parent`, which then owns `child`; after an error `child` has been
+ * destroyed. If `parent` or `child` is NULL, returns the error of the constructor that failed. */
 AX_MUST_CHECK ax_status ax_layer_add(ax_layer *parent, ax_layer *child);
 
-/* Lists the parameters of a tree in order of definition, tied ones once, in out[*n …], and increments *n for
- * each; set *n to 0 before. `out` has room for `capacity`: more are counted but not stored. out NULL: only
- * counts. */
+/* Appends the parameters of a tree to `out` in order of definition, tied parameters once, and adds their
+ * number to *n, which the caller sets to 0 before. `out` has room for `capacity` parameters; further ones are
+ * counted but not stored. out NULL: only counts. */
 void ax_layer_params(const ax_layer *layer, ax_param **out, int capacity, int *n);
 /* Calls ax_param_set_create for all parameters of a tree. */
 AX_MUST_CHECK ax_status ax_layer_param_set(ax_layer *layer, int slots, ax_param_set **out);
 
-/* Bytes of device memory that the layers of a tree have besides parameters: the tables of rotary position
- * embeddings. */
+/* Returns the bytes of device memory that the layers of a tree own besides parameters: the tables of rotary
+ * position embeddings. */
 size_t ax_layer_table_bytes(const ax_layer *layer);
 
 /* Returns the layout of activations [b, t, d] if d has role `width`. */
@@ -97,7 +97,8 @@ ax_layout ax_activation_layout(const ax_ctx *ctx, ax_role width);
 typedef struct ax_linear_config {
     int64_t in, out;
     ax_role in_role, out_role;
-    /* Split units. 0 means 1, except that out_unit 0 means ax_vocab_unit if out_role is AX_ROLE_VOCAB. */
+    /* Split units of `in` and `out`. 0 means 1, except that out_unit 0 means ax_vocab_unit if out_role is
+     * AX_ROLE_VOCAB. */
     int64_t in_unit, out_unit;
     double init_std;
     bool no_bias;
@@ -111,7 +112,7 @@ ax_layer *ax_layernorm(ax_ctx *ctx, const char *name, int64_t width, ax_role rol
  * split, RMSNorm reduces one number per row once; LayerNorm needs two reductions. */
 ax_layer *ax_rmsnorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps);
 
-/* Elementwise activations. x may have any width and role; y has the same. */
+/* Elementwise activations. x may have any width and role; y has those of x. */
 ax_layer *ax_relu(ax_ctx *ctx, const char *name);
 ax_layer *ax_tanh(ax_ctx *ctx, const char *name);
 ax_layer *ax_silu(ax_ctx *ctx, const char *name);
@@ -119,10 +120,10 @@ ax_layer *ax_silu(ax_ctx *ctx, const char *name);
 ax_layer *ax_gelu(ax_ctx *ctx, const char *name, ax_activation form);
 
 /* Dropout with probability p, 0 <= p <= 1; in evaluation y = x. Every ax_frame_begin in AX_MODE_TRAIN draws
- * another mask, the same on every grid: from the step in the batch's `now` if there is one, else from the
- * number of tasks that the frame has begun in AX_MODE_TRAIN (ax_drop in op.h). forward, backward and
- * ax_recompute of one task use the same mask. A new frame counts from the beginning: a program that resumes a
- * training and wants other masks passes `now`. */
+ * another mask, which is the same on every grid. The mask depends on the step in the batch's `now`; if `now`
+ * is NULL, it depends on the number of tasks that the frame has begun in AX_MODE_TRAIN (ax_drop in op.h).
+ * forward, backward and ax_recompute of one task use the same mask. A new frame counts tasks from 0, so a
+ * program that resumes a training run must pass `now`, or masks repeat. */
 ax_layer *ax_dropout(ax_ctx *ctx, const char *name, double p);
 
 /* y = token_table[tokens] + position_table[positions], with the tokens and positions of the frame's batch; x
@@ -135,50 +136,52 @@ typedef struct ax_embedding_config {
 ax_layer *ax_embedding(ax_ctx *ctx, const char *name, const ax_embedding_config *config);
 
 /* Rotary position embedding (Su et al. 2021): the pair of elements i and i + e/2 of each head of e elements
- * is turned by the angle position · f_i. Its variants change the frequencies f_i = theta^(-2i/e) so that a
+ * is rotated by the angle position · f_i. The variants change the frequencies f_i = theta^(-2i/e) so that a
  * model works beyond the positions it was trained with. Names and values are those of transformers. */
 typedef enum ax_rope_kind {
     AX_ROPE_DEFAULT,
     AX_ROPE_LINEAR, /* all frequencies divided by `factor` */
     AX_ROPE_LLAMA3, /* low frequencies divided by `factor` */
-    AX_ROPE_YARN    /* low frequencies divided by `factor`, cosines and sines multiplied by a number */
+    AX_ROPE_YARN    /* low frequencies divided by `factor`, cosines and sines multiplied by
+                       ax_rope_attention_factor */
 } ax_rope_kind;
 typedef struct ax_rope_config {
     double theta; /* 0: no rotary embedding */
     ax_rope_kind kind;
-    double factor;                                   /* of all kinds but AX_ROPE_DEFAULT */
-    int64_t original;                                /* llama3, yarn: positions before the extension */
-    double low_freq_factor, high_freq_factor;        /* llama3 */
-    double beta_fast, beta_slow;                     /* yarn */
+    double factor;                            /* for all kinds but AX_ROPE_DEFAULT */
+    int64_t original;                         /* llama3, yarn: number of positions of the pre-training */
+    double low_freq_factor, high_freq_factor; /* llama3 */
+    double beta_fast, beta_slow;              /* yarn */
     double attention_factor, mscale, mscale_all_dim; /* yarn; 0: not given */
     bool no_truncate;                                /* yarn */
 } ax_rope_config;
 /* Checks the values. AX_ERR_USAGE, whose message names the value that is out of range. */
 AX_MUST_CHECK ax_status ax_rope_check(const ax_rope_config *config, int64_t head_dim);
-/* The first function computes the frequencies f_i, [head_dim/2]; the second returns the number by which
- * cosines and sines are multiplied (1 except for yarn). */
+/* ax_rope_frequencies computes the frequencies f_i, [head_dim/2]. ax_rope_attention_factor returns the number
+ * by which cosines and sines are multiplied (1 except for yarn). */
 void ax_rope_frequencies(const ax_rope_config *config, int64_t head_dim, float *out);
 double ax_rope_attention_factor(const ax_rope_config *config);
 
-/* Multi-head causal self-attention with its projections: the children q, k, v and proj are linear layers.
- * Whole heads are split along the axes of AX_ROLE_INNER. With kv_heads < heads, groups of query heads share
+/* Multi-head causal self-attention with its projections: the children q, k, v and proj are linear layers. The
+ * axes of AX_ROLE_INNER split the heads, each head whole. With kv_heads < heads, groups of query heads share
  * a key head (grouped-query attention; 0: kv_heads = heads); ax_heads_split chooses the layout, also for more
- * ranks than kv_heads. `dropout`, in [0, 1], is applied to the attention probabilities in training,
- * with masks as of ax_dropout. With `head_norm_eps` > 0 each head of q and of k passes through an RMSNorm,
+ * ranks than kv_heads. `dropout`, in [0, 1], is applied to the attention probabilities in training; the masks
+ * are drawn as by ax_dropout. With `head_norm_eps` > 0 each head of q and of k passes through an RMSNorm,
  * NAME.q_norm and NAME.k_norm, whose weight [head_dim] all heads share. With a `rope`, q and k are then
- * rotated by the positions of the frame's batch, and the cache holds rotated keys. Collective along the
- * grid. */
+ * rotated by the positions of the frame's batch, and the key/value cache holds rotated keys. Collective along
+ * the grid. */
 typedef struct ax_attention_config {
     int64_t width, heads, kv_heads;
-    int64_t head_dim; /* width of a head; 0: width / heads, which must then be whole */
-    int64_t window; /* a position sees itself and the window - 1 before it (sliding window); 0: all before */
+    int64_t head_dim; /* width of a head; 0: width / heads, which must then be an integer */
+    int64_t window;   /* keys that a query sees at most, its own included (sliding window); 0: no limit */
     double init_std, proj_init_std, dropout;
     bool no_bias, no_proj_bias; /* no_bias: none of the layers has a bias; no_proj_bias: proj has none */
     double head_norm_eps;       /* 0: no norms of heads */
     ax_rope_config rope;
     int64_t positions; /* with `rope`: positions are below this number */
     /* With `rope`: an attention layer of equal `rope`, head_dim and positions, whose table of cosines and
-     * sines this layer uses; it must live as long as this one. NULL: the layer makes its own. */
+     * sines the new layer uses. That layer must live as long as the new one. NULL: the new layer makes its
+     * own table. */
     const ax_layer *rope_from;
 } ax_attention_config;
 ax_layer *ax_attention(ax_ctx *ctx, const char *name, const ax_attention_config *config);
@@ -197,30 +200,32 @@ ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *config);
 
 /* ---- combinators --------------------------------------------------------------------------------- */
 
-/* Runs its children one after the other. Starts without children. */
+/* A layer that runs its children one after the other. The new layer has no children (ax_layer_add). */
 ax_layer *ax_sequence(ax_ctx *ctx, const char *name);
-/* ax_sequence with `n` children, which it owns; after an error they have been destroyed. */
+/* As ax_sequence, with `n` children, which the new layer owns; after an error the children have been
+ * destroyed. */
 ax_layer *ax_sequence_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *layers);
-/* y = x, then y += branch(y) for each child in turn. Starts without children. If a branch begins with a norm,
- * the addition before it is fused with the norm. */
+/* y = x, then y += branch(y) for each child in turn. The new layer has no children (ax_layer_add). If a
+ * branch begins with a norm, the addition before it is fused with the norm. */
 ax_layer *ax_residual(ax_ctx *ctx, const char *name);
-/* ax_residual with `n` branches, which it owns; after an error they have been destroyed. */
+/* As ax_residual, with `n` branches, which the new layer owns; after an error the branches have been
+ * destroyed. */
 ax_layer *ax_residual_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *branches);
-/* Activation checkpointing of `body`: saves only its input, and backward repeats its forward pass. The
- * gradients are bitwise the same as without it. */
+/* Activation checkpointing of `body`: forward saves only the input of `body`, and backward repeats the
+ * forward pass of `body`. The gradients are bitwise the same as without it. */
 ax_layer *ax_recompute(ax_ctx *ctx, const char *name, ax_layer *body);
 
 /* ---- losses -------------------------------------------------------------------------------------- */
 
-/* The losses below are means over the whole batch. *loss is in host memory and the same on every rank; the
+/* Each loss below is a mean over the global batch. *loss is in host memory and the same on every rank; the
  * host waits for the device. The last argument receives the gradient of the loss, times the loss_scale of the
- * frame's batch, in the layout of the network's output: pass it to ax_layer_backward. It may be NULL, for
- * evaluation: no gradient is computed then. Collective along the axes that split the output. AX_ERR_USAGE, on
+ * frame's batch, in the layout of the network's output, for ax_layer_backward. If the last argument is NULL
+ * (evaluation), no gradient is computed. Collective along the axes that split the output. AX_ERR_USAGE, on
  * every rank, if the target does not match the output. */
 
 /* Mean squared error (torch.nn.MSELoss): the mean of (x - target)² over all elements, 0 if there are none.
- * target has the shape, dtype and layout of x. Rows of x must not be padded, so x cannot be a linear layer's
- * output of role AX_ROLE_VOCAB. dx is in frame memory. */
+ * target has the shape, dtype and layout of x. Rows of x must not be padded, so x cannot be the output of a
+ * linear layer with out_role AX_ROLE_VOCAB. dx is in frame memory. */
 AX_MUST_CHECK ax_status ax_mse_loss(ax_frame *frame, const ax_tensor *x, const ax_tensor *target,
                                     double *loss, ax_tensor *dx);
 
@@ -238,9 +243,9 @@ AX_MUST_CHECK ax_status ax_cross_entropy_loss(ax_frame *frame, const ax_tensor *
 /* ---- generation ---------------------------------------------------------------------------------- */
 
 /* The keys and values of a tree's attention layers, for `batch` sequences of up to `capacity` positions. From
- * create to destroy, these layers use the cache in forward, except in AX_MODE_TRAIN: they store the keys and
- * values of the new positions after those in the cache, and attend to all. A tree has one cache at a time
- * (else AX_ERR_USAGE), which is destroyed before the tree. */
+ * ax_kv_cache_create to ax_kv_cache_destroy, forward of these layers uses the cache, except in AX_MODE_TRAIN:
+ * forward appends the keys and values of the new positions to the cache, and attends to all positions in the
+ * cache. A tree can have only one cache at a time (else AX_ERR_USAGE). Destroy the cache before the tree. */
 typedef struct ax_kv_cache ax_kv_cache;
 AX_MUST_CHECK ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t batch, int64_t capacity,
                                            ax_kv_cache **out);
@@ -249,7 +254,7 @@ void ax_kv_cache_destroy(ax_kv_cache **cache);
  * number of new positions after all layers have run. */
 int64_t ax_kv_cache_length(const ax_kv_cache *cache);
 void ax_kv_cache_advance(ax_kv_cache *cache, int64_t positions);
-/* Drops all but the first `positions` positions. */
+/* Drops all positions after the first `positions` from the cache. */
 void ax_kv_cache_truncate(ax_kv_cache *cache, int64_t positions);
 size_t ax_kv_cache_bytes(const ax_kv_cache *cache);
 
@@ -268,8 +273,8 @@ extern const int ax_layer_sample_count;
 enum { AX_SAMPLE_VOCAB = 13, AX_SAMPLE_POSITIONS = 16 };
 
 /* Sets *worst to the largest error of the sample's gradients (of input and parameters) against finite
- * differences, in float64 on the reference device. The error of a tensor's element is relative to max(rms of
- * the tensor, 1e-3 × the largest rms of all tensors). Not collective. */
+ * differences, in float64 on device ref. The error of a tensor's element is relative to max(rms of the
+ * tensor, 1e-3 × the largest rms of all tensors). Not collective. */
 AX_MUST_CHECK ax_status ax_layer_check_gradient(const ax_layer_sample *sample, double *worst);
 /* Sets *worst to the largest difference between output and gradients on `grid` and those of a serial run in
  * float64, relative as in ax_layer_check_gradient. The ranks of the grid are threads; `device` is the

@@ -1,5 +1,5 @@
-/* op: operations on tensors, forward and backward. Each runs a kernel on the local box, plus the reductions
- * that the layout requires. Contractions (GEMMs) are in parallel.h (ax_contract); this header has the others.
+/* op: operations on tensors, forward and backward. Each operation runs kernels on the local box, plus the
+ * reductions that the layout requires. Contractions (GEMMs) are in parallel.h (ax_contract).
  *
  * The following holds unless an operation says otherwise.
  *   - Tensors are [b, t, d] (samples, positions, width) with any layout.
@@ -36,8 +36,8 @@ typedef struct ax_norm_of {
 } ax_norm_of;
 
 /* x = a + b (x = a if b is NULL), then y = norm(x) over the last dim: LayerNorm or RMSNorm (ax_norm_kind).
- * The tensors may have any number of dims. The statistics are of the whole width, also if it is split.
- * `stats` is kept for backward. It is a local tensor in the accumulation dtype: [2, rows], with each row's
+ * The tensors may have any number of dims. The statistics are those of the whole last dim, even if it is
+ * split. `stats` is kept for backward: a local tensor in the accumulation dtype, [2, rows], with each row's
  * sum and its sum of squares about the mean; with AX_NORM_RMS [1, rows], with the sum of squares. Backward
  * computes dx = add + the gradient of the norm, where `add` is the gradient from other uses of x; it may be
  * NULL. If dy is a partial sum, so is dx, because the gradient is linear in dy. a, b, x and `add` must have
@@ -51,21 +51,20 @@ AX_MUST_CHECK ax_status ax_op_norm_grad(ax_frame *frame, const ax_norm_of *norm,
 /* Dropout: sets each element to 0 with probability p, in [0, 1], and multiplies the others by 1/(1-p). The
  * random numbers depend on `key` (different for each layer), the step (ax_batch_numbers) and the element's
  * global index. So the mask is the same on every grid and for every size of micro-batch. If the frame's batch
- * is NULL or has no numbers (`now`), the step is not known; the number of tasks begun in AX_MODE_TRAIN
- * (ax_frame_train_tasks) is then used in its place. So each of these tasks has its own mask, which is the
- * same on every grid. */
+ * is NULL or has no numbers (`now`), the number of tasks begun in AX_MODE_TRAIN (ax_frame_train_tasks) is
+ * used in place of the step. So each of these tasks has its own mask. */
 typedef struct ax_drop {
     double p;
     uint64_t key;
 } ax_drop;
 
 /* Causal attention of this rank's heads (ax_attention_args). q: [b, t, h·e]; k and v: [b, s, g·e], where h is
- * the number of query heads, g the number of key heads, and e = head_dim. Each rank holds whole heads, and
- * the key heads of its query heads; along axes that split only the query heads, dk and dv are partial sums.
- * doc_start: int32 [b, t]; if its data is NULL, all documents start at 0. window > 0: a query sees at most
- * `window` keys. The first kv_len <= s keys are valid; query i is at position q_offset + i. lse, a local
- * tensor [b, h, t] in the accumulation dtype, is kept for backward; it may be NULL in forward. `drop` is the
- * dropout of the probabilities (NULL: no dropout); backward must get the same `drop`. */
+ * the number of query heads, g the number of key heads, and e = head_dim. Each rank holds whole query heads
+ * and the key heads that these use. dk and dv are partial sums along axes that split the query heads but not
+ * the key heads. doc_start: int32 [b, t]; if its data is NULL, all documents start at 0. window > 0: a query
+ * sees at most `window` keys. The first kv_len <= s keys are valid; query i is at position q_offset + i. lse,
+ * a local tensor [b, h, t] in the accumulation dtype, is kept for backward; it may be NULL in forward. `drop`
+ * is the dropout of the probabilities (NULL: no dropout); backward must get the same `drop`. */
 AX_MUST_CHECK ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
                                         const ax_tensor *v, const ax_tensor *doc_start, int64_t window,
                                         int64_t head_dim, int64_t q_offset, int64_t kv_len,
@@ -78,7 +77,7 @@ AX_MUST_CHECK ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q
 
 /* Rotary position embedding of this rank's heads, in place (ax_rope_args). x: [b, t, h·e] of whole heads, may
  * be a partial sum; positions: int32 [b, t]; table: F32 [n, e/2, 2], whole on every rank, n above the largest
- * position. For the gradient, call it on dx with `inverse` true. */
+ * position. The gradient is the same operation on the gradient of the result, with `inverse` true. */
 AX_MUST_CHECK ax_status ax_op_rope(ax_frame *frame, ax_tensor *x, const ax_tensor *positions,
                                    const ax_tensor *table, bool inverse);
 
@@ -95,8 +94,8 @@ AX_MUST_CHECK ax_status ax_op_activation(ax_frame *frame, const ax_tensor *x, ax
 AX_MUST_CHECK ax_status ax_op_activation_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *dy,
                                               ax_activation kind, ax_tensor *dx);
 
-/* y = f(gate) · up, where `kind` selects f. gate and up have equal layouts. The gradient is computed in
- * place: it overwrites gate and up with their gradients. */
+/* y = f(gate) · up, where `kind` selects f. gate and up have equal layouts. ax_op_glu_grad works in place: it
+ * overwrites `gate` and `up` with their gradients. */
 AX_MUST_CHECK ax_status ax_op_glu(ax_frame *frame, const ax_tensor *gate, const ax_tensor *up,
                                   ax_activation kind, ax_tensor *y);
 AX_MUST_CHECK ax_status ax_op_glu_grad(ax_frame *frame, ax_tensor *gate, ax_tensor *up, const ax_tensor *dy,
@@ -105,20 +104,20 @@ AX_MUST_CHECK ax_status ax_op_glu_grad(ax_frame *frame, ax_tensor *gate, ax_tens
 /* y = a + b. a and b have equal layouts, which may have partial axes. */
 AX_MUST_CHECK ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_tensor *y);
 
-/* y = dropout of x [b, t, d]. For the gradient, call it with x = dy; y is then dx. */
+/* y = dropout of x [b, t, d]. The gradient is the same operation with x = dy; its result y is dx. */
 AX_MUST_CHECK ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, const ax_drop *drop, ax_tensor *y);
 
 /* y [b, 1, d] = x[:, last position, :]. Rows of x may be padded; those of y are dense. */
 AX_MUST_CHECK ax_status ax_op_last_position(ax_frame *frame, const ax_tensor *x, ax_tensor *y);
 
 /* Adds the sum of the cross-entropy losses of this rank's unmasked targets to *total (F64, device memory).
- * logits: [b, t, v] in the compute dtype; targets: int32 [b, t], negative: masked. `stats` is kept for
- * backward: a local tensor [3, rows] in the accumulation dtype, with each row's maximum, sum of exponentials
- * and target's logit. Collective along the axes that split v. */
+ * logits: [b, t, v] in the compute dtype; targets: int32 [b, t]; negative targets are masked. `stats` is kept
+ * for backward: a local tensor [3, rows] in the accumulation dtype, with each row's maximum, sum of
+ * exponentials and target's logit. Collective along the axes that split v. */
 AX_MUST_CHECK ax_status ax_op_cross_entropy(ax_frame *frame, const ax_tensor *logits,
                                             const ax_tensor *targets, double *total, ax_tensor *stats);
 /* Overwrites the logits with scale · loss_scale · d(sum of losses)/d logits, where loss_scale is that of the
- * frame's batch. In place, because a second array of this size would be costly. */
+ * frame's batch. In place, because a second array of the size of the logits would take much memory. */
 AX_MUST_CHECK ax_status ax_op_cross_entropy_grad(ax_frame *frame, ax_tensor *logits, const ax_tensor *targets,
                                                  const ax_tensor *stats, double scale);
 
@@ -143,11 +142,11 @@ typedef struct ax_sampling {
 } ax_sampling;
 
 /* Draws a token from `n` logits in host memory, with the uniform random number u in [0, 1). Applies
- * temperature, then top-k, then top-p (the smallest set of likeliest tokens whose probability reaches p). Of
- * equal logits the lower id is kept first. The probabilities of the kept tokens, scaled to a total of 1, are
- * then added up in ascending order of ids; *out is the token at which the sum first exceeds u. `work` has
- * room for 2n values; it may be NULL if temperature is 0. The expected time is O(n). AX_ERR_NUMERIC if a
- * logit is NaN or +inf, or none is finite. */
+ * temperature, then top-k, then top-p (keeps the smallest set of most probable tokens whose total probability
+ * is at least top_p). Of tokens with equal logits, those with lower ids are kept first. The probabilities of
+ * the kept tokens, scaled to a total of 1, are then added up in ascending order of ids; *out is the token at
+ * which the sum first exceeds u. `work` has room for 2n values; it may be NULL if temperature is 0. The
+ * expected time is O(n). AX_ERR_NUMERIC if a logit is NaN or +inf, or none is finite. */
 AX_MUST_CHECK ax_status ax_sample(const float *logits, int n, const ax_sampling *how, double u, float *work,
                                   int32_t *out);
 

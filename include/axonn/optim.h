@@ -1,7 +1,7 @@
 /* optim: learning-rate schedules, clipping, loss scaling, and optimizers over a parameter set.
  *
- * An optimizer is a row of a table: the number of its state arrays per parameter, and the kernel that updates
- * flat arrays. It does not depend on models or grids, or on where the state is stored. */
+ * An optimizer is a row of a table: the number of its state arrays per parameter, and the function that
+ * updates flat arrays. This function does not depend on models or grids, or on where the state is stored. */
 #ifndef AXONN_OPTIM_H
 #define AXONN_OPTIM_H
 
@@ -21,10 +21,11 @@ typedef enum ax_schedule_kind {
 /* Finds a schedule by its name: "constant", "linear", "cosine" or "wsd"; AX_ERR_USAGE for other names. */
 AX_MUST_CHECK ax_status ax_schedule_find(const char *name, ax_schedule_kind *out);
 
-/* Steps count from 1. Step s <= warmup uses lr·s/warmup, even if the warm-up is longer than the run. After
- * the warm-up, linear and cosine decay from lr to min_lr, which they reach at step `steps`; wsd
- * (warmup-stable-decay) stays at lr and decays linearly to min_lr over the last fraction `decay` of the
- * steps, or over all steps after the warm-up if those are fewer. docs/training.md has the formulas. */
+/* A learning-rate schedule. Steps count from 1. Step s <= warmup has learning rate lr·s/warmup, even if the
+ * warm-up is longer than the run. After the warm-up, linear and cosine decay from lr to min_lr, which they
+ * reach at step `steps`. wsd (warmup-stable-decay) stays at lr and decays linearly to min_lr over the last
+ * decay·steps steps, or over all steps after the warm-up if those are fewer. docs/training.md has the
+ * formulas. */
 typedef struct ax_schedule {
     ax_schedule_kind kind;
     int64_t steps, warmup;
@@ -32,10 +33,10 @@ typedef struct ax_schedule {
 } ax_schedule;
 double ax_schedule_lr(const ax_schedule *schedule, int64_t step);
 
-/* Dynamic loss scaling (Micikevicius et al. 2018). Numbers below 2^-24 are 0 in fp16, so activation gradients
- * are computed multiplied by `scale`; the update divides weight gradients, which are fp32, by it. A step
- * whose gradient is not finite is skipped and halves the scale; after 2000 good steps in a row the scale
- * doubles. Checkpoints store the struct. */
+/* Dynamic loss scaling (Micikevicius et al. 2018). Numbers below 2^-24 become 0 in fp16. So the backward pass
+ * computes activation gradients multiplied by `scale`, and the update divides weight gradients, which are
+ * fp32, by `scale`. A step whose gradient is not finite is skipped and halves the scale; after 2000 good
+ * steps in a row the scale doubles. Checkpoints store the struct. */
 typedef struct ax_loss_scale {
     double scale;          /* a power of two; 1 unless the compute dtype is fp16 */
     int64_t good_steps;    /* steps without overflow since the scale last changed */
@@ -44,7 +45,7 @@ typedef struct ax_loss_scale {
 #define AX_LOSS_SCALE_LEAST 1.0
 #define AX_LOSS_SCALE_MOST 0x1p32
 
-/* Returns the initial state for training in this dtype. */
+/* Returns the initial loss scale for training in compute dtype `compute`. */
 ax_loss_scale ax_loss_scale_start(ax_dtype compute);
 /* Call after each step in fp16; `overflow`: the gradient was not finite. */
 void ax_loss_scale_update(ax_loss_scale *scale, bool overflow);
@@ -52,13 +53,13 @@ void ax_loss_scale_update(ax_loss_scale *scale, bool overflow);
 /* The hyper-parameters of one update. An optimizer ignores those that it does not have. */
 typedef struct ax_hyper {
     double lr, beta1, beta2, eps, momentum, weight_decay;
-    int64_t step; /* from 1: for bias correction */
+    int64_t step; /* index of the step, from 1, for Adam's bias correction */
 } ax_hyper;
 
-/* Arrays updated by one launch: `arrays` entries of a table (ax_update_array) in device memory, and of its
- * copy in host memory. */
+/* The arrays that one launch updates: `arrays` entries (ax_update_array) of a table in device memory, and of
+ * a copy of that table in host memory. */
 typedef struct ax_update {
-    int64_t n, copied, arrays; /* number of elements; of elements that have a 16-bit copy; of arrays */
+    int64_t n, copied, arrays;            /* numbers: elements; elements with a 16-bit copy; arrays */
     const ax_update_array *array, *table; /* device memory, host memory */
     const ax_update_numbers *numbers;     /* device memory */
     ax_dtype dtype, copy_dtype;
@@ -67,7 +68,7 @@ typedef struct ax_update {
 typedef struct ax_optim {
     const char *name;
     int slots;                     /* state arrays per parameter */
-    const char *const *slot_names; /* torch's names of these arrays; used in checkpoints */
+    const char *const *slot_names; /* names of these arrays in torch, for checkpoints */
     /* Updates master weights, state, and the copies that kernels read. Values that both `hyper` and
      * update->numbers have (such as lr) are taken from update->numbers. */
     ax_status (*update)(ax_stream *stream, const ax_hyper *hyper, const ax_update *update);
@@ -77,31 +78,34 @@ typedef struct ax_optim {
  * "sgd" (momentum; as torch.optim.SGD). AX_ERR_USAGE for other names; the message lists the two. */
 AX_MUST_CHECK ax_status ax_optim_find(const char *name, const ax_optim **out);
 
-/* Applies an optimizer to a parameter set. The table of the set's arrays and the numbers that change from
- * step to step are in device memory, so that an update never waits for the host. */
+/* Applies an optimizer to a parameter set. The table of the set's arrays (ax_update_array) and the inputs
+ * that change with each step (ax_update_numbers) are in device memory, so that an update never waits for the
+ * host. */
 typedef struct ax_updater ax_updater;
 
-/* Borrows the set, which has optim->slots state arrays. The caller owns *out and destroys it before the set.
- * Not collective. */
+/* Borrows `set`, which must have been created with optim->slots state arrays per parameter. The caller owns
+ * *out and destroys it before the set. Not collective. */
 AX_MUST_CHECK ax_status ax_updater_create(const ax_optim *optim, ax_param_set *set, ax_updater **out);
 void ax_updater_destroy(ax_updater **updater);
 /* Returns the bytes of device memory that the updater has allocated. */
 size_t ax_updater_bytes(const ax_updater *updater);
 
-/* Computes, on the device, the factor by which the next updates multiply gradients, and whether they are
- * skipped. loss: the step's loss, summed over `targets` targets; sumsq: sums of squares of its gradients
- * (ax_param_set_grad_sumsq); both in device memory. scale: the loss scale, by which gradients are multiplied;
- * clip: see ax_clip_args. If never called, the factor is 1. Enqueued; not collective. */
+/* Computes, on the device, the factor by which the next updates multiply gradients, and whether these updates
+ * are skipped (kernel clip). loss: the loss of the step, summed over `targets` targets; sumsq: the sums of
+ * squares of the step's gradients (ax_param_set_grad_sumsq); both in device memory. scale: the loss scale, by
+ * which gradients are multiplied; clip: see ax_clip_args. Before the first call the factor is 1. The work is
+ * only enqueued. Not collective. */
 AX_MUST_CHECK ax_status ax_updater_clip(ax_updater *updater, const double *sumsq, const double *loss,
                                         int64_t targets, double scale, double clip);
 /* Updates every parameter of the set once, with weight decay only if param->decay, and then all-gathers the
- * parameters (ax_param_all_gather). Runs as one launch if no parameter is all-gathered. Enqueued. Collective
- * along the axes of the all-gathers. */
+ * parameters (ax_param_all_gather). Runs as one launch if no parameter is all-gathered. The work is only
+ * enqueued. Collective along the axes of the all-gathers. */
 AX_MUST_CHECK ax_status ax_updater_step(ax_updater *updater, const ax_hyper *hyper);
 /* Waits for the newest ax_updater_clip, but not for work enqueued after it, and returns its result. Not
  * collective. */
 AX_MUST_CHECK ax_status ax_updater_result(ax_updater *updater, ax_update_numbers *out);
-/* Ends the skipping of updates, which lasts from a skipped update to this call. Enqueued; not collective. */
+/* Ends the skipping of updates: after one skipped update, all updates before this call are skipped too. The
+ * work is only enqueued. Not collective. */
 AX_MUST_CHECK ax_status ax_updater_resume(ax_updater *updater);
 
 #ifdef __cplusplus

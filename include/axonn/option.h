@@ -1,11 +1,12 @@
-/* option: one table per set of options, for YAML files, `key=value` overrides and a verb's flags.
+/* option: tables of options, whose values are read from YAML files, `key=value` overrides and the flags of a
+ * verb (subcommand).
  *
- * A row of the table says what a key is: type, place in the caller's struct, default, legal values, help. The
- * table gives the defaults, parsing, validation, messages, the dump of the resolved values and the help text.
- * Life of a set: create (defaults) → read_file → read_overrides or read_flags → the caller's own rules
- * (ax_option_error) → finish. Errors of the user are collected on the way, so that finish reports all of them
- * at once; the reading functions return an error only if they cannot go on (no memory, unreadable file). No
- * function is collective. */
+ * A row of a table describes one key: type, field in the caller's struct, default, legal values, help.
+ * Defaults, parsing, validation, messages, the dump of the resolved values and the help text all come from
+ * the table. Life of a set: create (defaults) → read_file → read_overrides or read_flags → the caller's own
+ * rules (ax_option_error) → finish. Errors of the user are collected on the way, so that finish reports all
+ * of them at once; the reading functions return an error only if they cannot go on (no memory, unreadable
+ * file). No function is collective. */
 #ifndef AXONN_OPTION_H
 #define AXONN_OPTION_H
 
@@ -29,7 +30,7 @@ typedef struct ax_strings {
 
 typedef struct ax_weighted_path {
     char *path;
-    double weight; /* a number > 0; 0 means that the user gave no weight */
+    double weight; /* > 0; or 0: the user gave no weight */
 } ax_weighted_path;
 
 typedef struct ax_paths {
@@ -43,20 +44,20 @@ typedef struct ax_quota {
     double percent;
 } ax_quota;
 
-/* Returns the number of items that a quota means if there are `whole` in all; percentages are rounded to the
- * nearest integer. */
+/* Returns the number of items that `quota` stands for if there are `whole` items in all. A percentage of them
+ * is rounded to the nearest integer. */
 int64_t ax_quota_of(const ax_quota *quota, int64_t whole);
 
-/* The types of options, each with the C type of its field. Strings and lists belong to the struct;
- * ax_option_fini frees them. A string without default that nobody gave is NULL. */
+/* The types of options, each with the C type of its field. The caller's struct owns strings and lists;
+ * ax_option_fini frees them. A string that has no default and was not given is NULL. */
 typedef enum ax_option_type {
-    AX_OPT_BOOL,    /* bool: true | false */
-    AX_OPT_INT,     /* int64_t; word i of `choices`, if there are any, is stored as -1-i: word 0 as -1 */
-    AX_OPT_FLOAT,   /* double, finite */
-    AX_OPT_QUOTA,   /* ax_quota: N, limited by `range`, or P% with P from 0 to 100 */
-    AX_OPT_STRING,  /* char *; if there are `choices`, it must be one of them */
-    AX_OPT_PATH,    /* char *; a word of `choices` is stored unchanged; "./word" is a file of that name */
-    AX_OPT_ENUM,    /* int: the index of the word in `choices`; declare the C enum in that order */
+    AX_OPT_BOOL,   /* bool: true | false */
+    AX_OPT_INT,    /* int64_t: a number, or word i of `choices`, stored as -1-i (word 0 as -1) */
+    AX_OPT_FLOAT,  /* double, finite */
+    AX_OPT_QUOTA,  /* ax_quota: N, limited by `range`, or P% with P from 0 to 100 */
+    AX_OPT_STRING, /* char *; if there are `choices`, it must be one of them */
+    AX_OPT_PATH, /* char *; a word of `choices` is stored unchanged; "./word" is a file named like the word */
+    AX_OPT_ENUM, /* int: the index of the word in `choices`; declare the C enum in that order */
     AX_OPT_FLOATS,  /* double[items] */
     AX_OPT_INTS,    /* ax_ints; word i of `choices` is stored as -1-i, as for AX_OPT_INT */
     AX_OPT_STRINGS, /* ax_strings */
@@ -70,21 +71,21 @@ typedef struct ax_option {
     const char *key;
     ax_option_type type;
     size_t offset;      /* offset of the field in the caller's struct */
-    const char *preset; /* the default as a user would write it (lists with commas); NULL: unset or zero */
+    const char *preset; /* the default, written as a user would (lists with commas); NULL: strings are NULL,
+                           other types 0 */
     const char *range; /* for numbers, e.g. "[0, 1)", "(0, inf)"; NULL: any. Applies to each item of a list */
-    const char *choices; /* "adamw|sgd" */
-    int items;           /* AX_OPT_FLOATS: number of values */
-    bool required;       /* must be given */
-    bool not_dumped;     /* ax_option_dump leaves it out */
-    const char *meta;    /* placeholder of the value in the help: "N", "DIR"; NULL: by type */
-    const char *help;    /* one sentence, no full stop */
-    const char
-        *variable; /* environment variable that gives the value if no file and no argument does, or NULL.
-                      Functions of this header do not read it; the table's owner does (runtime.h) */
+    const char *choices;  /* "adamw|sgd" */
+    int items;            /* AX_OPT_FLOATS: number of values */
+    bool required;        /* must be given */
+    bool not_dumped;      /* ax_option_dump leaves it out */
+    const char *meta;     /* placeholder of the value in the help: "N", "DIR"; NULL: one that fits the type */
+    const char *help;     /* one sentence, no full stop */
+    const char *variable; /* environment variable that gives the value if no file and no argument does, or
+                             NULL. Functions of this header do not read the variable; runtime.h does */
 } ax_option;
 
-/* Writes the word for a value of an AX_OPT_ENUM option to `word`: value 1 of "adamw|sgd" is "sgd". Returns
- * `word`. */
+/* Writes word number `value` of an AX_OPT_ENUM option's `choices` to `word`: word 1 of "adamw|sgd" is "sgd".
+ * Returns `word`. */
 const char *ax_option_word(const ax_option *option, int value, char word[64]);
 
 /* True if the row is a positional argument. */
@@ -94,21 +95,22 @@ bool ax_option_is_positional(const ax_option *option);
 
 typedef struct ax_option_set ax_option_set;
 
-/* Creates a set over `table` whose values are in the caller's struct `target` (overwritten: all its fields
- * get their defaults). `table` and `target` must outlive the set. AX_ERR_MEMORY. */
+/* Creates a set of the options in `table`, with the values in the caller's struct `target`. All fields of
+ * `target` that the table names are set to their defaults. `table` and `target` must outlive the set.
+ * AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_set_create(const ax_option *table, size_t count, void *target,
                                              ax_option_set **out);
 /* Frees the set, but not the strings and lists in `target` (ax_option_fini does). */
 void ax_option_set_destroy(ax_option_set **set);
 
-/* Frees the strings and lists in `target` and zeroes those fields. */
+/* Frees the strings and lists in `target` and zeroes their fields. */
 void ax_option_fini(const ax_option *table, size_t count, void *target);
 
-/* Reads YAML. Relative paths are relative to the file's directory and become absolute. AX_ERR_DATA if the
- * file cannot be read, AX_ERR_MEMORY. */
+/* Reads a YAML file. Relative paths in the file are taken relative to the file's directory and become
+ * absolute. AX_ERR_DATA if the file cannot be read, AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_read_file(ax_option_set *set, const char *path);
-/* Does ax_option_read_file for a text in memory: `name` is the file's name in messages, and relative paths
- * are relative to `dir`. */
+/* As ax_option_read_file, for a text in memory: `name` is the file's name in messages, and relative paths are
+ * taken relative to `dir`. */
 AX_MUST_CHECK ax_status ax_option_read_text(ax_option_set *set, const char *name, const char *dir,
                                             const char *text, size_t size);
 
@@ -121,24 +123,25 @@ AX_MUST_CHECK ax_status ax_option_read_overrides(ax_option_set *set, size_t n, c
  * AX_OPT_INTS and AX_OPT_FLOATS take one value with commas. Any other flag given twice is an error of the
  * user. Paths stay as typed. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_read_flags(ax_option_set *set, size_t n, char *const *args);
-/* Makes a later ax_option_read_flags accept arguments GROUP.NAME=VALUE too. If the set `keys` has the group,
- * these arguments are read into `keys`, as by ax_option_read_overrides. They may stand between any two flags.
- * An argument after "--", or after a flag that needs a value, is not taken for a key. `keys` must outlive the
- * call of ax_option_read_flags. */
+/* Makes a later ax_option_read_flags accept arguments GROUP.NAME=VALUE too. If the set `keys` has keys of
+ * GROUP, these arguments are read into `keys`, as by ax_option_read_overrides. These arguments may stand
+ * between any two flags. An argument after "--", or after a flag that needs a value, is not taken for a key.
+ * `keys` must outlive the call of ax_option_read_flags. */
 void ax_option_take_keys(ax_option_set *set, ax_option_set *keys);
 
 /* True if a file or the command line gave the key a valid value, false if it has its default. */
 bool ax_option_given(const ax_option_set *set, const char *key);
 /* True if the command line gave the key a value. */
 bool ax_option_typed(const ax_option_set *set, const char *key);
-/* True if no error was recorded for the key and every text could be read to its end. Rules over several keys
- * ask this first, because a key that seems to be missing may be in a part that was not read. */
+/* True if no error was recorded for the key and every YAML text could be read to its end. Code that checks a
+ * rule over several keys calls this first, because a key that seems to be missing may be in a part of a text
+ * that was not read. */
 bool ax_option_ok(const ax_option_set *set, const char *key);
 /* Returns where the value comes from: "train.yaml:12:7", "command line, argument …" or "default". */
 const char *ax_option_place(const ax_option_set *set, const char *key);
 
-/* Gives a key of the table a value; `place` is where it comes from. Relative paths become absolute.
- * AX_ERR_USAGE if the value is not allowed, AX_ERR_MEMORY. */
+/* Sets the value of `key`; `place` is where the value comes from (ax_option_place). Relative paths become
+ * absolute. AX_ERR_USAGE if the value is not allowed, AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_assign(ax_option_set *set, const char *key, const char *value,
                                          const char *place);
 
@@ -154,8 +157,9 @@ AX_MUST_CHECK ax_status ax_option_finish(ax_option_set *set);
 
 /* ---- text ---------------------------------------------------------------------------------------- */
 
-/* Appends the values as YAML with their places as comments. Reading it gives the identical struct: floats are
- * written so that they read back exactly. Unset strings are left out, and rows with `not_dumped`. */
+/* Appends the values as YAML, with the place of each value as a comment. Reading this YAML gives the
+ * identical struct: floats are written so that they read back exactly. Strings that are NULL, and rows with
+ * `not_dumped`, are left out. */
 AX_MUST_CHECK ax_status ax_option_dump(const ax_option_set *set, ax_buf *out);
 
 /* Appends the value of one key of the table as it is written after "key=", without quotes. */
@@ -164,10 +168,11 @@ AX_MUST_CHECK ax_status ax_option_value(const ax_option_set *set, const char *ke
 /* Appends all values as lines "key: value", without places, so that equal values give equal text. */
 AX_MUST_CHECK ax_status ax_option_print(const ax_option_set *set, ax_buf *out);
 
-/* Appends the row's left column of the help ("--max-tokens N", "optim.lr NUMBER"), `flag`: the row is a flag
- * of a verb, not a key. */
+/* Appends the left column of the row's help: "--max-tokens N" if `flag` is true, that is, the row is a flag
+ * of a verb; otherwise "optim.lr NUMBER". */
 AX_MUST_CHECK ax_status ax_option_usage(const ax_option *option, bool flag, ax_buf *out);
-/* Appends the row's right column: help, legal values and default (a flag that is a bool has none). */
+/* Appends the right column of the row's help: help text, legal values and default. The default of a flag of
+ * type bool is left out. */
 AX_MUST_CHECK ax_status ax_option_describe(const ax_option *option, bool flag, ax_buf *out);
 /* Appends the help of the whole table: the two columns of each row, aligned, in lines of at most `width`
  * characters. */

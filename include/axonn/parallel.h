@@ -4,7 +4,7 @@
  *   redistribute  a change of layout is a planned sequence of collectives
  *   reduce        a statistic over a split dim is an all-reduce (SUM or MAX) along the axes that split it
  *
- * Plans along axes of size 1 are empty: a serial run is a run on the grid whose axes all have size 1. */
+ * Axes of size 1 need no communication: a serial run is a run on the grid whose axes all have size 1. */
 #ifndef AXONN_PARALLEL_H
 #define AXONN_PARALLEL_H
 
@@ -18,16 +18,17 @@ extern "C" {
 
 /* Computes dtype, extents, units and layout, but no data, of a contraction of a and b. `spec` is written like
  * an einsum, "bti,oi->bto", with one letter for each dim. An output dim has the extent, unit and axes of its
- * letter. The result is partial along the axes of summed letters, and along the partial axes of an operand;
- * only one operand may have partial axes. Not collective. AX_ERR_INTERNAL if a letter's extents or axes
- * differ between a and b, if only one operand has a summed letter, or if an axis would appear twice. */
+ * letter. A letter that `spec` does not have after "->" is summed. The result is partial along the axes that
+ * split summed letters, and along the partial axes of an operand; only one operand may have partial axes. Not
+ * collective. AX_ERR_INTERNAL if a letter's extents or axes differ between a and b, if only one operand has a
+ * summed letter, or if an axis would appear twice. */
 AX_MUST_CHECK ax_status ax_contract_rule(const ax_grid *grid, const char *spec, const ax_tensor *a,
                                          const ax_tensor *b, ax_tensor *out);
 /* Computes *out, the contraction that ax_contract_rule defines, with a's dtype, in memory of the frame; not
  * collective. `bias` (NULL: none) has the accumulation dtype and the box of the result's last dim, and is
  * added along that dim; the result must then not be a partial sum. The contraction runs as one GEMM. The
- * letters form three groups: those of a that the result keeps, those of b that the result keeps, and those
- * that are summed. The letters of a group must be adjacent and in the same order wherever they appear
+ * letters form three groups: letters that a and the result share, letters that b and the result share, and
+ * summed letters. The letters of a group must be adjacent and in the same order wherever they appear
  * ("bto,bti->oi" is legal, "bto,tbi->oi" is not), else AX_ERR_INTERNAL. The rows of an operand may be padded
  * if its last letter is the only one of its group. */
 AX_MUST_CHECK ax_status ax_contract(ax_frame *frame, const char *spec, const ax_tensor *a, const ax_tensor *b,
@@ -40,7 +41,7 @@ AX_MUST_CHECK ax_status ax_contract_run(ax_frame *frame, const char *spec, const
                                         const ax_tensor *out);
 /* As ax_contract_run, with an epilogue of the GEMM (ax_epilogue): `then` applies an activation, or multiplies
  * by its derivative. The result must not be a partial sum. `preact`, the preactivation, has the dtype and
- * layout of `out`; it may be NULL where kernel gemm allows that. */
+ * layout of `out`; NULL is allowed as for kernel gemm. */
 AX_MUST_CHECK ax_status ax_contract_activation(ax_frame *frame, const char *spec, const ax_tensor *a,
                                                const ax_tensor *b, const ax_tensor *bias, ax_epilogue then,
                                                ax_activation kind, const ax_tensor *preact,
@@ -75,7 +76,8 @@ AX_MUST_CHECK ax_status ax_plan_make(const ax_grid *grid, const ax_tensor *tenso
 /* Prints a plan: "reduce_scatter(d1@x) all_gather(d0@z)", or "nothing". Returns out. */
 char *ax_plan_print(const ax_grid *grid, const ax_plan *plan, char out[256]);
 /* Computes the bytes that the calling rank would send if all collectives of the plan were ring algorithms.
- * Gathers and scatters send, and count, each rank's part padded to the largest part in the group. */
+ * All-gathers and reduce-scatters send each rank's part padded to the largest part in the group; the padding
+ * counts. */
 AX_MUST_CHECK ax_status ax_plan_bytes(const ax_grid *grid, const ax_tensor *tensor, const ax_plan *plan,
                                       int64_t *out);
 
@@ -109,8 +111,8 @@ enum {
                      partial sums along the axes that split the heads */
     AX_ROLE_COUNT
 };
-/* One of the AX_ROLE_… constants, or such a role with an axis replaced by its factors (ax_role_both,
- * ax_role_major). */
+/* One of the AX_ROLE_… constants, or such a role with one of its axes replaced by factors of the axis
+ * (ax_role_both, ax_role_major). */
 typedef uint16_t ax_role;
 /* Return `role` with the axis of a factoring (ax_grid_factor) replaced: ax_role_both by both factors,
  * ax_role_major by the major factor alone, so that the dim is replicated along the minor factor. */
@@ -130,8 +132,8 @@ typedef struct ax_strategy {
 const ax_strategy *ax_strategy_at(int i);
 /* Finds a strategy by name. AX_ERR_USAGE, with a message that lists all strategies, if there is none. */
 AX_MUST_CHECK ax_status ax_strategy_find(const char *name, const ax_strategy **out);
-/* The strategy for generating single sequences on the grid of a training run: the batch is replicated, and
- * weights are not split along z. */
+/* The strategy for text generation, one sequence at a time, on the grid of a training run: the batch is
+ * replicated, and weights are not split along z. */
 extern const ax_strategy ax_strategy_inference;
 /* Returns the context's strategy. */
 const ax_strategy *ax_strategy_of(const ax_ctx *ctx);
@@ -161,11 +163,12 @@ typedef struct ax_heads {
     ax_role head;   /* AX_ROLE_HEAD, with the same factors */
     int64_t q_unit; /* split unit of the query width, in heads; the unit of the key width is one head */
 } ax_heads;
-/* Chooses how the heads are split over the ranks along the axes of AX_ROLE_INNER. At most kv_heads ranks get
- * whole groups each. If there are more, x is factored: each coordinate along x.kv gets one key head, and the
- * query heads of that key head are split along x.rep; the number of ranks must then be a multiple of
- * kv_heads, unless kv_heads = heads. Otherwise AX_ERR_USAGE, whose message gives the nearest numbers that
- * fit. Collective along the grid: it declares the factors (ax_grid_factor). */
+/* Chooses how the heads are split over the ranks along the axes of AX_ROLE_INNER. A group is a key head with
+ * its query heads. Up to kv_heads ranks each get whole groups. With more ranks than kv_heads, x is factored:
+ * each coordinate along x.kv gets one key head, and the query heads of that key head are split along x.rep.
+ * The number of ranks must then be a multiple of kv_heads, unless kv_heads = heads; if it is not,
+ * AX_ERR_USAGE, whose message gives the nearest numbers that fit. Collective along the grid, because
+ * ax_heads_split declares the factors (ax_grid_factor). */
 AX_MUST_CHECK ax_status ax_heads_split(ax_ctx *ctx, int64_t heads, int64_t kv_heads, ax_heads *out);
 /* Returns true if ax_heads_split can split these heads over `ranks` ranks. Not collective. */
 bool ax_heads_fit(int64_t heads, int64_t kv_heads, int ranks);
@@ -175,8 +178,8 @@ bool ax_heads_fit(int64_t heads, int64_t kv_heads, int ranks);
 typedef enum ax_init_kind { AX_INIT_ZERO, AX_INIT_ONE, AX_INIT_NORMAL } ax_init_kind;
 
 /* How a parameter is stored in model files of other programs (Hugging Face). The file has an array named
- * `key` with extents `dim`; the parameter is the box of it that begins at `lo`, transposed if `transpose` (2
- * dims only). key NULL: the array has the parameter's name and extents. */
+ * `key` with extents `dim`; the parameter is the box of that array that begins at `lo`, transposed if
+ * `transpose` is true (2 dims only). key NULL: the array has the parameter's name and extents. */
 typedef struct ax_param_file {
     char *key; /* owned */
     int ndim;
@@ -196,9 +199,9 @@ typedef enum ax_param_place {
 
 /* A trainable array. A layer declares it (extents, roles, initialisation); an ax_param_set gives it memory.
  *
- * It has four layouts. U, "in use", is the layout that follows from its roles ("o@y, i@x"). Below, z stands
- * for the strategy's `rest` axes. "/z" and "/z.data" add these axes as fine axes to dim 0 of parameters of
- * two or more dims:
+ * A parameter has four layouts. U, the layout "in use" by kernels, follows from the parameter's roles ("o@y,
+ * i@x"). Below, z stands for the strategy's `rest` axes. "/z" and "/z.data" add these axes as fine axes to
+ * dim 0 of parameters of two or more dims:
  *
  *   in kernels  U                            gathered before use (2502.08145, Alg. 1, line 2)
  *   rest        U/z  (zero 3: U/z.data)      stored between uses
@@ -218,7 +221,7 @@ typedef struct ax_param {
     ax_tensor sum;     /* accum dtype, gradient layout: sum of this step's contributions so far */
     ax_tensor grad;    /* accum dtype, state layout: valid after ax_param_set_sync_grad */
     ax_axisset grad_axes; /* ax_grad_axes_of_roles */
-    ax_tensor slot[2];    /* optimizer state; data is NULL for slots that the optimizer does not have */
+    ax_tensor slot[2]; /* optimizer state arrays; data is NULL for those that the optimizer does not have */
     ax_init_kind init;
     double init_std;
     bool decay;           /* weight decay applies to the parameter: ndim >= 2 */
@@ -237,10 +240,10 @@ void ax_param_destroy(ax_param **param);
 /* Returns true if this rank's stage updates the parameter: its place is AX_PARAM_HERE or AX_PARAM_LENT. */
 bool ax_param_is_owned(const ax_param *param);
 
-/* Gets the parameter in layout U, the layout of its roles, for kernels; *out is valid until the next
- * ax_frame_begin. If its `rest` layout is not U, it is gathered into frame memory, unless the weight cache
- * holds it. With overlap.oag this call also starts the gathers of the parameters that the task acquired next
- * in earlier runs. Collective along the axes that `rest` has and U lacks. */
+/* Gets the parameter in layout U, in which kernels use it; *out is valid until the next ax_frame_begin. If
+ * the `rest` layout is not U, the parameter is gathered into frame memory, unless the weight cache holds it.
+ * With overlap.oag this call also starts the all-gathers of the parameters that the task's earlier runs
+ * acquired next. Collective along the axes that `rest` has and U lacks. */
 AX_MUST_CHECK ax_status ax_param_acquire(ax_frame *frame, ax_param *param, ax_tensor *out);
 
 /* Adds the contraction `spec` of a and b (ax_contract) to the gradient; the GEMM accumulates in place if the
@@ -253,8 +256,8 @@ AX_MUST_CHECK ax_status ax_param_accumulate(ax_frame *frame, ax_param *param, co
  * be true, and the kernel always adds. Not collective. Then ax_param_add_grad redistributes the contribution
  * to the gradient's layout and adds it. With overlap.ors the transfer may be in flight until
  * ax_param_set_sync_grad or the next ax_frame_begin; until then the contribution's memory must not be used.
- * Along an axis where the gradient is partial and the contribution is replicated, only coordinate 0 adds it.
- * Collective along the axes in which the layouts differ. */
+ * Along an axis where the gradient is partial and the contribution is replicated, only the rank with
+ * coordinate 0 adds the contribution. Collective along the axes in which the layouts differ. */
 AX_MUST_CHECK ax_status ax_param_grad_target(ax_frame *frame, ax_param *param, const ax_layout *produced,
                                              ax_tensor *out, bool *fresh);
 AX_MUST_CHECK ax_status ax_param_add_grad(ax_frame *frame, ax_param *param, const ax_tensor *part);
@@ -273,37 +276,39 @@ typedef struct ax_param_set {
     int n;
     ax_param **param; /* borrowed from the layers; the array is owned */
     int slots;        /* optimizer state arrays per parameter */
-    /* Bytes on this rank: of master weights; of the weights that kernels read, if these have memory of their
-     * own, weight cache included; of gradients; of optimizer state. */
+    /* Bytes on this rank. bytes_master: master weights. bytes_use: the weights that kernels read, if they
+     * have memory of their own, weight cache included. bytes_grad: gradients. bytes_state: the optimizer's
+     * state. */
     size_t bytes_master, bytes_use, bytes_grad, bytes_state;
-    size_t bytes_tied; /* bytes for pieces of gradients that the last pipeline stage sends */
+    size_t bytes_tied; /* bytes of buffers for the tied weights' gradients from the last pipeline stage */
     void *block[4];
     struct ax_param_flow *flow; /* transfers in flight */
 } ax_param_set;
 
-/* Gives memory to `n` parameters; a parameter listed twice, as tied weights are, counts once. slots:
- * optimizer state arrays of each; slots < 0 means inference: there are no gradients, and no master weights
- * besides the weights that kernels read. Optimizer state is zero; the content of all other memory is
- * undefined. The caller owns *out; the parameters must outlive it. AX_ERR_INTERNAL if two different
+/* Gives memory to `n` parameters; a parameter listed twice, as tied weights are, counts once. slots: number
+ * of optimizer state arrays of each parameter; slots < 0 means inference: there are no gradients, and no
+ * master weights besides the weights that kernels read. Optimizer state is zero; the content of all other
+ * memory is undefined. The caller owns *out; the parameters must outlive it. AX_ERR_INTERNAL if two different
  * parameters have the same name. */
 AX_MUST_CHECK ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int slots,
                                             ax_param_set **out);
 void ax_param_set_destroy(ax_param_set **set);
 /* Returns the parameter with this name, or NULL. */
 ax_param *ax_param_set_find(const ax_param_set *set, const char *name);
-/* Draws initial values. They are the same on every grid: element i of a parameter is a function of (seed,
- * name, i). Not for inference sets whose weights are 16-bit. */
+/* Sets the parameters to their initial values (ax_init_kind). Random values are the same on every grid:
+ * element i of a parameter is a function of (seed, name, i). Not for inference sets with 16-bit weights. */
 AX_MUST_CHECK ax_status ax_param_set_init(ax_param_set *set);
 /* Must be called after the master weights were written: rounds all of them to the compute dtype, all-gathers
  * them (ax_param_all_gather), and waits. */
 AX_MUST_CHECK ax_status ax_param_set_refresh(ax_param_set *set);
-/* Begins a step: the first contribution to each gradient will overwrite the gradient. */
+/* Begins a step: until the next call, the first contribution to each gradient overwrites the gradient, and
+ * the others are added. */
 AX_MUST_CHECK ax_status ax_param_set_zero_grad(ax_param_set *set);
 /* Announces the last micro-batch of a step: in it, the reduction of a gradient may start as soon as the
  * gradient has received as many contributions as in the micro-batch before. */
 AX_MUST_CHECK ax_status ax_param_set_last_micro_batch(ax_param_set *set);
-/* Ends the gradients of a step; call it after the last micro-batch. Waits for all contributions and reduces
- * partial sums; then param->grad is valid. Gradients adjacent in memory and reduced along the same axes form
+/* Completes the gradients of a step, after its last micro-batch: waits for all contributions and reduces
+ * partial sums. Then param->grad is valid. Gradients adjacent in memory and reduced along the same axes form
  * buckets of at most 16 MiB, reduced by one all-reduce each (a larger gradient is a bucket of its own); with
  * zero 1 the gradient of each weight is reduce-scattered along data by itself. Collective along the axes of
  * contributions. */
@@ -316,11 +321,11 @@ AX_MUST_CHECK ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *sumsq
  * not. */
 AX_MUST_CHECK ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *sumsq);
 
-/* The order in which each task acquires parameters, recorded in its first run. Prefetching gathers in that
- * order changes the order of frame allocations; so the orders recorded in the dry run are copied to the real
- * set, whose tasks then make the same allocations as planned. ax_param_set_take_orders returns a copy, which
- * the caller owns; ax_param_set_learn_orders sets the orders of a set with the same parameters. Not
- * collective. */
+/* The orders in which the tasks of a parameter set acquire parameters, each recorded in the task's first run.
+ * Prefetching all-gathers in the recorded order changes the order of frame allocations. So the orders
+ * recorded in the dry run are copied to the real set, whose tasks then make the same allocations as planned.
+ * ax_param_set_take_orders returns a copy, which the caller owns; ax_param_set_learn_orders sets the orders
+ * of a set with the same parameters. Not collective. */
 typedef struct ax_param_orders ax_param_orders;
 AX_MUST_CHECK ax_status ax_param_set_take_orders(const ax_param_set *set, ax_param_orders **out);
 AX_MUST_CHECK ax_status ax_param_set_learn_orders(ax_param_set *set, const ax_param_orders *orders);

@@ -34,8 +34,8 @@ AX_INLINE void ax_philox_words(uint64_t key, uint64_t counter_hi, uint64_t count
     out[3] = c3;
 }
 
-/* Returns element `index` of the stream of key and counter_hi: uniform in [0, 1) with 24 bits. Elements 4k …
- * 4k+3 share one block. */
+/* Returns random number `index` of the stream that key and counter_hi select: uniform in [0, 1) with 24 bits.
+ * Numbers 4k … 4k+3 share one Philox block. */
 AX_INLINE float ax_philox_uniform(uint64_t key, uint64_t counter_hi, uint64_t index)
 {
     uint32_t words[4];
@@ -43,10 +43,9 @@ AX_INLINE float ax_philox_uniform(uint64_t key, uint64_t counter_hi, uint64_t in
     return (float)(words[index % 4] >> 8) * 0x1p-24f;
 }
 
-/* Returns -2·ln((word + 1)·2^-32), with a relative error of 1e-13: the word + 1 is m·2^e with m within a
- * factor √2 of 1, and ln m = 2·artanh((m - 1)/(m + 1)). Plain arithmetic, unlike a library's logarithm:
- * compilers vectorize it, and the bits are the same on all machines, as long as products and sums are not
- * fused. */
+/* Returns -2·ln((word + 1)·2^-32), with a relative error of 1e-13: word + 1 = m·2^(e + 32) with √½ <= m < √2,
+ * and ln m = 2·artanh((m - 1)/(m + 1)), a series. Unlike a library's logarithm, this arithmetic is vectorized
+ * by compilers, and its bits are the same on all machines, if products and sums are not fused (FMA). */
 AX_INLINE double ax_philox_minus_2_log(uint32_t word)
 {
     const uint64_t root_half = 0x3fe6a09e667f3bcd, mantissa = 0x000fffffffffffff;
@@ -69,8 +68,8 @@ AX_INLINE double ax_philox_minus_2_log(uint32_t word)
 }
 
 /* Computes two standard normals from two words by Box-Muller: radius·cos and radius·sin. The first word gives
- * the radius; the second is the angle, as a fraction of a whole turn. The angle is reduced to the nearest
- * quarter turn, which is exact; the series are accurate to 1e-13. */
+ * the radius; the second is the angle, as a fraction of a whole turn. The angle minus the nearest multiple of
+ * a quarter turn, which is exact, goes into the Taylor series of sine and cosine, accurate to 1e-13. */
 AX_INLINE void ax_philox_normal_pair(uint32_t word0, uint32_t word1, float out[2])
 {
     double radius = sqrt(ax_philox_minus_2_log(word0));

@@ -1,9 +1,10 @@
-/* pipe: schedules of pipeline parallelism as functions of counts, and the cut of a model into stages.
+/* pipe: schedules of pipeline parallelism, computed from counts of tasks, and the cut of a model into stages.
  *
  * A pipeline has P stages. Each of the M micro-batches of a step runs forward on stages 0 … P-1, and then
  * backward on stages P-1 … 0. A stage runs its forwards, and its backwards, in the order of the micro-batches
- * under every schedule; a schedule decides only which of the two is next. So sums over micro-batches have one
- * order. docs/decisions/0022-pipeline-by-messages.md has the reasons. Nothing here communicates. */
+ * under every schedule; a schedule decides only whether a forward or a backward is next. So sums over
+ * micro-batches are added in the same order under every schedule. docs/decisions/0022-pipeline-by-messages.md
+ * has the reasons. Nothing here communicates. */
 #ifndef AXONN_PIPE_H
 #define AXONN_PIPE_H
 
@@ -18,23 +19,23 @@ typedef enum ax_pipe_schedule {
      * that backward is next, else a forward whose input has arrived. A stage never waits while it could
      * compute. */
     AX_PIPE_MESSAGE,
-    /* First as many forwards as the stage has slots, then alternately a backward and a forward. */
+    /* As many forwards as the stage has slots, then alternately a backward and a forward. */
     AX_PIPE_1F1B,
     /* All forwards, then all backwards. */
     AX_PIPE_GPIPE,
     AX_PIPE_SCHEDULES
 } ax_pipe_schedule;
 
-/* One stage of a step. A slot holds what the backward of a micro-batch needs. */
+/* One stage in a step. A slot is memory for the activations that the backward of one micro-batch needs. */
 typedef struct ax_pipe_stage {
     ax_pipe_schedule schedule;
     int stages, stage;
     int64_t micro_batches, slots;
 } ax_pipe_stage;
 
-/* Returns stage `stage` with its number of slots. P - stage slots keep all stages busy if every task takes as
- * long as planned; the stage gets `slack` more, but at most M. With gpipe it gets M slots. If there is only
- * one stage, it gets one slot. */
+/* Returns stage `stage` with its number of slots. A stage gets P - stage + slack slots, but at most M: P -
+ * stage slots keep all stages busy if every task takes as long as planned. With AX_PIPE_GPIPE a stage gets M
+ * slots. If P is 1, the stage gets one slot. */
 ax_pipe_stage ax_pipe_stage_of(ax_pipe_schedule schedule, int stages, int stage, int64_t micro_batches,
                                int64_t slack);
 
@@ -49,8 +50,8 @@ typedef enum ax_pipe_task { AX_PIPE_WAIT, AX_PIPE_FORWARD, AX_PIPE_BACKWARD, AX_
 
 /* Returns the task that the stage begins now. AX_PIPE_WAIT: a message must arrive first. */
 ax_pipe_task ax_pipe_next(const ax_pipe_stage *stage, const ax_pipe_counts *now);
-/* Returns true if the order of a stage's tasks does not depend on when messages arrive. False only for
- * AX_PIPE_MESSAGE. */
+/* Returns true if the order of a stage's tasks does not depend on when messages arrive: for all schedules
+ * except AX_PIPE_MESSAGE. */
 bool ax_pipe_is_fixed(ax_pipe_schedule schedule);
 
 /* Cuts `blocks` blocks of equal cost into stages, so that the most expensive stage is as cheap as possible.

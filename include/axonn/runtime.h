@@ -1,10 +1,10 @@
 /* runtime: settings of a process that belong to no model and no run, such as the level of the log or the
  * instruction set of the kernels.
  *
- * Each has a key (runtime.isa), for configurations and command lines, and an environment variable
- * (AXONN_ISA). The value that a program sets is used first, then the variable's, then the default. The values
- * are global state of the process; all functions are thread-safe. None is collective (ax_comm_share_runtime,
- * in comm.h, is). */
+ * Each setting has a key (runtime.isa), for configurations and command lines, and an environment variable
+ * (AXONN_ISA). A value that the program sets has priority over the environment variable, and the variable
+ * over the default. The values are global state of the process; all functions are thread-safe. No function
+ * here is collective (ax_comm_share_runtime, in comm.h, is). */
 #ifndef AXONN_RUNTIME_H
 #define AXONN_RUNTIME_H
 
@@ -14,9 +14,9 @@
 extern "C" {
 #endif
 
-/* The table: X(ID, name, type, C type, default, range, choices, placeholder, keep, help). The key is
- * runtime.NAME, the variable AXONN_ID. `keep` is true if the setting can change the results of a run in more
- * than the order in which the values of ranks are summed. The run then stores the setting in its
+/* The table of settings: X(ID, name, type, C type, default, range, choices, placeholder, keep, help). The key
+ * is runtime.NAME, the variable AXONN_ID. `keep` is true if the setting can change the results of a run in
+ * more than the order in which the values of ranks are summed. The run then stores the setting in its
  * config.yaml. */
 /* clang-format off */
 #define AX_RUNTIME(X)                                                                                        \
@@ -54,9 +54,9 @@ typedef enum ax_runtime_id {
         AX_RUNTIME_COUNT
 } ax_runtime_id;
 
-/* The values of all settings: a member of the caller's struct, if a table of options has the keys runtime.*.
- * Such a table gets the rows of these keys by AX_RUNTIME(ROW), where ROW adds the offset of this member:
- * #define ROW(...) AX_RUNTIME_OPTION(offsetof(my_struct, runtime), __VA_ARGS__), */
+/* The values of all settings. If a table of options has the keys runtime.*, this struct is a member of the
+ * caller's struct. Such a table gets the rows of these keys by AX_RUNTIME(ROW), where ROW adds the offset of
+ * this member: #define ROW(...) AX_RUNTIME_OPTION(offsetof(my_struct, runtime), __VA_ARGS__), */
 typedef struct ax_runtime_values {
 #define AX_RUNTIME_FIELD_(ID, name, type, ctype, ...) ctype name;
     AX_RUNTIME(AX_RUNTIME_FIELD_)
@@ -75,8 +75,8 @@ extern const ax_option ax_runtime_options[AX_RUNTIME_COUNT];
 /* Gets a setting's value as text. *value is valid until the process ends or changes its environment.
  * AX_ERR_USAGE if the variable has a value that is not allowed. */
 AX_MUST_CHECK ax_status ax_runtime_get(ax_runtime_id id, const char **value);
-/* As ax_runtime_get, for code that cannot change to another value later in the life of the process:
- * ax_runtime_set then fails for any other value. */
+/* As ax_runtime_get, for code that cannot adopt another value later: for the rest of the process
+ * ax_runtime_set fails for any other value. */
 AX_MUST_CHECK ax_status ax_runtime_fix(ax_runtime_id id, const char **value);
 /* Returns what gave the setting its value, for messages: "AXONN_ISA" or "runtime.isa". */
 const char *ax_runtime_source(ax_runtime_id id);
@@ -84,21 +84,22 @@ const char *ax_runtime_source(ax_runtime_id id);
  * such a variable has a value that is not allowed; the message names the variable. */
 AX_MUST_CHECK ax_status ax_runtime_check(void);
 
-/* Sets the value. With NULL, the variable or the default applies again from then on. A new value of
+/* Sets a setting's value. With NULL, the environment variable or the default applies again. A new value of
  * shared_memory or ranks_per_node affects only worlds that are created later. A new value of isa, attention,
  * plans or graphs affects only devices that are opened later. AX_ERR_USAGE if the value is not allowed, or
  * comes too late (ax_runtime_fix). */
 AX_MUST_CHECK ax_status ax_runtime_set(ax_runtime_id id, const char *value);
-/* Sets the values of the keys that a file or the command line gave to `set`, whose table has the rows. */
+/* Sets each setting whose key runtime.* a file or the command line has given in `set`, whose table has these
+ * keys (AX_RUNTIME_OPTION). */
 AX_MUST_CHECK ax_status ax_runtime_set_given(const ax_option_set *set);
 
 /* Sets a preferred value, which need not be available on this machine. A resumed run prefers the value with
  * which it began, maybe on another machine. If this machine cannot use the value, a warning says so, and the
  * best available value is used. */
 AX_MUST_CHECK ax_status ax_runtime_prefer(ax_runtime_id id, const char *value);
-/* Called by code that finds that this machine cannot use `value`, which ax_runtime_get returned. `why` is a
- * clause for the message: "which …". If the value is only preferred (ax_runtime_prefer), logs a warning, sets
- * the setting to `best` and returns AX_OK; else AX_ERR_USAGE. */
+/* Called by code that finds that this machine cannot use `value`, the setting's value from ax_runtime_get.
+ * `why` is a clause for the message: "which …". If the value is only preferred (ax_runtime_prefer), logs a
+ * warning, sets the setting to `best` and returns AX_OK; else AX_ERR_USAGE. */
 AX_MUST_CHECK ax_status ax_runtime_unavailable(ax_runtime_id id, const char *value, const char *best,
                                                const char *why);
 

@@ -8,12 +8,12 @@
  * The split rule. A dim of extent n and unit u has ceil(n/u) units. Each axis on the dim, major first, splits
  * the units that the axes before it gave to the rank into balanced runs: their sizes differ by at most one,
  * larger ones first (9 units over 4 ranks are 3,2,2,2). The last `fine` axes of a dim are for the layouts in
- * which parameters are stored between uses. They split elements instead of units, into chunks of ceil(n/g),
- * the last of which are shorter or empty (9 elements over 4 ranks are 3,3,3,0). So all parts begin at
- * multiples of one chunk in the whole array, where collectives send and receive them without packing. Empty
- * boxes are legal. Local storage is the local box, row-major. Its rows are dense unless the tensor has
- * `align`. Padding to a uniform chunk exists only in messages and after the end of a parameter's local
- * box. */
+ * which parameters are stored between uses. Fine axes split elements instead of units: n elements over g
+ * ranks into chunks of ceil(n/g), the last of which are shorter or empty (9 elements over 4 ranks are
+ * 3,3,3,0). So each part begins at a multiple of the chunk size in the whole array, and collectives send and
+ * receive the parts without packing. Empty boxes are legal. Local storage is the local box, row-major. Its
+ * rows are dense unless the tensor has `align`. Padding to chunks of equal size exists only in messages and
+ * after the end of a parameter's local box. */
 #ifndef AXONN_TENSOR_H
 #define AXONN_TENSOR_H
 
@@ -36,14 +36,14 @@ typedef struct ax_axes {
 } ax_axes;
 
 /* A layout: the axes that split each dim, and the set `partial` of axes along which local values are partial
- * sums. An axis appears at most once, in `partial` or on a dim. An axis and one of its factors may not both
- * appear. A layout of zeros means that every rank holds the whole tensor. */
+ * sums. An axis appears at most once, in `partial` or on a dim. An axis and one of its factors
+ * (ax_grid_factor) may not both appear. A layout of zeros means that every rank holds the whole tensor. */
 typedef struct ax_layout {
     ax_axes dim[AX_MAX_DIMS];
     ax_axisset partial;
 } ax_layout;
 
-/* The `align` of logits: cuBLAS GEMMs are slow if rows of bf16 begin at odd element offsets. */
+/* ax_tensor.align of logits, in bytes: cuBLAS GEMMs are slow if rows of bf16 begin at odd element offsets. */
 enum { AX_ROW_ALIGN = 128 };
 
 typedef struct ax_tensor {
@@ -71,8 +71,8 @@ AX_MUST_CHECK ax_status ax_layout_parse(const ax_grid *grid, const char *text, i
  * d1, … Returns out. */
 char *ax_layout_print(const ax_grid *grid, const ax_layout *layout, int ndim, const char *names,
                       char out[128]);
-/* Return true if two layouts, or the axes of two dims, put the same boxes on the same ranks; axes of size 1
- * are ignored. */
+/* Return true if two layouts (ax_layout_equal), or the axes of two dims (ax_axes_equal), put the same boxes
+ * on the same ranks. Axes of size 1 are ignored. */
 bool ax_layout_equal(const ax_grid *grid, const ax_layout *a, const ax_layout *b, int ndim);
 bool ax_axes_equal(const ax_grid *grid, const ax_axes *a, const ax_axes *b);
 /* Returns the layout without axes of size 1. */
@@ -116,11 +116,12 @@ int64_t ax_tensor_global_count(const ax_tensor *tensor);
  * pipeline stage. */
 bool ax_tensor_is_primary(const ax_grid *grid, const ax_tensor *tensor);
 
-/* Copy a global host array (dtype of the tensor, dense) to the ranks' boxes, and back. The tensor must have
- * memory. For tests, small tables and reference computations. ax_tensor_scatter sets padding to zero; along
- * partial axes the ranks with coordinate 0 get the values and the others get zeros; not collective.
- * ax_tensor_collect sums along partial axes, in double, and gives every rank of the pipeline stage the whole
- * array; collective along the ranks of the stage. */
+/* ax_tensor_scatter copies `global`, a dense array in host memory with the tensor's dtype and global extents,
+ * to the ranks' boxes; ax_tensor_collect copies the boxes back. The tensor must have memory. For tests, small
+ * tables and reference computations. ax_tensor_scatter sets padding to zero. Along partial axes it gives the
+ * values to the ranks with coordinate 0 and zeros to the others. It is not collective. ax_tensor_collect sums
+ * along partial axes, in double, and gives every rank of the pipeline stage the whole array. It is collective
+ * along the ranks of the stage. */
 AX_MUST_CHECK ax_status ax_tensor_scatter(ax_ctx *ctx, ax_tensor *tensor, const void *global);
 AX_MUST_CHECK ax_status ax_tensor_collect(ax_ctx *ctx, const ax_tensor *tensor, void *global);
 
@@ -134,7 +135,7 @@ typedef enum ax_mode {
 /* The inputs of a micro-batch. The tensors are int32 [samples, positions], in the layout of the batch. */
 typedef struct ax_batch {
     ax_tensor tokens, targets, doc_start,
-        positions;               /* targets < 0 are masked; doc_start: see ax_attention_args */
+        positions;               /* targets: negative ones are masked; doc_start: as in ax_attention_args */
     const ax_batch_numbers *now; /* scalars that change with each micro-batch; device memory, or NULL: the
                                     loss scale is 1, and dropout counts the tasks (ax_drop in op.h) */
     ax_tensor x; /* activations [b, t, d] of the pipeline stage before; data NULL on the first stage */
@@ -149,7 +150,8 @@ typedef struct ax_batch {
  *   record mode   on the dry device: records the size, birth and last use of each allocation
  *   planned mode  gives the k-th allocation since ax_frame_begin the offset that the plan has for it
  *
- * A plan holds a list of offsets for each task (named, such as "train" or "eval"), and the block's size. */
+ * A plan holds, for each task (a name such as "train" or "eval"), a list of the allocations' offsets, and the
+ * size of the block. */
 typedef struct ax_frame ax_frame;
 typedef struct ax_frame_plan ax_frame_plan;
 
@@ -159,10 +161,10 @@ typedef struct ax_frame_plan ax_frame_plan;
 AX_MUST_CHECK ax_status ax_frame_create(ax_ctx *ctx, size_t bytes, ax_frame **out);
 /* Creates a frame that places allocations as `plan` says (planned mode); it borrows `plan`. */
 AX_MUST_CHECK ax_status ax_frame_create_planned(ax_ctx *ctx, const ax_frame_plan *plan, ax_frame **out);
-/* Creates another slot of `first`, which is in planned or bump mode. The slot is a frame of its own: its task
- * may begin while the task of `first` is between its two parts (ax_frame_second_part). In planned mode the
- * slots share all memory, except allocations that a task uses in both of its parts. `first` must outlive
- * it. */
+/* Creates a slot, that is, another frame like `first` for another micro-batch; `first` is in planned or bump
+ * mode. A task may begin in one slot while the task of another slot is between its two parts
+ * (ax_frame_second_part). In planned mode the slots share all memory, except allocations that a task uses in
+ * both of its parts. `first` must outlive the slot. */
 AX_MUST_CHECK ax_status ax_frame_create_slot(ax_frame *first, ax_frame **out);
 void ax_frame_destroy(ax_frame **frame);
 
@@ -187,25 +189,25 @@ AX_MUST_CHECK ax_status ax_frame_second_part(ax_frame *frame, const char *name);
 const ax_batch *ax_frame_batch(const ax_frame *frame);
 /* Returns the name of the running task, "" before the first. */
 const char *ax_frame_task_name(const ax_frame *frame);
-/* Registers a callback: the next ax_frame_begin calls fn(user) before it invalidates the frame's memory, so
- * that fn can wait for transfers that still use that memory. A frame has only one callback: if another `user`
+/* Registers a callback: the next ax_frame_begin first calls fn(user), which can wait for transfers that still
+ * use the frame's memory, and then invalidates that memory. A frame has only one callback: if another `user`
  * is registered, the earlier callback is called at once. fn NULL removes the callback. `user` must stay valid
  * until the call, or until the frame is destroyed. */
 typedef ax_status ax_frame_end_fn(void *user);
 AX_MUST_CHECK ax_status ax_frame_at_end(ax_frame *frame, ax_frame_end_fn *fn, void *user);
-/* Returns the highest offset + size of any allocation since creation, in bytes. */
+/* Returns the maximum of offset + size over all allocations since the frame was created, in bytes. */
 size_t ax_frame_high_water(const ax_frame *frame);
 
 /* Allocates this rank's box of a tensor with the dtype, shape and layout of `like`, whose data is ignored.
  * The content is undefined. The memory is valid until the next ax_frame_begin; in planned mode only until the
- * last use that the record of the task has, because later allocations may share it. AX_ERR_USAGE if
+ * last use that the dry run recorded, because later allocations may share the memory. AX_ERR_USAGE if
  * ax_tensor_check fails, AX_ERR_MEMORY if the frame is too small. */
 AX_MUST_CHECK ax_status ax_frame_alloc(ax_frame *frame, const ax_tensor *like, ax_tensor *out);
-/* Allocates `count` elements without a layout. Errors are those of ax_frame_alloc. */
+/* Allocates an array of `count` elements, without a layout. Errors as for ax_frame_alloc. */
 AX_MUST_CHECK ax_status ax_frame_scratch(ax_frame *frame, ax_dtype dtype, int64_t count, void **out);
 
-/* Allocates zeroed host memory, valid until the next begin. The frame keeps and reuses it: malloc is called
- * only when a task needs more than any task before. At most AX_FRAME_HOST bytes a call. */
+/* Allocates zeroed host memory, valid until the next ax_frame_begin. The frame reuses the memory: malloc is
+ * called only when a task needs more than any task before. `bytes` is at most AX_FRAME_HOST. */
 enum { AX_FRAME_HOST = 4096 };
 AX_MUST_CHECK ax_status ax_frame_host(ax_frame *frame, size_t bytes, void **out);
 
@@ -214,8 +216,8 @@ bool ax_frame_training(const ax_frame *frame);
 /* Returns the number of tasks that began in AX_MODE_TRAIN since the frame was created, including the running
  * one. */
 uint64_t ax_frame_train_tasks(const ax_frame *frame);
-/* Turns ax_frame_save on or off; returns the previous state. It is on when a task begins in AX_MODE_TRAIN;
- * recomputation turns it off for the segments that backward will recompute. */
+/* Turns saving by ax_frame_save on or off; returns the previous state. Saving is on when a task begins in
+ * AX_MODE_TRAIN. Layer ax_recompute turns it off for the forward pass that backward will repeat. */
 bool ax_frame_set_saving(ax_frame *frame, bool saving);
 /* ax_frame_save pushes a view on the stack of saved tensors; it does nothing if saving is off
  * (ax_frame_set_saving). ax_frame_restore pops the top view, so backward restores in the reverse order of

@@ -2,9 +2,9 @@
  *
  * A tokenizer has the parts of a Hugging Face `tokenizer.json` of the type BPE: a normalizer, a pre-tokenizer
  * that cuts text into pieces, merges inside a piece, added tokens, a template of special tokens, a decoder.
- * Two kinds are read: byte-level BPE (GPT-2, Llama 3, Qwen, DeepSeek), in which merging starts from bytes,
- * and that of SentencePiece (Llama 2, Mistral), in which it starts from characters, U+2581 stands for a
- * space, and a character without a token becomes the tokens <0x00> to <0xFF> of its bytes. A tokenizer never
+ * Two kinds of BPE can be read. In byte-level BPE (GPT-2, Llama 3, Qwen, DeepSeek) merging starts from bytes.
+ * In SentencePiece's BPE (Llama 2, Mistral) merging starts from characters, U+2581 stands for a space, and a
+ * character without a token becomes the byte tokens (<0x00> to <0xFF>) of its UTF-8 bytes. A tokenizer never
  * changes after it was created, so any number of threads may share it. The state of encoding (piece cache,
  * scratch) is in an ax_encoder, one per thread. Token ids are int32_t, from 0. Text is bytes with a length:
  * it may hold NUL and need not be valid UTF-8. Nothing here is collective. */
@@ -31,11 +31,11 @@ void ax_ids_fini(ax_ids *ids);
 /* ---- load, save, ask ----------------------------------------------------------------------------- */
 
 /* Loads a tokenizer from a directory, from its tokenizer.json, or from a GPT-2 style vocab.json beside its
- * merges.txt (used if the directory has no tokenizer.json). tokenizer_config.json beside it is honoured. The
- * caller owns *out. AX_ERR_DATA if a file is missing or damaged, or uses a feature that is not implemented
- * here (the message names the field); if there is only a tokenizer.model, the message says what makes a
- * tokenizer.json of it. Nothing that changes ids is silently ignored, except `truncation` and `padding`,
- * which are settings of one run. */
+ * merges.txt (used if the directory has no tokenizer.json). A tokenizer_config.json in the same directory is
+ * read too. The caller owns *out. AX_ERR_DATA if a file is missing or damaged, or uses a feature that is not
+ * implemented here (the message names the field); if the directory has only a tokenizer.model, the message
+ * says how to convert it to a tokenizer.json. No field that changes the ids of a text is silently ignored,
+ * except `truncation` and `padding`, which are settings of one run. */
 AX_MUST_CHECK ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out);
 
 /* Writes tokenizer.json and tokenizer_config.json into `dir` (created if need be), byte for byte as they were
@@ -44,69 +44,71 @@ AX_MUST_CHECK ax_status ax_tokenizer_save(const ax_tokenizer *tok, const char *d
 
 void ax_tokenizer_destroy(ax_tokenizer **tok);
 
-/* One more than the largest id: the smallest vocabulary of a model that uses this tokenizer. */
+/* Returns the largest id plus 1: the smallest vocabulary of a model that uses this tokenizer. */
 int32_t ax_tokenizer_vocab_size(const ax_tokenizer *tok);
 
 /* Returns the token that ends a document: `eos_token` of tokenizer_config.json, else `<|endoftext|>`, else
  * -1. */
 int32_t ax_tokenizer_eos(const ax_tokenizer *tok);
 
-/* Returns a hash of everything that decides the ids of a text, including the end-of-text token, but not of
- * how the files are written. Token files record it, so that another tokenizer can be refused. */
+/* Returns a hash of everything in the tokenizer on which the ids of a text depend, including the end-of-text
+ * token. The formatting of the files does not change the hash. Token files record the hash, so that a model
+ * with another tokenizer can be refused. */
 uint64_t ax_tokenizer_hash(const ax_tokenizer *tok);
 
-/* Returns the id of a token (added tokens first), or -1. `name` is, for an added token, its content; for
- * byte-level BPE the bytes that the token stands for, " the"; for SentencePiece's BPE the name in the file,
- * "\u2581the" or "<0x0A>". A byte-level token whose name in the file is not spelled in the byte alphabet is
- * not found; no text is encoded to it. */
+/* Returns the id of the token `name`, or -1; added tokens are searched first. `name` of an added token is its
+ * content. `name` of any other token is, in byte-level BPE, the bytes that the token stands for, " the"; in
+ * SentencePiece's BPE, the name in the file, "\u2581the" or "<0x0A>". A byte-level token whose name in the
+ * file is not written in GPT-2's byte alphabet is not found; encoding never produces such a token. */
 int32_t ax_tokenizer_id(const ax_tokenizer *tok, const char *name, size_t n);
 
 /* Returns the bytes that a token stands for inside a text (not NUL-terminated; owned by `tok`), or NULL where
  * no token has this id. */
 const char *ax_tokenizer_piece(const ax_tokenizer *tok, int32_t id, size_t *n);
 
-/* Whether the token is marked special in the file (end of text, begin of text, …). */
+/* Returns true if the file marks the token as special (end of text, begin of text, …). */
 bool ax_tokenizer_is_special(const ax_tokenizer *tok, int32_t id);
 
 /* ---- encode and decode --------------------------------------------------------------------------- */
 
 enum {
-    AX_ENCODE_ADD_SPECIAL = 1, /* apply the file's template (begin-of-text token and the like) */
-    AX_ENCODE_PLAIN = 2 /* encode special tokens in the text as plain text, for input that is not trusted */
+    AX_ENCODE_ADD_SPECIAL = 1, /* add special tokens (begin of text, …) by the file's template */
+    AX_ENCODE_PLAIN = 2        /* encode special tokens in the text as plain text, for untrusted input */
 };
 
-/* The state one thread needs to encode; `tok` must outlive it. The caller owns *out. AX_ERR_MEMORY. */
+/* Creates an encoder for one thread; `tok` must outlive the encoder. The caller owns *out. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_encoder_create(const ax_tokenizer *tok, ax_encoder **out);
 void ax_encoder_destroy(ax_encoder **encoder);
 
 /* Appends the ids of one document, n bytes at `text`, to `out`. flags: AX_ENCODE_*. No end-of-text token is
  * added. Each byte that is not part of valid UTF-8 becomes a piece of its own, so that decoding returns the
- * input byte for byte (after the file's normalizer and prefix space, if it has them, and if there are tokens
- * for all bytes). Time is O(n log n) in the worst case. AX_ERR_DATA if the file's pattern exceeds the
- * matcher's limits on this text; `out` then holds the ids up to there. */
+ * input byte for byte, if there are tokens for all bytes. If the file has a normalizer or adds a prefix
+ * space, decoding returns the text changed by them. Time is O(n log n) in the worst case. AX_ERR_DATA if the
+ * pre-tokenizer's regular expression exceeds the limits of the matcher on this text; `out` then has the ids
+ * of the text before that place. */
 AX_MUST_CHECK ax_status ax_encode(ax_encoder *encoder, const char *text, size_t n, unsigned flags,
                                   ax_ids *out);
 
 enum {
     AX_DECODE_SKIP_SPECIAL = 1,
-    AX_DECODE_CONTINUE = 2 /* the ids continue a text: the space that starts them is part of it */
+    AX_DECODE_CONTINUE = 2 /* the ids continue a text, so a leading space is part of the text */
 };
 
-/* Appends the bytes of n ids to `out`, as the decoder of the file says: SentencePiece's BPE puts a space
- * before a text, and decoding removes it again, unless AX_DECODE_CONTINUE is given. flags: AX_DECODE_*. Bytes
- * that are not UTF-8 are returned as they are. AX_ERR_DATA for an id that no token has. */
+/* Appends the bytes of n ids to `out`, as the decoder of the file says. SentencePiece's BPE encodes a text
+ * with a space before it; decoding removes this space, unless AX_DECODE_CONTINUE is given. flags:
+ * AX_DECODE_*. Bytes that are not UTF-8 are returned as they are. AX_ERR_DATA for an id that no token has. */
 AX_MUST_CHECK ax_status ax_decode(const ax_tokenizer *tok, const int32_t *ids, size_t n, unsigned flags,
                                   ax_buf *out);
 
-/* Decodes token by token and returns whole characters only: the start of a UTF-8 sequence is held back (at
- * most 3 bytes) until further tokens complete it or show that it is invalid. */
+/* The state of decoding token by token, which returns whole characters only: the start of a UTF-8 sequence is
+ * held back (at most 3 bytes) until further tokens complete it or show that it is invalid. */
 typedef struct ax_decoder {
     const ax_tokenizer *tok;
     unsigned flags;
     char held[4];
     size_t n_held;
     bool at_first; /* no token was decoded yet */
-    int strips;    /* spaces that may still be removed from the start of the text */
+    int strips;    /* number of spaces that may still be removed from the start of the text */
 } ax_decoder;
 void ax_decoder_init(ax_decoder *decoder, const ax_tokenizer *tok, unsigned flags);
 AX_MUST_CHECK ax_status ax_decoder_push(ax_decoder *decoder, int32_t id, ax_buf *out);
@@ -121,15 +123,15 @@ typedef enum ax_tokenizer_phase {
 } ax_tokenizer_phase;
 
 typedef struct ax_tokenizer_training {
-    int32_t vocab;               /* size to train, including the 256 bytes and the special tokens */
-    const char *pattern;         /* "gpt2" (also if NULL), "llama3" or "qwen2" (which includes NFC) */
+    int32_t vocab;       /* number of tokens to train, including the 256 bytes and the special tokens */
+    const char *pattern; /* pre-tokenizer: "gpt2" (or NULL), "llama3", "qwen2" (with NFC) */
     const char *const *specials; /* special tokens; they get the first ids, in this order */
     size_t n_specials;
     const char *eos; /* one of `specials`; NULL: "<|endoftext|>" if `specials` contains it, else none */
     const char *const *paths; /* text files; each is one document */
     size_t n_paths;
-    /* Further documents: appends the next one to `doc` (empty when called), or sets *end. May be NULL. Called
-     * under a lock, from any of the threads. */
+    /* Supplies further documents: appends the next document to `doc`, which is empty at the call, or sets
+     * *end. May be NULL. Called under a lock, from any of the threads. */
     ax_status (*next)(void *arg, ax_buf *doc, bool *end);
     void *next_arg;
     int threads; /* 0: as many as cores; the result does not depend on it */
@@ -140,9 +142,9 @@ typedef struct ax_tokenizer_training {
 } ax_tokenizer_training;
 
 /* Trains byte-level BPE (Sennrich et al., ACL'16, on bytes): repeatedly merges the most frequent pair of
- * neighbours inside pieces, the pair of smallest ids among equals, as Hugging Face's BpeTrainer does with
- * the byte alphabet. Stops below `vocab` (logged) if nothing is left to merge. The caller owns *out.
- * AX_ERR_USAGE, AX_ERR_DATA, AX_ERR_MEMORY, AX_ERR_SIGNAL. */
+ * neighbouring tokens inside pieces, as Hugging Face's BpeTrainer does with the byte alphabet. Among equally
+ * frequent pairs the one with the smallest ids is merged. If no pairs are left, training stops below `vocab`
+ * tokens and logs this. The caller owns *out. AX_ERR_USAGE, AX_ERR_DATA, AX_ERR_MEMORY, AX_ERR_SIGNAL. */
 AX_MUST_CHECK ax_status ax_tokenizer_train(const ax_tokenizer_training *training, ax_tokenizer **out);
 
 /* ---- check --------------------------------------------------------------------------------------- */
@@ -150,10 +152,10 @@ AX_MUST_CHECK ax_status ax_tokenizer_train(const ax_tokenizer_training *training
 /* Statistics of a tokenizer on a set of documents. Zero-initialise it; ax_tokenizer_check adds to it. */
 typedef struct ax_tokenizer_report {
     int64_t documents, bytes, tokens; /* bytes / tokens is the compression */
-    int64_t invalid_bytes;            /* not part of valid UTF-8 */
+    int64_t invalid_bytes;            /* bytes that are not part of valid UTF-8 */
     int64_t unknown;                  /* bytes that no token stands for: lost, or replaced by unk_token */
     int64_t normalized;        /* documents that decode to their normalized text, not to the original */
-    int64_t failed;            /* documents that decode to neither */
+    int64_t failed;            /* documents that decode to neither of the two */
     int64_t first_failed;      /* index of the first failed document */
     int64_t first_failed_byte; /* offset of the first byte in which that document differs */
     int64_t tokens_used;       /* number of distinct token ids that occurred */

@@ -1,5 +1,5 @@
-/* trace: the metrics of a run (metrics.jsonl, TensorBoard events, the progress line), and ring buffers of
- * profiling events for each thread.
+/* trace: the metrics of a run (metrics.jsonl, TensorBoard events, the progress line), and profiling events in
+ * a ring buffer for each thread.
  *
  * An ax_metrics object writes all three forms of the metrics. After ax_metrics_open, reporting a step
  * allocates nothing. Not collective: one rank reports. docs/howto.md explains the keys of metrics.jsonl. */
@@ -14,7 +14,7 @@ extern "C" {
 
 typedef struct ax_metrics ax_metrics;
 
-/* The constants of a run. ax_metrics_open borrows the strings and does not keep them. */
+/* The properties of a run that do not change. ax_metrics_open does not keep the strings after it returns. */
 typedef struct ax_metrics_run {
     const char *dir;    /* run directory: metrics.jsonl and tb/ are there */
     const char *device; /* "cpu" */
@@ -27,7 +27,7 @@ typedef struct ax_metrics_run {
     int64_t parameters;
     int64_t steps;         /* steps of the whole run; the estimate of the time left needs it */
     double peak_flops;     /* peak FLOP/s of one rank's device, averaged over ranks; 0: unknown */
-    const char *peak_from; /* source of peak_flops, such as a measurement */
+    const char *peak_from; /* where peak_flops comes from, such as a measurement */
     int64_t mem_planned;   /* bytes; 0: unknown */
     int64_t mem_baseline;  /* resident bytes before the planned memory was allocated */
     int64_t log_interval;  /* if stderr is not a terminal: steps between two progress lines */
@@ -45,12 +45,12 @@ typedef struct ax_metrics_step {
     int64_t step;
     double loss, grad_norm, lr;
     int64_t tokens;      /* target tokens since the first step of the run */
-    int64_t step_tokens; /* targets of this step, for the rate */
+    int64_t step_tokens; /* target tokens of this step, for the rate tok/s */
     double step_ms;
     double flops;    /* model FLOPs of this step (6·N + attention, no recomputation) */
     double hw_flops; /* FLOPs executed, recomputation included */
     int64_t mem_bytes;
-    const ax_metrics_axes *comm; /* comm_bytes */
+    const ax_metrics_axes *comm; /* comm_count items; written as comm_bytes */
     int comm_count;
     int64_t comm_wire_bytes;
     double comm_exposed_ms;
@@ -64,8 +64,9 @@ typedef struct ax_metrics_step {
  * file, and renames an old one to metrics.jsonl.N and an old tb/ to tb.N. Writes the object that describes
  * the run. The caller owns *out. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_metrics_open(const ax_metrics_run *run, int64_t resume_step, ax_metrics **out);
-/* Reports a step: writes one row, one TensorBoard event per number, and the progress line "step 120/2000 |
- * loss 3.2451 | gnorm 0.812 | lr 2.98e-04 | 412 ms | 318k tok/s | MFU 39.5% | mem 1.2 GiB | eta 13m". */
+/* Reports a step: writes one row of metrics.jsonl, one TensorBoard event per number, and the progress line
+ * "step 120/2000 | loss 3.2451 | gnorm 0.812 | lr 2.98e-04 | 412 ms | 318k tok/s | MFU 39.5% | mem 1.2 GiB |
+ * eta 13m". */
 AX_MUST_CHECK ax_status ax_metrics_step_add(ax_metrics *metrics, const ax_metrics_step *step);
 /* Reports an evaluation: row {"step": N, "eval_loss": X, …}, TensorBoard event and log line.
  * bits_per_byte < 0: unknown. */
@@ -109,13 +110,13 @@ typedef struct ax_event {
     double begin, end;
     const char *kind; /* "kernel", "layer", "all_gather", "wait", … */
     const char *name; /* name of the kernel, layer or parameter */
-    int64_t value;    /* kernel: CPU time of the launching thread in ns; gather: bytes; task, send and
-                         receive of a pipeline: micro-batch; otherwise 0 */
+    int64_t value;    /* kernel: CPU time of the launching thread in ns; all-gather: bytes; task, send and
+                         receive of a pipeline: index of the micro-batch; otherwise 0 */
 } ax_event;
 
 /* The event rings of one rank. One thread writes a ring; a full ring overwrites its oldest events; adding an
- * event takes no lock and allocates nothing. Tracing is off where a ring or the trace given to a function
- * below is NULL. */
+ * event takes no lock and allocates nothing. Functions below that get a NULL ring or trace record nothing
+ * (tracing is off). */
 typedef struct ax_trace ax_trace;
 typedef struct ax_event_ring ax_event_ring;
 
@@ -127,9 +128,9 @@ AX_MUST_CHECK ax_status ax_trace_ring(ax_trace *trace, const char *name, ax_even
 void ax_event_add(ax_event_ring *ring, const char *kind, const char *name, double begin, double end,
                   int64_t value);
 /* ax_event_count returns the number of events added since creation, overwritten events included. ax_event_get
- * returns event i, counted in the order of adding, or NULL if a newer event has overwritten it. The writer
- * may overwrite the oldest event while a reader reads it: stop the writing thread first, or read only events
- * that are newer. */
+ * returns event i, counted in the order of adding, or NULL if a newer event has overwritten it. The writing
+ * thread may overwrite the oldest event while another thread reads it. So stop the writing thread first, or
+ * do not read the oldest event. */
 size_t ax_event_count(const ax_event_ring *ring);
 const ax_event *ax_event_get(const ax_event_ring *ring, size_t i);
 /* Writes the events in the rings as Chrome trace events (JSON, microseconds since `origin`), for Perfetto and

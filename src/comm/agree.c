@@ -1,5 +1,5 @@
-/* ax_comm_agree makes all ranks return one error; ax_comm_share_text gives all ranks one text. Both allocate
- * memory, so they are not for training steps. */
+/* ax_comm_agree makes all ranks return the same error if any rank failed. ax_comm_share_text copies the
+ * text of one rank to all ranks. Both functions allocate memory, so a training step must not call them. */
 #include "axonn/comm.h"
 
 #include <stdlib.h>
@@ -33,8 +33,8 @@ ax_status ax_comm_share_text(ax_comm *comm, int root, char **text)
     return bytes > 0 ? broadcast_bytes(comm, *text, bytes, root) : AX_OK;
 }
 
-/* Broadcasts the message of rank `root`, which failed. *alike is set to whether all ranks failed with the
- * same message. */
+/* Broadcasts the status and error message of rank `root`, which has failed. Sets *alike to true if all
+ * ranks failed with the same message. */
 static ax_status share_message(ax_comm *comm, int root, ax_status mine, char **message, int64_t *status,
                                bool *alike)
 {
@@ -61,7 +61,7 @@ ax_status ax_comm_agree(ax_comm *comm, ax_status mine)
     char *message = NULL;
     bool alike = false;
     int64_t failed = mine == AX_OK ? 0 : comm->size - comm->rank, status = 0;
-    if (mine != AX_OK) /* the collective may overwrite this thread's message */
+    if (mine != AX_OK) /* all_max may overwrite this thread's error message */
         AX_TRY(ax_strdup(ax_error_message(), &message));
     ax_status result = all_max(comm, &failed);
     if (mine != AX_OK)

@@ -1,5 +1,6 @@
-/* The public collectives. Each call becomes an ax_coll_args, which is checked, counted, and passed to the
- * backend, or to the observer of a device without memory. comm.h specifies the backends. */
+/* The public collectives. Each call fills an ax_coll_args, checks it, adds it to the traffic counters, and
+ * passes it to the backend. On a device without memory (the dry device), the device's observer gets the
+ * call instead. comm.h specifies the backends. */
 #include "comm/link.h"
 #include "comm/message.h"
 
@@ -56,7 +57,8 @@ static int64_t received(const ax_coll_args *args, int size)
     return parts ? args->count * size : args->count;
 }
 
-/* The handle of a dry device's collective, which is reported to the observer at its start and at its end. */
+/* The work handle of a collective on the dry device. The observer is told of the collective twice: at its
+ * start and at its end. */
 typedef struct observed {
     ax_work work;
     ax_device *dev;
@@ -93,8 +95,8 @@ static ax_status observe_start(ax_device *dev, const ax_coll_args *args, int siz
     return AX_OK;
 }
 
-/* Counts the time since `begin` as exposed: the caller could not compute in it. Adds the time to comm's
- * counter `exposed`, and an event for it to `ring`. */
+/* Adds the time since `begin`, in which the caller was blocked and could not compute, to
+ * comm->traffic.exposed, and records this time as an event in `ring`. */
 static void expose(ax_comm *comm, ax_event_ring *ring, const char *kind, const char *name, double begin)
 {
     if (!comm || comm->size == 1)
@@ -136,8 +138,9 @@ static ax_status run_staged(ax_comm *comm, ax_stream *stream, const ax_coll_args
     return ax_copy_in(stream, args->recv, comm->staging, back);
 }
 
-/* Runs a collective on the backend. Some devices make their memory accessible to the host only between their
- * functions `enter` and `leave`; for these the collective blocks, because it must complete before `leave`. */
+/* Runs a collective on the backend. Some devices make their memory accessible to the host only between
+ * their functions `enter` and `leave`. On such a device the call blocks, because the collective must
+ * complete before `leave`. */
 static ax_status run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
     ax_device *dev = stream ? stream->dev : NULL;
@@ -244,7 +247,7 @@ ax_status ax_wait(ax_work **work)
     *work = NULL;
     if (!pending)
         return AX_OK;
-    ax_work was = *pending; /* a copy, because `wait` frees the handle */
+    ax_work was = *pending; /* a copy of the handle, because `wait` frees it */
     ax_status kernels = finish_kernels(was.stream);
     double begin = ax_now();
     ax_status status = pending->wait(pending);

@@ -16,8 +16,9 @@ typedef struct handle {
     int64_t ticket;
 } handle;
 
-/* A block of handles. Handles are reused, and freed with the link. Their number grows to the maximum of
- * operations in flight, so a training step allocates none once it has run a few times. */
+/* A block of work handles. Completed handles return to the list of free handles; blocks are freed with the
+ * link. The number of handles grows to the largest number of operations in flight, so a training step
+ * allocates no handles once it has run a few times. */
 typedef struct block {
     struct block *next;
     handle handle[HANDLES];
@@ -46,8 +47,8 @@ static ax_status more_handles(struct ax_comm_link *l)
     return AX_OK;
 }
 
-/* If launches are timed or recorded as events, the host waits for the stream, so that the collective's time
- * is not counted for the kernels that follow. */
+/* If kernel launches are timed or recorded as events, the host waits for the stream. Otherwise the
+ * collective's time would be counted as time of the kernels after it. */
 static ax_status link_wait(ax_work *work)
 {
     handle *h = (handle *)work;
@@ -67,8 +68,8 @@ static bool same_call(const ax_coll_args *a, const ax_coll_args *b)
            a->root == b->root;
 }
 
-/* Compares the ranks' calls by a collective on the host, in builds with assertions, because NCCL does not
- * compare them. */
+/* In builds with assertions: checks that all ranks call the same collective, by an all-gather of the calls
+ * on the host. NCCL has no such check. */
 static ax_status compare_calls(ax_comm *comm, const ax_coll_args *args)
 {
     ax_work *work = NULL;
@@ -123,8 +124,8 @@ ax_status ax_comm_link_run(ax_comm *comm, ax_stream *stream, const ax_coll_args 
 
 /* ---- connecting ---------------------------------------------------------------------------------- */
 
-/* What a rank tells the others about its device. `absent`: why the device cannot be connected; empty if it
- * can. */
+/* A rank's device, as described to the other ranks. `absent`: why the device cannot be connected; empty if
+ * the device can be connected. */
 typedef struct card {
     uint64_t host;
     char place[AX_LINK_PLACE], absent[160];
@@ -141,7 +142,7 @@ static void write_card(ax_device *dev, card *out)
         links->place(dev, out->place);
 }
 
-/* Writes to `why` the reason why these devices cannot be connected, or an empty text if they can. All ranks
+/* Writes to `why` what prevents a connection of the n devices, or an empty text if nothing does. All ranks
  * get the same text. */
 static void find_obstacle(const card *all, int n, char *why, size_t size)
 {

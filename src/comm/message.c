@@ -1,7 +1,8 @@
-/* The public functions for messages. A call is checked and counted, and passed to the backend, or to the
- * observer of a device without memory. If the host cannot access a device's memory directly (it is discrete
- * memory, or accessible only between the device's functions `enter` and `leave`), the data are copied through
- * a host buffer. comm.h specifies the backends. */
+/* The public functions for messages (ax_send, ax_recv). Each call is checked, added to the traffic
+ * counters, and passed to the backend. On a device without memory (the dry device), the device's observer
+ * gets the call instead. The data are copied through a host buffer if the host cannot access the device's
+ * memory directly: if the device has discrete memory, or memory that is accessible only between its
+ * functions `enter` and `leave`. comm.h specifies the backends. */
 #include "comm/message.h"
 
 #include <stdio.h>
@@ -68,7 +69,8 @@ static ax_status check(const ax_comm *comm, const ax_message *m, int peer)
 
 /* ---- devices without memory ---------------------------------------------------------------------- */
 
-/* The handle of a dry device's message, which is reported to the observer at its start and at its end. */
+/* The work handle of a message on the dry device. The observer is told of the message twice: at its start
+ * and at its end. */
 typedef struct observed {
     ax_work work;
     ax_device *dev;
@@ -110,8 +112,8 @@ static ax_status observe_start(ax_device *dev, const ax_message_args *args, ax_w
 
 /* ---- devices whose memory the host cannot access directly ----------------------------------------- */
 
-/* A host buffer for one message. Buffers are reused, so a training step allocates none after its first
- * runs. */
+/* A host buffer for one message at a time. Buffers are reused, so a training step allocates no buffers
+ * once it has run a few times. */
 typedef struct ax_comm_carrier {
     ax_work work;
     struct ax_comm_carrier *next;

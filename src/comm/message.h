@@ -1,4 +1,4 @@
-/* Host buffers for messages of devices whose memory the host cannot access directly (message.c). */
+/* Carriers: host buffers for messages of devices whose memory the host cannot access directly (message.c). */
 #ifndef AXONN_COMM_MESSAGE_H
 #define AXONN_COMM_MESSAGE_H
 

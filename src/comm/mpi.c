@@ -16,17 +16,17 @@ enum {
     OPS_PER_BLOCK = 256,
     SPINS = 200,
     SHORT_BYTES = 64 << 10,
-    SPINS_HELPING = 10000, /* spins without progress of a waiting caller: one to three ms */
-    SPINS_CROWDED = 50,    /* the same where ranks share cores */
-    NAPS_HELPING = 100,    /* sleeps without progress after these spins */
+    SPINS_HELPING = 10000, /* spins without progress before a waiting caller sleeps: 1 to 3 ms */
+    SPINS_CROWDED = 50,    /* SPINS_HELPING where ranks share cores */
+    NAPS_HELPING = 100,    /* sleeps without progress before the caller stops testing */
     NAP_HELPING = 20000,   /* length of each sleep in ns */
     ABORT_SECONDS = 20,
     TIMEOUT_MS = 30000
 };
 
-/* Adds a block of work handles to the free list. Handles are reused, and freed with the world. Their number
- * grows to the maximum of operations in flight, so a training step allocates none once it has run a few
- * times. */
+/* Adds a block of work handles to the free list. Completed handles return to this list; blocks are freed
+ * with the world. The number of handles grows to the largest number of operations in flight, so a training
+ * step allocates no handles once it has run a few times. */
 static ax_status more_ops(ax_mpi_world *w)
 {
     ax_mpi_op *block;
@@ -67,8 +67,8 @@ static void back_off(const ax_mpi_world *w, int idle)
         pause_core();
 }
 
-/* Makes progress on operations in shared memory until op is done, or until there has been no progress for a
- * while. */
+/* Makes progress on local operations until op is done, or until there was no progress in SPINS_HELPING
+ * spins and NAPS_HELPING sleeps. */
 static void progress_while_waiting(ax_mpi_world *w, const ax_mpi_op *op)
 {
     int enough = SPINS_HELPING + NAPS_HELPING;
@@ -88,8 +88,8 @@ static void block_until_done(ax_mpi_world *w, ax_mpi_op *op)
         progress_while_waiting(w, op);
     if (atomic_load(&op->done))
         return;
-    /* Spins for short operations only: for long ones the communication thread makes better use of the
-     * core. */
+    /* Spins for short operations only: in a long operation the communication thread makes better use of
+     * the core. */
     bool short_wait = op->args.count * (int64_t)ax_dtype_size(op->args.dtype) <= SHORT_BYTES;
     int most = short_wait ? SPINS : 0;
     atomic_fetch_add(&w->waiting, 1);
@@ -108,8 +108,8 @@ static void block_until_done(ax_mpi_world *w, ax_mpi_op *op)
     atomic_fetch_sub(&w->waiting, 1);
 }
 
-/* Waits for op, copies it to *result (which may be needed after op is reused), and puts its handle on the
- * free list. If op destroys the communicator, op->c is freed before this function returns. */
+/* Waits for op, copies op to *result, and puts op on the free list. Another thread may reuse op at once;
+ * *result stays valid. If op destroys the communicator, op->c is freed before this function returns. */
 static ax_status complete(ax_mpi_world *w, ax_mpi_op *op, ax_mpi_op *result)
 {
     block_until_done(w, op);
@@ -148,9 +148,8 @@ static ax_status submit(ax_mpi_comm *c, const ax_mpi_op *what, ax_mpi_op **out)
         op->path = op->kind == AX_MPI_COLLECTIVE ? ax_mpi_path_of(c, &op->args) : &ax_mpi_flat;
         op->local = op->path == &ax_mpi_node && !op->finish && !c->spans_nodes && !w->checks;
         op->seq = c->called + 1;
-        c->called +=
-            op->kind !=
-            AX_MPI_DESTROY; /* not counted, so that the watchdog sees that this rank has left the group */
+        c->called += op->kind != AX_MPI_DESTROY; /* a destroy is not counted: the other ranks' watchdogs must
+                                                    see that this rank does not call their next operation */
         op->next = NULL;
         *w->queue_end = op;
         w->queue_end = &op->next;
@@ -204,8 +203,8 @@ static ax_status mpi_split(ax_comm *comm, int color, int key, ax_comm **out)
     return AX_OK;
 }
 
-/* Returns the id of the communicator that ax_comm_group creates; `group` is the temporary one of
- * mpi_group. */
+/* Returns the id of the communicator that ax_comm_group creates. `group` is the temporary communicator of
+ * mpi_group, from whose id it is derived. */
 static uint64_t made_id(const ax_mpi_comm *group) { return ax_rng_key(group->id, "made", 0); }
 
 static bool is_listed(const ax_mpi_world *w, uint64_t id)
@@ -229,9 +228,10 @@ static ax_status group_now(ax_mpi_op *op)
     return ax_mpi_comm_make(w, made, made_id(op->c), &op->made);
 }
 
-/* Adds the temporary group of mpi_group to the world's list of communicators, so that the checks of calls and
- * the watchdog know it. Its id is one that no communicator in the list has. The group's ranks create and
- * destroy the groups that they share in the same order, so they all find the same id. */
+/* Adds `group`, the temporary communicator of mpi_group, to the world's list, so that the checks of calls
+ * and the watchdog know it. group->id is chosen such that no communicator in the list has the id
+ * made_id(group). All ranks of the group find the same group->id, because they create and destroy their
+ * common groups in the same order. */
 static void list_group(ax_mpi_world *w, ax_mpi_comm *group, uint64_t ranks)
 {
     uint64_t k = 0;
@@ -254,9 +254,9 @@ static void unlist_group(ax_mpi_world *w, const ax_mpi_comm *group)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Implements ax_comm_group. The ranks first run a barrier as a temporary group that uses the world's MPI
- * communicator. After the barrier all ranks have called ax_comm_group. So MPI_Comm_create_group, which blocks
- * the communication thread, does not wait long. */
+/* Implements ax_comm_group. The ranks first run a barrier on a temporary communicator (`meet`), which uses
+ * the world's MPI communicator. After the barrier all ranks have called ax_comm_group. So
+ * MPI_Comm_create_group, which blocks the communication thread, does not wait long. */
 static ax_status mpi_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
 {
     const ax_mpi_comm *parent = mpi_comm_of(comm);
@@ -329,8 +329,8 @@ static void mpi_abort(ax_comm *comm, ax_status status, const char *message)
     _exit((int)status);
 }
 
-/* Implements `failed` of ax_comm_ops. Each call marks this rank as waiting for its device for the next
- * STILL_WAITS ms; a waiting thread calls far more often than that. */
+/* Implements `failed` of ax_comm_ops. Each call marks this rank as waiting for its device during the next
+ * STILL_WAITS ms. A thread that waits for the device calls this function at much shorter intervals. */
 static const char *mpi_failed(ax_comm *comm)
 {
     enum { STILL_WAITS = 250 };

@@ -1,10 +1,10 @@
 /* Control messages ("notes") between communication threads, on an MPI communicator of their own. They report
- * that a rank has failed, end the job, and carry the watchdog's questions and answers. The sender does not
- * wait for their arrival. Read mpi.h first.
+ * that a rank has failed, end the job, and carry the watchdog's questions and answers. A sender does not wait
+ * until its note has arrived. Read mpi.h first.
  *
- * How a job ends: every rank that wants to end it sends a claim to rank 0 (AX_NOTE_CLAIM), which grants the
- * first one. The rank whose claim was granted logs the reason. Then all ranks exit at the same moment with
- * the same exit code. */
+ * How a job ends: every rank that wants to end it sends a claim to rank 0 (AX_NOTE_CLAIM), which grants
+ * the first one. The rank whose claim was granted logs the reason. Then all ranks exit at the same moment
+ * with the same exit code. */
 #include "comm/mpi.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 enum { OUTGOING = 64, CLAIM_SECONDS = 2, SILENT_SECONDS = 10, ABORT_SECONDS = 1 };
-/* Time from the sending of AX_NOTE_END to the exit: long enough for the note to arrive on a busy machine. */
+/* Seconds from the sending of AX_NOTE_END to the exit: enough for the note to arrive on a busy machine. */
 #define NOTICE_SECONDS 0.3
 
 struct ax_mpi_control {
@@ -75,8 +75,8 @@ bool ax_mpi_note_send(ax_mpi_world *w, int to, const ax_mpi_note *note)
     return MPI_Isend(&k->out[slot], sizeof *note, MPI_BYTE, to, 0, k->mpi, &k->sending[slot]) == MPI_SUCCESS;
 }
 
-/* Sends a note to all other ranks; gives up after CLAIM_SECONDS in all. A rank that the note does not reach
- * detects the failure by its own watchdog. */
+/* Sends a note to all other ranks. Retries notes that could not be sent, for CLAIM_SECONDS in all. A rank
+ * that the note does not reach detects the failure by its own watchdog. */
 void ax_mpi_note_send_all(ax_mpi_world *w, const ax_mpi_note *note)
 {
     double begin = ax_now();
@@ -143,8 +143,8 @@ ax_status ax_mpi_control_poll(ax_mpi_world *w)
     return AX_OK;
 }
 
-/* Receives and handles notes for `seconds`. With until_granted it stops as soon as rank 0 has replied to this
- * rank's claim (its request to log why the job ends). */
+/* Receives and handles notes for `seconds`. If until_granted is true, stops as soon as rank 0 has replied
+ * to this rank's AX_NOTE_CLAIM. */
 static void poll_for(ax_mpi_world *w, double seconds, bool until_granted)
 {
     for (double end = ax_now() + seconds; ax_now() < end && !(until_granted && w->control->granted);) {
@@ -154,8 +154,8 @@ static void poll_for(ax_mpi_world *w, double seconds, bool until_granted)
     }
 }
 
-/* Asks rank 0 whether this rank shall log why the job ends. Returns true if rank 0 grants it, because this
- * rank asked first, or if rank 0 does not reply. */
+/* Asks rank 0 whether this rank shall log why the job ends. Returns true if this rank asked first, or if
+ * rank 0 does not reply. */
 static bool claim_report(ax_mpi_world *w)
 {
     const ax_mpi_note claim = {.kind = AX_NOTE_CLAIM};
@@ -166,8 +166,8 @@ static bool claim_report(ax_mpi_world *w)
     return w->control->granted >= 0;
 }
 
-/* Thread that exits the process after ABORT_SECONDS, because MPI_Abort of some libraries waits for a rank
- * that cannot answer. */
+/* Thread that exits the process after ABORT_SECONDS: in some MPI libraries MPI_Abort waits for ever if a
+ * rank is stopped or unreachable. */
 static void *exit_after_delay(void *status)
 {
     sleep(ABORT_SECONDS);

@@ -1,11 +1,11 @@
 /* Collectives by point-to-point messages between all ranks of a group, on one node or on several.
  *
  * An operation is cut into pieces. Each piece makes progress by itself: it posts a few messages and, when
- * these are complete, the next few. Several pieces are in flight together, so that the messages of one travel
- * while another is reduced. A piece exchanges data with the ranks rank + 1, rank + 2, … in this order,
- * PARTNERS at a time. So at any time different ranks send to different receivers, and a rank sends no more
- * bytes in total than with ring algorithms. A small gather among g ranks takes log2 g rounds, each of which
- * doubles the data that a rank has (Bruck et al., 1997).
+ * these are complete, the next few. Several pieces are in flight together, so that the messages of one piece
+ * travel while another piece is reduced. A piece exchanges data with the ranks rank + 1, rank + 2, … in this
+ * order, PARTNERS at a time. So at any time different ranks send to different receivers, and a rank sends no
+ * more bytes in total than with ring algorithms. A small gather among g ranks takes log2 g rounds, each of
+ * which doubles the data that a rank has (Bruck et al., 1997).
  *
  * In a reduction each rank receives one slice from all ranks and adds these in rank order. The result has the
  * same bits as that of any other backend, which MPI's own reductions do not guarantee (docs/decisions/0006).
@@ -20,20 +20,21 @@
 enum {
     PIECES = 16,
     PARTNERS = 8,
-    REDUCE_BYTES =
-        1 << 20, /* bytes of a piece of a reduction, unless REDUCE_BLOCK_BYTES times the ranks is more */
-    REDUCE_BLOCK_BYTES = 32 << 10, /* bytes of a piece of a reduction for each rank of the group */
-    MOVE_BYTES = 4 << 20,          /* largest message of a piece without reduction */
-    SMALL_BYTES = 16 << 10,        /* largest gathered size for the Bruck algorithm */
+    REDUCE_BYTES = 1 << 20, /* a reduction among g ranks has pieces of the larger of REDUCE_BYTES and g ·
+                               REDUCE_BLOCK_BYTES */
+    REDUCE_BLOCK_BYTES = 32 << 10, /* see REDUCE_BYTES */
+    MOVE_BYTES = 4 << 20,          /* largest message, in bytes, of a piece without reduction */
+    SMALL_BYTES = 16 << 10,        /* largest gathered size, in bytes, for the Bruck algorithm */
     PHASES = 4,
-    TAGS = 4096 /* pieces whose tags differ; then the tags repeat */
+    TAGS = 4096 /* number of different tag numbers of pieces; after TAGS pieces they repeat */
 };
 _Static_assert(TAGS *PHASES <= AX_MPI_MESSAGE_TAG, "tags of collectives must be below those of messages");
 
 typedef struct piece {
-    ax_mpi_op *op; /* NULL: free */
+    ax_mpi_op *op; /* NULL: this struct is free */
     int tag, step, phase;
-    int64_t first, count; /* the piece's elements: in each rank's block, or in the whole buffer */
+    int64_t first, count; /* the piece's first element and number of elements: of each rank's block, or of the
+                             whole buffer */
     int requests;
     MPI_Request request[2 * PARTNERS];
     char *scratch;
@@ -69,8 +70,8 @@ void ax_mpi_flat_destroy(ax_mpi_flat_state **flat)
 
 /* ---- messages ------------------------------------------------------------------------------------ */
 
-/* Returns the rank, in the MPI communicator c->mpi, of c's rank `rank`. The two ranks differ only in the
- * temporary group of mpi_group (mpi.c), which uses the world's MPI communicator. */
+/* Converts a rank of c to a rank of its MPI communicator c->mpi. The two differ only in the temporary
+ * communicator of mpi_group (mpi.c), which uses the world's MPI communicator. */
 static int peer_of(const ax_mpi_comm *c, int rank)
 {
     return c->mpi == c->world->comm->mpi ? c->world_rank[rank] : rank;
@@ -94,8 +95,8 @@ static ax_status post_send(piece *p, const void *from, int64_t bytes, int to)
                         "MPI_Isend");
 }
 
-/* Makes the piece's scratch buffer at least `bytes` large. It is kept for later pieces, so a training step
- * allocates none after its first runs. */
+/* Makes the piece's scratch buffer at least `bytes` large. Later pieces reuse the buffer, so a training
+ * step allocates no scratch buffers once it has run a few times. */
 static ax_status need_scratch(piece *p, int64_t bytes)
 {
     if ((size_t)bytes <= p->capacity)
@@ -134,7 +135,8 @@ static int64_t block_bytes(const blocks *b, int rank, int size)
     return b->whole ? slice_begin(b, rank + 1, size) - slice_begin(b, rank, size) : b->bytes;
 }
 
-/* Posts sends to and receives from the next PARTNERS ranks. *met is set to true if no ranks are left. */
+/* Posts sends to and receives from the next PARTNERS ranks. If the piece has already done so for all
+ * ranks, posts nothing and sets *met to true. */
 static ax_status post_exchange(piece *p, blocks out, blocks in, bool *met)
 {
     int g = p->op->c->comm.size, me = p->op->c->comm.rank;
@@ -169,8 +171,9 @@ static void reduce(const ax_coll_args *a, int g, const void *const *src, int64_t
 
 typedef ax_status advance_fn(piece *p, bool *done);
 
-/* Runs the next round of a Bruck all-gather, with the ranks at distance 1, 2, 4, … After the last round,
- * block i of the scratch buffer is that of rank + i (mod g). */
+/* Runs the next round of a Bruck all-gather, with the ranks at distance 1, 2, 4, … from this rank. If all
+ * rounds are complete, sets *known to true; block i of the scratch buffer is then the block of rank me + i
+ * (mod g). */
 static ax_status bruck_round(piece *p, int64_t bytes, bool *known)
 {
     int g = p->op->c->comm.size, me = p->op->c->comm.rank;
@@ -183,7 +186,7 @@ static ax_status bruck_round(piece *p, int64_t bytes, bool *known)
     return post_send(p, p->scratch, n * bytes, (me - distance + g) % g);
 }
 
-/* Returns the bytes from one rank's block to the next in the buffer that a gather writes. */
+/* Returns the distance in bytes between successive ranks' blocks in the buffer that a gather writes. */
 static int64_t gather_stride(const ax_mpi_op *op)
 {
     return (op->stride ? op->stride : op->args.count) * (int64_t)ax_dtype_size(op->args.dtype);
@@ -229,8 +232,8 @@ static ax_status pairwise_move(piece *p, bool *done)
     return post_exchange(p, out, in, done);
 }
 
-/* Sets src to every rank's contribution to this rank's block: the others' are in the scratch buffer, its own
- * is in the send buffer. */
+/* Returns the sources of the reduction of this rank's block, in rank order: the other ranks' contributions
+ * are in the scratch buffer, this rank's is at `own`. */
 static const void *const *parts(piece *p, int64_t bytes, const char *own)
 {
     const void **src = p->op->c->flat->src;
@@ -280,8 +283,8 @@ static ax_status pairwise_all_reduce(piece *p, bool *done)
     return post_exchange(p, (blocks){.base = own, .bytes = bytes}, whole, done);
 }
 
-/* Broadcasts along a binomial tree. Ranks are counted from the root; rank r receives from rank r with its
- * lowest 1 bit cleared. */
+/* Broadcasts along a binomial tree. Ranks are counted from the root: me = rank − root (mod g). `me`
+ * receives from `me` with its lowest 1 bit cleared. */
 static ax_status tree(piece *p, bool *done)
 {
     const ax_coll_args *a = &p->op->args;
@@ -333,9 +336,9 @@ static plan choose_algorithm(const ax_mpi_op *op)
     return (plan){small_gather, 1};
 }
 
-/* The first phase of each kind of operation; an MPI tag consists of piece and phase. An all-reduce uses
- * phases 0 and 1. The barriers of splits and of groups have phases of their own, so that their messages
- * cannot match those of another operation: a group's barrier uses the world's MPI communicator. */
+/* The first phase of each kind of operation. An MPI tag is the sum of piece->tag, a multiple of PHASES,
+ * and the phase. An all-reduce uses phases 0 and 1. The barrier of AX_MPI_GROUP uses the world's MPI
+ * communicator; a phase of its own keeps its messages from matching those of the world's other operations. */
 static const int first_phase[] = {
     [AX_MPI_COLLECTIVE] = 0, [AX_MPI_SPLIT] = 2, [AX_MPI_DESTROY] = 2, [AX_MPI_GROUP] = 3};
 
@@ -354,8 +357,8 @@ static ax_status start_piece(piece *p, ax_mpi_op *op, int64_t cut)
     return AX_OK;
 }
 
-/* Cuts the operation into pieces and assigns their tags. All ranks cut alike and number tags in the order of
- * operations, so sender and receiver use the same tag. */
+/* Cuts the operation into pieces and assigns a tag number to each. All ranks cut alike, and assign tag
+ * numbers in the order of operations, so sender and receiver use the same tag. */
 static ax_status flat_start(ax_mpi_op *op)
 {
     plan how = choose_algorithm(op);
@@ -366,7 +369,7 @@ static ax_status flat_start(ax_mpi_op *op)
     return AX_OK;
 }
 
-/* *came is set to whether all posted messages of the piece are complete. */
+/* Sets *came to true if all posted messages of the piece are complete, otherwise to false. */
 static ax_status test_messages(piece *p, int *came)
 {
     MPI_Status status[2 * PARTNERS];

@@ -14,13 +14,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WHERE = 256 }; /* size of runtime.shared_memory's value: more than ax_node_card.path holds */
+enum { WHERE = 256 }; /* buffer size for the value of runtime.shared_memory: larger than ax_node_card.path */
 
-/* A communicator's state of this path. */
+/* State of the shared-memory path for one communicator. */
 typedef struct state {
     ax_node_group *group;
     ax_node_outer outer;
-    ax_mpi_comm *column; /* the ranks with this rank's index on all nodes; NULL: there is one node */
+    ax_mpi_comm *column; /* the ranks with this rank's index on their nodes; NULL: there is one node */
     ax_mpi_op exchange;  /* the operation in flight on `column` */
     int64_t wire;        /* bytes that the current operation has sent on `column` */
 } state;
@@ -50,8 +50,8 @@ static ax_status exchange_cards(ax_mpi_world *w, MPI_Comm local, const ax_node_c
     return status;
 }
 
-/* Creates the ranks' heaps as files in `dir`, or as memfds (NULL). If one rank of the world fails, w->shared
- * is NULL on all ranks. A rank that fails stores its reason in *why. */
+/* Creates the ranks' heaps as files in `dir`, or as memfds (NULL). If any rank of the world fails,
+ * w->shared is NULL on all ranks. A rank that fails stores the reason in *why. */
 static ax_status create_heaps(ax_mpi_world *w, MPI_Comm local, const char *dir, char **why)
 {
     int rank, size;
@@ -76,7 +76,7 @@ static ax_status create_heaps(ax_mpi_world *w, MPI_Comm local, const char *dir, 
     return AX_OK;
 }
 
-/* Logs one warning for the whole world: the reason of the lowest rank that has one. */
+/* Logs one warning for the whole world, with the `why` of the lowest rank whose `why` is not NULL. */
 static ax_status warn_not_shared(const char *why)
 {
     int rank, first;
@@ -100,7 +100,7 @@ static ax_status shared_memory_setting(char where[WHERE])
     ax_status status = ax_runtime_get(AX_RUNTIME_SHARED_MEMORY, &text);
     snprintf(where, WHERE, "%s", text);
     AX_MPI(MPI_Bcast(where, WHERE, MPI_CHAR, 0, MPI_COMM_WORLD));
-    return status; /* any text is a legal value, so this does not fail on one rank only */
+    return status; /* any text is a legal value, so ax_runtime_get does not fail on only some ranks */
 }
 
 ax_status ax_mpi_node_create(ax_mpi_world *w)
@@ -181,11 +181,11 @@ static ax_status outer_test(void *user, bool *done)
 
 /* ---- communicators ------------------------------------------------------------------------------- */
 
-/* How a communicator's ranks lie on nodes. The nodes are in the order of their lowest ranks. */
+/* Placement of a communicator's ranks on nodes. The nodes are in the order of their lowest ranks. */
 typedef struct topology {
     ax_node_map map;
-    int *rank_of; /* nodes × size */
-    int at;       /* this rank's index in its node's group */
+    int *rank_of; /* [map.nodes × map.size], see ax_node_map */
+    int at;       /* this rank's index among the communicator's ranks on its node */
     bool even;    /* each node has the same number of ranks */
 } topology;
 

@@ -131,8 +131,8 @@ void ax_mpi_fail(ax_mpi_world *w, const char *message)
     ax_mpi_note_send_all(w, &note);
 }
 
-/* Removes the head of the queue and returns it, or NULL if the queue is empty. With `local`, also NULL if the
- * head needs MPI. */
+/* Removes the first operation of the queue and returns it; returns NULL if the queue is empty. If `local`
+ * is true, also returns NULL, and removes nothing, if the first operation needs MPI. */
 static ax_mpi_op *dequeue(ax_mpi_world *w, bool local)
 {
     if (!atomic_load(&w->queued))
@@ -151,7 +151,7 @@ static ax_mpi_op *dequeue(ax_mpi_world *w, bool local)
     return op;
 }
 
-/* Completes all operations and messages with AX_ERR_COMM. Their MPI requests stay open until the job ends. */
+/* Completes all operations and messages with AX_ERR_COMM. Open MPI requests stay open until the job ends. */
 static void drop_all(ax_mpi_world *w)
 {
     for (ax_mpi_op *op; (op = w->active);) {
@@ -171,8 +171,8 @@ const ax_mpi_path *ax_mpi_path_of(const ax_mpi_comm *c, const ax_coll_args *args
     return *p;
 }
 
-/* Starts queued operations in order. Stops at an operation that has pieces not yet started and, with `local`,
- * before one that needs MPI. */
+/* Starts queued operations in order. Stops after an operation whose calls are still being compared or that
+ * has pieces not yet started. If `local` is true, also stops before an operation that needs MPI. */
 static bool start_queued(ax_mpi_world *w, bool local)
 {
     bool moved = false;
@@ -191,7 +191,8 @@ static bool start_queued(ax_mpi_world *w, bool local)
     return moved;
 }
 
-/* Makes progress on an operation: first on the comparison of calls, then on its path. */
+/* Makes progress on an operation: first on the comparison of the ranks' calls (mpi_check.c), then on the
+ * collective. */
 static ax_status progress_op(ax_mpi_op *op, bool *done)
 {
     if (op->checking) {
@@ -206,9 +207,8 @@ static ax_status progress_op(ax_mpi_op *op, bool *done)
     return op->path->test(op, done);
 }
 
-/* Makes progress on all operations in flight; with `local`, only on those that need no MPI. An error of a
- * local operation fails the world only on the communication thread, because ax_mpi_fail sends notes through
- * MPI. */
+/* Makes progress on all operations in flight; if `local` is true, only on those that need no MPI. A caller's
+ * thread (`local`) leaves errors to the communication thread, because ax_mpi_fail sends notes through MPI. */
 static bool progress_active(ax_mpi_world *w, bool local)
 {
     uint64_t before = w->progress;
@@ -223,8 +223,7 @@ static bool progress_active(ax_mpi_world *w, bool local)
             link = &op->next;
         if (status != AX_OK && !local)
             ax_mpi_fail(w, ax_error_message());
-        if (done) /* only after ax_mpi_fail has set the world's message: the caller that waits for op reads it
-                   */
+        if (done) /* after ax_mpi_fail, which sets w->message: op's caller reads it */
             complete(w, op, status);
     }
     return w->progress != before;
@@ -255,9 +254,10 @@ bool ax_mpi_help(ax_mpi_world *w)
 
 /* ---- resting ------------------------------------------------------------------------------------- */
 
-/* A pass tests all operations once. YIELDS: passes without progress after which the thread only yields; then
- * it sleeps, each time longer. NAP: nanoseconds of sleep. LOOK_EVERY: passes between two checks of notes and
- * the watchdog. */
+/* A pass tests all operations once. YIELDS (YIELDS_WAITING while a caller waits): number of passes without
+ * progress after which the thread yields; after further ones it sleeps, each time longer, from NAP to
+ * LONGEST_NAP. The four sleeping times are in nanoseconds. LOOK_EVERY: passes between two checks of notes
+ * and the watchdog. */
 enum {
     LOOK_EVERY = 64,
     YIELDS = 100,
@@ -283,11 +283,12 @@ static void sleep_until_called(ax_mpi_world *w, long nanoseconds)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Yields or sleeps after `idle` passes without progress; returns true if it slept. While a caller waits, its
- * core is free: the thread mostly yields and keeps testing. While all callers compute, they need the core:
- * the thread soon sleeps between tests. While waiting callers make progress themselves and no operation needs
- * MPI, the thread sleeps at once. The thread also sleeps at once if only messages are in flight and ranks
- * share cores: pipeline stages wait for long, and another rank can compute meanwhile. */
+/* Yields or sleeps after `idle` passes without progress; returns true if it slept. While a caller waits,
+ * its core is free, so the thread mostly yields and keeps testing. While all callers compute, they need
+ * the core, so the thread soon sleeps between tests. While waiting callers make progress themselves and no
+ * operation needs MPI, the thread sleeps at once. The thread also sleeps at once if ranks share cores and
+ * only messages are in flight: a pipeline stage waits long for a message, and another rank can use the
+ * core. */
 static bool yield_or_sleep(ax_mpi_world *w, in_flight now, unsigned idle)
 {
     bool helped = atomic_load(&w->helping) && now != NEEDS_MPI;
@@ -317,8 +318,7 @@ static ax_status emulate_nodes(ax_mpi_world *w, int size)
         return AX_OK;
     int *seen; /* seen[r]: ranks counted so far on the node whose first rank is r */
     AX_TRY(ax_calloc((size_t)size, sizeof *seen, &seen));
-    int *first; /* first[r]: on the node whose first rank is r, the first rank of the emulated node that was
-                   begun last */
+    int *first; /* first[r]: first rank of the latest emulated node on the node whose first rank is r */
     ax_status status = ax_calloc((size_t)size, sizeof *first, &first);
     for (int r = 0; r < size && status == AX_OK; r++) {
         int node = w->node[r];
@@ -414,8 +414,9 @@ static void announce_created(ax_mpi_world *w, ax_status status)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* After a failed creation, MPI is finalized only on a rank that is alone. Other ranks may be inside an MPI
- * call, and MPI_Finalize could wait for them; the launcher ends the job when this process fails. */
+/* Returns true if the MPI world has only this rank. After a failed creation, MPI is finalized only in that
+ * case: otherwise MPI_Finalize could wait for ranks that are inside another MPI call. The launcher ends
+ * the job when this process fails. */
 static bool is_alone(void)
 {
     int initialized, size = 0;

@@ -1,15 +1,15 @@
 /* The watchdog: if a collective can never complete, the job ends with a message instead of hanging.
  *
- * If a caller waits and there has been no progress for `timeout` seconds, the communication thread asks the
- * communication threads of all other ranks what they do. They can answer at any time, even while their rank
- * computes. So there are three cases:
- *   - a rank does not answer: it is stopped, dead or unreachable, and the job ends;
- *   - a rank computes: it is late, and this rank logs a warning and waits on;
- *   - all wait, and a second round of questions shows no progress: they wait for one another, or for ranks
- *     that have left, and the job ends. The lowest rank that waits logs the reason.
+ * If a caller waits and there has been no progress for `timeout` seconds, this rank's communication thread
+ * asks the communication threads of all other ranks what their ranks do. A communication thread can answer at
+ * any time, even while its rank computes. So there are three cases:
+ * - a rank does not answer: it is stopped, dead or unreachable, and the job ends;
+ * - a rank computes: this rank logs a warning that names it, and waits on;
+ * - no rank computes, and a second round of questions shows no progress: the ranks wait for one another, or
+ *   for ranks that have left, and the job ends. The lowest rank that waits logs the reason.
  *
- * A rank that waits for its device asks too. It ends the job only if a rank does not answer, because its own
- * device may be computing. For the same reason it answers the questions of other ranks with "computes".
+ * A rank that waits for its device, which may be computing, asks too, but ends the job only if a rank does
+ * not answer. To questions of other ranks it answers that it computes.
  *
  * Read mpi.h first. */
 #include "comm/mpi.h"
@@ -30,12 +30,12 @@ typedef struct answer {
 } answer;
 
 struct ax_mpi_watch {
-    double since;    /* time of the last progress */
+    double since;    /* time (ax_now) of the last progress */
     uint64_t seen;   /* world->progress at that time */
     bool in_message; /* a caller waits for messages, not for a collective or its device */
     double ask_at, warn_at, answer_deadline, hurry_at;
     int round;   /* rounds of questions asked since `since`; 0: none */
-    int64_t ask; /* number of the current question: a late answer to an earlier one is ignored */
+    int64_t ask; /* number of the current question: a late answer to an earlier question is ignored */
     answer *answer;
 };
 
@@ -59,13 +59,13 @@ void ax_mpi_watch_destroy(ax_mpi_world *w)
 
 static double timeout_of(ax_mpi_world *w) { return (double)atomic_load(&w->timeout_ms) / 1000; }
 
-/* Returns how many seconds an answer may take: far longer than a communication thread sleeps, even on a
- * loaded machine. */
+/* Returns the seconds within which a rank must answer: far longer than a communication thread sleeps, even
+ * on a loaded machine. */
 static double patience(double timeout) { return timeout < 4 ? 2 : timeout < 20 ? timeout / 2 : 10; }
 
 /* After ax_comm_hurry the watchdog checks only that all ranks answer. HURRY_ASK: seconds without progress
- * before the first question. HURRY_PATIENCE: seconds that an answer may take. hurry_again: seconds until the
- * next question. It grows with the number of ranks, because every waiting rank asks all others. */
+ * before the first question. HURRY_PATIENCE: seconds within which a rank must answer. hurry_again: seconds
+ * until the next question; they grow with the number of ranks, because every waiting rank asks all others. */
 #define HURRY_ASK 0.25
 #define HURRY_PATIENCE 1.75
 static double hurry_again(const ax_mpi_world *w) { return fmin(0.25 * (1 + w->comm->comm.size / 256.0), 2); }
@@ -166,8 +166,9 @@ static bool has_moved(ax_mpi_world *w, int rank)
 {
     return w->watch->answer[rank].progress != w->watch->answer[rank].before;
 }
-/* Returns true if `rank` is a member of the group and has not called the operation that this rank waits for,
- * or if it has left and so can never send or receive the message that this rank waits for. */
+/* Returns true if this rank waits for `rank`. If this rank waits for a collective: `rank` is a member of
+ * the group and has not called this collective. If this rank waits for messages: `rank` has left, so it
+ * never sends or receives the message that this rank waits for. */
 static bool is_missing(ax_mpi_world *w, int rank)
 {
     if (w->watch->in_message)
@@ -210,7 +211,7 @@ static void list_ranks(ax_mpi_world *w, rank_predicate *which, char *out, size_t
             ax_text_add(out, size, "%s %d", said++ ? "," : "", r);
 }
 
-/* Writes to `out` why the job cannot continue, for the message with which it ends. */
+/* Writes to `out` the error message with which the job ends. */
 static void explain_hang(ax_mpi_world *w, char *out, size_t size)
 {
     char what[AX_NOTE_TEXT], who[160];

@@ -36,8 +36,9 @@ AX_MUST_CHECK ax_status ax_node_attach(ax_node *node, const ax_node_card *cards)
 void ax_node_seal(ax_node *node);
 void ax_node_destroy(ax_node **node);
 
-/* Allocates zeroed, page-aligned memory in this rank's heap, between guard pages. AX_ERR_MEMORY if the file
- * cannot grow, so that a later access never causes SIGBUS for lack of space. Not collective; any thread. */
+/* Allocates zeroed, page-aligned memory in this rank's heap, between guard pages. Reserves the file's blocks
+ * at once, so that a later access never causes SIGBUS for lack of space; AX_ERR_MEMORY if they cannot be
+ * reserved. Not collective; any thread may call it. */
 AX_MUST_CHECK ax_status ax_node_alloc(ax_node *node, size_t bytes, void **out);
 void ax_node_free(ax_node *node, void *memory);
 /* Returns the offset of `memory` in this rank's heap, or -1 if not all of its `bytes` are in this heap. */
@@ -59,8 +60,8 @@ typedef struct ax_node_outer {
     void *user;
 } ax_node_outer;
 
-/* How a communicator's ranks lie on nodes: `size` ranks on each of `nodes` nodes; this rank is on the node
- * with index `node`. rank_of[n·size + i] is the communicator rank of the i-th rank on node n. */
+/* Placement of a communicator's ranks on nodes: `size` ranks on each of `nodes` nodes. This rank is on the
+ * node with index `node`. rank_of[n·size + i] is the communicator rank of the i-th rank on node n. */
 typedef struct ax_node_map {
     int nodes, node, size;
     const int *rank_of;
@@ -71,8 +72,9 @@ typedef struct ax_node_map {
  * group. */
 AX_MUST_CHECK ax_status ax_node_group_create(ax_node *node, const ax_node_map *map, int rank,
                                              ax_node_group **out, int64_t *mailbox);
-/* Connects the group's ranks. member[i] is the i-th rank's index in ax_node_create; offset[i] is the offset
- * of its mailbox in its heap. `outer` is borrowed; it may be NULL if there is one node. */
+/* Connects the group's ranks. member[i] is the argument `rank` of the group's rank i in ax_node_create;
+ * offset[i] is the offset of this rank's mailbox in its heap. `outer` is borrowed; it may be NULL if there is
+ * one node. */
 void ax_node_group_join(ax_node_group *group, const int *member, const int64_t *offset,
                         const ax_node_outer *outer);
 /* Must be called only after all ranks of the group have completed their last operation. */
@@ -88,16 +90,16 @@ typedef struct ax_node_op {
     ax_coll_args args;
     int phase;
     bool staged, out, exchanged;
-    uint32_t turn;  /* sequence number of this operation in the group */
-    uint32_t round; /* current round of its channel */
-    int64_t first, n,
-        chunk; /* in elements of each block: begin and size of the current part, largest size of a part */
+    uint32_t turn;           /* number of this operation in the group's sequence of operations */
+    uint32_t round;          /* number of the current round in its channel (node_group.h) */
+    int64_t first, n, chunk; /* in elements of each block: first and n are begin and size of the current part,
+                                chunk is the largest n */
 } ax_node_op;
 
 /* ax_node_start begins a collective. ax_node_test makes progress until it would have to wait for another
  * rank, and sets *done if the collective is complete. All ranks must start the operations of a group in the
- * same order, and first test them in that order. AX_ERR_COMM if the ranks' calls differ; then the group
- * cannot be used any more. */
+ * same order, and must make the first ax_node_test calls in this order. AX_ERR_COMM if the ranks' calls
+ * differ; after this error the group cannot be used any more. */
 void ax_node_start(ax_node_group *group, const ax_coll_args *args, ax_node_op *op);
 AX_MUST_CHECK ax_status ax_node_test(ax_node_op *op, bool *done);
 

@@ -24,19 +24,19 @@
 enum {
     PART_INSIDE = 1 << 20,   /* on one node: bytes of a part, for buffers that are not in heaps */
     PART_OUTSIDE = 16 << 20, /* on several nodes: bytes of a part */
-    COLUMNS = 4 << 20,       /* bytes of the buffer for exchanges that do not fit the caller's buffers */
+    COLUMNS = 4 << 20,       /* bytes of the buffer `columns` of a group */
     OUTSIDE_MIN = 64 << 10   /* on several nodes: a collective that sends fewer bytes is faster by path `flat`
                                 (messages alone) */
 };
 
 typedef enum phase {
-    POST,           /* wait for a free slot in the ring, post the first round */
-    MEET,           /* wait until all ranks have posted that round, move the data */
+    POST,           /* wait until the ring has room for a post; post the first round */
+    MEET,           /* wait until all ranks have posted the first round; move the data */
     LEAVE,          /* wait until all ranks have moved */
     TURN,           /* wait until all earlier operations of the group are complete */
     PART,           /* prepare the next part, or end the operation */
-    PART_POST,      /* wait for a free slot, post a round of the part */
-    PART_MEET,      /* wait until all ranks have posted that round, move the data */
+    PART_POST,      /* wait until the ring has room for a post; post a round of the part */
+    PART_MEET,      /* wait until all ranks have posted this round; move the data */
     START_EXCHANGE, /* start the exchange with the other nodes */
     TEST_EXCHANGE,  /* wait until the exchange is complete */
     PART_LEAVE,     /* wait until all ranks have moved, finish the part */
@@ -47,9 +47,9 @@ typedef enum phase {
 
 static int total(const ax_node_group *g) { return g->map.nodes * g->map.size; }
 
-/* Allocates the staging buffer. On one node ax_node_group_create does so in advance: the buffer is needed
- * when callers' buffers are not in heaps, which happens when the heap is full, and then it is too late to
- * allocate. */
+/* Allocates the staging buffer. On one node ax_node_group_create allocates this buffer in advance. The buffer
+ * is needed when callers' buffers are not in heaps; this happens when the heap is full, and then no more can
+ * be allocated in it. */
 static ax_status need_stage(ax_node_group *g)
 {
     return g->stage ? AX_OK : ax_node_alloc(g->node, (size_t)g->part_bytes + 2 * LINE, (void **)&g->stage);
@@ -64,7 +64,9 @@ static int step_of(const ax_node_map *map)
     return step > 0 ? step : 0;
 }
 
-/* Returns true if the exchange with other nodes needs a buffer of its own (g->columns) for its blocks. */
+/* Returns true if the exchange with other nodes uses the buffer g->columns: in a reduce-scatter for the
+ * blocks to send; in an all-gather for the received blocks, unless their places in the caller's buffer are a
+ * constant distance (g->step) apart. */
 static bool needs_columns(const ax_node_group *g, const ax_coll_args *a)
 {
     return g->map.nodes > 1 && (a->coll == AX_REDUCE_SCATTER || (a->coll == AX_ALL_GATHER && !g->step));
@@ -86,7 +88,7 @@ static ax_status init_group(ax_node_group *g, const ax_node_map *map, int64_t *o
     AX_TRY(ax_node_alloc(g->node, sizeof(mailbox), &mine));
     g->mailbox[g->rank] = mine;
     *offset = ax_node_offset(g->node, mine, 1);
-    /* Room for at least one element of every rank, sent and received. */
+    /* At least enough to send and to receive one element of 8 bytes per rank. */
     g->part_bytes = ax_max(map->nodes > 1 ? PART_OUTSIDE : PART_INSIDE, 16 * (int64_t)(all + 1));
     g->step = step_of(map);
     return map->nodes > 1 ? ax_calloc(1, COLUMNS, &g->columns) : need_stage(g);
@@ -140,8 +142,8 @@ void ax_node_group_destroy(ax_node_group **group)
 
 /* ---- sizes of buffers ---------------------------------------------------------------------------- */
 
-/* Return the number of blocks, of `count` elements each, in the send and in the receive buffer: one, or one
- * for each rank. */
+/* blocks_sent and blocks_received return the number of blocks, of `count` elements each, in the send and in
+ * the receive buffer: 1, or the number of ranks. */
 static int blocks_sent(const ax_node_group *g, const ax_coll_args *a)
 {
     return a->coll == AX_REDUCE_SCATTER || a->coll == AX_ALL_TO_ALL ? total(g) : 1;
@@ -174,7 +176,7 @@ bool ax_node_takes(const ax_node_group *group, const ax_coll_args *args)
 }
 
 /* Returns the number of elements of each block in one part. The result is the same on all nodes, even if only
- * some of them use staging buffers. */
+ * some nodes use staging buffers. */
 static int64_t part_size(const ax_node_op *op)
 {
     const ax_node_group *g = op->group;
@@ -187,8 +189,8 @@ static int64_t part_size(const ax_node_op *op)
 
 /* ---- rounds -------------------------------------------------------------------------------------- */
 
-/* Returns true if every rank has posted at least n rounds of channel c. The comparison is of a signed
- * difference, because the counters wrap around. */
+/* Returns true if every rank has posted at least n rounds of channel c. The counters wrap around, so their
+ * difference is compared, as a signed number. */
 static bool all_posted(const ax_node_group *g, int c, uint32_t n)
 {
     for (int r = 0; r < g->map.size; r++)
@@ -205,16 +207,16 @@ static bool all_moved(const ax_node_group *g, int c, uint32_t n)
     return true;
 }
 
-/* Returns true if it is op's turn to post its first round. Operations post in the order in which they were
- * started. */
+/* Returns true if op may post. In the phase POST it must wait for its turn: operations post their first
+ * rounds in the order in which they were started. */
 static bool may_post(const ax_node_op *op)
 {
     return op->phase == PART_POST || op->group->entered == op->turn;
 }
 
 /* Returns true once all ranks have posted op's round of channel c and this rank has moved in all earlier
- * rounds. Without the second condition op could overtake the operation before it: that happens if this rank
- * tests the earlier operation, and the last rank then posts both operations. */
+ * rounds. Without the second condition op could overtake an earlier operation: if the last rank posts both
+ * operations after this rank has tested the earlier one and before it tests op. */
 static bool may_move(const ax_node_op *op, int c)
 {
     const ax_node_group *g = op->group;
@@ -223,8 +225,8 @@ static bool may_move(const ax_node_op *op, int c)
            all_posted(g, c, op->round + 1);
 }
 
-/* Posts the next round of channel c, unless some rank has not yet read the older post that it would overwrite
- * in the ring. Returns true if it posted. */
+/* Posts the next round of channel c, unless some rank may still read the post of RING rounds ago, which it
+ * overwrites. Returns true if the round was posted. */
 static bool try_post(ax_node_op *op, int c, const post *p)
 {
     ax_node_group *g = op->group;
@@ -282,8 +284,8 @@ static ax_status check_agreement(const ax_node_op *op, int c)
 
 /* ---- buffers ------------------------------------------------------------------------------------- */
 
-/* Returns true if all buffers that other ranks read are in heaps. Other ranks read the send buffers; in an
- * all-gather across nodes they read the receive buffers, into which the exchange has written. */
+/* Returns true if all buffers that other ranks read are in heaps. These are the send buffers, but in an
+ * all-gather across nodes the receive buffers, into which the exchange writes. */
 static bool can_share(const ax_node_op *op)
 {
     const ax_node_group *g = op->group;
@@ -297,8 +299,8 @@ static bool can_share(const ax_node_op *op)
     return true;
 }
 
-/* Return where this rank's part begins: in the caller's buffers, or in the staging buffer, where the part to
- * receive follows the part to send. */
+/* part_send and part_recv return the buffers that this rank sends from and receives into: the caller's
+ * buffers, or the staging buffer, where the part to receive follows the part to send. */
 static const char *part_send(const ax_node_op *op) { return op->staged ? op->group->stage : op->args.send; }
 
 static char *part_recv(const ax_node_op *op)
@@ -324,8 +326,8 @@ static post own_post(const ax_node_op *op)
                   .root = a->root};
 }
 
-/* Sets the addresses in this process of all ranks' buffers in this round. The rank's own buffers are taken
- * from the operation, because a buffer that no other rank accesses need not be in the heap. */
+/* Sets g->send and g->recv to the addresses, in this process, of all ranks' buffers in this round. Those of
+ * this rank are taken from op, because a buffer that no other rank accesses need not be in the heap. */
 static void find_buffers(const ax_node_op *op, int c)
 {
     const ax_node_group *g = op->group;
@@ -379,8 +381,9 @@ static ax_node_part part_of(const ax_node_op *op)
 
 /* ---- exchange between nodes ---------------------------------------------------------------------- */
 
-/* Returns the arguments of this rank's exchange with its column. The exchange works on a slice of the node's
- * sum, on the blocks in g->columns, or on blocks in the caller's buffer that are `stride` elements apart. */
+/* Returns the arguments of this rank's exchange with its column. An all-reduce exchanges this rank's slice of
+ * the node's sum; other collectives exchange blocks that are *stride elements apart, in g->columns or in the
+ * caller's buffer. */
 static ax_coll_args exchange_args(const ax_node_op *op, int64_t *stride)
 {
     const ax_node_group *g = op->group;
@@ -502,7 +505,7 @@ static ax_status start_exchange(ax_node_op *op)
     const ax_node_outer *outer = op->group->outer;
     int64_t stride;
     ax_coll_args args = exchange_args(op, &stride);
-    op->exchanged = args.count > 0; /* all nodes get the same answer */
+    op->exchanged = args.count > 0; /* the same on all nodes */
     op->phase = TEST_EXCHANGE;
     return op->exchanged ? outer->start(outer->user, &args, stride) : AX_OK;
 }

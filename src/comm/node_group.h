@@ -9,20 +9,21 @@
 
 enum {
     LINE = 64,
-    RING = 4,     /* rounds of a channel in flight */
+    RING = 4,     /* largest number of rounds of a channel in flight */
     BOX = 8 << 10 /* bytes of data that a rank can put into its mailbox */
 };
 
-/* A rank's call, as the other ranks read it. send, recv: offsets of the rank's buffers in its heap; -1: the
- * buffer is not in the heap. */
+/* The arguments of a rank's call, for the other ranks. send, recv: offsets of the rank's buffers in its heap;
+ * -1: the buffer is not in the heap. */
 typedef struct post {
     int64_t count, send, recv;
     int32_t coll, dtype, op, root;
 } post;
 
-/* A sequence of rounds, as one rank writes it: counters, and the posts of the last RING rounds. In a round
- * all ranks post their calls, then each moves its share of the data. `posted` counts the rounds in which this
- * rank has posted, `moved` those in which it has moved; both counters wrap around. */
+/* One rank's record of a sequence of rounds: two counters, and its posts of the last RING rounds. In a round
+ * all ranks post their calls, then each rank moves its share of the data. `posted` counts the rounds in which
+ * this rank has posted its call, `moved` the rounds in which it has moved its share. Both counters wrap
+ * around. */
 typedef struct channel {
     _Alignas(LINE) _Atomic uint32_t posted;
     _Atomic uint32_t moved;
@@ -34,7 +35,8 @@ typedef struct channel {
  * in each channel. */
 enum { FIRST, MORE, CHANNELS };
 
-/* One rank's posts to a group: in its heap, read by all ranks of the group, written by this rank only. */
+/* One rank's channels of a group, and the data that it sends in small operations (box). The mailbox lies in
+ * the rank's heap. All ranks of the group read it; only its owner writes it. */
 typedef struct mailbox {
     channel channel[CHANNELS];
     _Alignas(LINE) char box[RING][BOX];
@@ -46,15 +48,15 @@ struct ax_node_group {
     int *rank_of;
     int rank;
     int *member;
-    mailbox **mailbox; /* mailbox[r]: that of rank r of the group */
+    mailbox **mailbox; /* mailbox[r]: the mailbox of the group's rank r */
     const ax_node_outer *outer;
-    int64_t part_bytes; /* largest number of bytes that a rank sends and receives in one part */
+    int64_t part_bytes; /* largest sum of the bytes that a rank sends and receives in one part */
     char *stage;        /* staging buffer in the heap, for parts of buffers that are not in the heap */
-    int step; /* distance between the communicator ranks of successive members of this rank's column, if
-                 constant; otherwise 0 */
-    uint32_t started, entered,
-        ended; /* number of operations that were started, that posted their first round, that are complete */
-    /* Addresses in this process of each rank's buffers in the current round. */
+    int step; /* difference of the communicator ranks of the i-th ranks on successive nodes, if it is the same
+                 everywhere; otherwise 0 */
+    uint32_t started, entered, ended; /* numbers of operations: started; entered: those that have posted their
+                                         first round; ended: those that are complete */
+    /* Addresses, in this process, of each rank's send and receive buffer in the current round. */
     const char **send;
     char **recv;
     const void **src; /* source pointers of a reduction, one per rank */
@@ -70,8 +72,7 @@ typedef struct ax_node_part {
 
 /* How the ranks of a group move their shares of a collective. */
 typedef enum ax_node_move {
-    MOVE_WHOLE,  /* each rank computes its whole result; for small data, and if no rank overwrites the sources
-                  */
+    MOVE_WHOLE,  /* each rank computes all of its own result: for small data, or if no source is written */
     MOVE_SHARED, /* all-reduce: each rank reduces one slice and writes it to all ranks' buffers */
     MOVE_IN,     /* several nodes, before the exchange: reduce the part that this rank will exchange */
     MOVE_OUT     /* several nodes, after the exchange: gather the parts that the node's ranks received */

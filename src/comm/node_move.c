@@ -1,6 +1,6 @@
-/* The data movement of a node's collectives: every rank reads the other ranks' buffers directly. A rank
- * gathers the blocks of rank, rank + 1, … and wraps around, so that the ranks do not all read the same buffer
- * at once. Read node_group.h first. */
+/* The data movement of a node's collectives: every rank reads the other ranks' buffers directly. Rank r
+ * gathers the blocks of the ranks r, r + 1, … and, after the last rank, 0, 1, …, so that the ranks do not all
+ * read the same buffer at once. Read node_group.h first. */
 #include "comm/node_group.h"
 #include "comm/reduce.h"
 
@@ -21,8 +21,8 @@ void ax_node_slice(const ax_node_group *group, const ax_coll_args *args, int64_t
     *hi = ax_min(count, lines * (rank + 1) / group->map.size * line);
 }
 
-/* Reduces n elements, from element `offset` on, of every rank's send buffer, and writes the result to each of
- * the addresses dst[0 … m) of the group. */
+/* Reduces the elements [offset, offset + n) of all ranks' send buffers, and writes the result to each of the
+ * m addresses g->dst. */
 static void reduce(const ax_node_group *g, const ax_coll_args *a, int64_t offset, int64_t n, int m)
 {
     for (int r = 0; r < g->map.size; r++)
@@ -56,7 +56,7 @@ static void gather_slices(const ax_node_group *g, const ax_coll_args *a, ax_node
     }
 }
 
-/* Returns the communicator rank of rank r of a node's group. */
+/* Returns the communicator rank of the r-th rank on `node`. */
 static int64_t rank_of(const ax_node_group *g, int node, int r)
 {
     return g->map.rank_of[node * g->map.size + r];

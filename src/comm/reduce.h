@@ -1,12 +1,12 @@
-/* Reduction of arrays in host memory, for backends whose ranks see each other's memory. */
+/* Elementwise reduction (sum or maximum) of several arrays in host memory. */
 #ifndef AXONN_COMM_REDUCE_H
 #define AXONN_COMM_REDUCE_H
 
 #include "axonn/comm.h"
 
 /* dst[j][i] = src[0][i] op … op src[n-1][i], in this order, for all j < m and i < count. BF16 and F16 are
- * accumulated in float and rounded once; MAX of a NaN is NaN. A destination may be equal to a source, but
- * must not overlap one partly. */
+ * accumulated in float and rounded once; MAX of a NaN is NaN. A destination may be the same array as a
+ * source, but must not overlap a source partly. */
 typedef void ax_reduce_fn(int n, const void *const *src, int m, void *const *dst, int64_t count);
 
 /* Returns the fastest reduction function for this processor. The results have the same bits on every

@@ -1,12 +1,12 @@
-/* The communicator of one rank, whose collectives copy `send` to `recv` unless they are in place; and the
- * communicator of a dry run, which has a rank and a size, but no other ranks. */
+/* Two kinds of communicators. In that of one rank, collectives copy `send` to `recv` unless the two are the
+ * same buffer. That of a dry run has a rank and a size, but no other ranks. */
 #include "axonn/comm.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A communicator of one rank. Communicators that were split from one another belong to one world: they share
- * the flag `aborted` of the first one, which must outlive them. */
+/* A communicator of one rank. Communicators that were split from it belong to the same world: their
+ * world_aborted points to `aborted` of the first communicator, which must outlive them. */
 typedef struct self_comm {
     ax_comm comm;
     bool aborted;

@@ -1,11 +1,11 @@
 /* Ranks as threads of one process: the communicator for tests and sanitizers.
  *
- * A collective has three parts. First, each rank posts its arguments in its slot of the group and waits; the
- * last rank to arrive compares all slots and releases the group, or fails the whole world. Second, every rank
- * moves its share of the data, reading the others' buffers directly. Third, all ranks wait once more, so that
- * no buffer is reused while another rank reads it. Waiting ranks sleep instead of spinning, because there are
- * usually more ranks than cores. Data are moved without the lock. All accesses are ordered nevertheless,
- * because ranks hold the lock when they post and when they are released.
+ * A collective has three parts. First, each rank posts its arguments (in group->slot[rank]) and waits. The
+ * last rank to post compares the arguments of all ranks and releases the waiting ranks, or fails the whole
+ * world. Second, every rank moves its share of the data, reading the others' buffers directly. Third, all
+ * ranks wait once more, so that no buffer is reused while another rank reads it. Waiting ranks sleep instead
+ * of spinning, because there are usually more ranks than cores. Data are moved without the lock. All accesses
+ * are ordered nevertheless, because ranks hold the lock when they post and when they are released.
  *
  * Messages between two ranks are in threads_message.c.
  *
@@ -140,7 +140,7 @@ static void check_agreement(group *g)
 
 /* ---- waiting for all ranks of a group ------------------------------------------------------------ */
 
-/* Creates the groups of a split. Runs on the last rank that called the split. */
+/* Creates the groups of a split. Runs on the rank that calls the split last. */
 static ax_status make_subgroups(group *g)
 {
     for (int r = 0; r < g->size; r++) {
@@ -178,7 +178,8 @@ static void release_all(group *g)
 {
     g->arrived = 0;
     g->round++;
-    /* The released ranks count as running already before they wake, so that no false deadlock is found. */
+    /* The released ranks no longer count as blocked, even before they wake, so that no false deadlock is
+     * found. */
     g->world->blocked -= g->size - 1;
     pthread_cond_broadcast(&g->released);
 }
@@ -327,8 +328,8 @@ static ax_status threads_split(ax_comm *comm, int color, int key, ax_comm **out)
 
 static void end_forming(group *g) { g->forming = false; }
 
-/* Finds the unfinished group that other ranks of the list have begun to create, or begins to create it. The
- * caller holds the lock. */
+/* Finds the group of these ranks (world_rank), if another of them has begun to create it; otherwise begins to
+ * create it. The caller holds the lock. */
 static ax_status find_forming(world *w, const int *world_rank, int n, group **out)
 {
     size_t bytes = (size_t)n * sizeof *world_rank;
@@ -341,7 +342,7 @@ static ax_status find_forming(world *w, const int *world_rank, int n, group **ou
     return AX_OK;
 }
 
-/* Joins the forming group as its rank `rank`, and waits for the others. */
+/* Joins the forming group of these ranks as its rank `rank`, and waits until all its ranks have joined. */
 static ax_status join_forming(world *w, const int *world_rank, int n, int rank, group **out)
 {
     pthread_mutex_lock(&w->lock);
@@ -434,7 +435,7 @@ typedef struct rank_thread {
     ax_rank_fn *fn;
     void *arg;
     ax_status status;
-    bool shared; /* the rank returned a failure that all ranks return (ax_error_is_shared) */
+    bool shared; /* all ranks return the same failure (ax_error_is_shared) */
     char message[2048];
 } rank_thread;
 
@@ -459,8 +460,8 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-/* Returns the failure of the rank that failed or aborted first; if that is not known, of the lowest rank that
- * failed. */
+/* Returns the failure of the rank that failed or aborted first; if this rank is not known, returns the
+ * failure of the lowest rank that failed. */
 static ax_status first_failure(const world *w, const rank_thread *t)
 {
     int first = w->first_failed >= 0 && t[w->first_failed].status != AX_OK ? w->first_failed : -1;

@@ -23,11 +23,11 @@ typedef struct slot {
 
 struct group {
     world *world;
-    group *next, **link; /* links of the list of the world's groups */
+    group *next, **link; /* links of the doubly linked list world->groups */
     int size, members;   /* members: number of ranks that have not destroyed their communicator */
     int arrived;
     bool forming;   /* threads_group is creating the group, and not all ranks have called it yet */
-    uint64_t round; /* how often waiting ranks were released so far */
+    uint64_t round; /* number of times that waiting ranks have been released */
     pthread_cond_t released;
     int *world_rank;
     slot *slot;
@@ -35,8 +35,8 @@ struct group {
     void **dst;       /* [size × size] memory for `dst` of all slots */
 };
 
-/* A message for which the sender has called ax_send, or the receiver ax_recv. The side that calls second
- * copies the data. */
+/* A call of ax_send or ax_recv. Of the sender and the receiver of a message, the one that calls second copies
+ * the data. */
 typedef struct pending {
     ax_work work;
     struct pending *next; /* next in the list world->open or world->unused */
@@ -45,10 +45,10 @@ typedef struct pending {
     int rank; /* the caller's rank in the group */
     ax_message_args args;
     bool done;
-    struct waiter *waiter; /* the rank that waits for this message, or NULL */
+    struct waiter *waiter; /* the waiter of the rank that waits for this call; NULL: none */
 } pending;
 
-/* A rank's wait for messages. */
+/* The state of a rank that waits for messages. */
 typedef struct waiter {
     pthread_cond_t woken_up;
     bool woken;
@@ -57,12 +57,12 @@ typedef struct waiter {
 struct world {
     pthread_mutex_t lock;
     group *groups;
-    waiter *waiter;  /* of each rank */
-    pending *open;   /* messages that only one side has called, in the order of the calls */
+    waiter *waiter;  /* waiter[r]: that of rank r */
+    pending *open;   /* calls whose other side has not called yet, in the order of the calls */
     pending *unused; /* free handles */
     pending *made;   /* all handles that were allocated */
     int size, blocked, returned;
-    int first_failed; /* the first rank that failed or aborted, -1: none */
+    int first_failed; /* the rank that failed or aborted first; -1: none */
     bool failed;
     char message[1024]; /* why the world has failed, once `failed` is true */
 };
@@ -71,7 +71,7 @@ struct world {
 void rank_threads_fail(world *w, const char *message);
 /* Fails the world if there is a deadlock: every rank is blocked or has returned. */
 void rank_threads_find_deadlock(world *w);
-/* Appends to `text` the messages that ranks wait for, and `comma` before the first of them. */
+/* Appends to `text` descriptions of the messages that ranks wait for, with `comma` before the first one. */
 void rank_threads_list_messages(const world *w, char *text, size_t size, const char *comma);
 
 AX_MUST_CHECK ax_status rank_threads_messages_create(world *w);

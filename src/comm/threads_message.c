@@ -1,6 +1,6 @@
-/* Messages between ranks that are threads. The side (sender or receiver) that calls first leaves the message
- * in the list world->open; the other side finds it there and copies the data. Both hold the world's lock.
- * Read threads.h first. */
+/* Messages between ranks that are threads. The side (sender or receiver) that calls first adds its call to
+ * the list world->open. The other side finds this call in the list and copies the data. Both sides hold the
+ * world's lock. Read threads.h first. */
 #include "comm/threads.h"
 
 #include <stdio.h>
@@ -26,7 +26,8 @@ void rank_threads_messages_destroy(world *w)
     }
 }
 
-/* Prints a message: "receive of activation of micro-batch 3 of step 7, bf16 [4, 256, 768] from rank 1". */
+/* Describes a call in `out`: "receive of activation of micro-batch 3 of step 7, bf16 [4, 256, 768] from rank
+ * 1". */
 static void describe(const pending *m, char *out, size_t size)
 {
     char text[AX_MESSAGE_TEXT];
@@ -48,8 +49,8 @@ void rank_threads_list_messages(const world *w, char *text, size_t size, const c
 
 /* ---- waiting (the caller holds the lock) --------------------------------------------------------- */
 
-/* Completes a message. A rank that waits for it counts as running already before it wakes, so that no false
- * deadlock is found. */
+/* Completes a message. A rank that waits for the message no longer counts as blocked, even before it wakes,
+ * so that no false deadlock is found. */
 static void complete(world *w, pending *m)
 {
     m->done = true;
@@ -128,8 +129,8 @@ ax_status rank_threads_wait_some(ax_comm *comm, ax_work *const works[], int n)
 
 /* ---- matching (the caller holds the lock) -------------------------------------------------------- */
 
-/* Finds the counterpart of m, the receive of a send or the send of a receive, in the list world->open: the
- * oldest that matches. Removes it from the list and returns it, or returns NULL. */
+/* Removes the oldest counterpart of m (the receive of a send, or the send of a receive) from the list
+ * world->open and returns it. Returns NULL if there is none. */
 static pending *take_other_side(world *w, const pending *m)
 {
     for (pending **link = &w->open; *link; link = &(*link)->next) {

@@ -1,12 +1,12 @@
-/* Chooses the backend of the world communicator. A process without a launcher does not initialise MPI, which
- * would take time. */
+/* Chooses the backend of the world communicator. A process without a launcher does not initialise MPI,
+ * because that would take time. */
 #include "comm/world.h"
 
 #include <stdlib.h>
 
-/* The environment variables that launchers set for a rank; size NULL: the launcher does not set the number of
- * ranks. The launcher is the first one in this list that started more than one rank: inside an allocation the
- * variables of srun may be present beside those of an mpirun. */
+/* The environment variables that launchers set to the number of ranks (`size`; NULL: none) and to the rank.
+ * The launcher is the first one in this list that started more than one rank. Inside an allocation of Slurm
+ * the variables of srun may be set beside those of mpirun, so srun comes later. */
 static const struct {
     const char *launcher, *size, *rank;
 } launchers[] = {

@@ -20,7 +20,8 @@ _Static_assert(AX_MAX_AXES <= 8 * sizeof(ax_axisset), "ax_axisset has too few bi
 _Static_assert(AX_AXES_STANDARD + 2 * AX_FACTOR_COUNT <= AX_MAX_AXES,
                "AX_MAX_AXES is too small for the factors");
 
-/* An axis. A group of ranks along it has `size` ranks, and the numbers of neighbours differ by `stride`. */
+/* An axis of the grid. A group along the axis has `size` ranks; the rank numbers of neighbours differ by
+ * `stride`. */
 typedef struct grid_axis {
     char name[24];
     int size, stride;
@@ -79,7 +80,8 @@ static const group *find_along(const ax_grid *grid, ax_axisset atoms)
     return NULL;
 }
 
-/* Returns true if ranks p and q have the same coordinates along all atoms that are not in `atoms`. */
+/* Returns true if ranks p and q belong to the same group along `atoms`: they have the same coordinates along
+ * all other atoms. */
 static bool same_group(const ax_grid *grid, ax_axisset atoms, int p, int q)
 {
     for (int a = 0; a < grid->axes; a++)
@@ -300,8 +302,8 @@ static int atom_across(const ax_grid *grid, ax_axis of, int stride)
     return AX_MAX_AXES;
 }
 
-/* Returns the axis with this size and stride. If there is none, adds it with the name "x.kv", or with "x.kv4"
- * if an axis of another size has that name. */
+/* Returns the axis with this size and stride. If there is none, adds one with the name OF.SUFFIX ("x.kv"), or
+ * OF.SUFFIXSIZE ("x.kv4") if an axis of another size already has the name OF.SUFFIX. */
 static ax_axis name_axis(ax_grid *grid, ax_axis of, const char *suffix, int size, int stride)
 {
     int known = find_axis(grid, of, size, stride);
@@ -315,7 +317,8 @@ static ax_axis name_axis(ax_grid *grid, ax_axis of, const char *suffix, int size
     return add_axis(grid, of, name, size, stride);
 }
 
-/* Replaces an atom that was cut by its `parts`, in the sets of atoms of all axes and communicators. */
+/* In the sets of atoms of all axes and communicators, replaces `atom`, which was cut in two, by the set
+ * `parts`. */
 static void cut_atom(ax_grid *grid, int atom, ax_axisset parts)
 {
     for (int a = 0; a < grid->axes; a++)
@@ -336,7 +339,8 @@ static ax_axisset atoms_between(const ax_grid *grid, ax_axis of, int from, int t
     return atoms;
 }
 
-/* Adds the two factors as axes. If an atom lies across their boundary, it is cut into two atoms. */
+/* Adds the major and the minor factor as axes. If an atom lies across the boundary of the two factors, the
+ * atom is cut in two. */
 static ax_factoring add_factors(ax_grid *grid, ax_factor factor, int size)
 {
     ax_axis of = factors[factor].axis;

@@ -13,7 +13,7 @@ typedef struct candidate {
 
 typedef struct search {
     int wanted[AX_AXES_STANDARD];
-    ax_grid_legal_fn *legal; /* or NULL */
+    ax_grid_legal_fn *legal; /* NULL: all grids are legal */
     const void *arg;
     candidate now, best[SUGGESTIONS];
     int n;

@@ -1,6 +1,6 @@
 /* The order in which a grid's axes number the ranks. Launchers put consecutive ranks on one machine, so
- * communication along the first axes of an order stays inside machines, and communication along the last ones
- * crosses between them. */
+ * communication along the first axes of an order stays inside machines, and communication along the last axes
+ * is between machines. */
 #include "axonn/grid.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* Chooses the number of compute threads of each rank, by default its share of the machine's cores, and the
- * cores to which they are bound. */
+ * cores to which these threads are bound. */
 #include "grid/threads.h"
 
 #include "axonn/runtime.h"
@@ -44,7 +44,7 @@ static int64_t cores_share(const member *all, int n, int rank)
 
 /* Sums over the ranks of one machine. */
 typedef struct host_totals {
-    int ranks, first;   /* number of ranks, lowest rank */
+    int ranks, first;   /* number of ranks on the machine; lowest rank on the machine */
     int cores, machine; /* cores that at least one of the ranks may use; cores of the machine */
     int64_t threads;
     bool crowded; /* a rank has more threads than cores that it may use, or all ranks together have more
@@ -105,9 +105,9 @@ static void warn_of_binding(const member *all, int n, int rank)
 /* ---- binding ------------------------------------------------------------------------------------- */
 
 /* Returns the reason for not binding threads, or NULL. Threads are bound only where binding cannot hurt: each
- * has a core to itself, no core is left over, and no CPU quota applies. If two jobs on a machine each left
- * cores free and were bound, both would take the first cores while the last ones idle; the operating system's
- * scheduler does better. */
+ * has a core to itself, no core is left over, and no CPU quota applies. If two jobs on one machine left cores
+ * free and bound their threads, both would use the first cores while the last cores are idle; the operating
+ * system's scheduler does better. */
 static const char *why_not(const member *all, int n, uint64_t host, const host_totals *t)
 {
     for (int r = 0; r < n; r++) {
@@ -128,7 +128,7 @@ static const char *why_not(const member *all, int n, uint64_t host, const host_t
 }
 
 /* Moves the first `n` cores that are in both `usable` and `left` from `left` to *out. Returns false if there
- * are fewer. */
+ * are fewer than n. */
 static bool take_cores(const uint64_t *usable, int64_t n, uint64_t *left, ax_binding *out)
 {
     *out = (ax_binding){0};

@@ -4,7 +4,7 @@
 
 #include "axonn/grid.h"
 
-/* The data that each rank sends to all others, so that the ranks of a machine can share its cores. */
+/* What each rank tells all others, so that the ranks of a machine can share its cores. */
 typedef struct ax_threads_member {
     uint64_t host; /* equal on ranks of one machine */
     ax_cores cores;
@@ -13,11 +13,11 @@ typedef struct ax_threads_member {
     bool pin_off;    /* runtime.pin=off */
 } ax_threads_member;
 
-/* Finds the cores to which the threads of rank `rank` of `n` are bound. Depends only on the members of its
- * machine, so all ranks of a machine compute the same assignment. */
+/* Finds the cores to which the threads of rank `rank` of `n` are bound. The result depends only on the
+ * entries of `all` for ranks on the same machine, so all ranks of a machine compute the same assignment. */
 void ax_threads_bind(const ax_threads_member *all, int n, int rank, ax_binding *out);
 
-/* Finds the rank's index, from 0, among the ranks of its machine (MPI: local rank). Collective along
+/* Finds this rank's index, from 0, among the ranks of its machine (its local rank). Collective along
  * world. */
 AX_MUST_CHECK ax_status ax_threads_local_rank(ax_comm *world, int *out);
 

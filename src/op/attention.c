@@ -1,5 +1,5 @@
-/* Causal attention of this rank's heads, and the rotary embedding of queries and keys. Neither communicates,
- * because each rank has whole heads. */
+/* Causal attention of this rank's heads, and the rotary embedding of queries and keys. Neither of them
+ * communicates, because each rank has whole heads. */
 #include "op/op.h"
 
 #include <math.h>
@@ -99,8 +99,8 @@ ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_ten
     AX_TRY(ax_op_like(frame, k, dk));
     AX_TRY(ax_op_like(frame, v, dv));
     dk->layout.partial = dv->layout.partial = shared_axes(q, k);
-    if (!n.heads || drops_all(drop)) { /* a rank without heads (there are fewer heads than ranks): its partial
-                                          sums dk and dv are 0 */
+    if (!n.heads || drops_all(drop)) { /* a rank has no heads if there are fewer heads than ranks; it adds 0
+                                          to the partial sums dk and dv */
         AX_TRY(ax_op_zero(frame, dq));
         AX_TRY(ax_op_zero(frame, dk));
         return ax_op_zero(frame, dv);

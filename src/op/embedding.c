@@ -1,8 +1,8 @@
 /* Embedding look-up, and its gradient. */
 #include "op/op.h"
 
-/* Returns the extents and layout of y: the dims of the ids, then the table's width. If the rows of the table
- * are split, y is partial along the axes that split them. */
+/* Returns the extents and layout of the looked-up rows: the dims of `ids`, then the width of `table`. If the
+ * rows of `table` are split, the result is partial along the axes that split them. */
 static ax_tensor result_of(const ax_frame *frame, const ax_tensor *ids, const ax_tensor *table)
 {
     ax_layout layout = ids->layout;

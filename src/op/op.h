@@ -4,8 +4,8 @@
 
 #include "axonn/op.h"
 
-/* Returns the local rows, columns and leading dimension (elements from row to row) of a tensor whose rows may
- * be padded. */
+/* Sets *rows, *cols and *ld (leading dimension, in elements) to those of this rank's part of x, whose rows
+ * may be padded. */
 void ax_op_rows(const ax_frame *frame, const ax_tensor *x, int64_t *rows, int64_t *cols, int64_t *ld);
 
 /* AX_ERR_INTERNAL if x is a partial sum; `what` names the operation in the message. */
@@ -14,28 +14,31 @@ ax_status ax_op_no_partial(const ax_frame *frame, const ax_tensor *x, const char
 /* AX_ERR_INTERNAL if a and b, which are to be added, have different layouts or padding. */
 ax_status ax_op_alike(const ax_frame *frame, const ax_tensor *a, const ax_tensor *b);
 
-/* Gets memory for the gradient of a parameter [d] that acts on the last dim of dy [.., d]. Kernels add to
- * this memory, so the function sets it to zero unless it already has contributions of this step
- * (ax_param_grad_target with `fresh` NULL). */
+/* Gets memory for the gradient of a vector parameter [d] (bias, scale) that acts on the last dim of dy [..,
+ * d]. Kernels add to this memory, so ax_op_vector_grad sets it to zero unless it already has contributions of
+ * this step (ax_param_grad_target with `fresh` NULL). */
 ax_status ax_op_vector_grad(ax_frame *frame, const ax_tensor *dy, ax_param *param, ax_tensor *out);
 
-/* Allocates a local tensor (statistics): accumulation dtype, these extents, no layout. */
+/* Allocates a tensor of this rank only, for statistics: with the accumulation dtype, the extents `dim`, and
+ * no layout. */
 ax_status ax_op_local(ax_frame *frame, int ndim, const int64_t *dim, ax_tensor *out);
 
 /* AX_ERR_USAGE if x has padded rows, which few kernels support; `what` names the operation. */
 ax_status ax_op_dense(const ax_tensor *x, const char *what);
 
-/* Allocates a tensor like `x`. AX_ERR_USAGE if x has padded rows, which few kernels support. */
+/* Allocates a tensor with the dtype, extents and layout of x. AX_ERR_USAGE if x has padded rows, which few
+ * kernels support. */
 ax_status ax_op_like(ax_frame *frame, const ax_tensor *x, ax_tensor *out);
 
-/* Returns the key of the running task's dropout mask: drop->key; or, if the frame's batch has no numbers that
- * tell the steps apart, a key derived from drop->key and the number of the task. */
+/* Returns the random key of the running task's dropout mask. If the frame's batch has `now`, which numbers
+ * steps and micro-batches, this is drop->key; otherwise it is derived from drop->key and the number of the
+ * task. */
 uint64_t ax_op_drop_key(const ax_frame *frame, const ax_drop *drop);
 
 /* Sets the memory of x to zero. */
 ax_status ax_op_zero(ax_frame *frame, const ax_tensor *x);
 
-/* Returns the address of the data at index `index` of the first dim of a tensor from ax_op_local. */
+/* Returns the address of stats[index, 0, …], for a tensor from ax_op_local. */
 void *ax_op_part(const ax_tensor *stats, int64_t index);
 
 #endif

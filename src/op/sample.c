@@ -1,5 +1,5 @@
-/* Sampling a token from logits on the host. Top-k and top-p use quickselect instead of sorting the
- * vocabulary, so the expected time is linear in its size. */
+/* Sampling a token from logits on the host. Top-k and top-p use quickselect instead of sorting the logits, so
+ * the expected time is linear in the size of the vocabulary. */
 #include "axonn/op.h"
 
 #include <math.h>
@@ -88,8 +88,8 @@ static cutoff find_cutoff(float *weight, int n, int most, double mass)
     }
 }
 
-/* Whether the cutoff keeps `weight`. Call for the weights in the order of tokens: counts those equal to
- * c->least. */
+/* Returns true if the cutoff keeps `weight`. Must be called once for each weight, in the order of tokens,
+ * because each kept weight equal to c->least decrements c->equal. */
 static bool keeps(cutoff *c, float weight)
 {
     return weight > c->least || (weight == c->least && c->equal-- > 0);
@@ -122,7 +122,8 @@ ax_status ax_sample(const float *logits, int n, const ax_sampling *how, double u
     double left = u * kept_mass(weight, n, kept);
     for (int i = 0; i < n && left >= 0; i++)
         if (keeps(&kept, weight[i])) {
-            *out = weight[i] > 0 ? i : *out; /* rounding may leave left >= 0 after the last weight */
+            /* The token so far: rounding may leave left >= 0 after the last weight. */
+            *out = weight[i] > 0 ? i : *out;
             left -= weight[i];
         }
     return AX_OK;

@@ -13,8 +13,8 @@ typedef struct spec {
     char a[AX_MAX_DIMS + 1], b[AX_MAX_DIMS + 1], out[AX_MAX_DIMS + 1];
 } spec;
 
-/* Copies the letters of `text` up to `end` (NULL: all) to out. Returns false unless they are 1 … AX_MAX_DIMS
- * different letters. */
+/* Copies the letters of `text` up to `end` (NULL: all) to out. Returns false unless there are 1 to
+ * AX_MAX_DIMS letters, all different. */
 static bool take_letters(const char *text, const char *end, char out[AX_MAX_DIMS + 1])
 {
     size_t n = end ? (size_t)(end - text) : strlen(text);
@@ -122,7 +122,8 @@ ax_status ax_contract_rule(const ax_grid *grid, const char *text, const ax_tenso
 
 /* ---- one GEMM ------------------------------------------------------------------------------------ */
 
-/* The groups of letters: kept_a and summed in a's order, kept_b in b's. */
+/* The three groups of letters. kept_a and summed are in the order of operand a, kept_b in that of operand
+ * b. */
 typedef struct groups {
     char kept_a[AX_MAX_DIMS + 1], kept_b[AX_MAX_DIMS + 1], summed[AX_MAX_DIMS + 1];
 } groups;
@@ -153,7 +154,7 @@ static groups group_letters(const spec *s)
     return g;
 }
 
-/* Returns the product of the local extents of those dims of t that are in `letters`; `all` has the letters of
+/* Returns the product of the local extents of the dims of t that `letters` names; `all` has the letters of
  * all dims of t. */
 static int64_t extent_of(const ax_grid *grid, const ax_tensor *t, const char *all, const char *letters)
 {
@@ -163,8 +164,8 @@ static int64_t extent_of(const ax_grid *grid, const ax_tensor *t, const char *al
     return n;
 }
 
-/* Computes the leading dimension of tensor t as a matrix, whose columns are the last dims of t, those in
- * `cols`. */
+/* Computes the leading dimension of tensor t, viewed as a matrix whose columns are the dims `cols`, the last
+ * dims of t. */
 static ax_status row_stride(const ax_grid *grid, const char *text, const ax_tensor *t, const char *all,
                             const char *cols, int64_t *out)
 {
@@ -196,7 +197,8 @@ static ax_status lower_to_gemm(const ax_grid *grid, const char *text, const ax_t
         text, g.kept_a, g.kept_b, g.summed);
     int64_t m = extent_of(grid, a, s.a, g.kept_a), n = extent_of(grid, b, s.b, g.kept_b);
     int64_t k = extent_of(grid, a, s.a, g.summed);
-    /* a is [m,k] or [k,m], b is [k,n] or [n,k]; for a result [n,m] operands a and b are swapped. */
+    /* a is [m,k] or [k,m], b is [k,n] or [n,k]. If the result is [n,m], the GEMM swaps the operands a and
+     * b. */
     if (ab)
         *out = (ax_gemm_args){.m = m, .n = n, .trans_a = !a_rows, .trans_b = !b_rows};
     else

@@ -6,7 +6,7 @@
 
 /* ---- layouts ------------------------------------------------------------------------------------- */
 
-/* Adds a fine axis (ax_axes) to dim 0 of a layout. Axes of size 1 are left out, so that layouts with
+/* Adds a fine axis (ax_axes) to dim 0 of a layout. An axis of size 1 is not added, so that layouts with
  * different axes always have different boxes. */
 static void split_further(const ax_grid *grid, ax_layout *layout, ax_axis axis)
 {
@@ -17,8 +17,8 @@ static void split_further(const ax_grid *grid, ax_layout *layout, ax_axis axis)
     rows->fine++;
 }
 
-/* Returns the layout U with dim 0 split further along the strategy's `rest` axes, and along data if
- * `data`. */
+/* Returns the layout U (`use`) with dim 0 split further: along the strategy's `rest` axes and, if `data` is
+ * true, along the axis data. */
 static ax_layout rest_layout(const ax_ctx *ctx, const ax_layout *use, int ndim, bool data)
 {
     ax_layout layout = *use;
@@ -109,14 +109,16 @@ bool ax_param_is_owned(const ax_param *param)
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Returns fine axis i of the layout "state", which of the parameter's four layouts has the most fine axes. */
+/* Returns the i-th fine axis of the layout of p->master, which has the most fine axes of the parameter's four
+ * layouts. */
 static ax_axis fine_axis(const ax_param *p, int i)
 {
     const ax_axes *rows = &p->master.layout.dim[0];
     return rows->a[rows->n - rows->fine + i];
 }
 
-/* Returns the message sizes of the step that adds fine axis i (scatter) or removes it (gather). */
+/* Returns the message size of the scatter that adds the i-th fine axis, which is also that of the gather that
+ * removes it. */
 static ax_wire wire_of(const ax_ctx *ctx, const ax_param *p, int i)
 {
     ax_tensor t = p->master;
@@ -126,8 +128,9 @@ static ax_wire wire_of(const ax_ctx *ctx, const ax_param *p, int i)
     return ax_wire_make(ctx->grid, &t, 0, fine_axis(p, i));
 }
 
-/* Returns the largest of: t's box; the padded part that a gather to a less split layout sends; and the padded
- * parts that gathers from more split layouts receive in place, one gather inside the result of the next. */
+/* Returns the largest of three numbers of elements: the size of t's box; the padded part that a gather from
+ * t's layout to a less split one sends; and what gathers from more split layouts to t's receive. Those
+ * gathers run in place: each result lies inside the memory of the next one. */
 int64_t ax_param_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
 {
     int fine = t->layout.dim[0].fine, last = p->master.layout.dim[0].fine;

@@ -1,4 +1,4 @@
-/* Shared by the files about parameters: the transfers of weights and gradients that are in flight.
+/* Structs of the files param*.c: the transfers of weights and gradients that are in flight.
  *
  *   param.c         declaration and layouts
  *   param_set.c     memory, values, norms
@@ -10,42 +10,42 @@
 
 #include "parallel/plan.h"
 
-/* The most contributions to gradients in flight (overlap.ors). It limits the memory for gradients that are
- * not yet scattered. */
+/* The largest number of contributions to gradients in flight (overlap.ors). This number limits the memory for
+ * gradients that are not yet scattered. */
 enum { AX_PARAM_RING = 4 };
-/* How many weights beyond the one in use are gathered ahead (overlap.oag). One would overlap with a single
- * GEMM; four let the gathers of a block's two large weights (up, down) overlap with the GEMMs of its four
- * small ones (q, k, v, output). */
+/* Number of weights beyond the one in use that are gathered ahead (overlap.oag). With 1, each gather would
+ * overlap with a single GEMM. With 4, the gathers of a block's two large weights (up, down) overlap with the
+ * GEMMs of its four small weights (q, k, v, output). */
 enum { AX_PARAM_AHEAD = 4 };
-/* Alignment, in bytes, of parameters in the blocks of memory of a set. */
+/* Alignment, in bytes, of tensors in the blocks of memory of an ax_param_set. */
 enum { AX_PARAM_ALIGN = 64 };
-/* The most elements in a bucket of several gradients: 16 MiB of float32. */
+/* The largest number of elements in a bucket of several gradients: 16 MiB of float32. */
 enum { AX_PARAM_BUCKET = 4 << 20 };
 
 /* The transfers of one parameter. */
 typedef struct ax_param_live {
     int index;  /* index of the parameter in its set */
     bool whole; /* `rest` has the layout of kernels (U in ax_param), so no gather is needed before use */
-    ax_work *all_gather; /* all-gather from rounded to rest, in flight or NULL */
-    ax_transfer *gather; /* the gather for kernels (from `rest` to layout U), started and not yet acquired; in
-                            the frame's host memory */
+    ax_work *all_gather; /* all-gather from `rounded` to `rest` that is in flight; NULL: none */
+    ax_transfer *gather; /* the gather from `rest` to layout U whose result no kernel has acquired yet; in the
+                            frame's host memory */
     double gather_began; /* time at which `gather` was started, for the device's event ring */
-    ax_tensor cached;    /* the gathered weight in the weight cache; data NULL: it has no place there */
+    ax_tensor cached;    /* the weight in layout U, in the weight cache; data NULL: not in the cache */
     bool cache_valid;
     int started,
-        done; /* number of contributions in this step that were begun, and that were added to the gradient */
+        done; /* numbers of contributions of this step: started: begun; done: added to the gradient */
     const void *target; /* memory for a contribution, with room for padding */
-    int now, expected;  /* number of contributions that were added in this micro-batch, and in the micro-batch
-                           before */
-    int bucket;         /* index of the gradient's bucket; -1: the gradient needs no reduction */
+    int now, expected; /* numbers of contributions that were added: now: in this micro-batch; expected: in the
+                          micro-batch before */
+    int bucket;        /* index of the gradient's ax_param_bucket; -1: the gradient needs no reduction */
 } ax_param_live;
 
 /* Parameters whose accumulated gradients are adjacent in memory and are reduced by one collective. */
 typedef struct ax_param_bucket {
-    int n, missing; /* n: number of parameters; missing: how many gradients still lack contributions of the
-                       last micro-batch */
+    int n, missing; /* n: number of parameters; missing: number of parameters that still lack contributions of
+                       the last micro-batch */
     bool started;
-    ax_param *first; /* the bucket's first parameter; it is the only one if its reduction is not a single
+    ax_param *first; /* the bucket's first parameter; the only one if the reduction is more than a single
                         all-reduce */
     ax_axisset axes;
     void *data;
@@ -58,8 +58,8 @@ typedef struct ax_param_bucket {
 typedef struct ax_param_contribution {
     ax_param *param;
     ax_transfer *transfer;
-    bool add; /* true: the result of the transfer must be added to the gradient; false: it was received in the
-                 gradient's memory */
+    bool add; /* true: the result of the transfer must be added to the gradient; false: the transfer writes to
+                 the gradient itself */
 } ax_param_contribution;
 
 /* The indices of parameters in the order in which a task acquires them. */
@@ -78,17 +78,19 @@ typedef struct ax_param_flow {
     ax_param_live *live;
     ax_param_orders orders;
     int running;         /* index of the running task's order; -1: none */
-    int position, ahead; /* positions in that order of the next weight to acquire, and the next to prefetch */
+    int position, ahead; /* indices in the running task's order: of the next weight to acquire; of the next
+                            weight to prefetch */
     ax_param_contribution ring[AX_PARAM_RING];
     int oldest, pending;
     ax_param_bucket *bucket;
     int buckets;
-    void *tied_piece[2]; /* device memory for pieces of gradients from the last stage; NULL: none are LENT */
+    void *tied_piece[2]; /* device memory for pieces of gradients from the last stage; NULL: no parameter's
+                            place is AX_PARAM_LENT */
     bool last, synced;   /* last: the last micro-batch of a step is running; synced: gradients are final */
 } ax_param_flow;
 
-/* Returns the number of elements of memory for the parameter's tensor t, whose layout is one of the four: its
- * box, and room for the padding of gathers and scatters between the four layouts. */
+/* Returns the number of elements of memory for t, a tensor of the parameter in one of its four layouts: the
+ * size of its box, and room for the padding of gathers and scatters between the four layouts. */
 int64_t ax_param_room(const ax_ctx *ctx, const ax_param *param, const ax_tensor *t);
 /* Returns the offset, in elements, at which this rank's box in layout `fine` begins within its box in layout
  * `coarse`. */

@@ -1,11 +1,11 @@
 /* Gathers of weights before use. Read param.h first.
  *
- * A weight whose `rest` layout is split further than U, the layout of kernels (ax_param), is gathered for
- * each use: in forward, in backward, and again in recomputation, because the frame reuses its memory after
- * the last read. The first run of a task records the order in which it acquires weights. In later runs each
- * acquire starts the gathers of the next weights (overlap.oag; arXiv 2502.08145, section on overlap), so that
- * communication overlaps with the kernels that use the present weight. Layers do not know that order. A
- * weight in the cache is gathered once after each update. */
+ * A weight whose `rest` layout is split further than U, the layout of kernels (ax_param), is gathered anew
+ * for each use: in forward, in recomputation, and in backward. Between these uses the frame gives the memory
+ * to other tensors. The first run of a task records the order in which it acquires weights. In later runs
+ * each acquire starts the gathers of the next weights (overlap.oag; arXiv 2502.08145, section on overlap), so
+ * that communication overlaps with the kernels that use the present weight. The order is recorded because
+ * layers do not know it. A weight in the weight cache is gathered only once after each update. */
 #include "parallel/param.h"
 
 #include <stdio.h>
@@ -41,8 +41,8 @@ static ax_status append(ax_param_order *order, int index)
     return AX_OK;
 }
 
-/* Advances in the order of the running task, which acquires parameter `index` now. If the recorded order has
- * another parameter here, the rest of the order is recorded anew. */
+/* Advances by one position in the order of the running task, which now acquires parameter `index`. If the
+ * recorded order has another parameter at this position, the order is recorded anew from here on. */
 static ax_status advance_order(ax_param_set *set, ax_frame *frame, int index)
 {
     ax_param_flow *f = set->flow;
@@ -93,8 +93,8 @@ static ax_status end_gather(ax_param *p, ax_tensor *out)
     return AX_OK;
 }
 
-/* Returns true if the gather of the next weight to prefetch was already started, because an earlier use of
- * the same weight is still to come. */
+/* Returns true if the next weight to prefetch is also among the weights that were prefetched and not yet
+ * acquired. */
 static bool is_started(const ax_param_flow *f, const ax_param_order *order)
 {
     for (int i = f->position; i < f->ahead; i++)
@@ -103,9 +103,9 @@ static bool is_started(const ax_param_flow *f, const ax_param_order *order)
     return false;
 }
 
-/* Starts the gathers of the next weights in the order. The second of two uses of a weight is not prefetched
- * before the first is acquired, even if the weight is in the cache: the order of allocations in the frame
- * must be the same in every micro-batch. */
+/* Starts the gathers of the next weights in the order. A weight that is used twice is prefetched for its
+ * second use only after it was acquired for the first. This holds even if the weight is in the cache, because
+ * the order of allocations in the frame must be the same in every micro-batch. */
 static ax_status prefetch(ax_param_set *set, ax_frame *frame)
 {
     ax_param_flow *f = set->flow;
@@ -159,8 +159,8 @@ ax_status ax_param_gathers_end(ax_param_set *set)
 
 ax_status ax_param_all_gather_wait(ax_param *p) { return ax_wait(&p->live->all_gather); }
 
-/* The all-gather is in place, because all parts of `rest` begin at multiples of one chunk, and `rounded` is
- * this rank's part of `rest`. */
+/* The all-gather is in place: the parts of all ranks begin at multiples of one chunk in `rest`, and `rounded`
+ * is this rank's part of `rest`. */
 ax_status ax_param_all_gather(ax_param *p)
 {
     ax_ctx *ctx = p->set->ctx;
@@ -168,8 +168,8 @@ ax_status ax_param_all_gather(ax_param *p)
     p->live->cache_valid = false;
     if (p->place == AX_PARAM_AWAY)
         return AX_OK;
-    AX_TRY(ax_param_all_gather_wait(p)); /* the all-gather of the update before may still use `rounded`, which
-                                            the next call may overwrite */
+    AX_TRY(ax_param_all_gather_wait(p)); /* the previous update's all-gather may still read `rounded`, into
+                                            which ax_param_tied_weights may receive */
     AX_TRY(ax_param_tied_weights(p));
     if (ax_layout_equal(ctx->grid, &coarse, &fine, p->rest.ndim))
         return AX_OK;

@@ -2,15 +2,15 @@
  *
  * A contribution is the gradient of a weight from one use in one micro-batch. It has layout U (ax_param) and
  * is partial along the axes that split the batch. It is reduce-scattered along z into the gradient's layout
- * (arXiv 2502.08145, Alg. 1, line 12) and added there; with ZeRO stages 2 and 3 it is scattered along data
- * too. A bounded number of contributions is in flight, first in first out, so that the order of additions,
- * and with it the result, does not depend on overlap.ors. If the layouts agree, kernels add to the gradient
- * themselves. The first contribution of a step overwrites the gradient, so that the gradient need not be
- * cleared.
+ * (arXiv 2502.08145, Alg. 1, line 12) and added to the gradient. With ZeRO stages 2 and 3 it is
+ * reduce-scattered along data too. Up to AX_PARAM_RING contributions are in flight. They are added first in,
+ * first out, so the order of additions, and with it the result, does not depend on overlap.ors. If the
+ * layouts agree, kernels add to the gradient themselves. The first contribution of a step overwrites the
+ * gradient, so that the gradient need not be cleared.
  *
  * Between micro-batches, gradients stay partial along the other axes that split the batch (data; for biases
- * and norms all of them). In the last micro-batch the reduction of a bucket starts as soon as its last
- * contribution is added. */
+ * and norms all of them). In the last micro-batch the reduction of a bucket starts as soon as the bucket's
+ * last contribution has been added. */
 #include "parallel/param.h"
 
 #include <stdlib.h>
@@ -50,8 +50,9 @@ static ax_status wait_bucket(ax_param_bucket *b)
     return b->count ? ax_wait(&b->work) : ax_transfer_finish(&b->transfer);
 }
 
-/* Returns the number of elements of the bucket if p's gradient joins it, or 0 if it cannot: it must lie next
- * in memory, be reduced along the same axes, and fit into AX_PARAM_BUCKET elements. */
+/* Returns the bucket's number of elements after p's gradient has joined it, or 0 if the gradient cannot join.
+ * To join, the gradient must follow the bucket in memory and be reduced along the same axes, and the result
+ * must have at most AX_PARAM_BUCKET elements. */
 static int64_t joined_count(const ax_param_bucket *b, const ax_param *p, ax_axisset axes, int64_t room)
 {
     int64_t size = (int64_t)ax_dtype_size(p->sum.dtype),
@@ -61,8 +62,8 @@ static int64_t joined_count(const ax_param_bucket *b, const ax_param *p, ax_axis
     return next && axes && b->axes == axes && count <= AX_PARAM_BUCKET ? count : 0;
 }
 
-/* A gradient whose plan is one all-reduce joins the last bucket or begins a new one; any other gradient has a
- * bucket of its own. */
+/* Adds p's gradient to a bucket. A gradient whose plan is a single all-reduce joins the last bucket or begins
+ * a new one. Any other gradient gets a bucket of its own. */
 static void add_to_buckets(ax_param_set *set, ax_param *p, const ax_plan *plan)
 {
     ax_param_flow *f = set->flow;
@@ -96,8 +97,8 @@ ax_status ax_param_buckets_make(ax_param_set *set)
 
 /* ---- contributions ------------------------------------------------------------------------------- */
 
-/* Counts a contribution that has been added to p's gradient. In the last micro-batch, the last contribution
- * of a bucket starts its reduction. */
+/* Counts a contribution that has been added to p's gradient. Starts the reduction of p's bucket after the
+ * bucket's last contribution of the last micro-batch. */
 static ax_status count_contribution(ax_param *p)
 {
     ax_param_set *set = p->set;
@@ -109,7 +110,7 @@ static ax_status count_contribution(ax_param *p)
     return --b->missing ? AX_OK : start_bucket(set, b);
 }
 
-/* Waits for the oldest contribution in flight and adds it to its gradient. */
+/* Waits for the oldest contribution in flight and adds its result to the gradient. */
 static ax_status end_oldest(ax_param_set *set)
 {
     ax_param_flow *f = set->flow;
@@ -135,8 +136,9 @@ ax_status ax_param_contributions_end(ax_param_set *set)
     return AX_OK;
 }
 
-/* Appends a contribution to the ring. Earlier contributions with more than one step left advance by one step,
- * so that multi-step plans make progress; if the ring is full, the oldest contribution is finished. */
+/* Appends a contribution to the ring. Earlier contributions whose plan has further steps advance by one step,
+ * so that plans of several steps make progress. If the ring is full, the oldest contribution is finished
+ * first. */
 static ax_status push(ax_param_set *set, const ax_param_contribution *c)
 {
     ax_param_flow *f = set->flow;
@@ -203,9 +205,9 @@ static bool at_origin(const ax_grid *grid, ax_axisset axes)
     return true;
 }
 
-/* Starts the transfer of `part` to the gradient's layout. Allocates frame memory for the result even if the
- * step's first contribution goes directly to the gradient and leaves it unused: all micro-batches must make
- * the allocations of one frame plan. */
+/* Starts the transfer of `part` to the gradient's layout. Always allocates frame memory for the result,
+ * because all micro-batches must make the allocations of one frame plan. The step's first contribution may
+ * leave this memory unused, since it can go directly to the gradient. */
 static ax_status start_contribution(ax_frame *frame, ax_param *p, const ax_tensor *part, bool first)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);

@@ -15,8 +15,9 @@ typedef struct cursor {
     size_t at;
 } cursor;
 
-/* Gives memory to t. An empty box gets an address too, because NULL means "no memory". Touches the memory
- * from the compute threads (NUMA first touch), because it may be filled from a file by another thread. */
+/* Gives memory to t. An empty box gets an address too, because data NULL means that t has no memory. The
+ * compute threads touch the memory first (NUMA first touch), because another thread may fill it from a
+ * file. */
 static void allocate_tensor(cursor *c, const ax_param *p, ax_tensor *t)
 {
     size_t bytes = (size_t)(ax_param_room(c->ctx, p, t) * (int64_t)ax_dtype_size(t->dtype));
@@ -29,8 +30,9 @@ static void allocate_tensor(cursor *c, const ax_param *p, ax_tensor *t)
 
 static bool rounds(const ax_param *p) { return p->rest.dtype != p->master.dtype; }
 
-/* Allocates the weights of a parameter. If `rest` has the dtype of the master weights, these are a part of
- * `rest`, which then lies in the block MASTER; otherwise `rest` lies in the block USE. */
+/* Allocates those weights of a parameter that lie in `block`. If `rest` has the dtype of the master weights,
+ * `rest` lies in the block MASTER and the master weights are a part of it; otherwise `rest` lies in the block
+ * USE. */
 static void allocate_weights(cursor *c, ax_param *p, int block)
 {
     const ax_ctx *ctx = c->ctx;
@@ -61,9 +63,9 @@ static bool same_split(const ax_grid *grid, const ax_param *p)
     return ax_axes_equal(grid, &p->sum.layout.dim[0], &p->grad.layout.dim[0]);
 }
 
-/* Allocates p->sum, or with `scattered` p->grad, into which the sum is scattered; the two are the same memory
- * if they are split alike. allocate_all calls this for the sums of all parameters first: they are then
- * adjacent in memory, and a bucket can reduce several of them together. */
+/* Allocates p->sum or, if `scattered` is true, p->grad, into which p->sum is scattered. p->sum and p->grad
+ * are the same memory if they are split alike. allocate_all first allocates p->sum of all parameters: these
+ * are then adjacent in memory, so that one bucket can reduce several of them. */
 static void allocate_grad(cursor *c, ax_param *p, bool scattered)
 {
     if (!scattered)
@@ -74,9 +76,9 @@ static void allocate_grad(cursor *c, ax_param *p, bool scattered)
         p->grad.data = p->sum.data;
 }
 
-/* Places the tensors that belong to one block of memory (master weights, copies, gradients or optimizer
- * state) from `base` on, and returns the size of the block. Vectors come after all matrices, because their
- * gradients are reduced along other axes and so belong to other buckets. */
+/* Places the tensors of one block of memory (MASTER, USE, GRAD or STATE) from `base` on, and returns the size
+ * of the block in bytes. Vectors come after all matrices: gradients of vectors are reduced along other axes
+ * and so belong to other buckets. */
 static size_t allocate_all(ax_param_set *set, int block, void *base)
 {
     cursor c = {.ctx = set->ctx, .base = base};
@@ -127,8 +129,8 @@ static ax_status check_names(ax_param *const *params, int n)
     return status;
 }
 
-/* Copies the list of parameters. A parameter that is listed several times, as tied weights are, is taken
- * once. */
+/* Copies the list of parameters to set->param. A parameter that is listed several times, such as tied
+ * weights, is copied once. */
 static ax_status take_params(ax_param_set *set, ax_param *const *params, int n)
 {
     AX_TRY(check_names(params, n));
@@ -159,8 +161,8 @@ static ax_status fill(ax_ctx *ctx, ax_dtype dtype, int64_t n, double value, void
     return n ? ax_run_fill(ctx->stream, &args) : AX_OK;
 }
 
-/* Zeroes optimizer state and gradients. The padding between gradients is reduced along with them and must not
- * hold NaN. */
+/* Zeroes optimizer state and gradients, including the padding between gradients: buckets reduce the padding
+ * too, so it must not hold NaN. */
 static ax_status clear(ax_param_set *set)
 {
     ax_dtype dtype = set->ctx->accum;
@@ -213,8 +215,8 @@ ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int s
     return status;
 }
 
-/* Clears the parameter's pointers into the set. An all-gather of the last update may still be in flight; its
- * failure is ignored, because ax_param_set_destroy returns no status. */
+/* Clears the parameter's pointers into the set. First waits for an all-gather of the last update, which may
+ * still be in flight; its failure is ignored, because ax_param_set_destroy returns no status. */
 static void detach(ax_param *p)
 {
     ax_status ignored = p->live ? ax_param_all_gather_wait(p) : AX_OK;
@@ -311,8 +313,8 @@ ax_status ax_param_set_refresh(ax_param_set *set)
 
 /* ---- norms --------------------------------------------------------------------------------------- */
 
-/* Computes the sum of squares of this rank's box of t, one of p's tensors. All but one of the ranks that hold
- * the same box get 0 instead, so that each element counts once in the sum over the grid. */
+/* Computes the sum of squares of this rank's box of t, one of p's tensors. If several ranks hold the same
+ * box, all but one of them get 0 instead, so that each element counts once in the sum over the grid. */
 static ax_status sumsq_here(ax_ctx *ctx, const ax_param *p, const ax_tensor *t, double *out)
 {
     ax_sumsq_args args = {.n = ax_tensor_count(ctx->grid, t), .x = t->data, .out = out, .dtype = t->dtype};

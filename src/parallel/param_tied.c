@@ -1,10 +1,10 @@
-/* Parameters that two pipeline stages have: the table of tokens, if the head uses it too. The last stage
- * sends its gradient to the first stage. The first stage adds it to its own gradient, updates the weights,
- * and sends them to the last stage in the dtype that kernels read. Gradient and weights are sent in pieces of
- * PIECE elements, with at most WINDOW pieces in flight. Read param.h first. */
+/* Parameters that two pipeline stages have: the token embedding table, if the output head uses it too. The
+ * last stage sends its gradient to the first stage. The first stage adds the two gradients, updates the
+ * weights, and sends the weights to the last stage in the dtype that kernels read. Gradient and weights are
+ * sent in pieces of PIECE elements, with at most WINDOW pieces in flight. Read param.h first. */
 #include "parallel/param.h"
 
-enum { PIECE = 1 << 20, WINDOW = 2 }; /* elements of a piece; pieces in flight */
+enum { PIECE = 1 << 20, WINDOW = 2 }; /* PIECE: elements of a piece; WINDOW: most pieces in flight */
 
 static size_t piece_bytes(const ax_param_set *set) { return PIECE * ax_dtype_size(set->ctx->accum); }
 
@@ -26,7 +26,7 @@ void ax_param_tied_free(ax_param_set *set)
             ax_ctx_free(set->ctx, set->flow->tied_piece[k], piece_bytes(set));
 }
 
-/* One piece of a tensor: elements first … first + count - 1, and the message that carries them. */
+/* One piece of a tensor: the elements [first, first + count), and the message that carries them. */
 typedef struct piece {
     int64_t first, count;
     ax_message message;

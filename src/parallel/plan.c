@@ -1,10 +1,11 @@
 /* Plans the change from one layout to another, one axis at a time.
  *
- * On each dim, source and target have a list of axes. The first axes that the two lists have in common stay.
- * Gathers remove the source's other axes, innermost first. The target's other axes are then added: by a
- * scatter if the tensor is partial along the axis, or by a slice if the tensor is replicated along it. Among
- * the steps that the nesting allows, those that shrink the data go first: slices, scatters, then the one
- * all-reduce, then a gather. */
+ * For each dim, source and target have a list of axes that split it. The common prefix of the two lists
+ * stays. Gathers remove the source's other axes, innermost first. The target's other axes are then added: by
+ * a scatter if the tensor is partial along the axis, or by a slice if the tensor is replicated along it. The
+ * nesting of axes restricts the order of steps. Of the steps that it allows, the planner always takes the
+ * first of this list, which begins with the steps that shrink the data: a slice, a scatter, the single
+ * all-reduce, a gather. */
 #include "parallel/plan.h"
 
 #include <stdio.h>
@@ -31,7 +32,8 @@ static int common_prefix(const ax_axes *a, const ax_axes *b)
     return k;
 }
 
-/* Returns an axis as a set of atoms (ax_grid_atoms), the form that `partial` has too. */
+/* Returns the axis as a set of atoms (ax_grid_atoms), so that it can be compared with `partial`, which is
+ * such a set. */
 static ax_axisset set_of(const planner *p, ax_axis axis)
 {
     return ax_grid_effective(p->grid, (ax_axisset)(1u << axis));
@@ -43,8 +45,8 @@ static void push(planner *p, ax_step_kind kind, int dim, ax_axis axis, ax_axisse
         (ax_plan_step){.kind = kind, .dim = (uint8_t)dim, .axis = axis, .axes = axes, .after = p->now};
 }
 
-/* Adds to some dim the next axis that the target has on it: by a slice, or by a scatter if `partial`. Returns
- * false if no axis can be added. */
+/* Adds the next axis of the target to the first dim that allows it: by a scatter if `partial` is true,
+ * otherwise by a slice. Returns false if no axis can be added. */
 static bool split_one(planner *p, bool partial)
 {
     ax_axisset used = ax_grid_effective(p->grid, ax_layout_split_axes(&p->now, p->ndim));
@@ -67,9 +69,9 @@ static bool split_one(planner *p, bool partial)
     return false;
 }
 
-/* Adds an all-reduce along the partial axes that the target neither keeps partial nor gets by a scatter. If
- * the tensor is partial along only one factor of an axis, it cannot be scattered along the axis, so it is
- * reduced. */
+/* Adds an all-reduce along those partial axes that are not partial in the target and that no scatter will
+ * remove. A tensor that is partial along only one factor of an axis cannot be scattered along the axis, so it
+ * is all-reduced along this factor. */
 static bool reduce_rest(planner *p)
 {
     ax_axisset kept = p->target.partial;

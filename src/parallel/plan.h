@@ -1,28 +1,30 @@
-/* Shared by plan.c, redistribute.c and the files about parameters: message sizes, and transfers in flight. */
+/* Shared by plan.c, redistribute.c and param*.c: message sizes of redistributions, and redistributions in
+ * flight. */
 #ifndef AXONN_PARALLEL_PLAN_H
 #define AXONN_PARALLEL_PLAN_H
 
 #include "axonn/parallel.h"
 
-/* The message size of a step along dim d. `lead` and `inner` are the products of the local extents before and
- * after d. Each rank's part is sent as [lead, chunk, inner], padded to `chunk` along d; count = lead · chunk
- * · inner. */
+/* The message size, in elements, of a gather or scatter along dim d. `lead` and `inner` are the products of
+ * the local extents of the dims before and after d. Each rank's part is sent as an array [lead, chunk,
+ * inner], padded to `chunk` along d; count = lead · chunk · inner. */
 typedef struct ax_wire {
     int64_t lead, inner, chunk, count;
 } ax_wire;
 
-/* `fine` is the tensor on that side of the step where `axis` splits dim `d`: after a scatter, before a
- * gather. The chunk is the largest part over the ranks along `axis`. */
+/* `fine` is the tensor that `axis` splits along dim `d`: the result of a scatter, or the source of a gather.
+ * The chunk is the largest part of dim `d` that a rank along `axis` has. */
 ax_wire ax_wire_make(const ax_grid *grid, const ax_tensor *fine, int d, ax_axis axis);
 
-/* A redistribution in flight. The caller provides the struct, which must not move until it is done. */
+/* A redistribution in flight. The caller provides the struct, which must not move until the redistribution is
+ * done. */
 typedef struct ax_transfer {
     ax_work base; /* the work handle that ax_redistribute returns */
     ax_ctx *ctx;
-    ax_frame *frame; /* the frame in which memory is allocated; NULL if none will be needed */
+    ax_frame *frame; /* the frame in which memory is allocated; NULL: no memory will be needed */
     ax_plan plan;
     int step;         /* index of the step in flight; plan.n: all steps are done */
-    bool roomy;       /* after the tensor to send there is room for padding to the uniform chunk */
+    bool roomy;       /* the memory of the next step's source has room for padding to the uniform chunk */
     ax_tensor src;    /* the source of the plan */
     ax_tensor now;    /* the result of the step in flight */
     ax_tensor before; /* the source of the step in flight */
@@ -33,9 +35,10 @@ typedef struct ax_transfer {
 } ax_transfer;
 _Static_assert(sizeof(ax_transfer) <= AX_FRAME_HOST, "transfers live in the host memory of frames");
 
-/* Return the number of elements of memory that src must have if the plan's first step is to send it without
- * packing, and that the result must have if the last step is to receive it without unpacking: the box and the
- * padding to the uniform chunk. */
+/* ax_plan_room_sent returns the number of elements of memory that src must have, so that the plan's first
+ * step can send src without packing. ax_plan_room_received returns the number that the result must have,
+ * so that the last step can receive the result without unpacking. Both include the padding to the uniform
+ * chunk. */
 int64_t ax_plan_room_sent(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan);
 int64_t ax_plan_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan);
 

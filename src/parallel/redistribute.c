@@ -1,7 +1,7 @@
-/* Executes plans, one step in flight at a time. Each step is one collective on contiguous buffers. If the dim
- * is the outermost one and its parts begin at multiples of the chunk (they are equal, or split by `fine`
- * axes), the buffers are the tensors themselves. Otherwise parts are packed into frame memory, padded with
- * zeros to the uniform chunk, and unpacked after the collective. */
+/* Executes plans, one step in flight at a time. Each step is one collective on contiguous buffers. If the
+ * step's dim is the outermost one and the ranks' parts begin at multiples of the chunk (parts are equal, or
+ * are split by `fine` axes), the buffers are the tensors themselves. Otherwise parts are packed into frame
+ * memory, padded with zeros to the uniform chunk, and unpacked after the collective. */
 #include "parallel/plan.h"
 
 /* A step with its communicator, message size and number of parts. */
@@ -13,7 +13,7 @@ typedef struct step_run {
     int parts;
 } step_run;
 
-/* Copies `lead` rows of `cols` elements from x to y; x_stride and y_stride are the distances of rows in
+/* Copies `lead` rows of `cols` elements from x to y; x_stride and y_stride are the distances between rows, in
  * elements. */
 static ax_status copy_rows(ax_ctx *ctx, ax_dtype dtype, int64_t lead, int64_t cols, const void *x,
                            int64_t x_offset, int64_t x_stride, void *y, int64_t y_offset, int64_t y_stride)
@@ -30,8 +30,8 @@ static ax_status copy_rows(ax_ctx *ctx, ax_dtype dtype, int64_t lead, int64_t co
     return ax_run_copy_box(ctx->stream, &args);
 }
 
-/* Computes the range, counted from `base`, of the step's dim of t that the rank with coordinate i along the
- * step's axis holds. */
+/* Computes which part of t along the step's dim belongs to the rank with coordinate i along the step's axis:
+ * *n elements from *lo on. *lo is counted from `base`. */
 static void part_range(const step_run *r, const ax_tensor *t, int i, int64_t base, int64_t *lo, int64_t *n)
 {
     int rank = ax_grid_peer(r->ctx->grid, r->step->axis, i);
@@ -44,8 +44,8 @@ static void own_range(const step_run *r, const ax_tensor *t, int64_t *lo, int64_
     ax_tensor_range(r->ctx->grid, t, r->step->dim, ax_grid_rank(r->ctx->grid), lo, n);
 }
 
-/* Allocates frame memory for `count` elements to pack into. If `padded`, the parts leave gaps, so the memory
- * is zeroed. */
+/* Allocates frame memory for `count` packed elements. If `padded` is true, the packed parts leave gaps, so
+ * the memory is zeroed. */
 static ax_status staging(ax_transfer *t, int64_t count, bool padded, void **out)
 {
     AX_TRY(ax_frame_scratch(t->frame, t->now.dtype, count, out));
@@ -89,8 +89,8 @@ static ax_tensor source_of(const ax_plan *plan, int k, const ax_tensor *src)
     return t;
 }
 
-/* Returns the number of elements of memory that step k needs to send its source without packing (`sent`), or
- * to receive its result without unpacking. */
+/* Returns the number of elements of memory that step k needs: if `sent` is true, to send its source without
+ * packing; otherwise to receive its result without unpacking. */
 static int64_t room(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src, bool sent)
 {
     ax_tensor from = source_of(plan, k, src);
@@ -100,8 +100,7 @@ static int64_t room(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *sr
     return (r.step->kind == AX_STEP_GATHER) == sent ? r.wire.count : r.wire.count * r.parts;
 }
 
-/* Returns true if step k is a gather that can run in place, that is with this rank's part of the result as
- * its source. */
+/* Returns true if step k is a gather that can run in place: its source is this rank's part of its result. */
 static bool gathers_in_place(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src)
 {
     if (k >= plan->n || plan->step[k].kind != AX_STEP_GATHER)
@@ -112,8 +111,9 @@ static bool gathers_in_place(ax_ctx *ctx, const ax_plan *plan, int k, const ax_t
     return in_place(&r, &from, &made);
 }
 
-/* Returns the number of elements of memory for the result of step k, such that neither it nor the next step
- * needs packing, and that a gather before it can write into it in place. */
+/* Returns the number of elements of memory for the result of step k. With this memory, step k needs no
+ * unpacking and step k + 1 no packing. If step k - 1 is a gather too and step k gathers in place, the memory
+ * contains that of the result of step k - 1. */
 static int64_t room_made(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src)
 {
     ax_tensor made = *src;
@@ -125,8 +125,8 @@ static int64_t room_made(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tenso
     return k + 1 < plan->n ? ax_max(count, room(ctx, plan, k + 1, src, true)) : count;
 }
 
-/* Returns the last step that is not an all-reduce, or -1. An all-reduce works in place, so this step
- * allocates the result. */
+/* Returns the index of the last step that is not an all-reduce, or -1. All-reduces work in place, so this
+ * step gets the memory of the plan's result. */
 static int last_producer(const ax_plan *plan)
 {
     int k = plan->n - 1;
@@ -147,8 +147,9 @@ int64_t ax_plan_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_plan *
     return k < 0 ? ax_tensor_count(ctx->grid, src) : room_made(ctx, plan, k, src);
 }
 
-/* Finds memory for the result of step k: that of the plan's result if k is the last step; this rank's part of
- * that if only gathers in place follow; otherwise frame memory. */
+/* Finds memory for the result of step k. For the last step this is the memory of the plan's result. If only
+ * gathers in place follow step k, it is this rank's part of the memory of the plan's result. Otherwise it is
+ * frame memory. */
 static ax_status memory_for(ax_transfer *t, int k, void **out)
 {
     int last = last_producer(&t->plan), m = k + 1;
@@ -219,8 +220,8 @@ static ax_status run_slice(const step_run *r, const ax_tensor *src, const ax_ten
                      whole * w->inner, dst->data, 0, n * w->inner);
 }
 
-/* Starts step t->step on t->now. Afterwards t->now is the result of the step, which is valid after
- * ax_wait(&t->work). */
+/* Starts step t->step with the source t->now. Sets t->now to the result of the step, which is valid after
+ * end_step. */
 static ax_status start_step(ax_transfer *t)
 {
     ax_tensor src = t->before = t->now;
@@ -236,8 +237,7 @@ static ax_status start_step(ax_transfer *t)
     if (r.step->kind == AX_STEP_SLICE)
         return run_slice(&r, &src, &t->now);
     AX_TRY(r.step->kind == AX_STEP_GATHER ? run_gather(&r, t, &src) : run_scatter(&r, t, &src));
-    t->roomy =
-        true; /* the result has room for padding, because memory_for includes what the next step needs */
+    t->roomy = true; /* memory_for has included the padding that the next step needs */
     return AX_OK;
 }
 
@@ -266,7 +266,7 @@ static ax_status end_step(ax_transfer *t)
 
 /* ---- transfers ----------------------------------------------------------------------------------- */
 
-/* Starts steps until one is in flight or all are done. */
+/* Starts steps until one of them is in flight or all steps are done. */
 static ax_status start_steps(ax_transfer *t)
 {
     for (; t->step < t->plan.n; t->step++) {

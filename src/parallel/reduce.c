@@ -1,4 +1,4 @@
-/* The rule "reduce": a statistic over a split dim is all-reduced along the axes that split it. */
+/* The rule "reduce": a statistic over a split dim is all-reduced along the axes that split this dim. */
 #include "axonn/parallel.h"
 
 ax_status ax_reduce_axes(ax_ctx *ctx, ax_axisset axes, void *data, int64_t count, ax_dtype dtype,

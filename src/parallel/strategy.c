@@ -1,4 +1,5 @@
-/* The table of parallel strategies: which axes split a dim, by the dim's role in the model. */
+/* The table of parallel strategies. A strategy defines, for each role that a dim can have in the model, which
+ * axes split the dim. */
 #include "axonn/parallel.h"
 
 #include <stdio.h>
@@ -21,9 +22,9 @@
 static const ax_strategy table[] = {
     /* With the inner width split along x and the residual width along y, the output of each linear layer has
      * the layout that the next one needs, so consecutive layers need no redistribution (arXiv 2305.13525,
-     * section 3). The vocabulary is split along both, and embedding tables have the whole residual width: if
-     * the width were split along y, the logits would have to be all-reduced, which would be nearly half of
-     * the bytes that a GPT-2 communicates. */
+     * section 3). The vocabulary is split along both x and y, and embedding tables have the whole residual
+     * width. If the tables' width were split along y, the logits would have to be all-reduced along y, which
+     * would be nearly half of the bytes that a GPT-2 communicates. */
     {"axonn",
      "3D tensor parallelism (x, y, z) times data and pipeline parallelism",
      ALL_AXES,
@@ -93,9 +94,9 @@ ax_axisset ax_strategy_lacks(const ax_strategy *strategy, ax_grid_size size)
 
 /* ---- layouts ------------------------------------------------------------------------------------- */
 
-/* The bits of an ax_role. The low ROLE_BITS bits are the AX_ROLE_… constant. The bits above are 0 if no axis
- * is replaced by factors, else 1 + 2 · (index of the factoring) + (MAJOR_ONLY if the dim is split by the
- * major factor only). */
+/* The bits of an ax_role. The low ROLE_BITS bits are the AX_ROLE_… constant. The higher bits are 0 if no axis
+ * is replaced by its factors. Otherwise they are 1 + 2 · (index of the factoring), plus MAJOR_ONLY if only
+ * the major factor splits the dim. */
 enum { ROLE_BITS = 8, MAJOR_ONLY = 1 };
 
 ax_role ax_role_both(ax_role role, int factoring)
@@ -128,8 +129,8 @@ static ax_axes axes_of(const ax_ctx *ctx, ax_role role)
     return axes;
 }
 
-/* Returns the axes along which a dim of this role is replicated because it is split by a major factor
- * only. */
+/* Returns the minor factor's axis, along which a dim of this role is replicated, if only the major factor
+ * splits the dim; otherwise returns the empty set. */
 static ax_axisset sharing_axes(const ax_ctx *ctx, ax_role role)
 {
     int factored = (role >> ROLE_BITS) - 1;
@@ -145,7 +146,8 @@ static ax_axisset set_of(const ax_axes *axes)
     return set;
 }
 
-/* Returns the axes that split the heads, if `role` is that of a dim that all heads share (AX_ROLE_HEAD). */
+/* If `role` is that of a dim that all heads share (AX_ROLE_HEAD), returns the axes that split the heads;
+ * otherwise returns the empty set. */
 static ax_axisset head_axes(const ax_ctx *ctx, ax_role role)
 {
     const ax_role factors = (ax_role)(role >> ROLE_BITS << ROLE_BITS);
@@ -153,7 +155,7 @@ static ax_axisset head_axes(const ax_ctx *ctx, ax_role role)
     return (ax_role)(role - factors) == AX_ROLE_HEAD ? set_of(&heads) : 0;
 }
 
-/* Returns the axes that are not in `taken`. */
+/* Returns those of `axes` that are not in `taken`. */
 static ax_axes without(const ax_axes *axes, ax_axisset taken)
 {
     ax_axes left = {0};

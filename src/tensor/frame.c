@@ -1,10 +1,10 @@
 /* Frames: the activation memory of one micro-batch. Read include/axonn/tensor.h ("frames") first.
  *
- * In record mode allocations are ascending addresses of the dry device, which has no memory behind them. The
- * device reports the operands of each kernel, copy and collective to `observe`; an operand in the frame's
- * range of addresses counts as a use of the allocations that it covers. So each allocation gets a birth and a
- * last use, counted in operations since the task began, and frame_plan.c packs these lifetimes into one
- * block. */
+ * In record mode allocations get ascending addresses on the dry device, which has no memory. The device
+ * reports the operands of each kernel, copy and collective to `observe`. An operand in the frame's range of
+ * addresses counts as a use of the allocations that it covers. So each allocation gets a birth and a last
+ * use, counted in operations since the task began. frame_plan.c then packs all allocations with these
+ * lifetimes into one block. */
 #include "tensor/frame.h"
 
 #include <stddef.h>
@@ -28,8 +28,8 @@ static int allocation_at(const ax_frame *frame, size_t offset)
     return lo;
 }
 
-/* Sets the last use of the allocations that the operand covers to the current operation. An operand without
- * elements counts as a use of the allocation that contains its address. */
+/* Sets the last use (`last`) of the allocations that the operand covers to the current operation. An operand
+ * without elements counts as a use of the allocation that contains its address. */
 static void mark_used(ax_frame *frame, const ax_operand *operand)
 {
     uintptr_t begin = (uintptr_t)operand->at, block = (uintptr_t)frame->block;

@@ -6,14 +6,14 @@
 
 enum { AX_FRAME_ALIGN = 64 };
 
-/* One allocation of a task. Times count operations since the task began. During the operations [birth, last]
- * no other allocation may share the memory. */
+/* One allocation of a task. birth and last are numbers of operations, counted from the beginning of the task;
+ * no other allocation may use the memory during the operations birth … last. */
 typedef struct ax_frame_alloc_record {
-    size_t bytes;  /* rounded up to AX_FRAME_ALIGN */
+    size_t bytes;  /* size, rounded up to a multiple of AX_FRAME_ALIGN */
     size_t offset; /* offset in the range of recorded addresses, or in the planned block */
     int64_t birth, last;
-    bool kept; /* in a plan with several slots: used in both parts of the task, so it lies in the slot's
-                  memory */
+    bool kept; /* in a plan with several slots: the task uses the allocation in both of its parts, so it lies
+                  in the slot's own block */
 } ax_frame_alloc_record;
 
 typedef struct ax_frame_task {
@@ -25,8 +25,8 @@ typedef struct ax_frame_task {
 } ax_frame_task;
 
 struct ax_frame_plan {
-    size_t bytes;      /* of the block that all slots share */
-    size_t slot_bytes; /* of each slot's own block */
+    size_t bytes;      /* size of the block that all slots share */
+    size_t slot_bytes; /* size of each slot's own block */
     int slots;
     int tasks;
     ax_frame_task *task;
@@ -35,7 +35,7 @@ struct ax_frame_plan {
 struct ax_frame {
     ax_ctx *ctx;
     char *block;
-    bool borrowed; /* the block is that of another slot */
+    bool borrowed; /* `block` belongs to another slot */
     char *slot;    /* this slot's own block, or NULL */
     size_t bytes, top, high_water;
     bool recording, training, saving;
@@ -43,7 +43,7 @@ struct ax_frame {
     const ax_batch *batch;
     ax_frame_task *task;  /* record or plan of the running task */
     int next;             /* index of the running task's next allocation */
-    int64_t clock;        /* operations since the task began */
+    int64_t clock;        /* number of operations since the task began */
     uint64_t train_tasks; /* number of tasks begun in AX_MODE_TRAIN */
     ax_frame_task *recorded;
     int tasks;

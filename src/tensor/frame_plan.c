@@ -1,14 +1,15 @@
 /* Packs recorded lifetimes into one block (dynamic storage allocation by first fit): largest allocation
- * first, each at the lowest offset that is free during its whole lifetime. That takes quadratic time, so
- * tasks of very many allocations (thousands of layers) are packed in order of time instead, as a malloc would
- * place them, which is fast because few ranges are free at a time; the block may become larger. Read frame.c
- * first. */
+ * first, each at the lowest offset that is free during its whole lifetime. That takes quadratic time. Tasks
+ * with more than BY_SIZE_MOST allocations (thousands of layers) are packed in order of birth instead, as
+ * malloc and free would do it. That is fast, because few ranges are free at a time, but the block may become
+ * larger. Read frame.c first. */
 #include "tensor/frame.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { BY_SIZE_MOST = 16384 }; /* the most allocations that are packed by size, which takes 0.2 s */
+/* Largest number of allocations that are packed in order of size; for this number it takes 0.2 s. */
+enum { BY_SIZE_MOST = 16384 };
 
 static int larger_first(const void *a, const void *b)
 {
@@ -68,17 +69,18 @@ static void pack_by_size(ax_frame_alloc_record **order, int n, ax_frame_alloc_re
 
 /* ---- in order of time ---------------------------------------------------------------------------- */
 
-/* Free ranges of the block in order of offset. The last one has no end. */
+/* A free range of the block. Ranges are listed in order of offset; the last one has the end SIZE_MAX. */
 typedef struct hole {
     size_t begin, end;
 } hole;
 
 typedef struct holes {
-    hole *hole; /* free ranges, at most one more than live allocations */
+    hole *hole; /* array of n ranges; n is at most the number of live allocations + 1 */
     int n;
 } holes;
 
-/* Takes `bytes` from the lowest free range that is large enough. Returns their offset. */
+/* Takes `bytes` from the lowest free range that is large enough (first fit). Returns the offset of the bytes
+ * taken. */
 static size_t take_lowest(holes *h, size_t bytes)
 {
     int i = 0;
@@ -91,11 +93,11 @@ static size_t take_lowest(holes *h, size_t bytes)
     return offset;
 }
 
-/* Makes a range free again and joins it with adjacent free ranges. */
+/* Makes the range [begin, end) free again and merges it with adjacent free ranges. */
 static void give_back(holes *h, size_t begin, size_t end)
 {
-    int lo = 0, hi = h->n - 1; /* lo: the first free range after this one; it exists, because the last free
-                                  range has no end */
+    int lo = 0, hi = h->n - 1; /* binary search for `lo`, the first free range after [begin, end). There is
+                                  one, because the last free range ends at SIZE_MAX */
     while (lo < hi) {
         int mid = (lo + hi) / 2;
         if (h->hole[mid].begin < end)
@@ -121,7 +123,8 @@ static void give_back(holes *h, size_t begin, size_t end)
     }
 }
 
-/* `order` has the allocations in order of birth; `ended` has room for as many. */
+/* Packs the n allocations of `order`, which are in order of birth. `ended` is scratch memory for n
+ * pointers. */
 static ax_status pack_by_time(ax_frame_alloc_record **order, int n, ax_frame_alloc_record **ended)
 {
     memcpy(ended, order, (size_t)n * sizeof(*ended));
@@ -147,8 +150,8 @@ static bool is_kept(const ax_frame_task *task, int i, int slots)
     return slots > 1 && i < task->first_part && task->alloc[i].last >= task->part_ends;
 }
 
-/* Packs the allocations that are `kept`, or those that are not, into a block of their own; raises *bytes to
- * the size of the block if it is smaller. `order` and `other` have room for the task's allocations. */
+/* Packs the allocations with alloc->kept == kept into one block. Raises *bytes to the size of this block if
+ * *bytes is smaller. `order` and `other` are scratch memory for one pointer per allocation of the task. */
 static ax_status pack(ax_frame_task *task, bool kept, size_t *bytes, ax_frame_alloc_record **order,
                       ax_frame_alloc_record **other)
 {

@@ -42,8 +42,8 @@ static ax_status parse_error(const parser *p, const char *what)
                    (int)(p->at - p->text) + 1, what);
 }
 
-/* Returns the length of the axis name at p->at. A dot separates two axes, but is part of a factor's name,
- * "x.kv". */
+/* Returns the length of the axis name at p->at. A dot separates two axes ("x.y"), but may also be part of the
+ * name of a factor ("x.kv"). */
 static size_t axis_length(const parser *p)
 {
     size_t longest = word_length(p->at);

@@ -54,8 +54,8 @@ void ax_tensor_range(const ax_grid *grid, const ax_tensor *tensor, int d, int ra
     range(grid, tensor, d, rank, lo, n);
 }
 
-/* The rank with coordinate 0 has the largest part, because larger runs come first and only the dim's last
- * unit may be short. */
+/* The rank whose coordinates are all 0 has the largest part, because larger runs come first and only the
+ * dim's last unit may be short. */
 int64_t ax_tensor_chunk(const ax_grid *grid, const ax_tensor *tensor, int d)
 {
     int64_t lo, n;
@@ -168,7 +168,7 @@ int64_t ax_tensor_global_count(const ax_tensor *tensor)
     return count;
 }
 
-/* Returns true if the rank's coordinate is 0 along all of `axes`. */
+/* Returns true if the coordinates of `rank` along all of `axes` are 0. */
 static bool at_origin(const ax_grid *grid, int rank, ax_axisset axes)
 {
     for (int a = 0; a < ax_grid_axes(grid); a++)
@@ -177,8 +177,8 @@ static bool at_origin(const ax_grid *grid, int rank, ax_axisset axes)
     return true;
 }
 
-/* Returns the axes along which the ranks of one pipeline stage differ: all axes except pipe. If `named`, the
- * axes of a layout, contains pipe, pipe is returned too. */
+/* Returns the axes along which the ranks of one pipeline stage differ: all axes except pipe. If `named` (the
+ * axes of the tensor's layout) contains pipe, the result contains pipe too. */
 static ax_axisset stage_axes(const ax_grid *grid, ax_axisset named)
 {
     return (ax_axisset)(((1u << ax_grid_axes(grid)) - 1) & ~((1u << AX_PIPE) & ~(unsigned)named));
@@ -227,9 +227,9 @@ static void for_rows(const ax_tensor *tensor, const ax_box *box, row_fn *fn, voi
 
 typedef struct row_copy {
     ax_dtype dtype;
-    char *global; /* of dtype */
+    char *global; /* global array, with elements of `dtype` */
     char *local;
-    double *sum; /* row_add: the global array of sums */
+    double *sum; /* only for row_add: global array to which it adds */
 } row_copy;
 
 static void row_to_local(void *arg, int64_t global, int64_t local, int64_t count)
@@ -269,8 +269,8 @@ ax_status ax_tensor_scatter(ax_ctx *ctx, ax_tensor *tensor, const void *global)
     return status;
 }
 
-/* Gathers the boxes of all ranks of the pipeline stage into host memory. The box of the i-th of these ranks
- * begins at element i · chunk of *out. */
+/* Gathers the tensor's boxes of all ranks of the pipeline stage in host memory. The box of the stage's i-th
+ * rank begins at element i · chunk of *out. */
 static ax_status gather_boxes(ax_ctx *ctx, const ax_tensor *tensor, int64_t chunk, char **out)
 {
     ax_grid *grid = ctx->grid;

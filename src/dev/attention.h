@@ -6,8 +6,8 @@
 #include "axonn/kernels.h"
 #include "axonn/philox.h"
 
-/* Returns the first key that a query sees. `row` is the query's row in the batch, b·q_len + i; `position` is
- * the query's position among the keys. */
+/* Returns the first key that a query sees, by its document and its window. `row` is the query's row in the
+ * batch, b·q_len + i; `position` is the query's position among the keys. */
 AX_INLINE int64_t ax_attention_first_key(const int32_t *doc_start, int64_t row, int64_t window,
                                          int64_t position)
 {
@@ -15,15 +15,15 @@ AX_INLINE int64_t ax_attention_first_key(const int32_t *doc_start, int64_t row, 
     return window > 0 && position - window + 1 > document ? position - window + 1 : document;
 }
 
-/* Returns the end (exclusive) of the range of queries whose window contains key j, for a call in which query
- * i is at position i. */
+/* Returns the end (exclusive) of the queries i whose window contains key j, for a call in which query i is at
+ * position i. */
 AX_INLINE int64_t ax_attention_end_query(int64_t window, int64_t j, int64_t queries)
 {
     return window > 0 && window < queries - j ? j + window : queries;
 }
 
 /* Returns the index of the Philox block for keys 0 … 3 of a query. `row` is the query's row in the batch,
- * b·q_len + i; `keys` is kv_len. Keys 4n … 4n+3 use the n-th block after it. */
+ * b·q_len + i; `keys` is kv_len. Keys 4n … 4n+3 use the block with this index plus n. */
 AX_INLINE uint64_t ax_attention_drop_block(const ax_attention_dropout *drop, int64_t first_row, int64_t row,
                                            int64_t head, int64_t keys)
 {
@@ -31,7 +31,7 @@ AX_INLINE uint64_t ax_attention_drop_block(const ax_attention_dropout *drop, int
 }
 
 /* Returns the integer threshold for "uniform < p": an element is dropped if the upper 24 bits of its random
- * word are below it. */
+ * word are less than the threshold. */
 AX_INLINE uint32_t ax_attention_drop_below(double p) { return (uint32_t)ceil(p * 0x1p24); }
 
 #endif

@@ -1,5 +1,5 @@
-/* Private header of the room dev: the registry of backends, kernel rows, replays, and host memory as device
- * memory. Read axonn/dev.h first. */
+/* Private header of src/dev: the registry of backends, the table of kernels, replays, and the memory
+ * functions of backends that compute on the host. Read axonn/dev.h first. */
 #ifndef AXONN_DEV_BACKEND_H
 #define AXONN_DEV_BACKEND_H
 
@@ -9,31 +9,32 @@
 #include "dev/backends.def"
 #undef AX_BACKEND
 
-/* Returns the table of the backend with this name, or NULL. */
+/* Returns the function table of the backend `name`, or NULL if there is none. */
 const ax_device_ops *ax_device_find(const char *name);
 
 /* Returns the number of bytes from the start of the kernel's argument struct to the end of its last field.
- * There is no padding among them. */
+ * These bytes contain no padding, so memcmp can compare them. */
 size_t ax_kernel_args_used(ax_kernel kernel);
 
-/* Returns the floating-point operations of a call, *flops of ax_kernel_cost. It is faster than
- * ax_kernel_cost, which also counts bytes and needs the list of operands for that. */
+/* Returns the number of floating-point operations of a call, the same as *flops of ax_kernel_cost.
+ * ax_kernel_cost is slower, because it also builds the list of operands to count bytes. */
 double ax_kernel_flops(ax_kernel kernel, const void *args);
 
 /* Checks the arguments of a kernel, such as its dtypes. AX_ERR_USAGE if the kernel does not support them. */
 ax_status ax_kernel_check(ax_kernel kernel, const void *args);
 
-/* Runs or enqueues a kernel, without the checks, counts and times of ax_launch. */
+/* Runs or enqueues a kernel, without the argument check, the counters and the timing of ax_launch. */
 ax_status ax_device_run(ax_stream *stream, ax_kernel kernel, const void *args);
 
-/* Launches a kernel while a replay has begun: runs it, or defers it. */
+/* Launches a kernel between ax_replay_begin and ax_replay_end: runs the kernel, or defers it (replay.c). */
 ax_status ax_replay_launch(ax_stream *stream, ax_kernel kernel, const void *args);
 
 /* Runs the deferred launches of a replay. If one fails, the next ax_replay_cut or ax_replay_end returns the
  * error. */
 void ax_replay_cut_keep_error(ax_device *dev);
 
-/* Memory functions for backends that compute on the host: zeroed pages between guard pages, and memcpy. */
+/* Memory functions for backends that compute on the host: allocation of zeroed pages between guard pages, and
+ * copies by memcpy. */
 ax_status ax_host_alloc(ax_device *dev, size_t bytes, void **out);
 void ax_host_free(ax_device *dev, void *memory, size_t bytes);
 ax_status ax_host_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes);

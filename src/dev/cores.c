@@ -1,5 +1,5 @@
-/* Finds which cores of the machine this process may use by its affinity mask, and how many by the quota of
- * its cgroup. */
+/* Finds which cores of the machine this process may use by its affinity mask, and how many CPUs the quota of
+ * its cgroup allows. */
 #include "dev/cores.h"
 
 #include <math.h>
@@ -79,7 +79,7 @@ static bool read_numbers(const char *path, double *a, double *b)
     return n == (b ? 2 : 1);
 }
 
-/* Returns the quota of one control group (cgroup v2) in CPUs, or infinity. */
+/* Returns the CPU quota of one control group (cgroup v2), in CPUs; infinity if the group has none. */
 static double quota_of(const char *group)
 {
     char path[4200];
@@ -88,7 +88,7 @@ static double quota_of(const char *group)
     return read_numbers(path, &limit, &period) ? limit / period : INFINITY;
 }
 
-/* Returns the quota of the root group of cgroup v1, which in a container is the container's own group. */
+/* Returns the CPU quota of the root group of cgroup v1, which in a container is the container's own group. */
 static double quota_v1(void)
 {
     double limit, period;
@@ -97,7 +97,7 @@ static double quota_v1(void)
     return known && limit > 0 ? limit / period : INFINITY;
 }
 
-/* Returns the smallest quota of this process's control group and its parents up to the root. */
+/* Returns the smallest CPU quota of this process's control group and its parents up to the root. */
 static double smallest_quota(void)
 {
     char line[4096];

@@ -1,4 +1,4 @@
-/* The machine's physical cores as hwloc numbers them. */
+/* Finds the machine's physical cores and caches by hwloc. */
 #ifndef AX_DEV_CORES_H
 #define AX_DEV_CORES_H
 

@@ -225,7 +225,8 @@ ax_status ax_device_run(ax_stream *stream, ax_kernel kernel, const void *args)
 
 enum { TIMED = AX_EVENTS / 2 };
 
-/* Adds the times of the `n` oldest timed launches to the totals and removes them from the ring. */
+/* Adds the times of the `n` oldest launches in the ring dev->timed to dev->totals, and removes these launches
+ * from the ring. */
 static ax_status add_times(ax_stream *stream, int n)
 {
     ax_device *dev = stream->dev;

@@ -62,8 +62,8 @@ static ax_status check_head_dim(const char *kernel, int64_t head_dim)
     return AX_OK;
 }
 
-/* Checks that an optimizer kernel got `table`, the copy of its list of arrays in host memory, from which the
- * call's operands are listed. */
+/* Checks that an optimizer kernel's `table` is not NULL. It is the copy, in host memory, of the kernel's list
+ * of arrays; the call's operands are listed from it. */
 static ax_status check_table(const char *kernel, int64_t arrays, const ax_update_array *table)
 {
     AX_CHECK(!arrays || table, AX_ERR_USAGE,
@@ -90,10 +90,10 @@ static int64_t box_span(const int64_t n[4], const int64_t stride[4])
     return box_count(n) ? last + 1 : 0;
 }
 
-/* Returns the number of keys that the queries of a call may see. */
+/* Returns the number of keys up to the last one that causality lets a query of the call see. */
 static int64_t visible_keys(const ax_attention_args *a) { return ax_min(a->kv_len, a->q_offset + a->q_len); }
 
-/* Returns how many keys are visible and inside the window of at least one query. */
+/* Returns how many of the visible_keys are inside the window of at least one query. */
 static int64_t window_keys(const ax_attention_args *a)
 {
     int64_t all = visible_keys(a);
@@ -104,7 +104,7 @@ static int64_t window_keys(const ax_attention_args *a)
 
 enum { TRANSCENDENTAL = 8 }; /* operations that a transcendental function counts as */
 
-/* Floating-point operations of an activation, and of its gradient, per element. */
+/* Floating-point operations per element: `value` of the activation function, `slope` of its gradient. */
 static const struct {
     int value, slope;
 } activation_work[AX_ACTIVATION_COUNT] = {[AX_GELU_TANH] = {6 + TRANSCENDENTAL, 12 + TRANSCENDENTAL},
@@ -134,7 +134,8 @@ static double visible_pairs(int64_t q_len, int64_t kv_len, int64_t q_offset, int
     return pairs_below(q_len, kv_len, q_offset) - hidden;
 }
 
-/* Returns the operations of dropout per (query, key) pair, which draws a random number. */
+/* Returns the floating-point operations of dropout per (query, key) pair. For each pair a random number is
+ * drawn. */
 static double drop_flops(const ax_attention_dropout *drop) { return drop->p > 0 ? 2 + TRANSCENDENTAL : 0; }
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
@@ -170,7 +171,7 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
     return bytes;
 }
 
-/* ROW(kernel, last, checks, flops, operands …) defines a row; `a` are the call's arguments.
+/* ROW(kernel, last, checks, flops, operands …) defines a row; `a` points to the call's argument struct.
  *   last      the last field of the argument struct; two calls are compared up to its end
  *   checks    statements: TAKES(field, set of legal dtypes), or NO_DTYPE, and others
  *   flops     a double; multiply and add count as two
@@ -179,8 +180,8 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
  *             elements are accessed, and how many lie between the address and the end of the last of them */
 #define ROW(kernel, last, checks, flops, ...) TABLE_ROW(kernel, last, checks, flops, 0.0, __VA_ARGS__)
 
-/* As ROW, for an optimizer kernel, whose argument `table` lists arrays by pointers. The macro's `table` is
- * TABLE, which calls `each` for these arrays. */
+/* As ROW, for an optimizer kernel, where a->table lists the arrays to update. The macro's parameter `table`
+ * is then the expression TABLE, which calls `each` for these arrays and counts their bytes. */
 #define TABLE_ROW(kernel, last, checks, flops, table, ...)                                                   \
     static ax_status kernel##_check(const void *args)                                                        \
     {                                                                                                        \
@@ -309,7 +310,7 @@ ROW(norm_grad_apply, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_norm(name, a->
              a->kv_batch_stride ? a->kv_batch_stride : a->kv_len * a->kv_heads * a->head_dim)
 #define GRAD_KEYS VECTOR(a->batch * a->q_len * a->kv_heads * a->head_dim)
 
-/* Per (query, key) pair: two products of head_dim multiply-adds, the score and the weighted sum of values. */
+/* Per (query, key) pair: head_dim multiply-adds for the score, and as many for the weighted sum of values. */
 ROW(attention, dtype, TAKES(dtype, ACTIVATION),
     visible_pairs(a->q_len, a->kv_len, a->q_offset, a->window) * REAL(a->batch * a->heads) *
         (4 * REAL(a->head_dim) + TRANSCENDENTAL + drop_flops(&a->drop)),
@@ -317,8 +318,8 @@ ROW(attention, dtype, TAKES(dtype, ACTIVATION),
     IN(a->doc_start, AX_I32, DENSE(a->batch, a->q_len)), IN(a->drop.now, AX_U8, BYTES(a->drop.now)),
     OUT(a->o, T, QUERIES), OUT(a->lse, A, VECTOR(ROWS)));
 
-/* Per (query, key) pair: five products of head_dim multiply-adds, the score again, dp, dq, dk and dv. `delta`
- * is scratch: written, and read again. */
+/* Per (query, key) pair: head_dim multiply-adds for each of the recomputed score, dp, dq, dk and dv. The
+ * kernel writes `delta` and reads it again, so its bytes count twice. */
 ROW(attention_grad, dtype, TAKES(dtype, ACTIVATION),
     visible_pairs(a->q_len, a->q_len, 0, a->window) * REAL(a->batch * a->heads) *
         (10 * REAL(a->head_dim) + TRANSCENDENTAL + drop_flops(&a->drop)),
@@ -328,14 +329,14 @@ ROW(attention_grad, dtype, TAKES(dtype, ACTIVATION),
     OUT(a->delta, A, 2 * ROWS, ROWS),
     OUT(a->dq, T, QUERIES), OUT(a->dk, T, GRAD_KEYS), OUT(a->dv, T, GRAD_KEYS));
 
-/* For each row of x one row of the table is read; these rows may be anywhere in the table. */
+/* The kernel reads one row of the table a->table per row of x, which may be any row. */
 ROW(rope, inverse, TAKES(dtype, ACTIVATION); AX_TRY(check_head_dim(name, a->head_dim)),
     3 * REAL(a->rows) * REAL(a->heads) * REAL(a->head_dim),
     IN(a->positions, AX_I32, VECTOR(a->rows)),
     IN(a->table, AX_F32, a->rows * a->head_dim, a->table_rows * a->head_dim),
     INOUT(a->x, T, VECTOR(a->rows * a->heads * a->head_dim)));
 
-/* One row of the table is read per id; these rows may be anywhere in the table. */
+/* The kernel reads one row of the embedding table a->table per id, which may be any row. */
 ROW(embedding, accumulate, TAKES(dtype, ACTIVATION), AREA * (a->accumulate ? 1 : 0),
     IN(a->table, T, a->rows * a->cols, a->count * a->cols), IN(a->ids, AX_I32, VECTOR(a->rows)),
     OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->y, T, DENSE(a->rows, a->cols)));

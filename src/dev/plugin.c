@@ -1,6 +1,7 @@
 /* Loads the CUDA backend from a library of its own, libaxonn_cuda.so, so that everything else runs on a host
- * without CUDA. The library is loaded when the backend is first asked for, from the directory in setting
- * runtime.plugins, else from the directory of this library. */
+ * without CUDA. libaxonn_cuda.so is loaded when the backend is first asked for, from the directory that the
+ * setting runtime.plugins names. By default (auto) that is the directory of the library or program that
+ * contains this file. */
 #include "dev/backend.h"
 
 #include "axonn/runtime.h"
@@ -16,8 +17,9 @@ static const ax_device_ops
     *table;               /* the plugin's table of functions; NULL if the plugin could not be loaded */
 static char why_not[512]; /* why the plugin could not be loaded */
 
-/* Writes "DIR/libaxonn_cuda.so". If the directory of this library is unknown, writes the name alone, and
- * dlopen searches the system's directories. */
+/* Writes the path of libaxonn_cuda.so in `dir`; if `dir` is NULL, in the directory of the library or program
+ * that contains this file. If that directory is unknown, writes the file name alone, for which dlopen
+ * searches the system's directories. */
 static void plugin_path(const char *dir, char *out, size_t size)
 {
     Dl_info self;

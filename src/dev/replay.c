@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Segments of fewer launches get no graph. (A guess: not measured.) */
+/* Segments with fewer launches than this get no graph. (A guess: not measured.) */
 enum { MIN_LAUNCHES = 4 };
 
 typedef struct launch {
@@ -132,7 +132,8 @@ static void capture_graph(ax_stream *stream, segment *s)
 
 /* ---- comparing launches with the recorded ones --------------------------------------------------- */
 
-/* Returns the segment to which the next launch belongs. A new one is created at its first launch. */
+/* Sets *out to segment number r->at, to which the next launch belongs. Creates the segment if it does not
+ * exist yet. */
 static ax_status current_segment(ax_replay *r, segment **out)
 {
     if (r->at == r->n) {
@@ -159,7 +160,7 @@ ax_status ax_replay_launch(ax_stream *stream, ax_kernel kernel, const void *args
         r->recording = true;
         r->deferred = 0;
         truncate_segment(r, s, n);
-        drop_graph(r, s); /* the segment will be longer than its graph */
+        drop_graph(r, s); /* the graph does not contain the launch that is now added */
         AX_TRY(run_launches(stream, s, n));
     }
     AX_TRY(ax_device_run(stream, kernel, args));

@@ -2,8 +2,8 @@
  *
  * Device memory is accessible only between `enter` and `leave`, which bracket launches, copies and
  * collectives. Host code that dereferences a device pointer faults, because on a GPU that is an error. New
- * memory is filled with 0xFF bytes, which are NaN in every float type, and `poison` fills it so again. So a
- * read of memory that was never written shows in the results. */
+ * memory is filled with 0xFF bytes, which are NaN in every float type, and `poison` fills memory with these
+ * bytes again. So reading memory that was not written makes the results NaN. */
 #include "dev/backend.h"
 
 #include <pthread.h>

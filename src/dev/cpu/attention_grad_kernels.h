@@ -1,8 +1,8 @@
 /* Gradients of attention. Read attention_kernels.h first.
  *
- * A work item is one key/value head of one batch, so that no other thread adds to its dk and dv. The outer
- * loop is over blocks of keys, the inner loops are over the query heads of the group and blocks of queries.
- * For each pair of blocks:
+ * A work item is one key/value head of one sequence, so that no other thread adds to the head's dk and dv.
+ * The outer loop is over blocks of keys, the inner loops are over the query heads of the group and blocks of
+ * queries. For each pair of blocks:
  *
  *     p  = 2^((q·kT·scale - lse)·log2e)      dp = do·vT      ds = p ∘ (dp - delta)·scale
  *     dv += pT·do      dk += dsT·q           dq += ds·k
@@ -10,14 +10,15 @@
  * With dropout, dp, and the p that dv uses, are multiplied by dropout's factors; the p in the formula of ds
  * is not.
  *
- * p and ds are computed in registers from a strip of scores, and stored in the form in which the matmuls read
- * them: in units (an fp32 value, or a pair of bf16 values) along queries for dv and dk, along keys for dq. If
- * a unit is an fp32 value, both forms are the same. AMX reads left operands along k only, so there p and ds
- * are right operands instead: dvT += doT·p, dkT += qT·ds (transposes_sums).
+ * p and ds are computed in registers from a strip of scores, and stored as the matmuls read them, in 32-bit
+ * units: an fp32 value, or a pair of bf16 values. A pair holds two neighbouring queries for dv and dk, two
+ * neighbouring keys for dq; fp32 units are the same for all. AMX reads left operands only if they are
+ * contiguous along the inner dimension of the product. So with AMX p and ds are right operands instead:
+ * dvT += doT·p, dkT += qT·ds (transposes_sums).
  *
- * dk and dv of a block of keys are complete when its loop ends. dq is summed over the blocks of keys: in
- * place if it is fp32, else in scratch. If scratch does not hold all queries of the group, dq is computed in
- * a second pass of the same loops, for as many queries at a time as fit. */
+ * dk and dv of a block of keys are complete after its iteration of the outer loop. dq is summed over the
+ * blocks of keys: in place if it is fp32, else in scratch. If scratch does not hold all queries of the group,
+ * dq is computed in a second pass of the same loops, for as many queries at a time as fit. */
 #ifndef AX_DEV_CPU_ATTENTION_GRAD_KERNELS_H
 #define AX_DEV_CPU_ATTENTION_GRAD_KERNELS_H
 
@@ -35,17 +36,18 @@ typedef struct attend_grad {
     left dout;
     float *q_room, *dout_room; /* memory for q and dout as left operands */
     float *q_cols, *dout_cols; /* packed, units along queries: panels, or left operands if transposes_sums */
-    float *s, *dp;  /* scores, and gradients of weights, of a strip; [rows of a micro-tile, GRAD_LD] */
-    float *p, *ds;  /* units along queries, at offset units_at */
-    float *ds_rows; /* units along keys: bf16 [GRAD_QUERIES, GRAD_LD]; without pairs it is ds */
-    float *dk, *dv; /* [GRAD_KEYS, d], or [d, GRAD_LD] if transposes_sums */
-    float *dq;      /* row 0 of the current head; rows are dq_ld apart */
+    float *s, *dp;             /* a strip of scores, and of dp = do·vT; [rows of a micro-tile, GRAD_LD] */
+    float *p, *ds;             /* units along queries, at offset units_at */
+    float *ds_rows;            /* units along keys: bf16 [GRAD_QUERIES, GRAD_LD]; without pairs it is ds */
+    float *dk, *dv;            /* [GRAD_KEYS, d], or [d, GRAD_LD] if transposes_sums */
+    float *dq;                 /* fp32 dq of query 0 of the current head; rows are dq_ld elements apart */
     int64_t dq_ld;
     head_rows next_rows[5]; /* rows to prefetch for the next item */
 } attend_grad;
 
 #ifdef AX_SIMD_BF16
-/* Converts rows a and b to bf16, stores them interleaved as pairs, and also as rows unless row_a is NULL. */
+/* Converts rows a and b to bf16 and stores them interleaved, as pairs, to `pairs`. Unless row_a is NULL, also
+ * stores the rows to row_a and row_b. */
 INLINE void put_pairs(vf a, vf b, float *pairs, uint16_t *row_a, uint16_t *row_b)
 {
     static const uint16_t interleaved[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
@@ -62,8 +64,8 @@ INLINE void put_pairs(vf a, vf b, float *pairs, uint16_t *row_a, uint16_t *row_b
 /* Whether dvT and dkT are computed instead of dv and dk (AMX). */
 INLINE bool transposes_sums(const attend_grad *t) { return t->of.gm->grain > 1; }
 
-/* Returns the offset in p and ds of the `pair` neighbouring queries that begin with query i, for key c. The
- * arrays are [GRAD_QUERIES / pair, GRAD_LD], or panels of keys if transposes_sums. */
+/* Returns the offset in p and ds of the unit that holds queries i … i+pair-1 for key c, counted in units. p
+ * and ds are [GRAD_QUERIES / pair, GRAD_LD], or panels of keys if transposes_sums. */
 INLINE int64_t units_at(const attend_grad *t, int64_t i, int64_t c)
 {
     const ax_cpu_gemm *gm = t->of.gm;
@@ -72,8 +74,8 @@ INLINE int64_t units_at(const attend_grad *t, int64_t i, int64_t c)
                               : u * GRAD_LD + c;
 }
 
-/* Stores p and ds of n rows, from row i of the block on, at column c: as units along queries and, for pairs,
- * ds also along keys. */
+/* Stores p and ds of queries i … i+n-1 of the block and the W keys from key c on, as units along queries. If
+ * units are pairs, also stores ds as units along keys. */
 INLINE void put_units_of_rows(const attend_grad *t, int64_t i, int n, int64_t c, const vf *p, const vf *ds)
 {
 #ifdef AX_SIMD_BF16
@@ -168,8 +170,8 @@ INLINE void grad_strip(const attend_grad *t, int64_t i, bool drops)
             }
 }
 
-/* Returns the end (exclusive) of the block's queries whose window contains key j of the block of keys. It is
- * an upper bound: documents may hide the key from some of these queries. */
+/* Returns the end (exclusive) of the block's queries whose window contains key j of the block of keys. The
+ * result is an upper bound: documents may hide the key from some of these queries. */
 INLINE int64_t queries_seeing(const attend_grad *t, int64_t j)
 {
     const attend *f = &t->of;
@@ -258,7 +260,7 @@ INLINE void grad_prefetch(const attend_grad *t, int64_t i)
         prefetch_rows(&t->next_rows[n], r, r + f->gm->rows);
 }
 
-/* Adds the contributions of the current block of queries and the current block of keys. */
+/* Adds the contributions of the current block of queries and the current block of keys to dk, dv and dq. */
 INLINE void grad_block(const attend_grad *t, bool drops)
 {
     for (int64_t i = 0; i < t->of.rows; i += t->of.gm->rows) {
@@ -273,8 +275,9 @@ INLINE void grad_block(const attend_grad *t, bool drops)
         grad_add_dq(t);
 }
 
-/* Adds the contributions of queries q_from … q_to-1 of `heads` heads, from f->h on, and the current block of
- * keys. t->dq points to dq of the first head; from one head's dq to the next it is `dq_head` elements. */
+/* Adds the contributions of queries q_from … q_to-1 of `heads` heads, from f->h on, and of the current block
+ * of keys. t->dq points to dq of the first head; dq of each further head is `dq_head` elements after that of
+ * the head before. */
 INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t q_to, int64_t dq_head,
                          bool drops)
 {
@@ -321,7 +324,7 @@ INLINE void grad_keys(attend_grad *t, int64_t j0)
         pack_panels(f->gm, (const char *)g->k + at * size, size, ld, false, d, f->keys, t->k_rows);
 }
 
-/* Stores rows of fp32 sums to an array of T. */
+/* Converts `rows` rows of fp32 sums to `type` and stores them to the array `to`, from element `at` on. */
 INLINE void grad_store(void *to, int64_t at, int64_t to_ld, const float *from, int64_t rows, int64_t d,
                        vtype type)
 {
@@ -330,7 +333,7 @@ INLINE void grad_store(void *to, int64_t at, int64_t to_ld, const float *from, i
             vput(to, at + r * to_ld + c, d - c, type, vget(from, r * d + c, d - c, VF32));
 }
 
-/* Stores as grad_store, from transposed sums [d, GRAD_LD]. */
+/* As grad_store, but `from` is transposed: [d, GRAD_LD]. */
 INLINE void grad_store_transposed(void *to, int64_t at, int64_t to_ld, const float *from, int64_t rows,
                                   int64_t d, vtype type)
 {
@@ -369,7 +372,7 @@ INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head, bool drops)
     }
 }
 
-/* Stores the 16-bit dq of `rows` queries of head f->h from q0 on. */
+/* Rounds the fp32 sums of dq to 16 bits and stores them, for `rows` queries of head f->h from q0 on. */
 INLINE void grad_store_dq(const attend_grad *t, int64_t q0, int64_t rows, const float *sums)
 {
     const ax_attention_grad_args *g = t->g;
@@ -417,7 +420,7 @@ INLINE void grad_start(const attend_grad *t)
         }
 }
 
-/* Sets what to prefetch for an item: the first rows that it reads. */
+/* Sets t->next_rows to the first rows of dout, o, q, k and v that work item `item` reads. */
 INLINE void grad_rows_of_item(attend_grad *t, int64_t item)
 {
     const ax_attention_grad_args *g = t->g;

@@ -1,32 +1,35 @@
 /* Causal attention in blocks: scores exist for one strip of queries (the rows of a micro-tile) by BLOCK_KEYS
- * keys at a time, never as a t x s matrix.
+ * keys at a time, never as a whole queries × keys matrix.
  *
  * A work item is QUERIES consecutive queries of one head. For each block of keys that any of them sees, keys
  * and values are packed once. Then, for each strip of queries:
  *
- *     s = q·kT                      tiles over the key panels that the strip sees
- *     m' = max(m, max s)            online softmax (Milakov & Gimelshein 2018), kept in powers of two:
- *     p = 2^(s·scale·log2e - m')    p is stored in the form of a left operand of
- *     o = o·2^(m - m') + p·v        tiles over d
+ *     s = q·kT                        tiles over the key panels that the strip sees
+ *     m' = max(m, max s·scale·log2e)  online softmax (Milakov & Gimelshein 2018), with powers of 2
+ *     p = 2^(s·scale·log2e - m')      stored in the form of a left operand of the product p·v
+ *     l = l·2^(m - m') + Σ p
+ *     o = o·2^(m - m') + p·v          tiles over d
  *
  * and at the end o/l and lse = (m + log2 l)·ln2. A strip and its p stay in the L1 cache, the packed block in
- * the L2 cache. Blocks of keys that no query of the item sees, and tiles and steps in k that no query of a
- * strip sees (causality, documents, window), are skipped; scores that only some queries see are masked with
- * -inf. bf16 is multiplied in pairs if the processor can, else widened, as fp16 is.
+ * the L2 cache. Blocks of keys that no query of the item sees (causality, documents, window) are skipped. So
+ * are tiles of scores, and keys in the sum p·v, that no query of a strip sees. Scores that only some queries
+ * of a strip see are masked with -inf. bf16 is multiplied in pairs if the processor can, else widened, as
+ * fp16 is.
  *
- * q is read in place. The rows of a head are heads·d apart, and packing would wait for each of them. So an
- * item prefetches the rows of the next item while it multiplies. */
+ * q is read in place, because packing would wait for each row: the rows of a head are heads·d elements apart,
+ * and the hardware prefetcher does not follow them. For the same reason an item prefetches the rows of the
+ * next item while it multiplies. */
 #ifndef AX_DEV_CPU_ATTENTION_KERNELS_H
 #define AX_DEV_CPU_ATTENTION_KERNELS_H
 
 #include "gemm_kernels.h"
 #include "random_kernels.h"
 
-/* The stride of rows of scores is a power of two plus a cache line, so that a column uses many sets of the
- * cache. */
+/* BLOCK_LD, the stride of rows of scores, is a power of two plus a cache line, so that the elements of a
+ * column fall into many sets of the cache. */
 enum { QUERIES = AX_CPU_ATTENTION_QUERIES, BLOCK_KEYS = 512, BLOCK_LD = BLOCK_KEYS + 16 };
 
-/* Blocks start at a multiple of this number of keys. */
+/* The first block of keys starts at a multiple of BLOCK_START. */
 enum { BLOCK_START = 32 };
 
 /* Allocates `bytes` from scratch memory, in whole cache lines. */
@@ -39,7 +42,7 @@ INLINE void *scratch_alloc(char **scratch, int64_t bytes)
 
 static const float lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-/* Lanes are columns c, c+1, … Keeps x in columns lo … hi-1 and replaces the others by `hidden`. */
+/* Replaces the lanes of x that are not in columns lo … hi-1 by `hidden`. Lane i is column c+i. */
 INLINE vf mask_columns(vf x, int64_t c, int64_t lo, int64_t hi, float hidden)
 {
     vf lane = vload(lane_numbers);
@@ -47,7 +50,8 @@ INLINE vf mask_columns(vf x, int64_t c, int64_t lo, int64_t hi, float hidden)
     return vless(lane, vset((float)(hi - c)), x, vset(hidden));
 }
 
-/* Stores weights in the type that the matmul reads: fp32, or bf16 if `pairs` (subnormals become 0). */
+/* Stores softmax weights at column c of `row` in the type that the matmul reads: fp32, or bf16 if `pairs`
+ * (subnormals become 0). */
 INLINE void store_weights(bool pairs, float *row, int64_t c, vf p)
 {
 #ifdef AX_SIMD_BF16
@@ -64,9 +68,9 @@ INLINE void store_weights(bool pairs, float *row, int64_t c, vf p)
 
 /* ---- panels -------------------------------------------------------------------------------------- */
 
-/* A matrix of n columns packed as panels of b. Panels are as wide as a micro-tile; if that does not divide n,
- * the last panels are narrower by one vector, so that widths are nearly equal. panel_column: the first column
- * of panel p. */
+/* panel_count returns the number of panels into which a right operand of n columns is packed, panel_column
+ * the first column of panel p. Panels are as wide as a micro-tile; if that width does not divide n, the last
+ * panels are narrower by one vector, so that widths are nearly equal. */
 INLINE int64_t panel_count(const ax_cpu_gemm *gm, int64_t n)
 {
     return (n + gm->vectors * W - 1) / (gm->vectors * W);
@@ -79,11 +83,12 @@ INLINE int64_t panel_column(const ax_cpu_gemm *gm, int64_t n, int64_t p, int64_t
     return (p * (gm->vectors - 1) + (p < wide ? p : wide)) * W;
 }
 
-/* Returns the number of which ranges of columns of scores are multiples: a whole vector, and a whole step in
- * k of the matmul that reads the scores. */
+/* Ranges of score columns begin and end at multiples of key_step, so that they consist of whole vectors, and
+ * of whole steps of the matmul that reads the scores. */
 INLINE int64_t key_step(const ax_cpu_gemm *gm) { return ax_max(W, gm->grain * gm->pair); }
 
-/* Packs n columns by k into adjacent panels: panel p starts at panel_column · units. */
+/* Packs a right operand of n columns and k rows into adjacent panels. Panel p starts at unit panel_column ·
+ * units of `out`. */
 INLINE void pack_panels(const ax_cpu_gemm *gm, const void *src, int64_t size, int64_t ld, bool along_k,
                         int64_t n, int64_t k, float *out)
 {
@@ -103,8 +108,8 @@ typedef struct left {
     int64_t step;
 } left;
 
-/* Returns n rows of d values as a left operand. It is read in place, or packed into `room` if the values in
- * memory do not form whole units, or if tiles would read past the last row. */
+/* Returns n rows of d values as a left operand. The rows are read in place, or packed into `room` if the
+ * values in memory do not form whole units, or if tiles would read past the last row. */
 INLINE left left_rows(const ax_cpu_gemm *gm, const void *src, int64_t size, int64_t ld, int64_t n, int64_t d,
                       float *room)
 {
@@ -115,7 +120,7 @@ INLINE left left_rows(const ax_cpu_gemm *gm, const void *src, int64_t size, int6
     return (left){{room, NULL, gm->grain * 4, gm->rows * 4, gm->rows}, units * 4};
 }
 
-/* Returns the strip at row i. */
+/* Returns the strip that begins at row i. */
 INLINE ax_cpu_rows strip_of(const left *a, int64_t i)
 {
     ax_cpu_rows rows = a->rows;
@@ -124,8 +129,8 @@ INLINE ax_cpu_rows strip_of(const left *a, int64_t i)
 }
 
 /* Computes columns lo … hi-1 of c = a·b (+ c if `add`) for a strip a and packed panels b, over units u0 …
- * u1-1 of b's `units`; `a` begins at u0. Computes whole panels, so columns around lo … hi-1 are overwritten
- * too. */
+ * u1-1 of the inner dimension. b has `units` units; `a` begins at unit u0. Computes whole panels, so columns
+ * around lo … hi-1 are overwritten too. */
 INLINE void strip_times_panels(const ax_cpu_gemm *gm, ax_cpu_rows a, const float *b, int64_t n, int64_t lo,
                                int64_t hi, int64_t units, int64_t u0, int64_t u1, int64_t rows, float *c,
                                int64_t ld, bool add)
@@ -141,7 +146,7 @@ INLINE void strip_times_panels(const ax_cpu_gemm *gm, ax_cpu_rows a, const float
     }
 }
 
-/* Rows of a head, `stride` bytes apart, which the hardware prefetcher does not follow. */
+/* n rows of a head, each `bytes` long, `stride` bytes apart. The hardware prefetcher does not follow them. */
 typedef struct head_rows {
     const char *at;
     int64_t stride, bytes, n;
@@ -157,7 +162,7 @@ INLINE void prefetch_rows(const head_rows *x, int64_t r0, int64_t r1)
 
 /* ---- forward ------------------------------------------------------------------------------------- */
 
-/* The state of a work item: head `h` of batch `b`, queries q0 … q0+rows-1, current block of keys j0 …
+/* The state of a work item: head `h` of sequence `b`, queries q0 … q0+rows-1, current block of keys j0 …
  * j0+keys-1. */
 typedef struct attend {
     const ax_attention_args *a;
@@ -166,11 +171,11 @@ typedef struct attend {
     bool pairs;
     int64_t b, h, q0, rows, j0, keys, d, d_units;
     left q;
-    float *k, *v;           /* packed */
-    float *o;               /* [QUERIES, d] */
-    float *m, *l;           /* per query: running maximum of the scores, as exponents of 2, and running sum */
-    float *s;               /* the strip's scores, then its weights */
-    float *kept;            /* [AT_ONCE, BLOCK_LD] dropout's factors for the current rows; NULL: no dropout */
+    float *k, *v; /* the block's keys and values, packed */
+    float *o;     /* [QUERIES, d] */
+    float *m, *l; /* per query: running maximum of s·scale·log2e, and running sum of the weights */
+    float *s;     /* the strip's scores, then its weights */
+    float *kept;  /* [AT_ONCE, BLOCK_LD] dropout's factors for the current rows; NULL: no dropout */
     head_rows next_rows[3]; /* rows to prefetch for the next item */
 } attend;
 
@@ -203,8 +208,8 @@ INLINE int64_t visible_block(const attend *t, int64_t i, int64_t n, int64_t *lo)
     return end < t->keys ? end : t->keys;
 }
 
-/* Sets the first key of the first block of keys, and returns the end of the last block. Keys after this end
- * may be uninitialized memory. */
+/* Sets t->j0 to the first key of the first block of keys. Returns the end (exclusive) of the last block; the
+ * memory of keys after this end may be uninitialized. */
 INLINE int64_t first_block(attend *t)
 {
     int64_t lo;
@@ -214,7 +219,8 @@ INLINE int64_t first_block(attend *t)
     return t->keys;
 }
 
-/* The columns of the block that query i of the item sees: lo … hi-1; none if there is no such query. */
+/* Columns lo … hi-1 of the block of keys. seen_columns: those that query i of the item sees; none if there is
+ * no query i. */
 typedef struct span {
     int64_t lo, hi;
 } span;
@@ -227,7 +233,7 @@ INLINE span seen_columns(const attend *t, int64_t i)
     return (span){lo - t->j0, hi - t->j0};
 }
 
-/* Returns the columns that all n rows see. */
+/* Returns the columns that all n rows (queries) see. */
 INLINE span seen_by_all(const span *rows, int n)
 {
     span all = rows[0];
@@ -245,7 +251,7 @@ INLINE void dropout_rows(const attend *t, int64_t i, int n, int64_t c0, int64_t 
                         t->kept + k * BLOCK_LD + c0);
 }
 
-/* Sets a new maximum of row i and rescales its sums o and l to it. */
+/* Sets the running maximum of row i to `now`, and rescales the row's sums o and l accordingly. */
 INLINE void rescale_row(const attend *t, int64_t i, float now)
 {
     float before = t->m[i], shrink = exp2f(before - now);
@@ -341,14 +347,14 @@ INLINE void attend_store(const attend *t)
     }
 }
 
-/* Returns the offset in elements of row j of k or v for query head `h`. */
+/* Returns the offset in elements of row j of k or v of sequence `b`, for query head `h`. */
 INLINE int64_t key_row(const ax_attention_args *a, int64_t b, int64_t h, int64_t j)
 {
     int64_t stride = a->kv_batch_stride ? a->kv_batch_stride : a->kv_len * a->kv_heads * a->head_dim;
     return b * stride + (j * a->kv_heads + h / (a->heads / a->kv_heads)) * a->head_dim;
 }
 
-/* Sets batch, head and queries of work item `item`. */
+/* Sets t->b, t->h, t->q0 and t->rows to those of work item `item`. */
 INLINE void set_item(attend *t, int64_t item)
 {
     const ax_attention_args *a = t->a;
@@ -365,8 +371,8 @@ INLINE const char *query_row(const attend *t, int64_t size)
     return (const char *)a->q + ((t->b * a->q_len + t->q0) * a->heads + t->h) * t->d * size;
 }
 
-/* Sets what to prefetch for an item: its queries, and the keys and values that the item before it does not
- * use. */
+/* Sets `out` to the rows to prefetch for the item of t: its queries, and the keys and values that the item
+ * before it does not use. */
 INLINE void rows_of_item(const attend *t, int64_t size, head_rows out[3])
 {
     const ax_attention_args *a = t->a;
@@ -424,8 +430,8 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
 
 /* ---- few queries --------------------------------------------------------------------------------- */
 
-/* Heads that are computed together, and the prefetch distance in keys. A row of the KV cache has all heads
- * side by side, so several heads together read one contiguous range of it. */
+/* HEADS_AT_ONCE: heads that are computed together. A row of the KV cache has all heads side by side, so these
+ * heads read one contiguous range of the row. KEYS_AHEAD: the prefetch distance in keys. */
 enum { HEADS_AT_ONCE = 16, KEYS_AHEAD = 32 };
 
 /* The state of one head for one query. */
@@ -436,7 +442,7 @@ typedef struct query_head {
 } query_head;
 
 /* Computes s[j] = q·k_j for the W keys from j0 on; scores past the last key are those of the last key again.
- * The W vectors of products are transposed and added. */
+ * Sums the lanes of W vectors of products, one per key, by transposing the vectors and adding them. */
 INLINE void query_scores(const query_head *h, int64_t j0, int64_t keys, int64_t ld, bool whole)
 {
     int64_t d = h->t.d, at[W];
@@ -492,7 +498,7 @@ INLINE void query_values(const query_head *h, int64_t j0, int64_t j1, int64_t ld
 }
 
 /* Attends to one block of keys for n adjacent heads. `there`: number of rows of k and v from this block on,
- * later blocks included. */
+ * later blocks included; no row after them is prefetched. */
 INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64_t ld, bool whole)
 {
     const ax_attention_args *a = h->t.a;
@@ -513,8 +519,8 @@ INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64
     }
 }
 
-/* Attention of query i for n heads from head `first` on. It is bound by reading k and v, which are read in
- * place. */
+/* Attention of query i for n heads from head `first` on. Its time is that of reading k and v, which are read
+ * in place. */
 INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, int n, int64_t i,
                          char *scratch, vtype type)
 {
@@ -546,7 +552,7 @@ INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, i
         attend_store(&h[r].t);
 }
 
-/* Attention of all queries for heads lo … hi-1, counted over all batches. */
+/* Attention of all queries for heads lo … hi-1, counted over all sequences of the batch. */
 INLINE void attend_queries(const ax_attention_args *a, int64_t lo, int64_t hi, char *scratch, vtype type)
 {
     for (int64_t item = lo, n; item < hi; item += n) {

@@ -60,8 +60,8 @@ ax_cpu_places *ax_cpu_places_take(const ax_binding *binding)
     return NULL;
 }
 
-/* Restores the former binding, unless another device has bound this thread since, or another thread closes
- * the device. */
+/* Restores the former binding of the calling thread, unless another device has bound this thread since, or
+ * another thread closes the device. */
 void ax_cpu_places_leave(ax_cpu_places **places)
 {
     ax_cpu_places *p = *places;

@@ -19,12 +19,12 @@ static inline vtype vtype_of(ax_dtype dtype)
 }
 static inline int64_t vsize(vtype type) { return type == VF32 ? 4 : 2; }
 
-/* A strip of a, the left operand of a micro-tile. It consists of 32-bit units: an fp32 value, or a pair of
- * bf16 values that are neighbours in k. Unit u of row i is at `at` + i·row + u·unit, strides in bytes. The
- * strip is either read in place, from a matrix whose rows are contiguous in k (unit is 4), or packed, with
- * rows side by side (row is 4) and memory for all rows of a micro-tile. If ax_cpu_gemm.grain > 1, `grain`
- * units of a row are read together and packed together: unit u is at ⌊u/grain⌋·grain·unit + 4·(u mod grain)
- * from its row, and row is 4·grain. */
+/* A strip of rows of a, as the left operand of a micro-tile. The strip consists of 32-bit units: an fp32
+ * value, or a pair of bf16 values that are neighbours in k. Unit u of row i is at `at` + i·row + u·unit,
+ * strides in bytes. The strip is either read in place, from a matrix whose rows are contiguous in k (unit is
+ * 4), or packed, with rows side by side (row is 4) and memory for all rows of a micro-tile. If
+ * ax_cpu_gemm.grain > 1, `grain` units of a row are read together and packed together: unit u is at
+ * ⌊u/grain⌋·grain·unit + 4·(u mod grain) from its row, and row is 4·grain. */
 typedef struct ax_cpu_rows {
     const void *at, *next; /* at: the strip; next: the following strip, which is prefetched while this one is
                               multiplied, or NULL */
@@ -62,8 +62,9 @@ typedef struct ax_cpu_tile {
                           of whole cache lines */
     ax_cpu_prefetch prefetch[2]; /* prefetches to do while the tile multiplies */
     /* For tiles with ax_cpu_gemm.store: */
-    float *sums; /* memory for the sums, which the next tile will add to and store to c; before it lies memory
-                    for the sums of missing rows (ax_cpu_rows.n). NULL: the tile stores to c itself */
+    float *sums; /* where the tile leaves its sums. The next tile adds prior, bias and c to them and stores
+                    them to c. Before `sums` lies memory for the sums of missing rows (ax_cpu_rows.n). NULL:
+                    the tile stores to c itself */
     const struct ax_cpu_tile
         *previous;   /* the tile before, whose sums this tile stores to c while it multiplies, or NULL */
     bool prefetch_c; /* prefetch the rows of c */
@@ -84,8 +85,8 @@ typedef struct ax_cpu_gemm {
     int pair;      /* how many values of k a packed 32-bit unit holds: 2 for pairs of bf16, else 1 */
     int grain;     /* units in k that are read together; the units of a panel are a multiple of `grain` */
     int pack_cost; /* time to pack a value, in units of the time of a multiply-add */
-    int64_t a_packed,
-        a_unpacked; /* largest block of a in bytes: if a is packed, and if it is read in place */
+    int64_t a_packed, a_unpacked; /* largest block of a in bytes: a_packed if a is packed, a_unpacked if a is
+                                     read in place */
     ax_cpu_pack_fn *pack_a, *pack_b; /* pack_a's width is `rows` */
     void (*tile)(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *tile);
     void (*begin)(void), (*end)(void);      /* called before the first and after the last tile of a thread, or
@@ -123,9 +124,9 @@ typedef void ax_cpu_range_fn(const void *args, int64_t lo, int64_t hi, void *scr
 /* Runs `rounds` rounds of multiply-adds in registers. Returns the number of floating-point operations. */
 typedef double ax_cpu_peak_fn(int64_t rounds, float *sink);
 
-/* Reads `bytes` of memory, whole cache lines only, in one of AX_CPU_READ_WAYS ways, which differ in streams
- * and prefetching (peak_kernels.h). Returns the sum of the words, so that the compiler cannot remove the
- * reads. */
+/* Reads `bytes` of memory, whole cache lines only, in one of AX_CPU_READ_WAYS ways. The ways differ in the
+ * number of streams and the prefetch distance (peak_kernels.h). Returns the sum of the words, so that the
+ * compiler cannot remove the reads. */
 enum { AX_CPU_READ_WAYS = 21 };
 typedef uint64_t ax_cpu_read_fn(int way, const char *from, int64_t bytes);
 
@@ -140,9 +141,9 @@ typedef struct ax_cpu_isa {
 } ax_cpu_isa;
 
 enum {
-    AX_CPU_GEMV_ROWS = 4, /* also the largest number of queries that attention computes one by one */
+    AX_CPU_GEMV_ROWS = 4, /* most rows of a GEMV; also most queries that attention computes one by one */
     AX_CPU_ATTENTION_QUERIES =
-        256, /* queries per work item of attention; an item is (batch, head, block of queries) */
+        256, /* queries per work item of attention; an item is (sequence, head, block of queries) */
     AX_CPU_MAX_HEAD_DIM = 256,  /* wider heads run on ref */
     AX_CPU_A_BLOCK = 512 << 10, /* upper bound of ax_cpu_gemm.a_packed, in bytes */
     AX_CPU_TILE_SUMS = 32 * 32, /* the most sums that a micro-tile with ax_cpu_gemm.store has */
@@ -160,8 +161,8 @@ extern const ax_cpu_isa ax_cpu_isa_generic;
 extern const ax_cpu_isa ax_cpu_isa_avx2, ax_cpu_isa_avx512, ax_cpu_isa_avx512_bf16, ax_cpu_isa_avx512_amx;
 #endif
 
-/* Returns the tables that this processor can run, best first; NULL beyond the last, which is the portable
- * one. */
+/* Returns table number `index` of the tables that this processor can run, from the best to the portable one;
+ * NULL after that. */
 const ax_cpu_isa *ax_cpu_isa_at(int index);
 /* Chooses the table for a new device: the best, or the one that setting runtime.isa names. AX_ERR_USAGE if
  * the setting's value is unknown, or this processor cannot run it. */
@@ -184,7 +185,7 @@ typedef struct ax_cpu {
 
 enum {
     AX_CPU_SCRATCH = 7 << 20, /* bytes of scratch per thread */
-    AX_CPU_PARTIALS = 1024    /* doubles */
+    AX_CPU_PARTIALS = 1024    /* number of partial sums of reductions, which are doubles */
 };
 
 /* Arguments of ax_cpu_fill. `element`: the bits of the value, converted before the kernel runs, because
@@ -198,11 +199,11 @@ typedef struct ax_cpu_filling {
  * stored in partials[i]. */
 typedef struct ax_cpu_chunks {
     const void *args; /* the argument struct of the kernel */
-    int64_t chunk;    /* elements */
+    int64_t chunk;    /* elements per chunk */
     double *partials;
 } ax_cpu_chunks;
 
-/* Arguments of the optimizer kernels: those of the launch, and which one of its arrays to update. */
+/* Arguments of the optimizer kernels: the arguments of the launch, and the one array to update. */
 typedef struct ax_cpu_update {
     const void *args; /* the argument struct of the launch */
     const ax_update_array *array;

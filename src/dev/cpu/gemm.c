@@ -9,9 +9,9 @@
  *           for panels of up to 48 columns: the panel of b is read from the L2 cache
  *             for strips of 8 rows: one micro-tile; its strip of a has been prefetched into the L1 cache
  *
- * If a is contiguous in k, its strips are read in place, and a block may have all rows of the stretch.
- * Otherwise a is packed as b is, the blocks of a are small enough for the L2 cache, and the panels of b that
- * the first block of a stretch packs are kept for the stretch's other blocks.
+ * If a is contiguous in k and its values need no conversion, its strips are read in place, and a block may
+ * have all rows of the stretch. Otherwise a is packed as b is, the blocks of a are small enough for the L2
+ * cache, and the panels of b that the first block of a stretch packs are kept for the stretch's other blocks.
  *
  * Packing is spread over the tiles to hide the latency of memory: the next block of a and the next panel of b
  * are prefetched, one cache line at a time, while a tile multiplies, and packed in pieces between two tiles.
@@ -27,10 +27,10 @@
 #include <string.h>
 
 enum {
-    UNITS = 768, /* the most units in k that a block has */
-    STRETCH =
-        1024, /* the most rows of a stretch: fp32 sums of its rows are kept from one block in k to the next */
-    PANEL_N = 48, /* columns of the widest panel */
+    UNITS = 768,    /* the most units in k that a block has */
+    STRETCH = 1024, /* the most rows of a stretch if c is 16-bit and its fp32 sums are kept from one block in
+                       k to the next */
+    PANEL_N = 48,   /* columns of the widest panel */
     PANEL_BYTES = PANEL_N * UNITS * 4
 };
 /* The parts of a thread's scratch: two buffers for packed blocks of a, the panels of b (at least two), and
@@ -40,7 +40,8 @@ _Static_assert(A_BYTES + B_BYTES + C_BYTES <= AX_CPU_SCRATCH,
                "a thread's scratch is too small for its blocks");
 _Static_assert(2 * PANEL_BYTES <= B_BYTES, "the part for panels of b is too small for two panels");
 
-/* Returns the size of a part when `total` is cut into equal parts of at most `most`, rounded up to `unit`. */
+/* Returns the size of a part when `total` is cut into equal parts of at most `most`. The size is rounded up
+ * to a multiple of `unit`. */
 static int64_t even_block(int64_t total, int64_t most, int64_t unit)
 {
     int64_t parts = ax_ceil_div(total, most);
@@ -55,7 +56,7 @@ static const char *operand(const void *base, size_t size, int64_t ld, bool along
 /* ---- packing in pieces --------------------------------------------------------------------------- */
 
 /* The progress of packing a part of an operand into panels: `rows` rows of op(a), or columns of op(b), with
- * `k` values each. It is packed in pieces of `lanes` units in k, each of which is transposed at once. Each
+ * `k` values each. The part is packed in pieces of gemm->lanes units in k, which are transposed at once. Each
  * piece is prefetched one step before it is packed. */
 typedef struct packing {
     const char *src;
@@ -65,7 +66,7 @@ typedef struct packing {
     const ax_cpu_gemm *gemm;
     int width; /* width of the panels */
     ax_cpu_pack_fn *pack;
-    int64_t pieces, steps;     /* number of pieces in all; they are packed evenly over `steps` steps */
+    int64_t pieces, steps;     /* the pieces are packed evenly over `steps` calls of pack_step */
     int64_t rest;              /* accumulated remainder of the division of pieces by steps */
     int64_t requested, packed; /* number of pieces that were prefetched, and that were packed */
 } packing;
@@ -134,8 +135,8 @@ typedef struct block {
     const ax_gemm_args *g;
     int64_t m0, m, n0, n, k0, k;
     int64_t s0;  /* the first row of the stretch to which the block belongs */
-    char *a, *b; /* packed */
-    bool keep_b; /* the packed panels of b are kept for the next rows of the stretch */
+    char *a, *b; /* memory for packed a and packed b */
+    bool keep_b; /* the packed panels of b are kept for the next blocks of rows of the stretch */
     bool b_kept; /* the panels of b were packed by an earlier block of the stretch */
     float *sums; /* fp32 sums of the stretch's rows and the block's n columns, used if c is 16-bit and there
                     are several blocks in k */
@@ -143,15 +144,15 @@ typedef struct block {
 
 /* Returns true if c shall be written with non-temporal stores, which save reading each of its lines before
  * writing it. A GEMM with op(a) transposed and op(b) not is assumed to be the gradient of a weight, which is
- * mostly read at the end of the step. If c is read at once after all, that costs a few per cent of the GEMM's
- * time, about as much as the stores save. A small c stays in the caches. */
+ * mostly read at the end of the step. If c is read immediately all the same, reading it from memory costs a
+ * few per cent of the GEMM's time, about as much as the stores save. A small c stays in the caches. */
 static bool wants_non_temporal_c(const ax_gemm_args *g)
 {
     enum { SMALL = 256 << 10 }; /* bytes */
     return g->trans_a && !g->trans_b && g->m * g->n * 4 >= SMALL;
 }
 
-/* Sets where a tile at column j and the block's first rows stores its result in c, and which terms (prior,
+/* Sets where *tile, at column j and the block's first rows, stores its result in c, and which terms (prior,
  * bias, c) it adds to the sums. */
 static void set_destination(const block *t, int64_t j, ax_cpu_tile *tile)
 {
@@ -167,7 +168,7 @@ static void set_destination(const block *t, int64_t j, ax_cpu_tile *tile)
         tile->prior = !first || g->accumulate ? tile->c : NULL;
         tile->prior_ld = g->ldc;
         tile->non_temporal = last && !tile->prior && !tile->bias &&
-                             wants_non_temporal_c(g) && /* only with a single block in k */
+                             wants_non_temporal_c(g) && /* `last` and no prior: k is one block */
                              ((uintptr_t)tile->c | (uintptr_t)g->ldc * size) % AX_CPU_LINE == 0;
         return;
     }
@@ -218,12 +219,12 @@ static void rows_of_a(const block *t, int64_t units, ax_cpu_rows *a, int64_t *st
 typedef struct panel {
     int64_t j, cols;
     int nv;
-    char *at; /* packed */
+    char *at; /* the packed values */
 } panel;
 
-/* Returns the panel with this index, of `panels` in the block. Panels have nearly equal width: 64 columns are
- * cut into 2 + 2 vectors, not 3 + 1. Panels that are kept lie side by side in memory; other panels use two
- * buffers alternately. */
+/* Returns panel number `index` of the `panels` panels of the block. Panels have nearly equal width: 64
+ * columns are cut into 2 + 2 vectors of 16, not 3 + 1. Panels that are kept lie side by side in memory; other
+ * panels use two buffers alternately. */
 static panel panel_at(const block *t, int64_t index, int64_t panels)
 {
     int64_t lanes = t->gemm->lanes, vectors = ax_ceil_div(t->n, lanes);
@@ -243,16 +244,16 @@ static packing packing_of_b(const block *t, const panel *to)
     return p;
 }
 
-/* The pipeline of tiles with ax_cpu_gemm.store: a tile leaves its sums in memory, and the next tile adds
- * prior, bias and c and stores them while it multiplies. It consists of the last two tiles, and of the
- * packing that is done between their steps. */
+/* The pipeline of tiles with ax_cpu_gemm.store: a tile leaves its sums in memory. The next tile adds prior,
+ * bias and c to these sums and stores the result while it multiplies. The struct holds the last two tiles,
+ * and the packing that is done between their steps in k. */
 typedef struct tile_pipeline {
     ax_cpu_step_hook hook; /* must be first: pack_between_steps casts its address to tile_pipeline */
     const ax_cpu_gemm *gemm;
     packing *a;          /* packs a for the next block */
     packing b;           /* packs b for the next panel */
     int newest;          /* index in `tile` of the tile that was multiplied last */
-    ax_cpu_tile tile[2]; /* rows is 0 if there is nothing to store */
+    ax_cpu_tile tile[2]; /* tile[i].rows is 0 if the tile has left no sums to store */
     _Alignas(64) float sums[2][AX_CPU_TILE_SUMS];
 } tile_pipeline;
 
@@ -269,8 +270,8 @@ static void pack_between_steps(ax_cpu_step_hook *m)
     m->steps = STEPS_PER_CALL;
 }
 
-/* Multiplies one tile. Unless it stores its sums directly, they are left in w->sums for the next tile to
- * store. */
+/* Multiplies one tile. Unless the tile stores its sums directly, they are left in w->sums, and the next tile
+ * stores them. */
 static void run_tile(tile_pipeline *w, int nv, int64_t k, const ax_cpu_rows *a, const void *b,
                      const ax_cpu_tile *tile)
 {
@@ -296,7 +297,8 @@ static int64_t packing_steps(const ax_cpu_gemm *gemm, int64_t units, int64_t til
     return gemm->store ? ax_max(1, tiles * (units / gemm->grain) / STEPS_PER_CALL) : tiles;
 }
 
-/* Runs all tiles of a block. In between it packs the next panel of b, and the rows of a for the next block.
+/* Runs all tiles of a block. Between the tiles packs the next panel of b, and the rows of a for the next
+ * block.
  *
  * The fields of `tile` that are the same for all tiles of a panel are written once per panel. If they were
  * written for each tile, copying `tile` would stall: a load that spans several recent stores cannot be
@@ -353,8 +355,8 @@ static void run_block(const block *t, packing *next_a, const void *next_strip, t
 /* The rectangle of c that a thread computes, the sizes of its blocks, and its buffers. */
 typedef struct blocking {
     int64_t m0, m1, n0, n1;
-    int64_t nc, ms, kc, mc; /* largest number of: columns of a block, rows of a stretch, values of k in a
-                               block, rows of a block */
+    int64_t nc, ms, kc, mc; /* largest sizes: nc: columns of a block; ms: rows of a stretch; kc: values of k
+                               in a block; mc: rows of a block */
     char *a[2], *b;
     float *sums;
 } blocking;
@@ -376,8 +378,8 @@ static blocking choose_blocking(const ax_cpu_gemm *gemm, const ax_gemm_args *g, 
     return c;
 }
 
-/* Returns the block of the GEMM of `like` that begins at column n0, row m0 and value k0 of k, in the stretch
- * of rows that begins at row s0. `turn` (0 or 1) selects the block's buffer for packed a. */
+/* Returns the block that begins at column n0, row m0 and value k0 of k, in the stretch of rows that begins at
+ * row s0. `like` is any block of the same GEMM. `turn` (0 or 1) selects the block's buffer for packed a. */
 static block block_at(const blocking *c, const block *like, int64_t n0, int64_t s0, int64_t k0, int64_t m0,
                       int turn)
 {
@@ -505,14 +507,14 @@ static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int
     return best;
 }
 
-/* Returns the number of parts. Where it costs nothing, there are several parts per thread, so that a thread
- * that the system preempts delays the others less. A GEMM of few rows (gemv) packs nothing, so its parts must
- * only be long enough to read memory at full speed. Any other GEMM gets several parts per thread on two
- * conditions. a is read in place: otherwise each part would pack a again. And each part has many panels of b:
- * a part packs its first panel before it multiplies, and that time is lost. */
+/* Returns the number of parts. If cutting more finely costs nothing, each thread gets several parts, so that
+ * a thread that the system preempts delays the others less. A GEMM of few rows (gemv) packs nothing, so its
+ * parts must only be long enough to read memory at full speed. Any other GEMM gets several parts per thread
+ * on two conditions. a is read in place: otherwise each part would pack a again. And each part has many
+ * panels of b: a part packs its first panel before it multiplies, and that time is lost. */
 static int count_parts(const job *j, int threads)
 {
-    enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* the least elements of b, and panels of b, in a part */
+    enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* fewest elements of b (gemv), or panels of b, per part */
     enum { EACH = 8 };                       /* the most parts per thread */
     const ax_gemm_args *g = j->g;
     int64_t parts = 0;

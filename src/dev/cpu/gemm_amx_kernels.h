@@ -9,8 +9,8 @@
  *
  *     a panel:  [steps][AMX_ROWS][STEP]
  *
- * AMX can move tiles to memory only, so prior, bias and c (ax_cpu_tile) are added to the sums after the tiles
- * are stored. */
+ * AMX can store tiles to memory, but cannot move them to vector registers. So prior, bias and c (ax_cpu_tile)
+ * are added to the sums after the tiles are stored. */
 #ifndef AX_DEV_CPU_GEMM_AMX_KERNELS_H
 #define AX_DEV_CPU_GEMM_AMX_KERNELS_H
 
@@ -89,7 +89,8 @@ INLINE void amx_transpose_values(const uint16_t *src, int64_t ld, float *to)
     }
 }
 
-/* Packs b into panels as the vector kernels pack pairs, and pads them with zeros to a whole step in k. */
+/* Packs columns of b into one panel, as the vector kernels pack pairs, and pads the panel with zeros to a
+ * whole step in k. */
 static void pack_b_amx(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
                        int64_t units, void *out)
 {
@@ -110,15 +111,15 @@ static void pack_b_amx(const void *src, int64_t ld, bool along_k, int64_t rows, 
     memset(to + have * width, 0, (size_t)((ax_round_up(have, STEP) - have) * width) * 4);
 }
 
-/* Packs one step in k of one panel, if a is contiguous in k. Missing rows and values become zeros. */
+/* Packs one step in k of one panel of a, if a is contiguous in k. Missing rows and values become zeros. */
 INLINE void amx_pack_step(const uint16_t *src, int64_t ld, int64_t rows, int64_t k, float *to)
 {
     for (int64_t i = 0; i < AMX_ROWS; i++)
         vstore(to + i * STEP, i < rows ? pairs_along_k(src + i * ld, 0, k) : vset(0));
 }
 
-/* Packs one step in k of one panel, if a is transposed, so that the values of successive rows are contiguous.
- * Missing rows and values become zeros. */
+/* Packs one step in k of one panel of a, if a is transposed, so that the values of successive rows are
+ * contiguous. Missing rows and values become zeros. */
 INLINE void amx_pack_step_transposed(const uint16_t *src, int64_t ld, int64_t rows, int64_t k, float *to)
 {
     if (rows >= AMX_ROWS && k >= 2 * STEP) {

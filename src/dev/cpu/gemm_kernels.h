@@ -33,14 +33,15 @@ INLINE vf units_of(pack_kind kind, const void *at, int64_t left)
 }
 
 #ifdef AX_SIMD_BF16
-/* Loads W consecutive pairs. `left` counts bf16 values; if it is odd, the last pair ends with 0. */
+/* Loads W consecutive pairs of bf16 values, from value k of `row` on. `left` is the number of values left; if
+ * it is odd, the last pair ends with 0. */
 INLINE vf pairs_along_k(const uint16_t *row, int64_t k, int64_t left)
 {
     __mmask32 mask = left >= 2 * W ? ~(__mmask32)0 : ((__mmask32)1 << left) - 1;
     return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, row + k));
 }
-/* Makes pairs from row0 and row1, the values of k and k+1, for a source that is contiguous in the other
- * index. row1 is NULL if row0 is the last value of k; then 0 takes its place. */
+/* Makes n (at most W) pairs from a source that is not contiguous in k: row0 has the values of one k, row1
+ * those of the next k. row1 is NULL if there is no next k; then the second value of each pair is 0. */
 INLINE vf pairs_of_rows(const uint16_t *row0, const uint16_t *row1, int64_t n)
 {
     __mmask16 mask = n >= W ? (__mmask16)~0u : lanes(n);
@@ -322,7 +323,7 @@ INLINE prefetches prefetches_of(const ax_cpu_tile *t, const ax_cpu_rows *a, int6
     for (int i = 0; i < 2; i++) {
         s.prefetch[i] = t->prefetch[i];
         s.lines_per_step[i] =
-            t->prefetch[i].n ? (t->prefetch[i].n + runs - 1) / runs : 0; /* division is slow */
+            t->prefetch[i].n ? (t->prefetch[i].n + runs - 1) / runs : 0; /* 0 needs no slow division */
     }
     return s;
 }

@@ -36,8 +36,8 @@ INLINE int64_t gemv_ahead(int rows, int64_t step_bytes)
 #endif
 }
 
-/* Loads a vector of a row's values from k on: W pairs of bf16 if `pairs`, else W values widened to fp32.
- * `rest` values are left. */
+/* Loads a vector of a row's values from k on: W pairs of bf16 if `pairs`, else W values widened to fp32. The
+ * row has `rest` values from k on; lanes beyond them are 0. */
 INLINE vf gemv_load(bool pairs, const void *row, int64_t k, int64_t rest, vtype type)
 {
 #ifdef AX_SIMD_BF16

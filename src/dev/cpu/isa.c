@@ -17,9 +17,9 @@
 
 #ifdef __x86_64__
 /* Returns true if the processor has AMX with bf16, and the system lets this process use it. Linux (5.16
- * onwards) grants AMX on request. From then on it refuses alternate signal stacks that are too small for the
- * tiles, and it refuses the request if the process already has such a stack. So the process asks once and
- * keeps the answer. */
+ * onwards) grants AMX on request. From then on Linux refuses alternate signal stacks that are too small for
+ * the tiles, and it refuses the request if the process already has such a stack. So the process requests AMX
+ * once and keeps the answer (can_use_amx). */
 static bool request_amx(void)
 {
     enum { LEAF = 7, BF16 = 1 << 22, TILE = 1 << 24, REQUEST = 0x1023, TILE_DATA = 18 };
@@ -46,8 +46,8 @@ static bool can_use_amx(void)
     return known == YES;
 }
 
-/* Returns true if the processor has F16C. It does not use __builtin_cpu_supports("f16c"), which some
- * compilers reject. */
+/* Returns true if the processor has F16C. Does not use __builtin_cpu_supports("f16c"), which some compilers
+ * reject. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;

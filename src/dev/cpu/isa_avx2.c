@@ -1,4 +1,4 @@
-/* The host kernels for AVX2 with FMA; bf16 is widened to fp32. */
+/* The cpu backend's kernels for AVX2 with FMA; bf16 is widened to fp32. */
 #include "dev/cpu/cpu.h"
 
 #ifdef __x86_64__

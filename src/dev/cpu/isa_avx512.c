@@ -1,4 +1,5 @@
-/* The host kernels for AVX-512 without bf16 instructions (Skylake-X onwards); bf16 is widened to fp32. */
+/* The cpu backend's kernels for AVX-512 without bf16 instructions (Skylake-X onwards); bf16 is widened to
+ * fp32. */
 #include "dev/cpu/cpu.h"
 
 #ifdef __x86_64__

@@ -1,4 +1,4 @@
-/* The host kernels for AVX-512 with AMX tiles that multiply bf16 (Sapphire Rapids onwards). */
+/* The cpu backend's kernels for AVX-512 with AMX tiles that multiply bf16 (Sapphire Rapids onwards). */
 #include "dev/cpu/cpu.h"
 
 #ifdef __x86_64__

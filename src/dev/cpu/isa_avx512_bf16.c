@@ -1,5 +1,5 @@
-/* The host kernels for AVX-512 with vdpbf16ps, which multiplies pairs of bf16 into fp32 sums (Cooper Lake,
- * Zen 4 onwards). */
+/* The cpu backend's kernels for AVX-512 with vdpbf16ps, which multiplies pairs of bf16 into fp32 sums (Cooper
+ * Lake, Zen 4 onwards). */
 #include "dev/cpu/cpu.h"
 
 #ifdef __x86_64__

@@ -1,4 +1,5 @@
-/* The host kernels for any processor, on the compiler's four-lane vectors (SSE2, NEON, or plain code). */
+/* The cpu backend's kernels for any processor, on the compiler's four-lane vectors (SSE2, NEON, or plain
+ * code). */
 #include "dev/cpu/cpu.h"
 
 #define AX_SIMD 0

@@ -1,5 +1,5 @@
 /* The table of the cpu backend, and the functions that cut each kernel's work into items and share them among
- * the threads. Kernels that are not here, and all kernels for F64, run on ref. */
+ * the threads. Kernels that are not here, and all kernels for F64, run on the backend ref. */
 #include "dev/cpu/cpu.h"
 
 #include <math.h>
@@ -25,8 +25,8 @@ enum { SERIAL_BELOW = 16384 }; /* with fewer elements, waking a thread costs mor
 
 enum { QUEUED = 8 }; /* parts per thread, if items are of unequal length */
 
-/* Runs a kernel in as many parts as there are threads; with `queue`, which is for items of unequal length, in
- * QUEUED parts per thread (not one part per item, because an item prefetches data of the next). */
+/* Runs a kernel in one part per thread. `queue` is for items of unequal length: then there are QUEUED parts
+ * per thread. A part is not a single item, because an item prefetches data of the next. */
 static ax_status run_parts(ax_stream *stream, ax_cpu_range_fn *fn, const void *args, int64_t items,
                            int64_t unit, double elements, bool queue)
 {
@@ -56,7 +56,8 @@ static void touch_pages(const void *args, int64_t lo, int64_t hi, void *scratch)
         memory[hi - 1]; /* also touches the last page, if the array does not begin at a page boundary */
 }
 
-/* Lets each thread touch the memory that it gets in elementwise kernels, to within a page. */
+/* Lets each thread touch the pages that hold its share of an array in elementwise kernels, so that they lie
+ * near its core (NUMA first touch). Shares are rounded to whole pages. */
 void ax_cpu_touch(ax_device *dev, void *memory, size_t bytes)
 {
     ax_stream stream = {dev, NULL};
@@ -88,7 +89,7 @@ enum { ELEMENTS = 64, COLUMNS = 64 }; /* parts are cut at cache lines */
 #define AX_BY_ELEMENTS(kernel) SHARED(kernel, a->n, ELEMENTS, a->n)
 #define AX_BY_ROWS(kernel, width) SHARED(kernel, a->rows, 1, a->rows * a->width)
 #define AX_BY_COLUMNS(kernel) SHARED(kernel, a->cols, COLUMNS, a->rows * a->cols)
-#define AX_CPU_KERNEL(kernel) /* the kernels of this kind have functions further down */
+#define AX_CPU_KERNEL(kernel) /* kernels listed by AX_CPU_KERNEL have functions of their own in this file */
 #include "dev/cpu/kernels.def"
 
 static ax_status rope(ax_stream *stream, const void *args)

@@ -8,7 +8,7 @@
 INLINE void ce_max_range(const ax_ce_max_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r = lo; r < hi; r++) {
-        enum { MOST = 4 }; /* number of independent maxima, which hide the latency of the instruction */
+        enum { MOST = 4 }; /* number of independent maxima, which hide the latency of the max instruction */
         vf most[MOST];
         int64_t c = 0, at = r * a->ld;
         UNROLL
@@ -31,7 +31,8 @@ INLINE void ce_max_range(const ax_ce_max_args *a, int64_t lo, int64_t hi, vtype 
 }
 BY_DTYPE(ce_max)
 
-/* Returns the target's column in this rank's box, or -1 if the target is masked or in another rank's box. */
+/* Returns the target's column among this rank's columns of the logits, or -1 if the target is masked
+ * (negative) or its column belongs to another rank. */
 INLINE int64_t target_column(const int32_t *targets, int64_t r, int64_t first, int64_t vocab)
 {
     int64_t column = targets[r] - first;

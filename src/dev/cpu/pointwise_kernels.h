@@ -22,8 +22,8 @@
 /* For each FUNCTION of AX_ACTIVATIONS there are FUNCTION_value and its derivative FUNCTION_slope, which
  * compute `count` vectors. `roughly`: only with the accuracy that results in bf16 or fp16 need. */
 
-/* Computes the gate (1 + tanh u)/2, u = sqrt(2/pi)(x + 0.044715x³), as the logistic function of 2u, without
- * cancellation. */
+/* Computes the gate of GELU, (1 + tanh u)/2 with u = sqrt(2/pi)(x + 0.044715x³), as the logistic function of
+ * 2u, without cancellation. */
 INLINE void gelu_gates(const vf *x, vf *gate, int count, bool roughly)
 {
     /* gate = 1/(1 + e^(-2u)). `roughly`: relative error 3e-6, and gates below 2^-126 become 2^-126. */
@@ -188,7 +188,7 @@ INLINE void silu_slope(const vf *x, vf *slope, int count, bool roughly)
         rough_logistic(x, tail, share, count);
         EACH(v, count)
         {
-            vf less = vmin(vset(0x1p127f), tail[v]) * share[v]; /* not inf · 0 */
+            vf less = vmin(vset(0x1p127f), tail[v]) * share[v]; /* limited, because inf · 0 is NaN */
             slope[v] = vfma(x[v] * less, share[v], share[v]);
         }
         return;
@@ -390,7 +390,8 @@ INLINE void col_sum_range(const ax_col_sum_args *a, int64_t lo, int64_t hi, vtyp
 }
 BY_DTYPE(col_sum)
 
-/* Prefetch distance in bytes for arrays in memory: the hardware prefetcher does not cross page boundaries. */
+/* Prefetch distance in bytes for arrays that are not in the caches: the hardware prefetcher does not cross
+ * page boundaries. */
 enum { AHEAD = 4096 };
 
 /* sumsq and squared_error sum squares in double, lane by lane. Work items are chunks of elements
@@ -480,7 +481,7 @@ static void convert(const void *args, int64_t lo, int64_t hi, void *scratch)
 
 /* ---- random numbers ------------------------------------------------------------------------------ */
 
-/* The upper half of Philox's counter for normal numbers, as in philox.h. */
+/* The upper 64 bits of Philox's counter for normally distributed numbers, as in philox.h. */
 enum { NORMAL = 1 };
 
 INLINE void dropout_range(const ax_dropout_args *a, int64_t lo, int64_t hi, vtype type)

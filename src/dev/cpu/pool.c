@@ -99,7 +99,7 @@ static bool has_work(const ax_cpu_pool *pool)
 }
 
 /* Takes the part with the thread's own number, or the next one after it that is left. At least one is left,
- * because the calling thread has taken a ticket. */
+ * because this thread has already taken a ticket. */
 static int take_part(ax_cpu_pool *pool, int thread, int parts)
 {
     for (int part = thread;; part = part + 1 < parts ? part + 1 : 0) {

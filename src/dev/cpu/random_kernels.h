@@ -56,7 +56,7 @@ INLINE void random_words(uint64_t key, uint64_t stream, uint64_t block, uint32_t
 #endif
 
 /* Computes the factors of dropout, 0 or 1/(1-p), for keys j0 … j1-1 of a query; j0 is a multiple of 4. Writes
- * a multiple of two vectors to `out`. */
+ * pairs of whole vectors, so `out` must have room for j1 - j0 rounded up to a multiple of 2·W. */
 INLINE void dropout_factors(const ax_attention_dropout *drop, int64_t row, int64_t head, int64_t keys,
                             int64_t j0, int64_t j1, float *out)
 {

@@ -1,4 +1,4 @@
-/* The vector type of the host kernels: `vf`, W floats, with the operations that the kernels need.
+/* The vector type of the cpu backend's kernels: `vf`, W floats, with the operations that the kernels need.
  *
  * This header is compiled once per instruction set: a file isa_*.c sets AX_SIMD (512, 256 or 0), switches the
  * compiler to that instruction set for the whole file, and includes the kernels, which are written once on
@@ -9,14 +9,14 @@
  * Functions with suffix _n access the first n lanes only (1 <= n <= W). Loads set the other lanes to 0 and do
  * not touch their memory; stores leave the other elements unchanged. Suffix _b: bf16. Suffix _h: fp16.
  * Conversions to bf16 and fp16 round to nearest even and keep NaN, as ax_bf16_from_float and
- * ax_f16_from_float do. Stores of bf16 may flush subnormals to 0, as the processor's instruction does; those
+ * ax_f16_from_float do. Stores of bf16 may flush subnormals to 0, as the processor's instruction does; stores
  * with suffix _exact keep them.
  *
- * vstream and vstream_exact are non-temporal stores of one vector and of two, where the processor has them; p
- * must be aligned to their size. Call vstreamed before another thread reads what they stored. vlows (vhighs)
- * returns the lower (upper) half of x followed by that of y, vevens (vodds) the lanes of x with even (odd)
- * numbers followed by those of y. vsum4 returns the sums of four vectors in the first four lanes, each summed
- * in the same order. */
+ * vstream stores one vector, and vstream_exact two vectors rounded to 16 bits, by non-temporal stores where
+ * the processor has these; p must be aligned to the number of bytes stored. Call vstreamed before another
+ * thread reads the stored values. vlows (vhighs) returns the lower (upper) half of x followed by that of y,
+ * vevens (vodds) the lanes of x with even (odd) numbers followed by those of y. vsum4 sums the lanes of each
+ * of four vectors, all in the same order, and returns the four sums in the first four lanes. */
 #ifndef AX_DEV_CPU_SIMD_H
 #define AX_DEV_CPU_SIMD_H
 
@@ -430,8 +430,8 @@ INLINE void vtranspose(vf r[W])
             function(__VA_ARGS__, VF32);                                                                     \
     } while (0)
 
-/* vget loads W elements from index i on, or n if that is less, of an array of `type`, a constant; vput
- * stores. */
+/* vget loads elements i … i + min(W, n) - 1 of an array of `type`; vput stores as many. `type` is a
+ * compile-time constant. */
 INLINE vf vget(const void *p, int64_t i, int64_t n, vtype type)
 {
     if (type == VBF16)
@@ -491,7 +491,7 @@ INLINE void vstreamed(void) {}
 /* Rounds x to `type`, as vput followed by vget would. */
 INLINE vf vrounded(vf x, vtype type) { return type == VBF16 ? vround_b(x) : type == VF16 ? vround_h(x) : x; }
 
-/* Load and store one element. */
+/* Returns element i of an array of `type`. */
 INLINE float vget_one(const void *p, int64_t i, vtype type)
 {
     if (type == VF32)
@@ -540,7 +540,7 @@ INLINE vf vexp(vf x)
 
 /* Replaces each x <= 128 by 2^x; the result is 0 for x far below the range of fp32, and for -inf. x = n + r
  * with |r| <= 1/2, and 2^r is the minimax polynomial (in relative error) among those that are 1 at r = 0. Its
- * error is 2.9e-6 if `roughly`, for results that are rounded to 16 bits, else 1.1e-7. */
+ * relative error is 2.9e-6 if `roughly`, for results that are rounded to 16 bits, else 1.1e-7. */
 INLINE void vexp2_each(vf *x, int count, bool roughly)
 {
     static const float least[2][6] = {

@@ -22,7 +22,7 @@ typedef struct adamw_numbers {
 INLINE adamw_numbers adamw_numbers_of(const ax_adamw_args *a, const ax_update_array *u)
 {
     const ax_update_numbers *now = a->numbers;
-    return (adamw_numbers){.scale = vset((float)now->grad_scale), /* not its square, which may be subnormal */
+    return (adamw_numbers){.scale = vset((float)now->grad_scale), /* unsquared: the square may be subnormal */
                            .beta1 = vset((float)a->beta1),
                            .beta2 = vset((float)a->beta2),
                            .rest1 = vset((float)(1 - a->beta1)),

@@ -1,6 +1,6 @@
 /* Causal attention for any head width and element type, for calls that flash.cu does not support. A warp
- * handles one query (in key_grad_kernel one key) and WARP keys (queries) at a time; each lane computes one
- * dot product. */
+ * handles one query, and its keys WARP at a time: each lane computes the dot product with one key. In
+ * key_grad_kernel it is the other way round: one key, and WARP queries at a time. */
 #include "dev/attention.h"
 #include "dev/cuda/kernels.cuh"
 

@@ -96,7 +96,8 @@ __global__ void scan(int *values, int n)
     }
 }
 
-/* Moves rows to their sorted positions; thread d moves the rows whose digit is d, in order. */
+/* Last step of a pass of the radix sort: moves entries to their sorted positions. Thread d moves the entries
+ * with digit d, in order. */
 __global__ void move_rows(const entry *in, int n, int shift, const int *starts, entry *out)
 {
     __shared__ entry own[SORT_BLOCK];
@@ -110,8 +111,8 @@ __global__ void move_rows(const entry *in, int n, int shift, const int *starts, 
             out[to++] = own[i];
 }
 
-/* Thread block (i, s) adds up the run of equal ids that begins at sorted row i, if one does, in the columns
- * of strip s. */
+/* If a run of equal ids begins at sorted entry i, thread block (i, s) adds up the rows of dy of this run, in
+ * the columns of strip s. */
 template <class T> struct add_runs_call {
     typedef accum_t<T> A;
     const T *dy;
@@ -216,8 +217,8 @@ template <class T> struct add_box {
 
 int64_t elements(const int64_t n[4]) { return n[0] * n[1] * n[2] * n[3]; }
 
-/* Describes the same box in elements of 16 bytes, which are copied faster. Returns false if its rows do not
- * consist of aligned elements of 16 bytes. */
+/* Sets *out to the same copy in elements of 16 bytes, which are copied faster. Returns false if the rows of
+ * the box do not consist of aligned elements of 16 bytes. */
 bool widened(const ax_copy_box_args *a, ax_copy_box_args *out)
 {
     int64_t times = 16 / (int64_t)ax_dtype_size(a->dtype);
@@ -268,7 +269,8 @@ ax_status ax_cuda_embedding(ax_stream *stream, const void *args)
     });
 }
 
-/* Implements the kernel embedding_grad, for as many rows at a time as fit scratch for sorting. */
+/* Implements the kernel embedding_grad. Handles at most `room` rows at a time, because the sort of more would
+ * not fit scratch. */
 ax_status ax_cuda_embedding_grad(ax_stream *stream, const void *args)
 {
     const ax_embedding_grad_args *a = (const ax_embedding_grad_args *)args;

@@ -18,7 +18,8 @@ extern "C" {
  * on Hopper. GPUs with more memory get more scratch, for cuDNN. */
 enum { AX_CUDA_SCRATCH = 32 << 20 };
 
-/* Copies from the host go through chunks of pinned memory, used in turn, so that the host need not wait. */
+/* Copies from the host go through chunks of pinned memory, used in turn, so that the host need not wait until
+ * a copy is done. */
 enum { AX_CUDA_CHUNK = 4 << 20, AX_CUDA_CHUNKS = 4 };
 
 /* Implementations of attention. A call uses the last of these that supports it, up to the one that
@@ -31,20 +32,21 @@ typedef enum ax_cuda_attention_kind {
 
 typedef struct ax_cuda {
     int ordinal;    /* CUDA's number of the GPU */
-    int processors; /* its multiprocessors */
+    int processors; /* number of its multiprocessors */
     cudaStream_t stream;
     bool capturing; /* the stream is being captured as a graph; meanwhile the host must not wait for it */
     void *scratch;
     int64_t scratch_bytes;
-    int64_t left_at_open, held;         /* free bytes at open; the most bytes in use since then */
-    char *pinned;                       /* AX_CUDA_CHUNKS chunks */
+    int64_t left_at_open, held; /* left_at_open: bytes free when the device was opened; held: the most bytes
+                                   in use since then */
+    char *pinned;               /* AX_CUDA_CHUNKS chunks */
     cudaEvent_t copied[AX_CUDA_CHUNKS]; /* copied[i]: complete when the last copy from chunk i is done */
     int chunk;                          /* the chunk to use next */
     char *later;                        /* AX_COPY_LATER bytes of pinned memory for ax_copy_out_begin */
     cudaEvent_t there;                  /* complete when the last copy to `later` is done */
-    cudaEvent_t event[AX_EVENTS];       /* created at first use */
+    cudaEvent_t event[AX_EVENTS];       /* for event_record; created at first use */
     struct ax_cuda_matmuls *matmuls;    /* state of gemm.c */
-    cudaEvent_t reached;                /* recorded to wait for the stream */
+    cudaEvent_t reached;                /* recorded when the host waits for the stream */
     struct ax_nccl *nccl;               /* state of nccl.c; NULL: this GPU was never linked to another */
     ax_cuda_attention_kind attention;
     struct ax_cuda_cudnn *cudnn; /* state of cudnn.c; NULL: not open */
@@ -63,7 +65,7 @@ ax_status ax_cuda_wait(ax_cuda *cu);
 /* Copies to or from host memory that is not pinned, and waits for the copy. */
 ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
 
-/* The table of the plugin (device.c). */
+/* The function table of the plugin (device.c). */
 extern const ax_device_ops ax_plugin_cuda;
 
 /* Creates the state of gemm.c. `gpu`: the name of the GPU's model. */
@@ -103,8 +105,8 @@ ax_status ax_cuda_own_attention_grad(ax_stream *stream, const ax_attention_grad_
 ax_status ax_cuda_documents(ax_stream *stream, const int32_t *doc_start, int64_t n, float *out);
 ax_status ax_cuda_blind_queries(ax_stream *stream, const ax_attention_args *args);
 
-/* Attention by cuDNN (cudnn.c). *done is set to whether cuDNN has computed the call. The library is loaded at
- * the first call that it may support. ax_cuda_cudnn_create: AX_ERR_USAGE if there is no usable cuDNN. */
+/* Attention by cuDNN (cudnn.c). *done is set to whether cuDNN has computed the call. cuDNN is loaded at the
+ * first call that cuDNN may support. ax_cuda_cudnn_create: AX_ERR_USAGE if there is no usable cuDNN. */
 #ifdef AXONN_HAVE_CUDNN
 ax_status ax_cuda_cudnn_create(const ax_cuda *cu, struct ax_cuda_cudnn **out);
 void ax_cuda_cudnn_destroy(struct ax_cuda_cudnn **out);

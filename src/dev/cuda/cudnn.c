@@ -48,7 +48,7 @@ struct ax_cuda_cudnn {
 };
 typedef struct ax_cuda_cudnn state;
 
-/* A call and its operands. */
+/* A call of an attention kernel, and its operands. */
 typedef struct call {
     ax_cudnn_shape whole;
     void *at[AX_CUDNN_OPERANDS];
@@ -220,7 +220,7 @@ static int64_t room_of(const ax_cuda *cu, const ax_cudnn_shape *s)
 static int64_t even_part(int64_t total, int64_t most) { return ax_ceil_div(total, ax_ceil_div(total, most)); }
 
 /* Chooses the size of slices: as many sequences as fit the workspace; if not even one fits, as many heads of
- * one sequence as fit. Fails if a slice would leave most of the GPU idle, or if the statistics of a slice
+ * one sequence as fit. Fails if a slice would leave most of the GPU idle, or if lse and delta of a slice
  * would not begin at a multiple of 16 bytes. */
 static ax_status choose_slices(const ax_cuda *cu, shape_class *c)
 {
@@ -404,8 +404,8 @@ static ax_status copy_results(ax_stream *stream, const call *k, void *to[SEQUENC
  *
  * A gradient far smaller than the others may be pure rounding error, as dq and dk are if each document is one
  * token. Such a gradient only has to be small. If the results are all zero or not finite, the comparison
- * decides nothing, and c->verdict stays NEW. It also stays NEW if fp16 overflows in cuDNN only, which
- * gradients do while the loss scale is too large; the OVERFLOWS-th such overflow counts as a failed check. */
+ * decides nothing, and c->verdict stays NEW. c->verdict also stays NEW if fp16 overflows in cuDNN only, as
+ * gradients may while the loss scale is too large. Overflow number OVERFLOWS counts as a failed check. */
 static ax_status compare_results(ax_stream *stream, state *s, shape_class *c, call *k,
                                  void *want[SEQUENCES][RESULTS], void *got[SEQUENCES][RESULTS])
 {
@@ -442,8 +442,8 @@ static ax_status compare_results(ax_stream *stream, state *s, shape_class *c, ca
     return AX_OK;
 }
 
-/* Runs a call whose shape is NEW, and checks the plan. If the check fails, own kernels are used for the shape
- * from now on, unless the reason was a failure of links, for which cuDNN is not to blame. */
+/* Runs a call whose shape has the verdict NEW, and checks the plan. If the check fails, own kernels are used
+ * for the shape from now on, unless the reason was a failure of links, for which cuDNN is not to blame. */
 static ax_status check_first_run(ax_stream *stream, state *s, shape_class *c, call *k)
 {
     void *want[SEQUENCES][RESULTS] = {{0}}, *got[SEQUENCES][RESULTS] = {{0}};

@@ -1,5 +1,5 @@
 /* Attention as graphs of cuDNN's backend API: cudnn_graph.c makes plans, cudnn.c runs them. cuDNN is loaded
- * at the first call that it may support, so the plugin also runs where cuDNN is not installed. See
+ * at the first call that cuDNN may support, so the plugin also runs where cuDNN is not installed. See
  * docs/decisions/0015. */
 #ifndef AXONN_DEV_CUDA_CUDNN_H
 #define AXONN_DEV_CUDA_CUDNN_H
@@ -68,11 +68,12 @@ typedef enum ax_cudnn_operand {
     AX_CUDNN_DV,
     AX_CUDNN_SCALE,
     AX_CUDNN_HIDDEN, /* the score that masked keys get: -infinity */
-    AX_CUDNN_UNIT,   /* 1 */
+    AX_CUDNN_UNIT,   /* the number 1 */
     AX_CUDNN_OPERANDS
 } ax_cudnn_operand;
 
-/* The GPU for which a plan is made: the GPU of `handle`, or a GPU that the device properties describe. */
+/* The GPU for which a plan is made: the GPU of `handle`, or, if `handle` is NULL, a GPU that `properties`
+ * describes. */
 typedef struct ax_cudnn_target {
     cudnnHandle_t handle;
     cudnnBackendDescriptor_t properties;

@@ -79,8 +79,8 @@ ax_status ax_cudnn_set(const ax_cudnn *lib, descriptor of, cudnnBackendAttribute
 
 /* ---- tables -------------------------------------------------------------------------------------- */
 
-/* The layouts of tensors. A comment gives the tensor's dims as cuDNN sees them, "of" the dims of the array in
- * memory. */
+/* The layouts of tensors. In the comments, "X of Y" means: cuDNN sees a tensor with dims X, and the array in
+ * memory has dims Y. */
 typedef enum layout {
     QUERIES, /* [b,h,t,d] of [b,t,H,d] */
     KEYS,    /* [b,g,t,d] of [b,t,G,d] */
@@ -139,7 +139,7 @@ static const struct { layout layout; int type, operand; } tensors[] = {
 typedef enum form { MATMUL, POINTWISE, INDEX, REDUCTION, RESHAPE } form;
 typedef enum condition {
     ALWAYS,
-    OPEN, /* without documents */
+    OPEN, /* without a mask of documents */
     DOCUMENTS,
     SINGLE, /* one query head per key head */
     GROUPED /* several query heads per key head */

@@ -1,4 +1,4 @@
-/* The table of the CUDA backend; opening a GPU, its memory, copies, graphs, clock, and peak rate. */
+/* The function table of the CUDA backend; opening a GPU, its memory, copies, graphs, clock, and peak rate. */
 #include "dev/cuda/cuda.h"
 
 #include "axonn/runtime.h"
@@ -54,7 +54,7 @@ static int ordinal_of(int local_rank)
     return cudaGetDeviceCount(&count) == cudaSuccess && count > 0 ? local_rank % count : 0;
 }
 
-/* Returns the free bytes of the current GPU, or -1. */
+/* Returns the free bytes of the current GPU, or -1 if CUDA returns an error. */
 static int64_t memory_left(void)
 {
     size_t left = 0, all = 0;
@@ -72,8 +72,8 @@ static int64_t available(int local_rank, int *place)
     return cudaSetDevice(ordinal) == cudaSuccess ? memory_left() : -1;
 }
 
-/* Returns the most memory that was in use since the device was opened, without the driver's context. It is
- * measured at each call of this function and before each free, which is enough, because the memory in use
+/* Returns the most memory that was in use since the device was opened, without the driver's context. The
+ * memory in use is measured at each call of this function and before each free, which is enough, because it
  * decreases only by a free. */
 static int64_t held(ax_device *dev)
 {
@@ -85,8 +85,8 @@ static int64_t held(ax_device *dev)
     return cu->held;
 }
 
-/* Makes the host wait for an event. Meanwhile it checks the links, because the stream may be waiting for a
- * rank that has failed. */
+/* Makes the host wait for an event. Meanwhile the host checks the links, because the stream may be waiting
+ * for a rank that has failed. */
 static ax_status wait_for_event(ax_cuda *cu, cudaEvent_t event)
 {
     if (cu->nccl)
@@ -144,8 +144,8 @@ static ax_status open_cudnn(ax_cuda *cu)
 }
 
 /* Chooses the implementation of attention: the best, or the one that setting runtime.attention names. If the
- * setting names cuDNN, cuDNN is opened now, and a failure is an error. Otherwise it is opened at the first
- * call that it may support. */
+ * setting names cuDNN, cuDNN is opened now, and a failure is an error. Otherwise cuDNN is opened at the first
+ * call that cuDNN may support. */
 static ax_status choose_attention(ax_cuda *cu)
 {
     const char *name;
@@ -377,7 +377,7 @@ static ax_status event_elapsed(ax_stream *stream, int first, int second, double 
 /* ---- peak flops ---------------------------------------------------------------------------------- */
 
 /* Times matmuls n x n x n of normally distributed numbers, because a GPU multiplies zeros faster. *took is
- * set to the shortest time in seconds. */
+ * set to the shortest time of a matmul in seconds. */
 static ax_status time_matmuls(ax_stream *stream, ax_dtype compute, int64_t n, double seconds, char *memory,
                               double *took)
 {

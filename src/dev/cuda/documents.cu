@@ -1,4 +1,4 @@
-/* Kernels that prepare masks of documents for cuDNN's graphs (cudnn.c). */
+/* Kernels that cuDNN's graphs with a mask of documents need before and after them (cudnn.c). */
 #include "dev/cuda/kernels.cuh"
 
 namespace

@@ -26,9 +26,9 @@ template <class T> struct rows_of {
     int d;
 };
 
-/* Starts asynchronous copies of rows first … first+COUNT-1 to shared memory. There rows are D+8 elements
- * apart, so that 8 consecutive rows use different banks. Rows before `begin` or from `end` on, and columns
- * from d on, are zeros. */
+/* Starts asynchronous copies of rows first … first+COUNT-1 to shared memory. In shared memory the rows are
+ * D+8 elements apart, so that 8 consecutive rows use different banks. Rows before `begin` or from `end` on,
+ * and columns from d on, are zeros. */
 template <class T, int D, int COUNT>
 __device__ inline void copy_rows_async(T *to, const rows_of<T> &from, int64_t first, int64_t begin,
                                        int64_t end)
@@ -139,7 +139,7 @@ struct visible_part {
 __device__ inline int64_t first_seen(const int32_t *doc_start, int64_t window, int64_t b, int64_t i0,
                                      int64_t q_len, int64_t q_offset)
 {
-    if (!doc_start) /* the first query sees the first keys */
+    if (!doc_start) /* then the tile's first query sees the lowest key */
         return ax_attention_first_key(NULL, 0, window, q_offset + i0);
     int64_t i = i0 + threadIdx.x % TILE;
     int64_t first =
@@ -168,8 +168,8 @@ __device__ inline int64_t last_seeing(const int32_t *doc_start, int64_t window, 
  * of the templates, compiled as if there were no dropout. */
 struct dropout_state {
     uint64_t key, step;
-    uint64_t first, stride; /* number of the Philox block for key 0 of query 0; distance from one query to the
-                               next, in blocks */
+    uint64_t first, stride; /* first: index of the Philox block for key 0 of query 0; stride: Philox blocks
+                               from one query to the next */
     uint32_t below;
     float scale;
     __device__ dropout_state(const ax_attention_dropout &drop, int64_t b, int64_t h, int64_t q_len,
@@ -295,8 +295,9 @@ template <class T, int D, bool DROP> __global__ void __launch_bounds__(THREADS) 
                 for (int e = 2 * half; e < 2 * half + 2; e++)
                     higher = fmaxf(higher, p[n].v[e]);
             higher = over_quad<maximum>(higher);
+            /* `keep` is exactly 1 if the maximum is unchanged. */
             float from = higher == -INFINITY ? 0 : higher * scale, added = 0,
-                  keep = higher == -INFINITY ? 1 : power_of_2((max[half] - higher) * scale); /* 1 if equal */
+                  keep = higher == -INFINITY ? 1 : power_of_2((max[half] - higher) * scale);
 #pragma unroll
             for (int n = 0; n < TILE / 8; n++)
 #pragma unroll
@@ -322,7 +323,7 @@ template <class T, int D, bool DROP> __global__ void __launch_bounds__(THREADS) 
                     p[n].v[e] *= keep[e];
             }
         weighted_rows<T, D>(o, p, m.v[stage]);
-        __syncthreads(); /* before this stage is overwritten */
+        __syncthreads(); /* before the next iteration copies to this stage */
     }
     wait_copies<0>();
     float factor[2];
@@ -341,14 +342,15 @@ template <class T, int D, bool DROP> __global__ void __launch_bounds__(THREADS) 
 
 /* ---- gradient ------------------------------------------------------------------------------------ */
 
-/* How many keys (or queries) a tile has that the block loops over: as many as registers allow beside the
- * sums. */
+/* The number of rows of the tiles that the block loops over, which are keys for dq, and queries for dk and
+ * dv: as many rows as registers allow beside the sums. */
 template <int D> struct other_rows {
     enum { value = D > 64 ? 32 : 64 };
 };
 
-/* Shared memory. `own`: the block's tile, q and dout (or k and v). `other`: the tiles that it loops over, k
- * and v (or q and dout), twice, so that one is copied while the other is used. */
+/* Shared memory. `own`: the block's tile: q and dout for dq, k and v for dk and dv. `other`: the tiles that
+ * the block loops over, of the other two arrays. `other` exists twice, so that one tile is copied while the
+ * other is used. */
 template <class T, int D> struct gradient_shared {
     T own[2][TILE * (D + 8)], other[2][2][other_rows<D>::value * (D + 8)];
     float lse[2][other_rows<D>::value],
@@ -456,8 +458,8 @@ __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
     write_rows<T, D>(dq, (T *)a.dq + queries, a.heads * d, d, i0 + warp * 16, a.q_len, factor);
 }
 
-/* Computes dk and dv of a tile of keys, over the query heads that share it. Rows are keys here, columns are
- * queries. */
+/* Computes dk and dv of a tile of keys, summed over the query heads that share the key head. Rows of
+ * fragments are keys here, columns are queries. */
 template <class T, int D, bool DROP>
 __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
 {

@@ -8,7 +8,7 @@
 #include <cublasLt.h>
 
 /* The end of the first AX_CUDA_SCRATCH bytes of scratch is for a bias that is converted to the type of c; the
- * rest is cuBLASLt's workspace. */
+ * bytes before it are cuBLASLt's workspace. */
 enum { AX_CUDA_BIAS_BYTES = 256 << 10, AX_CUDA_WORKSPACE = AX_CUDA_SCRATCH - AX_CUDA_BIAS_BYTES };
 
 typedef struct ax_cuda_plan {
@@ -25,10 +25,10 @@ typedef struct ax_cuda_plan {
  * full. */
 typedef struct ax_cuda_matmuls {
     cublasLtHandle_t library;
-    char *bias;              /* AX_CUDA_BIAS_BYTES of scratch */
+    char *bias;              /* AX_CUDA_BIAS_BYTES bytes of scratch, for a converted bias */
     ax_cuda_plans *measured; /* NULL: algorithms are not timed */
     cudaEvent_t begin, end;
-    int64_t room, used; /* room: number of slots, a power of two */
+    int64_t room, used; /* room: number of slots, a power of two; used: number of plans */
     ax_cuda_plan **slot;
 } ax_cuda_matmuls;
 
@@ -54,8 +54,8 @@ ax_status ax_cuda_plan_make(const ax_cuda_matmuls *all, ax_stream *stream, const
                             ax_cuda_plan *p);
 void ax_cuda_plan_destroy(ax_cuda_plan *p);
 
-/* Runs the matmul of a plan by cuBLASLt. The plan must be neither `use_own_kernel` nor `unfused`. If it is
- * `separate_bias`, the bias is not added. */
+/* Runs the matmul of a plan by cuBLASLt. p->use_own_kernel and p->unfused must be false. If p->separate_bias
+ * is true, the bias is not added. */
 ax_status ax_cuda_plan_run(const ax_cuda_matmuls *all, ax_stream *stream, const ax_cuda_plan *p,
                            const ax_gemm_args *g, bool accumulate);
 

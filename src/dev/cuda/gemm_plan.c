@@ -1,5 +1,5 @@
-/* Makes plans of matmuls: describes a GEMM to cuBLASLt, and chooses one of its algorithms. It chooses the
- * first candidate of cuBLASLt's heuristic, or, if runtime.plans is on (plans.h), the fastest of several. */
+/* Makes plans of matmuls: describes a GEMM to cuBLASLt, and chooses one of its algorithms. That is the first
+ * candidate of cuBLASLt's heuristic, or, if runtime.plans is on (plans.h), the fastest of several. */
 #include "dev/cuda/gemm.h"
 
 #include <math.h>
@@ -35,7 +35,7 @@ static cudaDataType_t data_type(ax_dtype dtype)
                               : CUDA_R_16F;
 }
 
-/* Describes a row-major matrix of `rows` x `cols` to cuBLASLt, for which its rows are columns. */
+/* Describes a row-major matrix of `rows` x `cols` to cuBLASLt, as a column-major one of `cols` x `rows`. */
 static ax_status layout(cublasLtMatrixLayout_t *out, ax_dtype dtype, int64_t rows, int64_t cols, int64_t ld)
 {
     AX_LT(cublasLtMatrixLayoutCreate(out, data_type(dtype), (uint64_t)cols, (uint64_t)rows, ld));
@@ -243,7 +243,8 @@ static bool can_run(const matmuls *all, const plan *p, const uint64_t *algo)
            about.workspaceSize <= AX_CUDA_WORKSPACE;
 }
 
-/* Returns the index of the fastest candidate if it is faster than the first by MAX_RATIO, else 0. */
+/* Returns the index of the fastest candidate if it takes less than MAX_RATIO of the time of candidate 0, else
+ * 0. */
 static int fastest(const float *min_ms, int n)
 {
     int best = 0;
@@ -316,7 +317,8 @@ static ax_status choose_algorithm(const matmuls *all, ax_cuda *cu, plan *p, cons
     return n > 1 && all->measured ? use_measured(all, cu, p, g, candidate, n) : AX_OK;
 }
 
-/* Returns true if cuBLASLt can add the bias: it must have the type of c and be aligned to 16 bytes. */
+/* Returns true if cuBLASLt can add the bias. The bias must have the type of c and be aligned to 16 bytes, or
+ * be converted to the type of c. */
 static bool takes_bias(const ax_gemm_args *g)
 {
     return (g->bias && g->c_dtype == ax_dtype_accum(g->dtype) && ax_cuda_alignment(g->bias) >= 16) ||
@@ -324,7 +326,7 @@ static bool takes_bias(const ax_gemm_args *g)
 }
 
 /* cuBLASLt's GELU is GELU_TANH by fast approximations, which are good enough for 16-bit types only. Rows of
- * preactivations must be multiples of 8 elements and aligned to 16 bytes. */
+ * preactivations must consist of a multiple of 8 elements and be aligned to 16 bytes. */
 bool ax_cuda_takes_gelu(const matmuls *all, const ax_gemm_args *g)
 {
     return all->measured && ax_dtype_size(g->dtype) == 2 && g->kind == AX_GELU_TANH && g->n % 8 == 0 &&
@@ -348,7 +350,7 @@ static ax_status fused_is_faster(const matmuls *all, ax_stream *stream, const pl
         AX_CUDA(cudaEventRecord(all->end, cu->stream));
         AX_TRY(ax_cuda_wait(cu));
         AX_CUDA(cudaEventElapsedTime(&ms, all->begin, all->end));
-        if (round > 1) /* in the first round of each CUDA loads the kernels */
+        if (round > 1) /* in the first round of either variant CUDA loads the kernels */
             min_ms[round % 2] = fminf(min_ms[round % 2], ms / (float)times);
     }
     ax_log(AX_LOG_DEBUG, "cuda: GEMM %lld x %lld x %lld of %s, then %s: %.4f ms fused, %.4f as two kernels",

@@ -158,8 +158,8 @@ template <class Op, class A> __device__ inline A over_warp(A x)
     return x;
 }
 
-/* Reduces over the threads of a thread block, which has up to 1024; every thread gets the result. All threads
- * must call it. `nothing`: the neutral element of Op. */
+/* Reduces over the threads of a thread block (at most 1024); every thread gets the result. All threads of the
+ * block must call this function. `nothing`: the neutral element of Op. */
 template <class Op, class A> __device__ inline A over_block(A x, A nothing)
 {
     __shared__ A part[WARP];

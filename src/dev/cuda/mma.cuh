@@ -64,8 +64,8 @@ __device__ inline void load_transposed(uint32_t (&r)[4], const void *row)
                  : "memory");
 }
 
-/* Starts an asynchronous copy of 16 bytes from global to shared memory; unless `there`, it writes zeros and
- * does not read. It is complete after wait_copies. */
+/* Starts an asynchronous copy of 16 bytes from global to shared memory; if `there` is false, the copy writes
+ * zeros and does not read. The copy is complete after wait_copies. */
 __device__ inline void copy_async(void *to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"

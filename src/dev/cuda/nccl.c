@@ -199,7 +199,7 @@ static void fail_links(ax_cuda *cu, const ax_link *link, const char *why)
         }
 }
 
-/* Checks all links. If one has failed, aborts all and returns false. */
+/* Checks all links. If one has failed, aborts all links and returns false. */
 static bool check_links(ax_cuda *cu)
 {
     for (ax_link *l = cu->nccl->links; l; l = l->next) {
@@ -220,7 +220,7 @@ static bool check_links(ax_cuda *cu)
     return true;
 }
 
-/* Spins for a while, then sleeps. */
+/* Sleeps 50 µs, but not during the first millisecond after `since`, in which the caller spins. */
 static void back_off(double since)
 {
     const double spin = 1e-3;
@@ -228,7 +228,8 @@ static void back_off(double since)
         nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 
-/* Logs a warning about a long wait, for `link` or for the collective in flight. */
+/* Logs a warning if the wait since `begin` is long, and the last warning (*warned) is long enough ago. The
+ * warning names the oldest collective in flight, or `link` if no collective is in flight. */
 static void warn_of_wait(const ax_cuda *cu, const ax_link *link, double begin, double *warned)
 {
     char what[200];
@@ -269,8 +270,8 @@ void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending)
 
 const char *ax_nccl_why(const ax_cuda *cu) { return cu->nccl && cu->nccl->failed ? cu->nccl->why : NULL; }
 
-/* Waits until a non-blocking call of NCCL is complete, for at most `seconds` (0: no limit). Returns its
- * result; ncclInProgress after the time limit; ncclRemoteError if a link or another rank has failed. */
+/* Waits until a non-blocking call of NCCL is complete, for at most `seconds` (0: no limit). Returns the
+ * call's result; ncclInProgress after the time limit; ncclRemoteError if a link or a rank has failed. */
 static ncclResult_t wait_nccl(ax_link *link, ncclResult_t result, double seconds)
 {
     double begin = ax_now(), warned = begin;
@@ -499,8 +500,9 @@ static ax_status start(ax_link *link, const ax_coll_args *args, int64_t *ticket)
     return AX_OK;
 }
 
-/* If the ring has reused the collective's event, the event now belongs to a later collective on the same
- * stream, and the compute stream waits longer than necessary. */
+/* Makes the compute stream wait for collective number `ticket`. If the ring has reused the collective's
+ * event, the event now belongs to a later collective on the same stream, and the compute stream waits longer
+ * than necessary. */
 static ax_status await(ax_link *link, int64_t ticket)
 {
     struct ax_nccl *n = link->cu->nccl;

@@ -14,7 +14,8 @@ namespace
 enum { MOST = 512 };
 
 /* Returns true if a thread may handle N = width<T>::value columns at a time: the number of columns is a
- * multiple of N, and all arrays (`rows`: matrices; the second list: vectors as long as a row) are aligned. */
+ * multiple of N, and all arrays (`rows`: matrices; `vectors`: vectors as long as a row) are aligned to 16
+ * bytes. */
 template <class T>
 bool wide_rows(int64_t cols, std::initializer_list<const void *> rows,
                std::initializer_list<const void *> vectors)
@@ -27,8 +28,8 @@ unsigned threads_of(int64_t cols, int n)
     return (unsigned)ax_max(WARP, ax_min(MOST, ax_round_up(ax_ceil_div(cols, n), WARP)));
 }
 
-/* Sums each of K numbers over the threads of the block; every thread gets the K sums. All threads must call
- * it. */
+/* Sums each of K numbers over the threads of the block; every thread gets the K sums. All threads of the
+ * block must call this function. */
 template <int K, class A> __device__ inline void sum_over_block(A (&x)[K])
 {
     __shared__ A part[K][MOST / WARP];
@@ -204,7 +205,7 @@ template <class A> struct recentre {
  * and APPLY are both true, norm_grad_stats if only STATS is, norm_grad_apply if only APPLY is. Each thread
  * block handles a strip of rows. */
 struct rows_of_grad {
-    ax_norm_grad_apply_args a; /* s1 and s2 are written with STATS and without APPLY */
+    ax_norm_grad_apply_args a; /* s1 and s2: outputs of norm_grad_stats, inputs of norm_grad_apply */
     int64_t strip;
     void *part; /* [strips, 2, cols]: sums for dweight and dbias of each strip, if each thread always handles
                    the same columns; or NULL */
@@ -403,7 +404,7 @@ ax_status columns_by(ax_stream *stream, int64_t rows, int64_t cols, const F &f, 
                      typename F::A *out1)
 {
     typedef typename F::A A;
-    enum { LEAST = 64, WANTED = 512 }; /* minimum number of rows of a strip; number of blocks to aim at */
+    enum { LEAST = 64, WANTED = 512 }; /* LEAST: fewest rows of a strip; WANTED: blocks to aim at */
     A *part = (A *)ax_cuda_of(stream)->scratch;
     int64_t across = ax_ceil_div(cols, WARP * N),
             most = AX_CUDA_SCRATCH / (int64_t)sizeof(A) / F::K / ax_max(cols, 1);
@@ -425,7 +426,7 @@ ax_status columns(ax_stream *stream, int64_t rows, int64_t cols, int64_t ld, boo
                   void *out0, void *out1)
 {
     typedef accum_t<T> A;
-    const int N = width<T>::value / 2; /* 8 bytes: half the shared memory for sums */
+    const int N = width<T>::value / 2; /* loads of 8 bytes: 16 would need twice the shared memory */
     if (wide && cols % N == 0 && ld % N == 0)
         return columns_by<N>(stream, rows, cols, f, (A *)out0, (A *)out1);
     return columns_by<1>(stream, rows, cols, f, (A *)out0, (A *)out1);
@@ -436,7 +437,7 @@ ax_status columns(ax_stream *stream, int64_t rows, int64_t cols, int64_t ld, boo
 template <class T, int N, bool STATS, bool APPLY>
 ax_status grad_by(ax_stream *stream, const ax_norm_grad_apply_args *a)
 {
-    enum { LEAST = 8, WANTED = 512 }; /* minimum number of rows of a strip; number of blocks to aim at */
+    enum { LEAST = 8, WANTED = 512 }; /* LEAST: fewest rows of a strip; WANTED: blocks to aim at */
     typedef accum_t<T> A;
     static_assert((int64_t)WANTED * 2 * MOST * N * sizeof(A) <= AX_CUDA_SCRATCH,
                   "scratch is too small for the sums of strips");

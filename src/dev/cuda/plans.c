@@ -1,7 +1,7 @@
 /* The file of measured plans. Its first line names the GPU and the library. Every other line describes one
  * GEMM: the numbers of its key, the words of the algorithm in hexadecimal, and a checksum of the line. The
- * file is read when a device is opened, and again before it is written; a lock file makes sure that one
- * process at a time reads or writes it. */
+ * file is read when a device is opened. To add an entry, a process takes a lock file, reads the file again,
+ * and replaces it atomically, so that no entry of another process is lost. */
 #include "dev/cuda/plans.h"
 
 #include "axonn/runtime.h"
@@ -86,7 +86,7 @@ static ax_status print_plans(const ax_cuda_plans *p, const list *l, ax_buf *out)
     return AX_OK;
 }
 
-/* Parses the line that ends at `end`. Returns false if it is incomplete or its checksum is wrong. */
+/* Parses the line that ends at `end`. Returns false if the line is incomplete or its checksum is wrong. */
 static bool parse_line(const char *line, const char *end, entry *out)
 {
     const char *sum = end;

@@ -32,8 +32,8 @@ void ax_cuda_plans_close(ax_cuda_plans **plans);
  * ax_cuda_plans_add. */
 const uint64_t *ax_cuda_plans_find(const ax_cuda_plans *plans, const ax_cuda_plan_key *key);
 
-/* Adds an algorithm and writes the file. If another process has added an algorithm for the same key in the
- * meantime, that one is kept, unless `instead` is true, which is for replacing an algorithm that does not
+/* Adds an algorithm and writes the file. If another process has meanwhile added an algorithm for the same
+ * key, `algo` is dropped, unless `instead` is true. `instead` is for replacing an algorithm that does not
  * work. */
 void ax_cuda_plans_add(ax_cuda_plans *plans, const ax_cuda_plan_key *key, const uint64_t *algo, bool instead);
 

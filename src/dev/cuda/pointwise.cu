@@ -148,7 +148,8 @@ template <class T> struct add {
     }
 };
 
-/* Sets each row of c to the bias (or to zeros), or adds the bias to it if `accumulate`. */
+/* Sets each row of c to the bias (to zeros if the bias is NULL), or adds the bias to each row if
+ * `accumulate`. */
 template <class C, class A> struct fill_rows {
     void *c;
     const A *bias; /* or NULL */

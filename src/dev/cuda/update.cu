@@ -1,5 +1,5 @@
-/* The last kernels of a step: clip, and the optimizer updates of flat arrays. The flag that makes an update
- * do nothing is in device memory, as are all numbers that change from one update to the next. */
+/* The last kernels of a step: clip, and the optimizer updates of flat arrays. The flag `skip`, which makes an
+ * update do nothing, is in device memory, as are all numbers that change from one update to the next. */
 #include "dev/cuda/kernels.cuh"
 
 namespace
@@ -32,8 +32,8 @@ __global__ void clip_kernel(ax_clip_args a)
 
 /* ---- updates ------------------------------------------------------------------------------------- */
 
-/* A Rule (adamw, sgd) updates N elements of an array. Its method `prepare` rounds its scalars to type A once.
- * The copy of the weights, if there is one, has elements of type C. */
+/* A Rule (adamw, sgd) updates N elements of an array. Its method `prepare` rounds the Rule's scalars, such as
+ * lr, to type A once. The copy of the weights, if there is one, has elements of type C. */
 template <class A> struct adamw {
     typedef ax_adamw_args args;
     A lr, beta1, beta2, one_minus_beta1, one_minus_beta2, eps, decay, correction1, correction2, grad_scale;
@@ -111,7 +111,8 @@ template <class A> struct sgd {
     }
 };
 
-/* Returns, by binary search, the last array whose first element, counted over all arrays, is at most `at`. */
+/* Finds by binary search the last array that begins at or before element `at`, counted over all arrays.
+ * Returns the array's index. */
 __device__ inline int64_t array_at(const ax_update_array *array, int64_t arrays, int64_t at)
 {
     int64_t lo = 0, hi = arrays - 1;
@@ -170,8 +171,8 @@ template <template <class> class Rule, class Args> ax_status update(ax_stream *s
             typedef decltype(c) C;
             constexpr int N = 16 / (sizeof(A) > sizeof(C) ? sizeof(A) : sizeof(C));
             static_assert(AX_UPDATE_UNIT % N == 0, "arrays begin at a multiple of N");
-            int64_t all = a->n + a->arrays * AX_UPDATE_UNIT,
-                    pass = BLOCK * N; /* all: at most, with padding */
+            /* `all`: upper bound of the number of elements, padding between arrays included. */
+            int64_t all = a->n + a->arrays * AX_UPDATE_UNIT, pass = BLOCK * N;
             int64_t share = ax_round_up(ax_ceil_div(all, most), pass);
             return run(stream, update_kernel<Rule<A>, C, N>, (unsigned)ax_ceil_div(all, share), BLOCK, 0, *a,
                        share);

@@ -10,8 +10,8 @@
 
 enum { PAGE = 4096 };
 
-/* The first address. These addresses are not valid for user programs on any 64-bit host (on x86-64 they are
- * non-canonical), so an access faults. */
+/* The first address that is handed out. Addresses from here on are not valid for user programs on any 64-bit
+ * host (on x86-64 they are non-canonical), so an access faults. */
 static const uint64_t first_address = UINT64_C(1) << 56;
 
 typedef struct dry_memory {

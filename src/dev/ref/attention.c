@@ -1,12 +1,12 @@
-/* Causal attention in two passes over the visible keys: the first computes lse, the row's log-sum-exp, the
- * second uses the probabilities p_ij = exp(scale·q_i·k_j - lse_i). */
+/* Causal attention in two passes over the visible keys: the first pass computes lse, the log-sum-exp of a
+ * query's scores, and the second pass uses the probabilities p_ij = exp(scale·q_i·k_j - lse_i). */
 #include "dev/attention.h"
 #include "dev/ref/ref.h"
 
 #include <math.h>
 
-/* Returns the offset in elements of the row of batch b, position t and head h in a dense array [batch, len,
- * heads, d]. */
+/* Returns the offset in elements of the row of sequence b, position t and head h in a dense array [batch,
+ * len, heads, d]. */
 static int64_t row_at(int64_t b, int64_t t, int64_t h, int64_t len, int64_t heads, int64_t d)
 {
     return ((b * len + t) * heads + h) * d;
@@ -105,8 +105,8 @@ ax_status ref_attention(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-/* The probability after dropout, p, and the gradient of the score, ds, of query i and key j of one batch and
- * query head. */
+/* The probability after dropout, p, and the gradient of the score, ds, of query i and key j, for one sequence
+ * and one query head. */
 typedef struct pair {
     double p, ds;
 } pair;

@@ -1,5 +1,5 @@
-/* Kernels on rows and boxes of larger arrays: embedding lookup and its gradient, strided copies,
- * initialization. */
+/* Kernels on rows and boxes of larger arrays: embedding lookup and its gradient, strided copies, random
+ * initial weights. */
 #include "dev/ref/ref.h"
 
 #include <string.h>
@@ -32,8 +32,8 @@ ax_status ref_embedding(ax_stream *stream, const void *args)
 }
 
 /* Adds the rows of dy in ascending order, and rounds to the dtype of dtable after each addition. This is the
- * only kernel of ref that rounds a result more than once, because it does not know beforehand which rows have
- * the same id. */
+ * only kernel of ref that rounds a result more than once, because the kernel does not know beforehand which
+ * rows have the same id. */
 ax_status ref_embedding_grad(ax_stream *stream, const void *args)
 {
     (void)stream;

@@ -21,7 +21,8 @@ ax_status ref_ce_max(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-/* Returns the target's column in this rank's box, or -1 if the target is masked or in another rank's box. */
+/* Returns the target's column among this rank's columns of the logits, or -1 if the target is masked
+ * (negative) or its column belongs to another rank. */
 static int64_t target_column(const int32_t *targets, int64_t r, int64_t first, int64_t vocab)
 {
     int64_t column = targets[r] - first;

@@ -120,9 +120,9 @@ static double rounded(ax_dtype dtype, double x)
     return ax_load(dtype, &place, 0);
 }
 
-/* The sums s1 and s2 of a row (s1 is 0 for RMSNorm). They are rounded to the accumulation dtype also in
- * norm_grad, which does not store them, so that it gives the same bits as norm_grad_stats and
- * norm_grad_apply. */
+/* The sums s1 and s2 of ax_norm_grad_stats_args for one row (s1 is 0 for RMSNorm). norm_grad does not store
+ * the sums, but also rounds them to the accumulation dtype, so that norm_grad gives the same bits as
+ * norm_grad_stats and norm_grad_apply. */
 typedef struct grad_sums {
     double s1, s2;
 } grad_sums;

@@ -1,4 +1,4 @@
-/* The table of the reference backend, and reading and writing of arrays of any dtype as doubles. */
+/* The function table of the reference backend, and reading and writing of arrays of any dtype as doubles. */
 #include "dev/ref/ref.h"
 
 #include "dev/backend.h"

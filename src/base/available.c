@@ -37,7 +37,8 @@ static int64_t room_in_group(const char *dir, const char *limit, const char *usa
     return ax_max(most - ax_max(used, 0), 0);
 }
 
-/* Returns the minimum of room_in_group over this group and its ancestors up to the root. */
+/* Returns the minimum of room_in_group over the control group `group` and its ancestors up to `root`.
+ * Overwrites `group`. */
 static int64_t room_in_ancestors(const char *root, char *group, const char *limit, const char *usage,
                                  const char *cached)
 {

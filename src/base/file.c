@@ -76,8 +76,8 @@ static ax_status fail_size(const char *path, int64_t most)
                    ax_format_bytes((double)most, text));
 }
 
-/* O_NONBLOCK lets a named pipe without a writer open at once; ax_file_wait then waits for its bytes. The flag
- * is cleared afterwards, so that reads block. */
+/* With O_NONBLOCK, open does not wait for a writer of a named pipe; ax_file_wait waits for the pipe's bytes
+ * instead. The flag is cleared afterwards, so that reads block. */
 ax_status ax_file_open(const char *path, int *fd)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -91,8 +91,9 @@ ax_status ax_file_open(const char *path, int *fd)
     return status;
 }
 
-/* Polls before the read, because the system restarts a read that a signal interrupted, but not a poll. The
- * poll has a timeout, because a signal between the check and the poll does not interrupt the poll. */
+/* The caller polls with this function before each read, because a signal interrupts a poll, while the system
+ * restarts an interrupted read. The poll has a timeout, because a signal between the check of ax_signal_noted
+ * and the poll does not interrupt the poll. */
 ax_status ax_file_wait(int fd, const char *path)
 {
     enum { PATIENCE_MS = 100 };

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Hashes the host's name and the kernel's boot id: cloned machines may have the same name, and containers of
- * one machine have the same boot id. */
+/* Hashes the host's name together with the kernel's boot id. The name alone is not enough, because cloned
+ * machines may have the same name; nor is the boot id alone, because containers of one machine share it. */
 uint64_t ax_host_key(void)
 {
     char text[256 + 64] = "";

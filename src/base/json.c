@@ -1,7 +1,8 @@
 /* Rewrites numbers that Jansson cannot represent, before Jansson parses the text. In a text for
  * ax_json_print, such a number becomes a string that consists of MARK and the number's digits; printing
- * removes the mark and the quotes. MARK is a NUL. No other string begins with it, because callers parse a
- * text with ax_json_parse before they parse it verbatim, and ax_json_parse rejects NUL in strings. */
+ * removes the mark and the quotes. MARK is a NUL character. No other string of the text begins with MARK,
+ * because callers parse the text with ax_json_parse, which rejects NUL in strings, before they parse it with
+ * ax_json_parse_verbatim. */
 #include "axonn/json.h"
 
 #include <jansson.h>
@@ -46,7 +47,8 @@ static bool has_word(const char *at, const char *end, const char *word)
 }
 
 /* Scans a number of JSON's grammar at `at`, or Python's NaN, Infinity or -Infinity. *next is the byte after
- * it. Without a number, *next is the byte after what was scanned, so that no byte is scanned twice. */
+ * the number. If there is no number, *next is the byte after the scanned bytes, so that no byte is scanned
+ * twice. */
 static number_kind scan_number(const char *at, const char *end, const char **next)
 {
     const char *digits = at + (*at == '-'), *p = skip_digits(digits, end);
@@ -89,7 +91,8 @@ static bool fits_integer(const char *at, size_t n)
     return digits < 19 || (digits == 19 && memcmp(at + negative, limit, 19) <= 0);
 }
 
-/* Appends a number in a form that Jansson can represent, for trees whose values are read. */
+/* Appends a number in a form that Jansson can represent, for a JSON tree whose values are used, not printed
+ * again. */
 static ax_status write_readable(number_kind kind, const char *at, size_t n, ax_buf *out)
 {
     char *text;
@@ -148,8 +151,8 @@ typedef struct source {
     write_number_fn write_number;
 } source;
 
-/* Maps a position in the rewritten text to the original text: returns the first byte of the number or string
- * at that position; outside of numbers and strings, the byte itself. */
+/* Maps a position in the rewritten text to the original text. Returns the first byte of the number or string
+ * at that position; outside of numbers and strings, returns the byte at that position. */
 static const char *find_piece(const source *s, size_t position)
 {
     const char *at = s->text, *end = at + s->size, *next;
@@ -186,7 +189,7 @@ static const char *find_error(const source *s, const json_error_t *error)
 static void advance_place(ax_json_place *place, const char *at, const char *to)
 {
     for (; at < to; at++) {
-        place->column += (*at & 0xC0) != 0x80; /* the first byte of a character */
+        place->column += (*at & 0xC0) != 0x80; /* counts characters by their first bytes */
         if (*at == '\n') {
             place->line++;
             place->column = 1;
@@ -226,8 +229,8 @@ ax_status ax_json_parse_at(const ax_json_place *place, const char *text, size_t 
                            json_t **out)
 {
     json_error_t error;
-    *out = json_loadb(text, size, flags,
-                      &error); /* the unchanged text is tried first, which is faster and usually succeeds */
+    /* The unchanged text is tried first, which is faster and usually succeeds. */
+    *out = json_loadb(text, size, flags, &error);
     return *out ? AX_OK : parse_rewritten(&(source){place, text, size, write_readable}, flags, out);
 }
 

@@ -56,7 +56,8 @@ void ax_log(ax_log_level level, const char *fmt, ...)
         return;
     size_t len = (size_t)ax_min(n + m, (int64_t)sizeof line - 2);
     line[len++] = '\n';
-    /* One call of write per line, so that lines of several ranks on one terminal are not mixed. */
+    /* The whole line is written with one call of write, so that lines of several ranks on one terminal are
+     * not mixed. */
     if (write(STDERR_FILENO, line, len) < 0)
         return;
 }

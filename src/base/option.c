@@ -270,7 +270,8 @@ static const char *last_name(const char *key)
 }
 
 /* Returns how far a legal key is from the given one: their edit distance, but at most 1 if only the groups
- * differ, and at most 2 if one is a prefix of the other. */
+ * differ, at most 2 if one is a prefix of the other, and otherwise at most 1 more than the edit distance of
+ * their last names. */
 static int key_distance(const char *legal, const char *given)
 {
     int distance = ax_edit_distance(legal, given);

@@ -11,7 +11,7 @@ typedef struct scan {
     ax_option_set *set;
     size_t n, at;
     char *const *args;
-    bool flags_ended;  /* after "--" */
+    bool flags_ended;  /* the argument "--" was read: no flags follow */
     size_t positional; /* table row from which to look for the next positional argument */
 } scan;
 
@@ -21,7 +21,7 @@ static bool looks_like_flag(const scan *s, const char *text)
     return !s->flags_ended && text[0] == '-' && text[1] == '-';
 }
 
-/* Returns true if the text is KEY=VALUE, and set->keys has the group of KEY. */
+/* Returns true if the text is KEY=VALUE, and set->keys has a group with the name of KEY's first group. */
 static bool is_key(const scan *s, const char *text)
 {
     char group[64];
@@ -32,7 +32,8 @@ static bool is_key(const scan *s, const char *text)
     return option_is_group(s->set->keys, group);
 }
 
-/* Stores a value given for an option. Options that take many values append to their list. */
+/* Stores the value `text` that the command line gives for an option. An option that takes many values appends
+ * it to its list. */
 static ax_status store_value(scan *s, const ax_option *option, const char *text)
 {
     option_field field = {{0}};
@@ -69,8 +70,8 @@ static const ax_option *find_named(const scan *s, const char *text)
     return option && option->type == AX_OPT_BOOL ? option : NULL;
 }
 
-/* Reports a flag without a value. If the next argument looks like an unknown flag, it may be the value: it is
- * skipped, and the report says how to write a value that begins with dashes. */
+/* Reports a flag without a value. If the next argument looks like an unknown flag, it may be meant as the
+ * value. So that argument is skipped, and the report says how to write a value that begins with dashes. */
 static void report_no_value(scan *s, const ax_option *option)
 {
     const char *next = s->at < s->n ? s->args[s->at] : NULL;

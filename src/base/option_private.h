@@ -1,30 +1,30 @@
-/* Shared by the files that implement option.h: the struct of a set, functions for single values, and for the
- * collection of errors. */
+/* Shared by the files that implement option.h: struct ax_option_set, functions for single values, and
+ * functions that collect errors. */
 #ifndef AX_BASE_OPTION_PRIVATE_H
 #define AX_BASE_OPTION_PRIVATE_H
 
 #include "axonn/option.h"
 
 typedef struct ax_option_state {
-    char *place; /* "train.yaml:12:7" or "command line"; NULL: the default applies */
+    char *place; /* place of the value: "train.yaml:12:7" or "command line"; NULL: the default applies */
     bool failed; /* an error was recorded for the key */
     bool waived; /* the key need not be given */
-    char *typed; /* the text that the command line gave, valid or not; NULL: none */
+    char *typed; /* the value's text on the command line, valid or not; NULL: none */
 } ax_option_state;
 
 struct ax_option_set {
     const ax_option *table;
     size_t count;
     char *target;
-    ax_option_state *states; /* one per row */
-    ax_buf errors;           /* one line per error kept */
+    ax_option_state *states; /* one for each row of `table` */
+    ax_buf errors;           /* one line for each of the first ERRORS_KEPT errors */
     size_t error_count;
-    ax_option_set *keys; /* the set that gets the arguments KEY=VALUE among the flags; or NULL */
+    ax_option_set *keys; /* set for the arguments KEY=VALUE among the flags; NULL: there is none */
     bool flags;          /* messages show keys as --key */
     bool broken; /* a file could not be read to its end, so keys that seem to be missing may be in its rest */
 };
 
-/* A buffer that is large enough for the field of any type. */
+/* A buffer that is large enough for the field of an option of any type. */
 enum { OPTION_FLOATS_MAX = 8 };
 typedef union option_field {
     double floats[OPTION_FLOATS_MAX];
@@ -33,10 +33,11 @@ typedef union option_field {
 
 /* ---- values: option_value.c ---- */
 
-/* Parses item n of a value. A value is a sequence of items, exactly one for scalar types. `field` starts
- * zeroed; items are added in order (n = 0, 1, …), and option_items_end checks their number. With AX_ERR_USAGE
- * the thread's message is the broken rule, without place and key. Relative paths are taken relative to `dir`;
- * NULL leaves them unchanged. */
+/* option_item parses item n of a value and adds it to `field`. A value is a sequence of items, exactly one
+ * for scalar types. `field` starts zeroed; items are added in order (n = 0, 1, …), and option_items_end
+ * checks their number. With AX_ERR_USAGE the thread's message is the broken rule, without place and key.
+ * Relative paths are taken relative to `dir`; if `dir` is NULL, they stay unchanged. `weight` is used only by
+ * AX_OPT_PATHS. */
 ax_status option_item(const ax_option *option, const char *text, const char *dir, double weight, size_t n,
                       void *field);
 ax_status option_items_end(const ax_option *option, size_t n);
@@ -61,26 +62,27 @@ ax_status option_absolute(const char *dir, const char *path, char **out);
 
 /* ---- sets: option.c ---- */
 
-/* Returns the row of a key of n bytes, or NULL. */
+/* Returns the table row of `key`, which has n bytes, or NULL. */
 const ax_option *option_find(const ax_option_set *set, const char *key, size_t n);
 ax_option_state *option_state(const ax_option_set *set, const ax_option *option);
-/* Moves a parsed value into the target struct and records its place; *value is zeroed. */
+/* Moves a parsed value into the field of the target struct and records its place. Zeroes *value. */
 ax_status option_store(ax_option_set *set, const ax_option *option, option_field *value, const char *place);
-/* Records that the command line gives `text` for the option. If it gave a value before, *claimed is false and
- * an error is recorded that quotes both. */
+/* Records that the command line gives `text` for the option. If the command line has already given the option
+ * a value, *claimed is false and an error is recorded that quotes both values. */
 ax_status option_claim(ax_option_set *set, const ax_option *option, const char *place, const char *text,
                        bool *claimed);
 /* Records an error at a place. `key` need not be a key of the table. */
 void option_report(ax_option_set *set, const char *place, const char *key, const char *fmt, ...)
     AX_PRINTF(4, 5);
-/* Called with the status of reading `option`: records AX_ERR_USAGE as an error of the set and returns AX_OK;
- * returns any other status unchanged. */
+/* Called with the status of reading the value of `option`. Records AX_ERR_USAGE as an error of the set and
+ * returns AX_OK. Returns any other status unchanged. */
 ax_status option_absorb(ax_option_set *set, const ax_option *option, const char *place, ax_status status);
-/* Reports a key that the table lacks, with the nearest one that it has. */
+/* Records an error for `key`, which the table lacks. The message suggests the nearest key of the table. */
 void option_unknown(ax_option_set *set, const char *place, const char *key);
 /* True if keys of the form "prefix.…" exist. */
 bool option_is_group(const ax_option_set *set, const char *prefix);
-/* Appends the names directly under the group `prefix` ("": the top level), separated by commas. */
+/* Appends the names of the keys and groups directly under the group `prefix` ("": the top level), separated
+ * by commas. */
 void option_list_group(const ax_option_set *set, const char *prefix, ax_buf *out);
 
 #endif

@@ -97,8 +97,8 @@ static ax_status dump_value(const ax_option *option, const void *field, ax_buf *
     }
 }
 
-/* Returns the length of the groups that begin both `key` and `previous`, dots included: that of "a.b." for
- * "a.b.c" and "a.b.d". */
+/* Returns the length of the group names with which both `key` and `previous` begin, dots included: for
+ * "a.b.c" and "a.b.d", the length of "a.b.". */
 static size_t shared_groups(const char *key, const char *previous)
 {
     size_t shared = 0;
@@ -108,7 +108,8 @@ static size_t shared_groups(const char *key, const char *previous)
     return shared;
 }
 
-/* Appends a line for each group of `key` that `previous` is not in, and the indentation of the last name. */
+/* Appends a line for each group of `key` that is not a group of `previous`, and the indentation of the last
+ * name of `key`. */
 static ax_status dump_groups(const char *key, const char *previous, ax_buf *out)
 {
     size_t shared = shared_groups(key, previous);

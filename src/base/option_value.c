@@ -21,7 +21,8 @@ char *option_quote(const char *text, char out[80])
 
 /* ---- choices and ranges -------------------------------------------------------------------------- */
 
-/* Iterates over the words of "a|b|c": sets word and length, returns the rest or NULL at the end. */
+/* Iterates over the words of "a|b|c": sets *word and *n to the first word of `rest` and its length. Returns
+ * what follows the word, or NULL if `rest` has no more words. */
 static const char *next_word(const char *rest, const char **word, size_t *n)
 {
     if (!rest || !*rest)
@@ -157,8 +158,8 @@ static bool is_decimal(const char *text)
     return *text == 0;
 }
 
-/* Removes the separators from "1_000" or "1,000", for a hint in the message. Returns false if the text has no
- * separators, or is no number without them. */
+/* Removes the separators _ and , from a number such as "1_000" or "1,000", for a hint in the error message.
+ * Returns false if `text` has no separators, or is not a number without them. */
 static bool without_underscores(const char *text, char out[40])
 {
     size_t n = 0;
@@ -304,7 +305,7 @@ static ax_status item_floats(const item *it, void *field)
 {
     double value;
     AX_TRY(item_float(it, &value));
-    if (it->n < (size_t)it->option->items) /* option_items_end reports too many */
+    if (it->n < (size_t)it->option->items) /* option_items_end reports surplus items */
         ((double *)field)[it->n] = value;
     return AX_OK;
 }

@@ -15,8 +15,8 @@ typedef struct reader {
     yaml_document_t *document;
     const char *name; /* name of the file; NULL: the place of every value is `place` */
     const char *place;
-    const char *typed; /* the value on the command line; NULL: the text is a file */
-    const char *dir;
+    const char *typed; /* the value's text on the command line; NULL: the YAML text is a file */
+    const char *dir;   /* directory to which relative paths refer */
     char place_text[160];
 } reader;
 
@@ -264,7 +264,7 @@ static bool load_document(reader *r, yaml_parser_t *parser, yaml_document_t *doc
     return ok;
 }
 
-/* How deep maps and lists may nest. There is a limit, because libyaml's time grows with the square of the
+/* Largest nesting depth of maps and lists. It is limited, because libyaml's time grows with the square of the
  * depth. */
 enum { NESTING_MAX = 32 };
 
@@ -282,8 +282,8 @@ static int nesting_of(const yaml_event_t *event)
     }
 }
 
-/* Sets *flat to whether maps and lists nest at most NESTING_MAX deep, in the text up to the first syntax
- * error. If they nest deeper, records an error. */
+/* Sets *flat to true if maps and lists nest at most NESTING_MAX deep in the text before the first syntax
+ * error. Otherwise records an error. */
 static ax_status check_nesting(reader *r, const char *text, size_t size, bool *flat)
 {
     yaml_parser_t parser;
@@ -305,7 +305,8 @@ static ax_status check_nesting(reader *r, const char *text, size_t size, bool *f
     return AX_OK;
 }
 
-/* Reads the only document of `text` into the group `prefix` ("": the root) or into one option. */
+/* Reads the only YAML document of `text`: into the group `prefix` ("": the root) or, if `option` is not NULL,
+ * into this option. */
 static ax_status read_document(reader *r, const char *prefix, const ax_option *option, const char *text,
                                size_t size)
 {

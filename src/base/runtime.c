@@ -1,7 +1,8 @@
-/* Runtime settings: the values that the program set, the environment variables, the defaults.
+/* Runtime settings. A setting has the value that the program has set, else that of its environment variable,
+ * else its default.
  *
- * The values that the program has set are in a list, newest first. Nothing is ever removed from it, so
- * reading needs no lock, and texts stay valid. */
+ * The values that the program has set are in a list, newest first. No entry is ever removed from the list, so
+ * reading needs no lock, and pointers to the values stay valid. */
 #include "option_private.h"
 
 #include "axonn/runtime.h"
@@ -22,7 +23,7 @@ typedef struct setting {
 } setting;
 
 static _Atomic(setting *) newest;
-static atomic_bool fixed[AX_RUNTIME_COUNT];
+static atomic_bool fixed[AX_RUNTIME_COUNT]; /* set by ax_runtime_fix: the value is in use and cannot change */
 
 /* Returns the value that the program has set for the setting, or NULL. */
 static const setting *find_setting(ax_runtime_id id)
@@ -33,7 +34,7 @@ static const setting *find_setting(ax_runtime_id id)
     return s && !s->none ? s : NULL;
 }
 
-/* Returns the value of the environment variable, or NULL. An empty variable counts as unset. */
+/* Returns the value of the setting's environment variable, or NULL. An empty variable counts as unset. */
 static const char *variable_of(ax_runtime_id id)
 {
     const char *text = getenv(ax_runtime_options[id].variable);
@@ -46,7 +47,8 @@ const char *ax_runtime_source(ax_runtime_id id)
     return !find_setting(id) && variable_of(id) ? row->variable : row->key;
 }
 
-/* Checks that the row allows the value. *number is its index among the choices, if the row has only these. */
+/* Checks that the setting's row in ax_runtime_options allows `value`. If the row allows only choices, sets
+ * *number to the index of `value` among them. */
 static ax_status check_value(ax_runtime_id id, const char *value, const char *source, int *number)
 {
     option_field field = {{0}};
@@ -154,7 +156,7 @@ ax_status ax_runtime_prefer(ax_runtime_id id, const char *value)
 ax_status ax_runtime_unavailable(ax_runtime_id id, const char *value, const char *best, const char *why)
 {
     const setting *s = find_setting(id);
-    if (s && strcmp(s->value, value) != 0) /* another thread has replaced it */
+    if (s && strcmp(s->value, value) != 0) /* another thread has replaced the value */
         return AX_OK;
     AX_CHECK(s && s->preferred, AX_ERR_USAGE, "%s is \"%s\", %s", ax_runtime_source(id), value, why);
     ax_log(AX_LOG_WARN,

@@ -1,4 +1,4 @@
-/* Signals that ask the process to stop: whether one came, and when the first did. */
+/* Signals that ask the process to stop: whether a signal came, and when the first one came. */
 #include "axonn/base.h"
 
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-/* Median, minimum, maximum and mean of measurements. */
+/* Computes median, minimum, maximum and mean of measurements. */
 #include "axonn/base.h"
 
 #include <stdlib.h>

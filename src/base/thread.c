@@ -1,5 +1,5 @@
-/* Starts threads that may run on every processor of the process, whatever core the calling thread is bound
- * to, with a stack of fixed size. */
+/* Starts threads with a stack of fixed size. They may run on every processor that the process may use,
+ * whatever core the calling thread is bound to. */
 #include "axonn/base.h"
 
 #include <dirent.h>

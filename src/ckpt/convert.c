@@ -136,9 +136,9 @@ int64_t ckpt_count_infinite(ax_dtype dtype, const void *data, int64_t n)
 void ckpt_transpose(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype src_dtype, const void *src,
                     int64_t src_stride, int64_t rows, int64_t cols)
 {
-    enum {
-        TILE = 32
-    }; /* columns per pass: few enough that dst's cache lines stay cached from one row of src to the next */
+    /* Columns per pass: few enough that the cache lines of dst stay cached from one row of src to the next.
+     */
+    enum { TILE = 32 };
     size_t ds = ax_dtype_size(dst_dtype), ss = ax_dtype_size(src_dtype);
     for (int64_t j = 0; j < cols; j += TILE)
         for (int64_t i = 0; i < rows; i++)
@@ -170,8 +170,8 @@ bool ckpt_pieces_next(ckpt_pieces *p)
     if (p->done)
         return false;
     p->first += p->count;
-    if (p->count) { /* advance the index like an odometer: dim `split` by the piece's extent, with carry to
-                       the dims before it, by 1 */
+    if (p->count) { /* advance `lo` like an odometer: add the piece's extent in dim `split`, and on overflow
+                       carry 1 into the dim before */
         int d = p->split;
         p->lo[d] += p->n[d];
         while (d > 0 && p->lo[d] == p->extent[d]) {
@@ -205,8 +205,8 @@ static uint64_t element_bits(size_t size, const void *data, int64_t i)
     }
 }
 
-/* Hashes an element with its index. For each index this is a bijection of 64-bit words (xor-shift-multiply
- * steps), so a change of any single element changes the sum. */
+/* Hashes an element's bits with its index. For a fixed index, the hash is a bijection of 64-bit words
+ * (xor-shift-multiply steps), so a change of any single element changes the sum. */
 static inline uint64_t mix(uint64_t index, uint64_t bits)
 {
     uint64_t h = bits ^ (index + 1) * UINT64_C(0x9E3779B97F4A7C15);
@@ -220,7 +220,7 @@ uint64_t ckpt_checksum(ax_dtype dtype, int ndim, const int64_t *dim, const int64
 {
     size_t size = ax_dtype_size(dtype);
     uint64_t sum = 0;
-    ckpt_pieces row; /* one row of the last dim at a time */
+    ckpt_pieces row; /* each piece is one row along the last dim */
     ckpt_pieces_begin(&row, ndim, n, ndim ? ax_max(n[ndim - 1], 1) : 1);
     while (ckpt_pieces_next(&row)) {
         int64_t index = 0;

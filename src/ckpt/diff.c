@@ -25,7 +25,7 @@ typedef struct differ {
     ax_ckpt_diff *diff;
     const char *const *prefixes;
     int n_prefixes;
-    char *a, *b; /* a chunk of each side */
+    char *a, *b; /* buffers of CHUNK_BYTES: a chunk of the first array, and of the second */
 } differ;
 
 static ax_status add_row(ax_ckpt_diff *diff, ax_ckpt_diff_kind kind, const char *prefix, const char *key,
@@ -44,7 +44,8 @@ static ax_status add_row(ax_ckpt_diff *diff, ax_ckpt_diff_kind kind, const char 
 
 /* ---- arrays -------------------------------------------------------------------------------------- */
 
-/* Counts values that differ. -0 and 0 differ; two NaNs are equal. */
+/* Counts the values that differ, and updates the largest differences in `row`. -0 and 0 differ; two NaNs are
+ * equal. */
 static void compare_doubles(const double *a, const double *b, int64_t n, ax_ckpt_diff_row *row)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -52,7 +53,7 @@ static void compare_doubles(const double *a, const double *b, int64_t n, ax_ckpt
         if (same || (isnan(a[i]) && isnan(b[i])))
             continue;
         double diff = fabs(a[i] - b[i]), largest = fmax(fabs(a[i]), fabs(b[i]));
-        if (isnan(diff)) /* only one is NaN */
+        if (isnan(diff)) /* exactly one of the two values is NaN */
             diff = INFINITY;
         row->differing++;
         row->max_abs = fmax(row->max_abs, diff);
@@ -80,7 +81,7 @@ static void compare_words(ax_dtype dtype, size_t size, const char *a, const char
         if (!memcmp(a + (size_t)i * size, b + (size_t)i * size, size))
             continue;
         row->differing++;
-        if (dtype == AX_DTYPE_COUNT) { /* these dtypes cannot be converted to numbers: compare bytes */
+        if (dtype == AX_DTYPE_COUNT) { /* axonn has no such dtype: only the bytes can be compared */
             row->max_abs = row->max_rel = INFINITY;
             continue;
         }
@@ -145,8 +146,8 @@ static const ax_st_array *find_array(const differ *d, const ax_st *sa, const ax_
     return found;
 }
 
-/* Adds a row for each array of `sa`, compared with its counterpart in `sb`, and one for each other array of
- * `sb`. used[j] is whether array j of `sb` was compared. */
+/* Adds to d->diff a row for each array of `sa`, compared with its counterpart in `sb`, and a row for each
+ * array of `sb` without a counterpart. used[j] is set if array j of `sb` was compared. */
 static ax_status add_arrays(differ *d, ax_st *sa, ax_st *sb, const char *prefix, bool *used)
 {
     ax_ckpt_diff_row *row;
@@ -258,8 +259,9 @@ ax_status ax_ckpt_same_arrays(const char *path, const char *a, const char *b, co
 
 /* ---- both sources -------------------------------------------------------------------------------- */
 
-/* Finds the path to compare. A checkpoint is not verified, because damaged ones may be compared too; of a
- * run, the newest checkpoint that verifies is chosen. */
+/* Sets *out to the file or directory that is compared for `path`. If `path` is a checkpoint, it is `path`
+ * itself, which is not verified, because damaged checkpoints may be compared too. If `path` is a run, it is
+ * the newest checkpoint that verifies. */
 static ax_status find_source(const char *path, char **out)
 {
     return !ax_path_is_dir(path) || ckpt_has(path, MANIFEST) ? ax_strdup(path, out)
@@ -272,13 +274,14 @@ static bool has_optim(const char *dir)
            ckpt_has(dir, "training/optim.safetensors.index.json");
 }
 
-/* The sources with their files open, so that a run may remove a checkpoint while it is compared. */
+/* One of the two sources that are compared. Its files stay open, so that a run may remove a checkpoint while
+ * it is compared. */
 typedef struct source {
     char *path; /* a directory or a file */
     ax_st *model;
-    ax_st *optim;      /* NULL if one of the sources has no optimizer state */
-    manifest manifest; /* read if optim is not NULL; empty if the file is damaged */
-    json_t *config;    /* NULL if one of the sources has none */
+    ax_st *optim;      /* NULL if one of the two sources has no optimizer state */
+    manifest manifest; /* read if `optim` is not NULL; empty if manifest.json is damaged */
+    json_t *config;    /* config.json; NULL if one of the two sources has none */
 } source;
 
 static void close_source(source *s)
@@ -307,7 +310,7 @@ static ax_status open_optim(source *s)
     if (status != AX_OK)
         return status;
     status = manifest_read(s->path, &s->manifest);
-    return status == AX_ERR_DATA ? AX_OK : status; /* rows keep their names if the manifest is damaged */
+    return status == AX_ERR_DATA ? AX_OK : status; /* without a manifest, rows have parameter names */
 }
 
 static ax_status open_sources(const char *const path[2], source s[2])
@@ -325,7 +328,8 @@ static ax_status open_sources(const char *const path[2], source s[2])
     return AX_OK;
 }
 
-/* Whether the run `path` has removed the checkpoint that was chosen, because it has a newer one. */
+/* Whether the run `path` has removed the checkpoint s->path, because it has saved a newer one since s->path
+ * was chosen. */
 static bool was_removed(const char *path, const source *s)
 {
     return s->path && strcmp(s->path, path) != 0 && !ax_path_exists(s->path);

@@ -1,6 +1,6 @@
-/* Names for the rows of optimizer state in a comparison. Checkpoints store the state under parameter names;
- * the rows are named by the keys that the weights have in model files, which the manifest records. Parameters
- * that share an array share a row. */
+/* Names the rows of optimizer state in a comparison. Checkpoints store this state under parameter names. The
+ * rows are named by the keys that the parameters' weights have in model files; the manifest records these
+ * keys. Parameters that share an array share a row. */
 #include "ckpt.h"
 
 #include <stdlib.h>
@@ -35,8 +35,8 @@ void ckpt_sort_rows(ax_ckpt_diff *diff, int first)
         qsort(diff->row + first, (size_t)(diff->n - first), sizeof *diff->row, by_key);
 }
 
-/* Adds `row` to `into` if they have the same key, and both were compared or both are missing on the same
- * side; else returns false. */
+/* Merges `row` into `into` and returns true if they have the same key and either both were compared or both
+ * are missing on the same side. Otherwise returns false. */
 static bool merge_into(ax_ckpt_diff_row *into, const ax_ckpt_diff_row *row)
 {
     bool compared = into->kind <= AX_DIFF_VALUES && row->kind <= AX_DIFF_VALUES;

@@ -59,7 +59,7 @@ static ax_status info_fill(ax_ckpt_info *info, bool verify)
     return status == AX_ERR_DATA ? ax_strdup(ax_error_message(), &info->damage) : status;
 }
 
-/* Reads the name in RUN/latest; "" if there is none. */
+/* Reads the checkpoint's name in the file RUN/latest; "" if there is no such file. */
 static void read_latest(const char *run_dir, char out[64])
 {
     char *path, *text = NULL;
@@ -158,8 +158,8 @@ ax_status ckpt_delete(const char *run_dir, const char *name)
     return status;
 }
 
-/* Whether a name is ".step-N.was" and there is no step-N (`final`): a save was interrupted while it replaced
- * step-N. */
+/* Whether `name` is ".step-N.was" and `final`, the path of step-N, does not exist: a save was interrupted
+ * while it replaced step-N. */
 static bool is_orphan(const char *name, const char *final)
 {
     size_t n = strlen(name), end = strlen(CKPT_WAS);
@@ -198,8 +198,8 @@ static ax_status verify_dir(const char *dir)
     return status;
 }
 
-/* *dir becomes the newest checkpoint of the list that verifies; NULL if the list is empty. *gone is set if a
- * checkpoint of the list no longer exists: the run has removed it after it saved a newer one. */
+/* Sets *dir to the newest checkpoint of `list` that verifies; leaves it NULL if the list is empty. Sets *gone
+ * if a checkpoint of the list no longer exists: the run has removed it after it saved a newer one. */
 static ax_status choose_newest(const ax_ckpt_list *list, const char *run_dir, char **dir, bool *gone)
 {
     ax_status status = AX_OK;
@@ -221,7 +221,7 @@ static ax_status choose_newest(const ax_ckpt_list *list, const char *run_dir, ch
                          list->n, run_dir, ax_error_message());
 }
 
-/* Whether `latest` names a checkpoint that exists. */
+/* Whether the file RUN/latest names a checkpoint that exists. */
 static bool latest_is_there(const char *run_dir)
 {
     char name[64] = "", *path;
@@ -235,14 +235,14 @@ static bool latest_is_there(const char *run_dir)
 
 ax_status ax_ckpt_find_latest(const char *run_dir, char **dir)
 {
-    enum { ATTEMPTS = 100 }; /* against a run that removes checkpoints faster than they can be verified */
+    enum { ATTEMPTS = 100 }; /* ends the loop if a run removes checkpoints faster than they can be verified */
     *dir = NULL;
     ax_status status = AX_OK;
     for (int i = 0; i < ATTEMPTS && !*dir; i++) {
         ax_ckpt_list *list;
         AX_TRY(ax_ckpt_list_create(run_dir, false, &list));
         bool gone =
-            !list->n && latest_is_there(run_dir); /* saved while the directory was read, so not in the list */
+            !list->n && latest_is_there(run_dir); /* a checkpoint was saved while RUN/ckpt was listed */
         status = choose_newest(list, run_dir, dir, &gone);
         ax_ckpt_list_destroy(&list);
         if (!gone)

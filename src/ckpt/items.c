@@ -26,7 +26,7 @@ static ax_status items_alloc(ckpt_items *items, int n)
     return ax_calloc((size_t)n, sizeof *items->item, &items->item);
 }
 
-/* Adds an item that is a whole array of the tensor's shape. */
+/* Adds an item that fills a whole array of the file; the array has the tensor's shape. */
 static ax_status add_whole(ckpt_items *items, const ax_param *p, const ax_tensor *tensor, const char *prefix)
 {
     ckpt_item *it = &items->item[items->n];
@@ -105,7 +105,7 @@ static int tensor_dim(const ckpt_item *it, int d)
     return it->place.transpose ? swapped[d] : d;
 }
 
-/* Gets the extents of the item in the order of the file's dims. */
+/* Sets n to the extents of the item's tensor, in the order of the dims of the file's array. */
 static void file_extents(const ckpt_item *it, int64_t n[AX_MAX_DIMS])
 {
     for (int d = 0; d < it->place.ndim; d++)
@@ -147,7 +147,8 @@ static bool boxes_overlap(const ckpt_item *a, const ckpt_item *b)
     return true;
 }
 
-/* Checks that the items of one key name an array of the same shape, and fill it without gaps or overlaps. */
+/* Checks that items with the same key (items group[0] ... group[n-1]) agree on the array's shape and dtype,
+ * and fill the array without gaps or overlaps. */
 static ax_status check_tiles(const ckpt_items *items, const int *group, int n)
 {
     const ckpt_item *first = &items->item[group[0]];
@@ -183,7 +184,7 @@ static int by_key(const void *x, const void *y)
     return order ? order : (a->item > b->item) - (a->item < b->item);
 }
 
-/* Checks each group of items with equal keys; sets leads[i] if item i is the first with its key. */
+/* Checks each group of items with equal keys. Sets leads[i] if item i is the first item with its key. */
 static ax_status group_keys(const ckpt_items *items, keyed *order, int *group, bool *leads)
 {
     for (int i = 0; i < items->n; i++)
@@ -253,8 +254,8 @@ typedef struct mover {
     uint64_t sum;
 } mover;
 
-/* Reads, writes or adds to the checksum one contiguous piece of the tensor, [lo, lo + p->n), which is at
- * `memory` on the device. */
+/* Reads or writes the contiguous piece [lo, lo + p->n) of the tensor, or adds it to m->sum. `memory` is the
+ * piece's device address. */
 static ax_status move_piece(mover *m, const ckpt_item *it, const ax_st_array *a, direction way, char *memory,
                             const int64_t *lo, const ckpt_pieces *p)
 {
@@ -274,7 +275,7 @@ static ax_status move_piece(mover *m, const ckpt_item *it, const ax_st_array *a,
     return ax_st_write(m->st, a, file_lo, file_n, it->place.transpose, t->dtype, m->staging);
 }
 
-/* Reads or writes this rank's box of the item, or computes its checksum, piece by piece. */
+/* Reads or writes this rank's box of the item, or adds the box's checksum to m->sum, piece by piece. */
 static ax_status move_item(mover *m, const ckpt_item *it, const ax_st_array *a, direction way)
 {
     const ax_grid *grid = m->ctx->grid;

@@ -66,7 +66,7 @@ static json_t *to_json(const manifest *m)
                      files, "params", m->params);
 }
 
-/* Prints the last member of the JSON: the checksum of `text`, which is all the text before it. */
+/* Prints the last member of the JSON: the checksum of `text`, which is all the text before that member. */
 static void print_seal(const void *text, size_t size, char out[SEAL_SIZE])
 {
     snprintf(out, SEAL_SIZE, ",\n  \"xxh3\": \"%016llx\"\n}\n", (unsigned long long)XXH3_64bits(text, size));
@@ -116,7 +116,7 @@ static bool parse_hex(const json_t *value, uint64_t *out)
     return !*end;
 }
 
-/* Whether a name is a relative path that stays inside the checkpoint. */
+/* Whether `name` is a relative path that stays inside the checkpoint's directory. */
 static bool is_inside(const char *name)
 {
     if (!*name || *name == '/')
@@ -166,7 +166,7 @@ static ax_status from_json(const json_t *root, const char *path, manifest *out)
 static ax_status parse(const char *text, size_t size, const char *path, manifest *out)
 {
     char end[SEAL_SIZE];
-    print_seal("", 0, end); /* only its length is used: where the last line begins */
+    print_seal("", 0, end); /* only the length of the seal is used, to find where the checksummed text ends */
     size_t tail = strlen(end);
     AX_CHECK(size > tail, AX_ERR_DATA, "%s is cut off", path);
     print_seal(text, size - tail, end);
@@ -207,7 +207,7 @@ ax_status manifest_check_file(const char *dir, const manifest_file *f)
         status = ax_fail(AX_ERR_DATA, "%s: %s", path, strerror(errno));
     else if (!S_ISREG(info.st_mode))
         status = ax_fail(AX_ERR_DATA, "%s is not a regular file", path);
-    else if (info.st_size != f->bytes) /* found without reading the file */
+    else if (info.st_size != f->bytes) /* a wrong size is found without reading the file */
         status = ax_fail(AX_ERR_DATA, "%s has %lld bytes, the manifest says %lld", path,
                          (long long)info.st_size, (long long)f->bytes);
     else

@@ -73,8 +73,8 @@ static bool has_master(const ax_st *st)
     return false;
 }
 
-/* Reads the optimizer state. Also reads the master weights if they are stored beside it, because the model
- * files hold rounded values; *master tells whether they were stored there. */
+/* Reads the optimizer state. Also reads the master weights if training/ holds them, because the model files
+ * hold rounded values; *master tells whether it does. */
 static ax_status load_training(ax_param_set *set, const char *dir, const char *const *slot_names,
                                bool *master)
 {

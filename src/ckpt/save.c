@@ -19,14 +19,15 @@
 typedef struct saver {
     const ax_ckpt_save_args *args;
     ax_ctx *ctx;
-    char *root, *aside, *training, *final, *was, *latest_new, *latest; /* paths; root is RUN/ckpt */
+    char *root, *aside, *training, *final, *was, *latest_new, *latest; /* paths, set by saver_paths */
     ckpt_items model_items, optim_items;
     ax_st *model, *optim; /* optim is NULL if there is no optimizer state */
     uint64_t *sums;       /* checksums of the parameters */
-    uint64_t *hashes;     /* hashes of the files of both stores, in order */
+    uint64_t *hashes;     /* XXH3-64 of each file of `model`, then of each file of `optim` */
     manifest m;
     bool named;    /* the checkpoint already has its final name */
-    bool replaced; /* `named`, and an older checkpoint of the same step is now at `aside` */
+    bool replaced; /* `named` is set, and the new checkpoint has exchanged names with an older one of the same
+                      step, which is now at `aside` */
     bool moved; /* an older checkpoint of the same step is at `was`, because the file system cannot exchange
                    names */
 } saver;
@@ -140,8 +141,8 @@ static ax_status add_file(saver *s, const char *name, const void *data, size_t s
     return status;
 }
 
-/* Returns one more than the highest serial number of the run. Serial numbers tell which checkpoint is newest
- * without clocks, also if the run went back to an earlier step. */
+/* Sets *out to one more than the highest serial number of the run's checkpoints. Serial numbers tell without
+ * clocks which checkpoint is newest, also if the run went back to an earlier step. */
 static ax_status next_serial(const char *run_dir, int64_t *out)
 {
     ax_ckpt_list *list;
@@ -176,8 +177,8 @@ static ax_status prepare(saver *s)
     AX_TRY(ax_dir_has_space(s->root, bytes_needed(s), "the checkpoint"));
     AX_TRY(next_serial(a->run_dir, &s->m.serial));
     int n = snprintf(name, sizeof name, "step-%lld\n", (long long)a->step);
-    AX_TRY(write_synced(s->latest_new, name,
-                        (size_t)n)); /* now, so that phase `publish` needs no space for it */
+    /* Written now, so that phase `publish` needs no disk space for it. */
+    AX_TRY(write_synced(s->latest_new, name, (size_t)n));
     return make_files(s);
 }
 
@@ -263,7 +264,7 @@ static ax_status rename_path(const char *from, const char *to)
 
 /* Gives the checkpoint its final name, in one step even if an older checkpoint of the same step has that
  * name: the two exchange their names. If the file system cannot do that, the older one is first renamed to
- * `was`. After a kill between these two renames, ax_ckpt_clean gives it its name back. */
+ * `was`. After a kill between these two renames, ax_ckpt_clean gives the older checkpoint its name back. */
 static ax_status rename_to_final(saver *s)
 {
     bool other = ax_path_exists(s->final);
@@ -278,8 +279,8 @@ static ax_status rename_to_final(saver *s)
     return ax_dir_sync(s->root);
 }
 
-/* Undoes rename_to_final: if a step after it failed, the checkpoint might not survive a crash and does not
- * count as saved. */
+/* Undoes rename_to_final. Called if an operation after the rename failed: the checkpoint might not survive a
+ * crash, so it does not count as saved. */
 static void undo_rename_to_final(const saver *s)
 {
     bool failed =
@@ -310,8 +311,8 @@ static ax_status publish(saver *s)
     AX_TRY(rename_to_final(s));
     AX_CHECK(!rename(s->latest_new, s->latest), AX_ERR_DATA, "cannot rename %s to %s: %s", s->latest_new,
              s->latest, strerror(errno));
-    /* The checkpoint is safe from here on, so errors are only warnings: it is found by its serial number,
-     * whatever `latest` says, and the next save removes what cannot be removed now. */
+    /* The checkpoint is safe from here on, so errors are only warnings. The checkpoint is found by its serial
+     * number, whatever `latest` says, and the next save removes what cannot be removed now. */
     ax_status status = ax_dir_sync(a->run_dir);
     if (status == AX_OK && a->keep_latest > 0)
         status = prune(a);

@@ -219,8 +219,8 @@ static int by_file_order(const void *x, const void *y)
     return bits_a != bits_b ? (bits_a > bits_b ? -1 : 1) : strcmp(a->key, b->key);
 }
 
-/* Copies the arrays, computes their sizes and assigns them to shards in order; *shards is the number of
- * shards. */
+/* Copies `arrays` to st->array, computes their sizes in bytes, and assigns them in order to shards of at most
+ * `limit` bytes (more only for a single larger array). *shards is the number of shards. */
 static ax_status assign_shards(ax_st *st, const ax_st_array *arrays, int n, int64_t limit, int *shards)
 {
     int64_t filled = 0;
@@ -261,8 +261,8 @@ static ax_status name_files(ax_st *st, const char *dir, const char *stem, int sh
     return shards > 1 ? ckpt_path(&st->index, "%s/%s.safetensors.index.json", dir, stem) : AX_OK;
 }
 
-/* Gives each array its offset. Offsets in the header are relative to the end of the header, so they do not
- * depend on its length. */
+/* Sets the offset of each array in its file. Offsets in the header are relative to the end of the header, so
+ * they do not depend on the header's length. */
 static ax_status assign_offsets(ax_st *st)
 {
     qsort(st->array, (size_t)st->n, sizeof *st->array, by_file_order);

@@ -17,7 +17,7 @@ static ax_status move_runs(ax_st *st, const ax_st_array *a, const box *b, char *
 {
     const st_file *f = &st->file[a->file];
     int64_t element = a->bytes / ax_max(ax_st_elements(a), 1), run = 1;
-    int d = a->ndim; /* dims from d on are one run */
+    int d = a->ndim; /* dims d, d+1, … form one run */
     while (d > 0 && (d == a->ndim || b->n[d] == a->dim[d]))
         run *= b->n[--d];
     ckpt_pieces at; /* each piece is one run; iterates over the indices of dims 0 … d-1 */
@@ -55,8 +55,8 @@ static ax_status check_box(const ax_st *st, const ax_st_array *a, const int64_t 
     return AX_OK;
 }
 
-/* Converts between the piece at `staged`, dense in the file's dtype, and its place in the box at `data`, in
- * the caller's dtype. */
+/* Converts the piece at `staged` (dense, in the file's dtype) to its place in the box at `data` (in the
+ * caller's dtype), or back if `writing`. */
 static void convert_piece(const ckpt_pieces *p, ax_dtype file_dtype, char *staged, bool transpose,
                           ax_dtype dtype, char *data, bool writing)
 {
@@ -144,7 +144,8 @@ ax_status st_read_raw(ax_st *st, const ax_st_array *a, int64_t first, int64_t by
 
 /* ---- copying ------------------------------------------------------------------------------------- */
 
-/* Copies elements that fit the staging buffers of both stores. */
+/* Copies elements first ... first+count-1 of array a to array b; they must fit the staging buffers of both
+ * stores. Adds to *overflows the number of finite values that became infinite. */
 static ax_status copy_piece(ax_st *from, const ax_st_array *a, ax_st *to, const ax_st_array *b, int64_t first,
                             int64_t count, int64_t *overflows)
 {
@@ -186,9 +187,9 @@ ax_status ax_st_copy(ax_st *from, const ax_st_array *a, ax_st *to, const ax_st_a
 
 /* ---- files --------------------------------------------------------------------------------------- */
 
-/* Reserves the whole size at once, so that a full disk is found before anything is written, and the file is
- * contiguous. If the file system cannot reserve space, only sets the size; a full disk then fails
- * the writes. */
+/* Reserves the whole size of the file at once, so that a full disk is found before anything is written, and
+ * the file is contiguous. If the file system cannot reserve space, only sets the file's size; a full disk
+ * then makes the writes fail. */
 static ax_status reserve(const st_file *f)
 {
     int failed, error;

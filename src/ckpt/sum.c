@@ -1,4 +1,4 @@
-/* Sums over ranks, in host memory. */
+/* Sums 64-bit words in host memory over all ranks. */
 #include "ckpt.h"
 
 #include <stdlib.h>

@@ -48,7 +48,7 @@ static ax_status verify_files(const char *dir, ax_ckpt_report *r)
     return status;
 }
 
-/* Checks a model directory without a manifest: headers, sizes and index must agree. */
+/* Checks a model file or directory without a manifest: headers, file sizes and index must agree. */
 static ax_status verify_structure(const char *path, ax_ckpt_report *r)
 {
     ax_st *st;

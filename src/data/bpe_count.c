@@ -102,7 +102,7 @@ enum { CHUNK = 4 << 20, LOOK_AHEAD = 64 << 10 };
 
 typedef struct chunk {
     size_t path;
-    int64_t offset; /* -1: the whole of an input without a size, such as a pipe */
+    int64_t offset; /* -1: the chunk is a whole input without a size, such as a pipe */
 } chunk;
 
 typedef struct job {
@@ -111,8 +111,8 @@ typedef struct job {
     int form;
     chunk *chunks;
     size_t n_chunks;
-    int64_t total, done; /* bytes; under `lock` */
-    double reported;     /* time of the last call of progress; under `lock` */
+    int64_t total, done; /* total: bytes of the regular files; done: bytes counted so far, under `lock` */
+    double reported;     /* time (ax_now) of the last call of training->progress; under `lock` */
     atomic_size_t next;  /* index of the next chunk to count */
     atomic_bool stop;
     bool supplied_all; /* training->next has no more documents; under `lock` */
@@ -187,8 +187,8 @@ static size_t find_cut(const char *text, size_t n, size_t at)
     return n;
 }
 
-/* Appends to `text`, which holds the bytes of the file from `offset` on, until `text` has `want` bytes or the
- * file ends; *end is set if the file has ended. */
+/* Appends to `text` until it has `want` bytes or the file ends. `text` holds the bytes of the file from
+ * `offset` on. *end is set if the file has ended. */
 static ax_status read_until(int fd, const char *path, int64_t offset, size_t want, ax_buf *text, bool *end)
 {
     *end = false;
@@ -206,7 +206,8 @@ static ax_status read_until(int fd, const char *path, int64_t offset, size_t wan
     return AX_OK;
 }
 
-/* Counts one chunk: the text from the first cut at or after its offset to the first cut of the next chunk. */
+/* Counts the pieces of one chunk: the text from the first cut (see find_cut) at or after `offset` to the
+ * first cut at or after the next chunk's offset. */
 static ax_status count_chunk(worker *w, int fd, const char *path, int64_t offset)
 {
     size_t before = offset > 0; /* find_cut looks at the byte before a cut */

@@ -1,10 +1,11 @@
 /* Tokenizer training, second half: from distinct pieces with counts to merges (read bpe_count.c first).
  *
- * All pieces lie one after the other in `slots`, one slot per byte, with a border slot before, between and
- * after them. A token covers a run of slots: the first slot holds its id, the other slots hold NONE; the
- * first and the last slot hold the length of the run, so that both neighbours are found without links. Each
- * pair of adjacent tokens has a count, weighted by the counts of the pieces, and a list of the slots where it
- * began when the slot was added; an entry is ignored if the slot now belongs to other tokens.
+ * The algorithm is byte pair encoding (BPE). All pieces lie one after the other in `slots`, one slot per
+ * byte, with a border slot before, between and after them. A token covers a run of slots: the first slot
+ * holds its id, the other slots hold NONE; the first and the last slot hold the length of the run, so that
+ * both neighbours are found without links. Each pair of adjacent tokens has a count, weighted by the counts
+ * of the pieces, and a list of the slots where the pair began when the entry was added; an entry is ignored
+ * if the pair is no longer at its slot.
  *
  * A merge visits only the slots in the list of its pair, and each merge at a slot removes a token. So all
  * merges together take time in proportion to the size of the distinct pieces, whatever the lengths of the
@@ -20,29 +21,30 @@ enum { NONE = -1, BORDER = -2, N_BYTES = 256, LEFT = 0, RIGHT = 1 };
 
 typedef struct slot {
     int32_t id;
-    uint32_t span, word;
+    uint32_t span, word; /* span: length of the token's run in slots; word: index in trainer.words */
 } slot;
 
 typedef struct pair {
     uint64_t key; /* left << 32 | right */
     int64_t count;
-    size_t start; /* start of the pair's list in `places` */
+    size_t start; /* the pair's list of slots is places[start ... start+n-1] */
     uint32_t n;
 } pair;
 
 typedef struct candidate {
-    int64_t count; /* the pair's count when the entry was pushed; the count may be lower by now */
+    int64_t count; /* the pair's count when the candidate was pushed; by now the pair may have a lower one */
     uint64_t key;
 } candidate;
 
-/* One occurrence of a neighbour beside the token that a merge makes. */
+/* One token (the neighbour) beside a token that the current merge made. */
 typedef struct event {
     uint32_t place; /* slot where the new pair begins */
     int32_t neighbour;
     int side;
 } event;
 
-/* Total of the events of one merge that have the same neighbour; one total for each side. */
+/* Sums over the events of the current merge with the same neighbour, by side (LEFT, RIGHT): pieces' counts in
+ * `weight`, number of events in `n`. */
 typedef struct tally {
     int64_t weight[2];
     size_t n[2];
@@ -59,7 +61,7 @@ typedef struct trainer {
 
     pair *pairs;
     size_t n_pairs, pairs_capacity;
-    uint32_t *index; /* open addressing: number + 1 of a pair; 0 is empty */
+    uint32_t *index; /* open-addressing hash table by pair.key: index in `pairs` + 1; 0: empty slot */
     size_t mask;
     uint32_t *places;
     size_t n_places, places_capacity;
@@ -69,8 +71,8 @@ typedef struct trainer {
 
     event *events;
     size_t n_events, events_capacity;
-    tally *tallies;   /* [vocab] */
-    int64_t *touched; /* neighbour * 2 + side of each tally that this merge uses */
+    tally *tallies;   /* [vocab], indexed by the neighbour's id */
+    int64_t *touched; /* neighbour * 2 + side of each tally that the current merge uses */
     size_t n_touched;
 } trainer;
 
@@ -96,7 +98,7 @@ static ax_status index_grow(trainer *t)
     return AX_OK;
 }
 
-/* Finds the pair of this key, or adds it. */
+/* Sets *out to the pair with key `key`, which is added if it is missing. */
 static ax_status pair_get(trainer *t, uint64_t key, pair **out)
 {
     if (!t->index || t->n_pairs > t->mask / 2)
@@ -112,7 +114,7 @@ static ax_status pair_get(trainer *t, uint64_t key, pair **out)
     return AX_OK;
 }
 
-/* Moves the pair's list to the end of `places`, with room for `more` entries after it. */
+/* Moves the list of pair p to the end of `places` and reserves room for `more` entries after it. */
 static ax_status pair_extend(trainer *t, pair *p, size_t more)
 {
     AX_TRY(bpe_grow(&t->places, &t->places_capacity, t->n_places + p->n + more, sizeof *t->places));
@@ -159,8 +161,8 @@ static void heap_pop(trainer *t)
         heap_replace(t, last);
 }
 
-/* Removes the most frequent pair from the heap and returns it; NULL if there is none. A candidate whose pair
- * has become less frequent since it was pushed is first corrected. */
+/* Removes the most frequent pair from the heap and returns it; NULL if there is none. A candidate that still
+ * has an old, higher count of its pair is corrected first. */
 static pair *best_pair(trainer *t)
 {
     while (t->n_heap) {
@@ -182,8 +184,8 @@ static pair *best_pair(trainer *t)
 /* ---- set-up ---- */
 
 /* Adds a token for each of the 256 bytes to `names`, after the special tokens. The name of a token is the
- * character that stands for the byte in JSON files (tok_byte_char); the tokens are in the order of these
- * characters. byte_id gets the ids of the bytes. */
+ * character that stands for its byte in JSON files (tok_byte_char); the tokens are in ascending order of
+ * these characters. Sets byte_id[b] to the id of byte b's token. */
 static ax_status add_bytes(trainer *t, int32_t byte_id[N_BYTES])
 {
     enum { LAST_CHARACTER = 323 };
@@ -221,7 +223,7 @@ static ax_status fill_slots(trainer *t, const int32_t byte_id[N_BYTES])
     return AX_OK;
 }
 
-/* Finds the pairs of bytes: counts them, reserves their lists, then fills the lists. */
+/* Finds the pairs of adjacent bytes in three passes: counts them, reserves their lists, fills the lists. */
 static ax_status find_byte_pairs(trainer *t)
 {
     size_t base = t->names.n - N_BYTES, pairs = N_BYTES * N_BYTES;
@@ -362,7 +364,8 @@ static ax_status merge_pair(trainer *t, pair *p, int32_t ab)
 
 /* ---- the loop ---- */
 
-/* Records the merge. *ab is the token that it makes: a new one, or an earlier one of the same name. */
+/* Appends the merge of pair p to t->merges. *ab is the id of the merged token: a new token, or an earlier
+ * token with the same name. */
 static ax_status record_merge(trainer *t, const pair *p, int32_t *ab)
 {
     const bpe_word *a = &t->names.words[p->key >> 32], *b = &t->names.words[(uint32_t)p->key];
@@ -477,7 +480,8 @@ static ax_status check_options(const ax_tokenizer_training *o)
     return check_specials(o);
 }
 
-/* Returns the end-of-text token: the one given, else <|endoftext|> if it is a special token, else NULL. */
+/* Returns the end-of-text token: options' `eos`, or <|endoftext|> if `eos` is NULL and <|endoftext|> is a
+ * special token, else NULL. */
 static const char *chosen_eos(const ax_tokenizer_training *o)
 {
     for (size_t i = 0; i < o->n_specials; i++)

@@ -2,9 +2,9 @@
  *
  * Units (corpus.h) are numbered in the order in which workers get them. A worker encodes its unit into the
  * slot `number % SLOTS` of a ring buffer. Whichever worker then finds the oldest unit complete writes it to
- * the files, so these do not depend on the number of threads. Memory is bounded: a unit is handed out only if
- * a slot is free and the units in flight hold at most IN_FLIGHT_BYTES of text; a larger unit waits until none
- * is in flight. */
+ * the files, so the files do not depend on the number of threads. Memory is bounded: a unit is handed out
+ * only if a slot is free and the units in flight hold at most IN_FLIGHT_BYTES of text; a larger unit waits
+ * until none is in flight. */
 #include "corpus.h"
 #include "hash_set.h"
 
@@ -15,7 +15,8 @@
 
 enum { SLOTS = 64, IN_FLIGHT_BYTES = 64 << 20, KEEP_IDS = 1 << 16 };
 
-/* One encoded document: its ids are those of the slot from the previous document's `end` up to its `end`. */
+/* One encoded document of a slot. Its ids are slot.ids[b ... end-1], where b is the `end` of the document
+ * before it in the slot, or 0. */
 typedef struct built_document {
     size_t end;
     int64_t text_bytes;
@@ -35,15 +36,15 @@ typedef struct slot {
 typedef struct build {
     const ax_data_build_options *options;
     ax_corpus *corpus;
-    ax_token_writer *train, *valid; /* valid: NULL without a split */
-    int64_t counts[2];              /* documents of train and valid */
-    hash_set seen;                  /* with `dedup`: hashes of the texts written so far */
-    int64_t copies;                 /* documents left out because their text was seen */
+    ax_token_writer *train, *valid; /* valid: NULL if options->valid_fraction is 0 */
+    int64_t counts[2];              /* number of documents written to `train` and to `valid` */
+    hash_set seen;        /* used only with the option `dedup`: hashes of the texts written so far */
+    int64_t copies;       /* number of documents left out because `seen` contains their text's hash */
     pthread_mutex_t lock; /* guards the fields below, but not a slot that a worker is still filling */
     pthread_cond_t changed;
     corpus_unit next;
     bool more;               /* `next` holds a unit that is not handed out yet */
-    int64_t issued, written; /* numbers of units handed out and written */
+    int64_t issued, written; /* number of units handed out to workers, number of units written */
     int64_t bytes_in_flight;
     bool writing;     /* a worker is writing slots: only this worker uses the writers and `progress` */
     ax_status status; /* the first failure in the corpus's order, which stops the build */
@@ -62,7 +63,7 @@ typedef struct worker {
 } worker;
 
 /* Whether a document goes to the validation part: its hash, as a uniform number in [0, 1), is below
- * `fraction`. So this depends on the text alone, not on its place in the corpus. */
+ * `fraction`. So the choice depends on the document's text alone, not on its place in the corpus. */
 static bool falls_to_validation(const built_document *document, double fraction)
 {
     return (double)(document->hash >> 11) * 0x1p-53 < fraction;
@@ -146,8 +147,8 @@ static ax_status write_slot(build *b, slot *s)
     return report_progress(b, false) ? AX_OK : ax_fail(AX_ERR_SIGNAL, "building was stopped");
 }
 
-/* Writes the slots that are complete and next in order. Called with the lock held, which it releases while it
- * writes. */
+/* Writes the complete slots that are next in order. The caller holds b->lock; the function releases it while
+ * it writes. */
 static void write_ready(build *b)
 {
     while (!b->writing && b->status == AX_OK && b->slots[b->written % SLOTS].done) {
@@ -171,7 +172,8 @@ static void write_ready(build *b)
 
 /* ---- workers ------------------------------------------------------------------------------------- */
 
-/* Waits until a unit may be started and takes it; NULL if there are no more. Called with the lock held. */
+/* Waits until the next unit may be handed out, and returns the slot that holds it; NULL: there are no more
+ * units, or the build has failed. The caller holds b->lock. */
 static slot *take_unit(build *b)
 {
     while (b->more && b->status == AX_OK) {

@@ -1,5 +1,5 @@
-/* ax_data_check: reads all of a source's file and index, and makes the checks that would take too long when a
- * source is opened. */
+/* ax_data_check: reads the whole file and index of a source, and makes the checks that would take too long
+ * when a source is opened. */
 #include "source.h"
 
 #include <stdlib.h>
@@ -63,7 +63,7 @@ static ax_status check_ends(data_starts *starts, const int32_t *tokens, int64_t 
     return AX_OK;
 }
 
-/* Checks all tokens. check_starts must have passed: this relies on ascending document starts. */
+/* Checks all tokens. check_starts must have passed: check_ends relies on ascending document starts. */
 static ax_status check_tokens(const ax_data *data)
 {
     int32_t *buffer;
@@ -82,8 +82,8 @@ static ax_status check_tokens(const ax_data *data)
     return status;
 }
 
-/* Checks that the sequences of Megatron-LM follow each other in the .bin, because rows are cut from the .bin
- * without its index. */
+/* Checks that the sequences of Megatron-LM follow each other in the .bin, because training rows are cut from
+ * the .bin file without regard to the .idx file. */
 static ax_status check_sequences(data_starts *starts)
 {
     const ax_data *data = starts->data;

@@ -18,7 +18,7 @@ static void file_fini(corpus_file *file)
     free(file->path);
 }
 
-/* Adds a file and takes ownership of `file`. */
+/* Appends `file` to corpus->files and takes ownership of it. */
 static ax_status add_file(ax_corpus *corpus, corpus_file file)
 {
     if (corpus->n == corpus->capacity) {
@@ -54,7 +54,7 @@ static bool is_included(const ax_corpus_options *options, const char *name)
     return !options->n_include;
 }
 
-/* Counts a file as left out, and warns of the first ten. */
+/* Counts a file as left out. Warns of the first ten such files. */
 static void drop_file(ax_corpus *corpus, int64_t file, const char *why)
 {
     enum { TOLD = 10 };
@@ -105,8 +105,8 @@ static ax_status check_jsonl_guess(ax_corpus *corpus, int64_t i)
 
 static ax_status walk(ax_corpus *corpus, const ax_corpus_options *options, const char *dir);
 
-/* Adds the file or directory `path` and takes ownership of `path`. An entry that cannot be accessed is
- * counted and left out, because a directory tree may hold anything. */
+/* Adds the file `path`, or all files below the directory `path`, to corpus->files; takes ownership of `path`.
+ * An entry that cannot be accessed is counted and left out, because a directory tree may hold anything. */
 static ax_status add_entry(ax_corpus *corpus, const ax_corpus_options *options, char *path, const char *name)
 {
     struct stat info;

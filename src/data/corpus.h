@@ -1,5 +1,5 @@
-/* Internals of a corpus: its files, the units in which workers read them, and the records of JSON files. Read
- * axonn/data.h first. */
+/* Internals of ax_corpus: the input files, the byte ranges (units) in which worker threads read them, and the
+ * records of JSON files. Read axonn/data.h first. */
 #ifndef AXONN_DATA_CORPUS_H
 #define AXONN_DATA_CORPUS_H
 
@@ -8,13 +8,16 @@
 
 typedef struct corpus_file {
     char *path;
-    int64_t bytes, mtime_ns; /* at the time of the listing; mtime_ns of a pipe: a hash of its bytes */
-    int copy;                /* an unlinked temporary file with a pipe's bytes; -1: read from `path` */
-    ax_data_format format;   /* text, JSONL or JSON */
-    bool named;              /* the caller named the file; false: it was found below a directory */
+    int64_t bytes, mtime_ns; /* size, and modification time, when the files were listed; mtime_ns of a pipe is
+                                a hash of its bytes */
+    int copy; /* descriptor of an unlinked temporary file that holds a pipe's bytes; -1: read the file from
+                 `path` */
+    ax_data_format format; /* text, JSONL or JSON */
+    bool named;            /* the caller named the file; false: it was found below a directory */
 } corpus_file;
 
-/* A unit of work: a whole file of text or JSON, or the lines of a JSONL file that start in [from, to). */
+/* A unit of work: a whole text or JSON file, or the lines of a JSONL file that start at byte offsets [from,
+ * to). `file` is an index in ax_corpus.files. */
 typedef struct corpus_unit {
     int64_t file, from, to;
 } corpus_unit;
@@ -25,80 +28,86 @@ struct ax_corpus {
     corpus_file *files;
     int64_t n, capacity, bytes;
     char *text_key;
-    int64_t bad_limit; /* largest number of records without a text that may be left out */
+    int64_t bad_limit; /* largest value of bad_lines that is not an error */
     corpus_unit at;    /* the last unit that ax_corpus_next read */
     ax_buf scratch, pending;
     size_t pending_at;
-    int64_t documents;              /* number of documents that ax_corpus_next has returned */
-    int64_t skipped;                /* files left out by the listing or by reading */
-    int64_t dropped, dropped_bytes; /* number and bytes of `files` that were left out when they were read */
-    int64_t bad_lines;              /* records left out so far */
+    int64_t documents; /* number of documents that ax_corpus_next has returned */
+    int64_t skipped;   /* number of files left out, when files were listed or when they were read */
+    int64_t dropped, dropped_bytes; /* number and total size of the entries of `files` that were left out
+                                       after they were listed */
+    int64_t bad_lines;              /* number of JSON records left out so far */
 };
 
-/* Records that were left out while a unit was read. */
+/* What was left out while a unit was read: the whole file, or JSON records without a text. */
 typedef struct corpus_omitted {
-    const char *file_why; /* why the whole file was left out (the end of a sentence "it …"); NULL: it was not
-                             left out */
-    int64_t records;      /* records of JSON without a text */
-    int64_t first;        /* offset of the first such record in the file */
-    const char *record_why; /* value of the first such record in place of a text: "null", … */
+    const char *file_why; /* why the whole file was left out, worded to follow "it", such as "cannot be read";
+                             NULL: the file was not left out */
+    int64_t records;      /* number of JSON records left out */
+    int64_t first;        /* byte offset in the file of the first record left out */
+    const char *record_why; /* why the first record was left out: its text is "null" or "not valid Unicode" */
 } corpus_omitted;
 
-/* Does what ax_corpus_create does, with a callback: `progress` (may be NULL) is called while a pipe is
- * copied, and may stop the copying. */
+/* Does what ax_corpus_create does. `progress` (may be NULL) is called while a pipe is copied to a temporary
+ * file; if `progress` returns false, the copying stops with AX_ERR_SIGNAL. */
 AX_MUST_CHECK ax_status corpus_create(const ax_corpus_options *options, ax_data_progress_fn progress,
                                       void *user, ax_corpus **out);
 
-/* Copies the pipe or terminal `file->path` until its end into an unlinked temporary file, so that it can be
- * read repeatedly and by several threads; fills in the rest of `file`. AX_ERR_DATA: it is not text, or the
- * disk is full; AX_ERR_SIGNAL. */
+/* Copies the pipe or terminal `file->path` until its end into an unlinked temporary file, so that the bytes
+ * can be read repeatedly and by several threads; fills in the rest of `file`. AX_ERR_DATA: the pipe is not
+ * text, or the disk is full. AX_ERR_SIGNAL: a signal arrived, or `progress` returned false. */
 AX_MUST_CHECK ax_status corpus_copy_pipe(corpus_file *file, ax_data_progress_fn progress, void *user);
 
-/* Moves to the next unit; a zeroed unit stands before the first one. False at the end. */
+/* Sets *unit to the unit that follows *unit, or to the first unit if *unit is zeroed. Returns false after the
+ * last unit. */
 bool corpus_next_unit(const ax_corpus *corpus, corpus_unit *unit);
 
 /* Receives a document; `text` is valid during the call only. */
 typedef ax_status (*corpus_take_fn)(void *user, const char *text, size_t bytes);
 
-/* Reads a unit and hands out its documents in order. Thread-safe; `scratch` is reused from call to call. */
+/* Reads a unit and passes its documents to `take`, in order. Thread-safe if each thread has its own
+ * `scratch`, which is reused from call to call. */
 AX_MUST_CHECK ax_status corpus_read_unit(const ax_corpus *corpus, const corpus_unit *unit, ax_buf *scratch,
                                          corpus_take_fn take, void *user, corpus_omitted *omitted);
 
-/* Counts the records that were left out while a unit was read, and warns of them; to be called for the units
- * in order. AX_ERR_DATA: more records were left out than the corpus allows. */
+/* Adds `omitted`, what was left out while `unit` was read, to the counts of `corpus`, and warns of it. Must
+ * be called for the units in order. AX_ERR_DATA: more than bad_limit records were left out. */
 AX_MUST_CHECK ax_status corpus_note(ax_corpus *corpus, const corpus_unit *unit,
                                     const corpus_omitted *omitted);
 
 /* Called at the end of a corpus from which `documents` documents were read: warns of the number of records
- * left out. AX_ERR_DATA: there was no document. */
+ * left out. AX_ERR_DATA: `documents` is 0. */
 AX_MUST_CHECK ax_status corpus_finish(const ax_corpus *corpus, int64_t documents);
 
 /* Appends the bytes of a file from `offset` on to `buf`: `bytes` of them, or fewer at the end of the file. */
 AX_MUST_CHECK ax_status corpus_append_range(int fd, const char *path, int64_t offset, int64_t bytes,
                                             ax_buf *buf);
 
-/* Returns line and column, from 1, of the byte at `offset`. Reads the file up to there, so it is for messages
- * only. */
+/* Returns the line and the column, both counted from 1, of the byte at `offset`. Reads the file from its
+ * start to `offset`, so it is for error messages only. */
 ax_json_place corpus_place(const corpus_file *file, int64_t offset);
-/* Returns the line alone. */
+/* Returns only the line that corpus_place returns. */
 long long corpus_line_number(const corpus_file *file, int64_t offset);
 
 /* ---- records of JSON: corpus_json.c -------------------------------------------------------------- */
 
-/* Reads records, each a JSON object with a text, and hands out their texts. */
+/* State for reading the JSON records of a file. Each record is an object; its member `key` is the text of a
+ * document, which is passed to `take`. */
 typedef struct corpus_records {
     const corpus_file *file;
     const char *key;
     corpus_take_fn take;
     void *user;
     corpus_omitted *omitted;
-    bool guessed; /* only the suffix suggests that the file holds documents: the file is left out if its first
-                     record has no text */
+    bool guessed; /* the file was found below a directory, only its suffix .json suggests that it holds
+                     documents, and no record has been read yet: if the first record is not valid JSON or has
+                     no text, the file is left out without an error */
 } corpus_records;
 
-/* Hands out the documents of the lines of `text`, which begins at `offset` of the file. */
+/* Passes the document of each line of `text` to `take`. `text` begins at byte `offset` of the file. */
 AX_MUST_CHECK ax_status corpus_take_lines(corpus_records *r, const char *text, size_t bytes, int64_t offset);
-/* Hands out the documents of a whole file: an array of objects, or objects one after the other. */
+/* Passes the documents of a whole file to `take`; the file is an array of objects, or objects one after the
+ * other. */
 AX_MUST_CHECK ax_status corpus_take_values(corpus_records *r, const char *text, size_t bytes, int64_t offset);
 
 /* ---- building: build.c --------------------------------------------------------------------------- */

@@ -7,7 +7,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Replaces a character that is not valid Unicode: U+FFFF, a noncharacter that text does not contain. */
+/* The replacement for a character that is not valid Unicode: U+FFFF, a noncharacter that text does not
+ * contain. */
 #define NO_CHARACTER "\xef\xbf\xbf"
 
 static ax_status fail_at(const corpus_records *r, int64_t offset)
@@ -18,7 +19,7 @@ static ax_status fail_at(const corpus_records *r, int64_t offset)
 
 /* ---- Unicode ------------------------------------------------------------------------------------- */
 
-/* Returns the code of the escape \uXXXX at `at`, or -1 if there is none. */
+/* Returns the value of the escape \uXXXX at `at`, or -1 if `at` does not begin with such an escape. */
 static int escaped_code(const char *at, const char *end)
 {
     int code = 0;
@@ -73,8 +74,8 @@ static ax_status replace_broken(const char *text, size_t bytes, ax_buf *out)
     return AX_OK;
 }
 
-/* Parses a record; *broken if it has invalid Unicode, which is then replaced. `place`: as in
- * ax_json_parse_at. */
+/* Parses a record. Sets *broken if the record has invalid Unicode, which is replaced before parsing. `place`:
+ * as in ax_json_parse_at. */
 static ax_status parse_record(const ax_json_place *place, const char *text, size_t bytes, json_t **object,
                               bool *broken)
 {

@@ -36,8 +36,8 @@ static ax_status wait_for_bytes(int fd, const corpus_file *file, ax_data_progres
     return AX_OK;
 }
 
-/* Fails because of a NUL byte at `offset`. `head` are the first n bytes of the pipe, which may tell its
- * format; n is 0 if they are no longer at hand. */
+/* Fails because of a NUL byte at `offset`. `head` holds the first n bytes of the pipe, from which the message
+ * names the format; n is 0 if these bytes are no longer in memory. */
 static ax_status refuse_nul(const corpus_file *file, const char *head, size_t n, int64_t offset)
 {
     ax_status status = data_refuse_nul(file->path, head, n, offset);
@@ -53,8 +53,8 @@ static ax_status copy_all(int fd, corpus_file *file, ax_data_progress_fn progres
         AX_CHECK(n > 0 || errno == EINTR, AX_ERR_DATA, "cannot read %s: %s", file->path, strerror(errno));
         if (n < 0)
             continue;
-        const char *zero =
-            memchr(chunk, 0, (size_t)n); /* refuses NUL bytes early, so that reading /dev/zero ends */
+        /* Refuses NUL bytes early, so that reading /dev/zero ends. */
+        const char *zero = memchr(chunk, 0, (size_t)n);
         if (zero)
             return refuse_nul(file, chunk, file->bytes ? 0 : (size_t)n, file->bytes + (zero - chunk));
         AX_TRY(

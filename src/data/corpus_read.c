@@ -1,6 +1,6 @@
 /* Reads units of a corpus. A text file is one document and one unit, because cutting it could change its
  * tokens. A JSONL file is cut into ranges of bytes, and a unit owns the lines that start in its range, so
- * that units of one file can be read in parallel and independently. A file of other JSON is one unit. */
+ * that units of one file can be read in parallel and independently. Any other JSON file is one unit. */
 #include "corpus.h"
 #include "source.h"
 
@@ -78,7 +78,7 @@ ax_json_place corpus_place(const corpus_file *file, int64_t offset)
                 place.line++;
                 place.column = 1;
             } else {
-                place.column += (part.data[i] & 0xC0) != 0x80; /* the first byte of a character */
+                place.column += (part.data[i] & 0xC0) != 0x80; /* counts characters by their first bytes */
             }
     }
     file_close(file, fd);
@@ -98,7 +98,7 @@ static ax_status read_lines(int fd, const char *path, const corpus_unit *unit, a
     int64_t start = ax_max(unit->from - 1, 0);
     AX_TRY(corpus_append_range(fd, path, start, unit->to - start, buf));
     *first = 0;
-    if (unit->from) { /* a line starts at `from` only if a newline stands before it */
+    if (unit->from) { /* a line starts at `from` only if the byte before it is a newline */
         const char *newline = memchr(buf->data, '\n', buf->size);
         *first = newline ? (size_t)(newline + 1 - buf->data) : buf->size;
     }
@@ -120,9 +120,9 @@ static ax_status read_lines(int fd, const char *path, const corpus_unit *unit, a
 
 /* ---- units --------------------------------------------------------------------------------------- */
 
-/* Whether a file that cannot be used is left out with a warning. A file found in a directory is left out,
- * because directories may hold anything. But if an earlier unit of the file has been used, the failure is an
- * error, because the rest of the file would be missing silently. */
+/* Whether a file that cannot be used is left out with a warning, instead of an error. A file found below a
+ * directory is left out, because directories may hold anything. But if an earlier unit of the file has been
+ * used, the failure is an error, because the rest of the file would be missing silently. */
 static bool may_skip(const corpus_file *file, const corpus_unit *unit) { return !file->named && !unit->from; }
 
 static ax_status take_json(const ax_corpus *corpus, const corpus_unit *unit, const char *text, size_t bytes,

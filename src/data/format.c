@@ -77,7 +77,7 @@ ax_status data_read_head(const char *path, char head[DATA_HEAD_BYTES], size_t *n
 }
 
 /* Returns what to do about a common format that this program does not read, worded to follow the file's name;
- * NULL if it is none of these. */
+ * NULL if the format is none of these. */
 static const char *known_advice(const char *head, size_t n)
 {
     static const struct {
@@ -100,8 +100,7 @@ static const char *known_advice(const char *head, size_t n)
     return NULL;
 }
 
-/* Does what known_advice does, for the beginning of a file that contains a NUL byte: such a file may also be
- * text in UTF-16. */
+/* Does what known_advice does, for a file that contains a NUL byte and so may also be text in UTF-16. */
 static const char *binary_advice(const char *head, size_t n)
 {
     if (n >= 2 && (!memcmp(head, "\xff\xfe", 2) || !memcmp(head, "\xfe\xff", 2)))
@@ -139,8 +138,8 @@ ax_data_format data_json_format(const char *head, size_t n, bool complete)
         return *inside == '{' || *inside == ']' ? AX_DATA_JSON : AX_DATA_TEXT;
     if (*at != '{' || (*inside != '"' && *inside != '}'))
         return AX_DATA_TEXT;
-    /* If the first line ends with }, its object ends there, and each line holds one (JSONL). Else the object
-     * is spread over lines (JSON). */
+    /* If the first line ends with }, its object ends there, and each line is expected to hold one object
+     * (JSONL). Else the object is spread over lines (JSON). */
     size_t line = strcspn(at, "\n");
     bool whole = at[line] || complete;
     while (line && strchr(blanks, at[line - 1]))

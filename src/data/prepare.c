@@ -8,12 +8,12 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum {
-    CACHE_VERSION = 2
-}; /* increase it if a change of the program makes the same inputs give another file */
+/* To be increased if a change of the program makes the same inputs give another token file. */
+enum { CACHE_VERSION = 2 };
 
 /* Hashes the properties of the inputs on which the token file depends: the names, sizes and times of the
- * files (for a pipe, its size and a hash of its bytes instead), how they are read, and the tokenizer. */
+ * files (for a pipe, its size and a hash of its bytes instead), the options for reading them (text_key,
+ * bad_limit), and the tokenizer. */
 static ax_status fingerprint(const ax_corpus *corpus, const ax_tokenizer *tokenizer, uint64_t *out)
 {
     XXH3_state_t *state = XXH3_createState();
@@ -35,7 +35,8 @@ static ax_status fingerprint(const ax_corpus *corpus, const ax_tokenizer *tokeni
     return AX_OK;
 }
 
-/* Makes the path cache_dir/NAME-0123456789abcdef.tok, where NAME is the last component of `real`. */
+/* Makes the path cache_dir/NAME-PRINT.tok, where NAME is the last component of `real`, and PRINT is `print`
+ * in hexadecimal. */
 static ax_status cache_path(const char *real, const char *cache_dir, uint64_t print, char **out)
 {
     const char *slash = data_is_pattern(real) ? NULL : strrchr(real, '/');

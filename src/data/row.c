@@ -1,10 +1,11 @@
-/* Rows of a token source: copies and checks tokens, masks targets and marks documents. N: tokens of a source;
- * T: tokens of a row; `a`: index in the source of a row's first token. */
+/* Makes training rows from a token source: copies and checks tokens, masks targets and marks documents. T:
+ * number of tokens in a row; `a`: index in the source of a row's first token. */
 #include "source.h"
 
 #include <string.h>
 
-/* Smallest and largest of the tokens copied: comparing these two with the vocabulary checks every token. */
+/* Smallest and largest of the copied tokens: comparing these two with the vocabulary size checks all tokens.
+ */
 typedef struct token_range {
     int64_t low, high;
 } token_range;
@@ -23,8 +24,8 @@ enum { STAGE_BYTES = 8192 }; /* bytes read at a time, into a buffer on the stack
         range = (token_range){(int64_t)low, (int64_t)high};                                                  \
     } while (0)
 
-/* Copies count > 0 tokens and returns their range. Widths are those of the formats: u8, u16, u32 or i32 (read
- * as unsigned, where negative values exceed any vocabulary), i64. */
+/* Copies count > 0 tokens and returns their range. `width` is the size of a token in bytes: 1 (u8), 2 (u16),
+ * 4 (u32, or i32 read as unsigned, so that negative values exceed any vocabulary) or 8 (i64). */
 static token_range copy_tokens(const char *raw, int width, int64_t count, int32_t *out)
 {
     token_range range;
@@ -78,7 +79,8 @@ void data_want_tokens(const ax_data *data, int64_t first, int64_t end)
     data_file_want(&data->main, data->tokens_at + first * w, (end - first) * w);
 }
 
-/* Fails because one of these tokens is outside the vocabulary: finds the first such token and its offset. */
+/* Fails because one of tokens first ... first+count-1 is outside the vocabulary. The message gives the first
+ * such token and its file offset. */
 static ax_status fail_token(const ax_data *data, int64_t first, int64_t count)
 {
     int w = data->info.token_bytes;
@@ -115,8 +117,8 @@ ax_status ax_data_tokens(const ax_data *data, int64_t first, int64_t count, int3
 }
 
 /* Scans a source without an index, where a document ends with each end token and at the end of the source.
- * Finds document `index` and sets *count to its number, from 1; with index -1 only sets *count to the number
- * of documents. */
+ * Sets *first and *end to the range of tokens of document `index`, and *count to index + 1. If `index` is -1,
+ * only sets *count to the number of documents. */
 static ax_status scan_documents(const ax_data *data, int64_t index, int64_t *first, int64_t *end,
                                 int64_t *count)
 {
@@ -203,8 +205,8 @@ static void assign_positions(const ax_rows *row, int64_t from, int64_t end)
     }
 }
 
-/* Starts a document at position `start` of a row, 1 <= start <= T: ends the document that starts at *from,
- * and masks the target that would be the new document's first token. */
+/* Starts a document at position `start` of a row, 1 <= start <= T. Ends the document that starts at *from,
+ * sets *from to `start`, and masks the target that would be the new document's first token. */
 static void start_document(const ax_rows *row, int64_t start, int64_t *from)
 {
     row->targets[start - 1] = -1;
@@ -212,9 +214,9 @@ static void start_document(const ax_rows *row, int64_t start, int64_t *from)
     *from = start;
 }
 
-/* Uses the index of one file to mark the documents that start in (a, end], where token a of the file is at
- * position `at` of the row, and adds their number to *found; with `row` NULL it only counts. *from is the
- * position in the row of the last document start so far. */
+/* Marks in `row` the documents that start in tokens (a, end] of a file, which has an index, and adds their
+ * number to *found. If `row` is NULL, only counts them. Token a of the file is at position `at` of the row.
+ * *from is the position in the row of the last document start so far. */
 static ax_status mark_file(const ax_data *data, int64_t a, int64_t end, int64_t at, const ax_rows *row,
                            int64_t *from, int64_t *found)
 {
@@ -253,7 +255,7 @@ static ax_status mark_indexed(const ax_data *data, int64_t a, int64_t end, const
 }
 
 /* Marks the documents of a row from its tokens, for a source without an index: a document starts after each
- * end_id. Returns the number of documents. */
+ * end_id. Returns the number of documents that start after the row's first token. */
 static int64_t mark_scanned(const ax_data *data, int64_t count, const ax_rows *row, int64_t *from)
 {
     int64_t found = 0;
@@ -272,7 +274,8 @@ ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t ro
     AX_CHECK(row >= 0 && row < ax_data_rows(data, shape), AX_ERR_USAGE,
              "%s has %lld rows of %lld tokens: row %lld does not exist (numbers begin with 0)", data->path,
              (long long)ax_data_rows(data, shape), (long long)T, (long long)row);
-    /* Targets before masking: one per input that has a successor; fewer than T in the last row only. */
+    /* The number of targets before masking: one for each input token that has a successor in the source. It
+     * is less than T in the last row only. */
     int64_t predictions = ax_min(T, data->info.tokens - 1 - a), masked = 0, from = 0;
     ax_rows to = {out->tokens + line * T, out->targets + line * T, out->doc_start + line * T,
                   out->position + line * T};

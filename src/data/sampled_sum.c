@@ -1,6 +1,6 @@
 /* A checksum for token files whose format has none. It covers the lengths of the files and blocks sampled
- * from them, so that a file of 100 GB is opened as fast as a small one. Another file of the same length is
- * noticed; a change between two blocks is not. */
+ * from them, so that a file of 100 GB is opened as fast as a small one. A different file of the same length
+ * is noticed; a change of bytes between two blocks is not. */
 #include "source.h"
 
 #include <stdlib.h>
@@ -8,15 +8,15 @@
 
 enum { BLOCK_BYTES = 4096, BLOCKS = 64 };
 
-/* Returns the offset of block i of n in a file: they are evenly spaced, the first at the start and the last
- * at the end. */
+/* Returns the offset of block i of n in a file. The blocks are evenly spaced; the first is at the start and
+ * the last at the end of the file. */
 static int64_t block_at(const data_file *file, int64_t i, int64_t n)
 {
     int64_t room = file->bytes - BLOCK_BYTES, gaps = n - 1;
     return room / gaps * i + room % gaps * i / gaps;
 }
 
-/* Adds all bytes of a short file to the sum. */
+/* Hashes all bytes of a short file into *sum. */
 static ax_status sum_whole(const data_file *file, uint64_t *sum)
 {
     char *all;

@@ -1,8 +1,8 @@
-/* Chooses which sample of which source is row r of the next batch. Read axonn/data.h first. Sample g of the
- * stream comes from the source i that maximises w_i max(g, 1) - count_i, where w_i is the source's weight and
- * count_i the number of samples taken from it so far (the rule by which Megatron-LM blends data sets). In
- * each epoch, a keyed permutation of the source's samples is the order in which they are taken;
- * AX_ORDER_SEQUENTIAL takes them in the order of the file. */
+/* Chooses which sample of which source is row r of the next batch. Read axonn/data.h first. Sample number g
+ * (from 0, over all sources) comes from the source i that maximises w_i max(g, 1) - count_i, where w_i is the
+ * source's weight and count_i the number of samples taken from it so far (the rule by which Megatron-LM
+ * blends data sets). In each epoch, a keyed permutation of the source's samples is the order in which they
+ * are taken; AX_ORDER_SEQUENTIAL takes them in the order of the file. */
 #include "source.h"
 
 #include <math.h>
@@ -10,8 +10,8 @@
 
 typedef struct source {
     ax_data *data;
-    double weight; /* normalized: the weights of all sources sum to 1 */
-    int64_t samples, count;
+    double weight;          /* normalized: the weights of all sources sum to 1 */
+    int64_t samples, count; /* number of samples in an epoch; number of samples taken so far */
     uint64_t key;
 } source;
 
@@ -24,7 +24,7 @@ struct ax_sampler {
     ax_row_shape shape;
     ax_data_order order;
     int n;
-    int64_t batch, total; /* total: samples taken so far from all sources */
+    int64_t batch, total; /* batch: rows of a batch; total: samples taken so far from all sources */
     source *sources;
     pick *picks; /* samples of the current batch */
 };
@@ -140,8 +140,8 @@ static ax_status check_rows(const ax_sampler *s, int64_t first, int64_t end)
     return AX_OK;
 }
 
-/* Chooses all samples before any row is read, so that a rank that reads only some rows still counts the
- * targets of all. */
+/* Chooses the samples of rows first ... end-1 without reading the rows, so that a rank that reads only some
+ * of the rows still counts the targets of all. */
 ax_status ax_sampler_next_part(ax_sampler *s, int64_t first, int64_t end, int64_t *targets)
 {
     AX_TRY(check_rows(s, first, end));

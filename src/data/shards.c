@@ -18,7 +18,7 @@ void data_names_fini(data_names *names)
     *names = (data_names){0};
 }
 
-/* Adds a path and takes ownership of it. */
+/* Appends `path` to `names` and takes ownership of `path`. */
 static ax_status add_name(data_names *names, char *path)
 {
     if ((names->n & (names->n - 1)) == 0) { /* n is 0 or a power of two: the array is full, so double it */
@@ -87,12 +87,11 @@ ax_status data_match(const char *pattern, data_names *out)
     return status;
 }
 
-/* The contents of a directory tree: paths of token files, how many of these are certain by their first bytes
- * and not only by suffix, and the path of one other file. */
+/* The contents of a directory tree. */
 typedef struct content {
-    data_names tokens;
-    size_t certain;
-    char *other; /* NULL: there is no other file */
+    data_names tokens; /* paths of the token files */
+    size_t certain;    /* number of token files whose format is not guessed from the suffix .bin alone */
+    char *other;       /* path of one file that is not a token file; NULL: there is none */
 } content;
 
 static ax_status list_dir(const char *dir, content *c);
@@ -103,8 +102,8 @@ static bool is_link(const char *path)
     return !lstat(path, &info) && S_ISLNK(info.st_mode);
 }
 
-/* Adds an entry to *c and takes ownership of `path`. Links to directories are not followed, as in a directory
- * of text files (corpus.c). */
+/* Adds the file `path`, or all files below the directory `path`, to *c; takes ownership of `path`. Links to
+ * directories are not followed, as in a directory of text files (corpus.c). */
 static ax_status add_entry(content *c, char *path)
 {
     ax_data_format format = AX_DATA_TREE;
@@ -143,8 +142,8 @@ static ax_status list_dir(const char *dir, content *c)
 }
 
 /* Lists the token files in a directory and below it. If the directory also holds other files, it counts as a
- * directory of text, and the list is empty. But if the first bytes of one of its files are those of a token
- * file, a mixture with other files is an error. */
+ * directory of text, and the list is empty. But if one of its files is certainly a token file, a mixture with
+ * other files is an error. */
 static ax_status list_tokens(const char *dir, data_names *out)
 {
     content c = {0};

@@ -61,7 +61,8 @@ ax_status data_starts_find(data_starts *s, int64_t pos, int64_t *document)
     return AX_OK;
 }
 
-/* Reads every coarse_step-th document start; finds damaged entries that point outside of the file. */
+/* Fills data->coarse with every coarse_step-th document start. Fails if one of them is out of order or past
+ * the last token. */
 static ax_status read_coarse(ax_data *data)
 {
     int64_t documents = data->info.documents, tokens = data->info.tokens, last = 0;
@@ -166,8 +167,8 @@ static ax_status open_nanogpt(ax_data *data)
     return AX_OK;
 }
 
-/* Returns the bytes of a token for a dtype code of Megatron-LM's index; 0 for types that token ids do not
- * have. */
+/* Returns the size in bytes of a token with dtype code `code` of Megatron-LM's index; 0 for dtypes that token
+ * ids do not have. */
 static int megatron_width(int code)
 {
     switch (code) {
@@ -186,8 +187,8 @@ static int megatron_width(int code)
 
 /* The header of Megatron-LM's index, whose fields are not aligned in the file. */
 typedef struct megatron_header {
-    int64_t version, sequences, bounds;
-    int code;
+    int64_t version, sequences, bounds; /* bounds: number of documents + 1 */
+    int code;                           /* dtype of the tokens */
 } megatron_header;
 
 static ax_status read_megatron_header(const data_file *side, megatron_header *out)
@@ -255,8 +256,8 @@ static ax_status open_megatron(ax_data *data)
     return check_megatron_ends(data, h.bounds);
 }
 
-/* Drops empty documents at the end of a Megatron-LM index: they start after the last sequence, which has no
- * offset to look up. */
+/* Drops empty documents at the end of a Megatron-LM index. Such a document starts after the last sequence, so
+ * no sequence has the offset of its start. */
 static ax_status drop_empty_tail(ax_data *data)
 {
     data_starts starts;

@@ -1,4 +1,5 @@
-/* Internals of a token source, shared by the files that open, read and check it. Read axonn/data.h first. */
+/* Internals of ax_data, a source of tokens; shared by the files that open, read and check it. Read
+ * axonn/data.h first. */
 #ifndef AXONN_DATA_SOURCE_H
 #define AXONN_DATA_SOURCE_H
 
@@ -24,7 +25,7 @@ enum { TOK_HEADER_BYTES = 256, TOK_VERSION = 1, LLMC_HEADER_BYTES = 1024, MEGATR
 #define MEGATRON_MAGIC "MMIDIDX\0"
 enum { LLMC_MAGIC = 20240520, LLMC32_MAGIC = 20240801, LLMC_EVAL_MAGIC = 20240522 };
 
-/* Returns the XXH3-64 of the bytes before header_hash. */
+/* Returns the XXH3-64 of the header's bytes before the field header_hash. */
 uint64_t tok_header_hash(const tok_header *header);
 
 /* A file open for reading, and its size when it was opened. */
@@ -39,12 +40,12 @@ AX_MUST_CHECK ax_status data_file_open(const char *path, data_file *out);
 void data_file_close(data_file *file);
 /* Reads exactly `bytes` bytes. AX_ERR_DATA: the file cannot be read, or has become shorter. Thread-safe. */
 AX_MUST_CHECK ax_status data_file_read(const data_file *file, int64_t offset, void *out, int64_t bytes);
-/* Prefetches bytes: asks the system to read them into its cache, without waiting. */
+/* Prefetches bytes: asks the system to read them into the page cache, without waiting. */
 void data_file_want(const data_file *file, int64_t offset, int64_t bytes);
 
-/* An array of n 64-bit integers in a file, from offset `at` on, of which one window is in memory.
- * data_window_get returns value i, 0 <= i < n, and moves the window if needed. Lives on the stack of the
- * caller that goes through the array. */
+/* A view of an array of n 64-bit integers that begins at byte `at` of `file`. Only elements first ...
+ * first+count-1 are in memory, in `value`. data_window_get returns element i, 0 <= i < n, and refills `value`
+ * if needed. A data_window is a local variable of the function that reads the array. */
 enum { DATA_WINDOW = 128 };
 typedef struct data_window {
     const data_file *file;
@@ -57,12 +58,12 @@ AX_MUST_CHECK ax_status data_window_get(data_window *window, int64_t i, int64_t 
 typedef enum data_index_kind {
     INDEX_NONE,    /* no index: a document starts after each end_id */
     INDEX_STARTS,  /* u64 start[D+1]: index of the first token of each of D documents */
-    INDEX_MEGATRON /* i64 index of the first sequence of each of D documents [D+1], i64 byte offset of each
-                      sequence */
+    INDEX_MEGATRON /* two arrays of i64: index of the first sequence of each of D documents [D+1], and byte
+                      offset of each sequence in the .bin file */
 } data_index_kind;
 
-/* At most this many document starts are kept in memory, evenly spaced. A lookup then reads one short part of
- * the index, and not one block for each step of a binary search. */
+/* Largest number of document starts kept in memory (ax_data.coarse); they are evenly spaced. With them, a
+ * lookup reads one short part of the index in the file, not one block for each step of a binary search. */
 enum { COARSE_MAX = 4096 };
 
 /* A list of paths; the caller releases it with data_names_fini. */
@@ -72,22 +73,23 @@ typedef struct data_names {
 } data_names;
 
 struct ax_data {
-    /* For a source of shards (shards.c): the opened files, NULL-terminated, and the index of the first token
-     * of each. Of the fields below, such a source has only path, info, limit and index_kind. */
-    int parts; /* 0: a source of one file */
-    ax_data **part;
-    int64_t *part_at;
+    /* Only a source of shards (shards.c) uses the fields `part` and `part_at`. Of the fields after them, it
+     * uses only path, info, limit and index_kind. */
+    int parts;        /* number of shards; 0: a source of one file */
+    ax_data **part;   /* the opened shards, NULL-terminated */
+    int64_t *part_at; /* index in the source of the first token of each shard */
 
     char *path;
     ax_data_info info;
-    int64_t limit; /* tokens are below this: the smaller of the file's and the model's vocabulary */
-    data_file main, side;
-    int64_t tokens_at; /* offset of the first token in main */
+    int64_t limit;        /* each token id must be below `limit`, the smaller of the file's and the model's
+                             vocabulary size */
+    data_file main, side; /* main: file with the tokens; side: the .idx file of a Megatron-LM data set */
+    int64_t tokens_at;    /* offset of the first token in main */
     data_index_kind index_kind;
     int64_t index_at;   /* offset of the index: INDEX_STARTS in main, INDEX_MEGATRON in side */
     int64_t offsets_at; /* INDEX_MEGATRON: offset in side of the byte offsets of the sequences */
-    int64_t sequences;
-    int64_t *coarse; /* start of every coarse_step-th document */
+    int64_t sequences;  /* INDEX_MEGATRON: number of sequences */
+    int64_t *coarse;    /* index of the first token of every coarse_step-th document */
     int64_t coarse_n, coarse_step;
 };
 
@@ -105,68 +107,72 @@ AX_MUST_CHECK ax_status data_starts_find(data_starts *starts, int64_t pos, int64
 
 /* Reads tokens without checking their values; ax_data_tokens also compares them with the vocabulary. */
 AX_MUST_CHECK ax_status data_read_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out);
-/* Prefetches tokens first ... end-1: asks the system to read them into its cache, without waiting. */
+/* Prefetches tokens first ... end-1: asks the system to read them into the page cache, without waiting. */
 void data_want_tokens(const ax_data *data, int64_t first, int64_t end);
 
-/* The part of the range of tokens [first, end) that is in one shard. It is tokens [from, to) of the shard.
- * The first of them is token first + at of the source. */
+/* The part of tokens [first, end) of a source that lies in one shard: tokens [from, to) of the shard `part`.
+ * Token `from` of the shard is token first + at of the source. */
 typedef struct data_stretch {
     const ax_data *part; /* the shard; NULL before the first data_next_stretch */
-    int index;
+    int index;           /* index of the shard */
     int64_t from, to, at;
 } data_stretch;
 
-/* Moves to the next stretch of tokens first ... end-1 of a source of shards; false if there is none. A zeroed
- * stretch is before the first one. */
+/* Sets *stretch to the next shard's part of tokens first ... end-1 of a source of shards, or to the first
+ * shard's part if *stretch is zeroed. Returns false if there is no further part. */
 bool data_next_stretch(const ax_data *data, int64_t first, int64_t end, data_stretch *stretch);
 /* Returns the index of the shard that holds a token. */
 int data_part_of(const ax_data *data, int64_t token);
 
-/* Lists the files that a path stands for, in byte order: those that match a pattern, or the token files of a
- * directory; none if the path stands for itself. AX_ERR_DATA: nothing matches the pattern, or a directory has
- * token files and others. */
+/* Lists the files that `path` stands for, in byte order of their paths: the files that match a shell pattern,
+ * or the token files of a directory. The list is empty if `path` is neither. AX_ERR_DATA: no file matches the
+ * pattern, or a directory has both token files and other files. */
 AX_MUST_CHECK ax_status data_list(const char *path, data_names *out);
-/* Lists the files that match a pattern. AX_ERR_DATA: there are none. */
+/* Lists the files that match a shell pattern. AX_ERR_DATA: there are none. */
 AX_MUST_CHECK ax_status data_match(const char *pattern, data_names *out);
 void data_names_fini(data_names *names);
-/* Whether a path is a shell pattern: it contains * ? or [, and there is no file of this very name. */
+/* Whether a path is a shell pattern: it contains *, ? or [, and no file or Megatron-LM data set has exactly
+ * this name. */
 bool data_is_pattern(const char *path);
 
 /* Does what ax_data_detect does, for a single file or directory, or the common prefix of a Megatron-LM data
  * set. */
 AX_MUST_CHECK ax_status data_detect_file(const char *path, ax_data_format *out);
 
-/* Opens a source of one file, or the shards of a source; the caller closes `data` in any case. */
+/* Opens a source of one file. */
 AX_MUST_CHECK ax_status data_open_file(const char *path, int64_t end_id, ax_data **out);
+/* Opens the files `names` as the shards of `data`. The caller closes `data`, also on failure. */
 AX_MUST_CHECK ax_status data_open_parts(ax_data *data, const data_names *names, int64_t end_id);
 
 /* Makes the .idx and .bin paths of a Megatron-LM data set from either path or their common prefix; the caller
- * frees. */
+ * frees both. */
 AX_MUST_CHECK ax_status data_megatron_paths(const char *path, char **idx, char **bin);
 
-/* Combines two checksums, in this order, into one. */
+/* Combines two checksums into one, which depends on their order. */
 uint64_t data_sum_add(uint64_t sum, uint64_t more);
-/* Sets *out to a checksum of the lengths of a source's files and of blocks sampled from them, never 0; `side`
- * may be empty. */
+/* Sets *out to a checksum, never 0, of the lengths of a source's files and of blocks sampled from them.
+ * `side` is zeroed if the source has only one file. */
 AX_MUST_CHECK ax_status data_sampled_sum(const data_file *main, const data_file *side, uint64_t *out);
 
-/* The byte order mark that some programs put before UTF-8. */
+/* The byte order mark that some programs put before UTF-8 text. */
 #define DATA_BOM "\xef\xbb\xbf"
 
 bool data_has_suffix(const char *path, const char *suffix);
 
-/* Detects the format of a .json file or of a pipe by its first n bytes; `complete` tells that there are no
- * more. Returns AX_DATA_JSON for an array of objects or objects that are spread over lines, AX_DATA_JSONL for
- * an object on each line, else AX_DATA_TEXT. */
+/* Detects the format of a .json file or of a pipe by its first n bytes; `complete` tells that the input has
+ * no more than n bytes. Returns AX_DATA_JSON for an array of objects or objects that are spread over lines,
+ * AX_DATA_JSONL for an object on each line, else AX_DATA_TEXT. */
 ax_data_format data_json_format(const char *head, size_t n, bool complete);
 
-/* Returns why a file that contains a NUL byte is not text, worded to follow "it"; `head` are its first n
- * bytes. */
+/* Returns the reason why a file that contains a NUL byte is not text, worded to follow "it". `head` holds the
+ * file's first n bytes. */
 const char *data_not_text(const char *head, size_t n);
-/* Fails with AX_ERR_DATA for a file whose first NUL byte is at `offset`, and says what to do about it. */
+/* Fails with AX_ERR_DATA for a file whose first NUL byte is at `offset`. The message tells the user what to
+ * do. `head` holds the file's first n bytes. */
 AX_MUST_CHECK ax_status data_refuse_nul(const char *path, const char *head, size_t n, int64_t offset);
 
-/* Reads the first *n bytes of a file, enough to detect its format. */
+/* Reads the first bytes of a file, at most DATA_HEAD_BYTES, which suffice to detect its format. Sets *n to
+ * their number. */
 enum { DATA_HEAD_BYTES = 4096 };
 AX_MUST_CHECK ax_status data_read_head(const char *path, char head[DATA_HEAD_BYTES], size_t *n);
 

@@ -2,22 +2,23 @@
  *
  *   tok_text.c         bytes and characters: UTF-8, white space, normal forms, the byte alphabet
  *   tok_normalize.c    the normalizer, and the spaces that a pre-tokenizer adds or replaces
- *   tok_pattern.c      patterns and cutting text into pieces with them
- *   tok_load.c         tokenizer.json -> ax_tokenizer        tok_parts.c   its normalizer, pattern, template
- *   tok_save.c         parts of a tokenizer -> tokenizer.json, for training and for GPT-2's older files
- *   tokenizer.c        the tokenizer's tables and questions about it
- *   tok_decode.c       ids -> text: the decoder of a tokenizer.json
- *   tok_join.c         where a piece can be cut, because no merge joins what is left and right of the cut
+ *   tok_pattern.c      regular expressions, and cutting text into pieces with them
+ *   tok_load.c         tokenizer.json -> ax_tokenizer: vocabulary, merges, added tokens
+ *   tok_parts.c        tokenizer.json -> ax_tokenizer: normalizer, pre_tokenizer, post_processor
+ *   tok_save.c         vocabulary and merges -> tokenizer.json, for training and for GPT-2's older files
+ *   tokenizer.c        look-ups of ids and names; the trie of added tokens
+ *   tok_decode.c       tokenizer.json -> decoder; ids -> text
+ *   tok_join.c         finds where a piece can be cut because no merge joins the two sides of the cut
  *   tok_merge.c        merging the bytes or characters of one piece
  *   tok_encode.c       text -> added tokens and sections -> pieces -> ids
- *   tok_check.c        round trip
+ *   tok_check.c        checks that encoding and then decoding returns the text
  *   bpe_count.c        training, first half: text -> distinct pieces with counts, in parallel
  *   bpe_train.c        training, second half: counts -> merges
  *
- * There are two kinds of tokenizers. In a byte-level one, a token's name in the JSON files has one printable
- * character for each byte (tok_byte_char); pieces and merges use the bytes. In one of SentencePiece's kind, a
- * token's name is text, in which U+2581 stands for a space and "<0x0A>" for a byte; pieces are such text, and
- * merging starts from characters. */
+ * There are two kinds of tokenizers. In a byte-level tokenizer, a token's name in the JSON files has one
+ * printable character for each byte (tok_byte_char); pieces and merges use the bytes. In a tokenizer of
+ * SentencePiece's kind, a token's name is text in which U+2581 stands for a space and "<0x0A>" for a byte;
+ * pieces are text of this form, and merging starts from characters. */
 #ifndef AXONN_DATA_TOK_H
 #define AXONN_DATA_TOK_H
 
@@ -33,7 +34,7 @@
 
 /* Returns the number of bytes at the start of the text that are valid UTF-8. */
 size_t tok_utf8_prefix(const char *text, size_t n);
-/* Returns the length of the character that starts with this byte of valid UTF-8. */
+/* Returns the length in bytes of the character whose first byte is `lead`, in valid UTF-8. */
 static inline size_t tok_utf8_size(unsigned char lead)
 {
     return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
@@ -43,13 +44,13 @@ uint32_t tok_utf8_get(const char *text, size_t *size);
 /* Writes the character as UTF-8 and returns its length (1 to 4). */
 size_t tok_utf8_put(uint32_t c, char *out);
 
-/* Maps a byte to the printable character that stands for it in the JSON files, and back (-1: the character
- * stands for no byte). As in GPT-2: printable Latin-1 characters stand for themselves, and U+0100 and up, in
- * order, for the other bytes. */
+/* tok_byte_char returns the printable character that stands for a byte in the JSON files. tok_char_byte is
+ * its inverse; it returns -1 if the character stands for no byte. As in GPT-2, printable Latin-1 characters
+ * stand for themselves, and U+0100 and up, in order, stand for the other bytes. */
 uint32_t tok_byte_char(unsigned byte);
 int tok_char_byte(uint32_t c);
-/* Converts a name in a JSON file to the bytes that it stands for. Returns false if a character of the name
- * stands for no byte. Writes at most as many bytes as the name has. */
+/* Converts the name of a token in a JSON file to the bytes that the name stands for. Returns false if a
+ * character of the name stands for no byte. Writes at most n bytes. */
 bool tok_name_bytes(const char *name, size_t n, char *out, size_t *size);
 
 /* tok_space_prefix and tok_space_suffix return the length in bytes of the white space (property White_Space)
@@ -60,10 +61,10 @@ size_t tok_space_suffix(const char *text, size_t n);
 bool tok_starts_word(const char *text, size_t n);
 bool tok_ends_word(const char *text, size_t n);
 
-/* Returns the normal form of this name (a set of utf8proc options; 0 is none), or -1 if the name
- * is unknown. */
+/* Returns the utf8proc options for the Unicode normal form `name`: NFC, NFD, NFKC or NFKD. Returns -1 for any
+ * other name. Options 0 mean no normalization. */
 int tok_form_named(const char *name);
-/* Appends valid UTF-8 to `out`, normalized. */
+/* Appends `text`, which is valid UTF-8, to `out` in the normal form `form` (utf8proc options). */
 AX_MUST_CHECK ax_status tok_normalize(int form, const char *text, size_t n, ax_buf *out);
 
 /* ---- normalization ------------------------------------------------------------------------------- */
@@ -75,8 +76,8 @@ enum { TOK_MAX_STEPS = 8 };
 typedef struct tok_step {
     int form;        /* see tok_form_named; 0: the step prepends or replaces */
     char *find;      /* text to replace; NULL: prepend */
-    char *put;       /* what is put there */
-    bool drop_first; /* of a decoder: the first token only loses `find`, without getting `put` */
+    char *put;       /* text to prepend, or to put in place of `find` */
+    bool drop_first; /* decoders only: in the first token, `find` is removed, not replaced */
 } tok_step;
 typedef struct tok_steps {
     tok_step step[TOK_MAX_STEPS];
@@ -92,12 +93,13 @@ typedef enum tok_place {
     TOK_AT_BEGINNING, /* nothing: the text starts the document */
 } tok_place;
 
-/* Returns where `find`, of at least one byte, is first in the text, or NULL. */
+/* Returns a pointer to the first occurrence of `find` in the text, or NULL. `find` has at least one byte. */
 const char *tok_text_find(const char *find, size_t n_find, const char *text, size_t n);
-/* Appends the text with each `find` replaced by `put`. */
+/* Appends the text to `out`, with each `find` replaced by `put`. */
 AX_MUST_CHECK ax_status tok_replace(const char *find, const char *put, const char *text, size_t n,
                                     ax_buf *out);
-/* Runs all steps. *text and *n become the result, which lies in the text given or in one of the buffers. */
+/* Applies all steps to *text. Sets *text and *n to the result, which lies in the given text or in one of the
+ * buffers `work`. */
 AX_MUST_CHECK ax_status tok_steps_run(const tok_steps *steps, tok_place place, const char **text, size_t *n,
                                       ax_buf work[2]);
 
@@ -109,19 +111,19 @@ enum { TOK_MAX_STAGES = 8 };
  * matches, unless `drop_gaps`. */
 typedef struct tok_stage {
     pcre2_code *code;
-    char *pattern; /* as written in the file */
+    char *pattern; /* the regular expression as written in tokenizer.json */
     bool drop_gaps;
 } tok_stage;
 
 /* Returns the regular expression by which the pre-tokenizer `name` (gpt2, llama3 or qwen2) splits text, or
  * NULL for any other name. */
 const char *tok_pattern_named(const char *name);
-/* Compiles a pattern written for Hugging Face tokenizers' engine (Oniguruma, Ruby syntax) so that PCRE2 gives
- * the same matches, or refuses it: AX_ERR_DATA. */
+/* Compiles a regular expression written for Hugging Face tokenizers (Oniguruma, Ruby syntax) so that PCRE2
+ * finds the same matches. AX_ERR_DATA: the expression has a construct that is not supported. */
 AX_MUST_CHECK ax_status tok_stage_init(tok_stage *stage, const char *pattern, bool drop_gaps);
 void tok_stage_fini(tok_stage *stage);
 
-/* Per-thread state for matching. */
+/* PCRE2 state for matching; each thread needs its own. */
 typedef struct tok_matcher {
     pcre2_match_data *match;
     pcre2_match_context *context;
@@ -138,17 +140,17 @@ AX_MUST_CHECK ax_status tok_split(const tok_stage *stages, int n_stages, tok_mat
 /* ---- the tokenizer ------------------------------------------------------------------------------- */
 
 typedef struct tok_piece {
-    size_t name, text, first; /* offsets into `bytes` */
-    uint32_t name_size;       /* the name by which the model looks the token up; 0: no token has this id */
-    uint32_t text_size;       /* the text that the token decodes to */
-    uint32_t first_size;      /* the text that the token decodes to if it is the first of a text */
+    size_t name, text, first; /* offsets in ax_tokenizer.bytes of three strings, whose lengths follow */
+    uint32_t name_size;  /* length of the name by which tok_find finds the token; 0: no token has this id */
+    uint32_t text_size;  /* length of the text that the token decodes to */
+    uint32_t first_size; /* length of the text that the token decodes to if it is the first token of a text */
     bool special;
-    bool in_model; /* the model can make this token, so that `by_name` finds it */
+    bool in_model; /* the token is in model.vocab, and tok_find finds it by its name */
 } tok_piece;
 
 typedef struct tok_rule {
-    uint64_t pair; /* left << 32 | right; TOK_NO_PAIR in an empty slot */
-    int32_t rank, id;
+    uint64_t pair;    /* ids of two tokens, left << 32 | right; TOK_NO_PAIR in an empty slot */
+    int32_t rank, id; /* rank: a rule of lower rank is applied first; id: the merged token */
 } tok_rule;
 #define TOK_NO_PAIR UINT64_MAX
 
@@ -168,7 +170,8 @@ typedef enum tok_prefix {
 
 /* A trie over the bytes of added tokens; the children of a node are linked by `sibling`. */
 typedef struct tok_node {
-    int32_t child, sibling, added; /* -1: none */
+    int32_t child, sibling, added; /* indices of the first child, of the next child of the same parent, and of
+                                      the added token that ends here; -1: none */
     unsigned char byte;
 } tok_node;
 typedef struct tok_tree {
@@ -178,19 +181,20 @@ typedef struct tok_tree {
 } tok_tree;
 
 struct ax_tokenizer {
-    char *json, *config; /* the texts of the two files */
+    char *json, *config; /* contents of tokenizer.json and of tokenizer_config.json */
     size_t json_size, config_size;
 
-    tok_piece *pieces; /* [n_ids] */
+    tok_piece *pieces; /* [n_ids], indexed by id */
     int32_t n_ids;
     ax_buf bytes;
-    int32_t *by_name; /* open addressing: ids, -1 in an empty slot */
+    int32_t *by_name; /* hash table with open addressing, from names to ids; -1 in an empty slot */
     uint64_t by_name_mask;
-    bool byte_level;          /* otherwise names are text, as in SentencePiece's files */
-    int32_t byte_id[256];     /* ids of the names of one byte; -1: there is none */
-    int32_t fallback_id[256]; /* ids of "<0x00>", … for bytes of characters without a token; -1: none */
+    bool byte_level;          /* false: names are text, as in SentencePiece's files */
+    int32_t byte_id[256];     /* id of the token whose name is this one byte; -1: there is none */
+    int32_t fallback_id[256]; /* [b]: id of byte b's token ("<0x00>", …), for characters without a token; -1:
+                                 none */
 
-    tok_rule *rules; /* open addressing by pair */
+    tok_rule *rules; /* hash table with open addressing, keyed by `pair` */
     uint64_t rules_mask;
     int rules_shift;
     bool ignore_merges;
@@ -207,11 +211,11 @@ struct ax_tokenizer {
 
     tok_added *added;
     size_t n_added;
-    tok_tree raw_tree, normal_tree; /* added tokens to match before and after normalization */
+    tok_tree raw_tree, normal_tree; /* added tokens matched before (raw) and after (normal) normalization */
 
-    ax_ids before, after; /* ids that the template puts before and after the text */
+    ax_ids before, after; /* ids that the template of post_processor puts before and after the text */
     tok_steps decoder;
-    bool decode_bytes; /* "<0x0A>" stands for a byte */
+    bool decode_bytes; /* a token named "<0x0A>", … decodes to one byte */
     char strip;        /* decoding removes up to `strips` of this character from the start of the text */
     int strips;
     int32_t eos;
@@ -225,56 +229,60 @@ AX_MUST_CHECK ax_status tok_parse(const char *where, char *json, size_t json_siz
 /* Parses normalizer, pre_tokenizer, post_processor and decoder into `tok`. */
 AX_MUST_CHECK ax_status tok_parse_parts(const char *where, const json_t *root, ax_tokenizer *tok);
 AX_MUST_CHECK ax_status tok_parse_decoder(const char *where, const json_t *part, ax_tokenizer *tok);
-/* Returns what a JSON value is, for messages: "null", "a string", … */
+/* Returns the type of a JSON value in words, for messages: "null", "a string", … */
 const char *tok_json_kind(const json_t *value);
-/* Gets the member "type" of a part of tokenizer.json, such as the normalizer. *type is NULL if the part is
- * null or missing. `field` names the part in messages. */
+/* Sets *type to the member "type" of a part of tokenizer.json, such as the normalizer. *type is NULL if the
+ * part is null or missing. `field` names the part in messages. */
 AX_MUST_CHECK ax_status tok_part_type(const char *where, const char *field, const json_t *part,
                                       const char **type);
-/* Gets the parts of which a part of type Sequence consists: *members is its array `key`. */
+/* Sets *members to the array `key` of a part of type Sequence; its elements are parts that run one after the
+ * other. */
 AX_MUST_CHECK ax_status tok_sequence_members(const char *where, const char *field, const json_t *part,
                                              const char *key, const json_t **members);
-/* Adds the step of a Replace of a normalizer or a decoder. */
+/* Appends to `steps` the step that `part` describes, a Replace object of a normalizer or a decoder. */
 AX_MUST_CHECK ax_status tok_add_replace(const char *where, const char *field, const json_t *part,
                                         tok_steps *steps);
-/* Adds a step; find may be NULL. */
+/* Appends a step to `steps`; `find` may be NULL. */
 AX_MUST_CHECK ax_status tok_add_step(const char *where, const char *field, int form, const char *find,
                                      const char *put, tok_steps *steps);
-/* Reads the fields of a Metaspace: the character that replaces a space, and when a space is put before a
- * text. */
+/* Reads a Metaspace object. Sets *space to the character that replaces a space, and *prefix to when a space
+ * is put before a text. */
 AX_MUST_CHECK ax_status tok_parse_metaspace(const char *where, const char *field, const json_t *part,
                                             const char **space, tok_prefix *prefix);
 
 /* Writes a tokenizer.json into *text, which the caller frees. `pattern` is a name for tok_pattern_named
- * (qwen2 also sets the normalizer NFC); vocab: object name -> id; merges: array; added: array of added
- * tokens. */
+ * (qwen2 also sets the normalizer NFC); `vocab` is an object from names to ids, `merges` an array of pairs of
+ * names ("a b" or ["a", "b"]), `added` an array of objects made by tok_added_json. */
 AX_MUST_CHECK ax_status tok_write_json(const char *pattern, bool prefix_space, json_t *vocab, json_t *merges,
                                        json_t *added, char **text, size_t *size);
 /* Makes one entry of `added_tokens`; NULL if out of memory. */
 json_t *tok_added_json(int32_t id, const char *content, bool special);
 /* Writes a tokenizer_config.json into *text, which the caller frees; eos may be NULL. */
 AX_MUST_CHECK ax_status tok_write_config(const char *eos, char **text, size_t *size);
-/* Fails: `dir` has only SentencePiece's file; the message says what makes a tokenizer.json of it. */
+/* Fails, because `dir` has SentencePiece's tokenizer.model but no tokenizer.json. The message gives a command
+ * that converts the one to the other. */
 AX_MUST_CHECK ax_status tok_refuse_sentencepiece(const char *dir);
 /* Loads vocab.json and merges.txt of `dir`. */
 AX_MUST_CHECK ax_status tok_load_gpt2_files(const char *dir, ax_tokenizer **out);
 
 AX_MUST_CHECK ax_status tok_ids_reserve(ax_ids *ids, size_t extra);
-/* Returns the id of the model's token of exactly this name (for byte-level: these bytes), or -1. */
+/* Returns the id of the token with exactly this name (in a byte-level tokenizer: with these bytes), or -1.
+ * Finds only tokens whose `in_model` is set. */
 int32_t tok_find(const ax_tokenizer *tok, const char *name, size_t n);
 
-/* Replaces spaces and adds one before the text, as the pre-tokenizer asks. *text and *n become the result,
- * which lies in the text given or in `work`. */
+/* Replaces the spaces in *text and puts a space before *text, as the pre-tokenizer asks. Sets *text and *n to
+ * the result, which lies in the given text or in `work`. */
 AX_MUST_CHECK ax_status tok_set_spaces(const ax_tokenizer *tok, tok_place place, const char **text, size_t *n,
                                        ax_buf *work);
-/* Appends the text that a token of this name decodes to: as the first token that is decoded if `first`, else
- * as any other. */
+/* Appends to `out` the text that the token `name` decodes to. `first`: the token is the first one of the
+ * decoded text. */
 AX_MUST_CHECK ax_status tok_name_text(const ax_tokenizer *tok, const char *name, size_t n, bool first,
                                       ax_buf *out);
 
 AX_MUST_CHECK ax_status tok_tree_init(tok_tree *tree, const tok_added *added, size_t n, bool normalized);
 void tok_tree_fini(tok_tree *tree);
-/* Returns the index of the longest added token that the text starts with, or -1. */
+/* Returns the index, in ax_tokenizer.added, of the longest added token of `tree` with which the text starts;
+ * -1 if there is none. */
 int32_t tok_tree_match(const tok_tree *tree, const char *text, size_t n);
 
 /* ---- merging ------------------------------------------------------------------------------------- */
@@ -303,7 +311,7 @@ typedef struct tok_merger {
     size_t capacity;
     uint64_t *heap;
     size_t heap_capacity;
-    int64_t unknown; /* bytes met so far for which there is no token */
+    int64_t unknown; /* number of bytes encoded so far for which there is no token */
 } tok_merger;
 void tok_merger_fini(tok_merger *merger);
 /* Appends the ids of one piece: its bytes or characters, merged by the rules, lowest rank first, leftmost
@@ -311,13 +319,15 @@ void tok_merger_fini(tok_merger *merger);
 AX_MUST_CHECK ax_status tok_merge(const ax_tokenizer *tok, tok_merger *merger, const char *piece, size_t n,
                                   ax_ids *out);
 
-/* Records that a merge joins these two names. *joins is allocated at the first call. */
+/* Records in *joins (see tok_join.c) that a merge joins the names `left` and `right`. Allocates *joins at the
+ * first call. */
 AX_MUST_CHECK ax_status tok_join_add(uint64_t **joins, const char *left, const char *right);
 /* Returns the length of the part at the start of a text that no merge can join with what follows. */
 size_t tok_join_cut(const uint64_t *joins, const char *text, size_t n);
 
 struct ax_encoder;
-/* Counts of the bytes encoded so far that are not valid UTF-8, or that no token stands for. */
+/* tok_encoder_invalid returns the number of bytes encoded so far that are not valid UTF-8,
+ * tok_encoder_unknown the number of bytes for which there is no token. */
 int64_t tok_encoder_invalid(const struct ax_encoder *encoder);
 int64_t tok_encoder_unknown(const struct ax_encoder *encoder);
 const ax_tokenizer *tok_encoder_tokenizer(const struct ax_encoder *encoder);
@@ -328,9 +338,10 @@ const ax_tokenizer *tok_encoder_tokenizer(const struct ax_encoder *encoder);
  * pointer to the array, *capacity the number of elements for which there is room. */
 AX_MUST_CHECK ax_status bpe_grow(void *array, size_t *capacity, size_t need, size_t size);
 
-/* Distinct byte strings, numbered in the order of their first appearance, each with a count. */
+/* A bpe_table holds distinct byte strings, numbered in the order of their first appearance. A bpe_word is one
+ * of them, with its count. */
 typedef struct bpe_word {
-    size_t start; /* into `bytes` */
+    size_t start; /* offset in bpe_table.bytes */
     uint32_t size, hash;
     int64_t count;
 } bpe_word;
@@ -339,16 +350,17 @@ typedef struct bpe_table {
     size_t n, capacity;
     char *bytes;
     size_t bytes_size, bytes_capacity;
-    uint64_t *slots; /* open addressing: hash << 32 | number + 1; 0 is empty */
-    size_t mask;     /* slots - 1 */
+    uint64_t *slots; /* open-addressing hash table: hash << 32 | number of the string + 1; 0: empty slot */
+    size_t mask;     /* number of slots - 1 */
 } bpe_table;
-/* Adds `count` to the count of a string, after adding the string if the table does not have it. *number (may
- * be NULL) is the string's number. */
+/* Adds `count` to the count of a string, after inserting the string with count 0 if the table does not
+ * contain it. *number (may be NULL) is the string's number. */
 AX_MUST_CHECK ax_status bpe_table_add(bpe_table *table, const char *bytes, size_t n, int64_t count,
                                       size_t *number);
 void bpe_table_fini(bpe_table *table);
 
-/* Counts the pieces of all documents that have two bytes or more; shorter ones have nothing to merge. */
+/* Counts how often each distinct piece occurs in all documents. Leaves out pieces of one byte, because they
+ * have nothing to merge. */
 AX_MUST_CHECK ax_status bpe_count(const ax_tokenizer_training *training, const tok_stage *stage, int form,
                                   bpe_table *out);
 

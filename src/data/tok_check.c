@@ -1,4 +1,5 @@
-/* The round trip of a document: encodes and decodes it, compares the result, and counts tokens. */
+/* Checks the round trip of a document: encodes and decodes it, compares the result with the document, and
+ * counts tokens. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -21,7 +22,8 @@ static ax_status count_used(const ax_tokenizer *tok, const ax_ids *ids, ax_token
     return AX_OK;
 }
 
-/* Appends a stretch of valid UTF-8 as it is before merging: normalized, with spaces added or replaced. */
+/* Appends to `out` a stretch of valid UTF-8 in the form that it has just before merging: normalized, with
+ * spaces added or replaced. */
 static ax_status add_prepared(const ax_tokenizer *tok, tok_place place, const char *text, size_t n,
                               ax_buf *out)
 {

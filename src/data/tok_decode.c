@@ -1,9 +1,7 @@
-/* Decodes: reads the decoder of a tokenizer.json, and turns ids into text by it.
- *
- * Most of a decoder changes each token by itself, so the text of each token is computed when the file is
- * loaded. Only two things depend on the position in the text: Metaspace omits the spaces of the first token,
- * and Strip after Fuse removes spaces from the start of the text. An ax_decoder remembers how far into the
- * text it is. */
+/* Reads the member "decoder" of a tokenizer.json, and turns ids into text by it. Most of a decoder changes
+ * each token by itself, so the text of each token is computed when the file is loaded. Only two things depend
+ * on the position in the text: Metaspace omits the space before the first token, and Strip after Fuse removes
+ * spaces from the start of the text. An ax_decoder remembers whether it is still at the start of the text. */
 #include "data/tok.h"
 
 #include <ctype.h>
@@ -93,7 +91,7 @@ ax_status tok_parse_decoder(const char *where, const json_t *part, ax_tokenizer 
 
 /* ---- the text of one token ---- */
 
-/* Whether the text is "<0x0A>"; *byte is then that byte. */
+/* Whether the text is the name of a byte, such as "<0x0A>"; sets *byte to that byte. */
 static bool is_byte_name(const char *text, size_t n, char *byte)
 {
     static const char digits[] = "0123456789abcdef";
@@ -193,7 +191,7 @@ ax_status ax_decoder_push(ax_decoder *decoder, int32_t id, ax_buf *out)
     size_t start = out->size - decoder->n_held;
     ax_status status = add_token(decoder, id, 0, out);
     if (status != AX_OK) {
-        out->size = start; /* the incomplete bytes stay held back */
+        out->size = start; /* the bytes of the incomplete sequence stay in decoder->held */
         return status;
     }
     decoder->n_held = incomplete_suffix(out->data + start, out->size - start);

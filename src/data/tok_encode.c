@@ -9,12 +9,12 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* One entry of the piece cache, the size of a processor's cache line. A cache helps because text repeats its
- * pieces, and nearly all are short. */
+/* The piece cache maps short pieces to their ids; it helps because text repeats its pieces, and nearly all
+ * are short. One cache_line is an entry of it and has the size of a processor's cache line. */
 enum { LINE_KEY = 32, LINE_IDS = 7, CACHE_LINES = 1 << 16 };
 typedef struct cache_line {
     int32_t ids[LINE_IDS];
-    uint8_t size, n_ids; /* size 0: empty */
+    uint8_t size, n_ids; /* size: length of the piece in `key`, 0 in an empty entry; n_ids: number of ids */
     char key[LINE_KEY];
 } cache_line;
 _Static_assert(sizeof(cache_line) <= 64, "a line of the piece cache fits in a cache line");
@@ -23,10 +23,10 @@ struct ax_encoder {
     const ax_tokenizer *tok;
     tok_matcher matcher;
     tok_merger merger;
-    cache_line *cache; /* [CACHE_LINES], indexed by hash; a new piece replaces the one that has its entry */
+    cache_line *cache; /* [CACHE_LINES], by hash of the piece; a new piece replaces the one in its entry */
     ax_buf normal[2], spaced;
     int64_t invalid;
-    unsigned flags; /* flags of the current call */
+    unsigned flags; /* flags of the current call of ax_encode */
     ax_ids *out;
 };
 
@@ -128,8 +128,9 @@ static ax_status encode_text(ax_encoder *e, const char *text, size_t n, tok_plac
     return encode_stages(e, text, n);
 }
 
-/* Extends a match of `a` at [*begin, *end) by the white space that the token takes with it (lstrip, rstrip),
- * but not below `floor`. False if the token has to be a word of its own (single_word) and is not. */
+/* Extends [*begin, *end), where the text of the added token `a` was found, by the white space that the token
+ * takes with it (lstrip, rstrip), but not to the left of `floor`. Returns false if the token must be a word
+ * of its own (single_word) and is not. */
 static bool adjust_match(const tok_added *a, const char *text, size_t n, size_t floor, size_t *begin,
                          size_t *end)
 {
@@ -142,8 +143,9 @@ static bool adjust_match(const tok_added *a, const char *text, size_t n, size_t 
     return true;
 }
 
-/* Finds the next match at or after *at, which moves past it (but not past white space that the token takes
- * with it); false if there is none. */
+/* Finds the next added token at or after *at. Sets *id to its id and [*begin, *end) to its range. Moves *at
+ * to the end of the token's text, not past white space that the token takes with it. Returns false if there
+ * is no further token. */
 static bool next_added(const ax_encoder *e, const tok_tree *tree, const char *text, size_t n, size_t floor,
                        size_t *at, int32_t *id, size_t *begin, size_t *end)
 {
@@ -170,7 +172,7 @@ static bool next_added(const ax_encoder *e, const tok_tree *tree, const char *te
 typedef ax_status (*section_fn)(ax_encoder *e, const char *text, size_t n, tok_place place);
 
 /* Cuts valid UTF-8 at the added tokens of `tree`, the longest match at the leftmost position first. Appends
- * their ids and calls `section` for the text between them. */
+ * the ids of these tokens to e->out, and calls `section` for the text between them. */
 static ax_status cut_added(ax_encoder *e, const tok_tree *tree, const char *text, size_t n, tok_place place,
                            section_fn section)
 {

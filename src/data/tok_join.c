@@ -7,9 +7,9 @@
  * letter with the U+2581 of the next word, so such a document falls into words, which are short and are found
  * in the cache of pieces.
  *
- * The set of pairs is a table of bits. Pairs of ASCII characters have bits of their own; other pairs share
- * bits by a hash. If a bit is set only because of another pair, the text is not cut there; this takes more
- * time, but the tokens are the same. */
+ * The set of pairs of characters that some merge joins is the bit table `joins`. Pairs of ASCII characters
+ * have bits of their own; other pairs share bits by a hash. If a pair's bit is set only because of another
+ * pair, the text is not cut there; this takes more time, but the tokens are the same. */
 #include "data/tok.h"
 
 #include <string.h>

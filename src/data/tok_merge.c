@@ -1,7 +1,7 @@
-/* Merges the bytes or characters of one piece by the rules: lowest rank first, the leftmost among equals,
- * until no rule applies. Short pieces, which are nearly all, are merged by scanning a small array. Long ones
- * are merged with a heap over a linked list in O(n log n), so that even a megabyte of one letter is
- * not slow. */
+/* Merges the bytes or characters of one piece by the merge rules until no rule applies: the rule of lowest
+ * rank first, the leftmost pair among equals. Short pieces, which are nearly all, are merged by scanning a
+ * small array. Long ones are merged with a heap over a linked list in O(n log n), so that even a megabyte of
+ * one letter is not slow. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -18,8 +18,8 @@ void tok_merger_fini(tok_merger *m)
     *m = (tok_merger){0};
 }
 
-/* Writes the ids of the bytes of a character without a token, and returns their number: none if one of the
- * bytes has no token. */
+/* Writes the ids of the bytes of a character without a token, and returns their number: 0 if one of the bytes
+ * has no token. */
 static size_t fallback_ids(const ax_tokenizer *tok, const char *bytes, size_t n, int32_t *id)
 {
     for (size_t i = 0; i < n; i++)
@@ -37,7 +37,7 @@ static size_t fallback_ids(const ax_tokenizer *tok, const char *bytes, size_t n,
 static size_t start_ids(const ax_tokenizer *tok, tok_merger *m, const char *piece, size_t n, int32_t *id)
 {
     size_t count = 0;
-    bool pending = false; /* an unk_token is to be written */
+    bool pending = false; /* an unk_token is still to be written */
     for (size_t i = 0, size, bytes; i < n; i += size) {
         unsigned char lead = (unsigned char)piece[i];
         size = tok->byte_level ? 1
@@ -63,8 +63,8 @@ static size_t start_ids(const ax_tokenizer *tok, tok_merger *m, const char *piec
     return count;
 }
 
-/* Looks up the rule that merges id[i] with id[i + 1], and sets its rank and result; the rank is INT32_MAX if
- * there is no rule. */
+/* Looks up the rule that merges id[i] with id[i + 1]. Sets rank[i] to the rule's rank (INT32_MAX: there is no
+ * rule) and to[i] to the id of the merged token. */
 static void look_up_rule(const ax_tokenizer *tok, const int32_t *id, size_t i, int32_t *rank, int32_t *to)
 {
     const tok_rule *rule = tok_rule_find(tok, tok_pair(id[i], id[i + 1]));
@@ -158,10 +158,11 @@ static ax_status merge_long(const ax_tokenizer *tok, tok_merger *m, const char *
     AX_TRY(reserve(m, n));
     n = start_ids(tok, m, piece, n, m->id);
     for (size_t i = 0; i < n; i++) {
-        m->prev[i] = (uint32_t)i - 1; /* not used for the first */
+        m->prev[i] = (uint32_t)i - 1; /* prev[0] is not used */
         m->next[i] = (uint32_t)i + 1;
     }
-    /* The heap gets at most n - 1 entries here. Each of at most n - 1 merges takes one and adds two. */
+    /* The heap gets at most n - 1 entries here. Each of at most n - 1 merges takes one entry and adds at most
+     * two. So heap_capacity, 2n, suffices. */
     size_t n_heap = 0;
     for (size_t i = 0; i < n; i++)
         push_at(tok, m, n, (uint32_t)i, &n_heap);

@@ -1,5 +1,5 @@
-/* Reads the parts of a tokenizer.json around its model: normalizer, pre_tokenizer and post_processor
- * (tok_decode.c reads the decoder). Refuses what is not implemented here, and names the field. */
+/* Reads the members of a tokenizer.json beside "model": normalizer, pre_tokenizer and post_processor
+ * (tok_decode.c reads decoder). Refuses what is not implemented here, and names the field. */
 #include "data/tok.h"
 
 #include <string.h>
@@ -97,7 +97,7 @@ static ax_status add_stage(const char *where, const char *pattern, bool drop_gap
     return status;
 }
 
-/* Appends a regular expression that matches the literal text. */
+/* Appends to `out` a regular expression that matches the text `literal`. */
 static ax_status add_quoted(const char *literal, ax_buf *out)
 {
     for (const char *p = literal; *p; p++)
@@ -105,8 +105,8 @@ static ax_status add_quoted(const char *literal, ax_buf *out)
     return AX_OK;
 }
 
-/* Reads a Split. Isolated: each match is a piece, and so is the text between two matches. Removed with
- * `invert`: the text between matches is dropped. */
+/* Reads a pre_tokenizer of type Split. Behavior Isolated: each match is a piece, and so is the text between
+ * two matches. Behavior Removed with `invert`: the text between matches is dropped. */
 static ax_status parse_split(const char *where, const json_t *part, ax_tokenizer *tok)
 {
     const json_t *pattern = json_object_get(part, "pattern");
@@ -145,7 +145,7 @@ static ax_status parse_byte_level(const char *where, const json_t *part, ax_toke
     return json_is_false(use_regex) ? AX_OK : add_stage(where, tok_pattern_named("gpt2"), false, tok);
 }
 
-/* Sets *prefix from the field prepend_scheme or, in older files, add_prefix_space. */
+/* Sets *prefix from the member prepend_scheme or, in older files, add_prefix_space. */
 static ax_status metaspace_prefix(const char *where, const char *field, const json_t *part,
                                   tok_prefix *prefix)
 {
@@ -266,7 +266,7 @@ static ax_status parse_post_processor(const char *where, const json_t *part, ax_
 {
     const char *type;
     AX_TRY(tok_part_type(where, "post_processor", part, &type));
-    if (!type || !strcmp(type, "ByteLevel")) /* ByteLevel only trims offsets */
+    if (!type || !strcmp(type, "ByteLevel")) /* ByteLevel only changes offsets, not ids */
         return AX_OK;
     if (!strcmp(type, "Sequence")) {
         const json_t *members, *member;

@@ -65,7 +65,8 @@ size_t tok_utf8_put(uint32_t c, char *out)
     return (size_t)utf8proc_encode_char((utf8proc_int32_t)c, (utf8proc_uint8_t *)out);
 }
 
-enum { FIRST_STAND_IN = 256, N_LOW = 33, N_MIDDLE = 34 }; /* bytes 0-32, 127-160, and 173 have stand-ins */
+/* Bytes 0-32, 127-160 and 173 do not stand for themselves in JSON files. */
+enum { FIRST_STAND_IN = 256, N_LOW = 33, N_MIDDLE = 34 };
 
 uint32_t tok_byte_char(unsigned byte)
 {
@@ -108,7 +109,7 @@ static bool is_space(uint32_t c)
            c == 0x3000;
 }
 
-/* Returns where the last character of valid UTF-8 starts, n > 0. */
+/* Returns the index at which the last character starts. The text is valid UTF-8, n > 0. */
 static size_t last_character(const char *text, size_t n)
 {
     do
@@ -184,7 +185,7 @@ int tok_form_named(const char *name)
     return -1;
 }
 
-/* Returns the index of the first byte at or after i that is not ASCII, or n. */
+/* Returns the index, at or after i, of the first byte that is not ASCII; n if there is none. */
 static size_t find_wide(const char *text, size_t i, size_t n)
 {
     while (i < n && (unsigned char)text[i] < 0x80)
@@ -201,9 +202,8 @@ ax_status tok_normalize(int form, const char *text, size_t n, ax_buf *out)
     enum { MERGE_WITHIN = 32 };
     for (size_t i = 0; i < n;) {
         size_t begin = form ? find_wide(text, i, n) : n, end = begin;
-        begin -=
-            begin > i &&
-            begin < n; /* begins one ASCII character earlier, because a combining mark may combine with it */
+        /* Begins one ASCII character earlier, because a combining mark may combine with that character. */
+        begin -= begin > i && begin < n;
         AX_TRY(ax_buf_add(out, text + i, begin - i));
         for (size_t wide = end; wide < n && wide - end <= MERGE_WITHIN; wide = find_wide(text, end, n))
             for (end = wide; end < n && (unsigned char)text[end] >= 0x80;)

@@ -118,7 +118,7 @@ bool ax_tokenizer_is_special(const ax_tokenizer *tok, int32_t id)
     return id >= 0 && id < tok->n_ids && tok->pieces[id].special;
 }
 
-/* Returns the child of `node` (-1: the root) for a byte, or -1. */
+/* Returns the child of trie node `node` (-1: the root) for `byte`, or -1 if there is no such child. */
 static int32_t tree_step(const tok_tree *tree, int32_t node, unsigned char byte)
 {
     if (node < 0)

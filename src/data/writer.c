@@ -1,5 +1,6 @@
-/* Writes packed token files (axonn/data.h). Tokens are streamed to a temporary file, and document starts to a
- * second, unlinked one that is appended at the end, so memory does not grow with the corpus. */
+/* Writes packed token files (axonn/data.h). The tokens are streamed to a temporary file, the document starts
+ * to a second, unlinked temporary file. At the end, the document starts are appended to the first file. So
+ * memory does not grow with the corpus. */
 #include "source.h"
 
 #include <errno.h>
@@ -13,15 +14,15 @@
 enum { WRITE_BUFFER = 1 << 20 };
 
 struct ax_token_writer {
-    char *path, *aside;
+    char *path, *aside; /* aside: the temporary file, which is renamed to `path` at the end */
     int fd, index_fd;
     tok_header header;
     XXH3_state_t *hash;
-    size_t used, index_used; /* bytes used of the two buffers */
+    size_t used, index_used; /* bytes used of `buffer` and of `index_buffer` */
     char *buffer, *index_buffer;
 };
 
-/* Creates a temporary file beside `path`, of a name that no other writer uses; the caller frees *name and
+/* Creates a temporary file beside `path`, with a name that no other writer uses. The caller frees *name and
  * closes *fd. */
 static ax_status create_aside(const char *path, const char *suffix, char **name, int *fd)
 {
@@ -41,7 +42,8 @@ static ax_status create_aside(const char *path, const char *suffix, char **name,
     return status;
 }
 
-/* Appends to the body and updates its hash, so the body has to be written in the order of the file. */
+/* Appends to the body (the file without its header) and updates the body's hash. So the body must be written
+ * in the order of the file. */
 static ax_status write_body(ax_token_writer *w, const void *data, size_t bytes)
 {
     XXH3_64bits_update(w->hash, data, bytes);
@@ -113,8 +115,8 @@ static ax_status add_tokens(ax_token_writer *w, const int32_t *tokens, int64_t c
         AX_CHECK(token < w->header.vocab, AX_ERR_DATA,
                  "token %d of document %llu of %s is outside the vocabulary of %llu", tokens[i],
                  (unsigned long long)w->header.documents, w->path, (unsigned long long)w->header.vocab);
-        memcpy(w->buffer + w->used, &token,
-               w->header.token_bytes); /* little-endian: the low bytes come first */
+        /* On a little-endian host, the first token_bytes bytes of `token` are its low bytes. */
+        memcpy(w->buffer + w->used, &token, w->header.token_bytes);
         w->used += w->header.token_bytes;
         if (w->used == WRITE_BUFFER)
             AX_TRY(flush_tokens(w));
@@ -145,7 +147,7 @@ static ax_status append_index(ax_token_writer *w)
     h->index_at = TOK_HEADER_BYTES + (h->tokens * h->token_bytes + 7) / 8 * 8;
     AX_TRY(write_body(w, zero, h->index_at - TOK_HEADER_BYTES - h->tokens * h->token_bytes));
     size_t kept = w->index_used, spilled = (size_t)(h->documents + 1) * 8 - kept;
-    for (size_t at = 0; at < spilled; at += WRITE_BUFFER) { /* only whole buffers are spilled */
+    for (size_t at = 0; at < spilled; at += WRITE_BUFFER) { /* index_fd holds whole buffers only */
         AX_TRY(ax_pread_all(w->index_fd, w->buffer, WRITE_BUFFER, (int64_t)at, w->path));
         AX_TRY(write_body(w, w->buffer, WRITE_BUFFER));
     }

@@ -1,4 +1,5 @@
-/* Event rings: each thread's most recent profiling events, and their export as Chrome trace events. */
+/* Event rings: ring buffers with the most recent profiling events of each thread, and their export in
+ * Chrome's trace event format. */
 #include "axonn/trace.h"
 
 #include <errno.h>

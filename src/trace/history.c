@@ -1,4 +1,4 @@
-/* Reads metrics.jsonl back. */
+/* Reads the metrics.jsonl of a run into an ax_history. */
 #include "axonn/json.h"
 #include "axonn/trace.h"
 
@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Numbers that are not finite are written as null in metrics.jsonl. */
+/* Returns the number `key` of a row. Returns NaN for null, which stands in metrics.jsonl for numbers that are
+ * not finite. */
 static double number(const json_t *row, const char *key)
 {
     const json_t *value = json_object_get(row, key);

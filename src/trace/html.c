@@ -17,8 +17,8 @@ static const char STYLE[] =
     "th:first-child,td:first-child{text-align:left}\n"
     "i{display:inline-block;width:.8rem;height:.8rem;margin-right:.5rem;border-radius:2px}\n";
 
-/* The points that a row of the table shows: last step, last evaluation, evaluation of lowest loss. NULL: the
- * run has none. */
+/* The points of a run that a row of the table shows. step: the last training step; eval: the last evaluation;
+ * best: the evaluation with the lowest loss. NULL: the run has no such point. */
 typedef struct last {
     const ax_history_point *step, *eval, *best;
 } last;

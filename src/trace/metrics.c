@@ -21,15 +21,15 @@ struct ax_metrics {
     int fd, events;
     locale_t c; /* the C locale: numbers have a decimal point even if the host program's locale has a comma */
     bool terminal, line_open, any_line;
-    double mean_ms; /* moving average of the step time, for the estimate of the time left */
-    int64_t shown_step, shown_tokens;
-    double shown_ms; /* total time of the steps since the last progress line */
+    double mean_ms;                   /* moving average of the step time, for the estimate of the time left */
+    int64_t shown_step, shown_tokens; /* step of the last progress line; number of tokens since that line */
+    double shown_ms;                  /* total time of the steps since the last progress line */
 };
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
 typedef struct row {
-    char text[4096]; /* enough for comm_bytes with 63 sets of axes, the most that there can be */
+    char text[4096]; /* enough for comm_bytes with 63 sets of grid axes, the most that there can be */
     size_t n;
 } row;
 
@@ -64,7 +64,7 @@ static ax_status row_write(ax_metrics *m, row *r)
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-/* Returns the step of a row; 0 for a row that describes the run, -1 if the line is not a complete JSON
+/* Returns the step of the row `line`: 0 for a row that describes the run, -1 if `line` is not a complete JSON
  * object. */
 static int64_t row_step(const char *line, size_t n)
 {

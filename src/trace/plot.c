@@ -1,5 +1,5 @@
-/* Draws a chart as SVG: frame, ticks, curves, legend. Only presentation attributes, no style sheet and no
- * ids, so that one HTML page can hold several charts. */
+/* Draws a chart as SVG: frame, ticks, curves, legend. The SVG has only presentation attributes, no style
+ * sheet and no ids, so that one HTML page can hold several charts. */
 #include "trace/plot.h"
 
 #include <math.h>
@@ -11,8 +11,8 @@
 enum { LEFT = 64, RIGHT = 20, TOP = 40, BOTTOM = 48, LEGEND_MOST = 12, NAME_MOST = 40 };
 
 typedef struct axis {
-    double lo, hi, step; /* range of values; distance between ticks */
-    double from, to;     /* the pixels of lo and hi */
+    double lo, hi, step; /* lo, hi: range of values; step: distance between ticks */
+    double from, to;     /* pixel coordinates of `lo` and `hi` */
 } axis;
 
 static bool usable(double v) { return isfinite(v) && fabs(v) < 1e100; }
@@ -93,7 +93,7 @@ typedef struct range {
     double lo, hi;
 } range;
 
-/* Returns an axis over range r, widened if all values are equal; lo > hi means that there are no values. */
+/* Returns an axis over range r, widened if r.lo equals r.hi. r.lo > r.hi means that there are no values. */
 static axis make_axis(range r, int wanted, double from, double to)
 {
     if (r.lo > r.hi)
@@ -123,8 +123,8 @@ static int by_value(const void *a, const void *b)
 
 void ax_sort(double *values, int n) { qsort(values, (size_t)n, sizeof *values, by_value); }
 
-/* Widens r to the 1st … 99th percentile of the curve, and raises *limit to the value above which points of
- * the curve count as outliers. */
+/* Widens r to include the 1st … 99th percentile of the curve's y values. Raises *limit to the value above
+ * which points of the curve count as outliers. */
 static ax_status include_most(const ax_curve *c, range *r, double *limit)
 {
     double *sorted;
@@ -232,8 +232,8 @@ static ax_status pen_up(pen *p)
     return AX_OK;
 }
 
-/* Points [from, to) lie in one column of pixels: drawing the first, lowest, highest and last gives the same
- * picture as drawing all of them. */
+/* Draws points [from, to) of the curve, which lie in one column of pixels. Drawing only the first, lowest,
+ * highest and last of them gives the same picture as drawing all. */
 static ax_status draw_column(pen *p, int from, int to)
 {
     const double *y = p->curve->y;
@@ -273,8 +273,8 @@ static ax_status draw_path(pen *p)
     return ax_buf_printf(p->out, "\"/>\n");
 }
 
-/* Draws a dot on each value, with a tooltip. Dots closer than 4 pixels would merge into a band: then none is
- * drawn, and only the line shows the values. */
+/* Draws a dot on each value, with a tooltip. Dots closer than 4 pixels would merge into a band: then no dot
+ * is drawn, and only the line shows the values. */
 static ax_status draw_dots(pen *p)
 {
     const ax_curve *c = p->curve;

@@ -43,7 +43,7 @@ typedef enum ax_history_field {
     AX_HISTORY_LOSS, /* training and evaluation loss */
     AX_HISTORY_GRAD_NORM,
     AX_HISTORY_LR,
-    AX_HISTORY_RATE,
+    AX_HISTORY_RATE, /* tokens per second */
     AX_HISTORY_FIELDS
 } ax_history_field;
 
@@ -58,11 +58,11 @@ AX_MUST_CHECK ax_status ax_with_point(ax_status (*draw)(const ax_history *, int,
 /* Returns the colour of run i in all pictures. */
 const char *ax_history_colour(int i);
 /* Smooths a curve with a moving interquartile mean, at `places` points spread evenly over the n given ones.
- * Each result is the mean of the middle half of the `window` values around the point, so one spike does not
- * change it. Near the beginning, where losses fall steeply, the window is smaller so that it stays centred.
- * Values that are not finite are left out of means and give gaps. */
+ * Sets at[i] to the x of point i, and mean[i] to the mean of the middle half of the `window` values around
+ * the point, so one spike does not change it. Near the beginning, where losses fall steeply, the window is
+ * smaller so that it stays centred. Values that are not finite are left out of means and give gaps. */
 void ax_smooth(const double *x, const double *y, int n, int window, int places, double *at, double *mean);
-/* Sorts finite numbers. */
+/* Sorts values in ascending order; all must be finite. */
 void ax_sort(double *values, int n);
 
 #endif

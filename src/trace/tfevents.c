@@ -27,7 +27,8 @@ static uint32_t masked(const void *data, size_t n)
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* A protobuf message under construction; the caller sizes the buffer. */
+/* A protobuf message under construction. The put_… functions do not check that `byte` has room; the limits of
+ * ax_tfevents_add ensure it. */
 typedef struct message {
     unsigned char byte[2048];
     size_t n;
@@ -48,8 +49,8 @@ static void put_bytes(message *m, int field, const void *data, size_t n)
     m->n += n;
 }
 
-/* Writes the bytes of a fixed-size field as they are in memory: correct on little-endian hosts only, like all
- * file formats of this program. */
+/* Appends the bytes of a fixed-size field as they are in memory: correct on little-endian hosts only, like
+ * all file formats of this program. */
 static void put_fixed(message *m, int field, int wire, const void *value, size_t n)
 {
     put_varint(m, (uint64_t)field << 3 | (unsigned)wire);
@@ -101,8 +102,8 @@ static ax_status write_version(int fd)
     return write_record(fd, &event);
 }
 
-/* Appends a SessionLog START event, which makes TensorBoard drop the events of this step and later ones that
- * earlier files of the directory hold. */
+/* Appends a SessionLog START event. It makes TensorBoard drop, from earlier files of the directory, the
+ * events of `step` and later steps. */
 static ax_status write_restart(int fd, int64_t step)
 {
     static const unsigned char start[] = {1 << 3, 1};

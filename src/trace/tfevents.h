@@ -1,4 +1,5 @@
-/* TensorBoard event files: records of length, checksum, protobuf and checksum. */
+/* TensorBoard event files. Each record is a length, a checksum of the length, a protobuf message, and a
+ * checksum of the message. */
 #ifndef AXONN_TRACE_TFEVENTS_H
 #define AXONN_TRACE_TFEVENTS_H
 
@@ -13,8 +14,8 @@ typedef struct ax_scalar {
 } ax_scalar;
 
 /* Creates DIR/events.out.tfevents.<time>.<host>.<pid> and writes the version record. With resume_step > 0 it
- * also writes the record that makes TensorBoard drop later steps found in earlier files. The caller closes
- * *fd if it is not negative, also on failure. AX_ERR_DATA. */
+ * also writes the record that makes TensorBoard drop, from earlier event files of DIR, the steps after
+ * resume_step. The caller closes *fd if it is not negative, also on failure. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_tfevents_open(const char *dir, int64_t resume_step, int *fd);
 /* Writes one event with up to 16 scalars, whose tags have up to 48 bytes. Allocates nothing. */
 AX_MUST_CHECK ax_status ax_tfevents_add(int fd, double wall_time, int64_t step, const ax_scalar *scalars,

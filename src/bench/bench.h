@@ -1,91 +1,95 @@
-/* bench: the verbs `axonn bench ...` are in verb_bench_*.c; this header has the functions that measure. */
+/* bench: the verbs `axonn bench ...` are in verb_bench_*.c. This header declares the functions by which they
+ * measure. */
 #ifndef AX_BENCH_BENCH_H
 #define AX_BENCH_BENCH_H
 
 #include "axonn/engine.h"
 
-/* Timings of the training steps of a configuration. Times in seconds per step. */
+/* Timings of the training steps of a configuration. Times are in seconds per step, rates in units per
+ * second. */
 typedef struct bench_step_times {
-    ax_spread seconds; /* time of a step on the slowest rank */
-    int64_t tokens;    /* per step, over all ranks */
-    double flops;      /* per step, over all ranks: ax_model_config_flops_per_token · tokens */
+    ax_spread seconds; /* time of a step, on the slowest rank */
+    int64_t tokens;    /* target tokens per step, over all ranks */
+    double flops;      /* FLOPs per step, over all ranks: ax_model_config_flops_per_token · tokens */
     /* The fields below are measured on this rank and averaged over the steps. */
-    double exposed; /* seconds that this rank waited for others, in the steps whose kernels are timed */
+    double exposed; /* seconds that this rank waited for other ranks, in the steps whose kernels are timed */
     ax_kernel_total kernel[AX_KERNEL_COUNT];
     int threads;
-    double peak, stream; /* peak rates of this rank's device: ax_device_peak, ax_device_stream */
-    ax_memory memory;    /* planned */
-    int64_t held;        /* most device memory used so far (ax_device_held) */
-    ax_dtype compute;    /* compute dtype (ax_ctx) */
-    char model[96];      /* "gpt2 12 x 768" */
-    char grid[96];       /* "data=1 pipe=1 x=2 y=1 z=1" */
+    double peak,
+        stream;       /* peak FLOP/s (ax_device_peak) and bytes/s (ax_device_stream) of this rank's device */
+    ax_memory memory; /* planned */
+    int64_t held;     /* most device memory used so far (ax_device_held) */
+    ax_dtype compute; /* compute dtype (ax_ctx) */
+    char model[96];   /* "gpt2 12 x 768" */
+    char grid[96];    /* "data=1 pipe=1 x=2 y=1 z=1" */
 } bench_step_times;
 
-/* Runs `warm` warm-up steps, then times `steps` more: the steps of the training run, on random tokens. On a
- * device with its own clock (a GPU), kernels are timed in `steps` further steps. Reads only model.from and
- * the tokenizer, and writes nothing. Errors as for ax_train. Collective along world. */
+/* Runs `warm` warm-up steps, then times `steps` more. They are the steps that `axonn train` would run, but on
+ * random tokens. On a device with its own clock (a GPU), kernels are timed in `steps` further steps. Reads
+ * only model.from and the tokenizer, and writes nothing. Errors as for ax_train. Collective along world. */
 AX_MUST_CHECK ax_status bench_time_steps(ax_comm *world, ax_config *config, int64_t warm, int64_t steps,
                                          bench_step_times *out);
 
-/* A GEMM of a step. */
+/* A GEMM shape that occurs in a step. */
 typedef struct bench_gemm {
-    ax_gemm_args args; /* pointers are NULL */
-    bool bias;         /* args.bias was not NULL */
-    bool preact;       /* args.preact, the preactivation, was not NULL */
-    int64_t calls;     /* per step */
-    ax_spread seconds; /* time of a call */
+    ax_gemm_args args; /* its pointers are all NULL */
+    bool bias;         /* whether args.bias was not NULL in the step */
+    bool preact;       /* whether args.preact, the preactivation, was not NULL in the step */
+    int64_t calls;     /* calls per step */
+    ax_spread seconds; /* seconds of a call */
 } bench_gemm;
 
-/* The different GEMMs of this rank's step; those with the longest total time first. */
+/* The different GEMM shapes in this rank's part of a step, in descending order of total time. */
 typedef struct bench_gemms {
     bench_gemm *gemm;
     int64_t n;
     int64_t calls;  /* calls per step of all GEMMs together */
-    double flops;   /* per step */
-    double seconds; /* per step: the sum over all calls of the median time of their GEMM */
+    double flops;   /* FLOPs per step */
+    double seconds; /* seconds per step: Σ over GEMMs of calls · median time of a call */
     int threads;
-    int64_t cache;               /* bytes of the last-level caches; 0: unknown */
-    double peak[AX_DTYPE_COUNT]; /* ax_device_peak for each dtype of the GEMMs */
+    int64_t cache;               /* bytes of all last-level caches together; 0: unknown */
+    double peak[AX_DTYPE_COUNT]; /* peak FLOP/s (ax_device_peak) for each dtype that the GEMMs have */
     ax_dtype compute;
     const char *device;
     char model[96], grid[96]; /* as in bench_step_times */
 } bench_gemms;
 
-/* Finds the GEMMs of a training step of this configuration by running the step on the dry device, then times
- * each `runs` times on the configuration's device, with operands that are not in the caches. All ranks time
- * their own GEMMs at the same time. Errors as for bench_time_steps. The caller releases *out with
+/* Finds the GEMMs of a training step of the configuration by running the step on the dry device. Then times
+ * each of them `runs` times on the configuration's device, with operands that are not in the caches. All
+ * ranks time their own GEMMs at the same time. Errors as for bench_time_steps. The caller releases *out with
  * bench_gemms_fini, also after an error. Collective along world. */
 AX_MUST_CHECK ax_status bench_time_gemms(ax_comm *world, ax_config *config, int64_t runs, bench_gemms *out);
 void bench_gemms_fini(bench_gemms *gemms);
 
 /* Timings of a generator that continues a prompt. Times in seconds. */
 typedef struct bench_token_times {
-    ax_spread prompt; /* time to feed the whole prompt and choose the first token */
-    ax_spread token;  /* time per token: feeding one token and choosing the likeliest next one */
+    ax_spread prompt; /* seconds to feed the whole prompt and choose the first token */
+    ax_spread token;  /* seconds per token: feeding one token and choosing the likeliest next one */
     /* The fields below are measured on this rank. */
-    double weights;  /* bytes of the weight matrices that a token's GEMMs read */
-    ax_spread read;  /* bytes per second when the device reads these weights (ax_device_read); 0: unknown */
-    ax_spread share; /* per round: time of reading the weights / median time of a token; 0: unknown */
-    ax_kernel_total kernel[AX_KERNEL_COUNT]; /* means per token */
+    double weights; /* bytes of the weight matrices that the GEMMs of one token read */
+    ax_spread read; /* bytes/s at which the device can read these weights (ax_device_read); 0: unknown */
+    ax_spread
+        share; /* per round: time to read the weights at that rate / median time of a token; 0: unknown */
+    ax_kernel_total kernel[AX_KERNEL_COUNT]; /* means over the tokens */
     ax_memory memory;                        /* planned */
     int64_t held;                            /* most device memory used so far (ax_device_held) */
     char model[96], grid[96];                /* as in bench_step_times */
 } bench_token_times;
 
 /* Times `rounds` rounds after one warm-up round. A round feeds a prompt of `prompt` random tokens, generates
- * `tokens` more, and then reads the weights in place. Generating and reading alternate, so that other load on
- * the machine affects both alike. On a device with its own clock (a GPU), kernels are timed in one further
- * round. Collective along the grid. */
+ * `tokens` more, and then times the reading of the weights. Generating and reading alternate, so that other
+ * load on the machine affects both alike. On a device with its own clock (a GPU), kernels are timed in one
+ * further round. Collective along the grid. */
 AX_MUST_CHECK ax_status bench_time_tokens(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
                                           int64_t tokens, int64_t rounds, bench_token_times *out);
 
-/* `bench comm` also times a message from rank 0 to rank 1. In ax_coll_args.coll, this value, which no
- * collective of ax_coll has, stands for the message. */
+/* Value of ax_coll_args.coll, beyond those of ax_coll, for the message from rank 0 to rank 1 that `bench
+ * comm` times too. */
 enum { BENCH_MESSAGE = AX_BARRIER + 1 };
 
-/* Measures the seconds that the MPI library's own blocking collective (or message) takes with the same
- * arguments (f32 or f64), from the end of a barrier until this rank has its result. Collective along comm.
- * AX_ERR_USAGE if the ranks do not communicate over MPI. */
+/* Measures how many seconds the MPI library's own blocking collective (or message, BENCH_MESSAGE) takes with
+ * the same arguments, from the end of a barrier until this rank has its result. The dtype must be f32 or f64.
+ * Collective along comm. AX_ERR_USAGE if the ranks do not communicate over MPI. */
 AX_MUST_CHECK ax_status bench_time_mpi(ax_comm *comm, const ax_coll_args *args, double *seconds);
 
 #endif

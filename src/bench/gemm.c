@@ -1,19 +1,20 @@
-/* Finds the GEMMs of a configuration's step, by running the step on the dry device, which computes nothing,
- * and times them one by one. */
+/* Finds the GEMMs of a configuration's training step by running the step on the dry device, which computes
+ * nothing. Then times each GEMM by itself. */
 #include "bench/bench.h"
 #include "cli/launch.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- finding ------------------------------------------------------------------------------------- */
+/* ---- finding the GEMMs --------------------------------------------------------------------------- */
 
 typedef struct finding {
     bench_gemms *out;
     ax_status status;
 } finding;
 
-/* Whether both calls are the same GEMM, whatever their operands. */
+/* Whether *p and the call *b are the same GEMM: equal sizes, strides, dtypes and epilogue, whatever the
+ * addresses of the operands. */
 static bool same_gemm(const bench_gemm *p, const ax_gemm_args *b)
 {
     const ax_gemm_args *a = &p->args;
@@ -35,7 +36,7 @@ static ax_status add_gemm(bench_gemms *all, const ax_gemm_args *args)
     return AX_OK;
 }
 
-/* Records each GEMM that is launched. */
+/* Observer of kernel launches: counts the launch if it is a GEMM, in the entry of f->out for this GEMM. */
 static void watch(void *user, ax_kernel kernel, const void *raw)
 {
     finding *f = user;
@@ -79,15 +80,16 @@ static ax_status find_gemms(const ax_train_plan *plan, bench_gemms *out)
 
 enum { ALIGN = 64, STAGED = 1 << 20, UNKNOWN_CACHE = 32 << 20 };
 
-/* `pool` holds several sets of operands of one GEMM, one after the other. The runs use the sets in turn,
- * so that operands are not in the caches. */
+/* The memory for timing a GEMM. `pool` holds several sets of operands of the GEMM, one after the other. The
+ * runs use the sets in turn, so that operands are not in the caches. */
 typedef struct timing {
     ax_ctx *ctx;
     int64_t runs;
-    int64_t cold; /* bytes that, once touched, have evicted everything else from the caches */
+    int64_t cold; /* number of bytes after whose use nothing used before is still in the caches */
     char *pool;
     size_t pool_bytes;
-    float *staged; /* [STAGED] normally distributed numbers in device memory, copied into the operands */
+    float *staged; /* [STAGED]: normally distributed random numbers in device memory, from which operands are
+                      filled */
     double *seconds;
 } timing;
 
@@ -111,11 +113,11 @@ static int64_t set_bytes(const bench_gemm *p)
            (p->preact ? 2 : 1) * padded(g->m * g->ldc, g->c_dtype);
 }
 
-/* Returns the number of sets of operands. One set is enough if it is larger than the caches: then its last
- * bytes evict its first ones. */
+/* Returns how many sets of operands the GEMM needs so that they have t->cold bytes together. One set is
+ * enough if it is that large: its last bytes then evict its first ones. */
 static int64_t sets_of(const timing *t, const bench_gemm *p) { return ax_ceil_div(t->cold, set_bytes(p)); }
 
-/* Returns the GEMM's arguments with the operands of set `set`. */
+/* Returns the GEMM's arguments with pointers to the operands of set number `set`. */
 static ax_gemm_args with_operands(const timing *t, const bench_gemm *p, int64_t set)
 {
     ax_gemm_args mine = p->args;
@@ -162,9 +164,9 @@ static ax_status fill_sets(const timing *t, const bench_gemm *p)
 
 /* ---- timing -------------------------------------------------------------------------------------- */
 
-/* Times a GEMM. The first call is not counted, because it wakes the threads. The first call uses the set of
- * operands that was filled last, which is still in the caches. So the counted calls use sets that are no
- * longer in the caches. */
+/* Times a GEMM. The first call (i = -1) is not counted, because it wakes the threads. It uses the set of
+ * operands that was filled last, which is still in the caches. The counted calls use the other sets in turn,
+ * which are no longer in the caches. */
 static ax_status time_gemm(const timing *t, bench_gemm *p)
 {
     int64_t sets = sets_of(t, p);
@@ -195,7 +197,7 @@ static ax_status measure_peaks(const timing *t, bench_gemms *out)
 
 static ax_status alloc_memory(timing *t, const bench_gemms *out)
 {
-    t->pool_bytes = 1; /* for a rank that has no GEMM */
+    t->pool_bytes = 1; /* not 0, for a rank that has no GEMM */
     for (int64_t i = 0; i < out->n; i++) {
         const bench_gemm *p = &out->gemm[i];
         t->pool_bytes = (size_t)ax_max((int64_t)t->pool_bytes, sets_of(t, p) * set_bytes(p));
@@ -216,7 +218,7 @@ static void free_memory(timing *t)
     free(t->seconds);
 }
 
-/* Order for qsort: descending total time of all calls of a GEMM. */
+/* Comparison for qsort: descending total time of all calls of a GEMM in a step. */
 static int compare_times(const void *a, const void *b)
 {
     const bench_gemm *p = a, *q = b;
@@ -240,8 +242,8 @@ static void add_up(bench_gemms *out)
 
 static ax_status time_all(ax_comm *world, ax_ctx *ctx, int local_size, int64_t runs, bench_gemms *out)
 {
-    /* All ranks of a machine time at the same time and share its caches, so each needs only its part of
-     * `cold`. */
+    /* The ranks of a machine run at the same time and share its caches, so they evict data together: each
+     * rank needs 1/local_size of the bytes. */
     int64_t cold = 2 * (out->cache ? out->cache : UNKNOWN_CACHE) / ax_max(local_size, 1);
     timing t = {.ctx = ctx, .runs = runs, .cold = cold};
     ax_status status = ax_comm_agree(world, alloc_memory(&t, out));

@@ -1,4 +1,4 @@
-/* Times the tokens of a generator, and the reading of the weights that each token needs. */
+/* Times the generation of tokens, and for comparison the reading of the weights that each token needs. */
 #include "bench/bench.h"
 
 #include <stdlib.h>
@@ -9,17 +9,18 @@ typedef struct timing {
     int64_t prompt, tokens, rounds;
     ax_generator *generator;
     int32_t *ids;   /* [prompt]: the prompt */
-    double *first;  /* [rounds]: seconds of the prompt */
-    double *read;   /* [rounds]: bytes per second of reading (ax_device_read) */
+    double *first;  /* [rounds]: seconds to feed the prompt */
+    double *read;   /* [rounds]: bytes/s of reading the weights (ax_device_read) */
     double *share;  /* [rounds]: time to read the weights / median time of a token */
     double *each;   /* [rounds · tokens]: seconds of each token */
-    double *sorted; /* [tokens]: scratch for the median */
-    ax_span *span;  /* [spans]: weights that a token's GEMMs read, in this order */
+    double *sorted; /* [tokens]: scratch array to find a median */
+    ax_span
+        *span; /* [spans]: the weight matrices that the GEMMs of a token read, in the order of the GEMMs */
     int64_t spans;
     ax_status watched; /* first error of watch() */
 } timing;
 
-/* ---- finding the weights that a token reads ------------------------------------------------------ */
+/* ---- finding the weights that the GEMMs of a token read ------------------------------------------ */
 
 static ax_status add_span(timing *t, const ax_gemm_args *g)
 {
@@ -31,7 +32,7 @@ static ax_status add_span(timing *t, const ax_gemm_args *g)
     return AX_OK;
 }
 
-/* Records the weights of each GEMM that is launched. */
+/* Observer of kernel launches: appends the weight matrix of each GEMM to t->span. */
 static void watch(void *user, ax_kernel kernel, const void *raw)
 {
     timing *t = user;
@@ -42,7 +43,8 @@ static void watch(void *user, ax_kernel kernel, const void *raw)
 
 /* ---- rounds -------------------------------------------------------------------------------------- */
 
-/* Feeds `n` tokens and chooses the likeliest next one. */
+/* Feeds `n` tokens to the generator and sets *next to the likeliest next token. *seconds is the time of
+ * both. */
 static ax_status feed(timing *t, const int32_t *ids, int64_t n, int32_t *next, double *seconds)
 {
     static const ax_sampling likeliest = {.top_p = 1};
@@ -54,8 +56,8 @@ static ax_status feed(timing *t, const int32_t *ids, int64_t n, int32_t *next, d
     return AX_OK;
 }
 
-/* Feeds the prompt and generates all tokens of a round. *first is the time of the prompt, each[] the times of
- * the tokens. All ranks begin at the same time. */
+/* Runs a round without the reading: feeds the prompt and generates t->tokens tokens. *first is the time of
+ * the prompt, each[] the time of each token. All ranks begin at the same time. */
 static ax_status generate(timing *t, ax_kernel_total *totals, double *first, double *each)
 {
     int32_t id;
@@ -67,13 +69,14 @@ static ax_status generate(timing *t, ax_kernel_total *totals, double *first, dou
     for (int64_t i = 0; i < t->tokens && status == AX_OK; i++)
         status = feed(t, &id, 1, &id, &each[i]);
     if (status == AX_OK)
-        status = ax_stream_wait(t->ctx->stream); /* also adds the times of the last kernels to the totals */
+        status = ax_stream_wait(t->ctx->stream); /* waits also because the times of the last kernels are added
+                                                    to the totals only then */
     t->ctx->dev->totals = NULL;
     return status;
 }
 
-/* Measures the rate of reading the weights. All ranks read at the same time, as they generate at the same
- * time. */
+/* Measures the rate, in bytes/s, of reading the weights. All ranks read at the same time, because they
+ * generate at the same time too. */
 static ax_status read_weights(timing *t, double *rate)
 {
     const double patience = 0.2;
@@ -82,7 +85,7 @@ static ax_status read_weights(timing *t, double *rate)
     return AX_OK;
 }
 
-/* Logs the expected duration if it is long. */
+/* Logs how long all rounds will take, if that is more than `patience` seconds. */
 static void log_duration(const timing *t, double round)
 {
     const double patience = 10, all = (double)t->rounds * round;
@@ -91,8 +94,8 @@ static void log_duration(const timing *t, double round)
                (long long)t->rounds, all);
 }
 
-/* Generates one token while `watch` notes which weights the kernels read, then runs a round that is not
- * counted. */
+/* Generates one token while `watch` records which weights the GEMMs read. Then runs one round whose times are
+ * overwritten later. */
 static ax_status warm_up(timing *t)
 {
     int32_t id;
@@ -105,7 +108,8 @@ static ax_status warm_up(timing *t)
     dev->watch = NULL;
     AX_TRY(status);
     AX_TRY(ax_comm_agree(t->ctx->world, t->watched));
-    AX_TRY(read_weights(t, t->read)); /* the first call chooses the fastest way of reading */
+    AX_TRY(read_weights(t, t->read)); /* not a measurement: the first call of ax_device_read chooses the
+                                         fastest way of reading */
     double begin = ax_now();
     AX_TRY(generate(t, NULL, t->first, t->each));
     AX_TRY(read_weights(t, t->read));

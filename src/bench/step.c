@@ -1,4 +1,4 @@
-/* Times the steps of a configuration: a run without files, on random tokens. */
+/* Times the training steps of a configuration, on random tokens and without writing files. */
 #include "bench/bench.h"
 #include "cli/launch.h"
 
@@ -30,13 +30,13 @@ static ax_status random_rows(void *source, int64_t first, int64_t end, const ax_
     return AX_OK;
 }
 
-/* Returns the number of targets of a step, over all ranks. */
+/* Returns the number of target tokens of a step, over all ranks. */
 static int64_t targets_of(const ax_engine_options *options)
 {
     return options->global_batch * options->seq_len;
 }
 
-/* Runs one step. All ranks begin at the same time; *seconds is the time of the slowest rank. */
+/* Runs one step. All ranks begin at the same time; *seconds is the time on the slowest rank. */
 static ax_status time_once(timing *t, int64_t step, double *seconds, ax_step_result *result)
 {
     ax_work *work;
@@ -52,8 +52,8 @@ static ax_status time_once(timing *t, int64_t step, double *seconds, ax_step_res
     return ax_wait(&work);
 }
 
-/* Runs and times one step. In fp16 a step that overflows is repeated with a smaller loss scale; *taken counts
- * all attempts. */
+/* Runs and times one step. In fp16 a step that overflows is repeated with a smaller loss scale, and *seconds
+ * is the time of the last attempt. *taken is increased by the number of attempts. */
 static ax_status time_step(timing *t, int64_t step, double *seconds, int64_t *taken)
 {
     ax_step_result result;
@@ -69,7 +69,7 @@ static ax_status time_step(timing *t, int64_t step, double *seconds, int64_t *ta
     return AX_OK;
 }
 
-/* Logs the expected duration if it is long. */
+/* Logs how long the remaining steps will take, if that is more than `patience` seconds. */
 static void log_duration(const timing *t, double first, int64_t more)
 {
     const double patience = 10;
@@ -78,12 +78,14 @@ static void log_duration(const timing *t, double first, int64_t more)
                (long long)more, first * (double)more);
 }
 
-/* Number of steps to run in all, and number of the last one that was run. */
+/* `all`: number of steps to run, with the warm-up steps. `last`: number of the last step that was run,
+ * from 1. */
 typedef struct progress {
     int64_t all, last;
 } progress;
 
-/* Runs `steps` steps and stores the time of each in seconds[]. */
+/* Runs `steps` steps and stores the time of each in seconds[]. *taken is the number of attempts
+ * (time_step). */
 static ax_status time_some(timing *t, progress *at, int64_t steps, double *seconds, int64_t *taken)
 {
     *taken = 0;
@@ -95,7 +97,7 @@ static ax_status time_some(timing *t, progress *at, int64_t steps, double *secon
     return AX_OK;
 }
 
-/* Returns the seconds that this rank has waited for others so far. */
+/* Returns how many seconds this rank has waited for communication with other ranks so far. */
 static double exposed(const ax_grid *grid)
 {
     double sum = 0;
@@ -107,9 +109,10 @@ static double exposed(const ax_grid *grid)
     return sum;
 }
 
-/* Runs the warm-up steps, whose times are overwritten, then the timed ones. A device with its own clock (a
- * GPU) records time stamps around each launch while kernels are timed, and cannot replay launches as graphs
- * then. So whole steps are timed first, and kernels in as many further steps. */
+/* Runs the warm-up steps and then the timed ones, whose times overwrite those of the warm-up. While kernels
+ * are timed, a device with its own clock (a GPU) records time stamps around each launch, and cannot replay
+ * launches as graphs. So on such a device whole steps are timed first, and kernels in as many further
+ * steps. */
 static ax_status time_steps(timing *t, int64_t warm, int64_t steps, double *seconds, bench_step_times *out)
 {
     ax_device *dev = t->ctx->dev;
@@ -137,8 +140,9 @@ static ax_status time_steps(timing *t, int64_t warm, int64_t steps, double *seco
     return AX_OK;
 }
 
-/* Measures the device's peak rates. All ranks of a machine measure at the same time, as they compute at the
- * same time. The engine is destroyed first: the array that is streamed is not part of its memory plan. */
+/* Measures the device's peak rates. All ranks of a machine measure at the same time, because they compute at
+ * the same time too. The engine is destroyed first, because ax_device_stream allocates an array that is not
+ * in the memory plan. */
 static ax_status measure_device(timing *t, bench_step_times *out)
 {
     const double patience = 0.2; /* seconds for each of the two measurements */

@@ -35,7 +35,7 @@ static const ax_option comm_options[] = {
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per case"},
 };
 
-/* Arrays with two elements have [0] for axonn, whose buffers are allocated as in training, and [1] for the
+/* In arrays with two elements, [0] is for axonn, whose buffers are allocated as in training, and [1] for the
  * MPI library, whose buffers are from malloc. */
 typedef struct bench {
     ax_comm *world;
@@ -55,8 +55,8 @@ static const char *case_name(int coll)
 
 /* ---- one call ------------------------------------------------------------------------------------ */
 
-/* Returns the arguments of a collective. `bytes` is the size of the rank's send or receive buffer, whichever
- * is larger. */
+/* Returns the arguments of a collective. `bytes` is the size of a rank's send or receive buffer, whichever is
+ * larger. `library` is the index of the buffers: 0 for axonn, 1 for the MPI library. */
 static ax_coll_args call_of(const bench *b, ax_coll coll, int64_t bytes, int library)
 {
     int64_t n = bytes / (int64_t)sizeof(float);
@@ -71,7 +71,7 @@ static ax_coll_args call_of(const bench *b, ax_coll coll, int64_t bytes, int lib
                           .dtype = AX_F32};
 }
 
-/* Runs axonn's message: rank 0 sends, rank 1 receives, other ranks do nothing. */
+/* Sends a message from rank 0 to rank 1 with axonn; other ranks do nothing. */
 static ax_status message_ours(const bench *b, const ax_coll_args *a)
 {
     ax_work *work = NULL;
@@ -112,8 +112,8 @@ static ax_status call_ours(const bench *b, const ax_coll_args *a)
     return ax_wait(&work);
 }
 
-/* Measures the seconds from the start of axonn's call until ax_wait has returned and the device has
- * finished. */
+/* Measures the seconds from the start of axonn's call until ax_wait has returned and the device has finished.
+ * A barrier precedes the call. */
 static ax_status time_ours(const bench *b, const ax_coll_args *a, double *seconds)
 {
     AX_TRY(ax_barrier(b->world));
@@ -132,7 +132,8 @@ static void flush_caches(bench *b)
         b->sweep[i]++;
 }
 
-/* Returns the stream that decides the path of a call: NULL for barriers, which are on the host. */
+/* Returns the stream with which ax_comm_path tells the path of a call: NULL for barriers, which run on the
+ * host. */
 static const ax_stream *path_stream(const bench *b, const ax_coll_args *a)
 {
     return a->coll == AX_BARRIER ? NULL : b->stream;
@@ -150,8 +151,8 @@ static ax_status time_call(const bench *b, const ax_coll_args *a, int library, d
     return library ? bench_time_mpi(b->world, a, seconds) : time_ours(b, a, seconds);
 }
 
-/* Measures one call with cold caches, or the mean of several calls with warm ones: single short calls cannot
- * be timed precisely. */
+/* Measures the time of a call: of a single call with cold caches, or the mean over several calls with warm
+ * caches, because a single short call cannot be timed precisely. */
 static ax_status sample(bench *b, const ax_coll_args *a, bool warm, int library, double *out)
 {
     double once;
@@ -170,7 +171,7 @@ static ax_status sample(bench *b, const ax_coll_args *a, bool warm, int library,
     return AX_OK;
 }
 
-/* Computes the spread over the runs, where each run's time is that of its slowest rank. */
+/* Computes the spread over n runs. The time of a run is the time on its slowest rank. */
 static ax_status spread_of(ax_comm *world, double *seconds, int64_t n, ax_spread *out)
 {
     ax_work *work;
@@ -258,7 +259,7 @@ static ax_status run_cases(bench *b)
             AX_TRY(run_case(b, (ax_coll)coll, coll == AX_BARRIER ? 0 : bytes, true));
             if (coll == AX_BARRIER)
                 break;
-            if (!b->dev) /* a GPU's caches are not flushed, so there is no cold case */
+            if (!b->dev) /* cold case, only on the host: a GPU's caches are not flushed */
                 AX_TRY(run_case(b, (ax_coll)coll, bytes, false));
         }
     return AX_OK;
@@ -266,7 +267,8 @@ static ax_status run_cases(bench *b)
 
 /* ---- preparation --------------------------------------------------------------------------------- */
 
-/* Describes the processor in `name` and returns the size of its last-level cache, 0 if unknown. */
+/* Writes the name of the processor to `name`, and returns the size of its last-level cache in bytes, 0 if
+ * unknown. */
 static size_t describe_machine(char *name, size_t size)
 {
     size_t cache = 0;
@@ -288,7 +290,8 @@ static size_t describe_machine(char *name, size_t size)
     return cache;
 }
 
-/* Opens this rank's GPU (its own if there are several) and connects the GPUs' links. Does nothing for cpu. */
+/* Opens this rank's GPU (a different one for each rank, if there are several) and connects the GPUs' links.
+ * Does nothing for device cpu. */
 static ax_status open_device(bench *b)
 {
     ax_threads threads = {0};
@@ -332,7 +335,7 @@ static ax_status prepare(bench *b)
     AX_TRY(alloc_buffer(b, bytes, &b->recv[0]));
     AX_TRY(ax_calloc(bytes, 1, &b->send[1]));
     AX_TRY(ax_calloc(bytes, 1, &b->recv[1]));
-    /* Each rank writes its buffers first, so that they lie in its own NUMA memory. */
+    /* Each rank writes its buffers first (first touch), so that their pages lie in its own NUMA memory. */
     for (int library = b->dev != NULL; library < 2; library++) {
         memset(b->send[library], 0, bytes);
         memset(b->recv[library], 0, bytes);
@@ -372,8 +375,8 @@ static ax_status run_comm(const void *raw)
 {
     bench b = {.args = raw};
     AX_TRY(check(b.args));
-    /* Makes malloc keep the memory that MPI frees, instead of mapping it again for each call. All threads
-     * share one malloc arena, so that this also applies to the communication thread. */
+    /* Makes malloc keep the memory that the MPI library frees; otherwise each call would map it again. With
+     * one malloc arena for all threads, this applies to the communication thread too. */
     mallopt(M_ARENA_MAX, 1);
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);

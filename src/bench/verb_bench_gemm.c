@@ -29,15 +29,20 @@ typedef struct row {
     const char *name;
     const bench_gemm *gemm; /* NULL: the sum */
     int64_t calls;          /* per step */
-    ax_spread seconds;      /* time of one call; in the row of the sum, of all calls */
-    double flops;           /* FLOPs computed in that time */
-    double peak;            /* FLOP/s of the device; 0: not known */
-    double of_step;         /* time of all calls of this GEMM, as a share of the time of all GEMMs */
+    ax_spread seconds;      /* seconds of one call; in the row of the sum, of all calls of a step */
+    double flops;           /* FLOPs that are computed in `seconds` */
+    double peak;            /* peak FLOP/s of the device; 0: not known */
+    double of_step;         /* total time of all calls of this GEMM / total time of all GEMMs */
 } row;
 
-/* The epilogue's part of a GEMM's name. A name is like "NT 1024x2304x768 bf16", followed by: " f32" the
- * result's dtype if it differs, "+=" adds to the result, "+bias" adds a bias to each column, "gelu" and
- * "gelu'" the epilogue, "strided" rows further apart in memory than they are long. */
+/* The epilogue in the name of a GEMM. A name is like "NT 1024x2304x768 bf16", with these additions where they
+ * apply:
+ *
+ * - " f32": the dtype of the result, if it is another one
+ * - "+=": the GEMM adds to the result
+ * - "+bias": it adds a bias to each column
+ * - "gelu", "gelu'": the epilogue
+ * - "strided": the rows of an operand are further apart in memory than they are long */
 static const char *const epilogue[] = {
     [AX_EPILOGUE_NONE] = "", [AX_EPILOGUE_ACTIVATION] = "gelu", [AX_EPILOGUE_ACTIVATION_GRAD] = "gelu'"};
 
@@ -64,8 +69,8 @@ static row row_of(const bench_gemms *all, const bench_gemm *p, const char *name)
     return r;
 }
 
-/* Returns the row of all GEMMs of a step together, from the sums of their median, minimum and maximum times.
- * The row's peak is the FLOP/s that results if each GEMM runs at the device's peak for its dtype. */
+/* Returns the row of all GEMMs of a step together. Its times are the sums of the median, minimum and maximum
+ * times. Its peak is the FLOP/s that would result if each GEMM ran at the device's peak for its dtype. */
 static row total_of(const bench_gemms *all)
 {
     row r = {.name = "all GEMMs of a step", .calls = all->calls, .flops = all->flops, .of_step = 1};

@@ -1,5 +1,4 @@
-/* axonn bench generate: times token generation, and for comparison how long reading the model's weights
- * takes. */
+/* axonn bench generate: times token generation and, for comparison, the reading of the model's weights. */
 #include "bench/bench.h"
 #include "cli/model.h"
 
@@ -26,7 +25,7 @@ typedef struct measured {
     const args *a;
     const opened_model *m;
     bench_token_times t;
-    int64_t tokens; /* per round */
+    int64_t tokens; /* tokens generated per round */
     int ranks;
 } measured;
 
@@ -74,7 +73,7 @@ static ax_status print_json(const measured *r)
                   a->common.device, "isa", isa));
 }
 
-/* Prints milliseconds with three significant digits. */
+/* Prints a time in milliseconds, with three significant digits; from 100 ms on, without decimals. */
 static void print_ms(double seconds)
 {
     double ms = seconds * 1e3;
@@ -138,7 +137,8 @@ static ax_status print_table(const measured *r)
 
 static ax_status report(const measured *r) { return r->a->common.json ? print_json(r) : print_table(r); }
 
-/* Chooses the number of tokens per round; fails if the model has too few positions for it. */
+/* Sets *out to the number of tokens to generate per round. Fails if the model has too few positions for
+ * them. */
 static ax_status choose_tokens(const args *a, int64_t positions, int64_t *out)
 {
     enum { TOKENS = 64 };

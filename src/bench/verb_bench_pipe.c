@@ -1,6 +1,7 @@
-/* axonn bench pipe: times the schedules of a pipeline. Each rank is a stage that sleeps instead of computing,
- * because on a machine with fewer cores than stages computation would hide the bubbles. The order of tasks
- * and the messages are those of training: tasks run in an ax_pipeline of the engine. */
+/* axonn bench pipe: times the schedules of a pipeline. Each rank is a stage that sleeps instead of computing:
+ * on a machine with fewer cores than stages, computing stages would slow each other down and hide the
+ * bubbles. The order of tasks and the messages are those of training, because the tasks run in an ax_pipeline
+ * of the engine. */
 #include "bench/bench.h"
 #include "cli/launch.h"
 #include "engine/pipeline.h"
@@ -51,11 +52,12 @@ typedef struct bench {
     ax_comm *world;
     const args *args;
     ax_ctx *ctx;
-    ax_model *model; /* says how stages are numbered and what they exchange; its layers never run */
+    ax_model *model; /* defines the stages and the shape of the messages; its layers never run */
     ax_frame *frame;
-    ax_tensor x; /* a first stage's activations, without memory */
+    ax_tensor x; /* stands for the input of the first stage's forward and of the last stage's backward; has no
+                    data */
     int64_t seed;
-    ax_pipeline *pipeline; /* of the case that is being timed */
+    ax_pipeline *pipeline; /* pipeline of the case that is being timed */
 } bench;
 
 typedef struct timed {
@@ -89,7 +91,7 @@ static double duration(const bench *b, int64_t micro, bool back)
     return ms * 1e-3 * (1 + b->args->jitter * (double)ax_rng_uniform(key, (uint64_t)micro));
 }
 
-/* Takes the input of a forward or a backward, sleeps, and sends the result. */
+/* Runs the forward or backward of a micro-batch: receives its input, sleeps, and sends the result. */
 static ax_status compute(bench *b, ax_message_kind kind, int64_t micro)
 {
     const ax_pipe_stage *s = ax_pipeline_stage(b->pipeline);
@@ -120,7 +122,7 @@ static ax_status backward(void *user, int64_t micro, int slot)
     return compute(b, AX_MESSAGE_GRADIENT, micro);
 }
 
-/* Measures the seconds from a barrier until this rank has done its tasks and all its messages have
+/* Measures the seconds from a barrier until this rank has done its tasks and all messages that it sent have
  * arrived. */
 static ax_status run_step(bench *b, timed *t, int64_t seed)
 {
@@ -199,7 +201,7 @@ static ax_status run_cases(bench *b, timed *cases)
 {
     const args *a = b->args;
     int n = list_cases(a, cases);
-    double base = 0; /* mean seconds of a step with schedule 1f1b and slack 0; 0: not among the cases */
+    double base = 0; /* mean seconds of a step with schedule 1f1b and slack 0; 0: this case is not timed */
     for (int i = 0; i < n; i++)
         AX_TRY(make_pipeline(b, &cases[i]));
     for (int64_t seed = 0; seed < a->seeds; seed++)
@@ -225,8 +227,8 @@ static ax_status run_cases(bench *b, timed *cases)
     return AX_OK;
 }
 
-/* Creates the context, the frame and the model of the pipelines. The model has one block per stage, and its
- * activations of one position have as many bytes as a message. Its parameters get no memory. */
+/* Creates the context, the frame and the model from which the pipelines are made. The model has one block per
+ * stage, and its activation of one position has as many bytes as a message. Its parameters get no memory. */
 static ax_status prepare(bench *b)
 {
     const int stages = ax_comm_size(b->world);

@@ -1,4 +1,4 @@
-/* axonn bench step: times a configuration's training steps, in total and by part. */
+/* axonn bench step: times the training steps of a configuration, as a whole and by kind of kernel. */
 #include "bench/bench.h"
 #include "cli/launch.h"
 
@@ -26,7 +26,7 @@ static const ax_option options[] = {
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object"},
 };
 
-/* The kinds of kernels among which a step's time is divided. */
+/* The kinds of kernels among which the time of a step is divided. */
 typedef enum part_kind { MATMULS, ATTENTION, MEMORY_BOUND, OPTIMIZER, PARTS } part_kind;
 
 static const struct {
@@ -51,15 +51,16 @@ static part_kind part_of(ax_kernel kernel)
     }
 }
 
-/* Returns the seconds that the device would need at its peak rate; 0 if the peak rate is not known. */
+/* Returns the seconds that the kernels of a part would need at the device's peak rate; 0 if that rate is not
+ * known. */
 static double ideal_seconds(const bench_step_times *t, part_kind part, const ax_kernel_total *total)
 {
     double rate = parts[part].computes ? t->peak : t->stream;
     return rate > 0 ? (parts[part].computes ? total->flops : total->bytes) / rate : 0;
 }
 
-/* Adds up the times of the kernels of each part. *rest is the time spent neither in kernels nor in exposed
- * communication (waiting for other ranks). */
+/* Adds up the totals of the kernels of each part. *rest is the time of a step that is spent neither in
+ * kernels nor in exposed communication (waiting for other ranks). */
 static void add_up(const bench_step_times *t, ax_kernel_total sums[PARTS], double *rest)
 {
     memset(sums, 0, PARTS * sizeof *sums);

@@ -1,5 +1,5 @@
-/* Generates bash completion from the tables: verbs, flags, choices, configuration keys; where none of these
- * fit, file names. */
+/* Generates the bash completion script from the tables of verbs and options. It completes verbs, flags,
+ * choices and configuration keys; where none of these fit, file names. */
 #include "verb.h"
 
 #include "axonn/runtime.h"
@@ -14,7 +14,7 @@ static ax_status words(const char *choices, ax_buf *out)
     return AX_OK;
 }
 
-/* Appends a case `'verb') …` that sets the words that may follow the verb. */
+/* Appends the shell case `'verb') …`, which sets the words that may follow the verb. */
 static ax_status verb_words(const cli_verb *verb, ax_buf *out)
 {
     AX_TRY(ax_buf_printf(out, "    '%s') words='--help", verb->name));
@@ -32,8 +32,8 @@ static ax_status verb_words(const cli_verb *verb, ax_buf *out)
     return ax_buf_printf(out, "' ;;\n");
 }
 
-/* Appends a case `'verb --flag') …` for each flag with a value. It sets the possible values of the flag; none
- * if the value is a path or free text. */
+/* For each flag of the verb that takes a value, appends the shell case `'verb --flag') …`, which sets the
+ * possible values. For paths and free text these are none. */
 static ax_status value_words(const cli_verb *verb, ax_buf *out)
 {
     for (size_t i = 0; i < verb->option_count; i++) {
@@ -48,7 +48,8 @@ static ax_status value_words(const cli_verb *verb, ax_buf *out)
     return AX_OK;
 }
 
-/* Appends the first words of all verbs (group ""), or the second words of the group's verbs. */
+/* If `group` is "", appends the first words of all verbs; otherwise the second words of the verbs whose first
+ * word is `group`. */
 static ax_status verb_names(const char *group, ax_buf *out)
 {
     size_t n = strlen(group);

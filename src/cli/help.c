@@ -76,7 +76,8 @@ ax_status cli_help_group(const char *group, bool colour, ax_buf *out)
     return list_verbs(group, out);
 }
 
-/* Prints the rows of the positional arguments, or those of the flags. */
+/* Prints, under `title`, a row for each positional argument of the verb (`positional`), or else for each
+ * flag. */
 static ax_status help_rows(const cli_verb *verb, bool positional, const char *title, bool colour, ax_buf *out)
 {
     ax_option *rows;

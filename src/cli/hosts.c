@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Reads the number of ranks after a host's name: the n characters at `text`. */
+/* Reads the number of ranks that follows a host's name: the n characters at `text`. `list` is used in
+ * messages. */
 static ax_status read_slots(const char *list, const char *text, size_t n, int64_t *out)
 {
     enum { MOST = 1 << 20 };

@@ -13,9 +13,10 @@ typedef struct placed {
     ax_grid_size size;
     ax_grid_order order;
     int ranks, hosts;
-    int *host;       /* [ranks]: host index of each rank */
-    int *rank_at;    /* [ranks]: rank at each position in the default order of axes */
-    cli_hosts named; /* the hosts of --hosts; empty: they are called host0, host1, … */
+    int *host;    /* [ranks]: host index of each rank */
+    int *rank_at; /* [ranks]: the rank at each grid position; positions are numbered in the default order of
+                     axes */
+    cli_hosts named; /* the hosts of --hosts; empty without it: hosts are then called host0, host1, … */
 } placed;
 
 static void placed_fini(placed *p)
@@ -34,7 +35,7 @@ static const char *host_name(const placed *p, int host, char out[64])
     return out;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------- */
+/* ---- reading the arguments ----------------------------------------------------------------------- */
 
 static ax_status fill_hosts(placed *p, const char *list, int64_t per_host)
 {
@@ -79,7 +80,8 @@ static ax_status place_ranks(const info_grid_args *a, placed *p)
 
 /* ---- groups -------------------------------------------------------------------------------------- */
 
-/* The sets of axes whose groups are printed, and a text that says what the ranks of such a group divide. */
+/* The sets of axes whose groups are printed. `role` says what the ranks of such a group split among
+ * themselves. */
 static const struct {
     const char *name;
     ax_axisset axes;
@@ -92,8 +94,9 @@ static const struct {
             {"x.y", 1 << AX_X | 1 << AX_Y, "vocabulary"},
             {"z.data", 1 << AX_Z | 1 << AX_DATA, "rows together"}};
 
-/* Returns the number of ranks in a group along `axes`. Returns 1, so that nothing is printed, if several axes
- * are given and one of them has size 1: the same group is then printed for the other axes. */
+/* Returns the number of ranks in a group along `axes`. Returns 1, which prints nothing, if there are several
+ * axes and one has size 1: the groups are then the same as those along the other axes, which are printed
+ * too. */
 static int group_size(const placed *p, ax_axisset axes)
 {
     const int n[] = {p->size.x, p->size.y, p->size.z, p->size.pipe, p->size.data};
@@ -107,8 +110,8 @@ static int group_size(const placed *p, ax_axisset axes)
     return several && single ? 1 : size;
 }
 
-/* Lists the members of the group along `axes` that `rank` leads, that is, in which it has coordinate 0 along
- * all these axes. Returns their number, 0 if it leads no group. */
+/* Lists the members of the group along `axes` in which `rank` is the first, with coordinate 0 along all these
+ * axes. Returns the number of members, 0 if `rank` is not the first of its group. */
 static int list_members(const placed *p, ax_axisset axes, int rank, int *out)
 {
     const int n[] = {p->size.x, p->size.y, p->size.z, p->size.pipe, p->size.data};

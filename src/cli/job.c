@@ -1,12 +1,14 @@
 /* Runs an MPI launcher.
  *
- * The launcher gets its own session, so that signals from the terminal reach this process only. Launchers
- * kill their ranks a second after SIGTERM or SIGINT, which is too soon to save, but they pass SIGUSR1 on.
- * They pass SIGUSR1 on only to ranks that have started, so this process sends it repeatedly until a rank
- * acknowledges it. If this process dies, the launcher gets SIGTERM. This process is a subreaper: processes
- * whose parent has ended become its children, so that it can end them too. It ends only the processes whose
- * environment names the note of this job (cli_note in job.h). Other children may not belong to the job: if a
- * shell started axonn by exec, the shell's background jobs are children of this process too. */
+ * The launcher gets its own session, so that signals from the terminal reach this process only. After SIGTERM
+ * or SIGINT, a launcher kills its ranks within a second, which is too soon to save a checkpoint. But it
+ * passes SIGUSR1 on to the ranks that have started. So this process sends SIGUSR1 repeatedly, until a rank
+ * acknowledges it. If this process dies, the launcher gets SIGTERM.
+ *
+ * This process is a subreaper: processes whose parent has ended become its children, so that it can end them
+ * too. It ends only those whose environment names the note of this job (cli_note in job.h). Other children
+ * may not belong to the job: if a shell started axonn by exec, the shell's background jobs are children
+ * too. */
 #include "job.h"
 
 #include "axonn/comm.h"
@@ -24,11 +26,11 @@
 #include <unistd.h>
 
 #define POLL_SECONDS 0.02
-#define REPEAT_SECONDS 0.1 /* between repetitions of a signal to the launcher */
-#define HEARD_SECONDS 5    /* time for a rank to acknowledge a signal */
-#define END_SECONDS 3      /* time for a launcher to end its ranks after SIGTERM; some wait a second */
-#define GONE_SECONDS 10    /* time for a launcher to notice that rank 0 has ended */
-#define ORPHAN_SECONDS 1   /* time for ranks to end by themselves after their launcher */
+#define REPEAT_SECONDS 0.1 /* seconds between two sends of a signal to the launcher */
+#define HEARD_SECONDS 5    /* seconds for a rank to acknowledge a signal */
+#define END_SECONDS 3      /* seconds for a launcher to end its ranks after SIGTERM; some wait a second */
+#define GONE_SECONDS 10    /* seconds for a launcher to notice that rank 0 has ended */
+#define ORPHAN_SECONDS 1   /* seconds for ranks to end by themselves after their launcher */
 
 /* ---- signals to this process --------------------------------------------------------------------- */
 
@@ -48,18 +50,20 @@ static void catch_signals(void)
 {
     for (size_t i = 0; i < AX_COUNT(watched); i++) {
         struct sigaction before, action = {.sa_handler = note_signal, .sa_flags = SA_RESTART};
-        if (!sigaction(watched[i], NULL, &before) && before.sa_handler != SIG_IGN) /* nohup ignores SIGHUP */
+        if (!sigaction(watched[i], NULL, &before) &&
+            before.sa_handler !=
+                SIG_IGN) /* a signal that is ignored, like SIGHUP under nohup, stays ignored */
             sigaction(watched[i], &action, NULL);
     }
     if (!came &&
-        ax_signal_pending()) /* a signal that the verb's handler recorded before this handler was installed */
+        ax_signal_pending()) /* the verb's handler recorded a signal before this handler was installed */
         note_signal(ax_signal_pending());
 }
 
 /* ---- the launcher -------------------------------------------------------------------------------- */
 
-/* Removes the variables of a launcher that started this process, so that the new launcher does not take them
- * for its own. */
+/* Removes the environment variables that another launcher set for this process; the new launcher would take
+ * them for its own. */
 static void clear_launcher_variables(void)
 {
     static const char *const prefixes[] = {"OMPI_", "PMIX_", "PMI_", "ORTE_"};
@@ -69,7 +73,8 @@ static void clear_launcher_variables(void)
         snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
         for (size_t i = 0; i < AX_COUNT(prefixes); i++)
             found |= !strncmp(name, prefixes[i], strlen(prefixes[i]));
-        if (!found || unsetenv(name)) /* unsetenv moves the next variable to `at` */
+        if (!found ||
+            unsetenv(name)) /* unsetenv moves the following variables down, so *at is then the next one */
             at++;
     }
 }
@@ -84,7 +89,7 @@ static void become_launcher(const cli_job *job, pid_t parent)
         _exit(AX_ERR_COMM);
     for (size_t i = 0; i < AX_COUNT(watched); i++)
         signal(watched[i], SIG_DFL);
-    /* Outside the terminal's session, reading from the terminal would stop the launcher. */
+    /* The launcher is not in the terminal's session, so it would be stopped if it read from the terminal. */
     int null = job->keeps_input ? -1 : open("/dev/null", O_RDONLY);
     if (null >= 0)
         dup2(null, STDIN_FILENO);
@@ -93,10 +98,11 @@ static void become_launcher(const cli_job *job, pid_t parent)
     _exit(CLI_CANNOT_START);
 }
 
-/* ---- notes --------------------------------------------------------------------------------------- */
+/* ---- the note of the ranks (cli_note) ------------------------------------------------------------ */
 
-/* Creates the memory for the ranks' note and puts its path into the environment, where it also marks the
- * processes of this job. Returns its file descriptor, -1 if the memory cannot be created. */
+/* Creates the shared memory (memfd) for the note and puts its path into the environment variable CLI_NOTE,
+ * which also marks the processes of this job. Returns the file descriptor, or -1 if the memory cannot be
+ * created. */
 static int open_note(void)
 {
     char path[64];
@@ -122,8 +128,8 @@ static void read_note(int fd, cli_note *note)
 typedef struct watch {
     cli_job *job;
     pid_t pid;
-    double asked, sent; /* when the signal came, and when it was last passed on; 0: not yet */
-    double ending;      /* when SIGTERM was sent to the launcher; 0: not yet */
+    double asked, sent; /* time when the signal came, and when it was last passed on; 0: not yet */
+    double ending;      /* time when SIGTERM was sent to the launcher; 0: not yet */
     double gone;        /* time when rank 0 was first found to have ended; 0: it still runs */
 } watch;
 
@@ -136,10 +142,11 @@ static void end_launcher(watch *w, double now)
         kill(w->pid, SIGKILL);
 }
 
-/* Passes the signal on to the launcher, or ends the job if no rank has acknowledged the signal in time. Waits
- * until rank 0 has joined the world, because the signal would kill an earlier rank as if it had failed. If
- * the ranks are on other hosts, nothing tells when they have joined: then waits HEARD_SECONDS. After rank 0
- * has ended, the launcher gets the rest of HEARD_SECONDS to print the last output and to end. */
+/* Passes the signal on to the launcher, or ends the job if no rank has acknowledged the signal within
+ * HEARD_SECONDS. Passes it on only after rank 0 has joined the world: a rank that has not joined yet would be
+ * killed by the signal, as if it had failed. If all ranks are on other hosts, nothing tells when they have
+ * joined, so the wait is HEARD_SECONDS. Once rank 0 has ended, the launcher gets the rest of HEARD_SECONDS to
+ * print the last output and to end. */
 static void forward_signal(watch *w, double now)
 {
     cli_job *job = w->job;
@@ -156,7 +163,8 @@ static void forward_signal(watch *w, double now)
     }
 }
 
-/* Kills the launcher if rank 0 ended a while ago: launchers can wait forever for unreachable hosts. */
+/* Kills the launcher if rank 0 ended more than GONE_SECONDS ago: some launchers wait forever for hosts that
+ * they cannot reach. */
 static void end_if_gone(watch *w, double now)
 {
     const cli_note *note = &w->job->note;
@@ -184,7 +192,7 @@ static void watch_launcher(watch *w, int note_fd)
 
 /* ---- processes that a launcher leaves behind ----------------------------------------------------- */
 
-/* Reads /proc/PID/FILE, with a NUL at its end. Leaves *out empty if that fails. */
+/* Reads /proc/PID/FILE into *out and appends a NUL. Leaves *out empty if that fails. */
 static void read_process(const char *pid, const char *file, ax_buf *out)
 {
     enum { CHUNK = 16384 };
@@ -204,13 +212,15 @@ static void read_process(const char *pid, const char *file, ax_buf *out)
 static bool is_child(const char *pid, ax_buf *work)
 {
     read_process(pid, "stat", work);
-    const char *end =
-        work->size ? strrchr(work->data, ')') : NULL; /* end of the process's name, which may hold any byte */
-    return end && strlen(end) > 4 && strtol(end + 4, NULL, 10) == getpid(); /* ") STATE PARENT" */
+    const char *end = work->size ? strrchr(work->data, ')')
+                                 : NULL; /* end of the process name, which may itself hold any byte */
+    return end && strlen(end) > 4 &&
+           strtol(end + 4, NULL, 10) ==
+               getpid(); /* the text at `end` is ") STATE PARENT", where PARENT is a pid */
 }
 
-/* Whether the environment of the process names this job's note. The environment of a process that has ended
- * is empty. */
+/* Whether the environment of the process names this job's note. False for a process that has ended: its
+ * environment is empty. */
 static bool is_marked(const char *pid, ax_buf *work)
 {
     char mark[128];
@@ -220,8 +230,8 @@ static bool is_marked(const char *pid, ax_buf *work)
     return work->size && memmem(work->data, work->size, mark, strlen(mark) + 1);
 }
 
-/* Sends the signal (0: none) to the children of this process that belong to the job. Returns whether there
- * are any. */
+/* Sends signal `number` (0: none) to all children of this process that belong to the job. Returns whether
+ * there are such children. */
 static bool signal_orphans(int number)
 {
     bool any = false;
@@ -239,8 +249,9 @@ static bool signal_orphans(int number)
     return any;
 }
 
-/* Waits for ranks to end by themselves after their launcher, and kills those that do not. A process that ends
- * during the search may leave children which the search missed, so the search is then repeated. */
+/* Waits for ranks to end by themselves after their launcher has ended, and kills those that do not within
+ * ORPHAN_SECONDS. A process that ends during a search may leave children that the search missed. So the
+ * search is repeated as long as it finds a process or one has ended. */
 static void end_orphans(void)
 {
     double begin = ax_now(), waited = 0;
@@ -261,7 +272,8 @@ ax_status cli_job_run(cli_job *job)
     job->signal = came;
     if (came && job->stop)
         return AX_OK;
-    signal(SIGCHLD, SIG_DFL); /* if it is ignored, the status of a child that has ended is lost */
+    signal(SIGCHLD,
+           SIG_DFL); /* if SIGCHLD were ignored, waitpid would not return the exit status of the launcher */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     pid_t pid = fork();
     AX_CHECK(pid >= 0, AX_ERR_MEMORY, "cannot start a process: %s", strerror(errno));

@@ -7,27 +7,29 @@
 
 #include <sys/types.h>
 
-/* A note from the ranks on this host to the process that started them. It is in shared memory, a memfd called
- * CLI_NOTE_NAME, whose path is in the environment variable CLI_NOTE. */
+/* The note: a shared-memory struct that ranks on this host write and the process that started them reads. The
+ * memory is a memfd with the name CLI_NOTE_NAME; its path is in the environment variable CLI_NOTE. */
 #define CLI_NOTE "AXONN_NOTE"
 #define CLI_NOTE_NAME "axonn-note"
 typedef struct cli_note {
-    /* Written by rank 0, once it has joined the world. */
-    int64_t pid;         /* of rank 0; 0: nothing was written yet */
-    int32_t ended, code; /* whether rank 0 has ended, and its exit code */
-    /* Written by any rank that has received a signal. */
+    /* Written by rank 0 when it has joined the world, and when it ends. */
+    int64_t pid;         /* pid of rank 0; 0: rank 0 has not joined yet */
+    int32_t ended, code; /* `ended`: whether rank 0 has ended; `code`: its exit code */
+    /* `heard` is set to 1 by any rank that has received a signal. */
     int32_t heard, unused;
 } cli_note;
 
 typedef struct cli_job {
-    char *const *words; /* the launcher's command, ends with NULL */
-    int stop; /* signal that asks the ranks to save and stop; they acknowledge it. 0: end the job instead */
-    bool elsewhere;   /* all ranks may be on other hosts, whose notes do not reach this process */
-    bool keeps_input; /* the launcher gets standard input, for rank 0; else it gets /dev/null */
+    char *const *words; /* command line of the launcher; the last element is NULL */
+    int stop; /* signal that asks the ranks to save and stop; they acknowledge it. 0: a signal ends the job at
+                 once */
+    bool elsewhere;   /* all ranks may be on other hosts; their notes do not reach this process */
+    bool keeps_input; /* the launcher gets this process's standard input, for rank 0; false: it gets /dev/null
+                       */
     /* Results, set when the job has ended: */
-    int status;   /* of the launcher, as waitpid returns it */
+    int status;   /* exit status of the launcher, as waitpid returns it */
     int signal;   /* the signal that this process received, or 0 */
-    bool at_once; /* SIGINT came a second time: the ranks were not waited for */
+    bool at_once; /* SIGINT came twice: the job was ended without waiting for the ranks to save */
     bool unheard; /* no rank acknowledged the signal in time: the job was ended */
     bool started; /* the launcher was started; false: a signal came before that */
     cli_note note;
@@ -36,9 +38,9 @@ typedef struct cli_job {
 /* The exit code of the child if the launcher cannot be executed. */
 enum { CLI_CANNOT_START = 126 };
 
-/* Starts the launcher and waits until it has ended and none of the processes that it started on this host is
- * left. A signal to this process is passed on as job->stop, repeatedly, until a rank has acknowledged it. If
- * no rank has done so after five seconds, the job is ended. AX_ERR_MEMORY */
+/* Starts the launcher. Waits until the launcher and all processes that it started on this host have ended. If
+ * this process receives a signal, passes it on as signal job->stop, repeatedly, until a rank has acknowledged
+ * it. If no rank has done so after five seconds, ends the job. AX_ERR_MEMORY. */
 ax_status cli_job_run(cli_job *job);
 
 #endif

@@ -1,6 +1,6 @@
-/* `--ranks N`: the program starts itself again on N ranks, through the launcher of the MPI library that it
- * was built with (job.c). A launcher's exit code is not always that of the ranks. Rank 0 therefore also
- * writes its exit code into memory that this process holds, if it runs on this host. */
+/* `--ranks N`: the program starts itself again as N ranks, through the launcher of the MPI library that it
+ * was built with (job.c). A launcher's exit code is not always that of the ranks. So rank 0, if it runs on
+ * this host, also writes its exit code into shared memory of this process (cli_note in job.h). */
 #include "launch.h"
 #include "hosts.h"
 
@@ -83,8 +83,8 @@ static void command_fini(command *c)
     free(c->word);
 }
 
-/* Appends the hosts, each with its number of ranks: "a,b:2" becomes "a:K,b:2", where K is the number of ranks
- * of a host without a number (cli_hosts_read). */
+/* Appends the list of hosts, in which each host has a number of ranks. "a,b:2" becomes "a:K,b:2", where K is
+ * the number for hosts without one (cli_hosts_read). */
 static ax_status host_list(const cli_launch *launch, ax_buf *out)
 {
     cli_hosts hosts;
@@ -95,7 +95,7 @@ static ax_status host_list(const cli_launch *launch, ax_buf *out)
     return status;
 }
 
-/* Open MPI passes a variable of the environment to other hosts only if it is named. */
+/* Adds the argument that makes Open MPI pass the environment variable `name` to ranks on other hosts. */
 static void pass_variable(command *c, const char *name)
 {
     if (!getenv(name))
@@ -104,9 +104,9 @@ static void pass_variable(command *c, const char *name)
     add(c, name);
 }
 
-/* Adds the arguments for Open MPI. They turn binding off, because by default Open MPI binds each rank, with
- * all its threads, to a single core if there are at most two ranks. Running as root, and more ranks than
- * cores, must be allowed explicitly. */
+/* Adds the arguments for Open MPI. Binding to cores is turned off: by default, with at most two ranks, Open
+ * MPI binds each rank with all its threads to a single core. Two things must be allowed explicitly: running
+ * as root, and more ranks than cores. */
 static void add_openmpi(command *c, const cli_launch *launch, const char *hosts)
 {
     add(c, "-q"); /* quiet: this program itself reports how the job ended */
@@ -126,8 +126,8 @@ static void add_openmpi(command *c, const cli_launch *launch, const char *hosts)
     add_number(c, launch->ranks);
 }
 
-/* Adds the arguments for MPICH and launchers derived from it. They do not bind ranks to cores by default, so
- * no argument turns binding off. */
+/* Adds the arguments for MPICH and launchers derived from it. By default they do not bind ranks to cores, so
+ * that need not be turned off. */
 static void add_mpich(command *c, const cli_launch *launch, const char *hosts)
 {
     if (hosts) {
@@ -156,7 +156,7 @@ static ax_status make_command(const cli_launch *launch, size_t n, char *const *w
     return c->status;
 }
 
-/* ---- running it ---------------------------------------------------------------------------------- */
+/* ---- running the launcher ------------------------------------------------------------------------ */
 
 static void print_command(char *const *words, char *out, size_t size)
 {
@@ -165,15 +165,15 @@ static void print_command(char *const *words, char *out, size_t size)
         ax_text_add(out, size, "%s%s", i ? " " : "", strcmp(words[i], "-q") ? words[i] : "-v");
 }
 
-/* Ends this process by the signal, as its parent expects when the signal was not handled. */
+/* Ends this process by the signal's default action, so that its parent sees that the signal ended it. */
 static void raise_default(int number)
 {
     signal(number, SIG_DFL);
     raise(number);
 }
 
-/* Returns the result of a job that a signal ended before the ranks could stop by themselves. Does not return
- * if the verb has no stop signal, or the signal came twice. */
+/* Returns AX_ERR_SIGNAL for a job that a signal ended before the ranks could stop by themselves. If the verb
+ * has no stop signal, or SIGINT came twice, ends this process by the signal instead. */
 static ax_status fail_by_signal(const cli_job *job)
 {
     if (!job->stop || job->at_once)
@@ -187,8 +187,8 @@ static ax_status fail_by_signal(const cli_job *job)
                    strsignal(job->signal), job->started ? "any rank had begun" : "the ranks were started");
 }
 
-/* Checks the limit of open files. Open MPI's launcher opens 32 files, and 4 more for each rank on this host.
- * If the limit is a little lower, the launcher waits forever. */
+/* Checks the limit of open files (ulimit -n). Open MPI's launcher opens 32 files, and 4 more for each rank on
+ * this host. If the limit is slightly too low, the launcher does not fail but waits forever. */
 static ax_status check_open_files(const cli_launch *launch)
 {
     struct rlimit limit;
@@ -207,8 +207,8 @@ static bool stack_is_small(void)
 }
 
 /* Whether a signal ended the job before the ranks could stop by themselves. If the verb has no stop signal,
- * its ranks report errors of their own when the launcher ends, for example because their standard input is
- * closed; these count as ended by the signal. */
+ * ranks may report errors that follow from the launcher's end, such as a closed standard input. Such a job
+ * counts as ended by the signal. */
 static bool ended_by_signal(const cli_job *job)
 {
     const cli_note *note = &job->note;
@@ -219,9 +219,9 @@ static bool ended_by_signal(const cli_job *job)
     return !note->ended && (!note->heard || job->unheard || job->at_once);
 }
 
-/* Returns the result of the job, from rank 0's note if there is one, else from the launcher's status. Ranks
- * print their own errors. If a signal ended a rank, MPICH's launcher returns the signal's number, Open MPI's
- * and the shell 128 + the number. */
+/* Returns the status of the job: from rank 0's note if it has one, else from the launcher's exit status.
+ * Ranks print their own errors. If a rank was ended by a signal, MPICH's launcher exits with the signal's
+ * number, Open MPI's and the shell with 128 + the number. */
 static ax_status job_result(const cli_job *job)
 {
     char text[1024];
@@ -233,7 +233,8 @@ static ax_status job_result(const cli_job *job)
         return fail_by_signal(job);
     if (job->signal && noted == 0) /* the signal may have ended the launcher after the ranks had finished */
         return AX_OK;
-    if (note->pid && !note->ended && WIFSIGNALED(status)) /* most likely by end_if_gone of job.c */
+    if (note->pid && !note->ended &&
+        WIFSIGNALED(status)) /* most likely end_if_gone (job.c) has killed the launcher */
         return ax_fail(AX_ERR_COMM, "rank 0 ended, but the launcher did not: some hosts may be out of reach");
     AX_CHECK(noted > 0 || !WIFSIGNALED(status), AX_ERR_COMM,
              "the launcher was ended by signal %d (%s), and the job with it%s", WTERMSIG(status),

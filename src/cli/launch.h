@@ -22,36 +22,39 @@
                     "default: this one"                                                                      \
     }
 
-/* Sets *out if `launch` asks for ranks that no launcher has started yet. AX_ERR_USAGE if a launcher started
- * another number of ranks. */
+/* Sets *out to whether ranks must be started: `launch` asks for them, and this process is not a rank that a
+ * launcher has started. AX_ERR_USAGE if a launcher has started another number of ranks than `launch` asks
+ * for. */
 ax_status cli_launch_wanted(const cli_launch *launch, bool *out);
-/* Runs this command, the program's name followed by n words, on launch->ranks ranks and waits for them. A
- * signal is passed on to the ranks as verb->stop (0: ends them). Returns the status on which the ranks
- * agreed. */
+/* Runs the command `axonn words[0] … words[n-1]` on launch->ranks ranks and waits for them. A signal to this
+ * process is passed on to the ranks as signal verb->stop (0: the signal ends the ranks). Returns the status
+ * on which the ranks agreed. */
 ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t n, char *const *words);
 
-/* Opens the note to the process that started this one as a rank, if such a process is on this host. */
+/* Opens the note (cli_note) of the process that started this process as a rank, if that process runs on this
+ * host. */
 void cli_starter_find(void);
-/* Writes into that note that this rank has received a signal. May be called from a signal handler. */
+/* Writes into the note that this rank has received a signal. May be called from a signal handler. */
 void cli_starter_note_signal(void);
 
 /* Creates the communicator of all ranks of the job, and gives all ranks the runtime settings of rank 0. If
  * this fails, *world is NULL. Collective. */
 ax_status cli_world_open(ax_comm **world);
-/* Aborts the job, and does not return, if `status` is an error that the other ranks do not share: they may be
+/* Aborts the job and does not return, if `status` is an error of this rank only: the other ranks may be
  * waiting for this rank. */
 void cli_world_abort_unshared(ax_comm *world, ax_status status);
-/* Prints the error, if any, on rank 0, and destroys the communicator. Aborts the job if the other ranks do
- * not share the error. Returns `status`. */
+/* Prints the error of `status`, if any, on rank 0, and destroys the communicator. Aborts the job if the error
+ * is one of this rank only. Returns `status`. */
 ax_status cli_world_close(ax_comm **world, ax_status status);
-/* Runs a verb that needs a configuration: loads the file `path` with `overrides` for `use`, opens the world,
- * calls `run` with the verb's arguments, and closes the world. Collective. */
+/* Runs a verb that needs a configuration: loads the file `path` with the key=value words `overrides`, for the
+ * use `use`; opens the world; calls `run` with `args`, the verb's arguments; closes the world. Collective. */
 typedef ax_status cli_configured_fn(ax_comm *world, ax_config *config, const void *args);
 ax_status cli_configured(const char *path, const ax_strings *overrides, ax_config_use use,
                          cli_configured_fn *run, const void *args);
-/* Prints the error message of `status` once, unless another rank prints it. */
+/* Prints the error message, if `status` is an error that this process has not yet printed and no other rank
+ * prints. */
 void cli_print_error(ax_status status);
-/* Tells cli_print_error that the ranks that this process started have already printed the error. */
+/* Makes cli_print_error print nothing: the ranks that this process started have already printed the error. */
 void cli_ranks_print_error(void);
 
 #endif

@@ -1,4 +1,5 @@
-/* The program `axonn`: finds the verb, reads its options and runs it. The status is the exit code. */
+/* The program `axonn`: finds the verb, reads its options and runs it. The resulting ax_status is the exit
+ * code. */
 #include "axonn/engine.h"
 #include "axonn/runtime.h"
 #include "launch.h"
@@ -8,7 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The user's command line without the program's name, to start the same command on ranks. */
+/* The words of the command line after the program's name; --ranks starts the same command again on the
+ * ranks. */
 static struct {
     size_t n;
     char *const *words;
@@ -22,19 +24,20 @@ static bool wants_help(size_t n, char *const *words)
     return false;
 }
 
-/* Runs the verb in this process, or starts it on the ranks that --ranks asks for. */
+/* Runs the verb in this process. With --ranks, starts the verb on that number of ranks instead. */
 static ax_status start_verb(const cli_verb *verb, const void *args)
 {
     bool launch = false;
-    if (!verb->keys) /* a verb with configuration keys may get runtime settings from its configuration file,
-                        so it sets them later */
+    if (!verb->keys) /* runtime settings are put in force here, except for a verb with configuration keys: its
+                        configuration file may set more of them, so the verb does it later */
         AX_TRY(cli_process_settings());
     if (verb->launches)
         AX_TRY(cli_launch_wanted(args, &launch));
     return launch ? cli_launch_run(args, verb, command.n, command.words) : verb->run(args);
 }
 
-/* Reads the words into `set` and, for verbs without a configuration, sets the runtime settings among them. */
+/* Reads the words of the command line into `set`. For a verb without configuration keys, also sets the
+ * runtime settings (key=value) among the words. */
 static ax_status read_words(const cli_verb *verb, size_t n, char *const *words, ax_option_set *set)
 {
     ax_runtime_values values;
@@ -74,7 +77,7 @@ static ax_status run_verb(const cli_verb *verb, size_t n, char *const *words)
     return status;
 }
 
-/* Prints the help of the program, of a group of verbs or of one verb. */
+/* Prints the help that the words ask for: of the program, of a group of verbs, or of one verb. */
 static ax_status print_help(size_t n, char *const *words)
 {
     ax_buf out = {0};
@@ -116,7 +119,8 @@ static ax_status run(size_t n, char *const *words)
     return run_verb(verb, n - used, words + used);
 }
 
-/* Catches signals for verbs that save when they are stopped, so that a signal during start-up is not lost. */
+/* If the verb saves when a signal stops it, installs the signal handlers already now, so that a signal during
+ * start-up is not lost. */
 static void catch_signals(void)
 {
     size_t used;

@@ -1,4 +1,4 @@
-/* Generates the man page axonn(1), as roff, from the tables. */
+/* Generates the man page axonn(1), in roff, from the tables of verbs and options. */
 #include "verb.h"
 
 #include "axonn/config.h"
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Appends text for roff: escapes special characters and lines that would be requests. */
+/* Appends text in roff: escapes special characters, and protects lines that roff would take for requests. */
 static ax_status roff(const char *text, ax_buf *out)
 {
     bool start = true;

@@ -68,8 +68,8 @@ ax_status cli_grid_parse(const char *text, ax_grid_size *out)
     return status;
 }
 
-/* Returns the grid of the arguments. If none is given, puts all ranks along data (MODEL_ROWS) or x
- * (MODEL_SEQUENCE). */
+/* Sets *out to the grid that the arguments give. If they give none, all ranks are along axis data
+ * (MODEL_ROWS) or axis x (MODEL_SEQUENCE). */
 static ax_status find_grid(const model_args *args, model_use use, int ranks, ax_grid_size *out)
 {
     ax_strings words = {0};

@@ -1,16 +1,16 @@
-/* Opening a model on a grid of ranks, for all verbs that run one. */
+/* Opens a model on a grid of ranks; for all verbs that run a model. */
 #ifndef AX_CLI_MODEL_H
 #define AX_CLI_MODEL_H
 
 #include "axonn/engine.h"
 #include "launch.h"
 
-/* The first field of the arguments of a verb that runs a model. Its options are MODEL_OPTIONS and
- * MODEL_DEVICE_OPTIONS. */
+/* The arguments that all verbs that run a model have; must be the first field of the verb's argument struct.
+ * The options for them are MODEL_OPTIONS and MODEL_DEVICE_OPTIONS. */
 typedef struct model_args {
     cli_launch launch;
     char *model, *precision, *device, *grid;
-    ax_strings keys; /* grid.x=2 … */
+    ax_strings keys; /* words grid.x=2, …: another way to give `grid` */
     int64_t threads;
     bool json;
 } model_args;
@@ -57,13 +57,14 @@ typedef struct opened_model {
     bool first; /* this is rank 0, which prints */
 } opened_model;
 
-/* Parses "x=2,data=4"; axes that are not named have size 1. */
+/* Parses a grid such as "x=2,data=4". An axis that is not named has size 1. */
 ax_status cli_grid_parse(const char *text, ax_grid_size *out);
 
-/* How the ranks work together: on different rows of a batch, or on the same sequence. */
+/* What the ranks of a grid share out: the rows of a batch, or the work on one sequence. */
 typedef enum model_use { MODEL_ROWS, MODEL_SEQUENCE } model_use;
 
-/* Opens the world and the model on it. The caller calls model_close, also after an error. Collective. */
+/* Opens the world, and the model on its ranks. The caller calls model_close, also after an error.
+ * Collective. */
 ax_status model_open(const model_args *args, model_use use, opened_model *out);
 /* Closes model and world, and prints the error of `status` as cli_world_close does. Returns `status`. */
 ax_status model_close(opened_model *opened, ax_status status);

@@ -60,7 +60,7 @@ bool cli_is_stdin(const char *path)
 
 enum {
     STDIN_MOST = 256 << 20
-}; /* bytes; a limit, because processing the text takes several times as much memory */
+}; /* bytes; limited, because processing text takes several times its size in memory */
 
 ax_status cli_read_stdin(ax_buf *out)
 {
@@ -84,7 +84,7 @@ static const char *amount(const cli_progress *progress, double value, char out[3
     return out;
 }
 
-/* Formats the progress: "43 %  12.3 MiB of 30.1 MiB  8.2 MiB/s  3.1 s left". */
+/* Formats a progress line: "43 %  12.3 MiB of 30.1 MiB  8.2 MiB/s  3.1 s left". */
 static void describe(const cli_progress *progress, int64_t done, int64_t total, char *out, size_t size)
 {
     char a[32], b[32], c[32], d[32];

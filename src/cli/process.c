@@ -1,4 +1,4 @@
-/* Prepares the process: standard files, stacks, SIGXFSZ, settings. */
+/* Start-up of the process: standard files, stack sizes, SIGXFSZ, runtime settings. */
 #include "process.h"
 
 #include "axonn/runtime.h"
@@ -10,9 +10,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Opens standard input, output and error on /dev/null if they are closed. Otherwise the next file that is
- * opened would get one of their descriptors, and text printed to stdout or stderr would be written
- * into it. */
+/* Opens file descriptors 0, 1 and 2 on /dev/null if they are closed. Otherwise the next open() would return
+ * one of them, and text printed to stdout or stderr would go into that file. */
 static void open_standard(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -20,9 +19,9 @@ static void open_standard(void)
             _exit(AX_ERR_DATA); /* there is nowhere to print an error */
 }
 
-/* Raises the limit up to which this thread's stack may grow, and the default stack size of new threads, also
- * of those that libraries start: glibc has already set that default from the old limit when the process
- * began. */
+/* Raises the limit up to which this thread's stack may grow, and the default stack size of new threads.
+ * Libraries start threads with that default too. The limit alone does not change it: glibc took it from the
+ * old limit when the process began. */
 static void enlarge_stacks(void)
 {
     struct rlimit limit;

@@ -1,16 +1,16 @@
-/* Two start-up steps of a process: before anything else, and after its runtime settings are known. */
+/* Start-up of a process, in two steps: before anything else, and once its runtime settings are known. */
 #ifndef AX_CLI_PROCESS_H
 #define AX_CLI_PROCESS_H
 
 #include "axonn/base.h"
 
 /* Opens standard input, output and error on /dev/null if they are closed. Enlarges the stacks of new threads,
- * and that of this thread if the hard limit allows, to what libraries need. Ignores SIGXFSZ, so that a write
- * beyond the file size limit is an error and does not kill the process. */
+ * and of this thread if the hard limit allows, to the size that libraries need. Ignores SIGXFSZ: a write
+ * beyond the file size limit then fails with an error instead of killing the process. */
 void cli_process_begin(void);
 
-/* Called after all keys runtime.* are set: checks the values that environment variables give, and logs the
- * version. AX_ERR_USAGE */
+/* Called after all runtime.* keys are set: checks the runtime settings that come from environment variables,
+ * and logs the version. AX_ERR_USAGE. */
 ax_status cli_process_settings(void);
 
 #endif

@@ -1,6 +1,7 @@
-/* Signals to verbs that have temporary files to remove. The handler records the signal, the verb stops at its
- * next progress callback, and after the clean-up the program ends by the same signal, as its parent expects.
- * A second signal, at least a second later, ends the program at once. */
+/* Stops a verb that has temporary files to remove when a signal comes. The handler records the signal, and
+ * the verb stops at its next progress callback. After its clean-up the program ends by the same signal, so
+ * that its parent sees which signal ended it. A second signal, at least a second after the first, ends the
+ * program at once. */
 #include "verb.h"
 
 #include <signal.h>
@@ -22,7 +23,9 @@ void cli_stop_catch(void)
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
     for (size_t i = 0; i < AX_COUNT(numbers); i++) {
         struct sigaction before, action = {.sa_handler = note, .sa_flags = SA_RESTART};
-        if (sigaction(numbers[i], NULL, &before) || before.sa_handler == SIG_IGN) /* nohup ignores SIGHUP */
+        if (sigaction(numbers[i], NULL, &before) ||
+            before.sa_handler ==
+                SIG_IGN) /* a signal that is ignored, like SIGHUP under nohup, stays ignored */
             continue;
         sigaction(numbers[i], &action, NULL);
     }

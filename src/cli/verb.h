@@ -1,10 +1,10 @@
-/* cli: a verb (subcommand) of the program is one file verb_<name>.c that defines `verb_<name>`, and one line
- * in verbs.def; verbs of benchmarks are in src/bench. Help, man page and completion are generated from these
- * tables.
+/* cli: the verbs (subcommands) of the program. A verb is defined as `verb_<name>` in a file verb_<name>.c,
+ * and listed in verbs.def. Verbs of benchmarks are in src/bench. Help, man page and completion are generated
+ * from the cli_verb structs.
  *
  * Rules for all verbs: results go to stdout, everything else to stderr. With --json stdout carries one JSON
- * object (or one per line) and nothing else. The returned status is the program's exit code, and main prints
- * the error message. */
+ * object (or one per line) and nothing else. The status that a verb returns is the program's exit code, and
+ * main prints its error message. */
 #ifndef AX_CLI_VERB_H
 #define AX_CLI_VERB_H
 
@@ -13,8 +13,8 @@
 #include <jansson.h>
 #include <stdio.h>
 
-/* The first field of the arguments of a verb that runs on several ranks. Its options are LAUNCH_OPTIONS
- * (launch.h). */
+/* The arguments that all verbs that run on several ranks have; must be the first field of the verb's argument
+ * struct. The options for them are LAUNCH_OPTIONS (launch.h). */
 typedef struct cli_launch {
     int64_t ranks;
     char *hosts;
@@ -24,17 +24,17 @@ typedef struct cli_verb {
     const char *name;     /* "tok train" */
     const char *summary;  /* one line, lower case, no full stop */
     const char *details;  /* further lines for the help, at most 98 columns; or NULL */
-    const char *examples; /* lines, each a command; or NULL */
+    const char *examples; /* example commands, one a line; or NULL */
     const ax_option *options;
     size_t option_count;
-    size_t args_size; /* bytes of the struct that the options fill */
+    size_t args_size; /* size of the struct that the options fill and `run` gets */
     ax_status (*run)(const void *args);
-    /* Returns the configuration keys that the verb takes as key=value. NULL: only those of runtime.h, which
-     * main reads. */
+    /* Returns the table of configuration keys that the verb takes as key=value. NULL: the verb takes only
+     * those of runtime.h, which main reads. */
     const ax_option *(*keys)(size_t *count);
-    bool launches; /* the verb can start ranks: args begin with a cli_launch */
+    bool launches; /* the verb takes --ranks; its argument struct begins with a cli_launch */
     int stop;      /* if launches: signal that asks the ranks to save and stop; 0: a signal ends the ranks */
-    /* If launches: whether rank 0 reads standard input, unless that is a terminal. NULL: it never does. */
+    /* If `launches`: whether rank 0 reads standard input when it is not a terminal. NULL: never. */
     bool (*reads_input)(const void *args);
 } cli_verb;
 
@@ -47,12 +47,13 @@ typedef struct cli_verb {
 extern const cli_verb *const cli_verbs[];
 extern const size_t cli_verb_count;
 
-/* Returns the verb whose name is the beginning of the n words; the one with the longest name if there are
- * several; NULL if there is none. *used is the number of words in the name. */
+/* Returns the verb whose name is the beginning of the n words, or NULL. If several names match, returns the
+ * verb with the longest. *used is the number of words in the name. */
 const cli_verb *cli_verb_find(size_t n, char *const *words, size_t *used);
 /* Whether `word` is the first word of a group of verbs, such as "tok". */
 bool cli_verb_is_group(const char *word);
-/* Fails with AX_ERR_USAGE. The message names the most similar verb, or the members of the group. */
+/* Returns AX_ERR_USAGE for an unknown verb. The message names the most similar verb, or the verbs of the
+ * group. */
 ax_status cli_verb_unknown(size_t n, char *const *words);
 
 /* ---- texts generated from the tables: help.c, man.c, completion.c ---- */
@@ -60,24 +61,25 @@ ax_status cli_verb_unknown(size_t n, char *const *words);
 ax_status cli_help_program(bool colour, ax_buf *out);
 ax_status cli_help_group(const char *group, bool colour, ax_buf *out);
 ax_status cli_help_verb(const cli_verb *verb, bool colour, ax_buf *out);
-/* Appends the usage of the verb: "axonn tok train --input PATH... [flags]". */
+/* Appends the usage line of the verb: "axonn tok train --input PATH... [flags]". */
 ax_status cli_usage(const cli_verb *verb, ax_buf *out);
 ax_status cli_man(ax_buf *out);
 ax_status cli_completion_bash(ax_buf *out);
 
 /* ---- signals: stop.c ---- */
 
-/* Catches SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 from now on, so that a verb can remove its temporary
- * files before it stops. Its progress callback returns false once cli_stop_wanted() is true. */
+/* Catches SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 from now on, so that the verb can remove its temporary
+ * files. Once cli_stop_wanted() is true, the verb's progress callback must return false. */
 void cli_stop_catch(void);
-/* Whether such a signal has been received. */
+/* Whether one of the caught signals has been received. */
 bool cli_stop_wanted(void);
-/* Ends the process by the signal that was received, if any. Called after the verb has cleaned up. */
+/* Ends the process by the signal that was received, if there was one. The verb calls this after its
+ * clean-up. */
 void cli_stop_die(void);
 
 /* ---- reading text ---- */
 
-/* The arguments that all verbs that read text have. TEXT_OPTIONS are their options. */
+/* The arguments that all verbs that read text have. The options for them are TEXT_OPTIONS. */
 typedef struct cli_text {
     char *key;
     int64_t bad_lines;
@@ -97,22 +99,24 @@ typedef struct cli_text {
 
 /* Whether to print colour: the stream is a terminal, NO_COLOR is unset or empty, and TERM is not dumb. */
 bool cli_colour(FILE *stream);
-/* Prints the object as one line on stdout and releases it. Fails if the object is NULL (no memory) or stdout
- * cannot be written. */
+/* Prints the object as one line on stdout, and releases it. Fails if `object` is NULL (out of memory) or
+ * stdout cannot be written. */
 ax_status cli_print_json(json_t *object);
 /* Writes bytes to stdout. AX_ERR_DATA if that fails. */
 ax_status cli_print(const char *text, size_t n);
 
-/* Returns a JSON number, or null if the value is NaN or infinite. */
+/* Returns `value` as a JSON number, or as null if it is NaN or infinite. */
 json_t *cli_json_number(double value);
-/* Returns a JSON string. Bytes that are not valid UTF-8 become U+FFFD. NULL if there is no memory. */
+/* Returns n bytes as a JSON string, or NULL if out of memory. Bytes that are not valid UTF-8 become
+ * U+FFFD. */
 json_t *cli_json_text(const char *bytes, size_t n);
 /* Whether the path leads to the file that is standard input: /dev/stdin, /dev/fd/0, a link to one of them. */
 bool cli_is_stdin(const char *path);
 /* Reads all of standard input. AX_ERR_DATA: it cannot be read, or holds more than 256 MiB. */
 ax_status cli_read_stdin(ax_buf *out);
 
-/* Shows the progress of one long task on stderr: as a bar on a terminal, else as a line every ten seconds. */
+/* The progress of one long task, shown on stderr: as a bar on a terminal, else as a line every ten
+ * seconds. */
 typedef struct cli_progress {
     const char *what; /* "tokenizing" */
     bool bytes;       /* true: amounts are bytes; false: counts */
@@ -120,9 +124,10 @@ typedef struct cli_progress {
     double start, shown;
 } cli_progress;
 void cli_progress_start(cli_progress *progress, const char *what, bool bytes);
-/* Draws the progress if the last drawing is old enough, so it may be called often. total <= 0: unknown. */
+/* Draws the progress, unless it was drawn a short time ago; so it may be called often. total <= 0: not
+ * known. */
 void cli_progress_update(cli_progress *progress, int64_t done, int64_t total);
-/* Removes the bar. */
+/* Removes the bar from the terminal. */
 void cli_progress_end(cli_progress *progress);
 
 #endif

@@ -23,7 +23,7 @@ static const ax_option ls_options[] = {
     {"json", AX_OPT_BOOL, offsetof(ls_args, json), "false", .help = "print one JSON object"},
 };
 
-/* Describes a checkpoint in JSON. "verified" is null if the files were not compared with their checksums. */
+/* Describes a checkpoint in JSON. "verified" is null if its files were not compared with their checksums. */
 static json_t *info_json(const ax_ckpt_info *info, bool compared)
 {
     json_t *verified = info->damage ? json_false() : compared ? json_true() : json_null();
@@ -124,10 +124,10 @@ static void print_report(const char *path, const ax_ckpt_report *r)
 }
 
 typedef struct tally {
-    int verified, faults; /* checkpoints; damaged files */
+    int verified, faults; /* `verified`: number of checkpoints; `faults`: number of damaged files */
 } tally;
 
-/* Verifies one checkpoint. A checkpoint that its run has removed meanwhile is not counted. */
+/* Verifies one checkpoint. Does not count a checkpoint of a run (`of_run`) that the run removed meanwhile. */
 static ax_status verify_one(const verify_args *a, const char *path, bool of_run, tally *t)
 {
     ax_ckpt_report *report;
@@ -145,8 +145,9 @@ static ax_status verify_one(const verify_args *a, const char *path, bool of_run,
     return removed ? AX_OK : status;
 }
 
-/* Verifies all checkpoints of the run `path`. If `path` holds no checkpoints, verifies `path`
- * itself. Lists the checkpoints again if the run has replaced all of them meanwhile. */
+/* Verifies all checkpoints of the run `path`. If `path` holds no checkpoints, verifies `path` itself: a
+ * checkpoint, a model directory or a .safetensors file. If a training run has replaced all listed checkpoints
+ * meanwhile, lists them again. */
 static ax_status verify_path(const verify_args *a, const char *path, tally *t)
 {
     int before = t->verified;
@@ -223,7 +224,7 @@ static ax_status diff_json(const diff_args *a, const ax_ckpt_diff *diff)
                                     "rows", rows));
 }
 
-/* Returns the width of the column of names: at least 44. */
+/* Returns the width of the column of array names: at least 44 characters. */
 static int name_width(const ax_ckpt_diff *diff)
 {
     size_t width = 44;
@@ -243,7 +244,8 @@ static void print_row(const ax_ckpt_diff_row *row, int width)
     printf("\n");
 }
 
-/* Compares A and B. Array names match with or without the prefix of any model family. */
+/* Compares the arrays of the checkpoints or models A and B. Names match with or without the key prefix of any
+ * model family, such as "model.". */
 static ax_status create_diff(const diff_args *a, ax_ckpt_diff **out)
 {
     int n = ax_family_count();

@@ -23,7 +23,8 @@ static const ax_option convert_options[] = {
     {"json", AX_OPT_BOOL, offsetof(convert_args, json), "false", .help = "print one JSON object"},
 };
 
-/* Reads "5GB": a number and B, KB, MB, GB or TB, or KiB to TiB; without a unit it is bytes. */
+/* Reads a size such as "5GB": a number and a unit, B, KB, MB, GB, TB, KiB, MiB, GiB or TiB. Without a unit it
+ * is in bytes. */
 static ax_status read_size(const char *text, int64_t *out)
 {
     static const char letters[] = "KMGT";
@@ -58,8 +59,9 @@ static bool show(void *user, int64_t done, int64_t total)
     return !cli_stop_wanted();
 }
 
-/* Converts the model directory that MODEL stands for. If MODEL is a run, this is its newest checkpoint. If
- * the run removes the checkpoint during the conversion, converts the checkpoint that is then the newest. */
+/* Converts the directory to which MODEL leads: a model, or the newest checkpoint if MODEL is a run. If the
+ * run removes this checkpoint during the conversion, starts again with the checkpoint that is then the
+ * newest. */
 static ax_status convert(const convert_args *a, ax_conversion_args *how, ax_conversion *result)
 {
     char *dir = NULL;

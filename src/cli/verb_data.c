@@ -46,8 +46,8 @@ static void print_info(const char *path, const ax_data_info *info)
         printf("  tokenizer   %016" PRIx64 "\n", info->tokenizer_hash);
 }
 
-/* Fails if no token of the file can have this id: it is outside the vocabulary or, if the format does not
- * store the vocabulary's size, outside the range of the token's type. */
+/* Fails if no token of the file can have the id `end_id`: it is outside the vocabulary or, if the format does
+ * not store the vocabulary's size, not representable in the file's integer type. */
 static ax_status check_end_id(const ax_data *data, int64_t end_id)
 {
     const ax_data_info *info = ax_data_describe(data);
@@ -233,7 +233,8 @@ static ax_status show_tokens(const show_args *a, const ax_data *data, json_t *in
     AX_TRY(ax_calloc((size_t)(end - first), sizeof *ids.data, &ids.data));
     ids.size = ids.capacity = (size_t)(end - first);
     ax_status status = ax_data_tokens(data, first, end - first, ids.data);
-    bool starts = a->document >= 0 || !first; /* whether the range begins at the start of a document */
+    bool starts =
+        a->document >= 0 || !first; /* whether the printed range begins at the start of a document */
     if (status == AX_OK && a->tokenizer)
         status = decode_tokens(a->tokenizer, &ids, starts ? 0 : AX_DECODE_CONTINUE, &text);
     if (status == AX_OK)
@@ -268,8 +269,8 @@ static ax_status print_range(const ax_data *data, const ax_tokenizer *tok, int64
     return status;
 }
 
-/* Prints the text of all documents, each without the end token that closes it. If the file has an index, an
- * end token inside a document is printed, because it was part of the document's text. */
+/* Prints the text of all documents, without the end token that closes each of them. If the file has an index
+ * of documents, an end token inside a document is printed, because it was part of the document's text. */
 static ax_status print_text(const ax_data *data, const ax_tokenizer *tok)
 {
     const ax_data_info *info = ax_data_describe(data);
@@ -378,7 +379,7 @@ static ax_status check_file(const check_args *a, const char *path, const ax_toke
     return status;
 }
 
-/* Checks all files. Returns the status of the first that fails. */
+/* Checks all files, also after one has failed. Returns the status of the first file that fails. */
 static ax_status check_files(const check_args *a, const ax_tokenizer *tok)
 {
     ax_status first = AX_OK;

@@ -1,4 +1,4 @@
-/* axonn eval: measures how well a model predicts data. */
+/* axonn eval: measures the loss of a model on data. */
 #include "model.h"
 
 #include <errno.h>
@@ -99,7 +99,8 @@ static bool show_build(void *user, const ax_data_progress *progress)
     return !cli_stop_wanted();
 }
 
-/* Tokenizes text into a temporary directory `dir`, which the caller removes. *tokens is the token file. */
+/* Creates a temporary directory, which the caller removes, and tokenizes the text into it. Sets `dir` to its
+ * path and *tokens to the path of the token file. */
 static ax_status prepare(const args *a, const opened_model *m, char *dir, size_t size, char **tokens)
 {
     snprintf(dir, size, "%s/axonn-eval-XXXXXX", ax_temporary_dir());
@@ -123,8 +124,8 @@ static ax_status prepare(const args *a, const opened_model *m, char *dir, size_t
     return status;
 }
 
-/* Tokenizes on rank 0 for all ranks. A rank on another host that does not see rank 0's directory tokenizes
- * for itself. */
+/* Tokenizes the text on rank 0, then evaluates on all ranks. A rank on another host that does not see rank
+ * 0's temporary directory tokenizes the text itself. */
 static ax_status with_tokens(const args *a, opened_model *m)
 {
     char dir[4096] = "", *tokens = NULL;

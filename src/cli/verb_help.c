@@ -1,4 +1,5 @@
-/* axonn help: prints the help of a verb, and for the installation the man page and the shell completion. */
+/* axonn help: prints the help of a verb. For the installation, also prints the man page and the bash
+ * completion. */
 #include "verb.h"
 
 typedef struct args {

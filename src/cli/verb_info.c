@@ -39,7 +39,7 @@ static const ax_option options[] = {
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object"},
 };
 
-/* Backends that similar programs have and this version lacks, with the reason. */
+/* Backends that similar programs have and this version does not have, with the reason. */
 static const struct {
     const char *name, *why;
 } missing[] = {
@@ -48,7 +48,7 @@ static const struct {
 
 /* ---- collecting ---------------------------------------------------------------------------------- */
 
-/* Returns the words of `wanted` that are in the line "flags" (x86) or "Features" (ARM) of /proc/cpuinfo. */
+/* Returns those words of `wanted` that are in the line "flags" (x86) or "Features" (ARM) of /proc/cpuinfo. */
 static json_t *instruction_sets(void)
 {
     static const char *const wanted[] = {"sse4_2",      "avx",         "avx2",     "fma",      "f16c",
@@ -120,7 +120,8 @@ static json_t *devices(void)
     return list;
 }
 
-/* Returns the versions of the libraries in use. hwloc reports only the version of its API. */
+/* Returns the versions of the libraries in use. For hwloc this is the version of its API, the only one that
+ * it reports. */
 static json_t *components(void)
 {
     char pcre2[64] = "", xxhash[32], hwloc[32];
@@ -161,7 +162,7 @@ static json_t *keys(void)
     return list;
 }
 
-/* Finds the threads and binding that a run of one rank would use. */
+/* Sets *out to the number of threads and the core binding that a run of one rank would get. */
 static ax_status find_threads(ax_threads *out)
 {
     ax_comm *self;
@@ -178,8 +179,8 @@ static json_t *binding_json(const ax_binding *b)
     return json_pack("{s:s?, s:s?}", "cores", b->n ? cores : NULL, "why_not", b->why_not);
 }
 
-/* Returns the instruction sets for which the cpu backend has kernels that this processor can run, best first,
- * and the one in use (`isa`). */
+/* Returns the instruction sets for which the cpu backend has kernels and which this processor has, best
+ * first; and the one in use, `isa`. */
 static json_t *kernels(const char *isa)
 {
     json_t *can = json_array();

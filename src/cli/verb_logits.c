@@ -22,12 +22,12 @@ static const ax_option options[] = {
 typedef struct printer {
     const args *a;
     int64_t printed;
-    bool first;                      /* rank 0 prints */
+    bool first;                      /* this is rank 0, which prints */
     int64_t bad;                     /* number of logits that are not finite */
     int64_t bad_position, bad_token; /* position and token of the first logit that is not finite */
 } printer;
 
-/* Prints the five likeliest tokens, best first. */
+/* Prints the five most probable tokens after the position, best first. */
 static void print_best(int64_t position, const float *logits, int64_t vocab)
 {
     int64_t best[5];

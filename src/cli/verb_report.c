@@ -1,4 +1,4 @@
-/* axonn report: writes an HTML page of the metrics of runs, or an SVG of their loss. */
+/* axonn report: plots the metrics of runs as an HTML page, or their loss as an SVG. */
 #include "verb.h"
 
 #include "axonn/trace.h"
@@ -21,7 +21,7 @@ static const ax_option options[] = {
     {"json", AX_OPT_BOOL, offsetof(report_args, json), "false", .help = "print one JSON object"},
 };
 
-/* Returns the format that the file's suffix stands for, or NULL. */
+/* Returns the output format that the suffix of `path` stands for, or NULL. */
 static const char *format_of(const char *path)
 {
     const char *dot = strrchr(path, '.');
@@ -38,7 +38,7 @@ static bool title_repeats(const report_args *a, const ax_history *runs, size_t i
     return false;
 }
 
-/* Replaces titles that occur more than once by the paths of their runs. */
+/* If several runs have the same title, replaces the title of each of them by the path of the run. */
 static ax_status make_titles_distinct(const report_args *a, ax_history *runs)
 {
     bool *repeats;
@@ -59,7 +59,7 @@ static ax_status make_titles_distinct(const report_args *a, ax_history *runs)
 
 static json_t *number_or_null(const double *value) { return value ? cli_json_number(*value) : json_null(); }
 
-/* Returns the run's last step, loss and evaluation loss; a value that does not exist is null. */
+/* Returns the last step, loss and evaluation loss of the run; a value that the run does not have is null. */
 static json_t *run_json(const char *path, const ax_history *run)
 {
     const ax_history_point *step = NULL, *eval = NULL;

@@ -15,8 +15,9 @@ typedef struct tally {
     int passed, failed;
 } tally;
 
-/* Bounds on the relative error. Gradients from finite differences have an error of about 1e-8. Float64 sums
- * of a few hundred terms change by about 1e-13 if the terms are added in another order. */
+/* Upper bounds of the relative errors. `gradient_bound`: finite differences have an error of about 1e-8.
+ * `grid_bound`: Float64 sums of a few hundred terms change by about 1e-13 if the terms are added in another
+ * order. */
 static const double gradient_bound = 1e-6, grid_bound = 1e-12;
 
 static ax_status report_check(tally *t, const char *what, const char *layer, double worst, double bound)

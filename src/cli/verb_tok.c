@@ -239,7 +239,7 @@ static const ax_option decode_options[] = {
      .help = "print one JSON object instead of the text"},
 };
 
-/* Parses ids separated by commas or white space; brackets around them are ignored. */
+/* Parses token ids separated by commas or white space; ignores brackets. */
 static ax_status parse_ids(const char *text, ax_ids *ids)
 {
     while (*(text += strspn(text, ", \t\r\n[]"))) {
@@ -284,7 +284,7 @@ static ax_status run_decode(const void *raw)
         status = cli_print_json(json_pack("{s:o}", "text", cli_json_text(text.data, text.size)));
     else if (status == AX_OK && text.size)
         status = cli_print(text.data, text.size);
-    /* A newline ends the text on a terminal only: a file or pipe gets exactly the bytes of the tokens. */
+    /* A newline is appended only on a terminal: a file or pipe gets exactly the bytes of the tokens. */
     if (status == AX_OK && !a->json && isatty(STDOUT_FILENO))
         printf("\n");
     ax_buf_fini(&text);

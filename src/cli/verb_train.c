@@ -54,8 +54,9 @@ static bool includes_stdin(const ax_paths *paths)
     return found;
 }
 
-/* Whether the configuration file is standard input, or names standard input as data. Returns false for an
- * invalid configuration, without an error: the ranks read the configuration again and report its mistakes. */
+/* Whether the run reads standard input: it is the configuration file, or one of the data files that the
+ * configuration names. Returns false for an invalid configuration, without an error: the ranks read the
+ * configuration again and report the errors. */
 static bool reads_input(const void *raw)
 {
     const args *a = raw;

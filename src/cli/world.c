@@ -1,4 +1,4 @@
-/* Joining the ranks of a verb, and printing each error once. */
+/* Joins the ranks of a verb (the world), and makes sure that each error is printed once. */
 #include "job.h"
 #include "launch.h"
 #include "process.h"
@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Whether this process prints errors. NOT_THIS_RANK: this process has already printed the error, or another
- * rank prints it. NO_WORLD: no communicator exists yet; all ranks are expected to fail in the same way, so
- * only rank 0 prints. */
+/* Which process prints an error. NOT_THIS_RANK: another rank prints it, or this process has already done so.
+ * NO_WORLD: no communicator exists yet; all ranks are expected to fail in the same way, so only rank 0
+ * prints. */
 static enum { NO_WORLD, THIS_RANK, NOT_THIS_RANK } error_printer;
 
 void cli_print_error(ax_status status)
@@ -20,7 +20,7 @@ void cli_print_error(ax_status status)
     if (status == AX_OK || !mine)
         return;
     bool colour = cli_colour(stderr);
-    if (status == AX_ERR_SIGNAL) /* the user asked for the stop, so it is not shown as an error */
+    if (status == AX_ERR_SIGNAL) /* not shown as an error: the user asked for the stop */
         fprintf(stderr, "axonn: %s\n", ax_error_message());
     else
         fprintf(stderr, "axonn: %serror:%s %s\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "",
@@ -32,9 +32,11 @@ void cli_ranks_print_error(void) { error_printer = NOT_THIS_RANK; }
 
 /* ---- the process that started the ranks ---------------------------------------------------------- */
 
-static int starter = -1; /* file descriptor of the note (cli_note) of the process that started this rank */
+static int starter =
+    -1; /* file descriptor of the note (cli_note) of the process that started this rank; -1: none */
 
-/* Checks that the path leads to a memfd of the right name: on another host it may lead to another file. */
+/* Opens the note only if CLI_NOTE is the path of a memfd with the name CLI_NOTE_NAME: on another host the
+ * same path may lead to another file. */
 void cli_starter_find(void)
 {
     char target[64] = "";
@@ -85,13 +87,13 @@ ax_status cli_world_close(ax_comm **world, ax_status status)
     error_printer = ax_comm_rank(*world) ? NOT_THIS_RANK : THIS_RANK;
     leave_note(*world, true, status);
     fflush(stdout);
-    cli_print_error(status); /* printed before any rank exits with an error, because the launcher then kills
-                                the other ranks */
+    cli_print_error(
+        status); /* printed before any rank exits with an error: from then on the launcher kills the others */
     ax_comm_destroy(world);
     return status;
 }
 
-/* Loads the configuration and puts its runtime settings in force. */
+/* Loads the configuration and applies its runtime settings to the process. */
 static ax_status load(const char *path, const ax_strings *overrides, ax_config_use use, ax_config *config)
 {
     AX_TRY(ax_config_load(path, overrides->items, overrides->count, use, config));
@@ -99,7 +101,7 @@ static ax_status load(const char *path, const ax_strings *overrides, ax_config_u
     return cli_process_settings();
 }
 
-/* Opens the world. Returns `loaded`, and restores its error message, which opening the world may have
+/* Opens the world. Returns `loaded` if that is an error, with its message, which opening the world may have
  * replaced. */
 static ax_status open_after(ax_status loaded, ax_comm **world)
 {
@@ -113,8 +115,8 @@ static ax_status open_after(ax_status loaded, ax_comm **world)
     return status;
 }
 
-/* Loads the configuration before it opens the world, because some runtime settings affect how the world is
- * opened. */
+/* The configuration is loaded before the world is opened, because some runtime settings affect how the world
+ * is opened. */
 ax_status cli_configured(const char *path, const ax_strings *overrides, ax_config_use use,
                          cli_configured_fn *run, const void *args)
 {

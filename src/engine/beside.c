@@ -1,4 +1,4 @@
-/* Which of the files beside a model's weights are copied with the model. */
+/* Decides which files of a model directory, besides the weights, are copied with the model. */
 #include "engine/train.h"
 
 #include <fnmatch.h>

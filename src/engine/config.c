@@ -147,8 +147,8 @@ static ax_status default_dir(const char *path, char **out)
     return status;
 }
 
-/* Sets each dropout rate whose key is not given to model.dropout. If model.dropout is on the command line, it
- * also overrides the keys of the file. */
+/* Copies model.dropout to each of the other dropout keys that the user did not give. If model.dropout is on
+ * the command line, it also overrides those of the other keys that only the file gives. */
 static void spread_dropout(ax_config *cfg)
 {
     const double rate = cfg->model.dropout;
@@ -172,8 +172,8 @@ ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_
     if (use == AX_CONFIG_TO_MEASURE)
         ax_option_waive(cfg->set, "data.train");
     ax_status status = ax_option_finish(cfg->set);
-    if (status == AX_ERR_USAGE) { /* so that errors in the files that keys name are reported together with the
-                                     errors of the keys */
+    if (status == AX_ERR_USAGE) { /* also checks the files that keys name, to report their errors together
+                                     with the errors of the keys */
         if (use != AX_CONFIG_TO_MEASURE)
             config_check_paths(cfg);
         AX_TRY(config_check_files(cfg));

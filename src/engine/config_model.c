@@ -9,14 +9,15 @@
 
 enum { MISSING_MOST = 20 }; /* the most missing paths that are reported for one key */
 
-/* A number that both a key and the model's config.json may set. */
+/* An integer that the user may give as `key` and that config.json has too: *config is its value in the
+ * ax_config, *model its value in the ax_model_config. */
 typedef struct shape_key {
     const char *key;
     int64_t *config, *model;
 } shape_key;
 
 typedef struct number_key {
-    const char *key, *also; /* the keys that set the number; `also` may be NULL */
+    const char *key, *also; /* the keys that set this number; `also`: a second key, or NULL */
     double *config, *model;
 } number_key;
 
@@ -36,7 +37,8 @@ static void list_shape(ax_config *c, ax_model_config *m, shape_key out[SHAPE_KEY
     memcpy(out, keys, sizeof keys);
 }
 
-static const ax_activation activations[] = {AX_GELU_TANH, AX_GELU_EXACT, AX_SILU}; /* ax_config_activation */
+static const ax_activation activations[] = {AX_GELU_TANH, AX_GELU_EXACT,
+                                            AX_SILU}; /* indexed by ax_config_activation */
 
 static int activation_of(const ax_model_config *m)
 {
@@ -89,8 +91,8 @@ ax_model_config config_new_model(const ax_config *c, const ax_family *family)
 
 /* ---- models of config.json ----------------------------------------------------------------------- */
 
-/* Merges the numbers that do not affect array shapes: a number that the user gave is copied to the model, any
- * other from the model to the configuration. */
+/* Merges the numbers that do not affect array shapes. A number that the user gave is copied to *m. Any other
+ * number is copied from *m to the configuration. */
 static void merge_numbers(ax_config *c, ax_model_config *m)
 {
     const number_key numbers[NUMBER_KEYS] = {
@@ -143,14 +145,15 @@ void config_merge_model(ax_config *c, ax_model_config *m)
     merge_numbers(c, m);
 }
 
-/* Whether the user gave a value of the key that replaces the model's. 0 means "default" and replaces nothing,
- * except for model.window, where 0 means no window. */
+/* Whether the user gave `key` a value that replaces the one in config.json. The value 0 means "default" and
+ * replaces nothing; but for model.window 0 means "no window" and does replace. */
 static bool replaces(const ax_config *c, const shape_key *key)
 {
     return ax_config_given(c, key->key) && (*key->config > 0 || !strcmp(key->key, "model.window"));
 }
 
-/* Replaces values of the config.json by those that the user gave. */
+/* Replaces values read from config.json by those that the user gave as keys, then copies all of them to the
+ * configuration. */
 static void override_model(ax_config *c, ax_model_config *m)
 {
     shape_key keys[SHAPE_KEYS];
@@ -160,7 +163,8 @@ static void override_model(ax_config *c, ax_model_config *m)
                         "is %lld in model.config, where some layers have a window: leave the key out",
                         (long long)m->layers);
     if (m->head_dim * m->heads == m->hidden)
-        m->head_dim = 0; /* the default, which follows model.hidden and model.heads */
+        m->head_dim =
+            0; /* 0: model.hidden / model.heads, also if these keys replace the sizes of config.json */
     for (size_t i = 0; i < SHAPE_KEYS; i++) {
         if (replaces(c, &keys[i]))
             *keys[i].model = *keys[i].config;
@@ -178,8 +182,8 @@ static void override_model(ax_config *c, ax_model_config *m)
     merge_numbers(c, m);
 }
 
-/* Checks whether the model with the replaced values can exist, and whether its family's config.json can
- * express it. */
+/* Records an error if the model with the overridden values is not valid, or if its family's config.json has
+ * no keys to express it. */
 static ax_status check_overridden(ax_config *c, const ax_model_config *m)
 {
     ax_buf text = {0};
@@ -211,7 +215,7 @@ ax_status config_read_model(ax_config *c, ax_model_config *out)
     return check_overridden(c, out);
 }
 
-/* ---- files --------------------------------------------------------------------------------------- */
+/* ---- checks of files ----------------------------------------------------------------------------- */
 
 void config_check_tokenizer(ax_config *c, int32_t size)
 {
@@ -226,7 +230,8 @@ void config_check_tokenizer(ax_config *c, int32_t size)
                         size);
 }
 
-/* Records that a file could not be read as an error of the key that names it. */
+/* If a file that `key` names could not be read (`status`), records ax_error_message() as an error of
+ * `key`. */
 static ax_status record_failure(ax_config *c, const char *key, ax_status status)
 {
     if (status == AX_OK || status == AX_ERR_MEMORY)
@@ -274,8 +279,9 @@ static bool check_path(ax_config *c, const char *key, const char *path, bool exi
     return exists;
 }
 
-/* A path of data need not be a file: it may be a pattern, or the common prefix of Megatron-LM's two files.
- * Files that match a pattern but cannot be read are an error too; its message names the file. */
+/* A path in data.train or data.valid need not be an existing file: it may be a glob pattern, or the common
+ * prefix of Megatron-LM's .bin and .idx files. Matching files that cannot be read are an error too; its
+ * message names the file. */
 static bool check_data_path(ax_config *c, const char *key, const char *path)
 {
     ax_data_format format;
@@ -304,7 +310,8 @@ void config_check_paths(ax_config *c)
     check_data_paths(c, "data.valid", &c->data.valid);
     if (tokenizer)
         check_path(c, "data.tokenizer", tokenizer, ax_path_exists(tokenizer));
-    /* A run that exists may have checkpoints of its own, and then does not need this one any more. */
+    /* If run.dir exists, the run may have checkpoints of its own, and then the checkpoint that train.resume
+     * names is no longer needed. */
     if (named && !(c->run.dir && ax_path_exists(c->run.dir)))
         check_path(c, "train.resume", resume, ax_path_exists(resume));
 }

@@ -8,27 +8,28 @@
 /* config_rules.c: checks the rules between keys, and records errors with ax_option_error. */
 void config_check(ax_config *cfg);
 
-/* Records an error for each key that models of the family do not have. */
+/* Records an error for each key with a value that models of model->family cannot have, such as a window. */
 void config_check_family(ax_config *cfg, const ax_model_config *model);
 
 /* config_model.c: merges keys with the values of a model's config.json, and records errors with
  * ax_option_error. */
 
-/* Sets the keys of a new model that the user did not give to the defaults of its family. */
+/* For a new model: sets the model.* keys that the user did not give to the defaults of its family. */
 void config_take_defaults(ax_config *cfg, const ax_family *family);
-/* Returns the model that the keys describe (model.family: a new model). */
+/* Returns the description of a new model of the family, made from the model.* keys. */
 ax_model_config config_new_model(const ax_config *cfg, const ax_family *family);
-/* Copies the values of model.from's config.json into the configuration. If the user gave another value for a
- * key that decides array shapes, that is an error; other numbers that the user gave are copied into the model
- * instead. */
+/* Merges the keys with *model, the description read from the config.json of model.from. Records an error if
+ * the user gave another value for a key on which the weights depend: array shapes, activation, rope_theta,
+ * tie. model.seq_len may be smaller than in *model. Dropout rates, init_std and norm_eps that the user gave
+ * are copied into *model. All other values are copied from *model into the configuration. */
 void config_merge_model(ax_config *cfg, ax_model_config *model);
-/* Reads the config.json that model.config names, replaces the values that the user gave by keys, and copies
- * all values into the configuration. The caller releases *out with ax_model_config_fini, also after
- * an error. */
+/* Reads the config.json that model.config names into *out, overrides its values by the keys that the user
+ * gave, and copies all resulting values into the configuration. The caller releases *out with
+ * ax_model_config_fini, also after an error. */
 ax_status config_read_model(ax_config *cfg, ax_model_config *out);
-/* Checks that a tokenizer of `size` tokens fits into the model's vocabulary. */
+/* Records an error if a tokenizer of `size` tokens does not fit into the model's vocabulary. */
 void config_check_tokenizer(ax_config *cfg, int32_t size);
-/* Checks that all paths to read from exist. */
+/* Records an error for each path to read from that does not exist. */
 void config_check_paths(ax_config *cfg);
 /* Reads and checks the files of model.from, model.config and data.tokenizer, if these keys are valid. Called
  * for a configuration that has other errors, so that all errors are reported together. */

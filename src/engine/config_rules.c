@@ -13,15 +13,16 @@ static bool both_ok(const ax_config *cfg, const char *a, const char *b)
     return ax_option_ok(cfg->set, a) && ax_option_ok(cfg->set, b);
 }
 
-/* Finds the divisors of n nearest to d: *below <= d <= *above, both d if d divides n. d <= n. */
+/* Finds the divisors of n that are nearest to d (d <= n): *below <= d <= *above. If d divides n, both are
+ * d. */
 static void nearest_divisors(int64_t n, int64_t d, int64_t *below, int64_t *above)
 {
     *below = ax_divisor_below(n, d);
     *above = n / ax_divisor_below(n, n / d);
 }
 
-/* Records an error: `value`, the value of `key`, must divide `whole`, the value of key `of`. The message
- * names the nearest divisors. */
+/* Records the error that `value`, the value of `key`, does not divide `whole`, the value of key `of`. The
+ * message names the nearest divisors. */
 static void must_divide(ax_config *cfg, const char *key, int64_t value, const char *of, int64_t whole)
 {
     if (value > whole) {
@@ -40,7 +41,7 @@ void config_check_family(ax_config *cfg, const ax_model_config *model)
     const int64_t heads = cfg->model.heads, size = cfg->model.head_dim;
     const struct {
         const char *key;
-        bool needed; /* whether the value of this key is one that the family must support */
+        bool needed; /* the key has a value that only some families support */
     } keys[] = {{"model.kv_heads", cfg->model.kv_heads != heads},
                 {"model.head_dim", size && size * heads != cfg->model.hidden},
                 {"model.rope_theta", cfg->model.rope_theta != 0},
@@ -55,7 +56,7 @@ void config_check_family(ax_config *cfg, const ax_model_config *model)
         ax_option_error(cfg->set, "model.rope_theta", "must be above 1");
 }
 
-/* The rules between the sizes of heads. */
+/* Checks model.hidden, model.heads, model.kv_heads and model.head_dim against each other. */
 static void check_heads(ax_config *cfg, const ax_model_config *model)
 {
     const int64_t heads = cfg->model.heads, kv_heads = cfg->model.kv_heads, size = cfg->model.head_dim;
@@ -72,7 +73,7 @@ static void check_heads(ax_config *cfg, const ax_model_config *model)
         must_divide(cfg, "model.kv_heads", kv_heads, "model.heads", heads);
 }
 
-/* The last checks: whether the model as a whole can exist, and whether the family has the activation. */
+/* The last checks: whether the model as a whole is valid, and whether the family has the activation. */
 static void check_whole(ax_config *cfg, ax_model_config model)
 {
     static const char *const keys[] = {"model.layers",   "model.hidden",    "model.heads", "model.kv_heads",
@@ -82,8 +83,8 @@ static void check_whole(ax_config *cfg, ax_model_config model)
     for (size_t i = 0; i < AX_COUNT(keys); i++)
         if (!ax_option_ok(cfg->set, keys[i]))
             return;
-    model.dropout = (ax_model_dropout){
-        0}; /* not checked here: the keys' ranges check them, and defaults are not filled in yet */
+    model.dropout = (ax_model_dropout){0}; /* dropout is not checked here: the ranges of the keys check it,
+                                              and spread_dropout has not run yet */
     if (ax_model_config_check(&model) != AX_OK)
         ax_option_error(cfg->set, cfg->model.head_dim ? "model.head_dim" : "model.heads", "%s",
                         ax_error_message());
@@ -113,10 +114,10 @@ static void check_model(ax_config *cfg)
     check_whole(cfg, model);
 }
 
-/* Returns the number of ranks among which the batch's rows are divided. */
+/* Returns the number of ranks among which the rows of a batch are divided. */
 static int64_t batch_ranks(const ax_config *cfg) { return cfg->grid.data * cfg->grid.z; }
 
-/* Prints the number of which train.global_batch must be a multiple, as a product of keys. */
+/* Prints the number that must divide train.global_batch, as a product of keys with their values. */
 static const char *batch_factors(const ax_config *cfg, char out[128])
 {
     if (batch_ranks(cfg) == 1)
@@ -192,7 +193,7 @@ static void check_grid(ax_config *cfg)
 /* Whether the user chose the cut. */
 static bool cut_is_given(const ax_config *cfg) { return cfg->pipe.cut.count && cfg->pipe.cut.items[0] >= 0; }
 
-/* Writes a cut that fits, such as "[3, 7]". */
+/* Writes a valid cut of `blocks` blocks into `stages` stages of nearly equal length, such as "[3, 7]". */
 static const char *even_cut(int64_t stages, int64_t blocks, char out[96])
 {
     snprintf(out, 96, "[");
@@ -246,7 +247,7 @@ ax_status ax_config_check_ranks(ax_config *cfg, int ranks)
     ax_grid_load load = {.micro_batch = cfg->train.micro_batch, .global_batch = cfg->train.global_batch};
     ax_grid_size wanted = ax_run_grid(cfg);
     int64_t product = 1;
-    /* key: that of the first axis whose size is above 1, else grid.data */
+    /* `key`: the key of the first axis whose size is above 1, or grid.data */
     char key[16] = "grid.data", grid[80], nearest[320];
     for (int a = AX_AXES_STANDARD - 1; a >= 0; a--) {
         int n = ax_grid_size_along(wanted, (ax_axis)a);
@@ -272,6 +273,7 @@ void config_check(ax_config *cfg)
     check_batch(cfg);
     check_schedule(cfg);
     check_grid(cfg);
-    if (ax_config_given(cfg, "model.family")) /* otherwise train_setup.c does, once it knows the layers */
+    if (ax_config_given(cfg, "model.family")) /* otherwise train_setup.c calls it, once config.json has told
+                                                 the number of layers */
         config_check_pipe(cfg, cfg->model.layers);
 }

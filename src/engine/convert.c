@@ -1,7 +1,8 @@
 /* Copies a model directory with another dtype or other shards, without building the network.
  *
- * The files of weights are opened first, and the small files are copied next: if a training run removes the
- * checkpoint meanwhile, that is found early, and the open files stay readable. */
+ * The weight files are opened first, and the small files are copied next. If a training run removes the
+ * checkpoint meanwhile, a missing small file is noticed before the long copy of the weights begins, and
+ * weight files that are open stay readable. */
 #include "axonn/engine.h"
 #include "engine/train.h"
 
@@ -17,10 +18,11 @@
 typedef struct converter {
     const ax_conversion_args *args;
     char *out, *parent,
-        *aside; /* paths: the result without slashes at its end, its parent, the hidden directory */
+        *aside; /* `out`: path of the result, without slashes at its end; `parent`: the directory that holds
+                   it; `aside`: the hidden directory, next to `out`, that is renamed to it at the end */
     ax_st *from, *to;
-    const ax_st_array **order; /* the arrays of `from` in the order of the files */
-    int64_t done, total;       /* bytes */
+    const ax_st_array **order; /* the arrays of `from`, sorted by file and offset */
+    int64_t done, total;       /* bytes of `from`: copied so far, and to copy in all */
     ax_conversion *result;
 } converter;
 
@@ -50,7 +52,7 @@ static ax_status find_paths(converter *c)
     return ax_strndup(slash ? c->out : ".", before, &c->parent);
 }
 
-/* Creates the hidden directory, under a name that no other process uses. */
+/* Creates the hidden directory c->aside, under a name that no other process uses. */
 static ax_status make_aside(converter *c)
 {
     const char *slash = strrchr(c->out, '/'), *name = slash ? slash + 1 : c->out;
@@ -84,7 +86,7 @@ static bool is_float(ax_dtype dtype)
     return dtype == AX_F64 || dtype == AX_F32 || dtype == AX_BF16 || dtype == AX_F16;
 }
 
-/* Plans the files of the result, whose arrays follow one another as in the source. */
+/* Plans the files of the result. They hold the arrays in the same order as the source. */
 static ax_status plan(converter *c)
 {
     int n = ax_st_count(c->from);
@@ -112,7 +114,7 @@ static ax_status check_space(const converter *c)
 {
     enum {
         REST = 64 << 10
-    }; /* bytes of partly filled disk blocks, at the ends of files and in the directory */
+    }; /* bytes, an allowance: the last disk block of each file, and the directory itself */
     return ax_dir_has_space(c->aside, c->result->bytes + REST, c->out);
 }
 
@@ -217,7 +219,8 @@ static ax_status write_config(const converter *c, const char *from)
 
 static bool is_tokenizer(const char *name) { return !strncmp(name, "tokenizer", 9); }
 
-/* Copies an entry of the model directory, if it is a file that is copied with the model. */
+/* Copies the file `name` of the model directory, unless it is of a kind that is not copied
+ * (ax_beside_copied). */
 static ax_status copy_entry(const converter *c, const char *name)
 {
     char *path;
@@ -260,15 +263,14 @@ static ax_status copy_small_files(const converter *c)
     return AX_OK;
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------- */
+/* ---- the conversion ------------------------------------------------------------------------------ */
 
-/* Gives the hidden directory its final name, unless another process has used that name meanwhile. */
+/* Renames the hidden directory c->aside to c->out. Fails if another process has created c->out meanwhile. */
 static ax_status publish(const converter *c)
 {
     AX_TRY(ax_dir_sync(c->aside));
     int failed = renameat2(AT_FDCWD, c->aside, AT_FDCWD, c->out, RENAME_NOREPLACE);
-    if (failed && (errno == EINVAL ||
-                   errno == ENOSYS)) /* the file system has no rename that fails if the name exists */
+    if (failed && (errno == EINVAL || errno == ENOSYS)) /* the file system has no RENAME_NOREPLACE */
         failed = rename(c->aside, c->out);
     AX_CHECK(!failed, AX_ERR_DATA, "cannot rename %s to %s: %s", c->aside, c->out, strerror(errno));
     return ax_dir_sync(c->parent);
@@ -286,7 +288,7 @@ static ax_status write_all(converter *c)
     return publish(c);
 }
 
-/* Removes what a failed conversion wrote; its reason stays the thread's error message. */
+/* Removes the hidden directory of a failed conversion. ax_error_message() stays that of the failure. */
 static ax_status remove_failed(const converter *c, ax_status status)
 {
     char reason[1024];

@@ -12,24 +12,26 @@
 /* The int32 arrays of a micro-batch, in the order of ax_rows. */
 enum { TOKENS, TARGETS, DOC_START, POSITIONS, ARRAYS };
 
-/* The tasks that repeat from step to step; each is recorded in a replay of its own (ax_replay_begin). A slot
- * has four backward tasks, whose indices 0 … 3 are sets of the bits FIRST and LAST. The task of the first
- * micro-batch sets the gradients, the others add to them; in the task of the last micro-batch their reduction
- * may start. If the pipeline is joint (ax_pipeline_is_joint), backward tasks contain the forward pass too;
- * otherwise FORWARD is the forward pass. Two tasks belong to the engine: NORM computes the norm of the
- * gradient, EVALUATION runs a forward pass. */
+/* The tasks that repeat from step to step. Each of them is recorded in an ax_replay of its own.
+ *
+ * A slot has four backward tasks: their indices 0 … 3 are sets of the bits FIRST and LAST. The task of the
+ * first micro-batch of a step sets the gradients; the tasks of the others add to them. In the task of the
+ * last micro-batch the reduction of gradients over ranks may start. If the pipeline is joint
+ * (ax_pipeline_is_joint), a backward task runs the forward pass too; otherwise the task FORWARD runs it.
+ *
+ * The engine has two tasks: NORM computes the gradient norm, EVALUATION runs a forward pass. */
 enum { FIRST = 1, LAST = 2, FORWARD = 4, SLOT_TASKS };
 enum { NORM, EVALUATION, TASKS };
 
-/* A micro-batch between the beginning of its forward and the end of its backward. */
+/* The memory of one micro-batch, from the beginning of its forward to the end of its backward. */
 typedef struct slot {
     ax_frame *frame;
-    ax_batch batch; /* views of `device` */
-    char *device;   /* ax_batch_numbers in HEAD bytes, then int32 [ARRAYS, n, T] */
+    ax_batch batch; /* its tensors are views of `device` */
+    char *device;   /* ax_batch_numbers in HEAD bytes, then int32 [ARRAYS, n, seq_len] */
     ax_replay *task[SLOT_TASKS];
 } slot;
 
-/* The rows that the running step or evaluation reads. */
+/* Where the running step or evaluation reads its rows: `rows` rows with `targets` targets, over all ranks. */
 typedef struct reading {
     ax_read_rows_fn *read;
     void *source;
@@ -45,19 +47,20 @@ struct ax_engine {
     slot *slot;
     int slots;
     int64_t rows;     /* rows of a micro-batch, over all ranks */
-    int64_t first, n; /* this rank's rows among them */
-    uint64_t step;    /* the current step */
-    char *host;       /* the arrays of a slot, before they are copied to the device */
+    int64_t first, n; /* this rank's rows of a micro-batch: first … first+n-1 */
+    uint64_t step;    /* number of the current step */
+    char *host;       /* staging copy of slot.device in host memory */
     reading reading;
-    double *numbers; /* on the device: the loss, then the sum of squares of each parameter's gradient */
+    double
+        *numbers; /* in device memory: the loss, then for each parameter the sum of squares of its gradient */
     ax_updater *updater;
     ax_loss_scale scale;
     ax_replay *task[TASKS];
-    bool stepped; /* there was a step since the last ax_engine_result */
+    bool stepped; /* a step has run since the last ax_engine_result */
 };
 
-/* Size in bytes of the place for ax_batch_numbers at the start of slot.device. The int32 arrays that follow
- * are therefore aligned to HEAD bytes. */
+/* Bytes reserved for ax_batch_numbers at the start of slot.device. The int32 arrays follow, so they are
+ * aligned to HEAD bytes. */
 enum { HEAD = 64 };
 _Static_assert(sizeof(ax_batch_numbers) <= HEAD, "ax_batch_numbers must fit in HEAD bytes");
 
@@ -78,8 +81,8 @@ static ax_status check_options(const ax_engine_options *o, const ax_ctx *ctx, in
              "a global batch of %lld rows in micro-batches of %lld: both must be positive",
              (long long)o->global_batch, (long long)o->micro_batch);
     AX_TRY(ax_model_check_grid(&load, ax_grid_sizes(ctx->grid), ax_grid_ranks(ctx->grid)));
-    /* The size of a micro-batch must fit in 64 bits. It is bounded by tokens · (layers + 1) · widest dim · 64
-     * bytes: no layer stores more. */
+    /* The bytes of a micro-batch must fit in 64 bits. Their upper bound is tokens · (layers + 1) · widest dim
+     * · 64 bytes, because no layer stores more than 64 bytes per token and element of the widest dim. */
     int64_t heads = o->model->heads * ax_model_config_head_dim(o->model), bytes,
             widest = ax_max(ax_max(o->model->vocab, o->model->ffn), ax_max(o->model->hidden, heads));
     AX_CHECK(!__builtin_mul_overflow(rows, o->seq_len, &bytes) &&
@@ -90,7 +93,7 @@ static ax_status check_options(const ax_engine_options *o, const ax_ctx *ctx, in
     return AX_OK;
 }
 
-/* Allocates a slot's batch. The batch's tensors are views of the device's copy. */
+/* Allocates s->device, and makes the tensors of s->batch views of it. */
 static ax_status make_batch(ax_engine *e, const ax_tensor *like, slot *s)
 {
     AX_TRY(ax_ctx_alloc(e->ctx, batch_bytes(e), (void **)&s->device));
@@ -114,7 +117,7 @@ static ax_status make_frame(ax_engine *e, const ax_engine_plan *plan, size_t fra
                 : ax_frame_create(e->ctx, frame_bytes, &s->frame);
 }
 
-/* On the dry device one slot stands for all. */
+/* Creates the slots. On the dry device creates only one: all slots need the same memory. */
 static ax_status make_slots(ax_engine *e, const ax_engine_plan *plan, size_t frame_bytes)
 {
     ax_layout layout = ax_layout_of_roles(e->ctx, (ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);
@@ -185,7 +188,8 @@ void ax_engine_destroy(ax_engine **engine)
         return;
     for (int i = 0; i < TASKS; i++)
         ax_replay_destroy(&e->task[i]);
-    for (int i = e->slots - 1; i >= 0; i--) /* the first slot owns the memory that all slots share */
+    for (int i = e->slots - 1; i >= 0;
+         i--) /* last to first: the first slot owns the memory that all slots share */
         destroy_slot(e, &e->slot[i]);
     free(e->slot);
     ax_pipeline_destroy(&e->pipeline);
@@ -206,8 +210,8 @@ double ax_engine_waited(const ax_engine *engine) { return ax_pipeline_waited(eng
 ax_loss_scale *ax_engine_loss_scale(ax_engine *engine) { return &engine->scale; }
 int64_t ax_engine_rows(const ax_engine *engine) { return engine->rows; }
 
-/* Reads this rank's rows of a micro-batch and copies them to the slot. Rows beyond those of the step are
- * filled with masked targets. */
+/* Reads this rank's rows of a micro-batch and copies them to s->device. Rows beyond r->rows, the last row of
+ * the step, are filled with masked targets. */
 static ax_status load_rows(ax_engine *e, int64_t micro_batch, slot *s, double loss_scale)
 {
     const reading *r = &e->reading;
@@ -226,11 +230,11 @@ static ax_status load_rows(ax_engine *e, int64_t micro_batch, slot *s, double lo
     return ax_copy_in(e->ctx->stream, s->device, e->host, batch_bytes(e));
 }
 
-/* A task of a slot (NULL: of the engine). */
+/* A task of slot `s`. If `s` is NULL: a task of the engine. */
 typedef ax_status task_fn(ax_engine *e, slot *s, int64_t micro_batch);
 
-/* Runs a task and records its launches in `replay`. If they are the same as in the last run of the task, the
- * device replays the recorded ones (on a GPU: as CUDA graphs). */
+/* Runs a task, and records its kernel launches in `replay`. If they are the same as in the last run of this
+ * task, the device replays the recorded launches instead (on a GPU: as CUDA graphs). */
 static ax_status run_task(ax_engine *e, ax_replay *replay, task_fn *work, slot *s, int64_t micro_batch)
 {
     ax_stream *stream = e->ctx->stream;
@@ -243,7 +247,8 @@ static ax_status zero_loss(ax_engine *e)
     return ax_run_fill(e->ctx->stream, &(ax_fill_args){.n = 1, .value = 0, .y = e->numbers, .dtype = AX_F64});
 }
 
-/* Sums the loss over the ranks that hold different rows, and gives it to the stages that have none. */
+/* Sums the loss over the ranks that hold different rows and over the pipeline stages. Only the last stage has
+ * a loss, the others add 0; afterwards all have the sum. */
 static ax_status sum_loss(ax_engine *e)
 {
     return ax_reduce_axes(e->ctx, (ax_axisset)(ax_batch_axes(e->ctx) | 1 << AX_PIPE), e->numbers, 1, AX_F64,
@@ -261,8 +266,8 @@ static ax_status begin_step(ax_engine *e)
 static bool is_first_stage(const ax_engine *e) { return e->model->stage == 0; }
 static bool is_last_stage(const ax_engine *e) { return ax_model_is_last(e->model); }
 
-/* Runs the stage's layers forward. The input is the activations from the stage before, if there is one; the
- * result is the loss on the last stage, else activations for the next stage. */
+/* Runs the layers of this pipeline stage forward. Their input is the activation of the previous stage, or the
+ * tokens on the first stage. The result is sent to the next stage; on the last stage it is the loss. */
 static ax_status run_forward(ax_engine *e, slot *s, int64_t micro_batch)
 {
     ax_tensor y;
@@ -286,7 +291,7 @@ static ax_status train_forward(ax_engine *e, slot *s, int64_t micro_batch)
     return run_forward(e, s, micro_batch);
 }
 
-/* Runs the forward pass alone: tasks of other slots may run before the backward pass of this one. */
+/* Runs the forward pass alone: tasks of other slots may run before the backward pass of this slot. */
 static ax_status forward_part(ax_engine *e, slot *s, int64_t micro_batch)
 {
     AX_TRY(train_forward(e, s, micro_batch));
@@ -303,8 +308,8 @@ static ax_status run_backward(ax_engine *e, slot *s, int64_t micro_batch)
                              : ax_pipeline_send(e->pipeline, AX_MESSAGE_GRADIENT, s->frame, micro_batch, &dx);
 }
 
-/* Runs the backward pass alone. Afterwards other slots may use the memory that all slots share, so this
- * function ends the transfers that still use it (ax_frame_at_end). */
+/* Runs the backward pass alone. Afterwards other slots may use the memory that all slots share. So this
+ * function first waits for the transfers that still use this memory (ax_frame_at_end). */
 static ax_status backward_part(ax_engine *e, slot *s, int64_t micro_batch)
 {
     AX_TRY(run_backward(e, s, micro_batch));
@@ -317,7 +322,7 @@ static ax_status forward_backward(ax_engine *e, slot *s, int64_t micro_batch)
     return run_backward(e, s, micro_batch);
 }
 
-/* Loads a micro-batch, and runs it forward, unless forward and backward are one task. */
+/* Loads a micro-batch. Also runs its forward pass, unless forward and backward are one task. */
 static ax_status start_micro_batch(void *engine, int64_t micro_batch, int index)
 {
     ax_engine *e = engine;
@@ -350,7 +355,8 @@ static ax_status eval_micro_batch(void *engine, int64_t micro_batch, int index)
 
 /* ---- steps --------------------------------------------------------------------------------------- */
 
-/* Completes gradients and loss, and computes the sum of squares of each parameter's whole gradient. */
+/* Completes the reductions of the gradients and of the loss over ranks, then computes for each parameter the
+ * sum of squares of its gradient. */
 static ax_status compute_grad_sumsq(ax_engine *e, slot *s, int64_t micro_batch)
 {
     (void)s, (void)micro_batch;
@@ -359,8 +365,8 @@ static ax_status compute_grad_sumsq(ax_engine *e, slot *s, int64_t micro_batch)
     return ax_param_set_grad_sumsq(e->set, e->numbers + 1);
 }
 
-/* Computes the gradient norm, clips, and updates the weights if all is finite. The device decides that: the
- * host does not wait. */
+/* Computes the gradient norm, clips the gradients, and updates the weights if loss and norm are finite. The
+ * device makes that decision, so the host does not wait for it. */
 static ax_status end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper)
 {
     AX_TRY(run_task(e, e->task[NORM], compute_grad_sumsq, NULL, 0));
@@ -381,8 +387,8 @@ ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void
     return end_step(e, targets, hyper);
 }
 
-/* Finds the first parameter with weights that are not finite, or NULL. Such weights make all gradients not
- * finite. */
+/* Sets *out to the name of the first parameter with a weight that is not finite, or to NULL. One such weight
+ * makes all gradients NaN or infinite, so it is the cause. */
 static ax_status find_nonfinite_weights(ax_engine *e, const char **out)
 {
     double *sumsq = e->numbers + 1, *host;
@@ -398,8 +404,8 @@ static ax_status find_nonfinite_weights(ax_engine *e, const char **out)
     return status;
 }
 
-/* Updates the loss scale after a step in fp16. Only an overflow of the gradient lowers it: a smaller scale
- * does not help if the loss or weights are not finite. */
+/* Updates the loss scale after a step in fp16. Only an overflow of the gradient lowers the scale: a lower one
+ * does not help if the loss or a weight is not finite. */
 static void update_loss_scale(ax_engine *e, ax_step_result *out)
 {
     out->loss_scale = e->scale.scale;
@@ -411,8 +417,9 @@ static void update_loss_scale(ax_engine *e, ax_step_result *out)
     e->stepped = false;
 }
 
-/* Finds what was not finite in a step: weights, or else the gradient of parameter number `gradient` (< 0:
- * none). Lets the updater apply the next step. */
+/* Sets out->culprit to the parameter whose weights or, if all weights are finite, whose gradient is not
+ * finite; `gradient` is the index of the latter, < 0 if there is none. Clears the updater's skip flag, so
+ * that the next step is applied. */
 static ax_status find_culprit(ax_engine *e, int gradient, ax_step_result *out)
 {
     AX_TRY(find_nonfinite_weights(e, &out->culprit));
@@ -427,7 +434,7 @@ ax_status ax_engine_result(ax_engine *e, ax_step_result *out)
     ax_update_numbers now;
     AX_CHECK(e->options.optim, AX_ERR_USAGE, "this engine was made for evaluation only");
     AX_TRY(ax_updater_result(e->updater, &now));
-    /* NAN replaces a NaN with a sign, which printf would print as "-nan". */
+    /* Replaces a negative NaN, which printf would print as "-nan". */
     *out = (ax_step_result){
         .loss = isnan(now.loss) ? NAN : now.loss, .grad_norm = now.norm, .finite = now.skip == 0};
     if (!out->finite)
@@ -463,7 +470,7 @@ ax_status ax_rows_none(void *source, int64_t first, int64_t end, const ax_rows *
     return AX_OK;
 }
 
-/* Runs the tasks of micro-batch number `index` of a step with `of` micro-batches. */
+/* Runs the tasks of micro-batch `index` of a step that has `of` micro-batches. */
 static ax_status dry_run_micro_batch(ax_engine *e, int64_t index, int64_t of)
 {
     e->reading = (reading){ax_rows_none, NULL, of * e->rows, 1};
@@ -473,10 +480,12 @@ static ax_status dry_run_micro_batch(ax_engine *e, int64_t index, int64_t of)
     return ax_pipeline_end(e->pipeline);
 }
 
-/* Runs each task twice on the dry device: the first time to learn in which order weights are acquired, the
- * second time to record the memory. One micro-batch is enough, because all need the same memory: the last one
- * of a step. If the real step has several, it must not also be the first one, because adding to gradients
- * needs memory that setting them does not. */
+/* Runs each task twice on the dry device. The first run learns in which order weights are acquired, the
+ * second records the memory.
+ *
+ * All micro-batches need the same memory except the first of a step, which sets gradients: adding to
+ * gradients, as later ones do, needs more. So the second run takes the last micro-batch of a step, and the
+ * dry step has two micro-batches if the real step has several. */
 static ax_status dry_run_tasks(ax_engine *e)
 {
     double loss;

@@ -1,6 +1,6 @@
-/* Inference on one sequence: continues it token by token with a key/value cache, or computes the logits of
- * all its positions. The generator is built twice by the same code, first on the dry device to find out how
- * much memory it needs. */
+/* Inference on one sequence: continues the sequence token by token with a key/value cache, or computes the
+ * logits of all its positions. The same code builds the generator twice, first on the dry device to find out
+ * how much memory the generator needs. */
 #include "engine/machine.h"
 
 #include <stdio.h>
@@ -11,19 +11,20 @@ struct ax_generator {
     ax_ctx *ctx;
     ax_model *model;
     ax_param_set *set;
-    ax_kv_cache *cache; /* NULL: computes the logits of whole sequences */
+    ax_kv_cache *cache; /* NULL: the generator computes the logits of whole sequences */
     ax_frame *frame;
-    ax_frame_plan *plan;      /* plan of the frame; NULL while planning */
-    ax_axisset *axes;         /* the sets of axes along which the ranks communicate */
-    int64_t prompt, capacity; /* tokens of the prompt; positions of the cache, or 0 */
-    int32_t *host, *device;   /* [2, prompt]: tokens, then positions */
-    float *logits;            /* [vocab], on the host */
+    ax_frame_plan *plan; /* memory plan of `frame`; NULL on the dry device, where the plan is made */
+    ax_axisset *axes;    /* the sets of axes along which the ranks communicate */
+    int64_t prompt,
+        capacity; /* `prompt`: tokens of the prompt; `capacity`: positions of the cache, 0 without a cache */
+    int32_t *host, *device; /* [2, prompt]: row 0 the token ids, row 1 their positions */
+    float *logits;          /* [vocab], on the host */
     ax_memory memory;
 };
 
 static size_t ids_bytes(const ax_generator *g) { return (size_t)(2 * g->prompt) * sizeof(int32_t); }
 
-/* Copies n tokens at positions first … first+n-1 to the device, and makes the batch of them. */
+/* Copies n tokens, at positions first … first+n-1, to the device, and makes *batch of them. */
 static ax_status load_tokens(ax_generator *g, const int32_t *tokens, int64_t first, int64_t n,
                              ax_batch *batch)
 {
@@ -42,7 +43,8 @@ static ax_status load_tokens(ax_generator *g, const int32_t *tokens, int64_t fir
 
 /* ---- pipeline stages: the sequence passes through one after the other ---------------------------- */
 
-/* The message from stage to stage: this rank's box of x, whose first position is `first`. */
+/* Returns the header of the message from one stage to the next: this rank's box of the activation x, whose
+ * first position is `first`. */
 static ax_message activation(const ax_generator *g, int64_t first, const ax_tensor *x)
 {
     ax_message m = {.kind = AX_MESSAGE_ACTIVATION, .dtype = x->dtype, .micro_batch = first, .ndim = x->ndim};
@@ -75,7 +77,7 @@ static ax_status send_output(ax_generator *g, int64_t first, const ax_tensor *y)
     return ax_wait(&work);
 }
 
-/* Gives all stages the numbers that the last one has. */
+/* Broadcasts the n numbers at `row` from the last pipeline stage to all stages. */
 static ax_status share_row(ax_generator *g, void *row, int64_t n)
 {
     ax_comm *comm;
@@ -87,8 +89,8 @@ static ax_status share_row(ax_generator *g, void *row, int64_t n)
     return ax_wait(&work);
 }
 
-/* Computes the logits of the sequence (of its last position if `last`), whole on each rank of the
- * last stage. */
+/* Computes the logits of n positions from `first` on, or, if `last`, of the last position only. *logits is
+ * not split: each rank of the last stage has all of it. */
 static ax_status run_model(ax_generator *g, int64_t first, int64_t n, ax_batch *batch, bool last,
                            ax_tensor *logits)
 {
@@ -104,7 +106,8 @@ static ax_status run_model(ax_generator *g, int64_t first, int64_t n, ax_batch *
     return ax_settle(g->frame, &split, &(ax_layout){.partial = 0}, logits);
 }
 
-/* Converts row `row` of logits [1, t, v] to fp32 and copies it to g->logits on the host, on all stages. */
+/* Converts row `row` of *logits, [1, t, v], to fp32 and copies it to g->logits in host memory, on the ranks
+ * of all stages. */
 static ax_status take_row(ax_generator *g, const ax_tensor *logits, void *staging, int64_t row)
 {
     int64_t vocab = g->model->config.vocab;
@@ -187,8 +190,8 @@ static void destroy(ax_generator *g)
     free(g->logits);
 }
 
-/* Runs on the dry device what the generator will run. Sets out->plan, and out->memory except
- * the workspace. */
+/* Runs the same calls on the dry device as the generator will run later. Sets out->plan, and all of
+ * out->memory except the workspace. */
 static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generator *out)
 {
     ax_generator g = {.ctx = dry, .prompt = out->prompt, .capacity = out->capacity};
@@ -227,7 +230,7 @@ static ax_status plan(ax_generator *g, const ax_model_config *config)
     return status;
 }
 
-/* Creates a generator; with capacity 0 one that computes the logits of whole sequences. */
+/* Creates a generator. With `capacity` 0, it computes the logits of whole sequences and has no cache. */
 static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt, int64_t capacity,
                         ax_generator **out)
 {

@@ -1,13 +1,15 @@
-/* Compares the memory of each machine with the sum of its ranks' needs. */
+/* Compares the memory of each machine, or of each GPU, with the sum of the needs of the ranks that share
+ * it. */
 #include "engine/machine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-/* The data that each rank sends to the others. */
+/* What each rank sends to all others. `need` and `available` are in bytes. */
 typedef struct member {
-    uint64_t host; /* hash of the host and the memory; equal for ranks that share it */
+    uint64_t
+        host; /* hash of the host and of the memory (host memory, or one GPU): equal on ranks that share it */
     int64_t need, available;
 } member;
 

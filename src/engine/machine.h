@@ -1,4 +1,4 @@
-/* Whether the memory of each machine is enough for all of its ranks together. */
+/* Checks whether the memory of each machine, or of each GPU, is enough for all ranks that share it. */
 #ifndef AXONN_ENGINE_MACHINE_H
 #define AXONN_ENGINE_MACHINE_H
 
@@ -9,17 +9,18 @@ typedef struct ax_machine {
     int ranks;        /* number of ranks that share the memory */
     double need;      /* bytes that these ranks need together */
     double available; /* bytes available, the smallest number that any of these ranks reports; < 0: unknown */
-    char of[64];      /* for messages: "" or " (2 ranks on node7)" */
+    char of[64];      /* inserted into messages: "", or " (2 ranks on node7)" */
 } ax_machine;
 
-/* Finds the memory that this rank shares and what its ranks need. This rank needs `need` bytes on backend
- * `device`; `local_rank` is its local rank. Collective along world. */
+/* Describes in *out the memory that this rank shares, and what all its ranks need together. This rank itself
+ * needs `need` bytes on backend `device`; `local_rank` is its local rank. Collective along `world`. */
 AX_MUST_CHECK ax_status ax_machine_find(ax_comm *world, const char *device, int local_rank, size_t need,
                                         ax_machine *out);
 bool ax_machine_fits(const ax_machine *machine);
 
-/* Checks, before anything is allocated, that all ranks have enough memory. If not, AX_ERR_MEMORY on all
- * ranks: "WHAT needs 3 GiB but only 2 GiB are available here: ADVICE". Collective along the world. */
+/* Checks, before anything is allocated, that all ranks have enough memory. Otherwise returns AX_ERR_MEMORY on
+ * all ranks, with a message "WHAT needs 3 GiB but only 2 GiB are available here: ADVICE". Collective along
+ * the world. */
 AX_MUST_CHECK ax_status ax_memory_admit(ax_ctx *ctx, const ax_memory *memory, const char *what,
                                         const char *advice);
 

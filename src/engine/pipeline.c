@@ -1,12 +1,14 @@
 /* The order of a stage's tasks, and the messages between stages. Read pipeline.h first.
  *
- * A rank exchanges messages with the ranks of the two stages beside its own that have the same coordinates on
- * all other axes: they have the same boxes of activations. A tensor that the ranks along x all have travels
- * once: each of them sends a part, and the receivers gather the parts.
+ * A rank exchanges messages only with its counterparts in the previous and in the next stage: the ranks with
+ * the same coordinates on all other axes, which therefore hold the same box of an activation. If several
+ * ranks of a stage hold the same box (those along x, for example), each of them sends one part of it, and the
+ * receivers all-gather the parts. So each element is sent only once.
  *
- * A receive is always posted for the next message of each direction, and posted again as soon as the message
- * has been taken, before anything is computed. What is sent is copied first, into one of as many buffers as
- * micro-batches can be on their way, so no task waits for a send. */
+ * For each direction, the receive of the next message is always posted in advance: as soon as one message has
+ * been taken, the receive of the next is posted, before anything is computed. A message is copied to a buffer
+ * before it is sent. There are as many buffers as messages can be on their way, so no task waits for a
+ * send. */
 #include "engine/pipeline.h"
 
 #include <stdlib.h>
@@ -15,32 +17,34 @@ enum { ACTIVATION, GRADIENT, DIRECTIONS };
 _Static_assert(ACTIVATION == (int)AX_MESSAGE_ACTIVATION && GRADIENT == (int)AX_MESSAGE_GRADIENT,
                "the kinds of messages between stages are the first two");
 
-/* One direction: forward or backward. */
+/* One direction of messages: activations go to the next stage, gradients to the previous one. */
 typedef struct direction {
-    int from, to;     /* the stages beside this one; -1: none */
-    int64_t received; /* messages taken in this step */
+    int from, to;     /* the stage that sends the messages, and the stage to which this one sends; -1: none */
+    int64_t received; /* number of messages that ax_pipeline_take has taken in this step */
     ax_work *receive; /* the receive of the next message, or NULL */
-    char *in;         /* the buffer of that message */
-    char *out;        /* `buffers` buffers */
-    ax_work **sends;  /* for each buffer: the send from it, in flight, or NULL */
+    char *in;         /* the buffer into which `receive` writes */
+    char *out;        /* `buffers` buffers for messages to send, one after the other */
+    ax_work **sends;  /* [buffers]: the send in flight from each buffer, or NULL */
     int64_t buffers;
 } direction;
 
 struct ax_pipeline {
     ax_ctx *ctx;
     ax_pipe_stage stage;
-    ax_comm *comm;   /* along pipe; NULL: one stage */
-    ax_tensor like;  /* an activation between stages */
-    ax_comm *copies; /* along the axes whose ranks all have the same box of an activation, or NULL */
-    int64_t part;    /* elements that this rank sends */
-    ax_comm *group;  /* the ranks that communicate within a task; NULL: this rank alone */
-    int32_t *task;   /* [number of the decision]: tasks that rank 0 of the group has chosen in this step */
-    ax_work **decision_sends; /* the messages of rank 0 of the group to the others: [decision, rank] */
+    ax_comm *comm;   /* along axis pipe; NULL if there is one stage */
+    ax_tensor like;  /* shape, dtype and layout of an activation between stages, without data */
+    ax_comm *copies; /* communicator along the axes whose ranks all have the same box of an activation; NULL:
+                        there are none */
+    int64_t part;    /* number of elements of an activation that this rank sends */
+    ax_comm *group;  /* the ranks that run collectives together within a task; NULL: this rank alone */
+    int32_t *task;   /* [decision]: the tasks (ax_pipe_task) that rank 0 of `group` has chosen in this step */
+    ax_work **decision_sends; /* [decision, rank]: the sends of task[decision] from rank 0 of `group` to each
+                                 other rank */
     int64_t decisions;
     direction direction[DIRECTIONS];
     char *memory;
     size_t bytes;
-    int64_t step, n; /* number of the running step; number of its micro-batches */
+    int64_t step, n; /* `step`: number of the running step; `n`: number of its micro-batches */
     bool backward;
     double waited;
 };
@@ -62,15 +66,16 @@ static ax_axisset axes_of(const ax_grid *grid, bool data)
     return ax_grid_effective(grid, data ? all : all & (ax_axisset) ~(1u << AX_DATA));
 }
 
-/* Whether all ranks of the group order their tasks alike without exchanging messages about it. */
+/* Whether the schedule alone decides the order of tasks: ranks then run the same order without messages about
+ * it. */
 static bool order_is_fixed(const ax_pipeline *p)
 {
     return ax_pipe_is_fixed(p->stage.schedule) || p->stage.slots == 1;
 }
 
-/* Returns the axes along which ranks communicate within a task and must therefore run their tasks in the same
- * order; 0 if the order is fixed. With ZeRO 2 and 3, data is one of these axes, because gradients and weights
- * move along it within a task. */
+/* Returns the axes along which ranks run collectives within a task, so that they must run their tasks in the
+ * same order. Returns 0 if the order is fixed. With ZeRO 2 and 3 these axes include data, because gradients
+ * and weights are then reduced and gathered along data within a task. */
 static ax_axisset group_axes(const ax_pipeline *p)
 {
     return order_is_fixed(p) ? 0 : axes_of(p->ctx->grid, p->ctx->parallel.zero >= 2);
@@ -84,8 +89,8 @@ static ax_axisset copies_axes(const ax_pipeline *p)
     return axes_of(grid, true) & (ax_axisset)~ax_grid_effective(grid, split);
 }
 
-/* Finds the groups of ranks. Called when they are first needed, because ax_grid_prepare has created their
- * communicators by then. */
+/* Sets p->comm, p->group and p->copies. Called at the first step and not at creation, because only by then
+ * ax_grid_prepare has created these communicators. */
 static ax_status find_groups(ax_pipeline *p)
 {
     if (p->stage.stages == 1 || p->comm)
@@ -101,8 +106,9 @@ static size_t part_bytes(const ax_pipeline *p)
     return (size_t)ax_round_up(ax_max(1, p->part) * (int64_t)ax_dtype_size(p->like.dtype), 64);
 }
 
-/* Each message that a stage may have sent and that is not yet taken has a buffer: activations of the
- * micro-batches in this stage's slots, gradients of those in the slots of the stage before. */
+/* Creates the buffers. Each message that this stage has sent and the receiver has not yet taken needs one.
+ * For activations these are at most the micro-batches in this stage's slots, for gradients those in the slots
+ * of the stage before. */
 static ax_status make_directions(ax_pipeline *p, bool trains)
 {
     const ax_pipe_stage *s = &p->stage;
@@ -194,7 +200,7 @@ static ax_message message_of(const ax_pipeline *p, int w, int64_t micro_batch)
                         .dim = {p->part}};
 }
 
-/* Posts the receive of the next message, if the step has one more. */
+/* Posts the receive of the next message in direction `w`, if one is still to come in this step. */
 static ax_status post(ax_pipeline *p, int w)
 {
     direction *y = &p->direction[w];
@@ -215,7 +221,7 @@ static ax_status copy(ax_pipeline *p, const void *from, void *to, int64_t n)
                  : AX_OK;
 }
 
-/* Waits for a message, and counts the time as time in which this rank had nothing to do. */
+/* Waits for the receive *work. If the message has not arrived yet, adds the waiting time to p->waited. */
 static ax_status wait_for(ax_pipeline *p, ax_work **work)
 {
     double begin = ax_now();
@@ -253,8 +259,8 @@ ax_status ax_pipeline_send(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
     int64_t buffer = micro_batch % y->buffers, first = p->copies ? ax_comm_rank(p->copies) * p->part : 0;
     char *out = y->out + (size_t)buffer * part_bytes(p);
     AX_TRY(ax_settle(frame, tensor, &p->like.layout, &whole));
-    AX_TRY(ax_wait(&y->sends[buffer])); /* in training this send has ended already (see make_directions); in
-                                           an evaluation it may not have */
+    AX_TRY(ax_wait(&y->sends[buffer])); /* the last send from this buffer. In training it has ended already
+                                           (see make_directions), in an evaluation it may not have */
     int64_t n = ax_min(p->part, ax_tensor_count(p->ctx->grid, &whole) - first);
     double now = p->ctx->dev->ring ? ax_now() : 0;
     ax_event_add(p->ctx->dev->ring, "send", kind == AX_MESSAGE_GRADIENT ? "gradient" : "activation", now, now,
@@ -289,7 +295,8 @@ static ax_message decision(const ax_pipeline *p)
                         .dim = {1}};
 }
 
-/* Waits until another message has arrived. `activation` and `gradient`: whether one has arrived already. */
+/* Waits until an activation or a gradient arrives. `activation` and `gradient` say which of them has arrived
+ * already and is not waited for. */
 static ax_status wait_for_arrival(ax_pipeline *p, bool activation, bool gradient)
 {
     ax_work *open[DIRECTIONS];
@@ -305,7 +312,7 @@ static ax_status wait_for_arrival(ax_pipeline *p, bool activation, bool gradient
     return AX_OK;
 }
 
-/* Chooses the next task from the messages that this rank has received. */
+/* Chooses the next task according to the messages that this rank has received; waits if none can run yet. */
 static ax_status decide(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *out)
 {
     for (*out = AX_PIPE_WAIT; *out == AX_PIPE_WAIT;) {
@@ -320,8 +327,8 @@ static ax_status decide(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *out)
     return AX_OK;
 }
 
-/* Rank 0 of the group chooses the next task and sends the choice to the other ranks of the group, without
- * waiting for an answer. */
+/* Called on rank 0 of the group: chooses the next task and sends the choice to the other ranks of the group,
+ * without waiting for an answer. */
 static ax_status send_decision(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *out)
 {
     ax_message m = decision(p);
@@ -356,8 +363,8 @@ static ax_status next_task(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *ou
         return ax_comm_rank(p->group) ? receive_decision(p, now, out) : send_decision(p, now, out);
     if (!order_is_fixed(p))
         return decide(p, now, out);
-    /* The order does not depend on arrivals, so the message counts as arrived. The task waits for it
-     * (ax_pipeline_take). */
+    /* In a fixed order the next task does not depend on which messages have arrived. So its message is
+     * treated as arrived here, and the task itself waits for it (ax_pipeline_take). */
     now->activation = now->forwards < p->n;
     now->gradient = now->backwards < now->forwards;
     *out = ax_pipe_next(&p->stage, now);

@@ -1,7 +1,7 @@
-/* A rank's part in a pipeline: the order of its stage's tasks, and the messages between stages. The engine
- * says what a task computes (engine.c). On a grid with one stage there are no messages.
+/* A rank's part in a pipeline: the order of its stage's tasks, and the messages between stages. What a task
+ * computes is up to the caller (engine.c). On a grid with one stage there are no messages.
  *
- * docs/decisions/0022-pipeline-by-messages.md explains the protocol, and why no rank waits for ever. */
+ * docs/decisions/0022-pipeline-by-messages.md explains the protocol, and why it cannot deadlock. */
 #ifndef AXONN_ENGINE_PIPELINE_H
 #define AXONN_ENGINE_PIPELINE_H
 
@@ -10,23 +10,24 @@
 
 typedef struct ax_pipeline ax_pipeline;
 
-/* What the stage computes for a micro-batch. Slots are numbered from 0; backward runs in the slot of the
- * forward. */
+/* The functions that compute the stage's forward and backward of a micro-batch. `slot` is the index of the
+ * memory for this micro-batch, from 0; forward and backward of a micro-batch get the same slot. */
 typedef struct ax_pipeline_tasks {
     ax_status (*forward)(void *user, int64_t micro_batch, int slot);
     ax_status (*backward)(void *user, int64_t micro_batch, int slot);
     void *user;
 } ax_pipeline_tasks;
 
-/* `rows` × `seq_len` are the extents of a micro-batch over all ranks, `micro_batches` the number of a step.
- * With `trains` false there are only forwards. Borrows model. Not collective. */
+/* A micro-batch has `rows` × `seq_len` tokens over all ranks, a training step `micro_batches` micro-batches.
+ * `trains` false: for evaluation only, without backward. Borrows `model`. Not collective. */
 AX_MUST_CHECK ax_status ax_pipeline_create(const ax_model *model, int64_t rows, int64_t seq_len,
                                            int64_t micro_batches, bool trains, ax_pipeline **out);
 void ax_pipeline_destroy(ax_pipeline **pipeline);
 const ax_pipe_stage *ax_pipeline_stage(const ax_pipeline *pipeline);
-/* Returns the bytes of memory that buffers of messages take. */
+/* Returns the bytes of memory of the message buffers. */
 size_t ax_pipeline_bytes(const ax_pipeline *pipeline);
-/* Whether forward and backward of a micro-batch follow each other without any other task in between. */
+/* Whether the backward of each micro-batch directly follows its forward: the last stage, if it has one
+ * slot. */
 bool ax_pipeline_is_joint(const ax_pipeline *pipeline);
 
 /* Begins a step (or an evaluation, with `backward` false) of `n` micro-batches: posts the first receives. */
@@ -38,8 +39,9 @@ AX_MUST_CHECK ax_status ax_pipeline_end(ax_pipeline *pipeline);
 /* Returns the seconds, since the pipeline was created, in which this rank waited because it had no task. */
 double ax_pipeline_waited(const ax_pipeline *pipeline);
 
-/* Called within a task. ax_pipeline_take waits for the activation or the gradient that another stage sends,
- * and copies it to frame memory. ax_pipeline_send sends one; `tensor` may be overwritten after the call. */
+/* Both are called within a task. ax_pipeline_take waits for the activation or gradient from the neighbouring
+ * stage and copies it to memory of `frame`. ax_pipeline_send sends one to the neighbouring stage; `tensor`
+ * may be overwritten after the call. */
 AX_MUST_CHECK ax_status ax_pipeline_take(ax_pipeline *pipeline, ax_message_kind kind, ax_frame *frame,
                                          ax_tensor *out);
 AX_MUST_CHECK ax_status ax_pipeline_send(ax_pipeline *pipeline, ax_message_kind kind, ax_frame *frame,

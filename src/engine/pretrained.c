@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Appends the token ids of a key whose value is an id, a list of ids, or null. */
+/* Appends the token ids that a key of `json` holds. Its value is one id, a list of ids, or null. */
 static ax_status read_ids(const json_t *json, const char *path, const char *key, ax_ids *out)
 {
     const json_t *value = json_object_get(json, key);
@@ -17,13 +17,13 @@ static ax_status read_ids(const json_t *json, const char *path, const char *key,
         AX_CHECK(json_is_integer(item) && json_integer_value(item) <= INT32_MAX, AX_ERR_DATA,
                  "%s: \"%s\" must be a token id or a list of token ids", path, key);
         int32_t id = (int32_t)json_integer_value(item);
-        if (json_integer_value(item) >= 0) /* some models have -1 for none */
+        if (json_integer_value(item) >= 0) /* some models write -1 for "no such token" */
             AX_TRY(ax_ids_add(out, &id, 1));
     }
     return AX_OK;
 }
 
-/* Returns the first id of a key, or -1. */
+/* Sets *out to the first token id that the key holds, or to -1. */
 static ax_status read_id(const json_t *json, const char *path, const char *key, int64_t *out)
 {
     ax_ids ids = {0};
@@ -41,7 +41,8 @@ static ax_status read_identity(const json_t *json, const char *path, ax_pretrain
     return out->ends.size ? AX_OK : read_ids(json, path, "eos_token_id", &out->ends);
 }
 
-/* Reads the end tokens from generation_config.json, which overrides config.json as in transformers. */
+/* Reads the end-of-text tokens from generation_config.json. As in transformers, they override those of
+ * config.json. */
 static ax_status read_generation(const char *dir, ax_pretrained *out)
 {
     char *path;
@@ -78,8 +79,8 @@ static ax_status read_config(const char *dir, ax_pretrained *out)
     return status;
 }
 
-/* Detects whether the files hold an output head that differs from the token embedding, although config.json
- * says that the two share weights (are tied). Such a model is read as untied, as transformers does. */
+/* Detects whether the weight files hold an output head that differs from the token embedding, although
+ * config.json says that the two are tied. As in transformers, such a model is then treated as untied. */
 static ax_status detect_untied_head(ax_pretrained *m)
 {
     const char *head, *table;
@@ -124,8 +125,8 @@ static ax_ckpt_rules rules_of(const ax_model_config *config)
     return rules;
 }
 
-/* Checks that the files hold the arrays that the network has. Builds the network on the dry device, on one
- * rank. */
+/* Checks that the weight files hold the arrays that the network needs. Builds the network on the dry device,
+ * on one rank, to find out which. */
 static ax_status match_network(ax_ctx *dry, const ax_pretrained *m)
 {
     ax_model *network;
@@ -144,8 +145,8 @@ static ax_status match_network(ax_ctx *dry, const ax_pretrained *m)
     return status;
 }
 
-/* Opens the weights and checks, before anything is allocated for the model, that they are those of the model
- * that config.json describes. */
+/* Opens the weight files and checks, before memory is allocated for the model, that they hold the arrays of
+ * the model that config.json describes. */
 static ax_status open_weights(ax_pretrained *m)
 {
     ax_comm *self;
@@ -162,9 +163,9 @@ static ax_status open_weights(ax_pretrained *m)
     return status;
 }
 
-/* Reads configuration, weights' headers and tokenizer from m->dir. A training run may rename m->dir away at
- * any time; a file that is optional would then seem not to exist, so the last check is that m->dir still
- * exists. */
+/* Reads the configuration, the headers of the weight files, and the tokenizer from m->dir. A training run may
+ * rename m->dir away at any time. A file that is optional would then seem not to exist. So the last check is
+ * that m->dir still exists. */
 static ax_status read_model(ax_pretrained *m)
 {
     AX_TRY(read_generation(m->dir, m));
@@ -179,7 +180,8 @@ static ax_status read_model(ax_pretrained *m)
     return eos >= 0 && !m->ends.size ? ax_ids_add(&m->ends, &eos, 1) : AX_OK;
 }
 
-/* Whether opening failed because a training run wrote a newer checkpoint and removed this one. */
+/* Whether opening failed because m->dir was removed: a training run does that after it has written a newer
+ * checkpoint. */
 static bool was_removed(const ax_pretrained *m, ax_status status)
 {
     return status == AX_ERR_DATA && m->dir && !ax_path_exists(m->dir);
@@ -201,8 +203,8 @@ ax_status ax_pretrained_open(const char *model, ax_pretrained *out)
     }
 }
 
-/* Opens the checkpoint that rank 0 finds, once, on all ranks. *gone: on some rank the checkpoint had been
- * removed meanwhile. */
+/* Makes one attempt to open, on all ranks, the checkpoint that rank 0 finds. *gone: the checkpoint was
+ * removed before some rank had opened it. */
 static ax_status open_together(ax_comm *world, const char *model, ax_pretrained *out, bool *gone)
 {
     ax_work *work;

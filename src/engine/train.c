@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- start --------------------------------------------------------------------------------------- */
+/* ---- start-up stages ----------------------------------------------------------------------------- */
 
 static ax_status compare_configs(ax_run *run) { return ax_run_compare_configs(run); }
 static ax_status set_runtime(ax_run *run) { return ax_run_set_runtime(run); }
@@ -42,7 +42,7 @@ static ax_status restore_position(ax_run *run)
 
 static ax_status allocate(ax_run *run)
 {
-    ax_memory_restart_peak(); /* the peak of memory shall not include tokenization */
+    ax_memory_restart_peak(); /* the reported peak of memory does not include tokenization */
     ax_report_baseline(&run->report);
     AX_TRY(ax_run_open_device(&run->plan, &run->state.ctx));
     AX_TRY(ax_report_peak(run, &run->report));
@@ -50,7 +50,8 @@ static ax_status allocate(ax_run *run)
     AX_TRY(ax_comm_agree(run->world, ax_engine_create(run->state.ctx, &run->plan.options, &run->plan.engine,
                                                       0, &run->state.engine)));
     AX_TRY(ax_grid_prepare(run->state.ctx->grid, run->plan.engine.axes));
-    /* After the model is built, which may split x into two factors. */
+    /* Called after the model is built, because building it may split axis x into two factors
+     * (ax_grid_factor). */
     return ax_report_axes(run, &run->report);
 }
 
@@ -65,16 +66,17 @@ static ax_status start_weights(ax_run *run)
 
 static ax_status find_evaluation(ax_run *run) { return ax_run_eval_missing(run, &run->state.eval_pending); }
 
-/* Runs the stages before the first step. Checks come before allocations. Only rank 0 writes files (FIRST).
- * After each stage the ranks agree on its status. A stage must therefore not let a rank fail alone while
- * others wait for it in a collective: it fails before the collective, or agrees by itself. */
+/* Runs the start-up stages of the table below. Checks come before allocations. Only rank 0 runs stages that
+ * write files (FIRST). After each stage the ranks agree on its status. So no rank may fail alone in a stage
+ * while other ranks wait for it in a collective: a stage fails before its collective, or calls ax_comm_agree
+ * itself. */
 ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
 {
     static const struct {
         const char *name;
         ax_status (*run)(ax_run *);
         enum { EACH, FIRST } who;
-        ax_run_purpose least; /* the stage runs if the run's purpose is this one or a later one */
+        ax_run_purpose least; /* the stage runs if `purpose` is this value or a greater one */
     } stage[] = {{"configuration", compare_configs, EACH, AX_RUN_PLANS},
                  {"runtime settings", set_runtime, EACH, AX_RUN_PLANS},
                  {"inputs", check_inputs, EACH, AX_RUN_TRAINS},
@@ -109,7 +111,8 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
 
 /* ---- steps --------------------------------------------------------------------------------------- */
 
-/* Begins a piece of work of the step, unless the ranks abandon the step (train_pace.c). */
+/* Called before each piece of a step's work. AX_ERR_SIGNAL if all ranks abandon the step now
+ * (train_pace.c). */
 static ax_status begin_piece(ax_run *run, ax_pace *pace)
 {
     ax_status status = ax_pace_piece(run, pace, &run->state.signal);
@@ -118,9 +121,9 @@ static ax_status begin_piece(ax_run *run, ax_pace *pace)
     return status;
 }
 
-/* Reads the rows of a micro-batch. Called once per micro-batch on each rank. Pipeline stages read their rows
- * at different times, so their ranks cannot agree before each micro-batch whether to abandon the step
- * (begin_piece); they always finish the step. */
+/* Reads the rows of a micro-batch. Each rank calls this once per micro-batch. With pipeline stages, the ranks
+ * call it at different times. They cannot run the all-reduce of begin_piece then, so they always finish the
+ * step. */
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
     ax_run *run = source;
@@ -129,7 +132,7 @@ static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_ro
     return ax_sampler_read(run->state.sampler, first, end, out);
 }
 
-/* Chooses the rows of a step, in pieces, and counts their targets. */
+/* Lets the sampler choose the rows of a step, PIECE rows at a time, and counts their targets. */
 static ax_status draw_rows(ax_run *run, int64_t *targets)
 {
     enum { PIECE = 1 << 14 };
@@ -156,8 +159,8 @@ static ax_status compute(ax_run *run, int64_t *targets, ax_step_result *result)
     return ax_engine_result(s->engine, result);
 }
 
-/* Undoes a step that was given up: restores the sampler to `drawn`, so that a resumed run draws the same
- * rows, and drops the gradients. */
+/* Undoes an abandoned step: drops the gradients, and restores the sampler to the state `drawn` from before
+ * the step, so that a resumed run draws the same rows. */
 static ax_status undo_step(ax_run *run, const int64_t *drawn)
 {
     run->state.step--;
@@ -177,9 +180,9 @@ static const char *nonfinite_advice(const ax_run *run, const ax_step_result *r)
 #undef ADVICE
 }
 
-/* Decides about a step whose loss or gradient is not finite, and which was therefore not applied: fails, or
- * logs it and goes on without it (train.nonfinite). Always goes on if the loss scale was too large and is now
- * smaller. */
+/* Handles a step whose loss or gradient is not finite; its update was not applied. If the loss scale was too
+ * large and has just been lowered, the run goes on. Otherwise train.nonfinite decides: AX_ERR_NUMERIC, or a
+ * warning and the run goes on. */
 static ax_status handle_nonfinite(const ax_run *run, const ax_step_result *r)
 {
     char what[192] = "the loss is not finite", newest[64] = "there is no checkpoint yet";
@@ -197,7 +200,7 @@ static ax_status handle_nonfinite(const ax_run *run, const ax_step_result *r)
         snprintf(what, sizeof what, "the %s of %s %s not finite%s",
                  r->culprit_weights ? "weights" : "gradient", r->culprit, r->culprit_weights ? "are" : "is",
                  r->overflow ? ", even with the smallest loss scale" : "");
-    /* Weights that are not finite stay so: skipping the step would not help. */
+    /* Skipping the step does not help if weights are not finite: they stay so. */
     if (run->config->train.nonfinite == AX_CONFIG_SKIP && !r->culprit_weights) {
         if (ax_run_first(run))
             ax_log(AX_LOG_WARN, "step %lld is skipped: %s (loss %g)", (long long)run->state.step, what,
@@ -239,14 +242,14 @@ static bool is_due(int64_t step, int64_t interval, int64_t last)
     return step == last || (interval && step && step % interval == 0);
 }
 
-/* Names the signal. With several ranks the received signal may not be the one that the user sent, because
- * some launchers pass on another one; so it is not named. */
+/* Returns the name of the received signal. With several ranks returns "a signal": some launchers pass on
+ * another signal than the one that the user sent. */
 static const char *signal_name(const ax_run *run)
 {
     return ax_comm_size(run->world) > 1 ? "a signal" : strsignal(run->state.signal);
 }
 
-/* Returns AX_ERR_SIGNAL with the message of a run that a signal stopped. */
+/* Returns AX_ERR_SIGNAL, with the message that a signal stopped the run after a save. */
 static ax_status fail_stopped(const ax_run *run)
 {
     char given_up[96] = "";
@@ -265,8 +268,8 @@ static ax_status evaluate(ax_run *run)
     bool done = true;
     ax_status status = ax_run_evaluate(run, &e);
     s->eval_pending = status == AX_ERR_SIGNAL;
-    if (s->eval_pending) /* a signal came: the loop saves a checkpoint, and the resumed run does this
-                            evaluation */
+    if (s->eval_pending) /* a signal interrupted the evaluation: the loop saves a checkpoint, and the resumed
+                            run evaluates */
         return ax_run_beat(run, &done, &s->signal);
     AX_TRY(status);
     s->result->eval_loss = e.loss;
@@ -274,7 +277,7 @@ static ax_status evaluate(ax_run *run)
     return AX_OK;
 }
 
-/* Saves, unless this step is saved already. */
+/* Saves a checkpoint, unless this step has one already. */
 static ax_status save(ax_run *run)
 {
     if (run->state.saved_step == run->state.step)
@@ -284,8 +287,8 @@ static ax_status save(ax_run *run)
     return AX_OK;
 }
 
-/* Evaluates, saves a checkpoint or stops after a signal, if that is due between two steps. All ranks decide
- * alike, because they decide from values that the last exchange made equal on all ranks. */
+/* Between two steps: evaluates, saves a checkpoint, or stops after a signal, whichever is due. All ranks
+ * decide alike, because the values that they use were made equal on all ranks by the last exchange. */
 static ax_status boundary(ax_run *run)
 {
     const ax_config *c = run->config;

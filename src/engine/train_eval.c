@@ -18,8 +18,8 @@ static ax_status evaluate(const ax_run *run, ax_evaluation *out)
     return AX_OK;
 }
 
-/* Clears *pending if metrics.jsonl already has the evaluation of this step. The checkpoint says that the
- * evaluation is still to be done, but an earlier resume from the same checkpoint may have done it. */
+/* Clears *pending if metrics.jsonl already has the evaluation of this step. The checkpoint was saved before
+ * that evaluation, but an earlier resume from the same checkpoint may have run it. */
 static ax_status find_eval_row(const ax_run *run, bool *pending)
 {
     ax_history history;

@@ -1,5 +1,5 @@
-/* The small files of a checkpoint: those that the run writes itself, and those that were beside its initial
- * weights, which are copied. */
+/* The small files of a checkpoint: the files that the run writes itself, and copies of the files in the
+ * directory of its initial weights. */
 #include "engine/train.h"
 
 #include <dirent.h>
@@ -19,7 +19,7 @@ void ax_run_files_fini(ax_run_files *files)
     files->n = 0;
 }
 
-/* Adds a file and takes ownership of `data`, also after an error. */
+/* Appends a file to *files and takes ownership of `data`, also after an error. */
 static ax_status add(ax_run_files *files, const char *name, char *data, size_t size)
 {
     ax_run_file *grown = realloc(files->file, ((size_t)files->n + 1) * sizeof *grown);
@@ -49,7 +49,7 @@ static ax_status add_from(ax_run_files *files, const char *dir, const char *name
 
 /* ---- files that the run writes ------------------------------------------------------------------- */
 
-/* Adds the tokenizer's files. They are written to run.dir/tokenizer first. */
+/* Appends the tokenizer's files to *files. ax_tokenizer_save writes them to run.dir/tokenizer first. */
 static ax_status add_tokenizer(const ax_run *run, ax_run_files *files)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer_config.json"};
@@ -97,8 +97,9 @@ static bool is_one_of(const char *name, const char *const *names, size_t n)
     return false;
 }
 
-/* Whether a file is not copied: files that are never copied with a model (beside.c), files that the run
- * writes itself, and the files of a tokenizer that the run does not use. */
+/* Whether the file `name` is not copied: it is of a kind that is never copied with a model (beside.c), the
+ * run writes it itself, or it belongs to a tokenizer that is not used because data.tokenizer names the run's
+ * tokenizer. */
 static bool is_excluded(const ax_run *run, const char *name)
 {
     static const char *const written[] = {"config.json", "tokenizer.json", "tokenizer_config.json"};
@@ -108,7 +109,8 @@ static bool is_excluded(const ax_run *run, const char *name)
            (run->config->data.tokenizer && is_one_of(name, tokenizer, AX_COUNT(tokenizer)));
 }
 
-/* Reads a file to copy, or adds the name of a directory to `directories`. */
+/* Appends the file `name` of directory `dir` to *out, if it is to be copied. If `name` is a directory,
+ * appends its name to *directories. */
 static ax_status add_beside(const ax_run *run, const char *dir, const char *name, ax_run_files *out,
                             ax_buf *directories)
 {
@@ -143,8 +145,8 @@ static ax_status log_files(const char *dir, const ax_run_files *files, const ax_
     return status;
 }
 
-/* Reads the files to copy from `dir`. AX_ERR_DATA if a file cannot be read, or `dir` was
- * removed meanwhile. */
+/* Reads into *out the files of the directory `dir` that are to be copied. AX_ERR_DATA if a file cannot be
+ * read, or `dir` was removed meanwhile. */
 static ax_status read_files(const ax_run *run, const char *dir, ax_run_files *out)
 {
     struct dirent **entry;
@@ -166,8 +168,9 @@ static ax_status read_files(const ax_run *run, const char *dir, ax_run_files *ou
     return status;
 }
 
-/* The run that wrote the initial weights may still train, and remove their checkpoint when it saves another
- * one. All its checkpoints have the same files beside the model, so they are then read from the newest. */
+/* The files are copied from the directory of the initial weights. The run that wrote these may still train,
+ * and remove the directory when it saves its next checkpoint. Then the files are read from its newest
+ * checkpoint: all its checkpoints have the same. */
 ax_status ax_run_find_files(const ax_run *run, ax_run_files *out)
 {
     char *newest = NULL;

@@ -1,13 +1,14 @@
 /* Abandons a step that still runs long after a signal. All ranks must leave the step at the same place, but
- * only some may have received the signal. So within a step the ranks agree, by an all-reduce, after every few
- * pieces of work, about every two seconds. The number of pieces follows from times that all ranks share, so
- * all ranks call the all-reduce at the same piece. Steps shorter than that have no such all-reduce. */
+ * only some may have received the signal. So within a step the ranks run an all-reduce about every two
+ * seconds, always after the same number of pieces of work. That number follows from times that are the same
+ * on all ranks, so all ranks call the all-reduce before the same piece. A step shorter than two seconds has
+ * no such all-reduce. */
 #include "engine/train.h"
 
 #include <math.h>
 
-#define ASK_SECONDS 2       /* between two all-reduces */
-#define PATIENCE_SECONDS 10 /* time that a step may still run after a signal */
+#define ASK_SECONDS 2       /* seconds between two all-reduces */
+#define PATIENCE_SECONDS 10 /* seconds that a step may still run after a signal */
 
 void ax_pace_begin(ax_pace *pace)
 {
@@ -23,9 +24,9 @@ static int64_t pieces_between(double seconds, int64_t pieces)
     return (int64_t)fmax(fmin(ASK_SECONDS * (double)pieces / fmax(seconds, 1e-9), 1e15), 1);
 }
 
-/* Finds by an all-reduce how long ago any rank received a signal, and abandons the step if that is long
- * enough ago. Adapts the number of pieces until the next all-reduce, to at most twice the last number: in the
- * first step the time of a piece is not known. */
+/* Finds by an all-reduce how long ago the first signal came on any rank, and abandons the step if that is
+ * PATIENCE_SECONDS or more. Sets the number of pieces until the next all-reduce, to at most twice the last
+ * number: in the first step it starts from a guess of one piece. */
 static ax_status ask(const ax_run *run, ax_pace *pace, int *signal)
 {
     enum { SECONDS, AGE, SIGNAL, N };

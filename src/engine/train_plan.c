@@ -39,7 +39,8 @@ static ax_parallel parallel_of(const ax_config *config)
     return parallel;
 }
 
-/* Chooses the grid, and checks that it is legal for the model and the batch, before anything is created. */
+/* Takes the grid from the configuration and checks, before anything is created, that it is legal for the
+ * model and the batch. */
 ax_status ax_run_plan_grid(const ax_run *run, ax_train_plan *plan)
 {
     plan->config = run->config;

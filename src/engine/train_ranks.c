@@ -1,5 +1,6 @@
-/* Exchanges between the ranks of a run. Before the run the ranks compare configurations. While one rank works
- * for all, the ranks exchange signs of life. After each step they share signals, errors and measurements. */
+/* Exchanges between the ranks of a run. Before the run they compare their configurations. While one rank
+ * works for all, they run an all-reduce about once a second, so that no rank is taken for dead. After each
+ * step they exchange signals, errors and measurements. */
 #include "engine/train.h"
 
 #include <stdio.h>
@@ -19,7 +20,8 @@ ax_status ax_run_max(const ax_run *run, int64_t *values, int n)
 
 /* ---- one configuration --------------------------------------------------------------------------- */
 
-/* Compares two configurations line by line; both have the same keys. Reports the first line that differs. */
+/* Compares this rank's configuration `mine` line by line with that of rank 0, `first`; both have the same
+ * keys. Reports the first line that differs. */
 static ax_status compare_lines(const ax_option_set *set, const char *mine, const char *first)
 {
     while (*mine) {
@@ -85,7 +87,7 @@ ax_status ax_run_agree(const ax_run *run)
     return ax_comm_agree(run->world, t->status != AX_OK ? ax_fail(t->status, "%s", t->message) : AX_OK);
 }
 
-/* Reduces all maxima in one small all-reduce and the sum in another; both are started before the waits. */
+/* Runs one all-reduce for all maxima and one for the sum; starts both before it waits for either. */
 ax_status ax_run_exchange(const ax_run *run, double *max, int n, double *sum, int *signal)
 {
     enum { SIGNAL, TROUBLE };

@@ -1,4 +1,4 @@
-/* What a run reports: metrics, the trace, the peak of its memory, and the traffic between its ranks. */
+/* What a run reports: metrics, the trace, its peak of memory, and the traffic between ranks. */
 #include "engine/train.h"
 
 #include "axonn/pipe.h"
@@ -23,12 +23,12 @@ ax_status ax_report_peak(const ax_run *run, ax_run_report *report)
     return AX_OK;
 }
 
-/* Indices into ax_run_report.exchanged, behind those that ax_run_exchange uses. From AXES on: bytes sent
- * along each set of axes. */
+/* Indices into ax_run_report.exchanged, after the first AX_EXCHANGE_OWN elements, which ax_run_exchange uses
+ * itself. From AXES on: bytes sent along each set of axes. */
 enum { MEMORY = AX_EXCHANGE_OWN, WIRE, EXPOSED, SECONDS, WAITED, AXES };
 
-/* Lists in all[*n …] the sets of axes along which any rank has a communicator, in ascending order: pipeline
- * stages may differ. `all` has room for one entry per set. */
+/* Appends to `all`, from all[*n] on and in ascending order, each set of axes along which any rank has a
+ * communicator: ranks of different pipeline stages may have different ones. `all` has room for every set. */
 static ax_status list_sets(const ax_run *run, int64_t *all, int *n)
 {
     const ax_grid *grid = run->state.ctx->grid;
@@ -82,12 +82,12 @@ ax_status ax_report_axes(const ax_run *run, ax_run_report *report)
     return status;
 }
 
-/* Opens the trace. It keeps the newest events: a step of a large model has some thousands of them. */
+/* Opens the trace. It keeps the newest EVENTS events; one step of a large model has some thousands. */
 ax_status ax_report_open_trace(const ax_run *run, ax_run_report *report)
 {
     enum { EVENTS = 1 << 16 };
-    report->trace_origin =
-        ax_now(); /* almost the same moment on all ranks, which have just ended a stage together */
+    report->trace_origin = ax_now(); /* almost the same moment on all ranks: they have just agreed on the
+                                        status of the start-up stage before this one */
     if (!run->config->run.trace)
         return AX_OK;
     AX_TRY(ax_trace_create(EVENTS, &report->trace));
@@ -95,7 +95,8 @@ ax_status ax_report_open_trace(const ax_run *run, ax_run_report *report)
     return AX_OK;
 }
 
-/* Logs if the run is too short for its learning rate schedule, as in a trial of a few steps. */
+/* Logs a message if the run has too few steps for the warm-up and decay of its learning-rate schedule, for
+ * example in a trial run. */
 static void log_schedule(const ax_run *run)
 {
     const ax_schedule *s = &run->plan.schedule;
@@ -109,7 +110,8 @@ static void log_schedule(const ax_run *run)
                (long long)s->warmup, left, falling);
 }
 
-/* Logs where pipeline stages begin, and how many micro-batches each may hold. */
+/* Logs with which block each pipeline stage begins, and how many micro-batches it may hold at a time (its
+ * slots). */
 static void log_stages(const ax_run *run)
 {
     const ax_model *m = ax_engine_model(run->state.engine);
@@ -197,9 +199,8 @@ void ax_report_begin_traffic(ax_run_report *report)
         report->axes[i].before = traffic_of(&report->axes[i]);
 }
 
-/* Returns this rank's peak of device memory, in bytes. If the device uses host memory, the shared memory of
- * other ranks (their heaps, ax_node_alloc) does not count, although this rank may have touched pages of
- * it. */
+/* Returns this rank's peak of device memory, in bytes. If the device uses host memory, the shared heaps of
+ * other ranks (ax_node_alloc) are subtracted, although this rank may have touched pages of them. */
 static int64_t held_bytes(const ax_run *run)
 {
     int64_t bytes = ax_device_held(run->state.ctx->dev);
@@ -207,7 +208,7 @@ static int64_t held_bytes(const ax_run *run)
                                                            : bytes;
 }
 
-/* Fills a row of the metrics with this rank's measurements. */
+/* Returns the row of metrics of the current step, with the measurements of this rank. */
 static ax_metrics_step row_of(const ax_run *run, const ax_step_result *result)
 {
     const ax_config *c = run->config;
@@ -226,7 +227,7 @@ static ax_metrics_step row_of(const ax_run *run, const ax_step_result *result)
                              .loss_scale = c->train.precision == AX_CONFIG_FP16 ? result->loss_scale : 0};
 }
 
-/* Combines the row over all ranks. */
+/* Replaces the measurements in *row by their maxima or sums over all ranks. */
 static ax_status exchange(const ax_run *run, ax_run_report *r, ax_metrics_step *row, int *signal)
 {
     double *max = r->exchanged;
@@ -273,7 +274,7 @@ ax_status ax_report_evaluation(const ax_run *run, const ax_evaluation *e, double
                                isnan(e->bits_per_byte) ? -1 : e->bits_per_byte, e->targets, seconds);
 }
 
-/* ---- the end ------------------------------------------------------------------------------------- */
+/* ---- after the last step ------------------------------------------------------------------------- */
 
 ax_status ax_report_write_trace(const ax_run *run)
 {

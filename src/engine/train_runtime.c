@@ -1,5 +1,5 @@
-/* Runtime settings of a run (runtime.h). Those on which results depend are kept in run.dir/config.yaml, and a
- * run that is resumed uses them again. */
+/* Runtime settings of a run (runtime.h). The settings on which results depend are saved in
+ * run.dir/config.yaml, and restored when the run is resumed. */
 #include "axonn/runtime.h"
 #include "engine/train.h"
 
@@ -13,10 +13,10 @@ static bool is_kept(int id) { return !ax_runtime_options[id].not_dumped; }
 /* Whether the run computes with the kernels that setting runtime.isa chooses. */
 static bool uses_isa(const ax_run *run) { return !strcmp(run->config->device, "cpu"); }
 
-/* ---- resuming ------------------------------------------------------------------------------------ */
+/* ---- restoring settings -------------------------------------------------------------------------- */
 
-/* Reads the runtime settings in the file `path` as texts, because this version may not know all of the
- * values. Other keys and errors in the file are ignored here. */
+/* Reads the runtime settings in the file `path` as uninterpreted texts: another version of the program may
+ * have written values that this one does not know. Ignores other keys, and errors in the file. */
 static ax_status read_file(const char *path, char *value[AX_RUNTIME_COUNT])
 {
     ax_option rows[AX_RUNTIME_COUNT];
@@ -39,7 +39,7 @@ static ax_status read_kept(const ax_run *run, char *value[AX_RUNTIME_COUNT])
     return status;
 }
 
-/* Restores `was`, the value that the run had before, unless the user gave another value. */
+/* Sets the runtime setting `id` to `was`, its value in the run so far, unless the user gave another value. */
 static ax_status use_again(const ax_run *run, ax_runtime_id id, const char *was)
 {
     const ax_option *row = &ax_runtime_options[id];
@@ -80,7 +80,7 @@ ax_status ax_run_resume_runtime(const ax_run *run)
     return uses_isa(run) ? ax_isa_chosen(&isa) : AX_OK;
 }
 
-/* ---- keeping ------------------------------------------------------------------------------------- */
+/* ---- saving settings ----------------------------------------------------------------------------- */
 
 static ax_status keep_value(ax_option_set *set, ax_runtime_id id, const char *value)
 {

@@ -67,7 +67,8 @@ ax_status ax_run_write_config(const ax_run *run)
 static ax_status open_pretrained(ax_comm *world, ax_config *c, ax_run_inputs *inputs)
 {
     ax_pretrained from;
-    /* All ranks open the directory that rank 0 finds: another run may be writing newer checkpoints there. */
+    /* All ranks open the checkpoint that rank 0 finds: a run that is still training may be writing newer ones
+     * there. */
     AX_TRY(ax_pretrained_open_shared(world, c->model.from, &from));
     ax_status status = ax_model_config_copy(&from.config, &inputs->model);
     inputs->identity = from.identity;
@@ -132,9 +133,9 @@ static void close_sources(ax_sources *sources)
 typedef struct tokenizing {
     const ax_run *run;
     const char *path;
-    double said, beaten; /* time of the last log line, and of the last ax_run_beat */
+    double said, beaten; /* p->seconds at the last log line, and at the last ax_run_beat */
     ax_status status;    /* first error of ax_run_beat */
-    int *signal;         /* as the last call of ax_run_beat set it */
+    int *signal;         /* signal that the last ax_run_beat returned */
 } tokenizing;
 
 static bool report_progress(void *user, const ax_data_progress *p)
@@ -154,8 +155,8 @@ static bool report_progress(void *user, const ax_data_progress *p)
     return t->status == AX_OK && !*t->signal && !ax_signal_pending();
 }
 
-/* Tokenizes a source on rank 0, if it is text, while the other ranks wait. *tokens is the path of the token
- * file on all ranks. */
+/* If the source `path` is text, tokenizes it on rank 0, while the other ranks wait. Sets *tokens, on all
+ * ranks, to the path of the token file. */
 static ax_status prepare_source(const ax_run *run, const char *path, char **tokens, int *signal)
 {
     bool done = false;
@@ -186,8 +187,8 @@ static ax_status prepare_source(const ax_run *run, const char *path, char **toke
     return ax_comm_share_text(run->world, 0, tokens);
 }
 
-/* Checks that the source fits the model's vocabulary and tokenizer. For a new model the message suggests a
- * larger vocabulary. */
+/* Checks that the token ids of the source fit the model's vocabulary, and that its tokenizer is that of the
+ * run. For a new model the message suggests a larger model.vocab. */
 static ax_status expect_source(const ax_run *run, ax_data *data)
 {
     int64_t vocab = ax_data_describe(data)->vocab;
@@ -238,7 +239,7 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler 
     AX_TRY(open_sources(run, &c->data.train, train, signal));
     AX_TRY(open_sources(run, &c->data.valid, valid, signal));
     for (int i = 0; i < valid->n;
-         i++) /* checked now, so that the error does not come at the first evaluation */
+         i++) /* checked here rather than at the first evaluation, so that the error comes early */
         AX_CHECK(ax_data_rows(valid->data[i], &inputs->shape), AX_ERR_DATA,
                  "%s holds nothing to evaluate on: it has fewer than two tokens",
                  ax_data_path(valid->data[i]));
@@ -251,7 +252,7 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler 
     return ax_sampler_create(train->data, train->n, &options, sampler);
 }
 
-/* ---- the end ------------------------------------------------------------------------------------- */
+/* ---- closing ------------------------------------------------------------------------------------- */
 
 void ax_inputs_close_weights(ax_run_inputs *inputs) { ax_st_close(&inputs->model_weights); }
 

@@ -1,8 +1,11 @@
 /* Signals that ask a run to save and stop. Signal handlers belong to the process, so this file has
- * process-wide state (docs/architecture.md, idea 6, lists all of it). A program installs the handlers at its
- * start (ax_signals_catch); otherwise ax_train installs them while it runs; if ranks are threads, from the
- * start of the first to the end of the last. While the handlers are installed, SIGPIPE is ignored, because a
- * broken pipe of the log must not end the run. */
+ * process-wide state (docs/architecture.md, idea 6, lists all such state).
+ *
+ * A program may install the handlers at its start (ax_signals_catch). Otherwise ax_train installs them while
+ * it runs; if ranks are threads, the handlers stay from the start of the first rank to the end of the last.
+ *
+ * While the handlers are installed, SIGPIPE is ignored: a closed pipe that receives the log must not end the
+ * run. */
 #include "engine/train.h"
 
 #include <errno.h>
@@ -13,12 +16,13 @@
 static const int watched[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP, SIGPIPE};
 static struct sigaction before[AX_COUNT(watched)];
 static atomic_int pending; /* the last signal, or 0. Atomic: other threads read it while the handler runs */
-static int64_t first_ms;   /* time of the first signal */
-static void (*_Atomic heard)(void); /* called by the handler, or NULL */
+static int64_t first_ms;   /* time of the first signal, in ms (ax_signal_again) */
+static void (*_Atomic heard)(void); /* function that the handler calls, or NULL */
 static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
-static int users; /* number of ranks (threads) and callers that need the handlers; guarded by users_lock */
-static atomic_int saving; /* number of ranks (threads) that are writing a checkpoint; meanwhile they may not
-                             answer for a long time */
+static int users; /* number of ranks (threads) and of callers of ax_signals_catch that need the handlers;
+                     guarded by users_lock */
+static atomic_int saving; /* number of ranks (threads) that are writing a checkpoint; until it is 0, signals
+                             do not shorten the timeout */
 static _Atomic(ax_comm *) world; /* communicator whose timeout is shortened after a signal (ax_comm_hurry) */
 
 /* The handler: records the signal. A second SIGINT, at least a second later, ends the process at once. */
@@ -33,8 +37,8 @@ static void note(int number)
         raise(SIGINT);
     }
     if (!pending && number == SIGINT && write(STDERR_FILENO, words, sizeof words - 1) < 0)
-        pending = number; /* the same as below: if the message cannot be written, there is nothing else to do,
-                             but the compiler asks for a use of write's result */
+        pending = number; /* has no effect, since the next line does the same; it only uses the result of
+                             write, because the compiler warns about an unused result */
     pending = number;
     void (*tell)(void) = heard;
     if (tell)
@@ -55,7 +59,8 @@ static void install(void)
         if (watched[i] == SIGPIPE)
             action.sa_handler = SIG_IGN;
         sigaction(watched[i], NULL, &before[i]);
-        if (before[i].sa_handler != SIG_IGN) /* nohup ignores SIGHUP */
+        if (before[i].sa_handler !=
+            SIG_IGN) /* a signal that is ignored, like SIGHUP under nohup, stays ignored */
             sigaction(watched[i], &action, NULL);
     }
 }

@@ -1,5 +1,5 @@
-/* Checkpoints of a run: its state beside the weights (training/state.json), and the check that a resumed run
- * is the same run. */
+/* Checkpoints of a run: training/state.json, which holds the run's state other than weights and optimizer
+ * state, and the check that a resumed run is the same run. */
 #include "axonn/json.h"
 #include "engine/train.h"
 
@@ -25,7 +25,7 @@ static json_t *source_list(const ax_run *run)
     return sources;
 }
 
-/* Returns the paths of data.train, for messages only: files may move. */
+/* Returns the paths of data.train. They are used in messages only, because files may move between runs. */
 static json_t *path_list(const ax_run *run)
 {
     json_t *paths = json_array();
@@ -34,8 +34,8 @@ static json_t *path_list(const ax_run *run)
     return paths;
 }
 
-/* Returns the values that identify a run, without those of its model (model_facts). In a resumed run all of
- * them must be the same. Messages print them in this order. */
+/* Returns the values that identify a run, in the order in which messages print them. In a resumed run all of
+ * them must be the same. The values that identify the model are not included (model_facts). */
 static json_t *identity_of(const ax_run *run)
 {
     const ax_config *c = run->config;
@@ -45,7 +45,7 @@ static json_t *identity_of(const ax_run *run)
                      c->data.mask_documents, "optim.name", c->optim.name, "data.train", source_list(run));
 }
 
-/* Returns the settings that a resumed run may change. Changes are logged. */
+/* Returns the settings that a resumed run may change. Each change is logged. */
 static json_t *settings_of(const ax_run *run)
 {
     const ax_config *c = run->config;
@@ -90,7 +90,8 @@ static ax_status print_state(const ax_run *run, char **out)
 
 /* ---- saving -------------------------------------------------------------------------------------- */
 
-/* Collects the checkpoint's small files and its state, on rank 0. */
+/* Called on rank 0: sets *out to the checkpoint's small files, and *state to the text of
+ * training/state.json. */
 static ax_status collect_files(const ax_run *run, ax_run_files *written, ax_ckpt_file **out, char **state)
 {
     AX_TRY(ax_run_write_files(run, written));
@@ -132,8 +133,8 @@ static ax_status save(const ax_run *run)
     return AX_OK;
 }
 
-/* After a signal, ranks are considered dead if they do not answer for 2 s; while saving, the normal timeout
- * applies. */
+/* A signal shortens the timeout of the ranks to 2 s. While saving, ranks may take longer to answer, so the
+ * normal timeout applies. */
 ax_status ax_run_save(const ax_run *run)
 {
     ax_signals_saving(true);
@@ -165,9 +166,10 @@ static bool inside_run(const char *run_dir, const char *path)
     return inside;
 }
 
-/* Finds the checkpoint to start from, on rank 0. A path in train.resume starts a new run from that
- * checkpoint. Once the run has checkpoints of its own, the same command continues from those instead. A path
- * to one of the run's own checkpoints goes back to it. */
+/* Called on rank 0: finds the checkpoint to start from. A path in train.resume starts a new run from that
+ * checkpoint, with one exception: if run.dir already has checkpoints and the path lies outside run.dir, the
+ * run continues from its own newest checkpoint. So the same command can be repeated. A path inside run.dir
+ * goes back to that checkpoint. */
 static ax_status find_resume(const ax_run *run, ax_run_resume *resume)
 {
     const ax_config *c = run->config;
@@ -189,7 +191,8 @@ static ax_status find_resume(const ax_run *run, ax_run_resume *resume)
     return ax_ckpt_find_resume(c->run.dir, named ? wanted : own ? "auto" : "none", &resume->dir);
 }
 
-/* Finds the checkpoint on rank 0, which also removes incomplete ones, and tells the others. */
+/* Lets rank 0 remove incomplete checkpoints and find the checkpoint to start from, then tells the other
+ * ranks. */
 ax_status ax_run_find_resume(const ax_run *run, ax_run_resume *resume)
 {
     AX_TRY(ax_comm_agree(run->world, ax_run_first(run) ? find_resume(run, resume) : AX_OK));
@@ -200,13 +203,15 @@ ax_status ax_run_find_resume(const ax_run *run, ax_run_resume *resume)
     return AX_OK;
 }
 
-/* A key whose value has changed; `paths` are the saved paths of data.train. */
+/* A key whose value differs between the checkpoint (`before`) and this run (`now`). `paths`: the paths of
+ * data.train that the checkpoint has saved. */
 typedef struct change {
     const char *key;
     const json_t *before, *now, *paths;
 } change;
 
-/* Prints "a.tok (4350 tokens), b.tok (17 tokens, weight 2)". Old checkpoints have no paths. */
+/* Prints sources as "a.tok (4350 tokens), b.tok (17 tokens, weight 2)". `paths` may be NULL: old checkpoints
+ * have no paths. */
 static ax_status print_sources(const json_t *sources, const json_t *paths, ax_buf *out)
 {
     for (size_t i = 0; i < json_array_size(sources); i++) {
@@ -220,7 +225,7 @@ static ax_status print_sources(const json_t *sources, const json_t *paths, ax_bu
     return AX_OK;
 }
 
-/* Prints a value as the user writes it: files as paths, choices as words. */
+/* Prints a value as the user writes it in a configuration: files as paths, choices as words. */
 static ax_status print_value(const char *key, const json_t *value, const json_t *paths, ax_buf *out)
 {
     size_t count;
@@ -255,15 +260,16 @@ static ax_status describe_change(const ax_run *run, const change *c, ax_buf *out
     return status;
 }
 
-/* Whether a new run from a checkpoint may change the key: data and batches, but not the model. */
+/* Whether a new run that starts from a checkpoint may change the key. It may change data and batches, but not
+ * the model. */
 static bool may_differ(const ax_run *run, const char *key)
 {
     return run->resume.new_run &&
            (!strncmp(key, "data.", 5) || !strncmp(key, "train.", 6) || !strcmp(key, "model.seq_len"));
 }
 
-/* Compares the run with the saved state: its identity or its settings. Logs each change that is allowed, and
- * adds a line to `refused` for each change that is not allowed. */
+/* Compares `now`, the identity or the settings of this run, with the same values in the saved state. Logs
+ * each change that is allowed, and adds a line to `refused` for each one that is not. */
 static ax_status report_changes(const ax_run *run, const json_t *state, json_t *now, bool identity,
                                 ax_buf *refused)
 {
@@ -299,8 +305,8 @@ static ax_status model_facts(const ax_model_config *model, json_t **out)
     return status;
 }
 
-/* Sets *out to the values that identify the model in the checkpoint's config.json, a file that checkpoints of
- * all versions have. */
+/* Sets *out to the values that identify the model of the checkpoint. They are read from its config.json,
+ * because state.json does not have them and checkpoints of all versions have a config.json. */
 static ax_status saved_model_facts(const ax_run *run, json_t **out)
 {
     char *path, *text = NULL;
@@ -318,8 +324,8 @@ static ax_status saved_model_facts(const ax_run *run, json_t **out)
     return status;
 }
 
-/* Adds the values that identify the model to both sides of the comparison: `before`, the saved run, and
- * `now`, this run. If the families differ, only the families are compared. */
+/* Adds the values that identify the model to `before`, those of the checkpoint, and to `now`, those of this
+ * run, so that they are compared too. If the families differ, adds only model.family to `now`. */
 static ax_status add_model_facts(const ax_run *run, json_t *before, json_t *now)
 {
     json_t *saved = NULL, *model = NULL, *value;
@@ -364,7 +370,8 @@ static ax_status check_same_run(const ax_run *run, const json_t *state)
     return status;
 }
 
-/* Reads the loss scale, which checkpoints of fp16 runs have. */
+/* Sets *out to the loss scale in the saved state. Leaves it unchanged if the run does not use fp16, or the
+ * checkpoint is not of an fp16 run. */
 static ax_status read_loss_scale(const ax_run *run, const json_t *state, ax_loss_scale *out)
 {
     const json_t *saved = json_object_get(state, "loss_scale");
@@ -382,8 +389,8 @@ static ax_status read_loss_scale(const ax_run *run, const json_t *state, ax_loss
     return AX_OK;
 }
 
-/* Replaces saved checksums of 0 by those of the files. Earlier versions wrote 0 for token files whose format
- * has no checksum; 0 therefore matches any file. */
+/* Replaces each saved checksum of 0 in `state` by that of the present file, so that it matches. Earlier
+ * versions wrote 0 for token files whose format has no checksum. */
 static void fill_unknown_checksums(const ax_run *run, const json_t *state)
 {
     json_t *saved = json_object_get(json_object_get(state, "run"), "data.train"), *now = source_list(run);
@@ -396,7 +403,8 @@ static void fill_unknown_checksums(const ax_run *run, const json_t *state)
     json_decref(now);
 }
 
-/* Converts the state of earlier versions, which had one dropout rate and did not apply it to attention. */
+/* Converts `state` from earlier versions: model.dropout was the only dropout rate, and was not applied to
+ * attention. */
 static void split_dropout(const json_t *state)
 {
     json_t *saved = json_object_get(state, "settings"), *rate = json_object_get(saved, "model.dropout");
@@ -407,8 +415,8 @@ static void split_dropout(const json_t *state)
     json_object_set_new(saved, "model.attn_dropout", json_real(0));
 }
 
-/* Restores step, tokens and the sampler's position. A new run with other data starts at the beginning of its
- * data. */
+/* Restores the number of steps and tokens, and the sampler's position. A new run with other data starts at
+ * the beginning of its data. */
 static ax_status restore_position(const ax_run *run, const json_t *state, ax_run_position *out)
 {
     const json_t *sampler = json_object_get(state, "sampler");

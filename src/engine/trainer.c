@@ -1,5 +1,5 @@
-/* ax_trainer: for programs that run the training steps themselves. It has the plan and the engine of
- * ax_train, but neither its data nor its files. */
+/* ax_trainer, for programs that run the training steps themselves: it makes the same plan and engine as
+ * ax_train, but opens no data and writes no files. */
 #include "engine/train.h"
 
 #include <stdlib.h>

@@ -16,10 +16,11 @@ static const char *named(char out[64], int64_t block, const char *part)
 typedef struct build {
     ax_model *m;
     ax_model_use use;
-    const ax_layer *first; /* the first block's attention, which has the table of rotary embeddings */
+    const ax_layer
+        *first; /* the attention layer of the first block, which owns the table of rotary embeddings */
 } build;
 
-/* x += layers(x) */
+/* Adds to `residual` the branch x += layers(x), where the n layers run in sequence. */
 static ax_status add_branch(ax_model *m, ax_layer *residual, int64_t i, const char *name,
                             ax_layer *const *layers, int n)
 {
@@ -34,8 +35,9 @@ static ax_layer *norm(const ax_model *m, const char *name)
                                   : ax_layernorm(m->ctx, name, c->hidden, AX_ROLE_MODEL, c->norm_eps);
 }
 
-/* Standard deviation of initial output projections. In GPT-2 it is smaller by sqrt(2 · layers), because the
- * residual stream is the sum of the outputs of 2 · layers such projections. */
+/* Returns the standard deviation of the initial weights of output projections (of attention and MLP). In
+ * GPT-2 it is smaller by sqrt(2 · layers), because the residual stream is the sum of the outputs of 2 ·
+ * layers such projections. */
 static double projection_std(const ax_model_config *c)
 {
     return c->plain_init ? c->init_std : c->init_std / sqrt(2.0 * (double)c->layers);
@@ -76,7 +78,7 @@ static ax_layer *perceptron(const ax_model *m, const char *name)
                                    .no_bias = c->biases != AX_BIASES_ALL});
 }
 
-/* Adds a block to the residual: x += attn(norm1(x)); x += mlp(norm2(x)). */
+/* Adds block `i` to the layer `residual`: x += attn(norm1(x)); x += mlp(norm2(x)). */
 static ax_status add_block(build *b, ax_layer *residual, int64_t i)
 {
     ax_model *m = b->m;
@@ -90,9 +92,9 @@ static ax_status add_block(build *b, ax_layer *residual, int64_t i)
     return add_branch(m, residual, i, "mlp_branch", mlp, AX_COUNT(mlp));
 }
 
-/* Adds the blocks in segments, each of which is one residual. A segment consists of all blocks of a pipeline
- * stage, or with recomputation of up to `use.recompute` blocks; then only the input of the segment is
- * stored. */
+/* Adds the blocks in segments. Each segment is one residual layer. Without recomputation it has all blocks of
+ * a pipeline stage. With recomputation it has up to `use.recompute` blocks, and only its input is saved for
+ * backward. */
 static ax_status add_blocks(build *b)
 {
     ax_model *m = b->m;

@@ -1,4 +1,4 @@
-/* The table of families; reads and writes config.json; applies key maps. */
+/* The table of model families; reading and writing of config.json; key maps. */
 #include "model/family.h"
 
 #include <stdio.h>
@@ -124,7 +124,8 @@ ax_status ax_model_config_parse(const char *json, size_t size, const char *path,
     return status;
 }
 
-/* Sets a token id. A list that already has the id is kept: a model may have several end-of-text tokens. */
+/* Sets `key` to a token id. If its value is a list that already has the id, keeps the list: a model may have
+ * several end-of-text tokens. */
 static int set_id(json_t *json, const char *key, int64_t id)
 {
     const json_t *list = json_object_get(json, key);
@@ -143,7 +144,7 @@ static ax_status set_identity(json_t *json, const ax_model_identity *id)
     return AX_OK;
 }
 
-/* Sets all keys that describe the network. */
+/* Sets all keys of config.json that describe the network. */
 static ax_status fill_network(const ax_model_config *c, json_t *json)
 {
     int failed = json_object_set_new(json, "model_type", json_string(c->family->name)) |
@@ -161,8 +162,8 @@ static ax_status fill(const ax_model_config *c, const ax_model_identity *id, jso
     return fill_network(c, json);
 }
 
-/* Prepares `json` so that a number equal to the one in the source config.json is printed with the same
- * digits. */
+/* Replaces each number in `json` that is equal to the number of the same key in the text `source` by one that
+ * is printed with the same digits as there. */
 static ax_status restore_digits(const char *source, json_t *json)
 {
     json_t *before, *verbatim, *value;
@@ -202,7 +203,7 @@ ax_status ax_model_config_print(const ax_model_config *c, const ax_model_identit
 
 /* ---- identity ------------------------------------------------------------------------------------ */
 
-/* Returns the family's row for a key of config.json, or NULL. */
+/* Returns the family's ax_family_key for a key of config.json, or NULL. */
 static const ax_family_key *find_name(const ax_family *family, const char *key)
 {
     static const ax_family_key common[] = {{"model_type", "model.family", false},
@@ -247,7 +248,8 @@ ax_status ax_model_config_identity(const ax_model_config *config, ax_buf *out)
 ax_status ax_model_config_copy(const ax_model_config *config, ax_model_config *out)
 {
     *out = *config;
-    out->source = out->window_layers = NULL; /* after an error *out must not own the texts of *config */
+    out->source = out->window_layers =
+        NULL; /* so that *out never owns the texts of *config, not even after an error */
     if (config->window_layers)
         AX_TRY(ax_strdup(config->window_layers, &out->window_layers));
     return config->source ? ax_strdup(config->source, &out->source) : AX_OK;
@@ -262,11 +264,12 @@ void ax_model_config_fini(ax_model_config *config)
 
 /* ---- key maps ------------------------------------------------------------------------------------ */
 
-/* Sets param->file: the key and the box of the file's array that holds the parameter. */
+/* Sets param->file: the key of the array in the weight files, and the box of this array that the parameter
+ * is. `block`: the number for %d. */
 static ax_status map_param(ax_param *param, const ax_key_map *row, int block)
 {
     char key[256];
-    /* A key has at most one %d, the number of the block. */
+    /* row->key has at most one %d, which stands for the number of the block. */
     const char *hole = strstr(row->key, "%d");
     if (hole)
         snprintf(key, sizeof key, "%.*s%d%s", (int)(hole - row->key), row->key, block, hole + 2);
@@ -276,7 +279,7 @@ static ax_status map_param(ax_param *param, const ax_key_map *row, int block)
     *file = (ax_param_file){.ndim = param->master.ndim, .transpose = row->transpose};
     for (int d = 0; d < file->ndim; d++)
         file->dim[d] = param->master.dim[row->transpose ? file->ndim - 1 - d : d];
-    int out = row->transpose ? 1 : 0; /* the output dim of the file's array */
+    int out = row->transpose ? 1 : 0; /* index of the output dim in the file's array */
     file->lo[out] = row->part * file->dim[out];
     file->dim[out] *= row->parts;
     return ax_strdup(key, &file->key);

@@ -1,10 +1,10 @@
-/* Checks whether a grid is legal for a model, a batch and a strategy. Needs no ranks, so that a launcher can
- * check before it starts them. */
+/* Checks whether a grid is legal for a model, a batch and a strategy. Needs no communicator, so that the
+ * check can run before the ranks are started. */
 #include "axonn/model.h"
 
 #include <stdio.h>
 
-/* Returns the number of ranks along `axes` in a grid of this size. */
+/* Returns the number of ranks along `axes` in a grid of size `size`. */
 static int64_t ranks_along(ax_grid_size size, const ax_axes *axes)
 {
     int64_t ranks = 1;
@@ -31,7 +31,8 @@ static bool heads_fit(const ax_grid_load *load, ax_grid_size size)
            ax_heads_fit(m->heads, m->kv_heads, (int)ranks_along(size, &load->strategy->of[AX_ROLE_INNER]));
 }
 
-/* The pieces of a model are the embedding, the blocks, and the final norm with the head. */
+/* Each stage has at least one piece of the model. Pieces are the embedding, each block, and the final norm
+ * with the head. */
 static bool stages_fit(const ax_grid_load *load, ax_grid_size size)
 {
     return !load->model || size.pipe <= load->model->layers + 2;
@@ -49,7 +50,7 @@ bool ax_model_fits_grid(const void *of, ax_grid_size size)
            batch_fits(load, size);
 }
 
-/* Writes the first reason why the grid is not legal to `why`. */
+/* Writes to `why` the first reason that it finds why the grid is not legal. */
 static void explain(const ax_grid_load *load, ax_grid_size size, int ranks, char why[256])
 {
     const ax_model_config *m = load->model;

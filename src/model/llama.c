@@ -1,5 +1,6 @@
-/* Llama 2 and 3 (Touvron et al. 2023): RMSNorm, rotary embeddings, grouped heads, SwiGLU, no biases. Also
- * reads models by other authors whose config.json names this family, such as TinyLlama and DeepSeek-Coder. */
+/* Llama 2 and 3 (Touvron et al. 2023): RMSNorm, rotary embeddings, grouped-query attention, SwiGLU, no
+ * biases. Also reads models by other authors whose config.json names this family, such as TinyLlama and
+ * DeepSeek-Coder. */
 #include "model/llama_files.h"
 
 static ax_status llama_read(const json_t *json, const char *path, ax_model_config *c)

@@ -1,10 +1,11 @@
-/* Keys that the files of llama, mistral, qwen2 and qwen3 have in common. */
+/* What the families llama, mistral, qwen2 and qwen3 have in common: arrays in weight files, and keys of
+ * config.json. */
 #include "model/llama_files.h"
 
 #include <string.h>
 
-/* Columns: name, key in the files (%d: block), transposed, part, number of parts. A family without biases or
- * norms of heads leaves these rows unused. */
+/* Columns: parameter, key in the weight files (%d: number of the block), transposed, part, number of parts.
+ * Rows for parameters that a family does not have (biases, norms of heads) are unused. */
 const ax_key_map ax_llama_keys[AX_LLAMA_KEYS] = {
     {"embed.tokens", "model.embed_tokens.weight", false, 0, 1},
     {"h.%d.norm1.weight", "model.layers.%d.input_layernorm.weight", false, 0, 1},
@@ -25,8 +26,8 @@ const ax_key_map ax_llama_keys[AX_LLAMA_KEYS] = {
     {"head.weight", "lm_head.weight", false, 0, 1},
 };
 
-/* Arrays in files that are not parameters: a head that is stored although it is tied, and the frequencies of
- * rotary embeddings, which old files have. */
+/* Patterns of arrays in weight files that are not loaded as parameters: a head that is stored although it is
+ * tied, and the frequencies of rotary embeddings in old files. */
 const char *const ax_llama_ignored[AX_LLAMA_IGNORED] = {"lm_head.weight", "*rotary_emb.inv_freq"};
 
 ax_status ax_llama_refuse(const json_t *json, const char *path, const char *key)
@@ -45,7 +46,7 @@ static ax_status read_activation(const json_t *json, const char *path)
     return AX_OK;
 }
 
-/* Reads an integer that may be null, which stands for 0. */
+/* Reads an optional integer. Null sets *out to 0; a missing key leaves *out unchanged. */
 static ax_status read_nullable(const json_t *json, const char *path, const char *key, int64_t *out)
 {
     if (json_is_null(json_object_get(json, key)))

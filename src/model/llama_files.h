@@ -1,17 +1,17 @@
-/* Shared by the files of the families llama, mistral, qwen2 and qwen3, whose networks and config.json differ
- * little. */
+/* Declarations for the files of the families llama, mistral, qwen2 and qwen3, whose networks and config.json
+ * differ little. */
 #ifndef AXONN_MODEL_LLAMA_FILES_H
 #define AXONN_MODEL_LLAMA_FILES_H
 
 #include "model/family.h"
 
-/* Members of ax_model_config that are equal in all of these families. */
+/* Initializers of the members of ax_model_config that are equal in all of these families. */
 #define AX_LLAMA_FACTS                                                                                       \
     .norm = AX_NORM_RMS, .gated = true, .activation = AX_SILU, .rope = {.theta = 10000}, .norm_eps = 1e-6,   \
     .init_std = 0.02, .plain_init = true
 
-/* Rows of ax_family.names: key, configuration key, setting. Settings do not change what the network computes
- * in evaluation. */
+/* Rows of ax_family.names: key of config.json, configuration key, setting. Settings do not change what the
+ * network computes in evaluation. */
 /* clang-format off */
 #define AX_LLAMA_NAMES \
     {"num_hidden_layers", "model.layers", false}, {"hidden_size", "model.hidden", false}, \
@@ -22,7 +22,7 @@
     {"initializer_range", "model.init_std", true}, {"attention_dropout", "model.attn_dropout", true}
 /* clang-format on */
 
-/* The members of ax_family about the arrays in model files. */
+/* Initializers of the members of ax_family that describe the arrays in weight files. */
 #define AX_LLAMA_ARRAYS                                                                                      \
     .keys = ax_llama_keys, .n_keys = AX_LLAMA_KEYS, .head = "lm_head.weight",                                \
     .table = "model.embed_tokens.weight", .prefix = "model.", .ignored = ax_llama_ignored,                   \
@@ -31,21 +31,21 @@ enum { AX_LLAMA_KEYS = 17, AX_LLAMA_IGNORED = 2 };
 extern const ax_key_map ax_llama_keys[AX_LLAMA_KEYS];
 extern const char *const ax_llama_ignored[AX_LLAMA_IGNORED];
 
-/* Read and set the keys that all of these families have. Before reading, `c` has the values of keys that are
- * missing: kv_heads 0 stands for as many as heads. */
+/* Read and set the keys of config.json that all of these families have. When ax_llama_read is called, *c must
+ * have the default of each optional key. kv_heads 0 stands for as many key heads as heads. */
 ax_status ax_llama_read(const json_t *json, const char *path, ax_model_config *c);
 ax_status ax_llama_write(const ax_model_config *c, json_t *json);
 
-/* AX_ERR_DATA if the key is true. */
+/* Fails with AX_ERR_DATA if the value of `key` is true. */
 ax_status ax_llama_refuse(const json_t *json, const char *path, const char *key);
 
-/* Read and set the rotary embedding, in both spellings: rope_theta and rope_scaling, or rope_parameters. Call
- * after c->seq_len is known. */
+/* Read and set the keys of the rotary embedding, in both spellings: rope_theta and rope_scaling, or
+ * rope_parameters. ax_rope_read uses c->seq_len, so that must be set before. */
 ax_status ax_rope_read(const json_t *json, const char *path, ax_model_config *c);
 ax_status ax_rope_write(const ax_model_config *c, json_t *json);
 
-/* Read and set the window of Qwen's models: use_sliding_window, sliding_window, and max_window_layers or
- * layer_types. */
+/* Read and set the keys of sliding-window attention in Qwen's models: use_sliding_window, sliding_window, and
+ * max_window_layers or layer_types. */
 ax_status ax_qwen_window_read(const json_t *json, const char *path, ax_model_config *c);
 ax_status ax_qwen_window_write(const ax_model_config *c, json_t *json);
 

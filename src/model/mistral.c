@@ -1,4 +1,4 @@
-/* Mistral (Jiang et al. 2023): Llama with a window that all layers have. */
+/* Mistral (Jiang et al. 2023): Llama with sliding-window attention in all layers. */
 #include "model/llama_files.h"
 
 static ax_status mistral_read(const json_t *json, const char *path, ax_model_config *c)

@@ -1,4 +1,4 @@
-/* Building a model and running it forward and backward. */
+/* Builds a model and runs it forward and backward. */
 #include "model/family.h"
 
 #include <stdlib.h>
@@ -54,7 +54,8 @@ void ax_model_config_params(const ax_model_config *c, int64_t *total, int64_t *m
 {
     int64_t d = c->hidden, e = ax_model_config_head_dim(c), q = e * c->heads, kv = e * c->kv_heads,
             block = 2 * d * q + 2 * d * kv + (c->gated ? 3 : 2) * d * c->ffn;
-    int64_t norm = c->norm == AX_NORM_LAYER ? 2 * d : d; /* weight and bias, or weight */
+    int64_t norm =
+        c->norm == AX_NORM_LAYER ? 2 * d : d; /* LayerNorm has weight and bias, RMSNorm only a weight */
     int64_t vectors = 2 * norm + (c->head_norms ? 2 * e : 0) +
                       (c->biases == AX_BIASES_NONE ? 0 : q + 2 * kv) +
                       (c->biases == AX_BIASES_ALL ? d + (c->gated ? 2 : 1) * c->ffn + d : 0);
@@ -68,7 +69,8 @@ double ax_model_config_flops_per_token(const ax_model_config *c, int64_t seq_len
     int64_t total, matmul;
     ax_model_config_params(c, &total, &matmul);
     double width = (double)(c->heads * ax_model_config_head_dim(c)), t = (double)seq_len, seen = 0;
-    for (int64_t i = 0; i < c->layers; i++) { /* twice the mean number of visible positions */
+    for (int64_t i = 0; i < c->layers;
+         i++) { /* `seen`: sum over layers of twice the mean number of positions that a position sees */
         double w = (double)ax_model_config_window(c, i);
         seen += w > 0 && w < t ? w * (2 - w / t) : t;
     }

@@ -1,5 +1,5 @@
-/* Qwen 2 and 2.5 (Yang et al. 2024): Llama with biases of q, k and v, and a window that some layers
- * may have. */
+/* Qwen 2 and 2.5 (Yang et al. 2024): Llama with biases of q, k and v, and optional sliding-window attention
+ * in some layers. */
 #include "model/llama_files.h"
 
 static ax_status qwen2_read(const json_t *json, const char *path, ax_model_config *c)

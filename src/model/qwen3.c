@@ -1,5 +1,5 @@
-/* Qwen 3 (Yang et al. 2025): Llama with an RMSNorm of each head of q and k, and a window that some layers may
- * have. */
+/* Qwen 3 (Yang et al. 2025): Llama with an RMSNorm of each head of q and k, and optional sliding-window
+ * attention in some layers. */
 #include "model/llama_files.h"
 
 static ax_status qwen3_read(const json_t *json, const char *path, ax_model_config *c)

@@ -1,10 +1,10 @@
-/* The window of Qwen's models in config.json. */
+/* The keys of sliding-window attention of Qwen's models in config.json. */
 #include "model/llama_files.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Sets c->window_layers from layer_types. */
+/* Sets c->window_layers ("1" for each layer with a window, else "0") from the list layer_types. */
 static ax_status read_types(const json_t *types, const char *path, ax_model_config *c)
 {
     AX_CHECK(json_is_array(types) && (int64_t)json_array_size(types) == c->layers, AX_ERR_DATA,
@@ -25,8 +25,8 @@ static ax_status read_types(const json_t *types, const char *path, ax_model_conf
     return AX_OK;
 }
 
-/* Sets c->window_layers from max_window_layers. The first max_window_layers layers have no window, all later
- * ones have it. As in transformers, a number below 0 means 0. */
+/* Sets c->window_layers from max_window_layers: the first max_window_layers layers have no window, all later
+ * layers have one. As in transformers, a number below 0 means 0. */
 static ax_status read_first(const json_t *json, const char *path, ax_model_config *c)
 {
     const json_t *value = json_object_get(json, "max_window_layers");
@@ -73,7 +73,7 @@ static json_t *types_of(const ax_model_config *c)
 ax_status ax_qwen_window_write(const ax_model_config *c, json_t *json)
 {
     int failed = json_object_set_new(json, "use_sliding_window", json_boolean(c->window > 0));
-    if (!c->window) { /* the model has no window: a sliding_window in the file is left as it is */
+    if (!c->window) { /* without a window, a number sliding_window that the file has is kept */
         json_object_del(json, "layer_types");
         if (!json_object_get(json, "sliding_window"))
             failed |= json_object_set_new(json, "sliding_window", json_null());

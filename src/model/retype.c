@@ -8,7 +8,8 @@ const char *ax_model_dtype_name(ax_dtype dtype)
     return names[dtype];
 }
 
-/* Sets the key of transformers 5, "dtype", unless only the older "torch_dtype" is there. */
+/* Sets whichever of the keys "dtype" (transformers 5) and "torch_dtype" (older) `json` has. If it has
+ * neither, sets "dtype". */
 static int set_dtype(json_t *json, ax_dtype dtype)
 {
     static const char *const keys[] = {"dtype", "torch_dtype"};

@@ -1,5 +1,5 @@
-/* Rotary embeddings in config.json, in both spellings: {"rope_theta": …, "rope_scaling": {…}}, and
- * {"rope_parameters": {"rope_theta": …, …}} of transformers 5. */
+/* Rotary embeddings in config.json. There are two spellings: {"rope_theta": …, "rope_scaling": {…}}, and
+ * since transformers 5 {"rope_parameters": {"rope_theta": …, …}}. */
 #include "model/llama_files.h"
 
 #include <string.h>
@@ -9,8 +9,8 @@ static const char *const kinds[] = {[AX_ROPE_DEFAULT] = "default",
                                     [AX_ROPE_LLAMA3] = "llama3",
                                     [AX_ROPE_YARN] = "yarn"};
 
-/* Finds the object with the parameters, or NULL. As in transformers, rope_scaling is used if both
- * are given. */
+/* Sets *out to the object that holds the parameters of the rotary embedding, rope_scaling or rope_parameters,
+ * or to NULL. As in transformers, rope_scaling is used if both are given. */
 static ax_status find_parameters(const json_t *json, const char *path, const json_t **out)
 {
     static const char *const names[] = {"rope_scaling", "rope_parameters"};
@@ -31,9 +31,9 @@ static ax_status find_parameters(const json_t *json, const char *path, const jso
 static ax_status read_kind(const json_t *parameters, const char *path, ax_rope_kind *out)
 {
     const json_t *value = json_object_get(parameters, "rope_type");
-    value = value ? value
-                  : json_object_get(parameters,
-                                    "type"); /* the name of this key in older versions of transformers */
+    value =
+        value ? value
+              : json_object_get(parameters, "type"); /* older versions of transformers call the key "type" */
     const char *word = value ? json_string_value(value) : "default";
     for (size_t i = 0; word && i < AX_COUNT(kinds); i++)
         if (!strcmp(word, kinds[i])) {
@@ -46,7 +46,7 @@ static ax_status read_kind(const json_t *parameters, const char *path, ax_rope_k
         word ? word : "?", varies ? ", because its frequencies change with the length of the text" : "");
 }
 
-/* Refuses a config.json in which only a part of each head is rotated. */
+/* Fails if only a part of each head is rotated. */
 static ax_status refuse_partial(const json_t *json, const char *path)
 {
     double part = 1;
@@ -55,7 +55,7 @@ static ax_status refuse_partial(const json_t *json, const char *path)
     return AX_OK;
 }
 
-/* Reads a number that is positive if it is given. */
+/* Reads an optional number, which must be positive if it is given. */
 static ax_status read_positive(const json_t *p, const char *path, const char *key, double *out)
 {
     AX_TRY(ax_json_number(p, path, key, true, out));
@@ -82,7 +82,7 @@ static ax_status read_yarn(const json_t *p, const char *path, const ax_model_con
     return AX_OK;
 }
 
-/* Reads the parameters of this kind of rotary embedding. `json` is the whole file. */
+/* Reads from `p` the parameters that this kind of rotary embedding has. `json` is the whole config.json. */
 static ax_status read_scaling(const json_t *json, const json_t *p, const char *path, const ax_model_config *c,
                               ax_rope_config *rope)
 {
@@ -93,7 +93,8 @@ static ax_status read_scaling(const json_t *json, const json_t *p, const char *p
         return AX_OK;
     rope->original = c->seq_len;
     AX_TRY(ax_json_int(p, path, length, true, &rope->original));
-    AX_TRY(ax_json_int(json, path, length, true, &rope->original)); /* if given, overrides that of `p` */
+    AX_TRY(ax_json_int(json, path, length, true,
+                       &rope->original)); /* if `json` has the key too, its value overrides that in `p` */
     if (rope->kind == AX_ROPE_YARN)
         return read_yarn(p, path, c, rope);
     AX_TRY(ax_json_number(p, path, "low_freq_factor", false, &rope->low_freq_factor));
@@ -108,7 +109,7 @@ ax_status ax_rope_read(const json_t *json, const char *path, ax_model_config *c)
     AX_TRY(ax_json_number(json, path, "rope_theta", true, &rope.theta));
     AX_TRY(refuse_partial(json, path));
     if (p) {
-        AX_TRY(ax_json_number(p, path, "rope_theta", true, &rope.theta)); /* overrides that of `json` */
+        AX_TRY(ax_json_number(p, path, "rope_theta", true, &rope.theta)); /* overrides rope_theta of `json` */
         AX_TRY(refuse_partial(p, path));
         AX_TRY(read_kind(p, path, &rope.kind));
         AX_TRY(read_scaling(json, p, path, c, &rope));
@@ -126,8 +127,8 @@ static int set_number(json_t *json, const char *key, double value)
     return value != 0 ? json_object_set_new(json, key, json_real(value)) : 0;
 }
 
-/* Returns a copy of `before` (may be NULL) in which the parameters except theta are set. Returns NULL if out
- * of memory. */
+/* Returns a copy of the object `before` (NULL: a new object) in which all parameters except theta are set.
+ * Returns NULL if out of memory. */
 static json_t *parameters_of(const ax_rope_config *rope, const json_t *before)
 {
     json_t *p = json_is_object(before) ? json_copy((json_t *)before) : json_object();
@@ -147,7 +148,7 @@ static json_t *parameters_of(const ax_rope_config *rope, const json_t *before)
     return failed ? NULL : p;
 }
 
-/* Sets `key` to the object with the parameters, including theta if `with_theta`. */
+/* Sets `key` to an object with the parameters of the rotary embedding, including theta if `with_theta`. */
 static int set_parameters(json_t *json, const char *key, const ax_rope_config *rope, bool with_theta)
 {
     json_t *p = parameters_of(rope, json_object_get(json, key));
@@ -155,7 +156,8 @@ static int set_parameters(json_t *json, const char *key, const ax_rope_config *r
     return json_object_set_new(json, key, p) | failed;
 }
 
-/* Writes the spelling that `json` has, or else the older one, which all versions of transformers read. */
+/* Writes the rotary embedding in the spelling that `json` has, or else in the older one, which all versions
+ * of transformers read. */
 ax_status ax_rope_write(const ax_model_config *c, json_t *json)
 {
     const bool modern = json_is_object(json_object_get(json, "rope_parameters")),
@@ -164,7 +166,9 @@ ax_status ax_rope_write(const ax_model_config *c, json_t *json)
     if (!modern || json_object_get(json, "rope_theta"))
         failed |= json_object_set_new(json, "rope_theta", json_real(c->rope.theta));
     if (scaling || (!modern && c->rope.kind != AX_ROPE_DEFAULT))
-        failed |= set_parameters(json, "rope_scaling", &c->rope, modern); /* readers prefer rope_scaling */
+        failed |= set_parameters(
+            json, "rope_scaling", &c->rope,
+            modern); /* if the file has it, also beside rope_parameters, to which readers prefer it */
     else if (!modern)
         failed |= json_object_set_new(json, "rope_scaling", json_null());
     AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");

@@ -1,7 +1,8 @@
 /* The pipeline stages of a model: where they begin, which layers they run, and which parameters they have.
  *
- * The pieces of a model are the embedding, each block, and the final norm with the head. A stage has adjacent
- * pieces. All ranks build all layers, so that parameters have the same index and the same place in files. */
+ * The pieces of a model are the embedding, each block, and the final norm with the head. A stage has one or
+ * more adjacent pieces. Every rank builds all layers, so that a parameter has the same index on all ranks and
+ * the same place in checkpoint files. */
 #include "model/family.h"
 
 #include "axonn/pipe.h"
@@ -10,8 +11,8 @@
 
 /* ---- where stages begin -------------------------------------------------------------------------- */
 
-/* Returns the training FLOPs of the head, in units of the training FLOPs of a block. A block that is
- * recomputed runs forward twice. */
+/* Returns the cost of the head for ax_pipe_cut: its training FLOPs / the training FLOPs of a block. The
+ * forward of a block that is recomputed counts twice. */
 static double head_cost(const ax_model_config *c, int64_t recompute)
 {
     int64_t total, matmul;
@@ -86,7 +87,7 @@ static void place_all(ax_layer *layer, ax_param_place place)
         place_all(layer->child[i], place);
 }
 
-/* Sets the place of the parameters that the head borrows (tied weights): they belong to the first stage, and
+/* Sets the place of the parameters that the head borrows (tied weights). They belong to the first stage, and
  * the last stage has a copy. */
 static void place_tied(ax_model *m)
 {

@@ -6,18 +6,20 @@
 #include <stdio.h>
 
 typedef struct attention {
-    ax_layer base; /* children: Q, K, V, PROJ, and Q_NORM and K_NORM if heads are normed */
+    ax_layer base; /* children in this order: Q, K, V, PROJ; with norms of heads also Q_NORM, K_NORM */
     int64_t head_dim, kv_width, window;
     ax_role kv_role;
     ax_drop drop;
-    ax_tensor table;    /* cosines and sines of the rotary embedding; ndim 0: no rotary embedding */
+    ax_tensor
+        table; /* cosines and sines of the rotary embedding; ndim is 0 if there is no rotary embedding */
     bool borrows_table; /* another layer owns `table` */
     ax_attention_cache cached;
 } attention;
 
 enum { Q, K, V, PROJ, Q_NORM, K_NORM };
 
-/* For generation: appends k and v of the new positions to the KV cache, and attends to all of the cache. */
+/* For generation: appends k and v of the new positions to the key/value cache, then attends to all positions
+ * in the cache. */
 static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
                                const ax_tensor *v, ax_tensor *o)
 {
@@ -46,7 +48,7 @@ static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor 
                            NULL, o, NULL);
 }
 
-/* Returns x [b, t, h·e] as [b, t, h, e]. */
+/* Returns x, of shape [b, t, h·e], as a view of shape [b, t, h, e]. */
 static ax_tensor heads_of(const ax_tensor *x, int64_t head_dim)
 {
     ax_tensor heads = *x;
@@ -58,7 +60,8 @@ static ax_tensor heads_of(const ax_tensor *x, int64_t head_dim)
     return heads;
 }
 
-/* Runs the norm of each head of x, a forward or backward pass, and replaces x by the result. */
+/* Runs the forward or backward of the norm of heads that is child number `norm` on x, and replaces x by the
+ * result. Does nothing if the layer has no norms of heads. */
 static ax_status norm_heads(ax_layer *self, int norm, ax_frame *frame, bool backward, ax_tensor *x)
 {
     const int64_t e = ((attention *)self)->head_dim;
@@ -84,7 +87,7 @@ static ax_status rotate(ax_layer *self, ax_frame *frame, ax_tensor *x, bool inve
     return ax_op_rope(frame, x, &batch->positions, table, inverse);
 }
 
-/* Applies the norms of heads and the rotary embedding to q and k. */
+/* Applies to q and to k, in place, the norm of each head and then the rotary embedding. */
 static ax_status prepare_heads(ax_layer *self, ax_frame *frame, ax_tensor *q, ax_tensor *k)
 {
     AX_TRY(norm_heads(self, Q_NORM, frame, false, q));
@@ -93,8 +96,8 @@ static ax_status prepare_heads(ax_layer *self, ax_frame *frame, ax_tensor *q, ax
     return rotate(self, frame, k, false);
 }
 
-/* Backward of prepare_heads. dk may be a partial sum, because the gradients of both steps are linear
- * in dk. */
+/* Backward of prepare_heads. dk may be a partial sum over ranks, because both steps of the backward are
+ * linear in dk. */
 static ax_status prepare_heads_grad(ax_layer *self, ax_frame *frame, ax_tensor *dq, ax_tensor *dk)
 {
     AX_TRY(rotate(self, frame, dk, true));
@@ -177,7 +180,8 @@ ax_tensor ax_attention_cache_tensor(const ax_layer *layer, int64_t batch, int64_
                           (int64_t[]){1, 1, a->head_dim}, &layout);
 }
 
-/* Adds the two norms of heads: one that all heads of q share, and one that all heads of k share. */
+/* Adds the two norms of heads. All heads of q share the weight of one of them, all heads of k that of the
+ * other. */
 static ax_status add_norms(ax_layer *layer, const char *name, const ax_attention_config *c, ax_role role)
 {
     static const char *const names[] = {"q_norm", "k_norm"};

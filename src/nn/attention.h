@@ -1,4 +1,4 @@
-/* Shared by the attention layer and the key/value cache. */
+/* Declarations that the attention layer and the key/value cache share. */
 #ifndef AXONN_NN_ATTENTION_H
 #define AXONN_NN_ATTENTION_H
 
@@ -6,10 +6,12 @@
 
 extern const ax_layer_ops ax_attention_ops;
 
-/* Returns the tensor [batch, capacity, kv width] of an attention layer's keys or values, without data. */
+/* Returns shape and layout of the tensor, [batch, capacity, kv width], that caches the keys or the values of
+ * an attention layer. It has no data. */
 ax_tensor ax_attention_cache_tensor(const ax_layer *layer, int64_t batch, int64_t capacity);
 
-/* The part of a cache that belongs to an attention layer. `cache` is NULL if the layer has no cache. */
+/* The part of a key/value cache that belongs to one attention layer. `cache` is NULL if the layer has no
+ * cache. */
 typedef struct ax_attention_cache {
     const ax_kv_cache *cache;
     ax_tensor k, v;

@@ -1,5 +1,5 @@
-/* Checks of a layer: its gradient against finite differences, and its results on a grid against the serial
- * run. The layer tests and `axonn selftest` run them over the table of sample layers. */
+/* Two checks of a layer: its gradients against finite differences, and its results on a grid against those of
+ * one rank. The layer tests and `axonn selftest` run the checks on all sample layers (samples.c). */
 #include "axonn/nn.h"
 
 #include <math.h>
@@ -8,7 +8,8 @@
 
 enum { B = 3, T = 4, MAX_PARAMS = 16, FRAME = 1 << 20 };
 
-/* The results of one run of a layer, as global arrays. */
+/* The results of one run of a layer: its output, and the gradients of its input and of each parameter. All
+ * are global arrays. */
 typedef struct outcome {
     double *y, *dx, *grad[MAX_PARAMS];
     int64_t y_count, x_count, grad_count[MAX_PARAMS];
@@ -18,9 +19,9 @@ typedef struct outcome {
 typedef struct job {
     const ax_layer_sample *sample;
     ax_grid_size grid;
-    const ax_parallel *parallel; /* NULL: the defaults */
+    const ax_parallel *parallel; /* NULL: ax_parallel_default */
     const char *device;
-    outcome *out; /* filled by rank 0 */
+    outcome *out; /* rank 0 stores its results here */
 } job;
 
 static double noise(uint64_t stream, int64_t i)
@@ -42,7 +43,8 @@ static ax_status filled(ax_ctx *ctx, ax_tensor *t, double scale, uint64_t stream
     return status;
 }
 
-/* Makes a batch with tokens, documents that start in the middle of a row, and positions in the documents. */
+/* Makes a batch of tokens and targets. In each row a second document starts in the middle, and positions
+ * count from the start of the document. */
 static ax_status make_batch(ax_ctx *ctx, ax_batch *batch)
 {
     int32_t host[4][B * T];
@@ -83,7 +85,7 @@ static ax_status collect(ax_ctx *ctx, const ax_tensor *t, double **out, int64_t 
     return status;
 }
 
-/* A layer with its context, parameters, frame, batch and input, on one rank. */
+/* A layer with its context, parameters, frame, batch and input, as one rank of the grid has them. */
 typedef struct bench {
     ax_ctx *ctx;
     ax_layer *layer;
@@ -104,8 +106,9 @@ static ax_status bench_open(const job *j, ax_comm *world, bench *b)
         return ax_error_status();
     AX_TRY(ax_layer_param_set(b->layer, 0, &b->set));
     AX_TRY(ax_param_set_init(b->set));
-    /* Biases and norms are initialised to constants, which could hide errors: replace all parameters by
-     * random values. They are small, so that the softmax does not amplify rounding errors. */
+    /* Replaces the initial value of all parameters by random numbers. The initial biases and norm weights are
+     * constants, which could hide errors. The random numbers are small, so that the softmax does not amplify
+     * rounding errors. */
     for (int i = 0; i < b->set->n; i++) {
         ax_tensor moved = b->set->param[i]->master;
         AX_TRY(filled(b->ctx, &moved, 0.3, 100 + (uint64_t)i));
@@ -150,7 +153,7 @@ static ax_status forward(bench *b, ax_tensor *y)
     return ax_layer_forward(b->layer, b->frame, b->x.data ? &b->x : NULL, y);
 }
 
-/* Runs forward, then backward with a fixed dy. */
+/* Runs the layer forward, then backward from a fixed dy, and stores the results in *out. */
 static ax_status both(bench *b, outcome *out)
 {
     ax_tensor y, dy, dx;
@@ -207,7 +210,7 @@ static double rms(const double *v, int64_t n)
     return n ? sqrt(s / (double)n) : 0;
 }
 
-/* Returns the largest deviation relative to max(rms of the tensor, 1e-3 · scale). */
+/* Returns the largest |a[i] - b[i]|, relative to max(rms of b, 1e-3 · scale). */
 static double deviation(const double *a, const double *b, int64_t n, double scale)
 {
     double worst = 0, unit = fmax(rms(b, n), 1e-3 * scale);
@@ -235,7 +238,8 @@ static double compare(const outcome *a, const outcome *serial)
 
 /* ---- finite differences -------------------------------------------------------------------------- */
 
-/* Computes the function whose gradient is checked: Σ y·dy, for the present parameters and x. */
+/* Computes the function whose gradient is checked: Σ y·dy, for the current values of the parameters and of
+ * x. */
 static ax_status objective(bench *b, double *out)
 {
     ax_tensor y;
@@ -250,9 +254,9 @@ static ax_status objective(bench *b, double *out)
     return AX_OK;
 }
 
-/* Computes the derivative of `objective` with respect to the number *at: Richardson extrapolation of the
- * central differences of steps h and 2h. Its error is O(h⁴) + O(eps/h), both below 1e-10 for h = 2e-4 in
- * double and values of order one. */
+/* Computes the derivative of `objective` with respect to the element *at (of a parameter or of x), by
+ * Richardson extrapolation of the central differences with steps h and 2h. Its error is O(h⁴) + O(eps/h).
+ * Both terms are below 1e-10 for h = 2e-4 in double precision and values of order one. */
 static ax_status derivative(bench *b, double *at, double *out)
 {
     const double h = 2e-4, keep = *at;

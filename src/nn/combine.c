@@ -1,7 +1,8 @@
 /* Combinators: sequence, residual, recompute. */
 #include "axonn/nn.h"
 
-/* ---- sequence: forward_sum and backward_add pass their sum on to the first layer ---- */
+/* ---- sequence. forward_sum and backward_add are those of the first layer, which may fuse the addition
+ * ---- */
 
 static ax_status later_forward(ax_layer *self, ax_frame *frame, ax_tensor *y)
 {
@@ -86,8 +87,9 @@ ax_layer *ax_sequence_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *
     return with_children(ax_sequence(ctx, name), n, layers);
 }
 
-/* ---- residual: y = x, then y += branch(y) for each branch. The additions are passed to the next branch by
- * forward_sum and backward_add: a branch that begins with a norm fuses them with it ---- */
+/* ---- residual: y = x, then y += branch(y) for each branch. The layer does not run these additions itself,
+ * except the last: forward_sum of the next branch gets both summands, and backward_add the gradient to add. A
+ * branch that begins with a norm fuses the addition with the norm ---- */
 
 static ax_status residual_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
@@ -127,7 +129,8 @@ ax_layer *ax_residual_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *
     return with_children(ax_residual(ctx, name), n, branches);
 }
 
-/* ---- recompute (activation checkpointing): saves only x; backward repeats forward with saving on ---- */
+/* ---- recompute (activation checkpointing): saves only x; backward first runs forward again, now saving what
+ * backward needs ---- */
 
 static ax_status recompute_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {

@@ -1,4 +1,5 @@
-/* The key/value cache: keys and values of earlier positions for each attention layer of a tree. */
+/* The key/value cache: the keys and values of all earlier positions, for each attention layer in a tree of
+ * layers. */
 #include "nn/attention.h"
 
 #include <stdlib.h>
@@ -8,12 +9,13 @@ struct ax_kv_cache {
     ax_layer *root;
     int64_t batch, capacity, length;
     char *block;
-    size_t bytes, placed; /* size of the block of memory; bytes of it already assigned to layers */
+    size_t bytes,
+        placed; /* `bytes`: size of `block`; `placed`: how many of them are already assigned to layers */
 };
 
 typedef ax_status visit_fn(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache *part);
 
-/* Whether this rank's pipeline stage runs the layer. */
+/* Whether the layer belongs to this rank's pipeline stage. */
 static bool is_here(const ax_layer *layer)
 {
     ax_param *first;
@@ -22,7 +24,8 @@ static bool is_here(const ax_layer *layer)
     return !n || first->place != AX_PARAM_AWAY;
 }
 
-/* Calls `visit` for each attention layer of the tree that this rank runs, until one call fails. */
+/* Calls `visit` for each attention layer below `layer` that belongs to this rank's pipeline stage, until a
+ * call fails. */
 static ax_status visit_attention(ax_kv_cache *cache, ax_layer *layer, visit_fn *visit)
 {
     if (layer->ops == &ax_attention_ops && is_here(layer))
@@ -74,7 +77,7 @@ ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t batch, int64_t
     AX_TRY(ax_calloc(1, sizeof *cache, &cache));
     *cache = (ax_kv_cache){.ctx = ctx, .root = root, .batch = batch, .capacity = capacity};
     ax_status status = visit_attention(cache, root, attach);
-    /* A rank without heads allocates 0 bytes: its layers need an address that is not NULL. */
+    /* A rank without heads allocates 0 bytes, because its layers need a pointer that is not NULL. */
     if (status == AX_OK)
         status = ax_device_alloc(ctx->dev, cache->bytes, (void **)&cache->block);
     if (status == AX_OK)

@@ -1,4 +1,4 @@
-/* Functions that all layers share: construction, children, parameters. */
+/* Functions that all layers share: construction, adding of children, listing of parameters. */
 #include "axonn/nn.h"
 
 #include <stdlib.h>
@@ -36,7 +36,7 @@ void ax_layer_destroy(ax_layer **layer)
 
 ax_status ax_layer_add(ax_layer *parent, ax_layer *child)
 {
-    if (!parent || !child) { /* the constructor that failed has recorded the error */
+    if (!parent || !child) { /* the constructor of `parent` or `child` failed, and has recorded the error */
         ax_layer_destroy(&child);
         return ax_fail_code_(ax_error_status());
     }

@@ -1,6 +1,7 @@
-/* The linear layer. Its code names no axis. If x splits the inner width and y the residual width, it is the
- * 3D algorithm of arXiv 2502.08145 (Alg. 1). If only one of the two axes is larger than 1, it is the
- * algorithm of Megatron-LM. If all axes have size 1, it is the serial layer. */
+/* The linear layer. Its code names no grid axis: the layouts decide. If x splits the inner width and y the
+ * residual width, the layer runs the 3D algorithm of arXiv 2502.08145 (Alg. 1). If only one of the two axes
+ * has a size above 1, it runs the algorithm of Megatron-LM. If all axes have size 1, it is the serial
+ * layer. */
 #include "nn/linear.h"
 
 #include <stdio.h>
@@ -8,13 +9,14 @@
 typedef struct linear {
     ax_layer base;
     ax_layout x_layout, y_layout;
-    uint16_t align; /* ax_tensor.align of y */
+    uint16_t align; /* value of ax_tensor.align in y */
 } linear;
 
 enum { WEIGHT, BIAS };
 
-/* Returns x with its width split like the weight's input dim. Only the output head needs a gather: its weight
- * has the vocabulary on x and y, and the input width whole. */
+/* Sets *in to x, with its width split along the same axes as the input dim of the weight. Communication is
+ * needed only for the output head, whose weight is split in the vocabulary dim (along x and y) but not in the
+ * input dim: x is all-gathered. */
 static ax_status match_input_width(const ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *in)
 {
     ax_layout layout = x->layout;
@@ -27,10 +29,11 @@ static const char forward_spec[] = "bti,oi->bto", input_grad_spec[] = "bto,oi->b
 /* The operands and result of the forward GEMM. */
 typedef struct forward_gemm {
     ax_tensor in, w, b;
-    const ax_tensor *bias; /* fused into the GEMM: &b; NULL: no bias, or it is added after the reduction */
-    ax_tensor rule; /* shape and layout of the result, without data; partial along the axes that split the
-                       input width */
-    bool whole;     /* the result has y's layout: no reduction follows */
+    const ax_tensor
+        *bias; /* bias that the GEMM adds: &b; NULL: no bias, or it is added after the reduction over ranks */
+    ax_tensor rule; /* shape and layout of the GEMM's result, without data; a partial sum along the axes that
+                       split the input width */
+    bool whole;     /* the GEMM's result already has the layout of y: no reduction follows */
 } forward_gemm;
 
 static ax_status prepare(ax_layer *self, ax_frame *frame, const ax_tensor *x, forward_gemm *p)
@@ -49,7 +52,7 @@ static ax_status prepare(ax_layer *self, ax_frame *frame, const ax_tensor *x, fo
     return ax_param_acquire(frame, self->param[BIAS], &p->b);
 }
 
-/* Runs the GEMM, and reduces its result to y. */
+/* Runs the GEMM, and reduces its result over ranks to y. */
 static ax_status multiply(ax_layer *self, ax_frame *frame, const forward_gemm *p, ax_tensor *y)
 {
     ax_tensor sums;
@@ -83,15 +86,16 @@ ax_status ax_linear_forward_activation(ax_layer *self, ax_frame *frame, const ax
         AX_TRY(ax_frame_alloc(frame, &p.rule, y));
         AX_TRY(ax_contract_activation(frame, forward_spec, &p.in, &p.w, p.bias, AX_EPILOGUE_ACTIVATION, kind,
                                       keeps ? preact : NULL, y));
-        preact->layout = y->layout = ((const linear *)self)->y_layout; /* differs only in axes of size 1 */
+        preact->layout = y->layout =
+            ((const linear *)self)->y_layout; /* the two layouts differ only in axes of size 1 */
     }
     return ax_frame_save(frame, &p.in);
 }
 
 static const ax_layout *input_layout(const ax_layer *self) { return &((const linear *)self)->x_layout; }
 
-/* Adds one layer's input gradient to `partial`, the sum over several layers with the same input, which is
- * reduced over ranks once. */
+/* Adds the input gradient of one layer to `partial` (sets it, if `first`). Several layers with the same input
+ * add theirs, and the sum is reduced over ranks once. */
 static ax_status add_input_grad(const ax_layer *self, ax_frame *frame, const ax_tensor *dy, bool first,
                                 ax_tensor *partial)
 {
@@ -134,8 +138,8 @@ ax_status ax_linear_backward_activation(ax_layer *self, ax_frame *frame, const a
                                         ax_activation kind, ax_tensor *dx)
 {
     ax_tensor rule, x, preact, w, sums;
-    /* If the weight's output dim is split, dx is a partial sum over ranks, and f' can be applied only
-     * after the reduction. */
+    /* If the weight's output dim is split, the GEMM's result is a partial sum over ranks. The multiplication
+     * by f' must then follow the reduction. */
     if (ax_layout_effective(self->ctx->grid, &self->param[WEIGHT]->use, 2).dim[0].n) {
         AX_TRY(linear_backward(self, frame, dy, &sums));
         AX_TRY(ax_frame_restore(frame, &preact));

@@ -1,9 +1,9 @@
-/* Losses: means over the whole batch, and their gradients. The operations of op.h sum over the local boxes;
- * this file adds the sums of the ranks that split the batch or the width. */
+/* Losses, as means over the whole batch, and their gradients. The operations of op.h sum over the local part
+ * of a tensor; this file adds up the sums of all ranks that hold different parts. */
 #include "axonn/nn.h"
 
-/* Checks that the dims of `target` are the first dims of the output x and are split in the same way. `loss`
- * is the name of the loss in messages. */
+/* Checks that `target` has `dims` dims, and that they have the sizes and the layout of the first dims of the
+ * output x. `loss` is the name of the loss in messages. */
 static ax_status check_target(ax_frame *frame, const char *loss, const ax_tensor *x, const ax_tensor *target,
                               int dims)
 {
@@ -27,7 +27,7 @@ static ax_status check_target(ax_frame *frame, const char *loss, const ax_tensor
     return AX_OK;
 }
 
-/* Allocates `n` zeros in device memory. */
+/* Sets *out to `n` zeros in device memory. */
 static ax_status zeros(ax_frame *frame, int n, double **out)
 {
     void *memory;
@@ -36,7 +36,8 @@ static ax_status zeros(ax_frame *frame, int n, double **out)
     return ax_run_fill(ax_frame_ctx(frame)->stream, &(ax_fill_args){.n = n, .y = memory, .dtype = AX_F64});
 }
 
-/* Adds the sums of the ranks that split the first `dims` dims of x, and copies the result to the host. */
+/* Adds up the n `sums` over the ranks along which the first `dims` dims of x are split, and copies the totals
+ * to `out` in host memory. */
 static ax_status collect(ax_frame *frame, const ax_tensor *x, int dims, double *sums, int n, double *out)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
@@ -69,7 +70,8 @@ ax_status ax_cross_entropy_loss(ax_frame *frame, const ax_tensor *logits, const 
                                 int64_t ignore_index, double *loss, ax_tensor *dlogits)
 {
     enum { LOSS, COUNTED, WRONG, SUMS };
-    const int rows = logits->ndim - 1; /* number of dims of targets */
+    const int rows =
+        logits->ndim - 1; /* number of dims of `targets`: all dims of the logits except the last */
     const int64_t classes = logits->dim[rows];
     double *sum, total[SUMS];
     ax_tensor masked, stats;

@@ -1,12 +1,12 @@
-/* The MLP of a transformer block: up, activation, down, or with a gate. Without a gate the activation and its
- * derivative are fused with the GEMMs, because the activations between up and down are the widest of a block
- * and costly to read and write again. */
+/* The MLP of a transformer block: up, activation, down; or gated: down(activation(gate) · up). In the MLP
+ * without a gate, epilogues of the GEMMs apply the activation and its derivative: the activations between up
+ * and down are the widest of a block, so another pass over their memory is costly. */
 #include "nn/linear.h"
 
 #include <stdio.h>
 
 typedef struct mlp {
-    ax_layer base; /* children: UP, DOWN, and GATE if the MLP is gated */
+    ax_layer base; /* children in this order: UP, DOWN; if gated also GATE */
     ax_activation activation;
 } mlp;
 
@@ -44,10 +44,11 @@ static ax_status gated_forward(ax_layer *self, ax_frame *frame, const ax_tensor 
     return ax_layer_forward(self->child[DOWN], frame, &h, y);
 }
 
-/* gate and up have the same input, so its gradient is reduced over ranks once. */
+/* The layers gate and up have the same input, so their input gradients are added before they are reduced over
+ * ranks. */
 static ax_status gated_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
-    ax_tensor dh, grad[2]; /* of gate, of up */
+    ax_tensor dh, grad[2]; /* grad[0]: of the output of gate; grad[1]: of the output of up */
     AX_TRY(ax_layer_backward(self->child[DOWN], frame, dy, &dh));
     AX_TRY(ax_frame_restore(frame, &grad[1]));
     AX_TRY(ax_frame_restore(frame, &grad[0]));

@@ -1,8 +1,8 @@
 /* Rotary position embedding: the frequencies of its variants, and the table of cosines and sines.
  *
- * transformers computes frequencies in fp32, and rounds their products with positions to fp32 too. At
- * position 8192 this rounding changes an angle by up to 5e-4. Models were trained with these angles, so this
- * file rounds the same operations. */
+ * transformers computes the frequencies in fp32, and rounds the angles (frequency · position) to fp32 too. At
+ * position 8192 this rounding changes an angle by up to 5e-4. Models were trained with the rounded angles, so
+ * this file rounds at the same places. */
 #include "nn/rope.h"
 
 #include <math.h>
@@ -36,7 +36,8 @@ ax_status ax_rope_check(const ax_rope_config *c, int64_t head_dim)
     return AX_OK;
 }
 
-/* Llama 3: divides low frequencies by the factor, keeps high ones, and interpolates between the two. */
+/* Returns the frequency f as Llama 3 scales it: a low frequency is divided by c->factor, a high one is kept,
+ * and one between is interpolated. */
 static float llama3_frequency(const ax_rope_config *c, float f)
 {
     float factor = (float)c->factor, low = (float)c->low_freq_factor, high = (float)c->high_freq_factor,
@@ -49,15 +50,16 @@ static float llama3_frequency(const ax_rope_config *c, float f)
     return (1 - smooth) * f / factor + smooth * f;
 }
 
-/* YaRN (Peng et al. 2023), section 3.2: returns the index, not rounded, of the pair of elements that turns
- * `rotations` times within the original length. */
+/* YaRN (Peng et al. 2023), section 3.2. Returns the index, not rounded, of the pair of elements whose angle
+ * makes `rotations` full turns over c->original positions. */
 static double yarn_pair(const ax_rope_config *c, int64_t head_dim, double rotations)
 {
     return (double)head_dim * log((double)c->original / (rotations * 2 * PI)) / (2 * log(c->theta));
 }
 
-/* Divides the frequencies of pairs that turn slowly by the factor and keeps those of pairs that turn fast.
- * For pairs between them, a linear ramp over the pairs mixes the divided and the kept frequency. */
+/* YaRN: divides the frequencies f[] of slowly turning pairs by c->factor and keeps those of fast pairs. For
+ * the pairs between, the result is a mixture of the divided and the kept frequency, with a weight that is
+ * linear in the index of the pair. */
 static void yarn_frequencies(const ax_rope_config *c, int64_t head_dim, float *f)
 {
     double first = yarn_pair(c, head_dim, c->beta_fast), last = yarn_pair(c, head_dim, c->beta_slow);
@@ -79,7 +81,8 @@ static void yarn_frequencies(const ax_rope_config *c, int64_t head_dim, float *f
 void ax_rope_frequencies(const ax_rope_config *c, int64_t head_dim, float *out)
 {
     for (int64_t i = 0; i < head_dim / 2; i++) {
-        double theta = (float)c->theta, exponent = (float)(2 * i) / (float)head_dim; /* fp32 values */
+        double theta = (float)c->theta,
+               exponent = (float)(2 * i) / (float)head_dim; /* both are rounded to fp32 */
         out[i] = 1 / (float)pow(theta, exponent);
         if (c->kind == AX_ROPE_LINEAR)
             out[i] /= (float)c->factor;
@@ -106,20 +109,21 @@ double ax_rope_attention_factor(const ax_rope_config *c)
     return yarn_scale(c->factor, 1);
 }
 
-/* ---- table --------------------------------------------------------------------------------------- */
+/* ---- the table of cosines and sines -------------------------------------------------------------- */
 
 size_t ax_rope_table_bytes(const ax_tensor *table)
 {
     return table->ndim ? (size_t)ax_tensor_global_count(table) * sizeof(float) : 0;
 }
 
-/* Fills the table on the host: [positions, pairs, 2]. `f`: the frequencies. */
+/* Fills `table`, [positions, pairs, 2] in host memory, with cosine and sine of each angle. `f`: the frequency
+ * of each pair. */
 static void fill(const ax_rope_config *c, const float *f, int64_t positions, int64_t pairs, float *table)
 {
     const float factor = (float)ax_rope_attention_factor(c);
     for (int64_t p = 0; p < positions; p++)
         for (int64_t i = 0; i < pairs; i++) {
-            double angle = (float)p * f[i]; /* an fp32 value */
+            double angle = (float)p * f[i]; /* product in fp32 */
             table[2 * (p * pairs + i)] = (float)cos(angle) * factor;
             table[2 * (p * pairs + i) + 1] = (float)sin(angle) * factor;
         }

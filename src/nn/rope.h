@@ -4,8 +4,8 @@
 
 #include "axonn/nn.h"
 
-/* Makes the table of cosines and sines of `positions` positions, F32 [positions, head_dim/2, 2], in device
- * memory, which the caller frees with ax_rope_table_free. */
+/* Makes the table of cosines and sines for positions 0 … positions-1: F32 [positions, head_dim/2, 2], in
+ * device memory. The caller frees it with ax_rope_table_free. */
 ax_status ax_rope_table_make(ax_ctx *ctx, const ax_rope_config *config, int64_t head_dim, int64_t positions,
                              ax_tensor *out);
 void ax_rope_table_free(ax_ctx *ctx, ax_tensor *table);

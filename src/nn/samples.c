@@ -1,9 +1,9 @@
-/* The table of sample layers, which tests and `axonn selftest` check. */
+/* The table of sample layers (layers.def), which the tests and `axonn selftest` check. */
 #include "axonn/nn.h"
 
 #include <stdio.h>
 
-/* Prints NAME.PART to the caller's buffer. */
+/* Prints NAME.PART into `out` and returns `out`. */
 static const char *named(char out[32], const char *name, const char *part)
 {
     snprintf(out, 32, "%s.%s", name, part);
@@ -27,8 +27,8 @@ static ax_layer *mlp(ax_ctx *ctx, const char *name)
     return ax_sequence_of(ctx, name, AX_COUNT(layers), layers);
 }
 
-/* A residual with every kind of branch: two begin with a norm, with which the addition before it is fused
- * (forward_sum); one is a layer without forward_sum; one is empty; one is a norm alone. */
+/* A residual layer with every kind of branch. Two branches begin with a norm, which is fused with the
+ * addition before it (forward_sum); one is a layer without forward_sum; one is empty; one is only a norm. */
 static ax_layer *residual(ax_ctx *ctx)
 {
     ax_layer *const branches[] = {mlp(ctx, "r1"), ax_gelu(ctx, "r2", AX_GELU_TANH), mlp(ctx, "r3"),

@@ -1,9 +1,9 @@
-/* Dynamic loss scaling. */
+/* Dynamic loss scaling for fp16. */
 #include "axonn/optim.h"
 
 #include <math.h>
 
-enum { GOOD_STEPS = 2000 }; /* good steps in a row after which the scale doubles */
+enum { GOOD_STEPS = 2000 }; /* the scale doubles after so many successive steps without overflow */
 
 ax_loss_scale ax_loss_scale_start(ax_dtype compute)
 {

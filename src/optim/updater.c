@@ -1,5 +1,5 @@
-/* The updater: builds the table of a parameter set's arrays, keeps the numbers that change from step to step,
- * and runs the updates. */
+/* The updater: builds the table of the arrays to update, one ax_update_array per parameter; keeps the numbers
+ * that change from step to step (ax_update_numbers); and runs the updates. */
 #include "axonn/optim.h"
 
 #include <math.h>
@@ -9,17 +9,19 @@
 struct ax_updater {
     const ax_optim *optim;
     ax_param_set *set;
-    ax_update_array *table;     /* the parameters' arrays, in host memory */
+    ax_update_array
+        *table; /* [set->n]: weights, gradient and optimizer state of each parameter, in host memory */
     ax_update_array *array;     /* copy of `table` in device memory */
     ax_update_numbers *numbers; /* in device memory */
-    bool gathers;               /* updated weights are all-gathered (ax_param_all_gather) */
+    bool gathers;               /* updated weights are all-gathered after the update (ax_param_all_gather) */
 };
 
 static size_t table_bytes(const ax_updater *u) { return (size_t)u->set->n * sizeof *u->array; }
 
 size_t ax_updater_bytes(const ax_updater *u) { return table_bytes(u) + sizeof *u->numbers; }
 
-/* The rounded copy that kernels read, or NULL if they read the master weights. */
+/* Returns the rounded copy of the master weights that the update must write too, or NULL if there is none
+ * because the compute dtype is that of the master weights. */
 static void *copy_of(const ax_param *p) { return p->rounded.data == p->master.data ? NULL : p->rounded.data; }
 
 static void fill_table(ax_updater *u)
@@ -27,7 +29,7 @@ static void fill_table(ax_updater *u)
     int64_t first = 0;
     for (int i = 0; i < u->set->n; i++) {
         const ax_param *p = u->set->param[i];
-        if (!ax_param_is_owned(p)) { /* nothing to update here */
+        if (!ax_param_is_owned(p)) { /* another rank updates this parameter */
             u->table[i] = (ax_update_array){.first = first};
             continue;
         }
@@ -109,9 +111,9 @@ ax_status ax_updater_result(ax_updater *u, ax_update_numbers *out)
     return ax_copy_out_end(u->set->ctx->stream, out, sizeof *out);
 }
 
-/* Returns the end of the parameters [from, end) that one launch updates: all of them, unless weights are
- * all-gathered after the update. Then several launches let the all-gather of one part overlap the update of
- * the next. */
+/* Returns `end` such that one launch updates the parameters [from, end). One launch updates all of them,
+ * unless weights are all-gathered after the update. Then there are several launches of about MOST elements,
+ * so that the all-gather of one part overlaps the update of the next. */
 static int launch_end(const ax_updater *u, int from)
 {
     enum { MOST = 4 << 20 }; /* elements */

@@ -1,12 +1,12 @@
-/* The cut of a model into stages. */
+/* Cuts a model into pipeline stages. */
 #include "axonn/pipe.h"
 
-/* Gives one block after the other to the stage that is cheapest so far. That is optimal, because all blocks
- * cost the same. If several stages are cheapest, the last of them gets the block, because later stages keep
- * the activations of fewer micro-batches. */
+/* Greedy algorithm: gives one block after the other to the stage that is cheapest so far. The result is
+ * optimal, because all blocks cost the same. If several stages are cheapest, the last of them gets the block,
+ * because later stages keep the activations of fewer micro-batches. */
 void ax_pipe_cut(int stages, int64_t blocks, double embedding, double head, int64_t *begin)
 {
-    int64_t *n = begin + 1, left = blocks; /* n[s]: blocks of stage s */
+    int64_t *n = begin + 1, left = blocks; /* n[s]: number of blocks of stage s */
     for (int s = 0; s < stages; s++) {
         n[s] = s > 0 && s < stages - 1;
         left -= n[s];

@@ -1,4 +1,5 @@
-/* Schedules: which task a stage begins next. Pure functions, which the simulator of the tests calls too. */
+/* Pipeline schedules: which task a stage begins next. The functions are pure; a simulator in the tests calls
+ * them too. */
 #include "axonn/pipe.h"
 
 ax_pipe_stage ax_pipe_stage_of(ax_pipe_schedule schedule, int stages, int stage, int64_t micro_batches,
@@ -16,8 +17,8 @@ ax_pipe_stage ax_pipe_stage_of(ax_pipe_schedule schedule, int stages, int stage,
 
 bool ax_pipe_is_fixed(ax_pipe_schedule schedule) { return schedule != AX_PIPE_MESSAGE; }
 
-/* Returns the next task of 1F1B and GPipe, which differ only in the number of slots: a forward as long as a
- * slot is free (`room`), else a backward. */
+/* Returns the next task of 1F1B and GPipe: a forward as long as micro-batches are left and a slot is free
+ * (`room`), else a backward. The two schedules differ only in the number of slots. */
 static ax_pipe_task next_fixed(const ax_pipe_stage *s, const ax_pipe_counts *now, bool room)
 {
     if (now->forwards < s->micro_batches && room)

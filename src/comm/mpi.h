@@ -1,18 +1,18 @@
-/* The communicator over MPI: declarations that its files share.
+/* Communicators over MPI: declarations that the files mpi*.c share.
  *
  * Each rank has one communication thread, which makes all MPI calls, from MPI_Init_thread to MPI_Finalize.
  * Other threads pass operations to it through a queue (mpi.c) and wait for their completion. The
  * communication thread (mpi_thread.c) starts operations strictly in the order in which they were queued. It
- * makes progress on all operations in flight by testing them. It must never block, because it also answers
- * the watchdogs of other ranks. A path moves the data: mpi_flat.c by messages, mpi_node.c through memory that
- * the ranks of a node share.
+ * tests all operations in flight in turn, which makes progress on them. It must never block, because it also
+ * answers the watchdogs of other ranks. Two implementations ("paths") move the data of collectives:
+ * mpi_flat.c by MPI messages, mpi_node.c through memory that the ranks of a node share.
  *
  * A waiting caller may itself make progress on an operation that needs only shared memory (`local`), which
  * saves two thread switches. Every thread that makes progress on operations holds the lock `progress_lock`.
  * Callers never make MPI calls.
  *
- * Access: in the structs below, "comm thread" marks members that only the communication thread accesses, and
- * "lock" those that are accessed under world->lock. */
+ * Access: in the structs below, "comm thread" marks members that only the communication thread accesses,
+ * and "lock" those that are accessed under world->lock. */
 #ifndef AXONN_COMM_MPI_H
 #define AXONN_COMM_MPI_H
 
@@ -36,14 +36,14 @@ enum { AX_MPI_MESSAGE_TAG = 16384 };
  * except attach and detach, which are collective along the communicator. */
 typedef struct ax_mpi_path {
     const char *name;
-    /* Called after a communicator was created, and before it is freed; NULL: nothing to do. */
+    /* attach is called after a communicator was created, detach before it is freed. NULL: nothing to do. */
     ax_status (*attach)(ax_mpi_comm *c);
     void (*detach)(ax_mpi_comm *c);
-    /* Returns true if this path can run the collective; all ranks must get the same answer. NULL: always
-     * true. */
+    /* Returns true if this path can run the collective. The result must be the same on all ranks. NULL:
+     * this path can run every collective. */
     bool (*takes)(const ax_mpi_comm *c, const ax_coll_args *args);
-    /* start begins op; test makes progress on it, and sets *done when this rank's part is complete. While
-     * op->unstarted is not 0, no later operation is started. */
+    /* start begins op. test makes progress on op, and sets *done when this rank's part of op is complete.
+     * While op->unstarted is not 0, no later operation is started. */
     ax_status (*start)(ax_mpi_op *op);
     ax_status (*test)(ax_mpi_op *op, bool *done);
 } ax_mpi_path;
@@ -59,12 +59,13 @@ struct ax_mpi_comm {
     ax_mpi_comm *next; /* next in the list world->comms (lock) */
     MPI_Comm mpi;
     uint64_t id;     /* the same on all members */
-    int *world_rank; /* world_rank[r]: the rank in the world of the communicator's rank r */
+    int *world_rank; /* world_rank[r]: world rank of this communicator's rank r */
     bool spans_nodes;
-    int64_t called;          /* number of operations called so far (lock) */
-    int tags;                /* comm thread: the next unused MPI tag; the same on all members */
-    void *path_state;        /* comm thread: state of the shared-memory path (mpi_node.c) */
-    ax_mpi_flat_state *flat; /* comm thread: state of the path `flat`: the world's, or one of its own */
+    int64_t called;   /* operations that this rank has called so far (lock) */
+    int tags;         /* comm thread: path `flat`: tag number of the next piece; the same on all members */
+    void *path_state; /* comm thread: state of the shared-memory path (mpi_node.c) */
+    ax_mpi_flat_state *flat; /* comm thread: state of the path `flat`: that of the world, or (column of
+                                mpi_node.c) one of its own */
 };
 
 typedef enum ax_mpi_kind { AX_MPI_COLLECTIVE, AX_MPI_SPLIT, AX_MPI_GROUP, AX_MPI_DESTROY } ax_mpi_kind;
@@ -76,21 +77,22 @@ struct ax_mpi_op {
     ax_mpi_kind kind;
     int64_t seq; /* sequence number on its communicator, from 1 */
     ax_coll_args args;
-    /* Runs on the communication thread after the collective has completed. Makes an MPI call that blocks
-     * until all ranks of the group make it. NULL: none. */
+    /* Called on the communication thread after the collective has completed. Makes an MPI call that blocks
+     * until all ranks of the group have made the same call. NULL: no such call. */
     ax_status (*finish)(ax_mpi_op *op);
     int color, key;       /* arguments of a split */
     ax_mpi_comm *made;    /* the communicator that a split or ax_comm_group created */
-    ax_comm_mpi_fn *call; /* arguments of ax_comm_call_mpi */
+    ax_comm_mpi_fn *call; /* function of ax_comm_call_mpi; `user` is its argument */
     void *user;
     const ax_mpi_path *path;
     bool local; /* uses shared memory only, no MPI calls */
-    /* Local operations: accessed under `progress_lock`. All others: by the communication thread only. */
+    /* Accessed under `progress_lock` if op is local, otherwise by the communication thread only: */
     bool checking;  /* the ranks are still comparing their calls; the operation has not started */
-    int tag;        /* the operation's first tag */
+    int tag;        /* path `flat`: tag number of the first piece */
     int64_t stride; /* path `flat`: distance in elements between the blocks that a gather writes */
-    int64_t pieces, unstarted, open; /* path `flat`: number of pieces in all, not yet started, in flight */
-    int64_t wire;                    /* bytes sent to other nodes */
+    int64_t pieces, unstarted, open; /* path `flat`: number of all pieces, of pieces not yet started
+                                        (unstarted), of pieces in flight (open) */
+    int64_t wire;                    /* bytes that this rank has sent to other nodes */
     ax_node_op node;                 /* state of the shared-memory path */
     /* The operation's result, valid once `done` is true. */
     ax_status status;
@@ -119,15 +121,15 @@ struct ax_mpi_world {
     int *node;       /* node[r]: the smallest rank on the node of rank r */
     ax_node *shared; /* the node's shared memory; NULL on all ranks if any rank cannot share */
     bool crowded;    /* the node has fewer cores than ranks */
-    bool owns_mpi;   /* comm thread: this library initialised MPI and must finalize it */
+    bool owns_mpi;   /* comm thread: this library has initialised MPI and must finalize MPI */
     /* Accessed under `lock`: */
     pthread_mutex_t lock;
     pthread_cond_t to_thread, to_callers;
     ax_mpi_op *queue, **queue_end, *free_ops;
     ax_mpi_comm *comms; /* all communicators */
     ax_mpi_message *new_messages, *free_messages;
-    ax_mpi_message *message_blocks; /* like op_blocks */
-    ax_mpi_message *const *awaited; /* a caller waits until one of these messages is complete; or NULL */
+    ax_mpi_message *message_blocks; /* blocks of messages, linked as op_blocks */
+    ax_mpi_message *const *awaited; /* a caller waits for any one of these messages; NULL: no caller does */
     ax_mpi_op *op_blocks; /* blocks of work handles; the first handle of each block links to the next block */
     int n_awaited;        /* number of messages in `awaited` */
     int abort_status;     /* status of ax_comm_abort; 0: not called */
@@ -138,11 +140,11 @@ struct ax_mpi_world {
     ax_status create_status;
     bool created; /* the communication thread has set create_status */
     /* Read without the lock: */
-    atomic_int queued;            /* number of operations in the queue */
-    atomic_int queued_messages;   /* number of messages in new_messages */
-    atomic_int waiting;           /* number of callers in ax_wait that do not make progress themselves */
-    atomic_int sleeping, helping; /* sleeping: how many of `waiting` sleep; helping: number of callers that
-                                     make progress themselves */
+    atomic_int queued;          /* number of operations in the queue */
+    atomic_int queued_messages; /* number of messages in new_messages */
+    atomic_int waiting; /* number of callers in ax_wait that leave all progress to the communication thread */
+    atomic_int sleeping, helping; /* sleeping: how many of the `waiting` callers sleep; helping: number of
+                                     callers in ax_wait that make progress themselves */
     atomic_bool resting;          /* the communication thread sleeps on to_thread */
     atomic_bool failed, aborting, leaving, ending;
     atomic_bool said_full;  /* the warning about full shared memory was already logged */
@@ -154,7 +156,8 @@ struct ax_mpi_world {
     ax_mpi_op *active;
     uint64_t progress; /* grows whenever any path makes progress; the watchdog compares it */
     /* Accessed by the communication thread only: */
-    ax_mpi_message *messages; /* in flight */
+    ax_mpi_message *messages; /* messages in flight */
+    uint64_t announced;       /* number of bodies that got a tag of their own (mpi_message.c) */
     ax_mpi_flat_state *flat;
     ax_mpi_checks *checks; /* NULL: calls are not compared */
     ax_mpi_control *control;
@@ -178,8 +181,8 @@ static inline bool ax_mpi_same_node(const ax_mpi_comm *c, int rank)
 AX_MUST_CHECK ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, uint64_t id, ax_mpi_comm **out);
 void ax_mpi_comm_free(ax_mpi_comm *c);
 
-/* Called by a thread that waits: makes progress on operations that need no MPI, unless another thread holds
- * `progress_lock`. Returns true if there was progress. */
+/* Called by a caller's thread while it waits: makes progress on local operations, unless another thread
+ * holds `progress_lock`. Returns true if there was progress. */
 bool ax_mpi_help(ax_mpi_world *w);
 /* The main function of the communication thread. */
 void *ax_mpi_thread(void *world);
@@ -207,19 +210,19 @@ bool ax_mpi_awaits_message_of(ax_mpi_world *w, int world_rank);
 AX_MUST_CHECK ax_status ax_mpi_flat_create(ax_mpi_flat_state **out);
 void ax_mpi_flat_destroy(ax_mpi_flat_state **flat);
 
-/* Creates world->shared, the shared memory of each node, if all nodes can create it. Collective along the
- * world. */
+/* Creates world->shared, the node's shared memory, if this succeeds on all ranks of the world. Collective
+ * along the world. */
 AX_MUST_CHECK ax_status ax_mpi_node_create(ax_mpi_world *w);
 void ax_mpi_node_destroy(ax_mpi_world *w);
-/* Returns the index of a rank, from 0, among the ranks of the world on its node. */
+/* Returns how many ranks on the node of `world_rank` are lower than it: its index among the node's ranks. */
 int ax_mpi_local_number(const ax_mpi_world *w, int world_rank);
 /* Functions of ax_comm_ops; any thread may call them. */
 ax_status ax_mpi_node_alloc(ax_comm *comm, size_t bytes, void **out);
 bool ax_mpi_node_free(ax_comm *comm, void *memory);
 int64_t ax_mpi_node_foreign(const ax_comm *comm);
 
-/* Make all operations in flight and all later ones fail with `message`: ax_mpi_fail on all ranks,
- * ax_mpi_fail_quietly on this rank only. If they have failed before, the earlier message is kept. */
+/* Make all operations in flight and all later operations fail with `message`: ax_mpi_fail on all ranks,
+ * ax_mpi_fail_quietly on this rank only. If the world has already failed, its earlier message is kept. */
 void ax_mpi_fail(ax_mpi_world *w, const char *message);
 void ax_mpi_fail_quietly(ax_mpi_world *w, const char *message);
 
@@ -254,13 +257,14 @@ AX_MUST_CHECK ax_status ax_mpi_control_poll(ax_mpi_world *w);
 /* Returns false if the note could not be sent. */
 bool ax_mpi_note_send(ax_mpi_world *w, int to, const ax_mpi_note *note);
 void ax_mpi_note_send_all(ax_mpi_world *w, const ax_mpi_note *note);
-/* Ends the job with exit code `status`; logs `message` unless another rank has already logged one. all_hear:
- * every rank still reads notes. If false, MPI_Abort ends the ranks that do not. */
+/* Ends the job with exit code `status`; logs `message` unless another rank has already logged its message.
+ * all_hear: true if every rank still reads notes; if false, MPI_Abort ends the ranks that do not read
+ * notes. */
 void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_hear)
     __attribute__((noreturn));
 
-/* mpi_watch.c: the watchdog. The communication thread calls ax_mpi_watch_look regularly; it detects callers
- * that would wait for ever. */
+/* mpi_watch.c: the watchdog. The communication thread regularly calls ax_mpi_watch_look, which detects
+ * callers that would wait for ever. */
 AX_MUST_CHECK ax_status ax_mpi_watch_create(ax_mpi_world *w, int size);
 void ax_mpi_watch_destroy(ax_mpi_world *w);
 void ax_mpi_watch_look(ax_mpi_world *w);

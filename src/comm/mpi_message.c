@@ -1,10 +1,13 @@
-/* Messages over MPI, which are independent of the queue of collectives. Read mpi.h first.
+/* ax_send and ax_recv over MPI. Messages do not pass through the queue of collectives. Read mpi.h first.
  *
- * A message begins with a header, which the receiver compares with the message that it expects. If both ranks
- * share memory and the sender's buffer is in its heap, the header gives the buffer's offset in the heap; the
- * receiver copies the data from there and then sends a reply. Otherwise the data follow as a second MPI
- * message, the body. Each kind of message has three tags, for header, body and reply. MPI keeps the order of
- * messages with the same tag, so the k-th header, body and reply of a kind belong to the same message. */
+ * A message begins with a header, which the receiver compares with the message that it expects. If both
+ * ranks share memory and the sender's buffer is in the sender's heap, the header gives the buffer's offset
+ * in this heap; the receiver copies the data out of the heap and then sends a reply. Otherwise the data
+ * follow as a second MPI message, the body. Each kind of message has three tags, for header, body and
+ * reply. MPI keeps the order of messages with the same tag, so the k-th header, body and reply of a kind
+ * belong to the same message. There is one exception: if the receiver must see the header before it knows
+ * that there is a body, bodies are not received in the order of the headers. Such a body has a tag of its
+ * own, which the header gives. */
 #include "comm/mpi.h"
 
 #include <limits.h>
@@ -13,16 +16,20 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* COPY_BYTES: bytes copied before other messages get their turn. SHARED_BYTES: smaller messages go through
- * MPI, not shared memory. */
+/* COPY_BYTES: bytes that a message copies before the other messages make progress. SHARED_BYTES: messages
+ * of fewer bytes go through MPI, not shared memory. */
 enum { MESSAGES_PER_BLOCK = 32, COPY_BYTES = 1 << 20, SHARED_BYTES = 4 << 10 };
 enum { HEAD, BODY, REPLY, TAGS };
-_Static_assert(AX_MPI_MESSAGE_TAG + AX_MESSAGE_KINDS * TAGS < 32767,
+/* Tags of bodies that their headers announce. A sender uses them in turn, so that two bodies in flight have
+ * the same tag only if 1024 messages lie between them. */
+enum { ANNOUNCED = AX_MPI_MESSAGE_TAG + AX_MESSAGE_KINDS * TAGS, ANNOUNCED_TAGS = 1024 };
+_Static_assert(ANNOUNCED + ANNOUNCED_TAGS <= 32767,
                "tags must be at most 32767, the smallest MPI_TAG_UB that MPI allows");
 
 typedef struct header {
     ax_message message;
-    int64_t offset; /* of the data in the sender's heap; -1: the data follow as the body */
+    int64_t offset; /* offset of the data in the sender's heap; -1: the data follow as the body */
+    int64_t body;   /* MPI tag of the body */
     uint64_t sum;   /* checksum of the data, in builds with assertions */
 } header;
 
@@ -155,7 +162,7 @@ ax_status ax_mpi_message_call(ax_comm *comm, const ax_message_args *args, ax_wor
 
 static int tag_of(const ax_mpi_message *m, int part)
 {
-    return AX_MPI_MESSAGE_TAG + (int)m->args.message.kind * TAGS + part;
+    return part == BODY ? (int)m->head.body : AX_MPI_MESSAGE_TAG + (int)m->args.message.kind * TAGS + part;
 }
 
 static ax_status isend(ax_mpi_message *m, int part, const void *data, size_t bytes)
@@ -165,14 +172,19 @@ static ax_status isend(ax_mpi_message *m, int part, const void *data, size_t byt
         "MPI_Isend");
 }
 
-static ax_status irecv(ax_mpi_message *m, int part, void *data, size_t bytes)
+static ax_status irecv_at(ax_mpi_message *m, int part, int tag, void *data, size_t bytes)
 {
     return ax_mpi_check(
-        MPI_Irecv(data, (int)bytes, MPI_BYTE, m->args.peer, tag_of(m, part), m->c->mpi, &m->request[part]),
-        "MPI_Irecv");
+        MPI_Irecv(data, (int)bytes, MPI_BYTE, m->args.peer, tag, m->c->mpi, &m->request[part]), "MPI_Irecv");
 }
 
-/* Returns true if the data may be read from the sender's heap; sender and receiver get the same answer. */
+static ax_status irecv(ax_mpi_message *m, int part, void *data, size_t bytes)
+{
+    return irecv_at(m, part, tag_of(m, part), data, bytes);
+}
+
+/* Returns true if the receiver may read the data from the sender's heap. The result is the same on sender
+ * and receiver. */
 static bool may_share(const ax_mpi_message *m)
 {
     return m->c->world->shared && ax_mpi_same_node(m->c, m->args.peer) && m->args.bytes >= SHARED_BYTES;
@@ -188,12 +200,20 @@ static uint64_t checksum(const ax_mpi_message *m)
 #endif
 }
 
+/* Returns the tag of a body whose receive does not wait for the header. */
+static int expected_body(const ax_mpi_message *m)
+{
+    return AX_MPI_MESSAGE_TAG + (int)m->args.message.kind * TAGS + BODY;
+}
+
 static ax_status start_send(ax_mpi_message *m)
 {
+    ax_mpi_world *w = m->c->world;
     memset(&m->head, 0, sizeof m->head); /* padding bytes are sent too */
     m->head.message = m->args.message;
     m->head.sum = checksum(m);
-    m->head.offset = may_share(m) ? ax_node_offset(m->c->world->shared, m->args.data, m->args.bytes) : -1;
+    m->head.offset = may_share(m) ? ax_node_offset(w->shared, m->args.data, m->args.bytes) : -1;
+    m->head.body = may_share(m) ? ANNOUNCED + (int)(w->announced++ % ANNOUNCED_TAGS) : expected_body(m);
     if (!ax_mpi_same_node(m->c, m->args.peer))
         m->wire = (int64_t)m->args.bytes;
     AX_TRY(isend(m, HEAD, &m->head, sizeof m->head));
@@ -203,7 +223,7 @@ static ax_status start_send(ax_mpi_message *m)
 static ax_status start_recv(ax_mpi_message *m)
 {
     AX_TRY(irecv(m, HEAD, &m->head, sizeof m->head));
-    return may_share(m) ? AX_OK : irecv(m, BODY, m->args.data, m->args.bytes);
+    return may_share(m) ? AX_OK : irecv_at(m, BODY, expected_body(m), m->args.data, m->args.bytes);
 }
 
 static ax_status start(ax_mpi_message *m)
@@ -258,8 +278,8 @@ static ax_status verify(const ax_mpi_message *m)
     return AX_OK;
 }
 
-/* Makes progress on a receive. The body may arrive before the header is compared; if the body is too long,
- * MPI reports that only in test(), that is after the comparison. */
+/* Makes progress on a receive. The body may arrive before the header is compared. If the body is too long
+ * for the buffer, MPI reports that only when test() tests the body, after the comparison. */
 static ax_status progress_recv(ax_mpi_message *m, bool *done)
 {
     if (!m->headed) {
@@ -343,7 +363,7 @@ bool ax_mpi_progress_messages(ax_mpi_world *w)
     return w->progress != before;
 }
 
-/* Completes all messages with AX_ERR_COMM. Their MPI requests stay open until the job ends. */
+/* Completes all messages with AX_ERR_COMM. The messages' MPI requests stay open until the job ends. */
 void ax_mpi_drop_messages(ax_mpi_world *w)
 {
     for (ax_mpi_message *m; (m = w->messages);) {

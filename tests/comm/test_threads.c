@@ -98,6 +98,7 @@ static void messages_arrive_in_order(void **state)
     (void)state;
     for (int ranks = 1; ranks <= 4; ranks++) {
         assert_ranks(ranks, check_messages, NULL);
+        assert_ranks(ranks, check_message_window, NULL);
         assert_ranks(ranks, check_message_ring, NULL);
     }
 }

@@ -20,6 +20,7 @@ static ax_status check_all(ax_comm *world, bool links)
                   {"overlap", check_overlap, true},
                   {"random operations", check_random, true},
                   {"messages", check_messages, false},
+                  {"a window of messages", check_message_window, false},
                   {"a ring of messages", check_message_ring, false},
                   {"messages beside collectives", check_independent, false},
                   {"large collectives", check_large_collectives, false}};

@@ -98,6 +98,35 @@ ax_status check_messages(ax_comm *c, void *arg)
     return AX_OK;
 }
 
+/* Large messages and a small one of the same kind are in flight together. The buffers are from malloc, so the
+ * data do not go through the memory that the ranks of a node share. */
+ax_status check_message_window(ax_comm *c, void *arg)
+{
+    enum { WINDOW = 5 };
+    static const int64_t bytes[WINDOW] = {1 << 20, 1 << 20, 100, 8192, 0};
+    (void)arg;
+    int g = ax_comm_size(c), me = ax_comm_rank(c);
+    unsigned char *data[WINDOW];
+    ax_work *work[WINDOW];
+    for (int round = 0; round < ROUNDS && g > 1 && me < 2; round++) {
+        for (int i = 0; i < WINDOW; i++) {
+            ax_message m = message_of(AX_MESSAGE_WEIGHT, i, bytes[i]);
+            AX_TRY(ax_calloc((size_t)bytes[i] + 1, 1, &data[i]));
+            for (int64_t k = 0; k < bytes[i] && me == 0; k++)
+                data[i][k] = value(0, 1, i, round, k);
+            AX_TRY(me == 0 ? ax_send(c, NULL, &m, data[i], 1, &work[i])
+                           : ax_recv(c, NULL, &m, data[i], 0, &work[i]));
+        }
+        for (int i = 0; i < WINDOW; i++) {
+            AX_TRY(ax_wait(&work[i]));
+            for (int64_t k = 0; k < bytes[i]; k++)
+                EXPECT(data[i][k] == value(0, 1, i, round, k));
+            free(data[i]);
+        }
+    }
+    return AX_OK;
+}
+
 /* Rank 0 starts ROUNDS numbers around the ring, each rank adds its number. */
 ax_status check_message_ring(ax_comm *c, void *arg)
 {

@@ -1,5 +1,6 @@
 /* Evaluation of a model on token sources. */
 #include "engine/machine.h"
+#include "engine/train.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,8 +13,8 @@ typedef struct reader {
     int64_t done; /* rows evaluated so far */
 } reader;
 
-/* Returns the source's row that is evaluated as number i. The rows are spread evenly over the source, because
- * documents are often sorted. */
+/* Returns the index, in the source, of the row that is evaluated as number i. The evaluated rows are spread
+ * evenly over the source, because documents are often sorted. */
 static int64_t row_at(const reader *r, int64_t i) { return (int64_t)((__int128)i * r->all / r->rows); }
 
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
@@ -24,8 +25,8 @@ static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_ro
     return AX_OK;
 }
 
-/* Calls `progress` on each rank and stops all ranks if any of them returns false: a signal may reach only
- * some. */
+/* Calls `progress` on each rank. If it returns false on any rank, for example because a signal reached only
+ * that rank, all ranks stop. */
 static ax_status call_progress(ax_comm *world, const reader *r, ax_eval_progress_fn *progress, void *user)
 {
     if (!progress)
@@ -34,8 +35,8 @@ static ax_status call_progress(ax_comm *world, const reader *r, ax_eval_progress
     return ax_comm_agree(world, on ? AX_OK : ax_fail(AX_ERR_SIGNAL, "evaluation interrupted"));
 }
 
-/* Adds one source to the evaluation. `whole`: all rows of the source were evaluated; only then is its number
- * of bytes of text added. */
+/* Adds the results of one source to *e. `whole`: all rows of the source were evaluated; only then is the
+ * source's number of text bytes added. */
 static void add(ax_evaluation *e, const ax_data_info *info, bool whole, int64_t vocab, double loss_sum,
                 int64_t targets)
 {
@@ -53,7 +54,8 @@ ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_r
                               ax_evaluation *evaluation)
 {
     int64_t all = ax_data_rows(data, shape), rows = max_rows > 0 ? ax_min(max_rows, all) : all, targets = 0;
-    /* Several micro-batches at a time fill a pipeline. */
+    /* Each call evaluates several micro-batches if the model has pipeline stages, so that the stages work at
+     * the same time. */
     int64_t stages = ax_engine_model(engine)->stages, batches = stages > 1 ? 4 * stages : 1;
     reader r = {data, shape, all, rows, 0};
     double sum = 0;
@@ -104,6 +106,7 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
             status = ax_pretrained_load(model, ax_engine_params(engine));
         if (status == AX_OK)
             status = ax_engine_eval_data(engine, data, shape, 0, progress, user, out);
+        ax_run_abort_unshared(ctx->world, status); /* before messages in flight lose their buffers */
         ax_engine_destroy(&engine);
     }
     ax_engine_plan_fini(&plan);

@@ -1,5 +1,5 @@
-/* Memory of a training run, known before it is allocated: the plan by class, the check against the available
- * memory, and settings that would fit. */
+/* The memory of a training run, planned before it is allocated: bytes by class, the check against the
+ * available memory, and advice which settings would fit. */
 #include "engine/machine.h"
 #include "engine/train.h"
 
@@ -19,7 +19,7 @@ static ax_status plan_with(const ax_run *run, int64_t micro_batch, int64_t recom
     return ax_comm_agree(run->world, status);
 }
 
-/* Logs the plan: bytes by class. */
+/* Logs the memory plan: the bytes of each class, such as weights and activations. */
 static void log_plan(const ax_run *run, const ax_memory *m)
 {
     const struct {
@@ -38,8 +38,8 @@ static void log_plan(const ax_run *run, const ax_memory *m)
            ax_format_bytes((double)ax_memory_total(m), size), text);
 }
 
-/* Logs the largest amount of memory that any rank needs, unless rank 0 needs that much: pipeline stages
- * differ. */
+/* Logs how much memory the rank with the largest need has to have, if that is more than rank 0 needs:
+ * pipeline stages need different amounts. */
 static ax_status log_largest(const ax_run *run, const ax_memory *m)
 {
     int64_t mine = (int64_t)ax_memory_total(m), most = mine;
@@ -70,15 +70,18 @@ static ax_status fits_all(const ax_run *run, size_t need, bool *out)
     return AX_OK;
 }
 
-/* Suggests fewer threads if the run would fit without the scratch memory of the threads, and that scratch
- * memory is a large part of the run's memory. */
+/* Sets *helps, and writes to `out` the advice to use fewer threads, on two conditions: the run would fit
+ * without the threads' scratch memory, and on every rank this scratch memory is more than half of the
+ * rest. */
 static ax_status suggest_threads(const ax_run *run, const ax_memory *memory, char *out, size_t size,
                                  bool *helps)
 {
     size_t scratch = memory->workspace, rest = ax_memory_total(memory) - scratch;
     int threads = run->plan.threads.count;
     AX_TRY(fits_all(run, rest, helps));
-    *helps = *helps && threads > 1 && scratch > rest / 2;
+    int64_t little = threads == 1 || scratch <= rest / 2; /* differs by stage */
+    AX_TRY(ax_run_max(run, &little, 1));
+    *helps = *helps && !little;
     char text[32];
     if (*helps)
         snprintf(out, size, "%s are scratch memory of the %d threads of each rank: set `threads` lower",
@@ -86,8 +89,8 @@ static ax_status suggest_threads(const ax_run *run, const ax_memory *memory, cha
     return AX_OK;
 }
 
-/* Suggests the settings of the largest step that fits: a smaller micro-batch, or else one with full
- * recomputation. All ranks do the same search. */
+/* Writes to `out` which settings would fit: the largest smaller micro-batch or, if none fits, the largest
+ * micro-batch with full recomputation. All ranks do the same search. */
 static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, size_t size)
 {
     const ax_engine_options *options = &run->plan.options;
@@ -120,12 +123,14 @@ static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, 
     return AX_OK;
 }
 
-/* Checks that weights, gradients and optimizer state fit, which are needed whatever the micro-batch. Done
- * before the whole memory is planned, because that takes long for very deep models. */
+/* Checks that weights, gradients and optimizer state fit, whatever the micro-batch. Called before the whole
+ * memory is planned, because planning takes long for very deep models. */
 static ax_status check_parameters(const ax_run *run)
 {
     int64_t parameters, matmul;
     ax_machine m;
+    if (run->plan.grid.pipe > 1) /* stages hold parts of different sizes */
+        return AX_OK;
     ax_model_config_params(&run->inputs.model, &parameters, &matmul);
     double need =
         (double)parameters * (2 + run->plan.options.optim->slots) * sizeof(float) / ax_comm_size(run->world);

@@ -44,18 +44,20 @@ static const ax_option options[] = {
 typedef struct session {
     const args *a;
     opened_model m;
-    ax_buf given;  /* on rank 0: the prompt, if it is text */
+    ax_buf given;  /* text of the prompt, if it is given as text; on rank 0 only */
     ax_ids ids;    /* the prompt, then the generated tokens */
     size_t prompt; /* tokens in the prompt */
     ax_generator *generator;
     float *work; /* scratch of ax_sample */
     ax_decoder decoder;
-    ax_buf text;  /* the generated text; without --json also the text of a prompt that was given as ids */
+    ax_buf text;  /* the generated text. If the prompt was given as ids and without --json, the prompt's text
+                     comes before it */
     size_t shown; /* bytes of `text` already printed */
     const char *reason;
 } session;
 
-/* Fails because the model has no tokenizer. If it has SentencePiece's file, the message says what to do. */
+/* Returns the error that the model has no tokenizer, so text cannot be used. If the model has SentencePiece's
+ * tokenizer.model, the message says how to convert it. */
 static ax_status refuse_text(const session *s)
 {
     char *path;
@@ -78,8 +80,8 @@ static ax_status encode_prompt(session *s)
     return status;
 }
 
-/* Logs that the program is waiting for the prompt on standard input, for a user who forgot to give
- * a prompt. */
+/* Logs, after two seconds without input, that the program waits for the prompt on standard input: the user
+ * may have forgotten to give one. */
 static void await_input(void)
 {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -90,7 +92,7 @@ static void await_input(void)
 
 static ax_status read_input(ax_buf *out)
 {
-    enum { MOST_BYTES = 64 << 20 }; /* more text than the positions of any model can hold */
+    enum { MOST_BYTES = 64 << 20 }; /* 64 MiB: more text than fits into the positions of any model */
     char bytes[16384];
     await_input();
     for (ssize_t n; (n = read(STDIN_FILENO, bytes, sizeof bytes)) != 0;) {
@@ -104,14 +106,15 @@ static ax_status read_input(ax_buf *out)
     return AX_OK;
 }
 
-/* Whether the prompt is read from standard input, unless that is a terminal. */
+/* Whether the arguments ask for the prompt from standard input. (If that is a terminal, it is read only with
+ * --prompt -.) */
 static bool wants_input(const void *raw)
 {
     const args *a = raw;
     return a->prompt ? !strcmp(a->prompt, "-") : !a->tokens.count;
 }
 
-/* Reads the prompt's text from --prompt or standard input. *out stays empty if there is none. */
+/* Reads the text of the prompt from --prompt or standard input. *out stays empty if there is none. */
 static ax_status find_text(const args *a, ax_buf *out)
 {
     if (wants_input(a) && (a->prompt || !isatty(STDIN_FILENO)))
@@ -119,8 +122,8 @@ static ax_status find_text(const args *a, ax_buf *out)
     return a->prompt ? ax_buf_add(out, a->prompt, strlen(a->prompt)) : AX_OK;
 }
 
-/* Turns the prompt into token ids. An empty prompt becomes the end-of-text token, which separates documents
- * in training. */
+/* Sets s->ids to the token ids of the prompt. An empty prompt becomes the end-of-text token, which separates
+ * documents in training. */
 static ax_status read_prompt(session *s)
 {
     const args *a = s->a;
@@ -145,7 +148,7 @@ static ax_status read_prompt(session *s)
     return AX_OK;
 }
 
-/* Reads the prompt on rank 0, which has standard input, and broadcasts it. */
+/* Reads the prompt on rank 0, which has standard input, and broadcasts its token ids. */
 static ax_status share_prompt(session *s)
 {
     ax_work *work;
@@ -171,12 +174,15 @@ static bool is_end_token(const session *s, int32_t id)
     return false;
 }
 
-/* Appends a token to the text and prints the new whole characters; without a tokenizer prints the id. */
+/* Appends a token to s->text, and prints those characters that are now complete. Without a tokenizer prints
+ * the token's id. */
 static ax_status show(session *s, int32_t id)
 {
-    if (s->m.model.tokenizer)
+    size_t n;
+    const ax_tokenizer *tok = s->m.model.tokenizer;
+    if (tok && ax_tokenizer_piece(tok, id, &n))
         AX_TRY(ax_decoder_push(&s->decoder, id, &s->text));
-    else
+    else if (!tok)
         AX_TRY(ax_buf_printf(&s->text, "%s%d", s->text.size ? " " : "", id));
     if (!s->m.first || s->a->common.json || s->shown == s->text.size)
         return AX_OK;
@@ -186,8 +192,9 @@ static ax_status show(session *s, int32_t id)
     return AX_OK;
 }
 
-/* Prepares the decoder to continue after a prompt that it has not decoded: if the prompt is not empty, a
- * space at the start of the next token belongs to the text and must not be removed. */
+/* Prepares the decoder to continue after a prompt that it did not decode. If the prompt is not empty, a space
+ * at the start of the next token belongs to the text; the decoder must not remove it as at the start of a
+ * text. */
 static void skip_prompt(session *s)
 {
     const ax_tokenizer *tok = s->m.model.tokenizer;
@@ -196,7 +203,7 @@ static void skip_prompt(session *s)
             ax_decoder_init(&s->decoder, tok, AX_DECODE_SKIP_SPECIAL | AX_DECODE_CONTINUE);
 }
 
-/* Prints the prompt: the given text, or the text of the given ids. */
+/* Prints the prompt, unless --json: the given text, or the decoded text of the given ids. */
 static ax_status show_prompt(session *s)
 {
     bool shown = s->m.first && !s->a->common.json;
@@ -207,8 +214,8 @@ static ax_status show_prompt(session *s)
     return shown ? cli_print(s->given.data, s->given.size) : AX_OK;
 }
 
-/* Samples the next token. All ranks should have the same logits, but rank 0's choice is broadcast so that
- * they cannot diverge. */
+/* Samples the next token on rank 0 and broadcasts it. All ranks should have the same logits, but a difference
+ * in rounding must not let their sequences diverge. */
 static ax_status draw(session *s, const float *logits, int64_t i, int32_t *id)
 {
     const args *a = s->a;
@@ -257,7 +264,7 @@ static ax_status finish(session *s, double seconds)
         json_t *ids = json_array();
         for (size_t i = s->prompt; i < s->ids.size; i++)
             json_array_append_new(ids, json_integer(s->ids.data[i]));
-        /* Without a tokenizer "text" is null; the ids are in "tokens". */
+        /* Without a tokenizer "text" is null, and "tokens" alone has the result. */
         json_t *text = s->m.model.tokenizer ? cli_json_text(s->text.size ? s->text.data : "", s->text.size)
                                             : json_null();
         return cli_print_json(json_pack("{s:o, s:o, s:i, s:s, s:f}", "text", text, "tokens", ids,

@@ -137,11 +137,36 @@ static void prompts_from_standard_input(void **state)
 #undef SHORT
 }
 
+/* A model's vocabulary is often padded beyond its tokenizer's. An untrained model draws such ids often. */
+static void ids_beyond_the_tokenizer_have_no_text(void **state)
+{
+    ax_buf out = {0};
+    (void)state;
+    assert_int_equal(
+        shell(AXONN " train small.yaml run.dir=padded model.family=gpt2 model.layers=1 model.hidden=16 "
+                    "model.heads=2 model.vocab=4096 model.seq_len=64 data.train=text data.tokenizer=tok "
+                    "train.steps=1 train.global_batch=1 train.micro_batch=1 2>&1",
+              &out),
+        0);
+    json_t *o =
+        json_of(AXONN " generate padded --max-tokens 32 --seed 3 --ignore-end --prompt 'line 1' --json");
+    const json_t *tokens = json_object_get(o, "tokens");
+    size_t beyond = 0;
+    for (size_t i = 0; i < json_array_size(tokens); i++)
+        beyond += json_integer_value(json_array_get(tokens, i)) >= 280;
+    assert_true(json_array_size(tokens) == 32 && beyond > 0);
+    json_decref(o);
+    assert_int_equal(shell(AXONN " generate padded --max-tokens 1 --ignore-end --tokens 5,3000 2>&1", &out),
+                     0);
+    ax_buf_fini(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(generation_stops_at_end_tokens),
         cmocka_unit_test(prompts_from_standard_input),
+        cmocka_unit_test(ids_beyond_the_tokenizer_have_no_text),
     };
     return cmocka_run_group_tests_name("cli.generate", tests, set_up, tear_down);
 }

@@ -11,15 +11,15 @@
 
 enum {
     MAX_IDS = 1 << 24,
-    SPARE_IDS = 1 << 16 /* an id may be at most 8 times the number of tokens plus this: memory is allocated
-                           for unused ids too */
+    SPARE_IDS = 1 << 16 /* at most 8 times the number of tokens plus SPARE_IDS ids are accepted, because
+                           memory is allocated for unused ids too */
 };
 
 typedef struct loader {
     const char *where;
     ax_tokenizer *tok;
     bool cuts;        /* pieces may be cut where no merge joins two characters */
-    bool joins_bytes; /* a merge joins tokens that stand for characters without a token */
+    bool joins_bytes; /* a merge joins unk_token or a byte token, so pieces must not be cut */
     XXH3_state_t hash;
 } loader;
 
@@ -98,8 +98,8 @@ static ax_status count_ids(loader *l, json_t *vocab, const json_t *added)
     return ax_calloc((size_t)tok->n_ids, sizeof *tok->pieces, &tok->pieces);
 }
 
-/* Appends to `bytes` the text that a token of this name decodes to: as the first token that is decoded if
- * `first`, else as any other. *start and *size are the place of the text in `bytes`. */
+/* Appends to `bytes` the text that the token `name` decodes to. `first`: the token is the first one of the
+ * decoded text. *start and *size are the place of the appended text in `bytes`. */
 static ax_status add_text(loader *l, const char *name, size_t n, bool first, size_t *start, uint32_t *size)
 {
     ax_buf *bytes = &l->tok->bytes;
@@ -109,9 +109,9 @@ static ax_status add_text(loader *l, const char *name, size_t n, bool first, siz
     return AX_OK;
 }
 
-/* Sets the token's name and the texts that the token decodes to. The texts are computed from `spelled`: the
- * name itself or, for an added token that is matched in normalized text, the normalized name. Messages call
- * the token `named`. */
+/* Sets the name of token `id` and the texts that the token decodes to. The texts are computed from `spelled`:
+ * the name itself or, for an added token that is matched in normalized text, the normalized name. Messages
+ * call the token `named`. */
 static ax_status set_piece(loader *l, int32_t id, const char *named, const char *name, size_t n,
                            const char *spelled, size_t n_spelled)
 {
@@ -201,8 +201,8 @@ static ax_status init_rules(ax_tokenizer *tok, size_t n)
     return AX_OK;
 }
 
-/* Appends the two names of a merge, "a b" or ["a", "b"], to `names`, each NUL-terminated; *right is the
- * second. */
+/* Appends the two names of a merge, "a b" or ["a", "b"], to `names`, each NUL-terminated. Sets *right to the
+ * second name. */
 static ax_status merge_names(const loader *l, size_t rank, const json_t *merge, ax_buf *names,
                              const char **right)
 {
@@ -233,7 +233,8 @@ static ax_status vocab_id(const loader *l, size_t rank, const json_t *vocab, con
     return AX_OK;
 }
 
-/* Whether the token stands for characters without a token: unk_token or a byte token. */
+/* Whether token `id` stands for characters that have no token of their own: it is unk_token or a byte token.
+ */
 static bool is_stand_in(const ax_tokenizer *tok, int32_t id)
 {
     bool found = id == tok->unk;
@@ -278,7 +279,7 @@ static ax_status add_merges(loader *l, const json_t *vocab, const json_t *merges
 
 /* ---- model ---- */
 
-/* Refuses fields that ask for another algorithm, unless their value is null, false, 0 or "". */
+/* Refuses members of "model" that ask for another algorithm, unless their value is null, false, 0 or "". */
 static ax_status refuse_variants(const loader *l, const json_t *model)
 {
     static const char *const fields[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
@@ -352,7 +353,8 @@ static ax_status parse_model(loader *l, const json_t *model, const json_t *added
 
 /* ---- added tokens ---- */
 
-/* Sets the text by which an added token is found in documents: `content`, normalized if the token says so. */
+/* Sets the text by which an added token is found in documents: `content`, which is normalized if
+ * a->normalized is set. */
 static ax_status set_content(loader *l, const char *content, tok_added *a)
 {
     static const tok_steps none;
@@ -391,7 +393,7 @@ static ax_status add_token(loader *l, const json_t *entry, const json_t *vocab)
     tok_piece *piece = &tok->pieces[a->id];
     size_t n = strlen(content);
     /* In a byte-level vocabulary, each character of a name stands for one byte. The name of an added token is
-     * its text instead. If these bytes differ, the model must not make this token. */
+     * its text instead. If the two give different bytes, merging must not produce this token. */
     if (known && tok->byte_level && piece->in_model && n != piece->name_size)
         piece->in_model = false;
     if (known)
@@ -415,23 +417,58 @@ static ax_status add_tokens(loader *l, const json_t *added, const json_t *vocab)
 
 /* ---- the whole ---- */
 
+/* Sets *id to the id of the token that tokenizer_config.json has under `key`, -1 if it has none. */
+static ax_status find_token(const loader *l, const json_t *config, const char *key, int32_t *id)
+{
+    const json_t *field = json_object_get(config, key);
+    const char *name = json_string_value(json_is_object(field) ? json_object_get(field, "content") : field);
+    *id = name ? ax_tokenizer_id(l->tok, name, strlen(name)) : -1;
+    AX_CHECK(!name || *id >= 0, AX_ERR_DATA,
+             "%s: %s of the tokenizer_config.json beside it, \"%s\", is not in the vocabulary", l->where, key,
+             name);
+    return AX_OK;
+}
+
+/* If tokenizer_config.json has add_bos_token or add_eos_token, the two say which tokens the template puts
+ * around a text, as in transformers: a key that is absent is false. */
+static ax_status replace_template(const loader *l, const json_t *config)
+{
+    static const struct {
+        const char *wanted, *token;
+    } keys[] = {{"add_bos_token", "bos_token"}, {"add_eos_token", "eos_token"}};
+    ax_ids *around[] = {&l->tok->before, &l->tok->after};
+    bool given = false;
+    for (size_t i = 0; i < AX_COUNT(keys); i++)
+        given |= json_object_get(config, keys[i].wanted) != NULL;
+    for (size_t i = 0; i < AX_COUNT(keys) && given; i++) {
+        int32_t id;
+        bool wanted = json_is_true(json_object_get(config, keys[i].wanted));
+        if (wanted && !json_object_get(config, keys[i].token))
+            continue; /* another file or the class names the token: the template stands */
+        around[i]->size = 0;
+        if (!wanted)
+            continue;
+        AX_TRY(find_token(l, config, keys[i].token, &id));
+        if (id >= 0)
+            AX_TRY(ax_ids_add(around[i], &id, 1));
+    }
+    return AX_OK;
+}
+
 static ax_status find_eos(loader *l, const json_t *config)
 {
     static const char usual[] = "<|endoftext|>";
     ax_tokenizer *tok = l->tok;
-    const json_t *field = json_object_get(config, "eos_token");
-    const char *eos = json_string_value(json_is_object(field) ? json_object_get(field, "content") : field);
-    tok->eos = ax_tokenizer_id(tok, eos ? eos : usual, strlen(eos ? eos : usual));
-    AX_CHECK(!eos || tok->eos >= 0, AX_ERR_DATA,
-             "%s: eos_token of the tokenizer_config.json beside it, \"%s\", is not in the vocabulary",
-             l->where, eos);
+    AX_TRY(find_token(l, config, "eos_token", &tok->eos));
+    if (tok->eos < 0)
+        tok->eos = ax_tokenizer_id(tok, usual, strlen(usual));
     if (!tok->config)
         AX_TRY(tok_write_config(tok->eos >= 0 ? usual : NULL, &tok->config, &tok->config_size));
     return AX_OK;
 }
 
-/* Hashes the settings that only SentencePiece's kind of file has. Byte-level files skip this, so that their
- * hashes stay those of earlier versions. */
+/* Hashes the settings that earlier versions did not support. Byte-level files whose normalizer is at most one
+ * Unicode normal form skip this, so that their hashes stay those of earlier versions. */
 static void hash_text_kind(loader *l)
 {
     const ax_tokenizer *tok = l->tok;
@@ -491,6 +528,7 @@ static ax_status parse_roots(loader *l, const json_t *root, const json_t *config
     AX_TRY(add_tokens(l, added, json_object_get(model, "vocab")));
     AX_TRY(check_template(l, &tok->before));
     AX_TRY(check_template(l, &tok->after));
+    AX_TRY(replace_template(l, config));
     AX_TRY(find_eos(l, config));
     hash_rest(l);
     tok->hash = XXH3_64bits_digest(&l->hash);

@@ -1,6 +1,6 @@
-/* Writes tokenizer.json and tokenizer_config.json from their parts, in the layout of Hugging Face
- * `tokenizers`. Also loads GPT-2's older pair of files, vocab.json and merges.txt, by converting them to a
- * tokenizer.json. */
+/* Writes tokenizer.json (from vocabulary, merges and added tokens) and tokenizer_config.json, in the layout
+ * of Hugging Face `tokenizers`. Also loads GPT-2's older pair of files, vocab.json and merges.txt, by
+ * converting them to a tokenizer.json. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static json_t *byte_level(bool prefix_space, bool use_regex)
 
 static json_t *pre_tokenizer(const char *pattern, bool prefix_space)
 {
-    if (!strcmp(pattern, "gpt2")) /* the pattern of ByteLevel itself */
+    if (!strcmp(pattern, "gpt2")) /* GPT-2's pattern is built into the pre-tokenizer ByteLevel */
         return byte_level(prefix_space, true);
     return json_pack("{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, o]}", "type", "Sequence", "pretokenizers", "type",
                      "Split", "pattern", "Regex", tok_pattern_named(pattern), "behavior", "Isolated",
@@ -63,7 +63,7 @@ ax_status tok_write_config(const char *eos, char **text, size_t *size)
 
 /* ---- vocab.json and merges.txt ---- */
 
-/* Appends the lines of merges.txt to `merges`, without its version line. */
+/* Appends the lines of the merges.txt `path` to `merges`, without its version line. */
 static ax_status read_merges(const char *path, json_t *merges)
 {
     char *text, *rest = NULL;
@@ -80,8 +80,8 @@ static ax_status read_merges(const char *path, json_t *merges)
     return status;
 }
 
-/* Checks that the pattern is GPT-2's. These files do not hold a pattern; it is GPT-2's if the config names
- * the class of GPT-2's tokenizer, or no class. */
+/* Checks that text is split by GPT-2's regular expression. vocab.json and merges.txt do not hold the
+ * expression. It is GPT-2's if tokenizer_config.json names the class of GPT-2's tokenizer, or no class. */
 static ax_status check_class(const char *path, const json_t *config)
 {
     const char *name = json_string_value(json_object_get(config, "tokenizer_class"));
@@ -92,7 +92,30 @@ static ax_status check_class(const char *path, const json_t *config)
     return AX_OK;
 }
 
-static ax_status gpt2_json(const char *paths[3], char **text, size_t *size)
+/* Refuses an added_tokens.json with tokens that vocab.json lacks. Which of them are special stands in further
+ * files, which tokenizer.json replaces. */
+static ax_status refuse_added_tokens(const char *path, const json_t *vocab)
+{
+    json_t *added;
+    const json_t *id;
+    const char *name, *missing = NULL;
+    if (!ax_path_exists(path))
+        return AX_OK;
+    AX_TRY(ax_json_read_file(path, 0, &added));
+    json_object_foreach(added, name, id) if (!json_object_get(vocab, name)) missing = name;
+    ax_status status =
+        missing
+            ? ax_fail(
+                  AX_ERR_DATA,
+                  "%s: token \"%s\" is not in vocab.json: let transformers write a tokenizer.json with it "
+                  "(AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR))",
+                  path, missing)
+            : AX_OK;
+    json_decref(added);
+    return status;
+}
+
+static ax_status gpt2_json(const char *paths[4], char **text, size_t *size)
 {
     json_t *vocab, *config = NULL;
     AX_TRY(ax_json_read_file(paths[0], 0, &vocab));
@@ -104,6 +127,8 @@ static ax_status gpt2_json(const char *paths[3], char **text, size_t *size)
         if (status == AX_OK)
             status = check_class(paths[2], config);
     }
+    if (status == AX_OK)
+        status = refuse_added_tokens(paths[3], vocab);
     const json_t *end = json_object_get(vocab, "<|endoftext|>");
     if (status == AX_OK && end &&
         json_array_append_new(added, tok_added_json((int32_t)json_integer_value(end), "<|endoftext|>", true)))
@@ -128,7 +153,7 @@ ax_status tok_refuse_sentencepiece(const char *dir)
         dir, dir, dir);
 }
 
-/* Says that neither tokenizer.json nor GPT-2's files are in `dir`. */
+/* Fails, because `dir` contains neither tokenizer.json nor GPT-2's files. */
 static ax_status refuse_directory(const char *dir)
 {
     char *model;
@@ -143,23 +168,24 @@ static ax_status refuse_directory(const char *dir)
 
 ax_status tok_load_gpt2_files(const char *dir, ax_tokenizer **out)
 {
-    static const char *const names[] = {"vocab.json", "merges.txt", "tokenizer_config.json"};
-    char *paths[3] = {0}, *json = NULL, *config = NULL;
+    static const char *const names[] = {"vocab.json", "merges.txt", "tokenizer_config.json",
+                                        "added_tokens.json"};
+    char *paths[4] = {0}, *json = NULL, *config = NULL;
     size_t json_size = 0, config_size = 0;
     ax_status status = AX_OK;
-    for (int i = 0; i < 3 && status == AX_OK; i++)
+    for (int i = 0; i < 4 && status == AX_OK; i++)
         status = ax_path_join(dir, names[i], &paths[i]);
     if (status == AX_OK && (!ax_path_exists(paths[0]) || !ax_path_exists(paths[1])))
         status = refuse_directory(dir);
     if (status == AX_OK)
-        status = gpt2_json((const char *[]){paths[0], paths[1], paths[2]}, &json, &json_size);
+        status = gpt2_json((const char *[]){paths[0], paths[1], paths[2], paths[3]}, &json, &json_size);
     if (status == AX_OK && ax_path_exists(paths[2]))
         status = ax_file_read(paths[2], &config, &config_size);
     if (status == AX_OK)
         status = tok_parse(paths[0], json, json_size, config, config_size, out);
     else
         free(json);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         free(paths[i]);
     return status;
 }

@@ -45,6 +45,13 @@ static void older_files(void **state)
         assert_true(ax_tokenizer_hash(tok) == ax_tokenizer_hash(f->tok));
         ax_tokenizer_destroy(&tok);
     }
+    write_text(f, "added_tokens.json", "{\"<|endoftext|>\": 0}");
+    assert_int_equal(ax_tokenizer_load(f->dir, &tok), AX_OK);
+    ax_tokenizer_destroy(&tok);
+    write_text(f, "added_tokens.json", "{\"<|endoftext|>\": 0, \"<|user|>\": 50257}");
+    assert_int_equal(ax_tokenizer_load(f->dir, &tok), AX_ERR_DATA);
+    assert_non_null(strstr(ax_error_message(), "token \"<|user|>\" is not in vocab.json"));
+    assert_int_equal(ax_remove_tree(path_in(f, "added_tokens.json")), AX_OK);
     write_text(f, "tokenizer_config.json", "{\"tokenizer_class\": \"Qwen2Tokenizer\"}");
     assert_int_equal(ax_tokenizer_load(f->dir, &tok), AX_ERR_DATA);
     assert_non_null(strstr(ax_error_message(), "Qwen2Tokenizer"));
@@ -74,6 +81,60 @@ static void saved_by_transformers(void **state)
     free(text);
     ax_tokenizer_destroy(&tok);
     assert_int_equal(ax_remove_tree(dir), AX_OK);
+    assert_int_equal(ax_remove_tree(path_in(f, "tokenizer_config.json")), AX_OK);
+}
+
+/* add_bos_token and add_eos_token of tokenizer_config.json replace the template of tokenizer.json. */
+static void tokens_around_a_text(void **state)
+{
+    const fixture *f = *state;
+    static const struct {
+        const char *config;
+        int before, after; /* ids, -1: none; before -2: refused */
+    } cases[] = {{"{}", 0, -1},
+                 {"{\"bos_token\": \"!\"}", 0, -1},
+                 {"{\"add_bos_token\": true, \"bos_token\": \"!\"}", 1, -1},
+                 {"{\"add_bos_token\": true, \"bos_token\": {\"content\": \"!\"}}", 1, -1},
+                 {"{\"add_bos_token\": false, \"bos_token\": \"!\"}", -1, -1},
+                 {"{\"add_bos_token\": true, \"bos_token\": null}", -1, -1},
+                 {"{\"add_bos_token\": true}", 0, -1},
+                 {"{\"add_eos_token\": true, \"eos_token\": \"!\"}", -1, 1},
+                 {"{\"add_eos_token\": true, \"add_bos_token\": true, \"bos_token\": \"<|endoftext|>\", "
+                  "\"eos_token\": \"!\"}",
+                  0, 1},
+                 {"{\"add_bos_token\": true, \"bos_token\": \"<|nowhere|>\"}", -2, -1}};
+    json_t *root = json_deep_copy(json_object_get(variant(f, 0), "tokenizer"));
+    json_object_set_new(
+        root, "post_processor",
+        json_loads("{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": "
+                   "\"<|endoftext|>\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", "
+                   "\"type_id\": 0}}], \"pair\": [], \"special_tokens\": {\"<|endoftext|>\": "
+                   "{\"id\": \"<|endoftext|>\", \"ids\": [0], \"tokens\": "
+                   "[\"<|endoftext|>\"]}}}",
+                   0, NULL));
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        ax_tokenizer *tok;
+        ax_encoder *encoder;
+        ax_ids ids = {0};
+        int at = 0;
+        write_text(f, "tokenizer_config.json", cases[i].config);
+        ax_status status = load_value(f, root, &tok);
+        assert_int_equal(status, cases[i].before == -2 ? AX_ERR_DATA : AX_OK);
+        if (status != AX_OK)
+            continue;
+        assert_int_equal(ax_encoder_create(tok, &encoder), AX_OK);
+        assert_int_equal(ax_encode(encoder, "!", 1, AX_ENCODE_ADD_SPECIAL, &ids), AX_OK);
+        assert_int_equal(ids.size, 1 + (cases[i].before >= 0) + (cases[i].after >= 0));
+        if (cases[i].before >= 0)
+            assert_int_equal(ids.data[at++], cases[i].before);
+        assert_int_equal(ids.data[at++], 1);
+        if (cases[i].after >= 0)
+            assert_int_equal(ids.data[at], cases[i].after);
+        ax_ids_fini(&ids);
+        ax_encoder_destroy(&encoder);
+        ax_tokenizer_destroy(&tok);
+    }
+    json_decref(root);
     assert_int_equal(ax_remove_tree(path_in(f, "tokenizer_config.json")), AX_OK);
 }
 
@@ -271,9 +332,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(saved_as_loaded),       cmocka_unit_test(older_files),
-        cmocka_unit_test(saved_by_transformers), cmocka_unit_test(end_of_text),
-        cmocka_unit_test(unknown_bytes),         cmocka_unit_test(damaged_files),
-        cmocka_unit_test(truncated_files),
+        cmocka_unit_test(saved_by_transformers), cmocka_unit_test(tokens_around_a_text),
+        cmocka_unit_test(end_of_text),           cmocka_unit_test(unknown_bytes),
+        cmocka_unit_test(damaged_files),         cmocka_unit_test(truncated_files),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,4 +1,4 @@
-/* Patterns: translates the regular expressions of a tokenizer.json to PCRE2, and cuts text into pieces with
+/* Translates the regular expressions (patterns) of a tokenizer.json to PCRE2, and cuts text into pieces with
  * them.
  *
  * The files are written for Oniguruma in Ruby syntax. With UTF and UCP, PCRE2 gives the patterns of published
@@ -6,6 +6,8 @@
  * few constructs that PCRE2 reads differently, or not at all, are refused. */
 #include "data/tok.h"
 
+#include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +27,8 @@ const char *tok_pattern_named(const char *name)
     return NULL;
 }
 
-/* The property White_Space, and its complement, as members of a class. */
+/* The characters with the Unicode property White_Space, and all other characters, as ranges inside a
+ * character class of a regular expression. */
 #define SPACES                                                                                               \
     "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{"     \
     "3000}"
@@ -33,23 +36,56 @@ const char *tok_pattern_named(const char *name)
     "\\x00-\\x08\\x0e-\\x1f\\x21-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}"                 \
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
 
+/* Whether a property \p{NAME} is a script. PCRE2 reads \p{Han} as the property Script_Extensions, which also
+ * holds for punctuation that several scripts share; Oniguruma reads it as Script, PCRE2's \p{sc:Han}. */
+static bool is_script(const char *name, size_t n)
+{
+    char text[64];
+    int error;
+    PCRE2_SIZE at;
+    int length = snprintf(text, sizeof text, "\\p{sc:%.*s}", (int)n, name);
+    if (length < 0 || (size_t)length >= sizeof text)
+        return false;
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)text, (size_t)length, PCRE2_UTF, &error, &at, NULL);
+    pcre2_code_free(code);
+    return code != NULL;
+}
+
+/* Translates {NAME} or {^NAME}, n bytes, of a property. */
+static ax_status translate_property(const char *braced, size_t n, ax_buf *out)
+{
+    size_t start = n > 1 && braced[1] == '^' ? 2 : 1;
+    bool script = n > start + 1 && is_script(braced + start, n - start - 1);
+    AX_TRY(ax_buf_add(out, braced, start));
+    AX_TRY(ax_buf_add(out, "sc:", script ? 3 : 0));
+    return ax_buf_add(out, braced + start, n - start);
+}
+
 /* Translates the escape at *p and moves *p past it. */
 static ax_status translate_escape(const char *pattern, const char **p, bool in_class, ax_buf *out)
 {
     char c = (*p)[1];
     AX_CHECK(c, AX_ERR_DATA, "pattern \"%s\" ends in a backslash", pattern);
-    AX_CHECK(!strchr("wWbBhHRXyYOKgkAGZ", c), AX_ERR_DATA,
+    AX_CHECK(!isalpha((unsigned char)c) || strchr("sSdDpPxunrtfveacz", c), AX_ERR_DATA,
              "pattern \"%s\" uses \\%c, which engines read differently: spell it out as a class", pattern, c);
     *p += 2;
     if (c == 's' || c == 'S') {
         const char *members = c == 's' ? SPACES : NOT_SPACES;
-        return ax_buf_printf(out, in_class ? "%s" : "[%s]", members);
+        AX_TRY(ax_buf_printf(out, in_class ? "%s" : "[%s]", members));
+        if (!in_class || (*p)[0] != '-' || (*p)[1] == ']')
+            return AX_OK;
+        *p += 1; /* the hyphen stands for itself: a class cannot begin a range */
+        return ax_buf_printf(out, "\\-");
     }
+    if (c == 'v') /* the vertical tab; PCRE2's \v is a class */
+        return ax_buf_printf(out, "\\x0b");
     if (c != 'u') {
         size_t braced = **p == '{' && strchr("pPx", c) ? strcspn(*p, "}") : 0;
         AX_CHECK(!braced || (*p)[braced], AX_ERR_DATA, "pattern \"%s\": no } after \\%c{", pattern, c);
-        AX_TRY(ax_buf_printf(out, "\\%c%.*s", c, (int)(braced + !!braced), *p));
-        *p += braced + !!braced;
+        AX_TRY(ax_buf_printf(out, "\\%c", c));
+        size_t n = braced + !!braced;
+        AX_TRY(n && c != 'x' ? translate_property(*p, n, out) : ax_buf_add(out, *p, n));
+        *p += n;
         return AX_OK;
     }
     AX_CHECK(strspn(*p, "0123456789abcdefABCDEF") >= 4, AX_ERR_DATA,
@@ -59,7 +95,7 @@ static ax_status translate_escape(const char *pattern, const char **p, bool in_c
     return AX_OK;
 }
 
-/* Refuses constructs outside of classes that mean something else in Ruby syntax. */
+/* Refuses constructs outside of character classes that mean something else in Ruby syntax than in PCRE2. */
 static ax_status refuse_dialect(const char *pattern, const char *p)
 {
     if (p[0] == '(' && p[1] == '?') {
@@ -163,8 +199,8 @@ void tok_matcher_fini(tok_matcher *matcher)
     *matcher = (tok_matcher){0};
 }
 
-/* Finds the next match at or after `from`, other than empty matches, which cut nothing; *end is 0 if there is
- * none. */
+/* Finds the next match at or after `from` that is not empty, because an empty match cuts nothing. *end is 0
+ * if there is none. */
 static ax_status next_match(const tok_stage *stage, tok_matcher *m, const char *text, size_t n, size_t from,
                             size_t *begin, size_t *end)
 {

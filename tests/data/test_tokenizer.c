@@ -1,5 +1,6 @@
 /* data: the tokenizer compared with Hugging Face's, on files with every supported feature; round trips;
  * streaming. test_tokenizer_files.c tests its files, test_tokenizer_train.c training. */
+#include "data/tok.h"
 #include "data/tokenizer_test.h"
 
 static void compare(const char *name, const char *text, const ax_ids *ids, const json_t *want)
@@ -381,6 +382,11 @@ static void patterns(void **state)
                  {"[\\S]", true},
                  {"\\u00e9|\\x{e9}|\\xe9", true},
                  {"a{2,3}", true},
+                 {"\\p{Han}+|[\\p{^Latin}\\p{Lu}]", true},
+                 {"[ \\t\\v]+", true},
+                 {"[\\s-a]+", true},
+                 {"\\Qa", false},
+                 {"\\N", false},
                  {"\\w+", false},
                  {"a\\b", false},
                  {"[a[bc]]", false},
@@ -409,6 +415,40 @@ static void patterns(void **state)
     }
 }
 
+static ax_status add_piece(void *joined, const char *piece, size_t n)
+{
+    AX_TRY(ax_buf_add(joined, "|", ((ax_buf *)joined)->size > 0));
+    return ax_buf_add(joined, piece, n);
+}
+
+/* Where PCRE2's own reading of a pattern would cut a text elsewhere than Oniguruma. */
+static void cuts_are_oniguruma_s(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *pattern, *text, *pieces;
+    } cases[] = {
+        {"\\p{Han}+", "\u4e2d\u6587\u3001\u4e2d", "\u4e2d\u6587|\u3001|\u4e2d"}, /* U+3001 is Common */
+        {"[ \\v]+", "a \v\nb", "a| \v|\nb"},
+        {"[\\s-x]+", "a -x w", "a| -x |w"},
+        {"\\s+", "a\u180e b", "a\u180e| |b"},
+    };
+    tok_matcher matcher;
+    assert_int_equal(tok_matcher_init(&matcher), AX_OK);
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        tok_stage stage;
+        ax_buf joined = {0};
+        assert_int_equal(tok_stage_init(&stage, cases[i].pattern, false), AX_OK);
+        assert_int_equal(
+            tok_split(&stage, 1, &matcher, cases[i].text, strlen(cases[i].text), add_piece, &joined), AX_OK);
+        assert_int_equal(ax_buf_add(&joined, "", 1), AX_OK);
+        assert_string_equal(joined.data, cases[i].pieces);
+        ax_buf_fini(&joined);
+        tok_stage_fini(&stage);
+    }
+    tok_matcher_fini(&matcher);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -424,6 +464,7 @@ int main(void)
         cmocka_unit_test(streaming),
         cmocka_unit_test(fingerprint),
         cmocka_unit_test(patterns),
+        cmocka_unit_test(cuts_are_oniguruma_s),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

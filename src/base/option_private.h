@@ -19,7 +19,7 @@ struct ax_option_set {
     ax_option_state *states; /* one for each row of `table` */
     ax_buf errors;           /* one line for each of the first ERRORS_KEPT errors */
     size_t error_count;
-    ax_option_set *keys; /* set for the arguments KEY=VALUE among the flags; NULL: there is none */
+    ax_option_set *keys; /* the option set that gets the arguments KEY=VALUE among the flags, or NULL */
     bool flags;          /* messages show keys as --key */
     bool broken; /* a file could not be read to its end, so keys that seem to be missing may be in its rest */
 };

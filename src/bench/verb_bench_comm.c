@@ -22,12 +22,13 @@ typedef struct args {
 static const ax_option comm_options[] = {
     LAUNCH_OPTIONS(args, launch),
     {"collective", AX_OPT_STRINGS, offsetof(args, only), .meta = "NAME",
-     .help = "time only these: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, barrier, "
+     .help = "time only these collectives: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, "
+             "barrier, "
              "message (from rank 0 to rank 1)"},
     {"min", AX_OPT_INT, offsetof(args, smallest), "4096", "[4, 1073741824]", .meta = "BYTES",
-     .help = "smallest buffer; each size is four times the previous one"},
+     .help = "bytes of the smallest buffer that is timed; each size is four times the previous one"},
     {"max", AX_OPT_INT, offsetof(args, largest), "67108864", "[4, 1073741824]", .meta = "BYTES",
-     .help = "largest buffer"},
+     .help = "bytes of the largest buffer that is timed"},
     {"runs", AX_OPT_INT, offsetof(args, runs), "15", "[1, 1001]", .meta = "N",
      .help = "measurements per case, alternating between this library and MPI"},
     {"device", AX_OPT_STRING, offsetof(args, device), "cpu", .choices = "cpu|cuda",

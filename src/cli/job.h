@@ -40,7 +40,8 @@ enum { CLI_CANNOT_START = 126 };
 
 /* Starts the launcher. Waits until the launcher and all processes that it started on this host have ended. If
  * this process receives a signal, passes it on as signal job->stop, repeatedly, until a rank has acknowledged
- * it. If no rank has done so after five seconds, ends the job. AX_ERR_MEMORY. */
+ * it. If no rank has done so after five seconds, ends the job. Returns
+ * AX_ERR_MEMORY if no process can be started; the job's own result is in job->status. */
 ax_status cli_job_run(cli_job *job);
 
 #endif

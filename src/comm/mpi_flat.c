@@ -20,8 +20,8 @@
 enum {
     PIECES = 16,
     PARTNERS = 8,
-    REDUCE_BYTES = 1 << 20, /* a reduction among g ranks has pieces of the larger of REDUCE_BYTES and g ·
-                               REDUCE_BLOCK_BYTES */
+    REDUCE_BYTES = 1 << 20,        /* a reduction among g ranks is done in pieces of max(REDUCE_BYTES, g ·
+                                      REDUCE_BLOCK_BYTES) bytes */
     REDUCE_BLOCK_BYTES = 32 << 10, /* see REDUCE_BYTES */
     MOVE_BYTES = 4 << 20,          /* largest message, in bytes, of a piece without reduction */
     SMALL_BYTES = 16 << 10,        /* largest gathered size, in bytes, for the Bruck algorithm */

@@ -381,7 +381,8 @@ static ax_node_part part_of(const ax_node_op *op)
 
 /* ---- exchange between nodes ---------------------------------------------------------------------- */
 
-/* Returns the arguments of this rank's exchange with its column. An all-reduce exchanges this rank's slice of
+/* Returns the arguments of this rank's exchange with its column: the ranks with the same local rank on all
+ * nodes. An all-reduce exchanges this rank's slice of
  * the node's sum; other collectives exchange blocks that are *stride elements apart, in g->columns or in the
  * caller's buffer. */
 static ax_coll_args exchange_args(const ax_node_op *op, int64_t *stride)

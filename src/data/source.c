@@ -240,9 +240,10 @@ static ax_status open_megatron(ax_data *data)
     AX_CHECK(width, AX_ERR_DATA, "%s: dtype code %d (offset 17) is none of u8, u16, i32, i64", side->path,
              h.code);
     const int64_t sane = INT64_C(1) << 48;
-    AX_CHECK(h.sequences >= 0 && h.sequences < sane && h.bounds >= 1 && h.bounds < sane, AX_ERR_DATA,
-             "%s is damaged: %lld sequences, %lld document boundaries (offset 18)", side->path,
-             (long long)h.sequences, (long long)h.bounds);
+    AX_CHECK(
+        h.sequences >= 0 && h.sequences < sane && h.bounds >= 1 && h.bounds < sane, AX_ERR_DATA,
+        "%s is damaged: its counts (offset 18) cannot be right: %lld sequences and %lld document boundaries",
+        side->path, (long long)h.sequences, (long long)h.bounds);
     int64_t size = MEGATRON_HEADER_BYTES + 12 * h.sequences + 8 * h.bounds;
     AX_CHECK(side->bytes == size || side->bytes == size + h.sequences, AX_ERR_DATA,
              "%s is damaged or truncated: %lld bytes, its header says %lld", side->path,

@@ -329,7 +329,8 @@ static void cut_atom(ax_grid *grid, int atom, ax_axisset parts)
             grid->along[i].atoms = (ax_axisset)((grid->along[i].atoms & ~(1u << atom)) | parts);
 }
 
-/* Returns the atoms of `of` whose strides are in [from, to). */
+/* Returns those atoms (axes without factors, see ax_grid_atoms) of the axis `of` whose strides are in
+ * [from, to). */
 static ax_axisset atoms_between(const ax_grid *grid, ax_axis of, int from, int to)
 {
     ax_axisset atoms = 0;

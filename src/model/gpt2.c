@@ -1,11 +1,12 @@
-/* GPT-2 (Radford et al. 2019): learned positions, pre-LayerNorm, GELU, biases everywhere, the head tied to
- * the token embedding. In its files q, k and v are concatenated in c_attn, and linear weights are [in, out]
- * (Conv1D). */
+/* GPT-2 (Radford et al. 2019): learned positions, pre-LayerNorm, GELU, biases in all layers, and a head tied
+ * to the token embedding. In its weight files q, k and v are concatenated in c_attn, and weights of linear
+ * layers are stored as [in, out] (Conv1D). */
 #include "model/family.h"
 
 #include <string.h>
 
-/* Columns: name, key in the files (%d: block), transposed, part, number of parts. */
+/* Columns: parameter, key in the weight files (%d: number of the block), transposed, part, number of
+ * parts. */
 static const ax_key_map keys[] = {
     {"embed.tokens", "transformer.wte.weight", false, 0, 1},
     {"embed.positions", "transformer.wpe.weight", false, 0, 1},
@@ -30,8 +31,9 @@ static const ax_key_map keys[] = {
     {"head.weight", "lm_head.weight", false, 0, 1},
 };
 
-/* Arrays in files that are not parameters: the head, which some writers store although it is tied (if it
- * differs from the token embedding, the model is read as untied), and the causal masks of old files. */
+/* Patterns of arrays in weight files that are not loaded as parameters. Some writers store the head although
+ * it is tied; if it differs from the token embedding, the model is read as untied. Old files have the causal
+ * masks. */
 static const char *const ignored[] = {"lm_head.weight", "*h.*.attn.bias", "*h.*.attn.masked_bias"};
 
 static const struct {
@@ -54,7 +56,7 @@ static ax_status read_activation(const json_t *json, const char *path, ax_activa
         word ? word : "?");
 }
 
-/* Returns the word that config.json has for the activation, or NULL if GPT-2 has none for it. */
+/* Returns the name of the activation in config.json, or NULL if GPT-2 has no name for it. */
 static const char *activation_word(ax_activation kind)
 {
     for (size_t i = 0; i < AX_COUNT(activations); i++)
@@ -63,7 +65,8 @@ static const char *activation_word(ax_activation kind)
     return NULL;
 }
 
-/* Refuses options of transformers' GPT2Config that change the network and are not implemented. */
+/* Fails if config.json sets an option of transformers' GPT2Config that changes the network and is not
+ * implemented. */
 static ax_status refuse(const json_t *json, const char *path)
 {
     static const struct {
@@ -75,7 +78,8 @@ static ax_status refuse(const json_t *json, const char *path)
     for (size_t i = 0; i < AX_COUNT(fixed); i++) {
         const json_t *value = json_object_get(json, fixed[i].key);
         AX_CHECK(!value || json_is_true(value) == fixed[i].only, AX_ERR_DATA,
-                 "%s: %s = %s is not implemented", path, fixed[i].key, fixed[i].only ? "false" : "true");
+                 "%s: %s must be %s: the other variant is not implemented", path, fixed[i].key,
+                 fixed[i].only ? "true" : "false");
     }
     return AX_OK;
 }
@@ -125,9 +129,10 @@ static ax_status gpt2_write(const ax_model_config *c, json_t *json)
     return AX_OK;
 }
 
-/* Columns: key, configuration key, setting (ax_family_key). Settings do not change what the network computes
- * in evaluation. n_positions counts as a setting, because other checks already notice a change: a resumed run
- * compares its sequence length, and loading weights compares the extents of the position table. */
+/* Columns: key of config.json, configuration key, setting (ax_family_key). Settings do not change what the
+ * network computes in evaluation. n_positions counts as a setting, because other checks already find a change
+ * of it: a resumed run compares its sequence length, and loading weights compares the shape of the position
+ * table. */
 static const ax_family_key names[] = {{"n_layer", "model.layers", false},
                                       {"n_embd", "model.hidden", false},
                                       {"n_head", "model.heads", false},

@@ -1,4 +1,4 @@
-/* The keys of sliding-window attention of Qwen's models in config.json. */
+/* The members of a Qwen model's config.json that are about sliding-window attention. */
 #include "model/llama_files.h"
 
 #include <stdlib.h>

@@ -32,8 +32,8 @@ typedef struct ax_param_live {
     double gather_began; /* time at which `gather` was started, for the device's event ring */
     ax_tensor cached;    /* the weight in layout U, in the weight cache; data NULL: not in the cache */
     bool cache_valid;
-    int started,
-        done; /* numbers of contributions of this step: started: begun; done: added to the gradient */
+    int started, done;  /* contributions of this step: `started` is the number whose computation has begun,
+                           `done` the  number that has been added to the gradient */
     const void *target; /* memory for a contribution, with room for padding */
     int now, expected; /* numbers of contributions that were added: now: in this micro-batch; expected: in the
                           micro-batch before */

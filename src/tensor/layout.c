@@ -1,4 +1,5 @@
-/* Layouts as values: parsing, printing, comparison, and the check that each axis appears once. */
+/* Functions on layouts alone, without tensors: parsing, printing, comparison, and the check that each axis
+ * appears once. */
 #include "axonn/tensor.h"
 
 #include <ctype.h>

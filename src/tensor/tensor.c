@@ -93,13 +93,13 @@ ax_status ax_tensor_check(const ax_tensor *tensor)
     int64_t count = 1;
     for (int d = 0; d < tensor->ndim; d++) {
         int64_t extent = tensor->dim[d], unit = tensor->unit[d];
-        AX_CHECK(extent >= 0, AX_ERR_USAGE, "a tensor of %s elements has a negative extent",
+        AX_CHECK(extent >= 0, AX_ERR_USAGE, "a tensor of shape %s has a negative extent",
                  print_extents(tensor, text, sizeof text));
         AX_CHECK(unit >= 0 && unit <= AX_TENSOR_MAX, AX_ERR_USAGE,
-                 "dim %d of a tensor of %s elements has the split unit %lld, which is not in [0, 2^48]", d,
+                 "dim %d of a tensor of shape %s has the split unit %lld, which is not in [0, 2^48]", d,
                  print_extents(tensor, text, sizeof text), (long long)unit);
         AX_CHECK(!__builtin_mul_overflow(count, ax_max(extent, 1), &count) && count <= AX_TENSOR_MAX,
-                 AX_ERR_USAGE, "a tensor of %s elements is too large: the most are 2^48",
+                 AX_ERR_USAGE, "a tensor of shape %s is too large: the most are 2^48",
                  print_extents(tensor, text, sizeof text));
     }
     return AX_OK;

@@ -74,14 +74,14 @@ static void sizes_that_overflow_are_refused(void **state)
 {
     (void)state;
     const int64_t big = INT64_C(1) << 32;
-    refused("l.weight: a tensor of 4294967296 x 4294967296 elements is too large",
+    refused("l.weight: a tensor of shape 4294967296 x 4294967296 is too large",
             linear(big, big, AX_ROLE_INNER));
-    refused("l.weight: a tensor of 9223372036854775807 x 2", linear(2, INT64_MAX, AX_ROLE_VOCAB));
-    refused("n.weight: a tensor of 9223372036854775807 elements",
+    refused("l.weight: a tensor of shape 9223372036854775807 x 2", linear(2, INT64_MAX, AX_ROLE_VOCAB));
+    refused("n.weight: a tensor of shape 9223372036854775807 is too large",
             ax_layernorm(ctx, "n", INT64_MAX, AX_ROLE_MODEL, 1e-5));
-    refused("m.up.weight: a tensor of 4294967296 x 4294967296", mlp(big, big));
-    refused("a.q.weight: a tensor of 4294967296 x 4294967296", attention(big, 2));
-    refused("e.tokens: a tensor of 3 x 4611686018427387904", embedding(3, 2, INT64_C(1) << 62));
+    refused("m.up.weight: a tensor of shape 4294967296 x 4294967296", mlp(big, big));
+    refused("a.q.weight: a tensor of shape 4294967296 x 4294967296", attention(big, 2));
+    refused("e.tokens: a tensor of shape 3 x 4611686018427387904", embedding(3, 2, INT64_C(1) << 62));
     ax_layer *unit = ax_linear(
         ctx, "l",
         &(ax_linear_config){

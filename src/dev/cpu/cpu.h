@@ -57,11 +57,11 @@ typedef struct ax_cpu_tile {
     int64_t prior_ld, c_ld, rows, cols;
     vtype c_type;
     bool add_c;
-    /* For tiles without ax_cpu_gemm.store: */
+    /* Used only if ax_cpu_gemm.store is NULL: */
     bool non_temporal; /* c may be written by non-temporal stores: nothing is added to the sums, and c is made
                           of whole cache lines */
     ax_cpu_prefetch prefetch[2]; /* prefetches to do while the tile multiplies */
-    /* For tiles with ax_cpu_gemm.store: */
+    /* Used only if ax_cpu_gemm.store is not NULL: */
     float *sums; /* where the tile leaves its sums. The next tile adds prior, bias and c to them and stores
                     them to c. Before `sums` lies memory for the sums of missing rows (ax_cpu_rows.n). NULL:
                     the tile stores to c itself */

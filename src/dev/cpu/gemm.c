@@ -136,7 +136,8 @@ typedef struct block {
     int64_t m0, m, n0, n, k0, k;
     int64_t s0;  /* the first row of the stretch to which the block belongs */
     char *a, *b; /* memory for packed a and packed b */
-    bool keep_b; /* the packed panels of b are kept for the next blocks of rows of the stretch */
+    bool keep_b; /* the packed panels of b are kept for the later blocks of rows of the same stretch
+                    of rows (see the loops at the top of this file) */
     bool b_kept; /* the panels of b were packed by an earlier block of the stretch */
     float *sums; /* fp32 sums of the stretch's rows and the block's n columns, used if c is 16-bit and there
                     are several blocks in k */

@@ -201,8 +201,8 @@ INLINE void silu_slope(const vf *x, vf *slope, int count, bool roughly)
     }
 }
 
-/* activate and find_slopes call FUNCTION_value and FUNCTION_slope of the activation `kind`, which is a
- * constant. */
+/* For kind = AX_GELU, activate calls gelu_value and find_slopes calls gelu_slope; other activations likewise.
+ * `kind` is a constant where these functions are inlined. */
 INLINE void activate(ax_activation kind, const vf *x, vf *y, int count, bool roughly)
 {
 #define AX_VALUE(k, function)                                                                                \

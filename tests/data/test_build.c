@@ -273,7 +273,7 @@ static void outputs_are_files_of_their_own(void **state)
     o = options_for(&tree, tok, pipe);
     FAILS(AX_ERR_DATA, "pipe: a pipe with this name exists", ax_data_build(&o, NULL));
     o.output = "/dev/null";
-    FAILS(AX_ERR_DATA, "/dev/null: a device is there", ax_data_build(&o, NULL));
+    FAILS(AX_ERR_DATA, "/dev/null: a device with this name exists", ax_data_build(&o, NULL));
     o.output = in_scratch(s, "c");
     FAILS(AX_ERR_DATA, "a directory with this name exists", ax_data_build(&o, NULL));
     o.output = nothing;

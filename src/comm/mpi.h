@@ -157,7 +157,7 @@ struct ax_mpi_world {
     uint64_t progress; /* grows whenever any path makes progress; the watchdog compares it */
     /* Accessed by the communication thread only: */
     ax_mpi_message *messages; /* messages in flight */
-    uint64_t announced;       /* number of bodies that got a tag of their own (mpi_message.c) */
+    uint64_t announced;       /* number of messages sent; gives each body a tag of its own (mpi_message.c) */
     ax_mpi_flat_state *flat;
     ax_mpi_checks *checks; /* NULL: calls are not compared */
     ax_mpi_control *control;

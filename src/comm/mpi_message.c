@@ -29,7 +29,7 @@ _Static_assert(ANNOUNCED + ANNOUNCED_TAGS <= 32767,
 typedef struct header {
     ax_message message;
     int64_t offset; /* offset of the data in the sender's heap; -1: the data follow as the body */
-    int64_t body;   /* MPI tag of the body */
+    int64_t body;   /* MPI tag of the body, if the receiver waits for the header (may_share) */
     uint64_t sum;   /* checksum of the data, in builds with assertions */
 } header;
 
@@ -160,9 +160,17 @@ ax_status ax_mpi_message_call(ax_comm *comm, const ax_message_args *args, ax_wor
 
 /* ---- the communication thread: starting ---------------------------------------------------------- */
 
+/* Returns true if the receiver may read the data from the sender's heap. The result is the same on sender
+ * and receiver. */
+static bool may_share(const ax_mpi_message *m)
+{
+    return m->c->world->shared && ax_mpi_same_node(m->c, m->args.peer) && m->args.bytes >= SHARED_BYTES;
+}
+
 static int tag_of(const ax_mpi_message *m, int part)
 {
-    return part == BODY ? (int)m->head.body : AX_MPI_MESSAGE_TAG + (int)m->args.message.kind * TAGS + part;
+    bool announced = part == BODY && may_share(m);
+    return announced ? (int)m->head.body : AX_MPI_MESSAGE_TAG + (int)m->args.message.kind * TAGS + part;
 }
 
 static ax_status isend(ax_mpi_message *m, int part, const void *data, size_t bytes)
@@ -172,22 +180,11 @@ static ax_status isend(ax_mpi_message *m, int part, const void *data, size_t byt
         "MPI_Isend");
 }
 
-static ax_status irecv_at(ax_mpi_message *m, int part, int tag, void *data, size_t bytes)
-{
-    return ax_mpi_check(
-        MPI_Irecv(data, (int)bytes, MPI_BYTE, m->args.peer, tag, m->c->mpi, &m->request[part]), "MPI_Irecv");
-}
-
 static ax_status irecv(ax_mpi_message *m, int part, void *data, size_t bytes)
 {
-    return irecv_at(m, part, tag_of(m, part), data, bytes);
-}
-
-/* Returns true if the receiver may read the data from the sender's heap. The result is the same on sender
- * and receiver. */
-static bool may_share(const ax_mpi_message *m)
-{
-    return m->c->world->shared && ax_mpi_same_node(m->c, m->args.peer) && m->args.bytes >= SHARED_BYTES;
+    return ax_mpi_check(
+        MPI_Irecv(data, (int)bytes, MPI_BYTE, m->args.peer, tag_of(m, part), m->c->mpi, &m->request[part]),
+        "MPI_Irecv");
 }
 
 static uint64_t checksum(const ax_mpi_message *m)
@@ -200,12 +197,6 @@ static uint64_t checksum(const ax_mpi_message *m)
 #endif
 }
 
-/* Returns the tag of a body whose receive does not wait for the header. */
-static int expected_body(const ax_mpi_message *m)
-{
-    return AX_MPI_MESSAGE_TAG + (int)m->args.message.kind * TAGS + BODY;
-}
-
 static ax_status start_send(ax_mpi_message *m)
 {
     ax_mpi_world *w = m->c->world;
@@ -213,7 +204,7 @@ static ax_status start_send(ax_mpi_message *m)
     m->head.message = m->args.message;
     m->head.sum = checksum(m);
     m->head.offset = may_share(m) ? ax_node_offset(w->shared, m->args.data, m->args.bytes) : -1;
-    m->head.body = may_share(m) ? ANNOUNCED + (int)(w->announced++ % ANNOUNCED_TAGS) : expected_body(m);
+    m->head.body = ANNOUNCED + (int64_t)(w->announced++ % ANNOUNCED_TAGS);
     if (!ax_mpi_same_node(m->c, m->args.peer))
         m->wire = (int64_t)m->args.bytes;
     AX_TRY(isend(m, HEAD, &m->head, sizeof m->head));
@@ -223,7 +214,7 @@ static ax_status start_send(ax_mpi_message *m)
 static ax_status start_recv(ax_mpi_message *m)
 {
     AX_TRY(irecv(m, HEAD, &m->head, sizeof m->head));
-    return may_share(m) ? AX_OK : irecv_at(m, BODY, expected_body(m), m->args.data, m->args.bytes);
+    return may_share(m) ? AX_OK : irecv(m, BODY, m->args.data, m->args.bytes);
 }
 
 static ax_status start(ax_mpi_message *m)

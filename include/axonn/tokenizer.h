@@ -31,11 +31,12 @@ void ax_ids_fini(ax_ids *ids);
 /* ---- load, save, ask ----------------------------------------------------------------------------- */
 
 /* Loads a tokenizer from a directory, from its tokenizer.json, or from a GPT-2 style vocab.json beside its
- * merges.txt (used if the directory has no tokenizer.json). A tokenizer_config.json in the same directory is
- * read too. The caller owns *out. AX_ERR_DATA if a file is missing or damaged, or uses a feature that is not
- * implemented here (the message names the field); if the directory has only a tokenizer.model, the message
- * says how to convert it to a tokenizer.json. No field that changes the ids of a text is silently ignored,
- * except `truncation` and `padding`, which are settings of one run. */
+ * merges.txt (used if the directory has no tokenizer.json). Of a tokenizer_config.json in the same directory,
+ * eos_token, bos_token, add_bos_token and add_eos_token are used; tokens that only its added_tokens_decoder
+ * has are not added. The caller owns *out. AX_ERR_DATA if a file is missing or damaged, or uses a feature
+ * that is not implemented here (the message names the field); if the directory has only a tokenizer.model,
+ * the message says how to convert it to a tokenizer.json. No field of tokenizer.json that changes the ids of
+ * a text is silently ignored, except `truncation` and `padding`, which are settings of one run. */
 AX_MUST_CHECK ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out);
 
 /* Writes tokenizer.json and tokenizer_config.json into `dir` (created if need be), byte for byte as they were

@@ -226,6 +226,10 @@ struct ax_tokenizer {
  * NULL. `where` names the file in messages. */
 AX_MUST_CHECK ax_status tok_parse(const char *where, char *json, size_t json_size, char *config,
                                   size_t config_size, ax_tokenizer **out);
+/* Applies tokenizer_config.json, once the vocabulary and the template of tokenizer.json are in `tok`: sets
+ * tok->eos, and tok->before and tok->after if it has add_bos_token or add_eos_token. config: NULL if there is
+ * no such file; one is then made for checkpoints (tok->config). */
+AX_MUST_CHECK ax_status tok_apply_config(const char *where, const json_t *config, ax_tokenizer *tok);
 /* Parses normalizer, pre_tokenizer, post_processor and decoder into `tok`. */
 AX_MUST_CHECK ax_status tok_parse_parts(const char *where, const json_t *root, ax_tokenizer *tok);
 AX_MUST_CHECK ax_status tok_parse_decoder(const char *where, const json_t *part, ax_tokenizer *tok);

@@ -1,5 +1,6 @@
 /* Loads tokenizer.json and tokenizer_config.json into an ax_tokenizer: vocabulary, merges, added tokens.
- * tok_parts.c reads the members beside "model": normalizer, pre_tokenizer, post_processor, decoder. */
+ * tok_parts.c reads the members beside "model": normalizer, pre_tokenizer, post_processor, decoder.
+ * tok_config.c applies tokenizer_config.json. */
 #include "data/tok.h"
 
 #include <stdio.h>
@@ -417,56 +418,6 @@ static ax_status add_tokens(loader *l, const json_t *added, const json_t *vocab)
 
 /* ---- the whole ---- */
 
-/* Sets *id to the id of the token that tokenizer_config.json has under `key`, -1 if it has none. */
-static ax_status find_token(const loader *l, const json_t *config, const char *key, int32_t *id)
-{
-    const json_t *field = json_object_get(config, key);
-    const char *name = json_string_value(json_is_object(field) ? json_object_get(field, "content") : field);
-    *id = name ? ax_tokenizer_id(l->tok, name, strlen(name)) : -1;
-    AX_CHECK(!name || *id >= 0, AX_ERR_DATA,
-             "%s: %s of the tokenizer_config.json beside it, \"%s\", is not in the vocabulary", l->where, key,
-             name);
-    return AX_OK;
-}
-
-/* If tokenizer_config.json has add_bos_token or add_eos_token, the two say which tokens the template puts
- * around a text, as in transformers: a key that is absent is false. */
-static ax_status replace_template(const loader *l, const json_t *config)
-{
-    static const struct {
-        const char *wanted, *token;
-    } keys[] = {{"add_bos_token", "bos_token"}, {"add_eos_token", "eos_token"}};
-    ax_ids *around[] = {&l->tok->before, &l->tok->after};
-    bool given = false;
-    for (size_t i = 0; i < AX_COUNT(keys); i++)
-        given |= json_object_get(config, keys[i].wanted) != NULL;
-    for (size_t i = 0; i < AX_COUNT(keys) && given; i++) {
-        int32_t id;
-        bool wanted = json_is_true(json_object_get(config, keys[i].wanted));
-        if (wanted && !json_object_get(config, keys[i].token))
-            continue; /* another file or the class names the token: the template stands */
-        around[i]->size = 0;
-        if (!wanted)
-            continue;
-        AX_TRY(find_token(l, config, keys[i].token, &id));
-        if (id >= 0)
-            AX_TRY(ax_ids_add(around[i], &id, 1));
-    }
-    return AX_OK;
-}
-
-static ax_status find_eos(loader *l, const json_t *config)
-{
-    static const char usual[] = "<|endoftext|>";
-    ax_tokenizer *tok = l->tok;
-    AX_TRY(find_token(l, config, "eos_token", &tok->eos));
-    if (tok->eos < 0)
-        tok->eos = ax_tokenizer_id(tok, usual, strlen(usual));
-    if (!tok->config)
-        AX_TRY(tok_write_config(tok->eos >= 0 ? usual : NULL, &tok->config, &tok->config_size));
-    return AX_OK;
-}
-
 /* Hashes the settings that earlier versions did not support. Byte-level files whose normalizer is at most one
  * Unicode normal form skip this, so that their hashes stay those of earlier versions. */
 static void hash_text_kind(loader *l)
@@ -528,8 +479,7 @@ static ax_status parse_roots(loader *l, const json_t *root, const json_t *config
     AX_TRY(add_tokens(l, added, json_object_get(model, "vocab")));
     AX_TRY(check_template(l, &tok->before));
     AX_TRY(check_template(l, &tok->after));
-    AX_TRY(replace_template(l, config));
-    AX_TRY(find_eos(l, config));
+    AX_TRY(tok_apply_config(l->where, config, tok));
     hash_rest(l);
     tok->hash = XXH3_64bits_digest(&l->hash);
     return AX_OK;

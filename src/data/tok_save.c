@@ -102,7 +102,11 @@ static ax_status refuse_added_tokens(const char *path, const json_t *vocab)
     if (!ax_path_exists(path))
         return AX_OK;
     AX_TRY(ax_json_read_file(path, 0, &added));
-    json_object_foreach(added, name, id) if (!json_object_get(vocab, name)) missing = name;
+    json_object_foreach(added, name, id)
+    {
+        if (!json_object_get(vocab, name))
+            missing = name;
+    }
     ax_status status =
         missing
             ? ax_fail(
@@ -173,7 +177,7 @@ ax_status tok_load_gpt2_files(const char *dir, ax_tokenizer **out)
     char *paths[4] = {0}, *json = NULL, *config = NULL;
     size_t json_size = 0, config_size = 0;
     ax_status status = AX_OK;
-    for (int i = 0; i < 4 && status == AX_OK; i++)
+    for (size_t i = 0; i < AX_COUNT(paths) && status == AX_OK; i++)
         status = ax_path_join(dir, names[i], &paths[i]);
     if (status == AX_OK && (!ax_path_exists(paths[0]) || !ax_path_exists(paths[1])))
         status = refuse_directory(dir);
@@ -185,7 +189,7 @@ ax_status tok_load_gpt2_files(const char *dir, ax_tokenizer **out)
         status = tok_parse(paths[0], json, json_size, config, config_size, out);
     else
         free(json);
-    for (int i = 0; i < 4; i++)
+    for (size_t i = 0; i < AX_COUNT(paths); i++)
         free(paths[i]);
     return status;
 }

@@ -261,7 +261,7 @@ probe() {
     local probe=$dir/probe steps=$1
     shift
     rm -rf "$probe"
-    train "${keys[@]}" "$@" run.dir="$probe" train.steps="$steps" run.eval_start=false \
+    train "${keys[@]}" "$@" run.dir="$probe" train.steps="$steps" run.eval_start=false run.eval_interval="$steps" \
         2>"$dir/probe.log" || { cat "$dir/probe.log" >&2 && exit 1; }
     step_s=$(rows "$probe" | field step_ms | mean 2)
     step_s=$(calc %.6f "$step_s / 1000")

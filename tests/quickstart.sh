@@ -80,11 +80,13 @@ expect 0 "longer than the 0 s asked for: 20 steps" "${run[@]}" --seconds 0 --aga
 grep -q "^interval=11" "$work/run/quickstart.plan" || fail "evaluations outlast the training"
 
 # The model fits the time: with no time it is the smallest one. A file and its copies are on the same side of the split.
+# The measurement evaluates once, even if an evaluation is due every three of its eight steps.
 mkdir "$work/twice"
 cp -r "$root/src/base" "$work/twice/a"
 cp -r "$root/src/base" "$work/twice/b"
 expect 0 "longer than the 0 s asked for" "$root/scripts/quickstart.sh" "$work/twice" --dir "$work/small" --seconds 0 \
-    model.vocab=384 model.seq_len=32 train.precision=fp32 threads=1 run.eval_batches=1
+    model.vocab=384 model.seq_len=32 train.precision=fp32 threads=1 run.eval_batches=1 run.eval_interval=3
+! grep -q "awk\|integer expr" "$work/log" || fail "a calculation failed"
 grep -q "^key=model.hidden=64$" "$work/small/quickstart.plan" || fail "not the smallest model, with no time"
 grep -q "gpt2 2 x 64" "$work/log" || fail "the model is not the planned one"
 valid=$work/small/data/valid.tok

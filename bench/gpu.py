@@ -72,7 +72,7 @@ def peer(args, shape, micro, command):
 
 def torch(args, shape, micro, settings, before):
     words = ["--with", settings] if settings else ["--best"]
-    row = peer(args, shape, micro, [*before, args.torch, PEERS / "torch_gpt2.py", "--precision", "bf16"] + words)
+    row = peer(args, shape, micro, [*before, args.torch, PEERS / "torch_step.py", "--precision", "bf16"] + words)
     return {"ms": row["step_ms"], "about": f"torch {row['torch']}, {','.join(row['settings']['settings'])}"}
 
 
@@ -256,7 +256,7 @@ def arguments():
                    "set, and CUDA's")
     p.add_argument("--torch", default="python3", metavar="PYTHON", help="an interpreter that has torch")
     p.add_argument("--torch-with", metavar="LIST", action="append", help="settings for torch in place of its best; "
-                   "several: each takes part (torch_gpt2.py --settings lists them)")
+                   "several: each takes part (torch_step.py --settings lists them)")
     p.add_argument("--llmc", metavar="PATH", action="append", help="a checkout of llm.c, or a built trainer; several: "
                    "each takes part")
     p.add_argument("--cudnn-frontend", metavar="DIR", help="a checkout of cudnn-frontend, to build llm.c with cuDNN")

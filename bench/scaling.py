@@ -68,7 +68,7 @@ def axonn_step(args, work, words):
 
 
 def torch_step(args, words):
-    script = ROOT / "bench" / "peers" / "torch_gpt2.py"
+    script = ROOT / "bench" / "peers" / "torch_step.py"
     out = run([args.torch, script, "--precision", "bf16", "--steps", str(args.steps)] + words)
     return json.loads(out)["step_ms"] / 1e3
 

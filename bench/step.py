@@ -10,7 +10,8 @@ Parties:
   tensor   axonn on two ranks that share the threads and each layer's weights (grid.x=2)
   torch    PyTorch with its fastest settings, or once with each --torch-with
   llm.c    its trainer (fp32; cases other than 124m-4x256 only if --parties names it)
-Cases are GPT-2 models, rows x tokens: 124m has 12 layers of width 768, small 6 layers of 384. Parties take turns for
+Cases are models, rows x tokens: GPT-2 124m has 12 layers of width 768, small 6 layers of 384; the Llama has 12 layers
+of width 768, 4 key heads, an MLP of width 2048 and a vocabulary of 32000 (its PyTorch is transformers'). Parties take turns for
 --rounds rounds; a party's figure is the median over the rounds of each round's median. Prints markdown tables with these
 columns: ms per step (median, minimum and maximum over the rounds), tokens/s, the share of the limit, the time relative to
 axonn's, and peak memory (not for two ranks, because each counts pages of the other). Progress goes to stderr. --isa makes
@@ -36,11 +37,14 @@ import scaling
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PEERS = ROOT / "bench" / "peers"
-CASES = {  # layers, hidden, heads, vocab, tokens of a row, rows
+CASES = {  # layers, hidden, heads, vocab, tokens of a row, rows; a Llama's key heads and width of the MLP
     "124m-4x64": (12, 768, 12, 50257, 64, 4),
     "124m-4x256": (12, 768, 12, 50257, 256, 4),
     "124m-1x1024": (12, 768, 12, 50257, 1024, 1),
     "small-8x256": (6, 384, 6, 4096, 256, 8),
+    "small-1x4096": (6, 384, 6, 4096, 4096, 1),
+    "llama-4x256": (12, 768, 12, 32000, 256, 4, 4, 2048),
+    "llama-1x1024": (12, 768, 12, 32000, 1024, 1, 4, 2048),
 }
 # Environment variables that make axonn, oneDNN, libxsmm, PyTorch and MKL use this instruction set. PyTorch and MKL know
 # only these.
@@ -56,7 +60,8 @@ ISAS = {
     ]
 }
 PARTIES = ["limit", "axonn", "before", "ranks", "tensor", "torch", "llm.c"]
-SHAPE = ["layers", "hidden", "heads", "vocab", "seq", "batch"]
+SHAPE = ["layers", "hidden", "heads", "vocab", "seq", "batch", "kv-heads", "ffn"]
+ROWS = SHAPE.index("batch")
 
 
 class Failed(SystemExit):
@@ -82,19 +87,23 @@ def last_json(text):
 
 
 def limit(args, case, precision, _settings):
-    layers, hidden, _heads, vocab, seq, batch = CASES[case]
-    out, _memory = run([args.limit, precision, args.threads, layers, hidden, vocab, seq, batch],
+    layers, hidden, heads, vocab, seq, batch, *llama = CASES[case]
+    if llama:
+        kv_heads, ffn = llama
+        llama = [hidden // heads * kv_heads, ffn]
+    out, _memory = run([args.limit, precision, args.threads, layers, hidden, vocab, seq, batch, *llama],
                        OMP_WAIT_POLICY="passive", GOMP_SPINCOUNT="20000")
     return {"ms": last_json(out)["step_ms"]}
 
 
 def bench_step(args, shape, precision, rows, words, before=(), **environment):
     """Runs axonn bench step for a shape of CASES. Returns its JSON object and its peak memory."""
-    layers, hidden, heads, vocab, seq, batch = shape
+    layers, hidden, heads, vocab, seq, batch, *llama = shape
+    family = "llama, kv_heads: {}, ffn: {}".format(*llama) if llama else "gpt2"
     with tempfile.TemporaryDirectory() as directory:
         config = pathlib.Path(directory) / "step.yaml"
         config.write_text(
-            f"model: {{family: gpt2, layers: {layers}, hidden: {hidden}, heads: {heads}, vocab: {vocab}, "
+            f"model: {{family: {family}, layers: {layers}, hidden: {hidden}, heads: {heads}, vocab: {vocab}, "
             f"seq_len: {seq}}}\ndata: {{mask_documents: false}}\n"
             f"train: {{global_batch: {batch}, micro_batch: {rows}, precision: {precision}}}\n")
         out, memory = run([*before, args.axonn, "bench", "step", config, "--steps", args.steps, "--warm-up",
@@ -108,7 +117,7 @@ def step_of(args, case, precision, rows, words):
 
 
 def axonn(args, case, precision, _settings):
-    return step_of(args, case, precision, CASES[case][-1], [f"threads={args.threads}"])
+    return step_of(args, case, precision, CASES[case][ROWS], [f"threads={args.threads}"])
 
 
 def before(args, case, precision, settings):
@@ -121,11 +130,11 @@ def two_ranks(args, case, precision, rows, grid):
 
 
 def ranks(args, case, precision, _settings):
-    return two_ranks(args, case, precision, CASES[case][-1] // 2, ["grid.data=2", "zero=1"])
+    return two_ranks(args, case, precision, CASES[case][ROWS] // 2, ["grid.data=2", "zero=1"])
 
 
 def tensor(args, case, precision, _settings):
-    return two_ranks(args, case, precision, CASES[case][-1], ["grid.x=2"])
+    return two_ranks(args, case, precision, CASES[case][ROWS], ["grid.x=2"])
 
 
 def shape(args, case):
@@ -153,7 +162,7 @@ def takes_part(args, party, case, precision):
         return precision == "fp32" and (case == "124m-4x256" or args.named)
     if party in ("ranks", "tensor") and args.threads % 2:
         return False
-    return party != "ranks" or CASES[case][-1] % 2 == 0
+    return party != "ranks" or CASES[case][ROWS] % 2 == 0
 
 
 def check(args):
@@ -227,7 +236,7 @@ def arguments():
 
 def rows_of(results, case, precision, isa):
     median = {party: statistics.median(r["ms"] for r in rounds) for party, rounds in results.items()}
-    tokens = CASES[case][-1] * CASES[case][-2]
+    tokens = CASES[case][ROWS] * CASES[case][ROWS - 1]
     for party, rounds in results.items():
         ms = [r["ms"] for r in rounds]
         row = {"case": case, "precision": precision, "isa": isa, "party": party, "ms": median[party], "min": min(ms),

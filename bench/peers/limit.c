@@ -1,14 +1,15 @@
-/* The limit of a GPT-2 training step on this machine, in tokens per second. It assumes that every matrix
- * product runs at the rate of the fastest of oneDNN (plain strides; weights packed beforehand; its BLAS-like
- * functions), libxsmm (all operands packed beforehand) and axonn; causal attention at the mean rate of the
- * products; AdamW at the rate of memory; and everything else in no time. A slow kernel of axonn does not
- * lower the limit. axonn does not depend on these libraries. Install libdnnl-dev and libxsmm-dev and build
- * this by hand:
+/* The limit of a training step of a GPT-2 or a Llama on this machine, in tokens per second. It assumes that
+ * every matrix product runs at the rate of the fastest of oneDNN (plain strides; weights packed beforehand;
+ * its BLAS-like functions), libxsmm (all operands packed beforehand) and axonn; causal attention at the mean
+ * rate of the products; AdamW at the rate of memory; and everything else in no time. A slow kernel of axonn
+ * does not lower the limit. axonn does not depend on these libraries. Install libdnnl-dev and libxsmm-dev and
+ * build this by hand:
  *
  *     gcc -O2 -fopenmp -Iinclude bench/peers/limit*.c -o build/limit -Lbuild -laxonn -ldnnl \
  *         -lxsmm -lxsmmnoblas -lm -Wl,-rpath,$PWD/build
  *     OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=20000 build/limit bf16 2 12 768 50257 256 4
- *     # dtype threads layers width vocab T rows
+ *     # dtype threads layers width vocab T rows, and for a Llama the width of all its keys and of its MLP:
+ *     OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=20000 build/limit bf16 2 12 768 32000 256 4 256 2048
  *
  * AXONN_ISA, ONEDNN_MAX_CPU_ISA and LIBXSMM_TARGET together give the limit of a slower instruction set.
  *
@@ -186,21 +187,25 @@ static double least(const double seconds[WAYS])
 
 int main(int argc, char **argv)
 {
-    if (argc != 8) {
-        fprintf(stderr, "usage: limit fp32|bf16 THREADS LAYERS WIDTH VOCAB T ROWS\n");
+    if (argc != 8 && argc != 10) {
+        fprintf(stderr, "usage: limit fp32|bf16 THREADS LAYERS WIDTH VOCAB T ROWS [KEYS MLP]\n");
         return 2;
     }
     bool known = !strcmp(argv[1], "bf16") || !strcmp(argv[1], "fp32");
     for (int i = 2; i < argc; i++)
         known = known && atoll(argv[i]) > 0;
     if (!known) {
-        fprintf(stderr, "limit: fp32 or bf16 (not %s), then six numbers from 1\n", argv[1]);
+        fprintf(stderr, "limit: fp32 or bf16 (not %s), then six or eight numbers from 1\n", argv[1]);
         return 2;
     }
     bench b = {.dtype = strcmp(argv[1], "bf16") ? AX_F32 : AX_BF16, .threads = atoi(argv[2])};
     int64_t layers = atoll(argv[3]), d = atoll(argv[4]), v = atoll(argv[5]), t = atoll(argv[6]),
             rows = atoll(argv[7]);
-    int64_t n = t * rows, wide = v > 4 * d ? v : 4 * d, deep = n > d ? n : d;
+    bool llama = argc == 10;
+    int64_t keys = llama ? atoll(argv[8]) : d, f = llama ? atoll(argv[9]) : 4 * d;
+    int64_t qkv = d + 2 * keys,
+            up = llama ? 2 * f : f; /* a Llama's gate and up projections are one product */
+    int64_t n = t * rows, wide = ax_max(v, ax_max(up, qkv)), deep = ax_max(n, ax_max(d, f));
     limit_check(ax_device_open("cpu", b.threads, &b.dev), "ax_device_open");
     omp_set_num_threads(b.threads);
     size_t elements = (size_t)(wide * deep);
@@ -210,13 +215,13 @@ int main(int argc, char **argv)
 
     int l = (int)layers;
     const product products[] = {
-        {"qkv", n, 3 * d, d, false, true, true, l},      {"qkv dx", n, d, 3 * d, false, false, true, l},
-        {"qkv dw", 3 * d, d, n, true, false, false, l},  {"proj", n, d, d, false, true, true, l},
-        {"proj dx", n, d, d, false, false, true, l},     {"proj dw", d, d, n, true, false, false, l},
-        {"up", n, 4 * d, d, false, true, true, l},       {"up dx", n, d, 4 * d, false, false, true, l},
-        {"up dw", 4 * d, d, n, true, false, false, l},   {"down", n, d, 4 * d, false, true, true, l},
-        {"down dx", n, 4 * d, d, false, false, true, l}, {"down dw", d, 4 * d, n, true, false, false, l},
-        {"head", n, v, d, false, true, true, 1},         {"head dx", n, d, v, false, false, true, 1},
+        {"qkv", n, qkv, d, false, true, true, l},     {"qkv dx", n, d, qkv, false, false, true, l},
+        {"qkv dw", qkv, d, n, true, false, false, l}, {"proj", n, d, d, false, true, true, l},
+        {"proj dx", n, d, d, false, false, true, l},  {"proj dw", d, d, n, true, false, false, l},
+        {"up", n, up, d, false, true, true, l},       {"up dx", n, d, up, false, false, true, l},
+        {"up dw", up, d, n, true, false, false, l},   {"down", n, d, f, false, true, true, l},
+        {"down dx", n, f, d, false, false, true, l},  {"down dw", d, f, n, true, false, false, l},
+        {"head", n, v, d, false, true, true, 1},      {"head dx", n, d, v, false, false, true, 1},
         {"head dw", v, d, n, true, false, false, 1},
     };
     libxsmm_init();
@@ -233,7 +238,8 @@ int main(int argc, char **argv)
     }
     /* Attention: two products forward and five backward, over the causal pairs. */
     double attention = 7 * 2.0 * (double)(layers * rows) * (double)t * (double)(t + 1) / 2 * (double)d;
-    double weights = (double)(layers * 12 * d * d + v * d + t * d), stream;
+    int64_t tables = llama ? 2 * v * d : v * d + t * d; /* tokens and the untied head; tied, and positions */
+    double weights = (double)(layers * (d * qkv + d * d + up * d + f * d) + tables), stream;
     limit_check(ax_device_stream(b.dev, 0.5, &stream), "ax_device_stream");
     double attend = attention / flops, update = weights * (b.dtype == AX_BF16 ? 30 : 28) / stream;
     double step = seconds * (1 + attend) + update;

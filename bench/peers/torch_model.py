@@ -1,4 +1,4 @@
-"""GPT-2 in PyTorch, as its users would write it."""
+"""GPT-2 in PyTorch, as its users would write it, and the Llama of transformers."""
 
 import torch.nn as nn
 import torch.nn.functional as F
@@ -39,3 +39,17 @@ class GPT2(nn.Module):
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
+
+
+def make_llama(a):
+    """A LlamaForCausalLM of transformers; `a` has vocab, hidden, ffn, seq, layers, heads and kv_heads."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    class Llama(LlamaForCausalLM):
+        def forward(self, tokens, targets, reduction="mean"):
+            logits = super().forward(input_ids=tokens, use_cache=False).logits
+            return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
+
+    return Llama(LlamaConfig(vocab_size=a.vocab, hidden_size=a.hidden, intermediate_size=a.ffn, num_hidden_layers=a.layers,
+                             num_attention_heads=a.heads, num_key_value_heads=a.kv_heads, max_position_embeddings=a.seq,
+                             attn_implementation="sdpa"))

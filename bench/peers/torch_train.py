@@ -33,7 +33,7 @@ def arguments():
         p.add_argument(f"--{name}", type=float, default=default, help=f"default {default}")
     p.add_argument("--precision", choices=["fp32", "bf16"], default="bf16", help="bf16: autocast, weights stay fp32")
     p.add_argument("--with", dest="settings", type=lambda x: [w for w in x.split(",") if w],
-                   default=BEST["cpu"].split(","), help="as for torch_gpt2.py, default " + BEST["cpu"])
+                   default=BEST["cpu"].split(","), help="as for torch_step.py, default " + BEST["cpu"])
     return p.parse_args()
 
 

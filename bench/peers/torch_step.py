@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Times training steps of GPT-2 in PyTorch, for comparison, written as its users would write them.
+"""Times training steps of a GPT-2 or a Llama in PyTorch, for comparison, written as its users would write them.
 
-Forward, backward, clipping by global norm and fused AdamW on random tokens, with torch's fused attention. The loss is
-the mean over --batch rows, of which --micro are computed at a time. --ranks N uses DistributedDataParallel over gloo: N
-processes of --threads each; --batch is then the global batch. --device cuda uses the first GPU; fp32 is fp32 there, not
-tf32. --with LIST turns on settings that make torch faster on some machines, --best those that were fastest on this kind
-of device; --settings lists them. Prints one JSON object. Interleave its runs with axonn's on the same machine before you
-trust a ratio.
-Usage:  python3 bench/peers/torch_gpt2.py --precision bf16 --batch 4 --seq 256 --threads 2
-        python3 bench/peers/torch_gpt2.py --precision bf16 --batch 256 --micro 64 --seq 1024 --device cuda --best
+Forward, backward, clipping by global norm and fused AdamW on random tokens, with torch's fused attention. A Llama
+(--kv-heads, --ffn) is that of transformers. The loss is the mean over --batch rows, of which --micro are computed at a
+time. --ranks N uses DistributedDataParallel over gloo: N processes of --threads each; --batch is then the global batch.
+--device cuda uses the first GPU; fp32 is fp32 there, not tf32. --with LIST turns on settings that make torch faster on
+some machines, --best those that were fastest on this kind of device; --settings lists them. Prints one JSON object.
+Interleave its runs with axonn's on the same machine before you trust a ratio.
+Usage:  python3 bench/peers/torch_step.py --precision bf16 --batch 4 --seq 256 --threads 2
+        python3 bench/peers/torch_step.py --precision bf16 --batch 256 --micro 64 --seq 1024 --device cuda --best
 """
 
 import argparse
@@ -29,6 +29,8 @@ def arguments():
                           ("batch", 4), ("steps", 10), ("warmup", 2), ("threads", 2), ("ranks", 1)]:
         p.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
     p.add_argument("--micro", type=int, default=0, help="rows that are computed at a time, default all")
+    p.add_argument("--kv-heads", type=int, default=0, help="a Llama with this number of key heads; needs transformers")
+    p.add_argument("--ffn", type=int, default=0, help="width of the Llama's MLP")
     p.add_argument("--device", choices=list(BEST), default="cpu", help="default %(default)s")
     p.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16: autocast, weights stay fp32")
     p.add_argument("--with", dest="settings", type=lambda x: [w for w in x.split(",") if w], default=[],
@@ -48,6 +50,8 @@ def arguments():
         p.error(f"--with: no setting {', '.join(unknown)} on {args.device}; there are "
                 + ", ".join(w for w in SETTINGS if w in known))
     args.micro = args.micro or args.batch
+    if (args.kv_heads > 0) != (args.ffn > 0):
+        p.error("--kv-heads and --ffn belong together")
     if args.micro < 0 or args.batch % args.micro:
         p.error(f"--batch {args.batch} is not divisible by --micro {args.micro}")
     if args.ranks > 1 and (args.micro < args.batch or args.device == "cuda"):
@@ -63,7 +67,7 @@ import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
 import torch.nn as nn  # noqa: E402
 
-from torch_model import GPT2  # noqa: E402
+from torch_model import GPT2, make_llama  # noqa: E402
 
 
 def attention(a):
@@ -98,7 +102,7 @@ def train(rank, a, port):
                      f"{torch.version.cuda}")
         torch.set_float32_matmul_precision("highest")  # no tf32
     with torch.device(a.device):
-        model = GPT2(a)
+        model = make_llama(a) if a.kv_heads else GPT2(a)
     if a.ranks > 1:
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=a.ranks)
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
@@ -137,7 +141,7 @@ def train(rank, a, port):
         on_gpu = {"gpu_bytes": total - free, "gpu_reserved_bytes": torch.cuda.max_memory_reserved(),
                   "gpu": torch.cuda.get_device_name()}
     print(json.dumps({
-        "case": f"torch.gpt2.{a.precision}" + (f".ddp{a.ranks}" if a.ranks > 1 else ""), "unit": "tokens/s",
+        "case": f"torch.{'llama' if a.kv_heads else 'gpt2'}.{a.precision}" + (f".ddp{a.ranks}" if a.ranks > 1 else ""), "unit": "tokens/s",
         "runs": a.steps, "median": round(statistics.median(rate), 1), "min": round(min(rate), 1),
         "max": round(max(rate), 1), "step_ms": round(1e3 * statistics.median(seconds), 2), "loss": loss.item(),
         "rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

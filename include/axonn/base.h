@@ -95,8 +95,7 @@ typedef enum ax_log_level { AX_LOG_ERROR, AX_LOG_WARN, AX_LOG_INFO, AX_LOG_DEBUG
  * names the rank, if there are several ranks. */
 void ax_log(ax_log_level level, const char *fmt, ...) AX_PRINTF(2, 3);
 
-/* Sets the level of this process. Until it is called, the level is that of setting runtime.log
- * (runtime.h). */
+/* Sets the log level of this process. Without a call, the level is that of runtime.log (runtime.h). */
 void ax_log_set_level(ax_log_level level);
 
 /* Sets the rank of the calling thread, and the number of ranks, for the log (default 0 and 1). */
@@ -139,8 +138,8 @@ void ax_region_destroy(ax_region *region);
 /* Opens a file to read it; the caller closes *fd. Opening a named pipe does not wait for a writer.
  * AX_ERR_DATA */
 AX_MUST_CHECK ax_status ax_file_open(const char *path, int *fd);
-/* Waits until a read of the descriptor does not block; a read of a regular file never blocks. `path` is for
- * messages. AX_ERR_SIGNAL: a signal was noted (ax_signal_noted), before the call or while it waited. */
+/* Waits until a read of the descriptor would not block; returns at once for a regular file. `path` is for
+ * messages. AX_ERR_SIGNAL: a signal was noted (ax_signal_noted) before or during the call. */
 AX_MUST_CHECK ax_status ax_file_wait(int fd, const char *path);
 /* Reads a descriptor up to the end of file and appends the bytes to `buf`. AX_ERR_DATA: the descriptor cannot
  * be read, or gives more than `most` bytes; AX_ERR_SIGNAL: as ax_file_wait. */
@@ -203,8 +202,9 @@ int64_t ax_memory_now(void);
 int64_t ax_memory_shared(void);
 /* Returns freed memory to the system and resets the peak (VmHWM) to what is resident now. */
 void ax_memory_restart_peak(void);
-/* Returns the bytes that this process can still allocate: the minimum of MemAvailable, of what its control
- * groups leave (cached files do not count as used there), and of its address space limit. -1: unknown. */
+/* Returns the bytes that this process can still allocate: the smallest of MemAvailable in /proc/meminfo, the
+ * room below the memory limits of its control groups, and the room below its address space limit (RLIMIT_AS).
+ * Cached files do not count as used in a control group. -1: unknown. */
 int64_t ax_memory_available(void);
 
 /* Returns a key that is equal in all processes of a host and almost certainly differs between hosts: a hash
@@ -226,9 +226,9 @@ void ax_signal_forget(void);
 
 /* ---- threads ------------------------------------------------------------------------------------- */
 
-/* Like pthread_create, but the new thread may run on all processors of this process, even if the calling
- * thread is bound to a core (dev.h), and its stack has AX_THREAD_STACK bytes, whatever the limit of the
- * process (ulimit -s). Returns 0 or an errno. */
+/* Like pthread_create, with two differences. The new thread may run on all processors of this process, even
+ * if the calling thread is bound to a core (dev.h). Its stack has AX_THREAD_STACK bytes, whatever the limit
+ * of the process (ulimit -s). Returns 0 or an errno. */
 enum { AX_THREAD_STACK = 8 << 20 };
 int ax_thread_start(pthread_t *thread, void *(*main)(void *), void *arg);
 /* Returns the number of processors that this process may use, at least 1. */

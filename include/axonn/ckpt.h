@@ -4,8 +4,8 @@
  *
  *   ax_st_*     safetensors: one file or a sharded directory, as a table of arrays. Any *box* of an array can
  *               be read or written, with conversion and transposition. The layout of files follows from the
- *               extents of the arrays alone, so every rank can write its own boxes into files that one rank
- *               created.
+ *               keys, dtypes and extents of the arrays, not from the grid. So every rank can write its own
+ *               boxes into files that one rank created.
  *   parameters  reads and writes an ax_param_set in such files: ax_param.file says which array holds each
  *               parameter. If several ranks have the same box, only the first of these ranks writes the box.
  *               Every rank reads its own box, so a checkpoint can be read on any grid.
@@ -103,7 +103,7 @@ AX_MUST_CHECK ax_status ax_st_sync(ax_st *st);
 /* How the keys of foreign files may differ from ax_param.file.key. */
 typedef struct ax_ckpt_rules {
     const char *prefix;        /* a prefix that keys in files may have or lack: "transformer."; NULL: none */
-    const char *const *ignore; /* shell patterns (*, ?) of keys in files that are ignored */
+    const char *const *ignore; /* shell patterns (*, ?) of keys to ignore */
     int ignores;
 } ax_ckpt_rules;
 
@@ -116,10 +116,10 @@ AX_MUST_CHECK ax_status ax_ckpt_write_params(const ax_param_set *set, const char
  * call ax_param_set_refresh next. AX_ERR_DATA lists all parameters that are missing or of another shape, and
  * all keys that neither belong to a parameter nor match `rules` (may be NULL). Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt_rules *rules);
-/* As ax_ckpt_read_params, but reads from an open store, whose directory may have changed since then. */
+/* As ax_ckpt_read_params, but reads from an open store, even if its directory has changed since. */
 AX_MUST_CHECK ax_status ax_ckpt_read_store(ax_param_set *set, ax_st *st, const ax_ckpt_rules *rules);
-/* Checks that a store holds these parameters, which need no memory for this check. If not, AX_ERR_DATA with
- * the same list as ax_ckpt_read_params. Not collective. */
+/* Checks that a store holds these parameters, which may be declared only, without memory. If it does not,
+ * AX_ERR_DATA with the same list as ax_ckpt_read_params. Not collective. */
 AX_MUST_CHECK ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_st *st,
                                       const ax_ckpt_rules *rules);
 
@@ -146,8 +146,9 @@ typedef struct ax_ckpt_save_args {
     const char *run_dir; /* holds ckpt/ and latest; made if missing */
     int64_t step;
     const ax_param_set *params;
-    ax_dtype dtype;      /* of model.safetensors; master weights of another dtype are saved in addition */
-    int64_t shard_bytes; /* 0: 5 GB */
+    ax_dtype dtype; /* dtype of the weights in model.safetensors. If the master weights have another dtype,
+                       they are saved too, unconverted */
+    int64_t shard_bytes;           /* 0: 5 GB */
     const char *const *slot_names; /* of the optimizer state arrays: "exp_avg", "exp_avg_sq" */
     const ax_ckpt_file *files;
     int n_files;
@@ -200,7 +201,8 @@ typedef struct ax_ckpt_info {
     int64_t bytes;  /* size of all files together, from the manifest */
     double time;    /* when it was saved, seconds since 1970 */
     bool latest;    /* RUN/latest names it */
-    char *damage; /* what is damaged; NULL: no damage found (files are compared only with `verify`); owned */
+    char *damage;   /* what is damaged; NULL: no damage found. The files are read only if ax_ckpt_list_create
+                       got `verify` true. Owned */
 } ax_ckpt_info;
 
 typedef struct ax_ckpt_list {

@@ -111,8 +111,8 @@ void ax_comm_destroy(ax_comm **comm);
  * asks all other ranks what they are doing. If one rank does not answer, or if all ranks wait for one another
  * or for ranks that have left, the job ends with exit code AX_ERR_COMM and a message that names the operation
  * and the ranks. Ranks that are late because they compute cause a warning only. A rank that waits for a
- * collective of its device checks only that all ranks answer, because the device may still be computing.
- * Backend mpi only: backend threads detects deadlocks immediately. Not collective. */
+ * collective from device to device (NCCL) checks only that all ranks answer, because the device may still be
+ * computing. Backend mpi only: backend threads detects deadlocks immediately. Not collective. */
 void ax_comm_set_timeout(ax_comm *world, double seconds);
 /* Shortens the watchdog's patience to 2 seconds until the next ax_comm_set_timeout: if this rank waits and
  * another rank does not answer within that time, the job ends. For signal handlers that ask this rank to
@@ -125,8 +125,8 @@ void ax_comm_hurry(ax_comm *world);
  * that process's exit code. Not collective. */
 void ax_comm_abort(ax_comm *comm, ax_status status, const char *message);
 
-/* data[i] <- sum or maximum over all ranks of data[i], in place. dtype F64, F32, BF16 or F16 (summed in F32),
- * I32 or I64. */
+/* data[i] <- sum or maximum over all ranks of data[i], in place. dtype: F64, F32, I32, I64, or BF16 or F16,
+ * which are summed in F32. */
 AX_MUST_CHECK ax_status ax_all_reduce(ax_comm *comm, ax_stream *stream, void *data, int64_t count,
                                       ax_dtype dtype, ax_reduce_op op, ax_work **work);
 /* recv[r·count …] <- rank r's send[0 … count). send may be recv + rank·count (in place). */
@@ -215,9 +215,9 @@ AX_MUST_CHECK ax_status ax_recv(ax_comm *comm, ax_stream *stream, const ax_messa
                                 int from, ax_work **work);
 /* Returns true if ax_wait on this message would return at once (NULL: true). */
 bool ax_work_done(const ax_work *work);
-/* Waits until at least one of the `n` messages is complete; returns at once if one of them is NULL. `comm` is
- * the communicator of any of the messages. The caller then calls ax_wait on each complete message
- * (ax_work_done). */
+/* Waits until at least one of `n` messages is complete, 1 <= n <= AX_WAIT_SOME. Returns at once if one of
+ * them is NULL. `comm` is the communicator of any of the messages. The caller then calls ax_wait on each
+ * complete message (ax_work_done). */
 enum { AX_WAIT_SOME = 8 };
 AX_MUST_CHECK ax_status ax_wait_some(ax_comm *comm, ax_work *const works[], int n);
 
@@ -255,8 +255,8 @@ struct ax_work {
                        to or from a device; else NULL */
     /* The public functions set these. comm is NULL for a handle that combines other handles. */
     ax_comm *comm;
-    ax_stream *stream;   /* stream of the buffers, or NULL */
-    ax_event_ring *ring; /* the ring into which ax_wait writes its "wait" event */
+    ax_stream *stream;   /* stream of the buffers; NULL: host memory */
+    ax_event_ring *ring; /* the ring into which ax_wait writes its "wait" event; NULL: no tracing */
     const char *name;    /* name of the collective */
 };
 
@@ -280,14 +280,15 @@ typedef struct ax_comm_ops {
     ax_status (*group)(ax_comm *comm, const int *ranks, int n, ax_comm **out);
     void (*set_timeout)(ax_comm *comm, double seconds); /* NULL: nothing to set */
     void (*abort)(ax_comm *comm, ax_status status, const char *message);
-    /* Returns the reason if the world has failed, else NULL. A thread that waits for a collective of its
-     * device calls this function repeatedly; from these calls the watchdog knows that the rank waits for its
-     * device. Optional. */
+    /* Returns the reason if the world has failed, else NULL. A thread that waits for a collective from device
+     * to device calls this function again and again; the watchdog takes these calls as the sign that the rank
+     * waits for its device. Optional. */
     const char *(*failed)(ax_comm *comm);
     void (*destroy)(ax_comm *comm);
     /* Implement ax_comm_alloc, ax_comm_free and ax_comm_foreign_memory: memory that other ranks of the node
-     * map too. Optional: a backend has all three functions or none. `alloc` may leave *out NULL; `free`
-     * returns whether the memory came from `alloc`. */
+     * map too. Optional: a backend has all three functions or none. If `alloc` leaves *out NULL,
+     * ax_comm_alloc allocates private memory instead. `free` returns false, and frees nothing, if the memory
+     * is not from `alloc`. */
     ax_status (*alloc)(ax_comm *comm, size_t bytes, void **out);
     bool (*free)(ax_comm *comm, void *memory);
     int64_t (*foreign_memory)(const ax_comm *comm);
@@ -306,7 +307,8 @@ struct ax_comm {
     ax_comm_traffic traffic;
     char *staging; /* host buffer for collectives of devices with discrete memory; or NULL */
     size_t staging_bytes;
-    struct ax_comm_carrier *carriers; /* host buffers for messages of devices with discrete memory */
+    struct ax_comm_carrier *carriers; /* list of host buffers, through which messages of devices with discrete
+                                         memory are copied */
     struct ax_comm_link *link; /* direct connection of the devices, used instead of `staging`; or NULL */
     void *impl;
 };

@@ -55,7 +55,7 @@ typedef struct ax_config {
     } optim;
     struct {
         int64_t data, pipe, x, y, z;
-        char *order; /* for ax_grid_order_parse */
+        char *order; /* such as "x,y,z,pipe,data" (ax_grid_order_parse) */
     } grid;
     struct {
         int schedule; /* ax_pipe_schedule */

@@ -175,11 +175,11 @@ typedef struct ax_sampler_options {
 typedef struct ax_sampler ax_sampler;
 
 /* Creates a deterministic stream of samples drawn from `sources`, which must outlive it. Sample g comes from
- * the source i with the largest w_i*max(g,1) - count_i (the first of equals), where w_i is the weight
- * of source i and count_i the number of samples drawn from it before. Sample g is sample number count_i of
- * source i, in the order of the source's current epoch. So every sample is a pure function of (seed, g), and
- * the counts are all that is needed to resume. The caller destroys the sampler. AX_ERR_DATA: a source too
- * short for one row. */
+ * the source i with the largest w_i*max(g,1) - count_i (the first of equals), where w_i is the weight of
+ * source i divided by the sum of all weights, and count_i the number of samples drawn from it before. Sample
+ * g is sample number count_i of source i, in the order of the source's current epoch. So every sample is a
+ * pure function of (seed, g), and the counts are all that is needed to resume. The caller destroys the
+ * sampler. AX_ERR_DATA: a source too short for one row. */
 AX_MUST_CHECK ax_status ax_sampler_create(ax_data *const *sources, int n, const ax_sampler_options *options,
                                           ax_sampler **out);
 void ax_sampler_destroy(ax_sampler **sampler);

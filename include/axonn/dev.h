@@ -142,8 +142,8 @@ typedef struct ax_device_ops {
     int64_t (*held)(ax_device *dev);
     /* Bytes of scratch that kernels need with `threads` threads; `open` allocates them. Optional. */
     size_t (*workspace)(int threads);
-    ax_status (*alloc)(ax_device *dev, size_t bytes,
-                       void **out); /* page-aligned memory, zeroed; NaN if the backend has `poison` */
+    /* Allocates page-aligned memory, filled with NaN if the backend has `poison`, else with zeros. */
+    ax_status (*alloc)(ax_device *dev, size_t bytes, void **out);
     void (*free)(ax_device *dev, void *memory, size_t bytes);
     /* Makes each thread write its part of an array once, without changing it (ax_device_touch). Optional. */
     void (*touch)(ax_device *dev, void *memory, size_t bytes);
@@ -177,8 +177,8 @@ typedef struct ax_device_ops {
     double (*peak)(ax_device *dev, ax_dtype compute, double seconds);
     /* Implements ax_device_read. Optional. */
     double (*read)(ax_device *dev, const ax_span *span, int64_t n, double seconds);
-    /* Called before and after host code of this library, for example a collective, accesses device memory.
-     * Optional. */
+    /* When host code of this library (for example a collective) accesses device memory, it calls `enter`
+     * before and `leave` after the access. Optional. */
     void (*enter)(ax_device *dev);
     void (*leave)(ax_device *dev);
     /* Called in place of every kernel. Only the dry device has this function, because its pointers refer to

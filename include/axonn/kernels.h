@@ -11,11 +11,11 @@
  *
  * Below, `dtype` is the field of that name, the dtype of activations (F64, F32, BF16 or F16). "accum" is the
  * dtype of sums and parameters that goes with it, ax_dtype_accum(dtype): F64 for F64, else F32. Shapes are in
- * terms of the struct's fields, for example [rows, cols]; r is an index of rows, c of columns. If a comment
- * does not give the shape or dtype of an array, the last comment before it that gives those of an array of
- * the same name applies. Results do not depend on the number of threads, except for the bits of a NaN.
- * Kernels that do arithmetic may flush subnormals to 0 (those of backend cpu do: docs/decisions/0012);
- * kernels that copy, fill or convert keep subnormals. */
+ * terms of the struct's fields, for example [rows, cols]; r is an index of rows, c of columns. Where a
+ * comment does not give the shape or dtype of an array, they are those of the array of the same name in the
+ * nearest comment above that gives them. Results do not depend on the number of threads, except for the bits
+ * of a NaN. Kernels that do arithmetic may flush subnormals to 0 (those of backend cpu do:
+ * docs/decisions/0012); kernels that copy, fill or convert keep subnormals. */
 #ifndef AXONN_KERNELS_H
 #define AXONN_KERNELS_H
 
@@ -390,12 +390,12 @@ typedef struct ax_dropout_args {
 } ax_dropout_args;
 
 /* Cross-entropy over a vocabulary that may be split over ranks takes four kernels. ce_max computes the
- * maximum of each row; all-reduce (MAX) `max`. ce_sum computes sums of exponentials; all-reduce (SUM) `sum`
- * and `target_logit`. ce_loss computes the losses. ce_grad computes the gradient, which overwrites the
- * logits. logits: [rows, vocab] of `dtype`, rows `ld` elements apart; column j is the logit of token first +
- * j; memory between rows is neither read nor written. targets: int32 [rows]; a row with a negative target is
- * masked. max, sum, target_logit, loss: [rows] of accum (ax_dtype_accum). With vocab 0, max is -inf and sum
- * is 0. */
+ * maximum of each row; the caller all-reduces `max` (MAX). ce_sum computes sums of exponentials; the caller
+ * all-reduces `sum` and `target_logit` (SUM). ce_loss computes the losses. ce_grad computes the gradient,
+ * which overwrites the logits. logits: [rows, vocab] of `dtype`, rows `ld` elements apart; column j is the
+ * logit of token first + j; memory between rows is neither read nor written. targets: int32 [rows]; a row
+ * with a negative target is masked. max, sum, target_logit, loss: [rows] of accum (ax_dtype_accum). With
+ * vocab 0, max is -inf and sum is 0. */
 typedef struct ax_ce_max_args {
     int64_t rows, vocab, ld;
     const void *logits;

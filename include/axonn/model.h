@@ -45,8 +45,8 @@ typedef struct ax_model_config {
     ax_biases biases;
     bool gated;          /* MLP: down(activation(gate(x)) · up(x)), instead of down(activation(up(x))) */
     ax_rope_config rope; /* theta 0: the network has a table of learned positions instead */
-    int64_t window; /* each position attends to this many positions, itself and those before it; 0: to all
-                       before it */
+    int64_t window; /* number of positions that each position attends to: itself and the nearest before it; 0:
+                       no limit */
     char *window_layers; /* one character for each layer: '1' if it has the window, else '0'; NULL: all have
                             it. Owned */
     ax_model_dropout dropout;

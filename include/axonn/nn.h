@@ -2,9 +2,10 @@
  *
  * A network is a tree of layers, written as for one rank: no layer names a grid axis. A layer names the
  * *roles* of its dims (AX_ROLE_MODEL, AX_ROLE_INNER, …). The strategy maps roles to axes (parallel.h); so
- * roles determine the layouts, and layouts determine the communication. Forward pushes the tensors that
- * backward needs on the frame's stack; backward pops them in reverse order. Activations are [b, t, width] in
- * the context's compute dtype; tokens, targets and document starts are those of the frame's batch (ax_batch).
+ * roles determine the layouts, and layouts determine the communication. Forward saves what backward needs:
+ * forward pushes tensors on the frame's stack, and backward pops them in reverse order. Activations are [b,
+ * t, width] in the context's compute dtype; tokens, targets and document starts are those of the frame's
+ * batch (ax_batch).
  *
  *     ax_layer *net = ax_sequence_of(ctx, "mlp", 3,
  *                                    (ax_layer *[]){ax_linear(ctx, "up", &(ax_linear_config){…}),

@@ -56,10 +56,11 @@ typedef struct ax_hyper {
     int64_t step; /* index of the step, from 1, for Adam's bias correction */
 } ax_hyper;
 
-/* The arrays that one launch updates: `arrays` entries (ax_update_array) of a table in device memory, and of
- * a copy of that table in host memory. */
+/* The parameter arrays that one launch updates. `array` has an entry (ax_update_array) for each of them,
+ * `arrays` in all; `table` is a copy of `array` in host memory. n: number of elements of all these parameter
+ * arrays; copied: number of elements of those that have a 16-bit copy. */
 typedef struct ax_update {
-    int64_t n, copied, arrays;            /* numbers: elements; elements with a 16-bit copy; arrays */
+    int64_t n, copied, arrays;
     const ax_update_array *array, *table; /* device memory, host memory */
     const ax_update_numbers *numbers;     /* device memory */
     ax_dtype dtype, copy_dtype;

@@ -33,9 +33,9 @@ typedef struct ax_pipe_stage {
     int64_t micro_batches, slots;
 } ax_pipe_stage;
 
-/* Returns stage `stage` with its number of slots. A stage gets P - stage + slack slots, but at most M: P -
- * stage slots keep all stages busy if every task takes as long as planned. With AX_PIPE_GPIPE a stage gets M
- * slots. If P is 1, the stage gets one slot. */
+/* Returns stage `stage` with its number of slots. A stage gets P - stage + slack slots, but at most M. P -
+ * stage slots keep all stages busy if forwards take equal time on all stages, and backwards too. With
+ * AX_PIPE_GPIPE a stage gets M slots. If P is 1, the stage gets one slot. */
 ax_pipe_stage ax_pipe_stage_of(ax_pipe_schedule schedule, int stages, int stage, int64_t micro_batches,
                                int64_t slack);
 

@@ -12,8 +12,8 @@
  * ranks into chunks of ceil(n/g), the last of which are shorter or empty (9 elements over 4 ranks are
  * 3,3,3,0). So each part begins at a multiple of the chunk size in the whole array, and collectives send and
  * receive the parts without packing. Empty boxes are legal. Local storage is the local box, row-major. Its
- * rows are dense unless the tensor has `align`. Padding to chunks of equal size exists only in messages and
- * after the end of a parameter's local box. */
+ * rows are dense unless the tensor has `align`. Padding to chunks of equal size exists only in the buffers of
+ * collectives and after the end of a parameter's local box. */
 #ifndef AXONN_TENSOR_H
 #define AXONN_TENSOR_H
 
@@ -132,7 +132,7 @@ typedef enum ax_mode {
     AX_MODE_EVAL   /* forward only */
 } ax_mode;
 
-/* The inputs of a micro-batch. The tensors are int32 [samples, positions], in the layout of the batch. */
+/* The inputs of a micro-batch. The tensors but x are int32 [samples, positions] in the batch's layout. */
 typedef struct ax_batch {
     ax_tensor tokens, targets, doc_start,
         positions;               /* targets: negative ones are masked; doc_start: as in ax_attention_args */

@@ -115,8 +115,8 @@ typedef struct ax_event {
 } ax_event;
 
 /* The event rings of one rank. One thread writes a ring; a full ring overwrites its oldest events; adding an
- * event takes no lock and allocates nothing. Functions below that get a NULL ring or trace record nothing
- * (tracing is off). */
+ * event takes no lock and allocates nothing. If tracing is off, traces and rings are NULL: ax_trace_ring
+ * returns a NULL ring for a NULL trace, and ax_event_add does nothing for a NULL ring. */
 typedef struct ax_trace ax_trace;
 typedef struct ax_event_ring ax_event_ring;
 

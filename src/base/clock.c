@@ -46,8 +46,8 @@ int64_t ax_memory_shared(void) { return base_proc_bytes("/proc/self/status", "Rs
 
 void ax_memory_restart_peak(void)
 {
-    /* Ranks may be threads of one process, so malloc_trim is called under a lock: where a sanitizer replaces
-     * malloc, malloc_trim is the first call of glibc's malloc, which initialises itself without a lock. */
+    /* The lock is for ranks that are threads of one process. If a sanitizer replaces malloc, malloc_trim is
+     * the first call into glibc's allocator, which initialises itself without a lock. */
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
     malloc_trim(0);

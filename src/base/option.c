@@ -269,9 +269,10 @@ static const char *last_name(const char *key)
     return dot ? dot + 1 : key;
 }
 
-/* Returns how far a legal key is from the given one: their edit distance, but at most 1 if only the groups
- * differ, at most 2 if one is a prefix of the other, and otherwise at most 1 more than the edit distance of
- * their last names. */
+/* Returns how far a legal key is from the given one: the edit distance of the two keys, but at most
+ * - 1 if their last names are equal,
+ * - else 2 if both have at least 3 characters and one is a prefix of the other,
+ * - else 1 more than the edit distance of their last names. */
 static int key_distance(const char *legal, const char *given)
 {
     int distance = ax_edit_distance(legal, given);

@@ -33,11 +33,11 @@ typedef union option_field {
 
 /* ---- values: option_value.c ---- */
 
-/* option_item parses item n of a value and adds it to `field`. A value is a sequence of items, exactly one
- * for scalar types. `field` starts zeroed; items are added in order (n = 0, 1, …), and option_items_end
- * checks their number. With AX_ERR_USAGE the thread's message is the broken rule, without place and key.
- * Relative paths are taken relative to `dir`; if `dir` is NULL, they stay unchanged. `weight` is used only by
- * AX_OPT_PATHS. */
+/* option_item parses item n of a value and adds it to `field`. A value is a sequence of items; a value of a
+ * scalar type has exactly one. The caller zeroes `field`, adds the items in order (n = 0, 1, …), and then
+ * calls option_items_end with their number, which checks the number. The message of AX_ERR_USAGE
+ * (ax_error_message) is the broken rule, without place and key. Relative paths are taken relative to `dir`;
+ * if `dir` is NULL, they stay unchanged. `weight` is used only by AX_OPT_PATHS. */
 ax_status option_item(const ax_option *option, const char *text, const char *dir, double weight, size_t n,
                       void *field);
 ax_status option_items_end(const ax_option *option, size_t n);
@@ -67,8 +67,8 @@ const ax_option *option_find(const ax_option_set *set, const char *key, size_t n
 ax_option_state *option_state(const ax_option_set *set, const ax_option *option);
 /* Moves a parsed value into the field of the target struct and records its place. Zeroes *value. */
 ax_status option_store(ax_option_set *set, const ax_option *option, option_field *value, const char *place);
-/* Records that the command line gives `text` for the option. If the command line has already given the option
- * a value, *claimed is false and an error is recorded that quotes both values. */
+/* Records that the command line gives `text` for the option. Sets *claimed to true. But if the command line
+ * has already given the option a value, sets *claimed to false and records an error with both values. */
 ax_status option_claim(ax_option_set *set, const ax_option *option, const char *place, const char *text,
                        bool *claimed);
 /* Records an error at a place. `key` need not be a key of the table. */

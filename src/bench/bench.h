@@ -1,5 +1,4 @@
-/* bench: the verbs `axonn bench ...` are in verb_bench_*.c. This header declares the functions by which they
- * measure. */
+/* The measurements of the verbs `axonn bench ...`, which are in verb_bench_*.c. */
 #ifndef AX_BENCH_BENCH_H
 #define AX_BENCH_BENCH_H
 
@@ -24,9 +23,9 @@ typedef struct bench_step_times {
     char grid[96];    /* "data=1 pipe=1 x=2 y=1 z=1" */
 } bench_step_times;
 
-/* Runs `warm` warm-up steps, then times `steps` more. They are the steps that `axonn train` would run, but on
- * random tokens. On a device with its own clock (a GPU), kernels are timed in `steps` further steps. Reads
- * only model.from and the tokenizer, and writes nothing. Errors as for ax_train. Collective along world. */
+/* Runs `warm` warm-up steps, then times `steps` more. The steps are those of `axonn train`, but on random
+ * tokens. On a device with its own clock (a GPU), kernels are timed in `steps` further steps. Reads only
+ * model.from and the tokenizer, and writes nothing. Errors as for ax_train. Collective along world. */
 AX_MUST_CHECK ax_status bench_time_steps(ax_comm *world, ax_config *config, int64_t warm, int64_t steps,
                                          bench_step_times *out);
 
@@ -66,10 +65,10 @@ typedef struct bench_token_times {
     ax_spread prompt; /* seconds to feed the whole prompt and choose the first token */
     ax_spread token;  /* seconds per token: feeding one token and choosing the likeliest next one */
     /* The fields below are measured on this rank. */
-    double weights; /* bytes of the weight matrices that the GEMMs of one token read */
-    ax_spread read; /* bytes/s at which the device can read these weights (ax_device_read); 0: unknown */
-    ax_spread
-        share; /* per round: time to read the weights at that rate / median time of a token; 0: unknown */
+    double weights;  /* bytes of the weight matrices that the GEMMs of one token read */
+    ax_spread read;  /* bytes/s at which the device can read these weights (ax_device_read); 0: unknown */
+    ax_spread share; /* per round: time to read the weights at the rate `read` / median time of a token; 0:
+                        unknown */
     ax_kernel_total kernel[AX_KERNEL_COUNT]; /* means over the tokens */
     ax_memory memory;                        /* planned */
     int64_t held;                            /* most device memory used so far (ax_device_held) */
@@ -83,13 +82,14 @@ typedef struct bench_token_times {
 AX_MUST_CHECK ax_status bench_time_tokens(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
                                           int64_t tokens, int64_t rounds, bench_token_times *out);
 
-/* Value of ax_coll_args.coll, beyond those of ax_coll, for the message from rank 0 to rank 1 that `bench
+/* A value of ax_coll_args.coll in addition to those of ax_coll: a message from rank 0 to rank 1, which `bench
  * comm` times too. */
 enum { BENCH_MESSAGE = AX_BARRIER + 1 };
 
-/* Measures how many seconds the MPI library's own blocking collective (or message, BENCH_MESSAGE) takes with
- * the same arguments, from the end of a barrier until this rank has its result. The dtype must be f32 or f64.
- * Collective along comm. AX_ERR_USAGE if the ranks do not communicate over MPI. */
+/* Measures how many seconds the MPI library's own blocking collective with the arguments `args` takes
+ * (BENCH_MESSAGE: its blocking send and receive), from the end of a barrier until this rank has its result.
+ * The dtype must be f32 or f64. Collective along comm. AX_ERR_USAGE if the ranks do not communicate over
+ * MPI. */
 AX_MUST_CHECK ax_status bench_time_mpi(ax_comm *comm, const ax_coll_args *args, double *seconds);
 
 #endif

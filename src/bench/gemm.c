@@ -85,7 +85,7 @@ enum { ALIGN = 64, STAGED = 1 << 20, UNKNOWN_CACHE = 32 << 20 };
 typedef struct timing {
     ax_ctx *ctx;
     int64_t runs;
-    int64_t cold; /* number of bytes after whose use nothing used before is still in the caches */
+    int64_t cold; /* after the use of this many bytes, the caches hold no data that were used before */
     char *pool;
     size_t pool_bytes;
     float *staged; /* [STAGED]: normally distributed random numbers in device memory, from which operands are
@@ -113,8 +113,8 @@ static int64_t set_bytes(const bench_gemm *p)
            (p->preact ? 2 : 1) * padded(g->m * g->ldc, g->c_dtype);
 }
 
-/* Returns how many sets of operands the GEMM needs so that they have t->cold bytes together. One set is
- * enough if it is that large: its last bytes then evict its first ones. */
+/* Returns how many sets of operands the GEMM needs so that they have t->cold bytes together. One set of at
+ * least t->cold bytes is enough, because its last bytes evict its first ones. */
 static int64_t sets_of(const timing *t, const bench_gemm *p) { return ax_ceil_div(t->cold, set_bytes(p)); }
 
 /* Returns the GEMM's arguments with pointers to the operands of set number `set`. */
@@ -165,8 +165,8 @@ static ax_status fill_sets(const timing *t, const bench_gemm *p)
 /* ---- timing -------------------------------------------------------------------------------------- */
 
 /* Times a GEMM. The first call (i = -1) is not counted, because it wakes the threads. It uses the set of
- * operands that was filled last, which is still in the caches. The counted calls use the other sets in turn,
- * which are no longer in the caches. */
+ * operands that was filled last, which is still in the caches. The counted calls use all sets in turn,
+ * beginning with the set that was filled first; by its turn, each set has left the caches. */
 static ax_status time_gemm(const timing *t, bench_gemm *p)
 {
     int64_t sets = sets_of(t, p);

@@ -69,8 +69,7 @@ static ax_status generate(timing *t, ax_kernel_total *totals, double *first, dou
     for (int64_t i = 0; i < t->tokens && status == AX_OK; i++)
         status = feed(t, &id, 1, &id, &each[i]);
     if (status == AX_OK)
-        status = ax_stream_wait(t->ctx->stream); /* waits also because the times of the last kernels are added
-                                                    to the totals only then */
+        status = ax_stream_wait(t->ctx->stream); /* also adds the times of the last kernels to `totals` */
     t->ctx->dev->totals = NULL;
     return status;
 }
@@ -85,7 +84,8 @@ static ax_status read_weights(timing *t, double *rate)
     return AX_OK;
 }
 
-/* Logs how long all rounds will take, if that is more than `patience` seconds. */
+/* Logs an estimate of the seconds that all rounds will take, if it is above `patience`. `round`: seconds of
+ * one round. */
 static void log_duration(const timing *t, double round)
 {
     const double patience = 10, all = (double)t->rounds * round;

@@ -69,7 +69,8 @@ static ax_status time_step(timing *t, int64_t step, double *seconds, int64_t *ta
     return AX_OK;
 }
 
-/* Logs how long the remaining steps will take, if that is more than `patience` seconds. */
+/* Logs an estimate of the seconds that the `more` remaining steps will take, if it is above `patience`.
+ * `first`: seconds of the first step. */
 static void log_duration(const timing *t, double first, int64_t more)
 {
     const double patience = 10;

@@ -36,8 +36,8 @@ static const ax_option comm_options[] = {
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per case"},
 };
 
-/* In arrays with two elements, [0] is for axonn, whose buffers are allocated as in training, and [1] for the
- * MPI library, whose buffers are from malloc. */
+/* In the arrays of two elements, [0] is for axonn and [1] for the MPI library. axonn's buffers are allocated
+ * as in training, those for the MPI library with calloc. */
 typedef struct bench {
     ax_comm *world;
     const args *args;
@@ -133,8 +133,7 @@ static void flush_caches(bench *b)
         b->sweep[i]++;
 }
 
-/* Returns the stream with which ax_comm_path tells the path of a call: NULL for barriers, which run on the
- * host. */
+/* Returns the argument `stream` of ax_comm_path for a call: NULL for barriers, which run on the host. */
 static const ax_stream *path_stream(const bench *b, const ax_coll_args *a)
 {
     return a->coll == AX_BARRIER ? NULL : b->stream;
@@ -376,8 +375,8 @@ static ax_status run_comm(const void *raw)
 {
     bench b = {.args = raw};
     AX_TRY(check(b.args));
-    /* Makes malloc keep the memory that the MPI library frees; otherwise each call would map it again. With
-     * one malloc arena for all threads, this applies to the communication thread too. */
+    /* Makes malloc keep the memory that the MPI library frees; otherwise each call of the library would map
+     * memory anew. With one malloc arena for all threads, this applies to the communication thread too. */
     mallopt(M_ARENA_MAX, 1);
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);

@@ -104,7 +104,8 @@ ax_status ckpt_sum(ax_ctx *ctx, uint64_t *v, int64_t n);
 typedef struct ckpt_item {
     const char *name;    /* name of the parameter */
     char *key;           /* key of the array in the file; owned */
-    ax_tensor tensor;    /* its data is NULL on ranks of other pipeline stages */
+    ax_tensor tensor;    /* its data is NULL if this rank does not own the parameter (ax_param_is_owned), for
+                            instance in another pipeline stage */
     ax_param_file place; /* ndim, dim, lo, transpose filled in; its key is not used */
 } ckpt_item;
 

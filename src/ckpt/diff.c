@@ -259,9 +259,9 @@ ax_status ax_ckpt_same_arrays(const char *path, const char *a, const char *b, co
 
 /* ---- both sources -------------------------------------------------------------------------------- */
 
-/* Sets *out to the file or directory that is compared for `path`. If `path` is a checkpoint, it is `path`
- * itself, which is not verified, because damaged checkpoints may be compared too. If `path` is a run, it is
- * the newest checkpoint that verifies. */
+/* Sets *out to the file or directory that is compared for `path`. For a run, *out is its newest checkpoint
+ * that verifies. For a file, a model or a checkpoint, *out is `path`; a checkpoint is then not verified,
+ * because damaged checkpoints may be compared too. */
 static ax_status find_source(const char *path, char **out)
 {
     return !ax_path_is_dir(path) || ckpt_has(path, MANIFEST) ? ax_strdup(path, out)

@@ -208,8 +208,9 @@ ax_status ax_st_open(const char *path, ax_st **out)
 
 /* ---- planning ------------------------------------------------------------------------------------ */
 
-/* Orders the arrays by file, then by element size, larger elements first, so that each array is aligned to
- * its element size, then by key. The reference implementation of safetensors has the same order. */
+/* Orders the arrays by file, then by element size (larger elements first), then by key. With larger elements
+ * first, each array is aligned to its element size. The reference implementation of safetensors has the same
+ * order. */
 static int by_file_order(const void *x, const void *y)
 {
     const ax_st_array *a = x, *b = y;

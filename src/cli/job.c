@@ -28,7 +28,7 @@
 #define POLL_SECONDS 0.02
 #define REPEAT_SECONDS 0.1 /* seconds between two sends of a signal to the launcher */
 #define HEARD_SECONDS 5    /* seconds for a rank to acknowledge a signal */
-#define END_SECONDS 3      /* seconds for a launcher to end its ranks after SIGTERM; some wait a second */
+#define END_SECONDS 3      /* seconds for a launcher to end its ranks after SIGTERM; some first wait 1 s */
 #define GONE_SECONDS 10    /* seconds for a launcher to notice that rank 0 has ended */
 #define ORPHAN_SECONDS 1   /* seconds for ranks to end by themselves after their launcher */
 

@@ -23,7 +23,7 @@ typedef struct cli_job {
     char *const *words; /* command line of the launcher; the last element is NULL */
     int stop; /* signal that asks the ranks to save and stop; they acknowledge it. 0: a signal ends the job at
                  once */
-    bool elsewhere;   /* all ranks may be on other hosts; their notes do not reach this process */
+    bool elsewhere;   /* all ranks may be on other hosts; ranks on other hosts cannot write the note */
     bool keeps_input; /* the launcher gets this process's standard input, for rank 0; false: it gets /dev/null
                        */
     /* Results, set when the job has ended: */
@@ -39,8 +39,9 @@ typedef struct cli_job {
 enum { CLI_CANNOT_START = 126 };
 
 /* Starts the launcher. Waits until the launcher and all processes that it started on this host have ended. If
- * this process receives a signal, passes it on as signal job->stop, repeatedly, until a rank has acknowledged
- * it. If no rank has done so after five seconds, ends the job. Returns
+ * this process receives a signal: if job->stop is 0, ends the job; otherwise sends job->stop to the launcher
+ * repeatedly until a rank has acknowledged it, and ends the job if none has within five seconds. With
+ * job->elsewhere, acknowledgements may not reach this process, so a missing one does not end the job. Returns
  * AX_ERR_MEMORY if no process can be started; the job's own result is in job->status. */
 ax_status cli_job_run(cli_job *job);
 

@@ -60,7 +60,8 @@ typedef struct opened_model {
 /* Parses a grid such as "x=2,data=4". An axis that is not named has size 1. */
 ax_status cli_grid_parse(const char *text, ax_grid_size *out);
 
-/* What the ranks of a grid share out: the rows of a batch, or the work on one sequence. */
+/* What the ranks of a grid divide among themselves: the rows of a batch (MODEL_ROWS), or the work on one
+ * sequence (MODEL_SEQUENCE). */
 typedef enum model_use { MODEL_ROWS, MODEL_SEQUENCE } model_use;
 
 /* Opens the world, and the model on its ranks. The caller calls model_close, also after an error.

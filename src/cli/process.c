@@ -20,8 +20,8 @@ static void open_standard(void)
 }
 
 /* Raises the limit up to which this thread's stack may grow, and the default stack size of new threads.
- * Libraries start threads with that default too. The limit alone does not change it: glibc took it from the
- * old limit when the process began. */
+ * Libraries start threads with that default too. Raising the limit does not change that default size: glibc
+ * took it from the old limit when the process began. */
 static void enlarge_stacks(void)
 {
     struct rlimit limit;

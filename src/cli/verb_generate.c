@@ -192,9 +192,9 @@ static ax_status show(session *s, int32_t id)
     return AX_OK;
 }
 
-/* Prepares the decoder to continue after a prompt that it did not decode. If the prompt is not empty, a space
- * at the start of the next token belongs to the text; the decoder must not remove it as at the start of a
- * text. */
+/* Prepares the decoder to continue after a prompt that it did not decode. The decoders of some tokenizers
+ * remove a space at the start of a text. If the prompt has a token that is not special, the next token is not
+ * the start of the text, and its space is kept. */
 static void skip_prompt(session *s)
 {
     const ax_tokenizer *tok = s->m.model.tokenizer;

@@ -1,6 +1,6 @@
 /* The public collectives. Each call fills an ax_coll_args, checks it, adds it to the traffic counters, and
- * passes it to the backend. On a device without memory (the dry device), the device's observer gets the
- * call instead. comm.h specifies the backends. */
+ * passes it to the backend. On a device without memory (the dry device), the device's observer, a callback,
+ * is called instead of the backend. comm.h specifies the backends. */
 #include "comm/link.h"
 #include "comm/message.h"
 
@@ -42,7 +42,8 @@ static ax_status check(const ax_comm *comm, const ax_coll_args *args)
     return AX_OK;
 }
 
-/* Returns false for the dry device, which has a `launch` of its own: its pointers refer to no memory. */
+/* Returns false for the dry device, whose pointers refer to no memory. The dry device is the only one that
+ * sets ops.launch. */
 static bool has_memory(const ax_device *dev) { return !dev || !dev->ops.launch; }
 
 /* `sent` and `received` return the number of elements that each of `size` ranks sends and receives. */
@@ -95,8 +96,8 @@ static ax_status observe_start(ax_device *dev, const ax_coll_args *args, int siz
     return AX_OK;
 }
 
-/* Adds the time since `begin`, in which the caller was blocked and could not compute, to
- * comm->traffic.exposed, and records this time as an event in `ring`. */
+/* Adds the seconds since `begin` to comm->traffic.exposed and records them as an event in `ring`. In this
+ * time the caller was blocked and could not compute. */
 static void expose(ax_comm *comm, ax_event_ring *ring, const char *kind, const char *name, double begin)
 {
     if (!comm || comm->size == 1)

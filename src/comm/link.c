@@ -47,8 +47,9 @@ static ax_status more_handles(struct ax_comm_link *l)
     return AX_OK;
 }
 
-/* If kernel launches are timed or recorded as events, the host waits for the stream. Otherwise the
- * collective's time would be counted as time of the kernels after it. */
+/* Implements ax_wait for a collective over the link. The host waits too if kernel launches are timed
+ * (dev->totals) or recorded as events (dev->ring): without this wait the collective's time would be counted
+ * as time of the kernels after it. */
 static ax_status link_wait(ax_work *work)
 {
     handle *h = (handle *)work;

@@ -204,7 +204,7 @@ static ax_status message(ax_comm *comm, ax_stream *stream, ax_message_args *args
     AX_TRY(accessible(dev) ? comm->ops->message(comm, args, work) : carry_start(comm, stream, args, work));
     if (*work) {
         (*work)->comm = comm;
-        (*work)->stream = NULL; /* the copies to and from the host buffer wait for the stream themselves */
+        (*work)->stream = NULL; /* ax_wait need not wait for it: copies between device and carrier do */
         (*work)->ring = dev ? dev->ring : NULL;
         (*work)->name = kind_name(args->message.kind);
     }

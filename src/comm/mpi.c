@@ -17,7 +17,7 @@ enum {
     SPINS = 200,
     SHORT_BYTES = 64 << 10,
     SPINS_HELPING = 10000, /* spins without progress before a waiting caller sleeps: 1 to 3 ms */
-    SPINS_CROWDED = 50,    /* SPINS_HELPING where ranks share cores */
+    SPINS_CROWDED = 50,    /* the same, on a node with fewer cores than ranks */
     NAPS_HELPING = 100,    /* sleeps without progress before the caller stops testing */
     NAP_HELPING = 20000,   /* length of each sleep in ns */
     ABORT_SECONDS = 20,
@@ -148,8 +148,9 @@ static ax_status submit(ax_mpi_comm *c, const ax_mpi_op *what, ax_mpi_op **out)
         op->path = op->kind == AX_MPI_COLLECTIVE ? ax_mpi_path_of(c, &op->args) : &ax_mpi_flat;
         op->local = op->path == &ax_mpi_node && !op->finish && !c->spans_nodes && !w->checks;
         op->seq = c->called + 1;
-        c->called += op->kind != AX_MPI_DESTROY; /* a destroy is not counted: the other ranks' watchdogs must
-                                                    see that this rank does not call their next operation */
+        /* A destroy is not counted: if another rank calls a further operation instead, its watchdog must see
+         * that this rank has not called that operation. */
+        c->called += op->kind != AX_MPI_DESTROY;
         op->next = NULL;
         *w->queue_end = op;
         w->queue_end = &op->next;
@@ -203,8 +204,8 @@ static ax_status mpi_split(ax_comm *comm, int color, int key, ax_comm **out)
     return AX_OK;
 }
 
-/* Returns the id of the communicator that ax_comm_group creates. `group` is the temporary communicator of
- * mpi_group, from whose id it is derived. */
+/* Returns the id of the communicator that ax_comm_group creates. This id is derived from the id of `group`,
+ * the temporary communicator of mpi_group. */
 static uint64_t made_id(const ax_mpi_comm *group) { return ax_rng_key(group->id, "made", 0); }
 
 static bool is_listed(const ax_mpi_world *w, uint64_t id)

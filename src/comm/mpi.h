@@ -64,8 +64,8 @@ struct ax_mpi_comm {
     int64_t called;   /* operations that this rank has called so far (lock) */
     int tags;         /* comm thread: path `flat`: tag number of the next piece; the same on all members */
     void *path_state; /* comm thread: state of the shared-memory path (mpi_node.c) */
-    ax_mpi_flat_state *flat; /* comm thread: state of the path `flat`: that of the world, or (column of
-                                mpi_node.c) one of its own */
+    ax_mpi_flat_state *flat; /* comm thread: state of the path `flat`. All communicators share world->flat,
+                                but each column (mpi_node.c) has a state of its own */
 };
 
 typedef enum ax_mpi_kind { AX_MPI_COLLECTIVE, AX_MPI_SPLIT, AX_MPI_GROUP, AX_MPI_DESTROY } ax_mpi_kind;
@@ -89,7 +89,8 @@ struct ax_mpi_op {
     /* Accessed under `progress_lock` if op is local, otherwise by the communication thread only: */
     bool checking;  /* the ranks are still comparing their calls; the operation has not started */
     int tag;        /* path `flat`: tag number of the first piece */
-    int64_t stride; /* path `flat`: distance in elements between the blocks that a gather writes */
+    int64_t stride; /* path `flat`: distance in elements between the blocks that a gather writes; 0:
+                       args.count */
     int64_t pieces, unstarted, open; /* path `flat`: number of all pieces, of pieces not yet started
                                         (unstarted), of pieces in flight (open) */
     int64_t wire;                    /* bytes that this rank has sent to other nodes */
@@ -214,7 +215,7 @@ void ax_mpi_flat_destroy(ax_mpi_flat_state **flat);
  * along the world. */
 AX_MUST_CHECK ax_status ax_mpi_node_create(ax_mpi_world *w);
 void ax_mpi_node_destroy(ax_mpi_world *w);
-/* Returns how many ranks on the node of `world_rank` are lower than it: its index among the node's ranks. */
+/* Returns the index of `world_rank` among the ranks of its node, in ascending order. */
 int ax_mpi_local_number(const ax_mpi_world *w, int world_rank);
 /* Functions of ax_comm_ops; any thread may call them. */
 ax_status ax_mpi_node_alloc(ax_comm *comm, size_t bytes, void **out);

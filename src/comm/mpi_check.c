@@ -1,10 +1,10 @@
 /* In builds with assertions: checks that all ranks of a group call the same operation, and that any two ranks
  * call the operations of all communicators that they share in the same order.
  *
- * Before an operation starts, each of its ranks sends its call to every other rank of the group. These
- * messages use one MPI communicator of the whole world. So the k-th such message between two ranks
- * describes the k-th operation in which both take part. If the sender's and the receiver's k-th operation
- * differ, an error is reported. Read mpi.h first. */
+ * Before an operation starts, each of its ranks sends a description of its call (ax_mpi_call) to every other
+ * rank of the group. These messages use one MPI communicator of the whole world. So the k-th such message
+ * between two ranks describes the k-th operation in which both take part. If the sender's and the receiver's
+ * k-th operation differ, an error is reported. Read mpi.h first. */
 #include "comm/mpi.h"
 
 #include <stdlib.h>

@@ -7,8 +7,9 @@
  * more bytes in total than with ring algorithms. A small gather among g ranks takes log2 g rounds, each of
  * which doubles the data that a rank has (Bruck et al., 1997).
  *
- * In a reduction each rank receives one slice from all ranks and adds these in rank order. The result has the
- * same bits as that of any other backend, which MPI's own reductions do not guarantee (docs/decisions/0006).
+ * In a reduction each rank receives all ranks' contributions to one slice of the result and adds them in rank
+ * order. The result has the same bits as that of any other backend, which MPI's own reductions do not
+ * guarantee (docs/decisions/0006).
  *
  * Read mpi.h first. Everything here runs on the communication thread. */
 #include "comm/mpi.h"
@@ -33,8 +34,8 @@ _Static_assert(TAGS *PHASES <= AX_MPI_MESSAGE_TAG, "tags of collectives must be 
 typedef struct piece {
     ax_mpi_op *op; /* NULL: this struct is free */
     int tag, step, phase;
-    int64_t first, count; /* the piece's first element and number of elements: of each rank's block, or of the
-                             whole buffer */
+    int64_t first, count; /* the piece is elements [first, first + count) of each rank's block; in an
+                             all-reduce or a broadcast, of the whole buffer */
     int requests;
     MPI_Request request[2 * PARTNERS];
     char *scratch;
@@ -111,8 +112,8 @@ static ax_status need_scratch(piece *p, int64_t bytes)
 /* ---- one block for each rank --------------------------------------------------------------------- */
 
 /* The blocks that a piece sends to all ranks or receives from them. Rank r's block is at base + r·stride and
- * has `bytes` bytes. If `whole` is not 0, the blocks are instead the ranks' slices of an array of `whole`
- * elements at base, equal up to rounding. */
+ * has `bytes` bytes. If `whole` is not 0, the blocks are instead slices of an array of `whole` elements at
+ * base, one slice for each rank, of equal size up to rounding. */
 typedef struct blocks {
     char *base;
     int64_t stride, bytes;
@@ -283,8 +284,8 @@ static ax_status pairwise_all_reduce(piece *p, bool *done)
     return post_exchange(p, (blocks){.base = own, .bytes = bytes}, whole, done);
 }
 
-/* Broadcasts along a binomial tree. Ranks are counted from the root: me = rank − root (mod g). `me`
- * receives from `me` with its lowest 1 bit cleared. */
+/* Broadcasts along a binomial tree. Ranks are counted from the root: me = rank − root (mod g). Rank `me` > 0
+ * receives from the rank whose number is `me` with the lowest 1 bit cleared. */
 static ax_status tree(piece *p, bool *done)
 {
     const ax_coll_args *a = &p->op->args;

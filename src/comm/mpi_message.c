@@ -1,13 +1,13 @@
 /* ax_send and ax_recv over MPI. Messages do not pass through the queue of collectives. Read mpi.h first.
  *
- * A message begins with a header, which the receiver compares with the message that it expects. If both
- * ranks share memory and the sender's buffer is in the sender's heap, the header gives the buffer's offset
- * in this heap; the receiver copies the data out of the heap and then sends a reply. Otherwise the data
- * follow as a second MPI message, the body. Each kind of message has three tags, for header, body and
- * reply. MPI keeps the order of messages with the same tag, so the k-th header, body and reply of a kind
- * belong to the same message. There is one exception: if the receiver must see the header before it knows
- * that there is a body, bodies are not received in the order of the headers. Such a body has a tag of its
- * own, which the header gives. */
+ * A message begins with a header, which the receiver compares with the message that it expects. If both ranks
+ * share memory and the sender's buffer is in the sender's heap, the header gives the buffer's offset in this
+ * heap; the receiver copies the data out of the heap and then sends a reply. Otherwise the data follow as a
+ * second MPI message, the body. Each kind of message has three tags, for header, body and reply. MPI keeps
+ * the order of messages with the same tag, so the k-th header, body and reply of a kind belong to the same
+ * message. There is one exception: if data may go through shared memory (may_share), the receiver learns from
+ * the header whether a body follows, and posts the receive of the body only then. Such bodies are not
+ * received in the order of the headers, so each has a tag of its own, which the header gives. */
 #include "comm/mpi.h"
 
 #include <limits.h>
@@ -29,7 +29,7 @@ _Static_assert(ANNOUNCED + ANNOUNCED_TAGS <= 32767,
 typedef struct header {
     ax_message message;
     int64_t offset; /* offset of the data in the sender's heap; -1: the data follow as the body */
-    int64_t body;   /* MPI tag of the body, if the receiver waits for the header (may_share) */
+    int64_t body;   /* MPI tag of the body, used only if may_share() is true */
     uint64_t sum;   /* checksum of the data, in builds with assertions */
 } header;
 
@@ -269,8 +269,9 @@ static ax_status verify(const ax_mpi_message *m)
     return AX_OK;
 }
 
-/* Makes progress on a receive. The body may arrive before the header is compared. If the body is too long
- * for the buffer, MPI reports that only when test() tests the body, after the comparison. */
+/* Makes progress on a receive. The body may arrive before the header is compared. If the body is too long for
+ * the buffer, MPI reports that only when test() tests the body, after the comparison; so the user gets the
+ * comparison's error message, not MPI's. */
 static ax_status progress_recv(ax_mpi_message *m, bool *done)
 {
     if (!m->headed) {
@@ -354,7 +355,7 @@ bool ax_mpi_progress_messages(ax_mpi_world *w)
     return w->progress != before;
 }
 
-/* Completes all messages with AX_ERR_COMM. The messages' MPI requests stay open until the job ends. */
+/* Completes all messages with AX_ERR_COMM. The messages' MPI requests stay active until the job ends. */
 void ax_mpi_drop_messages(ax_mpi_world *w)
 {
     for (ax_mpi_message *m; (m = w->messages);) {

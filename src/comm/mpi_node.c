@@ -50,7 +50,7 @@ static ax_status exchange_cards(ax_mpi_world *w, MPI_Comm local, const ax_node_c
     return status;
 }
 
-/* Creates the ranks' heaps as files in `dir`, or as memfds (NULL). If any rank of the world fails,
+/* Creates the ranks' heaps as files in `dir`, or as memfds if `dir` is NULL. If any rank of the world fails,
  * w->shared is NULL on all ranks. A rank that fails stores the reason in *why. */
 static ax_status create_heaps(ax_mpi_world *w, MPI_Comm local, const char *dir, char **why)
 {

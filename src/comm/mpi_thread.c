@@ -151,7 +151,8 @@ static ax_mpi_op *dequeue(ax_mpi_world *w, bool local)
     return op;
 }
 
-/* Completes all operations and messages with AX_ERR_COMM. Open MPI requests stay open until the job ends. */
+/* Completes all operations and messages with AX_ERR_COMM. MPI requests that are active stay active until the
+ * job ends. */
 static void drop_all(ax_mpi_world *w)
 {
     for (ax_mpi_op *op; (op = w->active);) {
@@ -223,7 +224,7 @@ static bool progress_active(ax_mpi_world *w, bool local)
             link = &op->next;
         if (status != AX_OK && !local)
             ax_mpi_fail(w, ax_error_message());
-        if (done) /* after ax_mpi_fail, which sets w->message: op's caller reads it */
+        if (done) /* only after ax_mpi_fail, which sets w->message: op's caller then reads w->message */
             complete(w, op, status);
     }
     return w->progress != before;
@@ -254,10 +255,11 @@ bool ax_mpi_help(ax_mpi_world *w)
 
 /* ---- resting ------------------------------------------------------------------------------------- */
 
-/* A pass tests all operations once. YIELDS (YIELDS_WAITING while a caller waits): number of passes without
- * progress after which the thread yields; after further ones it sleeps, each time longer, from NAP to
- * LONGEST_NAP. The four sleeping times are in nanoseconds. LOOK_EVERY: passes between two checks of notes
- * and the watchdog. */
+/* A pass tests all operations once. After each of the first YIELDS passes without progress (YIELDS_WAITING
+ * while a caller waits) the thread yields; after each further one it sleeps, each time longer, from NAP to
+ * LONGEST_NAP. HELPED_NAP: length of a sleep while waiting callers make progress themselves. IDLE_NAP: length
+ * of a sleep while nothing is in flight. All sleeps are in nanoseconds. LOOK_EVERY: the most passes between
+ * two checks of notes and the watchdog. */
 enum {
     LOOK_EVERY = 64,
     YIELDS = 100,
@@ -447,7 +449,7 @@ static void abort_job(ax_mpi_world *w)
     ax_mpi_end_job(w, status, message, true);
 }
 
-/* Handles ax_comm_abort, notes and the watchdog. Called only every LOOK_EVERY passes. */
+/* Handles ax_comm_abort, notes and the watchdog. Called every LOOK_EVERY passes and after each sleep. */
 static void check_control(ax_mpi_world *w)
 {
     if (atomic_load(&w->aborting))

@@ -4,7 +4,8 @@
  * asks the communication threads of all other ranks what their ranks do. A communication thread can answer at
  * any time, even while its rank computes. So there are three cases:
  * - a rank does not answer: it is stopped, dead or unreachable, and the job ends;
- * - a rank computes: this rank logs a warning that names it, and waits on;
+ * - a rank computes: the lowest rank that waits logs a warning that names the late ranks, and all continue to
+ *   wait;
  * - no rank computes, and a second round of questions shows no progress: the ranks wait for one another, or
  *   for ranks that have left, and the job ends. The lowest rank that waits logs the reason.
  *
@@ -30,7 +31,7 @@ typedef struct answer {
 } answer;
 
 struct ax_mpi_watch {
-    double since;    /* time (ax_now) of the last progress */
+    double since;    /* time (ax_now) since when a caller has waited without progress */
     uint64_t seen;   /* world->progress at that time */
     bool in_message; /* a caller waits for messages, not for a collective or its device */
     double ask_at, warn_at, answer_deadline, hurry_at;

@@ -48,8 +48,8 @@ typedef enum phase {
 static int total(const ax_node_group *g) { return g->map.nodes * g->map.size; }
 
 /* Allocates the staging buffer. On one node ax_node_group_create allocates this buffer in advance. The buffer
- * is needed when callers' buffers are not in heaps; this happens when the heap is full, and then no more can
- * be allocated in it. */
+ * is needed when callers' buffers are not in heaps. This happens when the heap is full, and then the staging
+ * buffer could not be allocated either. */
 static ax_status need_stage(ax_node_group *g)
 {
     return g->stage ? AX_OK : ax_node_alloc(g->node, (size_t)g->part_bytes + 2 * LINE, (void **)&g->stage);
@@ -66,7 +66,7 @@ static int step_of(const ax_node_map *map)
 
 /* Returns true if the exchange with other nodes uses the buffer g->columns: in a reduce-scatter for the
  * blocks to send; in an all-gather for the received blocks, unless their places in the caller's buffer are a
- * constant distance (g->step) apart. */
+ * constant number of blocks (g->step) apart. */
 static bool needs_columns(const ax_node_group *g, const ax_coll_args *a)
 {
     return g->map.nodes > 1 && (a->coll == AX_REDUCE_SCATTER || (a->coll == AX_ALL_GATHER && !g->step));
@@ -225,8 +225,8 @@ static bool may_move(const ax_node_op *op, int c)
            all_posted(g, c, op->round + 1);
 }
 
-/* Posts the next round of channel c, unless some rank may still read the post of RING rounds ago, which it
- * overwrites. Returns true if the round was posted. */
+/* Posts the next round of channel c, unless some rank may still read the post of RING rounds ago, which the
+ * new post overwrites. Returns true if the round was posted. */
 static bool try_post(ax_node_op *op, int c, const post *p)
 {
     ax_node_group *g = op->group;
@@ -381,10 +381,9 @@ static ax_node_part part_of(const ax_node_op *op)
 
 /* ---- exchange between nodes ---------------------------------------------------------------------- */
 
-/* Returns the arguments of this rank's exchange with its column: the ranks with the same local rank on all
- * nodes. An all-reduce exchanges this rank's slice of
- * the node's sum; other collectives exchange blocks that are *stride elements apart, in g->columns or in the
- * caller's buffer. */
+/* Returns the arguments of this rank's exchange with its column: the ranks that have the same index on their
+ * nodes, one rank per node. An all-reduce exchanges this rank's slice of the node's sum; other collectives
+ * exchange blocks that are *stride elements apart, in g->columns or in the caller's buffer. */
 static ax_coll_args exchange_args(const ax_node_op *op, int64_t *stride)
 {
     const ax_node_group *g = op->group;

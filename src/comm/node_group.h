@@ -72,7 +72,8 @@ typedef struct ax_node_part {
 
 /* How the ranks of a group move their shares of a collective. */
 typedef enum ax_node_move {
-    MOVE_WHOLE,  /* each rank computes all of its own result: for small data, or if no source is written */
+    MOVE_WHOLE,  /* each rank computes all of its own result: for small data, or if the collective does not
+                    write to buffers that other ranks read */
     MOVE_SHARED, /* all-reduce: each rank reduces one slice and writes it to all ranks' buffers */
     MOVE_IN,     /* several nodes, before the exchange: reduce the part that this rank will exchange */
     MOVE_OUT     /* several nodes, after the exchange: gather the parts that the node's ranks received */

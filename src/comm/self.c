@@ -1,5 +1,6 @@
-/* Two kinds of communicators. In that of one rank, collectives copy `send` to `recv` unless the two are the
- * same buffer. That of a dry run has a rank and a size, but no other ranks. */
+/* Two kinds of communicators without other ranks. A communicator of one rank copies `send` to `recv` in a
+ * collective, unless the two are the same buffer. The communicator of a dry run has a rank and a size, but
+ * the other ranks do not exist. */
 #include "axonn/comm.h"
 
 #include <stdlib.h>

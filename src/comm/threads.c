@@ -253,7 +253,7 @@ static void copy(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-/* Moves this rank's share of a collective, after the last rank found that all calls agree. */
+/* Moves this rank's share of a collective, after the last rank to post has found that all calls agree. */
 static void move_data(group *g, int rank)
 {
     const ax_coll_args *a = &g->slot[rank].args;
@@ -460,8 +460,8 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-/* Returns the failure of the rank that failed or aborted first; if this rank is not known, returns the
- * failure of the lowest rank that failed. */
+/* Returns the failure of w->first_failed, the rank that failed or aborted first. If there is no such rank, or
+ * if that rank returned AX_OK after its abort, returns the failure of the lowest rank that failed. */
 static ax_status first_failure(const world *w, const rank_thread *t)
 {
     int first = w->first_failed >= 0 && t[w->first_failed].status != AX_OK ? w->first_failed : -1;

@@ -98,7 +98,8 @@ static ax_status message_wait(ax_work *work)
     world *w = m->g->world;
     pthread_mutex_lock(&w->lock);
     ax_status status = wait_any(w, &m, 1);
-    if (status == AX_OK) { /* after an error the message is still in the list world->open */
+    if (status == AX_OK) { /* after an error the handle is not reused, because it may still be in the list
+                              world->open */
         m->next = w->unused;
         w->unused = m;
     }

@@ -5,8 +5,9 @@
 #include <stdlib.h>
 
 /* The environment variables that launchers set to the number of ranks (`size`; NULL: none) and to the rank.
- * The launcher is the first one in this list that started more than one rank. Inside an allocation of Slurm
- * the variables of srun may be set beside those of mpirun, so srun comes later. */
+ * The launcher is the first one in this list that started more than one rank; if there is none, the first one
+ * that started this process. Inside an allocation of Slurm the variables of srun may be set beside those of
+ * mpirun, so srun comes later. */
 static const struct {
     const char *launcher, *size, *rank;
 } launchers[] = {

@@ -1,9 +1,11 @@
-/* Tokenizer training, first half: counts how often each distinct piece occurs in the training text.
+/* Tokenizer training, first half: counts how often each distinct piece (pre-token) occurs in the training
+ * text.
  *
  * Several threads read the files in chunks. Each thread counts into its own table; the tables are added up at
  * the end. The counts must not depend on where a large file is cut into chunks. So a chunk ends only between
- * an ASCII letter or digit and a line feed: there, each pattern of tok_pattern_named ends a piece, whatever
- * text follows. The counts, and the trained tokenizer, are therefore the same for any number of threads. */
+ * an ASCII letter or digit and a line feed: at such a place each pattern of tok_pattern_named ends a piece,
+ * whatever text follows. The counts, and the trained tokenizer, are therefore the same for any number of
+ * threads. */
 #include "data/tok.h"
 
 #include <errno.h>

@@ -82,8 +82,8 @@ static ax_status check_tokens(const ax_data *data)
     return status;
 }
 
-/* Checks that the sequences of Megatron-LM follow each other in the .bin, because training rows are cut from
- * the .bin file without regard to the .idx file. */
+/* Checks that the sequences of Megatron-LM follow each other without gaps in the .bin file, because training
+ * rows are cut from the .bin file without regard to the .idx file. */
 static ax_status check_sequences(data_starts *starts)
 {
     const ax_data *data = starts->data;

@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Opens a file for reading. O_NONBLOCK keeps open from waiting for the writer of a named pipe, which the
- * caller refuses. A data set may have more shards than the soft limit of open files, so that limit is raised
- * to the hard limit when it is reached. */
+/* Opens a file for reading. With O_NONBLOCK, open() does not wait for the writer of a named pipe; the caller
+ * refuses pipes. A data set may have more shards than the soft limit of open files. When the soft limit is
+ * reached, it is raised to the hard limit. */
 static int open_file(const char *path)
 {
     struct rlimit limit;

@@ -1,4 +1,5 @@
-/* Detects formats: by first bytes if a format has a magic, else by suffix and by the files beside it. */
+/* Detects formats: by first bytes if a format has a magic number, else by suffix and by the files beside it.
+ */
 #include "source.h"
 
 #include <errno.h>
@@ -139,7 +140,8 @@ ax_data_format data_json_format(const char *head, size_t n, bool complete)
     if (*at != '{' || (*inside != '"' && *inside != '}'))
         return AX_DATA_TEXT;
     /* If the first line ends with }, its object ends there, and each line is expected to hold one object
-     * (JSONL). Else the object is spread over lines (JSON). */
+     * (JSONL). The same is assumed of a first line that is longer than the text at hand. Else the object is
+     * spread over lines (JSON). */
     size_t line = strcspn(at, "\n");
     bool whole = at[line] || complete;
     while (line && strchr(blanks, at[line - 1]))

@@ -31,7 +31,8 @@ ax_status hash_set_add(hash_set *set, uint64_t hash, bool *added)
 {
     if (2 * set->n >= set->capacity)
         AX_TRY(grow(set));
-    insert(set->slots, set->capacity, hash ? hash : 1, added); /* 0 marks an empty slot */
+    /* A hash of 0 is stored as 1, because 0 marks an empty slot. */
+    insert(set->slots, set->capacity, hash ? hash : 1, added);
     set->n += *added;
     return AX_OK;
 }

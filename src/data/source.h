@@ -73,8 +73,8 @@ typedef struct data_names {
 } data_names;
 
 struct ax_data {
-    /* Only a source of shards (shards.c) uses the fields `part` and `part_at`. Of the fields after them, it
-     * uses only path, info, limit and index_kind. */
+    /* Only a source of shards (shards.c) uses the fields `part` and `part_at`. Of the fields after these, a
+     * source of shards uses only path, info, limit and index_kind. */
     int parts;        /* number of shards; 0: a source of one file */
     ax_data **part;   /* the opened shards, NULL-terminated */
     int64_t *part_at; /* index in the source of the first token of each shard */

@@ -71,8 +71,8 @@ AX_MUST_CHECK ax_status tok_normalize(int form, const char *text, size_t n, ax_b
 
 enum { TOK_MAX_STEPS = 8 };
 
-/* One step of a normalizer or a decoder. It either converts text to a Unicode normal form, or puts `put`
- * before the text, or replaces each `find` in the text by `put`. */
+/* One step of a normalizer or a decoder. It either converts text to a Unicode normal form, or prepends the
+ * string `put`, or replaces each occurrence of the string `find` by `put`. */
 typedef struct tok_step {
     int form;        /* see tok_form_named; 0: the step prepends or replaces */
     char *find;      /* text to replace; NULL: prepend */
@@ -85,8 +85,8 @@ typedef struct tok_steps {
 } tok_steps;
 void tok_steps_fini(tok_steps *steps);
 
-/* What precedes a stretch of text. The normalizer and the pre-tokenizer decide by this whether they put text
- * or a space before the stretch. */
+/* What precedes a section: a part of a document between added tokens or bytes that are not UTF-8. It decides
+ * whether the normalizer and the pre-tokenizer put text or a space before the section. */
 typedef enum tok_place {
     TOK_CONTINUES,    /* a byte that is not UTF-8 */
     TOK_AFTER_ADDED,  /* an added token */
@@ -95,7 +95,7 @@ typedef enum tok_place {
 
 /* Returns a pointer to the first occurrence of `find` in the text, or NULL. `find` has at least one byte. */
 const char *tok_text_find(const char *find, size_t n_find, const char *text, size_t n);
-/* Appends the text to `out`, with each `find` replaced by `put`. */
+/* Appends the text to `out`, with each occurrence of the string `find` replaced by the string `put`. */
 AX_MUST_CHECK ax_status tok_replace(const char *find, const char *put, const char *text, size_t n,
                                     ax_buf *out);
 /* Applies all steps to *text. Sets *text and *n to the result, which lies in the given text or in one of the
@@ -227,8 +227,8 @@ struct ax_tokenizer {
 AX_MUST_CHECK ax_status tok_parse(const char *where, char *json, size_t json_size, char *config,
                                   size_t config_size, ax_tokenizer **out);
 /* Applies tokenizer_config.json, once the vocabulary and the template of tokenizer.json are in `tok`: sets
- * tok->eos, and tok->before and tok->after if it has add_bos_token or add_eos_token. config: NULL if there is
- * no such file; one is then made for checkpoints (tok->config). */
+ * tok->eos, and, if the file has add_bos_token or add_eos_token, tok->before and tok->after. config: NULL if
+ * there is no such file; the text of one is then made for checkpoints (tok->config). */
 AX_MUST_CHECK ax_status tok_apply_config(const char *where, const json_t *config, ax_tokenizer *tok);
 /* Parses normalizer, pre_tokenizer, post_processor and decoder into `tok`. */
 AX_MUST_CHECK ax_status tok_parse_parts(const char *where, const json_t *root, ax_tokenizer *tok);

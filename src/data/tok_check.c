@@ -22,8 +22,8 @@ static ax_status count_used(const ax_tokenizer *tok, const ax_ids *ids, ax_token
     return AX_OK;
 }
 
-/* Appends to `out` a stretch of valid UTF-8 in the form that it has just before merging: normalized, with
- * spaces added or replaced. */
+/* Appends valid UTF-8 to `out` in the form that the text has just before merging: normalized, with spaces
+ * added or replaced. */
 static ax_status add_prepared(const ax_tokenizer *tok, tok_place place, const char *text, size_t n,
                               ax_buf *out)
 {

@@ -16,8 +16,9 @@ static ax_status find_token(const char *where, const json_t *config, const ax_to
     return AX_OK;
 }
 
-/* If tokenizer_config.json has add_bos_token or add_eos_token, the two say which tokens the template puts
- * around a text, as in transformers: a key that is absent is false. */
+/* If tokenizer_config.json has add_bos_token or add_eos_token, these keys override the template: they say
+ * whether bos_token is put before and eos_token after a text. As in transformers, a missing one of the two
+ * keys counts as false. */
 static ax_status replace_template(const char *where, const json_t *config, ax_tokenizer *tok)
 {
     static const struct {
@@ -31,7 +32,7 @@ static ax_status replace_template(const char *where, const json_t *config, ax_to
         int32_t id;
         bool wanted = json_is_true(json_object_get(config, keys[i].wanted));
         if (wanted && !json_object_get(config, keys[i].token))
-            continue; /* another file or the class names the token: the template stands */
+            continue; /* the token is named by another file or by the class: the template is kept */
         around[i]->size = 0;
         if (!wanted)
             continue;

@@ -1,7 +1,8 @@
-/* Reads the member "decoder" of a tokenizer.json, and turns ids into text by it. Most of a decoder changes
- * each token by itself, so the text of each token is computed when the file is loaded. Only two things depend
- * on the position in the text: Metaspace omits the space before the first token, and Strip after Fuse removes
- * spaces from the start of the text. An ax_decoder remembers whether it is still at the start of the text. */
+/* Reads the member "decoder" of a tokenizer.json, and turns ids into text by it. Most steps of a decoder
+ * change each token by itself, so the text of each token is computed when the file is loaded. Only two things
+ * depend on the position in the text: Metaspace omits the space before the first token, and Strip after Fuse
+ * removes spaces from the start of the text. An ax_decoder remembers whether it is still at the start of the
+ * text. */
 #include "data/tok.h"
 
 #include <ctype.h>

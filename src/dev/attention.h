@@ -6,8 +6,8 @@
 #include "axonn/kernels.h"
 #include "axonn/philox.h"
 
-/* Returns the first key that a query sees, by its document and its window. `row` is the query's row in the
- * batch, b·q_len + i; `position` is the query's position among the keys. */
+/* Returns the index of the first key that is in both the document and the window of a query. `row` is the
+ * query's row in the batch, b·q_len + i; `position` is the query's position among the keys. */
 AX_INLINE int64_t ax_attention_first_key(const int32_t *doc_start, int64_t row, int64_t window,
                                          int64_t position)
 {

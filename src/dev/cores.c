@@ -73,8 +73,8 @@ static bool read_numbers(const char *path, double *a, double *b)
     FILE *file = fopen(path, "r");
     if (!file)
         return false;
-    int n = fscanf(file, b ? "%lf %lf" : "%lf", a,
-                   b); /* the file may say "max", which is not a number and means no limit */
+    /* The file may say "max", which means no limit: then fscanf reads fewer numbers. */
+    int n = fscanf(file, b ? "%lf %lf" : "%lf", a, b);
     fclose(file);
     return n == (b ? 2 : 1);
 }

@@ -35,7 +35,7 @@ static const ax_device_ops *delegate_of(const ax_device_ops *ops)
 
 enum {
     INHERITED = offsetof(ax_device_ops, links)
-}; /* the first entry that can be inherited; this one and all after it are pointers */
+}; /* offset of the first entry that can be inherited; it and all entries after it are pointers */
 _Static_assert((sizeof(ax_device_ops) - INHERITED) % sizeof(ax_kernel_fn *) == 0 &&
                    sizeof(ax_kernel_fn *) == sizeof(void *),
                "an entry after `links` is not a pointer");
@@ -82,8 +82,8 @@ static void close_chain(ax_device *dev, const ax_device_ops *ops)
             ops->close(dev);
 }
 
-/* Opens the delegates first, then `ops`. If `open` of a table fails, its delegates are closed again, but not
- * the table itself. */
+/* Calls the function `open` of each table, from the last delegate to `ops`. If it fails for one table, the
+ * function `close` is called for the delegates of that table, but not for the table itself. */
 static ax_status open_chain(ax_device *dev, const ax_device_ops *ops)
 {
     const ax_device_ops *delegate = delegate_of(ops);
@@ -165,7 +165,7 @@ ax_status ax_device_alloc(ax_device *dev, size_t bytes, void **out)
 
 void ax_device_free(ax_device *dev, void *memory, size_t bytes)
 {
-    ax_replay_cut_keep_error(dev); /* deferred launches may use this memory */
+    ax_replay_cut_keep_error(dev); /* runs the deferred launches of a replay, which may use this memory */
     if (memory)
         dev->ops.free(dev, memory, bytes);
 }

@@ -1,5 +1,5 @@
 /* The table of kernels. Each row has the checks of a call's arguments, the count of floating-point
- * operations, and the list of operands, from which the bytes that the call moves follow. A kernel of
+ * operations, and the list of operands, from which the bytes that the call moves are counted. A kernel of
  * AX_KERNELS without a row here does not compile. */
 #include "dev/backend.h"
 
@@ -62,8 +62,8 @@ static ax_status check_head_dim(const char *kernel, int64_t head_dim)
     return AX_OK;
 }
 
-/* Checks that an optimizer kernel's `table` is not NULL. It is the copy, in host memory, of the kernel's list
- * of arrays; the call's operands are listed from it. */
+/* Checks that an optimizer kernel's `table` is not NULL. `table` is the copy, in host memory, of the kernel's
+ * list of arrays; pass_table reads the operands of the call from this copy. */
 static ax_status check_table(const char *kernel, int64_t arrays, const ax_update_array *table)
 {
     AX_CHECK(!arrays || table, AX_ERR_USAGE,
@@ -90,7 +90,7 @@ static int64_t box_span(const int64_t n[4], const int64_t stride[4])
     return box_count(n) ? last + 1 : 0;
 }
 
-/* Returns the number of keys up to the last one that causality lets a query of the call see. */
+/* Returns the number of keys that the causal mask lets the last query of the call see. */
 static int64_t visible_keys(const ax_attention_args *a) { return ax_min(a->kv_len, a->q_offset + a->q_len); }
 
 /* Returns how many of the visible_keys are inside the window of at least one query. */
@@ -113,7 +113,7 @@ static const struct {
                                           [AX_TANH] = {TRANSCENDENTAL, 4 + TRANSCENDENTAL},
                                           [AX_SILU] = {3 + TRANSCENDENTAL, 6 + TRANSCENDENTAL}};
 
-/* Returns the number of (query, key) pairs under the causal mask: key <= min(q_offset + query, kv_len -
+/* Returns the number of (query, key) pairs that the causal mask allows: key <= min(q_offset + query, kv_len -
  * 1). */
 static double pairs_below(int64_t q_len, int64_t kv_len, int64_t q_offset)
 {
@@ -329,14 +329,14 @@ ROW(attention_grad, dtype, TAKES(dtype, ACTIVATION),
     OUT(a->delta, A, 2 * ROWS, ROWS),
     OUT(a->dq, T, QUERIES), OUT(a->dk, T, GRAD_KEYS), OUT(a->dv, T, GRAD_KEYS));
 
-/* The kernel reads one row of the table a->table per row of x, which may be any row. */
+/* For each row of x the kernel reads one row of a->table, which may be anywhere in this table. */
 ROW(rope, inverse, TAKES(dtype, ACTIVATION); AX_TRY(check_head_dim(name, a->head_dim)),
     3 * REAL(a->rows) * REAL(a->heads) * REAL(a->head_dim),
     IN(a->positions, AX_I32, VECTOR(a->rows)),
     IN(a->table, AX_F32, a->rows * a->head_dim, a->table_rows * a->head_dim),
     INOUT(a->x, T, VECTOR(a->rows * a->heads * a->head_dim)));
 
-/* The kernel reads one row of the embedding table a->table per id, which may be any row. */
+/* For each id the kernel reads one row of a->table, which may be anywhere in this table. */
 ROW(embedding, accumulate, TAKES(dtype, ACTIVATION), AREA * (a->accumulate ? 1 : 0),
     IN(a->table, T, a->rows * a->cols, a->count * a->cols), IN(a->ids, AX_I32, VECTOR(a->rows)),
     OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->y, T, DENSE(a->rows, a->cols)));

@@ -32,11 +32,11 @@ struct ax_replay {
     bool disabled; /* graphs are disabled by runtime.graphs=off */
     segment *segment;
     size_t n, at;    /* number of segments, and index of the current one */
-    size_t deferred; /* number of launches, at the start of the current segment, that were repeated but not
-                        yet run */
+    size_t deferred; /* number of launches of the current segment that equal the recorded ones and have not
+                        run yet */
     bool recording;  /* the current segment differs from its record: launches are run and recorded */
-    ax_status deferred_error; /* the error of deferred launches that were run by a function that returns no
-                                 status */
+    /* The error of launches that ax_replay_cut_keep_error has run. A later ax_replay_cut returns it. */
+    ax_status deferred_error;
 };
 
 /* ---- segments ------------------------------------------------------------------------------------ */

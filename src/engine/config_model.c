@@ -162,9 +162,9 @@ static void override_model(ax_config *c, ax_model_config *m)
         ax_option_error(c->set, "model.layers",
                         "is %lld in model.config, where some layers have a window: leave the key out",
                         (long long)m->layers);
+    /* A head_dim of 0 means hidden / heads, also if the keys below replace hidden or heads. */
     if (m->head_dim * m->heads == m->hidden)
-        m->head_dim =
-            0; /* 0: model.hidden / model.heads, also if these keys replace the sizes of config.json */
+        m->head_dim = 0;
     for (size_t i = 0; i < SHAPE_KEYS; i++) {
         if (replaces(c, &keys[i]))
             *keys[i].model = *keys[i].config;
@@ -230,8 +230,8 @@ void config_check_tokenizer(ax_config *c, int32_t size)
                         size);
 }
 
-/* If a file that `key` names could not be read (`status`), records ax_error_message() as an error of
- * `key`. */
+/* Given the `status` of reading the file that `key` names: records ax_error_message() as an error of `key`,
+ * unless `status` is AX_OK or AX_ERR_MEMORY. */
 static ax_status record_failure(ax_config *c, const char *key, ax_status status)
 {
     if (status == AX_OK || status == AX_ERR_MEMORY)

@@ -29,7 +29,7 @@ void config_merge_model(ax_config *cfg, ax_model_config *model);
 ax_status config_read_model(ax_config *cfg, ax_model_config *out);
 /* Records an error if a tokenizer of `size` tokens does not fit into the model's vocabulary. */
 void config_check_tokenizer(ax_config *cfg, int32_t size);
-/* Records an error for each path to read from that does not exist. */
+/* Records an error for each input path that does not exist. */
 void config_check_paths(ax_config *cfg);
 /* Reads and checks the files of model.from, model.config and data.tokenizer, if these keys are valid. Called
  * for a configuration that has other errors, so that all errors are reported together. */

@@ -35,8 +35,8 @@ static ax_status call_progress(ax_comm *world, const reader *r, ax_eval_progress
     return ax_comm_agree(world, on ? AX_OK : ax_fail(AX_ERR_SIGNAL, "evaluation interrupted"));
 }
 
-/* Adds the results of one source to *e. `whole`: all rows of the source were evaluated; only then is the
- * source's number of text bytes added. */
+/* Adds the results of one source to *e. `whole`: all rows of the source were evaluated. If not, the number of
+ * text bytes becomes -1 (unknown). */
 static void add(ax_evaluation *e, const ax_data_info *info, bool whole, int64_t vocab, double loss_sum,
                 int64_t targets)
 {
@@ -54,8 +54,8 @@ ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_r
                               ax_evaluation *evaluation)
 {
     int64_t all = ax_data_rows(data, shape), rows = max_rows > 0 ? ax_min(max_rows, all) : all, targets = 0;
-    /* Each call evaluates several micro-batches if the model has pipeline stages, so that the stages work at
-     * the same time. */
+    /* Each call of ax_engine_eval evaluates several micro-batches if the model has pipeline stages, so that
+     * the stages work at the same time. */
     int64_t stages = ax_engine_model(engine)->stages, batches = stages > 1 ? 4 * stages : 1;
     reader r = {data, shape, all, rows, 0};
     double sum = 0;
@@ -106,7 +106,8 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
             status = ax_pretrained_load(model, ax_engine_params(engine));
         if (status == AX_OK)
             status = ax_engine_eval_data(engine, data, shape, 0, progress, user, out);
-        ax_run_abort_unshared(ctx->world, status); /* before messages in flight lose their buffers */
+        ax_run_abort_unshared(ctx->world,
+                              status); /* before ax_engine_destroy frees the buffers of messages in flight */
         ax_engine_destroy(&engine);
     }
     ax_engine_plan_fini(&plan);

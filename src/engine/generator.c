@@ -1,6 +1,6 @@
 /* Inference on one sequence: continues the sequence token by token with a key/value cache, or computes the
- * logits of all its positions. The same code builds the generator twice, first on the dry device to find out
- * how much memory the generator needs. */
+ * logits of all its positions. The same code builds the generator twice, first on the dry device, which
+ * computes nothing, to find out how much memory the generator needs. */
 #include "engine/machine.h"
 
 #include <stdio.h>
@@ -13,12 +13,11 @@ struct ax_generator {
     ax_param_set *set;
     ax_kv_cache *cache; /* NULL: the generator computes the logits of whole sequences */
     ax_frame *frame;
-    ax_frame_plan *plan; /* memory plan of `frame`; NULL on the dry device, where the plan is made */
-    ax_axisset *axes;    /* the sets of axes along which the ranks communicate */
-    int64_t prompt,
-        capacity; /* `prompt`: tokens of the prompt; `capacity`: positions of the cache, 0 without a cache */
-    int32_t *host, *device; /* [2, prompt]: row 0 the token ids, row 1 their positions */
-    float *logits;          /* [vocab], on the host */
+    ax_frame_plan *plan;      /* memory plan of `frame`; NULL on the dry device, where the plan is made */
+    ax_axisset *axes;         /* the sets of axes along which the ranks communicate */
+    int64_t prompt, capacity; /* tokens of the prompt; positions of the cache, 0 without a cache */
+    int32_t *host, *device;   /* [2, prompt]: row 0 the token ids, row 1 their positions */
+    float *logits;            /* [vocab], on the host */
     ax_memory memory;
 };
 
@@ -43,8 +42,8 @@ static ax_status load_tokens(ax_generator *g, const int32_t *tokens, int64_t fir
 
 /* ---- pipeline stages: the sequence passes through one after the other ---------------------------- */
 
-/* Returns the header of the message from one stage to the next: this rank's box of the activation x, whose
- * first position is `first`. */
+/* Returns the header of the message that sends this rank's box (local part) of the activation x to the next
+ * stage. `first`: position of the first token of x. */
 static ax_message activation(const ax_generator *g, int64_t first, const ax_tensor *x)
 {
     ax_message m = {.kind = AX_MESSAGE_ACTIVATION, .dtype = x->dtype, .micro_batch = first, .ndim = x->ndim};
@@ -89,8 +88,8 @@ static ax_status share_row(ax_generator *g, void *row, int64_t n)
     return ax_wait(&work);
 }
 
-/* Computes the logits of n positions from `first` on, or, if `last`, of the last position only. *logits is
- * not split: each rank of the last stage has all of it. */
+/* Computes the logits of n positions from `first` on, or, if `last`, of the last position only. Each rank of
+ * the last pipeline stage gets all of *logits (not split); on other ranks *logits is empty. */
 static ax_status run_model(ax_generator *g, int64_t first, int64_t n, ax_batch *batch, bool last,
                            ax_tensor *logits)
 {

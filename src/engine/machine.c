@@ -9,7 +9,7 @@
 /* What each rank sends to all others. `need` and `available` are in bytes. */
 typedef struct member {
     uint64_t
-        host; /* hash of the host and of the memory (host memory, or one GPU): equal on ranks that share it */
+        host; /* hash of host and memory (of the host or of a GPU): equal on ranks that share the memory */
     int64_t need, available;
 } member;
 

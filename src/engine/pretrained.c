@@ -125,8 +125,8 @@ static ax_ckpt_rules rules_of(const ax_model_config *config)
     return rules;
 }
 
-/* Checks that the weight files hold the arrays that the network needs. Builds the network on the dry device,
- * on one rank, to find out which. */
+/* Checks that the weight files hold the arrays that the network needs. To find out which arrays these are,
+ * builds the network on the dry device (which computes nothing) on one rank. */
 static ax_status match_network(ax_ctx *dry, const ax_pretrained *m)
 {
     ax_model *network;

@@ -169,8 +169,8 @@ static ax_status read_files(const ax_run *run, const char *dir, ax_run_files *ou
 }
 
 /* The files are copied from the directory of the initial weights. The run that wrote these may still train,
- * and remove the directory when it saves its next checkpoint. Then the files are read from its newest
- * checkpoint: all its checkpoints have the same. */
+ * and remove the directory when it saves its next checkpoint. Then the files are read from that run's newest
+ * checkpoint: all checkpoints of a run have the same small files. */
 ax_status ax_run_find_files(const ax_run *run, ax_run_files *out)
 {
     char *newest = NULL;

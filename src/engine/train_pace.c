@@ -1,8 +1,8 @@
 /* Abandons a step that still runs long after a signal. All ranks must leave the step at the same place, but
  * only some may have received the signal. So within a step the ranks run an all-reduce about every two
- * seconds, always after the same number of pieces of work. That number follows from times that are the same
- * on all ranks, so all ranks call the all-reduce before the same piece. A step shorter than two seconds has
- * no such all-reduce. */
+ * seconds, always after the same number of pieces of work (micro-batches, or parts of the sampler's choice of
+ * rows). That number follows from times that are the same on all ranks, so all ranks call the all-reduce
+ * before the same piece. After the first step, steps shorter than two seconds have no such all-reduce. */
 #include "engine/train.h"
 
 #include <math.h>

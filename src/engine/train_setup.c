@@ -133,7 +133,7 @@ static void close_sources(ax_sources *sources)
 typedef struct tokenizing {
     const ax_run *run;
     const char *path;
-    double said, beaten; /* p->seconds at the last log line, and at the last ax_run_beat */
+    double said, beaten; /* ax_data_progress.seconds at the last log line; at the last ax_run_beat */
     ax_status status;    /* first error of ax_run_beat */
     int *signal;         /* signal that the last ax_run_beat returned */
 } tokenizing;
@@ -238,8 +238,8 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler 
     inputs->shape = (ax_row_shape){c->model.seq_len, c->data.mask_documents};
     AX_TRY(open_sources(run, &c->data.train, train, signal));
     AX_TRY(open_sources(run, &c->data.valid, valid, signal));
-    for (int i = 0; i < valid->n;
-         i++) /* checked here rather than at the first evaluation, so that the error comes early */
+    /* Checked here rather than at the first evaluation, so that the error comes early. */
+    for (int i = 0; i < valid->n; i++)
         AX_CHECK(ax_data_rows(valid->data[i], &inputs->shape), AX_ERR_DATA,
                  "%s holds nothing to evaluate on: it has fewer than two tokens",
                  ax_data_path(valid->data[i]));

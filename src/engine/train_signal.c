@@ -21,7 +21,7 @@ static void (*_Atomic heard)(void); /* function that the handler calls, or NULL 
 static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
 static int users; /* number of ranks (threads) and of callers of ax_signals_catch that need the handlers;
                      guarded by users_lock */
-static atomic_int saving; /* number of ranks (threads) that are writing a checkpoint; until it is 0, signals
+static atomic_int saving; /* number of ranks (threads) that are writing a checkpoint; unless it is 0, signals
                              do not shorten the timeout */
 static _Atomic(ax_comm *) world; /* communicator whose timeout is shortened after a signal (ax_comm_hurry) */
 
@@ -59,8 +59,8 @@ static void install(void)
         if (watched[i] == SIGPIPE)
             action.sa_handler = SIG_IGN;
         sigaction(watched[i], NULL, &before[i]);
-        if (before[i].sa_handler !=
-            SIG_IGN) /* a signal that is ignored, like SIGHUP under nohup, stays ignored */
+        /* A signal that is ignored, like SIGHUP under nohup, stays ignored. */
+        if (before[i].sa_handler != SIG_IGN)
             sigaction(watched[i], &action, NULL);
     }
 }

@@ -20,16 +20,16 @@ _Static_assert(AX_MAX_AXES <= 8 * sizeof(ax_axisset), "ax_axisset has too few bi
 _Static_assert(AX_AXES_STANDARD + 2 * AX_FACTOR_COUNT <= AX_MAX_AXES,
                "AX_MAX_AXES is too small for the factors");
 
-/* An axis of the grid. A group along the axis has `size` ranks; the rank numbers of neighbours differ by
- * `stride`. */
+/* An axis of the grid. An axis without factors is called an atom. A group along the axis has `size` ranks;
+ * the rank numbers of neighbours differ by `stride`. */
 typedef struct grid_axis {
     char name[24];
     int size, stride;
     ax_axis of; /* the standard axis of which this axis is a factor; for a standard axis, the axis itself */
-    ax_axisset atoms; /* the atoms whose product this axis is; for an axis without factors, the axis itself */
+    ax_axisset atoms; /* the atoms whose product this axis is; for an atom, the axis itself */
 } grid_axis;
 
-/* The communicator of this rank's group along a set of atoms (axes without factors). */
+/* The communicator of this rank's group along a set of atoms. */
 typedef struct group {
     ax_axisset atoms;
     ax_comm *comm;
@@ -91,8 +91,9 @@ static bool same_group(const ax_grid *grid, ax_axisset atoms, int p, int q)
     return true;
 }
 
-/* Creates the communicator along `atoms`. On the dry device (recognised by its own `launch`) there is no
- * memory to send, so the communicator only knows its rank and size and never contacts the other ranks. */
+/* Creates the communicator along `atoms`. The dry device, the only one whose table has `launch`, has no
+ * memory to send. So its communicators, like those of one rank, only know their rank and size, and never
+ * contact other ranks. */
 static ax_status make_comm(const ax_grid *grid, ax_axisset atoms, ax_comm **out)
 {
     int me = ax_grid_rank(grid), mine = 0, n = 0, *ranks;
@@ -279,8 +280,8 @@ ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, a
 
 /* ---- factors ------------------------------------------------------------------------------------- */
 
-/* Returns the axis with this size and stride among the axis `of` and its factors, or AX_MAX_AXES if there is
- * none. */
+/* Finds the axis with this size and stride: a standard axis, whose number is `of`, or one of the factors of
+ * that axis. Returns AX_MAX_AXES if there is none. */
 static int find_axis(const ax_grid *grid, ax_axis of, int size, int stride)
 {
     int a = 0;
@@ -290,8 +291,8 @@ static int find_axis(const ax_grid *grid, ax_axis of, int size, int stride)
     return a < grid->axes ? a : AX_MAX_AXES;
 }
 
-/* Returns the atom of the axis `of` that a factor with this stride would cut in two, or AX_MAX_AXES if an
- * atom begins at this stride. */
+/* Returns the atom of standard axis number `of` that a factor with this stride would cut in two, or
+ * AX_MAX_AXES if an atom begins at this stride. */
 static int atom_across(const ax_grid *grid, ax_axis of, int stride)
 {
     for (int a = 0; a < grid->axes; a++) {
@@ -329,8 +330,7 @@ static void cut_atom(ax_grid *grid, int atom, ax_axisset parts)
             grid->along[i].atoms = (ax_axisset)((grid->along[i].atoms & ~(1u << atom)) | parts);
 }
 
-/* Returns those atoms (axes without factors, see ax_grid_atoms) of the axis `of` whose strides are in
- * [from, to). */
+/* Returns those atoms (axes without factors) of standard axis number `of` whose strides are in [from, to). */
 static ax_axisset atoms_between(const ax_grid *grid, ax_axis of, int from, int to)
 {
     ax_axisset atoms = 0;

@@ -16,8 +16,7 @@ static const char *named(char out[64], int64_t block, const char *part)
 typedef struct build {
     ax_model *m;
     ax_model_use use;
-    const ax_layer
-        *first; /* the attention layer of the first block, which owns the table of rotary embeddings */
+    const ax_layer *first; /* attention layer of block 0, whose rotary-embedding table the other blocks use */
 } build;
 
 /* Adds to `residual` the branch x += layers(x), where the n layers run in sequence. */

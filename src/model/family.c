@@ -162,8 +162,8 @@ static ax_status fill(const ax_model_config *c, const ax_model_identity *id, jso
     return fill_network(c, json);
 }
 
-/* Replaces each number in `json` that is equal to the number of the same key in the text `source` by one that
- * is printed with the same digits as there. */
+/* Keeps the digits of `source`, the text of a config.json: each value in `json` that equals the value of the
+ * same key in `source` is replaced by one whose numbers print as in `source`. */
 static ax_status restore_digits(const char *source, json_t *json)
 {
     json_t *before, *verbatim, *value;
@@ -248,8 +248,8 @@ ax_status ax_model_config_identity(const ax_model_config *config, ax_buf *out)
 ax_status ax_model_config_copy(const ax_model_config *config, ax_model_config *out)
 {
     *out = *config;
-    out->source = out->window_layers =
-        NULL; /* so that *out never owns the texts of *config, not even after an error */
+    /* *out must not share the strings of *config, even after an error: both are freed. */
+    out->source = out->window_layers = NULL;
     if (config->window_layers)
         AX_TRY(ax_strdup(config->window_layers, &out->window_layers));
     return config->source ? ax_strdup(config->source, &out->source) : AX_OK;
@@ -264,12 +264,12 @@ void ax_model_config_fini(ax_model_config *config)
 
 /* ---- key maps ------------------------------------------------------------------------------------ */
 
-/* Sets param->file: the key of the array in the weight files, and the box of this array that the parameter
- * is. `block`: the number for %d. */
+/* Sets param->file: the key of the array in the weight files, and the box (part) of this array that is the
+ * parameter. `block` replaces %d in row->key. */
 static ax_status map_param(ax_param *param, const ax_key_map *row, int block)
 {
     char key[256];
-    /* row->key has at most one %d, which stands for the number of the block. */
+    /* row->key has at most one %d */
     const char *hole = strstr(row->key, "%d");
     if (hole)
         snprintf(key, sizeof key, "%.*s%d%s", (int)(hole - row->key), row->key, block, hole + 2);

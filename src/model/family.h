@@ -9,16 +9,17 @@
 
 /* One row of a family's key map: the parameter `name` of the network is stored in weight files under `key`.
  * In both, %d stands for the number of the block. The file's array is the transpose if `transpose`. Along its
- * output dim it consists of `parts` equal parts, of which the parameter is part number `part`. */
+ * output dim the file's array consists of `parts` equal parts, of which the parameter is part number `part`.
+ */
 typedef struct ax_key_map {
     const char *name, *key;
     bool transpose;
     int part, parts;
 } ax_key_map;
 
-/* A key of config.json, and the configuration key `option` of the same meaning, which messages name instead.
- * If `setting`, a resumed run may change the value. Every other key that the family writes, listed or not,
- * identifies the model and must stay the same. */
+/* A key of config.json, and the configuration key `option` of the same meaning, which error messages name
+ * instead of `key`. If `setting`, a resumed run may change the value. Every other key that the family writes,
+ * listed or not, identifies the model and must stay the same. */
 typedef struct ax_family_key {
     const char *key, *option;
     bool setting;
@@ -62,7 +63,7 @@ ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n);
  *   `block`. A segment has at most `length` blocks, and ends where the next stage begins, because no layer
  *   may belong to two stages.
  * - ax_stage_note, before the layer that begins with `block` (config.layers: the final norm) is added to the
- *   body: notes whether this stage begins or ends with this layer.
+ *   body: notes whether this rank's stage begins with this layer, or ends before it.
  * - ax_stage_place, after all parameters are declared: sets the place of each. */
 AX_MUST_CHECK ax_status ax_stage_plan(ax_model *model, int64_t recompute);
 int64_t ax_stage_segment(const ax_model *model, int64_t block, int64_t length);

@@ -32,7 +32,7 @@ extern const ax_key_map ax_llama_keys[AX_LLAMA_KEYS];
 extern const char *const ax_llama_ignored[AX_LLAMA_IGNORED];
 
 /* Read and set the keys of config.json that all of these families have. When ax_llama_read is called, *c must
- * have the default of each optional key. kv_heads 0 stands for as many key heads as heads. */
+ * have the default of each optional key. kv_heads = 0 means kv_heads = heads. */
 ax_status ax_llama_read(const json_t *json, const char *path, ax_model_config *c);
 ax_status ax_llama_write(const ax_model_config *c, json_t *json);
 

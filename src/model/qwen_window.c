@@ -73,7 +73,7 @@ static json_t *types_of(const ax_model_config *c)
 ax_status ax_qwen_window_write(const ax_model_config *c, json_t *json)
 {
     int failed = json_object_set_new(json, "use_sliding_window", json_boolean(c->window > 0));
-    if (!c->window) { /* without a window, a number sliding_window that the file has is kept */
+    if (!c->window) { /* no window: an existing value of sliding_window is kept */
         json_object_del(json, "layer_types");
         if (!json_object_get(json, "sliding_window"))
             failed |= json_object_set_new(json, "sliding_window", json_null());

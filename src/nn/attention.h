@@ -6,8 +6,8 @@
 
 extern const ax_layer_ops ax_attention_ops;
 
-/* Returns shape and layout of the tensor, [batch, capacity, kv width], that caches the keys or the values of
- * an attention layer. It has no data. */
+/* Returns the shape and layout of the cache of an attention layer's keys (that of the values is equal),
+ * [batch, capacity, kv width], as a tensor without data. */
 ax_tensor ax_attention_cache_tensor(const ax_layer *layer, int64_t batch, int64_t capacity);
 
 /* The part of a key/value cache that belongs to one attention layer. `cache` is NULL if the layer has no

@@ -8,8 +8,8 @@
 
 enum { B = 3, T = 4, MAX_PARAMS = 16, FRAME = 1 << 20 };
 
-/* The results of one run of a layer: its output, and the gradients of its input and of each parameter. All
- * are global arrays. */
+/* The results of one run of a layer: its output, and the gradients of its input and of each parameter. Each
+ * array has all elements of its tensor, collected from all ranks. */
 typedef struct outcome {
     double *y, *dx, *grad[MAX_PARAMS];
     int64_t y_count, x_count, grad_count[MAX_PARAMS];

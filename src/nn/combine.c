@@ -1,8 +1,8 @@
 /* Combinators: sequence, residual, recompute. */
 #include "axonn/nn.h"
 
-/* ---- sequence. forward_sum and backward_add are those of the first layer, which may fuse the addition
- * ---- */
+/* ---- sequence: runs its children one after the other. forward_sum and backward_add leave the addition to
+ * the first child, which may fuse the addition with its own work ---- */
 
 static ax_status later_forward(ax_layer *self, ax_frame *frame, ax_tensor *y)
 {
@@ -87,9 +87,10 @@ ax_layer *ax_sequence_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *
     return with_children(ax_sequence(ctx, name), n, layers);
 }
 
-/* ---- residual: y = x, then y += branch(y) for each branch. The layer does not run these additions itself,
- * except the last: forward_sum of the next branch gets both summands, and backward_add the gradient to add. A
- * branch that begins with a norm fuses the addition with the norm ---- */
+/* ---- residual: y = x, then y += branch(y) for each branch. In forward, the residual layer runs only the
+ * last addition itself; it passes the two summands of each other addition to the forward_sum of the next
+ * branch. In backward, backward_add of each branch adds the gradient of the skip connection. A branch that
+ * begins with a norm fuses the addition with the norm ---- */
 
 static ax_status residual_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {

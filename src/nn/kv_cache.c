@@ -8,9 +8,8 @@ struct ax_kv_cache {
     ax_ctx *ctx;
     ax_layer *root;
     int64_t batch, capacity, length;
-    char *block;
-    size_t bytes,
-        placed; /* `bytes`: size of `block`; `placed`: how many of them are already assigned to layers */
+    char *block;          /* device memory for the keys and values of all layers */
+    size_t bytes, placed; /* size of `block`; bytes of `block` already assigned to layers */
 };
 
 typedef ax_status visit_fn(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache *part);
@@ -77,7 +76,8 @@ ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t batch, int64_t
     AX_TRY(ax_calloc(1, sizeof *cache, &cache));
     *cache = (ax_kv_cache){.ctx = ctx, .root = root, .batch = batch, .capacity = capacity};
     ax_status status = visit_attention(cache, root, attach);
-    /* A rank without heads allocates 0 bytes, because its layers need a pointer that is not NULL. */
+    /* On a rank without heads, cache->bytes is 0. The allocation of 0 bytes gives the layers the pointer that
+     * they need, which is not NULL. */
     if (status == AX_OK)
         status = ax_device_alloc(ctx->dev, cache->bytes, (void **)&cache->block);
     if (status == AX_OK)

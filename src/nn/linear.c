@@ -1,7 +1,7 @@
-/* The linear layer. Its code names no grid axis: the layouts decide. If x splits the inner width and y the
- * residual width, the layer runs the 3D algorithm of arXiv 2502.08145 (Alg. 1). If only one of the two axes
- * has a size above 1, it runs the algorithm of Megatron-LM. If all axes have size 1, it is the serial
- * layer. */
+/* The linear layer. Its code names no grid axis: the communication follows from the layouts of input, weight
+ * and output. If grid axis x splits the inner width (of attention or MLP) and grid axis y the residual width,
+ * the layer runs the 3D algorithm of arXiv 2502.08145 (Alg. 1). If only one of the two axes has a size above
+ * 1, it runs the algorithm of Megatron-LM. If all axes have size 1, it is the serial layer. */
 #include "nn/linear.h"
 
 #include <stdio.h>
@@ -14,9 +14,9 @@ typedef struct linear {
 
 enum { WEIGHT, BIAS };
 
-/* Sets *in to x, with its width split along the same axes as the input dim of the weight. Communication is
- * needed only for the output head, whose weight is split in the vocabulary dim (along x and y) but not in the
- * input dim: x is all-gathered. */
+/* Sets *in to x, with its width split along the same axes as the input dim of the weight. Only the output
+ * head needs communication: its weight is split in the vocabulary dim (along grid axes x and y) but not in
+ * the input dim, so the tensor x is all-gathered. */
 static ax_status match_input_width(const ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *in)
 {
     ax_layout layout = x->layout;
@@ -29,8 +29,7 @@ static const char forward_spec[] = "bti,oi->bto", input_grad_spec[] = "bto,oi->b
 /* The operands and result of the forward GEMM. */
 typedef struct forward_gemm {
     ax_tensor in, w, b;
-    const ax_tensor
-        *bias; /* bias that the GEMM adds: &b; NULL: no bias, or it is added after the reduction over ranks */
+    const ax_tensor *bias; /* &b; NULL: the layer has no bias, or adds it after the reduction over ranks */
     ax_tensor rule; /* shape and layout of the GEMM's result, without data; a partial sum along the axes that
                        split the input width */
     bool whole;     /* the GEMM's result already has the layout of y: no reduction follows */
@@ -86,8 +85,8 @@ ax_status ax_linear_forward_activation(ax_layer *self, ax_frame *frame, const ax
         AX_TRY(ax_frame_alloc(frame, &p.rule, y));
         AX_TRY(ax_contract_activation(frame, forward_spec, &p.in, &p.w, p.bias, AX_EPILOGUE_ACTIVATION, kind,
                                       keeps ? preact : NULL, y));
-        preact->layout = y->layout =
-            ((const linear *)self)->y_layout; /* the two layouts differ only in axes of size 1 */
+        /* p.rule.layout and y_layout differ only in axes of size 1. */
+        preact->layout = y->layout = ((const linear *)self)->y_layout;
     }
     return ax_frame_save(frame, &p.in);
 }
@@ -138,8 +137,8 @@ ax_status ax_linear_backward_activation(ax_layer *self, ax_frame *frame, const a
                                         ax_activation kind, ax_tensor *dx)
 {
     ax_tensor rule, x, preact, w, sums;
-    /* If the weight's output dim is split, the GEMM's result is a partial sum over ranks. The multiplication
-     * by f' must then follow the reduction. */
+    /* If the weight's output dim is split, the GEMM's result is a partial sum over ranks. Then the
+     * multiplication by the activation's derivative must follow the reduction. */
     if (ax_layout_effective(self->ctx->grid, &self->param[WEIGHT]->use, 2).dim[0].n) {
         AX_TRY(linear_backward(self, frame, dy, &sums));
         AX_TRY(ax_frame_restore(frame, &preact));

@@ -70,8 +70,7 @@ ax_status ax_cross_entropy_loss(ax_frame *frame, const ax_tensor *logits, const 
                                 int64_t ignore_index, double *loss, ax_tensor *dlogits)
 {
     enum { LOSS, COUNTED, WRONG, SUMS };
-    const int rows =
-        logits->ndim - 1; /* number of dims of `targets`: all dims of the logits except the last */
+    const int rows = logits->ndim - 1; /* number of dims of `targets`: all of the logits except the last */
     const int64_t classes = logits->dim[rows];
     double *sum, total[SUMS];
     ax_tensor masked, stats;

@@ -48,7 +48,7 @@ static ax_status gated_forward(ax_layer *self, ax_frame *frame, const ax_tensor 
  * ranks. */
 static ax_status gated_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
-    ax_tensor dh, grad[2]; /* grad[0]: of the output of gate; grad[1]: of the output of up */
+    ax_tensor dh, grad[2]; /* outputs of gate and up, which ax_op_glu_grad overwrites with their gradients */
     AX_TRY(ax_layer_backward(self->child[DOWN], frame, dy, &dh));
     AX_TRY(ax_frame_restore(frame, &grad[1]));
     AX_TRY(ax_frame_restore(frame, &grad[0]));

@@ -27,8 +27,9 @@ static ax_layer *mlp(ax_ctx *ctx, const char *name)
     return ax_sequence_of(ctx, name, AX_COUNT(layers), layers);
 }
 
-/* A residual layer with every kind of branch. Two branches begin with a norm, which is fused with the
- * addition before it (forward_sum); one is a layer without forward_sum; one is empty; one is only a norm. */
+/* A residual layer with every kind of branch: r1 and r3 begin with a norm, r2 has no forward_sum, r4 is
+ * empty, and r5 is only a norm. The norms of r3 and r5 are fused with the addition before them (forward_sum).
+ */
 static ax_layer *residual(ax_ctx *ctx)
 {
     ax_layer *const branches[] = {mlp(ctx, "r1"), ax_gelu(ctx, "r2", AX_GELU_TANH), mlp(ctx, "r3"),

@@ -51,8 +51,8 @@ static void swap(float *a, float *b)
     *b = x;
 }
 
-/* Finds the cutoff that keeps the largest weights: at most `most`, and no more than are needed for a sum of
- * `mass`. Quickselect (Hoare's FIND): partitions the weights in place at a random pivot, and continues in the
+/* Finds the cutoff that keeps the largest weights: as few as reach the sum `mass`, but no more than `most` of
+ * them. Quickselect (Hoare's FIND): partitions the weights in place at a random pivot, and continues in the
  * partition that holds the cutoff. */
 static cutoff find_cutoff(float *weight, int n, int most, double mass)
 {
@@ -122,7 +122,7 @@ ax_status ax_sample(const float *logits, int n, const ax_sampling *how, double u
     double left = u * kept_mass(weight, n, kept);
     for (int i = 0; i < n && left >= 0; i++)
         if (keeps(&kept, weight[i])) {
-            /* The token so far: rounding may leave left >= 0 after the last weight. */
+            /* *out is the last kept token so far, because rounding may leave left >= 0 after all of them. */
             *out = weight[i] > 0 ? i : *out;
             left -= weight[i];
         }

@@ -9,11 +9,10 @@
 struct ax_updater {
     const ax_optim *optim;
     ax_param_set *set;
-    ax_update_array
-        *table; /* [set->n]: weights, gradient and optimizer state of each parameter, in host memory */
+    ax_update_array *table;     /* host memory, [set->n]: addresses of each parameter's arrays */
     ax_update_array *array;     /* copy of `table` in device memory */
     ax_update_numbers *numbers; /* in device memory */
-    bool gathers;               /* updated weights are all-gathered after the update (ax_param_all_gather) */
+    bool gathers; /* some updated weights are all-gathered after the update (ax_param_all_gather) */
 };
 
 static size_t table_bytes(const ax_updater *u) { return (size_t)u->set->n * sizeof *u->array; }
@@ -112,8 +111,9 @@ ax_status ax_updater_result(ax_updater *u, ax_update_numbers *out)
 }
 
 /* Returns `end` such that one launch updates the parameters [from, end). One launch updates all of them,
- * unless weights are all-gathered after the update. Then there are several launches of about MOST elements,
- * so that the all-gather of one part overlaps the update of the next. */
+ * unless weights are all-gathered after the update. Then there are several launches, each of parameters with
+ * 4 Mi elements or a little more together, so that the all-gathers after one launch overlap the next launch.
+ */
 static int launch_end(const ax_updater *u, int from)
 {
     enum { MOST = 4 << 20 }; /* elements */

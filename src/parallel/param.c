@@ -18,7 +18,7 @@ static void split_further(const ax_grid *grid, ax_layout *layout, ax_axis axis)
 }
 
 /* Returns the layout U (`use`) with dim 0 split further: along the strategy's `rest` axes and, if `data` is
- * true, along the axis data. */
+ * true, along the axis data. A vector keeps the layout U. */
 static ax_layout rest_layout(const ax_ctx *ctx, const ax_layout *use, int ndim, bool data)
 {
     ax_layout layout = *use;

@@ -14,8 +14,8 @@
  * gradients that are not yet scattered. */
 enum { AX_PARAM_RING = 4 };
 /* Number of weights beyond the one in use that are gathered ahead (overlap.oag). With 1, each gather would
- * overlap with a single GEMM. With 4, the gathers of a block's two large weights (up, down) overlap with the
- * GEMMs of its four small weights (q, k, v, output). */
+ * overlap with a single GEMM. With 4, the gathers of the two large weights (up, down) of a transformer block
+ * overlap with the GEMMs of its four small weights (q, k, v, output). */
 enum { AX_PARAM_AHEAD = 4 };
 /* Alignment, in bytes, of tensors in the blocks of memory of an ax_param_set. */
 enum { AX_PARAM_ALIGN = 64 };
@@ -28,13 +28,14 @@ typedef struct ax_param_live {
     bool whole; /* `rest` has the layout of kernels (U in ax_param), so no gather is needed before use */
     ax_work *all_gather; /* all-gather from `rounded` to `rest` that is in flight; NULL: none */
     ax_transfer *gather; /* the gather from `rest` to layout U whose result no kernel has acquired yet; in the
-                            frame's host memory */
+                            frame's host memory; NULL: none */
     double gather_began; /* time at which `gather` was started, for the device's event ring */
     ax_tensor cached;    /* the weight in layout U, in the weight cache; data NULL: not in the cache */
     bool cache_valid;
     int started, done;  /* contributions of this step: `started` is the number whose computation has begun,
-                           `done` the  number that has been added to the gradient */
-    const void *target; /* memory for a contribution, with room for padding */
+                           `done` the number that has been added to the gradient */
+    const void *target; /* memory of the latest contribution that ax_param_grad_target allocated, with room
+                           for the padding of its transfer */
     int now, expected; /* numbers of contributions that were added: now: in this micro-batch; expected: in the
                           micro-batch before */
     int bucket;        /* index of the gradient's ax_param_bucket; -1: the gradient needs no reduction */
@@ -108,7 +109,8 @@ AX_MUST_CHECK ax_status ax_param_buckets_make(ax_param_set *set);
 /* param_tied.c. These functions handle parameters whose place is AX_PARAM_LENT or AX_PARAM_COPY, and do
  * nothing for others. ax_param_tied_make allocates memory for the exchange of gradients. ax_param_tied_grads
  * adds the last stage's gradients to those of the first stage. ax_param_tied_weights sends p's rounded
- * weights from the first stage to the last one. The last two are collective along pipe. */
+ * weights from the first stage to the last one. ax_param_tied_grads and ax_param_tied_weights are collective
+ * along pipe. */
 AX_MUST_CHECK ax_status ax_param_tied_make(ax_param_set *set);
 void ax_param_tied_free(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_param_tied_grads(ax_param_set *set);

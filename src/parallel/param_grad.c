@@ -205,9 +205,10 @@ static bool at_origin(const ax_grid *grid, ax_axisset axes)
     return true;
 }
 
-/* Starts the transfer of `part` to the gradient's layout. Always allocates frame memory for the result,
- * because all micro-batches must make the allocations of one frame plan. The step's first contribution may
- * leave this memory unused, since it can go directly to the gradient. */
+/* Starts the transfer of `part` to the gradient's layout. If the transfer needs more than an all-reduce,
+ * always allocates frame memory for its result, because all micro-batches must make the same allocations,
+ * those of the frame's plan. The first contribution of a step may go directly to the gradient; it then leaves
+ * this memory unused. */
 static ax_status start_contribution(ax_frame *frame, ax_param *p, const ax_tensor *part, bool first)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);

@@ -3,9 +3,9 @@
  * For each dim, source and target have a list of axes that split it. The common prefix of the two lists
  * stays. Gathers remove the source's other axes, innermost first. The target's other axes are then added: by
  * a scatter if the tensor is partial along the axis, or by a slice if the tensor is replicated along it. The
- * nesting of axes restricts the order of steps. Of the steps that it allows, the planner always takes the
- * first of this list, which begins with the steps that shrink the data: a slice, a scatter, the single
- * all-reduce, a gather. */
+ * nesting of axes restricts the order of steps. Of the steps that the nesting allows, the planner always
+ * takes the first of this list: a slice, a scatter, the single all-reduce, a gather. Slices and scatters come
+ * first because they shrink the data. */
 #include "parallel/plan.h"
 
 #include <stdio.h>
@@ -17,8 +17,8 @@ typedef struct planner {
     const ax_grid *grid;
     ax_layout now, target;
     int ndim;
-    int common[AX_MAX_DIMS]; /* for each dim: how many of the grid axes that split it, counted from the first,
-                                are the same in `now` and `target` */
+    int common[AX_MAX_DIMS]; /* common[d]: length of the common prefix of the axis lists of dim d in `now` and
+                                `target` */
     ax_plan plan;
 } planner;
 
@@ -32,8 +32,8 @@ static int common_prefix(const ax_axes *a, const ax_axes *b)
     return k;
 }
 
-/* Returns the axis as a set of atoms (ax_grid_atoms), so that it can be compared with `partial`, which is
- * such a set. */
+/* Returns the axis as a set of atoms, that is of axes without factors (ax_grid_atoms). The member `partial`
+ * of `now` and `target` is such a set too, so the two can be compared. */
 static ax_axisset set_of(const planner *p, ax_axis axis)
 {
     return ax_grid_effective(p->grid, (ax_axisset)(1u << axis));

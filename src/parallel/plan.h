@@ -30,7 +30,8 @@ typedef struct ax_transfer {
     ax_tensor before; /* the source of the step in flight */
     ax_layout target;
     void *result; /* memory of the final result; NULL: the memory of the source */
-    void *staged; /* packed data that the step in flight receives, and end_step unpacks; or NULL */
+    void *staged; /* buffer into which the step in flight receives packed data, which end_step unpacks; NULL:
+                     none */
     ax_work *work;
 } ax_transfer;
 _Static_assert(sizeof(ax_transfer) <= AX_FRAME_HOST, "transfers live in the host memory of frames");

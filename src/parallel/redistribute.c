@@ -1,7 +1,7 @@
 /* Executes plans, one step in flight at a time. Each step is one collective on contiguous buffers. If the
- * step's dim is the outermost one and the ranks' parts begin at multiples of the chunk (parts are equal, or
- * are split by `fine` axes), the buffers are the tensors themselves. Otherwise parts are packed into frame
- * memory, padded with zeros to the uniform chunk, and unpacked after the collective. */
+ * step's dim is the outermost one and the ranks' parts begin at multiples of the chunk (the parts are equal,
+ * or the step's axis is a fine axis, see ax_axes), the buffers are the tensors themselves. Otherwise parts
+ * are packed into frame memory, padded with zeros to the uniform chunk, and unpacked after the collective. */
 #include "parallel/plan.h"
 
 /* A step with its communicator, message size and number of parts. */
@@ -112,8 +112,8 @@ static bool gathers_in_place(ax_ctx *ctx, const ax_plan *plan, int k, const ax_t
 }
 
 /* Returns the number of elements of memory for the result of step k. With this memory, step k needs no
- * unpacking and step k + 1 no packing. If step k - 1 is a gather too and step k gathers in place, the memory
- * contains that of the result of step k - 1. */
+ * unpacking and step k + 1 no packing. If steps k - 1 and k are gathers and step k gathers in place, this
+ * memory contains the memory of the result of step k - 1. */
 static int64_t room_made(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src)
 {
     ax_tensor made = *src;
@@ -147,9 +147,9 @@ int64_t ax_plan_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_plan *
     return k < 0 ? ax_tensor_count(ctx->grid, src) : room_made(ctx, plan, k, src);
 }
 
-/* Finds memory for the result of step k. For the last step this is the memory of the plan's result. If only
- * gathers in place follow step k, it is this rank's part of the memory of the plan's result. Otherwise it is
- * frame memory. */
+/* Finds memory for the result of step k, ignoring all-reduces, which work in place. The last step gets the
+ * memory of the plan's result. If step k is a gather and all later steps are gathers in place, it gets this
+ * rank's part of the memory of the plan's result. Any other step gets frame memory. */
 static ax_status memory_for(ax_transfer *t, int k, void **out)
 {
     int last = last_producer(&t->plan), m = k + 1;

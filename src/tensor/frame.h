@@ -1,4 +1,5 @@
-/* The structs of frames and plans, shared by frame.c and frame_plan.c. */
+/* The structs of frames and plans, shared by frame.c and frame_plan.c. A slot is one of several frames with
+ * the same plan, one for each micro-batch in flight (ax_frame_create_slot). */
 #ifndef AXONN_TENSOR_FRAME_H
 #define AXONN_TENSOR_FRAME_H
 
@@ -10,10 +11,11 @@ enum { AX_FRAME_ALIGN = 64 };
  * no other allocation may use the memory during the operations birth … last. */
 typedef struct ax_frame_alloc_record {
     size_t bytes;  /* size, rounded up to a multiple of AX_FRAME_ALIGN */
-    size_t offset; /* offset in the range of recorded addresses, or in the planned block */
+    size_t offset; /* while recording: offset in the range of addresses that stands for memory; in a plan:
+                      offset in the block that all slots share or, if `kept`, in the slot's own block */
     int64_t birth, last;
-    bool kept; /* in a plan with several slots: the task uses the allocation in both of its parts, so it lies
-                  in the slot's own block */
+    bool kept; /* in a plan for several slots: both parts of the task use the allocation, so no other slot may
+                  use its memory; false while recording */
 } ax_frame_alloc_record;
 
 typedef struct ax_frame_task {
@@ -35,13 +37,14 @@ struct ax_frame_plan {
 struct ax_frame {
     ax_ctx *ctx;
     char *block;
-    bool borrowed; /* `block` belongs to another slot */
-    char *slot;    /* this slot's own block, or NULL */
+    bool borrowed; /* another frame allocated `block` and frees it */
+    char *slot; /* own block, for allocations that are `kept`; NULL: the plan has none, or there is no plan */
     size_t bytes, top, high_water;
     bool recording, training, saving;
     const ax_frame_plan *planned;
     const ax_batch *batch;
-    ax_frame_task *task;  /* record or plan of the running task */
+    ax_frame_task *task;  /* the running task: in `recorded`, or in `planned`; NULL in bump mode, and before
+                             the first task */
     int next;             /* index of the running task's next allocation */
     int64_t clock;        /* number of operations since the task began */
     uint64_t train_tasks; /* number of tasks begun in AX_MODE_TRAIN */
@@ -52,7 +55,7 @@ struct ax_frame {
     char name[sizeof(((ax_frame_task *)0)->name)]; /* name of the running task */
     ax_frame_end_fn *at_end;
     void *at_end_user;
-    char **host; /* blocks of AX_FRAME_HOST bytes */
+    char **host; /* host memory (ax_frame_host): blocks of AX_FRAME_HOST bytes */
     int host_blocks;
     size_t host_used; /* offset of the first free byte, counted over all blocks */
 };

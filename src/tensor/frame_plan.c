@@ -1,8 +1,8 @@
-/* Packs recorded lifetimes into one block (dynamic storage allocation by first fit): largest allocation
- * first, each at the lowest offset that is free during its whole lifetime. That takes quadratic time. Tasks
- * with more than BY_SIZE_MOST allocations (thousands of layers) are packed in order of birth instead, as
- * malloc and free would do it. That is fast, because few ranges are free at a time, but the block may become
- * larger. Read frame.c first. */
+/* Packs allocations with recorded lifetimes into one block (dynamic storage allocation by first fit). The
+ * largest allocation is placed first, and each at the lowest offset that is free during its whole lifetime;
+ * this takes quadratic time. Tasks with more than BY_SIZE_MOST allocations (thousands of layers) are packed
+ * in order of birth instead, as malloc and free would do it. That is fast, because few ranges are free at a
+ * time, but the block may become larger. Read frame.c first. */
 #include "tensor/frame.h"
 
 #include <stdlib.h>

@@ -29,7 +29,8 @@ struct ax_metrics {
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
 typedef struct row {
-    char text[4096]; /* enough for comm_bytes with 63 sets of grid axes, the most that there can be */
+    char text[4096]; /* enough for comm_bytes with 63 sets of grid axes: all sets of x.kv, x.rep, y, z, pipe
+                        and data but the empty one */
     size_t n;
 } row;
 
@@ -76,9 +77,10 @@ static int64_t row_step(const char *line, size_t n)
     return step;
 }
 
-/* Returns the size to which the file is truncated: up to the last row whose step is at most `step`, and never
- * less than the first row. Steps never decrease from row to row, so a search from the end parses only the
- * rows that are removed. */
+/* Returns the size to which the file is truncated: up to the last row of a step in 1 … `step`. If there is
+ * none, up to the first row, which describes the run; if that row is damaged, 0. From row to row steps never
+ * decrease, except in rows that describe the run (step 0). So a search from the end parses only the rows that
+ * are removed. */
 static size_t kept_size(const char *data, size_t size, int64_t step)
 {
     const char *end = size ? memrchr(data, '\n', size) : NULL; /* skips an incomplete last line */

@@ -144,8 +144,8 @@ static ax_status include_most(const ax_curve *c, range *r, double *limit)
     return AX_OK;
 }
 
-/* Computes the range of the y axis. A single spike must not flatten the rest of the chart: outliers of raw
- * curves are ignored, and other curves are clipped at the limit of include_most. */
+/* Computes the range of the y axis. A single spike must not flatten the rest of the chart: outliers of
+ * AX_CURVE_THIN curves (raw values) are left out, and other curves are clipped at include_most's limit. */
 static ax_status y_range(const ax_plot *p, range *r)
 {
     range all = {INFINITY, -INFINITY};

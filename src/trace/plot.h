@@ -57,10 +57,11 @@ AX_MUST_CHECK ax_status ax_with_point(ax_status (*draw)(const ax_history *, int,
                                       const ax_history *runs, int n, ax_buf *out);
 /* Returns the colour of run i in all pictures. */
 const char *ax_history_colour(int i);
-/* Smooths a curve with a moving interquartile mean, at `places` points spread evenly over the n given ones.
- * Sets at[i] to the x of point i, and mean[i] to the mean of the middle half of the `window` values around
- * the point, so one spike does not change it. Near the beginning, where losses fall steeply, the window is
- * smaller so that it stays centred. Values that are not finite are left out of means and give gaps. */
+/* Smooths a curve with a moving interquartile mean, at `places` of its n points, spread evenly. For place j,
+ * sets at[j] to the x of its point, and mean[j] to the mean of the middle half, by size, of the `window` y
+ * values around the point. So a single spike does not change mean[j]. Near the beginning, where losses fall
+ * steeply, the window is smaller so that it stays centred. Values that are not finite are left out of means
+ * and give gaps. */
 void ax_smooth(const double *x, const double *y, int n, int window, int places, double *at, double *mean);
 /* Sorts values in ascending order; all must be finite. */
 void ax_sort(double *values, int n);

@@ -1,7 +1,6 @@
-/* TensorBoard event files. Event: wall_time = 1 (double), step = 2 (varint), file_version = 3 (string),
- * summary = 5, session_log = 7; Summary: value = 1; Summary.Value: tag = 1 (string), simple_value = 2
- * (float); SessionLog: status = 1. These are field numbers of protobuf messages. The status START has the
- * value 1. */
+/* TensorBoard event files. The protobuf messages have these field numbers. Event: wall_time = 1 (double),
+ * step = 2 (varint), file_version = 3 (string), summary = 5, session_log = 7. Summary: value = 1.
+ * Summary.Value: tag = 1 (string), simple_value = 2 (float). SessionLog: status = 1 (enum, START is 1). */
 #include "trace/tfevents.h"
 
 #include <errno.h>

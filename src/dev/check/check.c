@@ -55,8 +55,8 @@ static void check_close(ax_device *dev)
     dev->memory = NULL;
 }
 
-/* Sets the protection of a block. A failure is only logged, because it does not go unnoticed: either a kernel
- * faults, or tests/dev/test_check.c fails. */
+/* Sets the protection of a block. A failure is only logged, because it has other signs: if a block stays
+ * inaccessible, a kernel faults; if a block stays accessible, tests/dev/test_check.c fails. */
 static void protect(const block *b, int protection)
 {
     if (mprotect(b->region.base, b->region.bytes, protection))

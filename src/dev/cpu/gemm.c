@@ -3,15 +3,16 @@
  * Each thread computes a rectangle of c by itself, and packs the rows of a and columns of b that it needs
  * into its own scratch, so there are no barriers. Its loops:
  *
- *     for blocks of columns of c, for stretches of rows
+ *     for blocks of columns of c, for stretches of rows of c
  *       for blocks in k
  *         for blocks of rows
  *           for panels of up to 48 columns: the panel of b is read from the L2 cache
  *             for strips of 8 rows: one micro-tile; its strip of a has been prefetched into the L1 cache
  *
- * If a is contiguous in k and its values need no conversion, its strips are read in place, and a block may
- * have all rows of the stretch. Otherwise a is packed as b is, the blocks of a are small enough for the L2
- * cache, and the panels of b that the first block of a stretch packs are kept for the stretch's other blocks.
+ * A stretch is a range of rows whose blocks share the packed panels of b: for each block in k, the first
+ * block of rows packs the panels, and the other blocks of rows use them again. If a is contiguous in k and
+ * its values need no conversion, its strips are read in place, and a block may have all rows of the stretch.
+ * Otherwise a is packed as b is, in blocks that are small enough for the L2 cache.
  *
  * Packing is spread over the tiles to hide the latency of memory: the next block of a and the next panel of b
  * are prefetched, one cache line at a time, while a tile multiplies, and packed in pieces between two tiles.
@@ -56,8 +57,8 @@ static const char *operand(const void *base, size_t size, int64_t ld, bool along
 /* ---- packing in pieces --------------------------------------------------------------------------- */
 
 /* The progress of packing a part of an operand into panels: `rows` rows of op(a), or columns of op(b), with
- * `k` values each. The part is packed in pieces of gemm->lanes units in k, which are transposed at once. Each
- * piece is prefetched one step before it is packed. */
+ * `k` values each. The part is packed in pieces of gemm->lanes units in k, because so many units are
+ * transposed at once. Each piece is prefetched one step before it is packed. */
 typedef struct packing {
     const char *src;
     char *out;
@@ -136,8 +137,8 @@ typedef struct block {
     int64_t m0, m, n0, n, k0, k;
     int64_t s0;  /* the first row of the stretch to which the block belongs */
     char *a, *b; /* memory for packed a and packed b */
-    bool keep_b; /* the packed panels of b are kept for the later blocks of rows of the same stretch
-                    of rows (see the loops at the top of this file) */
+    bool keep_b; /* the packed panels of b are kept for the later blocks of rows of the same stretch (see the
+                    top of this file) */
     bool b_kept; /* the panels of b were packed by an earlier block of the stretch */
     float *sums; /* fp32 sums of the stretch's rows and the block's n columns, used if c is 16-bit and there
                     are several blocks in k */

@@ -114,9 +114,9 @@ static __attribute__((noinline)) void put_block_in_b(pack_kind kind, const char 
         vstore(to + i * width, block[i]);
 }
 
-/* Loads one unit of each of W rows, or of `n` < W rows, from a source that is contiguous along the rows and
- * has successive values of k `stride` bytes apart. `whole` is false for a last pair that has only one
- * value. */
+/* Loads one unit of each of W rows, or of `n` < W rows, from a source in which the values of successive rows
+ * are adjacent, and successive values of k are `stride` bytes apart. `whole` is false for a last pair that
+ * has only one value. */
 INLINE vf units_across_k(pack_kind kind, const char *at, int64_t stride, bool whole, int64_t n)
 {
 #ifdef AX_SIMD_BF16
@@ -322,8 +322,8 @@ INLINE prefetches prefetches_of(const ax_cpu_tile *t, const ax_cpu_rows *a, int6
     s.c_bytes = nv * W * size;
     for (int i = 0; i < 2; i++) {
         s.prefetch[i] = t->prefetch[i];
-        s.lines_per_step[i] =
-            t->prefetch[i].n ? (t->prefetch[i].n + runs - 1) / runs : 0; /* 0 needs no slow division */
+        /* The test for 0 avoids a slow division. */
+        s.lines_per_step[i] = t->prefetch[i].n ? (t->prefetch[i].n + runs - 1) / runs : 0;
     }
     return s;
 }

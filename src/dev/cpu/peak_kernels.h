@@ -5,7 +5,7 @@
 
 #include "gemm_kernels.h"
 
-enum { SUMS = W == 16 ? 16 : 12 }; /* vector registers that hold sums, of 32 or 16 registers */
+enum { SUMS = W == 16 ? 16 : 12 }; /* number of vector registers that hold sums: 16 of 32, or 12 of 16 */
 
 /* peak_f32 and peak_bf16 return the number of floating-point operations. They add the sums to *sink, so that
  * the compiler cannot remove the operations. */

@@ -14,7 +14,8 @@ INLINE void put_copy(void *copy, ax_dtype dtype, int64_t i, int64_t n, vf w)
         BY_VTYPE(put_exact, dtype, copy, i, n, w);
 }
 
-/* The numbers of one AdamW update, each in all lanes of a vector. */
+/* The numbers of one AdamW update, each in all lanes of a vector. The gradient is multiplied by `scale`
+ * before it is squared, because the square of `scale` may be subnormal, and would be flushed to 0. */
 typedef struct adamw_numbers {
     vf scale, beta1, beta2, rest1, rest2, eps, step, per2, keep;
 } adamw_numbers;
@@ -22,7 +23,7 @@ typedef struct adamw_numbers {
 INLINE adamw_numbers adamw_numbers_of(const ax_adamw_args *a, const ax_update_array *u)
 {
     const ax_update_numbers *now = a->numbers;
-    return (adamw_numbers){.scale = vset((float)now->grad_scale), /* unsquared: the square may be subnormal */
+    return (adamw_numbers){.scale = vset((float)now->grad_scale),
                            .beta1 = vset((float)a->beta1),
                            .beta2 = vset((float)a->beta2),
                            .rest1 = vset((float)(1 - a->beta1)),

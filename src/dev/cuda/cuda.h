@@ -1,8 +1,8 @@
 /* Private header of the CUDA backend, a plugin (libaxonn_cuda.so) that dev/plugin.c loads. device.c has
  * memory, copies and the backend's table; gemm.c runs matmuls by cuBLASLt, gemm_plan.c chooses their
- * algorithms; cudnn.c runs attention by cuDNN, if that is installed; nccl.c links GPUs. A file *.cu has the
- * kernels of the file with the same name in dev/ref; kernels.cuh has the code that the *.cu share. All work
- * of a device except collectives runs on one stream, so that scratch has one user at a time. */
+ * algorithms; cudnn.c runs attention by cuDNN, if that is installed; nccl.c links GPUs. The files *.cu have
+ * the kernels, divided about as in dev/ref; kernels.cuh has the code that they share. All work of a device
+ * except collectives runs on one stream, so that scratch has one user at a time. */
 #ifndef AXONN_DEV_CUDA_H
 #define AXONN_DEV_CUDA_H
 
@@ -39,7 +39,7 @@ typedef struct ax_cuda {
     int64_t scratch_bytes;
     int64_t left_at_open, held; /* left_at_open: bytes free when the device was opened; held: the most bytes
                                    in use since then */
-    char *pinned;               /* AX_CUDA_CHUNKS chunks */
+    char *pinned;               /* AX_CUDA_CHUNKS chunks, and after them the bytes of `later` */
     cudaEvent_t copied[AX_CUDA_CHUNKS]; /* copied[i]: complete when the last copy from chunk i is done */
     int chunk;                          /* the chunk to use next */
     char *later;                        /* AX_COPY_LATER bytes of pinned memory for ax_copy_out_begin */

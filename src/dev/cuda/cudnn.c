@@ -215,8 +215,8 @@ static int64_t room_of(const ax_cuda *cu, const ax_cudnn_shape *s)
     return scratch_room(cu) - documents_bytes(s);
 }
 
-/* Returns the size of a part when `total` is cut into nearly equal parts of at most `most`; the last is
- * smaller. */
+/* Returns the size of the parts if `total` is cut into as few parts of at most `most` as possible, of nearly
+ * equal size. The last part may be smaller. */
 static int64_t even_part(int64_t total, int64_t most) { return ax_ceil_div(total, ax_ceil_div(total, most)); }
 
 /* Chooses the size of slices: as many sequences as fit the workspace; if not even one fits, as many heads of

@@ -43,9 +43,9 @@ AX_MUST_CHECK ax_status ax_cudnn_set(const ax_cudnn *lib, cudnnBackendDescriptor
 
 typedef enum ax_cudnn_kind { AX_CUDNN_FORWARD, AX_CUDNN_BACKWARD } ax_cudnn_kind;
 
-/* The shape of a slice of causal attention in bf16 or fp16: it computes `heads` of the all_heads query heads
- * that the arrays have, and uses kv_heads of their all_kv_heads key heads. The struct has no padding, because
- * shapes are compared as bytes. */
+/* The shape of a call of causal attention in bf16 or fp16, or of a slice of a call. The arrays have all_heads
+ * query heads and all_kv_heads key heads, of which a slice has `heads` and kv_heads. `time` is the length of
+ * a sequence, `width` that of a head. The struct has no padding, because shapes are compared as bytes. */
 typedef struct ax_cudnn_shape {
     int64_t kind, dtype, batch, time, heads, kv_heads, all_heads, all_kv_heads, width;
     int64_t documents; /* 1 if there is a mask of documents, else 0 */

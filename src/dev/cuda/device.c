@@ -72,9 +72,10 @@ static int64_t available(int local_rank, int *place)
     return cudaSetDevice(ordinal) == cudaSuccess ? memory_left() : -1;
 }
 
-/* Returns the most memory that was in use since the device was opened, without the driver's context. The
- * memory in use is measured at each call of this function and before each free, which is enough, because it
- * decreases only by a free. */
+/* Returns the most GPU memory that was in use since the device was opened, without the driver's context.
+ * Memory that other processes have taken on this GPU since then counts too. The function measures the memory
+ * in use at each call and is called before each free; that is enough, because only a free reduces the memory
+ * in use. */
 static int64_t held(ax_device *dev)
 {
     ax_cuda *cu = cuda_of(dev);

@@ -246,7 +246,7 @@ template <class T, int D, bool DROP> __global__ void __launch_bounds__(THREADS) 
     forward_shared<T, D> &m = *(forward_shared<T, D> *)dynamic_shared();
     const int d = (int)a.head_dim, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int64_t h = blockIdx.y, b = blockIdx.z,
-                  i0 = (int64_t)(gridDim.x - 1 - blockIdx.x) * TILE; /* tiles with most keys first */
+                  i0 = (int64_t)(gridDim.x - 1 - blockIdx.x) * TILE; /* tiles with the most keys first */
     const int64_t row = i0 + warp * 16 + lane / 4, key_stride = a.kv_heads * d;
     const int64_t keys =
         b * (a.kv_batch_stride ? a.kv_batch_stride : a.kv_len * key_stride) + h / (a.heads / a.kv_heads) * d;
@@ -354,8 +354,8 @@ template <int D> struct other_rows {
 template <class T, int D> struct gradient_shared {
     T own[2][TILE * (D + 8)], other[2][2][other_rows<D>::value * (D + 8)];
     float lse[2][other_rows<D>::value],
-        delta[2][other_rows<D>::value]; /* lse and delta of the queries in `other` */
-    int32_t first[2][other_rows<D>::value];
+        delta[2][other_rows<D>::value];     /* lse and delta of the queries in `other` */
+    int32_t first[2][other_rows<D>::value]; /* doc_start of the queries in `other`; 0 without documents */
 };
 
 struct backward {

@@ -7,8 +7,8 @@
 
 #include <cublasLt.h>
 
-/* The end of the first AX_CUDA_SCRATCH bytes of scratch is for a bias that is converted to the type of c; the
- * bytes before it are cuBLASLt's workspace. */
+/* The first AX_CUDA_WORKSPACE bytes of scratch are cuBLASLt's workspace. The AX_CUDA_BIAS_BYTES after them
+ * are for a bias that is converted to the type of c. */
 enum { AX_CUDA_BIAS_BYTES = 256 << 10, AX_CUDA_WORKSPACE = AX_CUDA_SCRATCH - AX_CUDA_BIAS_BYTES };
 
 typedef struct ax_cuda_plan {

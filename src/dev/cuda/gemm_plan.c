@@ -102,8 +102,8 @@ static ax_status describe_epilogue(plan *p, const ax_gemm_args *g)
                      : AX_OK;
 }
 
-/* Sets the constraints of the heuristic: size of the workspace, alignments, and that sums of split-k
- * algorithms are kept in the compute type, the accumulation dtype. */
+/* Sets the constraints of the heuristic: the size of the workspace, the alignments, and the type of the
+ * partial sums of split-k algorithms. This type must be the compute type, which is the accumulation dtype. */
 static ax_status set_preferences(cublasLtMatmulPreference_t preference, const ax_cuda_plan_key *key)
 {
     const struct {
@@ -170,9 +170,9 @@ ax_status ax_cuda_plan_run(const matmuls *all, ax_stream *stream, const plan *p,
 
 /* CANDIDATES: how many algorithms the heuristic is asked for. ROUNDS: how often each of them is timed. */
 enum { CANDIDATES = 16, ROUNDS = 5 };
-/* A candidate replaces the first one only if it takes less than MAX_RATIO of its time. Times below
- * MIN_COMPARABLE ms are not compared: a call of cuBLASLt takes several microseconds on the host, and may be
- * all that is timed. */
+/* Another candidate is preferred to the first one only if it takes less than MAX_RATIO of the first one's
+ * time. Times below MIN_COMPARABLE ms are not compared, because they may be the time of the call on the host,
+ * several microseconds, and not that of the GPU. */
 static const float MAX_RATIO = 0.98F, MIN_COMPARABLE = 0.02F;
 
 /* Runs the plan `times` times. *ms is set to the mean time of a call, or to infinity if cuBLASLt rejects the

@@ -87,8 +87,8 @@ __device__ inline float power_of_2(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-/* commit_copies puts all copies that this thread has started since its last call into one group. wait_copies
- * waits until at most `left` groups of this thread are in flight. */
+/* commit_copies makes one group of all copies that this thread has started since it last called
+ * commit_copies. wait_copies waits until at most `left` groups of this thread are in flight. */
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int left> __device__ inline void wait_copies()
 {

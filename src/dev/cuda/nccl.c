@@ -228,8 +228,9 @@ static void back_off(double since)
         nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 
-/* Logs a warning if the wait since `begin` is long, and the last warning (*warned) is long enough ago. The
- * warning names the oldest collective in flight, or `link` if no collective is in flight. */
+/* Logs a warning WARN seconds after `begin`, and again each time the wait has doubled since the last warning.
+ * *warned is the time of the last warning, at first `begin`. The warning names the oldest collective in
+ * flight, or `link` if no collective is in flight. */
 static void warn_of_wait(const ax_cuda *cu, const ax_link *link, double begin, double *warned)
 {
     char what[200];

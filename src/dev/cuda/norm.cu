@@ -207,8 +207,9 @@ template <class A> struct recentre {
 struct rows_of_grad {
     ax_norm_grad_apply_args a; /* s1 and s2: outputs of norm_grad_stats, inputs of norm_grad_apply */
     int64_t strip;
-    void *part; /* [strips, 2, cols]: sums for dweight and dbias of each strip, if each thread always handles
-                   the same columns; or NULL */
+    /* [strips, 2, cols]: the sums of each strip for dweight and dbias. NULL if these are not wanted, or if
+     * rows are longer than MOST·N columns. */
+    void *part;
 };
 
 template <class A, int N>

@@ -33,7 +33,7 @@ template <class A> __device__ inline point<A> gelu_tanh_at(A x)
     const A c = (A)0.7978845608028654, cubic = (A)0.044715; /* sqrt(2/pi) */
     A u = c * x * (1 + cubic * x * x), e = exponential(-2 * (u < 0 ? -u : u)), most = 1 / (1 + e);
     A above = u < 0 ? e * most : most, below = u < 0 ? most : e * most;
-    A curve = x * above * below; /* becomes 0 long before the square of x overflows */
+    A curve = x * above * below; /* is 0 long before x² overflows; but 0 times infinity would be NaN */
     return {x * above, above + (curve != 0 ? curve * 2 * c * (1 + 3 * cubic * x * x) : 0)};
 }
 

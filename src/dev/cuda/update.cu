@@ -126,8 +126,8 @@ __device__ inline int64_t array_at(const ax_update_array *array, int64_t arrays,
     return lo;
 }
 
-/* Updates elements from … to-1 of one array, divided among the threads of a block; `from` is a multiple of
- * N. */
+/* Updates elements `from` to `to` - 1 of one array, divided among the threads of a block. `from` must be a
+ * multiple of N. */
 template <class C, int N, class Rule>
 __device__ inline void update_array(const Rule &rule, const ax_update_array &u, int64_t from, int64_t to)
 {

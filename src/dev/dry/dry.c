@@ -10,8 +10,8 @@
 
 enum { PAGE = 4096 };
 
-/* The first address that is handed out. Addresses from here on are not valid for user programs on any 64-bit
- * host (on x86-64 they are non-canonical), so an access faults. */
+/* The first address that is handed out. User programs on x86-64 have no memory from this address on, even
+ * with five-level paging, so an access faults. */
 static const uint64_t first_address = UINT64_C(1) << 56;
 
 typedef struct dry_memory {
@@ -47,8 +47,8 @@ static size_t dry_workspace(int threads)
     return cpu && cpu->workspace ? cpu->workspace(threads) : 0;
 }
 
-/* Allocates addresses. Blocks are at least a page apart, so that the end of one block is not taken for the
- * beginning of the next. */
+/* Allocates addresses. Allocations are at least a page apart, so that the address at the end of one does not
+ * belong to the next. */
 static ax_status dry_alloc(ax_device *dev, size_t bytes, void **out)
 {
     dry_memory *memory = dev->memory;
@@ -78,8 +78,8 @@ static ax_status dry_copy_in(ax_stream *stream, void *device, const void *host, 
     return AX_OK;
 }
 
-/* Writes zeros to the host's memory, because nothing was computed: for example as a loss, a norm, or a
- * token. */
+/* Writes zeros to the host memory in place of the result (a loss, a norm, a token), because nothing was
+ * computed. */
 static ax_status dry_copy_out(ax_stream *stream, void *host, const void *device, size_t bytes)
 {
     observe_copy(stream->dev, device, bytes, AX_READ);

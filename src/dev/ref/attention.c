@@ -105,8 +105,8 @@ ax_status ref_attention(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-/* The probability after dropout, p, and the gradient of the score, ds, of query i and key j, for one sequence
- * and one query head. */
+/* For query i and key j of one sequence and one query head: the probability after dropout, p, and the
+ * gradient of q_i·k_j (the score before it is scaled), ds. */
 typedef struct pair {
     double p, ds;
 } pair;

@@ -31,9 +31,8 @@ ax_status ref_embedding(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-/* Adds the rows of dy in ascending order, and rounds to the dtype of dtable after each addition. This is the
- * only kernel of ref that rounds a result more than once, because the kernel does not know beforehand which
- * rows have the same id. */
+/* Adds the rows of dy in ascending order, and rounds to the dtype of dtable after each addition. The kernel
+ * cannot round each sum only once, because it does not know beforehand which rows have the same id. */
 ax_status ref_embedding_grad(ax_stream *stream, const void *args)
 {
     (void)stream;

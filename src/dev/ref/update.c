@@ -31,8 +31,8 @@ ax_status ref_clip(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-/* Stores the copy of the weights in the compute dtype, converted from the weights as they are stored in
- * `dtype`. */
+/* Converts the weights `w`, as they are stored in `dtype`, to `copy_dtype` and writes them to `copy`, unless
+ * `copy` is NULL. */
 static void write_copy(ax_dtype dtype, const void *w, ax_dtype copy_dtype, void *copy, int64_t at, int64_t n)
 {
     double stored[REF_BLOCK];

@@ -5,10 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Every strategy can be combined with pipeline stages: no tensor is split along pipe. */
-#define PIPE ((ax_axisset)(1u << AX_PIPE))
-#define AXES_1(a) ((ax_axisset)(1u << (a) | PIPE))
-#define AXES_2(a, b) ((ax_axisset)(1u << (a) | 1u << (b) | PIPE))
+#define AXIS(a) ((ax_axisset)(1u << (a)))
+/* The axes of a strategy. Every strategy can be combined with pipeline stages: no tensor is split along
+ * pipe. */
+#define AXES_1(a) (AXIS(a) | AXIS(AX_PIPE))
+#define AXES_2(a, b) (AXIS(a) | AXIS(b) | AXIS(AX_PIPE))
 
 #define ALL_AXES (AXES_2(AX_X, AX_Y) | AXES_2(AX_Z, AX_DATA))
 
@@ -88,7 +89,7 @@ ax_axisset ax_strategy_lacks(const ax_strategy *strategy, ax_grid_size size)
     ax_axisset lacking = 0;
     for (int a = 0; a < AX_AXES_STANDARD; a++)
         if (ax_grid_size_along(size, (ax_axis)a) > 1)
-            lacking |= AXES_1(a) & (ax_axisset)~strategy->axes;
+            lacking |= AXIS(a) & (ax_axisset)~strategy->axes;
     return lacking;
 }
 
@@ -129,12 +130,12 @@ static ax_axes axes_of(const ax_ctx *ctx, ax_role role)
     return axes;
 }
 
-/* Returns the minor factor's axis, along which a dim of this role is replicated, if only the major factor
- * splits the dim; otherwise returns the empty set. */
+/* If only the major factor of an axis splits a dim of this role (ax_role_major), the dim is replicated along
+ * the minor factor: returns the minor factor. Otherwise returns the empty set. */
 static ax_axisset sharing_axes(const ax_ctx *ctx, ax_role role)
 {
     int factored = (role >> ROLE_BITS) - 1;
-    return factored >= 0 && (factored & MAJOR_ONLY) ? AXES_1(ax_grid_factoring(ctx->grid, factored / 2).minor)
+    return factored >= 0 && (factored & MAJOR_ONLY) ? AXIS(ax_grid_factoring(ctx->grid, factored / 2).minor)
                                                     : 0;
 }
 
@@ -142,7 +143,7 @@ static ax_axisset set_of(const ax_axes *axes)
 {
     ax_axisset set = 0;
     for (int i = 0; i < axes->n; i++)
-        set |= AXES_1(axes->a[i]);
+        set |= AXIS(axes->a[i]);
     return set;
 }
 

@@ -15,8 +15,8 @@ extern "C" {
 #endif
 
 /* The table of settings: X(ID, name, type, C type, default, range, choices, placeholder, keep, help). The key
- * is runtime.NAME, the variable AXONN_ID. `keep` is true if the setting can change the results of a run in
- * more than the order in which the values of ranks are summed. The run then stores the setting in its
+ * is runtime.NAME, the variable AXONN_ID. `keep` is true if the setting can change the results of a run; a
+ * different order of summing the ranks' values does not count. The run then stores the setting in its
  * config.yaml. */
 /* clang-format off */
 #define AX_RUNTIME(X)                                                                                        \
@@ -31,12 +31,13 @@ extern "C" {
       "how the ranks of a machine communicate. auto: through shared memory; off: by MPI messages; DIR: "     \
       "through files in this directory, a tmpfs")                                                            \
     X(RANKS_PER_NODE, ranks_per_node, INT, int64_t, "0", "[0, 65536]", NULL, "N", false,                     \
-      "communicate as if each machine were several of N ranks, for tests; 0: as it is")                      \
+      "communicate as if each machine were several machines of N ranks each, for tests; 0: off")             \
     X(PLUGINS, plugins, PATH, char *, "auto", NULL, "auto", "DIR", false,                                    \
-      "directory of libaxonn_cuda.so, the plugin for device cuda; auto: that of the library")                \
+      "directory of libaxonn_cuda.so, the plugin for device cuda; auto: that of the axonn library or "       \
+      "program")                                                                                             \
     X(ATTENTION, attention, ENUM, int, "auto", NULL, "auto|plain|flash|cudnn", NULL, true,                   \
-      "attention kernels of device cuda; auto: the best that take a call; plain: own, simple ones; "         \
-      "flash: own ones on tensor cores")                                                                     \
+      "attention kernels of device cuda. auto: the best that support the call; plain: simple ones of "       \
+      "axonn; flash: those of axonn on tensor cores; cudnn: those of cuDNN")                                 \
     X(PLANS, plans, PATH, char *, "off", NULL, "off|on", "DIR", true,                                        \
       "device cuda: on: time several algorithms for each GEMM and keep the choice in the "         \
       "user's cache directory; DIR: keep it there; off: take the library's first algorithm")                 \

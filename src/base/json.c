@@ -1,7 +1,7 @@
-/* Rewrites numbers that Jansson cannot represent, before Jansson parses the text. In a text for
- * ax_json_print, such a number becomes a string that consists of MARK and the number's digits; printing
- * removes the mark and the quotes. MARK is a NUL character. No other string of the text begins with MARK,
- * because callers parse the text with ax_json_parse, which rejects NUL in strings, before they parse it with
+/* Rewrites numbers that Jansson cannot represent, before Jansson parses the text. For ax_json_parse_verbatim,
+ * such a number becomes a string that consists of MARK and the number's digits; ax_json_print removes the
+ * mark and the quotes. MARK is a NUL character. No other string of the text begins with MARK, because callers
+ * parse the text with ax_json_parse, which rejects NUL in strings, before they parse it with
  * ax_json_parse_verbatim. */
 #include "axonn/json.h"
 
@@ -293,7 +293,7 @@ static ax_status add_numbers(const char *text, ax_buf *out)
 ax_status ax_json_print(const json_t *value, size_t flags, ax_buf *out)
 {
     char *text = json_dumps(value, flags);
-    AX_CHECK(text, AX_ERR_MEMORY, "not enough memory for the text of a JSON value");
+    AX_CHECK(text, AX_ERR_MEMORY, "not enough memory to write a JSON value as text");
     ax_status status = add_numbers(text, out);
     free(text);
     return status;

@@ -32,8 +32,9 @@ static const ax_option pipe_options[] = {
     {"backward", AX_OPT_FLOAT, offsetof(args, backward), "40", "[0.001, 10000]", .meta = "MS",
      .help = "milliseconds of the backward task of a micro-batch"},
     {"jitter", AX_OPT_FLOAT, offsetof(args, jitter), "0.5", "[0, 100]", .meta = "X",
-     .help = "each task takes longer by up to this part of its time: a random number that depends on seed, "
-             "stage, micro-batch and kind alone, so all schedules get the same durations"},
+     .help =
+         "each task takes longer by up to this fraction of its time: a random number that depends on seed, "
+         "stage, micro-batch and kind alone, so all schedules get the same durations"},
     {"bytes", AX_OPT_INT, offsetof(args, bytes), "262144", "[4, 4194304]", .meta = "N",
      .help = "bytes of a message between stages; a multiple of 4"},
     {"schedule", AX_OPT_STRINGS, offsetof(args, schedules), .meta = "NAME",
@@ -54,8 +55,8 @@ typedef struct bench {
     ax_ctx *ctx;
     ax_model *model; /* defines the stages and the shape of the messages; its layers never run */
     ax_frame *frame;
-    ax_tensor x; /* stands for the input of the first stage's forward and of the last stage's backward; has no
-                    data */
+    ax_tensor x; /* shape of the input of the first stage's forward and of the last stage's backward, for
+                    which no message is received; has no data */
     int64_t seed;
     ax_pipeline *pipeline; /* pipeline of the case that is being timed */
 } bench;

@@ -51,7 +51,8 @@ static ax_status info_fill(ax_ckpt_info *info, bool verify)
         info->time = m.time;
         info->bytes = m.bytes;
         if (m.step != info->step)
-            status = ax_fail(AX_ERR_DATA, "%s holds step %lld", info->dir, (long long)m.step);
+            status =
+                ax_fail(AX_ERR_DATA, "%s: its manifest has another step: %lld", info->dir, (long long)m.step);
         else if (verify)
             status = check_all(info->dir, &m);
         manifest_fini(&m);
@@ -217,7 +218,7 @@ static ax_status choose_newest(const ax_ckpt_list *list, const char *run_dir, ch
                ? status
                : ax_fail(AX_ERR_DATA,
                          "none of the %d checkpoints in %s/ckpt verifies (the last one: %s); to start "
-                         "anew, set train.resume=none or move them away",
+                         "anew, choose another run.dir or move them away",
                          list->n, run_dir, ax_error_message());
 }
 
@@ -279,7 +280,7 @@ ax_status ax_ckpt_find_resume(const char *run_dir, const char *resume, char **di
     AX_TRY(find_in(resume, dir));
     AX_CHECK(*dir, AX_ERR_DATA,
              "%s is neither a checkpoint (it has no " MANIFEST
-             ") nor a run (it has no ckpt/); a model's weights are named by model.from",
+             ") nor a run (it has no ckpt/); to start from a model's weights, set model.from instead",
              resume);
     return AX_OK;
 }

@@ -87,7 +87,7 @@ static ax_status read_shape(ax_st_array *a, const json_t *shape, int bits, const
         a->dim[d] = json_integer_value(item);
         empty |= a->dim[d] == 0;
         AX_CHECK(!__builtin_mul_overflow(total, ax_max(a->dim[d], 1), &total), AX_ERR_DATA,
-                 "%s: %s: \"shape\" has more elements than any file", path, a->key);
+                 "%s: %s: \"shape\" has more elements than a file can hold", path, a->key);
     }
     total = empty ? 0 : total;
     AX_CHECK(total % 8 == 0, AX_ERR_DATA, "%s: %s: its elements do not fill whole bytes", path, a->key);
@@ -112,10 +112,10 @@ static ax_status read_entry(ax_st_array *a, const json_t *entry, int64_t room, c
     int64_t begin = json_integer_value(json_array_get(offsets, 0));
     int64_t end = json_integer_value(json_array_get(offsets, 1));
     AX_CHECK(0 <= begin && begin <= end && end <= room, AX_ERR_DATA,
-             "%s: %s: bytes %lld to %lld are not within the %lld of the file's arrays", path, a->key,
+             "%s: %s: bytes %lld to %lld are not within the file's %lld bytes of arrays", path, a->key,
              (long long)begin, (long long)end, (long long)room);
     AX_CHECK(end - begin == a->bytes, AX_ERR_DATA,
-             "%s: %s: %lld bytes do not hold its shape, which needs %lld", path, a->key,
+             "%s: %s: has %lld bytes, but its shape and dtype need %lld", path, a->key,
              (long long)(end - begin), (long long)a->bytes);
     a->offset = begin;
     return AX_OK;

@@ -126,8 +126,8 @@ static ax_status check_place(const ckpt_item *it)
 {
     int64_t n[AX_MAX_DIMS];
     AX_CHECK(it->place.ndim == it->tensor.ndim && (!it->place.transpose || it->place.ndim == 2), AX_ERR_USAGE,
-             "parameter %s has %d dims, its place in %s has %d%s", it->name, it->tensor.ndim, it->key,
-             it->place.ndim, it->place.transpose ? ", transposed" : "");
+             "parameter %s has %d dims, but its place in array %s has %d%s", it->name, it->tensor.ndim,
+             it->key, it->place.ndim, it->place.transpose ? " and is transposed" : "");
     file_extents(it, n);
     for (int d = 0; d < it->place.ndim; d++)
         AX_CHECK(it->place.lo[d] >= 0 && it->place.lo[d] + n[d] <= it->place.dim[d], AX_ERR_USAGE,
@@ -385,7 +385,7 @@ static void match_items(const ckpt_items *items, const ax_st *st, const ax_ckpt_
     }
     for (int i = 0; i < st->n; i++)
         if (!used[i] && !ignored(st->array[i].key, rules))
-            add_mismatch(text, count, "%s belongs to no parameter", st->array[i].key);
+            add_mismatch(text, count, "%s belongs to no parameter of the model", st->array[i].key);
 }
 
 static ax_status match(const ckpt_items *items, const ax_st *st, const ax_ckpt_rules *rules,

@@ -288,7 +288,7 @@ static void undo_rename_to_final(const saver *s)
     if (s->moved && !failed)
         failed = rename(s->was, s->final);
     if (failed)
-        ax_log(AX_LOG_WARN, "%s could not be removed after its save failed, and may not survive a crash: %s",
+        ax_log(AX_LOG_WARN, "%s, whose save failed, could not be removed; a crash may damage it: %s",
                s->final, strerror(errno));
 }
 
@@ -348,7 +348,8 @@ static void remove_failed(saver *s)
     snprintf(reason, sizeof reason, "%s", ax_error_message());
     undo_rename_to_final(s);
     if (ax_remove_tree(s->aside) != AX_OK)
-        ax_log(AX_LOG_WARN, "%s remains until the next start removes it: %s", s->aside, ax_error_message());
+        ax_log(AX_LOG_WARN, "%s is left behind until the next start of the run removes it: %s", s->aside,
+               ax_error_message());
     unlink(s->latest_new);
     (void)ax_fail(AX_ERR_DATA, "%s", reason);
     if (shared)

@@ -49,7 +49,7 @@ static ax_status check_box(const ax_st *st, const ax_st_array *a, const int64_t 
         out->lo[d] = lo ? lo[d] : 0;
         out->n[d] = n ? n[d] : a->dim[d];
         AX_CHECK(out->lo[d] >= 0 && out->n[d] >= 0 && out->lo[d] <= a->dim[d] - out->n[d], AX_ERR_USAGE,
-                 "%s: %s: a box of %lld elements from %lld on does not fit dim %d of %lld", path, a->key,
+                 "%s: %s: %lld elements from element %lld on do not fit dim %d, which has %lld", path, a->key,
                  (long long)out->n[d], (long long)out->lo[d], d, (long long)a->dim[d]);
     }
     return AX_OK;
@@ -128,7 +128,7 @@ ax_status ax_st_read(ax_st *st, const ax_st_array *array, const int64_t *lo, con
 ax_status ax_st_write(ax_st *st, const ax_st_array *array, const int64_t *lo, const int64_t *n,
                       bool transpose, ax_dtype dtype, const void *data)
 {
-    AX_CHECK(st->planned, AX_ERR_USAGE, "%s is open for reading", st->file[array->file].path);
+    AX_CHECK(st->planned, AX_ERR_USAGE, "%s is open for reading only", st->file[array->file].path);
     st->file[array->file].written = true;
     ax_status status = move_box(st, array, lo, n, transpose, dtype, (char *)data, true);
     key_context(array, status);
@@ -168,7 +168,7 @@ ax_status ax_st_copy(ax_st *from, const ax_st_array *a, ax_st *to, const ax_st_a
                      int64_t count, int64_t *overflows)
 {
     enum { PIECE = AX_ST_STAGING / 8 }; /* elements have at most 8 bytes */
-    AX_CHECK(to->planned, AX_ERR_USAGE, "%s is open for reading", to->file[b->file].path);
+    AX_CHECK(to->planned, AX_ERR_USAGE, "%s is open for reading only", to->file[b->file].path);
     AX_CHECK(a->dtype == AX_DTYPE_COUNT ? !strcmp(a->dtype_name, b->dtype_name)
                                         : ckpt_convertible(a->dtype, b->dtype),
              AX_ERR_USAGE, "%s: %s is %s and cannot be converted to %s", from->file[a->file].path, a->key,

@@ -88,11 +88,11 @@ static const struct {
     const char *role;
 } sets[] = {{"x", 1 << AX_X, "inner width of the MLP, heads"},
             {"y", 1 << AX_Y, "residual width"},
-            {"z", 1 << AX_Z, "weights at rest, rows"},
+            {"z", 1 << AX_Z, "stored weights, rows"},
             {"pipe", 1 << AX_PIPE, "stages"},
             {"data", 1 << AX_DATA, "rows"},
             {"x.y", 1 << AX_X | 1 << AX_Y, "vocabulary"},
-            {"z.data", 1 << AX_Z | 1 << AX_DATA, "rows together"}};
+            {"z.data", 1 << AX_Z | 1 << AX_DATA, "all rows of a batch"}};
 
 /* Returns the number of ranks in a group along `axes`. Returns 1, which prints nothing, if there are several
  * axes and one has size 1: the groups are then the same as those along the other axes, which are printed
@@ -195,7 +195,7 @@ static void print_all(const placed *p, int *scratch)
            p->ranks == 1 ? "" : "s", p->hosts, p->hosts == 1 ? "" : "s",
            ax_grid_order_print(&p->order, order));
     print_ranks(p);
-    printf("\n%-8s%6s%8s  %-24s%-14s%s\n", "along", "ranks", "groups", "they share", "on", "members");
+    printf("\n%-8s%6s%8s  %-24s%-14s%s\n", "along", "ranks", "groups", "they split", "on", "members");
     for (size_t i = 0; i < AX_COUNT(sets); i++) {
         int size = group_size(p, sets[i].axes);
         if (size == 1)

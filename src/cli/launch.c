@@ -158,6 +158,8 @@ static ax_status make_command(const cli_launch *launch, size_t n, char *const *w
 
 /* ---- running the launcher ------------------------------------------------------------------------ */
 
+/* Writes the command line for an error message, with -v (verbose) in place of -q, so that the user who runs
+ * it sees the launcher's own messages. */
 static void print_command(char *const *words, char *out, size_t size)
 {
     *out = 0;
@@ -183,7 +185,7 @@ static ax_status fail_by_signal(const cli_job *job)
         "stopped by %s, which no rank acknowledged: the job was ended without saving; run the same command "
         "to resume from the newest checkpoint",
         strsignal(job->signal));
-    return ax_fail(AX_ERR_SIGNAL, "stopped by %s before %s; nothing was changed: run the same command",
+    return ax_fail(AX_ERR_SIGNAL, "stopped by %s before %s; nothing was changed: run the same command again",
                    strsignal(job->signal), job->started ? "any rank had begun" : "the ranks were started");
 }
 
@@ -257,7 +259,7 @@ static ax_status job_result(const cli_job *job)
     print_command(job->words, text, sizeof text);
     AX_CHECK(note->pid || job->elsewhere || !access(ax_temporary_dir(), W_OK), AX_ERR_COMM,
              "the launcher could not start the ranks, because it cannot write to the directory of temporary "
-             "files %s: %s (environment TMPDIR names another)",
+             "files %s: %s (set the environment variable TMPDIR to another)",
              ax_temporary_dir(), strerror(errno));
     AX_CHECK(
         note->pid || job->elsewhere, AX_ERR_COMM,

@@ -19,7 +19,7 @@ static const ax_option convert_options[] = {
     {"dtype", AX_OPT_STRING, offsetof(convert_args, dtype), .choices = "fp32|bf16|fp16",
      .help = "dtype of the weights; default: as they are"},
     {"shard-size", AX_OPT_STRING, offsetof(convert_args, shard_size), "5GB", .meta = "SIZE",
-     .help = "most bytes of arrays in a file of weights, e.g. 500MB or 2GiB"},
+     .help = "maximum size of the weights in one file, e.g. 500MB or 2GiB"},
     {"json", AX_OPT_BOOL, offsetof(convert_args, json), "false", .help = "print one JSON object"},
 };
 

@@ -27,7 +27,7 @@ static const ax_option train_options[] = {
     {"out", AX_OPT_PATH, offsetof(train_args, out), .required = true, .meta = "DIR",
      .help = "output directory, for tokenizer.json and tokenizer_config.json"},
     {"pattern", AX_OPT_STRING, offsetof(train_args, pattern), "gpt2", .choices = "gpt2|llama3|qwen2",
-     .help = "pre-tokenization pattern: how text is split into pieces; no merge crosses a piece"},
+     .help = "pre-tokenization pattern: how text is split into pieces; merges stay within a piece"},
     {"special", AX_OPT_STRINGS, offsetof(train_args, special), "<|endoftext|>", .meta = "TOKEN...",
      .help = "special tokens; they get the lowest ids"},
     {"eos", AX_OPT_STRING, offsetof(train_args, eos), .meta = "TOKEN",

@@ -43,8 +43,8 @@ typedef struct event {
     int side;
 } event;
 
-/* Sums over the events of the current merge with the same neighbour, by side (LEFT, RIGHT): pieces' counts in
- * `weight`, number of events in `n`. */
+/* Totals of the events of the current merge that have the same neighbour, indexed by side (LEFT, RIGHT).
+ * weight: the sum of the counts of their pieces; n: the number of events. */
 typedef struct tally {
     int64_t weight[2];
     size_t n[2];
@@ -105,7 +105,8 @@ static ax_status pair_get(trainer *t, uint64_t key, pair **out)
         AX_TRY(index_grow(t));
     size_t i = index_slot(t, key);
     if (!t->index[i]) {
-        AX_CHECK(t->n_pairs < UINT32_MAX, AX_ERR_DATA, "the training text has too many distinct pairs");
+        AX_CHECK(t->n_pairs < UINT32_MAX, AX_ERR_DATA,
+                 "the training text has too many distinct pairs of tokens (2^32): use less text");
         AX_TRY(bpe_grow(&t->pairs, &t->pairs_capacity, t->n_pairs + 1, sizeof *t->pairs));
         t->pairs[t->n_pairs] = (pair){.key = key};
         t->index[i] = (uint32_t)++t->n_pairs;

@@ -1,10 +1,10 @@
 /* ax_data_build: tokenizes a corpus into packed token files with several threads, in the corpus's order.
  *
- * Units (corpus.h) are numbered in the order in which workers get them. A worker encodes its unit into the
- * slot `number % SLOTS` of a ring buffer. Whichever worker then finds the oldest unit complete writes it to
- * the files, so the files do not depend on the number of threads. Memory is bounded: a unit is handed out
- * only if a slot is free and the units in flight hold at most IN_FLIGHT_BYTES of text; a larger unit waits
- * until none is in flight. */
+ * Units (a file, or some lines of a JSONL file; corpus.h) are numbered in the order in which workers get
+ * them. A worker encodes its unit into the slot `number % SLOTS` of a ring buffer. Whichever worker then
+ * finds the oldest unit complete writes it to the files, so the files do not depend on the number of threads.
+ * Memory is bounded: a unit is handed out only if a slot is free and the units in flight hold at most
+ * IN_FLIGHT_BYTES of text; a larger unit waits until none is in flight. */
 #include "corpus.h"
 #include "hash_set.h"
 
@@ -284,8 +284,8 @@ static ax_status finish_writers(build *b, ax_data_build_report *report)
 {
     AX_TRY(corpus_finish(b->corpus, b->counts[0] + b->counts[1]));
     AX_CHECK(b->counts[0] && (b->counts[1] || !b->valid), AX_ERR_DATA,
-             "the share %g of %lld documents leaves no document for %s: give more documents, another share, "
-             "or a separate validation file",
+             "the validation fraction %g of %lld documents leaves no document for %s: give more documents, "
+             "another fraction, or a separate validation file",
              b->options->valid_fraction, (long long)(b->counts[0] + b->counts[1]),
              b->counts[0] ? "validation" : "training");
     if (b->valid)
@@ -332,11 +332,12 @@ static ax_status check_options(const ax_data_build_options *options)
 {
     AX_CHECK(options->tokenizer && options->output, AX_ERR_USAGE,
              "building token files needs a tokenizer and an output");
-    AX_CHECK(options->valid_fraction >= 0 && options->valid_fraction < 1 &&
-                 !options->valid_output == !options->valid_fraction,
-             AX_ERR_USAGE,
-             "a validation split needs a share between 0 and 1 (it is %g) and an output file (it is %s)",
-             options->valid_fraction, options->valid_output ? options->valid_output : "none");
+    AX_CHECK(
+        options->valid_fraction >= 0 && options->valid_fraction < 1 &&
+            !options->valid_output == !options->valid_fraction,
+        AX_ERR_USAGE,
+        "a validation split needs a fraction above 0 and below 1 (it is %g) and an output file (it is %s)",
+        options->valid_fraction, options->valid_output ? options->valid_output : "none");
     return AX_OK;
 }
 

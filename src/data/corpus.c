@@ -167,7 +167,9 @@ static ax_status add_input_file(ax_corpus *corpus, const char *input, ax_data_fo
         return status;
     }
     if (file.format == AX_DATA_TEXT && data_has_suffix(path, ".json"))
-        ax_log(AX_LOG_WARN, "%s is read as plain text: it is neither an array of objects nor objects", path);
+        ax_log(AX_LOG_WARN,
+               "%s is read as plain text: it is neither a JSON array of objects nor a series of JSON objects",
+               path);
     return add_file(corpus, file);
 }
 

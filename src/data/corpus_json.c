@@ -107,14 +107,15 @@ static ax_status take_text(corpus_records *r, const json_t *text, bool broken, i
     if (json_is_null(text))
         return omit_record(r, offset, "null");
     if (!json_is_string(text) && r->guessed) {
-        r->omitted->file_why = "is JSON whose first record has no text (--text-key names its member)";
+        r->omitted->file_why = "is JSON whose first record has no text (set --text-key, or data.text_key, to "
+                               "the member that has it)";
         return AX_OK;
     }
     if (!json_is_string(text)) {
         (void)ax_fail(
             AX_ERR_DATA,
             "expected an object with a string \"%s\" (--text-key, or data.text_key, names another member%s)",
-            r->key, r->file->format == AX_DATA_JSON ? "; plain text has another suffix than .json" : "");
+            r->key, r->file->format == AX_DATA_JSON ? "; give plain text another suffix than .json" : "");
         return fail_at(r, offset);
     }
     const char *bytes = json_string_value(text);

@@ -17,8 +17,9 @@ static ax_status create_copy(const char *path, int *fd)
     char name[4096];
     snprintf(name, sizeof name, "%s/axonn-pipe-XXXXXX", ax_temporary_dir());
     *fd = mkostemp(name, O_CLOEXEC);
-    AX_CHECK(*fd >= 0, AX_ERR_DATA, "cannot copy %s to %s: %s (environment TMPDIR names another directory)",
-             path, name, strerror(errno));
+    AX_CHECK(*fd >= 0, AX_ERR_DATA,
+             "cannot copy %s to %s: %s (set the environment variable TMPDIR to another directory)", path,
+             name, strerror(errno));
     unlink(name);
     return AX_OK;
 }
@@ -58,7 +59,8 @@ static ax_status copy_all(int fd, corpus_file *file, ax_data_progress_fn progres
         if (zero)
             return refuse_nul(file, chunk, file->bytes ? 0 : (size_t)n, file->bytes + (zero - chunk));
         AX_TRY(
-            ax_write_all(file->copy, chunk, (size_t)n, "a copy of a pipe (environment TMPDIR says where)"));
+            ax_write_all(file->copy, chunk, (size_t)n,
+                         "the copy of a pipe (in the directory that the environment variable TMPDIR names)"));
         XXH3_64bits_update(hash, chunk, (size_t)n);
         file->bytes += n;
         AX_TRY(wait_for_bytes(fd, file, progress, user));

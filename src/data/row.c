@@ -4,8 +4,7 @@
 
 #include <string.h>
 
-/* Smallest and largest of the copied tokens: comparing these two with the vocabulary size checks all tokens.
- */
+/* Smallest and largest of the copied tokens. Comparing both with the vocabulary size checks all tokens. */
 typedef struct token_range {
     int64_t low, high;
 } token_range;
@@ -125,8 +124,8 @@ static ax_status scan_documents(const ax_data *data, int64_t index, int64_t *fir
     int32_t ids[1024];
     int64_t tokens = data->info.tokens;
     AX_CHECK(data->info.end_id >= 0, AX_ERR_USAGE,
-             "%s (%s) has no index of documents: --end-id tells which token ends them", data->path,
-             ax_data_format_name(data->info.format));
+             "%s (%s) has no index of documents: give --end-id, the id of the token that ends a document",
+             data->path, ax_data_format_name(data->info.format));
     *first = *count = 0;
     for (int64_t at = 0, n; at < tokens; at += n) {
         n = ax_min((int64_t)AX_COUNT(ids), tokens - at);

@@ -75,7 +75,8 @@ static ax_status read_coarse(ax_data *data)
         int64_t start;
         AX_TRY(data_starts_get(&starts, i * data->coarse_step, &start));
         AX_CHECK(i ? start >= last && start <= tokens : start == 0, AX_ERR_DATA,
-                 "%s is damaged: document %lld starts at token %lld of %lld, the one %lld before it at %lld",
+                 "%s is damaged: document %lld starts at token %lld of %lld, the one %lld documents before "
+                 "it at %lld",
                  data->path, (long long)(i * data->coarse_step), (long long)start, (long long)tokens,
                  (long long)data->coarse_step, (long long)last);
         data->coarse[i] = last = start;
@@ -92,7 +93,7 @@ static ax_status check_zeros(const ax_data *data, const tok_header *h)
     while (i < sizeof h->zero && !h->zero[i])
         i++;
     AX_CHECK(i == sizeof h->zero, AX_ERR_DATA,
-             "%s is damaged: byte %zu of its header is 0x%02x, bytes %zu to %d are zeros", data->path,
+             "%s is damaged: byte %zu of its header is 0x%02x, but bytes %zu to %d must be 0", data->path,
              offsetof(tok_header, zero) + i, (unsigned char)h->zero[i], offsetof(tok_header, zero),
              TOK_HEADER_BYTES - 1);
     return AX_OK;
@@ -234,7 +235,7 @@ static ax_status open_megatron(ax_data *data)
     const data_file *side = &data->side;
     megatron_header h;
     AX_TRY(read_megatron_header(side, &h));
-    AX_CHECK(h.version == 1, AX_ERR_DATA, "%s has version %lld; version 1 is read here", side->path,
+    AX_CHECK(h.version == 1, AX_ERR_DATA, "%s has version %lld; only version 1 is supported", side->path,
              (long long)h.version);
     int width = megatron_width(h.code);
     AX_CHECK(width, AX_ERR_DATA, "%s: dtype code %d (offset 17) is none of u8, u16, i32, i64", side->path,

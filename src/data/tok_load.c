@@ -111,8 +111,8 @@ static ax_status add_text(loader *l, const char *name, size_t n, bool first, siz
 }
 
 /* Sets the name of token `id` and the texts that the token decodes to. The texts are computed from `spelled`:
- * the name itself or, for an added token that is matched in normalized text, the normalized name. Messages
- * call the token `named`. */
+ * the name itself or, for an added token that is matched in normalized text, the normalized name. `named`:
+ * the token's name in error messages. */
 static ax_status set_piece(loader *l, int32_t id, const char *named, const char *name, size_t n,
                            const char *spelled, size_t n_spelled)
 {
@@ -312,8 +312,7 @@ static ax_status find_fallback(loader *l, const json_t *model)
     bool fallback, complete = true;
     AX_TRY(get_flag(l, model, "byte_fallback", &fallback));
     AX_CHECK(!fallback || !tok->byte_level, AX_ERR_DATA,
-             "%s: model.byte_fallback is set, but pre_tokenizer ByteLevel leaves nothing to fall back from",
-             l->where);
+             "%s: model.byte_fallback is not supported with pre_tokenizer ByteLevel", l->where);
     for (unsigned byte = 0; byte < AX_COUNT(tok->fallback_id); byte++) {
         char name[8];
         snprintf(name, sizeof name, "<0x%02X>", byte);

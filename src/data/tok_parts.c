@@ -134,8 +134,8 @@ static ax_status parse_byte_level(const char *where, const json_t *part, ax_toke
 {
     const json_t *use_regex = json_object_get(part, "use_regex");
     const json_t *prefix = json_object_get(part, "add_prefix_space");
-    AX_CHECK(!use_regex || json_is_boolean(use_regex), AX_ERR_DATA, "%s: ByteLevel.use_regex is %s", where,
-             tok_json_kind(use_regex));
+    AX_CHECK(!use_regex || json_is_boolean(use_regex), AX_ERR_DATA,
+             "%s: ByteLevel.use_regex is %s, not true or false", where, tok_json_kind(use_regex));
     AX_CHECK(json_is_boolean(prefix), AX_ERR_DATA, "%s: ByteLevel.add_prefix_space is %s, not true or false",
              where, tok_json_kind(prefix));
     AX_CHECK(!json_is_true(prefix) || !tok->n_stages, AX_ERR_DATA,
@@ -242,7 +242,8 @@ static ax_status add_template_ids(const char *where, const json_t *specials, con
 static ax_status parse_template(const char *where, const json_t *part, ax_tokenizer *tok)
 {
     const json_t *single = json_object_get(part, "single"), *item;
-    AX_CHECK(json_is_array(single), AX_ERR_DATA, "%s: post_processor TemplateProcessing.single is %s", where,
+    AX_CHECK(json_is_array(single), AX_ERR_DATA,
+             "%s: post_processor TemplateProcessing.single is %s, not an array", where,
              tok_json_kind(single));
     AX_CHECK(!tok->before.size && !tok->after.size, AX_ERR_DATA, "%s: post_processor has two templates",
              where);
@@ -257,8 +258,8 @@ static ax_status parse_template(const char *where, const json_t *part, ax_tokeni
         else
             sequences += json_object_get(item, "Sequence") != NULL;
     }
-    AX_CHECK(sequences == 1, AX_ERR_DATA, "%s: post_processor TemplateProcessing.single has %d sequences",
-             where, sequences);
+    AX_CHECK(sequences == 1, AX_ERR_DATA,
+             "%s: post_processor TemplateProcessing.single has %d sequences instead of 1", where, sequences);
     return AX_OK;
 }
 

@@ -10,7 +10,7 @@ static ax_status dump_and_release(json_t *root, char **text, size_t *size)
 {
     *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
-    AX_CHECK(*text, AX_ERR_MEMORY, "not enough memory for the text of a tokenizer");
+    AX_CHECK(*text, AX_ERR_MEMORY, "not enough memory to write the tokenizer as JSON");
     *size = strlen(*text);
     return AX_OK;
 }
@@ -92,8 +92,8 @@ static ax_status check_class(const char *path, const json_t *config)
     return AX_OK;
 }
 
-/* Refuses an added_tokens.json with tokens that vocab.json lacks. Which of them are special stands in further
- * files, which tokenizer.json replaces. */
+/* Refuses an added_tokens.json with tokens that vocab.json lacks. Which of these tokens are special is
+ * written in further files, which this program does not read; a tokenizer.json has all of it. */
 static ax_status refuse_added_tokens(const char *path, const json_t *vocab)
 {
     json_t *added;

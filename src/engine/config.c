@@ -15,9 +15,9 @@
 /* clang-format off */
 static const ax_option options[] = {
     {"model.family", AX_OPT_STRING, AT(model.family), .choices = ax_family_names + 1,
-     .help = "model family (architecture) of a new model; give one of this, model.config and model.from"},
+     .help = "model family (architecture) of a new model; give exactly one of model.family, model.config and model.from"},
     {"model.config", AX_OPT_PATH, AT(model.config), .meta = "FILE",
-     .help = "config.json of a model: a new model of its family and shape; other keys of `model` override its values"},
+     .help = "config.json that gives the family and shape of a new model; other keys of `model` override its values"},
     {"model.from", AX_OPT_PATH, AT(model.from), .meta = "DIR",
      .help = "an existing model (config.json, *.safetensors) to start from"},
     {"model.layers", AX_OPT_INT, AT(model.layers), "12", UP_TO(AX_LAYERS_MAX), .help = "transformer blocks"},
@@ -60,7 +60,7 @@ static const ax_option options[] = {
     {"train.seed", AX_OPT_INT, AT(train.seed), "1234", "[0, inf)", .help = "seed of initial weights, data order and dropout"},
     {"train.resume", AX_OPT_PATH, AT(train.resume), "auto", .choices = "auto|none", .help = "auto: continue from the newest checkpoint in run.dir, if there is one; none: start from the beginning, and fail if run.dir has checkpoints; PATH: start from that checkpoint"},
     {"train.nonfinite", AX_OPT_ENUM, AT(train.nonfinite), "stop", .choices = "stop|skip",
-     .help = "when a step's loss or gradient is not finite: stop the run, or skip the step. In fp16 a step that overflows is first skipped with a smaller loss scale; this applies when that cannot help"},
+     .help = "when a step's loss or gradient is not finite: stop the run, or skip the step. In fp16, a step whose gradient overflows is skipped and lowers the loss scale; this key applies when the scale cannot be lowered further"},
 
     {"train.weight_cache", AX_OPT_INT, AT(train.weight_cache), "0", "[0, 1152921504606846976]", .meta = "BYTES",
      .help = "bytes of all-gathered weights that each rank may keep from one micro-batch to the next of a step, to save all-gathers"},
@@ -86,7 +86,7 @@ static const ax_option options[] = {
     {"grid.order", AX_OPT_STRING, AT(grid.order), "x,y,z,pipe,data",
      .help = "axes in the order in which ranks are numbered, the fastest-varying first; launchers put consecutive ranks on one machine"},
     {"pipe.schedule", AX_OPT_ENUM, AT(pipe.schedule), "message", .choices = "message|1f1b|gpipe",
-     .help = "what a pipeline stage does next: message: what has arrived, backward first; 1f1b: a forward and a backward in turns; gpipe: all forwards, then all backwards. Results do not depend on it"},
+     .help = "order in which a pipeline stage does its work. message: as messages arrive, backward first; 1f1b: a forward and a backward in turns; gpipe: all forwards, then all backwards. Results do not depend on it"},
     {"pipe.slack", AX_OPT_INT, AT(pipe.slack), "0", "[0, 1000000000]", .help = "micro-batches that stage s of P may hold beyond P - s (not with gpipe): more memory, and less waiting if times vary"},
     {"pipe.cut", AX_OPT_INTS, AT(pipe.cut), "auto", "[0, " TEXT_OF(AX_LAYERS_MAX) "]", "auto",
      .help = "the blocks, counted from 0, with which stages 1, 2, ... begin; auto: such that the most expensive stage is as cheap as possible"},
@@ -108,7 +108,7 @@ static const ax_option options[] = {
     {"run.eval_interval", AX_OPT_INT, AT(run.eval_interval), "100", "[0, 1000000000]", .help = "steps between evaluations; 0: at the end only"},
     {"run.eval_start", AX_OPT_BOOL, AT(run.eval_start), "false", .help = "also evaluate before the first step"},
     {"run.eval_batches", AX_OPT_INT, AT(run.eval_batches), "0", "[0, 1000000000]",
-     .help = "rows per evaluation, as a multiple of train.micro_batch, spread evenly over each source of data.valid; 0: all rows"},
+     .help = "number of batches of train.micro_batch rows that an evaluation reads from each source of data.valid; they are spread evenly over the source; 0: all rows"},
     {"run.save_dtype", AX_OPT_ENUM, AT(run.save_dtype), "fp32", .choices = "fp32|bf16|fp16", .help = "dtype of the weights in a checkpoint's model.safetensors"},
     {"run.trace", AX_OPT_BOOL, AT(run.trace), "false", .help = "record a timeline of each rank, and write its newest events to trace/rank-N.json in run.dir, for Perfetto"},
     {"run.log_interval", AX_OPT_INT, AT(run.log_interval), "10", "[1, 1000000000]", .help = "steps between progress lines when stderr is not a terminal"},
@@ -172,8 +172,8 @@ ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_
     if (use == AX_CONFIG_TO_MEASURE)
         ax_option_waive(cfg->set, "data.train");
     ax_status status = ax_option_finish(cfg->set);
-    if (status == AX_ERR_USAGE) { /* also checks the files that keys name, to report their errors together
-                                     with the errors of the keys */
+    if (status == AX_ERR_USAGE) { /* some keys have errors: checks the files that the other keys name too, so
+                                     that all errors are reported together */
         if (use != AX_CONFIG_TO_MEASURE)
             config_check_paths(cfg);
         AX_TRY(config_check_files(cfg));

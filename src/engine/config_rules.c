@@ -21,8 +21,8 @@ static void nearest_divisors(int64_t n, int64_t d, int64_t *below, int64_t *abov
     *above = n / ax_divisor_below(n, n / d);
 }
 
-/* Records the error that `value`, the value of `key`, does not divide `whole`, the value of key `of`. The
- * message names the nearest divisors. */
+/* Records an error of `key`: its value `value` does not divide `whole`, the value of the key that the string
+ * `of` names. The message gives the nearest divisors. */
 static void must_divide(ax_config *cfg, const char *key, int64_t value, const char *of, int64_t whole)
 {
     if (value > whole) {
@@ -190,10 +190,12 @@ static void check_grid(ax_config *cfg)
                             ax_grid_size_along(ax_run_grid(cfg), (ax_axis)a), s->name, s->help);
 }
 
-/* Whether the user chose the cut. */
+/* Whether pipe.cut is a list (of the blocks with which the pipeline stages after the first begin), not auto.
+ */
 static bool cut_is_given(const ax_config *cfg) { return cfg->pipe.cut.count && cfg->pipe.cut.items[0] >= 0; }
 
-/* Writes a valid cut of `blocks` blocks into `stages` stages of nearly equal length, such as "[3, 7]". */
+/* Writes a valid value of pipe.cut, such as "[3, 7]", that divides `blocks` blocks into `stages` stages of
+ * nearly equal length. */
 static const char *even_cut(int64_t stages, int64_t blocks, char out[96])
 {
     snprintf(out, 96, "[");
@@ -212,8 +214,8 @@ void config_check_pipe(ax_config *cfg, int64_t blocks)
         return;
     if (stages > blocks + 2) {
         ax_option_error(cfg->set, "grid.pipe",
-                        "%" PRId64 " stages are more than the pieces of a model of %" PRId64
-                        " blocks (the embedding, the blocks, the head); at most %" PRId64,
+                        "%" PRId64 " stages are too many for a model of %" PRId64
+                        " blocks: each needs the embedding, a block or the head; at most %" PRId64,
                         stages, blocks, blocks + 2);
         return;
     }
@@ -234,9 +236,9 @@ void config_check_pipe(ax_config *cfg, int64_t blocks)
         ax_option_error(cfg->set, "pipe.cut",
                         block > blocks
                             ? "block %" PRId64 " lies outside the model, whose blocks are 0 to %" PRId64
-                              " (%" PRId64 ": only the head); for instance %s"
-                            : "block %" PRId64 " does not ascend (blocks 0 to %" PRId64 ", %" PRId64
-                              ": only the head); for instance %s",
+                              " (%" PRId64 ": a stage with only the head); for instance %s"
+                            : "block %" PRId64 " is not above the block before it (blocks 0 to %" PRId64
+                              ", %" PRId64 ": a stage with only the head); for instance %s",
                         block, blocks - 1, blocks, fits);
         return;
     }
@@ -273,7 +275,7 @@ void config_check(ax_config *cfg)
     check_batch(cfg);
     check_schedule(cfg);
     check_grid(cfg);
-    if (ax_config_given(cfg, "model.family")) /* otherwise train_setup.c calls it, once config.json has told
-                                                 the number of layers */
+    /* Without model.family, train_setup.c calls config_check_pipe after it has read config.json. */
+    if (ax_config_given(cfg, "model.family"))
         config_check_pipe(cfg, cfg->model.layers);
 }

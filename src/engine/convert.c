@@ -17,9 +17,8 @@
 
 typedef struct converter {
     const ax_conversion_args *args;
-    char *out, *parent,
-        *aside; /* `out`: path of the result, without slashes at its end; `parent`: the directory that holds
-                   it; `aside`: the hidden directory, next to `out`, that is renamed to it at the end */
+    char *out, *parent, *aside; /* the result, without trailing slashes; its parent directory; the hidden
+                                   directory that is renamed to `out` at the end */
     ax_st *from, *to;
     const ax_st_array **order; /* the arrays of `from`, sorted by file and offset */
     int64_t done, total;       /* bytes of `from`: copied so far, and to copy in all */
@@ -112,9 +111,7 @@ static ax_status plan(converter *c)
 
 static ax_status check_space(const converter *c)
 {
-    enum {
-        REST = 64 << 10
-    }; /* bytes, an allowance: the last disk block of each file, and the directory itself */
+    enum { REST = 64 << 10 }; /* bytes for the last disk block of each file and for the directory */
     return ax_dir_has_space(c->aside, c->result->bytes + REST, c->out);
 }
 
@@ -294,7 +291,7 @@ static ax_status remove_failed(const converter *c, ax_status status)
     char reason[1024];
     snprintf(reason, sizeof reason, "%s", ax_error_message());
     if (ax_remove_tree(c->aside) != AX_OK)
-        ax_log(AX_LOG_WARN, "%s remains: %s", c->aside, ax_error_message());
+        ax_log(AX_LOG_WARN, "%s is left behind, remove it: %s", c->aside, ax_error_message());
     return ax_fail(status, "%s", reason);
 }
 

@@ -132,7 +132,7 @@ static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_ro
     return ax_sampler_read(run->state.sampler, first, end, out);
 }
 
-/* Lets the sampler choose the rows of a step, PIECE rows at a time, and counts their targets. */
+/* Lets the sampler choose the rows of a step, 2^14 rows at a time, and counts their targets. */
 static ax_status draw_rows(ax_run *run, int64_t *targets)
 {
     enum { PIECE = 1 << 14 };
@@ -172,7 +172,7 @@ static ax_status undo_step(ax_run *run, const int64_t *drawn)
 static const char *nonfinite_advice(const ax_run *run, const ax_step_result *r)
 {
     if (r->culprit_weights)
-        return "training cannot repair weights, start from other ones";
+        return "training cannot repair weights: start from an older checkpoint or another model";
 #define ADVICE "lower optim.lr, or set train.nonfinite=skip to skip such steps"
     return run->config->train.precision == AX_CONFIG_FP16
                ? "fp16 ends at 65504: use train.precision=bf16, " ADVICE

@@ -84,7 +84,7 @@ static ax_status print_state(const ax_run *run, char **out)
                                                   (json_int_t)scale->skipped_steps));
     *out = complete ? json_dumps(state, JSON_INDENT(2)) : NULL;
     json_decref(state);
-    AX_CHECK(*out, AX_ERR_MEMORY, "not enough memory for the text of the run's state");
+    AX_CHECK(*out, AX_ERR_MEMORY, "not enough memory to write the run's state as text");
     return AX_OK;
 }
 
@@ -350,7 +350,8 @@ static ax_status check_same_run(const ax_run *run, const json_t *state)
 {
     ax_buf refused = {0};
     json_t *saved = json_object_get(state, "run");
-    AX_CHECK(json_is_object(saved), AX_ERR_DATA, "%s: training/state.json does not say what the run was",
+    AX_CHECK(json_is_object(saved), AX_ERR_DATA,
+             "%s: training/state.json lacks the description of the run (its member \"run\")",
              run->resume.dir);
     json_t *identity = identity_of(run), *settings = settings_of(run);
     ax_status status = add_model_facts(run, saved, identity);

@@ -118,12 +118,12 @@ static const char *why_not(const member *all, int n, uint64_t host, const host_t
         if (!all[r].cores.physical)
             return "the machine does not show its cores";
         if (all[r].cores.quota < count_bits(all[r].cores.usable))
-            return "a control group allows less time than these cores have";
+            return "a CPU quota (cgroup) allows less time than these cores have";
     }
     if (t->threads > t->cores)
         return "there are more threads than cores";
     if (t->threads < t->cores)
-        return "they leave cores free, where other programs may be";
+        return "the threads leave cores free, which other programs may use";
     return NULL;
 }
 

@@ -50,7 +50,7 @@ bool ax_model_fits_grid(const void *of, ax_grid_size size)
            batch_fits(load, size);
 }
 
-/* Writes to `why` the first reason that it finds why the grid is not legal. */
+/* Writes one reason why the grid is not legal to `why`. */
 static void explain(const ax_grid_load *load, ax_grid_size size, int ranks, char why[256])
 {
     const ax_model_config *m = load->model;
@@ -67,10 +67,11 @@ static void explain(const ax_grid_load *load, ax_grid_size size, int ranks, char
                  "number of key heads, %lld, or a multiple of it",
                  size.x, (long long)m->kv_heads);
     else if (!stages_fit(load, size))
-        snprintf(why, 256,
-                 "%d pipeline stages are more than the %lld pieces of the model: the embedding, the blocks, "
-                 "and the head",
-                 size.pipe, (long long)m->layers + 2);
+        snprintf(
+            why, 256,
+            "%d pipeline stages are too many: each needs the embedding, a block or the head, and the model "
+            "has %lld of these",
+            size.pipe, (long long)m->layers + 2);
     else if (load->global_batch < rows)
         snprintf(
             why, 256,
@@ -79,7 +80,9 @@ static void explain(const ax_grid_load *load, ax_grid_size size, int ranks, char
             (long long)load->global_batch, (long long)ax_max(load->micro_batch, 1),
             (long long)(rows / ax_max(load->micro_batch, 1)));
     else
-        snprintf(why, 256, "a global batch of %lld is not a whole number of micro-steps of %lld rows",
+        snprintf(why, 256,
+                 "a global batch of %lld rows is not a multiple of %lld, the rows of one micro-batch on each "
+                 "rank of data and z",
                  (long long)load->global_batch, (long long)rows);
 }
 

@@ -26,7 +26,7 @@ ax_status ax_model_config_check(const ax_model_config *c)
              "heads = %lld is not a multiple of kv_heads = %lld", (long long)c->heads,
              (long long)c->kv_heads);
     AX_TRY(ax_rope_check(&c->rope, ax_model_config_head_dim(c)));
-    AX_CHECK(c->window >= 0, AX_ERR_USAGE, "window = %lld is below 1", (long long)c->window);
+    AX_CHECK(c->window >= 0, AX_ERR_USAGE, "window = %lld is negative", (long long)c->window);
     const double rate[] = {c->dropout.embd, c->dropout.resid, c->dropout.attn};
     static const char *const of[] = {"embeddings", "residual branches", "attention"};
     for (size_t i = 0; i < AX_COUNT(rate); i++)
@@ -69,8 +69,8 @@ double ax_model_config_flops_per_token(const ax_model_config *c, int64_t seq_len
     int64_t total, matmul;
     ax_model_config_params(c, &total, &matmul);
     double width = (double)(c->heads * ax_model_config_head_dim(c)), t = (double)seq_len, seen = 0;
-    for (int64_t i = 0; i < c->layers;
-         i++) { /* `seen`: sum over layers of twice the mean number of positions that a position sees */
+    /* seen: twice the mean number of positions that a position attends to, summed over the layers */
+    for (int64_t i = 0; i < c->layers; i++) {
         double w = (double)ax_model_config_window(c, i);
         seen += w > 0 && w < t ? w * (2 - w / t) : t;
     }

@@ -22,7 +22,7 @@ static ax_status find_parameters(const json_t *json, const char *path, const jso
                  "%s: \"%s\" must be an object", path, names[i]);
         json_object_foreach((json_t *)value, key, member)
             AX_CHECK(!json_is_object(member), AX_ERR_DATA,
-                     "%s: %s of its own for layers of type %s is not implemented", path, names[i], key);
+                     "%s: a separate %s for layers of type %s is not implemented", path, names[i], key);
         *out = json_object_size(value) ? value : NULL;
     }
     return AX_OK;
@@ -93,8 +93,8 @@ static ax_status read_scaling(const json_t *json, const json_t *p, const char *p
         return AX_OK;
     rope->original = c->seq_len;
     AX_TRY(ax_json_int(p, path, length, true, &rope->original));
-    AX_TRY(ax_json_int(json, path, length, true,
-                       &rope->original)); /* if `json` has the key too, its value overrides that in `p` */
+    /* A value in `json` overrides that in `p`. */
+    AX_TRY(ax_json_int(json, path, length, true, &rope->original));
     if (rope->kind == AX_ROPE_YARN)
         return read_yarn(p, path, c, rope);
     AX_TRY(ax_json_number(p, path, "low_freq_factor", false, &rope->low_freq_factor));
@@ -165,10 +165,9 @@ ax_status ax_rope_write(const ax_model_config *c, json_t *json)
     int failed = modern ? set_parameters(json, "rope_parameters", &c->rope, true) : 0;
     if (!modern || json_object_get(json, "rope_theta"))
         failed |= json_object_set_new(json, "rope_theta", json_real(c->rope.theta));
+    /* An existing rope_scaling is set even beside rope_parameters, because readers prefer rope_scaling. */
     if (scaling || (!modern && c->rope.kind != AX_ROPE_DEFAULT))
-        failed |= set_parameters(
-            json, "rope_scaling", &c->rope,
-            modern); /* if the file has it, also beside rope_parameters, to which readers prefer it */
+        failed |= set_parameters(json, "rope_scaling", &c->rope, modern);
     else if (!modern)
         failed |= json_object_set_new(json, "rope_scaling", json_null());
     AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");

@@ -30,7 +30,7 @@ static ax_status take_cut(ax_model *m, const int64_t *cut)
             m->cut[s] >= (s > 1) && m->cut[s] <= m->config.layers && (s == 1 || m->cut[s] > m->cut[s - 1]),
             AX_ERR_USAGE,
             "stage %d cannot begin with block %lld: the blocks with which stages begin must ascend, and the "
-            "model has blocks 0 to %lld (%lld: only the head)",
+            "model has blocks 0 to %lld (%lld: a stage with only the head)",
             s, (long long)m->cut[s], (long long)m->config.layers - 1, (long long)m->config.layers);
     }
     m->cut[m->stages] = m->config.layers;
@@ -45,8 +45,8 @@ ax_status ax_stage_plan(ax_model *m, int64_t recompute)
     m->stage = ax_grid_coord(grid, ax_grid_rank(grid), AX_PIPE);
     AX_CHECK(
         m->stages <= m->config.layers + 2, AX_ERR_USAGE,
-        "%d pipeline stages are more than the pieces of a model of %lld blocks: the embedding, the blocks, "
-        "and the head",
+        "%d pipeline stages are too many for a model of %lld blocks: each needs the embedding, a block or "
+        "the head",
         m->stages, (long long)m->config.layers);
     AX_TRY(ax_calloc((size_t)m->stages + 1, sizeof *m->cut, &m->cut));
     if (cut)

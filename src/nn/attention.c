@@ -6,12 +6,11 @@
 #include <stdio.h>
 
 typedef struct attention {
-    ax_layer base; /* children in this order: Q, K, V, PROJ; with norms of heads also Q_NORM, K_NORM */
+    ax_layer base; /* children: Q, K, V, PROJ; if each head has an RMSNorm, also Q_NORM, K_NORM */
     int64_t head_dim, kv_width, window;
     ax_role kv_role;
     ax_drop drop;
-    ax_tensor
-        table; /* cosines and sines of the rotary embedding; ndim is 0 if there is no rotary embedding */
+    ax_tensor table;    /* cosines and sines of the rotary embedding; ndim 0: there is none */
     bool borrows_table; /* another layer owns `table` */
     ax_attention_cache cached;
 } attention;
@@ -60,8 +59,8 @@ static ax_tensor heads_of(const ax_tensor *x, int64_t head_dim)
     return heads;
 }
 
-/* Runs the forward or backward of the norm of heads that is child number `norm` on x, and replaces x by the
- * result. Does nothing if the layer has no norms of heads. */
+/* Runs forward or backward of child number `norm` (Q_NORM or K_NORM: an RMSNorm of each head) on x, and makes
+ * x the result. Does nothing if the layer has no such child. */
 static ax_status norm_heads(ax_layer *self, int norm, ax_frame *frame, bool backward, ax_tensor *x)
 {
     const int64_t e = ((attention *)self)->head_dim;
@@ -180,8 +179,8 @@ ax_tensor ax_attention_cache_tensor(const ax_layer *layer, int64_t batch, int64_
                           (int64_t[]){1, 1, a->head_dim}, &layout);
 }
 
-/* Adds the two norms of heads. All heads of q share the weight of one of them, all heads of k that of the
- * other. */
+/* Adds the layers q_norm and k_norm, unless head_norm_eps is 0. All heads of q share the weight of q_norm,
+ * all heads of k that of k_norm. */
 static ax_status add_norms(ax_layer *layer, const char *name, const ax_attention_config *c, ax_role role)
 {
     static const char *const names[] = {"q_norm", "k_norm"};
@@ -246,16 +245,18 @@ ax_layer *ax_attention(ax_ctx *ctx, const char *name, const ax_attention_config 
 {
     int64_t kv_heads = c->kv_heads ? c->kv_heads : c->heads;
     if (c->heads < 1 || (!c->head_dim && c->width % c->heads) || kv_heads < 1 || c->heads % kv_heads) {
-        ax_fail(
-            AX_ERR_USAGE,
-            "attention \"%s\": width %lld must be a multiple of its %lld heads (or head_dim be given), and "
-            "those of its %lld key heads",
-            name, (long long)c->width, (long long)c->heads, (long long)kv_heads);
+        ax_fail(AX_ERR_USAGE,
+                "attention \"%s\": width = %lld must be a multiple of heads = %lld (unless head_dim is "
+                "given), and heads a multiple of kv_heads = %lld",
+                name, (long long)c->width, (long long)c->heads, (long long)kv_heads);
         return NULL;
     }
     if (c->head_dim < 0 || c->head_dim > INT64_MAX / c->heads) {
-        ax_fail(AX_ERR_USAGE, "attention \"%s\": head_dim = %lld is out of range for %lld heads", name,
-                (long long)c->head_dim, (long long)c->heads);
+        ax_fail(
+            AX_ERR_USAGE,
+            "attention \"%s\": head_dim = %lld is out of range: with %lld heads it must be from 0 (width / "
+            "heads) to %lld",
+            name, (long long)c->head_dim, (long long)c->heads, (long long)(INT64_MAX / c->heads));
         return NULL;
     }
     if (c->window < 0) {

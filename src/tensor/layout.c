@@ -208,8 +208,9 @@ ax_status ax_layout_check(const ax_grid *grid, const ax_layout *layout, int ndim
         const ax_axes *axes = &layout->dim[d];
         count += axes->n;
         AX_CHECK(count <= AX_LAYOUT_AXES && axes->fine <= axes->n, AX_ERR_INTERNAL,
-                 "dim %d of a layout has %d axes, %d of them fine; the limit over all dims is %d", d, axes->n,
-                 axes->fine, AX_LAYOUT_AXES);
+                 "dim %d of a layout has %d axes, of which %d split by elements; the limit over all dims is "
+                 "%d axes",
+                 d, axes->n, axes->fine, AX_LAYOUT_AXES);
         for (int i = 0; i < axes->n; i++) {
             ax_axis axis = axes->a[i];
             AX_CHECK(axis < ax_grid_axes(grid), AX_ERR_INTERNAL,

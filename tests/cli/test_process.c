@@ -141,7 +141,7 @@ static void a_launcher_needs_a_temporary_directory(void **state)
     if (code != 5)
         fail_msg("exit code %d:\n%s", code, out.data);
     assert_contains(out.data, "it cannot write to the directory of temporary files /");
-    assert_contains(out.data, "/tmp: Read-only file system (environment TMPDIR names another)");
+    assert_contains(out.data, "/tmp: Read-only file system (set the environment variable TMPDIR to another)");
     assert_false(ax_path_exists("none"));
     ax_buf_fini(&out);
 }

@@ -206,7 +206,7 @@ static void end_id_finds_documents_without_an_index(void **state)
     assert_int_equal(shell(AXONN " data show plain.bin --end-id 0 --text --tokenizer tok", &out), 0);
     assert_string_equal(out.data, "ghi");
     assert_int_equal(shell(AXONN " data show plain.bin --document 0 2>&1", &out), 2);
-    assert_contains(out.data, "--end-id tells which token ends them");
+    assert_contains(out.data, "give --end-id, the id of the token that ends a document");
     assert_int_equal(shell(AXONN " data show plain.bin --end-id 65536 2>&1", &out), 2);
     assert_contains(out.data, "--end-id: 65536 cannot be a token of plain.bin, whose ids are below 65536");
     assert_int_equal(shell(AXONN " data check plain.bin --end-id 65536 2>&1", &out), 2);

@@ -180,7 +180,7 @@ static void json_files(void **state)
     expect_documents(put_text(s, "e.json", "\n{\n\"text\": \"one, }\"\n}\n"), "|one, }");
     expect_documents(put_text(s, "e.json", "{\n\"m\": [{}],\n\"text\": \"one\"\n}\n{\"text\": \"two\"}"),
                      "|one|two");
-    expect_bad(put_text(s, "e.json", "{\n\"text\": 1\n}\n"), "plain text has another suffix than .json");
+    expect_bad(put_text(s, "e.json", "{\n\"text\": 1\n}\n"), "give plain text another suffix than .json");
     expect_bad(put_text(s, "e.json", "{\n\"text\": \"x\"\n}\n]\n"), "e.json:4:1: not valid JSON");
     expect_documents(put_text(s, "f.json", "[1, 2]"), "|[1, 2]");
     expect_bad(put_text(s, "g.json", "[]"), "there is no text in");

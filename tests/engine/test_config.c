@@ -85,11 +85,11 @@ static void rules_over_keys(void **state)
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 25}\ngrid: {data: 4}\n",
          "(4 x 4 x 1 = 16); the nearest are 16 and 32"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 15}\n",
-         "t.yaml:3:14: grid.pipe: 15 stages are more than the pieces of a model of 12 blocks (the embedding, "
-         "the blocks, the head); at most 14"},
+         "t.yaml:3:14: grid.pipe: 15 stages are too many for a model of 12 blocks: each needs the embedding, "
+         "a block or the head; at most 14"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 3}\npipe: {cut: [7, 3]}\n",
-         "t.yaml:4:13: pipe.cut: block 3 does not ascend (blocks 0 to 11, 12: only the head); for instance "
-         "[3, 8]"},
+         "t.yaml:4:13: pipe.cut: block 3 is not above the block before it (blocks 0 to 11, 12: a stage with "
+         "only the head); for instance [3, 8]"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 3}\npipe: {cut: 7}\n",
          "pipe.cut: has 1 blocks, but grid.pipe = 3 has 2 stages after the first; for instance [3, 8]"},
         {"model: {family: gpt2}\ndata: {train: x}\npipe: {schedule: zb}\n",

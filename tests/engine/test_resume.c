@@ -302,9 +302,11 @@ static void a_state_without_a_run(void **state)
     sh("rm -rf run");
     run_expect(0, NULL, BASE_KEYS "train.steps=2");
     write_state("run/ckpt/step-2", "{\"step\": 2, \"run\": 0}");
-    run_expect(4, "step-2: training/state.json does not say what the run was", BASE_KEYS "train.steps=3");
+    run_expect(4, "step-2: training/state.json lacks the description of the run (its member \"run\")",
+               BASE_KEYS "train.steps=3");
     write_state("run/ckpt/step-2", "[]");
-    run_expect(4, "step-2: training/state.json does not say what the run was", BASE_KEYS "train.steps=3");
+    run_expect(4, "step-2: training/state.json lacks the description of the run (its member \"run\")",
+               BASE_KEYS "train.steps=3");
 }
 
 /* Earlier versions wrote one rate of dropout, which was not that of attention. */

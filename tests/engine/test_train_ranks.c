@@ -245,18 +245,23 @@ static void mistakes_are_reported_once(void **state)
     refused(2, "model.heads: 5 must divide", RANK_KEYS "ranks=2 grid.data=2 model.heads=5");
     refused(2, "grid.order: must name each of x, y, z, pipe and data once",
             RANK_KEYS "ranks=2 grid.x=2 grid.order=x,y");
-    refused(2,
-            "grid.pipe: 5 stages are more than the pieces of a model of 2 blocks (the embedding, the blocks, "
-            "the head); at most 4",
-            RANK_KEYS "ranks=5 grid.pipe=5");
+    refused(
+        2,
+        "grid.pipe: 5 stages are too many for a model of 2 blocks: each needs the embedding, a block or the "
+        "head; at most 4",
+        RANK_KEYS "ranks=5 grid.pipe=5");
     refused(2, "pipe.cut: has 2 blocks, but grid.pipe = 2 has 1 stages after the first; for instance [1]",
             RANK_KEYS "ranks=2 grid.pipe=2 pipe.cut=1,2");
-    refused(2, "pipe.cut: block 1 does not ascend (blocks 0 to 1, 2: only the head); for instance [0, 1]",
-            RANK_KEYS "ranks=3 grid.pipe=3 pipe.cut=1,1");
-    refused(2,
-            "pipe.cut: block 3 lies outside the model, whose blocks are 0 to 1 (2: only the head); for "
-            "instance [1]",
-            RANK_KEYS "ranks=2 grid.pipe=2 pipe.cut=3");
+    refused(
+        2,
+        "pipe.cut: block 1 is not above the block before it (blocks 0 to 1, 2: a stage with only the head); "
+        "for instance [0, 1]",
+        RANK_KEYS "ranks=3 grid.pipe=3 pipe.cut=1,1");
+    refused(
+        2,
+        "pipe.cut: block 3 lies outside the model, whose blocks are 0 to 1 (2: a stage with only the head); "
+        "for instance [1]",
+        RANK_KEYS "ranks=2 grid.pipe=2 pipe.cut=3");
     refused(2, "pipe.slack: ", RANK_KEYS "ranks=2 grid.pipe=2 pipe.slack=-1");
     refused(4, "error: command line: data.train: no such file or directory: ",
             RANK_KEYS "ranks=2 grid.x=2 data.train=no");

@@ -57,16 +57,20 @@ static void illegal_grids_are_refused(void **state)
     refused(load, (ax_grid_size){2, 1, 1, 1, 2}, 8, "it has 4 ranks, not 8", "x=2 y=1 z=1 pipe=1 data=4; ");
     refused(load, (ax_grid_size){1, 1, 4, 1, 4}, 16, "too small for micro-batches of 2 on each of 16 ranks",
             "");
-    refused(load, (ax_grid_size){1, 1, 1, 1, 3}, 3, "not a whole number of micro-steps of 6 rows",
+    refused(load, (ax_grid_size){1, 1, 1, 1, 3}, 3,
+            "is not a multiple of 6, the rows of one micro-batch on each rank of data and z",
             "x=3 y=1 z=1 pipe=1 data=1");
     /* Suggested grids are legal in every respect: neither x = 6 nor data = 6 is suggested. */
     refused(load_of("megatron", 2, 16), (ax_grid_size){1, 2, 1, 1, 3}, 6, "strategy megatron is 1D tensor",
             "x=3 y=1 z=1 pipe=1 data=2");
     refused(load, (ax_grid_size){1, 1, 1, 4, 1}, 4,
-            "4 pipeline stages are more than the 3 pieces of the model", "x=1 y=1 z=1 pipe=2 data=2; ");
-    refused(load_of("ddp", 1, 16), (ax_grid_size){1, 1, 1, 1, 3}, 3, "micro-steps of 3 rows",
-            "x=1 y=1 z=1 pipe=3 data=1");
-    refused(load_of("ddp", 1, 16), (ax_grid_size){1, 1, 1, 1, 5}, 5, "micro-steps of 5 rows", "none");
+            "4 pipeline stages are too many: each needs the embedding, a block or the head, and the model "
+            "has 3 of",
+            "x=1 y=1 z=1 pipe=2 data=2; ");
+    refused(load_of("ddp", 1, 16), (ax_grid_size){1, 1, 1, 1, 3}, 3,
+            "is not a multiple of 3, the rows of one micro-batch", "x=1 y=1 z=1 pipe=3 data=1");
+    refused(load_of("ddp", 1, 16), (ax_grid_size){1, 1, 1, 1, 5}, 5,
+            "is not a multiple of 5, the rows of one micro-batch", "none");
 }
 
 int main(void)

@@ -17,8 +17,9 @@ template <class T, class A> __device__ inline A dot(const A *x, const T *y, int6
     return sum;
 }
 
-/* Returns dropout's factor of the probability of key j, for query `row` (b·t + i) of head h: 0 or 1/(1-p).
- * DROP is a template argument, so that kernels without dropout are compiled as if there were no dropout. */
+/* Returns dropout's factor of the probability of key j, for query `row` (b·q_len + i) of head h: 0 or
+ * 1/(1-p). DROP is a template argument, so that kernels without dropout are compiled as if there were no
+ * dropout. */
 template <bool DROP, class A>
 __device__ inline A kept(const ax_attention_dropout &drop, int64_t row, int64_t h, int64_t keys, int64_t j)
 {
@@ -198,7 +199,10 @@ template <class A> ax_status shared_bytes(int64_t d, int arrays, int extra, size
 {
     const int64_t most = 48 << 10;
     int64_t bytes = TEAMS * (arrays * d + extra) * (int64_t)sizeof(A);
-    AX_CHECK(bytes <= most, AX_ERR_USAGE, "cuda: attention does not support heads %lld wide", (long long)d);
+    AX_CHECK(bytes <= most, AX_ERR_USAGE,
+             "cuda: attention with heads %lld wide needs more shared memory than a thread block has: use "
+             "smaller heads",
+             (long long)d);
     *out = (size_t)bytes;
     return AX_OK;
 }

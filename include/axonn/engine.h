@@ -70,8 +70,9 @@ AX_MUST_CHECK ax_status ax_engine_plan_make(const ax_engine_options *options, ax
 void ax_engine_plan_fini(ax_engine_plan *plan);
 
 /* Creates an engine and allocates its memory. The weights are undefined until ax_param_set_init or a
- * checkpoint sets them. With `plan` NULL the frame is in bump mode and has `frame_bytes` bytes. Borrows ctx,
- * options->model and plan. Collective along the grid. */
+ * checkpoint sets them. If `plan` is NULL, the frame has `frame_bytes` bytes and is in bump mode (tensor.h:
+ * each allocation after the last, without reuse). Borrows ctx, options->model and plan. Collective along the
+ * grid. */
 AX_MUST_CHECK ax_status ax_engine_create(ax_ctx *ctx, const ax_engine_options *options,
                                          const ax_engine_plan *plan, size_t frame_bytes, ax_engine **out);
 void ax_engine_destroy(ax_engine **engine);
@@ -88,9 +89,9 @@ double ax_engine_waited(const ax_engine *engine);
 int64_t ax_engine_rows(const ax_engine *engine);
 
 /* Writes rows first … end-1 of the current step (or evaluation) to *out; ax_sampler_read is such a function.
- * A step calls it once at the start of each micro-batch. If it fails on all ranks, the step ends there, and
- * the next step discards the gradients accumulated so far (ax_param_set_zero_grad). If it fails on some ranks
- * only, the others wait for these ranks. */
+ * A step calls it once at the start of each micro-batch. If the function fails on all ranks, the step ends
+ * there, and the next step discards the gradients accumulated so far (ax_param_set_zero_grad). If it fails on
+ * some ranks only, the others wait for these ranks. */
 typedef ax_status ax_read_rows_fn(void *source, int64_t first, int64_t end, const ax_rows *out);
 /* Writes no rows: for the dry device, which does not read them. */
 ax_read_rows_fn ax_rows_none;
@@ -247,9 +248,10 @@ typedef struct ax_train_result {
 } ax_train_result;
 
 /* Installs handlers of SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, which record the signal. After a signal,
- * ax_train saves and stops at the end of the current step, or of its first step. ax_train installs the
- * handlers itself while it runs. A program that calls ax_signals_catch first in main also records signals
- * that arrive before ax_train. The handlers call `tell` (NULL: nothing), which must be async-signal-safe. */
+ * ax_train saves and stops at the end of the current step; if no step has begun, at the end of its first
+ * step. ax_train installs the handlers itself while it runs. A program that calls ax_signals_catch first in
+ * main also records signals that arrive before ax_train. The handlers call `tell` (NULL: nothing), which must
+ * be async-signal-safe. */
 void ax_signals_catch(void (*tell)(void));
 /* Returns the last signal that the handlers recorded, or 0. */
 int ax_signal_pending(void);
@@ -276,7 +278,8 @@ typedef struct ax_train_plan {
     ax_dtype compute; /* compute dtype (ax_ctx) */
     ax_schedule schedule;
     ax_engine_options options; /* options.model is the run's model */
-    ax_engine_plan engine;     /* memory of the engine */
+    ax_engine_plan engine;     /* memory of this rank's engine */
+    int64_t mem_planned;       /* bytes of device memory of the rank that needs the most */
 } ax_train_plan;
 
 /* Returns the hyperparameters of step `step`; steps count from 1. */

@@ -33,14 +33,15 @@ typedef struct ax_run_inputs {
     ax_tokenizer *tokenizer;
     ax_model_config model;
     ax_model_identity identity;
-    char *model_dir;      /* the model directory to which model.from led, or NULL */
+    char *model_dir;      /* the model directory found for model.from, or NULL */
     ax_st *model_weights; /* open weight files of model.from, until the weights are loaded */
     ax_sources train, valid;
     ax_row_shape shape;
 } ax_run_inputs;
 
 /* When, within a step, the ranks run the all-reduce by which they agree whether to abandon the step after a
- * signal. The unit is a piece of work. Only train_pace.c reads and changes the members. */
+ * signal. The members count pieces of work: a piece is one micro-batch, or the choice of some rows by the
+ * sampler. Only train_pace.c reads and changes the members. */
 typedef struct ax_pace {
     int64_t every; /* number of pieces between two all-reduces */
     int64_t next;  /* index, in the step, of the piece before which the next all-reduce runs */
@@ -69,7 +70,7 @@ typedef struct ax_run_axes {
 } ax_run_axes;
 
 typedef struct ax_run_report {
-    ax_metrics *metrics; /* NULL on all ranks but rank 0 */
+    ax_metrics *metrics; /* NULL on all ranks except rank 0 */
     ax_trace *trace;     /* NULL: no trace is recorded */
     double trace_origin; /* time 0 of the trace (ax_now): almost the same moment on all ranks */
     double peak_flops;   /* peak FLOP/s of a device, mean over the ranks */
@@ -122,7 +123,8 @@ typedef struct ax_run {
 
 /* ---- train.c ------------------------------------------------------------------------------------- */
 
-/* For what the start-up stages run: to make the plan only, without writing files; or to train. */
+/* Purpose of the start-up stages: AX_RUN_PLANS makes only the plan and writes no files; AX_RUN_TRAINS trains.
+ */
 typedef enum ax_run_purpose { AX_RUN_PLANS, AX_RUN_TRAINS } ax_run_purpose;
 ax_status ax_run_start(ax_run *run, ax_run_purpose purpose);
 /* Aborts the job if `status` is an error of this rank only: the other ranks may be waiting for this rank. */
@@ -148,6 +150,7 @@ ax_status ax_run_plan_grid(const ax_run *run, ax_train_plan *plan);
 ax_status ax_run_plan_ranks(const ax_run *run, ax_train_plan *plan);
 ax_status ax_run_plan_threads(const ax_run *run, ax_train_plan *plan);
 ax_status ax_run_plan_step(const ax_run *run, ax_train_plan *plan);
+/* Plans, logs and checks the memory that a step needs, before it is allocated (train_memory.c). */
 ax_status ax_run_plan_engine(const ax_run *run, ax_train_plan *plan);
 void ax_run_plan_fini(ax_train_plan *plan);
 /* Creates the context of the plan's ranks on their devices. The caller owns *out. */
@@ -163,18 +166,14 @@ ax_status ax_run_set_runtime(const ax_run *run);
 ax_status ax_run_resume_runtime(const ax_run *run);
 ax_status ax_run_keep_runtime(const ax_run *run);
 
-/* train_memory.c: plans, logs and checks the memory that a step needs, before it is allocated. */
-ax_status ax_run_plan_memory(const ax_run *run, ax_engine_plan *out);
-
 /* ---- train_report.c: metrics, trace, traffic ----------------------------------------------------- */
 
 /* Records how much memory is resident before the run allocates. */
 void ax_report_baseline(ax_run_report *report);
 /* Measures the device's peak FLOP/s, the denominator of MFU. Collective. */
 ax_status ax_report_peak(const ax_run *run, ax_run_report *report);
-ax_status
-ax_report_axes(const ax_run *run,
-               ax_run_report *report); /* finds the sets of axes with traffic; call once the model is built */
+/* Finds the sets of axes with traffic. Call once the model is built. */
+ax_status ax_report_axes(const ax_run *run, ax_run_report *report);
 ax_status ax_report_open_trace(const ax_run *run, ax_run_report *report);
 ax_status ax_report_open_metrics(const ax_run *run, ax_run_report *report);
 /* Ends the progress line on the terminal, so that a message can follow. */
@@ -255,13 +254,12 @@ void ax_pace_begin(ax_pace *pace); /* called at the start of a step */
 /* Called before each piece of work; all ranks have the same number of pieces. Returns AX_ERR_SIGNAL on all
  * ranks, and sets *signal to the signal, if the step is abandoned; otherwise leaves *signal unchanged. */
 ax_status ax_pace_piece(const ax_run *run, ax_pace *pace, int *signal);
-void ax_pace_end(
-    ax_pace *pace,
-    double seconds); /* `seconds`: time that all pieces of the step took, the same value on all ranks */
+/* `seconds`: the time that all pieces of the step took; the same value on all ranks. */
+void ax_pace_end(ax_pace *pace, double seconds);
 
 /* train_signal.c: SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 ask for a stop at the next step boundary. */
-void ax_signals_install(
-    ax_comm *comm); /* after a signal the timeout of `comm` is shortened (ax_comm_hurry) */
+/* After a signal, the handlers shorten the timeout of `comm` (ax_comm_hurry). */
+void ax_signals_install(ax_comm *comm);
 void ax_signals_restore(ax_comm *comm);
 double ax_signal_age(void);          /* seconds since the first signal; 0: there was none */
 void ax_signals_saving(bool begins); /* a save begins (true) or ends (false); while it lasts, a signal does

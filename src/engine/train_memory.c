@@ -38,17 +38,15 @@ static void log_plan(const ax_run *run, const ax_memory *m)
            ax_format_bytes((double)ax_memory_total(m), size), text);
 }
 
-/* Logs how much memory the rank with the largest need has to have, if that is more than rank 0 needs:
+/* Sets *out to the bytes of the rank that needs the most memory, and logs them if that is not rank 0:
  * pipeline stages need different amounts. */
-static ax_status log_largest(const ax_run *run, const ax_memory *m)
+static ax_status find_largest(const ax_run *run, const ax_memory *m, int64_t *out)
 {
-    int64_t mine = (int64_t)ax_memory_total(m), most = mine;
+    int64_t mine = *out = (int64_t)ax_memory_total(m);
     char size[32];
-    if (run->plan.grid.pipe == 1)
-        return AX_OK;
-    AX_TRY(ax_run_max(run, &most, 1));
-    if (most > mine && ax_run_first(run))
-        ax_log(AX_LOG_INFO, "memory of the largest rank: %s", ax_format_bytes((double)most, size));
+    AX_TRY(ax_run_max(run, out, 1));
+    if (*out > mine && ax_run_first(run))
+        ax_log(AX_LOG_INFO, "memory of the largest rank: %s", ax_format_bytes((double)*out, size));
     return AX_OK;
 }
 
@@ -70,16 +68,16 @@ static ax_status fits_all(const ax_run *run, size_t need, bool *out)
     return AX_OK;
 }
 
-/* Sets *helps, and writes to `out` the advice to use fewer threads, on two conditions: the run would fit
- * without the threads' scratch memory, and on every rank this scratch memory is more than half of the
- * rest. */
+/* Sets *helps to whether two conditions hold: the run would fit without the threads' scratch memory, and on
+ * every rank this scratch memory is more than half of the other memory. If so, writes the advice to use fewer
+ * threads to `out`. */
 static ax_status suggest_threads(const ax_run *run, const ax_memory *memory, char *out, size_t size,
                                  bool *helps)
 {
     size_t scratch = memory->workspace, rest = ax_memory_total(memory) - scratch;
     int threads = run->plan.threads.count;
     AX_TRY(fits_all(run, rest, helps));
-    int64_t little = threads == 1 || scratch <= rest / 2; /* differs by stage */
+    int64_t little = threads == 1 || scratch <= rest / 2; /* differs between pipeline stages */
     AX_TRY(ax_run_max(run, &little, 1));
     *helps = *helps && !little;
     char text[32];
@@ -144,21 +142,22 @@ static ax_status check_parameters(const ax_run *run)
     return AX_OK;
 }
 
-ax_status ax_run_plan_memory(const ax_run *run, ax_engine_plan *out)
+ax_status ax_run_plan_engine(const ax_run *run, ax_train_plan *plan)
 {
     ax_machine m;
     bool fit;
+    ax_memory *memory = &plan->engine.memory;
     AX_TRY(ax_comm_agree(run->world, check_parameters(run)));
-    AX_TRY(plan_with(run, run->plan.options.micro_batch, run->plan.options.recompute, out));
-    log_plan(run, &out->memory);
-    AX_TRY(log_largest(run, &out->memory));
-    size_t need = ax_memory_total(&out->memory);
+    AX_TRY(plan_with(run, run->plan.options.micro_batch, run->plan.options.recompute, &plan->engine));
+    log_plan(run, memory);
+    AX_TRY(find_largest(run, memory, &plan->mem_planned));
+    size_t need = ax_memory_total(memory);
     AX_TRY(find_machine(run, need, &m));
     AX_TRY(fits_all(run, need, &fit));
     if (fit)
         return AX_OK;
     char advice[256], a[32], b[32];
-    AX_TRY(suggest(run, &out->memory, advice, sizeof advice));
+    AX_TRY(suggest(run, memory, advice, sizeof advice));
     AX_CHECK(ax_machine_fits(&m), AX_ERR_MEMORY, "a step needs %s%s but only %s are available here: %s",
              ax_format_bytes(m.need, a), m.of, ax_format_bytes(m.available, b), advice);
     return AX_OK;

@@ -1,5 +1,5 @@
-/* The plan of a run (ax_train_plan): grid, ranks, threads, optimizer, memory. This file fills the plan; other
- * files only read it. */
+/* The plan of a run (ax_train_plan): grid, ranks, threads, optimizer, memory. This file fills the plan, with
+ * train_memory.c; other files only read it. */
 #include "engine/train.h"
 
 #include <stdio.h>
@@ -83,11 +83,6 @@ ax_status ax_run_plan_step(const ax_run *run, ax_train_plan *plan)
                                         .clip = c->optim.clip};
     AX_TRY(ax_optim_find(c->optim.name, &plan->options.optim));
     return ax_schedule_find(c->optim.schedule, &plan->schedule.kind);
-}
-
-ax_status ax_run_plan_engine(const ax_run *run, ax_train_plan *plan)
-{
-    return ax_run_plan_memory(run, &plan->engine);
 }
 
 void ax_run_plan_fini(ax_train_plan *plan)

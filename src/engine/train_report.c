@@ -153,24 +153,23 @@ ax_status ax_report_open_metrics(const ax_run *run, ax_run_report *report)
     log_stages(run);
     log_schedule(run);
     log_dropout(run);
-    return ax_metrics_open(
-        &(ax_metrics_run){.dir = c->run.dir,
-                          .device = c->device,
-                          .threads = run->state.ctx->dev->threads,
-                          .ranks = ax_comm_size(run->world),
-                          .grid = grid,
-                          .strategy = c->strategy,
-                          .zero = (int)c->zero,
-                          .precision = ax_run_dtype_name(c->train.precision),
-                          .model = model,
-                          .parameters = parameters,
-                          .steps = c->train.steps,
-                          .peak_flops = report->peak_flops,
-                          .peak_from = "multiply-adds in registers, measured at start-up",
-                          .mem_planned = (int64_t)ax_memory_total(&run->plan.engine.memory),
-                          .mem_baseline = report->baseline,
-                          .log_interval = c->run.log_interval},
-        run->state.step, &report->metrics);
+    return ax_metrics_open(&(ax_metrics_run){.dir = c->run.dir,
+                                             .device = c->device,
+                                             .threads = run->state.ctx->dev->threads,
+                                             .ranks = ax_comm_size(run->world),
+                                             .grid = grid,
+                                             .strategy = c->strategy,
+                                             .zero = (int)c->zero,
+                                             .precision = ax_run_dtype_name(c->train.precision),
+                                             .model = model,
+                                             .parameters = parameters,
+                                             .steps = c->train.steps,
+                                             .peak_flops = report->peak_flops,
+                                             .peak_from = "multiply-adds in registers, measured at start-up",
+                                             .mem_planned = run->plan.mem_planned,
+                                             .mem_baseline = report->baseline,
+                                             .log_interval = c->run.log_interval},
+                           run->state.step, &report->metrics);
 }
 
 /* ---- steps --------------------------------------------------------------------------------------- */

@@ -142,6 +142,23 @@ static void pipelines_report_their_messages(void **state)
     free(text);
 }
 
+/* With pipe.cut=0 rank 0 has only the table of tokens, and rank 1 has all blocks and the head. */
+static void mem_planned_is_that_of_the_largest_stage(void **state)
+{
+    (void)state;
+    static const char keys[] = RANK_KEYS "model.tie=false ranks=2 grid.pipe=2 pipe.cut=0 train.steps=1";
+    char size[32], expected[80];
+    sh("rm -rf run");
+    run_expect(0, "memory of rank 0: ", keys);
+    char *text = text_of("run/metrics.jsonl"), *at = strstr(text, "\"mem_planned\":");
+    assert_non_null(at);
+    ax_format_bytes(atof(at + strlen("\"mem_planned\":")), size);
+    free(text);
+    sh("rm -rf run");
+    snprintf(expected, sizeof expected, "memory of the largest rank: %s", size);
+    run_expect(0, expected, keys);
+}
+
 /* Untied models have the same bits on any number of stages, so a run that changes it ends with the same
  * files. */
 static void stages_do_not_change_a_bit(void **state)
@@ -383,6 +400,7 @@ int main(void)
         cmocka_unit_test(every_grid_trains_as_one_rank),
         cmocka_unit_test(metrics_describe_the_ranks),
         cmocka_unit_test(pipelines_report_their_messages),
+        cmocka_unit_test(mem_planned_is_that_of_the_largest_stage),
         cmocka_unit_test(stages_do_not_change_a_bit),
         cmocka_unit_test(traces_are_written),
         cmocka_unit_test(text_is_tokenized_once),

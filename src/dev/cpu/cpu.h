@@ -20,17 +20,17 @@ static inline vtype vtype_of(ax_dtype dtype)
 static inline int64_t vsize(vtype type) { return type == VF32 ? 4 : 2; }
 
 /* A strip of rows of a, as the left operand of a micro-tile. The strip consists of 32-bit units: an fp32
- * value, or a pair of bf16 values that are neighbours in k. Unit u of row i is at `at` + i·row + u·unit,
- * strides in bytes. The strip is either read in place, from a matrix whose rows are contiguous in k (unit is
- * 4), or packed, with rows side by side (row is 4) and memory for all rows of a micro-tile. If
- * ax_cpu_gemm.grain > 1, `grain` units of a row are read together and packed together: unit u is at
- * ⌊u/grain⌋·grain·unit + 4·(u mod grain) from its row, and row is 4·grain. */
+ * value, or a pair of bf16 values that are neighbours in k. Unit u of row i is at `at` + i·row + u·unit;
+ * `row` and `unit` are strides in bytes. The strip is either read in place, from a matrix whose rows are
+ * contiguous in k (unit is 4), or packed, with rows side by side (row is 4) and memory for all rows of a
+ * micro-tile. If ax_cpu_gemm.grain > 1, `grain` units of a row are read together and packed together: unit u
+ * is at ⌊u/grain⌋·grain·unit + 4·(u mod grain) from its row, and row is 4·grain. */
 typedef struct ax_cpu_rows {
     const void *at, *next; /* at: the strip; next: the following strip, which is prefetched while this one is
                               multiplied, or NULL */
     int64_t row, unit;
-    int64_t n; /* rows of the strip. If a micro-tile has more rows, it reads memory before `at` in place of
-                  the missing ones */
+    int64_t n; /* rows of the strip. In place of missing rows, a micro-tile of AMX reads memory before `at`,
+                  and other micro-tiles read the last row again */
 } ax_cpu_rows;
 
 /* Memory to prefetch: `n` cache lines, in rows of `lines` lines each, `stride` bytes apart; the first `line`
@@ -72,8 +72,8 @@ typedef struct ax_cpu_tile {
 } ax_cpu_tile;
 
 /* Packs `rows` rows of `k` values of an operand into panels of `width` rows; each panel has room for `units`
- * units in k. `along_k`: the source is contiguous in k, and rows are ld elements apart; otherwise the source
- * is contiguous along the rows, and successive values of k are ld elements apart. */
+ * units in k. `along_k`: successive values of k are adjacent in the source, and rows are ld elements apart;
+ * otherwise the values of successive rows are adjacent, and successive values of k are ld elements apart. */
 typedef void ax_cpu_pack_fn(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
                             int64_t units, void *out);
 
@@ -136,7 +136,7 @@ typedef struct ax_cpu_isa {
     ax_cpu_range_fn *gemv;      /* gemm with m <= AX_CPU_GEMV_ROWS, a not transposed; items are columns */
     ax_cpu_peak_fn *peak_f32, *peak_bf16;
     ax_cpu_read_fn *read;
-    ax_cpu_range_fn *norm_grad_cols;          /* dweight and dbias of norm_grad_apply; items are columns */
+    ax_cpu_range_fn *norm_grad_sum; /* the end of norm_grad and norm_grad_apply (ax_cpu_norm_grad) */
     ax_cpu_range_fn *kernel[AX_KERNEL_COUNT]; /* NULL: ref's kernel is used */
 } ax_cpu_isa;
 
@@ -202,6 +202,18 @@ typedef struct ax_cpu_chunks {
     int64_t chunk;    /* elements per chunk */
     double *partials;
 } ax_cpu_chunks;
+
+/* Arguments of norm_grad and norm_grad_apply, whose work items are chunks of rows. Each chunk sums its rows'
+ * contributions to dweight and dbias by itself, so that x and dy are read once. Afterwards norm_grad_sum,
+ * whose items are columns, adds the sums of all chunks to dweight and dbias. The size of the chunks depends
+ * only on rows and cols, so the order of additions does not depend on the number of threads. */
+typedef struct ax_cpu_norm_grad {
+    const void *args;      /* the argument struct of the kernel */
+    int64_t chunk, chunks; /* rows per chunk, number of chunks */
+    float *sums;           /* [chunks, 2, stride]: sums for dweight, then for dbias */
+    int64_t stride;        /* cols, rounded up to whole vectors */
+    void *dweight, *dbias;
+} ax_cpu_norm_grad;
 
 /* Arguments of the optimizer kernels: the arguments of the launch, and the one array to update. */
 typedef struct ax_cpu_update {

@@ -17,7 +17,7 @@ const ax_cpu_isa AX_ISA_TABLE = {
     .peak_f32 = peak_f32,
     .peak_bf16 = peak_bf16,
     .read = read_lines,
-    .norm_grad_cols = norm_grad_cols,
+    .norm_grad_sum = norm_grad_sum,
     .kernel =
         {
 #define AX_CPU_KERNEL(kernel) [AX_K_##kernel] = kernel,

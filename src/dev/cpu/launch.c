@@ -153,35 +153,35 @@ static ax_status sgd(ax_stream *stream, const void *args)
 
 /* ---- norms and sums ------------------------------------------------------------------------------ */
 
-/* Computes the gradients of weight and bias. Must be called before dx is computed, because dx may be the same
- * array as dy. */
-static ax_status norm_grad_columns(ax_stream *stream, const ax_norm_grad_apply_args *a)
+enum { CHUNKS = 64, CHUNK_ROWS = 32 }; /* of norm_grad: the most chunks, the fewest rows of a chunk */
+
+/* Runs norm_grad or norm_grad_apply. The sums of the chunks lie in the scratch of the first thread, which
+ * these kernels do not use otherwise. If not even the sums of one chunk fit there, ref's kernel runs. */
+static ax_status run_norm_grad(ax_stream *stream, ax_kernel kernel, const ax_norm_grad_apply_args *a,
+                               const void *args)
 {
-    if (!a->dweight && !a->dbias)
-        return AX_OK;
-    return run_items(stream, ax_cpu_of(stream)->isa->norm_grad_cols, a, a->cols, COLUMNS,
-                     (double)(a->rows * a->cols));
+    const ax_cpu *cpu = ax_cpu_of(stream);
+    ax_cpu_norm_grad j = {.args = args, .dweight = a->dweight, .dbias = a->dbias};
+    j.sums = (float *)(void *)ax_cpu_scratch(cpu, 0);
+    j.stride = ax_round_up(a->cols, COLUMNS);
+    int64_t fit = AX_CPU_SCRATCH / (2 * (int64_t)sizeof(float)) / ax_max(1, j.stride);
+    if (a->dtype == AX_F64 || fit < 1)
+        return run_ref(stream, kernel, args);
+    j.chunk = ax_max(CHUNK_ROWS, ax_ceil_div(a->rows, ax_min(CHUNKS, fit)));
+    j.chunks = ax_ceil_div(a->rows, j.chunk);
+    AX_TRY(run_items(stream, isa_kernel(stream, kernel), &j, j.chunks, 1, (double)(a->rows * a->cols)));
+    return run_items(stream, cpu->isa->norm_grad_sum, &j, a->cols, COLUMNS, (double)(j.chunks * a->cols));
 }
 
 static ax_status norm_grad_apply(ax_stream *stream, const void *args)
 {
-    const ax_norm_grad_apply_args *a = args;
-    if (a->dtype == AX_F64)
-        return run_ref(stream, AX_K_norm_grad_apply, args);
-    AX_TRY(norm_grad_columns(stream, a));
-    return run_items(stream, isa_kernel(stream, AX_K_norm_grad_apply), args, a->rows, 1,
-                     (double)(a->rows * a->cols));
+    return run_norm_grad(stream, AX_K_norm_grad_apply, args, args);
 }
 
 static ax_status norm_grad(ax_stream *stream, const void *args)
 {
-    const ax_norm_grad_args *a = args;
-    if (a->dtype == AX_F64)
-        return run_ref(stream, AX_K_norm_grad, args);
-    const ax_norm_grad_apply_args apply = ax_norm_grad_apply_of(a);
-    AX_TRY(norm_grad_columns(stream, &apply));
-    return run_items(stream, isa_kernel(stream, AX_K_norm_grad), args, a->rows, 1,
-                     (double)(a->rows * a->cols));
+    const ax_norm_grad_apply_args apply = ax_norm_grad_apply_of(args);
+    return run_norm_grad(stream, AX_K_norm_grad, &apply, args);
 }
 
 /* Runs a kernel that sums over n elements in chunks, and stores the total in *out. The size of the chunks

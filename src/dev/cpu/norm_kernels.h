@@ -1,5 +1,5 @@
 /* LayerNorm and RMSNorm over a width that may be split over ranks (axonn/kernels.h has the formulas). Work
- * items are rows; for the gradients of weight and bias they are columns. */
+ * items are rows; for norm_grad and norm_grad_apply they are chunks of rows (ax_cpu_norm_grad). */
 #ifndef AX_DEV_CPU_NORM_KERNELS_H
 #define AX_DEV_CPU_NORM_KERNELS_H
 
@@ -198,101 +198,94 @@ INLINE void norm_grad_stats_range(const ax_norm_grad_stats_args *a, int64_t lo, 
 }
 BY_DTYPE(norm_grad_stats)
 
-/* Computes dx for W elements of row r (or n, if that is less), from column c on. */
-INLINE void norm_grad_vector(const ax_norm_grad_apply_args *a, int64_t r, int64_t c, int64_t n, vf mean,
-                             vf rstd, vf mean1, vf mean2, vtype type)
+/* What norm_grad_vector needs of a row: its statistics, the means of its sums s1 and s2 over the columns. */
+typedef struct row_grad {
+    vf mean, rstd, mean1, mean2;
+} row_grad;
+
+/* Computes dx for W elements of row r (or n, if that is less), from column c on, and adds the row's
+ * contributions to dweight[c …] and dbias[c …], each of which may be NULL. Both are padded to whole vectors;
+ * the lanes from n on get no sums that are used. */
+INLINE void norm_grad_vector(const ax_norm_grad_apply_args *a, int64_t r, int64_t c, int64_t n,
+                             const row_grad *s, float *dweight, float *dbias, vtype type)
 {
     const int64_t at = r * a->cols + c;
-    vf xhat = (vget(a->x, at, n, type) - mean) * rstd;
-    vf g = vfma(vget(a->dy, at, n, type), vget(a->weight, c, n, VF32), vset(0) - mean1);
-    vf dx = rstd * vnfma(xhat, mean2, g);
+    vf xhat = (vget(a->x, at, n, type) - s->mean) * s->rstd, dy = vget(a->dy, at, n, type);
+    vf g = vfma(dy, vget(a->weight, c, n, VF32), vset(0) - s->mean1);
+    vf dx = s->rstd * vnfma(xhat, s->mean2, g);
     if (a->add)
         dx = vget(a->add, at, n, type) + vrounded(dx, type);
     vput(a->dx, at, n, type, dx);
+    if (dweight)
+        vstore(dweight + c, vfma(dy, xhat, vload(dweight + c)));
+    if (dbias)
+        vstore(dbias + c, vload(dbias + c) + dy);
 }
 
-INLINE void norm_grad_apply_row(const ax_norm_grad_apply_args *a, int64_t r, grad_sums sums, vtype type)
+INLINE void norm_grad_row(const ax_norm_grad_apply_args *a, int64_t r, grad_sums sums, float *dweight,
+                          float *dbias, vtype type)
 {
-    row_norm s = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
-    vf mean = vset(s.mean), rstd = vset(s.rstd);
-    vf mean1 = vset((float)(sums.s1 / (double)a->global_cols));
-    vf mean2 = vset((float)(sums.s2 / (double)a->global_cols));
+    row_norm n = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
+    const row_grad s = {vset(n.mean), vset(n.rstd), vset((float)(sums.s1 / (double)a->global_cols)),
+                        vset((float)(sums.s2 / (double)a->global_cols))};
     int64_t c = 0;
     for (; c + W <= a->cols; c += W)
-        norm_grad_vector(a, r, c, W, mean, rstd, mean1, mean2, type);
+        norm_grad_vector(a, r, c, W, &s, dweight, dbias, type);
     if (c < a->cols)
-        norm_grad_vector(a, r, c, a->cols - c, mean, rstd, mean1, mean2, type);
+        norm_grad_vector(a, r, c, a->cols - c, &s, dweight, dbias, type);
 }
 
-INLINE void norm_grad_apply_range(const ax_norm_grad_apply_args *a, int64_t lo, int64_t hi, vtype type)
+/* Computes chunks lo … hi-1 of norm_grad_apply; with `stats` not NULL of norm_grad, which computes the sums
+ * of each row first. */
+INLINE void norm_grad_range(const ax_cpu_norm_grad *j, const ax_norm_grad_stats_args *stats,
+                            const ax_norm_grad_apply_args *a, int64_t lo, int64_t hi, vtype type)
 {
     const float *s1 = a->s1, *s2 = a->s2;
-    for (int64_t r = lo; r < hi; r++)
-        norm_grad_apply_row(a, r, (grad_sums){s1 ? s1[r] : 0, s2[r]}, type);
-}
-BY_DTYPE(norm_grad_apply)
-
-INLINE void norm_grad_range(const ax_norm_grad_args *a, int64_t lo, int64_t hi, vtype type)
-{
-    const ax_norm_grad_stats_args stats = ax_norm_grad_stats_of(a);
-    const ax_norm_grad_apply_args apply = ax_norm_grad_apply_of(a);
-    for (int64_t r = lo; r < hi; r++)
-        norm_grad_apply_row(&apply, r, norm_grad_stats_row(&stats, r, type), type);
-}
-BY_DTYPE(norm_grad)
-
-INLINE void add_to(void *out, int64_t at, int64_t n, vf sum)
-{
-    if (out)
-        vput(out, at, n, VF32, vget(out, at, n, VF32) + sum);
-}
-
-/* Adds the contributions of up to SUM_ROWS rows from r0 on to dweight and dbias, for `vectors` vectors of
- * columns from c on. s[i] has the statistics of row r0 + i. */
-INLINE void norm_grad_block(const ax_norm_grad_apply_args *a, const row_norm *s, int64_t r0, int64_t c,
-                            int64_t hi, int vectors, vtype type)
-{
-    vf dweight[WIDE], dbias[WIDE];
-    UNROLL
-    for (int v = 0; v < vectors; v++)
-        dweight[v] = dbias[v] = vset(0);
-    for (int64_t r = r0; r < ax_min(a->rows, r0 + SUM_ROWS); r++) {
-        vf mean = vset(s[r - r0].mean), rstd = vset(s[r - r0].rstd);
-        UNROLL
-        for (int v = 0; v < vectors; v++) {
-            int64_t at = r * a->cols + c + v * W, n = hi - c - v * W;
-            vf dy = vget(a->dy, at, n, type);
-            dweight[v] = vfma(dy, (vget(a->x, at, n, type) - mean) * rstd, dweight[v]);
-            dbias[v] = dbias[v] + dy;
+    for (int64_t i = lo; i < hi; i++) {
+        float *dweight = a->dweight ? j->sums + 2 * i * j->stride : NULL;
+        float *dbias = a->dbias ? j->sums + (2 * i + 1) * j->stride : NULL;
+        memset(j->sums + 2 * i * j->stride, 0, 2 * (size_t)j->stride * sizeof(float));
+        for (int64_t r = i * j->chunk; r < ax_min(a->rows, (i + 1) * j->chunk); r++) {
+            grad_sums sums = stats ? norm_grad_stats_row(stats, r, type) : (grad_sums){s1 ? s1[r] : 0, s2[r]};
+            norm_grad_row(a, r, sums, dweight, dbias, type);
         }
     }
-    UNROLL
-    for (int v = 0; v < vectors; v++) {
-        add_to(a->dweight, c + v * W, hi - c - v * W, dweight[v]);
-        add_to(a->dbias, c + v * W, hi - c - v * W, dbias[v]);
+}
+
+static void norm_grad_apply(const void *args, int64_t lo, int64_t hi, void *scratch)
+{
+    const ax_cpu_norm_grad *j = args;
+    const ax_norm_grad_apply_args *a = j->args;
+    (void)scratch;
+    BY_VTYPE(norm_grad_range, a->dtype, j, NULL, a, lo, hi);
+}
+
+static void norm_grad(const void *args, int64_t lo, int64_t hi, void *scratch)
+{
+    const ax_cpu_norm_grad *j = args;
+    const ax_norm_grad_stats_args stats = ax_norm_grad_stats_of(j->args);
+    const ax_norm_grad_apply_args a = ax_norm_grad_apply_of(j->args);
+    (void)scratch;
+    BY_VTYPE(norm_grad_range, a.dtype, j, &stats, &a, lo, hi);
+}
+
+/* Adds columns lo … hi-1 of the sums of all chunks to dweight or dbias, in the order of the chunks. */
+INLINE void norm_grad_add(const ax_cpu_norm_grad *j, const float *sums, void *out, int64_t lo, int64_t hi)
+{
+    for (int64_t c = lo; out && c < hi; c += W) {
+        vf sum = vget(out, c, hi - c, VF32);
+        for (int64_t i = 0; i < j->chunks; i++)
+            sum = sum + vload(sums + 2 * i * j->stride + c);
+        vput(out, c, hi - c, VF32, sum);
     }
 }
 
-/* Computes columns lo … hi-1 of dweight and dbias. Rows are added in ascending order, in blocks, so that mean
- * and rstd of a row are computed once for all columns. */
-INLINE void norm_grad_cols_range(const ax_norm_grad_apply_args *a, int64_t lo, int64_t hi, vtype type)
+static void norm_grad_sum(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
-    for (int64_t r0 = 0; r0 < a->rows; r0 += SUM_ROWS) {
-        row_norm s[SUM_ROWS];
-        for (int64_t r = r0; r < ax_min(a->rows, r0 + SUM_ROWS); r++)
-            s[r - r0] = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
-        int64_t c = lo;
-        for (; c + (WIDE - 1) * W < hi; c += WIDE * W)
-            norm_grad_block(a, s, r0, c, hi, WIDE, type);
-        for (; c < hi; c += W)
-            norm_grad_block(a, s, r0, c, hi, 1, type);
-    }
-}
-static void norm_grad_cols(const void *args, int64_t lo, int64_t hi, void *scratch)
-{
-    const ax_norm_grad_apply_args *a = args;
+    const ax_cpu_norm_grad *j = args;
     (void)scratch;
-    BY_VTYPE(norm_grad_cols_range, a->dtype, a, lo, hi);
+    norm_grad_add(j, j->sums, j->dweight, lo, hi);
+    norm_grad_add(j, j->sums + j->stride, j->dbias, lo, hi);
 }
 
 #endif

@@ -164,7 +164,9 @@ typedef struct ax_parallel {
     struct {
         int schedule;       /* ax_pipe_schedule (pipe.h) */
         int64_t slack;      /* number of micro-batches that a stage may hold in addition (ax_pipe_stage_of) */
-        const int64_t *cut; /* cut[i]: the first block of stage i + 1; NULL: ax_pipe_cut chooses. Borrowed */
+        int chunks;         /* chunks of each stage, with the schedule AX_PIPE_INTERLEAVED */
+        const int64_t *cut; /* cut[i]: the first block of stage i + 1, or of chunk i + 1 in the order of
+                               forward; NULL: ax_pipe_cut chooses. Borrowed */
     } pipe;
 } ax_parallel;
 

@@ -8,6 +8,7 @@
 #define AXONN_MODEL_H
 
 #include "axonn/nn.h"
+#include "axonn/pipe.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -153,17 +154,23 @@ typedef struct ax_model_use {
                           seq_len. It is the number of rows of the table of a rotary embedding */
 } ax_model_use;
 
+/* A chunk of a rank's stage: the children of the model's body with indices first … end-1. */
+typedef struct ax_model_chunk {
+    int first, end;
+} ax_model_chunk;
+
 typedef struct ax_model {
     ax_ctx *ctx;
     ax_model_config config;
     ax_layer *root; /* sequence of body and head; owns both */
     ax_layer *body; /* tokens → activations [b,t,d] after the final norm */
     ax_layer *head; /* activations → logits [b,t,v] */
-    /* Pipeline stages. Each rank builds the whole tree, and runs the children with indices first … end-1 of
-     * `body`; ranks of the last stage also run `head`. */
-    int stage, stages;
-    int64_t *cut; /* cut[s]: the first block of stage s; cut[stages] = layers */
-    int first, end;
+    /* Pipeline stages. Each rank builds the whole tree, and runs the chunks of its stage; a stage has one
+     * chunk, unless the schedule is AX_PIPE_INTERLEAVED. Chunk c of stage s is part number p = c · stages + s
+     * of the model in the order of forward. After the last part, the same ranks run `head`. */
+    int stage, stages, chunks;
+    int64_t *cut; /* cut[p]: the first block of part p; cut[stages · chunks] = layers */
+    ax_model_chunk *chunk;
 } ax_model;
 
 /* Builds the network. ax_layer_param_set(model->root, …) gives the network's parameters memory. Any grid
@@ -175,25 +182,31 @@ AX_MUST_CHECK ax_status ax_model_create(ax_ctx *ctx, const ax_model_config *conf
                                         ax_model **out);
 void ax_model_destroy(ax_model **model);
 
+/* Whether this rank's stage is the last one; whether a chunk of this stage is the first or the last part. */
 bool ax_model_is_last(const ax_model *model);
+bool ax_model_begins(const ax_model *model, int chunk);
+bool ax_model_ends(const ax_model *model, int chunk);
+/* Returns stage `stage` of this model's pipeline, for steps of `micro_batches` micro-batches. */
+ax_pipe_stage ax_model_stage(const ax_model *model, int stage, int64_t micro_batches);
 
-/* The functions below run only the layers of this rank's stage: the first stage on the tokens of the batch,
- * any other stage on the batch's `x`. The functions are collective along the ranks of the stage. On a grid
- * with one stage, the stage is the whole model.
+/* The functions below run only layers of this rank's stage. They are collective along the ranks of the stage.
+ * On a grid with one stage, there is one chunk, the whole model.
  *
- * Runs forward on a stage before the last: *y are the activations [b, t, d] that the next stage gets. */
-AX_MUST_CHECK ax_status ax_model_forward(ax_model *model, ax_frame *frame, ax_tensor *y);
-/* On the last stage: computes the logits [b, t, vocab] of the frame's batch, or with `last` those of the last
- * position, [b, 1, vocab]. */
+ * Runs chunk `chunk` forward, except its head: on the tokens of the batch if the chunk is the first part of
+ * the model, else on the batch's `x`. *y are the activations [b, t, d]. */
+AX_MUST_CHECK ax_status ax_model_forward(ax_model *model, int chunk, ax_frame *frame, ax_tensor *y);
+/* On the last stage: runs its last chunk and computes the logits [b, t, vocab] of the frame's batch, or with
+ * `last` those of the last position, [b, 1, vocab]. */
 AX_MUST_CHECK ax_status ax_model_logits(ax_model *model, ax_frame *frame, bool last, ax_tensor *logits);
-/* On the last stage: runs forward and adds the sum of the losses of this rank's targets to *total (F64,
- * device memory). In training mode saves the logits in the frame for ax_model_backward. */
+/* On the last stage: runs its last chunk forward and adds the sum of the losses of this rank's targets to
+ * *total (F64, device memory). In training mode saves the logits in the frame for ax_model_backward. */
 AX_MUST_CHECK ax_status ax_model_loss(ax_model *model, ax_frame *frame, double *total);
-/* Runs the backward pass of the last forward pass on this frame, and adds to the gradients of the parameters:
- * the gradients of the sum of the losses, times the batch's loss_scale. On the last stage the forward pass is
- * ax_model_loss, and dy is ignored. On any other stage it is ax_model_forward, and dy is the gradient of the
- * result *y. *dx is the gradient of the batch's x; on the first stage *dx is empty. */
-AX_MUST_CHECK ax_status ax_model_backward(ax_model *model, ax_frame *frame, const ax_tensor *dy,
+/* Runs the backward pass of the last forward pass on this frame, which was that of chunk `chunk`, and adds to
+ * the gradients of the parameters: the gradients of the sum of the losses, times the batch's loss_scale. If
+ * the chunk is the last part of the model, the forward pass was ax_model_loss, and dy is ignored. Otherwise
+ * it was ax_model_forward, and dy is the gradient of the result *y. *dx is the gradient of the batch's x; if
+ * the chunk is the first part of the model, *dx is empty. */
+AX_MUST_CHECK ax_status ax_model_backward(ax_model *model, int chunk, ax_frame *frame, const ax_tensor *dy,
                                           ax_tensor *dx);
 
 #ifdef __cplusplus

@@ -1,10 +1,12 @@
 /* pipe: schedules of pipeline parallelism, computed from counts of tasks, and the cut of a model into stages.
  *
  * A pipeline has P stages. Each of the M micro-batches of a step runs forward on stages 0 … P-1, and then
- * backward on stages P-1 … 0. A stage runs its forwards, and its backwards, in the order of the micro-batches
- * under every schedule; a schedule decides only whether a forward or a backward is next. So sums over
- * micro-batches are added in the same order under every schedule. docs/decisions/0022-pipeline-by-messages.md
- * has the reasons. Nothing here communicates. */
+ * backward on stages P-1 … 0. With AX_PIPE_INTERLEAVED each stage has several chunks of the model: a
+ * micro-batch runs forward through the first chunks of stages 0 … P-1, then through their second chunks, and
+ * so on, and backward the other way. A piece is one micro-batch in one chunk. A chunk runs its forwards, and
+ * its backwards, in the order of the micro-batches under every schedule; a schedule decides only whether a
+ * forward or a backward is next. So sums over micro-batches are added in the same order under every schedule.
+ * docs/decisions/0022-pipeline-by-messages.md has the reasons. Nothing here communicates. */
 #ifndef AXONN_PIPE_H
 #define AXONN_PIPE_H
 
@@ -23,24 +25,48 @@ typedef enum ax_pipe_schedule {
     AX_PIPE_1F1B,
     /* All forwards, then all backwards. */
     AX_PIPE_GPIPE,
+    /* 1F1B of pieces (arXiv 2104.04473, section 2.2): stages wait for the first micro-batch to fill the
+     * pipeline for 1 / chunks of the time, and send chunks times as many messages. */
+    AX_PIPE_INTERLEAVED,
     AX_PIPE_SCHEDULES
 } ax_pipe_schedule;
 
-/* One stage in a step. A slot is memory for the activations that the backward of one micro-batch needs. */
+/* One stage in a step. A slot is memory for the activations that the backward of one piece needs. */
 typedef struct ax_pipe_stage {
     ax_pipe_schedule schedule;
     int stages, stage;
+    int chunks; /* chunks of each stage; 1 for every schedule except AX_PIPE_INTERLEAVED */
     int64_t micro_batches, slots;
 } ax_pipe_stage;
 
-/* Returns stage `stage` with its number of slots. A stage gets P - stage + slack slots, but at most M. P -
- * stage slots keep all stages busy if forwards take equal time on all stages, and backwards too. With
- * AX_PIPE_GPIPE a stage gets M slots. If P is 1, the stage gets one slot. */
-ax_pipe_stage ax_pipe_stage_of(ax_pipe_schedule schedule, int stages, int stage, int64_t micro_batches,
-                               int64_t slack);
+/* What a pipeline does, apart from the number of its stages. */
+typedef struct ax_pipe_settings {
+    ax_pipe_schedule schedule;
+    int64_t slack; /* micro-batches that a stage may hold in addition */
+    int chunks;    /* chunks of each stage with AX_PIPE_INTERLEAVED, at least 1; other schedules ignore it */
+} ax_pipe_settings;
 
-/* What a stage has done in this step, and whether the inputs of its next forward and backward
- * have arrived. */
+/* Returns stage `stage` with its number of slots. With AX_PIPE_MESSAGE and AX_PIPE_1F1B a stage gets P -
+ * stage
+ * + slack slots: P - stage slots keep all stages busy if all stages take equally long. With AX_PIPE_GPIPE it
+ * gets M slots. With AX_PIPE_INTERLEAVED it gets (chunks - 1)·P + 2·(P - stage) - 1 slots: with those, its
+ * next backward can run when its gradient arrives. No stage gets more slots than it has pieces. If P is 1,
+ * the stage gets one slot and one chunk. */
+ax_pipe_stage ax_pipe_stage_of(const ax_pipe_settings *settings, int stages, int stage,
+                               int64_t micro_batches);
+
+typedef struct ax_pipe_piece {
+    int64_t micro_batch;
+    int chunk;
+} ax_pipe_piece;
+
+/* Returns piece number i of the n · chunks forwards (backwards) of a stage in a pass over n micro-batches.
+ * With several chunks, P micro-batches run through one chunk after the other, then the next P. */
+ax_pipe_piece ax_pipe_forward(const ax_pipe_stage *stage, int64_t n, int64_t i);
+ax_pipe_piece ax_pipe_backward(const ax_pipe_stage *stage, int64_t n, int64_t i);
+
+/* The numbers of forwards and of backwards that a stage has begun in this step, and whether the inputs of its
+ * next forward and backward have arrived. */
 typedef struct ax_pipe_counts {
     int64_t forwards, backwards;
     bool activation, gradient;
@@ -54,7 +80,8 @@ ax_pipe_task ax_pipe_next(const ax_pipe_stage *stage, const ax_pipe_counts *now)
  * except AX_PIPE_MESSAGE. */
 bool ax_pipe_is_fixed(ax_pipe_schedule schedule);
 
-/* Cuts `blocks` blocks of equal cost into stages, so that the most expensive stage is as cheap as possible.
+/* Cuts `blocks` blocks of equal cost into stages, or into chunks of stages, so that the most expensive one is
+ * as cheap as possible.
  * The first stage also has the embedding, and the last stage the head; `embedding` and `head` are their costs
  * in units of the cost of a block. begin[s] is the first block of stage s, begin[stages] = blocks. Each stage
  * between the first and the last has at least one block, so stages <= blocks + 2. */

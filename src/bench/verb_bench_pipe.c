@@ -16,7 +16,7 @@ enum { MOST_SEEDS = 1000, MOST_CASES = 64 };
 
 typedef struct args {
     cli_launch launch;
-    int64_t micro_batches, seeds, bytes;
+    int64_t micro_batches, seeds, bytes, chunks;
     double forward, backward, jitter;
     ax_strings schedules;
     ax_ints slack;
@@ -38,22 +38,28 @@ static const ax_option pipe_options[] = {
     {"bytes", AX_OPT_INT, offsetof(args, bytes), "262144", "[4, 4194304]", .meta = "N",
      .help = "bytes of a message between stages; a multiple of 4"},
     {"schedule", AX_OPT_STRINGS, offsetof(args, schedules), .meta = "NAME",
-     .help = "time only these schedules: message, 1f1b, gpipe"},
+     .help = "time only these schedules: message, 1f1b, gpipe, interleaved (default: all; interleaved if the "
+             "stages divide the micro-batches)"},
     {"slack", AX_OPT_INTS, offsetof(args, slack), "0, 4", "[0, 10000]", .meta = "N,...",
-     .help = "values of pipe.slack to time; gpipe does not use it"},
+     .help = "values of pipe.slack to time; gpipe and interleaved do not use it"},
+    {"chunks", AX_OPT_INT, offsetof(args, chunks), "2", "[2, 1000]", .meta = "N",
+     .help = "chunks of a stage with interleaved; forward and backward are the times of all chunks together"},
     {"seeds", AX_OPT_INT, offsetof(args, seeds), "5", "[1, 1000]", .meta = "N",
      .help = "rounds; in each all schedules run with the durations of one seed"},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per case"},
 };
 
-static const char *const schedule_names[AX_PIPE_SCHEDULES] = {
-    [AX_PIPE_MESSAGE] = "message", [AX_PIPE_1F1B] = "1f1b", [AX_PIPE_GPIPE] = "gpipe"};
+static const char *const schedule_names[AX_PIPE_SCHEDULES] = {[AX_PIPE_MESSAGE] = "message",
+                                                              [AX_PIPE_1F1B] = "1f1b",
+                                                              [AX_PIPE_GPIPE] = "gpipe",
+                                                              [AX_PIPE_INTERLEAVED] = "interleaved"};
 
 typedef struct bench {
     ax_comm *world;
     const args *args;
     ax_ctx *ctx;
-    ax_model *model; /* defines the stages and the shape of the messages; its layers never run */
+    ax_model *model[2]; /* define the stages and the shape of the messages: without chunks, and with chunks.
+                           Their layers never run */
     ax_frame *frame;
     ax_tensor x; /* shape of the input of the first stage's forward and of the last stage's backward, for
                     which no message is received; has no data */
@@ -63,6 +69,7 @@ typedef struct bench {
 
 typedef struct timed {
     ax_pipe_schedule schedule;
+    int chunks;
     int64_t slack;
     ax_pipeline *pipeline;
     double seconds[MOST_SEEDS];
@@ -84,43 +91,47 @@ static void sleep_until(double when)
         continue;
 }
 
-static double duration(const bench *b, int64_t micro, bool back)
+static double duration(const bench *b, ax_pipe_piece piece, bool back)
 {
+    const int chunks = ax_pipeline_stage(b->pipeline)->chunks;
     uint64_t key =
         ax_rng_key((uint64_t)b->seed, back ? "backward" : "forward", (uint64_t)ax_comm_rank(b->world));
-    double ms = back ? b->args->backward : b->args->forward;
-    return ms * 1e-3 * (1 + b->args->jitter * (double)ax_rng_uniform(key, (uint64_t)micro));
+    double ms = (back ? b->args->backward : b->args->forward) / chunks;
+    uint64_t at = (uint64_t)(piece.micro_batch * chunks + piece.chunk);
+    return ms * 1e-3 * (1 + b->args->jitter * (double)ax_rng_uniform(key, at));
 }
 
-/* Runs the forward or backward of a micro-batch: receives its input, sleeps, and sends the result. */
-static ax_status compute(bench *b, ax_message_kind kind, int64_t micro)
+/* Runs the forward or backward of a piece: receives its input, sleeps, and sends the result. */
+static ax_status compute(bench *b, ax_message_kind kind, ax_pipe_piece piece)
 {
-    const ax_pipe_stage *s = ax_pipeline_stage(b->pipeline);
-    bool back = kind == AX_MESSAGE_GRADIENT, first = s->stage == 0, last = s->stage == s->stages - 1;
+    const ax_model *model = b->model[ax_pipeline_stage(b->pipeline)->chunks > 1];
+    bool back = kind == AX_MESSAGE_GRADIENT, first = ax_model_begins(model, piece.chunk),
+         last = ax_model_ends(model, piece.chunk);
     ax_tensor x;
     AX_TRY(ax_frame_begin(b->frame, back ? "backward" : "forward", AX_MODE_TRAIN, NULL));
     if (back ? last : first)
         AX_TRY(ax_frame_alloc(b->frame, &b->x, &x));
     else
         AX_TRY(ax_pipeline_take(b->pipeline, kind, b->frame, &x));
-    sleep_until(ax_now() + duration(b, micro, back));
-    return (back ? first : last) ? AX_OK : ax_pipeline_send(b->pipeline, kind, b->frame, micro, &x);
+    sleep_until(ax_now() + duration(b, piece, back));
+    return (back ? first : last) ? AX_OK
+                                 : ax_pipeline_send(b->pipeline, kind, b->frame, piece.micro_batch, &x);
 }
 
-static ax_status forward(void *user, int64_t micro, int slot)
+static ax_status forward(void *user, ax_pipe_piece piece, int slot)
 {
     bench *b = user;
     (void)slot;
-    return ax_pipeline_is_joint(b->pipeline) ? AX_OK : compute(b, AX_MESSAGE_ACTIVATION, micro);
+    return ax_pipeline_is_joint(b->pipeline) ? AX_OK : compute(b, AX_MESSAGE_ACTIVATION, piece);
 }
 
-static ax_status backward(void *user, int64_t micro, int slot)
+static ax_status backward(void *user, ax_pipe_piece piece, int slot)
 {
     bench *b = user;
     (void)slot;
     if (ax_pipeline_is_joint(b->pipeline))
-        AX_TRY(compute(b, AX_MESSAGE_ACTIVATION, micro));
-    return compute(b, AX_MESSAGE_GRADIENT, micro);
+        AX_TRY(compute(b, AX_MESSAGE_ACTIVATION, piece));
+    return compute(b, AX_MESSAGE_GRADIENT, piece);
 }
 
 /* Measures the seconds from a barrier until this rank has done its tasks and all messages that it sent have
@@ -152,9 +163,9 @@ static ax_status print_case(const bench *b, const timed *t, double base)
     const args *a = b->args;
     int stages = ax_comm_size(b->world);
     double seconds = mean(t, a->seeds),
-           closed = (double)(a->micro_batches + stages - 1) * (a->forward + a->backward);
+           closed = ((double)a->micro_batches + (stages - 1.0) / t->chunks) * (a->forward + a->backward);
     if (!a->json) {
-        printf("%-8s %5lld %10.1f %10.3f", schedule_names[t->schedule], (long long)t->slack, seconds * 1e3,
+        printf("%-11s %5lld %10.1f %10.3f", schedule_names[t->schedule], (long long)t->slack, seconds * 1e3,
                seconds * 1e3 / closed);
         printf(base > 0 ? " %8.3f\n" : "        -\n", seconds / base);
         fflush(stdout);
@@ -163,45 +174,62 @@ static ax_status print_case(const bench *b, const timed *t, double base)
     double sorted[MOST_SEEDS];
     memcpy(sorted, t->seconds, sizeof sorted);
     ax_spread s = ax_spread_of(sorted, a->seeds);
-    return cli_print_json(json_pack(
-        "{s:s, s:i, s:f, s:f, s:f, s:f, s:s, s:I, s:i, s:I, s:f, s:f, s:s}", "case",
-        schedule_names[t->schedule], "slack", (int)t->slack, "median", s.median * 1e3, "min", s.min * 1e3,
-        "max", s.max * 1e3, "mean", seconds * 1e3, "unit", "ms", "runs", (json_int_t)a->seeds, "stages",
-        stages, "micro_batches", (json_int_t)a->micro_batches, "over_closed_form", seconds * 1e3 / closed,
-        "over_1f1b", base > 0 ? seconds / base : 0.0, "version", ax_version()));
+    return cli_print_json(json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:s, s:I, s:i, s:I, s:f, s:f, s:s}",
+                                    "case", schedule_names[t->schedule], "slack", (int)t->slack, "chunks",
+                                    t->chunks, "median", s.median * 1e3, "min", s.min * 1e3, "max",
+                                    s.max * 1e3, "mean", seconds * 1e3, "unit", "ms", "runs",
+                                    (json_int_t)a->seeds, "stages", stages, "micro_batches",
+                                    (json_int_t)a->micro_batches, "over_closed_form", seconds * 1e3 / closed,
+                                    "over_1f1b", base > 0 ? seconds / base : 0.0, "version", ax_version()));
 }
 
-static bool wanted(const args *a, int schedule)
+static bool is_named(const args *a, int schedule)
 {
-    bool found = !a->schedules.count;
     for (size_t i = 0; i < a->schedules.count; i++)
-        found = found || !strcmp(a->schedules.items[i], schedule_names[schedule]);
-    return found;
+        if (!strcmp(a->schedules.items[i], schedule_names[schedule]))
+            return true;
+    return false;
 }
 
-static int list_cases(const args *a, timed *cases)
+/* Whether interleaved can have this number of micro-batches. */
+static bool is_even(const args *a, int stages) { return a->micro_batches % stages == 0; }
+
+static bool wanted(const args *a, int schedule, int stages)
+{
+    return a->schedules.count ? is_named(a, schedule) : schedule != AX_PIPE_INTERLEAVED || is_even(a, stages);
+}
+
+static int list_cases(const args *a, int stages, timed *cases)
 {
     int n = 0;
-    for (int s = 0; s < AX_PIPE_SCHEDULES; s++)
-        for (size_t i = 0; i < (s == AX_PIPE_GPIPE ? 1 : a->slack.count) && n < MOST_CASES && wanted(a, s);
-             i++) {
-            cases[n].schedule = (ax_pipe_schedule)s;
-            cases[n++].slack = s == AX_PIPE_GPIPE ? 0 : a->slack.items[i];
-        }
+    for (int s = 0; s < AX_PIPE_SCHEDULES; s++) {
+        bool slack = s == AX_PIPE_MESSAGE || s == AX_PIPE_1F1B;
+        for (size_t i = 0; i < (slack ? a->slack.count : 1) && n < MOST_CASES && wanted(a, s, stages); i++)
+            cases[n++] = (timed){.schedule = (ax_pipe_schedule)s,
+                                 .chunks = s == AX_PIPE_INTERLEAVED ? (int)a->chunks : 1,
+                                 .slack = slack ? a->slack.items[i] : 0};
+    }
     return n;
+}
+
+/* The model keeps the context's settings by which it was cut. */
+static void set_case(bench *b, ax_pipe_schedule schedule, int64_t slack)
+{
+    b->ctx->parallel.pipe.schedule = (int)schedule;
+    b->ctx->parallel.pipe.slack = slack;
+    b->ctx->parallel.pipe.chunks = (int)b->args->chunks;
 }
 
 static ax_status make_pipeline(bench *b, timed *t)
 {
-    b->ctx->parallel.pipe.schedule = (int)t->schedule;
-    b->ctx->parallel.pipe.slack = t->slack;
-    return ax_pipeline_create(b->model, 1, 1, b->args->micro_batches, true, &t->pipeline);
+    set_case(b, t->schedule, t->slack);
+    return ax_pipeline_create(b->model[t->chunks > 1], 1, 1, b->args->micro_batches, true, &t->pipeline);
 }
 
 static ax_status run_cases(bench *b, timed *cases)
 {
     const args *a = b->args;
-    int n = list_cases(a, cases);
+    int n = list_cases(a, ax_comm_size(b->world), cases);
     double base = 0; /* mean seconds of a step with schedule 1f1b and slack 0; 0: this case is not timed */
     for (int i = 0; i < n; i++)
         AX_TRY(make_pipeline(b, &cases[i]));
@@ -220,7 +248,7 @@ static ax_status run_cases(bench *b, timed *cases)
     if (!a->json)
         printf("%d stages, %lld micro-batches, forward %g ms, backward %g ms, each up to %g longer; means of "
                "%lld "
-               "seeds\n\nschedule slack    time/ms  of (M+P-1)  of 1f1b\n",
+               "seeds\n\nschedule    slack    time/ms  of (M+P-1)  of 1f1b\n",
                ax_comm_size(b->world), (long long)a->micro_batches, a->forward, a->backward, a->jitter,
                (long long)a->seeds);
     for (int i = 0; i < n; i++)
@@ -228,12 +256,12 @@ static ax_status run_cases(bench *b, timed *cases)
     return AX_OK;
 }
 
-/* Creates the context, the frame and the model from which the pipelines are made. The model has one block per
- * stage, and its activation of one position has as many bytes as a message. Its parameters get no memory. */
-static ax_status prepare(bench *b)
+/* Creates a model with one block per chunk of a stage, whose activation of one position has as many bytes as
+ * a message. Its parameters get no memory. */
+static ax_status make_model(bench *b, ax_pipe_schedule schedule, ax_model **out)
 {
-    const int stages = ax_comm_size(b->world);
-    ax_model_config config = {.layers = stages,
+    const int64_t chunks = schedule == AX_PIPE_INTERLEAVED ? b->args->chunks : 1;
+    ax_model_config config = {.layers = ax_comm_size(b->world) * chunks,
                               .hidden = ax_ceil_div(b->args->bytes, (int64_t)sizeof(float)),
                               .heads = 1,
                               .kv_heads = 1,
@@ -241,11 +269,20 @@ static ax_status prepare(bench *b)
                               .vocab = 1,
                               .seq_len = 1};
     AX_TRY(ax_family_find("gpt2", &config.family));
+    set_case(b, schedule, 0);
+    return ax_model_create(b->ctx, &config, &(ax_model_use){.recompute = 0}, out);
+}
+
+/* Creates the context, the models from which the pipelines are made, and the frame. */
+static ax_status prepare(bench *b)
+{
+    const int stages = ax_comm_size(b->world);
     AX_TRY(ax_ctx_create(b->world, (ax_grid_size){.x = 1, .y = 1, .z = 1, .pipe = stages, .data = 1}, "cpu",
                          1, AX_F32, 0, &b->ctx));
-    AX_TRY(ax_model_create(b->ctx, &config, &(ax_model_use){.recompute = 0}, &b->model));
+    AX_TRY(make_model(b, AX_PIPE_MESSAGE, &b->model[0]));
+    AX_TRY(make_model(b, AX_PIPE_INTERLEAVED, &b->model[1]));
     ax_layout layout = ax_activation_layout(b->ctx, AX_ROLE_MODEL);
-    b->x = ax_tensor_make(AX_F32, 3, (int64_t[]){1, 1, config.hidden}, NULL, &layout);
+    b->x = ax_tensor_make(AX_F32, 3, (int64_t[]){1, 1, b->model[0]->config.hidden}, NULL, &layout);
     return ax_frame_create(b->ctx, (size_t)ax_round_up(ax_tensor_bytes(b->ctx->grid, &b->x), 4096) * 2,
                            &b->frame);
 }
@@ -256,19 +293,27 @@ static void clean_up(bench *b, timed *cases)
         ax_pipeline_destroy(&cases[i].pipeline);
     free(cases);
     ax_frame_destroy(&b->frame);
-    ax_model_destroy(&b->model);
+    ax_model_destroy(&b->model[0]);
+    ax_model_destroy(&b->model[1]);
     ax_ctx_destroy(&b->ctx);
 }
 
-static ax_status check(const args *a)
+static ax_status check(const args *a, int stages)
 {
     for (size_t i = 0; i < a->schedules.count; i++) {
         bool known = false;
         for (int s = 0; s < AX_PIPE_SCHEDULES; s++)
             known = known || !strcmp(a->schedules.items[i], schedule_names[s]);
-        AX_CHECK(known, AX_ERR_USAGE, "no schedule is named \"%s\"; there are message, 1f1b and gpipe",
+        AX_CHECK(known, AX_ERR_USAGE,
+                 "no schedule is named \"%s\"; there are message, 1f1b, gpipe and interleaved",
                  a->schedules.items[i]);
     }
+    AX_CHECK(stages > 1, AX_ERR_USAGE, "one rank is no pipeline; start several: axonn bench pipe --ranks 8");
+    AX_CHECK(
+        !is_named(a, AX_PIPE_INTERLEAVED) || is_even(a, stages), AX_ERR_USAGE,
+        "interleaved needs a number of micro-batches that is a multiple of the %d stages, not %lld: change "
+        "--micro-batches, or name other schedules with --schedule",
+        stages, (long long)a->micro_batches);
     return AX_OK;
 }
 
@@ -276,12 +321,10 @@ static ax_status run_pipe(const void *raw)
 {
     bench b = {.args = raw};
     timed *cases = NULL;
-    AX_TRY(check(b.args));
     AX_TRY(cli_world_open(&b.world));
-    ax_status status =
-        ax_comm_size(b.world) > 1
-            ? prepare(&b)
-            : ax_fail(AX_ERR_USAGE, "one rank is no pipeline; start several: axonn bench pipe --ranks 8");
+    ax_status status = check(b.args, ax_comm_size(b.world));
+    if (status == AX_OK)
+        status = prepare(&b);
     if (status == AX_OK)
         status = ax_calloc(MOST_CASES, sizeof *cases, &cases);
     if (status == AX_OK)
@@ -296,7 +339,7 @@ const cli_verb verb_bench_pipe = {
     .summary = "time the schedules of a pipeline whose stages sleep instead of computing",
     .details = "Each rank is a stage. Times are those of the slowest rank, for one step.\n"
                "  of (M+P-1)  the time, divided by that of M micro-batches on P stages without jitter and "
-               "transfers\n"
+               "transfers;\n              with N chunks that is (M + (P-1)/N) times forward + backward\n"
                "  of 1f1b     the time, divided by that of 1f1b without slack",
     .examples = "axonn bench pipe --ranks 8\n"
                 "axonn bench pipe --ranks 4 --jitter 0 --micro-batches 16 --seeds 1 --json",

@@ -205,18 +205,49 @@ static const char *even_cut(int64_t stages, int64_t blocks, char out[96])
     return out;
 }
 
+static bool is_interleaved(const ax_config *cfg)
+{
+    return cfg->pipe.schedule == AX_PIPE_INTERLEAVED && cfg->grid.pipe > 1;
+}
+
+/* Checks the keys of the schedule interleaved. */
+static void check_chunks(ax_config *cfg)
+{
+    if (!both_ok(cfg, "pipe.schedule", "pipe.chunks") ||
+        !both_ok(cfg, "train.global_batch", "train.micro_batch") || !both_ok(cfg, "grid.data", "grid.z") ||
+        !ax_option_ok(cfg->set, "grid.pipe"))
+        return;
+    int64_t rows = cfg->train.micro_batch * batch_ranks(cfg), global = cfg->train.global_batch;
+    int64_t stages = cfg->grid.pipe, unit = rows * stages;
+    if (!is_interleaved(cfg) || global % rows || global % unit == 0)
+        return;
+    char of[128], nearest[64];
+    if (global < unit)
+        snprintf(nearest, sizeof nearest, "is %" PRId64, unit);
+    else
+        snprintf(nearest, sizeof nearest, "are %" PRId64 " and %" PRId64, global / unit * unit,
+                 (global / unit + 1) * unit);
+    ax_option_error(
+        cfg->set, "train.global_batch",
+        "%" PRId64 " has %" PRId64 " micro-batches, but pipe.schedule=interleaved needs a multiple of "
+        "grid.pipe (%" PRId64 "): a global batch that is a multiple of %s x grid.pipe; the nearest %s",
+        global, global / rows, stages, batch_factors(cfg, of), nearest);
+}
+
 void config_check_pipe(ax_config *cfg, int64_t blocks)
 {
     const ax_ints *cut = &cfg->pipe.cut;
-    int64_t stages = cfg->grid.pipe;
     char fits[96];
-    if (!ax_option_ok(cfg->set, "grid.pipe") || !ax_option_ok(cfg->set, "pipe.cut"))
+    if (!ax_option_ok(cfg->set, "grid.pipe") || !both_ok(cfg, "pipe.cut", "pipe.chunks") ||
+        !ax_option_ok(cfg->set, "pipe.schedule"))
         return;
+    int64_t stages = cfg->grid.pipe * (is_interleaved(cfg) ? cfg->pipe.chunks : 1);
+    const char *what = is_interleaved(cfg) ? "grid.pipe x pipe.chunks" : "grid.pipe";
     if (stages > blocks + 2) {
         ax_option_error(cfg->set, "grid.pipe",
-                        "%" PRId64 " stages are too many for a model of %" PRId64
+                        "%" PRId64 " %s are too many for a model of %" PRId64
                         " blocks: each needs the embedding, a block or the head; at most %" PRId64,
-                        stages, blocks, blocks + 2);
+                        stages, is_interleaved(cfg) ? "chunks of stages" : "stages", blocks, blocks + 2);
         return;
     }
     if (!cut_is_given(cfg))
@@ -224,9 +255,10 @@ void config_check_pipe(ax_config *cfg, int64_t blocks)
     even_cut(stages, blocks, fits);
     if ((int64_t)cut->count != stages - 1) {
         ax_option_error(cfg->set, "pipe.cut",
-                        "has %zu blocks, but grid.pipe = %" PRId64 " has %" PRId64
-                        " stages after the first; for instance %s",
-                        cut->count, stages, stages - 1, stages > 1 ? fits : "auto");
+                        "has %zu blocks, but %s = %" PRId64 " has %" PRId64
+                        " %s after the first; for instance %s",
+                        cut->count, what, stages, stages - 1, is_interleaved(cfg) ? "chunks" : "stages",
+                        stages > 1 ? fits : "auto");
         return;
     }
     for (size_t i = 0; i < cut->count; i++) {
@@ -275,6 +307,7 @@ void config_check(ax_config *cfg)
     check_batch(cfg);
     check_schedule(cfg);
     check_grid(cfg);
+    check_chunks(cfg);
     /* Without model.family, train_setup.c calls config_check_pipe after it has read config.json. */
     if (ax_config_given(cfg, "model.family"))
         config_check_pipe(cfg, cfg->model.layers);

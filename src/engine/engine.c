@@ -6,6 +6,7 @@
 #include "axonn/engine.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,21 +15,23 @@ enum { TOKENS, TARGETS, DOC_START, POSITIONS, ARRAYS };
 
 /* The tasks that repeat from step to step. Each of them is recorded in an ax_replay of its own.
  *
- * A slot has four backward tasks: their indices 0 … 3 are sets of the bits FIRST and LAST. The task of the
- * first micro-batch of a step sets the gradients; the tasks of the others add to them. In the task of the
- * last micro-batch the reduction of gradients over ranks may start. If the pipeline is joint
- * (ax_pipeline_is_joint), a backward task runs the forward pass too; otherwise the task FORWARD runs it.
+ * A slot has four backward tasks for each chunk of the stage: their indices 0 … 3 are sets of the bits FIRST
+ * and LAST. The task of the first micro-batch of a step sets the gradients; the tasks of the others add to
+ * them. In the task of the last micro-batch the reduction of gradients over ranks may start. If the pipeline
+ * is joint (ax_pipeline_is_joint), a backward task runs the forward pass too; otherwise the task FORWARD runs
+ * it.
  *
- * The engine has two tasks: NORM computes the gradient norm, EVALUATION runs a forward pass. */
+ * The engine has the task NORM, which computes the gradient norm, and for each chunk a task EVALUATION +
+ * chunk, which runs a forward pass. */
 enum { FIRST = 1, LAST = 2, FORWARD = 4, SLOT_TASKS };
-enum { NORM, EVALUATION, TASKS };
+enum { NORM, EVALUATION };
 
-/* The memory of one micro-batch, from the beginning of its forward to the end of its backward. */
+/* The memory of one piece (pipe.h), from the beginning of its forward to the end of its backward. */
 typedef struct slot {
     ax_frame *frame;
-    ax_batch batch; /* its tensors are views of `device` */
-    char *device;   /* ax_batch_numbers in HEAD bytes, then int32 [ARRAYS, n, seq_len] */
-    ax_replay *task[SLOT_TASKS];
+    ax_batch batch;   /* its tensors are views of `device` */
+    char *device;     /* ax_batch_numbers in HEAD bytes, then int32 [ARRAYS, n, seq_len] */
+    ax_replay **task; /* [chunk, SLOT_TASKS] */
 } slot;
 
 /* Where the running step or evaluation reads its rows: `rows` rows with `targets` targets, over all ranks. */
@@ -55,8 +58,8 @@ struct ax_engine {
         *numbers; /* in device memory: the loss, then for each parameter the sum of squares of its gradient */
     ax_updater *updater;
     ax_loss_scale scale;
-    ax_replay *task[TASKS];
-    bool stepped; /* a step has run since the last ax_engine_result */
+    ax_replay **task; /* [EVALUATION + chunks] */
+    bool stepped;     /* a step has run since the last ax_engine_result */
 };
 
 /* Bytes reserved for ax_batch_numbers at the start of slot.device. The int32 arrays follow, so they are
@@ -81,6 +84,11 @@ static ax_status check_options(const ax_engine_options *o, const ax_ctx *ctx, in
              "a global batch of %lld rows in micro-batches of %lld: both must be positive",
              (long long)o->global_batch, (long long)o->micro_batch);
     AX_TRY(ax_model_check_grid(&load, ax_grid_sizes(ctx->grid), ax_grid_ranks(ctx->grid)));
+    int64_t micro_batches = o->global_batch / rows, stages = ax_grid_axis_size(ctx->grid, AX_PIPE);
+    AX_CHECK(ctx->parallel.pipe.schedule != AX_PIPE_INTERLEAVED || micro_batches % stages == 0, AX_ERR_USAGE,
+             "%lld micro-batches are not a multiple of the %lld pipeline stages, as the schedule interleaved "
+             "needs",
+             (long long)micro_batches, (long long)stages);
     /* The bytes of a micro-batch must fit in 64 bits. Their upper bound is tokens · (layers + 1) · widest dim
      * · 64 bytes, because no layer stores more than 64 bytes per token and element of the widest dim. */
     int64_t heads = o->model->heads * ax_model_config_head_dim(o->model), bytes,
@@ -109,6 +117,23 @@ static ax_status make_batch(ax_engine *e, const ax_tensor *like, slot *s)
     return AX_OK;
 }
 
+static int chunks_of(const ax_engine *e) { return ax_pipeline_stage(e->pipeline)->chunks; }
+
+static ax_status make_tasks(ax_engine *e, int n, ax_replay ***task)
+{
+    AX_TRY(ax_calloc((size_t)n, sizeof **task, task));
+    for (int i = 0; i < n; i++)
+        AX_TRY(ax_replay_create(e->ctx->dev, &(*task)[i]));
+    return AX_OK;
+}
+
+static void destroy_tasks(int n, ax_replay **task)
+{
+    for (int i = 0; task && i < n; i++)
+        ax_replay_destroy(&task[i]);
+    free(task);
+}
+
 static ax_status make_frame(ax_engine *e, const ax_engine_plan *plan, size_t frame_bytes, slot *s)
 {
     if (s != e->slot)
@@ -130,8 +155,7 @@ static ax_status make_slots(ax_engine *e, const ax_engine_plan *plan, size_t fra
     for (int i = 0; i < e->slots; i++) {
         AX_TRY(make_frame(e, plan, frame_bytes, &e->slot[i]));
         AX_TRY(make_batch(e, &like, &e->slot[i]));
-        for (int t = 0; t < SLOT_TASKS; t++)
-            AX_TRY(ax_replay_create(e->ctx->dev, &e->slot[i].task[t]));
+        AX_TRY(make_tasks(e, chunks_of(e) * SLOT_TASKS, &e->slot[i].task));
     }
     return AX_OK;
 }
@@ -149,8 +173,7 @@ static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_by
     AX_TRY(
         ax_pipeline_create(e->model, e->rows, o->seq_len, o->global_batch / e->rows, o->optim, &e->pipeline));
     AX_TRY(make_slots(e, plan, frame_bytes));
-    for (int i = 0; i < TASKS; i++)
-        AX_TRY(ax_replay_create(e->ctx->dev, &e->task[i]));
+    AX_TRY(make_tasks(e, EVALUATION + chunks_of(e), &e->task));
     AX_TRY(ax_ctx_alloc(e->ctx, numbers_bytes(e), (void **)&e->numbers));
     return o->optim ? ax_updater_create(o->optim, e->set, &e->updater) : AX_OK;
 }
@@ -174,8 +197,7 @@ ax_status ax_engine_create(ax_ctx *ctx, const ax_engine_options *options, const 
 
 static void destroy_slot(ax_engine *e, slot *s)
 {
-    for (int t = 0; t < SLOT_TASKS; t++)
-        ax_replay_destroy(&s->task[t]);
+    destroy_tasks(chunks_of(e) * SLOT_TASKS, s->task);
     ax_frame_destroy(&s->frame);
     if (s->device)
         ax_ctx_free(e->ctx, s->device, batch_bytes(e));
@@ -186,8 +208,8 @@ void ax_engine_destroy(ax_engine **engine)
     ax_engine *e = *engine;
     if (!e)
         return;
-    for (int i = 0; i < TASKS; i++)
-        ax_replay_destroy(&e->task[i]);
+    if (e->pipeline)
+        destroy_tasks(EVALUATION + chunks_of(e), e->task);
     for (int i = e->slots - 1; i >= 0;
          i--) /* last to first: the first slot owns the memory that all slots share */
         destroy_slot(e, &e->slot[i]);
@@ -231,15 +253,15 @@ static ax_status load_rows(ax_engine *e, int64_t micro_batch, slot *s, double lo
 }
 
 /* A task of slot `s`. If `s` is NULL: a task of the engine. */
-typedef ax_status task_fn(ax_engine *e, slot *s, int64_t micro_batch);
+typedef ax_status task_fn(ax_engine *e, slot *s, ax_pipe_piece piece);
 
 /* Runs a task, and records its kernel launches in `replay`. If they are the same as in the last run of this
  * task, the device replays the recorded launches instead (on a GPU: as CUDA graphs). */
-static ax_status run_task(ax_engine *e, ax_replay *replay, task_fn *work, slot *s, int64_t micro_batch)
+static ax_status run_task(ax_engine *e, ax_replay *replay, task_fn *work, slot *s, ax_pipe_piece piece)
 {
     ax_stream *stream = e->ctx->stream;
     AX_TRY(ax_replay_begin(stream, replay));
-    return ax_replay_end(stream, work(e, s, micro_batch));
+    return ax_replay_end(stream, work(e, s, piece));
 }
 
 static ax_status zero_loss(ax_engine *e)
@@ -263,103 +285,116 @@ static ax_status begin_step(ax_engine *e)
 
 /* ---- tasks --------------------------------------------------------------------------------------- */
 
-static bool is_first_stage(const ax_engine *e) { return e->model->stage == 0; }
-static bool is_last_stage(const ax_engine *e) { return ax_model_is_last(e->model); }
+/* Writes the name of the frame's task `name` for a chunk, and returns it. Chunks have different layers, hence
+ * tasks of their own. */
+static const char *task_of(const char *name, int chunk, char out[24])
+{
+    if (chunk)
+        snprintf(out, 24, "%s.%d", name, chunk);
+    else
+        snprintf(out, 24, "%s", name);
+    return out;
+}
 
-/* Runs the layers of this pipeline stage forward. Their input is the activation of the previous stage, or the
- * tokens on the first stage. The result is sent to the next stage; on the last stage it is the loss. */
-static ax_status run_forward(ax_engine *e, slot *s, int64_t micro_batch)
+/* Runs the layers of a chunk forward. Their input is the activation of the chunk before, or the tokens if the
+ * chunk is the first part of the model. The result is sent to the chunk after it; at the end of the model it
+ * is the loss. */
+static ax_status run_forward(ax_engine *e, slot *s, ax_pipe_piece piece)
 {
     ax_tensor y;
-    if (!is_first_stage(e))
+    if (!ax_model_begins(e->model, piece.chunk))
         AX_TRY(ax_pipeline_take(e->pipeline, AX_MESSAGE_ACTIVATION, s->frame, &s->batch.x));
-    if (is_last_stage(e))
+    if (ax_model_ends(e->model, piece.chunk))
         return ax_model_loss(e->model, s->frame, e->numbers);
-    AX_TRY(ax_model_forward(e->model, s->frame, &y));
-    return ax_pipeline_send(e->pipeline, AX_MESSAGE_ACTIVATION, s->frame, micro_batch, &y);
+    AX_TRY(ax_model_forward(e->model, piece.chunk, s->frame, &y));
+    return ax_pipeline_send(e->pipeline, AX_MESSAGE_ACTIVATION, s->frame, piece.micro_batch, &y);
 }
 
-static ax_status evaluate(ax_engine *e, slot *s, int64_t micro_batch)
+static ax_status evaluate(ax_engine *e, slot *s, ax_pipe_piece piece)
 {
-    AX_TRY(ax_frame_begin(s->frame, "eval", AX_MODE_EVAL, &s->batch));
-    return run_forward(e, s, micro_batch);
+    char name[24];
+    AX_TRY(ax_frame_begin(s->frame, task_of("eval", piece.chunk, name), AX_MODE_EVAL, &s->batch));
+    return run_forward(e, s, piece);
 }
 
-static ax_status train_forward(ax_engine *e, slot *s, int64_t micro_batch)
+static ax_status train_forward(ax_engine *e, slot *s, ax_pipe_piece piece)
 {
-    AX_TRY(ax_frame_begin(s->frame, "train", AX_MODE_TRAIN, &s->batch));
-    return run_forward(e, s, micro_batch);
+    char name[24];
+    AX_TRY(ax_frame_begin(s->frame, task_of("train", piece.chunk, name), AX_MODE_TRAIN, &s->batch));
+    return run_forward(e, s, piece);
 }
 
 /* Runs the forward pass alone: tasks of other slots may run before the backward pass of this slot. */
-static ax_status forward_part(ax_engine *e, slot *s, int64_t micro_batch)
+static ax_status forward_part(ax_engine *e, slot *s, ax_pipe_piece piece)
 {
-    AX_TRY(train_forward(e, s, micro_batch));
-    return ax_frame_second_part(s->frame, "backward");
+    char name[24];
+    AX_TRY(train_forward(e, s, piece));
+    return ax_frame_second_part(s->frame, task_of("backward", piece.chunk, name));
 }
 
-static ax_status run_backward(ax_engine *e, slot *s, int64_t micro_batch)
+static ax_status run_backward(ax_engine *e, slot *s, ax_pipe_piece piece)
 {
     ax_tensor dy, dx;
-    if (!is_last_stage(e))
+    if (!ax_model_ends(e->model, piece.chunk))
         AX_TRY(ax_pipeline_take(e->pipeline, AX_MESSAGE_GRADIENT, s->frame, &dy));
-    AX_TRY(ax_model_backward(e->model, s->frame, &dy, &dx));
-    return is_first_stage(e) ? AX_OK
-                             : ax_pipeline_send(e->pipeline, AX_MESSAGE_GRADIENT, s->frame, micro_batch, &dx);
+    AX_TRY(ax_model_backward(e->model, piece.chunk, s->frame, &dy, &dx));
+    return ax_model_begins(e->model, piece.chunk)
+               ? AX_OK
+               : ax_pipeline_send(e->pipeline, AX_MESSAGE_GRADIENT, s->frame, piece.micro_batch, &dx);
 }
 
 /* Runs the backward pass alone. Afterwards other slots may use the memory that all slots share. So this
  * function first waits for the transfers that still use this memory (ax_frame_at_end). */
-static ax_status backward_part(ax_engine *e, slot *s, int64_t micro_batch)
+static ax_status backward_part(ax_engine *e, slot *s, ax_pipe_piece piece)
 {
-    AX_TRY(run_backward(e, s, micro_batch));
+    AX_TRY(run_backward(e, s, piece));
     return ax_frame_at_end(s->frame, NULL, NULL);
 }
 
-static ax_status forward_backward(ax_engine *e, slot *s, int64_t micro_batch)
+static ax_status forward_backward(ax_engine *e, slot *s, ax_pipe_piece piece)
 {
-    AX_TRY(train_forward(e, s, micro_batch));
-    return run_backward(e, s, micro_batch);
+    AX_TRY(train_forward(e, s, piece));
+    return run_backward(e, s, piece);
 }
 
 /* Loads a micro-batch. Also runs its forward pass, unless forward and backward are one task. */
-static ax_status start_micro_batch(void *engine, int64_t micro_batch, int index)
+static ax_status start_piece(void *engine, ax_pipe_piece piece, int index)
 {
     ax_engine *e = engine;
     slot *s = &e->slot[index];
     double scale = e->scale.scale / (double)ax_max(e->reading.targets, 1);
-    AX_TRY(load_rows(e, micro_batch, s, scale));
-    return ax_pipeline_is_joint(e->pipeline) ? AX_OK
-                                             : run_task(e, s->task[FORWARD], forward_part, s, micro_batch);
+    AX_TRY(load_rows(e, piece.micro_batch, s, scale));
+    return ax_pipeline_is_joint(e->pipeline)
+               ? AX_OK
+               : run_task(e, s->task[piece.chunk * SLOT_TASKS + FORWARD], forward_part, s, piece);
 }
 
-static ax_status end_micro_batch(void *engine, int64_t micro_batch, int index)
+static ax_status end_piece(void *engine, ax_pipe_piece piece, int index)
 {
     ax_engine *e = engine;
     slot *s = &e->slot[index];
-    bool first = micro_batch == 0, last = (micro_batch + 1) * e->rows == e->options.global_batch;
-    if (last)
-        AX_TRY(ax_param_set_last_micro_batch(e->set));
-    return run_task(e, s->task[(first ? FIRST : 0) | (last ? LAST : 0)],
-                    ax_pipeline_is_joint(e->pipeline) ? forward_backward : backward_part, s, micro_batch);
+    bool first = piece.micro_batch == 0, last = (piece.micro_batch + 1) * e->rows == e->options.global_batch;
+    if (last || chunks_of(e) > 1)
+        AX_TRY(ax_param_set_last_micro_batch(e->set, last));
+    return run_task(e, s->task[piece.chunk * SLOT_TASKS + (first ? FIRST : 0) + (last ? LAST : 0)],
+                    ax_pipeline_is_joint(e->pipeline) ? forward_backward : backward_part, s, piece);
 }
 
-static ax_status eval_micro_batch(void *engine, int64_t micro_batch, int index)
+static ax_status eval_piece(void *engine, ax_pipe_piece piece, int index)
 {
     ax_engine *e = engine;
-    slot *s = &e->slot[0];
-    (void)index;
-    AX_TRY(load_rows(e, micro_batch, s, 1));
-    return run_task(e, e->task[EVALUATION], evaluate, s, micro_batch);
+    slot *s = &e->slot[index];
+    AX_TRY(load_rows(e, piece.micro_batch, s, 1));
+    return run_task(e, e->task[EVALUATION + piece.chunk], evaluate, s, piece);
 }
 
 /* ---- steps --------------------------------------------------------------------------------------- */
 
 /* Completes the reductions of the gradients and of the loss over ranks, then computes for each parameter the
  * sum of squares of its gradient. */
-static ax_status compute_grad_sumsq(ax_engine *e, slot *s, int64_t micro_batch)
+static ax_status compute_grad_sumsq(ax_engine *e, slot *s, ax_pipe_piece piece)
 {
-    (void)s, (void)micro_batch;
+    (void)s, (void)piece;
     AX_TRY(ax_param_set_sync_grad(e->set));
     AX_TRY(sum_loss(e));
     return ax_param_set_grad_sumsq(e->set, e->numbers + 1);
@@ -369,7 +404,7 @@ static ax_status compute_grad_sumsq(ax_engine *e, slot *s, int64_t micro_batch)
  * device makes that decision, so the host does not wait for it. */
 static ax_status end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper)
 {
-    AX_TRY(run_task(e, e->task[NORM], compute_grad_sumsq, NULL, 0));
+    AX_TRY(run_task(e, e->task[NORM], compute_grad_sumsq, NULL, (ax_pipe_piece){0}));
     AX_TRY(ax_updater_clip(e->updater, e->numbers + 1, e->numbers, targets, e->scale.scale, e->options.clip));
     return ax_updater_step(e->updater, hyper);
 }
@@ -382,7 +417,7 @@ ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void
     e->reading = (reading){read, source, e->options.global_batch, targets};
     AX_TRY(begin_step(e));
     AX_TRY(ax_pipeline_begin(e->pipeline, step, e->options.global_batch / e->rows, true));
-    AX_TRY(ax_pipeline_run(e->pipeline, &(ax_pipeline_tasks){start_micro_batch, end_micro_batch, e}));
+    AX_TRY(ax_pipeline_run(e->pipeline, &(ax_pipeline_tasks){start_piece, end_piece, e}));
     e->stepped = true;
     return end_step(e, targets, hyper);
 }
@@ -448,7 +483,7 @@ ax_status ax_engine_eval(ax_engine *e, ax_read_rows_fn *read, void *source, int6
     e->reading = (reading){.read = read, .source = source, .rows = rows};
     AX_TRY(zero_loss(e));
     AX_TRY(ax_pipeline_begin(e->pipeline, (int64_t)e->step, ax_ceil_div(rows, e->rows), false));
-    AX_TRY(ax_pipeline_run(e->pipeline, &(ax_pipeline_tasks){.forward = eval_micro_batch, .user = e}));
+    AX_TRY(ax_pipeline_run(e->pipeline, &(ax_pipeline_tasks){.forward = eval_piece, .user = e}));
     AX_TRY(sum_loss(e));
     return ax_copy_out(e->ctx->stream, loss_sum, e->numbers, sizeof *loss_sum);
 }
@@ -470,13 +505,15 @@ ax_status ax_rows_none(void *source, int64_t first, int64_t end, const ax_rows *
     return AX_OK;
 }
 
-/* Runs the tasks of micro-batch `index` of a step that has `of` micro-batches. */
+/* Runs the tasks of micro-batch `index` of a step that has `of` micro-batches, one chunk after the other. */
 static ax_status dry_run_micro_batch(ax_engine *e, int64_t index, int64_t of)
 {
     e->reading = (reading){ax_rows_none, NULL, of * e->rows, 1};
     AX_TRY(ax_pipeline_begin(e->pipeline, 0, 1, true));
-    AX_TRY(start_micro_batch(e, index, 0));
-    AX_TRY(end_micro_batch(e, index, 0));
+    for (int chunk = 0; chunk < chunks_of(e); chunk++) {
+        AX_TRY(start_piece(e, (ax_pipe_piece){index, chunk}, 0));
+        AX_TRY(end_piece(e, (ax_pipe_piece){index, chunk}, 0));
+    }
     return ax_pipeline_end(e->pipeline);
 }
 

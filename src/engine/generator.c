@@ -98,7 +98,7 @@ static ax_status run_model(ax_generator *g, int64_t first, int64_t n, ax_batch *
     if (g->model->stage > 0)
         AX_TRY(receive_input(g, first, n, &batch->x));
     if (!ax_model_is_last(g->model)) {
-        AX_TRY(ax_model_forward(g->model, g->frame, &y));
+        AX_TRY(ax_model_forward(g->model, 0, g->frame, &y));
         return send_output(g, first, &y);
     }
     AX_TRY(ax_model_logits(g->model, g->frame, last, &split));

@@ -19,8 +19,10 @@ _Static_assert(ACTIVATION == (int)AX_MESSAGE_ACTIVATION && GRADIENT == (int)AX_M
 
 /* One direction of messages: activations go to the next stage, gradients to the previous one. */
 typedef struct direction {
-    int from, to;     /* the stage that sends the messages, and the stage to which this one sends; -1: none */
-    int64_t received; /* number of messages that ax_pipeline_take has taken in this step */
+    int from, to; /* the stage that sends the messages, and the stage to which this one sends; -1: none */
+    int64_t next; /* number of the piece, among this stage's forwards or backwards, that gets the message of
+                     `receive` */
+    int64_t sent; /* number of messages that this stage has sent in this step */
     ax_work *receive; /* the receive of the next message, or NULL */
     char *in;         /* the buffer into which `receive` writes */
     char *out;        /* `buffers` buffers for messages to send, one after the other */
@@ -31,6 +33,9 @@ typedef struct direction {
 struct ax_pipeline {
     ax_ctx *ctx;
     ax_pipe_stage stage;
+    const ax_model *model;
+    int64_t *held;   /* held[slot]: the piece (number_of) whose activations are in the slot, or -1 */
+    int64_t last;    /* the slot that was taken last */
     ax_comm *comm;   /* along axis pipe; NULL if there is one stage */
     ax_tensor like;  /* shape, dtype and layout of an activation between stages, without data */
     ax_comm *copies; /* communicator along the axes whose ranks all have the same box of an activation; NULL:
@@ -107,18 +112,20 @@ static size_t part_bytes(const ax_pipeline *p)
 }
 
 /* Creates the buffers. Each message that this stage has sent and the receiver has not yet taken needs one.
- * For activations these are at most the micro-batches in this stage's slots, for gradients those in the slots
- * of the stage before. */
+ * For activations these are at most the pieces in this stage's slots, for gradients those in the slots of the
+ * stage before. With several chunks the stages are a ring. In an evaluation the last stage sends the
+ * activations of P micro-batches to the first one while that may still run its first chunk: this needs P
+ * buffers, or the ring could stop. */
 static ax_status make_directions(ax_pipeline *p, bool trains)
 {
     const ax_pipe_stage *s = &p->stage;
-    ax_pipe_stage before = ax_pipe_stage_of(s->schedule, s->stages, ax_max(s->stage - 1, 0), s->micro_batches,
-                                            p->ctx->parallel.pipe.slack);
+    bool ring = s->chunks > 1;
+    int before = s->stage ? s->stage - 1 : ring ? s->stages - 1 : -1;
+    int after = !is_last(p) ? s->stage + 1 : ring ? 0 : -1;
+    int64_t slots_before = ax_model_stage(p->model, ax_max(before, 0), s->micro_batches).slots;
     direction *f = &p->direction[ACTIVATION], *b = &p->direction[GRADIENT];
-    *f = (direction){.from = s->stage - 1, .to = is_last(p) ? -1 : s->stage + 1, .buffers = s->slots};
-    *b = (direction){.from = trains && !is_last(p) ? s->stage + 1 : -1,
-                     .to = trains ? s->stage - 1 : -1,
-                     .buffers = before.slots};
+    *f = (direction){.from = before, .to = after, .buffers = ring ? ax_max(s->slots, s->stages) : s->slots};
+    *b = (direction){.from = trains ? after : -1, .to = trains ? before : -1, .buffers = slots_before};
     int64_t buffers = 0, at = 0;
     for (int w = 0; w < DIRECTIONS; w++)
         buffers += (p->direction[w].from >= 0) + (p->direction[w].to >= 0 ? p->direction[w].buffers : 0);
@@ -138,7 +145,8 @@ static ax_status make_directions(ax_pipeline *p, bool trains)
 
 static ax_status make_decisions(ax_pipeline *p)
 {
-    int64_t most = 2 * p->stage.micro_batches, ranks = ax_grid_group_size(p->ctx->grid, group_axes(p));
+    int64_t most = 2 * p->stage.micro_batches * p->stage.chunks,
+            ranks = ax_grid_group_size(p->ctx->grid, group_axes(p));
     if (ranks == 1)
         return AX_OK;
     AX_TRY(ax_calloc((size_t)most, sizeof *p->task, &p->task));
@@ -153,6 +161,11 @@ static ax_status build(ax_pipeline *p, bool trains)
     return make_decisions(p);
 }
 
+static ax_status make_slots(ax_pipeline *p)
+{
+    return ax_calloc((size_t)p->stage.slots, sizeof *p->held, &p->held);
+}
+
 ax_status ax_pipeline_create(const ax_model *model, int64_t rows, int64_t seq_len, int64_t micro_batches,
                              bool trains, ax_pipeline **out)
 {
@@ -164,9 +177,11 @@ ax_status ax_pipeline_create(const ax_model *model, int64_t rows, int64_t seq_le
     p->ctx = ctx;
     p->like =
         ax_tensor_make(ctx->compute, 3, (int64_t[]){rows, seq_len, model->config.hidden}, NULL, &layout);
-    p->stage = ax_pipe_stage_of((ax_pipe_schedule)ctx->parallel.pipe.schedule, model->stages, model->stage,
-                                trains ? micro_batches : 1, ctx->parallel.pipe.slack);
-    ax_status status = model->stages > 1 ? build(p, trains) : AX_OK;
+    p->model = model;
+    p->stage = ax_model_stage(model, model->stage, trains ? micro_batches : 1);
+    ax_status status = make_slots(p);
+    if (status == AX_OK && model->stages > 1)
+        status = build(p, trains);
     if (status != AX_OK)
         ax_pipeline_destroy(&p);
     *out = p;
@@ -182,6 +197,7 @@ void ax_pipeline_destroy(ax_pipeline **pipeline)
         ax_ctx_free(p->ctx, p->memory, p->bytes);
     for (int w = 0; w < DIRECTIONS; w++)
         free(p->direction[w].sends);
+    free(p->held);
     free(p->task);
     free(p->decision_sends);
     free(p);
@@ -200,13 +216,29 @@ static ax_message message_of(const ax_pipeline *p, int w, int64_t micro_batch)
                         .dim = {p->part}};
 }
 
+/* Returns forward (backward) number i of this stage in the running step or evaluation. */
+static ax_pipe_piece piece_at(const ax_pipeline *p, int w, int64_t i)
+{
+    return w == ACTIVATION ? ax_pipe_forward(&p->stage, p->n, i) : ax_pipe_backward(&p->stage, p->n, i);
+}
+
+static int64_t pieces(const ax_pipeline *p) { return p->n * p->stage.chunks; }
+
+/* Whether the input of the piece's forward (backward) comes from another stage. */
+static bool has_message(const ax_pipeline *p, int w, ax_pipe_piece piece)
+{
+    return w == ACTIVATION ? !ax_model_begins(p->model, piece.chunk) : !ax_model_ends(p->model, piece.chunk);
+}
+
 /* Posts the receive of the next message in direction `w`, if one is still to come in this step. */
 static ax_status post(ax_pipeline *p, int w)
 {
     direction *y = &p->direction[w];
-    if (!p->comm || y->from < 0 || y->received == p->n || (w == GRADIENT && !p->backward))
+    while (y->next < pieces(p) && !has_message(p, w, piece_at(p, w, y->next)))
+        y->next++;
+    if (!p->comm || y->from < 0 || y->next == pieces(p) || (w == GRADIENT && !p->backward))
         return AX_OK;
-    ax_message m = message_of(p, w, y->received);
+    ax_message m = message_of(p, w, piece_at(p, w, y->next).micro_batch);
     return ax_recv(p->comm, p->ctx->stream, &m, y->in, y->from, &y->receive);
 }
 
@@ -246,8 +278,8 @@ ax_status ax_pipeline_take(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
     AX_TRY(ax_wait(&work));
     double now = p->ctx->dev->ring ? ax_now() : 0;
     ax_event_add(p->ctx->dev->ring, "receive", kind == AX_MESSAGE_GRADIENT ? "gradient" : "activation", now,
-                 now, y->received);
-    y->received++;
+                 now, piece_at(p, (int)kind, y->next).micro_batch);
+    y->next++;
     return post(p, (int)kind);
 }
 
@@ -256,7 +288,7 @@ ax_status ax_pipeline_send(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
 {
     direction *y = &p->direction[kind];
     ax_tensor whole;
-    int64_t buffer = micro_batch % y->buffers, first = p->copies ? ax_comm_rank(p->copies) * p->part : 0;
+    int64_t buffer = y->sent++ % y->buffers, first = p->copies ? ax_comm_rank(p->copies) * p->part : 0;
     char *out = y->out + (size_t)buffer * part_bytes(p);
     AX_TRY(ax_settle(frame, tensor, &p->like.layout, &whole));
     AX_TRY(ax_wait(&y->sends[buffer])); /* the last send from this buffer. In training it has ended already
@@ -280,7 +312,10 @@ ax_status ax_pipeline_begin(ax_pipeline *p, int64_t step, int64_t n, bool backwa
     p->decisions = 0;
     AX_TRY(find_groups(p));
     for (int w = 0; w < DIRECTIONS; w++)
-        p->direction[w].received = 0;
+        p->direction[w].next = p->direction[w].sent = 0;
+    for (int64_t i = 0; i < p->stage.slots; i++)
+        p->held[i] = -1;
+    p->last = p->stage.slots - 1;
     AX_TRY(post(p, ACTIVATION));
     return post(p, GRADIENT);
 }
@@ -317,7 +352,7 @@ static ax_status decide(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *out)
 {
     for (*out = AX_PIPE_WAIT; *out == AX_PIPE_WAIT;) {
         now->activation =
-            now->forwards < p->n && (is_first(p) || ax_work_done(p->direction[ACTIVATION].receive));
+            now->forwards < pieces(p) && (is_first(p) || ax_work_done(p->direction[ACTIVATION].receive));
         now->gradient =
             now->backwards < now->forwards && (is_last(p) || ax_work_done(p->direction[GRADIENT].receive));
         *out = ax_pipe_next(&p->stage, now);
@@ -349,7 +384,7 @@ static ax_status receive_decision(ax_pipeline *p, const ax_pipe_counts *now, ax_
     ax_message m = decision(p);
     ax_work *work;
     *out = AX_PIPE_DONE;
-    if (now->backwards == p->n)
+    if (now->backwards == pieces(p))
         return AX_OK;
     AX_TRY(ax_recv(p->group, NULL, &m, &p->task[p->decisions], 0, &work));
     AX_TRY(wait_for(p, &work));
@@ -365,22 +400,55 @@ static ax_status next_task(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *ou
         return decide(p, now, out);
     /* In a fixed order the next task does not depend on which messages have arrived. So its message is
      * treated as arrived here, and the task itself waits for it (ax_pipeline_take). */
-    now->activation = now->forwards < p->n;
+    now->activation = now->forwards < pieces(p);
     now->gradient = now->backwards < now->forwards;
     *out = ax_pipe_next(&p->stage, now);
     return AX_OK;
 }
 
+/* ---- slots --------------------------------------------------------------------------------------- */
+
+/* Identifies a piece in p->held. */
+static int64_t number_of(const ax_pipeline *p, ax_pipe_piece piece)
+{
+    return piece.chunk * p->n + piece.micro_batch;
+}
+
+/* Returns the first free slot after the one that was taken last, so that a chunk's micro-batches are always
+ * in the same slots, whatever the order of tasks. An evaluation keeps no activations, and has only slot 0. */
+static int take_slot(ax_pipeline *p, ax_pipe_piece piece)
+{
+    if (!p->backward)
+        return 0;
+    do
+        p->last = (p->last + 1) % p->stage.slots;
+    while (p->held[p->last] >= 0);
+    p->held[p->last] = number_of(p, piece);
+    return (int)p->last;
+}
+
+static int free_slot(ax_pipeline *p, ax_pipe_piece piece)
+{
+    int slot = 0;
+    while (p->held[slot] != number_of(p, piece))
+        slot++;
+    p->held[slot] = -1;
+    return slot;
+}
+
+/* ---- running ------------------------------------------------------------------------------------- */
+
 static ax_status run_task(ax_pipeline *p, const ax_pipeline_tasks *t, ax_pipe_task task, ax_pipe_counts *now)
 {
-    int64_t micro_batch = task == AX_PIPE_FORWARD ? now->forwards++ : now->backwards++;
-    int slot = (int)(micro_batch % p->stage.slots);
+    bool forward = task == AX_PIPE_FORWARD;
+    ax_pipe_piece piece =
+        piece_at(p, forward ? ACTIVATION : GRADIENT, forward ? now->forwards++ : now->backwards++);
+    int slot = forward ? take_slot(p, piece) : free_slot(p, piece);
     double begin = p->ctx->dev->ring ? ax_now() : 0;
-    AX_TRY(task == AX_PIPE_FORWARD ? t->forward(t->user, micro_batch, slot)
-                                   : t->backward(t->user, micro_batch, slot));
+    AX_TRY(forward ? t->forward(t->user, piece, slot) : t->backward(t->user, piece, slot));
     if (p->ctx->dev->ring && p->comm)
-        ax_event_add(p->ctx->dev->ring, "task", task == AX_PIPE_FORWARD ? "forward" : "backward", begin,
-                     ax_now(), micro_batch);
+        ax_event_add(p->ctx->dev->ring, "task", forward ? "forward" : "backward", begin, ax_now(),
+                     piece.micro_batch);
     return AX_OK;
 }
 
@@ -398,7 +466,7 @@ ax_status ax_pipeline_run(ax_pipeline *p, const ax_pipeline_tasks *tasks)
 {
     ax_pipe_counts now = {0};
     ax_pipe_task task;
-    for (int64_t i = 0; i < p->n && !p->backward; i++)
+    for (int64_t i = 0; i < pieces(p) && !p->backward; i++)
         AX_TRY(run_task(p, tasks, AX_PIPE_FORWARD, &now));
     while (p->backward) {
         AX_TRY(next_task(p, &now, &task));

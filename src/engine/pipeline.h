@@ -10,11 +10,11 @@
 
 typedef struct ax_pipeline ax_pipeline;
 
-/* The functions that compute the stage's forward and backward of a micro-batch. `slot` is the index of the
- * memory for this micro-batch, from 0; forward and backward of a micro-batch get the same slot. */
+/* The functions that compute forward and backward of a piece. `slot` is the index of the memory for this
+ * piece, from 0; forward and backward of a piece get the same slot. */
 typedef struct ax_pipeline_tasks {
-    ax_status (*forward)(void *user, int64_t micro_batch, int slot);
-    ax_status (*backward)(void *user, int64_t micro_batch, int slot);
+    ax_status (*forward)(void *user, ax_pipe_piece piece, int slot);
+    ax_status (*backward)(void *user, ax_pipe_piece piece, int slot);
     void *user;
 } ax_pipeline_tasks;
 

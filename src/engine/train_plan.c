@@ -30,7 +30,9 @@ static ax_parallel parallel_of(const ax_config *config)
         .zero = (int)config->zero,
         .overlap = {.oar = config->overlap.oar, .ors = config->overlap.ors, .oag = config->overlap.oag},
         .weight_cache = (size_t)config->train.weight_cache,
-        .pipe = {.schedule = config->pipe.schedule, .slack = config->pipe.slack}};
+        .pipe = {.schedule = config->pipe.schedule,
+                 .slack = config->pipe.slack,
+                 .chunks = (int)config->pipe.chunks}};
     if (config->pipe.cut.count && config->pipe.cut.items[0] >= 0)
         parallel.pipe.cut = config->pipe.cut.items;
     for (int i = 0; ax_strategy_at(i); i++)

@@ -115,19 +115,21 @@ static void log_schedule(const ax_run *run)
 static void log_stages(const ax_run *run)
 {
     const ax_model *m = ax_engine_model(run->state.engine);
-    const ax_pipe_schedule schedule = (ax_pipe_schedule)run->config->pipe.schedule;
     int64_t micro_batches = run->config->train.global_batch / ax_engine_rows(run->state.engine);
     char text[256] = "";
     if (m->stages == 1)
         return;
     for (int s = 0; s < m->stages; s++) {
-        ax_pipe_stage stage =
-            ax_pipe_stage_of(schedule, m->stages, s, micro_batches, run->config->pipe.slack);
-        long long blocks = m->cut[s + 1] - m->cut[s], slots = stage.slots;
+        long long blocks = 0, slots = ax_model_stage(m, s, micro_batches).slots;
+        for (int p = s; p < m->stages * m->chunks; p += m->stages)
+            blocks += m->cut[p + 1] - m->cut[p];
         ax_text_add(text, sizeof text, "%s%lld block%s in %lld slot%s", s ? ", " : "", blocks,
                     blocks == 1 ? "" : "s", slots, slots == 1 ? "" : "s");
     }
-    ax_log(AX_LOG_INFO, "pipeline of %d stages, %lld micro-batches a step: %s", m->stages,
+    char chunks[32] = "";
+    if (m->chunks > 1)
+        snprintf(chunks, sizeof chunks, " of %d chunks", m->chunks);
+    ax_log(AX_LOG_INFO, "pipeline of %d stages%s, %lld micro-batches a step: %s", m->stages, chunks,
            (long long)micro_batches, text);
 }
 

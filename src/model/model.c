@@ -110,15 +110,16 @@ void ax_model_destroy(ax_model **model)
     ax_layer_destroy(&(*model)->root);
     ax_model_config_fini(&(*model)->config);
     free((*model)->cut);
+    free((*model)->chunk);
     free(*model);
     *model = NULL;
 }
 
-ax_status ax_model_forward(ax_model *model, ax_frame *frame, ax_tensor *y)
+ax_status ax_model_forward(ax_model *model, int chunk, ax_frame *frame, ax_tensor *y)
 {
     const ax_batch *batch = ax_frame_batch(frame);
     *y = batch->x;
-    for (int i = model->first; i < model->end; i++) {
+    for (int i = model->chunk[chunk].first; i < model->chunk[chunk].end; i++) {
         const ax_tensor x = *y;
         AX_TRY(ax_layer_forward(model->body->child[i], frame, &x, y));
     }
@@ -128,7 +129,7 @@ ax_status ax_model_forward(ax_model *model, ax_frame *frame, ax_tensor *y)
 ax_status ax_model_logits(ax_model *model, ax_frame *frame, bool last, ax_tensor *logits)
 {
     ax_tensor x, at;
-    AX_TRY(ax_model_forward(model, frame, &x));
+    AX_TRY(ax_model_forward(model, model->chunks - 1, frame, &x));
     at = x;
     if (last)
         AX_TRY(ax_op_last_position(frame, &x, &at));
@@ -153,13 +154,13 @@ static ax_status head_backward(ax_model *model, ax_frame *frame, ax_tensor *dx)
     return ax_layer_backward(model->head, frame, &logits, dx);
 }
 
-ax_status ax_model_backward(ax_model *model, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
+ax_status ax_model_backward(ax_model *model, int chunk, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
-    if (ax_model_is_last(model))
+    if (ax_model_ends(model, chunk))
         AX_TRY(head_backward(model, frame, dx));
     else
         *dx = *dy;
-    for (int i = model->end - 1; i >= model->first; i--) {
+    for (int i = model->chunk[chunk].end - 1; i >= model->chunk[chunk].first; i--) {
         const ax_tensor in = *dx;
         AX_TRY(ax_layer_backward(model->body->child[i], frame, &in, dx));
     }

@@ -22,18 +22,21 @@ static double head_cost(const ax_model_config *c, int64_t recompute)
     return head / (blocks / (double)c->layers * (recompute > 0 ? 4.0 / 3 : 1));
 }
 
+/* Returns the number of parts: chunks of all stages. */
+static int parts_of(const ax_model *m) { return m->stages * m->chunks; }
+
 static ax_status take_cut(ax_model *m, const int64_t *cut)
 {
-    for (int s = 1; s < m->stages; s++) {
-        m->cut[s] = cut[s - 1];
+    for (int p = 1; p < parts_of(m); p++) {
+        m->cut[p] = cut[p - 1];
         AX_CHECK(
-            m->cut[s] >= (s > 1) && m->cut[s] <= m->config.layers && (s == 1 || m->cut[s] > m->cut[s - 1]),
+            m->cut[p] >= (p > 1) && m->cut[p] <= m->config.layers && (p == 1 || m->cut[p] > m->cut[p - 1]),
             AX_ERR_USAGE,
             "stage %d cannot begin with block %lld: the blocks with which stages begin must ascend, and the "
             "model has blocks 0 to %lld (%lld: a stage with only the head)",
-            s, (long long)m->cut[s], (long long)m->config.layers - 1, (long long)m->config.layers);
+            p, (long long)m->cut[p], (long long)m->config.layers - 1, (long long)m->config.layers);
     }
-    m->cut[m->stages] = m->config.layers;
+    m->cut[parts_of(m)] = m->config.layers;
     return AX_OK;
 }
 
@@ -43,15 +46,17 @@ ax_status ax_stage_plan(ax_model *m, int64_t recompute)
     const int64_t *cut = m->ctx->parallel.pipe.cut;
     m->stages = ax_grid_axis_size(grid, AX_PIPE);
     m->stage = ax_grid_coord(grid, ax_grid_rank(grid), AX_PIPE);
+    m->chunks = ax_model_stage(m, 0, 1).chunks;
     AX_CHECK(
-        m->stages <= m->config.layers + 2, AX_ERR_USAGE,
+        parts_of(m) <= m->config.layers + 2, AX_ERR_USAGE,
         "%d pipeline stages are too many for a model of %lld blocks: each needs the embedding, a block or "
         "the head",
-        m->stages, (long long)m->config.layers);
-    AX_TRY(ax_calloc((size_t)m->stages + 1, sizeof *m->cut, &m->cut));
+        parts_of(m), (long long)m->config.layers);
+    AX_TRY(ax_calloc((size_t)m->chunks, sizeof *m->chunk, &m->chunk));
+    AX_TRY(ax_calloc((size_t)parts_of(m) + 1, sizeof *m->cut, &m->cut));
     if (cut)
         return take_cut(m, cut);
-    ax_pipe_cut(m->stages, m->config.layers, 0, head_cost(&m->config, recompute), m->cut);
+    ax_pipe_cut(parts_of(m), m->config.layers, 0, head_cost(&m->config, recompute), m->cut);
     return AX_OK;
 }
 
@@ -60,21 +65,38 @@ ax_status ax_stage_plan(ax_model *m, int64_t recompute)
 int64_t ax_stage_segment(const ax_model *m, int64_t block, int64_t length)
 {
     int64_t end = ax_min(block + length, m->config.layers);
-    for (int s = 1; s < m->stages; s++)
-        if (m->cut[s] > block)
-            end = ax_min(end, m->cut[s]);
+    for (int p = 1; p < parts_of(m); p++)
+        if (m->cut[p] > block)
+            end = ax_min(end, m->cut[p]);
     return end;
 }
 
 void ax_stage_note(ax_model *m, int64_t block)
 {
-    if (m->stage > 0 && m->cut[m->stage] == block)
-        m->first = m->body->children;
-    if (!ax_model_is_last(m) && m->cut[m->stage + 1] == block)
-        m->end = m->body->children;
+    for (int c = 0; c < m->chunks; c++) {
+        int part = c * m->stages + m->stage;
+        if (part > 0 && m->cut[part] == block)
+            m->chunk[c].first = m->body->children;
+        if (part < parts_of(m) - 1 && m->cut[part + 1] == block)
+            m->chunk[c].end = m->body->children;
+    }
 }
 
 bool ax_model_is_last(const ax_model *model) { return model->stage == model->stages - 1; }
+bool ax_model_begins(const ax_model *model, int chunk) { return chunk == 0 && model->stage == 0; }
+bool ax_model_ends(const ax_model *model, int chunk)
+{
+    return chunk == model->chunks - 1 && ax_model_is_last(model);
+}
+
+ax_pipe_stage ax_model_stage(const ax_model *model, int stage, int64_t micro_batches)
+{
+    const ax_parallel *p = &model->ctx->parallel;
+    return ax_pipe_stage_of(&(ax_pipe_settings){.schedule = (ax_pipe_schedule)p->pipe.schedule,
+                                                .slack = p->pipe.slack,
+                                                .chunks = ax_max(1, p->pipe.chunks)},
+                            model->stages, stage, micro_batches);
+}
 
 /* ---- which parameters ---------------------------------------------------------------------------- */
 
@@ -100,14 +122,22 @@ static void place_tied(ax_model *m)
     }
 }
 
+static bool runs(const ax_model *m, int child)
+{
+    bool found = false;
+    for (int c = 0; c < m->chunks; c++)
+        found |= child >= m->chunk[c].first && child < m->chunk[c].end;
+    return found;
+}
+
 void ax_stage_place(ax_model *m)
 {
     if (ax_model_is_last(m))
-        m->end = m->body->children;
+        m->chunk[m->chunks - 1].end = m->body->children;
     if (m->stages == 1)
         return;
     for (int i = 0; i < m->body->children; i++)
-        if (i < m->first || i >= m->end)
+        if (!runs(m, i))
             place_all(m->body->child[i], AX_PARAM_AWAY);
     if (!ax_model_is_last(m))
         place_all(m->head, AX_PARAM_AWAY);

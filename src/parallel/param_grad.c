@@ -295,13 +295,13 @@ ax_status ax_param_set_zero_grad(ax_param_set *set)
     return AX_OK;
 }
 
-ax_status ax_param_set_last_micro_batch(ax_param_set *set)
+ax_status ax_param_set_last_micro_batch(ax_param_set *set, bool last)
 {
     AX_TRY(needs_gradients(set));
     AX_TRY(ax_param_set_end(set));
     for (int i = 0; i < set->flow->buckets; i++)
         set->flow->bucket[i].missing = set->flow->bucket[i].n;
-    set->flow->last = true;
+    set->flow->last = last;
     return AX_OK;
 }
 

@@ -93,7 +93,28 @@ static void rules_over_keys(void **state)
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 3}\npipe: {cut: 7}\n",
          "pipe.cut: has 1 blocks, but grid.pipe = 3 has 2 stages after the first; for instance [3, 8]"},
         {"model: {family: gpt2}\ndata: {train: x}\npipe: {schedule: zb}\n",
-         "t.yaml:3:18: pipe.schedule: must be message, 1f1b or gpipe, not \"zb\""},
+         "t.yaml:3:18: pipe.schedule: must be message, 1f1b, gpipe or interleaved, not \"zb\""},
+        {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 24, micro_batch: 2}\n"
+         "grid: {pipe: 4, data: 2}\npipe: {schedule: interleaved}\n",
+         "t.yaml:3:23: train.global_batch: 24 has 6 micro-batches, but pipe.schedule=interleaved needs a "
+         "multiple "
+         "of grid.pipe (4): a global batch that is a multiple of train.micro_batch x grid.data x grid.z (2 x "
+         "2 x 1 "
+         "= 4) x grid.pipe; the nearest are 16 and 32"},
+        {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 4, micro_batch: 4}\n"
+         "grid: {pipe: 2}\npipe: {schedule: interleaved}\n",
+         "train.global_batch: 4 has 1 micro-batches, but pipe.schedule=interleaved needs a multiple of "
+         "grid.pipe "
+         "(2): a global batch that is a multiple of train.micro_batch (4) x grid.pipe; the nearest is 8"},
+        {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 3}\npipe: {schedule: interleaved, chunks: "
+         "5}\n"
+         "train: {global_batch: 24}\n",
+         "t.yaml:3:14: grid.pipe: 15 chunks of stages are too many for a model of 12 blocks: each needs the "
+         "embedding, a block or the head; at most 14"},
+        {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 2}\ntrain: {global_batch: 8}\n"
+         "pipe: {schedule: interleaved, cut: 7}\n",
+         "pipe.cut: has 1 blocks, but grid.pipe x pipe.chunks = 4 has 3 chunks after the first; for instance "
+         "[2, 6, 9]"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {y: 2, x: 4}\nstrategy: megatron\n",
          "t.yaml:3:11: grid.y: must be 1, not 2, with strategy megatron: 1D tensor parallelism (x)"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {x: 2, data: 2}\nstrategy: fsdp\n",

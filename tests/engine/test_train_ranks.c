@@ -29,6 +29,7 @@ static const char *const grids[] = {
     "ranks=4 grid.pipe=4 pipe.schedule=1f1b",
     "ranks=8 grid.pipe=2 grid.x=2 grid.data=2 zero=1 pipe.slack=1",
     "ranks=3 grid.pipe=3 pipe.cut=0,2 pipe.schedule=gpipe",
+    "ranks=4 grid.pipe=2 grid.x=2 pipe.schedule=interleaved",
 };
 
 /* ---- what a run reported ------------------------------------------------------------------------- */
@@ -170,6 +171,10 @@ static void stages_do_not_change_a_bit(void **state)
     run_expect(0, NULL, "%s train.steps=2 ranks=2 grid.pipe=2", keys);
     run_expect(0, "resuming", "%s train.steps=3 ranks=6 grid.pipe=6 pipe.slack=2", keys);
     run_expect(0, "resuming", "%s train.steps=4", keys);
+    run_expect(
+        0,
+        "pipeline of 2 stages of 3 chunks, 8 micro-batches a step: 2 blocks in 7 slots, 2 blocks in 5 slots",
+        "%s train.steps=5 ranks=2 grid.pipe=2 pipe.schedule=interleaved pipe.chunks=3", keys);
     run_expect(0, "resuming", "%s train.steps=6 ranks=3 grid.pipe=3 pipe.schedule=1f1b", keys);
     sh("cmp ref/ckpt/step-6/model.safetensors run/ckpt/step-6/model.safetensors");
     sh("cmp ref/ckpt/step-6/training/optim.safetensors run/ckpt/step-6/training/optim.safetensors");

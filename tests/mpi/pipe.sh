@@ -17,6 +17,7 @@ same_weights() { # RUN KEYS…
 same_weights two 2 grid.pipe=2
 same_weights four 4 grid.pipe=4 pipe.schedule=1f1b pipe.slack=1
 same_weights off 2 grid.pipe=2 runtime.shared_memory=off
+same_weights chunks 2 grid.pipe=2 pipe.schedule=interleaved
 same_weights nodes 3 grid.pipe=3 pipe.schedule=gpipe runtime.ranks_per_node=1
 
 # With grid.data=2 sums are those of two ranks, so the reference is another run with grid.data=2 and one stage.

@@ -116,7 +116,7 @@ static ax_status step(bench *b, bool transposed)
     AX_TRY(ax_param_set_zero_grad(b->set));
     for (int i = 0; i < MICRO_BATCHES; i++) {
         if (i == MICRO_BATCHES - 1)
-            AX_TRY(ax_param_set_last_micro_batch(b->set));
+            AX_TRY(ax_param_set_last_micro_batch(b->set, true));
         AX_TRY(ax_frame_begin(b->frame, "train", AX_MODE_TRAIN, NULL));
         AX_TRY(zeros(b, transposed ? AX_ROLE_INNER : AX_ROLE_MODEL, IN, &x));
         AX_TRY(ax_layer_forward(b->net, b->frame, &x, &y));

@@ -280,7 +280,7 @@ static ax_status reductions(ax_ctx *ctx, ax_frame *frame, ax_param_set *set, ax_
             AX_TRY(ax_param_set_zero_grad(set));
             if (micro_steps > 1)
                 AX_TRY(backward(frame, param, calls));
-            AX_TRY(ax_param_set_last_micro_batch(set));
+            AX_TRY(ax_param_set_last_micro_batch(set, true));
             AX_TRY(backward(frame, param, calls));
             EXPECT(!memcmp(calls, step || micro_steps > 1 ? early : none, sizeof calls));
             if (step || micro_steps > 1) {

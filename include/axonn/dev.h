@@ -42,7 +42,8 @@ typedef struct ax_coll_args {
     ax_coll coll;
     const void *send;
     void *recv;
-    int64_t count; /* elements: per rank for gather, scatter and all-to-all, otherwise the total */
+    int64_t count; /* number of elements. All-gather, reduce-scatter: of one rank's block; all-to-all: of the
+                      block that each rank sends to each rank; all-reduce, broadcast: of the whole array */
     ax_dtype dtype;
     ax_reduce_op op;
     int root;

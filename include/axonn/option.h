@@ -81,7 +81,7 @@ typedef struct ax_option {
     const char *meta;     /* placeholder of the value in the help: "N", "DIR"; NULL: one that fits the type */
     const char *help;     /* one sentence, no full stop */
     const char *variable; /* environment variable that gives the value if no file and no argument does, or
-                             NULL. Functions of this header do not read the variable; runtime.h does */
+                             NULL. Functions of this header do not read the environment; runtime.h does */
 } ax_option;
 
 /* Writes word number `value` of an AX_OPT_ENUM option's `choices` to `word`: word 1 of "adamw|sgd" is "sgd".

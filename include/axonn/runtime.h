@@ -2,9 +2,9 @@
  * instruction set of the kernels.
  *
  * Each setting has a key (runtime.isa), for configurations and command lines, and an environment variable
- * (AXONN_ISA). A value that the program sets has priority over the environment variable, and the variable
- * over the default. The values are global state of the process; all functions are thread-safe. No function
- * here is collective (ax_comm_share_runtime, in comm.h, is). */
+ * (AXONN_ISA). A value that the program sets has priority over the environment variable, which has
+ * priority over the default. The values are global state of the process; all functions are thread-safe. No
+ * function here is collective (ax_comm_share_runtime, in comm.h, is). */
 #ifndef AXONN_RUNTIME_H
 #define AXONN_RUNTIME_H
 
@@ -15,9 +15,9 @@ extern "C" {
 #endif
 
 /* The table of settings: X(ID, name, type, C type, default, range, choices, placeholder, keep, help). The key
- * is runtime.NAME, the variable AXONN_ID. `keep` is true if the setting can change the results of a run; a
- * different order of summing the ranks' values does not count. The run then stores the setting in its
- * config.yaml. */
+ * is runtime.NAME, the environment variable AXONN_ID. `keep` is true if the setting can change the results of
+ * a run; a different order of summing the ranks' values does not count. The run then stores the setting in
+ * its config.yaml. */
 /* clang-format off */
 #define AX_RUNTIME(X)                                                                                        \
     X(LOG, log, ENUM, int, "info", NULL, "error|warn|info|debug|trace", NULL, false,                         \
@@ -74,7 +74,7 @@ typedef struct ax_runtime_values {
 extern const ax_option ax_runtime_options[AX_RUNTIME_COUNT];
 
 /* Gets a setting's value as text. *value is valid until the process ends or changes its environment.
- * AX_ERR_USAGE if the variable has a value that is not allowed. */
+ * AX_ERR_USAGE if the environment variable has a value that is not allowed. */
 AX_MUST_CHECK ax_status ax_runtime_get(ax_runtime_id id, const char **value);
 /* As ax_runtime_get, for code that cannot adopt another value later: for the rest of the process
  * ax_runtime_set fails for any other value. */
@@ -82,7 +82,7 @@ AX_MUST_CHECK ax_status ax_runtime_fix(ax_runtime_id id, const char **value);
 /* Returns what gave the setting its value, for messages: "AXONN_ISA" or "runtime.isa". */
 const char *ax_runtime_source(ax_runtime_id id);
 /* Checks the environment variables of all settings whose value comes from the environment. AX_ERR_USAGE if
- * such a variable has a value that is not allowed; the message names the variable. */
+ * such an environment variable has a value that is not allowed; the message names it. */
 AX_MUST_CHECK ax_status ax_runtime_check(void);
 
 /* Sets a setting's value. With NULL, the environment variable or the default applies again. A new value of

@@ -17,8 +17,8 @@ const ax_option ax_runtime_options[AX_RUNTIME_COUNT] = {AX_RUNTIME(ROW)};
 typedef struct setting {
     struct setting *next;
     ax_runtime_id id;
-    bool none;      /* this entry cancels older ones (ax_runtime_set with NULL): the variable or the default
-                       applies */
+    bool none;      /* this entry cancels older ones (ax_runtime_set with NULL): the environment variable
+                       applies if it is set, else the default */
     bool preferred; /* the value may be replaced (ax_runtime_prefer) */
     char value[];
 } setting;

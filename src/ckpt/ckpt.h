@@ -14,7 +14,9 @@ ax_status ckpt_path(char **out, const char *fmt, ...) AX_PRINTF(2, 3);
 /* Whether `dir` holds a file of this name. */
 bool ckpt_has(const char *dir, const char *name);
 
-/* ---- convert.c: elements, and boxes cut into pieces ---- */
+/* ---- convert.c: converts elements, and cuts boxes into pieces ---- */
+
+/* A box is a rectangular part of an array: the elements with indices in [lo, lo + n). */
 
 /* Whether values of one dtype can be converted to the other. */
 bool ckpt_convertible(ax_dtype from, ax_dtype to);

@@ -1,5 +1,5 @@
-/* Converts elements between dtypes, transposes, cuts boxes into pieces, and computes the checksum of
- * a box. */
+/* Converts elements between dtypes, transposes, cuts boxes (rectangular parts of arrays) into pieces, and
+ * computes the checksum of a box. */
 #include "ckpt.h"
 
 #include <string.h>

@@ -83,7 +83,7 @@ static ax_status read_shape(ax_st_array *a, const json_t *shape, int bits, const
     for (int d = 0; d < a->ndim; d++) {
         const json_t *item = json_array_get(shape, (size_t)d);
         AX_CHECK(json_is_integer(item) && json_integer_value(item) >= 0, AX_ERR_DATA,
-                 "%s: %s: extent %d of \"shape\" is not a whole number", path, a->key, d);
+                 "%s: %s: \"shape\"[%d] is not a non-negative integer", path, a->key, d);
         a->dim[d] = json_integer_value(item);
         empty |= a->dim[d] == 0;
         AX_CHECK(!__builtin_mul_overflow(total, ax_max(a->dim[d], 1), &total), AX_ERR_DATA,

@@ -126,8 +126,9 @@ static ax_status check_place(const ckpt_item *it)
 {
     int64_t n[AX_MAX_DIMS];
     AX_CHECK(it->place.ndim == it->tensor.ndim && (!it->place.transpose || it->place.ndim == 2), AX_ERR_USAGE,
-             "parameter %s has %d dims, but its place in array %s has %d%s", it->name, it->tensor.ndim,
-             it->key, it->place.ndim, it->place.transpose ? " and is transposed" : "");
+             "parameter %s has %d dims, but the part of array %s that holds it has %d%s", it->name,
+             it->tensor.ndim, it->key, it->place.ndim,
+             it->place.transpose ? " and is transposed, which needs 2" : "");
     file_extents(it, n);
     for (int d = 0; d < it->place.ndim; d++)
         AX_CHECK(it->place.lo[d] >= 0 && it->place.lo[d] + n[d] <= it->place.dim[d], AX_ERR_USAGE,

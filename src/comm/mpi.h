@@ -64,8 +64,8 @@ struct ax_mpi_comm {
     int64_t called;   /* operations that this rank has called so far (lock) */
     int tags;         /* comm thread: path `flat`: tag number of the next piece; the same on all members */
     void *path_state; /* comm thread: state of the shared-memory path (mpi_node.c) */
-    ax_mpi_flat_state *flat; /* comm thread: state of the path `flat`. All communicators share world->flat,
-                                but each column (mpi_node.c) has a state of its own */
+    ax_mpi_flat_state *flat; /* comm thread: state of the path `flat`: world->flat, but a communicator that
+                                is the `column` of another one (mpi_node.c) has a state of its own */
 };
 
 typedef enum ax_mpi_kind { AX_MPI_COLLECTIVE, AX_MPI_SPLIT, AX_MPI_GROUP, AX_MPI_DESTROY } ax_mpi_kind;

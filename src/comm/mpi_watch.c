@@ -212,7 +212,7 @@ static void list_ranks(ax_mpi_world *w, rank_predicate *which, char *out, size_t
             ax_text_add(out, size, "%s %d", said++ ? "," : "", r);
 }
 
-/* Writes to `out` the error message with which the job ends. */
+/* Writes to `out` the error message that is logged when the job ends. */
 static void explain_hang(ax_mpi_world *w, char *out, size_t size)
 {
     char what[AX_NOTE_TEXT], who[160];

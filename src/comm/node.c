@@ -176,10 +176,11 @@ static ax_status map_file(const ax_node_card *card, peer *out)
 static ax_status attach_peer(const ax_node_card *card, peer *out)
 {
     AX_CHECK(card->token, AX_ERR_COMM,
-             "that rank could not create its shared memory; its own message says why");
+             "the other rank could not create its shared memory; the message of that rank says why");
     AX_TRY(map_file(card, out));
     AX_CHECK(atomic_load(&((header *)out->base)->token) == card->token, AX_ERR_COMM,
-             "%s is not the file of that rank: are the ranks in different containers?", card->path);
+             "%s is not the file that the other rank created: do the ranks run in different containers?",
+             card->path);
     if (is_unnamed(card) && card->pid == getpid()) {
         munmap(out->base, out->bytes);
         *out = (peer){(char *)(uintptr_t)card->base, 0};

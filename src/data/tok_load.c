@@ -280,7 +280,8 @@ static ax_status add_merges(loader *l, const json_t *vocab, const json_t *merges
 
 /* ---- model ---- */
 
-/* Refuses members of "model" that ask for another algorithm, unless their value is null, false, 0 or "". */
+/* Fails if "model" sets one of the options in `fields`, which are not supported. An option counts as not set
+ * if it is missing, or if its value is null, false, 0 or "". */
 static ax_status refuse_variants(const loader *l, const json_t *model)
 {
     static const char *const fields[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};

@@ -82,8 +82,8 @@ static void close_chain(ax_device *dev, const ax_device_ops *ops)
             ops->close(dev);
 }
 
-/* Calls the function `open` of each table, from the last delegate to `ops`. If it fails for one table, the
- * function `close` is called for the delegates of that table, but not for the table itself. */
+/* Calls the `open` functions of the delegates of `ops`, the last delegate first, then ops->open. If one of
+ * them fails, the backends opened before it are closed. `close` is not called for the one that failed. */
 static ax_status open_chain(ax_device *dev, const ax_device_ops *ops)
 {
     const ax_device_ops *delegate = delegate_of(ops);

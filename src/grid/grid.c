@@ -80,8 +80,8 @@ static const group *find_along(const ax_grid *grid, ax_axisset atoms)
     return NULL;
 }
 
-/* Returns true if ranks p and q belong to the same group along `atoms`: they have the same coordinates along
- * all other atoms. */
+/* Returns true if ranks p and q belong to the same group along `atoms`, a set of axes without factors: p and
+ * q have the same coordinates along all other axes without factors. */
 static bool same_group(const ax_grid *grid, ax_axisset atoms, int p, int q)
 {
     for (int a = 0; a < grid->axes; a++)

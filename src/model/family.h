@@ -58,7 +58,7 @@ ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n);
 
 /* stage.c: the pipeline stages of a model. The functions are called in this order:
  *
- * - ax_stage_plan, before any layer is built: decides with which block each stage begins.
+ * - ax_stage_plan, before any layer is built: chooses the first block of each stage.
  * - ax_stage_segment, before a segment is built: returns the end (exclusive) of the segment that begins with
  *   `block`. A segment has at most `length` blocks, and ends where the next stage begins, because no layer
  *   may belong to two stages.

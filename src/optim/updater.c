@@ -111,9 +111,9 @@ ax_status ax_updater_result(ax_updater *u, ax_update_numbers *out)
 }
 
 /* Returns `end` such that one launch updates the parameters [from, end). One launch updates all of them,
- * unless weights are all-gathered after the update. Then there are several launches, each of parameters with
- * 4 Mi elements or a little more together, so that the all-gathers after one launch overlap the next launch.
- */
+ * unless weights are all-gathered after the update. In that case each launch takes parameters until they have
+ * at least 4 Mi elements in total (the last launch may have fewer). So the all-gathers that follow one launch
+ * overlap the next launch. */
 static int launch_end(const ax_updater *u, int from)
 {
     enum { MOST = 4 << 20 }; /* elements */

@@ -35,7 +35,8 @@ static ax_status parse(const char *text, const ax_tensor *a, const ax_tensor *b,
                  take_letters(arrow + 2, NULL, out->out),
              AX_ERR_INTERNAL, "contraction \"%s\" is not of the form \"bti,oi->bto\"", text);
     AX_CHECK(strlen(out->a) == a->ndim && strlen(out->b) == b->ndim, AX_ERR_INTERNAL,
-             "contraction \"%s\" has operands of %d and %d dims", text, a->ndim, b->ndim);
+             "contraction \"%s\" needs operands of %zu and %zu dims, but they have %d and %d", text,
+             strlen(out->a), strlen(out->b), a->ndim, b->ndim);
     for (const char *c = out->out; *c; c++)
         AX_CHECK(strchr(out->a, *c) || strchr(out->b, *c), AX_ERR_INTERNAL,
                  "contraction \"%s\": no operand has the dim %c", text, *c);

@@ -2,10 +2,10 @@
  *
  * For each dim, source and target have a list of axes that split it. The common prefix of the two lists
  * stays. Gathers remove the source's other axes, innermost first. The target's other axes are then added: by
- * a scatter if the tensor is partial along the axis, or by a slice if the tensor is replicated along it. The
- * nesting of axes restricts the order of steps. Of the steps that the nesting allows, the planner always
- * takes the first of this list: a slice, a scatter, the single all-reduce, a gather. Slices and scatters come
- * first because they shrink the data. */
+ * a scatter (a reduce-scatter) if the tensor is partial along the axis, or by a slice if the tensor is
+ * replicated along it. The nesting of axes restricts the order of steps. Of the steps that the nesting
+ * allows, the planner always takes the first of this list: a slice, a scatter, the single all-reduce, a
+ * gather. Slices and scatters come first because they shrink the data. */
 #include "parallel/plan.h"
 
 #include <stdio.h>
@@ -70,8 +70,8 @@ static bool split_one(planner *p, bool partial)
 }
 
 /* Adds an all-reduce along those partial axes that are not partial in the target and that no scatter will
- * remove. A tensor that is partial along only one factor of an axis cannot be scattered along the axis, so it
- * is all-reduced along this factor. */
+ * remove. An axis can be the product of several factors. If the tensor is partial along only some factors of
+ * an axis, no scatter along the axis is possible, so the tensor is all-reduced along these factors. */
 static bool reduce_rest(planner *p)
 {
     ax_axisset kept = p->target.partial;

@@ -292,7 +292,8 @@ static ax_status check_rules(ax_comm *world, void *arg)
     AX_TRY(refused(g, "bi,oi->o", "b, i", "o, i", "sums b, which only one operand has"));
     AX_TRY(refused(g, "bi,oi->bz", "b, i", "o, i", "no operand has the dim z"));
     AX_TRY(refused(g, "bi,oi", "b, i", "o, i", "is not of the form"));
-    AX_TRY(refused(g, "bi,oi->bo", "b, t, i", "o, i", "has operands of 3 and 2 dims"));
+    AX_TRY(
+        refused(g, "bi,oi->bo", "b, t, i", "o, i", "needs operands of 2 and 2 dims, but they have 3 and 2"));
     ax_tensor a, b, out;
     AX_TRY(operand(g, "b, i@x/z", &a));
     AX_TRY(operand(g, "o, i@x.z", &b));

@@ -32,12 +32,13 @@ typedef struct attend_grad {
     attend of; /* state shared with forward: current blocks, q, packed k */
     const ax_attention_grad_args *g;
     bool make_dq, make_dkv;
+    /* "Units along X": a 32-bit unit is an fp32 value, or a pair of bf16 values that are neighbours in X. */
     float *v, *k_rows; /* packed: v with units along d, k with units along keys */
     left dout;
     float *q_room, *dout_room; /* memory for q and dout as left operands */
     float *q_cols, *dout_cols; /* packed, units along queries: panels, or left operands if transposes_sums */
     float *s, *dp;             /* a strip of scores, and of dp = do·vT; [rows of a micro-tile, GRAD_LD] */
-    float *p, *ds;             /* units along queries, at offset units_at */
+    float *p, *ds;             /* units along queries; units_at returns the offset of a unit */
     float *ds_rows;            /* units along keys: bf16 [GRAD_QUERIES, GRAD_LD]; without pairs it is ds */
     float *dk, *dv;            /* [GRAD_KEYS, d], or [d, GRAD_LD] if transposes_sums */
     float *dq;                 /* fp32 dq of query 0 of the current head; rows are dq_ld elements apart */
@@ -349,7 +350,7 @@ INLINE void grad_store_transposed(void *to, int64_t at, int64_t to_ld, const flo
         }
 }
 
-/* Computes dk and dv, block of keys by block of keys; with make_dq also dq. */
+/* Computes dk and dv for one block of GRAD_KEYS keys after the other. If t->make_dq, also computes dq. */
 INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head, bool drops)
 {
     const ax_attention_grad_args *g = t->g;
@@ -380,8 +381,8 @@ INLINE void grad_store_dq(const attend_grad *t, int64_t q0, int64_t rows, const 
     grad_store(g->dq, at, g->heads * d, sums, rows, d, t->of.type);
 }
 
-/* The second pass: computes a 16-bit dq alone, head by head, `chunk` queries at a time, with sums in
- * `room`. */
+/* The second pass: computes a 16-bit dq alone, one head after the other and `chunk` queries at a time,
+ * with sums in `room`. */
 INLINE void grad_pass_queries(attend_grad *t, int64_t chunk, float *room, bool drops)
 {
     const ax_attention_grad_args *g = t->g;

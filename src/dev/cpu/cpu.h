@@ -52,7 +52,8 @@ typedef struct ax_cpu_step_hook {
 /* Where a micro-tile stores its result, and what it adds to the sums: c = sums + prior + bias (+ c if
  * `add_c`, which is for a 16-bit c only: to add to an fp32 c, pass c as `prior`). */
 typedef struct ax_cpu_tile {
-    const float *prior, *bias; /* or NULL */
+    const float *prior; /* values to add: earlier sums (over other values of k), or the old c; NULL: none */
+    const float *bias;  /* one value per column; NULL: none */
     void *c;
     int64_t prior_ld, c_ld, rows, cols;
     vtype c_type;
@@ -62,9 +63,9 @@ typedef struct ax_cpu_tile {
                           of whole cache lines */
     ax_cpu_prefetch prefetch[2]; /* prefetches to do while the tile multiplies */
     /* Used only if ax_cpu_gemm.store is not NULL: */
-    float *sums; /* where the tile leaves its sums. The next tile adds prior, bias and c to them and stores
-                    them to c. Before `sums` lies memory for the sums of missing rows (ax_cpu_rows.n). NULL:
-                    the tile stores to c itself */
+    float *sums; /* where the tile leaves its sums. The next tile adds this tile's `prior`, `bias` and (if
+                    `add_c`) old c to them and stores them to c. Before `sums` lies memory for the sums of
+                    missing rows (ax_cpu_rows.n). NULL: the tile stores to c itself */
     const struct ax_cpu_tile
         *previous;   /* the tile before, whose sums this tile stores to c while it multiplies, or NULL */
     bool prefetch_c; /* prefetch the rows of c */

@@ -154,8 +154,9 @@ static bool wants_non_temporal_c(const ax_gemm_args *g)
     return g->trans_a && !g->trans_b && g->m * g->n * 4 >= SMALL;
 }
 
-/* Sets where *tile, at column j and the block's first rows, stores its result in c, and which terms (prior,
- * bias, c) it adds to the sums. */
+/* Sets where *tile, at column j and the block's first rows, stores its result in c, and which terms it adds
+ * to the sums: `prior` (the sums over earlier blocks of k, or an fp32 c to accumulate into), the bias, and a
+ * 16-bit c to accumulate into. */
 static void set_destination(const block *t, int64_t j, ax_cpu_tile *tile)
 {
     const ax_gemm_args *g = t->g;
@@ -170,7 +171,7 @@ static void set_destination(const block *t, int64_t j, ax_cpu_tile *tile)
         tile->prior = !first || g->accumulate ? tile->c : NULL;
         tile->prior_ld = g->ldc;
         tile->non_temporal = last && !tile->prior && !tile->bias &&
-                             wants_non_temporal_c(g) && /* `last` and no prior: k is one block */
+                             wants_non_temporal_c(g) && /* last and !prior: k is a single block */
                              ((uintptr_t)tile->c | (uintptr_t)g->ldc * size) % AX_CPU_LINE == 0;
         return;
     }
@@ -246,9 +247,9 @@ static packing packing_of_b(const block *t, const panel *to)
     return p;
 }
 
-/* The pipeline of tiles with ax_cpu_gemm.store: a tile leaves its sums in memory. The next tile adds prior,
- * bias and c to these sums and stores the result while it multiplies. The struct holds the last two tiles,
- * and the packing that is done between their steps in k. */
+/* The pipeline of tiles with ax_cpu_gemm.store: a tile leaves its sums in memory. While the next tile
+ * multiplies, it adds the other terms (prior, bias and c in ax_cpu_tile) to these sums and stores the result.
+ * The struct holds the last two tiles, and the packing that is done between their steps in k. */
 typedef struct tile_pipeline {
     ax_cpu_step_hook hook; /* must be first: pack_between_steps casts its address to tile_pipeline */
     const ax_cpu_gemm *gemm;

@@ -9,8 +9,8 @@
  *
  *     a panel:  [steps][AMX_ROWS][STEP]
  *
- * AMX can store tiles to memory, but cannot move them to vector registers. So prior, bias and c (ax_cpu_tile)
- * are added to the sums after the tiles are stored. */
+ * AMX can store tiles to memory, but cannot move them to vector registers. So the other terms of
+ * the result (prior, bias and c in ax_cpu_tile) are added to the sums after the tiles are stored. */
 #ifndef AX_DEV_CPU_GEMM_AMX_KERNELS_H
 #define AX_DEV_CPU_GEMM_AMX_KERNELS_H
 
@@ -160,8 +160,8 @@ static void pack_a_amx(const void *src, int64_t ld, bool along_k, int64_t rows, 
 
 /* ---- the micro-tile ------------------------------------------------------------------------------ */
 
-/* Adds prior, bias and c to the sums of rows r0 … r1-1 of a tile that is nv whole vectors wide, and stores
- * these rows to c. */
+/* Adds to the sums in rows r0 … r1-1 of a tile t->prior (earlier sums, or the old fp32 c), the bias, and the
+ * old c if t->add_c, and stores these rows to c. The tile is nv whole vectors wide. */
 INLINE void amx_store_rows(int nv, const ax_cpu_tile *t, int64_t r0, int64_t r1)
 {
     for (int64_t i = r0; i < r1; i++) {

@@ -258,8 +258,9 @@ INLINE vf multiply_add(bool pairs, vf a, vf b, vf sum)
     return vfma(a, b, sum);
 }
 
-/* Adds prior, bias and c to the sums of a tile and stores them (see ax_cpu_tile). Not inlined: storing takes
- * little of a tile's time, and inlining would enlarge the code of the many variants of the tile. */
+/* Adds to the sums of a tile t->prior (earlier sums, or the old fp32 c), the bias, and the old c if t->add_c,
+ * and stores the result to c. Not inlined: storing takes little of a tile's time, and inlining would
+ * enlarge the code of the many variants of the tile. */
 static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const float *sums, int64_t width)
 {
     for (int64_t i = 0; i < t->rows; i++)
@@ -276,7 +277,8 @@ static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const flo
         }
 }
 
-/* Adds prior and bias to a whole vector of sums. */
+/* Adds to a whole vector of sums, at column `at` of the tile, the bias and `prior`: a row of t->prior
+ * (earlier sums, or the old fp32 c). Either may be missing in *t. */
 INLINE vf add_terms(const ax_cpu_tile *t, vf sum, const float *prior, int64_t at)
 {
     if (t->prior)

@@ -6,10 +6,14 @@
  * GEMM of 0.6 ms took 250 ms on a machine with seven processes per core.) The result of a part does not
  * depend on the thread that computes it.
  *
- * `ticket` holds the number of parts, and how many of them are taken, in one word. A thread takes a part by
- * one compare-and-exchange. If that succeeds, the thread has a part of the current job, because a job ends
- * only when all its parts are done. Jobs with as many parts as threads cut their arrays at the same places
- * each time. In these jobs a thread takes the part with its own number if that is left, because the memory
+ * `ticket` holds, in one word, the number of parts of the job and how many of them are taken. A thread takes
+ * a part by a compare-and-exchange that adds 1 to the number of taken parts. If the compare-and-exchange
+ * succeeds, the part belongs to the current job, even if the thread read `ticket` during an earlier job. The
+ * reason: success means that the current job has a part left, and the job cannot end before that part is
+ * done.
+ *
+ * Jobs with as many parts as threads cut their arrays at the same places each time. In these jobs a thread
+ * takes the part with its own number if that is left (`left` has a bit for each part), because the memory
  * that it wrote in earlier jobs is near to its core. In other jobs the parts are taken in order.
  *
  * Each variable that threads write while others read it has cache lines of its own (no false sharing). */

@@ -195,6 +195,7 @@ typedef struct ax_message {
     ax_message_kind kind;
     ax_dtype dtype;
     int64_t step, micro_batch;
+    int chunk; /* of the receiving pipeline stage (pipe.h) */
     int ndim;
     int64_t dim[AX_MESSAGE_DIMS]; /* shape of the data */
 } ax_message;

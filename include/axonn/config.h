@@ -59,7 +59,7 @@ typedef struct ax_config {
     } grid;
     struct {
         int schedule; /* ax_pipe_schedule */
-        int64_t slack, chunks;
+        int64_t slack, postpone, chunks;
         ax_ints cut; /* item i: the first block of stage i + 1, or of part i + 1 of the model if stages have
                         chunks; a single item -1: ax_pipe_cut chooses */
     } pipe;

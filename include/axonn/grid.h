@@ -164,6 +164,7 @@ typedef struct ax_parallel {
     struct {
         int schedule;       /* ax_pipe_schedule (pipe.h) */
         int64_t slack;      /* number of micro-batches that a stage may hold in addition (ax_pipe_stage_of) */
+        int64_t postpone;   /* number of micro-batches whose weight gradients a stage may postpone */
         int chunks;         /* chunks of each stage, with the schedule AX_PIPE_INTERLEAVED */
         const int64_t *cut; /* cut[i]: the first block of stage i + 1, or of chunk i + 1 in the order of
                                forward; NULL: ax_pipe_cut chooses. Borrowed */

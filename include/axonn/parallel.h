@@ -247,7 +247,8 @@ bool ax_param_is_owned(const ax_param *param);
 AX_MUST_CHECK ax_status ax_param_acquire(ax_frame *frame, ax_param *param, ax_tensor *out);
 
 /* Adds the contraction `spec` of a and b (ax_contract) to the gradient; the GEMM accumulates in place if the
- * layouts agree. */
+ * layouts agree. If the frame defers contractions (ax_frame_defers), that is done in a later part of the
+ * task. */
 AX_MUST_CHECK ax_status ax_param_accumulate(ax_frame *frame, ax_param *param, const char *spec,
                                             const ax_tensor *a, const ax_tensor *b);
 /* Two calls for kernels that compute gradients themselves. First ax_param_grad_target gives the memory for a

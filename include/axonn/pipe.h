@@ -31,27 +31,31 @@ typedef enum ax_pipe_schedule {
     AX_PIPE_SCHEDULES
 } ax_pipe_schedule;
 
-/* One stage in a step. A slot is memory for the activations that the backward of one piece needs. */
+/* One stage in a step. A slot is memory for what the backward of one piece and its postponed weight gradients
+ * need. */
 typedef struct ax_pipe_stage {
     ax_pipe_schedule schedule;
     int stages, stage;
     int chunks; /* chunks of each stage; 1 for every schedule except AX_PIPE_INTERLEAVED */
-    int64_t micro_batches, slots;
+    int64_t micro_batches;
+    int64_t flight;   /* the most pieces between their forward and their backward */
+    int64_t postpone; /* the most pieces between their backward and their weight gradients */
+    int64_t slots;    /* flight + postpone, but no more than there are pieces */
 } ax_pipe_stage;
 
 /* What a pipeline does, apart from the number of its stages. */
 typedef struct ax_pipe_settings {
     ax_pipe_schedule schedule;
-    int64_t slack; /* micro-batches that a stage may hold in addition */
-    int chunks;    /* chunks of each stage with AX_PIPE_INTERLEAVED, at least 1; other schedules ignore it */
+    int64_t slack;    /* micro-batches that a stage may hold in addition */
+    int64_t postpone; /* 0: a backward includes the weight gradients (see ax_pipe_next) */
+    int chunks; /* chunks of each stage with AX_PIPE_INTERLEAVED, at least 1; other schedules ignore it */
 } ax_pipe_settings;
 
-/* Returns stage `stage` with its number of slots. With AX_PIPE_MESSAGE and AX_PIPE_1F1B a stage gets P -
- * stage
- * + slack slots: P - stage slots keep all stages busy if all stages take equally long. With AX_PIPE_GPIPE it
- * gets M slots. With AX_PIPE_INTERLEAVED it gets (chunks - 1)·P + 2·(P - stage) - 1 slots: with those, its
- * next backward can run when its gradient arrives. No stage gets more slots than it has pieces. If P is 1,
- * the stage gets one slot and one chunk. */
+/* Returns stage `stage` with its number of slots. With AX_PIPE_MESSAGE and AX_PIPE_1F1B, `flight` is P -
+ * stage + slack: P - stage keep all stages busy if all stages take equally long. With AX_PIPE_GPIPE it is M.
+ * With AX_PIPE_INTERLEAVED it is (chunks - 1)·P + 2·(P - stage) - 1: then the stage's next backward can run
+ * when its gradient arrives. It is never above the number of pieces. If P is 1, the stage has one slot and
+ * one chunk, and postpones nothing. */
 ax_pipe_stage ax_pipe_stage_of(const ax_pipe_settings *settings, int stages, int stage,
                                int64_t micro_batches);
 
@@ -65,27 +69,35 @@ typedef struct ax_pipe_piece {
 ax_pipe_piece ax_pipe_forward(const ax_pipe_stage *stage, int64_t n, int64_t i);
 ax_pipe_piece ax_pipe_backward(const ax_pipe_stage *stage, int64_t n, int64_t i);
 
-/* The numbers of forwards and of backwards that a stage has begun in this step, and whether the inputs of its
- * next forward and backward have arrived. */
+/* The numbers of forwards, of backwards, and of pieces with weight gradients that a stage has begun in this
+ * step, and whether the inputs of its next forward and backward have arrived. If nothing is postponed,
+ * `weights` is always `backwards`. */
 typedef struct ax_pipe_counts {
-    int64_t forwards, backwards;
+    int64_t forwards, backwards, weights;
     bool activation, gradient;
 } ax_pipe_counts;
 
-typedef enum ax_pipe_task { AX_PIPE_WAIT, AX_PIPE_FORWARD, AX_PIPE_BACKWARD, AX_PIPE_DONE } ax_pipe_task;
+typedef enum ax_pipe_task {
+    AX_PIPE_WAIT,
+    AX_PIPE_FORWARD,
+    AX_PIPE_BACKWARD,
+    AX_PIPE_WEIGHTS, /* the GEMMs of the weight gradients of a piece, in the order of the backwards */
+    AX_PIPE_DONE
+} ax_pipe_task;
 
-/* Returns the task that the stage begins now. AX_PIPE_WAIT: a message must arrive first. */
+/* Returns the task that the stage begins now. AX_PIPE_WAIT: a message must arrive first. Postponed weight
+ * gradients (zero bubble, arXiv 2401.10241) are computed when the stage would wait otherwise, and before a
+ * backward that would make them more than `postpone`. */
 ax_pipe_task ax_pipe_next(const ax_pipe_stage *stage, const ax_pipe_counts *now);
-/* Returns true if the order of a stage's tasks does not depend on when messages arrive: for all schedules
- * except AX_PIPE_MESSAGE. */
-bool ax_pipe_is_fixed(ax_pipe_schedule schedule);
+/* Returns true if the order of the stage's tasks does not depend on when messages arrive. */
+bool ax_pipe_is_fixed(const ax_pipe_stage *stage);
 
-/* Cuts `blocks` blocks of equal cost into stages, or into chunks of stages, so that the most expensive one is
- * as cheap as possible.
- * The first stage also has the embedding, and the last stage the head; `embedding` and `head` are their costs
- * in units of the cost of a block. begin[s] is the first block of stage s, begin[stages] = blocks. Each stage
- * between the first and the last has at least one block, so stages <= blocks + 2. */
-void ax_pipe_cut(int stages, int64_t blocks, double embedding, double head, int64_t *begin);
+/* Cuts `blocks` blocks of equal cost into stages, so that the most expensive stage is as cheap as possible,
+ * and each stage's blocks into chunks of nearly equal length. The first stage also has the embedding, and the
+ * last stage the head; `embedding` and `head` are their costs in units of the cost of a block. Chunk c of
+ * stage s is part p = c · stages + s: begin[p] is its first block, and begin[stages · chunks] = blocks. Each
+ * part has at least one block, except the first and the last, so stages · chunks <= blocks + 2. */
+void ax_pipe_cut(int stages, int chunks, int64_t blocks, double embedding, double head, int64_t *begin);
 
 #ifdef __cplusplus
 }

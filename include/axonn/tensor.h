@@ -162,9 +162,9 @@ AX_MUST_CHECK ax_status ax_frame_create(ax_ctx *ctx, size_t bytes, ax_frame **ou
 /* Creates a frame that places allocations as `plan` says (planned mode); it borrows `plan`. */
 AX_MUST_CHECK ax_status ax_frame_create_planned(ax_ctx *ctx, const ax_frame_plan *plan, ax_frame **out);
 /* Creates a slot, that is, another frame like `first` for another micro-batch; `first` is in planned or bump
- * mode. A task may begin in one slot while the task of another slot is between its two parts
- * (ax_frame_second_part). In planned mode the slots share all memory, except allocations that a task uses in
- * both of its parts. `first` must outlive the slot. */
+ * mode. A task may begin in one slot while the task of another slot is between two of its parts
+ * (ax_frame_next_part). In planned mode the slots share all memory, except allocations that a task uses in
+ * several of its parts. `first` must outlive the slot. */
 AX_MUST_CHECK ax_status ax_frame_create_slot(ax_frame *first, ax_frame **out);
 void ax_frame_destroy(ax_frame **frame);
 
@@ -183,9 +183,22 @@ ax_ctx *ax_frame_ctx(const ax_frame *frame);
  * which may be NULL, until the next begin. */
 AX_MUST_CHECK ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode,
                                        const ax_batch *batch);
-/* Ends the first part of a task, forward, and begins the second, backward: other slots may run tasks in
- * between. `name` becomes the name of the running task. */
-AX_MUST_CHECK ax_status ax_frame_second_part(ax_frame *frame, const char *name);
+/* Ends a part of a task and begins the next: other slots may run tasks in between. A task has up to three
+ * parts, such as forward, backward, weight gradients. `name` becomes the name of the running task. */
+AX_MUST_CHECK ax_status ax_frame_next_part(ax_frame *frame, const char *name);
+
+/* A task may defer contractions to a later part: if ax_frame_defers, a function calls ax_frame_defer instead
+ * of computing, and ax_frame_run_deferred later calls fn(frame, user, spec, a, b) for all of them, in the
+ * order of the calls, with deferring switched off. `spec` must be a literal; the tensors are copied, and
+ * their data must be frame memory or a parameter's, and not be overwritten in between. ax_frame_begin
+ * switches deferring off and drops what is deferred. */
+typedef ax_status ax_frame_deferred_fn(ax_frame *frame, void *user, const char *spec, const ax_tensor *a,
+                                       const ax_tensor *b);
+void ax_frame_set_deferring(ax_frame *frame, bool defers);
+bool ax_frame_defers(const ax_frame *frame);
+AX_MUST_CHECK ax_status ax_frame_defer(ax_frame *frame, ax_frame_deferred_fn *fn, void *user,
+                                       const char *spec, const ax_tensor *a, const ax_tensor *b);
+AX_MUST_CHECK ax_status ax_frame_run_deferred(ax_frame *frame);
 const ax_batch *ax_frame_batch(const ax_frame *frame);
 /* Returns the name of the running task, "" before the first. */
 const char *ax_frame_task_name(const ax_frame *frame);

@@ -19,7 +19,7 @@ typedef struct args {
     int64_t micro_batches, seeds, bytes, chunks;
     double forward, backward, jitter;
     ax_strings schedules;
-    ax_ints slack;
+    ax_ints slack, postpone;
     bool json;
 } args;
 
@@ -42,6 +42,9 @@ static const ax_option pipe_options[] = {
              "stages divide the micro-batches)"},
     {"slack", AX_OPT_INTS, offsetof(args, slack), "0, 4", "[0, 10000]", .meta = "N,...",
      .help = "values of pipe.slack to time; gpipe and interleaved do not use it"},
+    {"postpone", AX_OPT_INTS, offsetof(args, postpone), "0", "[0, 10000]", .meta = "N,...",
+     .help =
+         "values of pipe.postpone to time, each with all schedules; half of a backward is weight gradients"},
     {"chunks", AX_OPT_INT, offsetof(args, chunks), "2", "[2, 1000]", .meta = "N",
      .help = "chunks of a stage with interleaved; forward and backward are the times of all chunks together"},
     {"seeds", AX_OPT_INT, offsetof(args, seeds), "5", "[1, 1000]", .meta = "N",
@@ -70,7 +73,7 @@ typedef struct bench {
 typedef struct timed {
     ax_pipe_schedule schedule;
     int chunks;
-    int64_t slack;
+    int64_t slack, postpone;
     ax_pipeline *pipeline;
     double seconds[MOST_SEEDS];
 } timed;
@@ -91,14 +94,17 @@ static void sleep_until(double when)
         continue;
 }
 
-static double duration(const bench *b, ax_pipe_piece piece, bool back)
+enum { FORWARD, BACKWARD, WEIGHTS };
+
+/* Returns the seconds of a task of a piece. Each half of a backward has a random number of its own, so that
+ * forward and backward last equally long whether weight gradients are postponed or not. */
+static double duration(const bench *b, ax_pipe_piece piece, int task)
 {
+    static const char *const kinds[] = {"forward", "backward", "weights"};
     const int chunks = ax_pipeline_stage(b->pipeline)->chunks;
-    uint64_t key =
-        ax_rng_key((uint64_t)b->seed, back ? "backward" : "forward", (uint64_t)ax_comm_rank(b->world));
-    double ms = (back ? b->args->backward : b->args->forward) / chunks;
-    uint64_t at = (uint64_t)(piece.micro_batch * chunks + piece.chunk);
-    return ms * 1e-3 * (1 + b->args->jitter * (double)ax_rng_uniform(key, at));
+    uint64_t key = ax_rng_key((uint64_t)b->seed, kinds[task], (uint64_t)ax_comm_rank(b->world));
+    double ms = (task == FORWARD ? b->args->forward : b->args->backward / 2) / chunks;
+    return ms * 1e-3 * (1 + b->args->jitter * (double)ax_rng_uniform(key, (uint64_t)piece.micro_batch));
 }
 
 /* Runs the forward or backward of a piece: receives its input, sleeps, and sends the result. */
@@ -113,25 +119,34 @@ static ax_status compute(bench *b, ax_message_kind kind, ax_pipe_piece piece)
         AX_TRY(ax_frame_alloc(b->frame, &b->x, &x));
     else
         AX_TRY(ax_pipeline_take(b->pipeline, kind, b->frame, &x));
-    sleep_until(ax_now() + duration(b, piece, back));
-    return (back ? first : last) ? AX_OK
-                                 : ax_pipeline_send(b->pipeline, kind, b->frame, piece.micro_batch, &x);
+    double seconds = duration(b, piece, back ? BACKWARD : FORWARD);
+    if (back && !ax_pipeline_stage(b->pipeline)->postpone)
+        seconds += duration(b, piece, WEIGHTS);
+    sleep_until(ax_now() + seconds);
+    return (back ? first : last) ? AX_OK : ax_pipeline_send(b->pipeline, kind, b->frame, piece, &x);
 }
 
 static ax_status forward(void *user, ax_pipe_piece piece, int slot)
 {
     bench *b = user;
     (void)slot;
-    return ax_pipeline_is_joint(b->pipeline) ? AX_OK : compute(b, AX_MESSAGE_ACTIVATION, piece);
+    return ax_pipeline_is_joint(b->pipeline, piece.chunk) ? AX_OK : compute(b, AX_MESSAGE_ACTIVATION, piece);
 }
 
 static ax_status backward(void *user, ax_pipe_piece piece, int slot)
 {
     bench *b = user;
     (void)slot;
-    if (ax_pipeline_is_joint(b->pipeline))
+    if (ax_pipeline_is_joint(b->pipeline, piece.chunk))
         AX_TRY(compute(b, AX_MESSAGE_ACTIVATION, piece));
     return compute(b, AX_MESSAGE_GRADIENT, piece);
+}
+
+static ax_status weights(void *user, ax_pipe_piece piece, int slot)
+{
+    (void)slot;
+    sleep_until(ax_now() + duration(user, piece, WEIGHTS));
+    return AX_OK;
 }
 
 /* Measures the seconds from a barrier until this rank has done its tasks and all messages that it sent have
@@ -143,7 +158,7 @@ static ax_status run_step(bench *b, timed *t, int64_t seed)
     AX_TRY(ax_pipeline_begin(b->pipeline, seed, b->args->micro_batches, true));
     AX_TRY(ax_barrier(b->world));
     double begin = ax_now();
-    AX_TRY(ax_pipeline_run(b->pipeline, &(ax_pipeline_tasks){forward, backward, b}));
+    AX_TRY(ax_pipeline_run(b->pipeline, &(ax_pipeline_tasks){forward, backward, weights, b}));
     t->seconds[seed] = ax_now() - begin;
     return AX_OK;
 }
@@ -165,8 +180,8 @@ static ax_status print_case(const bench *b, const timed *t, double base)
     double seconds = mean(t, a->seeds),
            closed = ((double)a->micro_batches + (stages - 1.0) / t->chunks) * (a->forward + a->backward);
     if (!a->json) {
-        printf("%-11s %5lld %10.1f %10.3f", schedule_names[t->schedule], (long long)t->slack, seconds * 1e3,
-               seconds * 1e3 / closed);
+        printf("%-11s %5lld %8lld %10.1f %10.3f", schedule_names[t->schedule], (long long)t->slack,
+               (long long)t->postpone, seconds * 1e3, seconds * 1e3 / closed);
         printf(base > 0 ? " %8.3f\n" : "        -\n", seconds / base);
         fflush(stdout);
         return AX_OK;
@@ -174,13 +189,13 @@ static ax_status print_case(const bench *b, const timed *t, double base)
     double sorted[MOST_SEEDS];
     memcpy(sorted, t->seconds, sizeof sorted);
     ax_spread s = ax_spread_of(sorted, a->seeds);
-    return cli_print_json(json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:s, s:I, s:i, s:I, s:f, s:f, s:s}",
-                                    "case", schedule_names[t->schedule], "slack", (int)t->slack, "chunks",
-                                    t->chunks, "median", s.median * 1e3, "min", s.min * 1e3, "max",
-                                    s.max * 1e3, "mean", seconds * 1e3, "unit", "ms", "runs",
-                                    (json_int_t)a->seeds, "stages", stages, "micro_batches",
-                                    (json_int_t)a->micro_batches, "over_closed_form", seconds * 1e3 / closed,
-                                    "over_1f1b", base > 0 ? seconds / base : 0.0, "version", ax_version()));
+    return cli_print_json(
+        json_pack("{s:s, s:i, s:I, s:i, s:f, s:f, s:f, s:f, s:s, s:I, s:i, s:I, s:f, s:f, s:s}", "case",
+                  schedule_names[t->schedule], "slack", (int)t->slack, "postpone", (json_int_t)t->postpone,
+                  "chunks", t->chunks, "median", s.median * 1e3, "min", s.min * 1e3, "max", s.max * 1e3,
+                  "mean", seconds * 1e3, "unit", "ms", "runs", (json_int_t)a->seeds, "stages", stages,
+                  "micro_batches", (json_int_t)a->micro_batches, "over_closed_form", seconds * 1e3 / closed,
+                  "over_1f1b", base > 0 ? seconds / base : 0.0, "version", ax_version()));
 }
 
 static bool is_named(const args *a, int schedule)
@@ -204,17 +219,20 @@ static int list_cases(const args *a, int stages, timed *cases)
     int n = 0;
     for (int s = 0; s < AX_PIPE_SCHEDULES; s++) {
         bool slack = s == AX_PIPE_MESSAGE || s == AX_PIPE_1F1B;
-        for (size_t i = 0; i < (slack ? a->slack.count : 1) && n < MOST_CASES && wanted(a, s, stages); i++)
+        size_t count = (slack ? a->slack.count : 1) * a->postpone.count;
+        for (size_t i = 0; i < count && n < MOST_CASES && wanted(a, s, stages); i++)
             cases[n++] = (timed){.schedule = (ax_pipe_schedule)s,
                                  .chunks = s == AX_PIPE_INTERLEAVED ? (int)a->chunks : 1,
-                                 .slack = slack ? a->slack.items[i] : 0};
+                                 .slack = slack ? a->slack.items[i / a->postpone.count] : 0,
+                                 .postpone = a->postpone.items[i % a->postpone.count]};
     }
     return n;
 }
 
 /* The model keeps the context's settings by which it was cut. */
-static void set_case(bench *b, ax_pipe_schedule schedule, int64_t slack)
+static void set_case(bench *b, ax_pipe_schedule schedule, int64_t slack, int64_t postpone)
 {
+    b->ctx->parallel.pipe.postpone = postpone;
     b->ctx->parallel.pipe.schedule = (int)schedule;
     b->ctx->parallel.pipe.slack = slack;
     b->ctx->parallel.pipe.chunks = (int)b->args->chunks;
@@ -222,7 +240,7 @@ static void set_case(bench *b, ax_pipe_schedule schedule, int64_t slack)
 
 static ax_status make_pipeline(bench *b, timed *t)
 {
-    set_case(b, t->schedule, t->slack);
+    set_case(b, t->schedule, t->slack, t->postpone);
     return ax_pipeline_create(b->model[t->chunks > 1], 1, 1, b->args->micro_batches, true, &t->pipeline);
 }
 
@@ -230,7 +248,8 @@ static ax_status run_cases(bench *b, timed *cases)
 {
     const args *a = b->args;
     int n = list_cases(a, ax_comm_size(b->world), cases);
-    double base = 0; /* mean seconds of a step with schedule 1f1b and slack 0; 0: this case is not timed */
+    double base =
+        0; /* mean seconds of a step with schedule 1f1b, slack 0 and postpone 0; 0: this case is not timed */
     for (int i = 0; i < n; i++)
         AX_TRY(make_pipeline(b, &cases[i]));
     for (int64_t seed = 0; seed < a->seeds; seed++)
@@ -240,7 +259,7 @@ static ax_status run_cases(bench *b, timed *cases)
         ax_work *work;
         AX_TRY(ax_all_reduce(b->world, NULL, cases[i].seconds, a->seeds, AX_F64, AX_MAX, &work));
         AX_TRY(ax_wait(&work));
-        if (cases[i].schedule == AX_PIPE_1F1B && !cases[i].slack)
+        if (cases[i].schedule == AX_PIPE_1F1B && !cases[i].slack && !cases[i].postpone)
             base = mean(&cases[i], a->seeds);
     }
     if (ax_comm_rank(b->world) != 0)
@@ -248,7 +267,7 @@ static ax_status run_cases(bench *b, timed *cases)
     if (!a->json)
         printf("%d stages, %lld micro-batches, forward %g ms, backward %g ms, each up to %g longer; means of "
                "%lld "
-               "seeds\n\nschedule    slack    time/ms  of (M+P-1)  of 1f1b\n",
+               "seeds\n\nschedule    slack postpone    time/ms  of (M+P-1)  of 1f1b\n",
                ax_comm_size(b->world), (long long)a->micro_batches, a->forward, a->backward, a->jitter,
                (long long)a->seeds);
     for (int i = 0; i < n; i++)
@@ -269,7 +288,7 @@ static ax_status make_model(bench *b, ax_pipe_schedule schedule, ax_model **out)
                               .vocab = 1,
                               .seq_len = 1};
     AX_TRY(ax_family_find("gpt2", &config.family));
-    set_case(b, schedule, 0);
+    set_case(b, schedule, 0, 0);
     return ax_model_create(b->ctx, &config, &(ax_model_use){.recompute = 0}, out);
 }
 
@@ -280,7 +299,8 @@ static ax_status prepare(bench *b)
     AX_TRY(ax_ctx_create(b->world, (ax_grid_size){.x = 1, .y = 1, .z = 1, .pipe = stages, .data = 1}, "cpu",
                          1, AX_F32, 0, &b->ctx));
     AX_TRY(make_model(b, AX_PIPE_MESSAGE, &b->model[0]));
-    AX_TRY(make_model(b, AX_PIPE_INTERLEAVED, &b->model[1]));
+    if (wanted(b->args, AX_PIPE_INTERLEAVED, stages))
+        AX_TRY(make_model(b, AX_PIPE_INTERLEAVED, &b->model[1]));
     ax_layout layout = ax_activation_layout(b->ctx, AX_ROLE_MODEL);
     b->x = ax_tensor_make(AX_F32, 3, (int64_t[]){1, 1, b->model[0]->config.hidden}, NULL, &layout);
     return ax_frame_create(b->ctx, (size_t)ax_round_up(ax_tensor_bytes(b->ctx->grid, &b->x), 4096) * 2,
@@ -309,6 +329,9 @@ static ax_status check(const args *a, int stages)
                  a->schedules.items[i]);
     }
     AX_CHECK(stages > 1, AX_ERR_USAGE, "one rank is no pipeline; start several: axonn bench pipe --ranks 8");
+    AX_CHECK(!wanted(a, AX_PIPE_INTERLEAVED, stages) || stages * a->chunks <= AX_LAYERS_MAX, AX_ERR_USAGE,
+             "%lld chunks of %d stages are more than %d: choose fewer --chunks", (long long)a->chunks, stages,
+             AX_LAYERS_MAX);
     AX_CHECK(
         !is_named(a, AX_PIPE_INTERLEAVED) || is_even(a, stages), AX_ERR_USAGE,
         "interleaved needs a number of micro-batches that is a multiple of the %d stages, not %lld: change "
@@ -340,7 +363,7 @@ const cli_verb verb_bench_pipe = {
     .details = "Each rank is a stage. Times are those of the slowest rank, for one step.\n"
                "  of (M+P-1)  the time, divided by that of M micro-batches on P stages without jitter and "
                "transfers;\n              with N chunks that is (M + (P-1)/N) times forward + backward\n"
-               "  of 1f1b     the time, divided by that of 1f1b without slack",
+               "  of 1f1b     the time, divided by that of 1f1b without slack and postponing",
     .examples = "axonn bench pipe --ranks 8\n"
                 "axonn bench pipe --ranks 4 --jitter 0 --micro-batches 16 --seeds 1 --json",
     .options = pipe_options,

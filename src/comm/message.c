@@ -22,8 +22,11 @@ static const char *kind_name(ax_message_kind kind)
 
 char *ax_message_describe(const ax_message *m, char out[AX_MESSAGE_TEXT])
 {
-    snprintf(out, AX_MESSAGE_TEXT, "%s of micro-batch %lld of step %lld, %s [", kind_name(m->kind),
-             (long long)m->micro_batch, (long long)m->step,
+    char chunk[32] = "";
+    if (m->chunk)
+        snprintf(chunk, sizeof chunk, " for chunk %d", m->chunk);
+    snprintf(out, AX_MESSAGE_TEXT, "%s of micro-batch %lld of step %lld%s, %s [", kind_name(m->kind),
+             (long long)m->micro_batch, (long long)m->step, chunk,
              m->dtype < AX_DTYPE_COUNT ? ax_dtype_name(m->dtype) : "unknown dtype");
     for (int d = 0; d < m->ndim && d < AX_MESSAGE_DIMS; d++)
         ax_text_add(out, AX_MESSAGE_TEXT, "%s%lld", d ? ", " : "", (long long)m->dim[d]);
@@ -34,7 +37,7 @@ char *ax_message_describe(const ax_message *m, char out[AX_MESSAGE_TEXT])
 bool ax_message_equal(const ax_message *a, const ax_message *b)
 {
     bool same = a->kind == b->kind && a->dtype == b->dtype && a->step == b->step &&
-                a->micro_batch == b->micro_batch && a->ndim == b->ndim;
+                a->micro_batch == b->micro_batch && a->chunk == b->chunk && a->ndim == b->ndim;
     for (int d = 0; same && d < a->ndim; d++)
         same = a->dim[d] == b->dim[d];
     return same;
@@ -204,7 +207,7 @@ static ax_status message(ax_comm *comm, ax_stream *stream, ax_message_args *args
     AX_TRY(accessible(dev) ? comm->ops->message(comm, args, work) : carry_start(comm, stream, args, work));
     if (*work) {
         (*work)->comm = comm;
-        (*work)->stream = NULL; /* ax_wait need not wait for it: copies between device and carrier do */
+        (*work)->stream = NULL; /* ax_wait need not wait for it: carriers copy in the order of the stream */
         (*work)->ring = dev ? dev->ring : NULL;
         (*work)->name = kind_name(args->message.kind);
     }

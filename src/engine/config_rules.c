@@ -190,24 +190,33 @@ static void check_grid(ax_config *cfg)
                             ax_grid_size_along(ax_run_grid(cfg), (ax_axis)a), s->name, s->help);
 }
 
-/* Whether pipe.cut is a list (of the blocks with which the pipeline stages after the first begin), not auto.
- */
+/* Whether pipe.cut is a list (the first block of each pipeline stage except stage 0), not auto. */
 static bool cut_is_given(const ax_config *cfg) { return cfg->pipe.cut.count && cfg->pipe.cut.items[0] >= 0; }
+
+enum { FITS = 256 }; /* bytes of an example of pipe.cut */
 
 /* Writes a valid value of pipe.cut, such as "[3, 7]", that divides `blocks` blocks into `stages` stages of
  * nearly equal length. */
-static const char *even_cut(int64_t stages, int64_t blocks, char out[96])
+static const char *even_cut(int64_t stages, int64_t blocks, char out[FITS])
 {
-    snprintf(out, 96, "[");
+    snprintf(out, FITS, "[");
     for (int64_t s = 1; s < stages; s++)
-        ax_text_add(out, 96, "%s%" PRId64, s > 1 ? ", " : "", s * (blocks + 2) / stages - 1);
-    ax_text_add(out, 96, "]");
+        ax_text_add(out, FITS, "%s%" PRId64, s > 1 ? ", " : "", s * (blocks + 2) / stages - 1);
+    ax_text_add(out, FITS, "]");
+    if (strlen(out) >= FITS - 8) /* too long */
+        snprintf(out, FITS, "auto");
     return out;
 }
 
 static bool is_interleaved(const ax_config *cfg)
 {
     return cfg->pipe.schedule == AX_PIPE_INTERLEAVED && cfg->grid.pipe > 1;
+}
+
+bool ax_config_fits_pipe(const ax_config *cfg, int64_t micro_batch)
+{
+    int64_t unit = micro_batch * batch_ranks(cfg) * cfg->grid.pipe;
+    return !is_interleaved(cfg) || cfg->train.global_batch % unit == 0;
 }
 
 /* Checks the keys of the schedule interleaved. */
@@ -219,7 +228,7 @@ static void check_chunks(ax_config *cfg)
         return;
     int64_t rows = cfg->train.micro_batch * batch_ranks(cfg), global = cfg->train.global_batch;
     int64_t stages = cfg->grid.pipe, unit = rows * stages;
-    if (!is_interleaved(cfg) || global % rows || global % unit == 0)
+    if (global % rows || ax_config_fits_pipe(cfg, cfg->train.micro_batch))
         return;
     char of[128], nearest[64];
     if (global < unit)
@@ -229,25 +238,33 @@ static void check_chunks(ax_config *cfg)
                  (global / unit + 1) * unit);
     ax_option_error(
         cfg->set, "train.global_batch",
-        "%" PRId64 " has %" PRId64 " micro-batches, but pipe.schedule=interleaved needs a multiple of "
+        "%" PRId64 " has %" PRId64 " micro-batch%s, but pipe.schedule=interleaved needs a multiple of "
         "grid.pipe (%" PRId64 "): a global batch that is a multiple of %s x grid.pipe; the nearest %s",
-        global, global / rows, stages, batch_factors(cfg, of), nearest);
+        global, global / rows, global == rows ? "" : "es", stages, batch_factors(cfg, of), nearest);
 }
 
 void config_check_pipe(ax_config *cfg, int64_t blocks)
 {
     const ax_ints *cut = &cfg->pipe.cut;
-    char fits[96];
+    char fits[FITS];
     if (!ax_option_ok(cfg->set, "grid.pipe") || !both_ok(cfg, "pipe.cut", "pipe.chunks") ||
         !ax_option_ok(cfg->set, "pipe.schedule"))
         return;
     int64_t stages = cfg->grid.pipe * (is_interleaved(cfg) ? cfg->pipe.chunks : 1);
     const char *what = is_interleaved(cfg) ? "grid.pipe x pipe.chunks" : "grid.pipe";
     if (stages > blocks + 2) {
-        ax_option_error(cfg->set, "grid.pipe",
-                        "%" PRId64 " %s are too many for a model of %" PRId64
-                        " blocks: each needs the embedding, a block or the head; at most %" PRId64,
-                        stages, is_interleaved(cfg) ? "chunks of stages" : "stages", blocks, blocks + 2);
+        if (is_interleaved(cfg) && cfg->grid.pipe * 2 <= blocks + 2)
+            ax_option_error(cfg->set, "pipe.chunks",
+                            "%" PRId64 " chunks of each of %" PRId64
+                            " stages are too many for a model of %" PRId64
+                            " blocks: each chunk needs the embedding, a block or the head; at most %" PRId64,
+                            cfg->pipe.chunks, cfg->grid.pipe, blocks, (blocks + 2) / cfg->grid.pipe);
+        else
+            ax_option_error(cfg->set, "grid.pipe",
+                            "%" PRId64 " stages%s are too many for a model of %" PRId64
+                            " blocks: each needs the embedding, a block or the head; at most %" PRId64,
+                            cfg->grid.pipe, is_interleaved(cfg) ? " of two chunks" : "", blocks,
+                            is_interleaved(cfg) ? (blocks + 2) / 2 : blocks + 2);
         return;
     }
     if (!cut_is_given(cfg))

@@ -19,11 +19,11 @@ enum { TOKENS, TARGETS, DOC_START, POSITIONS, ARRAYS };
  * and LAST. The task of the first micro-batch of a step sets the gradients; the tasks of the others add to
  * them. In the task of the last micro-batch the reduction of gradients over ranks may start. If the pipeline
  * is joint (ax_pipeline_is_joint), a backward task runs the forward pass too; otherwise the task FORWARD runs
- * it.
+ * it. If weight gradients are postponed, four tasks WEIGHTS + FIRST + LAST compute them.
  *
  * The engine has the task NORM, which computes the gradient norm, and for each chunk a task EVALUATION +
  * chunk, which runs a forward pass. */
-enum { FIRST = 1, LAST = 2, FORWARD = 4, SLOT_TASKS };
+enum { FIRST = 1, LAST = 2, FORWARD = 4, WEIGHTS = 5, SLOT_TASKS = 9 };
 enum { NORM, EVALUATION };
 
 /* The memory of one piece (pipe.h), from the beginning of its forward to the end of its backward. */
@@ -85,7 +85,8 @@ static ax_status check_options(const ax_engine_options *o, const ax_ctx *ctx, in
              (long long)o->global_batch, (long long)o->micro_batch);
     AX_TRY(ax_model_check_grid(&load, ax_grid_sizes(ctx->grid), ax_grid_ranks(ctx->grid)));
     int64_t micro_batches = o->global_batch / rows, stages = ax_grid_axis_size(ctx->grid, AX_PIPE);
-    AX_CHECK(ctx->parallel.pipe.schedule != AX_PIPE_INTERLEAVED || micro_batches % stages == 0, AX_ERR_USAGE,
+    AX_CHECK(!o->optim || ctx->parallel.pipe.schedule != AX_PIPE_INTERLEAVED || micro_batches % stages == 0,
+             AX_ERR_USAGE,
              "%lld micro-batches are not a multiple of the %lld pipeline stages, as the schedule interleaved "
              "needs",
              (long long)micro_batches, (long long)stages);
@@ -307,7 +308,7 @@ static ax_status run_forward(ax_engine *e, slot *s, ax_pipe_piece piece)
     if (ax_model_ends(e->model, piece.chunk))
         return ax_model_loss(e->model, s->frame, e->numbers);
     AX_TRY(ax_model_forward(e->model, piece.chunk, s->frame, &y));
-    return ax_pipeline_send(e->pipeline, AX_MESSAGE_ACTIVATION, s->frame, piece.micro_batch, &y);
+    return ax_pipeline_send(e->pipeline, AX_MESSAGE_ACTIVATION, s->frame, piece, &y);
 }
 
 static ax_status evaluate(ax_engine *e, slot *s, ax_pipe_piece piece)
@@ -329,25 +330,37 @@ static ax_status forward_part(ax_engine *e, slot *s, ax_pipe_piece piece)
 {
     char name[24];
     AX_TRY(train_forward(e, s, piece));
-    return ax_frame_second_part(s->frame, task_of("backward", piece.chunk, name));
+    return ax_frame_next_part(s->frame, task_of("backward", piece.chunk, name));
 }
+
+static bool postpones(const ax_engine *e) { return ax_pipeline_stage(e->pipeline)->postpone; }
 
 static ax_status run_backward(ax_engine *e, slot *s, ax_pipe_piece piece)
 {
     ax_tensor dy, dx;
+    ax_frame_set_deferring(s->frame, postpones(e));
     if (!ax_model_ends(e->model, piece.chunk))
         AX_TRY(ax_pipeline_take(e->pipeline, AX_MESSAGE_GRADIENT, s->frame, &dy));
     AX_TRY(ax_model_backward(e->model, piece.chunk, s->frame, &dy, &dx));
     return ax_model_begins(e->model, piece.chunk)
                ? AX_OK
-               : ax_pipeline_send(e->pipeline, AX_MESSAGE_GRADIENT, s->frame, piece.micro_batch, &dx);
+               : ax_pipeline_send(e->pipeline, AX_MESSAGE_GRADIENT, s->frame, piece, &dx);
 }
 
 /* Runs the backward pass alone. Afterwards other slots may use the memory that all slots share. So this
  * function first waits for the transfers that still use this memory (ax_frame_at_end). */
 static ax_status backward_part(ax_engine *e, slot *s, ax_pipe_piece piece)
 {
+    char name[24];
     AX_TRY(run_backward(e, s, piece));
+    return postpones(e) ? ax_frame_next_part(s->frame, task_of("weights", piece.chunk, name))
+                        : ax_frame_at_end(s->frame, NULL, NULL);
+}
+
+static ax_status weights_part(ax_engine *e, slot *s, ax_pipe_piece piece)
+{
+    (void)e, (void)piece;
+    AX_TRY(ax_frame_run_deferred(s->frame));
     return ax_frame_at_end(s->frame, NULL, NULL);
 }
 
@@ -364,20 +377,33 @@ static ax_status start_piece(void *engine, ax_pipe_piece piece, int index)
     slot *s = &e->slot[index];
     double scale = e->scale.scale / (double)ax_max(e->reading.targets, 1);
     AX_TRY(load_rows(e, piece.micro_batch, s, scale));
-    return ax_pipeline_is_joint(e->pipeline)
+    return ax_pipeline_is_joint(e->pipeline, piece.chunk)
                ? AX_OK
                : run_task(e, s->task[piece.chunk * SLOT_TASKS + FORWARD], forward_part, s, piece);
+}
+
+/* Runs a task that adds to gradients: a backward, or postponed weight gradients. */
+static ax_status run_gradient_task(ax_engine *e, int task, task_fn *work, slot *s, ax_pipe_piece piece)
+{
+    bool first = piece.micro_batch == 0, last = (piece.micro_batch + 1) * e->rows == e->options.global_batch;
+    if (last || chunks_of(e) > 1 || postpones(e))
+        AX_TRY(ax_param_set_last_micro_batch(e->set, last));
+    int at = piece.chunk * SLOT_TASKS + task + (first ? FIRST : 0) + (last ? LAST : 0);
+    return run_task(e, s->task[at], work, s, piece);
 }
 
 static ax_status end_piece(void *engine, ax_pipe_piece piece, int index)
 {
     ax_engine *e = engine;
-    slot *s = &e->slot[index];
-    bool first = piece.micro_batch == 0, last = (piece.micro_batch + 1) * e->rows == e->options.global_batch;
-    if (last || chunks_of(e) > 1)
-        AX_TRY(ax_param_set_last_micro_batch(e->set, last));
-    return run_task(e, s->task[piece.chunk * SLOT_TASKS + (first ? FIRST : 0) + (last ? LAST : 0)],
-                    ax_pipeline_is_joint(e->pipeline) ? forward_backward : backward_part, s, piece);
+    return run_gradient_task(
+        e, 0, ax_pipeline_is_joint(e->pipeline, piece.chunk) ? forward_backward : backward_part,
+        &e->slot[index], piece);
+}
+
+static ax_status add_weight_grads(void *engine, ax_pipe_piece piece, int index)
+{
+    ax_engine *e = engine;
+    return run_gradient_task(e, WEIGHTS, weights_part, &e->slot[index], piece);
 }
 
 static ax_status eval_piece(void *engine, ax_pipe_piece piece, int index)
@@ -417,7 +443,7 @@ ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void
     e->reading = (reading){read, source, e->options.global_batch, targets};
     AX_TRY(begin_step(e));
     AX_TRY(ax_pipeline_begin(e->pipeline, step, e->options.global_batch / e->rows, true));
-    AX_TRY(ax_pipeline_run(e->pipeline, &(ax_pipeline_tasks){start_piece, end_piece, e}));
+    AX_TRY(ax_pipeline_run(e->pipeline, &(ax_pipeline_tasks){start_piece, end_piece, add_weight_grads, e}));
     e->stepped = true;
     return end_step(e, targets, hyper);
 }
@@ -513,6 +539,8 @@ static ax_status dry_run_micro_batch(ax_engine *e, int64_t index, int64_t of)
     for (int chunk = 0; chunk < chunks_of(e); chunk++) {
         AX_TRY(start_piece(e, (ax_pipe_piece){index, chunk}, 0));
         AX_TRY(end_piece(e, (ax_pipe_piece){index, chunk}, 0));
+        if (postpones(e))
+            AX_TRY(add_weight_grads(e, (ax_pipe_piece){index, chunk}, 0));
     }
     return ax_pipeline_end(e->pipeline);
 }

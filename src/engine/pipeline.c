@@ -61,7 +61,11 @@ double ax_pipeline_waited(const ax_pipeline *p) { return p->waited; }
 static bool is_first(const ax_pipeline *p) { return p->stage.stage == 0; }
 static bool is_last(const ax_pipeline *p) { return p->stage.stage == p->stage.stages - 1; }
 
-bool ax_pipeline_is_joint(const ax_pipeline *p) { return p->stage.slots == 1 && is_last(p); }
+bool ax_pipeline_is_joint(const ax_pipeline *p, int chunk)
+{
+    return ax_model_ends(p->model, chunk) &&
+           (p->stage.slots == 1 || (p->stage.chunks > 1 && !p->stage.postpone));
+}
 
 /* ---- creation ------------------------------------------------------------------------------------ */
 
@@ -71,19 +75,16 @@ static ax_axisset axes_of(const ax_grid *grid, bool data)
     return ax_grid_effective(grid, data ? all : all & (ax_axisset) ~(1u << AX_DATA));
 }
 
-/* Whether the schedule alone decides the order of tasks: ranks then run the same order without messages about
- * it. */
-static bool order_is_fixed(const ax_pipeline *p)
-{
-    return ax_pipe_is_fixed(p->stage.schedule) || p->stage.slots == 1;
-}
-
 /* Returns the axes along which ranks run collectives within a task, so that they must run their tasks in the
  * same order. Returns 0 if the order is fixed. With ZeRO 2 and 3 these axes include data, because gradients
- * and weights are then reduced and gathered along data within a task. */
+ * and weights are then reduced and gathered along data within a task. So they do with several chunks and
+ * postponed weight gradients: the last backward of one chunk and the last weight gradients of another, which
+ * may change places, both start reductions along data. */
 static ax_axisset group_axes(const ax_pipeline *p)
 {
-    return order_is_fixed(p) ? 0 : axes_of(p->ctx->grid, p->ctx->parallel.zero >= 2);
+    const ax_pipe_stage *s = &p->stage;
+    bool data = p->ctx->parallel.zero >= 2 || (s->chunks > 1 && s->postpone);
+    return ax_pipe_is_fixed(s) ? 0 : axes_of(p->ctx->grid, data);
 }
 
 /* Returns the axes along which all ranks have the same box of an activation. */
@@ -112,20 +113,20 @@ static size_t part_bytes(const ax_pipeline *p)
 }
 
 /* Creates the buffers. Each message that this stage has sent and the receiver has not yet taken needs one.
- * For activations these are at most the pieces in this stage's slots, for gradients those in the slots of the
- * stage before. With several chunks the stages are a ring. In an evaluation the last stage sends the
- * activations of P micro-batches to the first one while that may still run its first chunk: this needs P
- * buffers, or the ring could stop. */
+ * For activations these are at most the pieces between forward and backward on this stage
+ * (ax_pipe_stage.flight), for gradients those on the stage before. With several chunks the stages are a ring.
+ * In an evaluation the last stage sends the activations of P micro-batches to the first one while that may
+ * still run its first chunk: this needs P buffers, or the ring could stop. */
 static ax_status make_directions(ax_pipeline *p, bool trains)
 {
     const ax_pipe_stage *s = &p->stage;
     bool ring = s->chunks > 1;
     int before = s->stage ? s->stage - 1 : ring ? s->stages - 1 : -1;
     int after = !is_last(p) ? s->stage + 1 : ring ? 0 : -1;
-    int64_t slots_before = ax_model_stage(p->model, ax_max(before, 0), s->micro_batches).slots;
+    int64_t flight_before = ax_model_stage(p->model, ax_max(before, 0), s->micro_batches).flight;
     direction *f = &p->direction[ACTIVATION], *b = &p->direction[GRADIENT];
-    *f = (direction){.from = before, .to = after, .buffers = ring ? ax_max(s->slots, s->stages) : s->slots};
-    *b = (direction){.from = trains ? after : -1, .to = trains ? before : -1, .buffers = slots_before};
+    *f = (direction){.from = before, .to = after, .buffers = ring ? ax_max(s->flight, s->stages) : s->flight};
+    *b = (direction){.from = trains ? after : -1, .to = trains ? before : -1, .buffers = flight_before};
     int64_t buffers = 0, at = 0;
     for (int w = 0; w < DIRECTIONS; w++)
         buffers += (p->direction[w].from >= 0) + (p->direction[w].to >= 0 ? p->direction[w].buffers : 0);
@@ -145,7 +146,7 @@ static ax_status make_directions(ax_pipeline *p, bool trains)
 
 static ax_status make_decisions(ax_pipeline *p)
 {
-    int64_t most = 2 * p->stage.micro_batches * p->stage.chunks,
+    int64_t most = 3 * p->stage.micro_batches * p->stage.chunks,
             ranks = ax_grid_group_size(p->ctx->grid, group_axes(p));
     if (ranks == 1)
         return AX_OK;
@@ -206,12 +207,13 @@ void ax_pipeline_destroy(ax_pipeline **pipeline)
 
 /* ---- messages between stages --------------------------------------------------------------------- */
 
-static ax_message message_of(const ax_pipeline *p, int w, int64_t micro_batch)
+static ax_message message_of(const ax_pipeline *p, int w, ax_pipe_piece piece)
 {
     return (ax_message){.kind = (ax_message_kind)w,
                         .dtype = p->like.dtype,
                         .step = p->step,
-                        .micro_batch = micro_batch,
+                        .micro_batch = piece.micro_batch,
+                        .chunk = piece.chunk,
                         .ndim = 1,
                         .dim = {p->part}};
 }
@@ -238,7 +240,7 @@ static ax_status post(ax_pipeline *p, int w)
         y->next++;
     if (!p->comm || y->from < 0 || y->next == pieces(p) || (w == GRADIENT && !p->backward))
         return AX_OK;
-    ax_message m = message_of(p, w, piece_at(p, w, y->next).micro_batch);
+    ax_message m = message_of(p, w, piece_at(p, w, y->next));
     return ax_recv(p->comm, p->ctx->stream, &m, y->in, y->from, &y->receive);
 }
 
@@ -283,7 +285,7 @@ ax_status ax_pipeline_take(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
     return post(p, (int)kind);
 }
 
-ax_status ax_pipeline_send(ax_pipeline *p, ax_message_kind kind, ax_frame *frame, int64_t micro_batch,
+ax_status ax_pipeline_send(ax_pipeline *p, ax_message_kind kind, ax_frame *frame, ax_pipe_piece piece,
                            const ax_tensor *tensor)
 {
     direction *y = &p->direction[kind];
@@ -296,9 +298,11 @@ ax_status ax_pipeline_send(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
     int64_t n = ax_min(p->part, ax_tensor_count(p->ctx->grid, &whole) - first);
     double now = p->ctx->dev->ring ? ax_now() : 0;
     ax_event_add(p->ctx->dev->ring, "send", kind == AX_MESSAGE_GRADIENT ? "gradient" : "activation", now, now,
-                 micro_batch);
+                 piece.micro_batch);
     AX_TRY(copy(p, (const char *)whole.data + first * (int64_t)ax_dtype_size(whole.dtype), out, n));
-    ax_message m = message_of(p, (int)kind, micro_batch);
+    /* Between the last stage and the first, messages change the chunk. */
+    piece.chunk += kind == AX_MESSAGE_ACTIVATION ? is_last(p) : -is_first(p);
+    ax_message m = message_of(p, (int)kind, piece);
     return ax_send(p->comm, p->ctx->stream, &m, out, y->to, &y->sends[buffer]);
 }
 
@@ -362,8 +366,8 @@ static ax_status decide(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *out)
     return AX_OK;
 }
 
-/* Called on rank 0 of the group: chooses the next task and sends the choice to the other ranks of the group,
- * without waiting for an answer. */
+/* Called on rank 0 of the group: chooses the next task, and starts nonblocking sends of the choice to the
+ * other ranks of the group. */
 static ax_status send_decision(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *out)
 {
     ax_message m = decision(p);
@@ -384,7 +388,7 @@ static ax_status receive_decision(ax_pipeline *p, const ax_pipe_counts *now, ax_
     ax_message m = decision(p);
     ax_work *work;
     *out = AX_PIPE_DONE;
-    if (now->backwards == pieces(p))
+    if (now->weights == pieces(p))
         return AX_OK;
     AX_TRY(ax_recv(p->group, NULL, &m, &p->task[p->decisions], 0, &work));
     AX_TRY(wait_for(p, &work));
@@ -396,7 +400,7 @@ static ax_status next_task(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *ou
 {
     if (p->group)
         return ax_comm_rank(p->group) ? receive_decision(p, now, out) : send_decision(p, now, out);
-    if (!order_is_fixed(p))
+    if (!ax_pipe_is_fixed(&p->stage))
         return decide(p, now, out);
     /* In a fixed order the next task does not depend on which messages have arrived. So its message is
      * treated as arrived here, and the task itself waits for it (ax_pipeline_take). */
@@ -427,28 +431,38 @@ static int take_slot(ax_pipeline *p, ax_pipe_piece piece)
     return (int)p->last;
 }
 
-static int free_slot(ax_pipeline *p, ax_pipe_piece piece)
+static int slot_of(const ax_pipeline *p, ax_pipe_piece piece)
 {
     int slot = 0;
     while (p->held[slot] != number_of(p, piece))
         slot++;
-    p->held[slot] = -1;
     return slot;
 }
 
 /* ---- running ------------------------------------------------------------------------------------- */
 
+static const char *const task_names[] = {
+    [AX_PIPE_FORWARD] = "forward", [AX_PIPE_BACKWARD] = "backward", [AX_PIPE_WEIGHTS] = "weights"};
+
+/* Runs a forward, a backward, or the postponed weight gradients of a piece. A piece's slot is free after its
+ * last task. */
 static ax_status run_task(ax_pipeline *p, const ax_pipeline_tasks *t, ax_pipe_task task, ax_pipe_counts *now)
 {
-    bool forward = task == AX_PIPE_FORWARD;
-    ax_pipe_piece piece =
-        piece_at(p, forward ? ACTIVATION : GRADIENT, forward ? now->forwards++ : now->backwards++);
-    int slot = forward ? take_slot(p, piece) : free_slot(p, piece);
+    bool forward = task == AX_PIPE_FORWARD,
+         ends = task == AX_PIPE_WEIGHTS || (!forward && !p->stage.postpone);
+    int64_t number = forward ? now->forwards++ : task == AX_PIPE_BACKWARD ? now->backwards++ : now->weights;
+    ax_pipe_piece piece = piece_at(p, forward ? ACTIVATION : GRADIENT, number);
+    int slot = forward ? take_slot(p, piece) : slot_of(p, piece);
     double begin = p->ctx->dev->ring ? ax_now() : 0;
-    AX_TRY(forward ? t->forward(t->user, piece, slot) : t->backward(t->user, piece, slot));
+    ax_status (*run)(void *, ax_pipe_piece, int) = forward                    ? t->forward
+                                                   : task == AX_PIPE_BACKWARD ? t->backward
+                                                                              : t->weights;
+    AX_TRY(run(t->user, piece, slot));
+    now->weights += ends;
+    if (ends)
+        p->held[slot] = -1;
     if (p->ctx->dev->ring && p->comm)
-        ax_event_add(p->ctx->dev->ring, "task", forward ? "forward" : "backward", begin, ax_now(),
-                     piece.micro_batch);
+        ax_event_add(p->ctx->dev->ring, "task", task_names[task], begin, ax_now(), piece.micro_batch);
     return AX_OK;
 }
 

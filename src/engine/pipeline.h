@@ -10,11 +10,12 @@
 
 typedef struct ax_pipeline ax_pipeline;
 
-/* The functions that compute forward and backward of a piece. `slot` is the index of the memory for this
- * piece, from 0; forward and backward of a piece get the same slot. */
+/* The functions that compute forward, backward and, if the stage postpones them, weight gradients of a piece.
+ * `slot` is the index of the memory for this piece, from 0; all tasks of a piece get the same slot. */
 typedef struct ax_pipeline_tasks {
     ax_status (*forward)(void *user, ax_pipe_piece piece, int slot);
     ax_status (*backward)(void *user, ax_pipe_piece piece, int slot);
+    ax_status (*weights)(void *user, ax_pipe_piece piece, int slot);
     void *user;
 } ax_pipeline_tasks;
 
@@ -26,9 +27,10 @@ void ax_pipeline_destroy(ax_pipeline **pipeline);
 const ax_pipe_stage *ax_pipeline_stage(const ax_pipeline *pipeline);
 /* Returns the bytes of memory of the message buffers. */
 size_t ax_pipeline_bytes(const ax_pipeline *pipeline);
-/* Whether the backward of each micro-batch directly follows its forward: the last stage, if it has one
- * slot. */
-bool ax_pipeline_is_joint(const ax_pipeline *pipeline);
+/* Whether the backward of each piece of this chunk directly follows its forward, and includes the weight
+ * gradients, so that both are one task: the end of the model, if the last stage has one slot, and with the
+ * schedule interleaved. */
+bool ax_pipeline_is_joint(const ax_pipeline *pipeline, int chunk);
 
 /* Begins a step (or an evaluation, with `backward` false) of `n` micro-batches: posts the first receives. */
 AX_MUST_CHECK ax_status ax_pipeline_begin(ax_pipeline *pipeline, int64_t step, int64_t n, bool backward);
@@ -45,6 +47,6 @@ double ax_pipeline_waited(const ax_pipeline *pipeline);
 AX_MUST_CHECK ax_status ax_pipeline_take(ax_pipeline *pipeline, ax_message_kind kind, ax_frame *frame,
                                          ax_tensor *out);
 AX_MUST_CHECK ax_status ax_pipeline_send(ax_pipeline *pipeline, ax_message_kind kind, ax_frame *frame,
-                                         int64_t micro_batch, const ax_tensor *tensor);
+                                         ax_pipe_piece piece, const ax_tensor *tensor);
 
 #endif

@@ -157,6 +157,9 @@ void ax_run_plan_fini(ax_train_plan *plan);
 ax_status ax_run_open_device(const ax_train_plan *plan, ax_ctx **out);
 ax_dtype ax_run_dtype(int precision); /* `precision` is an ax_config_precision */
 const char *ax_run_dtype_name(int precision);
+/* Whether the schedule of a pipeline can have the micro-batches of a step, if each has `micro_batch` rows
+ * (config_rules.c). */
+bool ax_config_fits_pipe(const ax_config *config, int64_t micro_batch);
 ax_grid_size ax_run_grid(const ax_config *config);
 
 /* train_runtime.c: runtime settings (runtime.h). ax_run_resume_runtime restores the settings that a resumed
@@ -181,8 +184,8 @@ void ax_report_break_line(const ax_run *run);
 void ax_report_begin_step(const ax_run *run, ax_run_report *report);
 void ax_report_begin_traffic(ax_run_report *report);
 /* Ends a step: combines the measurements of all ranks and writes the step's row of metrics. *seconds: time
- * from the start of the step to the exchange, on the slowest rank. *signal and returned errors: as for
- * ax_run_exchange. Collective. */
+ * from the start of the step until this function calls ax_run_exchange, on the slowest rank. *signal and
+ * returned errors: as for ax_run_exchange. Collective. */
 ax_status ax_report_step(const ax_run *run, const ax_step_result *result, ax_run_report *report,
                          ax_run_trouble *trouble, double *seconds, int *signal);
 ax_status ax_report_evaluation(const ax_run *run, const ax_evaluation *evaluation, double seconds);

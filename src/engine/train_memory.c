@@ -100,7 +100,7 @@ static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, 
         return AX_OK;
     for (int full = 0; full < 2; full++)
         for (int64_t micro = most; micro > 0; micro = micro > 1 ? ax_divisor_below(share, micro - 1) : 0) {
-            if (!full && micro == most)
+            if ((!full && micro == most) || !ax_config_fits_pipe(run->config, micro))
                 continue;
             ax_engine_plan plan;
             bool fit;

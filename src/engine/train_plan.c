@@ -32,6 +32,7 @@ static ax_parallel parallel_of(const ax_config *config)
         .weight_cache = (size_t)config->train.weight_cache,
         .pipe = {.schedule = config->pipe.schedule,
                  .slack = config->pipe.slack,
+                 .postpone = config->pipe.postpone,
                  .chunks = (int)config->pipe.chunks}};
     if (config->pipe.cut.count && config->pipe.cut.items[0] >= 0)
         parallel.pipe.cut = config->pipe.cut.items;

@@ -110,7 +110,7 @@ static void log_schedule(const ax_run *run)
                (long long)s->warmup, left, falling);
 }
 
-/* Logs with which block each pipeline stage begins, and how many micro-batches it may hold at a time (its
+/* Logs the first block of each pipeline stage, and how many micro-batches it may hold at a time (its
  * slots). */
 static void log_stages(const ax_run *run)
 {

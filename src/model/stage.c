@@ -29,12 +29,12 @@ static ax_status take_cut(ax_model *m, const int64_t *cut)
 {
     for (int p = 1; p < parts_of(m); p++) {
         m->cut[p] = cut[p - 1];
-        AX_CHECK(
-            m->cut[p] >= (p > 1) && m->cut[p] <= m->config.layers && (p == 1 || m->cut[p] > m->cut[p - 1]),
-            AX_ERR_USAGE,
-            "stage %d cannot begin with block %lld: the blocks with which stages begin must ascend, and the "
-            "model has blocks 0 to %lld (%lld: a stage with only the head)",
-            p, (long long)m->cut[p], (long long)m->config.layers - 1, (long long)m->config.layers);
+        AX_CHECK(m->cut[p] >= (p > 1) && m->cut[p] <= m->config.layers &&
+                     (p == 1 || m->cut[p] > m->cut[p - 1]),
+                 AX_ERR_USAGE,
+                 "stage %d cannot begin with block %lld: the first blocks of the stages must ascend, and the "
+                 "model has blocks 0 to %lld (%lld: a stage with only the head)",
+                 p, (long long)m->cut[p], (long long)m->config.layers - 1, (long long)m->config.layers);
     }
     m->cut[parts_of(m)] = m->config.layers;
     return AX_OK;
@@ -56,7 +56,7 @@ ax_status ax_stage_plan(ax_model *m, int64_t recompute)
     AX_TRY(ax_calloc((size_t)parts_of(m) + 1, sizeof *m->cut, &m->cut));
     if (cut)
         return take_cut(m, cut);
-    ax_pipe_cut(parts_of(m), m->config.layers, 0, head_cost(&m->config, recompute), m->cut);
+    ax_pipe_cut(m->stages, m->chunks, m->config.layers, 0, head_cost(&m->config, recompute), m->cut);
     return AX_OK;
 }
 
@@ -94,6 +94,7 @@ ax_pipe_stage ax_model_stage(const ax_model *model, int stage, int64_t micro_bat
     const ax_parallel *p = &model->ctx->parallel;
     return ax_pipe_stage_of(&(ax_pipe_settings){.schedule = (ax_pipe_schedule)p->pipe.schedule,
                                                 .slack = p->pipe.slack,
+                                                .postpone = p->pipe.postpone,
                                                 .chunks = ax_max(1, p->pipe.chunks)},
                             model->stages, stage, micro_batches);
 }

@@ -247,15 +247,23 @@ ax_status ax_param_add_grad(ax_frame *frame, ax_param *p, const ax_tensor *part)
     return part->data == p->sum.data ? count_contribution(p) : start_contribution(frame, p, part, first);
 }
 
-ax_status ax_param_accumulate(ax_frame *frame, ax_param *p, const char *spec, const ax_tensor *a,
-                              const ax_tensor *b)
+static ax_status accumulate(ax_frame *frame, void *param, const char *spec, const ax_tensor *a,
+                            const ax_tensor *b)
 {
+    ax_param *p = param;
     ax_tensor rule, target;
     bool fresh;
     AX_TRY(ax_contract_rule(ax_frame_ctx(frame)->grid, spec, a, b, &rule));
     AX_TRY(ax_param_grad_target(frame, p, &rule.layout, &target, &fresh));
     AX_TRY(ax_contract_run(frame, spec, a, b, NULL, !fresh, &target));
     return ax_param_add_grad(frame, p, &target);
+}
+
+ax_status ax_param_accumulate(ax_frame *frame, ax_param *p, const char *spec, const ax_tensor *a,
+                              const ax_tensor *b)
+{
+    return ax_frame_defers(frame) ? ax_frame_defer(frame, accumulate, p, spec, a, b)
+                                  : accumulate(frame, p, spec, a, b);
 }
 
 /* ---- steps --------------------------------------------------------------------------------------- */
@@ -290,6 +298,7 @@ ax_status ax_param_set_zero_grad(ax_param_set *set)
         if (set->flow->bucket[i].started)
             AX_TRY(wait_bucket(&set->flow->bucket[i]));
         set->flow->bucket[i].started = false;
+        set->flow->bucket[i].missing = set->flow->bucket[i].n;
     }
     set->flow->last = set->flow->synced = false;
     return AX_OK;
@@ -299,8 +308,6 @@ ax_status ax_param_set_last_micro_batch(ax_param_set *set, bool last)
 {
     AX_TRY(needs_gradients(set));
     AX_TRY(ax_param_set_end(set));
-    for (int i = 0; i < set->flow->buckets; i++)
-        set->flow->bucket[i].missing = set->flow->bucket[i].n;
     set->flow->last = last;
     return AX_OK;
 }

@@ -6,19 +6,22 @@ ax_pipe_stage ax_pipe_stage_of(const ax_pipe_settings *settings, int stages, int
 {
     bool interleaved = settings->schedule == AX_PIPE_INTERLEAVED && stages > 1;
     int chunks = interleaved ? settings->chunks : 1;
-    int64_t slots = stages - stage + settings->slack;
+    int64_t flight = stages - stage + settings->slack, postpone = settings->postpone;
     if (settings->schedule == AX_PIPE_GPIPE)
-        slots = micro_batches;
+        flight = micro_batches;
     if (interleaved)
-        slots = (int64_t)(chunks - 1) * stages + 2 * (stages - stage) - 1;
+        flight = (int64_t)(chunks - 1) * stages + 2 * (stages - stage) - 1;
     if (stages == 1)
-        slots = 1;
+        flight = 1, postpone = 0;
+    flight = ax_max(1, ax_min(flight, micro_batches * chunks));
     return (ax_pipe_stage){.schedule = settings->schedule,
                            .stages = stages,
                            .stage = stage,
                            .chunks = chunks,
                            .micro_batches = micro_batches,
-                           .slots = ax_max(1, ax_min(slots, micro_batches * chunks))};
+                           .flight = flight,
+                           .postpone = postpone,
+                           .slots = ax_max(1, ax_min(flight + postpone, micro_batches * chunks))};
 }
 
 ax_pipe_piece ax_pipe_forward(const ax_pipe_stage *s, int64_t n, int64_t i)
@@ -37,13 +40,17 @@ ax_pipe_piece ax_pipe_backward(const ax_pipe_stage *s, int64_t n, int64_t i)
     return piece;
 }
 
-bool ax_pipe_is_fixed(ax_pipe_schedule schedule) { return schedule != AX_PIPE_MESSAGE; }
+bool ax_pipe_is_fixed(const ax_pipe_stage *s)
+{
+    return !s->postpone && (s->schedule != AX_PIPE_MESSAGE || s->slots == 1);
+}
 
 static int64_t pieces(const ax_pipe_stage *s) { return s->micro_batches * s->chunks; }
 
-/* Returns the next task of fixed schedules: a forward as long as pieces are left and a slot is free (`room`),
- * else a backward. These schedules differ only in the number of slots and the order of pieces. */
-static ax_pipe_task next_fixed(const ax_pipe_stage *s, const ax_pipe_counts *now, bool room)
+/* Returns the next forward or backward of the schedules with a fixed order: a forward as long as pieces are
+ * left and a slot is free (`room`), else a backward. These schedules differ only in the number of slots and
+ * the order of pieces. */
+static ax_pipe_task next_in_order(const ax_pipe_stage *s, const ax_pipe_counts *now, bool room)
 {
     if (now->forwards < pieces(s) && room)
         return now->activation ? AX_PIPE_FORWARD : AX_PIPE_WAIT;
@@ -59,8 +66,13 @@ static ax_pipe_task next_by_arrival(const ax_pipe_stage *s, const ax_pipe_counts
 
 ax_pipe_task ax_pipe_next(const ax_pipe_stage *s, const ax_pipe_counts *now)
 {
-    bool room = now->forwards - now->backwards < s->slots;
-    if (now->backwards == pieces(s))
+    bool room = now->forwards - now->backwards < s->flight;
+    int64_t postponed = now->backwards - now->weights;
+    ax_pipe_task task = AX_PIPE_WAIT;
+    if (now->weights == pieces(s))
         return AX_PIPE_DONE;
-    return ax_pipe_is_fixed(s->schedule) ? next_fixed(s, now, room) : next_by_arrival(s, now, room);
+    if (now->backwards < pieces(s))
+        task = s->schedule == AX_PIPE_MESSAGE ? next_by_arrival(s, now, room) : next_in_order(s, now, room);
+    bool full = postponed == s->postpone;
+    return postponed && (task == AX_PIPE_WAIT || (task == AX_PIPE_BACKWARD && full)) ? AX_PIPE_WEIGHTS : task;
 }

@@ -136,6 +136,7 @@ void ax_frame_destroy(ax_frame **frame)
         free(f->host[i]);
     free(f->host);
     free(f->stack);
+    free(f->deferred);
     free(f);
     *frame = NULL;
 }
@@ -170,16 +171,53 @@ static ax_status set_name(ax_frame *frame, const char *name)
     return AX_OK;
 }
 
-ax_status ax_frame_second_part(ax_frame *frame, const char *name)
+ax_status ax_frame_next_part(ax_frame *frame, const char *name)
 {
     AX_TRY(ax_frame_at_end(frame, NULL, NULL));
     AX_TRY(set_name(frame, name));
+    AX_CHECK(frame->part < AX_FRAME_PARTS - 1, AX_ERR_INTERNAL, "task \"%s\" of a frame has too many parts",
+             name);
     if (frame->recording) {
-        frame->task->first_part = frame->next;
-        frame->task->part_ends = frame->clock;
+        frame->task->end[frame->part].allocs = frame->next;
+        frame->task->end[frame->part].clock = frame->clock;
+        frame->task->ends = ax_max(frame->task->ends, frame->part + 1);
     }
+    frame->part++;
     return AX_OK;
 }
+
+/* ---- deferred contractions ----------------------------------------------------------------------- */
+
+void ax_frame_set_deferring(ax_frame *frame, bool defers) { frame->defers = defers; }
+bool ax_frame_defers(const ax_frame *frame) { return frame->defers; }
+
+ax_status ax_frame_defer(ax_frame *frame, ax_frame_deferred_fn *fn, void *user, const char *spec,
+                         const ax_tensor *a, const ax_tensor *b)
+{
+    if (frame->n_deferred == frame->deferred_capacity) {
+        int capacity = frame->deferred_capacity ? 2 * frame->deferred_capacity : 64;
+        ax_frame_deferred *deferred = realloc(frame->deferred, (size_t)capacity * sizeof *deferred);
+        AX_CHECK(deferred, AX_ERR_MEMORY, "not enough memory for %d deferred contractions of a frame",
+                 capacity);
+        frame->deferred = deferred;
+        frame->deferred_capacity = capacity;
+    }
+    frame->deferred[frame->n_deferred++] = (ax_frame_deferred){fn, user, spec, *a, *b};
+    return AX_OK;
+}
+
+ax_status ax_frame_run_deferred(ax_frame *frame)
+{
+    frame->defers = false;
+    for (int i = 0; i < frame->n_deferred; i++) {
+        const ax_frame_deferred *d = &frame->deferred[i];
+        AX_TRY(d->fn(frame, d->user, d->spec, &d->a, &d->b));
+    }
+    frame->n_deferred = 0;
+    return AX_OK;
+}
+
+/* ---- tasks --------------------------------------------------------------------------------------- */
 
 static ax_frame_task *find_task(ax_frame_task *tasks, int n, const char *name)
 {
@@ -215,6 +253,9 @@ ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode, const 
     frame->next = 0;
     frame->host_used = 0;
     frame->depth = 0;
+    frame->part = 0;
+    frame->defers = false;
+    frame->n_deferred = 0;
     frame->training = frame->saving = mode == AX_MODE_TRAIN;
     frame->train_tasks += frame->training;
     frame->batch = batch;

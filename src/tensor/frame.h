@@ -5,7 +5,15 @@
 
 #include "axonn/tensor.h"
 
-enum { AX_FRAME_ALIGN = 64 };
+enum { AX_FRAME_ALIGN = 64, AX_FRAME_PARTS = 3 };
+
+/* A contraction that waits for ax_frame_run_deferred. */
+typedef struct ax_frame_deferred {
+    ax_frame_deferred_fn *fn;
+    void *user;
+    const char *spec;
+    ax_tensor a, b;
+} ax_frame_deferred;
 
 /* One allocation of a task. birth and last are numbers of operations, counted from the beginning of the task;
  * no other allocation may use the memory during the operations birth … last. */
@@ -14,16 +22,19 @@ typedef struct ax_frame_alloc_record {
     size_t offset; /* while recording: offset in the range of addresses that stands for memory; in a plan:
                       offset in the block that all slots share or, if `kept`, in the slot's own block */
     int64_t birth, last;
-    bool kept; /* in a plan for several slots: both parts of the task use the allocation, so no other slot may
-                  use its memory; false while recording */
+    bool kept; /* in a plan for several slots: several parts of the task use the allocation, so no other slot
+                  may use its memory; false while recording */
 } ax_frame_alloc_record;
 
 typedef struct ax_frame_task {
     char name[24];
     int n, capacity;
     ax_frame_alloc_record *alloc;
-    int first_part;    /* number of allocations in the first part; 0: the task has one part */
-    int64_t part_ends; /* number of operations in the first part */
+    int ends; /* number of parts that other parts follow */
+    struct {
+        int allocs;    /* number of allocations up to the end of the part */
+        int64_t clock; /* number of operations up to there */
+    } end[AX_FRAME_PARTS - 1];
 } ax_frame_task;
 
 struct ax_frame_plan {
@@ -43,10 +54,14 @@ struct ax_frame {
     bool recording, training, saving;
     const ax_frame_plan *planned;
     const ax_batch *batch;
-    ax_frame_task *task;  /* the running task: in `recorded`, or in `planned`; NULL in bump mode, and before
-                             the first task */
-    int next;             /* index of the running task's next allocation */
-    int64_t clock;        /* number of operations since the task began */
+    ax_frame_task *task; /* the running task: in `recorded`, or in `planned`; NULL in bump mode, and before
+                            the first task */
+    int next;            /* index of the running task's next allocation */
+    int64_t clock;       /* number of operations since the task began */
+    int part;            /* index of the running task's part */
+    bool defers;
+    ax_frame_deferred *deferred;
+    int n_deferred, deferred_capacity;
     uint64_t train_tasks; /* number of tasks begun in AX_MODE_TRAIN */
     ax_frame_task *recorded;
     int tasks;

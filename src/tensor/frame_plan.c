@@ -143,11 +143,14 @@ static ax_status pack_by_time(ax_frame_alloc_record **order, int n, ax_frame_all
 
 /* ---- plans --------------------------------------------------------------------------------------- */
 
-/* Returns true if allocation i must be kept in the slot's own memory: there are several slots, and the
- * allocation is made in the first part of the task and still used in the second. */
+/* Returns true if allocation i must be kept in the slot's own memory: there are several slots, and a later
+ * part of the task than the one that made the allocation uses it. */
 static bool is_kept(const ax_frame_task *task, int i, int slots)
 {
-    return slots > 1 && i < task->first_part && task->alloc[i].last >= task->part_ends;
+    int part = 0;
+    while (part < task->ends && i >= task->end[part].allocs)
+        part++;
+    return slots > 1 && part < task->ends && task->alloc[i].last >= task->end[part].clock;
 }
 
 /* Packs the allocations with alloc->kept == kept into one block. Raises *bytes to the size of this block if

@@ -103,14 +103,14 @@ static void rules_over_keys(void **state)
          "= 4) x grid.pipe; the nearest are 16 and 32"},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 4, micro_batch: 4}\n"
          "grid: {pipe: 2}\npipe: {schedule: interleaved}\n",
-         "train.global_batch: 4 has 1 micro-batches, but pipe.schedule=interleaved needs a multiple of "
+         "train.global_batch: 4 has 1 micro-batch, but pipe.schedule=interleaved needs a multiple of "
          "grid.pipe "
          "(2): a global batch that is a multiple of train.micro_batch (4) x grid.pipe; the nearest is 8"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 3}\npipe: {schedule: interleaved, chunks: "
          "5}\n"
          "train: {global_batch: 24}\n",
-         "t.yaml:3:14: grid.pipe: 15 chunks of stages are too many for a model of 12 blocks: each needs the "
-         "embedding, a block or the head; at most 14"},
+         "t.yaml:4:39: pipe.chunks: 5 chunks of each of 3 stages are too many for a model of 12 blocks: each "
+         "chunk needs the embedding, a block or the head; at most 4"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 2}\ntrain: {global_batch: 8}\n"
          "pipe: {schedule: interleaved, cut: 7}\n",
          "pipe.cut: has 1 blocks, but grid.pipe x pipe.chunks = 4 has 3 chunks after the first; for instance "

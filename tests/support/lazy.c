@@ -1,8 +1,11 @@
 /* See lazy.h. All communicators of a rank share one queue, as they would share a communication thread. */
 #include "support/lazy.h"
 
+#include "support/ranks.h"
+
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef struct queue queue;
 
@@ -23,6 +26,9 @@ typedef struct operation {
 struct queue {
     operation *first, **end;
     int users, length, *outstanding;
+    bool late;       /* lazy_create_late */
+    uint64_t random; /* the state of random_below */
+    int pause;       /* the longest pause, in microseconds */
 };
 
 typedef struct lazy {
@@ -134,7 +140,9 @@ static ax_status lazy_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *
 /* A message on a private buffer. A receive's data reach the caller's buffer when it is awaited. */
 typedef struct letter {
     ax_work work;
+    queue *queue;
     ax_work *inner;
+    int polls; /* for so many polls after its arrival it seems not to have arrived */
     ax_message_args args;
     char *copy;
 } letter;
@@ -151,9 +159,20 @@ static ax_status check_message(const letter *m)
     return AX_OK;
 }
 
+/* Returns a random number of at most `most`; 0 if messages are not late. */
+static int draw(queue *q, int most) { return q->late ? random_below(&q->random, most + 1) : 0; }
+
+static void pause_if_late(queue *q)
+{
+    struct timespec t = {.tv_nsec = 1000L * draw(q, q->pause)};
+    if (t.tv_nsec)
+        nanosleep(&t, NULL);
+}
+
 static ax_status message_wait(ax_work *work)
 {
     letter *m = (letter *)work;
+    pause_if_late(m->queue);
     ax_status status = m->inner ? m->inner->wait(m->inner) : AX_OK;
     if (status == AX_OK)
         status = check_message(m);
@@ -164,13 +183,24 @@ static ax_status message_wait(ax_work *work)
     return status;
 }
 
-static bool message_done(const ax_work *work) { return ax_work_done(((const letter *)work)->inner); }
+static bool message_done(const ax_work *work)
+{
+    letter *m = (letter *)(uintptr_t)work;
+    if (!ax_work_done(m->inner))
+        return false;
+    return m->polls-- <= 0;
+}
 
 static ax_status lazy_message(ax_comm *comm, const ax_message_args *args, ax_work **work)
 {
     ax_comm *inner = ((lazy *)comm->impl)->inner;
+    queue *q = ((lazy *)comm->impl)->queue;
     letter *m;
     AX_TRY(ax_calloc(1, sizeof *m, &m));
+    m->queue = q;
+    m->polls = !args->sends && draw(q, 1) ? draw(q, LAZY_POLLS) : 0;
+    if (args->sends)
+        pause_if_late(q);
     m->work = (ax_work){.wait = message_wait, .done = message_done};
     m->args = *args;
     AX_TRY(ax_calloc(args->bytes + 1, 1, &m->copy));
@@ -185,13 +215,17 @@ static ax_status lazy_message(ax_comm *comm, const ax_message_args *args, ax_wor
     return AX_OK;
 }
 
+/* A rank that waits polls what has arrived until a message shows. */
 static ax_status lazy_wait_some(ax_comm *comm, ax_work *const works[], int n)
 {
     ax_comm *inner = ((lazy *)comm->impl)->inner;
     ax_work *of[AX_WAIT_SOME];
     for (int i = 0; i < n; i++)
         of[i] = ((letter *)works[i])->inner;
-    return inner->ops->wait_some(inner, of, n);
+    AX_TRY(inner->ops->wait_some(inner, of, n));
+    for (int i = 0; !message_done(works[i]); i = (i + 1) % n)
+        pause_if_late(((lazy *)comm->impl)->queue);
+    return AX_OK;
 }
 
 static const ax_comm_ops lazy_ops;
@@ -256,11 +290,24 @@ static const ax_comm_ops lazy_ops = {.name = "lazy",
                                      .wait_some = lazy_wait_some,
                                      .destroy = lazy_destroy};
 
-ax_status lazy_create(ax_comm *inner, int *outstanding, ax_comm **out)
+static ax_status create(ax_comm *inner, queue start, ax_comm **out)
 {
     queue *q;
     AX_TRY(ax_calloc(1, sizeof *q, &q));
+    *q = start;
     q->end = &q->first;
-    q->outstanding = outstanding;
     return wrap(inner, q, out);
+}
+
+ax_status lazy_create(ax_comm *inner, int *outstanding, ax_comm **out)
+{
+    return create(inner, (queue){.outstanding = outstanding}, out);
+}
+
+ax_status lazy_create_late(ax_comm *inner, uint64_t seed, ax_comm **out)
+{
+    static const int pauses[] = {0, 50, 200, 800};
+    uint64_t key = ax_rng_key(seed, "late", (uint64_t)inner->rank);
+    int pause = pauses[random_below(&key, AX_COUNT(pauses))];
+    return create(inner, (queue){.late = true, .random = key, .pause = pause}, out);
 }

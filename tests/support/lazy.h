@@ -10,4 +10,11 @@
  * Host memory only. The caller owns *out, and destroys it before `inner`. */
 AX_MUST_CHECK ax_status lazy_create(ax_comm *inner, int *outstanding, ax_comm **out);
 
+/* Like lazy_create; and messages are late, in another way for each `seed`. Every second message that a rank
+ * receives seems not to have arrived for the first 0 to LAZY_POLLS polls (ax_work_done) after its arrival,
+ * until the rank waits for it. Before a rank sends, and before it waits for a message, it pauses. The seed
+ * says for each rank up to how many microseconds: 0, 50, 200 or 800. So some ranks are ahead of others. */
+enum { LAZY_POLLS = 5 };
+AX_MUST_CHECK ax_status lazy_create_late(ax_comm *inner, uint64_t seed, ax_comm **out);
+
 #endif

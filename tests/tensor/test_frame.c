@@ -160,7 +160,7 @@ static void run_two_parts(ax_frame *frame, ax_stream *stream, void *at[3])
     OK(ax_frame_begin(frame, "task", AX_MODE_TRAIN, NULL));
     for (int i = 0; i < 3; i++) {
         if (i == 2)
-            OK(ax_frame_second_part(frame, "backward"));
+            OK(ax_frame_next_part(frame, "backward"));
         OK(ax_frame_scratch(frame, AX_F32, N, &at[i]));
         ax_fill_args one = fill;
         one.y = at[i];

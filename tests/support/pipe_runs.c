@@ -1,0 +1,364 @@
+/* See pipe_runs.h. */
+#include "support/pipe_runs.h"
+
+#include "support/lazy.h"
+#include "support/ranks.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { LAYERS = 6, SEQ = 12, VOCAB = 29, MOST = 60000, EVENTS = 1 << 15 };
+
+typedef struct job {
+    const pipe_setup *s;
+    pipe_result *out;
+} job;
+
+static ax_status rows(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    (void)source;
+    for (int64_t row = first; row < end; row++)
+        for (int64_t i = 0; i < SEQ; i++) {
+            uint64_t at = (uint64_t)(row * SEQ + i);
+            int64_t to = (row - first) * SEQ + i;
+            out->tokens[to] = (int32_t)(ax_rng_uniform(11, at) * VOCAB);
+            out->targets[to] = at % 7 == 3 ? -1 : (int32_t)(ax_rng_uniform(11, at + 1) * VOCAB);
+            out->doc_start[to] = i < SEQ / 2 ? 0 : SEQ / 2;
+            out->position[to] = (int32_t)i - out->doc_start[to];
+        }
+    return AX_OK;
+}
+
+/* Collects the values of a parameter that this rank's stage owns; one rank of the stage stores them. */
+static ax_status store(ax_ctx *ctx, const ax_tensor *t, double *to)
+{
+    void *host;
+    int64_t n = ax_tensor_global_count(t);
+    AX_TRY(ax_calloc((size_t)n, ax_dtype_size(t->dtype), &host));
+    ax_status status = ax_tensor_collect(ctx, t, host);
+    const ax_grid *g = ctx->grid;
+    int rank = ax_grid_rank(g), sum = 0;
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        sum += a == AX_PIPE ? 0 : ax_grid_coord(g, rank, (ax_axis)a);
+    for (int64_t k = 0; k < n && sum == 0; k++)
+        to[k] = ax_load(t->dtype, host, k);
+    free(host);
+    return status;
+}
+
+static ax_status store_all(ax_ctx *ctx, const ax_param_set *set, pipe_result *out)
+{
+    int64_t at = 0;
+    for (int which = 0; which < 2; which++)
+        for (int i = 0; i < set->n; i++) {
+            const ax_param *p = set->param[i];
+            int64_t n = ax_tensor_global_count(&p->master);
+            EXPECT(at + n <= MOST);
+            if (ax_param_is_owned(p))
+                AX_TRY(store(ctx, which ? &p->grad : &p->master, out->values + at));
+            at += n;
+        }
+    if (ax_grid_rank(ctx->grid) == 0)
+        out->n = at;
+    return AX_OK;
+}
+
+static ax_status steps(ax_ctx *ctx, ax_engine *engine, const pipe_setup *s, int64_t global, pipe_result *out)
+{
+    int64_t targets = 0;
+    for (int64_t at = 0; at < global * SEQ; at++)
+        targets += at % 7 != 3;
+    AX_TRY(ax_param_set_init(ax_engine_params(engine)));
+    for (int i = 0; i < PIPE_STEPS; i++) {
+        ax_step_result r;
+        ax_hyper h = {
+            .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = i + 1};
+        AX_TRY(ax_engine_step(engine, i + 1, rows, NULL, targets, &h));
+        AX_TRY(ax_engine_result(engine, &r));
+        EXPECT(r.finite || s->compute == AX_F16);
+        double eval;
+        if (i == 0) /* between two steps, as in a run; the last micro-batch is not full */
+            AX_TRY(ax_engine_eval(engine, rows, NULL, global - 1, &eval));
+        if (ax_grid_rank(ctx->grid) == 0) {
+            out->loss[i] = r.loss;
+            out->norm[i] = r.grad_norm;
+            out->eval = i ? out->eval : eval;
+        }
+    }
+    return store_all(ctx, ax_engine_params(engine), out);
+}
+
+static const char *const families[PIPE_FAMILIES] = {"gpt2", "llama", "qwen3"};
+
+static ax_status make_config(const pipe_setup *s, ax_model_config *out)
+{
+    *out = (ax_model_config){.layers = LAYERS,
+                             .hidden = 21,
+                             .heads = 3,
+                             .kv_heads = 3,
+                             .ffn = 23,
+                             .vocab = VOCAB,
+                             .seq_len = SEQ,
+                             .dropout = {0.1, 0.1, 0.1},
+                             .init_std = 0.2,
+                             .norm_eps = 1e-5,
+                             .tie = s->tied};
+    if (s->family != PIPE_GPT2) {
+        out->hidden = 24;
+        out->norm = AX_NORM_RMS;
+        out->biases = AX_BIASES_NONE;
+        out->gated = true;
+        out->rope.theta = 10000;
+        out->activation = AX_SILU;
+    }
+    if (s->family == PIPE_QWEN3) {
+        out->heads = 4;
+        out->kv_heads = 2;
+        out->head_norms = true;
+    }
+    return ax_family_find(families[s->family], &out->family);
+}
+
+static ax_status make_parallel(const pipe_setup *s, ax_parallel *out)
+{
+    *out = ax_parallel_default;
+    out->zero = s->zero;
+    out->pipe.schedule = s->schedule;
+    out->pipe.slack = s->slack;
+    out->pipe.postpone = s->postpone;
+    out->pipe.chunks = s->chunks ? s->chunks : 2;
+    out->pipe.cut = s->cut;
+    return ax_strategy_find(s->strategy ? s->strategy : "axonn", &out->strategy);
+}
+
+/* Stores this rank's group and the order of its tasks, which the events of the trace tell. */
+static ax_status store_order(const ax_ctx *ctx, const pipe_setup *s, const ax_event_ring *ring,
+                             pipe_result *out)
+{
+    const ax_grid *g = ctx->grid;
+    int rank = ax_grid_rank(g), n = 0, data = ax_grid_coord(g, rank, AX_DATA);
+    EXPECT(ax_event_count(ring) < EVENTS);
+    for (size_t i = 0; i < ax_event_count(ring); i++) {
+        const ax_event *e = ax_event_get(ring, i);
+        if (strcmp(e->kind, "task") != 0)
+            continue;
+        EXPECT(n < PIPE_ORDER - 1);
+        out->order[rank][n++] = (char)toupper(e->name[0]);
+    }
+    out->group[rank] = ax_grid_coord(g, rank, AX_PIPE) * PIPE_RANKS + (s->zero >= 2 ? 0 : data);
+    return AX_OK;
+}
+
+static ax_status check_memory(ax_engine *engine, const ax_engine_plan *plan)
+{
+    const ax_param_set *set = ax_engine_params(engine);
+    EXPECT(set->bytes_master == plan->memory.weights && set->bytes_use == plan->memory.copies);
+    EXPECT(set->bytes_grad + set->bytes_tied == plan->memory.gradients);
+    EXPECT(set->bytes_state == plan->memory.optimizer);
+    return AX_OK;
+}
+
+static ax_status train(ax_ctx *ctx, ax_engine *engine, const ax_engine_plan *plan, const pipe_setup *s,
+                       int64_t global, pipe_result *out)
+{
+    ax_trace *trace = NULL;
+    AX_TRY(ax_grid_prepare(ctx->grid, plan->axes));
+    if (s->late) {
+        AX_TRY(ax_trace_create(EVENTS, &trace));
+        AX_TRY(ax_trace_ring(trace, "compute", &ctx->dev->ring));
+    }
+    ax_status status = steps(ctx, engine, s, global, out);
+    if (status == AX_OK && s->late)
+        status = store_order(ctx, s, ctx->dev->ring, out);
+    ctx->dev->ring = NULL;
+    ax_trace_destroy(&trace);
+    return status == AX_OK ? check_memory(engine, plan) : status;
+}
+
+static ax_status run_on(ax_comm *world, const pipe_setup *s, pipe_result *out)
+{
+    const int64_t rows_each = 2, global = rows_each * s->micro_batches * s->grid.z * s->grid.data;
+    const char *device = s->device ? s->device : "cpu";
+    ax_model_config config;
+    ax_parallel parallel;
+    AX_TRY(make_config(s, &config));
+    AX_TRY(make_parallel(s, &parallel));
+    ax_engine_options options = {.model = &config,
+                                 .seq_len = SEQ,
+                                 .micro_batch = rows_each,
+                                 .global_batch = global,
+                                 .recompute = s->recompute,
+                                 .clip = 1.0};
+    AX_TRY(ax_optim_find("adamw", &options.optim));
+    ax_ctx *ctx = NULL;
+    ax_engine *engine = NULL;
+    ax_engine_plan plan;
+    AX_TRY(ax_engine_plan_make(&options, world, s->grid, &parallel, device, 1, s->compute, &plan));
+    ax_status status = ax_ctx_create(world, s->grid, device, 1, s->compute, 3, &ctx);
+    if (status == AX_OK) {
+        ctx->parallel = parallel;
+        status = ax_engine_create(ctx, &options, &plan, 0, &engine);
+    }
+    if (status == AX_OK)
+        status = train(ctx, engine, &plan, s, global, out);
+    ax_engine_destroy(&engine);
+    ax_engine_plan_fini(&plan);
+    ax_ctx_destroy(&ctx);
+    return status;
+}
+
+static ax_status run_rank(ax_comm *world, void *arg)
+{
+    const job *j = arg;
+    ax_comm *slow;
+    if (!j->s->lazy && !j->s->late)
+        return run_on(world, j->s, j->out);
+    AX_TRY(j->s->late ? lazy_create_late(world, j->s->late, &slow) : lazy_create(world, NULL, &slow));
+    ax_status status = run_on(slow, j->s, j->out);
+    ax_comm_destroy(&slow);
+    return status;
+}
+
+void pipe_run(const pipe_setup *s, pipe_result *out)
+{
+    job j = {s, out};
+    *out = (pipe_result){.eval = 0};
+    out->values = calloc(MOST, sizeof *out->values);
+    assert_non_null(out->values);
+    int ranks = grid_ranks(s->grid);
+    assert_true(ranks <= PIPE_RANKS);
+    if (ax_comm_threads_run(ranks, run_rank, &j) != AX_OK) {
+        char text[PIPE_TEXT];
+        fail_msg("%s: %s", pipe_describe(s, text), ax_error_message());
+    }
+}
+
+void pipe_run_one_stage(const pipe_setup *s, pipe_result *out)
+{
+    pipe_setup one = *s;
+    one.grid.pipe = 1;
+    one.lazy = false;
+    one.late = 0;
+    one.cut = NULL;
+    pipe_run(&one, out);
+}
+
+void pipe_free(pipe_result *result)
+{
+    free(result->values);
+    result->values = NULL;
+}
+
+/* ---- comparing ----------------------------------------------------------------------------------- */
+
+const char *pipe_describe(const pipe_setup *s, char text[PIPE_TEXT])
+{
+    static const char *const schedules[] = {"message", "1f1b", "gpipe", "interleaved"};
+    snprintf(text, PIPE_TEXT,
+             "%s, x=%d y=%d z=%d pipe=%d data=%d zero %d, %s %d, slack %d, postpone %d, %d micro-batches, "
+             "recompute %d, %s%s%s",
+             families[s->family], s->grid.x, s->grid.y, s->grid.z, s->grid.pipe, s->grid.data, s->zero,
+             schedules[s->schedule], s->chunks, (int)s->slack, (int)s->postpone, (int)s->micro_batches,
+             (int)s->recompute, ax_dtype_name(s->compute), s->tied ? ", tied" : "", s->lazy ? ", lazy" : "");
+    if (s->late)
+        ax_text_add(text, PIPE_TEXT, ", late with seed %llu", (unsigned long long)s->late);
+    return text;
+}
+
+static bool is_same(const pipe_result *got, const pipe_result *one)
+{
+    return !memcmp(got->loss, one->loss, sizeof got->loss) &&
+           !memcmp(got->norm, one->norm, sizeof got->norm) && got->n == one->n &&
+           !memcmp(got->values, one->values, (size_t)got->n * sizeof *got->values);
+}
+
+/* Tied: the table's gradient is the sum of two sums, in another order than with one stage. Relative to the
+ * norm, that differs by some roundings of the compute dtype's accumulator (fp32: 6e-8 each), which three
+ * steps of AdamW amplify where its second moment is small: less than a step of lr, 0.01.
+ */
+static bool is_near(const pipe_result *got, const pipe_result *one)
+{
+    double loss = fabs(got->loss[PIPE_STEPS - 1] - one->loss[PIPE_STEPS - 1]),
+           norm = fabs(got->norm[0] / one->norm[0] - 1);
+    bool near = got->n == one->n && loss < 1e-3 && norm < 1e-5;
+    for (int64_t i = 0; i < one->n / 2; i++)
+        near = near && fabs(got->values[i] - one->values[i]) < 0.01;
+    return near;
+}
+
+void pipe_compare(const pipe_setup *s, const pipe_result *got, const pipe_result *one)
+{
+    char text[PIPE_TEXT];
+    /* The sum of micro-batches' losses is rounded in double. */
+    bool eval = fabs(got->eval / one->eval - 1) < (s->tied ? 1e-4 : 1e-12);
+    if (eval && (s->tied ? is_near(got, one) : is_same(got, one)))
+        return;
+    fail_msg("%s: losses %.17g %.17g %.17g, not %.17g %.17g %.17g; norm %.17g, not %.17g; eval %.17g, "
+             "not %.17g",
+             pipe_describe(s, text), got->loss[0], got->loss[1], got->loss[2], one->loss[0], one->loss[1],
+             one->loss[2], got->norm[0], one->norm[0], got->eval, one->eval);
+}
+
+void pipe_check(const pipe_setup *s)
+{
+    pipe_result one, got;
+    pipe_run_one_stage(s, &one);
+    pipe_run(s, &got);
+    pipe_compare(s, &got, &one);
+    pipe_free(&one);
+    pipe_free(&got);
+}
+
+/* ---- late messages ------------------------------------------------------------------------------- */
+
+const pipe_setup pipe_late_setups[PIPE_LATE_SETUPS] = {
+    {.grid = {1, 1, 1, 3, 1}, .micro_batches = 6, .compute = AX_F32},
+    {.grid = {2, 1, 1, 2, 1}, .micro_batches = 6, .compute = AX_F32},
+    {.grid = {1, 1, 1, 2, 2}, .zero = 2, .micro_batches = 6, .compute = AX_F32},
+    {.grid = {1, 1, 2, 2, 1}, .micro_batches = 6, .compute = AX_BF16},
+    {.grid = {1, 1, 1, 3, 2}, .zero = 3, .micro_batches = 6, .compute = AX_F32},
+    {.grid = {1, 1, 1, 4, 1}, .micro_batches = 9, .compute = AX_BF16, .recompute = 1},
+    {.grid = {1, 1, 2, 2, 2}, .zero = 3, .micro_batches = 6, .compute = AX_F32},
+    {.grid = {2, 1, 1, 4, 1}, .micro_batches = 5, .compute = AX_F32, .family = PIPE_QWEN3},
+    {.grid = {1, 1, 1, 2, 2}, .schedule = INTERLEAVED, .micro_batches = 6, .compute = AX_F32},
+};
+
+/* Fails unless the ranks of each group ran their tasks in the same order. */
+static void check_groups(const pipe_setup *s, const pipe_result *r)
+{
+    char text[PIPE_TEXT];
+    int ranks = grid_ranks(s->grid);
+    for (int a = 0; a < ranks; a++) {
+        assert_true(r->order[a][0] == 'F');
+        for (int b = 0; b < a; b++)
+            if (r->group[a] == r->group[b] && strcmp(r->order[a], r->order[b]) != 0)
+                fail_msg("%s: ranks %d and %d of a group have the orders %s and %s", pipe_describe(s, text),
+                         a, b, r->order[a], r->order[b]);
+    }
+}
+
+int pipe_check_late(const pipe_setup *setup, uint64_t seed, int seeds)
+{
+    pipe_setup s = *setup;
+    pipe_result one, first = {.eval = 0}, got;
+    int others = 0;
+    pipe_run_one_stage(&s, &one);
+    for (int i = 0; i < seeds; i++) {
+        s.late = seed + (uint64_t)i;
+        pipe_run(&s, &got);
+        pipe_compare(&s, &got, &one);
+        check_groups(&s, &got);
+        if (i == 0)
+            memcpy(first.order, got.order, sizeof got.order);
+        others += memcmp(first.order, got.order, sizeof got.order) != 0;
+        pipe_free(&got);
+    }
+    pipe_free(&one);
+    return others;
+}

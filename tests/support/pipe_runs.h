@@ -1,0 +1,73 @@
+/* Trains tiny models on pipeline stages, and compares with the same grid with one stage. Every sum over
+ * micro-batches runs in one order under every schedule, so untied models have the same bits: losses, norms,
+ * gradients, weights. Used by engine/test_pipe.c and by engine/test_long_pipe.c. */
+#ifndef AXONN_TESTS_PIPE_RUNS_H
+#define AXONN_TESTS_PIPE_RUNS_H
+
+#include "axonn/engine.h"
+#include "axonn/pipe.h"
+
+enum { PIPE_STEPS = 3, PIPE_RANKS = 8, PIPE_ORDER = 160, PIPE_TEXT = 240 };
+
+typedef enum pipe_family { PIPE_GPT2, PIPE_LLAMA, PIPE_QWEN3, PIPE_FAMILIES } pipe_family;
+
+enum {
+    MESSAGE = AX_PIPE_MESSAGE,
+    F1B = AX_PIPE_1F1B,
+    GPIPE = AX_PIPE_GPIPE,
+    INTERLEAVED = AX_PIPE_INTERLEAVED
+};
+
+typedef struct pipe_setup {
+    ax_grid_size grid; /* x, y, z, pipe, data */
+    int zero, schedule;
+    int64_t slack, postpone, micro_batches, recompute;
+    int chunks; /* 0: 2, with INTERLEAVED */
+    ax_dtype compute;
+    bool tied;
+    bool lazy;     /* the communicator of lazy_create */
+    uint64_t late; /* the communicator of lazy_create_late with this seed; 0: not */
+    pipe_family family;
+    const char *device;   /* NULL: "cpu" */
+    const int64_t *cut;   /* NULL: balanced */
+    const char *strategy; /* NULL: "axonn" */
+} pipe_setup;
+
+typedef struct pipe_result {
+    double loss[PIPE_STEPS], norm[PIPE_STEPS], eval;
+    double *values; /* weights, then gradients, of all parameters one after the other */
+    int64_t n;
+    /* Of each rank, if pipe_setup.late is set: the number of its group, whose ranks must run the same tasks
+     * in the same order; and its forwards 'F', backwards 'B' and weight gradients
+     * 'W' in the order in which it ran them. */
+    int group[PIPE_RANKS];
+    char order[PIPE_RANKS][PIPE_ORDER];
+} pipe_result;
+
+/* Runs three steps and an evaluation on rank threads. The test fails if the run fails. Free the result with
+ * pipe_free. */
+void pipe_run(const pipe_setup *s, pipe_result *out);
+/* Runs the setup with one stage. */
+void pipe_run_one_stage(const pipe_setup *s, pipe_result *out);
+void pipe_free(pipe_result *result);
+
+/* Prints a setup. Returns text. */
+const char *pipe_describe(const pipe_setup *s, char text[PIPE_TEXT]);
+
+/* Fails unless the results are the same: in all bits, or near if the model is tied. */
+void pipe_compare(const pipe_setup *s, const pipe_result *got, const pipe_result *one);
+
+/* Runs a setup and the same grid with one stage, and compares them. */
+void pipe_check(const pipe_setup *s);
+
+/* Setups whose tasks are ordered by arrival, on stages of one and of several ranks. The caller sets `slack`.
+ */
+enum { PIPE_LATE_SETUPS = 9 };
+extern const pipe_setup pipe_late_setups[PIPE_LATE_SETUPS];
+
+/* Runs a setup once for each of `seeds` seeds, from `seed` on, which say how late each message arrives.
+ * Compares each run with one stage, and the orders of tasks within each group. Returns the number of runs in
+ * which a rank ran its tasks in another order than in the first run. */
+int pipe_check_late(const pipe_setup *s, uint64_t seed, int seeds);
+
+#endif

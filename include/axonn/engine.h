@@ -119,7 +119,8 @@ typedef struct ax_step_result {
 } ax_step_result;
 
 /* Returns the result of the newest step. If the loss or gradient of a step since the last call was not
- * finite, returns the result of the first such step instead, and later steps update the weights again. In
+ * finite, returns the result of the first such step instead, and the steps after this call update the weights
+ * again (ax_engine_step). In
  * fp16, updates the loss scale from this result. Waits for the step's gradient, not for its update.
  * Collective along the grid if `finite` is false. */
 AX_MUST_CHECK ax_status ax_engine_result(ax_engine *engine, ax_step_result *out);

@@ -305,9 +305,9 @@ AX_MUST_CHECK ax_status ax_param_set_refresh(ax_param_set *set);
 /* Begins a step: until the next call, the first contribution to each gradient overwrites the gradient, and
  * the others are added. */
 AX_MUST_CHECK ax_status ax_param_set_zero_grad(ax_param_set *set);
-/* Says whether the next backward adds the last contributions of the step to the gradients of its layers
- * (`last`): in it, the reduction of a gradient may start as soon as the gradient has received as many
- * contributions as in the micro-batch before. */
+/* Must be called before the last backward of a step. `last`: the next backward adds the step's last
+ * contributions to the gradients of its layers. Then the reduction of a gradient may start during this
+ * backward, as soon as the gradient has received as many contributions as in the micro-batch before. */
 AX_MUST_CHECK ax_status ax_param_set_last_micro_batch(ax_param_set *set, bool last);
 /* Completes the gradients of a step, after its last micro-batch: waits for all contributions and reduces
  * partial sums. Then param->grad is valid. Gradients adjacent in memory and reduced along the same axes form

@@ -43,7 +43,7 @@ typedef struct ax_pipe_stage {
     int64_t slots;    /* flight + postpone, but no more than there are pieces */
 } ax_pipe_stage;
 
-/* What a pipeline does, apart from the number of its stages. */
+/* The settings of a pipeline. The number of its stages is not among them: it is the size of axis pipe. */
 typedef struct ax_pipe_settings {
     ax_pipe_schedule schedule;
     int64_t slack;    /* micro-batches that a stage may hold in addition */

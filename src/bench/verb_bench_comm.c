@@ -290,8 +290,8 @@ static size_t describe_machine(char *name, size_t size)
     return cache;
 }
 
-/* Opens this rank's GPU (a different one for each rank, if there are several) and connects the GPUs' links.
- * Does nothing for device cpu. */
+/* Opens this rank's GPU (a different one for each rank, if there are several) and sets up collectives from
+ * GPU to GPU (ax_comm_connect). Does nothing for device cpu. */
 static ax_status open_device(bench *b)
 {
     ax_threads threads = {0};

@@ -330,8 +330,8 @@ static ax_status check(const args *a, int stages)
     }
     AX_CHECK(stages > 1, AX_ERR_USAGE, "one rank is no pipeline; start several: axonn bench pipe --ranks 8");
     AX_CHECK(!wanted(a, AX_PIPE_INTERLEAVED, stages) || stages * a->chunks <= AX_LAYERS_MAX, AX_ERR_USAGE,
-             "%lld chunks of %d stages are more than %d: choose fewer --chunks", (long long)a->chunks, stages,
-             AX_LAYERS_MAX);
+             "%d stages of %lld chunks are %lld chunks, but the maximum is %d: choose a smaller --chunks",
+             stages, (long long)a->chunks, (long long)(stages * a->chunks), AX_LAYERS_MAX);
     AX_CHECK(
         !is_named(a, AX_PIPE_INTERLEAVED) || is_even(a, stages), AX_ERR_USAGE,
         "interleaved needs a number of micro-batches that is a multiple of the %d stages, not %lld: change "

@@ -101,8 +101,8 @@ ax_status ax_sampler_restore(ax_sampler *s, const int64_t *per_source)
 {
     for (int i = 0; i < s->n; i++)
         AX_CHECK(per_source[i] >= 0, AX_ERR_DATA,
-                 "the position of %s is negative (%lld): a damaged checkpoint?",
-                 ax_data_path(s->sources[i].data), (long long)per_source[i]);
+                 "the checkpoint says that %lld samples of %s were read: is it damaged?",
+                 (long long)per_source[i], ax_data_path(s->sources[i].data));
     s->total = 0;
     for (int i = 0; i < s->n; i++)
         s->total += s->sources[i].count = per_source[i];

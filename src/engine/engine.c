@@ -347,8 +347,9 @@ static ax_status run_backward(ax_engine *e, slot *s, ax_pipe_piece piece)
                : ax_pipeline_send(e->pipeline, AX_MESSAGE_GRADIENT, s->frame, piece, &dx);
 }
 
-/* Runs the backward pass alone. Afterwards other slots may use the memory that all slots share. So this
- * function first waits for the transfers that still use this memory (ax_frame_at_end). */
+/* Runs the backward pass as a part of its own. Before it returns, it waits for the transfers that still use
+ * the memory that all slots share (ax_frame_at_end, which ax_frame_next_part calls too), because another slot
+ * may use this memory next. */
 static ax_status backward_part(ax_engine *e, slot *s, ax_pipe_piece piece)
 {
     char name[24];

@@ -20,8 +20,9 @@ _Static_assert(AX_MAX_AXES <= 8 * sizeof(ax_axisset), "ax_axisset has too few bi
 _Static_assert(AX_AXES_STANDARD + 2 * AX_FACTOR_COUNT <= AX_MAX_AXES,
                "AX_MAX_AXES is too small for the factors");
 
-/* An axis of the grid. An axis without factors is called an atom. A group along the axis has `size` ranks;
- * the rank numbers of neighbours differ by `stride`. */
+/* An axis of the grid. An axis may be the product of two factors, which are axes too (ax_grid_factor); an
+ * axis without factors is called an atom. A group along the axis has `size` ranks; the rank numbers of
+ * neighbours differ by `stride`. */
 typedef struct grid_axis {
     char name[24];
     int size, stride;

@@ -214,7 +214,7 @@ ax_status ax_heads_split(ax_ctx *ctx, int64_t heads, int64_t kv_heads, ax_heads 
     *out = (ax_heads){AX_ROLE_INNER, AX_ROLE_INNER, AX_ROLE_HEAD, heads / kv_heads};
     AX_CHECK(
         ax_heads_fit(heads, kv_heads, ranks), AX_ERR_USAGE,
-        "%d ranks along x cannot split %lld key heads of %lld query heads each: the query heads of a rank "
+        "%d ranks along x cannot split %lld key heads, each with %lld query heads: the query heads of a rank "
         "would belong to two key heads; choose x = %lld or %lld",
         ranks, (long long)kv_heads, (long long)(heads / kv_heads), (long long)(ranks / kv_heads * kv_heads),
         (long long)ax_round_up(ranks, kv_heads));

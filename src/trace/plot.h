@@ -20,7 +20,7 @@ typedef struct ax_curve {
 } ax_curve;
 
 typedef struct ax_plot {
-    const char *title, *x_label, *y_label; /* x is a count: its ticks are integers */
+    const char *title, *x_label, *y_label; /* the x axis shows counts, so its ticks are integers */
     int width, height;                     /* pixels */
     bool from_zero;                        /* the y axis includes 0 */
     bool legend_below;                     /* legend at the bottom: for curves that run along the top */

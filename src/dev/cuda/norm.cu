@@ -410,8 +410,9 @@ ax_status columns_by(ax_stream *stream, int64_t rows, int64_t cols, const F &f, 
     int64_t across = ax_ceil_div(cols, WARP * N),
             most = AX_CUDA_SCRATCH / (int64_t)sizeof(A) / F::K / ax_max(cols, 1);
     AX_CHECK(most > 0, AX_ERR_USAGE,
-             "cuda: %lld columns are too many for sums over rows, whose partial sums must fit scratch",
-             (long long)cols);
+             "cuda: %lld columns are too many: the partial sums of a sum over rows must fit in scratch "
+             "memory of %d MiB",
+             (long long)cols, AX_CUDA_SCRATCH >> 20);
     int64_t strips = ax_min(ax_min(ax_ceil_div(rows, LEAST), ax_ceil_div(WANTED, ax_max(across, 1))), most);
     if (!rows || !cols)
         return AX_OK;

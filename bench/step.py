@@ -144,7 +144,7 @@ def shape(args, case):
 
 def torch(args, case, precision, settings):
     words = ["--with", settings] if settings else ["--best"]
-    row = last_json(run([args.torch, PEERS / "torch_gpt2.py", "--precision", precision] + words
+    row = last_json(run([args.torch, PEERS / "torch_step.py", "--precision", precision] + words
                         + shape(args, case))[0])
     return {"ms": row["step_ms"], "memory": row["rss_bytes"]}
 
@@ -203,7 +203,7 @@ def arguments():
     p.add_argument("--limit", default=str(ROOT / "build" / "limit"))
     p.add_argument("--torch", default="python3", metavar="PYTHON", help="an interpreter that has torch")
     p.add_argument("--torch-with", metavar="LIST", action="append", help="settings for torch in place of its best; "
-                   "several: each takes part; a comma: none (torch_gpt2.py --settings lists them)")
+                   "several: each takes part; a comma: none (torch_step.py --settings lists them)")
     p.add_argument("--llmc", metavar="DIR", help="a checkout of llm.c")
     for name, default in [("rounds", 5), ("steps", 5), ("threads", 2)]:
         p.add_argument(f"--{name}", type=scaling.positive, default=default, help=f"default {default}")

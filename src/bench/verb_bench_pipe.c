@@ -220,7 +220,7 @@ static int list_cases(const args *a, int stages, timed *cases)
     for (int s = 0; s < AX_PIPE_SCHEDULES; s++) {
         bool slack = s == AX_PIPE_MESSAGE || s == AX_PIPE_1F1B;
         size_t count = (slack ? a->slack.count : 1) * a->postpone.count;
-        for (size_t i = 0; i < count && n < MOST_CASES && wanted(a, s, stages); i++)
+        for (size_t i = 0; i < count && wanted(a, s, stages); i++)
             cases[n++] = (timed){.schedule = (ax_pipe_schedule)s,
                                  .chunks = s == AX_PIPE_INTERLEAVED ? (int)a->chunks : 1,
                                  .slack = slack ? a->slack.items[i / a->postpone.count] : 0,
@@ -328,6 +328,11 @@ static ax_status check(const args *a, int stages)
                  "no schedule is named \"%s\"; there are message, 1f1b, gpipe and interleaved",
                  a->schedules.items[i]);
     }
+    size_t most = AX_PIPE_SCHEDULES * a->slack.count * a->postpone.count;
+    AX_CHECK(
+        most <= MOST_CASES, AX_ERR_USAGE,
+        "%zu values of --slack and %zu of --postpone are up to %zu cases, but the maximum is %d: name fewer",
+        a->slack.count, a->postpone.count, most, MOST_CASES);
     AX_CHECK(stages > 1, AX_ERR_USAGE, "one rank is no pipeline; start several: axonn bench pipe --ranks 8");
     AX_CHECK(!wanted(a, AX_PIPE_INTERLEAVED, stages) || stages * a->chunks <= AX_LAYERS_MAX, AX_ERR_USAGE,
              "%d stages of %lld chunks are %lld chunks, but the maximum is %d: choose a smaller --chunks",

@@ -26,7 +26,7 @@ enum { TOKENS, TARGETS, DOC_START, POSITIONS, ARRAYS };
 enum { FIRST = 1, LAST = 2, FORWARD = 4, WEIGHTS = 5, SLOT_TASKS = 9 };
 enum { NORM, EVALUATION };
 
-/* The memory of one piece (pipe.h), from the beginning of its forward to the end of its backward. */
+/* The memory of one piece (pipe.h), from the beginning of its forward to the end of its last task. */
 typedef struct slot {
     ax_frame *frame;
     ax_batch batch;   /* its tensors are views of `device` */
@@ -365,10 +365,12 @@ static ax_status weights_part(ax_engine *e, slot *s, ax_pipe_piece piece)
     return ax_frame_at_end(s->frame, NULL, NULL);
 }
 
+/* Runs both passes as one task. If there are other slots, waits as backward_part does. */
 static ax_status forward_backward(ax_engine *e, slot *s, ax_pipe_piece piece)
 {
     AX_TRY(train_forward(e, s, piece));
-    return run_backward(e, s, piece);
+    AX_TRY(run_backward(e, s, piece));
+    return e->slots > 1 ? ax_frame_at_end(s->frame, NULL, NULL) : AX_OK;
 }
 
 /* Loads a micro-batch. Also runs its forward pass, unless forward and backward are one task. */

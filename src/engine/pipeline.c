@@ -351,14 +351,18 @@ static ax_status wait_for_arrival(ax_pipeline *p, bool activation, bool gradient
     return AX_OK;
 }
 
+/* Whether the input of this stage's forward (backward) number i is there. */
+static bool has_arrived(const ax_pipeline *p, int w, int64_t i)
+{
+    return !has_message(p, w, piece_at(p, w, i)) || ax_work_done(p->direction[w].receive);
+}
+
 /* Chooses the next task according to the messages that this rank has received; waits if none can run yet. */
 static ax_status decide(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *out)
 {
     for (*out = AX_PIPE_WAIT; *out == AX_PIPE_WAIT;) {
-        now->activation =
-            now->forwards < pieces(p) && (is_first(p) || ax_work_done(p->direction[ACTIVATION].receive));
-        now->gradient =
-            now->backwards < now->forwards && (is_last(p) || ax_work_done(p->direction[GRADIENT].receive));
+        now->activation = now->forwards < pieces(p) && has_arrived(p, ACTIVATION, now->forwards);
+        now->gradient = now->backwards < now->forwards && has_arrived(p, GRADIENT, now->backwards);
         *out = ax_pipe_next(&p->stage, now);
         if (*out == AX_PIPE_WAIT)
             AX_TRY(wait_for_arrival(p, now->activation, now->gradient));

@@ -27,8 +27,8 @@ void ax_pipeline_destroy(ax_pipeline **pipeline);
 const ax_pipe_stage *ax_pipeline_stage(const ax_pipeline *pipeline);
 /* Returns the bytes of memory of the message buffers. */
 size_t ax_pipeline_bytes(const ax_pipeline *pipeline);
-/* Whether the backward of each piece of this chunk directly follows its forward, and includes the weight
- * gradients, so that both are one task: the end of the model, if the last stage has one slot, and with the
+/* Whether the backward of each piece of this chunk directly follows its forward, so that both are one
+ * task: the end of the model, if the last stage has one slot, and with the
  * schedule interleaved. */
 bool ax_pipeline_is_joint(const ax_pipeline *pipeline, int chunk);
 

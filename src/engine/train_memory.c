@@ -8,13 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static ax_status plan_with(const ax_run *run, int64_t micro_batch, int64_t recompute, ax_engine_plan *out)
+static ax_status plan_with(const ax_run *run, const ax_parallel *parallel, int64_t micro_batch,
+                           int64_t recompute, ax_engine_plan *out)
 {
     const ax_train_plan *p = &run->plan;
     ax_engine_options options = p->options;
     options.micro_batch = micro_batch;
     options.recompute = recompute;
-    ax_status status = ax_engine_plan_make(&options, p->ranks, p->grid, &p->parallel, run->config->device,
+    ax_status status = ax_engine_plan_make(&options, p->ranks, p->grid, parallel, run->config->device,
                                            p->threads.count, p->compute, out);
     return ax_comm_agree(run->world, status);
 }
@@ -87,8 +88,28 @@ static ax_status suggest_threads(const ax_run *run, const ax_memory *memory, cha
     return AX_OK;
 }
 
-/* Writes to `out` which settings would fit: the largest smaller micro-batch or, if none fits, the largest
- * micro-batch with full recomputation. All ranks do the same search. */
+/* Sets *helps, and writes to `out` the advice to hold fewer micro-batches on a pipeline stage, if the run
+ * would fit without pipe.slack and pipe.postpone. */
+static ax_status suggest_fewer_slots(const ax_run *run, char *out, size_t size, bool *helps)
+{
+    ax_parallel less = run->plan.parallel;
+    ax_engine_plan plan;
+    char text[32];
+    *helps = false;
+    if (run->plan.grid.pipe == 1 || (!less.pipe.slack && !less.pipe.postpone))
+        return AX_OK;
+    less.pipe.slack = less.pipe.postpone = 0;
+    AX_TRY(plan_with(run, &less, run->plan.options.micro_batch, run->plan.options.recompute, &plan));
+    size_t need = ax_memory_total(&plan.memory);
+    ax_engine_plan_fini(&plan);
+    AX_TRY(fits_all(run, need, helps));
+    snprintf(out, size, "pipe.postpone: 0 with pipe.slack: 0 would fit (%s)",
+             ax_format_bytes((double)need, text));
+    return AX_OK;
+}
+
+/* Writes to `out` which settings would fit: no slack and nothing postponed, the largest smaller micro-batch
+ * or, if none fits, the largest micro-batch with full recomputation. All ranks do the same search. */
 static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, size_t size)
 {
     const ax_engine_options *options = &run->plan.options;
@@ -96,6 +117,8 @@ static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, 
     int64_t share = options->global_batch / (run->config->grid.data * run->config->grid.z);
     bool helps;
     AX_TRY(suggest_threads(run, memory, out, size, &helps));
+    if (!helps)
+        AX_TRY(suggest_fewer_slots(run, out, size, &helps));
     if (helps)
         return AX_OK;
     for (int full = 0; full < 2; full++)
@@ -104,7 +127,7 @@ static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, 
                 continue;
             ax_engine_plan plan;
             bool fit;
-            AX_TRY(plan_with(run, micro, full ? 1 : options->recompute, &plan));
+            AX_TRY(plan_with(run, &run->plan.parallel, micro, full ? 1 : options->recompute, &plan));
             size_t need = ax_memory_total(&plan.memory);
             ax_engine_plan_fini(&plan);
             AX_TRY(fits_all(run, need, &fit));
@@ -148,7 +171,8 @@ ax_status ax_run_plan_engine(const ax_run *run, ax_train_plan *plan)
     bool fit;
     ax_memory *memory = &plan->engine.memory;
     AX_TRY(ax_comm_agree(run->world, check_parameters(run)));
-    AX_TRY(plan_with(run, run->plan.options.micro_batch, run->plan.options.recompute, &plan->engine));
+    AX_TRY(plan_with(run, &run->plan.parallel, run->plan.options.micro_batch, run->plan.options.recompute,
+                     &plan->engine));
     log_plan(run, memory);
     AX_TRY(find_largest(run, memory, &plan->mem_planned));
     size_t need = ax_memory_total(memory);

@@ -174,9 +174,9 @@ static ax_status set_name(ax_frame *frame, const char *name)
 ax_status ax_frame_next_part(ax_frame *frame, const char *name)
 {
     AX_TRY(ax_frame_at_end(frame, NULL, NULL));
-    AX_TRY(set_name(frame, name));
     AX_CHECK(frame->part < AX_FRAME_PARTS - 1, AX_ERR_INTERNAL, "task \"%s\" of a frame has too many parts",
              name);
+    AX_TRY(set_name(frame, name));
     if (frame->recording) {
         frame->task->end[frame->part].allocs = frame->next;
         frame->task->end[frame->part].clock = frame->clock;

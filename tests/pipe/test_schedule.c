@@ -298,7 +298,7 @@ static double mean_time(ax_pipe_schedule schedule, int64_t slack, int64_t postpo
     double sum = 0;
     for (uint64_t seed = 0; seed < (uint64_t)seeds; seed++) {
         static outcome o;
-        plan p = {schedule, 8, 32, slack, 1, 2, jitter > 0 ? 0.2 : 0, jitter, seed, 0, postpone};
+        plan p = {schedule, 8, 32, slack, 1, 2, jitter > 0 ? 0.2 : 0.01, jitter, seed, 0, postpone};
         assert_true(simulate(&p, &o));
         sum += o.time / seeds;
     }

@@ -1,6 +1,7 @@
 /* engine: training on pipeline stages against the same grid with one stage (support/pipe_runs.h). The long
  * test (test_long_pipe.c) has all pairs of grids, schedules, sizes and models. */
 #include "support/pipe_runs.h"
+#include "support/sanitized.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -118,45 +119,36 @@ static void chunks_and_postponed_gradients(void **state)
          .chunks = 4,
          .micro_batches = 4,
          .compute = AX_F32},
-        {.grid = {1, 1, 1, 3, 1},
-         .schedule = INTERLEAVED,
-         .micro_batches = 6,
-         .compute = AX_BF16,
-         .recompute = 1},
-        {.grid = {1, 1, 1, 4, 1}, .schedule = INTERLEAVED, .micro_batches = 4, .compute = AX_F16},
-        {.grid = {1, 1, 1, 2, 1}, .schedule = INTERLEAVED, .micro_batches = 2, .compute = AX_F32, .cut = cut},
-        {.grid = {2, 1, 1, 2, 2}, .schedule = INTERLEAVED, .zero = 3, .micro_batches = 4, .compute = AX_F32},
-        {.grid = {1, 1, 2, 2, 2}, .schedule = INTERLEAVED, .zero = 1, .micro_batches = 2, .compute = AX_BF16},
-        {.grid = {1, 1, 1, 2, 1},
-         .schedule = INTERLEAVED,
-         .micro_batches = 4,
-         .compute = AX_F32,
-         .device = "check"},
-        {.grid = {1, 1, 1, 2, 1}, .schedule = MESSAGE, .postpone = 3, .micro_batches = 7, .compute = AX_F32},
         {.grid = {1, 1, 1, 4, 1},
          .schedule = F1B,
          .postpone = 1,
-         .micro_batches = 7,
+         .micro_batches = 5,
          .compute = AX_BF16,
          .recompute = 1},
-        {.grid = {1, 1, 1, 3, 1}, .schedule = GPIPE, .postpone = 9, .micro_batches = 4, .compute = AX_F16},
+        {.grid = {1, 1, 1, 3, 1},
+         .schedule = INTERLEAVED,
+         .micro_batches = 3,
+         .compute = AX_BF16,
+         .recompute = 1},
+        {.grid = {2, 1, 1, 2, 2},
+         .schedule = F1B,
+         .postpone = 2,
+         .zero = 2,
+         .micro_batches = 3,
+         .compute = AX_F32},
+        {.grid = {1, 1, 1, 2, 1}, .schedule = INTERLEAVED, .micro_batches = 2, .compute = AX_F16, .cut = cut},
         {.grid = {1, 1, 1, 2, 1},
          .schedule = MESSAGE,
          .postpone = 2,
          .micro_batches = 3,
          .compute = AX_F32,
          .device = "check"},
-        {.grid = {2, 1, 1, 2, 2},
-         .schedule = F1B,
-         .postpone = 2,
-         .zero = 2,
-         .micro_batches = 5,
-         .compute = AX_F32},
+        {.grid = {2, 1, 1, 2, 2}, .schedule = INTERLEAVED, .zero = 3, .micro_batches = 2, .compute = AX_F32},
         {.grid = {1, 2, 2, 2, 1},
          .schedule = MESSAGE,
          .postpone = 1,
          .slack = 1,
-         .micro_batches = 5,
+         .micro_batches = 3,
          .compute = AX_BF16,
          .family = PIPE_QWEN3},
         {.grid = {1, 1, 1, 2, 2},
@@ -164,21 +156,14 @@ static void chunks_and_postponed_gradients(void **state)
          .postpone = 3,
          .micro_batches = 4,
          .compute = AX_F32},
-        {.grid = {1, 1, 1, 2, 2},
-         .schedule = MESSAGE,
-         .postpone = 2,
-         .zero = 3,
-         .micro_batches = 4,
-         .compute = AX_F32,
-         .tied = true},
-        {.grid = {1, 1, 1, 3, 1},
+        {.grid = {1, 1, 1, 2, 1},
          .schedule = INTERLEAVED,
          .postpone = 1,
-         .micro_batches = 3,
+         .micro_batches = 2,
          .compute = AX_F32,
          .tied = true},
     };
-    for (size_t i = 0; i < AX_COUNT(all); i++)
+    for (size_t i = 0; i < AX_COUNT(all); i += SANITIZED ? 2 : 1)
         pipe_check(&all[i]);
 }
 
@@ -216,9 +201,10 @@ static void late_messages(void **state)
         pipe_setup s = pipe_late_setups[i];
         s.slack = i;
         others += pipe_check_late(&s, (uint64_t)(1 + 2 * i), 2);
-        s.postpone = 1 + i;
-        others += pipe_check_late(&s, (uint64_t)(101 + 2 * i), 2);
     }
+    pipe_setup s = pipe_late_setups[1];
+    s.postpone = 2;
+    others += pipe_check_late(&s, 101, 2);
     assert_true(others > 0); /* a stage ran its tasks in two orders */
 }
 

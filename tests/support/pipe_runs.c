@@ -165,20 +165,14 @@ static ax_status check_memory(ax_engine *engine, const ax_engine_plan *plan)
 }
 
 static ax_status train(ax_ctx *ctx, ax_engine *engine, const ax_engine_plan *plan, const pipe_setup *s,
-                       int64_t global, pipe_result *out)
+                       int64_t global, ax_trace *trace, pipe_result *out)
 {
-    ax_trace *trace = NULL;
     AX_TRY(ax_grid_prepare(ctx->grid, plan->axes));
-    if (s->late) {
-        AX_TRY(ax_trace_create(EVENTS, &trace));
-        AX_TRY(ax_trace_ring(trace, "compute", &ctx->dev->ring));
-    }
-    ax_status status = steps(ctx, engine, s, global, out);
-    if (status == AX_OK && s->late)
-        status = store_order(ctx, s, ctx->dev->ring, out);
-    ctx->dev->ring = NULL;
-    ax_trace_destroy(&trace);
-    return status == AX_OK ? check_memory(engine, plan) : status;
+    AX_TRY(ax_trace_ring(trace, "compute", &ctx->dev->ring));
+    AX_TRY(steps(ctx, engine, s, global, out));
+    if (trace)
+        AX_TRY(store_order(ctx, s, ctx->dev->ring, out));
+    return check_memory(engine, plan);
 }
 
 static ax_status run_on(ax_comm *world, const pipe_setup *s, pipe_result *out)
@@ -198,6 +192,7 @@ static ax_status run_on(ax_comm *world, const pipe_setup *s, pipe_result *out)
     AX_TRY(ax_optim_find("adamw", &options.optim));
     ax_ctx *ctx = NULL;
     ax_engine *engine = NULL;
+    ax_trace *trace = NULL; /* must outlive the engine, whose works in flight add events */
     ax_engine_plan plan;
     AX_TRY(ax_engine_plan_make(&options, world, s->grid, &parallel, device, 1, s->compute, &plan));
     ax_status status = ax_ctx_create(world, s->grid, device, 1, s->compute, 3, &ctx);
@@ -205,11 +200,14 @@ static ax_status run_on(ax_comm *world, const pipe_setup *s, pipe_result *out)
         ctx->parallel = parallel;
         status = ax_engine_create(ctx, &options, &plan, 0, &engine);
     }
+    if (status == AX_OK && s->late)
+        status = ax_trace_create(EVENTS, &trace);
     if (status == AX_OK)
-        status = train(ctx, engine, &plan, s, global, out);
+        status = train(ctx, engine, &plan, s, global, trace, out);
     ax_engine_destroy(&engine);
     ax_engine_plan_fini(&plan);
     ax_ctx_destroy(&ctx);
+    ax_trace_destroy(&trace);
     return status;
 }
 

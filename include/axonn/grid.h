@@ -9,6 +9,7 @@
 #define AXONN_GRID_H
 
 #include "axonn/comm.h"
+#include "axonn/pipe.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -161,14 +162,7 @@ typedef struct ax_parallel {
         bool oag; /* all-gathers of weights are prefetched in the order of use */
     } overlap;
     size_t weight_cache; /* bytes of gathered weights that are kept until the optimizer updates them */
-    struct {
-        int schedule;       /* ax_pipe_schedule (pipe.h) */
-        int64_t slack;      /* number of micro-batches that a stage may hold in addition (ax_pipe_stage_of) */
-        int64_t postpone;   /* number of micro-batches whose weight gradients a stage may postpone */
-        int chunks;         /* chunks of each stage, with the schedule AX_PIPE_INTERLEAVED */
-        const int64_t *cut; /* cut[i]: the first block of stage i + 1, or of chunk i + 1 in the order of
-                               forward; NULL: ax_pipe_cut chooses. Borrowed */
-    } pipe;
+    ax_pipe_settings pipe;
 } ax_parallel;
 
 /* The context of one rank. A process whose ranks are threads has several contexts. A program may fill in the

@@ -43,13 +43,20 @@ typedef struct ax_pipe_stage {
     int64_t slots;    /* flight + postpone, but no more than there are pieces */
 } ax_pipe_stage;
 
-/* The settings of a pipeline. The number of its stages is not among them: it is the size of axis pipe. */
+/* The settings of a pipeline; 0 in each is its default. The number of stages is not among them: it is the
+ * size of axis pipe. */
 typedef struct ax_pipe_settings {
     ax_pipe_schedule schedule;
-    int64_t slack;    /* micro-batches that a stage may hold in addition */
-    int64_t postpone; /* 0: a backward includes the weight gradients (see ax_pipe_next) */
-    int chunks; /* chunks of each stage with AX_PIPE_INTERLEAVED, at least 1; other schedules ignore it */
+    int chunks;         /* chunks of each stage with AX_PIPE_INTERLEAVED; 0: one. Other schedules ignore it */
+    int64_t slack;      /* micro-batches that a stage may hold in addition (ax_pipe_stage_of) */
+    int64_t postpone;   /* micro-batches whose weight gradients a stage may postpone (ax_pipe_next) */
+    const int64_t *cut; /* cut[i]: the first block of stage i + 1, or of part i + 1 if stages have several
+                           chunks (ax_pipe_cut); NULL: ax_pipe_cut chooses. Borrowed */
 } ax_pipe_settings;
+
+/* Returns true if a step of `micro_batches` micro-batches can have this schedule on `stages` stages:
+ * AX_PIPE_INTERLEAVED needs a multiple of the stages. */
+bool ax_pipe_fits(ax_pipe_schedule schedule, int64_t stages, int64_t micro_batches);
 
 /* Returns stage `stage` with its number of slots. With AX_PIPE_MESSAGE and AX_PIPE_1F1B, `flight` is P -
  * stage + slack: P - stage keep all stages busy if all stages take equally long. With AX_PIPE_GPIPE it is M.

@@ -206,12 +206,10 @@ static bool is_named(const args *a, int schedule)
     return false;
 }
 
-/* Whether interleaved can have this number of micro-batches. */
-static bool is_even(const args *a, int stages) { return a->micro_batches % stages == 0; }
-
 static bool wanted(const args *a, int schedule, int stages)
 {
-    return a->schedules.count ? is_named(a, schedule) : schedule != AX_PIPE_INTERLEAVED || is_even(a, stages);
+    return a->schedules.count ? is_named(a, schedule)
+                              : ax_pipe_fits((ax_pipe_schedule)schedule, stages, a->micro_batches);
 }
 
 static int list_cases(const args *a, int stages, timed *cases)
@@ -232,10 +230,8 @@ static int list_cases(const args *a, int stages, timed *cases)
 /* The model keeps the context's settings by which it was cut. */
 static void set_case(bench *b, ax_pipe_schedule schedule, int64_t slack, int64_t postpone)
 {
-    b->ctx->parallel.pipe.postpone = postpone;
-    b->ctx->parallel.pipe.schedule = (int)schedule;
-    b->ctx->parallel.pipe.slack = slack;
-    b->ctx->parallel.pipe.chunks = (int)b->args->chunks;
+    b->ctx->parallel.pipe = (ax_pipe_settings){
+        .schedule = schedule, .chunks = (int)b->args->chunks, .slack = slack, .postpone = postpone};
 }
 
 static ax_status make_pipeline(bench *b, timed *t)
@@ -338,7 +334,8 @@ static ax_status check(const args *a, int stages)
              "%d stages of %lld chunks are %lld chunks, but the maximum is %d: choose a smaller --chunks",
              stages, (long long)a->chunks, (long long)(stages * a->chunks), AX_LAYERS_MAX);
     AX_CHECK(
-        !is_named(a, AX_PIPE_INTERLEAVED) || is_even(a, stages), AX_ERR_USAGE,
+        !is_named(a, AX_PIPE_INTERLEAVED) || ax_pipe_fits(AX_PIPE_INTERLEAVED, stages, a->micro_batches),
+        AX_ERR_USAGE,
         "interleaved needs a number of micro-batches that is a multiple of the %d stages, not %lld: change "
         "--micro-batches, or name other schedules with --schedule",
         stages, (long long)a->micro_batches);

@@ -215,8 +215,8 @@ static bool is_interleaved(const ax_config *cfg)
 
 bool ax_config_fits_pipe(const ax_config *cfg, int64_t micro_batch)
 {
-    int64_t unit = micro_batch * batch_ranks(cfg) * cfg->grid.pipe;
-    return !is_interleaved(cfg) || cfg->train.global_batch % unit == 0;
+    return ax_pipe_fits((ax_pipe_schedule)cfg->pipe.schedule, cfg->grid.pipe,
+                        cfg->train.global_batch / (micro_batch * batch_ranks(cfg)));
 }
 
 /* Checks the keys of the schedule interleaved. */

@@ -85,8 +85,7 @@ static ax_status check_options(const ax_engine_options *o, const ax_ctx *ctx, in
              (long long)o->global_batch, (long long)o->micro_batch);
     AX_TRY(ax_model_check_grid(&load, ax_grid_sizes(ctx->grid), ax_grid_ranks(ctx->grid)));
     int64_t micro_batches = o->global_batch / rows, stages = ax_grid_axis_size(ctx->grid, AX_PIPE);
-    AX_CHECK(!o->optim || ctx->parallel.pipe.schedule != AX_PIPE_INTERLEAVED || micro_batches % stages == 0,
-             AX_ERR_USAGE,
+    AX_CHECK(!o->optim || ax_pipe_fits(ctx->parallel.pipe.schedule, stages, micro_batches), AX_ERR_USAGE,
              "%lld micro-batches are not a multiple of the %lld pipeline stages, as the schedule interleaved "
              "needs",
              (long long)micro_batches, (long long)stages);

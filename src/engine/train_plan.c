@@ -30,7 +30,7 @@ static ax_parallel parallel_of(const ax_config *config)
         .zero = (int)config->zero,
         .overlap = {.oar = config->overlap.oar, .ors = config->overlap.ors, .oag = config->overlap.oag},
         .weight_cache = (size_t)config->train.weight_cache,
-        .pipe = {.schedule = config->pipe.schedule,
+        .pipe = {.schedule = (ax_pipe_schedule)config->pipe.schedule,
                  .slack = config->pipe.slack,
                  .postpone = config->pipe.postpone,
                  .chunks = (int)config->pipe.chunks}};

@@ -91,12 +91,7 @@ bool ax_model_ends(const ax_model *model, int chunk)
 
 ax_pipe_stage ax_model_stage(const ax_model *model, int stage, int64_t micro_batches)
 {
-    const ax_parallel *p = &model->ctx->parallel;
-    return ax_pipe_stage_of(&(ax_pipe_settings){.schedule = (ax_pipe_schedule)p->pipe.schedule,
-                                                .slack = p->pipe.slack,
-                                                .postpone = p->pipe.postpone,
-                                                .chunks = ax_max(1, p->pipe.chunks)},
-                            model->stages, stage, micro_batches);
+    return ax_pipe_stage_of(&model->ctx->parallel.pipe, model->stages, stage, micro_batches);
 }
 
 /* ---- which parameters ---------------------------------------------------------------------------- */

@@ -2,10 +2,15 @@
  * them too. */
 #include "axonn/pipe.h"
 
+bool ax_pipe_fits(ax_pipe_schedule schedule, int64_t stages, int64_t micro_batches)
+{
+    return schedule != AX_PIPE_INTERLEAVED || micro_batches % stages == 0;
+}
+
 ax_pipe_stage ax_pipe_stage_of(const ax_pipe_settings *settings, int stages, int stage, int64_t micro_batches)
 {
     bool interleaved = settings->schedule == AX_PIPE_INTERLEAVED && stages > 1;
-    int chunks = interleaved ? settings->chunks : 1;
+    int chunks = interleaved ? ax_max(1, settings->chunks) : 1;
     int64_t flight = stages - stage + settings->slack, postpone = settings->postpone;
     if (settings->schedule == AX_PIPE_GPIPE)
         flight = micro_batches;

@@ -158,7 +158,11 @@ static ax_status run_step(bench *b, timed *t, int64_t seed)
     AX_TRY(ax_pipeline_begin(b->pipeline, seed, b->args->micro_batches, true));
     AX_TRY(ax_barrier(b->world));
     double begin = ax_now();
-    AX_TRY(ax_pipeline_run(b->pipeline, &(ax_pipeline_tasks){forward, backward, weights, b}));
+    AX_TRY(ax_pipeline_run(
+        b->pipeline,
+        &(ax_pipeline_tasks){
+            .run = {[AX_PIPE_FORWARD] = forward, [AX_PIPE_BACKWARD] = backward, [AX_PIPE_WEIGHTS] = weights},
+            .user = b}));
     t->seconds[seed] = ax_now() - begin;
     return AX_OK;
 }

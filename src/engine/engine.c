@@ -445,7 +445,10 @@ ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void
     e->reading = (reading){read, source, e->options.global_batch, targets};
     AX_TRY(begin_step(e));
     AX_TRY(ax_pipeline_begin(e->pipeline, step, e->options.global_batch / e->rows, true));
-    AX_TRY(ax_pipeline_run(e->pipeline, &(ax_pipeline_tasks){start_piece, end_piece, add_weight_grads, e}));
+    AX_TRY(ax_pipeline_run(e->pipeline, &(ax_pipeline_tasks){.run = {[AX_PIPE_FORWARD] = start_piece,
+                                                                     [AX_PIPE_BACKWARD] = end_piece,
+                                                                     [AX_PIPE_WEIGHTS] = add_weight_grads},
+                                                             .user = e}));
     e->stepped = true;
     return end_step(e, targets, hyper);
 }
@@ -511,7 +514,8 @@ ax_status ax_engine_eval(ax_engine *e, ax_read_rows_fn *read, void *source, int6
     e->reading = (reading){.read = read, .source = source, .rows = rows};
     AX_TRY(zero_loss(e));
     AX_TRY(ax_pipeline_begin(e->pipeline, (int64_t)e->step, ax_ceil_div(rows, e->rows), false));
-    AX_TRY(ax_pipeline_run(e->pipeline, &(ax_pipeline_tasks){.forward = eval_piece, .user = e}));
+    AX_TRY(ax_pipeline_run(e->pipeline,
+                           &(ax_pipeline_tasks){.run = {[AX_PIPE_FORWARD] = eval_piece}, .user = e}));
     AX_TRY(sum_loss(e));
     return ax_copy_out(e->ctx->stream, loss_sum, e->numbers, sizeof *loss_sum);
 }

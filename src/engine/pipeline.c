@@ -162,11 +162,6 @@ static ax_status build(ax_pipeline *p, bool trains)
     return make_decisions(p);
 }
 
-static ax_status make_slots(ax_pipeline *p)
-{
-    return ax_calloc((size_t)p->stage.slots, sizeof *p->held, &p->held);
-}
-
 ax_status ax_pipeline_create(const ax_model *model, int64_t rows, int64_t seq_len, int64_t micro_batches,
                              bool trains, ax_pipeline **out)
 {
@@ -180,7 +175,7 @@ ax_status ax_pipeline_create(const ax_model *model, int64_t rows, int64_t seq_le
         ax_tensor_make(ctx->compute, 3, (int64_t[]){rows, seq_len, model->config.hidden}, NULL, &layout);
     p->model = model;
     p->stage = ax_model_stage(model, model->stage, trains ? micro_batches : 1);
-    ax_status status = make_slots(p);
+    ax_status status = ax_calloc((size_t)p->stage.slots, sizeof *p->held, &p->held);
     if (status == AX_OK && model->stages > 1)
         status = build(p, trains);
     if (status != AX_OK)
@@ -236,9 +231,11 @@ static bool has_message(const ax_pipeline *p, int w, ax_pipe_piece piece)
 static ax_status post(ax_pipeline *p, int w)
 {
     direction *y = &p->direction[w];
+    if (!p->comm || y->from < 0 || (w == GRADIENT && !p->backward))
+        return AX_OK;
     while (y->next < pieces(p) && !has_message(p, w, piece_at(p, w, y->next)))
         y->next++;
-    if (!p->comm || y->from < 0 || y->next == pieces(p) || (w == GRADIENT && !p->backward))
+    if (y->next == pieces(p))
         return AX_OK;
     ax_message m = message_of(p, w, piece_at(p, w, y->next));
     return ax_recv(p->comm, p->ctx->stream, &m, y->in, y->from, &y->receive);
@@ -458,10 +455,7 @@ static ax_status run_task(ax_pipeline *p, const ax_pipeline_tasks *t, ax_pipe_ta
     ax_pipe_piece piece = piece_at(p, forward ? ACTIVATION : GRADIENT, number);
     int slot = forward ? take_slot(p, piece) : slot_of(p, piece);
     double begin = p->ctx->dev->ring ? ax_now() : 0;
-    ax_status (*run)(void *, ax_pipe_piece, int) = forward                    ? t->forward
-                                                   : task == AX_PIPE_BACKWARD ? t->backward
-                                                                              : t->weights;
-    AX_TRY(run(t->user, piece, slot));
+    AX_TRY(t->run[task](t->user, piece, slot));
     now->weights += ends;
     if (ends)
         p->held[slot] = -1;

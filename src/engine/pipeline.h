@@ -10,12 +10,11 @@
 
 typedef struct ax_pipeline ax_pipeline;
 
-/* The functions that compute forward, backward and, if the stage postpones them, weight gradients of a piece.
- * `slot` is the index of the memory for this piece, from 0; all tasks of a piece get the same slot. */
+/* run[task] computes a task of a piece: AX_PIPE_FORWARD, AX_PIPE_BACKWARD and, if the stage postpones them,
+ * AX_PIPE_WEIGHTS. `slot` is the index of the memory for this piece, from 0; all tasks of a piece get the
+ * same slot. */
 typedef struct ax_pipeline_tasks {
-    ax_status (*forward)(void *user, ax_pipe_piece piece, int slot);
-    ax_status (*backward)(void *user, ax_pipe_piece piece, int slot);
-    ax_status (*weights)(void *user, ax_pipe_piece piece, int slot);
+    ax_status (*run[AX_PIPE_DONE])(void *user, ax_pipe_piece piece, int slot);
     void *user;
 } ax_pipeline_tasks;
 

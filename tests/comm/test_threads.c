@@ -170,6 +170,7 @@ static ax_status mismatched_messages(ax_comm *c, void *arg)
     m.micro_batch += me == 1 && kind == 1;
     m.dim[1] += me == 1 && kind == 2;
     m.dtype = me == 1 && kind == 3 ? AX_BF16 : AX_F32;
+    m.chunk = me == 1 && kind == 4 ? 2 : 0;
     if (me < 2)
         AX_TRY(me == 0 ? ax_send(c, NULL, &m, data, 1, &work) : ax_recv(c, NULL, &m, data, 0, &work));
     AX_TRY(ax_wait(&work));
@@ -182,7 +183,8 @@ static void errors_of_mismatched_messages_name_both_ranks(void **state)
     static const char *const expected[] = {"activation of micro-batch 3 of step 6, f32 [4, 8]",
                                            "activation of micro-batch 4 of step 5, f32 [4, 8]",
                                            "activation of micro-batch 3 of step 5, f32 [4, 9]",
-                                           "activation of micro-batch 3 of step 5, bf16 [4, 8]"};
+                                           "activation of micro-batch 3 of step 5, bf16 [4, 8]",
+                                           "activation of micro-batch 3 of step 5 for chunk 2, f32 [4, 8]"};
     for (int kind = 0; kind < (int)AX_COUNT(expected); kind++) {
         char text[256];
         snprintf(

@@ -9,14 +9,14 @@ Parties:
   ranks    axonn on two ranks that share the threads and the rows of a step (grid.data=2, ZeRO 1)
   tensor   axonn on two ranks that share the threads and each layer's weights (grid.x=2)
   torch    PyTorch with its fastest settings, or once with each --torch-with
-  llm.c    its trainer (fp32; cases other than 124m-4x256 only if --parties names it)
-Cases are models, rows x tokens: GPT-2 124m has 12 layers of width 768, small 6 layers of 384; the Llama has 12 layers
-of width 768, 4 key heads, an MLP of width 2048 and a vocabulary of 32000 (its PyTorch is transformers'). Parties take turns for
---rounds rounds; a party's figure is the median over the rounds of each round's median. Prints markdown tables with these
-columns: ms per step (median, minimum and maximum over the rounds), tokens/s, the share of the limit, the time relative to
-axonn's, and peak memory (not for two ranks, because each counts pages of the other). Progress goes to stderr. --isa makes
-axonn's kernels, torch and the libraries of the limit use that instruction set. A round of all parties takes about five
-minutes on two cores.
+  llm.c    its trainer (GPT-2 in fp32; cases other than 124m-4x256 only if --parties names it)
+Cases are models, rows x tokens: GPT-2 124m has 12 layers of width 768, small 6 layers of 384; llama has 12 layers of width
+768, 4 key heads, an MLP of width 2048 and a vocabulary of 32000 (party torch then runs the model of transformers). Parties
+take turns for --rounds rounds; a party's figure is the median over the rounds of each round's median. Prints markdown
+tables with these columns: ms per step (median, minimum and maximum over the rounds), tokens/s, the share of the limit, the
+time relative to axonn's, and peak memory (not for two ranks, because each counts pages of the other). Progress goes to
+stderr. --isa makes axonn's kernels, torch and the libraries of the limit use that instruction set. A round of all parties
+takes about five minutes on two cores with the default cases.
 Usage:  python3 bench/step.py --torch PYTHON --llmc DIR [--rounds 5] [--cases 124m-4x256,small-8x256]
                               [--precisions bf16,fp32] [--parties limit,axonn] [--before PROGRAM] [--threads 2]
                               [--isa avx2] [--json]
@@ -46,6 +46,7 @@ CASES = {  # layers, hidden, heads, vocab, tokens of a row, rows; a Llama's key 
     "llama-4x256": (12, 768, 12, 32000, 256, 4, 4, 2048),
     "llama-1x1024": (12, 768, 12, 32000, 1024, 1, 4, 2048),
 }
+DEFAULT = ["124m-4x64", "124m-4x256", "124m-1x1024", "small-8x256"]
 # Environment variables that make axonn, oneDNN, libxsmm, PyTorch and MKL use this instruction set. PyTorch and MKL know
 # only these.
 ISAS = {
@@ -62,6 +63,10 @@ ISAS = {
 PARTIES = ["limit", "axonn", "before", "ranks", "tensor", "torch", "llm.c"]
 SHAPE = ["layers", "hidden", "heads", "vocab", "seq", "batch", "kv-heads", "ffn"]
 ROWS = SHAPE.index("batch")
+
+
+def is_llama(case):
+    return len(CASES[case]) == len(SHAPE)
 
 
 class Failed(SystemExit):
@@ -159,7 +164,7 @@ RUN = {"limit": limit, "axonn": axonn, "before": before, "ranks": ranks, "tensor
 
 def takes_part(args, party, case, precision):
     if party == "llm.c":
-        return precision == "fp32" and (case == "124m-4x256" or args.named)
+        return precision == "fp32" and not is_llama(case) and (case == "124m-4x256" or args.named)
     if party in ("ranks", "tensor") and args.threads % 2:
         return False
     return party != "ranks" or CASES[case][ROWS] % 2 == 0
@@ -175,10 +180,11 @@ def check(args):
         line = re.search(r"gcc (.*\\\n)*.*", (PEERS / "limit.c").read_text()).group()
         sys.exit(f"{args.limit} is missing: apt install libdnnl-dev libxsmm-dev, then in {ROOT}\n"
                  + line.replace("\n *", "\n"))
+    packages = ["torch"] + ["transformers"] * any(map(is_llama, args.cases))
     if "torch" in args.parties and (not shutil.which(args.torch) or subprocess.run(
-            [args.torch, "-c", "import torch"], capture_output=True).returncode):
-        sys.exit(f"{args.torch} has no torch: python3 -m venv DIR && DIR/bin/pip install torch, then --torch "
-                 "DIR/bin/python; or leave torch out of --parties")
+            [args.torch, "-c", "import " + ", ".join(packages)], capture_output=True).returncode):
+        sys.exit(f"{args.torch} cannot import {' and '.join(packages)}: python3 -m venv DIR && DIR/bin/pip install "
+                 f"{' '.join(packages)}, then --torch DIR/bin/python; or leave torch out of --parties")
     if "llm.c" in args.parties and not (args.llmc and pathlib.Path(args.llmc, "train_gpt2.c").is_file()):
         sys.exit("--llmc DIR, a checkout of llm.c, is missing: git clone --depth 1 https://github.com/karpathy/llm.c; "
                  "or leave llm.c out of --parties")
@@ -195,7 +201,8 @@ def chosen(text, known, parser, option):
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.partition("\nUsage")[0],
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--cases", default=",".join(CASES), help="default: all, %(default)s")
+    p.add_argument("--cases", default=",".join(DEFAULT),
+                   help=f"of {', '.join(CASES)}; default: %(default)s")
     p.add_argument("--precisions", default="bf16,fp32")
     p.add_argument("--parties", help=f"default: all, {','.join(PARTIES)}")
     p.add_argument("--axonn", default=str(ROOT / "build" / "axonn"))

@@ -50,6 +50,7 @@ def make_llama(a):
             logits = super().forward(input_ids=tokens, use_cache=False).logits
             return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
 
-    return Llama(LlamaConfig(vocab_size=a.vocab, hidden_size=a.hidden, intermediate_size=a.ffn, num_hidden_layers=a.layers,
-                             num_attention_heads=a.heads, num_key_value_heads=a.kv_heads, max_position_embeddings=a.seq,
-                             attn_implementation="sdpa"))
+    return Llama(LlamaConfig(
+        vocab_size=a.vocab, hidden_size=a.hidden, intermediate_size=a.ffn, num_hidden_layers=a.layers,
+        num_attention_heads=a.heads, num_key_value_heads=a.kv_heads, max_position_embeddings=a.seq,
+        attn_implementation="sdpa"))

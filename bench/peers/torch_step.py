@@ -140,8 +140,9 @@ def train(rank, a, port):
         free, total = torch.cuda.mem_get_info()
         on_gpu = {"gpu_bytes": total - free, "gpu_reserved_bytes": torch.cuda.max_memory_reserved(),
                   "gpu": torch.cuda.get_device_name()}
+    family = "llama" if a.kv_heads else "gpt2"
     print(json.dumps({
-        "case": f"torch.{'llama' if a.kv_heads else 'gpt2'}.{a.precision}" + (f".ddp{a.ranks}" if a.ranks > 1 else ""), "unit": "tokens/s",
+        "case": f"torch.{family}.{a.precision}" + (f".ddp{a.ranks}" if a.ranks > 1 else ""), "unit": "tokens/s",
         "runs": a.steps, "median": round(statistics.median(rate), 1), "min": round(min(rate), 1),
         "max": round(max(rate), 1), "step_ms": round(1e3 * statistics.median(seconds), 2), "loss": loss.item(),
         "rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

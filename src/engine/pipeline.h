@@ -1,5 +1,5 @@
 /* A rank's part in a pipeline: the order of its stage's tasks, and the messages between stages. What a task
- * computes is up to the caller (engine.c). On a grid with one stage there are no messages.
+ * computes is up to the caller (engine_tasks.c). On a grid with one stage there are no messages.
  *
  * docs/decisions/0022-pipeline-by-messages.md explains the protocol, and why it cannot deadlock. */
 #ifndef AXONN_ENGINE_PIPELINE_H

@@ -1,0 +1,110 @@
+/* Plans the memory of an engine: creates it on the dry device and runs a step and an evaluation there. */
+#include "engine/engine_private.h"
+
+#include <stdlib.h>
+
+size_t ax_memory_total(const ax_memory *m)
+{
+    return m->weights + m->copies + m->gradients + m->optimizer + m->activations + m->batch + m->tables +
+           m->cache + m->messages + m->workspace;
+}
+
+ax_status ax_rows_none(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    (void)source;
+    (void)first;
+    (void)end;
+    (void)out;
+    return AX_OK;
+}
+
+/* Runs the tasks of micro-batch `index` of a step that has `of` micro-batches, one chunk after the other. */
+static ax_status dry_run_micro_batch(ax_engine *e, int64_t index, int64_t of)
+{
+    e->reading = (engine_reading){ax_rows_none, NULL, of * e->rows, 1};
+    AX_TRY(ax_pipeline_begin(e->pipeline, 0, 1, true));
+    for (int chunk = 0; chunk < engine_chunks(e); chunk++) {
+        AX_TRY(engine_start_piece(e, (ax_pipe_piece){index, chunk}, 0));
+        AX_TRY(engine_end_piece(e, (ax_pipe_piece){index, chunk}, 0));
+        if (engine_postpones(e))
+            AX_TRY(engine_add_weight_grads(e, (ax_pipe_piece){index, chunk}, 0));
+    }
+    return ax_pipeline_end(e->pipeline);
+}
+
+/* Runs each task twice on the dry device. The first run learns in which order weights are acquired, the
+ * second records the memory.
+ *
+ * All micro-batches need the same memory except the first of a step, which sets gradients: adding to
+ * gradients, as later ones do, needs more. So the second run takes the last micro-batch of a step, and the
+ * dry step has two micro-batches if the real step has several. */
+static ax_status dry_run_tasks(ax_engine *e)
+{
+    double loss;
+    bool trains = e->options.optim, several = e->options.global_batch > e->rows;
+    int64_t n = several ? 2 : 1;
+    e->options.global_batch = n * e->rows;
+    if (trains)
+        AX_TRY(engine_begin_step(e));
+    if (trains)
+        AX_TRY(dry_run_micro_batch(e, 0, n));
+    AX_TRY(ax_engine_eval(e, ax_rows_none, NULL, e->rows, &loss));
+    ax_frame_forget(e->slot[0].frame);
+    if (trains && !several)
+        AX_TRY(engine_begin_step(e));
+    if (trains)
+        AX_TRY(dry_run_micro_batch(e, n - 1, n));
+    if (trains)
+        AX_TRY(engine_end_step(e, 1, &(ax_hyper){.step = 1}));
+    return ax_engine_eval(e, ax_rows_none, NULL, e->rows, &loss);
+}
+
+static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
+{
+    AX_TRY(dry_run_tasks(e));
+    AX_TRY(ax_param_set_take_orders(e->set, &out->orders));
+    int slots = (int)ax_pipeline_stage(e->pipeline)->slots;
+    AX_TRY(ax_frame_plan_create(e->slot[0].frame, slots, &out->frame));
+    out->memory.weights = e->set->bytes_master;
+    out->memory.copies = e->set->bytes_use;
+    out->memory.gradients = e->set->bytes_grad + e->set->bytes_tied;
+    out->memory.optimizer = e->set->bytes_state;
+    out->memory.activations = ax_frame_plan_bytes(out->frame);
+    out->memory.batch = (size_t)(1 + slots) * engine_batch_bytes(e) + engine_numbers_bytes(e);
+    out->memory.tables = ax_layer_table_bytes(e->model->root);
+    out->memory.messages = ax_pipeline_bytes(e->pipeline);
+    if (e->updater)
+        out->memory.batch += ax_updater_bytes(e->updater);
+    return AX_OK;
+}
+
+ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, ax_grid_size grid,
+                              const ax_parallel *parallel, const char *device, int threads, ax_dtype compute,
+                              ax_engine_plan *out)
+{
+    *out = (ax_engine_plan){0};
+    ax_ctx *dry;
+    ax_engine *engine = NULL;
+    AX_TRY(ax_ctx_create(world, grid, "dry", threads, compute, 0, &dry));
+    dry->parallel = parallel ? *parallel : ax_parallel_default;
+    ax_status status = ax_engine_create(dry, options, NULL, 0, &engine);
+    if (status == AX_OK)
+        status = dry_run(engine, out);
+    if (status == AX_OK)
+        status = ax_grid_used(dry->grid, &out->axes);
+    if (status == AX_OK)
+        status = ax_device_workspace(device, threads, &out->memory.workspace);
+    ax_engine_destroy(&engine);
+    ax_ctx_destroy(&dry);
+    if (status != AX_OK)
+        ax_engine_plan_fini(out);
+    return status;
+}
+
+void ax_engine_plan_fini(ax_engine_plan *plan)
+{
+    ax_frame_plan_destroy(&plan->frame);
+    ax_param_orders_destroy(&plan->orders);
+    free(plan->axes);
+    *plan = (ax_engine_plan){0};
+}

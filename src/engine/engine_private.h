@@ -1,0 +1,102 @@
+/* The struct of an engine, shared by its files: engine.c creates it and runs steps, engine_tasks.c has the
+ * tasks of one micro-batch, engine_plan.c runs them on the dry device. */
+#ifndef AXONN_ENGINE_PRIVATE_H
+#define AXONN_ENGINE_PRIVATE_H
+
+#include "engine/pipeline.h"
+
+#include "axonn/engine.h"
+
+/* The int32 arrays of a micro-batch, in the order of ax_rows. */
+enum { TOKENS, TARGETS, DOC_START, POSITIONS, ARRAYS };
+
+/* The tasks that repeat from step to step. Each of them is recorded in an ax_replay of its own.
+ *
+ * A slot has four backward tasks for each chunk of the stage: their indices 0 … 3 are sets of the bits FIRST
+ * and LAST. The task of the first micro-batch of a step sets the gradients; the tasks of the others add to
+ * them. In the task of the last micro-batch the reduction of gradients over ranks may start. If the pipeline
+ * is joint (ax_pipeline_is_joint), a backward task runs the forward pass too; otherwise the task FORWARD runs
+ * it. If weight gradients are postponed, four tasks WEIGHTS + FIRST + LAST compute them.
+ *
+ * The engine has the task NORM, which computes the gradient norm, and for each chunk a task EVALUATION +
+ * chunk, which runs a forward pass. */
+enum { FIRST = 1, LAST = 2, FORWARD = 4, WEIGHTS = 5, SLOT_TASKS = 9 };
+enum { NORM, EVALUATION };
+
+/* The memory of one piece (pipe.h), from the beginning of its forward to the end of its last task. */
+typedef struct engine_slot {
+    ax_frame *frame;
+    ax_batch batch;   /* its tensors are views of `device` */
+    char *device;     /* ax_batch_numbers in HEAD bytes, then int32 [ARRAYS, n, seq_len] */
+    ax_replay **task; /* [chunk, SLOT_TASKS] */
+} engine_slot;
+
+/* Where the running step or evaluation reads its rows: `rows` rows with `targets` targets, over all ranks. */
+typedef struct engine_reading {
+    ax_read_rows_fn *read;
+    void *source;
+    int64_t rows, targets;
+} engine_reading;
+
+struct ax_engine {
+    ax_ctx *ctx;
+    ax_engine_options options;
+    ax_model *model;
+    ax_param_set *set;
+    ax_pipeline *pipeline;
+    engine_slot *slot;
+    int slots;
+    int64_t rows;     /* rows of a micro-batch, over all ranks */
+    int64_t first, n; /* this rank's rows of a micro-batch: first … first+n-1 */
+    uint64_t step;    /* number of the current step */
+    char *host;       /* staging copy of slot.device in host memory */
+    engine_reading reading;
+    /* In device memory: the loss, then for each parameter the sum of squares of its gradient. */
+    double *numbers;
+    ax_updater *updater;
+    ax_loss_scale scale;
+    ax_replay **task; /* [EVALUATION + chunks] */
+    bool stepped;     /* a step has run since the last ax_engine_result */
+};
+
+/* Bytes reserved for ax_batch_numbers at the start of slot.device. The int32 arrays follow, so they are
+ * aligned to HEAD bytes. */
+enum { HEAD = 64 };
+_Static_assert(sizeof(ax_batch_numbers) <= HEAD, "ax_batch_numbers must fit in HEAD bytes");
+
+static inline size_t engine_batch_bytes(const ax_engine *e)
+{
+    return HEAD + (size_t)(ARRAYS * e->n * e->options.seq_len) * sizeof(int32_t);
+}
+
+static inline size_t engine_numbers_bytes(const ax_engine *e)
+{
+    return (size_t)(1 + e->set->n) * sizeof(double);
+}
+
+static inline int engine_chunks(const ax_engine *e) { return ax_pipeline_stage(e->pipeline)->chunks; }
+static inline bool engine_postpones(const ax_engine *e) { return ax_pipeline_stage(e->pipeline)->postpone; }
+
+/* ---- engine_tasks.c ------------------------------------------------------------------------------ */
+
+/* A task of slot `s`. If `s` is NULL: a task of the engine. */
+typedef ax_status engine_task_fn(ax_engine *e, engine_slot *s, ax_pipe_piece piece);
+/* Runs a task, and records its kernel launches in `replay`. If they are the same as in the last run of this
+ * task, the device replays the recorded launches instead (on a GPU: as CUDA graphs). */
+ax_status engine_run_task(ax_engine *e, ax_replay *replay, engine_task_fn *work, engine_slot *s,
+                          ax_pipe_piece piece);
+
+/* The functions of ax_pipeline_tasks for training: engine_start_piece loads the rows of a micro-batch, and
+ * runs its forward pass unless forward and backward are one task; engine_end_piece runs its backward pass.
+ * For an evaluation: engine_eval_piece. `engine` points to an ax_engine, `index` is that of a slot. */
+ax_status engine_start_piece(void *engine, ax_pipe_piece piece, int index);
+ax_status engine_end_piece(void *engine, ax_pipe_piece piece, int index);
+ax_status engine_add_weight_grads(void *engine, ax_pipe_piece piece, int index);
+ax_status engine_eval_piece(void *engine, ax_pipe_piece piece, int index);
+
+/* ---- engine.c: the beginning and the end of a step ----------------------------------------------- */
+
+ax_status engine_begin_step(ax_engine *e);
+ax_status engine_end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper);
+
+#endif

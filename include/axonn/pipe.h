@@ -25,8 +25,8 @@ typedef enum ax_pipe_schedule {
     AX_PIPE_1F1B,
     /* All forwards, then all backwards. */
     AX_PIPE_GPIPE,
-    /* 1F1B of pieces (arXiv 2104.04473, section 2.2): stages wait for the first micro-batch to fill the
-     * pipeline for 1 / chunks of the time, and send chunks times as many messages. */
+    /* 1F1B of pieces (arXiv 2104.04473, section 2.2). With v chunks a stage waits for the first micro-batch
+     * 1/v as long as with AX_PIPE_1F1B, and sends v times as many messages. */
     AX_PIPE_INTERLEAVED,
     AX_PIPE_SCHEDULES
 } ax_pipe_schedule;

@@ -419,8 +419,9 @@ static int64_t number_of(const ax_pipeline *p, ax_pipe_piece piece)
     return piece.chunk * p->n + piece.micro_batch;
 }
 
-/* Returns the first free slot after the one that was taken last, so that a chunk's micro-batches are always
- * in the same slots, whatever the order of tasks. An evaluation keeps no activations, and has only slot 0. */
+/* Returns the first free slot after the one that was taken last. So with one chunk, micro-batch i is always
+ * in slot i mod slots, whatever the order of tasks. An evaluation keeps no activations, and has only slot 0.
+ */
 static int take_slot(ax_pipeline *p, ax_pipe_piece piece)
 {
     if (!p->backward)

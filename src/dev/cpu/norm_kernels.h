@@ -204,8 +204,8 @@ typedef struct row_grad {
 } row_grad;
 
 /* Computes dx for W elements of row r (or n, if that is less), from column c on, and adds the row's
- * contributions to dweight[c …] and dbias[c …], each of which may be NULL. Both are padded to whole vectors;
- * the lanes from n on get no sums that are used. */
+ * contributions to dweight[c …] and dbias[c …], each of which may be NULL. Both arrays are padded to whole
+ * vectors, and the padding is not used afterwards. */
 INLINE void norm_grad_vector(const ax_norm_grad_apply_args *a, int64_t r, int64_t c, int64_t n,
                              const row_grad *s, float *dweight, float *dbias, vtype type)
 {

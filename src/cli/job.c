@@ -83,6 +83,8 @@ static void become_launcher(const cli_job *job, pid_t parent)
 {
     if (ax_launcher_find().launcher)
         clear_launcher_variables();
+    if (job->session)
+        setenv("OMPI_MCA_orte_tmpdir_base", job->session, 0); /* the user's own choice has priority */
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)

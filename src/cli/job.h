@@ -26,6 +26,7 @@ typedef struct cli_job {
     bool elsewhere;   /* all ranks may be on other hosts; ranks on other hosts cannot write the note */
     bool keeps_input; /* the launcher gets this process's standard input, for rank 0; false: it gets /dev/null
                        */
+    const char *session; /* directory for the session files of Open MPI's launcher, or NULL: it chooses one */
     /* Results, set when the job has ended: */
     int status;   /* exit status of the launcher, as waitpid returns it */
     int signal;   /* the signal that this process received, or 0 */

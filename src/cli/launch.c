@@ -257,10 +257,6 @@ static ax_status job_result(const cli_job *job)
     AX_CHECK(code == AX_ERR_INTERNAL || number >= NSIG, AX_ERR_COMM,
              "a rank was ended by signal %d (%s), and the job with it", number, strsignal(number));
     print_command(job->words, text, sizeof text);
-    AX_CHECK(note->pid || job->elsewhere || !access(ax_temporary_dir(), W_OK), AX_ERR_COMM,
-             "the launcher could not start the ranks, because it cannot write to the directory of temporary "
-             "files %s: %s (set the environment variable TMPDIR to another)",
-             ax_temporary_dir(), strerror(errno));
     AX_CHECK(
         note->pid || job->elsewhere, AX_ERR_COMM,
         "the launcher could not start the ranks (its exit code is %d): see its messages above, or run it "
@@ -269,6 +265,33 @@ static ax_status job_result(const cli_job *job)
     return ax_fail(code == AX_ERR_INTERNAL ? AX_ERR_INTERNAL : AX_ERR_COMM,
                    "the launcher ended with exit code %d: see the messages above, or run it directly: %s",
                    code, text);
+}
+
+/* Creates the directory for the session files of Open MPI's launcher. By default all launchers of a user
+ * share one, which the launcher that ends last removes; a launcher that starts at that moment fails. */
+static ax_status create_session(char *path, size_t size)
+{
+    snprintf(path, size, "%s/axonn-session-XXXXXX", ax_temporary_dir());
+    AX_CHECK(mkdtemp(path), AX_ERR_COMM,
+             "the launcher cannot start the ranks, because it cannot write to the directory of temporary "
+             "files %s: %s (set the environment variable TMPDIR to another)",
+             ax_temporary_dir(), strerror(errno));
+    return AX_OK;
+}
+
+/* With --hosts, the launcher uses its default: other hosts would keep the directory. */
+static ax_status run_job(cli_job *job)
+{
+    char session[4096];
+    if (!strcmp(AXONN_MPI_KIND, "openmpi") && !job->elsewhere) {
+        AX_TRY(create_session(session, sizeof session));
+        job->session = session;
+    }
+    ax_status status = cli_job_run(job);
+    if (job->session && ax_remove_tree(session) != AX_OK)
+        ax_log(AX_LOG_WARN, "%s", ax_error_message());
+    job->session = NULL;
+    return status;
 }
 
 ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t n, char *const *words)
@@ -283,7 +306,7 @@ ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t 
     if (result == AX_OK)
         result = check_open_files(launch);
     if (result == AX_OK)
-        result = cli_job_run(&job);
+        result = run_job(&job);
     if (result == AX_OK)
         result = job_result(&job);
     command_fini(&c);

@@ -184,11 +184,27 @@ ax_status ax_pipeline_create(const ax_model *model, int64_t rows, int64_t seq_le
     return status;
 }
 
+/* Frees the handles of messages that a failed dry run has left. Its messages are complete at once; those of
+ * other devices may wait for ranks that have failed too. */
+static void drop_messages(ax_pipeline *p)
+{
+    ax_status status = AX_OK;
+    bool dry = p->ctx->dev->ops.launch;
+    for (int w = 0; dry && w < DIRECTIONS; w++) {
+        direction *y = &p->direction[w];
+        status |= ax_wait(&y->receive);
+        for (int64_t i = 0; y->sends && i < y->buffers; i++)
+            status |= ax_wait(&y->sends[i]);
+    }
+    AX_ASSERT(status == AX_OK);
+}
+
 void ax_pipeline_destroy(ax_pipeline **pipeline)
 {
     ax_pipeline *p = *pipeline;
     if (!p)
         return;
+    drop_messages(p);
     if (p->memory)
         ax_ctx_free(p->ctx, p->memory, p->bytes);
     for (int w = 0; w < DIRECTIONS; w++)

@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -186,6 +187,26 @@ static inline void run_expect(int code, const char *part, const char *fmt, ...)
     if (got != code || (part && !strstr(said, part)))
         fail_msg("exit code %d, expected %d and \"%s\"; it said:\n%s", got, code, part ? part : "", said);
     free(said);
+}
+
+/* Makes a run under a resource limit (setrlimit) of `bytes`. */
+static inline void run_limited(int code, const char *said, int what, rlim_t bytes, const char *keys)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) {
+        struct rlimit limit = {bytes, bytes};
+        int fd = open("log", O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        if (fd < 0 || dup2(fd, STDERR_FILENO) < 0 || setrlimit(what, &limit))
+            _exit(99);
+        signal(SIGXFSZ, SIG_IGN);
+        train_and_exit(keys);
+    }
+    int got = run_wait(pid);
+    char *log = text_of("log");
+    if (got != code || !strstr(log, said))
+        fail_msg("exit code %d, expected %d and \"%s\":\n%s", got, code, said, log);
+    free(log);
 }
 
 static inline void sleep_ms(double ms) { usleep((useconds_t)(ms * 1e3)); }

@@ -289,26 +289,6 @@ static void inputs_that_are_missing(void **state)
 
 /* ---- disks --------------------------------------------------------------------------------------- */
 
-/* Makes a run under a resource limit (setrlimit) of `bytes`. */
-static void run_limited(int code, const char *said, int what, rlim_t bytes, const char *keys)
-{
-    fflush(NULL);
-    pid_t pid = fork();
-    if (!pid) {
-        struct rlimit limit = {bytes, bytes};
-        int fd = open("log", O_WRONLY | O_CREAT | O_TRUNC, 0666);
-        if (fd < 0 || dup2(fd, STDERR_FILENO) < 0 || setrlimit(what, &limit))
-            _exit(99);
-        signal(SIGXFSZ, SIG_IGN);
-        train_and_exit(keys);
-    }
-    int got = run_wait(pid);
-    char *log = text_of("log");
-    if (got != code || !strstr(log, said))
-        fail_msg("exit code %d, expected %d and \"%s\":\n%s", got, code, said, log);
-    free(log);
-}
-
 static void a_file_cannot_grow(void **state)
 {
     (void)state;

@@ -160,6 +160,24 @@ static void mem_planned_is_that_of_the_largest_stage(void **state)
     run_expect(0, expected, keys);
 }
 
+/* Advice for stages that have too little memory: to postpone nothing, if that would fit; and no number of
+ * micro-batches that the schedule cannot have (here three on two stages). */
+static void too_little_memory_for_slots(void **state)
+{
+    (void)state;
+    const int64_t seq_len = 4096, free_bytes = ax_memory_available(),
+                  slots = free_bytes / (seq_len * 24 * 4 * 5);
+    run_expect(3, "pipe.postpone: 0 with pipe.slack: 0 would fit (",
+               RANK_KEYS "ranks=2 grid.pipe=2 model.seq_len=%lld train.micro_batch=1 train.global_batch=%lld "
+                         "pipe.postpone=%lld",
+               (long long)seq_len, (long long)(2 * slots), (long long)slots);
+    if (!SANITIZED) /* sanitizers reserve terabytes */
+        run_limited(3, "even train.micro_batch: 1 with train.recompute: full does not fit", RLIMIT_AS,
+                    (rlim_t)264 << 20,
+                    RANK_KEYS "ranks=2 grid.pipe=2 pipe.schedule=interleaved model.seq_len=1048576 "
+                              "train.micro_batch=3 train.global_batch=6");
+}
+
 /* Untied models have the same bits on any number of stages, so a run that changes it ends with the same
  * files. */
 static void stages_do_not_change_a_bit(void **state)
@@ -406,6 +424,7 @@ int main(void)
         cmocka_unit_test(metrics_describe_the_ranks),
         cmocka_unit_test(pipelines_report_their_messages),
         cmocka_unit_test(mem_planned_is_that_of_the_largest_stage),
+        cmocka_unit_test(too_little_memory_for_slots),
         cmocka_unit_test(stages_do_not_change_a_bit),
         cmocka_unit_test(traces_are_written),
         cmocka_unit_test(text_is_tokenized_once),

@@ -189,7 +189,7 @@ typedef enum ax_message_kind {
     AX_MESSAGE_KINDS
 } ax_message_kind;
 
-/* Describes a message. Sender and receiver must pass equal descriptions. */
+/* Describes a message. Sender and receiver must pass equal descriptions, except for `note`. */
 enum { AX_MESSAGE_DIMS = 4 };
 typedef struct ax_message {
     ax_message_kind kind;
@@ -198,6 +198,7 @@ typedef struct ax_message {
     int chunk; /* of the receiving pipeline stage (pipe.h) */
     int ndim;
     int64_t dim[AX_MESSAGE_DIMS]; /* shape of the data */
+    int note;                     /* a number that the sender passes to the receiver (ax_work_note) */
 } ax_message;
 
 /* Prints a message, such as "activation of micro-batch 3 of step 7, bf16 [4, 256, 768]". Returns out. */
@@ -216,6 +217,8 @@ AX_MUST_CHECK ax_status ax_recv(ax_comm *comm, ax_stream *stream, const ax_messa
                                 int from, ax_work **work);
 /* Returns true if ax_wait on this message would return at once (NULL: true). */
 bool ax_work_done(const ax_work *work);
+/* Returns the sender's `note`. `work` is a receive that is done (ax_work_done). */
+int ax_work_note(const ax_work *work);
 /* Waits until at least one of `n` messages is complete, 1 <= n <= AX_WAIT_SOME. Returns at once if one of
  * them is NULL. `comm` is the communicator of any of the messages. The caller then calls ax_wait on each
  * complete message (ax_work_done). */
@@ -254,6 +257,7 @@ struct ax_work {
     bool (*done)(const ax_work *work); /* messages only: true if the operation is complete */
     ax_work *inner; /* messages only: the backend's handle, if this handle is a wrapper that also copies data
                        to or from a device; else NULL */
+    int note;       /* receives only: the sender's note, once the operation is complete */
     /* The public functions set these. comm is NULL for a handle that combines other handles. */
     ax_comm *comm;
     ax_stream *stream;   /* stream of the buffers; NULL: host memory */

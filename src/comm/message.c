@@ -228,6 +228,7 @@ ax_status ax_recv(ax_comm *comm, ax_stream *stream, const ax_message *m, void *d
 }
 
 bool ax_work_done(const ax_work *work) { return !work || (work->done && work->done(work)); }
+int ax_work_note(const ax_work *work) { return work->inner ? work->inner->note : work->note; }
 
 ax_status ax_wait_some(ax_comm *comm, ax_work *const works[], int n)
 {

@@ -280,6 +280,7 @@ static ax_status progress_recv(ax_mpi_message *m, bool *done)
             return AX_OK;
         m->c->world->progress++;
         AX_TRY(compare(m));
+        m->work.note = m->head.message.note;
         if (may_share(m) && m->head.offset < 0)
             AX_TRY(irecv(m, BODY, m->args.data, m->args.bytes));
     }

@@ -166,6 +166,7 @@ static void copy_data(world *w, pending *send, pending *recv)
     }
     if (send->args.bytes)
         memcpy(recv->args.data, send->args.data, send->args.bytes);
+    recv->work.note = send->args.message.note;
     complete(w, send);
     complete(w, recv);
 }

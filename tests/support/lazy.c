@@ -188,6 +188,7 @@ static bool message_done(const ax_work *work)
     letter *m = (letter *)(uintptr_t)work;
     if (!ax_work_done(m->inner))
         return false;
+    m->work.note = ax_work_note(m->inner);
     return m->polls-- <= 0;
 }
 

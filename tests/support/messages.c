@@ -142,18 +142,26 @@ ax_status check_message_ring(ax_comm *c, void *arg)
     }
     while (came < ROUNDS) {
         if (me == 0 && left <= came) {
-            ax_message m = {
-                .kind = AX_MESSAGE_TASK, .dtype = AX_I64, .micro_batch = left, .ndim = 1, .dim = {1}};
+            ax_message m = {.kind = AX_MESSAGE_TASK,
+                            .dtype = AX_I64,
+                            .micro_batch = left,
+                            .ndim = 1,
+                            .dim = {1},
+                            .note = 9 - left};
             out[left] = 1000 * left;
             AX_TRY(ax_send(c, NULL, &m, &out[left], 1, &send[left]));
             left++;
         }
         AX_TRY(ax_wait_some(c, &recv[came], 1));
-        EXPECT(ax_work_done(recv[came]));
+        EXPECT(ax_work_done(recv[came]) && ax_work_note(recv[came]) == 9 - came);
         AX_TRY(ax_wait(&recv[came]));
         if (me != 0) {
-            ax_message m = {
-                .kind = AX_MESSAGE_TASK, .dtype = AX_I64, .micro_batch = came, .ndim = 1, .dim = {1}};
+            ax_message m = {.kind = AX_MESSAGE_TASK,
+                            .dtype = AX_I64,
+                            .micro_batch = came,
+                            .ndim = 1,
+                            .dim = {1},
+                            .note = 9 - came};
             out[came] = in[came] + me;
             AX_TRY(ax_send(c, NULL, &m, &out[came], (me + 1) % g, &send[came]));
         } else {

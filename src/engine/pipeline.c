@@ -51,6 +51,7 @@ struct ax_pipeline {
     size_t bytes;
     int64_t step, n; /* `step`: number of the running step; `n`: number of its micro-batches */
     bool backward;
+    bool given_up; /* the running step is given up: tasks only pass messages on */
     double waited;
 };
 
@@ -226,7 +227,8 @@ static ax_message message_of(const ax_pipeline *p, int w, ax_pipe_piece piece)
                         .micro_batch = piece.micro_batch,
                         .chunk = piece.chunk,
                         .ndim = 1,
-                        .dim = {p->part}};
+                        .dim = {p->part},
+                        .note = p->given_up};
 }
 
 /* Returns forward (backward) number i of this stage in the running step or evaluation. */
@@ -268,14 +270,23 @@ static ax_status copy(ax_pipeline *p, const void *from, void *to, int64_t n)
                  : AX_OK;
 }
 
-/* Waits for the receive *work. If the message has not arrived yet, adds the waiting time to p->waited. */
+/* Waits for the receive *work, and learns from it whether the step is given up. If the message has not
+ * arrived yet, adds the waiting time to p->waited. */
 static ax_status wait_for(ax_pipeline *p, ax_work **work)
 {
     double begin = ax_now();
     bool done = ax_work_done(*work);
-    AX_TRY(ax_wait(work));
+    AX_TRY(ax_wait_some(p->comm, work, 1));
     p->waited += done ? 0 : ax_now() - begin;
-    return AX_OK;
+    p->given_up = p->given_up || ax_work_note(*work);
+    return ax_wait(work);
+}
+
+/* Called when the message of `receive` has been used: posts the next receive. */
+static ax_status taken(ax_pipeline *p, int w)
+{
+    p->direction[w].next++;
+    return post(p, w);
 }
 
 ax_status ax_pipeline_take(ax_pipeline *p, ax_message_kind kind, ax_frame *frame, ax_tensor *out)
@@ -285,7 +296,7 @@ ax_status ax_pipeline_take(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
     int64_t ranks = p->copies ? ax_comm_size(p->copies) : 1;
     *out = p->like;
     AX_TRY(ax_frame_scratch(frame, p->like.dtype, ranks * p->part, &out->data));
-    AX_TRY(wait_for(p, &y->receive));
+    AX_TRY(ax_wait(&y->receive)); /* in a dry run; otherwise run_task has waited */
     if (p->copies)
         AX_TRY(ax_all_gather(p->copies, p->ctx->stream, y->in, out->data, p->part, p->like.dtype, &work));
     else
@@ -294,8 +305,23 @@ ax_status ax_pipeline_take(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
     double now = p->ctx->dev->ring ? ax_now() : 0;
     ax_event_add(p->ctx->dev->ring, "receive", kind == AX_MESSAGE_GRADIENT ? "gradient" : "activation", now,
                  now, piece_at(p, (int)kind, y->next).micro_batch);
-    y->next++;
-    return post(p, (int)kind);
+    return taken(p, (int)kind);
+}
+
+/* Returns the next buffer for a message in direction `w`, which may be in use by an earlier send. */
+static char *next_buffer(direction *y, size_t bytes, ax_work ***send)
+{
+    int64_t buffer = y->sent++ % y->buffers;
+    *send = &y->sends[buffer];
+    return y->out + (size_t)buffer * bytes;
+}
+
+static ax_status send_piece(ax_pipeline *p, int w, ax_pipe_piece piece, const char *out, ax_work **send)
+{
+    /* Between the last stage and the first, messages change the chunk. */
+    piece.chunk += w == ACTIVATION ? is_last(p) : -is_first(p);
+    ax_message m = message_of(p, w, piece);
+    return ax_send(p->comm, p->ctx->stream, &m, out, p->direction[w].to, send);
 }
 
 ax_status ax_pipeline_send(ax_pipeline *p, ax_message_kind kind, ax_frame *frame, ax_pipe_piece piece,
@@ -303,20 +329,18 @@ ax_status ax_pipeline_send(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
 {
     direction *y = &p->direction[kind];
     ax_tensor whole;
-    int64_t buffer = y->sent++ % y->buffers, first = p->copies ? ax_comm_rank(p->copies) * p->part : 0;
-    char *out = y->out + (size_t)buffer * part_bytes(p);
+    int64_t first = p->copies ? ax_comm_rank(p->copies) * p->part : 0;
+    ax_work **send;
+    char *out = next_buffer(y, part_bytes(p), &send);
     AX_TRY(ax_settle(frame, tensor, &p->like.layout, &whole));
-    AX_TRY(ax_wait(&y->sends[buffer])); /* the last send from this buffer. In training it has ended already
-                                           (see make_directions), in an evaluation it may not have */
+    AX_TRY(ax_wait(send)); /* the last send from this buffer. In training it has ended already (see
+                              make_directions), in an evaluation it may not have */
     int64_t n = ax_min(p->part, ax_tensor_count(p->ctx->grid, &whole) - first);
     double now = p->ctx->dev->ring ? ax_now() : 0;
     ax_event_add(p->ctx->dev->ring, "send", kind == AX_MESSAGE_GRADIENT ? "gradient" : "activation", now, now,
                  piece.micro_batch);
     AX_TRY(copy(p, (const char *)whole.data + first * (int64_t)ax_dtype_size(whole.dtype), out, n));
-    /* Between the last stage and the first, messages change the chunk. */
-    piece.chunk += kind == AX_MESSAGE_ACTIVATION ? is_last(p) : -is_first(p);
-    ax_message m = message_of(p, (int)kind, piece);
-    return ax_send(p->comm, p->ctx->stream, &m, out, y->to, &y->sends[buffer]);
+    return send_piece(p, (int)kind, piece, out, send);
 }
 
 /* ---- the order of tasks -------------------------------------------------------------------------- */
@@ -327,6 +351,7 @@ ax_status ax_pipeline_begin(ax_pipeline *p, int64_t step, int64_t n, bool backwa
     p->n = n;
     p->backward = backward;
     p->decisions = 0;
+    p->given_up = false;
     AX_TRY(find_groups(p));
     for (int w = 0; w < DIRECTIONS; w++)
         p->direction[w].next = p->direction[w].sent = 0;
@@ -462,6 +487,39 @@ static int slot_of(const ax_pipeline *p, ax_pipe_piece piece)
 static const char *const task_names[] = {
     [AX_PIPE_FORWARD] = "forward", [AX_PIPE_BACKWARD] = "backward", [AX_PIPE_WEIGHTS] = "weights"};
 
+/* Runs a forward or a backward of a step that is given up: takes the piece's message and sends one on, whose
+ * data do not matter. */
+static ax_status pass_on(ax_pipeline *p, int w, ax_pipe_piece piece)
+{
+    direction *y = &p->direction[w];
+    if (has_message(p, w, piece))
+        AX_TRY(taken(p, w));
+    if (!has_message(p, ACTIVATION + GRADIENT - w, piece)) /* the first or the last part of the model */
+        return AX_OK;
+    ax_work **send;
+    const char *out = next_buffer(y, part_bytes(p), &send);
+    AX_TRY(ax_wait(send));
+    return send_piece(p, w, piece, out, send);
+}
+
+/* Runs the task, unless the step is given up. The last receive tells, or reading rows on the first stage,
+ * which fails with AX_ERR_SIGNAL then (train_pace.c). */
+static ax_status run_or_pass_on(ax_pipeline *p, const ax_pipeline_tasks *t, ax_pipe_task task,
+                                ax_pipe_piece piece, int slot)
+{
+    int w = task == AX_PIPE_FORWARD ? ACTIVATION : GRADIENT;
+    bool moves = task != AX_PIPE_WEIGHTS && p->comm;
+    if (moves && has_message(p, w, piece))
+        AX_TRY(wait_for(p, &p->direction[w].receive));
+    if (!p->given_up) {
+        ax_status status = t->run[task](t->user, piece, slot);
+        p->given_up = status == AX_ERR_SIGNAL;
+        if (!p->given_up || !moves)
+            return status;
+    }
+    return moves ? pass_on(p, w, piece) : AX_OK;
+}
+
 /* Runs a forward, a backward, or the postponed weight gradients of a piece. A piece's slot is free after its
  * last task. */
 static ax_status run_task(ax_pipeline *p, const ax_pipeline_tasks *t, ax_pipe_task task, ax_pipe_counts *now)
@@ -472,7 +530,7 @@ static ax_status run_task(ax_pipeline *p, const ax_pipeline_tasks *t, ax_pipe_ta
     ax_pipe_piece piece = piece_at(p, forward ? ACTIVATION : GRADIENT, number);
     int slot = forward ? take_slot(p, piece) : slot_of(p, piece);
     double begin = p->ctx->dev->ring ? ax_now() : 0;
-    AX_TRY(t->run[task](t->user, piece, slot));
+    AX_TRY(run_or_pass_on(p, t, task, piece, slot));
     now->weights += ends;
     if (ends)
         p->held[slot] = -1;
@@ -503,5 +561,7 @@ ax_status ax_pipeline_run(ax_pipeline *p, const ax_pipeline_tasks *tasks)
             break;
         AX_TRY(run_task(p, tasks, task, &now));
     }
-    return ax_pipeline_end(p);
+    AX_TRY(ax_pipeline_end(p));
+    AX_CHECK(!p->given_up, AX_ERR_SIGNAL, "step %lld was given up after a signal", (long long)p->step);
+    return AX_OK;
 }

@@ -40,6 +40,19 @@ static ax_status restore_position(ax_run *run)
     return AX_OK;
 }
 
+/* Sets which ranks agree whether to abandon a step. All ranks choose its rows together, but the stages of a
+ * pipeline are at different micro-batches. */
+static ax_status find_pace(ax_run *run)
+{
+    ax_run_state *s = &run->state;
+    const ax_grid *grid = s->ctx->grid;
+    if (run->plan.grid.pipe > 1)
+        AX_TRY(ax_comm_split(run->world, ax_grid_coord(grid, ax_grid_rank(grid), AX_PIPE), 0, &s->stage));
+    s->drawing.ranks = run->world;
+    s->computing.ranks = s->stage ? s->stage : run->world;
+    return AX_OK;
+}
+
 static ax_status allocate(ax_run *run)
 {
     ax_memory_restart_peak(); /* the reported peak of memory does not include tokenization */
@@ -50,6 +63,7 @@ static ax_status allocate(ax_run *run)
     AX_TRY(ax_comm_agree(run->world, ax_engine_create(run->state.ctx, &run->plan.options, &run->plan.engine,
                                                       0, &run->state.engine)));
     AX_TRY(ax_grid_prepare(run->state.ctx->grid, run->plan.engine.axes));
+    AX_TRY(find_pace(run));
     /* Called after the model is built, because building it may split axis x into two factors
      * (ax_grid_factor). */
     return ax_report_axes(run, &run->report);
@@ -111,24 +125,14 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
 
 /* ---- steps --------------------------------------------------------------------------------------- */
 
-/* Called before each piece of a step's work. AX_ERR_SIGNAL if all ranks abandon the step now
- * (train_pace.c). */
-static ax_status begin_piece(ax_run *run, ax_pace *pace)
-{
-    ax_status status = ax_pace_piece(run, pace, &run->state.signal);
-    if (status == AX_ERR_SIGNAL)
-        run->state.given_up = run->state.step;
-    return status;
-}
-
-/* Reads the rows of a micro-batch. Each rank calls this once per micro-batch. With pipeline stages, the ranks
- * call it at different times. They cannot run the all-reduce of begin_piece then, so they always finish the
- * step. */
+/* Reads the rows of a micro-batch for each of its pieces. AX_ERR_SIGNAL if the step is abandoned now, which
+ * the first stage of a pipeline decides (train_pace.c). */
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
     ax_run *run = source;
-    if (run->plan.grid.pipe == 1)
-        AX_TRY(begin_piece(run, &run->state.computing));
+    const ax_grid *grid = run->state.ctx->grid;
+    if (ax_grid_coord(grid, ax_grid_rank(grid), AX_PIPE) == 0)
+        AX_TRY(ax_pace_piece(run, &run->state.computing, &run->state.signal));
     return ax_sampler_read(run->state.sampler, first, end, out);
 }
 
@@ -139,7 +143,7 @@ static ax_status draw_rows(ax_run *run, int64_t *targets)
     *targets = 0;
     for (int64_t row = 0, end, here; row < run->config->train.global_batch; row = end) {
         end = ax_min(row + PIECE, run->config->train.global_batch);
-        AX_TRY(begin_piece(run, &run->state.drawing));
+        AX_TRY(ax_pace_piece(run, &run->state.drawing, &run->state.signal));
         AX_TRY(ax_sampler_next_part(run->state.sampler, row, end, &here));
         *targets += here;
     }
@@ -224,8 +228,11 @@ static ax_status train_step(ax_run *run)
     s->step++;
     ax_sampler_state(s->sampler, drawn);
     ax_status status = compute(run, &targets, &result);
-    if (s->given_up)
+    if (status == AX_ERR_SIGNAL) {
+        s->given_up = s->step;
+        s->signal = s->signal ? s->signal : SIGTERM; /* only the first stage knows which signal it was */
         return undo_step(run, drawn);
+    }
     AX_TRY(status);
     s->tokens += targets;
     s->result->loss = result.loss;
@@ -327,6 +334,8 @@ static ax_status loop(ax_run *run)
 void ax_run_finish(ax_run *run)
 {
     ax_engine_destroy(&run->state.engine);
+    if (run->state.stage)
+        ax_comm_destroy(&run->state.stage);
     ax_ctx_destroy(&run->state.ctx);
     ax_run_plan_fini(&run->plan);
     ax_report_fini(&run->report);

@@ -43,10 +43,11 @@ typedef struct ax_run_inputs {
  * signal. The members count pieces of work: a piece is one micro-batch, or the choice of some rows by the
  * sampler. Only train_pace.c reads and changes the members. */
 typedef struct ax_pace {
-    int64_t every; /* number of pieces between two all-reduces */
-    int64_t next;  /* index, in the step, of the piece before which the next all-reduce runs */
-    int64_t piece; /* number of pieces begun in this step */
-    double asked;  /* time of the last all-reduce (ax_now) */
+    ax_comm *ranks; /* the ranks that agree: they all have the same pieces. Borrowed */
+    int64_t every;  /* number of pieces between two all-reduces */
+    int64_t next;   /* index, in the step, of the piece before which the next all-reduce runs */
+    int64_t piece;  /* number of pieces begun in this step */
+    double asked;   /* time of the last all-reduce (ax_now) */
 } ax_pace;
 
 typedef struct ax_run_state {
@@ -58,6 +59,7 @@ typedef struct ax_run_state {
     bool eval_pending;    /* an evaluation is due after the current step */
     int signal;           /* signal that some rank had received by the last exchange between ranks, or 0 */
     int64_t given_up;     /* the step that was abandoned because of the signal, or 0 */
+    ax_comm *stage;       /* the ranks of this rank's pipeline stage; NULL: there is one stage */
     ax_pace drawing, computing;
     ax_train_result *result;
 } ax_run_state;
@@ -251,11 +253,11 @@ ax_status ax_run_agree(const ax_run *run); /* returns, on all ranks, the error t
 enum { AX_EXCHANGE_OWN = 2 };
 ax_status ax_run_exchange(const ax_run *run, double *max, int n, double *sum, int *signal);
 
-/* train_pace.c: if a step still runs ten seconds after a signal, all ranks abandon the step before the same
- * piece of work. */
+/* train_pace.c: if a step still runs ten seconds after a signal, all ranks of `pace` abandon it before the
+ * same piece of work. */
 void ax_pace_begin(ax_pace *pace); /* called at the start of a step */
-/* Called before each piece of work; all ranks have the same number of pieces. Returns AX_ERR_SIGNAL on all
- * ranks, and sets *signal to the signal, if the step is abandoned; otherwise leaves *signal unchanged. */
+/* Called before each piece of work. Returns AX_ERR_SIGNAL on all ranks of `pace`, and sets *signal to the
+ * signal, if the step is abandoned; otherwise leaves *signal unchanged. */
 ax_status ax_pace_piece(const ax_run *run, ax_pace *pace, int *signal);
 /* `seconds`: the time that all pieces of the step took; the same value on all ranks. */
 void ax_pace_end(ax_pace *pace, double seconds);

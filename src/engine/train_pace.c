@@ -2,7 +2,10 @@
  * only some may have received the signal. So within a step the ranks run an all-reduce about every two
  * seconds, always after the same number of pieces of work (micro-batches, or parts of the sampler's choice of
  * rows). That number follows from times that are the same on all ranks, so all ranks call the all-reduce
- * before the same piece. After the first step, steps shorter than two seconds have no such all-reduce. */
+ * before the same piece. After the first step, steps shorter than two seconds have no such all-reduce.
+ *
+ * With pipeline stages, the ranks of the first stage do so. The messages of the pipeline tell the other
+ * stages (pipeline.c). */
 #include "engine/train.h"
 
 #include <math.h>
@@ -31,9 +34,9 @@ static ax_status ask(const ax_run *run, ax_pace *pace, int *signal)
 {
     enum { SECONDS, AGE, SIGNAL, N };
     double now = ax_now(), max[N] = {now - pace->asked, ax_signal_age(), ax_signal_pending()};
-    if (ax_comm_size(run->world) > 1) {
+    if (ax_comm_size(pace->ranks) > 1) {
         ax_work *work;
-        AX_TRY(ax_all_reduce(run->world, NULL, max, N, AX_F64, AX_MAX, &work));
+        AX_TRY(ax_all_reduce(pace->ranks, NULL, max, N, AX_F64, AX_MAX, &work));
         AX_TRY(ax_wait(&work));
     }
     pace->every = ax_min(pieces_between(max[SECONDS], pace->every), 2 * pace->every);

@@ -144,18 +144,20 @@ static void give_up_after(const char *keys, int64_t step, double ms)
     assert_true(ax_path_is_dir(said));
 }
 
-/* A step of two ranks that takes some seconds is given up, and done again by the resumed run with the same
- * bits. */
+/* A step of two pipelines that takes some seconds is given up, and done again by the resumed run with the
+ * same bits. */
 static void a_step_that_takes_long_is_given_up(void **state)
 {
     (void)state;
     char keys[1024];
     double seconds = 0;
     for (int rows = 800; seconds < 5; rows *= seconds < 0.5 ? 8 : 2) { /* ranks agree every two seconds */
-        snprintf(keys, sizeof keys,
-                 BASE_KEYS "ranks=2 grid.data=2 zero=1 train.micro_batch=1 optim.warmup=1 model.dropout=0.1 "
-                           "run.checkpoint_interval=0 optim.schedule=constant train.global_batch=%d ",
-                 rows);
+        snprintf(
+            keys, sizeof keys,
+            BASE_KEYS
+            "ranks=4 grid.pipe=2 grid.data=2 zero=1 train.micro_batch=1 optim.warmup=1 model.dropout=0.1 "
+            "run.checkpoint_interval=0 optim.schedule=constant train.global_batch=%d ",
+            rows);
         sh("rm -rf ref run");
         double start = ax_now();
         run_expect(0, NULL, "%s train.steps=1 run.dir=ref", keys);

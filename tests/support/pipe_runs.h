@@ -7,7 +7,7 @@
 #include "axonn/engine.h"
 #include "axonn/pipe.h"
 
-enum { PIPE_STEPS = 3, PIPE_RANKS = 8, PIPE_ORDER = 160, PIPE_TEXT = 240 };
+enum { PIPE_STEPS = 3, PIPE_RANKS = 8, PIPE_ORDER = 240, PIPE_TEXT = 240 };
 
 typedef enum pipe_family { PIPE_GPT2, PIPE_LLAMA, PIPE_QWEN3, PIPE_FAMILIES } pipe_family;
 
@@ -44,7 +44,8 @@ typedef struct pipe_result {
     char order[PIPE_RANKS][PIPE_ORDER];
 } pipe_result;
 
-/* Runs three steps and an evaluation on rank threads. The test fails if the run fails. Free the result with
+/* Runs three steps and an evaluation on rank threads. With several stages, the second step is first given up
+ * half-way, as after a signal. The test fails if the run fails. Free the result with
  * pipe_free. */
 void pipe_run(const pipe_setup *s, pipe_result *out);
 /* Runs the setup with one stage. */

@@ -33,7 +33,7 @@ typedef struct ax_layer_ops {
     /* Computes y from x, which is not changed. Collective along the axes of the layer's layouts. */
     ax_status (*forward)(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y);
     /* Computes dx from dy, which is not changed, and adds to the gradients of the parameters. Called after
-     * forward on the same frame. */
+     * forward on the same frame. dx NULL: it is not needed, because no layer before this one is trained. */
     ax_status (*backward)(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx);
     /* Optional: fuse an addition with forward or backward (ax_layer_forward_sum, ax_layer_backward_add). */
     ax_status (*forward_sum)(ax_layer *self, ax_frame *frame, const ax_tensor *a, const ax_tensor *b,
@@ -58,6 +58,8 @@ struct ax_layer {
 };
 
 AX_MUST_CHECK ax_status ax_layer_forward(ax_layer *layer, ax_frame *frame, const ax_tensor *x, ax_tensor *y);
+/* dx NULL: no layer before this one is trained (ax_layer_trains), so backward ends here. It computes what the
+ * gradients of the layer's own parameters need, and leaves on the frame's stack what it does not need. */
 AX_MUST_CHECK ax_status ax_layer_backward(ax_layer *layer, ax_frame *frame, const ax_tensor *dy,
                                           ax_tensor *dx);
 /* forward_sum: x = a + b, then y = layer(x). backward_add: dx = add + the gradient of x, computed by the
@@ -67,6 +69,13 @@ AX_MUST_CHECK ax_status ax_layer_forward_sum(ax_layer *layer, ax_frame *frame, c
 AX_MUST_CHECK ax_status ax_layer_backward_add(ax_layer *layer, ax_frame *frame, const ax_tensor *dy,
                                               const ax_tensor *add, ax_tensor *dx);
 void ax_layer_destroy(ax_layer **layer);
+
+/* Returns true if a parameter of the tree, own or tied, is not frozen. */
+bool ax_layer_trains(const ax_layer *layer);
+/* Returns the index of the first child that is trained, or the number of children if none is. */
+int ax_layer_first_trained(const ax_layer *layer);
+/* Freezes all parameters of a tree (ax_param). Call it before ax_layer_param_set. */
+void ax_layer_freeze(ax_layer *layer);
 
 /* For authors of layers: allocates a layer's struct, of `size` bytes, zeroed. NULL after ax_fail. */
 ax_layer *ax_layer_new(ax_ctx *ctx, const ax_layer_ops *ops, const char *name, size_t size);

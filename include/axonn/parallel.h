@@ -197,7 +197,7 @@ typedef enum ax_param_place {
     AX_PARAM_AWAY  /* on another stage: no memory here */
 } ax_param_place;
 
-/* A trainable array. A layer declares it (extents, roles, initialisation); an ax_param_set gives it memory.
+/* An array of weights. A layer declares it (extents, roles, initialisation); an ax_param_set gives it memory.
  *
  * A parameter has four layouts. U, the layout "in use" by kernels, follows from the parameter's roles ("o@y,
  * i@x"). Below, z stands for the strategy's `rest` axes. "/z" and "/z.data" add these axes as fine axes to
@@ -209,13 +209,16 @@ typedef enum ax_param_place {
  *   state       U/z  (zero 1 … 3: U/z.data)  master weights, optimizer state, the step's final gradient
  *
  * Layouts that are equal on a grid share memory and need no communication. After the local box the memory has
- * room for the padding of collectives. */
+ * room for the padding of collectives.
+ *
+ * A frozen parameter is read and never updated: it has no gradient, no optimizer state, and no master weights
+ * besides the weights that kernels read. */
 typedef struct ax_param {
     char *name;        /* path in the model, "h.0.attn.q.weight"; owned */
     ax_layout use;     /* U */
     ax_tensor rest;    /* compute dtype if ndim >= 2, else accum */
     ax_tensor master;  /* accum dtype, state layout: what the optimizer updates and checkpoints store; has the
-                          dtype of rest if there is no optimizer (ax_param_set_create) */
+                          dtype of rest if the parameter is not trained (ax_param_trains) */
     ax_tensor rounded; /* master converted to the dtype of rest; lies within rest, and is master itself if the
                           dtypes are equal */
     ax_tensor sum;     /* accum dtype, gradient layout: sum of this step's contributions so far */
@@ -225,6 +228,7 @@ typedef struct ax_param {
     ax_init_kind init;
     double init_std;
     bool decay;           /* weight decay applies to the parameter: ndim >= 2 */
+    bool frozen;          /* set before ax_param_set_create */
     ax_param_place place; /* set before ax_param_set_create */
     ax_param_file file;
     struct ax_param_set *set;   /* the set that gave it memory, or NULL */
@@ -239,6 +243,8 @@ AX_MUST_CHECK ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim,
 void ax_param_destroy(ax_param **param);
 /* Returns true if this rank's stage updates the parameter: its place is AX_PARAM_HERE or AX_PARAM_LENT. */
 bool ax_param_is_owned(const ax_param *param);
+/* Returns true if the parameter is updated: it is not frozen, and its set has gradients. */
+bool ax_param_trains(const ax_param *param);
 
 /* Gets the parameter in layout U, in which kernels use it; *out is valid until the next ax_frame_begin. If
  * the `rest` layout is not U, the parameter is gathered into frame memory, unless the weight cache holds it.
@@ -247,8 +253,8 @@ bool ax_param_is_owned(const ax_param *param);
 AX_MUST_CHECK ax_status ax_param_acquire(ax_frame *frame, ax_param *param, ax_tensor *out);
 
 /* Adds the contraction `spec` of a and b (ax_contract) to the gradient; the GEMM accumulates in place if the
- * layouts agree. If the frame defers contractions (ax_frame_defers), that is done in a later part of the
- * task. */
+ * layouts agree. Does nothing if the parameter is frozen. If the frame defers contractions (ax_frame_defers),
+ * that is done in a later part of the task. */
 AX_MUST_CHECK ax_status ax_param_accumulate(ax_frame *frame, ax_param *param, const char *spec,
                                             const ax_tensor *a, const ax_tensor *b);
 /* Two calls for kernels that compute gradients themselves. First ax_param_grad_target gives the memory for a
@@ -276,7 +282,7 @@ typedef struct ax_param_set {
     ax_ctx *ctx;
     int n;
     ax_param **param; /* borrowed from the layers; the array is owned */
-    int slots;        /* optimizer state arrays per parameter */
+    int slots;        /* optimizer state arrays per parameter that is trained */
     /* Bytes on this rank. bytes_master: master weights. bytes_use: the weights that kernels read, if they
      * have memory of their own, weight cache included. bytes_grad: gradients. bytes_state: the optimizer's
      * state. */
@@ -287,17 +293,17 @@ typedef struct ax_param_set {
 } ax_param_set;
 
 /* Gives memory to `n` parameters; a parameter listed twice, as tied weights are, counts once. slots: number
- * of optimizer state arrays of each parameter; slots < 0 means inference: there are no gradients, and no
- * master weights besides the weights that kernels read. Optimizer state is zero; the content of all other
- * memory is undefined. The caller owns *out; the parameters must outlive it. AX_ERR_INTERNAL if two different
- * parameters have the same name. */
+ * of optimizer state arrays of each parameter that is not frozen; slots < 0 means inference: there are no
+ * gradients, and no master weights besides the weights that kernels read. Optimizer state is zero; the
+ * content of all other memory is undefined. The caller owns *out; the parameters must outlive it.
+ * AX_ERR_INTERNAL if two different parameters have the same name. */
 AX_MUST_CHECK ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int slots,
                                             ax_param_set **out);
 void ax_param_set_destroy(ax_param_set **set);
 /* Returns the parameter with this name, or NULL. */
 ax_param *ax_param_set_find(const ax_param_set *set, const char *name);
 /* Sets the parameters to their initial values (ax_init_kind). Random values are the same on every grid:
- * element i of a parameter is a function of (seed, name, i). Not for inference sets with 16-bit weights. */
+ * element i of a parameter is a function of (seed, name, i). */
 AX_MUST_CHECK ax_status ax_param_set_init(ax_param_set *set);
 /* Must be called after the master weights were written: rounds all of them to the compute dtype, all-gathers
  * them (ax_param_all_gather), and waits. */
@@ -315,9 +321,9 @@ AX_MUST_CHECK ax_status ax_param_set_last_micro_batch(ax_param_set *set, bool la
  * zero 1 the gradient of each weight is reduce-scattered along data by itself. Collective along the axes of
  * contributions. */
 AX_MUST_CHECK ax_status ax_param_set_sync_grad(ax_param_set *set);
-/* Computes sumsq[i], the sum of squares of the gradient of parameter i over the whole grid. Call after
- * ax_param_set_sync_grad. `sumsq` is device memory for set->n doubles and has the same values on every rank
- * afterwards. Collective along the grid. */
+/* Computes sumsq[i], the sum of squares of the gradient of parameter i (0 if it is frozen) over the whole
+ * grid. Call after ax_param_set_sync_grad. `sumsq` is device memory for set->n doubles and has the same
+ * values on every rank afterwards. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *sumsq);
 /* As ax_param_set_grad_sumsq, but of the master weights. sumsq[i] is not finite if a weight of parameter i is
  * not. */

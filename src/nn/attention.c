@@ -105,6 +105,15 @@ static ax_status prepare_heads_grad(ax_layer *self, ax_frame *frame, ax_tensor *
     return norm_heads(self, Q_NORM, frame, true, dq);
 }
 
+/* Whether a norm of heads is trained. */
+static bool norms_train(const ax_layer *self)
+{
+    bool trains = false;
+    for (int i = Q_NORM; i < self->children; i++)
+        trains |= ax_layer_trains(self->child[i]);
+    return trains;
+}
+
 static const ax_drop *drop_now(const attention *a, const ax_frame *frame)
 {
     return ax_frame_training(frame) ? &a->drop : NULL;
@@ -136,6 +145,8 @@ static ax_status attention_backward(ax_layer *self, ax_frame *frame, const ax_te
     attention *a = (attention *)self;
     const ax_batch *batch = ax_frame_batch(frame);
     ax_tensor in[3], grad[3], o, lse, dout, no_documents = {0};
+    if (!dx && ax_layer_first_trained(self) == PROJ && !norms_train(self))
+        return ax_layer_backward(self->child[PROJ], frame, dy, NULL);
     AX_TRY(ax_layer_backward(self->child[PROJ], frame, dy, &dout));
     AX_TRY(ax_frame_restore(frame, &lse));
     AX_TRY(ax_frame_restore(frame, &o));

@@ -44,9 +44,23 @@ static ax_status sequence_forward_sum(ax_layer *self, ax_frame *frame, const ax_
     return later_forward(self, frame, y);
 }
 
+/* Backward if the layers before this one are not trained: ends with the first child that is. */
+static ax_status backward_to_first_trained(ax_layer *self, ax_frame *frame, const ax_tensor *dy)
+{
+    int first = ax_layer_first_trained(self);
+    ax_tensor out = *dy;
+    for (int i = self->children - 1; i >= first; i--) {
+        ax_tensor in = out;
+        AX_TRY(ax_layer_backward(self->child[i], frame, &in, i > first ? &out : NULL));
+    }
+    return AX_OK;
+}
+
 static ax_status sequence_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
     ax_tensor first;
+    if (!dx)
+        return backward_to_first_trained(self, frame, dy);
     AX_TRY(later_backward(self, frame, dy, &first));
     if (self->children)
         return ax_layer_backward(self->child[0], frame, &first, dx);
@@ -109,11 +123,15 @@ static ax_status residual_forward(ax_layer *self, ax_frame *frame, const ax_tens
 
 static ax_status residual_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
-    *dx = *dy;
-    for (int i = self->children - 1; i >= 0; i--) {
-        const ax_tensor in = *dx;
-        AX_TRY(ax_layer_backward_add(self->child[i], frame, &in, &in, dx));
+    int end = dx ? 0 : ax_layer_first_trained(self) + 1; /* the children before need no gradient of their x */
+    ax_tensor out = *dy;
+    for (int i = self->children - 1; i >= end; i--) {
+        const ax_tensor in = out;
+        AX_TRY(ax_layer_backward_add(self->child[i], frame, &in, &in, &out));
     }
+    if (!dx)
+        return ax_layer_backward(self->child[end - 1], frame, &out, NULL);
+    *dx = out;
     return AX_OK;
 }
 

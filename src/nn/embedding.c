@@ -36,7 +36,10 @@ static ax_status embedding_backward(ax_layer *self, ax_frame *frame, const ax_te
     ax_tensor rows; /* dy, with its last dim split along the same axes as the width of the token table */
     ax_layout layout = dy->layout;
     layout.dim[2] = self->param[TOKENS]->use.dim[1];
-    *dx = (ax_tensor){0};
+    if (dx)
+        *dx = (ax_tensor){0};
+    if (!ax_layer_trains(self))
+        return AX_OK;
     AX_TRY(ax_settle(frame, dy, &layout, &rows));
     AX_TRY(ax_op_embedding_grad(frame, &batch->tokens, &rows, self->param[TOKENS]));
     if (self->param[POSITIONS])

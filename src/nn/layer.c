@@ -67,6 +67,8 @@ ax_status ax_layer_forward(ax_layer *layer, ax_frame *frame, const ax_tensor *x,
 
 ax_status ax_layer_backward(ax_layer *layer, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
+    if (!dx && !ax_layer_trains(layer))
+        return AX_OK;
     double begin = event_begin(layer);
     return event_end(layer, "backward", begin, layer->ops->backward(layer, frame, dy, dx));
 }
@@ -92,6 +94,31 @@ ax_status ax_layer_backward_add(ax_layer *layer, ax_frame *frame, const ax_tenso
     }
     double begin = event_begin(layer);
     return event_end(layer, "backward", begin, layer->ops->backward_add(layer, frame, dy, add, dx));
+}
+
+bool ax_layer_trains(const ax_layer *layer)
+{
+    for (int i = 0; i < AX_LAYER_PARAMS; i++)
+        if (layer->param[i] && !layer->param[i]->frozen)
+            return true;
+    return ax_layer_first_trained(layer) < layer->children;
+}
+
+int ax_layer_first_trained(const ax_layer *layer)
+{
+    int i = 0;
+    while (i < layer->children && !ax_layer_trains(layer->child[i]))
+        i++;
+    return i;
+}
+
+void ax_layer_freeze(ax_layer *layer)
+{
+    for (int i = 0; i < AX_LAYER_PARAMS; i++)
+        if (layer->param[i])
+            layer->param[i]->frozen = true;
+    for (int i = 0; i < layer->children; i++)
+        ax_layer_freeze(layer->child[i]);
 }
 
 void ax_layer_params(const ax_layer *layer, ax_param **out, int capacity, int *n)

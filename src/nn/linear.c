@@ -115,12 +115,14 @@ ax_status ax_linear_backward_shared(ax_layer *const *layers, int n, ax_frame *fr
                                     ax_tensor *dx)
 {
     ax_tensor x, partial;
-    ax_work *work;
+    ax_work *work = NULL;
     for (int i = n - 1; i >= 0; i--) {
         AX_TRY(ax_frame_restore(frame, &x)); /* all layers saved the same x */
-        AX_TRY(add_input_grad(layers[i], frame, &dy[i], i == n - 1, &partial));
+        if (dx)
+            AX_TRY(add_input_grad(layers[i], frame, &dy[i], i == n - 1, &partial));
     }
-    AX_TRY(ax_redistribute(frame, &partial, input_layout(layers[0]), dx, &work));
+    if (dx)
+        AX_TRY(ax_redistribute(frame, &partial, input_layout(layers[0]), dx, &work));
     if (!layers[0]->ctx->parallel.overlap.oar)
         AX_TRY(ax_wait(&work));
     for (int i = n - 1; i >= 0; i--)

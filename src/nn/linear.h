@@ -5,9 +5,10 @@
 #include "axonn/nn.h"
 
 /* Backward of n linear layers whose forward passes ran one after the other on the same x. dy[i] is the output
- * gradient of layer i, and *dx the sum of the input gradients. The layers act like one layer with
- * concatenated weights: *dx is reduced over ranks once. With parallel.overlap.oar, all weight-gradient GEMMs
- * overlap this all-reduce (OAR, arXiv 2502.08145). Collective along the axes of the layers' layouts. */
+ * gradient of layer i, and *dx the sum of the input gradients (NULL: not needed). The layers act like one
+ * layer with concatenated weights: *dx is reduced over ranks once. With parallel.overlap.oar, all
+ * weight-gradient GEMMs overlap this all-reduce (OAR, arXiv 2502.08145). Collective along the axes of the
+ * layers' layouts. */
 AX_MUST_CHECK ax_status ax_linear_backward_shared(ax_layer *const *layers, int n, ax_frame *frame,
                                                   const ax_tensor *dy, ax_tensor *dx);
 

@@ -25,6 +25,8 @@ static ax_status plain_forward(ax_layer *self, ax_frame *frame, const ax_tensor 
 static ax_status plain_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
     ax_tensor dpre;
+    if (!dx && !ax_layer_trains(self->child[UP]))
+        return ax_layer_backward(self->child[DOWN], frame, dy, NULL);
     AX_TRY(ax_linear_backward_activation(self->child[DOWN], frame, dy, ((mlp *)self)->activation, &dpre));
     return ax_layer_backward(self->child[UP], frame, &dpre, dx);
 }
@@ -49,6 +51,8 @@ static ax_status gated_forward(ax_layer *self, ax_frame *frame, const ax_tensor 
 static ax_status gated_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
     ax_tensor dh, grad[2]; /* outputs of gate and up, which ax_op_glu_grad overwrites with their gradients */
+    if (!dx && !ax_layer_trains(self->child[UP]) && !ax_layer_trains(self->child[GATE]))
+        return ax_layer_backward(self->child[DOWN], frame, dy, NULL);
     AX_TRY(ax_layer_backward(self->child[DOWN], frame, dy, &dh));
     AX_TRY(ax_frame_restore(frame, &grad[1]));
     AX_TRY(ax_frame_restore(frame, &grad[0]));

@@ -38,11 +38,11 @@ static ax_status norm_forward(ax_layer *self, ax_frame *frame, const ax_tensor *
 static ax_status norm_backward_add(ax_layer *self, ax_frame *frame, const ax_tensor *dy, const ax_tensor *add,
                                    ax_tensor *dx)
 {
-    ax_tensor x, stats;
+    ax_tensor x, stats, unused;
     const ax_norm_of of = norm_of(self);
     AX_TRY(ax_frame_restore(frame, &stats));
     AX_TRY(ax_frame_restore(frame, &x));
-    return ax_op_norm_grad(frame, &of, &x, &stats, dy, add, dx);
+    return ax_op_norm_grad(frame, &of, &x, &stats, dy, add, dx ? dx : &unused);
 }
 
 static ax_status norm_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)

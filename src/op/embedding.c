@@ -48,6 +48,8 @@ ax_status ax_op_embedding_grad(ax_frame *frame, const ax_tensor *ids, const ax_t
     ax_ctx *ctx = ax_frame_ctx(frame);
     int64_t rows, cols, first, count;
     ax_tensor grad;
+    if (table->frozen)
+        return AX_OK;
     ax_layout produced = {.dim = {table->use.dim[0], dy->layout.dim[dy->ndim - 1]},
                           .partial = dy->layout.partial | ax_layout_split_axes(&dy->layout, dy->ndim - 1)};
     AX_TRY(ax_param_grad_target(frame, table, &produced, &grad, NULL));

@@ -115,10 +115,12 @@ ax_status ax_op_norm_grad(ax_frame *frame, const ax_norm_of *norm, const ax_tens
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_axisset axes = ax_grid_effective(ctx->grid, width_axes(x));
-    ax_tensor weight, dweight, dbias = {.data = NULL};
+    ax_tensor weight, dweight = {.data = NULL}, dbias = {.data = NULL};
+    bool weighs = !norm->weight->frozen, shifts = norm->bias && !norm->bias->frozen;
     AX_TRY(ax_param_acquire(frame, norm->weight, &weight));
-    AX_TRY(ax_op_vector_grad(frame, dy, norm->weight, &dweight));
-    if (norm->bias)
+    if (weighs)
+        AX_TRY(ax_op_vector_grad(frame, dy, norm->weight, &dweight));
+    if (shifts)
         AX_TRY(ax_op_vector_grad(frame, dy, norm->bias, &dbias));
     if (add)
         AX_TRY(ax_op_alike(frame, x, add));
@@ -141,6 +143,7 @@ ax_status ax_op_norm_grad(ax_frame *frame, const ax_norm_of *norm, const ax_tens
     ax_rows_cols(frame, x, &grad.rows, &grad.cols);
     AX_TRY(axes ? split_norm_grad(frame, axes, &grad, x->dim[x->ndim - 1])
                 : ax_run_norm_grad(ctx->stream, &grad));
-    AX_TRY(ax_param_add_grad(frame, norm->weight, &dweight));
-    return norm->bias ? ax_param_add_grad(frame, norm->bias, &dbias) : AX_OK;
+    if (weighs)
+        AX_TRY(ax_param_add_grad(frame, norm->weight, &dweight));
+    return shifts ? ax_param_add_grad(frame, norm->bias, &dbias) : AX_OK;
 }

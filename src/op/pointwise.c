@@ -96,6 +96,8 @@ ax_status ax_op_bias_grad(ax_frame *frame, const ax_tensor *dy, ax_param *bias)
 {
     int64_t rows, cols, ld;
     ax_tensor db;
+    if (bias->frozen)
+        return AX_OK;
     ax_op_rows(frame, dy, &rows, &cols, &ld);
     AX_TRY(ax_op_vector_grad(frame, dy, bias, &db));
     AX_TRY(ax_run_col_sum(

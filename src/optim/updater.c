@@ -28,7 +28,7 @@ static void fill_table(ax_updater *u)
     int64_t first = 0;
     for (int i = 0; i < u->set->n; i++) {
         const ax_param *p = u->set->param[i];
-        if (!ax_param_is_owned(p)) { /* another rank updates this parameter */
+        if (!ax_param_is_owned(p) || p->frozen) { /* another rank updates this parameter, or none */
             u->table[i] = (ax_update_array){.first = first};
             continue;
         }
@@ -139,7 +139,8 @@ static ax_status update(ax_updater *u, const ax_hyper *hyper, int from, int end)
     }
     AX_TRY(u->optim->update(set->ctx->stream, hyper, &some));
     for (int i = from; i < end; i++)
-        AX_TRY(ax_param_all_gather(set->param[i]));
+        if (!set->param[i]->frozen)
+            AX_TRY(ax_param_all_gather(set->param[i]));
     return AX_OK;
 }
 

@@ -107,6 +107,8 @@ bool ax_param_is_owned(const ax_param *param)
     return param->place == AX_PARAM_HERE || param->place == AX_PARAM_LENT;
 }
 
+bool ax_param_trains(const ax_param *param) { return !param->frozen && param->set->slots >= 0; }
+
 /* ---- memory -------------------------------------------------------------------------------------- */
 
 /* Returns the i-th fine axis of the layout of p->master, which has the most fine axes of the parameter's four

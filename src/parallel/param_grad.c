@@ -86,7 +86,7 @@ ax_status ax_param_buckets_make(ax_param_set *set)
         for (int i = 0; i < set->n; i++) {
             ax_param *p = set->param[i];
             ax_plan plan;
-            if (vectors != (p->sum.ndim < 2) || p->place == AX_PARAM_AWAY)
+            if (vectors != (p->sum.ndim < 2) || p->place == AX_PARAM_AWAY || !ax_param_trains(p))
                 continue;
             AX_TRY(ax_plan_make(set->ctx->grid, &p->sum, &p->grad.layout, &plan));
             if (plan.n)
@@ -262,6 +262,8 @@ static ax_status accumulate(ax_frame *frame, void *param, const char *spec, cons
 ax_status ax_param_accumulate(ax_frame *frame, ax_param *p, const char *spec, const ax_tensor *a,
                               const ax_tensor *b)
 {
+    if (p->frozen)
+        return AX_OK;
     return ax_frame_defers(frame) ? ax_frame_defer(frame, accumulate, p, spec, a, b)
                                   : accumulate(frame, p, spec, a, b);
 }
@@ -318,7 +320,7 @@ ax_status ax_param_set_sync_grad(ax_param_set *set)
     ax_param_flow *f = set->flow;
     AX_TRY(ax_param_set_end(set));
     for (int i = 0; i < set->n; i++)
-        if (!f->live[i].started && set->param[i]->place != AX_PARAM_AWAY)
+        if (!f->live[i].started && set->param[i]->place != AX_PARAM_AWAY && ax_param_trains(set->param[i]))
             AX_TRY(zero(set->ctx, &set->param[i]->sum));
     for (int i = 0; i < f->buckets; i++)
         if (!f->bucket[i].started)

@@ -88,9 +88,9 @@ static size_t allocate_all(ax_param_set *set, int block, void *base)
             ax_param *p = set->param[i];
             if ((p->master.ndim < 2) != pass % 2 || p->place == AX_PARAM_AWAY)
                 continue;
-            if (block == GRAD && set->slots >= 0)
+            if (block == GRAD && ax_param_trains(p))
                 allocate_grad(&c, p, pass >= 2);
-            if (block == STATE && pass < 2)
+            if (block == STATE && pass < 2 && ax_param_trains(p))
                 for (int s = 0; s < set->slots && ax_param_is_owned(p); s++)
                     allocate_tensor(&c, p, &p->slot[s]);
             if ((block == MASTER || block == USE) && pass < 2)
@@ -182,8 +182,8 @@ static ax_status make_flow(ax_param_set *set)
         *p->live = (ax_param_live){.index = i, .bucket = -1, .cached = p->rest};
         p->live->cached.layout = p->use;
         p->live->whole = ax_layout_equal(set->ctx->grid, &p->use, &p->rest.layout, p->rest.ndim);
-        /* Without an optimizer, weights are stored only in the dtype that kernels read. */
-        p->master.dtype = set->slots < 0 ? p->rest.dtype : set->ctx->accum;
+        /* Weights that are not updated are stored only in the dtype that kernels read. */
+        p->master.dtype = ax_param_trains(p) ? set->ctx->accum : p->rest.dtype;
     }
     return AX_OK;
 }
@@ -260,9 +260,9 @@ ax_param *ax_param_set_find(const ax_param_set *set, const char *name)
 
 /* ---- values -------------------------------------------------------------------------------------- */
 
-static ax_status draw(ax_ctx *ctx, const ax_param *p)
+/* Draws this rank's box of the master weights as t->dtype, which is accum, into t->data. */
+static ax_status draw_box(ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
 {
-    const ax_tensor *t = &p->master;
     ax_box box = ax_tensor_box(ctx->grid, t, ax_grid_rank(ctx->grid));
     ax_init_normal_args args = {.extent = {1, 1, 1, 1},
                                 .n = {1, 1, 1, 1},
@@ -276,6 +276,34 @@ static ax_status draw(ax_ctx *ctx, const ax_param *p)
         args.n[at] = box.n[d];
     }
     return ax_tensor_count(ctx->grid, t) ? ax_run_init_normal(ctx->stream, &args) : AX_OK;
+}
+
+static ax_status convert(ax_ctx *ctx, const ax_tensor *from, const ax_tensor *to)
+{
+    ax_convert_args args = {.n = ax_tensor_count(ctx->grid, from),
+                            .x = from->data,
+                            .y = to->data,
+                            .x_dtype = from->dtype,
+                            .y_dtype = to->dtype};
+    return args.n ? ax_run_convert(ctx->stream, &args) : AX_OK;
+}
+
+/* Weights that are not trained have 16 bits: they are drawn in accum first, and rounded. */
+static ax_status draw(ax_ctx *ctx, const ax_param *p)
+{
+    ax_tensor wide = p->master;
+    wide.dtype = ctx->accum;
+    if (p->master.dtype == ctx->accum)
+        return draw_box(ctx, p, &p->master);
+    size_t bytes = (size_t)ax_tensor_bytes(ctx->grid, &wide) + 1;
+    AX_TRY(ax_ctx_alloc(ctx, bytes, &wide.data));
+    ax_status status = draw_box(ctx, p, &wide);
+    if (status == AX_OK)
+        status = convert(ctx, &wide, &p->master);
+    if (status == AX_OK)
+        status = ax_stream_wait(ctx->stream);
+    ax_ctx_free(ctx, wide.data, bytes);
+    return status;
 }
 
 ax_status ax_param_set_init(ax_param_set *set)
@@ -297,13 +325,8 @@ ax_status ax_param_set_refresh(ax_param_set *set)
 {
     for (int i = 0; i < set->n; i++) {
         ax_param *p = set->param[i];
-        ax_convert_args args = {.n = ax_tensor_count(set->ctx->grid, &p->master),
-                                .x = p->master.data,
-                                .y = p->rounded.data,
-                                .x_dtype = p->master.dtype,
-                                .y_dtype = p->rounded.dtype};
-        if (rounds(p) && args.n && ax_param_is_owned(p))
-            AX_TRY(ax_run_convert(set->ctx->stream, &args));
+        if (rounds(p) && ax_param_is_owned(p))
+            AX_TRY(convert(set->ctx, &p->master, &p->rounded));
         AX_TRY(ax_param_all_gather(p));
     }
     for (int i = 0; i < set->n; i++)
@@ -314,12 +337,13 @@ ax_status ax_param_set_refresh(ax_param_set *set)
 /* ---- norms --------------------------------------------------------------------------------------- */
 
 /* Computes the sum of squares of this rank's box of t, one of p's tensors. If several ranks hold the same
- * box, all but one of them get 0 instead, so that each element counts once in the sum over the grid. */
+ * box, all but one of them leave *out, which is 0, so that each element counts once in the sum over the
+ * grid. */
 static ax_status sumsq_here(ax_ctx *ctx, const ax_param *p, const ax_tensor *t, double *out)
 {
     ax_sumsq_args args = {.n = ax_tensor_count(ctx->grid, t), .x = t->data, .out = out, .dtype = t->dtype};
     bool counts = ax_param_is_owned(p) && ax_tensor_is_primary(ctx->grid, t);
-    return counts ? ax_run_sumsq(ctx->stream, &args) : fill(ctx, AX_F64, 1, 0, out);
+    return counts ? ax_run_sumsq(ctx->stream, &args) : AX_OK;
 }
 
 static ax_status sum_over_grid(ax_param_set *set, double *sumsq)
@@ -332,13 +356,16 @@ ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *sumsq)
 {
     AX_CHECK(set->flow->synced, AX_ERR_INTERNAL,
              "the gradients are still partial sums: call ax_param_set_sync_grad first");
+    AX_TRY(fill(set->ctx, AX_F64, set->n, 0, sumsq));
     for (int i = 0; i < set->n; i++)
-        AX_TRY(sumsq_here(set->ctx, set->param[i], &set->param[i]->grad, sumsq + i));
+        if (ax_param_trains(set->param[i]))
+            AX_TRY(sumsq_here(set->ctx, set->param[i], &set->param[i]->grad, sumsq + i));
     return sum_over_grid(set, sumsq);
 }
 
 ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *sumsq)
 {
+    AX_TRY(fill(set->ctx, AX_F64, set->n, 0, sumsq));
     for (int i = 0; i < set->n; i++)
         AX_TRY(sumsq_here(set->ctx, set->param[i], &set->param[i]->master, sumsq + i));
     return sum_over_grid(set, sumsq);

@@ -12,10 +12,10 @@ ax_status ax_param_tied_make(ax_param_set *set)
 {
     bool lent = false;
     for (int i = 0; i < set->n; i++)
-        lent = lent || set->param[i]->place == AX_PARAM_LENT;
-    for (int k = 0; k < WINDOW && lent && set->slots >= 0; k++)
+        lent = lent || (set->param[i]->place == AX_PARAM_LENT && ax_param_trains(set->param[i]));
+    for (int k = 0; k < WINDOW && lent; k++)
         AX_TRY(ax_ctx_alloc(set->ctx, piece_bytes(set), &set->flow->tied_piece[k]));
-    set->bytes_tied = lent && set->slots >= 0 ? WINDOW * piece_bytes(set) : 0;
+    set->bytes_tied = lent ? WINDOW * piece_bytes(set) : 0;
     return AX_OK;
 }
 
@@ -92,7 +92,7 @@ ax_status ax_param_tied_grads(ax_param_set *set)
     ax_comm *comm;
     for (int i = 0; i < set->n; i++) {
         ax_param *p = set->param[i];
-        if (p->place != AX_PARAM_LENT && p->place != AX_PARAM_COPY)
+        if ((p->place != AX_PARAM_LENT && p->place != AX_PARAM_COPY) || p->frozen)
             continue;
         AX_TRY(ax_grid_comm(set->ctx->grid, 1 << AX_PIPE, &comm));
         AX_TRY(p->place == AX_PARAM_COPY ? move(set->ctx, comm, &p->grad, true, 0)

@@ -44,7 +44,7 @@ typedef struct ax_layer_ops {
     void (*destroy)(ax_layer *self);
 } ax_layer_ops;
 
-enum { AX_LAYER_PARAMS = 2 };
+enum { AX_LAYER_PARAMS = 4 };
 
 /* The first member of each layer's own struct. */
 struct ax_layer {
@@ -74,6 +74,8 @@ void ax_layer_destroy(ax_layer **layer);
 bool ax_layer_trains(const ax_layer *layer);
 /* Returns the index of the first child that is trained, or the number of children if none is. */
 int ax_layer_first_trained(const ax_layer *layer);
+/* Returns the layer of a tree with this name, or NULL. */
+ax_layer *ax_layer_find(ax_layer *root, const char *name);
 /* Freezes all parameters of a tree (ax_param). Call it before ax_layer_param_set. */
 void ax_layer_freeze(ax_layer *layer);
 
@@ -115,6 +117,18 @@ typedef struct ax_linear_config {
     ax_param *tied; /* another layer's parameter, used as W; NULL: the layer declares W */
 } ax_linear_config;
 ax_layer *ax_linear(ax_ctx *ctx, const char *name, const ax_linear_config *config);
+
+/* A low-rank update of a linear layer (LoRA, Hu et al. 2021, 2106.09685): y = x·Wᵀ + b + scale·(x·Aᵀ)·Bᵀ. */
+typedef struct ax_low_rank {
+    int64_t rank; /* 0: no update */
+    double scale;
+} ax_low_rank;
+/* Adds to a linear layer the factors of a low-rank update: NAME.lora_A [rank, in], with initial values
+ * uniform in ±1/√in, and NAME.lora_B [out, rank], initially 0. Call it before ax_layer_param_set. Both
+ * products are added to partial sums before these are reduced over ranks, so no grid communicates more
+ * activations than without the update. AX_ERR_USAGE if the rank is below 1 or above the smaller of `in` and
+ * `out`; AX_ERR_INTERNAL if the layer is not linear or has an update. */
+AX_MUST_CHECK ax_status ax_linear_add_low_rank(ax_layer *linear, const ax_low_rank *update);
 
 /* LayerNorm over the width, which may be split, with weight and bias. */
 ax_layer *ax_layernorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps);

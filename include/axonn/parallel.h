@@ -175,7 +175,12 @@ bool ax_heads_fit(int64_t heads, int64_t kv_heads, int ranks);
 
 /* ---- parameters ---------------------------------------------------------------------------------- */
 
-typedef enum ax_init_kind { AX_INIT_ZERO, AX_INIT_ONE, AX_INIT_NORMAL } ax_init_kind;
+typedef enum ax_init_kind {
+    AX_INIT_ZERO,
+    AX_INIT_ONE,
+    AX_INIT_NORMAL, /* mean 0, standard deviation init_std */
+    AX_INIT_UNIFORM /* in [-init_std, init_std) */
+} ax_init_kind;
 
 /* How a parameter is stored in model files of other programs (Hugging Face). The file has an array named
  * `key` with extents `dim`; the parameter is the box of that array that begins at `lo`, transposed if
@@ -223,7 +228,7 @@ typedef struct ax_param {
                           dtypes are equal */
     ax_tensor sum;     /* accum dtype, gradient layout: sum of this step's contributions so far */
     ax_tensor grad;    /* accum dtype, state layout: valid after ax_param_set_sync_grad */
-    ax_axisset grad_axes; /* ax_grad_axes_of_roles */
+    ax_axisset grad_axes; /* ax_grad_axes_of_roles, and the axes of ax_param_sums_over */
     ax_tensor slot[2]; /* optimizer state arrays; data is NULL for those that the optimizer does not have */
     ax_init_kind init;
     double init_std;
@@ -240,6 +245,10 @@ typedef struct ax_param {
 AX_MUST_CHECK ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim, const int64_t *dim,
                                         const int64_t *unit, const ax_role *roles, ax_init_kind init,
                                         double init_std, ax_param **out);
+/* Says that the contributions to the gradient are also parts of a sum along the axes that split a dim of role
+ * `role`, which is not a dim of the parameter: the factors A and B of x·Aᵀ·Bᵀ each get their gradient through
+ * the other one. Call it before ax_param_set_create. */
+void ax_param_sums_over(ax_ctx *ctx, ax_param *param, ax_role role);
 void ax_param_destroy(ax_param **param);
 /* Returns true if this rank's stage updates the parameter: its place is AX_PARAM_HERE or AX_PARAM_LENT. */
 bool ax_param_is_owned(const ax_param *param);

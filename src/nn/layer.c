@@ -112,6 +112,14 @@ int ax_layer_first_trained(const ax_layer *layer)
     return i;
 }
 
+ax_layer *ax_layer_find(ax_layer *root, const char *name)
+{
+    ax_layer *found = strcmp(root->name, name) ? NULL : root;
+    for (int i = 0; i < root->children && !found; i++)
+        found = ax_layer_find(root->child[i], name);
+    return found;
+}
+
 void ax_layer_freeze(ax_layer *layer)
 {
     for (int i = 0; i < AX_LAYER_PARAMS; i++)

@@ -4,15 +4,21 @@
  * 1, it runs the algorithm of Megatron-LM. If all axes have size 1, it is the serial layer. */
 #include "nn/linear.h"
 
+#include <math.h>
 #include <stdio.h>
 
 typedef struct linear {
     ax_layer base;
     ax_layout x_layout, y_layout;
     uint16_t align; /* value of ax_tensor.align in y */
+    ax_role in_role, out_role;
+    int64_t in_unit, out_unit;
+    ax_low_rank update; /* rank 0: none */
 } linear;
 
-enum { WEIGHT, BIAS };
+enum { WEIGHT, BIAS, LORA_A, LORA_B };
+
+static bool has_update(const ax_layer *self) { return ((const linear *)self)->update.rank > 0; }
 
 /* Sets *in to x, with its width split along the same axes as the input dim of the weight. Only the output
  * head needs communication: its weight is split in the vocabulary dim (along grid axes x and y) but not in
@@ -51,12 +57,67 @@ static ax_status prepare(ax_layer *self, ax_frame *frame, const ax_tensor *x, fo
     return ax_param_acquire(frame, self->param[BIAS], &p->b);
 }
 
-/* Runs the GEMM, and reduces its result over ranks to y. */
+/* ---- the low-rank update. x·Aᵀ is a partial sum along the axes that split the input width, and so is its
+ * product with Bᵀ, exactly as x·Wᵀ: the two are added before they are reduced. Nothing else is communicated.
+ * The same holds in backward for dy·B and the axes that split the output width. The factor `scale` is applied
+ * to the narrow products, [b, t, rank] ---- */
+
+/* *out = scale · (x·factor), where `spec` sums the wide dim. */
+static ax_status narrow(const ax_layer *self, ax_frame *frame, const char *spec, const ax_tensor *x,
+                        int factor, ax_tensor *out)
+{
+    ax_tensor w;
+    AX_TRY(ax_param_acquire(frame, self->param[factor], &w));
+    AX_TRY(ax_contract(frame, spec, x, &w, NULL, out));
+    ax_scale_args scale = {.n = ax_tensor_count(self->ctx->grid, out),
+                           .factor = ((const linear *)self)->update.scale,
+                           .x = out->data,
+                           .dtype = out->dtype};
+    return scale.n && scale.factor != 1 ? ax_run_scale(self->ctx->stream, &scale) : AX_OK;
+}
+
+/* Adds to `sums` the product of `x`, which `narrow` has made, with a factor. */
+static ax_status widen(const ax_layer *self, ax_frame *frame, const char *spec, const ax_tensor *x,
+                       int factor, const ax_tensor *sums)
+{
+    ax_tensor w;
+    AX_TRY(ax_param_acquire(frame, self->param[factor], &w));
+    return ax_contract_run(frame, spec, x, &w, NULL, true, sums);
+}
+
+/* Adds the update to sums = in·Wᵀ, and saves u = scale · in·Aᵀ for backward. */
+static ax_status add_update(const ax_layer *self, ax_frame *frame, const ax_tensor *in, const ax_tensor *sums)
+{
+    ax_tensor u;
+    if (!has_update(self))
+        return AX_OK;
+    AX_TRY(narrow(self, frame, "bti,ri->btr", in, LORA_A, &u));
+    AX_TRY(widen(self, frame, "btr,or->bto", &u, LORA_B, sums));
+    return ax_frame_save(frame, &u);
+}
+
+/* What backward has of an update: u of add_update, and v = scale · dy·B. */
+typedef struct narrow_pair {
+    ax_tensor u, v;
+} narrow_pair;
+
+static ax_status restore_update(const ax_layer *self, ax_frame *frame, const ax_tensor *dy, narrow_pair *p)
+{
+    if (!has_update(self))
+        return AX_OK;
+    AX_TRY(ax_frame_restore(frame, &p->u));
+    return narrow(self, frame, "bto,or->btr", dy, LORA_B, &p->v);
+}
+
+/* ---- forward ------------------------------------------------------------------------------------- */
+
+/* Runs the GEMM, adds the low-rank update, and reduces the result over ranks to y. */
 static ax_status multiply(ax_layer *self, ax_frame *frame, const forward_gemm *p, ax_tensor *y)
 {
     ax_tensor sums;
     AX_TRY(ax_frame_alloc(frame, &p->rule, &sums));
     AX_TRY(ax_contract_run(frame, forward_spec, &p->in, &p->w, p->bias, false, &sums));
+    AX_TRY(add_update(self, frame, &p->in, &sums));
     AX_TRY(ax_settle(frame, &sums, &((const linear *)self)->y_layout, y));
     return self->param[BIAS] && !p->whole ? ax_op_bias(frame, y, self->param[BIAS]) : AX_OK;
 }
@@ -76,7 +137,7 @@ ax_status ax_linear_forward_activation(ax_layer *self, ax_frame *frame, const ax
     AX_TRY(prepare(self, frame, x, &p));
     bool keeps = ax_frame_training(frame);
     *preact = p.rule;
-    if (!p.whole) {
+    if (!p.whole || has_update(self)) {
         AX_TRY(multiply(self, frame, &p, preact));
         AX_TRY(ax_op_activation(frame, preact, kind, y));
     } else {
@@ -91,23 +152,30 @@ ax_status ax_linear_forward_activation(ax_layer *self, ax_frame *frame, const ax
     return ax_frame_save(frame, &p.in);
 }
 
+/* ---- backward ------------------------------------------------------------------------------------ */
+
 static const ax_layout *input_layout(const ax_layer *self) { return &((const linear *)self)->x_layout; }
 
 /* Adds the input gradient of one layer to `partial` (sets it, if `first`). Several layers with the same input
  * add theirs, and the sum is reduced over ranks once. */
-static ax_status add_input_grad(const ax_layer *self, ax_frame *frame, const ax_tensor *dy, bool first,
-                                ax_tensor *partial)
+static ax_status add_input_grad(const ax_layer *self, ax_frame *frame, const ax_tensor *dy,
+                                const narrow_pair *update, bool first, ax_tensor *partial)
 {
     ax_tensor w;
     AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &w));
-    return first ? ax_contract(frame, input_grad_spec, dy, &w, NULL, partial)
-                 : ax_contract_run(frame, input_grad_spec, dy, &w, NULL, true, partial);
+    AX_TRY(first ? ax_contract(frame, input_grad_spec, dy, &w, NULL, partial)
+                 : ax_contract_run(frame, input_grad_spec, dy, &w, NULL, true, partial));
+    return has_update(self) ? widen(self, frame, "btr,ri->bti", &update->v, LORA_A, partial) : AX_OK;
 }
 
 static ax_status add_param_grads(const ax_layer *self, ax_frame *frame, const ax_tensor *dy,
-                                 const ax_tensor *x)
+                                 const narrow_pair *update, const ax_tensor *x)
 {
     AX_TRY(ax_param_accumulate(frame, self->param[WEIGHT], "bto,bti->oi", dy, x));
+    if (has_update(self)) {
+        AX_TRY(ax_param_accumulate(frame, self->param[LORA_A], "btr,bti->ri", &update->v, x));
+        AX_TRY(ax_param_accumulate(frame, self->param[LORA_B], "bto,btr->or", dy, &update->u));
+    }
     return self->param[BIAS] ? ax_op_bias_grad(frame, dy, self->param[BIAS]) : AX_OK;
 }
 
@@ -115,18 +183,20 @@ ax_status ax_linear_backward_shared(ax_layer *const *layers, int n, ax_frame *fr
                                     ax_tensor *dx)
 {
     ax_tensor x, partial;
+    narrow_pair update[n];
     ax_work *work = NULL;
     for (int i = n - 1; i >= 0; i--) {
         AX_TRY(ax_frame_restore(frame, &x)); /* all layers saved the same x */
+        AX_TRY(restore_update(layers[i], frame, &dy[i], &update[i]));
         if (dx)
-            AX_TRY(add_input_grad(layers[i], frame, &dy[i], i == n - 1, &partial));
+            AX_TRY(add_input_grad(layers[i], frame, &dy[i], &update[i], i == n - 1, &partial));
     }
     if (dx)
         AX_TRY(ax_redistribute(frame, &partial, input_layout(layers[0]), dx, &work));
     if (!layers[0]->ctx->parallel.overlap.oar)
         AX_TRY(ax_wait(&work));
     for (int i = n - 1; i >= 0; i--)
-        AX_TRY(add_param_grads(layers[i], frame, &dy[i], &x));
+        AX_TRY(add_param_grads(layers[i], frame, &dy[i], &update[i], &x));
     return ax_wait(&work);
 }
 
@@ -140,8 +210,9 @@ ax_status ax_linear_backward_activation(ax_layer *self, ax_frame *frame, const a
 {
     ax_tensor rule, x, preact, w, sums;
     /* If the weight's output dim is split, the GEMM's result is a partial sum over ranks. Then the
-     * multiplication by the activation's derivative must follow the reduction. */
-    if (ax_layout_effective(self->ctx->grid, &self->param[WEIGHT]->use, 2).dim[0].n) {
+     * multiplication by the activation's derivative must follow the reduction. It must also follow the
+     * addition of a low-rank update. */
+    if (has_update(self) || ax_layout_effective(self->ctx->grid, &self->param[WEIGHT]->use, 2).dim[0].n) {
         AX_TRY(linear_backward(self, frame, dy, &sums));
         AX_TRY(ax_frame_restore(frame, &preact));
         return ax_op_activation_grad(frame, &preact, &sums, kind, dx);
@@ -154,7 +225,7 @@ ax_status ax_linear_backward_activation(ax_layer *self, ax_frame *frame, const a
     AX_TRY(ax_contract_activation(frame, input_grad_spec, dy, &w, NULL, AX_EPILOGUE_ACTIVATION_GRAD, kind,
                                   &preact, dx));
     dx->layout = *input_layout(self);
-    return add_param_grads(self, frame, dy, &x);
+    return add_param_grads(self, frame, dy, NULL, &x);
 }
 
 static const ax_layer_ops linear_ops = {
@@ -164,8 +235,12 @@ static ax_status declare(linear *l, const char *name, const ax_linear_config *c)
 {
     char full[256];
     int64_t out_unit = c->out_unit;
+    l->in_role = c->in_role;
+    l->out_role = c->out_role;
     if (!out_unit && c->out_role == AX_ROLE_VOCAB)
         out_unit = ax_vocab_unit(l->base.ctx, c->out);
+    l->in_unit = c->in_unit;
+    l->out_unit = out_unit;
     l->x_layout = ax_activation_layout(l->base.ctx, c->in_role);
     l->y_layout = ax_activation_layout(l->base.ctx, c->out_role);
     l->align = c->out_role == AX_ROLE_VOCAB ? AX_ROW_ALIGN : 0;
@@ -195,4 +270,27 @@ ax_layer *ax_linear(ax_ctx *ctx, const char *name, const ax_linear_config *confi
     if (layer && declare((linear *)layer, name, config) != AX_OK)
         ax_layer_destroy(&layer);
     return layer;
+}
+
+ax_status ax_linear_add_low_rank(ax_layer *layer, const ax_low_rank *update)
+{
+    char name[2][256];
+    linear *l = (linear *)layer;
+    AX_CHECK(layer->ops == &linear_ops && !has_update(layer), AX_ERR_INTERNAL,
+             "layer \"%s\" is not a linear layer without a low-rank update", layer->name);
+    const int64_t *dim = layer->param[WEIGHT]->master.dim, rank = update->rank;
+    AX_CHECK(rank >= 1 && rank <= ax_min(dim[0], dim[1]), AX_ERR_USAGE,
+             "linear \"%s\": a low-rank update cannot have rank %lld: the weight is [%lld, %lld]",
+             layer->name, (long long)rank, (long long)dim[0], (long long)dim[1]);
+    snprintf(name[0], sizeof name[0], "%s.lora_A", layer->name);
+    snprintf(name[1], sizeof name[1], "%s.lora_B", layer->name);
+    AX_TRY(ax_param_create(layer->ctx, name[0], 2, (int64_t[]){rank, dim[1]}, (int64_t[]){1, l->in_unit},
+                           (ax_role[]){AX_ROLE_NONE, l->in_role}, AX_INIT_UNIFORM, 1 / sqrt((double)dim[1]),
+                           &layer->param[LORA_A]));
+    AX_TRY(ax_param_create(layer->ctx, name[1], 2, (int64_t[]){dim[0], rank}, (int64_t[]){l->out_unit, 1},
+                           (ax_role[]){l->out_role, AX_ROLE_NONE}, AX_INIT_ZERO, 0, &layer->param[LORA_B]));
+    ax_param_sums_over(layer->ctx, layer->param[LORA_A], l->out_role);
+    ax_param_sums_over(layer->ctx, layer->param[LORA_B], l->in_role);
+    l->update = *update;
+    return AX_OK;
 }

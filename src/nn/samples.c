@@ -2,6 +2,7 @@
 #include "axonn/nn.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* Prints NAME.PART into `out` and returns `out`. */
 static const char *named(char out[32], const char *name, const char *part)
@@ -25,6 +26,24 @@ static ax_layer *mlp(ax_ctx *ctx, const char *name)
             &(ax_linear_config){
                 .in = 13, .out = 7, .in_role = AX_ROLE_INNER, .out_role = AX_ROLE_MODEL, .init_std = 0.5})};
     return ax_sequence_of(ctx, name, AX_COUNT(layers), layers);
+}
+
+/* Adds a low-rank update to each linear layer of a tree. A sum of low rank changes the layer only if it is
+ * not small: the scale makes it as large as the product with the weight. */
+static ax_status add_low_rank(ax_layer *layer, int64_t rank)
+{
+    if (!strcmp(layer->ops->kind, "linear"))
+        AX_TRY(ax_linear_add_low_rank(layer, &(ax_low_rank){rank, 2}));
+    for (int i = 0; i < layer->children; i++)
+        AX_TRY(add_low_rank(layer->child[i], rank));
+    return AX_OK;
+}
+
+static ax_layer *low_rank(ax_layer *layer, int64_t rank)
+{
+    if (layer && add_low_rank(layer, rank) != AX_OK)
+        ax_layer_destroy(&layer);
+    return layer;
 }
 
 /* A residual layer with every kind of branch: r1 and r3 begin with a norm, r2 has no forward_sum, r4 is

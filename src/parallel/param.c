@@ -92,6 +92,15 @@ ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim, const int64_t
     return AX_OK;
 }
 
+void ax_param_sums_over(ax_ctx *ctx, ax_param *param, ax_role role)
+{
+    ax_layout of = ax_layout_of_roles(ctx, &role, 1);
+    ax_axisset further = ax_layout_split_axes(&of, 1) | ax_grad_axes_of_roles(ctx, &role, 1);
+    param->grad_axes |= further & (ax_axisset)~ax_layout_split_axes(&param->use, param->master.ndim);
+    param->sum.layout.partial =
+        param->grad_axes & (ax_axisset)~ax_layout_split_axes(&param->sum.layout, param->sum.ndim);
+}
+
 void ax_param_destroy(ax_param **param)
 {
     if (!*param)

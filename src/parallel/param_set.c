@@ -1,6 +1,8 @@
 /* The memory of a model's parameters, their initial values, and their norms. */
 #include "parallel/param.h"
 
+#include "axonn/philox.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -289,6 +291,33 @@ static ax_status convert(ax_ctx *ctx, const ax_tensor *from, const ax_tensor *to
 }
 
 /* Weights that are not trained have 16 bits: they are drawn in accum first, and rounded. */
+/* Sets this rank's box of a matrix, in host memory, to uniform random numbers. Only low-rank factors have
+ * such initial values: they are small, so the host draws them. */
+static void uniform_box(const ax_ctx *ctx, const ax_param *p, const ax_box *box, void *out)
+{
+    enum { UNIFORM = 2 }; /* the Philox stream; normal numbers have stream 1 (philox.h) */
+    uint64_t key = ax_rng_key(ctx->seed, p->name, 0);
+    for (int64_t r = 0; r < box->n[0]; r++)
+        for (int64_t c = 0; c < box->n[1]; c++) {
+            int64_t index = (box->lo[0] + r) * p->master.dim[1] + box->lo[1] + c;
+            double u = ax_philox_uniform(key, UNIFORM, (uint64_t)index);
+            ax_store(p->master.dtype, out, r * box->n[1] + c, p->init_std * (2 * u - 1));
+        }
+}
+
+static ax_status draw_uniform(ax_ctx *ctx, const ax_param *p)
+{
+    void *host;
+    size_t bytes = (size_t)ax_tensor_bytes(ctx->grid, &p->master);
+    ax_box box = ax_tensor_box(ctx->grid, &p->master, ax_grid_rank(ctx->grid));
+    AX_ASSERT(p->master.ndim == 2);
+    AX_TRY(ax_calloc(1, bytes + 1, &host));
+    uniform_box(ctx, p, &box, host);
+    ax_status status = bytes ? ax_copy_in(ctx->stream, p->master.data, host, bytes) : AX_OK;
+    free(host);
+    return status;
+}
+
 static ax_status draw(ax_ctx *ctx, const ax_param *p)
 {
     ax_tensor wide = p->master;
@@ -306,17 +335,22 @@ static ax_status draw(ax_ctx *ctx, const ax_param *p)
     return status;
 }
 
+static ax_status init(ax_ctx *ctx, const ax_param *p)
+{
+    if (p->init == AX_INIT_NORMAL)
+        return draw(ctx, p);
+    if (p->init == AX_INIT_UNIFORM)
+        return draw_uniform(ctx, p);
+    return fill(ctx, p->master.dtype, ax_tensor_count(ctx->grid, &p->master), p->init == AX_INIT_ONE,
+                p->master.data);
+}
+
 ax_status ax_param_set_init(ax_param_set *set)
 {
     for (int i = 0; i < set->n; i++) {
         const ax_param *p = set->param[i];
-        if (!ax_param_is_owned(p))
-            continue;
-        if (p->init == AX_INIT_NORMAL)
-            AX_TRY(draw(set->ctx, p));
-        else
-            AX_TRY(fill(set->ctx, p->master.dtype, ax_tensor_count(set->ctx->grid, &p->master),
-                        p->init == AX_INIT_ONE, p->master.data));
+        if (ax_param_is_owned(p))
+            AX_TRY(init(set->ctx, p));
     }
     return ax_param_set_refresh(set);
 }

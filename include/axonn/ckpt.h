@@ -44,7 +44,8 @@ typedef struct ax_st_array {
 typedef struct ax_st ax_st;
 
 /* Opens a .safetensors file for reading. If `path` is a directory, opens its model.safetensors or, if there
- * is none, the shards that its model.safetensors.index.json lists. Strict: headers, offsets, sizes, shards
+ * is none, the shards that its model.safetensors.index.json lists; in an adapter's directory
+ * (ax_ckpt_is_adapter), its adapter_model.safetensors. Strict: headers, offsets, sizes, shards
  * and index must agree to the byte. Not collective. The caller owns *out. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_st_open(const char *path, ax_st **out);
 void ax_st_close(ax_st **st);
@@ -58,6 +59,12 @@ const ax_st_array *ax_st_find(const ax_st *st, const char *key);
 int ax_st_files(const ax_st *st);
 /* Returns the bytes of all files, headers and index included. */
 int64_t ax_st_bytes(const ax_st *st);
+/* Prints the checksum that identifies the model whose weights a store holds, 16 hexadecimal digits: a hash of
+ * the keys, dtypes, shapes and a sample of the bytes of all arrays, 4 KiB at each of 16 places of each. Not
+ * collective. */
+AX_MUST_CHECK ax_status ax_st_checksum(ax_st *st, char out[17]);
+/* Returns the checksum of the base that an adapter's store names, or NULL: other programs name none. */
+const char *ax_st_base(const ax_st *st);
 /* Returns the number of elements of an array. */
 int64_t ax_st_elements(const ax_st_array *array);
 
@@ -105,10 +112,11 @@ typedef struct ax_ckpt_rules {
     const char *prefix;        /* a prefix that keys in files may have or lack: "transformer."; NULL: none */
     const char *const *ignore; /* shell patterns (*, ?) of keys to ignore */
     int ignores;
+    bool frozen; /* the files hold the parameters that are frozen; false: those that are not */
 } ax_ckpt_rules;
 
-/* Writes the master weights as `dtype` into `dir` (which exists) under model[-…].safetensors. Collective
- * along the grid. */
+/* Writes the master weights of parameters that are not frozen as `dtype` into `dir` (which exists) under
+ * model[-…].safetensors. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_write_params(const ax_param_set *set, const char *dir, ax_dtype dtype,
                                              int64_t shard_bytes);
 
@@ -128,9 +136,9 @@ AX_MUST_CHECK ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_s
 AX_MUST_CHECK ax_status ax_ckpt_same_arrays(const char *path, const char *a, const char *b,
                                             const char *prefix, bool *same);
 
-/* Computes a checksum of each parameter's master weights, which does not depend on the grid: Σ over elements
- * of a hash of (global index, bits) mod 2^64. `sums` has set->n items, the same on every rank. Collective
- * along the grid. */
+/* Computes a checksum of the master weights of each parameter that is not frozen, which does not depend on
+ * the grid: Σ over elements of a hash of (global index, bits) mod 2^64. `sums` has room for set->n items, the
+ * same on every rank. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_checksums(const ax_param_set *set, uint64_t *sums);
 
 /* ---- checkpoints --------------------------------------------------------------------------------- */
@@ -145,7 +153,10 @@ typedef struct ax_ckpt_file {
 typedef struct ax_ckpt_save_args {
     const char *run_dir; /* holds ckpt/ and latest; made if missing */
     int64_t step;
-    const ax_param_set *params;
+    const ax_param_set *params; /* those that are frozen are not saved */
+    /* NULL: the checkpoint is a model. Otherwise it is an adapter of the model with this checksum
+     * (ax_st_checksum): one file adapter_model.safetensors. */
+    const char *base;
     ax_dtype dtype; /* dtype of the weights in model.safetensors. If the master weights have another dtype,
                        they are saved too, unconverted */
     int64_t shard_bytes;           /* 0: 5 GB */
@@ -186,10 +197,12 @@ AX_MUST_CHECK ax_status ax_ckpt_find_latest(const char *run_dir, char **dir);
 /* Finds the checkpoint for the value of `train.resume`: "none" → NULL, "auto" → ax_ckpt_find_latest(run_dir),
  * else the path of a checkpoint, which must verify, or of a run. */
 AX_MUST_CHECK ax_status ax_ckpt_find_resume(const char *run_dir, const char *resume, char **dir);
-/* Finds the model directory of a MODEL argument: a Hugging Face directory, a checkpoint (which must verify),
- * or a run (its newest checkpoint). */
+/* Finds the model directory of a MODEL argument: a Hugging Face directory, an adapter's directory, a
+ * checkpoint (which must verify), or a run (its newest checkpoint). */
 AX_MUST_CHECK ax_status ax_ckpt_find_model(const char *path, char **dir);
 
+/* Returns true if a directory holds adapter_config.json and adapter_model.safetensors. Not collective. */
+bool ax_ckpt_is_adapter(const char *dir);
 /* Returns true if a directory holds model.safetensors or model.safetensors.index.json. Not collective. */
 bool ax_ckpt_has_weights(const char *dir);
 

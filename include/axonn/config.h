@@ -14,6 +14,7 @@ extern "C" {
 /* The enumerators are in the order of the table's `choices` for the key. */
 typedef enum ax_config_precision { AX_CONFIG_FP32, AX_CONFIG_BF16, AX_CONFIG_FP16 } ax_config_precision;
 typedef enum ax_config_activation { AX_CONFIG_GELU_NEW, AX_CONFIG_GELU, AX_CONFIG_SILU } ax_config_activation;
+typedef enum ax_config_method { AX_CONFIG_FULL, AX_CONFIG_LORA } ax_config_method;
 typedef enum ax_config_order { AX_CONFIG_SHUFFLED, AX_CONFIG_SEQUENTIAL } ax_config_order;
 typedef enum ax_config_nonfinite { AX_CONFIG_STOP, AX_CONFIG_SKIP } ax_config_nonfinite;
 /* train.recompute is N > 0 (store the input of every N blocks) or one of these. */
@@ -33,6 +34,12 @@ typedef struct ax_config {
         int activation; /* ax_config_activation */
         bool tie;
     } model;
+    struct {
+        int method; /* ax_config_method */
+        int64_t rank;
+        double alpha;
+        ax_strings targets; /* names of matrices (ax_matrix_name); none: all */
+    } tune;
     struct {
         ax_paths train, valid;
         char *tokenizer;   /* or NULL */

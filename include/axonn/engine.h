@@ -133,9 +133,12 @@ AX_MUST_CHECK ax_status ax_engine_eval(ax_engine *engine, ax_read_rows_fn *read,
 
 /* ---- models from directories --------------------------------------------------------------------- */
 
-/* A model directory opened for inference: config.json, the tokenizer if there is one, open weight files. */
+/* A model directory opened for inference: config.json, the tokenizer if there is one, open weight files. Or
+ * an adapter's directory opened together with its base: `config` has the low-rank updates. */
 typedef struct ax_pretrained {
     char *dir;
+    char
+        *base; /* an adapter: the directory of its base, with config.json and weights; NULL: not an adapter */
     ax_model_config config;
     ax_model_identity identity;
     ax_tokenizer *tokenizer; /* or NULL */
@@ -144,16 +147,19 @@ typedef struct ax_pretrained {
                        of config.json, else the tokenizer's end of text */
     ax_st *weights; /* open weight files, still readable after a training run has removed the checkpoint;
                        NULL: the directory has no weights */
+    ax_st *adapter; /* the adapter's open weight file, or NULL */
 } ax_pretrained;
 
-/* Opens `model`: a Hugging Face directory, a checkpoint or a run directory. The caller releases *out with
- * ax_pretrained_close. AX_ERR_DATA if files are damaged, or if the weights do not match config.json. */
+/* Opens `model`: a Hugging Face directory, an adapter's directory, a checkpoint or a run directory. The
+ * caller releases *out with ax_pretrained_close. AX_ERR_DATA if files are damaged, if the weights do not
+ * match config.json, or if an adapter does not fit its base. */
 AX_MUST_CHECK ax_status ax_pretrained_open(const char *model, ax_pretrained *out);
 /* As ax_pretrained_open, but all ranks open the directory that rank 0 finds. If each rank searched by itself,
  * a run that is training could write a newer checkpoint between two searches. Collective along world. */
 AX_MUST_CHECK ax_status ax_pretrained_open_shared(ax_comm *world, const char *model, ax_pretrained *out);
 void ax_pretrained_close(ax_pretrained *model);
-/* Reads the weights into a parameter set of the same model. Collective along the grid. */
+/* Reads the weights into a parameter set of the same model. If `config` has low-rank updates and `adapter` is
+ * NULL, the updates keep their values. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_set *set);
 
 /* What ax_model_convert has written. */

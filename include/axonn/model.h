@@ -35,6 +35,18 @@ typedef struct ax_model_dropout {
 /* Which linear layers of a block have biases. */
 typedef enum ax_biases { AX_BIASES_ALL, AX_BIASES_QKV, AX_BIASES_NONE } ax_biases;
 
+/* The matrices of a block, which a low-rank update may change. */
+typedef enum ax_matrix {
+    AX_MATRIX_Q,
+    AX_MATRIX_K,
+    AX_MATRIX_V,
+    AX_MATRIX_PROJ,
+    AX_MATRIX_GATE,
+    AX_MATRIX_UP,
+    AX_MATRIX_DOWN,
+    AX_MATRIX_COUNT
+} ax_matrix;
+
 /* Describes a network of pre-norm blocks: x += attention(norm(x)), x += mlp(norm(x)). 0 in norm, head_norms,
  * biases, gated, rope, window or activation is the choice of GPT-2. */
 typedef struct ax_model_config {
@@ -55,7 +67,12 @@ typedef struct ax_model_config {
     bool plain_init; /* output projections are initialized like other weights, instead of with a standard
                         deviation smaller by sqrt(2 · layers) */
     ax_activation activation;
-    bool tie;     /* the head uses the token table as its weight */
+    bool tie; /* the head uses the token table as its weight */
+    /* The low-rank update of each matrix, in all blocks (LoRA); rank 0: none. If there is one, all other
+     * parameters are frozen. */
+    ax_low_rank low_rank[AX_MATRIX_COUNT];
+    bool low_rank_shared; /* matrices that share an array in weight files share a factor A, as in adapters
+                             that PEFT makes. Such factors can be read, but not be written */
     char *source; /* text of the config.json from which the struct was read, or NULL. ax_model_config_print
                      copies from this text the keys that the program does not know. Owned */
 } ax_model_config;
@@ -111,6 +128,44 @@ const char *ax_model_config_family(const ax_model_config *config);
 /* Checks the values. AX_ERR_USAGE, whose message names the value that is out of range or
  * contradicts another. */
 AX_MUST_CHECK ax_status ax_model_config_check(const ax_model_config *config);
+
+/* ---- adapters ------------------------------------------------------------------------------------ */
+
+/* An adapter: low-rank updates of a base model, in files of PEFT (adapter_config.json and
+ * adapter_model.safetensors). */
+typedef struct ax_adapter {
+    char *
+        base; /* base_model_name_or_path: the directory of the base, or another program's name of it; owned */
+    double alpha;
+    bool root; /* use_rslora: the scale is alpha / √rank instead of alpha / rank */
+    struct json_t *json;
+} ax_adapter;
+
+/* Reads the text of an adapter_config.json. `path` is used in messages only. The caller releases *out with
+ * ax_adapter_fini. AX_ERR_DATA: not such a text; or an adapter of a kind that is not implemented, and the
+ * message lists all features that it has. */
+AX_MUST_CHECK ax_status ax_adapter_parse(const char *text, size_t size, const char *path, ax_adapter *out);
+void ax_adapter_fini(ax_adapter *adapter);
+/* Returns the scale of the update of a module ("transformer.h.0.attn.c_attn") whose factors have rank `rank`.
+ */
+double ax_adapter_scale(const ax_adapter *adapter, const char *module, int64_t rank);
+/* Appends an adapter_config.json of the low-rank updates of `config`, whose ranks are equal, for a base in
+ * the directory `base`. */
+AX_MUST_CHECK ax_status ax_adapter_print(const ax_model_config *config, const char *base, ax_buf *out);
+/* Print the keys, in files, of factor 'A' or 'B' of a matrix of block `block`, and of the array that holds
+ * the matrix. */
+void ax_family_low_rank_key(const ax_family *family, ax_matrix matrix, int64_t block, char factor,
+                            char out[256]);
+void ax_family_matrix_key(const ax_family *family, ax_matrix matrix, int64_t block, char out[256]);
+
+/* Returns the name of a matrix in configurations: q, k, v, proj, gate, up, down. */
+const char *ax_matrix_name(ax_matrix matrix);
+/* Sets the sizes of a matrix [out, in]. Returns false if the model lacks it. */
+bool ax_model_config_matrix(const ax_model_config *config, ax_matrix matrix, int64_t *out, int64_t *in);
+/* Returns true if a matrix has a low-rank update. */
+bool ax_model_config_is_adapted(const ax_model_config *config);
+/* Returns the number of elements of the factors of all low-rank updates. */
+int64_t ax_model_config_low_rank_params(const ax_model_config *config);
 
 int64_t ax_model_config_head_dim(const ax_model_config *config);
 /* Returns the usual inner width of the MLP: 4 · hidden. For a gated MLP, which has a third matrix, it is two

@@ -118,6 +118,9 @@ typedef struct ax_linear_config {
 } ax_linear_config;
 ax_layer *ax_linear(ax_ctx *ctx, const char *name, const ax_linear_config *config);
 
+/* The indices of a linear layer's parameters. Those of a layer without bias or update are NULL. */
+enum { AX_LINEAR_WEIGHT, AX_LINEAR_BIAS, AX_LINEAR_LORA_A, AX_LINEAR_LORA_B };
+
 /* A low-rank update of a linear layer (LoRA, Hu et al. 2021, 2106.09685): y = x·Wᵀ + b + scale·(x·Aᵀ)·Bᵀ. */
 typedef struct ax_low_rank {
     int64_t rank; /* 0: no update */

@@ -190,6 +190,7 @@ typedef struct ax_param_file {
     int ndim;
     int64_t dim[AX_MAX_DIMS], lo[AX_MAX_DIMS];
     bool transpose;
+    bool sparse; /* the parameters in the array need not fill it: the rest is 0 */
 } ax_param_file;
 
 /* Where a parameter is, on a grid with pipeline stages. A table that the embedding and the head share (tied
@@ -314,6 +315,8 @@ ax_param *ax_param_set_find(const ax_param_set *set, const char *name);
 /* Sets the parameters to their initial values (ax_init_kind). Random values are the same on every grid:
  * element i of a parameter is a function of (seed, name, i). */
 AX_MUST_CHECK ax_status ax_param_set_init(ax_param_set *set);
+/* As ax_param_set_init, but leaves frozen parameters as they are. */
+AX_MUST_CHECK ax_status ax_param_set_init_trained(ax_param_set *set);
 /* Must be called after the master weights were written: rounds all of them to the compute dtype, all-gathers
  * them (ax_param_all_gather), and waits. */
 AX_MUST_CHECK ax_status ax_param_set_refresh(ax_param_set *set);

@@ -63,6 +63,7 @@ struct ax_st {
     st_file *file;
     char *index;       /* path of the index; NULL: one file without an index */
     bool planned;      /* made by ax_st_plan, for writing */
+    json_t *metadata;  /* of the first file: an object of strings, or NULL */
     ax_region staging; /* host buffer of AX_ST_STAGING bytes, allocated when it is first used */
 };
 
@@ -86,6 +87,11 @@ char *st_shape_print(int ndim, const int64_t *dim, char out[ST_SHAPE_TEXT]);
 ax_status st_header_read(ax_st *st, const char *path);
 /* Appends to `out` the header of file `file` of a planned store: the length, then the padded JSON. */
 ax_status st_header_print(const ax_st *st, int file, ax_buf *out);
+/* Moves the arrays of a planned store behind its headers, whose lengths have become known or have changed. */
+ax_status st_place_data(ax_st *st);
+/* base.c: adds a member to the metadata of a planned store whose files do not exist yet. */
+ax_status st_note(ax_st *st, const char *key, const char *value);
+#define CKPT_BASE "axonn_base" /* the member with the checksum of an adapter's base */
 /* Sorts the arrays by key; AX_ERR_DATA if two arrays have the same key. */
 ax_status st_sort(ax_st *st);
 /* Reads `bytes` bytes of an array from its byte `first` on, without conversion. */
@@ -116,11 +122,12 @@ typedef struct ckpt_items {
     ckpt_item *item;
 } ckpt_items;
 
-/* Lists an item for the master weights of each parameter. The item's place says which array of the model
- * files holds them, and which part of that array. */
-ax_status ckpt_items_model(const ax_param_set *set, ckpt_items *out);
-/* Lists an item for each slot of the optimizer state of each parameter, with key SLOT.NAME. With `master`,
- * also lists the master weights, with key master.NAME. Each item is a whole array. */
+/* Lists an item for the master weights of each parameter that is frozen, or of each that is not. The item's
+ * place says which array of the model files holds them, and which part of that array. */
+ax_status ckpt_items_model(const ax_param_set *set, bool frozen, ckpt_items *out);
+/* Lists an item for each slot of the optimizer state of each parameter that is not frozen, with key
+ * SLOT.NAME. With `master`, also lists the master weights, with key master.NAME. Each item is a whole array.
+ */
 ax_status ckpt_items_training(const ax_param_set *set, const char *const *slot_names, bool master,
                               ckpt_items *out);
 void ckpt_items_fini(ckpt_items *items);
@@ -152,8 +159,8 @@ typedef struct manifest {
     int64_t bytes; /* total size of all files in bytes */
     int n;
     manifest_file *file;
-    json_t *params; /* object: name of each parameter → {"dtype", "sum", "key"}; "key", the key of the
-                       parameter's array in model files, is missing if that key is the name */
+    json_t *params; /* object: name of each parameter that is not frozen → {"dtype", "sum", "key"}; "key", the
+                       key of the parameter's array in model files, is missing if that key is the name */
 } manifest;
 
 /* Writes training/manifest.json of `dir` and syncs it. */

@@ -285,6 +285,11 @@ ax_status ax_ckpt_find_resume(const char *run_dir, const char *resume, char **di
     return AX_OK;
 }
 
+bool ax_ckpt_is_adapter(const char *dir)
+{
+    return ckpt_has(dir, "adapter_config.json") && ckpt_has(dir, "adapter_model.safetensors");
+}
+
 bool ax_ckpt_has_weights(const char *dir)
 {
     return ckpt_has(dir, "model.safetensors") || ckpt_has(dir, "model.safetensors.index.json");
@@ -295,7 +300,14 @@ ax_status ax_ckpt_find_model(const char *path, char **dir)
     AX_TRY(find_in(path, dir));
     if (*dir)
         return AX_OK;
-    AX_CHECK(ckpt_has(path, "config.json") || ax_ckpt_has_weights(path), AX_ERR_DATA,
-             "%s is neither a model directory (config.json, model.safetensors) nor a run (ckpt/)", path);
+    AX_CHECK(
+        !ckpt_has(path, "adapter_model.bin"), AX_ERR_DATA,
+        "%s holds an adapter as adapter_model.bin, which is not read: save it as adapter_model.safetensors",
+        path);
+    AX_CHECK(ckpt_has(path, "config.json") || ax_ckpt_has_weights(path) || ax_ckpt_is_adapter(path),
+             AX_ERR_DATA,
+             "%s is neither a model directory (config.json, model.safetensors), nor an adapter's "
+             "(adapter_config.json, adapter_model.safetensors), nor a run (ckpt/)",
+             path);
     return ax_strdup(path, dir);
 }

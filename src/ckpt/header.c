@@ -168,6 +168,7 @@ static ax_status add_entries(ax_st *st, json_t *root, int64_t data, int64_t room
     {
         if (!strcmp(key, "__metadata__")) {
             AX_TRY(check_metadata(entry, path));
+            st->metadata = st->metadata ? st->metadata : json_incref(entry);
             continue;
         }
         ax_st_array *a = &st->array[st->n];
@@ -266,7 +267,8 @@ ax_status st_header_print(const ax_st *st, int file, ax_buf *out)
         if (st->array[i].file == file)
             order[n++] = &st->array[i];
     qsort(order, (size_t)n, sizeof(ax_st_array *), array_by_offset);
-    json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+    json_t *root = st->metadata ? json_pack("{s:O}", "__metadata__", st->metadata)
+                                : json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     int failed = !root;
     for (int i = 0; i < n; i++)
         failed |= json_object_set_new(root, order[i]->key, entry_json(order[i], st->file[file].data));

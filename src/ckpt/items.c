@@ -56,30 +56,34 @@ static ax_status add_model(ckpt_items *items, const ax_param *p)
     return AX_OK;
 }
 
-static ax_status items_of(ax_param *const *params, int n, ckpt_items *out)
+static ax_status items_of(ax_param *const *params, int n, bool frozen, ckpt_items *out)
 {
     AX_TRY(items_alloc(out, n));
     ax_status status = AX_OK;
     for (int i = 0; i < n && status == AX_OK; i++)
-        status = add_model(out, params[i]);
+        if (params[i]->frozen == frozen)
+            status = add_model(out, params[i]);
     if (status != AX_OK)
         ckpt_items_fini(out);
     return status;
 }
 
-ax_status ckpt_items_model(const ax_param_set *set, ckpt_items *out)
+ax_status ckpt_items_model(const ax_param_set *set, bool frozen, ckpt_items *out)
 {
-    return items_of(set->param, set->n, out);
+    return items_of(set->param, set->n, frozen, out);
 }
 
 static ax_status add_training(ckpt_items *items, const ax_param_set *set, const char *const *slot_names,
                               bool master)
 {
     for (int i = 0; master && i < set->n; i++)
-        AX_TRY(add_whole(items, set->param[i], &set->param[i]->master, "master."));
+        if (!set->param[i]->frozen)
+            AX_TRY(add_whole(items, set->param[i], &set->param[i]->master, "master."));
     for (int s = 0; s < set->slots; s++)
         for (int i = 0; i < set->n; i++) {
             char prefix[64];
+            if (set->param[i]->frozen)
+                continue;
             snprintf(prefix, sizeof prefix, "%s.", slot_names[s]);
             AX_TRY(add_whole(items, set->param[i], &set->param[i]->slot[s], prefix));
         }
@@ -168,8 +172,9 @@ static ax_status check_tiles(const ckpt_items *items, const int *group, int n)
             AX_CHECK(!boxes_overlap(it, &items->item[group[j]]), AX_ERR_USAGE,
                      "parameters %s and %s overlap in %s", items->item[group[j]].name, it->name, it->key);
     }
-    AX_CHECK(covered == whole, AX_ERR_USAGE, "parameters fill only %lld of the %lld elements of %s",
-             (long long)covered, (long long)whole, first->key);
+    AX_CHECK(covered == whole || first->place.sparse, AX_ERR_USAGE,
+             "parameters fill only %lld of the %lld elements of %s", (long long)covered, (long long)whole,
+             first->key);
     return AX_OK;
 }
 
@@ -419,7 +424,7 @@ ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_st *st, const a
 {
     ckpt_items items;
     const ax_st_array **found = NULL;
-    AX_TRY(items_of(params, n, &items));
+    AX_TRY(items_of(params, n, rules && rules->frozen, &items));
     ax_status status = ax_calloc((size_t)n, sizeof *found, &found);
     if (status == AX_OK)
         status = match(&items, st, rules, found);

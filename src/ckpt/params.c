@@ -21,7 +21,7 @@ ax_status ax_ckpt_write_params(const ax_param_set *set, const char *dir, ax_dtyp
 {
     ckpt_items items;
     ax_st *st = NULL;
-    AX_TRY(ckpt_items_model(set, &items));
+    AX_TRY(ckpt_items_model(set, false, &items));
     ax_status status = ckpt_items_plan(&items, dtype, dir, "model", shard_bytes, &st);
     if (status == AX_OK)
         status = write_items(set->ctx, &items, st);
@@ -33,7 +33,7 @@ ax_status ax_ckpt_write_params(const ax_param_set *set, const char *dir, ax_dtyp
 static ax_status read_store(ax_param_set *set, ax_st *st, const ax_ckpt_rules *rules)
 {
     ckpt_items items;
-    AX_TRY(ckpt_items_model(set, &items));
+    AX_TRY(ckpt_items_model(set, rules && rules->frozen, &items));
     ax_status status = ckpt_items_read(set->ctx, &items, st, rules);
     ckpt_items_fini(&items);
     return status;
@@ -57,7 +57,7 @@ ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt
 ax_status ax_ckpt_checksums(const ax_param_set *set, uint64_t *sums)
 {
     ckpt_items items;
-    AX_TRY(ckpt_items_model(set, &items));
+    AX_TRY(ckpt_items_model(set, false, &items));
     ax_status status = ckpt_items_checksum(set->ctx, &items, sums);
     ckpt_items_fini(&items);
     return status;
@@ -119,13 +119,16 @@ static ax_status compare_checksums(const ax_param_set *set, const manifest *m, c
 {
     for (int i = 0; i < set->n; i++) {
         const ax_param *p = set->param[i];
+        if (p->frozen)
+            continue;
+        const uint64_t have = *sums++;
         const json_t *entry = json_object_get(m->params, p->name);
         const char *dtype = json_string_value(json_object_get(entry, "dtype"));
         const char *sum = json_string_value(json_object_get(entry, "sum"));
         AX_CHECK(dtype && sum, AX_ERR_DATA, "%s: its manifest has no parameter %s", dir, p->name);
         if (strcmp(dtype, ax_dtype_name(p->master.dtype)))
             continue; /* converted to another dtype, so its bits differ */
-        AX_CHECK(strtoull(sum, NULL, 16) == sums[i], AX_ERR_DATA,
+        AX_CHECK(strtoull(sum, NULL, 16) == have, AX_ERR_DATA,
                  "%s: parameter %s was read, but its values are not those that were saved", dir, p->name);
     }
     return AX_OK;

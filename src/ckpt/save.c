@@ -69,9 +69,12 @@ static ax_status saver_init(saver *s, const ax_ckpt_save_args *args)
     s->args = args;
     s->ctx = set->ctx;
     AX_TRY(saver_paths(s));
-    AX_TRY(ckpt_items_model(set, &s->model_items));
+    AX_TRY(ckpt_items_model(set, false, &s->model_items));
     AX_TRY(ckpt_items_training(set, args->slot_names, args->dtype != s->ctx->accum, &s->optim_items));
-    AX_TRY(ckpt_items_plan(&s->model_items, args->dtype, s->aside, "model", args->shard_bytes, &s->model));
+    AX_TRY(ckpt_items_plan(&s->model_items, args->dtype, s->aside, args->base ? "adapter_model" : "model",
+                           args->base ? INT64_MAX : args->shard_bytes, &s->model));
+    if (args->base)
+        AX_TRY(st_note(s->model, CKPT_BASE, args->base));
     if (s->optim_items.n)
         AX_TRY(ckpt_items_plan(&s->optim_items, AX_DTYPE_COUNT, s->training, "optim", args->shard_bytes,
                                &s->optim));
@@ -231,10 +234,13 @@ static ax_status list_params(saver *s)
 {
     const ax_param_set *set = s->args->params;
     s->m.params = json_object();
+    const uint64_t *next = s->sums;
     for (int i = 0; i < set->n; i++) {
         char sum[17];
-        snprintf(sum, sizeof sum, "%016llx", (unsigned long long)s->sums[i]);
         const ax_param *p = set->param[i];
+        if (p->frozen)
+            continue;
+        snprintf(sum, sizeof sum, "%016llx", (unsigned long long)*next++);
         json_t *entry = json_pack("{s:s, s:s, s:s*}", "dtype", ax_dtype_name(p->master.dtype), "sum", sum,
                                   "key", p->file.key);
         AX_CHECK(!json_object_set_new(s->m.params, p->name, entry), AX_ERR_MEMORY,

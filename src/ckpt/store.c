@@ -26,6 +26,7 @@ void ax_st_close(ax_st **st)
     free(s->array);
     free(s->file);
     free(s->index);
+    json_decref(s->metadata);
     free(s);
     *st = NULL;
 }
@@ -194,7 +195,8 @@ ax_status ax_st_open(const char *path, ax_st **out)
 {
     *out = NULL;
     if (ax_path_is_dir(path))
-        return st_open_dir(path, "model", out);
+        return st_open_dir(
+            path, !ax_ckpt_has_weights(path) && ax_ckpt_is_adapter(path) ? "adapter_model" : "model", out);
     ax_st *st;
     AX_TRY(ax_calloc(1, sizeof *st, &st));
     ax_status status = st_header_read(st, path);
@@ -262,6 +264,22 @@ static ax_status name_files(ax_st *st, const char *dir, const char *stem, int sh
     return shards > 1 ? ckpt_path(&st->index, "%s/%s.safetensors.index.json", dir, stem) : AX_OK;
 }
 
+ax_status st_place_data(ax_st *st)
+{
+    for (int f = 0; f < st->files; f++) {
+        ax_buf header = {0};
+        ax_status status = st_header_print(st, f, &header);
+        int64_t shift = (int64_t)header.size - st->file[f].data;
+        ax_buf_fini(&header);
+        AX_TRY(status);
+        st->file[f].data += shift;
+        st->file[f].size += shift;
+        for (int i = 0; i < st->n; i++)
+            st->array[i].offset += st->array[i].file == f ? shift : 0;
+    }
+    return AX_OK;
+}
+
 /* Sets the offset of each array in its file. Offsets in the header are relative to the end of the header, so
  * they do not depend on the header's length. */
 static ax_status assign_offsets(ax_st *st)
@@ -272,17 +290,7 @@ static ax_status assign_offsets(ax_st *st)
         st->array[i].offset = f->size;
         f->size += st->array[i].bytes;
     }
-    for (int i = 0; i < st->files; i++) {
-        ax_buf header = {0};
-        ax_status status = st_header_print(st, i, &header);
-        st->file[i].data = (int64_t)header.size;
-        st->file[i].size += (int64_t)header.size;
-        ax_buf_fini(&header);
-        AX_TRY(status);
-    }
-    for (int i = 0; i < st->n; i++)
-        st->array[i].offset += st->file[st->array[i].file].data;
-    return AX_OK;
+    return st_place_data(st);
 }
 
 static ax_status plan(ax_st *st, const char *dir, const char *stem, const ax_st_array *arrays, int n,

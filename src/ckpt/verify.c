@@ -68,7 +68,7 @@ ax_status ax_ckpt_verify(const char *dir, ax_ckpt_report **out)
     AX_CHECK(ax_path_exists(dir), AX_ERR_DATA, "no such file or directory: %s", dir);
     bool listed = ckpt_has(dir, MANIFEST);
     AX_CHECK(listed || !ax_path_is_dir(dir) || ckpt_has(dir, "model.safetensors") ||
-                 ckpt_has(dir, "model.safetensors.index.json"),
+                 ckpt_has(dir, "model.safetensors.index.json") || ax_ckpt_is_adapter(dir),
              AX_ERR_DATA, "%s holds neither a checkpoint (" MANIFEST ") nor a model (model.safetensors)",
              dir);
     AX_TRY(ax_calloc(1, sizeof **out, out));

@@ -40,6 +40,12 @@ static const ax_option options[] = {
     {"model.init_std", AX_OPT_FLOAT, AT(model.init_std), "0.02", "[1.0e-30, 1.0e+30]", .help = "standard deviation of initial weights"},
     {"model.norm_eps", AX_OPT_FLOAT, AT(model.norm_eps), NULL, "[1.0e-30, 1.0e+30]", .help = "epsilon of the norms; default: 1e-5 for gpt2, 1e-6 for other families"},
 
+    {"tune.method", AX_OPT_ENUM, AT(tune.method), "full", .choices = "full|lora",
+     .help = "what is trained of model.from: all weights (full), or low-rank updates of matrices of the blocks (lora); all other weights then stay as they are, and checkpoints are adapters in PEFT's format"},
+    {"tune.rank", AX_OPT_INT, AT(tune.rank), "16", UP_TO(AX_HIDDEN_MAX), .help = "lora: rank of the updates"},
+    {"tune.alpha", AX_OPT_FLOAT, AT(tune.alpha), "32", "(0, 1.0e+30]", .help = "lora: an update is multiplied by tune.alpha / tune.rank"},
+    {"tune.targets", AX_OPT_STRINGS, AT(tune.targets), .meta = "NAME...", .help = "lora: the matrices with updates, such as [q, v]: q, k, v, proj (attention), gate, up, down (MLP); default: all that the blocks have"},
+
     {"data.train", AX_OPT_PATHS, AT(data.train), .required = true,
      .help = "training data: text, JSON, JSONL or token files. A pattern, or a directory of token files, is one source. Several sources are mixed in proportion to their sizes, or to their weights if any are given (default 1): [{path: A, weight: 2}, B]"},
     {"data.valid", AX_OPT_PATHS, AT(data.valid), .help = "validation data, in the same formats"},

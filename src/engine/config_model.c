@@ -143,6 +143,15 @@ void config_merge_model(ax_config *c, ax_model_config *m)
     c->model.activation = activation_of(m);
     c->model.tie = m->tie;
     merge_numbers(c, m);
+    config_tune(c, m);
+}
+
+void config_refuse_adapter(ax_config *c, const char *dir)
+{
+    ax_option_error(
+        c->set, "model.from",
+        "%s is an adapter: merge it with its base (axonn ckpt convert %s --out DIR) and name the result", dir,
+        dir);
 }
 
 /* Whether the user gave `key` a value that replaces the one in config.json. The value 0 means "default" and
@@ -246,7 +255,10 @@ static ax_status check_from(ax_config *c)
     ax_status status = ax_pretrained_open(c->model.from, &from);
     if (status != AX_OK)
         return record_failure(c, "model.from", status);
-    config_merge_model(c, &from.config);
+    if (from.base)
+        config_refuse_adapter(c, from.dir);
+    else
+        config_merge_model(c, &from.config);
     ax_pretrained_close(&from);
     return AX_OK;
 }

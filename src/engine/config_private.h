@@ -11,6 +11,14 @@ void config_check(ax_config *cfg);
 /* Records an error for each key with a value that models of model->family cannot have, such as a window. */
 void config_check_family(ax_config *cfg, const ax_model_config *model);
 
+/* config_tune.c: config_check_tune checks the keys `tune` among themselves. config_tune sets the low-rank
+ * updates of *model, that of model.from, and records an error for each key that does not fit the model. */
+void config_check_tune(ax_config *cfg);
+void config_tune(ax_config *cfg, ax_model_config *model);
+
+/* Records an error: model.from is the adapter in `dir`. */
+void config_refuse_adapter(ax_config *cfg, const char *dir);
+
 /* config_model.c: merges keys with the values of a model's config.json, and records errors with
  * ax_option_error. */
 
@@ -21,7 +29,8 @@ ax_model_config config_new_model(const ax_config *cfg, const ax_family *family);
 /* Merges the keys with *model, the description read from the config.json of model.from. Records an error if
  * the user gave another value for a key on which the weights depend: array shapes, activation, rope_theta,
  * tie. model.seq_len may be smaller than in *model. Dropout rates, init_std and norm_eps that the user gave
- * are copied into *model. All other values are copied from *model into the configuration. */
+ * are copied into *model. All other values are copied from *model into the configuration. Sets the low-rank
+ * updates of *model. */
 void config_merge_model(ax_config *cfg, ax_model_config *model);
 /* Reads the config.json that model.config names into *out, overrides its values by the keys that the user
  * gave, and copies all resulting values into the configuration. The caller releases *out with

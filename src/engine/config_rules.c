@@ -321,6 +321,7 @@ ax_status ax_config_check_ranks(ax_config *cfg, int ranks)
 void config_check(ax_config *cfg)
 {
     check_model(cfg);
+    config_check_tune(cfg);
     check_batch(cfg);
     check_schedule(cfg);
     check_grid(cfg);

@@ -1,6 +1,7 @@
 /* Opens a model directory for inference: configuration, tokenizer, weights. */
 #include "axonn/engine.h"
 #include "axonn/json.h"
+#include "engine/adapter.h"
 #include "engine/train.h"
 
 #include <jansson.h>
@@ -79,6 +80,9 @@ static ax_status read_config(const char *dir, ax_pretrained *out)
     return status;
 }
 
+/* Returns the directory with config.json and the weights of the model itself. */
+static const char *model_dir(const ax_pretrained *m) { return m->base ? m->base : m->dir; }
+
 /* Detects whether the weight files hold an output head that differs from the token embedding, although
  * config.json says that the two are tied. As in transformers, such a model is then treated as untied. */
 static ax_status detect_untied_head(ax_pretrained *m)
@@ -86,8 +90,8 @@ static ax_status detect_untied_head(ax_pretrained *m)
     const char *head, *table;
     bool same = true;
     ax_family_tied(m->config.family, &head, &table);
-    if (m->config.tie && ax_ckpt_has_weights(m->dir))
-        AX_TRY(ax_ckpt_same_arrays(m->dir, head, table, ax_family_prefix(m->config.family), &same));
+    if (m->config.tie && ax_ckpt_has_weights(model_dir(m)))
+        AX_TRY(ax_ckpt_same_arrays(model_dir(m), head, table, ax_family_prefix(m->config.family), &same));
     m->untied = !same;
     m->config.tie &= same;
     return AX_OK;
@@ -101,7 +105,7 @@ static void log_differences(const ax_pretrained *m)
         ax_log(AX_LOG_INFO,
                "%s: %s differs from %s, to which config.json ties it: it is read as an untied head "
                "(tie_word_embeddings: false)",
-               m->dir, head, table);
+               model_dir(m), head, table);
 }
 
 /* Loads the tokenizer if the directory has one. */
@@ -122,6 +126,7 @@ static ax_ckpt_rules rules_of(const ax_model_config *config)
 {
     ax_ckpt_rules rules = {.prefix = ax_family_prefix(config->family)};
     rules.ignore = ax_family_ignored(config->family, &rules.ignores);
+    rules.frozen = ax_model_config_is_adapted(config);
     return rules;
 }
 
@@ -139,6 +144,8 @@ static ax_status match_network(ax_ctx *dry, const ax_pretrained *m)
     if (status == AX_OK) {
         ax_layer_params(network->root, params, n, &filled);
         status = ax_ckpt_match(params, n, m->weights, &rules);
+        if (status == AX_OK && m->adapter)
+            status = ax_ckpt_match(params, n, m->adapter, NULL);
     }
     free(params);
     ax_model_destroy(&network);
@@ -151,9 +158,11 @@ static ax_status open_weights(ax_pretrained *m)
 {
     ax_comm *self;
     ax_ctx *dry = NULL;
-    if (!ax_ckpt_has_weights(m->dir))
+    if (!ax_ckpt_has_weights(model_dir(m)))
         return AX_OK;
-    AX_TRY(ax_st_open(m->dir, &m->weights));
+    AX_TRY(ax_st_open(model_dir(m), &m->weights));
+    if (m->adapter)
+        AX_TRY(ax_adapter_check_base(m->adapter, m->dir, m->weights, m->base));
     AX_TRY(ax_comm_self_create(&self));
     ax_status status = ax_ctx_create(self, (ax_grid_size){1, 1, 1, 1, 1}, "dry", 1, AX_F32, 0, &dry);
     if (status == AX_OK)
@@ -163,16 +172,36 @@ static ax_status open_weights(ax_pretrained *m)
     return status;
 }
 
+/* The files beside an adapter come before those beside its base. */
+static ax_status read_parts(ax_pretrained *m, const ax_adapter *adapter)
+{
+    AX_TRY(read_generation(m->dir, m));
+    if (m->base && !m->ends.size)
+        AX_TRY(read_generation(m->base, m));
+    AX_TRY(read_config(model_dir(m), m));
+    AX_TRY(detect_untied_head(m));
+    if (m->base) {
+        AX_CHECK(ax_ckpt_has_weights(m->base), AX_ERR_DATA, "%s, the base of %s, holds no weights", m->base,
+                 m->dir);
+        AX_TRY(ax_adapter_updates(adapter, m->adapter, m->dir, &m->config));
+    }
+    AX_TRY(open_weights(m));
+    AX_TRY(read_tokenizer(m->dir, &m->tokenizer));
+    return m->base && !m->tokenizer ? read_tokenizer(m->base, &m->tokenizer) : AX_OK;
+}
+
 /* Reads the configuration, the headers of the weight files, and the tokenizer from m->dir. A training run may
  * rename m->dir away at any time. A file that is optional would then seem not to exist. So the last check is
  * that m->dir still exists. */
 static ax_status read_model(ax_pretrained *m)
 {
-    AX_TRY(read_generation(m->dir, m));
-    AX_TRY(read_config(m->dir, m));
-    AX_TRY(detect_untied_head(m));
-    AX_TRY(open_weights(m));
-    AX_TRY(read_tokenizer(m->dir, &m->tokenizer));
+    ax_adapter adapter = {0};
+    ax_status status =
+        ax_ckpt_is_adapter(m->dir) ? ax_adapter_open(m->dir, &adapter, &m->base, &m->adapter) : AX_OK;
+    if (status == AX_OK)
+        status = read_parts(m, &adapter);
+    ax_adapter_fini(&adapter);
+    AX_TRY(status);
     AX_CHECK(ax_path_exists(m->dir), AX_ERR_DATA, "%s was removed while it was read", m->dir);
     int32_t eos = m->tokenizer ? ax_tokenizer_eos(m->tokenizer) : -1;
     if (eos >= 0)
@@ -238,10 +267,12 @@ ax_status ax_pretrained_open_shared(ax_comm *world, const char *model, ax_pretra
 void ax_pretrained_close(ax_pretrained *model)
 {
     free(model->dir);
+    free(model->base);
     ax_model_config_fini(&model->config);
     ax_tokenizer_destroy(&model->tokenizer);
     ax_ids_fini(&model->ends);
     ax_st_close(&model->weights);
+    ax_st_close(&model->adapter);
     *model = (ax_pretrained){0};
 }
 
@@ -250,5 +281,7 @@ ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_set *set)
     const ax_ckpt_rules rules = rules_of(&model->config);
     AX_TRY(model->weights ? ax_ckpt_read_store(set, model->weights, &rules)
                           : ax_ckpt_read_params(set, model->dir, &rules));
+    if (model->adapter)
+        AX_TRY(ax_ckpt_read_store(set, model->adapter, NULL));
     return ax_param_set_refresh(set);
 }

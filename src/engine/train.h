@@ -35,6 +35,7 @@ typedef struct ax_run_inputs {
     ax_model_identity identity;
     char *model_dir;      /* the model directory found for model.from, or NULL */
     ax_st *model_weights; /* open weight files of model.from, until the weights are loaded */
+    char base[17]; /* checksum of these weights, if the run trains an adapter (ax_st_checksum); else "" */
     ax_sources train, valid;
     ax_row_shape shape;
 } ax_run_inputs;

@@ -73,10 +73,13 @@ static ax_status add_config(const ax_run *run, ax_run_files *files)
 {
     ax_buf text = {0};
     ax_model_identity identity = run->inputs.identity;
+    const ax_model_config *model = &run->inputs.model;
+    bool adapter = ax_model_config_is_adapted(model);
     identity.dtype = ax_run_dtype(run->config->run.save_dtype);
-    ax_status status = ax_model_config_print(&run->inputs.model, &identity, &text);
+    ax_status status = adapter ? ax_adapter_print(model, run->inputs.model_dir, &text)
+                               : ax_model_config_print(model, &identity, &text);
     if (status == AX_OK)
-        return add(files, "config.json", text.data, text.size);
+        return add(files, adapter ? "adapter_config.json" : "config.json", text.data, text.size);
     ax_buf_fini(&text);
     return status;
 }
@@ -102,7 +105,8 @@ static bool is_one_of(const char *name, const char *const *names, size_t n)
  * tokenizer. */
 static bool is_excluded(const ax_run *run, const char *name)
 {
-    static const char *const written[] = {"config.json", "tokenizer.json", "tokenizer_config.json"};
+    static const char *const written[] = {"config.json", "adapter_config.json", "tokenizer.json",
+                                          "tokenizer_config.json"};
     static const char *const tokenizer[] = {"vocab.json", "merges.txt", "special_tokens_map.json",
                                             "added_tokens.json", "tokenizer.model"};
     return !ax_beside_copied(name) || is_one_of(name, written, AX_COUNT(written)) ||

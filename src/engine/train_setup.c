@@ -64,6 +64,15 @@ ax_status ax_run_write_config(const ax_run *run)
 
 /* ---- model and tokenizer ------------------------------------------------------------------------- */
 
+static ax_status identify_base(ax_config *c, ax_run_inputs *inputs)
+{
+    if (inputs->model_weights)
+        return ax_st_checksum(inputs->model_weights, inputs->base);
+    ax_option_error(c->set, "model.from", "%s holds no weights, and tune.method: lora trains no others",
+                    inputs->model_dir);
+    return AX_OK;
+}
+
 static ax_status open_pretrained(ax_comm *world, ax_config *c, ax_run_inputs *inputs)
 {
     ax_pretrained from;
@@ -71,6 +80,8 @@ static ax_status open_pretrained(ax_comm *world, ax_config *c, ax_run_inputs *in
      * there. */
     AX_TRY(ax_pretrained_open_shared(world, c->model.from, &from));
     ax_status status = ax_model_config_copy(&from.config, &inputs->model);
+    if (from.base)
+        config_refuse_adapter(c, from.dir);
     inputs->identity = from.identity;
     inputs->model_dir = from.dir;
     inputs->model_weights = from.weights;
@@ -82,8 +93,10 @@ static ax_status open_pretrained(ax_comm *world, ax_config *c, ax_run_inputs *in
     }
     ax_pretrained_close(&from);
     AX_TRY(status);
+    if (!ax_option_ok(c->set, "model.from"))
+        return AX_OK;
     config_merge_model(c, &inputs->model);
-    return AX_OK;
+    return c->tune.method == AX_CONFIG_LORA ? identify_base(c, inputs) : AX_OK;
 }
 
 static ax_status new_model(ax_config *c, ax_run_inputs *inputs)

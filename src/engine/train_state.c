@@ -34,15 +34,40 @@ static json_t *path_list(const ax_run *run)
     return paths;
 }
 
+/* Returns the values of the keys `tune` that identify a run. A run of low-rank updates is identified by its
+ * base too. */
+static json_t *tune_of(const ax_run *run)
+{
+    const ax_config *c = run->config;
+    char targets[128] = "";
+    if (c->tune.method == AX_CONFIG_FULL)
+        return json_pack("{s:i}", "tune.method", c->tune.method);
+    for (int i = 0; i < AX_MATRIX_COUNT; i++)
+        if (run->inputs.model.low_rank[i].rank)
+            ax_text_add(targets, sizeof targets, "%s%s", targets[0] ? "," : "", ax_matrix_name((ax_matrix)i));
+    char base[64];
+    snprintf(base, sizeof base, "weights with checksum %s", run->inputs.base);
+    return json_pack("{s:i,s:I,s:f,s:s,s:s}", "tune.method", c->tune.method, "tune.rank",
+                     (json_int_t)c->tune.rank, "tune.alpha", c->tune.alpha, "tune.targets", targets,
+                     "model.from", base);
+}
+
 /* Returns the values that identify a run, in the order in which messages print them. In a resumed run all of
  * them must be the same. The values that identify the model are not included (model_facts). */
 static json_t *identity_of(const ax_run *run)
 {
     const ax_config *c = run->config;
-    return json_pack("{s:I,s:I,s:I,s:i,s:b,s:s,s:o}", "model.seq_len", (json_int_t)c->model.seq_len,
-                     "train.global_batch", (json_int_t)c->train.global_batch, "train.seed",
-                     (json_int_t)c->train.seed, "data.order", c->data.order, "data.mask_documents",
-                     c->data.mask_documents, "optim.name", c->optim.name, "data.train", source_list(run));
+    json_t *tune = tune_of(run);
+    json_t *identity =
+        json_pack("{s:I,s:I,s:I,s:i,s:b,s:s,s:o}", "model.seq_len", (json_int_t)c->model.seq_len,
+                  "train.global_batch", (json_int_t)c->train.global_batch, "train.seed",
+                  (json_int_t)c->train.seed, "data.order", c->data.order, "data.mask_documents",
+                  c->data.mask_documents, "optim.name", c->optim.name, "data.train", source_list(run));
+    bool failed = !identity || !tune || json_object_update(identity, tune);
+    json_decref(tune);
+    if (failed)
+        json_decref(identity);
+    return failed ? NULL : identity;
 }
 
 /* Returns the settings that a resumed run may change. Each change is logged. */
@@ -116,6 +141,7 @@ static ax_status save(const ax_run *run)
         status = ax_ckpt_save(&(ax_ckpt_save_args){.run_dir = c->run.dir,
                                                    .step = run->state.step,
                                                    .params = ax_engine_params(run->state.engine),
+                                                   .base = run->inputs.base[0] ? run->inputs.base : NULL,
                                                    .dtype = ax_run_dtype(c->run.save_dtype),
                                                    .slot_names = run->plan.options.optim->slot_names,
                                                    .files = files,
@@ -346,6 +372,11 @@ static ax_status add_model_facts(const ax_run *run, json_t *before, json_t *now)
     return status;
 }
 
+static ax_config_method tuned(const json_t *saved)
+{
+    return (ax_config_method)json_integer_value(json_object_get(saved, "tune.method"));
+}
+
 static ax_status check_same_run(const ax_run *run, const json_t *state)
 {
     ax_buf refused = {0};
@@ -354,7 +385,9 @@ static ax_status check_same_run(const ax_run *run, const json_t *state)
              "%s: training/state.json lacks the description of the run (its member \"run\")",
              run->resume.dir);
     json_t *identity = identity_of(run), *settings = settings_of(run);
-    ax_status status = add_model_facts(run, saved, identity);
+    /* The checkpoint of an adapter has no config.json: its base says which model it is. */
+    bool models = tuned(saved) == AX_CONFIG_FULL && run->config->tune.method == AX_CONFIG_FULL;
+    ax_status status = models ? add_model_facts(run, saved, identity) : AX_OK;
     if (status == AX_OK)
         status = report_changes(run, state, identity, true, &refused);
     if (status == AX_OK && refused.size)
@@ -416,6 +449,14 @@ static void split_dropout(const json_t *state)
     json_object_set_new(saved, "model.attn_dropout", json_real(0));
 }
 
+/* Earlier versions had no tune.method: all weights were trained. */
+static void note_method(const json_t *state)
+{
+    json_t *saved = json_object_get(state, "run");
+    if (saved && !json_object_get(saved, "tune.method"))
+        json_object_set_new(saved, "tune.method", json_integer(AX_CONFIG_FULL));
+}
+
 /* Restores the number of steps and tokens, and the sampler's position. A new run with other data starts at
  * the beginning of its data. */
 static ax_status restore_position(const ax_run *run, const json_t *state, ax_run_position *out)
@@ -453,6 +494,7 @@ ax_status ax_run_restore_position(const ax_run *run, ax_run_resume *resume, ax_r
     AX_TRY(status);
     fill_unknown_checksums(run, state);
     split_dropout(state);
+    note_method(state);
     status = check_same_run(run, state);
     if (status == AX_OK)
         status = restore_position(run, state, position);
@@ -479,6 +521,8 @@ ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine)
 {
     if (!run->config->model.from)
         return ax_param_set_init(ax_engine_params(engine));
+    if (ax_model_config_is_adapted(&run->inputs.model))
+        AX_TRY(ax_param_set_init_trained(ax_engine_params(engine)));
     const ax_pretrained from = {
         .dir = run->inputs.model_dir, .config = run->inputs.model, .weights = run->inputs.model_weights};
     return ax_pretrained_load(&from, ax_engine_params(engine));
@@ -486,7 +530,10 @@ ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine)
 
 ax_status ax_run_start_weights(const ax_run *run)
 {
-    return run->resume.dir ? load_checkpoint(run) : ax_run_init_weights(run, run->state.engine);
+    /* The checkpoint of an adapter lacks the weights of its base. */
+    if (!run->resume.dir || ax_model_config_is_adapted(&run->inputs.model))
+        AX_TRY(ax_run_init_weights(run, run->state.engine));
+    return run->resume.dir ? load_checkpoint(run) : AX_OK;
 }
 
 void ax_resume_fini(ax_run_resume *resume) { free(resume->dir); }

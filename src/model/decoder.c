@@ -140,5 +140,6 @@ ax_status ax_decoder_build(ax_model *m, const ax_model_use *use)
                                             .no_bias = true,
                                             .tied = c->tie ? embed->param[0] : NULL});
     AX_TRY(ax_layer_add(m->root, m->head));
-    return ax_key_map_apply(m->root, c->family->keys, c->family->n_keys);
+    AX_TRY(ax_key_map_apply(m->root, c->family->keys, c->family->n_keys));
+    return ax_low_rank_build(m);
 }

@@ -345,15 +345,18 @@ static ax_status init(ax_ctx *ctx, const ax_param *p)
                 p->master.data);
 }
 
-ax_status ax_param_set_init(ax_param_set *set)
+static ax_status init_params(ax_param_set *set, bool frozen)
 {
     for (int i = 0; i < set->n; i++) {
         const ax_param *p = set->param[i];
-        if (ax_param_is_owned(p))
+        if (ax_param_is_owned(p) && (frozen || !p->frozen))
             AX_TRY(init(set->ctx, p));
     }
     return ax_param_set_refresh(set);
 }
+
+ax_status ax_param_set_init(ax_param_set *set) { return init_params(set, true); }
+ax_status ax_param_set_init_trained(ax_param_set *set) { return init_params(set, false); }
 
 ax_status ax_param_set_refresh(ax_param_set *set)
 {

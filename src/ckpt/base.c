@@ -1,0 +1,60 @@
+/* The checksum that identifies the model an adapter belongs to, and its place in the adapter's file. */
+#include "ckpt.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* ---- the checksum -------------------------------------------------------------------------------- */
+
+enum { PLACES = 16, SAMPLE = 4096 }; /* parts of an array that are read; bytes of each */
+
+/* Adds the bytes of an array at PLACES places, evenly spread, the first and the last byte included. */
+static ax_status add_sample(ax_st *st, const ax_st_array *a, XXH3_state_t *state)
+{
+    char bytes[SAMPLE];
+    int64_t n = ax_min(a->bytes, SAMPLE), span = a->bytes - n;
+    for (int64_t i = 0; n && i < (span ? PLACES : 1); i++) {
+        AX_TRY(st_read_raw(st, a, span * i / (PLACES - 1), n, bytes));
+        XXH3_64bits_update(state, bytes, (size_t)n);
+    }
+    return AX_OK;
+}
+
+static ax_status add_array(ax_st *st, const ax_st_array *a, XXH3_state_t *state)
+{
+    XXH3_64bits_update(state, a->key, strlen(a->key) + 1);
+    XXH3_64bits_update(state, a->dtype_name, strlen(a->dtype_name) + 1);
+    XXH3_64bits_update(state, a->dim, (size_t)a->ndim * sizeof *a->dim);
+    return add_sample(st, a, state);
+}
+
+ax_status ax_st_checksum(ax_st *st, char out[17])
+{
+    XXH3_state_t *state = XXH3_createState();
+    AX_CHECK(state, AX_ERR_MEMORY, "not enough memory for a checksum");
+    XXH3_64bits_reset(state);
+    ax_status status = AX_OK;
+    for (int i = 0; i < st->n && status == AX_OK; i++)
+        status = add_array(st, &st->array[i], state);
+    snprintf(out, 17, "%016llx", (unsigned long long)XXH3_64bits_digest(state));
+    XXH3_freeState(state);
+    return status;
+}
+
+/* ---- notes --------------------------------------------------------------------------------------- */
+
+ax_status st_note(ax_st *st, const char *key, const char *value)
+{
+    if (!st->metadata)
+        st->metadata = json_pack("{s:s}", "format", "pt");
+    AX_CHECK(!json_object_set_new(st->metadata, key, json_string(value)), AX_ERR_MEMORY,
+             "not enough memory for the header of a file");
+    return st_place_data(st);
+}
+
+const char *ax_st_base(const ax_st *st)
+{
+    return json_string_value(json_object_get(st->metadata, CKPT_BASE));
+}

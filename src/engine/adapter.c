@@ -1,0 +1,102 @@
+/* Adapters: low-rank updates in files of PEFT, which are opened together with their base. */
+#include "engine/adapter.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the base ------------------------------------------------------------------------------------ */
+
+/* Sets *out to the directory of the base that adapter_config.json names: a path, or a path relative to the
+ * adapter's directory. */
+static ax_status find_base(const char *dir, const char *path, const char *name, char **out)
+{
+    char *beside;
+    AX_TRY(ax_path_join(dir, name, &beside));
+    bool relative = name[0] != '/' && !ax_path_exists(name) && ax_path_exists(beside);
+    ax_status status = AX_OK;
+    if (!relative && !ax_path_exists(name))
+        status =
+            ax_fail(AX_ERR_DATA,
+                    "%s names the base \"%s\", and there is no such directory: write the path of the base "
+                    "there, as \"base_model_name_or_path\"",
+                    path, name);
+    if (status == AX_OK)
+        status = ax_ckpt_find_model(relative ? beside : name, out);
+    if (status == AX_OK && ax_ckpt_is_adapter(*out))
+        status = ax_fail(AX_ERR_DATA,
+                         "%s names the base %s, which is an adapter itself: merge it first (axonn "
+                         "ckpt convert %s --out DIR)",
+                         path, *out, *out);
+    free(beside);
+    return status;
+}
+
+ax_status ax_adapter_open(const char *dir, ax_adapter *adapter, char **base, ax_st **st)
+{
+    char *path, *text = NULL;
+    size_t size;
+    *adapter = (ax_adapter){0};
+    AX_TRY(ax_path_join(dir, "adapter_config.json", &path));
+    ax_status status = ax_file_read_most(path, AX_CONFIG_JSON_MAX, &text, &size);
+    if (status == AX_OK)
+        status = ax_adapter_parse(text, size, path, adapter);
+    free(text);
+    if (status == AX_OK)
+        status = find_base(dir, path, adapter->base, base);
+    free(path);
+    AX_TRY(status);
+    AX_TRY(ax_path_join(dir, "adapter_model.safetensors", &path));
+    status = ax_st_open(path, st);
+    free(path);
+    return status;
+}
+
+ax_status ax_adapter_check_base(const ax_st *st, const char *dir, ax_st *base, const char *base_dir)
+{
+    char have[17];
+    const char *want = ax_st_base(st);
+    if (!want)
+        return AX_OK;
+    AX_TRY(ax_st_checksum(base, have));
+    AX_CHECK(
+        !strcmp(have, want), AX_ERR_DATA,
+        "%s is an adapter for another base: it was made for weights with checksum %s, those of %s have %s",
+        dir, want, base_dir, have);
+    return AX_OK;
+}
+
+/* ---- the updates --------------------------------------------------------------------------------- */
+
+/* Returns the factor A of a matrix of the first block that has one, or NULL. `module` becomes the name of its
+ * module. */
+static const ax_st_array *find_factor(const ax_st *st, const ax_model_config *c, ax_matrix matrix,
+                                      char module[256])
+{
+    const ax_st_array *a = NULL;
+    for (int64_t block = 0; block < c->layers && !a; block++) {
+        char key[256];
+        ax_family_low_rank_key(c->family, matrix, block, 'A', key);
+        a = ax_st_find(st, key);
+        ax_family_matrix_key(c->family, matrix, block, module);
+        module[strlen(module) - strlen(".weight")] = 0;
+    }
+    return a;
+}
+
+ax_status ax_adapter_updates(const ax_adapter *adapter, const ax_st *st, const char *dir, ax_model_config *c)
+{
+    int64_t out, in;
+    c->low_rank_shared = true;
+    for (int i = 0; i < AX_MATRIX_COUNT; i++) {
+        char module[256];
+        const ax_st_array *a = NULL;
+        if (ax_model_config_matrix(c, (ax_matrix)i, &out, &in))
+            a = find_factor(st, c, (ax_matrix)i, module);
+        if (a && a->ndim == 2 && a->dim[0] > 0)
+            c->low_rank[i] = (ax_low_rank){a->dim[0], ax_adapter_scale(adapter, module, a->dim[0])};
+    }
+    AX_CHECK(ax_model_config_is_adapted(c), AX_ERR_DATA,
+             "%s has no update of a matrix of the blocks of family %s: is it an adapter for another base?",
+             dir, ax_model_config_family(c));
+    return AX_OK;
+}

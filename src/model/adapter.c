@@ -1,0 +1,170 @@
+/* adapter_config.json: the description of an adapter, as PEFT's LoraConfig has it. */
+#include "model/family.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- reading ------------------------------------------------------------------------------------- */
+
+/* Whether a value means "not used": absent, null, false, "none", or an empty list or object. */
+static bool unused(const json_t *value)
+{
+    const char *text = json_string_value(value);
+    return !value || json_is_null(value) || json_is_false(value) || (text && !strcmp(text, "none")) ||
+           (json_is_array(value) && !json_array_size(value)) ||
+           (json_is_object(value) && !json_object_size(value));
+}
+
+/* Adds a line to `refused` for each feature that is not implemented. */
+static ax_status refuse_features(const json_t *json, ax_buf *refused)
+{
+    static const struct {
+        const char *key, *what;
+    } features[] = {{"use_dora", "DoRA"},
+                    {"bias", "biases that were trained"},
+                    {"lora_bias", "biases of the factors"},
+                    {"modules_to_save", "modules that were trained as a whole"},
+                    {"layer_replication", "layers that occur several times"},
+                    {"trainable_token_indices", "tokens whose embeddings were trained"},
+                    {"target_parameters", "updates of parameters that are not matrices of modules"},
+                    {"alora_invocation_tokens", "an update that begins at a token"},
+                    {"use_qalora", "QALoRA"}};
+    const char *type = json_string_value(json_object_get(json, "peft_type"));
+    if (!type || strcmp(type, "LORA"))
+        AX_TRY(ax_buf_printf(refused, "\n  peft_type is %s%s%s: only LORA is implemented", type ? "\"" : "",
+                             type ? type : "missing", type ? "\"" : ""));
+    for (size_t i = 0; i < AX_COUNT(features); i++)
+        if (!unused(json_object_get(json, features[i].key)))
+            AX_TRY(ax_buf_printf(refused, "\n  %s: %s: not implemented", features[i].key, features[i].what));
+    return AX_OK;
+}
+
+static ax_status parse(const char *path, ax_adapter *out)
+{
+    ax_buf refused = {0};
+    const json_t *base;
+    int64_t rank = 0;
+    AX_CHECK(json_is_object(out->json), AX_ERR_DATA, "%s: not a JSON object", path);
+    ax_status status = refuse_features(out->json, &refused);
+    if (status == AX_OK && refused.size)
+        status = ax_fail(AX_ERR_DATA, "%s describes an adapter that cannot be used:%s", path, refused.data);
+    ax_buf_fini(&refused);
+    AX_TRY(status);
+    base = json_object_get(out->json, "base_model_name_or_path");
+    AX_CHECK(json_string_length(base), AX_ERR_DATA,
+             "%s: \"base_model_name_or_path\" is missing: write the directory of the adapter's base there",
+             path);
+    AX_TRY(ax_json_int(out->json, path, "r", false, &rank));
+    AX_TRY(ax_json_number(out->json, path, "lora_alpha", false, &out->alpha));
+    out->root = json_is_true(json_object_get(out->json, "use_rslora"));
+    return ax_strdup(json_string_value(base), &out->base);
+}
+
+ax_status ax_adapter_parse(const char *text, size_t size, const char *path, ax_adapter *out)
+{
+    *out = (ax_adapter){0};
+    AX_TRY(ax_json_parse(path, text, size, JSON_REJECT_DUPLICATES, &out->json));
+    ax_status status = parse(path, out);
+    if (status != AX_OK)
+        ax_adapter_fini(out);
+    return status;
+}
+
+void ax_adapter_fini(ax_adapter *adapter)
+{
+    json_decref(adapter->json);
+    free(adapter->base);
+    *adapter = (ax_adapter){0};
+}
+
+/* Whether `module` is `pattern`, or ends with a dot and `pattern`. PEFT's patterns are regular expressions;
+ * those that it writes are names. */
+static bool ends_with(const char *module, const char *pattern)
+{
+    size_t n = strlen(module), m = strlen(pattern);
+    return m <= n && !strcmp(module + n - m, pattern) && (m == n || module[n - m - 1] == '.');
+}
+
+double ax_adapter_scale(const ax_adapter *adapter, const char *module, int64_t rank)
+{
+    double alpha = adapter->alpha;
+    const char *pattern;
+    json_t *value;
+    json_object_foreach(json_object_get(adapter->json, "alpha_pattern"), pattern, value)
+    {
+        if (!ends_with(module, pattern))
+            continue;
+        alpha = json_number_value(value);
+        break;
+    }
+    return alpha / (adapter->root ? sqrt((double)rank) : (double)rank);
+}
+
+/* ---- writing ------------------------------------------------------------------------------------- */
+
+/* A number without a fraction is written as an integer. */
+static json_t *number(double value)
+{
+    return value == floor(value) && fabs(value) < 1e15 ? json_integer((json_int_t)value) : json_real(value);
+}
+
+/* Returns the first matrix with an update. */
+static int first_matrix(const ax_model_config *c)
+{
+    int i = 0;
+    while (!c->low_rank[i].rank)
+        i++;
+    return i;
+}
+
+/* Adds the module of each matrix that has an update to `modules`, and the rank and alpha of each module whose
+ * rank differs from `rank` to `ranks` and `alphas`. */
+static int list_modules(const ax_model_config *c, int64_t rank, json_t *modules, json_t *ranks,
+                        json_t *alphas)
+{
+    int failed = 0;
+    for (int i = 0; i < AX_MATRIX_COUNT; i++) {
+        int64_t sum = 0;
+        bool seen = false;
+        if (!c->low_rank[i].rank)
+            continue;
+        const char *key = ax_family_module(c->family, (ax_matrix)i);
+        for (int k = 0; k < AX_MATRIX_COUNT; k++) {
+            bool same = c->low_rank[k].rank && !strcmp(ax_family_module(c->family, (ax_matrix)k), key);
+            sum += same ? c->low_rank[k].rank : 0;
+            seen |= same && k < i;
+        }
+        if (seen)
+            continue;
+        char name[128];
+        snprintf(name, sizeof name, "%.*s", (int)(strlen(key) - strlen(".weight")), key);
+        failed |= json_array_append_new(modules, json_string(name));
+        if (sum != rank) {
+            failed |= json_object_set_new(ranks, name, json_integer(sum));
+            failed |= json_object_set_new(alphas, name, number(c->low_rank[i].scale * (double)sum));
+        }
+    }
+    return failed;
+}
+
+ax_status ax_adapter_print(const ax_model_config *c, const char *base, ax_buf *out)
+{
+    json_t *modules = json_array(), *ranks = json_object(), *alphas = json_object();
+    const ax_low_rank *first = &c->low_rank[first_matrix(c)];
+    int failed = list_modules(c, first->rank, modules, ranks, alphas);
+    bool transposed = ax_family_is_transposed(c->family, (ax_matrix)first_matrix(c));
+    json_t *json =
+        json_pack("{s:s, s:s, s:s, s:I, s:o, s:f, s:s, s:b, s:o, s:o, s:o, s:b, s:b, s:n, s:b, s:b}",
+                  "peft_type", "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r",
+                  (json_int_t)first->rank, "lora_alpha", number(first->scale * (double)first->rank),
+                  "lora_dropout", 0.0, "bias", "none", "fan_in_fan_out", transposed, "target_modules",
+                  modules, "rank_pattern", ranks, "alpha_pattern", alphas, "use_rslora", 0, "use_dora", 0,
+                  "modules_to_save", "inference_mode", 1, "init_lora_weights", 1);
+    ax_status status = json && !failed ? ax_json_print(json, JSON_INDENT(2) | JSON_SORT_KEYS, out)
+                                       : ax_fail(AX_ERR_MEMORY, "not enough memory for adapter_config.json");
+    json_decref(json);
+    AX_TRY(status);
+    return ax_buf_add(out, "\n", 1);
+}

@@ -1,0 +1,143 @@
+/* Low-rank updates of the matrices of a model's blocks (LoRA, 2106.09685): which matrices there are, the
+ * factors as parameters of the network, and their places in the files of PEFT.
+ *
+ * In PEFT's files a factor belongs to a module, that is, to an array of weights. Where several matrices share
+ * an array (GPT-2's c_attn has q, k and v), the array has one pair of factors, whose rank is the sum of the
+ * matrices' ranks: A has the matrices' factors below one another, and B is block-diagonal. */
+#include "model/family.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The name of a matrix in configurations, and of its layer within a block. */
+static const struct {
+    const char *name, *layer;
+} matrices[AX_MATRIX_COUNT] = {
+    [AX_MATRIX_Q] = {"q", "attn.q"},         [AX_MATRIX_K] = {"k", "attn.k"},
+    [AX_MATRIX_V] = {"v", "attn.v"},         [AX_MATRIX_PROJ] = {"proj", "attn.proj"},
+    [AX_MATRIX_GATE] = {"gate", "mlp.gate"}, [AX_MATRIX_UP] = {"up", "mlp.up"},
+    [AX_MATRIX_DOWN] = {"down", "mlp.down"},
+};
+
+const char *ax_matrix_name(ax_matrix matrix) { return matrices[matrix].name; }
+
+bool ax_model_config_matrix(const ax_model_config *c, ax_matrix matrix, int64_t *out, int64_t *in)
+{
+    int64_t d = c->hidden, e = ax_model_config_head_dim(c), q = e * c->heads, kv = e * c->kv_heads;
+    const int64_t sizes[AX_MATRIX_COUNT][2] = {
+        [AX_MATRIX_Q] = {q, d},         [AX_MATRIX_K] = {kv, d},        [AX_MATRIX_V] = {kv, d},
+        [AX_MATRIX_PROJ] = {d, q},      [AX_MATRIX_GATE] = {c->ffn, d}, [AX_MATRIX_UP] = {c->ffn, d},
+        [AX_MATRIX_DOWN] = {d, c->ffn},
+    };
+    *out = sizes[matrix][0];
+    *in = sizes[matrix][1];
+    return matrix != AX_MATRIX_GATE || c->gated;
+}
+
+bool ax_model_config_is_adapted(const ax_model_config *c)
+{
+    for (int m = 0; m < AX_MATRIX_COUNT; m++)
+        if (c->low_rank[m].rank)
+            return true;
+    return false;
+}
+
+int64_t ax_model_config_low_rank_params(const ax_model_config *c)
+{
+    int64_t total = 0, out, in;
+    for (int m = 0; m < AX_MATRIX_COUNT; m++)
+        if (ax_model_config_matrix(c, (ax_matrix)m, &out, &in))
+            total += c->low_rank[m].rank * (out + in);
+    return c->layers * total;
+}
+
+/* ---- modules ------------------------------------------------------------------------------------- */
+
+/* Returns the row of the family's key map for the weight of a matrix. */
+static const ax_key_map *row_of(const ax_family *family, ax_matrix matrix)
+{
+    char name[64];
+    snprintf(name, sizeof name, "h.%%d.%s.weight", matrices[matrix].layer);
+    for (int i = 0; i < family->n_keys; i++)
+        if (!strcmp(family->keys[i].name, name))
+            return &family->keys[i];
+    return NULL;
+}
+
+/* The length of a key without its ending ".weight". */
+static int stem_of(const char *key) { return (int)(strlen(key) - strlen(".weight")); }
+
+const char *ax_family_module(const ax_family *family, ax_matrix matrix)
+{
+    const char *hole = strstr(row_of(family, matrix)->key, "%d.");
+    return hole + strlen("%d.");
+}
+
+void ax_family_low_rank_key(const ax_family *family, ax_matrix matrix, int64_t block, char factor,
+                            char out[256])
+{
+    const char *key = row_of(family, matrix)->key, *hole = strstr(key, "%d");
+    snprintf(out, 256, "base_model.model.%.*s%lld%.*s.lora_%c.weight", (int)(hole - key), key,
+             (long long)block, stem_of(hole + 2), hole + 2, factor);
+}
+
+void ax_family_matrix_key(const ax_family *family, ax_matrix matrix, int64_t block, char out[256])
+{
+    const char *key = row_of(family, matrix)->key, *hole = strstr(key, "%d");
+    snprintf(out, 256, "%.*s%lld%s", (int)(hole - key), key, (long long)block, hole + 2);
+}
+
+bool ax_family_is_transposed(const ax_family *family, ax_matrix matrix)
+{
+    return row_of(family, matrix)->transpose;
+}
+
+/* ---- the network --------------------------------------------------------------------------------- */
+
+/* Sets the places in files of the factors of block `block`'s matrix. The ranks of the matrices that share its
+ * array add up, those of earlier parts of the array first. */
+static ax_status place(ax_model *m, ax_matrix matrix, int64_t block, ax_layer *layer)
+{
+    const ax_model_config *c = &m->config;
+    const ax_key_map *row = row_of(c->family, matrix);
+    ax_param *a = layer->param[AX_LINEAR_LORA_A], *b = layer->param[AX_LINEAR_LORA_B];
+    const ax_param_file *whole = &layer->param[AX_LINEAR_WEIGHT]->file;
+    int64_t before = 0, total = 0, rank = c->low_rank[matrix].rank;
+    int out = row->transpose ? 1 : 0; /* index of the output dim in the array */
+    for (int i = 0; i < AX_MATRIX_COUNT && !c->low_rank_shared; i++) {
+        const ax_key_map *other = row_of(c->family, (ax_matrix)i);
+        bool shares = c->low_rank[i].rank && !strcmp(other->key, row->key);
+        total += shares ? c->low_rank[i].rank : 0;
+        before += shares && other->part < row->part ? c->low_rank[i].rank : 0;
+    }
+    total = c->low_rank_shared ? rank : total;
+    char key[2][256];
+    ax_family_low_rank_key(c->family, matrix, block, 'A', key[0]);
+    ax_family_low_rank_key(c->family, matrix, block, 'B', key[1]);
+    a->file = (ax_param_file){.ndim = 2, .dim = {total, a->master.dim[1]}, .lo = {before}};
+    b->file = (ax_param_file){
+        .ndim = 2, .dim = {whole->dim[out], total}, .lo = {whole->lo[out], before}, .sparse = row->parts > 1};
+    AX_TRY(ax_strdup(key[0], &a->file.key));
+    return ax_strdup(key[1], &b->file.key);
+}
+
+ax_status ax_low_rank_build(ax_model *m)
+{
+    if (!ax_model_config_is_adapted(&m->config))
+        return AX_OK;
+    ax_layer_freeze(m->root);
+    for (int64_t block = 0; block < m->config.layers; block++)
+        for (int i = 0; i < AX_MATRIX_COUNT; i++) {
+            char name[64];
+            if (!m->config.low_rank[i].rank)
+                continue;
+            snprintf(name, sizeof name, "h.%lld.%s", (long long)block, matrices[i].layer);
+            ax_layer *layer = ax_layer_find(m->root, name);
+            AX_CHECK(layer, AX_ERR_USAGE, "models of family %s have no matrix %s", m->config.family->name,
+                     matrices[i].name);
+            AX_TRY(ax_linear_add_low_rank(layer, &m->config.low_rank[i]));
+            AX_TRY(place(m, (ax_matrix)i, block, layer));
+        }
+    return AX_OK;
+}

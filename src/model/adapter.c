@@ -30,7 +30,12 @@ static ax_status refuse_features(const json_t *json, ax_buf *refused)
                     {"trainable_token_indices", "tokens whose embeddings were trained"},
                     {"target_parameters", "updates of parameters that are not matrices of modules"},
                     {"alora_invocation_tokens", "an update that begins at a token"},
-                    {"use_qalora", "QALoRA"}};
+                    {"arrow_config", "Arrow"},
+                    {"kasa_config", "KaSA"},
+                    {"monteclora_config", "MonteCLoRA"},
+                    {"use_bdlora", "BD-LoRA"},
+                    {"use_qalora", "QALoRA"},
+                    {"velora_config", "VeLoRA"}};
     const char *type = json_string_value(json_object_get(json, "peft_type"));
     if (!type || strcmp(type, "LORA"))
         AX_TRY(ax_buf_printf(refused, "\n  peft_type is %s%s%s: only LORA is implemented", type ? "\"" : "",

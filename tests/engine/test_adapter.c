@@ -1,0 +1,259 @@
+/* Low-rank adapters compared with PEFT (tests/golden/lora): logits, loss, the gradients of all factors, 50
+ * steps of AdamW. Ranks 1, 8, and one above the size of a head. */
+#include "axonn/ckpt.h"
+#include "axonn/engine.h"
+#include "support/check.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char *const cases[] = {"joint", "one", "all", "patterns"};
+
+typedef struct golden {
+    char dir[512];
+    ax_st *numbers;
+    ax_pretrained model;
+    ax_comm *self;
+    ax_ctx *ctx;
+    ax_engine *engine;
+    ax_engine_plan plan;
+} golden;
+
+static double *array(golden *g, const char *key, int64_t dim[AX_ST_MAX_DIMS])
+{
+    const ax_st_array *a = ax_st_find(g->numbers, key);
+    if (!a)
+        fail_msg("%s has no %s", g->dir, key);
+    double *out = calloc((size_t)ax_st_elements(a) + 1, sizeof *out);
+    int32_t *whole = calloc((size_t)ax_st_elements(a) + 1, sizeof *whole);
+    if (a->dtype == AX_I32)
+        OK(ax_st_read(g->numbers, a, NULL, NULL, false, AX_I32, whole));
+    else
+        OK(ax_st_read(g->numbers, a, NULL, NULL, false, AX_F64, out));
+    for (int64_t i = 0; a->dtype == AX_I32 && i < ax_st_elements(a); i++)
+        out[i] = whole[i];
+    free(whole);
+    for (int d = 0; dim && d < a->ndim; d++)
+        dim[d] = a->dim[d];
+    return out;
+}
+
+static void open_case(golden *g, const char *name, const char *device)
+{
+    *g = (golden){0};
+    char path[600];
+    snprintf(g->dir, sizeof g->dir, "%s/tests/golden/lora/%s", AXONN_SOURCE_DIR, name);
+    snprintf(path, sizeof path, "%s/golden.safetensors", g->dir);
+    OK(ax_st_open(path, &g->numbers));
+    OK(ax_pretrained_open(g->dir, &g->model));
+    OK(ax_comm_self_create(&g->self));
+    OK(ax_ctx_create(g->self, (ax_grid_size){1, 1, 1, 1, 1}, device, 2, AX_F32, 1, &g->ctx));
+}
+
+static void open_engine(golden *g, int64_t t, int64_t micro, int64_t global, double clip)
+{
+    ax_engine_options options = {
+        .model = &g->model.config, .seq_len = t, .micro_batch = micro, .global_batch = global, .clip = clip};
+    OK(ax_optim_find("adamw", &options.optim));
+    OK(ax_engine_plan_make(&options, g->self, (ax_grid_size){1, 1, 1, 1, 1}, NULL, g->ctx->dev->ops.name, 2,
+                           AX_F32, &g->plan));
+    OK(ax_engine_create(g->ctx, &options, &g->plan, 0, &g->engine));
+    OK(ax_pretrained_load(&g->model, ax_engine_params(g->engine)));
+}
+
+static void close_case(golden *g)
+{
+    ax_engine_destroy(&g->engine);
+    ax_engine_plan_fini(&g->plan);
+    ax_ctx_destroy(&g->ctx);
+    ax_comm_destroy(&g->self);
+    ax_pretrained_close(&g->model);
+    ax_st_close(&g->numbers);
+}
+
+/* A source of rows from golden arrays [rows, t]. */
+typedef struct rows {
+    const double *tokens, *targets;
+    int64_t t;
+} rows;
+
+static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    const rows *r = source;
+    for (int64_t i = 0; i < (end - first) * r->t; i++) {
+        int64_t from = first * r->t + i;
+        out->tokens[i] = (int32_t)r->tokens[from];
+        out->targets[i] = r->targets[from] < 0 ? -1 : (int32_t)r->targets[from];
+        out->doc_start[i] = 0;
+        out->position[i] = (int32_t)(i % r->t);
+    }
+    return AX_OK;
+}
+
+static int64_t count_targets(const double *targets, int64_t n)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++)
+        count += targets[i] >= 0;
+    return count;
+}
+
+static double rms(const double *v, int64_t n)
+{
+    double s = 0;
+    for (int64_t i = 0; i < n; i++)
+        s += v[i] * v[i];
+    return sqrt(s / (double)ax_max(n, 1));
+}
+
+/* ---- logits, loss, gradients --------------------------------------------------------------------- */
+
+static ax_status compare_logits(void *user, int64_t position, const float *logits, int64_t vocab)
+{
+    const double *expected = (const double *)user + position * vocab;
+    double unit = rms(expected, vocab);
+    for (int64_t v = 0; v < vocab; v++)
+        AX_CHECK(fabs(logits[v] - expected[v]) < 1e-5 * unit, AX_ERR_NUMERIC,
+                 "logit %lld at %lld: %g, not %g", (long long)v, (long long)position, logits[v], expected[v]);
+    return AX_OK;
+}
+
+/* Adds the gradient of a factor to `sum`, the gradient of the whole array in PEFT's files. Where matrices
+ * share an array, PEFT has one factor A for all of them: its gradient is the sum of ours. */
+static void add_gradient(golden *g, const ax_param *p, double *sum)
+{
+    const ax_tensor *grad = &p->grad;
+    float *host = calloc((size_t)ax_tensor_global_count(grad), sizeof *host);
+    OK(ax_tensor_collect(g->ctx, grad, host));
+    for (int64_t r = 0; r < grad->dim[0]; r++)
+        for (int64_t c = 0; c < grad->dim[1]; c++)
+            sum[(p->file.lo[0] + r) * p->file.dim[1] + p->file.lo[1] + c] += host[r * grad->dim[1] + c];
+    free(host);
+}
+
+static void check_gradients(golden *g)
+{
+    const ax_param_set *set = ax_engine_params(g->engine);
+    int arrays = 0;
+    double worst = 0;
+    for (int i = 0; i < ax_st_count(g->numbers); i++) {
+        const ax_st_array *a = ax_st_at(g->numbers, i);
+        if (strncmp(a->key, "forward.grad.", 13))
+            continue;
+        int64_t n = ax_st_elements(a);
+        double *theirs = array(g, a->key, NULL), *mine = calloc((size_t)n, sizeof *mine);
+        int found = 0;
+        for (int k = 0; k < set->n; k++)
+            if (!set->param[k]->frozen && !strcmp(set->param[k]->file.key, a->key + 13)) {
+                add_gradient(g, set->param[k], mine);
+                found++;
+            }
+        assert_true(found > 0);
+        double unit = rms(theirs, n);
+        for (int64_t k = 0; k < n; k++)
+            mine[k] -= theirs[k];
+        worst = fmax(worst, rms(mine, n) / unit);
+        arrays++;
+        free(theirs);
+        free(mine);
+    }
+    printf("%s: gradients of %d factors within %.1e\n", strrchr(g->dir, '/') + 1, arrays, worst);
+    assert_true(arrays > 0 && worst < 1e-5);
+}
+
+static void forward_case(const char *name, const char *device)
+{
+    golden g;
+    int64_t dim[AX_ST_MAX_DIMS];
+    open_case(&g, name, device);
+    double *tokens = array(&g, "forward.tokens", dim), *targets = array(&g, "forward.targets", NULL),
+           *logits = array(&g, "forward.logits", NULL), *loss = array(&g, "forward.loss", NULL);
+    for (int64_t row = 0; row < dim[0]; row++) {
+        int32_t ids[64];
+        for (int64_t i = 0; i < dim[1]; i++)
+            ids[i] = (int32_t)tokens[row * dim[1] + i];
+        OK(ax_pretrained_logits(g.ctx, &g.model, ids, dim[1], compare_logits,
+                                logits + row * dim[1] * g.model.config.vocab));
+    }
+    open_engine(&g, dim[1], dim[0], dim[0], 0);
+    rows r = {tokens, targets, dim[1]};
+    ax_step_result result;
+    OK(ax_engine_step(g.engine, 1, read_rows, &r, count_targets(targets, dim[0] * dim[1]),
+                      &(ax_hyper){.step = 1}));
+    OK(ax_engine_result(g.engine, &result));
+    assert_true(result.finite && fabs(result.loss - *loss) < 1e-5 * *loss);
+    check_gradients(&g);
+    close_case(&g);
+    free(tokens);
+    free(targets);
+    free(logits);
+    free(loss);
+}
+
+static void logits_loss_and_gradients_are_those_of_peft(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        forward_case(cases[i], "ref");
+        forward_case(cases[i], "cpu");
+    }
+}
+
+/* ---- fifty steps --------------------------------------------------------------------------------- */
+
+static void train_case(const char *name)
+{
+    golden g;
+    int64_t dim[AX_ST_MAX_DIMS];
+    open_case(&g, name, "cpu");
+    double *tokens = array(&g, "train.tokens", dim), *targets = array(&g, "train.targets", NULL),
+           *loss = array(&g, "train.loss", NULL), *norm = array(&g, "train.grad_norm", NULL);
+    int64_t batches = dim[0], micro = dim[2], t = dim[3], global = dim[1] * micro;
+    open_engine(&g, t, micro, global, 1.0);
+    ax_schedule schedule = {AX_SCHEDULE_COSINE, 50, 5, 0.01, 0.001, 0};
+    double worst = 0, worst_norm = 0;
+    for (int step = 1; step <= 50; step++) {
+        int64_t at = (step - 1) % batches * global * t;
+        rows r = {tokens + at, targets + at, t};
+        ax_hyper h = {.lr = ax_schedule_lr(&schedule, step),
+                      .beta1 = 0.9,
+                      .beta2 = 0.95,
+                      .eps = 1e-8,
+                      .weight_decay = 0.1,
+                      .step = step};
+        ax_step_result result;
+        OK(ax_engine_step(g.engine, step, read_rows, &r, count_targets(targets + at, global * t), &h));
+        OK(ax_engine_result(g.engine, &result));
+        worst = fmax(worst, fabs(result.loss - loss[step - 1]) / loss[step - 1]);
+        worst_norm = fmax(worst_norm, fabs(result.grad_norm - norm[step - 1]) / norm[step - 1]);
+    }
+    printf("%s: 50 steps, loss within %.1e, norm within %.1e\n", name, worst, worst_norm);
+    assert_true(worst < 1e-4 && worst_norm < 1e-3);
+    close_case(&g);
+    free(tokens);
+    free(targets);
+    free(loss);
+    free(norm);
+}
+
+static void fifty_steps_are_those_of_peft(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < AX_COUNT(cases); i++)
+        if (strcmp(cases[i], "joint") != 0)
+            train_case(cases[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(logits_loss_and_gradients_are_those_of_peft),
+                                       cmocka_unit_test(fifty_steps_are_those_of_peft)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

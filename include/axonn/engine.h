@@ -165,13 +165,15 @@ AX_MUST_CHECK ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_
 /* What ax_model_convert has written. */
 typedef struct ax_conversion {
     int arrays, converted; /* number of all arrays; number of arrays whose dtype changed */
+    int merged;            /* number of arrays to which an adapter's update was added */
     int files;             /* files of weights */
     int64_t bytes;         /* total size of the weight files and their index */
     int64_t overflows;     /* finite values that became infinite */
 } ax_conversion;
 
 typedef struct ax_conversion_args {
-    const char *dir;     /* a model directory (ax_ckpt_find_model) of any family; no network is built */
+    const char *dir;     /* a model directory (ax_ckpt_find_model) of any family; no network is built. Or an
+                            adapter's directory: the result is its base with the updates added */
     const char *out;     /* the directory to write, whose parent exists */
     ax_dtype dtype;      /* dtype to which arrays of F64, F32, BF16 or F16 are converted; AX_DTYPE_COUNT: no
                             conversion */
@@ -185,8 +187,9 @@ typedef struct ax_conversion_args {
 /* Writes a copy of a model directory: its arrays with the same keys and shapes, config.json with the new
  * dtype, and the other files of a model that checkpoints copy (such as the tokenizer). The copy is written to
  * a hidden directory beside `out`, synced and renamed; if it fails, nothing remains. The conversion needs
- * memory for the headers and config.json, and 4 MiB for arrays of any size. AX_ERR_USAGE: `out` exists.
- * AX_ERR_DATA: a damaged file, or no space. Not collective. */
+ * memory for the headers and config.json, and 4 MiB for arrays of any size; for an adapter, also for two
+ * factors in float64. AX_ERR_USAGE: `out` exists. AX_ERR_DATA: a damaged file, or no space. Not collective.
+ */
 AX_MUST_CHECK ax_status ax_model_convert(const ax_conversion_args *args, ax_conversion *result);
 
 /* The result of an evaluation of a model on token sources. */

@@ -157,6 +157,8 @@ AX_MUST_CHECK ax_status ax_adapter_print(const ax_model_config *config, const ch
 void ax_family_low_rank_key(const ax_family *family, ax_matrix matrix, int64_t block, char factor,
                             char out[256]);
 void ax_family_matrix_key(const ax_family *family, ax_matrix matrix, int64_t block, char out[256]);
+/* Returns true if the files store the matrix as [in, out]. */
+bool ax_family_is_transposed(const ax_family *family, ax_matrix matrix);
 
 /* Returns the name of a matrix in configurations: q, k, v, proj, gate, up, down. */
 const char *ax_matrix_name(ax_matrix matrix);

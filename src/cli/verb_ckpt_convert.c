@@ -1,4 +1,4 @@
-/* axonn ckpt convert: writes a model with another dtype, or in other shards. */
+/* axonn ckpt convert: writes a model with another dtype, in other shards, or merged with an adapter. */
 #include "verb.h"
 
 #include "axonn/engine.h"
@@ -13,7 +13,7 @@ typedef struct convert_args {
 
 static const ax_option convert_options[] = {
     {"MODEL", AX_OPT_PATH, offsetof(convert_args, model), .required = true,
-     .help = "a Hugging Face directory, a run directory or a checkpoint"},
+     .help = "a Hugging Face directory, an adapter's directory, a run directory or a checkpoint"},
     {"out", AX_OPT_PATH, offsetof(convert_args, out), .required = true, .meta = "DIR",
      .help = "the directory to write, which must not exist"},
     {"dtype", AX_OPT_STRING, offsetof(convert_args, dtype), .choices = "fp32|bf16|fp16",
@@ -83,10 +83,12 @@ static ax_status report(const convert_args *a, const ax_conversion *r, double se
 {
     char bytes[32], time[32];
     if (a->json)
-        return cli_print_json(json_pack("{s:s, s:s, s:s?, s:i, s:i, s:i, s:I, s:I, s:f}", "model", a->model,
-                                        "out", a->out, "dtype", a->dtype, "arrays", r->arrays, "converted",
-                                        r->converted, "files", r->files, "bytes", (json_int_t)r->bytes,
-                                        "overflows", (json_int_t)r->overflows, "seconds", seconds));
+        return cli_print_json(json_pack(
+            "{s:s, s:s, s:s?, s:i, s:i, s:i, s:i, s:I, s:I, s:f}", "model", a->model, "out", a->out, "dtype",
+            a->dtype, "arrays", r->arrays, "converted", r->converted, "merged", r->merged, "files", r->files,
+            "bytes", (json_int_t)r->bytes, "overflows", (json_int_t)r->overflows, "seconds", seconds));
+    if (r->merged)
+        printf("%s: updates of %d arrays were merged\n", a->out, r->merged);
     printf("%s: %d arrays, of which %d were converted, in %d file%s of %s, %s\n", a->out, r->arrays,
            r->converted, r->files, r->files == 1 ? "" : "s", ax_format_bytes((double)r->bytes, bytes),
            ax_format_seconds(seconds, time));
@@ -111,7 +113,7 @@ static ax_status run_convert(const void *raw)
 
 const cli_verb verb_ckpt_convert = {
     .name = "ckpt convert",
-    .summary = "write a model with another dtype, or in other shards",
+    .summary = "write a model with another dtype, in other shards, or merged with an adapter",
     .details =
         "Writes a complete Hugging Face directory: weights with their keys and shapes, config.json with all\n"
         "its keys and the new dtype, the tokenizer, and whatever else is beside the model, up to 16 MiB a\n"
@@ -119,11 +121,15 @@ const cli_verb verb_ckpt_convert = {
         "rounding to nearest even, and copies others as they are. Needs 4 MiB of memory beside the files'\n"
         "headers, however large the model.\n"
         "\n"
+        "If MODEL is an adapter, or a run that trains one, DIR is its base with the updates added to the\n"
+        "weights: W + scale BA, computed in float64 and rounded to the dtype.\n"
+        "\n"
         "DIR appears when it is complete; until then the files are in a hidden directory beside it, which a\n"
         "failure or a signal removes. The exit code is 2 if DIR exists, 4 if a file is damaged or there is\n"
         "no space, and 128 + N after signal N.",
     .examples = "axonn ckpt convert runs/name --out name-bf16 --dtype bf16\n"
-                "axonn ckpt convert path/to/model --out resharded --shard-size 2GB",
+                "axonn ckpt convert path/to/model --out resharded --shard-size 2GB\n"
+                "axonn ckpt convert runs/lora --out merged",
     .options = convert_options,
     .option_count = AX_COUNT(convert_options),
     .args_size = sizeof(convert_args),

@@ -15,4 +15,20 @@ AX_MUST_CHECK ax_status ax_adapter_check_base(const ax_st *st, const char *dir, 
 AX_MUST_CHECK ax_status ax_adapter_updates(const ax_adapter *adapter, const ax_st *st, const char *dir,
                                            ax_model_config *config);
 
+/* merge.c. The factors of an array of weights in the adapter's files, or NULL. */
+typedef struct ax_merge_pair {
+    const ax_st_array *a, *b;
+    double scale;
+    bool transposed; /* the array is [in, out] */
+} ax_merge_pair;
+/* Finds the factors of an array of the base's weights. */
+AX_MUST_CHECK ax_status ax_merge_factors(const ax_pretrained *model, const ax_st_array *weights,
+                                         ax_merge_pair *out);
+/* Writes the array `from` of the base's weights plus its update to array `b` of the planned store `to`. Needs
+ * memory for both factors in float64 and for 2 MiB, or a row, of the array. *overflows grows by the number of
+ * finite values that became infinite. */
+AX_MUST_CHECK ax_status ax_merge_array(const ax_pretrained *model, const ax_merge_pair *pair,
+                                       const ax_st_array *from, ax_st *to, const ax_st_array *b,
+                                       int64_t *overflows);
+
 #endif

@@ -4,6 +4,7 @@
  * checkpoint meanwhile, a missing small file is noticed before the long copy of the weights begins, and
  * weight files that are open stay readable. */
 #include "axonn/engine.h"
+#include "engine/adapter.h"
 #include "engine/train.h"
 
 #include <dirent.h>
@@ -19,16 +20,19 @@ typedef struct converter {
     const ax_conversion_args *args;
     char *out, *parent, *aside; /* the result, without trailing slashes; its parent directory; the hidden
                                    directory that is renamed to `out` at the end */
-    ax_st *from, *to;
-    const ax_st_array **order; /* the arrays of `from`, sorted by file and offset */
-    int64_t done, total;       /* bytes of `from`: copied so far, and to copy in all */
+    ax_pretrained model;        /* if args->dir is an adapter's directory: the adapter with its base */
+    ax_st *from, *to;           /* `from` is that of `model`, if there is one */
+    const ax_st_array **order;  /* the arrays of `from`, sorted by file and offset */
+    int64_t done, total;        /* bytes of `from`: copied so far, and to copy in all */
     ax_conversion *result;
 } converter;
 
 static void converter_fini(converter *c)
 {
-    ax_st_close(&c->from);
+    if (!c->model.base)
+        ax_st_close(&c->from);
     ax_st_close(&c->to);
+    ax_pretrained_close(&c->model);
     free(c->out);
     free(c->parent);
     free(c->aside);
@@ -115,11 +119,31 @@ static ax_status check_space(const converter *c)
     return ax_dir_has_space(c->aside, c->result->bytes + REST, c->out);
 }
 
+/* Adds the adapter's update to an array that has one; *done: the array was written. */
+static ax_status merge_array(converter *c, const ax_st_array *a, bool *done)
+{
+    ax_merge_pair pair = {0};
+    *done = false;
+    if (c->model.base)
+        AX_TRY(ax_merge_factors(&c->model, a, &pair));
+    if (!pair.a)
+        return AX_OK;
+    AX_CHECK(!c->args->progress || c->args->progress(c->args->user, c->done, c->total), AX_ERR_SIGNAL,
+             "stopped by a signal");
+    *done = true;
+    c->result->merged++;
+    return ax_merge_array(&c->model, &pair, a, c->to, ax_st_find(c->to, a->key), &c->result->overflows);
+}
+
 static ax_status copy_array(converter *c, const ax_st_array *a)
 {
     enum { PIECE = 1 << 20 }; /* elements between two calls of `progress` */
     const ax_st_array *b = ax_st_find(c->to, a->key);
     int64_t elements = ax_st_elements(a), before = c->done;
+    bool merged;
+    AX_TRY(merge_array(c, a, &merged));
+    if (merged)
+        elements = 0;
     for (int64_t first = 0; first < elements; first += PIECE) {
         int64_t count = ax_min(PIECE, elements - first);
         c->done = before + (int64_t)((double)first / (double)elements * (double)a->bytes);
@@ -216,15 +240,31 @@ static ax_status write_config(const converter *c, const char *from)
 
 static bool is_tokenizer(const char *name) { return !strncmp(name, "tokenizer", 9); }
 
-/* Copies the file `name` of the model directory, unless it is of a kind that is not copied
- * (ax_beside_copied). */
-static ax_status copy_entry(const converter *c, const char *name)
+/* Whether a file beside an adapter describes the adapter, not the model. */
+static bool is_of_adapter(const char *name)
+{
+    return !strcmp(name, "adapter_config.json") || !strcmp(name, "README.md");
+}
+
+static bool exists_aside(const converter *c, const char *name)
+{
+    char *path;
+    if (ax_path_join(c->aside, name, &path) != AX_OK)
+        return false;
+    bool there = ax_path_exists(path);
+    free(path);
+    return there;
+}
+
+/* Copies the file `name` of `dir`, unless it is of a kind that is not copied (ax_beside_copied), or a file
+ * beside the adapter, which comes first, has the same name. */
+static ax_status copy_entry(const converter *c, const char *dir, const char *name)
 {
     char *path;
     struct stat info;
-    if (!ax_beside_copied(name))
+    if (!ax_beside_copied(name) || (c->model.base && (is_of_adapter(name) || exists_aside(c, name))))
         return AX_OK;
-    AX_TRY(ax_path_join(c->args->dir, name, &path));
+    AX_TRY(ax_path_join(dir, name, &path));
     bool there = !stat(path, &info), regular = there && S_ISREG(info.st_mode);
     ax_status status = AX_OK;
     if (there && S_ISDIR(info.st_mode))
@@ -239,24 +279,31 @@ static ax_status copy_entry(const converter *c, const char *name)
     return status;
 }
 
-static ax_status copy_small_files(const converter *c)
+static ax_status copy_small_files(const converter *c, const char *dir, bool *config)
 {
     struct dirent **entry;
-    const char *dir = c->args->dir;
     int n = scandir(dir, &entry, NULL, alphasort);
     AX_CHECK(n >= 0, AX_ERR_DATA, "cannot list %s: %s", dir, strerror(errno));
     ax_status status = AX_OK;
-    bool config = false;
     for (int i = 0; i < n; i++) {
-        config = config || !strcmp(entry[i]->d_name, "config.json");
+        *config = *config || !strcmp(entry[i]->d_name, "config.json");
         if (status == AX_OK)
-            status = copy_entry(c, entry[i]->d_name);
+            status = copy_entry(c, dir, entry[i]->d_name);
         free(entry[i]);
     }
     free(entry);
     AX_TRY(status);
     AX_CHECK(ax_path_exists(dir), AX_ERR_DATA, "%s was removed while its files were copied", dir);
-    AX_CHECK(config, AX_ERR_DATA, "%s has no config.json", dir);
+    return AX_OK;
+}
+
+static ax_status copy_all_small_files(const converter *c)
+{
+    bool config = false;
+    AX_TRY(copy_small_files(c, c->args->dir, &config));
+    if (c->model.base)
+        AX_TRY(copy_small_files(c, c->model.base, &config));
+    AX_CHECK(config, AX_ERR_DATA, "%s has no config.json", c->args->dir);
     return AX_OK;
 }
 
@@ -275,7 +322,7 @@ static ax_status publish(const converter *c)
 
 static ax_status write_all(converter *c)
 {
-    AX_TRY(copy_small_files(c));
+    AX_TRY(copy_all_small_files(c));
     AX_TRY(plan(c));
     c->result->bytes = ax_st_bytes(c->to);
     c->result->files = ax_st_files(c->to);
@@ -295,13 +342,22 @@ static ax_status remove_failed(const converter *c, ax_status status)
     return ax_fail(status, "%s", reason);
 }
 
+static ax_status open_source(converter *c)
+{
+    if (!ax_ckpt_is_adapter(c->args->dir))
+        return ax_st_open(c->args->dir, &c->from);
+    ax_status status = ax_pretrained_open(c->args->dir, &c->model);
+    c->from = c->model.weights;
+    return status;
+}
+
 ax_status ax_model_convert(const ax_conversion_args *args, ax_conversion *result)
 {
     converter c = {.args = args, .result = result};
     *result = (ax_conversion){0};
     ax_status status = find_paths(&c);
     if (status == AX_OK)
-        status = ax_st_open(args->dir, &c.from);
+        status = open_source(&c);
     if (status == AX_OK)
         status = make_aside(&c);
     if (status == AX_OK) {

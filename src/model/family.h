@@ -72,11 +72,9 @@ void ax_stage_place(ax_model *model);
 
 /* low_rank.c. ax_low_rank_build adds the factors of low-rank updates to a network whose other parameters have
  * their places in files, and freezes all others. ax_family_module returns the end of a key in weight files
- * that names a matrix within a block: "attn.c_attn.weight". ax_family_is_transposed returns true if the files
- * store the matrix as [in, out]. */
+ * that names a matrix within a block: "attn.c_attn.weight". */
 AX_MUST_CHECK ax_status ax_low_rank_build(ax_model *model);
 const char *ax_family_module(const ax_family *family, ax_matrix matrix);
-bool ax_family_is_transposed(const ax_family *family, ax_matrix matrix);
 
 /* Builds the network of model->config: adds the embedding, the blocks and the final norm to model->body,
  * creates model->head, and sets ax_param.file of all parameters. */

@@ -1,0 +1,124 @@
+/* Merges an adapter with its base: W + scale · B·A for each array of weights that has factors, file by file,
+ * without building the network. */
+#include "engine/adapter.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- which arrays have factors ------------------------------------------------------------------- */
+
+/* Finds the array of a key that may lack the family's prefix in the files. */
+static const ax_st_array *find_array(const ax_st *st, const char *key, const char *prefix)
+{
+    const ax_st_array *a = ax_st_find(st, key);
+    size_t n = strlen(prefix);
+    return a || strncmp(key, prefix, n) ? a : ax_st_find(st, key + n);
+}
+
+ax_status ax_merge_factors(const ax_pretrained *m, const ax_st_array *weights, ax_merge_pair *out)
+{
+    const ax_family *family = m->config.family;
+    char key[256], factor[256];
+    *out = (ax_merge_pair){0};
+    for (int64_t block = 0; block < m->config.layers; block++)
+        for (int i = 0; i < AX_MATRIX_COUNT; i++) {
+            if (!m->config.low_rank[i].rank)
+                continue;
+            ax_family_matrix_key(family, (ax_matrix)i, block, key);
+            if (find_array(m->weights, key, ax_family_prefix(family)) != weights)
+                continue;
+            ax_family_low_rank_key(family, (ax_matrix)i, block, 'A', factor);
+            out->a = ax_st_find(m->adapter, factor);
+            ax_family_low_rank_key(family, (ax_matrix)i, block, 'B', factor);
+            out->b = ax_st_find(m->adapter, factor);
+            out->scale = m->config.low_rank[i].scale;
+            AX_CHECK(out->a && out->b, AX_ERR_DATA, "%s lacks a factor of %s", m->dir, key);
+            /* B·A is [out, in]; files that store weights as [in, out] need its transpose, Aᵀ·Bᵀ. */
+            out->transposed = weights->dim[0] == out->a->dim[1] && weights->dim[1] == out->b->dim[0] &&
+                              ax_family_is_transposed(family, (ax_matrix)i);
+            return AX_OK;
+        }
+    return AX_OK;
+}
+
+/* ---- sums ---------------------------------------------------------------------------------------- */
+
+/* The rows [first, first + n) of an array of `cols` columns, and the factors of its update: left [rows,
+ * rank], multiplied by the scale, and right [rank, cols]. */
+typedef struct strip {
+    int64_t first, n, cols, rank;
+    const double *left, *right;
+    double *values;
+} strip;
+
+static void add_product(const strip *s)
+{
+    for (int64_t r = 0; r < s->n; r++) {
+        double *row = s->values + r * s->cols;
+        for (int64_t k = 0; k < s->rank; k++) {
+            double factor = s->left[(s->first + r) * s->rank + k];
+            const double *right = s->right + k * s->cols;
+            for (int64_t c = 0; c < s->cols; c++)
+                row[c] += factor * right[c];
+        }
+    }
+}
+
+/* Returns how many finite values become infinite in fp16, the only dtype with such a small range. */
+static int64_t count_overflows(const strip *s, ax_dtype dtype)
+{
+    const double least = 65520; /* rounds to 65536, which is not finite */
+    int64_t count = 0;
+    for (int64_t i = 0; i < s->n * s->cols && dtype == AX_F16; i++)
+        count += isfinite(s->values[i]) && fabs(s->values[i]) >= least;
+    return count;
+}
+
+static ax_status read_factors(const ax_pretrained *m, const ax_merge_pair *p, double *left, double *right)
+{
+    const ax_st_array *l = p->transposed ? p->a : p->b, *r = p->transposed ? p->b : p->a;
+    AX_TRY(ax_st_read(m->adapter, l, NULL, NULL, p->transposed, AX_F64, left));
+    AX_TRY(ax_st_read(m->adapter, r, NULL, NULL, p->transposed, AX_F64, right));
+    for (int64_t i = 0; i < ax_st_elements(l); i++)
+        left[i] *= p->scale;
+    return AX_OK;
+}
+
+static ax_status merge_strips(const ax_pretrained *m, const ax_st_array *from, ax_st *to,
+                              const ax_st_array *b, strip *s, int64_t most, int64_t *overflows)
+{
+    for (s->first = 0; s->first < from->dim[0]; s->first += most) {
+        s->n = ax_min(most, from->dim[0] - s->first);
+        const int64_t lo[] = {s->first, 0}, n[] = {s->n, s->cols};
+        AX_TRY(ax_st_read(m->weights, from, lo, n, false, AX_F64, s->values));
+        add_product(s);
+        *overflows += count_overflows(s, b->dtype);
+        AX_TRY(ax_st_write(to, b, lo, n, false, AX_F64, s->values));
+    }
+    return AX_OK;
+}
+
+ax_status ax_merge_array(const ax_pretrained *m, const ax_merge_pair *pair, const ax_st_array *from,
+                         ax_st *to, const ax_st_array *b, int64_t *overflows)
+{
+    enum { STRIP = 1 << 18 }; /* elements in memory at a time, at least one row */
+    double *left = NULL, *right = NULL;
+    strip s = {.cols = from->dim[1], .rank = pair->a->dim[0]};
+    int64_t most = ax_max(STRIP / s.cols, 1);
+    ax_status status = ax_calloc((size_t)(from->dim[0] * s.rank), sizeof *left, &left);
+    if (status == AX_OK)
+        status = ax_calloc((size_t)(s.cols * s.rank), sizeof *right, &right);
+    if (status == AX_OK)
+        status = ax_calloc((size_t)(most * s.cols), sizeof *s.values, &s.values);
+    if (status == AX_OK)
+        status = read_factors(m, pair, left, right);
+    s.left = left;
+    s.right = right;
+    if (status == AX_OK)
+        status = merge_strips(m, from, to, b, &s, most, overflows);
+    free(left);
+    free(right);
+    free(s.values);
+    return status;
+}

@@ -9,7 +9,7 @@
  *
  *     byte  type  field
  *        0  8 B   magic "AXTOKENS"
- *        8  u32   version, 1
+ *        8  u32   version: 1, or 2 if the file has a mask
  *       12  u32   w, bytes of a token: 2 if vocab <= 65536, else 4 (unsigned)
  *       16  u64   N, tokens
  *       24  u64   D, documents
@@ -21,10 +21,18 @@
  *       72  u64   offset of the document index: 256 + N*w rounded up to 8
  *       80  u64   XXH3-64 of all bytes from 256 to the end of the file
  *       88  u64   XXH3-64 of bytes 0 ... 87
- *       96        zeros up to 256; anything else is damage
+ *       96  u64   version 2: offset of the mask, the end of the document index
+ *      104  u64   version 2: number of mask bits that are 1
+ *      112  u64   version 2: XXH3-64 of bytes 96 ... 111
+ *        .        zeros up to 256; anything else is damage
  *      256  u16 or u32 tokens[N], then zeros up to a multiple of 8
  *        .  u64   start[D+1]: document d is tokens start[d] ... start[d+1]-1; start[0] = 0, start[D] = N;
- *                 strictly increasing, for there are no empty documents; here the file ends
+ *                 strictly increasing, for there are no empty documents; here a file of version 1 ends
+ *        .  u64   version 2: mask[(N+63)/64]: bit i % 64 (of value 1 << i % 64) of mask[i / 64] is 1 if token
+ * i is a target; each document has one; the bits after token N-1 are 0; here the file ends
+ *
+ * The mask marks what an assistant says in conversations (axonn/chat.h), and all tokens of plain text. A file
+ * without a mask is of version 1: all of its tokens are targets.
  *
  * The packed token file is written under a temporary name, synced and renamed. So a file under its final name
  * is complete. */
@@ -76,6 +84,7 @@ typedef struct ax_data_info {
     int token_bytes;         /* bytes of one token in the file */
     int64_t tokens;          /* N */
     int64_t documents;       /* -1: the format has no index (boundaries are found from end_id) */
+    int64_t targets;         /* tokens whose mask bit is 1; -1: the source has no mask */
     int64_t vocab;           /* 0: unknown */
     int64_t text_bytes;      /* bytes of the original text; -1: unknown */
     int64_t file_bytes;      /* bytes of all files of the source together */
@@ -105,13 +114,17 @@ const char *ax_data_path(const ax_data *data);
 AX_MUST_CHECK ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash);
 
 /* Verifies everything that the format allows to verify: checksum, tokens below the vocabulary, document
- * index, closing end-of-text tokens. Reads the whole file in constant memory. AX_ERR_DATA names file and
- * offset of the first error. */
+ * index, closing end-of-text tokens, mask. Reads the whole file in constant memory. AX_ERR_DATA names file
+ * and offset of the first error. */
 AX_MUST_CHECK ax_status ax_data_check(const ax_data *data);
 
 /* Copies tokens first ... first+count-1 to `out`. AX_ERR_USAGE outside the source, AX_ERR_DATA for a token
  * outside the vocabulary. */
 AX_MUST_CHECK ax_status ax_data_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out);
+
+/* Sets bit i % 64 of bits[i / 64] to the mask bit of token first + i, 0 <= i < count; to 1 if the source has
+ * no mask. The other bits of the last word are 0. AX_ERR_USAGE outside the source, AX_ERR_DATA. */
+AX_MUST_CHECK ax_status ax_data_mask(const ax_data *data, int64_t first, int64_t count, uint64_t *bits);
 
 /* Finds the tokens of document `index`: first ... end-1. If the format has no index, the source is read from
  * its beginning. AX_ERR_USAGE: there is no such document, or neither an index nor an end_id. */
@@ -134,10 +147,12 @@ typedef struct ax_rows {
 
 /* How a source is cut into rows. Row i holds tokens i*T ... i*T+T: T inputs, and the same shifted by one as
  * targets, so that neighbouring rows share one token. With mask_documents the first token of a document is
- * not a target, and attention and positions restart there; without it, doc_start is 0 everywhere. */
+ * not a target, and attention and positions restart there; without it, doc_start is 0 everywhere. With
+ * `answers` a token whose mask bit is 0 is not a target; a source without a mask has no such tokens. */
 typedef struct ax_row_shape {
     int64_t seq_len; /* T */
     bool mask_documents;
+    bool answers;
 } ax_row_shape;
 
 /* Returns the number of full rows, which training uses: (N-1) / T. */
@@ -145,7 +160,7 @@ int64_t ax_data_samples(const ax_data *data, const ax_row_shape *shape);
 
 /* Returns the number of rows including a last partial row, which evaluation uses: ceil((N-1) / T). Every
  * token of the source but the first is a target in exactly one of these rows (masked only if it opens a
- * document). */
+ * document, or by the source's mask). */
 int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape);
 
 /* Copies row `row` of the source, 0 <= row < ax_data_rows, to row `line` of the arrays of `out`. The padding
@@ -155,8 +170,8 @@ int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape);
 AX_MUST_CHECK ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t row,
                                     const ax_rows *out, int64_t line, int64_t *targets);
 
-/* Sets *targets to the number of unmasked targets of a row, from the document index if there is one.
- * AX_ERR_DATA. */
+/* Sets *targets to the number of unmasked targets of a row, from the mask and the document index if there are
+ * such. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row,
                                             int64_t *targets);
 
@@ -226,6 +241,14 @@ AX_MUST_CHECK ax_status ax_token_writer_create(const char *path, int64_t vocab, 
  * one. A document of no tokens at all is dropped. AX_ERR_DATA: a token outside the vocabulary, disk full. */
 AX_MUST_CHECK ax_status ax_token_writer_add(ax_token_writer *writer, const int32_t *tokens, int64_t count,
                                             int64_t text_bytes);
+
+/* As ax_token_writer_add, for a document with a mask: is_target[i] is 1 if tokens[i] is a target, else 0. The
+ * end_id that is appended is not a target; a document that ends with end_id gets no second one. The tokens of
+ * documents that ax_token_writer_add appends to such a file are all targets. AX_ERR_USAGE: no token is a
+ * target. */
+AX_MUST_CHECK ax_status ax_token_writer_add_masked(ax_token_writer *writer, const int32_t *tokens,
+                                                   const uint8_t *is_target, int64_t count,
+                                                   int64_t text_bytes);
 
 /* Completes, syncs and renames the file; frees the writer in any case. *info may be NULL. */
 AX_MUST_CHECK ax_status ax_token_writer_finish(ax_token_writer **writer, ax_data_info *info);

@@ -56,7 +56,7 @@ static bool show(void *user, int64_t done, int64_t total)
 static ax_status evaluate(const args *a, opened_model *m, const ax_data *data)
 {
     ax_evaluation e;
-    ax_row_shape shape = {a->seq_len ? a->seq_len : m->model.config.seq_len, !a->cross_documents};
+    ax_row_shape shape = {a->seq_len ? a->seq_len : m->model.config.seq_len, !a->cross_documents, false};
     cli_progress progress;
     cli_progress_start(&progress, "evaluating rows", false);
     progress.terminal &= m->first;

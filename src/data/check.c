@@ -140,6 +140,62 @@ static ax_status check_starts(const ax_data *data)
     return AX_OK;
 }
 
+/* Returns the number of ones among bits first ... end-1 of `words`. */
+static int64_t count_ones(const uint64_t *words, int64_t first, int64_t end)
+{
+    int64_t count = 0;
+    for (int64_t i = first, n; i < end; i += n) {
+        n = ax_min(64 - i % 64, end - i);
+        uint64_t bits = words[i / 64] >> i % 64;
+        count += __builtin_popcountll(n < 64 ? bits & ((UINT64_C(1) << n) - 1) : bits);
+    }
+    return count;
+}
+
+/* Checks that the mask has no bit for a token past the last one. */
+static ax_status check_mask_end(const ax_data *data)
+{
+    uint64_t last;
+    int64_t tail = data->info.tokens % 64, at = data->main.bytes - 8;
+    if (!tail)
+        return AX_OK;
+    AX_TRY(data_file_read(&data->main, at, &last, sizeof last));
+    AX_CHECK(!(last >> tail), AX_ERR_DATA,
+             "%s is damaged: its mask has a bit after that of the last token (offset %lld)", data->path,
+             (long long)at);
+    return AX_OK;
+}
+
+/* Checks that mask and documents agree: each document has a target, and they have as many together as the
+ * header says. check_starts must have passed. */
+static ax_status check_mask(const ax_data *data)
+{
+    uint64_t words[256];
+    const int64_t chunk = 64 * (int64_t)AX_COUNT(words);
+    data_starts starts;
+    int64_t document = 0, found = 0, sum = 0, end;
+    data_starts_begin(&starts, data);
+    for (int64_t at = 0; at < data->info.tokens; at += chunk) {
+        int64_t n = ax_min(chunk, data->info.tokens - at), done = 0;
+        AX_TRY(data_read_mask(data, at, n, words));
+        for (; document < data->info.documents; document++, found = 0) {
+            AX_TRY(data_starts_get(&starts, document + 1, &end));
+            if (end > at + n)
+                break;
+            found += count_ones(words, done, end - at);
+            AX_CHECK(found, AX_ERR_DATA, "%s is damaged: by its mask, document %lld has no target",
+                     data->path, (long long)document);
+            sum += found;
+            done = end - at;
+        }
+        found += count_ones(words, done, n);
+    }
+    AX_CHECK(sum == data->info.targets, AX_ERR_DATA,
+             "%s is damaged: its mask has %lld targets, its header (offset 104) says %lld", data->path,
+             (long long)sum, (long long)data->info.targets);
+    return check_mask_end(data);
+}
+
 /* The checksum is compared last: it finds any damage, but cannot tell the place of the damage. The checks
  * before it can. */
 ax_status ax_data_check(const ax_data *data)
@@ -153,5 +209,7 @@ ax_status ax_data_check(const ax_data *data)
     if (data->index_kind == INDEX_MEGATRON)
         AX_TRY(check_megatron(data));
     AX_TRY(check_tokens(data));
+    if (data->mask_at)
+        AX_TRY(check_mask(data));
     return check_body_hash(data);
 }

@@ -198,6 +198,9 @@ static void add_info(ax_data *data, const ax_data *part)
         data->index_kind = part->index_kind;
         return;
     }
+    if (sum->targets >= 0 || more->targets >= 0) /* all tokens of a shard without a mask are targets */
+        sum->targets = (sum->targets < 0 ? sum->tokens : sum->targets) +
+                       (more->targets < 0 ? more->tokens : more->targets);
     sum->token_bytes = (int)ax_max(sum->token_bytes, more->token_bytes);
     sum->tokens += more->tokens;
     sum->documents = sum->documents < 0 ? -1 : sum->documents + more->documents;

@@ -11,6 +11,8 @@ uint64_t tok_header_hash(const tok_header *header)
     return XXH3_64bits(header, offsetof(tok_header, header_hash));
 }
 
+uint64_t tok_mask_hash(const tok_header *header) { return XXH3_64bits(&header->mask_at, 16); }
+
 /* ---- documents ----------------------------------------------------------------------------------- */
 
 void data_starts_begin(data_starts *s, const ax_data *data)
@@ -86,17 +88,32 @@ static ax_status read_coarse(ax_data *data)
 
 /* ---- formats ------------------------------------------------------------------------------------- */
 
-/* Checks that the bytes that the header's checksum does not cover are zero. */
+/* Checks that the bytes that the header's checksums do not cover are zero. */
 static ax_status check_zeros(const ax_data *data, const tok_header *h)
 {
-    size_t i = 0;
-    while (i < sizeof h->zero && !h->zero[i])
+    const unsigned char *bytes = (const unsigned char *)h;
+    size_t first =
+        h->version == TOK_VERSION_MASK ? offsetof(tok_header, zero) : offsetof(tok_header, mask_at);
+    size_t i = first;
+    while (i < sizeof *h && !bytes[i])
         i++;
-    AX_CHECK(i == sizeof h->zero, AX_ERR_DATA,
-             "%s is damaged: byte %zu of its header is 0x%02x, but bytes %zu to %d must be 0", data->path,
-             offsetof(tok_header, zero) + i, (unsigned char)h->zero[i], offsetof(tok_header, zero),
-             TOK_HEADER_BYTES - 1);
+    AX_CHECK(i == sizeof *h, AX_ERR_DATA,
+             "%s is damaged: byte %zu of its header is 0x%02x, but bytes %zu to %d must be 0", data->path, i,
+             bytes[i], first, TOK_HEADER_BYTES - 1);
     return AX_OK;
+}
+
+/* Checks the header's checksums, and what they do not cover. */
+static ax_status check_header(const ax_data *data, const tok_header *h)
+{
+    AX_CHECK(h->version == TOK_VERSION_PLAIN || h->version == TOK_VERSION_MASK, AX_ERR_DATA,
+             "%s has format version %u, this program reads %d and %d: build it again", data->path, h->version,
+             TOK_VERSION_PLAIN, TOK_VERSION_MASK);
+    AX_CHECK(h->header_hash == tok_header_hash(h), AX_ERR_DATA,
+             "%s is damaged: the checksum of its header (offset 88) does not match", data->path);
+    AX_CHECK(h->version == TOK_VERSION_PLAIN || h->mask_hash == tok_mask_hash(h), AX_ERR_DATA,
+             "%s is damaged: the checksum of the mask's fields (offset 112) does not match", data->path);
+    return check_zeros(data, h);
 }
 
 static ax_status open_tok(ax_data *data)
@@ -106,18 +123,16 @@ static ax_status open_tok(ax_data *data)
              "%s is truncated: %lld bytes, the header alone has %d", data->path, (long long)data->main.bytes,
              TOK_HEADER_BYTES);
     AX_TRY(data_file_read(&data->main, 0, &h, sizeof h));
-    AX_CHECK(h.version == TOK_VERSION, AX_ERR_DATA,
-             "%s has format version %u, this program reads %d: build it again", data->path, h.version,
-             TOK_VERSION);
-    AX_CHECK(h.header_hash == tok_header_hash(&h), AX_ERR_DATA,
-             "%s is damaged: the checksum of its header (offset 88) does not match", data->path);
-    AX_TRY(check_zeros(data, &h));
+    AX_TRY(check_header(data, &h));
     const uint64_t sane = UINT64_C(1) << 56;
     uint64_t index_at = TOK_HEADER_BYTES + (h.tokens * h.token_bytes + 7) / 8 * 8;
+    uint64_t index_end = index_at + 8 * (h.documents + 1);
+    bool masked = h.version == TOK_VERSION_MASK;
     AX_CHECK((h.token_bytes == 2 || h.token_bytes == 4) && h.tokens < sane && h.documents < sane &&
-                 h.documents > 0 && h.tokens_at == TOK_HEADER_BYTES && h.index_at == index_at,
+                 h.documents > 0 && h.tokens_at == TOK_HEADER_BYTES && h.index_at == index_at &&
+                 (!masked || (h.mask_at == index_end && h.targets <= h.tokens)),
              AX_ERR_DATA, "%s is damaged: its header contradicts itself", data->path);
-    uint64_t size = index_at + 8 * (h.documents + 1);
+    uint64_t size = index_end + (masked ? tok_mask_bytes(h.tokens) : 0);
     AX_CHECK((uint64_t)data->main.bytes == size, AX_ERR_DATA,
              "%s is %s: %lld bytes where its header says %llu", data->path,
              (uint64_t)data->main.bytes < size ? "truncated" : "damaged", (long long)data->main.bytes,
@@ -125,6 +140,7 @@ static ax_status open_tok(ax_data *data)
     data->info = (ax_data_info){.token_bytes = (int)h.token_bytes,
                                 .tokens = (int64_t)h.tokens,
                                 .documents = (int64_t)h.documents,
+                                .targets = masked ? (int64_t)h.targets : -1,
                                 .vocab = (int64_t)h.vocab,
                                 .text_bytes = (int64_t)h.text_bytes,
                                 .end_id = h.end_id,
@@ -133,11 +149,12 @@ static ax_status open_tok(ax_data *data)
     data->tokens_at = TOK_HEADER_BYTES;
     data->index_kind = INDEX_STARTS;
     data->index_at = (int64_t)index_at;
+    data->mask_at = (int64_t)h.mask_at;
     int64_t end;
-    AX_TRY(data_file_read(&data->main, data->main.bytes - 8, &end, sizeof end));
+    AX_TRY(data_file_read(&data->main, (int64_t)index_end - 8, &end, sizeof end));
     AX_CHECK(end == data->info.tokens, AX_ERR_DATA,
              "%s is damaged: its document index ends at token %lld of %lld (offset %lld)", data->path,
-             (long long)end, (long long)data->info.tokens, (long long)data->main.bytes - 8);
+             (long long)end, (long long)data->info.tokens, (long long)index_end - 8);
     return AX_OK;
 }
 
@@ -316,7 +333,7 @@ static ax_status open_into(ax_data *data, const char *path, int64_t end_id)
     data->info.file_bytes = data->main.bytes + data->side.bytes;
     data->limit = data->info.vocab ? data->info.vocab : INT32_MAX;
     if (format != AX_DATA_TOK) {
-        data->info.text_bytes = -1;
+        data->info.text_bytes = data->info.targets = -1;
         data->info.end_id = end_id;
         AX_TRY(data_sampled_sum(&data->main, &data->side, &data->info.checksum));
     }

@@ -14,19 +14,30 @@ typedef struct tok_header {
     uint64_t tokens, documents, vocab, tokenizer_hash;
     int64_t end_id;
     uint64_t text_bytes, tokens_at, index_at, body_hash, header_hash;
-    char zero[160];
+    uint64_t mask_at, targets, mask_hash; /* version 2; zeros in version 1 */
+    char zero[136];
 } tok_header;
 _Static_assert(sizeof(tok_header) == 256, "the layout of the packed token file");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "token files are read and written as they lie in memory");
 
-enum { TOK_HEADER_BYTES = 256, TOK_VERSION = 1, LLMC_HEADER_BYTES = 1024, MEGATRON_HEADER_BYTES = 34 };
+enum {
+    TOK_HEADER_BYTES = 256,
+    TOK_VERSION_PLAIN = 1,
+    TOK_VERSION_MASK = 2,
+    LLMC_HEADER_BYTES = 1024,
+    MEGATRON_HEADER_BYTES = 34
+};
 #define TOK_MAGIC "AXTOKENS"
 #define MEGATRON_MAGIC "MMIDIDX\0"
 enum { LLMC_MAGIC = 20240520, LLMC32_MAGIC = 20240801, LLMC_EVAL_MAGIC = 20240522 };
 
-/* Returns the XXH3-64 of the header's bytes before the field header_hash. */
+/* Return the XXH3-64 of the header's bytes before the field header_hash, and of the fields mask_at and
+ * targets. */
 uint64_t tok_header_hash(const tok_header *header);
+uint64_t tok_mask_hash(const tok_header *header);
+/* Returns the number of bytes of the mask of a file with this number of tokens. */
+static inline uint64_t tok_mask_bytes(uint64_t tokens) { return (tokens + 63) / 64 * 8; }
 
 /* A file open for reading, and its size when it was opened. */
 typedef struct data_file {
@@ -87,6 +98,7 @@ struct ax_data {
     int64_t tokens_at;    /* offset of the first token in main */
     data_index_kind index_kind;
     int64_t index_at;   /* offset of the index: INDEX_STARTS in main, INDEX_MEGATRON in side */
+    int64_t mask_at;    /* offset of the mask in main; 0: there is none */
     int64_t offsets_at; /* INDEX_MEGATRON: offset in side of the byte offsets of the sequences */
     int64_t sequences;  /* INDEX_MEGATRON: number of sequences */
     int64_t *coarse;    /* index of the first token of every coarse_step-th document */
@@ -107,6 +119,8 @@ AX_MUST_CHECK ax_status data_starts_find(data_starts *starts, int64_t pos, int64
 
 /* Reads tokens without checking their values; ax_data_tokens also compares them with the vocabulary. */
 AX_MUST_CHECK ax_status data_read_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out);
+/* Reads mask bits as ax_data_mask does, without checking the range. */
+AX_MUST_CHECK ax_status data_read_mask(const ax_data *data, int64_t first, int64_t count, uint64_t *bits);
 /* Prefetches tokens first ... end-1: asks the system to read them into the page cache, without waiting. */
 void data_want_tokens(const ax_data *data, int64_t first, int64_t end);
 

@@ -1,6 +1,6 @@
-/* Writes packed token files (axonn/data.h). The tokens are streamed to a temporary file, the document starts
- * to a second, unlinked temporary file. At the end, the document starts are appended to the first file. So
- * memory does not grow with the corpus. */
+/* Writes packed token files (axonn/data.h). The tokens are streamed to a temporary file, document starts and
+ * mask to unlinked temporary files of their own. At the end, these are appended to the first file. So memory
+ * does not grow with the corpus. */
 #include "source.h"
 
 #include <errno.h>
@@ -13,13 +13,25 @@
 
 enum { WRITE_BUFFER = 1 << 20 };
 
+/* Words that are appended to the token file later: a buffer, and an unlinked temporary file that gets it
+ * whenever it is full. */
+typedef struct spill {
+    int fd; /* -1: not open */
+    char *buffer;
+    size_t used;     /* bytes used of `buffer` */
+    uint64_t stored; /* bytes in the file: whole buffers */
+} spill;
+
 struct ax_token_writer {
     char *path, *aside; /* aside: the temporary file, which is renamed to `path` at the end */
-    int fd, index_fd;
+    int fd;
     tok_header header;
     XXH3_state_t *hash;
-    size_t used, index_used; /* bytes used of `buffer` and of `index_buffer` */
-    char *buffer, *index_buffer;
+    char *buffer;
+    size_t used; /* bytes used of `buffer` */
+    spill index, mask;
+    uint64_t mask_word; /* the last bits of the mask, which do not fill a word yet */
+    uint64_t mask_bits; /* number of bits of the mask so far; 0 until a document has a mask */
 };
 
 /* Creates a temporary file beside `path`, with a name that no other writer uses. The caller frees *name and
@@ -57,30 +69,75 @@ static ax_status flush_tokens(ax_token_writer *w)
     return write_body(w, w->buffer, bytes);
 }
 
-static ax_status add_start(ax_token_writer *w)
+static ax_status spill_open(const ax_token_writer *w, const char *suffix, spill *s)
 {
-    memcpy(w->index_buffer + w->index_used, &w->header.tokens, 8);
-    w->index_used += 8;
-    if (w->index_used < WRITE_BUFFER)
+    char *name = NULL;
+    AX_TRY(ax_calloc(WRITE_BUFFER, 1, &s->buffer));
+    AX_TRY(create_aside(w->path, suffix, &name, &s->fd));
+    unlink(name);
+    free(name);
+    return AX_OK;
+}
+
+static ax_status spill_add(const ax_token_writer *w, spill *s, uint64_t word)
+{
+    memcpy(s->buffer + s->used, &word, 8);
+    s->used += 8;
+    if (s->used < WRITE_BUFFER)
         return AX_OK;
-    w->index_used = 0;
-    return ax_write_all(w->index_fd, w->index_buffer, WRITE_BUFFER, w->path);
+    s->used = 0;
+    s->stored += WRITE_BUFFER;
+    return ax_write_all(s->fd, s->buffer, WRITE_BUFFER, w->path);
+}
+
+/* Appends all words to the body. */
+static ax_status spill_append(ax_token_writer *w, const spill *s)
+{
+    for (uint64_t at = 0; at < s->stored; at += WRITE_BUFFER) {
+        AX_TRY(ax_pread_all(s->fd, w->buffer, WRITE_BUFFER, (int64_t)at, w->path));
+        AX_TRY(write_body(w, w->buffer, WRITE_BUFFER));
+    }
+    return write_body(w, s->buffer, s->used);
+}
+
+static void spill_close(spill *s)
+{
+    if (s->fd >= 0)
+        close(s->fd);
+    free(s->buffer);
+}
+
+static ax_status add_start(ax_token_writer *w) { return spill_add(w, &w->index, w->header.tokens); }
+
+static ax_status add_bit(ax_token_writer *w, bool is_target)
+{
+    w->mask_word |= (uint64_t)is_target << w->mask_bits++ % 64;
+    w->header.targets += is_target;
+    if (w->mask_bits % 64)
+        return AX_OK;
+    uint64_t word = w->mask_word;
+    w->mask_word = 0;
+    return spill_add(w, &w->mask, word);
+}
+
+/* Appends ones to the mask until it has a bit for each token so far. */
+static ax_status add_ones(ax_token_writer *w)
+{
+    while (w->mask_bits < w->header.tokens)
+        AX_TRY(add_bit(w, true));
+    return AX_OK;
 }
 
 static ax_status open_writer(ax_token_writer *w, const char *path)
 {
     static const char zero[TOK_HEADER_BYTES];
-    char *index_name = NULL;
     AX_TRY(ax_file_to_replace(path, &w->path));
     AX_TRY(ax_calloc(WRITE_BUFFER, 1, &w->buffer));
-    AX_TRY(ax_calloc(WRITE_BUFFER, 1, &w->index_buffer));
     w->hash = XXH3_createState();
     AX_CHECK(w->hash, AX_ERR_MEMORY, "not enough memory for a hash state");
     XXH3_64bits_reset(w->hash);
     AX_TRY(create_aside(w->path, "", &w->aside, &w->fd));
-    AX_TRY(create_aside(w->path, ".index", &index_name, &w->index_fd));
-    unlink(index_name);
-    free(index_name);
+    AX_TRY(spill_open(w, ".index", &w->index));
     return ax_write_all(w->fd, zero, sizeof zero, w->path);
 }
 
@@ -94,9 +151,9 @@ ax_status ax_token_writer_create(const char *path, int64_t vocab, int64_t end_id
              (long long)vocab, (long long)end_id);
     ax_token_writer *w;
     AX_TRY(ax_calloc(1, sizeof *w, &w));
-    w->fd = w->index_fd = -1;
+    w->fd = w->index.fd = w->mask.fd = -1;
     memcpy(w->header.magic, TOK_MAGIC, sizeof w->header.magic);
-    w->header.version = TOK_VERSION;
+    w->header.version = TOK_VERSION_PLAIN;
     w->header.token_bytes = vocab <= 65536 ? 2 : 4;
     w->header.vocab = (uint64_t)vocab;
     w->header.end_id = end_id;
@@ -136,7 +193,43 @@ ax_status ax_token_writer_add(ax_token_writer *w, const int32_t *tokens, int64_t
         AX_TRY(add_tokens(w, &end, 1));
     w->header.documents++;
     w->header.text_bytes += (uint64_t)text_bytes;
+    return w->header.version == TOK_VERSION_MASK ? add_ones(w) : AX_OK;
+}
+
+ax_status ax_token_writer_add_masked(ax_token_writer *w, const int32_t *tokens, const uint8_t *is_target,
+                                     int64_t count, int64_t text_bytes)
+{
+    int32_t end = (int32_t)w->header.end_id;
+    AX_CHECK(count > 0 && memchr(is_target, 1, (size_t)count), AX_ERR_USAGE,
+             "document %llu of %s has no target", (unsigned long long)w->header.documents, w->path);
+    if (w->header.version == TOK_VERSION_PLAIN) {
+        AX_TRY(spill_open(w, ".mask", &w->mask));
+        w->header.version = TOK_VERSION_MASK;
+        AX_TRY(add_ones(w));
+    }
+    AX_TRY(add_start(w));
+    AX_TRY(add_tokens(w, tokens, count));
+    for (int64_t i = 0; i < count; i++)
+        AX_TRY(add_bit(w, is_target[i]));
+    if (end >= 0 && tokens[count - 1] != end) {
+        AX_TRY(add_tokens(w, &end, 1));
+        AX_TRY(add_bit(w, false));
+    }
+    w->header.documents++;
+    w->header.text_bytes += (uint64_t)text_bytes;
     return AX_OK;
+}
+
+static ax_status append_mask(ax_token_writer *w)
+{
+    tok_header *h = &w->header;
+    if (h->version == TOK_VERSION_PLAIN)
+        return AX_OK;
+    if (w->mask_bits % 64)
+        AX_TRY(spill_add(w, &w->mask, w->mask_word));
+    h->mask_at = h->index_at + 8 * (h->documents + 1);
+    h->mask_hash = tok_mask_hash(h);
+    return spill_append(w, &w->mask);
 }
 
 static ax_status append_index(ax_token_writer *w)
@@ -146,12 +239,7 @@ static ax_status append_index(ax_token_writer *w)
     h->tokens_at = TOK_HEADER_BYTES;
     h->index_at = TOK_HEADER_BYTES + (h->tokens * h->token_bytes + 7) / 8 * 8;
     AX_TRY(write_body(w, zero, h->index_at - TOK_HEADER_BYTES - h->tokens * h->token_bytes));
-    size_t kept = w->index_used, spilled = (size_t)(h->documents + 1) * 8 - kept;
-    for (size_t at = 0; at < spilled; at += WRITE_BUFFER) { /* index_fd holds whole buffers only */
-        AX_TRY(ax_pread_all(w->index_fd, w->buffer, WRITE_BUFFER, (int64_t)at, w->path));
-        AX_TRY(write_body(w, w->buffer, WRITE_BUFFER));
-    }
-    return write_body(w, w->index_buffer, kept);
+    return spill_append(w, &w->index);
 }
 
 static ax_status sync_parent(const char *path)
@@ -173,6 +261,7 @@ static ax_status finish_file(ax_token_writer *w)
     AX_TRY(flush_tokens(w));
     AX_TRY(add_start(w));
     AX_TRY(append_index(w));
+    AX_TRY(append_mask(w));
     h->body_hash = XXH3_64bits_digest(w->hash);
     h->header_hash = tok_header_hash(h);
     AX_TRY(ax_pwrite_all(w->fd, h, sizeof *h, 0, w->path));
@@ -188,14 +277,17 @@ ax_status ax_token_writer_finish(ax_token_writer **writer, ax_data_info *info)
     ax_token_writer *w = *writer;
     ax_status status = finish_file(w);
     const tok_header *h = &w->header;
+    bool masked = h->version == TOK_VERSION_MASK;
     if (status == AX_OK && info)
         *info = (ax_data_info){.format = AX_DATA_TOK,
                                .token_bytes = (int)h->token_bytes,
                                .tokens = (int64_t)h->tokens,
                                .documents = (int64_t)h->documents,
+                               .targets = masked ? (int64_t)h->targets : -1,
                                .vocab = (int64_t)h->vocab,
                                .text_bytes = (int64_t)h->text_bytes,
-                               .file_bytes = (int64_t)(h->index_at + 8 * (h->documents + 1)),
+                               .file_bytes = (int64_t)(h->index_at + 8 * (h->documents + 1) +
+                                                       (masked ? tok_mask_bytes(h->tokens) : 0)),
                                .end_id = h->end_id,
                                .tokenizer_hash = h->tokenizer_hash,
                                .checksum = h->body_hash};
@@ -210,13 +302,12 @@ void ax_token_writer_abandon(ax_token_writer **writer)
         return;
     if (w->fd >= 0)
         close(w->fd);
-    if (w->index_fd >= 0)
-        close(w->index_fd);
+    spill_close(&w->index);
+    spill_close(&w->mask);
     if (w->aside)
         unlink(w->aside);
     XXH3_freeState(w->hash);
     free(w->buffer);
-    free(w->index_buffer);
     free(w->aside);
     free(w->path);
     free(w);

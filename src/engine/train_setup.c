@@ -248,7 +248,7 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler 
 {
     const ax_config *c = run->config;
     ax_sources *train = &inputs->train, *valid = &inputs->valid;
-    inputs->shape = (ax_row_shape){c->model.seq_len, c->data.mask_documents};
+    inputs->shape = (ax_row_shape){c->model.seq_len, c->data.mask_documents, false};
     AX_TRY(open_sources(run, &c->data.train, train, signal));
     AX_TRY(open_sources(run, &c->data.valid, valid, signal));
     /* Checked here rather than at the first evaluation, so that the error comes early. */

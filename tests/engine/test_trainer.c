@@ -16,7 +16,7 @@ typedef struct job {
 static ax_status open_sampler(const ax_train_plan *plan, ax_data **data, ax_sampler **out)
 {
     const ax_config *c = plan->config;
-    ax_sampler_options options = {.shape = {c->model.seq_len, c->data.mask_documents},
+    ax_sampler_options options = {.shape = {c->model.seq_len, c->data.mask_documents, false},
                                   .batch = plan->options.global_batch,
                                   .order = AX_ORDER_SHUFFLED,
                                   .seed = ax_rng_key((uint64_t)c->train.seed, "data order", 0)};

@@ -29,7 +29,7 @@ static void seed_and_free(ax_buf *a, ax_buf *b)
         ax_buf_fini(b);
 }
 
-static void seed_packed(int64_t vocab)
+static void seed_packed(int64_t vocab, bool masked)
 {
     ax_token_writer *w;
     char *data;
@@ -38,7 +38,9 @@ static void seed_packed(int64_t vocab)
     if (ax_token_writer_create(fuzz_path("seed.tok"), vocab, 9, 1, &w) != AX_OK)
         abort();
     for (int d = 0; d < 3; d++)
-        if (ax_token_writer_add(w, (int32_t[]){1, 2, 3, 4}, d + 1, 5) != AX_OK)
+        if ((masked && d ? ax_token_writer_add_masked(w, (int32_t[]){1, 2, 3, 4},
+                                                      (const uint8_t[]){0, 1, 0, 1}, d + 1, 5)
+                         : ax_token_writer_add(w, (int32_t[]){1, 2, 3, 4}, d + 1, 5)) != AX_OK)
             abort();
     if (ax_token_writer_finish(&w, NULL) != AX_OK ||
         ax_file_read(fuzz_path("seed.tok"), &data, &size) != AX_OK)
@@ -85,8 +87,9 @@ static void seed_megatron(int code, size_t width)
 
 void fuzz_make_seeds(void)
 {
-    seed_packed(10);
-    seed_packed(100000);
+    seed_packed(10, false);
+    seed_packed(100000, false);
+    seed_packed(10, true);
     seed_llmc(20240520, 1, 2);
     seed_llmc(20240801, 7, 4);
     seed_llmc(20240522, 1, 2);
@@ -98,11 +101,11 @@ void fuzz_make_seeds(void)
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
-static bool read_rows(const ax_data *data, bool mask)
+static bool read_rows(const ax_data *data, bool mask, bool answers)
 {
     int32_t lines[4][SEQ_LEN];
     ax_rows rows = {lines[0], lines[1], lines[2], lines[3]};
-    ax_row_shape shape = {SEQ_LEN, mask};
+    ax_row_shape shape = {.seq_len = SEQ_LEN, .mask_documents = mask, .answers = answers};
     bool good = true;
     for (int64_t r = 0; r < ax_min(ROWS, ax_data_rows(data, &shape)); r++) {
         int64_t targets, counted;
@@ -139,7 +142,8 @@ static void read_all(const char *path)
     FUZZ_HOLDS(detected && format == ax_data_describe(data)->format);
     FUZZ_HOLDS(ax_data_describe(data)->checksum || format == AX_DATA_TOK);
     if (fuzz_read(ax_data_expect(data, 1000, 0))) {
-        bool masked = read_rows(data, true), plain = read_rows(data, false), documents = read_documents(data);
+        bool masked = read_rows(data, true, true), plain = read_rows(data, false, false);
+        bool documents = read_documents(data);
         if (fuzz_read(ax_data_check(data)))
             FUZZ_HOLDS(masked && plain && documents);
     }
@@ -153,6 +157,7 @@ static void set_checksums(char *file, size_t size)
     memcpy(&h, file, sizeof h);
     h.body_hash = XXH3_64bits(file + sizeof h, size - sizeof h);
     h.header_hash = tok_header_hash(&h);
+    h.mask_hash = h.version == TOK_VERSION_MASK ? tok_mask_hash(&h) : h.mask_hash;
     memcpy(file, &h, sizeof h);
 }
 

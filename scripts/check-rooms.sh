@@ -10,7 +10,7 @@ cd "${1:-$(dirname "$0")/..}"
 BEGIN {
     # room: the public headers it owns (default: ROOM.h)
     owns("base", "base json option philox runtime")
-    owns("data", "data tokenizer")
+    owns("data", "data tokenizer chat")
     owns("dev", "dev kernels")
     owns("engine", "engine config")
     # room: private headers that the rooms which may use it may include too

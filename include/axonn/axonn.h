@@ -21,6 +21,7 @@
 #include "axonn/optim.h" /* optimizers and schedules */
 #include "axonn/pipe.h"  /* schedules of pipeline stages */
 
+#include "axonn/chat.h"      /* conversations and their templates */
 #include "axonn/ckpt.h"      /* safetensors and checkpoints */
 #include "axonn/data.h"      /* token files, rows of training steps */
 #include "axonn/tokenizer.h" /* byte-pair encoding */

@@ -40,6 +40,7 @@
 #define AXONN_DATA_H
 
 #include "axonn/base.h"
+#include "axonn/chat.h"
 #include "axonn/tokenizer.h"
 
 #ifdef __cplusplus
@@ -270,6 +271,9 @@ typedef struct ax_corpus_options {
     const char *const *include; /* shell patterns for names of files below directories, e.g. "*.h" */
     int n_include;              /* 0: every file */
     const char *text_key;       /* member of a JSON object that holds its text; NULL: "text" */
+    /* Template by which JSON objects that are conversations (ax_chat_member) become text; must outlive the
+     * corpus. NULL: no object is read as a conversation. */
+    const ax_chat *chat;
     /* How many JSON objects may be left out because their text is null or not valid Unicode (lone
      * surrogates). The first of these is reported in a warning; more than this number are an error. */
     int64_t bad_lines;
@@ -298,8 +302,10 @@ AX_MUST_CHECK ax_status ax_corpus_next(ax_corpus *corpus, ax_buf *doc, bool *end
 
 /* Returns the number of files left out so far, by the listing and by ax_corpus_next. */
 int64_t ax_corpus_skipped(const ax_corpus *corpus);
-/* Returns the number of JSON objects left out so far because they have no usable text. */
+/* Return the number of JSON objects left out so far because they have no usable text, and of conversations
+ * left out because the assistant says nothing in them. */
 int64_t ax_corpus_bad_lines(const ax_corpus *corpus);
+int64_t ax_corpus_unanswered(const ax_corpus *corpus);
 
 /* ---- building ------------------------------------------------------------------------------------ */
 
@@ -331,10 +337,13 @@ typedef struct ax_data_build_report {
     int64_t files, skipped;    /* files read, and files left out: unreadable or not text */
     int64_t copies;            /* number of documents left out by dedup */
     int64_t bad_lines;         /* objects of JSON left out, see ax_corpus_options */
+    int64_t conversations;     /* documents that are conversations */
+    int64_t unanswered;        /* conversations left out because the assistant says nothing in them */
     ax_data_info train, valid; /* the two files written; `valid` is all zero without a validation part */
 } ax_data_build_report;
 
-/* Tokenizes a corpus into one packed token file, or two. The result does not depend on the number of threads.
+/* Tokenizes a corpus into one packed token file, or two, which have a mask if there are conversations
+ * (corpus.chat). The result does not depend on the number of threads.
  * Memory is bounded: about 64 MiB of text that is being tokenized, and its tokens. A single document or JSON
  * array larger than that takes more. dedup compares hashes of texts (XXH3-64), which take 16 to 32 bytes per
  * document. *report may be NULL. AX_ERR_DATA: errors of ax_corpus_next, no document in the training or the

@@ -15,12 +15,12 @@ static json_t *info_json(const char *path, const ax_data_info *info)
     char hash[20], checksum[20];
     snprintf(hash, sizeof hash, "%016" PRIx64, info->tokenizer_hash);
     snprintf(checksum, sizeof checksum, "%016" PRIx64, info->checksum);
-    return json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "path", path, "format",
+    return json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "path", path, "format",
                      ax_data_format_name(info->format), "token_bytes", info->token_bytes, "tokens",
-                     (json_int_t)info->tokens, "documents", (json_int_t)info->documents, "vocab",
-                     (json_int_t)info->vocab, "text_bytes", (json_int_t)info->text_bytes, "file_bytes",
-                     (json_int_t)info->file_bytes, "end_id", (json_int_t)info->end_id, "tokenizer_hash", hash,
-                     "checksum", checksum);
+                     (json_int_t)info->tokens, "documents", (json_int_t)info->documents, "targets",
+                     (json_int_t)info->targets, "vocab", (json_int_t)info->vocab, "text_bytes",
+                     (json_int_t)info->text_bytes, "file_bytes", (json_int_t)info->file_bytes, "end_id",
+                     (json_int_t)info->end_id, "tokenizer_hash", hash, "checksum", checksum);
 }
 
 /* Prints a count, or "unknown" if the file format does not store it. */
@@ -37,6 +37,9 @@ static void print_info(const char *path, const ax_data_info *info)
            info->token_bytes, ax_format_bytes((double)info->file_bytes, bytes));
     printf("  tokens      %" PRId64 "\n", info->tokens);
     printf("  documents   %s\n", known(info->documents, info->documents >= 0, text));
+    if (info->targets >= 0)
+        printf("  targets     %" PRId64 ", %.1f %% of the tokens\n", info->targets,
+               100.0 * (double)info->targets / (double)info->tokens);
     printf("  vocabulary  %s\n", known(info->vocab, info->vocab > 0, text));
     printf("  end token   %s\n", info->end_id >= 0 ? known(info->end_id, true, text) : "none");
     if (info->text_bytes >= 0)
@@ -64,7 +67,7 @@ static ax_status check_end_id(const ax_data *data, int64_t end_id)
 
 typedef struct build_args {
     ax_strings input, include;
-    char *tokenizer, *out, *valid;
+    char *tokenizer, *out, *valid, *template;
     cli_text text;
     double valid_fraction;
     int64_t threads;
@@ -87,6 +90,10 @@ static const ax_option build_options[] = {
     {"include", AX_OPT_STRINGS, offsetof(build_args, include), .meta = "PATTERN...",
      .help = "in directories, read only files whose names match these patterns, e.g. '*.h'; default: all"},
     TEXT_OPTIONS(build_args, text),
+    {"template", AX_OPT_STRING, offsetof(build_args, template), .choices = ax_chat_names,
+     .help = "template by which conversations (JSON objects with messages, conversations, prompt and "
+             "completion, or instruction and output) become text; default: chosen by the tokenizer's special "
+             "tokens"},
     {"threads", AX_OPT_INT, offsetof(build_args, threads), "0", "[0, 4096]",
      .help = "number of threads; 0: one per core"},
     {"json", AX_OPT_BOOL, offsetof(build_args, json), "false", .help = "print one JSON object"},
@@ -103,9 +110,10 @@ static ax_status report_build(const build_args *a, const ax_data_build_report *r
     char time[32];
     if (a->json)
         return cli_print_json(json_pack(
-            "{s:I, s:I, s:I, s:I, s:f, s:o, s:o*}", "files", (json_int_t)report->files, "skipped",
+            "{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:o, s:o*}", "files", (json_int_t)report->files, "skipped",
             (json_int_t)report->skipped, "copies", (json_int_t)report->copies, "bad_lines",
-            (json_int_t)report->bad_lines, "seconds", seconds, "train", info_json(a->out, &report->train),
+            (json_int_t)report->bad_lines, "conversations", (json_int_t)report->conversations, "unanswered",
+            (json_int_t)report->unanswered, "seconds", seconds, "train", info_json(a->out, &report->train),
             "valid", a->valid ? info_json(a->valid, &report->valid) : NULL));
     print_info(a->out, &report->train);
     if (a->valid)
@@ -116,18 +124,16 @@ static ax_status report_build(const build_args *a, const ax_data_build_report *r
         printf("%" PRId64 " copies of documents left out, ", report->copies);
     if (report->bad_lines)
         printf("%" PRId64 " bad line%s left out, ", report->bad_lines, report->bad_lines == 1 ? "" : "s");
+    if (report->unanswered)
+        printf("%" PRId64 " conversation%s without an answer left out, ", report->unanswered,
+               report->unanswered == 1 ? "" : "s");
     printf("%s\n", ax_format_seconds(seconds, time));
     return AX_OK;
 }
 
-static ax_status run_build(const void *raw)
+static ax_status build_with(const build_args *a, const ax_tokenizer *tok, const ax_chat *chat)
 {
-    const build_args *a = raw;
     double start = ax_now();
-    ax_tokenizer *tok;
-    AX_CHECK(!a->valid || !ax_path_same(a->out, a->valid), AX_ERR_USAGE,
-             "--out and --valid are the same file: %s", a->out);
-    AX_TRY(ax_tokenizer_load(a->tokenizer, &tok));
     cli_progress progress;
     ax_data_build_report report;
     ax_data_build_options how = {
@@ -136,6 +142,7 @@ static ax_status run_build(const void *raw)
                    .include = (const char *const *)a->include.items,
                    .n_include = (int)a->include.count,
                    .text_key = a->text.key,
+                   .chat = chat,
                    .bad_lines = a->text.bad_lines},
         .tokenizer = tok,
         .output = a->out,
@@ -150,8 +157,23 @@ static ax_status run_build(const void *raw)
     cli_progress_start(&progress, "tokenizing", true);
     ax_status status = ax_data_build(&how, &report);
     cli_progress_end(&progress);
+    return status == AX_OK ? report_build(a, &report, ax_now() - start) : status;
+}
+
+static ax_status run_build(const void *raw)
+{
+    const build_args *a = raw;
+    ax_tokenizer *tok;
+    ax_chat *chat = NULL;
+    AX_CHECK(!a->valid || !ax_path_same(a->out, a->valid), AX_ERR_USAGE,
+             "--out and --valid are the same file: %s", a->out);
+    AX_TRY(ax_tokenizer_load(a->tokenizer, &tok));
+    ax_status status = ax_chat_create(tok, a->template, &chat);
+    if (status != AX_OK)
+        ax_error_context("--template");
     if (status == AX_OK)
-        status = report_build(a, &report, ax_now() - start);
+        status = build_with(a, tok, chat);
+    ax_chat_destroy(&chat);
     ax_tokenizer_destroy(&tok);
     return status;
 }
@@ -159,7 +181,11 @@ static ax_status run_build(const void *raw)
 const cli_verb verb_data_build = {
     .name = "data build",
     .summary = "tokenize text into a packed token file",
-    .examples = "axonn data build --input corpus/ --tokenizer tok --out train.tok --valid valid.tok",
+    .details =
+        "Conversations in JSON become text by a template; the token file then has a mask, which marks\n"
+        "what the assistant says as targets of training.",
+    .examples = "axonn data build --input corpus/ --tokenizer tok --out train.tok --valid valid.tok\n"
+                "axonn data build --input chats.jsonl --tokenizer tok --template chatml --out chats.tok",
     .options = build_options,
     .option_count = AX_COUNT(build_options),
     .args_size = sizeof(build_args),

@@ -21,6 +21,7 @@ typedef struct built_document {
     size_t end;
     int64_t text_bytes;
     uint64_t hash; /* hash of the document's text */
+    bool masked;   /* the document is a conversation: its ids have bytes in slot.is_target */
 } built_document;
 
 typedef struct slot {
@@ -30,6 +31,7 @@ typedef struct slot {
     corpus_omitted omitted;
     corpus_unit unit;
     ax_ids ids;
+    ax_buf is_target; /* of conversations only: for each of their ids, 1 if it is a target, else 0 */
     ax_buf documents; /* array of built_document */
 } slot;
 
@@ -38,9 +40,10 @@ typedef struct build {
     ax_corpus *corpus;
     ax_token_writer *train, *valid; /* valid: NULL if options->valid_fraction is 0 */
     int64_t counts[2];              /* number of documents written to `train` and to `valid` */
-    hash_set seen;        /* used only with the option `dedup`: hashes of the texts written so far */
-    int64_t copies;       /* number of documents left out because `seen` contains their text's hash */
-    pthread_mutex_t lock; /* guards the fields below, but not a slot that a worker is still filling */
+    hash_set seen;         /* used only with the option `dedup`: hashes of the texts written so far */
+    int64_t conversations; /* number of conversations written */
+    int64_t copies;        /* number of documents left out because `seen` contains their text's hash */
+    pthread_mutex_t lock;  /* guards the fields below, but not a slot that a worker is still filling */
     pthread_cond_t changed;
     corpus_unit next;
     bool more;               /* `next` holds a unit that is not handed out yet */
@@ -69,22 +72,23 @@ static bool falls_to_validation(const built_document *document, double fraction)
     return (double)(document->hash >> 11) * 0x1p-53 < fraction;
 }
 
-static ax_status encode_document(void *user, const char *text, size_t bytes)
+static ax_status encode_document(void *user, const char *text, size_t bytes, ax_chat_text *chat)
 {
     worker *w = user;
     slot *s = w->slot;
-    ax_status status = ax_encode(w->encoder, text, bytes, 0, &s->ids);
+    ax_status status = chat ? ax_chat_encode(w->encoder, chat, &s->ids, &s->is_target)
+                            : ax_encode(w->encoder, text, bytes, 0, &s->ids);
     if (status != AX_OK)
         ax_error_context("%s", ax_corpus_path(w->b->corpus, s->unit.file));
     AX_TRY(status);
-    built_document document = {s->ids.size, (int64_t)bytes, XXH3_64bits(text, bytes)};
+    built_document document = {s->ids.size, (int64_t)bytes, XXH3_64bits(text, bytes), chat != NULL};
     return ax_buf_add(&s->documents, &document, sizeof document);
 }
 
 static void fill_slot(worker *w, slot *s)
 {
     w->slot = s;
-    s->ids.size = s->documents.size = 0;
+    s->ids.size = s->is_target.size = s->documents.size = 0;
     s->status = corpus_read_unit(w->b->corpus, &s->unit, &w->scratch, encode_document, w, &s->omitted);
     if (s->status == AX_OK)
         return;
@@ -94,7 +98,18 @@ static void fill_slot(worker *w, slot *s)
 
 /* ---- writing in order ---------------------------------------------------------------------------- */
 
-static ax_status write_document(build *b, const built_document *d, const int32_t *ids, int64_t n)
+/* Logs the template when the first conversation is written. */
+static void log_template(build *b)
+{
+    const ax_chat *chat = b->corpus->chat;
+    if (!b->conversations++)
+        ax_log(AX_LOG_INFO, "conversations are written by template %s%s", ax_chat_name(chat),
+               ax_chat_chosen(chat) ? ", chosen by the tokenizer's special tokens" : "");
+}
+
+/* `is_target`: for conversations only. */
+static ax_status write_document(build *b, const built_document *d, const int32_t *ids,
+                                const uint8_t *is_target, int64_t n)
 {
     bool valid = falls_to_validation(d, b->options->valid_fraction), fresh = true;
     if (b->options->dedup)
@@ -103,7 +118,11 @@ static ax_status write_document(build *b, const built_document *d, const int32_t
         b->copies++;
         return AX_OK;
     }
-    AX_TRY(ax_token_writer_add(valid ? b->valid : b->train, ids, n, d->text_bytes));
+    ax_token_writer *to = valid ? b->valid : b->train;
+    if (d->masked)
+        log_template(b);
+    AX_TRY(d->masked ? ax_token_writer_add_masked(to, ids, is_target, n, d->text_bytes)
+                     : ax_token_writer_add(to, ids, n, d->text_bytes));
     b->counts[valid]++;
     b->progress.tokens += n;
     b->progress.documents++;
@@ -113,10 +132,12 @@ static ax_status write_document(build *b, const built_document *d, const int32_t
 static ax_status write_documents(build *b, const slot *s)
 {
     const built_document *documents = (const void *)s->documents.data;
+    const uint8_t *is_target = (const uint8_t *)s->is_target.data;
     size_t n = s->documents.size / sizeof *documents, begin = 0;
     for (size_t i = 0; i < n; i++) {
         const built_document *d = &documents[i];
-        AX_TRY(write_document(b, d, s->ids.data + begin, (int64_t)(d->end - begin)));
+        AX_TRY(write_document(b, d, s->ids.data + begin, is_target, (int64_t)(d->end - begin)));
+        is_target += d->masked ? d->end - begin : 0;
         begin = d->end;
     }
     return AX_OK;
@@ -142,6 +163,8 @@ static ax_status write_slot(build *b, slot *s)
     b->progress.bytes_done += s->unit.to - s->unit.from;
     if (s->ids.capacity > KEEP_IDS) /* grown by an unusually large document */
         ax_ids_fini(&s->ids);
+    if (s->is_target.capacity > KEEP_IDS)
+        ax_buf_fini(&s->is_target);
     if (s->documents.capacity > KEEP_IDS)
         ax_buf_fini(&s->documents);
     return report_progress(b, false) ? AX_OK : ax_fail(AX_ERR_SIGNAL, "building was stopped");
@@ -307,6 +330,8 @@ static ax_status build_with(build *b, ax_data_build_report *report)
     report->skipped = b->corpus->skipped;
     report->copies = b->copies;
     report->bad_lines = b->corpus->bad_lines;
+    report->conversations = b->conversations;
+    report->unanswered = b->corpus->unanswered;
     report_progress(b, true);
     return AX_OK;
 }
@@ -319,6 +344,7 @@ static void build_destroy(build *b)
     hash_set_fini(&b->seen);
     for (int i = 0; i < SLOTS; i++) {
         ax_ids_fini(&b->slots[i].ids);
+        ax_buf_fini(&b->slots[i].is_target);
         ax_buf_fini(&b->slots[i].documents);
         free(b->slots[i].message);
     }

@@ -78,9 +78,10 @@ static ax_data_format format_below(const char *path)
     return data_json_format(head, n, n < sizeof head);
 }
 
-static ax_status ignore_document(void *user, const char *text, size_t bytes)
+static ax_status ignore_document(void *user, const char *text, size_t bytes, ax_chat_text *chat)
 {
     (void)user;
+    (void)chat;
     (void)text;
     (void)bytes;
     return AX_OK;
@@ -211,6 +212,7 @@ static ax_status list_files(ax_corpus *corpus, const ax_corpus_options *options,
                             void *user)
 {
     corpus->bad_limit = options->bad_lines;
+    corpus->chat = options->chat;
     AX_TRY(ax_strdup(options->text_key ? options->text_key : "text", &corpus->text_key));
     for (int i = 0; i < options->n_inputs; i++)
         AX_TRY(add_input(corpus, options, options->inputs[i], progress, user));
@@ -259,13 +261,26 @@ int64_t ax_corpus_skipped(const ax_corpus *corpus) { return corpus->skipped; }
 const char *ax_corpus_path(const ax_corpus *corpus, int64_t file) { return corpus->files[file].path; }
 
 int64_t ax_corpus_bad_lines(const ax_corpus *corpus) { return corpus->bad_lines; }
+int64_t ax_corpus_unanswered(const ax_corpus *corpus) { return corpus->unanswered; }
 
 /* ---- what is left out ---------------------------------------------------------------------------- */
+
+static void note_unanswered(ax_corpus *corpus, const corpus_unit *unit, const corpus_omitted *omitted)
+{
+    const corpus_file *file = &corpus->files[unit->file];
+    if (omitted->unanswered && !corpus->unanswered)
+        ax_log(AX_LOG_WARN,
+               "left out %s:%lld: the conversation has no answer of the assistant (further ones are only "
+               "counted)",
+               file->path, corpus_line_number(file, omitted->first_unanswered));
+    corpus->unanswered += omitted->unanswered;
+}
 
 ax_status corpus_note(ax_corpus *corpus, const corpus_unit *unit, const corpus_omitted *omitted)
 {
     if (omitted->file_why)
         drop_file(corpus, unit->file, omitted->file_why);
+    note_unanswered(corpus, unit, omitted);
     if (!omitted->records)
         return AX_OK;
     const corpus_file *file = &corpus->files[unit->file];
@@ -277,18 +292,20 @@ ax_status corpus_note(ax_corpus *corpus, const corpus_unit *unit, const corpus_o
     long long line = corpus_line_number(file, omitted->first);
     AX_CHECK(!too_many, AX_ERR_DATA,
              "%s:%lld: \"%s\" is %s; such lines so far: %lld, allowed: %lld (--bad-lines, data.bad_lines)",
-             file->path, line, corpus->text_key, omitted->record_why, (long long)corpus->bad_lines,
+             file->path, line, omitted->record_key, omitted->record_why, (long long)corpus->bad_lines,
              (long long)corpus->bad_limit);
     ax_log(AX_LOG_WARN, "left out %s:%lld: \"%s\" is %s (further ones are only counted)", file->path, line,
-           corpus->text_key, omitted->record_why);
+           omitted->record_key, omitted->record_why);
     return AX_OK;
 }
 
 ax_status corpus_finish(const ax_corpus *corpus, int64_t documents)
 {
     if (corpus->bad_lines > 1)
-        ax_log(AX_LOG_WARN, "%lld lines without a usable \"%s\" were left out", (long long)corpus->bad_lines,
-               corpus->text_key);
+        ax_log(AX_LOG_WARN, "%lld lines without a usable text were left out", (long long)corpus->bad_lines);
+    if (corpus->unanswered > 1)
+        ax_log(AX_LOG_WARN, "%lld conversations without an answer were left out",
+               (long long)corpus->unanswered);
     AX_CHECK(documents, AX_ERR_DATA, "there is no text in %s%s: all is empty or was left out",
              corpus->files[0].path, corpus->n > 1 ? " and the other files" : "");
     return AX_OK;
@@ -298,9 +315,10 @@ ax_status corpus_finish(const ax_corpus *corpus, int64_t documents)
 
 /* Appends a document to `pending`, which holds the documents of the current unit, each preceded by its
  * length. */
-static ax_status keep_document(void *user, const char *text, size_t bytes)
+static ax_status keep_document(void *user, const char *text, size_t bytes, ax_chat_text *chat)
 {
     ax_corpus *corpus = user;
+    (void)chat;
     AX_TRY(ax_buf_add(&corpus->pending, &bytes, sizeof bytes));
     return ax_buf_add(&corpus->pending, text, bytes);
 }

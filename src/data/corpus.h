@@ -3,6 +3,7 @@
 #ifndef AXONN_DATA_CORPUS_H
 #define AXONN_DATA_CORPUS_H
 
+#include "axonn/chat.h"
 #include "axonn/data.h"
 #include "axonn/json.h"
 
@@ -28,24 +29,30 @@ struct ax_corpus {
     corpus_file *files;
     int64_t n, capacity, bytes;
     char *text_key;
-    int64_t bad_limit; /* largest value of bad_lines that is not an error */
-    corpus_unit at;    /* the last unit that ax_corpus_next read */
+    const ax_chat *chat; /* template of conversations; NULL: JSON objects are not read as conversations */
+    int64_t bad_limit;   /* largest value of bad_lines that is not an error */
+    corpus_unit at;      /* the last unit that ax_corpus_next read */
     ax_buf scratch, pending;
     size_t pending_at;
     int64_t documents; /* number of documents that ax_corpus_next has returned */
     int64_t skipped;   /* number of files left out, when files were listed or when they were read */
     int64_t dropped, dropped_bytes; /* number and total size of the entries of `files` that were left out
                                        after they were listed */
-    int64_t bad_lines;              /* number of JSON records left out so far */
+    int64_t bad_lines;              /* number of JSON records without a usable text left out so far */
+    int64_t unanswered;             /* number of conversations without an answer left out so far */
 };
 
-/* What was left out while a unit was read: the whole file, or JSON records without a text. */
+/* What was left out while a unit was read: the whole file, JSON records without a text, or conversations
+ * without an answer. */
 typedef struct corpus_omitted {
     const char *file_why; /* why the whole file was left out, worded to follow "it", such as "cannot be read";
                              NULL: the file was not left out */
     int64_t records;      /* number of JSON records left out */
     int64_t first;        /* byte offset in the file of the first record left out */
     const char *record_why; /* why the first record was left out: its text is "null" or "not valid Unicode" */
+    const char *record_key; /* the member of the first record that has the text */
+    int64_t unanswered;     /* number of conversations left out */
+    int64_t first_unanswered; /* byte offset in the file of the first conversation left out */
 } corpus_omitted;
 
 /* Does what ax_corpus_create does. `progress` (may be NULL) is called while a pipe is copied to a temporary
@@ -62,8 +69,9 @@ AX_MUST_CHECK ax_status corpus_copy_pipe(corpus_file *file, ax_data_progress_fn 
  * last unit. */
 bool corpus_next_unit(const ax_corpus *corpus, corpus_unit *unit);
 
-/* Receives a document; `text` is valid during the call only. */
-typedef ax_status (*corpus_take_fn)(void *user, const char *text, size_t bytes);
+/* Receives a document; `text` is valid during the call only. `chat`: the parts of `text`, if it is a rendered
+ * conversation, else NULL. */
+typedef ax_status (*corpus_take_fn)(void *user, const char *text, size_t bytes, ax_chat_text *chat);
 
 /* Reads a unit and passes its documents to `take`, in order. Thread-safe if each thread has its own
  * `scratch`, which is reused from call to call. */
@@ -91,11 +99,15 @@ long long corpus_line_number(const corpus_file *file, int64_t offset);
 
 /* ---- records of JSON: corpus_json.c -------------------------------------------------------------- */
 
-/* State for reading the JSON records of a file. Each record is an object; its member `key` is the text of a
- * document, which is passed to `take`. */
+/* State for reading the JSON records of a file. Each record is an object: a conversation, which is rendered
+ * by the template `chat`, or else its member `key` is the text of a document. The text is passed to `take`.
+ */
 typedef struct corpus_records {
     const corpus_file *file;
     const char *key;
+    const ax_chat *chat; /* NULL: no record is a conversation */
+    ax_chat_turns turns; /* scratch */
+    ax_chat_text rendered;
     corpus_take_fn take;
     void *user;
     corpus_omitted *omitted;
@@ -104,6 +116,8 @@ typedef struct corpus_records {
                      no text, the file is left out without an error */
 } corpus_records;
 
+/* Frees the scratch. */
+void corpus_records_fini(corpus_records *r);
 /* Passes the document of each line of `text` to `take`. `text` begins at byte `offset` of the file. */
 AX_MUST_CHECK ax_status corpus_take_lines(corpus_records *r, const char *text, size_t bytes, int64_t offset);
 /* Passes the documents of a whole file to `take`; the file is an array of objects, or objects one after the

@@ -93,10 +93,11 @@ static ax_status parse_record(const ax_json_place *place, const char *text, size
 
 /* ---- records ------------------------------------------------------------------------------------- */
 
-static ax_status omit_record(corpus_records *r, int64_t offset, const char *why)
+static ax_status omit_record(corpus_records *r, int64_t offset, const char *key, const char *why)
 {
     if (!r->omitted->records++) {
         r->omitted->first = offset;
+        r->omitted->record_key = key;
         r->omitted->record_why = why;
     }
     return AX_OK;
@@ -105,24 +106,70 @@ static ax_status omit_record(corpus_records *r, int64_t offset, const char *why)
 static ax_status take_text(corpus_records *r, const json_t *text, bool broken, int64_t offset)
 {
     if (json_is_null(text))
-        return omit_record(r, offset, "null");
+        return omit_record(r, offset, r->key, "null");
     if (!json_is_string(text) && r->guessed) {
         r->omitted->file_why = "is JSON whose first record has no text (set --text-key, or data.text_key, to "
                                "the member that has it)";
         return AX_OK;
     }
     if (!json_is_string(text)) {
-        (void)ax_fail(
-            AX_ERR_DATA,
-            "expected an object with a string \"%s\" (--text-key, or data.text_key, names another member%s)",
-            r->key, r->file->format == AX_DATA_JSON ? "; give plain text another suffix than .json" : "");
+        (void)ax_fail(AX_ERR_DATA,
+                      "expected an object with a string \"%s\" (--text-key, or data.text_key, names another "
+                      "member%s)%s",
+                      r->key,
+                      r->file->format == AX_DATA_JSON ? "; give plain text another suffix than .json" : "",
+                      r->chat ? ", or with a conversation: \"messages\", \"conversations\", \"prompt\" and "
+                                "\"completion\", or \"instruction\" and \"output\""
+                              : "");
         return fail_at(r, offset);
     }
     const char *bytes = json_string_value(text);
     size_t n = json_string_length(text);
     if (broken && memmem(bytes, n, NO_CHARACTER, strlen(NO_CHARACTER)))
-        return omit_record(r, offset, "not valid Unicode");
-    return n ? r->take(r->user, bytes, n) : AX_OK;
+        return omit_record(r, offset, r->key, "not valid Unicode");
+    return n ? r->take(r->user, bytes, n, NULL) : AX_OK;
+}
+
+static bool is_answered(const ax_chat_turns *turns)
+{
+    for (size_t i = 0; i < turns->n; i++)
+        if (turns->turn[i].role == AX_CHAT_ASSISTANT)
+            return true;
+    return false;
+}
+
+/* Reads a conversation into r->turns, and renders it. */
+static ax_status render(corpus_records *r, const json_t *object)
+{
+    r->turns.n = 0;
+    AX_TRY(ax_chat_read(object, &r->turns));
+    return ax_chat_render(r->chat, &r->turns, false, &r->rendered);
+}
+
+static ax_status take_conversation(corpus_records *r, const json_t *object, const char *member, bool broken,
+                                   int64_t offset)
+{
+    ax_status status = render(r, object);
+    if (status == AX_ERR_DATA && r->guessed) {
+        r->omitted->file_why = "is JSON whose first record is not a valid conversation";
+        return AX_OK;
+    }
+    if (status != AX_OK)
+        return fail_at(r, offset);
+    const ax_buf *text = &r->rendered.text;
+    if (broken && memmem(text->data, text->size, NO_CHARACTER, strlen(NO_CHARACTER)))
+        return omit_record(r, offset, member, "not valid Unicode");
+    if (is_answered(&r->turns))
+        return r->take(r->user, text->data, text->size, &r->rendered);
+    if (!r->omitted->unanswered++)
+        r->omitted->first_unanswered = offset;
+    return AX_OK;
+}
+
+void corpus_records_fini(corpus_records *r)
+{
+    ax_chat_turns_fini(&r->turns);
+    ax_chat_text_fini(&r->rendered);
 }
 
 static ax_status take_record(corpus_records *r, const char *text, size_t bytes, int64_t offset)
@@ -138,7 +185,9 @@ static ax_status take_record(corpus_records *r, const char *text, size_t bytes, 
                                                                 because it reads the file up to `offset` */
         AX_TRY(parse_record(&place, text, bytes, &object, &broken));
     }
-    ax_status status = take_text(r, json_object_get(object, r->key), broken, offset);
+    const char *member = r->chat ? ax_chat_member(object) : NULL;
+    ax_status status = member ? take_conversation(r, object, member, broken, offset)
+                              : take_text(r, json_object_get(object, r->key), broken, offset);
     json_decref(object);
     r->guessed = false;
     return status;

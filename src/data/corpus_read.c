@@ -131,12 +131,15 @@ static ax_status take_json(const ax_corpus *corpus, const corpus_unit *unit, con
     const corpus_file *file = &corpus->files[unit->file];
     corpus_records records = {.file = file,
                               .key = corpus->text_key,
+                              .chat = corpus->chat,
                               .take = take,
                               .user = user,
                               .omitted = omitted,
                               .guessed = may_skip(file, unit) && data_has_suffix(file->path, ".json")};
-    return file->format == AX_DATA_JSON ? corpus_take_values(&records, text, bytes, offset)
-                                        : corpus_take_lines(&records, text, bytes, offset);
+    ax_status status = file->format == AX_DATA_JSON ? corpus_take_values(&records, text, bytes, offset)
+                                                    : corpus_take_lines(&records, text, bytes, offset);
+    corpus_records_fini(&records);
+    return status;
 }
 
 static ax_status take_plain(const corpus_file *file, const char *text, size_t bytes, corpus_take_fn take,
@@ -149,7 +152,7 @@ static ax_status take_plain(const corpus_file *file, const char *text, size_t by
     }
     if (zero)
         return data_refuse_nul(file->path, text, bytes, zero - text);
-    return bytes ? take(user, text, bytes) : AX_OK;
+    return bytes ? take(user, text, bytes, NULL) : AX_OK;
 }
 
 static ax_status read_open(const ax_corpus *corpus, const corpus_unit *unit, int fd, ax_buf *buf,

@@ -19,6 +19,13 @@ typedef struct cache_line {
 } cache_line;
 _Static_assert(sizeof(cache_line) <= 64, "a line of the piece cache fits in a cache line");
 
+/* Where parts first ... last of a text end. The parts before and after these have no byte in the text at
+ * hand. */
+typedef struct bounds {
+    const char **end;
+    size_t first, last;
+} bounds;
+
 struct ax_encoder {
     const ax_tokenizer *tok;
     tok_matcher matcher;
@@ -28,6 +35,12 @@ struct ax_encoder {
     int64_t invalid;
     unsigned flags; /* flags of the current call of ax_encode */
     ax_ids *out;
+
+    /* Of the current call of ax_encode_parts: */
+    const ax_text_part *parts; /* NULL: the call is one of ax_encode */
+    ax_ids *part_of;
+    bounds now;               /* where parts end in the text as it is at this stage */
+    ax_buf ends[3], probe[2]; /* memory of `bounds` at the stages given, normalized and spaced; scratch */
 };
 
 ax_status ax_encoder_create(const ax_tokenizer *tok, ax_encoder **out)
@@ -58,6 +71,10 @@ void ax_encoder_destroy(ax_encoder **encoder)
     ax_buf_fini(&e->normal[0]);
     ax_buf_fini(&e->normal[1]);
     ax_buf_fini(&e->spaced);
+    for (size_t i = 0; i < AX_COUNT(e->ends); i++)
+        ax_buf_fini(&e->ends[i]);
+    ax_buf_fini(&e->probe[0]);
+    ax_buf_fini(&e->probe[1]);
     free(e->cache);
     free(e);
     *encoder = NULL;
@@ -66,6 +83,107 @@ void ax_encoder_destroy(ax_encoder **encoder)
 int64_t tok_encoder_invalid(const ax_encoder *e) { return e->invalid; }
 int64_t tok_encoder_unknown(const ax_encoder *e) { return e->merger.unknown; }
 const ax_tokenizer *tok_encoder_tokenizer(const ax_encoder *e) { return e->tok; }
+
+/* ---- parts --------------------------------------------------------------------------------------- */
+
+/* Returns the index of the part in which the byte at `at` lies. */
+static size_t part_at(const ax_encoder *e, const char *at)
+{
+    size_t low = e->now.first, high = e->now.last;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (e->now.end[mid] > at)
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    return low;
+}
+
+/* Whether a byte of the text lies in a plain part. */
+static bool touches_plain(const ax_encoder *e, const char *text, size_t n)
+{
+    size_t last = e->parts ? part_at(e, text + n - 1) : 0;
+    for (size_t i = e->parts ? part_at(e, text) : 1; i <= last; i++)
+        if (e->parts[i].plain)
+            return true;
+    return false;
+}
+
+/* Notes that the last n ids end in the part of the byte at `at`. */
+static ax_status note_part(ax_encoder *e, const char *at, size_t n)
+{
+    int32_t part = e->parts ? (int32_t)part_at(e, at) : 0;
+    for (size_t i = 0; e->parts && i < n; i++)
+        AX_TRY(ax_ids_add(e->part_of, &part, 1));
+    return AX_OK;
+}
+
+/* Returns the number of bytes, at `at` in a piece, that a token stands for. */
+static size_t token_size(const ax_tokenizer *tok, int32_t id, const char *at)
+{
+    const tok_piece *piece = &tok->pieces[id];
+    if (id == tok->fallback_id[(unsigned char)*at])
+        return 1;
+    return id == tok->unk ? tok_utf8_size((unsigned char)*at) : piece->name_size;
+}
+
+/* Notes the parts of the ids from number `first` on, which are those of a piece. */
+static ax_status note_piece(ax_encoder *e, size_t first, const char *piece, size_t n)
+{
+    const char *last = piece + n - 1;
+    size_t count = e->out->size - first;
+    if (!e->parts || part_at(e, piece) == part_at(e, last))
+        return note_part(e, last, count);
+    for (size_t i = 0; i < count; i++) {
+        piece = i + 1 < count ? piece + token_size(e->tok, e->out->data[first + i], piece) : last + 1;
+        piece = piece <= last ? piece : last + 1;
+        AX_TRY(note_part(e, piece - 1, 1));
+    }
+    return AX_OK;
+}
+
+/* Changes a section before it is encoded. `work` has two buffers, in which the result may lie. */
+typedef ax_status (*prepare_fn)(const ax_tokenizer *tok, tok_place place, const char **text, size_t *n,
+                                ax_buf *work);
+
+static ax_status normalize(const ax_tokenizer *tok, tok_place place, const char **text, size_t *n,
+                           ax_buf *work)
+{
+    return tok_steps_run(&tok->normalizer, place, text, n, work);
+}
+
+/* Sets e->now for `made`, which `prepare` made of `text`: a part ends where the text up to its end, prepared
+ * alone, ends. */
+static ax_status move_bounds(ax_encoder *e, ax_buf *ends, prepare_fn prepare, tok_place place,
+                             const char *text, size_t n, const char *made, size_t n_made)
+{
+    size_t first = part_at(e, text), last = part_at(e, text + n - 1);
+    const char **end = (const char **)(void *)ends->data;
+    for (size_t i = first; i < last; i++) {
+        const char *head = text;
+        size_t size = (size_t)(e->now.end[i] - text);
+        AX_TRY(prepare(e->tok, place, &head, &size, e->probe));
+        end[i] = made + ax_min(size, n_made);
+    }
+    end[last] = made + n_made;
+    e->now = (bounds){end, first, last};
+    return AX_OK;
+}
+
+/* Applies `prepare` to *text, and moves the ends of parts with it. */
+static ax_status run_prepare(ax_encoder *e, ax_buf *ends, prepare_fn prepare, tok_place place,
+                             const char **text, size_t *n, ax_buf *work)
+{
+    const char *before = *text;
+    size_t size = *n;
+    AX_TRY(prepare(e->tok, place, text, n, work));
+    return e->parts && *text != before && size && *n
+               ? move_bounds(e, ends, prepare, place, before, size, *text, *n)
+               : AX_OK;
+}
+
+/* ---- pieces -------------------------------------------------------------------------------------- */
 
 static ax_status merge_piece(ax_encoder *e, const char *piece, size_t n)
 {
@@ -102,8 +220,10 @@ static ax_status encode_piece(void *arg, const char *piece, size_t n)
     ax_encoder *e = arg;
     const uint64_t *joins = n > LINE_KEY ? e->tok->joins : NULL;
     for (size_t size; n; piece += size, n -= size) {
+        size_t first = e->out->size;
         size = joins ? tok_join_cut(joins, piece, n) : n;
         AX_TRY(encode_uncut(e, piece, size));
+        AX_TRY(note_piece(e, first, piece, size));
     }
     return AX_OK;
 }
@@ -114,11 +234,10 @@ static ax_status encode_stages(ax_encoder *e, const char *text, size_t n)
     return tok_split(e->tok->stages, e->tok->n_stages, &e->matcher, text, n, encode_piece, e);
 }
 
-/* Encodes text without added tokens. */
-static ax_status encode_text(ax_encoder *e, const char *text, size_t n, tok_place place)
+/* Encodes text whose spaces are set. */
+static ax_status encode_spaced(ax_encoder *e, const char *text, size_t n)
 {
     const ax_tokenizer *tok = e->tok;
-    AX_TRY(tok_set_spaces(tok, place, &text, &n, &e->spaced));
     size_t size = tok->split_spaces ? strlen(tok->space) : 0;
     for (const char *next; size && n > size && (next = tok_text_find(tok->space, size, text + 1, n - 1));) {
         AX_TRY(encode_stages(e, text, (size_t)(next - text)));
@@ -126,6 +245,16 @@ static ax_status encode_text(ax_encoder *e, const char *text, size_t n, tok_plac
         text = next;
     }
     return encode_stages(e, text, n);
+}
+
+/* Encodes text without added tokens. */
+static ax_status encode_text(ax_encoder *e, const char *text, size_t n, tok_place place)
+{
+    const bounds outer = e->now;
+    AX_TRY(run_prepare(e, &e->ends[2], tok_set_spaces, place, &text, &n, &e->spaced));
+    ax_status status = encode_spaced(e, text, n);
+    e->now = outer;
+    return status;
 }
 
 /* Extends [*begin, *end), where the text of the added token `a` was found, by the white space that the token
@@ -161,6 +290,10 @@ static bool next_added(const ax_encoder *e, const tok_tree *tree, const char *te
         *end = *at += a->size;
         if ((e->flags & AX_ENCODE_PLAIN) && a->special)
             continue;
+        if (a->special && touches_plain(e, text + *begin, a->size)) {
+            *at = *begin + 1; /* a token of the next part may begin before `end` */
+            continue;
+        }
         if (adjust_match(a, text, n, floor, begin, end)) {
             *id = a->id;
             return true;
@@ -182,6 +315,7 @@ static ax_status cut_added(ax_encoder *e, const tok_tree *tree, const char *text
         if (begin > done)
             AX_TRY(section(e, text + done, begin - done, place));
         AX_TRY(ax_ids_add(e->out, &id, 1));
+        AX_TRY(note_part(e, text + at - 1, 1));
         done = end;
         place = TOK_AFTER_ADDED;
     }
@@ -197,8 +331,11 @@ static ax_status encode_normalized(ax_encoder *e, const char *text, size_t n, to
 /* Encodes text that is already cut at the added tokens that match before normalization. */
 static ax_status encode_section(ax_encoder *e, const char *text, size_t n, tok_place place)
 {
-    AX_TRY(tok_steps_run(&e->tok->normalizer, place, &text, &n, e->normal));
-    return encode_normalized(e, text, n, place);
+    const bounds outer = e->now;
+    AX_TRY(run_prepare(e, &e->ends[1], normalize, place, &text, &n, e->normal));
+    ax_status status = encode_normalized(e, text, n, place);
+    e->now = outer;
+    return status;
 }
 
 static ax_status encode_document(ax_encoder *e, const char *text, size_t n)
@@ -209,7 +346,9 @@ static ax_status encode_document(ax_encoder *e, const char *text, size_t n)
                          encode_section));
         at += valid;
         if (at < n) {
+            size_t first = e->out->size;
             AX_TRY(tok_merge(e->tok, &e->merger, text + at, 1, e->out));
+            AX_TRY(note_piece(e, first, text + at, 1));
             e->invalid++;
             at++;
         }
@@ -222,8 +361,27 @@ ax_status ax_encode(ax_encoder *e, const char *text, size_t n, unsigned flags, a
     const ax_tokenizer *tok = e->tok;
     e->flags = flags;
     e->out = out;
+    e->parts = NULL;
     if (flags & AX_ENCODE_ADD_SPECIAL)
         AX_TRY(ax_ids_add(out, tok->before.data, tok->before.size));
     AX_TRY(encode_document(e, text, n));
     return flags & AX_ENCODE_ADD_SPECIAL ? ax_ids_add(out, tok->after.data, tok->after.size) : AX_OK;
+}
+
+ax_status ax_encode_parts(ax_encoder *e, const char *text, const ax_text_part *parts, size_t n, ax_ids *out,
+                          ax_ids *part)
+{
+    for (size_t i = 0; i < AX_COUNT(e->ends); i++) {
+        e->ends[i].size = 0;
+        AX_TRY(ax_buf_reserve(&e->ends[i], n * sizeof(const char *)));
+    }
+    const char **end = (const char **)(void *)e->ends[0].data;
+    for (size_t i = 0; i < n; i++)
+        end[i] = text + parts[i].end;
+    e->flags = 0;
+    e->out = out;
+    e->parts = parts;
+    e->part_of = part;
+    e->now = (bounds){end, 0, n - 1};
+    return encode_document(e, text, parts[n - 1].end);
 }

@@ -71,8 +71,9 @@ static void trees(void **state)
     free(all);
 }
 
-static ax_status add_document(void *user, const char *text, size_t bytes)
+static ax_status add_document(void *user, const char *text, size_t bytes, ax_chat_text *chat)
 {
+    (void)chat;
     AX_TRY(ax_buf_add(user, "|", 1));
     return ax_buf_add(user, text, bytes);
 }

@@ -1,0 +1,101 @@
+/* data/chat: conversations, and the templates that turn them into one text for a model.
+ *
+ * A conversation is a list of turns: of the system (only as the first turn), of the user and of the
+ * assistant, the last two in alternation. A template writes special tokens and headers around each turn. A
+ * rendered conversation is a text of parts: what a template writes, and what a turn says. Special tokens are
+ * recognized in the template's parts only, so that no content can end a turn. The targets of training are
+ * what the assistant says and all that closes its turn, never a header. Not collective; the objects are for
+ * one thread at a time, but any number of threads may share an ax_chat. */
+#ifndef AXONN_CHAT_H
+#define AXONN_CHAT_H
+
+#include "axonn/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct json_t; /* of <jansson.h> */
+
+/* A template, for one tokenizer. */
+typedef struct ax_chat ax_chat;
+
+/* The names of all templates, separated by "|". */
+extern const char ax_chat_names[];
+
+/* Creates the template `name`; NULL: the template is chosen by the tokenizer's added tokens, the first in the
+ * order llama3, qwen3, chatml, deepseek-coder, mistral, alpaca of which the tokenizer has all special tokens.
+ * `tok` must outlive *out, which the caller destroys. AX_ERR_USAGE: there is no such template, or the
+ * tokenizer lacks some of its special tokens, which the message lists. If none is chosen, the call succeeds,
+ * and rendering fails. */
+AX_MUST_CHECK ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **out);
+void ax_chat_destroy(ax_chat **chat);
+
+/* Returns the name of the template, or "none". */
+const char *ax_chat_name(const ax_chat *chat);
+/* Whether the template was chosen by the tokenizer's tokens. */
+bool ax_chat_chosen(const ax_chat *chat);
+/* Returns the id of the special token that ends a turn of the assistant, or -1 without a template. */
+int32_t ax_chat_end(const ax_chat *chat);
+
+/* ---- conversations ------------------------------------------------------------------------------- */
+
+/* AX_CHAT_INPUT is the input that an instruction of Alpaca refers to. It follows a turn of the user.
+ * Templates that have no such role append it to the user's text, after a newline. */
+typedef enum ax_chat_role { AX_CHAT_SYSTEM, AX_CHAT_USER, AX_CHAT_INPUT, AX_CHAT_ASSISTANT } ax_chat_role;
+enum { AX_CHAT_ROLES = 4 };
+
+typedef struct ax_chat_turn {
+    ax_chat_role role;
+    const char *text;
+    size_t size;
+    const char *reasoning; /* of the assistant, written by templates that have it (qwen3); NULL: none is given
+                              apart from `text`, which may hold it between <think> and </think> */
+    size_t reasoning_size;
+} ax_chat_turn;
+
+/* A conversation read from JSON. Zero-initialise it; the texts of its turns belong to the JSON value. */
+typedef struct ax_chat_turns {
+    ax_chat_turn *turn;
+    size_t n, capacity;
+} ax_chat_turns;
+void ax_chat_turns_fini(ax_chat_turns *turns);
+
+/* Appends a turn. AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_chat_add(ax_chat_turns *turns, const ax_chat_turn *turn);
+
+/* Returns the member by which a JSON object is a conversation, or NULL if it is none: "messages" (a list of
+ * objects with "role" and "content", perhaps "reasoning_content"), "conversations" (ShareGPT: a list of
+ * objects with "from" and "value", or "role" and "content"), "prompt" (with "completion"; strings, or lists
+ * as in "messages") or "instruction" (Alpaca: with "output" and perhaps "input"). */
+const char *ax_chat_member(const struct json_t *object);
+
+/* Appends the turns of a conversation: of an object for which ax_chat_member returns a name, or of a list as
+ * in "messages". AX_ERR_DATA: a role that no template has, or a content that is not a string. */
+AX_MUST_CHECK ax_status ax_chat_read(const struct json_t *value, ax_chat_turns *turns);
+
+/* ---- rendering ----------------------------------------------------------------------------------- */
+
+/* A rendered conversation. Zero-initialise it; rendering reuses its memory. */
+typedef struct ax_chat_text {
+    ax_buf text;
+    ax_buf
+        parts;   /* array of ax_text_part: `plain` is set for what turns say, `target` for what is a target */
+    ax_ids part; /* scratch of ax_chat_encode */
+} ax_chat_text;
+void ax_chat_text_fini(ax_chat_text *text);
+
+/* Replaces *out by the rendered conversation. With `prompt` the header of an answer follows, and the last
+ * turn must be the user's. AX_ERR_DATA: turns out of order, no template. */
+AX_MUST_CHECK ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt,
+                                       ax_chat_text *out);
+
+/* Appends the ids of a rendered conversation to `ids`, and for each a byte to `is_target`: 1 if the token's
+ * last byte lies in a part that is a target, else 0. Errors as for ax_encode. */
+AX_MUST_CHECK ax_status ax_chat_encode(ax_encoder *encoder, ax_chat_text *text, ax_ids *ids,
+                                       ax_buf *is_target);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

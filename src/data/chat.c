@@ -1,0 +1,328 @@
+/* Renders conversations by a template, and encodes them. chat_templates.c has the templates, chat_json.c
+ * reads conversations from JSON. */
+#include "chat_templates.h"
+#include "data/tok.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct ax_chat {
+    const chat_template *template; /* NULL: none fits the tokenizer */
+    const ax_tokenizer *tok;
+    ax_buf begin; /* what CHAT_BEGIN stands for */
+    bool chosen;
+};
+
+/* ---- which template ------------------------------------------------------------------------------ */
+
+/* Returns the id of the token that a string of a template names, or -1 if the tokenizer does not recognize
+ * one in a text. */
+static int32_t find_token(const ax_tokenizer *tok, const char *name)
+{
+    if (!strcmp(name, CHAT_EOS))
+        return ax_tokenizer_eos(tok);
+    for (size_t i = 0; i < tok->n_added; i++) {
+        const tok_piece *piece = &tok->pieces[tok->added[i].id];
+        if (piece->name_size == strlen(name) && !memcmp(tok->bytes.data + piece->name, name, strlen(name)))
+            return tok->added[i].id;
+    }
+    return -1;
+}
+
+/* Appends the tokens that the template needs and the tokenizer lacks, each in quotes; returns their number.
+ */
+static ax_status list_missing(const ax_tokenizer *tok, const chat_template *t, ax_buf *out, int *missing)
+{
+    *missing = 0;
+    for (size_t i = 0; i < AX_COUNT(t->needs) && t->needs[i]; i++) {
+        if (find_token(tok, t->needs[i]) >= 0)
+            continue;
+        const char *separator = (*missing)++ ? ", " : "";
+        AX_TRY(strcmp(t->needs[i], CHAT_EOS) ? ax_buf_printf(out, "%s\"%s\"", separator, t->needs[i])
+                                             : ax_buf_printf(out, "%san end-of-text token", separator));
+    }
+    return AX_OK;
+}
+
+static ax_status take_named(ax_chat *chat, const char *name)
+{
+    ax_buf list = {0};
+    int missing;
+    for (size_t i = 0; i < CHAT_TEMPLATES && !chat->template; i++)
+        chat->template = strcmp(chat_templates[i].name, name) ? NULL : &chat_templates[i];
+    AX_CHECK(chat->template, AX_ERR_USAGE, "there is no template \"%s\"; there are %s", name, ax_chat_names);
+    ax_status status = list_missing(chat->tok, chat->template, &list, &missing);
+    if (status == AX_OK && missing)
+        status =
+            ax_fail(AX_ERR_USAGE, "template %s does not fit the tokenizer, which lacks %s", name, list.data);
+    ax_buf_fini(&list);
+    return status;
+}
+
+static ax_status choose(ax_chat *chat)
+{
+    ax_buf list = {0};
+    ax_status status = AX_OK;
+    for (size_t i = 0, missing = 1; i < CHAT_TEMPLATES && missing && status == AX_OK; i++) {
+        int count;
+        status = list_missing(chat->tok, &chat_templates[i], &list, &count);
+        missing = (size_t)count;
+        chat->template = missing ? NULL : &chat_templates[i];
+    }
+    ax_buf_fini(&list);
+    return status;
+}
+
+ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **out)
+{
+    *out = NULL;
+    ax_chat *chat;
+    AX_TRY(ax_calloc(1, sizeof *chat, &chat));
+    chat->tok = tok;
+    chat->chosen = !name;
+    ax_status status = name ? take_named(chat, name) : choose(chat);
+    for (size_t i = 0, n; i < tok->before.size && status == AX_OK; i++) {
+        const char *text = ax_tokenizer_piece(tok, tok->before.data[i], &n);
+        status = text ? ax_buf_add(&chat->begin, text, n) : AX_OK;
+    }
+    if (status != AX_OK)
+        ax_chat_destroy(&chat);
+    *out = chat;
+    return status;
+}
+
+void ax_chat_destroy(ax_chat **chat)
+{
+    if (*chat)
+        ax_buf_fini(&(*chat)->begin);
+    free(*chat);
+    *chat = NULL;
+}
+
+const char *ax_chat_name(const ax_chat *chat) { return chat->template ? chat->template->name : "none"; }
+bool ax_chat_chosen(const ax_chat *chat) { return chat->chosen; }
+
+int32_t ax_chat_end(const ax_chat *chat)
+{
+    return chat->template ? find_token(chat->tok, chat->template->end) : -1;
+}
+
+/* ---- conversations ------------------------------------------------------------------------------- */
+
+void ax_chat_turns_fini(ax_chat_turns *turns)
+{
+    free(turns->turn);
+    *turns = (ax_chat_turns){0};
+}
+
+ax_status ax_chat_add(ax_chat_turns *turns, const ax_chat_turn *turn)
+{
+    if (turns->n == turns->capacity) {
+        size_t capacity = 2 * turns->capacity + 8;
+        ax_chat_turn *more = realloc(turns->turn, capacity * sizeof *more);
+        AX_CHECK(more, AX_ERR_MEMORY, "not enough memory for %zu turns", capacity);
+        turns->turn = more;
+        turns->capacity = capacity;
+    }
+    turns->turn[turns->n++] = *turn;
+    return AX_OK;
+}
+
+void ax_chat_text_fini(ax_chat_text *text)
+{
+    ax_buf_fini(&text->text);
+    ax_buf_fini(&text->parts);
+    ax_ids_fini(&text->part);
+}
+
+static const char *role_name(ax_chat_role role)
+{
+    static const char *const names[AX_CHAT_ROLES] = {"system", "user", "input", "assistant"};
+    return names[role];
+}
+
+/* Checks that turn number i may follow the one before it. */
+static ax_status check_order(const ax_chat_turns *turns, size_t i)
+{
+    const ax_chat_role role = turns->turn[i].role;
+    const ax_chat_role before = i ? turns->turn[i - 1].role : AX_CHAT_ASSISTANT;
+    const bool asked = before == AX_CHAT_USER || before == AX_CHAT_INPUT;
+    const bool good = role == AX_CHAT_SYSTEM      ? !i
+                      : role == AX_CHAT_USER      ? !asked
+                      : role == AX_CHAT_ASSISTANT ? asked
+                                                  : before == AX_CHAT_USER;
+    AX_CHECK(good, AX_ERR_DATA,
+             "turn %zu is of the %s, %s%s: a conversation has a turn of the system or none, then turns of "
+             "user and assistant in alternation",
+             i + 1, role_name(role), i ? "after one of the " : "the first", i ? role_name(before) : "");
+    return AX_OK;
+}
+
+/* ---- rendering ----------------------------------------------------------------------------------- */
+
+enum { TARGET = 1, PLAIN = 2 };
+
+/* Appends a part, unless it is empty. */
+static ax_status put(ax_chat_text *out, const char *text, size_t n, int kind)
+{
+    if (!n)
+        return AX_OK;
+    AX_TRY(ax_buf_add(&out->text, text, n));
+    ax_text_part part = {.end = out->text.size, .plain = kind & PLAIN, .target = kind & TARGET};
+    return ax_buf_add(&out->parts, &part, sizeof part);
+}
+
+/* Appends a string of the template; NULL: nothing. */
+static ax_status put_string(const ax_chat *chat, ax_chat_text *out, const char *text, int kind)
+{
+    size_t n = text ? strlen(text) : 0;
+    if (text && !strcmp(text, CHAT_BEGIN))
+        return put(out, chat->begin.data, chat->begin.size, kind);
+    if (text && !strcmp(text, CHAT_EOS))
+        text = ax_tokenizer_piece(chat->tok, ax_tokenizer_eos(chat->tok), &n);
+    return put(out, text, n, kind);
+}
+
+/* A part of a turn's text. */
+typedef struct span {
+    const char *at;
+    size_t n;
+} span;
+
+/* Drops newlines at the start and at the end of a text. */
+static span strip_newlines(span s, bool start, bool end)
+{
+    for (; start && s.n && *s.at == '\n'; s.n--)
+        s.at++;
+    while (end && s.n && s.at[s.n - 1] == '\n')
+        s.n--;
+    return s;
+}
+
+/* Drops white space at both ends of a text, as Python's str.strip does: also U+001C to U+001F, which do not
+ * have the property White_Space. */
+static span trim(span s)
+{
+    for (size_t n = 1; s.n && n; s.at += n, s.n -= n)
+        n = *s.at >= 0x1c && *s.at <= 0x1f ? 1 : tok_space_prefix(s.at, s.n);
+    for (size_t n = 1; s.n && n; s.n -= n)
+        n = s.at[s.n - 1] >= 0x1c && s.at[s.n - 1] <= 0x1f ? 1 : tok_space_suffix(s.at, s.n);
+    return s;
+}
+
+/* Returns the last occurrence of `mark` in a text, or NULL. */
+static const char *find_last(span s, const char *mark)
+{
+    const char *found = NULL;
+    size_t n = strlen(mark);
+    for (const char *at = s.at; (at = tok_text_find(mark, n, at, s.n - (size_t)(at - s.at))); at++)
+        found = at;
+    return found;
+}
+
+/* Takes the reasoning from the start of *text, up to the last </think>. The reasoning is what stands before
+ * the first </think>, and there after the last <think>. Without </think> it is empty. */
+static span split_reasoning(span *text)
+{
+    static const char open[] = "<think>", shut[] = "</think>";
+    const char *first = tok_text_find(shut, strlen(shut), text->at, text->n), *last = find_last(*text, shut);
+    if (!first)
+        return (span){text->at, 0};
+    span reasoning = strip_newlines((span){text->at, (size_t)(first - text->at)}, false, true);
+    const char *begin = find_last(reasoning, open);
+    if (begin)
+        reasoning = (span){begin + strlen(open), reasoning.n - (size_t)(begin - reasoning.at) - strlen(open)};
+    const char *rest = last + strlen(shut);
+    *text = (span){rest, text->n - (size_t)(rest - text->at)};
+    return strip_newlines(reasoning, true, false);
+}
+
+static ax_status put_answer(const ax_chat *chat, const ax_chat_turn *turn, span text, ax_chat_text *out)
+{
+    const chat_template *t = chat->template;
+    AX_TRY(put_string(chat, out, t->opening, TARGET));
+    if (!t->think.before)
+        return put(out, text.at, text.n, PLAIN | TARGET);
+    span reasoning = {turn->reasoning, turn->reasoning_size};
+    if (!reasoning.at)
+        reasoning = split_reasoning(&text);
+    reasoning = strip_newlines(reasoning, true, true);
+    text = strip_newlines(text, true, false);
+    AX_TRY(put_string(chat, out, t->think.before, TARGET));
+    AX_TRY(put(out, reasoning.at, reasoning.n, PLAIN | TARGET));
+    AX_TRY(put_string(chat, out, t->think.after, TARGET));
+    return put(out, text.at, text.n, PLAIN | TARGET);
+}
+
+/* Returns what the template writes around a turn. */
+static const chat_frame *frame_of(const chat_template *t, const ax_chat_turns *turns, size_t i)
+{
+    bool after_system = i && turns->turn[i - 1].role == AX_CHAT_SYSTEM;
+    return after_system && t->after_system.before ? &t->after_system : &t->frame[turns->turn[i].role];
+}
+
+/* Whether the turn is an input that the template appends to the turn of the user before it. */
+static bool is_appended(const chat_template *t, const ax_chat_turns *turns, size_t i)
+{
+    return i < turns->n && turns->turn[i].role == AX_CHAT_INPUT && !t->frame[AX_CHAT_INPUT].before;
+}
+
+static ax_status put_turn(const ax_chat *chat, const ax_chat_turns *turns, size_t i, ax_chat_text *out)
+{
+    AX_TRY(check_order(turns, i));
+    const chat_template *t = chat->template;
+    const ax_chat_turn *turn = &turns->turn[i];
+    const bool answers = turn->role == AX_CHAT_ASSISTANT, appended = is_appended(t, turns, i);
+    const chat_frame *frame = frame_of(t, turns, appended ? i - 1 : i);
+    const bool later = i && turns->turn[i - 1].role == AX_CHAT_ASSISTANT;
+    span text = {turn->text, turn->size};
+    text = t->trims ? trim(text) : text;
+    if (turn->role == AX_CHAT_USER && later)
+        AX_TRY(put_string(chat, out, t->between, 0));
+    AX_TRY(put_string(chat, out, appended ? "\n" : frame->before, 0));
+    AX_TRY(answers ? put_answer(chat, turn, text, out) : put(out, text.at, text.n, PLAIN));
+    return is_appended(t, turns, i + 1) ? AX_OK : put_string(chat, out, frame->after, answers ? TARGET : 0);
+}
+
+/* Writes what comes before the first turn. */
+static ax_status put_begin(const ax_chat *chat, const ax_chat_turns *turns, ax_chat_text *out)
+{
+    const chat_template *t = chat->template;
+    bool input = turns->n > 1 && turns->turn[1].role == AX_CHAT_INPUT && t->no_system_input;
+    AX_TRY(put_string(chat, out, t->begin, 0));
+    return turns->n && turns->turn[0].role == AX_CHAT_SYSTEM
+               ? AX_OK
+               : put_string(chat, out, input ? t->no_system_input : t->no_system, 0);
+}
+
+ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, ax_chat_text *out)
+{
+    out->text.size = out->parts.size = 0;
+    AX_CHECK(chat->template, AX_ERR_DATA,
+             "a conversation needs a template, but the tokenizer has neither the special tokens of one nor "
+             "an end-of-text token, which template alpaca needs: use another tokenizer");
+    AX_TRY(put_begin(chat, turns, out));
+    for (size_t i = 0; i < turns->n; i++)
+        AX_TRY(put_turn(chat, turns, i, out));
+    if (!prompt)
+        return AX_OK;
+    const ax_chat_role last = turns->n ? turns->turn[turns->n - 1].role : AX_CHAT_SYSTEM;
+    AX_CHECK(last == AX_CHAT_USER || last == AX_CHAT_INPUT, AX_ERR_DATA,
+             "the last turn must be the user's, for an answer to follow; %s%s",
+             turns->n ? "it is of the " : "there is none", turns->n ? role_name(last) : "");
+    return put_string(chat, out, chat->template->frame[AX_CHAT_ASSISTANT].before, 0);
+}
+
+ax_status ax_chat_encode(ax_encoder *encoder, ax_chat_text *text, ax_ids *ids, ax_buf *is_target)
+{
+    const ax_text_part *parts = (const void *)text->parts.data;
+    size_t n = text->parts.size / sizeof *parts;
+    text->part.size = 0;
+    if (!n)
+        return AX_OK;
+    AX_TRY(ax_encode_parts(encoder, text->text.data, parts, n, ids, &text->part));
+    AX_TRY(ax_buf_reserve(is_target, text->part.size));
+    for (size_t i = 0; i < text->part.size; i++)
+        is_target->data[is_target->size++] = (char)parts[text->part.data[i]].target;
+    return AX_OK;
+}

@@ -1,0 +1,112 @@
+/* Reads conversations from JSON objects of several forms. */
+#include "axonn/chat.h"
+#include "data/tok.h"
+
+#include <jansson.h>
+#include <string.h>
+
+/* Names of roles in files. */
+static const struct {
+    const char *name;
+    ax_chat_role role;
+} roles[] = {
+    {"system", AX_CHAT_SYSTEM},       {"user", AX_CHAT_USER},     {"human", AX_CHAT_USER},
+    {"assistant", AX_CHAT_ASSISTANT}, {"gpt", AX_CHAT_ASSISTANT},
+};
+
+static ax_status find_role(const json_t *value, const char *member, size_t turn, ax_chat_role *role)
+{
+    const char *name = json_string_value(value);
+    AX_CHECK(name, AX_ERR_DATA, "turn %zu: \"%s\" is %s, not a string", turn, member,
+             value ? tok_json_kind(value) : "missing");
+    for (size_t i = 0; i < AX_COUNT(roles); i++)
+        if (!strcmp(roles[i].name, name)) {
+            *role = roles[i].role;
+            return AX_OK;
+        }
+    return ax_fail(AX_ERR_DATA,
+                   "turn %zu has the role \"%s\", which no template has: the roles are system, user "
+                   "(or human) and assistant (or gpt)",
+                   turn, name);
+}
+
+/* Appends a turn whose text is the member `member` of `object`. */
+static ax_status add_text(const json_t *object, const char *member, ax_chat_role role, ax_chat_turns *turns)
+{
+    const json_t *text = json_object_get(object, member);
+    AX_CHECK(json_is_string(text), AX_ERR_DATA, "turn %zu: \"%s\" is %s, not a string", turns->n + 1, member,
+             text ? tok_json_kind(text) : "missing");
+    const json_t *reasoning = json_object_get(object, "reasoning_content");
+    return ax_chat_add(turns, &(ax_chat_turn){.role = role,
+                                              .text = json_string_value(text),
+                                              .size = json_string_length(text),
+                                              .reasoning = json_string_value(reasoning),
+                                              .reasoning_size = json_string_length(reasoning)});
+}
+
+static ax_status read_list(const json_t *list, ax_chat_turns *turns)
+{
+    size_t i;
+    const json_t *turn;
+    json_array_foreach(list, i, turn)
+    {
+        ax_chat_role role = AX_CHAT_USER;
+        bool shared = json_object_get(turn, "from");
+        AX_CHECK(json_is_object(turn), AX_ERR_DATA,
+                 "turn %zu is %s, not an object with \"role\" and "
+                 "\"content\"",
+                 i + 1, tok_json_kind(turn));
+        AX_TRY(find_role(json_object_get(turn, shared ? "from" : "role"), shared ? "from" : "role", i + 1,
+                         &role));
+        AX_TRY(add_text(turn, shared ? "value" : "content", role, turns));
+    }
+    return AX_OK;
+}
+
+/* Appends the turns of a list, or one turn whose text is a string. */
+static ax_status read_side(const json_t *object, const char *member, ax_chat_role role, ax_chat_turns *turns)
+{
+    const json_t *value = json_object_get(object, member);
+    return json_is_array(value) ? read_list(value, turns) : add_text(object, member, role, turns);
+}
+
+static ax_status read_alpaca(const json_t *object, ax_chat_turns *turns)
+{
+    const json_t *input = json_object_get(object, "input");
+    AX_TRY(add_text(object, "instruction", AX_CHAT_USER, turns));
+    if (input && !json_is_null(input) && !(json_is_string(input) && !json_string_length(input)))
+        AX_TRY(add_text(object, "input", AX_CHAT_INPUT, turns));
+    return add_text(object, "output", AX_CHAT_ASSISTANT, turns);
+}
+
+const char *ax_chat_member(const json_t *object)
+{
+    static const char *const members[][2] = {
+        {"messages", NULL}, {"conversations", NULL}, {"prompt", "completion"}, {"instruction", "output"}};
+    for (size_t i = 0; i < AX_COUNT(members); i++)
+        if (json_object_get(object, members[i][0]) &&
+            (!members[i][1] || json_object_get(object, members[i][1])))
+            return members[i][0];
+    return NULL;
+}
+
+ax_status ax_chat_read(const json_t *value, ax_chat_turns *turns)
+{
+    if (json_is_array(value))
+        return read_list(value, turns);
+    const char *member = ax_chat_member(value);
+    AX_CHECK(member, AX_ERR_DATA,
+             "expected a conversation: a list of messages, or an object with "
+             "\"messages\", \"conversations\", \"prompt\" and \"completion\", or \"instruction\" and "
+             "\"output\"");
+    if (!strcmp(member, "prompt")) {
+        AX_TRY(read_side(value, "prompt", AX_CHAT_USER, turns));
+        return read_side(value, "completion", AX_CHAT_ASSISTANT, turns);
+    }
+    if (!strcmp(member, "instruction"))
+        return read_alpaca(value, turns);
+    const json_t *list = json_object_get(value, member);
+    AX_CHECK(json_is_array(list), AX_ERR_DATA, "\"%s\" is %s, not a list of turns", member,
+             tok_json_kind(list));
+    return read_list(list, turns);
+}

@@ -1,0 +1,42 @@
+/* The templates of conversations, as data. Read axonn/chat.h first. */
+#ifndef AXONN_DATA_CHAT_TEMPLATES_H
+#define AXONN_DATA_CHAT_TEMPLATES_H
+
+#include "axonn/chat.h"
+
+/* Stand for tokens of the tokenizer, as whole strings of a template: those that it puts before each text, and
+ * its end-of-text token. */
+#define CHAT_BEGIN "{begin}"
+#define CHAT_EOS "{eos}"
+
+/* What a template writes before and after a turn's text. */
+typedef struct chat_frame {
+    const char *before, *after; /* NULL in `before`: the template has no such frame */
+} chat_frame;
+
+/* In the order of the text:
+ *
+ *     begin [no_system] { frame[...] } header opening [think reasoning] text frame[ASSISTANT].after ...
+ *
+ * The header of an answer is frame[AX_CHAT_ASSISTANT].before: a prompt ends with it. The targets begin after
+ * it. */
+typedef struct chat_template {
+    const char *name;
+    const char *needs[5];        /* tokens that the tokenizer must have, CHAT_EOS among them */
+    const char *end;             /* the token that ends a turn of the assistant */
+    const char *begin;           /* written first */
+    const char *no_system;       /* written if there is no turn of the system */
+    const char *no_system_input; /* instead of no_system, if the first turn has an input; NULL: no_system */
+    chat_frame frame[AX_CHAT_ROLES];
+    chat_frame after_system; /* the user's frame after a turn of the system; before NULL: the usual one */
+    const char *between;     /* written before each turn of the user that is not the first */
+    const char *opening;     /* written before the assistant's text; a target */
+    chat_frame think;        /* written around the reasoning, which each answer then has; a target */
+    bool trims;              /* white space at both ends of a text is dropped */
+} chat_template;
+
+enum { CHAT_TEMPLATES = 6 };
+/* In the order in which ax_chat_create chooses. */
+extern const chat_template chat_templates[CHAT_TEMPLATES];
+
+#endif

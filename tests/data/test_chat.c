@@ -1,0 +1,365 @@
+/* Conversations: ids and masks of the golden file for every template, forms of records, the choice of a
+ * template, what is refused, and token files of conversations. */
+#include "axonn/chat.h"
+
+#include "data_test.h"
+
+#include <jansson.h>
+
+#define GOLDEN AXONN_SOURCE_DIR "/tests/golden/"
+
+/* ---- tokenizers of the golden file ---------------------------------------------------------------- */
+
+static json_t *read_golden(const char *name)
+{
+    char path[1024];
+    snprintf(path, sizeof path, GOLDEN "%s", name);
+    json_t *value = json_load_file(path, 0, NULL);
+    assert_non_null(value);
+    return value;
+}
+
+/* Returns a copy of tokenizer.json's object of this name. */
+static json_t *find_variant(const char *name)
+{
+    json_t *golden = read_golden("tokenizer.json"), *entry, *found = NULL;
+    size_t i;
+    json_array_foreach(json_object_get(golden, "variants"), i, entry)
+    {
+        if (!strcmp(json_string_value(json_object_get(entry, "name")), name))
+            found = json_deep_copy(json_object_get(entry, "tokenizer"));
+    }
+    json_decref(golden);
+    assert_non_null(found);
+    return found;
+}
+
+/* Writes a tokenizer: the variant, with tokens added behind its own, and an end-of-text token (may be NULL).
+ * "</s>" is found in text as it is, as in make_chat.py. */
+static const char *put_tokenizer(scratch *s, const char *dir, const char *variant, const json_t *added,
+                                 const char *eos)
+{
+    json_t *tok = find_variant(variant), *list = json_object_get(tok, "added_tokens"), *token, *one;
+    const char *path = in_scratch(s, dir);
+    char name[128];
+    size_t i;
+    size_t next = json_object_size(json_object_get(json_object_get(tok, "model"), "vocab"));
+    json_array_foreach(list, i, one)
+    {
+        next = ax_max(next, (size_t)json_integer_value(json_object_get(one, "id")) + 1);
+        if (!strcmp(json_string_value(json_object_get(one, "content")), "</s>"))
+            json_object_set_new(one, "normalized", json_false());
+    }
+    json_array_foreach(added, i, token)
+    {
+        json_array_append_new(
+            list, json_pack("{s:I, s:O, s:O, s:b, s:b, s:b, s:b}", "id", (json_int_t)(next + i), "content",
+                            json_object_get(token, "content"), "special", json_object_get(token, "special"),
+                            "lstrip", 0, "rstrip", 0, "normalized", 0, "single_word", 0));
+    }
+    OK(ax_mkdirs(path));
+    char *text = json_dumps(tok, 0);
+    snprintf(name, sizeof name, "%s/tokenizer.json", dir);
+    put_text(s, name, text);
+    free(text);
+    if (eos) {
+        json_t *config = json_pack("{s:s}", "eos_token", eos);
+        text = json_dumps(config, 0);
+        snprintf(name, sizeof name, "%s/tokenizer_config.json", dir);
+        put_text(s, name, text);
+        free(text);
+        json_decref(config);
+    }
+    json_decref(tok);
+    return path;
+}
+
+/* Writes the tokenizer that the golden file has for a template. */
+static const char *put_template(scratch *s, const json_t *entry)
+{
+    return put_tokenizer(s, json_string_value(json_object_get(entry, "name")),
+                         json_string_value(json_object_get(entry, "variant")),
+                         json_object_get(entry, "added"), json_string_value(json_object_get(entry, "eos")));
+}
+
+/* ---- the golden file ------------------------------------------------------------------------------ */
+
+static void expect_case(const char *name, size_t number, const json_t *expected, const ax_ids *ids,
+                        const ax_buf *mask)
+{
+    const json_t *want = json_array_get(expected, 0);
+    const char *bits = json_string_value(json_array_get(expected, 1));
+    for (size_t i = 0; i < ids->size && i < json_array_size(want); i++)
+        if (ids->data[i] != json_integer_value(json_array_get(want, i)) || mask->data[i] != bits[i] - '0')
+            fail_msg("%s, record %zu, token %zu: %d (%d), expected %d (%c)", name, number, i, ids->data[i],
+                     mask->data[i], (int)json_integer_value(json_array_get(want, i)), bits[i]);
+    assert_int_equal(ids->size, json_array_size(want));
+    assert_int_equal(mask->size, ids->size);
+}
+
+static void expect_template(scratch *s, const json_t *entry, const json_t *records)
+{
+    const char *name = json_string_value(json_object_get(entry, "name"));
+    const json_t *cases = json_object_get(entry, "cases");
+    ax_tokenizer *tok;
+    ax_encoder *encoder;
+    ax_chat *chat;
+    ax_chat_turns turns = {0};
+    ax_chat_text text = {0};
+    ax_ids ids = {0};
+    ax_buf mask = {0};
+    OK(ax_tokenizer_load(put_template(s, entry), &tok));
+    OK(ax_encoder_create(tok, &encoder));
+    OK(ax_chat_create(tok, NULL, &chat));
+    assert_string_equal(ax_chat_name(chat), name);
+    assert_true(ax_chat_chosen(chat));
+    ax_chat_destroy(&chat);
+    OK(ax_chat_create(tok, name, &chat));
+    assert_false(ax_chat_chosen(chat));
+    const char *eos = json_string_value(json_object_get(entry, "eos"));
+    assert_int_equal(ax_chat_end(chat), ax_tokenizer_id(tok, eos, strlen(eos)));
+    for (size_t i = 0; i < json_array_size(records); i++) {
+        turns.n = ids.size = mask.size = 0;
+        OK(ax_chat_read(json_array_get(records, i), &turns));
+        OK(ax_chat_render(chat, &turns, false, &text));
+        OK(ax_chat_encode(encoder, &text, &ids, &mask));
+        expect_case(name, i, json_array_get(cases, i), &ids, &mask);
+    }
+    ax_chat_turns_fini(&turns);
+    ax_chat_text_fini(&text);
+    ax_ids_fini(&ids);
+    ax_buf_fini(&mask);
+    ax_chat_destroy(&chat);
+    ax_encoder_destroy(&encoder);
+    ax_tokenizer_destroy(&tok);
+}
+
+static void golden(void **state)
+{
+    json_t *file = read_golden("chat.json"), *entry;
+    size_t i, names = 0;
+    json_array_foreach(json_object_get(file, "templates"), i, entry)
+    {
+        expect_template(*state, entry, json_object_get(file, "records"));
+        names++;
+    }
+    for (const char *c = ax_chat_names; *c; c++)
+        names -= *c == '|';
+    assert_int_equal(names, 1);
+    json_decref(file);
+}
+
+/* ---- records and templates that are refused ------------------------------------------------------- */
+
+/* A tokenizer with the tokens of ChatML, and one that has no special token at all. */
+static const char *put_chatml(scratch *s)
+{
+    json_t *added = json_pack("[{s:s, s:b}, {s:s, s:b}]", "content", "<|im_start|>", "special", 1, "content",
+                              "<|im_end|>", "special", 1);
+    const char *path = put_tokenizer(s, "chatml-tok", "gpt2", added, NULL);
+    json_decref(added);
+    return path;
+}
+
+static const char *put_bare(scratch *s) { return put_tokenizer(s, "bare-tok", "three splits", NULL, NULL); }
+
+static void refused_records(void **state)
+{
+    static const char *const cases[][2] = {
+        {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'tool', 'content': 'b'}]}",
+         "turn 2 has the role \"tool\", which no template has: the roles are system, user"},
+        {"{'messages': [{'content': 'a'}]}", "turn 1: \"role\" is missing, not a string"},
+        {"{'messages': [{'role': 3, 'content': 'a'}]}", "turn 1: \"role\" is an integer, not a string"},
+        {"{'messages': [{'role': 'user', 'content': ['a']}]}",
+         "turn 1: \"content\" is an array, not a string"},
+        {"{'messages': [{'role': 'user', 'content': null}]}", "turn 1: \"content\" is null, not a string"},
+        {"{'messages': [{'role': 'user'}]}", "turn 1: \"content\" is missing, not a string"},
+        {"{'messages': ['a']}", "turn 1 is a string, not an object"},
+        {"{'messages': 'a'}", "\"messages\" is a string, not a list of turns"},
+        {"{'conversations': [{'from': 'human', 'content': 'a'}]}", "turn 1: \"value\" is missing"},
+        {"{'prompt': 1, 'completion': 'a'}", "turn 1: \"prompt\" is an integer, not a string"},
+        {"{'prompt': 'a', 'completion': null}", "turn 2: \"completion\" is null, not a string"},
+        {"{'instruction': 'a', 'input': 3, 'output': 'b'}", "turn 2: \"input\" is an integer, not a string"},
+        {"{'messages': [{'role': 'assistant', 'content': 'a'}]}",
+         "turn 1 is of the assistant, the first: a conversation has a turn of the system or none"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'user', 'content': 'a'}]}",
+         "turn 2 is of the user, after one of the user"},
+        {"{'messages': [{'role': 'system', 'content': 'a'}, {'role': 'assistant', 'content': 'a'}]}",
+         "turn 2 is of the assistant, after one of the system"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'system', 'content': 'a'}]}",
+         "turn 2 is of the system, after one of the user"},
+    };
+    scratch *s = *state;
+    ax_tokenizer *tok;
+    ax_chat *chat;
+    OK(ax_tokenizer_load(put_chatml(s), &tok));
+    OK(ax_chat_create(tok, NULL, &chat));
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        /* In a file, the message begins with file and line. */
+        ax_buf line = {0};
+        OK(ax_buf_printf(&line, "{'text': 'x'}\n\n%s\n", cases[i][0]));
+        for (char *c = line.data; *c; c++)
+            *c = *c == '\'' ? '"' : *c;
+        const char *path = put_file(s, "bad.jsonl", line.data, line.size);
+        ax_data_build_options how = {.corpus = {.inputs = &path, .n_inputs = 1, .chat = chat},
+                                     .tokenizer = tok,
+                                     .output = in_scratch(s, "bad.tok")};
+        char where[1200];
+        snprintf(where, sizeof where, "%s:3: %s", path, cases[i][1]);
+        FAILS(AX_ERR_DATA, where, ax_data_build(&how, NULL));
+        assert_false(ax_path_exists(how.output));
+        ax_buf_fini(&line);
+    }
+    ax_chat_destroy(&chat);
+    ax_tokenizer_destroy(&tok);
+}
+
+static void refused_templates(void **state)
+{
+    scratch *s = *state;
+    ax_tokenizer *tok;
+    ax_chat *chat;
+    ax_chat_turns turns = {0};
+    ax_chat_text text = {0};
+    OK(ax_tokenizer_load(put_chatml(s), &tok));
+    FAILS(AX_ERR_USAGE, "template qwen3 does not fit the tokenizer, which lacks \"<think>\", \"</think>\"",
+          ax_chat_create(tok, "qwen3", &chat));
+    FAILS(AX_ERR_USAGE, "template mistral does not fit the tokenizer, which lacks \"<s>\", \"</s>\"",
+          ax_chat_create(tok, "mistral", &chat));
+    FAILS(AX_ERR_USAGE, "there is no template \"gemma\"; there are chatml|llama3",
+          ax_chat_create(tok, "gemma", &chat));
+    assert_null(chat);
+    ax_tokenizer_destroy(&tok);
+    const char *dir = put_bare(s);
+    OK(ax_tokenizer_load(dir, &tok));
+    if (ax_tokenizer_eos(tok) >= 0) { /* the file has an end-of-text token: alpaca is what is left */
+        OK(ax_chat_create(tok, NULL, &chat));
+        assert_string_equal(ax_chat_name(chat), "alpaca");
+        FAILS(AX_ERR_DATA, "the last turn must be the user's, for an answer to follow; there is none",
+              ax_chat_render(chat, &turns, true, &text));
+        ax_chat_destroy(&chat);
+    }
+    ax_tokenizer_destroy(&tok);
+    ax_chat_text_fini(&text);
+}
+
+/* ---- prompts and token files ---------------------------------------------------------------------- */
+
+/* A prompt is the conversation up to where the answer begins, and its ids are a prefix of those of the
+ * conversation. */
+static void prompts(void **state)
+{
+    scratch *s = *state;
+    json_t *file = read_golden("chat.json"), *entry;
+    size_t i;
+    json_array_foreach(json_object_get(file, "templates"), i, entry)
+    {
+        ax_tokenizer *tok;
+        ax_encoder *encoder;
+        ax_chat *chat;
+        ax_chat_turns turns = {0};
+        ax_chat_text text = {0};
+        ax_ids prompt = {0}, whole = {0};
+        ax_buf mask = {0};
+        OK(ax_tokenizer_load(put_template(s, entry), &tok));
+        OK(ax_encoder_create(tok, &encoder));
+        OK(ax_chat_create(tok, json_string_value(json_object_get(entry, "name")), &chat));
+        OK(ax_chat_add(&turns, &(ax_chat_turn){.role = AX_CHAT_USER, .text = "the first", .size = 9}));
+        OK(ax_chat_render(chat, &turns, true, &text));
+        OK(ax_chat_encode(encoder, &text, &prompt, &mask));
+        assert_null(memchr(mask.data, 1, mask.size));
+        OK(ax_chat_add(&turns, &(ax_chat_turn){.role = AX_CHAT_ASSISTANT, .text = "of it", .size = 5}));
+        mask.size = 0;
+        OK(ax_chat_render(chat, &turns, false, &text));
+        OK(ax_chat_encode(encoder, &text, &whole, &mask));
+        assert_true(whole.size > prompt.size);
+        assert_memory_equal(whole.data, prompt.data, prompt.size * sizeof *prompt.data);
+        for (size_t t = 0; t < whole.size;
+             t++) /* a single turn: the targets are all that follows the prompt */
+            assert_int_equal(mask.data[t], t >= prompt.size);
+        FAILS(AX_ERR_DATA, "it is of the assistant", ax_chat_render(chat, &turns, true, &text));
+        ax_chat_turns_fini(&turns);
+        ax_chat_text_fini(&text);
+        ax_ids_fini(&prompt);
+        ax_ids_fini(&whole);
+        ax_buf_fini(&mask);
+        ax_chat_destroy(&chat);
+        ax_encoder_destroy(&encoder);
+        ax_tokenizer_destroy(&tok);
+    }
+    json_decref(file);
+}
+
+/* Conversations and texts in one file, on one thread and on four: documents, masks, what is left out. */
+static void token_files(void **state)
+{
+    scratch *s = *state;
+    ax_tokenizer *tok;
+    ax_chat *chat;
+    ax_buf file = {0};
+    OK(ax_tokenizer_load(put_chatml(s), &tok));
+    OK(ax_chat_create(tok, NULL, &chat));
+    for (int i = 0; i < 500; i++) {
+        OK(ax_buf_printf(&file,
+                         "{\"messages\": [{\"role\": \"user\", \"content\": \"q%d\"}, {\"role\": "
+                         "\"assistant\", \"content\": \"a%d\"}]}\n",
+                         i, i));
+        OK(ax_buf_printf(&file, "{\"text\": \"t%d\"}\n{\"prompt\": \"only\", \"text\": \"\"}\n", i));
+        OK(ax_buf_printf(&file, "{\"messages\": [{\"role\": \"user\", \"content\": \"no answer\"}]}\n"));
+        OK(ax_buf_printf(&file, "{\"prompt\": \"\\ud800\", \"completion\": \"x\"}\n"));
+    }
+    const char *path = put_file(s, "chats.jsonl", file.data, file.size);
+    for (int threads = 1; threads <= 4; threads += 3) {
+        ax_data_build_report report;
+        ax_data *data;
+        OK(ax_data_build(
+            &(ax_data_build_options){
+                .corpus = {.inputs = &path, .n_inputs = 1, .chat = chat, .bad_lines = 500},
+                .tokenizer = tok,
+                .output = in_scratch(s, threads == 1 ? "one.tok" : "four.tok"),
+                .threads = threads},
+            &report));
+        assert_int_equal(report.conversations, 500);
+        assert_int_equal(report.unanswered, 500);
+        assert_int_equal(report.bad_lines, 500);
+        assert_int_equal(report.train.documents, 1000);
+        OK(ax_data_open(in_scratch(s, threads == 1 ? "one.tok" : "four.tok"), -1, &data));
+        OK(ax_data_check(data));
+        assert_int_equal(ax_data_describe(data)->targets, report.train.targets);
+        for (int64_t d = 0; d < 1000; d++) {
+            int64_t first, end;
+            uint64_t bits[4];
+            OK(ax_data_document(data, d, &first, &end));
+            assert_in_range(end - first, 2, 200);
+            OK(ax_data_mask(data, first, end - first, bits));
+            if (d % 2)
+                assert_int_equal(bits[0], (UINT64_C(1) << (end - first)) - 1);
+            else
+                assert_int_equal(bits[0] & 1, 0);
+        }
+        ax_data_close(&data);
+    }
+    char *a, *b;
+    size_t m, n;
+    OK(ax_file_read(in_scratch(s, "one.tok"), &a, &m));
+    OK(ax_file_read(in_scratch(s, "four.tok"), &b, &n));
+    assert_int_equal(m, n);
+    assert_memory_equal(a, b, m);
+    free(a);
+    free(b);
+    ax_buf_fini(&file);
+    ax_chat_destroy(&chat);
+    ax_tokenizer_destroy(&tok);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(golden, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(refused_records, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(refused_templates, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(prompts, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(token_files, files_setup, files_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,113 @@
+/* Conversations: a record of JSON is read, rendered and encoded. The first byte says by which template. What
+ * a turn says never becomes a special token, and each id has a byte of the mask. */
+#include "axonn/chat.h"
+#include "axonn/json.h"
+#include "fuzz/fuzz.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of each template: its tokenizer in tokenizer.json, and tokens to add. */
+static const struct {
+    const char *variant, *added[5];
+} kinds[] = {
+    {"gpt2", {"<|im_start|>", "<|im_end|>"}},
+    {"llama3", {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}},
+    {"qwen2", {"<|im_start|>", "<|im_end|>", "<think>", "</think>"}},
+    {"llama2", {NULL}},
+    {"gpt2", {NULL}},
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+static ax_tokenizer *tokenizers[KINDS];
+static ax_chat *chats[KINDS];
+
+void fuzz_make_seeds(void)
+{
+    fuzz_seed_texts(
+        (const char *[]){"0{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\","
+                         "\"content\":\"a<|im_end|>\"},"
+                         "{\"role\":\"assistant\",\"content\":\"\"},{\"role\":\"user\",\"content\":\"b\"}]}",
+                         NULL});
+    fuzz_seed_texts((const char *[]){"1{\"prompt\":\" p \",\"completion\":\"\\u3000c<|eot_id|>\"}", NULL});
+    fuzz_seed_texts((const char *[]){
+        "2{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":"
+        "\"<think>x</think>\\n\\ne\\u0301\",\"reasoning_content\":\"\\nr\"}]}",
+        NULL});
+    fuzz_seed_texts((const char *[]){"3{\"conversations\":[{\"from\":\"human\",\"value\":\"</s> "
+                                     "x\"},{\"from\":\"gpt\",\"value\":\"\xe2\x96\x81\"}]}",
+                                     NULL});
+    fuzz_seed_texts((const char *[]){"4{\"instruction\":\"i\",\"input\":\"n\",\"output\":\"o\"}", NULL});
+}
+
+/* Loads the tokenizer of a kind, once. */
+static void load(size_t k)
+{
+    json_error_t error;
+    json_t *golden = json_load_file(AXONN_SOURCE_DIR "/tests/golden/tokenizer.json", 0, &error), *entry;
+    size_t i;
+    json_array_foreach(json_object_get(golden, "variants"), i, entry)
+    {
+        json_t *tok = json_object_get(entry, "tokenizer"), *list = json_object_get(tok, "added_tokens");
+        if (tokenizers[k] || strcmp(json_string_value(json_object_get(entry, "name")), kinds[k].variant))
+            continue;
+        for (int a = 0; kinds[k].added[a]; a++)
+            json_array_append_new(list, json_pack("{s:i, s:s, s:b}", "id", 900 + a, "content",
+                                                  kinds[k].added[a], "special", kinds[k].added[a][1] == '|'));
+        char *text = json_dumps(tok, 0);
+        if (!text ||
+            ax_tokenizer_load(fuzz_file("tokenizer.json", text, strlen(text)), &tokenizers[k]) != AX_OK ||
+            ax_chat_create(tokenizers[k], NULL, &chats[k]) != AX_OK)
+            abort();
+        free(text);
+    }
+    json_decref(golden);
+}
+
+static void check_encoding(const ax_tokenizer *tok, ax_chat_text *text)
+{
+    ax_encoder *encoder;
+    ax_ids ids = {0};
+    ax_buf mask = {0};
+    if (ax_encoder_create(tok, &encoder) != AX_OK)
+        abort();
+    if (fuzz_read(ax_chat_encode(encoder, text, &ids, &mask))) {
+        const ax_text_part *parts = (const void *)text->parts.data;
+        FUZZ_HOLDS(mask.size == ids.size && text->part.size == ids.size);
+        for (size_t i = 0; i < ids.size; i++) {
+            FUZZ_HOLDS(!ax_tokenizer_is_special(tok, ids.data[i]) || !parts[text->part.data[i]].plain ||
+                       ids.data[i] == 0 /* unk_token */);
+            FUZZ_HOLDS(!i || text->part.data[i] >= text->part.data[i - 1]);
+        }
+    }
+    ax_ids_fini(&ids);
+    ax_buf_fini(&mask);
+    ax_encoder_destroy(&encoder);
+}
+
+static void read_record(size_t k, const json_t *record)
+{
+    ax_chat_turns turns = {0};
+    ax_chat_text text = {0};
+    if ((json_is_array(record) || ax_chat_member(record)) && fuzz_read(ax_chat_read(record, &turns)))
+        for (int prompt = 0; prompt < 2; prompt++)
+            if (fuzz_read(ax_chat_render(chats[k], &turns, prompt, &text)))
+                check_encoding(tokenizers[k], &text);
+    ax_chat_turns_fini(&turns);
+    ax_chat_text_fini(&text);
+}
+
+void fuzz_one(const fuzz_part *part, int n)
+{
+    json_t *record;
+    (void)n;
+    if (!part->size)
+        return;
+    size_t k = (unsigned char)part->data[0] % KINDS;
+    if (!tokenizers[k])
+        load(k);
+    if (!fuzz_read(ax_json_parse("record", part->data + 1, part->size - 1, JSON_ALLOW_NUL, &record)))
+        return;
+    read_record(k, record);
+    json_decref(record);
+}

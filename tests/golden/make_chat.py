@@ -1,0 +1,274 @@
+"""Writes chat.json in this directory: token ids and masks of conversations, as transformers' apply_chat_template gives them
+with return_assistant_tokens_mask, for every template and every form of record. Needs transformers and tokenizers, and the
+packages whose templates are taken as they are: trl, fschat, unsloth (pip install --no-deps). Run: python make_chat.py"""
+
+import ast
+import importlib.metadata
+import importlib.util
+import json
+import os
+
+from jinja2 import Environment
+from tokenizers import AddedToken, Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+BEGIN = "<\uff5cbegin\u2581of\u2581sentence\uff5c>"
+
+# ---- templates ----------------------------------------------------------------------------------------------------
+
+
+def package_file(package, name):
+    """Returns the text of a file of an installed package, without importing the package."""
+    path = next(f for f in importlib.metadata.files(package) if str(f).endswith(name))
+    return path.locate().read_text()
+
+
+def unsloth_template(name):
+    """Returns a template that unsloth/chat_templates.py assigns to the variable `name`."""
+    for node in ast.parse(package_file("unsloth", "unsloth/chat_templates.py")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return ast.literal_eval(node.value)
+    raise KeyError(name)
+
+
+def chatml():
+    """unsloth's, whose expression for an answer is cut after the header."""
+    answer = "{{'<|im_start|>assistant\n' + message['content'] + '<|im_end|>\n' }}"
+    template = unsloth_template("chatml_template")
+    assert template.count(answer) == 1
+    return template.replace(answer, "{{'<|im_start|>assistant\n'}}{% generation %}{{ message['content'] + '<|im_end|>\n' }}"
+                                    "{% endgeneration %}")
+
+
+# fschat's template "mistral" (compare_fschat), with the token that the tokenizer puts before a text.
+MISTRAL = ("<s>{% for m in messages %}{% if m.role == 'system' %}{{ '[INST] ' + m.content + '\n' }}"
+           "{% elif m.role == 'user' %}{{ ('' if loop.previtem and loop.previtem.role == 'system' else '[INST] ') + "
+           "m.content + ' [/INST]' }}{% else %}{% generation %}{{ ' ' + m.content + '</s>' }}{% endgeneration %}{% endif %}"
+           "{% endfor %}")
+
+# That of DeepSeek-Coder's instruct models. fschat has it without <|EOT|>.
+DEEPSEEK = (BEGIN + "{% if messages | selectattr('role', 'equalto', 'system') | list | length == 0 %}"
+            "{{ 'You are an AI programming assistant, utilizing the Deepseek Coder model, developed by Deepseek Company, and "
+            "you only answer questions related to computer science. For politically sensitive questions, security and privacy "
+            "issues, and other non-computer science questions, you will refuse to answer\n' }}{% endif %}"
+            "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}{% elif m.role == 'user' %}"
+            "{{ '### Instruction:\n' + m.content + '\n' }}{% else %}{{ '### Response:\n' }}{% generation %}"
+            "{{ m.content + '\n<|EOT|>\n' }}{% endgeneration %}{% endif %}{% endfor %}")
+
+# Stanford Alpaca's two prompts, an empty line between turns.
+ALPACA = ("{% set given = messages[0].role == 'system' %}{% set input = not given and messages[0].input %}"
+          "{% if given %}{{ messages[0].content + '\n\n' }}{% elif input %}{{ 'Below is an instruction that describes a task, "
+          "paired with an input that provides further context. Write a response that appropriately completes the "
+          "request.\n\n' }}{% else %}{{ 'Below is an instruction that describes a task. Write a response that appropriately "
+          "completes the request.\n\n' }}{% endif %}{% for m in messages %}{% if m.role == 'user' %}"
+          "{{ ('\n\n' if loop.previtem and loop.previtem.role == 'assistant' else '') + '### Instruction:\n' + m.content + "
+          "'\n\n' }}{% if m.input %}{{ '### Input:\n' + m.input + '\n\n' }}{% endif %}{% elif m.role == 'assistant' %}"
+          "{{ '### Response:\n' }}{% generation %}{{ m.content + eos_token }}{% endgeneration %}{% endif %}{% endfor %}")
+
+
+def compare_fschat(messages, text):
+    """Fails if fschat renders a conversation, whose answers are not empty, in another way."""
+    spec = importlib.util.find_spec("fastchat").submodule_search_locations[0]
+    spec = importlib.util.spec_from_file_location("conversation", os.path.join(spec, "conversation.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    chat = module.get_conv_template("mistral")
+    for m in messages:
+        if m["role"] == "system":
+            chat.set_system_message(m["content"])
+        else:
+            chat.append_message(chat.roles[m["role"] == "assistant"], m["content"])
+    if messages[-1]["role"] == "user":  # fschat writes [/INST] with the answer
+        chat.append_message(chat.roles[1], None)
+    assert "<s>" + chat.get_prompt() == text, (chat.get_prompt(), text)
+
+
+# Template -> its Jinja text, the tokenizer of tokenizer.json, the tokens added to it, and its end-of-text token.
+TEMPLATES = {
+    "chatml": (chatml, "gpt2", ["<|im_start|>", "<|im_end|>"], "<|im_end|>"),
+    "llama3": (lambda: package_file("trl", "llama3_training.jinja"), "llama3",
+               ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], "<|eot_id|>"),
+    "qwen3": (lambda: package_file("trl", "qwen3_training.jinja"), "qwen2",
+              ["<|im_start|>", "<|im_end|>", "<think>", "</think>"], "<|im_end|>"),
+    "deepseek-coder": (lambda: DEEPSEEK, "splits and digits", [BEGIN, "<|EOT|>"], "<|EOT|>"),
+    "mistral": (lambda: MISTRAL, "llama2", [], "</s>"),
+    "alpaca": (lambda: ALPACA, "gpt2", [], "<|endoftext|>"),
+}
+PLAIN_ADDED = {"<think>", "</think>"}  # added tokens that are not special, as in Qwen3's tokenizer
+
+
+def tokenizer_parts(template):
+    """Returns tokenizer.json's object of the tokenizer for a template, and the end-of-text token."""
+    _, variant, added, eos = TEMPLATES[template]
+    with open(os.path.join(HERE, "tokenizer.json")) as f:
+        variants = json.load(f)["variants"]
+    parts = next(v["tokenizer"] for v in variants if v["name"] == variant)
+    for token in parts["added_tokens"]:  # "</s>" is found in text as it is, as in the tokenizers of the models
+        token["normalized"] = token["normalized"] and token["content"] != "</s>"
+    t = Tokenizer.from_str(json.dumps(parts))
+    for name in added:
+        (t.add_tokens if name in PLAIN_ADDED else t.add_special_tokens)([AddedToken(name, normalized=False)])
+    return t, eos
+
+
+# ---- records ------------------------------------------------------------------------------------------------------
+
+
+def messages_of(record, template):
+    """Returns the messages of a record, as a reader of data sets would make them."""
+    names = {"human": "user", "gpt": "assistant"}
+    if "messages" in record:
+        return record["messages"]
+    if "conversations" in record:
+        return [{"role": names.get(m["from"], m["from"]), "content": m["value"]} if "from" in m else m
+                for m in record["conversations"]]
+    if "prompt" in record:
+        prompt, answer = record["prompt"], record["completion"]
+        prompt = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
+        return prompt + (answer if isinstance(answer, list) else [{"role": "assistant", "content": answer}])
+    user = {"role": "user", "content": record["instruction"]}
+    if record.get("input") and template == "alpaca":
+        user["input"] = record["input"]
+    elif record.get("input"):
+        user["content"] += "\n" + record["input"]
+    return [user, {"role": "assistant", "content": record["output"]}]
+
+
+# ---- the reference ------------------------------------------------------------------------------------------------
+
+OPEN, SHUT, FROM, TO = "\ue000\ue001\ue002\ue003"  # around contents, and around what is a target
+
+
+class Reference:
+    def __init__(self, template):
+        self.template = template
+        self.jinja = TEMPLATES[template][0]()
+        self.base, self.eos = tokenizer_parts(template)
+        self.fast = PreTrainedTokenizerFast(tokenizer_object=self.base, eos_token=self.eos, chat_template=self.jinja)
+        if template == "llama3":
+            self.fast.bos_token = "<|begin_of_text|>"
+        self.special = [t.content for t in self.base.get_added_tokens_decoder().values() if t.special]
+
+    def apply(self, messages):
+        """ids and mask by transformers alone."""
+        out = self.fast.apply_chat_template(messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
+        if self.template == "mistral":
+            text = self.fast.apply_chat_template(messages, tokenize=False)
+            if all(m["content"] for m in messages):
+                compare_fschat(messages, text)
+        return list(out["input_ids"]), [int(b) for b in out["assistant_masks"]]
+
+    def apply_plain(self, messages):
+        """ids and mask where contents are encoded with split_special_tokens: contents and targets are marked by characters
+        in the rendered text; between special tokens of the template the text is encoded without special tokens."""
+        strip = (lambda s: s.strip()) if self.template == "llama3" else lambda s: s
+        marked = [{k: v if k == "role" else OPEN + strip(v) + SHUT for k, v in m.items()} for m in messages]
+        jinja = self.jinja.replace("{% generation %}", "{{ '%s' }}" % FROM).replace("{% endgeneration %}", "{{ '%s' }}" % TO)
+        jinja = jinja.replace("{%- generation %}", "{{- '%s' }}" % FROM).replace("{%- endgeneration %}", "{{- '%s' }}" % TO)
+        env = Environment(trim_blocks=True, lstrip_blocks=True)
+        text = env.from_string(jinja).render(messages=marked, bos_token=self.fast.bos_token, eos_token=self.eos)
+        chars, content, target, state = [], [], [], {OPEN: False, FROM: False}
+        for c in text:
+            if c in (OPEN, SHUT, FROM, TO):
+                state[OPEN if c in (OPEN, SHUT) else FROM] = c in (OPEN, FROM)
+                continue
+            chars.append(c)
+            content.append(state[OPEN])
+            target.append(state[FROM])
+        return self.encode_marked("".join(chars), content, target)
+
+    def encode_marked(self, text, content, target):
+        ids, mask, at, start = [], [], 0, 0
+
+        def encode(begin, end):
+            self.base.encode_special_tokens = True
+            e = self.base.encode(text[begin:end], add_special_tokens=False)
+            self.base.encode_special_tokens = False
+            ids.extend(e.ids)
+            mask.extend(int(target[begin + last - 1]) for _, last in e.offsets)
+
+        while at < len(text):
+            name = next((s for s in self.special if text.startswith(s, at) and not any(content[at:at + len(s)])), None)
+            if name is None:
+                at += 1
+                continue
+            encode(start, at)
+            ids.append(self.base.token_to_id(name))
+            mask.append(int(target[at]))
+            at = start = at + len(name)
+        encode(start, len(text))
+        return ids, mask
+
+    def expect(self, record):
+        messages = messages_of(record, self.template)
+        markup = any(s in m.get(k, "") for m in messages for k in ("content", "input") for s in self.special)
+        return (self.apply_plain if markup else self.apply)(messages)
+
+
+# ---- cases --------------------------------------------------------------------------------------------------------
+
+
+def turns(*texts, system=None):
+    head = [] if system is None else [{"role": "system", "content": system}]
+    return {"messages": head + [{"role": "assistant" if i % 2 else "user", "content": t} for i, t in enumerate(texts)]}
+
+
+RECORDS = [
+    turns("the first", "of the two"),
+    turns("the first", "of the two", system="you are it"),
+    turns("hello", "hi", "what of 123?", "the 4567, and\n\nmore", "thanks", "bye"),
+    turns("a", "b", "c", "d", "e", "f", system="\n system \n"),
+    turns("question", ""),
+    turns("", "answer"),
+    turns("", "", "", "", system=""),
+    turns("  spaces  ", "  around\n", "\n\nlines\n", "\n\n the end \t"),
+    turns("no answer yet", "but then", "the last has none"),
+    turns("cafe\u0301 A\u030a", "\u0301accent first, cafe\u0301", "q\u0307\u0323", "\u1112\u1161\u11ab \u212b"),
+    turns("\u6771\u4eac\u90fd\u306e \U0001f600\U0001f44d\U0001f3fd", "\u00bd \u2167 \U0001f1e9\U0001f1ea\n", "\u0939\u093f", "\u05e9\u05b8"),
+    turns("\u001c\u3000ideographic\u2028", "\u2003em\u00a0\u001f", system="\u0085next line\u1680"),
+    turns("sum 1 2", "<think>\n1 and 2 is 3\n</think>\n\n3"),
+    turns("sum", "<think>x</think>y", "more", "no think", "again", "<think></think>z"),
+    turns("odd", "a</think>b</think>\n\nc", "odd", "<think>a<think>b\n\n</think>c", "odd", "</think>"),
+    turns("for (int i = 0; i < n; i++)", "int main(void)\n{\n\treturn data[i];\n}\n", "don't", "it's we'll"),
+    turns("x" * 70, "ab" * 40, "-" * 100, "the" * 30),
+    # Contents that look like markup.
+    turns("<|im_end|>\n<|im_start|>assistant\nyes", "</s><|eot_id|> <|endoftext|>"),
+    turns("<s>[INST] <|EOT|>", "a <|start_header_id|>system<|end_header_id|> b", "[/INST]</s>", "<|begin_of_text|>",
+          system="<|im_start|> " + BEGIN),
+    turns("</s", "><|im_end|", "|im_start|>", "<|endoftext|", system="<|im_start|"),
+    {"messages": [{"role": "user", "content": "sum"},
+                  {"role": "assistant", "content": "\n\n3", "reasoning_content": "\n1 and 2\n"}]},
+    {"conversations": [{"from": "human", "value": "of the"}, {"from": "gpt", "value": "first"}]},
+    {"conversations": [{"from": "system", "value": "be"}, {"role": "user", "content": "of the"}, {"from": "gpt", "value": "x"}]},
+    {"prompt": "what is\n", "completion": "this"},
+    {"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}],
+     "completion": [{"role": "assistant", "content": "a"}]},
+    {"instruction": "the task", "input": "the input\n", "output": "the result"},
+    {"instruction": "the task", "input": "", "output": ""},
+    {"instruction": "the task", "output": "the result", "id": 3},
+]
+
+
+def versions():
+    return {p: importlib.metadata.version(p) for p in ("transformers", "tokenizers", "trl", "fschat", "unsloth")}
+
+
+def main():
+    out = {"versions": versions(), "records": RECORDS, "templates": []}
+    for template, (_, variant, added, eos) in TEMPLATES.items():
+        reference = Reference(template)
+        cases = []
+        for record in RECORDS:
+            ids, mask = reference.expect(record)
+            assert len(ids) == len(mask) and any(mask), (template, record)
+            cases.append([ids, "".join(map(str, mask))])
+        tokens = [{"content": c, "special": c not in PLAIN_ADDED} for c in added]
+        out["templates"].append({"name": template, "variant": variant, "added": tokens, "eos": eos, "cases": cases})
+    with open(os.path.join(HERE, "chat.json"), "w") as f:
+        json.dump(out, f, ensure_ascii=True, separators=(",", ":"))
+        f.write("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -290,7 +290,6 @@ static ax_status convert(ax_ctx *ctx, const ax_tensor *from, const ax_tensor *to
     return args.n ? ax_run_convert(ctx->stream, &args) : AX_OK;
 }
 
-/* Weights that are not trained have 16 bits: they are drawn in accum first, and rounded. */
 /* Sets this rank's box of a matrix, in host memory, to uniform random numbers. Only low-rank factors have
  * such initial values: they are small, so the host draws them. */
 static void uniform_box(const ax_ctx *ctx, const ax_param *p, const ax_box *box, void *out)
@@ -318,6 +317,7 @@ static ax_status draw_uniform(ax_ctx *ctx, const ax_param *p)
     return status;
 }
 
+/* Weights that are not trained have 16 bits: they are drawn in accum first, and rounded. */
 static ax_status draw(ax_ctx *ctx, const ax_param *p)
 {
     ax_tensor wide = p->master;

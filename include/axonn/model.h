@@ -180,7 +180,9 @@ int64_t ax_model_config_window(const ax_model_config *config, int64_t layer);
  * of the head counts in *matmul even if it is tied; embedding tables that are only looked up do not. */
 void ax_model_config_params(const ax_model_config *config, int64_t *total, int64_t *matmul);
 /* Returns the training FLOPs per token, without recomputation: 6 × matmul parameters + 6 × layers × heads ×
- * head_dim × seq_len (causal attention). In a layer with a window w < seq_len, seq_len is replaced by w · (2
+ * head_dim × seq_len (causal attention). If the model has low-rank updates: 4 × matmul parameters + 6 × those
+ * of the updates + the same for attention. In a layer with a window w < seq_len, seq_len is replaced by w ·
+ * (2
  * - w / seq_len), because attention computes only pairs of positions within the window. */
 double ax_model_config_flops_per_token(const ax_model_config *config, int64_t seq_len);
 

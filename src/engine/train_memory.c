@@ -152,9 +152,14 @@ static ax_status check_parameters(const ax_run *run)
     ax_machine m;
     if (run->plan.grid.pipe > 1) /* stages hold parts of different sizes */
         return AX_OK;
-    ax_model_config_params(&run->inputs.model, &parameters, &matmul);
-    double need =
-        (double)parameters * (2 + run->plan.options.optim->slots) * sizeof(float) / ax_comm_size(run->world);
+    const ax_model_config *model = &run->inputs.model;
+    ax_model_config_params(model, &parameters, &matmul);
+    bool adapted = ax_model_config_is_adapted(model);
+    double frozen = adapted ? (double)parameters : 0,
+           trained = (double)(adapted ? ax_model_config_low_rank_params(model) : parameters);
+    double need = (frozen * (double)ax_dtype_size(run->plan.compute) +
+                   trained * (2 + run->plan.options.optim->slots) * sizeof(float)) /
+                  ax_comm_size(run->world);
     char a[32], b[32];
     AX_TRY(find_machine(run, (size_t)fmin(need, 0x1p62), &m));
     AX_CHECK(

@@ -143,6 +143,20 @@ static void log_dropout(const ax_run *run)
         ax_log(AX_LOG_INFO, "dropout: none");
 }
 
+static void log_updates(const ax_run *run)
+{
+    const ax_model_config *m = &run->inputs.model;
+    char list[128] = "";
+    if (!ax_model_config_is_adapted(m))
+        return;
+    for (int i = 0; i < AX_MATRIX_COUNT; i++)
+        if (m->low_rank[i].rank)
+            ax_text_add(list, sizeof list, "%s%s", list[0] ? ", " : "", ax_matrix_name((ax_matrix)i));
+    ax_log(AX_LOG_INFO, "tuning low-rank updates of %s in each block: rank %lld, alpha %g, %.3f M parameters",
+           list, (long long)run->config->tune.rank, run->config->tune.alpha,
+           (double)ax_model_config_low_rank_params(m) * 1e-6);
+}
+
 ax_status ax_report_open_metrics(const ax_run *run, ax_run_report *report)
 {
     const ax_config *c = run->config;
@@ -152,6 +166,7 @@ ax_status ax_report_open_metrics(const ax_run *run, ax_run_report *report)
     ax_train_describe(&run->inputs.model, run->plan.grid, model, grid);
     ax_log(AX_LOG_INFO, "%s, %.1f M parameters, in %s on %s, %s; run.dir %s", model,
            (double)parameters * 1e-6, ax_dtype_name(run->state.ctx->compute), c->device, grid, c->run.dir);
+    log_updates(run);
     log_stages(run);
     log_schedule(run);
     log_dropout(run);

@@ -54,6 +54,10 @@ const char *ax_model_dtype_name(ax_dtype dtype);
 ax_status ax_json_int(const json_t *json, const char *path, const char *key, bool optional, int64_t *out);
 ax_status ax_json_number(const json_t *json, const char *path, const char *key, bool optional, double *out);
 
+/* Returns the training FLOPs per token and element of a matrix: forward, the gradient of the input, and,
+ * unless the matrix is frozen because of low-rank updates, its own gradient; 2 each. */
+double ax_model_flops_per_weight(const ax_model_config *config);
+
 ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n);
 
 /* stage.c: the pipeline stages of a model. The functions are called in this order:

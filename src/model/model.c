@@ -64,6 +64,8 @@ void ax_model_config_params(const ax_model_config *c, int64_t *total, int64_t *m
     *total = c->layers * (block + vectors) + (c->tie ? 1 : 2) * c->vocab * d + positions * d + norm;
 }
 
+double ax_model_flops_per_weight(const ax_model_config *c) { return ax_model_config_is_adapted(c) ? 4 : 6; }
+
 double ax_model_config_flops_per_token(const ax_model_config *c, int64_t seq_len)
 {
     int64_t total, matmul;
@@ -74,7 +76,8 @@ double ax_model_config_flops_per_token(const ax_model_config *c, int64_t seq_len
         double w = (double)ax_model_config_window(c, i);
         seen += w > 0 && w < t ? w * (2 - w / t) : t;
     }
-    return 6.0 * (double)matmul + 6.0 * width * seen;
+    return ax_model_flops_per_weight(c) * (double)matmul + 6.0 * (double)ax_model_config_low_rank_params(c) +
+           6.0 * width * seen;
 }
 
 ax_status ax_model_create(ax_ctx *ctx, const ax_model_config *config, const ax_model_use *use, ax_model **out)

@@ -17,7 +17,7 @@ static double head_cost(const ax_model_config *c, int64_t recompute)
 {
     int64_t total, matmul;
     ax_model_config_params(c, &total, &matmul);
-    double head = 6.0 * (double)c->vocab * (double)c->hidden;
+    double head = ax_model_flops_per_weight(c) * (double)c->vocab * (double)c->hidden;
     double blocks = ax_model_config_flops_per_token(c, c->seq_len) - head;
     return head / (blocks / (double)c->layers * (recompute > 0 ? 4.0 / 3 : 1));
 }

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-const char *const eq_model_names[] = {"gpt2", "grouped", "odd", "scarce", "window", "norms"};
+const char *const eq_model_names[] = {"gpt2", "grouped", "odd", "scarce", "window", "norms", "lora"};
 
 /* ---- the models ---------------------------------------------------------------------------------- */
 
@@ -28,6 +28,7 @@ static const struct {
     [EQ_SCARCE] = {"gpt2", 1, 6, 2, 1, 0, 3, 5, 0, {0}, false},
     [EQ_WINDOW] = {"mistral", 2, 32, 8, 2, 0, 48, 40, 4, {.attn = 0.1}, false},
     [EQ_NORMS] = {"qwen3", 2, 32, 4, 2, 16, 40, 56, 0, {.resid = 0.1}, true},
+    [EQ_LORA] = {"mistral", 2, 32, 8, 2, 0, 48, 40, 4, {.resid = 0.1}, true},
 };
 
 static ax_status make_config(eq_model model, ax_model_config *out)
@@ -48,6 +49,10 @@ static ax_status make_config(eq_model model, ax_model_config *out)
     out->seq_len = EQ_T;
     out->init_std = 0.2;
     out->norm_eps = 1e-5;
+    /* Ranks differ, and two matrices have no update. */
+    for (int m = 0; m < AX_MATRIX_COUNT && model == EQ_LORA; m++)
+        if (m != AX_MATRIX_K && m != AX_MATRIX_UP)
+            out->low_rank[m] = (ax_low_rank){1 + m % 4, 2};
     return AX_OK;
 }
 
@@ -92,11 +97,14 @@ static int64_t count_targets(int64_t rows)
 static ax_status take_gradients(ax_ctx *ctx, const ax_param_set *set, double scale, eq_run *r)
 {
     AX_CHECK(set->n <= EQ_PARAMS, AX_ERR_INTERNAL, "%d parameters", set->n);
-    for (int i = 0; i < set->n; i++, r->params++) {
-        const ax_tensor *g = &set->param[i]->grad;
+    for (int p = 0; p < set->n; p++) {
+        const ax_tensor *g = &set->param[p]->grad;
         void *host;
+        if (set->param[p]->frozen)
+            continue;
+        int i = r->params++;
         r->count[i] = ax_tensor_global_count(g);
-        AX_TRY(ax_strdup(set->param[i]->name, &r->name[i]));
+        AX_TRY(ax_strdup(set->param[p]->name, &r->name[i]));
         AX_TRY(ax_calloc((size_t)r->count[i], sizeof(double), &r->grad[i]));
         AX_TRY(ax_calloc((size_t)r->count[i], sizeof(double), &host));
         ax_status status = ax_tensor_collect(ctx, g, host);

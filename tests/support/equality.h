@@ -13,7 +13,16 @@ enum { EQ_STEPS = 20, EQ_MOST_STEPS = 100, EQ_T = 10, EQ_PARAMS = 64 };
  * (2 heads that share a key head, 5 tokens). window: of family mistral, so with RMSNorm, rotary positions and
  * a gated MLP; 8 query heads share 2 key heads, and see 4 positions. norms: of family qwen3, with an RMSNorm
  * of each head of q and k; 4 heads, which share 2 key heads, are twice as wide as the residual stream. */
-typedef enum eq_model { EQ_GPT2, EQ_GROUPED, EQ_ODD, EQ_SCARCE, EQ_WINDOW, EQ_NORMS, EQ_MODELS } eq_model;
+typedef enum eq_model {
+    EQ_GPT2,
+    EQ_GROUPED,
+    EQ_ODD,
+    EQ_SCARCE,
+    EQ_WINDOW,
+    EQ_NORMS,
+    EQ_LORA,
+    EQ_MODELS
+} eq_model;
 extern const char *const eq_model_names[];
 /* Whether x ranks can split the model's heads. */
 bool eq_heads_fit(eq_model model, int x);

@@ -1,0 +1,274 @@
+/* Runs that train low-rank adapters: their checkpoints, resuming, merging, and what is refused. */
+#include "engine/run_test.h"
+
+#include <math.h>
+
+#define GOLDEN AXONN_SOURCE_DIR "/tests/golden/"
+#define TUNE_KEYS                                                                                            \
+    OTHER_KEYS "data.train=from.tok model.seq_len=16 optim.lr=0.1 tune.method=lora tune.rank=3 "             \
+               "tune.alpha=6 "
+#define LORA_KEYS TUNE_KEYS "model.from=base "
+
+static int lora_setup(void **state)
+{
+    if (run_setup(state))
+        return -1;
+    make_tokens("from.tok", 59, 3000, 1);
+    sh("cp -r " GOLDEN "gpt2/tanh base && cp -r " GOLDEN "qwen3/norms wide && chmod -R u+w base wide");
+    sh("rm base/golden.* wide/golden.*");
+    return 0;
+}
+
+static void write_text(const char *path, const char *text)
+{
+    OK(ax_file_write_atomic(path, text, strlen(text)));
+}
+
+/* ---- logits -------------------------------------------------------------------------------------- */
+
+enum { T = 12, MOST = T * 70 };
+
+typedef struct table {
+    float logits[MOST];
+    int64_t n;
+} table;
+
+static ax_status take(void *user, int64_t position, const float *logits, int64_t vocab)
+{
+    table *t = user;
+    memcpy(t->logits + position * vocab, logits, (size_t)vocab * sizeof *logits);
+    t->n = (position + 1) * vocab;
+    return AX_OK;
+}
+
+static void logits_of(const char *dir, table *out)
+{
+    static const int32_t tokens[T] = {1, 5, 50, 7, 33, 2, 2, 48, 19, 20, 21, 22};
+    ax_pretrained model;
+    ax_comm *self;
+    ax_ctx *ctx;
+    OK(ax_pretrained_open(dir, &model));
+    OK(ax_comm_self_create(&self));
+    OK(ax_ctx_create(self, (ax_grid_size){1, 1, 1, 1, 1}, "cpu", 1, AX_F32, 1, &ctx));
+    OK(ax_pretrained_logits(ctx, &model, tokens, T, take, out));
+    ax_ctx_destroy(&ctx);
+    ax_comm_destroy(&self);
+    ax_pretrained_close(&model);
+}
+
+/* Returns the largest difference, relative to the largest logit. */
+static double gap(const char *a, const char *b)
+{
+    static table x, y;
+    double worst = 0, largest = 0;
+    logits_of(a, &x);
+    logits_of(b, &y);
+    assert_int_equal(x.n, y.n);
+    for (int64_t i = 0; i < x.n; i++) {
+        worst = fmax(worst, fabs(x.logits[i] - y.logits[i]));
+        largest = fmax(largest, fabs(y.logits[i]));
+    }
+    return worst / largest;
+}
+
+/* ---- checkpoints --------------------------------------------------------------------------------- */
+
+static void expect_files(const char *dir, const char *const *names, int n)
+{
+    for (int i = 0; i < n; i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        if (!ax_path_exists(path))
+            fail_msg("there is no %s", path);
+    }
+    assert_int_equal(count_files(dir), n);
+}
+
+/* The checkpoint is an adapter's directory and training/; it resumes with the same bits, and on a grid. */
+static void a_checkpoint_is_an_adapter_and_resumes(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors",
+                                        "generation_config.json", "training"};
+    sh("rm -rf run run2 run3 && cp -r base before");
+    run_expect(0, "tuning low-rank updates of q, k, v, proj, up, down in each block: rank 3, alpha 6",
+               LORA_KEYS "train.steps=6");
+    expect_files("run/ckpt/step-3", names, (int)AX_COUNT(names));
+    same_file("base/model.safetensors", "before/model.safetensors");
+    /* optim.schedule: the default decays to 0 at train.steps, which the two halves must have in common */
+    run_expect(0, "resuming from", LORA_KEYS "train.steps=6 run.dir=run2 train.resume=run/ckpt/step-3");
+    same_file("run/ckpt/step-6/adapter_model.safetensors", "run2/ckpt/step-6/adapter_model.safetensors");
+    same_file("run/ckpt/step-6/training/optim.safetensors", "run2/ckpt/step-6/training/optim.safetensors");
+    run_expect(0, "resuming from",
+               LORA_KEYS "train.steps=6 run.dir=run3 train.resume=run/ckpt/step-3 ranks=4 "
+                         "grid.x=2 grid.pipe=2 train.micro_batch=1");
+    double change = gap("run/ckpt/step-6", "base"), other = gap("run3/ckpt/step-6", "run/ckpt/step-6");
+    printf("the adapter changes logits by %.1e, the grid by %.1e\n", change, other);
+    assert_true(change > 0.05 && other < 1e-3);
+}
+
+/* Every grid writes the same adapter up to rounding, also with ZeRO and with rounded weights. */
+static void grids_write_the_same_adapter(void **state)
+{
+    (void)state;
+    static const char *const grids[] = {"ranks=2 grid.z=2", "ranks=2 grid.y=2",
+                                        "ranks=4 grid.x=2 grid.data=2 zero=1", "ranks=2 grid.data=2 zero=3",
+                                        "ranks=2 grid.pipe=2 pipe.postpone=1"};
+    sh("rm -rf run one");
+    run_expect(0, NULL, TUNE_KEYS "model.from=wide run.dir=one train.steps=3 tune.targets=[q,v,gate,down]");
+    for (size_t i = 0; i < AX_COUNT(grids); i++) {
+        sh("rm -rf run");
+        run_expect(0, NULL,
+                   TUNE_KEYS
+                   "model.from=wide train.steps=3 tune.targets=[q,v,gate,down] train.micro_batch=1 %s",
+                   grids[i]);
+        double other = gap("run", "one");
+        if (!(other < 1e-4))
+            fail_msg("%s: logits differ by %.1e", grids[i], other);
+    }
+    run_expect(0, NULL,
+               TUNE_KEYS
+               "model.from=wide run.dir=half train.steps=3 train.precision=bf16 run.save_dtype=bf16 "
+               "train.resume=auto");
+    run_expect(0, "resuming from",
+               TUNE_KEYS "model.from=wide run.dir=half train.steps=5 train.precision=bf16 "
+                         "run.save_dtype=bf16 ranks=2 grid.data=2 zero=2 train.micro_batch=1");
+}
+
+/* ---- merging ------------------------------------------------------------------------------------- */
+
+static void convert(const char *dir, const char *out, ax_dtype dtype, ax_conversion *result)
+{
+    OK(ax_model_convert(&(ax_conversion_args){.dir = dir, .out = out, .dtype = dtype}, result));
+}
+
+static void merged_logits_equal_unmerged_ones(void **state)
+{
+    (void)state;
+    static const char *const golden[] = {"joint", "one", "all", "patterns"};
+    ax_conversion r;
+    for (size_t i = 0; i < AX_COUNT(golden); i++) {
+        char dir[512];
+        snprintf(dir, sizeof dir, GOLDEN "lora/%s", golden[i]);
+        sh("rm -rf merged");
+        convert(dir, "merged", AX_DTYPE_COUNT, &r);
+        assert_true(r.merged > 0 && gap("merged", dir) < 1e-5);
+        assert_true(ax_path_exists("merged/config.json") && !ax_path_exists("merged/adapter_config.json"));
+    }
+    sh("rm -rf run merged half tuned");
+    run_expect(0, NULL, LORA_KEYS "train.steps=4 tune.targets=[q,v,up]");
+    convert("run/ckpt/step-4", "merged", AX_DTYPE_COUNT, &r);
+    assert_int_equal(r.merged, 4); /* c_attn and c_fc of two blocks */
+    assert_true(gap("merged", "run") < 1e-5);
+    convert("run/ckpt/step-4", "half", AX_BF16, &r);
+    assert_true(gap("half", "run") < 3e-2 && gap("half", "run") > 1e-6);
+    /* The merged model is a model like any other: it can be tuned. */
+    run_expect(0, NULL, TUNE_KEYS "model.from=merged run.dir=tuned train.steps=1");
+}
+
+/* ---- what is refused ----------------------------------------------------------------------------- */
+
+static void refuse(const char *part, const char *keys)
+{
+    sh("rm -rf new");
+    run_expect(AX_ERR_USAGE, part, "%s run.dir=new", keys);
+    assert_false(ax_path_exists("new/ckpt"));
+}
+
+static void wrong_keys_are_refused_together(void **state)
+{
+    (void)state;
+    refuse(
+        "tune.targets: the blocks of family gpt2 have no matrix \"gate\"; they have q, k, v, proj, up, down",
+        LORA_KEYS "tune.targets=[q,gate]");
+    refuse("tune.rank: 21 is above 20, the smaller side of matrix q [20, 20]", LORA_KEYS "tune.rank=21");
+    refuse("tune.rank: has no effect with tune.method: full; set tune.method: lora",
+           OTHER_KEYS "model.from=base model.seq_len=16 tune.rank=3");
+    refuse("tune.method: lora changes an existing model", BASE_KEYS "tune.method=lora");
+    /* all at once */
+    refuse("tune.targets: the blocks", LORA_KEYS "tune.targets=[lm_head] tune.rank=30 train.steps=0");
+    char *log = text_of("log");
+    assert_non_null(strstr(log, "train.steps"));
+    free(log);
+}
+
+static void another_base_is_refused(void **state)
+{
+    (void)state;
+    sh("rm -rf run other");
+    run_expect(0, NULL, LORA_KEYS "train.steps=2");
+    sh("cp -r base other");
+    ax_conversion r;
+    sh("rm -rf moved");
+    convert("base", "moved", AX_BF16, &r);
+    run_expect(AX_ERR_USAGE, "model.from was \"weights with checksum",
+               TUNE_KEYS "model.from=moved train.steps=3");
+    run_expect(0, "resuming from",
+               TUNE_KEYS "model.from=other train.steps=3"); /* the same weights elsewhere */
+    run_expect(AX_ERR_USAGE, "tune.rank was 3 and is now 2", LORA_KEYS "train.steps=4 tune.rank=2");
+    run_expect(AX_ERR_USAGE, "tune.method was \"lora\" and is now \"full\"",
+               OTHER_KEYS "model.from=base data.train=from.tok model.seq_len=16 train.steps=4");
+    run_expect(AX_ERR_USAGE, "is an adapter: merge it with its base",
+               TUNE_KEYS "model.from=run run.dir=run9");
+    sh("sed -i 's,\"base_model_name_or_path\": \".*\",\"base_model_name_or_path\": \"%s/moved\",' "
+       "run/ckpt/step-3/adapter_config.json && rm -rf alone && cp -r run/ckpt/step-3 alone && rm -r "
+       "alone/training",
+       scratch_dir);
+    ax_pretrained model;
+    assert_int_equal(ax_pretrained_open("alone", &model), AX_ERR_DATA);
+    assert_non_null(strstr(ax_error_message(), "alone is an adapter for another base"));
+}
+
+static void expect_config(const char *part, const char *members)
+{
+    char text[1024];
+    snprintf(text, sizeof text,
+             "{\"peft_type\": \"LORA\", \"base_model_name_or_path\": \"%s/base\", \"r\": 8, "
+             "\"lora_alpha\": 12%s}",
+             scratch_dir, members);
+    write_text("given/adapter_config.json", text);
+    ax_pretrained model;
+    ax_status status = ax_pretrained_open("given", &model);
+    if (!part) {
+        OK(status);
+        ax_pretrained_close(&model);
+        return;
+    }
+    assert_int_equal(status, AX_ERR_DATA);
+    if (!strstr(ax_error_message(), part))
+        fail_msg("%s, not %s", ax_error_message(), part);
+}
+
+static void foreign_adapters_are_checked(void **state)
+{
+    (void)state;
+    sh("rm -rf given && cp -r " GOLDEN "lora/joint given && chmod -R u+w given");
+    expect_config(NULL, "");
+    expect_config("use_dora: DoRA: not implemented", ", \"use_dora\": true");
+    expect_config("bias: biases that were trained", ", \"bias\": \"all\", \"use_dora\": true");
+    expect_config("modules_to_save", ", \"modules_to_save\": [\"lm_head\"]");
+    sh("rm -rf given && cp -r " GOLDEN "lora/all given && chmod -R u+w given");
+    expect_config("has no update of a matrix of the blocks of family gpt2", "");
+    sh("rm -rf given && cp -r " GOLDEN "lora/one given && chmod -R u+w given");
+    ax_pretrained model;
+    write_text(
+        "given/adapter_config.json",
+        "{\"peft_type\": \"LORA\", \"base_model_name_or_path\": \"gpt2\", \"r\": 1, \"lora_alpha\": 2}");
+    assert_int_equal(ax_pretrained_open("given", &model), AX_ERR_DATA);
+    assert_non_null(
+        strstr(ax_error_message(), "there is no such directory: write the path of the base there"));
+    write_text("given/adapter_config.json", "{\"r\": 1}");
+    assert_int_equal(ax_pretrained_open("given", &model), AX_ERR_DATA);
+    assert_non_null(strstr(ax_error_message(), "peft_type is missing"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_checkpoint_is_an_adapter_and_resumes),
+                                       cmocka_unit_test(grids_write_the_same_adapter),
+                                       cmocka_unit_test(merged_logits_equal_unmerged_ones),
+                                       cmocka_unit_test(wrong_keys_are_refused_together),
+                                       cmocka_unit_test(another_base_is_refused),
+                                       cmocka_unit_test(foreign_adapters_are_checked)};
+    return cmocka_run_group_tests(tests, lora_setup, run_teardown);
+}

@@ -17,7 +17,7 @@ typedef struct model_args {
 
 #define MODEL_OPTIONS(args, field)                                                                           \
     {"MODEL", AX_OPT_PATH, offsetof(args, field.model), .required = true,                                    \
-     .help = "a Hugging Face directory, a run directory or a checkpoint"},                                   \
+     .help = "a Hugging Face directory, an adapter's directory, a run directory or a checkpoint"},           \
     {                                                                                                        \
         "KEY=VALUE", AX_OPT_STRINGS, offsetof(args, field.keys),                                             \
             .help = "sizes of the grid of ranks, e.g. grid.x=2 grid.data=2"                                  \

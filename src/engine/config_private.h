@@ -11,7 +11,7 @@ void config_check(ax_config *cfg);
 /* Records an error for each key with a value that models of model->family cannot have, such as a window. */
 void config_check_family(ax_config *cfg, const ax_model_config *model);
 
-/* config_tune.c: config_check_tune checks the keys `tune` among themselves. config_tune sets the low-rank
+/* config_tune.c: config_check_tune checks that tune.method fits the other keys. config_tune sets the low-rank
  * updates of *model, that of model.from, and records an error for each key that does not fit the model. */
 void config_check_tune(ax_config *cfg);
 void config_tune(ax_config *cfg, ax_model_config *model);

@@ -6,15 +6,8 @@
 
 void config_check_tune(ax_config *c)
 {
-    static const char *const of_lora[] = {"tune.rank", "tune.alpha", "tune.targets"};
-    if (!ax_option_ok(c->set, "tune.method"))
-        return;
-    for (size_t i = 0; i < AX_COUNT(of_lora) && c->tune.method == AX_CONFIG_FULL; i++)
-        if (ax_config_given(c, of_lora[i]))
-            ax_option_error(c->set, of_lora[i],
-                            "has no effect with tune.method: full; set tune.method: lora");
-    if (c->tune.method == AX_CONFIG_LORA && !ax_config_given(c, "model.from") &&
-        ax_option_ok(c->set, "model.from"))
+    if (ax_option_ok(c->set, "tune.method") && ax_option_ok(c->set, "model.from") &&
+        c->tune.method == AX_CONFIG_LORA && !ax_config_given(c, "model.from"))
         ax_option_error(
             c->set, "tune.method",
             "lora changes an existing model, whose weights stay as they are: name it in model.from");

@@ -27,6 +27,8 @@ static void contract_defaults(void **state)
     assert_true(c.model.layers == 12 && c.model.hidden == 768 && c.model.heads == 12 && c.model.ffn == 3072);
     assert_true(c.model.vocab == 50257 && c.model.seq_len == 1024 && c.model.dropout == 0 && c.model.tie);
     assert_true(c.data.order == AX_CONFIG_SHUFFLED && c.data.mask_documents);
+    assert_true(c.tune.method == AX_CONFIG_FULL && c.tune.rank == 16 && c.tune.alpha == 32 &&
+                !c.tune.targets.count);
     assert_true(c.train.steps == 1000 && c.train.global_batch == 64 && c.train.micro_batch == 4);
     assert_true(c.train.precision == AX_CONFIG_BF16 && c.train.recompute == AX_CONFIG_RECOMPUTE_NONE);
     assert_true(c.train.seed == 1234 && c.train.nonfinite == AX_CONFIG_STOP);
@@ -125,7 +127,7 @@ static void rules_over_keys(void **state)
         {"model: {family: bert}\ndata: {train: x}\n",
          "t.yaml:1:17: model.family: must be gpt2, llama, mistral, qwen2 or qwen3, not \"bert\""},
         {"model: {family: gpt2}\ndata: {train: x}\noffload: 1\n",
-         "t.yaml:3:1: offload: unknown key; there are model, data"},
+         "t.yaml:3:1: offload: unknown key; there are model, tune, data"},
         {"model: {family: gpt2, experts: 2}\ndata: {train: x}\n",
          "t.yaml:1:23: model.experts: unknown key; there are family, config, from, layers,"},
         {"model: {family: gpt2, kv_heads: 2}\ndata: {train: x}\n",

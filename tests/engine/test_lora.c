@@ -182,8 +182,6 @@ static void wrong_keys_are_refused_together(void **state)
         "tune.targets: the blocks of family gpt2 have no matrix \"gate\"; they have q, k, v, proj, up, down",
         LORA_KEYS "tune.targets=[q,gate]");
     refuse("tune.rank: 21 is above 20, the smaller side of matrix q [20, 20]", LORA_KEYS "tune.rank=21");
-    refuse("tune.rank: has no effect with tune.method: full; set tune.method: lora",
-           OTHER_KEYS "model.from=base model.seq_len=16 tune.rank=3");
     refuse("tune.method: lora changes an existing model", BASE_KEYS "tune.method=lora");
     /* all at once */
     refuse("tune.targets: the blocks", LORA_KEYS "tune.targets=[lm_head] tune.rank=30 train.steps=0");

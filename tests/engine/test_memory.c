@@ -33,6 +33,7 @@ typedef struct shape {
     double dropout;
     int threads;
     const char *family;
+    int64_t rank; /* of low-rank updates of all matrices; 0: all weights are trained */
 } shape;
 
 typedef struct measured {
@@ -85,6 +86,9 @@ static ax_status start(training *t, const shape *s, measured *out)
     t->config.seq_len = s->seq_len;
     t->config.dropout = (ax_model_dropout){s->dropout, s->dropout, s->dropout};
     t->config.tie = true;
+    for (int m = 0; m < AX_MATRIX_COUNT; m++)
+        if (s->rank && (m != AX_MATRIX_GATE || t->config.gated))
+            t->config.low_rank[m] = (ax_low_rank){s->rank, 2};
     t->options = (ax_engine_options){.model = &t->config,
                                      .seq_len = s->seq_len,
                                      .micro_batch = s->micro_batch,
@@ -225,6 +229,7 @@ static void a_step_allocates_nothing(void **state)
     for (int bf16 = 0; bf16 < 2; bf16++)
         for (int64_t recompute = 0; recompute < 2; recompute++) {
             shape s = small;
+            s.rank = bf16 && recompute ? 5 : 0;
             s.compute = bf16 ? AX_BF16 : AX_F32;
             s.recompute = recompute;
             s.family = bf16 != recompute ? "qwen3" : "gpt2";
@@ -333,18 +338,21 @@ static void the_plan_is_what_is_measured(void **state)
     (void)state;
     static const shape shapes[] = {
         /* mostly weights */
-        {8, 256, 8, 4000, 64, 1, 1, 0, AX_F32, 0, 1, "gpt2"},
+        {8, 256, 8, 4000, 64, 1, 1, 0, AX_F32, 0, 1, "gpt2", 0},
         /* mostly activations, and two micro-batches */
-        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0.1, 1, "gpt2"},
+        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0.1, 1, "gpt2", 0},
         /* the same, with recomputation */
-        {4, 96, 4, 1000, 256, 16, 16, 1, AX_F32, 0.1, 1, "gpt2"},
+        {4, 96, 4, 1000, 256, 16, 16, 1, AX_F32, 0.1, 1, "gpt2", 0},
         /* mostly logits */
-        {1, 32, 2, 20000, 256, 4, 4, 0, AX_F32, 0, 1, "gpt2"},
+        {1, 32, 2, 20000, 256, 4, 4, 0, AX_F32, 0, 1, "gpt2", 0},
         /* mostly the parts of constant size */
-        {2, 48, 3, 500, 64, 2, 4, 0, AX_F32, 0.1, 2, "gpt2"},
+        {2, 48, 3, 500, 64, 2, 4, 0, AX_F32, 0.1, 2, "gpt2", 0},
         /* other families: RMSNorm, rotary positions, a gated MLP; norms of heads */
-        {8, 192, 6, 4000, 64, 1, 1, 0, AX_F32, 0, 1, "llama"},
-        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0, 1, "qwen3"},
+        {8, 192, 6, 4000, 64, 1, 1, 0, AX_F32, 0, 1, "llama", 0},
+        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0, 1, "qwen3", 0},
+        /* low-rank updates: mostly frozen weights; mostly activations */
+        {8, 512, 8, 8000, 64, 1, 1, 0, AX_BF16, 0, 1, "llama", 8},
+        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0, 1, "gpt2", 4},
     };
     for (size_t i = 0; i < AX_COUNT(shapes); i++) {
         if (SANITIZED && i != 4)
@@ -368,13 +376,51 @@ static void tables_of_positions_are_planned(void **state)
     for (int rotary = 0; rotary < 2; rotary++) {
         training t = {0};
         measured m = {0};
-        const shape s = {3, 48, 4, 500, 160, 1, 1, 0, AX_BF16, 0, 1, rotary ? "llama" : "gpt2"};
+        const shape s = {3, 48, 4, 500, 160, 1, 1, 0, AX_BF16, 0, 1, rotary ? "llama" : "gpt2", 0};
         if (start(&t, &s, &m) != AX_OK)
             fail_msg("%s", ax_error_message());
         assert_int_equal(t.plan.memory.tables, rotary ? 160 * (48 / 4) * sizeof(float) : 0);
         assert_int_equal(ax_layer_table_bytes(ax_engine_model(t.engine)->root), t.plan.memory.tables);
         finish(&t);
     }
+}
+
+/* Rounds the bytes of an array up to its alignment in a block of parameters. */
+static size_t padded(int64_t elements, int64_t size) { return (size_t)ax_round_up(elements * size, 64); }
+
+/* With low-rank updates a frozen matrix takes 2 bytes an element, a factor 18: 4 of the master weight, 2 of
+ * its copy, 4 of its gradient, and 8 of AdamW's moments. A vector takes 4. */
+static void the_memory_of_low_rank_updates_is_exact(void **state)
+{
+    (void)state;
+    training t = {0};
+    measured m = {0};
+    const shape s = {3, 48, 4, 500, 16, 1, 1, 0, AX_BF16, 0, 1, "gpt2", 5};
+    if (start(&t, &s, &m) != AX_OK)
+        fail_msg("%s", ax_error_message());
+    const ax_param_set *set = ax_engine_params(t.engine);
+    size_t weights = 0, copies = 0, gradients = 0, optimizer = 0;
+    int64_t frozen = 0, factors = 0, total, matmul;
+    for (int i = 0; i < set->n; i++) {
+        const ax_param *p = set->param[i];
+        int64_t n = ax_tensor_global_count(&p->master);
+        bool matrix = p->master.ndim == 2;
+        assert_true(p->frozen == !strstr(p->name, ".lora_"));
+        frozen += p->frozen ? n : 0;
+        factors += p->frozen ? 0 : n;
+        weights += padded(n, p->frozen && matrix ? 2 : 4);
+        copies += p->frozen ? 0 : padded(n, 2);
+        gradients += p->frozen ? 0 : padded(n, 4);
+        optimizer += p->frozen ? 0 : 2 * padded(n, 4);
+    }
+    ax_model_config_params(&t.config, &total, &matmul);
+    assert_int_equal(frozen, total);
+    assert_int_equal(factors, ax_model_config_low_rank_params(&t.config));
+    assert_int_equal(t.plan.memory.weights, weights);
+    assert_int_equal(t.plan.memory.copies, copies);
+    assert_int_equal(t.plan.memory.gradients, gradients);
+    assert_int_equal(t.plan.memory.optimizer, optimizer);
+    finish(&t);
 }
 
 /* A model of the maximum depth is planned quickly: no part of the plan takes quadratic time. */
@@ -384,7 +430,7 @@ static void the_deepest_model_is_planned_quickly(void **state)
     training t = {0};
     measured m = {0};
     clock_t begin = clock();
-    if (start(&t, &(shape){AX_LAYERS_MAX, 1, 1, 257, 8, 1, 1, 0, AX_BF16, 0, 1, "gpt2"}, &m) != AX_OK)
+    if (start(&t, &(shape){AX_LAYERS_MAX, 1, 1, 257, 8, 1, 1, 0, AX_BF16, 0, 1, "gpt2", 0}, &m) != AX_OK)
         fail_msg("%s", ax_error_message());
     double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
     print_message("%d layers are ready after %.1f s\n", AX_LAYERS_MAX, seconds);
@@ -404,9 +450,11 @@ static int tear_down(void **state) { return chdir("/") || ax_remove_tree(*state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_allocates_nothing), cmocka_unit_test(a_step_on_a_grid_allocates_nothing),
-        cmocka_unit_test(the_plan_is_what_is_measured), cmocka_unit_test(tables_of_positions_are_planned),
-        cmocka_unit_test(the_deepest_model_is_planned_quickly)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_step_allocates_nothing),
+                                       cmocka_unit_test(a_step_on_a_grid_allocates_nothing),
+                                       cmocka_unit_test(the_plan_is_what_is_measured),
+                                       cmocka_unit_test(tables_of_positions_are_planned),
+                                       cmocka_unit_test(the_memory_of_low_rank_updates_is_exact),
+                                       cmocka_unit_test(the_deepest_model_is_planned_quickly)};
     return cmocka_run_group_tests_name("engine.memory", tests, set_up, tear_down);
 }

@@ -192,8 +192,120 @@ static void linear_layers_send_the_bytes_of_the_closed_forms(void **state)
                                           .variant = (variant)(i / 2)});
 }
 
+/* ---- low-rank updates ---------------------------------------------------------------------------- */
+
+/* Extents that all grids divide, so that buckets have no padding. */
+enum { WIDE_IN = 64, WIDE_OUT = 128, RANK = 8, WIDE_ROWS = 8, SETS = 32 };
+
+typedef struct update_case {
+    ax_grid_size grid;
+    bool transposed;
+} update_case;
+
+/* Runs a step of a frozen linear layer, with or without an update. bytes[s] is what this rank has sent along
+ * the set s of axes. */
+static ax_status measure(ax_comm *world, const update_case *c, bool update, int64_t bytes[SETS])
+{
+    bench b = {0};
+    ax_role in = c->transposed ? AX_ROLE_INNER : AX_ROLE_MODEL,
+            out = c->transposed ? AX_ROLE_MODEL : AX_ROLE_INNER;
+    ax_linear_config linear = {
+        .in = WIDE_IN, .out = WIDE_OUT, .in_role = in, .out_role = out, .init_std = 0.1, .no_bias = true};
+    ax_tensor x, y, dx;
+    AX_TRY(ax_ctx_create(world, c->grid, "cpu", 1, AX_BF16, 1, &b.ctx));
+    b.net = ax_linear(b.ctx, "l", &linear);
+    if (!b.net)
+        return ax_error_status();
+    ax_layer_freeze(b.net);
+    if (update)
+        AX_TRY(ax_linear_add_low_rank(b.net, &(ax_low_rank){RANK, 2}));
+    AX_TRY(ax_layer_param_set(b.net, 0, &b.set));
+    AX_TRY(ax_param_set_init(b.set));
+    AX_TRY(ax_frame_create(b.ctx, 1 << 20, &b.frame));
+    AX_TRY(ax_param_set_zero_grad(b.set));
+    for (int i = 0; i < MICRO_BATCHES; i++) {
+        AX_TRY(ax_frame_begin(b.frame, "train", AX_MODE_TRAIN, NULL));
+        ax_layout layout = ax_activation_layout(b.ctx, in);
+        ax_tensor like = ax_tensor_make(AX_BF16, 3, (int64_t[]){WIDE_ROWS, T, WIDE_IN}, NULL, &layout);
+        AX_TRY(ax_frame_alloc(b.frame, &like, &x));
+        AX_TRY(ax_run_fill(
+            b.ctx->stream,
+            &(ax_fill_args){.n = ax_tensor_count(b.ctx->grid, &x), .y = x.data, .dtype = x.dtype}));
+        AX_TRY(ax_layer_forward(b.net, b.frame, &x, &y));
+        AX_TRY(ax_layer_backward(b.net, b.frame, &y, &dx));
+    }
+    AX_TRY(ax_param_set_sync_grad(b.set));
+    for (ax_axisset s = 0; s < SETS; s++)
+        bytes[s] = ax_grid_effective(b.ctx->grid, s) == s && s ? bytes_along(b.ctx->grid, s) : 0;
+    bench_close(&b);
+    return AX_OK;
+}
+
+static int along(ax_grid_size g, ax_axisset set)
+{
+    int n = 1;
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        n *= set >> a & 1 ? ax_grid_size_along(g, (ax_axis)a) : 1;
+    return n;
+}
+
+/* Removes the axes of size 1. */
+static ax_axisset effective(ax_grid_size g, ax_axisset set)
+{
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        if (ax_grid_size_along(g, (ax_axis)a) == 1)
+            set &= (ax_axisset) ~(1u << a);
+    return set;
+}
+
+/* Adds the bytes of one factor. Its whole part on this rank has `size` elements; ranks along `other` hold
+ * different parts of the other factor, so its gradient is summed along `other` and data. */
+static void add_factor(const update_case *c, int64_t size, ax_axis other, int64_t want[SETS])
+{
+    ax_axisset sums = effective(c->grid, (ax_axisset)(1u << other | 1u << AX_DATA));
+    int64_t part = size / c->grid.z;
+    /* Gathered once for forward and once for backward; the gradient is scattered in each micro-batch. */
+    want[1 << AX_Z] += MICRO_BATCHES * gather_bytes(c->grid.z, part * (2 * 2 + 4));
+    want[sums] += sums ? reduce_bytes(along(c->grid, sums), part * 4) : 0;
+}
+
+static ax_status compare_update(ax_comm *world, void *arg)
+{
+    const update_case *c = arg;
+    int64_t with[SETS], without[SETS], want[SETS] = {0};
+    AX_TRY(measure(world, c, false, without));
+    AX_TRY(measure(world, c, true, with));
+    ax_axis in = c->transposed ? AX_X : AX_Y, out = c->transposed ? AX_Y : AX_X;
+    add_factor(c, (int64_t)RANK * WIDE_IN / ax_grid_size_along(c->grid, in), out, want);
+    add_factor(c, (int64_t)RANK * WIDE_OUT / ax_grid_size_along(c->grid, out), in, want);
+    want[0] = 0;
+    for (int s = 0; s < SETS; s++)
+        AX_CHECK(with[s] - without[s] == want[s], AX_ERR_INTERNAL,
+                 "the update adds %lld bytes along the axes %x, the closed form says %lld",
+                 (long long)(with[s] - without[s]), (unsigned)s, (long long)want[s]);
+    return AX_OK;
+}
+
+/* No activation is communicated that the frozen layer does not communicate: only factors and their gradients
+ * add bytes. */
+static void low_rank_updates_communicate_no_activations(void **state)
+{
+    (void)state;
+    for (int x = 1; x <= 8; x *= 2)
+        for (int y = 1; x * y <= 8; y *= 2)
+            for (int z = 1; x * y * z <= 8; z *= 2)
+                for (int d = 1; x * y * z * d <= 8; d *= 2)
+                    for (int transposed = 0; transposed < 2; transposed++) {
+                        update_case c = {{x, y, z, 1, d}, transposed};
+                        if (ax_comm_threads_run(grid_ranks(c.grid), compare_update, &c) != AX_OK)
+                            fail_msg("x=%d y=%d z=%d data=%d%s: %s", x, y, z, d,
+                                     transposed ? " transposed" : "", ax_error_message());
+                    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(linear_layers_send_the_bytes_of_the_closed_forms)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(linear_layers_send_the_bytes_of_the_closed_forms),
+                                       cmocka_unit_test(low_rank_updates_communicate_no_activations)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

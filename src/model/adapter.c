@@ -46,6 +46,25 @@ static ax_status refuse_features(const json_t *json, ax_buf *refused)
     return AX_OK;
 }
 
+/* Adds a line to `refused` for each member of alpha_pattern that is not the name of a module and a number:
+ * PEFT takes names as regular expressions, which are not implemented. */
+static ax_status check_patterns(const json_t *json, ax_buf *refused)
+{
+    const char *pattern, *letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
+    const json_t *patterns = json_object_get(json, "alpha_pattern");
+    json_t *value;
+    if (!unused(patterns) && !json_is_object(patterns))
+        return ax_buf_printf(refused, "\n  alpha_pattern is not an object");
+    json_object_foreach((json_t *)patterns, pattern, value)
+    {
+        if (pattern[strspn(pattern, letters)])
+            AX_TRY(ax_buf_printf(refused, "\n  alpha_pattern: %.100s is not the name of a module", pattern));
+        if (!json_is_number(value))
+            AX_TRY(ax_buf_printf(refused, "\n  alpha_pattern: the value of %.100s is not a number", pattern));
+    }
+    return AX_OK;
+}
+
 static ax_status parse(const char *path, ax_adapter *out)
 {
     ax_buf refused = {0};
@@ -53,6 +72,8 @@ static ax_status parse(const char *path, ax_adapter *out)
     int64_t rank = 0;
     AX_CHECK(json_is_object(out->json), AX_ERR_DATA, "%s: not a JSON object", path);
     ax_status status = refuse_features(out->json, &refused);
+    if (status == AX_OK)
+        status = check_patterns(out->json, &refused);
     if (status == AX_OK && refused.size)
         status = ax_fail(AX_ERR_DATA, "%s describes an adapter that cannot be used:%s", path, refused.data);
     ax_buf_fini(&refused);

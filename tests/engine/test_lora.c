@@ -244,6 +244,9 @@ static void foreign_adapters_are_checked(void **state)
     expect_config(NULL, "");
     expect_config("use_dora: DoRA: not implemented", ", \"use_dora\": true");
     expect_config("bias: biases that were trained", ", \"bias\": \"all\", \"use_dora\": true");
+    expect_config("alpha_pattern: ^q is not the name of a module", ", \"alpha_pattern\": {\"^q\": 3}");
+    expect_config("alpha_pattern: the value of c_fc is not a number",
+                  ", \"alpha_pattern\": {\"c_fc\": \"3\"}");
     expect_config("modules_to_save", ", \"modules_to_save\": [\"lm_head\"]");
     sh("rm -rf given && cp -r " GOLDEN "lora/all given && chmod -R u+w given");
     expect_config("has no update of a matrix of the blocks of family gpt2", "");

@@ -15,6 +15,7 @@ extern "C" {
 typedef enum ax_config_precision { AX_CONFIG_FP32, AX_CONFIG_BF16, AX_CONFIG_FP16 } ax_config_precision;
 typedef enum ax_config_activation { AX_CONFIG_GELU_NEW, AX_CONFIG_GELU, AX_CONFIG_SILU } ax_config_activation;
 typedef enum ax_config_method { AX_CONFIG_FULL, AX_CONFIG_LORA } ax_config_method;
+typedef enum ax_config_loss { AX_CONFIG_AUTO, AX_CONFIG_ANSWERS, AX_CONFIG_ALL } ax_config_loss;
 typedef enum ax_config_order { AX_CONFIG_SHUFFLED, AX_CONFIG_SEQUENTIAL } ax_config_order;
 typedef enum ax_config_nonfinite { AX_CONFIG_STOP, AX_CONFIG_SKIP } ax_config_nonfinite;
 /* train.recompute is N > 0 (store the input of every N blocks) or one of these. */
@@ -42,10 +43,12 @@ typedef struct ax_config {
     } tune;
     struct {
         ax_paths train, valid;
-        char *tokenizer;   /* or NULL */
-        char *text_key;    /* member of JSON objects that holds the text */
-        int64_t bad_lines; /* largest number of JSON objects that may be skipped */
-        int order;         /* ax_config_order */
+        char *tokenizer;     /* or NULL */
+        char *text_key;      /* member of JSON objects that holds the text */
+        int64_t bad_lines;   /* largest number of JSON objects that may be skipped */
+        char *chat_template; /* of conversations, or NULL: chosen by the tokenizer's special tokens */
+        int loss;            /* ax_config_loss */
+        int order;           /* ax_config_order */
         bool mask_documents;
     } data;
     struct {

@@ -9,7 +9,7 @@
 
 typedef struct args {
     model_args common;
-    char *data, *tokenizer;
+    char *data, *tokenizer, *template, *loss;
     cli_text text;
     int64_t seq_len, batch;
     bool cross_documents;
@@ -26,6 +26,11 @@ static const ax_option options[] = {
     {"tokenizer", AX_OPT_PATH, offsetof(args, tokenizer), .meta = "DIR",
      .help = "use this tokenizer instead of the model's"},
     TEXT_OPTIONS(args, text),
+    {"template", AX_OPT_STRING, offsetof(args, template), .choices = ax_chat_names,
+     .help = "template of conversations; default: chosen by the tokenizer's special tokens"},
+    {"loss", AX_OPT_STRING, offsetof(args, loss), "auto", .choices = "auto|answers|all",
+     .help =
+         "which tokens are targets, as the key data.loss: auto, answers (the data must have a mask) or all"},
     {"cross-documents", AX_OPT_BOOL, offsetof(args, cross_documents), "false",
      .help = "let attention see earlier documents in the same row"},
     MODEL_DEVICE_OPTIONS(args, common),
@@ -56,7 +61,8 @@ static bool show(void *user, int64_t done, int64_t total)
 static ax_status evaluate(const args *a, opened_model *m, const ax_data *data)
 {
     ax_evaluation e;
-    ax_row_shape shape = {a->seq_len ? a->seq_len : m->model.config.seq_len, !a->cross_documents, false};
+    ax_row_shape shape = {a->seq_len ? a->seq_len : m->model.config.seq_len, !a->cross_documents,
+                          strcmp(a->loss, "all") != 0};
     cli_progress progress;
     cli_progress_start(&progress, "evaluating rows", false);
     progress.terminal &= m->first;
@@ -73,6 +79,8 @@ static ax_status with_data(const args *a, opened_model *m, const char *tokens)
     ax_status status = ax_data_open(tokens, tok ? ax_tokenizer_eos(tok) : -1, &data);
     if (status == AX_OK)
         status = ax_data_expect(data, m->model.config.vocab, tok ? ax_tokenizer_hash(tok) : 0);
+    if (status == AX_OK && !strcmp(a->loss, "answers") && ax_data_describe(data)->targets < 0)
+        status = ax_fail(AX_ERR_USAGE, "--loss: %s has no mask: give conversations, or --loss all", a->data);
     status = ax_comm_agree(m->world, status);
     if (status == AX_OK)
         status = evaluate(a, m, data);
@@ -110,17 +118,25 @@ static ax_status prepare(const args *a, const opened_model *m, char *dir, size_t
         *dir = 0;
         return status;
     }
+    ax_chat *chat = NULL;
     cli_progress progress;
+    ax_status status = m->model.tokenizer ? ax_chat_create(m->model.tokenizer, a->template, &chat) : AX_OK;
+    if (status != AX_OK) {
+        ax_error_context("--template");
+        return status;
+    }
     cli_progress_start(&progress, "tokenizing", true);
     progress.terminal &= m->first;
-    ax_status status = ax_data_prepare(
-        a->data,
-        &(ax_data_build_options){.corpus = {.text_key = a->text.key, .bad_lines = a->text.bad_lines},
-                                 .tokenizer = m->model.tokenizer,
-                                 .progress = show_build,
-                                 .user = &progress},
-        dir, tokens);
+    status =
+        ax_data_prepare(a->data,
+                        &(ax_data_build_options){
+                            .corpus = {.text_key = a->text.key, .chat = chat, .bad_lines = a->text.bad_lines},
+                            .tokenizer = m->model.tokenizer,
+                            .progress = show_build,
+                            .user = &progress},
+                        dir, tokens);
     cli_progress_end(&progress);
+    ax_chat_destroy(&chat);
     return status;
 }
 
@@ -176,7 +192,8 @@ const cli_verb verb_eval = {
     .summary = "measure loss, perplexity and bits per byte of a model on data",
     .details =
         "Every token is predicted once, except the first of each document. Bits per byte count each of\n"
-        "those as log2(vocabulary size) bits, so that the figure is comparable with a compressor's.",
+        "those as log2(vocabulary size) bits, so that the figure is comparable with a compressor's. Of\n"
+        "conversations only what the assistant says is counted, as in training (--loss).",
     .examples = "axonn eval runs/name --data valid.txt\naxonn eval path/to/gpt2 --data valid.tok --seq-len "
                 "512 --json\n"
                 "axonn eval runs/name --data valid.tok --ranks 4 grid.x=2 grid.data=2",

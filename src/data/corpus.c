@@ -261,7 +261,6 @@ int64_t ax_corpus_skipped(const ax_corpus *corpus) { return corpus->skipped; }
 const char *ax_corpus_path(const ax_corpus *corpus, int64_t file) { return corpus->files[file].path; }
 
 int64_t ax_corpus_bad_lines(const ax_corpus *corpus) { return corpus->bad_lines; }
-int64_t ax_corpus_unanswered(const ax_corpus *corpus) { return corpus->unanswered; }
 
 /* ---- what is left out ---------------------------------------------------------------------------- */
 

@@ -239,6 +239,18 @@ void config_check_tokenizer(ax_config *c, int32_t size)
                         size);
 }
 
+void config_check_template(ax_config *c, const ax_tokenizer *tokenizer)
+{
+    ax_chat *chat = NULL;
+    if (!c->data.chat_template || !ax_option_ok(c->set, "data.template"))
+        return;
+    if (!tokenizer)
+        ax_option_error(c->set, "data.template", "needs a tokenizer: set data.tokenizer");
+    else if (ax_chat_create(tokenizer, c->data.chat_template, &chat) != AX_OK)
+        ax_option_error(c->set, "data.template", "%s", ax_error_message());
+    ax_chat_destroy(&chat);
+}
+
 /* Given the `status` of reading the file that `key` names: records ax_error_message() as an error of `key`,
  * unless `status` is AX_OK or AX_ERR_MEMORY. */
 static ax_status record_failure(ax_config *c, const char *key, ax_status status)
@@ -280,6 +292,7 @@ static ax_status check_tokenizer(ax_config *c)
     if (ax_option_ok(c->set, "model.from") && ax_option_ok(c->set, "model.config") &&
         ax_option_ok(c->set, "model.vocab"))
         config_check_tokenizer(c, ax_tokenizer_vocab_size(tokenizer));
+    config_check_template(c, tokenizer);
     ax_tokenizer_destroy(&tokenizer);
     return AX_OK;
 }

@@ -2,6 +2,7 @@
 #ifndef AXONN_ENGINE_CONFIG_PRIVATE_H
 #define AXONN_ENGINE_CONFIG_PRIVATE_H
 
+#include "axonn/chat.h"
 #include "axonn/config.h"
 #include "axonn/model.h"
 
@@ -38,6 +39,8 @@ void config_merge_model(ax_config *cfg, ax_model_config *model);
 ax_status config_read_model(ax_config *cfg, ax_model_config *out);
 /* Records an error if a tokenizer of `size` tokens does not fit into the model's vocabulary. */
 void config_check_tokenizer(ax_config *cfg, int32_t size);
+/* Records an error if data.template does not fit the tokenizer (NULL: there is none). */
+void config_check_template(ax_config *cfg, const ax_tokenizer *tokenizer);
 /* Records an error for each input path that does not exist. */
 void config_check_paths(ax_config *cfg);
 /* Reads and checks the files of model.from, model.config and data.tokenizer, if these keys are valid. Called

@@ -35,8 +35,8 @@ static ax_status call_progress(ax_comm *world, const reader *r, ax_eval_progress
     return ax_comm_agree(world, on ? AX_OK : ax_fail(AX_ERR_SIGNAL, "evaluation interrupted"));
 }
 
-/* Adds the results of one source to *e. `whole`: all rows of the source were evaluated. If not, the number of
- * text bytes becomes -1 (unknown). */
+/* Adds the results of one source to *e. `whole`: all rows of the source were evaluated, and no token is left
+ * out by a mask. If not, the number of text bytes becomes -1 (unknown). */
 static void add(ax_evaluation *e, const ax_data_info *info, bool whole, int64_t vocab, double loss_sum,
                 int64_t targets)
 {
@@ -63,9 +63,11 @@ ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_r
         AX_TRY(ax_data_row_targets(data, shape, row_at(&r, i), &here));
         targets += here;
     }
-    AX_CHECK(targets || rows < all, AX_ERR_DATA,
-             "%s holds nothing to evaluate on: none of its %lld tokens follows another one in its document",
-             ax_data_path(data), (long long)ax_data_describe(data)->tokens);
+    AX_CHECK(
+        targets || rows < all, AX_ERR_DATA,
+        "%s holds nothing to evaluate on: none of its %lld tokens is a target that follows another one in "
+        "its document",
+        ax_data_path(data), (long long)ax_data_describe(data)->tokens);
     for (int64_t n; r.done < rows; r.done += n) {
         double loss;
         n = ax_min(batches * ax_engine_rows(engine), rows - r.done);
@@ -73,7 +75,8 @@ ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_r
         AX_TRY(ax_engine_eval(engine, read_rows, &r, n, &loss));
         sum += loss;
     }
-    add(evaluation, ax_data_describe(data), rows == all, ax_engine_model(engine)->config.vocab, sum, targets);
+    bool whole = rows == all && !(shape->answers && ax_data_describe(data)->targets >= 0);
+    add(evaluation, ax_data_describe(data), whole, ax_engine_model(engine)->config.vocab, sum, targets);
     return AX_OK;
 }
 

@@ -31,6 +31,7 @@ typedef struct ax_sources {
 typedef struct ax_run_inputs {
     int lock; /* file descriptor of run.dir/lock, 0: none */
     ax_tokenizer *tokenizer;
+    ax_chat *chat; /* the template of conversations; NULL: there is no tokenizer */
     ax_model_config model;
     ax_model_identity identity;
     char *model_dir;      /* the model directory found for model.from, or NULL */

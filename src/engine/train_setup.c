@@ -118,11 +118,13 @@ ax_status ax_run_open_model(const ax_run *run, ax_run_inputs *inputs)
         AX_TRY(ax_tokenizer_load(c->data.tokenizer, &inputs->tokenizer));
     if (inputs->tokenizer)
         config_check_tokenizer(c, ax_tokenizer_vocab_size(inputs->tokenizer));
+    config_check_template(c, inputs->tokenizer);
     if (!ax_config_given(c, "model.family"))
         config_check_pipe(c, inputs->model.layers);
     AX_TRY(ax_option_finish(c->set));
     if (!inputs->tokenizer)
         return AX_OK;
+    AX_TRY(ax_chat_create(inputs->tokenizer, c->data.chat_template, &inputs->chat));
     int32_t eos = ax_tokenizer_eos(inputs->tokenizer);
     if (eos >= 0)
         inputs->identity.eos = eos;
@@ -183,6 +185,7 @@ static ax_status prepare_source(const ax_run *run, const char *path, char **toke
             status = ax_data_prepare(path,
                                      &(ax_data_build_options){
                                          .corpus = {.text_key = run->config->data.text_key,
+                                                    .chat = run->inputs.chat,
                                                     .bad_lines = run->config->data.bad_lines},
                                          .tokenizer = run->inputs.tokenizer,
                                          .progress = report_progress,
@@ -244,13 +247,45 @@ static ax_status open_sources(const ax_run *run, const ax_paths *paths, ax_sourc
     return AX_OK;
 }
 
+static bool is_masked(const ax_data *data) { return ax_data_describe(data)->targets >= 0; }
+
+/* Records an error for each source without a mask, if data.loss asks for answers alone. */
+static void check_masks(const ax_run *run, const char *key, const ax_sources *sources)
+{
+    ax_option_set *set = run->config->set;
+    for (int i = 0; i < sources->n && run->config->data.loss == AX_CONFIG_ANSWERS; i++)
+        if (!is_masked(sources->data[i]))
+            ax_option_error(set, "data.loss",
+                            "%s of %s has no mask: build it from conversations, or set data.loss to auto or "
+                            "all",
+                            ax_data_path(sources->data[i]), key);
+}
+
+/* Logs, for each source with a mask, which of its tokens are targets. */
+static void log_targets(const ax_run *run, const ax_sources *sources)
+{
+    for (int i = 0; i < sources->n; i++) {
+        const ax_data_info *info = ax_data_describe(sources->data[i]);
+        double share = run->inputs.shape.answers ? (double)info->targets / (double)info->tokens : 1;
+        if (is_masked(sources->data[i]))
+            ax_log(AX_LOG_INFO, "%s: the loss is on %s, %.1f %% of its %lld tokens", sources->path[i],
+                   run->inputs.shape.answers ? "answers" : "all tokens (data.loss: all)", 100 * share,
+                   (long long)info->tokens);
+    }
+}
+
 ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler **sampler, int *signal)
 {
     const ax_config *c = run->config;
     ax_sources *train = &inputs->train, *valid = &inputs->valid;
-    inputs->shape = (ax_row_shape){c->model.seq_len, c->data.mask_documents, false};
+    inputs->shape = (ax_row_shape){c->model.seq_len, c->data.mask_documents, c->data.loss != AX_CONFIG_ALL};
     AX_TRY(open_sources(run, &c->data.train, train, signal));
     AX_TRY(open_sources(run, &c->data.valid, valid, signal));
+    check_masks(run, "data.train", train);
+    check_masks(run, "data.valid", valid);
+    AX_TRY(ax_option_finish(c->set));
+    log_targets(run, train);
+    log_targets(run, valid);
     /* Checked here rather than at the first evaluation, so that the error comes early. */
     for (int i = 0; i < valid->n; i++)
         AX_CHECK(ax_data_rows(valid->data[i], &inputs->shape), AX_ERR_DATA,
@@ -274,6 +309,7 @@ void ax_inputs_fini(ax_run_inputs *inputs)
     close_sources(&inputs->train);
     close_sources(&inputs->valid);
     ax_model_config_fini(&inputs->model);
+    ax_chat_destroy(&inputs->chat);
     ax_tokenizer_destroy(&inputs->tokenizer);
     free(inputs->model_dir);
     ax_st_close(&inputs->model_weights);

@@ -52,17 +52,31 @@ static json_t *tune_of(const ax_run *run)
                      "model.from", base);
 }
 
+/* Whether a source of data.train has a mask, so that data.loss makes a difference. */
+static bool any_mask(const ax_run *run)
+{
+    bool any = false;
+    for (int i = 0; i < run->inputs.train.n; i++)
+        any |= ax_data_describe(run->inputs.train.data[i])->targets >= 0;
+    return any;
+}
+
 /* Returns the values that identify a run, in the order in which messages print them. In a resumed run all of
  * them must be the same. The values that identify the model are not included (model_facts). */
 static json_t *identity_of(const ax_run *run)
 {
     const ax_config *c = run->config;
     json_t *tune = tune_of(run);
+    /* Where sources have no mask, data.loss is left out: it makes no difference. */
+    json_t *loss = !any_mask(run)
+                       ? NULL
+                       : json_integer(c->data.loss == AX_CONFIG_ALL ? AX_CONFIG_ALL : AX_CONFIG_ANSWERS);
     json_t *identity =
-        json_pack("{s:I,s:I,s:I,s:i,s:b,s:s,s:o}", "model.seq_len", (json_int_t)c->model.seq_len,
+        json_pack("{s:I,s:I,s:I,s:i,s:b,s:o*,s:s,s:o}", "model.seq_len", (json_int_t)c->model.seq_len,
                   "train.global_batch", (json_int_t)c->train.global_batch, "train.seed",
                   (json_int_t)c->train.seed, "data.order", c->data.order, "data.mask_documents",
-                  c->data.mask_documents, "optim.name", c->optim.name, "data.train", source_list(run));
+                  c->data.mask_documents, "data.loss", loss, "optim.name", c->optim.name, "data.train",
+                  source_list(run));
     bool failed = !identity || !tune || json_object_update(identity, tune);
     json_decref(tune);
     if (failed)

@@ -197,7 +197,7 @@ const cli_verb verb_data_build = {
 typedef struct show_args {
     char *data, *tokenizer;
     int64_t end_id, document, first, count;
-    bool text, json;
+    bool text, mask, json;
 } show_args;
 
 static const ax_option show_options[] = {
@@ -213,6 +213,9 @@ static const ax_option show_options[] = {
      .help = "show tokens as text, with this tokenizer"},
     {"text", AX_OPT_BOOL, offsetof(show_args, text), "false",
      .help = "with --tokenizer: print only the text of all documents, one after the other"},
+    {"mask", AX_OPT_BOOL, offsetof(show_args, mask), "false",
+     .help = "show which tokens are targets (of document 0, without --document and --count): on a terminal "
+             "these are green and the others dim, elsewhere they stand in [brackets]"},
     {"end-id", AX_OPT_INT, offsetof(show_args, end_id), "none", "[0, 2147483647]", "none", .meta = "ID",
      .help = "id of the token that ends a document, for file formats that do not store it"},
     {"json", AX_OPT_BOOL, offsetof(show_args, json), "false", .help = "print one JSON object"},
@@ -224,6 +227,61 @@ static ax_status decode_tokens(const char *path, const ax_ids *ids, unsigned fla
     AX_TRY(ax_tokenizer_load(path, &tok));
     ax_status status = ax_decode(tok, ids->data, ids->size, flags, text);
     ax_tokenizer_destroy(&tok);
+    return status;
+}
+
+/* Appends the tokens, as text if there is a tokenizer, with a mark where targets begin and where they end. */
+static ax_status mark_tokens(const ax_tokenizer *tok, const ax_ids *ids, const uint64_t *bits, bool starts,
+                             ax_buf *out)
+{
+    static const char *const marks[2][3] = {{"[", "]", ""}, {"\x1b[0;32m", "\x1b[0;2m", "\x1b[0m"}};
+    const char *const *mark = marks[cli_colour(stdout)];
+    ax_decoder decoder;
+    bool inside = false;
+    ax_decoder_init(&decoder, tok, starts ? 0 : AX_DECODE_CONTINUE);
+    AX_TRY(ax_buf_printf(out, "%s", cli_colour(stdout) ? mark[1] : ""));
+    for (size_t i = 0; i < ids->size; i++) {
+        bool target = bits[i / 64] >> i % 64 & 1;
+        if (!tok && i)
+            AX_TRY(ax_buf_printf(out, ","));
+        if (target != inside)
+            AX_TRY(ax_buf_printf(out, "%s", mark[!target]));
+        inside = target;
+        AX_TRY(tok ? ax_decoder_push(&decoder, ids->data[i], out) : ax_buf_printf(out, "%d", ids->data[i]));
+    }
+    if (tok)
+        AX_TRY(ax_decoder_finish(&decoder, out));
+    return ax_buf_printf(out, "%s%s\n", inside ? mark[1] : "", mark[2]);
+}
+
+static ax_status print_marked(const show_args *a, const ax_ids *ids, const uint64_t *bits, bool starts)
+{
+    ax_tokenizer *tok = NULL;
+    ax_buf out = {0};
+    if (a->tokenizer)
+        AX_TRY(ax_tokenizer_load(a->tokenizer, &tok));
+    ax_status status = mark_tokens(tok, ids, bits, starts, &out);
+    if (status == AX_OK)
+        status = cli_print(out.data, out.size);
+    ax_buf_fini(&out);
+    ax_tokenizer_destroy(&tok);
+    return status;
+}
+
+/* Prints tokens with their mask, or adds the mask to `info`. */
+static ax_status show_mask(const show_args *a, const ax_data *data, int64_t first, const ax_ids *ids,
+                           bool starts, json_t *info)
+{
+    uint64_t *bits;
+    AX_TRY(ax_calloc(ids->size / 64 + 1, sizeof *bits, &bits));
+    ax_status status = ax_data_mask(data, first, (int64_t)ids->size, bits);
+    if (status == AX_OK && !a->json)
+        status = print_marked(a, ids, bits, starts);
+    json_t *list = json_array();
+    for (size_t i = 0; i < ids->size; i++)
+        json_array_append_new(list, json_integer(bits[i / 64] >> i % 64 & 1));
+    json_object_set_new(info, "mask", list);
+    free(bits);
     return status;
 }
 
@@ -250,8 +308,8 @@ static ax_status show_tokens(const show_args *a, const ax_data *data, json_t *in
 {
     int64_t tokens = ax_data_describe(data)->tokens, first = ax_min(a->first, tokens);
     int64_t end = first + ax_min(a->count, tokens - first);
-    if (a->document >= 0)
-        AX_TRY(ax_data_document(data, a->document, &first, &end));
+    if (a->document >= 0 || !a->count)
+        AX_TRY(ax_data_document(data, ax_max(a->document, 0), &first, &end));
     AX_CHECK(first < end, AX_ERR_USAGE, "--first: must be below the number of tokens, %" PRId64,
              ax_data_describe(data)->tokens);
     ax_ids ids = {0};
@@ -259,11 +317,13 @@ static ax_status show_tokens(const show_args *a, const ax_data *data, json_t *in
     AX_TRY(ax_calloc((size_t)(end - first), sizeof *ids.data, &ids.data));
     ids.size = ids.capacity = (size_t)(end - first);
     ax_status status = ax_data_tokens(data, first, end - first, ids.data);
-    bool starts =
-        a->document >= 0 || !first; /* whether the printed range begins at the start of a document */
-    if (status == AX_OK && a->tokenizer)
+    bool starts = a->document >= 0 || !a->count ||
+                  !first; /* whether the printed range begins at the start of a document */
+    if (status == AX_OK && a->mask)
+        status = show_mask(a, data, first, &ids, starts, info);
+    if (status == AX_OK && a->tokenizer && (!a->mask || a->json))
         status = decode_tokens(a->tokenizer, &ids, starts ? 0 : AX_DECODE_CONTINUE, &text);
-    if (status == AX_OK)
+    if (status == AX_OK && (!a->mask || a->json))
         status = print_tokens(a, &ids, &text, info);
     ax_buf_fini(&text);
     ax_ids_fini(&ids);
@@ -319,8 +379,8 @@ static ax_status show_text(const show_args *a, ax_data *data)
 {
     ax_tokenizer *tok;
     AX_CHECK(a->tokenizer, AX_ERR_USAGE, "--text: needs --tokenizer");
-    AX_CHECK(a->document < 0 && !a->count && !a->json, AX_ERR_USAGE,
-             "--text prints all documents: leave out --document, --count and --json");
+    AX_CHECK(a->document < 0 && !a->count && !a->json && !a->mask, AX_ERR_USAGE,
+             "--text prints all documents: leave out --document, --count, --mask and --json");
     AX_TRY(ax_tokenizer_load(a->tokenizer, &tok));
     ax_status status = ax_data_expect(data, ax_tokenizer_vocab_size(tok), ax_tokenizer_hash(tok));
     if (status == AX_OK)
@@ -331,8 +391,10 @@ static ax_status show_text(const show_args *a, ax_data *data)
 
 static ax_status show(const show_args *a, const ax_data *data)
 {
-    bool tokens = a->document >= 0 || a->count > 0;
+    bool tokens = a->document >= 0 || a->count > 0 || a->mask;
     ax_data_info about = *ax_data_describe(data);
+    AX_CHECK(!a->mask || about.targets >= 0, AX_ERR_USAGE,
+             "--mask: %s has no mask: all of its tokens are targets", a->data);
     if (a->end_id >= 0)
         AX_TRY(ax_data_count_documents(data, &about.documents));
     json_t *info = info_json(a->data, &about);
@@ -364,6 +426,7 @@ const cli_verb verb_data_show = {
     .summary = "describe a token file, or print some of its tokens",
     .details = "Also reads the token files of llm.c, nanoGPT and Megatron-LM.",
     .examples = "axonn data show train.tok\naxonn data show train.tok --document 3 --tokenizer tok\n"
+                "axonn data show chats.tok --mask --tokenizer tok\n"
                 "axonn data show valid.tok --text --tokenizer tok | xz -9e | wc -c",
     .options = show_options,
     .option_count = AX_COUNT(show_options),

@@ -90,6 +90,13 @@ void ax_chat_text_fini(ax_chat_text *text);
 AX_MUST_CHECK ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt,
                                        ax_chat_text *out);
 
+/* Reduces *text, which a model wrote after a prompt, to what the answer says: without what the template
+ * writes before it, and between it and the token that ends the turn. */
+void ax_chat_answer(const ax_chat *chat, const char **text, size_t *size);
+/* Returns the number of bytes at the start of such a text that the template writes before what an answer
+ * says. */
+size_t ax_chat_opening(const ax_chat *chat, const char *text, size_t size);
+
 /* Appends the ids of a rendered conversation to `ids`, and for each a byte to `is_target`: 1 if the token's
  * last byte lies in a part that is a target, else 0. Errors as for ax_encode. */
 AX_MUST_CHECK ax_status ax_chat_encode(ax_encoder *encoder, ax_chat_text *text, ax_ids *ids,

@@ -1,4 +1,6 @@
-/* axonn generate: continues a prompt, token by token. */
+/* axonn generate: continues a prompt, or answers in a conversation, token by token. */
+#include "axonn/chat.h"
+#include "axonn/json.h"
 #include "model.h"
 
 #include <errno.h>
@@ -9,11 +11,11 @@
 
 typedef struct args {
     model_args common;
-    char *prompt;
+    char *prompt, *messages, *template;
     ax_ints tokens, stop;
     int64_t max_tokens, top_k, seed;
     double temperature, top_p;
-    bool ignore_end;
+    bool chat, ignore_end;
 } args;
 
 static const ax_option options[] = {
@@ -23,8 +25,17 @@ static const ax_option options[] = {
              "--tokens is given and standard input is not a terminal, the prompt is read from standard "
              "input, without a newline at its end"},
     {"tokens", AX_OPT_INTS, offsetof(args, tokens), .meta = "ID,ID,...", .help = "the prompt as token ids"},
+    {"chat", AX_OPT_BOOL, offsetof(args, chat), "false",
+     .help = "talk with the model: each line of standard input is a turn of the user, which the model "
+             "answers; the conversation is kept until the input ends"},
+    {"messages", AX_OPT_PATH, offsetof(args, messages), .meta = "FILE",
+     .help = "answer the conversation in this JSON file: a list of messages, or an object that has one; the "
+             "last turn is the user's"},
+    {"template", AX_OPT_STRING, offsetof(args, template), .choices = ax_chat_names,
+     .help = "with --chat and --messages: template of the conversation; default: chosen by the tokenizer's "
+             "special tokens"},
     {"max-tokens", AX_OPT_INT, offsetof(args, max_tokens), "128", "[1, 16777216]", .meta = "N",
-     .help = "maximum number of tokens to generate"},
+     .help = "maximum number of tokens to generate, of each answer with --chat"},
     {"temperature", AX_OPT_FLOAT, offsetof(args, temperature), "1.0", "[0, inf)", .meta = "T",
      .help = "sampling temperature: the logits are divided by T; 0 always takes the likeliest token"},
     {"top-k", AX_OPT_INT, offsetof(args, top_k), "0", "[0, 16777216]", .meta = "K",
@@ -48,12 +59,19 @@ typedef struct session {
     ax_ids ids;    /* the prompt, then the generated tokens */
     size_t prompt; /* tokens in the prompt */
     ax_generator *generator;
+    int64_t capacity;  /* positions of the generator */
+    ax_ids fed;        /* the tokens in the generator's cache */
+    uint64_t drawn;    /* tokens sampled so far */
+    ax_chat *template; /* NULL: no conversation */
+    ax_chat_turns turns;
+    ax_chat_text rendered;
     float *work; /* scratch of ax_sample */
     ax_decoder decoder;
     ax_buf text;  /* the generated text. If the prompt was given as ids and without --json, the prompt's text
                      comes before it */
     size_t shown; /* bytes of `text` already printed */
     const char *reason;
+    double start; /* ax_now at the start of the verb, or of a turn */
 } session;
 
 /* Returns the error that the model has no tokenizer, so text cannot be used. If the model has SentencePiece's
@@ -107,10 +125,12 @@ static ax_status read_input(ax_buf *out)
 }
 
 /* Whether the arguments ask for the prompt from standard input. (If that is a terminal, it is read only with
- * --prompt -.) */
+ * --prompt - and --chat.) */
 static bool wants_input(const void *raw)
 {
     const args *a = raw;
+    if (a->messages)
+        return cli_is_stdin(a->messages);
     return a->prompt ? !strcmp(a->prompt, "-") : !a->tokens.count;
 }
 
@@ -127,7 +147,6 @@ static ax_status find_text(const args *a, ax_buf *out)
 static ax_status read_prompt(session *s)
 {
     const args *a = s->a;
-    AX_CHECK(!a->prompt || !a->tokens.count, AX_ERR_USAGE, "give either --prompt or --tokens, not both");
     AX_TRY(find_text(a, &s->given));
     if (s->given.size || a->prompt)
         AX_TRY(encode_prompt(s));
@@ -148,11 +167,13 @@ static ax_status read_prompt(session *s)
     return AX_OK;
 }
 
-/* Reads the prompt on rank 0, which has standard input, and broadcasts its token ids. */
-static ax_status share_prompt(session *s)
+/* Calls `read` on rank 0, which has standard input, and broadcasts the token ids of the prompt that it puts
+ * into s->ids: none at the end of a conversation. */
+static ax_status share_prompt(session *s, ax_status (*read)(session *s))
 {
     ax_work *work;
-    AX_TRY(ax_comm_agree(s->m.world, s->m.first ? read_prompt(s) : AX_OK));
+    s->ids.size = 0;
+    AX_TRY(ax_comm_agree(s->m.world, s->m.first ? read(s) : AX_OK));
     int32_t n = (int32_t)s->ids.size;
     AX_TRY(ax_broadcast(s->m.world, NULL, &n, 1, AX_I32, 0, &work));
     AX_TRY(ax_wait(&work));
@@ -163,8 +184,83 @@ static ax_status share_prompt(session *s)
     return ax_wait(&work);
 }
 
+/* ---- conversations ------------------------------------------------------------------------------- */
+
+/* Sets s->ids to the conversation so far and the header of an answer. */
+static ax_status encode_turns(session *s)
+{
+    ax_encoder *encoder;
+    ax_buf mask = {0};
+    AX_TRY(ax_chat_render(s->template, &s->turns, true, &s->rendered));
+    AX_TRY(ax_encoder_create(s->m.model.tokenizer, &encoder));
+    ax_status status = ax_chat_encode(encoder, &s->rendered, &s->ids, &mask);
+    ax_encoder_destroy(&encoder);
+    ax_buf_fini(&mask);
+    return status;
+}
+
+static ax_status read_messages(session *s)
+{
+    json_t *value;
+    ax_buf text = {0};
+    ax_status status = cli_is_stdin(s->a->messages) ? cli_read_stdin(&text) : AX_OK;
+    if (status == AX_OK && cli_is_stdin(s->a->messages))
+        status = ax_json_parse(s->a->messages, text.data ? text.data : "", text.size, 0, &value);
+    else if (status == AX_OK)
+        status = ax_json_read_file(s->a->messages, 0, &value);
+    ax_buf_fini(&text);
+    AX_TRY(status);
+    status = ax_chat_read(value, &s->turns);
+    if (status == AX_OK)
+        status = encode_turns(s);
+    if (status != AX_OK)
+        ax_error_context("%s", s->a->messages);
+    json_decref(value);
+    return status;
+}
+
+/* Appends a turn and keeps a copy of its text, which free_turns frees. */
+static ax_status add_turn(session *s, ax_chat_role role, const char *text, size_t n)
+{
+    char *copy;
+    AX_TRY(ax_strndup(text, n, &copy));
+    return ax_chat_add(&s->turns, &(ax_chat_turn){.role = role, .text = copy, .size = n});
+}
+
+/* Reads a line of standard input that is not empty as the user's turn. s->ids stays empty at the end. */
+static ax_status read_turn(session *s)
+{
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t n;
+    do {
+        if (isatty(STDIN_FILENO))
+            fprintf(stderr, "> ");
+        n = getline(&line, &room, stdin);
+        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
+            n--;
+    } while (!n);
+    ax_status status = n > 0 ? add_turn(s, AX_CHAT_USER, line, (size_t)n) : AX_OK;
+    if (status == AX_OK && n > 0)
+        status = encode_turns(s);
+    free(line);
+    return status;
+}
+
+static void free_turns(session *s)
+{
+    for (size_t i = 0; i < s->turns.n && s->a->chat; i++)
+        free((char *)s->turns.turn[i].text);
+    ax_chat_turns_fini(&s->turns);
+    ax_chat_text_fini(&s->rendered);
+}
+
+/* ---- tokens -------------------------------------------------------------------------------------- */
+
 static bool is_end_token(const session *s, int32_t id)
 {
+    if (s->template && id == ax_chat_end(s->template))
+        return true;
     for (size_t i = 0; i < s->a->stop.count; i++)
         if (s->a->stop.items[i] == id)
             return true;
@@ -186,6 +282,8 @@ static ax_status show(session *s, int32_t id)
         AX_TRY(ax_buf_printf(&s->text, "%s%d", s->text.size ? " " : "", id));
     if (!s->m.first || s->a->common.json || s->shown == s->text.size)
         return AX_OK;
+    if (s->template && !s->shown)
+        s->shown = ax_chat_opening(s->template, s->text.data, s->text.size);
     AX_TRY(cli_print(s->text.data + s->shown, s->text.size - s->shown));
     s->shown = s->text.size;
     fflush(stdout);
@@ -203,10 +301,11 @@ static void skip_prompt(session *s)
             ax_decoder_init(&s->decoder, tok, AX_DECODE_SKIP_SPECIAL | AX_DECODE_CONTINUE);
 }
 
-/* Prints the prompt, unless --json: the given text, or the decoded text of the given ids. */
+/* Prints the prompt, unless --json or a conversation: the given text, or the decoded text of the given ids.
+ */
 static ax_status show_prompt(session *s)
 {
-    bool shown = s->m.first && !s->a->common.json;
+    bool shown = s->m.first && !s->a->common.json && !s->template;
     if (!shown || !s->a->tokens.count)
         skip_prompt(s);
     for (size_t i = 0; shown && i < s->a->tokens.count; i++)
@@ -216,18 +315,54 @@ static ax_status show_prompt(session *s)
 
 /* Samples the next token on rank 0 and broadcasts it. All ranks should have the same logits, but a difference
  * in rounding must not let their sequences diverge. */
-static ax_status draw(session *s, const float *logits, int64_t i, int32_t *id)
+static ax_status draw(session *s, const float *logits, int32_t *id)
 {
     const args *a = s->a;
     ax_work *work;
     ax_sampling how = {a->temperature, (int)a->top_k, a->top_p};
     uint64_t key = ax_rng_key((uint64_t)a->seed, "generate", 0);
     AX_TRY(
-        ax_sample(logits, (int)s->m.model.config.vocab, &how, ax_rng_uniform(key, (uint64_t)i), s->work, id));
+        ax_sample(logits, (int)s->m.model.config.vocab, &how, ax_rng_uniform(key, s->drawn++), s->work, id));
     AX_TRY(ax_broadcast(s->m.world, NULL, id, 1, AX_I32, 0, &work));
     return ax_wait(&work);
 }
 
+static ax_status feed(session *s, const int32_t *ids, size_t n, const float **logits)
+{
+    AX_TRY(ax_ids_add(&s->fed, ids, n));
+    return ax_generator_feed(s->generator, ids, (int64_t)n, logits);
+}
+
+/* Creates a generator of `positions` positions, unless there is one that has as many, from an earlier turn.
+ */
+static ax_status make_room(session *s, int64_t positions)
+{
+    if (s->capacity >= positions)
+        return AX_OK;
+    /* A conversation goes on: twice as many positions, so that few generators are created. */
+    s->capacity = s->a->chat ? ax_min(2 * positions, s->m.model.config.seq_len) : positions;
+    s->fed.size = 0;
+    ax_generator_destroy(&s->generator);
+    return ax_generator_create(s->m.ctx, &s->m.model, (int64_t)s->prompt, s->capacity, &s->generator);
+}
+
+/* Feeds the prompt: to a new generator at once; to one from an earlier turn, which keeps what the prompt
+ * begins with, token by token. */
+static ax_status feed_prompt(session *s, const float **logits)
+{
+    size_t kept = 0;
+    if (!s->fed.size)
+        return feed(s, s->ids.data, s->prompt, logits);
+    while (kept < s->fed.size && kept + 1 < s->prompt && s->fed.data[kept] == s->ids.data[kept])
+        kept++;
+    AX_TRY(ax_generator_rewind(s->generator, (int64_t)kept));
+    s->fed.size = kept;
+    for (; kept < s->prompt; kept++)
+        AX_TRY(feed(s, s->ids.data + kept, 1, logits));
+    return AX_OK;
+}
+
+/* Continues the prompt in s->ids. */
 static ax_status generate(session *s)
 {
     const args *a = s->a;
@@ -237,14 +372,15 @@ static ax_status generate(session *s)
              "a prompt of %zu tokens leaves no room in the model's %lld positions", s->prompt,
              (long long)c->seq_len);
     const float *logits;
-    AX_TRY(ax_generator_create(s->m.ctx, &s->m.model, (int64_t)s->prompt, capacity, &s->generator));
-    AX_TRY(ax_calloc(2 * (size_t)c->vocab, sizeof *s->work, &s->work));
+    s->text.size = s->shown = 0;
+    ax_decoder_init(&s->decoder, s->m.model.tokenizer, AX_DECODE_SKIP_SPECIAL);
+    AX_TRY(make_room(s, capacity));
     AX_TRY(show_prompt(s));
-    AX_TRY(ax_generator_feed(s->generator, s->ids.data, (int64_t)s->prompt, &logits));
+    AX_TRY(feed_prompt(s, &logits));
     s->reason = "length";
     for (int64_t i = 0; i < a->max_tokens; i++) {
         int32_t id;
-        AX_TRY(draw(s, logits, i, &id));
+        AX_TRY(draw(s, logits, &id));
         if (is_end_token(s, id)) {
             s->reason = "stop";
             break;
@@ -253,44 +389,110 @@ static ax_status generate(session *s)
         AX_TRY(show(s, id));
         if (i + 1 == a->max_tokens || (int64_t)s->ids.size == capacity)
             break;
-        AX_TRY(ax_generator_feed(s->generator, &id, 1, &logits));
+        AX_TRY(feed(s, &id, 1, &logits));
     }
     return s->m.model.tokenizer ? ax_decoder_finish(&s->decoder, &s->text) : AX_OK;
 }
 
-static ax_status finish(session *s, double seconds)
+/* Returns what was generated: in a conversation, what the answer says. */
+static const char *answer(const session *s, size_t *n)
 {
+    const char *text = s->text.size ? s->text.data : "";
+    *n = s->text.size;
+    if (s->template)
+        ax_chat_answer(s->template, &text, n);
+    return text;
+}
+
+static ax_status finish(session *s)
+{
+    size_t n;
+    const char *said = answer(s, &n);
     if (s->a->common.json) {
         json_t *ids = json_array();
         for (size_t i = s->prompt; i < s->ids.size; i++)
             json_array_append_new(ids, json_integer(s->ids.data[i]));
         /* Without a tokenizer "text" is null, and "tokens" alone has the result. */
-        json_t *text = s->m.model.tokenizer ? cli_json_text(s->text.size ? s->text.data : "", s->text.size)
-                                            : json_null();
+        json_t *text = s->m.model.tokenizer ? cli_json_text(said, n) : json_null();
         return cli_print_json(json_pack("{s:o, s:o, s:i, s:s, s:f}", "text", text, "tokens", ids,
                                         "prompt_tokens", (int)s->prompt, "finish", s->reason, "seconds",
-                                        seconds));
+                                        ax_now() - s->start));
     }
     AX_TRY(cli_print(s->text.size ? s->text.data + s->shown : "", s->text.size - s->shown));
     return cli_print("\n", 1);
+}
+
+/* Prints the answer, and adds it to the conversation. */
+static ax_status finish_turn(session *s)
+{
+    size_t n;
+    const char *text = answer(s, &n);
+    AX_TRY(finish(s));
+    fflush(stdout);
+    return add_turn(s, AX_CHAT_ASSISTANT, text, n);
+}
+
+static ax_status talk(session *s)
+{
+    for (;;) {
+        AX_TRY(share_prompt(s, read_turn));
+        s->start = ax_now();
+        if (!s->prompt)
+            return AX_OK;
+        AX_TRY(generate(s));
+        AX_TRY(ax_comm_agree(s->m.world, s->m.first ? finish_turn(s) : AX_OK));
+    }
+}
+
+static ax_status answer_once(session *s)
+{
+    AX_TRY(share_prompt(s, s->template ? read_messages : read_prompt));
+    AX_TRY(generate(s));
+    return ax_comm_agree(s->m.world, s->m.first ? finish(s) : AX_OK);
+}
+
+static ax_status check_args(const args *a)
+{
+    AX_CHECK(!!a->prompt + (a->tokens.count > 0) + a->chat + !!a->messages <= 1, AX_ERR_USAGE,
+             "give only one of --prompt, --tokens, --chat and --messages");
+    AX_CHECK(!a->template || a->chat || a->messages, AX_ERR_USAGE, "--template: needs --chat or --messages");
+    return AX_OK;
+}
+
+static ax_status start(session *s)
+{
+    const args *a = s->a;
+    AX_TRY(check_args(a));
+    AX_TRY(ax_calloc(2 * (size_t)s->m.model.config.vocab, sizeof *s->work, &s->work));
+    if (!a->chat && !a->messages)
+        return AX_OK;
+    if (!s->m.model.tokenizer)
+        return refuse_text(s);
+    ax_status status = ax_chat_create(s->m.model.tokenizer, a->template, &s->template);
+    if (status != AX_OK)
+        ax_error_context("--template");
+    else if (s->m.first && ax_chat_chosen(s->template))
+        ax_log(AX_LOG_INFO, "template %s, chosen by the tokenizer's special tokens",
+               ax_chat_name(s->template));
+    return status;
 }
 
 static ax_status run(const void *raw)
 {
     const args *a = raw;
     session s = {.a = a};
-    double start = ax_now();
+    s.start = ax_now();
     ax_status status = model_open(&a->common, MODEL_SEQUENCE, &s.m);
-    ax_decoder_init(&s.decoder, s.m.model.tokenizer, AX_DECODE_SKIP_SPECIAL);
     if (status == AX_OK)
-        status = share_prompt(&s);
+        status = ax_comm_agree(s.m.world, start(&s));
     if (status == AX_OK)
-        status = generate(&s);
-    if (status == AX_OK)
-        status = ax_comm_agree(s.m.world, s.m.first ? finish(&s, ax_now() - start) : AX_OK);
+        status = a->chat ? talk(&s) : answer_once(&s);
     cli_world_abort_unshared(s.m.world, status);
     ax_generator_destroy(&s.generator);
+    free_turns(&s);
+    ax_chat_destroy(&s.template);
     free(s.work);
+    ax_ids_fini(&s.fed);
     ax_ids_fini(&s.ids);
     ax_buf_fini(&s.given);
     ax_buf_fini(&s.text);
@@ -303,9 +505,11 @@ const cli_verb verb_generate = {
     .details =
         "Prints the prompt, then each token as soon as it is generated: as text, or as token ids if the\n"
         "model has no tokenizer. Stops after --max-tokens, at an end or stop token, or when the text\n"
-        "fills the model's positions.",
+        "fills the model's positions. In a conversation (--chat, --messages) it prints the answers only,\n"
+        "each up to the end of its turn.",
     .examples = "axonn generate runs/name --prompt 'int main(' --temperature 0.8 --top-p 0.95\n"
                 "axonn generate runs/name < prompt.txt\n"
+                "axonn generate runs/name --chat --temperature 0.7\n"
                 "axonn generate path/to/gpt2 --tokens 464,3290 --temperature 0 --json",
     .options = options,
     .option_count = AX_COUNT(options),

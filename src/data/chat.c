@@ -313,6 +313,24 @@ ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool p
     return put_string(chat, out, chat->template->frame[AX_CHAT_ASSISTANT].before, 0);
 }
 
+size_t ax_chat_opening(const ax_chat *chat, const char *text, size_t size)
+{
+    const char *opening = chat->template->opening;
+    size_t n = opening ? strlen(opening) : 0;
+    return size >= n && !memcmp(text, opening ? opening : "", n) ? n : 0;
+}
+
+void ax_chat_answer(const ax_chat *chat, const char **text, size_t *size)
+{
+    const chat_template *t = chat->template;
+    const char *closing = t->frame[AX_CHAT_ASSISTANT].after, *end = strstr(closing, t->end);
+    size_t before = ax_chat_opening(chat, *text, *size), after = end ? (size_t)(end - closing) : 0;
+    *text += before;
+    *size -= before;
+    if (*size >= after && !memcmp(*text + *size - after, closing, after))
+        *size -= after;
+}
+
 ax_status ax_chat_encode(ax_encoder *encoder, ax_chat_text *text, ax_ids *ids, ax_buf *is_target)
 {
     const ax_text_part *parts = (const void *)text->parts.data;

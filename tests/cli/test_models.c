@@ -270,7 +270,8 @@ static void prompts_are_encoded_as_text(void **state)
                 " generate run --tokens 1 --temperature 1000 --seed 1 --max-tokens 14 --ignore-end --json");
     assert_contains(json_string_value(json_object_get(o, "text")), "\xef\xbf\xbd");
     json_decref(o);
-    fails(2, "not both", AXONN " generate run --prompt x --tokens 1");
+    fails(2, "give only one of --prompt, --tokens, --chat and --messages",
+          AXONN " generate run --prompt x --tokens 1");
     fails(2, "no tokenizer.json: give the prompt with --tokens", AXONN " generate " GOLDEN " --prompt x");
     fails(2, "no end-of-text token", AXONN " generate " GOLDEN " </dev/null");
     fails(2, "300 is not in the model's vocabulary, 0 … 299", AXONN " generate run --tokens 1,300");

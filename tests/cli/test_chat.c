@@ -1,0 +1,283 @@
+/* Conversations from end to end: data build, data show --mask, training on answers, generate --chat and
+ * --messages, and what is refused. */
+#include "axonn/base.h"
+
+#include "cli/cli_test.h"
+#include "support/scratch.h"
+
+#include <jansson.h>
+#include <math.h>
+
+static char dir[SCRATCH_PATH];
+
+/* ---- helpers -------------------------------------------------------------------------------------- */
+
+static void put(const char *name, const char *text)
+{
+    assert_int_equal(ax_file_write_atomic(name, text, strlen(text)), AX_OK);
+}
+
+/* Runs a command, which must end with `code`, and print `text` (may be NULL) on standard output or error. */
+static void ends(int code, const char *text, const char *command)
+{
+    ax_buf whole = {0}, out = {0};
+    assert_int_equal(ax_buf_printf(&whole, "%s 2>&1", command), AX_OK);
+    int got = shell(whole.data, &out);
+    if (got != code)
+        fail_msg("%s ended with %d: %s", command, got, out.data);
+    if (text)
+        assert_contains(out.data, text);
+    ax_buf_fini(&whole);
+    ax_buf_fini(&out);
+}
+
+/* Runs a command, which must succeed, and returns what it prints on standard output. The caller frees it. */
+static char *output(const char *command)
+{
+    ax_buf out = {0};
+    if (shell(command, &out))
+        fail_msg("%s failed", command);
+    return out.data;
+}
+
+static json_t *json_of(const char *command)
+{
+    char *text = output(command);
+    json_t *value = json_loads(text, 0, NULL);
+    if (!value)
+        fail_msg("%s: not JSON: %s", command, text);
+    free(text);
+    return value;
+}
+
+/* Whether the program can start several ranks. */
+static bool has_ranks(void)
+{
+    ax_buf out = {0};
+    (void)shell(AXONN " generate nowhere --tokens 1 --ranks 2 2>&1", &out);
+    bool has = !strstr(out.data, "without MPI");
+    ax_buf_fini(&out);
+    return has;
+}
+
+static const char keys[] =
+    "model: {family: gpt2, layers: 1, hidden: 32, heads: 2, vocab: 320, seq_len: 192}\n"
+    "data: {train: qa.jsonl, valid: qa.jsonl, tokenizer: tok}\n"
+    "train: {steps: 40, global_batch: 8, micro_batch: 4, precision: fp32}\n"
+    "optim: {lr: 1.0e-2, schedule: constant}\nthreads: 1\n"
+    "run: {eval_interval: 0}\n";
+
+/* A tokenizer, conversations whose answers are all "x", and a run trained on them. */
+static int set_up(void **state)
+{
+    (void)state;
+    ax_buf lines = {0}, out = {0};
+    if (scratch_make("/tmp", dir) || chdir(dir))
+        return -1;
+    for (int i = 0; i < 120; i++)
+        if (ax_buf_printf(&lines,
+                          "{\"messages\": [{\"role\": \"user\", \"content\": \"say %d\"}, {\"role\": "
+                          "\"assistant\", \"content\": \"x\"}]}\n",
+                          i) != AX_OK)
+            return -1;
+    put("qa.jsonl", lines.data);
+    put("small.yaml", keys);
+    put("plain.txt",
+        "Some plain text, without any conversation, that is long enough for two rows. It goes on "
+        "and on, and says nothing of interest until it ends, as all plain texts of a test do. A few "
+        "more words are needed, so here they are: one, two, three, four, five, six, seven, eight.\n");
+    put("words.txt",
+        "Below is an instruction that describes a task. Write a response that appropriately completes the "
+        "request. ### Instruction: ### Response: instruction response say 1 2 3 say 4 5 6 say x x x "
+        "the the of of and and in in to to it it is is that that with with for for task request\n");
+    int bad = shell(AXONN " tok train --input words.txt --vocab 280 --out tok >log 2>&1", &out) ||
+              shell(AXONN " train small.yaml run.dir=run >log 2>&1", &out);
+    if (bad)
+        (void)!system("cat log >&2");
+    ax_buf_fini(&lines);
+    ax_buf_fini(&out);
+    return bad ? -1 : 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return chdir("/") || ax_remove_tree(dir) != AX_OK ? -1 : 0;
+}
+
+/* ---- tests ---------------------------------------------------------------------------------------- */
+
+static void masks_are_shown(void **state)
+{
+    (void)state;
+    put("two.jsonl", "{\"instruction\": \"Sum.\", \"input\": \"3 4\", \"output\": \"7\"}\n"
+                     "{\"messages\": [{\"role\": \"user\", \"content\": \"never answered\"}]}\n"
+                     "{\"text\": \"plain\"}\n");
+    ends(0, "template alpaca, chosen by the tokenizer's special tokens",
+         AXONN " data build --input two.jsonl --tokenizer tok --out two.tok");
+    ends(0, "1 conversation without an answer left out",
+         AXONN " data build --input two.jsonl --tokenizer tok --template alpaca --out two.tok");
+    ends(0, "### Instruction:\nSum.\n\n### Input:\n3 4\n\n### Response:\n[7<|endoftext|>]\n",
+         AXONN " data show two.tok --mask --tokenizer tok");
+    ends(0, "[plain<|endoftext|>]\n", AXONN " data show two.tok --mask --tokenizer tok --document 1");
+    json_t *shown = json_of(AXONN " data show two.tok --mask --document 1 --json");
+    size_t n = json_array_size(json_object_get(shown, "ids"));
+    assert_true(n > 1 && n == json_array_size(json_object_get(shown, "mask")));
+    json_decref(shown);
+    ends(0, "good", AXONN " data check two.tok");
+    ends(0, NULL, AXONN " data build --input plain.txt --tokenizer tok --out plain.tok");
+    ends(2, "--mask: plain.tok has no mask", AXONN " data show plain.tok --mask");
+    ends(2, "--template: template llama3 does not fit the tokenizer, which lacks \"<|begin_of_text|>\"",
+         AXONN " data build --input two.jsonl --tokenizer tok --template llama3 --out three.tok");
+    assert_false(ax_path_exists("three.tok"));
+}
+
+static void answers_are_learned(void **state)
+{
+    (void)state;
+    char *log = output("cat log");
+    assert_contains(log, "qa.jsonl: the loss is on answers, ");
+    free(log);
+    put("m.json", "[{\"role\": \"user\", \"content\": \"say 7\"}]");
+    json_t *said = json_of(AXONN " generate run --messages m.json --temperature 0 --json");
+    assert_string_equal(json_string_value(json_object_get(said, "text")), "x");
+    assert_string_equal(json_string_value(json_object_get(said, "finish")), "stop");
+    json_decref(said);
+    char *chat = output("printf 'say 3\\n\\nsay 4' | " AXONN " generate run --chat --temperature 0");
+    assert_string_equal(chat, "x\nx\n");
+    free(chat);
+    chat = output("cat m.json | " AXONN " generate run --messages /dev/stdin --temperature 0");
+    assert_string_equal(chat, "x\n");
+    free(chat);
+}
+
+/* The second answer of a conversation is that to the whole conversation so far, on one rank and on two. */
+static void a_conversation_is_kept(void **state)
+{
+    (void)state;
+    static const char *const ranks[] = {"", " --ranks 2"};
+    put("u.yaml", keys);
+    ends(0, NULL, AXONN " train u.yaml run.dir=unlearned train.steps=1 optim.lr=0");
+    for (size_t i = 0; i < (has_ranks() ? 2 : 1); i++) {
+        char command[512];
+        snprintf(command, sizeof command,
+                 "printf 'say 3\\nand?\\n' | " AXONN
+                 " generate unlearned --chat --temperature 0 --max-tokens 5 --json%s",
+                 ranks[i]);
+        char *lines = output(command);
+        json_t *first = json_loads(lines, JSON_DISABLE_EOF_CHECK, NULL),
+               *second = json_loads(strchr(lines, '\n') + 1, 0, NULL);
+        assert_non_null(first);
+        assert_non_null(second);
+        json_t *whole = json_pack("{s:[{s:s,s:s},{s:s,s:O},{s:s,s:s}]}", "messages", "role", "user",
+                                  "content", "say 3", "role", "assistant", "content",
+                                  json_object_get(first, "text"), "role", "user", "content", "and?");
+        char *text = json_dumps(whole, 0);
+        put("whole.json", text);
+        json_t *again =
+            json_of(AXONN " generate unlearned --messages whole.json --temperature 0 --max-tokens 5 --json");
+        assert_true(json_equal(json_object_get(again, "tokens"), json_object_get(second, "tokens")));
+        assert_true(
+            json_equal(json_object_get(again, "prompt_tokens"), json_object_get(second, "prompt_tokens")));
+        json_decref(first);
+        json_decref(second);
+        json_decref(whole);
+        json_decref(again);
+        free(text);
+        free(lines);
+    }
+}
+
+/* Returns the loss of the last step of a run of two steps. */
+static double loss_of(const char *more)
+{
+    char command[512];
+    snprintf(command, sizeof command,
+             AXONN " train small.yaml train.steps=2 run.dir=same%s >same.log 2>&1 && "
+                   "tail -n 1 same/metrics.jsonl && rm -r same",
+             more);
+    ax_buf out = {0};
+    if (shell(command, &out))
+        ends(0, NULL, "cat same.log; false");
+    /* The last row is the evaluation. */
+    char *at = strstr(out.data, "eval_loss");
+    at = at ? at : strstr(out.data, "loss");
+    double loss = at ? atof(strchr(at, ':') + 1) : -1;
+    ax_buf_fini(&out);
+    return loss;
+}
+
+/* The loss is over the targets of the whole batch, whatever the micro-batch and the grid. */
+static void losses_do_not_depend_on_the_grid(void **state)
+{
+    (void)state;
+    double one = loss_of("");
+    assert_true(one > 0);
+    assert_true(fabs(loss_of(" train.micro_batch=1") - one) < 1e-5 * one);
+    if (has_ranks()) {
+        assert_true(fabs(loss_of(" --ranks 2 grid.data=2") - one) < 1e-5 * one);
+        assert_true(fabs(loss_of(" --ranks 2 grid.x=2 train.micro_batch=2") - one) < 1e-5 * one);
+    }
+    assert_true(fabs(loss_of(" data.loss=answers") - one) == 0);
+    assert_true(fabs(loss_of(" data.loss=all") - one) > 1e-3);
+}
+
+static void configurations_are_refused(void **state)
+{
+    (void)state;
+    const char *both =
+        AXONN " train small.yaml run.dir=none data.loss=answers data.train=plain.txt data.valid=plain.txt "
+              "model.seq_len=16";
+    ends(2, "plain.txt", both);
+    ends(2, "of data.valid has no mask: build it from conversations, or set data.loss to auto or all", both);
+    ends(2, "of data.train has no mask", both);
+    ends(2,
+         "data.template: template chatml does not fit the tokenizer, which lacks \"<|im_start|>\", "
+         "\"<|im_end|>\"",
+         AXONN " train small.yaml run.dir=none data.template=chatml");
+    const char *two = AXONN " train small.yaml run.dir=none data.template=chatml optim.min_lr=1";
+    ends(2, "data.template", two);
+    ends(2, "optim.min_lr", two);
+    ends(2, "data.template", AXONN " train small.yaml run.dir=none data.template=gemma");
+    ends(2, "data.loss was \"answers\" and is now \"all\"",
+         AXONN " train small.yaml run.dir=run data.loss=all "
+               "train.steps=50");
+    ends(2, "--template: needs --chat or --messages", AXONN " generate run --prompt x --template alpaca");
+    ends(2, "give only one of --prompt, --tokens, --chat and --messages",
+         AXONN " generate run --chat --messages m.json </dev/null");
+    put("bad.json", "[{\"role\": \"user\",\n \"content\": }]");
+    ends(4, "bad.json:2:13: not valid JSON", AXONN " generate run --messages bad.json");
+    put("bad.json",
+        "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]");
+    ends(4, "the last turn must be the user's, for an answer to follow; it is of the assistant",
+         AXONN " generate run --messages bad.json");
+}
+
+static void evaluation_counts_the_same_targets(void **state)
+{
+    (void)state;
+    json_t *answers = json_of(AXONN " eval run --data qa.jsonl --json"),
+           *all = json_of(AXONN " eval run --data qa.jsonl --loss all --json");
+    int64_t few = json_integer_value(json_object_get(answers, "targets"));
+    assert_true(few >= 240 && few < json_integer_value(json_object_get(all, "targets")) / 4);
+    assert_true(json_is_null(json_object_get(answers, "bits_per_byte")));
+    assert_false(json_is_null(json_object_get(all, "bits_per_byte")));
+    assert_true(json_number_value(json_object_get(answers, "loss")) < 0.2);
+    assert_true(json_number_value(json_object_get(all, "loss")) > 1);
+    json_decref(answers);
+    json_decref(all);
+    ends(2, "--loss: plain.txt has no mask", AXONN " eval run --data plain.txt --loss answers");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(masks_are_shown),
+        cmocka_unit_test(answers_are_learned),
+        cmocka_unit_test(a_conversation_is_kept),
+        cmocka_unit_test(losses_do_not_depend_on_the_grid),
+        cmocka_unit_test(configurations_are_refused),
+        cmocka_unit_test(evaluation_counts_the_same_targets),
+    };
+    return cmocka_run_group_tests_name("cli.chat", tests, set_up, tear_down);
+}

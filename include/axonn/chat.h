@@ -80,8 +80,9 @@ AX_MUST_CHECK ax_status ax_chat_read(const struct json_t *value, ax_chat_turns *
 typedef struct ax_chat_text {
     ax_buf text;
     ax_buf
-        parts;   /* array of ax_text_part: `plain` is set for what turns say, `target` for what is a target */
-    ax_ids part; /* scratch of ax_chat_encode */
+        parts; /* array of ax_text_part: `plain` is set for what turns say, `target` for what is a target */
+    ax_buf joined; /* scratch of ax_chat_render */
+    ax_ids part;   /* scratch of ax_chat_encode */
 } ax_chat_text;
 void ax_chat_text_fini(ax_chat_text *text);
 

@@ -132,6 +132,7 @@ void ax_chat_text_fini(ax_chat_text *text)
 {
     ax_buf_fini(&text->text);
     ax_buf_fini(&text->parts);
+    ax_buf_fini(&text->joined);
     ax_ids_fini(&text->part);
 }
 
@@ -267,21 +268,39 @@ static bool is_appended(const chat_template *t, const ax_chat_turns *turns, size
     return i < turns->n && turns->turn[i].role == AX_CHAT_INPUT && !t->frame[AX_CHAT_INPUT].before;
 }
 
+/* Returns what turn i says, with the input that is appended to it. */
+static ax_status turn_text(const chat_template *t, const ax_chat_turns *turns, size_t i, ax_chat_text *out,
+                           span *text)
+{
+    const ax_chat_turn *turn = &turns->turn[i], *input = turn + 1;
+    *text = (span){turn->text, turn->size};
+    if (is_appended(t, turns, i + 1)) {
+        out->joined.size = 0;
+        AX_TRY(ax_buf_add(&out->joined, turn->text, turn->size));
+        AX_TRY(ax_buf_add(&out->joined, "\n", 1));
+        AX_TRY(ax_buf_add(&out->joined, input->text, input->size));
+        *text = (span){out->joined.data, out->joined.size};
+    }
+    *text = t->trims ? trim(*text) : *text;
+    return AX_OK;
+}
+
 static ax_status put_turn(const ax_chat *chat, const ax_chat_turns *turns, size_t i, ax_chat_text *out)
 {
     AX_TRY(check_order(turns, i));
     const chat_template *t = chat->template;
+    const chat_frame *frame = frame_of(t, turns, i);
     const ax_chat_turn *turn = &turns->turn[i];
-    const bool answers = turn->role == AX_CHAT_ASSISTANT, appended = is_appended(t, turns, i);
-    const chat_frame *frame = frame_of(t, turns, appended ? i - 1 : i);
-    const bool later = i && turns->turn[i - 1].role == AX_CHAT_ASSISTANT;
-    span text = {turn->text, turn->size};
-    text = t->trims ? trim(text) : text;
-    if (turn->role == AX_CHAT_USER && later)
+    const bool answers = turn->role == AX_CHAT_ASSISTANT;
+    span text;
+    if (is_appended(t, turns, i))
+        return AX_OK;
+    AX_TRY(turn_text(t, turns, i, out, &text));
+    if (turn->role == AX_CHAT_USER && i && turns->turn[i - 1].role == AX_CHAT_ASSISTANT)
         AX_TRY(put_string(chat, out, t->between, 0));
-    AX_TRY(put_string(chat, out, appended ? "\n" : frame->before, 0));
+    AX_TRY(put_string(chat, out, frame->before, 0));
     AX_TRY(answers ? put_answer(chat, turn, text, out) : put(out, text.at, text.n, PLAIN));
-    return is_appended(t, turns, i + 1) ? AX_OK : put_string(chat, out, frame->after, answers ? TARGET : 0);
+    return put_string(chat, out, frame->after, answers ? TARGET : 0);
 }
 
 /* Writes what comes before the first turn. */

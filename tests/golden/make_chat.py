@@ -162,8 +162,13 @@ class Reference:
     def apply_plain(self, messages):
         """ids and mask where contents are encoded with split_special_tokens: contents and targets are marked by characters
         in the rendered text; between special tokens of the template the text is encoded without special tokens."""
-        strip = (lambda s: s.strip()) if self.template == "llama3" else lambda s: s
-        marked = [{k: v if k == "role" else OPEN + strip(v) + SHUT for k, v in m.items()} for m in messages]
+
+        def strip(role, text):  # what the template itself strips, if there is no mark before it
+            if self.template == "llama3":
+                return text.strip()
+            return text.lstrip("\n") if self.template == "qwen3" and role == "assistant" else text
+
+        marked = [{k: v if k == "role" else OPEN + strip(m["role"], v) + SHUT for k, v in m.items()} for m in messages]
         jinja = self.jinja.replace("{% generation %}", "{{ '%s' }}" % FROM).replace("{% endgeneration %}", "{{ '%s' }}" % TO)
         jinja = jinja.replace("{%- generation %}", "{{- '%s' }}" % FROM).replace("{%- endgeneration %}", "{{- '%s' }}" % TO)
         env = Environment(trim_blocks=True, lstrip_blocks=True)
@@ -246,6 +251,7 @@ RECORDS = [
      "completion": [{"role": "assistant", "content": "a"}]},
     {"instruction": "the task", "input": "the input\n", "output": "the result"},
     {"instruction": "the task", "input": "", "output": ""},
+    {"instruction": " a task\u3000", "input": " \n ", "output": " x "},
     {"instruction": "the task", "output": "the result", "id": 3},
 ]
 

@@ -146,14 +146,54 @@ typedef struct ax_rows {
     int32_t *position;  /* t - doc_start[t] */
 } ax_rows;
 
+/* The goldfish loss (Hans et al. 2024, arXiv 2406.10209) drops about one of k targets, so that a model cannot
+ * repeat a text verbatim: the token stays an input, but nothing is learned about predicting it. Which targets
+ * are dropped is a property of the text alone:
+ *
+ *   hashed: target x_i is dropped if mix(H) < 2^64 / k, where
+ *             H      = sum of x_{i-j} P^{j-1} over j = 1 ... window, modulo 2^61 - 1,
+ *             P      = 0x13c6ef372fe94f99 (a primitive root),
+ *             mix(H) = splitmix64's output function: z = H + 0x9e3779b97f4a7c15 (all modulo 2^64), then
+ *                      z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9, z = (z ^ z >> 27) * 0x94d049bb133111eb,
+ *                      z ^ z >> 31.
+ *           The window may begin before the row, but not before the document. The first `window` tokens of a
+ *           document have no full window, hence no hash, and are kept (section 3.1 of the paper: the hash is
+ *           underdetermined there; the authors' code keeps them too). So a passage has the same mask wherever
+ *           it stands, from its token number `window` on, counted from 0. The authors' code counts the target
+ *           as part of its window; this follows the paper's text.
+ *   static: tokens number k, 2k, 3k, ... of each document are dropped, counted from 1.
+ *
+ * Documents are those of the source, also without mask_documents. Test vectors, tokens oldest first:
+ *
+ *   window           H                   mix(H)              dropped
+ *   1                1                   0x910a2dec89025cc1  by no k
+ *   1, 2             0x13c6ef372fe94f9b  0xc77a8fc3fd4dc98a  by no k
+ *   2, 1             0x078dde6e5fd29f34  0x61c6951241befbc1  by k = 2
+ *   1, 2, ..., 13    0x06d0d2de11137cbf  0xec55e98152abd01a  by no k
+ *   13 times 2^31-1  0x1172014f31aec224  0x4d7c0842458b73c1  by k = 2 and 3 */
+typedef enum ax_goldfish_kind { AX_GOLDFISH_HASHED, AX_GOLDFISH_STATIC } ax_goldfish_kind;
+#define AX_GOLDFISH_WINDOW_MAX 2048
+typedef struct ax_goldfish {
+    int64_t k;      /* one of k targets is dropped, >= 2; 0: none */
+    int64_t window; /* hashed: tokens of the hash, 1 ... AX_GOLDFISH_WINDOW_MAX */
+    ax_goldfish_kind kind;
+} ax_goldfish;
+
+/* Sets keep[i] to 0 for each dropped token i of a document of n tokens in memory. AX_ERR_USAGE: a number out
+ * of range. */
+AX_MUST_CHECK ax_status ax_goldfish_drop(const ax_goldfish *goldfish, const int32_t *document, int64_t n,
+                                         uint8_t *keep);
+
 /* How a source is cut into rows. Row i holds tokens i*T ... i*T+T: T inputs, and the same shifted by one as
  * targets, so that neighbouring rows share one token. With mask_documents the first token of a document is
  * not a target, and attention and positions restart there; without it, doc_start is 0 everywhere. With
- * `answers` a token whose mask bit is 0 is not a target; a source without a mask has no such tokens. */
+ * `answers` a token whose mask bit is 0 is not a target; a source without a mask has no such tokens. The
+ * goldfish loss is for training: the shape with which a caller evaluates has none. */
 typedef struct ax_row_shape {
     int64_t seq_len; /* T */
     bool mask_documents;
     bool answers;
+    ax_goldfish goldfish; /* all 0: no goldfish loss */
 } ax_row_shape;
 
 /* Returns the number of full rows, which training uses: (N-1) / T. */
@@ -164,6 +204,11 @@ int64_t ax_data_samples(const ax_data *data, const ax_row_shape *shape);
  * document, or by the source's mask). */
 int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape);
 
+/* AX_ERR_USAGE if rows of this shape cannot be read: a number out of range, or a static goldfish loss for a
+ * source whose documents end with end_id, but which has no index of them. The functions below fail likewise.
+ */
+AX_MUST_CHECK ax_status ax_data_check_shape(const ax_data *data, const ax_row_shape *shape);
+
 /* Copies row `row` of the source, 0 <= row < ax_data_rows, to row `line` of the arrays of `out`. The padding
  * of a partial row has token 0 and target -1, and belongs to the last document. *targets (may be NULL) is the
  * number of unmasked targets. Allocates nothing. AX_ERR_DATA: a token outside the vocabulary, or a file that
@@ -171,8 +216,8 @@ int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape);
 AX_MUST_CHECK ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t row,
                                     const ax_rows *out, int64_t line, int64_t *targets);
 
-/* Sets *targets to the number of unmasked targets of a row, from the mask and the document index if there are
- * such. AX_ERR_DATA. */
+/* Sets *targets to the number of unmasked targets of a row: from the mask and the document index if there are
+ * such, but with a goldfish loss from the row's tokens. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row,
                                             int64_t *targets);
 
@@ -209,6 +254,10 @@ AX_MUST_CHECK ax_status ax_sampler_restore(ax_sampler *sampler, const int64_t *p
 /* Chooses the B samples of the next step, without reading them, and advances; *targets is the number of
  * unmasked targets of the whole batch. Allocates nothing. AX_ERR_DATA: an index that cannot be read. */
 AX_MUST_CHECK ax_status ax_sampler_next(ax_sampler *sampler, int64_t *targets);
+
+/* Returns how many targets of the rows chosen so far of the current batch the goldfish loss has dropped: they
+ * are not counted in *targets. */
+int64_t ax_sampler_dropped(const ax_sampler *sampler);
 
 /* Does ax_sampler_next in parts, which together cover rows 0 ... B-1 in order: chooses rows first ... end-1
  * and counts their targets. Between two parts a caller may give up the batch: ax_sampler_restore with the

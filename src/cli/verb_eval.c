@@ -61,8 +61,9 @@ static bool show(void *user, int64_t done, int64_t total)
 static ax_status evaluate(const args *a, opened_model *m, const ax_data *data)
 {
     ax_evaluation e;
-    ax_row_shape shape = {a->seq_len ? a->seq_len : m->model.config.seq_len, !a->cross_documents,
-                          strcmp(a->loss, "all") != 0};
+    ax_row_shape shape = {.seq_len = a->seq_len ? a->seq_len : m->model.config.seq_len,
+                          .mask_documents = !a->cross_documents,
+                          .answers = strcmp(a->loss, "all") != 0};
     cli_progress progress;
     cli_progress_start(&progress, "evaluating rows", false);
     progress.terminal &= m->first;

@@ -1,5 +1,5 @@
-/* Makes training rows from a token source: copies and checks tokens, masks targets and marks documents. T:
- * number of tokens in a row; `a`: index in the source of a row's first token. */
+/* Makes training rows from a token source: copies and checks tokens, and marks documents. targets.c decides
+ * which tokens are targets. T: number of tokens in a row; `a`: index in the source of a row's first token. */
 #include "source.h"
 
 #include <string.h>
@@ -185,100 +185,6 @@ ax_status ax_data_document(const ax_data *data, int64_t index, int64_t *first, i
     return AX_OK;
 }
 
-/* ---- targets ------------------------------------------------------------------------------------- */
-
-enum { BLOCK = 4096 }; /* tokens about which find_targets decides at a time */
-
-/* Facts about at most BLOCK tokens that follow one another, a bit for each. */
-typedef struct block {
-    uint64_t starts[BLOCK / 64];  /* a document starts here */
-    uint64_t targets[BLOCK / 64]; /* the token is a target */
-} block;
-
-static void set_bit(uint64_t *bits, int64_t i) { bits[i / 64] |= UINT64_C(1) << i % 64; }
-
-/* Sets bit at + s - first for each token s, first <= s < end, of a file with an index at which a document
- * starts. */
-static ax_status find_in_file(const ax_data *data, int64_t first, int64_t end, int64_t at, uint64_t *bits)
-{
-    data_starts starts;
-    int64_t d, start;
-    data_starts_begin(&starts, data);
-    AX_TRY(data_starts_find(&starts, first, &d));
-    for (; d < data->info.documents; d++) {
-        AX_TRY(data_starts_get(&starts, d, &start));
-        if (start >= end)
-            break;
-        if (start >= first) /* else: the document of token first-1 goes on, or the index is damaged */
-            set_bit(bits, at + start - first);
-    }
-    return AX_OK;
-}
-
-/* Does what find_in_file does, for a source that may have shards. Each shard begins with a document. */
-static ax_status find_indexed(const ax_data *data, int64_t first, int64_t end, uint64_t *bits)
-{
-    if (!data->parts)
-        return find_in_file(data, first, end, 0, bits);
-    for (data_stretch s = {0}; data_next_stretch(data, first, end, &s);) {
-        if (!s.from)
-            set_bit(bits, s.at);
-        AX_TRY(find_in_file(s.part, s.from, s.to, s.at, bits));
-    }
-    return AX_OK;
-}
-
-/* Sets bit i if a document starts at token first + i, for a source without an index: a document starts after
- * each end_id. `before`: the n tokens from first-1 on, or NULL, if they have not been read yet. */
-static ax_status find_scanned(const ax_data *data, int64_t first, int64_t n, const int32_t *before,
-                              uint64_t *bits)
-{
-    int32_t part[1024];
-    for (int64_t at = 0, here; at < n; at += here) {
-        here = ax_min((int64_t)AX_COUNT(part), n - at);
-        const int32_t *ids = before ? before + at : part;
-        if (!before)
-            AX_TRY(data_read_tokens(data, first - 1 + at, here, part));
-        for (int64_t i = 0; i < here; i++)
-            if (ids[i] == data->info.end_id)
-                set_bit(bits, at + i);
-    }
-    return AX_OK;
-}
-
-/* Decides which of the n tokens from `first` on are targets, 1 <= n <= BLOCK and first >= 1. A token is a
- * target if each of these holds: it does not open a document (mask_documents), and its mask bit is 1
- * (answers). `before`: as for find_scanned. */
-static ax_status find_targets(const ax_data *data, const ax_row_shape *shape, int64_t first, int64_t n,
-                              const int32_t *before, block *out)
-{
-    int64_t words = ax_ceil_div(n, 64);
-    memset(out->starts, 0, (size_t)words * sizeof *out->starts);
-    if (shape->mask_documents && data->index_kind != INDEX_NONE)
-        AX_TRY(find_indexed(data, first, first + n, out->starts));
-    else if (shape->mask_documents && data->info.end_id >= 0)
-        AX_TRY(find_scanned(data, first, n, before, out->starts));
-    if (shape->answers && data->info.targets >= 0)
-        AX_TRY(data_read_mask(data, first, n, out->targets));
-    else
-        memset(out->targets, -1, (size_t)words * sizeof *out->targets);
-    for (int64_t w = 0; w < words; w++)
-        out->targets[w] &= ~out->starts[w];
-    if (n % 64)
-        out->targets[n / 64] &= (UINT64_C(1) << n % 64) - 1;
-    return AX_OK;
-}
-
-static int64_t count_targets(const block *b, int64_t n)
-{
-    int64_t count = 0;
-    for (int64_t w = 0; w < ax_ceil_div(n, 64); w++)
-        count += __builtin_popcountll(b->targets[w]);
-    return count;
-}
-
-/* ---- rows ---------------------------------------------------------------------------------------- */
-
 int64_t ax_data_samples(const ax_data *data, const ax_row_shape *shape)
 {
     return ax_max(data->info.tokens - 1, 0) / shape->seq_len;
@@ -298,21 +204,79 @@ static void assign_positions(const ax_rows *row, int64_t from, int64_t end)
     }
 }
 
-/* Applies `b` to the row: its bit i is about the target at position at + i. Masks targets, and assigns the
- * positions up to the last document start found; *from is the last document start before and after the
- * call. */
-static void apply_block(const ax_rows *row, const block *b, int64_t at, int64_t n, int64_t *from)
+/* The documents of a row while they are found. */
+typedef struct marks {
+    const ax_rows *row; /* NULL: only counts */
+    int64_t from;       /* position in the row of the last document start so far */
+    int64_t found;      /* documents that start after the row's first token */
+} marks;
+
+/* Starts a document at position `start` of a row, 1 <= start <= T: masks the target that would be its first
+ * token. */
+static void start_document(marks *m, int64_t start)
 {
-    for (int64_t w = 0; w < ax_ceil_div(n, 64); w++) {
-        for (uint64_t bits = b->starts[w]; bits; bits &= bits - 1) {
-            int64_t start = at + 64 * w + __builtin_ctzll(bits) + 1;
-            assign_positions(row, *from, start);
-            *from = start;
-        }
-        int32_t *targets = row->targets + at + 64 * w;
-        for (int64_t i = 0; i < ax_min(64, n - 64 * w); i++)
-            targets[i] = b->targets[w] >> i & 1 ? targets[i] : -1;
+    m->found++;
+    if (!m->row)
+        return;
+    m->row->targets[start - 1] = -1;
+    assign_positions(m->row, m->from, start);
+    m->from = start;
+}
+
+/* Marks the documents that start in tokens (a, end] of a source that has an index. `end` is below N, where
+ * the last document ends. */
+static ax_status mark_indexed(const ax_data *data, int64_t a, int64_t end, marks *m)
+{
+    data_walk walk;
+    AX_TRY(data_walk_begin(&walk, data, a));
+    while (walk.end <= end) {
+        start_document(m, walk.end - a);
+        AX_TRY(data_walk_next(&walk));
     }
+    return AX_OK;
+}
+
+/* Does the same for a source without an index, where a document starts after each end_id. */
+static ax_status mark_scanned(const ax_data *data, int64_t a, int64_t end, marks *m)
+{
+    enum { PART = 1024 };
+    int32_t part[PART] = {0};
+    for (int64_t at = a, n; at < end; at += n) {
+        const int32_t *ids = m->row ? m->row->tokens + (at - a) : part;
+        n = ax_min(end - at, PART);
+        if (!m->row)
+            AX_TRY(data_read_tokens(data, at, n, part));
+        for (int64_t i = 0; i < n; i++)
+            if (ids[i] == data->info.end_id)
+                start_document(m, at + i + 1 - a);
+    }
+    return AX_OK;
+}
+
+static ax_status mark_documents(const ax_data *data, const ax_row_shape *shape, int64_t a, int64_t end,
+                                marks *m)
+{
+    if (shape->mask_documents && data->index_kind != INDEX_NONE)
+        return mark_indexed(data, a, end, m);
+    return shape->mask_documents && data->info.end_id >= 0 ? mark_scanned(data, a, end, m) : AX_OK;
+}
+
+/* Masks, in `row` (NULL: only counts), those of `predictions` targets after token a that are none, and marks
+ * the documents of the row. */
+static ax_status mask_targets(const ax_data *data, const ax_row_shape *shape, int64_t a, int64_t predictions,
+                              const ax_rows *row, data_targets *out)
+{
+    marks m = {.row = row};
+    bool by_token = shape->goldfish.k || data_is_masked(data, shape);
+    *out = (data_targets){0};
+    if (row || !by_token) {
+        AX_TRY(mark_documents(data, shape, a, a + predictions, &m));
+        out->kept = predictions - m.found;
+    }
+    if (row)
+        assign_positions(row, m.from, shape->seq_len);
+    return by_token ? data_decide_targets(data, shape, a + 1, predictions, row ? row->targets : NULL, out)
+                    : AX_OK;
 }
 
 ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t row, const ax_rows *out,
@@ -324,7 +288,8 @@ ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t ro
              (long long)ax_data_rows(data, shape), (long long)T, (long long)row);
     /* The number of targets before masking: one for each input token that has a successor in the source. It
      * is less than T in the last row only. */
-    int64_t predictions = ax_min(T, data->info.tokens - 1 - a), count = 0, from = 0;
+    int64_t predictions = ax_min(T, data->info.tokens - 1 - a);
+    data_targets count;
     ax_rows to = {out->tokens + line * T, out->targets + line * T, out->doc_start + line * T,
                   out->position + line * T};
     AX_TRY(checked_copy(data, a, predictions, to.tokens));
@@ -334,28 +299,22 @@ ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t ro
         to.tokens[t] = 0;
         to.targets[t] = -1;
     }
-    for (int64_t at = 0, n; at < predictions; at += n) {
-        block b;
-        n = ax_min(BLOCK, predictions - at);
-        AX_TRY(find_targets(data, shape, a + at + 1, n, to.tokens + at, &b));
-        apply_block(&to, &b, at, n, &from);
-        count += count_targets(&b, n);
-    }
-    assign_positions(&to, from, T);
+    AX_TRY(mask_targets(data, shape, a, predictions, &to, &count));
     if (targets)
-        *targets = count;
+        *targets = count.kept;
     return AX_OK;
+}
+
+ax_status data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row, data_targets *out)
+{
+    int64_t a = row * shape->seq_len;
+    return mask_targets(data, shape, a, ax_min(shape->seq_len, data->info.tokens - 1 - a), NULL, out);
 }
 
 ax_status ax_data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row, int64_t *targets)
 {
-    int64_t a = row * shape->seq_len, predictions = ax_min(shape->seq_len, data->info.tokens - 1 - a);
-    *targets = 0;
-    for (int64_t at = 0, n; at < predictions; at += n) {
-        block b;
-        n = ax_min(BLOCK, predictions - at);
-        AX_TRY(find_targets(data, shape, a + at + 1, n, NULL, &b));
-        *targets += count_targets(&b, n);
-    }
+    data_targets count;
+    AX_TRY(data_row_targets(data, shape, row, &count));
+    *targets = count.kept;
     return AX_OK;
 }

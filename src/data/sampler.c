@@ -25,6 +25,7 @@ struct ax_sampler {
     ax_data_order order;
     int n;
     int64_t batch, total; /* batch: rows of a batch; total: samples taken so far from all sources */
+    int64_t dropped;      /* targets of the current batch that the goldfish loss dropped */
     source *sources;
     pick *picks; /* samples of the current batch */
 };
@@ -53,6 +54,7 @@ static ax_status set_sources(ax_sampler *s, ax_data *const *sources, uint64_t se
         from->data = sources[i];
         from->samples = ax_data_samples(sources[i], &s->shape);
         from->key = ax_rng_key(seed, "data/order", (uint64_t)i);
+        AX_TRY(ax_data_check_shape(sources[i], &s->shape));
         AX_CHECK(from->samples > 0, AX_ERR_DATA,
                  "%s has %lld tokens, too few for one row of %lld and its last target: give more text or set "
                  "model.seq_len to at most %lld",
@@ -140,23 +142,40 @@ static ax_status check_rows(const ax_sampler *s, int64_t first, int64_t end)
     return AX_OK;
 }
 
+/* Prefetches the tokens of rows first ... end-1, so that a cold disk reads them in parallel. */
+static void want_rows(const ax_sampler *s, int64_t first, int64_t end)
+{
+    const int64_t T = s->shape.seq_len;
+    for (const pick *p = s->picks + first; p < s->picks + end; p++)
+        data_want_tokens(s->sources[p->source].data, p->sample * T, p->sample * T + T + 1);
+}
+
 /* Chooses the samples of rows first ... end-1 without reading the rows, so that a rank that reads only some
  * of the rows still counts the targets of all. */
 ax_status ax_sampler_next_part(ax_sampler *s, int64_t first, int64_t end, int64_t *targets)
 {
     AX_TRY(check_rows(s, first, end));
-    *targets = 0;
-    for (int64_t r = first, here; r < end; r++) {
+    for (int64_t r = first; r < end; r++) {
         int i = choose_source(s);
-        source *from = &s->sources[i];
-        s->picks[r] = (pick){i, ordered_sample(s, from)};
-        AX_TRY(ax_data_row_targets(from->data, &s->shape, s->picks[r].sample, &here));
-        *targets += here;
-        from->count++;
+        s->picks[r] = (pick){i, ordered_sample(s, &s->sources[i])};
+        s->sources[i].count++;
         s->total++;
+    }
+    *targets = 0;
+    s->dropped = first ? s->dropped : 0;
+    if (s->shape.goldfish.k)
+        want_rows(s, first, end);
+    for (int64_t r = first; r < end; r++) {
+        data_targets here;
+        const pick *p = &s->picks[r];
+        AX_TRY(data_row_targets(s->sources[p->source].data, &s->shape, p->sample, &here));
+        *targets += here.kept;
+        s->dropped += here.dropped;
     }
     return AX_OK;
 }
+
+int64_t ax_sampler_dropped(const ax_sampler *s) { return s->dropped; }
 
 ax_status ax_sampler_next(ax_sampler *s, int64_t *targets)
 {
@@ -166,11 +185,7 @@ ax_status ax_sampler_next(ax_sampler *s, int64_t *targets)
 ax_status ax_sampler_read(const ax_sampler *s, int64_t first, int64_t end, const ax_rows *out)
 {
     AX_TRY(check_rows(s, first, end));
-    int64_t T = s->shape.seq_len;
-    for (int64_t r = first; r < end; r++) { /* prefetch, so that a cold disk reads in parallel */
-        const pick *p = &s->picks[r];
-        data_want_tokens(s->sources[p->source].data, p->sample * T, p->sample * T + T + 1);
-    }
+    want_rows(s, first, end);
     for (int64_t r = first; r < end; r++) {
         const pick *p = &s->picks[r];
         AX_TRY(ax_data_row(s->sources[p->source].data, &s->shape, p->sample, out, r - first, NULL));

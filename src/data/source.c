@@ -63,6 +63,52 @@ ax_status data_starts_find(data_starts *s, int64_t pos, int64_t *document)
     return AX_OK;
 }
 
+static const ax_data *walked_file(const data_walk *w)
+{
+    return w->data->parts ? w->data->part[w->part] : w->data;
+}
+
+/* Lets the current document end where the next one starts: the first start behind token `above` of the
+ * source. It passes over empty documents and entries of a damaged index. */
+static ax_status find_walk_end(data_walk *w, int64_t above)
+{
+    const ax_data_info *info = &walked_file(w)->info;
+    for (; w->next < info->documents; w->next++) {
+        int64_t start;
+        AX_TRY(data_starts_get(&w->starts, w->next, &start));
+        w->end = w->part_at + start;
+        if (w->end > above)
+            return AX_OK;
+    }
+    w->end = w->part_at + info->tokens;
+    return AX_OK;
+}
+
+ax_status data_walk_begin(data_walk *w, const ax_data *data, int64_t token)
+{
+    w->data = data;
+    w->part = data->parts ? data_part_of(data, token) : 0;
+    w->part_at = data->parts ? data->part_at[w->part] : 0;
+    data_starts_begin(&w->starts, walked_file(w));
+    AX_TRY(data_starts_find(&w->starts, token - w->part_at, &w->next));
+    AX_TRY(data_starts_get(&w->starts, w->next++, &w->first));
+    w->first = ax_min(w->first + w->part_at, token);
+    return find_walk_end(w, token);
+}
+
+ax_status data_walk_next(data_walk *w)
+{
+    w->first = w->end;
+    if (w->first == w->data->info.tokens)
+        return AX_OK;
+    if (w->first == w->part_at + walked_file(w)->info.tokens) {
+        w->part_at = w->data->part_at[++w->part];
+        w->next = 0;
+        data_starts_begin(&w->starts, walked_file(w));
+    }
+    return find_walk_end(w, w->first);
+}
+
 /* Fills data->coarse with every coarse_step-th document start. Fails if one of them is out of order or past
  * the last token. */
 static ax_status read_coarse(ax_data *data)

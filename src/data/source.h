@@ -117,6 +117,40 @@ AX_MUST_CHECK ax_status data_starts_get(data_starts *starts, int64_t d, int64_t 
 /* Sets *document to the index of the document that holds token `pos`, 0 <= pos < N. */
 AX_MUST_CHECK ax_status data_starts_find(data_starts *starts, int64_t pos, int64_t *document);
 
+/* Goes through the documents of a source that has an index, in their order. A local variable of the function
+ * that does. */
+typedef struct data_walk {
+    const ax_data *data;
+    int64_t first, end; /* the current document is tokens first ... end-1 of the source */
+    /* Only source.c uses the fields below. */
+    int part;           /* the shard that holds the current document */
+    int64_t part_at;    /* index in the source of the shard's first token */
+    int64_t next;       /* index in the shard of the document after the current one */
+    data_starts starts; /* of the shard */
+} data_walk;
+/* Begins with the document that holds `token`, 0 <= token < N. */
+AX_MUST_CHECK ax_status data_walk_begin(data_walk *walk, const ax_data *data, int64_t token);
+/* Goes on to the next document; after the last one, first = end = N. */
+AX_MUST_CHECK ax_status data_walk_next(data_walk *walk);
+
+/* ---- targets.c ----------------------------------------------------------------------------------- */
+
+typedef struct data_targets {
+    int64_t kept;    /* targets */
+    int64_t dropped; /* what the goldfish loss dropped, and which would be targets without it */
+} data_targets;
+
+/* Decides which of tokens first ... first+count-1 of a source are targets, first >= 1. `targets` is NULL, or
+ * holds these tokens, and those that are no targets become -1. For shapes with a goldfish loss, and masked
+ * sources. AX_ERR_USAGE: ax_data_check_shape fails. */
+AX_MUST_CHECK ax_status data_decide_targets(const ax_data *data, const ax_row_shape *shape, int64_t first,
+                                            int64_t count, int32_t *targets, data_targets *out);
+/* Whether the source has a mask by which rows of this shape leave out targets. */
+bool data_is_masked(const ax_data *data, const ax_row_shape *shape);
+/* As ax_data_row_targets. */
+AX_MUST_CHECK ax_status data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row,
+                                         data_targets *out);
+
 /* Reads tokens without checking their values; ax_data_tokens also compares them with the vocabulary. */
 AX_MUST_CHECK ax_status data_read_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out);
 /* Reads mask bits as ax_data_mask does, without checking the range. */

@@ -278,7 +278,9 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler 
 {
     const ax_config *c = run->config;
     ax_sources *train = &inputs->train, *valid = &inputs->valid;
-    inputs->shape = (ax_row_shape){c->model.seq_len, c->data.mask_documents, c->data.loss != AX_CONFIG_ALL};
+    inputs->shape = (ax_row_shape){.seq_len = c->model.seq_len,
+                                   .mask_documents = c->data.mask_documents,
+                                   .answers = c->data.loss != AX_CONFIG_ALL};
     AX_TRY(open_sources(run, &c->data.train, train, signal));
     AX_TRY(open_sources(run, &c->data.valid, valid, signal));
     check_masks(run, "data.train", train);

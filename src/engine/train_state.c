@@ -71,12 +71,11 @@ static json_t *identity_of(const ax_run *run)
     json_t *loss = !any_mask(run)
                        ? NULL
                        : json_integer(c->data.loss == AX_CONFIG_ALL ? AX_CONFIG_ALL : AX_CONFIG_ANSWERS);
-    json_t *identity =
-        json_pack("{s:I,s:I,s:I,s:i,s:b,s:o*,s:s,s:o}", "model.seq_len", (json_int_t)c->model.seq_len,
-                  "train.global_batch", (json_int_t)c->train.global_batch, "train.seed",
-                  (json_int_t)c->train.seed, "data.order", c->data.order, "data.mask_documents",
-                  c->data.mask_documents, "data.loss", loss, "optim.name", c->optim.name, "data.train",
-                  source_list(run));
+    json_t *identity = json_pack(
+        "{s:I,s:I,s:I,s:i,s:b,s:o*,s:s,s:o}", "model.seq_len", (json_int_t)c->model.seq_len,
+        "train.global_batch", (json_int_t)c->train.global_batch, "train.seed", (json_int_t)c->train.seed,
+        "data.order", c->data.order, "data.mask_documents", c->data.mask_documents, "data.loss", loss,
+        "optim.name", c->optim.name, "data.train", source_list(run));
     bool failed = !identity || !tune || json_object_update(identity, tune);
     json_decref(tune);
     if (failed)

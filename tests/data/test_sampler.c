@@ -26,11 +26,13 @@ static ax_sampler *make_sampler(ax_data *const *sources, int n, ax_data_order or
                                 int64_t batch, const double *weights)
 {
     ax_sampler *sampler;
-    OK(ax_sampler_create(
-        sources, n,
-        &(ax_sampler_options){
-            .shape = {T, true}, .batch = batch, .order = order, .seed = seed, .weights = weights},
-        &sampler));
+    OK(ax_sampler_create(sources, n,
+                         &(ax_sampler_options){.shape = {.seq_len = T, .mask_documents = true},
+                                               .batch = batch,
+                                               .order = order,
+                                               .seed = seed,
+                                               .weights = weights},
+                         &sampler));
     return sampler;
 }
 
@@ -203,7 +205,7 @@ static void refusals(void **state)
     scratch *s = *state;
     ax_data *data = make_source(s, "a.tok", 1, 8, 0);
     ax_sampler *sampler;
-    ax_sampler_options o = {.shape = {9, true}, .batch = 1};
+    ax_sampler_options o = {.shape = {.seq_len = 9, .mask_documents = true}, .batch = 1};
     FAILS(AX_ERR_DATA, "9 tokens, too few", ax_sampler_create(&data, 1, &o, &sampler));
     assert_null(sampler);
     o.shape.seq_len = 8;

@@ -128,7 +128,7 @@ static void put_shards(scratch *s, size_t f, const char *dir)
 
 static void expect_same_rows(const ax_data *a, const ax_data *b, int64_t seq_len, bool mask)
 {
-    ax_row_shape shape = {seq_len, mask, false};
+    ax_row_shape shape = {.seq_len = seq_len, .mask_documents = mask};
     ax_rows x = rows_create(1, seq_len), y = rows_create(1, seq_len);
     size_t bytes = (size_t)seq_len * sizeof *x.tokens;
     assert_int_equal(ax_data_rows(a, &shape), ax_data_rows(b, &shape));

@@ -117,7 +117,7 @@ static void expect_all_rows(const ax_data *data, const int32_t *tokens, int64_t 
 {
     for (int64_t T = 1; T <= max_len; T++)
         for (int mask = 0; mask < 2; mask++) {
-            ax_row_shape shape = {T, mask, false};
+            ax_row_shape shape = {.seq_len = T, .mask_documents = mask};
             assert_int_equal(ax_data_samples(data, &shape), (n - 1) / T);
             assert_int_equal(ax_data_rows(data, &shape), (n - 1 + T - 1) / T);
             for (int64_t row = 0; row < ax_data_rows(data, &shape); row++)
@@ -224,7 +224,7 @@ static void rows_by_hand(void **state)
     static const int32_t targets[] = {6, 7, 9, -1, 9, -1, 3, 4, 8, 9, -1, -1};
     static const int32_t doc_start[] = {0, 0, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0};
     static const int32_t position[] = {0, 1, 2, 3, 0, 1, 0, 1, 0, 1, 2, 3};
-    ax_row_shape shape = {4, true, false};
+    ax_row_shape shape = {.seq_len = 4, .mask_documents = true};
     ax_rows out = rows_create(3, 4);
     ax_data *data;
     int64_t count, sum = 0;
@@ -273,7 +273,7 @@ static void many_documents(void **state)
         OK(ax_data_document(data, d, &first, &end));
         assert_true(first == starts[d] && end == starts[d + 1]);
     }
-    ax_row_shape shape = {37, true, false};
+    ax_row_shape shape = {.seq_len = 37, .mask_documents = true};
     int64_t rows = ax_data_rows(data, &shape);
     for (int64_t i = 0; i < 64; i++) {
         int64_t row = i < 2 ? i : i == 2 ? rows - 1 : (int64_t)ax_permute(key, (uint64_t)rows, (uint64_t)i);
@@ -313,7 +313,7 @@ static void damaged_packed(void **state)
         const char *bad = damage(s, good, "bad.tok", at, 0);
         ax_status status = ax_data_open(bad, -1, &data);
         if (status == AX_OK) {
-            ax_row_shape shape = {3, true, false};
+            ax_row_shape shape = {.seq_len = 3, .mask_documents = true};
             ax_rows out = rows_create(1, 3);
             for (int64_t r = 0; r < ax_data_rows(data, &shape); r++) {
                 ax_status read = ax_data_row(data, &shape, r, &out, 0, NULL);
@@ -358,7 +358,7 @@ static void damaged_others(void **state)
         damage(s, in_scratch(s, "m.bin"), "d.bin", 0, 0);
         const char *bad = damage(s, in_scratch(s, "m.idx"), "d.idx", at, 0);
         if (ax_data_open(bad, -1, &data) == AX_OK) {
-            ax_row_shape shape = {3, true, false};
+            ax_row_shape shape = {.seq_len = 3, .mask_documents = true};
             ax_rows out = rows_create(1, 3);
             for (int64_t r = 0; r < ax_data_rows(data, &shape); r++)
                 if (ax_data_row(data, &shape, r, &out, 0, NULL) != AX_OK)
@@ -430,7 +430,7 @@ static void files_that_shrink(void **state)
                  {"k", "k.idx", true}};
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
         ax_data *data;
-        ax_row_shape shape = {4, true, false};
+        ax_row_shape shape = {.seq_len = 4, .mask_documents = true};
         ax_rows out = rows_create(1, 4);
         int32_t tokens[N];
         int64_t first, end, targets;
@@ -512,7 +512,7 @@ static void resident_memory(void **state)
         OK(ax_token_writer_add(w, document, LENGTH, LENGTH));
     OK(ax_token_writer_finish(&w, NULL));
     ax_data *data;
-    ax_row_shape shape = {1000, true, false};
+    ax_row_shape shape = {.seq_len = 1000, .mask_documents = true};
     ax_rows out = rows_create(1, 1000);
     OK(ax_data_open(in_scratch(s, "big.tok"), -1, &data));
     OK(ax_data_row(data, &shape, 0, &out, 0, NULL));

@@ -68,9 +68,11 @@ static ax_status open_data(training *t, const shape *s)
     }
     AX_TRY(ax_token_writer_finish(&writer, NULL));
     AX_TRY(ax_data_open("memory.tok", -1, &t->data));
-    return ax_sampler_create(
-        &t->data, 1, &(ax_sampler_options){.shape = {s->seq_len, true}, .batch = s->global_batch, .seed = 1},
-        &t->sampler);
+    return ax_sampler_create(&t->data, 1,
+                             &(ax_sampler_options){.shape = {.seq_len = s->seq_len, .mask_documents = true},
+                                                   .batch = s->global_batch,
+                                                   .seed = 1},
+                             &t->sampler);
 }
 
 static ax_status start(training *t, const shape *s, measured *out)

@@ -16,10 +16,11 @@ typedef struct job {
 static ax_status open_sampler(const ax_train_plan *plan, ax_data **data, ax_sampler **out)
 {
     const ax_config *c = plan->config;
-    ax_sampler_options options = {.shape = {c->model.seq_len, c->data.mask_documents, false},
-                                  .batch = plan->options.global_batch,
-                                  .order = AX_ORDER_SHUFFLED,
-                                  .seed = ax_rng_key((uint64_t)c->train.seed, "data order", 0)};
+    ax_sampler_options options = {
+        .shape = {.seq_len = c->model.seq_len, .mask_documents = c->data.mask_documents},
+        .batch = plan->options.global_batch,
+        .order = AX_ORDER_SHUFFLED,
+        .seed = ax_rng_key((uint64_t)c->train.seed, "data order", 0)};
     AX_TRY(ax_data_open("train.tok", -1, data));
     return ax_sampler_create(data, 1, &options, out);
 }

@@ -101,11 +101,12 @@ void fuzz_make_seeds(void)
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
-static bool read_rows(const ax_data *data, bool mask, bool answers)
+static bool read_rows(const ax_data *data, bool mask, bool answers, int64_t k)
 {
     int32_t lines[4][SEQ_LEN];
     ax_rows rows = {lines[0], lines[1], lines[2], lines[3]};
-    ax_row_shape shape = {.seq_len = SEQ_LEN, .mask_documents = mask, .answers = answers};
+    ax_row_shape shape = {
+        .seq_len = SEQ_LEN, .mask_documents = mask, .answers = answers, .goldfish = {.k = k, .window = 3}};
     bool good = true;
     for (int64_t r = 0; r < ax_min(ROWS, ax_data_rows(data, &shape)); r++) {
         int64_t targets, counted;
@@ -142,8 +143,8 @@ static void read_all(const char *path)
     FUZZ_HOLDS(detected && format == ax_data_describe(data)->format);
     FUZZ_HOLDS(ax_data_describe(data)->checksum || format == AX_DATA_TOK);
     if (fuzz_read(ax_data_expect(data, 1000, 0))) {
-        bool masked = read_rows(data, true, true), plain = read_rows(data, false, false);
-        bool documents = read_documents(data);
+        bool masked = read_rows(data, true, true, 0), plain = read_rows(data, false, false, 2),
+             documents = read_documents(data);
         if (fuzz_read(ax_data_check(data)))
             FUZZ_HOLDS(masked && plain && documents);
     }

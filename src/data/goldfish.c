@@ -1,0 +1,91 @@
+/* The hash of the goldfish loss, axonn/data.h: polynomials modulo 2^61 - 1, rolled along a document. */
+#include "goldfish.h"
+
+#define MODULUS ((UINT64_C(1) << 61) - 1)
+#define BASE UINT64_C(0x13c6ef372fe94f99)
+
+/* While a hash rolls along it is a number h congruent to H, not yet the residue. 2^61 is congruent to 1, so
+ * the bits of a number from 61 on can be added to those below. BASE is 0.618 of the modulus, so that the bits
+ * from 61 on of h * BASE are at most 0.618 h: h stays below modulus / (1 - 0.618) < 2^63. */
+static inline uint64_t fold(unsigned __int128 v) { return ((uint64_t)v & MODULUS) + (uint64_t)(v >> 61); }
+
+static inline uint64_t residue(uint64_t h)
+{
+    h = fold(h);
+    return h >= MODULUS ? h - MODULUS : h;
+}
+
+/* Returns the hash after the token `next`. `oldest` leaves the window: it is multiplied by `factor`, which is
+ * -BASE^window. While the window fills, `factor` is 0. */
+static inline uint64_t roll(uint64_t h, uint64_t factor, int32_t oldest, int32_t next)
+{
+    return fold((unsigned __int128)h * BASE + (unsigned __int128)factor * (uint32_t)oldest + (uint32_t)next);
+}
+
+static uint64_t hash_of(const int32_t *tokens, int64_t window)
+{
+    uint64_t h = 0;
+    for (int64_t j = 0; j < window; j++)
+        h = roll(h, 0, 0, tokens[j]);
+    return h;
+}
+
+static inline uint64_t mix(uint64_t h)
+{
+    h += UINT64_C(0x9e3779b97f4a7c15);
+    h = (h ^ (h >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    h = (h ^ (h >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return h ^ (h >> 31);
+}
+
+ax_status goldfish_check(const ax_goldfish *g)
+{
+    const bool window = g->window > 0 && g->window <= AX_GOLDFISH_WINDOW_MAX;
+    AX_CHECK(g->k > 1 && (window || g->kind == AX_GOLDFISH_STATIC), AX_ERR_USAGE,
+             "a goldfish loss with k %lld and a window of %lld: k must be at least 2, and the window 1 to %d",
+             (long long)g->k, (long long)g->window, AX_GOLDFISH_WINDOW_MAX);
+    return AX_OK;
+}
+
+goldfish_hash goldfish_hash_for(const ax_goldfish *g)
+{
+    uint64_t power = 1;
+    if (g->kind == AX_GOLDFISH_STATIC)
+        return (goldfish_hash){0};
+    for (int64_t j = 0; j < g->window; j++)
+        power = residue(fold((unsigned __int128)power * BASE));
+    /* UINT64_MAX / k + 1 is 2^64 / k rounded up: an integer is below 2^64 / k if it is below that. */
+    return (goldfish_hash){MODULUS - power, UINT64_MAX / (uint64_t)g->k + 1};
+}
+
+/* Drops hashed targets 0 ... n-1. The window of target i is x[i] ... x[i+window-1], and x[i+window] is the
+ * target itself. */
+static void drop_hashed(goldfish_hash hash, int64_t window, const int32_t *x, int64_t n, uint8_t *keep)
+{
+    uint64_t h = n > 0 ? hash_of(x, window) : 0;
+    for (int64_t i = 0; i < n; i++) {
+        keep[i] &= mix(residue(h)) >= hash.limit;
+        h = roll(h, hash.factor, x[i], x[i + window]);
+    }
+}
+
+void goldfish_drop(const ax_goldfish *g, const goldfish_hash *hash, const int32_t *tokens, int64_t from,
+                   int64_t to, uint8_t *keep)
+{
+    if (g->kind == AX_GOLDFISH_STATIC) {
+        for (int64_t i = from + g->k - 1 - from % g->k; i < to; i += g->k)
+            keep[i - from] = 0;
+        return;
+    }
+    int64_t first = ax_max(from, g->window); /* earlier tokens have no full window */
+    if (first < to)
+        drop_hashed(*hash, g->window, tokens + (first - from) - g->window, to - first, keep + (first - from));
+}
+
+ax_status ax_goldfish_drop(const ax_goldfish *g, const int32_t *document, int64_t n, uint8_t *keep)
+{
+    AX_TRY(goldfish_check(g));
+    const goldfish_hash hash = goldfish_hash_for(g);
+    goldfish_drop(g, &hash, document, 0, n, keep);
+    return AX_OK;
+}

@@ -1,0 +1,151 @@
+/* Decides token by token which ones are targets, where the document index alone does not tell. A token is a
+ * target unless a rule takes it out: it is the first of its document (mask_documents), its mask bit is 0
+ * (answers), or the goldfish loss drops it. */
+#include "goldfish.h"
+#include "source.h"
+
+#include <string.h>
+
+/* Tokens first ... first+count-1 of a source, which are decided together. */
+enum { BLOCK = 2048 };
+typedef struct block {
+    int64_t first, count;
+    int64_t document; /* the token with which the document of token `first` starts; without an index, or
+                         any token of it that is a window before `first` */
+    uint64_t mask[BLOCK / 64]; /* mask bits */
+    uint8_t begins[BLOCK];     /* whether a token is the first of its document */
+    uint8_t kept[BLOCK];       /* whether it is a target */
+    int64_t origin; /* tokens[i] is token origin + i of the source; from the first window on. Not read by the
+                       static loss, which does not depend on tokens */
+    int32_t tokens[AX_GOLDFISH_WINDOW_MAX + BLOCK];
+} block;
+
+ax_status ax_data_check_shape(const ax_data *data, const ax_row_shape *shape)
+{
+    const ax_goldfish *g = &shape->goldfish;
+    if (!g->k)
+        return AX_OK;
+    AX_TRY(goldfish_check(g));
+    AX_CHECK(
+        g->kind != AX_GOLDFISH_STATIC || data->index_kind != INDEX_NONE || data->info.end_id < 0,
+        AX_ERR_USAGE,
+        "%s (%s) has no index of documents, by which the static goldfish loss counts tokens: use the hashed "
+        "one, or make a token file with `axonn data build`",
+        data->path, ax_data_format_name(data->info.format));
+    return AX_OK;
+}
+
+bool data_is_masked(const ax_data *data, const ax_row_shape *shape)
+{
+    return shape->answers && data->info.targets >= 0;
+}
+
+/* ---- documents ----------------------------------------------------------------------------------- */
+
+/* Finds the documents of a block from the index. `walk` is at the document that holds token `first`, and goes
+ * on to the one that holds the token after the block. */
+static ax_status find_indexed(data_walk *walk, block *b)
+{
+    const int64_t end = b->first + b->count;
+    b->document = walk->first;
+    b->begins[0] = walk->first == b->first;
+    while (walk->end <= end && walk->end < walk->data->info.tokens) {
+        if (walk->end < end)
+            b->begins[walk->end - b->first] = 1;
+        AX_TRY(data_walk_next(walk));
+    }
+    return AX_OK;
+}
+
+/* Finds the documents of a block in a source without an index, where a document starts after each end_id. If
+ * there is no end_id, the source is one document. */
+static void find_scanned(int64_t end_id, block *b)
+{
+    b->document = end_id < 0 ? 0 : b->origin;
+    b->begins[0] = b->first == 0;
+    if (end_id < 0)
+        return;
+    const int32_t *before = b->tokens + (b->first - b->origin) - 1; /* before[i]: token first + i - 1 */
+    for (int64_t i = b->origin - b->first + 1; i < b->count; i++) {
+        if (before[i] != end_id)
+            continue;
+        if (i <= 0)
+            b->document = b->first + i;
+        if (i >= 0)
+            b->begins[i] = 1;
+    }
+}
+
+/* ---- the goldfish loss --------------------------------------------------------------------------- */
+
+static void drop(const ax_goldfish *g, const goldfish_hash *hash, block *b)
+{
+    int64_t document = b->document;
+    for (int64_t from = 0, to; from < b->count; from = to) {
+        const uint8_t *next = memchr(b->begins + from + 1, 1, (size_t)(b->count - from - 1));
+        if (b->begins[from])
+            document = b->first + from;
+        to = next ? next - b->begins : b->count;
+        goldfish_drop(g, hash, b->tokens + (b->first + from - b->origin), b->first + from - document,
+                      b->first + to - document, b->kept + from);
+    }
+}
+
+/* ---- blocks -------------------------------------------------------------------------------------- */
+
+static int64_t sum_of(const uint8_t *bytes, int64_t n)
+{
+    int64_t sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += bytes[i];
+    return sum;
+}
+
+/* Decides a block whose first and count are set. `walk`: as in find_indexed; unused without an index. */
+static ax_status decide(const ax_data *data, const ax_row_shape *shape, const goldfish_hash *hash,
+                        data_walk *walk, block *b, data_targets *sum)
+{
+    const bool indexed = data->index_kind != INDEX_NONE;
+    const ax_goldfish *g = &shape->goldfish;
+    memset(b->begins, 0, sizeof b->begins);
+    b->origin = ax_max(b->first - g->window, 0);
+    if (g->k && g->kind == AX_GOLDFISH_HASHED)
+        AX_TRY(data_read_tokens(data, b->origin, b->first + b->count - b->origin, b->tokens));
+    if (indexed)
+        AX_TRY(find_indexed(walk, b));
+    else
+        find_scanned(data->info.end_id, b);
+    if (data_is_masked(data, shape))
+        AX_TRY(data_read_mask(data, b->first, b->count, b->mask));
+    else
+        memset(b->mask, -1, sizeof b->mask);
+    for (int64_t i = 0; i < b->count; i++)
+        b->kept[i] = (b->mask[i / 64] >> i % 64 & 1) && !(shape->mask_documents && b->begins[i]);
+    int64_t before = sum_of(b->kept, b->count);
+    if (g->k)
+        drop(g, hash, b);
+    int64_t kept = sum_of(b->kept, b->count);
+    sum->kept += kept;
+    sum->dropped += before - kept;
+    return AX_OK;
+}
+
+ax_status data_decide_targets(const ax_data *data, const ax_row_shape *shape, int64_t first, int64_t count,
+                              int32_t *targets, data_targets *sum)
+{
+    block b;
+    data_walk walk;
+    AX_TRY(ax_data_check_shape(data, shape));
+    const goldfish_hash hash = shape->goldfish.k ? goldfish_hash_for(&shape->goldfish) : (goldfish_hash){0};
+    *sum = (data_targets){0};
+    if (data->index_kind != INDEX_NONE)
+        AX_TRY(data_walk_begin(&walk, data, first));
+    for (int64_t at = 0; at < count; at += b.count) {
+        b.first = first + at;
+        b.count = ax_min(count - at, BLOCK);
+        AX_TRY(decide(data, shape, &hash, &walk, &b, sum));
+        for (int64_t i = 0; i < b.count && targets; i++)
+            targets[at + i] = b.kept[i] ? targets[at + i] : -1;
+    }
+    return AX_OK;
+}

@@ -50,6 +50,10 @@ typedef struct ax_config {
         int loss;            /* ax_config_loss */
         int order;           /* ax_config_order */
         bool mask_documents;
+        struct {
+            int64_t k, window;
+            int kind; /* ax_goldfish_kind */
+        } goldfish;
     } data;
     struct {
         int64_t steps, global_batch, micro_batch, recompute, seed;

@@ -26,6 +26,7 @@ typedef struct ax_metrics_run {
     const char *model;     /* "gpt2 6 x 256" */
     int64_t parameters;
     int64_t steps;         /* steps of the whole run; the estimate of the time left needs it */
+    int64_t goldfish_k;    /* the goldfish loss drops about one of k targets; 0: there is none */
     double peak_flops;     /* peak FLOP/s of one rank's device, averaged over ranks; 0: unknown */
     const char *peak_from; /* where peak_flops comes from, such as a measurement */
     int64_t mem_planned;   /* bytes; 0: unknown */
@@ -57,6 +58,8 @@ typedef struct ax_metrics_step {
     double pipe_wait_ms; /* longest time that a rank waited for other pipeline stages; 0: the row omits it */
     bool skipped;
     double loss_scale; /* fp16 only; 0: the row omits it */
+    double
+        dropped; /* share of the step's targets that the goldfish loss dropped; omitted if goldfish_k is 0 */
 } ax_metrics_step;
 
 /* Opens RUN/metrics.jsonl and RUN/tb/. With resume_step > 0, truncates the file after the last row of that

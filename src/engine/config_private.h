@@ -47,6 +47,9 @@ void config_check_paths(ax_config *cfg);
  * for a configuration that has other errors, so that all errors are reported together. */
 ax_status config_check_files(ax_config *cfg);
 
+/* Checks the keys of the goldfish loss, against model.seq_len too. */
+void config_check_goldfish(ax_config *cfg);
+
 /* Checks the pipeline's keys against a model of `blocks` blocks. */
 void config_check_pipe(ax_config *cfg, int64_t blocks);
 

@@ -165,6 +165,21 @@ static void check_schedule(ax_config *cfg)
                         cfg->optim.lr);
 }
 
+void config_check_goldfish(ax_config *cfg)
+{
+    const int64_t k = cfg->data.goldfish.k, window = cfg->data.goldfish.window;
+    if (!ax_option_ok(cfg->set, "data.goldfish.k") || !k)
+        return;
+    if (k == 1)
+        ax_option_error(
+            cfg->set, "data.goldfish.k",
+            "1 would drop every target; use 0 (no goldfish loss), or at least 2 (4 drops every fourth)");
+    if (both_ok(cfg, "data.goldfish.window", "model.seq_len") && window > cfg->model.seq_len)
+        ax_option_error(cfg->set, "data.goldfish.window",
+                        "%" PRId64 " tokens are longer than a row: at most model.seq_len (%" PRId64 ")",
+                        window, cfg->model.seq_len);
+}
+
 /* ---- the grid ------------------------------------------------------------------------------------ */
 
 /* Prints the key of an axis, such as "grid.x". */
@@ -326,7 +341,9 @@ void config_check(ax_config *cfg)
     check_schedule(cfg);
     check_grid(cfg);
     check_chunks(cfg);
-    /* Without model.family, train_setup.c calls config_check_pipe after it has read config.json. */
-    if (ax_config_given(cfg, "model.family"))
+    /* Without model.family, train_setup.c calls these after it has read config.json. */
+    if (ax_config_given(cfg, "model.family")) {
         config_check_pipe(cfg, cfg->model.layers);
+        config_check_goldfish(cfg);
+    }
 }

@@ -234,6 +234,7 @@ static ax_status train_step(ax_run *run)
         return undo_step(run, drawn);
     }
     AX_TRY(status);
+    s->step_targets = targets;
     s->tokens += targets;
     s->result->loss = result.loss;
     AX_TRY(ax_report_step(run, &result, &run->report, &run->trouble, &seconds, &s->signal));

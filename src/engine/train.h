@@ -38,7 +38,7 @@ typedef struct ax_run_inputs {
     ax_st *model_weights; /* open weight files of model.from, until the weights are loaded */
     char base[17]; /* checksum of these weights, if the run trains an adapter (ax_st_checksum); else "" */
     ax_sources train, valid;
-    ax_row_shape shape;
+    ax_row_shape shape; /* of evaluated rows; the sampler's shape adds the goldfish loss */
 } ax_run_inputs;
 
 /* When, within a step, the ranks run the all-reduce by which they agree whether to abandon the step after a
@@ -57,6 +57,7 @@ typedef struct ax_run_state {
     ax_engine *engine;
     ax_sampler *sampler;
     int64_t step, tokens; /* steps that are done, and target tokens of these steps */
+    int64_t step_targets; /* targets of the current step */
     int64_t saved_step;   /* step of the newest checkpoint that was written or resumed from; -1: none */
     bool eval_pending;    /* an evaluation is due after the current step */
     int signal;           /* signal that some rank had received by the last exchange between ranks, or 0 */

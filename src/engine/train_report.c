@@ -157,6 +157,21 @@ static void log_updates(const ax_run *run)
            (double)ax_model_config_low_rank_params(m) * 1e-6);
 }
 
+static void log_goldfish(const ax_run *run)
+{
+    const ax_config *c = run->config;
+    const long long k = c->data.goldfish.k, window = c->data.goldfish.window;
+    if (c->data.goldfish.kind == AX_GOLDFISH_STATIC && k)
+        ax_log(AX_LOG_INFO, "goldfish loss: every token number %lld, %lld, ... of a document is no target", k,
+               2 * k);
+    else if (k)
+        ax_log(AX_LOG_INFO,
+               "goldfish loss: one of %lld targets is dropped, by a hash of the %lld tokens before it; "
+               "metrics.jsonl "
+               "has the share of each step (dropped)",
+               k, window);
+}
+
 ax_status ax_report_open_metrics(const ax_run *run, ax_run_report *report)
 {
     const ax_config *c = run->config;
@@ -170,6 +185,7 @@ ax_status ax_report_open_metrics(const ax_run *run, ax_run_report *report)
     log_stages(run);
     log_schedule(run);
     log_dropout(run);
+    log_goldfish(run);
     return ax_metrics_open(&(ax_metrics_run){.dir = c->run.dir,
                                              .device = c->device,
                                              .threads = run->state.ctx->dev->threads,
@@ -181,6 +197,7 @@ ax_status ax_report_open_metrics(const ax_run *run, ax_run_report *report)
                                              .model = model,
                                              .parameters = parameters,
                                              .steps = c->train.steps,
+                                             .goldfish_k = c->data.goldfish.k,
                                              .peak_flops = report->peak_flops,
                                              .peak_from = "multiply-adds in registers, measured at start-up",
                                              .mem_planned = run->plan.mem_planned,
@@ -229,6 +246,7 @@ static ax_metrics_step row_of(const ax_run *run, const ax_step_result *result)
 {
     const ax_config *c = run->config;
     int64_t tokens = c->train.global_batch * c->model.seq_len;
+    double dropped = (double)ax_sampler_dropped(run->state.sampler);
     double per_token = ax_model_config_flops_per_token(&run->inputs.model, c->model.seq_len);
     return (ax_metrics_step){.step = run->state.step,
                              .loss = result->loss,
@@ -240,7 +258,8 @@ static ax_metrics_step row_of(const ax_run *run, const ax_step_result *result)
                              .hw_flops = run->state.ctx->dev->flops - run->report.step_flops,
                              .mem_bytes = held_bytes(run),
                              .skipped = !result->finite,
-                             .loss_scale = c->train.precision == AX_CONFIG_FP16 ? result->loss_scale : 0};
+                             .loss_scale = c->train.precision == AX_CONFIG_FP16 ? result->loss_scale : 0,
+                             .dropped = dropped / ax_max(dropped + (double)run->state.step_targets, 1)};
 }
 
 /* Replaces the measurements in *row by their maxima or sums over all ranks. */

@@ -119,8 +119,10 @@ ax_status ax_run_open_model(const ax_run *run, ax_run_inputs *inputs)
     if (inputs->tokenizer)
         config_check_tokenizer(c, ax_tokenizer_vocab_size(inputs->tokenizer));
     config_check_template(c, inputs->tokenizer);
-    if (!ax_config_given(c, "model.family"))
+    if (!ax_config_given(c, "model.family")) {
         config_check_pipe(c, inputs->model.layers);
+        config_check_goldfish(c);
+    }
     AX_TRY(ax_option_finish(c->set));
     if (!inputs->tokenizer)
         return AX_OK;
@@ -281,6 +283,10 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler 
     inputs->shape = (ax_row_shape){.seq_len = c->model.seq_len,
                                    .mask_documents = c->data.mask_documents,
                                    .answers = c->data.loss != AX_CONFIG_ALL};
+    ax_row_shape trained = inputs->shape;
+    trained.goldfish = (ax_goldfish){.k = c->data.goldfish.k,
+                                     .window = c->data.goldfish.window,
+                                     .kind = (ax_goldfish_kind)c->data.goldfish.kind};
     AX_TRY(open_sources(run, &c->data.train, train, signal));
     AX_TRY(open_sources(run, &c->data.valid, valid, signal));
     check_masks(run, "data.train", train);
@@ -293,7 +299,7 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler 
         AX_CHECK(ax_data_rows(valid->data[i], &inputs->shape), AX_ERR_DATA,
                  "%s holds nothing to evaluate on: it has fewer than two tokens",
                  ax_data_path(valid->data[i]));
-    ax_sampler_options options = {.shape = inputs->shape,
+    ax_sampler_options options = {.shape = trained,
                                   .batch = c->train.global_batch,
                                   .order = c->data.order == AX_CONFIG_SEQUENTIAL ? AX_ORDER_SEQUENTIAL
                                                                                  : AX_ORDER_SHUFFLED,

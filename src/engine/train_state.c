@@ -61,12 +61,22 @@ static bool any_mask(const ax_run *run)
     return any;
 }
 
+/* Returns the values of the keys `data.goldfish` that identify a run. */
+static json_t *goldfish_of(const ax_run *run)
+{
+    const ax_config *c = run->config;
+    const bool on = c->data.goldfish.k; /* if it is off, its other keys mean nothing */
+    return json_pack("{s:I,s:I,s:i}", "data.goldfish.k", (json_int_t)c->data.goldfish.k,
+                     "data.goldfish.window", (json_int_t)(on ? c->data.goldfish.window : 0),
+                     "data.goldfish.kind", on ? c->data.goldfish.kind : 0);
+}
+
 /* Returns the values that identify a run, in the order in which messages print them. In a resumed run all of
  * them must be the same. The values that identify the model are not included (model_facts). */
 static json_t *identity_of(const ax_run *run)
 {
     const ax_config *c = run->config;
-    json_t *tune = tune_of(run);
+    json_t *tune = tune_of(run), *goldfish = goldfish_of(run);
     /* Where sources have no mask, data.loss is left out: it makes no difference. */
     json_t *loss = !any_mask(run)
                        ? NULL
@@ -76,7 +86,9 @@ static json_t *identity_of(const ax_run *run)
         "train.global_batch", (json_int_t)c->train.global_batch, "train.seed", (json_int_t)c->train.seed,
         "data.order", c->data.order, "data.mask_documents", c->data.mask_documents, "data.loss", loss,
         "optim.name", c->optim.name, "data.train", source_list(run));
-    bool failed = !identity || !tune || json_object_update(identity, tune);
+    bool failed = !identity || !tune || !goldfish || json_object_update(identity, goldfish) ||
+                  json_object_update(identity, tune);
+    json_decref(goldfish);
     json_decref(tune);
     if (failed)
         json_decref(identity);
@@ -462,12 +474,17 @@ static void split_dropout(const json_t *state)
     json_object_set_new(saved, "model.attn_dropout", json_real(0));
 }
 
-/* Earlier versions had no tune.method: all weights were trained. */
-static void note_method(const json_t *state)
+/* Adds the keys that earlier versions did not have, with the values by which they trained: all weights, and
+ * without goldfish loss. */
+static void add_new_keys(const json_t *state)
 {
+    static const char *const keys[] = {"data.goldfish.k", "data.goldfish.window", "data.goldfish.kind",
+                                       "tune.method"};
+    _Static_assert(AX_CONFIG_FULL == 0, "the value of tune.method");
     json_t *saved = json_object_get(state, "run");
-    if (saved && !json_object_get(saved, "tune.method"))
-        json_object_set_new(saved, "tune.method", json_integer(AX_CONFIG_FULL));
+    for (size_t i = 0; i < AX_COUNT(keys); i++)
+        if (saved && !json_object_get(saved, keys[i]))
+            json_object_set_new(saved, keys[i], json_integer(0));
 }
 
 /* Restores the number of steps and tokens, and the sampler's position. A new run with other data starts at
@@ -507,7 +524,7 @@ ax_status ax_run_restore_position(const ax_run *run, ax_run_resume *resume, ax_r
     AX_TRY(status);
     fill_unknown_checksums(run, state);
     split_dropout(state);
-    note_method(state);
+    add_new_keys(state);
     status = check_same_run(run, state);
     if (status == AX_OK)
         status = restore_position(run, state, position);

@@ -129,12 +129,13 @@ static ax_status describe(ax_metrics *m, int64_t resume_step)
 {
     const ax_metrics_run *r = &m->run;
     json_t *json = json_pack(
-        "{s:s, s:s, s:s?, s:s?, s:s?, s:i, s:s?, s:s?, s:i, s:i, s:I, s:I, s:I, s:I, s:o, s:s?, s:f}",
+        "{s:s, s:s, s:s?, s:s?, s:s?, s:i, s:s?, s:s?, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:o, s:s?, s:f}",
         "version", ax_version(), "commit", ax_commit(), "model", r->model, "grid", r->grid, "strategy",
         r->strategy, "zero", r->zero, "device", r->device, "precision", r->precision, "threads", r->threads,
         "ranks", r->ranks, "parameters", (json_int_t)r->parameters, "steps", (json_int_t)r->steps,
-        "mem_planned", (json_int_t)r->mem_planned, "mem_baseline", (json_int_t)r->mem_baseline,
-        "peak_flops_per_s", r->peak_flops > 0 ? json_real(r->peak_flops) : json_null(), "peak_from",
+        "goldfish_k", (json_int_t)r->goldfish_k, "mem_planned", (json_int_t)r->mem_planned, "mem_baseline",
+        (json_int_t)r->mem_baseline, "peak_flops_per_s",
+        r->peak_flops > 0 ? json_real(r->peak_flops) : json_null(), "peak_from",
         r->peak_flops > 0 ? r->peak_from : NULL, "time", ax_wall_clock());
     if (json && resume_step)
         json_object_set_new(json, "resumed_from", json_integer(resume_step));
@@ -259,6 +260,8 @@ static void print_line(ax_metrics *m, const ax_metrics_step *s)
             ax_format_seconds(ms * 1e-3, took),
             short_number((double)m->shown_tokens / (m->shown_ms * 1e-3), rate), mfu,
             ax_format_bytes((double)s->mem_bytes, memory), ax_format_seconds(todo * m->mean_ms * 1e-3, left));
+    if (m->run.goldfish_k)
+        row_add(&line, " | dropped %.1f%%", 100 * s->dropped);
     if (m->terminal) {
         row shown = {.n = 0};
         fit_terminal(&line);
@@ -312,6 +315,8 @@ static ax_status report_step(ax_metrics *m, const ax_metrics_step *s)
     row_add(&r, ", \"skipped\": %s", s->skipped ? "true" : "false");
     if (s->loss_scale > 0)
         row_number(&r, "loss_scale", s->loss_scale);
+    if (m->run.goldfish_k)
+        row_number(&r, "dropped", s->dropped);
     AX_TRY(row_write(m, &r));
     const ax_scalar scalars[] = {{"train/loss", s->loss},
                                  {"train/grad_norm", s->grad_norm},

@@ -29,6 +29,7 @@ static void contract_defaults(void **state)
     assert_true(c.data.order == AX_CONFIG_SHUFFLED && c.data.mask_documents);
     assert_true(c.tune.method == AX_CONFIG_FULL && c.tune.rank == 16 && c.tune.alpha == 32 &&
                 !c.tune.targets.count);
+    assert_true(c.data.goldfish.k == 0 && c.data.goldfish.window == 13 && c.data.goldfish.kind == 0);
     assert_true(c.train.steps == 1000 && c.train.global_batch == 64 && c.train.micro_batch == 4);
     assert_true(c.train.precision == AX_CONFIG_BF16 && c.train.recompute == AX_CONFIG_RECOMPUTE_NONE);
     assert_true(c.train.seed == 1234 && c.train.nonfinite == AX_CONFIG_STOP);
@@ -72,6 +73,14 @@ static void rules_over_keys(void **state)
          "t.yaml:3:23: train.global_batch: 3 must be a multiple of train.micro_batch (4); the nearest is 4"},
         {"model: {family: gpt2}\ndata: {train: x}\noptim: {lr: 1e-4, min_lr: 2e-4}\n",
          "t.yaml:3:27: optim.min_lr: 0.0002 must be at most optim.lr (0.0001)"},
+        {"model: {family: gpt2}\ndata: {train: x, goldfish: {k: 1}}\n",
+         "t.yaml:2:32: data.goldfish.k: 1 would drop every target; use 0 (no goldfish loss), or at least 2 "
+         "(4 "
+         "drops every fourth)"},
+        {"model: {family: gpt2}\ndata: {train: x, goldfish: {k: 4, window: 0}}\n",
+         "t.yaml:2:43: data.goldfish.window: must be from 1 to 2048, not \"0\""},
+        {"model: {family: gpt2, seq_len: 32}\ndata: {train: x, goldfish: {k: 4, window: 33}}\n",
+         "t.yaml:2:43: data.goldfish.window: 33 tokens are longer than a row: at most model.seq_len (32)"},
         {"model: {family: gpt2}\ndata: {train: x}\noptim: {warmup: 101%}\n",
          "t.yaml:3:17: optim.warmup: must be from 0% to 100%, not \"101%\""},
         {"model: {family: gpt2}\ndata: {train: x}\noptim: {warmup: x%}\n",

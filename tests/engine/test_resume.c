@@ -187,6 +187,8 @@ static void refused_changes(void **state)
         {"data.train=more.tok", {"tokens) and is now /", "/more.tok ("}},
         {"data.train=[train.tok,more.tok] data.order=sequential",
          {"tokens) and is now /", "/more.tok (", "data.order was \"shuffled\" and is now \"sequential\""}},
+        {"data.goldfish.k=4 data.goldfish.window=7",
+         {"data.goldfish.k was 0 and is now 4", "data.goldfish.window was 0 and is now 7"}},
         {"optim.name=sgd", {"optim.name was \"adamw\" and is now \"sgd\""}},
     };
     sh("rm -rf run");
@@ -272,7 +274,7 @@ static void a_swapped_file(void **state)
 }
 
 /* Earlier versions listed what identifies the model in the state. Now it is read from config.json, which
- * these checkpoints have too. */
+ * these checkpoints have too. They had no goldfish loss. */
 static void model_facts_listed_in_the_state(void **state)
 {
     (void)state;
@@ -284,7 +286,11 @@ static void model_facts_listed_in_the_state(void **state)
     json_t *facts = json_pack("{s:s,s:i,s:i,s:i,s:i,s:i,s:b,s:i,s:f}", "model.family", "gpt2", "model.layers",
                               2, "model.hidden", 24, "model.heads", 3, "model.ffn", 96, "model.vocab", VOCAB,
                               "model.tie", 1, "model.activation", 0, "model.norm_eps", 1e-5);
-    assert_int_equal(json_object_update_missing(json_object_get(saved, "run"), facts), 0);
+    json_t *run = json_object_get(saved, "run");
+    assert_int_equal(json_object_update_missing(run, facts), 0);
+    assert_int_equal(json_object_del(run, "data.goldfish.k") | json_object_del(run, "data.goldfish.window") |
+                         json_object_del(run, "data.goldfish.kind"),
+                     0);
     char *text = json_dumps(saved, 0);
     assert_non_null(text);
     write_state("run/ckpt/step-2", text);

@@ -54,6 +54,7 @@ static void rows_have_the_documented_keys(void **state)
     assert_int_equal(json_integer_value(json_object_get(row, "mem_bytes")), 123456789);
     assert_true(json_is_object(json_object_get(row, "comm_bytes")));
     assert_true(json_is_true(json_object_get(row, "skipped")));
+    assert_null(json_object_get(row, "dropped")); /* there is no goldfish loss */
     double seconds = s.step_ms * 1e-3;
     same_double(number(row, "loss"), s.loss);
     same_double(number(row, "step_ms"), s.step_ms);
@@ -111,11 +112,13 @@ static void numbers_that_are_not_finite_are_null(void **state)
 {
     ax_metrics_run run = quiet_run(*state);
     run.peak_flops = 0; /* unknown: no mfu */
+    run.goldfish_k = 4;
     run.peak_from = NULL;
     ax_metrics *metrics;
     OK(ax_metrics_open(&run, 0, &metrics));
     ax_metrics_step s = a_step(1);
     s.loss = NAN;
+    s.dropped = 0.25;
     s.grad_norm = INFINITY;
     s.step_ms = 0;
     OK(ax_metrics_step_add(metrics, &s));
@@ -124,6 +127,8 @@ static void numbers_that_are_not_finite_are_null(void **state)
     json_t *rows = read_rows(*state, "metrics.jsonl");
     assert_true(json_is_null(json_object_get(json_array_get(rows, 0), "peak_flops_per_s")));
     assert_true(json_is_null(json_object_get(json_array_get(rows, 0), "peak_from")));
+    same_double(number(json_array_get(rows, 0), "goldfish_k"), 4);
+    same_double(number(json_array_get(rows, 1), "dropped"), 0.25);
     static const char *const null[] = {"loss", "grad_norm", "tokens_per_s", "flops_per_s", "mfu"};
     for (size_t i = 0; i < AX_COUNT(null); i++)
         assert_true(json_is_null(json_object_get(json_array_get(rows, 1), null[i])));

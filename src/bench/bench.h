@@ -14,6 +14,7 @@ typedef struct bench_step_times {
     double exposed; /* seconds that this rank waited for other ranks, in the steps whose kernels are timed */
     ax_kernel_total kernel[AX_KERNEL_COUNT];
     int threads;
+    double goldfish; /* seconds a token that the host needs to decide what the goldfish loss drops; 0: none */
     double peak,
         stream;       /* peak FLOP/s (ax_device_peak) and bytes/s (ax_device_stream) of this rank's device */
     ax_memory memory; /* planned */

@@ -3,6 +3,7 @@
 #include "cli/launch.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct timing {
     ax_comm *world;
@@ -141,6 +142,33 @@ static ax_status time_steps(timing *t, int64_t warm, int64_t steps, double *seco
     return AX_OK;
 }
 
+/* Measures how long the host takes to decide, for a token in memory, whether the goldfish loss drops it. */
+static ax_status measure_goldfish(const timing *t, double *seconds)
+{
+    enum { TOKENS = 1 << 20 };
+    const ax_config *c = t->plan->config;
+    const ax_goldfish goldfish = {c->data.goldfish.k, c->data.goldfish.window,
+                                  (ax_goldfish_kind)c->data.goldfish.kind};
+    int32_t *document = NULL;
+    uint8_t *keep = NULL;
+    if (!goldfish.k)
+        return AX_OK;
+    ax_status status = ax_calloc(TOKENS, sizeof *document, &document);
+    if (status == AX_OK)
+        status = ax_calloc(TOKENS, sizeof *keep, &keep);
+    for (int64_t i = 0; i < TOKENS && status == AX_OK; i++)
+        document[i] = token(t->plan->options.model, (uint64_t)i);
+    if (status == AX_OK)
+        memset(keep, 1, TOKENS);
+    double begin = ax_now();
+    if (status == AX_OK)
+        status = ax_goldfish_drop(&goldfish, document, TOKENS, keep);
+    *seconds = (ax_now() - begin) / TOKENS;
+    free(document);
+    free(keep);
+    return status;
+}
+
 /* Measures the device's peak rates. All ranks of a machine measure at the same time, because they compute at
  * the same time too. The engine is destroyed first, because ax_device_stream allocates an array that is not
  * in the memory plan. */
@@ -168,6 +196,7 @@ static ax_status measure(timing *t, int64_t warm, int64_t steps, bench_step_time
     out->held = ax_device_held(t->ctx->dev);
     out->compute = t->ctx->compute;
     ax_train_describe(model, p->grid, out->model, out->grid);
+    AX_TRY(ax_comm_agree(t->world, measure_goldfish(t, &out->goldfish)));
     return measure_device(t, out);
 }
 

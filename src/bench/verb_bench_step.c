@@ -76,6 +76,9 @@ static void add_up(const bench_step_times *t, ax_kernel_total sums[PARTS], doubl
     *rest = *rest > 0 ? *rest : 0;
 }
 
+/* Returns the seconds in which each rank decides, before a step, what the goldfish loss drops. */
+static double goldfish_seconds(const bench_step_times *t) { return t->goldfish * (double)t->tokens; }
+
 /* ---- as JSON ------------------------------------------------------------------------------------- */
 
 static json_t *part_json(const bench_step_times *t, part_kind part, const ax_kernel_total *sum)
@@ -109,14 +112,15 @@ static ax_status print_json(const bench_step_times *t, const char *device, const
         json_object_set_new(split, parts[p].name, part_json(t, (part_kind)p, &sums[p]));
     return cli_print_json(json_pack(
         "{s:s, s:s, s:I, s:f, s:f, s:f, s:s, s:s, s:s, s:i, s:i, s:I, s:f, s:f, s:o, s:o, s:f, s:f, s:o, "
-        "s:o, s:I, s:I, s:s, s:s?}",
+        "s:o, s:f, s:f, s:I, s:I, s:s, s:s?}",
         "case", a->config, "unit", "ms", "runs", (json_int_t)a->steps, "median", t->seconds.median * 1e3,
         "min", t->seconds.min * 1e3, "max", t->seconds.max * 1e3, "model", t->model, "precision",
         ax_dtype_name(t->compute), "grid", t->grid, "ranks", ranks, "threads", t->threads, "tokens",
         (json_int_t)t->tokens, "tokens_per_s", (double)t->tokens / t->seconds.median, "flops_per_s",
         t->flops / t->seconds.median, "peak_flops_per_s", cli_json_number(t->peak > 0 ? t->peak : NAN),
         "stream_bytes_per_s", cli_json_number(t->stream > 0 ? t->stream : NAN), "exposed_ms",
-        t->exposed * 1e3, "rest_ms", rest * 1e3, "parts", split, "kernels", kernels_json(t), "mem_planned",
+        t->exposed * 1e3, "rest_ms", rest * 1e3, "parts", split, "kernels", kernels_json(t), "goldfish_ms",
+        goldfish_seconds(t) * 1e3, "goldfish_64_ms", goldfish_seconds(t) * 64e3 / ranks, "mem_planned",
         (json_int_t)ax_memory_total(&t->memory), "mem_held", (json_int_t)t->held, "device", device, "isa",
         isa));
 }
@@ -165,6 +169,12 @@ static ax_status report(const bench_step_times *t, const char *device, const arg
     printf("  median %.1f, from %.1f to %.1f in %lld steps: %.1f tokens/s\n", t->seconds.median * 1e3,
            t->seconds.min * 1e3, t->seconds.max * 1e3, (long long)a->steps,
            (double)t->tokens / t->seconds.median);
+    if (t->goldfish > 0) {
+        print_row("goldfish loss", goldfish_seconds(t), t->seconds.mean);
+        printf("  before the step, %.1f ns a token to decide what it drops; for the batch of 64 such ranks "
+               "%.2f %%\n",
+               t->goldfish * 1e9, 6400 * goldfish_seconds(t) / ranks / t->seconds.mean);
+    }
     if (t->peak > 0) {
         print_row("at best", ideal, t->seconds.mean);
         printf("  matmuls, attention and optimizer at the device's rates\n");
@@ -203,7 +213,10 @@ const cli_verb verb_bench_step = {
         "not needed) and writes nothing. Rates are compared with the device's own, measured after the\n"
         "steps: multiply-adds in registers, and streaming over an array in memory. A part whose data stays\n"
         "in caches can be faster than that. Parts are means over the steps; tokens/s is that of the median\n"
-        "step. On several ranks, a step's time is that of the slowest rank, and the parts are rank 0's.",
+        "step. With data.goldfish.k it also times, on the host, what decides which targets the goldfish "
+        "loss\n"
+        "drops; it is no part of the steps. On several ranks, a step's time is that of the slowest rank, and "
+        "the parts are rank 0's.",
     .examples = "axonn bench step gpt.yaml\n"
                 "axonn bench step gpt.yaml --ranks 2 grid.data=2 train.precision=bf16\n"
                 "axonn bench step gpt.yaml --json | jq .kernels",

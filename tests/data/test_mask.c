@@ -79,7 +79,7 @@ static void expect_bits(const ax_data *data, const written *all, int64_t first, 
 /* Compares all rows, and the counts of their targets, with the definitions of axonn/data.h. */
 static void expect_rows(const ax_data *data, const written *all, int64_t T, bool documents, bool answers)
 {
-    ax_row_shape shape = {T, documents, answers};
+    ax_row_shape shape = {.seq_len = T, .mask_documents = documents, .answers = answers};
     ax_rows out = rows_create(1, T);
     for (int64_t row = 0; row < ax_data_rows(data, &shape); row++) {
         int64_t got, counted, expected = 0, doc = 0;

@@ -134,8 +134,7 @@ AX_MUST_CHECK ax_status ax_model_config_check(const ax_model_config *config);
 /* An adapter: low-rank updates of a base model, in files of PEFT (adapter_config.json and
  * adapter_model.safetensors). */
 typedef struct ax_adapter {
-    char *
-        base; /* base_model_name_or_path: the directory of the base, or another program's name of it; owned */
+    char *base; /* base_model_name_or_path: a directory, or another program's name of the base; owned */
     double alpha;
     bool root; /* use_rslora: the scale is alpha / √rank instead of alpha / rank */
     struct json_t *json;

@@ -6,7 +6,6 @@
  * matrices' ranks: A has the matrices' factors below one another, and B is block-diagonal. */
 #include "model/family.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 

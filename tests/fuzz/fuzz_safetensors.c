@@ -198,5 +198,6 @@ void fuzz_one(const fuzz_part *part, int n)
     verify(dir);
     compare(dir, dir);
     static const char *const ignored[] = {"x*"};
-    (void)fuzz_read(ax_ckpt_read_params(parameters(), dir, &(ax_ckpt_rules){"model.", ignored, 1}));
+    (void)fuzz_read(ax_ckpt_read_params(
+        parameters(), dir, &(ax_ckpt_rules){.prefix = "model.", .ignore = ignored, .ignores = 1}));
 }

@@ -308,12 +308,12 @@ void ax_token_writer_abandon(ax_token_writer **writer);
 
 /* ---- documents of text --------------------------------------------------------------------------- */
 
-/* What to read as text: files, JSONL files, patterns of both, and directories. Directories are walked
- * recursively (names that begin with a dot are left out, links to files are followed, links to directories
- * are not), and their files are taken in byte order of their paths. A .json file is JSONL if its first line
- * is an object, JSON if it is an array of objects or objects that are spread over lines, else text. A pipe or
- * terminal (/dev/stdin, process substitution) is first read to its end, and its format is detected in the
- * same way. A byte order mark before text is dropped. */
+/* What to read as text: files, JSONL files, patterns of both, directories, and "-", standard input.
+ * Directories are walked recursively (names that begin with a dot are left out, links to files are followed,
+ * links to directories are not), and their files are taken in byte order of their paths. A .json file is
+ * JSONL if its first line is an object, JSON if it is an array of objects or objects that are spread over
+ * lines, else text. A pipe or terminal (/dev/stdin, process substitution) is first read to its end, and its
+ * format is detected in the same way. A byte order mark before text is dropped. */
 typedef struct ax_corpus_options {
     const char *const *inputs;
     int n_inputs;

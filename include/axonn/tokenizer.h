@@ -90,7 +90,8 @@ void ax_encoder_destroy(ax_encoder **encoder);
 AX_MUST_CHECK ax_status ax_encode(ax_encoder *encoder, const char *text, size_t n, unsigned flags,
                                   ax_ids *out);
 
-/* A part of a text: its bytes from the end of the part before it on, up to `end`. */
+/* A part of a text: its bytes from the end of the part before it on, up to `end`, which is not inside a
+ * character. */
 typedef struct ax_text_part {
     size_t end;
     bool plain;  /* special tokens in the part are encoded as plain text */

@@ -76,7 +76,7 @@ typedef struct build_args {
 
 static const ax_option build_options[] = {
     {"input", AX_OPT_STRINGS, offsetof(build_args, input), .required = true, .meta = "PATH...",
-     .help = "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); /dev/stdin works too"},
+     .help = "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); -: standard input"},
     {"tokenizer", AX_OPT_PATH, offsetof(build_args, tokenizer), .required = true,
      .help = "a tokenizer's directory or its tokenizer.json"},
     {"out", AX_OPT_PATH, offsetof(build_args, out), .required = true, .meta = "FILE",

@@ -74,9 +74,9 @@ typedef struct session {
     double start; /* ax_now at the start of the verb, or of a turn */
 } session;
 
-/* Returns the error that the model has no tokenizer, so text cannot be used. If the model has SentencePiece's
- * tokenizer.model, the message says how to convert it. */
-static ax_status refuse_text(const session *s)
+/* Returns the error that the model has no tokenizer, so text cannot be used, with the advice `instead`. If
+ * the model has SentencePiece's tokenizer.model, the message says how to convert it. */
+static ax_status refuse_text(const session *s, const char *instead)
 {
     char *path;
     ax_tokenizer *none = NULL;
@@ -84,14 +84,14 @@ static ax_status refuse_text(const session *s)
     ax_status status = ax_path_exists(path) ? ax_tokenizer_load(path, &none) : AX_OK;
     free(path);
     AX_TRY(status);
-    return ax_fail(AX_ERR_USAGE, "%s has no tokenizer.json: give the prompt with --tokens", s->m.model.dir);
+    return ax_fail(AX_ERR_USAGE, "%s has no tokenizer.json: %s", s->m.model.dir, instead);
 }
 
 static ax_status encode_prompt(session *s)
 {
     ax_encoder *encoder;
     if (!s->m.model.tokenizer)
-        return refuse_text(s);
+        return refuse_text(s, "give the prompt with --tokens");
     AX_TRY(ax_encoder_create(s->m.model.tokenizer, &encoder));
     ax_status status = ax_encode(encoder, s->given.data, s->given.size, AX_ENCODE_ADD_SPECIAL, &s->ids);
     ax_encoder_destroy(&encoder);
@@ -467,7 +467,7 @@ static ax_status start(session *s)
     if (!a->chat && !a->messages)
         return AX_OK;
     if (!s->m.model.tokenizer)
-        return refuse_text(s);
+        return refuse_text(s, "--chat and --messages need one");
     ax_status status = ax_chat_create(s->m.model.tokenizer, a->template, &s->template);
     if (status != AX_OK)
         ax_error_context("--template");

@@ -21,7 +21,7 @@ typedef struct train_args {
 
 static const ax_option train_options[] = {
     {"input", AX_OPT_STRINGS, offsetof(train_args, input), .required = true, .meta = "PATH...",
-     .help = "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); /dev/stdin works too"},
+     .help = "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); -: standard input"},
     {"vocab", AX_OPT_INT, offsetof(train_args, vocab), NULL, "[257, 16777216]", .required = true,
      .help = "size of the vocabulary, including the 256 bytes and the special tokens"},
     {"out", AX_OPT_PATH, offsetof(train_args, out), .required = true, .meta = "DIR",
@@ -316,7 +316,7 @@ static const ax_option check_options[] = {
     {"TOKENIZER", AX_OPT_PATH, offsetof(check_args, tokenizer), .required = true,
      .help = "a tokenizer's directory or its tokenizer.json"},
     {"input", AX_OPT_STRINGS, offsetof(check_args, input), .required = true, .meta = "PATH...",
-     .help = "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); /dev/stdin works too"},
+     .help = "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); -: standard input"},
     {"include", AX_OPT_STRINGS, offsetof(check_args, include), .meta = "PATTERN...",
      .help = "in directories, read only files whose names match these patterns, e.g. '*.h'; default: all"},
     TEXT_OPTIONS(check_args, text),

@@ -137,7 +137,8 @@ static ax_status write_documents(build *b, const slot *s)
     for (size_t i = 0; i < n; i++) {
         const built_document *d = &documents[i];
         AX_TRY(write_document(b, d, s->ids.data + begin, is_target, (int64_t)(d->end - begin)));
-        is_target += d->masked ? d->end - begin : 0;
+        if (d->masked)
+            is_target += d->end - begin;
         begin = d->end;
     }
     return AX_OK;

@@ -196,6 +196,8 @@ static ax_status add_input(ax_corpus *corpus, const ax_corpus_options *options, 
                            ax_data_progress_fn progress, void *user)
 {
     data_names names;
+    if (!strcmp(input, "-"))
+        return add_named(corpus, "/dev/stdin", progress, user);
     if (ax_path_is_dir(input))
         return add_tree(corpus, options, input);
     if (!data_is_pattern(input))

@@ -149,6 +149,77 @@ static void golden(void **state)
     json_decref(file);
 }
 
+/* ---- parts ---------------------------------------------------------------------------------------- */
+
+/* Cuts a text at random characters into parts, of which none is plain. Returns their number. */
+static size_t cut_text(const char *text, size_t n, uint64_t key, ax_text_part *parts, size_t most)
+{
+    size_t count = 0;
+    for (size_t at = 1; at < n && count + 1 < most; at++)
+        if ((text[at] & 0xc0) != 0x80 && ax_rng_uniform(key, at) < 0.3)
+            parts[count++].end = at;
+    parts[count++].end = n;
+    return count;
+}
+
+/* For a byte-level tokenizer without a normalizer: a token's last byte is that of its text. */
+static void expect_places(const ax_tokenizer *tok, const ax_ids *ids, const ax_ids *part,
+                          const ax_text_part *parts)
+{
+    size_t at = 0, p = 0;
+    for (size_t i = 0; i < ids->size; i++) {
+        size_t n;
+        assert_non_null(ax_tokenizer_piece(tok, ids->data[i], &n));
+        at += n;
+        while (parts[p].end < at)
+            p++;
+        assert_int_equal(part->data[i], p);
+    }
+}
+
+/* Parts do not change the ids of a text, for every tokenizer and text of the golden file. */
+static void parts_change_no_ids(void **state)
+{
+    scratch *s = *state;
+    json_t *file = read_golden("tokenizer.json"), *entry, *text;
+    size_t v, i;
+    json_array_foreach(json_object_get(file, "variants"), v, entry)
+    {
+        ax_tokenizer *tok;
+        ax_encoder *encoder;
+        const char *name = json_string_value(json_object_get(entry, "name"));
+        bool plain = !strcmp(name, "gpt2") || !strcmp(name, "llama3") || !strcmp(name, "three splits");
+        char *parts_of = json_dumps(json_object_get(entry, "tokenizer"), 0);
+        OK(ax_tokenizer_load(put_text(s, "tokenizer.json", parts_of), &tok));
+        OK(ax_encoder_create(tok, &encoder));
+        json_array_foreach(json_object_get(file, "texts"), i, text)
+        {
+            ax_ids whole = {0}, ids = {0}, part = {0};
+            static ax_text_part parts[1000];
+            const char *bytes = json_string_value(text);
+            size_t n = json_string_length(text);
+            size_t count = cut_text(bytes, n, ax_rng_key(1, name, i), parts, AX_COUNT(parts));
+            OK(ax_encode(encoder, bytes, n, 0, &whole));
+            OK(ax_encode_parts(encoder, bytes, parts, count, &ids, &part));
+            assert_int_equal(ids.size, whole.size);
+            assert_int_equal(part.size, ids.size);
+            for (size_t t = 0; t < ids.size; t++) {
+                assert_int_equal(ids.data[t], whole.data[t]);
+                assert_in_range(part.data[t], t ? part.data[t - 1] : 0, count - 1);
+            }
+            if (plain)
+                expect_places(tok, &ids, &part, parts);
+            ax_ids_fini(&whole);
+            ax_ids_fini(&ids);
+            ax_ids_fini(&part);
+        }
+        free(parts_of);
+        ax_encoder_destroy(&encoder);
+        ax_tokenizer_destroy(&tok);
+    }
+    json_decref(file);
+}
+
 /* ---- records and templates that are refused ------------------------------------------------------- */
 
 /* A tokenizer with the tokens of ChatML, and one that has no special token at all. */
@@ -356,6 +427,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(golden, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(parts_change_no_ids, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(refused_records, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(refused_templates, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(prompts, files_setup, files_teardown),

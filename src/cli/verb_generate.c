@@ -205,9 +205,9 @@ static ax_status read_messages(session *s)
     ax_buf text = {0};
     ax_status status = cli_is_stdin(s->a->messages) ? cli_read_stdin(&text) : AX_OK;
     if (status == AX_OK && cli_is_stdin(s->a->messages))
-        status = ax_json_parse(s->a->messages, text.data ? text.data : "", text.size, 0, &value);
+        status = ax_json_parse(s->a->messages, text.data ? text.data : "", text.size, JSON_ALLOW_NUL, &value);
     else if (status == AX_OK)
-        status = ax_json_read_file(s->a->messages, 0, &value);
+        status = ax_json_read_file(s->a->messages, JSON_ALLOW_NUL, &value);
     ax_buf_fini(&text);
     AX_TRY(status);
     status = ax_chat_read(value, &s->turns);
@@ -223,8 +223,12 @@ static ax_status read_messages(session *s)
 static ax_status add_turn(session *s, ax_chat_role role, const char *text, size_t n)
 {
     char *copy;
-    AX_TRY(ax_strndup(text, n, &copy));
-    return ax_chat_add(&s->turns, &(ax_chat_turn){.role = role, .text = copy, .size = n});
+    AX_TRY(ax_calloc(n + 1, 1, &copy)); /* the text may hold NUL, at which ax_strndup would stop */
+    memcpy(copy, text, n);
+    ax_status status = ax_chat_add(&s->turns, &(ax_chat_turn){.role = role, .text = copy, .size = n});
+    if (status != AX_OK)
+        free(copy);
+    return status;
 }
 
 /* Reads a line of standard input that is not empty as the user's turn. s->ids stays empty at the end. */
@@ -240,7 +244,9 @@ static ax_status read_turn(session *s)
         while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
             n--;
     } while (!n);
-    ax_status status = n > 0 ? add_turn(s, AX_CHAT_USER, line, (size_t)n) : AX_OK;
+    ax_status status = n > 0           ? add_turn(s, AX_CHAT_USER, line, (size_t)n)
+                       : ferror(stdin) ? ax_fail(AX_ERR_DATA, "standard input cannot be read")
+                                       : AX_OK;
     if (status == AX_OK && n > 0)
         status = encode_turns(s);
     free(line);
@@ -369,8 +375,8 @@ static ax_status generate(session *s)
     const ax_model_config *c = &s->m.model.config;
     int64_t capacity = ax_min((int64_t)s->prompt + a->max_tokens, c->seq_len);
     AX_CHECK((int64_t)s->prompt < c->seq_len, AX_ERR_USAGE,
-             "a prompt of %zu tokens leaves no room in the model's %lld positions", s->prompt,
-             (long long)c->seq_len);
+             "a %s of %zu tokens leaves no room in the model's %lld positions",
+             s->template ? "conversation" : "prompt", s->prompt, (long long)c->seq_len);
     const float *logits;
     s->text.size = s->shown = 0;
     ax_decoder_init(&s->decoder, s->m.model.tokenizer, AX_DECODE_SKIP_SPECIAL);

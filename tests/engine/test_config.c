@@ -30,6 +30,7 @@ static void contract_defaults(void **state)
     assert_true(c.tune.method == AX_CONFIG_FULL && c.tune.rank == 16 && c.tune.alpha == 32 &&
                 !c.tune.targets.count);
     assert_true(c.data.goldfish.k == 0 && c.data.goldfish.window == 13 && c.data.goldfish.kind == 0);
+    assert_true(c.data.loss == AX_CONFIG_AUTO && !c.data.chat_template);
     assert_true(c.train.steps == 1000 && c.train.global_batch == 64 && c.train.micro_batch == 4);
     assert_true(c.train.precision == AX_CONFIG_BF16 && c.train.recompute == AX_CONFIG_RECOMPUTE_NONE);
     assert_true(c.train.seed == 1234 && c.train.nonfinite == AX_CONFIG_STOP);

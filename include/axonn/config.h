@@ -50,6 +50,7 @@ typedef struct ax_config {
         int loss;            /* ax_config_loss */
         int order;           /* ax_config_order */
         bool mask_documents;
+        int pack; /* ax_data_packing */
         struct {
             int64_t k, window;
             int kind; /* ax_goldfish_kind */

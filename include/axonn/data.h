@@ -184,33 +184,64 @@ typedef struct ax_goldfish {
 AX_MUST_CHECK ax_status ax_goldfish_drop(const ax_goldfish *goldfish, const int32_t *document, int64_t n,
                                          uint8_t *keep);
 
-/* How a source is cut into rows. Row i holds tokens i*T ... i*T+T: T inputs, and the same shifted by one as
- * targets, so that neighbouring rows share one token. With mask_documents the first token of a document is
- * not a target, and attention and positions restart there; without it, doc_start is 0 everywhere. With
- * `answers` a token whose mask bit is 0 is not a target; a source without a mask has no such tokens. The
+typedef enum ax_data_packing { AX_PACK_STREAM, AX_PACK_DOCUMENTS } ax_data_packing;
+
+/* How a source is cut into rows.
+ *
+ * AX_PACK_STREAM: row i holds tokens i*T ... i*T+T: T inputs, and the same shifted by one as targets, so that
+ * neighbouring rows share one token. With mask_documents the first token of a document is not a target, and
+ * attention and positions restart there; without it, doc_start is 0 everywhere.
+ *
+ * AX_PACK_DOCUMENTS (after ax_data_pack): a row holds whole documents side by side, and then padding. A
+ * document of L tokens takes L-1 positions: its last token is a target only. One of more than T+1 tokens is
+ * cut into pieces of T inputs and a shorter last one, which are placed like documents; no target is lost, but
+ * a piece does not see the earlier ones. Attention and positions restart at each document or piece with
+ * mask_documents; without it, doc_start is 0 everywhere. A document of one token has no target and is left
+ * out. Every other token but the first of each document is a target in exactly one row.
+ *
+ * With `answers` a token whose mask bit is 0 is not a target; a source without a mask has no such tokens. The
  * goldfish loss is for training: the shape with which a caller evaluates has none. */
 typedef struct ax_row_shape {
     int64_t seq_len; /* T */
     bool mask_documents;
     bool answers;
+    ax_data_packing pack;
     ax_goldfish goldfish; /* all 0: no goldfish loss */
 } ax_row_shape;
 
-/* Returns the number of full rows, which training uses: (N-1) / T. */
+/* What ax_data_pack has made of a source. */
+typedef struct ax_data_packed {
+    int64_t rows;
+    int64_t positions; /* positions of these rows that are no padding */
+    int64_t documents; /* documents in them */
+    int64_t pieces;    /* pieces of these documents; a document that fits into a row is one */
+    int64_t cut;       /* documents that were cut into several pieces */
+    int64_t left_out;  /* documents of one token */
+} ax_data_packed;
+
+/* Packs the documents of a source into rows of shape->seq_len tokens, for shapes with AX_PACK_DOCUMENTS:
+ * first fit, the longest first, within each 1024 pieces in the order of the file. The rows are a function of
+ * the file and of T alone. The list of the pieces stays in memory until ax_data_close: 20 bytes a piece at
+ * most. Reads the index of documents, but no token. To be called again for another T. AX_ERR_USAGE
+ * (ax_data_check_shape), AX_ERR_DATA, AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_data_pack(ax_data *data, const ax_row_shape *shape, ax_data_packed *out);
+
+/* Returns the number of full rows, which training uses: (N-1) / T; of a packed source, all rows. 0 if a
+ * packed shape is asked for and ax_data_pack was not called for its T. */
 int64_t ax_data_samples(const ax_data *data, const ax_row_shape *shape);
 
-/* Returns the number of rows including a last partial row, which evaluation uses: ceil((N-1) / T). Every
- * token of the source but the first is a target in exactly one of these rows (masked only if it opens a
- * document, or by the source's mask). */
+/* Returns the number of rows including a last partial row, which evaluation uses: ceil((N-1) / T); of a
+ * packed source, all rows. Every token of the source but the first is a target in exactly one of these rows
+ * (masked only if it opens a document, or by the source's mask). */
 int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape);
 
-/* AX_ERR_USAGE if rows of this shape cannot be read: a number out of range, or a static goldfish loss for a
- * source whose documents end with end_id, but which has no index of them. The functions below fail likewise.
- */
+/* AX_ERR_USAGE if rows of this shape cannot be read: a number out of range; packing, of a source without an
+ * index of documents; or a static goldfish loss, of a source whose documents end with end_id, but which has
+ * no index. The functions that read rows of such a shape fail likewise. */
 AX_MUST_CHECK ax_status ax_data_check_shape(const ax_data *data, const ax_row_shape *shape);
 
 /* Copies row `row` of the source, 0 <= row < ax_data_rows, to row `line` of the arrays of `out`. The padding
- * of a partial row has token 0 and target -1, and belongs to the last document. *targets (may be NULL) is the
+ * of a row has token 0 and target -1, and belongs to the last document. *targets (may be NULL) is the
  * number of unmasked targets. Allocates nothing. AX_ERR_DATA: a token outside the vocabulary, or a file that
  * became shorter. */
 AX_MUST_CHECK ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t row,

@@ -185,14 +185,20 @@ ax_status ax_data_document(const ax_data *data, int64_t index, int64_t *first, i
     return AX_OK;
 }
 
+static int64_t packed_rows(const ax_data *data, const ax_row_shape *shape)
+{
+    return data->pack && data->pack->seq_len == shape->seq_len ? data->pack->rows : 0;
+}
+
 int64_t ax_data_samples(const ax_data *data, const ax_row_shape *shape)
 {
-    return ax_max(data->info.tokens - 1, 0) / shape->seq_len;
+    return shape->pack ? packed_rows(data, shape) : ax_max(data->info.tokens - 1, 0) / shape->seq_len;
 }
 
 int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape)
 {
-    return ax_ceil_div(ax_max(data->info.tokens - 1, 0), shape->seq_len);
+    return shape->pack ? packed_rows(data, shape)
+                       : ax_ceil_div(ax_max(data->info.tokens - 1, 0), shape->seq_len);
 }
 
 /* Marks positions [from, end) of a row as part of the document that starts at position `from`. */
@@ -204,11 +210,13 @@ static void assign_positions(const ax_rows *row, int64_t from, int64_t end)
     }
 }
 
-/* The documents of a row while they are found. */
+/* A row while it is read, or while only its targets are counted. */
 typedef struct marks {
-    const ax_rows *row; /* NULL: only counts */
-    int64_t from;       /* position in the row of the last document start so far */
-    int64_t found;      /* documents that start after the row's first token */
+    const ax_rows *row;   /* NULL: only counts */
+    int64_t from;         /* position in the row of the last document start so far */
+    int64_t found;        /* documents that start after the row's first token */
+    int64_t used;         /* positions that are no padding */
+    data_targets targets; /* of these */
 } marks;
 
 /* Starts a document at position `start` of a row, 1 <= start <= T: masks the target that would be its first
@@ -261,54 +269,101 @@ static ax_status mark_documents(const ax_data *data, const ax_row_shape *shape, 
     return shape->mask_documents && data->info.end_id >= 0 ? mark_scanned(data, a, end, m) : AX_OK;
 }
 
-/* Masks, in `row` (NULL: only counts), those of `predictions` targets after token a that are none, and marks
- * the documents of the row. */
-static ax_status mask_targets(const ax_data *data, const ax_row_shape *shape, int64_t a, int64_t predictions,
-                              const ax_rows *row, data_targets *out)
+/* Copies tokens first ... first+count of a source to `count` inputs and targets of a row, from position t
+ * on. */
+static ax_status copy_inputs(const ax_data *data, int64_t first, int64_t count, const ax_rows *row, int64_t t)
 {
-    marks m = {.row = row};
-    bool by_token = shape->goldfish.k || data_is_masked(data, shape);
-    *out = (data_targets){0};
-    if (row || !by_token) {
-        AX_TRY(mark_documents(data, shape, a, a + predictions, &m));
-        out->kept = predictions - m.found;
+    AX_TRY(checked_copy(data, first, count, row->tokens + t));
+    AX_TRY(checked_copy(data, first + count, 1, row->targets + t + count - 1));
+    memcpy(row->targets + t, row->tokens + t + 1, (size_t)(count - 1) * sizeof *row->targets);
+    return AX_OK;
+}
+
+/* Whether targets are decided token by token (targets.c): the index of documents does not tell which there
+ * are. */
+static bool by_token(const ax_data *data, const ax_row_shape *shape)
+{
+    return shape->goldfish.k || data_is_masked(data, shape);
+}
+
+/* Decides which of the `count` targets after token `first` are ones. Their place in the row is position t. */
+static ax_status decide_targets(const ax_data *data, const ax_row_shape *shape, int64_t first, int64_t count,
+                                int64_t t, marks *m)
+{
+    data_targets here;
+    int32_t *targets = m->row ? m->row->targets + t : NULL;
+    AX_TRY(data_decide_targets(data, shape, first + 1, count, targets, &here));
+    m->targets.kept += here.kept;
+    m->targets.dropped += here.dropped;
+    return AX_OK;
+}
+
+/* Reads a row of consecutive tokens, from token a on. */
+static ax_status read_stream(const ax_data *data, const ax_row_shape *shape, int64_t row, marks *m)
+{
+    int64_t a = row * shape->seq_len;
+    m->used = ax_min(shape->seq_len, data->info.tokens - 1 - a); /* less than T in the last row only */
+    if (m->row)
+        AX_TRY(copy_inputs(data, a, m->used, m->row, 0));
+    if (m->row || !by_token(data, shape))
+        AX_TRY(mark_documents(data, shape, a, a + m->used, m));
+    if (by_token(data, shape))
+        return decide_targets(data, shape, a, m->used, 0, m);
+    m->targets.kept = m->used - m->found;
+    return AX_OK;
+}
+
+/* Reads a row of packed pieces of documents. The first token of a document is no target in such a row. */
+static ax_status read_packed(const ax_data *data, const ax_row_shape *shape, int64_t row, marks *m)
+{
+    const data_pack *pack = data->pack;
+    for (int64_t p = pack->first[row]; p < pack->first[row + 1]; m->used += pack->length[p++]) {
+        if (m->row && m->used && shape->mask_documents) {
+            assign_positions(m->row, m->from, m->used);
+            m->from = m->used;
+        }
+        if (m->row)
+            AX_TRY(copy_inputs(data, pack->start[p], pack->length[p], m->row, m->used));
+        if (by_token(data, shape))
+            AX_TRY(decide_targets(data, shape, pack->start[p], pack->length[p], m->used, m));
+        else
+            m->targets.kept += pack->length[p];
     }
-    if (row)
-        assign_positions(row, m.from, shape->seq_len);
-    return by_token ? data_decide_targets(data, shape, a + 1, predictions, row ? row->targets : NULL, out)
-                    : AX_OK;
+    return AX_OK;
+}
+
+static ax_status read_row(const ax_data *data, const ax_row_shape *shape, int64_t row, marks *m)
+{
+    AX_CHECK(row >= 0 && row < ax_data_rows(data, shape), AX_ERR_USAGE,
+             "%s has %lld rows of %lld tokens: row %lld does not exist (numbers begin with 0)", data->path,
+             (long long)ax_data_rows(data, shape), (long long)shape->seq_len, (long long)row);
+    return shape->pack ? read_packed(data, shape, row, m) : read_stream(data, shape, row, m);
 }
 
 ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t row, const ax_rows *out,
                       int64_t line, int64_t *targets)
 {
-    int64_t T = shape->seq_len, a = row * T;
-    AX_CHECK(row >= 0 && row < ax_data_rows(data, shape), AX_ERR_USAGE,
-             "%s has %lld rows of %lld tokens: row %lld does not exist (numbers begin with 0)", data->path,
-             (long long)ax_data_rows(data, shape), (long long)T, (long long)row);
-    /* The number of targets before masking: one for each input token that has a successor in the source. It
-     * is less than T in the last row only. */
-    int64_t predictions = ax_min(T, data->info.tokens - 1 - a);
-    data_targets count;
+    int64_t T = shape->seq_len;
     ax_rows to = {out->tokens + line * T, out->targets + line * T, out->doc_start + line * T,
                   out->position + line * T};
-    AX_TRY(checked_copy(data, a, predictions, to.tokens));
-    AX_TRY(checked_copy(data, a + predictions, 1, to.targets + predictions - 1));
-    memcpy(to.targets, to.tokens + 1, (size_t)(predictions - 1) * sizeof *to.targets);
-    for (int64_t t = predictions; t < T; t++) {
+    marks m = {.row = &to};
+    AX_TRY(read_row(data, shape, row, &m));
+    for (int64_t t = m.used; t < T; t++) {
         to.tokens[t] = 0;
         to.targets[t] = -1;
     }
-    AX_TRY(mask_targets(data, shape, a, predictions, &to, &count));
+    assign_positions(&to, m.from, T);
     if (targets)
-        *targets = count.kept;
+        *targets = m.targets.kept;
     return AX_OK;
 }
 
 ax_status data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row, data_targets *out)
 {
-    int64_t a = row * shape->seq_len;
-    return mask_targets(data, shape, a, ax_min(shape->seq_len, data->info.tokens - 1 - a), NULL, out);
+    marks m = {.row = NULL};
+    AX_TRY(read_row(data, shape, row, &m));
+    *out = m.targets;
+    return AX_OK;
 }
 
 ax_status ax_data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row, int64_t *targets)
@@ -317,4 +372,14 @@ ax_status ax_data_row_targets(const ax_data *data, const ax_row_shape *shape, in
     AX_TRY(data_row_targets(data, shape, row, &count));
     *targets = count.kept;
     return AX_OK;
+}
+
+void data_want_row(const ax_data *data, const ax_row_shape *shape, int64_t row)
+{
+    const data_pack *pack = data->pack;
+    int64_t T = shape->seq_len;
+    if (!shape->pack)
+        data_want_tokens(data, row * T, row * T + T + 1);
+    for (int64_t p = shape->pack ? pack->first[row] : 0; shape->pack && p < pack->first[row + 1]; p++)
+        data_want_tokens(data, pack->start[p], pack->start[p] + pack->length[p] + 1);
 }

@@ -55,6 +55,9 @@ static ax_status set_sources(ax_sampler *s, ax_data *const *sources, uint64_t se
         from->samples = ax_data_samples(sources[i], &s->shape);
         from->key = ax_rng_key(seed, "data/order", (uint64_t)i);
         AX_TRY(ax_data_check_shape(sources[i], &s->shape));
+        AX_CHECK(from->samples > 0 || !s->shape.pack, AX_ERR_DATA,
+                 "%s has no document of two tokens or more: there is nothing to learn",
+                 ax_data_path(sources[i]));
         AX_CHECK(from->samples > 0, AX_ERR_DATA,
                  "%s has %lld tokens, too few for one row of %lld and its last target: give more text or set "
                  "model.seq_len to at most %lld",
@@ -145,9 +148,8 @@ static ax_status check_rows(const ax_sampler *s, int64_t first, int64_t end)
 /* Prefetches the tokens of rows first ... end-1, so that a cold disk reads them in parallel. */
 static void want_rows(const ax_sampler *s, int64_t first, int64_t end)
 {
-    const int64_t T = s->shape.seq_len;
     for (const pick *p = s->picks + first; p < s->picks + end; p++)
-        data_want_tokens(s->sources[p->source].data, p->sample * T, p->sample * T + T + 1);
+        data_want_row(s->sources[p->source].data, &s->shape, p->sample);
 }
 
 /* Chooses the samples of rows first ... end-1 without reading the rows, so that a rank that reads only some

@@ -437,6 +437,7 @@ void ax_data_close(ax_data **data)
     data_file_close(&(*data)->side);
     free((*data)->path);
     free((*data)->coarse);
+    data_pack_free(&(*data)->pack);
     free(*data);
     *data = NULL;
 }

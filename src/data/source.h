@@ -83,6 +83,15 @@ typedef struct data_names {
     size_t n;
 } data_names;
 
+/* The rows of a source whose documents are packed (pack.c). */
+typedef struct data_pack {
+    int64_t seq_len, rows, pieces;
+    int64_t *start;  /* [pieces] the first token of a piece */
+    int32_t *length; /* [pieces] its inputs; the targets are one token further */
+    int64_t *first;  /* [rows+1] the first piece of a row */
+} data_pack;
+void data_pack_free(data_pack **pack);
+
 struct ax_data {
     /* Only a source of shards (shards.c) uses the fields `part` and `part_at`. Of the fields after these, a
      * source of shards uses only path, info, limit and index_kind. */
@@ -103,6 +112,7 @@ struct ax_data {
     int64_t sequences;  /* INDEX_MEGATRON: number of sequences */
     int64_t *coarse;    /* index of the first token of every coarse_step-th document */
     int64_t coarse_n, coarse_step;
+    data_pack *pack; /* or NULL: not packed. Shards have none: it is the whole source's */
 };
 
 /* Reads the document starts of a source that has an index, fastest in ascending order. */
@@ -150,6 +160,9 @@ bool data_is_masked(const ax_data *data, const ax_row_shape *shape);
 /* As ax_data_row_targets. */
 AX_MUST_CHECK ax_status data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row,
                                          data_targets *out);
+
+/* Prefetches the tokens of a row: asks the system to read them into the page cache, without waiting. */
+void data_want_row(const ax_data *data, const ax_row_shape *shape, int64_t row);
 
 /* Reads tokens without checking their values; ax_data_tokens also compares them with the vocabulary. */
 AX_MUST_CHECK ax_status data_read_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out);

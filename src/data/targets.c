@@ -23,6 +23,11 @@ typedef struct block {
 ax_status ax_data_check_shape(const ax_data *data, const ax_row_shape *shape)
 {
     const ax_goldfish *g = &shape->goldfish;
+    AX_CHECK(!shape->pack || data->index_kind != INDEX_NONE, AX_ERR_USAGE,
+             "%s (%s) has no index of documents, which packing needs: make a token file with `axonn data "
+             "build`, or "
+             "use data.pack: stream",
+             data->path, ax_data_format_name(data->info.format));
     if (!g->k)
         return AX_OK;
     AX_TRY(goldfish_check(g));
@@ -107,7 +112,7 @@ static ax_status decide(const ax_data *data, const ax_row_shape *shape, const go
 {
     const bool indexed = data->index_kind != INDEX_NONE;
     const ax_goldfish *g = &shape->goldfish;
-    memset(b->begins, 0, sizeof b->begins);
+    memset(b->begins, 0, (size_t)b->count);
     b->origin = ax_max(b->first - g->window, 0);
     if (g->k && g->kind == AX_GOLDFISH_HASHED)
         AX_TRY(data_read_tokens(data, b->origin, b->first + b->count - b->origin, b->tokens));

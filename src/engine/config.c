@@ -61,6 +61,8 @@ static const ax_option options[] = {
      .help = "which tokens are targets: answers (what the assistant says in conversations and the end of its turn; all tokens of plain text in the same file), all, or auto (answers for sources of data.train and data.valid that have a mask, all for the others)"},
     {"data.order", AX_OPT_ENUM, AT(data.order), "shuffled", .choices = "shuffled|sequential", .help = "order of the samples of each source: shuffled (a random permutation for each epoch, from train.seed) or sequential (in file order)"},
     {"data.mask_documents", AX_OPT_BOOL, AT(data.mask_documents), "true", .help = "each token attends only to tokens of its own document, positions restart with each document, and a document's first token is not a target"},
+    {"data.pack", AX_OPT_ENUM, AT(data.pack), "stream", .choices = "stream|documents",
+     .help = "what a sample is, in training and evaluation: model.seq_len consecutive tokens (stream), or whole documents side by side and then padding (documents; one that is longer becomes several pieces)"},
     {"data.goldfish.k", AX_OPT_INT, AT(data.goldfish.k), "0", "[0, 1000000000]", .help = "goldfish loss, against verbatim memorization: about one of k tokens is no target in training; evaluations count all. 0: off"},
     {"data.goldfish.window", AX_OPT_INT, AT(data.goldfish.window), "13", "[1, " TEXT_OF(AX_GOLDFISH_WINDOW_MAX) "]", .help = "goldfish.kind hashed: how many tokens before a target decide whether it is dropped; at most model.seq_len"},
     {"data.goldfish.kind", AX_OPT_ENUM, AT(data.goldfish.kind), "hashed", .choices = "hashed|static",

@@ -276,13 +276,57 @@ static void log_targets(const ax_run *run, const ax_sources *sources)
     }
 }
 
+/* Records an error of `key` for each source that cannot be cut into rows of this shape. */
+static void check_sources(const ax_run *run, const char *key, const ax_sources *sources,
+                          const ax_row_shape *shape)
+{
+    for (int i = 0; i < sources->n; i++)
+        if (ax_data_check_shape(sources->data[i], shape) != AX_OK)
+            ax_option_error(run->config->set, key, "%s", ax_error_message());
+}
+
+static ax_status pack_sources(const ax_run *run, const ax_sources *sources, const ax_row_shape *shape)
+{
+    for (int i = 0; i < sources->n; i++) {
+        ax_data_packed p;
+        AX_TRY(ax_data_pack(sources->data[i], shape, &p));
+        if (!ax_run_first(run))
+            continue;
+        ax_log(AX_LOG_INFO,
+               "%s: %lld documents are packed into %lld rows of %lld tokens, %.1f %% of which are used",
+               sources->path[i], (long long)p.documents, (long long)p.rows, (long long)shape->seq_len,
+               100 * (double)p.positions / (double)ax_max(p.rows * shape->seq_len, 1));
+        if (p.cut)
+            ax_log(AX_LOG_INFO, "%s: %lld document%s longer than a row and became %lld pieces",
+                   sources->path[i], (long long)p.cut, p.cut == 1 ? " is" : "s are",
+                   (long long)(p.pieces - p.documents + p.cut));
+        if (p.left_out)
+            ax_log(AX_LOG_INFO, "%s: %lld document%s of one token, which has no target, and left out",
+                   sources->path[i], (long long)p.left_out, p.left_out == 1 ? " is" : "s are");
+    }
+    return AX_OK;
+}
+
+/* Checks what only the data tell: all such errors are reported together. Then packs documents. */
+static ax_status cut_sources(const ax_run *run, const ax_run_inputs *inputs, const ax_row_shape *trained)
+{
+    check_sources(run, "data.train", &inputs->train, trained);
+    check_sources(run, "data.valid", &inputs->valid, &inputs->shape);
+    AX_TRY(ax_option_finish(run->config->set));
+    if (trained->pack == AX_PACK_STREAM)
+        return AX_OK;
+    AX_TRY(pack_sources(run, &inputs->train, trained));
+    return pack_sources(run, &inputs->valid, &inputs->shape);
+}
+
 ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler **sampler, int *signal)
 {
     const ax_config *c = run->config;
     ax_sources *train = &inputs->train, *valid = &inputs->valid;
     inputs->shape = (ax_row_shape){.seq_len = c->model.seq_len,
                                    .mask_documents = c->data.mask_documents,
-                                   .answers = c->data.loss != AX_CONFIG_ALL};
+                                   .answers = c->data.loss != AX_CONFIG_ALL,
+                                   .pack = (ax_data_packing)c->data.pack};
     ax_row_shape trained = inputs->shape;
     trained.goldfish = (ax_goldfish){.k = c->data.goldfish.k,
                                      .window = c->data.goldfish.window,
@@ -291,7 +335,7 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler 
     AX_TRY(open_sources(run, &c->data.valid, valid, signal));
     check_masks(run, "data.train", train);
     check_masks(run, "data.valid", valid);
-    AX_TRY(ax_option_finish(c->set));
+    AX_TRY(cut_sources(run, inputs, &trained));
     log_targets(run, train);
     log_targets(run, valid);
     /* Checked here rather than at the first evaluation, so that the error comes early. */

@@ -82,10 +82,10 @@ static json_t *identity_of(const ax_run *run)
                        ? NULL
                        : json_integer(c->data.loss == AX_CONFIG_ALL ? AX_CONFIG_ALL : AX_CONFIG_ANSWERS);
     json_t *identity = json_pack(
-        "{s:I,s:I,s:I,s:i,s:b,s:o*,s:s,s:o}", "model.seq_len", (json_int_t)c->model.seq_len,
+        "{s:I,s:I,s:I,s:i,s:b,s:i,s:o*,s:s,s:o}", "model.seq_len", (json_int_t)c->model.seq_len,
         "train.global_batch", (json_int_t)c->train.global_batch, "train.seed", (json_int_t)c->train.seed,
-        "data.order", c->data.order, "data.mask_documents", c->data.mask_documents, "data.loss", loss,
-        "optim.name", c->optim.name, "data.train", source_list(run));
+        "data.order", c->data.order, "data.mask_documents", c->data.mask_documents, "data.pack", c->data.pack,
+        "data.loss", loss, "optim.name", c->optim.name, "data.train", source_list(run));
     bool failed = !identity || !tune || !goldfish || json_object_update(identity, goldfish) ||
                   json_object_update(identity, tune);
     json_decref(goldfish);
@@ -474,12 +474,12 @@ static void split_dropout(const json_t *state)
     json_object_set_new(saved, "model.attn_dropout", json_real(0));
 }
 
-/* Adds the keys that earlier versions did not have, with the values by which they trained: all weights, and
- * without goldfish loss. */
+/* Adds the keys that earlier versions did not have, with the values by which they trained: all weights, on
+ * rows of consecutive tokens, without goldfish loss. */
 static void add_new_keys(const json_t *state)
 {
-    static const char *const keys[] = {"data.goldfish.k", "data.goldfish.window", "data.goldfish.kind",
-                                       "tune.method"};
+    static const char *const keys[] = {"data.pack", "data.goldfish.k", "data.goldfish.window",
+                                       "data.goldfish.kind", "tune.method"};
     _Static_assert(AX_CONFIG_FULL == 0, "the value of tune.method");
     json_t *saved = json_object_get(state, "run");
     for (size_t i = 0; i < AX_COUNT(keys); i++)

@@ -1,0 +1,159 @@
+/* Packs whole documents side by side into rows: ax_data_pack. A piece is a document, or the part of a
+ * document longer than a row that fits into one. Pieces are put into rows by first fit, the longest first,
+ * within a window of the next WINDOW pieces of the file. So neighbours in the file stay near one another, and
+ * the time and memory of packing grow with the number of documents alone. */
+#include "source.h"
+
+#include <stdlib.h>
+
+enum { WINDOW = 1024 };
+
+typedef struct piece {
+    int64_t start;
+    int32_t length; /* inputs, each of which has the token after it as target */
+    int32_t row;    /* row of the window, from 0 */
+} piece;
+
+/* A window while it is packed. */
+typedef struct packer {
+    data_pack *pack;
+    ax_data_packed *sum;
+    int n; /* pieces in the window */
+    piece piece[WINDOW];
+    /* A binary tree whose leaf WINDOW + i is the room that is left in row i of the window; each other node is
+     * the larger of its two children. */
+    int32_t room[2 * WINDOW];
+} packer;
+
+void data_pack_free(data_pack **pack)
+{
+    if (*pack) {
+        free((*pack)->start);
+        free((*pack)->length);
+        free((*pack)->first);
+    }
+    free(*pack);
+    *pack = NULL;
+}
+
+static int longer_first(const void *a, const void *b)
+{
+    const piece *x = a, *y = b;
+    return x->length != y->length ? (x->length < y->length) - (x->length > y->length)
+                                  : (x->start > y->start) - (x->start < y->start);
+}
+
+static int by_row(const void *a, const void *b)
+{
+    const piece *x = a, *y = b;
+    return x->row != y->row ? (x->row > y->row) - (x->row < y->row)
+                            : (x->start > y->start) - (x->start < y->start);
+}
+
+/* Returns the first row with room for `length` inputs, and takes the room. */
+static int32_t take_room(int32_t room[2 * WINDOW], int32_t length)
+{
+    int node = 1;
+    while (node < WINDOW)
+        node = room[2 * node] >= length ? 2 * node : 2 * node + 1;
+    int32_t row = node - WINDOW;
+    for (room[node] -= length; node > 1; node /= 2)
+        room[node / 2] = ax_max(room[node], room[node ^ 1]);
+    return row;
+}
+
+/* Packs the pieces of the window and appends its rows. Inside a row, pieces are in the order of the file. */
+static void close_window(packer *p)
+{
+    data_pack *pack = p->pack;
+    int32_t row = -1;
+    for (int i = 1; i < 2 * WINDOW; i++)
+        p->room[i] = (int32_t)pack->seq_len;
+    qsort(p->piece, (size_t)p->n, sizeof *p->piece, longer_first);
+    for (int i = 0; i < p->n; i++)
+        p->piece[i].row = take_room(p->room, p->piece[i].length);
+    qsort(p->piece, (size_t)p->n, sizeof *p->piece, by_row);
+    for (const piece *at = p->piece; at < p->piece + p->n; at++) {
+        if (at->row != row)
+            pack->first[pack->rows++] = pack->pieces;
+        row = at->row;
+        pack->start[pack->pieces] = at->start;
+        pack->length[pack->pieces++] = at->length;
+        p->sum->positions += at->length;
+    }
+    p->n = 0;
+}
+
+/* Cuts a document, tokens start ... end-1, into pieces, and adds them to the window. */
+static void add_document(packer *p, int64_t start, int64_t end)
+{
+    for (; start < end - 1; start += p->pack->seq_len) {
+        p->piece[p->n++] =
+            (piece){.start = start, .length = (int32_t)ax_min(p->pack->seq_len, end - 1 - start)};
+        if (p->n == WINDOW)
+            close_window(p);
+    }
+}
+
+/* Counts the documents and their pieces. */
+static ax_status count_documents(const ax_data *data, int64_t seq_len, ax_data_packed *sum)
+{
+    data_walk walk;
+    AX_TRY(data_walk_begin(&walk, data, 0));
+    while (walk.first < walk.end) {
+        int64_t pieces = ax_ceil_div(walk.end - 1 - walk.first, seq_len);
+        sum->documents += pieces > 0;
+        sum->left_out += pieces == 0;
+        sum->cut += pieces > 1;
+        sum->pieces += pieces;
+        AX_TRY(data_walk_next(&walk));
+    }
+    return AX_OK;
+}
+
+static ax_status pack_all(const ax_data *data, packer *p)
+{
+    data_walk walk;
+    AX_TRY(data_walk_begin(&walk, data, 0));
+    for (int64_t seen = 0; walk.first < walk.end;) {
+        seen += ax_ceil_div(walk.end - 1 - walk.first, p->pack->seq_len);
+        AX_CHECK(seen <= p->sum->pieces, AX_ERR_DATA, "%s changed while it was read", data->path);
+        add_document(p, walk.first, walk.end);
+        AX_TRY(data_walk_next(&walk));
+    }
+    close_window(p);
+    p->pack->first[p->pack->rows] = p->pack->pieces; /* where the last row ends */
+    p->sum->rows = p->pack->rows;
+    return AX_OK;
+}
+
+static ax_status allocate(data_pack *pack, int64_t pieces)
+{
+    AX_TRY(ax_calloc((size_t)pieces, sizeof *pack->start, &pack->start));
+    AX_TRY(ax_calloc((size_t)pieces, sizeof *pack->length, &pack->length));
+    /* There are at most as many rows. Memory behind the last one is never touched. */
+    return ax_calloc((size_t)pieces + 1, sizeof *pack->first, &pack->first);
+}
+
+ax_status ax_data_pack(ax_data *data, const ax_row_shape *shape, ax_data_packed *out)
+{
+    packer *p = NULL;
+    *out = (ax_data_packed){0};
+    data_pack_free(&data->pack);
+    AX_TRY(ax_data_check_shape(data, shape));
+    AX_TRY(count_documents(data, shape->seq_len, out));
+    AX_TRY(ax_calloc(1, sizeof *data->pack, &data->pack));
+    data->pack->seq_len = shape->seq_len;
+    ax_status status = allocate(data->pack, out->pieces);
+    if (status == AX_OK)
+        status = ax_calloc(1, sizeof *p, &p);
+    if (status == AX_OK) {
+        p->pack = data->pack;
+        p->sum = out;
+        status = pack_all(data, p);
+    }
+    free(p);
+    if (status != AX_OK)
+        data_pack_free(&data->pack);
+    return status;
+}

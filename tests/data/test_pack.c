@@ -1,0 +1,270 @@
+/* Packed rows: every document once, whole, by first fit; long ones in pieces; the same rows for every reader.
+ */
+#include "data_test.h"
+#include "support/mallocs.h"
+
+#include <math.h>
+
+enum { END = 999, VOCAB = 1000 };
+
+/* Writes documents of these lengths (their end token included), whose tokens count up from 0 over all of
+ * them. */
+static ax_data *make_documents(scratch *s, const char *name, const int64_t *lengths, int64_t n)
+{
+    const char *path = in_scratch(s, name);
+    ax_token_writer *w;
+    ax_data *data;
+    int32_t *document = calloc(100000, sizeof *document);
+    int64_t at = 0;
+    OK(ax_token_writer_create(path, VOCAB, END, 0, &w));
+    for (int64_t d = 0; d < n; d++) {
+        for (int64_t i = 0; i < lengths[d] - 1; i++)
+            document[i] = (int32_t)(at++ % END);
+        OK(ax_token_writer_add(w, document, lengths[d] - 1, 1));
+    }
+    OK(ax_token_writer_finish(&w, NULL));
+    OK(ax_data_open(path, -1, &data));
+    free(document);
+    return data;
+}
+
+static void add_pair(uint64_t sum[2], int32_t input, int32_t target)
+{
+    sum[0]++;
+    sum[1] += ax_rng_key((uint64_t)input * VOCAB + (uint64_t)target, "pair", 0);
+}
+
+/* Reads all rows and checks that each target of the source is in them once, with the inputs before it and the
+ * position in its document or piece. */
+static void expect_all_targets(ax_data *data, int64_t T, const ax_data_packed *packed)
+{
+    int64_t N = ax_data_describe(data)->tokens, D = ax_data_describe(data)->documents;
+    uint64_t expected[2] = {0},
+             got[2] = {0}; /* number of pairs of input and target, and a sum of their hashes */
+    ax_row_shape shape = {.seq_len = T, .mask_documents = true, .pack = AX_PACK_DOCUMENTS};
+    int32_t *tokens = calloc((size_t)N, sizeof *tokens);
+    ax_rows out = rows_create(1, T);
+    OK(ax_data_tokens(data, 0, N, tokens));
+    assert_int_equal(ax_data_rows(data, &shape), packed->rows);
+    for (int64_t r = 0; r < packed->rows; r++) {
+        int64_t targets, counted, unmasked = 0;
+        OK(ax_data_row(data, &shape, r, &out, 0, &targets));
+        OK(ax_data_row_targets(data, &shape, r, &counted));
+        assert_int_equal(targets, counted);
+        for (int64_t t = 0; t < T; t++) {
+            assert_int_equal(out.position[t], t - out.doc_start[t]);
+            assert_in_range(out.doc_start[t], 0, t);
+            unmasked += out.targets[t] >= 0;
+            if (t && out.doc_start[t] == out.doc_start[t - 1] && out.targets[t] >= 0)
+                assert_int_equal(out.tokens[t], out.targets[t - 1]); /* one document: it goes on */
+            assert_true(out.targets[t] >= 0 ||
+                        (out.tokens[t] == 0 && (t == T - 1 || out.targets[t + 1] < 0)));
+        }
+        assert_int_equal(unmasked, targets);
+        for (int64_t t = 0; t < T; t++)
+            if (out.targets[t] >= 0)
+                add_pair(got, out.tokens[t], out.targets[t]);
+    }
+    for (int64_t d = 0, first, end; d < D; d++) {
+        OK(ax_data_document(data, d, &first, &end));
+        for (int64_t i = first; i < end - 1; i++)
+            add_pair(expected, tokens[i], tokens[i + 1]);
+    }
+    assert_memory_equal(got, expected, sizeof got);
+    assert_int_equal(got[0], packed->positions);
+    rows_free(&out);
+    free(tokens);
+}
+
+/* Six documents in rows of 10 positions, by hand: of 4, 11, 1, 25, 6 and 8 tokens, hence 3, 10, 0, 24 = 10 +
+ * 10 + 4, 5 and 7 positions. First fit, the longest first: 10 | 10 | 10 | 7 3 | 5 4. */
+static void rows_by_hand(void **state)
+{
+    scratch *s = *state;
+    static const int64_t lengths[] = {4, 11, 1, 25, 6, 8};
+    ax_data *data = make_documents(s, "hand.tok", lengths, 6);
+    ax_row_shape shape = {.seq_len = 10, .mask_documents = true, .pack = AX_PACK_DOCUMENTS};
+    ax_data_packed p;
+    assert_int_equal(ax_data_rows(data, &shape), 0); /* not packed yet */
+    OK(ax_data_pack(data, &shape, &p));
+    assert_true(p.rows == 5 && p.positions == 49 && p.documents == 5 && p.pieces == 7 && p.cut == 1 &&
+                p.left_out == 1);
+    ax_rows out = rows_create(5, 10);
+    for (int64_t r = 0; r < 5; r++)
+        OK(ax_data_row(data, &shape, r, &out, r, NULL));
+    static const int32_t first[3] = {3, 13, 23}; /* rows 0 to 2: document 1, and two pieces of document 3 */
+    for (int r = 0; r < 3; r++)
+        assert_int_equal(out.tokens[10 * r], first[r]);
+    /* Row 3: document 0 (tokens 0 1 2 END) and then document 5 (7 tokens from 42 on, END). */
+    static const int32_t tokens[10] = {0, 1, 2, 42, 43, 44, 45, 46, 47, 48};
+    static const int32_t targets[10] = {1, 2, END, 43, 44, 45, 46, 47, 48, END};
+    static const int32_t begin[10] = {0, 0, 0, 3, 3, 3, 3, 3, 3, 3};
+    assert_memory_equal(out.tokens + 30, tokens, sizeof tokens);
+    assert_memory_equal(out.targets + 30, targets, sizeof targets);
+    assert_memory_equal(out.doc_start + 30, begin, sizeof begin);
+    /* Row 4: the last piece of document 3 (tokens 33 ... 36, END), document 4 (37 ... 41, END), padding. */
+    static const int32_t last[10] = {33, 34, 35, 36, 37, 38, 39, 40, 41, 0};
+    static const int32_t ends[10] = {34, 35, 36, END, 38, 39, 40, 41, END, -1};
+    static const int32_t places[10] = {0, 1, 2, 3, 0, 1, 2, 3, 4, 5};
+    assert_memory_equal(out.tokens + 40, last, sizeof last);
+    assert_memory_equal(out.targets + 40, ends, sizeof ends);
+    assert_memory_equal(out.position + 40, places, sizeof places);
+    /* Across documents: one text for attention and positions, the same targets. */
+    shape.mask_documents = false;
+    OK(ax_data_row(data, &shape, 4, &out, 0, NULL));
+    assert_memory_equal(out.targets, ends, sizeof ends);
+    for (int t = 0; t < 10; t++)
+        assert_true(out.doc_start[t] == 0 && out.position[t] == t);
+    rows_free(&out);
+    ax_data_close(&data);
+}
+
+/* Random lengths, more than a window of them; packing for another T; the same rows from shards and again. */
+static void every_target_once(void **state)
+{
+    scratch *s = *state;
+    enum { D = 3000 };
+    static int64_t lengths[D];
+    for (int d = 0; d < D; d++)
+        lengths[d] = 1 + (int64_t)(ax_rng_uniform(4, (uint64_t)d) * (d % 50 ? 60 : 400));
+    ax_data *data = make_documents(s, "many.tok", lengths, D);
+    static const int64_t Ts[] = {1, 7, 64, 300};
+    for (size_t i = 0; i < AX_COUNT(Ts); i++) {
+        ax_data_packed p;
+        OK(ax_data_pack(data, &(ax_row_shape){.seq_len = Ts[i], .pack = AX_PACK_DOCUMENTS}, &p));
+        expect_all_targets(data, Ts[i], &p);
+    }
+    ax_data_close(&data);
+}
+
+/* At least 95 % of positions are used for short dialogues: lengths of a log-normal distribution with a median
+ * of a quarter of a row, a few of which are longer than a row. */
+static void short_dialogues_fill_rows(void **state)
+{
+    scratch *s = *state;
+    enum { D = 4096, T = 256 };
+    static int64_t lengths[D];
+    int longer = 0;
+    for (int d = 0; d < D; d++) {
+        double u = ax_rng_uniform(7, 2 * (uint64_t)d), v = ax_rng_uniform(7, 2 * (uint64_t)d + 1);
+        double normal = sqrt(-2 * log(1 - u)) * cos(6.283185307179586 * v);
+        lengths[d] = 2 + (int64_t)(T / 4 * exp(0.6 * normal));
+        longer += lengths[d] > T + 1;
+    }
+    ax_data *data = make_documents(s, "dialogues.tok", lengths, D);
+    ax_row_shape shape = {.seq_len = T, .mask_documents = true, .pack = AX_PACK_DOCUMENTS};
+    ax_data_packed p;
+    OK(ax_data_pack(data, &shape, &p));
+    assert_true(longer > 10 && p.cut == longer);
+    if ((double)p.positions < 0.95 * (double)(p.rows * T))
+        fail_msg("%.2f %% of positions are used", 100 * (double)p.positions / (double)(p.rows * T));
+    ax_data_close(&data);
+}
+
+/* The goldfish loss drops the same tokens of packed rows as of a stream. */
+static void goldfish_in_packed_rows(void **state)
+{
+    scratch *s = *state;
+    enum { D = 200, T = 40 };
+    static int64_t lengths[D];
+    for (int d = 0; d < D; d++)
+        lengths[d] = 1 + (int64_t)(ax_rng_uniform(9, (uint64_t)d) * 120);
+    ax_data *data = make_documents(s, "fish.tok", lengths, D);
+    ax_row_shape stream = {.seq_len = T, .mask_documents = true, .goldfish = {.k = 3, .window = 4}},
+                 packed = stream;
+    packed.pack = AX_PACK_DOCUMENTS;
+    for (int kind = 0; kind < 2; kind++) {
+        int64_t sums[2] = {0}, here;
+        ax_data_packed p;
+        stream.goldfish.kind = packed.goldfish.kind = (ax_goldfish_kind)kind;
+        OK(ax_data_pack(data, &packed, &p));
+        ax_rows out = rows_create(1, T);
+        for (int64_t r = 0; r < ax_data_rows(data, &stream); r++) {
+            OK(ax_data_row_targets(data, &stream, r, &here));
+            sums[0] += here;
+        }
+        for (int64_t r = 0; r < ax_data_rows(data, &packed); r++) {
+            int64_t counted, unmasked = 0;
+            OK(ax_data_row(data, &packed, r, &out, 0, &here));
+            OK(ax_data_row_targets(data, &packed, r, &counted));
+            for (int t = 0; t < T; t++)
+                unmasked += out.targets[t] >= 0;
+            assert_true(here == counted && here == unmasked);
+            sums[1] += here;
+        }
+        assert_int_equal(sums[0], sums[1]);
+        assert_true(sums[1] < p.positions * 4 / 5);
+        rows_free(&out);
+    }
+    ax_data_close(&data);
+}
+
+/* Batches of packed rows: the divisor is what is unmasked, each row once an epoch, nothing allocated. */
+static void packed_batches(void **state)
+{
+    scratch *s = *state;
+    enum { D = 500, T = 64, B = 4 };
+    static int64_t lengths[D];
+    for (int d = 0; d < D; d++)
+        lengths[d] = 2 + (int64_t)(ax_rng_uniform(11, (uint64_t)d) * 40);
+    ax_data *data = make_documents(s, "batches.tok", lengths, D);
+    ax_sampler_options o = {.shape = {.seq_len = T, .pack = AX_PACK_DOCUMENTS, .mask_documents = true},
+                            .batch = B};
+    ax_sampler *sampler;
+    ax_data_packed p;
+    OK(ax_data_pack(data, &o.shape, &p));
+    OK(ax_sampler_create(&data, 1, &o, &sampler));
+    ax_rows out = rows_create(B, T);
+    char *seen = calloc((size_t)p.rows, 1);
+    long before = atomic_load(&mallocs_made);
+    for (int64_t g = 0; g + B <= p.rows; g += B) {
+        int64_t targets, unmasked = 0, sample;
+        int src;
+        OK(ax_sampler_next_batch(sampler, &out, &targets));
+        for (int i = 0; i < B * T; i++)
+            unmasked += out.targets[i] >= 0;
+        assert_int_equal(targets, unmasked);
+        for (int64_t r = 0; r < B; r++) {
+            ax_sampler_where(sampler, r, &src, &sample);
+            assert_int_equal(seen[sample]++, 0);
+        }
+    }
+    assert_int_equal(atomic_load(&mallocs_made), before);
+    free(seen);
+    rows_free(&out);
+    ax_sampler_destroy(&sampler);
+    ax_data_close(&data);
+}
+
+static void what_is_refused(void **state)
+{
+    scratch *s = *state;
+    ax_data *data;
+    ax_sampler *sampler;
+    ax_data_packed p;
+    int64_t targets;
+    ax_sampler_options o = {.shape = {.seq_len = 4, .pack = AX_PACK_DOCUMENTS}, .batch = 1};
+    OK(ax_data_open(put_text(s, "plain.bin", "0123456789012345"), -1, &data));
+    FAILS(AX_ERR_USAGE, "has no index of documents, which packing needs", ax_data_pack(data, &o.shape, &p));
+    FAILS(AX_ERR_USAGE, "has no index of documents", ax_sampler_create(&data, 1, &o, &sampler));
+    ax_data_close(&data);
+    data = make_documents(s, "ends.tok", (const int64_t[]){1, 1, 1}, 3);
+    OK(ax_data_pack(data, &o.shape, &p));
+    assert_true(p.rows == 0 && p.left_out == 3);
+    FAILS(AX_ERR_DATA, "has no document of two tokens or more", ax_sampler_create(&data, 1, &o, &sampler));
+    FAILS(AX_ERR_USAGE, "has 0 rows", ax_data_row_targets(data, &o.shape, 0, &targets));
+    ax_data_close(&data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(rows_by_hand, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(every_target_once, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(short_dialogues_fill_rows, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(goldfish_in_packed_rows, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(packed_batches, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(what_is_refused, files_setup, files_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

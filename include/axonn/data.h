@@ -262,6 +262,10 @@ typedef struct ax_sampler_options {
     ax_data_order order;   /* shuffled: a keyed permutation per source and epoch, in O(1) memory */
     uint64_t seed;         /* seed of the order */
     const double *weights; /* one per source, > 0, in any scale; NULL: in proportion to size */
+    /* One per source, or NULL. epochs[i] > 0: source i is read epochs[i] times, spread evenly over the run,
+     * and has no weight; 0: by weight. The sources by weight share what is left of the run. */
+    const int64_t *epochs;
+    int64_t samples; /* of the whole run; only needed with epochs */
 } ax_sampler_options;
 
 typedef struct ax_sampler ax_sampler;
@@ -270,20 +274,31 @@ typedef struct ax_sampler ax_sampler;
  * the source i with the largest w_i*max(g,1) - count_i (the first of equals), where w_i is the weight of
  * source i divided by the sum of all weights, and count_i the number of samples drawn from it before. Sample
  * g is sample number count_i of source i, in the order of the source's current epoch. So every sample is a
- * pure function of (seed, g), and the counts are all that is needed to resume. The caller destroys the
- * sampler. AX_ERR_DATA: a source too short for one row. */
+ * pure function of (seed, g), and the counts are all that is needed to resume.
+ *
+ * With epochs, let source i have E_i = epochs[i] * (its rows) of the run's G samples, and let the sources by
+ * weight together be one more, with what is left. Of n > 1 such sources each has, after every sample g, at
+ * most 1
+ * - 1/(2n-2) samples more or fewer than E_i*g/G (Tijdeman 1980, "The chairman assignment problem"); beside
+ * only one other, sample m of one, m from 0, is at most one sample from place (m+1/2)*G/E of the run. Among
+ * themselves the sources by weight follow the rule above, with the number of their samples as g.
+ *
+ * The caller destroys the sampler. AX_ERR_DATA: a source too short for one row. AX_ERR_USAGE: the E_i exceed
+ * G, or are less than G and no source has a weight. */
 AX_MUST_CHECK ax_status ax_sampler_create(ax_data *const *sources, int n, const ax_sampler_options *options,
                                           ax_sampler **out);
 void ax_sampler_destroy(ax_sampler **sampler);
 
 /* Get and set the position in the stream: for each source, the number of samples taken so far. After
- * ax_sampler_restore the next batch is the one that followed ax_sampler_state. AX_ERR_DATA:
- * negative counts. */
+ * ax_sampler_restore the next batch is the one that followed ax_sampler_state. If `samples` or the epochs
+ * have changed, the rest is spread evenly over what is left. AX_ERR_DATA: negative counts. AX_ERR_USAGE: more
+ * samples than the whole run would have. */
 void ax_sampler_state(const ax_sampler *sampler, int64_t *per_source);
 AX_MUST_CHECK ax_status ax_sampler_restore(ax_sampler *sampler, const int64_t *per_source);
 
 /* Chooses the B samples of the next step, without reading them, and advances; *targets is the number of
- * unmasked targets of the whole batch. Allocates nothing. AX_ERR_DATA: an index that cannot be read. */
+ * unmasked targets of the whole batch. Allocates nothing. AX_ERR_DATA: an index that cannot be read.
+ * AX_ERR_USAGE: with epochs, the end of the run. */
 AX_MUST_CHECK ax_status ax_sampler_next(ax_sampler *sampler, int64_t *targets);
 
 /* Returns how many targets of the rows chosen so far of the current batch the goldfish loss has dropped: they

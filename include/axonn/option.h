@@ -30,7 +30,8 @@ typedef struct ax_strings {
 
 typedef struct ax_weighted_path {
     char *path;
-    double weight; /* > 0; or 0: the user gave no weight */
+    double weight;  /* > 0; or 0: the user gave no weight */
+    int64_t epochs; /* > 0; or 0: the user gave none. Not together with a weight */
 } ax_weighted_path;
 
 typedef struct ax_paths {
@@ -61,7 +62,8 @@ typedef enum ax_option_type {
     AX_OPT_FLOATS,  /* double[items] */
     AX_OPT_INTS,    /* ax_ints; word i of `choices` is stored as -1-i, as for AX_OPT_INT */
     AX_OPT_STRINGS, /* ax_strings */
-    AX_OPT_PATHS    /* ax_paths: PATH, a list of PATH, or a list of {path: PATH, weight: NUMBER} */
+    AX_OPT_PATHS    /* ax_paths: PATH, a list of PATH, or a list of {path: PATH, weight: NUMBER} or
+                       {path: PATH, epochs: N} */
 } ax_option_type;
 
 typedef struct ax_option {

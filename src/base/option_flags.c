@@ -49,7 +49,7 @@ static ax_status store_value(scan *s, const ax_option *option, const char *text)
             option_field_fini(option, target); /* the first value that is given replaces the default list */
         memcpy(&field, target, option_field_size(option));
         memset(target, 0, option_field_size(option));
-        status = option_item(option, text, NULL, 0, 0, &field);
+        status = option_item(option, text, NULL, NULL, 0, &field);
     } else {
         status = option_value(option, text, NULL, &field);
     }

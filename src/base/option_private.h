@@ -37,9 +37,10 @@ typedef union option_field {
  * scalar type has exactly one. The caller zeroes `field`, adds the items in order (n = 0, 1, …), and then
  * calls option_items_end with their number, which checks the number. The message of AX_ERR_USAGE
  * (ax_error_message) is the broken rule, without place and key. Relative paths are taken relative to `dir`;
- * if `dir` is NULL, they stay unchanged. `weight` is used only by AX_OPT_PATHS. */
-ax_status option_item(const ax_option *option, const char *text, const char *dir, double weight, size_t n,
-                      void *field);
+ * if `dir` is NULL, they stay unchanged. `share` is used only by AX_OPT_PATHS, and
+ * NULL if the item is only a path; its own path is not used. */
+ax_status option_item(const ax_option *option, const char *text, const char *dir,
+                      const ax_weighted_path *share, size_t n, void *field);
 ax_status option_items_end(const ax_option *option, size_t n);
 /* Parses a whole value; lists of numbers are split at commas. */
 ax_status option_value(const ax_option *option, const char *text, const char *dir, void *field);

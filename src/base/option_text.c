@@ -26,10 +26,12 @@ static ax_status dump_string(const char *text, ax_buf *out)
 static ax_status dump_path(const ax_weighted_path *path, ax_buf *out)
 {
     char number[32];
-    if (path->weight <= 0)
+    if (path->weight <= 0 && !path->epochs)
         return dump_string(path->path, out);
     AX_TRY(ax_buf_printf(out, "{path: "));
     AX_TRY(dump_string(path->path, out));
+    if (path->epochs)
+        return ax_buf_printf(out, ", epochs: %lld}", (long long)path->epochs);
     return ax_buf_printf(out, ", weight: %s}", option_format_double(path->weight, number));
 }
 

@@ -219,7 +219,7 @@ char *option_format_double(double value, char out[32])
 typedef struct item {
     const ax_option *option;
     const char *text, *dir;
-    double weight;
+    const ax_weighted_path *share;
     size_t n;
 } item;
 
@@ -345,8 +345,10 @@ static ax_status item_paths(const item *it, void *field)
 {
     ax_paths *list = field;
     AX_TRY(list_grow((void **)&list->items, list->count, sizeof *list->items));
-    AX_TRY(item_path(it, &list->items[list->count].path));
-    list->items[list->count++].weight = it->weight;
+    ax_weighted_path *last = &list->items[list->count];
+    *last = it->share ? *it->share : (ax_weighted_path){0};
+    AX_TRY(item_path(it, &last->path));
+    list->count++;
     return AX_OK;
 }
 
@@ -407,10 +409,10 @@ void option_field_fini(const ax_option *option, void *field)
     memset(field, 0, option_field_size(option));
 }
 
-ax_status option_item(const ax_option *option, const char *text, const char *dir, double weight, size_t n,
-                      void *field)
+ax_status option_item(const ax_option *option, const char *text, const char *dir,
+                      const ax_weighted_path *share, size_t n, void *field)
 {
-    item it = {option, text, dir, weight, n};
+    item it = {option, text, dir, share, n};
     return types[option->type].parse(&it, field);
 }
 
@@ -424,7 +426,7 @@ ax_status option_items_end(const ax_option *option, size_t n)
 ax_status option_value(const ax_option *option, const char *text, const char *dir, void *field)
 {
     if (option->type != AX_OPT_FLOATS && option->type != AX_OPT_INTS)
-        return option_item(option, text, dir, 0, 0, field);
+        return option_item(option, text, dir, NULL, 0, field);
     size_t n = 0;
     for (const char *rest = text; rest; n++) {
         rest += strspn(rest, " ");
@@ -433,7 +435,7 @@ ax_status option_value(const ax_option *option, const char *text, const char *di
         AX_TRY(ax_strndup(rest, length, &one));
         for (size_t i = length; i > 0 && one[i - 1] == ' '; i--)
             one[i - 1] = 0;
-        ax_status status = option_item(option, one, dir, 0, n, field);
+        ax_status status = option_item(option, one, dir, NULL, n, field);
         free(one);
         AX_TRY(status);
         rest = rest[length] ? rest + length + 1 : NULL;

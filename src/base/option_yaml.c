@@ -50,24 +50,43 @@ static bool is_null(const yaml_node_t *node)
 
 /* ---- values -------------------------------------------------------------------------------------- */
 
-/* Reads a map {path: PATH, weight: NUMBER}. */
-static ax_status weighted_path(reader *r, const yaml_node_t *node, const char **path, double *weight)
+static ax_status read_weight(const char *text, ax_weighted_path *out)
+{
+    AX_TRY(option_number(text, &out->weight));
+    AX_CHECK(out->weight > 0, AX_ERR_USAGE, "a weight must be greater than 0, not %g", out->weight);
+    return AX_OK;
+}
+
+static ax_status read_epochs(const char *text, ax_weighted_path *out)
+{
+    const double most = 1e9;
+    double value;
+    AX_TRY(option_number(text, &value));
+    AX_CHECK(value >= 1 && value <= most && value == (double)(int64_t)value, AX_ERR_USAGE,
+             "epochs must be a whole number from 1 to %g, not %s", most, text);
+    out->epochs = (int64_t)value;
+    return AX_OK;
+}
+
+/* Reads a map {path: PATH, weight: NUMBER} or {path: PATH, epochs: N}. */
+static ax_status weighted_path(reader *r, const yaml_node_t *node, const char **path, ax_weighted_path *out)
 {
     for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top;
          pair++) {
         const char *key = scalar(yaml_document_get_node(r->document, pair->key));
         const char *value = scalar(yaml_document_get_node(r->document, pair->value));
-        bool is_path = key && !strcmp(key, "path"), is_weight = key && !strcmp(key, "weight");
-        AX_CHECK((is_path || is_weight) && value, AX_ERR_USAGE,
-                 "an item must be a path or {path: PATH, weight: NUMBER}");
-        if (is_path) {
+        bool is_path = key && !strcmp(key, "path"), is_weight = key && !strcmp(key, "weight"),
+             is_epochs = key && !strcmp(key, "epochs");
+        AX_CHECK((is_path || is_weight || is_epochs) && value, AX_ERR_USAGE,
+                 "an item must be a path, {path: PATH, weight: NUMBER} or {path: PATH, epochs: N}");
+        if (is_path)
             *path = value;
-            continue;
-        }
-        AX_TRY(option_number(value, weight));
-        AX_CHECK(*weight > 0, AX_ERR_USAGE, "a weight must be greater than 0, not %g", *weight);
+        else
+            AX_TRY(is_weight ? read_weight(value, out) : read_epochs(value, out));
     }
-    AX_CHECK(*path, AX_ERR_USAGE, "the item has a weight but no path");
+    AX_CHECK(*path, AX_ERR_USAGE, "the item has no path");
+    AX_CHECK(!out->weight || !out->epochs, AX_ERR_USAGE, "give %s either a weight or epochs, not both",
+             *path);
     return AX_OK;
 }
 
@@ -75,14 +94,14 @@ static ax_status read_item(reader *r, const ax_option *option, const yaml_node_t
                            option_field *field)
 {
     const char *text = scalar(node);
-    double weight = 0;
+    ax_weighted_path share = {0};
     if (node->type == YAML_MAPPING_NODE && option->type == AX_OPT_PATHS)
-        AX_TRY(weighted_path(r, node, &text, &weight));
+        AX_TRY(weighted_path(r, node, &text, &share));
     AX_CHECK(text, AX_ERR_USAGE, "must be %s, not %s", option_type_phrase(option), kind_of(node));
     AX_CHECK(!is_null(node), AX_ERR_USAGE, "has no value; remove the line to keep the default");
     AX_CHECK(strlen(text) == (node->type == YAML_SCALAR_NODE ? node->data.scalar.length : strlen(text)),
              AX_ERR_USAGE, "the value holds a NUL character");
-    return option_item(option, text, r->dir, weight, n, field);
+    return option_item(option, text, r->dir, &share, n, field);
 }
 
 static ax_status read_node(reader *r, const ax_option *option, const yaml_node_t *node, option_field *field)

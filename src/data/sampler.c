@@ -1,8 +1,9 @@
 /* Chooses which sample of which source is row r of the next batch. Read axonn/data.h first. Sample number g
  * (from 0, over all sources) comes from the source i that maximises w_i max(g, 1) - count_i, where w_i is the
  * source's weight and count_i the number of samples taken from it so far (the rule by which Megatron-LM
- * blends data sets). In each epoch, a keyed permutation of the source's samples is the order in which they
- * are taken; AX_ORDER_SEQUENTIAL takes them in the order of the file. */
+ * blends data sets). Sources with epochs have places of their own, evenly over the run. In each epoch, a
+ * keyed permutation of the source's samples is the order in which they are taken; AX_ORDER_SEQUENTIAL takes
+ * them in the order of the file. */
 #include "source.h"
 
 #include <math.h>
@@ -10,8 +11,9 @@
 
 typedef struct source {
     ax_data *data;
-    double weight;          /* normalized: the weights of all sources sum to 1 */
+    double weight;          /* normalized: the weights of all sources sum to 1; 0: has epochs */
     int64_t samples, count; /* number of samples in an epoch; number of samples taken so far */
+    int64_t share;          /* samples of the whole run, if the source has epochs; else 0 */
     uint64_t key;
 } source;
 
@@ -25,6 +27,9 @@ struct ax_sampler {
     ax_data_order order;
     int n;
     int64_t batch, total; /* batch: rows of a batch; total: samples taken so far from all sources */
+    int64_t run;          /* samples of the whole run; 0: no source has epochs */
+    int64_t rest, mixed;  /* of the sources by weight: samples of the whole run; samples taken so far */
+    int sharers;          /* sources with epochs, and 1 if any samples are left for the others */
     int64_t dropped;      /* targets of the current batch that the goldfish loss dropped */
     source *sources;
     pick *picks; /* samples of the current batch */
@@ -34,14 +39,44 @@ static ax_status set_weights(ax_sampler *s, const double *weights)
 {
     double sum = 0;
     for (int i = 0; i < s->n; i++) {
+        if (s->sources[i].share)
+            continue;
         double w = weights ? weights[i] : (double)s->sources[i].samples;
         AX_CHECK(w > 0 && isfinite(w), AX_ERR_USAGE, "the weight of %s is %g; weights must be greater than 0",
                  ax_data_path(s->sources[i].data), w);
         s->sources[i].weight = w;
         sum += w;
     }
-    for (int i = 0; i < s->n; i++)
+    for (int i = 0; i < s->n && sum > 0; i++)
         s->sources[i].weight /= sum;
+    return AX_OK;
+}
+
+/* Divides the samples of the run between the sources that have epochs, and the others. */
+static ax_status set_epochs(ax_sampler *s, const ax_sampler_options *options)
+{
+    int64_t left = options->samples;
+    int with = 0;
+    for (int i = 0; i < s->n && options->epochs; i++) {
+        int64_t epochs = options->epochs[i], rows = s->sources[i].samples;
+        AX_CHECK(epochs >= 0 && epochs <= left / rows, AX_ERR_USAGE,
+                 "%lld epochs of %s do not fit into the run: it has %lld samples for them, enough for %lld "
+                 "epochs of "
+                 "%lld",
+                 (long long)epochs, ax_data_path(s->sources[i].data), (long long)left,
+                 (long long)(left / rows), (long long)rows);
+        s->sources[i].share = epochs * rows;
+        left -= epochs * rows;
+        with += epochs > 0;
+    }
+    AX_CHECK(
+        !left || with < s->n, AX_ERR_USAGE,
+        "all sources have epochs, with %lld samples together, but the run has %lld: give a source a weight, "
+        "so that it fills the rest",
+        (long long)(options->samples - left), (long long)options->samples);
+    s->run = with ? options->samples : 0;
+    s->rest = left;
+    s->sharers = with + (left > 0);
     return AX_OK;
 }
 
@@ -79,6 +114,8 @@ ax_status ax_sampler_create(ax_data *const *sources, int n, const ax_sampler_opt
     *s = (ax_sampler){.shape = options->shape, .order = options->order, .n = n, .batch = options->batch};
     ax_status status = set_sources(s, sources, options->seed);
     if (status == AX_OK)
+        status = set_epochs(s, options);
+    if (status == AX_OK)
         status = set_weights(s, options->weights);
     if (status != AX_OK)
         ax_sampler_destroy(&s);
@@ -104,28 +141,77 @@ void ax_sampler_state(const ax_sampler *s, int64_t *per_source)
 
 ax_status ax_sampler_restore(ax_sampler *s, const int64_t *per_source)
 {
-    for (int i = 0; i < s->n; i++)
+    int64_t total = 0, mixed = 0;
+    for (int i = 0; i < s->n; i++) {
+        const source *from = &s->sources[i];
         AX_CHECK(per_source[i] >= 0, AX_ERR_DATA,
                  "the checkpoint says that %lld samples of %s were read: is it damaged?",
-                 (long long)per_source[i], ax_data_path(s->sources[i].data));
-    s->total = 0;
+                 (long long)per_source[i], ax_data_path(from->data));
+        AX_CHECK(!from->share || per_source[i] <= from->share, AX_ERR_USAGE,
+                 "%lld samples of %s were read already, more than its epochs have (%lld)",
+                 (long long)per_source[i], ax_data_path(from->data), (long long)from->share);
+        total += per_source[i];
+        mixed += from->share ? 0 : per_source[i];
+    }
+    AX_CHECK(!s->run || mixed <= s->rest, AX_ERR_USAGE,
+             "the epochs do not fit into what is left of the run: %lld of its %lld samples were read, %lld "
+             "of them from "
+             "sources by weight, for which the whole run has %lld; more steps are needed",
+             (long long)total, (long long)s->run, (long long)mixed, (long long)s->rest);
+    s->total = total;
+    s->mixed = mixed;
     for (int i = 0; i < s->n; i++)
-        s->total += s->sources[i].count = per_source[i];
+        s->sources[i].count = per_source[i];
     return AX_OK;
 }
 
-static int choose_source(const ax_sampler *s)
+static int choose_by_weight(const ax_sampler *s)
 {
     int best = 0;
-    double most = -INFINITY, drawn = (double)ax_max(s->total, 1);
+    double most = -INFINITY, drawn = (double)ax_max(s->mixed, 1);
     for (int i = 0; i < s->n; i++) {
         double lack = s->sources[i].weight * drawn - (double)s->sources[i].count;
-        if (lack > most) {
+        if (lack > most && !s->sources[i].share) {
             most = lack;
             best = i;
         }
     }
     return best;
+}
+
+/* The samples of the run that may be the next one, number `count`, of a source with `share` of them. */
+typedef struct slot {
+    int64_t first, last;
+} slot;
+
+/* With d = 1 - 1/N, N = 2n - 2 for n sources: |count - share * g / run| <= d for the samples g from `first`
+ * to `last`. Tijdeman has proved that there is always a source to choose, if one takes, of those whose next
+ * sample may be here, the one that may wait the shortest. */
+static slot slot_of(const ax_sampler *s, int64_t count, int64_t share)
+{
+    const int64_t N = ax_max(2 * s->sharers - 2, 1);
+    const __int128 unit = (__int128)N * share, first = ((__int128)N * count + 1) * s->run,
+                   last = ((__int128)N * count + N - 1) * s->run;
+    return (slot){(int64_t)((first + unit - 1) / unit) - 1, (int64_t)(last / unit)};
+}
+
+static int choose_source(const ax_sampler *s)
+{
+    int best = -1;
+    slot most = {INT64_MAX, INT64_MAX};
+    for (int i = 0; i <= s->n && s->run; i++) { /* i = n: the sources by weight */
+        int64_t count = i < s->n ? s->sources[i].count : s->mixed,
+                share = i < s->n ? s->sources[i].share : s->rest;
+        if (count >= share)
+            continue;
+        slot here = slot_of(s, count, share);
+        here.first = ax_max(here.first, s->total); /* all that may be now are alike */
+        if (here.first < most.first || (here.first == most.first && here.last < most.last)) {
+            most = here;
+            best = i;
+        }
+    }
+    return best < 0 || best == s->n ? choose_by_weight(s) : best;
 }
 
 static int64_t ordered_sample(const ax_sampler *s, const source *from)
@@ -157,9 +243,13 @@ static void want_rows(const ax_sampler *s, int64_t first, int64_t end)
 ax_status ax_sampler_next_part(ax_sampler *s, int64_t first, int64_t end, int64_t *targets)
 {
     AX_TRY(check_rows(s, first, end));
+    AX_CHECK(!s->run || end - first <= s->run - s->total, AX_ERR_USAGE,
+             "the run has %lld samples, and %lld are read: its epochs are over", (long long)s->run,
+             (long long)s->total);
     for (int64_t r = first; r < end; r++) {
         int i = choose_source(s);
         s->picks[r] = (pick){i, ordered_sample(s, &s->sources[i])};
+        s->mixed += !s->sources[i].share;
         s->sources[i].count++;
         s->total++;
     }

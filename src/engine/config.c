@@ -49,7 +49,7 @@ static const ax_option options[] = {
     {"tune.targets", AX_OPT_STRINGS, AT(tune.targets), .meta = "NAME...", .help = "lora: the matrices with updates, such as [q, v]: q, k, v, proj (attention), gate, up, down (MLP); default: all that the blocks have"},
 
     {"data.train", AX_OPT_PATHS, AT(data.train), .required = true,
-     .help = "training data: text, JSON, JSONL or token files. A pattern, or a directory of token files, is one source. Several sources are mixed in proportion to their sizes, or to their weights if any are given (default 1): [{path: A, weight: 2}, B]"},
+     .help = "training data: text, JSON, JSONL or token files. A pattern, or a directory of token files, is one source. Several sources are mixed in proportion to their sizes, or to their weights if any are given (default 1): [{path: A, weight: 2}, B]. A source with {path: A, epochs: N} is read N times, spread evenly over the run; the others fill the rest"},
     {"data.valid", AX_OPT_PATHS, AT(data.valid), .help = "validation data, in the same formats"},
     {"data.tokenizer", AX_OPT_PATH, AT(data.tokenizer), .help = "a tokenizer's directory or its tokenizer.json"},
     {"data.text_key", AX_OPT_STRING, AT(data.text_key), "text", .help = "member of JSON objects that holds the text"},

@@ -158,6 +158,14 @@ static void check_batch(ax_config *cfg)
                     global, of, multiple, multiple + rows, below, above);
 }
 
+static void check_valid(ax_config *cfg)
+{
+    for (size_t i = 0; i < cfg->data.valid.count; i++)
+        if (cfg->data.valid.items[i].epochs)
+            ax_option_error(cfg->set, "data.valid", "only sources of data.train have epochs, not %s",
+                            cfg->data.valid.items[i].path);
+}
+
 static void check_schedule(ax_config *cfg)
 {
     if (both_ok(cfg, "optim.lr", "optim.min_lr") && cfg->optim.min_lr > cfg->optim.lr)
@@ -339,6 +347,7 @@ void config_check(ax_config *cfg)
     config_check_tune(cfg);
     check_batch(cfg);
     check_schedule(cfg);
+    check_valid(cfg);
     check_grid(cfg);
     check_chunks(cfg);
     /* Without model.family, train_setup.c calls these after it has read config.json. */

@@ -25,7 +25,9 @@ typedef struct ax_sources {
     int n;
     ax_data **data;
     const char **path; /* paths as written in the configuration, which owns them */
-    double *weight; /* mixing weight of each source; all 0: sources are mixed in proportion to their sizes */
+    double *weight;  /* mixing weight of each source; all 0: sources are mixed in proportion to their sizes */
+    int64_t *epochs; /* how often the run reads each source; 0: by weight */
+    bool weighted;   /* the user gave a weight */
 } ax_sources;
 
 typedef struct ax_run_inputs {

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,6 +145,7 @@ static void close_sources(ax_sources *sources)
     free(sources->data);
     free(sources->path);
     free(sources->weight);
+    free(sources->epochs);
     *sources = (ax_sources){0};
 }
 
@@ -236,12 +238,13 @@ static ax_status open_sources(const ax_run *run, const ax_paths *paths, ax_sourc
     AX_TRY(ax_calloc(paths->count, sizeof *out->data, &out->data));
     AX_TRY(ax_calloc(paths->count, sizeof *out->path, &out->path));
     AX_TRY(ax_calloc(paths->count, sizeof *out->weight, &out->weight));
-    bool weighted = false;
+    AX_TRY(ax_calloc(paths->count, sizeof *out->epochs, &out->epochs));
     for (size_t i = 0; i < paths->count; i++)
-        weighted = weighted || paths->items[i].weight > 0;
+        out->weighted = out->weighted || paths->items[i].weight > 0;
     for (size_t i = 0; i < paths->count; i++) {
         double given = paths->items[i].weight;
-        out->weight[i] = weighted && given <= 0 ? 1 : given;
+        out->epochs[i] = paths->items[i].epochs;
+        out->weight[i] = out->weighted && given <= 0 && !out->epochs[i] ? 1 : given;
         out->path[i] = paths->items[i].path;
         out->n++;
         AX_TRY(open_source(run, paths->items[i].path, &out->data[i], signal));
@@ -307,16 +310,62 @@ static ax_status pack_sources(const ax_run *run, const ax_sources *sources, cons
     return AX_OK;
 }
 
+/* Records an error for each source whose epochs do not fit into the run, and if nothing would fill its rest.
+ */
+static void check_epochs(const ax_run *run, const ax_sources *train, const ax_row_shape *shape)
+{
+    const ax_config *c = run->config;
+    const int64_t batch = c->train.global_batch, all = c->train.steps * batch;
+    int64_t left = all, with = 0;
+    double needed = 0;
+    for (int i = 0; i < train->n; i++)
+        needed += (double)train->epochs[i] * (double)ax_data_samples(train->data[i], shape);
+    for (int i = 0; i < train->n; i++) {
+        int64_t rows = ax_max(ax_data_samples(train->data[i], shape), 1), most = left / rows;
+        with += train->epochs[i] > 0;
+        if (train->epochs[i] > most)
+            ax_option_error(
+                c->set, "data.train",
+                "%lld epochs of %s, which has %lld samples, do not fit into the %lld samples of the run "
+                "(train.steps x train.global_batch)%s: at most %lld fit, or set train.steps to at "
+                "least %.0f",
+                (long long)train->epochs[i], train->path[i], (long long)rows, (long long)all,
+                left < all ? " beside those of the sources before it" : "", (long long)most,
+                ceil(needed / (double)batch));
+        left -= ax_min(train->epochs[i], most) * rows;
+    }
+    if (with == train->n && needed < (double)all)
+        ax_option_error(c->set, "data.train",
+                        "all sources have epochs, %.0f samples together, but the run has %lld (train.steps x "
+                        "train.global_batch): give one of them a weight instead, so that it fills the rest",
+                        needed, (long long)all);
+}
+
+static void log_epochs(const ax_run *run, const ax_sources *train, const ax_row_shape *shape)
+{
+    const double all = (double)run->config->train.steps * (double)run->config->train.global_batch;
+    for (int i = 0; i < train->n && ax_run_first(run); i++) {
+        long long epochs = train->epochs[i], rows = ax_data_samples(train->data[i], shape);
+        if (epochs)
+            ax_log(AX_LOG_INFO, "%s: %lld epoch%s of %lld samples, %.1f %% of the run", train->path[i],
+                   epochs, epochs == 1 ? "" : "s", rows, 100 * (double)epochs * (double)rows / all);
+    }
+}
+
 /* Checks what only the data tell: all such errors are reported together. Then packs documents. */
 static ax_status cut_sources(const ax_run *run, const ax_run_inputs *inputs, const ax_row_shape *trained)
 {
     check_sources(run, "data.train", &inputs->train, trained);
     check_sources(run, "data.valid", &inputs->valid, &inputs->shape);
     AX_TRY(ax_option_finish(run->config->set));
-    if (trained->pack == AX_PACK_STREAM)
-        return AX_OK;
-    AX_TRY(pack_sources(run, &inputs->train, trained));
-    return pack_sources(run, &inputs->valid, &inputs->shape);
+    if (trained->pack == AX_PACK_DOCUMENTS) {
+        AX_TRY(pack_sources(run, &inputs->train, trained));
+        AX_TRY(pack_sources(run, &inputs->valid, &inputs->shape));
+    }
+    check_epochs(run, &inputs->train, trained);
+    AX_TRY(ax_option_finish(run->config->set));
+    log_epochs(run, &inputs->train, trained);
+    return AX_OK;
 }
 
 ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler **sampler, int *signal)
@@ -348,7 +397,9 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler 
                                   .order = c->data.order == AX_CONFIG_SEQUENTIAL ? AX_ORDER_SEQUENTIAL
                                                                                  : AX_ORDER_SHUFFLED,
                                   .seed = ax_rng_key((uint64_t)c->train.seed, "data order", 0),
-                                  .weights = train->weight[0] > 0 ? train->weight : NULL};
+                                  .weights = train->weighted ? train->weight : NULL,
+                                  .epochs = train->epochs,
+                                  .samples = c->train.steps * c->train.global_batch};
     return ax_sampler_create(train->data, train->n, &options, sampler);
 }
 

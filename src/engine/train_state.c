@@ -18,9 +18,11 @@ static json_t *source_list(const ax_run *run)
         const ax_data_info *info = ax_data_describe(run->inputs.train.data[i]);
         char checksum[32];
         snprintf(checksum, sizeof checksum, "%016llx", (unsigned long long)info->checksum);
-        json_array_append_new(sources,
-                              json_pack("{s:I,s:s,s:f}", "tokens", (json_int_t)info->tokens, "checksum",
-                                        checksum, "weight", run->inputs.train.weight[i]));
+        json_t *source = json_pack("{s:I,s:s,s:f}", "tokens", (json_int_t)info->tokens, "checksum", checksum,
+                                   "weight", run->inputs.train.weight[i]);
+        if (source && run->inputs.train.epochs[i])
+            json_object_set_new(source, "epochs", json_integer(run->inputs.train.epochs[i]));
+        json_array_append_new(sources, source);
     }
     return sources;
 }
@@ -269,9 +271,14 @@ static ax_status print_sources(const json_t *sources, const json_t *paths, ax_bu
         const json_t *source = json_array_get(sources, i);
         const char *path = json_string_value(json_array_get(paths, i));
         double weight = json_number_value(json_object_get(source, "weight"));
+        long long epochs = json_integer_value(json_object_get(source, "epochs"));
         AX_TRY(ax_buf_printf(out, "%s%s (%lld tokens", i ? ", " : "", path ? path : "a source",
                              (long long)json_integer_value(json_object_get(source, "tokens"))));
-        AX_TRY(weight > 0 ? ax_buf_printf(out, ", weight %g)", weight) : ax_buf_printf(out, ")"));
+        if (weight > 0)
+            AX_TRY(ax_buf_printf(out, ", weight %g", weight));
+        if (epochs)
+            AX_TRY(ax_buf_printf(out, ", %lld epoch%s", epochs, epochs == 1 ? "" : "s"));
+        AX_TRY(ax_buf_printf(out, ")"));
     }
     return AX_OK;
 }

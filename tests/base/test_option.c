@@ -161,7 +161,13 @@ static void messages(void **state)
         {"data: {masked: yes}\n", NULL,
          "t.yaml:1:16: data.masked: must be true or false, not \"yes\"; the nearest is true"},
         {"data: {train: [{paht: x}]}\n", NULL,
-         "t.yaml:1:15: data.train: an item must be a path or {path: PATH, weight: NUMBER}"},
+         "t.yaml:1:15: data.train: an item must be a path, {path: PATH, weight: NUMBER} or {path: PATH, "
+         "epochs: "
+         "N}"},
+        {"data: {train: [{path: x, epochs: 1.5}]}\n", NULL,
+         "t.yaml:1:15: data.train: epochs must be a whole number from 1 to 1e+09, not 1.5"},
+        {"data: {train: [{path: x, epochs: 2, weight: 1}]}\n", NULL,
+         "t.yaml:1:15: data.train: give x either a weight or epochs, not both"},
         {"data: {train: [{path: x, weight: -1}]}\n", NULL,
          "t.yaml:1:15: data.train: a weight must be greater than 0, not -1"},
         {"data: {train: ''}\n", NULL, "t.yaml:1:15: data.train: the path is empty"},
@@ -403,10 +409,10 @@ static void places(void **state)
 static void dump_reads_back(void **state)
 {
     (void)state;
-    static const char text[] =
-        "model: {layers: 9223372036854775807, name: \"q\\\"\\\\ \\n\\t# ü: {\"}\n"
-        "data: {train: [{path: 'a b', weight: 0.1}, \"c,d\"], tokens: [-3], tags: ['~', '']}\n"
-        "run: {stride: 3, resume: none}\n";
+    static const char text[] = "model: {layers: 9223372036854775807, name: \"q\\\"\\\\ \\n\\t# ü: {\"}\n"
+                               "data: {train: [{path: 'a b', weight: 0.1}, \"c,d\", {path: e, epochs: 3}], "
+                               "tokens: [-3], tags: ['~', '']}\n"
+                               "run: {stride: 3, resume: none}\n";
     ax_buf first = {0}, second = {0};
     for (uint64_t i = 0; i < 200; i++) {
         char lr[64], betas[64];
@@ -423,7 +429,8 @@ static void dump_reads_back(void **state)
         assert_true(s.layers == INT64_MAX && t.layers == INT64_MAX);
         assert_string_equal(s.name, "q\"\\ \n\t# ü: {");
         assert_string_equal(s.name, t.name);
-        assert_int_equal(t.train.count, 2);
+        assert_int_equal(t.train.count, 3);
+        assert_true(t.train.items[2].epochs == 3 && t.train.items[1].epochs == 0);
         assert_string_equal(t.train.items[0].path, "/conf/a b");
         assert_true(t.train.items[0].weight == 0.1);
         assert_string_equal(t.tags.items[0], "~");

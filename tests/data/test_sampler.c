@@ -3,6 +3,8 @@
 #include "data_test.h"
 #include "support/mallocs.h"
 
+#include <math.h>
+
 /* Makes a source of `samples` samples of T tokens and `rest` further tokens, with a document every 5 tokens.
  */
 static ax_data *make_source(scratch *s, const char *name, int64_t samples, int64_t T, int64_t rest)
@@ -200,6 +202,168 @@ static void resume_and_parts(void **state)
     ax_data_close(&data[1]);
 }
 
+/* ---- epochs -------------------------------------------------------------------------------------- */
+
+enum { MOST = 6 };
+
+typedef struct mix {
+    int n;
+    ax_data *data[MOST];
+    int64_t rows[MOST], epochs[MOST], samples; /* samples: of the whole run */
+    double weights[MOST];
+} mix;
+
+static ax_sampler *mix_sampler(const mix *m)
+{
+    ax_sampler *sampler;
+    OK(ax_sampler_create(m->data, m->n,
+                         &(ax_sampler_options){.shape = {.seq_len = 4, .mask_documents = true},
+                                               .batch = 1,
+                                               .seed = 5,
+                                               .weights = m->weights,
+                                               .epochs = m->epochs,
+                                               .samples = m->samples},
+                         &sampler));
+    return sampler;
+}
+
+/* Reads a whole run. Each source with epochs stays within 1 - 1/(2n-2) samples of its even share, its rows
+ * are read exactly as often as its epochs say; the others follow their weights among themselves. */
+static void check_mix(const mix *m)
+{
+    int64_t count[MOST] = {0}, mixed = 0, rest = m->samples, targets;
+    char seen[MOST][100] = {{0}};
+    int sharers = 0;
+    for (int i = 0; i < m->n; i++) {
+        rest -= m->epochs[i] * m->rows[i];
+        sharers += m->epochs[i] > 0;
+    }
+    sharers += rest > 0;
+    const double within = sharers > 1 ? 1 - 1 / (2.0 * sharers - 2) + 1e-9 : 1e-9;
+    ax_sampler *sampler = mix_sampler(m);
+    for (int64_t g = 0; g < m->samples; g++) {
+        int src, want = -1;
+        int64_t sample;
+        double most = -1e9, sum = 0;
+        for (int i = 0; i < m->n; i++)
+            sum += m->epochs[i] ? 0 : m->weights[i];
+        for (int i = 0; i < m->n; i++) {
+            double lack = m->weights[i] / sum * (double)ax_max(mixed, 1) - (double)count[i];
+            if (!m->epochs[i] && lack > most) {
+                most = lack;
+                want = i;
+            }
+        }
+        OK(ax_sampler_next(sampler, &targets));
+        ax_sampler_where(sampler, 0, &src, &sample);
+        count[src]++;
+        if (m->epochs[src]) {
+            seen[src][sample]++;
+        } else {
+            mixed++;
+            assert_int_equal(src, want);
+        }
+        for (int i = 0; i < m->n; i++) {
+            double even = (double)(m->epochs[i] * m->rows[i]) * (double)(g + 1) / (double)m->samples;
+            if (m->epochs[i])
+                assert_true(fabs((double)count[i] - even) <= within);
+        }
+    }
+    for (int i = 0; i < m->n; i++)
+        for (int64_t r = 0; r < m->rows[i] && m->epochs[i]; r++)
+            assert_int_equal(seen[i][r], m->epochs[i]);
+    if (sharers > (rest > 0)) /* some source has epochs */
+        FAILS(AX_ERR_USAGE, "its epochs are over", ax_sampler_next(sampler, &targets));
+    ax_sampler_destroy(&sampler);
+}
+
+static double draw(uint64_t *at) { return (double)ax_rng_uniform(77, (*at)++); }
+
+static void epochs_are_spread_evenly(void **state)
+{
+    scratch *s = *state;
+    ax_data *data[MOST];
+    int64_t rows[MOST];
+    uint64_t at = 0;
+    for (int i = 0; i < MOST; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d.tok", i);
+        rows[i] = 1 + (int64_t)(draw(&at) * 40);
+        data[i] = make_source(s, name, rows[i], 4, 0);
+    }
+    for (int c = 0; c < 150; c++) {
+        mix m = {.n = 1 + (int)(draw(&at) * MOST)};
+        bool filled = false;
+        for (int i = 0; i < m.n; i++) {
+            m.data[i] = data[i];
+            m.rows[i] = rows[i];
+            m.weights[i] = 0.1 + draw(&at);
+            m.epochs[i] = (int64_t)(draw(&at) * 4);
+            m.samples += m.epochs[i] * rows[i];
+            filled = filled || !m.epochs[i];
+        }
+        m.samples += filled ? 1 + (int64_t)(draw(&at) * draw(&at) * 600) : 0;
+        check_mix(&m);
+    }
+    /* One sample in a hundred, beside one other source: in the middle of each hundred. */
+    mix two = {
+        .n = 2, .data = {data[0], data[1]}, .epochs = {1}, .samples = 100 * rows[0], .weights = {0, 1}};
+    ax_sampler *sampler = mix_sampler(&two);
+    for (int64_t g = 0; g < two.samples; g++) {
+        int64_t targets, sample;
+        int src;
+        OK(ax_sampler_next(sampler, &targets));
+        ax_sampler_where(sampler, 0, &src, &sample);
+        if (g % 100 < 49 || g % 100 > 50)
+            assert_int_equal(src, 1);
+    }
+    ax_sampler_destroy(&sampler);
+    for (int i = 0; i < MOST; i++)
+        ax_data_close(&data[i]);
+}
+
+/* A sampler that is restored at any sample goes on in the same way; in a longer run the epochs are still read
+ * exactly, and a shorter run that has no place for them is refused. */
+static void epochs_are_resumed(void **state)
+{
+    scratch *s = *state;
+    mix m = {.n = 3, .rows = {7, 5, 9}, .epochs = {2, 3, 0}, .samples = 60, .weights = {0, 0, 1}};
+    for (int i = 0; i < m.n; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d.tok", i);
+        m.data[i] = make_source(s, name, m.rows[i], 4, 0);
+    }
+    mix longer = m, shorter = m;
+    longer.samples = 75;
+    shorter.samples = 30;
+    ax_sampler *run = mix_sampler(&m), *again = mix_sampler(&m), *more = mix_sampler(&longer),
+               *less = mix_sampler(&shorter);
+    for (int64_t g = 0; g < m.samples; g++) {
+        int64_t counts[3], targets, a, b;
+        int x, y;
+        ax_sampler_state(run, counts);
+        OK(ax_sampler_restore(again, counts));
+        OK(ax_sampler_restore(more, counts));
+        OK(ax_sampler_next(run, &targets));
+        OK(ax_sampler_next(again, &targets));
+        ax_sampler_where(run, 0, &x, &a);
+        ax_sampler_where(again, 0, &y, &b);
+        assert_true(x == y && a == b);
+        for (int64_t h = g; h < longer.samples; h++)
+            OK(ax_sampler_next(more, &targets));
+        ax_sampler_state(more, counts);
+        assert_true(counts[0] == 14 && counts[1] == 15 && counts[2] == 46);
+    }
+    FAILS(AX_ERR_USAGE, "of its 30 samples were read", ax_sampler_restore(less, (int64_t[]){1, 1, 2}));
+    FAILS(AX_ERR_USAGE, "more than its epochs have (14)", ax_sampler_restore(run, (int64_t[]){15, 1, 2}));
+    ax_sampler_destroy(&run);
+    ax_sampler_destroy(&again);
+    ax_sampler_destroy(&more);
+    ax_sampler_destroy(&less);
+    for (int i = 0; i < m.n; i++)
+        ax_data_close(&m.data[i]);
+}
+
 static void refusals(void **state)
 {
     scratch *s = *state;
@@ -214,6 +378,14 @@ static void refusals(void **state)
     o.batch = 0;
     FAILS(AX_ERR_USAGE, "one row (0)", ax_sampler_create(&data, 1, &o, &sampler));
     FAILS(AX_ERR_USAGE, "source (got 0)", ax_sampler_create(&data, 0, &o, &sampler));
+    o.batch = 1;
+    o.weights = NULL;
+    o.epochs = (int64_t[]){5};
+    o.samples = 4;
+    FAILS(AX_ERR_USAGE, "5 epochs of ", ax_sampler_create(&data, 1, &o, &sampler));
+    o.samples = 6;
+    FAILS(AX_ERR_USAGE, "with 5 samples together, but the run has 6",
+          ax_sampler_create(&data, 1, &o, &sampler));
     ax_data_close(&data);
 }
 
@@ -248,6 +420,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(batches_in_parts, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(mixture_follows_weights, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(resume_and_parts, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(epochs_are_spread_evenly, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(epochs_are_resumed, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(refusals, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(steps_allocate_nothing, files_setup, files_teardown),
     };

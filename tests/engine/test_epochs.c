@@ -1,0 +1,97 @@
+/* Sources with epochs: a run reads them exactly so often, is resumed with the same bits, and refuses epochs
+ * that do not fit. */
+#include "engine/run_test.h"
+
+/* 80 samples; a.tok has 7 samples, b.tok 5, fill.tok 100. */
+#define EPOCH_KEYS BASE_KEYS "optim.schedule=constant train.steps=20 run.checkpoint_interval=0 "
+#define MIX                                                                                                  \
+    "data.train=[{\"path\":a.tok,\"epochs\":3},{\"path\":fill.tok,\"weight\":2},{\"path\":b.tok,\"epochs\":" \
+    "4}] "
+
+/* Writes `samples` samples of 16 tokens. */
+static void make_samples(const char *path, int64_t samples, int32_t first)
+{
+    ax_token_writer *writer;
+    int32_t document[17];
+    OK(ax_token_writer_create(path, VOCAB, -1, 0, &writer));
+    for (int64_t i = 0; i < samples; i++) {
+        for (int32_t t = 0; t < 17; t++)
+            document[t] = (first + t * 3 + (int32_t)i) % VOCAB;
+        OK(ax_token_writer_add(writer, document, i ? 16 : 17, 1));
+    }
+    OK(ax_token_writer_finish(&writer, NULL));
+}
+
+/* Asserts how many samples of each source a checkpoint has counted. */
+static void expect_counts(const char *path, int64_t a, int64_t b, int64_t c)
+{
+    json_t *state = json_load_file(path, 0, NULL), *counts = json_object_get(state, "sampler");
+    const int64_t want[] = {a, b, c};
+    assert_int_equal(json_array_size(counts), 3);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(json_integer_value(json_array_get(counts, i)), want[i]);
+    json_decref(state);
+}
+
+static void read_so_often(void **state)
+{
+    (void)state;
+    run_expect(0, "a.tok: 3 epochs of 7 samples, 26.2 % of the run", EPOCH_KEYS MIX "run.dir=ref");
+    expect_counts("ref/ckpt/step-20/training/state.json", 21, 39, 20);
+    /* Resumed from checkpoints of a run of the same length: a shorter one would have other places. */
+    run_expect(0, NULL, EPOCH_KEYS MIX "run.dir=half run.checkpoint_interval=7 run.keep_latest=0");
+    for (int step = 7; step <= 14; step += 7) {
+        sh("rm -rf run && mkdir -p run/ckpt && cp -r half/ckpt/step-%d run/ckpt/ && echo step-%d > "
+           "run/latest && "
+           "cp half/metrics.jsonl run/",
+           step, step);
+        run_expect(0, "done: step 20", EPOCH_KEYS MIX);
+        same_checkpoint("ref/ckpt/step-20", "run/ckpt/step-20");
+    }
+    /* More steps: what is left is spread over the longer run. Fewer: they have no place. */
+    sh("rm -rf run && mkdir -p run/ckpt && cp -r half/ckpt/step-7 run/ckpt/ && echo step-7 > run/latest");
+    run_expect(2, "epochs of ", EPOCH_KEYS MIX "train.steps=10");
+    run_expect(0, "changed: train.steps was 20 and is now 25", EPOCH_KEYS MIX "train.steps=25");
+    expect_counts("run/ckpt/step-25/training/state.json", 21, 59, 20);
+    run_expect(2, "a.tok (113 tokens, 3 epochs), /",
+               EPOCH_KEYS "train.steps=26 data.train=[a.tok,fill.tok,b.tok]");
+}
+
+static void what_does_not_fit(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    run_expect(2, "3 epochs of ", EPOCH_KEYS MIX "train.steps=5");
+    char *log = text_of("log");
+    assert_non_null(strstr(log,
+                           "which has 7 samples, do not fit into the 20 samples of the run (train.steps x "
+                           "train.global_batch): at most 2 fit, or set train.steps to at least 11"));
+    assert_non_null(strstr(log, "4 epochs of "));
+    assert_non_null(strstr(log, "beside those of the sources before it: at most 1 fit, or"));
+    free(log);
+    run_expect(
+        2,
+        "all sources have epochs, 21 samples together, but the run has 80 (train.steps x train.global_batch)",
+        EPOCH_KEYS "data.train=[{\"path\":a.tok,\"epochs\":3}]");
+    run_expect(2, "only sources of data.train have epochs",
+               EPOCH_KEYS MIX "data.valid=[{\"path\":a.tok,\"epochs\":3}]");
+    assert_false(ax_path_exists("run/metrics.jsonl"));
+    /* Epochs that fill the run exactly need no other source: 4 x 7 = 28 = 7 steps of 4. */
+    run_expect(0, "done: step 7", EPOCH_KEYS "train.steps=7 data.train=[{\"path\":a.tok,\"epochs\":4}]");
+}
+
+static int setup(void **state)
+{
+    if (run_setup(state))
+        return -1;
+    make_samples("a.tok", 7, 1);
+    make_samples("b.tok", 5, 20);
+    make_samples("fill.tok", 100, 40);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(read_so_often), cmocka_unit_test(what_does_not_fit)};
+    return cmocka_run_group_tests(tests, setup, run_teardown);
+}

@@ -1,0 +1,103 @@
+/* cli: the verbs that take a MODEL take the directory of an adapter too, here of adapters that PEFT wrote. */
+#include "cli/cli_test.h"
+
+#include <jansson.h>
+#include <math.h>
+
+#define LORA AXONN_SOURCE_DIR "/tests/golden/lora/"
+
+static int set_up(void **state)
+{
+    (void)state;
+    return chdir(AXONN_BUILD_DIR) || ax_remove_tree("cli-adapters") != AX_OK ||
+           ax_mkdirs("cli-adapters") != AX_OK || chdir("cli-adapters");
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return chdir("..") || ax_remove_tree("cli-adapters") != AX_OK;
+}
+
+static void expect(int code, const char *part, const char *command)
+{
+    ax_buf out = {0};
+    char both[4096];
+    snprintf(both, sizeof both, "%s 2>&1", command);
+    int got = shell(both, &out);
+    if (got != code || !strstr(out.data, part))
+        fail_msg("%s: exit code %d, printed:\n%s", command, got, out.data);
+    ax_buf_fini(&out);
+}
+
+static json_t *json_of(const char *command)
+{
+    ax_buf out = {0};
+    assert_int_equal(shell(command, &out), 0);
+    json_t *object = json_loads(out.data, 0, NULL);
+    if (!json_is_object(object))
+        fail_msg("%s printed:\n%s", command, out.data);
+    ax_buf_fini(&out);
+    return object;
+}
+
+/* Returns the largest difference of two lists of numbers, relative to the largest number. */
+static double gap(const json_t *a, const json_t *b)
+{
+    double worst = 0, largest = 0;
+    assert_true(json_array_size(a) > 0 && json_array_size(a) == json_array_size(b));
+    for (size_t i = 0; i < json_array_size(a); i++) {
+        double x = json_number_value(json_array_get(a, i)), y = json_number_value(json_array_get(b, i));
+        worst = fmax(worst, fabs(x - y));
+        largest = fmax(largest, fabs(y));
+    }
+    return worst / largest;
+}
+
+static void verbs_read_adapters(void **state)
+{
+    (void)state;
+    expect(0, "updates of 8 arrays were merged", AXONN " ckpt convert " LORA "joint --out merged");
+    expect(2, "merged exists", AXONN " ckpt convert " LORA "joint --out merged");
+    json_t *a = json_of(AXONN " logits " LORA "joint --tokens 5,9,1,33 --json"),
+           *b = json_of(AXONN " logits merged --tokens 5,9,1,33 --json"),
+           *base =
+               json_of(AXONN " logits " AXONN_SOURCE_DIR "/tests/golden/gpt2/tanh --tokens 5,9,1,33 --json");
+    assert_true(gap(json_object_get(a, "logits"), json_object_get(b, "logits")) < 1e-5);
+    assert_true(gap(json_object_get(a, "logits"), json_object_get(base, "logits")) > 1e-2);
+    json_decref(a);
+    json_decref(b);
+    json_decref(base);
+    a = json_of(AXONN " generate " LORA "all --tokens 5,9,1 --temperature 0 --max-tokens 6 --json");
+    expect(0, "merged", AXONN " ckpt convert " LORA "all --out whole");
+    b = json_of(AXONN " generate whole --tokens 5,9,1 --temperature 0 --max-tokens 6 --json");
+    assert_true(json_equal(json_object_get(a, "tokens"), json_object_get(b, "tokens")));
+    json_decref(a);
+    json_decref(b);
+    expect(0, "good", AXONN " ckpt verify " LORA "one");
+}
+
+static void errors_name_the_file(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(shell("cp -r " LORA
+                           "one bad && chmod -R u+w bad && sed -i 's/\"use_dora\": false/\"use_dora\": "
+                           "true/' bad/adapter_config.json",
+                           &out),
+                     0);
+    expect(4, "bad/adapter_config.json describes an adapter that cannot be used:\n  use_dora: DoRA",
+           AXONN " logits bad --tokens 1");
+    expect(4, "use_dora", AXONN " ckpt convert bad --out never");
+    assert_int_equal(shell("rm bad/adapter_model.safetensors && touch bad/adapter_model.bin", &out), 0);
+    expect(4, "holds an adapter as adapter_model.bin, which is not read", AXONN " logits bad --tokens 1");
+    assert_false(ax_path_exists("never"));
+    ax_buf_fini(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(verbs_read_adapters),
+                                       cmocka_unit_test(errors_name_the_file)};
+    return cmocka_run_group_tests_name("cli.adapters", tests, set_up, tear_down);
+}

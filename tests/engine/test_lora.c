@@ -217,6 +217,25 @@ static void another_base_is_refused(void **state)
     assert_non_null(strstr(ax_error_message(), "alone is an adapter for another base"));
 }
 
+/* A weight of the base that is not finite is named, although it has no gradient. */
+static void a_frozen_weight_that_is_not_finite_is_named(void **state)
+{
+    (void)state;
+    ax_st *from;
+    const float nan_value = NAN;
+    sh("rm -rf sick && cp -r base sick");
+    OK(ax_st_open("sick", &from));
+    const ax_st_array *a = ax_st_find(from, "transformer.h.1.mlp.c_fc.weight");
+    assert_non_null(a);
+    FILE *file = fopen("sick/model.safetensors", "r+b");
+    assert_true(file && !fseek(file, (long)a->offset, SEEK_SET));
+    assert_int_equal(fwrite(&nan_value, sizeof nan_value, 1, file), 1);
+    assert_int_equal(fclose(file), 0);
+    ax_st_close(&from);
+    run_expect(AX_ERR_NUMERIC, "h.1.mlp.up.weight",
+               TUNE_KEYS "model.from=sick run.dir=sick_run train.precision=bf16");
+}
+
 static void expect_config(const char *part, const char *members)
 {
     char text[1024];
@@ -270,6 +289,7 @@ int main(void)
                                        cmocka_unit_test(merged_logits_equal_unmerged_ones),
                                        cmocka_unit_test(wrong_keys_are_refused_together),
                                        cmocka_unit_test(another_base_is_refused),
+                                       cmocka_unit_test(a_frozen_weight_that_is_not_finite_is_named),
                                        cmocka_unit_test(foreign_adapters_are_checked)};
     return cmocka_run_group_tests(tests, lora_setup, run_teardown);
 }

@@ -77,6 +77,7 @@ static void bf16_is_as_near_to_fp32_as_one_rank_is(void **state)
     (void)state;
     for (size_t i = 0; i < AX_COUNT(trained); i++)
         eq_16_bits_on_grids(trained[i], AX_BF16, STEPS, first(trained[i]), stride(trained[i]));
+    eq_16_bits_on_grids(EQ_LORA, AX_BF16, STEPS, first(EQ_LORA), stride(EQ_LORA));
 }
 
 static void fp16_is_as_near_to_fp32_as_one_rank_is(void **state)

@@ -101,13 +101,15 @@ void fuzz_make_seeds(void)
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
-static bool read_rows(const ax_data *data, bool mask, bool answers, int64_t k)
+/* Reads rows of a shape. With AX_PACK_DOCUMENTS the source must have an index. */
+static bool read_rows(ax_data *data, ax_row_shape shape)
 {
     int32_t lines[4][SEQ_LEN];
     ax_rows rows = {lines[0], lines[1], lines[2], lines[3]};
-    ax_row_shape shape = {
-        .seq_len = SEQ_LEN, .mask_documents = mask, .answers = answers, .goldfish = {.k = k, .window = 3}};
+    ax_data_packed packed;
     bool good = true;
+    if (shape.pack && !fuzz_read(ax_data_pack(data, &shape, &packed)))
+        return false;
     for (int64_t r = 0; r < ax_min(ROWS, ax_data_rows(data, &shape)); r++) {
         int64_t targets, counted;
         FUZZ_HOLDS(fuzz_read(ax_data_row_targets(data, &shape, r, &counted)));
@@ -143,10 +145,19 @@ static void read_all(const char *path)
     FUZZ_HOLDS(detected && format == ax_data_describe(data)->format);
     FUZZ_HOLDS(ax_data_describe(data)->checksum || format == AX_DATA_TOK);
     if (fuzz_read(ax_data_expect(data, 1000, 0))) {
-        bool masked = read_rows(data, true, true, 0), plain = read_rows(data, false, false, 2),
+        const ax_goldfish goldfish = {.k = 2, .window = 3};
+        const ax_row_shape answers = {.seq_len = SEQ_LEN, .mask_documents = true, .answers = true},
+                           fish = {.seq_len = SEQ_LEN, .goldfish = goldfish},
+                           all = {.seq_len = SEQ_LEN,
+                                  .mask_documents = true,
+                                  .answers = true,
+                                  .pack = AX_PACK_DOCUMENTS,
+                                  .goldfish = goldfish};
+        bool masked = read_rows(data, answers), plain = read_rows(data, fish),
+             packed = ax_data_describe(data)->documents < 0 || read_rows(data, all),
              documents = read_documents(data);
         if (fuzz_read(ax_data_check(data)))
-            FUZZ_HOLDS(masked && plain && documents);
+            FUZZ_HOLDS(masked && plain && packed && documents);
     }
     ax_data_close(&data);
 }

@@ -275,6 +275,64 @@ static void one_of_k_is_dropped(void **state)
     ax_data_close(&data);
 }
 
+/* With a mask of answers, a token is a target if neither the mask nor the goldfish loss takes it out, in a
+ * stream and in packed rows; the count without reading agrees. */
+static void targets_are_a_product(void **state)
+{
+    scratch *s = *state;
+    enum { T = 48, LENGTH = 90, D = 60 };
+    int32_t document[LENGTH];
+    uint8_t is_target[LENGTH];
+    ax_token_writer *w;
+    ax_data *data;
+    OK(ax_token_writer_create(in_scratch(s, "answers.tok"), VOCAB, END, 0, &w));
+    for (int d = 0; d < D; d++) {
+        int64_t n = 2 + (int64_t)(ax_rng_uniform(21, (uint64_t)d) * (LENGTH - 2));
+        for (int64_t i = 0; i < n; i++) {
+            document[i] = (int32_t)(ax_rng_uniform(22 + (uint64_t)d, (uint64_t)i) * END);
+            is_target[i] = i % 20 > 6 || i == 1;
+        }
+        OK(ax_token_writer_add_masked(w, document, is_target, n, n));
+    }
+    OK(ax_token_writer_finish(&w, NULL));
+    OK(ax_data_open(in_scratch(s, "answers.tok"), -1, &data));
+    ax_rows a = rows_create(1, T), g = rows_create(1, T), both = rows_create(1, T);
+    for (int packed = 0; packed < 2; packed++) {
+        ax_data_packed p;
+        ax_row_shape all = {.seq_len = T,
+                            .mask_documents = true,
+                            .answers = true,
+                            .pack = packed ? AX_PACK_DOCUMENTS : AX_PACK_STREAM,
+                            .goldfish = {.k = 3, .window = 4}};
+        ax_row_shape answers = all, goldfish = all;
+        answers.goldfish.k = 0;
+        goldfish.answers = false;
+        if (packed)
+            OK(ax_data_pack(data, &all, &p));
+        int64_t sums[3] = {0};
+        for (int64_t r = 0; r < ax_data_rows(data, &all); r++) {
+            int64_t n, counted, kept = 0;
+            OK(ax_data_row(data, &answers, r, &a, 0, &n));
+            sums[0] += n;
+            OK(ax_data_row(data, &goldfish, r, &g, 0, &n));
+            sums[1] += n;
+            OK(ax_data_row(data, &all, r, &both, 0, &n));
+            sums[2] += n;
+            OK(ax_data_row_targets(data, &all, r, &counted));
+            for (int t = 0; t < T; t++) {
+                assert_int_equal(both.targets[t], a.targets[t] >= 0 ? g.targets[t] : -1);
+                kept += both.targets[t] >= 0;
+            }
+            assert_true(n == kept && counted == kept);
+        }
+        assert_true(sums[2] > 0 && sums[2] < sums[0] && sums[2] < sums[1]);
+    }
+    rows_free(&a);
+    rows_free(&g);
+    rows_free(&both);
+    ax_data_close(&data);
+}
+
 /* ---- batches ------------------------------------------------------------------------------------- */
 
 /* The divisor of a batch is the number of its targets that are left; parts of a batch add up; nothing is
@@ -351,6 +409,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(masks_of_every_format, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(a_passage_has_one_mask, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(one_of_k_is_dropped, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(targets_are_a_product, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(batches_count_what_is_left, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(what_is_refused, files_setup, files_teardown),
     };

@@ -377,7 +377,7 @@ static ax_status generate(session *s)
     AX_CHECK((int64_t)s->prompt < c->seq_len, AX_ERR_USAGE,
              "a %s of %zu tokens leaves no room in the model's %lld positions",
              s->template ? "conversation" : "prompt", s->prompt, (long long)c->seq_len);
-    const float *logits;
+    const float *logits = NULL;
     s->text.size = s->shown = 0;
     ax_decoder_init(&s->decoder, s->m.model.tokenizer, AX_DECODE_SKIP_SPECIAL);
     AX_TRY(make_room(s, capacity));

@@ -15,8 +15,8 @@ typedef struct block {
     uint64_t mask[BLOCK / 64]; /* mask bits */
     uint8_t begins[BLOCK];     /* whether a token is the first of its document */
     uint8_t kept[BLOCK];       /* whether it is a target */
-    int64_t origin; /* tokens[i] is token origin + i of the source; from the first window on. Not read by the
-                       static loss, which does not depend on tokens */
+    int64_t origin; /* tokens[i] is token origin + i of the source; from the first window on. Read for the
+                       hashed loss, and where documents are found from end_id */
     int32_t tokens[AX_GOLDFISH_WINDOW_MAX + BLOCK];
 } block;
 
@@ -113,8 +113,8 @@ static ax_status decide(const ax_data *data, const ax_row_shape *shape, const go
     const bool indexed = data->index_kind != INDEX_NONE;
     const ax_goldfish *g = &shape->goldfish;
     memset(b->begins, 0, (size_t)b->count);
-    b->origin = ax_max(b->first - g->window, 0);
-    if (g->k && g->kind == AX_GOLDFISH_HASHED)
+    b->origin = ax_max(b->first - ax_max(g->window, 1), 0);
+    if ((g->k && g->kind == AX_GOLDFISH_HASHED) || (!indexed && data->info.end_id >= 0))
         AX_TRY(data_read_tokens(data, b->origin, b->first + b->count - b->origin, b->tokens));
     if (indexed)
         AX_TRY(find_indexed(walk, b));

@@ -26,7 +26,8 @@ ax_status ax_merge_factors(const ax_pretrained *m, const ax_st_array *weights, a
             if (!m->config.low_rank[i].rank)
                 continue;
             ax_family_matrix_key(family, (ax_matrix)i, block, key);
-            if (find_array(m->weights, key, ax_family_prefix(family)) != weights)
+            const ax_st_array *array = find_array(m->weights, key, ax_family_prefix(family));
+            if (!array || array != weights)
                 continue;
             ax_family_low_rank_key(family, (ax_matrix)i, block, 'A', factor);
             out->a = ax_st_find(m->adapter, factor);

@@ -293,6 +293,7 @@ static ax_status pack_sources(const ax_run *run, const ax_sources *sources, cons
     for (int i = 0; i < sources->n; i++) {
         ax_data_packed p;
         AX_TRY(ax_data_pack(sources->data[i], shape, &p));
+        int64_t pieces = p.pieces - p.documents + p.cut;
         if (!ax_run_first(run))
             continue;
         ax_log(AX_LOG_INFO,
@@ -301,8 +302,7 @@ static ax_status pack_sources(const ax_run *run, const ax_sources *sources, cons
                100 * (double)p.positions / (double)ax_max(p.rows * shape->seq_len, 1));
         if (p.cut)
             ax_log(AX_LOG_INFO, "%s: %lld document%s longer than a row and became %lld pieces",
-                   sources->path[i], (long long)p.cut, p.cut == 1 ? " is" : "s are",
-                   (long long)(p.pieces - p.documents + p.cut));
+                   sources->path[i], (long long)p.cut, p.cut == 1 ? " is" : "s are", (long long)pieces);
         if (p.left_out)
             ax_log(AX_LOG_INFO, "%s: %lld document%s of one token, which has no target, and left out",
                    sources->path[i], (long long)p.left_out, p.left_out == 1 ? " is" : "s are");

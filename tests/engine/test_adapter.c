@@ -1,117 +1,8 @@
 /* Low-rank adapters compared with PEFT (tests/golden/lora): logits, loss, the gradients of all factors, 50
  * steps of AdamW. Ranks 1, 8, and one above the size of a head. */
-#include "axonn/ckpt.h"
-#include "axonn/engine.h"
-#include "support/check.h"
+#include "engine/golden_case.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-static const char *const cases[] = {"joint", "one", "all", "patterns"};
-
-typedef struct golden {
-    char dir[512];
-    ax_st *numbers;
-    ax_pretrained model;
-    ax_comm *self;
-    ax_ctx *ctx;
-    ax_engine *engine;
-    ax_engine_plan plan;
-} golden;
-
-static double *array(golden *g, const char *key, int64_t dim[AX_ST_MAX_DIMS])
-{
-    const ax_st_array *a = ax_st_find(g->numbers, key);
-    if (!a)
-        fail_msg("%s has no %s", g->dir, key);
-    double *out = calloc((size_t)ax_st_elements(a) + 1, sizeof *out);
-    int32_t *whole = calloc((size_t)ax_st_elements(a) + 1, sizeof *whole);
-    if (a->dtype == AX_I32)
-        OK(ax_st_read(g->numbers, a, NULL, NULL, false, AX_I32, whole));
-    else
-        OK(ax_st_read(g->numbers, a, NULL, NULL, false, AX_F64, out));
-    for (int64_t i = 0; a->dtype == AX_I32 && i < ax_st_elements(a); i++)
-        out[i] = whole[i];
-    free(whole);
-    for (int d = 0; dim && d < a->ndim; d++)
-        dim[d] = a->dim[d];
-    return out;
-}
-
-static void open_case(golden *g, const char *name, const char *device)
-{
-    *g = (golden){0};
-    char path[600];
-    snprintf(g->dir, sizeof g->dir, "%s/tests/golden/lora/%s", AXONN_SOURCE_DIR, name);
-    snprintf(path, sizeof path, "%s/golden.safetensors", g->dir);
-    OK(ax_st_open(path, &g->numbers));
-    OK(ax_pretrained_open(g->dir, &g->model));
-    OK(ax_comm_self_create(&g->self));
-    OK(ax_ctx_create(g->self, (ax_grid_size){1, 1, 1, 1, 1}, device, 2, AX_F32, 1, &g->ctx));
-}
-
-static void open_engine(golden *g, int64_t t, int64_t micro, int64_t global, double clip)
-{
-    ax_engine_options options = {
-        .model = &g->model.config, .seq_len = t, .micro_batch = micro, .global_batch = global, .clip = clip};
-    OK(ax_optim_find("adamw", &options.optim));
-    OK(ax_engine_plan_make(&options, g->self, (ax_grid_size){1, 1, 1, 1, 1}, NULL, g->ctx->dev->ops.name, 2,
-                           AX_F32, &g->plan));
-    OK(ax_engine_create(g->ctx, &options, &g->plan, 0, &g->engine));
-    OK(ax_pretrained_load(&g->model, ax_engine_params(g->engine)));
-}
-
-static void close_case(golden *g)
-{
-    ax_engine_destroy(&g->engine);
-    ax_engine_plan_fini(&g->plan);
-    ax_ctx_destroy(&g->ctx);
-    ax_comm_destroy(&g->self);
-    ax_pretrained_close(&g->model);
-    ax_st_close(&g->numbers);
-}
-
-/* A source of rows from golden arrays [rows, t]. */
-typedef struct rows {
-    const double *tokens, *targets;
-    int64_t t;
-} rows;
-
-static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
-{
-    const rows *r = source;
-    for (int64_t i = 0; i < (end - first) * r->t; i++) {
-        int64_t from = first * r->t + i;
-        out->tokens[i] = (int32_t)r->tokens[from];
-        out->targets[i] = r->targets[from] < 0 ? -1 : (int32_t)r->targets[from];
-        out->doc_start[i] = 0;
-        out->position[i] = (int32_t)(i % r->t);
-    }
-    return AX_OK;
-}
-
-static int64_t count_targets(const double *targets, int64_t n)
-{
-    int64_t count = 0;
-    for (int64_t i = 0; i < n; i++)
-        count += targets[i] >= 0;
-    return count;
-}
-
-static double rms(const double *v, int64_t n)
-{
-    double s = 0;
-    for (int64_t i = 0; i < n; i++)
-        s += v[i] * v[i];
-    return sqrt(s / (double)ax_max(n, 1));
-}
+static const char *const cases[] = {"lora/joint", "lora/one", "lora/all", "lora/patterns"};
 
 /* ---- logits, loss, gradients --------------------------------------------------------------------- */
 
@@ -182,8 +73,8 @@ static void forward_case(const char *name, const char *device)
         OK(ax_pretrained_logits(g.ctx, &g.model, ids, dim[1], compare_logits,
                                 logits + row * dim[1] * g.model.config.vocab));
     }
-    open_engine(&g, dim[1], dim[0], dim[0], 0);
-    rows r = {tokens, targets, dim[1]};
+    open_engine(&g, (ax_engine_options){.seq_len = dim[1], .micro_batch = dim[0], .global_batch = dim[0]});
+    rows r = {tokens, targets, NULL, dim[1]};
     ax_step_result result;
     OK(ax_engine_step(g.engine, 1, read_rows, &r, count_targets(targets, dim[0] * dim[1]),
                       &(ax_hyper){.step = 1}));
@@ -216,12 +107,13 @@ static void train_case(const char *name)
     double *tokens = array(&g, "train.tokens", dim), *targets = array(&g, "train.targets", NULL),
            *loss = array(&g, "train.loss", NULL), *norm = array(&g, "train.grad_norm", NULL);
     int64_t batches = dim[0], micro = dim[2], t = dim[3], global = dim[1] * micro;
-    open_engine(&g, t, micro, global, 1.0);
+    open_engine(&g,
+                (ax_engine_options){.seq_len = t, .micro_batch = micro, .global_batch = global, .clip = 1.0});
     ax_schedule schedule = {AX_SCHEDULE_COSINE, 50, 5, 0.01, 0.001, 0};
     double worst = 0, worst_norm = 0;
     for (int step = 1; step <= 50; step++) {
         int64_t at = (step - 1) % batches * global * t;
-        rows r = {tokens + at, targets + at, t};
+        rows r = {tokens + at, targets + at, NULL, t};
         ax_hyper h = {.lr = ax_schedule_lr(&schedule, step),
                       .beta1 = 0.9,
                       .beta2 = 0.95,
@@ -247,7 +139,7 @@ static void fifty_steps_are_those_of_peft(void **state)
 {
     (void)state;
     for (size_t i = 0; i < AX_COUNT(cases); i++)
-        if (strcmp(cases[i], "joint") != 0)
+        if (strcmp(cases[i], "lora/joint") != 0)
             train_case(cases[i]);
 }
 

@@ -1,18 +1,6 @@
 /* Models of every family compared with transformers and PyTorch (tests/golden): logits, loss, every gradient,
  * 50 steps of AdamW, greedy generation. */
-#include "axonn/ckpt.h"
-#include "axonn/engine.h"
-#include "support/check.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "engine/golden_case.h"
 
 /* What a case has besides a forward pass: rows of several documents, 50 steps, generated tokens. */
 enum { PACKED = 1, TRAIN = 2, GENERATE = 4, ALL = PACKED | TRAIN | GENERATE };
@@ -37,111 +25,6 @@ static const struct {
              {"qwen3/types", GENERATE},
              {"qwen3/one", 0}};
 static const char *const devices[] = {"ref", "cpu"};
-
-/* A golden case: the model, its reference numbers, and an engine that runs it. */
-typedef struct golden {
-    char dir[512];
-    ax_st *numbers;
-    ax_pretrained model;
-    ax_comm *self;
-    ax_ctx *ctx;
-    ax_engine *engine;
-    ax_engine_plan plan;
-} golden;
-
-static double *array(golden *g, const char *key, int64_t dim[AX_ST_MAX_DIMS])
-{
-    const ax_st_array *a = ax_st_find(g->numbers, key);
-    assert_non_null(a);
-    double *out = calloc((size_t)ax_st_elements(a) + 1, sizeof *out);
-    if (a->dtype == AX_I32) {
-        int32_t *whole = calloc((size_t)ax_st_elements(a) + 1, sizeof *whole);
-        OK(ax_st_read(g->numbers, a, NULL, NULL, false, AX_I32, whole));
-        for (int64_t i = 0; i < ax_st_elements(a); i++)
-            out[i] = whole[i];
-        free(whole);
-    } else {
-        OK(ax_st_read(g->numbers, a, NULL, NULL, false, AX_F64, out));
-    }
-    for (int d = 0; dim && d < a->ndim; d++)
-        dim[d] = a->dim[d];
-    return out;
-}
-
-/* Opens the case with micro-batches of `micro` rows of `t` tokens, `global` rows a step. */
-static void open_case(golden *g, const char *name, const char *device, int64_t t, int64_t micro,
-                      int64_t global, int64_t recompute, double clip)
-{
-    *g = (golden){0};
-    char path[600];
-    snprintf(g->dir, sizeof g->dir, "%s/tests/golden/%s", AXONN_SOURCE_DIR, name);
-    snprintf(path, sizeof path, "%s/golden.safetensors", g->dir);
-    OK(ax_st_open(path, &g->numbers));
-    OK(ax_pretrained_open(g->dir, &g->model));
-    OK(ax_comm_self_create(&g->self));
-    OK(ax_ctx_create(g->self, (ax_grid_size){1, 1, 1, 1, 1}, device, 2, AX_F32, 1, &g->ctx));
-    if (!t)
-        return;
-    ax_engine_options options = {.model = &g->model.config,
-                                 .seq_len = t,
-                                 .micro_batch = micro,
-                                 .global_batch = global,
-                                 .recompute = recompute,
-                                 .clip = clip};
-    OK(ax_optim_find("adamw", &options.optim));
-    OK(ax_engine_plan_make(&options, g->self, (ax_grid_size){1, 1, 1, 1, 1}, NULL, device, 2, AX_F32,
-                           &g->plan));
-    OK(ax_engine_create(g->ctx, &options, &g->plan, 0, &g->engine));
-    OK(ax_pretrained_load(&g->model, ax_engine_params(g->engine)));
-}
-
-static void close_case(golden *g)
-{
-    ax_engine_destroy(&g->engine);
-    ax_engine_plan_fini(&g->plan);
-    ax_ctx_destroy(&g->ctx);
-    ax_comm_destroy(&g->self);
-    ax_pretrained_close(&g->model);
-    ax_st_close(&g->numbers);
-}
-
-/* A source of rows from golden arrays [rows, t]; `documents` may be NULL. */
-typedef struct rows {
-    const double *tokens, *targets, *documents;
-    int64_t t;
-} rows;
-
-static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
-{
-    const rows *r = source;
-    for (int64_t row = first; row < end; row++)
-        for (int64_t i = 0, start = 0; i < r->t; i++) {
-            int64_t from = row * r->t + i, to = (row - first) * r->t + i;
-            if (r->documents && i && r->documents[from] != r->documents[from - 1])
-                start = i;
-            out->tokens[to] = (int32_t)r->tokens[from];
-            out->targets[to] = r->targets[from] < 0 ? -1 : (int32_t)r->targets[from];
-            out->doc_start[to] = (int32_t)start;
-            out->position[to] = (int32_t)(i - start);
-        }
-    return AX_OK;
-}
-
-static int64_t count_targets(const double *targets, int64_t n)
-{
-    int64_t count = 0;
-    for (int64_t i = 0; i < n; i++)
-        count += targets[i] >= 0;
-    return count;
-}
-
-static double rms(const double *v, int64_t n)
-{
-    double s = 0;
-    for (int64_t i = 0; i < n; i++)
-        s += v[i] * v[i];
-    return sqrt(s / (double)ax_max(n, 1));
-}
 
 /* ---- forward and gradients ----------------------------------------------------------------------- */
 
@@ -210,7 +93,7 @@ static void forward_case(const char *name, const char *device, const char *prefi
     int64_t dim[AX_ST_MAX_DIMS];
     char key[64];
     bool packed = !strcmp(prefix, "packed");
-    open_case(&g, name, device, 0, 0, 0, 0, 0);
+    open_case(&g, name, device);
     snprintf(key, sizeof key, "%s.tokens", prefix);
     double *tokens = array(&g, key, dim);
     snprintf(key, sizeof key, "%s.targets", prefix);
@@ -228,8 +111,7 @@ static void forward_case(const char *name, const char *device, const char *prefi
             OK(ax_pretrained_logits(g.ctx, &g.model, ids, t, compare_logits,
                                     logits + row * t * g.model.config.vocab));
         }
-    close_case(&g);
-    open_case(&g, name, device, t, b, b, 0, 0);
+    open_engine(&g, (ax_engine_options){.seq_len = t, .micro_batch = b, .global_batch = b});
     rows r = {tokens, targets, documents, t};
     ax_step_result result;
     OK(ax_engine_step(g.engine, 1, read_rows, &r, count_targets(targets, b * t), &(ax_hyper){.step = 1}));
@@ -265,13 +147,15 @@ static void train_case(const char *name, const char *device, int64_t recompute)
 {
     golden g;
     int64_t dim[AX_ST_MAX_DIMS];
-    open_case(&g, name, device, 0, 0, 0, 0, 0);
+    open_case(&g, name, device);
     double *tokens = array(&g, "train.tokens", dim), *targets = array(&g, "train.targets", NULL),
            *loss = array(&g, "train.loss", NULL), *norm = array(&g, "train.grad_norm", NULL),
            *lr = array(&g, "train.lr", NULL);
-    close_case(&g);
     int64_t batches = dim[0], micro = dim[2], t = dim[3], global = dim[1] * micro;
-    open_case(&g, name, device, t, micro, global, recompute, 1.0);
+    open_engine(
+        &g,
+        (ax_engine_options){
+            .seq_len = t, .micro_batch = micro, .global_batch = global, .recompute = recompute, .clip = 1.0});
     ax_schedule schedule = {AX_SCHEDULE_COSINE, 50, 5, 0.01, 0.001, 0};
     double worst = 0, worst_norm = 0;
     for (int step = 1; step <= 50; step++) {
@@ -318,7 +202,7 @@ static void fifty_steps(void **state)
 static void greedy_case(const char *name)
 {
     golden g;
-    open_case(&g, name, "cpu", 0, 0, 0, 0, 0);
+    open_case(&g, name, "cpu");
     int64_t most = g.model.config.seq_len, made[AX_ST_MAX_DIMS] = {0}, dim[AX_ST_MAX_DIMS] = {0};
     double *prompt = array(&g, "generate.prompt", dim), *expected = array(&g, "generate.tokens", made);
     int64_t n = dim[0], last = ax_min(made[0], most - n);

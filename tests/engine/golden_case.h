@@ -1,0 +1,124 @@
+/* Golden cases: directories below tests/golden with a model, and reference numbers of another program in
+ * golden.safetensors. */
+#ifndef AX_TESTS_GOLDEN_CASE_H
+#define AX_TESTS_GOLDEN_CASE_H
+
+#include "axonn/ckpt.h"
+#include "axonn/engine.h"
+#include "support/check.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A golden case: the model, its reference numbers, and an engine that runs it. */
+typedef struct golden {
+    char dir[512];
+    ax_st *numbers;
+    ax_pretrained model;
+    ax_comm *self;
+    ax_ctx *ctx;
+    ax_engine *engine;
+    ax_engine_plan plan;
+} golden;
+
+/* Returns the values of an array; the caller frees them. dim may be NULL. */
+static inline double *array(golden *g, const char *key, int64_t dim[AX_ST_MAX_DIMS])
+{
+    const ax_st_array *a = ax_st_find(g->numbers, key);
+    if (!a)
+        fail_msg("%s has no %s", g->dir, key);
+    double *out = calloc((size_t)ax_st_elements(a) + 1, sizeof *out);
+    if (a->dtype == AX_I32) {
+        int32_t *whole = calloc((size_t)ax_st_elements(a) + 1, sizeof *whole);
+        OK(ax_st_read(g->numbers, a, NULL, NULL, false, AX_I32, whole));
+        for (int64_t i = 0; i < ax_st_elements(a); i++)
+            out[i] = whole[i];
+        free(whole);
+    } else {
+        OK(ax_st_read(g->numbers, a, NULL, NULL, false, AX_F64, out));
+    }
+    for (int d = 0; dim && d < a->ndim; d++)
+        dim[d] = a->dim[d];
+    return out;
+}
+
+static inline void open_case(golden *g, const char *name, const char *device)
+{
+    *g = (golden){0};
+    char path[600];
+    snprintf(g->dir, sizeof g->dir, "%s/tests/golden/%s", AXONN_SOURCE_DIR, name);
+    snprintf(path, sizeof path, "%s/golden.safetensors", g->dir);
+    OK(ax_st_open(path, &g->numbers));
+    OK(ax_pretrained_open(g->dir, &g->model));
+    OK(ax_comm_self_create(&g->self));
+    OK(ax_ctx_create(g->self, (ax_grid_size){1, 1, 1, 1, 1}, device, 2, AX_F32, 1, &g->ctx));
+}
+
+/* Makes an engine of the case's model, with AdamW and the model's weights. Model and optimizer of `options`
+ * are set here. */
+static inline void open_engine(golden *g, ax_engine_options options)
+{
+    options.model = &g->model.config;
+    OK(ax_optim_find("adamw", &options.optim));
+    OK(ax_engine_plan_make(&options, g->self, (ax_grid_size){1, 1, 1, 1, 1}, NULL, g->ctx->dev->ops.name, 2,
+                           AX_F32, &g->plan));
+    OK(ax_engine_create(g->ctx, &options, &g->plan, 0, &g->engine));
+    OK(ax_pretrained_load(&g->model, ax_engine_params(g->engine)));
+}
+
+static inline void close_case(golden *g)
+{
+    ax_engine_destroy(&g->engine);
+    ax_engine_plan_fini(&g->plan);
+    ax_ctx_destroy(&g->ctx);
+    ax_comm_destroy(&g->self);
+    ax_pretrained_close(&g->model);
+    ax_st_close(&g->numbers);
+}
+
+/* A source of rows from golden arrays [rows, t]; `documents` may be NULL. */
+typedef struct rows {
+    const double *tokens, *targets, *documents;
+    int64_t t;
+} rows;
+
+static inline ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    const rows *r = source;
+    for (int64_t row = first; row < end; row++)
+        for (int64_t i = 0, start = 0; i < r->t; i++) {
+            int64_t from = row * r->t + i, to = (row - first) * r->t + i;
+            if (r->documents && i && r->documents[from] != r->documents[from - 1])
+                start = i;
+            out->tokens[to] = (int32_t)r->tokens[from];
+            out->targets[to] = r->targets[from] < 0 ? -1 : (int32_t)r->targets[from];
+            out->doc_start[to] = (int32_t)start;
+            out->position[to] = (int32_t)(i - start);
+        }
+    return AX_OK;
+}
+
+static inline int64_t count_targets(const double *targets, int64_t n)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++)
+        count += targets[i] >= 0;
+    return count;
+}
+
+static inline double rms(const double *v, int64_t n)
+{
+    double s = 0;
+    for (int64_t i = 0; i < n; i++)
+        s += v[i] * v[i];
+    return sqrt(s / (double)ax_max(n, 1));
+}
+
+#endif

@@ -136,7 +136,8 @@ AX_MUST_CHECK ax_status ax_model_config_check(const ax_model_config *config);
 typedef struct ax_adapter {
     char *base; /* base_model_name_or_path: a directory, or another program's name of the base; owned */
     double alpha;
-    bool root; /* use_rslora: the scale is alpha / √rank instead of alpha / rank */
+    int64_t rank; /* r; 0: not given */
+    bool root;    /* use_rslora: the scale is alpha / √rank instead of alpha / rank */
     struct json_t *json;
 } ax_adapter;
 
@@ -148,6 +149,8 @@ void ax_adapter_fini(ax_adapter *adapter);
 /* Returns the scale of the update of a module ("transformer.h.0.attn.c_attn") whose factors have rank `rank`.
  */
 double ax_adapter_scale(const ax_adapter *adapter, const char *module, int64_t rank);
+/* Returns the rank that the text gives for a module; 0: none. */
+int64_t ax_adapter_rank(const ax_adapter *adapter, const char *module);
 /* Appends an adapter_config.json of the low-rank updates of `config`, whose ranks are equal, for a base in
  * the directory `base`. */
 AX_MUST_CHECK ax_status ax_adapter_print(const ax_model_config *config, const char *base, ax_buf *out);

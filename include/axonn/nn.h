@@ -129,8 +129,8 @@ typedef struct ax_low_rank {
 /* Adds to a linear layer the factors of a low-rank update: NAME.lora_A [rank, in], with initial values
  * uniform in ±1/√in, and NAME.lora_B [out, rank], initially 0. Call it before ax_layer_param_set. Both
  * products are added to partial sums before these are reduced over ranks, so no grid communicates more
- * activations than without the update. AX_ERR_USAGE if the rank is below 1 or above the smaller of `in` and
- * `out`; AX_ERR_INTERNAL if the layer is not linear or has an update. */
+ * activations than without the update. AX_ERR_USAGE if the rank is below 1; AX_ERR_INTERNAL if the layer is
+ * not linear or has an update. */
 AX_MUST_CHECK ax_status ax_linear_add_low_rank(ax_layer *linear, const ax_low_rank *update);
 
 /* LayerNorm over the width, which may be split, with weight and bias. */

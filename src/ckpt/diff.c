@@ -1,4 +1,5 @@
-/* Compares two models or checkpoints: arrays, and members of their config.json. */
+/* Compares two models or checkpoints: arrays, and members of their config.json, or of their
+ * adapter_config.json if both are adapters. */
 #include "ckpt.h"
 
 #include <math.h>
@@ -184,17 +185,20 @@ static ax_status compare_stores(differ *d, ax_st *sa, ax_st *sb, const char *pre
 
 /* ---- configuration ------------------------------------------------------------------------------- */
 
-static ax_status add_member(ax_ckpt_diff *diff, const char *key, const json_t *a, const json_t *b)
+static ax_status add_member(ax_ckpt_diff *diff, const char *file, const char *key, const json_t *a,
+                            const json_t *b)
 {
     ax_ckpt_diff_row *row;
+    char prefix[64];
     ax_ckpt_diff_kind kind = !a ? AX_DIFF_ONLY_B : !b ? AX_DIFF_ONLY_A : AX_DIFF_VALUES;
-    AX_TRY(add_row(diff, kind, "config.json:", key, &row));
+    snprintf(prefix, sizeof prefix, "%s:", file);
+    AX_TRY(add_row(diff, kind, prefix, key, &row));
     row->a = a ? json_dumps(a, JSON_ENCODE_ANY | JSON_SORT_KEYS) : NULL;
     row->b = b ? json_dumps(b, JSON_ENCODE_ANY | JSON_SORT_KEYS) : NULL;
     return AX_OK;
 }
 
-static ax_status compare_members(ax_ckpt_diff *diff, json_t *a, json_t *b)
+static ax_status compare_members(ax_ckpt_diff *diff, const char *file, json_t *a, json_t *b)
 {
     const char *key;
     json_t *value;
@@ -202,17 +206,23 @@ static ax_status compare_members(ax_ckpt_diff *diff, json_t *a, json_t *b)
     {
         const json_t *other = json_object_get(b, key);
         if (!json_equal(value, other))
-            AX_TRY(add_member(diff, key, value, other));
+            AX_TRY(add_member(diff, file, key, value, other));
     }
     json_object_foreach(b, key, value) if (!json_object_get(a, key))
-        AX_TRY(add_member(diff, key, NULL, value));
+        AX_TRY(add_member(diff, file, key, NULL, value));
     return AX_OK;
+}
+
+/* Returns the name of the file that describes the model, or the adapter. */
+static const char *config_name(const char *dir)
+{
+    return ax_ckpt_is_adapter(dir) ? "adapter_config.json" : "config.json";
 }
 
 static ax_status load_config(const char *dir, json_t **out)
 {
     char *path;
-    AX_TRY(ckpt_path(&path, "%s/config.json", dir));
+    AX_TRY(ckpt_path(&path, "%s/%s", dir, config_name(dir)));
     ax_status status = ax_json_read_file(path, 0, out);
     if (status == AX_OK && !json_is_object(*out))
         status = ax_fail(AX_ERR_DATA, "%s: not a JSON object", path);
@@ -281,7 +291,7 @@ typedef struct source {
     ax_st *model;
     ax_st *optim;      /* NULL if one of the two sources has no optimizer state */
     manifest manifest; /* read if `optim` is not NULL; empty if manifest.json is damaged */
-    json_t *config;    /* config.json; NULL if one of the two sources has none */
+    json_t *config;    /* config.json or adapter_config.json; NULL if one of the two sources lacks it */
 } source;
 
 static void close_source(source *s)
@@ -320,7 +330,9 @@ static ax_status open_sources(const char *const path[2], source s[2])
     for (int i = 0; i < 2; i++)
         AX_TRY(ax_st_open(s[i].path, &s[i].model));
     bool optim = has_optim(s[0].path) && has_optim(s[1].path);
-    bool config = ckpt_has(s[0].path, "config.json") && ckpt_has(s[1].path, "config.json");
+    const char *name = config_name(s[0].path);
+    bool config =
+        !strcmp(name, config_name(s[1].path)) && ckpt_has(s[0].path, name) && ckpt_has(s[1].path, name);
     for (int i = 0; i < 2 && optim; i++)
         AX_TRY(open_optim(&s[i]));
     for (int i = 0; i < 2 && config; i++)
@@ -362,7 +374,7 @@ static ax_status compare(differ *d, source s[2])
     for (int i = 0; i < d->diff->n; i++)
         d->diff->common += d->diff->row[i].kind < AX_DIFF_ONLY_A;
     AX_TRY(compare_training(d, s));
-    AX_TRY(compare_members(d->diff, s[0].config, s[1].config));
+    AX_TRY(compare_members(d->diff, config_name(s[0].path), s[0].config, s[1].config));
     for (int i = 0; i < d->diff->n; i++)
         d->diff->differing += d->diff->row[i].kind != AX_DIFF_NONE;
     return AX_OK;

@@ -129,16 +129,20 @@ static ax_status write_synced(const char *path, const void *data, size_t size)
     return status;
 }
 
-/* Writes a small file of the checkpoint and adds it to the manifest. */
+/* Writes a small file of the checkpoint and adds it to the manifest. adapter_config.json is not added: users
+ * write the path of the base there after they have moved it. */
 static ax_status add_file(saver *s, const char *name, const void *data, size_t size)
 {
     char *path;
+    bool listed = strcmp(name, "adapter_config.json") != 0;
     manifest_file *f = &s->m.file[s->m.n];
-    AX_TRY(ax_strdup(name, &f->name));
-    s->m.n++;
+    if (listed) {
+        AX_TRY(ax_strdup(name, &f->name));
+        s->m.n++;
+    }
     AX_TRY(ckpt_path(&path, "%s/%s", s->aside, name));
     ax_status status = write_synced(path, data, size);
-    if (status == AX_OK)
+    if (status == AX_OK && listed)
         status = manifest_hash_file(path, &f->bytes, &f->xxh3);
     free(path);
     return status;

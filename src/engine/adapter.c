@@ -60,41 +60,62 @@ ax_status ax_adapter_check_base(const ax_st *st, const char *dir, ax_st *base, c
     AX_TRY(ax_st_checksum(base, have));
     AX_CHECK(
         !strcmp(have, want), AX_ERR_DATA,
-        "%s is an adapter for another base: it was made for weights with checksum %s, those of %s have %s",
+        "%s is an adapter for another base: it was made for weights with checksum %s, those of %s have %s "
+        "(the same weights in another dtype also have another checksum)",
         dir, want, base_dir, have);
     return AX_OK;
 }
 
 /* ---- the updates --------------------------------------------------------------------------------- */
 
-/* Returns the factor A of a matrix of the first block that has one, or NULL. `module` becomes the name of its
- * module. */
-static const ax_st_array *find_factor(const ax_st *st, const ax_model_config *c, ax_matrix matrix,
-                                      char module[256])
+/* Finds the factor A of a matrix of block `block`; *a is NULL if the adapter has none. Sets *out to the
+ * update. Fails if adapter_config.json contradicts the factor. */
+static ax_status read_update(const ax_adapter *adapter, const ax_st *st, const char *dir,
+                             const ax_model_config *c, ax_matrix matrix, int64_t block, const ax_st_array **a,
+                             ax_low_rank *out)
 {
-    const ax_st_array *a = NULL;
-    for (int64_t block = 0; block < c->layers && !a; block++) {
-        char key[256];
-        ax_family_low_rank_key(c->family, matrix, block, 'A', key);
-        a = ax_st_find(st, key);
-        ax_family_matrix_key(c->family, matrix, block, module);
-        module[strlen(module) - strlen(".weight")] = 0;
+    char key[256], module[256];
+    ax_family_low_rank_key(c->family, matrix, block, 'A', key);
+    *a = ax_st_find(st, key);
+    if (!*a || (*a)->ndim != 2 || (*a)->dim[0] <= 0)
+        return AX_OK; /* its shape is compared with the model's later, together with those of all arrays */
+    ax_family_matrix_key(c->family, matrix, block, module);
+    module[strlen(module) - strlen(".weight")] = 0;
+    int64_t rank = ax_adapter_rank(adapter, module);
+    AX_CHECK(!rank || rank == (*a)->dim[0], AX_ERR_DATA,
+             "%s: adapter_config.json (r, rank_pattern) gives %s rank %lld, but %s has %lld", dir, module,
+             (long long)rank, key, (long long)(*a)->dim[0]);
+    *out = (ax_low_rank){(*a)->dim[0], ax_adapter_scale(adapter, module, (*a)->dim[0])};
+    return AX_OK;
+}
+
+/* Reads the updates of a matrix in all blocks, which must have one scale. */
+static ax_status read_updates(const ax_adapter *adapter, const ax_st *st, const char *dir, ax_model_config *c,
+                              ax_matrix matrix)
+{
+    ax_low_rank *update = &c->low_rank[matrix], here;
+    for (int64_t block = 0; block < c->layers; block++) {
+        const ax_st_array *a;
+        here = (ax_low_rank){0};
+        AX_TRY(read_update(adapter, st, dir, c, matrix, block, &a, &here));
+        AX_CHECK(!update->rank || !here.rank || here.rank != update->rank || here.scale == update->scale,
+                 AX_ERR_DATA,
+                 "%s: adapter_config.json (alpha_pattern) gives matrix %s other scales in some blocks: not "
+                 "implemented",
+                 dir, ax_matrix_name(matrix));
+        if (!update->rank)
+            *update = here;
     }
-    return a;
+    return AX_OK;
 }
 
 ax_status ax_adapter_updates(const ax_adapter *adapter, const ax_st *st, const char *dir, ax_model_config *c)
 {
     int64_t out, in;
     c->low_rank_shared = true;
-    for (int i = 0; i < AX_MATRIX_COUNT; i++) {
-        char module[256];
-        const ax_st_array *a = NULL;
+    for (int i = 0; i < AX_MATRIX_COUNT; i++)
         if (ax_model_config_matrix(c, (ax_matrix)i, &out, &in))
-            a = find_factor(st, c, (ax_matrix)i, module);
-        if (a && a->ndim == 2 && a->dim[0] > 0)
-            c->low_rank[i] = (ax_low_rank){a->dim[0], ax_adapter_scale(adapter, module, a->dim[0])};
-    }
+            AX_TRY(read_updates(adapter, st, dir, c, (ax_matrix)i));
     AX_CHECK(ax_model_config_is_adapted(c), AX_ERR_DATA,
              "%s has no update of a matrix of the blocks of family %s: is it an adapter for another base?",
              dir, ax_model_config_family(c));

@@ -103,7 +103,11 @@ static void merge_numbers(ax_config *c, ax_model_config *m)
         {"model.attn_dropout", "model.dropout", &c->model.attn_dropout, &m->dropout.attn}};
     for (size_t i = 0; i < NUMBER_KEYS; i++) {
         const number_key *n = &numbers[i];
-        if (ax_config_given(c, n->key) || (n->also && ax_config_given(c, n->also)))
+        bool given = ax_config_given(c, n->key) || (n->also && ax_config_given(c, n->also));
+        if (given && n->model == &m->norm_eps && c->tune.method == AX_CONFIG_LORA && *n->config != *n->model)
+            ax_option_error(c->set, n->key,
+                            "belongs to the base, where it is %g: an adapter cannot change it", *n->model);
+        if (given)
             *n->model = *n->config;
         *n->config = *n->model;
     }

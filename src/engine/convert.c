@@ -240,10 +240,12 @@ static ax_status write_config(const converter *c, const char *from)
 
 static bool is_tokenizer(const char *name) { return !strncmp(name, "tokenizer", 9); }
 
-/* Whether a file beside an adapter describes the adapter, not the model. */
-static bool is_of_adapter(const char *name)
+/* Whether a file of the adapter's directory is not taken for the model: it describes the adapter, or it is a
+ * config.json, which the adapter's base has too. */
+static bool is_of_adapter(const converter *c, const char *dir, const char *name)
 {
-    return !strcmp(name, "adapter_config.json") || !strcmp(name, "README.md");
+    return dir == c->args->dir && (!strcmp(name, "adapter_config.json") || !strcmp(name, "README.md") ||
+                                   !strcmp(name, "config.json"));
 }
 
 static bool exists_aside(const converter *c, const char *name)
@@ -262,7 +264,7 @@ static ax_status copy_entry(const converter *c, const char *dir, const char *nam
 {
     char *path;
     struct stat info;
-    if (!ax_beside_copied(name) || (c->model.base && (is_of_adapter(name) || exists_aside(c, name))))
+    if (!ax_beside_copied(name) || (c->model.base && (is_of_adapter(c, dir, name) || exists_aside(c, name))))
         return AX_OK;
     AX_TRY(ax_path_join(dir, name, &path));
     bool there = !stat(path, &info), regular = there && S_ISREG(info.st_mode);

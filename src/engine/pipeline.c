@@ -275,6 +275,7 @@ static ax_status copy(ax_pipeline *p, const void *from, void *to, int64_t n)
 static ax_status wait_for(ax_pipeline *p, ax_work **work)
 {
     double begin = ax_now();
+    AX_ASSERT(*work);
     bool done = ax_work_done(*work);
     AX_TRY(ax_wait_some(p->comm, work, 1));
     p->waited += done ? 0 : ax_now() - begin;

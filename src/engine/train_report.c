@@ -155,6 +155,16 @@ static void log_updates(const ax_run *run)
     ax_log(AX_LOG_INFO, "tuning low-rank updates of %s in each block: rank %lld, alpha %g, %.3f M parameters",
            list, (long long)run->config->tune.rank, run->config->tune.alpha,
            (double)ax_model_config_low_rank_params(m) * 1e-6);
+    char *training;
+    if (ax_path_join(run->inputs.model_dir, "training", &training) != AX_OK)
+        return;
+    if (ax_path_is_dir(training))
+        ax_log(
+            AX_LOG_WARN,
+            "the base, %s, is a checkpoint of a run: if that run removes it (run.keep_latest), the adapter "
+            "is lost; to be safe, copy it first (axonn ckpt convert %s --out DIR)",
+            run->inputs.model_dir, run->inputs.model_dir);
+    free(training);
 }
 
 static void log_goldfish(const ax_run *run)

@@ -17,6 +17,21 @@ static bool unused(const json_t *value)
            (json_is_object(value) && !json_object_size(value));
 }
 
+/* Adds a line to `refused` for initial values of A and B that PEFT subtracts from the base when it loads the
+ * adapter: the base's files are not what the update belongs to. */
+static ax_status refuse_changed_base(const json_t *json, ax_buf *refused)
+{
+    static const char *const changing[] = {"pissa", "olora", "corda", "lora_ga", "loftq"};
+    const char *init = json_string_value(json_object_get(json, "init_lora_weights"));
+    for (size_t i = 0; init && i < AX_COUNT(changing); i++)
+        if (!strncmp(init, changing[i], strlen(changing[i])))
+            return ax_buf_printf(refused,
+                                 "\n  init_lora_weights: \"%.40s\" changes the base: not implemented (PEFT "
+                                 "converts such adapters to ordinary ones)",
+                                 init);
+    return AX_OK;
+}
+
 /* Adds a line to `refused` for each feature that is not implemented. */
 static ax_status refuse_features(const json_t *json, ax_buf *refused)
 {
@@ -43,24 +58,24 @@ static ax_status refuse_features(const json_t *json, ax_buf *refused)
     for (size_t i = 0; i < AX_COUNT(features); i++)
         if (!unused(json_object_get(json, features[i].key)))
             AX_TRY(ax_buf_printf(refused, "\n  %s: %s: not implemented", features[i].key, features[i].what));
-    return AX_OK;
+    return refuse_changed_base(json, refused);
 }
 
-/* Adds a line to `refused` for each member of alpha_pattern that is not the name of a module and a number:
- * PEFT takes names as regular expressions, which are not implemented. */
-static ax_status check_patterns(const json_t *json, ax_buf *refused)
+/* Adds a line to `refused` for each member of `key`, alpha_pattern or rank_pattern, that is not the name of a
+ * module and a number: PEFT takes names as regular expressions, which are not implemented. */
+static ax_status check_patterns(const json_t *json, const char *key, ax_buf *refused)
 {
     const char *pattern, *letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
-    const json_t *patterns = json_object_get(json, "alpha_pattern");
+    const json_t *patterns = json_object_get(json, key);
     json_t *value;
     if (!unused(patterns) && !json_is_object(patterns))
-        return ax_buf_printf(refused, "\n  alpha_pattern is not an object");
+        return ax_buf_printf(refused, "\n  %s is not an object", key);
     json_object_foreach((json_t *)patterns, pattern, value)
     {
         if (pattern[strspn(pattern, letters)])
-            AX_TRY(ax_buf_printf(refused, "\n  alpha_pattern: %.100s is not the name of a module", pattern));
+            AX_TRY(ax_buf_printf(refused, "\n  %s: %.100s is not the name of a module", key, pattern));
         if (!json_is_number(value))
-            AX_TRY(ax_buf_printf(refused, "\n  alpha_pattern: the value of %.100s is not a number", pattern));
+            AX_TRY(ax_buf_printf(refused, "\n  %s: the value of %.100s is not a number", key, pattern));
     }
     return AX_OK;
 }
@@ -69,11 +84,12 @@ static ax_status parse(const char *path, ax_adapter *out)
 {
     ax_buf refused = {0};
     const json_t *base;
-    int64_t rank = 0;
     AX_CHECK(json_is_object(out->json), AX_ERR_DATA, "%s: not a JSON object", path);
     ax_status status = refuse_features(out->json, &refused);
     if (status == AX_OK)
-        status = check_patterns(out->json, &refused);
+        status = check_patterns(out->json, "alpha_pattern", &refused);
+    if (status == AX_OK)
+        status = check_patterns(out->json, "rank_pattern", &refused);
     if (status == AX_OK && refused.size)
         status = ax_fail(AX_ERR_DATA, "%s describes an adapter that cannot be used:%s", path, refused.data);
     ax_buf_fini(&refused);
@@ -82,7 +98,7 @@ static ax_status parse(const char *path, ax_adapter *out)
     AX_CHECK(json_string_length(base), AX_ERR_DATA,
              "%s: \"base_model_name_or_path\" is missing: write the directory of the adapter's base there",
              path);
-    AX_TRY(ax_json_int(out->json, path, "r", false, &rank));
+    AX_TRY(ax_json_int(out->json, path, "r", false, &out->rank));
     AX_TRY(ax_json_number(out->json, path, "lora_alpha", false, &out->alpha));
     out->root = json_is_true(json_object_get(out->json, "use_rslora"));
     return ax_strdup(json_string_value(base), &out->base);
@@ -113,19 +129,28 @@ static bool ends_with(const char *module, const char *pattern)
     return m <= n && !strcmp(module + n - m, pattern) && (m == n || module[n - m - 1] == '.');
 }
 
-double ax_adapter_scale(const ax_adapter *adapter, const char *module, int64_t rank)
+/* Returns the number that alpha_pattern or rank_pattern has for a module, or `other`. */
+static double of_module(const ax_adapter *adapter, const char *key, const char *module, double other)
 {
-    double alpha = adapter->alpha;
     const char *pattern;
     json_t *value;
-    json_object_foreach(json_object_get(adapter->json, "alpha_pattern"), pattern, value)
+    json_object_foreach(json_object_get(adapter->json, key), pattern, value)
     {
-        if (!ends_with(module, pattern))
-            continue;
-        alpha = json_number_value(value);
-        break;
+        if (ends_with(module, pattern))
+            return json_number_value(value);
     }
+    return other;
+}
+
+double ax_adapter_scale(const ax_adapter *adapter, const char *module, int64_t rank)
+{
+    double alpha = of_module(adapter, "alpha_pattern", module, adapter->alpha);
     return alpha / (adapter->root ? sqrt((double)rank) : (double)rank);
+}
+
+int64_t ax_adapter_rank(const ax_adapter *adapter, const char *module)
+{
+    return llround(of_module(adapter, "rank_pattern", module, (double)adapter->rank));
 }
 
 /* ---- writing ------------------------------------------------------------------------------------- */

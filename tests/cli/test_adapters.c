@@ -75,6 +75,11 @@ static void verbs_read_adapters(void **state)
     json_decref(a);
     json_decref(b);
     expect(0, "good", AXONN " ckpt verify " LORA "one");
+    expect(0, "",
+           "cp -r " LORA
+           "one other && chmod -R u+w other && sed -i 's/\"lora_alpha\": [0-9]*/\"lora_alpha\": 99/' "
+           "other/adapter_config.json");
+    expect(0, "adapter_config.json:lora_alpha", AXONN " ckpt diff other " LORA "one");
 }
 
 static void errors_name_the_file(void **state)

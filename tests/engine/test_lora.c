@@ -105,6 +105,12 @@ static void a_checkpoint_is_an_adapter_and_resumes(void **state)
     double change = gap("run/ckpt/step-6", "base"), other = gap("run3/ckpt/step-6", "run/ckpt/step-6");
     printf("the adapter changes logits by %.1e, the grid by %.1e\n", change, other);
     assert_true(change > 0.05 && other < 1e-3);
+    /* A base that has moved: its new path is written into the checkpoint, which stays good. */
+    sh("cp -r run/ckpt/step-6 kept && cp -r base moved && "
+       "sed -i 's,/base\",/moved\",' run/ckpt/step-6/adapter_config.json && grep -q /moved "
+       "run/ckpt/step-6/*.json");
+    assert_true(gap("run/ckpt/step-6", "kept") == 0);
+    run_expect(0, "run/ckpt/step-6 after step 6", LORA_KEYS "train.steps=7");
 }
 
 /* Every grid writes the same adapter up to rounding, also with ZeRO and with rounded weights. */
@@ -183,6 +189,8 @@ static void wrong_keys_are_refused_together(void **state)
         LORA_KEYS "tune.targets=[q,gate]");
     refuse("tune.rank: 21 is above 20, the smaller side of matrix q [20, 20]", LORA_KEYS "tune.rank=21");
     refuse("tune.method: lora changes an existing model", BASE_KEYS "tune.method=lora");
+    refuse("tune.rank: belongs to tune.method: lora, which is not set", BASE_KEYS "tune.rank=4");
+    refuse("model.norm_eps: belongs to the base", LORA_KEYS "model.norm_eps=0.001");
     /* all at once */
     refuse("tune.targets: the blocks", LORA_KEYS "tune.targets=[lm_head] tune.rank=30 train.steps=0");
     char *log = text_of("log");
@@ -266,6 +274,12 @@ static void foreign_adapters_are_checked(void **state)
     expect_config("alpha_pattern: ^q is not the name of a module", ", \"alpha_pattern\": {\"^q\": 3}");
     expect_config("alpha_pattern: the value of c_fc is not a number",
                   ", \"alpha_pattern\": {\"c_fc\": \"3\"}");
+    expect_config("gives transformer.h.0.attn.c_attn rank 5, but", ", \"rank_pattern\": {\"c_attn\": 5}");
+    expect_config("gives matrix q other scales in some blocks",
+                  ", \"alpha_pattern\": {\"h.0.attn.c_attn\": 3}");
+    expect_config("init_lora_weights: \"pissa_niter_4\" changes the base",
+                  ", \"init_lora_weights\": \"pissa_niter_4\"");
+    expect_config("rank_pattern: the value of c_fc is not a number", ", \"rank_pattern\": {\"c_fc\": null}");
     expect_config("modules_to_save", ", \"modules_to_save\": [\"lm_head\"]");
     sh("rm -rf given && cp -r " GOLDEN "lora/all given && chmod -R u+w given");
     expect_config("has no update of a matrix of the blocks of family gpt2", "");

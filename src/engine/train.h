@@ -89,6 +89,7 @@ typedef struct ax_run_report {
     ax_run_axes *axes;
     ax_metrics_axes *row_axes;
     double *exchanged; /* buffer for the values that ax_run_exchange reduces */
+    bool no_targets;   /* a step without targets was reported */
 } ax_run_report;
 
 /* The checkpoint from which a run starts. */

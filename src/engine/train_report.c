@@ -302,6 +302,12 @@ ax_status ax_report_step(const ax_run *run, const ax_step_result *result, ax_run
                          ax_run_trouble *trouble, double *seconds, int *signal)
 {
     ax_metrics_step row = row_of(run, result);
+    if (!run->state.step_targets && !report->no_targets && ax_run_first(run))
+        ax_log(AX_LOG_WARN,
+               "step %lld has no target: none of its rows has an answer, so its loss is 0 and nothing is "
+               "learned; later steps like it are not reported",
+               (long long)run->state.step);
+    report->no_targets |= !run->state.step_targets;
     AX_TRY(exchange(run, report, &row, signal));
     *seconds = report->exchanged[SECONDS];
     row.step_ms = (ax_now() - report->step_began) * 1e3;
@@ -313,6 +319,8 @@ ax_status ax_report_step(const ax_run *run, const ax_step_result *result, ax_run
 
 ax_status ax_report_evaluation(const ax_run *run, const ax_evaluation *e, double seconds)
 {
+    if (!e->targets && ax_run_first(run))
+        ax_log(AX_LOG_WARN, "the evaluated rows have no target, so their loss is 0: raise run.eval_batches");
     if (!run->report.metrics)
         return AX_OK;
     return ax_metrics_eval_add(run->report.metrics, run->state.step, e->loss,

@@ -225,6 +225,14 @@ static void losses_do_not_depend_on_the_grid(void **state)
     assert_true(fabs(loss_of(" data.loss=all") - one) > 1e-3);
 }
 
+static void steps_without_targets_are_reported(void **state)
+{
+    (void)state;
+    ends(0, "step 1 has no target: none of its rows has an answer",
+         AXONN " train small.yaml run.dir=few model.seq_len=8 train.steps=1 train.global_batch=1 "
+               "train.micro_batch=1 data.order=sequential");
+}
+
 static void configurations_are_refused(void **state)
 {
     (void)state;
@@ -279,6 +287,7 @@ int main(void)
         cmocka_unit_test(answers_are_learned),
         cmocka_unit_test(a_conversation_is_kept),
         cmocka_unit_test(losses_do_not_depend_on_the_grid),
+        cmocka_unit_test(steps_without_targets_are_reported),
         cmocka_unit_test(configurations_are_refused),
         cmocka_unit_test(evaluation_counts_the_same_targets),
     };

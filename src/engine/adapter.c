@@ -31,7 +31,8 @@ static ax_status find_base(const char *dir, const char *path, const char *name, 
     return status;
 }
 
-ax_status ax_adapter_open(const char *dir, ax_adapter *adapter, char **base, ax_st **st)
+/* Reads adapter_config.json. Finds the base, unless *base is given. */
+static ax_status read_description(const char *dir, ax_adapter *adapter, char **base)
 {
     char *path, *text = NULL;
     size_t size;
@@ -41,12 +42,27 @@ ax_status ax_adapter_open(const char *dir, ax_adapter *adapter, char **base, ax_
     if (status == AX_OK)
         status = ax_adapter_parse(text, size, path, adapter);
     free(text);
-    if (status == AX_OK)
+    if (status == AX_OK && !*base)
         status = find_base(dir, path, adapter->base, base);
     free(path);
-    AX_TRY(status);
+    return status;
+}
+
+ax_status ax_adapter_find_base(const char *dir, char **base)
+{
+    ax_adapter adapter;
+    *base = NULL;
+    ax_status status = read_description(dir, &adapter, base);
+    ax_adapter_fini(&adapter);
+    return status;
+}
+
+ax_status ax_adapter_open(const char *dir, ax_adapter *adapter, char **base, ax_st **st)
+{
+    char *path;
+    AX_TRY(read_description(dir, adapter, base));
     AX_TRY(ax_path_join(dir, "adapter_model.safetensors", &path));
-    status = ax_st_open(path, st);
+    ax_status status = ax_st_open(path, st);
     free(path);
     return status;
 }

@@ -4,8 +4,11 @@
 
 #include "axonn/engine.h"
 
-/* Opens the adapter in `dir`: reads adapter_config.json, finds the directory *base of its base, and opens its
- * weights. The caller releases all three, also after an error. */
+/* Sets *base to the directory of the base of the adapter in `dir`. If the base is a run's checkpoint, reads
+ * all of its files, to verify it. The caller frees *base. */
+AX_MUST_CHECK ax_status ax_adapter_find_base(const char *dir, char **base);
+/* Opens the adapter in `dir`: reads adapter_config.json, finds the base as ax_adapter_find_base does, unless
+ * *base is given, and opens the adapter's weights. The caller releases all three, also after an error. */
 AX_MUST_CHECK ax_status ax_adapter_open(const char *dir, ax_adapter *adapter, char **base, ax_st **st);
 /* Checks that the store `base` holds the weights for which the adapter was made. Adapters of other programs
  * do not say for which. */

@@ -232,14 +232,22 @@ ax_status ax_pretrained_open(const char *model, ax_pretrained *out)
     }
 }
 
+/* Finds the model's directory and, if it is an adapter's, that of its base. */
+static ax_status find(const char *model, ax_pretrained *out)
+{
+    AX_TRY(ax_ckpt_find_model(model, &out->dir));
+    return ax_ckpt_is_adapter(out->dir) ? ax_adapter_find_base(out->dir, &out->base) : AX_OK;
+}
+
 /* Makes one attempt to open, on all ranks, the checkpoint that rank 0 finds. *gone: the checkpoint was
  * removed before some rank had opened it. */
 static ax_status open_together(ax_comm *world, const char *model, ax_pretrained *out, bool *gone)
 {
     ax_work *work;
     bool first = ax_comm_rank(world) == 0;
-    AX_TRY(ax_comm_agree(world, first ? ax_ckpt_find_model(model, &out->dir) : AX_OK));
+    AX_TRY(ax_comm_agree(world, first ? find(model, out) : AX_OK));
     AX_TRY(ax_comm_share_text(world, 0, &out->dir));
+    AX_TRY(ax_comm_share_text(world, 0, &out->base));
     ax_status status = ax_comm_agree(world, read_model(out));
     int64_t missing = was_removed(out, status);
     AX_TRY(ax_all_reduce(world, NULL, &missing, 1, AX_I64, AX_MAX, &work));

@@ -28,8 +28,9 @@
  *      256  u16 or u32 tokens[N], then zeros up to a multiple of 8
  *        .  u64   start[D+1]: document d is tokens start[d] ... start[d+1]-1; start[0] = 0, start[D] = N;
  *                 strictly increasing, for there are no empty documents; here a file of version 1 ends
- *        .  u64   version 2: mask[(N+63)/64]: bit i % 64 (of value 1 << i % 64) of mask[i / 64] is 1 if token
- * i is a target; each document has one; the bits after token N-1 are 0; here the file ends
+ *        .  u64   version 2: mask[(N+63)/64]: bit i % 64 (of value 1 << i % 64) of mask[i / 64] is 1 if
+ *                 token i is a target; each document has one; the bits after token N-1 are 0; here the file
+ *                 ends
  *
  * The mask marks what an assistant says in conversations (axonn/chat.h), and all tokens of plain text. A file
  * without a mask is of version 1: all of its tokens are targets.
@@ -173,8 +174,9 @@ typedef struct ax_rows {
  *   13 times 2^31-1  0x1172014f31aec224  0x4d7c0842458b73c1  by k = 2 and 3 */
 typedef enum ax_goldfish_kind { AX_GOLDFISH_HASHED, AX_GOLDFISH_STATIC } ax_goldfish_kind;
 #define AX_GOLDFISH_WINDOW_MAX 2048
+#define AX_GOLDFISH_K_MAX 1000000000
 typedef struct ax_goldfish {
-    int64_t k;      /* one of k targets is dropped, >= 2; 0: none */
+    int64_t k;      /* one of k targets is dropped, 2 ... AX_GOLDFISH_K_MAX; 0: none */
     int64_t window; /* hashed: tokens of the hash, 1 ... AX_GOLDFISH_WINDOW_MAX */
     ax_goldfish_kind kind;
 } ax_goldfish;
@@ -226,16 +228,19 @@ typedef struct ax_data_packed {
  * (ax_data_check_shape), AX_ERR_DATA, AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_data_pack(ax_data *data, const ax_row_shape *shape, ax_data_packed *out);
 
-/* Returns the number of full rows, which training uses: (N-1) / T; of a packed source, all rows. 0 if a
- * packed shape is asked for and ax_data_pack was not called for its T. */
+/* Returns the number of full rows, which training uses: (N-1) / T; of a packed source, all rows. 0 if
+ * seq_len is out of range, or a packed shape is asked for and ax_data_pack was not called for its T. */
 int64_t ax_data_samples(const ax_data *data, const ax_row_shape *shape);
 
 /* Returns the number of rows including a last partial row, which evaluation uses: ceil((N-1) / T); of a
- * packed source, all rows. Every token of the source but the first is a target in exactly one of these rows
- * (masked only if it opens a document, or by the source's mask). */
+ * packed source, all rows. Each token but the first of the source, or of a document if the source is packed,
+ * is the target of exactly one position in these rows. It is masked there if the shape takes it out: the
+ * first token of a document (mask_documents), by the source's mask (answers), or by the goldfish loss. 0 if
+ * seq_len is out of range, or a packed shape is asked for and ax_data_pack was not called for its T. */
 int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape);
 
-/* AX_ERR_USAGE if rows of this shape cannot be read: a number out of range; packing, of a source without an
+/* AX_ERR_USAGE if rows of this shape cannot be read: seq_len is not 1 ... INT32_MAX, or another number is out
+ * of range; packing, of a source without an
  * index of documents; or a static goldfish loss, of a source whose documents end with end_id, but which has
  * no index. The functions that read rows of such a shape fail likewise. */
 AX_MUST_CHECK ax_status ax_data_check_shape(const ax_data *data, const ax_row_shape *shape);
@@ -265,7 +270,7 @@ typedef struct ax_sampler_options {
     /* One per source, or NULL. epochs[i] > 0: source i is read epochs[i] times, spread evenly over the run,
      * and has no weight; 0: by weight. The sources by weight share what is left of the run. */
     const int64_t *epochs;
-    int64_t samples; /* of the whole run; only needed with epochs */
+    int64_t samples; /* of the whole run, those before ax_sampler_restore included; only needed with epochs */
 } ax_sampler_options;
 
 typedef struct ax_sampler ax_sampler;
@@ -278,10 +283,10 @@ typedef struct ax_sampler ax_sampler;
  *
  * With epochs, let source i have E_i = epochs[i] * (its rows) of the run's G samples, and let the sources by
  * weight together be one more, with what is left. Of n > 1 such sources each has, after every sample g, at
- * most 1
- * - 1/(2n-2) samples more or fewer than E_i*g/G (Tijdeman 1980, "The chairman assignment problem"); beside
- * only one other, sample m of one, m from 0, is at most one sample from place (m+1/2)*G/E of the run. Among
- * themselves the sources by weight follow the rule above, with the number of their samples as g.
+ * most d = 1 - 1/(2n-2) samples more or fewer than E_i*g/G (Tijdeman 1980, "The chairman assignment
+ * problem"); beside only one other, sample m of one, m from 0, is at most one sample from place (m+1/2)*G/E
+ * of the run. Among themselves the sources by weight follow the rule above, with the number of their samples
+ * as g.
  *
  * The caller destroys the sampler. AX_ERR_DATA: a source too short for one row. AX_ERR_USAGE: the E_i exceed
  * G, or are less than G and no source has a weight. */
@@ -291,14 +296,16 @@ void ax_sampler_destroy(ax_sampler **sampler);
 
 /* Get and set the position in the stream: for each source, the number of samples taken so far. After
  * ax_sampler_restore the next batch is the one that followed ax_sampler_state. If `samples` or the epochs
- * have changed, the rest is spread evenly over what is left. AX_ERR_DATA: negative counts. AX_ERR_USAGE: more
- * samples than the whole run would have. */
+ * have changed, the places of the new run count: a source that is ahead of its even share E_i*g/G gets no
+ * sample until the run has caught up with it, and one that is behind gets the next ones. Each is still read
+ * exactly epochs[i] times in all. AX_ERR_DATA: negative counts. AX_ERR_USAGE: more samples than the whole run
+ * would have. */
 void ax_sampler_state(const ax_sampler *sampler, int64_t *per_source);
 AX_MUST_CHECK ax_status ax_sampler_restore(ax_sampler *sampler, const int64_t *per_source);
 
-/* Chooses the B samples of the next step, without reading them, and advances; *targets is the number of
- * unmasked targets of the whole batch. Allocates nothing. AX_ERR_DATA: an index that cannot be read.
- * AX_ERR_USAGE: with epochs, the end of the run. */
+/* Chooses the B samples of the next step and advances; *targets is the number of unmasked targets of the
+ * whole batch, for which rows are read only as ax_data_row_targets does. Allocates nothing. AX_ERR_DATA: an
+ * index that cannot be read. AX_ERR_USAGE: with epochs, the end of the run. */
 AX_MUST_CHECK ax_status ax_sampler_next(ax_sampler *sampler, int64_t *targets);
 
 /* Returns how many targets of the rows chosen so far of the current batch the goldfish loss has dropped: they

@@ -40,10 +40,15 @@ static inline uint64_t mix(uint64_t h)
 
 ax_status goldfish_check(const ax_goldfish *g)
 {
-    const bool window = g->window > 0 && g->window <= AX_GOLDFISH_WINDOW_MAX;
-    AX_CHECK(g->k > 1 && (window || g->kind == AX_GOLDFISH_STATIC), AX_ERR_USAGE,
-             "a goldfish loss with k %lld and a window of %lld: k must be at least 2, and the window 1 to %d",
-             (long long)g->k, (long long)g->window, AX_GOLDFISH_WINDOW_MAX);
+    const bool hashed = g->kind == AX_GOLDFISH_HASHED;
+    AX_CHECK(hashed || g->kind == AX_GOLDFISH_STATIC, AX_ERR_USAGE,
+             "there is no goldfish loss of kind %d: AX_GOLDFISH_HASHED and AX_GOLDFISH_STATIC are all",
+             (int)g->kind);
+    AX_CHECK(g->k > 1 && g->k <= AX_GOLDFISH_K_MAX, AX_ERR_USAGE,
+             "a goldfish loss with k %lld: k must be 2 to %d", (long long)g->k, AX_GOLDFISH_K_MAX);
+    AX_CHECK(!hashed || (g->window > 0 && g->window <= AX_GOLDFISH_WINDOW_MAX), AX_ERR_USAGE,
+             "a goldfish loss with a window of %lld: the window must be 1 to %d", (long long)g->window,
+             AX_GOLDFISH_WINDOW_MAX);
     return AX_OK;
 }
 

@@ -1,5 +1,7 @@
-/* Makes training rows from a token source: copies and checks tokens, and marks documents. targets.c decides
- * which tokens are targets. T: number of tokens in a row; `a`: index in the source of a row's first token. */
+/* Reads the tokens and the documents of a source, and makes training rows of them. Where the index of
+ * documents does not tell which tokens are targets, targets.c decides. T: number of tokens in a row; `a`:
+ * index in the source of a row's first token. */
+#include "goldfish.h"
 #include "source.h"
 
 #include <string.h>
@@ -185,6 +187,29 @@ ax_status ax_data_document(const ax_data *data, int64_t index, int64_t *first, i
     return AX_OK;
 }
 
+static bool is_length(int64_t seq_len) { return seq_len > 0 && seq_len <= INT32_MAX; }
+
+ax_status ax_data_check_shape(const ax_data *data, const ax_row_shape *shape)
+{
+    const ax_goldfish *g = &shape->goldfish;
+    AX_CHECK(is_length(shape->seq_len), AX_ERR_USAGE, "rows of %lld tokens: a row has 1 to %d",
+             (long long)shape->seq_len, INT32_MAX);
+    AX_CHECK(!shape->pack || data->index_kind != INDEX_NONE, AX_ERR_USAGE,
+             "%s (%s) has no index of documents, which packing needs: make a token file with `axonn data "
+             "build`, or use data.pack: stream",
+             data->path, ax_data_format_name(data->info.format));
+    if (!g->k)
+        return AX_OK;
+    AX_TRY(goldfish_check(g));
+    AX_CHECK(
+        g->kind != AX_GOLDFISH_STATIC || data->index_kind != INDEX_NONE || data->info.end_id < 0,
+        AX_ERR_USAGE,
+        "%s (%s) has no index of documents, by which the static goldfish loss counts tokens: use the hashed "
+        "one, or make a token file with `axonn data build`",
+        data->path, ax_data_format_name(data->info.format));
+    return AX_OK;
+}
+
 static int64_t packed_rows(const ax_data *data, const ax_row_shape *shape)
 {
     return data->pack && data->pack->seq_len == shape->seq_len ? data->pack->rows : 0;
@@ -192,13 +217,16 @@ static int64_t packed_rows(const ax_data *data, const ax_row_shape *shape)
 
 int64_t ax_data_samples(const ax_data *data, const ax_row_shape *shape)
 {
-    return shape->pack ? packed_rows(data, shape) : ax_max(data->info.tokens - 1, 0) / shape->seq_len;
+    if (shape->pack)
+        return packed_rows(data, shape);
+    return !is_length(shape->seq_len) ? 0 : ax_max(data->info.tokens - 1, 0) / shape->seq_len;
 }
 
 int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape)
 {
-    return shape->pack ? packed_rows(data, shape)
-                       : ax_ceil_div(ax_max(data->info.tokens - 1, 0), shape->seq_len);
+    if (shape->pack)
+        return packed_rows(data, shape);
+    return !is_length(shape->seq_len) ? 0 : ax_ceil_div(ax_max(data->info.tokens - 1, 0), shape->seq_len);
 }
 
 /* Marks positions [from, end) of a row as part of the document that starts at position `from`. */
@@ -332,6 +360,7 @@ static ax_status read_packed(const ax_data *data, const ax_row_shape *shape, int
     return AX_OK;
 }
 
+/* Reads row `row` of a shape that ax_data_check_shape has passed. */
 static ax_status read_row(const ax_data *data, const ax_row_shape *shape, int64_t row, marks *m)
 {
     AX_CHECK(row >= 0 && row < ax_data_rows(data, shape), AX_ERR_USAGE,
@@ -344,6 +373,7 @@ ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t ro
                       int64_t line, int64_t *targets)
 {
     int64_t T = shape->seq_len;
+    AX_TRY(ax_data_check_shape(data, shape));
     ax_rows to = {out->tokens + line * T, out->targets + line * T, out->doc_start + line * T,
                   out->position + line * T};
     marks m = {.row = &to};
@@ -361,6 +391,7 @@ ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t ro
 ax_status data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row, data_targets *out)
 {
     marks m = {.row = NULL};
+    AX_TRY(ax_data_check_shape(data, shape));
     AX_TRY(read_row(data, shape, row, &m));
     *out = m.targets;
     return AX_OK;
@@ -378,8 +409,10 @@ void data_want_row(const ax_data *data, const ax_row_shape *shape, int64_t row)
 {
     const data_pack *pack = data->pack;
     int64_t T = shape->seq_len;
+    if (row < 0 || row >= ax_data_rows(data, shape))
+        return; /* reading it is an error */
     if (!shape->pack)
-        data_want_tokens(data, row * T, row * T + T + 1);
+        data_want_tokens(data, row * T, ax_min(row * T + T + 1, data->info.tokens));
     for (int64_t p = shape->pack ? pack->first[row] : 0; shape->pack && p < pack->first[row + 1]; p++)
         data_want_tokens(data, pack->start[p], pack->start[p] + pack->length[p] + 1);
 }

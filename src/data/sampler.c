@@ -61,19 +61,17 @@ static ax_status set_epochs(ax_sampler *s, const ax_sampler_options *options)
         int64_t epochs = options->epochs[i], rows = s->sources[i].samples;
         AX_CHECK(epochs >= 0 && epochs <= left / rows, AX_ERR_USAGE,
                  "%lld epochs of %s do not fit into the run: it has %lld samples for them, enough for %lld "
-                 "epochs of "
-                 "%lld",
+                 "epochs of %lld",
                  (long long)epochs, ax_data_path(s->sources[i].data), (long long)left,
                  (long long)(left / rows), (long long)rows);
         s->sources[i].share = epochs * rows;
         left -= epochs * rows;
         with += epochs > 0;
     }
-    AX_CHECK(
-        !left || with < s->n, AX_ERR_USAGE,
-        "all sources have epochs, with %lld samples together, but the run has %lld: give a source a weight, "
-        "so that it fills the rest",
-        (long long)(options->samples - left), (long long)options->samples);
+    AX_CHECK(!left || with < s->n, AX_ERR_USAGE,
+             "all sources have epochs, with %lld samples together, but the run has %lld: give a source a "
+             "weight, so that it fills the rest",
+             (long long)(options->samples - left), (long long)options->samples);
     s->run = with ? options->samples : 0;
     s->rest = left;
     s->sharers = with + (left > 0);
@@ -86,10 +84,10 @@ static ax_status set_sources(ax_sampler *s, ax_data *const *sources, uint64_t se
     AX_TRY(ax_calloc((size_t)s->batch, sizeof *s->picks, &s->picks));
     for (int i = 0; i < s->n; i++) {
         source *from = &s->sources[i];
+        AX_TRY(ax_data_check_shape(sources[i], &s->shape));
         from->data = sources[i];
         from->samples = ax_data_samples(sources[i], &s->shape);
         from->key = ax_rng_key(seed, "data/order", (uint64_t)i);
-        AX_TRY(ax_data_check_shape(sources[i], &s->shape));
         AX_CHECK(from->samples > 0 || !s->shape.pack, AX_ERR_DATA,
                  "%s has no document of two tokens or more: there is nothing to learn",
                  ax_data_path(sources[i]));
@@ -155,8 +153,7 @@ ax_status ax_sampler_restore(ax_sampler *s, const int64_t *per_source)
     }
     AX_CHECK(!s->run || mixed <= s->rest, AX_ERR_USAGE,
              "the epochs do not fit into what is left of the run: %lld of its %lld samples were read, %lld "
-             "of them from "
-             "sources by weight, for which the whole run has %lld; more steps are needed",
+             "of them from sources by weight, for which the whole run has %lld; more steps are needed",
              (long long)total, (long long)s->run, (long long)mixed, (long long)s->rest);
     s->total = total;
     s->mixed = mixed;
@@ -238,8 +235,8 @@ static void want_rows(const ax_sampler *s, int64_t first, int64_t end)
         data_want_row(s->sources[p->source].data, &s->shape, p->sample);
 }
 
-/* Chooses the samples of rows first ... end-1 without reading the rows, so that a rank that reads only some
- * of the rows still counts the targets of all. */
+/* Chooses the samples of rows first ... end-1 and counts their targets, so that a rank that reads only some
+ * of the rows still knows the targets of all. */
 ax_status ax_sampler_next_part(ax_sampler *s, int64_t first, int64_t end, int64_t *targets)
 {
     AX_TRY(check_rows(s, first, end));

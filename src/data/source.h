@@ -93,8 +93,8 @@ typedef struct data_pack {
 void data_pack_free(data_pack **pack);
 
 struct ax_data {
-    /* Only a source of shards (shards.c) uses the fields `part` and `part_at`. Of the fields after these, a
-     * source of shards uses only path, info, limit and index_kind. */
+    /* Only a source of shards (shards.c) uses the fields `part` and `part_at`. Of the fields after these, it
+     * uses only path, info, limit, index_kind and pack. */
     int parts;        /* number of shards; 0: a source of one file */
     ax_data **part;   /* the opened shards, NULL-terminated */
     int64_t *part_at; /* index in the source of the first token of each shard */
@@ -152,7 +152,7 @@ typedef struct data_targets {
 
 /* Decides which of tokens first ... first+count-1 of a source are targets, first >= 1. `targets` is NULL, or
  * holds these tokens, and those that are no targets become -1. For shapes with a goldfish loss, and masked
- * sources. AX_ERR_USAGE: ax_data_check_shape fails. */
+ * sources; the shape has passed ax_data_check_shape. */
 AX_MUST_CHECK ax_status data_decide_targets(const ax_data *data, const ax_row_shape *shape, int64_t first,
                                             int64_t count, int32_t *targets, data_targets *out);
 /* Whether the source has a mask by which rows of this shape leave out targets. */

@@ -20,26 +20,6 @@ typedef struct block {
     int32_t tokens[AX_GOLDFISH_WINDOW_MAX + BLOCK];
 } block;
 
-ax_status ax_data_check_shape(const ax_data *data, const ax_row_shape *shape)
-{
-    const ax_goldfish *g = &shape->goldfish;
-    AX_CHECK(!shape->pack || data->index_kind != INDEX_NONE, AX_ERR_USAGE,
-             "%s (%s) has no index of documents, which packing needs: make a token file with `axonn data "
-             "build`, or "
-             "use data.pack: stream",
-             data->path, ax_data_format_name(data->info.format));
-    if (!g->k)
-        return AX_OK;
-    AX_TRY(goldfish_check(g));
-    AX_CHECK(
-        g->kind != AX_GOLDFISH_STATIC || data->index_kind != INDEX_NONE || data->info.end_id < 0,
-        AX_ERR_USAGE,
-        "%s (%s) has no index of documents, by which the static goldfish loss counts tokens: use the hashed "
-        "one, or make a token file with `axonn data build`",
-        data->path, ax_data_format_name(data->info.format));
-    return AX_OK;
-}
-
 bool data_is_masked(const ax_data *data, const ax_row_shape *shape)
 {
     return shape->answers && data->info.targets >= 0;
@@ -106,20 +86,31 @@ static int64_t sum_of(const uint8_t *bytes, int64_t n)
     return sum;
 }
 
-/* Decides a block whose first and count are set. `walk`: as in find_indexed; unused without an index. */
+/* Finds the documents of a block, and reads the tokens that this and the goldfish loss need. */
+static ax_status find_documents(const ax_data *data, const ax_goldfish *g, data_walk *walk, block *b)
+{
+    const bool indexed = data->index_kind != INDEX_NONE, hashed = g->k && g->kind == AX_GOLDFISH_HASHED;
+    b->origin = ax_max(b->first - (hashed ? g->window : 1), 0);
+    if (hashed || (!indexed && data->info.end_id >= 0))
+        AX_TRY(data_read_tokens(data, b->origin, b->first + b->count - b->origin, b->tokens));
+    if (indexed)
+        return find_indexed(walk, b);
+    find_scanned(data->info.end_id, b);
+    return AX_OK;
+}
+
+/* Whether it matters for the targets where documents begin. */
+static bool needs_documents(const ax_row_shape *shape) { return shape->mask_documents || shape->goldfish.k; }
+
+/* Decides a block whose first and count are set. `walk`: as in find_indexed; unused without an index, or if
+ * no documents are needed. */
 static ax_status decide(const ax_data *data, const ax_row_shape *shape, const goldfish_hash *hash,
                         data_walk *walk, block *b, data_targets *sum)
 {
-    const bool indexed = data->index_kind != INDEX_NONE;
     const ax_goldfish *g = &shape->goldfish;
     memset(b->begins, 0, (size_t)b->count);
-    b->origin = ax_max(b->first - ax_max(g->window, 1), 0);
-    if ((g->k && g->kind == AX_GOLDFISH_HASHED) || (!indexed && data->info.end_id >= 0))
-        AX_TRY(data_read_tokens(data, b->origin, b->first + b->count - b->origin, b->tokens));
-    if (indexed)
-        AX_TRY(find_indexed(walk, b));
-    else
-        find_scanned(data->info.end_id, b);
+    if (needs_documents(shape))
+        AX_TRY(find_documents(data, g, walk, b));
     if (data_is_masked(data, shape))
         AX_TRY(data_read_mask(data, b->first, b->count, b->mask));
     else
@@ -140,10 +131,9 @@ ax_status data_decide_targets(const ax_data *data, const ax_row_shape *shape, in
 {
     block b;
     data_walk walk;
-    AX_TRY(ax_data_check_shape(data, shape));
     const goldfish_hash hash = shape->goldfish.k ? goldfish_hash_for(&shape->goldfish) : (goldfish_hash){0};
     *sum = (data_targets){0};
-    if (data->index_kind != INDEX_NONE)
+    if (data->index_kind != INDEX_NONE && needs_documents(shape))
         AX_TRY(data_walk_begin(&walk, data, first));
     for (int64_t at = 0; at < count; at += b.count) {
         b.first = first + at;

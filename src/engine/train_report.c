@@ -177,8 +177,7 @@ static void log_goldfish(const ax_run *run)
     else if (k)
         ax_log(AX_LOG_INFO,
                "goldfish loss: one of %lld targets is dropped, by a hash of the %lld tokens before it; "
-               "metrics.jsonl "
-               "has the share of each step (dropped)",
+               "metrics.jsonl has the share of each step (dropped)",
                k, window);
 }
 

@@ -390,14 +390,37 @@ static void what_is_refused(void **state)
     FAILS(AX_ERR_USAGE, "no index of documents", ax_data_row_targets(data, &shape, 0, &targets));
     ax_sampler_options options = {.shape = shape, .batch = 1};
     FAILS(AX_ERR_USAGE, "no index of documents", ax_sampler_create(&data, 1, &options, &sampler));
-    static const ax_goldfish wrong[] = {{.k = 1, .window = 5},
-                                        {.k = -3, .window = 5},
-                                        {.k = 4},
-                                        {.k = 4, .window = AX_GOLDFISH_WINDOW_MAX + 1}};
+    static const struct {
+        ax_goldfish goldfish;
+        const char *said;
+    } wrong[] = {{{.k = 1, .window = 5}, "k must be 2 to 1000000000"},
+                 {{.k = -3, .window = 5}, "k must be 2 to 1000000000"},
+                 {{.k = INT64_MAX, .kind = AX_GOLDFISH_STATIC}, "k must be 2 to 1000000000"},
+                 {{.k = 4}, "the window must be 1 to 2048"},
+                 {{.k = 4, .window = AX_GOLDFISH_WINDOW_MAX + 1}, "the window must be 1 to 2048"},
+                 {{.k = 4, .window = 5, .kind = (ax_goldfish_kind)2}, "no goldfish loss of kind 2"}};
     for (size_t i = 0; i < AX_COUNT(wrong); i++) {
-        shape.goldfish = wrong[i];
-        FAILS(AX_ERR_USAGE, "k must be at least 2, and the window 1 to 2048",
-              ax_data_check_shape(data, &shape));
+        uint8_t keep[4] = {1, 1, 1, 1};
+        shape.goldfish = wrong[i].goldfish;
+        FAILS(AX_ERR_USAGE, wrong[i].said, ax_data_check_shape(data, &shape));
+        FAILS(AX_ERR_USAGE, wrong[i].said, ax_goldfish_drop(&wrong[i].goldfish, t.token, 4, keep));
+    }
+    ax_data_close(&data);
+}
+
+/* A static loss has no window, whatever the member says. */
+static void static_has_no_window(void **state)
+{
+    scratch *s = *state;
+    static text t;
+    static const int64_t windows[] = {-5, 1 << 30, INT64_MAX};
+    ax_data *data;
+    make_text(&t, 2);
+    OK(ax_data_open(write_bin(s, "one.bin", &t), -1, &data));
+    for (size_t i = 0; i < AX_COUNT(windows); i++) {
+        const ax_row_shape shape = {.seq_len = 8,
+                                    .goldfish = {.k = 3, .window = windows[i], .kind = AX_GOLDFISH_STATIC}};
+        expect_mask(data, &t, &shape, false);
     }
     ax_data_close(&data);
 }
@@ -412,6 +435,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(targets_are_a_product, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(batches_count_what_is_left, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(what_is_refused, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(static_has_no_window, files_setup, files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

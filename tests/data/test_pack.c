@@ -254,6 +254,42 @@ static void what_is_refused(void **state)
     FAILS(AX_ERR_DATA, "has no document of two tokens or more", ax_sampler_create(&data, 1, &o, &sampler));
     FAILS(AX_ERR_USAGE, "has 0 rows", ax_data_row_targets(data, &o.shape, 0, &targets));
     ax_data_close(&data);
+    static const int64_t lengths[] = {0, -1, (int64_t)INT32_MAX + 1};
+    data = make_documents(s, "ends.tok", (const int64_t[]){3, 3, 3}, 3);
+    for (size_t i = 0; i < AX_COUNT(lengths); i++)
+        for (int pack = 0; pack < 2; pack++) {
+            const ax_row_shape wrong = {.seq_len = lengths[i], .pack = (ax_data_packing)pack};
+            ax_rows out = {0};
+            FAILS(AX_ERR_USAGE, "a row has 1 to 2147483647", ax_data_check_shape(data, &wrong));
+            FAILS(AX_ERR_USAGE, "a row has 1 to 2147483647", ax_data_pack(data, &wrong, &p));
+            FAILS(AX_ERR_USAGE, "a row has 1 to 2147483647", ax_data_row_targets(data, &wrong, 0, &targets));
+            FAILS(AX_ERR_USAGE, "a row has 1 to 2147483647", ax_data_row(data, &wrong, 0, &out, 0, NULL));
+            assert_true(ax_data_rows(data, &wrong) == 0 && ax_data_samples(data, &wrong) == 0);
+        }
+    ax_data_close(&data);
+}
+
+/* Rows that were chosen before a source is packed again are no rows any more. */
+static void packed_again(void **state)
+{
+    scratch *s = *state;
+    ax_data *data = make_documents(s, "again.tok", (const int64_t[]){5, 5, 5, 5}, 4);
+    ax_sampler *sampler;
+    ax_data_packed p;
+    int64_t targets;
+    ax_rows out = rows_create(4, 4);
+    const ax_sampler_options o = {.shape = {.seq_len = 4, .pack = AX_PACK_DOCUMENTS}, .batch = 4};
+    const ax_row_shape wide = {.seq_len = 16, .pack = AX_PACK_DOCUMENTS}, none = {.pack = AX_PACK_DOCUMENTS};
+    OK(ax_data_pack(data, &o.shape, &p));
+    OK(ax_sampler_create(&data, 1, &o, &sampler));
+    OK(ax_sampler_next(sampler, &targets));
+    OK(ax_data_pack(data, &wide, &p));
+    FAILS(AX_ERR_USAGE, "has 0 rows of 4 tokens", ax_sampler_read(sampler, 0, 4, &out));
+    FAILS(AX_ERR_USAGE, "a row has 1 to", ax_data_pack(data, &none, &p));
+    FAILS(AX_ERR_USAGE, "has 0 rows of 4 tokens", ax_sampler_read(sampler, 0, 4, &out));
+    rows_free(&out);
+    ax_sampler_destroy(&sampler);
+    ax_data_close(&data);
 }
 
 int main(void)
@@ -265,6 +301,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(goldfish_in_packed_rows, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(packed_batches, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(what_is_refused, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(packed_again, files_setup, files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

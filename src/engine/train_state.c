@@ -67,9 +67,10 @@ static bool any_mask(const ax_run *run)
 static json_t *goldfish_of(const ax_run *run)
 {
     const ax_config *c = run->config;
-    const bool on = c->data.goldfish.k; /* if it is off, its other keys mean nothing */
+    /* If it is off, its other keys mean nothing; only hashed has a window. */
+    const bool on = c->data.goldfish.k, hashed = on && c->data.goldfish.kind == AX_GOLDFISH_HASHED;
     return json_pack("{s:I,s:I,s:i}", "data.goldfish.k", (json_int_t)c->data.goldfish.k,
-                     "data.goldfish.window", (json_int_t)(on ? c->data.goldfish.window : 0),
+                     "data.goldfish.window", (json_int_t)(hashed ? c->data.goldfish.window : 0),
                      "data.goldfish.kind", on ? c->data.goldfish.kind : 0);
 }
 

@@ -85,9 +85,12 @@ static void resumed_with_the_same_bits(void **state)
         run_expect(0, NULL, FISH_KEYS "%s", kinds[i]);
         same_checkpoint("ref/ckpt/step-6", "run/ckpt/step-6");
     }
+    /* It has no window, so that this key means nothing: neither its value nor a change of it. */
+    run_expect(0, "done: step 7",
+               FISH_KEYS "train.steps=7 data.goldfish.k=3 data.goldfish.kind=static data.goldfish.window=17");
     run_expect(2, "data.goldfish.kind was \"static\" and is now \"hashed\"",
-               FISH_KEYS "train.steps=7 data.goldfish.k=3");
-    run_expect(2, "data.goldfish.k was 3 and is now 0", FISH_KEYS "train.steps=7");
+               FISH_KEYS "train.steps=8 data.goldfish.k=3");
+    run_expect(2, "data.goldfish.k was 3 and is now 0", FISH_KEYS "train.steps=8");
 }
 
 /* What only the data tell is refused before anything is trained. */

@@ -297,8 +297,9 @@ static ax_status pack_sources(const ax_run *run, const ax_sources *sources, cons
         if (!ax_run_first(run))
             continue;
         ax_log(AX_LOG_INFO,
-               "%s: %lld documents are packed into %lld rows of %lld tokens, %.1f %% of which are used",
-               sources->path[i], (long long)p.documents, (long long)p.rows, (long long)shape->seq_len,
+               "%s: %lld document%s packed into %lld row%s of %lld tokens, %.1f %% of which are used",
+               sources->path[i], (long long)p.documents, p.documents == 1 ? " is" : "s are",
+               (long long)p.rows, p.rows == 1 ? "" : "s", (long long)shape->seq_len,
                100 * (double)p.positions / (double)ax_max(p.rows * shape->seq_len, 1));
         if (p.cut)
             ax_log(AX_LOG_INFO, "%s: %lld document%s longer than a row and became %lld pieces",
@@ -390,8 +391,8 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler 
     /* Checked here rather than at the first evaluation, so that the error comes early. */
     for (int i = 0; i < valid->n; i++)
         AX_CHECK(ax_data_rows(valid->data[i], &inputs->shape), AX_ERR_DATA,
-                 "%s holds nothing to evaluate on: it has fewer than two tokens",
-                 ax_data_path(valid->data[i]));
+                 "%s holds nothing to evaluate on: it has %s", ax_data_path(valid->data[i]),
+                 inputs->shape.pack ? "no document of two tokens or more" : "fewer than two tokens");
     ax_sampler_options options = {.shape = trained,
                                   .batch = c->train.global_batch,
                                   .order = c->data.order == AX_CONFIG_SEQUENTIAL ? AX_ORDER_SEQUENTIAL

@@ -218,6 +218,14 @@ static void sources_without_documents(void **state)
     assert_non_null(strstr(log, "b.bin (nanoGPT tokens) has no index of documents"));
     free(log);
     assert_false(ax_path_exists("run/metrics.jsonl"));
+    /* Documents of one token: there is nothing to evaluate on, however many there are. */
+    ax_token_writer *writer;
+    OK(ax_token_writer_create("ones.tok", VOCAB, -1, 0, &writer));
+    for (int32_t i = 0; i < 40; i++)
+        OK(ax_token_writer_add(writer, &i, 1, 1));
+    OK(ax_token_writer_finish(&writer, NULL));
+    run_expect(4, "ones.tok holds nothing to evaluate on: it has no document of two tokens or more",
+               PACK_KEYS "data.valid=ones.tok");
 }
 
 int main(void)

@@ -25,19 +25,18 @@ static ax_status open_trace(ax_run *run) { return ax_report_open_trace(run, &run
 static ax_status write_config(ax_run *run) { return ax_run_write_config(run); }
 static ax_status open_metrics(ax_run *run) { return ax_report_open_metrics(run, &run->report); }
 
-static ax_status open_data(ax_run *run)
-{
-    return ax_run_open_data(run, &run->inputs, &run->state.sampler, &run->state.signal);
-}
+static ax_status open_data(ax_run *run) { return ax_run_open_data(run, &run->inputs, &run->state.signal); }
 
 static ax_status restore_position(ax_run *run)
 {
-    ax_run_position at = {0};
+    int64_t read[run->inputs.train.n];
+    memset(read, 0, sizeof read);
+    ax_run_position at = {.read = read};
     AX_TRY(ax_run_restore_position(run, &run->resume, &at));
     run->state.step = at.step;
     run->state.tokens = at.tokens;
     run->state.eval_pending = at.eval_pending;
-    return AX_OK;
+    return ax_run_create_sampler(run, at.step, read, &run->state.sampler);
 }
 
 /* Sets which ranks agree whether to abandon a step. All ranks choose its rows together, but the stages of a

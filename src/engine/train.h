@@ -145,9 +145,11 @@ void ax_run_finish(ax_run *run); /* releases everything */
 ax_status ax_run_check_inputs(const ax_run *run);
 ax_status ax_run_lock(const ax_run *run, ax_run_inputs *inputs);
 ax_status ax_run_open_model(const ax_run *run, ax_run_inputs *inputs);
-/* Opens the data of data.train and data.valid, and creates the sampler of training rows. *signal: as for
- * ax_run_beat. */
-ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler **sampler, int *signal);
+/* Opens the data of data.train and data.valid, and packs their documents. *signal: as for ax_run_beat. */
+ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal);
+/* Creates the sampler of training rows, after `step` steps and the samples `read` of each source of
+ * data.train. AX_ERR_USAGE: the epochs of the sources do not fit into the run. */
+ax_status ax_run_create_sampler(const ax_run *run, int64_t step, const int64_t *read, ax_sampler **sampler);
 ax_status ax_run_write_config(const ax_run *run);
 void ax_inputs_close_weights(ax_run_inputs *inputs); /* called once the weights are loaded */
 void ax_inputs_fini(ax_run_inputs *inputs);
@@ -206,11 +208,12 @@ void ax_report_fini(ax_run_report *report);
 typedef struct ax_run_position {
     int64_t step, tokens;
     bool eval_pending;
+    int64_t *read; /* samples read of each source of data.train; the caller's array, at first all 0 */
 } ax_run_position;
 
 ax_status ax_run_find_resume(const ax_run *run, ax_run_resume *resume);
-/* Restores the sampler, reads the loss scale into resume->scale, and sets *position. AX_ERR_USAGE if the
- * configuration differs from the checkpoint's in a key that a resumed run must keep. */
+/* Reads the position of the checkpoint, if there is one, and its loss scale into resume->scale. AX_ERR_USAGE
+ * if the configuration differs from the checkpoint's in a key that a resumed run must keep. */
 ax_status ax_run_restore_position(const ax_run *run, ax_run_resume *resume, ax_run_position *position);
 /* Initializes the engine's weights, or reads them from model.from. */
 ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine);

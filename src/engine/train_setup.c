@@ -311,65 +311,29 @@ static ax_status pack_sources(const ax_run *run, const ax_sources *sources, cons
     return AX_OK;
 }
 
-/* Records an error for each source whose epochs do not fit into the run, and if nothing would fill its rest.
- */
-static void check_epochs(const ax_run *run, const ax_sources *train, const ax_row_shape *shape)
-{
-    const ax_config *c = run->config;
-    const int64_t batch = c->train.global_batch, all = c->train.steps * batch;
-    int64_t left = all, with = 0;
-    double needed = 0;
-    for (int i = 0; i < train->n; i++)
-        needed += (double)train->epochs[i] * (double)ax_data_samples(train->data[i], shape);
-    for (int i = 0; i < train->n; i++) {
-        int64_t rows = ax_max(ax_data_samples(train->data[i], shape), 1), most = left / rows;
-        with += train->epochs[i] > 0;
-        if (train->epochs[i] > most)
-            ax_option_error(
-                c->set, "data.train",
-                "%lld epochs of %s, which has %lld samples, do not fit into the %lld samples of the run "
-                "(train.steps x train.global_batch)%s: at most %lld fit, or set train.steps to at "
-                "least %.0f",
-                (long long)train->epochs[i], train->path[i], (long long)rows, (long long)all,
-                left < all ? " beside those of the sources before it" : "", (long long)most,
-                ceil(needed / (double)batch));
-        left -= ax_min(train->epochs[i], most) * rows;
-    }
-    if (with == train->n && needed < (double)all)
-        ax_option_error(c->set, "data.train",
-                        "all sources have epochs, %.0f samples together, but the run has %lld (train.steps x "
-                        "train.global_batch): give one of them a weight instead, so that it fills the rest",
-                        needed, (long long)all);
-}
-
-static void log_epochs(const ax_run *run, const ax_sources *train, const ax_row_shape *shape)
-{
-    const double all = (double)run->config->train.steps * (double)run->config->train.global_batch;
-    for (int i = 0; i < train->n && ax_run_first(run); i++) {
-        long long epochs = train->epochs[i], rows = ax_data_samples(train->data[i], shape);
-        if (epochs)
-            ax_log(AX_LOG_INFO, "%s: %lld epoch%s of %lld samples, %.1f %% of the run", train->path[i],
-                   epochs, epochs == 1 ? "" : "s", rows, 100 * (double)epochs * (double)rows / all);
-    }
-}
-
 /* Checks what only the data tell: all such errors are reported together. Then packs documents. */
 static ax_status cut_sources(const ax_run *run, const ax_run_inputs *inputs, const ax_row_shape *trained)
 {
     check_sources(run, "data.train", &inputs->train, trained);
     check_sources(run, "data.valid", &inputs->valid, &inputs->shape);
     AX_TRY(ax_option_finish(run->config->set));
-    if (trained->pack == AX_PACK_DOCUMENTS) {
-        AX_TRY(pack_sources(run, &inputs->train, trained));
-        AX_TRY(pack_sources(run, &inputs->valid, &inputs->shape));
-    }
-    check_epochs(run, &inputs->train, trained);
-    AX_TRY(ax_option_finish(run->config->set));
-    log_epochs(run, &inputs->train, trained);
-    return AX_OK;
+    if (trained->pack != AX_PACK_DOCUMENTS)
+        return AX_OK;
+    AX_TRY(pack_sources(run, &inputs->train, trained));
+    return pack_sources(run, &inputs->valid, &inputs->shape);
 }
 
-ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler **sampler, int *signal)
+static ax_row_shape trained_shape(const ax_run *run, const ax_run_inputs *inputs)
+{
+    const ax_config *c = run->config;
+    ax_row_shape shape = inputs->shape;
+    shape.goldfish = (ax_goldfish){.k = c->data.goldfish.k,
+                                   .window = c->data.goldfish.window,
+                                   .kind = (ax_goldfish_kind)c->data.goldfish.kind};
+    return shape;
+}
+
+ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal)
 {
     const ax_config *c = run->config;
     ax_sources *train = &inputs->train, *valid = &inputs->valid;
@@ -377,10 +341,7 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler 
                                    .mask_documents = c->data.mask_documents,
                                    .answers = c->data.loss != AX_CONFIG_ALL,
                                    .pack = (ax_data_packing)c->data.pack};
-    ax_row_shape trained = inputs->shape;
-    trained.goldfish = (ax_goldfish){.k = c->data.goldfish.k,
-                                     .window = c->data.goldfish.window,
-                                     .kind = (ax_goldfish_kind)c->data.goldfish.kind};
+    const ax_row_shape trained = trained_shape(run, inputs);
     AX_TRY(open_sources(run, &c->data.train, train, signal));
     AX_TRY(open_sources(run, &c->data.valid, valid, signal));
     check_masks(run, "data.train", train);
@@ -393,15 +354,167 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, ax_sampler 
         AX_CHECK(ax_data_rows(valid->data[i], &inputs->shape), AX_ERR_DATA,
                  "%s holds nothing to evaluate on: it has %s", ax_data_path(valid->data[i]),
                  inputs->shape.pack ? "no document of two tokens or more" : "fewer than two tokens");
-    ax_sampler_options options = {.shape = trained,
+    return AX_OK;
+}
+
+/* ---- the samples of a run ------------------------------------------------------------------------ */
+
+/* How the sources of data.train share the samples of a run, from its first step to its last. */
+typedef struct sharing {
+    const ax_run *run;
+    int64_t step;   /* steps that are done */
+    int64_t before; /* samples read in them */
+    int64_t all;    /* samples of the run: those, and train.global_batch in each further step */
+    int64_t mixed;  /* samples read of sources by weight */
+    int by_weight;  /* number of these sources */
+    double epochs;  /* samples of all epochs of the other sources */
+    double weights; /* sum of the weights */
+} sharing;
+
+static int64_t samples_of(const ax_run *run, int source)
+{
+    const ax_row_shape shape = trained_shape(run, &run->inputs);
+    return ax_data_samples(run->inputs.train.data[source], &shape);
+}
+
+/* Without weights, sources are mixed in proportion to their sizes. */
+static double weight_of(const ax_run *run, int source)
+{
+    const ax_sources *train = &run->inputs.train;
+    return train->weighted ? train->weight[source] : (double)samples_of(run, source);
+}
+
+static sharing share_samples(const ax_run *run, int64_t step, const int64_t *read)
+{
+    const ax_config *c = run->config;
+    const ax_sources *train = &run->inputs.train;
+    sharing s = {.run = run, .step = step};
+    for (int i = 0; i < train->n; i++) {
+        s.before += read[i];
+        if (train->epochs[i]) {
+            s.epochs += (double)train->epochs[i] * (double)samples_of(run, i);
+            continue;
+        }
+        s.mixed += read[i];
+        s.by_weight++;
+        s.weights += weight_of(run, i);
+    }
+    s.all = s.before + ax_max(c->train.steps - step, 0) * c->train.global_batch;
+    return s;
+}
+
+/* Prints how many samples a run has, and which they are. */
+static const char *print_samples(const sharing *s, char out[160])
+{
+    if (!s->step)
+        snprintf(out, 160, "%lld (train.steps x train.global_batch)", (long long)s->all);
+    else
+        snprintf(out, 160, "%lld (%lld until step %lld, and then train.global_batch in each step)",
+                 (long long)s->all, (long long)s->before, (long long)s->step);
+    return out;
+}
+
+/* Prints which train.steps the epochs need. If there are sources by weight, at least one sample is left for
+ * them. */
+static const char *print_steps(const sharing *s, char out[256])
+{
+    const double batch = (double)s->run->config->train.global_batch,
+                 samples = s->epochs + (s->by_weight ? (double)ax_max(s->mixed, 1) : 0) - (double)s->before;
+    if (!s->by_weight && fmod(samples, batch) != 0)
+        snprintf(out, 256,
+                 "no train.steps fits, because the %.0f %s are no multiple of train.global_batch (%.0f): "
+                 "choose one that divides them, or add a source by weight, which fills the rest",
+                 samples, s->before ? "that are left" : "samples", batch);
+    else
+        snprintf(out, 256, "set train.steps to %s%.0f%s", s->by_weight ? "at least " : "",
+                 (double)s->step + ceil(samples / batch),
+                 s->by_weight ? "" : ", or add a source by weight, which fills the rest");
+    return out;
+}
+
+/* Records an error for each source whose epochs do not fit beside the others. */
+static void check_parts(const sharing *s)
+{
+    const ax_sources *train = &s->run->inputs.train;
+    int64_t left = s->all - s->mixed;
+    char samples[160], steps[256], most_text[64];
+    for (int i = 0; i < train->n; i++) {
+        int64_t rows = samples_of(s->run, i), epochs = train->epochs[i], most = left / rows;
+        snprintf(most_text, sizeof most_text, "at most %lld %s", (long long)most, most == 1 ? "fits" : "fit");
+        if (epochs > most)
+            ax_option_error(s->run->config->set, "data.train",
+                            "%lld epoch%s of %s, which has %lld sample%s, do%s not fit into the samples of "
+                            "the run, %s%s: %s; or %s",
+                            (long long)epochs, epochs == 1 ? "" : "s", train->path[i], (long long)rows,
+                            rows == 1 ? "" : "s", epochs == 1 ? "es" : "", print_samples(s, samples),
+                            left < s->all ? ", beside those of the other sources" : "",
+                            most ? most_text : "no whole epoch fits", print_steps(s, steps));
+        left -= ax_min(epochs, most) * rows;
+    }
+}
+
+/* Records an error for epochs that do not fit into the run, if nothing would fill its rest, and for sources
+ * by weight for which nothing is left. */
+static void check_epochs(const sharing *s)
+{
+    const ax_sources *train = &s->run->inputs.train;
+    ax_option_set *set = s->run->config->set;
+    char samples[160], steps[256];
+    for (int i = 0; i < train->n; i++)
+        if (!samples_of(s->run, i)) /* ax_sampler_create says so */
+            return;
+    if (s->by_weight == train->n)
+        return;
+    if (!s->by_weight && s->epochs != (double)s->all)
+        ax_option_error(set, "data.train",
+                        "all sources have epochs, %.0f samples together, but the run has %s: %s", s->epochs,
+                        print_samples(s, samples), print_steps(s, steps));
+    else if (s->by_weight && s->epochs + (double)s->mixed > (double)s->all)
+        check_parts(s);
+    for (int i = 0; i < train->n && s->by_weight && !s->mixed && s->epochs == (double)s->all; i++)
+        if (!train->epochs[i])
+            ax_option_error(
+                set, "data.train",
+                "nothing of %s would be read: the epochs of the other sources fill the samples of the "
+                "run, %s: %s, or leave this source out",
+                train->path[i], print_samples(s, samples), print_steps(s, steps));
+}
+
+/* Logs, for each source, how much of it the run reads. */
+static void log_epochs(const sharing *s)
+{
+    const ax_sources *train = &s->run->inputs.train;
+    for (int i = 0; i < train->n && ax_run_first(s->run); i++) {
+        double rows = (double)samples_of(s->run, i), epochs = (double)train->epochs[i];
+        if (!train->epochs[i])
+            epochs = ((double)s->all - s->epochs) * weight_of(s->run, i) / s->weights / rows;
+        ax_log(AX_LOG_INFO, "%s: %.0f sample%s, %.1f epochs in this run, %.1f %% of it", train->path[i], rows,
+               rows == 1 ? "" : "s", epochs, 100 * epochs * rows / (double)ax_max(s->all, 1));
+    }
+}
+
+ax_status ax_run_create_sampler(const ax_run *run, int64_t step, const int64_t *read, ax_sampler **sampler)
+{
+    const ax_config *c = run->config;
+    const ax_sources *train = &run->inputs.train;
+    const sharing s = share_samples(run, step, read);
+    *sampler = NULL;
+    check_epochs(&s);
+    AX_TRY(ax_option_finish(c->set));
+    ax_sampler_options options = {.shape = trained_shape(run, &run->inputs),
                                   .batch = c->train.global_batch,
                                   .order = c->data.order == AX_CONFIG_SEQUENTIAL ? AX_ORDER_SEQUENTIAL
                                                                                  : AX_ORDER_SHUFFLED,
                                   .seed = ax_rng_key((uint64_t)c->train.seed, "data order", 0),
                                   .weights = train->weighted ? train->weight : NULL,
                                   .epochs = train->epochs,
-                                  .samples = c->train.steps * c->train.global_batch};
-    return ax_sampler_create(train->data, train->n, &options, sampler);
+                                  .samples = s.all};
+    AX_TRY(ax_sampler_create(train->data, train->n, &options, sampler));
+    log_epochs(&s);
+    ax_status status = ax_sampler_restore(*sampler, read);
+    if (status != AX_OK)
+        ax_sampler_destroy(sampler);
+    return status;
 }
 
 /* ---- closing ------------------------------------------------------------------------------------- */

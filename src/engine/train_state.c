@@ -495,27 +495,40 @@ static void add_new_keys(const json_t *state)
             json_object_set_new(saved, keys[i], json_integer(0));
 }
 
-/* Restores the number of steps and tokens, and the sampler's position. A new run with other data starts at
- * the beginning of its data. */
+/* Whether the samples of the run are those of the run that wrote the checkpoint: rows cut alike from the same
+ * sources. A resumed run has been refused otherwise. */
+static bool same_samples(const ax_run *run, const json_t *state)
+{
+    static const char *const keys[] = {"data.train", "data.pack", "model.seq_len"};
+    json_t *saved = json_object_get(state, "run"), *now = identity_of(run);
+    bool same = true;
+    for (size_t i = 0; i < AX_COUNT(keys); i++)
+        same = same && json_equal(json_object_get(saved, keys[i]), json_object_get(now, keys[i]));
+    json_decref(now);
+    return same;
+}
+
+/* Reads the number of steps and tokens, and the number of samples read of each source. A new run with other
+ * samples starts at the beginning of its data. */
 static ax_status restore_position(const ax_run *run, const json_t *state, ax_run_position *out)
 {
     const json_t *sampler = json_object_get(state, "sampler");
-    json_t *sources = source_list(run);
-    bool same_data = json_equal(json_object_get(json_object_get(state, "run"), "data.train"), sources);
-    json_decref(sources);
     out->step = json_integer_value(json_object_get(state, "step"));
     out->tokens = json_integer_value(json_object_get(state, "tokens"));
     out->eval_pending =
         run->inputs.valid.n && !run->resume.new_run && json_is_true(json_object_get(state, "evaluate"));
-    if (run->resume.new_run && !same_data)
+    if (run->resume.new_run && !same_samples(run, state))
         return AX_OK;
     AX_CHECK(json_is_array(sampler) && (int)json_array_size(sampler) == run->inputs.train.n, AX_ERR_DATA,
              "%s: training/state.json has no position for each of the %d data sources", run->resume.dir,
              run->inputs.train.n);
-    int64_t counts[run->inputs.train.n];
-    for (int i = 0; i < run->inputs.train.n; i++)
-        counts[i] = json_integer_value(json_array_get(sampler, (size_t)i));
-    return ax_sampler_restore(run->state.sampler, counts);
+    for (int i = 0; i < run->inputs.train.n; i++) {
+        out->read[i] = json_integer_value(json_array_get(sampler, (size_t)i));
+        AX_CHECK(out->read[i] >= 0 && out->read[i] <= INT64_MAX / 2 / run->inputs.train.n, AX_ERR_DATA,
+                 "%s: training/state.json says that %lld samples of %s were read", run->resume.dir,
+                 (long long)out->read[i], run->inputs.train.path[i]);
+    }
+    return AX_OK;
 }
 
 ax_status ax_run_restore_position(const ax_run *run, ax_run_resume *resume, ax_run_position *position)

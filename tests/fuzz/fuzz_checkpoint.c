@@ -57,7 +57,7 @@ static void set_up(void)
     snprintf(step_dir, sizeof step_dir, "%s/ckpt/step-1", run_dir);
     run = (ax_run){.world = world, .config = &config, .resume = {.dir = step_dir}};
     FUZZ_HOLDS(ax_run_open_model(&run, &run.inputs) == AX_OK);
-    FUZZ_HOLDS(ax_run_open_data(&run, &run.inputs, &run.state.sampler, &run.state.signal) == AX_OK);
+    FUZZ_HOLDS(ax_run_open_data(&run, &run.inputs, &run.state.signal) == AX_OK);
     FUZZ_HOLDS(ax_optim_find(config.optim.name, &run.plan.options.optim) == AX_OK);
     FUZZ_HOLDS(ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F16, 1, &ctx) == AX_OK);
     FUZZ_HOLDS(ax_model_create(ctx, &run.inputs.model, &(ax_model_use){.positions = 1}, &model) == AX_OK);
@@ -113,13 +113,17 @@ static void resume(void)
 {
     (void)fuzz_read(ax_ckpt_load(set, step_dir, run.plan.options.optim->slot_names, NULL));
     for (int new_run = 0; new_run < 2; new_run++) {
-        ax_run_position at;
+        int64_t read[1] = {0}, targets;
+        ax_run_position at = {.read = read};
+        ax_sampler *sampler;
         run.resume.new_run = new_run;
         if (!fuzz_read(ax_run_restore_position(&run, &run.resume, &at)))
             continue;
-        int64_t targets;
         FUZZ_HOLDS(at.step >= 0 && at.tokens >= 0);
-        FUZZ_HOLDS(fuzz_read(ax_sampler_next(run.state.sampler, &targets)));
+        if (!fuzz_read(ax_run_create_sampler(&run, at.step, read, &sampler)))
+            continue;
+        FUZZ_HOLDS(fuzz_read(ax_sampler_next(sampler, &targets)));
+        ax_sampler_destroy(&sampler);
     }
 }
 

@@ -56,7 +56,7 @@ DEEPSEEK = (BEGIN + "{% if messages | selectattr('role', 'equalto', 'system') | 
             "{{ '### Instruction:\n' + m.content + '\n' }}{% else %}{{ '### Response:\n' }}{% generation %}"
             "{{ m.content + '\n<|EOT|>\n' }}{% endgeneration %}{% endif %}{% endfor %}")
 
-# Stanford Alpaca's two prompts, an empty line between turns.
+# Alpaca's two prompts as the column "text" of its data set has them, an empty line between turns.
 ALPACA = ("{% set given = messages[0].role == 'system' %}{% set input = not given and messages[0].input %}"
           "{% if given %}{{ messages[0].content + '\n\n' }}{% elif input %}{{ 'Below is an instruction that describes a task, "
           "paired with an input that provides further context. Write a response that appropriately completes the "

@@ -2,10 +2,12 @@
  *
  * A conversation is a list of turns: of the system (only as the first turn), of the user and of the
  * assistant, the last two in alternation. A template writes special tokens and headers around each turn. A
- * rendered conversation is a text of parts: what a template writes, and what a turn says. Special tokens are
- * recognized in the template's parts only, so that no content can end a turn. The targets of training are
- * what the assistant says and all that closes its turn, never a header. Not collective; the objects are for
- * one thread at a time, but any number of threads may share an ax_chat. */
+ * rendered conversation is a text of parts: what a template writes, and what a turn says. Special tokens, and
+ * all tokens that the template needs, are recognized in the template's parts only: no content can contain
+ * one. Markers that are plain text cannot be protected: those around turns of the user in deepseek-coder,
+ * alpaca, and mistral if the tokenizer has no token [INST]. The targets of training are what the assistant
+ * says and all that closes its turn, never a header. Not collective; the objects are for one thread at a
+ * time, but any number of threads may share an ax_chat. */
 #ifndef AXONN_CHAT_H
 #define AXONN_CHAT_H
 
@@ -81,8 +83,9 @@ typedef struct ax_chat_text {
     ax_buf text;
     ax_buf
         parts; /* array of ax_text_part: `plain` is set for what turns say, `target` for what is a target */
-    ax_buf joined; /* scratch of ax_chat_render */
-    ax_ids part;   /* scratch of ax_chat_encode */
+    const ax_ids *guarded; /* of the ax_chat that rendered, which must outlive the encoding */
+    ax_buf joined;         /* scratch of ax_chat_render */
+    ax_ids part;           /* scratch of ax_chat_encode */
 } ax_chat_text;
 void ax_chat_text_fini(ax_chat_text *text);
 

@@ -94,17 +94,17 @@ AX_MUST_CHECK ax_status ax_encode(ax_encoder *encoder, const char *text, size_t 
  * character. */
 typedef struct ax_text_part {
     size_t end;
-    bool plain;  /* special tokens in the part are encoded as plain text */
+    bool plain;  /* special and guarded tokens in the part are encoded as plain text */
     bool target; /* for the caller; see ax_chat_text */
 } ax_text_part;
 
 /* Appends the ids of a text of n >= 1 parts, the last of which ends with the text, to `out`; and for each of
  * these ids the index of the part in which the token's last byte lies to `part`. The text is encoded as a
- * whole, as by ax_encode with flags 0, except that a special token is recognized only if no byte of it lies
- * in a plain part. The part is inexact only for tokens beside a character that no token stands for. Errors as
- * for ax_encode. */
+ * whole, as by ax_encode with flags 0, except that a special token, or one of `guarded` (ids; NULL: none), is
+ * recognized only if no byte of it lies in a plain part. The part is inexact only for tokens beside a
+ * character that no token stands for. Errors as for ax_encode. */
 AX_MUST_CHECK ax_status ax_encode_parts(ax_encoder *encoder, const char *text, const ax_text_part *parts,
-                                        size_t n, ax_ids *out, ax_ids *part);
+                                        size_t n, const ax_ids *guarded, ax_ids *out, ax_ids *part);
 
 enum {
     AX_DECODE_SKIP_SPECIAL = 1,

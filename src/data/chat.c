@@ -9,7 +9,8 @@
 struct ax_chat {
     const chat_template *template; /* NULL: none fits the tokenizer */
     const ax_tokenizer *tok;
-    ax_buf begin; /* what CHAT_BEGIN stands for */
+    ax_buf begin;   /* what CHAT_BEGIN stands for */
+    ax_ids guarded; /* tokens that no content can have, special or not */
     bool chosen;
 };
 
@@ -19,14 +20,36 @@ struct ax_chat {
  * one in a text. */
 static int32_t find_token(const ax_tokenizer *tok, const char *name)
 {
-    if (!strcmp(name, CHAT_EOS))
-        return ax_tokenizer_eos(tok);
+    const bool is_end = !strcmp(name, CHAT_EOS);
     for (size_t i = 0; i < tok->n_added; i++) {
-        const tok_piece *piece = &tok->pieces[tok->added[i].id];
-        if (piece->name_size == strlen(name) && !memcmp(tok->bytes.data + piece->name, name, strlen(name)))
-            return tok->added[i].id;
+        const int32_t id = tok->added[i].id;
+        const tok_piece *piece = &tok->pieces[id];
+        if (is_end ? id == ax_tokenizer_eos(tok)
+                   : piece->name_size == strlen(name) &&
+                         !memcmp(tok->bytes.data + piece->name, name, strlen(name)))
+            return id;
     }
     return -1;
+}
+
+/* Adds those of the n strings (those after NULL are none) that are tokens to chat->guarded. */
+static ax_status guard(ax_chat *chat, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n && names[i]; i++) {
+        int32_t id = find_token(chat->tok, names[i]);
+        if (id >= 0)
+            AX_TRY(ax_ids_add(&chat->guarded, &id, 1));
+    }
+    return AX_OK;
+}
+
+static ax_status guard_tokens(ax_chat *chat)
+{
+    const chat_template *t = chat->template;
+    if (!t)
+        return AX_OK;
+    AX_TRY(guard(chat, t->needs, AX_COUNT(t->needs)));
+    return guard(chat, t->guards, AX_COUNT(t->guards));
 }
 
 /* Appends the tokens that the template needs and the tokenizer lacks, each in quotes; returns their number.
@@ -38,8 +61,9 @@ static ax_status list_missing(const ax_tokenizer *tok, const chat_template *t, a
         if (find_token(tok, t->needs[i]) >= 0)
             continue;
         const char *separator = (*missing)++ ? ", " : "";
-        AX_TRY(strcmp(t->needs[i], CHAT_EOS) ? ax_buf_printf(out, "%s\"%s\"", separator, t->needs[i])
-                                             : ax_buf_printf(out, "%san end-of-text token", separator));
+        AX_TRY(strcmp(t->needs[i], CHAT_EOS)
+                   ? ax_buf_printf(out, "%s\"%s\"", separator, t->needs[i])
+                   : ax_buf_printf(out, "%san end-of-text token among its added tokens", separator));
     }
     return AX_OK;
 }
@@ -81,6 +105,8 @@ ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **ou
     chat->tok = tok;
     chat->chosen = !name;
     ax_status status = name ? take_named(chat, name) : choose(chat);
+    if (status == AX_OK)
+        status = guard_tokens(chat);
     for (size_t i = 0, n; i < tok->before.size && status == AX_OK; i++) {
         const char *text = ax_tokenizer_piece(tok, tok->before.data[i], &n);
         status = text ? ax_buf_add(&chat->begin, text, n) : AX_OK;
@@ -93,8 +119,10 @@ ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **ou
 
 void ax_chat_destroy(ax_chat **chat)
 {
-    if (*chat)
+    if (*chat) {
         ax_buf_fini(&(*chat)->begin);
+        ax_ids_fini(&(*chat)->guarded);
+    }
     free(*chat);
     *chat = NULL;
 }
@@ -317,9 +345,11 @@ static ax_status put_begin(const ax_chat *chat, const ax_chat_turns *turns, ax_c
 ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, ax_chat_text *out)
 {
     out->text.size = out->parts.size = 0;
-    AX_CHECK(chat->template, AX_ERR_DATA,
-             "a conversation needs a template, but the tokenizer has neither the special tokens of one nor "
-             "an end-of-text token, which template alpaca needs: use another tokenizer");
+    out->guarded = &chat->guarded;
+    AX_CHECK(
+        chat->template, AX_ERR_DATA,
+        "a conversation needs a template, but the tokenizer has neither the special tokens of one nor "
+        "an end-of-text token among its added tokens, which template alpaca needs: use another tokenizer");
     AX_TRY(put_begin(chat, turns, out));
     for (size_t i = 0; i < turns->n; i++)
         AX_TRY(put_turn(chat, turns, i, out));
@@ -357,7 +387,7 @@ ax_status ax_chat_encode(ax_encoder *encoder, ax_chat_text *text, ax_ids *ids, a
     text->part.size = 0;
     if (!n)
         return AX_OK;
-    AX_TRY(ax_encode_parts(encoder, text->text.data, parts, n, ids, &text->part));
+    AX_TRY(ax_encode_parts(encoder, text->text.data, parts, n, text->guarded, ids, &text->part));
     AX_TRY(ax_buf_reserve(is_target, text->part.size));
     for (size_t i = 0; i < text->part.size; i++)
         is_target->data[is_target->size++] = (char)parts[text->part.data[i]].target;

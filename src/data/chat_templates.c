@@ -1,5 +1,5 @@
-/* The table of templates. Each is that of a package or of the format's documents, which docs/training.md
- * names; tests/golden/make_chat.py compares them. */
+/* The table of templates. Each is that of a package or of the format's documents, which
+ * tests/golden/README.md names; tests/golden/make_chat.py compares them. */
 #include "chat_templates.h"
 
 #define CHATML(role)                                                                                         \
@@ -60,6 +60,7 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
     {
         .name = "mistral",
         .needs = {"<s>", "</s>"},
+        .guards = {"[INST]", "[/INST]"},
         .end = "</s>",
         .begin = "<s>",
         .frame = {[AX_CHAT_SYSTEM] = {"[INST] ", "\n"},

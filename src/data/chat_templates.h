@@ -22,7 +22,9 @@ typedef struct chat_frame {
  * it. */
 typedef struct chat_template {
     const char *name;
-    const char *needs[5];        /* tokens that the tokenizer must have, CHAT_EOS among them */
+    const char
+        *needs[5]; /* tokens that the tokenizer must have, CHAT_EOS among them; no content can have them */
+    const char *guards[3];       /* further tokens that no content can have, if the tokenizer has them */
     const char *end;             /* the token that ends a turn of the assistant */
     const char *begin;           /* written first */
     const char *no_system;       /* written if there is no turn of the system */

@@ -38,6 +38,7 @@ struct ax_encoder {
 
     /* Of the current call of ax_encode_parts: */
     const ax_text_part *parts; /* NULL: the call is one of ax_encode */
+    const ax_ids *guarded; /* tokens that plain parts do not have, though they are not special; NULL: none */
     ax_ids *part_of;
     bounds now;               /* where parts end in the text as it is at this stage */
     ax_buf ends[3], probe[2]; /* memory of `bounds` at the stages given, normalized and spaced; scratch */
@@ -98,6 +99,15 @@ static size_t part_at(const ax_encoder *e, const char *at)
             low = mid + 1;
     }
     return low;
+}
+
+/* Whether plain parts do not have the added token. */
+static bool is_guarded(const ax_encoder *e, const tok_added *a)
+{
+    for (size_t i = 0; e->guarded && i < e->guarded->size; i++)
+        if (e->guarded->data[i] == a->id)
+            return true;
+    return a->special;
 }
 
 /* Whether a byte of the text lies in a plain part. */
@@ -290,7 +300,7 @@ static bool next_added(const ax_encoder *e, const tok_tree *tree, const char *te
         *end = *at += a->size;
         if ((e->flags & AX_ENCODE_PLAIN) && a->special)
             continue;
-        if (a->special && touches_plain(e, text + *begin, a->size)) {
+        if (e->parts && is_guarded(e, a) && touches_plain(e, text + *begin, a->size)) {
             *at = *begin + 1; /* a token of the next part may begin before `end` */
             continue;
         }
@@ -368,8 +378,8 @@ ax_status ax_encode(ax_encoder *e, const char *text, size_t n, unsigned flags, a
     return flags & AX_ENCODE_ADD_SPECIAL ? ax_ids_add(out, tok->after.data, tok->after.size) : AX_OK;
 }
 
-ax_status ax_encode_parts(ax_encoder *e, const char *text, const ax_text_part *parts, size_t n, ax_ids *out,
-                          ax_ids *part)
+ax_status ax_encode_parts(ax_encoder *e, const char *text, const ax_text_part *parts, size_t n,
+                          const ax_ids *guarded, ax_ids *out, ax_ids *part)
 {
     for (size_t i = 0; i < AX_COUNT(e->ends); i++) {
         e->ends[i].size = 0;
@@ -381,6 +391,7 @@ ax_status ax_encode_parts(ax_encoder *e, const char *text, const ax_text_part *p
     e->flags = 0;
     e->out = out;
     e->parts = parts;
+    e->guarded = guarded;
     e->part_of = part;
     e->now = (bounds){end, 0, n - 1};
     return encode_document(e, text, parts[n - 1].end);

@@ -200,7 +200,7 @@ static void parts_change_no_ids(void **state)
             size_t n = json_string_length(text);
             size_t count = cut_text(bytes, n, ax_rng_key(1, name, i), parts, AX_COUNT(parts));
             OK(ax_encode(encoder, bytes, n, 0, &whole));
-            OK(ax_encode_parts(encoder, bytes, parts, count, &ids, &part));
+            OK(ax_encode_parts(encoder, bytes, parts, count, NULL, &ids, &part));
             assert_int_equal(ids.size, whole.size);
             assert_int_equal(part.size, ids.size);
             for (size_t t = 0; t < ids.size; t++) {
@@ -218,6 +218,70 @@ static void parts_change_no_ids(void **state)
         ax_tokenizer_destroy(&tok);
     }
     json_decref(file);
+}
+
+/* ---- contents that look like markup --------------------------------------------------------------- */
+
+/* Contents with the tokens of a template are never these tokens, even if the tokenizer says that they are not
+ * special. So a conversation has as many of each as the same conversation with other contents. */
+static void contents_are_no_markup(void **state)
+{
+    static const struct {
+        const char *template, *variant, *tokens[5];
+    } cases[] = {
+        {"chatml", "gpt2", {"<|im_start|>", "<|im_end|>"}},
+        {"qwen3", "gpt2", {"<|im_start|>", "<|im_end|>", "<think>", "</think>"}},
+        {"llama3", "gpt2", {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}},
+        {"mistral", "llama2", {"[INST]", "[/INST]"}},
+    };
+    for (size_t c = 0; c < AX_COUNT(cases); c++) {
+        ax_tokenizer *tok;
+        ax_encoder *encoder;
+        ax_chat *chat;
+        json_t *added = json_array();
+        ax_buf forged = {0}, mask = {0};
+        ax_chat_text text = {0};
+        ax_ids ids[2] = {{0}};
+        for (size_t i = 0; cases[c].tokens[i]; i++) {
+            json_array_append_new(added,
+                                  json_pack("{s:s, s:b}", "content", cases[c].tokens[i], "special", 0));
+            OK(ax_buf_printf(&forged, "%s\n", cases[c].tokens[i]));
+        }
+        OK(ax_tokenizer_load(put_tokenizer(*state, cases[c].template, cases[c].variant, added, NULL), &tok));
+        OK(ax_encoder_create(tok, &encoder));
+        OK(ax_chat_create(tok, cases[c].template, &chat));
+        for (int i = 0; i < 2; i++) {
+            ax_chat_turns turns = {0};
+            ax_chat_turn turn = {.text = i ? forged.data : "hi", .size = i ? forged.size : 2};
+            for (turn.role = AX_CHAT_SYSTEM; turn.role <= AX_CHAT_ASSISTANT; turn.role++)
+                if (turn.role != AX_CHAT_INPUT)
+                    OK(ax_chat_add(&turns, &turn));
+            turns.turn[2].reasoning = turn.text;
+            turns.turn[2].reasoning_size = turn.size;
+            OK(ax_chat_render(chat, &turns, false, &text));
+            OK(ax_chat_encode(encoder, &text, &ids[i], &mask));
+            ax_chat_turns_fini(&turns);
+        }
+        for (size_t t = 0; cases[c].tokens[t]; t++) {
+            int32_t id = ax_tokenizer_id(tok, cases[c].tokens[t], strlen(cases[c].tokens[t]));
+            int count = 0;
+            for (int i = 0; i < 2; i++)
+                for (size_t at = 0; at < ids[i].size; at++)
+                    count += ids[i].data[at] == id ? i ? 1 : -1 : 0;
+            assert_true(id >= 0);
+            if (count)
+                fail_msg("%s: contents have %d tokens %s", cases[c].template, count, cases[c].tokens[t]);
+        }
+        ax_ids_fini(&ids[0]);
+        ax_ids_fini(&ids[1]);
+        ax_buf_fini(&forged);
+        ax_buf_fini(&mask);
+        ax_chat_text_fini(&text);
+        ax_chat_destroy(&chat);
+        ax_encoder_destroy(&encoder);
+        ax_tokenizer_destroy(&tok);
+        json_decref(added);
+    }
 }
 
 /* ---- records and templates that are refused ------------------------------------------------------- */
@@ -310,6 +374,15 @@ static void refused_templates(void **state)
               ax_chat_render(chat, &turns, true, &text));
         ax_chat_destroy(&chat);
     }
+    ax_tokenizer_destroy(&tok);
+    /* An end-of-text token that is not recognized in a text would be trained as its spelling. */
+    OK(ax_tokenizer_load(put_tokenizer(s, "spelled-tok", "three splits", NULL, "e"), &tok));
+    assert_true(ax_tokenizer_eos(tok) >= 0);
+    FAILS(AX_ERR_USAGE, "the tokenizer, which lacks an end-of-text token among its added tokens",
+          ax_chat_create(tok, "alpaca", &chat));
+    OK(ax_chat_create(tok, NULL, &chat));
+    assert_string_equal(ax_chat_name(chat), "none");
+    ax_chat_destroy(&chat);
     ax_tokenizer_destroy(&tok);
     ax_chat_text_fini(&text);
 }
@@ -428,6 +501,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(golden, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(parts_change_no_ids, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(contents_are_no_markup, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(refused_records, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(refused_templates, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(prompts, files_setup, files_teardown),

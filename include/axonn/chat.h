@@ -68,12 +68,14 @@ AX_MUST_CHECK ax_status ax_chat_add(ax_chat_turns *turns, const ax_chat_turn *tu
 
 /* Returns the member by which a JSON object is a conversation, or NULL if it is none: "messages" (a list of
  * objects with "role" and "content", perhaps "reasoning_content"), "conversations" (ShareGPT: a list of
- * objects with "from" and "value", or "role" and "content"), "prompt" (with "completion"; strings, or lists
- * as in "messages") or "instruction" (Alpaca: with "output" and perhaps "input"). */
+ * objects with "from" and "value", or "role" and "content"; perhaps "system" beside it), "prompt" (with
+ * "completion"; strings, or lists as in "messages") or "instruction" (Alpaca: with "output" and perhaps
+ * "input"). The first of these that the object has and that is not null. */
 const char *ax_chat_member(const struct json_t *object);
 
-/* Appends the turns of a conversation: of an object for which ax_chat_member returns a name, or of a list as
- * in "messages". AX_ERR_DATA: a role that no template has, or a content that is not a string. */
+/* Appends the turns of a conversation: of an object for which ax_chat_member returns a name, or one with
+ * "prompt" or "instruction" and no answer to it, or of a list as in "messages". AX_ERR_DATA: a role that no
+ * template has, a content that is not a string, or "tools" or "tool_calls", which no template writes. */
 AX_MUST_CHECK ax_status ax_chat_read(const struct json_t *value, ax_chat_turns *turns);
 
 /* ---- rendering ----------------------------------------------------------------------------------- */

@@ -44,7 +44,7 @@ typedef struct ax_config {
     struct {
         ax_paths train, valid;
         char *tokenizer;     /* or NULL */
-        char *text_key;      /* member of JSON objects that holds the text */
+        char *text_key;      /* member of JSON objects that holds the text, or NULL: text */
         int64_t bad_lines;   /* largest number of JSON objects that may be skipped */
         char *chat_template; /* of conversations, or NULL: chosen by the tokenizer's special tokens */
         int loss;            /* ax_config_loss */

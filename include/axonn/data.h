@@ -372,7 +372,8 @@ typedef struct ax_corpus_options {
     int n_inputs;
     const char *const *include; /* shell patterns for names of files below directories, e.g. "*.h" */
     int n_include;              /* 0: every file */
-    const char *text_key;       /* member of a JSON object that holds its text; NULL: "text" */
+    const char *text_key; /* member of a JSON object that holds its text, also of one that is a conversation;
+                             NULL: "text", of objects that are no conversations */
     /* Template by which JSON objects that are conversations (ax_chat_member) become text; must outlive the
      * corpus. NULL: no object is read as a conversation. */
     const ax_chat *chat;

@@ -86,8 +86,9 @@ typedef struct cli_text {
 } cli_text;
 
 #define TEXT_OPTIONS(args, field)                                                                            \
-    {"text-key", AX_OPT_STRING, offsetof(args, field.key),                                                   \
-     "text",     .meta = "KEY", .help = "JSON member that holds the text"},                                  \
+    {"text-key", AX_OPT_STRING, offsetof(args, field.key), .meta = "KEY",                                    \
+     .help = "JSON member that holds the text, also of conversations that have it; default: text, of "       \
+             "objects that are no conversations"},                                                           \
     {                                                                                                        \
         "bad-lines", AX_OPT_INT, offsetof(args, field.bad_lines), "100", "[0, inf)",                         \
             .meta = "N",                                                                                     \

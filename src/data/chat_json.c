@@ -30,10 +30,24 @@ static ax_status find_role(const json_t *value, const char *member, size_t turn,
                    turn, name);
 }
 
+/* Fails if `object` has a member with something to say that no template writes. */
+static ax_status refuse_unwritten(const json_t *object, const char *member)
+{
+    const json_t *value = json_object_get(object, member);
+    AX_CHECK(!value || json_is_null(value) ||
+                 (!json_array_size(value) && !json_object_size(value) && !json_is_string(value)),
+             AX_ERR_DATA,
+             "\"%s\" is given, which no template writes: leave out the conversation, or remove \"%s\" if it "
+             "may be ignored",
+             member, member);
+    return AX_OK;
+}
+
 /* Appends a turn whose text is the member `member` of `object`. */
 static ax_status add_text(const json_t *object, const char *member, ax_chat_role role, ax_chat_turns *turns)
 {
     const json_t *text = json_object_get(object, member);
+    AX_TRY(refuse_unwritten(object, "tool_calls"));
     AX_CHECK(json_is_string(text), AX_ERR_DATA, "turn %zu: \"%s\" is %s, not a string", turns->n + 1, member,
              text ? tok_json_kind(text) : "missing");
     const json_t *reasoning = json_object_get(object, "reasoning_content");
@@ -70,43 +84,63 @@ static ax_status read_side(const json_t *object, const char *member, ax_chat_rol
     return json_is_array(value) ? read_list(value, turns) : add_text(object, member, role, turns);
 }
 
+/* Whether an optional member has a text, or anything else that is read as one, and then refused. */
+static bool says_something(const json_t *value)
+{
+    return value && !json_is_null(value) && !(json_is_string(value) && !json_string_length(value));
+}
+
 static ax_status read_alpaca(const json_t *object, ax_chat_turns *turns)
 {
     const json_t *input = json_object_get(object, "input");
     AX_TRY(add_text(object, "instruction", AX_CHAT_USER, turns));
-    if (input && !json_is_null(input) && !(json_is_string(input) && !json_string_length(input)))
+    if (says_something(input))
         AX_TRY(add_text(object, "input", AX_CHAT_INPUT, turns));
-    return add_text(object, "output", AX_CHAT_ASSISTANT, turns);
+    return json_object_get(object, "output") ? add_text(object, "output", AX_CHAT_ASSISTANT, turns) : AX_OK;
 }
 
-const char *ax_chat_member(const json_t *object)
+static ax_status read_prompt(const json_t *object, ax_chat_turns *turns)
+{
+    AX_TRY(read_side(object, "prompt", AX_CHAT_USER, turns));
+    return json_object_get(object, "completion") ? read_side(object, "completion", AX_CHAT_ASSISTANT, turns)
+                                                 : AX_OK;
+}
+
+/* Returns the member by which an object is a conversation, or NULL: with `question`, also one that only asks.
+ */
+static const char *find_member(const json_t *object, bool question)
 {
     static const char *const members[][2] = {
         {"messages", NULL}, {"conversations", NULL}, {"prompt", "completion"}, {"instruction", "output"}};
-    for (size_t i = 0; i < AX_COUNT(members); i++)
-        if (json_object_get(object, members[i][0]) &&
-            (!members[i][1] || json_object_get(object, members[i][1])))
+    for (size_t i = 0; i < AX_COUNT(members); i++) {
+        const json_t *value = json_object_get(object, members[i][0]);
+        if (value && !json_is_null(value) &&
+            (question || !members[i][1] || json_object_get(object, members[i][1])))
             return members[i][0];
+    }
     return NULL;
 }
+
+const char *ax_chat_member(const json_t *object) { return find_member(object, false); }
 
 ax_status ax_chat_read(const json_t *value, ax_chat_turns *turns)
 {
     if (json_is_array(value))
         return read_list(value, turns);
-    const char *member = ax_chat_member(value);
+    const char *member = find_member(value, true);
     AX_CHECK(member, AX_ERR_DATA,
              "expected a conversation: a list of messages, or an object with "
-             "\"messages\", \"conversations\", \"prompt\" and \"completion\", or \"instruction\" and "
-             "\"output\"");
-    if (!strcmp(member, "prompt")) {
-        AX_TRY(read_side(value, "prompt", AX_CHAT_USER, turns));
-        return read_side(value, "completion", AX_CHAT_ASSISTANT, turns);
-    }
+             "\"messages\", \"conversations\", \"prompt\" and perhaps \"completion\", or \"instruction\" and "
+             "perhaps \"output\"");
+    AX_TRY(refuse_unwritten(value, "tools"));
+    if (!strcmp(member, "prompt"))
+        return read_prompt(value, turns);
     if (!strcmp(member, "instruction"))
         return read_alpaca(value, turns);
     const json_t *list = json_object_get(value, member);
     AX_CHECK(json_is_array(list), AX_ERR_DATA, "\"%s\" is %s, not a list of turns", member,
              tok_json_kind(list));
+    if (!strcmp(member, "conversations") && says_something(json_object_get(value, "system")))
+        AX_TRY(add_text(value, "system", AX_CHAT_SYSTEM, turns));
     return read_list(list, turns);
 }

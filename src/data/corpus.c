@@ -215,6 +215,7 @@ static ax_status list_files(ax_corpus *corpus, const ax_corpus_options *options,
 {
     corpus->bad_limit = options->bad_lines;
     corpus->chat = options->chat;
+    corpus->text_key_given = options->text_key;
     AX_TRY(ax_strdup(options->text_key ? options->text_key : "text", &corpus->text_key));
     for (int i = 0; i < options->n_inputs; i++)
         AX_TRY(add_input(corpus, options, options->inputs[i], progress, user));

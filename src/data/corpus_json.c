@@ -185,9 +185,11 @@ static ax_status take_record(corpus_records *r, const char *text, size_t bytes, 
                                                                 because it reads the file up to `offset` */
         AX_TRY(parse_record(&place, text, bytes, &object, &broken));
     }
-    const char *member = r->chat ? ax_chat_member(object) : NULL;
-    ax_status status = member ? take_conversation(r, object, member, broken, offset)
-                              : take_text(r, json_object_get(object, r->key), broken, offset);
+    const json_t *body = json_object_get(object, r->key);
+    const bool is_text = !r->chat || (r->key_given && json_is_string(body));
+    const char *member = is_text ? NULL : ax_chat_member(object);
+    ax_status status =
+        member ? take_conversation(r, object, member, broken, offset) : take_text(r, body, broken, offset);
     json_decref(object);
     r->guessed = false;
     return status;

@@ -131,6 +131,7 @@ static ax_status take_json(const ax_corpus *corpus, const corpus_unit *unit, con
     const corpus_file *file = &corpus->files[unit->file];
     corpus_records records = {.file = file,
                               .key = corpus->text_key,
+                              .key_given = corpus->text_key_given,
                               .chat = corpus->chat,
                               .take = take,
                               .user = user,

@@ -9,11 +9,11 @@
 #include <xxhash.h>
 
 /* To be increased if a change of the program makes the same inputs give another token file. */
-enum { CACHE_VERSION = 3 };
+enum { CACHE_VERSION = 4 };
 
 /* Hashes the properties of the inputs on which the token file depends: the names, sizes and times of the
- * files (for a pipe, its size and a hash of its bytes instead), the options for reading them (text_key,
- * bad_limit, template), and the tokenizer. */
+ * files (for a pipe, its size and a hash of its bytes instead), the options for reading them (text_key
+ * and whether it was given, bad_limit, template), and the tokenizer. */
 static ax_status fingerprint(const ax_corpus *corpus, const ax_tokenizer *tokenizer, uint64_t *out)
 {
     XXH3_state_t *state = XXH3_createState();
@@ -22,7 +22,9 @@ static ax_status fingerprint(const ax_corpus *corpus, const ax_tokenizer *tokeni
     uint64_t head[] = {CACHE_VERSION, ax_tokenizer_hash(tokenizer), (uint64_t)corpus->n,
                        (uint64_t)corpus->bad_limit};
     XXH3_64bits_update(state, head, sizeof head);
+    const bool key_first = corpus->chat && corpus->text_key_given;
     const char *template = corpus->chat ? ax_chat_name(corpus->chat) : "";
+    XXH3_64bits_update(state, &key_first, sizeof key_first);
     XXH3_64bits_update(state, corpus->text_key, strlen(corpus->text_key) + 1);
     XXH3_64bits_update(state, template, strlen(template) + 1);
     for (int64_t i = 0; i < corpus->n; i++) {

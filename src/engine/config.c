@@ -52,7 +52,7 @@ static const ax_option options[] = {
      .help = "training data: text, JSON, JSONL or token files. A pattern, or a directory of token files, is one source. Several sources are mixed in proportion to their sizes, or to their weights if any are given (default 1): [{path: A, weight: 2}, B]. A source with {path: A, epochs: N} is read N times, spread evenly over the run; the others fill the rest"},
     {"data.valid", AX_OPT_PATHS, AT(data.valid), .help = "validation data, in the same formats"},
     {"data.tokenizer", AX_OPT_PATH, AT(data.tokenizer), .help = "a tokenizer's directory or its tokenizer.json"},
-    {"data.text_key", AX_OPT_STRING, AT(data.text_key), "text", .help = "member of JSON objects that holds the text"},
+    {"data.text_key", AX_OPT_STRING, AT(data.text_key), .help = "member of JSON objects that holds the text, also of conversations that have it; default: text, of objects that are no conversations"},
     {"data.bad_lines", AX_OPT_INT, AT(data.bad_lines), "100", "[0, inf)",
      .help = "how many JSON objects may be skipped because their text is null or not valid Unicode; more are an error"},
     {"data.template", AX_OPT_STRING, AT(data.chat_template), .choices = ax_chat_names,

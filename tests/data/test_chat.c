@@ -315,6 +315,12 @@ static void refused_records(void **state)
         {"{'prompt': 1, 'completion': 'a'}", "turn 1: \"prompt\" is an integer, not a string"},
         {"{'prompt': 'a', 'completion': null}", "turn 2: \"completion\" is null, not a string"},
         {"{'instruction': 'a', 'input': 3, 'output': 'b'}", "turn 2: \"input\" is an integer, not a string"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}], 'tools': [{'name': 'f'}]}",
+         "\"tools\" is given, which no template writes"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': null, "
+         "'tool_calls': [{'id': 1}]}]}",
+         "\"tool_calls\" is given, which no template writes"},
+        {"{'system': 3, 'conversations': []}", "turn 1: \"system\" is an integer, not a string"},
         {"{'messages': [{'role': 'assistant', 'content': 'a'}]}",
          "turn 1 is of the assistant, the first: a conversation has a turn of the system or none"},
         {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'user', 'content': 'a'}]}",
@@ -347,6 +353,57 @@ static void refused_records(void **state)
     }
     ax_chat_destroy(&chat);
     ax_tokenizer_destroy(&tok);
+}
+
+/* Which member of a record is read: its conversation is written by the template chatml, and compared. */
+static void records_are_read(void **state)
+{
+#define QA "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n"
+    static const struct {
+        const char *key, *record, *expected;
+    } cases[] = {
+        {NULL, "{'text': 't', 'prompt': 'q', 'completion': 'a'}", QA},
+        {"text", "{'text': 't', 'prompt': 'q', 'completion': 'a'}", "t"},
+        {"body", "{'body': 't', 'messages': [{'role': 'user', 'content': 'q'}]}", "t"},
+        {"body", "{'body': null, 'instruction': 'q', 'output': 'a'}", QA},
+        {"body", "{'instruction': 'q', 'output': 'a', 'text': 't'}", QA},
+        {NULL, "{'messages': null, 'text': 't'}", "t"},
+        {NULL, "{'messages': null, 'conversations': null, 'prompt': 'q', 'completion': 'a'}", QA},
+        {NULL, "{'prompt': 'q', 'text': 't'}", "t"},
+        {NULL,
+         "{'system': 's', 'conversations': [{'from': 'human', 'value': 'q'}, {'from': 'gpt', 'value': 'a'}]}",
+         "<|im_start|>system\ns<|im_end|>\n" QA},
+        {NULL,
+         "{'system': '', 'tools': [], 'conversations': [{'from': 'human', 'value': 'q'}, {'from': 'gpt', "
+         "'value': 'a', 'tool_calls': null}]}",
+         QA},
+    };
+    scratch *s = *state;
+    ax_tokenizer *tok;
+    ax_chat *chat;
+    OK(ax_tokenizer_load(put_chatml(s), &tok));
+    OK(ax_chat_create(tok, NULL, &chat));
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        ax_corpus *corpus;
+        ax_buf line = {0}, doc = {0};
+        bool end;
+        OK(ax_buf_printf(&line, "%s\n", cases[i].record));
+        for (char *c = line.data; *c; c++)
+            *c = *c == '\'' ? '"' : *c;
+        const char *path = put_file(s, "record.jsonl", line.data, line.size);
+        OK(ax_corpus_create(
+            &(ax_corpus_options){.inputs = &path, .n_inputs = 1, .chat = chat, .text_key = cases[i].key},
+            &corpus));
+        OK(ax_corpus_next(corpus, &doc, &end));
+        OK(ax_buf_add(&doc, "", 1));
+        assert_string_equal(doc.data, cases[i].expected);
+        ax_corpus_destroy(&corpus);
+        ax_buf_fini(&line);
+        ax_buf_fini(&doc);
+    }
+    ax_chat_destroy(&chat);
+    ax_tokenizer_destroy(&tok);
+#undef QA
 }
 
 static void refused_templates(void **state)
@@ -503,6 +560,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(parts_change_no_ids, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(contents_are_no_markup, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(refused_records, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(records_are_read, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(refused_templates, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(prompts, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(token_files, files_setup, files_teardown),

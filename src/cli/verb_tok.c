@@ -5,6 +5,7 @@
 #include "axonn/tokenizer.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -112,9 +113,41 @@ static ax_corpus_options corpus_options(const ax_strings *input, const ax_string
                                .bad_lines = text->bad_lines};
 }
 
+static bool is_empty_dir(const char *path)
+{
+    DIR *dir = opendir(path);
+    const struct dirent *entry = NULL;
+    while (dir && (entry = readdir(dir)) && (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")))
+        ;
+    bool empty = dir && !entry;
+    if (dir)
+        closedir(dir);
+    return empty;
+}
+
+/* Fails if there is something at --out that is not a tokenizer's directory: a mistaken path must not get the
+ * files of a tokenizer. */
+static ax_status check_out(const char *out)
+{
+    static const char *const files[] = {"tokenizer.json", "vocab.json"};
+    bool good = !ax_path_exists(out) || is_empty_dir(out);
+    for (size_t i = 0; i < AX_COUNT(files) && !good; i++) {
+        char *path;
+        AX_TRY(ax_path_join(out, files[i], &path));
+        good = ax_path_exists(path);
+        free(path);
+    }
+    AX_CHECK(good, AX_ERR_USAGE,
+             "--out: %s exists and is not a tokenizer's directory: write to another directory, or remove it "
+             "first",
+             out);
+    return AX_OK;
+}
+
 static ax_status run_train(const void *raw)
 {
     const train_args *a = raw;
+    AX_TRY(check_out(a->out));
     double start = ax_now();
     ax_corpus_options which = corpus_options(&a->input, &a->include, &a->text);
     ax_corpus *corpus;

@@ -265,9 +265,9 @@ static ax_status run_workers(build *b)
 
 /* ---- the whole ----------------------------------------------------------------------------------- */
 
-/* Fails if an output path is also an input, because writing would destroy the input's text. A token file at
- * the output path is never an input, even if an earlier build put it below an input directory: the corpus
- * leaves it out because it is not text. */
+/* Fails if there is a file at the output path that is not a token file of ours: a mistaken path must not
+ * destroy it. A token file at the output path is never an input, even if an earlier build put it below an
+ * input directory: the corpus leaves it out because it is not text. */
 static ax_status check_output(const ax_corpus *corpus, const char *output)
 {
     struct stat out, in;
@@ -281,16 +281,20 @@ static ax_status check_output(const ax_corpus *corpus, const char *output)
             in.st_ino == out.st_ino)
             return ax_fail(AX_ERR_USAGE, "%s is an input and an output: write to another file", output);
     }
+    AX_CHECK(
+        !out.st_size, AX_ERR_USAGE,
+        "%s exists and is not a token file of axonn, so it is not overwritten: write to another file, or "
+        "remove it first",
+        output);
     return AX_OK;
 }
 
-static ax_status check_outputs(const build *b)
+static ax_status check_outputs(const ax_data_build_options *o, const ax_corpus *corpus)
 {
-    const ax_data_build_options *o = b->options;
     AX_CHECK(!o->valid_output || !ax_path_same(o->output, o->valid_output), AX_ERR_USAGE,
              "training and validation part would go to the same file, %s", o->output);
-    AX_TRY(check_output(b->corpus, o->output));
-    return o->valid_output ? check_output(b->corpus, o->valid_output) : AX_OK;
+    AX_TRY(check_output(corpus, o->output));
+    return o->valid_output ? check_output(corpus, o->valid_output) : AX_OK;
 }
 
 static ax_status open_writers(build *b)
@@ -319,7 +323,6 @@ static ax_status finish_writers(build *b, ax_data_build_report *report)
 
 static ax_status build_with(build *b, ax_data_build_report *report)
 {
-    AX_TRY(check_outputs(b));
     AX_TRY(open_writers(b));
     b->progress.bytes_total = b->corpus->bytes;
     b->started = ax_now();
@@ -393,5 +396,9 @@ ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_repo
     ax_corpus *corpus;
     AX_TRY(check_options(options));
     AX_TRY(corpus_create(&options->corpus, options->progress, options->user, &corpus));
-    return corpus_build(options, corpus, report);
+    ax_status status = check_outputs(options, corpus);
+    if (status == AX_OK)
+        return corpus_build(options, corpus, report);
+    ax_corpus_destroy(&corpus);
+    return status;
 }

@@ -282,6 +282,11 @@ static void outputs_are_files_of_their_own(void **state)
     const char *through = in_scratch(s, "through.tok"), *to = put_text(s, "to.tok", "old");
     assert_int_equal(symlink(to, through), 0);
     o.output = through;
+    FAILS(AX_ERR_USAGE, "through.tok exists and is not a token file", ax_data_build(&o, NULL));
+    OK(ax_file_read(to, &kept, &size));
+    assert_string_equal(kept, "old"); /* nothing was written */
+    free(kept);
+    put_text(s, "to.tok", "");
     OK(ax_data_build(&o, NULL));
     OK(ax_file_read(to, &kept, &size));
     assert_true(size > 64);

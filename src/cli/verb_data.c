@@ -413,6 +413,8 @@ static ax_status run_show(const void *raw)
 {
     const show_args *a = raw;
     ax_data *data;
+    AX_CHECK(!a->first || (a->count && a->document < 0), AX_ERR_USAGE,
+             "--first: needs --count, and no --document");
     AX_TRY(ax_data_open(a->data, a->end_id, &data));
     ax_status status = check_end_id(data, a->end_id);
     if (status == AX_OK)

@@ -263,7 +263,7 @@ static void check_masks(const ax_run *run, const char *key, const ax_sources *so
             ax_option_error(set, "data.loss",
                             "%s of %s has no mask: build it from conversations, or set data.loss to auto or "
                             "all",
-                            ax_data_path(sources->data[i]), key);
+                            sources->path[i], key);
 }
 
 /* Logs, for each source with a mask, which of its tokens are targets. */

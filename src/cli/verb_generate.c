@@ -27,10 +27,12 @@ static const ax_option options[] = {
     {"tokens", AX_OPT_INTS, offsetof(args, tokens), .meta = "ID,ID,...", .help = "the prompt as token ids"},
     {"chat", AX_OPT_BOOL, offsetof(args, chat), "false",
      .help = "talk with the model: each line of standard input is a turn of the user, which the model "
-             "answers; the conversation is kept until the input ends"},
+             "answers (an empty line gets no answer); the conversation is kept until the input ends (on a "
+             "terminal: Ctrl-D), and its oldest turns are forgotten when it fills the model's positions"},
     {"messages", AX_OPT_PATH, offsetof(args, messages), .meta = "FILE",
-     .help = "answer the conversation in this JSON file: a list of messages, or an object that has one; the "
-             "last turn is the user's"},
+     .help =
+         "answer the conversation in this JSON file (-: standard input): a list of messages, or an object "
+         "with a conversation; the last turn is the user's"},
     {"template", AX_OPT_STRING, offsetof(args, template), .choices = ax_chat_names,
      .help = "with --chat and --messages: template of the conversation; default: chosen by the tokenizer's "
              "special tokens"},
@@ -130,7 +132,7 @@ static bool wants_input(const void *raw)
 {
     const args *a = raw;
     if (a->messages)
-        return cli_is_stdin(a->messages);
+        return !strcmp(a->messages, "-") || cli_is_stdin(a->messages);
     return a->prompt ? !strcmp(a->prompt, "-") : !a->tokens.count;
 }
 
@@ -203,9 +205,11 @@ static ax_status read_messages(session *s)
 {
     json_t *value;
     ax_buf text = {0};
-    ax_status status = cli_is_stdin(s->a->messages) ? cli_read_stdin(&text) : AX_OK;
-    if (status == AX_OK && cli_is_stdin(s->a->messages))
-        status = ax_json_parse(s->a->messages, text.data ? text.data : "", text.size, JSON_ALLOW_NUL, &value);
+    const bool from_input = wants_input(s->a);
+    const char *name = from_input ? "standard input" : s->a->messages;
+    ax_status status = from_input ? cli_read_stdin(&text) : AX_OK;
+    if (status == AX_OK && from_input)
+        status = ax_json_parse(name, text.data ? text.data : "", text.size, JSON_ALLOW_NUL, &value);
     else if (status == AX_OK)
         status = ax_json_read_file(s->a->messages, JSON_ALLOW_NUL, &value);
     ax_buf_fini(&text);
@@ -214,7 +218,7 @@ static ax_status read_messages(session *s)
     if (status == AX_OK)
         status = encode_turns(s);
     if (status != AX_OK)
-        ax_error_context("%s", s->a->messages);
+        ax_error_context("%s", name);
     json_decref(value);
     return status;
 }
@@ -231,24 +235,72 @@ static ax_status add_turn(session *s, ax_chat_role role, const char *text, size_
     return status;
 }
 
-/* Reads a line of standard input that is not empty as the user's turn. s->ids stays empty at the end. */
+/* Removes the first n turns. */
+static void forget_turns(session *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        free((char *)s->turns.turn[i].text);
+    s->turns.n -= n;
+    memmove(s->turns.turn, s->turns.turn + n, s->turns.n * sizeof *s->turns.turn);
+}
+
+/* Encodes the conversation, without its oldest questions and answers if there is no room for another answer.
+ * If the last turn alone leaves no room, it is removed too, and s->ids stays empty. */
+static ax_status encode_last_turns(session *s)
+{
+    const int64_t most = s->m.model.config.seq_len;
+    size_t forgotten = 0;
+    AX_TRY(encode_turns(s));
+    while ((int64_t)s->ids.size >= most && s->turns.n > 1) {
+        forget_turns(s, 2);
+        forgotten += 2;
+        s->ids.size = 0;
+        AX_TRY(encode_turns(s));
+    }
+    if (forgotten)
+        ax_log(AX_LOG_WARN,
+               "the conversation fills the model's %lld positions: its %zu oldest turns are forgotten (start "
+               "the program again for a new conversation)",
+               (long long)most, forgotten);
+    if ((int64_t)s->ids.size < most)
+        return AX_OK;
+    ax_log(AX_LOG_WARN,
+           "a turn of %zu tokens leaves no room for an answer in the model's %lld positions, so it is left "
+           "out: write a shorter one",
+           s->ids.size, (long long)most);
+    forget_turns(s, 1);
+    s->ids.size = 0;
+    return AX_OK;
+}
+
+/* Reads a line of standard input, without its end. *n is -1 at the end of the input. */
+static ax_status read_line(char **line, size_t *room, ssize_t *n)
+{
+    if (isatty(STDIN_FILENO))
+        fprintf(stderr, "> ");
+    *n = getline(line, room, stdin);
+    AX_CHECK(*n >= 0 || !ferror(stdin), AX_ERR_DATA, "standard input cannot be read");
+    while (*n > 0 && ((*line)[*n - 1] == '\n' || (*line)[*n - 1] == '\r'))
+        --*n;
+    return AX_OK;
+}
+
+/* Reads lines of standard input until one is a turn of the user that can be answered: it is not empty and
+ * not too long. s->ids stays empty at the end of the input. */
 static ax_status read_turn(session *s)
 {
     char *line = NULL;
     size_t room = 0;
-    ssize_t n;
-    do {
-        if (isatty(STDIN_FILENO))
-            fprintf(stderr, "> ");
-        n = getline(&line, &room, stdin);
-        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
-            n--;
-    } while (!n);
-    ax_status status = n > 0           ? add_turn(s, AX_CHAT_USER, line, (size_t)n)
-                       : ferror(stdin) ? ax_fail(AX_ERR_DATA, "standard input cannot be read")
-                                       : AX_OK;
-    if (status == AX_OK && n > 0)
-        status = encode_turns(s);
+    ssize_t n = 0;
+    ax_status status = AX_OK;
+    while (status == AX_OK && n >= 0 && !s->ids.size) {
+        status = read_line(&line, &room, &n);
+        if (status != AX_OK || n <= 0)
+            continue;
+        status = add_turn(s, AX_CHAT_USER, line, (size_t)n);
+        if (status == AX_OK)
+            status = encode_last_turns(s);
+    }
     free(line);
     return status;
 }

@@ -155,6 +155,59 @@ static void answers_are_learned(void **state)
     chat = output("cat m.json | " AXONN " generate run --messages /dev/stdin --temperature 0");
     assert_string_equal(chat, "x\n");
     free(chat);
+    static const char *const questions[] = {
+        "[{\"role\": \"user\", \"content\": \"say 7\"}]", "{\"prompt\": \"say 7\"}",
+        "{\"instruction\": \"say 7\"}", "{\"instruction\": \"say\", \"input\": \"7\", \"messages\": null}"};
+    for (size_t i = 0; i < AX_COUNT(questions); i++) {
+        put("q.json", questions[i]);
+        json_t *answer =
+            json_of("cat q.json | " AXONN " generate run --messages - --temperature 0 --max-tokens 3 --json");
+        assert_true(json_integer_value(json_object_get(answer, "prompt_tokens")) > 20);
+        if (i < 3)
+            assert_string_equal(json_string_value(json_object_get(answer, "text")), "x");
+        json_decref(answer);
+    }
+}
+
+/* A conversation that fills the model's positions goes on without its oldest turns, and a turn that is too
+ * long is left out. */
+static void long_conversations_go_on(void **state)
+{
+    (void)state;
+    const char *talk = "for i in 1 2 3 4 5 6 7 8 9; do echo say $i; done | " AXONN
+                       " generate run --chat --temperature 0 --max-tokens 9";
+    ends(0, "oldest turns are forgotten (start the program again", talk);
+    char *count =
+        output("for i in 1 2 3 4 5 6 7 8 9; do echo say $i; done | " AXONN
+               " generate run --chat --temperature 0 --max-tokens 9 --json 2>log | grep -c seconds");
+    assert_string_equal(count, "9\n");
+    free(count);
+    const char *long_turn = "(for i in 1 2 3 4 5 6 7 8 9; do printf 'say 12345678901234567890 '; done; "
+                            "echo; echo say 4) | " AXONN " generate run --chat --temperature 0";
+    ends(0, "leaves no room for an answer in the model's 192 positions, so it is left out", long_turn);
+    ends(0, "\nx\n", long_turn);
+}
+
+/* Files that are not token files, and directories that are not those of tokenizers, are not overwritten. */
+static void nothing_else_is_overwritten(void **state)
+{
+    (void)state;
+    put("notes.md", "notes");
+    put("empty", "");
+    ends(2, "notes.md exists and is not a token file",
+         AXONN " data build --input qa.jsonl --tokenizer tok --out notes.md");
+    ends(2, "notes.md exists and is not a token file",
+         AXONN " data build --input qa.jsonl --tokenizer tok --out new.tok --valid notes.md");
+    assert_false(ax_path_exists("new.tok"));
+    ends(0, NULL, AXONN " data build --input qa.jsonl --tokenizer tok --out empty");
+    ends(0, NULL, AXONN " data build --input qa.jsonl --tokenizer tok --out empty");
+    ends(2, "--out: notes.md exists and is not a tokenizer's directory",
+         AXONN " tok train --input words.txt --vocab 280 --out notes.md");
+    ends(0, "notes", "cat notes.md; mkdir full bare; touch full/notes");
+    ends(2, "--out: full exists and is not a tokenizer's directory",
+         AXONN " tok train --input words.txt --vocab 280 --out full");
+    ends(0, NULL, AXONN " tok train --input words.txt --vocab 280 --out bare");
+    ends(0, NULL, AXONN " tok train --input words.txt --vocab 280 --out bare");
 }
 
 /* The second answer of a conversation is that to the whole conversation so far, on one rank and on two. */
@@ -260,6 +313,8 @@ static void configurations_are_refused(void **state)
     ends(2, "--template: needs --chat or --messages", AXONN " generate run --prompt x --template alpaca");
     ends(2, "give only one of --prompt, --tokens, --chat and --messages",
          AXONN " generate run --chat --messages m.json </dev/null");
+    put("bad.json", "{\"prompt\": 3}");
+    ends(4, "standard input: turn 1: \"prompt\" is an integer", AXONN " generate run --messages - <bad.json");
     put("bad.json", "[{\"role\": \"user\",\n \"content\": }]");
     ends(4, "bad.json:2:13: not valid JSON", AXONN " generate run --messages bad.json");
     put("bad.json",
@@ -289,6 +344,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masks_are_shown),
         cmocka_unit_test(answers_are_learned),
+        cmocka_unit_test(long_conversations_go_on),
+        cmocka_unit_test(nothing_else_is_overwritten),
         cmocka_unit_test(a_conversation_is_kept),
         cmocka_unit_test(losses_do_not_depend_on_the_grid),
         cmocka_unit_test(steps_without_targets_are_reported),

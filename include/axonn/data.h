@@ -448,8 +448,9 @@ typedef struct ax_data_build_report {
  * Memory is bounded: about 64 MiB of text that is being tokenized, and its tokens. A single document or JSON
  * array larger than that takes more. dedup compares hashes of texts (XXH3-64), which take 16 to 32 bytes per
  * document. *report may be NULL. AX_ERR_DATA: errors of ax_corpus_next, no document in the training or the
- * validation part, disk full; AX_ERR_USAGE: an output that is the other output or an input; AX_ERR_SIGNAL:
- * stopped by `progress`. No unfinished file is left behind. */
+ * validation part, disk full; AX_ERR_USAGE: an output that is the other output or an input, or that
+ * exists, is not empty and is not a token file of this format; AX_ERR_SIGNAL: stopped by `progress`. No
+ * unfinished file is left behind. */
 AX_MUST_CHECK ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_report *report);
 
 /* Finds or makes the token file for `path`, a path of data.train or data.valid. If `path` holds tokens,

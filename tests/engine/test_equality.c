@@ -87,7 +87,8 @@ static void fp16_is_as_near_to_fp32_as_one_rank_is(void **state)
         eq_16_bits_on_grids(trained[i], AX_F16, STEPS, first(trained[i]), stride(trained[i]));
 }
 
-/* Strategies, ZeRO stages, switching overlaps off and caching gathered weights do not change the results. */
+/* Strategies, ZeRO stages, switching overlaps off and caching gathered weights do not change the results.
+ * Each of the other models takes half of the rows, GPT-2 all of them; the long test has all combinations. */
 static void options_of_distribution_change_nothing(void **state)
 {
     (void)state;
@@ -110,7 +111,8 @@ static void options_of_distribution_change_nothing(void **state)
     };
     for (int m = 0; m < EQ_MODELS; m++) {
         eq_run serial = eq_serial((eq_model)m, "cpu", AX_F32, 4), one = eq_do(serial);
-        for (size_t i = SANITIZED ? (size_t)m % 2 : 0; i < AX_COUNT(rows); i += SANITIZED ? 2 : 1) {
+        const bool half = SANITIZED || m != EQ_GPT2;
+        for (size_t i = half ? (size_t)m % 2 : 0; i < AX_COUNT(rows); i += half ? 2 : 1) {
             eq_run split = serial;
             ax_parallel *p = &split.parallel;
             assert_int_equal(ax_strategy_find(rows[i].strategy, &p->strategy), AX_OK);

@@ -1,5 +1,6 @@
 /* engine: training on pipeline stages against the same grid with one stage (support/pipe_runs.h). The long
- * test (test_long_pipe.c) has all pairs of grids, schedules, sizes and models. */
+ * test (test_long_pipe.c) has all pairs of grids, schedules, sizes and models. Under sanitizers every other
+ * setup is tested. */
 #include "support/pipe_runs.h"
 #include "support/sanitized.h"
 
@@ -8,6 +9,12 @@
 #include <stdlib.h>
 
 #include <cmocka.h>
+
+static void check_setups(const pipe_setup *all, size_t n)
+{
+    for (size_t i = 0; i < n; i += SANITIZED ? 2 : 1)
+        pipe_check(&all[i]);
+}
 
 static void stages_of_one_rank(void **state)
 {
@@ -39,8 +46,7 @@ static void stages_of_one_rank(void **state)
          .compute = AX_F32,
          .family = PIPE_QWEN3},
     };
-    for (size_t i = 0; i < AX_COUNT(all); i++)
-        pipe_check(&all[i]);
+    check_setups(all, AX_COUNT(all));
 }
 
 static void stages_of_several_ranks(void **state)
@@ -77,8 +83,7 @@ static void stages_of_several_ranks(void **state)
          .zero = 2},
         {.grid = {2, 1, 1, 2, 1}, .schedule = MESSAGE, .micro_batches = 4, .compute = AX_F32, .lazy = true},
     };
-    for (size_t i = 0; i < AX_COUNT(all); i++)
-        pipe_check(&all[i]);
+    check_setups(all, AX_COUNT(all));
 }
 
 /* Gradients that are sums over the ranks along x: those of the norms that all heads of q and k share, and
@@ -104,8 +109,7 @@ static void stages_whose_heads_share_parameters(void **state)
          .compute = AX_F32,
          .family = PIPE_QWEN3},
     };
-    for (size_t i = 0; i < AX_COUNT(all); i++)
-        pipe_check(&all[i]);
+    check_setups(all, AX_COUNT(all));
 }
 
 /* Stages of several chunks, and postponed weight gradients. */
@@ -163,8 +167,7 @@ static void chunks_and_postponed_gradients(void **state)
          .compute = AX_F32,
          .tied = true},
     };
-    for (size_t i = 0; i < AX_COUNT(all); i += SANITIZED ? 2 : 1)
-        pipe_check(&all[i]);
+    check_setups(all, AX_COUNT(all));
 }
 
 static void tied_tables(void **state)
@@ -187,8 +190,7 @@ static void tied_tables(void **state)
          .tied = true},
         {.grid = {1, 2, 1, 3, 1}, .schedule = GPIPE, .micro_batches = 2, .compute = AX_F32, .tied = true},
     };
-    for (size_t i = 0; i < AX_COUNT(all); i++)
-        pipe_check(&all[i]);
+    check_setups(all, AX_COUNT(all));
 }
 
 /* The schedule `message` whatever the order in which messages arrive. The long test has more setups and
@@ -232,8 +234,7 @@ static void stages_of_gpus(void **state)
     };
     if (!getenv("AXONN_PLUGINS"))
         skip();
-    for (size_t i = 0; i < AX_COUNT(all); i++)
-        pipe_check(&all[i]);
+    check_setups(all, AX_COUNT(all));
 }
 
 int main(void)

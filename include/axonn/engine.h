@@ -92,7 +92,8 @@ int64_t ax_engine_rows(const ax_engine *engine);
  * A step calls it once at the start of each micro-batch; a pipeline stage with several chunks calls it for
  * each chunk. If the function fails on all ranks, the step ends there, and the next step discards the
  * gradients accumulated so far (ax_param_set_zero_grad). If it fails on some ranks only, the others wait for
- * these ranks. */
+ * these ranks. With pipeline stages it may return AX_ERR_SIGNAL on all ranks of the first stage, for the same
+ * piece: the messages of the step then run out, and the step returns AX_ERR_SIGNAL on all ranks. */
 typedef ax_status ax_read_rows_fn(void *source, int64_t first, int64_t end, const ax_rows *out);
 /* Writes no rows: for the dry device, which does not read them. */
 ax_read_rows_fn ax_rows_none;

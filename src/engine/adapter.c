@@ -84,24 +84,24 @@ ax_status ax_adapter_check_base(const ax_st *st, const char *dir, ax_st *base, c
 
 /* ---- the updates --------------------------------------------------------------------------------- */
 
-/* Finds the factor A of a matrix of block `block`; *a is NULL if the adapter has none. Sets *out to the
- * update. Fails if adapter_config.json contradicts the factor. */
+/* Sets *out to the update of a matrix of block `block`, of rank 0 if the adapter has none. Fails if
+ * adapter_config.json contradicts the factor A. */
 static ax_status read_update(const ax_adapter *adapter, const ax_st *st, const char *dir,
-                             const ax_model_config *c, ax_matrix matrix, int64_t block, const ax_st_array **a,
-                             ax_low_rank *out)
+                             const ax_model_config *c, ax_matrix matrix, int64_t block, ax_low_rank *out)
 {
     char key[256], module[256];
+    *out = (ax_low_rank){0};
     ax_family_low_rank_key(c->family, matrix, block, 'A', key);
-    *a = ax_st_find(st, key);
-    if (!*a || (*a)->ndim != 2 || (*a)->dim[0] <= 0)
+    const ax_st_array *a = ax_st_find(st, key);
+    if (!a || a->ndim != 2 || a->dim[0] <= 0)
         return AX_OK; /* its shape is compared with the model's later, together with those of all arrays */
     ax_family_matrix_key(c->family, matrix, block, module);
     module[strlen(module) - strlen(".weight")] = 0;
     int64_t rank = ax_adapter_rank(adapter, module);
-    AX_CHECK(!rank || rank == (*a)->dim[0], AX_ERR_DATA,
+    AX_CHECK(!rank || rank == a->dim[0], AX_ERR_DATA,
              "%s: adapter_config.json (r, rank_pattern) gives %s rank %lld, but %s has %lld", dir, module,
-             (long long)rank, key, (long long)(*a)->dim[0]);
-    *out = (ax_low_rank){(*a)->dim[0], ax_adapter_scale(adapter, module, (*a)->dim[0])};
+             (long long)rank, key, (long long)a->dim[0]);
+    *out = (ax_low_rank){a->dim[0], ax_adapter_scale(adapter, module, a->dim[0])};
     return AX_OK;
 }
 
@@ -111,9 +111,7 @@ static ax_status read_updates(const ax_adapter *adapter, const ax_st *st, const 
 {
     ax_low_rank *update = &c->low_rank[matrix], here;
     for (int64_t block = 0; block < c->layers; block++) {
-        const ax_st_array *a;
-        here = (ax_low_rank){0};
-        AX_TRY(read_update(adapter, st, dir, c, matrix, block, &a, &here));
+        AX_TRY(read_update(adapter, st, dir, c, matrix, block, &here));
         AX_CHECK(!update->rank || !here.rank || here.rank != update->rank || here.scale == update->scale,
                  AX_ERR_DATA,
                  "%s: adapter_config.json (alpha_pattern) gives matrix %s other scales in some blocks: not "

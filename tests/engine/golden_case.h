@@ -121,4 +121,46 @@ static inline double rms(const double *v, int64_t n)
     return sqrt(s / (double)ax_max(n, 1));
 }
 
+/* Compares 50 steps of AdamW with those of the other program: losses and gradient norms, and learning rates
+ * if the case has them. */
+static inline void check_fifty_steps(golden *g, int64_t recompute)
+{
+    int64_t dim[AX_ST_MAX_DIMS];
+    double *tokens = array(g, "train.tokens", dim), *targets = array(g, "train.targets", NULL),
+           *loss = array(g, "train.loss", NULL), *norm = array(g, "train.grad_norm", NULL),
+           *lr = ax_st_find(g->numbers, "train.lr") ? array(g, "train.lr", NULL) : NULL;
+    int64_t batches = dim[0], micro = dim[2], t = dim[3], global = dim[1] * micro;
+    open_engine(
+        g,
+        (ax_engine_options){
+            .seq_len = t, .micro_batch = micro, .global_batch = global, .recompute = recompute, .clip = 1.0});
+    ax_schedule schedule = {AX_SCHEDULE_COSINE, 50, 5, 0.01, 0.001, 0};
+    double worst = 0, worst_norm = 0;
+    for (int step = 1; step <= 50; step++) {
+        int64_t at = (step - 1) % batches * global * t;
+        rows r = {tokens + at, targets + at, NULL, t};
+        ax_hyper h = {.lr = ax_schedule_lr(&schedule, step),
+                      .beta1 = 0.9,
+                      .beta2 = 0.95,
+                      .eps = 1e-8,
+                      .weight_decay = 0.1,
+                      .step = step};
+        assert_true(!lr || fabs(h.lr - lr[step - 1]) < 1e-9);
+        ax_step_result result;
+        OK(ax_engine_step(g->engine, step, read_rows, &r, count_targets(targets + at, global * t), &h));
+        OK(ax_engine_result(g->engine, &result));
+        worst = fmax(worst, fabs(result.loss - loss[step - 1]) / loss[step - 1]);
+        worst_norm = fmax(worst_norm, fabs(result.grad_norm - norm[step - 1]) / norm[step - 1]);
+    }
+    printf("%s, %s, recompute %lld: 50 steps, loss within %.1e, norm within %.1e\n", g->dir,
+           g->ctx->dev->ops.name, (long long)recompute, worst, worst_norm);
+    assert_true(worst < 1e-4);
+    assert_true(worst_norm < 1e-3);
+    free(tokens);
+    free(targets);
+    free(loss);
+    free(norm);
+    free(lr);
+}
+
 #endif

@@ -296,6 +296,13 @@ static const char *put_chatml(scratch *s)
     return path;
 }
 
+/* JSON in these tests is written with single quotes. */
+static void set_quotes(char *text)
+{
+    for (; *text; text++)
+        *text = *text == '\'' ? '"' : *text;
+}
+
 static const char *put_bare(scratch *s) { return put_tokenizer(s, "bare-tok", "three splits", NULL, NULL); }
 
 static void refused_records(void **state)
@@ -339,8 +346,7 @@ static void refused_records(void **state)
         /* In a file, the message begins with file and line. */
         ax_buf line = {0};
         OK(ax_buf_printf(&line, "{'text': 'x'}\n\n%s\n", cases[i][0]));
-        for (char *c = line.data; *c; c++)
-            *c = *c == '\'' ? '"' : *c;
+        set_quotes(line.data);
         const char *path = put_file(s, "bad.jsonl", line.data, line.size);
         ax_data_build_options how = {.corpus = {.inputs = &path, .n_inputs = 1, .chat = chat},
                                      .tokenizer = tok,
@@ -388,8 +394,7 @@ static void records_are_read(void **state)
         ax_buf line = {0}, doc = {0};
         bool end;
         OK(ax_buf_printf(&line, "%s\n", cases[i].record));
-        for (char *c = line.data; *c; c++)
-            *c = *c == '\'' ? '"' : *c;
+        set_quotes(line.data);
         const char *path = put_file(s, "record.jsonl", line.data, line.size);
         OK(ax_corpus_create(
             &(ax_corpus_options){.inputs = &path, .n_inputs = 1, .chat = chat, .text_key = cases[i].key},

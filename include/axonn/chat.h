@@ -24,21 +24,31 @@ typedef struct ax_chat ax_chat;
 
 /* The names of all templates, separated by "|". */
 extern const char ax_chat_names[];
+enum { AX_CHAT_NAME_BYTES = 24 }; /* room for a name and its NUL */
 
-/* Creates the template `name`; NULL: the template is chosen by the tokenizer's added tokens, the first in the
- * order llama3, qwen3, chatml, deepseek-coder, mistral, alpaca of which the tokenizer has all special tokens.
- * `tok` must outlive *out, which the caller destroys. AX_ERR_USAGE: there is no such template, or the
- * tokenizer lacks some of its special tokens, which the message lists. If none is chosen, the call succeeds,
- * and rendering fails. */
+/* Creates the template `name`. NULL: that of the tokenizer's own chat template
+ * (ax_tokenizer_chat_template), if strings in it tell its format; else the template is chosen by the
+ * tokenizer's added tokens, the first in the order llama3, qwen3, chatml, deepseek-coder, mistral, alpaca of
+ * which the tokenizer has all special tokens. `tok` must outlive *out, which the caller destroys.
+ * AX_ERR_USAGE: there is no such template, or the tokenizer lacks some of its special tokens, which the
+ * message lists. If none is chosen, the call succeeds, and rendering fails. */
 AX_MUST_CHECK ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **out);
 void ax_chat_destroy(ax_chat **chat);
 
 /* Returns the name of the template, or "none". */
 const char *ax_chat_name(const ax_chat *chat);
-/* Whether the template was chosen by the tokenizer's tokens. */
-bool ax_chat_chosen(const ax_chat *chat);
+/* Returns how the template was found, to follow its name in a message; NULL: the caller named it. */
+const char *ax_chat_origin(const ax_chat *chat);
+/* Whether the tokenizer's own chat template has the format of this one. */
+bool ax_chat_is_own(const ax_chat *chat);
 /* Returns the id of the special token that ends a turn of the assistant, or -1 without a template. */
 int32_t ax_chat_end(const ax_chat *chat);
+
+/* Appends the template as Jinja, which transformers, vLLM and llama.cpp read as a model's chat template. For
+ * turns that ax_chat_render accepts it writes the same text, with the header of an answer if
+ * add_generation_prompt is set. It knows no role for the input of Alpaca, and cannot keep contents from
+ * containing special tokens. AX_ERR_USAGE: there is no template. */
+AX_MUST_CHECK ax_status ax_chat_jinja(const ax_chat *chat, ax_buf *out);
 
 /* ---- conversations ------------------------------------------------------------------------------- */
 

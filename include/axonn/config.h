@@ -46,7 +46,7 @@ typedef struct ax_config {
         char *tokenizer;     /* or NULL */
         char *text_key;      /* member of JSON objects that holds the text, or NULL: text */
         int64_t bad_lines;   /* largest number of JSON objects that may be skipped */
-        char *chat_template; /* of conversations, or NULL: chosen by the tokenizer's special tokens */
+        char *chat_template; /* of conversations, or NULL: found by ax_chat_create */
         int loss;            /* ax_config_loss */
         int order;           /* ax_config_order */
         bool mask_documents;

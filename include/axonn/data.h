@@ -24,6 +24,8 @@
  *       96  u64   version 2: offset of the mask, the end of the document index
  *      104  u64   version 2: number of mask bits that are 1
  *      112  u64   version 2: XXH3-64 of bytes 96 ... 111
+ *      120  24 B  version 2: name of the template of its conversations, then zeros; zeros: unknown
+ *      144  u64   version 2: XXH3-64 of bytes 120 ... 143, 0 if these are zeros
  *        .        zeros up to 256; anything else is damage
  *      256  u16 or u32 tokens[N], then zeros up to a multiple of 8
  *        .  u64   start[D+1]: document d is tokens start[d] ... start[d+1]-1; start[0] = 0, start[D] = N;
@@ -92,6 +94,8 @@ typedef struct ax_data_info {
     int64_t file_bytes;      /* bytes of all files of the source together */
     int64_t end_id;          /* end-of-text token; -1: none or unknown */
     uint64_t tokenizer_hash; /* 0: unknown */
+    char chat_template[AX_CHAT_NAME_BYTES]; /* by which conversations became text; "": unknown, or of shards
+                                               that differ */
     /* Checksum of the contents, as stored in the file. For formats that store none: a hash of the length and
      * of 64 blocks of 4 KiB of each file. */
     uint64_t checksum;
@@ -352,6 +356,10 @@ AX_MUST_CHECK ax_status ax_token_writer_add(ax_token_writer *writer, const int32
 AX_MUST_CHECK ax_status ax_token_writer_add_masked(ax_token_writer *writer, const int32_t *tokens,
                                                    const uint8_t *is_target, int64_t count,
                                                    int64_t text_bytes);
+
+/* Records the name of the template (axonn/chat.h) by which the documents with a mask were written. A longer
+ * name than AX_CHAT_NAME_BYTES - 1 is cut. A file without a mask records none. */
+void ax_token_writer_set_template(ax_token_writer *writer, const char *name);
 
 /* Completes, syncs and renames the file; frees the writer in any case. *info may be NULL. */
 AX_MUST_CHECK ax_status ax_token_writer_finish(ax_token_writer **writer, ax_data_info *info);

@@ -5,7 +5,8 @@
  * Two kinds of BPE can be read. In byte-level BPE (GPT-2, Llama 3, Qwen, DeepSeek) merging starts from bytes.
  * In SentencePiece's BPE (Llama 2, Mistral) merging starts from characters, U+2581 stands for a space, and a
  * character without a token becomes the byte tokens (<0x00> to <0xFF>) of its UTF-8 bytes. A tokenizer never
- * changes after it was created, so any number of threads may share it. The state of encoding (piece cache,
+ * changes after it was created (ax_tokenizer_set_chat_template is part of its creation), so any number of
+ * threads may share it. The state of encoding (piece cache,
  * scratch) is in an ax_encoder, one per thread. Token ids are int32_t, from 0. Text is bytes with a length:
  * it may hold NUL and need not be valid UTF-8. Nothing here is collective. */
 #ifndef AXONN_TOKENIZER_H
@@ -32,15 +33,17 @@ void ax_ids_fini(ax_ids *ids);
 
 /* Loads a tokenizer from a directory, from its tokenizer.json, or from a GPT-2 style vocab.json beside its
  * merges.txt (used if the directory has no tokenizer.json). Of a tokenizer_config.json in the same directory,
- * eos_token, bos_token, add_bos_token and add_eos_token are used; tokens that only its added_tokens_decoder
- * has are not added. The caller owns *out. AX_ERR_DATA if a file is missing or damaged, or uses a feature
- * that is not implemented here (the message names the field); if the directory has only a tokenizer.model,
- * the message says how to convert it to a tokenizer.json. No field of tokenizer.json that changes the ids of
- * a text is silently ignored, except `truncation` and `padding`, which are settings of one run. */
+ * eos_token, bos_token, add_bos_token, add_eos_token and chat_template are used; tokens that only its
+ * added_tokens_decoder has are not added. The caller owns *out. AX_ERR_DATA if a file is missing or damaged,
+ * or uses a feature that is not implemented here (the message names the field); if the directory has only a
+ * tokenizer.model, the message says how to convert it to a tokenizer.json. No field of tokenizer.json that
+ * changes the ids of a text is silently ignored, except `truncation` and `padding`, which are settings of one
+ * run. */
 AX_MUST_CHECK ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out);
 
-/* Writes tokenizer.json and tokenizer_config.json into `dir` (created if need be), byte for byte as they were
- * loaded, or as training made them; Hugging Face `tokenizers` and transformers load the result. */
+/* Writes tokenizer.json, tokenizer_config.json and, if the chat template does not stand in the latter,
+ * chat_template.jinja into `dir` (created if need be), byte for byte as they were loaded, or as training made
+ * them; Hugging Face `tokenizers` and transformers load the result. */
 AX_MUST_CHECK ax_status ax_tokenizer_save(const ax_tokenizer *tok, const char *dir);
 
 void ax_tokenizer_destroy(ax_tokenizer **tok);
@@ -51,6 +54,13 @@ int32_t ax_tokenizer_vocab_size(const ax_tokenizer *tok);
 /* Returns the token that ends a document: `eos_token` of tokenizer_config.json, else `<|endoftext|>`, else
  * -1. */
 int32_t ax_tokenizer_eos(const ax_tokenizer *tok);
+
+/* Returns the Jinja text by which the tokenizer writes conversations, or NULL: the file chat_template.jinja
+ * beside tokenizer.json, else "chat_template" of tokenizer_config.json (of several templates, the one named
+ * "default"). axonn/chat.h recognizes its format; it is never run. */
+const char *ax_tokenizer_chat_template(const ax_tokenizer *tok);
+/* Replaces this text. Does not change the hash. AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_tokenizer_set_chat_template(ax_tokenizer *tok, const char *jinja);
 
 /* Returns a hash of everything in the tokenizer on which the ids of a text depend, including the end-of-text
  * token. The formatting of the files does not change the hash. Token files record the hash, so that a model

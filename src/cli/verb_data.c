@@ -15,12 +15,14 @@ static json_t *info_json(const char *path, const ax_data_info *info)
     char hash[20], checksum[20];
     snprintf(hash, sizeof hash, "%016" PRIx64, info->tokenizer_hash);
     snprintf(checksum, sizeof checksum, "%016" PRIx64, info->checksum);
-    return json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "path", path, "format",
-                     ax_data_format_name(info->format), "token_bytes", info->token_bytes, "tokens",
+    const char *template = *info->chat_template ? info->chat_template : NULL;
+    return json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:s, s:s}", "path", path,
+                     "format", ax_data_format_name(info->format), "token_bytes", info->token_bytes, "tokens",
                      (json_int_t)info->tokens, "documents", (json_int_t)info->documents, "targets",
                      (json_int_t)info->targets, "vocab", (json_int_t)info->vocab, "text_bytes",
                      (json_int_t)info->text_bytes, "file_bytes", (json_int_t)info->file_bytes, "end_id",
-                     (json_int_t)info->end_id, "tokenizer_hash", hash, "checksum", checksum);
+                     (json_int_t)info->end_id, "template", template, "tokenizer_hash", hash, "checksum",
+                     checksum);
 }
 
 /* Prints a count, or "unknown" if the file format does not store it. */
@@ -40,6 +42,8 @@ static void print_info(const char *path, const ax_data_info *info)
     if (info->targets >= 0)
         printf("  targets     %" PRId64 ", %.1f %% of the tokens\n", info->targets,
                100.0 * (double)info->targets / (double)info->tokens);
+    if (*info->chat_template)
+        printf("  template    %s\n", info->chat_template);
     printf("  vocabulary  %s\n", known(info->vocab, info->vocab > 0, text));
     printf("  end token   %s\n", info->end_id >= 0 ? known(info->end_id, true, text) : "none");
     if (info->text_bytes >= 0)
@@ -92,8 +96,8 @@ static const ax_option build_options[] = {
     TEXT_OPTIONS(build_args, text),
     {"template", AX_OPT_STRING, offsetof(build_args, template), .choices = ax_chat_names,
      .help = "template by which conversations (JSON objects with messages, conversations, prompt and "
-             "completion, or instruction and output) become text; default: chosen by the tokenizer's special "
-             "tokens"},
+             "completion, or instruction and output) become text; default: that of the tokenizer's "
+             "chat_template, else chosen by its special tokens"},
     {"threads", AX_OPT_INT, offsetof(build_args, threads), "0", "[0, 4096]",
      .help = "number of threads; 0: one per core"},
     {"json", AX_OPT_BOOL, offsetof(build_args, json), "false", .help = "print one JSON object"},

@@ -27,7 +27,9 @@ static const ax_option options[] = {
      .help = "use this tokenizer instead of the model's"},
     TEXT_OPTIONS(args, text),
     {"template", AX_OPT_STRING, offsetof(args, template), .choices = ax_chat_names,
-     .help = "template of conversations; default: chosen by the tokenizer's special tokens"},
+     .help = "template of conversations; default: that of the model's chat_template, else chosen by the "
+             "tokenizer's "
+             "special tokens"},
     {"loss", AX_OPT_STRING, offsetof(args, loss), "auto", .choices = "auto|answers|all",
      .help =
          "which tokens are targets, as the key data.loss: auto, answers (the data must have a mask) or all"},
@@ -89,7 +91,7 @@ static ax_status with_data(const args *a, opened_model *m, const char *tokens)
     return status;
 }
 
-static ax_status check_tokenizer(const args *a, const opened_model *m)
+static ax_status check_data(const args *a, const opened_model *m)
 {
     ax_data_format format;
     AX_TRY(ax_data_detect(a->data, &format));
@@ -99,6 +101,8 @@ static ax_status check_tokenizer(const args *a, const opened_model *m)
              a->data, m->model.dir);
     AX_CHECK(m->model.tokenizer || !ax_data_format_is_text(format), AX_ERR_USAGE,
              "%s is text and %s has no tokenizer: give --tokenizer, or a token file", a->data, m->model.dir);
+    AX_CHECK(!a->template || ax_data_format_is_text(format), AX_ERR_USAGE,
+             "--template: %s holds tokens: a template writes conversations, so leave it out", a->data);
     return AX_OK;
 }
 
@@ -171,7 +175,7 @@ static ax_status prepare_model(const args *a, opened_model *m)
         ax_tokenizer_destroy(&m->model.tokenizer);
         AX_TRY(ax_tokenizer_load(a->tokenizer, &m->model.tokenizer));
     }
-    return check_tokenizer(a, m);
+    return check_data(a, m);
 }
 
 static bool reads_input(const void *raw) { return cli_is_stdin(((const args *)raw)->data); }

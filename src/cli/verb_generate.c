@@ -34,8 +34,8 @@ static const ax_option options[] = {
          "answer the conversation in this JSON file (-: standard input): a list of messages, or an object "
          "with a conversation; the last turn is the user's"},
     {"template", AX_OPT_STRING, offsetof(args, template), .choices = ax_chat_names,
-     .help = "with --chat and --messages: template of the conversation; default: chosen by the tokenizer's "
-             "special tokens"},
+     .help = "with --chat and --messages: template of the conversation; default: that of the model's "
+             "chat_template, else chosen by the tokenizer's special tokens"},
     {"max-tokens", AX_OPT_INT, offsetof(args, max_tokens), "128", "[1, 16777216]", .meta = "N",
      .help = "maximum number of tokens to generate, of each answer with --chat"},
     {"temperature", AX_OPT_FLOAT, offsetof(args, temperature), "1.0", "[0, inf)", .meta = "T",
@@ -529,9 +529,8 @@ static ax_status start(session *s)
     ax_status status = ax_chat_create(s->m.model.tokenizer, a->template, &s->template);
     if (status != AX_OK)
         ax_error_context("--template");
-    else if (s->m.first && ax_chat_chosen(s->template))
-        ax_log(AX_LOG_INFO, "template %s, chosen by the tokenizer's special tokens",
-               ax_chat_name(s->template));
+    else if (s->m.first && ax_chat_origin(s->template))
+        ax_log(AX_LOG_INFO, "template %s, %s", ax_chat_name(s->template), ax_chat_origin(s->template));
     return status;
 }
 

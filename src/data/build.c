@@ -102,9 +102,10 @@ static void fill_slot(worker *w, slot *s)
 static void log_template(build *b)
 {
     const ax_chat *chat = b->corpus->chat;
+    const char *origin = ax_chat_origin(chat);
     if (!b->conversations++)
-        ax_log(AX_LOG_INFO, "conversations are written by template %s%s", ax_chat_name(chat),
-               ax_chat_chosen(chat) ? ", chosen by the tokenizer's special tokens" : "");
+        ax_log(AX_LOG_INFO, "conversations are written by template %s%s%s", ax_chat_name(chat),
+               origin ? ", " : "", origin ? origin : "");
 }
 
 /* `is_target`: for conversations only. */
@@ -304,8 +305,13 @@ static ax_status open_writers(build *b)
     int32_t end = ax_tokenizer_eos(o->tokenizer);
     uint64_t hash = ax_tokenizer_hash(o->tokenizer);
     AX_TRY(ax_token_writer_create(o->output, vocab, end, hash, &b->train));
-    return o->valid_fraction > 0 ? ax_token_writer_create(o->valid_output, vocab, end, hash, &b->valid)
-                                 : AX_OK;
+    if (o->valid_fraction > 0)
+        AX_TRY(ax_token_writer_create(o->valid_output, vocab, end, hash, &b->valid));
+    ax_token_writer *writers[] = {b->train, b->valid};
+    for (size_t i = 0; i < AX_COUNT(writers); i++)
+        if (writers[i] && b->corpus->chat)
+            ax_token_writer_set_template(writers[i], ax_chat_name(b->corpus->chat));
+    return AX_OK;
 }
 
 static ax_status finish_writers(build *b, ax_data_build_report *report)

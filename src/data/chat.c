@@ -1,18 +1,10 @@
 /* Renders conversations by a template, and encodes them. chat_templates.c has the templates, chat_json.c
- * reads conversations from JSON. */
+ * reads conversations from JSON, chat_jinja.c prints and recognizes Jinja templates. */
 #include "chat_templates.h"
 #include "data/tok.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct ax_chat {
-    const chat_template *template; /* NULL: none fits the tokenizer */
-    const ax_tokenizer *tok;
-    ax_buf begin;   /* what CHAT_BEGIN stands for */
-    ax_ids guarded; /* tokens that no content can have, special or not */
-    bool chosen;
-};
 
 /* ---- which template ------------------------------------------------------------------------------ */
 
@@ -83,18 +75,37 @@ static ax_status take_named(ax_chat *chat, const char *name)
     return status;
 }
 
-static ax_status choose(ax_chat *chat)
+/* Sets *fits if the tokenizer has all tokens that the template needs. */
+static ax_status check_tokens(const ax_tokenizer *tok, const chat_template *t, bool *fits)
 {
     ax_buf list = {0};
-    ax_status status = AX_OK;
-    for (size_t i = 0, missing = 1; i < CHAT_TEMPLATES && missing && status == AX_OK; i++) {
-        int count;
-        status = list_missing(chat->tok, &chat_templates[i], &list, &count);
-        missing = (size_t)count;
-        chat->template = missing ? NULL : &chat_templates[i];
-    }
+    int missing;
+    ax_status status = list_missing(tok, t, &list, &missing);
+    *fits = !missing;
     ax_buf_fini(&list);
     return status;
+}
+
+static ax_status choose(ax_chat *chat)
+{
+    bool fits = false;
+    const chat_template *own = chat_of_jinja(chat->tok);
+    if (own)
+        AX_TRY(check_tokens(chat->tok, own, &fits));
+    if (fits) {
+        chat->template = own;
+        chat->origin = "that of the tokenizer's chat_template";
+        return AX_OK;
+    }
+    chat->origin = ax_tokenizer_chat_template(chat->tok)
+                       ? "chosen by the tokenizer's special tokens, for its chat_template has no format that "
+                         "is known here"
+                       : "chosen by the tokenizer's special tokens";
+    for (size_t i = 0; i < CHAT_TEMPLATES && !fits; i++) {
+        AX_TRY(check_tokens(chat->tok, &chat_templates[i], &fits));
+        chat->template = fits ? &chat_templates[i] : NULL;
+    }
+    return AX_OK;
 }
 
 ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **out)
@@ -103,7 +114,6 @@ ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **ou
     ax_chat *chat;
     AX_TRY(ax_calloc(1, sizeof *chat, &chat));
     chat->tok = tok;
-    chat->chosen = !name;
     ax_status status = name ? take_named(chat, name) : choose(chat);
     if (status == AX_OK)
         status = guard_tokens(chat);
@@ -128,7 +138,7 @@ void ax_chat_destroy(ax_chat **chat)
 }
 
 const char *ax_chat_name(const ax_chat *chat) { return chat->template ? chat->template->name : "none"; }
-bool ax_chat_chosen(const ax_chat *chat) { return chat->chosen; }
+const char *ax_chat_origin(const ax_chat *chat) { return chat->origin; }
 
 int32_t ax_chat_end(const ax_chat *chat)
 {
@@ -201,14 +211,22 @@ static ax_status put(ax_chat_text *out, const char *text, size_t n, int kind)
     return ax_buf_add(&out->parts, &part, sizeof part);
 }
 
+const char *chat_string(const ax_chat *chat, const char *text, size_t *n)
+{
+    *n = text ? strlen(text) : 0;
+    if (text && !strcmp(text, CHAT_EOS))
+        return ax_tokenizer_piece(chat->tok, ax_tokenizer_eos(chat->tok), n);
+    if (!text || strcmp(text, CHAT_BEGIN))
+        return text;
+    *n = chat->begin.size;
+    return chat->begin.data;
+}
+
 /* Appends a string of the template; NULL: nothing. */
 static ax_status put_string(const ax_chat *chat, ax_chat_text *out, const char *text, int kind)
 {
-    size_t n = text ? strlen(text) : 0;
-    if (text && !strcmp(text, CHAT_BEGIN))
-        return put(out, chat->begin.data, chat->begin.size, kind);
-    if (text && !strcmp(text, CHAT_EOS))
-        text = ax_tokenizer_piece(chat->tok, ax_tokenizer_eos(chat->tok), &n);
+    size_t n;
+    text = chat_string(chat, text, &n);
     return put(out, text, n, kind);
 }
 

@@ -20,6 +20,7 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
     {
         .name = "llama3",
         .needs = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+        .marks = {"<|start_header_id|>", "<|eot_id|>"},
         .end = "<|eot_id|>",
         .begin = "<|begin_of_text|>",
         .frame = {[AX_CHAT_SYSTEM] = LLAMA3("system"),
@@ -30,6 +31,7 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
     {
         .name = "qwen3",
         .needs = {"<|im_start|>", "<|im_end|>", "<think>", "</think>"},
+        .marks = {"<|im_start|>", "</think>"},
         .end = "<|im_end|>",
         .frame = {[AX_CHAT_SYSTEM] = CHATML("system"),
                   [AX_CHAT_USER] = CHATML("user"),
@@ -39,6 +41,7 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
     {
         .name = "chatml",
         .needs = {"<|im_start|>", "<|im_end|>"},
+        .marks = {"<|im_start|>", "<|im_end|>"},
         .end = "<|im_end|>",
         .frame = {[AX_CHAT_SYSTEM] = CHATML("system"),
                   [AX_CHAT_USER] = CHATML("user"),
@@ -47,6 +50,7 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
     {
         .name = "deepseek-coder",
         .needs = {DEEPSEEK_BEGIN, "<|EOT|>"},
+        .marks = {"### Instruction:", "<|EOT|>"},
         .end = "<|EOT|>",
         .begin = DEEPSEEK_BEGIN,
         .no_system = "You are an AI programming assistant, utilizing the Deepseek Coder model, developed by "
@@ -61,6 +65,8 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
         .name = "mistral",
         .needs = {"<s>", "</s>"},
         .guards = {"[INST]", "[/INST]"},
+        .marks = {"[INST]", "[/INST]"},
+        .other = "<<SYS>>", /* of Llama 2 */
         .end = "</s>",
         .begin = "<s>",
         .frame = {[AX_CHAT_SYSTEM] = {"[INST] ", "\n"},
@@ -72,6 +78,7 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
     {
         .name = "alpaca",
         .needs = {CHAT_EOS},
+        .marks = {"### Instruction:", "### Response:"},
         .end = CHAT_EOS,
         .begin = CHAT_BEGIN,
         .no_system = "Below is an instruction that describes a task. Write a response that appropriately "

@@ -25,6 +25,8 @@ typedef struct chat_template {
     const char
         *needs[5]; /* tokens that the tokenizer must have, CHAT_EOS among them; no content can have them */
     const char *guards[3];       /* further tokens that no content can have, if the tokenizer has them */
+    const char *marks[3];        /* what a Jinja template of this format contains */
+    const char *other;           /* what one does not contain, if the marks do not tell; or NULL */
     const char *end;             /* the token that ends a turn of the assistant */
     const char *begin;           /* written first */
     const char *no_system;       /* written if there is no turn of the system */
@@ -40,5 +42,19 @@ typedef struct chat_template {
 enum { CHAT_TEMPLATES = 6 };
 /* In the order in which ax_chat_create chooses. */
 extern const chat_template chat_templates[CHAT_TEMPLATES];
+
+struct ax_chat {
+    const chat_template *template; /* NULL: none fits the tokenizer */
+    const ax_tokenizer *tok;
+    ax_buf begin;   /* what CHAT_BEGIN stands for */
+    ax_ids guarded; /* tokens that no content can have, special or not */
+    const char *origin;
+};
+
+/* Returns what a string of the template stands for, and its size; NULL is the empty string. */
+const char *chat_string(const ax_chat *chat, const char *text, size_t *n);
+
+/* Returns the template whose format the tokenizer's own Jinja template has, or NULL. */
+const chat_template *chat_of_jinja(const ax_tokenizer *tok);
 
 #endif

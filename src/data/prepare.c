@@ -9,7 +9,7 @@
 #include <xxhash.h>
 
 /* To be increased if a change of the program makes the same inputs give another token file. */
-enum { CACHE_VERSION = 4 };
+enum { CACHE_VERSION = 5 };
 
 /* Hashes the properties of the inputs on which the token file depends: the names, sizes and times of the
  * files (for a pipe, its size and a hash of its bytes instead), the options for reading them (text_key

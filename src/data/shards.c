@@ -198,6 +198,10 @@ static void add_info(ax_data *data, const ax_data *part)
         data->index_kind = part->index_kind;
         return;
     }
+    if (more->targets >= 0 && sum->targets < 0)
+        memcpy(sum->chat_template, more->chat_template, sizeof sum->chat_template);
+    else if (more->targets >= 0 && strcmp(sum->chat_template, more->chat_template))
+        *sum->chat_template = 0;
     if (sum->targets >= 0 || more->targets >= 0) /* all tokens of a shard without a mask are targets */
         sum->targets = (sum->targets < 0 ? sum->tokens : sum->targets) +
                        (more->targets < 0 ? more->tokens : more->targets);

@@ -13,6 +13,13 @@ uint64_t tok_header_hash(const tok_header *header)
 
 uint64_t tok_mask_hash(const tok_header *header) { return XXH3_64bits(&header->mask_at, 16); }
 
+uint64_t tok_chat_template_hash(const tok_header *header)
+{
+    static const char none[AX_CHAT_NAME_BYTES];
+    return memcmp(header->chat_template, none, sizeof none) ? XXH3_64bits(header->chat_template, sizeof none)
+                                                            : 0;
+}
+
 /* ---- documents ----------------------------------------------------------------------------------- */
 
 void data_starts_begin(data_starts *s, const ax_data *data)
@@ -159,6 +166,10 @@ static ax_status check_header(const ax_data *data, const tok_header *h)
              "%s is damaged: the checksum of its header (offset 88) does not match", data->path);
     AX_CHECK(h->version == TOK_VERSION_PLAIN || h->mask_hash == tok_mask_hash(h), AX_ERR_DATA,
              "%s is damaged: the checksum of the mask's fields (offset 112) does not match", data->path);
+    AX_CHECK(h->version == TOK_VERSION_PLAIN || (h->chat_template_hash == tok_chat_template_hash(h) &&
+                                                 memchr(h->chat_template, 0, sizeof h->chat_template)),
+             AX_ERR_DATA, "%s is damaged: the checksum of its template's name (offset 144) does not match",
+             data->path);
     return check_zeros(data, h);
 }
 
@@ -192,6 +203,8 @@ static ax_status open_tok(ax_data *data)
                                 .end_id = h.end_id,
                                 .tokenizer_hash = h.tokenizer_hash,
                                 .checksum = h.body_hash};
+    if (masked)
+        memcpy(data->info.chat_template, h.chat_template, sizeof h.chat_template);
     data->tokens_at = TOK_HEADER_BYTES;
     data->index_kind = INDEX_STARTS;
     data->index_at = (int64_t)index_at;

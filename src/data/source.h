@@ -14,8 +14,11 @@ typedef struct tok_header {
     uint64_t tokens, documents, vocab, tokenizer_hash;
     int64_t end_id;
     uint64_t text_bytes, tokens_at, index_at, body_hash, header_hash;
-    uint64_t mask_at, targets, mask_hash; /* version 2; zeros in version 1 */
-    char zero[136];
+    uint64_t mask_at, targets, mask_hash;   /* version 2; zeros in version 1 */
+    char chat_template[AX_CHAT_NAME_BYTES]; /* zeros if it is unknown, as in files written before it was
+                                               recorded */
+    uint64_t chat_template_hash;
+    char zero[104];
 } tok_header;
 _Static_assert(sizeof(tok_header) == 256, "the layout of the packed token file");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
@@ -32,10 +35,11 @@ enum {
 #define MEGATRON_MAGIC "MMIDIDX\0"
 enum { LLMC_MAGIC = 20240520, LLMC32_MAGIC = 20240801, LLMC_EVAL_MAGIC = 20240522 };
 
-/* Return the XXH3-64 of the header's bytes before the field header_hash, and of the fields mask_at and
- * targets. */
+/* Return the XXH3-64 of the header's bytes before the field header_hash; of the fields mask_at and targets;
+ * of the field chat_template, or 0 if that is empty. */
 uint64_t tok_header_hash(const tok_header *header);
 uint64_t tok_mask_hash(const tok_header *header);
+uint64_t tok_chat_template_hash(const tok_header *header);
 /* Returns the number of bytes of the mask of a file with this number of tokens. */
 static inline uint64_t tok_mask_bytes(uint64_t tokens) { return (tokens + 63) / 64 * 8; }
 

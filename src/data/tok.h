@@ -183,6 +183,8 @@ typedef struct tok_tree {
 struct ax_tokenizer {
     char *json, *config; /* contents of tokenizer.json and of tokenizer_config.json */
     size_t json_size, config_size;
+    char *chat_template;      /* Jinja, or NULL */
+    bool chat_template_apart; /* it stands in chat_template.jinja, not in tokenizer_config.json */
 
     tok_piece *pieces; /* [n_ids], indexed by id */
     int32_t n_ids;
@@ -230,6 +232,9 @@ AX_MUST_CHECK ax_status tok_parse(const char *where, char *json, size_t json_siz
  * tok->eos, and, if the file has add_bos_token or add_eos_token, tok->before and tok->after. config: NULL if
  * there is no such file; the text of one is then made for checkpoints (tok->config). */
 AX_MUST_CHECK ax_status tok_apply_config(const char *where, const json_t *config, ax_tokenizer *tok);
+/* Reads chat_template.jinja of `dir`, if there is one, in place of what tokenizer_config.json holds.
+ * AX_ERR_DATA: it cannot be read, or is larger than 1 MiB. */
+AX_MUST_CHECK ax_status tok_read_chat_template(const char *dir, ax_tokenizer *tok);
 /* Parses normalizer, pre_tokenizer, post_processor and decoder into `tok`. */
 AX_MUST_CHECK ax_status tok_parse_parts(const char *where, const json_t *root, ax_tokenizer *tok);
 AX_MUST_CHECK ax_status tok_parse_decoder(const char *where, const json_t *part, ax_tokenizer *tok);

@@ -1,4 +1,5 @@
-/* tokenizer_config.json: the end-of-text token, and the tokens that are put around each text. */
+/* tokenizer_config.json: the end-of-text token, the tokens that are put around each text, and the chat
+ * template, which may also stand in a file of its own. */
 #include "data/tok.h"
 
 #include <string.h>
@@ -43,6 +44,66 @@ static ax_status replace_template(const char *where, const json_t *config, ax_to
     return AX_OK;
 }
 
+/* ---- the chat template --------------------------------------------------------------------------- */
+
+/* Returns the text under "chat_template". Of a list of templates with names, that of "default". */
+static const char *find_template(const json_t *config)
+{
+    const json_t *field = json_object_get(config, "chat_template");
+    for (size_t i = 0; i < json_array_size(field); i++) {
+        const json_t *item = json_array_get(field, i);
+        const char *name = json_string_value(json_object_get(item, "name"));
+        if (name && !strcmp(name, "default"))
+            return json_string_value(json_object_get(item, "template"));
+    }
+    return json_string_value(field);
+}
+
+ax_status tok_read_chat_template(const char *dir, ax_tokenizer *tok)
+{
+    enum { MOST_BYTES = 1 << 20 };
+    char *path, *text;
+    size_t size;
+    AX_TRY(ax_path_join(dir, "chat_template.jinja", &path));
+    ax_status status = AX_OK;
+    if (ax_path_exists(path) && (status = ax_file_read_most(path, MOST_BYTES, &text, &size)) == AX_OK) {
+        free(tok->chat_template);
+        tok->chat_template = text;
+        tok->chat_template_apart = true;
+    }
+    free(path);
+    return status;
+}
+
+/* Removes "chat_template" from tokenizer_config.json: some readers prefer it to chat_template.jinja. */
+static ax_status drop_template(ax_tokenizer *tok)
+{
+    json_t *config;
+    AX_TRY(ax_json_parse("tokenizer_config.json", tok->config, tok->config_size, 0, &config));
+    bool there = !json_object_del(config, "chat_template");
+    char *text = there ? json_dumps(config, JSON_INDENT(2)) : NULL;
+    json_decref(config);
+    AX_CHECK(!there || text, AX_ERR_MEMORY, "not enough memory to write tokenizer_config.json");
+    if (there) {
+        free(tok->config);
+        tok->config = text;
+        tok->config_size = strlen(text);
+    }
+    return AX_OK;
+}
+
+ax_status ax_tokenizer_set_chat_template(ax_tokenizer *tok, const char *jinja)
+{
+    char *text;
+    AX_TRY(ax_strdup(jinja, &text));
+    free(tok->chat_template);
+    tok->chat_template = text;
+    tok->chat_template_apart = true;
+    return drop_template(tok);
+}
+
+/* -------------------------------------------------------------------------------------------------- */
+
 ax_status tok_apply_config(const char *where, const json_t *config, ax_tokenizer *tok)
 {
     static const char usual[] = "<|endoftext|>";
@@ -50,6 +111,9 @@ ax_status tok_apply_config(const char *where, const json_t *config, ax_tokenizer
     AX_TRY(find_token(where, config, tok, "eos_token", &tok->eos));
     if (tok->eos < 0)
         tok->eos = ax_tokenizer_id(tok, usual, strlen(usual));
+    const char *chat_template = find_template(config);
+    if (chat_template)
+        AX_TRY(ax_strdup(chat_template, &tok->chat_template));
     if (!tok->config)
         AX_TRY(tok_write_config(tok->eos >= 0 ? usual : NULL, &tok->config, &tok->config_size));
     return AX_OK;

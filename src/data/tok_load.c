@@ -553,18 +553,29 @@ static ax_status load_directory(const char *dir, ax_tokenizer **out)
     return status;
 }
 
+/* Loads the tokenizer of the file `path`, which is in the directory `dir`. */
+static ax_status load_file(const char *path, const char *dir, ax_tokenizer **out)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    return !strcmp(name, "tokenizer.model") ? tok_refuse_sentencepiece(dir)
+           : !strcmp(name, "vocab.json")    ? tok_load_gpt2_files(dir, out)
+                                            : load_json_file(path, dir, out);
+}
+
 ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out)
 {
     *out = NULL;
     AX_CHECK(ax_path_exists(path), AX_ERR_DATA, "there is no tokenizer at %s", path);
-    if (ax_path_is_dir(path))
-        return load_directory(path, out);
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *slash = strrchr(path, '/');
+    const bool is_dir = ax_path_is_dir(path);
     char *dir;
-    AX_TRY(slash ? ax_strndup(path, ax_max(slash - path, 1), &dir) : ax_strdup(".", &dir));
-    ax_status status = !strcmp(name, "tokenizer.model") ? tok_refuse_sentencepiece(dir)
-                       : !strcmp(name, "vocab.json")    ? tok_load_gpt2_files(dir, out)
-                                                        : load_json_file(path, dir, out);
+    AX_TRY(!is_dir && slash ? ax_strndup(path, ax_max(slash - path, 1), &dir)
+                            : ax_strdup(is_dir ? path : ".", &dir));
+    ax_status status = is_dir ? load_directory(dir, out) : load_file(path, dir, out);
+    if (status == AX_OK)
+        status = tok_read_chat_template(dir, *out);
+    if (status != AX_OK)
+        ax_tokenizer_destroy(out);
     free(dir);
     return status;
 }

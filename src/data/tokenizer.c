@@ -58,6 +58,7 @@ void ax_tokenizer_destroy(ax_tokenizer **tok)
     free(t->space);
     free(t->json);
     free(t->config);
+    free(t->chat_template);
     free(t);
     *tok = NULL;
 }
@@ -75,11 +76,15 @@ ax_status ax_tokenizer_save(const ax_tokenizer *tok, const char *dir)
 {
     AX_TRY(ax_mkdirs(dir));
     AX_TRY(save_file(dir, "tokenizer.json", tok->json, tok->json_size));
-    return save_file(dir, "tokenizer_config.json", tok->config, tok->config_size);
+    AX_TRY(save_file(dir, "tokenizer_config.json", tok->config, tok->config_size));
+    return tok->chat_template_apart
+               ? save_file(dir, "chat_template.jinja", tok->chat_template, strlen(tok->chat_template))
+               : AX_OK;
 }
 
 int32_t ax_tokenizer_vocab_size(const ax_tokenizer *tok) { return tok->n_ids; }
 int32_t ax_tokenizer_eos(const ax_tokenizer *tok) { return tok->eos; }
+const char *ax_tokenizer_chat_template(const ax_tokenizer *tok) { return tok->chat_template; }
 uint64_t ax_tokenizer_hash(const ax_tokenizer *tok) { return tok->hash; }
 
 static bool has_name(const ax_tokenizer *tok, int32_t id, const char *name, size_t n)

@@ -165,6 +165,13 @@ ax_status ax_token_writer_create(const char *path, int64_t vocab, int64_t end_id
     return status;
 }
 
+void ax_token_writer_set_template(ax_token_writer *w, const char *name)
+{
+    char *field = w->header.chat_template;
+    memset(field, 0, AX_CHAT_NAME_BYTES);
+    snprintf(field, AX_CHAT_NAME_BYTES, "%s", name);
+}
+
 static ax_status add_tokens(ax_token_writer *w, const int32_t *tokens, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -223,8 +230,11 @@ ax_status ax_token_writer_add_masked(ax_token_writer *w, const int32_t *tokens, 
 static ax_status append_mask(ax_token_writer *w)
 {
     tok_header *h = &w->header;
-    if (h->version == TOK_VERSION_PLAIN)
+    if (h->version == TOK_VERSION_PLAIN) {
+        memset(h->chat_template, 0, sizeof h->chat_template); /* there was no conversation */
         return AX_OK;
+    }
+    h->chat_template_hash = tok_chat_template_hash(h);
     if (w->mask_bits % 64)
         AX_TRY(spill_add(w, &w->mask, w->mask_word));
     h->mask_at = h->index_at + 8 * (h->documents + 1);
@@ -291,6 +301,8 @@ ax_status ax_token_writer_finish(ax_token_writer **writer, ax_data_info *info)
                                .end_id = h->end_id,
                                .tokenizer_hash = h->tokenizer_hash,
                                .checksum = h->body_hash};
+    if (status == AX_OK && info)
+        memcpy(info->chat_template, h->chat_template, sizeof h->chat_template);
     ax_token_writer_abandon(writer);
     return status;
 }

@@ -56,7 +56,7 @@ static const ax_option options[] = {
     {"data.bad_lines", AX_OPT_INT, AT(data.bad_lines), "100", "[0, inf)",
      .help = "how many JSON objects may be skipped because their text is null or not valid Unicode; more are an error"},
     {"data.template", AX_OPT_STRING, AT(data.chat_template), .choices = ax_chat_names,
-     .help = "template by which conversations (JSON objects with messages, conversations, prompt and completion, or instruction and output) become text; default: chosen by the tokenizer's special tokens"},
+     .help = "template by which conversations (JSON objects with messages, conversations, prompt and completion, or instruction and output) become text; default: that of the tokenizer's chat_template, else chosen by its special tokens"},
     {"data.loss", AX_OPT_ENUM, AT(data.loss), "auto", .choices = "auto|answers|all",
      .help = "which tokens are targets: answers (what the assistant says in conversations and the end of its turn; all tokens of plain text in the same file), all, or auto (answers for sources of data.train and data.valid that have a mask, all for the others)"},
     {"data.order", AX_OPT_ENUM, AT(data.order), "shuffled", .choices = "shuffled|sequential", .help = "order of the samples of each source: shuffled (a random permutation for each epoch, from train.seed) or sequential (in file order)"},

@@ -82,6 +82,23 @@ static const char *put_template(scratch *s, const json_t *entry)
                          json_object_get(entry, "added"), json_string_value(json_object_get(entry, "eos")));
 }
 
+/* Writes a tokenizer with the tokens of ChatML. */
+static const char *put_chatml(scratch *s)
+{
+    json_t *added = json_pack("[{s:s, s:b}, {s:s, s:b}]", "content", "<|im_start|>", "special", 1, "content",
+                              "<|im_end|>", "special", 1);
+    const char *path = put_tokenizer(s, "chatml-tok", "gpt2", added, NULL);
+    json_decref(added);
+    return path;
+}
+
+/* JSON in these tests is written with single quotes. */
+static void set_quotes(char *text)
+{
+    for (; *text; text++)
+        *text = *text == '\'' ? '"' : *text;
+}
+
 /* ---- the golden file ------------------------------------------------------------------------------ */
 
 static void expect_case(const char *name, size_t number, const json_t *expected, const ax_ids *ids,
@@ -112,10 +129,10 @@ static void expect_template(scratch *s, const json_t *entry, const json_t *recor
     OK(ax_encoder_create(tok, &encoder));
     OK(ax_chat_create(tok, NULL, &chat));
     assert_string_equal(ax_chat_name(chat), name);
-    assert_true(ax_chat_chosen(chat));
+    assert_string_equal(ax_chat_origin(chat), "chosen by the tokenizer's special tokens");
     ax_chat_destroy(&chat);
     OK(ax_chat_create(tok, name, &chat));
-    assert_false(ax_chat_chosen(chat));
+    assert_null(ax_chat_origin(chat));
     const char *eos = json_string_value(json_object_get(entry, "eos"));
     assert_int_equal(ax_chat_end(chat), ax_tokenizer_id(tok, eos, strlen(eos)));
     for (size_t i = 0; i < json_array_size(records); i++) {
@@ -147,6 +164,129 @@ static void golden(void **state)
         names -= *c == '|';
     assert_int_equal(names, 1);
     json_decref(file);
+}
+
+/* ---- chat templates in Jinja ----------------------------------------------------------------------- */
+
+/* Expects that without a name, template `name` is found, and that its origin begins with `origin`. */
+static void expect_found(const ax_tokenizer *tok, const char *name, const char *origin)
+{
+    ax_chat *chat;
+    OK(ax_chat_create(tok, NULL, &chat));
+    assert_string_equal(ax_chat_name(chat), name);
+    assert_int_equal(strncmp(ax_chat_origin(chat), origin, strlen(origin)), 0);
+    ax_chat_destroy(&chat);
+}
+
+/* Checks the Jinja of a template against the text that transformers ran (check_chat.py), and that a tokenizer
+ * saved with it is loaded with the same template. */
+static void expect_jinja(scratch *s, const json_t *entry, const char *expected)
+{
+    const char *name = json_string_value(json_object_get(entry, "name"));
+    ax_tokenizer *tok, *loaded;
+    ax_chat *chat;
+    ax_buf jinja = {0};
+    OK(ax_tokenizer_load(put_template(s, entry), &tok));
+    OK(ax_chat_create(tok, name, &chat));
+    OK(ax_chat_jinja(chat, &jinja));
+    assert_string_equal(jinja.data, expected);
+    assert_false(ax_chat_is_own(chat));
+    const uint64_t hash = ax_tokenizer_hash(tok);
+    OK(ax_tokenizer_set_chat_template(tok, jinja.data));
+    assert_true(ax_chat_is_own(chat));
+    OK(ax_tokenizer_save(tok, in_scratch(s, "saved")));
+    OK(ax_tokenizer_load(in_scratch(s, "saved"), &loaded));
+    assert_string_equal(ax_tokenizer_chat_template(loaded), jinja.data);
+    assert_int_equal(ax_tokenizer_hash(loaded), hash);
+    expect_found(loaded, name, "that of the tokenizer's chat_template");
+    ax_buf_fini(&jinja);
+    ax_chat_destroy(&chat);
+    ax_tokenizer_destroy(&tok);
+    ax_tokenizer_destroy(&loaded);
+}
+
+static void templates_become_jinja(void **state)
+{
+    json_t *file = read_golden("chat.json"), *expected = read_golden("chat_jinja.json"), *entry;
+    size_t i;
+    json_array_foreach(json_object_get(file, "templates"), i, entry)
+    {
+        const char *name = json_string_value(json_object_get(entry, "name"));
+        expect_jinja(*state, entry, json_string_value(json_object_get(expected, name)));
+    }
+    assert_int_equal(i, json_object_size(expected));
+    json_decref(file);
+    json_decref(expected);
+}
+
+/* Loads a tokenizer with the tokens of ChatML, with texts for tokenizer_config.json (written with single
+ * quotes) and for chat_template.jinja (NULL: no file). */
+static ax_tokenizer *load_chatml(scratch *s, const char *config, const char *jinja)
+{
+    ax_tokenizer *tok;
+    const char *path = put_chatml(s);
+    char text[1024];
+    snprintf(text, sizeof text, "%s", config);
+    set_quotes(text);
+    put_text(s, "chatml-tok/tokenizer_config.json", text);
+    if (jinja)
+        put_text(s, "chatml-tok/chat_template.jinja", jinja);
+    OK(ax_tokenizer_load(path, &tok));
+    return tok;
+}
+
+static void a_tokenizer_has_its_own_template(void **state)
+{
+    static const char own[] = "that of the tokenizer's chat_template",
+                      tokens[] = "chosen by the tokenizer's special tokens",
+                      unknown[] =
+                          "chosen by the tokenizer's special tokens, for its chat_template has no format";
+    static const struct {
+        const char *config, *jinja, *name, *origin;
+    } cases[] = {
+        {"{}", NULL, "chatml", tokens},
+        {"{'chat_template': '### Instruction: ### Response:'}", NULL, "alpaca", own},
+        {"{'chat_template': [{'name': 'tool_use', 'template': 'x'}, {'name': 'default', 'template': '### "
+         "Instruction: ### Response:'}]}",
+         NULL, "alpaca", own},
+        {"{'chat_template': [{'name': 'tool_use', 'template': '### Instruction: ### Response:'}]}", NULL,
+         "chatml", tokens},
+        {"{'chat_template': 3}", NULL, "chatml", tokens},
+        {"{'chat_template': '<start_of_turn>'}", NULL, "chatml", unknown},
+        {"{'chat_template': '<|start_header_id|> <|eot_id|>'}", NULL, "chatml", unknown}, /* lacks tokens */
+        {"{'chat_template': '[INST] <<SYS>> [/INST]'}", NULL, "chatml", unknown},
+        {"{'chat_template': '<|im_start|> <|im_end|>'}", "### Instruction: ### Response:", "alpaca", own},
+    };
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        ax_tokenizer *tok = load_chatml(*state, cases[i].config, cases[i].jinja);
+        expect_found(tok, cases[i].name, cases[i].origin);
+        ax_tokenizer_destroy(&tok);
+    }
+}
+
+/* Some readers prefer tokenizer_config.json to chat_template.jinja, so the two must not differ. */
+static void a_template_replaces_that_of_the_config(void **state)
+{
+    ax_tokenizer *tok =
+        load_chatml(*state, "{'eos_token': '<|im_end|>', 'chat_template': 'old', 'x': 1.5}", NULL);
+    OK(ax_tokenizer_save(tok, in_scratch(*state, "kept")));
+    assert_false(ax_path_exists(in_scratch(*state, "kept/chat_template.jinja")));
+    OK(ax_tokenizer_set_chat_template(tok, "new"));
+    OK(ax_tokenizer_save(tok, in_scratch(*state, "set")));
+    json_t *config = json_load_file(in_scratch(*state, "set/tokenizer_config.json"), 0, NULL),
+           *expected = json_pack("{s:s, s:f}", "eos_token", "<|im_end|>", "x", 1.5);
+    assert_true(json_equal(config, expected));
+    json_decref(config);
+    json_decref(expected);
+    ax_tokenizer_destroy(&tok);
+    OK(ax_tokenizer_load(in_scratch(*state, "set"), &tok));
+    assert_string_equal(ax_tokenizer_chat_template(tok), "new");
+    ax_tokenizer_destroy(&tok);
+    char *large = calloc((2 << 20) + 1, 1);
+    memset(large, 'x', 2 << 20);
+    put_text(*state, "set/chat_template.jinja", large);
+    FAILS(AX_ERR_DATA, "chat_template.jinja", ax_tokenizer_load(in_scratch(*state, "set"), &tok));
+    free(large);
 }
 
 /* ---- parts ---------------------------------------------------------------------------------------- */
@@ -286,23 +426,7 @@ static void contents_are_no_markup(void **state)
 
 /* ---- records and templates that are refused ------------------------------------------------------- */
 
-/* A tokenizer with the tokens of ChatML, and one that has no special token at all. */
-static const char *put_chatml(scratch *s)
-{
-    json_t *added = json_pack("[{s:s, s:b}, {s:s, s:b}]", "content", "<|im_start|>", "special", 1, "content",
-                              "<|im_end|>", "special", 1);
-    const char *path = put_tokenizer(s, "chatml-tok", "gpt2", added, NULL);
-    json_decref(added);
-    return path;
-}
-
-/* JSON in these tests is written with single quotes. */
-static void set_quotes(char *text)
-{
-    for (; *text; text++)
-        *text = *text == '\'' ? '"' : *text;
-}
-
+/* Writes a tokenizer that has no special token at all. */
 static const char *put_bare(scratch *s) { return put_tokenizer(s, "bare-tok", "three splits", NULL, NULL); }
 
 static void refused_records(void **state)
@@ -562,6 +686,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(golden, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(templates_become_jinja, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(a_tokenizer_has_its_own_template, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(a_template_replaces_that_of_the_config, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(parts_change_no_ids, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(contents_are_no_markup, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(refused_records, files_setup, files_teardown),

@@ -204,6 +204,56 @@ static void expect_damage(const char *path, const char *text)
     ax_data_close(&data);
 }
 
+/* Writes a file of one document, with a mask or without, whose template has this name. */
+static const char *put_named(scratch *s, const char *file, bool masked, const char *name)
+{
+    ax_token_writer *w;
+    ax_data_info info;
+    const char *path = in_scratch(s, file);
+    OK(ax_token_writer_create(path, VOCAB, END_ID, 5, &w));
+    ax_token_writer_set_template(w, "a name that is longer");
+    ax_token_writer_set_template(w, name);
+    if (masked)
+        OK(ax_token_writer_add_masked(w, (int32_t[]){3, 4}, (uint8_t[]){0, 1}, 2, 2));
+    else
+        OK(ax_token_writer_add(w, (int32_t[]){3, 4}, 2, 2));
+    OK(ax_token_writer_finish(&w, &info));
+    assert_string_equal(info.chat_template, masked ? name : "");
+    return path;
+}
+
+static void expect_name(const char *path, const char *name)
+{
+    ax_data *data;
+    OK(ax_data_open(path, -1, &data));
+    assert_string_equal(ax_data_describe(data)->chat_template, name);
+    ax_data_close(&data);
+}
+
+static void templates_are_recorded(void **state)
+{
+    scratch *s = *state;
+    static const struct {
+        const char *first, *second;
+        bool masked[2];
+        const char *whole;
+    } cases[] = {{"alpaca", "alpaca", {true, true}, "alpaca"},
+                 {"alpaca", "chatml", {true, true}, ""},
+                 {"alpaca", "", {true, true}, ""},
+                 {"", "alpaca", {true, true}, ""},
+                 {"alpaca", "chatml", {true, false}, "alpaca"},
+                 {"chatml", "alpaca", {false, true}, "alpaca"},
+                 {"alpaca", "alpaca", {false, false}, ""}};
+    expect_name(put_named(s, "one.tok", true, "deepseek-coder"), "deepseek-coder");
+    expect_name(put_named(s, "one.tok", false, "deepseek-coder"), "");
+    OK(ax_mkdirs(in_scratch(s, "named")));
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        put_named(s, "named/0.tok", cases[i].masked[0], cases[i].first);
+        put_named(s, "named/1.tok", cases[i].masked[1], cases[i].second);
+        expect_name(in_scratch(s, "named"), cases[i].whole);
+    }
+}
+
 static void damage(void **state)
 {
     scratch *s = *state;
@@ -230,9 +280,13 @@ static void damage(void **state)
     path = put_file(s, "fields.tok", bytes, size);
     FAILS(AX_ERR_DATA, "the checksum of the mask's fields (offset 112)", ax_data_open(path, -1, &data));
     bytes[104] ^= 1;
-    bytes[130] = 1;
+    bytes[200] = 1;
     path = put_file(s, "zeros.tok", bytes, size);
-    FAILS(AX_ERR_DATA, "byte 130 of its header is 0x01, but bytes 120 to 255", ax_data_open(path, -1, &data));
+    FAILS(AX_ERR_DATA, "byte 200 of its header is 0x01, but bytes 152 to 255", ax_data_open(path, -1, &data));
+    bytes[200] = 0;
+    bytes[130] = 1;
+    path = put_file(s, "name.tok", bytes, size);
+    FAILS(AX_ERR_DATA, "the checksum of its template's name (offset 144)", ax_data_open(path, -1, &data));
     bytes[130] = 0;
     path = put_file(s, "short.tok", bytes, size - 8);
     FAILS(AX_ERR_DATA, "is truncated", ax_data_open(path, -1, &data));
@@ -250,6 +304,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(rows_of_a_file, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(no_mask, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(shards, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(templates_are_recorded, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(damage, files_setup, files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

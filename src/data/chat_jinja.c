@@ -1,0 +1,157 @@
+/* Templates of conversations as Jinja, the language in which Hugging Face tokenizers carry theirs
+ * (chat_template.jinja). Jinja is printed from the rows of chat_templates.c and is never run here: a
+ * tokenizer's own template is recognized by strings that it contains. */
+#include "chat_templates.h"
+
+#include <string.h>
+
+/* ---- recognizing --------------------------------------------------------------------------------- */
+
+static bool has_format(const char *jinja, const chat_template *t)
+{
+    for (size_t i = 0; i < AX_COUNT(t->marks) && t->marks[i]; i++)
+        if (!strstr(jinja, t->marks[i]))
+            return false;
+    return !t->other || !strstr(jinja, t->other);
+}
+
+const chat_template *chat_of_jinja(const ax_tokenizer *tok)
+{
+    const char *jinja = ax_tokenizer_chat_template(tok);
+    for (size_t i = 0; i < CHAT_TEMPLATES && jinja; i++)
+        if (has_format(jinja, &chat_templates[i]))
+            return &chat_templates[i];
+    return NULL;
+}
+
+bool ax_chat_is_own(const ax_chat *chat)
+{
+    return chat->template && chat->template == chat_of_jinja(chat->tok);
+}
+
+/* ---- printing ------------------------------------------------------------------------------------ */
+
+/* Appends strings of the template as one string literal of Jinja. */
+static ax_status put_literal(const ax_chat *chat, ax_buf *out, const char *const *strings, size_t count)
+{
+    AX_TRY(ax_buf_add(out, "'", 1));
+    for (size_t i = 0; i < count; i++) {
+        size_t n;
+        const char *text = chat_string(chat, strings[i], &n);
+        for (size_t j = 0; j < n; j++)
+            AX_TRY(text[j] == '\n'                      ? ax_buf_printf(out, "\\n")
+                   : text[j] == '\'' || text[j] == '\\' ? ax_buf_printf(out, "\\%c", text[j])
+                                                        : ax_buf_add(out, &text[j], 1));
+    }
+    return ax_buf_add(out, "'", 1);
+}
+
+/* Appends a statement that writes strings of the template. */
+static ax_status put_strings(const ax_chat *chat, ax_buf *out, const char *const *strings, size_t count)
+{
+    AX_TRY(ax_buf_printf(out, "{{- "));
+    AX_TRY(put_literal(chat, out, strings, count));
+    return ax_buf_printf(out, " }}\n");
+}
+
+/* Appends a statement that writes a turn: its text between two strings. */
+static ax_status put_turn(const ax_chat *chat, ax_buf *out, const chat_frame *frame)
+{
+    AX_TRY(ax_buf_printf(out, "{{- "));
+    AX_TRY(put_literal(chat, out, &frame->before, 1));
+    AX_TRY(ax_buf_printf(out, " + text + "));
+    AX_TRY(put_literal(chat, out, &frame->after, 1));
+    return ax_buf_printf(out, " }}\n");
+}
+
+static ax_status put_begin(const ax_chat *chat, ax_buf *out)
+{
+    const chat_template *t = chat->template;
+    if (t->begin)
+        AX_TRY(put_strings(chat, out, &t->begin, 1));
+    if (!t->no_system)
+        return AX_OK;
+    AX_TRY(ax_buf_printf(out, "{%%- if not messages or messages[0]['role'] != 'system' %%}\n"));
+    AX_TRY(put_strings(chat, out, &t->no_system, 1));
+    return ax_buf_printf(out, "{%%- endif %%}\n");
+}
+
+static ax_status put_user(const ax_chat *chat, ax_buf *out)
+{
+    static const char after[] = "{%%- if not loop.first and messages[loop.index0 - 1]['role'] == '%s' %%}\n";
+    const chat_template *t = chat->template;
+    if (t->between) {
+        AX_TRY(ax_buf_printf(out, after, "assistant"));
+        AX_TRY(put_strings(chat, out, &t->between, 1));
+        AX_TRY(ax_buf_printf(out, "{%%- endif %%}\n"));
+    }
+    if (!t->after_system.before)
+        return put_turn(chat, out, &t->frame[AX_CHAT_USER]);
+    AX_TRY(ax_buf_printf(out, after, "system"));
+    AX_TRY(put_turn(chat, out, &t->after_system));
+    AX_TRY(ax_buf_printf(out, "{%%- else %%}\n"));
+    AX_TRY(put_turn(chat, out, &t->frame[AX_CHAT_USER]));
+    return ax_buf_printf(out, "{%%- endif %%}\n");
+}
+
+/* Appends statements that take the reasoning from `text`, as split_reasoning (chat.c) does. */
+static ax_status put_reasoning(ax_buf *out)
+{
+    return ax_buf_printf(
+        out, "{%%- set reasoning = '' %%}\n"
+             "{%%- if message['reasoning_content'] is string %%}\n"
+             "{%%- set reasoning = message['reasoning_content'] %%}\n"
+             "{%%- elif '</think>' in text %%}\n"
+             "{%%- set reasoning = text.split('</think>')[0].rstrip('\\n').split('<think>')[-1] %%}\n"
+             "{%%- set text = text.split('</think>')[-1] %%}\n"
+             "{%%- endif %%}\n");
+}
+
+static ax_status put_answer(const ax_chat *chat, ax_buf *out)
+{
+    const chat_template *t = chat->template;
+    const chat_frame *frame = &t->frame[AX_CHAT_ASSISTANT];
+    const char *before[] = {frame->before, t->opening, t->think.before};
+    if (t->think.before)
+        AX_TRY(put_reasoning(out));
+    AX_TRY(ax_buf_printf(out, "{{- "));
+    AX_TRY(put_literal(chat, out, before, AX_COUNT(before)));
+    if (t->think.before) {
+        AX_TRY(ax_buf_printf(out, " + reasoning.strip('\\n') + "));
+        AX_TRY(put_literal(chat, out, &t->think.after, 1));
+    }
+    AX_TRY(ax_buf_printf(out, t->think.before ? " + text.lstrip('\\n') + " : " + text + "));
+    AX_TRY(put_literal(chat, out, &frame->after, 1));
+    return ax_buf_printf(out, " }}\n");
+}
+
+static ax_status put_turns(const ax_chat *chat, ax_buf *out)
+{
+    const chat_template *t = chat->template;
+    AX_TRY(ax_buf_printf(out,
+                         "{%%- for message in messages %%}\n"
+                         "{%%- if message['role'] not in ['user', 'assistant'] and not (message['role'] == "
+                         "'system' and loop.first) %%}\n"
+                         "{{- raise_exception('A conversation has a turn of the system or none, then turns "
+                         "of user and assistant') }}\n"
+                         "{%%- endif %%}\n"
+                         "{%%- set text = message['content']%s %%}\n"
+                         "{%%- if message['role'] == 'system' %%}\n",
+                         t->trims ? " | trim" : ""));
+    AX_TRY(put_turn(chat, out, &t->frame[AX_CHAT_SYSTEM]));
+    AX_TRY(ax_buf_printf(out, "{%%- elif message['role'] == 'user' %%}\n"));
+    AX_TRY(put_user(chat, out));
+    AX_TRY(ax_buf_printf(out, "{%%- else %%}\n"));
+    AX_TRY(put_answer(chat, out));
+    return ax_buf_printf(out, "{%%- endif %%}\n{%%- endfor %%}\n");
+}
+
+ax_status ax_chat_jinja(const ax_chat *chat, ax_buf *out)
+{
+    AX_CHECK(chat->template, AX_ERR_USAGE, "there is no template to print");
+    AX_TRY(put_begin(chat, out));
+    AX_TRY(put_turns(chat, out));
+    AX_TRY(ax_buf_printf(out, "{%%- if add_generation_prompt %%}\n"));
+    AX_TRY(put_strings(chat, out, &chat->template->frame[AX_CHAT_ASSISTANT].before, 1));
+    return ax_buf_printf(out, "{%%- endif %%}");
+}

@@ -27,6 +27,8 @@ static ax_status open_metrics(ax_run *run) { return ax_report_open_metrics(run, 
 
 static ax_status open_data(ax_run *run) { return ax_run_open_data(run, &run->inputs, &run->state.signal); }
 
+static ax_status carry_template(ax_run *run) { return ax_run_carry_template(run); }
+
 static ax_status restore_position(ax_run *run)
 {
     int64_t read[run->inputs.train.n];
@@ -104,6 +106,7 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
                  {"runtime settings of the checkpoint", resume_runtime, EACH, AX_RUN_TRAINS},
                  {"files beside the model", find_files, FIRST, AX_RUN_TRAINS},
                  {"data", open_data, EACH, AX_RUN_TRAINS},
+                 {"chat template", carry_template, FIRST, AX_RUN_TRAINS},
                  {"position", restore_position, EACH, AX_RUN_TRAINS},
                  {"allocation", allocate, EACH, AX_RUN_TRAINS},
                  {"trace", open_trace, EACH, AX_RUN_TRAINS},

@@ -233,7 +233,14 @@ enum { AX_BESIDE_MOST = 16 << 20 };
  * also after an error. */
 ax_status ax_run_find_files(const ax_run *run, ax_run_files *out);
 ax_status ax_run_write_files(const ax_run *run, ax_run_files *out);
+/* Appends a file to *files and takes ownership of `data`, also after an error. */
+ax_status ax_run_files_add(ax_run_files *files, const char *name, char *data, size_t size);
+void ax_run_files_remove(ax_run_files *files, const char *name);
 void ax_run_files_fini(ax_run_files *files);
+
+/* train_chat.c: makes checkpoints carry the template by which the conversations of data.train were written.
+ * It changes the tokenizer and the files beside the model. Called on rank 0. */
+ax_status ax_run_carry_template(ax_run *run);
 
 /* train_eval.c, collective. Clears *pending if metrics.jsonl already has the evaluation of the current
  * step. */

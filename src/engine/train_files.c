@@ -19,8 +19,7 @@ void ax_run_files_fini(ax_run_files *files)
     files->n = 0;
 }
 
-/* Appends a file to *files and takes ownership of `data`, also after an error. */
-static ax_status add(ax_run_files *files, const char *name, char *data, size_t size)
+ax_status ax_run_files_add(ax_run_files *files, const char *name, char *data, size_t size)
 {
     ax_run_file *grown = realloc(files->file, ((size_t)files->n + 1) * sizeof *grown);
     ax_run_file *file = grown ? &grown[files->n] : NULL;
@@ -37,6 +36,17 @@ static ax_status add(ax_run_files *files, const char *name, char *data, size_t s
     return AX_OK;
 }
 
+void ax_run_files_remove(ax_run_files *files, const char *name)
+{
+    for (int i = files->n - 1; i >= 0; i--) {
+        if (strcmp(files->file[i].name, name))
+            continue;
+        free(files->file[i].name);
+        free(files->file[i].data);
+        memmove(files->file + i, files->file + i + 1, (size_t)(--files->n - i) * sizeof *files->file);
+    }
+}
+
 static ax_status add_from(ax_run_files *files, const char *dir, const char *name)
 {
     char *path, *data;
@@ -44,7 +54,7 @@ static ax_status add_from(ax_run_files *files, const char *dir, const char *name
     AX_TRY(ax_path_join(dir, name, &path));
     ax_status status = ax_file_read(path, &data, &size);
     free(path);
-    return status == AX_OK ? add(files, name, data, size) : status;
+    return status == AX_OK ? ax_run_files_add(files, name, data, size) : status;
 }
 
 /* ---- files that the run writes ------------------------------------------------------------------- */
@@ -52,7 +62,7 @@ static ax_status add_from(ax_run_files *files, const char *dir, const char *name
 /* Appends the tokenizer's files to *files. ax_tokenizer_save writes them to run.dir/tokenizer first. */
 static ax_status add_tokenizer(const ax_run *run, ax_run_files *files)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json"};
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
     char *dir;
     if (!run->inputs.tokenizer)
         return AX_OK;
@@ -79,7 +89,7 @@ static ax_status add_config(const ax_run *run, ax_run_files *files)
     ax_status status = adapter ? ax_adapter_print(model, run->inputs.model_dir, &text)
                                : ax_model_config_print(model, &identity, &text);
     if (status == AX_OK)
-        return add(files, adapter ? "adapter_config.json" : "config.json", text.data, text.size);
+        return ax_run_files_add(files, adapter ? "adapter_config.json" : "config.json", text.data, text.size);
     ax_buf_fini(&text);
     return status;
 }

@@ -266,6 +266,21 @@ static void check_masks(const ax_run *run, const char *key, const ax_sources *so
                             sources->path[i], key);
 }
 
+/* Records an error for each token file whose conversations were written by another template than
+ * data.template. */
+static void check_templates(const ax_run *run, const char *key, const ax_sources *sources)
+{
+    const char *wanted = run->config->data.chat_template;
+    for (int i = 0; i < sources->n && wanted; i++) {
+        const char *name = ax_data_describe(sources->data[i])->chat_template;
+        if (*name && strcmp(name, wanted))
+            ax_option_error(run->config->set, "data.template",
+                            "%s of %s was built with template %s: build it again with --template %s, or set "
+                            "data.template to %s",
+                            sources->path[i], key, name, wanted, name);
+    }
+}
+
 /* Logs, for each source with a mask, which of its tokens are targets. */
 static void log_targets(const ax_run *run, const ax_sources *sources)
 {
@@ -346,6 +361,8 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal
     AX_TRY(open_sources(run, &c->data.valid, valid, signal));
     check_masks(run, "data.train", train);
     check_masks(run, "data.valid", valid);
+    check_templates(run, "data.train", train);
+    check_templates(run, "data.valid", valid);
     AX_TRY(cut_sources(run, inputs, &trained));
     log_targets(run, train);
     log_targets(run, valid);

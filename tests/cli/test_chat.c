@@ -339,6 +339,71 @@ static void evaluation_counts_the_same_targets(void **state)
     ends(2, "--loss: plain.txt has no mask", AXONN " eval run --data plain.txt --loss answers");
 }
 
+/* ---- checkpoints carry the template --------------------------------------------------------------- */
+
+/* Expects that the JSON file has `ids` (as JSON) under eos_token_id. */
+static void expect_ends(const char *path, const char *ids)
+{
+    json_t *root = json_load_file(path, 0, NULL), *expected = json_loads(ids, 0, NULL);
+    assert_non_null(root);
+    assert_true(json_equal(json_object_get(root, "eos_token_id"), expected));
+    json_decref(root);
+    json_decref(expected);
+}
+
+/* A tokenizer with the tokens of ChatML, for which alpaca is chosen only if a model says so. */
+static void checkpoints_carry_the_template(void **state)
+{
+    (void)state;
+    const char *chosen = "template alpaca, that of the tokenizer's chat_template";
+    ends(0, NULL,
+         AXONN " tok train --input words.txt --vocab 282 --special '<|endoftext|>' '<|im_start|>' "
+               "'<|im_end|>' --out tok2");
+    ends(0, "template chatml, chosen by the tokenizer's special tokens",
+         AXONN " data build --input qa.jsonl --tokenizer tok2 --out chatml.tok");
+    ends(0, NULL, AXONN " data build --input qa.jsonl --tokenizer tok2 --out alpaca.tok --template alpaca");
+    ends(0, "template    alpaca", AXONN " data show alpaca.tok");
+    put("new.yaml", "model: {family: gpt2, layers: 1, hidden: 32, heads: 2, vocab: 320, seq_len: 192}\n"
+                    "data: {train: alpaca.tok, tokenizer: tok2}\nthreads: 1\n"
+                    "train: {steps: 1, global_batch: 2, micro_batch: 2}\n");
+    put("tune.yaml", "model: {from: alpaca}\ndata: {train: chatml.tok}\nthreads: 1\n"
+                     "train: {steps: 1, global_batch: 2, micro_batch: 2}\n");
+    ends(0, "checkpoints will have the chat template alpaca", AXONN " train new.yaml run.dir=alpaca");
+    assert_false(ax_path_exists("alpaca/ckpt/step-1/generation_config.json")); /* its end is the text's */
+    ends(0, chosen, AXONN " generate alpaca --chat --max-tokens 2 </dev/null");
+
+    /* Tuning by another template replaces the template, and adds the token that ends a turn. */
+    ends(0, "checkpoints will have the chat template chatml, by which the data was written, in place of",
+         AXONN " train tune.yaml run.dir=chatml");
+    ends(0, "template chatml, that of the tokenizer's chat_template",
+         AXONN " generate chatml --chat --max-tokens 2 </dev/null");
+    expect_ends("chatml/ckpt/step-1/generation_config.json", "[2, 0]");
+
+    /* So does an adapter, and the model into which it is merged. */
+    ends(0, NULL, AXONN " train tune.yaml run.dir=adapter tune.method=lora");
+    ends(0, NULL, AXONN " ckpt convert adapter --out merged");
+    ends(0, "template chatml, that of the tokenizer's chat_template",
+         AXONN " generate merged --chat --max-tokens 2 </dev/null");
+    expect_ends("merged/generation_config.json", "[2, 0]");
+
+    /* A template of the same format is kept as it is, and so are end tokens that have the id. */
+    put("merged/chat_template.jinja", "{# mine #}<|im_start|><|im_end|>");
+    put("merged/generation_config.json", "{\"eos_token_id\": 2, \"temperature\": 0.6}\n");
+    ends(0, NULL, AXONN " train tune.yaml run.dir=kept model.from=merged");
+    ends(0, "mine", "cat kept/ckpt/step-1/chat_template.jinja");
+    ends(0, "{\"eos_token_id\": 2, \"temperature\": 0.6}", "cat kept/ckpt/step-1/generation_config.json");
+
+    /* Plain text and a mixture of templates change nothing. */
+    ends(0, NULL, AXONN " train tune.yaml run.dir=plain data.train=plain.txt model.seq_len=16");
+    ends(0, chosen, AXONN " generate plain --chat --max-tokens 2 </dev/null");
+    ends(0, "by chatml: the chat template of the model stays as it is",
+         AXONN " train tune.yaml run.dir=mixed 'data.train=[alpaca.tok, chatml.tok]'");
+    ends(0, chosen, AXONN " generate mixed --chat --max-tokens 2 </dev/null");
+    ends(2, "alpaca.tok of data.train was built with template alpaca: build it again with --template chatml",
+         AXONN " train new.yaml run.dir=none data.template=chatml");
+    ends(2, "--template: alpaca.tok holds tokens", AXONN " eval alpaca --data alpaca.tok --template chatml");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -351,6 +416,7 @@ int main(void)
         cmocka_unit_test(steps_without_targets_are_reported),
         cmocka_unit_test(configurations_are_refused),
         cmocka_unit_test(evaluation_counts_the_same_targets),
+        cmocka_unit_test(checkpoints_carry_the_template),
     };
     return cmocka_run_group_tests_name("cli.chat", tests, set_up, tear_down);
 }

@@ -1,5 +1,7 @@
-"""Compares `axonn data build` with transformers on random conversations, token for token: ids, and masks beside
-return_assistant_tokens_mask, for every template. Needs what make_chat.py needs; run: python check_chat.py AXONN [N [SEED]]"""
+"""Compares axonn with transformers on random conversations, for every template. `axonn data build`: token for token, ids, and
+masks beside return_assistant_tokens_mask. The chat_template.jinja of a model that axonn trained on such conversations: the text
+that apply_chat_template gives with it. Once all are equal, writes these Jinja templates to chat_jinja.json in this directory.
+Needs what make_chat.py needs; run: python check_chat.py AXONN [N [SEED]]"""
 
 import json
 import os
@@ -10,6 +12,7 @@ import sys
 import tempfile
 
 import make_chat
+from transformers import AutoTokenizer
 
 WORDS = ("the of and to in is that for it as was with be by not he his but at are this don't it's we'll I'm 1 12 123 4567 "
          "int static return if (n < 0) { } ; = += -> // \"%d\\n\" data[i] naïve café привет 東京都 日本語 한국어 नमस्ते שלום 😀 👍🏽 🇩🇪 ½ "
@@ -68,6 +71,11 @@ def check(axonn, template, records, folder):
     subprocess.run([axonn, "data", "build", "--input", lines, "--tokenizer", tok, "--template", template, "--out", out],
                    check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     subprocess.run([axonn, "data", "check", out], check=True, stdout=subprocess.DEVNULL)
+    check_tokens(template, reference, records, out)
+    return check_jinja(axonn, template, reference, records, folder)
+
+
+def check_tokens(template, reference, records, out):
     documents, end = read_tokens(out)
     assert len(documents) == len(records)
     tokens = targets = 0
@@ -81,14 +89,53 @@ def check(axonn, template, records, folder):
     print(f"{template}: {len(records)} conversations, {tokens} tokens, {targets} targets: all ids and masks equal")
 
 
+def check_jinja(axonn, template, reference, records, folder):
+    """Trains a small model for one step, and returns the chat template that its checkpoint has."""
+    vocab = reference.base.get_vocab_size()
+    with open(os.path.join(folder, "small.yaml"), "w") as f:
+        f.write("model: {family: gpt2, layers: 1, hidden: 8, heads: 1, vocab: %d, seq_len: 64}\n"
+                "data: {train: chats.tok, tokenizer: tok}\ntrain: {steps: 1, global_batch: 1, micro_batch: 1}\n"
+                "runtime: {log: error}\n" % vocab)
+    subprocess.run([axonn, "train", "small.yaml", "run.dir=run"], check=True, cwd=folder)
+    model = os.path.join(folder, "run", "ckpt", "step-1")
+    written, texts = AutoTokenizer.from_pretrained(model), 0
+    with open(os.path.join(model, "chat_template.jinja")) as f:
+        jinja = f.read()
+    assert written.chat_template == jinja
+    if os.path.exists(os.path.join(model, "generation_config.json")):
+        with open(os.path.join(model, "generation_config.json")) as f:
+            assert reference.base.token_to_id(reference.eos) in json.load(f)["eos_token_id"]
+    for record in records:
+        messages = make_chat.messages_of(record, template)
+        if any("input" in m for m in messages):
+            continue
+        asks = messages[-1]["role"] == "user"
+        ours = written.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks)
+        theirs = reference.fast.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks)
+        if asks and template in HEADERS:
+            theirs += HEADERS[template]
+        assert ours == theirs, (template, record, ours, theirs)
+        texts += 1
+    print(f"{template}: chat_template.jinja gives {texts} equal texts")
+    return jinja
+
+
+# The header of an answer, of templates that have it and do not know add_generation_prompt.
+HEADERS = {"deepseek-coder": "### Response:\n", "alpaca": "### Response:\n"}
+
+
 def main():
     axonn, n, seed = sys.argv[1], *map(int, (sys.argv[2:] + ["200", "1"][len(sys.argv) - 2:])[:2])
     rng = random.Random(seed)
     records = [record(rng, i) for i in range(n)]
     print(", ".join(f"{p} {v}" for p, v in make_chat.versions().items()))
+    jinja = {}
     for template in make_chat.TEMPLATES:
         with tempfile.TemporaryDirectory() as folder:
-            check(os.path.abspath(axonn), template, records, folder)
+            jinja[template] = check(os.path.abspath(axonn), template, records, folder)
+    with open(os.path.join(make_chat.HERE, "chat_jinja.json"), "w") as f:
+        json.dump(jinja, f, indent=1)
+        f.write("\n")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 #include "engine/kill_test.h"
 
 #include <ctype.h>
+#include <math.h>
 
 /* The schedule does not depend on train.steps, so that a run stopped after step N equals a run of N steps. */
 #define ENDLESS_KEYS                                                                                         \
@@ -152,13 +153,13 @@ static void a_step_that_takes_long_is_given_up(void **state)
     char keys[1024];
     double seconds = 0;
     /* Ranks agree every two seconds. A step may be three times faster later, when other tests have ended. */
-    for (int rows = 800; seconds < 6; rows *= seconds < 0.5 ? 8 : 2) {
+    for (double rows = 800; seconds < 6; rows *= fmin(fmax(7 / seconds, 1.2), 8)) {
         snprintf(
             keys, sizeof keys,
             BASE_KEYS
             "ranks=4 grid.pipe=2 grid.data=2 zero=1 train.micro_batch=1 optim.warmup=1 model.dropout=0.1 "
             "run.checkpoint_interval=0 optim.schedule=constant train.global_batch=%d ",
-            rows);
+            2 * (int)(rows / 2));
         sh("rm -rf ref run");
         double start = ax_now();
         run_expect(0, NULL, "%s train.steps=1 run.dir=ref", keys);

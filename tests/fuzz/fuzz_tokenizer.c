@@ -108,7 +108,9 @@ void fuzz_make_seeds(void)
         "[\"<s>\"]}}},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"dropout\":null,"
         "\"unk_token\":null,\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"abab\":3},\"merges\":[\"a "
         "b\",[\"ab\",\"ab\"]]}}",
-        "{\"eos_token\":{\"content\":\"<s>\"},\"model_max_length\":1000000000000000019884624838656}", NULL});
+        "{\"eos_token\":{\"content\":\"<s>\"},\"chat_template\":[{\"name\":\"default\",\"template\":\"{{ x "
+        "}}\"}],\"model_max_length\":1000000000000000019884624838656}",
+        NULL});
     fuzz_seed_texts((const char *[]){"{\"a\":0,\"b\":1,\"ab\":2,\"<|endoftext|>\":3}", "#version: 0.2\na b\n",
                                      "{\"eos_token\":\"<|endoftext|>\",\"add_prefix_space\":true}", NULL});
 }
@@ -148,10 +150,27 @@ static void query_tokens(const ax_tokenizer *tok)
 static void save_and_load(const ax_tokenizer *tok)
 {
     ax_tokenizer *again;
+    const char *text = ax_tokenizer_chat_template(tok), *kept;
+    fuzz_file("saved/chat_template.jinja", NULL, 0);
     if (!fuzz_read(ax_tokenizer_save(tok, fuzz_path("saved"))))
         return;
     FUZZ_HOLDS(ax_tokenizer_load(fuzz_path("saved"), &again) == AX_OK);
+    kept = ax_tokenizer_chat_template(again);
     FUZZ_HOLDS(ax_tokenizer_hash(again) == ax_tokenizer_hash(tok));
+    FUZZ_HOLDS(text ? kept && !strcmp(kept, text) : !kept);
+    ax_tokenizer_destroy(&again);
+}
+
+/* A chat template that is set stands in one place. */
+static void set_template(ax_tokenizer *tok)
+{
+    ax_tokenizer *again;
+    if (!fuzz_read(ax_tokenizer_set_chat_template(tok, "{{ x }}")) ||
+        !fuzz_read(ax_tokenizer_save(tok, fuzz_path("set"))))
+        return;
+    fuzz_file("set/chat_template.jinja", NULL, 0);
+    FUZZ_HOLDS(ax_tokenizer_load(fuzz_path("set"), &again) == AX_OK);
+    FUZZ_HOLDS(!ax_tokenizer_chat_template(again));
     ax_tokenizer_destroy(&again);
 }
 
@@ -177,5 +196,6 @@ void fuzz_one(const fuzz_part *part, int n)
         encode(tok, encoder, texts[i], strlen(texts[i]));
     ax_encoder_destroy(&encoder);
     save_and_load(tok);
+    set_template(tok);
     ax_tokenizer_destroy(&tok);
 }

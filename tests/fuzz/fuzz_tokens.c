@@ -37,6 +37,7 @@ static void seed_packed(int64_t vocab, bool masked)
     ax_buf seed = {0};
     if (ax_token_writer_create(fuzz_path("seed.tok"), vocab, 9, 1, &w) != AX_OK)
         abort();
+    ax_token_writer_set_template(w, "alpaca");
     for (int d = 0; d < 3; d++)
         if ((masked && d ? ax_token_writer_add_masked(w, (int32_t[]){1, 2, 3, 4},
                                                       (const uint8_t[]){0, 1, 0, 1}, d + 1, 5)
@@ -170,6 +171,7 @@ static void set_checksums(char *file, size_t size)
     h.body_hash = XXH3_64bits(file + sizeof h, size - sizeof h);
     h.header_hash = tok_header_hash(&h);
     h.mask_hash = h.version == TOK_VERSION_MASK ? tok_mask_hash(&h) : h.mask_hash;
+    h.chat_template_hash = h.version == TOK_VERSION_MASK ? tok_chat_template_hash(&h) : h.chat_template_hash;
     memcpy(file, &h, sizeof h);
 }
 

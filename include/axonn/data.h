@@ -274,7 +274,9 @@ typedef struct ax_sampler_options {
     /* One per source, or NULL. epochs[i] > 0: source i is read epochs[i] times, spread evenly over the run,
      * and has no weight; 0: by weight. The sources by weight share what is left of the run. */
     const int64_t *epochs;
-    int64_t samples; /* of the whole run, those before ax_sampler_restore included; only needed with epochs */
+    /* Only needed with epochs: samples of the whole run, those before ax_sampler_restore included. If they do
+     * not fill the last batch, the rest of its rows is padding. */
+    int64_t samples;
 } ax_sampler_options;
 
 typedef struct ax_sampler ax_sampler;
@@ -309,7 +311,7 @@ AX_MUST_CHECK ax_status ax_sampler_restore(ax_sampler *sampler, const int64_t *p
 
 /* Chooses the B samples of the next step and advances; *targets is the number of unmasked targets of the
  * whole batch, for which rows are read only as ax_data_row_targets does. Allocates nothing. AX_ERR_DATA: an
- * index that cannot be read. AX_ERR_USAGE: with epochs, the end of the run. */
+ * index that cannot be read. AX_ERR_USAGE: with epochs, all samples of the run were read before. */
 AX_MUST_CHECK ax_status ax_sampler_next(ax_sampler *sampler, int64_t *targets);
 
 /* Returns how many targets of the rows chosen so far of the current batch the goldfish loss has dropped: they
@@ -323,16 +325,17 @@ AX_MUST_CHECK ax_status ax_sampler_next_part(ax_sampler *sampler, int64_t first,
                                              int64_t *targets);
 
 /* Reads rows first ... end-1 of the batch that ax_sampler_next chose into rows 0, 1, … of the arrays of
- * `out`. Any rows can be read, any number of times and in any order: a data-parallel rank reads only its own
- * rows. Several threads may call ax_sampler_read at the same time, but not during ax_sampler_next. Allocates
- * nothing. AX_ERR_USAGE, AX_ERR_DATA. */
+ * `out`; a row that is padding has no target. Any rows can be read, any number of times and in any order: a
+ * data-parallel rank reads only its own rows. Several threads may call ax_sampler_read at the same time, but
+ * not during ax_sampler_next. Allocates nothing. AX_ERR_USAGE, AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_sampler_read(const ax_sampler *sampler, int64_t first, int64_t end,
                                         const ax_rows *out);
 
 /* Does ax_sampler_next, then ax_sampler_read for all B rows. */
 AX_MUST_CHECK ax_status ax_sampler_next_batch(ax_sampler *sampler, const ax_rows *out, int64_t *targets);
 
-/* Sets *src and *sample to the source and the sample that are row `row` of the current batch. */
+/* Sets *src and *sample to the source and the sample that are row `row` of the current batch; both to -1 if
+ * the row is padding. */
 void ax_sampler_where(const ax_sampler *sampler, int64_t row, int *src, int64_t *sample);
 
 /* ---- writing token files ------------------------------------------------------------------------- */

@@ -369,20 +369,37 @@ static ax_status read_row(const ax_data *data, const ax_row_shape *shape, int64_
     return shape->pack ? read_packed(data, shape, row, m) : read_stream(data, shape, row, m);
 }
 
+static ax_rows line_of(const ax_rows *rows, int64_t line, int64_t T)
+{
+    return (ax_rows){rows->tokens + line * T, rows->targets + line * T, rows->doc_start + line * T,
+                     rows->position + line * T};
+}
+
+/* Fills a row with padding from position `used` on. Its last document, which the padding belongs to, starts
+ * at position `from`. */
+static void pad_row(const ax_rows *row, int64_t from, int64_t used, int64_t T)
+{
+    for (int64_t t = used; t < T; t++) {
+        row->tokens[t] = 0;
+        row->targets[t] = -1;
+    }
+    assign_positions(row, from, T);
+}
+
+void data_empty_row(const ax_row_shape *shape, const ax_rows *out, int64_t line)
+{
+    const ax_rows to = line_of(out, line, shape->seq_len);
+    pad_row(&to, 0, 0, shape->seq_len);
+}
+
 ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t row, const ax_rows *out,
                       int64_t line, int64_t *targets)
 {
-    int64_t T = shape->seq_len;
     AX_TRY(ax_data_check_shape(data, shape));
-    ax_rows to = {out->tokens + line * T, out->targets + line * T, out->doc_start + line * T,
-                  out->position + line * T};
+    const ax_rows to = line_of(out, line, shape->seq_len);
     marks m = {.row = &to};
     AX_TRY(read_row(data, shape, row, &m));
-    for (int64_t t = m.used; t < T; t++) {
-        to.tokens[t] = 0;
-        to.targets[t] = -1;
-    }
-    assign_positions(&to, m.from, T);
+    pad_row(&to, m.from, m.used, shape->seq_len);
     if (targets)
         *targets = m.targets.kept;
     return AX_OK;

@@ -1,9 +1,10 @@
 /* Chooses which sample of which source is row r of the next batch. Read axonn/data.h first. Sample number g
  * (from 0, over all sources) comes from the source i that maximises w_i max(g, 1) - count_i, where w_i is the
  * source's weight and count_i the number of samples taken from it so far (the rule by which Megatron-LM
- * blends data sets). Sources with epochs have places of their own, evenly over the run. In each epoch, a
- * keyed permutation of the source's samples is the order in which they are taken; AX_ORDER_SEQUENTIAL takes
- * them in the order of the file. */
+ * blends data sets). Sources with epochs have places of their own, evenly over the run. If the samples of
+ * such a run do not fill its last batch, the rest of the batch is padding. In each epoch, a keyed permutation
+ * of the source's samples is the order in which they are taken; AX_ORDER_SEQUENTIAL takes them in the order
+ * of the file. */
 #include "source.h"
 
 #include <math.h>
@@ -17,6 +18,7 @@ typedef struct source {
     uint64_t key;
 } source;
 
+/* The sample of a row; source is -1 if the row is padding. */
 typedef struct pick {
     int source;
     int64_t sample;
@@ -220,6 +222,22 @@ static int64_t ordered_sample(const ax_sampler *s, const source *from)
     return (int64_t)ax_permute(key, (uint64_t)from->samples, (uint64_t)place);
 }
 
+/* Whether all samples of the run are taken. */
+static bool is_over(const ax_sampler *s) { return s->run && s->total == s->run; }
+
+/* Chooses the next sample of the run; padding if none is left. */
+static pick next_pick(ax_sampler *s)
+{
+    if (is_over(s))
+        return (pick){-1, -1};
+    int i = choose_source(s);
+    const pick p = {i, ordered_sample(s, &s->sources[i])};
+    s->mixed += !s->sources[i].share;
+    s->sources[i].count++;
+    s->total++;
+    return p;
+}
+
 static ax_status check_rows(const ax_sampler *s, int64_t first, int64_t end)
 {
     AX_CHECK(first >= 0 && first <= end && end <= s->batch, AX_ERR_USAGE,
@@ -232,7 +250,8 @@ static ax_status check_rows(const ax_sampler *s, int64_t first, int64_t end)
 static void want_rows(const ax_sampler *s, int64_t first, int64_t end)
 {
     for (const pick *p = s->picks + first; p < s->picks + end; p++)
-        data_want_row(s->sources[p->source].data, &s->shape, p->sample);
+        if (p->source >= 0)
+            data_want_row(s->sources[p->source].data, &s->shape, p->sample);
 }
 
 /* Chooses the samples of rows first ... end-1 and counts their targets, so that a rank that reads only some
@@ -240,16 +259,10 @@ static void want_rows(const ax_sampler *s, int64_t first, int64_t end)
 ax_status ax_sampler_next_part(ax_sampler *s, int64_t first, int64_t end, int64_t *targets)
 {
     AX_TRY(check_rows(s, first, end));
-    AX_CHECK(!s->run || end - first <= s->run - s->total, AX_ERR_USAGE,
-             "the run has %lld samples, and %lld are read: its epochs are over", (long long)s->run,
-             (long long)s->total);
-    for (int64_t r = first; r < end; r++) {
-        int i = choose_source(s);
-        s->picks[r] = (pick){i, ordered_sample(s, &s->sources[i])};
-        s->mixed += !s->sources[i].share;
-        s->sources[i].count++;
-        s->total++;
-    }
+    AX_CHECK(first || !is_over(s), AX_ERR_USAGE, "all %lld samples of the run are read: its epochs are over",
+             (long long)s->run);
+    for (int64_t r = first; r < end; r++)
+        s->picks[r] = next_pick(s);
     *targets = 0;
     s->dropped = first ? s->dropped : 0;
     if (s->shape.goldfish.k)
@@ -257,6 +270,8 @@ ax_status ax_sampler_next_part(ax_sampler *s, int64_t first, int64_t end, int64_
     for (int64_t r = first; r < end; r++) {
         data_targets here;
         const pick *p = &s->picks[r];
+        if (p->source < 0)
+            break; /* so are the rows after it */
         AX_TRY(data_row_targets(s->sources[p->source].data, &s->shape, p->sample, &here));
         *targets += here.kept;
         s->dropped += here.dropped;
@@ -277,7 +292,10 @@ ax_status ax_sampler_read(const ax_sampler *s, int64_t first, int64_t end, const
     want_rows(s, first, end);
     for (int64_t r = first; r < end; r++) {
         const pick *p = &s->picks[r];
-        AX_TRY(ax_data_row(s->sources[p->source].data, &s->shape, p->sample, out, r - first, NULL));
+        if (p->source < 0)
+            data_empty_row(&s->shape, out, r - first);
+        else
+            AX_TRY(ax_data_row(s->sources[p->source].data, &s->shape, p->sample, out, r - first, NULL));
     }
     return AX_OK;
 }

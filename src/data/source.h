@@ -165,6 +165,9 @@ bool data_is_masked(const ax_data *data, const ax_row_shape *shape);
 AX_MUST_CHECK ax_status data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row,
                                          data_targets *out);
 
+/* Fills row `line` of the arrays of `out` with padding: a row without any target. */
+void data_empty_row(const ax_row_shape *shape, const ax_rows *out, int64_t line);
+
 /* Prefetches the tokens of a row: asks the system to read them into the page cache, without waiting. */
 void data_want_row(const ax_data *data, const ax_row_shape *shape, int64_t row);
 

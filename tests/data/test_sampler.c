@@ -364,6 +364,102 @@ static void epochs_are_resumed(void **state)
         ax_data_close(&m.data[i]);
 }
 
+/* Asserts that row `row` of `out` is padding. */
+static void expect_padding(const ax_rows *out, int64_t row, int64_t T)
+{
+    for (int64_t t = 0; t < T; t++) {
+        int64_t i = row * T + t;
+        assert_true(out->tokens[i] == 0 && out->targets[i] == -1);
+        assert_true(out->doc_start[i] == 0 && out->position[i] == t);
+    }
+}
+
+/* Reads a whole run in batches of B rows, the last of which the run may not fill: the samples are those of
+ * batches of one row, and then padding. A sampler that is restored before each batch, and chooses it in
+ * parts, reads the same. */
+static void check_batches(const mix *m, int64_t B, const ax_row_shape *shape)
+{
+    ax_rows out = rows_create(B, 4), part = rows_create(B, 4);
+    ax_sampler_options o = {.shape = *shape,
+                            .batch = B,
+                            .seed = 5,
+                            .weights = m->weights,
+                            .epochs = m->epochs,
+                            .samples = m->samples};
+    ax_sampler *one = mix_sampler(m), *run, *again;
+    OK(ax_sampler_create(m->data, m->n, &o, &run));
+    OK(ax_sampler_create(m->data, m->n, &o, &again));
+    int64_t counts[MOST], after[MOST], targets, first, second, sample, want;
+    for (int64_t g = 0; g < m->samples;) {
+        int64_t unmasked = 0, cut = (g + 3) % (B + 1);
+        int src, from;
+        ax_sampler_state(run, counts);
+        OK(ax_sampler_next_batch(run, &out, &targets));
+        for (int64_t r = 0; r < B; r++, g++) {
+            ax_sampler_where(run, r, &src, &sample);
+            if (g < m->samples) {
+                OK(ax_sampler_next(one, &want));
+                ax_sampler_where(one, 0, &from, &want);
+                assert_true(src == from && sample == want);
+            } else {
+                assert_true(src == -1 && sample == -1);
+                expect_padding(&out, r, 4);
+            }
+            for (int64_t t = 0; t < 4; t++)
+                unmasked += out.targets[r * 4 + t] >= 0;
+        }
+        assert_int_equal(targets, unmasked);
+        OK(ax_sampler_restore(again, counts));
+        OK(ax_sampler_next_part(again, 0, cut, &first));
+        OK(ax_sampler_next_part(again, cut, B, &second));
+        assert_int_equal(first + second, targets);
+        assert_int_equal(ax_sampler_dropped(again), ax_sampler_dropped(run));
+        OK(ax_sampler_read(again, cut, B, &part));
+        expect_equal_rows(&out, &part, cut, B - cut, 4);
+    }
+    ax_sampler_state(run, counts);
+    ax_sampler_state(again, after);
+    for (int i = 0; i < m->n; i++)
+        assert_true(counts[i] == after[i] && (!m->epochs[i] || counts[i] == m->epochs[i] * m->rows[i]));
+    FAILS(AX_ERR_USAGE, "its epochs are over", ax_sampler_next(run, &targets));
+    ax_sampler_destroy(&one);
+    ax_sampler_destroy(&run);
+    ax_sampler_destroy(&again);
+    rows_free(&out);
+    rows_free(&part);
+}
+
+static void last_batch_ends_with_padding(void **state)
+{
+    scratch *s = *state;
+    uint64_t at = 0;
+    mix m = {.n = MOST};
+    for (int i = 0; i < MOST; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d.tok", i);
+        m.rows[i] = 1 + (int64_t)(draw(&at) * 20);
+        m.data[i] = make_source(s, name, m.rows[i], 4, 0);
+    }
+    for (int c = 0; c < 60; c++) {
+        const ax_row_shape shape = {
+            .seq_len = 4, .mask_documents = true, .goldfish = {.k = c % 2 ? 3 : 0, .window = 1}};
+        m.n = 1 + (int)(draw(&at) * MOST);
+        m.samples = 0;
+        for (int i = 0; i < m.n; i++) {
+            m.epochs[i] = 1 + (int64_t)(draw(&at) * 3);
+            m.weights[i] = 1;
+            m.samples += m.epochs[i] * m.rows[i];
+        }
+        if (c % 4 == 0 && m.n > 1) { /* one by weight */
+            m.samples += 7 - m.epochs[0] * m.rows[0];
+            m.epochs[0] = 0;
+        }
+        check_batches(&m, 1 + (int64_t)(draw(&at) * 15), &shape);
+    }
+    for (int i = 0; i < MOST; i++)
+        ax_data_close(&m.data[i]);
+}
+
 static void refusals(void **state)
 {
     scratch *s = *state;
@@ -422,6 +518,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(resume_and_parts, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(epochs_are_spread_evenly, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(epochs_are_resumed, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(last_batch_ends_with_padding, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(refusals, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(steps_allocate_nothing, files_setup, files_teardown),
     };

@@ -49,7 +49,7 @@ static const ax_option options[] = {
     {"tune.targets", AX_OPT_STRINGS, AT(tune.targets), .meta = "NAME...", .help = "lora: the matrices with updates, such as [q, v]: q, k, v, proj (attention), gate, up, down (MLP); default: all that the blocks have"},
 
     {"data.train", AX_OPT_PATHS, AT(data.train), .required = true,
-     .help = "training data: text, JSON, JSONL or token files. A pattern, or a directory of token files, is one source. Several sources are mixed in proportion to their sizes, or to their weights if any are given (default 1): [{path: A, weight: 2}, B]. A source with {path: A, epochs: N} is read N times, spread evenly over the run; the others fill the rest"},
+     .help = "training data: text, JSON, JSONL or token files. A pattern, or a directory of token files, is one source. Several sources are mixed in proportion to their sizes, or to their weights if any are given (default 1): [{path: A, weight: 2}, B]. A source with {path: A, epochs: N} is read N times, spread evenly over the run; the others fill the rest. If all sources have epochs, they set train.steps"},
     {"data.valid", AX_OPT_PATHS, AT(data.valid), .help = "validation data, in the same formats"},
     {"data.tokenizer", AX_OPT_PATH, AT(data.tokenizer), .help = "a tokenizer's directory or its tokenizer.json"},
     {"data.text_key", AX_OPT_STRING, AT(data.text_key), .help = "member of JSON objects that holds the text, also of conversations that have it; default: text, of objects that are no conversations"},
@@ -68,7 +68,7 @@ static const ax_option options[] = {
     {"data.goldfish.kind", AX_OPT_ENUM, AT(data.goldfish.kind), "hashed", .choices = "hashed|static",
      .help = "which targets the goldfish loss drops: those after 1/k of all possible windows (hashed), so that copies of a passage lose the same ones, or every k-th token of a document (static)"},
 
-    {"train.steps", AX_OPT_INT, AT(train.steps), "1000", "[1, 1000000000]", .help = "total number of optimizer steps, including those before a resume"},
+    {"train.steps", AX_OPT_INT, AT(train.steps), "1000", "[1, 1000000000]", .help = "total number of optimizer steps, including those before a resume; default if all sources of data.train have epochs: as many as read them, of which the last may have fewer sequences"},
     {"train.global_batch", AX_OPT_INT, AT(train.global_batch), "64", "[1, 1000000000]", .help = "sequences per step, over all ranks"},
     {"train.micro_batch", AX_OPT_INT, AT(train.micro_batch), "4", "[1, 1000000000]", .help = "sequences per micro-batch on each rank along data and z; train.global_batch must be a multiple of train.micro_batch x grid.data x grid.z"},
     {"train.precision", AX_OPT_ENUM, AT(train.precision), "bf16", .choices = "fp32|bf16|fp16",

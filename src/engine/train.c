@@ -17,6 +17,7 @@ static ax_status plan_grid(ax_run *run) { return ax_run_plan_grid(run, &run->pla
 static ax_status plan_ranks(ax_run *run) { return ax_run_plan_ranks(run, &run->plan); }
 static ax_status plan_threads(ax_run *run) { return ax_run_plan_threads(run, &run->plan); }
 static ax_status plan_step(ax_run *run) { return ax_run_plan_step(run, &run->plan); }
+static ax_status plan_schedule(ax_run *run) { return ax_run_plan_schedule(run, &run->plan); }
 static ax_status plan_engine(ax_run *run) { return ax_run_plan_engine(run, &run->plan); }
 static ax_status find_resume(ax_run *run) { return ax_run_find_resume(run, &run->resume); }
 static ax_status resume_runtime(ax_run *run) { return ax_run_resume_runtime(run); }
@@ -38,6 +39,9 @@ static ax_status restore_position(ax_run *run)
     run->state.step = at.step;
     run->state.tokens = at.tokens;
     run->state.eval_pending = at.eval_pending;
+    AX_TRY(ax_run_derive_steps(run, at.step, read));
+    AX_TRY(plan_schedule(run)); /* again: the epochs may have set train.steps */
+    AX_TRY(ax_run_log_changes(run));
     return ax_run_create_sampler(run, at.step, read, &run->state.sampler);
 }
 
@@ -101,6 +105,7 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
                  {"ranks", plan_ranks, EACH, AX_RUN_PLANS},
                  {"threads", plan_threads, EACH, AX_RUN_PLANS},
                  {"optimizer", plan_step, EACH, AX_RUN_PLANS},
+                 {"schedule", plan_schedule, EACH, AX_RUN_PLANS},
                  {"memory plan", plan_engine, EACH, AX_RUN_PLANS},
                  {"checkpoints", find_resume, EACH, AX_RUN_TRAINS},
                  {"runtime settings of the checkpoint", resume_runtime, EACH, AX_RUN_TRAINS},
@@ -365,6 +370,21 @@ void ax_run_abort_unshared(ax_comm *world, ax_status status)
         ax_comm_abort(world, status, ax_error_message());
 }
 
+/* Logs that the run has nothing left to do. More steps only help if a source goes by weight. */
+static void log_finished(const ax_run *run)
+{
+    const ax_sources *train = &run->inputs.train;
+    bool by_weight = false;
+    for (int i = 0; i < train->n; i++)
+        by_weight |= !train->epochs[i];
+    ax_log(AX_LOG_INFO,
+           "nothing to do: the run in %s has finished %lld step%s and train.steps is %lld; %s choose another "
+           "run.dir",
+           run->config->run.dir, (long long)run->state.step, run->state.step == 1 ? "" : "s",
+           (long long)run->config->train.steps,
+           by_weight ? "raise train.steps to go on, or" : "all epochs of data.train are read:");
+}
+
 ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
 {
     ax_run run = {.world = world, .config = config, .state = {.result = result, .saved_step = -1}};
@@ -373,11 +393,7 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
     ax_comm_set_timeout(world, config->watchdog.timeout);
     ax_status status = ax_run_start(&run, AX_RUN_TRAINS);
     if (status == AX_OK && run.state.step >= config->train.steps && !run.state.eval_pending)
-        ax_log(AX_LOG_INFO,
-               "nothing to do: the run in %s has finished %lld step%s and train.steps is %lld; raise "
-               "train.steps to go on, or choose another run.dir",
-               config->run.dir, (long long)run.state.step, run.state.step == 1 ? "" : "s",
-               (long long)config->train.steps);
+        log_finished(&run);
     if (status == AX_OK)
         status = loop(&run);
     if (status == AX_OK)

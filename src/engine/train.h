@@ -147,6 +147,9 @@ ax_status ax_run_lock(const ax_run *run, ax_run_inputs *inputs);
 ax_status ax_run_open_model(const ax_run *run, ax_run_inputs *inputs);
 /* Opens the data of data.train and data.valid, and packs their documents. *signal: as for ax_run_beat. */
 ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal);
+/* If all sources of data.train have epochs and the user gave no train.steps, sets train.steps to the number
+ * of steps that read them. `step` and `read` as below. AX_ERR_USAGE: it is larger than train.steps can be. */
+ax_status ax_run_derive_steps(const ax_run *run, int64_t step, const int64_t *read);
 /* Creates the sampler of training rows, after `step` steps and the samples `read` of each source of
  * data.train. AX_ERR_USAGE: the epochs of the sources do not fit into the run. */
 ax_status ax_run_create_sampler(const ax_run *run, int64_t step, const int64_t *read, ax_sampler **sampler);
@@ -160,6 +163,7 @@ ax_status ax_run_plan_grid(const ax_run *run, ax_train_plan *plan);
 ax_status ax_run_plan_ranks(const ax_run *run, ax_train_plan *plan);
 ax_status ax_run_plan_threads(const ax_run *run, ax_train_plan *plan);
 ax_status ax_run_plan_step(const ax_run *run, ax_train_plan *plan);
+ax_status ax_run_plan_schedule(const ax_run *run, ax_train_plan *plan); /* of the learning rate */
 /* Plans, logs and checks the memory that a step needs, before it is allocated (train_memory.c). */
 ax_status ax_run_plan_engine(const ax_run *run, ax_train_plan *plan);
 void ax_run_plan_fini(ax_train_plan *plan);
@@ -215,6 +219,8 @@ ax_status ax_run_find_resume(const ax_run *run, ax_run_resume *resume);
 /* Reads the position of the checkpoint, if there is one, and its loss scale into resume->scale. AX_ERR_USAGE
  * if the configuration differs from the checkpoint's in a key that a resumed run must keep. */
 ax_status ax_run_restore_position(const ax_run *run, ax_run_resume *resume, ax_run_position *position);
+/* Logs which settings differ from those of the checkpoint, if there is one. */
+ax_status ax_run_log_changes(const ax_run *run);
 /* Initializes the engine's weights, or reads them from model.from. */
 ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine);
 /* Sets the weights of the run's engine: those of the checkpoint, or those of ax_run_init_weights. */

@@ -67,16 +67,11 @@ ax_status ax_run_plan_threads(const ax_run *run, ax_train_plan *plan)
     return ax_threads_share(run->world, (int)run->config->threads, &plan->threads);
 }
 
-/* Chooses the optimizer, its schedule, and the size of a step. */
+/* Chooses the optimizer and the size of a step. */
 ax_status ax_run_plan_step(const ax_run *run, ax_train_plan *plan)
 {
     const ax_config *c = run->config;
     int64_t recompute = c->train.recompute == AX_CONFIG_RECOMPUTE_FULL ? 1 : c->train.recompute;
-    plan->schedule = (ax_schedule){.steps = c->train.steps,
-                                   .warmup = ax_quota_of(&c->optim.warmup, c->train.steps),
-                                   .lr = c->optim.lr,
-                                   .min_lr = c->optim.min_lr,
-                                   .decay = c->optim.decay};
     plan->options = (ax_engine_options){.model = &run->inputs.model,
                                         .seq_len = c->model.seq_len,
                                         .micro_batch = c->train.micro_batch,
@@ -84,7 +79,17 @@ ax_status ax_run_plan_step(const ax_run *run, ax_train_plan *plan)
                                         .recompute = ax_max(recompute, 0),
                                         .whole_rows = !c->data.mask_documents,
                                         .clip = c->optim.clip};
-    AX_TRY(ax_optim_find(c->optim.name, &plan->options.optim));
+    return ax_optim_find(c->optim.name, &plan->options.optim);
+}
+
+ax_status ax_run_plan_schedule(const ax_run *run, ax_train_plan *plan)
+{
+    const ax_config *c = run->config;
+    plan->schedule = (ax_schedule){.steps = c->train.steps,
+                                   .warmup = ax_quota_of(&c->optim.warmup, c->train.steps),
+                                   .lr = c->optim.lr,
+                                   .min_lr = c->optim.min_lr,
+                                   .decay = c->optim.decay};
     return ax_schedule_find(c->optim.schedule, &plan->schedule.kind);
 }
 

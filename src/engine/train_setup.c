@@ -381,7 +381,7 @@ typedef struct sharing {
     const ax_run *run;
     int64_t step;   /* steps that are done */
     int64_t before; /* samples read in them */
-    int64_t all;    /* samples of the run: those, and train.global_batch in each further step */
+    int64_t all;    /* those, and train.global_batch in each further step */
     int64_t mixed;  /* samples read of sources by weight */
     int by_weight;  /* number of these sources */
     double epochs;  /* samples of all epochs of the other sources */
@@ -431,22 +431,56 @@ static const char *print_samples(const sharing *s, char out[160])
     return out;
 }
 
-/* Prints which train.steps the epochs need. If there are sources by weight, at least one sample is left for
- * them. */
-static const char *print_steps(const sharing *s, char out[256])
+/* Returns the train.steps that the epochs need. If there are sources by weight, at least one sample is left
+ * for them; otherwise the last step may have fewer samples than a batch. */
+static double steps_needed(const sharing *s)
 {
     const double batch = (double)s->run->config->train.global_batch,
                  samples = s->epochs + (s->by_weight ? (double)ax_max(s->mixed, 1) : 0) - (double)s->before;
-    if (!s->by_weight && fmod(samples, batch) != 0)
-        snprintf(out, 256,
-                 "no train.steps fits, because the %.0f %s are no multiple of train.global_batch (%.0f): "
-                 "choose one that divides them, or add a source by weight, which fills the rest",
-                 samples, s->before ? "that are left" : "samples", batch);
-    else
-        snprintf(out, 256, "set train.steps to %s%.0f%s", s->by_weight ? "at least " : "",
-                 (double)s->step + ceil(samples / batch),
-                 s->by_weight ? "" : ", or add a source by weight, which fills the rest");
+    return (double)s->step + ceil(fmax(samples, 0) / batch);
+}
+
+/* Prints the advice to give the run so many steps. */
+static const char *print_steps(const sharing *s, char out[256])
+{
+    snprintf(out, 256, "set train.steps to %s%.0f%s", s->by_weight ? "at least " : "", steps_needed(s),
+             s->by_weight ? "" : " or leave it out, or add a source by weight, which fills the rest");
     return out;
+}
+
+/* Logs the train.steps that the epochs have set, and why. */
+static void log_steps(const sharing *s)
+{
+    const ax_sources *train = &s->run->inputs.train;
+    char samples[96], read[96] = "";
+    if (train->n == 1)
+        snprintf(samples, sizeof samples, "%lld epoch%s of %lld samples", (long long)train->epochs[0],
+                 train->epochs[0] == 1 ? "" : "s", (long long)samples_of(s->run, 0));
+    else
+        snprintf(samples, sizeof samples, "%.0f samples in the epochs of %d sources", s->epochs, train->n);
+    if (s->step)
+        snprintf(read, sizeof read, ", %lld of them until step %lld", (long long)s->before,
+                 (long long)s->step);
+    ax_log(AX_LOG_INFO, "train.steps = %lld: %s in batches of %lld%s", (long long)s->run->config->train.steps,
+           samples, (long long)s->run->config->train.global_batch, read);
+}
+
+ax_status ax_run_derive_steps(const ax_run *run, int64_t step, const int64_t *read)
+{
+    ax_config *c = run->config;
+    const sharing s = share_samples(run, step, read);
+    char steps[32];
+    if (s.by_weight || s.epochs <= 0 || ax_config_given(c, "train.steps"))
+        return AX_OK;
+    snprintf(steps, sizeof steps, "%.0f", fmax(steps_needed(&s), 1));
+    if (ax_option_assign(c->set, "train.steps", steps, "the epochs of data.train") != AX_OK)
+        return ax_fail(AX_ERR_USAGE,
+                       "the epochs of data.train need too many steps: train.steps %s; give fewer epochs, or "
+                       "raise train.global_batch",
+                       ax_error_message());
+    if (ax_run_first(run))
+        log_steps(&s);
+    return AX_OK;
 }
 
 /* Records an error for each source whose epochs do not fit beside the others. */
@@ -482,7 +516,7 @@ static void check_epochs(const sharing *s)
             return;
     if (s->by_weight == train->n)
         return;
-    if (!s->by_weight && s->epochs != (double)s->all)
+    if (!s->by_weight && steps_needed(s) != (double)ax_max(s->run->config->train.steps, s->step))
         ax_option_error(set, "data.train",
                         "all sources have epochs, %.0f samples together, but the run has %s: %s", s->epochs,
                         print_samples(s, samples), print_steps(s, steps));
@@ -514,10 +548,12 @@ ax_status ax_run_create_sampler(const ax_run *run, int64_t step, const int64_t *
 {
     const ax_config *c = run->config;
     const ax_sources *train = &run->inputs.train;
-    const sharing s = share_samples(run, step, read);
+    sharing s = share_samples(run, step, read);
     *sampler = NULL;
     check_epochs(&s);
     AX_TRY(ax_option_finish(c->set));
+    if (!s.by_weight)
+        s.all = (int64_t)s.epochs;
     ax_sampler_options options = {.shape = trained_shape(run, &run->inputs),
                                   .batch = c->train.global_batch,
                                   .order = c->data.order == AX_CONFIG_SEQUENTIAL ? AX_ORDER_SEQUENTIAL

@@ -417,7 +417,7 @@ static ax_status check_same_run(const ax_run *run, const json_t *state)
     AX_CHECK(json_is_object(saved), AX_ERR_DATA,
              "%s: training/state.json lacks the description of the run (its member \"run\")",
              run->resume.dir);
-    json_t *identity = identity_of(run), *settings = settings_of(run);
+    json_t *identity = identity_of(run);
     /* The checkpoint of an adapter has no config.json: its base says which model it is. */
     bool models = tuned(saved) == AX_CONFIG_FULL && run->config->tune.method == AX_CONFIG_FULL;
     ax_status status = models ? add_model_facts(run, saved, identity) : AX_OK;
@@ -429,10 +429,7 @@ static ax_status check_same_run(const ax_run *run, const json_t *state)
             "%s cannot be continued, this would be another run:%s\nrestore the old values, or choose another "
             "run.dir; there train.resume=%s starts a new run from this checkpoint, if the model is the same",
             run->resume.dir, refused.data, run->resume.dir);
-    if (status == AX_OK)
-        status = report_changes(run, state, settings, false, &refused);
     json_decref(identity);
-    json_decref(settings);
     ax_buf_fini(&refused);
     return status;
 }
@@ -531,26 +528,46 @@ static ax_status restore_position(const ax_run *run, const json_t *state, ax_run
     return AX_OK;
 }
 
-ax_status ax_run_restore_position(const ax_run *run, ax_run_resume *resume, ax_run_position *position)
+/* Reads the state of the checkpoint from which the run starts. */
+static ax_status read_state(const ax_run *run, json_t **state)
 {
     char *text;
-    json_t *state;
-    if (!run->resume.dir)
-        return AX_OK;
     AX_TRY(ax_ckpt_read_state(run->resume.dir, &text));
-    ax_status status = ax_json_parse("training/state.json", text, strlen(text), 0, &state);
+    ax_status status = ax_json_parse("training/state.json", text, strlen(text), 0, state);
     free(text);
     if (status != AX_OK)
         ax_error_context("%s", run->resume.dir);
     AX_TRY(status);
-    fill_unknown_checksums(run, state);
-    split_dropout(state);
-    add_new_keys(state);
-    status = check_same_run(run, state);
+    fill_unknown_checksums(run, *state);
+    split_dropout(*state);
+    add_new_keys(*state);
+    return AX_OK;
+}
+
+ax_status ax_run_restore_position(const ax_run *run, ax_run_resume *resume, ax_run_position *position)
+{
+    json_t *state;
+    if (!run->resume.dir)
+        return AX_OK;
+    AX_TRY(read_state(run, &state));
+    ax_status status = check_same_run(run, state);
     if (status == AX_OK)
         status = restore_position(run, state, position);
     if (status == AX_OK)
         status = read_loss_scale(run, state, &resume->scale);
+    json_decref(state);
+    return status;
+}
+
+ax_status ax_run_log_changes(const ax_run *run)
+{
+    json_t *state;
+    if (!run->resume.dir)
+        return AX_OK;
+    AX_TRY(read_state(run, &state));
+    json_t *settings = settings_of(run);
+    ax_status status = report_changes(run, state, settings, false, NULL);
+    json_decref(settings);
     json_decref(state);
     return status;
 }

@@ -242,6 +242,32 @@ static inline char *metrics_of(const char *run, bool rows_only)
     return out.data;
 }
 
+/* Returns the first object of metrics.jsonl that has the key, of this step. The caller releases it. */
+static inline json_t *row_with(const char *run, const char *key, int64_t step)
+{
+    char path[4096], *rest = NULL;
+    json_t *found = NULL;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    char *text = text_of(path);
+    for (char *line = strtok_r(text, "\n", &rest); line && !found; line = strtok_r(NULL, "\n", &rest)) {
+        json_t *json = json_loads(line, 0, NULL);
+        if (json_object_get(json, key) && json_integer_value(json_object_get(json, "step")) == step)
+            found = json_incref(json);
+        json_decref(json);
+    }
+    free(text);
+    assert_non_null(found);
+    return found;
+}
+
+static inline double number_at(const char *run, const char *key, int64_t step)
+{
+    json_t *row = row_with(run, key, step);
+    double value = json_number_value(json_object_get(row, key));
+    json_decref(row);
+    return value;
+}
+
 /* Returns the last step in metrics.jsonl, 0 if there is none yet. */
 static inline int64_t last_step(const char *run)
 {

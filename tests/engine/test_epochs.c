@@ -1,12 +1,22 @@
 /* Sources with epochs: a run reads them exactly so often, is resumed with the same bits, and refuses epochs
- * that do not fit. */
+ * that do not fit. If all sources have epochs, they say how many steps the run has, of which the last one may
+ * have fewer samples. */
 #include "engine/run_test.h"
+
+#include <math.h>
 
 /* 80 samples; a.tok has 7 samples, b.tok 5, fill.tok 100. */
 #define EPOCH_KEYS BASE_KEYS "optim.schedule=constant train.steps=20 run.checkpoint_interval=0 "
 #define MIX                                                                                                  \
     "data.train=[{\"path\":a.tok,\"epochs\":3},{\"path\":fill.tok,\"weight\":2},{\"path\":b.tok,\"epochs\":" \
     "4}] "
+
+/* Without train.steps: 21 samples, of which the last of 6 steps has one. */
+#define FREE_KEYS                                                                                            \
+    MODEL_KEYS                                                                                               \
+    "train.global_batch=4 train.micro_batch=2 train.precision=fp32 optim.lr=0.01 run.keep_latest=0 "         \
+    "run.checkpoint_interval=1 run.log_interval=1 threads=1 run.dir=run "
+#define ALL_OF_A FREE_KEYS "optim.warmup=40%% data.train=[{\"path\":a.tok,\"epochs\":3}] "
 
 /* Writes `samples` samples of 16 tokens. */
 static void make_samples(const char *path, int64_t samples, int32_t first)
@@ -84,14 +94,18 @@ static void what_does_not_fit(void **state)
         2,
         "all sources have epochs, 21 samples together, but the run has 80 (train.steps x train.global_batch)",
         EPOCH_KEYS "data.train=[{\"path\":a.tok,\"epochs\":3}]");
-    log = text_of("log");
-    assert_non_null(strstr(log, "no train.steps fits, because the 21 samples are no multiple of "
-                                "train.global_batch (4): choose one that divides them, or add a source by "
-                                "weight, which fills the rest"));
-    free(log);
+    for (int steps = 5; steps <= 7; steps += 2)
+        run_expect(2,
+                   ": set train.steps to 6 or leave it out, or add a source by weight, which fills the rest",
+                   EPOCH_KEYS "train.steps=%d data.train=[{\"path\":a.tok,\"epochs\":3}]", steps);
     for (int steps = 6; steps <= 8; steps += 2)
-        run_expect(2, ": set train.steps to 7, or add a source by weight, which fills the rest",
+        run_expect(2,
+                   ": set train.steps to 7 or leave it out, or add a source by weight, which fills the rest",
                    EPOCH_KEYS "train.steps=%d data.train=[{\"path\":a.tok,\"epochs\":4}]", steps);
+    run_expect(2,
+               "the epochs of data.train need too many steps: train.steps must be from 1 to 1000000000, not ",
+               FREE_KEYS "train.global_batch=1 train.micro_batch=1 "
+                         "data.train=[{\"path\":a.tok,\"epochs\":999999999}]");
     run_expect(2, "/fill.tok would be read: the epochs of the other sources fill the samples of the run, 28 ",
                EPOCH_KEYS "train.steps=7 data.train=[{\"path\":a.tok,\"epochs\":4},fill.tok]");
     log = text_of("log");
@@ -124,6 +138,144 @@ static void from_a_checkpoint(void **state)
     expect_counts("new/ckpt/step-20/training/state.json", 21, 11, 20);
 }
 
+/* ---- without train.steps ------------------------------------------------------------------------- */
+
+static void epochs_set_the_steps(void **state)
+{
+    (void)state;
+    sh("rm -rf free given run new");
+    run_expect(0, "train.steps = 6: 3 epochs of 7 samples in batches of 4\n", ALL_OF_A "run.dir=free");
+    sh("grep -q '^  steps: 6  *# the epochs of data.train' free/config.yaml");
+    run_expect(0, "a.tok: 7 samples, 3.0 epochs in this run, 100.0 % of it",
+               ALL_OF_A "run.dir=given train.steps=6");
+    same_checkpoint("free/ckpt/step-6", "given/ckpt/step-6");
+    same_text(metrics_of("free", true), metrics_of("given", true));
+    for (int step = 1; step <= 5; step += SANITIZED ? 2 : 1) {
+        char part[64];
+        snprintf(part, sizeof part, "in batches of 4, %d of them until step %d\n", 4 * step, step);
+        sh("rm -rf run && mkdir -p run/ckpt && cp -r free/ckpt/step-%d run/ckpt/ && echo step-%d > "
+           "run/latest && cp free/metrics.jsonl run/",
+           step, step);
+        run_expect(0, part, ALL_OF_A);
+        same_checkpoint("free/ckpt/step-6", "run/ckpt/step-6");
+        char *log = text_of("log");
+        assert_null(strstr(log, "changed: "));
+        free(log);
+    }
+    run_expect(0, "all epochs of data.train are read: choose another run.dir", ALL_OF_A);
+    run_expect(0, "and train.steps is 6; all epochs", ALL_OF_A "train.steps=6");
+    /* Several sources; a new run from a checkpoint, with other batches; a source by weight beside them. */
+    run_expect(0, "train.steps = 7: 27 samples in the epochs of 2 sources in batches of 4\n",
+               FREE_KEYS "data.train=[{\"path\":a.tok,\"epochs\":1},{\"path\":b.tok,\"epochs\":4}] "
+                         "run.dir=two");
+    run_expect(0, "train.steps = 5: 3 epochs of 7 samples in batches of 6, 12 of them until step 3\n",
+               ALL_OF_A "run.dir=new train.resume=free/ckpt/step-3 train.global_batch=6");
+    assert_int_equal(last_step("new"), 5);
+    run_expect(0, "fill.tok: 100 samples, 39.8 epochs in this run",
+               FREE_KEYS "data.train=[{\"path\":a.tok,\"epochs\":3},fill.tok] run.dir=filled "
+                         "train.resume=none run.checkpoint_interval=0");
+}
+
+/* ---- the last step ------------------------------------------------------------------------------- */
+
+/* With plain SGD the weights change by the learning rate times the gradient. */
+enum { BATCH = 8 };
+#define LAST_KEYS                                                                                            \
+    FREE_KEYS                                                                                                \
+    "model.heads=4 train.global_batch=8 optim.name=sgd optim.momentum=0 optim.schedule=constant "            \
+    "optim.lr=0.1 data.train=[{\"path\":docs.tok,\"epochs\":3}] "
+
+/* Writes documents of up to 40 tokens, some of which are masked. */
+static void make_documents(const char *path)
+{
+    ax_token_writer *writer;
+    OK(ax_token_writer_create(path, VOCAB, VOCAB - 1, 0, &writer));
+    for (uint64_t d = 0; d < 6; d++) {
+        int32_t document[40];
+        uint8_t is_target[40];
+        int64_t n = 2 + (int64_t)(ax_rng_uniform(1, d) * 38);
+        for (int64_t i = 0; i < n; i++) {
+            document[i] = (int32_t)(ax_rng_uniform(2 + d, (uint64_t)i) * (VOCAB - 1));
+            is_target[i] = i == n - 1 || ax_rng_uniform(50 + d, (uint64_t)i) < 0.5f;
+        }
+        OK(ax_token_writer_add_masked(writer, document, is_target, n, n));
+    }
+    OK(ax_token_writer_finish(&writer, NULL));
+}
+
+static int64_t samples_read(const char *run, int64_t step)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/ckpt/step-%lld/training/state.json", run, (long long)step);
+    json_t *state = json_load_file(path, 0, NULL);
+    int64_t read = json_integer_value(json_array_get(json_object_get(state, "sampler"), 0));
+    json_decref(state);
+    return read;
+}
+
+/* Returns the weights of a checkpoint, one array after the other; the caller frees them. */
+static float *weights_of(const char *run, int64_t step, int64_t *n)
+{
+    char path[128], *bytes;
+    uint64_t header;
+    size_t size;
+    snprintf(path, sizeof path, "%s/ckpt/step-%lld/model.safetensors", run, (long long)step);
+    OK(ax_file_read(path, &bytes, &size));
+    memcpy(&header, bytes, sizeof header);
+    *n = (int64_t)(size - 8 - header) / 4;
+    memmove(bytes, bytes + 8 + header, (size_t)*n * 4);
+    return (float *)(void *)bytes;
+}
+
+/* Asserts that two runs had the same loss and the same number of targets in a step, and weights after it. */
+static void same_step(const char *a, const char *b, int64_t step)
+{
+    int64_t n, m;
+    float *x = weights_of(a, step, &n), *y = weights_of(b, step, &m);
+    double loss = number_at(a, "loss", step);
+    assert_true(loss > 1 && fabs(loss - number_at(b, "loss", step)) < 1e-5);
+    assert_true(number_at(a, "tokens", step) == number_at(b, "tokens", step));
+    assert_int_equal(n, m);
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs((double)x[i] - (double)y[i]) < 1e-6))
+            fail_msg("weight %lld is %g in %s, and %g in %s", (long long)i, x[i], a, y[i], b);
+    free(x);
+    free(y);
+}
+
+/* The last step of a run is that of a run whose batch is exactly what is left: on one rank, and on grids with
+ * ranks and micro-batches of padding alone. */
+static void last_step_is_exact(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"data.loss=all", "data.pack=documents",
+                                        "data.goldfish.k=3 data.goldfish.window=2", "model.family=llama"},
+                             *const grids[] = {"train.micro_batch=8",
+                                               "ranks=2 grid.data=2",
+                                               "ranks=4 grid.data=4 zero=3",
+                                               "ranks=4 grid.x=2 grid.z=2 train.micro_batch=1",
+                                               "ranks=2 grid.pipe=2",
+                                               "ranks=4 grid.pipe=2 grid.data=2 pipe.postpone=1 zero=2"};
+    for (size_t i = 0; i < AX_COUNT(kinds); i++) {
+        sh("rm -rf whole exact");
+        run_expect(0, NULL, LAST_KEYS "run.dir=whole %s", kinds[i]);
+        const long long steps = last_step("whole"), before = BATCH * (steps - 1),
+                        left = samples_read("whole", steps) - before;
+        assert_true(left > 0 && left <= BATCH / 2 && samples_read("whole", steps - 1) == before);
+        run_expect(0, NULL,
+                   LAST_KEYS "%s run.dir=exact train.resume=whole/ckpt/step-%lld train.global_batch=%lld "
+                             "train.micro_batch=1",
+                   kinds[i], steps - 1, left);
+        same_step("whole", "exact", steps);
+    }
+    for (size_t i = 0; i < AX_COUNT(grids); i += SANITIZED ? 2 : 1) {
+        sh("rm -rf grid");
+        run_expect(0, NULL, LAST_KEYS "run.dir=grid %s %s", kinds[AX_COUNT(kinds) - 1], grids[i]);
+        for (int64_t step = 1; step <= last_step("whole"); step++)
+            same_step("whole", "grid", step);
+    }
+}
+
 static int setup(void **state)
 {
     if (run_setup(state))
@@ -131,12 +283,15 @@ static int setup(void **state)
     make_samples("a.tok", 7, 1);
     make_samples("b.tok", 5, 20);
     make_samples("fill.tok", 100, 40);
+    make_documents("docs.tok");
     return 0;
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(read_so_often), cmocka_unit_test(from_a_checkpoint),
-                                       cmocka_unit_test(what_does_not_fit)};
+                                       cmocka_unit_test(what_does_not_fit),
+                                       cmocka_unit_test(epochs_set_the_steps),
+                                       cmocka_unit_test(last_step_is_exact)};
     return cmocka_run_group_tests(tests, setup, run_teardown);
 }

@@ -8,32 +8,6 @@
     BASE_KEYS "model.heads=4 train.global_batch=8 train.micro_batch=1 optim.schedule=constant "              \
               "data.valid=valid.tok run.eval_start=true run.eval_interval=0 "
 
-/* Sets *row to the first object of metrics.jsonl that has both keys. The caller releases it. */
-static json_t *row_with(const char *run, const char *key, int64_t step)
-{
-    char path[64], *rest = NULL;
-    json_t *found = NULL;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    char *text = text_of(path);
-    for (char *line = strtok_r(text, "\n", &rest); line && !found; line = strtok_r(NULL, "\n", &rest)) {
-        json_t *json = json_loads(line, 0, NULL);
-        if (json_object_get(json, key) && json_integer_value(json_object_get(json, "step")) == step)
-            found = json_incref(json);
-        json_decref(json);
-    }
-    free(text);
-    assert_non_null(found);
-    return found;
-}
-
-static double number_at(const char *run, const char *key, int64_t step)
-{
-    json_t *row = row_with(run, key, step);
-    double value = json_number_value(json_object_get(row, key));
-    json_decref(row);
-    return value;
-}
-
 static void only_training_drops_targets(void **state)
 {
     (void)state;

@@ -120,6 +120,7 @@ static void resume(void)
         if (!fuzz_read(ax_run_restore_position(&run, &run.resume, &at)))
             continue;
         FUZZ_HOLDS(at.step >= 0 && at.tokens >= 0);
+        (void)fuzz_read(ax_run_log_changes(&run));
         if (!fuzz_read(ax_run_create_sampler(&run, at.step, read, &sampler)))
             continue;
         FUZZ_HOLDS(fuzz_read(ax_sampler_next(sampler, &targets)));

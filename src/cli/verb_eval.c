@@ -9,7 +9,7 @@
 
 typedef struct args {
     model_args common;
-    char *data, *tokenizer, *template, *loss;
+    char *data, *tokenizer, *template, *loss, *pack;
     cli_text text;
     int64_t seq_len, batch;
     bool cross_documents;
@@ -28,11 +28,13 @@ static const ax_option options[] = {
     TEXT_OPTIONS(args, text),
     {"template", AX_OPT_STRING, offsetof(args, template), .choices = ax_chat_names,
      .help = "template of conversations; default: that of the model's chat_template, else chosen by the "
-             "tokenizer's "
-             "special tokens"},
+             "tokenizer's special tokens"},
     {"loss", AX_OPT_STRING, offsetof(args, loss), "auto", .choices = "auto|answers|all",
      .help =
          "which tokens are targets, as the key data.loss: auto, answers (the data must have a mask) or all"},
+    {"pack", AX_OPT_STRING, offsetof(args, pack), "stream", .choices = "stream|documents",
+     .help = "what a row is, as the key data.pack: consecutive tokens (stream), or whole documents side by "
+             "side, so that each is read from its start"},
     {"cross-documents", AX_OPT_BOOL, offsetof(args, cross_documents), "false",
      .help = "let attention see earlier documents in the same row"},
     MODEL_DEVICE_OPTIONS(args, common),
@@ -60,12 +62,29 @@ static bool show(void *user, int64_t done, int64_t total)
     return !cli_stop_wanted();
 }
 
+static ax_row_shape shape_of(const args *a, const opened_model *m)
+{
+    return (ax_row_shape){.seq_len = a->seq_len ? a->seq_len : m->model.config.seq_len,
+                          .mask_documents = !a->cross_documents,
+                          .answers = strcmp(a->loss, "all") != 0,
+                          .pack = strcmp(a->pack, "stream") ? AX_PACK_DOCUMENTS : AX_PACK_STREAM};
+}
+
+/* Packs the documents of the data, if --pack asks for it. */
+static ax_status pack(const args *a, const opened_model *m, ax_data *data)
+{
+    ax_data_packed packed;
+    const ax_row_shape shape = shape_of(a, m);
+    ax_status status = shape.pack ? ax_data_pack(data, &shape, &packed) : AX_OK;
+    if (status == AX_ERR_USAGE)
+        ax_error_context("--pack");
+    return status;
+}
+
 static ax_status evaluate(const args *a, opened_model *m, const ax_data *data)
 {
     ax_evaluation e;
-    ax_row_shape shape = {.seq_len = a->seq_len ? a->seq_len : m->model.config.seq_len,
-                          .mask_documents = !a->cross_documents,
-                          .answers = strcmp(a->loss, "all") != 0};
+    const ax_row_shape shape = shape_of(a, m);
     cli_progress progress;
     cli_progress_start(&progress, "evaluating rows", false);
     progress.terminal &= m->first;
@@ -84,6 +103,8 @@ static ax_status with_data(const args *a, opened_model *m, const char *tokens)
         status = ax_data_expect(data, m->model.config.vocab, tok ? ax_tokenizer_hash(tok) : 0);
     if (status == AX_OK && !strcmp(a->loss, "answers") && ax_data_describe(data)->targets < 0)
         status = ax_fail(AX_ERR_USAGE, "--loss: %s has no mask: give conversations, or --loss all", a->data);
+    if (status == AX_OK)
+        status = pack(a, m, data);
     status = ax_comm_agree(m->world, status);
     if (status == AX_OK)
         status = evaluate(a, m, data);

@@ -339,6 +339,30 @@ static void evaluation_counts_the_same_targets(void **state)
     ends(2, "--loss: plain.txt has no mask", AXONN " eval run --data plain.txt --loss answers");
 }
 
+static double loss_in(const char *command)
+{
+    json_t *value = json_of(command);
+    double loss = json_number_value(json_object_get(value, "loss"));
+    json_decref(value);
+    return loss;
+}
+
+/* The stream is cut inside a copy of the conversation, so that its end stands without its start. Packed, each
+ * copy is whole and has the loss that it has alone, up to the rounding of fp32 sums. */
+static void evaluation_packs_documents(void **state)
+{
+    (void)state;
+    put("one.jsonl", "{\"prompt\": \"say 1\", \"completion\": \"x\"}\n");
+    ends(0, NULL, "cat one.jsonl one.jsonl one.jsonl >three.jsonl");
+    double alone = loss_in(AXONN " eval unlearned --data one.jsonl --json"),
+           packed = loss_in(AXONN " eval unlearned --data three.jsonl --pack documents --json"),
+           stream = loss_in(AXONN " eval unlearned --data three.jsonl --json");
+    assert_true(fabs(packed - alone) < 1e-5 * alone);
+    assert_true(fabs(stream - alone) > 1e-4 * alone);
+    ends(0, NULL, "head -c 64 three.jsonl >headless.bin");
+    ends(2, "--pack: ", AXONN " eval unlearned --data headless.bin --pack documents");
+}
+
 /* ---- checkpoints carry the template --------------------------------------------------------------- */
 
 /* Expects that the JSON file has `ids` (as JSON) under eos_token_id. */
@@ -416,6 +440,7 @@ int main(void)
         cmocka_unit_test(steps_without_targets_are_reported),
         cmocka_unit_test(configurations_are_refused),
         cmocka_unit_test(evaluation_counts_the_same_targets),
+        cmocka_unit_test(evaluation_packs_documents),
         cmocka_unit_test(checkpoints_carry_the_template),
     };
     return cmocka_run_group_tests_name("cli.chat", tests, set_up, tear_down);

@@ -2,12 +2,12 @@
  *
  * A conversation is a list of turns: of the system (only as the first turn), of the user and of the
  * assistant, the last two in alternation. A template writes special tokens and headers around each turn. A
- * rendered conversation is a text of parts: what a template writes, and what a turn says. Special tokens, and
- * all tokens that the template needs, are recognized in the template's parts only: no content can contain
- * one. Markers that are plain text cannot be protected: those around turns of the user in deepseek-coder,
- * alpaca, and mistral if the tokenizer has no token [INST]. The targets of training are what the assistant
- * says and all that closes its turn, never a header. Not collective; the objects are for one thread at a
- * time, but any number of threads may share an ax_chat. */
+ * rendered conversation is a text of parts: strings of the template, and texts of turns. Special tokens, and
+ * all tokens that the template needs, are recognized in the template's strings only: no text of a turn can
+ * contain one. Markers that are plain text cannot be protected: those around turns of the user in
+ * deepseek-coder, alpaca, and mistral if the tokenizer has no token [INST]. The targets of training are what
+ * the assistant says and all that closes its turn, never a header. Not collective; the objects are for one
+ * thread at a time, but any number of threads may share an ax_chat. */
 #ifndef AXONN_CHAT_H
 #define AXONN_CHAT_H
 
@@ -26,12 +26,13 @@ typedef struct ax_chat ax_chat;
 extern const char ax_chat_names[];
 enum { AX_CHAT_NAME_BYTES = 24 }; /* room for a name and its NUL */
 
-/* Creates the template `name`. NULL: that of the tokenizer's own chat template
- * (ax_tokenizer_chat_template), if strings in it tell its format; else the template is chosen by the
- * tokenizer's added tokens, the first in the order llama3, qwen3, chatml, deepseek-coder, mistral, alpaca of
- * which the tokenizer has all special tokens. `tok` must outlive *out, which the caller destroys.
- * AX_ERR_USAGE: there is no such template, or the tokenizer lacks some of its special tokens, which the
- * message lists. If none is chosen, the call succeeds, and rendering fails. */
+/* Creates the template `name`. If `name` is NULL, a template is chosen. The first choice is the one whose
+ * format the tokenizer's own chat template has (ax_tokenizer_chat_template), if strings in it tell the format
+ * and the tokenizer has all tokens that the template needs. Otherwise it is the first in the order llama3,
+ * qwen3, chatml, deepseek-coder, mistral, alpaca whose special tokens are all among the tokenizer's added
+ * tokens. `tok` must outlive *out, which the caller destroys. AX_ERR_USAGE: there is no such template, or the
+ * tokenizer lacks some of its special tokens, which the message lists. If no template fits, the call
+ * succeeds, and rendering fails. */
 AX_MUST_CHECK ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **out);
 void ax_chat_destroy(ax_chat **chat);
 
@@ -61,8 +62,8 @@ typedef struct ax_chat_turn {
     ax_chat_role role;
     const char *text;
     size_t size;
-    const char *reasoning; /* of the assistant, written by templates that have it (qwen3); NULL: none is given
-                              apart from `text`, which may hold it between <think> and </think> */
+    const char *reasoning; /* reasoning of the assistant, written only by templates that have reasoning
+                              (qwen3); NULL: the reasoning, if any, is in `text`, before </think> */
     size_t reasoning_size;
 } ax_chat_turn;
 
@@ -76,16 +77,16 @@ void ax_chat_turns_fini(ax_chat_turns *turns);
 /* Appends a turn. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_chat_add(ax_chat_turns *turns, const ax_chat_turn *turn);
 
-/* Returns the member by which a JSON object is a conversation, or NULL if it is none: "messages" (a list of
- * objects with "role" and "content", perhaps "reasoning_content"), "conversations" (ShareGPT: a list of
- * objects with "from" and "value", or "role" and "content"; perhaps "system" beside it), "prompt" (with
- * "completion"; strings, or lists as in "messages") or "instruction" (Alpaca: with "output" and perhaps
- * "input"). The first of these that the object has and that is not null. */
+/* Returns the name of the member that makes a JSON object a conversation, or NULL if no member does:
+ * "messages" (a list of objects with "role" and "content", perhaps "reasoning_content"), "conversations"
+ * (ShareGPT: a list of objects with "from" and "value", or "role" and "content"; perhaps "system" beside it),
+ * "prompt" (with "completion"; strings, or lists as in "messages") or "instruction" (Alpaca: with "output"
+ * and perhaps "input"). If several of them are not null, the first in this order is returned. */
 const char *ax_chat_member(const struct json_t *object);
 
-/* Appends the turns of a conversation: of an object for which ax_chat_member returns a name, or one with
- * "prompt" or "instruction" and no answer to it, or of a list as in "messages". AX_ERR_DATA: a role that no
- * template has, a content that is not a string, or "tools" or "tool_calls", which no template writes. */
+/* Appends the turns of a conversation. `value` is an object for which ax_chat_member returns a name; or an
+ * object with "prompt" or "instruction", but no answer; or a list as in "messages". AX_ERR_DATA: a role that
+ * no template has, a text that is not a string, or "tools" or "tool_calls", which no template writes. */
 AX_MUST_CHECK ax_status ax_chat_read(const struct json_t *value, ax_chat_turns *turns);
 
 /* ---- rendering ----------------------------------------------------------------------------------- */
@@ -95,7 +96,8 @@ typedef struct ax_chat_text {
     ax_buf text;
     ax_buf
         parts; /* array of ax_text_part: `plain` is set for what turns say, `target` for what is a target */
-    const ax_ids *guarded; /* of the ax_chat that rendered, which must outlive the encoding */
+    const ax_ids *guarded; /* guarded tokens of the ax_chat that rendered the text; it must live until the
+                              text is encoded */
     ax_buf joined;         /* scratch of ax_chat_render */
     ax_ids part;           /* scratch of ax_chat_encode */
 } ax_chat_text;
@@ -106,11 +108,11 @@ void ax_chat_text_fini(ax_chat_text *text);
 AX_MUST_CHECK ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt,
                                        ax_chat_text *out);
 
-/* Reduces *text, which a model wrote after a prompt, to what the answer says: without what the template
- * writes before it, and between it and the token that ends the turn. */
+/* Reduces *text, which a model wrote after a prompt, to the text of the answer. Removes the template's
+ * strings before the answer, and between the answer and the token that ends the turn. */
 void ax_chat_answer(const ax_chat *chat, const char **text, size_t *size);
-/* Returns the number of bytes at the start of such a text that the template writes before what an answer
- * says. */
+/* Returns how many bytes at the start of `text`, which a model wrote after a prompt, are the template's
+ * string before the answer. */
 size_t ax_chat_opening(const ax_chat *chat, const char *text, size_t size);
 
 /* Appends the ids of a rendered conversation to `ids`, and for each a byte to `is_target`: 1 if the token's

@@ -29,7 +29,7 @@
  *        .        zeros up to 256; anything else is damage
  *      256  u16 or u32 tokens[N], then zeros up to a multiple of 8
  *        .  u64   start[D+1]: document d is tokens start[d] ... start[d+1]-1; start[0] = 0, start[D] = N;
- *                 strictly increasing, for there are no empty documents; here a file of version 1 ends
+ *                 strictly increasing, because no document is empty; here a file of version 1 ends
  *        .  u64   version 2: mask[(N+63)/64]: bit i % 64 (of value 1 << i % 64) of mask[i / 64] is 1 if
  *                 token i is a target; each document has one; the bits after token N-1 are 0; here the file
  *                 ends
@@ -94,8 +94,8 @@ typedef struct ax_data_info {
     int64_t file_bytes;      /* bytes of all files of the source together */
     int64_t end_id;          /* end-of-text token; -1: none or unknown */
     uint64_t tokenizer_hash; /* 0: unknown */
-    char chat_template[AX_CHAT_NAME_BYTES]; /* by which conversations became text; "": unknown, or of shards
-                                               that differ */
+    char chat_template[AX_CHAT_NAME_BYTES]; /* name of the template by which conversations became text; "":
+                                               unknown, or shards differ in it */
     /* Checksum of the contents, as stored in the file. For formats that store none: a hash of the length and
      * of 64 blocks of 4 KiB of each file. */
     uint64_t checksum;
@@ -165,7 +165,7 @@ typedef struct ax_rows {
  *           document have no full window, hence no hash, and are kept (section 3.1 of the paper: the hash is
  *           underdetermined there; the authors' code keeps them too). So a passage has the same mask wherever
  *           it stands, from its token number `window` on, counted from 0. The authors' code counts the target
- *           as part of its window; this follows the paper's text.
+ *           as part of its window; the paper's text, which axonn follows, does not.
  *   static: tokens number k, 2k, 3k, ... of each document are dropped, counted from 1.
  *
  * Documents are those of the source, also without mask_documents. Test vectors, tokens oldest first:
@@ -199,14 +199,14 @@ typedef enum ax_data_packing { AX_PACK_STREAM, AX_PACK_DOCUMENTS } ax_data_packi
  * attention and positions restart there; without it, doc_start is 0 everywhere.
  *
  * AX_PACK_DOCUMENTS (after ax_data_pack): a row holds whole documents side by side, and then padding. A
- * document of L tokens takes L-1 positions: its last token is a target only. One of more than T+1 tokens is
- * cut into pieces of T inputs and a shorter last one, which are placed like documents; no target is lost, but
- * a piece does not see the earlier ones. Attention and positions restart at each document or piece with
- * mask_documents; without it, doc_start is 0 everywhere. A document of one token has no target and is left
- * out. Every other token but the first of each document is a target in exactly one row.
+ * document of L tokens takes L-1 positions: its last token is a target only. A document of more than T+1
+ * tokens is cut into pieces of T inputs (the last may be shorter), which are placed like documents. No target
+ * is lost, but a piece does not see the earlier pieces. Attention and positions restart at each document or
+ * piece with mask_documents; without it, doc_start is 0 everywhere. A document of one token has no target and
+ * is left out. Every other token but the first of each document is a target in exactly one row.
  *
  * With `answers` a token whose mask bit is 0 is not a target; a source without a mask has no such tokens. The
- * goldfish loss is for training: the shape with which a caller evaluates has none. */
+ * goldfish loss is for training only: a caller evaluates with a shape without it. */
 typedef struct ax_row_shape {
     int64_t seq_len; /* T */
     bool mask_documents;
@@ -218,9 +218,9 @@ typedef struct ax_row_shape {
 /* What ax_data_pack has made of a source. */
 typedef struct ax_data_packed {
     int64_t rows;
-    int64_t positions; /* positions of these rows that are no padding */
-    int64_t documents; /* documents in them */
-    int64_t pieces;    /* pieces of these documents; a document that fits into a row is one */
+    int64_t positions; /* positions of these rows that are not padding */
+    int64_t documents; /* documents in these rows */
+    int64_t pieces;    /* pieces of these documents; a document that fits into a row is one piece */
     int64_t cut;       /* documents that were cut into several pieces */
     int64_t left_out;  /* documents of one token */
 } ax_data_packed;
@@ -228,25 +228,25 @@ typedef struct ax_data_packed {
 /* Packs the documents of a source into rows of shape->seq_len tokens, for shapes with AX_PACK_DOCUMENTS:
  * first fit, the longest first, within each 1024 pieces in the order of the file. The rows are a function of
  * the file and of T alone. The list of the pieces stays in memory until ax_data_close: 20 bytes a piece at
- * most. Reads the index of documents, but no token. To be called again for another T. AX_ERR_USAGE
+ * most. Reads the index of documents, but no token. Must be called again for another T. AX_ERR_USAGE
  * (ax_data_check_shape), AX_ERR_DATA, AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_data_pack(ax_data *data, const ax_row_shape *shape, ax_data_packed *out);
 
-/* Returns the number of full rows, which training uses: (N-1) / T; of a packed source, all rows. 0 if
- * seq_len is out of range, or a packed shape is asked for and ax_data_pack was not called for its T. */
+/* Returns the number of full rows, which training uses: (N-1) / T; of a packed source, all rows. 0 if seq_len
+ * is out of range, or if the shape is packed and ax_data_pack was not called for its T. */
 int64_t ax_data_samples(const ax_data *data, const ax_row_shape *shape);
 
 /* Returns the number of rows including a last partial row, which evaluation uses: ceil((N-1) / T); of a
  * packed source, all rows. Each token but the first of the source, or of a document if the source is packed,
- * is the target of exactly one position in these rows. It is masked there if the shape takes it out: the
- * first token of a document (mask_documents), by the source's mask (answers), or by the goldfish loss. 0 if
- * seq_len is out of range, or a packed shape is asked for and ax_data_pack was not called for its T. */
+ * is the target of exactly one position in these rows. That position is masked if the token is the first of a
+ * document (mask_documents), if its mask bit is 0 (answers), or if the goldfish loss drops it. 0 if seq_len
+ * is out of range, or if the shape is packed and ax_data_pack was not called for its T. */
 int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape);
 
-/* AX_ERR_USAGE if rows of this shape cannot be read: seq_len is not 1 ... INT32_MAX, or another number is out
- * of range; packing, of a source without an
- * index of documents; or a static goldfish loss, of a source whose documents end with end_id, but which has
- * no index. The functions that read rows of such a shape fail likewise. */
+/* Checks that rows of this shape can be read. AX_ERR_USAGE: seq_len is not 1 ... INT32_MAX, or another number
+ * is out of range; the shape is packed, but the source has no index of documents; or the goldfish loss is
+ * static, but the source finds its documents by end_id, without an index. The functions that read rows of
+ * such a shape fail in the same way. */
 AX_MUST_CHECK ax_status ax_data_check_shape(const ax_data *data, const ax_row_shape *shape);
 
 /* Copies row `row` of the source, 0 <= row < ax_data_rows, to row `line` of the arrays of `out`. The padding
@@ -256,8 +256,8 @@ AX_MUST_CHECK ax_status ax_data_check_shape(const ax_data *data, const ax_row_sh
 AX_MUST_CHECK ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t row,
                                     const ax_rows *out, int64_t line, int64_t *targets);
 
-/* Sets *targets to the number of unmasked targets of a row: from the mask and the document index if there are
- * such, but with a goldfish loss from the row's tokens. AX_ERR_DATA. */
+/* Sets *targets to the number of unmasked targets of a row: from the mask and the document index, if the
+ * source has them; with a goldfish loss from the row's tokens. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row,
                                             int64_t *targets);
 
@@ -287,12 +287,12 @@ typedef struct ax_sampler ax_sampler;
  * g is sample number count_i of source i, in the order of the source's current epoch. So every sample is a
  * pure function of (seed, g), and the counts are all that is needed to resume.
  *
- * With epochs, let source i have E_i = epochs[i] * (its rows) of the run's G samples, and let the sources by
- * weight together be one more, with what is left. Of n > 1 such sources each has, after every sample g, at
- * most d = 1 - 1/(2n-2) samples more or fewer than E_i*g/G (Tijdeman 1980, "The chairman assignment
- * problem"); beside only one other, sample m of one, m from 0, is at most one sample from place (m+1/2)*G/E
- * of the run. Among themselves the sources by weight follow the rule above, with the number of their samples
- * as g.
+ * With epochs, source i has E_i = epochs[i] * (its rows) of the run's G samples. All sources by weight
+ * together count as one more source, with the samples that are left. Let n be the number of sources in this
+ * sense. If n > 1, each source has, after every sample g, at most d = 1 - 1/(2n-2) samples more or fewer than
+ * E_i*g/G (Tijdeman 1980, "The chairman assignment problem"). If n = 2, sample m of a source, m from 0, is at
+ * most one sample from place (m+1/2)*G/E_i of the run. Among the sources by weight the rule above chooses,
+ * with the number of their samples as g.
  *
  * The caller destroys the sampler. AX_ERR_DATA: a source too short for one row. AX_ERR_USAGE: the E_i exceed
  * G, or are less than G and no source has a weight. */
@@ -302,25 +302,25 @@ void ax_sampler_destroy(ax_sampler **sampler);
 
 /* Get and set the position in the stream: for each source, the number of samples taken so far. After
  * ax_sampler_restore the next batch is the one that followed ax_sampler_state. If `samples` or the epochs
- * have changed, the places of the new run count: a source that is ahead of its even share E_i*g/G gets no
- * sample until the run has caught up with it, and one that is behind gets the next ones. Each is still read
- * exactly epochs[i] times in all. AX_ERR_DATA: negative counts. AX_ERR_USAGE: more samples than the whole run
- * would have. */
+ * have changed, the samples are spread as in the new run: a source that is ahead of its even share E_i*g/G
+ * gets no sample until the run has caught up with it, and one that is behind gets the next ones. Each source
+ * i with epochs is still read exactly epochs[i] times in all. AX_ERR_DATA: negative counts. AX_ERR_USAGE:
+ * more samples than the whole run would have. */
 void ax_sampler_state(const ax_sampler *sampler, int64_t *per_source);
 AX_MUST_CHECK ax_status ax_sampler_restore(ax_sampler *sampler, const int64_t *per_source);
 
 /* Chooses the B samples of the next step and advances; *targets is the number of unmasked targets of the
- * whole batch, for which rows are read only as ax_data_row_targets does. Allocates nothing. AX_ERR_DATA: an
- * index that cannot be read. AX_ERR_USAGE: with epochs, all samples of the run were read before. */
+ * whole batch, counted as ax_data_row_targets does. Allocates nothing. AX_ERR_DATA: an index that cannot be
+ * read. AX_ERR_USAGE: with epochs, all samples of the run were read before. */
 AX_MUST_CHECK ax_status ax_sampler_next(ax_sampler *sampler, int64_t *targets);
 
-/* Returns how many targets of the rows chosen so far of the current batch the goldfish loss has dropped: they
- * are not counted in *targets. */
+/* Returns how many targets the goldfish loss has dropped in the rows of the current batch that are chosen so
+ * far. *targets does not count them. */
 int64_t ax_sampler_dropped(const ax_sampler *sampler);
 
 /* Does ax_sampler_next in parts, which together cover rows 0 ... B-1 in order: chooses rows first ... end-1
- * and counts their targets. Between two parts a caller may give up the batch: ax_sampler_restore with the
- * counts before the batch. AX_ERR_USAGE, AX_ERR_DATA. */
+ * and counts their targets. Between two parts a caller may give up the batch, by ax_sampler_restore with the
+ * counts from before the batch. AX_ERR_USAGE, AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_sampler_next_part(ax_sampler *sampler, int64_t first, int64_t end,
                                              int64_t *targets);
 
@@ -352,10 +352,10 @@ AX_MUST_CHECK ax_status ax_token_writer_create(const char *path, int64_t vocab, 
 AX_MUST_CHECK ax_status ax_token_writer_add(ax_token_writer *writer, const int32_t *tokens, int64_t count,
                                             int64_t text_bytes);
 
-/* As ax_token_writer_add, for a document with a mask: is_target[i] is 1 if tokens[i] is a target, else 0. The
- * end_id that is appended is not a target; a document that ends with end_id gets no second one. The tokens of
- * documents that ax_token_writer_add appends to such a file are all targets. AX_ERR_USAGE: no token is a
- * target. */
+/* Does what ax_token_writer_add does, for a document with a mask: is_target[i] is 1 if tokens[i] is a target,
+ * else 0. The end_id that is appended is not a target; a document that ends with end_id gets no second one.
+ * The tokens of documents that ax_token_writer_add appends to such a file are all targets. AX_ERR_USAGE: no
+ * token is a target. */
 AX_MUST_CHECK ax_status ax_token_writer_add_masked(ax_token_writer *writer, const int32_t *tokens,
                                                    const uint8_t *is_target, int64_t count,
                                                    int64_t text_bytes);
@@ -383,8 +383,9 @@ typedef struct ax_corpus_options {
     int n_inputs;
     const char *const *include; /* shell patterns for names of files below directories, e.g. "*.h" */
     int n_include;              /* 0: every file */
-    const char *text_key; /* member of a JSON object that holds its text, also of one that is a conversation;
-                             NULL: "text", of objects that are no conversations */
+    /* Name of the member that holds the text of a JSON object. An object with a string there is not read as a
+     * conversation. NULL: "text", and conversations are read as such even if they have this member. */
+    const char *text_key;
     /* Template by which JSON objects that are conversations (ax_chat_member) become text; must outlive the
      * corpus. NULL: no object is read as a conversation. */
     const ax_chat *chat;
@@ -464,7 +465,7 @@ typedef struct ax_data_build_report {
  * unfinished file is left behind. */
 AX_MUST_CHECK ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_report *report);
 
-/* Finds or makes the token file for `path`, a path of data.train or data.valid. If `path` holds tokens,
+/* Finds or makes the token file for `path`, which data.train or data.valid names. If `path` holds tokens,
  * *token_path is `path` itself. Otherwise *token_path is a file in the directory `cache_dir`, which is
  * created if missing. A file that an earlier call left there is used if the tokenizer and the names, sizes
  * and times of the text files have not changed; otherwise the text is tokenized now. `how` gives the

@@ -6,9 +6,9 @@
  * In SentencePiece's BPE (Llama 2, Mistral) merging starts from characters, U+2581 stands for a space, and a
  * character without a token becomes the byte tokens (<0x00> to <0xFF>) of its UTF-8 bytes. A tokenizer never
  * changes after it was created (ax_tokenizer_set_chat_template is part of its creation), so any number of
- * threads may share it. The state of encoding (piece cache,
- * scratch) is in an ax_encoder, one per thread. Token ids are int32_t, from 0. Text is bytes with a length:
- * it may hold NUL and need not be valid UTF-8. Nothing here is collective. */
+ * threads may share it. The state of encoding (piece cache, scratch) is in an ax_encoder, one per thread.
+ * Token ids are int32_t, from 0. Text is bytes with a length: it may hold NUL and need not be valid UTF-8.
+ * Nothing here is collective. */
 #ifndef AXONN_TOKENIZER_H
 #define AXONN_TOKENIZER_H
 
@@ -41,7 +41,7 @@ void ax_ids_fini(ax_ids *ids);
  * run. */
 AX_MUST_CHECK ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out);
 
-/* Writes tokenizer.json, tokenizer_config.json and, if the chat template does not stand in the latter,
+/* Writes tokenizer.json, tokenizer_config.json and, if tokenizer_config.json does not hold the chat template,
  * chat_template.jinja into `dir` (created if need be), byte for byte as they were loaded, or as training made
  * them; Hugging Face `tokenizers` and transformers load the result. */
 AX_MUST_CHECK ax_status ax_tokenizer_save(const ax_tokenizer *tok, const char *dir);
@@ -57,9 +57,9 @@ int32_t ax_tokenizer_eos(const ax_tokenizer *tok);
 
 /* Returns the Jinja text by which the tokenizer writes conversations, or NULL: the file chat_template.jinja
  * beside tokenizer.json, else "chat_template" of tokenizer_config.json (of several templates, the one named
- * "default"). axonn/chat.h recognizes its format; it is never run. */
+ * "default"). axonn/chat.h recognizes the format of this text; the text is never run. */
 const char *ax_tokenizer_chat_template(const ax_tokenizer *tok);
-/* Replaces this text. Does not change the hash. AX_ERR_MEMORY. */
+/* Replaces the Jinja text (ax_tokenizer_chat_template). Does not change the hash. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_tokenizer_set_chat_template(ax_tokenizer *tok, const char *jinja);
 
 /* Returns a hash of everything in the tokenizer on which the ids of a text depend, including the end-of-text
@@ -108,10 +108,10 @@ typedef struct ax_text_part {
     bool target; /* for the caller; see ax_chat_text */
 } ax_text_part;
 
-/* Appends the ids of a text of n >= 1 parts, the last of which ends with the text, to `out`; and for each of
- * these ids the index of the part in which the token's last byte lies to `part`. The text is encoded as a
- * whole, as by ax_encode with flags 0, except that a special token, or one of `guarded` (ids; NULL: none), is
- * recognized only if no byte of it lies in a plain part. The part is inexact only for tokens beside a
+/* Encodes a text of n >= 1 parts; the last part ends with the text. Appends the ids to `out`, and to `part`,
+ * for each id, the index of the part that holds the token's last byte. The text is encoded as a whole, as by
+ * ax_encode with flags 0, except that a special token, or one of `guarded` (ids; NULL: none), is recognized
+ * only if no byte of it lies in a plain part. The index in `part` may be wrong only for tokens beside a
  * character that no token stands for. Errors as for ax_encode. */
 AX_MUST_CHECK ax_status ax_encode_parts(ax_encoder *encoder, const char *text, const ax_text_part *parts,
                                         size_t n, const ax_ids *guarded, ax_ids *out, ax_ids *part);

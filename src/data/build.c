@@ -108,7 +108,8 @@ static void log_template(build *b)
                origin ? ", " : "", origin ? origin : "");
 }
 
-/* `is_target`: for conversations only. */
+/* Writes a document to the training or the validation file; with `dedup`, leaves out copies of earlier
+ * documents. `is_target` is read only for conversations. */
 static ax_status write_document(build *b, const built_document *d, const int32_t *ids,
                                 const uint8_t *is_target, int64_t n)
 {

@@ -8,8 +8,8 @@
 
 /* ---- which template ------------------------------------------------------------------------------ */
 
-/* Returns the id of the token that a string of a template names, or -1 if the tokenizer does not recognize
- * one in a text. */
+/* Returns the id of the added token `name`, a string of a template (CHAT_EOS: the end-of-text token); -1 if
+ * the tokenizer has no such added token. */
 static int32_t find_token(const ax_tokenizer *tok, const char *name)
 {
     const bool is_end = !strcmp(name, CHAT_EOS);
@@ -24,7 +24,8 @@ static int32_t find_token(const ax_tokenizer *tok, const char *name)
     return -1;
 }
 
-/* Adds those of the n strings (those after NULL are none) that are tokens to chat->guarded. */
+/* Adds to chat->guarded the ids of those of the n names that are added tokens of the tokenizer. The list may
+ * end earlier, with NULL. */
 static ax_status guard(ax_chat *chat, const char *const *names, size_t n)
 {
     for (size_t i = 0; i < n && names[i]; i++) {
@@ -44,8 +45,8 @@ static ax_status guard_tokens(ax_chat *chat)
     return guard(chat, t->guards, AX_COUNT(t->guards));
 }
 
-/* Appends the tokens that the template needs and the tokenizer lacks, each in quotes; returns their number.
- */
+/* Appends to `out` the names of the tokens that the template needs and the tokenizer lacks, separated by
+ * commas. Sets *missing to the number of these tokens. */
 static ax_status list_missing(const ax_tokenizer *tok, const chat_template *t, ax_buf *out, int *missing)
 {
     *missing = 0;
@@ -97,10 +98,11 @@ static ax_status choose(ax_chat *chat)
         chat->origin = "that of the tokenizer's chat_template";
         return AX_OK;
     }
-    chat->origin = ax_tokenizer_chat_template(chat->tok)
-                       ? "chosen by the tokenizer's special tokens, for its chat_template has no format that "
-                         "is known here"
-                       : "chosen by the tokenizer's special tokens";
+    chat->origin =
+        ax_tokenizer_chat_template(chat->tok)
+            ? "chosen by the tokenizer's special tokens, because the format of its chat_template is unknown "
+              "or needs tokens that it lacks"
+            : "chosen by the tokenizer's special tokens";
     for (size_t i = 0; i < CHAT_TEMPLATES && !fits; i++) {
         AX_TRY(check_tokens(chat->tok, &chat_templates[i], &fits));
         chat->template = fits ? &chat_templates[i] : NULL;
@@ -190,10 +192,11 @@ static ax_status check_order(const ax_chat_turns *turns, size_t i)
                       : role == AX_CHAT_USER      ? !asked
                       : role == AX_CHAT_ASSISTANT ? asked
                                                   : before == AX_CHAT_USER;
-    AX_CHECK(good, AX_ERR_DATA,
-             "turn %zu is of the %s, %s%s: a conversation has a turn of the system or none, then turns of "
-             "user and assistant in alternation",
-             i + 1, role_name(role), i ? "after one of the " : "the first", i ? role_name(before) : "");
+    AX_CHECK(
+        good, AX_ERR_DATA,
+        "turn %zu has the role %s, %s%s: a conversation may begin with a turn of the system; then the turns "
+        "of user and assistant alternate",
+        i + 1, role_name(role), i ? "but follows the role " : "but is the first", i ? role_name(before) : "");
     return AX_OK;
 }
 
@@ -201,7 +204,7 @@ static ax_status check_order(const ax_chat_turns *turns, size_t i)
 
 enum { TARGET = 1, PLAIN = 2 };
 
-/* Appends a part, unless it is empty. */
+/* Appends a part of a rendered conversation, unless its text is empty. kind: TARGET, PLAIN, both or 0. */
 static ax_status put(ax_chat_text *out, const char *text, size_t n, int kind)
 {
     if (!n)
@@ -222,7 +225,7 @@ const char *chat_string(const ax_chat *chat, const char *text, size_t *n)
     return chat->begin.data;
 }
 
-/* Appends a string of the template; NULL: nothing. */
+/* Appends a string of the template, or nothing if it is NULL. */
 static ax_status put_string(const ax_chat *chat, ax_chat_text *out, const char *text, int kind)
 {
     size_t n;
@@ -230,7 +233,7 @@ static ax_status put_string(const ax_chat *chat, ax_chat_text *out, const char *
     return put(out, text, n, kind);
 }
 
-/* A part of a turn's text. */
+/* A range of bytes in the text of a turn. */
 typedef struct span {
     const char *at;
     size_t n;
@@ -267,8 +270,9 @@ static const char *find_last(span s, const char *mark)
     return found;
 }
 
-/* Takes the reasoning from the start of *text, up to the last </think>. The reasoning is what stands before
- * the first </think>, and there after the last <think>. Without </think> it is empty. */
+/* Returns the reasoning at the start of *text, and sets *text to the bytes after the last </think>. The
+ * reasoning ends at the first </think>; it begins after the last <think> before that place, or else at the
+ * start of *text. Without </think> the reasoning is empty and *text stays as it is. */
 static span split_reasoning(span *text)
 {
     static const char open[] = "<think>", shut[] = "</think>";
@@ -301,20 +305,20 @@ static ax_status put_answer(const ax_chat *chat, const ax_chat_turn *turn, span 
     return put(out, text.at, text.n, PLAIN | TARGET);
 }
 
-/* Returns what the template writes around a turn. */
+/* Returns the strings that the template writes before and after turn i. */
 static const chat_frame *frame_of(const chat_template *t, const ax_chat_turns *turns, size_t i)
 {
     bool after_system = i && turns->turn[i - 1].role == AX_CHAT_SYSTEM;
     return after_system && t->after_system.before ? &t->after_system : &t->frame[turns->turn[i].role];
 }
 
-/* Whether the turn is an input that the template appends to the turn of the user before it. */
+/* Whether turn i is an input (AX_CHAT_INPUT) that the template appends to the user's turn before it. */
 static bool is_appended(const chat_template *t, const ax_chat_turns *turns, size_t i)
 {
     return i < turns->n && turns->turn[i].role == AX_CHAT_INPUT && !t->frame[AX_CHAT_INPUT].before;
 }
 
-/* Returns what turn i says, with the input that is appended to it. */
+/* Sets *text to the text of turn i, followed by the input that is appended to this turn, if there is one. */
 static ax_status turn_text(const chat_template *t, const ax_chat_turns *turns, size_t i, ax_chat_text *out,
                            span *text)
 {
@@ -349,7 +353,8 @@ static ax_status put_turn(const ax_chat *chat, const ax_chat_turns *turns, size_
     return put_string(chat, out, frame->after, answers ? TARGET : 0);
 }
 
-/* Writes what comes before the first turn. */
+/* Writes the template's strings before the first turn: `begin`, and `no_system` if no turn of the system
+ * follows. */
 static ax_status put_begin(const ax_chat *chat, const ax_chat_turns *turns, ax_chat_text *out)
 {
     const chat_template *t = chat->template;
@@ -366,8 +371,8 @@ ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool p
     out->guarded = &chat->guarded;
     AX_CHECK(
         chat->template, AX_ERR_DATA,
-        "a conversation needs a template, but the tokenizer has neither the special tokens of one nor "
-        "an end-of-text token among its added tokens, which template alpaca needs: use another tokenizer");
+        "a conversation needs a template, but none fits this tokenizer: it lacks special tokens of each, and "
+        "for template alpaca an end-of-text token among its added tokens: use another tokenizer");
     AX_TRY(put_begin(chat, turns, out));
     for (size_t i = 0; i < turns->n; i++)
         AX_TRY(put_turn(chat, turns, i, out));
@@ -375,8 +380,8 @@ ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool p
         return AX_OK;
     const ax_chat_role last = turns->n ? turns->turn[turns->n - 1].role : AX_CHAT_SYSTEM;
     AX_CHECK(last == AX_CHAT_USER || last == AX_CHAT_INPUT, AX_ERR_DATA,
-             "the last turn must be the user's, for an answer to follow; %s%s",
-             turns->n ? "it is of the " : "there is none", turns->n ? role_name(last) : "");
+             "the last turn must be the user's, so that the assistant can answer it; %s%s",
+             turns->n ? "its role is " : "there are no turns", turns->n ? role_name(last) : "");
     return put_string(chat, out, chat->template->frame[AX_CHAT_ASSISTANT].before, 0);
 }
 

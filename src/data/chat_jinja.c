@@ -1,6 +1,6 @@
-/* Templates of conversations as Jinja, the language in which Hugging Face tokenizers carry theirs
- * (chat_template.jinja). Jinja is printed from the rows of chat_templates.c and is never run here: a
- * tokenizer's own template is recognized by strings that it contains. */
+/* Prints templates of conversations as Jinja, the language of Hugging Face's chat_template.jinja, from the
+ * rows of chat_templates.c. Also recognizes which row a tokenizer's own Jinja template corresponds to, by
+ * strings that the template contains. Jinja is never run here. */
 #include "chat_templates.h"
 
 #include <string.h>

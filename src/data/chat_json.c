@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include <string.h>
 
-/* Names of roles in files. */
+/* The names that JSON files use for roles. */
 static const struct {
     const char *name;
     ax_chat_role role;
@@ -30,16 +30,18 @@ static ax_status find_role(const json_t *value, const char *member, size_t turn,
                    turn, name);
 }
 
-/* Fails if `object` has a member with something to say that no template writes. */
+/* Fails if the member `member` of `object` is a string, or a list or an object that is not empty. To be
+ * called for members that no template writes. */
 static ax_status refuse_unwritten(const json_t *object, const char *member)
 {
     const json_t *value = json_object_get(object, member);
-    AX_CHECK(!value || json_is_null(value) ||
-                 (!json_array_size(value) && !json_object_size(value) && !json_is_string(value)),
-             AX_ERR_DATA,
-             "\"%s\" is given, which no template writes: leave out the conversation, or remove \"%s\" if it "
-             "may be ignored",
-             member, member);
+    AX_CHECK(
+        !value || json_is_null(value) ||
+            (!json_array_size(value) && !json_object_size(value) && !json_is_string(value)),
+        AX_ERR_DATA,
+        "the conversation has \"%s\", which no template writes: leave out the conversation, or remove \"%s\" "
+        "from it",
+        member, member);
     return AX_OK;
 }
 
@@ -77,14 +79,16 @@ static ax_status read_list(const json_t *list, ax_chat_turns *turns)
     return AX_OK;
 }
 
-/* Appends the turns of a list, or one turn whose text is a string. */
+/* Appends the turns of the member `member` of `object`: a list of turns, or a string, the text of one turn.
+ */
 static ax_status read_side(const json_t *object, const char *member, ax_chat_role role, ax_chat_turns *turns)
 {
     const json_t *value = json_object_get(object, member);
     return json_is_array(value) ? read_list(value, turns) : add_text(object, member, role, turns);
 }
 
-/* Whether an optional member has a text, or anything else that is read as one, and then refused. */
+/* Whether an optional member is given: neither null nor an empty string. A value of another type counts as
+ * given, so that add_text refuses it. */
 static bool says_something(const json_t *value)
 {
     return value && !json_is_null(value) && !(json_is_string(value) && !json_string_length(value));
@@ -106,8 +110,8 @@ static ax_status read_prompt(const json_t *object, ax_chat_turns *turns)
                                                  : AX_OK;
 }
 
-/* Returns the member by which an object is a conversation, or NULL: with `question`, also one that only asks.
- */
+/* Returns the name of the member that makes an object a conversation, or NULL. With `question`, "prompt" and
+ * "instruction" count even if the object has no answer to them. */
 static const char *find_member(const json_t *object, bool question)
 {
     static const char *const members[][2] = {

@@ -1,5 +1,6 @@
-/* The table of templates. Each is that of a package or of the format's documents, which
- * tests/golden/README.md names; tests/golden/make_chat.py compares them. */
+/* The table of templates. Each follows a published template; tests/golden/README.md names the packages and
+ * documents. The test data.chat compares what the templates write with the originals
+ * (tests/golden/make_chat.py). */
 #include "chat_templates.h"
 
 #define CHATML(role)                                                                                         \
@@ -66,7 +67,7 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
         .needs = {"<s>", "</s>"},
         .guards = {"[INST]", "[/INST]"},
         .marks = {"[INST]", "[/INST]"},
-        .other = "<<SYS>>", /* of Llama 2 */
+        .other = "<<SYS>>", /* Llama 2's template has it, Mistral's has not */
         .end = "</s>",
         .begin = "<s>",
         .frame = {[AX_CHAT_SYSTEM] = {"[INST] ", "\n"},

@@ -4,8 +4,8 @@
 
 #include "axonn/chat.h"
 
-/* Stand for tokens of the tokenizer, as whole strings of a template: those that it puts before each text, and
- * its end-of-text token. */
+/* Placeholders in templates, each a whole string. CHAT_BEGIN stands for the tokens that the tokenizer puts
+ * before each text, CHAT_EOS for the tokenizer's end-of-text token. */
 #define CHAT_BEGIN "{begin}"
 #define CHAT_EOS "{eos}"
 
@@ -14,7 +14,7 @@ typedef struct chat_frame {
     const char *before, *after; /* NULL in `before`: the template has no such frame */
 } chat_frame;
 
-/* In the order of the text:
+/* A template. A rendered conversation has its strings in this order:
  *
  *     begin [no_system] { frame[...] } header opening [think reasoning] text frame[ASSISTANT].after ...
  *
@@ -23,31 +23,33 @@ typedef struct chat_frame {
 typedef struct chat_template {
     const char *name;
     const char
-        *needs[5]; /* tokens that the tokenizer must have, CHAT_EOS among them; no content can have them */
-    const char *guards[3];       /* further tokens that no content can have, if the tokenizer has them */
-    const char *marks[3];        /* what a Jinja template of this format contains */
-    const char *other;           /* what one does not contain, if the marks do not tell; or NULL */
-    const char *end;             /* the token that ends a turn of the assistant */
-    const char *begin;           /* written first */
+        *needs[5]; /* tokens that the tokenizer must have, or CHAT_EOS; no text of a turn can contain them */
+    const char *guards[3]; /* further tokens that no text of a turn can contain, if the tokenizer has them */
+    const char *marks[3];  /* strings that each Jinja template of this format contains */
+    const char *other; /* a string that no Jinja template of this format contains, if the marks alone do not
+                          tell; or NULL */
+    const char *end;   /* the token that ends a turn of the assistant */
+    const char *begin; /* written first */
     const char *no_system;       /* written if there is no turn of the system */
     const char *no_system_input; /* instead of no_system, if the first turn has an input; NULL: no_system */
     chat_frame frame[AX_CHAT_ROLES];
     chat_frame after_system; /* the user's frame after a turn of the system; before NULL: the usual one */
     const char *between;     /* written before each turn of the user that is not the first */
     const char *opening;     /* written before the assistant's text; a target */
-    chat_frame think;        /* written around the reasoning, which each answer then has; a target */
-    bool trims;              /* white space at both ends of a text is dropped */
+    chat_frame think; /* written around the reasoning of each answer, even if it is empty; a target; before
+                         NULL: the template has no reasoning */
+    bool trims;       /* white space at both ends of a text is dropped */
 } chat_template;
 
 enum { CHAT_TEMPLATES = 6 };
-/* In the order in which ax_chat_create chooses. */
+/* The table of templates, in the order in which ax_chat_create tries them. */
 extern const chat_template chat_templates[CHAT_TEMPLATES];
 
 struct ax_chat {
     const chat_template *template; /* NULL: none fits the tokenizer */
     const ax_tokenizer *tok;
     ax_buf begin;   /* what CHAT_BEGIN stands for */
-    ax_ids guarded; /* tokens that no content can have, special or not */
+    ax_ids guarded; /* ids of tokens, special or not, that no text of a turn can contain */
     const char *origin;
 };
 

@@ -152,7 +152,7 @@ static int64_t count_ones(const uint64_t *words, int64_t first, int64_t end)
     return count;
 }
 
-/* Checks that the mask has no bit for a token past the last one. */
+/* Checks that the mask bits after that of the last token are 0. */
 static ax_status check_mask_end(const ax_data *data)
 {
     uint64_t last;
@@ -166,7 +166,7 @@ static ax_status check_mask_end(const ax_data *data)
     return AX_OK;
 }
 
-/* Checks that mask and documents agree: each document has a target, and they have as many together as the
+/* Checks that mask and documents agree: each document has a target, and the mask has as many targets as the
  * header says. check_starts must have passed. */
 static ax_status check_mask(const ax_data *data)
 {

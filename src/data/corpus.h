@@ -29,7 +29,8 @@ struct ax_corpus {
     corpus_file *files;
     int64_t n, capacity, bytes;
     char *text_key;
-    bool text_key_given; /* the caller chose text_key: a text there goes before a conversation */
+    bool text_key_given; /* the caller chose text_key: an object with a text there is not read as a
+                            conversation */
     const ax_chat *chat; /* template of conversations; NULL: JSON objects are not read as conversations */
     int64_t bad_limit;   /* largest value of bad_lines that is not an error */
     corpus_unit at;      /* the last unit that ax_corpus_next read */
@@ -101,9 +102,8 @@ long long corpus_line_number(const corpus_file *file, int64_t offset);
 /* ---- records of JSON: corpus_json.c -------------------------------------------------------------- */
 
 /* State for reading the JSON records of a file. Each record is an object: a conversation, which is rendered
- * by the template `chat`, or else its member `key` is the text of a document. With `key_given` an object that
- * has a string there is no conversation. The text is passed to `take`.
- */
+ * by the template `chat`, or else its member `key` is the text of a document. With `key_given`, an object
+ * whose member `key` is a string is not read as a conversation. The text is passed to `take`. */
 typedef struct corpus_records {
     const corpus_file *file;
     const char *key;

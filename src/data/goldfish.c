@@ -1,12 +1,14 @@
-/* The hash of the goldfish loss, axonn/data.h: polynomials modulo 2^61 - 1, rolled along a document. */
+/* The hash of the goldfish loss, which axonn/data.h defines: a polynomial of the tokens in a window, modulo
+ * 2^61 - 1. It is a rolling hash: the hash of the next window is computed from that of the last. */
 #include "goldfish.h"
 
 #define MODULUS ((UINT64_C(1) << 61) - 1)
 #define BASE UINT64_C(0x13c6ef372fe94f99)
 
-/* While a hash rolls along it is a number h congruent to H, not yet the residue. 2^61 is congruent to 1, so
- * the bits of a number from 61 on can be added to those below. BASE is 0.618 of the modulus, so that the bits
- * from 61 on of h * BASE are at most 0.618 h: h stays below modulus / (1 - 0.618) < 2^63. */
+/* Returns a smaller number congruent to v modulo 2^61 - 1, not always the residue. 2^61 is congruent to 1, so
+ * bits 61 and up of v can be added to those below. The rolling hash h is such a number: congruent to H of
+ * axonn/data.h. BASE is 0.618 of the modulus, so bits 61 and up of h * BASE are at most 0.618 h. Hence h
+ * stays below modulus / (1 - 0.618) < 2^63. */
 static inline uint64_t fold(unsigned __int128 v) { return ((uint64_t)v & MODULUS) + (uint64_t)(v >> 61); }
 
 static inline uint64_t residue(uint64_t h)
@@ -15,8 +17,9 @@ static inline uint64_t residue(uint64_t h)
     return h >= MODULUS ? h - MODULUS : h;
 }
 
-/* Returns the hash after the token `next`. `oldest` leaves the window: it is multiplied by `factor`, which is
- * -BASE^window. While the window fills, `factor` is 0. */
+/* Moves the window by one token: returns the hash of the window that ends with `next`, given the hash `h` of
+ * the window that begins with `oldest`. `factor` is -BASE^window, so that its product with `oldest` takes
+ * `oldest` out of the hash. While the window fills, `factor` is 0. */
 static inline uint64_t roll(uint64_t h, uint64_t factor, int32_t oldest, int32_t next)
 {
     return fold((unsigned __int128)h * BASE + (unsigned __int128)factor * (uint32_t)oldest + (uint32_t)next);
@@ -42,13 +45,13 @@ ax_status goldfish_check(const ax_goldfish *g)
 {
     const bool hashed = g->kind == AX_GOLDFISH_HASHED;
     AX_CHECK(hashed || g->kind == AX_GOLDFISH_STATIC, AX_ERR_USAGE,
-             "there is no goldfish loss of kind %d: AX_GOLDFISH_HASHED and AX_GOLDFISH_STATIC are all",
+             "there is no goldfish loss of kind %d: choose AX_GOLDFISH_HASHED or AX_GOLDFISH_STATIC",
              (int)g->kind);
     AX_CHECK(g->k > 1 && g->k <= AX_GOLDFISH_K_MAX, AX_ERR_USAGE,
-             "a goldfish loss with k %lld: k must be 2 to %d", (long long)g->k, AX_GOLDFISH_K_MAX);
+             "k of the goldfish loss is %lld: k must be 2 to %d", (long long)g->k, AX_GOLDFISH_K_MAX);
     AX_CHECK(!hashed || (g->window > 0 && g->window <= AX_GOLDFISH_WINDOW_MAX), AX_ERR_USAGE,
-             "a goldfish loss with a window of %lld: the window must be 1 to %d", (long long)g->window,
-             AX_GOLDFISH_WINDOW_MAX);
+             "the window of the goldfish loss is %lld tokens: the window must be 1 to %d",
+             (long long)g->window, AX_GOLDFISH_WINDOW_MAX);
     return AX_OK;
 }
 
@@ -59,12 +62,13 @@ goldfish_hash goldfish_hash_for(const ax_goldfish *g)
         return (goldfish_hash){0};
     for (int64_t j = 0; j < g->window; j++)
         power = residue(fold((unsigned __int128)power * BASE));
-    /* UINT64_MAX / k + 1 is 2^64 / k rounded up: an integer is below 2^64 / k if it is below that. */
+    /* The limit UINT64_MAX / k + 1 is 2^64 / k rounded up. An integer is below the limit exactly if it is
+     * below 2^64 / k. */
     return (goldfish_hash){MODULUS - power, UINT64_MAX / (uint64_t)g->k + 1};
 }
 
-/* Drops hashed targets 0 ... n-1. The window of target i is x[i] ... x[i+window-1], and x[i+window] is the
- * target itself. */
+/* Sets keep[i] to 0 for each of n targets that the hash drops. Target i is x[i+window]; x[i] ...
+ * x[i+window-1] are its window. */
 static void drop_hashed(goldfish_hash hash, int64_t window, const int32_t *x, int64_t n, uint8_t *keep)
 {
     uint64_t h = n > 0 ? hash_of(x, window) : 0;
@@ -82,7 +86,7 @@ void goldfish_drop(const ax_goldfish *g, const goldfish_hash *hash, const int32_
             keep[i - from] = 0;
         return;
     }
-    int64_t first = ax_max(from, g->window); /* earlier tokens have no full window */
+    int64_t first = ax_max(from, g->window); /* tokens before it have no full window, and are kept */
     if (first < to)
         drop_hashed(*hash, g->window, tokens + (first - from) - g->window, to - first, keep + (first - from));
 }

@@ -8,15 +8,17 @@ typedef struct goldfish_hash {
     uint64_t factor; /* -P^window modulo 2^61 - 1: takes the oldest token out of the hash */
     uint64_t limit;  /* a target is dropped if the mixed hash is below it */
 } goldfish_hash;
-/* Prepares a hash; all 0 for a static loss, which has none. */
+/* Returns the constants of the hash for the window and k of a loss. They are 0 for a static loss, which has
+ * no hash. */
 goldfish_hash goldfish_hash_for(const ax_goldfish *goldfish);
 
-/* Sets keep[i] to 0 for each dropped one of tokens from ... to-1 of a document, which are at tokens[0] ... .
- * Tokens before tokens[0] are read: those of the windows. A static loss reads none. */
+/* Sets keep[i] to 0 if the loss drops token from + i of a document, for tokens from ... to-1 of the document.
+ * tokens[0] is token `from`. A hashed loss also reads the tokens of the windows, which stand before
+ * tokens[0]; a static loss reads no tokens. */
 void goldfish_drop(const ax_goldfish *goldfish, const goldfish_hash *hash, const int32_t *tokens,
                    int64_t from, int64_t to, uint8_t *keep);
 
-/* AX_ERR_USAGE: a number out of range. */
+/* Checks the settings of a goldfish loss. AX_ERR_USAGE: one is out of range. */
 AX_MUST_CHECK ax_status goldfish_check(const ax_goldfish *goldfish);
 
 #endif

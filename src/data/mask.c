@@ -15,7 +15,8 @@ static uint64_t get_bits(const uint64_t *words, int64_t at, int64_t n)
     return n < 64 ? bits & ((UINT64_C(1) << n) - 1) : bits;
 }
 
-/* Sets n bits, 1 <= n <= 64, which are 0, from bit `at` of `words` on. */
+/* Stores n bits, 1 <= n <= 64, into `words` from bit `at` on. These bits of `words` must be 0 before the
+ * call. */
 static void put_bits(uint64_t *words, int64_t at, int64_t n, uint64_t bits)
 {
     int64_t shift = at % 64;

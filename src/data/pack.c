@@ -1,7 +1,7 @@
-/* Packs whole documents side by side into rows: ax_data_pack. A piece is a document, or the part of a
- * document longer than a row that fits into one. Pieces are put into rows by first fit, the longest first,
- * within a window of the next WINDOW pieces of the file. So neighbours in the file stay near one another, and
- * the time and memory of packing grow with the number of documents alone. */
+/* Packs whole documents side by side into rows: ax_data_pack. A piece is a whole document or, if the document
+ * is longer than a row, a part of it that fits into a row. Pieces are put into rows by first fit, the longest
+ * first, within a window of the next WINDOW pieces of the file. So neighbours in the file stay near one
+ * another, and the time and memory of packing grow with the number of documents alone. */
 #include "source.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ enum { WINDOW = 1024 };
 
 typedef struct piece {
     int64_t start;
-    int32_t length; /* inputs, each of which has the token after it as target */
+    int32_t length; /* number of inputs; the target of each is the token after it */
     int32_t row;    /* row of the window, from 0 */
 } piece;
 
@@ -20,8 +20,8 @@ typedef struct packer {
     ax_data_packed *sum;
     int n; /* pieces in the window */
     piece piece[WINDOW];
-    /* A binary tree whose leaf WINDOW + i is the room that is left in row i of the window; each other node is
-     * the larger of its two children. */
+    /* A binary tree. Leaf WINDOW + i is the number of free positions in row i of the window. Each other node
+     * is the larger of its two children. */
     int32_t room[2 * WINDOW];
 } packer;
 
@@ -50,7 +50,7 @@ static int by_row(const void *a, const void *b)
                             : (x->start > y->start) - (x->start < y->start);
 }
 
-/* Returns the first row with room for `length` inputs, and takes the room. */
+/* Returns the first row with `length` free positions, and marks them as taken. */
 static int32_t take_room(int32_t room[2 * WINDOW], int32_t length)
 {
     int node = 1;
@@ -131,7 +131,8 @@ static ax_status allocate(data_pack *pack, int64_t pieces)
 {
     AX_TRY(ax_calloc((size_t)pieces, sizeof *pack->start, &pack->start));
     AX_TRY(ax_calloc((size_t)pieces, sizeof *pack->length, &pack->length));
-    /* There are at most as many rows. Memory behind the last one is never touched. */
+    /* There are at most as many rows as pieces. The end of the array, after the last row, is never touched
+     * and so takes no physical memory. */
     return ax_calloc((size_t)pieces + 1, sizeof *pack->first, &pack->first);
 }
 

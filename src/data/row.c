@@ -205,7 +205,7 @@ ax_status ax_data_check_shape(const ax_data *data, const ax_row_shape *shape)
         g->kind != AX_GOLDFISH_STATIC || data->index_kind != INDEX_NONE || data->info.end_id < 0,
         AX_ERR_USAGE,
         "%s (%s) has no index of documents, by which the static goldfish loss counts tokens: use the hashed "
-        "one, or make a token file with `axonn data build`",
+        "loss, or make a token file with `axonn data build`",
         data->path, ax_data_format_name(data->info.format));
     return AX_OK;
 }
@@ -244,11 +244,11 @@ typedef struct marks {
     int64_t from;         /* position in the row of the last document start so far */
     int64_t found;        /* documents that start after the row's first token */
     int64_t used;         /* positions that are no padding */
-    data_targets targets; /* of these */
+    data_targets targets; /* targets at these positions */
 } marks;
 
-/* Starts a document at position `start` of a row, 1 <= start <= T: masks the target that would be its first
- * token. */
+/* Starts a document at position `start` of a row, 1 <= start <= T. Masks the target at start - 1, the first
+ * token of that document. */
 static void start_document(marks *m, int64_t start)
 {
     m->found++;
@@ -272,7 +272,7 @@ static ax_status mark_indexed(const ax_data *data, int64_t a, int64_t end, marks
     return AX_OK;
 }
 
-/* Does the same for a source without an index, where a document starts after each end_id. */
+/* Does what mark_indexed does, for a source without an index: a document starts after each end_id. */
 static ax_status mark_scanned(const ax_data *data, int64_t a, int64_t end, marks *m)
 {
     enum { PART = 1024 };
@@ -307,14 +307,14 @@ static ax_status copy_inputs(const ax_data *data, int64_t first, int64_t count, 
     return AX_OK;
 }
 
-/* Whether targets are decided token by token (targets.c): the index of documents does not tell which there
- * are. */
+/* Whether targets.c decides the targets token by token, because the index of documents does not tell
+ * them. */
 static bool by_token(const ax_data *data, const ax_row_shape *shape)
 {
     return shape->goldfish.k || data_is_masked(data, shape);
 }
 
-/* Decides which of the `count` targets after token `first` are ones. Their place in the row is position t. */
+/* Decides which of the `count` tokens after token `first` are targets: those of positions t ... t+count-1. */
 static ax_status decide_targets(const ax_data *data, const ax_row_shape *shape, int64_t first, int64_t count,
                                 int64_t t, marks *m)
 {
@@ -427,7 +427,7 @@ void data_want_row(const ax_data *data, const ax_row_shape *shape, int64_t row)
     const data_pack *pack = data->pack;
     int64_t T = shape->seq_len;
     if (row < 0 || row >= ax_data_rows(data, shape))
-        return; /* reading it is an error */
+        return; /* there is no such row: reading it will fail */
     if (!shape->pack)
         data_want_tokens(data, row * T, ax_min(row * T + T + 1, data->info.tokens));
     for (int64_t p = shape->pack ? pack->first[row] : 0; shape->pack && p < pack->first[row + 1]; p++)

@@ -12,7 +12,7 @@
 
 typedef struct source {
     ax_data *data;
-    double weight;          /* normalized: the weights of all sources sum to 1; 0: has epochs */
+    double weight;          /* normalized: all weights sum to 1; 0: the source has epochs instead */
     int64_t samples, count; /* number of samples in an epoch; number of samples taken so far */
     int64_t share;          /* samples of the whole run, if the source has epochs; else 0 */
     uint64_t key;
@@ -30,8 +30,8 @@ struct ax_sampler {
     int n;
     int64_t batch, total; /* batch: rows of a batch; total: samples taken so far from all sources */
     int64_t run;          /* samples of the whole run; 0: no source has epochs */
-    int64_t rest, mixed;  /* of the sources by weight: samples of the whole run; samples taken so far */
-    int sharers;          /* sources with epochs, and 1 if any samples are left for the others */
+    int64_t rest, mixed;  /* of all sources with weights: samples in the whole run, taken so far */
+    int sharers;          /* sources with epochs; plus 1 if samples are left for those with weights */
     int64_t dropped;      /* targets of the current batch that the goldfish loss dropped */
     source *sources;
     pick *picks; /* samples of the current batch */
@@ -178,14 +178,14 @@ static int choose_by_weight(const ax_sampler *s)
     return best;
 }
 
-/* The samples of the run that may be the next one, number `count`, of a source with `share` of them. */
+/* The range of samples of the run, from `first` to `last`, where a source may have its next sample. */
 typedef struct slot {
     int64_t first, last;
 } slot;
 
-/* With d = 1 - 1/N, N = 2n - 2 for n sources: |count - share * g / run| <= d for the samples g from `first`
- * to `last`. Tijdeman has proved that there is always a source to choose, if one takes, of those whose next
- * sample may be here, the one that may wait the shortest. */
+/* Returns the slot of sample `count` of a source that has `share` samples: there, the source stays within
+ * d = 1 - 1/N samples of share * g / run after each sample g; N = 2n - 2, n sources. Tijdeman proved that no
+ * slot is missed if, among the sources whose slot has begun, the one is chosen whose slot ends first. */
 static slot slot_of(const ax_sampler *s, int64_t count, int64_t share)
 {
     const int64_t N = ax_max(2 * s->sharers - 2, 1);
@@ -198,13 +198,13 @@ static int choose_source(const ax_sampler *s)
 {
     int best = -1;
     slot most = {INT64_MAX, INT64_MAX};
-    for (int i = 0; i <= s->n && s->run; i++) { /* i = n: the sources by weight */
+    for (int i = 0; i <= s->n && s->run; i++) { /* i = n: all sources with weights, as one */
         int64_t count = i < s->n ? s->sources[i].count : s->mixed,
                 share = i < s->n ? s->sources[i].share : s->rest;
         if (count >= share)
             continue;
         slot here = slot_of(s, count, share);
-        here.first = ax_max(here.first, s->total); /* all that may be now are alike */
+        here.first = ax_max(here.first, s->total); /* of slots that have begun only `last` counts */
         if (here.first < most.first || (here.first == most.first && here.last < most.last)) {
             most = here;
             best = i;

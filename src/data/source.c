@@ -75,8 +75,8 @@ static const ax_data *walked_file(const data_walk *w)
     return w->data->parts ? w->data->part[w->part] : w->data;
 }
 
-/* Lets the current document end where the next one starts: the first start behind token `above` of the
- * source. It passes over empty documents and entries of a damaged index. */
+/* Sets the end of the current document: the first document start after token `above` of the source. Skips the
+ * starts of empty documents and damaged entries of the index. */
 static ax_status find_walk_end(data_walk *w, int64_t above)
 {
     const ax_data_info *info = &walked_file(w)->info;
@@ -156,7 +156,7 @@ static ax_status check_zeros(const ax_data *data, const tok_header *h)
     return AX_OK;
 }
 
-/* Checks the header's checksums, and what they do not cover. */
+/* Checks the header's checksums, and that the bytes not covered by them are zero. */
 static ax_status check_header(const ax_data *data, const tok_header *h)
 {
     AX_CHECK(h->version == TOK_VERSION_PLAIN || h->version == TOK_VERSION_MASK, AX_ERR_DATA,

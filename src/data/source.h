@@ -35,8 +35,9 @@ enum {
 #define MEGATRON_MAGIC "MMIDIDX\0"
 enum { LLMC_MAGIC = 20240520, LLMC32_MAGIC = 20240801, LLMC_EVAL_MAGIC = 20240522 };
 
-/* Return the XXH3-64 of the header's bytes before the field header_hash; of the fields mask_at and targets;
- * of the field chat_template, or 0 if that is empty. */
+/* Return an XXH3-64 checksum of a part of the header. tok_header_hash: of the bytes before the field
+ * header_hash. tok_mask_hash: of the fields mask_at and targets. tok_chat_template_hash: of the field
+ * chat_template; 0 if that field is empty. */
 uint64_t tok_header_hash(const tok_header *header);
 uint64_t tok_mask_hash(const tok_header *header);
 uint64_t tok_chat_template_hash(const tok_header *header);
@@ -91,7 +92,7 @@ typedef struct data_names {
 typedef struct data_pack {
     int64_t seq_len, rows, pieces;
     int64_t *start;  /* [pieces] the first token of a piece */
-    int32_t *length; /* [pieces] its inputs; the targets are one token further */
+    int32_t *length; /* [pieces] number of inputs of a piece; their targets are one token further */
     int64_t *first;  /* [rows+1] the first piece of a row */
 } data_pack;
 void data_pack_free(data_pack **pack);
@@ -116,7 +117,7 @@ struct ax_data {
     int64_t sequences;  /* INDEX_MEGATRON: number of sequences */
     int64_t *coarse;    /* index of the first token of every coarse_step-th document */
     int64_t coarse_n, coarse_step;
-    data_pack *pack; /* or NULL: not packed. Shards have none: it is the whole source's */
+    data_pack *pack; /* NULL: the source is not packed. A source of shards has one, its shards have none */
 };
 
 /* Reads the document starts of a source that has an index, fastest in ascending order. */
@@ -131,8 +132,8 @@ AX_MUST_CHECK ax_status data_starts_get(data_starts *starts, int64_t d, int64_t 
 /* Sets *document to the index of the document that holds token `pos`, 0 <= pos < N. */
 AX_MUST_CHECK ax_status data_starts_find(data_starts *starts, int64_t pos, int64_t *document);
 
-/* Goes through the documents of a source that has an index, in their order. A local variable of the function
- * that does. */
+/* State of a loop over the documents of a source that has an index, in their order. A data_walk is a local
+ * variable of the function with the loop. */
 typedef struct data_walk {
     const ax_data *data;
     int64_t first, end; /* the current document is tokens first ... end-1 of the source */
@@ -150,18 +151,18 @@ AX_MUST_CHECK ax_status data_walk_next(data_walk *walk);
 /* ---- targets.c ----------------------------------------------------------------------------------- */
 
 typedef struct data_targets {
-    int64_t kept;    /* targets */
-    int64_t dropped; /* what the goldfish loss dropped, and which would be targets without it */
+    int64_t kept;    /* number of targets */
+    int64_t dropped; /* number of tokens that the goldfish loss dropped: without it they would be targets */
 } data_targets;
 
 /* Decides which of tokens first ... first+count-1 of a source are targets, first >= 1. `targets` is NULL, or
- * holds these tokens, and those that are no targets become -1. For shapes with a goldfish loss, and masked
- * sources; the shape has passed ax_data_check_shape. */
+ * holds these tokens; each that is not a target is replaced by -1. Used for shapes with a goldfish loss and
+ * for masked sources. The shape must have passed ax_data_check_shape. */
 AX_MUST_CHECK ax_status data_decide_targets(const ax_data *data, const ax_row_shape *shape, int64_t first,
                                             int64_t count, int32_t *targets, data_targets *out);
 /* Whether the source has a mask by which rows of this shape leave out targets. */
 bool data_is_masked(const ax_data *data, const ax_row_shape *shape);
-/* As ax_data_row_targets. */
+/* Does what ax_data_row_targets does, and also counts the targets that the goldfish loss dropped. */
 AX_MUST_CHECK ax_status data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row,
                                          data_targets *out);
 

@@ -1,4 +1,4 @@
-/* Decides token by token which ones are targets, where the document index alone does not tell. A token is a
+/* Decides for each token whether it is a target, where the document index alone does not tell. A token is a
  * target unless a rule takes it out: it is the first of its document (mask_documents), its mask bit is 0
  * (answers), or the goldfish loss drops it. */
 #include "goldfish.h"
@@ -10,13 +10,13 @@
 enum { BLOCK = 2048 };
 typedef struct block {
     int64_t first, count;
-    int64_t document; /* the token with which the document of token `first` starts; without an index, or
-                         any token of it that is a window before `first` */
+    int64_t document; /* first token of the document that holds token `first`. Without an index, it is
+                         `origin` if that document starts before `origin` */
     uint64_t mask[BLOCK / 64]; /* mask bits */
     uint8_t begins[BLOCK];     /* whether a token is the first of its document */
-    uint8_t kept[BLOCK];       /* whether it is a target */
-    int64_t origin; /* tokens[i] is token origin + i of the source; from the first window on. Read for the
-                       hashed loss, and where documents are found from end_id */
+    uint8_t kept[BLOCK];       /* whether a token is a target */
+    int64_t origin; /* tokens[i] is token origin + i of the source, from the window of token `first` on. They
+                       are read only for the hashed loss, and to find documents by end_id */
     int32_t tokens[AX_GOLDFISH_WINDOW_MAX + BLOCK];
 } block;
 
@@ -27,8 +27,8 @@ bool data_is_masked(const ax_data *data, const ax_row_shape *shape)
 
 /* ---- documents ----------------------------------------------------------------------------------- */
 
-/* Finds the documents of a block from the index. `walk` is at the document that holds token `first`, and goes
- * on to the one that holds the token after the block. */
+/* Finds the documents of a block from the index. `walk` must be at the document that holds token `first`, and
+ * is moved to the document that holds the token after the block. */
 static ax_status find_indexed(data_walk *walk, block *b)
 {
     const int64_t end = b->first + b->count;
@@ -86,7 +86,7 @@ static int64_t sum_of(const uint8_t *bytes, int64_t n)
     return sum;
 }
 
-/* Finds the documents of a block, and reads the tokens that this and the goldfish loss need. */
+/* Finds the documents of a block. Reads the tokens that this search and the goldfish loss need. */
 static ax_status find_documents(const ax_data *data, const ax_goldfish *g, data_walk *walk, block *b)
 {
     const bool indexed = data->index_kind != INDEX_NONE, hashed = g->k && g->kind == AX_GOLDFISH_HASHED;
@@ -99,11 +99,11 @@ static ax_status find_documents(const ax_data *data, const ax_goldfish *g, data_
     return AX_OK;
 }
 
-/* Whether it matters for the targets where documents begin. */
+/* Whether the targets depend on where documents begin. */
 static bool needs_documents(const ax_row_shape *shape) { return shape->mask_documents || shape->goldfish.k; }
 
-/* Decides a block whose first and count are set. `walk`: as in find_indexed; unused without an index, or if
- * no documents are needed. */
+/* Decides which tokens of a block are targets; b->first and b->count must be set. `walk`: as in find_indexed;
+ * not used if the source has no index or needs_documents is false. */
 static ax_status decide(const ax_data *data, const ax_row_shape *shape, const goldfish_hash *hash,
                         data_walk *walk, block *b, data_targets *sum)
 {

@@ -184,7 +184,7 @@ struct ax_tokenizer {
     char *json, *config; /* contents of tokenizer.json and of tokenizer_config.json */
     size_t json_size, config_size;
     char *chat_template;      /* Jinja, or NULL */
-    bool chat_template_apart; /* it stands in chat_template.jinja, not in tokenizer_config.json */
+    bool chat_template_apart; /* the template is in chat_template.jinja, not in tokenizer_config.json */
 
     tok_piece *pieces; /* [n_ids], indexed by id */
     int32_t n_ids;
@@ -230,7 +230,7 @@ AX_MUST_CHECK ax_status tok_parse(const char *where, char *json, size_t json_siz
                                   size_t config_size, ax_tokenizer **out);
 /* Applies tokenizer_config.json, once the vocabulary and the template of tokenizer.json are in `tok`: sets
  * tok->eos, and, if the file has add_bos_token or add_eos_token, tok->before and tok->after. config: NULL if
- * there is no such file; the text of one is then made for checkpoints (tok->config). */
+ * there is no such file; its text is then made in tok->config, for checkpoints. */
 AX_MUST_CHECK ax_status tok_apply_config(const char *where, const json_t *config, ax_tokenizer *tok);
 /* Reads chat_template.jinja of `dir`, if there is one, in place of what tokenizer_config.json holds.
  * AX_ERR_DATA: it cannot be read, or is larger than 1 MiB. */

@@ -46,7 +46,8 @@ static ax_status replace_template(const char *where, const json_t *config, ax_to
 
 /* ---- the chat template --------------------------------------------------------------------------- */
 
-/* Returns the text under "chat_template". Of a list of templates with names, that of "default". */
+/* Returns the text of the member "chat_template". If the member is a list of named templates, returns the
+ * template named "default". */
 static const char *find_template(const json_t *config)
 {
     const json_t *field = json_object_get(config, "chat_template");
@@ -75,7 +76,8 @@ ax_status tok_read_chat_template(const char *dir, ax_tokenizer *tok)
     return status;
 }
 
-/* Removes "chat_template" from tokenizer_config.json: some readers prefer it to chat_template.jinja. */
+/* Removes "chat_template" from tokenizer_config.json: some readers would use it instead of
+ * chat_template.jinja. */
 static ax_status drop_template(ax_tokenizer *tok)
 {
     json_t *config;

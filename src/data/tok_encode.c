@@ -10,7 +10,7 @@
 #include <xxhash.h>
 
 /* The piece cache maps short pieces to their ids; it helps because text repeats its pieces, and nearly all
- * are short. One cache_line is an entry of it and has the size of a processor's cache line. */
+ * are short. A cache_line is one entry of the piece cache, and has the size of a processor's cache line. */
 enum { LINE_KEY = 32, LINE_IDS = 7, CACHE_LINES = 1 << 16 };
 typedef struct cache_line {
     int32_t ids[LINE_IDS];
@@ -19,8 +19,8 @@ typedef struct cache_line {
 } cache_line;
 _Static_assert(sizeof(cache_line) <= 64, "a line of the piece cache fits in a cache line");
 
-/* Where parts first ... last of a text end. The parts before and after these have no byte in the text at
- * hand. */
+/* The ends of the parts (ax_text_part) in a text: end[i] is the end of part i, for i = first ... last. Other
+ * parts have no byte in this text. */
 typedef struct bounds {
     const char **end;
     size_t first, last;
@@ -38,10 +38,12 @@ struct ax_encoder {
 
     /* Of the current call of ax_encode_parts: */
     const ax_text_part *parts; /* NULL: the call is one of ax_encode */
-    const ax_ids *guarded; /* tokens that plain parts do not have, though they are not special; NULL: none */
+    const ax_ids *guarded; /* further tokens, beside the special ones, that are not recognized in plain parts;
+                              NULL: none */
     ax_ids *part_of;
-    bounds now;               /* where parts end in the text as it is at this stage */
-    ax_buf ends[3], probe[2]; /* memory of `bounds` at the stages given, normalized and spaced; scratch */
+    bounds now;               /* where parts end in the text at the current stage */
+    ax_buf ends[3], probe[2]; /* ends: memory of bounds.end for the text as given, normalized and spaced;
+                                 probe: scratch */
 };
 
 ax_status ax_encoder_create(const ax_tokenizer *tok, ax_encoder **out)
@@ -101,7 +103,7 @@ static size_t part_at(const ax_encoder *e, const char *at)
     return low;
 }
 
-/* Whether plain parts do not have the added token. */
+/* Whether the added token is not recognized in plain parts. */
 static bool is_guarded(const ax_encoder *e, const tok_added *a)
 {
     for (size_t i = 0; e->guarded && i < e->guarded->size; i++)
@@ -120,7 +122,7 @@ static bool touches_plain(const ax_encoder *e, const char *text, size_t n)
     return false;
 }
 
-/* Notes that the last n ids end in the part of the byte at `at`. */
+/* Appends to e->part_of, n times, the part of the byte at `at`: the last n ids end in this part. */
 static ax_status note_part(ax_encoder *e, const char *at, size_t n)
 {
     int32_t part = e->parts ? (int32_t)part_at(e, at) : 0;
@@ -129,7 +131,7 @@ static ax_status note_part(ax_encoder *e, const char *at, size_t n)
     return AX_OK;
 }
 
-/* Returns the number of bytes, at `at` in a piece, that a token stands for. */
+/* Returns how many bytes of a piece, from `at` on, the token `id` stands for. */
 static size_t token_size(const ax_tokenizer *tok, int32_t id, const char *at)
 {
     const tok_piece *piece = &tok->pieces[id];
@@ -138,7 +140,7 @@ static size_t token_size(const ax_tokenizer *tok, int32_t id, const char *at)
     return id == tok->unk ? tok_utf8_size((unsigned char)*at) : piece->name_size;
 }
 
-/* Notes the parts of the ids from number `first` on, which are those of a piece. */
+/* Appends to e->part_of the parts of the ids from index `first` on; they are the ids of the piece. */
 static ax_status note_piece(ax_encoder *e, size_t first, const char *piece, size_t n)
 {
     const char *last = piece + n - 1;
@@ -163,8 +165,8 @@ static ax_status normalize(const ax_tokenizer *tok, tok_place place, const char 
     return tok_steps_run(&tok->normalizer, place, text, n, work);
 }
 
-/* Sets e->now for `made`, which `prepare` made of `text`: a part ends where the text up to its end, prepared
- * alone, ends. */
+/* Sets e->now to the ends of the parts in `made`, which `prepare` made of `text`. To find where a part ends,
+ * the text up to its end is prepared alone: the size of the result is the offset in `made`. */
 static ax_status move_bounds(ax_encoder *e, ax_buf *ends, prepare_fn prepare, tok_place place,
                              const char *text, size_t n, const char *made, size_t n_made)
 {
@@ -181,7 +183,7 @@ static ax_status move_bounds(ax_encoder *e, ax_buf *ends, prepare_fn prepare, to
     return AX_OK;
 }
 
-/* Applies `prepare` to *text, and moves the ends of parts with it. */
+/* Applies `prepare` to *text, and sets e->now to the ends of the parts in the result. */
 static ax_status run_prepare(ax_encoder *e, ax_buf *ends, prepare_fn prepare, tok_place place,
                              const char **text, size_t *n, ax_buf *work)
 {
@@ -244,7 +246,7 @@ static ax_status encode_stages(ax_encoder *e, const char *text, size_t n)
     return tok_split(e->tok->stages, e->tok->n_stages, &e->matcher, text, n, encode_piece, e);
 }
 
-/* Encodes text whose spaces are set. */
+/* Encodes text in which tok_set_spaces has added and replaced spaces. */
 static ax_status encode_spaced(ax_encoder *e, const char *text, size_t n)
 {
     const ax_tokenizer *tok = e->tok;

@@ -13,8 +13,8 @@
 
 enum { WRITE_BUFFER = 1 << 20 };
 
-/* Words that are appended to the token file later: a buffer, and an unlinked temporary file that gets it
- * whenever it is full. */
+/* Words that are appended to the token file later: a buffer, and an unlinked temporary file into which the
+ * buffer is written whenever it is full. */
 typedef struct spill {
     int fd; /* -1: not open */
     char *buffer;
@@ -90,7 +90,7 @@ static ax_status spill_add(const ax_token_writer *w, spill *s, uint64_t word)
     return ax_write_all(s->fd, s->buffer, WRITE_BUFFER, w->path);
 }
 
-/* Appends all words to the body. */
+/* Appends all words of a spill to the body. */
 static ax_status spill_append(ax_token_writer *w, const spill *s)
 {
     for (uint64_t at = 0; at < s->stored; at += WRITE_BUFFER) {

@@ -319,7 +319,7 @@ static void configurations_are_refused(void **state)
     ends(4, "bad.json:2:13: not valid JSON", AXONN " generate run --messages bad.json");
     put("bad.json",
         "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]");
-    ends(4, "the last turn must be the user's, for an answer to follow; it is of the assistant",
+    ends(4, "the last turn must be the user's, so that the assistant can answer it; its role is assistant",
          AXONN " generate run --messages bad.json");
 }
 

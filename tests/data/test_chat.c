@@ -237,10 +237,11 @@ static ax_tokenizer *load_chatml(scratch *s, const char *config, const char *jin
 
 static void a_tokenizer_has_its_own_template(void **state)
 {
-    static const char own[] = "that of the tokenizer's chat_template",
-                      tokens[] = "chosen by the tokenizer's special tokens",
-                      unknown[] =
-                          "chosen by the tokenizer's special tokens, for its chat_template has no format";
+    static const char
+        own[] = "that of the tokenizer's chat_template",
+        tokens[] = "chosen by the tokenizer's special tokens",
+        unknown[] =
+            "chosen by the tokenizer's special tokens, because the format of its chat_template is unknown";
     static const struct {
         const char *config, *jinja, *name, *origin;
     } cases[] = {
@@ -447,19 +448,20 @@ static void refused_records(void **state)
         {"{'prompt': 'a', 'completion': null}", "turn 2: \"completion\" is null, not a string"},
         {"{'instruction': 'a', 'input': 3, 'output': 'b'}", "turn 2: \"input\" is an integer, not a string"},
         {"{'messages': [{'role': 'user', 'content': 'a'}], 'tools': [{'name': 'f'}]}",
-         "\"tools\" is given, which no template writes"},
+         "the conversation has \"tools\", which no template writes"},
         {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': null, "
          "'tool_calls': [{'id': 1}]}]}",
-         "\"tool_calls\" is given, which no template writes"},
+         "the conversation has \"tool_calls\", which no template writes"},
         {"{'system': 3, 'conversations': []}", "turn 1: \"system\" is an integer, not a string"},
         {"{'messages': [{'role': 'assistant', 'content': 'a'}]}",
-         "turn 1 is of the assistant, the first: a conversation has a turn of the system or none"},
+         "turn 1 has the role assistant, but is the first: a conversation may begin with a turn of the "
+         "system"},
         {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'user', 'content': 'a'}]}",
-         "turn 2 is of the user, after one of the user"},
+         "turn 2 has the role user, but follows the role user"},
         {"{'messages': [{'role': 'system', 'content': 'a'}, {'role': 'assistant', 'content': 'a'}]}",
-         "turn 2 is of the assistant, after one of the system"},
+         "turn 2 has the role assistant, but follows the role system"},
         {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'system', 'content': 'a'}]}",
-         "turn 2 is of the system, after one of the user"},
+         "turn 2 has the role system, but follows the role user"},
     };
     scratch *s = *state;
     ax_tokenizer *tok;
@@ -556,7 +558,8 @@ static void refused_templates(void **state)
     if (ax_tokenizer_eos(tok) >= 0) { /* the file has an end-of-text token: alpaca is what is left */
         OK(ax_chat_create(tok, NULL, &chat));
         assert_string_equal(ax_chat_name(chat), "alpaca");
-        FAILS(AX_ERR_DATA, "the last turn must be the user's, for an answer to follow; there is none",
+        FAILS(AX_ERR_DATA,
+              "the last turn must be the user's, so that the assistant can answer it; there are no turns",
               ax_chat_render(chat, &turns, true, &text));
         ax_chat_destroy(&chat);
     }
@@ -607,7 +610,7 @@ static void prompts(void **state)
         for (size_t t = 0; t < whole.size;
              t++) /* a single turn: the targets are all that follows the prompt */
             assert_int_equal(mask.data[t], t >= prompt.size);
-        FAILS(AX_ERR_DATA, "it is of the assistant", ax_chat_render(chat, &turns, true, &text));
+        FAILS(AX_ERR_DATA, "its role is assistant", ax_chat_render(chat, &turns, true, &text));
         ax_chat_turns_fini(&turns);
         ax_chat_text_fini(&text);
         ax_ids_fini(&prompt);

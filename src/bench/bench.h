@@ -14,10 +14,11 @@ typedef struct bench_step_times {
     double exposed; /* seconds that this rank waited for other ranks, in the steps whose kernels are timed */
     ax_kernel_total kernel[AX_KERNEL_COUNT];
     int threads;
-    double goldfish; /* seconds a token that the host needs to decide what the goldfish loss drops; 0: none */
+    double goldfish; /* seconds per token in which the host decides whether the goldfish loss drops it; 0: no
+                        goldfish loss */
     double peak,
         stream;       /* peak FLOP/s (ax_device_peak) and bytes/s (ax_device_stream) of this rank's device */
-    ax_memory memory; /* planned */
+    ax_memory memory; /* planned memory */
     int64_t held;     /* most device memory used so far (ax_device_held) */
     ax_dtype compute; /* compute dtype (ax_ctx) */
     char model[96];   /* "gpt2 12 x 768" */
@@ -71,7 +72,7 @@ typedef struct bench_token_times {
     ax_spread share; /* per round: time to read the weights at the rate `read` / median time of a token; 0:
                         unknown */
     ax_kernel_total kernel[AX_KERNEL_COUNT]; /* means over the tokens */
-    ax_memory memory;                        /* planned */
+    ax_memory memory;                        /* planned memory */
     int64_t held;                            /* most device memory used so far (ax_device_held) */
     char model[96], grid[96];                /* as in bench_step_times */
 } bench_token_times;

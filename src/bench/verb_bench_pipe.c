@@ -231,7 +231,8 @@ static int list_cases(const args *a, int stages, timed *cases)
     return n;
 }
 
-/* The model keeps the context's settings by which it was cut. */
+/* Sets the context's pipeline settings to those of a case. A model that was created before keeps the settings
+ * by which it was cut into stages. */
 static void set_case(bench *b, ax_pipe_schedule schedule, int64_t slack, int64_t postpone)
 {
     b->ctx->parallel.pipe = (ax_pipe_settings){
@@ -366,10 +367,11 @@ static ax_status run_pipe(const void *raw)
 const cli_verb verb_bench_pipe = {
     .name = "bench pipe",
     .summary = "time the schedules of a pipeline whose stages sleep instead of computing",
-    .details = "Each rank is a stage. Times are those of the slowest rank, for one step.\n"
-               "  of (M+P-1)  the time, divided by that of M micro-batches on P stages without jitter and "
-               "transfers;\n              with N chunks that is (M + (P-1)/N) times forward + backward\n"
-               "  of 1f1b     the time, divided by that of 1f1b without slack and postponing",
+    .details =
+        "Each rank is a stage. Times are those of the slowest rank, for one step.\n"
+        "  of (M+P-1)  the time, divided by the ideal time: M micro-batches on P stages without jitter and\n"
+        "              transfers; with N chunks the ideal is (M + (P-1)/N) times forward + backward\n"
+        "  of 1f1b     the time, divided by the time of 1f1b without slack and postponing",
     .examples = "axonn bench pipe --ranks 8\n"
                 "axonn bench pipe --ranks 4 --jitter 0 --micro-batches 16 --seeds 1 --json",
     .options = pipe_options,

@@ -76,7 +76,7 @@ static void add_up(const bench_step_times *t, ax_kernel_total sums[PARTS], doubl
     *rest = *rest > 0 ? *rest : 0;
 }
 
-/* Returns the seconds in which each rank decides, before a step, what the goldfish loss drops. */
+/* Returns the seconds that each rank needs before a step to decide which targets the goldfish loss drops. */
 static double goldfish_seconds(const bench_step_times *t) { return t->goldfish * (double)t->tokens; }
 
 /* ---- as JSON ------------------------------------------------------------------------------------- */
@@ -171,7 +171,7 @@ static ax_status report(const bench_step_times *t, const char *device, const arg
            (double)t->tokens / t->seconds.median);
     if (t->goldfish > 0) {
         print_row("goldfish loss", goldfish_seconds(t), t->seconds.mean);
-        printf("  before the step, %.1f ns a token to decide what it drops; for the batch of 64 such ranks "
+        printf("  before the step: %.1f ns per token to decide which to drop; for a batch of 64 such ranks "
                "%.2f %%\n",
                t->goldfish * 1e9, 6400 * goldfish_seconds(t) / ranks / t->seconds.mean);
     }
@@ -213,10 +213,9 @@ const cli_verb verb_bench_step = {
         "not needed) and writes nothing. Rates are compared with the device's own, measured after the\n"
         "steps: multiply-adds in registers, and streaming over an array in memory. A part whose data stays\n"
         "in caches can be faster than that. Parts are means over the steps; tokens/s is that of the median\n"
-        "step. With data.goldfish.k it also times, on the host, what decides which targets the goldfish "
-        "loss\n"
-        "drops; it is no part of the steps. On several ranks, a step's time is that of the slowest rank, and "
-        "the parts are rank 0's.",
+        "step. With data.goldfish.k it also times how long the host takes to decide which targets the\n"
+        "goldfish loss drops; this time is not part of the steps. On several ranks, a step's time is that\n"
+        "of the slowest rank, and the parts are rank 0's.",
     .examples = "axonn bench step gpt.yaml\n"
                 "axonn bench step gpt.yaml --ranks 2 grid.data=2 train.precision=bf16\n"
                 "axonn bench step gpt.yaml --json | jq .kernels",

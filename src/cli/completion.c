@@ -33,7 +33,7 @@ static ax_status verb_words(const cli_verb *verb, ax_buf *out)
 }
 
 /* For each flag of the verb that takes a value, appends the shell case `'verb --flag') …`, which sets the
- * possible values. For paths and free text these are none. */
+ * possible values. Paths and free text have no such values. */
 static ax_status value_words(const cli_verb *verb, ax_buf *out)
 {
     for (size_t i = 0; i < verb->option_count; i++) {

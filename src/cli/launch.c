@@ -268,7 +268,8 @@ static ax_status job_result(const cli_job *job)
 }
 
 /* Creates the directory for the session files of Open MPI's launcher. By default all launchers of a user
- * share one, which the launcher that ends last removes; a launcher that starts at that moment fails. */
+ * share one directory. The launcher that ends last removes it, and a launcher that starts at that moment
+ * fails. */
 static ax_status create_session(char *path, size_t size)
 {
     snprintf(path, size, "%s/axonn-session-XXXXXX", ax_temporary_dir());
@@ -279,7 +280,9 @@ static ax_status create_session(char *path, size_t size)
     return AX_OK;
 }
 
-/* With --hosts, the launcher uses its default: other hosts would keep the directory. */
+/* Runs the job, with a directory for the session files of Open MPI's launcher. With --hosts, the launcher
+ * uses its default directory instead, because nothing would remove this job's directory on the other hosts.
+ */
 static ax_status run_job(cli_job *job)
 {
     char session[4096];

@@ -14,11 +14,11 @@
      "[0, 65536]",                                                                                           \
      .meta = "N",                                                                                            \
      .help = "start this many ranks through MPI's launcher; 0: start none, and run on the ranks that "       \
-             "mpirun or srun started, else on one"},                                                         \
+             "mpirun or srun started, else on one rank"},                                                    \
     {                                                                                                        \
         "hosts", AX_OPT_STRING, offsetof(args, field.hosts),                                                 \
             .meta = "LIST",                                                                                  \
-            .help = "with --ranks: the hosts to start them on, as host,host,... or host:ranks,...; "         \
+            .help = "with --ranks: the hosts to start ranks on, as host,host,... or host:ranks,...; "        \
                     "default: this one"                                                                      \
     }
 
@@ -31,10 +31,11 @@ ax_status cli_launch_wanted(const cli_launch *launch, bool *out);
  * on which the ranks agreed. */
 ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t n, char *const *words);
 
-/* Opens the note (cli_note) of the process that started this process as a rank, if that process runs on this
- * host. */
+/* Opens the note, the shared memory (cli_note) of the process that started this rank, if that process runs on
+ * this host. */
 void cli_starter_find(void);
-/* Writes into the note that this rank has received a signal. May be called from a signal handler. */
+/* Records in the note (cli_note) that this rank has received a signal. May be called from a signal handler.
+ */
 void cli_starter_note_signal(void);
 
 /* Creates the communicator of all ranks of the job, and gives all ranks the runtime settings of rank 0. If

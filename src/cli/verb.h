@@ -87,8 +87,8 @@ typedef struct cli_text {
 
 #define TEXT_OPTIONS(args, field)                                                                            \
     {"text-key", AX_OPT_STRING, offsetof(args, field.key), .meta = "KEY",                                    \
-     .help = "JSON member that holds the text, also of conversations that have it; default: text, of "       \
-             "objects that are no conversations"},                                                           \
+     .help = "JSON member that holds the text; an object with this member is not read as a conversation; "   \
+             "default: text, for objects that are not conversations"},                                       \
     {                                                                                                        \
         "bad-lines", AX_OPT_INT, offsetof(args, field.bad_lines), "100", "[0, inf)",                         \
             .meta = "N",                                                                                     \
@@ -125,8 +125,8 @@ typedef struct cli_progress {
     double start, shown;
 } cli_progress;
 void cli_progress_start(cli_progress *progress, const char *what, bool bytes);
-/* Draws the progress, unless it was drawn a short time ago; so it may be called often. total <= 0: not
- * known. */
+/* Draws the progress, unless the progress was drawn a short time ago; so this function may be called often.
+ * total <= 0: not known. */
 void cli_progress_update(cli_progress *progress, int64_t done, int64_t total);
 /* Removes the bar from the terminal. */
 void cli_progress_end(cli_progress *progress);

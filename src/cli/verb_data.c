@@ -97,7 +97,7 @@ static const ax_option build_options[] = {
     {"template", AX_OPT_STRING, offsetof(build_args, template), .choices = ax_chat_names,
      .help = "template by which conversations (JSON objects with messages, conversations, prompt and "
              "completion, or instruction and output) become text; default: that of the tokenizer's "
-             "chat_template, else chosen by its special tokens"},
+             "chat_template, else chosen by the tokenizer's special tokens"},
     {"threads", AX_OPT_INT, offsetof(build_args, threads), "0", "[0, 4096]",
      .help = "number of threads; 0: one per core"},
     {"json", AX_OPT_BOOL, offsetof(build_args, json), "false", .help = "print one JSON object"},
@@ -218,8 +218,8 @@ static const ax_option show_options[] = {
     {"text", AX_OPT_BOOL, offsetof(show_args, text), "false",
      .help = "with --tokenizer: print only the text of all documents, one after the other"},
     {"mask", AX_OPT_BOOL, offsetof(show_args, mask), "false",
-     .help = "show which tokens are targets (of document 0, without --document and --count): on a terminal "
-             "these are green and the others dim, elsewhere they stand in [brackets]"},
+     .help = "show which tokens are targets (of document 0, without --document and --count): on a terminal, "
+             "targets are green and other tokens dim; elsewhere, targets stand in [brackets]"},
     {"end-id", AX_OPT_INT, offsetof(show_args, end_id), "none", "[0, 2147483647]", "none", .meta = "ID",
      .help = "id of the token that ends a document, for file formats that do not store it"},
     {"json", AX_OPT_BOOL, offsetof(show_args, json), "false", .help = "print one JSON object"},

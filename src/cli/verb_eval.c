@@ -123,7 +123,7 @@ static ax_status check_data(const args *a, const opened_model *m)
     AX_CHECK(m->model.tokenizer || !ax_data_format_is_text(format), AX_ERR_USAGE,
              "%s is text and %s has no tokenizer: give --tokenizer, or a token file", a->data, m->model.dir);
     AX_CHECK(!a->template || ax_data_format_is_text(format), AX_ERR_USAGE,
-             "--template: %s holds tokens: a template writes conversations, so leave it out", a->data);
+             "--template: %s holds tokens, not conversations: leave out --template", a->data);
     return AX_OK;
 }
 
@@ -133,8 +133,8 @@ static bool show_build(void *user, const ax_data_progress *progress)
     return !cli_stop_wanted();
 }
 
-/* Creates a temporary directory, which the caller removes, and tokenizes the text into it. Sets `dir` to its
- * path and *tokens to the path of the token file. */
+/* Creates a temporary directory, which the caller removes, and tokenizes the text into it. Sets `dir` to the
+ * path of the directory, and *tokens to the path of the token file. */
 static ax_status prepare(const args *a, const opened_model *m, char *dir, size_t size, char **tokens)
 {
     snprintf(dir, size, "%s/axonn-eval-XXXXXX", ax_temporary_dir());
@@ -217,9 +217,9 @@ const cli_verb verb_eval = {
     .name = "eval",
     .summary = "measure loss, perplexity and bits per byte of a model on data",
     .details =
-        "Every token is predicted once, except the first of each document. Bits per byte count each of\n"
-        "those as log2(vocabulary size) bits, so that the figure is comparable with a compressor's. Of\n"
-        "conversations only what the assistant says is counted, as in training (--loss).",
+        "Every token is predicted once, except the first of each document. In bits per byte, such a first\n"
+        "token counts as log2(vocabulary size) bits, so that the figure is comparable with a compressor's.\n"
+        "In conversations only what the assistant says is counted, as in training (--loss).",
     .examples = "axonn eval runs/name --data valid.txt\naxonn eval path/to/gpt2 --data valid.tok --seq-len "
                 "512 --json\n"
                 "axonn eval runs/name --data valid.tok --ranks 4 grid.x=2 grid.data=2",

@@ -126,8 +126,8 @@ static ax_status read_input(ax_buf *out)
     return AX_OK;
 }
 
-/* Whether the arguments ask for the prompt from standard input. (If that is a terminal, it is read only with
- * --prompt - and --chat.) */
+/* Whether the arguments ask for the prompt from standard input. (A terminal is read only with --prompt - and
+ * --chat.) */
 static bool wants_input(const void *raw)
 {
     const args *a = raw;
@@ -169,8 +169,8 @@ static ax_status read_prompt(session *s)
     return AX_OK;
 }
 
-/* Calls `read` on rank 0, which has standard input, and broadcasts the token ids of the prompt that it puts
- * into s->ids: none at the end of a conversation. */
+/* Calls `read` on rank 0, which has standard input, and broadcasts the ids of the prompt that `read` puts
+ * into s->ids. At the end of a conversation, `read` puts none. */
 static ax_status share_prompt(session *s, ax_status (*read)(session *s))
 {
     ax_work *work;
@@ -391,21 +391,23 @@ static ax_status feed(session *s, const int32_t *ids, size_t n, const float **lo
     return ax_generator_feed(s->generator, ids, (int64_t)n, logits);
 }
 
-/* Creates a generator of `positions` positions, unless there is one that has as many, from an earlier turn.
- */
+/* Creates a generator with at least `positions` positions, unless an earlier turn has left one that has as
+ * many. */
 static ax_status make_room(session *s, int64_t positions)
 {
     if (s->capacity >= positions)
         return AX_OK;
-    /* A conversation goes on: twice as many positions, so that few generators are created. */
+    /* A conversation may go on: its generator gets twice as many positions, so that few generators are
+     * created. */
     s->capacity = s->a->chat ? ax_min(2 * positions, s->m.model.config.seq_len) : positions;
     s->fed.size = 0;
     ax_generator_destroy(&s->generator);
     return ax_generator_create(s->m.ctx, &s->m.model, (int64_t)s->prompt, s->capacity, &s->generator);
 }
 
-/* Feeds the prompt: to a new generator at once; to one from an earlier turn, which keeps what the prompt
- * begins with, token by token. */
+/* Feeds the prompt to the generator. A new generator gets the whole prompt at once. A generator from an
+ * earlier turn keeps those of its tokens with which the prompt begins, and gets the other tokens one by one.
+ */
 static ax_status feed_prompt(session *s, const float **logits)
 {
     size_t kept = 0;
@@ -452,7 +454,7 @@ static ax_status generate(session *s)
     return s->m.model.tokenizer ? ax_decoder_finish(&s->decoder, &s->text) : AX_OK;
 }
 
-/* Returns what was generated: in a conversation, what the answer says. */
+/* Returns the generated text; in a conversation, only the text of the answer. */
 static const char *answer(const session *s, size_t *n)
 {
     const char *text = s->text.size ? s->text.data : "";

@@ -87,8 +87,8 @@ ax_status cli_world_close(ax_comm **world, ax_status status)
     error_printer = ax_comm_rank(*world) ? NOT_THIS_RANK : THIS_RANK;
     leave_note(*world, true, status);
     fflush(stdout);
-    cli_print_error(
-        status); /* printed before any rank exits with an error: from then on the launcher kills the others */
+    cli_print_error(status); /* printed before any rank exits with an error, because the launcher then kills
+                                the other ranks */
     ax_comm_destroy(world);
     return status;
 }
@@ -101,8 +101,8 @@ static ax_status load(const char *path, const ax_strings *overrides, ax_config_u
     return cli_process_settings();
 }
 
-/* Opens the world. Returns `loaded` if that is an error, with its message, which opening the world may have
- * replaced. */
+/* Opens the world. If `loaded` is an error, returns `loaded`, with the message of that error: opening the
+ * world may have replaced the message. */
 static ax_status open_after(ax_status loaded, ax_comm **world)
 {
     char *message = NULL;

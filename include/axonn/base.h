@@ -172,12 +172,12 @@ AX_MUST_CHECK ax_status ax_dir_sync(const char *path);
 /* Removes a file, or a directory with all its content. It is no error if `path` does not exist. Symbolic
  * links are removed, never followed. */
 AX_MUST_CHECK ax_status ax_remove_tree(const char *path);
-/* Returns the directory for temporary files: that of the environment variable TMPDIR, or "/tmp" if it is
- * unset or empty. */
+/* Returns the directory for temporary files: the value of the environment variable TMPDIR, or "/tmp" if that
+ * variable is unset or empty. */
 const char *ax_temporary_dir(void);
-/* AX_ERR_DATA if the file system of directory `dir` has fewer than `bytes` free bytes; the message says that
- * `what` ("the checkpoint") needs so many. AX_OK if the free space is unknown: a later write may then fail
- * for lack of space. */
+/* Checks that the file system of directory `dir` has `bytes` free bytes. If not, AX_ERR_DATA; the message
+ * says that `what` ("the checkpoint") needs this many bytes. AX_OK if the free space is unknown: a later
+ * write may then fail for lack of space. */
 AX_MUST_CHECK ax_status ax_dir_has_space(const char *dir, int64_t bytes, const char *what);
 bool ax_path_exists(const char *path);
 bool ax_path_is_dir(const char *path);
@@ -195,12 +195,13 @@ double ax_now(void);        /* seconds, monotonic, arbitrary origin */
 double ax_cpu_now(void);    /* CPU seconds of the calling thread */
 double ax_wall_clock(void); /* seconds since 1970 */
 
-/* Peak and current resident memory of this process in bytes, as the system counts it (VmHWM, VmRSS). */
+/* Return the peak and the current resident memory of this process in bytes, as /proc reports it (VmHWM,
+ * VmRSS). */
 int64_t ax_memory_peak(void);
 int64_t ax_memory_now(void);
 /* Returns the part of the current resident memory that other processes can share (RssShmem). */
 int64_t ax_memory_shared(void);
-/* Returns freed memory to the system and resets the peak (VmHWM) to what is resident now. */
+/* Returns freed memory to the system and resets the peak (VmHWM) to the memory that is resident now. */
 void ax_memory_restart_peak(void);
 /* Returns the bytes that this process can still allocate: the smallest of MemAvailable in /proc/meminfo, the
  * room below the memory limits of its control groups, and the room below its address space limit (RLIMIT_AS).
@@ -256,8 +257,8 @@ uint64_t ax_permute(uint64_t key, uint64_t n, uint64_t index);
 
 /* Prints a number of bytes with a unit: "12.3 MiB". Writes at most 32 bytes and returns `out`. */
 char *ax_format_bytes(double bytes, char out[32]);
-/* Appends to the text in `out`, which has room for `room` bytes, including the NUL. If the result is longer,
- * it is cut off. */
+/* Appends to the text in `out`, which has room for `room` bytes, including the NUL. A longer result is cut
+ * off. */
 void ax_text_add(char *out, size_t room, const char *fmt, ...) AX_PRINTF(3, 4);
 void ax_text_add_args(char *out, size_t room, const char *fmt, va_list args) AX_PRINTF(3, 0);
 /* Prints a duration, given in seconds, with units: "412 ms", "3m12s", "1h05m". Returns `out`. */

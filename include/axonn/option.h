@@ -31,7 +31,7 @@ typedef struct ax_strings {
 typedef struct ax_weighted_path {
     char *path;
     double weight;  /* > 0; or 0: the user gave no weight */
-    int64_t epochs; /* > 0; or 0: the user gave none. Not together with a weight */
+    int64_t epochs; /* > 0; or 0: the user gave no epochs. Not together with a weight */
 } ax_weighted_path;
 
 typedef struct ax_paths {

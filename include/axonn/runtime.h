@@ -40,7 +40,7 @@ extern "C" {
       "axonn; flash: those of axonn on tensor cores; cudnn: those of cuDNN")                                 \
     X(PLANS, plans, PATH, char *, "off", NULL, "off|on", "DIR", true,                                        \
       "device cuda: on: time several algorithms for each GEMM and keep the choice in the "         \
-      "user's cache directory; DIR: keep it there; off: take the library's first algorithm")                 \
+      "user's cache directory; DIR: keep it in DIR; off: take the library's first algorithm")                \
     X(GRAPHS, graphs, ENUM, int, "on", NULL, "on|off", NULL, false,                                          \
       "device cuda: whether kernel launches that repeat are launched as CUDA graphs")                        \
     X(NCCL, nccl, PATH, char *, "auto", NULL, "auto|off", "FILE", true,                                      \

@@ -94,7 +94,8 @@ typedef struct ax_history {
     ax_history_point *point; /* owned */
 } ax_history;
 
-/* Reads RUN/metrics.jsonl. AX_ERR_DATA with file:line. The caller releases with ax_history_fini. */
+/* Reads RUN/metrics.jsonl. AX_ERR_DATA: the message has file:line. The caller releases *out with
+ * ax_history_fini. */
 AX_MUST_CHECK ax_status ax_history_read(const char *run_dir, ax_history *out);
 void ax_history_fini(ax_history *history);
 

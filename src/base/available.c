@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* Returns the number that follows `key` in file dir/name, in the first line that begins with `key`. If `key`
- * is "", this is the first line of the file. Returns -1 if there is no number, as for the limit "max". */
+/* Returns the number that follows `key` in file dir/name, in the first line that begins with `key`. With
+ * `key` "", reads the first line of the file. Returns -1 if there is no number, as for the limit "max". */
 static int64_t read_number(const char *dir, const char *name, const char *key)
 {
     char path[4400], line[256], *end;

@@ -1,4 +1,4 @@
-/* Collectives of any communicator against their definitions. */
+/* Compares the collectives of any communicator with their definitions. */
 #include "support/collectives.h"
 #include "support/ranks.h"
 
@@ -9,7 +9,8 @@
 
 enum { COUNT = 1111 };
 
-/* Element i of rank r. Exact in every dtype, and so is the sum of eight ranks. */
+/* Returns element i of rank r's data. The element is exact in every dtype, and so is its sum over eight
+ * ranks. */
 static double value(int rank, int64_t i) { return (double)((rank * 7 + i * 3) % 11) - 4; }
 
 static void fill(ax_dtype dtype, void *data, int rank, int64_t first, int64_t count)
@@ -214,8 +215,8 @@ ax_status check_groups(ax_comm *world, void *arg)
     return ax_comm_group(world, &all[me], 0, &again) == AX_ERR_INTERNAL ? AX_OK : AX_ERR_INTERNAL;
 }
 
-/* Operations of three communicators are in flight at once, and waited for in another order than they were
- * started in. */
+/* Runs operations of three communicators at once, and waits for them in another order than they were started
+ * in. */
 static ax_status overlap_once(ax_comm *world, ax_comm *row, ax_comm *own, float *data, float *gathered,
                               int64_t n)
 {
@@ -286,7 +287,8 @@ static int64_t random_count(uint64_t *state)
     return random_below(state, bound[random_below(state, 4)]);
 }
 
-/* Starts a random collective. All ranks of the world draw the same numbers, so that all call the same. */
+/* Starts a random collective. All ranks of the world draw the same numbers, so that all start the same
+ * collective. */
 static ax_status start_random(slot *s, uint64_t *state)
 {
     int g = ax_comm_size(s->comm), me = ax_comm_rank(s->comm);

@@ -1,4 +1,4 @@
-/* Training on a grid against training on one rank: see equality.h. */
+/* Compares training on a grid with training on one rank; see equality.h. */
 #include "support/equality.h"
 
 #include "axonn/model.h"
@@ -144,7 +144,7 @@ void eq_free(eq_run *r)
     r->params = 0;
 }
 
-/* The plan has exactly the sets of axes along which the steps communicated. */
+/* Checks that the plan has exactly the sets of axes along which the steps communicated. */
 static ax_status check_axes(const ax_grid *grid, const ax_axisset *planned)
 {
     ax_axisset *used;
@@ -154,7 +154,7 @@ static ax_status check_axes(const ax_grid *grid, const ax_axisset *planned)
         i++;
     bool same = used[i] == planned[i];
     free(used);
-    AX_CHECK(same, AX_ERR_INTERNAL, "the steps used other communicators than the plan has");
+    AX_CHECK(same, AX_ERR_INTERNAL, "the steps communicated along other sets of axes than the plan has");
     return AX_OK;
 }
 

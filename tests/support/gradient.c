@@ -1,4 +1,4 @@
-/* Gradients in double precision against central differences. */
+/* Compares gradients in double precision with central differences. */
 #include "support/gradient.h"
 
 #include "axonn/base.h"

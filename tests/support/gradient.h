@@ -1,4 +1,4 @@
-/* Gradients in double precision against central differences, and arrays against arrays. */
+/* Compares gradients in double precision with central differences, and arrays with arrays. */
 #ifndef AXONN_TESTS_GRADIENT_H
 #define AXONN_TESTS_GRADIENT_H
 

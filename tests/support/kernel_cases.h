@@ -24,8 +24,8 @@ typedef struct kc_operand {
     kc_role role;
     size_t field, alias; /* byte offsets of the two pointers to the operand in the argument struct; equal:
                             there is one pointer */
-    int table; /* index of an earlier operand that holds the pointer to this one, instead of the argument
-                  struct; -1: none */
+    int table; /* index of the earlier operand, a table of pointers, that holds the pointer to this operand;
+                  -1: the argument struct holds it */
     ax_dtype dtype;
     int64_t count;
     void *data;   /* `count` elements on the host; owned by the case */
@@ -53,7 +53,7 @@ typedef struct kernel_case {
  * take the type, or the list has ended. */
 bool kernel_case_build(ax_kernel kernel, ax_dtype dtype, int index, kernel_case *out);
 
-/* Makes the same call on the same values, with every 16-bit operand widened to F32. */
+/* Copies the case `from`, with every 16-bit operand widened to F32. */
 void kernel_case_widen(const kernel_case *from, kernel_case *out);
 bool kernel_case_has_16bit(const kernel_case *c);
 

@@ -273,8 +273,8 @@ bool kc_build_attention(kernel_case *c, int index)
     DTYPE(dtype, c->dtype);
     a->window = s->window;
     name_attention(c, s);
-    /* The error of a score comes from a dot product over d, that of a sum from the sum over the keys. exp
-     * multiplies the error of a score by the score's size, which is small here. */
+    /* The error of a score comes from a dot product over d; the error of a sum comes from adding over the
+     * keys. exp multiplies the error of a score by the score's size, which is small here. */
     double terms = (double)(s->d + s->s) + 16;
     int64_t dense = s->s * s->g * s->d, stride = dense + s->pad, seen = (s->offset + s->t) * s->g * s->d;
     IN(q, c->dtype, s->b * s->t * s->h * s->d);
@@ -371,8 +371,9 @@ bool kc_build_attention_grad(kernel_case *c, int index)
     return true;
 }
 
-/* Each kind of norm with the shapes of kc_grid, and two with a whole number of vectors per row: several warps
- * of a GPU share such a row, and a row of the second shape is longer than a block holds. */
+/* Sets the shape and the kind of norm of case `index`; returns false after the last case. The shapes are
+ * those of kc_grid, and two whose rows are whole numbers of vectors: several warps of a GPU share such a row.
+ * A row of the second of these is longer than a block holds. */
 static bool norm_grid(int index, int variants, int64_t *rows, int64_t *cols, ax_norm_kind *kind)
 {
     static const int64_t whole[][2] = {{17, 776}, {3, 4104}};
@@ -626,7 +627,8 @@ bool kc_build_ce_loss(kernel_case *c, int index)
     return true;
 }
 
-/* Targets as classes: valid ones, invalid ones, and the id to ignore, which may be a valid class. */
+/* Makes cases of class_targets: valid classes, invalid classes, and the id to ignore, which may be a valid
+ * class. */
 bool kc_build_class_targets(kernel_case *c, int index)
 {
     ARGS(class_targets);

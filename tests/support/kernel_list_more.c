@@ -33,7 +33,8 @@ bool kc_build_col_sum(kernel_case *c, int index)
     return true;
 }
 
-/* Combines lengths, activations, and in place or not. */
+/* Sets the length and the activation of case `index`: each pair occurs twice, out of place and in place.
+ * Returns false after the last case. */
 static bool activation_case(int index, int64_t *n, ax_activation *kind)
 {
     if (index / (2 * AX_ACTIVATION_COUNT) >= kc_length_count)
@@ -93,8 +94,8 @@ bool kc_build_activation_grad(kernel_case *c, int index)
     return true;
 }
 
-/* y in memory of its own, or in place of gate or up. Gates are at most 40, because errors are relative to the
- * norm of the array, and larger values would dominate the norm. */
+/* Makes cases of glu: y in memory of its own, or in place of gate or up. Gates are at most 40, because errors
+ * are relative to the norm of the array, and larger values would dominate the norm. */
 bool kc_build_glu(kernel_case *c, int index)
 {
     ARGS(glu);
@@ -116,7 +117,8 @@ bool kc_build_glu(kernel_case *c, int index)
     return true;
 }
 
-/* dgate and dup in memory of their own or in place of gate, up or dy, in every legal combination. */
+/* Makes cases of glu_grad: dgate and dup in memory of their own or in place of gate, up or dy, in every legal
+ * combination. */
 bool kc_build_glu_grad(kernel_case *c, int index)
 {
     enum { INPUTS = 3, OWN = INPUTS };
@@ -150,7 +152,7 @@ bool kc_build_glu_grad(kernel_case *c, int index)
     return true;
 }
 
-/* Positions repeat, and in every third case some are outside the table. */
+/* Makes cases of rope: positions repeat, and in every third case some positions are outside the table. */
 bool kc_build_rope(kernel_case *c, int index)
 {
     static const int64_t shapes[][4] = {/* rows, heads, head_dim, rows of the table */
@@ -233,7 +235,7 @@ bool kc_build_dropout(kernel_case *c, int index)
     return true;
 }
 
-/* Without dx, with dx, and with dx in place of x. */
+/* Makes cases of squared_error: without dx, with dx, and with dx in place of x. */
 bool kc_build_squared_error(kernel_case *c, int index)
 {
     ARGS(squared_error);
@@ -460,7 +462,8 @@ static void put_numbers(kernel_case *c, size_t field, kc_role role, double grad_
     memcpy(kc_add(c, "numbers", role, field, AX_F64, WORDS, 0), &now, sizeof now);
 }
 
-/* Sums that are finite, an infinite sum, an infinite loss, and a step whose skip flag was already set. */
+/* Makes cases of clip: finite sums, an infinite sum, an infinite loss, and a step whose skip flag was already
+ * set. */
 bool kc_build_clip(kernel_case *c, int index)
 {
     static const double clips[] = {0, 1, 1e-3, 1e6};

@@ -16,7 +16,7 @@ void kc_reference(ax_kernel kernel, const void *args);
 
 extern const int64_t kc_lengths[];
 extern const int kc_length_count;
-/* Rows and columns of shape index / variants; false after the last shape. */
+/* Sets *rows and *cols to shape number index / variants. Returns false after the last shape. */
 bool kc_grid(int index, int variants, int64_t *rows, int64_t *cols);
 
 #define ARGS(kernel) ax_##kernel##_args *a = (void *)c->args.bytes

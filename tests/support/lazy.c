@@ -57,8 +57,8 @@ static ax_status check_untouched(const operation *o)
     return AX_OK;
 }
 
-/* Runs the operation on private buffers, because later operations and other ranks must not depend on when its
- * owner waits. */
+/* Runs the operation on private buffers, because other operations and other ranks must not depend on when the
+ * caller waits. */
 static ax_status perform(operation *o)
 {
     ax_work *work = NULL;
@@ -76,7 +76,7 @@ static void operation_free(operation *o)
     free(o);
 }
 
-/* Runs all queued operations up to this one, and copies its result to the caller's buffer. */
+/* Runs all queued operations up to `work`, and copies the result of `work` to the caller's buffer. */
 static ax_status lazy_wait(ax_work *work)
 {
     operation *mine = (operation *)work;
@@ -137,12 +137,13 @@ static ax_status lazy_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *
 
 /* ---- messages ------------------------------------------------------------------------------------ */
 
-/* A message on a private buffer. A receive's data reach the caller's buffer when it is awaited. */
+/* A message on a private buffer. Received data are copied to the caller's buffer when the caller waits for
+ * the message. */
 typedef struct letter {
     ax_work work;
     queue *queue;
     ax_work *inner;
-    int polls; /* for so many polls after its arrival it seems not to have arrived */
+    int polls; /* number of polls after its arrival in which the message still seems not to have arrived */
     ax_message_args args;
     char *copy;
 } letter;
@@ -216,7 +217,8 @@ static ax_status lazy_message(ax_comm *comm, const ax_message_args *args, ax_wor
     return AX_OK;
 }
 
-/* A rank that waits polls what has arrived until a message shows. */
+/* Waits until one of the messages has arrived, then polls the messages until one of them is reported as
+ * arrived (`polls`). */
 static ax_status lazy_wait_some(ax_comm *comm, ax_work *const works[], int n)
 {
     ax_comm *inner = ((lazy *)comm->impl)->inner;

@@ -127,7 +127,8 @@ ax_status check_message_window(ax_comm *c, void *arg)
     return AX_OK;
 }
 
-/* Rank 0 starts ROUNDS numbers around the ring, each rank adds its number. */
+/* Rank 0 sends ROUNDS numbers around a ring of all ranks, one after the other. Each rank adds its rank to a
+ * number and sends the sum on. */
 ax_status check_message_ring(ax_comm *c, void *arg)
 {
     (void)arg;

@@ -48,8 +48,8 @@ static ax_status call(on_device *a, const ax_coll_args *c, const void *send, voi
     }
 }
 
-/* Keeps the relative position of the buffers on the device: a send buffer inside the receive buffer stays
- * inside it, any other one follows it. */
+/* Runs a collective on copies of the buffers in device memory. A send buffer that lies inside the receive
+ * buffer has the same place in the copy; any other send buffer follows the receive buffer. */
 static ax_status on_device_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
     on_device *a = comm->impl;

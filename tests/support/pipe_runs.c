@@ -61,7 +61,7 @@ static ax_status give_up(ax_ctx *ctx, ax_engine *engine, const pipe_setup *s, in
     return ax_param_set_zero_grad(ax_engine_params(engine));
 }
 
-/* Collects the values of a parameter that this rank's stage owns; one rank of the stage stores them. */
+/* Collects the values of a parameter that this rank's stage owns; one rank of the stage stores the values. */
 static ax_status store(ax_ctx *ctx, const ax_tensor *t, double *to)
 {
     void *host;
@@ -304,10 +304,10 @@ static bool is_same(const pipe_result *got, const pipe_result *one)
            !memcmp(got->values, one->values, (size_t)got->n * sizeof *got->values);
 }
 
-/* Tied: the table's gradient is the sum of two sums, in another order than with one stage. Relative to the
- * norm, that differs by some roundings of the compute dtype's accumulator (fp32: 6e-8 each), which three
- * steps of AdamW amplify where its second moment is small: less than a step of lr, 0.01.
- */
+/* Whether the results of a tied model are near those of one stage. The gradient of the embedding table is the
+ * sum of two sums, which are added in another order than with one stage. Relative to the norm, this changes
+ * the gradient by some roundings of the accumulation dtype (fp32: 6e-8 each). Three steps of AdamW amplify
+ * the change where the second moment is small, but to less than one step of lr, 0.01. */
 static bool is_near(const pipe_result *got, const pipe_result *one)
 {
     double loss = fabs(got->loss[PIPE_STEPS - 1] - one->loss[PIPE_STEPS - 1]),

@@ -22,7 +22,7 @@ typedef struct pipe_setup {
     ax_grid_size grid; /* x, y, z, pipe, data */
     int zero, schedule;
     int64_t slack, postpone, micro_batches, recompute;
-    int chunks; /* 0: 2, with INTERLEAVED */
+    int chunks; /* with INTERLEAVED: chunks of a stage; 0: two */
     ax_dtype compute;
     bool tied;
     bool lazy;     /* the communicator of lazy_create */
@@ -37,16 +37,15 @@ typedef struct pipe_result {
     double loss[PIPE_STEPS], norm[PIPE_STEPS], eval;
     double *values; /* weights, then gradients, of all parameters one after the other */
     int64_t n;
-    /* Of each rank, if pipe_setup.late is set: the number of its group, whose ranks must run the same tasks
-     * in the same order; and its forwards 'F', backwards 'B' and weight gradients
-     * 'W' in the order in which it ran them. */
+    /* Set if pipe_setup.late is set. group: for each rank, the number of its group; the ranks of a group must
+     * run the same tasks in the same order. order: for each rank, its forwards 'F', backwards 'B' and weight
+     * gradients 'W', in the order in which they ran. */
     int group[PIPE_RANKS];
     char order[PIPE_RANKS][PIPE_ORDER];
 } pipe_result;
 
 /* Runs three steps and an evaluation on rank threads. With several stages, the second step is first given up
- * half-way, as after a signal. The test fails if the run fails. Free the result with
- * pipe_free. */
+ * half-way, as after a signal. The test fails if the run fails. Free the result with pipe_free. */
 void pipe_run(const pipe_setup *s, pipe_result *out);
 /* Runs the setup with one stage. */
 void pipe_run_one_stage(const pipe_setup *s, pipe_result *out);
@@ -55,7 +54,7 @@ void pipe_free(pipe_result *result);
 /* Prints a setup. Returns text. */
 const char *pipe_describe(const pipe_setup *s, char text[PIPE_TEXT]);
 
-/* Fails unless the results are the same: in all bits, or near if the model is tied. */
+/* Fails unless the results are equal in all bits or, if the model is tied, nearly equal. */
 void pipe_compare(const pipe_setup *s, const pipe_result *got, const pipe_result *one);
 
 /* Runs a setup and the same grid with one stage, and compares them. */

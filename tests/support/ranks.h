@@ -11,9 +11,8 @@
 /* Runs fn on `size` rank threads. The test fails with the message of the first rank that failed. */
 void assert_ranks(int size, ax_rank_fn *fn, const void *arg);
 
-/* Returns what this rank has communicated along a set of axes: zeros if there is no communicator along it
- * yet.
- */
+/* Returns the traffic of this rank along a set of axes: zeros if there is no communicator along these axes
+ * yet. */
 ax_comm_traffic traffic_along(const ax_grid *grid, ax_axisset axes);
 
 /* Returns the number of ranks of a grid. */

@@ -27,7 +27,8 @@ typedef struct setup {
     int64_t z_bytes, data_bytes; /* bytes of the last step on the communicator along z alone, and on that
                                     along data alone */
     bool traced;
-    int gathers, alone; /* number of gathers in the last step, and of those during which no kernel ran */
+    int gathers, alone; /* gathers: number of all-gathers in the last step; alone: number of those during
+                           which no kernel ran */
 } setup;
 
 /* Stores the results of every rank in its *s; the caller frees s->weights. Collective along world. */

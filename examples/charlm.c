@@ -30,7 +30,9 @@ typedef struct trainer {
     char *text;
 } trainer;
 
-/* x = bytes; x += attention(norm(x)); x += mlp(norm(x)); logits. */
+/* Builds the network: x = embedding(bytes); x += attention(norm(x)); x += mlp(norm(x)); logits =
+ * linear(norm(x)).
+ */
 static ax_status build(ax_ctx *ctx, ax_layer **out)
 {
     ax_embedding_config table = {.vocab = VOCAB, .width = WIDTH, .init_std = 0.05};
@@ -50,8 +52,8 @@ static ax_status build(ax_ctx *ctx, ax_layer **out)
     return *out ? AX_OK : ax_error_status();
 }
 
-/* Loads B rows from random places of the text, which depend on the step alone: bytes, and for each the next
- * byte. */
+/* Loads B rows from random places of the text: the bytes, and as the target of each byte the next byte. The
+ * places depend on the step alone. */
 static ax_status load(trainer *t, size_t size, int step, ax_batch *batch)
 {
     int32_t host[B * T];

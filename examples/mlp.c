@@ -94,7 +94,9 @@ static ax_status forward(trainer *t, ax_mode mode, ax_tensor *y)
     return ax_layer_forward(t->net, t->frame, &x, y);
 }
 
-/* Targets have the layout of the output: a height for each element, an arm for each row. */
+/* Computes the loss and its gradient dy. The targets have the layout of the output y: surface_loss has a
+ * height for each element, spiral_loss an arm for each row.
+ */
 static ax_status surface_loss(trainer *t, const ax_tensor *y, double *loss, ax_tensor *dy)
 {
     ax_tensor height;
@@ -111,7 +113,7 @@ static ax_status spiral_loss(trainer *t, const ax_tensor *y, double *loss, ax_te
 
 typedef ax_status loss_fn(trainer *t, const ax_tensor *y, double *loss, ax_tensor *dy);
 
-/* Trains one step on all points. *loss is that before the update. */
+/* Trains one step on all points. *loss is the loss before the update. */
 static ax_status train_step(trainer *t, loss_fn *find_loss, int step, double *loss)
 {
     ax_hyper hyper = {

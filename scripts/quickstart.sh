@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The main job on real input: builds axonn, trains a tokenizer and a GPT on the text files below PATH (default: the C and
-# C++ headers in /usr/include), and prints the results. The size of the model depends on the time: 1.4 M parameters for
-# the default of five minutes after the build on two cores. Installs missing packages on Debian 12 (as root, or with sudo).
+# Shows axonn's main use on real input: builds axonn, trains a tokenizer and a GPT on the text files below PATH
+# (default: the C and C++ headers in /usr/include), and prints the results. The size of the model depends on the time:
+# 1.4 M parameters for the default of five minutes after the build on two cores. Installs missing packages on Debian 12
+# (as root, or with sudo).
 #
 #   scripts/quickstart.sh [PATH] [--seconds N] [--prompt TEXT] [--dir DIR] [--again] [key=value ...]
 #
@@ -32,7 +33,7 @@ usage() {
 
 value() { [ -n "${2:-}" ] || fail "$1 needs a value (--help says which)"; }
 
-# setting KEY DEFAULT: prints the value of a key on the command line, or the default.
+# setting KEY DEFAULT: prints the value that the command line gives for a key, or the default.
 setting() {
     local word found=$2
     for word in ${overrides[@]+"${overrides[@]}"}; do
@@ -173,10 +174,11 @@ split() {
     "$AXONN" data show "$data/valid.tok" --json | field tokens
 }
 
-# A hash of its text decides whether a file is for validation, so copies of a file are on the same side. The goal is a
-# million validation tokens, or fewer if time is short. File sizes differ a lot, so the fraction of files that gives a
-# little more than that is searched for, in at most a quarter of the time. The search starts with at least two dozen files
-# and stops at a fifth of them. The next fraction is in proportion to the tokens of the last one.
+# Builds the token files for training and validation. A hash of its text decides whether a file is for validation, so
+# copies of a file are on the same side. The goal is a million validation tokens, or fewer if time is short. File sizes
+# differ a lot. So build_data tries fractions of the files, in at most a quarter of the time, until one gives a little more
+# tokens than the goal. The first fraction has at least two dozen files; the largest is a fifth of all files. The next
+# fraction is in proportion to the tokens of the last one.
 build_data() {
     local low=0 high=0.2 fraction tokens goal time=${seconds:-300}
     goal=$(calc %d "$million * ($time < 1 ? 1 : $time > 300 ? 300 : $time) / 300")

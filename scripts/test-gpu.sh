@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests and times the device "cuda" on a machine with a GPU, with the programs in a folder that scripts/bundle.sh made.
 # Each command has a time limit, at most 560 s for all commands of a part, and adds a row to a table of results, which is
-# printed again at the end. cuDNN is that of the system, of LD_LIBRARY_PATH, or of PyTorch; attention is timed with and
-# without it, and the log says which calls it supports.
+# printed again at the end. cuDNN is that of the system, of LD_LIBRARY_PATH, or of PyTorch. Attention is timed with and
+# without cuDNN, and the log says which calls cuDNN supports.
 #   scripts/test-gpu.sh [DIR] [PART...]          default: build-bundle and all parts except peers
 # Parts:
 #   tests      kernels against the reference, layers, training runs

@@ -61,7 +61,8 @@ step() {
 
 real() { readlink -f "$(command -v "$1")"; }
 
-# Release, bare and MPICH have most objects in common: ccache compiles each of them once, if all name the compiler alike.
+# The builds release, bare and mpich have most objects in common. ccache compiles each object once, if all builds name the
+# compiler alike.
 export CCACHE_DIR=$PWD/build/ccache
 shared=()
 

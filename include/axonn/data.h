@@ -226,10 +226,10 @@ typedef struct ax_data_packed {
 } ax_data_packed;
 
 /* Packs the documents of a source into rows of shape->seq_len tokens, for shapes with AX_PACK_DOCUMENTS:
- * first fit, the longest first, within each 1024 pieces in the order of the file. The rows are a function of
- * the file and of T alone. The list of the pieces stays in memory until ax_data_close: 20 bytes a piece at
- * most. Reads the index of documents, but no token. Must be called again for another T. AX_ERR_USAGE
- * (ax_data_check_shape), AX_ERR_DATA, AX_ERR_MEMORY. */
+ * first fit, the longest piece first, within groups of 1024 pieces that follow one another in the file. The
+ * rows are a function of the file and of T alone. The list of the pieces stays in memory until ax_data_close:
+ * 20 bytes a piece at most. Reads the index of documents, but no token. Must be called again for another T.
+ * AX_ERR_USAGE (ax_data_check_shape), AX_ERR_DATA, AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_data_pack(ax_data *data, const ax_row_shape *shape, ax_data_packed *out);
 
 /* Returns the number of full rows, which training uses: (N-1) / T; of a packed source, all rows. 0 if seq_len

@@ -1,7 +1,7 @@
 /* Chooses which sample of which source is row r of the next batch. Read axonn/data.h first. Sample number g
  * (from 0, over all sources) comes from the source i that maximises w_i max(g, 1) - count_i, where w_i is the
  * source's weight and count_i the number of samples taken from it so far (the rule by which Megatron-LM
- * blends data sets). Sources with epochs have places of their own, evenly over the run. If the samples of
+ * blends data sets). Sources with epochs get evenly spaced samples of the run instead. If the samples of
  * such a run do not fill its last batch, the rest of the batch is padding. In each epoch, a keyed permutation
  * of the source's samples is the order in which they are taken; AX_ORDER_SEQUENTIAL takes them in the order
  * of the file. */
@@ -14,7 +14,7 @@ typedef struct source {
     ax_data *data;
     double weight;          /* normalized: all weights sum to 1; 0: the source has epochs instead */
     int64_t samples, count; /* number of samples in an epoch; number of samples taken so far */
-    int64_t share;          /* samples of the whole run, if the source has epochs; else 0 */
+    int64_t share;          /* samples that the source gets in the whole run, if it has epochs; else 0 */
     uint64_t key;
 } source;
 
@@ -183,9 +183,10 @@ typedef struct slot {
     int64_t first, last;
 } slot;
 
-/* Returns the slot of sample `count` of a source that has `share` samples: there, the source stays within
- * d = 1 - 1/N samples of share * g / run after each sample g; N = 2n - 2, n sources. Tijdeman proved that no
- * slot is missed if, among the sources whose slot has begun, the one is chosen whose slot ends first. */
+/* Returns the slot of sample number `count` of a source that gets `share` of the run's samples. If all its
+ * samples are within their slots, the source has share * g / run samples after each sample g of the run, give
+ * or take d = 1 - 1/N, where N = 2n - 2 for n sources. Tijdeman (1980) proved that no slot is missed if,
+ * among the sources whose slot has begun, the source is chosen whose slot ends first. */
 static slot slot_of(const ax_sampler *s, int64_t count, int64_t share)
 {
     const int64_t N = ax_max(2 * s->sharers - 2, 1);
@@ -271,7 +272,7 @@ ax_status ax_sampler_next_part(ax_sampler *s, int64_t first, int64_t end, int64_
         data_targets here;
         const pick *p = &s->picks[r];
         if (p->source < 0)
-            break; /* so are the rows after it */
+            break; /* the rows after it are padding too */
         AX_TRY(data_row_targets(s->sources[p->source].data, &s->shape, p->sample, &here));
         *targets += here.kept;
         s->dropped += here.dropped;

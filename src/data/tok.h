@@ -85,8 +85,8 @@ typedef struct tok_steps {
 } tok_steps;
 void tok_steps_fini(tok_steps *steps);
 
-/* What precedes a section: a part of a document between added tokens or bytes that are not UTF-8. It decides
- * whether the normalizer and the pre-tokenizer put text or a space before the section. */
+/* What precedes a section of a document. Sections lie between added tokens or bytes that are not UTF-8. The
+ * place decides whether the normalizer and the pre-tokenizer put text or a space before the section. */
 typedef enum tok_place {
     TOK_CONTINUES,    /* a byte that is not UTF-8 */
     TOK_AFTER_ADDED,  /* an added token */

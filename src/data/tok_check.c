@@ -38,8 +38,8 @@ static ax_status add_prepared(const ax_tokenizer *tok, tok_place place, const ch
     return status;
 }
 
-/* Appends the text that decoding must return: the document as it is before merging, with each token's name
- * replaced by the text that it decodes to, and without the spaces that decoding removes from the start. */
+/* Appends the text that decoding must return: the document as it is before merging, in which each token's
+ * name is replaced by the text of the token. The spaces that decoding removes from the start are left out. */
 static ax_status expected_text(const ax_tokenizer *tok, const char *text, size_t n, ax_buf *out)
 {
     ax_buf before = {0};

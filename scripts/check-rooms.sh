@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the order of the rooms. A room may include only headers of the rooms listed for it here, and no private headers
 # of other rooms except those that a room lends. It may name `struct ax_x`, in a forward declaration too, only if it may
-# use the room that defines it. Tests may do anything. Prints file:line of each offence.
+# use the room that defines it. Tests are not restricted. Prints file:line of each offence.
 # Usage: check-rooms.sh [ROOT]
 set -euo pipefail
 cd "${1:-$(dirname "$0")/..}"
@@ -37,8 +37,8 @@ BEGIN {
     uses("bench", "[cli]")
     uses("axonn", "[perf]")      # include/axonn/axonn.h, everything at once
     uses("examples", "[axonn]")
-    # file and struct of another room that it may name nevertheless: the context holds the parallel settings of all that
-    # is created with it (docs/decisions/0020-context-holds-parallel-settings.md)
+    # file, and struct of another room that the file may name nevertheless: the context holds the parallel settings of all
+    # that is created with it (docs/decisions/0020-context-holds-parallel-settings.md)
     excused["include/axonn/grid.h", "ax_strategy"] = 1
 }
 function owns(room, headers,   n, name, i) {

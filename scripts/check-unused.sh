@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Finds functions and macros that a header declares and nobody uses. A use is a line of a function in src or examples, a
-# row of a table, or a mention in README.md or docs; a call from a test is none. Prints file:line of each unused name.
+# row of a table, or a mention in README.md or docs; a call from a test does not count. Prints file:line of each unused name.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Prints, for each harness of tests/fuzz, how many lines of its reader's files it runs: the seeds and RUNS mutants of them.
-# Builds the harnesses in build-coverage. A harness that stays far below its neighbours is stopped by a first check: it
-# needs seeds that pass the check, or has to correct its inputs.
+# Runs each harness of tests/fuzz on its seeds and on RUNS mutants of them, and prints how many lines of the reader's files
+# were executed. Builds the harnesses in build-coverage. If a harness stays far below the others, a first check rejects its
+# inputs: the harness needs seeds that pass the check, or must correct its inputs.
 #   scripts/fuzz-coverage.sh [RUNS]     default: 20000
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -249,7 +249,8 @@ model_keys() {
 }
 
 # best_width WORK: prints the width of the largest model that reads four tokens per parameter, or of the smallest model.
-# WORK is tokens times parameters of the whole time, from the probe; it is about the same for all models.
+# WORK is the number of tokens that fit into the whole time, times the parameters of the model, as the probe measured
+# them. This product is about the same for all models.
 best_width() {
     awk -v work="$1" -v vocab="$(setting model.vocab 4096)" '{
         parameters = (vocab + $4) * $2 + 12 * $1 * $2 * $2

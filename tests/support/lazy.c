@@ -50,10 +50,11 @@ static ax_status check_untouched(const operation *o)
     size_t own = own_part(o);
     bool same = o->args.send == recv || !o->send_bytes || !memcmp(o->args.send, o->sent, o->send_bytes);
     AX_CHECK(same || own < o->recv_bytes, AX_ERR_INTERNAL,
-             "%s: what is sent was changed before it was awaited", ax_coll_name(o->args.coll));
+             "%s: the send buffer was changed before the operation was awaited", ax_coll_name(o->args.coll));
     for (size_t i = 0; i < o->recv_bytes; i++)
         AX_CHECK((i >= own && i < own + o->send_bytes) || recv[i] == (char)0xff, AX_ERR_INTERNAL,
-                 "%s: memory that it receives was written before it was awaited", ax_coll_name(o->args.coll));
+                 "%s: the receive buffer was written before the operation was awaited",
+                 ax_coll_name(o->args.coll));
     return AX_OK;
 }
 
@@ -153,10 +154,10 @@ static ax_status check_message(const letter *m)
     const char *data = m->args.data;
     if (m->args.sends)
         AX_CHECK(!m->args.bytes || !memcmp(data, m->copy, m->args.bytes), AX_ERR_INTERNAL,
-                 "message: what is sent was changed before it was awaited");
+                 "message: the send buffer was changed before the message was awaited");
     for (size_t i = 0; i < m->args.bytes && !m->args.sends; i++)
         AX_CHECK(data[i] == (char)0xff, AX_ERR_INTERNAL,
-                 "message: memory that it receives was written before it was awaited");
+                 "message: the receive buffer was written before the message was awaited");
     return AX_OK;
 }
 

@@ -11,13 +11,15 @@
  * NULL, which ax_wait accepts. Counts are in elements.
  *
  * Order. All ranks of a communicator must call the same collectives in the same order, with the same
- * operation, count and dtype. Ranks that share several communicators must also call in one common order
- * across them; the order of the waits is free. If ranks compare their calls and the calls differ, every rank
- * gets AX_ERR_COMM instead of hanging. Ranks that share memory always compare the calls of collectives.
- * Between nodes, and from device to device, calls are compared only in builds with assertions.
+ * operation, count and dtype. If ranks share several communicators, they must also agree on one order of the
+ * collectives of all these communicators. The order of ax_wait calls is free. If ranks compare their calls
+ * and the calls differ, every rank gets AX_ERR_COMM instead of hanging. Ranks that share memory always
+ * compare the calls of collectives. Between nodes, and from device to device, calls are compared only in
+ * builds with assertions.
  *
- * Messages (ax_send, ax_recv) go from one rank to another. Messages are independent of collectives: neither
- * waits for the other, and the order of a message relative to a collective is free.
+ * Messages (ax_send, ax_recv) go from one rank to another. Messages are independent of collectives: a message
+ * does not wait for a collective, nor a collective for a message. So ranks need not agree on the order of a
+ * message and a collective.
  *
  * Devices. `stream` belongs to the device that owns the buffers; it is NULL for host memory. On a device
  * without memory (dry) no data move: each collective is counted, and reported to the device's observer
@@ -45,8 +47,8 @@ extern "C" {
 
 typedef struct ax_comm ax_comm;
 typedef struct ax_work ax_work;
-/* Counters of this rank on a communicator since the communicator's creation. On a communicator of one rank
- * nothing is counted. */
+/* Traffic of this rank on one communicator, counted since the communicator's creation. On a communicator of
+ * one rank nothing is counted. */
 typedef struct ax_comm_traffic {
     int64_t calls;
     int64_t bytes; /* bytes that each of g ranks would send in a ring algorithm: (g-1)/g of the gathered size
@@ -68,9 +70,9 @@ AX_MUST_CHECK ax_status ax_comm_self_create(ax_comm **out);
 
 /* Creates the world communicator of this process: all ranks that a launcher (mpirun, srun, …) started,
  * connected by MPI; without a launcher, one rank. AX_ERR_USAGE if the launcher's environment variables give
- * more ranks than MPI finds: the launcher belongs to another MPI library, or this build has no MPI. The
- * caller owns the communicator and destroys it after all communicators that were split from it. A process can
- * create its world only once. Collective along all ranks. */
+ * another number of ranks than MPI finds: the launcher belongs to another MPI library, or this build has no
+ * MPI. The caller owns the communicator and destroys it after all communicators that were split from it. A
+ * process can create its world only once. Collective along all ranks. */
 AX_MUST_CHECK ax_status ax_comm_world_create(ax_comm **out);
 
 /* The launcher that started this process, according to environment variables. Not collective. */
@@ -108,21 +110,22 @@ AX_MUST_CHECK ax_status ax_comm_dry_create(int rank, int size, ax_comm **out);
 void ax_comm_destroy(ax_comm **comm);
 
 /* Sets the timeout of the watchdog (0: off; default 30 s). A rank that waits for `seconds` without progress
- * asks all other ranks what they are doing. If one rank does not answer, or if all ranks wait for one another
- * or for ranks that have left, the job ends with exit code AX_ERR_COMM and a message that names the operation
- * and the ranks. Ranks that are late because they compute cause a warning only. A rank that waits for a
- * collective from device to device (NCCL) checks only that all ranks answer, because the device may still be
- * computing. Backend mpi only: backend threads detects deadlocks immediately. Not collective. */
+ * asks all other ranks what they are doing. The job ends if one rank does not answer, or if all ranks wait
+ * for one another or for ranks that have left. The exit code is AX_ERR_COMM, and a message names the
+ * operation and the ranks. Ranks that are late because they compute cause a warning only. A rank that waits
+ * for a collective from device to device (NCCL) checks only that all ranks answer, because the device may
+ * still be computing. Backend mpi only: backend threads detects deadlocks immediately. Not collective. */
 void ax_comm_set_timeout(ax_comm *world, double seconds);
-/* Shortens the watchdog's patience to 2 seconds until the next ax_comm_set_timeout: if this rank waits and
- * another rank does not answer within that time, the job ends. For signal handlers that ask this rank to
- * stop, so that it does not wait long for a dead rank. Async-signal-safe. Not collective. */
+/* Shortens the timeout of the watchdog to 2 seconds, until the next ax_comm_set_timeout: if this rank waits
+ * and another rank does not answer within 2 seconds, the job ends. Signal handlers call this function when
+ * they ask the rank to stop, so that the rank does not wait long for a dead rank. Async-signal-safe. Not
+ * collective. */
 void ax_comm_hurry(ax_comm *world);
 
 /* Makes every pending and later operation of the world fail with AX_ERR_COMM. With backend mpi, ax_comm_abort
  * does not return: the job ends with exit code `status`. Only the first rank that aborts logs its `message`
  * (NULL: none) as an error. If a process exits before it has destroyed its world, the job is aborted with
- * that process's exit code. Not collective. */
+ * that process's exit code (AX_ERR_COMM if that code is 0). Not collective. */
 void ax_comm_abort(ax_comm *comm, ax_status status, const char *message);
 
 /* data[i] <- sum or maximum over all ranks of data[i], in place. dtype: F64, F32, I32, I64, or BF16 or F16,
@@ -168,10 +171,10 @@ AX_MUST_CHECK ax_status ax_comm_connect(ax_comm *comm, ax_device *dev, const cha
                                         char why[AX_COMM_WHY]);
 void ax_comm_disconnect(ax_comm *comm);
 
-/* Returns by which path the data of a collective on buffers of `stream`'s device (NULL: host memory) go:
- * "node" (through memory that the ranks of a node share), "flat" (MPI messages), "threads", "self", "nccl",
- * or "staged" (copied to the host, then one of the first four). Of `args` only the members coll, count and
- * dtype are read. Not collective. */
+/* Returns the path of a collective, that is, how its data travel between the ranks, if the buffers are on
+ * `stream`'s device (NULL: in host memory): "node" (through memory that the ranks of a node share), "flat"
+ * (MPI messages), "threads", "self", "nccl", or "staged" (copied to the host, then one of the first four). Of
+ * `args` only the members coll, count and dtype are read. Not collective. */
 const char *ax_comm_path(const ax_comm *comm, const ax_stream *stream, const ax_coll_args *args);
 
 /* Waits until the operation *work is complete and sets *work to NULL. If *work is NULL, returns at once. */
@@ -219,8 +222,8 @@ AX_MUST_CHECK ax_status ax_recv(ax_comm *comm, ax_stream *stream, const ax_messa
 bool ax_work_done(const ax_work *work);
 /* Returns the sender's `note`. `work` is a receive that is done (ax_work_done). */
 int ax_work_note(const ax_work *work);
-/* Waits until at least one of `n` messages is complete, 1 <= n <= AX_WAIT_SOME. Returns at once if one of
- * them is NULL. `comm` is the communicator of any of the messages. The caller then calls ax_wait on each
+/* Waits until at least one of `n` messages is complete, 1 <= n <= AX_WAIT_SOME. A NULL in `works` counts as a
+ * complete message. `comm` is the communicator of any of the messages. The caller then calls ax_wait on each
  * complete message (ax_work_done). */
 enum { AX_WAIT_SOME = 8 };
 AX_MUST_CHECK ax_status ax_wait_some(ax_comm *comm, ax_work *const works[], int n);
@@ -235,10 +238,10 @@ AX_MUST_CHECK ax_status ax_comm_call_mpi(ax_comm *comm, ax_comm_mpi_fn *call, vo
 
 /* ---- agreement on errors and texts ---- */
 
-/* Makes all ranks fail if one has failed. Every rank passes its status; all return the status of the lowest
- * rank that failed, with that rank's message ("rank 2: …"; without the rank if all ranks failed with the same
- * message). If the other ranks cannot be reached: AX_ERR_COMM, or this rank's own error. Collective along
- * comm. */
+/* Makes all ranks fail if one has failed. Every rank passes its own status. All ranks return the status of
+ * the lowest rank that failed, with that rank's message ("rank 2: …"; without the rank if all ranks failed
+ * with the same message). If the other ranks cannot be reached: AX_ERR_COMM, or this rank's own error.
+ * Collective along comm. */
 AX_MUST_CHECK ax_status ax_comm_agree(ax_comm *comm, ax_status mine);
 /* Broadcasts rank root's *text, which may be NULL. On the other ranks *text is overwritten, without being
  * freed, with a copy that the caller frees. Collective along comm. */
@@ -258,11 +261,11 @@ struct ax_work {
     ax_work *inner; /* messages only: the backend's handle, if this handle is a wrapper that also copies data
                        to or from a device; else NULL */
     int note;       /* receives only: the sender's note, once the operation is complete */
-    /* The public functions set these. comm is NULL for a handle that combines other handles. */
+    /* The public functions set the members below. comm is NULL for a handle that combines other handles. */
     ax_comm *comm;
     ax_stream *stream;   /* stream of the buffers; NULL: host memory */
     ax_event_ring *ring; /* the ring into which ax_wait writes its "wait" event; NULL: no tracing */
-    const char *name;    /* name of the collective */
+    const char *name;    /* name of the collective, or kind of the message */
 };
 
 /* The arguments of the function `message` of ax_comm_ops. sends: true for a send, which only reads `data`;

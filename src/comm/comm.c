@@ -119,7 +119,8 @@ static ax_status need_staging(ax_comm *comm, size_t bytes)
     return AX_OK;
 }
 
-/* A collective on discrete device memory: copies to the host, runs the collective there, copies back. */
+/* Runs a collective on discrete device memory: copies the data to a host buffer, runs the collective on this
+ * buffer, and copies the result back. */
 static ax_status run_staged(ax_comm *comm, ax_stream *stream, const ax_coll_args *args)
 {
     size_t element = ax_dtype_size(args->dtype), out = (size_t)sent(args, comm->size) * element,
@@ -268,10 +269,13 @@ ax_status ax_comm_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
     *out = NULL;
     for (int i = 0; i < n; i++) {
         AX_CHECK(ranks[i] >= 0 && ranks[i] < comm->size, AX_ERR_INTERNAL,
-                 "a group with rank %d, which is not one of the %d ranks", ranks[i], comm->size);
+                 "the ranks of a new group include %d, which is not a rank of this communicator of %d ranks",
+                 ranks[i], comm->size);
         member |= ranks[i] == comm->rank;
     }
-    AX_CHECK(member, AX_ERR_INTERNAL, "rank %d creates a group of which it is no member", comm->rank);
+    AX_CHECK(member, AX_ERR_INTERNAL,
+             "rank %d calls ax_comm_group with a list of ranks that does not contain the calling rank",
+             comm->rank);
     return comm->ops->group(comm, ranks, n, out);
 }
 
@@ -324,7 +328,8 @@ const char *ax_comm_path(const ax_comm *comm, const ax_stream *stream, const ax_
 
 ax_status ax_comm_call_mpi(ax_comm *comm, ax_comm_mpi_fn *call, void *user)
 {
-    AX_CHECK(comm->ops->call_mpi, AX_ERR_USAGE, "these ranks do not communicate over MPI");
+    AX_CHECK(comm->ops->call_mpi, AX_ERR_USAGE,
+             "ax_comm_call_mpi needs ranks that communicate over MPI, and these ranks do not");
     return comm->ops->call_mpi(comm, call, user);
 }
 

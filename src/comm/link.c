@@ -69,8 +69,8 @@ static bool same_call(const ax_coll_args *a, const ax_coll_args *b)
            a->root == b->root;
 }
 
-/* In builds with assertions: checks that all ranks call the same collective, by an all-gather of the calls
- * on the host. NCCL has no such check. */
+/* Checks that all ranks call the same collective, in builds with assertions: all-gathers the calls on the
+ * host and compares them. NCCL has no such check. */
 static ax_status compare_calls(ax_comm *comm, const ax_coll_args *args)
 {
     ax_work *work = NULL;
@@ -86,7 +86,7 @@ static ax_status compare_calls(ax_comm *comm, const ax_coll_args *args)
         status = work->wait(work);
     if (status != AX_OK) {
         ax_coll_describe(args, one, sizeof one);
-        ax_error_context("before %s", one);
+        ax_error_context("comparison of the ranks' calls before %s", one);
     }
     for (int r = 1; r < comm->size && status == AX_OK; r++)
         if (!same_call(&all[0], &all[r])) {

@@ -59,7 +59,7 @@ static ax_status check(const ax_comm *comm, const ax_message *m, int peer)
              "rank %d of %d calls ax_send or ax_recv with rank %d, which is not another rank of this group",
              comm->rank, comm->size, peer);
     AX_CHECK(m->ndim >= 0 && m->ndim <= AX_MESSAGE_DIMS, AX_ERR_INTERNAL,
-             "a message has %d dims, not 0 to %d", m->ndim, AX_MESSAGE_DIMS);
+             "a message has %d dims; it must have 0 to %d", m->ndim, AX_MESSAGE_DIMS);
     for (int d = 0; d < m->ndim; d++)
         AX_CHECK(m->dim[d] >= 0 && !__builtin_mul_overflow(count, m->dim[d], &count), AX_ERR_INTERNAL,
                  "%s: an extent is negative, or the number of elements overflows 64 bits",
@@ -207,7 +207,8 @@ static ax_status message(ax_comm *comm, ax_stream *stream, ax_message_args *args
     AX_TRY(accessible(dev) ? comm->ops->message(comm, args, work) : carry_start(comm, stream, args, work));
     if (*work) {
         (*work)->comm = comm;
-        (*work)->stream = NULL; /* ax_wait need not wait for it: carriers copy in the order of the stream */
+        (*work)->stream = NULL; /* NULL: ax_wait need not wait for earlier kernels, because the copies between
+                                   device and host buffer are in stream order */
         (*work)->ring = dev ? dev->ring : NULL;
         (*work)->name = kind_name(args->message.kind);
     }

@@ -55,8 +55,9 @@ static void pause_core(void)
 #endif
 }
 
-/* One idle iteration of a wait: pauses the core, or sleeps once the wait is long. Yielding is not enough in a
- * long wait: on a core shared with other threads sched_yield may return immediately to this thread. */
+/* Waits briefly after a test without progress: pauses the core (yields if the node has fewer cores than
+ * ranks), or sleeps once the wait is long. Yielding is not enough in a long wait: on a core shared with other
+ * threads, sched_yield may return to this thread at once. */
 static void back_off(const ax_mpi_world *w, int idle)
 {
     if (idle >= SPINS_HELPING)

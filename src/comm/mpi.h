@@ -182,8 +182,9 @@ static inline bool ax_mpi_same_node(const ax_mpi_comm *c, int rank)
 AX_MUST_CHECK ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, uint64_t id, ax_mpi_comm **out);
 void ax_mpi_comm_free(ax_mpi_comm *c);
 
-/* Called by a caller's thread while it waits: makes progress on local operations, unless another thread
- * holds `progress_lock`. Returns true if there was progress. */
+/* Makes progress on operations that need only shared memory (`local`), unless another thread holds
+ * `progress_lock`. A caller's thread calls this function while it waits. Returns true if there was
+ * progress. */
 bool ax_mpi_help(ax_mpi_world *w);
 /* The main function of the communication thread. */
 void *ax_mpi_thread(void *world);

@@ -93,9 +93,9 @@ static bool grant_claim(ax_mpi_control *k)
     return first;
 }
 
-/* Exits at the time `moment`. All ranks exit at the same moment with the same code, because a launcher kills
- * the remaining ranks when the first one ends, and launchers differ in the exit code that they then return.
- * MPI_Abort is used only for ranks that are stopped or unreachable. */
+/* Exits at the time `moment`. All ranks exit at the same moment with the same code. The reason: when the
+ * first rank ends, a launcher kills the other ranks, and launchers differ in the exit code that they then
+ * return. MPI_Abort is used only for ranks that are stopped or unreachable. */
 static void __attribute__((noreturn)) exit_at(double moment, int status)
 {
     double now = ax_wall_clock();

@@ -337,9 +337,10 @@ static plan choose_algorithm(const ax_mpi_op *op)
     return (plan){small_gather, 1};
 }
 
-/* The first phase of each kind of operation. An MPI tag is the sum of piece->tag, a multiple of PHASES,
- * and the phase. An all-reduce uses phases 0 and 1. The barrier of AX_MPI_GROUP uses the world's MPI
- * communicator; a phase of its own keeps its messages from matching those of the world's other operations. */
+/* The first phase of each kind of operation. An MPI tag is the sum of piece->tag, a multiple of PHASES, and
+ * the phase. An all-reduce uses phases 0 and 1. The barrier of AX_MPI_GROUP uses the world's MPI
+ * communicator. It has a phase of its own, so that its messages do not match messages of the world's other
+ * operations. */
 static const int first_phase[] = {
     [AX_MPI_COLLECTIVE] = 0, [AX_MPI_SPLIT] = 2, [AX_MPI_DESTROY] = 2, [AX_MPI_GROUP] = 3};
 
@@ -358,8 +359,8 @@ static ax_status start_piece(piece *p, ax_mpi_op *op, int64_t cut)
     return AX_OK;
 }
 
-/* Cuts the operation into pieces and assigns a tag number to each. All ranks cut alike, and assign tag
- * numbers in the order of operations, so sender and receiver use the same tag. */
+/* Cuts the operation into pieces and assigns a tag number to each. All ranks cut an operation into the same
+ * pieces, and assign tag numbers in the order of operations. So sender and receiver use the same tag. */
 static ax_status flat_start(ax_mpi_op *op)
 {
     plan how = choose_algorithm(op);

@@ -20,8 +20,8 @@
  * of fewer bytes go through MPI, not shared memory. */
 enum { MESSAGES_PER_BLOCK = 32, COPY_BYTES = 1 << 20, SHARED_BYTES = 4 << 10 };
 enum { HEAD, BODY, REPLY, TAGS };
-/* Tags of bodies that their headers announce. A sender uses them in turn, so that two bodies in flight have
- * the same tag only if 1024 messages lie between them. */
+/* Tags of those bodies that have their tag in the header. A sender uses these ANNOUNCED_TAGS tags in turn, so
+ * two bodies in flight have the same tag only if the sender has sent 1024 messages from one to the other. */
 enum { ANNOUNCED = AX_MPI_MESSAGE_TAG + AX_MESSAGE_KINDS * TAGS, ANNOUNCED_TAGS = 1024 };
 _Static_assert(ANNOUNCED + ANNOUNCED_TAGS <= 32767,
                "tags must be at most 32767, the smallest MPI_TAG_UB that MPI allows");

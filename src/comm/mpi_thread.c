@@ -256,10 +256,10 @@ bool ax_mpi_help(ax_mpi_world *w)
 /* ---- resting ------------------------------------------------------------------------------------- */
 
 /* A pass tests all operations once. After each of the first YIELDS passes without progress (YIELDS_WAITING
- * while a caller waits) the thread yields; after each further one it sleeps, each time longer, from NAP to
- * LONGEST_NAP. HELPED_NAP: length of a sleep while waiting callers make progress themselves. IDLE_NAP: length
- * of a sleep while nothing is in flight. All sleeps are in nanoseconds. LOOK_EVERY: the most passes between
- * two checks of notes and the watchdog. */
+ * while a caller waits) the thread yields; after each further pass without progress the thread sleeps, longer
+ * each time, from NAP to LONGEST_NAP. HELPED_NAP: length of a sleep while waiting callers make progress
+ * themselves. IDLE_NAP: length of a sleep while nothing is in flight. All sleeps are in nanoseconds.
+ * LOOK_EVERY: the most passes between two checks of notes and the watchdog. */
 enum {
     LOOK_EVERY = 64,
     YIELDS = 100,
@@ -365,7 +365,7 @@ static ax_status init_mpi(ax_mpi_world *w)
              w->owns_mpi ? "this MPI library does not support MPI_THREAD_FUNNELED, which axonn needs: use "
                            "another MPI library"
                          : "this program initialised MPI with a thread level below MPI_THREAD_MULTIPLE: call "
-                           "MPI_Init_thread with it");
+                           "MPI_Init_thread with MPI_THREAD_MULTIPLE");
     return AX_OK;
 }
 

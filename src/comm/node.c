@@ -1,10 +1,10 @@
 /* Heaps in shared memory. Read node.h first.
  *
- * A heap is one mapping of one sparse file, which has from the start the largest size that the heap can ever
- * have. In the owner's mapping only allocated pages are accessible, so that an overrun faults. The peers'
- * mappings are accessible as a whole; a peer accesses only the offsets that the owner sent it. The file's
- * blocks are reserved at each allocation (posix_fallocate), because an access to a page that a full file
- * system cannot supply would kill the process (SIGBUS). */
+ * A heap is a mapping of a sparse file. When the file is created, it gets the largest size that the heap can
+ * ever have. In the owner's mapping only allocated pages are accessible, so that an overrun faults. The
+ * peers' mappings are accessible as a whole; a peer accesses only the offsets that the owner sent it. The
+ * file's blocks are reserved at each allocation (posix_fallocate), because an access to a page that a full
+ * file system cannot supply would kill the process (SIGBUS). */
 #include "comm/node.h"
 
 #include <errno.h>
@@ -74,9 +74,9 @@ static ax_status open_file(ax_node *node, const char *dir)
     return AX_OK;
 }
 
-/* Returns the size of a heap in bytes: that of the machine's memory, which no heap can exceed. The size is
- * less if `size` such heaps would not fit the address space of one process, because each process maps all of
- * them. */
+/* Returns the size of a heap in bytes: the size of the machine's memory, which no heap can exceed. Returns
+ * less if `size` heaps of that size would not fit into the address space of one process, because each process
+ * maps the heaps of all ranks. */
 static size_t heap_bytes(int size)
 {
     int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), space = (int64_t)1 << 46;

@@ -73,12 +73,13 @@ typedef struct ax_node_map {
  * group. */
 AX_MUST_CHECK ax_status ax_node_group_create(ax_node *node, const ax_node_map *map, int rank,
                                              ax_node_group **out, int64_t *mailbox);
-/* Connects the group's ranks. member[i] is the argument `rank` of the group's rank i in ax_node_create;
- * offset[i] is the offset of this rank's mailbox in its heap. `outer` is borrowed; it may be NULL if there is
+/* Connects the group's ranks. Rank i of the group has passed member[i] to ax_node_create as `rank`; the
+ * mailbox of rank i is at offset[i] in the heap of rank i. `outer` is borrowed; it may be NULL if there is
  * one node. */
 void ax_node_group_join(ax_node_group *group, const int *member, const int64_t *offset,
                         const ax_node_outer *outer);
-/* Must be called only after all ranks of the group have completed their last operation. */
+/* Destroys a group. Call this function only after all ranks of the group have completed their last
+ * operation. */
 void ax_node_group_destroy(ax_node_group **group);
 
 /* Returns true if the group can run this collective: always on one node; on several nodes only if that is
@@ -93,8 +94,8 @@ typedef struct ax_node_op {
     bool staged, out, exchanged;
     uint32_t turn;           /* number of this operation in the group's sequence of operations */
     uint32_t round;          /* number of the current round in its channel (node_group.h) */
-    int64_t first, n, chunk; /* in elements of each block: first and n are begin and size of the current part,
-                                chunk is the largest n */
+    int64_t first, n, chunk; /* in elements of each block: the current part is [first, first + n); chunk is
+                                the size of the largest part */
 } ax_node_op;
 
 /* ax_node_start begins a collective. ax_node_test makes progress until it would have to wait for another

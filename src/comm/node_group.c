@@ -47,9 +47,9 @@ typedef enum phase {
 
 static int total(const ax_node_group *g) { return g->map.nodes * g->map.size; }
 
-/* Allocates the staging buffer. On one node ax_node_group_create allocates this buffer in advance. The buffer
- * is needed when callers' buffers are not in heaps. This happens when the heap is full, and then the staging
- * buffer could not be allocated either. */
+/* Allocates the staging buffer, unless the group has one. If all ranks are on one node, ax_node_group_create
+ * calls this function in advance. The reason: callers have buffers outside their heaps when the heaps are
+ * full, and a full heap has no room for a staging buffer. */
 static ax_status need_stage(ax_node_group *g)
 {
     return g->stage ? AX_OK : ax_node_alloc(g->node, (size_t)g->part_bytes + 2 * LINE, (void **)&g->stage);
@@ -207,7 +207,7 @@ static bool all_moved(const ax_node_group *g, int c, uint32_t n)
     return true;
 }
 
-/* Returns true if op may post. In the phase POST it must wait for its turn: operations post their first
+/* Returns true if op may post. In the phase POST, op must wait for its turn: operations post their first
  * rounds in the order in which they were started. */
 static bool may_post(const ax_node_op *op)
 {
@@ -215,8 +215,9 @@ static bool may_post(const ax_node_op *op)
 }
 
 /* Returns true once all ranks have posted op's round of channel c and this rank has moved in all earlier
- * rounds. Without the second condition op could overtake an earlier operation: if the last rank posts both
- * operations after this rank has tested the earlier one and before it tests op. */
+ * rounds. Without the second condition op could overtake an earlier operation. This would happen if the last
+ * rank posted both operations after this rank's test of the earlier operation and before this rank's test of
+ * op. */
 static bool may_move(const ax_node_op *op, int c)
 {
     const ax_node_group *g = op->group;
@@ -284,8 +285,9 @@ static ax_status check_agreement(const ax_node_op *op, int c)
 
 /* ---- buffers ------------------------------------------------------------------------------------- */
 
-/* Returns true if all buffers that other ranks read are in heaps. These are the send buffers, but in an
- * all-gather across nodes the receive buffers, into which the exchange writes. */
+/* Returns true if all buffers that other ranks read are in heaps. Other ranks read the send buffers.
+ * Exception: in an all-gather across nodes they read the receive buffers, into which the exchange between
+ * nodes writes. */
 static bool can_share(const ax_node_op *op)
 {
     const ax_node_group *g = op->group;
@@ -326,8 +328,9 @@ static post own_post(const ax_node_op *op)
                   .root = a->root};
 }
 
-/* Sets g->send and g->recv to the addresses, in this process, of all ranks' buffers in this round. Those of
- * this rank are taken from op, because a buffer that no other rank accesses need not be in the heap. */
+/* Sets g->send and g->recv to the addresses, in this process, of all ranks' buffers in this round. This
+ * rank's own buffers are taken from op, because a buffer that no other rank accesses need not be in the
+ * heap. */
 static void find_buffers(const ax_node_op *op, int c)
 {
     const ax_node_group *g = op->group;

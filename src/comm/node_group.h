@@ -1,5 +1,5 @@
-/* The data that a group of a node's ranks shares, and the interface between node_group.c, which synchronises
- * the ranks, and node_move.c, which moves the data. */
+/* The data that the ranks of a group share on one node, and the interface between node_group.c, which
+ * synchronises the ranks, and node_move.c, which moves the data. */
 #ifndef AXONN_COMM_NODE_GROUP_H
 #define AXONN_COMM_NODE_GROUP_H
 
@@ -52,8 +52,8 @@ struct ax_node_group {
     const ax_node_outer *outer;
     int64_t part_bytes; /* largest sum of the bytes that a rank sends and receives in one part */
     char *stage;        /* staging buffer in the heap, for parts of buffers that are not in the heap */
-    int step; /* difference of the communicator ranks of the i-th ranks on successive nodes, if it is the same
-                 everywhere; otherwise 0 */
+    int step; /* distance in communicator ranks from the i-th rank on one node to the i-th rank on the next
+                 node; 0 if this distance is not the same for all i and all nodes */
     uint32_t started, entered, ended; /* numbers of operations: started; entered: those that have posted their
                                          first round; ended: those that are complete */
     /* Addresses, in this process, of each rank's send and receive buffer in the current round. */

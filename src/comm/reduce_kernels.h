@@ -14,8 +14,8 @@ typedef int64_t i64 __attribute__((vector_size(64)));
 typedef uint32_t u32 __attribute__((vector_size(64)));
 typedef uint16_t u16 __attribute__((vector_size(32)));
 
-/* 64-byte vectors per iteration: enough to hide the latency of loads, few enough for AVX2's 16 registers of
- * 32 bytes. */
+/* FLIGHT is the number of 64-byte vectors per iteration: enough to hide the latency of loads, few enough for
+ * AVX2's 16 registers of 32 bytes. */
 enum { FLIGHT = 4 };
 #ifdef __clang__
 #define UNROLL _Pragma("unroll")

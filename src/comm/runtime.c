@@ -15,8 +15,8 @@ static ax_status take_value(ax_runtime_id id, const char *first)
     return status != AX_ERR_USAGE
                ? status
                : ax_fail(status,
-                         "%s is \"%s\" here (%s) and \"%s\" on rank 0, and this process already uses its "
-                         "value: start all ranks with the same one",
+                         "%s is \"%s\" here (%s) and \"%s\" on rank 0, and this process already uses the "
+                         "value given here: start all ranks with the same value",
                          ax_runtime_options[id].key, mine, source, first);
 }
 

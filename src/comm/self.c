@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A communicator of one rank. Communicators that were split from it belong to the same world: their
- * world_aborted points to `aborted` of the first communicator, which must outlive them. */
+/* A communicator of one rank. A communicator that was split from another one belongs to the same world: its
+ * world_aborted points to `aborted` of the world's first communicator, which must be destroyed last. */
 typedef struct self_comm {
     ax_comm comm;
     bool aborted;

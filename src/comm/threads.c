@@ -328,8 +328,8 @@ static ax_status threads_split(ax_comm *comm, int color, int key, ax_comm **out)
 
 static void end_forming(group *g) { g->forming = false; }
 
-/* Finds the group of these ranks (world_rank), if another of them has begun to create it; otherwise begins to
- * create it. The caller holds the lock. */
+/* Finds the group of the ranks `world_rank` that another of these ranks has begun to create. If there is
+ * none, begins to create the group. The caller holds the lock. */
 static ax_status find_forming(world *w, const int *world_rank, int n, group **out)
 {
     size_t bytes = (size_t)n * sizeof *world_rank;
@@ -342,7 +342,8 @@ static ax_status find_forming(world *w, const int *world_rank, int n, group **ou
     return AX_OK;
 }
 
-/* Joins the forming group of these ranks as its rank `rank`, and waits until all its ranks have joined. */
+/* Joins the group of the ranks `world_rank`, which is being created, as its rank `rank`. Waits until all
+ * ranks of the group have joined. */
 static ax_status join_forming(world *w, const int *world_rank, int n, int rank, group **out)
 {
     pthread_mutex_lock(&w->lock);

@@ -57,8 +57,9 @@ typedef struct waiter {
 struct world {
     pthread_mutex_t lock;
     group *groups;
-    waiter *waiter;  /* waiter[r]: that of rank r */
-    pending *open;   /* calls whose other side has not called yet, in the order of the calls */
+    waiter *waiter;  /* waiter[r]: the waiter of rank r */
+    pending *open;   /* calls of ax_send and ax_recv that the other rank has not matched yet, in the order of
+                        the calls */
     pending *unused; /* free handles */
     pending *made;   /* all handles that were allocated */
     int size, blocked, returned;

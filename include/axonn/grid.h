@@ -53,9 +53,10 @@ typedef struct ax_grid_size {
 AX_MUST_CHECK ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out);
 void ax_grid_destroy(ax_grid **grid);
 /* Connects the grid's communicators, including those created later, to the device, so that data go from
- * device to device where that is possible (ax_comm_connect). Logs once along which axes that is not possible,
- * and why. With a device without memory (dry), communicators created later transfer nothing and do not
- * involve the other ranks. Destroy the grid before closing the device. Collective along the grid. */
+ * device to device where that is possible (ax_comm_connect). If some communicators cannot be connected, logs
+ * the axes of the first of them and the reason (the others at level debug). With a device without memory
+ * (dry), communicators created later transfer nothing and do not involve the other ranks. Destroy the grid
+ * before closing the device. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_grid_connect(ax_grid *grid, ax_device *dev);
 
 ax_grid_size ax_grid_sizes(const ax_grid *grid);
@@ -76,24 +77,24 @@ int ax_grid_peer(const ax_grid *grid, ax_axis axis, int coord);
 /* Finds the axis named by the first `len` bytes of `name`. AX_ERR_USAGE, with a message that lists the axes,
  * if there is none. */
 AX_MUST_CHECK ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, ax_axis *out);
-/* Factors an axis (row `factor` of AX_FACTORS) into a major factor of `size` ranks and a minor factor, whose
- * size is that of the axis divided by `size`. From then on layouts and sets of axes may name the factors.
- * *out is an index for ax_grid_factoring. If a factor has the size of the whole axis, no new axis is made:
- * the factor is the axis itself. Declaring the same factoring again changes nothing. All ranks declare the
- * same factorings; not collective.
+/* Factors an axis (row `factor` of AX_FACTORS) into a major factor of `size` ranks and a minor factor. The
+ * size of the minor factor is the size of the axis divided by `size`. From then on layouts and sets of axes
+ * may name the factors. *out is an index for ax_grid_factoring. If a factor has the size of the whole axis,
+ * no new axis is made: the factor is the axis itself. Declaring the same factoring again changes nothing. All
+ * ranks declare the same factorings; not collective.
  *
  * Several factorings. An axis may have several factorings if, for any two of them, the size of one major
  * factor divides the size of the other. The names of a later factoring include its sizes ("x.kv4", "x.rep2").
- * AX_ERR_USAGE if `size` does not divide the size of the axis, or if neither of `size` and the size of an
- * earlier major factor divides the other.
+ * AX_ERR_USAGE if `size` does not divide the size of the axis. Also AX_ERR_USAGE if an earlier factoring of
+ * the axis has a major factor whose size neither divides `size` nor is a multiple of `size`.
  *
  * Layouts. A dim split by x.kv and then x.rep has its boxes on the same ranks, in the same order, as a dim
  * split by x. The boxes are equal if the sizes divide the dim's extent. Otherwise they may differ, because
  * x.rep splits the parts that x.kv has made. */
 AX_MUST_CHECK ax_status ax_grid_factor(ax_grid *grid, ax_factor factor, int size, int *out);
 ax_factoring ax_grid_factoring(const ax_grid *grid, int index);
-/* Replaces each axis that has factors by its factors, recursively. Axes without factors are called atoms; no
- * two atoms overlap. */
+/* Replaces each axis that has factors by its factors, recursively. Axes without factors are called atoms. A
+ * set of atoms never counts an axis twice, as a whole and as a factor. */
 ax_axisset ax_grid_atoms(const ax_grid *grid, ax_axisset axes);
 /* Prints the names of a set's axes, "z.data". If a set has all factors of an axis, prints the axis instead of
  * its factors. Returns out. */
@@ -134,9 +135,10 @@ char *ax_grid_order_print(const ax_grid_order *order, char out[32]);
 /* Sets coord[axis] to the coordinates of rank `rank` in a grid whose ranks are numbered in this order.
  * Returns the rank that has these coordinates in the default order. */
 int ax_grid_place(ax_grid_size size, const ax_grid_order *order, int rank, int coord[AX_AXES_STANDARD]);
-/* Renumbers the ranks of `world`, so that ax_grid_create over *out gives the ranks of `world` their
- * coordinates in this order. The product of the sizes must be the size of `world`. The caller owns *out and
- * destroys it before world. Collective along world. */
+/* Creates the communicator *out, which has the ranks of `world` in another order: ax_grid_create over *out
+ * gives each rank the coordinates that `order` gives to its number in `world` (ax_grid_place). The product of
+ * the sizes must be the size of `world`. The caller owns *out and destroys it before world. Collective along
+ * world. */
 AX_MUST_CHECK ax_status ax_grid_world(ax_comm *world, ax_grid_size size, const ax_grid_order *order,
                                       ax_comm **out);
 

@@ -21,13 +21,13 @@ _Static_assert(AX_AXES_STANDARD + 2 * AX_FACTOR_COUNT <= AX_MAX_AXES,
                "AX_MAX_AXES is too small for the factors");
 
 /* An axis of the grid. An axis may be the product of two factors, which are axes too (ax_grid_factor); an
- * axis without factors is called an atom. A group along the axis has `size` ranks; the rank numbers of
- * neighbours differ by `stride`. */
+ * axis without factors is called an atom. A group along the axis has `size` ranks; the numbers of successive
+ * ranks of the group differ by `stride`. */
 typedef struct grid_axis {
     char name[24];
     int size, stride;
-    ax_axis of; /* the standard axis of which this axis is a factor; for a standard axis, the axis itself */
-    ax_axisset atoms; /* the atoms whose product this axis is; for an atom, the axis itself */
+    ax_axis of; /* the standard axis that this axis is a factor of; for a standard axis, the axis itself */
+    ax_axisset atoms; /* the atoms that this axis is the product of; for an atom, the axis itself */
 } grid_axis;
 
 /* The communicator of this rank's group along a set of atoms. */
@@ -93,8 +93,8 @@ static bool same_group(const ax_grid *grid, ax_axisset atoms, int p, int q)
 }
 
 /* Creates the communicator along `atoms`. The dry device, the only one whose table has `launch`, has no
- * memory to send. So its communicators, like those of one rank, only know their rank and size, and never
- * contact other ranks. */
+ * memory to send. So a communicator on the dry device, like a communicator of one rank, only has a rank and a
+ * size, and never contacts other ranks. */
 static ax_status make_comm(const ax_grid *grid, ax_axisset atoms, ax_comm **out)
 {
     int me = ax_grid_rank(grid), mine = 0, n = 0, *ranks;

@@ -42,7 +42,7 @@ static int64_t cores_share(const member *all, int n, int rank)
     return ax_max((int64_t)(cores + 1e-6), 1);
 }
 
-/* Sums over the ranks of one machine. */
+/* Totals over the ranks of one machine. */
 typedef struct host_totals {
     int ranks, first;   /* number of ranks on the machine; lowest rank on the machine */
     int cores, machine; /* cores that at least one of the ranks may use; cores of the machine */
@@ -90,12 +90,11 @@ static void warn_of_binding(const member *all, int n, int rank)
                (long long)t.threads, t.ranks, t.ranks == 1 ? "" : "s", t.machine, name,
                (int)ax_max(t.machine / t.ranks, 1));
     else if (bound && t.crowded && t.threads <= t.machine)
-        ax_log(
-            AX_LOG_WARN,
-            "%lld threads of %d rank%s share cores, bound by the launcher to %d of the %d of %s: start with "
-            "--bind-to none, or --map-by slot:PE=%lld",
-            (long long)t.threads, t.ranks, t.ranks == 1 ? "" : "s", t.cores, t.machine, name,
-            (long long)all[rank].threads);
+        ax_log(AX_LOG_WARN,
+               "%lld threads of %d rank%s share cores, because the launcher binds the ranks to %d of the %d "
+               "cores of %s: start with --bind-to none, or --map-by slot:PE=%lld",
+               (long long)t.threads, t.ranks, t.ranks == 1 ? "" : "s", t.cores, t.machine, name,
+               (long long)all[rank].threads);
     else if (bound && t.cores < t.machine)
         ax_log(AX_LOG_WARN,
                "the launcher binds %d rank%s to %d of the %d cores of %s: --bind-to none gives all", t.ranks,
@@ -105,9 +104,9 @@ static void warn_of_binding(const member *all, int n, int rank)
 /* ---- binding ------------------------------------------------------------------------------------- */
 
 /* Returns the reason for not binding threads, or NULL. Threads are bound only where binding cannot hurt: each
- * has a core to itself, no core is left over, and no CPU quota applies. If two jobs on one machine left cores
- * free and bound their threads, both would use the first cores while the last cores are idle; the operating
- * system's scheduler does better. */
+ * has a core to itself, no core is left over, and no CPU quota applies. An example of harm: if two jobs on
+ * one machine left cores free and bound their threads, both jobs would be bound to the first cores, and the
+ * last cores would be idle. The operating system's scheduler does better. */
 static const char *why_not(const member *all, int n, uint64_t host, const host_totals *t)
 {
     for (int r = 0; r < n; r++) {
@@ -116,9 +115,9 @@ static const char *why_not(const member *all, int n, uint64_t host, const host_t
         if (all[r].pin_off)
             return "runtime.pin=off";
         if (!all[r].cores.physical)
-            return "the machine does not show its cores";
+            return "the operating system does not list the machine's cores";
         if (all[r].cores.quota < count_bits(all[r].cores.usable))
-            return "a CPU quota (cgroup) allows less time than these cores have";
+            return "a CPU quota (cgroup) allows less than the full time of these cores";
     }
     if (t->threads > t->cores)
         return "there are more threads than cores";

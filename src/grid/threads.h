@@ -4,7 +4,8 @@
 
 #include "axonn/grid.h"
 
-/* What each rank tells all others, so that the ranks of a machine can share its cores. */
+/* The data about one rank that all ranks exchange, so that the ranks of a machine can share the machine's
+ * cores. */
 typedef struct ax_threads_member {
     uint64_t host; /* equal on ranks of one machine */
     ax_cores cores;

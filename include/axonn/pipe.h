@@ -25,14 +25,15 @@ typedef enum ax_pipe_schedule {
     AX_PIPE_1F1B,
     /* All forwards, then all backwards. */
     AX_PIPE_GPIPE,
-    /* 1F1B of pieces (arXiv 2104.04473, section 2.2). With v chunks a stage waits for the first micro-batch
-     * 1/v as long as with AX_PIPE_1F1B, and sends v times as many messages. */
+    /* 1F1B of pieces (arXiv 2104.04473, section 2.2). With v chunks, a stage's wait for the first micro-batch
+     * is 1/v of the wait with AX_PIPE_1F1B, and the stage sends v times as many messages. */
     AX_PIPE_INTERLEAVED,
     AX_PIPE_SCHEDULES
 } ax_pipe_schedule;
 
-/* One stage in a step. A slot is memory for what the backward of one piece and its postponed weight gradients
- * need. */
+/* One stage of a pipeline, in one step. A slot is the memory that a stage keeps for one piece (one
+ * micro-batch in one chunk) until the backward and the postponed weight gradients of the piece are
+ * computed. */
 typedef struct ax_pipe_stage {
     ax_pipe_schedule schedule;
     int stages, stage;
@@ -43,26 +44,27 @@ typedef struct ax_pipe_stage {
     int64_t slots;    /* flight + postpone, but no more than there are pieces */
 } ax_pipe_stage;
 
-/* The settings of a pipeline; 0 in each is its default. The number of stages is not among them: it is the
- * size of axis pipe. */
+/* The settings of a pipeline. The default of each setting is 0. The number of stages is not a setting,
+ * because it is the size of the grid axis pipe. */
 typedef struct ax_pipe_settings {
     ax_pipe_schedule schedule;
-    int chunks;         /* chunks of each stage with AX_PIPE_INTERLEAVED; 0: one. Other schedules ignore it */
-    int64_t slack;      /* micro-batches that a stage may hold in addition (ax_pipe_stage_of) */
-    int64_t postpone;   /* micro-batches whose weight gradients a stage may postpone (ax_pipe_next) */
+    int chunks;       /* chunks of each stage with AX_PIPE_INTERLEAVED; 0: one. Other schedules ignore it */
+    int64_t slack;    /* micro-batches in flight beyond those that keep all stages busy (ax_pipe_stage_of) */
+    int64_t postpone; /* micro-batches whose weight gradients a stage may postpone (ax_pipe_next) */
     const int64_t *cut; /* cut[i]: the first block of stage i + 1, or of part i + 1 if stages have several
                            chunks (ax_pipe_cut); NULL: ax_pipe_cut chooses. Borrowed */
 } ax_pipe_settings;
 
-/* Returns true if a step of `micro_batches` micro-batches can have this schedule on `stages` stages:
- * AX_PIPE_INTERLEAVED needs a multiple of the stages. */
+/* Returns true if a step of `micro_batches` micro-batches can have this schedule on `stages` stages. With
+ * AX_PIPE_INTERLEAVED `micro_batches` must be a multiple of `stages`; the other schedules have no
+ * condition. */
 bool ax_pipe_fits(ax_pipe_schedule schedule, int64_t stages, int64_t micro_batches);
 
 /* Returns stage `stage` with its number of slots. With AX_PIPE_MESSAGE and AX_PIPE_1F1B, `flight` is P -
- * stage + slack: P - stage keep all stages busy if all stages take equally long. With AX_PIPE_GPIPE it is M.
- * With AX_PIPE_INTERLEAVED it is (chunks - 1)·P + 2·(P - stage) - 1: then the stage's next backward can run
- * when its gradient arrives. It is never above the number of pieces. If P is 1, the stage has one slot and
- * one chunk, and postpones nothing. */
+ * stage + slack: P - stage micro-batches in flight keep all stages busy if all stages take equally long. With
+ * AX_PIPE_GPIPE `flight` is M. With AX_PIPE_INTERLEAVED `flight` is (chunks - 1)·P + 2·(P - stage) - 1: then
+ * the stage's next backward can run when its gradient arrives. `flight` is never above the number of pieces.
+ * If P is 1, the stage has one slot and one chunk, and postpones nothing. */
 ax_pipe_stage ax_pipe_stage_of(const ax_pipe_settings *settings, int stages, int stage,
                                int64_t micro_batches);
 
@@ -71,14 +73,16 @@ typedef struct ax_pipe_piece {
     int chunk;
 } ax_pipe_piece;
 
-/* Returns piece number i of the n · chunks forwards (backwards) of a stage in a pass over n micro-batches.
- * With several chunks, P micro-batches run through one chunk after the other, then the next P. */
+/* ax_pipe_forward returns the piece of a stage's i-th forward in a pass over n micro-batches,
+ * ax_pipe_backward the piece of its i-th backward; i counts from 0 and is below n · chunks. With several
+ * chunks, P micro-batches run through one chunk after the other, then the next P. */
 ax_pipe_piece ax_pipe_forward(const ax_pipe_stage *stage, int64_t n, int64_t i);
 ax_pipe_piece ax_pipe_backward(const ax_pipe_stage *stage, int64_t n, int64_t i);
 
-/* The numbers of forwards, of backwards, and of pieces with weight gradients that a stage has begun in this
- * step, and whether the inputs of its next forward and backward have arrived. If nothing is postponed,
- * `weights` is always `backwards`. */
+/* What a stage has begun in this step: the number of forwards, the number of backwards, and the number of
+ * pieces whose weight gradients were begun (`weights`). If nothing is postponed, `weights` always equals
+ * `backwards`. `activation`: the input of the next forward has arrived. `gradient`: the input of the next
+ * backward has arrived. */
 typedef struct ax_pipe_counts {
     int64_t forwards, backwards, weights;
     bool activation, gradient;
@@ -94,7 +98,7 @@ typedef enum ax_pipe_task {
 
 /* Returns the task that the stage begins now. AX_PIPE_WAIT: a message must arrive first. Postponed weight
  * gradients (zero bubble, arXiv 2401.10241) are computed when the stage would wait otherwise, and before a
- * backward that would make them more than `postpone`. */
+ * backward after which more than `postpone` pieces would have postponed weight gradients. */
 ax_pipe_task ax_pipe_next(const ax_pipe_stage *stage, const ax_pipe_counts *now);
 /* Returns true if the order of the stage's tasks does not depend on when messages arrive. */
 bool ax_pipe_is_fixed(const ax_pipe_stage *stage);

@@ -37,8 +37,8 @@ static int64_t blocks_of_chunk(int64_t n, int chunks, int c, bool first_stage)
 
 void ax_pipe_cut(int stages, int chunks, int64_t blocks, double embedding, double head, int64_t *begin)
 {
-    int64_t *n = begin + 1; /* first the number of blocks of each stage; the loop replaces these by those of
-                               each part, the last part first */
+    int64_t *n = begin + 1; /* at first n[s] is the number of blocks of stage s; the loop then sets n[p] to
+                               the number of blocks of part p, the last part first */
     share_out(stages, chunks, blocks, embedding, head, n);
     for (int p = stages * chunks - 1; p >= 0; p--) {
         int s = p % stages;

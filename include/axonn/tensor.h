@@ -6,14 +6,14 @@
  * other data structure holds this information.
  *
  * The split rule. A dim of extent n and unit u has ceil(n/u) units. Each axis on the dim, major first, splits
- * the units that the axes before it gave to the rank into balanced runs: their sizes differ by at most one,
- * larger ones first (9 units over 4 ranks are 3,2,2,2). The last `fine` axes of a dim are for the layouts in
- * which parameters are stored between uses. Fine axes split elements instead of units: n elements over g
- * ranks into chunks of ceil(n/g), the last of which are shorter or empty (9 elements over 4 ranks are
- * 3,3,3,0). So each part begins at a multiple of the chunk size in the whole array, and collectives send and
- * receive the parts without packing. Empty boxes are legal. Local storage is the local box, row-major. Its
- * rows are dense unless the tensor has `align`. Padding to chunks of equal size exists only in the buffers of
- * collectives and after the end of a parameter's local box. */
+ * the units that the earlier axes gave to the rank. It splits them into balanced runs: the sizes of the runs
+ * differ by at most one, larger ones first (9 units over 4 ranks are 3,2,2,2). The last `fine` axes of a dim
+ * are for the layouts in which parameters are stored between uses. Fine axes split elements instead of units:
+ * n elements over g ranks into chunks of ceil(n/g), the last of which are shorter or empty (9 elements over 4
+ * ranks are 3,3,3,0). So each part begins at a multiple of the chunk size in the whole array, and collectives
+ * send and receive the parts without packing. Empty boxes are legal. Local storage is the local box,
+ * row-major. Its rows are dense unless the tensor has `align`. Padding to chunks of equal size exists only in
+ * the buffers of collectives and after the end of a parameter's local box. */
 #ifndef AXONN_TENSOR_H
 #define AXONN_TENSOR_H
 
@@ -108,7 +108,7 @@ int64_t ax_tensor_extent(const ax_grid *grid, const ax_tensor *tensor, int d);
 int64_t ax_tensor_count(const ax_grid *grid, const ax_tensor *tensor);
 int64_t ax_tensor_pitch(const ax_grid *grid, const ax_tensor *tensor);
 int64_t ax_tensor_bytes(const ax_grid *grid, const ax_tensor *tensor);
-/* Returns the largest extent of dim d over all ranks; collectives pad each rank's part to it. */
+/* Returns the largest extent of dim d over all ranks. Collectives pad each rank's part to this extent. */
 int64_t ax_tensor_chunk(const ax_grid *grid, const ax_tensor *tensor, int d);
 int64_t ax_tensor_global_count(const ax_tensor *tensor);
 /* Returns true on exactly one rank of each group that holds the same box: the one with coordinate 0 along all
@@ -137,13 +137,13 @@ typedef struct ax_batch {
     ax_tensor tokens, targets, doc_start,
         positions;               /* targets: negative ones are masked; doc_start: as in ax_attention_args */
     const ax_batch_numbers *now; /* scalars that change with each micro-batch; device memory, or NULL: the
-                                    loss scale is 1, and dropout counts the tasks (ax_drop in op.h) */
+                                    loss scale is 1, and dropout uses the task's number (ax_drop in op.h) */
     ax_tensor x; /* activations [b, t, d] of the pipeline stage before; data NULL on the first stage */
 } ax_batch;
 
 /* A frame is the activation memory (arena) of one micro-batch, with the stack of tensors that forward saves
  * for backward. There is no call to free an allocation: a dry run of the task observes when each allocation
- * is last used, and a plan made from it lets allocations with disjoint lifetimes share addresses.
+ * is last used. A plan made from these lifetimes lets allocations with disjoint lifetimes share addresses.
  *
  *   bump mode     places allocations one after the other in a fixed block, without sharing: for tests and
  *                 small programs
@@ -187,11 +187,12 @@ AX_MUST_CHECK ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mod
  * parts, such as forward, backward, weight gradients. `name` becomes the name of the running task. */
 AX_MUST_CHECK ax_status ax_frame_next_part(ax_frame *frame, const char *name);
 
-/* A task may defer contractions to a later part: if ax_frame_defers, a function calls ax_frame_defer instead
- * of computing, and ax_frame_run_deferred later calls fn(frame, user, spec, a, b) for all of them, in the
- * order of the calls, with deferring switched off. `spec` must be a literal; the tensors are copied, and
- * their data must be frame memory or a parameter's, and not be overwritten in between. ax_frame_begin
- * switches deferring off and drops what is deferred. */
+/* A task may defer contractions to a later part. While ax_frame_defers returns true, functions call
+ * ax_frame_defer instead of computing a contraction. ax_frame_run_deferred later switches deferring off and
+ * calls fn(frame, user, spec, a, b) for each deferred contraction, in the order of the ax_frame_defer calls.
+ * `spec` must be a string literal. The structs *a and *b are copied; their data must be memory of the frame
+ * or of a parameter, and must not be overwritten before fn is called. ax_frame_begin switches deferring off
+ * and drops the deferred contractions. */
 typedef ax_status ax_frame_deferred_fn(ax_frame *frame, void *user, const char *spec, const ax_tensor *a,
                                        const ax_tensor *b);
 void ax_frame_set_deferring(ax_frame *frame, bool defers);
@@ -202,10 +203,11 @@ AX_MUST_CHECK ax_status ax_frame_run_deferred(ax_frame *frame);
 const ax_batch *ax_frame_batch(const ax_frame *frame);
 /* Returns the name of the running task, "" before the first. */
 const char *ax_frame_task_name(const ax_frame *frame);
-/* Registers a callback: the next ax_frame_begin first calls fn(user), which can wait for transfers that still
- * use the frame's memory, and then invalidates that memory. A frame has only one callback: if another `user`
- * is registered, the earlier callback is called at once. fn NULL removes the callback. `user` must stay valid
- * until the call, or until the frame is destroyed. */
+/* Registers a callback, so that transfers can end before the frame's memory is used for something else: the
+ * next ax_frame_begin or ax_frame_next_part first calls fn(user). fn can wait for transfers that still use
+ * the frame's memory. A frame has only one callback: if another `user` is registered, the earlier callback is
+ * called at once. fn NULL removes the callback. `user` must stay valid until the call, or until the frame is
+ * destroyed. */
 typedef ax_status ax_frame_end_fn(void *user);
 AX_MUST_CHECK ax_status ax_frame_at_end(ax_frame *frame, ax_frame_end_fn *fn, void *user);
 /* Returns the maximum of offset + size over all allocations since the frame was created, in bytes. */

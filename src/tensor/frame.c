@@ -303,11 +303,10 @@ static ax_status allocate(ax_frame *frame, size_t bytes, void **out)
         AX_TRY(record(frame, padded));
     if (frame->planned) {
         const ax_frame_task *task = frame->task;
-        AX_CHECK(
-            task && frame->next < task->n && task->alloc[frame->next].bytes == padded, AX_ERR_INTERNAL,
-            "allocation %d of task \"%s\" has %zu bytes, but the memory plan of the task has none here, or "
-            "one of another size",
-            frame->next, task ? task->name : "none", padded);
+        AX_CHECK(task && frame->next < task->n && task->alloc[frame->next].bytes == padded, AX_ERR_INTERNAL,
+                 "allocation %d of task \"%s\" has %zu bytes, but the task's memory plan has no allocation "
+                 "with this number and size: the dry run has made other allocations",
+                 frame->next, task ? task->name : "none", padded);
         const ax_frame_alloc_record *planned = &task->alloc[frame->next++];
         offset = planned->offset;
         block = planned->kept ? frame->slot : block;

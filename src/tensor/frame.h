@@ -30,10 +30,10 @@ typedef struct ax_frame_task {
     char name[24];
     int n, capacity;
     ax_frame_alloc_record *alloc;
-    int ends; /* number of parts that other parts follow */
+    int ends; /* number of parts that another part follows, that is, the number of parts - 1 */
     struct {
         int allocs;    /* number of allocations up to the end of the part */
-        int64_t clock; /* number of operations up to there */
+        int64_t clock; /* number of operations up to the end of the part */
     } end[AX_FRAME_PARTS - 1];
 } ax_frame_task;
 

@@ -1,8 +1,8 @@
 /* Packs allocations with recorded lifetimes into one block (dynamic storage allocation by first fit). The
- * largest allocation is placed first, and each at the lowest offset that is free during its whole lifetime;
- * this takes quadratic time. Tasks with more than BY_SIZE_MOST allocations (thousands of layers) are packed
- * in order of birth instead, as malloc and free would do it. That is fast, because few ranges are free at a
- * time, but the block may become larger. Read frame.c first. */
+ * largest allocation is placed first, and each at the lowest offset that is free during its whole lifetime.
+ * The time is quadratic in the number of allocations. Tasks with more than BY_SIZE_MOST allocations
+ * (thousands of layers) are packed in order of birth instead, as malloc and free would do it. This order is
+ * fast, because few ranges are free at a time, but the block may become larger. Read frame.c first. */
 #include "tensor/frame.h"
 
 #include <stdlib.h>
@@ -38,8 +38,8 @@ static bool alive_together(const ax_frame_alloc_record *a, const ax_frame_alloc_
 
 /* ---- in order of size ---------------------------------------------------------------------------- */
 
-/* Gives `item` the lowest offset at which it overlaps no allocation in `placed` that is alive at the same
- * time (first fit), and inserts it into `placed`, which is sorted by offset. */
+/* Gives `item` the lowest offset at which `item` overlaps no allocation in `placed` that is alive at the same
+ * time (first fit). Then inserts `item` into `placed`, which is sorted by offset. */
 static void place_first_fit(ax_frame_alloc_record **placed, int n, ax_frame_alloc_record *item)
 {
     size_t offset = 0;
@@ -143,8 +143,8 @@ static ax_status pack_by_time(ax_frame_alloc_record **order, int n, ax_frame_all
 
 /* ---- plans --------------------------------------------------------------------------------------- */
 
-/* Returns true if allocation i must be kept in the slot's own memory: there are several slots, and a later
- * part of the task than the one that made the allocation uses it. */
+/* Returns true if allocation i must be kept in the slot's own memory: there are several slots, and the task
+ * uses the allocation in a later part than the part that made the allocation. */
 static bool is_kept(const ax_frame_task *task, int i, int slots)
 {
     int part = 0;

@@ -99,7 +99,7 @@ ax_status ax_tensor_check(const ax_tensor *tensor)
                  "dim %d of a tensor of shape %s has the split unit %lld, which is not in [0, 2^48]", d,
                  print_extents(tensor, text, sizeof text), (long long)unit);
         AX_CHECK(!__builtin_mul_overflow(count, ax_max(extent, 1), &count) && count <= AX_TENSOR_MAX,
-                 AX_ERR_USAGE, "a tensor of shape %s is too large: the most are 2^48",
+                 AX_ERR_USAGE, "a tensor of shape %s is too large: it may have at most 2^48 elements",
                  print_extents(tensor, text, sizeof text));
     }
     return AX_OK;
@@ -229,7 +229,7 @@ typedef struct row_copy {
     ax_dtype dtype;
     char *global; /* global array, with elements of `dtype` */
     char *local;
-    double *sum; /* only for row_add: global array to which it adds */
+    double *sum; /* only for row_add: the global array to which rows are added */
 } row_copy;
 
 static void row_to_local(void *arg, int64_t global, int64_t local, int64_t count)

@@ -1,6 +1,6 @@
 /* parallel: the three rules from which all tensor- and data-parallel communication follows, and parameters.
  *
- *   contract      a sum over a split dim leaves partial sums along its axes
+ *   contract      a sum over a split dim leaves partial sums along the axes that split it
  *   redistribute  a change of layout is a planned sequence of collectives
  *   reduce        a statistic over a split dim is an all-reduce (SUM or MAX) along the axes that split it
  *
@@ -142,8 +142,8 @@ const ax_strategy *ax_strategy_of(const ax_ctx *ctx);
 ax_axisset ax_strategy_lacks(const ax_strategy *strategy, ax_grid_size size);
 
 /* Returns the layout of a tensor whose dims have these roles, by the context's strategy. If the roles of
- * several dims have the same axis, it splits only the first of these dims: the layout of [vocab, width] is
- * [v@x.y, d]. */
+ * several dims have the same axis, the axis splits only the first of these dims: the layout of [vocab, width]
+ * is [v@x.y, d]. */
 ax_layout ax_layout_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim);
 /* Returns the axes along which each rank computes only a partial sum of the gradient of a parameter with
  * these roles: the axes that split the batch; for key and value heads also the axis that replicates them; for
@@ -190,7 +190,7 @@ typedef struct ax_param_file {
     int ndim;
     int64_t dim[AX_MAX_DIMS], lo[AX_MAX_DIMS];
     bool transpose;
-    bool sparse; /* the parameters in the array need not fill it: the rest is 0 */
+    bool sparse; /* the parameters in the array need not cover all of the array; the other elements are 0 */
 } ax_param_file;
 
 /* Where a parameter is, on a grid with pipeline stages. A table that the embedding and the head share (tied
@@ -246,9 +246,10 @@ typedef struct ax_param {
 AX_MUST_CHECK ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim, const int64_t *dim,
                                         const int64_t *unit, const ax_role *roles, ax_init_kind init,
                                         double init_std, ax_param **out);
-/* Says that the contributions to the gradient are also parts of a sum along the axes that split a dim of role
- * `role`, which is not a dim of the parameter: the factors A and B of x·Aᵀ·Bᵀ each get their gradient through
- * the other one. Call it before ax_param_set_create. */
+/* Declares that each rank's contributions to the gradient are also partial sums along the axes that split
+ * dims of role `role`, although the parameter has no such dim. Example: in y = x·Aᵀ·Bᵀ the gradient of A is
+ * (dy·B)ᵀ·x, and dy·B is a sum over the width of y, which is not a dim of A. Call this function before
+ * ax_param_set_create. */
 void ax_param_sums_over(ax_ctx *ctx, ax_param *param, ax_role role);
 void ax_param_destroy(ax_param **param);
 /* Returns true if this rank's stage updates the parameter: its place is AX_PARAM_HERE or AX_PARAM_LENT. */
@@ -264,7 +265,7 @@ AX_MUST_CHECK ax_status ax_param_acquire(ax_frame *frame, ax_param *param, ax_te
 
 /* Adds the contraction `spec` of a and b (ax_contract) to the gradient; the GEMM accumulates in place if the
  * layouts agree. Does nothing if the parameter is frozen. If the frame defers contractions (ax_frame_defers),
- * that is done in a later part of the task. */
+ * the contraction is computed in a later part of the task. */
 AX_MUST_CHECK ax_status ax_param_accumulate(ax_frame *frame, ax_param *param, const char *spec,
                                             const ax_tensor *a, const ax_tensor *b);
 /* Two calls for kernels that compute gradients themselves. First ax_param_grad_target gives the memory for a
@@ -281,9 +282,9 @@ AX_MUST_CHECK ax_status ax_param_add_grad(ax_frame *frame, ax_param *param, cons
 
 /* Makes new weights available to ax_param_acquire; call it after writing the master weights and `rounded`.
  * Invalidates the parameter in the weight cache. If `rounded` is split along data and `rest` is not (zero 1,
- * 2), starts the all-gather from `rounded` to `rest`; the next acquire waits for it. The first stage first
- * sends a parameter that is AX_PARAM_LENT along pipe to the stage that has the copy. Collective along data
- * with zero 1, 2. */
+ * 2), starts the all-gather from `rounded` to `rest`; the next acquire waits for it. Before that, the first
+ * pipeline stage sends a parameter whose place is AX_PARAM_LENT along pipe to the stage that has the copy.
+ * Collective along data with zero 1, 2, and along pipe for such a parameter. */
 AX_MUST_CHECK ax_status ax_param_all_gather(ax_param *param);
 
 /* The parameters of a model, each once, with their memory in flat blocks. All ranks list the parameters of
@@ -317,15 +318,17 @@ ax_param *ax_param_set_find(const ax_param_set *set, const char *name);
 AX_MUST_CHECK ax_status ax_param_set_init(ax_param_set *set);
 /* As ax_param_set_init, but leaves frozen parameters as they are. */
 AX_MUST_CHECK ax_status ax_param_set_init_trained(ax_param_set *set);
-/* Must be called after the master weights were written: rounds all of them to the compute dtype, all-gathers
- * them (ax_param_all_gather), and waits. */
+/* Makes the weights that kernels read from the master weights: rounds all master weights to the compute
+ * dtype, all-gathers them (ax_param_all_gather), and waits. Call this function after writing the master
+ * weights. */
 AX_MUST_CHECK ax_status ax_param_set_refresh(ax_param_set *set);
 /* Begins a step: until the next call, the first contribution to each gradient overwrites the gradient, and
  * the others are added. */
 AX_MUST_CHECK ax_status ax_param_set_zero_grad(ax_param_set *set);
-/* Must be called before the last backward of a step. `last`: the next backward adds the step's last
- * contributions to the gradients of its layers. Then the reduction of a gradient may start during this
- * backward, as soon as the gradient has received as many contributions as in the micro-batch before. */
+/* Sets whether the next backward adds the step's last contributions to the gradients of its layers (`last`).
+ * Must be called before the last backward of a step. If `last` is true, the reduction of a gradient may start
+ * during this backward, as soon as the gradient has received as many contributions as in the micro-batch
+ * before. */
 AX_MUST_CHECK ax_status ax_param_set_last_micro_batch(ax_param_set *set, bool last);
 /* Completes the gradients of a step, after its last micro-batch: waits for all contributions and reduces
  * partial sums. Then param->grad is valid. Gradients adjacent in memory and reduced along the same axes form

@@ -1,9 +1,9 @@
 /* The rule "contract": the layout of a contraction of two distributed tensors, and its execution as a GEMM.
  *
- * A spec like "bti,oi->bto" names dims by letters. A letter belongs to one of three groups: the result keeps
- * it from a, the result keeps it from b, or it is summed. The letters of each group must be adjacent and in
- * the same order everywhere, so that operands and result are matrices, possibly transposed, and the
- * contraction is one GEMM: out[m,n] = Σ_k a[m,k]·b[k,n]. */
+ * A spec like "bti,oi->bto" names dims by letters. A letter belongs to one of three groups: letters that a
+ * and the result have, letters that b and the result have, and summed letters, which a and b have. The
+ * letters of each group must be adjacent and in the same order everywhere, so that operands and result are
+ * matrices, possibly transposed, and the contraction is one GEMM: out[m,n] = Σ_k a[m,k]·b[k,n]. */
 #include "axonn/parallel.h"
 
 #include <stdio.h>
@@ -265,8 +265,7 @@ ax_status ax_contract_activation(ax_frame *frame, const char *text, const ax_ten
                               ax_layout_equal(ctx->grid, &preact->layout, &out->layout, out->ndim))),
              AX_ERR_INTERNAL,
              "contraction \"%s\" with an activation: the result is a partial sum, or the preactivation "
-             "differs from it in "
-             "dtype or layout",
+             "and the result differ in dtype or layout",
              text);
     gemm.epilogue = (uint8_t)then;
     gemm.kind = kind;

@@ -128,8 +128,8 @@ static ax_axis fine_axis(const ax_param *p, int i)
     return rows->a[rows->n - rows->fine + i];
 }
 
-/* Returns the message size of the scatter that adds the i-th fine axis, which is also that of the gather that
- * removes it. */
+/* Returns the message size of the scatter that adds the i-th fine axis. The gather that removes this axis has
+ * the same message size. */
 static ax_wire wire_of(const ax_ctx *ctx, const ax_param *p, int i)
 {
     ax_tensor t = p->master;
@@ -139,9 +139,10 @@ static ax_wire wire_of(const ax_ctx *ctx, const ax_param *p, int i)
     return ax_wire_make(ctx->grid, &t, 0, fine_axis(p, i));
 }
 
-/* Returns the largest of three numbers of elements: the size of t's box; the padded part that a gather from
- * t's layout to a less split one sends; and what gathers from more split layouts to t's receive. Those
- * gathers run in place: each result lies inside the memory of the next one. */
+/* Returns the largest of three numbers of elements: the size of t's box; the size of the padded part that
+ * this rank sends when t is gathered to a less split layout; and the memory for the gathers from more split
+ * layouts to the layout of t. These gathers run in place: the result of each lies inside the memory of the
+ * next result. */
 int64_t ax_param_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
 {
     int fine = t->layout.dim[0].fine, last = p->master.layout.dim[0].fine;

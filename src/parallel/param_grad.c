@@ -8,9 +8,10 @@
  * layouts agree, kernels add to the gradient themselves. The first contribution of a step overwrites the
  * gradient, so that the gradient need not be cleared.
  *
- * Between micro-batches, gradients stay partial along the other axes that split the batch (data; for biases
- * and norms all of them). In the last micro-batch the reduction of a bucket starts as soon as the bucket's
- * last contribution has been added. */
+ * Between micro-batches, a gradient stays partial along the axes of the batch along which it is not
+ * reduce-scattered: for matrices that is data with ZeRO stages 0 and 1, for biases and norms all axes that
+ * split the batch. In the last micro-batch the reduction of a bucket starts as soon as the bucket's last
+ * contribution has been added. */
 #include "parallel/param.h"
 
 #include <stdlib.h>
@@ -205,10 +206,10 @@ static bool at_origin(const ax_grid *grid, ax_axisset axes)
     return true;
 }
 
-/* Starts the transfer of `part` to the gradient's layout. If the transfer needs more than an all-reduce,
- * always allocates frame memory for its result, because all micro-batches must make the same allocations,
- * those of the frame's plan. The first contribution of a step may go directly to the gradient; it then leaves
- * this memory unused. */
+/* Starts the transfer of `part` to the gradient's layout. A transfer that needs more than an all-reduce
+ * always gets frame memory for its result, because every micro-batch must make the allocations of the frame's
+ * plan. The first contribution of a step may be received in the gradient itself; then this frame memory is
+ * unused. */
 static ax_status start_contribution(ax_frame *frame, ax_param *p, const ax_tensor *part, bool first)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);

@@ -10,7 +10,7 @@ enum { MASTER, USE, GRAD, STATE, BLOCKS };
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* A bump allocator in one block. */
+/* A bump allocator: places tensors one after the other in one block of memory. */
 typedef struct cursor {
     const ax_ctx *ctx;
     char *base; /* NULL: only count bytes */
@@ -33,8 +33,8 @@ static void allocate_tensor(cursor *c, const ax_param *p, ax_tensor *t)
 static bool rounds(const ax_param *p) { return p->rest.dtype != p->master.dtype; }
 
 /* Allocates those weights of a parameter that lie in `block`. If `rest` has the dtype of the master weights,
- * `rest` lies in the block MASTER and the master weights are a part of it; otherwise `rest` lies in the block
- * USE. */
+ * `rest` lies in the block MASTER and the master weights are a part of `rest`; otherwise `rest` lies in the
+ * block USE. */
 static void allocate_weights(cursor *c, ax_param *p, int block)
 {
     const ax_ctx *ctx = c->ctx;
@@ -317,7 +317,8 @@ static ax_status draw_uniform(ax_ctx *ctx, const ax_param *p)
     return status;
 }
 
-/* Weights that are not trained have 16 bits: they are drawn in accum first, and rounded. */
+/* Draws the initial weights of a parameter. Weights that are not trained may be stored in 16 bits; they are
+ * drawn in the accumulation dtype first, and then rounded. */
 static ax_status draw(ax_ctx *ctx, const ax_param *p)
 {
     ax_tensor wide = p->master;
@@ -374,8 +375,8 @@ ax_status ax_param_set_refresh(ax_param_set *set)
 /* ---- norms --------------------------------------------------------------------------------------- */
 
 /* Computes the sum of squares of this rank's box of t, one of p's tensors. If several ranks hold the same
- * box, all but one of them leave *out, which is 0, so that each element counts once in the sum over the
- * grid. */
+ * box, only one of them computes the sum, and the others leave *out at 0. So each element counts once in the
+ * sum over the grid. */
 static ax_status sumsq_here(ax_ctx *ctx, const ax_param *p, const ax_tensor *t, double *out)
 {
     ax_sumsq_args args = {.n = ax_tensor_count(ctx->grid, t), .x = t->data, .out = out, .dtype = t->dtype};

@@ -12,8 +12,9 @@ typedef struct ax_wire {
     int64_t lead, inner, chunk, count;
 } ax_wire;
 
-/* `fine` is the tensor that `axis` splits along dim `d`: the result of a scatter, or the source of a gather.
- * The chunk is the largest part of dim `d` that a rank along `axis` has. */
+/* Computes the message size of a gather or scatter along `axis`. `fine` is the tensor that `axis` splits
+ * along dim `d`: the result of a scatter, or the source of a gather. The chunk is the largest part of dim `d`
+ * that a rank along `axis` has. */
 ax_wire ax_wire_make(const ax_grid *grid, const ax_tensor *fine, int d, ax_axis axis);
 
 /* A redistribution in flight. The caller provides the struct, which must not move until the redistribution is
@@ -45,8 +46,8 @@ int64_t ax_plan_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_plan *
 
 /* Starts `plan` from src to target. `roomy`: src's memory has ax_plan_room_sent elements. `result` must have
  * ax_plan_room_received elements; NULL: memory of the frame, or src's if the plan works in place. `frame` may
- * be NULL if src is roomy, result is given, and only gathers in place follow the first step that is not an
- * all-reduce. */
+ * be NULL if three things hold: `roomy` is true, `result` is not NULL, and after the first step that is not
+ * an all-reduce all steps are gathers in place. */
 AX_MUST_CHECK ax_status ax_transfer_start(ax_transfer *t, ax_ctx *ctx, ax_frame *frame, const ax_plan *plan,
                                           const ax_tensor *src, const ax_layout *target, bool roomy,
                                           void *result);

@@ -1,7 +1,8 @@
-/* Executes plans, one step in flight at a time. Each step is one collective on contiguous buffers. If the
- * step's dim is the outermost one and the ranks' parts begin at multiples of the chunk (the parts are equal,
- * or the step's axis is a fine axis, see ax_axes), the buffers are the tensors themselves. Otherwise parts
- * are packed into frame memory, padded with zeros to the uniform chunk, and unpacked after the collective. */
+/* Executes plans, one step in flight at a time. Each step is one collective on contiguous buffers. The
+ * buffers are the tensors themselves if two things hold: the step's dim is the outermost one, and the ranks'
+ * parts begin at multiples of the chunk. (They do if the parts are equal, or if the step's axis is a fine
+ * axis, see ax_axes.) Otherwise parts are packed into frame memory, padded with zeros to the uniform chunk,
+ * and unpacked after the collective. */
 #include "parallel/plan.h"
 
 /* A step with its communicator, message size and number of parts. */
@@ -65,7 +66,7 @@ static step_run run_of(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor 
 }
 
 /* Returns true if each part i of `whole` begins at offset i · chunk, so that no packing is needed. `fine` is
- * as in ax_wire_make. */
+ * the tensor that the step's axis splits (ax_wire_make), `whole` the tensor without this split. */
 static bool in_place(const step_run *r, const ax_tensor *fine, const ax_tensor *whole)
 {
     int64_t lo, n, base, all;
@@ -126,7 +127,7 @@ static int64_t room_made(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tenso
 }
 
 /* Returns the index of the last step that is not an all-reduce, or -1. All-reduces work in place, so this
- * step gets the memory of the plan's result. */
+ * step writes to the memory of the plan's result. */
 static int last_producer(const ax_plan *plan)
 {
     int k = plan->n - 1;
@@ -148,8 +149,8 @@ int64_t ax_plan_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_plan *
 }
 
 /* Finds memory for the result of step k, ignoring all-reduces, which work in place. The last step gets the
- * memory of the plan's result. If step k is a gather and all later steps are gathers in place, it gets this
- * rank's part of the memory of the plan's result. Any other step gets frame memory. */
+ * memory of the plan's result. If step k is a gather and all later steps are gathers in place, step k gets
+ * this rank's part of the memory of the plan's result. Any other step gets frame memory. */
 static ax_status memory_for(ax_transfer *t, int k, void **out)
 {
     int last = last_producer(&t->plan), m = k + 1;

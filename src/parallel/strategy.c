@@ -21,11 +21,11 @@
     }
 
 static const ax_strategy table[] = {
-    /* With the inner width split along x and the residual width along y, the output of each linear layer has
-     * the layout that the next one needs, so consecutive layers need no redistribution (arXiv 2305.13525,
-     * section 3). The vocabulary is split along both x and y, and embedding tables have the whole residual
-     * width. If the tables' width were split along y, the logits would have to be all-reduced along y, which
-     * would be nearly half of the bytes that a GPT-2 communicates. */
+    /* The inner width is split along x and the residual width along y. So the output of each linear layer has
+     * the layout that the next linear layer needs, and no redistribution between them is necessary (arXiv
+     * 2305.13525, section 3). The vocabulary is split along both x and y, and embedding tables have the whole
+     * residual width. If the tables' width were split along y, the logits would have to be all-reduced along
+     * y, which would be nearly half of the bytes that a GPT-2 communicates. */
     {"axonn",
      "3D tensor parallelism (x, y, z) times data and pipeline parallelism",
      ALL_AXES,
@@ -42,12 +42,12 @@ static const ax_strategy table[] = {
       [AX_ROLE_VOCAB] = {.n = 1, .a = {AX_X}}},
      {0}},
     {"fsdp",
-     "data parallelism with weights, gradients and optimizer state split (z)",
+     "data parallelism with weights, gradients and optimizer state split along z",
      AXES_1(AX_Z),
      {[AX_ROLE_BATCH] = {.n = 1, .a = {AX_Z}}},
      REST_Z},
     {"hsdp",
-     "groups of fsdp (z) times data parallelism",
+     "fsdp within groups of ranks (z), data parallelism between the groups (data)",
      AXES_2(AX_Z, AX_DATA),
      {[AX_ROLE_BATCH] = {.n = 2, .a = {AX_DATA, AX_Z}}},
      REST_Z},
@@ -130,8 +130,8 @@ static ax_axes axes_of(const ax_ctx *ctx, ax_role role)
     return axes;
 }
 
-/* If only the major factor of an axis splits a dim of this role (ax_role_major), the dim is replicated along
- * the minor factor: returns the minor factor. Otherwise returns the empty set. */
+/* Returns the axis along which a dim of this role is replicated because only the major factor of an axis
+ * splits the dim (ax_role_major): the minor factor. Returns the empty set for all other roles. */
 static ax_axisset sharing_axes(const ax_ctx *ctx, ax_role role)
 {
     int factored = (role >> ROLE_BITS) - 1;

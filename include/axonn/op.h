@@ -123,7 +123,8 @@ AX_MUST_CHECK ax_status ax_op_cross_entropy_grad(ax_frame *frame, ax_tensor *log
 
 /* Converts `ids` (int32 or int64) to the targets of ax_op_cross_entropy (int32, same layout): an id in [0,
  * classes) that is not `ignore` stays, any other becomes -1 (masked). counts[0] (F64, device memory) += the
- * number of this rank's ids that are not `ignore`; counts[1] += the number of those outside [0, classes). */
+ * number of this rank's ids that are not `ignore`; counts[1] += the number of these ids that are outside [0,
+ * classes). */
 AX_MUST_CHECK ax_status ax_op_class_targets(ax_frame *frame, const ax_tensor *ids, int64_t classes,
                                             int64_t ignore, double *counts, ax_tensor *targets);
 

@@ -1,5 +1,5 @@
-/* Causal attention of this rank's heads, and the rotary embedding of queries and keys. Neither of them
- * communicates, because each rank has whole heads. */
+/* Causal attention of this rank's heads, and the rotary embedding of queries and keys. These operations do
+ * not communicate, because each rank has whole heads. */
 #include "op/op.h"
 
 #include <math.h>
@@ -25,15 +25,16 @@ static ax_status count_heads(const ax_frame *frame, const ax_tensor *q, const ax
     return AX_OK;
 }
 
-/* Returns the axes that split the query heads but not the key heads that the query heads share. Along them dk
- * and dv are partial sums: each rank adds up over its own query heads only. */
+/* Returns the axes that split the query heads but not the key heads that the query heads share. Along these
+ * axes dk and dv are partial sums: each rank adds up over its own query heads only. */
 static ax_axisset shared_axes(const ax_tensor *q, const ax_tensor *k)
 {
     ax_layout of_q = {.dim[0] = q->layout.dim[2]}, of_k = {.dim[0] = k->layout.dim[2]};
     return ax_layout_split_axes(&of_q, 1) & (ax_axisset)~ax_layout_split_axes(&of_k, 1);
 }
 
-/* Whether dropout sets all probabilities to 0; then 1/(1-p) is infinite. */
+/* Returns true if dropout sets all probabilities to 0 (p = 1). The kernels cannot run then, because 1/(1-p)
+ * is infinite. */
 static bool drops_all(const ax_drop *drop) { return drop && drop->p == 1; }
 
 /* Returns the kernel's dropout arguments for this rank's rows and heads of q. */
@@ -99,8 +100,8 @@ ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_ten
     AX_TRY(ax_op_like(frame, k, dk));
     AX_TRY(ax_op_like(frame, v, dv));
     dk->layout.partial = dv->layout.partial = shared_axes(q, k);
-    if (!n.heads || drops_all(drop)) { /* a rank has no heads if there are fewer heads than ranks; it adds 0
-                                          to the partial sums dk and dv */
+    if (!n.heads || drops_all(drop)) { /* if there are fewer heads than ranks, some ranks have no heads; they
+                                          add 0 to the partial sums dk and dv */
         AX_TRY(ax_op_zero(frame, dq));
         AX_TRY(ax_op_zero(frame, dk));
         return ax_op_zero(frame, dv);

@@ -14,7 +14,8 @@ static ax_axisset width_axes(const ax_tensor *x)
     return axes;
 }
 
-/* Replaces the local sum and centred sum of squares (m2) of each row by those of the whole width. */
+/* Replaces each row's sum and centred sum of squares (m2) over the local width by those over the whole
+ * width. */
 static ax_status reduce_stats(ax_frame *frame, ax_axisset axes, const ax_norm_args *local, int64_t width)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
@@ -40,7 +41,7 @@ static ax_status reduce_stats(ax_frame *frame, ax_axisset axes, const ax_norm_ar
     return ax_reduce_axes(ctx, axes, local->m2, rows, ctx->accum, AX_SUM);
 }
 
-/* A norm as two kernels, with reductions of the statistics along `axes` between them. */
+/* Computes a norm by two kernels, with reductions of the statistics along `axes` between them. */
 static ax_status split_norm(ax_frame *frame, ax_axisset axes, const ax_norm_args *local, int64_t width)
 {
     ax_stream *stream = ax_frame_ctx(frame)->stream;
@@ -91,7 +92,7 @@ ax_status ax_op_norm(ax_frame *frame, const ax_norm_of *norm, const ax_tensor *a
     return axes ? split_norm(frame, axes, &args, x->dim[x->ndim - 1]) : ax_run_norm(ctx->stream, &args);
 }
 
-/* The gradient of a norm as two kernels, with one reduction along `axes` between them. */
+/* Computes the gradient of a norm by two kernels, with one reduction along `axes` between them. */
 static ax_status split_norm_grad(ax_frame *frame, ax_axisset axes, const ax_norm_grad_args *local,
                                  int64_t width)
 {

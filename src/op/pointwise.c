@@ -45,7 +45,7 @@ ax_status ax_op_dense(const ax_tensor *x, const char *what)
     AX_CHECK(
         !x->align, AX_ERR_USAGE,
         "%s: the rows of the input are padded, because a linear layer with out_role AX_ROLE_VOCAB computed "
-        "it; only cross-entropy supports that: give the layer another out_role",
+        "the input; only cross-entropy supports padded rows: give the layer another out_role",
         what);
     return AX_OK;
 }

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Finds the index of the largest logit; if several are equal, the first. AX_ERR_NUMERIC for NaN and
- * infinity. */
+/* Finds the index of the largest logit, the first one if several are equal. AX_ERR_NUMERIC if a logit is NaN,
+ * or if the largest logit is infinite. */
 static ax_status argmax(const float *logits, int n, int *out)
 {
     enum { LANES = 16 }; /* independent maxima, so that the compiler vectorizes the loop */
@@ -51,9 +51,9 @@ static void swap(float *a, float *b)
     *b = x;
 }
 
-/* Finds the cutoff that keeps the largest weights: as few as reach the sum `mass`, but no more than `most` of
- * them. Quickselect (Hoare's FIND): partitions the weights in place at a random pivot, and continues in the
- * partition that holds the cutoff. */
+/* Finds the cutoff that keeps the largest weights: the smallest number of them whose sum reaches `mass`, but
+ * at most `most`. Quickselect (Hoare's FIND): partitions the weights in place at a random pivot, and
+ * continues in the partition that holds the cutoff. */
 static cutoff find_cutoff(float *weight, int n, int most, double mass)
 {
     uint64_t random = 1;
@@ -122,7 +122,7 @@ ax_status ax_sample(const float *logits, int n, const ax_sampling *how, double u
     double left = u * kept_mass(weight, n, kept);
     for (int i = 0; i < n && left >= 0; i++)
         if (keeps(&kept, weight[i])) {
-            /* *out is the last kept token so far, because rounding may leave left >= 0 after all of them. */
+            /* *out is the last kept token so far, because rounding may leave left >= 0 after the last one. */
             *out = weight[i] > 0 ? i : *out;
             left -= weight[i];
         }

@@ -56,9 +56,9 @@ typedef struct ax_hyper {
     int64_t step; /* index of the step, from 1, for Adam's bias correction */
 } ax_hyper;
 
-/* The parameter arrays that one launch updates. `array` has an entry (ax_update_array) for each of them,
- * `arrays` in all; `table` is a copy of `array` in host memory. n: number of elements of all these parameter
- * arrays; copied: number of elements of those that have a 16-bit copy. */
+/* The parameter arrays that one launch updates. `array` has one entry (ax_update_array) for each of them, and
+ * `arrays` is the number of entries; `table` is a copy of `array` in host memory. n: number of elements of
+ * all these parameter arrays; copied: number of elements of those that have a 16-bit copy. */
 typedef struct ax_update {
     int64_t n, copied, arrays;
     const ax_update_array *array, *table; /* device memory, host memory */
@@ -105,8 +105,8 @@ AX_MUST_CHECK ax_status ax_updater_step(ax_updater *updater, const ax_hyper *hyp
 /* Waits for the newest ax_updater_clip, but not for work enqueued after it, and returns its result. Not
  * collective. */
 AX_MUST_CHECK ax_status ax_updater_result(ax_updater *updater, ax_update_numbers *out);
-/* Ends the skipping of updates: after one skipped update, all updates before this call are skipped too. The
- * work is only enqueued. Not collective. */
+/* Lets updates take effect again: after one update was skipped, all later updates are skipped too, until this
+ * call. The work is only enqueued. Not collective. */
 AX_MUST_CHECK ax_status ax_updater_resume(ax_updater *updater);
 
 #ifdef __cplusplus

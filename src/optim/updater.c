@@ -19,8 +19,8 @@ static size_t table_bytes(const ax_updater *u) { return (size_t)u->set->n * size
 
 size_t ax_updater_bytes(const ax_updater *u) { return table_bytes(u) + sizeof *u->numbers; }
 
-/* Returns the rounded copy of the master weights that the update must write too, or NULL if there is none
- * because the compute dtype is that of the master weights. */
+/* Returns the rounded copy of the master weights, which the update must write too. Returns NULL if there is
+ * no copy, because kernels read the master weights themselves. */
 static void *copy_of(const ax_param *p) { return p->rounded.data == p->master.data ? NULL : p->rounded.data; }
 
 static void fill_table(ax_updater *u)
@@ -28,7 +28,7 @@ static void fill_table(ax_updater *u)
     int64_t first = 0;
     for (int i = 0; i < u->set->n; i++) {
         const ax_param *p = u->set->param[i];
-        if (!ax_param_is_owned(p) || p->frozen) { /* another rank updates this parameter, or none */
+        if (!ax_param_is_owned(p) || p->frozen) { /* another rank updates this parameter, or no rank does */
             u->table[i] = (ax_update_array){.first = first};
             continue;
         }
@@ -61,8 +61,10 @@ ax_status ax_updater_create(const ax_optim *optim, ax_param_set *set, ax_updater
 {
     ax_updater *u;
     *out = NULL;
-    AX_CHECK(set->slots == optim->slots, AX_ERR_INTERNAL, "%s has %d state arrays, the parameters have %d",
-             optim->name, optim->slots, set->slots);
+    AX_CHECK(
+        set->slots == optim->slots, AX_ERR_INTERNAL,
+        "optimizer %s needs %d state arrays for each parameter, but the parameter set was created with %d",
+        optim->name, optim->slots, set->slots);
     AX_TRY(ax_calloc(1, sizeof *u, &u));
     u->optim = optim;
     u->set = set;

@@ -1,15 +1,15 @@
 /* dev: devices, their memory, and running kernels on them.
  *
- * A device is one table (ax_device_ops): memory, copies and kernels. A backend fills in the entries for which
- * it has a better implementation than the backend that it names as `delegate`, and inherits the other entries
- * from the delegate:
+ * A device is one table (ax_device_ops): memory, copies and kernels. A backend may name another backend as
+ * its `delegate`. It then fills in only the entries for which it has a better implementation, and inherits
+ * the others from the delegate:
  *
  *   ref    plain loops in double precision, any dtype: tests compare the other backends with it
  *   cpu    threads and SIMD for the host's processor; delegates to ref
  *   check  kernels of cpu or ref, on memory that faults when the host touches it and that is NaN when it is
  *          new: finds host code that uses device pointers, and reads of memory that was never written
  *   cuda   an NVIDIA GPU, in a library of its own (libaxonn_cuda.so) that is loaded at the first use
- *   dry    no memory and no arithmetic: counts work, and shows a planner which memory is used when
+ *   dry    no memory and no arithmetic: counts work, and tells the memory planner when each array is used
  *
  * The kernels and their arguments are in kernels.h. No function is collective, unless it says so. A process
  * made by fork must not use or close the devices of its parent. */
@@ -104,11 +104,11 @@ typedef struct ax_link_ops {
      * may wait up to two minutes. */
     ax_status (*open)(ax_device *dev, const ax_link_group *group, ax_link **out);
     void (*close)(ax_link **link); /* no collective may be in flight, unless the world has failed */
-    /* Starts a collective on buffers of the devices. The collective begins after the work that is on the
+    /* Starts a collective on buffers in device memory. The collective begins after the work that is on the
      * device's stream now. args->count > 0. *ticket identifies the collective for `await`. */
     ax_status (*start)(ax_link *link, const ax_coll_args *args, int64_t *ticket);
     /* Makes the device's stream wait for the collective: work that is enqueued on the stream later runs after
-     * it. The host does not wait. */
+     * the collective. The host does not wait. */
     ax_status (*await)(ax_link *link, int64_t ticket);
 } ax_link_ops;
 
@@ -141,7 +141,8 @@ typedef struct ax_device_ops {
      * the device. Optional: without them the device uses host memory, for which *place is 0. */
     int64_t (*available)(int local_rank, int *place);
     int64_t (*held)(ax_device *dev);
-    /* Bytes of scratch that kernels need with `threads` threads; `open` allocates them. Optional. */
+    /* Returns the bytes of scratch memory that kernels need with `threads` threads; `open` allocates them.
+     * Optional. */
     size_t (*workspace)(int threads);
     /* Allocates page-aligned memory, filled with NaN if the backend has `poison`, else with zeros. */
     ax_status (*alloc)(ax_device *dev, size_t bytes, void **out);
@@ -188,8 +189,8 @@ typedef struct ax_device_ops {
     ax_kernel_fn *kernel[AX_KERNEL_COUNT];
 } ax_device_ops;
 
-/* Called for each operation on a dry device, with its operands: for kernels and copies when they would run,
- * for collectives when they are started and when they are awaited. */
+/* Called for each operation on a dry device, with the operation's operands: for kernels and copies when they
+ * would run, for collectives when they are started and when they are awaited. */
 typedef void ax_observe_fn(void *user, const ax_operand *operand, int64_t n);
 
 /* Called for each launch on a device of any kind, before the kernel runs. */
@@ -232,7 +233,8 @@ struct ax_device {
     struct {
         int first, n;
         ax_kernel kernel[AX_EVENTS / 2];
-    } timed; /* a ring of launches whose times are not yet in `totals`; each launch lies between two events */
+    } timed; /* a ring of launches whose times are not yet in `totals`; an event was recorded before and after
+                each launch */
     char later[AX_COPY_LATER]; /* the bytes that ax_copy_out_begin has copied, if the backend has no buffer
                                   for them */
     ax_replay *replay;         /* the replay that has begun, or NULL */
@@ -253,8 +255,8 @@ const ax_device_ops *ax_device_backend(int index);
 const char *ax_device_absent(const char *name);
 
 /* Opens backend `name` ("ref", "cpu", "cuda", "check", "check:cpu", "dry"). threads 0 means one per physical
- * core. AX_ERR_USAGE, with the usable backends, if `name` is unknown or cannot be used on this host. The
- * caller owns *out. */
+ * core. AX_ERR_USAGE, with a message that lists the usable backends, if `name` is unknown or cannot be used
+ * on this host. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_device_open(const char *name, int threads, ax_device **out);
 /* As ax_device_open, but binds each thread to one of binding->cores. The thread that opens the device is
  * bound to the first core until it closes the device; the other threads are bound to the next cores. Threads
@@ -264,8 +266,8 @@ AX_MUST_CHECK ax_status ax_device_open(const char *name, int threads, ax_device 
 AX_MUST_CHECK ax_status ax_device_open_bound(const char *name, int threads, const ax_binding *binding,
                                              ax_device **out);
 void ax_device_close(ax_device **dev);
-/* Sets *bytes to the scratch that backend `name` needs with `threads` threads (0: one per physical core).
- * Opens no device. */
+/* Sets *bytes to the bytes of scratch memory that backend `name` needs with `threads` threads (0: one per
+ * physical core). Opens no device. */
 AX_MUST_CHECK ax_status ax_device_workspace(const char *name, int threads, size_t *bytes);
 
 /* Returns the instruction sets that the cpu backend has kernels for and this processor can run, best first
@@ -274,8 +276,8 @@ AX_MUST_CHECK ax_status ax_device_workspace(const char *name, int threads, size_
  * process. */
 const char *ax_isa_name(int index);
 /* Sets *name to the instruction set that a new cpu device uses: the best, or the one that setting runtime.isa
- * names (runtime.h). AX_ERR_USAGE, with the list of available ones, if this processor cannot run the named
- * one. */
+ * names (runtime.h). AX_ERR_USAGE, with a message that lists the available instruction sets, if this
+ * processor cannot run the one that is named. */
 AX_MUST_CHECK ax_status ax_isa_chosen(const char **name);
 
 /* Measure the peak rates of a device for about `seconds`. ax_device_peak sets *flops to the floating-point
@@ -314,11 +316,11 @@ AX_MUST_CHECK ax_status ax_device_alloc(ax_device *dev, size_t bytes, void **out
 void ax_device_free(ax_device *dev, void *memory, size_t bytes);
 
 /* ax_device_available returns the bytes that a device of backend `name`, opened now by the rank with local
- * rank `local_rank`, could allocate; -1 if not known. *place is set to the number of the memory (for example
- * of the GPU); ranks of a machine with the same number share that memory. ax_device_held returns the most
- * memory of an open device that this process has used so far. For a device that uses host memory,
- * ax_device_available returns ax_memory_available() and sets *place to 0, and ax_device_held returns
- * ax_memory_peak(). */
+ * rank `local_rank`, could allocate; -1 if not known. *place is set to a number that identifies the memory
+ * (for example the GPU); ranks of a machine that get the same number share that memory. ax_device_held
+ * returns the largest number of bytes of an open device's memory that this process has used so far. For a
+ * device that uses host memory, ax_device_available returns ax_memory_available() and sets *place to 0, and
+ * ax_device_held returns ax_memory_peak(). */
 int64_t ax_device_available(const char *name, int local_rank, int *place);
 int64_t ax_device_held(ax_device *dev);
 
@@ -345,7 +347,7 @@ AX_KERNELS(AX_KERNEL_WRAPPER)
 
 /* Replays. A replay records the launches between its begin and its end. If the same launches with the same
  * arguments follow the next begin, a device with graphs (CUDA graphs) runs them as one graph instead of one
- * by one. To compare launches with the recorded ones, the library defers them until the next copy, wait or
+ * by one. As long as launches equal the recorded ones, the library defers them until the next copy, wait or
  * collective, or until the end of the replay. Launches that differ from the recorded ones are run one by one
  * and recorded for the next time. So numbers that change each time should be in device memory, not in
  * arguments.

@@ -11,11 +11,11 @@
  *
  * Below, `dtype` is the field of that name, the dtype of activations (F64, F32, BF16 or F16). "accum" is the
  * dtype of sums and parameters that goes with it, ax_dtype_accum(dtype): F64 for F64, else F32. Shapes are in
- * terms of the struct's fields, for example [rows, cols]; r is an index of rows, c of columns. Where a
- * comment does not give the shape or dtype of an array, they are those of the array of the same name in the
- * nearest comment above that gives them. Results do not depend on the number of threads, except for the bits
- * of a NaN. Kernels that do arithmetic may flush subnormals to 0 (those of backend cpu do:
- * docs/decisions/0012); kernels that copy, fill or convert keep subnormals. */
+ * terms of the struct's fields, for example [rows, cols]; r is an index of rows, c of columns. If a comment
+ * omits the shape or dtype of an array, the nearest comment above that gives it for an array of the same name
+ * applies. Results do not depend on the number of threads, except for the bits of a NaN. Kernels that do
+ * arithmetic may flush subnormals to 0 (those of backend cpu do: docs/decisions/0012); kernels that copy,
+ * fill or convert keep subnormals. */
 #ifndef AXONN_KERNELS_H
 #define AXONN_KERNELS_H
 
@@ -148,9 +148,10 @@ typedef enum ax_norm_kind { AX_NORM_LAYER, AX_NORM_RMS } ax_norm_kind;
  * norm_stats stores x = a + b, rounded to `dtype`, and computes the local statistics of each row of x. If b
  * is NULL, the statistics are those of the rows of a, and x is not written. sum[r] = Σ_c x, m2[r] = Σ_c (x -
  * sum/cols)². With AX_NORM_RMS, m2[r] = Σ_c x². If the width is split, the caller then all-reduces `sum`,
- * calls norm_recentre, which recentres `m2` to the global mean, and all-reduces `m2`: this avoids
- * cancellation (Chan et al. 1979). With AX_NORM_RMS the caller only all-reduces `m2`. a, b, x: [rows, cols]
- * of `dtype`, x may be a or b; sum, m2: [rows] of accum (ax_dtype_accum). cols 0 gives zeros. */
+ * calls norm_recentre, and all-reduces `m2`. norm_recentre converts `m2` from the local mean to the global
+ * mean. These steps avoid cancellation (Chan et al. 1979). With AX_NORM_RMS the caller only all-reduces `m2`.
+ * a, b, x: [rows, cols] of `dtype`, x may be a or b; sum, m2: [rows] of accum (ax_dtype_accum). If cols is 0,
+ * `sum` and `m2` become 0. */
 typedef struct ax_norm_stats_args {
     int64_t rows, cols;
     const void *a, *b;
@@ -159,9 +160,9 @@ typedef struct ax_norm_stats_args {
     ax_norm_kind kind;
 } ax_norm_stats_args;
 
-/* m2[r] += cols · (local_sum[r]/cols - global_sum[r]/global_cols)². This changes m2 from the sum of squares
- * about the local mean to that about the global mean. All arrays are [rows] of `dtype`, F64 or F32. cols 0
- * does not change m2. */
+/* Changes m2 from the sum of (x - local mean)² to the sum of (x - global mean)²: m2[r] += cols ·
+ * (local_sum[r]/cols - global_sum[r]/global_cols)². All arrays are [rows] of `dtype`, F64 or F32. If cols is
+ * 0, m2 is not changed. */
 typedef struct ax_norm_recentre_args {
     int64_t rows, cols, global_cols;
     const void *local_sum, *global_sum;
@@ -169,9 +170,9 @@ typedef struct ax_norm_recentre_args {
     ax_dtype dtype;
 } ax_norm_recentre_args;
 
-/* With mean = sum/global_cols and rstd = 1/sqrt(m2/global_cols + eps), xhat = (x - mean)·rstd: y =
- * xhat·weight + bias. x, y: [rows, cols] of `dtype`; sum, m2: [rows], weight, bias: [cols], of accum
- * (ax_dtype_accum). bias may be NULL. */
+/* Computes y = xhat·weight + bias, where xhat = (x - mean)·rstd, mean = sum/global_cols and rstd =
+ * 1/sqrt(m2/global_cols + eps). x, y: [rows, cols] of `dtype`; sum, m2: [rows], weight, bias: [cols], of
+ * accum (ax_dtype_accum). bias may be NULL. */
 typedef struct ax_norm_apply_args {
     int64_t rows, cols, global_cols;
     double eps;
@@ -181,8 +182,8 @@ typedef struct ax_norm_apply_args {
     ax_norm_kind kind;
 } ax_norm_apply_args;
 
-/* Computes norm_stats, then norm_apply with global_cols = cols, in one pass over memory. y must be none of
- * the other arrays. */
+/* Computes norm_stats, then norm_apply with global_cols = cols, in one pass over memory. y must not be the
+ * same array as any other argument. */
 typedef struct ax_norm_args {
     int64_t rows, cols;
     double eps;
@@ -192,8 +193,8 @@ typedef struct ax_norm_args {
     ax_norm_kind kind;
 } ax_norm_args;
 
-/* s1[r] = Σ_c dy·weight, s2[r] = Σ_c dy·weight·xhat, with xhat as in norm_apply. dy: as x. If the width is
- * split, the caller then all-reduces s1 and s2. */
+/* s1[r] = Σ_c dy·weight, s2[r] = Σ_c dy·weight·xhat, with xhat as in norm_apply. dy has the shape and dtype
+ * of x. If the width is split, the caller then all-reduces s1 and s2. */
 typedef struct ax_norm_grad_stats_args {
     int64_t rows, cols, global_cols;
     double eps;
@@ -203,10 +204,10 @@ typedef struct ax_norm_grad_stats_args {
     ax_norm_kind kind;
 } ax_norm_grad_stats_args;
 
-/* dx = rstd·(dy·weight - s1/global_cols - xhat·s2/global_cols), with s1 = 0 for AX_NORM_RMS, rounded to
- * `dtype`, plus `add`, the gradient of x from the residual connection (NULL: none). dweight[c] += Σ_r
- * dy·xhat; dbias[c] += Σ_r dy. add, dx: `dtype`, dx may be dy or `add`; dweight, dbias: [cols] of accum
- * (ax_dtype_accum), each may be NULL. */
+/* dx = rounded(rstd·(dy·weight - s1/global_cols - xhat·s2/global_cols)) + add. Here `rounded` rounds to
+ * `dtype`, s1 is 0 for AX_NORM_RMS, and `add` is the gradient of x from the residual connection (NULL: none).
+ * dweight[c] += Σ_r dy·xhat; dbias[c] += Σ_r dy. add, dx: `dtype`, dx may be dy or `add`; dweight, dbias:
+ * [cols] of accum (ax_dtype_accum), each may be NULL. */
 typedef struct ax_norm_grad_apply_args {
     int64_t rows, cols, global_cols;
     double eps;
@@ -228,8 +229,8 @@ typedef struct ax_norm_grad_args {
 } ax_norm_grad_args;
 
 /* Kernel norm fuses norm_stats and norm_apply; kernel norm_grad fuses norm_grad_stats and norm_grad_apply.
- * Each function returns the arguments of one of these four kernels, with global_cols = cols, and s1 and s2
- * NULL. */
+ * Each function takes the arguments of the fused kernel, and returns the arguments of the kernel in the
+ * function's name, with global_cols = cols, and s1 and s2 NULL. */
 ax_norm_stats_args ax_norm_stats_of(const ax_norm_args *a);
 ax_norm_apply_args ax_norm_apply_of(const ax_norm_args *a);
 ax_norm_grad_stats_args ax_norm_grad_stats_of(const ax_norm_grad_args *a);
@@ -279,9 +280,9 @@ typedef struct ax_attention_args {
     ax_dtype dtype;
 } ax_attention_args;
 
-/* Gradients of attention for kv_len == q_len, q_offset == 0, dense k and v. dout: as o; dq, dk, dv: as q, k,
- * v, overwritten. `delta` ([batch, heads, q_len] of accum, as lse) is scratch, which the kernel fills with
- * the dot products of dout and o over head_dim. */
+/* Gradients of attention for kv_len == q_len, q_offset == 0, dense k and v. dout has the shape of o. dq, dk
+ * and dv have the shapes of q, k and v, and are overwritten. `delta` ([batch, heads, q_len] of accum, as lse)
+ * is scratch, which the kernel fills with the dot products of dout and o over head_dim. */
 typedef struct ax_attention_grad_args {
     int64_t batch, q_len, heads, kv_heads, head_dim;
     double scale;
@@ -403,8 +404,8 @@ typedef struct ax_ce_max_args {
     ax_dtype dtype;
 } ax_ce_max_args;
 
-/* sum[r] = Σ_j exp(logit - max[r]); target_logit[r] = the logit of targets[r] if it is in one of these
- * columns, else 0. */
+/* sum[r] = Σ_j exp(logit - max[r]); target_logit[r] = the logit of targets[r] if that token is one of first …
+ * first + vocab - 1, else 0. */
 typedef struct ax_ce_sum_args {
     int64_t rows, vocab, ld, first;
     const void *logits, *max;
@@ -413,8 +414,8 @@ typedef struct ax_ce_sum_args {
     ax_dtype dtype;
 } ax_ce_sum_args;
 
-/* loss[r] = log(sum) + max - target_logit, 0 if masked; total[0] (F64) += Σ_r loss[r]. `dtype` is that of
- * max, sum, target_logit and loss. */
+/* loss[r] = log(sum) + max - target_logit, 0 if masked; total[0] (F64) += Σ_r loss[r]. `dtype` is the dtype
+ * of max, sum, target_logit and loss. */
 typedef struct ax_ce_loss_args {
     int64_t rows;
     const void *max, *sum, *target_logit;
@@ -438,7 +439,8 @@ typedef struct ax_ce_grad_args {
 
 /* Makes targets of cross-entropy from class indices: y[r] = x[r] if x[r] is in [0, classes) and not `ignore`,
  * else -1, which masks the row. counts[0] (F64) += number of x[r] that are not `ignore`; counts[1] += number
- * of these that are outside [0, classes). x: [rows] of `dtype` (I32 or I64); y: int32 [rows]. */
+ * of x[r] that are not `ignore` and outside [0, classes). x: [rows] of `dtype` (I32 or I64); y: int32
+ * [rows]. */
 typedef struct ax_class_targets_args {
     int64_t rows, classes, ignore;
     const void *x;
@@ -559,8 +561,8 @@ typedef struct ax_adamw_args {
     ax_dtype dtype, copy_dtype;
 } ax_adamw_args;
 
-/* g' = grad_scale·g + decay·w; m = momentum·m + g' (if m is NULL: w -= lr·g'); w -= lr·m, as torch.optim.SGD.
- * The other fields are as for adamw. */
+/* SGD, as torch.optim.SGD: g' = grad_scale·g + decay·w; m = momentum·m + g'; w -= lr·m. If m is NULL: w -=
+ * lr·g'. The other fields are as for adamw. */
 typedef struct ax_sgd_args {
     int64_t n, copied, arrays;
     double momentum, decay;
@@ -581,8 +583,9 @@ const char *ax_kernel_name(ax_kernel kernel);
 size_t ax_kernel_args_size(ax_kernel kernel);
 /* Computes the cost of a call. *flops: floating-point operations (multiply and add count as two); exact for
  * gemm, an estimate for other kernels, in which a transcendental function counts as 8. *bytes: the bytes that
- * the call must read and write: the sizes of its operands; one that is both read and written counts twice.
- * Causal attention counts visible pairs only. */
+ * the call must read and write: the sizes of its operands; an operand that is both read and written counts
+ * twice. For attention, *flops counts only pairs of a query and a key that the causal mask and the window
+ * allow. */
 void ax_kernel_cost(ax_kernel kernel, const void *args, double *flops, double *bytes);
 
 typedef enum ax_access { AX_READ = 1, AX_WRITE = 2, AX_READ_WRITE = AX_READ | AX_WRITE } ax_access;
@@ -591,7 +594,7 @@ typedef enum ax_access { AX_READ = 1, AX_WRITE = 2, AX_READ_WRITE = AX_READ | AX
 typedef struct ax_operand {
     const void *at;
     int64_t count; /* elements that are read or written */
-    int64_t span;  /* elements from `at` to the end of the last one */
+    int64_t span;  /* elements from `at` to the end of the last element, gaps included */
     ax_dtype dtype;
     ax_access access;
 } ax_operand;

@@ -7,14 +7,14 @@
  *     p  = 2^((q·kT·scale - lse)·log2e)      dp = do·vT      ds = p ∘ (dp - delta)·scale
  *     dv += pT·do      dk += dsT·q           dq += ds·k
  *
- * With dropout, dp, and the p that dv uses, are multiplied by dropout's factors; the p in the formula of ds
- * is not.
+ * With dropout, dp is multiplied by dropout's factors, and so is p in the formula of dv. p in the formula of
+ * ds is not.
  *
  * p and ds are computed in registers from a strip of scores, and stored as the matmuls read them, in 32-bit
- * units: an fp32 value, or a pair of bf16 values. A pair holds two neighbouring queries for dv and dk, two
- * neighbouring keys for dq; fp32 units are the same for all. AMX reads left operands only if they are
- * contiguous along the inner dimension of the product. So with AMX p and ds are right operands instead:
- * dvT += doT·p, dkT += qT·ds (transposes_sums).
+ * units: an fp32 value, or a pair of bf16 values. For dv and dk a pair holds two neighbouring queries, for dq
+ * two neighbouring keys. fp32 units are the same for all three. AMX reads left operands only if they are
+ * contiguous along the inner dimension of the product. So with AMX (transposes_sums) p and ds are right
+ * operands instead: dvT += doT·p, dkT += qT·ds.
  *
  * dk and dv of a block of keys are complete after its iteration of the outer loop. dq is summed over the
  * blocks of keys: in place if it is fp32, else in scratch. If scratch does not hold all queries of the group,
@@ -143,8 +143,8 @@ INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, in
 }
 
 /* Computes p and ds of the strip that begins at query i of the block, in the columns (keys) that some query
- * of the strip sees. The other columns are set to 0, up to the last one that causality alone lets the strip
- * see; the columns after it are not read. */
+ * of the strip sees. The other columns are set to 0, up to the last column that the causal mask alone allows.
+ * The columns after that one are not read. */
 INLINE void grad_strip(const attend_grad *t, int64_t i, bool drops)
 {
     const attend *f = &t->of;
@@ -204,8 +204,8 @@ INLINE void grad_add_transposed(const attend_grad *t)
     }
 }
 
-/* dv += pT·do, dk += dsT·q. For each strip of keys only those queries are used for which causality and window
- * leave at least one key of the strip visible. */
+/* dv += pT·do, dk += dsT·q. For each strip of keys, uses only queries that see at least one key of the strip,
+ * given the causal mask and the window. */
 INLINE void grad_add_dkv(const attend_grad *t)
 {
     const attend *f = &t->of;
@@ -276,9 +276,9 @@ INLINE void grad_block(const attend_grad *t, bool drops)
         grad_add_dq(t);
 }
 
-/* Adds the contributions of queries q_from … q_to-1 of `heads` heads, from f->h on, and of the current block
- * of keys. t->dq points to dq of the first head; dq of each further head is `dq_head` elements after that of
- * the head before. */
+/* Adds the contributions of the current block of keys and of queries q_from … q_to-1 to dk, dv and dq, for
+ * `heads` heads from f->h on. t->dq points to dq of the first of these heads; the next head's dq begins
+ * `dq_head` elements later. */
 INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t q_to, int64_t dq_head,
                          bool drops)
 {
@@ -502,7 +502,7 @@ INLINE void grad_items(const ax_attention_grad_args *g, int64_t lo, int64_t hi, 
         grad_item(g, item, item + 1 < hi ? item + 1 : item, scratch, drops, type);
 }
 
-/* Not inlined, for the same reason as attention_with_dropout. */
+/* Not inlined, so that the code without dropout is compiled as if there were no dropout. */
 __attribute__((noinline)) static void attention_grad_with_dropout(const ax_attention_grad_args *g, int64_t lo,
                                                                   int64_t hi, void *scratch)
 {

@@ -11,10 +11,10 @@
  *     o = o·2^(m - m') + p·v          tiles over d
  *
  * and at the end o/l and lse = (m + log2 l)·ln2. A strip and its p stay in the L1 cache, the packed block in
- * the L2 cache. Blocks of keys that no query of the item sees (causality, documents, window) are skipped. So
- * are tiles of scores, and keys in the sum p·v, that no query of a strip sees. Scores that only some queries
- * of a strip see are masked with -inf. bf16 is multiplied in pairs if the processor can, else widened, as
- * fp16 is.
+ * the L2 cache. Blocks of keys that no query of the item sees (causal mask, documents, window) are skipped.
+ * For each strip, tiles of scores and keys in the sum p·v that no query of the strip sees are skipped too.
+ * Scores that only some queries of a strip see are masked with -inf. If the processor can multiply pairs of
+ * bf16 values, bf16 is multiplied in pairs. Otherwise bf16 is widened to fp32, as fp16 always is.
  *
  * q is read in place, because packing would wait for each row: the rows of a head are heads·d elements apart,
  * and the hardware prefetcher does not follow them. For the same reason an item prefetches the rows of the
@@ -219,8 +219,8 @@ INLINE int64_t first_block(attend *t)
     return t->keys;
 }
 
-/* Columns lo … hi-1 of the block of keys. seen_columns: those that query i of the item sees; none if there is
- * no query i. */
+/* Columns lo … hi-1 of the block of keys. seen_columns returns the columns that query i of the item sees; an
+ * empty range if there is no query i. */
 typedef struct span {
     int64_t lo, hi;
 } span;
@@ -371,8 +371,8 @@ INLINE const char *query_row(const attend *t, int64_t size)
     return (const char *)a->q + ((t->b * a->q_len + t->q0) * a->heads + t->h) * t->d * size;
 }
 
-/* Sets `out` to the rows to prefetch for the item of t: its queries, and the keys and values that the item
- * before it does not use. */
+/* Sets `out` to the rows to prefetch for the item of t: its queries, and the keys and values that the
+ * previous item does not use. */
 INLINE void rows_of_item(const attend *t, int64_t size, head_rows out[3])
 {
     const ax_attention_args *a = t->a;
@@ -441,7 +441,7 @@ typedef struct query_head {
     int64_t kv; /* offset of the first row of the block of keys in k and v, in elements */
 } query_head;
 
-/* Computes s[j] = q·k_j for the W keys from j0 on; scores past the last key are those of the last key again.
+/* Computes s[j] = q·k_j for the W keys from j0 on. Past the last key, the score of the last key is repeated.
  * Sums the lanes of W vectors of products, one per key, by transposing the vectors and adding them. */
 INLINE void query_scores(const query_head *h, int64_t j0, int64_t keys, int64_t ld, bool whole)
 {
@@ -519,8 +519,8 @@ INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64
     }
 }
 
-/* Attention of query i for n heads from head `first` on. Its time is that of reading k and v, which are read
- * in place. */
+/* Computes attention of query i for n heads from head `first` on. The function is bound by reading k and v
+ * from memory, and reads them in place. */
 INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, int n, int64_t i,
                          char *scratch, vtype type)
 {
@@ -552,7 +552,8 @@ INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, i
         attend_store(&h[r].t);
 }
 
-/* Attention of all queries for heads lo … hi-1, counted over all sequences of the batch. */
+/* Computes attention of all queries for heads lo … hi-1, where heads are counted over all sequences of the
+ * batch. */
 INLINE void attend_queries(const ax_attention_args *a, int64_t lo, int64_t hi, char *scratch, vtype type)
 {
     for (int64_t item = lo, n; item < hi; item += n) {

@@ -145,18 +145,19 @@ typedef struct block {
 } block;
 
 /* Returns true if c shall be written with non-temporal stores, which save reading each of its lines before
- * writing it. A GEMM with op(a) transposed and op(b) not is assumed to be the gradient of a weight, which is
- * mostly read at the end of the step. If c is read immediately all the same, reading it from memory costs a
- * few per cent of the GEMM's time, about as much as the stores save. A small c stays in the caches. */
+ * writing it. A GEMM in which a is transposed and b is not is assumed to compute the gradient of a weight,
+ * which is mostly read at the end of the step. If c is read immediately nevertheless, reading it from memory
+ * costs a few per cent of the GEMM's time, about as much as the stores save. A small c stays in the
+ * caches. */
 static bool wants_non_temporal_c(const ax_gemm_args *g)
 {
     enum { SMALL = 256 << 10 }; /* bytes */
     return g->trans_a && !g->trans_b && g->m * g->n * 4 >= SMALL;
 }
 
-/* Sets where *tile, at column j and the block's first rows, stores its result in c, and which terms it adds
- * to the sums: `prior` (the sums over earlier blocks of k, or an fp32 c to accumulate into), the bias, and a
- * 16-bit c to accumulate into. */
+/* Fills in *tile, the tile at column j and the block's first rows: where the tile stores its result in c, and
+ * which terms it adds to the sums: `prior` (the sums over earlier blocks of k, or an fp32 c to accumulate
+ * into), the bias, and a 16-bit c to accumulate into. */
 static void set_destination(const block *t, int64_t j, ax_cpu_tile *tile)
 {
     const ax_gemm_args *g = t->g;
@@ -488,8 +489,9 @@ static void run_part(void *arg, int part, int parts, char *scratch)
 }
 
 /* Returns threads_m, the number of parts into which the rows of c are cut; the columns are cut into threads /
- * threads_m parts. The number is chosen such that the largest of the resulting rectangles takes the least
- * work: its multiply-adds, and its packing, which grows with the lengths of its sides. */
+ * threads_m parts. Chooses the number for which the largest of the resulting rectangles of c takes the least
+ * work. The work of a rectangle is its multiply-adds, and the packing, which grows with the lengths of its
+ * sides. */
 static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int threads)
 {
     int best = 1;
@@ -513,8 +515,8 @@ static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int
 /* Returns the number of parts. If cutting more finely costs nothing, each thread gets several parts, so that
  * a thread that the system preempts delays the others less. A GEMM of few rows (gemv) packs nothing, so its
  * parts must only be long enough to read memory at full speed. Any other GEMM gets several parts per thread
- * on two conditions. a is read in place: otherwise each part would pack a again. And each part has many
- * panels of b: a part packs its first panel before it multiplies, and that time is lost. */
+ * only under two conditions. First, a is read in place: otherwise each part would pack a again. Second, each
+ * part has many panels of b: a part packs its first panel before it multiplies, and that time is lost. */
 static int count_parts(const job *j, int threads)
 {
     enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* fewest elements of b (gemv), or panels of b, per part */

@@ -160,8 +160,9 @@ static void pack_a_amx(const void *src, int64_t ld, bool along_k, int64_t rows, 
 
 /* ---- the micro-tile ------------------------------------------------------------------------------ */
 
-/* Adds to the sums in rows r0 … r1-1 of a tile t->prior (earlier sums, or the old fp32 c), the bias, and the
- * old c if t->add_c, and stores these rows to c. The tile is nv whole vectors wide. */
+/* Stores rows r0 … r1-1 of a tile to c. Before that, adds the other terms to the tile's sums: t->prior
+ * (earlier sums, or the old fp32 c), the bias, and the old c if t->add_c. The tile is nv whole vectors
+ * wide. */
 INLINE void amx_store_rows(int nv, const ax_cpu_tile *t, int64_t r0, int64_t r1)
 {
     for (int64_t i = r0; i < r1; i++) {

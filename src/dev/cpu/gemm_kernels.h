@@ -258,9 +258,9 @@ INLINE vf multiply_add(bool pairs, vf a, vf b, vf sum)
     return vfma(a, b, sum);
 }
 
-/* Adds to the sums of a tile t->prior (earlier sums, or the old fp32 c), the bias, and the old c if t->add_c,
- * and stores the result to c. Not inlined: storing takes little of a tile's time, and inlining would
- * enlarge the code of the many variants of the tile. */
+/* Stores a tile to c. Before that, adds the other terms to the tile's sums: t->prior (earlier sums, or the
+ * old fp32 c), the bias, and the old c if t->add_c. Not inlined: storing takes little of a tile's time, and
+ * inlining would enlarge the code of the many variants of the tile. */
 static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const float *sums, int64_t width)
 {
     for (int64_t i = 0; i < t->rows; i++)
@@ -277,8 +277,8 @@ static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const flo
         }
 }
 
-/* Adds to a whole vector of sums, at column `at` of the tile, the bias and `prior`: a row of t->prior
- * (earlier sums, or the old fp32 c). Either may be missing in *t. */
+/* Adds the bias and `prior` to a whole vector of sums at column `at` of the tile. `prior` is a row of
+ * t->prior (earlier sums, or the old fp32 c). Nothing is added for t->bias or t->prior that is NULL. */
 INLINE vf add_terms(const ax_cpu_tile *t, vf sum, const float *prior, int64_t at)
 {
     if (t->prior)
@@ -438,7 +438,7 @@ INLINE void tile(bool pairs, bool interleaved, int rows, int nv, int64_t units, 
 }
 
 /* Calls `tile` with constant arguments, so that the compiler specializes it. A tile at the last rows of a
- * block computes only the first half of its TILE_ROWS rows if no more exist. */
+ * block computes only the first half of its TILE_ROWS rows if the block has no more rows. */
 INLINE void tile_of(bool pairs, bool interleaved, int nv, int64_t units, const ax_cpu_rows *a, const void *b,
                     const ax_cpu_tile *t)
 {

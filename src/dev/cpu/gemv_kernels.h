@@ -1,5 +1,5 @@
-/* GEMV: GEMMs with few rows (m <= AX_CPU_GEMV_ROWS). Their time is that of reading b from memory, so nothing
- * is packed. */
+/* GEMV: GEMMs with few rows (m <= AX_CPU_GEMV_ROWS). They are bound by reading b from memory, so nothing is
+ * packed. */
 #ifndef AX_DEV_CPU_GEMV_KERNELS_H
 #define AX_DEV_CPU_GEMV_KERNELS_H
 

@@ -1,5 +1,5 @@
 /* The table of the cpu backend, and the functions that cut each kernel's work into items and share them among
- * the threads. Kernels that are not here, and all kernels for F64, run on the backend ref. */
+ * the threads. Kernels that are not here run on the backend ref, and so does almost all arithmetic in F64. */
 #include "dev/cpu/cpu.h"
 
 #include <math.h>
@@ -26,7 +26,8 @@ enum { SERIAL_BELOW = 16384 }; /* with fewer elements, waking a thread costs mor
 enum { QUEUED = 8 }; /* parts per thread, if items are of unequal length */
 
 /* Runs a kernel in one part per thread. `queue` is for items of unequal length: then there are QUEUED parts
- * per thread. A part is not a single item, because an item prefetches data of the next. */
+ * per thread. A part has several items, if there are enough, because each item prefetches data of the next
+ * item. */
 static ax_status run_parts(ax_stream *stream, ax_cpu_range_fn *fn, const void *args, int64_t items,
                            int64_t unit, double elements, bool queue)
 {
@@ -56,8 +57,8 @@ static void touch_pages(const void *args, int64_t lo, int64_t hi, void *scratch)
         memory[hi - 1]; /* also touches the last page, if the array does not begin at a page boundary */
 }
 
-/* Lets each thread touch the pages that hold its share of an array in elementwise kernels, so that they lie
- * near its core (NUMA first touch). Shares are rounded to whole pages. */
+/* Lets each thread touch the pages that hold its share of an array in elementwise kernels, so that these
+ * pages lie near the thread's core (NUMA first touch). Shares are rounded to whole pages. */
 void ax_cpu_touch(ax_device *dev, void *memory, size_t bytes)
 {
     ax_stream stream = {dev, NULL};

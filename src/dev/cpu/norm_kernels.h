@@ -59,7 +59,7 @@ INLINE void rms_add_squares(const ax_norm_stats_args *a, int64_t at, int64_t n, 
 }
 
 /* Returns the sum of all elements of WIDE vectors. Sums over a row are kept in WIDE vectors, because with a
- * single one each multiply-add would wait for the one before it. */
+ * single vector each multiply-add would wait for the previous one. */
 INLINE float sum_of_wide(const vf *x)
 {
     _Static_assert(WIDE == 4, "one addend per vector");
@@ -198,7 +198,8 @@ INLINE void norm_grad_stats_range(const ax_norm_grad_stats_args *a, int64_t lo, 
 }
 BY_DTYPE(norm_grad_stats)
 
-/* What norm_grad_vector needs of a row: its statistics, the means of its sums s1 and s2 over the columns. */
+/* The values of a row that norm_grad_vector needs: the statistics `mean` and `rstd`; mean1 and mean2, which
+ * are the sums s1 and s2 divided by global_cols. */
 typedef struct row_grad {
     vf mean, rstd, mean1, mean2;
 } row_grad;
@@ -235,8 +236,8 @@ INLINE void norm_grad_row(const ax_norm_grad_apply_args *a, int64_t r, grad_sums
         norm_grad_vector(a, r, c, a->cols - c, &s, dweight, dbias, type);
 }
 
-/* Computes chunks lo … hi-1 of norm_grad_apply; with `stats` not NULL of norm_grad, which computes the sums
- * of each row first. */
+/* Computes chunks lo … hi-1 of norm_grad_apply or, if `stats` is not NULL, of norm_grad, which first computes
+ * the sums s1 and s2 of each row. */
 INLINE void norm_grad_range(const ax_cpu_norm_grad *j, const ax_norm_grad_stats_args *stats,
                             const ax_norm_grad_apply_args *a, int64_t lo, int64_t hi, vtype type)
 {

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* The kernel convert if both dtypes are equal: copies elements. */
+/* Copies elements: the kernel convert if both dtypes are equal. */
 void ax_cpu_copy(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_convert_args *a = args;

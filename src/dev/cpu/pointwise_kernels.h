@@ -72,7 +72,8 @@ INLINE void gelu_tanh_value(const vf *x, vf *y, int count, bool roughly)
     EACH(v, count) y[v] = kept[v] * gate[v];
 }
 
-/* Clamps x to [-16, 16]: beyond, the slope is 0 or 1, and the square of a larger x could overflow. */
+/* Clamps x to [-16, 16]: outside this range the slope is 0 or 1, and the square of a larger x could
+ * overflow. */
 INLINE void gelu_tanh_slope(const vf *x, vf *slope, int count, bool roughly)
 {
     vf near[AT_ONCE], s[AT_ONCE];
@@ -201,7 +202,7 @@ INLINE void silu_slope(const vf *x, vf *slope, int count, bool roughly)
     }
 }
 
-/* For kind = AX_GELU, activate calls gelu_value and find_slopes calls gelu_slope; other activations likewise.
+/* For kind = AX_SILU, activate calls silu_value and find_slopes calls silu_slope; other activations likewise.
  * `kind` is a constant where these functions are inlined. */
 INLINE void activate(ax_activation kind, const vf *x, vf *y, int count, bool roughly)
 {
@@ -222,7 +223,8 @@ INLINE void find_slopes(ax_activation kind, const vf *x, vf *slope, int count, b
 }
 
 /* Defines kernel `name`, which calls name_vectors(args, kind, i, n, count, type), compiled for each
- * activation `kind` and element type. CASE is a macro of the kernel: CASE(k, function) is KIND(name, k). */
+ * activation `kind` and element type. The caller defines CASE as a macro for AX_ACTIVATIONS: CASE(k,
+ * function) must expand to KIND(name, k). */
 #define BY_ACTIVATION(name, CASE)                                                                            \
     INLINE void name##_of(const ax_##name##_args *a, ax_activation kind, int64_t lo, int64_t hi, vtype type) \
     {                                                                                                        \

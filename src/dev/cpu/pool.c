@@ -165,8 +165,8 @@ static void *worker_main(void *arg)
     worker *w = arg;
     ax_cpu_pool *pool = w->pool;
     if (w->places)
-        ax_cpu_bind(w->places, w->number); /* needs no check: the thread that opened the device was bound by
-                                              the same call, so this one succeeds too */
+        ax_cpu_bind(w->places, w->number); /* needs no check: the same call has bound the thread that opened
+                                              the device, so it succeeds here too */
     begin_flushing();
     pthread_mutex_lock(&pool->lock);
     pool->ready++;

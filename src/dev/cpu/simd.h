@@ -205,7 +205,7 @@ INLINE vf power_of_two(vi n)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
 }
-/* Returns a·2^n for integral n, |n| <= 252. It multiplies by two powers of two, so that n = 128 and subnormal
+/* Returns a·2^n for integral n, |n| <= 252. Multiplies by two powers of two, so that n = 128 and subnormal
  * results are right. */
 INLINE vf vldexp(vf a, vf n)
 {
@@ -506,7 +506,7 @@ INLINE float vget_one(const void *p, int64_t i, vtype type)
 
 /* The functions below apply each operation to `count` vectors (a constant) before the next operation. The
  * operations on one vector depend on each other, and a processor finds independent instructions only within
- * the next few hundred. */
+ * the next few hundred instructions. */
 enum { AT_ONCE = AX_SIMD == 512 ? 8 : 4 };
 #define EACH(v, count)                                                                                       \
     UNROLL                                                                                                   \
@@ -539,8 +539,9 @@ INLINE vf vexp(vf x)
 #define LOG2E 1.44269504088896341
 
 /* Replaces each x <= 128 by 2^x; the result is 0 for x far below the range of fp32, and for -inf. x = n + r
- * with |r| <= 1/2, and 2^r is the minimax polynomial (in relative error) among those that are 1 at r = 0. Its
- * relative error is 2.9e-6 if `roughly`, for results that are rounded to 16 bits, else 1.1e-7. */
+ * with |r| <= 1/2, and 2^r is approximated by the minimax polynomial (in relative error) among polynomials
+ * that are 1 at r = 0. The relative error is 2.9e-6 if `roughly`, for results that are rounded to 16 bits,
+ * else 1.1e-7. */
 INLINE void vexp2_each(vf *x, int count, bool roughly)
 {
     static const float least[2][6] = {

@@ -34,8 +34,8 @@ INLINE adamw_numbers adamw_numbers_of(const ax_adamw_args *a, const ax_update_ar
                            .keep = vset((float)(1 - now->lr * (u->decays ? a->decay : 0)))};
 }
 
-/* Prefetch distance in bytes per array. Four arrays are read and four written; for all of them together the
- * distance is what memory delivers during its latency (50 GB/s · 120 ns). */
+/* Prefetch distance in bytes per array. Four arrays are read and four written. The distances of all eight add
+ * up to the bytes that memory delivers during its latency (50 GB/s · 120 ns). */
 enum { UPDATE_AHEAD = 768 };
 
 /* Updates the W elements from i on, or n elements if that is less. Returns the new weights. */

@@ -1,6 +1,6 @@
 /* Causal attention for any head width and element type, for calls that flash.cu does not support. A warp
  * handles one query, and its keys WARP at a time: each lane computes the dot product with one key. In
- * key_grad_kernel it is the other way round: one key, and WARP queries at a time. */
+ * key_grad_kernel a warp handles one key, and WARP queries at a time. */
 #include "dev/attention.h"
 #include "dev/cuda/kernels.cuh"
 
@@ -142,8 +142,8 @@ template <class T, bool DROP> __global__ void query_grad_kernel(backward<T> s)
         ((T *)a.dq)[row + c] = narrow<T, A>::of(dq[c]);
 }
 
-/* Computes dk and dv of a key, over the query heads of its group and the queries that see it. Shared memory
- * per warp: k, v, dk and dv, [d] each, and p and ds of WARP queries. */
+/* Computes dk and dv of a key: sums over the query heads that use the key's head, and over the queries that
+ * see the key. Shared memory per warp: k, v, dk and dv, [d] each, and p and ds of WARP queries. */
 template <class T, bool DROP> __global__ void key_grad_kernel(backward<T> s)
 {
     typedef accum_t<T> A;

@@ -269,8 +269,8 @@ ax_status ax_cuda_embedding(ax_stream *stream, const void *args)
     });
 }
 
-/* Implements the kernel embedding_grad. Handles at most `room` rows at a time, because the sort of more would
- * not fit scratch. */
+/* Implements the kernel embedding_grad. Handles at most `room` rows at a time, because the lists for sorting
+ * more rows would not fit into scratch. */
 ax_status ax_cuda_embedding_grad(ax_stream *stream, const void *args)
 {
     const ax_embedding_grad_args *a = (const ax_embedding_grad_args *)args;

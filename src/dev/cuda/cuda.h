@@ -73,7 +73,7 @@ ax_status ax_cuda_matmuls_create(const ax_cuda *cu, const char *gpu, struct ax_c
 void ax_cuda_matmuls_destroy(struct ax_cuda_matmuls **out);
 
 /* Sets each row of c to the bias (to zeros if the bias is NULL), or adds the bias to each row if
- * `accumulate`. A GEMM with k = 0 consists of this alone. */
+ * `accumulate`. A GEMM with k = 0 does nothing else. */
 ax_status ax_cuda_spread_rows(ax_stream *stream, const ax_gemm_args *args);
 
 /* A slow GEMM kernel, for calls that cuBLASLt does not support. */

@@ -1,7 +1,7 @@
-/* Attention by cuDNN: which calls it supports, their plans, and a check of each plan against the plugin's own
- * kernels. A plan is made and checked at the first call of a shape, and then kept. The backward graph needs
- * workspace that grows with the square of the sequence length, so a call is cut into slices that fit scratch.
- * A slice is several sequences, or several heads of one sequence. */
+/* Attention by cuDNN: which calls cuDNN supports, their plans, and a check of each plan against the plugin's
+ * own kernels. A plan is made and checked at the first call of a shape, and then kept. The backward graph
+ * needs workspace that grows with the square of the sequence length, so a call is cut into slices that fit
+ * scratch. A slice is several sequences, or several heads of one sequence. */
 #include "dev/cuda/cudnn.h"
 #include "dev/cuda/cuda.h"
 
@@ -64,9 +64,10 @@ ax_status ax_cuda_cudnn_create(const ax_cuda *cu, state **out)
     AX_TRY(ax_calloc(1, sizeof *s, &s));
     ax_status status = ax_cudnn_load(&s->lib);
     if (status == AX_OK)
-        status = ax_cudnn_check(&s->lib, s->lib.Create(&s->handle), "opening it");
+        status = ax_cudnn_check(&s->lib, s->lib.Create(&s->handle), "creating its handle");
     if (status == AX_OK)
-        status = ax_cudnn_check(&s->lib, s->lib.SetStream(s->handle, cu->stream), "its stream");
+        status = ax_cudnn_check(&s->lib, s->lib.SetStream(s->handle, cu->stream),
+                                "setting the stream of its handle");
     *out = s;
     if (status != AX_OK)
         ax_cuda_cudnn_destroy(out);
@@ -244,7 +245,7 @@ static ax_status choose_slices(const ax_cuda *cu, shape_class *c)
         "the workspace is enough for %lld thread blocks at a time, which keep less than half of the GPU busy",
         (long long)blocks);
     AX_CHECK(whole || s->time % 4 == 0, AX_ERR_USAGE,
-             "its slices would have statistics (lse) that are not aligned to 16 bytes");
+             "the call must be cut into slices, and lse of a slice would not be aligned to 16 bytes");
     return AX_OK;
 }
 
@@ -361,8 +362,8 @@ static ax_status run_own(ax_stream *stream, const call *k, int64_t b)
     return ax_cuda_own_attention_grad(stream, &a);
 }
 
-/* Sets *off to the root mean square of got - want, and *size to that of want. Elements that are the same
- * infinity in both are left out. */
+/* Sets *off to the root mean square of got - want, and *size to the root mean square of want. Elements that
+ * are the same infinity in both are left out. */
 static void measure_error(ax_dtype dtype, const void *got, const void *want, int64_t n, double *off,
                           double *size)
 {
@@ -399,8 +400,9 @@ static ax_status copy_results(ax_stream *stream, const call *k, void *to[SEQUENC
     return AX_OK;
 }
 
-/* Runs the call by own kernels and by cuDNN, and compares the results. Both round to the call's dtype in a
- * few places, so the allowed difference is that of eight such roundings; a wrong result differs by much more.
+/* Runs the call by the plugin's own kernels and by cuDNN, and compares the results. Both round to the call's
+ * dtype in a few places, so the allowed difference is that of eight such roundings; a wrong result differs by
+ * much more.
  *
  * A gradient far smaller than the others may be pure rounding error, as dq and dk are if each document is one
  * token. Such a gradient only has to be small. If the results are all zero or not finite, the comparison
@@ -442,8 +444,9 @@ static ax_status compare_results(ax_stream *stream, state *s, shape_class *c, ca
     return AX_OK;
 }
 
-/* Runs a call whose shape has the verdict NEW, and checks the plan. If the check fails, own kernels are used
- * for the shape from now on, unless the reason was a failure of links, for which cuDNN is not to blame. */
+/* Runs a call whose shape has the verdict NEW, and checks the plan. If the check fails, the plugin's own
+ * kernels are used for the shape from now on. A failure of links does not count, because cuDNN did not cause
+ * it. */
 static ax_status check_first_run(ax_stream *stream, state *s, shape_class *c, call *k)
 {
     void *want[SEQUENCES][RESULTS] = {{0}}, *got[SEQUENCES][RESULTS] = {{0}};
@@ -461,7 +464,8 @@ static ax_status check_first_run(ax_stream *stream, state *s, shape_class *c, ca
     } else if (c->verdict == GOOD) {
         int64_t slices = ax_ceil_div(c->whole.batch, c->batch) * ax_ceil_div(c->whole.kv_heads, c->kv_heads);
         char what[96];
-        snprintf(what, sizeof what, "cuDNN agrees with own kernels and is used: engine %lld, %lld parts",
+        snprintf(what, sizeof what,
+                 "cuDNN agrees with the plugin's own kernels and is used: engine %lld, %lld slices",
                  (long long)c->slice.engine, (long long)slices);
         log_shape(c, AX_LOG_DEBUG, what);
     }
@@ -472,7 +476,7 @@ static ax_status check_first_run(ax_stream *stream, state *s, shape_class *c, ca
 static bool open_if_needed(ax_cuda *cu)
 {
     if (!cu->cudnn && ax_cuda_cudnn_create(cu, &cu->cudnn) != AX_OK) {
-        ax_log(AX_LOG_DEBUG, "cuda: attention by own kernels: %s", ax_error_message());
+        ax_log(AX_LOG_DEBUG, "cuda: attention by the plugin's own kernels: %s", ax_error_message());
         cu->attention = AX_CUDA_FLASH;
     }
     return cu->cudnn;

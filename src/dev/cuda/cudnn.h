@@ -44,8 +44,9 @@ AX_MUST_CHECK ax_status ax_cudnn_set(const ax_cudnn *lib, cudnnBackendDescriptor
 typedef enum ax_cudnn_kind { AX_CUDNN_FORWARD, AX_CUDNN_BACKWARD } ax_cudnn_kind;
 
 /* The shape of a call of causal attention in bf16 or fp16, or of a slice of a call. The arrays have all_heads
- * query heads and all_kv_heads key heads, of which a slice has `heads` and kv_heads. `time` is the length of
- * a sequence, `width` that of a head. The struct has no padding, because shapes are compared as bytes. */
+ * query heads and all_kv_heads key heads; the call or slice has `heads` query heads and kv_heads key heads.
+ * `time` is the length of a sequence, `width` the width of a head. The struct has no padding, because shapes
+ * are compared as bytes. */
 typedef struct ax_cudnn_shape {
     int64_t kind, dtype, batch, time, heads, kv_heads, all_heads, all_kv_heads, width;
     int64_t documents; /* 1 if there is a mask of documents, else 0 */
@@ -81,9 +82,9 @@ typedef struct ax_cudnn_target {
 
 /* A graph and its execution plan. */
 typedef struct ax_cudnn_plan {
-    cudnnBackendDescriptor_t *owned,
-        run; /* owned: all descriptors of the graph; run: the one of these that is the execution plan */
-    int64_t count, room;            /* length and capacity of `owned` */
+    cudnnBackendDescriptor_t *owned, run; /* owned: all descriptors of the graph; run: the descriptor in
+                                             `owned` that is the execution plan */
+    int64_t count, room;                  /* length and capacity of `owned` */
     int64_t uid[AX_CUDNN_OPERANDS]; /* unique id of each operand; 0: this graph does not have the operand */
     int64_t workspace, engine;
 } ax_cudnn_plan;

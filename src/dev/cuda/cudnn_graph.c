@@ -18,7 +18,7 @@
 #define AXONN_CUDNN_LIBRARY "libcudnn.so.9"
 #endif
 
-/* The oldest version that is used, 9.16. Older ones need workarounds for sequence lengths that are not
+/* The oldest version that is used, 9.16. Older versions need workarounds for sequence lengths that are not
  * multiples of a tile. */
 enum { OLDEST = 91600 };
 
@@ -353,7 +353,8 @@ static ax_status tensor_of(graph *g, tensor which, descriptor *out)
     return AX_OK;
 }
 
-/* Creates the descriptor of what an operation computes. Reductions are requested to be deterministic. */
+/* Creates the descriptor of an operation's function: its mode and precision. Reductions are requested to be
+ * deterministic. */
 static ax_status make_op_descriptor(graph *g, const operation *op, form f, descriptor *out)
 {
     const bool yes = true;
@@ -544,7 +545,7 @@ ax_status ax_cudnn_plan_run(const ax_cudnn *lib, cudnnHandle_t handle, const ax_
 
 /* Returns the bytes of workspace per query head, in bf16 or fp16: dS (the gradient of the scores, padded to
  * whole tiles), dk and dv. With grouped-query attention each query head has its own dk and dv before they are
- * added; without it they need no workspace, and the result is an upper bound. */
+ * added. Without grouped-query attention dk and dv need no workspace, and the result is an upper bound. */
 int64_t ax_cudnn_backward_bytes(int64_t time, int64_t width)
 {
     int64_t tiled = ax_round_up(time, 128);

@@ -418,8 +418,9 @@ static ax_status time_matmuls(ax_stream *stream, ax_dtype compute, int64_t n, do
     return AX_OK;
 }
 
-/* Measures the peak rate of matmuls n x n x n. It doubles n until a matmul takes long compared with launching
- * it and waiting for it. Returns 0 (unknown) if anything fails, most likely for lack of memory. */
+/* Measures the peak rate of matmuls n x n x n. Doubles n until a matmul takes long compared with launching
+ * the matmul and waiting for its end. Returns 0 (unknown) if anything fails, most likely for lack of
+ * memory. */
 static double peak(ax_device *dev, ax_dtype compute, double seconds)
 {
     const double long_enough = 1e-3;

@@ -1,8 +1,9 @@
 /* Causal attention of bf16 or fp16 on tensor cores: the online softmax of FlashAttention-2 (Dao 2023). A
  * block handles a tile of 64 rows, 16 for each of its four warps. The gradient is two kernels, one with a
- * block per tile of queries and one with a block per tile of keys, so that each sum has a fixed order. That
- * takes 7 matmuls; with atomic additions it would take 5, in no fixed order. Head widths are multiples of 8
- * up to 128, padded with zeros to 32, 64, 96 or 128. */
+ * block per tile of queries and one with a block per tile of keys, so that each sum has a fixed order. The
+ * two kernels take 7 matmuls for a pair of tiles. One kernel with atomic additions would take 5, but the
+ * additions would have no fixed order. Head widths are multiples of 8 up to 128, padded with zeros to 32, 64,
+ * 96 or 128. */
 #include "dev/attention.h"
 #include "dev/cuda/mma.cuh"
 
@@ -342,8 +343,8 @@ template <class T, int D, bool DROP> __global__ void __launch_bounds__(THREADS) 
 
 /* ---- gradient ------------------------------------------------------------------------------------ */
 
-/* The number of rows of the tiles that the block loops over, which are keys for dq, and queries for dk and
- * dv: as many rows as registers allow beside the sums. */
+/* The number of rows of the tiles that a thread block loops over: as many as registers allow beside the sums.
+ * The rows are keys in the kernel for dq, and queries in the kernel for dk and dv. */
 template <int D> struct other_rows {
     enum { value = D > 64 ? 32 : 64 };
 };

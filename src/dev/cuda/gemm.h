@@ -13,7 +13,7 @@ enum { AX_CUDA_BIAS_BYTES = 256 << 10, AX_CUDA_WORKSPACE = AX_CUDA_SCRATCH - AX_
 
 typedef struct ax_cuda_plan {
     ax_cuda_plan_key key;
-    bool separate_bias;  /* a separate kernel adds the bias, because cuBLASLt cannot add this one */
+    bool separate_bias;  /* a separate kernel adds the bias, because cuBLASLt cannot add this bias */
     bool use_own_kernel; /* ax_cuda_plain_gemm computes this GEMM, because cuBLASLt does not support it */
     bool unfused;        /* the epilogue runs as a kernel of its own (ax_gemm_in_two) */
     cublasLtMatmulDesc_t how;
@@ -49,7 +49,7 @@ static inline int64_t ax_cuda_alignment(const void *address)
     return !low || low > MOST ? MOST : (int64_t)low;
 }
 
-/* Makes the plan for p->key. Algorithms may be timed on the memory of `g`, the call that needs the plan. */
+/* Makes the plan for p->key. Algorithms may be timed on the operands of `g`, the call that needs the plan. */
 ax_status ax_cuda_plan_make(const ax_cuda_matmuls *all, ax_stream *stream, const ax_gemm_args *g,
                             ax_cuda_plan *p);
 void ax_cuda_plan_destroy(ax_cuda_plan *p);

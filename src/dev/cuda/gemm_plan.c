@@ -1,5 +1,5 @@
-/* Makes plans of matmuls: describes a GEMM to cuBLASLt, and chooses one of its algorithms. That is the first
- * candidate of cuBLASLt's heuristic, or, if runtime.plans is on (plans.h), the fastest of several. */
+/* Makes plans of matmuls: describes a GEMM to cuBLASLt, and chooses one of cuBLASLt's algorithms. This is the
+ * first candidate of cuBLASLt's heuristic, or, if runtime.plans is on (plans.h), the fastest of several. */
 #include "dev/cuda/gemm.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 typedef ax_cuda_plan plan;
 typedef ax_cuda_matmuls matmuls;
 
-/* What the file of plans has in place of an algorithm if matmul and epilogue are faster as two kernels. */
+/* Stored in the file of plans in place of an algorithm if matmul and epilogue are faster as two kernels. */
 static const uint64_t unfused[AX_CUDA_PLAN_WORDS] = {UINT64_MAX};
 
 void ax_cuda_plan_destroy(plan *p)
@@ -172,7 +172,7 @@ ax_status ax_cuda_plan_run(const matmuls *all, ax_stream *stream, const plan *p,
 enum { CANDIDATES = 16, ROUNDS = 5 };
 /* Another candidate is preferred to the first one only if it takes less than MAX_RATIO of the first one's
  * time. Times below MIN_COMPARABLE ms are not compared, because they may be the time of the call on the host,
- * several microseconds, and not that of the GPU. */
+ * several microseconds, and not the time of the matmul on the GPU. */
 static const float MAX_RATIO = 0.98F, MIN_COMPARABLE = 0.02F;
 
 /* Runs the plan `times` times. *ms is set to the mean time of a call, or to infinity if cuBLASLt rejects the
@@ -267,7 +267,7 @@ static ax_status use_measured(const matmuls *all, ax_cuda *cu, plan *p, const ax
         AX_TRY(time_in_place(all, cu, p, g, candidate, n, min_ms));
         int best = fastest(min_ms, n);
         ax_log(AX_LOG_DEBUG,
-               "cuda: GEMM %lld x %lld x %lld of %s: candidate %d of %d, %.4f ms, the first %.4f",
+               "cuda: GEMM %lld x %lld x %lld of %s: chose candidate %d of %d: %.4f ms; candidate 1: %.4f ms",
                (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype), best + 1, n,
                (double)min_ms[best], (double)min_ms[0]);
         p->algo = candidate[best];
@@ -353,7 +353,8 @@ static ax_status fused_is_faster(const matmuls *all, ax_stream *stream, const pl
         if (round > 1) /* in the first round of either variant CUDA loads the kernels */
             min_ms[round % 2] = fminf(min_ms[round % 2], ms / (float)times);
     }
-    ax_log(AX_LOG_DEBUG, "cuda: GEMM %lld x %lld x %lld of %s, then %s: %.4f ms fused, %.4f as two kernels",
+    ax_log(AX_LOG_DEBUG,
+           "cuda: GEMM %lld x %lld x %lld of %s, then %s: %.4f ms fused, %.4f ms as two kernels",
            (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype),
            g->epilogue == AX_EPILOGUE_ACTIVATION ? "gelu" : "its gradient", (double)min_ms[0],
            (double)min_ms[1]);

@@ -230,9 +230,9 @@ template <int N, class F> ax_status each(ax_stream *stream, int64_t n, bool wide
     return run(stream, each_kernel<1, F>, (unsigned)ax_min(most, ax_ceil_div(n, BLOCK)), BLOCK, 0, n, f);
 }
 
-/* Divides the `n` elements of type T at `array` among `size` threads, of which the caller is number `rank`.
- * Calls f.template run<N>(at) for N elements that are aligned to 16 bytes, and run<1>(at) for single elements
- * before the first and after the last of these. */
+/* Divides the `n` elements of type T at `array` among `size` threads. `rank` is the number of the calling
+ * thread among them. Calls f.template run<N>(at) for N elements that are aligned to 16 bytes, and run<1>(at)
+ * for single elements before the first and after the last of these. */
 template <class T, class F>
 __device__ inline void along_row(const T *array, int64_t n, int rank, int size, F &&f)
 {

@@ -1,11 +1,11 @@
 /* Wrappers of PTX instructions: multiplication of bf16 or fp16 tiles on tensor cores by a warp (mma.sync
  * m16n8k16), the loads that match them (ldmatrix), and asynchronous copies from global to shared memory
- * (cp.async). On an emulated GPU (tests), emulator.cpp does what the PTX manual says.
+ * (cp.async). On an emulated GPU (tests), emulator.cpp implements them as the PTX manual describes.
  *
  * In this file and its users, a, b and c are the operands of c += a·b, T is bf16 or fp16, and for a lane of a
  * warp g = lane / 4 and t = lane % 4. A lane holds these elements (row, column) of
- *   a, 16 x 16:   (g, 2t) (g+8, 2t) (g, 2t+8) (g+8, 2t+8), and for each the one to the right
- *   b, 16 x 8:    (2t, g) (2t+8, g), and for each the one below
+ *   a, 16 x 16:   (g, 2t) (g+8, 2t) (g, 2t+8) (g+8, 2t+8), and the right neighbour of each
+ *   b, 16 x 8:    (2t, g) (2t+8, g), and the element below each
  *   c, 16 x 8:    (g, 2t) (g, 2t+1) (g+8, 2t) (g+8, 2t+1) */
 #ifndef AXONN_DEV_CUDA_MMA_CUH
 #define AXONN_DEV_CUDA_MMA_CUH

@@ -3,7 +3,7 @@
  *
  * All links of a GPU share one stream, so their collectives run in one order, as NCCL requires of
  * communicators with common GPUs. A collective waits on this stream for the earlier work of the GPU's compute
- * stream. `await` makes the compute stream wait for the collective. The host waits for neither.
+ * stream. `await` makes the compute stream wait for the collective. The host does not wait in either case.
  *
  * Communicators are non-blocking: no call of NCCL waits for another rank, so that nothing hangs inside NCCL.
  * Host code that waits, here or for the GPU (ax_nccl_reach), regularly checks whether NCCL has failed on a
@@ -96,7 +96,8 @@ static void load(void)
     if (missing)
         snprintf(nccl.why_not, sizeof nccl.why_not, "%.100s has no %s", path, missing);
     else if (nccl.ncclGetVersion(&version) != ncclSuccess || version < OLDEST)
-        snprintf(nccl.why_not, sizeof nccl.why_not, "NCCL has version %d, older than %d", version, OLDEST);
+        snprintf(nccl.why_not, sizeof nccl.why_not, "NCCL has version %d, but links need version %d or later",
+                 version, OLDEST);
     else
         ax_log(AX_LOG_DEBUG, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }

@@ -46,8 +46,8 @@ template <int K, class A> __device__ inline void sum_over_block(A (&x)[K])
         x[k] = over_warp<plus>(lane < warps ? part[k][lane] : (A)0);
 }
 
-/* Loads N elements of a weight or bias, in several loads of at most 16 bytes, because their type may be wider
- * than that of the rows. */
+/* Loads N elements of a weight or bias, in several loads of at most 16 bytes, because the type of weights and
+ * biases may be wider than the type of the rows. */
 template <class A, int N> __device__ inline pack<A, N> read_vector(const void *vector, int64_t at)
 {
     const int M = N * sizeof(A) > 16 ? 16 / sizeof(A) : N;

@@ -1,7 +1,7 @@
 /* The file of measured plans. Its first line names the GPU and the library. Every other line describes one
  * GEMM: the numbers of its key, the words of the algorithm in hexadecimal, and a checksum of the line. The
- * file is read when a device is opened. To add an entry, a process takes a lock file, reads the file again,
- * and replaces it atomically, so that no entry of another process is lost. */
+ * file is read when a device is opened. To add an entry, a process locks a lock file, reads the file of plans
+ * again, and replaces it atomically, so that no entry of another process is lost. */
 #include "dev/cuda/plans.h"
 
 #include "axonn/runtime.h"
@@ -126,8 +126,8 @@ static void log_error(ax_status status)
         ax_log(AX_LOG_DEBUG, "cuda: plans of matmuls: %s", ax_error_message());
 }
 
-/* Reads the file into *out. The list is empty if there is no file, or if it is damaged or for another GPU or
- * library. */
+/* Reads the file into *out. The list is empty if there is no file, if the file is damaged, or if it belongs
+ * to another GPU or library. */
 static void read_file(const ax_cuda_plans *p, list *out)
 {
     char *text = NULL;
@@ -209,7 +209,9 @@ static ax_status folder_of_plans(char **out)
     if (cache && *cache == '/')
         return ax_path_join(cache, "axonn", out);
     AX_CHECK(home && *home, AX_ERR_USAGE,
-             "%s is on, but neither XDG_CACHE_HOME nor HOME says where: name a folder instead", source);
+             "%s is on, but neither XDG_CACHE_HOME nor HOME names a folder for the plans: set one of them, "
+             "or give a folder instead of \"on\"",
+             source);
     return ax_path_join(home, ".cache/axonn", out);
 }
 

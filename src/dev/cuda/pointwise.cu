@@ -21,7 +21,8 @@ template <class T> struct bias_add {
     }
 };
 
-/* The value of an activation and its derivative at x: FUNCTION_at(x) for each FUNCTION of AX_ACTIVATIONS. */
+/* The value of an activation and its derivative at x. For each FUNCTION of AX_ACTIVATIONS, FUNCTION_at(x)
+ * returns this struct. */
 template <class A> struct point {
     A value, slope;
 };

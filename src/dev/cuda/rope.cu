@@ -1,5 +1,5 @@
 /* Rotary position embeddings. A thread handles N adjacent pairs of one head: N elements of the head's first
- * half and those of its second half. threadIdx.y is the row within the block. */
+ * half, and the N elements at the same places of its second half. threadIdx.y is the row within the block. */
 #include "dev/cuda/kernels.cuh"
 
 namespace
@@ -53,7 +53,8 @@ template <class T, int N> ax_status rope(ax_stream *stream, const ax_rope_args *
 {
     int64_t packs = a->heads * (a->head_dim / 2 / N);
     unsigned along = (unsigned)ax_min(BLOCK, ax_round_up(ax_max(packs, 1), WARP)), rows = BLOCK / along;
-    AX_CHECK(packs <= INT32_MAX, AX_ERR_USAGE, "cuda: rows of %lld heads of %lld are too long for rope",
+    AX_CHECK(packs <= INT32_MAX, AX_ERR_USAGE,
+             "cuda: rows of %lld heads, each %lld wide, are too long for the kernel rope",
              (long long)a->heads, (long long)a->head_dim);
     if (!packs)
         return AX_OK;

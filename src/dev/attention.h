@@ -15,8 +15,8 @@ AX_INLINE int64_t ax_attention_first_key(const int32_t *doc_start, int64_t row, 
     return window > 0 && position - window + 1 > document ? position - window + 1 : document;
 }
 
-/* Returns the end (exclusive) of the queries i whose window contains key j, for a call in which query i is at
- * position i. */
+/* Returns the end (exclusive) of the queries whose window contains key j. Query i must be at position i among
+ * the keys. */
 AX_INLINE int64_t ax_attention_end_query(int64_t window, int64_t j, int64_t queries)
 {
     return window > 0 && window < queries - j ? j + window : queries;

@@ -1,4 +1,5 @@
-/* Measures the peak rates of a device (flops and memory bandwidth), with which its kernels are compared. */
+/* Measures the peak rates of a device (flops and memory bandwidth). The speeds of its kernels are compared
+ * with these rates. */
 #include "axonn/dev.h"
 
 ax_status ax_device_peak(ax_device *dev, ax_dtype compute, double seconds, double *flops)

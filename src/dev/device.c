@@ -83,7 +83,7 @@ static void close_chain(ax_device *dev, const ax_device_ops *ops)
 }
 
 /* Calls the `open` functions of the delegates of `ops`, the last delegate first, then ops->open. If one of
- * them fails, the backends opened before it are closed. `close` is not called for the one that failed. */
+ * them fails, the backends opened before it are closed. `close` is not called for the backend that failed. */
 static ax_status open_chain(ax_device *dev, const ax_device_ops *ops)
 {
     const ax_device_ops *delegate = delegate_of(ops);

@@ -1,4 +1,5 @@
-/* Splits the arguments of norm and norm_grad into those of their two parts, stats and apply. */
+/* Splits the arguments of norm and norm_grad into the arguments of the two kernels that each of them fuses:
+ * stats and apply. */
 #include "axonn/dev.h"
 
 ax_norm_stats_args ax_norm_stats_of(const ax_norm_args *a)

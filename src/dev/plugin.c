@@ -54,8 +54,8 @@ static void load(void)
     else if (!commit || !found)
         snprintf(why_not, sizeof why_not, "%.400s is not a plugin of axonn", path);
     else if (strcmp(*commit, ax_commit()))
-        snprintf(why_not, sizeof why_not, "%.400s was built from commit %.40s, this library from %.40s", path,
-                 *commit, ax_commit());
+        snprintf(why_not, sizeof why_not, "%.400s was built from commit %.40s, but axonn from commit %.40s",
+                 path, *commit, ax_commit());
     else
         table = found;
 }

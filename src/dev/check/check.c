@@ -55,7 +55,7 @@ static void check_close(ax_device *dev)
     dev->memory = NULL;
 }
 
-/* Sets the protection of a block. A failure is only logged, because it has other signs: if a block stays
+/* Sets the protection of a block. A failure is only logged, because it is noticed elsewhere: if a block stays
  * inaccessible, a kernel faults; if a block stays accessible, tests/dev/test_check.c fails. */
 static void protect(const block *b, int protection)
 {
@@ -120,7 +120,8 @@ static void check_free(ax_device *dev, void *address, size_t bytes)
     if (b)
         block_destroy(b);
     else
-        ax_log(AX_LOG_ERROR, "device %s: freed memory that was not allocated on it", dev->ops.name);
+        ax_log(AX_LOG_ERROR, "device %s: cannot free memory that was not allocated on this device",
+               dev->ops.name);
 }
 
 static void check_poison(ax_device *dev, void *address, size_t bytes)

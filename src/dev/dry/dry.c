@@ -47,8 +47,8 @@ static size_t dry_workspace(int threads)
     return cpu && cpu->workspace ? cpu->workspace(threads) : 0;
 }
 
-/* Allocates addresses. Allocations are at least a page apart, so that the address at the end of one does not
- * belong to the next. */
+/* Allocates addresses. Allocations are at least a page apart, so that the end of one allocation is not the
+ * address of the next. */
 static ax_status dry_alloc(ax_device *dev, size_t bytes, void **out)
 {
     dry_memory *memory = dev->memory;
@@ -119,7 +119,7 @@ static ax_status dry_launch(ax_stream *stream, ax_kernel kernel, const void *arg
 
 const ax_device_ops ax_backend_dry = {
     .name = "dry",
-    .help = "no memory and no arithmetic: counts work and shows what is used when",
+    .help = "no memory and no arithmetic: counts work, and tells the memory planner when each array is used",
     .open = dry_open,
     .close = dry_close,
     .workspace = dry_workspace,

@@ -42,7 +42,8 @@ ax_status ref_col_sum(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-/* The value of an activation and its derivative at x: FUNCTION_at(x) for each FUNCTION of AX_ACTIVATIONS. */
+/* The value of an activation and its derivative at x. For each FUNCTION of AX_ACTIVATIONS, FUNCTION_at(x)
+ * returns this struct. */
 typedef struct activation_point {
     double value, slope;
 } activation_point;

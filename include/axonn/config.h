@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* The enumerators are in the order of the table's `choices` for the key. */
+/* The enumerators of each type are in the order of the key's `choices` in ax_config_options. */
 typedef enum ax_config_precision { AX_CONFIG_FP32, AX_CONFIG_BF16, AX_CONFIG_FP16 } ax_config_precision;
 typedef enum ax_config_activation { AX_CONFIG_GELU_NEW, AX_CONFIG_GELU, AX_CONFIG_SILU } ax_config_activation;
 typedef enum ax_config_method { AX_CONFIG_FULL, AX_CONFIG_LORA } ax_config_method;
@@ -64,7 +64,7 @@ typedef struct ax_config {
         char *resume;         /* "auto", "none" or a checkpoint's absolute path */
     } train;
     struct {
-        char *name, *schedule; /* words of the `choices` of the keys optim.name and optim.schedule */
+        char *name, *schedule; /* each is a word of its key's `choices` */
         double lr, betas[2], eps, momentum, weight_decay, clip, min_lr, decay;
         ax_quota warmup; /* steps, or a percentage of train.steps */
     } optim;

@@ -92,8 +92,9 @@ int64_t ax_engine_rows(const ax_engine *engine);
  * A step calls it once at the start of each micro-batch; a pipeline stage with several chunks calls it for
  * each chunk. If the function fails on all ranks, the step ends there, and the next step discards the
  * gradients accumulated so far (ax_param_set_zero_grad). If it fails on some ranks only, the others wait for
- * these ranks. With pipeline stages it may return AX_ERR_SIGNAL on all ranks of the first stage, for the same
- * piece: the messages of the step then run out, and the step returns AX_ERR_SIGNAL on all ranks. */
+ * these ranks. With pipeline stages, the function may also give up the step: it returns AX_ERR_SIGNAL on all
+ * ranks of the first stage, for the same piece. The stages then only exchange the remaining messages of the
+ * step, and the step returns AX_ERR_SIGNAL on all ranks. */
 typedef ax_status ax_read_rows_fn(void *source, int64_t first, int64_t end, const ax_rows *out);
 /* Writes no rows: for the dry device, which does not read them. */
 ax_read_rows_fn ax_rows_none;
@@ -122,9 +123,8 @@ typedef struct ax_step_result {
 
 /* Returns the result of the newest step. If the loss or gradient of a step since the last call was not
  * finite, returns the result of the first such step instead, and the steps after this call update the weights
- * again (ax_engine_step). In
- * fp16, updates the loss scale from this result. Waits for the step's gradient, not for its update.
- * Collective along the grid if `finite` is false. */
+ * again (ax_engine_step). In fp16, updates the loss scale from this result. Waits for the step's gradient,
+ * not for its update. Collective along the grid if `finite` is false. */
 AX_MUST_CHECK ax_status ax_engine_result(ax_engine *engine, ax_step_result *out);
 
 /* Runs the forward pass on `rows` rows. *loss_sum is the sum (not the mean) of the losses of all unmasked
@@ -138,8 +138,7 @@ AX_MUST_CHECK ax_status ax_engine_eval(ax_engine *engine, ax_read_rows_fn *read,
  * an adapter's directory opened together with its base: `config` has the low-rank updates. */
 typedef struct ax_pretrained {
     char *dir;
-    char
-        *base; /* an adapter: the directory of its base, with config.json and weights; NULL: not an adapter */
+    char *base; /* directory of an adapter's base, with config.json and weights; NULL: not an adapter */
     ax_model_config config;
     ax_model_identity identity;
     ax_tokenizer *tokenizer; /* or NULL */
@@ -233,8 +232,9 @@ AX_MUST_CHECK ax_status ax_generator_create(ax_ctx *ctx, const ax_pretrained *mo
 void ax_generator_destroy(ax_generator **generator);
 const ax_memory *ax_generator_memory(const ax_generator *generator);
 
-/* Feeds `n` tokens: first the whole prompt, then one token per call. *logits are those of the last token:
- * `vocab` floats in the generator's host memory, valid until the next call. Collective along the grid. */
+/* Feeds `n` tokens: first the whole prompt, then one token per call. Sets *logits to the logits of the last
+ * token: `vocab` floats in the generator's host memory, valid until the next call. Collective along the
+ * grid. */
 AX_MUST_CHECK ax_status ax_generator_feed(ax_generator *generator, const int32_t *tokens, int64_t n,
                                           const float **logits);
 

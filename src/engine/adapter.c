@@ -1,4 +1,4 @@
-/* Adapters: low-rank updates in files of PEFT, which are opened together with their base. */
+/* Opens adapters (low-rank updates in files of PEFT's format) together with their base. */
 #include "engine/adapter.h"
 
 #include <stdlib.h>
@@ -6,8 +6,8 @@
 
 /* ---- the base ------------------------------------------------------------------------------------ */
 
-/* Sets *out to the directory of the base that adapter_config.json names: a path, or a path relative to the
- * adapter's directory. */
+/* Sets *out to the model directory of the base that adapter_config.json names. `name` is a path, relative to
+ * the current directory or else to the adapter's directory. */
 static ax_status find_base(const char *dir, const char *path, const char *name, char **out)
 {
     char *beside;
@@ -15,11 +15,10 @@ static ax_status find_base(const char *dir, const char *path, const char *name, 
     bool relative = name[0] != '/' && !ax_path_exists(name) && ax_path_exists(beside);
     ax_status status = AX_OK;
     if (!relative && !ax_path_exists(name))
-        status =
-            ax_fail(AX_ERR_DATA,
-                    "%s names the base \"%s\", and there is no such directory: write the path of the base "
-                    "there, as \"base_model_name_or_path\"",
-                    path, name);
+        status = ax_fail(AX_ERR_DATA,
+                         "%s names the base \"%s\", but there is no such directory: set "
+                         "\"base_model_name_or_path\" in this file to the path of the base",
+                         path, name);
     if (status == AX_OK)
         status = ax_ckpt_find_model(relative ? beside : name, out);
     if (status == AX_OK && ax_ckpt_is_adapter(*out))
@@ -74,18 +73,17 @@ ax_status ax_adapter_check_base(const ax_st *st, const char *dir, ax_st *base, c
     if (!want)
         return AX_OK;
     AX_TRY(ax_st_checksum(base, have));
-    AX_CHECK(
-        !strcmp(have, want), AX_ERR_DATA,
-        "%s is an adapter for another base: it was made for weights with checksum %s, those of %s have %s "
-        "(the same weights in another dtype also have another checksum)",
-        dir, want, base_dir, have);
+    AX_CHECK(!strcmp(have, want), AX_ERR_DATA,
+             "%s is an adapter for another base: it was made for weights with checksum %s, but the weights "
+             "of %s have checksum %s (the same weights in another dtype also have another checksum)",
+             dir, want, base_dir, have);
     return AX_OK;
 }
 
 /* ---- the updates --------------------------------------------------------------------------------- */
 
-/* Sets *out to the update of a matrix of block `block`, of rank 0 if the adapter has none. Fails if
- * adapter_config.json contradicts the factor A. */
+/* Sets *out to the rank and scale of the update of `matrix` in block `block`; rank 0: the adapter does not
+ * update it. Fails if adapter_config.json gives another rank than that of the factor A. */
 static ax_status read_update(const ax_adapter *adapter, const ax_st *st, const char *dir,
                              const ax_model_config *c, ax_matrix matrix, int64_t block, ax_low_rank *out)
 {
@@ -94,7 +92,7 @@ static ax_status read_update(const ax_adapter *adapter, const ax_st *st, const c
     ax_family_low_rank_key(c->family, matrix, block, 'A', key);
     const ax_st_array *a = ax_st_find(st, key);
     if (!a || a->ndim != 2 || a->dim[0] <= 0)
-        return AX_OK; /* its shape is compared with the model's later, together with those of all arrays */
+        return AX_OK; /* the shapes of all arrays are compared with the model later (ax_ckpt_match) */
     ax_family_matrix_key(c->family, matrix, block, module);
     module[strlen(module) - strlen(".weight")] = 0;
     int64_t rank = ax_adapter_rank(adapter, module);
@@ -105,18 +103,20 @@ static ax_status read_update(const ax_adapter *adapter, const ax_st *st, const c
     return AX_OK;
 }
 
-/* Reads the updates of a matrix in all blocks, which must have one scale. */
+/* Reads the rank and scale of a matrix's updates in all blocks. Fails if updates of equal rank have different
+ * scales. */
 static ax_status read_updates(const ax_adapter *adapter, const ax_st *st, const char *dir, ax_model_config *c,
                               ax_matrix matrix)
 {
     ax_low_rank *update = &c->low_rank[matrix], here;
     for (int64_t block = 0; block < c->layers; block++) {
         AX_TRY(read_update(adapter, st, dir, c, matrix, block, &here));
-        AX_CHECK(!update->rank || !here.rank || here.rank != update->rank || here.scale == update->scale,
-                 AX_ERR_DATA,
-                 "%s: adapter_config.json (alpha_pattern) gives matrix %s other scales in some blocks: not "
-                 "implemented",
-                 dir, ax_matrix_name(matrix));
+        AX_CHECK(
+            !update->rank || !here.rank || here.rank != update->rank || here.scale == update->scale,
+            AX_ERR_DATA,
+            "%s: adapter_config.json (alpha_pattern) gives matrix %s different scales in different blocks: "
+            "not implemented",
+            dir, ax_matrix_name(matrix));
         if (!update->rank)
             *update = here;
     }
@@ -131,7 +131,7 @@ ax_status ax_adapter_updates(const ax_adapter *adapter, const ax_st *st, const c
         if (ax_model_config_matrix(c, (ax_matrix)i, &out, &in))
             AX_TRY(read_updates(adapter, st, dir, c, (ax_matrix)i));
     AX_CHECK(ax_model_config_is_adapted(c), AX_ERR_DATA,
-             "%s has no update of a matrix of the blocks of family %s: is it an adapter for another base?",
+             "%s updates no matrix that the blocks of family %s have: is it an adapter for another base?",
              dir, ax_model_config_family(c));
     return AX_OK;
 }

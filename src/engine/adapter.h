@@ -8,23 +8,25 @@
  * all of its files, to verify it. The caller frees *base. */
 AX_MUST_CHECK ax_status ax_adapter_find_base(const char *dir, char **base);
 /* Opens the adapter in `dir`: reads adapter_config.json, finds the base as ax_adapter_find_base does, unless
- * *base is given, and opens the adapter's weights. The caller releases all three, also after an error. */
+ * *base is given, and opens the adapter's weights. The caller releases *adapter, *base and *st, also after an
+ * error. */
 AX_MUST_CHECK ax_status ax_adapter_open(const char *dir, ax_adapter *adapter, char **base, ax_st **st);
-/* Checks that the store `base` holds the weights for which the adapter was made. Adapters of other programs
- * do not say for which. */
+/* Checks, by a checksum, that the store `base` holds the weights for which the adapter was made. Accepts an
+ * adapter that has no checksum of its base, such as those that other programs write. */
 AX_MUST_CHECK ax_status ax_adapter_check_base(const ax_st *st, const char *dir, ax_st *base,
                                               const char *base_dir);
-/* Sets the low-rank updates of `config`, the base's, to those of the adapter. */
+/* Sets the low-rank updates in `config`, the description of the base, to those of the adapter. */
 AX_MUST_CHECK ax_status ax_adapter_updates(const ax_adapter *adapter, const ax_st *st, const char *dir,
                                            ax_model_config *config);
 
-/* merge.c. The factors of an array of weights in the adapter's files, or NULL. */
+/* merge.c. The two factors of the low-rank update of one array of weights; NULL if the adapter does not
+ * update this array. */
 typedef struct ax_merge_pair {
     const ax_st_array *a, *b;
     double scale;
     bool transposed; /* the array is [in, out] */
 } ax_merge_pair;
-/* Finds the factors of an array of the base's weights. */
+/* Finds the factors that update an array of the base's weights. */
 AX_MUST_CHECK ax_status ax_merge_factors(const ax_pretrained *model, const ax_st_array *weights,
                                          ax_merge_pair *out);
 /* Writes the array `from` of the base's weights plus its update to array `b` of the planned store `to`. Needs

@@ -62,13 +62,13 @@ static const ax_option options[] = {
     {"data.order", AX_OPT_ENUM, AT(data.order), "shuffled", .choices = "shuffled|sequential", .help = "order of the samples of each source: shuffled (a random permutation for each epoch, from train.seed) or sequential (in file order)"},
     {"data.mask_documents", AX_OPT_BOOL, AT(data.mask_documents), "true", .help = "each token attends only to tokens of its own document, positions restart with each document, and a document's first token is not a target"},
     {"data.pack", AX_OPT_ENUM, AT(data.pack), "stream", .choices = "stream|documents",
-     .help = "what a sample is, in training and evaluation: model.seq_len consecutive tokens (stream), or whole documents side by side and then padding (documents; one that is longer becomes several pieces)"},
-    {"data.goldfish.k", AX_OPT_INT, AT(data.goldfish.k), "0", "[0, " TEXT_OF(AX_GOLDFISH_K_MAX) "]", .help = "goldfish loss, against verbatim memorization: about one of k tokens is no target in training; evaluations count all. 0: off"},
-    {"data.goldfish.window", AX_OPT_INT, AT(data.goldfish.window), "13", "[1, " TEXT_OF(AX_GOLDFISH_WINDOW_MAX) "]", .help = "goldfish.kind hashed: how many tokens before a target decide whether it is dropped; at most model.seq_len"},
+     .help = "what a sample is, in training and evaluation: model.seq_len consecutive tokens (stream), or whole documents side by side and then padding (documents; a document longer than a row is cut into several pieces)"},
+    {"data.goldfish.k", AX_OPT_INT, AT(data.goldfish.k), "0", "[0, " TEXT_OF(AX_GOLDFISH_K_MAX) "]", .help = "goldfish loss, against verbatim memorization: in training about one of k targets is dropped; in evaluations none is. 0: off"},
+    {"data.goldfish.window", AX_OPT_INT, AT(data.goldfish.window), "13", "[1, " TEXT_OF(AX_GOLDFISH_WINDOW_MAX) "]", .help = "with data.goldfish.kind hashed: number of tokens before a target whose hash decides whether the target is dropped; at most model.seq_len"},
     {"data.goldfish.kind", AX_OPT_ENUM, AT(data.goldfish.kind), "hashed", .choices = "hashed|static",
-     .help = "which targets the goldfish loss drops: those after 1/k of all possible windows (hashed), so that copies of a passage lose the same ones, or every k-th token of a document (static)"},
+     .help = "which targets the goldfish loss drops: about one of k, chosen by a hash of the tokens before the target, so that all copies of a passage lose the same targets (hashed), or every k-th token of a document (static)"},
 
-    {"train.steps", AX_OPT_INT, AT(train.steps), "1000", "[1, 1000000000]", .help = "total number of optimizer steps, including those before a resume; default if all sources of data.train have epochs: as many as read them, of which the last may have fewer sequences"},
+    {"train.steps", AX_OPT_INT, AT(train.steps), "1000", "[1, 1000000000]", .help = "total number of optimizer steps, including those before a resume; default if all sources of data.train have epochs: as many as are needed to read these epochs; the last step may then have fewer sequences"},
     {"train.global_batch", AX_OPT_INT, AT(train.global_batch), "64", "[1, 1000000000]", .help = "sequences per step, over all ranks"},
     {"train.micro_batch", AX_OPT_INT, AT(train.micro_batch), "4", "[1, 1000000000]", .help = "sequences per micro-batch on each rank along data and z; train.global_batch must be a multiple of train.micro_batch x grid.data x grid.z"},
     {"train.precision", AX_OPT_ENUM, AT(train.precision), "bf16", .choices = "fp32|bf16|fp16",
@@ -104,9 +104,9 @@ static const ax_option options[] = {
     {"grid.order", AX_OPT_STRING, AT(grid.order), "x,y,z,pipe,data",
      .help = "axes in the order in which ranks are numbered, the fastest-varying first; launchers put consecutive ranks on one machine"},
     {"pipe.schedule", AX_OPT_ENUM, AT(pipe.schedule), "message", .choices = "message|1f1b|gpipe|interleaved",
-     .help = "order in which a pipeline stage does its work. message: as messages arrive, backward first; 1f1b: a forward and a backward in turns; gpipe: all forwards, then all backwards; interleaved: 1f1b, but each stage has several chunks of the model (pipe.chunks). Results do not depend on it"},
-    {"pipe.slack", AX_OPT_INT, AT(pipe.slack), "0", "[0, 1000000000]", .help = "micro-batches that stage s of P may hold beyond P - s (with message and 1f1b): more memory, and less waiting if times vary"},
-    {"pipe.postpone", AX_OPT_INT, AT(pipe.postpone), "0", "[0, 1000000000]", .help = "micro-batches whose GEMMs of weight gradients a pipeline stage may postpone until it would wait otherwise: more memory, and less waiting; 0: they belong to the backward"},
+     .help = "order in which a pipeline stage does its work. message: as messages arrive, backward first; 1f1b: a forward and a backward in turns; gpipe: all forwards, then all backwards; interleaved: 1f1b, but each stage has several chunks of the model (pipe.chunks). Results do not depend on the schedule"},
+    {"pipe.slack", AX_OPT_INT, AT(pipe.slack), "0", "[0, 1000000000]", .help = "with message and 1f1b: how many more than P - s micro-batches stage s of P may hold: more memory, and less waiting if times vary"},
+    {"pipe.postpone", AX_OPT_INT, AT(pipe.postpone), "0", "[0, 1000000000]", .help = "largest number of micro-batches whose GEMMs of weight gradients a pipeline stage may postpone; it runs them when it would otherwise wait: more memory, and less waiting; 0: the backward pass runs them"},
     {"pipe.chunks", AX_OPT_INT, AT(pipe.chunks), "2", "[2, 10000]", .help = "interleaved: chunks of each stage. Stages wait less for the first micro-batch to arrive, and send more messages"},
     {"pipe.cut", AX_OPT_INTS, AT(pipe.cut), "auto", "[0, " TEXT_OF(AX_LAYERS_MAX) "]", "auto",
      .help = "the first block of each pipeline stage after stage 0, blocks counted from 0, e.g. [3, 7] for three stages; interleaved: the first block of each chunk after chunk 0, in the order of forward; auto: makes the most expensive stage as cheap as possible"},
@@ -124,7 +124,7 @@ static const ax_option options[] = {
     {"run.dir", AX_OPT_PATH, AT(run.dir), .meta = "DIR",
      .help = "directory of the run (default: runs/NAME for the configuration NAME.yaml)"},
     {"run.checkpoint_interval", AX_OPT_INT, AT(run.checkpoint_interval), "200", "[0, 1000000000]", .help = "steps between checkpoints; 0: at the end only"},
-    {"run.keep_latest", AX_OPT_INT, AT(run.keep_latest), "3", "[0, 1000000000]", .help = "how many of the newest checkpoints to keep, older ones are deleted; 0: keep all"},
+    {"run.keep_latest", AX_OPT_INT, AT(run.keep_latest), "3", "[0, 1000000000]", .help = "how many of the newest checkpoints to keep; older checkpoints are deleted; 0: keep all"},
     {"run.eval_interval", AX_OPT_INT, AT(run.eval_interval), "100", "[0, 1000000000]", .help = "steps between evaluations; 0: at the end only"},
     {"run.eval_start", AX_OPT_BOOL, AT(run.eval_start), "false", .help = "also evaluate before the first step"},
     {"run.eval_batches", AX_OPT_INT, AT(run.eval_batches), "0", "[0, 1000000000]",
@@ -168,7 +168,7 @@ static ax_status default_dir(const char *path, char **out)
 }
 
 /* Copies model.dropout to each of the other dropout keys that the user did not give. If model.dropout is on
- * the command line, it also overrides those of the other keys that only the file gives. */
+ * the command line, model.dropout also overrides the other keys that only the file gives. */
 static void spread_dropout(ax_config *cfg)
 {
     const double rate = cfg->model.dropout;
@@ -192,7 +192,7 @@ ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_
     if (use == AX_CONFIG_TO_MEASURE)
         ax_option_waive(cfg->set, "data.train");
     ax_status status = ax_option_finish(cfg->set);
-    if (status == AX_ERR_USAGE) { /* some keys have errors: checks the files that the other keys name too, so
+    if (status == AX_ERR_USAGE) { /* some keys have errors: also checks the files that the other keys name, so
                                      that all errors are reported together */
         if (use != AX_CONFIG_TO_MEASURE)
             config_check_paths(cfg);

@@ -1,4 +1,4 @@
-/* Rules between configuration keys and the files that some of them name. */
+/* Checks configuration keys against the files that some keys name, such as the config.json of a model. */
 #include "config_private.h"
 
 #include "axonn/data.h"
@@ -152,10 +152,10 @@ void config_merge_model(ax_config *c, ax_model_config *m)
 
 void config_refuse_adapter(ax_config *c, const char *dir)
 {
-    ax_option_error(
-        c->set, "model.from",
-        "%s is an adapter: merge it with its base (axonn ckpt convert %s --out DIR) and name the result", dir,
-        dir);
+    ax_option_error(c->set, "model.from",
+                    "%s is an adapter: merge it with its base (axonn ckpt convert %s --out DIR) and set "
+                    "model.from to DIR",
+                    dir, dir);
 }
 
 /* Whether the user gave `key` a value that replaces the one in config.json. The value 0 means "default" and

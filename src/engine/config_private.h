@@ -13,11 +13,12 @@ void config_check(ax_config *cfg);
 void config_check_family(ax_config *cfg, const ax_model_config *model);
 
 /* config_tune.c: config_check_tune checks that tune.method fits the other keys. config_tune sets the low-rank
- * updates of *model, that of model.from, and records an error for each key that does not fit the model. */
+ * updates of *model, the description of model.from, and records an error for each key that does not fit this
+ * model. */
 void config_check_tune(ax_config *cfg);
 void config_tune(ax_config *cfg, ax_model_config *model);
 
-/* Records an error: model.from is the adapter in `dir`. */
+/* Records an error of model.from: the directory `dir` holds an adapter, not a model. */
 void config_refuse_adapter(ax_config *cfg, const char *dir);
 
 /* config_model.c: merges keys with the values of a model's config.json, and records errors with

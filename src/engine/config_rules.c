@@ -67,7 +67,7 @@ static void check_heads(ax_config *cfg, const ax_model_config *model)
     else if (sizes_ok && ax_family_has(model->family, "model.rope_theta") &&
              ax_model_config_head_dim(model) % 2)
         ax_option_error(cfg->set, size ? "model.head_dim" : "model.heads",
-                        "the width of a head, %" PRId64 ", must be even in family %s, which rotates pairs",
+                        "the width of a head, %" PRId64 ", must be even in family %s: RoPE rotates pairs",
                         ax_model_config_head_dim(model), ax_model_config_family(model));
     if (both_ok(cfg, "model.heads", "model.kv_heads") && heads % kv_heads)
         must_divide(cfg, "model.kv_heads", kv_heads, "model.heads", heads);
@@ -263,7 +263,7 @@ static void check_chunks(ax_config *cfg)
     ax_option_error(
         cfg->set, "train.global_batch",
         "%" PRId64 " has %" PRId64 " micro-batch%s, but pipe.schedule=interleaved needs a multiple of "
-        "grid.pipe (%" PRId64 "): a global batch that is a multiple of %s x grid.pipe; the nearest %s",
+        "grid.pipe (%" PRId64 "): make train.global_batch a multiple of %s x grid.pipe; the nearest %s",
         global, global / rows, global == rows ? "" : "es", stages, batch_factors(cfg, of), nearest);
 }
 
@@ -296,8 +296,8 @@ void config_check_pipe(ax_config *cfg, int64_t blocks)
     even_cut(stages, blocks, fits);
     if ((int64_t)cut->count != stages - 1) {
         ax_option_error(cfg->set, "pipe.cut",
-                        "has %zu blocks, but %s = %" PRId64 " has %" PRId64
-                        " %s after the first; for instance %s",
+                        "lists %zu blocks, but %s = %" PRId64 " needs %" PRId64
+                        ": the first blocks of all %s but the first; for instance %s",
                         cut->count, what, stages, stages - 1, is_interleaved(cfg) ? "chunks" : "stages",
                         stages > 1 ? fits : "auto");
         return;
@@ -351,7 +351,7 @@ void config_check(ax_config *cfg)
     check_valid(cfg);
     check_grid(cfg);
     check_chunks(cfg);
-    /* Without model.family, train_setup.c calls these after it has read config.json. */
+    /* Without model.family, train_setup.c calls these checks after it has read config.json. */
     if (ax_config_given(cfg, "model.family")) {
         config_check_pipe(cfg, cfg->model.layers);
         config_check_goldfish(cfg);

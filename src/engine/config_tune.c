@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Whether the value of the key, as text, differs from its default. A config.yaml of a run has all keys. */
+/* Returns true if the value of the key differs from its default. Whether the key is given does not count: a
+ * run's own config.yaml gives all keys. */
 static bool is_changed(const ax_config *c, const ax_config *defaults, const char *key)
 {
     ax_buf value = {0}, preset = {0};
@@ -16,7 +17,8 @@ static bool is_changed(const ax_config *c, const ax_config *defaults, const char
     return changed;
 }
 
-/* Records an error for each key of low-rank updates that was changed although none are trained. */
+/* Records an error for each key of low-rank updates whose value was changed, because the run trains no
+ * low-rank updates. */
 static void check_unused(ax_config *c)
 {
     static const char *const of_lora[] = {"tune.rank", "tune.alpha", "tune.targets"};
@@ -37,9 +39,8 @@ void config_check_tune(ax_config *c)
         check_unused(c);
     if (ax_option_ok(c->set, "tune.method") && ax_option_ok(c->set, "model.from") &&
         c->tune.method == AX_CONFIG_LORA && !ax_config_given(c, "model.from"))
-        ax_option_error(
-            c->set, "tune.method",
-            "lora changes an existing model, whose weights stay as they are: name it in model.from");
+        ax_option_error(c->set, "tune.method",
+                        "lora trains updates of an existing model: give this model as model.from");
 }
 
 /* Returns the matrix with this name, or AX_MATRIX_COUNT if the model lacks it. */

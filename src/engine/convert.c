@@ -21,7 +21,7 @@ typedef struct converter {
     char *out, *parent, *aside; /* the result, without trailing slashes; its parent directory; the hidden
                                    directory that is renamed to `out` at the end */
     ax_pretrained model;        /* if args->dir is an adapter's directory: the adapter with its base */
-    ax_st *from, *to;           /* `from` is that of `model`, if there is one */
+    ax_st *from, *to;           /* `from` is model.weights if args->dir is an adapter's */
     const ax_st_array **order;  /* the arrays of `from`, sorted by file and offset */
     int64_t done, total;        /* bytes of `from`: copied so far, and to copy in all */
     ax_conversion *result;
@@ -119,7 +119,8 @@ static ax_status check_space(const converter *c)
     return ax_dir_has_space(c->aside, c->result->bytes + REST, c->out);
 }
 
-/* Adds the adapter's update to an array that has one; *done: the array was written. */
+/* Writes the sum of an array and its update, if the adapter updates this array; *done: the array was
+ * written. */
 static ax_status merge_array(converter *c, const ax_st_array *a, bool *done)
 {
     ax_merge_pair pair = {0};
@@ -240,8 +241,8 @@ static ax_status write_config(const converter *c, const char *from)
 
 static bool is_tokenizer(const char *name) { return !strncmp(name, "tokenizer", 9); }
 
-/* Whether a file of the adapter's directory is not taken for the model: it describes the adapter, or it is a
- * config.json, which the adapter's base has too. */
+/* Returns true for a file of the adapter's directory that the merged model must not have: it describes the
+ * adapter, or it is a config.json, which is copied from the base's directory instead. */
 static bool is_of_adapter(const converter *c, const char *dir, const char *name)
 {
     return dir == c->args->dir && (!strcmp(name, "adapter_config.json") || !strcmp(name, "README.md") ||
@@ -258,8 +259,9 @@ static bool exists_aside(const converter *c, const char *name)
     return there;
 }
 
-/* Copies the file `name` of `dir`, unless it is of a kind that is not copied (ax_beside_copied), or a file
- * beside the adapter, which comes first, has the same name. */
+/* Copies the file `name` of `dir`, unless files of its kind are not copied (ax_beside_copied). The adapter's
+ * directory is copied before the base's: a file of the base is skipped if the adapter has one of the same
+ * name. */
 static ax_status copy_entry(const converter *c, const char *dir, const char *name)
 {
     char *path;
@@ -334,7 +336,8 @@ static ax_status write_all(converter *c)
     return publish(c);
 }
 
-/* Removes the hidden directory of a failed conversion. ax_error_message() stays that of the failure. */
+/* Removes the hidden directory of a failed conversion. ax_error_message() still returns the message of the
+ * failure afterwards. */
 static ax_status remove_failed(const converter *c, ax_status status)
 {
     char reason[1024];

@@ -195,7 +195,7 @@ static ax_status compute_grad_sumsq(ax_engine *e, engine_slot *s, ax_pipe_piece 
 }
 
 /* Computes the gradient norm, clips the gradients, and updates the weights if loss and norm are finite. The
- * device makes that decision, so the host does not wait for it. */
+ * device decides whether to update, so the host does not wait. */
 ax_status engine_end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper)
 {
     AX_TRY(engine_run_task(e, e->task[NORM], compute_grad_sumsq, NULL, (ax_pipe_piece){0}));
@@ -250,9 +250,9 @@ static void update_loss_scale(ax_engine *e, ax_step_result *out)
     e->stepped = false;
 }
 
-/* Sets out->culprit to the parameter whose weights or, if all weights are finite, whose gradient is not
- * finite; `gradient` is the index of the latter, < 0 if there is none. Clears the updater's skip flag, so
- * that the next step is applied. */
+/* Sets out->culprit to the name of the first parameter with a weight that is not finite. If all weights are
+ * finite, names the parameter with index `gradient`, whose gradient is not finite (< 0: none). Clears the
+ * updater's skip flag, so that the next step updates the weights. */
 static ax_status find_culprit(ax_engine *e, int gradient, ax_step_result *out)
 {
     AX_TRY(find_nonfinite_weights(e, &out->culprit));

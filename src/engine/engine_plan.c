@@ -35,9 +35,9 @@ static ax_status dry_run_micro_batch(ax_engine *e, int64_t index, int64_t of)
 /* Runs each task twice on the dry device. The first run learns in which order weights are acquired, the
  * second records the memory.
  *
- * All micro-batches need the same memory except the first of a step, which sets gradients: adding to
- * gradients, as later ones do, needs more. So the second run takes the last micro-batch of a step, and the
- * dry step has two micro-batches if the real step has several. */
+ * The first micro-batch of a step sets the gradients. All later micro-batches add to the gradients, and need
+ * more memory than the first. So the second run takes the last micro-batch of a step, and the dry step has
+ * two micro-batches if the real step has several. */
 static ax_status dry_run_tasks(ax_engine *e)
 {
     double loss;

@@ -10,16 +10,17 @@
 /* The int32 arrays of a micro-batch, in the order of ax_rows. */
 enum { TOKENS, TARGETS, DOC_START, POSITIONS, ARRAYS };
 
-/* The tasks that repeat from step to step. Each of them is recorded in an ax_replay of its own.
+/* The tasks that repeat from step to step. Each task is recorded in an ax_replay of its own.
  *
  * A slot has four backward tasks for each chunk of the stage: their indices 0 … 3 are sets of the bits FIRST
- * and LAST. The task of the first micro-batch of a step sets the gradients; the tasks of the others add to
- * them. In the task of the last micro-batch the reduction of gradients over ranks may start. If the pipeline
- * is joint (ax_pipeline_is_joint), a backward task runs the forward pass too; otherwise the task FORWARD runs
- * it. If weight gradients are postponed, four tasks WEIGHTS + FIRST + LAST compute them.
+ * and LAST. The task of the first micro-batch of a step sets the gradients; the tasks of later micro-batches
+ * add to the gradients. In the task of the last micro-batch the reduction of gradients over ranks may start.
+ * If forward and backward of a chunk are one task (ax_pipeline_is_joint), the backward task runs the forward
+ * pass too; otherwise the task FORWARD runs the forward pass. If weight gradients are postponed, four tasks
+ * WEIGHTS + FIRST + LAST compute them.
  *
- * The engine has the task NORM, which computes the gradient norm, and for each chunk a task EVALUATION +
- * chunk, which runs a forward pass. */
+ * The engine itself has the task NORM, which computes the gradient norm, and for each chunk a task EVALUATION
+ * + chunk, which runs a forward pass. */
 enum { FIRST = 1, LAST = 2, FORWARD = 4, WEIGHTS = 5, SLOT_TASKS = 9 };
 enum { NORM, EVALUATION };
 
@@ -81,14 +82,16 @@ static inline bool engine_postpones(const ax_engine *e) { return ax_pipeline_sta
 
 /* A task of slot `s`. If `s` is NULL: a task of the engine. */
 typedef ax_status engine_task_fn(ax_engine *e, engine_slot *s, ax_pipe_piece piece);
-/* Runs a task, and records its kernel launches in `replay`. If they are the same as in the last run of this
- * task, the device replays the recorded launches instead (on a GPU: as CUDA graphs). */
+/* Runs a task, and records its kernel launches in `replay`. If the launches are the same as in the last run
+ * of this task, the device replays the recorded launches instead (on a GPU: as CUDA graphs). */
 ax_status engine_run_task(ax_engine *e, ax_replay *replay, engine_task_fn *work, engine_slot *s,
                           ax_pipe_piece piece);
 
-/* The functions of ax_pipeline_tasks for training: engine_start_piece loads the rows of a micro-batch, and
- * runs its forward pass unless forward and backward are one task; engine_end_piece runs its backward pass.
- * For an evaluation: engine_eval_piece. `engine` points to an ax_engine, `index` is that of a slot. */
+/* The functions of ax_pipeline_tasks. In training, engine_start_piece loads the rows of a micro-batch, and
+ * runs its forward pass unless forward and backward are one task. engine_end_piece runs its backward pass,
+ * engine_add_weight_grads the postponed GEMMs of its weight gradients. In an evaluation, engine_eval_piece
+ * loads the rows and runs the forward pass. `engine` points to an ax_engine; `index` is the index of a
+ * slot. */
 ax_status engine_start_piece(void *engine, ax_pipe_piece piece, int index);
 ax_status engine_end_piece(void *engine, ax_pipe_piece piece, int index);
 ax_status engine_add_weight_grads(void *engine, ax_pipe_piece piece, int index);

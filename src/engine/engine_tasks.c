@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Reads this rank's rows of a micro-batch and copies them to s->device. Rows beyond r->rows, the last row of
- * the step, are filled with masked targets. */
+/* Reads this rank's rows of a micro-batch and copies them to s->device. Rows with an index of r->rows or more
+ * do not exist in this step or evaluation: their targets are masked. */
 static ax_status load_rows(ax_engine *e, int64_t micro_batch, engine_slot *s, double loss_scale)
 {
     const engine_reading *r = &e->reading;
@@ -35,8 +35,8 @@ ax_status engine_run_task(ax_engine *e, ax_replay *replay, engine_task_fn *work,
 
 /* ---- forward and backward ------------------------------------------------------------------------ */
 
-/* Writes the name of the frame's task `name` for a chunk, and returns it. Chunks have different layers, hence
- * tasks of their own. */
+/* Writes the name of the frame's task `name` for a chunk, and returns it. Chunks have different layers, so
+ * each chunk has tasks of its own. */
 static const char *task_of(const char *name, int chunk, char out[24])
 {
     if (chunk)
@@ -46,9 +46,9 @@ static const char *task_of(const char *name, int chunk, char out[24])
     return out;
 }
 
-/* Runs the layers of a chunk forward. Their input is the activation of the chunk before, or the tokens if the
- * chunk is the first part of the model. The result is sent to the chunk after it; at the end of the model it
- * is the loss. */
+/* Runs the layers of a chunk forward. Their input is the activation of the previous chunk, or the tokens if
+ * the chunk is the first part of the model. Sends the resulting activation to the next chunk; the last chunk
+ * of the model adds its loss to e->numbers instead. */
 static ax_status run_forward(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
 {
     ax_tensor y;

@@ -65,7 +65,7 @@ ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_r
     }
     AX_CHECK(
         targets || rows < all, AX_ERR_DATA,
-        "%s holds nothing to evaluate on: none of its %lld tokens is a target that follows another one in "
+        "%s holds nothing to evaluate on: none of its %lld tokens is a target that follows another token of "
         "its document",
         ax_data_path(data), (long long)ax_data_describe(data)->tokens);
     for (int64_t n; r.done < rows; r.done += n) {

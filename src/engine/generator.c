@@ -23,7 +23,8 @@ struct ax_generator {
 
 static size_t ids_bytes(const ax_generator *g) { return (size_t)(2 * g->prompt) * sizeof(int32_t); }
 
-/* Copies n tokens, at positions first … first+n-1, to the device, and makes *batch of them. */
+/* Copies n tokens and their positions, first … first+n-1, to the device, and makes *batch a batch of views of
+ * these copies. */
 static ax_status load_tokens(ax_generator *g, const int32_t *tokens, int64_t first, int64_t n,
                              ax_batch *batch)
 {
@@ -237,9 +238,10 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
     AX_CHECK(ax_max(prompt, capacity) <= model->config.seq_len, AX_ERR_USAGE,
              "%lld positions do not fit the model, which has %lld", (long long)ax_max(prompt, capacity),
              (long long)model->config.seq_len);
-    AX_CHECK(ax_grid_group_size(ctx->grid, ax_batch_axes(ctx)) == 1, AX_ERR_USAGE,
-             "the rows of one sequence cannot be divided among ranks: the context's strategy must be "
-             "ax_strategy_inference");
+    AX_CHECK(
+        ax_grid_group_size(ctx->grid, ax_batch_axes(ctx)) == 1, AX_ERR_USAGE,
+        "a generator has one sequence, which cannot be divided among ranks like the rows of a batch: the "
+        "context's strategy must be ax_strategy_inference");
     ax_generator *g;
     AX_TRY(ax_calloc(1, sizeof *g, &g));
     g->ctx = ctx;

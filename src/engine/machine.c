@@ -1,5 +1,5 @@
-/* Compares the memory of each machine, or of each GPU, with the sum of the needs of the ranks that share
- * it. */
+/* Compares the memory of each machine, or of each GPU, with the bytes that all ranks sharing this memory need
+ * together. */
 #include "engine/machine.h"
 
 #include <stdio.h>
@@ -8,8 +8,7 @@
 
 /* What each rank sends to all others. `need` and `available` are in bytes. */
 typedef struct member {
-    uint64_t
-        host; /* hash of host and memory (of the host or of a GPU): equal on ranks that share the memory */
+    uint64_t host; /* hash of the host and, on a GPU, of the GPU: equal on ranks that share the memory */
     int64_t need, available;
 } member;
 

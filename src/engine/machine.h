@@ -12,8 +12,9 @@ typedef struct ax_machine {
     char of[64];      /* inserted into messages: "", or " (2 ranks on node7)" */
 } ax_machine;
 
-/* Describes in *out the memory that this rank shares, and what all its ranks need together. This rank itself
- * needs `need` bytes on backend `device`; `local_rank` is its local rank. Collective along `world`. */
+/* Sets *out to a description of the memory that this rank shares with other ranks, and of the bytes that all
+ * these ranks need together. `need` is the number of bytes that this rank needs on backend `device`,
+ * `local_rank` its local rank. Collective along `world`. */
 AX_MUST_CHECK ax_status ax_machine_find(ax_comm *world, const char *device, int local_rank, size_t need,
                                         ax_machine *out);
 bool ax_machine_fits(const ax_machine *machine);

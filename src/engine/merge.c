@@ -1,5 +1,5 @@
-/* Merges an adapter with its base: W + scale · B·A for each array of weights that has factors, file by file,
- * without building the network. */
+/* Merges an adapter with its base: computes W + scale · B·A for each array W of weights that has factors A
+ * and B. The network is not built. */
 #include "engine/adapter.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 /* ---- which arrays have factors ------------------------------------------------------------------- */
 
-/* Finds the array of a key that may lack the family's prefix in the files. */
+/* Finds the array with key `key`. In the files, the key may lack the family's prefix. */
 static const ax_st_array *find_array(const ax_st *st, const char *key, const char *prefix)
 {
     const ax_st_array *a = ax_st_find(st, key);
@@ -34,8 +34,9 @@ ax_status ax_merge_factors(const ax_pretrained *m, const ax_st_array *weights, a
             ax_family_low_rank_key(family, (ax_matrix)i, block, 'B', factor);
             out->b = ax_st_find(m->adapter, factor);
             out->scale = m->config.low_rank[i].scale;
-            AX_CHECK(out->a && out->b, AX_ERR_DATA, "%s lacks a factor of %s", m->dir, key);
-            /* B·A is [out, in]; files that store weights as [in, out] need its transpose, Aᵀ·Bᵀ. */
+            AX_CHECK(out->a && out->b, AX_ERR_DATA, "%s lacks factor A or B of %s", m->dir, key);
+            /* B·A is [out, in]; files that store weights as [in, out] need the transpose of B·A, which is
+             * Aᵀ·Bᵀ. */
             out->transposed = weights->dim[0] == out->a->dim[1] && weights->dim[1] == out->b->dim[0] &&
                               ax_family_is_transposed(family, (ax_matrix)i);
             return AX_OK;

@@ -19,10 +19,10 @@ _Static_assert(ACTIVATION == (int)AX_MESSAGE_ACTIVATION && GRADIENT == (int)AX_M
 
 /* One direction of messages: activations go to the next stage, gradients to the previous one. */
 typedef struct direction {
-    int from, to; /* the stage that sends the messages, and the stage to which this one sends; -1: none */
-    int64_t next; /* number of the piece, among this stage's forwards or backwards, that gets the message of
-                     `receive` */
-    int64_t sent; /* number of messages that this stage has sent in this step */
+    int from, to;     /* the stage that sends the messages, and the stage to which this one sends; -1: none */
+    int64_t next;     /* index, among this stage's forwards (gradients: backwards), of the piece that gets the
+                         message of `receive` */
+    int64_t sent;     /* number of messages that this stage has sent in this step */
     ax_work *receive; /* the receive of the next message, or NULL */
     char *in;         /* the buffer into which `receive` writes */
     char *out;        /* `buffers` buffers for messages to send, one after the other */
@@ -78,9 +78,9 @@ static ax_axisset axes_of(const ax_grid *grid, bool data)
 
 /* Returns the axes along which ranks run collectives within a task, so that they must run their tasks in the
  * same order. Returns 0 if the order is fixed. With ZeRO 2 and 3 these axes include data, because gradients
- * and weights are then reduced and gathered along data within a task. So they do with several chunks and
- * postponed weight gradients: the last backward of one chunk and the last weight gradients of another, which
- * may change places, both start reductions along data. */
+ * and weights are then reduced and gathered along data within a task. They also include data with several
+ * chunks and postponed weight gradients: the last backward of one chunk and the last weight gradients of
+ * another chunk both start reductions along data, and either task may run first. */
 static ax_axisset group_axes(const ax_pipeline *p)
 {
     const ax_pipe_stage *s = &p->stage;
@@ -113,11 +113,12 @@ static size_t part_bytes(const ax_pipeline *p)
     return (size_t)ax_round_up(ax_max(1, p->part) * (int64_t)ax_dtype_size(p->like.dtype), 64);
 }
 
-/* Creates the buffers. Each message that this stage has sent and the receiver has not yet taken needs one.
- * For activations these are at most the pieces between forward and backward on this stage
- * (ax_pipe_stage.flight), for gradients those on the stage before. With several chunks the stages are a ring.
- * In an evaluation the last stage sends the activations of P micro-batches to the first one while that may
- * still run its first chunk: this needs P buffers, or the ring could stop. */
+/* Creates the buffers. Each message that this stage has sent and the receiver has not yet taken needs a
+ * buffer. Such messages are at most as many as the pieces between forward and backward
+ * (ax_pipe_stage.flight): for activations those of this stage, for gradients those of the previous stage.
+ * With several chunks the stages form a ring. In an evaluation, the last of P stages then sends the
+ * activations of P micro-batches to the first stage while the first stage may still run its first chunk. With
+ * fewer than P buffers the ring could deadlock. */
 static ax_status make_directions(ax_pipeline *p, bool trains)
 {
     const ax_pipe_stage *s = &p->stage;
@@ -185,8 +186,9 @@ ax_status ax_pipeline_create(const ax_model *model, int64_t rows, int64_t seq_le
     return status;
 }
 
-/* Frees the handles of messages that a failed dry run has left. Its messages are complete at once; those of
- * other devices may wait for ranks that have failed too. */
+/* Frees the handles of messages that a failed dry run has left. On the dry device messages are complete at
+ * once. On other devices the handles are not awaited, because the messages may depend on ranks that have
+ * failed too. */
 static void drop_messages(ax_pipeline *p)
 {
     ax_status status = AX_OK;
@@ -231,7 +233,8 @@ static ax_message message_of(const ax_pipeline *p, int w, ax_pipe_piece piece)
                         .note = p->given_up};
 }
 
-/* Returns forward (backward) number i of this stage in the running step or evaluation. */
+/* Returns the piece of this stage's forward (w GRADIENT: backward) number i in the running step or
+ * evaluation. */
 static ax_pipe_piece piece_at(const ax_pipeline *p, int w, int64_t i)
 {
     return w == ACTIVATION ? ax_pipe_forward(&p->stage, p->n, i) : ax_pipe_backward(&p->stage, p->n, i);
@@ -239,7 +242,7 @@ static ax_pipe_piece piece_at(const ax_pipeline *p, int w, int64_t i)
 
 static int64_t pieces(const ax_pipeline *p) { return p->n * p->stage.chunks; }
 
-/* Whether the input of the piece's forward (backward) comes from another stage. */
+/* Returns true if the input of the piece's forward (w GRADIENT: backward) comes from another stage. */
 static bool has_message(const ax_pipeline *p, int w, ax_pipe_piece piece)
 {
     return w == ACTIVATION ? !ax_model_begins(p->model, piece.chunk) : !ax_model_ends(p->model, piece.chunk);
@@ -270,8 +273,8 @@ static ax_status copy(ax_pipeline *p, const void *from, void *to, int64_t n)
                  : AX_OK;
 }
 
-/* Waits for the receive *work, and learns from it whether the step is given up. If the message has not
- * arrived yet, adds the waiting time to p->waited. */
+/* Waits for the receive *work, and reads from the message's note whether the step is given up. If the message
+ * has not arrived yet, adds the waiting time to p->waited. */
 static ax_status wait_for(ax_pipeline *p, ax_work **work)
 {
     double begin = ax_now();
@@ -297,7 +300,7 @@ ax_status ax_pipeline_take(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
     int64_t ranks = p->copies ? ax_comm_size(p->copies) : 1;
     *out = p->like;
     AX_TRY(ax_frame_scratch(frame, p->like.dtype, ranks * p->part, &out->data));
-    AX_TRY(ax_wait(&y->receive)); /* in a dry run; otherwise run_task has waited */
+    AX_TRY(ax_wait(&y->receive)); /* in a dry run; otherwise run_or_pass_on has waited */
     if (p->copies)
         AX_TRY(ax_all_gather(p->copies, p->ctx->stream, y->in, out->data, p->part, p->like.dtype, &work));
     else
@@ -309,7 +312,8 @@ ax_status ax_pipeline_take(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
     return taken(p, (int)kind);
 }
 
-/* Returns the next buffer for a message in direction `w`, which may be in use by an earlier send. */
+/* Returns the next buffer for a message in direction `y`, and sets *send to the handle of the earlier send
+ * that may still use this buffer. */
 static char *next_buffer(direction *y, size_t bytes, ax_work ***send)
 {
     int64_t buffer = y->sent++ % y->buffers;
@@ -319,7 +323,8 @@ static char *next_buffer(direction *y, size_t bytes, ax_work ***send)
 
 static ax_status send_piece(ax_pipeline *p, int w, ax_pipe_piece piece, const char *out, ax_work **send)
 {
-    /* Between the last stage and the first, messages change the chunk. */
+    /* A message from the last stage to the first one belongs to the receiver's next chunk; in the other
+     * direction, to the receiver's previous chunk. */
     piece.chunk += w == ACTIVATION ? is_last(p) : -is_first(p);
     ax_message m = message_of(p, w, piece);
     return ax_send(p->comm, p->ctx->stream, &m, out, p->direction[w].to, send);
@@ -334,8 +339,8 @@ ax_status ax_pipeline_send(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
     ax_work **send;
     char *out = next_buffer(y, part_bytes(p), &send);
     AX_TRY(ax_settle(frame, tensor, &p->like.layout, &whole));
-    AX_TRY(ax_wait(send)); /* the last send from this buffer. In training it has ended already (see
-                              make_directions), in an evaluation it may not have */
+    AX_TRY(ax_wait(send)); /* the previous send from this buffer. In training it has ended already (see
+                              make_directions); in an evaluation it may still run */
     int64_t n = ax_min(p->part, ax_tensor_count(p->ctx->grid, &whole) - first);
     double now = p->ctx->dev->ring ? ax_now() : 0;
     ax_event_add(p->ctx->dev->ring, "send", kind == AX_MESSAGE_GRADIENT ? "gradient" : "activation", now, now,
@@ -373,8 +378,8 @@ static ax_message decision(const ax_pipeline *p)
                         .dim = {1}};
 }
 
-/* Waits until an activation or a gradient arrives. `activation` and `gradient` say which of them has arrived
- * already and is not waited for. */
+/* Waits until an activation or a gradient arrives. If `activation` (`gradient`) is true, an activation (a
+ * gradient) has arrived already, and this function waits for the other kind only. */
 static ax_status wait_for_arrival(ax_pipeline *p, bool activation, bool gradient)
 {
     ax_work *open[DIRECTIONS];
@@ -390,13 +395,15 @@ static ax_status wait_for_arrival(ax_pipeline *p, bool activation, bool gradient
     return AX_OK;
 }
 
-/* Whether the input of this stage's forward (backward) number i is there. */
+/* Returns true if the input of this stage's forward (w GRADIENT: backward) number i has arrived. An input
+ * that comes from no other stage counts as arrived. */
 static bool has_arrived(const ax_pipeline *p, int w, int64_t i)
 {
     return !has_message(p, w, piece_at(p, w, i)) || ax_work_done(p->direction[w].receive);
 }
 
-/* Chooses the next task according to the messages that this rank has received; waits if none can run yet. */
+/* Chooses the next task according to the messages that this rank has received. Waits for a message if no task
+ * can run yet. */
 static ax_status decide(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *out)
 {
     for (*out = AX_PIPE_WAIT; *out == AX_PIPE_WAIT;) {
@@ -445,8 +452,8 @@ static ax_status next_task(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *ou
         return ax_comm_rank(p->group) ? receive_decision(p, now, out) : send_decision(p, now, out);
     if (!ax_pipe_is_fixed(&p->stage))
         return decide(p, now, out);
-    /* In a fixed order the next task does not depend on which messages have arrived. So its message is
-     * treated as arrived here, and the task itself waits for it (ax_pipeline_take). */
+    /* In a fixed order the next task does not depend on which messages have arrived. So the task's message is
+     * treated as arrived here, and run_or_pass_on waits for the message. */
     now->activation = now->forwards < pieces(p);
     now->gradient = now->backwards < now->forwards;
     *out = ax_pipe_next(&p->stage, now);
@@ -461,9 +468,9 @@ static int64_t number_of(const ax_pipeline *p, ax_pipe_piece piece)
     return piece.chunk * p->n + piece.micro_batch;
 }
 
-/* Returns the first free slot after the one that was taken last. So with one chunk, micro-batch i is always
- * in slot i mod slots, whatever the order of tasks. An evaluation keeps no activations, and has only slot 0.
- */
+/* Takes and returns the first free slot after the slot that was taken last. So with one chunk, micro-batch i
+ * is always in slot i mod slots, whatever the order of tasks. An evaluation keeps no activations, and uses
+ * only slot 0. */
 static int take_slot(ax_pipeline *p, ax_pipe_piece piece)
 {
     if (!p->backward)
@@ -488,8 +495,8 @@ static int slot_of(const ax_pipeline *p, ax_pipe_piece piece)
 static const char *const task_names[] = {
     [AX_PIPE_FORWARD] = "forward", [AX_PIPE_BACKWARD] = "backward", [AX_PIPE_WEIGHTS] = "weights"};
 
-/* Runs a forward or a backward of a step that is given up: takes the piece's message and sends one on, whose
- * data do not matter. */
+/* Stands in for a forward or a backward in a step that is given up: takes the piece's input message, and
+ * sends the piece's output message with arbitrary data. So no other stage waits forever. */
 static ax_status pass_on(ax_pipeline *p, int w, ax_pipe_piece piece)
 {
     direction *y = &p->direction[w];
@@ -503,8 +510,8 @@ static ax_status pass_on(ax_pipeline *p, int w, ax_pipe_piece piece)
     return send_piece(p, w, piece, out, send);
 }
 
-/* Runs the task, unless the step is given up. The last receive tells, or reading rows on the first stage,
- * which fails with AX_ERR_SIGNAL then (train_pace.c). */
+/* Runs the task, or pass_on if the step is given up. A stage learns this from the message just received. On
+ * the first stage, the task itself fails with AX_ERR_SIGNAL when it reads its rows (train_pace.c). */
 static ax_status run_or_pass_on(ax_pipeline *p, const ax_pipeline_tasks *t, ax_pipe_task task,
                                 ax_pipe_piece piece, int slot)
 {

@@ -10,9 +10,9 @@
 
 typedef struct ax_pipeline ax_pipeline;
 
-/* run[task] computes a task of a piece: AX_PIPE_FORWARD, AX_PIPE_BACKWARD and, if the stage postpones them,
- * AX_PIPE_WEIGHTS. `slot` is the index of the memory for this piece, from 0; all tasks of a piece get the
- * same slot. */
+/* run[task] runs a task of a piece. The tasks are AX_PIPE_FORWARD, AX_PIPE_BACKWARD and, if the stage
+ * postpones weight gradients, AX_PIPE_WEIGHTS. `slot` is the index of the memory for this piece, from 0; all
+ * tasks of a piece get the same slot. */
 typedef struct ax_pipeline_tasks {
     ax_status (*run[AX_PIPE_DONE])(void *user, ax_pipe_piece piece, int slot);
     void *user;
@@ -26,9 +26,9 @@ void ax_pipeline_destroy(ax_pipeline **pipeline);
 const ax_pipe_stage *ax_pipeline_stage(const ax_pipeline *pipeline);
 /* Returns the bytes of memory of the message buffers. */
 size_t ax_pipeline_bytes(const ax_pipeline *pipeline);
-/* Whether the backward of each piece of this chunk directly follows its forward, so that both are one
- * task: the end of the model, if the last stage has one slot, and with the
- * schedule interleaved. */
+/* Returns true if one task runs forward and backward of each piece of this chunk, because the backward
+ * directly follows the forward. Only the chunk at the end of the model can be so: if the last stage has one
+ * slot, or if it has several chunks and does not postpone weight gradients. */
 bool ax_pipeline_is_joint(const ax_pipeline *pipeline, int chunk);
 
 /* Begins a step (or an evaluation, with `backward` false) of `n` micro-batches: posts the first receives. */
@@ -40,9 +40,9 @@ AX_MUST_CHECK ax_status ax_pipeline_end(ax_pipeline *pipeline);
 /* Returns the seconds, since the pipeline was created, in which this rank waited because it had no task. */
 double ax_pipeline_waited(const ax_pipeline *pipeline);
 
-/* Both are called within a task. ax_pipeline_take waits for the activation or gradient from the neighbouring
- * stage and copies it to memory of `frame`. ax_pipeline_send sends one to the neighbouring stage; `tensor`
- * may be overwritten after the call. */
+/* ax_pipeline_take and ax_pipeline_send are called within a task. ax_pipeline_take waits for the activation
+ * or gradient from the neighbouring stage and copies it to memory of `frame`. ax_pipeline_send sends an
+ * activation or gradient to the neighbouring stage; `tensor` may be overwritten after the call. */
 AX_MUST_CHECK ax_status ax_pipeline_take(ax_pipeline *pipeline, ax_message_kind kind, ax_frame *frame,
                                          ax_tensor *out);
 AX_MUST_CHECK ax_status ax_pipeline_send(ax_pipeline *pipeline, ax_message_kind kind, ax_frame *frame,

@@ -102,10 +102,11 @@ static void log_differences(const ax_pretrained *m)
     const char *head, *table;
     ax_family_tied(m->config.family, &head, &table);
     if (m->untied)
-        ax_log(AX_LOG_INFO,
-               "%s: %s differs from %s, to which config.json ties it: it is read as an untied head "
-               "(tie_word_embeddings: false)",
-               model_dir(m), head, table);
+        ax_log(
+            AX_LOG_INFO,
+            "%s: config.json ties %s to %s, but the files hold different values: the model is read with an "
+            "untied head (tie_word_embeddings: false)",
+            model_dir(m), head, table);
 }
 
 /* Loads the tokenizer if the directory has one. */
@@ -172,7 +173,8 @@ static ax_status open_weights(ax_pretrained *m)
     return status;
 }
 
-/* The files beside an adapter come before those beside its base. */
+/* Reads all parts of the model. An adapter's own generation_config.json and tokenizer are used in place of
+ * those of its base. */
 static ax_status read_parts(ax_pretrained *m, const ax_adapter *adapter)
 {
     AX_TRY(read_generation(m->dir, m));

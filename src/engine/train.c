@@ -45,8 +45,9 @@ static ax_status restore_position(ax_run *run)
     return ax_run_create_sampler(run, at.step, read, &run->state.sampler);
 }
 
-/* Sets which ranks agree whether to abandon a step. All ranks choose its rows together, but the stages of a
- * pipeline are at different micro-batches. */
+/* Sets which ranks agree whether to abandon a step: all ranks while the step's rows are chosen. While
+ * micro-batches are computed, only the ranks of one pipeline stage, because other stages are at different
+ * micro-batches. */
 static ax_status find_pace(ax_run *run)
 {
     ax_run_state *s = &run->state;
@@ -132,8 +133,8 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
 
 /* ---- steps --------------------------------------------------------------------------------------- */
 
-/* Reads the rows of a micro-batch for each of its pieces. AX_ERR_SIGNAL if the step is abandoned now, which
- * the first stage of a pipeline decides (train_pace.c). */
+/* Reads the rows of a micro-batch, once for each of its pieces. On the first pipeline stage, returns
+ * AX_ERR_SIGNAL if the ranks abandon the step now (train_pace.c). */
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
     ax_run *run = source;
@@ -211,7 +212,7 @@ static ax_status handle_nonfinite(const ax_run *run, const ax_step_result *r)
         snprintf(what, sizeof what, "the %s of %s %s not finite%s",
                  r->culprit_weights ? "weights" : "gradient", r->culprit, r->culprit_weights ? "are" : "is",
                  r->overflow ? ", even with the smallest loss scale" : "");
-    /* Skipping the step does not help if weights are not finite: they stay so. */
+    /* Skipping the step does not help if weights are not finite: the next step has the same weights. */
     if (run->config->train.nonfinite == AX_CONFIG_SKIP && !r->culprit_weights) {
         if (ax_run_first(run))
             ax_log(AX_LOG_WARN, "step %lld is skipped: %s (loss %g)", (long long)run->state.step, what,
@@ -370,7 +371,8 @@ void ax_run_abort_unshared(ax_comm *world, ax_status status)
         ax_comm_abort(world, status, ax_error_message());
 }
 
-/* Logs that the run has nothing left to do. More steps only help if a source goes by weight. */
+/* Logs that the run has nothing left to do. The advice to raise train.steps is given only if a source of
+ * data.train has no epochs and can fill more steps. */
 static void log_finished(const ax_run *run)
 {
     const ax_sources *train = &run->inputs.train;

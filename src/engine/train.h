@@ -38,16 +38,16 @@ typedef struct ax_run_inputs {
     ax_model_identity identity;
     char *model_dir;      /* the model directory found for model.from, or NULL */
     ax_st *model_weights; /* open weight files of model.from, until the weights are loaded */
-    char base[17]; /* checksum of these weights, if the run trains an adapter (ax_st_checksum); else "" */
+    char base[17]; /* ax_st_checksum of the weights of model.from, if the run trains an adapter; else "" */
     ax_sources train, valid;
-    ax_row_shape shape; /* of evaluated rows; the sampler's shape adds the goldfish loss */
+    ax_row_shape shape; /* shape of the evaluated rows; that of the trained rows also has the goldfish loss */
 } ax_run_inputs;
 
-/* When, within a step, the ranks run the all-reduce by which they agree whether to abandon the step after a
- * signal. The members count pieces of work: a piece is one micro-batch, or the choice of some rows by the
- * sampler. Only train_pace.c reads and changes the members. */
+/* Tells when, within a step, the ranks run an all-reduce to agree whether they abandon the step after a
+ * signal. The members count pieces of work: a piece is the computation of one micro-batch, or the sampler's
+ * choice of up to 2^14 rows. Only train_pace.c reads and changes the members. */
 typedef struct ax_pace {
-    ax_comm *ranks; /* the ranks that agree: they all have the same pieces. Borrowed */
+    ax_comm *ranks; /* the ranks that agree; all of them have the same pieces. Borrowed */
     int64_t every;  /* number of pieces between two all-reduces */
     int64_t next;   /* index, in the step, of the piece before which the next all-reduce runs */
     int64_t piece;  /* number of pieces begun in this step */
@@ -148,10 +148,11 @@ ax_status ax_run_open_model(const ax_run *run, ax_run_inputs *inputs);
 /* Opens the data of data.train and data.valid, and packs their documents. *signal: as for ax_run_beat. */
 ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal);
 /* If all sources of data.train have epochs and the user gave no train.steps, sets train.steps to the number
- * of steps that read them. `step` and `read` as below. AX_ERR_USAGE: it is larger than train.steps can be. */
+ * of steps that read these epochs. `step` and `read`: as for ax_run_create_sampler. AX_ERR_USAGE: this number
+ * is larger than train.steps can be. */
 ax_status ax_run_derive_steps(const ax_run *run, int64_t step, const int64_t *read);
-/* Creates the sampler of training rows, after `step` steps and the samples `read` of each source of
- * data.train. AX_ERR_USAGE: the epochs of the sources do not fit into the run. */
+/* Creates the sampler of training rows for a run that has done `step` steps and has read read[i] samples of
+ * source i of data.train. AX_ERR_USAGE: the epochs of the sources do not fit into the run. */
 ax_status ax_run_create_sampler(const ax_run *run, int64_t step, const int64_t *read, ax_sampler **sampler);
 ax_status ax_run_write_config(const ax_run *run);
 void ax_inputs_close_weights(ax_run_inputs *inputs); /* called once the weights are loaded */
@@ -171,7 +172,7 @@ void ax_run_plan_fini(ax_train_plan *plan);
 ax_status ax_run_open_device(const ax_train_plan *plan, ax_ctx **out);
 ax_dtype ax_run_dtype(int precision); /* `precision` is an ax_config_precision */
 const char *ax_run_dtype_name(int precision);
-/* Whether the schedule of a pipeline can have the micro-batches of a step, if each has `micro_batch` rows
+/* Returns true if pipe.schedule can run a step that is cut into micro-batches of `micro_batch` rows
  * (config_rules.c). */
 bool ax_config_fits_pipe(const ax_config *config, int64_t micro_batch);
 ax_grid_size ax_run_grid(const ax_config *config);
@@ -223,7 +224,8 @@ ax_status ax_run_restore_position(const ax_run *run, ax_run_resume *resume, ax_r
 ax_status ax_run_log_changes(const ax_run *run);
 /* Initializes the engine's weights, or reads them from model.from. */
 ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine);
-/* Sets the weights of the run's engine: those of the checkpoint, or those of ax_run_init_weights. */
+/* Sets the weights of the run's engine. Calls ax_run_init_weights if there is no checkpoint, or if the
+ * checkpoint is an adapter's, which lacks the base's weights. Then reads the checkpoint, if there is one. */
 ax_status ax_run_start_weights(const ax_run *run);
 ax_status ax_run_save(const ax_run *run);
 void ax_resume_fini(ax_run_resume *resume);
@@ -234,9 +236,9 @@ void ax_resume_fini(ax_run_resume *resume);
 bool ax_beside_copied(const char *name);
 enum { AX_BESIDE_MOST = 16 << 20 };
 
-/* train_files.c: the small files of a checkpoint. ax_run_find_files reads those to copy from the directory of
- * the initial weights; ax_run_write_files makes those that the run writes itself. The caller releases *out,
- * also after an error. */
+/* train_files.c: the small files of a checkpoint. ax_run_find_files reads the files to copy from the
+ * directory of the initial weights; ax_run_write_files makes the files that the run writes itself. The caller
+ * releases *out, also after an error. */
 ax_status ax_run_find_files(const ax_run *run, ax_run_files *out);
 ax_status ax_run_write_files(const ax_run *run, ax_run_files *out);
 /* Appends a file to *files and takes ownership of `data`, also after an error. */
@@ -244,8 +246,8 @@ ax_status ax_run_files_add(ax_run_files *files, const char *name, char *data, si
 void ax_run_files_remove(ax_run_files *files, const char *name);
 void ax_run_files_fini(ax_run_files *files);
 
-/* train_chat.c: makes checkpoints carry the template by which the conversations of data.train were written.
- * It changes the tokenizer and the files beside the model. Called on rank 0. */
+/* train_chat.c: makes checkpoints carry the chat template that the conversations of data.train have. Changes
+ * the run's tokenizer and run->beside. Called on rank 0. */
 ax_status ax_run_carry_template(ax_run *run);
 
 /* train_eval.c, collective. Clears *pending if metrics.jsonl already has the evaluation of the current
@@ -269,9 +271,9 @@ ax_status ax_run_beat(const ax_run *run, bool *done, int *signal);
 void ax_trouble_note(ax_run_trouble *trouble, ax_status status); /* records an error for the next exchange */
 ax_status ax_run_agree(const ax_run *run); /* returns, on all ranks, the error that any rank has recorded */
 /* Called once a step. max[0 … AX_EXCHANGE_OWN-1] is used internally. The caller fills in the n values from
- * max[AX_EXCHANGE_OWN] on, each of which is replaced by its maximum over the ranks, and *sum, which is
- * replaced by its sum over the ranks. *signal: a signal that any rank has received, or 0. Returns the error
- * that any rank has recorded. */
+ * max[AX_EXCHANGE_OWN] on, and *sum. Each of the n values is replaced by its maximum over the ranks, and *sum
+ * by its sum over the ranks. *signal: a signal that any rank has received, or 0. Returns the error that any
+ * rank has recorded. */
 enum { AX_EXCHANGE_OWN = 2 };
 ax_status ax_run_exchange(const ax_run *run, double *max, int n, double *sum, int *signal);
 

@@ -1,6 +1,6 @@
-/* Makes checkpoints carry the template by which the conversations of data.train were written: as the
- * tokenizer's chat template, and by the token that ends a turn in generation_config.json. So transformers,
- * other programs and `axonn generate --chat` write conversations as the training data did. */
+/* Makes checkpoints carry the chat template by which the conversations of data.train were written. The
+ * tokenizer gets this template, and eos_token_id in generation_config.json gets the token that ends a turn.
+ * So transformers, other programs and `axonn generate --chat` write conversations as in the training data. */
 #include "axonn/json.h"
 #include "engine/train.h"
 
@@ -10,8 +10,8 @@
 
 static const char generation[] = "generation_config.json";
 
-/* Returns the name of the template by which all conversations of data.train were written. NULL: there are
- * none, their template is not recorded, or there are several. */
+/* Returns the name of the template by which all conversations of data.train were written. NULL: data.train
+ * has no conversations, their template is not recorded, or they have several templates. */
 static const char *find_name(const ax_run *run)
 {
     const ax_sources *train = &run->inputs.train;
@@ -45,8 +45,9 @@ static ax_run_file *find_file(const ax_run_files *files, const char *name)
 
 /* ---- the end of a turn --------------------------------------------------------------------------- */
 
-/* Returns the ids of eos_token_id, which is one id or a list, with `end` before them; NULL if it has `end`
- * already, or if memory is short. `eos`: the id that config.json has, for a file without the key. */
+/* Returns a list of `end` and then `ids`, the value of eos_token_id: one id, a list, or NULL if the file has
+ * no such key. In place of a missing value, `eos` is used, the id in config.json. Returns NULL if the ids
+ * have `end` already, or if memory is short. */
 static json_t *add_id(const json_t *ids, int32_t end, int64_t eos)
 {
     json_t *list = json_pack("[i]", (int)end);

@@ -182,9 +182,9 @@ static ax_status read_files(const ax_run *run, const char *dir, ax_run_files *ou
     return status;
 }
 
-/* The files are copied from the directory of the initial weights. The run that wrote these may still train,
- * and remove the directory when it saves its next checkpoint. Then the files are read from that run's newest
- * checkpoint: all checkpoints of a run have the same small files. */
+/* Reads the files to copy from the directory of the initial weights. If another run wrote this directory and
+ * still trains, it may remove the directory when it saves its next checkpoint. Then the files are read from
+ * that run's newest checkpoint: all checkpoints of a run have the same small files. */
 ax_status ax_run_find_files(const ax_run *run, ax_run_files *out)
 {
     char *newest = NULL;

@@ -108,8 +108,10 @@ static ax_status suggest_fewer_slots(const ax_run *run, char *out, size_t size, 
     return AX_OK;
 }
 
-/* Writes to `out` which settings would fit: no slack and nothing postponed, the largest smaller micro-batch
- * or, if none fits, the largest micro-batch with full recomputation. All ranks do the same search. */
+/* Writes to `out` the first of these changes that would make the run fit: fewer threads; pipe.slack and
+ * pipe.postpone 0; a smaller micro-batch, the largest that fits; full recomputation, with the largest
+ * micro-batch that fits. If none of them would, writes that the model is too large. All ranks do the same
+ * search. */
 static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, size_t size)
 {
     const ax_engine_options *options = &run->plan.options;

@@ -4,8 +4,8 @@
  * rows). That number follows from times that are the same on all ranks, so all ranks call the all-reduce
  * before the same piece. After the first step, steps shorter than two seconds have no such all-reduce.
  *
- * With pipeline stages, the ranks of the first stage do so. The messages of the pipeline tell the other
- * stages (pipeline.c). */
+ * With pipeline stages, only the ranks of the first stage run all-reduces while micro-batches are computed.
+ * The messages between stages then tell the other stages that the step is abandoned (pipeline.c). */
 #include "engine/train.h"
 
 #include <math.h>
@@ -28,8 +28,8 @@ static int64_t pieces_between(double seconds, int64_t pieces)
 }
 
 /* Finds by an all-reduce how long ago the first signal came on any rank, and abandons the step if that is
- * PATIENCE_SECONDS or more. Sets the number of pieces until the next all-reduce, to at most twice the last
- * number: in the first step it starts from a guess of one piece. */
+ * PATIENCE_SECONDS or more. Sets the number of pieces until the next all-reduce, to at most twice the
+ * previous number. In the first step of a run, this number begins with 1. */
 static ax_status ask(const ax_run *run, ax_pace *pace, int *signal)
 {
     enum { SECONDS, AGE, SIGNAL, N };

@@ -27,8 +27,8 @@ ax_status ax_report_peak(const ax_run *run, ax_run_report *report)
  * itself. From AXES on: bytes sent along each set of axes. */
 enum { MEMORY = AX_EXCHANGE_OWN, WIRE, EXPOSED, SECONDS, WAITED, AXES };
 
-/* Appends to `all`, from all[*n] on and in ascending order, each set of axes along which any rank has a
- * communicator: ranks of different pipeline stages may have different ones. `all` has room for every set. */
+/* Writes to `all`, in ascending order, the *n sets of axes along which any rank has a communicator. Ranks of
+ * different pipeline stages may have communicators along different sets. `all` has room for every set. */
 static ax_status list_sets(const ax_run *run, int64_t *all, int *n)
 {
     const ax_grid *grid = run->state.ctx->grid;
@@ -110,7 +110,7 @@ static void log_schedule(const ax_run *run)
                (long long)s->warmup, left, falling);
 }
 
-/* Logs the first block of each pipeline stage, and how many micro-batches it may hold at a time (its
+/* Logs how many blocks each pipeline stage has, and how many micro-batches the stage may hold at a time (its
  * slots). */
 static void log_stages(const ax_run *run)
 {
@@ -172,12 +172,12 @@ static void log_goldfish(const ax_run *run)
     const ax_config *c = run->config;
     const long long k = c->data.goldfish.k, window = c->data.goldfish.window;
     if (c->data.goldfish.kind == AX_GOLDFISH_STATIC && k)
-        ax_log(AX_LOG_INFO, "goldfish loss: every token number %lld, %lld, ... of a document is no target", k,
-               2 * k);
+        ax_log(AX_LOG_INFO, "goldfish loss: tokens number %lld, %lld, ... of each document are not targets",
+               k, 2 * k);
     else if (k)
         ax_log(AX_LOG_INFO,
                "goldfish loss: one of %lld targets is dropped, by a hash of the %lld tokens before it; "
-               "metrics.jsonl has the share of each step (dropped)",
+               "the field dropped of metrics.jsonl is the share of dropped targets in a step",
                k, window);
 }
 

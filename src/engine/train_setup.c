@@ -69,7 +69,8 @@ static ax_status identify_base(ax_config *c, ax_run_inputs *inputs)
 {
     if (inputs->model_weights)
         return ax_st_checksum(inputs->model_weights, inputs->base);
-    ax_option_error(c->set, "model.from", "%s holds no weights, and tune.method: lora trains no others",
+    ax_option_error(c->set, "model.from",
+                    "%s holds no weights, but tune.method: lora needs a base with weights",
                     inputs->model_dir);
     return AX_OK;
 }
@@ -326,7 +327,7 @@ static ax_status pack_sources(const ax_run *run, const ax_sources *sources, cons
     return AX_OK;
 }
 
-/* Checks what only the data tell: all such errors are reported together. Then packs documents. */
+/* Checks the keys that depend on the data, and reports all their errors together. Then packs documents. */
 static ax_status cut_sources(const ax_run *run, const ax_run_inputs *inputs, const ax_row_shape *trained)
 {
     check_sources(run, "data.train", &inputs->train, trained);
@@ -380,12 +381,12 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal
 typedef struct sharing {
     const ax_run *run;
     int64_t step;   /* steps that are done */
-    int64_t before; /* samples read in them */
-    int64_t all;    /* those, and train.global_batch in each further step */
-    int64_t mixed;  /* samples read of sources by weight */
-    int by_weight;  /* number of these sources */
-    double epochs;  /* samples of all epochs of the other sources */
-    double weights; /* sum of the weights */
+    int64_t before; /* samples read in these steps */
+    int64_t all;    /* `before`, and train.global_batch for each further step */
+    int64_t mixed;  /* samples read so far of sources without epochs, which are mixed by weight */
+    int by_weight;  /* number of sources without epochs */
+    double epochs;  /* samples of all epochs of the sources with epochs */
+    double weights; /* sum of the weights of the sources without epochs */
 } sharing;
 
 static int64_t samples_of(const ax_run *run, int source)
@@ -420,7 +421,7 @@ static sharing share_samples(const ax_run *run, int64_t step, const int64_t *rea
     return s;
 }
 
-/* Prints how many samples a run has, and which they are. */
+/* Prints how many samples a run has, and how this number is computed. */
 static const char *print_samples(const sharing *s, char out[160])
 {
     if (!s->step)
@@ -440,7 +441,7 @@ static double steps_needed(const sharing *s)
     return (double)s->step + ceil(fmax(samples, 0) / batch);
 }
 
-/* Prints the advice to give the run so many steps. */
+/* Prints the advice to set train.steps to the number of steps that the epochs need. */
 static const char *print_steps(const sharing *s, char out[256])
 {
     snprintf(out, 256, "set train.steps to %s%.0f%s", s->by_weight ? "at least " : "", steps_needed(s),
@@ -483,7 +484,7 @@ ax_status ax_run_derive_steps(const ax_run *run, int64_t step, const int64_t *re
     return AX_OK;
 }
 
-/* Records an error for each source whose epochs do not fit beside the others. */
+/* Records an error for each source whose epochs do not fit into the run beside those of other sources. */
 static void check_parts(const sharing *s)
 {
     const ax_sources *train = &s->run->inputs.train;

@@ -67,7 +67,8 @@ static bool any_mask(const ax_run *run)
 static json_t *goldfish_of(const ax_run *run)
 {
     const ax_config *c = run->config;
-    /* If it is off, its other keys mean nothing; only hashed has a window. */
+    /* If the goldfish loss is off, its other keys have no effect. The key window has an effect with kind
+     * hashed only. */
     const bool on = c->data.goldfish.k, hashed = on && c->data.goldfish.kind == AX_GOLDFISH_HASHED;
     return json_pack("{s:I,s:I,s:i}", "data.goldfish.k", (json_int_t)c->data.goldfish.k,
                      "data.goldfish.window", (json_int_t)(hashed ? c->data.goldfish.window : 0),
@@ -80,7 +81,7 @@ static json_t *identity_of(const ax_run *run)
 {
     const ax_config *c = run->config;
     json_t *tune = tune_of(run), *goldfish = goldfish_of(run);
-    /* Where sources have no mask, data.loss is left out: it makes no difference. */
+    /* data.loss is left out if no source has a mask, because it then makes no difference. */
     json_t *loss = !any_mask(run)
                        ? NULL
                        : json_integer(c->data.loss == AX_CONFIG_ALL ? AX_CONFIG_ALL : AX_CONFIG_ANSWERS);
@@ -418,7 +419,8 @@ static ax_status check_same_run(const ax_run *run, const json_t *state)
              "%s: training/state.json lacks the description of the run (its member \"run\")",
              run->resume.dir);
     json_t *identity = identity_of(run);
-    /* The checkpoint of an adapter has no config.json: its base says which model it is. */
+    /* An adapter's checkpoint has no config.json. Its model is identified by the checksum of the base instead
+     * (tune_of). */
     bool models = tuned(saved) == AX_CONFIG_FULL && run->config->tune.method == AX_CONFIG_FULL;
     ax_status status = models ? add_model_facts(run, saved, identity) : AX_OK;
     if (status == AX_OK)
@@ -479,8 +481,8 @@ static void split_dropout(const json_t *state)
     json_object_set_new(saved, "model.attn_dropout", json_real(0));
 }
 
-/* Adds the keys that earlier versions did not have, with the values by which they trained: all weights, on
- * rows of consecutive tokens, without goldfish loss. */
+/* Adds the keys that earlier versions did not have. Their values are what earlier versions always did: train
+ * all weights, on rows of consecutive tokens, without goldfish loss. */
 static void add_new_keys(const json_t *state)
 {
     static const char *const keys[] = {"data.pack", "data.goldfish.k", "data.goldfish.window",
@@ -492,8 +494,9 @@ static void add_new_keys(const json_t *state)
             json_object_set_new(saved, keys[i], json_integer(0));
 }
 
-/* Whether the samples of the run are those of the run that wrote the checkpoint: rows cut alike from the same
- * sources. A resumed run has been refused otherwise. */
+/* Returns true if this run has the same samples as the run that wrote the checkpoint: the same sources, cut
+ * into the same rows. Only a new run can differ here: a resumed run with other samples has been refused
+ * before. */
 static bool same_samples(const ax_run *run, const json_t *state)
 {
     static const char *const keys[] = {"data.train", "data.pack", "model.seq_len"};

@@ -103,21 +103,23 @@ static void rules_over_keys(void **state)
          "t.yaml:4:13: pipe.cut: block 3 is not above the block before it (blocks 0 to 11, 12: a stage with "
          "only the head); for instance [3, 8]"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 3}\npipe: {cut: 7}\n",
-         "pipe.cut: has 1 blocks, but grid.pipe = 3 has 2 stages after the first; for instance [3, 8]"},
+         "pipe.cut: lists 1 blocks, but grid.pipe = 3 needs 2: the first blocks of all stages but the first; "
+         "for instance [3, 8]"},
         {"model: {family: gpt2}\ndata: {train: x}\npipe: {schedule: zb}\n",
          "t.yaml:3:18: pipe.schedule: must be message, 1f1b, gpipe or interleaved, not \"zb\""},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 24, micro_batch: 2}\n"
          "grid: {pipe: 4, data: 2}\npipe: {schedule: interleaved}\n",
          "t.yaml:3:23: train.global_batch: 24 has 6 micro-batches, but pipe.schedule=interleaved needs a "
          "multiple "
-         "of grid.pipe (4): a global batch that is a multiple of train.micro_batch x grid.data x grid.z (2 x "
+         "of grid.pipe (4): make train.global_batch a multiple of train.micro_batch x grid.data x grid.z (2 "
+         "x "
          "2 x 1 "
          "= 4) x grid.pipe; the nearest are 16 and 32"},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 4, micro_batch: 4}\n"
          "grid: {pipe: 2}\npipe: {schedule: interleaved}\n",
          "train.global_batch: 4 has 1 micro-batch, but pipe.schedule=interleaved needs a multiple of "
          "grid.pipe "
-         "(2): a global batch that is a multiple of train.micro_batch (4) x grid.pipe; the nearest is 8"},
+         "(2): make train.global_batch a multiple of train.micro_batch (4) x grid.pipe; the nearest is 8"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 3}\npipe: {schedule: interleaved, chunks: "
          "5}\n"
          "train: {global_batch: 24}\n",
@@ -125,7 +127,8 @@ static void rules_over_keys(void **state)
          "chunk needs the embedding, a block or the head; at most 4"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 2}\ntrain: {global_batch: 8}\n"
          "pipe: {schedule: interleaved, cut: 7}\n",
-         "pipe.cut: has 1 blocks, but grid.pipe x pipe.chunks = 4 has 3 chunks after the first; for instance "
+         "pipe.cut: lists 1 blocks, but grid.pipe x pipe.chunks = 4 needs 3: the first blocks of all chunks "
+         "but the first; for instance "
          "[2, 6, 9]"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {y: 2, x: 4}\nstrategy: megatron\n",
          "t.yaml:3:11: grid.y: must be 1, not 2, with strategy megatron: 1D tensor parallelism (x)"},
@@ -153,7 +156,7 @@ static void rules_over_keys(void **state)
         {"model: {family: qwen3, head_dim: 7}\ndata: {train: x}\n",
          "t.yaml:1:34: model.head_dim: the width of a head, 7, must be even in family qwen3"},
         {"model: {family: qwen3, hidden: 36}\ndata: {train: x}\n",
-         "model.heads: the width of a head, 3, must be even in family qwen3, which rotates pairs"},
+         "model.heads: the width of a head, 3, must be even in family qwen3: RoPE rotates pairs"},
         {"model: {family: llama, rope_theta: 1}\ndata: {train: x}\n",
          "t.yaml:1:36: model.rope_theta: must be above 1"},
         {"model: {family: llama, activation: gelu}\ndata: {train: x}\n",

@@ -188,7 +188,7 @@ static void wrong_keys_are_refused_together(void **state)
         "tune.targets: the blocks of family gpt2 have no matrix \"gate\"; they have q, k, v, proj, up, down",
         LORA_KEYS "tune.targets=[q,gate]");
     refuse("tune.rank: 21 is above 20, the smaller side of matrix q [20, 20]", LORA_KEYS "tune.rank=21");
-    refuse("tune.method: lora changes an existing model", BASE_KEYS "tune.method=lora");
+    refuse("tune.method: lora trains updates of an existing model", BASE_KEYS "tune.method=lora");
     refuse("tune.rank: belongs to tune.method: lora, which is not set", BASE_KEYS "tune.rank=4");
     refuse("model.norm_eps: belongs to the base", LORA_KEYS "model.norm_eps=0.001");
     /* all at once */
@@ -275,22 +275,23 @@ static void foreign_adapters_are_checked(void **state)
     expect_config("alpha_pattern: the value of c_fc is not a number",
                   ", \"alpha_pattern\": {\"c_fc\": \"3\"}");
     expect_config("gives transformer.h.0.attn.c_attn rank 5, but", ", \"rank_pattern\": {\"c_attn\": 5}");
-    expect_config("gives matrix q other scales in some blocks",
+    expect_config("gives matrix q different scales in different blocks",
                   ", \"alpha_pattern\": {\"h.0.attn.c_attn\": 3}");
     expect_config("init_lora_weights: \"pissa_niter_4\" changes the base",
                   ", \"init_lora_weights\": \"pissa_niter_4\"");
     expect_config("rank_pattern: the value of c_fc is not a number", ", \"rank_pattern\": {\"c_fc\": null}");
     expect_config("modules_to_save", ", \"modules_to_save\": [\"lm_head\"]");
     sh("rm -rf given && cp -r " GOLDEN "lora/all given && chmod -R u+w given");
-    expect_config("has no update of a matrix of the blocks of family gpt2", "");
+    expect_config("updates no matrix that the blocks of family gpt2 have", "");
     sh("rm -rf given && cp -r " GOLDEN "lora/one given && chmod -R u+w given");
     ax_pretrained model;
     write_text(
         "given/adapter_config.json",
         "{\"peft_type\": \"LORA\", \"base_model_name_or_path\": \"gpt2\", \"r\": 1, \"lora_alpha\": 2}");
     assert_int_equal(ax_pretrained_open("given", &model), AX_ERR_DATA);
-    assert_non_null(
-        strstr(ax_error_message(), "there is no such directory: write the path of the base there"));
+    assert_non_null(strstr(
+        ax_error_message(),
+        "there is no such directory: set \"base_model_name_or_path\" in this file to the path of the base"));
     write_text("given/adapter_config.json", "{\"r\": 1}");
     assert_int_equal(ax_pretrained_open("given", &model), AX_ERR_DATA);
     assert_non_null(strstr(ax_error_message(), "peft_type is missing"));

@@ -290,7 +290,9 @@ static void mistakes_are_reported_once(void **state)
         "grid.pipe: 5 stages are too many for a model of 2 blocks: each needs the embedding, a block or the "
         "head; at most 4",
         RANK_KEYS "ranks=5 grid.pipe=5");
-    refused(2, "pipe.cut: has 2 blocks, but grid.pipe = 2 has 1 stages after the first; for instance [1]",
+    refused(2,
+            "pipe.cut: lists 2 blocks, but grid.pipe = 2 needs 1: the first blocks of all stages but the "
+            "first; for instance [1]",
             RANK_KEYS "ranks=2 grid.pipe=2 pipe.cut=1,2");
     refused(
         2,

@@ -149,11 +149,11 @@ static void a_head_that_differs_is_untied(void **state)
     make_headed("says_tied", 0.5F, true);
     make_headed("says_untied", 0.5F, false);
     run_expect(0,
-               "says_tied: lm_head.weight differs from transformer.wte.weight, to which config.json ties it: "
-               "it is read as an untied head (tie_word_embeddings: false)",
+               "says_tied: config.json ties lm_head.weight to transformer.wte.weight, but the files hold "
+               "different values: the model is read with an untied head (tie_word_embeddings: false)",
                FROM_KEYS "model.from=says_tied");
-    char *said = text_of("log"), *told = strstr(said, "is read as an untied head");
-    assert_null(strstr(told + 1, "is read as an untied head")); /* once */
+    char *said = text_of("log"), *told = strstr(said, "is read with an untied head");
+    assert_null(strstr(told + 1, "is read with an untied head")); /* once */
     free(said);
     assert_false(is_tied("run/ckpt/step-6"));
     run_expect(0, "done: step 6", FROM_KEYS "model.from=says_untied run.dir=run2");

@@ -58,8 +58,9 @@ struct ax_layer {
 };
 
 AX_MUST_CHECK ax_status ax_layer_forward(ax_layer *layer, ax_frame *frame, const ax_tensor *x, ax_tensor *y);
-/* dx NULL: no layer before this one is trained (ax_layer_trains), so backward ends here. It computes what the
- * gradients of the layer's own parameters need, and leaves on the frame's stack what it does not need. */
+/* dx NULL: no layer before this one is trained (ax_layer_trains), so backward ends with this layer. It
+ * computes only the gradients of the parameters of the layer and its children. Tensors on the frame's stack
+ * that these gradients do not need may stay there. */
 AX_MUST_CHECK ax_status ax_layer_backward(ax_layer *layer, ax_frame *frame, const ax_tensor *dy,
                                           ax_tensor *dx);
 /* forward_sum: x = a + b, then y = layer(x). backward_add: dx = add + the gradient of x, computed by the
@@ -118,7 +119,8 @@ typedef struct ax_linear_config {
 } ax_linear_config;
 ax_layer *ax_linear(ax_ctx *ctx, const char *name, const ax_linear_config *config);
 
-/* The indices of a linear layer's parameters. Those of a layer without bias or update are NULL. */
+/* The indices, in ax_layer.param, of a linear layer's parameters. A parameter that the layer lacks (no bias,
+ * no low-rank update) is NULL. */
 enum { AX_LINEAR_WEIGHT, AX_LINEAR_BIAS, AX_LINEAR_LORA_A, AX_LINEAR_LORA_B };
 
 /* A low-rank update of a linear layer (LoRA, Hu et al. 2021, 2106.09685): y = x·Wᵀ + b + scale·(x·Aᵀ)·Bᵀ. */
@@ -127,10 +129,10 @@ typedef struct ax_low_rank {
     double scale;
 } ax_low_rank;
 /* Adds to a linear layer the factors of a low-rank update: NAME.lora_A [rank, in], with initial values
- * uniform in ±1/√in, and NAME.lora_B [out, rank], initially 0. Call it before ax_layer_param_set. Both
- * products are added to partial sums before these are reduced over ranks, so no grid communicates more
+ * uniform in ±1/√in, and NAME.lora_B [out, rank], initially 0. Call it before ax_layer_param_set. The update
+ * is added to the layer's partial sums before they are reduced over ranks, so no grid communicates more
  * activations than without the update. AX_ERR_USAGE if the rank is below 1; AX_ERR_INTERNAL if the layer is
- * not linear or has an update. */
+ * not linear or already has an update. */
 AX_MUST_CHECK ax_status ax_linear_add_low_rank(ax_layer *linear, const ax_low_rank *update);
 
 /* LayerNorm over the width, which may be split, with weight and bias. */

@@ -44,7 +44,7 @@ static ax_status sequence_forward_sum(ax_layer *self, ax_frame *frame, const ax_
     return later_forward(self, frame, y);
 }
 
-/* Backward if the layers before this one are not trained: ends with the first child that is. */
+/* Runs backward if no layer before this one is trained: ends with the first child that is trained. */
 static ax_status backward_to_first_trained(ax_layer *self, ax_frame *frame, const ax_tensor *dy)
 {
     int first = ax_layer_first_trained(self);
@@ -123,7 +123,8 @@ static ax_status residual_forward(ax_layer *self, ax_frame *frame, const ax_tens
 
 static ax_status residual_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
-    int end = dx ? 0 : ax_layer_first_trained(self) + 1; /* the children before need no gradient of their x */
+    /* If dx is NULL, backward ends with the first child that is trained, child number end - 1. */
+    int end = dx ? 0 : ax_layer_first_trained(self) + 1;
     ax_tensor out = *dy;
     for (int i = self->children - 1; i >= end; i--) {
         const ax_tensor in = out;

@@ -62,12 +62,13 @@ static ax_status prepare(ax_layer *self, ax_frame *frame, const ax_tensor *x, fo
     return ax_param_acquire(frame, self->param[BIAS], &p->b);
 }
 
-/* ---- the low-rank update. x·Aᵀ is a partial sum along the axes that split the input width, and so is its
- * product with Bᵀ, exactly as x·Wᵀ: the two are added before they are reduced. Nothing else is communicated.
- * The same holds in backward for dy·B and the axes that split the output width. The factor `scale` is applied
- * to the narrow products, [b, t, rank] ---- */
+/* ---- the low-rank update. Along the axes that split the input width, the update x·Aᵀ·Bᵀ is a partial sum,
+ * as x·Wᵀ is. The update is added to x·Wᵀ before the reduction over ranks, so it needs no communication of
+ * its own. In backward the same holds for dy·B·A and dy·W along the axes that split the output width. The
+ * factor `scale` is applied to the narrow products x·Aᵀ and dy·B, [b, t, rank] ---- */
 
-/* *out = scale · (x·factor), where `spec` sums the wide dim. */
+/* Computes *out = scale · x·F, where F is the parameter with index `factor`, A or B. `spec` sums over the
+ * wide dim. */
 static ax_status narrow(const ax_layer *self, ax_frame *frame, const char *spec, const ax_tensor *x,
                         int factor, ax_tensor *out)
 {
@@ -81,7 +82,7 @@ static ax_status narrow(const ax_layer *self, ax_frame *frame, const char *spec,
     return scale.n && scale.factor != 1 ? ax_run_scale(self->ctx->stream, &scale) : AX_OK;
 }
 
-/* Adds to `sums` the product of `x`, which `narrow` has made, with a factor. */
+/* Adds x·F to `sums`, where x is a result of `narrow` and F is the parameter with index `factor`, A or B. */
 static ax_status widen(const ax_layer *self, ax_frame *frame, const char *spec, const ax_tensor *x,
                        int factor, const ax_tensor *sums)
 {
@@ -101,7 +102,8 @@ static ax_status add_update(const ax_layer *self, ax_frame *frame, const ax_tens
     return ax_frame_save(frame, &u);
 }
 
-/* What backward has of an update: u of add_update, and v = scale · dy·B. */
+/* The narrow products from which backward computes gradients: u, which add_update has saved, and v = scale ·
+ * dy·B. */
 typedef struct narrow_pair {
     ax_tensor u, v;
 } narrow_pair;
@@ -162,7 +164,7 @@ ax_status ax_linear_forward_activation(ax_layer *self, ax_frame *frame, const ax
 static const ax_layout *input_layout(const ax_layer *self) { return &((const linear *)self)->x_layout; }
 
 /* Adds the input gradient of one layer to `partial` (sets it, if `first`). Several layers with the same input
- * add theirs, and the sum is reduced over ranks once. */
+ * add their input gradients, and the sum is reduced over ranks once. */
 static ax_status add_input_grad(const ax_layer *self, ax_frame *frame, const ax_tensor *dy,
                                 const narrow_pair *update, bool first, ax_tensor *partial)
 {

@@ -14,7 +14,7 @@ ax_status ax_rope_check(const ax_rope_config *c, int64_t head_dim)
 {
     if (c->theta == 0)
         return AX_OK;
-    AX_CHECK(head_dim % 2 == 0, AX_ERR_USAGE, "head_dim = %lld is odd: rotary embedding turns pairs",
+    AX_CHECK(head_dim % 2 == 0, AX_ERR_USAGE, "head_dim = %lld is odd: a rotary embedding rotates pairs",
              (long long)head_dim);
     AX_CHECK(c->theta > 1 && c->theta < 1e30, AX_ERR_USAGE, "rope_theta = %g is not above 1", c->theta);
     AX_CHECK(c->kind == AX_ROPE_DEFAULT || (c->factor > 0 && c->factor < 1e30), AX_ERR_USAGE,
@@ -146,7 +146,7 @@ ax_status ax_rope_table_make(ax_ctx *ctx, const ax_rope_config *c, int64_t head_
     float *f;
     ax_tensor table = ax_tensor_make(AX_F32, 3, (int64_t[]){positions, head_dim / 2, 2}, NULL, NULL);
     AX_TRY(ax_rope_check(c, head_dim));
-    AX_CHECK(positions > 0, AX_ERR_USAGE, "rotary embedding needs a number of positions");
+    AX_CHECK(positions > 0, AX_ERR_USAGE, "a rotary embedding needs at least one position");
     AX_TRY(ax_tensor_check(&table));
     AX_TRY(ax_device_alloc(ctx->dev, ax_rope_table_bytes(&table), &table.data));
     *out = table;

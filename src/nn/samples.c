@@ -28,8 +28,8 @@ static ax_layer *mlp(ax_ctx *ctx, const char *name)
     return ax_sequence_of(ctx, name, AX_COUNT(layers), layers);
 }
 
-/* Adds a low-rank update to each linear layer of a tree. A sum of low rank changes the layer only if it is
- * not small: the scale makes it as large as the product with the weight. */
+/* Adds a low-rank update to each linear layer of a tree. The scale 2 makes the update about as large as the
+ * product with the weight, so that errors of the update are noticed. */
 static ax_status add_low_rank(ax_layer *layer, int64_t rank)
 {
     if (!strcmp(layer->ops->kind, "linear"))

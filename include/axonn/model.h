@@ -117,10 +117,10 @@ AX_MUST_CHECK ax_status ax_model_config_print(const ax_model_config *config,
  * AX_ERR_DATA: not a JSON object. */
 AX_MUST_CHECK ax_status ax_model_config_retype(const char *json, size_t size, const char *path,
                                                ax_dtype dtype, ax_buf *out);
-/* Appends a JSON object of the values that identify the model: those that its family writes to config.json,
- * except values that a resumed run may change (dropout rates, the standard deviation of initial weights). A
- * member has the name of the configuration key of the same meaning ("model.hidden"), or of the key in
- * config.json if there is none. */
+/* Appends a JSON object of the values that identify the model: all values that its family writes to
+ * config.json, except values that a resumed run may change (dropout rates, the standard deviation of initial
+ * weights). A member has the name of the configuration key of the same meaning ("model.hidden"), or of the
+ * key in config.json if there is none. */
 AX_MUST_CHECK ax_status ax_model_config_identity(const ax_model_config *config, ax_buf *out);
 AX_MUST_CHECK ax_status ax_model_config_copy(const ax_model_config *config, ax_model_config *out);
 void ax_model_config_fini(ax_model_config *config);
@@ -142,20 +142,20 @@ typedef struct ax_adapter {
 } ax_adapter;
 
 /* Reads the text of an adapter_config.json. `path` is used in messages only. The caller releases *out with
- * ax_adapter_fini. AX_ERR_DATA: not such a text; or an adapter of a kind that is not implemented, and the
- * message lists all features that it has. */
+ * ax_adapter_fini. AX_ERR_DATA if the text is not a valid adapter_config.json, or if the adapter has features
+ * that are not implemented; the message lists all of them. */
 AX_MUST_CHECK ax_status ax_adapter_parse(const char *text, size_t size, const char *path, ax_adapter *out);
 void ax_adapter_fini(ax_adapter *adapter);
 /* Returns the scale of the update of a module ("transformer.h.0.attn.c_attn") whose factors have rank `rank`.
  */
 double ax_adapter_scale(const ax_adapter *adapter, const char *module, int64_t rank);
-/* Returns the rank that the text gives for a module; 0: none. */
+/* Returns the rank that adapter_config.json gives for a module; 0: none. */
 int64_t ax_adapter_rank(const ax_adapter *adapter, const char *module);
 /* Appends an adapter_config.json of the low-rank updates of `config`, whose ranks are equal, for a base in
  * the directory `base`. */
 AX_MUST_CHECK ax_status ax_adapter_print(const ax_model_config *config, const char *base, ax_buf *out);
-/* Print the keys, in files, of factor 'A' or 'B' of a matrix of block `block`, and of the array that holds
- * the matrix. */
+/* ax_family_low_rank_key prints the key, in an adapter's files, of factor 'A' or 'B' of a matrix of block
+ * `block`. ax_family_matrix_key prints the key, in a model's files, of the array that holds the matrix. */
 void ax_family_low_rank_key(const ax_family *family, ax_matrix matrix, int64_t block, char factor,
                             char out[256]);
 void ax_family_matrix_key(const ax_family *family, ax_matrix matrix, int64_t block, char out[256]);
@@ -182,10 +182,9 @@ int64_t ax_model_config_window(const ax_model_config *config, int64_t layer);
  * of the head counts in *matmul even if it is tied; embedding tables that are only looked up do not. */
 void ax_model_config_params(const ax_model_config *config, int64_t *total, int64_t *matmul);
 /* Returns the training FLOPs per token, without recomputation: 6 × matmul parameters + 6 × layers × heads ×
- * head_dim × seq_len (causal attention). If the model has low-rank updates: 4 × matmul parameters + 6 × those
- * of the updates + the same for attention. In a layer with a window w < seq_len, seq_len is replaced by w ·
- * (2
- * - w / seq_len), because attention computes only pairs of positions within the window. */
+ * head_dim × seq_len (causal attention). If the model has low-rank updates: 4 × matmul parameters + 6 ×
+ * parameters of the updates + the same term for attention. In a layer with a window w < seq_len, seq_len is
+ * replaced by (2 - w / seq_len) · w, because attention computes only pairs of positions within the window. */
 double ax_model_config_flops_per_token(const ax_model_config *config, int64_t seq_len);
 
 /* A model, strategy and batch, for which a grid is checked. */
@@ -243,7 +242,8 @@ AX_MUST_CHECK ax_status ax_model_create(ax_ctx *ctx, const ax_model_config *conf
                                         ax_model **out);
 void ax_model_destroy(ax_model **model);
 
-/* Whether this rank's stage is the last one; whether a chunk of this stage is the first or the last part. */
+/* ax_model_is_last returns true if this rank's stage is the last one. ax_model_begins (ax_model_ends) returns
+ * true if a chunk of this stage is the first (last) part of the model. */
 bool ax_model_is_last(const ax_model *model);
 bool ax_model_begins(const ax_model *model, int chunk);
 bool ax_model_ends(const ax_model *model, int chunk);
@@ -256,17 +256,17 @@ ax_pipe_stage ax_model_stage(const ax_model *model, int stage, int64_t micro_bat
  * Runs chunk `chunk` forward, except its head: on the tokens of the batch if the chunk is the first part of
  * the model, else on the batch's `x`. *y are the activations [b, t, d]. */
 AX_MUST_CHECK ax_status ax_model_forward(ax_model *model, int chunk, ax_frame *frame, ax_tensor *y);
-/* On the last stage: runs its last chunk and computes the logits [b, t, vocab] of the frame's batch, or with
- * `last` those of the last position, [b, 1, vocab]. */
+/* On the last stage: runs its last chunk and computes the logits [b, t, vocab] of the frame's batch, or, if
+ * `last`, the logits of the last position only, [b, 1, vocab]. */
 AX_MUST_CHECK ax_status ax_model_logits(ax_model *model, ax_frame *frame, bool last, ax_tensor *logits);
 /* On the last stage: runs its last chunk forward and adds the sum of the losses of this rank's targets to
  * *total (F64, device memory). In training mode saves the logits in the frame for ax_model_backward. */
 AX_MUST_CHECK ax_status ax_model_loss(ax_model *model, ax_frame *frame, double *total);
-/* Runs the backward pass of the last forward pass on this frame, which was that of chunk `chunk`, and adds to
- * the gradients of the parameters: the gradients of the sum of the losses, times the batch's loss_scale. If
- * the chunk is the last part of the model, the forward pass was ax_model_loss, and dy is ignored. Otherwise
- * it was ax_model_forward, and dy is the gradient of the result *y. *dx is the gradient of the batch's x; if
- * the chunk is the first part of the model, *dx is empty. */
+/* Runs the backward pass that belongs to the last forward pass on this frame, which must have run chunk
+ * `chunk`. Adds to the parameters' gradients the gradient of the sum of the losses, times the batch's
+ * loss_scale. If the chunk is the last part of the model, the forward pass was ax_model_loss, and dy is
+ * ignored. Otherwise the forward pass was ax_model_forward, and dy is the gradient of the result *y. *dx is
+ * the gradient of the batch's x; if the chunk is the first part of the model, *dx is empty. */
 AX_MUST_CHECK ax_status ax_model_backward(ax_model *model, int chunk, ax_frame *frame, const ax_tensor *dy,
                                           ax_tensor *dx);
 

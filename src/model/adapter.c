@@ -1,4 +1,4 @@
-/* adapter_config.json: the description of an adapter, as PEFT's LoraConfig has it. */
+/* Reads and writes adapter_config.json, the description of an adapter in the format of PEFT's LoraConfig. */
 #include "model/family.h"
 
 #include <math.h>
@@ -17,8 +17,8 @@ static bool unused(const json_t *value)
            (json_is_object(value) && !json_object_size(value));
 }
 
-/* Adds a line to `refused` for initial values of A and B that PEFT subtracts from the base when it loads the
- * adapter: the base's files are not what the update belongs to. */
+/* Adds a line to `refused` if PEFT subtracts the initial values of A and B from the base when it loads the
+ * adapter: the update then does not belong to the weights in the base's files. */
 static ax_status refuse_changed_base(const json_t *json, ax_buf *refused)
 {
     static const char *const changing[] = {"pissa", "olora", "corda", "lora_ga", "loftq"};
@@ -62,7 +62,7 @@ static ax_status refuse_features(const json_t *json, ax_buf *refused)
 }
 
 /* Adds a line to `refused` for each member of `key`, alpha_pattern or rank_pattern, that is not the name of a
- * module and a number: PEFT takes names as regular expressions, which are not implemented. */
+ * module and a number: PEFT reads these names as regular expressions, which are not implemented. */
 static ax_status check_patterns(const json_t *json, const char *key, ax_buf *refused)
 {
     const char *pattern, *letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
@@ -96,7 +96,7 @@ static ax_status parse(const char *path, ax_adapter *out)
     AX_TRY(status);
     base = json_object_get(out->json, "base_model_name_or_path");
     AX_CHECK(json_string_length(base), AX_ERR_DATA,
-             "%s: \"base_model_name_or_path\" is missing: write the directory of the adapter's base there",
+             "%s: \"base_model_name_or_path\" is missing: set it to the directory of the adapter's base",
              path);
     AX_TRY(ax_json_int(out->json, path, "r", false, &out->rank));
     AX_TRY(ax_json_number(out->json, path, "lora_alpha", false, &out->alpha));
@@ -121,15 +121,16 @@ void ax_adapter_fini(ax_adapter *adapter)
     *adapter = (ax_adapter){0};
 }
 
-/* Whether `module` is `pattern`, or ends with a dot and `pattern`. PEFT's patterns are regular expressions;
- * those that it writes are names. */
+/* Returns true if `module` is `pattern`, or ends with a dot and `pattern`. PEFT's patterns are regular
+ * expressions, but the patterns that PEFT itself writes are plain names. */
 static bool ends_with(const char *module, const char *pattern)
 {
     size_t n = strlen(module), m = strlen(pattern);
     return m <= n && !strcmp(module + n - m, pattern) && (m == n || module[n - m - 1] == '.');
 }
 
-/* Returns the number that alpha_pattern or rank_pattern has for a module, or `other`. */
+/* Returns the number that `key` (alpha_pattern or rank_pattern) gives for a module, or `other` if it gives
+ * none. */
 static double of_module(const ax_adapter *adapter, const char *key, const char *module, double other)
 {
     const char *pattern;
@@ -155,7 +156,7 @@ int64_t ax_adapter_rank(const ax_adapter *adapter, const char *module)
 
 /* ---- writing ------------------------------------------------------------------------------------- */
 
-/* A number without a fraction is written as an integer. */
+/* Returns a value as a JSON number, which is an integer if the value has no fraction. */
 static json_t *number(double value)
 {
     return value == floor(value) && fabs(value) < 1e15 ? json_integer((json_int_t)value) : json_real(value);
@@ -170,8 +171,8 @@ static int first_matrix(const ax_model_config *c)
     return i;
 }
 
-/* Adds the module of each matrix that has an update to `modules`, and the rank and alpha of each module whose
- * rank differs from `rank` to `ranks` and `alphas`. */
+/* Adds to `modules` the module of each matrix that has an update. If a module's rank differs from `rank`,
+ * adds the module's rank to `ranks` and its alpha to `alphas`. Returns nonzero if memory is short. */
 static int list_modules(const ax_model_config *c, int64_t rank, json_t *modules, json_t *ranks,
                         json_t *alphas)
 {

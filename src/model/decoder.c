@@ -91,9 +91,9 @@ static ax_status add_block(build *b, ax_layer *residual, int64_t i)
     return add_branch(m, residual, i, "mlp_branch", mlp, AX_COUNT(mlp));
 }
 
-/* Adds the blocks in segments. Each segment is one residual layer. Without recomputation it has all blocks of
- * a pipeline stage. With recomputation it has up to `use.recompute` blocks, and only its input is saved for
- * backward. */
+/* Adds the blocks in segments. Each segment is one residual layer. Without recomputation, a segment has all
+ * blocks of a chunk of a pipeline stage. With recomputation, a segment has up to `use.recompute` blocks, and
+ * only the segment's input is saved for backward. */
 static ax_status add_blocks(build *b)
 {
     ax_model *m = b->m;

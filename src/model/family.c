@@ -63,7 +63,7 @@ ax_status ax_family_find(const char *name, const ax_family **out)
         }
         ax_text_add(known, sizeof known, "%s%s", i ? ", " : "", families[i]->name);
     }
-    return ax_fail(AX_ERR_USAGE, "model family \"%s\" is not implemented; there are: %s", name, known);
+    return ax_fail(AX_ERR_USAGE, "model family \"%s\" is not implemented; the families are: %s", name, known);
 }
 
 /* ---- config.json --------------------------------------------------------------------------------- */

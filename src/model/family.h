@@ -9,8 +9,8 @@
 
 /* One row of a family's key map: the parameter `name` of the network is stored in weight files under `key`.
  * In both, %d stands for the number of the block. The file's array is the transpose if `transpose`. Along its
- * output dim the file's array consists of `parts` equal parts, of which the parameter is part number `part`.
- */
+ * output dim the file's array consists of `parts` equal parts; the parameter is part number `part`, from
+ * 0. */
 typedef struct ax_key_map {
     const char *name, *key;
     bool transpose;
@@ -54,8 +54,8 @@ const char *ax_model_dtype_name(ax_dtype dtype);
 ax_status ax_json_int(const json_t *json, const char *path, const char *key, bool optional, int64_t *out);
 ax_status ax_json_number(const json_t *json, const char *path, const char *key, bool optional, double *out);
 
-/* Returns the training FLOPs per token and element of a matrix: forward, the gradient of the input, and,
- * unless the matrix is frozen because of low-rank updates, its own gradient; 2 each. */
+/* Returns the training FLOPs per token and element of a matrix: 2 for forward, 2 for the gradient of the
+ * input, and 2 for the gradient of the matrix, unless the matrix is frozen because of low-rank updates. */
 double ax_model_flops_per_weight(const ax_model_config *config);
 
 ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n);
@@ -74,8 +74,8 @@ int64_t ax_stage_segment(const ax_model *model, int64_t block, int64_t length);
 void ax_stage_note(ax_model *model, int64_t block);
 void ax_stage_place(ax_model *model);
 
-/* low_rank.c. ax_low_rank_build adds the factors of low-rank updates to a network whose other parameters have
- * their places in files, and freezes all others. ax_family_module returns the end of a key in weight files
+/* low_rank.c. ax_low_rank_build freezes all parameters of a network, and then adds the factors of low-rank
+ * updates. It is called after ax_key_map_apply. ax_family_module returns the end of a key in weight files
  * that names a matrix within a block: "attn.c_attn.weight". */
 AX_MUST_CHECK ax_status ax_low_rank_build(ax_model *model);
 const char *ax_family_module(const ax_family *family, ax_matrix matrix);

@@ -1,5 +1,5 @@
-/* What the families llama, mistral, qwen2 and qwen3 have in common: arrays in weight files, and keys of
- * config.json. */
+/* The arrays in weight files and the keys of config.json that the families llama, mistral, qwen2 and qwen3
+ * have in common. */
 #include "model/llama_files.h"
 
 #include <string.h>

@@ -40,7 +40,7 @@ ax_status ax_llama_write(const ax_model_config *c, json_t *json);
 ax_status ax_llama_refuse(const json_t *json, const char *path, const char *key);
 
 /* Read and set the keys of the rotary embedding, in both spellings: rope_theta and rope_scaling, or
- * rope_parameters. ax_rope_read uses c->seq_len, so that must be set before. */
+ * rope_parameters. ax_rope_read uses c->seq_len, which the caller sets before. */
 ax_status ax_rope_read(const json_t *json, const char *path, ax_model_config *c);
 ax_status ax_rope_write(const ax_model_config *c, json_t *json);
 

@@ -64,7 +64,7 @@ static const ax_key_map *row_of(const ax_family *family, ax_matrix matrix)
     return NULL;
 }
 
-/* The length of a key without its ending ".weight". */
+/* Returns the length of a key without its ending ".weight". */
 static int stem_of(const char *key) { return (int)(strlen(key) - strlen(".weight")); }
 
 const char *ax_family_module(const ax_family *family, ax_matrix matrix)
@@ -94,8 +94,9 @@ bool ax_family_is_transposed(const ax_family *family, ax_matrix matrix)
 
 /* ---- the network --------------------------------------------------------------------------------- */
 
-/* Sets the places in files of the factors of block `block`'s matrix. The ranks of the matrices that share its
- * array add up, those of earlier parts of the array first. */
+/* Sets the places, in files, of the two factors of a matrix of block `block`. If several matrices share an
+ * array, the rank of the array's factors is the sum of their ranks, and matrices of earlier parts of the
+ * array come first. */
 static ax_status place(ax_model *m, ax_matrix matrix, int64_t block, ax_layer *layer)
 {
     const ax_model_config *c = &m->config;

@@ -93,7 +93,7 @@ static ax_status read_scaling(const json_t *json, const json_t *p, const char *p
         return AX_OK;
     rope->original = c->seq_len;
     AX_TRY(ax_json_int(p, path, length, true, &rope->original));
-    /* A value in `json` overrides that in `p`. */
+    /* A value in `json` overrides the value in `p`. */
     AX_TRY(ax_json_int(json, path, length, true, &rope->original));
     if (rope->kind == AX_ROPE_YARN)
         return read_yarn(p, path, c, rope);

@@ -22,7 +22,7 @@ static double head_cost(const ax_model_config *c, int64_t recompute)
     return head / (blocks / (double)c->layers * (recompute > 0 ? 4.0 / 3 : 1));
 }
 
-/* Returns the number of parts: chunks of all stages. */
+/* Returns the number of parts of the model: the chunks of all stages. */
 static int parts_of(const ax_model *m) { return m->stages * m->chunks; }
 
 static ax_status take_cut(ax_model *m, const int64_t *cut)

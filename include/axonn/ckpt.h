@@ -51,7 +51,7 @@ AX_MUST_CHECK ax_status ax_st_open(const char *path, ax_st **out);
 void ax_st_close(ax_st **st);
 
 int ax_st_count(const ax_st *st);
-/* Array `index` in ascending order of keys; valid until close. */
+/* Returns array number `index` in ascending order of keys; valid until ax_st_close. */
 const ax_st_array *ax_st_at(const ax_st *st, int index);
 /* Returns the array with this key, or NULL. */
 const ax_st_array *ax_st_find(const ax_st *st, const char *key);
@@ -59,9 +59,9 @@ const ax_st_array *ax_st_find(const ax_st *st, const char *key);
 int ax_st_files(const ax_st *st);
 /* Returns the bytes of all files, headers and index included. */
 int64_t ax_st_bytes(const ax_st *st);
-/* Prints the checksum that identifies the model whose weights a store holds, 16 hexadecimal digits: a hash of
- * the keys, dtypes, shapes and a sample of the bytes of all arrays, 4 KiB at each of 16 places of each. Not
- * collective. */
+/* Prints a checksum that identifies the model whose weights a store holds, as 16 hexadecimal digits. It is a
+ * hash of the keys, dtypes and shapes of all arrays, and of 4 KiB of bytes at each of 16 places of every
+ * array. Not collective. */
 AX_MUST_CHECK ax_status ax_st_checksum(ax_st *st, char out[17]);
 /* Returns the checksum of the base that an adapter's store names, or NULL: other programs name none. */
 const char *ax_st_base(const ax_st *st);
@@ -112,7 +112,7 @@ typedef struct ax_ckpt_rules {
     const char *prefix;        /* a prefix that keys in files may have or lack: "transformer."; NULL: none */
     const char *const *ignore; /* shell patterns (*, ?) of keys to ignore */
     int ignores;
-    bool frozen; /* the files hold the parameters that are frozen; false: those that are not */
+    bool frozen; /* the files hold the frozen parameters; false: the parameters that are not frozen */
 } ax_ckpt_rules;
 
 /* Writes the master weights of parameters that are not frozen as `dtype` into `dir` (which exists) under
@@ -153,14 +153,14 @@ typedef struct ax_ckpt_file {
 typedef struct ax_ckpt_save_args {
     const char *run_dir; /* holds ckpt/ and latest; made if missing */
     int64_t step;
-    const ax_param_set *params; /* those that are frozen are not saved */
+    const ax_param_set *params; /* frozen parameters are not saved */
     /* NULL: the checkpoint is a model. Otherwise it is an adapter of the model with this checksum
      * (ax_st_checksum): one file adapter_model.safetensors. */
     const char *base;
     ax_dtype dtype; /* dtype of the weights in model.safetensors. If the master weights have another dtype,
                        they are saved too, unconverted */
     int64_t shard_bytes;           /* 0: 5 GB */
-    const char *const *slot_names; /* of the optimizer state arrays: "exp_avg", "exp_avg_sq" */
+    const char *const *slot_names; /* names of the arrays of optimizer state: "exp_avg", "exp_avg_sq" */
     const ax_ckpt_file *files;
     int n_files;
     const char *state;   /* a JSON object, written unchanged to training/state.json */
@@ -183,16 +183,17 @@ AX_MUST_CHECK ax_status ax_ckpt_load(ax_param_set *set, const char *dir, const c
  * collective. */
 AX_MUST_CHECK ax_status ax_ckpt_read_state(const char *dir, char **json);
 
-/* Removes what an interrupted save or deletion left in RUN/ckpt. If a save was interrupted while it replaced
- * an older checkpoint of the same step, gives the older checkpoint its name back. To be called by one rank,
- * while no save runs. */
+/* Removes the files that an interrupted save or deletion left in RUN/ckpt. If a save was interrupted while it
+ * replaced an older checkpoint of the same step, gives the older checkpoint its name back. To be called by
+ * one rank, while no save runs. */
 AX_MUST_CHECK ax_status ax_ckpt_clean(const char *run_dir);
 
-/* ---- finding them -------------------------------------------------------------------------------- */
+/* ---- finding checkpoints ------------------------------------------------------------------------- */
 
-/* Finds the newest undamaged checkpoint of a run: of those that ax_ckpt_verify finds intact, the one that was
- * saved last, which need not have the highest step. A warning names newer ones that are damaged. *dir is NULL
- * if the run has no checkpoints; AX_ERR_DATA if all are damaged. The caller frees *dir. Not collective. */
+/* Finds the newest undamaged checkpoint of a run: the one that was saved last, which need not have the
+ * highest step. Reads all files of a checkpoint to find damage, and logs a warning for each newer checkpoint
+ * that is damaged. *dir is NULL if the run has no checkpoints; AX_ERR_DATA if all are damaged. The caller
+ * frees *dir. Not collective. */
 AX_MUST_CHECK ax_status ax_ckpt_find_latest(const char *run_dir, char **dir);
 /* Finds the checkpoint for the value of `train.resume`: "none" → NULL, "auto" → ax_ckpt_find_latest(run_dir),
  * else the path of a checkpoint, which must verify, or of a run. */
@@ -212,8 +213,8 @@ typedef struct ax_ckpt_info {
     int64_t step;
     int64_t serial; /* number of this save among all saves of the run; 0 if the manifest cannot be read */
     int64_t bytes;  /* size of all files together, from the manifest */
-    double time;    /* when it was saved, seconds since 1970 */
-    bool latest;    /* RUN/latest names it */
+    double time;    /* time at which the checkpoint was saved, in seconds since 1970 */
+    bool latest;    /* RUN/latest names this checkpoint */
     char *damage;   /* what is damaged; NULL: no damage found. The files are read only if ax_ckpt_list_create
                        got `verify` true. Owned */
 } ax_ckpt_info;
@@ -233,8 +234,8 @@ typedef struct ax_ckpt_fault {
 } ax_ckpt_fault;
 
 typedef struct ax_ckpt_report {
-    bool manifest; /* false: a model directory without a manifest, of which only the structure of the files
-                      was checked */
+    bool manifest; /* false: the directory has no manifest, and only the structure of the model's files was
+                      checked */
     int files;     /* number of files compared */
     int64_t bytes; /* number of bytes read */
     int n;
@@ -246,7 +247,7 @@ typedef struct ax_ckpt_report {
 AX_MUST_CHECK ax_status ax_ckpt_verify(const char *dir, ax_ckpt_report **out);
 void ax_ckpt_report_destroy(ax_ckpt_report **report);
 
-/* ---- comparing them ------------------------------------------------------------------------------ */
+/* ---- comparing models and checkpoints ------------------------------------------------------------ */
 
 typedef enum ax_ckpt_diff_kind {
     AX_DIFF_NONE,   /* the same values */

@@ -1,4 +1,5 @@
-/* The checksum that identifies the model an adapter belongs to, and its place in the adapter's file. */
+/* The checksum that identifies the base of an adapter, and the metadata of the adapter's file that hold this
+ * checksum. */
 #include "ckpt.h"
 
 #include <stdio.h>
@@ -43,7 +44,7 @@ ax_status ax_st_checksum(ax_st *st, char out[17])
     return status;
 }
 
-/* ---- notes --------------------------------------------------------------------------------------- */
+/* ---- metadata ------------------------------------------------------------------------------------ */
 
 ax_status st_note(ax_st *st, const char *key, const char *value)
 {

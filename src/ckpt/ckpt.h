@@ -87,7 +87,8 @@ char *st_shape_print(int ndim, const int64_t *dim, char out[ST_SHAPE_TEXT]);
 ax_status st_header_read(ax_st *st, const char *path);
 /* Appends to `out` the header of file `file` of a planned store: the length, then the padded JSON. */
 ax_status st_header_print(const ax_st *st, int file, ax_buf *out);
-/* Moves the arrays of a planned store behind its headers, whose lengths have become known or have changed. */
+/* Moves the arrays of a planned store so that they begin where the headers end. Called when the lengths of
+ * the headers become known or change. */
 ax_status st_place_data(ax_st *st);
 /* base.c: adds a member to the metadata of a planned store whose files do not exist yet. */
 ax_status st_note(ax_st *st, const char *key, const char *value);
@@ -114,7 +115,7 @@ typedef struct ckpt_item {
     char *key;           /* key of the array in the file; owned */
     ax_tensor tensor;    /* its data is NULL if this rank does not own the parameter (ax_param_is_owned), for
                             instance in another pipeline stage */
-    ax_param_file place; /* ndim, dim, lo, transpose filled in; its key is not used */
+    ax_param_file place; /* the part of the file's array that holds the tensor; place.key is not used */
 } ckpt_item;
 
 typedef struct ckpt_items {
@@ -122,8 +123,9 @@ typedef struct ckpt_items {
     ckpt_item *item;
 } ckpt_items;
 
-/* Lists an item for the master weights of each parameter that is frozen, or of each that is not. The item's
- * place says which array of the model files holds them, and which part of that array. */
+/* Lists an item for the master weights of each frozen parameter, or, if `frozen` is false, of each other
+ * parameter. The item's place says which array of the model files holds the weights, and which part of that
+ * array. */
 ax_status ckpt_items_model(const ax_param_set *set, bool frozen, ckpt_items *out);
 /* Lists an item for each slot of the optimizer state of each parameter that is not frozen, with key
  * SLOT.NAME. With `master`, also lists the master weights, with key master.NAME. Each item is a whole array.
@@ -170,7 +172,8 @@ ax_status manifest_write(const char *dir, const manifest *m);
 ax_status manifest_read(const char *dir, manifest *out);
 void manifest_fini(manifest *m);
 #define MANIFEST "training/manifest.json"
-/* Suffix of .step-N.was, the name of an older checkpoint step-N while a new one replaces it. */
+/* Suffix of .step-N.was: the name that an older checkpoint step-N has while a new checkpoint of the same step
+ * replaces it. */
 #define CKPT_WAS ".was"
 /* Computes the XXH3-64 of a whole file, and its size. */
 ax_status manifest_hash_file(const char *path, int64_t *bytes, uint64_t *hash);

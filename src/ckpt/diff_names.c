@@ -1,6 +1,6 @@
-/* Names the rows of optimizer state in a comparison. Checkpoints store this state under parameter names. The
- * rows are named by the keys that the parameters' weights have in model files; the manifest records these
- * keys. Parameters that share an array share a row. */
+/* Names the rows of optimizer state in a comparison. Checkpoints store optimizer state under the names of
+ * parameters. Here each name is replaced by the key of the parameter's weights in model files, which the
+ * manifest records. Parameters that share an array share a row. */
 #include "ckpt.h"
 
 #include <stdlib.h>

@@ -60,7 +60,7 @@ static ax_status info_fill(ax_ckpt_info *info, bool verify)
     return status == AX_ERR_DATA ? ax_strdup(ax_error_message(), &info->damage) : status;
 }
 
-/* Reads the checkpoint's name in the file RUN/latest; "" if there is no such file. */
+/* Reads the name of a checkpoint from the file RUN/latest; "" if there is no such file. */
 static void read_latest(const char *run_dir, char out[64])
 {
     char *path, *text = NULL;
@@ -217,8 +217,8 @@ static ax_status choose_newest(const ax_ckpt_list *list, const char *run_dir, ch
     return status != AX_ERR_DATA
                ? status
                : ax_fail(AX_ERR_DATA,
-                         "none of the %d checkpoints in %s/ckpt verifies (the last one: %s); to start "
-                         "anew, choose another run.dir or move them away",
+                         "none of the %d checkpoints in %s/ckpt verifies (the oldest one: %s); to start "
+                         "anew, choose another run.dir or move the checkpoints away",
                          list->n, run_dir, ax_error_message());
 }
 

@@ -1,7 +1,7 @@
 /* Writes and reads distributed tensors. An item is a tensor and the part of a file's array that holds it. If
- * several ranks have the same box of a tensor, the first of them writes it; every rank reads its own box. All
- * ranks list the items of all pipeline stages; the tensor of another stage has no data on this rank. Device
- * memory is copied through a host buffer piece by piece. */
+ * several ranks have the same box of a tensor, the first of these ranks writes the box; every rank reads its
+ * own box. All ranks list the items of all pipeline stages; the tensor of another stage has no data on this
+ * rank. Device memory is copied through a host buffer piece by piece. */
 #include "ckpt.h"
 
 #include <fnmatch.h>

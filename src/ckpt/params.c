@@ -166,7 +166,9 @@ ax_status ax_ckpt_load(ax_param_set *set, const char *dir, const char *const *sl
     if (status == AX_OK)
         status = manifest_read(dir, &m);
     if (status == AX_OK && set->slots > 0 && !has_training(&m))
-        status = ax_fail(AX_ERR_DATA, "%s holds no optimizer state: it can be named as model.from only", dir);
+        status = ax_fail(
+            AX_ERR_DATA,
+            "%s holds no optimizer state, so no run can resume from it: name it as model.from instead", dir);
     if (status == AX_OK)
         status = load_all(set, dir, slot_names, rules, has_training(&m));
     status = ax_comm_agree(set->ctx->world, status);

@@ -129,8 +129,9 @@ static ax_status write_synced(const char *path, const void *data, size_t size)
     return status;
 }
 
-/* Writes a small file of the checkpoint and adds it to the manifest. adapter_config.json is not added: users
- * write the path of the base there after they have moved it. */
+/* Writes a small file of the checkpoint and adds it to the manifest. adapter_config.json is not added,
+ * because users may change it: after they move the base, they write the new path of the base into this
+ * file. */
 static ax_status add_file(saver *s, const char *name, const void *data, size_t size)
 {
     char *path;
@@ -184,7 +185,7 @@ static ax_status prepare(saver *s)
     AX_TRY(ax_dir_has_space(s->root, bytes_needed(s), "the checkpoint"));
     AX_TRY(next_serial(a->run_dir, &s->m.serial));
     int n = snprintf(name, sizeof name, "step-%lld\n", (long long)a->step);
-    /* Written now, so that phase `publish` needs no disk space for it. */
+    /* This file is written now, so that phase `publish` only renames it, which needs no disk space. */
     AX_TRY(write_synced(s->latest_new, name, (size_t)n));
     return make_files(s);
 }
@@ -272,9 +273,10 @@ static ax_status rename_path(const char *from, const char *to)
     return AX_OK;
 }
 
-/* Gives the checkpoint its final name, in one step even if an older checkpoint of the same step has that
- * name: the two exchange their names. If the file system cannot do that, the older one is first renamed to
- * `was`. After a kill between these two renames, ax_ckpt_clean gives the older checkpoint its name back. */
+/* Gives the checkpoint its final name by one atomic rename. If an older checkpoint of the same training step
+ * has that name, the two checkpoints exchange names. If the file system cannot exchange names, the older
+ * checkpoint is first renamed to `was`. After a kill between these two renames, ax_ckpt_clean gives the older
+ * checkpoint its name back. */
 static ax_status rename_to_final(saver *s)
 {
     bool other = ax_path_exists(s->final);
@@ -298,7 +300,8 @@ static void undo_rename_to_final(const saver *s)
     if (s->moved && !failed)
         failed = rename(s->was, s->final);
     if (failed)
-        ax_log(AX_LOG_WARN, "%s, whose save failed, could not be removed; a crash may damage it: %s",
+        ax_log(AX_LOG_WARN,
+               "saving %s failed, and the directory could not be removed; a crash may damage it: %s",
                s->final, strerror(errno));
 }
 
@@ -322,7 +325,7 @@ static ax_status publish(saver *s)
     AX_CHECK(!rename(s->latest_new, s->latest), AX_ERR_DATA, "cannot rename %s to %s: %s", s->latest_new,
              s->latest, strerror(errno));
     /* The checkpoint is safe from here on, so errors are only warnings. The checkpoint is found by its serial
-     * number, whatever `latest` says, and the next save removes what cannot be removed now. */
+     * number, whatever `latest` says, and the next save removes checkpoints that cannot be removed now. */
     ax_status status = ax_dir_sync(a->run_dir);
     if (status == AX_OK && a->keep_latest > 0)
         status = prune(a);

@@ -12,6 +12,10 @@ void config_check(ax_config *cfg);
 /* Records an error for each key with a value that models of model->family cannot have, such as a window. */
 void config_check_family(ax_config *cfg, const ax_model_config *model);
 
+/* Records the error `why` for each of the keys, a list that ends with NULL, whose value is not its default:
+ * as the other keys are, it would have no effect. */
+void config_check_unused(ax_config *cfg, const char *const *keys, const char *why);
+
 /* config_tune.c: config_check_tune checks that tune.method fits the other keys. config_tune sets the low-rank
  * updates of *model, the description of model.from, and records an error for each key that does not fit this
  * model. */
@@ -48,7 +52,7 @@ void config_check_paths(ax_config *cfg);
  * for a configuration that has other errors, so that all errors are reported together. */
 ax_status config_check_files(ax_config *cfg);
 
-/* Checks the keys of the goldfish loss, against model.seq_len too. */
+/* Checks the value of data.goldfish.k, and data.goldfish.window against model.seq_len. */
 void config_check_goldfish(ax_config *cfg);
 
 /* Checks the pipeline's keys against a model of `blocks` blocks. */

@@ -13,6 +13,31 @@ static bool both_ok(const ax_config *cfg, const char *a, const char *b)
     return ax_option_ok(cfg->set, a) && ax_option_ok(cfg->set, b);
 }
 
+/* Whether the value of the key, as text, differs from its default. A config.yaml of a run has all keys. */
+static bool is_changed(const ax_config *cfg, const ax_config *defaults, const char *key)
+{
+    ax_buf value = {0}, preset = {0};
+    bool changed = ax_option_value(cfg->set, key, &value) == AX_OK &&
+                   ax_option_value(defaults->set, key, &preset) == AX_OK &&
+                   strcmp(value.data, preset.data) != 0;
+    ax_buf_fini(&value);
+    ax_buf_fini(&preset);
+    return changed;
+}
+
+void config_check_unused(ax_config *cfg, const char *const *keys, const char *why)
+{
+    size_t n;
+    const ax_option *rows = ax_config_options(&n);
+    ax_config defaults = {.set = NULL};
+    if (ax_option_set_create(rows, n, &defaults, &defaults.set) != AX_OK)
+        return;
+    for (; *keys; keys++)
+        if (is_changed(cfg, &defaults, *keys))
+            ax_option_error(cfg->set, *keys, "%s", why);
+    ax_config_fini(&defaults);
+}
+
 /* Finds the divisors of n that are nearest to d (d <= n): *below <= d <= *above. If d divides n, both are
  * d. */
 static void nearest_divisors(int64_t n, int64_t d, int64_t *below, int64_t *above)
@@ -171,6 +196,14 @@ static void check_schedule(ax_config *cfg)
     if (both_ok(cfg, "optim.lr", "optim.min_lr") && cfg->optim.min_lr > cfg->optim.lr)
         ax_option_error(cfg->set, "optim.min_lr", "%g must be at most optim.lr (%g)", cfg->optim.min_lr,
                         cfg->optim.lr);
+}
+
+/* Without data.goldfish.k there is no goldfish loss, and its other keys have no effect. */
+static void check_goldfish_is_on(ax_config *cfg)
+{
+    static const char *const others[] = {"data.goldfish.window", "data.goldfish.kind", NULL};
+    if (ax_option_ok(cfg->set, "data.goldfish.k") && !cfg->data.goldfish.k)
+        config_check_unused(cfg, others, "needs data.goldfish.k, which is 0 (no goldfish loss)");
 }
 
 void config_check_goldfish(ax_config *cfg)
@@ -349,6 +382,7 @@ void config_check(ax_config *cfg)
     check_batch(cfg);
     check_schedule(cfg);
     check_valid(cfg);
+    check_goldfish_is_on(cfg);
     check_grid(cfg);
     check_chunks(cfg);
     /* Without model.family, train_setup.c calls these checks after it has read config.json. */

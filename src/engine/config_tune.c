@@ -4,39 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns true if the value of the key differs from its default. Whether the key is given does not count: a
- * run's own config.yaml gives all keys. */
-static bool is_changed(const ax_config *c, const ax_config *defaults, const char *key)
-{
-    ax_buf value = {0}, preset = {0};
-    bool changed = ax_option_value(c->set, key, &value) == AX_OK &&
-                   ax_option_value(defaults->set, key, &preset) == AX_OK &&
-                   strcmp(value.data, preset.data) != 0;
-    ax_buf_fini(&value);
-    ax_buf_fini(&preset);
-    return changed;
-}
-
-/* Records an error for each key of low-rank updates whose value was changed, because the run trains no
- * low-rank updates. */
-static void check_unused(ax_config *c)
-{
-    static const char *const of_lora[] = {"tune.rank", "tune.alpha", "tune.targets"};
-    size_t n;
-    const ax_option *rows = ax_config_options(&n);
-    ax_config defaults = {.set = NULL};
-    if (ax_option_set_create(rows, n, &defaults, &defaults.set) != AX_OK)
-        return;
-    for (size_t i = 0; i < AX_COUNT(of_lora); i++)
-        if (is_changed(c, &defaults, of_lora[i]))
-            ax_option_error(c->set, of_lora[i], "belongs to tune.method: lora, which is not set");
-    ax_config_fini(&defaults);
-}
-
 void config_check_tune(ax_config *c)
 {
+    static const char *const of_lora[] = {"tune.rank", "tune.alpha", "tune.targets", NULL};
     if (ax_option_ok(c->set, "tune.method") && c->tune.method != AX_CONFIG_LORA)
-        check_unused(c);
+        config_check_unused(c, of_lora, "belongs to tune.method: lora, which is not set");
     if (ax_option_ok(c->set, "tune.method") && ax_option_ok(c->set, "model.from") &&
         c->tune.method == AX_CONFIG_LORA && !ax_config_given(c, "model.from"))
         ax_option_error(c->set, "tune.method",

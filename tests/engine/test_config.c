@@ -82,6 +82,11 @@ static void rules_over_keys(void **state)
          "t.yaml:2:43: data.goldfish.window: must be from 1 to 2048, not \"0\""},
         {"model: {family: gpt2, seq_len: 32}\ndata: {train: x, goldfish: {k: 4, window: 33}}\n",
          "t.yaml:2:43: data.goldfish.window: 33 tokens are longer than a row: at most model.seq_len (32)"},
+        {"model: {family: gpt2}\ndata: {train: x, goldfish: {window: 7}}\n",
+         "t.yaml:2:37: data.goldfish.window: needs data.goldfish.k, which is 0 (no goldfish loss)"},
+        {"model: {from: y}\ndata: {train: x, goldfish: {k: 0, window: 13, kind: static}}\noptim: {warmup: "
+         "101%}\n",
+         "t.yaml:2:53: data.goldfish.kind: needs data.goldfish.k, which is 0 (no goldfish loss)\n"},
         {"model: {family: gpt2}\ndata: {train: x}\noptim: {warmup: 101%}\n",
          "t.yaml:3:17: optim.warmup: must be from 0% to 100%, not \"101%\""},
         {"model: {family: gpt2}\ndata: {train: x}\noptim: {warmup: x%}\n",

@@ -159,6 +159,11 @@ AX_MUST_CHECK ax_status ax_adapter_print(const ax_model_config *config, const ch
 void ax_family_low_rank_key(const ax_family *family, ax_matrix matrix, int64_t block, char factor,
                             char out[256]);
 void ax_family_matrix_key(const ax_family *family, ax_matrix matrix, int64_t block, char out[256]);
+/* Prints the name, within a block, of the module to which the array belongs: "attn.c_attn". */
+void ax_family_module(const ax_family *family, ax_matrix matrix, char out[256]);
+/* Returns true if `name` is the name of the module or its end after a dot: "attn.c_attn" or "c_attn". PEFT
+ * matches target_modules like this. */
+bool ax_module_matches(const char *module, const char *name);
 /* Returns true if the files store the matrix as [in, out]. */
 bool ax_family_is_transposed(const ax_family *family, ax_matrix matrix);
 

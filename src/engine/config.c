@@ -46,7 +46,7 @@ static const ax_option options[] = {
      .help = "what is trained of model.from: all weights (full), or low-rank updates of matrices of the blocks (lora); all other weights then stay as they are, and checkpoints are adapters in PEFT's format"},
     {"tune.rank", AX_OPT_INT, AT(tune.rank), "16", UP_TO(AX_HIDDEN_MAX), .help = "lora: rank of the updates"},
     {"tune.alpha", AX_OPT_FLOAT, AT(tune.alpha), "32", "(0, 1.0e+30]", .help = "lora: an update is multiplied by tune.alpha / tune.rank"},
-    {"tune.targets", AX_OPT_STRINGS, AT(tune.targets), .meta = "NAME...", .help = "lora: the matrices with updates, such as [q, v]: q, k, v, proj (attention), gate, up, down (MLP); default: all that the blocks have"},
+    {"tune.targets", AX_OPT_STRINGS, AT(tune.targets), "all", .meta = "NAME...", .help = "lora: the matrices with updates, such as [q, v]: q, k, v, proj (attention), gate, up, down (MLP), or the names of their modules in the model's files, as in PEFT ([q_proj, v_proj]; gpt2's c_attn is q, k and v); all: all that the blocks have"},
 
     {"data.train", AX_OPT_PATHS, AT(data.train), .required = true,
      .help = "training data: text, JSON, JSONL or token files. A pattern, or a directory of token files, is one source. Several sources are mixed in proportion to their sizes, or to their weights if any are given (default 1): [{path: A, weight: 2}, B]. A source with {path: A, epochs: N} is read N times, spread evenly over the run; the others fill the rest. If all sources have epochs, they set train.steps"},

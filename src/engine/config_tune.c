@@ -15,42 +15,63 @@ void config_check_tune(ax_config *c)
                         "lora trains updates of an existing model: give this model as model.from");
 }
 
-/* Returns the matrix with this name, or AX_MATRIX_COUNT if the model lacks it. */
-static ax_matrix find_matrix(const ax_model_config *m, const char *name)
+/* Whether a word of tune.targets means the matrix: "all", its name, or the name of its module in the family's
+ * files, as in PEFT. */
+static bool is_meant(const ax_model_config *m, ax_matrix matrix, const char *word)
 {
     int64_t out, in;
-    int i = 0;
-    while (i < AX_MATRIX_COUNT && (strcmp(ax_matrix_name((ax_matrix)i), name) != 0 ||
-                                   !ax_model_config_matrix(m, (ax_matrix)i, &out, &in)))
-        i++;
-    return (ax_matrix)i;
+    char module[256];
+    if (!ax_model_config_matrix(m, matrix, &out, &in))
+        return false;
+    ax_family_module(m->family, matrix, module);
+    return !strcmp(word, "all") || !strcmp(word, ax_matrix_name(matrix)) || ax_module_matches(module, word);
 }
 
-/* Prints the names of the model's matrices: "q, k, v, proj, up, down". */
-static const char *list_matrices(const ax_model_config *m, char out[128])
+/* Appends ", word" to a list, or "word" to an empty one, unless the list has the word. */
+static void list_word(char list[128], const char *word)
+{
+    char spaced[130], wanted[130];
+    snprintf(spaced, sizeof spaced, " %s,", list);
+    snprintf(wanted, sizeof wanted, " %s,", word);
+    if (!strstr(spaced, wanted))
+        ax_text_add(list, 128, "%s%s", list[0] ? ", " : "", word);
+}
+
+/* Prints what tune.targets can name: "q, k, v, proj, up, down, or as in its files c_attn, c_proj, c_fc". */
+static const char *list_matrices(const ax_model_config *m, char out[320])
 {
     int64_t rows, cols;
-    out[0] = 0;
-    for (int i = 0; i < AX_MATRIX_COUNT; i++)
-        if (ax_model_config_matrix(m, (ax_matrix)i, &rows, &cols))
-            ax_text_add(out, 128, "%s%s", out[0] ? ", " : "", ax_matrix_name((ax_matrix)i));
+    char own[128] = "", files[128] = "", module[256];
+    for (int i = 0; i < AX_MATRIX_COUNT; i++) {
+        if (!ax_model_config_matrix(m, (ax_matrix)i, &rows, &cols))
+            continue;
+        ax_family_module(m->family, (ax_matrix)i, module);
+        list_word(own, ax_matrix_name((ax_matrix)i));
+        list_word(files, strrchr(module, '.') + 1);
+    }
+    snprintf(out, 320, "%s, or as in its files %s", own, files);
     return out;
 }
 
-static void choose(ax_config *c, ax_model_config *m, bool chosen[AX_MATRIX_COUNT])
+static void choose(ax_config *c, const ax_model_config *m, bool chosen[AX_MATRIX_COUNT])
 {
-    int64_t out, in;
-    char list[128];
-    for (int i = 0; i < AX_MATRIX_COUNT && !c->tune.targets.count; i++)
-        chosen[i] = ax_model_config_matrix(m, (ax_matrix)i, &out, &in);
-    for (size_t i = 0; i < c->tune.targets.count; i++) {
-        ax_matrix matrix = find_matrix(m, c->tune.targets.items[i]);
-        if (matrix < AX_MATRIX_COUNT)
-            chosen[matrix] = true;
-        else
+    char list[320];
+    const ax_strings *words = &c->tune.targets;
+    if (!words->count)
+        ax_option_error(c->set, "tune.targets",
+                        "the list is empty: name matrices of the blocks (%s), or leave the key out for all",
+                        list_matrices(m, list));
+    for (size_t i = 0; i < words->count; i++) {
+        bool found = false;
+        for (int k = 0; k < AX_MATRIX_COUNT; k++) {
+            bool meant = is_meant(m, (ax_matrix)k, words->items[i]);
+            chosen[k] |= meant;
+            found |= meant;
+        }
+        if (!found)
             ax_option_error(c->set, "tune.targets",
                             "the blocks of family %s have no matrix \"%s\"; they have %s",
-                            ax_model_config_family(m), c->tune.targets.items[i], list_matrices(m, list));
+                            ax_model_config_family(m), words->items[i], list_matrices(m, list));
     }
 }
 

@@ -121,23 +121,15 @@ void ax_adapter_fini(ax_adapter *adapter)
     *adapter = (ax_adapter){0};
 }
 
-/* Returns true if `module` is `pattern`, or ends with a dot and `pattern`. PEFT's patterns are regular
- * expressions, but the patterns that PEFT itself writes are plain names. */
-static bool ends_with(const char *module, const char *pattern)
-{
-    size_t n = strlen(module), m = strlen(pattern);
-    return m <= n && !strcmp(module + n - m, pattern) && (m == n || module[n - m - 1] == '.');
-}
-
 /* Returns the number that `key` (alpha_pattern or rank_pattern) gives for a module, or `other` if it gives
- * none. */
+ * none. PEFT's patterns are regular expressions, but the patterns that PEFT itself writes are plain names. */
 static double of_module(const ax_adapter *adapter, const char *key, const char *module, double other)
 {
     const char *pattern;
     json_t *value;
     json_object_foreach(json_object_get(adapter->json, key), pattern, value)
     {
-        if (ends_with(module, pattern))
+        if (ax_module_matches(module, pattern))
             return json_number_value(value);
     }
     return other;
@@ -182,16 +174,18 @@ static int list_modules(const ax_model_config *c, int64_t rank, json_t *modules,
         bool seen = false;
         if (!c->low_rank[i].rank)
             continue;
-        const char *key = ax_family_module(c->family, (ax_matrix)i);
+        char name[256], other[256];
+        ax_family_module(c->family, (ax_matrix)i, name);
         for (int k = 0; k < AX_MATRIX_COUNT; k++) {
-            bool same = c->low_rank[k].rank && !strcmp(ax_family_module(c->family, (ax_matrix)k), key);
+            if (!c->low_rank[k].rank)
+                continue;
+            ax_family_module(c->family, (ax_matrix)k, other);
+            bool same = !strcmp(other, name);
             sum += same ? c->low_rank[k].rank : 0;
             seen |= same && k < i;
         }
         if (seen)
             continue;
-        char name[128];
-        snprintf(name, sizeof name, "%.*s", (int)(strlen(key) - strlen(".weight")), key);
         failed |= json_array_append_new(modules, json_string(name));
         if (sum != rank) {
             failed |= json_object_set_new(ranks, name, json_integer(sum));

@@ -75,10 +75,8 @@ void ax_stage_note(ax_model *model, int64_t block);
 void ax_stage_place(ax_model *model);
 
 /* low_rank.c. ax_low_rank_build freezes all parameters of a network, and then adds the factors of low-rank
- * updates. It is called after ax_key_map_apply. ax_family_module returns the end of a key in weight files
- * that names a matrix within a block: "attn.c_attn.weight". */
+ * updates. It is called after ax_key_map_apply. */
 AX_MUST_CHECK ax_status ax_low_rank_build(ax_model *model);
-const char *ax_family_module(const ax_family *family, ax_matrix matrix);
 
 /* Builds the network of model->config: adds the embedding, the blocks and the final norm to model->body,
  * creates model->head, and sets ax_param.file of all parameters. */

@@ -67,10 +67,16 @@ static const ax_key_map *row_of(const ax_family *family, ax_matrix matrix)
 /* Returns the length of a key without its ending ".weight". */
 static int stem_of(const char *key) { return (int)(strlen(key) - strlen(".weight")); }
 
-const char *ax_family_module(const ax_family *family, ax_matrix matrix)
+void ax_family_module(const ax_family *family, ax_matrix matrix, char out[256])
 {
-    const char *hole = strstr(row_of(family, matrix)->key, "%d.");
-    return hole + strlen("%d.");
+    const char *name = strstr(row_of(family, matrix)->key, "%d.") + strlen("%d.");
+    snprintf(out, 256, "%.*s", stem_of(name), name);
+}
+
+bool ax_module_matches(const char *module, const char *name)
+{
+    size_t n = strlen(module), m = strlen(name);
+    return m <= n && !strcmp(module + n - m, name) && (m == n || module[n - m - 1] == '.');
 }
 
 void ax_family_low_rank_key(const ax_family *family, ax_matrix matrix, int64_t block, char factor,

@@ -28,7 +28,7 @@ static void contract_defaults(void **state)
     assert_true(c.model.vocab == 50257 && c.model.seq_len == 1024 && c.model.dropout == 0 && c.model.tie);
     assert_true(c.data.order == AX_CONFIG_SHUFFLED && c.data.mask_documents);
     assert_true(c.tune.method == AX_CONFIG_FULL && c.tune.rank == 16 && c.tune.alpha == 32 &&
-                !c.tune.targets.count);
+                c.tune.targets.count == 1 && !strcmp(c.tune.targets.items[0], "all"));
     assert_true(c.data.goldfish.k == 0 && c.data.goldfish.window == 13 && c.data.goldfish.kind == 0);
     assert_true(c.data.loss == AX_CONFIG_AUTO && !c.data.chat_template);
     assert_true(c.train.steps == 1000 && c.train.global_batch == 64 && c.train.micro_batch == 4);

@@ -184,9 +184,19 @@ static void refuse(const char *part, const char *keys)
 static void wrong_keys_are_refused_together(void **state)
 {
     (void)state;
+    refuse("tune.targets: the blocks of family gpt2 have no matrix \"gate\"; they have q, k, v, proj, up, "
+           "down, or "
+           "as in its files c_attn, c_proj, c_fc",
+           LORA_KEYS "tune.targets=[q,gate]");
     refuse(
-        "tune.targets: the blocks of family gpt2 have no matrix \"gate\"; they have q, k, v, proj, up, down",
-        LORA_KEYS "tune.targets=[q,gate]");
+        "tune.targets: the list is empty: name matrices of the blocks (q, k, v, proj, up, down, or as in its "
+        "files c_attn, c_proj, c_fc), or leave the key out for all",
+        LORA_KEYS "tune.targets=[]");
+    refuse("tune.targets: the blocks of family qwen3 have no matrix \"layers.0.mlp.up_proj\"; they have q, "
+           "k, v, "
+           "proj, gate, up, down, or as in its files q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
+           "down_proj",
+           TUNE_KEYS "model.from=wide tune.targets=[layers.0.mlp.up_proj]");
     refuse("tune.rank: 21 is above 20, the smaller side of matrix q [20, 20]", LORA_KEYS "tune.rank=21");
     refuse("tune.method: lora trains updates of an existing model", BASE_KEYS "tune.method=lora");
     refuse("tune.rank: belongs to tune.method: lora, which is not set", BASE_KEYS "tune.rank=4");
@@ -196,6 +206,30 @@ static void wrong_keys_are_refused_together(void **state)
     char *log = text_of("log");
     assert_non_null(strstr(log, "train.steps"));
     free(log);
+}
+
+/* tune.targets takes the names of modules in the model's files too. */
+static void targets_have_the_names_of_peft(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *said;
+    } cases[] = {
+        {"model.from=base tune.targets=[c_attn,mlp.c_proj]", "updates of q, k, v, down in each block"},
+        {"model.from=base tune.targets=[c_proj,up]", "updates of proj, up, down in each block"},
+        {"model.from=wide tune.targets=[q_proj,self_attn.o_proj]", "updates of q, proj in each block"},
+        {"model.from=wide tune.targets=[k_proj,v_proj,gate_proj,up_proj,down_proj]",
+         "updates of k, v, gate, up, down in each block"},
+        {"model.from=wide tune.targets=all", "updates of q, k, v, proj, gate, up, down in each block"}};
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        sh("rm -rf run");
+        run_expect(0, cases[i].said, TUNE_KEYS "train.steps=1 %s", cases[i].keys);
+    }
+    /* Either name means the same run. Without the key config.yaml says "all". */
+    run_expect(0, "resuming from",
+               TUNE_KEYS "model.from=wide train.steps=2 tune.targets=[q,k_proj,v,o_proj,gate,up_proj,down]");
+    run_expect(0, "resuming from", TUNE_KEYS "model.from=wide train.steps=3");
+    sh("grep -q 'targets: \\[\"all\"\\]' run/config.yaml");
 }
 
 static void another_base_is_refused(void **state)
@@ -302,6 +336,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_checkpoint_is_an_adapter_and_resumes),
                                        cmocka_unit_test(grids_write_the_same_adapter),
                                        cmocka_unit_test(merged_logits_equal_unmerged_ones),
+                                       cmocka_unit_test(targets_have_the_names_of_peft),
                                        cmocka_unit_test(wrong_keys_are_refused_together),
                                        cmocka_unit_test(another_base_is_refused),
                                        cmocka_unit_test(a_frozen_weight_that_is_not_finite_is_named),

@@ -12,7 +12,7 @@ static ax_status compare_configs(ax_run *run) { return ax_run_compare_configs(ru
 static ax_status set_runtime(ax_run *run) { return ax_run_set_runtime(run); }
 static ax_status check_inputs(ax_run *run) { return ax_run_check_inputs(run); }
 static ax_status open_model(ax_run *run) { return ax_run_open_model(run, &run->inputs); }
-static ax_status lock(ax_run *run) { return ax_run_lock(run, &run->inputs); }
+static ax_status lock(ax_run *run) { return ax_run_lock(run, &run->dir); }
 static ax_status plan_grid(ax_run *run) { return ax_run_plan_grid(run, &run->plan); }
 static ax_status plan_ranks(ax_run *run) { return ax_run_plan_ranks(run, &run->plan); }
 static ax_status plan_threads(ax_run *run) { return ax_run_plan_threads(run, &run->plan); }
@@ -89,7 +89,7 @@ static ax_status find_evaluation(ax_run *run) { return ax_run_eval_missing(run, 
 /* Runs the start-up stages of the table below. Checks come before allocations. Only rank 0 runs stages that
  * write files (FIRST). After each stage the ranks agree on its status. So no rank may fail alone in a stage
  * while other ranks wait for it in a collective: a stage fails before its collective, or calls ax_comm_agree
- * itself. */
+ * itself. After a failure, rank 0 removes what the start has made of run.dir. */
 ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
 {
     static const struct {
@@ -125,7 +125,11 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
             continue;
         double begin = ax_now();
         bool mine = stage[i].who == EACH || ax_run_first(run);
-        AX_TRY(ax_comm_agree(run->world, mine ? stage[i].run(run) : AX_OK));
+        ax_status status = ax_comm_agree(run->world, mine ? stage[i].run(run) : AX_OK);
+        if (status != AX_OK) {
+            ax_run_dir_undo(run);
+            return status;
+        }
         ax_log(AX_LOG_DEBUG, "start: %s took %.1f ms", stage[i].name, (ax_now() - begin) * 1e3);
     }
     return AX_OK;
@@ -352,6 +356,7 @@ void ax_run_finish(ax_run *run)
     ax_run_files_fini(&run->beside);
     ax_resume_fini(&run->resume);
     ax_inputs_fini(&run->inputs);
+    ax_run_dir_fini(&run->dir);
 }
 
 static ax_status fill_result(ax_run *run)

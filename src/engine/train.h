@@ -7,9 +7,9 @@
  *   state    how far the run is                                train.c
  *   report   metrics, trace, traffic                           train_report.c
  *
- * There are three smaller parts: train_state.c fills `resume`, train_files.c `beside`, and train_ranks.c
- * `trouble`. Only train.c changes an ax_run. The functions of the other files get the ax_run as const, and
- * the part that they fill as a separate argument. */
+ * There are four smaller parts: train_dir.c fills `dir`, train_state.c `resume`, train_files.c `beside`, and
+ * train_ranks.c `trouble`. Only train.c changes an ax_run. The functions of the other files get the ax_run as
+ * const, and the part that they fill as a separate argument. */
 #ifndef AXONN_ENGINE_TRAIN_H
 #define AXONN_ENGINE_TRAIN_H
 
@@ -31,7 +31,6 @@ typedef struct ax_sources {
 } ax_sources;
 
 typedef struct ax_run_inputs {
-    int lock; /* file descriptor of run.dir/lock, 0: none */
     ax_tokenizer *tokenizer;
     ax_chat *chat; /* the template of conversations; NULL: there is no tokenizer */
     ax_model_config model;
@@ -42,6 +41,13 @@ typedef struct ax_run_inputs {
     ax_sources train, valid;
     ax_row_shape shape; /* shape of the evaluated rows; that of the trained rows also has the goldfish loss */
 } ax_run_inputs;
+
+/* On rank 0: the lock of run.dir, and what this start has made there. */
+typedef struct ax_run_dir {
+    int lock;       /* file descriptor of run.dir/lock, 0: none */
+    bool made;      /* this start made the file */
+    size_t existed; /* bytes of the path run.dir/data that named a directory before this start */
+} ax_run_dir;
 
 /* Tells when, within a step, the ranks run an all-reduce to agree whether they abandon the step after a
  * signal. The members count pieces of work: a piece is the computation of one micro-batch, or the sampler's
@@ -119,6 +125,7 @@ typedef struct ax_run_trouble {
 typedef struct ax_run {
     ax_comm *world;    /* borrowed */
     ax_config *config; /* borrowed */
+    ax_run_dir dir;
     ax_run_inputs inputs;
     ax_train_plan plan;
     ax_run_state state;
@@ -139,11 +146,19 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose);
 void ax_run_abort_unshared(ax_comm *world, ax_status status);
 void ax_run_finish(ax_run *run); /* releases everything */
 
+/* ---- train_dir.c: run.dir ------------------------------------------------------------------------ */
+
+/* Creates run.dir and locks it. AX_ERR_USAGE if another run holds the lock. */
+ax_status ax_run_lock(const ax_run *run, ax_run_dir *out);
+/* After a start that failed: removes the file `lock`, data/, run.dir and its parents, if this start made them
+ * and the directories are empty. Keeps the error message. */
+void ax_run_dir_undo(const ax_run *run);
+void ax_run_dir_fini(ax_run_dir *dir);
+
 /* ---- train_setup.c: model, tokenizer, data ------------------------------------------------------- */
 
 /* Checks, before anything is created, that the device and all paths to read from exist. */
 ax_status ax_run_check_inputs(const ax_run *run);
-ax_status ax_run_lock(const ax_run *run, ax_run_inputs *inputs);
 ax_status ax_run_open_model(const ax_run *run, ax_run_inputs *inputs);
 /* Opens the data of data.train and data.valid, and packs their documents. *signal: as for ax_run_beat. */
 ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal);

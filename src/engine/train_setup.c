@@ -1,15 +1,11 @@
-/* Start-up stages before anything is allocated: run directory, model configuration, tokenizer, data. */
+/* Start-up stages before anything is allocated: model configuration, tokenizer, data; and config.yaml. */
 #include "engine/config_private.h"
 #include "engine/train.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 ax_status ax_run_check_inputs(const ax_run *run)
 {
@@ -20,31 +16,6 @@ ax_status ax_run_check_inputs(const ax_run *run)
     config_check_paths(run->config);
     ax_status status = ax_option_finish(set);
     return status == AX_ERR_USAGE && !absent ? ax_fail(AX_ERR_DATA, "%s", ax_error_message()) : status;
-}
-
-ax_status ax_run_lock(const ax_run *run, ax_run_inputs *inputs)
-{
-    const char *dir = run->config->run.dir;
-    AX_TRY(ax_mkdirs(dir));
-    char *path;
-    AX_TRY(ax_path_join(dir, "lock", &path));
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666), error = errno;
-    free(path);
-    AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot write in run.dir %s: %s", dir, strerror(error));
-    if (flock(fd, LOCK_EX | LOCK_NB)) {
-        char owner[32] = "";
-        ssize_t n = pread(fd, owner, sizeof owner - 1, 0);
-        close(fd);
-        return ax_fail(
-            AX_ERR_USAGE,
-            "run.dir %s is in use by another run (process %.*s): wait for it or choose another run.dir", dir,
-            n > 0 ? (int)strcspn(owner, "\n") : 1, n > 0 ? owner : "?");
-    }
-    inputs->lock = fd;
-    char text[32];
-    int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-    AX_CHECK(!ftruncate(fd, 0), AX_ERR_DATA, "cannot write in run.dir %s: %s", dir, strerror(errno));
-    return ax_pwrite_all(fd, text, (size_t)n, 0, "lock");
 }
 
 ax_status ax_run_write_config(const ax_run *run)
@@ -584,6 +555,4 @@ void ax_inputs_fini(ax_run_inputs *inputs)
     ax_tokenizer_destroy(&inputs->tokenizer);
     free(inputs->model_dir);
     ax_st_close(&inputs->model_weights);
-    if (inputs->lock)
-        close(inputs->lock);
 }

@@ -77,6 +77,46 @@ static void a_gradient_is_not_finite(void **state)
     assert_true(skipped > 0 && skipped < 6 && rows == 6);
 }
 
+/* ---- what a failed start leaves behind ----------------------------------------------------------- */
+
+/* What the failed start made is gone, and what was there before it stays. */
+static void a_failed_start_leaves_nothing(void **state)
+{
+    (void)state;
+    make_tokens("wide.tok", 100, 1000, 1);
+    sh("rm -rf run deep kept && echo '{\"text\": 1' > bad.jsonl && mkdir -p kept/below");
+    run_expect(4, "wide.tok", BASE_KEYS "data.train=wide.tok");
+    assert_false(ax_path_exists("run"));
+    run_expect(4, "wide.tok", BASE_KEYS "data.train=wide.tok run.dir=deep//in/run ranks=2 grid.data=2");
+    assert_false(ax_path_exists("deep"));
+    run_expect(4, "bad.jsonl",
+               BASE_KEYS "data.tokenizer=tok model.vocab=300 data.train=bad.jsonl run.dir=deep/run");
+    assert_false(ax_path_exists("deep")); /* nor deep/run/data, where its token file was to be */
+    run_expect(4, "wide.tok", BASE_KEYS "data.train=wide.tok run.dir=kept/below/run");
+    assert_true(count_files("kept") == 1 && count_files("kept/below") == 0);
+    sh("mkdir kept/below/data");
+    run_expect(4, "wide.tok", BASE_KEYS "data.train=wide.tok run.dir=kept/below");
+    assert_true(count_files("kept/below") == 1 && ax_path_is_dir("kept/below/data"));
+    sh("touch kept/below/lock");
+    run_expect(4, "wide.tok", BASE_KEYS "data.train=wide.tok run.dir=kept/below");
+    assert_int_equal(count_files("kept/below"), 2);
+}
+
+/* Token files stay: the next start does not tokenize the same text again. So does a run. */
+static void a_failed_start_leaves_token_files_and_runs(void **state)
+{
+    (void)state;
+    make_tokens("wide.tok", 400, 1000, 1);
+    sh("rm -rf run");
+    const char *keys = BASE_KEYS "data.tokenizer=tok model.vocab=300 data.train=text.txt train.steps=1 ";
+    run_expect(4, "wide.tok", "%s data.valid=wide.tok", keys);
+    assert_true(count_files("run") == 1 && count_files("run/data") == 1);
+    run_expect(0, "done: step 1", "%s", keys);
+    int files = count_files("run");
+    run_expect(4, "wide.tok", "%s data.valid=wide.tok", keys);
+    assert_int_equal(count_files("run"), files);
+}
+
 /* ---- data and tokenizer -------------------------------------------------------------------------- */
 
 /* Writes a file of 16-bit tokens without a header; one of them is `odd`. */
@@ -406,6 +446,8 @@ int main(void)
         cmocka_unit_test(a_weight_is_not_finite),
         cmocka_unit_test(a_gradient_is_not_finite),
         cmocka_unit_test(data_that_cannot_be_used),
+        cmocka_unit_test(a_failed_start_leaves_nothing),
+        cmocka_unit_test(a_failed_start_leaves_token_files_and_runs),
         cmocka_unit_test(text_is_tokenized_by_the_run),
         cmocka_unit_test(memory_is_that_of_the_steps),
         cmocka_unit_test(evaluation_of_a_part),

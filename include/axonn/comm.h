@@ -109,13 +109,14 @@ AX_MUST_CHECK ax_status ax_comm_dry_create(int rank, int size, ax_comm **out);
  * failed. */
 void ax_comm_destroy(ax_comm **comm);
 
-/* Sets the timeout of the watchdog (0: off; default 30 s). A rank that waits for `seconds` without progress
- * asks all other ranks what they are doing. The job ends if one rank does not answer, or if all ranks wait
- * for one another or for ranks that have left. The exit code is AX_ERR_COMM, and a message names the
- * operation and the ranks. Ranks that are late because they compute cause a warning only. A rank that waits
- * for a collective from device to device (NCCL) checks only that all ranks answer, because the device may
- * still be computing. Backend mpi only: backend threads detects deadlocks immediately. Not collective. */
+/* Sets the timeout of the watchdog (0: off; default AX_COMM_TIMEOUT). A rank that waits for `seconds` without
+ * progress asks all other ranks what they are doing. The job ends if one rank does not answer, or if all
+ * ranks wait for one another or for ranks that have left. The exit code is AX_ERR_COMM, and a message names
+ * the operation and the ranks. Ranks that are late because they compute cause a warning only. A rank that
+ * waits for a collective from device to device (NCCL) checks only that all ranks answer, because the device
+ * may still be computing. Backend mpi only: backend threads detects deadlocks immediately. Not collective. */
 void ax_comm_set_timeout(ax_comm *world, double seconds);
+#define AX_COMM_TIMEOUT 30 /* seconds */
 /* Shortens the timeout of the watchdog to 2 seconds, until the next ax_comm_set_timeout: if this rank waits
  * and another rank does not answer within 2 seconds, the job ends. Signal handlers call this function when
  * they ask the rank to stop, so that the rank does not wait long for a dead rank. Async-signal-safe. Not

@@ -21,7 +21,7 @@ enum {
     NAPS_HELPING = 100,    /* sleeps without progress before the caller stops testing */
     NAP_HELPING = 20000,   /* length of each sleep in ns */
     ABORT_SECONDS = 20,
-    TIMEOUT_MS = 30000
+    TIMEOUT_MS = 1000 * AX_COMM_TIMEOUT
 };
 
 /* Adds a block of work handles to the free list. Completed handles return to this list; blocks are freed

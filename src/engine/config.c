@@ -118,7 +118,7 @@ static const ax_option options[] = {
     {"overlap.ors", AX_OPT_BOOL, AT(overlap.ors), "true", .help = "overlap reduce-scatters of weight gradients with the backward pass: only the optimizer waits for them"},
     {"overlap.oag", AX_OPT_BOOL, AT(overlap.oag), "true", .help = "start all-gathers of the next layers' weights before they are needed"},
 
-    {"watchdog.timeout", AX_OPT_FLOAT, AT(watchdog.timeout), "30", "[0, inf)", .meta = "SECONDS",
+    {"watchdog.timeout", AX_OPT_FLOAT, AT(watchdog.timeout), TEXT_OF(AX_COMM_TIMEOUT), "[0, inf)", .meta = "SECONDS",
      .help = "end the run when a rank has not answered for this many seconds; 0: never"},
 
     {"run.dir", AX_OPT_PATH, AT(run.dir), .meta = "DIR",

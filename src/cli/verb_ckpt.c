@@ -55,12 +55,33 @@ static void print_info(const ax_ckpt_info *info, bool compared)
            info->damage ? info->damage : "");
 }
 
+/* Checks that a directory is that of a run: a run has one of these entries from its start on, and ckpt/ once
+ * it has saved a checkpoint. */
+static ax_status check_run(const char *dir)
+{
+    static const char *const entries[] = {"ckpt", "config.yaml", "lock"};
+    bool found = false;
+    AX_CHECK(ax_path_exists(dir), AX_ERR_DATA, "no such file or directory: %s", dir);
+    AX_CHECK(ax_path_is_dir(dir), AX_ERR_DATA, "%s is a file; give a run directory", dir);
+    for (size_t i = 0; i < AX_COUNT(entries) && !found; i++) {
+        char *path;
+        AX_TRY(ax_path_join(dir, entries[i], &path));
+        found = ax_path_exists(path);
+        free(path);
+    }
+    AX_CHECK(
+        found, AX_ERR_DATA,
+        "%s is not a run directory: that has config.yaml, and its checkpoints in ckpt/; give the run.dir of "
+        "a run",
+        dir);
+    return AX_OK;
+}
+
 static ax_status run_ls(const void *raw)
 {
     const ls_args *a = raw;
     ax_ckpt_list *list;
-    AX_CHECK(ax_path_exists(a->run), AX_ERR_DATA, "no such file or directory: %s", a->run);
-    AX_CHECK(ax_path_is_dir(a->run), AX_ERR_DATA, "%s is a file; give a run directory", a->run);
+    AX_TRY(check_run(a->run));
     AX_TRY(ax_ckpt_list_create(a->run, a->verify, &list));
     ax_status status = AX_OK;
     if (a->json)
@@ -78,6 +99,8 @@ static ax_status run_ls(const void *raw)
 const cli_verb verb_ckpt_ls = {
     .name = "ckpt ls",
     .summary = "list the checkpoints of a run, newest first",
+    .details =
+        "The exit code is 4 if the directory is not that of a run, 0 if the run has no checkpoint yet.",
     .examples = "axonn ckpt ls runs/name --verify",
     .options = ls_options,
     .option_count = AX_COUNT(ls_options),

@@ -60,6 +60,18 @@ static void ls_lists_checkpoints(void **state)
     assert_contains(out.data, "latest, verified\n");
     assert_int_equal(shell(AXONN " ckpt ls nowhere 2>&1", &out), 4);
     assert_contains(out.data, "no such file or directory: nowhere");
+    static const char *const others[] = {"empty", "run/ckpt/step-3"};
+    assert_int_equal(shell("mkdir empty", &out), 0);
+    for (size_t i = 0; i < AX_COUNT(others); i++) {
+        char command[256], said[256];
+        snprintf(command, sizeof command, AXONN " ckpt ls %s 2>&1", others[i]);
+        snprintf(said, sizeof said,
+                 "%s is not a run directory: that has config.yaml, and its checkpoints in ckpt/", others[i]);
+        assert_int_equal(shell(command, &out), 4);
+        assert_contains(out.data, said);
+    }
+    assert_int_equal(shell("mkdir -p young && touch young/lock && " AXONN " ckpt ls young 2>&1", &out), 0);
+    assert_contains(out.data, "young has no checkpoints");
     ax_buf_fini(&out);
 }
 

@@ -279,7 +279,8 @@ typedef struct ax_ckpt_diff {
  * member by member, config.json, if both models have them; equal members of config.json make no row.
  * `prefixes` are `n_prefixes` prefixes of keys that model files may have or lack (ax_family_prefix). If one
  * model has a key with such a prefix, and the other has the key without the prefix, the two arrays are
- * compared, in a row with the key of `a`. Not collective. The caller owns *out. */
+ * compared, in a row with the key of `a`. Not collective. The caller owns *out. AX_ERR_DATA, also if one is
+ * an adapter's directory and the other a model's. */
 AX_MUST_CHECK ax_status ax_ckpt_diff_create(const char *a, const char *b, const char *const *prefixes,
                                             int n_prefixes, ax_ckpt_diff **out);
 void ax_ckpt_diff_destroy(ax_ckpt_diff **diff);

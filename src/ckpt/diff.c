@@ -323,16 +323,30 @@ static ax_status open_optim(source *s)
     return status == AX_ERR_DATA ? AX_OK : status; /* without a manifest, rows have parameter names */
 }
 
+/* Fails if one source is the directory of an adapter, and the other that of a model: they have no array in
+ * common. */
+static ax_status check_kinds(const source s[2])
+{
+    const bool first = ax_ckpt_is_adapter(s[0].path);
+    const char *adapter = s[!first].path, *model = s[first].path;
+    AX_CHECK(
+        first == ax_ckpt_is_adapter(s[1].path) || !ax_path_is_dir(model), AX_ERR_DATA,
+        "%s is an adapter and %s a full model: merge the adapter with its base first (axonn ckpt convert %s "
+        "--out DIR), and compare DIR with the model",
+        adapter, model, adapter);
+    return AX_OK;
+}
+
 static ax_status open_sources(const char *const path[2], source s[2])
 {
     for (int i = 0; i < 2; i++)
         AX_TRY(find_source(path[i], &s[i].path));
+    AX_TRY(check_kinds(s));
     for (int i = 0; i < 2; i++)
         AX_TRY(ax_st_open(s[i].path, &s[i].model));
     bool optim = has_optim(s[0].path) && has_optim(s[1].path);
     const char *name = config_name(s[0].path);
-    bool config =
-        !strcmp(name, config_name(s[1].path)) && ckpt_has(s[0].path, name) && ckpt_has(s[1].path, name);
+    bool config = ckpt_has(s[0].path, name) && ckpt_has(s[1].path, name);
     for (int i = 0; i < 2 && optim; i++)
         AX_TRY(open_optim(&s[i]));
     for (int i = 0; i < 2 && config; i++)

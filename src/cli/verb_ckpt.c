@@ -317,7 +317,7 @@ const cli_verb verb_ckpt_diff = {
         "Compares weights, config.json, and optimizer state if both have it. Arrays are compared bit by\n"
         "bit: 0 and -0 differ. Array names match with or without the prefix of the model family\n"
         "(transformer.wte.weight and wte.weight). The exit code is 0 even if they differ (see \"equal\" in\n"
-        "--json), and 4 if they have no array in common.",
+        "--json), and 4 if they have no array in common. An adapter is compared with an adapter only.",
     .examples = "axonn ckpt diff runs/a runs/b\naxonn ckpt diff runs/a/ckpt/step-100 runs/a/ckpt/step-200",
     .options = diff_options,
     .option_count = AX_COUNT(diff_options),

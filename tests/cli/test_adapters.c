@@ -80,6 +80,12 @@ static void verbs_read_adapters(void **state)
            "one other && chmod -R u+w other && sed -i 's/\"lora_alpha\": [0-9]*/\"lora_alpha\": 99/' "
            "other/adapter_config.json");
     expect(0, "adapter_config.json:lora_alpha", AXONN " ckpt diff other " LORA "one");
+    expect(4,
+           "other is an adapter and merged a full model: merge the adapter with its base first (axonn ckpt "
+           "convert other --out DIR), and compare DIR with the model",
+           AXONN " ckpt diff other merged");
+    expect(4, "other is an adapter and merged a full model", AXONN " ckpt diff merged other");
+    expect(0, " compared, 0 differ", AXONN " ckpt diff other/adapter_model.safetensors " LORA "one");
 }
 
 static void errors_name_the_file(void **state)

@@ -214,7 +214,7 @@ static const ax_option show_options[] = {
     {"count", AX_OPT_INT, offsetof(show_args, count), "0", "[0, 1000000]",
      .help = "number of tokens to show"},
     {"tokenizer", AX_OPT_PATH, offsetof(show_args, tokenizer),
-     .help = "show tokens as text, with this tokenizer"},
+     .help = "show tokens as text, with this tokenizer, which must be the one that made the file"},
     {"text", AX_OPT_BOOL, offsetof(show_args, text), "false",
      .help = "with --tokenizer: print only the text of all documents, one after the other"},
     {"mask", AX_OPT_BOOL, offsetof(show_args, mask), "false",
@@ -224,15 +224,6 @@ static const ax_option show_options[] = {
      .help = "id of the token that ends a document, for file formats that do not store it"},
     {"json", AX_OPT_BOOL, offsetof(show_args, json), "false", .help = "print one JSON object"},
 };
-
-static ax_status decode_tokens(const char *path, const ax_ids *ids, unsigned flags, ax_buf *text)
-{
-    ax_tokenizer *tok;
-    AX_TRY(ax_tokenizer_load(path, &tok));
-    ax_status status = ax_decode(tok, ids->data, ids->size, flags, text);
-    ax_tokenizer_destroy(&tok);
-    return status;
-}
 
 /* Appends the tokens, as text if there is a tokenizer, with a mark where targets begin and where they end. */
 static ax_status mark_tokens(const ax_tokenizer *tok, const ax_ids *ids, const uint64_t *bits, bool starts,
@@ -258,29 +249,25 @@ static ax_status mark_tokens(const ax_tokenizer *tok, const ax_ids *ids, const u
     return ax_buf_printf(out, "%s%s\n", inside ? mark[1] : "", mark[2]);
 }
 
-static ax_status print_marked(const show_args *a, const ax_ids *ids, const uint64_t *bits, bool starts)
+static ax_status print_marked(const ax_tokenizer *tok, const ax_ids *ids, const uint64_t *bits, bool starts)
 {
-    ax_tokenizer *tok = NULL;
     ax_buf out = {0};
-    if (a->tokenizer)
-        AX_TRY(ax_tokenizer_load(a->tokenizer, &tok));
     ax_status status = mark_tokens(tok, ids, bits, starts, &out);
     if (status == AX_OK)
         status = cli_print(out.data, out.size);
     ax_buf_fini(&out);
-    ax_tokenizer_destroy(&tok);
     return status;
 }
 
 /* Prints tokens with their mask, or adds the mask to `info`. */
-static ax_status show_mask(const show_args *a, const ax_data *data, int64_t first, const ax_ids *ids,
-                           bool starts, json_t *info)
+static ax_status show_mask(const show_args *a, const ax_data *data, const ax_tokenizer *tok, int64_t first,
+                           const ax_ids *ids, bool starts, json_t *info)
 {
     uint64_t *bits;
     AX_TRY(ax_calloc(ids->size / 64 + 1, sizeof *bits, &bits));
     ax_status status = ax_data_mask(data, first, (int64_t)ids->size, bits);
     if (status == AX_OK && !a->json)
-        status = print_marked(a, ids, bits, starts);
+        status = print_marked(tok, ids, bits, starts);
     json_t *list = json_array();
     for (size_t i = 0; i < ids->size; i++)
         json_array_append_new(list, json_integer(bits[i / 64] >> i % 64 & 1));
@@ -308,7 +295,7 @@ static ax_status print_tokens(const show_args *a, const ax_ids *ids, const ax_bu
     return AX_OK;
 }
 
-static ax_status show_tokens(const show_args *a, const ax_data *data, json_t *info)
+static ax_status show_tokens(const show_args *a, const ax_data *data, const ax_tokenizer *tok, json_t *info)
 {
     int64_t tokens = ax_data_describe(data)->tokens, first = ax_min(a->first, tokens);
     int64_t end = first + ax_min(a->count, tokens - first);
@@ -324,9 +311,9 @@ static ax_status show_tokens(const show_args *a, const ax_data *data, json_t *in
     bool starts = a->document >= 0 || !a->count ||
                   !first; /* whether the printed range begins at the start of a document */
     if (status == AX_OK && a->mask)
-        status = show_mask(a, data, first, &ids, starts, info);
-    if (status == AX_OK && a->tokenizer && (!a->mask || a->json))
-        status = decode_tokens(a->tokenizer, &ids, starts ? 0 : AX_DECODE_CONTINUE, &text);
+        status = show_mask(a, data, tok, first, &ids, starts, info);
+    if (status == AX_OK && tok && (!a->mask || a->json))
+        status = ax_decode(tok, ids.data, ids.size, starts ? 0 : AX_DECODE_CONTINUE, &text);
     if (status == AX_OK && (!a->mask || a->json))
         status = print_tokens(a, &ids, &text, info);
     ax_buf_fini(&text);
@@ -379,21 +366,15 @@ static ax_status print_text(const ax_data *data, const ax_tokenizer *tok)
     return AX_OK;
 }
 
-static ax_status show_text(const show_args *a, ax_data *data)
+static ax_status show_text(const show_args *a, const ax_data *data, const ax_tokenizer *tok)
 {
-    ax_tokenizer *tok;
-    AX_CHECK(a->tokenizer, AX_ERR_USAGE, "--text: needs --tokenizer");
+    AX_CHECK(tok, AX_ERR_USAGE, "--text: needs --tokenizer");
     AX_CHECK(a->document < 0 && !a->count && !a->json && !a->mask, AX_ERR_USAGE,
              "--text prints all documents: leave out --document, --count, --mask and --json");
-    AX_TRY(ax_tokenizer_load(a->tokenizer, &tok));
-    ax_status status = ax_data_expect(data, ax_tokenizer_vocab_size(tok), ax_tokenizer_hash(tok));
-    if (status == AX_OK)
-        status = print_text(data, tok);
-    ax_tokenizer_destroy(&tok);
-    return status;
+    return print_text(data, tok);
 }
 
-static ax_status show(const show_args *a, const ax_data *data)
+static ax_status show(const show_args *a, const ax_data *data, const ax_tokenizer *tok)
 {
     bool tokens = a->document >= 0 || a->count > 0 || a->mask;
     ax_data_info about = *ax_data_describe(data);
@@ -404,7 +385,7 @@ static ax_status show(const show_args *a, const ax_data *data)
     json_t *info = info_json(a->data, &about);
     ax_status status = AX_OK;
     if (tokens)
-        status = show_tokens(a, data, info);
+        status = show_tokens(a, data, tok, info);
     else if (!a->json)
         print_info(a->data, &about);
     if (status == AX_OK && a->json)
@@ -417,12 +398,18 @@ static ax_status run_show(const void *raw)
 {
     const show_args *a = raw;
     ax_data *data;
+    ax_tokenizer *tok = NULL;
     AX_CHECK(!a->first || (a->count && a->document < 0), AX_ERR_USAGE,
              "--first: needs --count, and no --document");
     AX_TRY(ax_data_open(a->data, a->end_id, &data));
     ax_status status = check_end_id(data, a->end_id);
+    if (status == AX_OK && a->tokenizer)
+        status = ax_tokenizer_load(a->tokenizer, &tok);
+    if (status == AX_OK && tok)
+        status = ax_data_expect(data, ax_tokenizer_vocab_size(tok), ax_tokenizer_hash(tok));
     if (status == AX_OK)
-        status = a->text ? show_text(a, data) : show(a, data);
+        status = a->text ? show_text(a, data, tok) : show(a, data, tok);
+    ax_tokenizer_destroy(&tok);
     ax_data_close(&data);
     return status;
 }

@@ -98,6 +98,18 @@ static void build_show_check(void **state)
                            &out),
                      0);
     assert_int_equal(shell(AXONN " data show a.tok --text 2>&1", &out), 2);
+    /* Another tokenizer would print other words. */
+    static const char *const flags[] = {"--document 0", "--count 3 --json", "--text", ""};
+    assert_int_equal(shell("seq 3000 >numbers && " AXONN
+                           " tok train --input numbers --vocab 2000 --out other 2>/dev/null",
+                           &out),
+                     0);
+    for (size_t i = 0; i < AX_COUNT(flags); i++) {
+        char command[256];
+        snprintf(command, sizeof command, AXONN " data show a.tok --tokenizer other %s 2>&1", flags[i]);
+        assert_int_equal(shell(command, &out), 4);
+        assert_contains(out.data, "a.tok was made by another tokenizer (hash ");
+    }
     assert_int_equal(
         shell(AXONN " data build --input corpus/sub/$(ls corpus/sub | head -1) --tokenizer tok --out one.tok",
               &out),

@@ -202,7 +202,8 @@ AX_MUST_CHECK ax_status ax_ckpt_find_resume(const char *run_dir, const char *res
  * checkpoint (which must verify), or a run (its newest checkpoint). */
 AX_MUST_CHECK ax_status ax_ckpt_find_model(const char *path, char **dir);
 
-/* Returns true if a directory holds adapter_config.json and adapter_model.safetensors. Not collective. */
+/* Returns true if a directory is that of an adapter: if it holds adapter_config.json, whatever else it holds,
+ * as in transformers. Not collective. */
 bool ax_ckpt_is_adapter(const char *dir);
 /* Returns true if a directory holds model.safetensors or model.safetensors.index.json. Not collective. */
 bool ax_ckpt_has_weights(const char *dir);

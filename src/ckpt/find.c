@@ -285,10 +285,7 @@ ax_status ax_ckpt_find_resume(const char *run_dir, const char *resume, char **di
     return AX_OK;
 }
 
-bool ax_ckpt_is_adapter(const char *dir)
-{
-    return ckpt_has(dir, "adapter_config.json") && ckpt_has(dir, "adapter_model.safetensors");
-}
+bool ax_ckpt_is_adapter(const char *dir) { return ckpt_has(dir, "adapter_config.json"); }
 
 bool ax_ckpt_has_weights(const char *dir)
 {
@@ -300,12 +297,17 @@ ax_status ax_ckpt_find_model(const char *path, char **dir)
     AX_TRY(find_in(path, dir));
     if (*dir)
         return AX_OK;
+    bool adapter = ax_ckpt_is_adapter(path), weights = ckpt_has(path, "adapter_model.safetensors");
     AX_CHECK(
-        !ckpt_has(path, "adapter_model.bin"), AX_ERR_DATA,
+        !adapter || weights || !ckpt_has(path, "adapter_model.bin"), AX_ERR_DATA,
         "%s holds an adapter as adapter_model.bin, which is not read: save it as adapter_model.safetensors",
         path);
-    AX_CHECK(ckpt_has(path, "config.json") || ax_ckpt_has_weights(path) || ax_ckpt_is_adapter(path),
-             AX_ERR_DATA,
+    AX_CHECK(
+        !adapter || weights, AX_ERR_DATA,
+        "%s holds adapter_config.json, so it is the directory of an adapter, but it has no "
+        "adapter_model.safetensors: add that file, or remove adapter_config.json from a model's directory",
+        path);
+    AX_CHECK(ckpt_has(path, "config.json") || ax_ckpt_has_weights(path) || adapter, AX_ERR_DATA,
              "%s is neither a model directory (config.json, model.safetensors), nor an adapter's "
              "(adapter_config.json, adapter_model.safetensors), nor a run (ckpt/)",
              path);

@@ -195,8 +195,7 @@ ax_status ax_st_open(const char *path, ax_st **out)
 {
     *out = NULL;
     if (ax_path_is_dir(path))
-        return st_open_dir(
-            path, !ax_ckpt_has_weights(path) && ax_ckpt_is_adapter(path) ? "adapter_model" : "model", out);
+        return st_open_dir(path, ax_ckpt_is_adapter(path) ? "adapter_model" : "model", out);
     ax_st *st;
     AX_TRY(ax_calloc(1, sizeof *st, &st));
     ax_status status = st_header_read(st, path);

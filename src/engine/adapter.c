@@ -22,10 +22,12 @@ static ax_status find_base(const char *dir, const char *path, const char *name, 
     if (status == AX_OK)
         status = ax_ckpt_find_model(relative ? beside : name, out);
     if (status == AX_OK && ax_ckpt_is_adapter(*out))
-        status = ax_fail(AX_ERR_DATA,
-                         "%s names the base %s, which is an adapter itself: merge it first (axonn "
-                         "ckpt convert %s --out DIR)",
-                         path, *out, *out);
+        status =
+            ax_fail(AX_ERR_DATA,
+                    "%s names the base %s, which holds adapter_config.json, so it is an adapter itself: "
+                    "merge it first (axonn ckpt convert %s --out DIR), or move the adapter's files out of "
+                    "the model's directory",
+                    path, *out, *out);
     free(beside);
     return status;
 }
@@ -58,12 +60,8 @@ ax_status ax_adapter_find_base(const char *dir, char **base)
 
 ax_status ax_adapter_open(const char *dir, ax_adapter *adapter, char **base, ax_st **st)
 {
-    char *path;
     AX_TRY(read_description(dir, adapter, base));
-    AX_TRY(ax_path_join(dir, "adapter_model.safetensors", &path));
-    ax_status status = ax_st_open(path, st);
-    free(path);
-    return status;
+    return ax_st_open(dir, st);
 }
 
 ax_status ax_adapter_check_base(const ax_st *st, const char *dir, ax_st *base, const char *base_dir)

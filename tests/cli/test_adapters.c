@@ -88,6 +88,38 @@ static void verbs_read_adapters(void **state)
     expect(0, " compared, 0 differ", AXONN " ckpt diff other/adapter_model.safetensors " LORA "one");
 }
 
+/* A directory that holds a model and an adapter is the adapter's for every verb. */
+static void adapters_beside_a_model(void **state)
+{
+    (void)state;
+    expect(0, "",
+           "mkdir both && cp merged/* both && cp " LORA "one/adapter_* both && chmod -R u+w both && "
+           "sed -i 's,\"base_model_name_or_path\": \".*\",\"base_model_name_or_path\": \"" AXONN_SOURCE_DIR
+           "/tests/golden/gpt2/tanh\",' both/adapter_config.json");
+    json_t *a = json_of(AXONN " logits both --tokens 5,9,1 --json"),
+           *b = json_of(AXONN " logits " LORA "one --tokens 5,9,1 --json");
+    assert_true(json_equal(json_object_get(a, "logits"), json_object_get(b, "logits")));
+    json_decref(a);
+    json_decref(b);
+    expect(0, " compared, 1 differ", AXONN " ckpt diff both " LORA "one"); /* the path of the base */
+    expect(4, "both is an adapter and merged a full model", AXONN " ckpt diff both merged");
+    expect(0, "were merged", AXONN " ckpt convert both --out both_merged");
+    expect(0, "",
+           "mkdir over && cp " LORA "one/adapter_* over && chmod -R u+w over && "
+           "sed -i 's,\"base_model_name_or_path\": \".*\",\"base_model_name_or_path\": \"both\",' "
+           "over/adapter_config.json");
+    expect(4, "names the base both, which holds adapter_config.json, so it is an adapter itself",
+           AXONN " logits over --tokens 5");
+    expect(0, "", "rm both/adapter_model.safetensors");
+    static const char *const verbs[] = {"logits both --tokens 5", "ckpt convert both --out never",
+                                        "ckpt diff both merged"};
+    for (size_t i = 0; i < AX_COUNT(verbs); i++) {
+        char command[256];
+        snprintf(command, sizeof command, AXONN " %s", verbs[i]);
+        expect(4, "both holds adapter_config.json, so it is the directory of an adapter", command);
+    }
+}
+
 static void errors_name_the_file(void **state)
 {
     (void)state;
@@ -109,6 +141,7 @@ static void errors_name_the_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(verbs_read_adapters),
+                                       cmocka_unit_test(adapters_beside_a_model),
                                        cmocka_unit_test(errors_name_the_file)};
     return cmocka_run_group_tests_name("cli.adapters", tests, set_up, tear_down);
 }

@@ -101,12 +101,30 @@ static ax_status read_update(const ax_adapter *adapter, const ax_st *st, const c
     return AX_OK;
 }
 
+/* Checks that all blocks have an update of the matrix, or none has. */
+static ax_status check_blocks(const ax_st *st, const char *dir, const ax_model_config *c, ax_matrix matrix)
+{
+    int64_t with = -1, without = -1; /* the first block with an update, and the first without */
+    for (int64_t block = c->layers - 1; block >= 0; block--) {
+        char key[256];
+        ax_family_low_rank_key(c->family, matrix, block, 'A', key);
+        *(ax_st_find(st, key) ? &with : &without) = block;
+    }
+    AX_CHECK(
+        with < 0 || without < 0, AX_ERR_DATA,
+        "%s has an update of matrix %s in block %lld, but none in block %lld: adapters of some blocks only "
+        "(layers_to_transform) are not implemented",
+        dir, ax_matrix_name(matrix), (long long)with, (long long)without);
+    return AX_OK;
+}
+
 /* Reads the rank and scale of a matrix's updates in all blocks. Fails if updates of equal rank have different
  * scales. */
 static ax_status read_updates(const ax_adapter *adapter, const ax_st *st, const char *dir, ax_model_config *c,
                               ax_matrix matrix)
 {
     ax_low_rank *update = &c->low_rank[matrix], here;
+    AX_TRY(check_blocks(st, dir, c, matrix));
     for (int64_t block = 0; block < c->layers; block++) {
         AX_TRY(read_update(adapter, st, dir, c, matrix, block, &here));
         AX_CHECK(

@@ -298,6 +298,49 @@ static void expect_config(const char *part, const char *members)
         fail_msg("%s, not %s", ax_error_message(), part);
 }
 
+/* Removes the arrays with `part` in their key from given/adapter_model.safetensors. */
+static void remove_arrays(const char *part)
+{
+    ax_st *from, *to;
+    ax_st_array array[64];
+    int n = 0;
+    OK(ax_st_open("given", &from));
+    for (int i = 0; i < ax_st_count(from) && n < 64; i++)
+        if (!strstr(ax_st_at(from, i)->key, part))
+            array[n++] = *ax_st_at(from, i);
+    assert_true(n > 0 && n < ax_st_count(from));
+    sh("rm -rf fewer && mkdir fewer");
+    OK(ax_st_plan("fewer", "adapter_model", array, n, 0, &to));
+    OK(ax_st_make(to));
+    for (int i = 0; i < n; i++) {
+        const ax_st_array *a = ax_st_find(from, array[i].key);
+        int64_t overflows = 0;
+        OK(ax_st_copy(from, a, to, ax_st_find(to, a->key), 0, ax_st_elements(a), &overflows));
+    }
+    ax_st_close(&from);
+    ax_st_close(&to);
+    sh("mv fewer/adapter_model.safetensors given");
+}
+
+static void adapters_of_some_blocks_are_refused(void **state)
+{
+    (void)state;
+    sh("rm -rf given && cp -r " GOLDEN "lora/joint given && chmod -R u+w given");
+    remove_arrays("h.0.attn.c_attn.");
+    expect_config(
+        "given has an update of matrix q in block 1, but none in block 0: adapters of some blocks only", "");
+    sh("rm -rf given && cp -r " GOLDEN "lora/joint given && chmod -R u+w given");
+    remove_arrays(".h.1.");
+    expect_config("in block 0, but none in block 1: adapters of some blocks only (layers_to_transform)",
+                  ", \"layers_to_transform\": [0]");
+    /* An update of one matrix in all blocks is complete, and half a pair of factors is not. */
+    sh("rm -rf given && cp -r " GOLDEN "lora/joint given && chmod -R u+w given");
+    remove_arrays("c_fc");
+    expect_config(NULL, "");
+    remove_arrays("h.1.attn.c_attn.lora_B");
+    expect_config("h.1.attn.c_attn.lora_B.weight", "");
+}
+
 static void foreign_adapters_are_checked(void **state)
 {
     (void)state;
@@ -340,6 +383,7 @@ int main(void)
                                        cmocka_unit_test(wrong_keys_are_refused_together),
                                        cmocka_unit_test(another_base_is_refused),
                                        cmocka_unit_test(a_frozen_weight_that_is_not_finite_is_named),
+                                       cmocka_unit_test(adapters_of_some_blocks_are_refused),
                                        cmocka_unit_test(foreign_adapters_are_checked)};
     return cmocka_run_group_tests(tests, lora_setup, run_teardown);
 }

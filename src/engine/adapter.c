@@ -6,21 +6,27 @@
 
 /* ---- the base ------------------------------------------------------------------------------------ */
 
-/* Sets *out to the model directory of the base that adapter_config.json names. `name` is a path, relative to
- * the current directory or else to the adapter's directory. */
+/* Sets *out to the directory of the base that adapter_config.json names: a path, which PEFT and transformers
+ * take relative to the current directory, or, if there is none, a path relative to the adapter's directory.
+ */
 static ax_status find_base(const char *dir, const char *path, const char *name, char **out)
 {
     char *beside;
     AX_TRY(ax_path_join(dir, name, &beside));
-    bool relative = name[0] != '/' && !ax_path_exists(name) && ax_path_exists(beside);
+    const bool here = ax_path_exists(name), there = name[0] != '/' && ax_path_exists(beside);
     ax_status status = AX_OK;
-    if (!relative && !ax_path_exists(name))
+    if (here && there && !ax_path_same(name, beside))
+        ax_log(AX_LOG_INFO,
+               "%s names the base \"%s\": the directory in the current directory is taken, not %s (write an "
+               "absolute path to choose)",
+               path, name, beside);
+    if (!here && !there)
         status = ax_fail(AX_ERR_DATA,
                          "%s names the base \"%s\", but there is no such directory: set "
                          "\"base_model_name_or_path\" in this file to the path of the base",
                          path, name);
     if (status == AX_OK)
-        status = ax_ckpt_find_model(relative ? beside : name, out);
+        status = ax_ckpt_find_model(here ? name : beside, out);
     if (status == AX_OK && ax_ckpt_is_adapter(*out))
         status =
             ax_fail(AX_ERR_DATA,

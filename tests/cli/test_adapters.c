@@ -120,6 +120,34 @@ static void adapters_beside_a_model(void **state)
     }
 }
 
+/* A relative path of a base belongs to the current directory, as in PEFT, and else to the adapter's. */
+static void a_base_is_searched_here_first(void **state)
+{
+    (void)state;
+    const char *taken =
+                   "place/adapter_config.json names the base \"found\": the one in the current directory is "
+                   "taken, not place/found (write the whole path if that is meant)",
+               *logits = AXONN " logits place --tokens 5,9,1 --json";
+    ax_buf out = {0};
+    expect(0, "",
+           "mkdir place && cp " LORA "one/adapter_* place && chmod -R u+w place && "
+           "sed -i 's,\"base_model_name_or_path\": \".*\",\"base_model_name_or_path\": \"found\",' "
+           "place/adapter_config.json");
+    expect(4, "names the base \"found\", and there is no such directory", logits);
+    expect(0, "", "cp -r " AXONN_SOURCE_DIR "/tests/golden/gpt2/tanh place/found");
+    json_t *beside = json_of(logits);
+    expect(0, "", "cp -r merged found");
+    expect(0, taken, logits);
+    json_t *here = json_of(logits);
+    assert_true(gap(json_object_get(here, "logits"), json_object_get(beside, "logits")) > 1e-3);
+    /* Where both are the same directory, there is nothing to say. */
+    assert_int_equal(shell("cd place && " AXONN " logits . --tokens 5 2>&1 >/dev/null", &out), 0);
+    assert_null(strstr(out.data, "names the base"));
+    json_decref(beside);
+    json_decref(here);
+    ax_buf_fini(&out);
+}
+
 static void errors_name_the_file(void **state)
 {
     (void)state;
@@ -140,8 +168,8 @@ static void errors_name_the_file(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(verbs_read_adapters),
-                                       cmocka_unit_test(adapters_beside_a_model),
-                                       cmocka_unit_test(errors_name_the_file)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(verbs_read_adapters), cmocka_unit_test(adapters_beside_a_model),
+        cmocka_unit_test(a_base_is_searched_here_first), cmocka_unit_test(errors_name_the_file)};
     return cmocka_run_group_tests_name("cli.adapters", tests, set_up, tear_down);
 }

@@ -124,16 +124,17 @@ static void adapters_beside_a_model(void **state)
 static void a_base_is_searched_here_first(void **state)
 {
     (void)state;
-    const char *taken =
-                   "place/adapter_config.json names the base \"found\": the one in the current directory is "
-                   "taken, not place/found (write the whole path if that is meant)",
-               *logits = AXONN " logits place --tokens 5,9,1 --json";
+    const char
+        *taken =
+            "place/adapter_config.json names the base \"found\": the directory in the current directory is "
+            "taken, not place/found (write an absolute path to choose)",
+        *logits = AXONN " logits place --tokens 5,9,1 --json";
     ax_buf out = {0};
     expect(0, "",
            "mkdir place && cp " LORA "one/adapter_* place && chmod -R u+w place && "
            "sed -i 's,\"base_model_name_or_path\": \".*\",\"base_model_name_or_path\": \"found\",' "
            "place/adapter_config.json");
-    expect(4, "names the base \"found\", and there is no such directory", logits);
+    expect(4, "names the base \"found\", but there is no such directory", logits);
     expect(0, "", "cp -r " AXONN_SOURCE_DIR "/tests/golden/gpt2/tanh place/found");
     json_t *beside = json_of(logits);
     expect(0, "", "cp -r merged found");

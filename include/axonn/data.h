@@ -3,7 +3,7 @@
  * Data flow: corpus (files, trees, JSONL) -> ax_data_build (tokenizer) -> packed token file -> ax_data (a
  * file of tokens) -> ax_sampler (mixture and order) -> rows [B, T] of the step. Letters: N tokens of a
  * source, T tokens of a row, B rows of a step's global batch. No function is collective. Several threads may
- * read an ax_data at once, or a batch (ax_sampler_read); all other objects are for one thread at a time.
+ * read one ax_data, or one batch (ax_sampler_read), at once; all other objects are for one thread at a time.
  *
  * The packed token file (suffix .tok by custom). Little-endian, at offsets that fit their alignment:
  *

@@ -167,7 +167,8 @@ AX_MUST_CHECK ax_status ax_option_dump(const ax_option_set *set, ax_buf *out);
 /* Appends the value of one key of the table as it is written after "key=", without quotes. */
 AX_MUST_CHECK ax_status ax_option_value(const ax_option_set *set, const char *key, ax_buf *out);
 
-/* Appends all values as lines "key: value", without places, so that equal values give equal text. */
+/* Appends all values as lines "key: value", without the place where each was set, so that
+ * equal values give equal text. */
 AX_MUST_CHECK ax_status ax_option_print(const ax_option_set *set, ax_buf *out);
 
 /* Appends the left column of the row's help: "--max-tokens N" if `flag` is true, that is, the row is a flag

@@ -205,8 +205,8 @@ static ax_status mpi_split(ax_comm *comm, int color, int key, ax_comm **out)
     return AX_OK;
 }
 
-/* Returns the id of the communicator that ax_comm_group creates. This id is derived from the id of `group`,
- * the temporary communicator of mpi_group. */
+/* Returns the id of the communicator that ax_comm_group creates. It is derived from the id of `group`, the
+ * temporary communicator that the function mpi_group makes. */
 static uint64_t made_id(const ax_mpi_comm *group) { return ax_rng_key(group->id, "made", 0); }
 
 static bool is_listed(const ax_mpi_world *w, uint64_t id)

@@ -79,7 +79,7 @@ typedef enum ax_node_move {
     MOVE_OUT     /* several nodes, after the exchange: gather the parts that the node's ranks received */
 } ax_node_move;
 
-/* Moves this rank's share of the data between the buffers in group->send and group->recv. */
+/* Copies or reduces this rank's share of the data among the buffers in group->send, recv and columns. */
 void ax_node_do(const ax_node_group *group, const ax_coll_args *args, ax_node_part part, ax_node_move move);
 
 /* Sets [*lo, *hi) to the slice of the `count` elements that `rank` reduces in an all-reduce. */

@@ -33,9 +33,9 @@ ax_status ax_op_dense(const ax_tensor *x, const char *what);
  * kernels support. */
 ax_status ax_op_like(ax_frame *frame, const ax_tensor *x, ax_tensor *out);
 
-/* Returns the random key of the running task's dropout mask. If the frame's batch has `now`, which numbers
- * steps and micro-batches, this is drop->key; otherwise it is derived from drop->key and the number of the
- * task. */
+/* Returns the random key of the running task's dropout mask. If the frame's batch has `now`, this is
+ * drop->key: the step and the first row in `now` vary the mask. Otherwise it is derived from drop->key and
+ * ax_frame_train_tasks. */
 uint64_t ax_op_drop_key(const ax_frame *frame, const ax_drop *drop);
 
 /* Sets the memory of x to zero. */

@@ -30,7 +30,7 @@ typedef struct ax_param_live {
     ax_transfer *gather; /* the gather from `rest` to layout U whose result no kernel has acquired yet; in the
                             frame's host memory; NULL: none */
     double gather_began; /* time at which `gather` was started, for the device's event ring */
-    ax_tensor cached;    /* the weight in layout U, in the weight cache; data NULL: not in the cache */
+    ax_tensor cached;    /* the weight in the cache, in layout U (ax_param); data NULL: not in it */
     bool cache_valid;
     int started, done;  /* contributions of this step: `started` is the number whose computation has begun,
                            `done` the number that has been added to the gradient */

@@ -57,8 +57,8 @@ static const char *operand(const void *base, size_t size, int64_t ld, bool along
 /* ---- packing in pieces --------------------------------------------------------------------------- */
 
 /* The progress of packing a part of an operand into panels: `rows` rows of op(a), or columns of op(b), with
- * `k` values each. The part is packed in pieces of gemm->lanes units in k, because so many units are
- * transposed at once. Each piece is prefetched one step before it is packed. */
+ * `k` values each. The part is packed in pieces of gemm->lanes 32-bit units in k: as many as
+ * are transposed at once. Each piece is prefetched one step before it is packed. */
 typedef struct packing {
     const char *src;
     char *out;
@@ -248,8 +248,8 @@ static packing packing_of_b(const block *t, const panel *to)
     return p;
 }
 
-/* The pipeline of tiles with ax_cpu_gemm.store: a tile leaves its sums in memory. While the next tile
- * multiplies, it adds the other terms (prior, bias and c in ax_cpu_tile) to these sums and stores the result.
+/* The pipeline of tiles if ax_cpu_gemm.store is not NULL: a tile leaves its sums in memory. The next tile,
+ * while it multiplies, adds prior, bias and c (ax_cpu_tile) to these sums and stores the result.
  * The struct holds the last two tiles, and the packing that is done between their steps in k. */
 typedef struct tile_pipeline {
     ax_cpu_step_hook hook; /* must be first: pack_between_steps casts its address to tile_pipeline */

@@ -453,7 +453,6 @@ const char *const ax_plugin_commit = AXONN_COMMIT;
 #define ENTRY(name) [AX_K_##name] = ax_cuda_##name,
 const ax_device_ops ax_plugin_cuda = {
     .name = "cuda plugin",
-    .help = "the functions of libaxonn_cuda.so",
     .absent = absent,
     .open = open_device,
     .close = close_device,

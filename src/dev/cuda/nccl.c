@@ -364,7 +364,7 @@ static ax_status init_comm(ax_link *link, const void *unique_id)
                  "the link along %s was not established after %d s; NCCL_DEBUG=INFO says what NCCL waits for",
                  link->name, PATIENCE);
     else
-        snprintf(n->refused, sizeof n->refused, "%s",
+        snprintf(n->refused, sizeof n->refused, "%s%s", why || link->comm ? "" : "NCCL: ",
                  why          ? why
                  : link->comm ? nccl_error_text(link, result, text, sizeof text)
                               : nccl.ncclGetErrorString(result));

@@ -40,8 +40,6 @@ void ax_chat_destroy(ax_chat **chat);
 const char *ax_chat_name(const ax_chat *chat);
 /* Returns how the template was found, to follow its name in a message; NULL: the caller named it. */
 const char *ax_chat_origin(const ax_chat *chat);
-/* Whether the tokenizer's own chat template has the format of this one. */
-bool ax_chat_is_own(const ax_chat *chat);
 /* Returns the id of the special token that ends a turn of the assistant, or -1 without a template. */
 int32_t ax_chat_end(const ax_chat *chat);
 

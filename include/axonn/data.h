@@ -360,8 +360,8 @@ AX_MUST_CHECK ax_status ax_token_writer_add_masked(ax_token_writer *writer, cons
                                                    const uint8_t *is_target, int64_t count,
                                                    int64_t text_bytes);
 
-/* Records the name of the template (axonn/chat.h) by which the documents with a mask were written. A longer
- * name than AX_CHAT_NAME_BYTES - 1 is cut. A file without a mask records none. */
+/* Records the name of the template (axonn/chat.h) by which the documents with a mask were written: at most
+ * AX_CHAT_NAME_BYTES - 1 lower-case letters, digits and '-'. A file without a mask records none. */
 void ax_token_writer_set_template(ax_token_writer *writer, const char *name);
 
 /* Completes, syncs and renames the file; frees the writer in any case. *info may be NULL. */

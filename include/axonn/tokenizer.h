@@ -31,14 +31,14 @@ void ax_ids_fini(ax_ids *ids);
 
 /* ---- load, save, ask ----------------------------------------------------------------------------- */
 
-/* Loads a tokenizer from a directory, from its tokenizer.json, or from a GPT-2 style vocab.json beside its
- * merges.txt (used if the directory has no tokenizer.json). Of a tokenizer_config.json in the same directory,
- * eos_token, bos_token, add_bos_token, add_eos_token and chat_template are used; tokens that only its
- * added_tokens_decoder has are not added. The caller owns *out. AX_ERR_DATA if a file is missing or damaged,
- * or uses a feature that is not implemented here (the message names the field); if the directory has only a
- * tokenizer.model, the message says how to convert it to a tokenizer.json. No field of tokenizer.json that
- * changes the ids of a text is silently ignored, except `truncation` and `padding`, which are settings of one
- * run. */
+/* Loads a tokenizer from a directory (of a run: from its part `tokenizer`), from its tokenizer.json, or from
+ * a GPT-2 style vocab.json beside its merges.txt (used if the directory has no tokenizer.json). Of a
+ * tokenizer_config.json in the same directory, eos_token, bos_token, add_bos_token, add_eos_token and
+ * chat_template are used; tokens that only its added_tokens_decoder has are not added. The caller owns *out.
+ * AX_ERR_DATA if a file is missing or damaged, or uses a feature that is not implemented here (the message
+ * names the field); if the directory has only a tokenizer.model, the message says how to convert it to a
+ * tokenizer.json. No field of tokenizer.json that changes the ids of a text is silently ignored, except
+ * `truncation` and `padding`, which are settings of one run. */
 AX_MUST_CHECK ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out);
 
 /* Writes tokenizer.json, tokenizer_config.json and, if tokenizer_config.json does not hold the chat template,

@@ -87,25 +87,54 @@ static ax_status check_tokens(const ax_tokenizer *tok, const chat_template *t, b
     return status;
 }
 
+/* Ways to find a template, the surest first. */
+typedef enum chat_way { BY_TEXT, BY_MARKS, BY_TOKENS, CHAT_WAYS } chat_way;
+
+/* Sets *found if the template fits the tokenizer and is found in this way: the tokenizer's own Jinja template
+ * is the text that the template prints, or has its marks, or no more is asked. */
+static ax_status try_template(ax_chat *chat, const chat_template *t, chat_way way, bool *found)
+{
+    const char *own = ax_tokenizer_chat_template(chat->tok);
+    ax_buf jinja = {0};
+    AX_TRY(check_tokens(chat->tok, t, found));
+    if (!*found || way == BY_TOKENS)
+        return AX_OK;
+    *found = own && way == BY_MARKS && chat_has_marks(own, t);
+    if (!own || way == BY_MARKS)
+        return AX_OK;
+    chat->template = t;
+    ax_status status = ax_chat_jinja(chat, &jinja);
+    *found = status == AX_OK && !strcmp(own, jinja.data);
+    ax_buf_fini(&jinja);
+    return status;
+}
+
 static ax_status choose(ax_chat *chat)
 {
-    bool fits = false;
-    const chat_template *own = chat_of_jinja(chat->tok);
-    if (own)
-        AX_TRY(check_tokens(chat->tok, own, &fits));
-    if (fits) {
-        chat->template = own;
-        chat->origin = "that of the tokenizer's chat_template";
-        return AX_OK;
+    bool found = false;
+    const chat_template *t = NULL;
+    for (int i = 0; i < CHAT_WAYS * CHAT_TEMPLATES && !found; i++) {
+        chat_way way = (chat_way)(i / CHAT_TEMPLATES);
+        t = &chat_templates[i % CHAT_TEMPLATES];
+        AX_TRY(try_template(chat, t, way, &found));
+        chat->origin =
+            way < BY_TOKENS ? "that of the tokenizer's chat_template"
+            : ax_tokenizer_chat_template(chat->tok)
+                ? "chosen by the tokenizer's special tokens, because the format of its chat_template is "
+                  "unknown or needs tokens that it lacks"
+                : "chosen by the tokenizer's special tokens";
     }
-    chat->origin =
-        ax_tokenizer_chat_template(chat->tok)
-            ? "chosen by the tokenizer's special tokens, because the format of its chat_template is unknown "
-              "or needs tokens that it lacks"
-            : "chosen by the tokenizer's special tokens";
-    for (size_t i = 0; i < CHAT_TEMPLATES && !fits; i++) {
-        AX_TRY(check_tokens(chat->tok, &chat_templates[i], &fits));
-        chat->template = fits ? &chat_templates[i] : NULL;
+    chat->template = found ? t : NULL;
+    return AX_OK;
+}
+
+static ax_status add_begin(ax_chat *chat)
+{
+    const ax_ids *before = &chat->tok->before;
+    for (size_t i = 0, n; i < before->size; i++) {
+        const char *text = ax_tokenizer_piece(chat->tok, before->data[i], &n);
+        if (text)
+            AX_TRY(ax_buf_add(&chat->begin, text, n));
     }
     return AX_OK;
 }
@@ -116,13 +145,11 @@ ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **ou
     ax_chat *chat;
     AX_TRY(ax_calloc(1, sizeof *chat, &chat));
     chat->tok = tok;
-    ax_status status = name ? take_named(chat, name) : choose(chat);
+    ax_status status = add_begin(chat);
+    if (status == AX_OK)
+        status = name ? take_named(chat, name) : choose(chat);
     if (status == AX_OK)
         status = guard_tokens(chat);
-    for (size_t i = 0, n; i < tok->before.size && status == AX_OK; i++) {
-        const char *text = ax_tokenizer_piece(tok, tok->before.data[i], &n);
-        status = text ? ax_buf_add(&chat->begin, text, n) : AX_OK;
-    }
     if (status != AX_OK)
         ax_chat_destroy(&chat);
     *out = chat;

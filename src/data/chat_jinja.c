@@ -7,26 +7,12 @@
 
 /* ---- recognizing --------------------------------------------------------------------------------- */
 
-static bool has_format(const char *jinja, const chat_template *t)
+bool chat_has_marks(const char *jinja, const chat_template *t)
 {
     for (size_t i = 0; i < AX_COUNT(t->marks) && t->marks[i]; i++)
         if (!strstr(jinja, t->marks[i]))
             return false;
     return !t->other || !strstr(jinja, t->other);
-}
-
-const chat_template *chat_of_jinja(const ax_tokenizer *tok)
-{
-    const char *jinja = ax_tokenizer_chat_template(tok);
-    for (size_t i = 0; i < CHAT_TEMPLATES && jinja; i++)
-        if (has_format(jinja, &chat_templates[i]))
-            return &chat_templates[i];
-    return NULL;
-}
-
-bool ax_chat_is_own(const ax_chat *chat)
-{
-    return chat->template && chat->template == chat_of_jinja(chat->tok);
 }
 
 /* ---- printing ------------------------------------------------------------------------------------ */
@@ -67,7 +53,9 @@ static ax_status put_turn(const ax_chat *chat, ax_buf *out, const chat_frame *fr
 static ax_status put_begin(const ax_chat *chat, ax_buf *out)
 {
     const chat_template *t = chat->template;
-    if (t->begin)
+    size_t n;
+    chat_string(chat, t->begin, &n);
+    if (n)
         AX_TRY(put_strings(chat, out, &t->begin, 1));
     if (!t->no_system)
         return AX_OK;

@@ -56,7 +56,7 @@ struct ax_chat {
 /* Returns what a string of the template stands for, and its size; NULL is the empty string. */
 const char *chat_string(const ax_chat *chat, const char *text, size_t *n);
 
-/* Returns the template whose format the tokenizer's own Jinja template has, or NULL. */
-const chat_template *chat_of_jinja(const ax_tokenizer *tok);
+/* Returns true if the text of a Jinja template has the marks of this template's format. */
+bool chat_has_marks(const char *jinja, const chat_template *t);
 
 #endif

@@ -156,6 +156,16 @@ static ax_status check_zeros(const ax_data *data, const tok_header *h)
     return AX_OK;
 }
 
+/* Returns true if the field holds lower-case letters, digits and '-', and then a NUL. */
+static bool is_template_name(const char name[AX_CHAT_NAME_BYTES])
+{
+    int n = 0;
+    while (n < AX_CHAT_NAME_BYTES &&
+           (name[n] == '-' || (name[n] >= 'a' && name[n] <= 'z') || (name[n] >= '0' && name[n] <= '9')))
+        n++;
+    return n < AX_CHAT_NAME_BYTES && !name[n];
+}
+
 /* Checks the header's checksums, and that the bytes not covered by them are zero. */
 static ax_status check_header(const ax_data *data, const tok_header *h)
 {
@@ -166,9 +176,10 @@ static ax_status check_header(const ax_data *data, const tok_header *h)
              "%s is damaged: the checksum of its header (offset 88) does not match", data->path);
     AX_CHECK(h->version == TOK_VERSION_PLAIN || h->mask_hash == tok_mask_hash(h), AX_ERR_DATA,
              "%s is damaged: the checksum of the mask's fields (offset 112) does not match", data->path);
-    AX_CHECK(h->version == TOK_VERSION_PLAIN || (h->chat_template_hash == tok_chat_template_hash(h) &&
-                                                 memchr(h->chat_template, 0, sizeof h->chat_template)),
-             AX_ERR_DATA, "%s is damaged: the checksum of its template's name (offset 144) does not match",
+    AX_CHECK(h->version == TOK_VERSION_PLAIN ||
+                 (h->chat_template_hash == tok_chat_template_hash(h) && is_template_name(h->chat_template)),
+             AX_ERR_DATA,
+             "%s is damaged: its template's name (offset 120) or the checksum of it does not fit",
              data->path);
     return check_zeros(data, h);
 }

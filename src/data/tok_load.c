@@ -553,6 +553,24 @@ static ax_status load_directory(const char *dir, ax_tokenizer **out)
     return status;
 }
 
+/* Sets *out to the directory of the tokenizer's files: of a run's directory the part `tokenizer`, else
+ * `path`. */
+static ax_status find_directory(const char *path, char **out)
+{
+    char *part, *file;
+    AX_TRY(ax_path_join(path, "tokenizer", &part));
+    ax_status status = ax_path_join(path, "tokenizer.json", &file);
+    if (status == AX_OK && (ax_path_exists(file) || !ax_path_is_dir(part))) {
+        free(part);
+        part = NULL;
+        status = ax_strdup(path, &part);
+    }
+    free(file);
+    if (status == AX_OK)
+        *out = part;
+    return status;
+}
+
 /* Loads the tokenizer of the file `path`, which is in the directory `dir`. */
 static ax_status load_file(const char *path, const char *dir, ax_tokenizer **out)
 {
@@ -569,8 +587,9 @@ ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out)
     const char *slash = strrchr(path, '/');
     const bool is_dir = ax_path_is_dir(path);
     char *dir;
-    AX_TRY(!is_dir && slash ? ax_strndup(path, ax_max(slash - path, 1), &dir)
-                            : ax_strdup(is_dir ? path : ".", &dir));
+    AX_TRY(is_dir  ? find_directory(path, &dir)
+           : slash ? ax_strndup(path, ax_max(slash - path, 1), &dir)
+                   : ax_strdup(".", &dir));
     ax_status status = is_dir ? load_directory(dir, out) : load_file(path, dir, out);
     if (status == AX_OK)
         status = tok_read_chat_template(dir, *out);

@@ -1,8 +1,10 @@
 /* Lookups in the tokenizer's tables; the trie of added tokens. */
 #include "data/tok.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -72,14 +74,26 @@ static ax_status save_file(const char *dir, const char *name, const char *text, 
     return status;
 }
 
+/* Removes a file that another tokenizer has left, if there is one. */
+static ax_status remove_file(const char *dir, const char *name)
+{
+    char *path;
+    AX_TRY(ax_path_join(dir, name, &path));
+    ax_status status = unlink(path) && errno != ENOENT
+                           ? ax_fail(AX_ERR_DATA, "cannot remove %s: %s", path, strerror(errno))
+                           : AX_OK;
+    free(path);
+    return status;
+}
+
 ax_status ax_tokenizer_save(const ax_tokenizer *tok, const char *dir)
 {
     AX_TRY(ax_mkdirs(dir));
     AX_TRY(save_file(dir, "tokenizer.json", tok->json, tok->json_size));
     AX_TRY(save_file(dir, "tokenizer_config.json", tok->config, tok->config_size));
-    return tok->chat_template_apart
-               ? save_file(dir, "chat_template.jinja", tok->chat_template, strlen(tok->chat_template))
-               : AX_OK;
+    static const char apart[] = "chat_template.jinja";
+    return tok->chat_template_apart ? save_file(dir, apart, tok->chat_template, strlen(tok->chat_template))
+                                    : remove_file(dir, apart);
 }
 
 int32_t ax_tokenizer_vocab_size(const ax_tokenizer *tok) { return tok->n_ids; }

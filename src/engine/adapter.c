@@ -13,7 +13,7 @@ static ax_status find_base(const char *dir, const char *path, const char *name, 
 {
     char *beside;
     AX_TRY(ax_path_join(dir, name, &beside));
-    const bool here = ax_path_exists(name), there = name[0] != '/' && ax_path_exists(beside);
+    const bool here = ax_path_is_dir(name), there = name[0] != '/' && ax_path_is_dir(beside);
     ax_status status = AX_OK;
     if (here && there && !ax_path_same(name, beside))
         ax_log(AX_LOG_INFO,

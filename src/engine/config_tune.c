@@ -7,6 +7,10 @@
 void config_check_tune(ax_config *c)
 {
     static const char *const of_lora[] = {"tune.rank", "tune.alpha", "tune.targets", NULL};
+    /* Earlier versions wrote an empty list, which stands for all, to a run's config.yaml. */
+    if (!c->tune.targets.count && ax_option_ok(c->set, "tune.targets") &&
+        ax_option_assign(c->set, "tune.targets", "all", "default") != AX_OK)
+        ax_option_error(c->set, "tune.targets", "%s", ax_error_message());
     if (ax_option_ok(c->set, "tune.method") && c->tune.method != AX_CONFIG_LORA)
         config_check_unused(c, of_lora, "belongs to tune.method: lora, which is not set");
     if (ax_option_ok(c->set, "tune.method") && ax_option_ok(c->set, "model.from") &&
@@ -57,10 +61,6 @@ static void choose(ax_config *c, const ax_model_config *m, bool chosen[AX_MATRIX
 {
     char list[320];
     const ax_strings *words = &c->tune.targets;
-    if (!words->count)
-        ax_option_error(c->set, "tune.targets",
-                        "the list is empty: name matrices of the blocks (%s), or leave the key out for all",
-                        list_matrices(m, list));
     for (size_t i = 0; i < words->count; i++) {
         bool found = false;
         for (int k = 0; k < AX_MATRIX_COUNT; k++) {

@@ -8,8 +8,9 @@
  *   report   metrics, trace, traffic                           train_report.c
  *
  * There are four smaller parts: train_dir.c fills `dir`, train_state.c `resume`, train_files.c `beside`, and
- * train_ranks.c `trouble`. Only train.c changes an ax_run. The functions of the other files get the ax_run as
- * const, and the part that they fill as a separate argument. */
+ * train_ranks.c `trouble`. Only train.c and train_chat.c, which changes the tokenizer and `beside`, change an
+ * ax_run. The functions of the other files get the ax_run as const, and the part that they fill as a separate
+ * argument. */
 #ifndef AXONN_ENGINE_TRAIN_H
 #define AXONN_ENGINE_TRAIN_H
 
@@ -32,7 +33,8 @@ typedef struct ax_sources {
 
 typedef struct ax_run_inputs {
     ax_tokenizer *tokenizer;
-    ax_chat *chat; /* the template of conversations; NULL: there is no tokenizer */
+    bool other_tokenizer; /* data.tokenizer names another tokenizer than that of model.from */
+    ax_chat *chat;        /* the template of conversations; NULL: there is no tokenizer */
     ax_model_config model;
     ax_model_identity identity;
     char *model_dir;      /* the model directory found for model.from, or NULL */

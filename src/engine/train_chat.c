@@ -23,10 +23,10 @@ static const char *find_name(const ax_run *run)
         if (!*info->chat_template)
             return NULL;
         if (name && strcmp(name, info->chat_template)) {
-            ax_log(
-                AX_LOG_WARN,
-                "%s was written by template %s, but %s by %s: the chat template of the model stays as it is",
-                path, name, train->path[i], info->chat_template);
+            ax_log(AX_LOG_WARN,
+                   "%s was written by template %s, but %s by %s: the chat template that the model has, if "
+                   "any, stays as it is",
+                   path, name, train->path[i], info->chat_template);
             return NULL;
         }
         name = info->chat_template;
@@ -43,27 +43,37 @@ static ax_run_file *find_file(const ax_run_files *files, const char *name)
     return NULL;
 }
 
-/* ---- the end of a turn --------------------------------------------------------------------------- */
+/* ---- end tokens ---------------------------------------------------------------------------------- */
 
-/* Returns a list of `end` and then `ids`, the value of eos_token_id: one id, a list, or NULL if the file has
- * no such key. In place of a missing value, `eos` is used, the id in config.json. Returns NULL if the ids
- * have `end` already, or if memory is short. */
-static json_t *add_id(const json_t *ids, int32_t end, int64_t eos)
+/* Returns the end tokens of generation_config.json: one id or a list. Ids below 0 and null are none. */
+static json_t *end_ids(const json_t *root)
 {
-    json_t *list = json_pack("[i]", (int)end);
+    const json_t *ids = json_object_get(root, "eos_token_id");
+    json_t *list = json_array();
     size_t n = json_is_array(ids) ? json_array_size(ids) : json_is_integer(ids);
-    bool there = !ids && end == eos;
     for (size_t i = 0; i < n; i++) {
         json_t *id = json_is_array(ids) ? json_array_get(ids, i) : (json_t *)ids;
-        there = there || json_integer_value(id) == end;
-        json_array_append(list, id);
+        if (json_integer_value(id) >= 0)
+            json_array_append(list, id);
     }
-    if (!ids && eos >= 0)
-        json_array_append_new(list, json_integer(eos));
-    if (!there)
-        return list;
-    json_decref(list);
-    return NULL;
+    return list;
+}
+
+static bool has_id(const json_t *list, int64_t id)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_integer_value(json_array_get(list, i)) == id)
+            return true;
+    return false;
+}
+
+/* Sets the key to a token id; -1: removes the key. */
+static void set_id(json_t *root, const char *key, int64_t id)
+{
+    if (id >= 0)
+        json_object_set_new(root, key, json_integer(id));
+    else
+        json_object_del(root, key);
 }
 
 /* Replaces the text of generation_config.json, or adds the file. */
@@ -80,21 +90,31 @@ static ax_status set_generation(ax_run_files *files, const json_t *root)
     return AX_OK;
 }
 
-/* Adds the token that ends a turn to the end tokens in generation_config.json. */
-static ax_status add_end(ax_run *run, int32_t end)
+/* Brings the special tokens in generation_config.json up to date: the ids of the run's tokenizer, if the file
+ * was made for another one, and `end`, which ends a turn (-1: none), among the end tokens. */
+static ax_status update_ends(ax_run *run, int32_t end)
 {
     const ax_run_file *file = find_file(&run->beside, generation);
+    const ax_model_identity *own = &run->inputs.identity;
     json_t *root = NULL;
     if (file)
         AX_TRY(ax_json_parse(generation, file->data, file->size, 0, &root));
-    else
-        AX_CHECK(root = json_object(), AX_ERR_MEMORY, "not enough memory for %s", generation);
-    json_t *ids = add_id(json_object_get(root, "eos_token_id"), end, run->inputs.identity.eos);
-    ax_status status = AX_OK;
-    if (ids && json_is_object(root)) {
-        json_object_set(root, "eos_token_id", ids);
-        status = set_generation(&run->beside, root);
+    const bool other = root && run->inputs.other_tokenizer;
+    if (other) {
+        set_id(root, "eos_token_id", own->eos);
+        set_id(root, "bos_token_id", own->bos);
+        json_object_del(root, "pad_token_id");
     }
+    json_t *ids = end_ids(root);
+    if (!json_array_size(ids) && own->eos >= 0)
+        json_array_append_new(ids, json_integer(own->eos));
+    const bool added = end >= 0 && !has_id(ids, end);
+    if (added) {
+        json_array_insert_new(ids, 0, json_integer(end));
+        root = root ? root : json_object();
+        json_object_set(root, "eos_token_id", ids);
+    }
+    ax_status status = (added || other) && json_is_object(root) ? set_generation(&run->beside, root) : AX_OK;
     json_decref(ids);
     json_decref(root);
     return status;
@@ -102,35 +122,56 @@ static ax_status add_end(ax_run *run, int32_t end)
 
 /* ---- the template -------------------------------------------------------------------------------- */
 
+/* Gives the tokenizer the template, as Jinja. Its own may have the same format and still write other texts,
+ * such as a system turn that the data does not have. */
 static ax_status carry(ax_run *run, const ax_chat *chat)
 {
     ax_buf jinja = {0};
-    if (ax_chat_is_own(chat))
-        return AX_OK;
-    ax_log(AX_LOG_INFO, "checkpoints will have the chat template %s, by which the data was written%s",
-           ax_chat_name(chat),
-           ax_tokenizer_chat_template(run->inputs.tokenizer) ? ", in place of the tokenizer's" : "");
+    const char *own = ax_tokenizer_chat_template(run->inputs.tokenizer);
     ax_status status = ax_chat_jinja(chat, &jinja);
-    if (status == AX_OK)
+    if (status == AX_OK && (!own || strcmp(own, jinja.data) != 0)) {
+        ax_log(AX_LOG_INFO, "checkpoints will have the chat template %s, by which the data was written%s",
+               ax_chat_name(chat), own ? ", in place of the tokenizer's own" : "");
         status = ax_tokenizer_set_chat_template(run->inputs.tokenizer, jinja.data);
+    }
     ax_buf_fini(&jinja);
     return status;
+}
+
+/* Warns of validation data that another template wrote than the training data: their losses cannot be
+ * compared. */
+static void compare_valid(const ax_run *run, const char *name)
+{
+    const ax_sources *valid = &run->inputs.valid;
+    for (int i = 0; i < valid->n; i++) {
+        const char *other = ax_data_describe(valid->data[i])->chat_template;
+        if (*other && strcmp(other, name) != 0)
+            ax_log(AX_LOG_WARN,
+                   "%s of data.valid was written by template %s, but data.train by %s: set data.template, or "
+                   "build "
+                   "the token files by one template",
+                   valid->path[i], other, name);
+    }
 }
 
 ax_status ax_run_carry_template(ax_run *run)
 {
     ax_tokenizer *tok = run->inputs.tokenizer;
     const char *name = find_name(run);
+    int32_t end = -1;
     ax_chat *chat = NULL;
-    if (tok && name) {
-        AX_TRY(ax_chat_create(tok, name, &chat));
+    if (name)
+        compare_valid(run, name);
+    if (tok && name && ax_chat_create(tok, name, &chat) != AX_OK)
+        ax_log(AX_LOG_WARN, "checkpoints get no chat template for the conversations of data.train: %s",
+               ax_error_message());
+    if (chat) {
         ax_status status = carry(run, chat);
-        if (status == AX_OK)
-            status = add_end(run, ax_chat_end(chat));
+        end = ax_chat_end(chat);
         ax_chat_destroy(&chat);
         AX_TRY(status);
     }
     if (tok && ax_tokenizer_chat_template(tok))
         ax_run_files_remove(&run->beside, "chat_template.jinja"); /* it is saved with the tokenizer */
-    return AX_OK;
+    return update_ends(run, end);
 }

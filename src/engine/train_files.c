@@ -117,8 +117,8 @@ static bool is_excluded(const ax_run *run, const char *name)
 {
     static const char *const written[] = {"config.json", "adapter_config.json", "tokenizer.json",
                                           "tokenizer_config.json"};
-    static const char *const tokenizer[] = {"vocab.json", "merges.txt", "special_tokens_map.json",
-                                            "added_tokens.json", "tokenizer.model"};
+    static const char *const tokenizer[] = {"vocab.json",        "merges.txt",      "special_tokens_map.json",
+                                            "added_tokens.json", "tokenizer.model", "chat_template.jinja"};
     return !ax_beside_copied(name) || is_one_of(name, written, AX_COUNT(written)) ||
            (run->config->data.tokenizer && is_one_of(name, tokenizer, AX_COUNT(tokenizer)));
 }

@@ -60,6 +60,11 @@ static ax_status open_pretrained(ax_comm *world, ax_config *c, ax_run_inputs *in
     inputs->model_weights = from.weights;
     from.dir = NULL;
     from.weights = NULL;
+    if (status == AX_OK && c->data.tokenizer)
+        status = ax_tokenizer_load(c->data.tokenizer, &inputs->tokenizer);
+    if (status == AX_OK && c->data.tokenizer)
+        inputs->other_tokenizer =
+            from.tokenizer && ax_tokenizer_hash(from.tokenizer) != ax_tokenizer_hash(inputs->tokenizer);
     if (status == AX_OK && !c->data.tokenizer) {
         inputs->tokenizer = from.tokenizer;
         from.tokenizer = NULL;
@@ -87,7 +92,7 @@ ax_status ax_run_open_model(const ax_run *run, ax_run_inputs *inputs)
 {
     ax_config *c = run->config;
     AX_TRY(c->model.from ? open_pretrained(run->world, c, inputs) : new_model(c, inputs));
-    if (c->data.tokenizer)
+    if (c->data.tokenizer && !inputs->tokenizer)
         AX_TRY(ax_tokenizer_load(c->data.tokenizer, &inputs->tokenizer));
     if (inputs->tokenizer)
         config_check_tokenizer(c, ax_tokenizer_vocab_size(inputs->tokenizer));

@@ -368,7 +368,7 @@ static void evaluation_packs_documents(void **state)
 /* Expects that the JSON file has `ids` (as JSON) under eos_token_id. */
 static void expect_ends(const char *path, const char *ids)
 {
-    json_t *root = json_load_file(path, 0, NULL), *expected = json_loads(ids, 0, NULL);
+    json_t *root = json_load_file(path, 0, NULL), *expected = json_loads(ids, JSON_DECODE_ANY, NULL);
     assert_non_null(root);
     assert_true(json_equal(json_object_get(root, "eos_token_id"), expected));
     json_decref(root);
@@ -396,6 +396,10 @@ static void checkpoints_carry_the_template(void **state)
     assert_false(ax_path_exists("alpaca/ckpt/step-1/generation_config.json")); /* its end is the text's */
     ends(0, chosen, AXONN " generate alpaca --chat --max-tokens 2 </dev/null");
 
+    /* The directory of a run is that of its tokenizer. */
+    ends(0, chosen + strlen("template "),
+         AXONN " data build --input qa.jsonl --tokenizer alpaca --out again.tok 2>&1");
+
     /* Tuning by another template replaces the template, and adds the token that ends a turn. */
     ends(0, "checkpoints will have the chat template chatml, by which the data was written, in place of",
          AXONN " train tune.yaml run.dir=chatml");
@@ -410,21 +414,43 @@ static void checkpoints_carry_the_template(void **state)
          AXONN " generate merged --chat --max-tokens 2 </dev/null");
     expect_ends("merged/generation_config.json", "[2, 0]");
 
-    /* A template of the same format is kept as it is, and so are end tokens that have the id. */
+    /* A template of the same format may write more than the data has, so it is replaced. End tokens that have
+     * the id are kept. */
     put("merged/chat_template.jinja", "{# mine #}<|im_start|><|im_end|>");
     put("merged/generation_config.json", "{\"eos_token_id\": 2, \"temperature\": 0.6}\n");
-    ends(0, NULL, AXONN " train tune.yaml run.dir=kept model.from=merged");
-    ends(0, "mine", "cat kept/ckpt/step-1/chat_template.jinja");
-    ends(0, "{\"eos_token_id\": 2, \"temperature\": 0.6}", "cat kept/ckpt/step-1/generation_config.json");
+    ends(0, "template chatml, that of the tokenizer's chat_template",
+         AXONN " generate merged --chat --max-tokens 2 </dev/null");
+    ends(0, "in place of the tokenizer's own",
+         AXONN " train tune.yaml run.dir=again model.from=merged data.train=chatml.tok");
+    ends(1, NULL, "grep mine again/ckpt/step-1/chat_template.jinja");
+    ends(0, "{\"eos_token_id\": 2, \"temperature\": 0.6}", "cat again/ckpt/step-1/generation_config.json");
+
+    /* A file without end tokens gets that of the text too; ids of another tokenizer are replaced. */
+    put("merged/generation_config.json", "{\"eos_token_id\": null, \"pad_token_id\": 5}\n");
+    ends(0, NULL, AXONN " train tune.yaml run.dir=null model.from=merged data.train=chatml.tok");
+    expect_ends("null/ckpt/step-1/generation_config.json", "[2, 0]");
+    put("merged/generation_config.json", "{\"eos_token_id\": [7, 8], \"pad_token_id\": 5}\n");
+    ends(0, NULL,
+         AXONN " train tune.yaml run.dir=other model.from=merged data.tokenizer=tok data.train=plain.txt "
+               "model.seq_len=16");
+    expect_ends("other/ckpt/step-1/generation_config.json", "0");
+    assert_false(ax_path_exists("other/ckpt/step-1/chat_template.jinja"));
+
+    /* What an earlier run has left in the directory of the tokenizer is not saved. */
+    ends(0, NULL, "mkdir -p left/tokenizer; cp again/ckpt/step-1/chat_template.jinja left/tokenizer");
+    ends(0, NULL, AXONN " train new.yaml run.dir=left data.train=plain.txt model.seq_len=16");
+    assert_false(ax_path_exists("left/ckpt/step-1/chat_template.jinja"));
 
     /* Plain text and a mixture of templates change nothing. */
     ends(0, NULL, AXONN " train tune.yaml run.dir=plain data.train=plain.txt model.seq_len=16");
     ends(0, chosen, AXONN " generate plain --chat --max-tokens 2 </dev/null");
-    ends(0, "by chatml: the chat template of the model stays as it is",
+    ends(0, "by chatml: the chat template that the model has, if any, stays as it is",
          AXONN " train tune.yaml run.dir=mixed 'data.train=[alpaca.tok, chatml.tok]'");
     ends(0, chosen, AXONN " generate mixed --chat --max-tokens 2 </dev/null");
     ends(2, "alpaca.tok of data.train was built with template alpaca: build it again with --template chatml",
          AXONN " train new.yaml run.dir=none data.template=chatml");
+    ends(0, "qa.jsonl of data.valid was written by template chatml, but data.train by alpaca",
+         AXONN " train new.yaml run.dir=valid data.valid=qa.jsonl");
     ends(2, "--template: alpaca.tok holds tokens", AXONN " eval alpaca --data alpaca.tok --template chatml");
 }
 

@@ -190,10 +190,8 @@ static void expect_jinja(scratch *s, const json_t *entry, const char *expected)
     OK(ax_chat_create(tok, name, &chat));
     OK(ax_chat_jinja(chat, &jinja));
     assert_string_equal(jinja.data, expected);
-    assert_false(ax_chat_is_own(chat));
     const uint64_t hash = ax_tokenizer_hash(tok);
     OK(ax_tokenizer_set_chat_template(tok, jinja.data));
-    assert_true(ax_chat_is_own(chat));
     OK(ax_tokenizer_save(tok, in_scratch(s, "saved")));
     OK(ax_tokenizer_load(in_scratch(s, "saved"), &loaded));
     assert_string_equal(ax_tokenizer_chat_template(loaded), jinja.data);
@@ -217,6 +215,29 @@ static void templates_become_jinja(void **state)
     assert_int_equal(i, json_object_size(expected));
     json_decref(file);
     json_decref(expected);
+}
+
+/* What alpaca prints has the marks of deepseek-coder, if the text ends with <|EOT|>. */
+static void templates_recognize_their_own_jinja(void **state)
+{
+    ax_tokenizer *tok;
+    ax_chat *chat;
+    ax_buf jinja = {0};
+    json_t *added = json_pack("[{s:s, s:b}, {s:s, s:b}]", "content", "<|EOT|>", "special", 1, "content",
+                              "<\xef\xbd\x9c"
+                              "begin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
+                              "special", 1);
+    OK(ax_tokenizer_load(put_tokenizer(*state, "eot-tok", "gpt2", added, "<|EOT|>"), &tok));
+    OK(ax_chat_create(tok, "alpaca", &chat));
+    OK(ax_chat_jinja(chat, &jinja));
+    OK(ax_tokenizer_set_chat_template(tok, jinja.data));
+    expect_found(tok, "alpaca", "that of the tokenizer's chat_template");
+    OK(ax_tokenizer_set_chat_template(tok, "### Instruction: <|EOT|>"));
+    expect_found(tok, "deepseek-coder", "that of the tokenizer's chat_template");
+    json_decref(added);
+    ax_buf_fini(&jinja);
+    ax_chat_destroy(&chat);
+    ax_tokenizer_destroy(&tok);
 }
 
 /* Loads a tokenizer with the tokens of ChatML, with texts for tokenizer_config.json (written with single
@@ -690,6 +711,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(golden, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(templates_become_jinja, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(templates_recognize_their_own_jinja, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(a_tokenizer_has_its_own_template, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(a_template_replaces_that_of_the_config, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(parts_change_no_ids, files_setup, files_teardown),

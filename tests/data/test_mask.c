@@ -286,7 +286,7 @@ static void damage(void **state)
     bytes[200] = 0;
     bytes[130] = 1;
     path = put_file(s, "name.tok", bytes, size);
-    FAILS(AX_ERR_DATA, "the checksum of its template's name (offset 144)", ax_data_open(path, -1, &data));
+    FAILS(AX_ERR_DATA, "its template's name (offset 120)", ax_data_open(path, -1, &data));
     bytes[130] = 0;
     path = put_file(s, "short.tok", bytes, size - 8);
     FAILS(AX_ERR_DATA, "is truncated", ax_data_open(path, -1, &data));

@@ -183,8 +183,7 @@ typedef struct tok_tree {
 struct ax_tokenizer {
     char *json, *config; /* contents of tokenizer.json and of tokenizer_config.json */
     size_t json_size, config_size;
-    char *chat_template;      /* Jinja, or NULL */
-    bool chat_template_apart; /* the template is in chat_template.jinja, not in tokenizer_config.json */
+    char *chat_template; /* Jinja, or NULL */
 
     tok_piece *pieces; /* [n_ids], indexed by id */
     int32_t n_ids;
@@ -217,8 +216,9 @@ struct ax_tokenizer {
 
     ax_ids before, after; /* ids that the template of post_processor puts before and after the text */
     tok_steps decoder;
-    bool decode_bytes; /* a token named "<0x0A>", … decodes to one byte */
-    char strip;        /* decoding removes up to `strips` of this character from the start of the text */
+    bool chat_template_apart; /* chat_template stands in chat_template.jinja, not in tokenizer_config.json */
+    bool decode_bytes;        /* a token named "<0x0A>", … decodes to one byte */
+    char strip; /* decoding removes up to `strips` of this character from the start of the text */
     int strips;
     int32_t eos;
     uint64_t hash;

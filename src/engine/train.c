@@ -381,8 +381,8 @@ void ax_run_abort_unshared(ax_comm *world, ax_status status)
 static void log_finished(const ax_run *run)
 {
     const ax_sources *train = &run->inputs.train;
-    bool by_weight = false;
-    for (int i = 0; i < train->n; i++)
+    bool by_weight = !train->epochs[0];
+    for (int i = 1; i < train->n; i++)
         by_weight |= !train->epochs[i];
     ax_log(AX_LOG_INFO,
            "nothing to do: the run in %s has finished %lld step%s and train.steps is %lld; %s choose another "

@@ -41,6 +41,9 @@ void cli_starter_note_signal(void);
 /* Creates the communicator of all ranks of the job, and gives all ranks the runtime settings of rank 0. If
  * this fails, *world is NULL. Collective. */
 ax_status cli_world_open(ax_comm **world);
+/* Switches the watchdog of all ranks but rank 0 off (`waits`) or on again. For the time in which they wait
+ * for what rank 0 reads from the user or tokenizes, which takes as long as it takes. Not collective. */
+void cli_world_wait_for_first(ax_comm *world, bool waits);
 /* Aborts the job and does not return, if `status` is an error of this rank only: the other ranks may be
  * waiting for this rank. */
 void cli_world_abort_unshared(ax_comm *world, ax_status status);

@@ -172,7 +172,9 @@ static ax_status with_tokens(const args *a, opened_model *m)
 {
     char dir[4096] = "", *tokens = NULL;
     cli_stop_catch();
+    cli_world_wait_for_first(m->world, true);
     ax_status status = ax_comm_agree(m->world, m->first ? prepare(a, m, dir, sizeof dir, &tokens) : AX_OK);
+    cli_world_wait_for_first(m->world, false);
     if (status == AX_OK)
         status = ax_comm_share_text(m->world, 0, &tokens);
     if (status == AX_OK) {

@@ -175,11 +175,9 @@ static ax_status share_prompt(session *s, ax_status (*read)(session *s))
 {
     ax_work *work;
     s->ids.size = 0;
-    /* Rank 0 may wait for the user as long as it takes: the other ranks' watchdog must not report that. */
-    if (!s->m.first)
-        ax_comm_set_timeout(s->m.world, 0);
+    cli_world_wait_for_first(s->m.world, true);
     ax_status status = ax_comm_agree(s->m.world, s->m.first ? read(s) : AX_OK);
-    ax_comm_set_timeout(s->m.world, AX_COMM_TIMEOUT);
+    cli_world_wait_for_first(s->m.world, false);
     AX_TRY(status);
     int32_t n = (int32_t)s->ids.size;
     AX_TRY(ax_broadcast(s->m.world, NULL, &n, 1, AX_I32, 0, &work));

@@ -71,6 +71,12 @@ ax_status cli_world_open(ax_comm **world)
     return status == AX_OK ? AX_OK : cli_world_close(world, status);
 }
 
+void cli_world_wait_for_first(ax_comm *world, bool waits)
+{
+    if (ax_comm_rank(world))
+        ax_comm_set_timeout(world, waits ? 0 : AX_COMM_TIMEOUT);
+}
+
 void cli_world_abort_unshared(ax_comm *world, ax_status status)
 {
     if (world && status != AX_OK && ax_comm_size(world) > 1 && !ax_error_is_shared()) {

@@ -1,6 +1,7 @@
 /* Checkpoints of a run: training/state.json, which holds the run's state other than weights and optimizer
  * state, and the check that a resumed run is the same run. */
 #include "axonn/json.h"
+#include "engine/adapter.h"
 #include "engine/train.h"
 
 #include <jansson.h>
@@ -411,6 +412,19 @@ static ax_config_method tuned(const json_t *saved)
     return (ax_config_method)json_integer_value(json_object_get(saved, "tune.method"));
 }
 
+/* Appends which base the adapter of the checkpoint updates, for a run whose model.from names another one:
+ * that of a run names its newest checkpoint. */
+static ax_status add_base(const ax_run *run, ax_buf *out)
+{
+    char *base = NULL;
+    if (!strstr(out->data, "\n  model.from was") || !ax_ckpt_is_adapter(run->resume.dir) ||
+        ax_adapter_find_base(run->resume.dir, &base) != AX_OK)
+        return AX_OK;
+    ax_status status = ax_buf_printf(out, "\n  (the adapter updates %s)", base);
+    free(base);
+    return status;
+}
+
 static ax_status check_same_run(const ax_run *run, const json_t *state)
 {
     ax_buf refused = {0};
@@ -425,6 +439,8 @@ static ax_status check_same_run(const ax_run *run, const json_t *state)
     ax_status status = models ? add_model_facts(run, saved, identity) : AX_OK;
     if (status == AX_OK)
         status = report_changes(run, state, identity, true, &refused);
+    if (status == AX_OK && refused.size)
+        status = add_base(run, &refused);
     if (status == AX_OK && refused.size)
         status = ax_fail(
             AX_ERR_USAGE,

@@ -239,6 +239,7 @@ static void another_base_is_refused(void **state)
     convert("base", "moved", AX_BF16, &r);
     run_expect(AX_ERR_USAGE, "model.from was \"weights with checksum",
                TUNE_KEYS "model.from=moved train.steps=3");
+    run_expect(AX_ERR_USAGE, "/base)\nrestore the old values", TUNE_KEYS "model.from=moved train.steps=3");
     run_expect(0, "resuming from",
                TUNE_KEYS "model.from=other train.steps=3"); /* the same weights elsewhere */
     run_expect(AX_ERR_USAGE, "tune.rank was 3 and is now 2", LORA_KEYS "train.steps=4 tune.rank=2");

@@ -96,12 +96,16 @@ ax_status ax_report_open_trace(const ax_run *run, ax_run_report *report)
 }
 
 /* Logs a message if the run has too few steps for the warm-up and decay of its learning-rate schedule, for
- * example in a trial run. */
+ * example in a trial run or with few samples. */
 static void log_schedule(const ax_run *run)
 {
     const ax_schedule *s = &run->plan.schedule;
     long long falling = llround(s->decay * (double)s->steps), left = (long long)(s->steps - s->warmup);
-    if (left < 0)
+    if (s->steps == 1 && ax_schedule_lr(s, 1) == 0)
+        ax_log(AX_LOG_WARN,
+               "the run's only step has learning rate 0 and changes no weights: optim.schedule ends at "
+               "optim.min_lr, which is 0 (choose constant, another optim.min_lr, or more steps)");
+    else if (left < 0)
         ax_log(AX_LOG_INFO,
                "optim.warmup (%lld steps) is longer than the run (%lld): the learning rate only rises, to %g",
                (long long)s->warmup, (long long)s->steps, ax_schedule_lr(s, s->steps));

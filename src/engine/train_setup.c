@@ -436,7 +436,7 @@ static void log_steps(const sharing *s)
     else
         snprintf(samples, sizeof samples, "%.0f samples in the epochs of %d sources", s->epochs, train->n);
     if (s->step)
-        snprintf(read, sizeof read, ", %lld of them until step %lld", (long long)s->before,
+        snprintf(read, sizeof read, "; %lld samples were read until step %lld", (long long)s->before,
                  (long long)s->step);
     ax_log(AX_LOG_INFO, "train.steps = %lld: %s in batches of %lld%s", (long long)s->run->config->train.steps,
            samples, (long long)s->run->config->train.global_batch, read);

@@ -152,7 +152,7 @@ static void epochs_set_the_steps(void **state)
     same_text(metrics_of("free", true), metrics_of("given", true));
     for (int step = 1; step <= 5; step += SANITIZED ? 2 : 1) {
         char part[64];
-        snprintf(part, sizeof part, "in batches of 4, %d of them until step %d\n", 4 * step, step);
+        snprintf(part, sizeof part, "in batches of 4; %d samples were read until step %d\n", 4 * step, step);
         sh("rm -rf run && mkdir -p run/ckpt && cp -r free/ckpt/step-%d run/ckpt/ && echo step-%d > "
            "run/latest && cp free/metrics.jsonl run/",
            step, step);
@@ -168,7 +168,8 @@ static void epochs_set_the_steps(void **state)
     run_expect(0, "train.steps = 7: 27 samples in the epochs of 2 sources in batches of 4\n",
                FREE_KEYS "data.train=[{\"path\":a.tok,\"epochs\":1},{\"path\":b.tok,\"epochs\":4}] "
                          "run.dir=two");
-    run_expect(0, "train.steps = 5: 3 epochs of 7 samples in batches of 6, 12 of them until step 3\n",
+    run_expect(0,
+               "train.steps = 5: 3 epochs of 7 samples in batches of 6; 12 samples were read until step 3\n",
                ALL_OF_A "run.dir=new train.resume=free/ckpt/step-3 train.global_batch=6");
     assert_int_equal(last_step("new"), 5);
     run_expect(0, "fill.tok: 100 samples, 39.8 epochs in this run",

@@ -102,9 +102,10 @@ typedef struct ax_run_report {
 
 /* The checkpoint from which a run starts. */
 typedef struct ax_run_resume {
-    char *dir;           /* checkpoint directory, or NULL: start from the beginning */
-    bool new_run;        /* train.resume is the path `dir`: this run may differ from the run that wrote it */
-    ax_loss_scale scale; /* loss scale saved in the checkpoint; 0: none saved */
+    char *dir;            /* checkpoint directory, or NULL: start from the beginning */
+    bool new_run;         /* train.resume is the path `dir`: this run may differ from the run that wrote it */
+    ax_loss_scale scale;  /* loss scale saved in the checkpoint; 0: none saved */
+    struct json_t *state; /* training/state.json of the checkpoint, or NULL */
 } ax_run_resume;
 
 /* A small file (not weights) of a checkpoint. Owns name and data. */
@@ -224,6 +225,24 @@ ax_status ax_report_evaluation(const ax_run *run, const ax_evaluation *evaluatio
 ax_status ax_report_write_trace(const ax_run *run);
 void ax_report_fini(ax_run_report *report);
 
+/* ---- train_identity.c: what makes a run the same run ----------------------------------------------- */
+
+/* Parts of training/state.json; NULL if memory is short. The caller releases them. */
+struct json_t *ax_run_paths(const ax_run *run); /* paths of data.train; for messages only: files may move */
+struct json_t *ax_run_identity(const ax_run *run); /* values that a resumed run must have, except its model's,
+                                                      in the order in which messages print them */
+struct json_t *ax_run_settings(const ax_run *run); /* values that a resumed run may change */
+/* Brings a state that an earlier version wrote to the form of this version. */
+void ax_run_convert_state(const ax_run *run, struct json_t *state);
+/* AX_ERR_USAGE if this run differs from the run that wrote the state in a value that must be the same. */
+ax_status ax_run_check_same(const ax_run *run, const struct json_t *state);
+/* Returns true if this run has the same samples as the run that wrote the checkpoint: the same sources, cut
+ * into the same rows. Only a new run can differ here: a resumed run with other samples has been refused
+ * before. */
+bool ax_run_same_samples(const ax_run *run, const struct json_t *state);
+/* Logs which settings differ from those of the checkpoint, if there is one. */
+ax_status ax_run_log_changes(const ax_run *run);
+
 /* ---- train_state.c: checkpoints of a run --------------------------------------------------------- */
 
 /* The position in the run at which a checkpoint was saved. */
@@ -237,8 +256,6 @@ ax_status ax_run_find_resume(const ax_run *run, ax_run_resume *resume);
 /* Reads the position of the checkpoint, if there is one, and its loss scale into resume->scale. AX_ERR_USAGE
  * if the configuration differs from the checkpoint's in a key that a resumed run must keep. */
 ax_status ax_run_restore_position(const ax_run *run, ax_run_resume *resume, ax_run_position *position);
-/* Logs which settings differ from those of the checkpoint, if there is one. */
-ax_status ax_run_log_changes(const ax_run *run);
 /* Initializes the engine's weights, or reads them from model.from. */
 ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine);
 /* Sets the weights of the run's engine. Calls ax_run_init_weights if there is no checkpoint, or if the

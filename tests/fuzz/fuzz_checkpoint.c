@@ -5,6 +5,7 @@
 #include "engine/train.h"
 #include "fuzz/fuzz.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,22 +110,29 @@ static void list_and_find(void)
         free(dir);
 }
 
+static void resume_as(bool new_run)
+{
+    int64_t read[1] = {0}, targets;
+    ax_run_position at = {.read = read};
+    ax_sampler *sampler;
+    run.resume.new_run = new_run;
+    if (!fuzz_read(ax_run_restore_position(&run, &run.resume, &at)))
+        return;
+    FUZZ_HOLDS(at.step >= 0 && at.tokens >= 0);
+    (void)fuzz_read(ax_run_log_changes(&run));
+    if (!fuzz_read(ax_run_create_sampler(&run, at.step, read, &sampler)))
+        return;
+    FUZZ_HOLDS(fuzz_read(ax_sampler_next(sampler, &targets)));
+    ax_sampler_destroy(&sampler);
+}
+
 static void resume(void)
 {
     (void)fuzz_read(ax_ckpt_load(set, step_dir, run.plan.options.optim->slot_names, NULL));
     for (int new_run = 0; new_run < 2; new_run++) {
-        int64_t read[1] = {0}, targets;
-        ax_run_position at = {.read = read};
-        ax_sampler *sampler;
-        run.resume.new_run = new_run;
-        if (!fuzz_read(ax_run_restore_position(&run, &run.resume, &at)))
-            continue;
-        FUZZ_HOLDS(at.step >= 0 && at.tokens >= 0);
-        (void)fuzz_read(ax_run_log_changes(&run));
-        if (!fuzz_read(ax_run_create_sampler(&run, at.step, read, &sampler)))
-            continue;
-        FUZZ_HOLDS(fuzz_read(ax_sampler_next(sampler, &targets)));
-        ax_sampler_destroy(&sampler);
+        resume_as(new_run);
+        json_decref(run.resume.state);
+        run.resume.state = NULL;
     }
 }
 

@@ -1,0 +1,377 @@
+/* What makes a run the same run: its description in training/state.json, and the comparison of a resumed run
+ * with the description that its checkpoint has. */
+#include "axonn/json.h"
+#include "engine/adapter.h"
+#include "engine/train.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the description ----------------------------------------------------------------------------- */
+
+static json_t *source_list(const ax_run *run)
+{
+    json_t *sources = json_array();
+    for (int i = 0; i < run->inputs.train.n; i++) {
+        const ax_data_info *info = ax_data_describe(run->inputs.train.data[i]);
+        char checksum[32];
+        snprintf(checksum, sizeof checksum, "%016llx", (unsigned long long)info->checksum);
+        json_t *source = json_pack("{s:I,s:s,s:f}", "tokens", (json_int_t)info->tokens, "checksum", checksum,
+                                   "weight", run->inputs.train.weight[i]);
+        if (source && run->inputs.train.epochs[i])
+            json_object_set_new(source, "epochs", json_integer(run->inputs.train.epochs[i]));
+        json_array_append_new(sources, source);
+    }
+    return sources;
+}
+
+json_t *ax_run_paths(const ax_run *run)
+{
+    json_t *paths = json_array();
+    for (int i = 0; i < run->inputs.train.n; i++)
+        json_array_append_new(paths, json_string(run->inputs.train.path[i]));
+    return paths;
+}
+
+/* Returns the values of the keys `tune` that identify a run. A run of low-rank updates is identified by its
+ * base too. */
+static json_t *tune_of(const ax_run *run)
+{
+    const ax_config *c = run->config;
+    char targets[128] = "";
+    if (c->tune.method == AX_CONFIG_FULL)
+        return json_pack("{s:i}", "tune.method", c->tune.method);
+    for (int i = 0; i < AX_MATRIX_COUNT; i++)
+        if (run->inputs.model.low_rank[i].rank)
+            ax_text_add(targets, sizeof targets, "%s%s", targets[0] ? "," : "", ax_matrix_name((ax_matrix)i));
+    char base[64];
+    snprintf(base, sizeof base, "weights with checksum %s", run->inputs.base);
+    return json_pack("{s:i,s:I,s:f,s:s,s:s}", "tune.method", c->tune.method, "tune.rank",
+                     (json_int_t)c->tune.rank, "tune.alpha", c->tune.alpha, "tune.targets", targets,
+                     "model.from", base);
+}
+
+/* Whether a source of data.train has a mask, so that data.loss makes a difference. */
+static bool any_mask(const ax_run *run)
+{
+    bool any = false;
+    for (int i = 0; i < run->inputs.train.n; i++)
+        any |= ax_data_describe(run->inputs.train.data[i])->targets >= 0;
+    return any;
+}
+
+/* Returns the values of the keys `data.goldfish` that identify a run. */
+static json_t *goldfish_of(const ax_run *run)
+{
+    const ax_config *c = run->config;
+    /* If the goldfish loss is off, its other keys have no effect. The key window has an effect with kind
+     * hashed only. */
+    const bool on = c->data.goldfish.k, hashed = on && c->data.goldfish.kind == AX_GOLDFISH_HASHED;
+    return json_pack("{s:I,s:I,s:i}", "data.goldfish.k", (json_int_t)c->data.goldfish.k,
+                     "data.goldfish.window", (json_int_t)(hashed ? c->data.goldfish.window : 0),
+                     "data.goldfish.kind", on ? c->data.goldfish.kind : 0);
+}
+
+json_t *ax_run_identity(const ax_run *run)
+{
+    const ax_config *c = run->config;
+    json_t *tune = tune_of(run), *goldfish = goldfish_of(run);
+    /* data.loss is left out if no source has a mask, because it then makes no difference. */
+    json_t *loss = !any_mask(run)
+                       ? NULL
+                       : json_integer(c->data.loss == AX_CONFIG_ALL ? AX_CONFIG_ALL : AX_CONFIG_ANSWERS);
+    json_t *identity = json_pack(
+        "{s:I,s:I,s:I,s:i,s:b,s:i,s:o*,s:s,s:o}", "model.seq_len", (json_int_t)c->model.seq_len,
+        "train.global_batch", (json_int_t)c->train.global_batch, "train.seed", (json_int_t)c->train.seed,
+        "data.order", c->data.order, "data.mask_documents", c->data.mask_documents, "data.pack", c->data.pack,
+        "data.loss", loss, "optim.name", c->optim.name, "data.train", source_list(run));
+    bool failed = !identity || !tune || !goldfish || json_object_update(identity, goldfish) ||
+                  json_object_update(identity, tune);
+    json_decref(goldfish);
+    json_decref(tune);
+    if (failed)
+        json_decref(identity);
+    return failed ? NULL : identity;
+}
+
+json_t *ax_run_settings(const ax_run *run)
+{
+    const ax_config *c = run->config;
+    const char *precision = ax_run_dtype_name(c->train.precision);
+    return json_pack(
+        "{s:I,s:I,s:s,s:I,s:f,s:f,s:f,s:f,s:[ff],s:f,s:f,s:f,s:f,s:s,s:I,s:f,s:f}", "train.steps",
+        (json_int_t)c->train.steps, "train.micro_batch", (json_int_t)c->train.micro_batch, "train.precision",
+        precision, "train.recompute", (json_int_t)run->plan.options.recompute, "model.embd_dropout",
+        run->inputs.model.dropout.embd, "model.resid_dropout", run->inputs.model.dropout.resid,
+        "model.attn_dropout", run->inputs.model.dropout.attn, "optim.lr", c->optim.lr, "optim.betas",
+        c->optim.betas[0], c->optim.betas[1], "optim.eps", c->optim.eps, "optim.momentum", c->optim.momentum,
+        "optim.weight_decay", c->optim.weight_decay, "optim.clip", c->optim.clip, "optim.schedule",
+        c->optim.schedule, "optim.warmup", (json_int_t)run->plan.schedule.warmup, "optim.min_lr",
+        c->optim.min_lr, "optim.decay", c->optim.decay);
+}
+
+/* ---- descriptions of earlier versions ------------------------------------------------------------ */
+
+/* Replaces each saved checksum of 0 in `state` by that of the present file, so that it matches. Earlier
+ * versions wrote 0 for token files whose format has no checksum. */
+static void fill_unknown_checksums(const ax_run *run, const json_t *state)
+{
+    json_t *saved = json_object_get(json_object_get(state, "run"), "data.train"), *now = source_list(run);
+    for (size_t i = 0; i < json_array_size(saved) && i < json_array_size(now); i++) {
+        json_t *source = json_array_get(saved, i);
+        const char *checksum = json_string_value(json_object_get(source, "checksum"));
+        if (checksum && strspn(checksum, "0") == strlen(checksum))
+            json_object_set(source, "checksum", json_object_get(json_array_get(now, i), "checksum"));
+    }
+    json_decref(now);
+}
+
+/* Converts `state` from earlier versions: model.dropout was the only dropout rate, and was not applied to
+ * attention. */
+static void split_dropout(const json_t *state)
+{
+    json_t *saved = json_object_get(state, "settings"), *rate = json_object_get(saved, "model.dropout");
+    if (!rate)
+        return;
+    json_object_set(saved, "model.embd_dropout", rate);
+    json_object_set(saved, "model.resid_dropout", rate);
+    json_object_set_new(saved, "model.attn_dropout", json_real(0));
+}
+
+/* Adds the keys that earlier versions did not have. Their values are what earlier versions always did: train
+ * all weights, on rows of consecutive tokens, without goldfish loss. */
+static void add_new_keys(const json_t *state)
+{
+    static const char *const keys[] = {"data.pack", "data.goldfish.k", "data.goldfish.window",
+                                       "data.goldfish.kind", "tune.method"};
+    _Static_assert(AX_CONFIG_FULL == 0, "the value of tune.method");
+    json_t *saved = json_object_get(state, "run");
+    for (size_t i = 0; i < AX_COUNT(keys); i++)
+        if (saved && !json_object_get(saved, keys[i]))
+            json_object_set_new(saved, keys[i], json_integer(0));
+}
+
+void ax_run_convert_state(const ax_run *run, json_t *state)
+{
+    fill_unknown_checksums(run, state);
+    split_dropout(state);
+    add_new_keys(state);
+}
+
+/* ---- the comparison ------------------------------------------------------------------------------ */
+
+/* A key whose value differs between the checkpoint (`before`) and this run (`now`). `paths`: the paths of
+ * data.train that the checkpoint has saved. */
+typedef struct change {
+    const char *key;
+    const json_t *before, *now, *paths;
+} change;
+
+/* Prints sources as "a.tok (4350 tokens), b.tok (17 tokens, weight 2)". `paths` may be NULL: old checkpoints
+ * have no paths. */
+static ax_status print_sources(const json_t *sources, const json_t *paths, ax_buf *out)
+{
+    for (size_t i = 0; i < json_array_size(sources); i++) {
+        const json_t *source = json_array_get(sources, i);
+        const char *path = json_string_value(json_array_get(paths, i));
+        double weight = json_number_value(json_object_get(source, "weight"));
+        long long epochs = json_integer_value(json_object_get(source, "epochs"));
+        AX_TRY(ax_buf_printf(out, "%s%s (%lld tokens", i ? ", " : "", path ? path : "a source",
+                             (long long)json_integer_value(json_object_get(source, "tokens"))));
+        if (weight > 0)
+            AX_TRY(ax_buf_printf(out, ", weight %g", weight));
+        if (epochs)
+            AX_TRY(ax_buf_printf(out, ", %lld epoch%s", epochs, epochs == 1 ? "" : "s"));
+        AX_TRY(ax_buf_printf(out, ")"));
+    }
+    return AX_OK;
+}
+
+/* Prints a value as the user writes it in a configuration: files as paths, choices as words. */
+static ax_status print_value(const char *key, const json_t *value, const json_t *paths, ax_buf *out)
+{
+    size_t count;
+    char word[64];
+    const ax_option *option = ax_config_options(&count), *end = option + count;
+    while (option < end && strcmp(option->key, key) != 0)
+        option++;
+    if (option < end && option->type == AX_OPT_PATHS && json_is_array(value))
+        return print_sources(value, paths, out);
+    if (option < end && option->type == AX_OPT_ENUM && json_is_integer(value))
+        return ax_buf_printf(out, "\"%s\"", ax_option_word(option, (int)json_integer_value(value), word));
+    char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
+    ax_status status = ax_buf_printf(out, "%s", text ? text : "absent");
+    free(text);
+    return status;
+}
+
+static ax_status describe_change(const ax_run *run, const change *c, ax_buf *out)
+{
+    ax_buf a = {0}, b = {0};
+    json_t *paths = ax_run_paths(run);
+    ax_status status = print_value(c->key, c->before, c->paths, &a);
+    if (status == AX_OK)
+        status = print_value(c->key, c->now, paths, &b);
+    if (status == AX_OK && json_is_array(c->before) && !strcmp(a.data, b.data))
+        status = ax_buf_printf(out, "%s: the contents of %s have changed", c->key, b.data);
+    else if (status == AX_OK)
+        status = ax_buf_printf(out, "%s was %s and is now %s", c->key, a.data, b.data);
+    json_decref(paths);
+    ax_buf_fini(&a);
+    ax_buf_fini(&b);
+    return status;
+}
+
+/* Whether a new run that starts from a checkpoint may change the key. It may change data and batches, but not
+ * the model. */
+static bool may_differ(const ax_run *run, const char *key)
+{
+    return run->resume.new_run &&
+           (!strncmp(key, "data.", 5) || !strncmp(key, "train.", 6) || !strcmp(key, "model.seq_len"));
+}
+
+/* Compares `now`, the identity or the settings of this run, with the same values in the saved state. Logs
+ * each change that is allowed, and adds a line to `refused` for each one that is not. */
+static ax_status report_changes(const ax_run *run, const json_t *state, json_t *now, bool identity,
+                                ax_buf *refused)
+{
+    const json_t *saved = json_object_get(state, identity ? "run" : "settings"),
+                 *paths = json_object_get(state, "paths");
+    const char *key;
+    json_t *value;
+    json_object_foreach(now, key, value)
+    {
+        const json_t *before = json_object_get(saved, key);
+        ax_buf text = {0};
+        if (json_equal(before, value))
+            continue;
+        ax_status status = describe_change(run, &(change){key, before, value, paths}, &text);
+        if (status == AX_OK && (!identity || may_differ(run, key)))
+            ax_log(AX_LOG_INFO, "changed: %s", text.data);
+        else if (status == AX_OK)
+            status = ax_buf_printf(refused, "\n  %s", text.data);
+        ax_buf_fini(&text);
+        AX_TRY(status);
+    }
+    return AX_OK;
+}
+
+/* Sets *out to a JSON object of the values that identify the model (ax_model_config_identity). */
+static ax_status model_facts(const ax_model_config *model, json_t **out)
+{
+    ax_buf text = {0};
+    ax_status status = ax_model_config_identity(model, &text);
+    if (status == AX_OK)
+        status = ax_json_parse(NULL, text.data, text.size, 0, out);
+    ax_buf_fini(&text);
+    return status;
+}
+
+/* Sets *out to the values that identify the model of the checkpoint. They are read from its config.json,
+ * because state.json does not have them and checkpoints of all versions have a config.json. */
+static ax_status saved_model_facts(const ax_run *run, json_t **out)
+{
+    char *path, *text = NULL;
+    size_t size;
+    ax_model_config saved = {0};
+    AX_TRY(ax_path_join(run->resume.dir, "config.json", &path));
+    ax_status status = ax_file_read(path, &text, &size);
+    if (status == AX_OK)
+        status = ax_model_config_parse(text, size, path, &saved);
+    if (status == AX_OK)
+        status = model_facts(&saved, out);
+    ax_model_config_fini(&saved);
+    free(text);
+    free(path);
+    return status;
+}
+
+/* Adds the values that identify the model to `before`, those of the checkpoint, and to `now`, those of this
+ * run, so that they are compared too. If the families differ, adds only model.family to `now`. */
+static ax_status add_model_facts(const ax_run *run, json_t *before, json_t *now)
+{
+    json_t *saved = NULL, *model = NULL, *value;
+    const char *key;
+    ax_status status = saved_model_facts(run, &saved);
+    if (status == AX_OK)
+        status = model_facts(&run->inputs.model, &model);
+    int failed = status == AX_OK ? json_object_update(before, saved) : 0;
+    bool same_family =
+        json_equal(json_object_get(saved, "model.family"), json_object_get(model, "model.family"));
+    json_object_foreach(saved, key, value) if (same_family && !json_object_get(model, key)) failed |=
+        json_object_set_new(model, key, json_null());
+    json_object_foreach(model, key, value) if (same_family || !strcmp(key, "model.family")) failed |=
+        json_object_set(now, key, value);
+    json_decref(saved);
+    json_decref(model);
+    AX_CHECK(status != AX_OK || !failed, AX_ERR_MEMORY, "not enough memory for the description of the model");
+    return status;
+}
+
+static ax_config_method tuned(const json_t *saved)
+{
+    return (ax_config_method)json_integer_value(json_object_get(saved, "tune.method"));
+}
+
+/* Appends which base the adapter of the checkpoint updates, for a run whose model.from names another one:
+ * that of a run names its newest checkpoint. */
+static ax_status add_base(const ax_run *run, ax_buf *out)
+{
+    char *base = NULL;
+    if (!strstr(out->data, "\n  model.from was") || !ax_ckpt_is_adapter(run->resume.dir) ||
+        ax_adapter_find_base(run->resume.dir, &base) != AX_OK)
+        return AX_OK;
+    ax_status status = ax_buf_printf(out, "\n  (the adapter updates %s)", base);
+    free(base);
+    return status;
+}
+
+ax_status ax_run_check_same(const ax_run *run, const json_t *state)
+{
+    ax_buf refused = {0};
+    json_t *saved = json_object_get(state, "run");
+    AX_CHECK(json_is_object(saved), AX_ERR_DATA,
+             "%s: training/state.json lacks the description of the run (its member \"run\")",
+             run->resume.dir);
+    json_t *identity = ax_run_identity(run);
+    /* An adapter's checkpoint has no config.json. Its model is identified by the checksum of the base instead
+     * (tune_of). */
+    bool models = tuned(saved) == AX_CONFIG_FULL && run->config->tune.method == AX_CONFIG_FULL;
+    ax_status status = models ? add_model_facts(run, saved, identity) : AX_OK;
+    if (status == AX_OK)
+        status = report_changes(run, state, identity, true, &refused);
+    if (status == AX_OK && refused.size)
+        status = add_base(run, &refused);
+    if (status == AX_OK && refused.size)
+        status = ax_fail(
+            AX_ERR_USAGE,
+            "%s cannot be continued, this would be another run:%s\nrestore the old values, or choose another "
+            "run.dir; there train.resume=%s starts a new run from this checkpoint, if the model is the same",
+            run->resume.dir, refused.data, run->resume.dir);
+    json_decref(identity);
+    ax_buf_fini(&refused);
+    return status;
+}
+
+bool ax_run_same_samples(const ax_run *run, const json_t *state)
+{
+    static const char *const keys[] = {"data.train", "data.pack", "model.seq_len"};
+    json_t *saved = json_object_get(state, "run"), *now = ax_run_identity(run);
+    bool same = true;
+    for (size_t i = 0; i < AX_COUNT(keys); i++)
+        same = same && json_equal(json_object_get(saved, keys[i]), json_object_get(now, keys[i]));
+    json_decref(now);
+    return same;
+}
+
+ax_status ax_run_log_changes(const ax_run *run)
+{
+    if (!run->resume.state)
+        return AX_OK;
+    json_t *settings = ax_run_settings(run);
+    ax_status status = report_changes(run, run->resume.state, settings, false, NULL);
+    json_decref(settings);
+    return status;
+}

@@ -285,6 +285,15 @@ static void warm_up_longer_than_the_run(void **state)
     free(rows);
 }
 
+/* A decay to 0 ends at the last step, which is here the only one. */
+static void a_step_without_effect(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    run_expect(0, "the run's only step has learning rate 0 and changes no weights",
+               BASE_KEYS "train.steps=1 optim.warmup=0");
+}
+
 /* All paths that do not exist are reported, with their keys, before anything is created. */
 static void inputs_that_are_missing(void **state)
 {
@@ -454,6 +463,7 @@ int main(void)
         cmocka_unit_test(from_an_existing_model),
         cmocka_unit_test(keys_that_contradict_the_model),
         cmocka_unit_test(warm_up_longer_than_the_run),
+        cmocka_unit_test(a_step_without_effect),
         cmocka_unit_test(inputs_that_are_missing),
         cmocka_unit_test(a_file_cannot_grow),
         cmocka_unit_test(a_full_disk),

@@ -193,6 +193,32 @@ static size_t find_wide(const char *text, size_t i, size_t n)
     return i;
 }
 
+/* Normalizes a stretch of text. utf8proc before November 2025 composes a Hangul syllable with a following
+ * U+11A7, the code point before the first trailing consonant, and so loses U+11A7. This character has no
+ * decomposition, composes with none and is no combining mark, so the text on either side of it is normalized
+ * by itself. */
+static ax_status normalize_stretch(int form, const char *text, size_t n, ax_buf *out)
+{
+    static const char u11a7[] = "\xE1\x86\xA7";
+    for (size_t part; n > 0; text += part, n -= part) {
+        const char *at = memmem(text, n, u11a7, 3);
+        part = at ? (size_t)(at - text) : n;
+        utf8proc_uint8_t *normal = NULL;
+        utf8proc_ssize_t size = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)part, &normal,
+                                             (utf8proc_option_t)form);
+        AX_CHECK(size >= 0, size == UTF8PROC_ERROR_NOMEM ? AX_ERR_MEMORY : AX_ERR_DATA,
+                 "cannot normalize %zu bytes of text: %s", part, utf8proc_errmsg(size));
+        ax_status status = ax_buf_add(out, normal, (size_t)size);
+        free(normal);
+        AX_TRY(status);
+        if (at) {
+            AX_TRY(ax_buf_add(out, u11a7, 3));
+            part += 3;
+        }
+    }
+    return AX_OK;
+}
+
 /* Normalizes the stretches of text that hold non-ASCII characters, and copies the rest. ASCII is its own
  * normal form, and normalization does not change the text before an ASCII character. So the text from one
  * ASCII character to the next can be normalized by itself. Two stretches with at most MERGE_WITHIN ASCII
@@ -211,15 +237,7 @@ ax_status tok_normalize(int form, const char *text, size_t n, ax_buf *out)
         i = end;
         if (begin == end)
             continue;
-        utf8proc_uint8_t *normal = NULL;
-        utf8proc_ssize_t size =
-            utf8proc_map((const utf8proc_uint8_t *)text + begin, (utf8proc_ssize_t)(end - begin), &normal,
-                         (utf8proc_option_t)form);
-        AX_CHECK(size >= 0, size == UTF8PROC_ERROR_NOMEM ? AX_ERR_MEMORY : AX_ERR_DATA,
-                 "cannot normalize %zu bytes of text: %s", end - begin, utf8proc_errmsg(size));
-        ax_status status = ax_buf_add(out, normal, (size_t)size);
-        free(normal);
-        AX_TRY(status);
+        AX_TRY(normalize_stretch(form, text + begin, end - begin, out));
     }
     return AX_OK;
 }

@@ -179,6 +179,37 @@ static void round_trips(void **state)
     }
 }
 
+/* NFC composes a Hangul syllable with a following trailing consonant, U+11A8 to U+11C2, but not with U+11A7,
+ * which older versions of utf8proc drop. */
+static void hangul_composition(void **state)
+{
+    const fixture *f = *state;
+    static const struct {
+        const char *text, *normal;
+    } cases[] = {{"\xED\x81\x90\xE1\x86\xA7", NULL},
+                 {"\xED\x81\x90\xE1\x86\xA8", "\xED\x81\x91"},
+                 {"e\xCC\x81\xE1\x86\xA7\xCC\x81\xED\x81\x90\xE1\x86\xA7",
+                  "\xC3\xA9\xE1\x86\xA7\xCC\x81\xED\x81\x90\xE1\x86\xA7"}};
+    ax_tokenizer *tok;
+    ax_encoder *encoder;
+    assert_int_equal(load_value(f, json_object_get(variant(f, variant_named(f, "qwen2")), "tokenizer"), &tok),
+                     AX_OK);
+    assert_int_equal(ax_encoder_create(tok, &encoder), AX_OK);
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        const char *want = cases[i].normal ? cases[i].normal : cases[i].text;
+        ax_ids ids = {0};
+        ax_buf back = {0};
+        assert_int_equal(ax_encode(encoder, cases[i].text, strlen(cases[i].text), 0, &ids), AX_OK);
+        assert_int_equal(ax_decode(tok, ids.data, ids.size, 0, &back), AX_OK);
+        assert_int_equal(back.size, strlen(want));
+        assert_memory_equal(back.data, want, back.size);
+        ax_ids_fini(&ids);
+        ax_buf_fini(&back);
+    }
+    ax_encoder_destroy(&encoder);
+    ax_tokenizer_destroy(&tok);
+}
+
 /* A byte that is not UTF-8 is a piece of its own; the text before it is cut as at the end of a text. */
 static void invalid_bytes(void **state)
 {
@@ -456,6 +487,7 @@ int main(void)
         cmocka_unit_test(questions),
         cmocka_unit_test(flags),
         cmocka_unit_test(round_trips),
+        cmocka_unit_test(hangul_composition),
         cmocka_unit_test(invalid_bytes),
         cmocka_unit_test(long_pieces),
         cmocka_unit_test(long_documents),

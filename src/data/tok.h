@@ -61,8 +61,8 @@ size_t tok_space_suffix(const char *text, size_t n);
 bool tok_starts_word(const char *text, size_t n);
 bool tok_ends_word(const char *text, size_t n);
 
-/* Returns the utf8proc options for the Unicode normal form `name`: NFC, NFD, NFKC or NFKD. Returns -1 for any
- * other name. Options 0 mean no normalization. */
+/* Returns the utf8proc options for the Unicode normal form `name`: NFC, NFD, NFKC or NFKD (tok_normal.c).
+ * Returns -1 for any other name. Options 0 mean no normalization. */
 int tok_form_named(const char *name);
 /* Appends `text`, which is valid UTF-8, to `out` in the normal form `form` (utf8proc options). */
 AX_MUST_CHECK ax_status tok_normalize(int form, const char *text, size_t n, ax_buf *out);

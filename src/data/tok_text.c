@@ -1,4 +1,4 @@
-/* Bytes and characters: UTF-8, white space, normal forms, and the characters that stand for bytes in JSON
+/* Bytes and characters: UTF-8, white space, and the characters that stand for bytes in JSON
  * files. */
 #include "data/tok.h"
 
@@ -168,76 +168,4 @@ bool tok_ends_word(const char *text, size_t n)
 {
     size_t len;
     return n && is_word(tok_utf8_get(text + last_character(text, n), &len));
-}
-
-int tok_form_named(const char *name)
-{
-    static const struct {
-        const char *name;
-        int form;
-    } forms[] = {{"NFC", UTF8PROC_STABLE | UTF8PROC_COMPOSE},
-                 {"NFD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE},
-                 {"NFKC", UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
-                 {"NFKD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT}};
-    for (size_t i = 0; i < AX_COUNT(forms); i++)
-        if (!strcmp(forms[i].name, name))
-            return forms[i].form;
-    return -1;
-}
-
-/* Returns the index, at or after i, of the first byte that is not ASCII; n if there is none. */
-static size_t find_wide(const char *text, size_t i, size_t n)
-{
-    while (i < n && (unsigned char)text[i] < 0x80)
-        i++;
-    return i;
-}
-
-/* Normalizes a stretch of text. utf8proc before November 2025 composes a Hangul syllable with a following
- * U+11A7, the code point before the first trailing consonant, and so loses U+11A7. This character has no
- * decomposition, composes with none and is no combining mark, so the text on either side of it is normalized
- * by itself. */
-static ax_status normalize_stretch(int form, const char *text, size_t n, ax_buf *out)
-{
-    static const char u11a7[] = "\xE1\x86\xA7";
-    for (size_t part; n > 0; text += part, n -= part) {
-        const char *at = memmem(text, n, u11a7, 3);
-        part = at ? (size_t)(at - text) : n;
-        utf8proc_uint8_t *normal = NULL;
-        utf8proc_ssize_t size = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)part, &normal,
-                                             (utf8proc_option_t)form);
-        AX_CHECK(size >= 0, size == UTF8PROC_ERROR_NOMEM ? AX_ERR_MEMORY : AX_ERR_DATA,
-                 "cannot normalize %zu bytes of text: %s", part, utf8proc_errmsg(size));
-        ax_status status = ax_buf_add(out, normal, (size_t)size);
-        free(normal);
-        AX_TRY(status);
-        if (at) {
-            AX_TRY(ax_buf_add(out, u11a7, 3));
-            part += 3;
-        }
-    }
-    return AX_OK;
-}
-
-/* Normalizes the stretches of text that hold non-ASCII characters, and copies the rest. ASCII is its own
- * normal form, and normalization does not change the text before an ASCII character. So the text from one
- * ASCII character to the next can be normalized by itself. Two stretches with at most MERGE_WITHIN ASCII
- * bytes between them are normalized together. */
-ax_status tok_normalize(int form, const char *text, size_t n, ax_buf *out)
-{
-    enum { MERGE_WITHIN = 32 };
-    for (size_t i = 0; i < n;) {
-        size_t begin = form ? find_wide(text, i, n) : n, end = begin;
-        /* Begins one ASCII character earlier, because a combining mark may combine with that character. */
-        begin -= begin > i && begin < n;
-        AX_TRY(ax_buf_add(out, text + i, begin - i));
-        for (size_t wide = end; wide < n && wide - end <= MERGE_WITHIN; wide = find_wide(text, end, n))
-            for (end = wide; end < n && (unsigned char)text[end] >= 0x80;)
-                end++;
-        i = end;
-        if (begin == end)
-            continue;
-        AX_TRY(normalize_stretch(form, text + begin, end - begin, out));
-    }
-    return AX_OK;
 }

@@ -5,7 +5,7 @@ reads.
 
 Needs the package `tokenizers`. The text: files under the folders (default: those of this machine with code, prose and
 word lists of many languages), and generated documents of random Unicode, emoji, control characters, white space, long
-runs, special tokens. --keep writes the tokenizers, which are trained on part of the text, to DIR/NAME/tokenizer.json;
+runs, special tokens, and all characters that normalization concerns. --keep writes the tokenizers, which are trained on part of the text, to DIR/NAME/tokenizer.json;
 bench/tokenizer.py --tokenizer times them. For documents with bytes that are not UTF-8, which the peer cannot be given,
 the valid stretches between them must have the peer's ids, and decoding must return all bytes. Exit code 1 if something
 differs."""
@@ -19,6 +19,11 @@ import random
 import sys
 import time
 import unicodedata
+
+try:
+    import unicodedata2 as unicode
+except ImportError:
+    unicode = unicodedata
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -80,6 +85,20 @@ def generate(size, rng):
         out.append(text)
         total += len(text.encode())
     return out
+
+
+def marks():
+    """Returns documents with all characters that normalization concerns, one with a combining class between marks of other
+    classes, one with a decomposition whole and decomposed. With the package unicodedata2 these are those of later versions of
+    Unicode as well."""
+    words = []
+    for c in map(chr, range(0x110000)):
+        if unicode.combining(c):
+            words += ["a\u0345" + c + "\u0334", c + "\u0300e" + c + "\u0301"]
+        elif unicode.decomposition(c):
+            words += [c, unicode.normalize("NFD", c), "a\u0323" + c + "\u0301"]
+    words += [c + "\u11a7" for c in ("\ud050", "\u1112\u1161", "a\u0301")]
+    return [" ".join(words[i:i + 50]) for i in range(0, len(words), 50)]
 
 
 # ---- tokenizers ----
@@ -223,6 +242,7 @@ def main():
     documents = read_files(a.folders, a.mb * 0.9e6, rng)
     documents += generate(a.mb * 0.1e6, rng)
     rng.shuffle(documents)
+    documents += marks()
     sample, size = [], 0
     for document in documents:
         size += len(document)

@@ -2,10 +2,10 @@
  *
  * Three layers, each usable alone:
  *
- *   ax_st_*     safetensors: one file or a sharded directory, as a table of arrays. Any *box* of an array can
- *               be read or written, with conversion and transposition. The layout of files follows from the
- *               keys, dtypes and extents of the arrays, not from the grid. So every rank can write its own
- *               boxes into files that one rank created.
+ *   ax_st_*     safetensors: one file or a sharded directory, as a table of arrays. Any box of an array (a
+ *               rectangular part) can be read or written, with conversion and transposition. The layout of
+ *               files follows from the keys, dtypes and extents of the arrays, not from the grid. So every
+ *               rank can write its own boxes into files that one rank created.
  *   parameters  reads and writes an ax_param_set in such files: ax_param.file says which array holds each
  *               parameter. If several ranks have the same box, only the first of these ranks writes the box.
  *               Every rank reads its own box, so a checkpoint can be read on any grid.
@@ -30,7 +30,7 @@ enum { AX_ST_MAX_DIMS = 8 };
 
 /* An array of a file: row-major, little-endian, extents `dim` (none: a scalar). */
 typedef struct ax_st_array {
-    const char *key;        /* unique in its store */
+    const char *key;        /* name of the array; unique in its file or shards */
     const char *dtype_name; /* as in the file: "F32", "BF16", "BOOL", … */
     ax_dtype dtype; /* AX_DTYPE_COUNT: a dtype that is not in ax_dtype; the array can be listed and copied,
                        but not read */
@@ -63,7 +63,8 @@ int64_t ax_st_bytes(const ax_st *st);
  * hash of the keys, dtypes and shapes of all arrays, and of 4 KiB of bytes at each of 16 places of every
  * array. Not collective. */
 AX_MUST_CHECK ax_status ax_st_checksum(ax_st *st, char out[17]);
-/* Returns the checksum of the base that an adapter's store names, or NULL: other programs name none. */
+/* Returns the checksum of the base model that an adapter's file records in its header. NULL if there is none:
+ * files of other programs have no such checksum. */
 const char *ax_st_base(const ax_st *st);
 /* Returns the number of elements of an array. */
 int64_t ax_st_elements(const ax_st_array *array);
@@ -107,12 +108,14 @@ AX_MUST_CHECK ax_status ax_st_sync(ax_st *st);
 
 /* ---- parameters ---------------------------------------------------------------------------------- */
 
-/* How the keys of foreign files may differ from ax_param.file.key. */
+/* How the array names (keys) in files of other programs may differ from the names that a model expects
+ * (ax_param.file.key). */
 typedef struct ax_ckpt_rules {
     const char *prefix;        /* a prefix that keys in files may have or lack: "transformer."; NULL: none */
     const char *const *ignore; /* shell patterns (*, ?) of keys to ignore */
     int ignores;
-    bool frozen; /* the files hold the frozen parameters; false: the parameters that are not frozen */
+    bool frozen; /* the files hold the frozen parameters (those that training never updates); false: all other
+                    parameters */
 } ax_ckpt_rules;
 
 /* Writes the master weights of parameters that are not frozen as `dtype` into `dir` (which exists) under
@@ -126,8 +129,9 @@ AX_MUST_CHECK ax_status ax_ckpt_write_params(const ax_param_set *set, const char
 AX_MUST_CHECK ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt_rules *rules);
 /* As ax_ckpt_read_params, but reads from an open store, even if its directory has changed since. */
 AX_MUST_CHECK ax_status ax_ckpt_read_store(ax_param_set *set, ax_st *st, const ax_ckpt_rules *rules);
-/* Checks that a store holds these parameters, which may be declared only, without memory. If it does not,
- * AX_ERR_DATA with the same list as ax_ckpt_read_params. Not collective. */
+/* Checks that a store has an array of the right shape for each of these parameters, and no other arrays
+ * except those that `rules` ignores. The parameters need no memory. AX_ERR_DATA, with the same list as from
+ * ax_ckpt_read_params. Not collective. */
 AX_MUST_CHECK ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_st *st,
                                       const ax_ckpt_rules *rules);
 
@@ -154,12 +158,12 @@ typedef struct ax_ckpt_save_args {
     const char *run_dir; /* holds ckpt/ and latest; made if missing */
     int64_t step;
     const ax_param_set *params; /* frozen parameters are not saved */
-    /* NULL: the checkpoint is a model. Otherwise it is an adapter of the model with this checksum
-     * (ax_st_checksum): one file adapter_model.safetensors. */
+    /* NULL: save a full model. Otherwise save an adapter (low-rank updates of a base model) as one file
+     * adapter_model.safetensors; `base` is the checksum of the base model (ax_st_checksum). */
     const char *base;
     ax_dtype dtype; /* dtype of the weights in model.safetensors. If the master weights have another dtype,
                        they are saved too, unconverted */
-    int64_t shard_bytes;           /* 0: 5 GB */
+    int64_t shard_bytes;           /* maximum size of a weight file; 0: 5 GB */
     const char *const *slot_names; /* names of the arrays of optimizer state: "exp_avg", "exp_avg_sq" */
     const ax_ckpt_file *files;
     int n_files;
@@ -231,7 +235,7 @@ void ax_ckpt_list_destroy(ax_ckpt_list **list);
 
 /* A file of a checkpoint that differs from the manifest. */
 typedef struct ax_ckpt_fault {
-    char *file, *what; /* "model.safetensors", "checksum differs"; owned */
+    char *file, *what; /* for example "model.safetensors" and "checksum differs"; owned */
 } ax_ckpt_fault;
 
 typedef struct ax_ckpt_report {
@@ -260,11 +264,12 @@ typedef enum ax_ckpt_diff_kind {
 } ax_ckpt_diff_kind;
 
 typedef struct ax_ckpt_diff_row {
-    char *key; /* "training/SLOT.…" for optimizer state, named as the weights in model files;
-                  "config.json:n_layer" for configuration; owned */
+    char *key; /* name of the weight in model files; "training/SLOT.NAME" for an array of its optimizer state,
+                  such as "training/exp_avg.NAME"; "config.json:n_layer" for configuration; owned */
     ax_ckpt_diff_kind kind;
     int64_t elements, differing;
-    double max_abs; /* largest |a - b|; infinite if exactly one of the two is NaN */
+    double max_abs; /* largest |a - b|; infinite if exactly one of the two values is NaN, or if axonn has no
+                       such dtype */
     double max_rel; /* largest |a - b| / max(|a|, |b|) */
     char *a, *b;    /* configuration: the two values as JSON; arrays: the two shapes or dtypes if they differ;
                        owned */
@@ -276,10 +281,10 @@ typedef struct ax_ckpt_diff {
     ax_ckpt_diff_row *row;
 } ax_ckpt_diff;
 
-/* Compares two MODEL arguments or .safetensors files array by array. Then compares optimizer state and,
- * member by member, config.json, if both models have them; equal members of config.json make no row.
- * `prefixes` are `n_prefixes` prefixes of keys that model files may have or lack (ax_family_prefix). If one
- * model has a key with such a prefix, and the other has the key without the prefix, the two arrays are
+/* Compares two models, checkpoints, runs or .safetensors files array by array. Then, if both models have
+ * them, compares the optimizer state, and config.json member by member; equal members of config.json make no
+ * row. `prefixes` are `n_prefixes` prefixes of keys that model files may have or lack (ax_family_prefix). If
+ * one model has a key with such a prefix, and the other has the key without the prefix, the two arrays are
  * compared, in a row with the key of `a`. Not collective. The caller owns *out. AX_ERR_DATA, also if one is
  * an adapter's directory and the other a model's. */
 AX_MUST_CHECK ax_status ax_ckpt_diff_create(const char *a, const char *b, const char *const *prefixes,

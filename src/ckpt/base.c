@@ -1,5 +1,5 @@
-/* The checksum that identifies the base of an adapter, and the metadata of the adapter's file that hold this
- * checksum. */
+/* Computes the checksum by which an adapter (low-rank updates, LoRA) identifies its base model, and keeps the
+ * checksum in the metadata of the adapter's safetensors file. */
 #include "ckpt.h"
 
 #include <stdio.h>
@@ -9,9 +9,11 @@
 
 /* ---- the checksum -------------------------------------------------------------------------------- */
 
-enum { PLACES = 16, SAMPLE = 4096 }; /* parts of an array that are read; bytes of each */
+enum { PLACES = 16, SAMPLE = 4096 }; /* number of samples that are read of an array; bytes of a sample */
 
-/* Adds the bytes of an array at PLACES places, evenly spread, the first and the last byte included. */
+/* Adds samples of an array to the hash: SAMPLE bytes at each of PLACES evenly spread offsets. The first
+ * sample begins at the array's first byte, the last one ends at its last byte. An array of at most SAMPLE
+ * bytes is added whole. */
 static ax_status add_sample(ax_st *st, const ax_st_array *a, XXH3_state_t *state)
 {
     char bytes[SAMPLE];

@@ -1,4 +1,4 @@
-/* Shared by the files of src/ckpt. Read axonn/ckpt.h first. */
+/* Private header of the files in src/ckpt: safetensors files and checkpoints. Read axonn/ckpt.h first. */
 #ifndef AXONN_CKPT_PRIVATE_H
 #define AXONN_CKPT_PRIVATE_H
 
@@ -20,17 +20,19 @@ bool ckpt_has(const char *dir, const char *name);
 
 /* Whether values of one dtype can be converted to the other. */
 bool ckpt_convertible(ax_dtype from, ax_dtype to);
-/* dst[i·dst_stride] = src[i·src_stride], i < n; strides in elements. The dtypes are convertible. */
+/* Converts n elements between two dtypes for which ckpt_convertible is true: dst[i·dst_stride] =
+ * src[i·src_stride]. Strides are in elements. */
 void ckpt_convert(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype src_dtype, const void *src,
                   int64_t src_stride, int64_t n);
 /* Returns the number of infinite values among n elements of a float dtype. */
 int64_t ckpt_count_infinite(ax_dtype dtype, const void *data, int64_t n);
-/* dst[j,i] = src[i,j] for a rows × cols source with row strides in elements. */
+/* Transposes and converts a matrix of rows × cols elements: dst[j,i] = src[i,j]. The strides are the
+ * distances between rows, in elements. */
 void ckpt_transpose(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype src_dtype, const void *src,
                     int64_t src_stride, int64_t rows, int64_t cols);
 
-/* Iterator that cuts a box of extents n[] into pieces: sub-boxes of at most `limit` elements, each contiguous
- * in the row-major order of the box and following the one before. */
+/* Iterator that cuts a box of extents n[] into pieces. A piece is a sub-box of at most `limit` elements that
+ * is contiguous in the row-major order of the box. Each piece begins where the piece before it ends. */
 typedef struct ckpt_pieces {
     int ndim, split; /* a piece has extent 1 in dims before `split`, at most `chunk` in dim `split`, and the
                         full extent in dims after it */
@@ -42,8 +44,9 @@ typedef struct ckpt_pieces {
 void ckpt_pieces_begin(ckpt_pieces *pieces, int ndim, const int64_t *n, int64_t limit);
 bool ckpt_pieces_next(ckpt_pieces *pieces);
 
-/* Returns the checksum of a box, the sum over its elements of a hash of (global index, bits), mod 2^64. The
- * box is [lo, lo + n) of an array of extents `dim`; `data` is dense. */
+/* Returns the checksum of a box: the sum, mod 2^64, of a hash for each element. The hash depends on the
+ * element's index in the whole array and on its bits. The box is [lo, lo + n) of an array of extents `dim`;
+ * `data` is dense. */
 uint64_t ckpt_checksum(ax_dtype dtype, int ndim, const int64_t *dim, const int64_t *lo, const int64_t *n,
                        const void *data);
 
@@ -51,25 +54,25 @@ uint64_t ckpt_checksum(ax_dtype dtype, int ndim, const int64_t *dim, const int64
 
 typedef struct st_file {
     char *path;
-    int fd;       /* -1: not open yet */
-    bool written; /* written through this handle and not synced since */
+    int fd;       /* file descriptor; -1: not open yet */
+    bool written; /* data were written to `fd` since the last fsync */
     int64_t data; /* byte offset of the first array in the file */
     int64_t size; /* size of the file in bytes */
 } st_file;
 
 struct ax_st {
     int n, files;
-    ax_st_array *array; /* ascending by key; keys are owned */
+    ax_st_array *array; /* sorted by key, ascending; the store owns the keys */
     st_file *file;
-    char *index;       /* path of the index; NULL: one file without an index */
-    bool planned;      /* made by ax_st_plan, for writing */
-    json_t *metadata;  /* of the first file: an object of strings, or NULL */
+    char *index;       /* path of ….safetensors.index.json, which lists the shards; NULL: one file */
+    bool planned;      /* the store is for writing: ax_st_plan created it */
+    json_t *metadata;  /* "__metadata__" of the first file's header: a JSON object of strings; or NULL */
     ax_region staging; /* host buffer of AX_ST_STAGING bytes, allocated when it is first used */
 };
 
 enum { ST_HEADER_MAX = 100000000 }; /* bytes; the reference implementation of safetensors has this limit */
 
-/* The dtypes of safetensors, one row each. */
+/* A dtype of the safetensors format; header.c has the table of all of them. */
 typedef struct st_dtype {
     const char *name;
     int bits;
@@ -85,14 +88,15 @@ char *st_shape_print(int ndim, const int64_t *dim, char out[ST_SHAPE_TEXT]);
 
 /* Reads and checks the header of file `path`. Appends the file to st->file and its arrays to st->array. */
 ax_status st_header_read(ax_st *st, const char *path);
-/* Appends to `out` the header of file `file` of a planned store: the length, then the padded JSON. */
+/* Appends to `out` the safetensors header of file number `file` of a planned store: the length of the JSON,
+ * then the JSON, padded with spaces. */
 ax_status st_header_print(const ax_st *st, int file, ax_buf *out);
 /* Moves the arrays of a planned store so that they begin where the headers end. Called when the lengths of
  * the headers become known or change. */
 ax_status st_place_data(ax_st *st);
-/* base.c: adds a member to the metadata of a planned store whose files do not exist yet. */
+/* base.c: adds a member to the metadata in the headers of a planned store whose files do not exist yet. */
 ax_status st_note(ax_st *st, const char *key, const char *value);
-#define CKPT_BASE "axonn_base" /* the member with the checksum of an adapter's base */
+#define CKPT_BASE "axonn_base" /* metadata member: checksum of an adapter's base model */
 /* Sorts the arrays by key; AX_ERR_DATA if two arrays have the same key. */
 ax_status st_sort(ax_st *st);
 /* Reads `bytes` bytes of an array from its byte `first` on, without conversion. */
@@ -115,7 +119,7 @@ typedef struct ckpt_item {
     char *key;           /* key of the array in the file; owned */
     ax_tensor tensor;    /* its data is NULL if this rank does not own the parameter (ax_param_is_owned), for
                             instance in another pipeline stage */
-    ax_param_file place; /* the part of the file's array that holds the tensor; place.key is not used */
+    ax_param_file place; /* which part (box) of the file's array holds the tensor; place.key is not used */
 } ckpt_item;
 
 typedef struct ckpt_items {
@@ -123,18 +127,18 @@ typedef struct ckpt_items {
     ckpt_item *item;
 } ckpt_items;
 
-/* Lists an item for the master weights of each frozen parameter, or, if `frozen` is false, of each other
- * parameter. The item's place says which array of the model files holds the weights, and which part of that
- * array. */
-ax_status ckpt_items_model(const ax_param_set *set, bool frozen, ckpt_items *out);
-/* Lists an item for each slot of the optimizer state of each parameter that is not frozen, with key
- * SLOT.NAME. With `master`, also lists the master weights, with key master.NAME. Each item is a whole array.
+/* Lists the master weights of all frozen parameters (`frozen` true) or of all others (false), one item each.
+ * An item's key is the array of the model files that holds the weights; item.place is the part of that array.
  */
+ax_status ckpt_items_model(const ax_param_set *set, bool frozen, ckpt_items *out);
+/* Lists the optimizer state of all parameters that are not frozen: one item for each state array, with key
+ * SLOT.NAME ("exp_avg.wte"). With `master`, also lists the master weights, with key master.NAME. Each item is
+ * a whole array of the file. */
 ax_status ckpt_items_training(const ax_param_set *set, const char *const *slot_names, bool master,
                               ckpt_items *out);
 void ckpt_items_fini(ckpt_items *items);
-/* Plans the store for the arrays of these items, stored as `dtype` (AX_DTYPE_COUNT: in the dtypes of the
- * items). AX_ERR_USAGE if the items of one array overlap or leave a gap. */
+/* Plans the safetensors files (ax_st_plan) for the arrays of these items, stored as `dtype` (AX_DTYPE_COUNT:
+ * in the dtypes of the items). AX_ERR_USAGE if the items of one array overlap or leave a gap. */
 ax_status ckpt_items_plan(const ckpt_items *items, ax_dtype dtype, const char *dir, const char *stem,
                           int64_t shard_bytes, ax_st **out);
 /* ckpt_items_write writes this rank's part (box) of each item, unless an earlier rank has the same box.
@@ -156,7 +160,7 @@ typedef struct manifest_file {
 } manifest_file;
 
 typedef struct manifest {
-    int64_t step, serial; /* serial: the newest checkpoint of a run has the highest */
+    int64_t step, serial; /* serial: number of the save; the newest checkpoint of a run has the highest */
     double time;
     int64_t bytes; /* total size of all files in bytes */
     int n;
@@ -172,8 +176,8 @@ ax_status manifest_write(const char *dir, const manifest *m);
 ax_status manifest_read(const char *dir, manifest *out);
 void manifest_fini(manifest *m);
 #define MANIFEST "training/manifest.json"
-/* Suffix of .step-N.was: the name that an older checkpoint step-N has while a new checkpoint of the same step
- * replaces it. */
+/* Suffix of the directory name .step-N.was. An older checkpoint step-N has this name while a new checkpoint
+ * of the same step replaces it. */
 #define CKPT_WAS ".was"
 /* Computes the XXH3-64 of a whole file, and its size. */
 ax_status manifest_hash_file(const char *path, int64_t *bytes, uint64_t *hash);
@@ -182,16 +186,16 @@ ax_status manifest_check_file(const char *dir, const manifest_file *f);
 
 /* ---- diff_names.c ---- */
 
-/* Renames the rows of `diff` from `first` on, which compare files of training/: the name of a parameter is
- * replaced by the key of the parameter's weights in model files, if the manifest has that key. Then sorts
- * these rows and merges rows with equal keys. */
+/* Renames the rows of optimizer state in a comparison, those from `first` on. Replaces the name of each
+ * parameter by the key of its weights in model files, if the manifest has that key. Then sorts these rows and
+ * merges rows with equal keys. */
 ax_status ckpt_name_rows(ax_ckpt_diff *diff, int first, const manifest *m);
 /* Sorts the rows from `first` on by key. */
 void ckpt_sort_rows(ax_ckpt_diff *diff, int first);
 
 /* ---- find.c: names in a run directory ---- */
 
-/* Returns N of "step-N", or -1. */
+/* Returns N for the directory name "step-N", -1 for other names. */
 int64_t ckpt_step_of(const char *name);
 /* Deletes RUN/ckpt/`name`. First renames it to a hidden name, so that after a kill no half-deleted checkpoint
  * looks whole. */

@@ -95,7 +95,7 @@ void ckpt_convert(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype sr
         copy_bits(ds, dst, dst_stride, src, src_stride, n);
         return;
     }
-    if (src_dtype == AX_F64 && ds == 2) { /* conversion through float would round twice */
+    if (src_dtype == AX_F64 && ds == 2) { /* converting f64 to f32 first would round twice */
         for (int64_t i = 0; i < n; i++)
             ax_store(dst_dtype, dst, i * dst_stride, ((const double *)src)[i * src_stride]);
         return;
@@ -170,8 +170,8 @@ bool ckpt_pieces_next(ckpt_pieces *p)
     if (p->done)
         return false;
     p->first += p->count;
-    if (p->count) { /* advance `lo` like an odometer: add the piece's extent in dim `split`, and on overflow
-                       carry 1 into the dim before */
+    if (p->count) { /* advance `lo`: add the piece's extent in dim `split`; at the end of a dim, start it anew
+                       and add 1 in the dim before */
         int d = p->split;
         p->lo[d] += p->n[d];
         while (d > 0 && p->lo[d] == p->extent[d]) {
@@ -205,8 +205,8 @@ static uint64_t element_bits(size_t size, const void *data, int64_t i)
     }
 }
 
-/* Hashes an element's bits with its index. For a fixed index, the hash is a bijection of 64-bit words
- * (xor-shift-multiply steps), so a change of any single element changes the sum. */
+/* Returns a hash of an element's bits and its index. For a fixed index, the hash is a bijection of 64-bit
+ * words (xor-shift-multiply steps), so a change of any single element changes the sum. */
 static inline uint64_t mix(uint64_t index, uint64_t bits)
 {
     uint64_t h = bits ^ (index + 1) * UINT64_C(0x9E3779B97F4A7C15);

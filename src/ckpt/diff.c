@@ -26,7 +26,7 @@ typedef struct differ {
     ax_ckpt_diff *diff;
     const char *const *prefixes;
     int n_prefixes;
-    char *a, *b; /* buffers of CHUNK_BYTES: a chunk of the first array, and of the second */
+    char *a, *b; /* buffers of CHUNK_BYTES: `a` for the first array, `b` for the second */
 } differ;
 
 static ax_status add_row(ax_ckpt_diff *diff, ax_ckpt_diff_kind kind, const char *prefix, const char *key,
@@ -135,8 +135,9 @@ static ax_status compare_arrays(differ *d, ax_st *sa, const ax_st_array *a, ax_s
     return AX_OK;
 }
 
-/* Finds the array of `sb` that corresponds to array `key` of `sa`: the array with the same key. If there is
- * none, the array whose key has a prefix added or removed, unless `sa` itself has an array of that key. */
+/* Finds the array of `sb` to compare with array `key` of `sa`: the array with the same key. If there is none,
+ * takes the array whose key differs only by a prefix such as "model.", unless `sa` itself has an array of
+ * that key. */
 static const ax_st_array *find_array(const differ *d, const ax_st *sa, const ax_st *sb, const char *key)
 {
     const ax_st_array *found = ax_st_find(sb, key);
@@ -269,9 +270,9 @@ ax_status ax_ckpt_same_arrays(const char *path, const char *a, const char *b, co
 
 /* ---- both sources -------------------------------------------------------------------------------- */
 
-/* Sets *out to the file or directory that is compared for `path`. For a run, *out is its newest checkpoint
- * that verifies. For a file, a model or a checkpoint, *out is `path`; a checkpoint is then not verified,
- * because damaged checkpoints may be compared too. */
+/* Sets *out to the file or directory to compare, given the user's argument `path`. If `path` is a run, *out
+ * is the run's newest undamaged checkpoint. If `path` is a file, a model or a checkpoint, *out is `path`,
+ * without a check for damage: damaged checkpoints may be compared too. */
 static ax_status find_source(const char *path, char **out)
 {
     return !ax_path_is_dir(path) || ckpt_has(path, MANIFEST) ? ax_strdup(path, out)
@@ -320,7 +321,7 @@ static ax_status open_optim(source *s)
     if (status != AX_OK)
         return status;
     status = manifest_read(s->path, &s->manifest);
-    return status == AX_ERR_DATA ? AX_OK : status; /* without a manifest, rows have parameter names */
+    return status == AX_ERR_DATA ? AX_OK : status; /* without a manifest, rows keep the parameters' names */
 }
 
 /* Fails if one source is the directory of an adapter, and the other that of a model: they have no array in

@@ -51,8 +51,9 @@ static ax_status info_fill(ax_ckpt_info *info, bool verify)
         info->time = m.time;
         info->bytes = m.bytes;
         if (m.step != info->step)
-            status =
-                ax_fail(AX_ERR_DATA, "%s: its manifest has another step: %lld", info->dir, (long long)m.step);
+            status = ax_fail(AX_ERR_DATA,
+                             "%s: the manifest is of step %lld, but the directory's name has another step",
+                             info->dir, (long long)m.step);
         else if (verify)
             status = check_all(info->dir, &m);
         manifest_fini(&m);
@@ -100,7 +101,7 @@ static int newest_first(const void *x, const void *y)
     return (a->step < b->step) - (a->step > b->step);
 }
 
-/* Calls fn for each entry of RUN/ckpt; none if there is no such directory. */
+/* each_entry calls fn for each directory entry of RUN/ckpt; for none if RUN/ckpt does not exist. */
 typedef ax_status entry_fn(const char *run_dir, const char *name, void *arg);
 static ax_status each_entry(const char *run_dir, entry_fn *fn, void *arg)
 {
@@ -189,7 +190,7 @@ ax_status ax_ckpt_clean(const char *run_dir) { return each_entry(run_dir, clean_
 
 /* ---- choosing ------------------------------------------------------------------------------------ */
 
-/* Verifies checkpoint `dir`; the error says what is wrong. */
+/* Compares all files of checkpoint `dir` with its manifest; the error message says what is damaged. */
 static ax_status verify_dir(const char *dir)
 {
     manifest m;
@@ -199,8 +200,8 @@ static ax_status verify_dir(const char *dir)
     return status;
 }
 
-/* Sets *dir to the newest checkpoint of `list` that verifies; leaves it NULL if the list is empty. Sets *gone
- * if a checkpoint of the list no longer exists: the run has removed it after it saved a newer one. */
+/* Sets *dir to the newest undamaged checkpoint of `list`; *dir stays NULL if the list is empty. Sets *gone if
+ * a checkpoint of the list no longer exists: the run has removed it after it saved a newer one. */
 static ax_status choose_newest(const ax_ckpt_list *list, const char *run_dir, char **dir, bool *gone)
 {
     ax_status status = AX_OK;
@@ -217,7 +218,7 @@ static ax_status choose_newest(const ax_ckpt_list *list, const char *run_dir, ch
     return status != AX_ERR_DATA
                ? status
                : ax_fail(AX_ERR_DATA,
-                         "none of the %d checkpoints in %s/ckpt verifies (the oldest one: %s); to start "
+                         "none of the %d checkpoints in %s/ckpt is undamaged (the oldest one: %s); to start "
                          "anew, choose another run.dir or move the checkpoints away",
                          list->n, run_dir, ax_error_message());
 }
@@ -252,8 +253,8 @@ ax_status ax_ckpt_find_latest(const char *run_dir, char **dir)
     return status;
 }
 
-/* Finds a checkpoint: `path` itself, which must verify, or the newest one of the run `path`. *dir is NULL if
- * `path` is neither. */
+/* Finds a checkpoint: `path` itself, which must be undamaged, or, if `path` is a run, the run's newest
+ * checkpoint. *dir is NULL if `path` is neither a checkpoint nor a run. */
 static ax_status find_in(const char *path, char **dir)
 {
     *dir = NULL;

@@ -90,7 +90,7 @@ static ax_status read_shape(ax_st_array *a, const json_t *shape, int bits, const
                  "%s: %s: \"shape\" has more elements than a file can hold", path, a->key);
     }
     total = empty ? 0 : total;
-    AX_CHECK(total % 8 == 0, AX_ERR_DATA, "%s: %s: its elements do not fill whole bytes", path, a->key);
+    AX_CHECK(total % 8 == 0, AX_ERR_DATA, "%s: array %s: the elements do not fill whole bytes", path, a->key);
     a->bytes = total / 8;
     return AX_OK;
 }
@@ -102,7 +102,7 @@ static ax_status read_entry(ax_st_array *a, const json_t *entry, int64_t room, c
     AX_CHECK(json_object_size(entry) == 3 && dtype, AX_ERR_DATA,
              "%s: %s: its entry is not {\"dtype\", \"shape\", \"data_offsets\"}", path, a->key);
     const st_dtype *known = st_dtype_find(dtype);
-    AX_CHECK(known, AX_ERR_DATA, "%s: %s: unknown dtype \"%s\"", path, a->key, dtype);
+    AX_CHECK(known, AX_ERR_DATA, "%s: array %s: unknown dtype \"%s\"", path, a->key, dtype);
     a->dtype = known->dtype;
     a->dtype_name = known->name;
     AX_TRY(read_shape(a, json_object_get(entry, "shape"), known->bits, path));
@@ -112,10 +112,10 @@ static ax_status read_entry(ax_st_array *a, const json_t *entry, int64_t room, c
     int64_t begin = json_integer_value(json_array_get(offsets, 0));
     int64_t end = json_integer_value(json_array_get(offsets, 1));
     AX_CHECK(0 <= begin && begin <= end && end <= room, AX_ERR_DATA,
-             "%s: %s: bytes %lld to %lld are not within the file's %lld bytes of arrays", path, a->key,
+             "%s: array %s: bytes %lld to %lld are not within the file's %lld bytes of arrays", path, a->key,
              (long long)begin, (long long)end, (long long)room);
     AX_CHECK(end - begin == a->bytes, AX_ERR_DATA,
-             "%s: %s: has %lld bytes, but its shape and dtype need %lld", path, a->key,
+             "%s: array %s has %lld bytes, but its shape and dtype need %lld", path, a->key,
              (long long)(end - begin), (long long)a->bytes);
     a->offset = begin;
     return AX_OK;
@@ -134,10 +134,10 @@ static ax_status check_cover(ax_st_array *array, int n, int64_t room, const char
     qsort(array, (size_t)n, sizeof *array, by_offset);
     int64_t at = 0;
     for (int i = 0; i < n; i++) {
-        AX_CHECK(array[i].offset >= at, AX_ERR_DATA, "%s: %s overlaps %s", path, array[i].key,
+        AX_CHECK(array[i].offset >= at, AX_ERR_DATA, "%s: array %s overlaps array %s", path, array[i].key,
                  array[i - 1].key);
-        AX_CHECK(array[i].offset == at, AX_ERR_DATA, "%s: %lld bytes before %s belong to no array", path,
-                 (long long)(array[i].offset - at), array[i].key);
+        AX_CHECK(array[i].offset == at, AX_ERR_DATA, "%s: %lld bytes before array %s belong to no array",
+                 path, (long long)(array[i].offset - at), array[i].key);
         at += array[i].bytes;
     }
     AX_CHECK(at == room, AX_ERR_DATA, "%s: %lld bytes after the last array belong to no array", path,

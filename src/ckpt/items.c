@@ -1,7 +1,8 @@
-/* Writes and reads distributed tensors. An item is a tensor and the part of a file's array that holds it. If
- * several ranks have the same box of a tensor, the first of these ranks writes the box; every rank reads its
- * own box. All ranks list the items of all pipeline stages; the tensor of another stage has no data on this
- * rank. Device memory is copied through a host buffer piece by piece. */
+/* Writes distributed tensors to safetensors files and reads them. An item is a tensor, and the part of a
+ * file's array that holds the tensor. If several ranks have the same box of a tensor, the first of these
+ * ranks writes the box; every rank reads its own box. All ranks list the items of all pipeline stages; the
+ * tensor of another stage has no data on this rank. Device memory is copied through a host buffer piece by
+ * piece. */
 #include "ckpt.h"
 
 #include <fnmatch.h>
@@ -26,7 +27,7 @@ static ax_status items_alloc(ckpt_items *items, int n)
     return ax_calloc((size_t)n, sizeof *items->item, &items->item);
 }
 
-/* Adds an item that fills a whole array of the file; the array has the tensor's shape. */
+/* Adds an item for `tensor`, stored as a whole array of the file: the array has the tensor's shape. */
 static ax_status add_whole(ckpt_items *items, const ax_param *p, const ax_tensor *tensor, const char *prefix)
 {
     ckpt_item *it = &items->item[items->n];
@@ -116,7 +117,7 @@ static void file_extents(const ckpt_item *it, int64_t n[AX_MAX_DIMS])
         n[d] = it->tensor.dim[tensor_dim(it, d)];
 }
 
-/* Converts a box of the tensor to a box of the file's array. */
+/* Computes which box of the file's array corresponds to the box [lo, lo + n) of the tensor. */
 static void place_box(const ckpt_item *it, const int64_t *lo, const int64_t *n, int64_t *file_lo,
                       int64_t *file_n)
 {
@@ -152,8 +153,8 @@ static bool boxes_overlap(const ckpt_item *a, const ckpt_item *b)
     return true;
 }
 
-/* Checks that items with the same key (items group[0] ... group[n-1]) agree on the array's shape and dtype,
- * and fill the array without gaps or overlaps. */
+/* Checks that the tensors stored in one array of a file (items group[0] ... group[n-1], which have the same
+ * key) agree on the array's shape and dtype, and fill the array without gaps or overlaps. */
 static ax_status check_tiles(const ckpt_items *items, const int *group, int n)
 {
     const ckpt_item *first = &items->item[group[0]];
@@ -165,16 +166,18 @@ static ax_status check_tiles(const ckpt_items *items, const int *group, int n)
         AX_TRY(check_place(it));
         AX_CHECK(it->place.ndim == first->place.ndim && it->tensor.dtype == first->tensor.dtype &&
                      !memcmp(it->place.dim, first->place.dim, (size_t)it->place.ndim * sizeof(int64_t)),
-                 AX_ERR_USAGE, "parameters %s and %s disagree on the array %s", first->name, it->name,
-                 it->key);
+                 AX_ERR_USAGE,
+                 "parameters %s and %s give different shapes or dtypes for array %s of the file", first->name,
+                 it->name, it->key);
         covered += ax_tensor_global_count(&it->tensor);
         for (int j = 0; j < i; j++)
             AX_CHECK(!boxes_overlap(it, &items->item[group[j]]), AX_ERR_USAGE,
-                     "parameters %s and %s overlap in %s", items->item[group[j]].name, it->name, it->key);
+                     "parameters %s and %s overlap in array %s of the file", items->item[group[j]].name,
+                     it->name, it->key);
     }
     AX_CHECK(covered == whole || first->place.sparse, AX_ERR_USAGE,
-             "parameters fill only %lld of the %lld elements of %s", (long long)covered, (long long)whole,
-             first->key);
+             "parameters fill only %lld of the %lld elements of array %s of the file", (long long)covered,
+             (long long)whole, first->key);
     return AX_OK;
 }
 
@@ -281,7 +284,7 @@ static ax_status move_piece(mover *m, const ckpt_item *it, const ax_st_array *a,
     return ax_st_write(m->st, a, file_lo, file_n, it->place.transpose, t->dtype, m->staging);
 }
 
-/* Reads or writes this rank's box of the item, or adds the box's checksum to m->sum, piece by piece. */
+/* Reads or writes this rank's box of the item's tensor, or adds its checksum to m->sum, piece by piece. */
 static ax_status move_item(mover *m, const ckpt_item *it, const ax_st_array *a, direction way)
 {
     const ax_grid *grid = m->ctx->grid;
@@ -377,21 +380,21 @@ static void match_items(const ckpt_items *items, const ax_st *st, const ax_ckpt_
         const ckpt_item *it = &items->item[i];
         const ax_st_array *a = found[i] = ckpt_find_array(st, it->key, rules ? rules->prefix : NULL);
         if (!a) {
-            add_mismatch(text, count, "%s is missing (parameter %s)", it->key, it->name);
+            add_mismatch(text, count, "array %s is missing (parameter %s)", it->key, it->name);
             continue;
         }
         used[a - st->array] = true;
         if (a->ndim != it->place.ndim || memcmp(a->dim, it->place.dim, (size_t)a->ndim * sizeof *a->dim))
-            add_mismatch(text, count, "%s has shape %s; the model needs %s", a->key,
+            add_mismatch(text, count, "array %s has shape %s; the model needs %s", a->key,
                          st_shape_print(a->ndim, a->dim, has),
                          st_shape_print(it->place.ndim, it->place.dim, wants));
         else if (!ckpt_convertible(a->dtype, it->tensor.dtype))
-            add_mismatch(text, count, "%s is %s, which cannot be read as %s", a->key, a->dtype_name,
+            add_mismatch(text, count, "array %s is %s, which cannot be read as %s", a->key, a->dtype_name,
                          ax_dtype_name(it->tensor.dtype));
     }
     for (int i = 0; i < st->n; i++)
         if (!used[i] && !ignored(st->array[i].key, rules))
-            add_mismatch(text, count, "%s belongs to no parameter of the model", st->array[i].key);
+            add_mismatch(text, count, "array %s belongs to no parameter of the model", st->array[i].key);
 }
 
 static ax_status match(const ckpt_items *items, const ax_st *st, const ax_ckpt_rules *rules,
@@ -411,10 +414,10 @@ static ax_status match(const ckpt_items *items, const ax_st *st, const ax_ckpt_r
     match_items(items, st, rules, found, used, &text, &count);
     ax_status status = AX_OK;
     if (count)
-        status =
-            ax_fail(AX_ERR_DATA, "%s does not fit the model, %d mismatch%s%s:%s",
-                    st->index ? st->index : st->file[0].path, count, count == 1 ? "" : "es",
-                    count > MISMATCHES_SHOWN ? ", of which the first are" : "", text.data ? text.data : "");
+        status = ax_fail(AX_ERR_DATA, "%s does not fit the model: %d mismatch%s%s:%s",
+                         st->index ? st->index : st->file[0].path, count, count == 1 ? "" : "es",
+                         count > MISMATCHES_SHOWN ? " (only the first are listed)" : "",
+                         text.data ? text.data : "");
     ax_buf_fini(&text);
     free(used);
     return status;

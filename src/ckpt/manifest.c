@@ -140,7 +140,8 @@ static ax_status from_json(const json_t *root, const char *path, manifest *out)
     AX_CHECK(version == VERSION, AX_ERR_DATA, "%s has version %lld; this program reads %d", path,
              (long long)version, VERSION);
     AX_CHECK(step >= 0 && serial >= 0 && serial < INT64_MAX, AX_ERR_DATA,
-             "%s is damaged: step %lld, serial %lld", path, (long long)step, (long long)serial);
+             "%s is damaged: the step is %lld, the number of the save is %lld", path, (long long)step,
+             (long long)serial);
     out->step = step;
     out->serial = serial;
     out->params = json_incref(params);
@@ -204,7 +205,7 @@ ax_status manifest_check_file(const char *dir, const manifest_file *f)
     AX_TRY(ckpt_path(&path, "%s/%s", dir, f->name));
     ax_status status = AX_OK;
     if (stat(path, &info))
-        status = ax_fail(AX_ERR_DATA, "%s: %s", path, strerror(errno));
+        status = ax_fail(AX_ERR_DATA, "cannot find %s: %s", path, strerror(errno));
     else if (!S_ISREG(info.st_mode))
         status = ax_fail(AX_ERR_DATA, "%s is not a regular file", path);
     else if (info.st_size != f->bytes) /* a wrong size is found without reading the file */

@@ -25,7 +25,7 @@ typedef struct saver {
     uint64_t *sums;       /* checksums of the parameters */
     uint64_t *hashes;     /* XXH3-64 of each file of `model`, then of each file of `optim` */
     manifest m;
-    bool named;    /* the checkpoint already has its final name */
+    bool named;    /* the checkpoint's directory already has its final name, step-N */
     bool replaced; /* `named` is set, and the new checkpoint has exchanged names with an older one of the same
                       step, which is now at `aside` */
     bool moved; /* an older checkpoint of the same step is at `was`, because the file system cannot exchange
@@ -91,7 +91,8 @@ static ax_status check_args(const ax_ckpt_save_args *a)
     bool parsed = ax_json_parse(NULL, a->state, strlen(a->state), JSON_REJECT_DUPLICATES, &state) == AX_OK;
     bool object = json_is_object(state);
     json_decref(state);
-    AX_CHECK(object, AX_ERR_USAGE, "the state of a checkpoint is not a JSON object: %s",
+    AX_CHECK(object, AX_ERR_USAGE,
+             "the state to save with a checkpoint (training/state.json) is not a JSON object: %s",
              parsed ? "it is another value" : ax_error_message());
     AX_CHECK(a->step >= 0, AX_ERR_USAGE, "a checkpoint cannot have step %lld: steps begin at 0",
              (long long)a->step);
@@ -129,9 +130,9 @@ static ax_status write_synced(const char *path, const void *data, size_t size)
     return status;
 }
 
-/* Writes a small file of the checkpoint and adds it to the manifest. adapter_config.json is not added,
- * because users may change it: after they move the base, they write the new path of the base into this
- * file. */
+/* Writes a small file of the checkpoint, such as config.json, and adds the file to the manifest.
+ * adapter_config.json is not added, because users may change it: after they move the base, they write the new
+ * path of the base into this file. */
 static ax_status add_file(saver *s, const char *name, const void *data, size_t size)
 {
     char *path;
@@ -361,7 +362,7 @@ static void remove_failed(saver *s)
     snprintf(reason, sizeof reason, "%s", ax_error_message());
     undo_rename_to_final(s);
     if (ax_remove_tree(s->aside) != AX_OK)
-        ax_log(AX_LOG_WARN, "%s is left behind until the next start of the run removes it: %s", s->aside,
+        ax_log(AX_LOG_WARN, "%s could not be removed; the next start of the run will remove it: %s", s->aside,
                ax_error_message());
     unlink(s->latest_new);
     (void)ax_fail(AX_ERR_DATA, "%s", reason);

@@ -73,7 +73,7 @@ ax_status st_sort(ax_st *st)
 {
     qsort(st->array, (size_t)st->n, sizeof *st->array, by_key);
     for (int i = 1; i < st->n; i++)
-        AX_CHECK(by_key(&st->array[i - 1], &st->array[i]), AX_ERR_DATA, "%s: %s is also in %s",
+        AX_CHECK(by_key(&st->array[i - 1], &st->array[i]), AX_ERR_DATA, "%s: array %s is also in %s",
                  st->file[st->array[i].file].path, st->array[i].key, st->file[st->array[i - 1].file].path);
     return AX_OK;
 }
@@ -100,14 +100,14 @@ static ax_status check_index(const ax_st *st, const json_t *map)
         const ax_st_array *a = &st->array[i];
         const char *path = st->file[a->file].path, *slash = strrchr(path, '/');
         const char *named = json_string_value(json_object_get(map, a->key));
-        AX_CHECK(named, AX_ERR_DATA, "%s does not list %s, which is in %s", st->index, a->key, path);
-        AX_CHECK(!strcmp(named, slash ? slash + 1 : path), AX_ERR_DATA, "%s: %s should be in %s but is in %s",
-                 st->index, a->key, named, path);
+        AX_CHECK(named, AX_ERR_DATA, "%s does not list array %s, which is in %s", st->index, a->key, path);
+        AX_CHECK(!strcmp(named, slash ? slash + 1 : path), AX_ERR_DATA,
+                 "%s: array %s should be in %s but is in %s", st->index, a->key, named, path);
     }
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)map, key, value)
-        AX_CHECK(ax_st_find(st, key), AX_ERR_DATA, "%s: %s is missing in %s", st->index, key,
+        AX_CHECK(ax_st_find(st, key), AX_ERR_DATA, "%s: array %s is missing in %s", st->index, key,
                  json_string_value(value));
     return AX_OK;
 }
@@ -132,7 +132,7 @@ static ax_status open_shards(ax_st *st, const char *dir, json_t *map)
     {
         const char *name = json_string_value(value);
         if (!name || !plain_name(name)) {
-            status = ax_fail(AX_ERR_DATA, "%s: %s: the shard is not a file name", st->index, key);
+            status = ax_fail(AX_ERR_DATA, "%s: array %s: the shard is not a file name", st->index, key);
             break;
         }
         if (json_object_get(seen, name))
@@ -222,7 +222,7 @@ static int by_file_order(const void *x, const void *y)
 }
 
 /* Copies `arrays` to st->array, computes their sizes in bytes, and assigns them in order to shards of at most
- * `limit` bytes (more only for a single larger array). *shards is the number of shards. */
+ * `limit` bytes. (An array larger than `limit` gets a shard of its own.) *shards is the number of shards. */
 static ax_status assign_shards(ax_st *st, const ax_st_array *arrays, int n, int64_t limit, int *shards)
 {
     int64_t filled = 0;
@@ -230,7 +230,7 @@ static ax_status assign_shards(ax_st *st, const ax_st_array *arrays, int n, int6
     for (int i = 0; i < n; i++) {
         ax_st_array *a = &st->array[i];
         const st_dtype *dtype = st_dtype_of_array(&arrays[i]);
-        AX_CHECK(dtype, AX_ERR_USAGE, "%s: safetensors has no such dtype", arrays[i].key);
+        AX_CHECK(dtype, AX_ERR_USAGE, "array %s: safetensors has no such dtype", arrays[i].key);
         *a = arrays[i];
         char *key;
         AX_TRY(ax_strdup(arrays[i].key, &key));

@@ -12,15 +12,16 @@ typedef struct box {
     int64_t lo[AX_ST_MAX_DIMS], n[AX_ST_MAX_DIMS];
 } box;
 
-/* Reads or writes box `b` of the array; `data` holds the box densely, in the file's dtype. */
+/* Reads or writes box `b` of the array, one contiguous run of file bytes after the other. `data` holds the
+ * box densely, in the file's dtype. */
 static ax_status move_runs(ax_st *st, const ax_st_array *a, const box *b, char *data, bool writing)
 {
     const st_file *f = &st->file[a->file];
     int64_t element = a->bytes / ax_max(ax_st_elements(a), 1), run = 1;
-    int d = a->ndim; /* dims d, d+1, … form one run */
+    int d = a->ndim; /* dims d, d+1, … of the box are contiguous in the file: one run */
     while (d > 0 && (d == a->ndim || b->n[d] == a->dim[d]))
         run *= b->n[--d];
-    ckpt_pieces at; /* each piece is one run; iterates over the indices of dims 0 … d-1 */
+    ckpt_pieces at; /* iterates over the indices of dims 0 … d-1; each piece is one contiguous run */
     ckpt_pieces_begin(&at, d, b->n, 1);
     while (ckpt_pieces_next(&at)) {
         int64_t index = 0;
@@ -41,22 +42,24 @@ static ax_status check_box(const ax_st *st, const ax_st_array *a, const int64_t 
                            bool transpose, ax_dtype dtype, box *out)
 {
     const char *path = st->file[a->file].path;
-    AX_CHECK(ckpt_convertible(a->dtype, dtype), AX_ERR_USAGE, "%s: %s is %s and cannot be converted to %s",
-             path, a->key, a->dtype_name, dtype < AX_DTYPE_COUNT ? ax_dtype_name(dtype) : "an unknown dtype");
-    AX_CHECK(!transpose || a->ndim == 2, AX_ERR_USAGE, "%s: %s has %d dims and cannot be transposed", path,
-             a->key, a->ndim);
+    AX_CHECK(ckpt_convertible(a->dtype, dtype), AX_ERR_USAGE,
+             "%s: array %s is %s and cannot be converted to %s", path, a->key, a->dtype_name,
+             dtype < AX_DTYPE_COUNT ? ax_dtype_name(dtype) : "an unknown dtype");
+    AX_CHECK(!transpose || a->ndim == 2, AX_ERR_USAGE, "%s: array %s has %d dims and cannot be transposed",
+             path, a->key, a->ndim);
     for (int d = 0; d < a->ndim; d++) {
         out->lo[d] = lo ? lo[d] : 0;
         out->n[d] = n ? n[d] : a->dim[d];
-        AX_CHECK(out->lo[d] >= 0 && out->n[d] >= 0 && out->lo[d] <= a->dim[d] - out->n[d], AX_ERR_USAGE,
-                 "%s: %s: %lld elements from element %lld on do not fit dim %d, which has %lld", path, a->key,
-                 (long long)out->n[d], (long long)out->lo[d], d, (long long)a->dim[d]);
+        AX_CHECK(
+            out->lo[d] >= 0 && out->n[d] >= 0 && out->lo[d] <= a->dim[d] - out->n[d], AX_ERR_USAGE,
+            "%s: array %s: %lld elements from element %lld on do not fit dim %d, which has %lld elements",
+            path, a->key, (long long)out->n[d], (long long)out->lo[d], d, (long long)a->dim[d]);
     }
     return AX_OK;
 }
 
-/* Converts the piece at `staged` (dense, in the file's dtype) to its place in the box at `data` (in the
- * caller's dtype), or back if `writing`. */
+/* Reading: converts a piece from the staging buffer `staged` (dense, in the file's dtype) into the caller's
+ * box at `data` (in the caller's dtype). Writing: converts from `data` to `staged`. */
 static void convert_piece(const ckpt_pieces *p, ax_dtype file_dtype, char *staged, bool transpose,
                           ax_dtype dtype, char *data, bool writing)
 {
@@ -171,11 +174,11 @@ ax_status ax_st_copy(ax_st *from, const ax_st_array *a, ax_st *to, const ax_st_a
     AX_CHECK(to->planned, AX_ERR_USAGE, "%s is open for reading only", to->file[b->file].path);
     AX_CHECK(a->dtype == AX_DTYPE_COUNT ? !strcmp(a->dtype_name, b->dtype_name)
                                         : ckpt_convertible(a->dtype, b->dtype),
-             AX_ERR_USAGE, "%s: %s is %s and cannot be converted to %s", from->file[a->file].path, a->key,
-             a->dtype_name, b->dtype_name);
+             AX_ERR_USAGE, "%s: array %s is %s and cannot be converted to %s", from->file[a->file].path,
+             a->key, a->dtype_name, b->dtype_name);
     AX_CHECK(first >= 0 && count >= 0 && count <= ax_min(ax_st_elements(a), ax_st_elements(b)) - first,
-             AX_ERR_USAGE, "%s: %s does not have %lld elements from %lld on", from->file[a->file].path,
-             a->key, (long long)count, (long long)first);
+             AX_ERR_USAGE, "%s: array %s does not have %lld elements from element %lld on",
+             from->file[a->file].path, a->key, (long long)count, (long long)first);
     AX_TRY(st_file_open(to, b->file));
     to->file[b->file].written = true;
     ax_status status = AX_OK;

@@ -1,4 +1,5 @@
-/* Compares every file of a checkpoint with its manifest, and reports all faults. */
+/* Compares every file of a checkpoint with the size and checksum in its manifest, and reports all damaged
+ * files. */
 #include "ckpt.h"
 
 #include <stdlib.h>

@@ -188,7 +188,7 @@ static void misuse_is_refused(void **state)
     OK(ax_st_make(to));
     FAILS(AX_ERR_USAGE, "a is F32 and cannot be converted to I32",
           ax_st_copy(st, ax_st_at(st, 0), ids, ax_st_at(ids, 0), 0, 12, &overflows));
-    FAILS(AX_ERR_USAGE, "a does not have 12 elements from 1 on",
+    FAILS(AX_ERR_USAGE, "a does not have 12 elements from element 1 on",
           ax_st_copy(st, ax_st_at(st, 0), to, ax_st_at(to, 0), 1, 12, &overflows));
     FAILS(AX_ERR_USAGE, "is open for reading",
           ax_st_copy(to, ax_st_at(to, 0), st, ax_st_at(st, 0), 0, 12, &overflows));
@@ -286,7 +286,7 @@ static void damaged_indices(void **state)
     INDEX("{\"weight_map\": {\"a\": 3}}", "a: the shard is not a file name");
     INDEX("{\"weight_map\": {\"a\": \"../model.safetensors\"}}", "a: the shard is not a file name");
     INDEX("{\"weight_map\": {\"a\": \"model-00009-of-00009.safetensors\"}}", "cannot open");
-    INDEX("{\"weight_map\": {\"a\": \"model-00003-of-00003.safetensors\"}}", "does not list d");
+    INDEX("{\"weight_map\": {\"a\": \"model-00003-of-00003.safetensors\"}}", "does not list array d");
     INDEX("{\"weight_map\": {\"huge\": \"model-00002-of-00003.safetensors\", \"x\": \"model-00002-of-00003."
           "safetensors\"}}",
           "x is missing in model-00002");
@@ -339,10 +339,11 @@ static void damaged_headers(void **state)
          "bytes, but its shape and dtype need"},
         {"{\"a\": {\"dtype\": \"F32\", \"shape\": [1], \"data_offsets\": [0, 4]}}", 5,
          "after the last array"},
-        {"{\"a\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": [1, 5]}}", 5, "before a belong"},
+        {"{\"a\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": [1, 5]}}", 5,
+         "before array a belong"},
         {"{\"a\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": [0, 4]}, \"b\": {\"dtype\": \"U8\", "
          "\"shape\": [4], \"data_offsets\": [3, 7]}}",
-         7, "b overlaps a"},
+         7, "array b overlaps array a"},
         {"{\"a\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": [0, 4]}, \"a\": {\"dtype\": \"U8\", "
          "\"shape\": [4], \"data_offsets\": [4, 8]}}",
          8, "duplicate object key"},

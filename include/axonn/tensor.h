@@ -28,8 +28,9 @@ enum {
     AX_LAYOUT_AXES = 8 /* axes of a layout, over all its dims */
 };
 
-/* The axes that split one dim, in order, major first. The last `fine` of them split by elements and ignore
- * units. */
+/* The axes that split one dim, in order, major first; `n` is their number. The last `fine` of these axes
+ * split the dim by elements. The others split it by units: groups of elements that stay together, such as a
+ * head. */
 typedef struct ax_axes {
     uint8_t n, fine;
     ax_axis a[AX_LAYOUT_AXES];
@@ -51,9 +52,10 @@ typedef struct ax_tensor {
     uint8_t ndim;
     uint16_t align; /* local rows (along the last dim) are padded to a multiple of `align` bytes; 0: dense */
     int64_t dim[AX_MAX_DIMS];  /* global extents */
-    int64_t unit[AX_MAX_DIMS]; /* split unit of each dim; 0 means 1 */
+    int64_t unit[AX_MAX_DIMS]; /* split unit of each dim: how many elements stay together on a rank, such as a
+                                  head; 0 means 1 */
     ax_layout layout;
-    void *data; /* local box on the context's device, or NULL */
+    void *data; /* this rank's part (box), on the context's device; NULL: no memory */
 } ax_tensor;
 
 /* A box of a global array: [lo, lo + n) in each dim. */
@@ -64,15 +66,15 @@ typedef struct ax_box {
 /* ---- layouts ------------------------------------------------------------------------------------- */
 
 /* Parses "b@data.z, t, d@y +x": dims in order (names of dims are ignored), '@' before the axes of a dim, '.'
- * between axes, '/' before the first fine axis ("o@x/z"), '+' before partial axes; "d@x.kv.x.rep" names the
- * two factors of x. The message of AX_ERR_USAGE gives the error and its column. */
+ * between axes, '/' before the first axis that splits by elements ("o@x/z"), '+' before partial axes;
+ * "d@x.kv.x.rep" names the two factors of x. The message of AX_ERR_USAGE gives the error and its column. */
 AX_MUST_CHECK ax_status ax_layout_parse(const ax_grid *grid, const char *text, int *ndim, ax_layout *out);
 /* Prints a layout in the syntax of ax_layout_parse. `names` ("btd") has one letter for each dim; NULL: d0,
  * d1, … Returns out. */
 char *ax_layout_print(const ax_grid *grid, const ax_layout *layout, int ndim, const char *names,
                       char out[128]);
-/* Return true if two layouts (ax_layout_equal), or the axes of two dims (ax_axes_equal), put the same boxes
- * on the same ranks. Axes of size 1 are ignored. */
+/* Return true if two layouts (ax_layout_equal), or the axes of two dims (ax_axes_equal), give each rank the
+ * same part of an array. Axes of size 1 are ignored. */
 bool ax_layout_equal(const ax_grid *grid, const ax_layout *a, const ax_layout *b, int ndim);
 bool ax_axes_equal(const ax_grid *grid, const ax_axes *a, const ax_axes *b);
 /* Returns the layout without axes of size 1. */
@@ -92,8 +94,8 @@ AX_MUST_CHECK ax_status ax_layout_check(const ax_grid *grid, const ax_layout *la
  * allocate tensors call this. */
 AX_MUST_CHECK ax_status ax_tensor_check(const ax_tensor *tensor);
 
-/* Returns a tensor without data that has extents `dim`, units `unit` (NULL: all 1) and `layout` (NULL:
- * replicated). */
+/* Returns a tensor without data that has extents `dim`, split units `unit` (elements that stay together on a
+ * rank; NULL: all 1) and `layout` (NULL: replicated). */
 ax_tensor ax_tensor_make(ax_dtype dtype, int ndim, const int64_t *dim, const int64_t *unit,
                          const ax_layout *layout);
 
@@ -135,9 +137,10 @@ typedef enum ax_mode {
 /* The inputs of a micro-batch. The tensors but x are int32 [samples, positions] in the batch's layout. */
 typedef struct ax_batch {
     ax_tensor tokens, targets, doc_start,
-        positions;               /* targets: negative ones are masked; doc_start: as in ax_attention_args */
-    const ax_batch_numbers *now; /* scalars that change with each micro-batch; device memory, or NULL: the
-                                    loss scale is 1, and dropout uses the task's number (ax_drop in op.h) */
+        positions; /* targets: the tokens to predict; negative: not part of the loss. doc_start: position at
+                      which each token's document begins */
+    const ax_batch_numbers *now; /* scalars that change with each micro-batch; device memory. NULL: the loss
+                                    scale is 1, and dropout masks depend on a count of tasks (ax_drop) */
     ax_tensor x; /* activations [b, t, d] of the pipeline stage before; data NULL on the first stage */
 } ax_batch;
 
@@ -171,20 +174,22 @@ void ax_frame_destroy(ax_frame **frame);
 /* For frames in record mode: deletes the recorded allocations of all tasks. The next run of each task records
  * its allocations again. */
 void ax_frame_forget(ax_frame *frame);
-/* Makes the plan of the tasks recorded by a frame in record mode, for `slots` frames (ax_frame_create_slot).
- * The caller owns *out. */
+/* Makes the memory plan of the tasks that a frame recorded on the dry device (record mode). The plan is for
+ * `slots` frames, one for each micro-batch in flight (ax_frame_create_slot). The caller owns *out. */
 AX_MUST_CHECK ax_status ax_frame_plan_create(const ax_frame *frame, int slots, ax_frame_plan **out);
 void ax_frame_plan_destroy(ax_frame_plan **plan);
-/* Returns the bytes of all slots together. */
+/* Returns the bytes of device memory of all frames of the plan together. */
 size_t ax_frame_plan_bytes(const ax_frame_plan *plan);
 
 ax_ctx *ax_frame_ctx(const ax_frame *frame);
-/* Starts a task: invalidates all memory allocated before, and empties the stack. The frame borrows `batch`,
- * which may be NULL, until the next begin. */
+/* Starts a task (work with a memory plan of its own, such as "train"). Invalidates all memory allocated
+ * before, and empties the stack of saved tensors. The frame borrows `batch`, which may be NULL, until the
+ * next ax_frame_begin. */
 AX_MUST_CHECK ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode,
                                        const ax_batch *batch);
-/* Ends a part of a task and begins the next: other slots may run tasks in between. A task has up to three
- * parts, such as forward, backward, weight gradients. `name` becomes the name of the running task. */
+/* Ends a part of a task and begins the next; the frames of other micro-batches may run tasks in between. A
+ * task has up to three parts, such as forward, backward, weight gradients. `name` becomes the name of the
+ * running task. */
 AX_MUST_CHECK ax_status ax_frame_next_part(ax_frame *frame, const char *name);
 
 /* A task may defer contractions to a later part. While ax_frame_defers returns true, functions call
@@ -201,7 +206,7 @@ AX_MUST_CHECK ax_status ax_frame_defer(ax_frame *frame, ax_frame_deferred_fn *fn
                                        const char *spec, const ax_tensor *a, const ax_tensor *b);
 AX_MUST_CHECK ax_status ax_frame_run_deferred(ax_frame *frame);
 const ax_batch *ax_frame_batch(const ax_frame *frame);
-/* Returns the name of the running task, "" before the first. */
+/* Returns the name of the running task; "" before the first task. */
 const char *ax_frame_task_name(const ax_frame *frame);
 /* Registers a callback, so that transfers can end before the frame's memory is used for something else: the
  * next ax_frame_begin or ax_frame_next_part first calls fn(user). fn can wait for transfers that still use
@@ -210,7 +215,8 @@ const char *ax_frame_task_name(const ax_frame *frame);
  * destroyed. */
 typedef ax_status ax_frame_end_fn(void *user);
 AX_MUST_CHECK ax_status ax_frame_at_end(ax_frame *frame, ax_frame_end_fn *fn, void *user);
-/* Returns the maximum of offset + size over all allocations since the frame was created, in bytes. */
+/* Returns how many bytes of the frame's block have been used so far: the maximum of offset + size over all
+ * allocations since the frame was created. */
 size_t ax_frame_high_water(const ax_frame *frame);
 
 /* Allocates this rank's box of a tensor with the dtype, shape and layout of `like`, whose data is ignored.

@@ -1,4 +1,5 @@
-/* Frames: the activation memory of one micro-batch. Read include/axonn/tensor.h ("frames") first.
+/* Frames: the activation memory of a micro-batch, and the stack of tensors that forward saves for backward.
+ * Read include/axonn/tensor.h ("frames") first.
  *
  * In record mode allocations get ascending addresses on the dry device, which has no memory. The device
  * reports the operands of each kernel, copy and collective to `observe`. An operand in the frame's range of
@@ -269,8 +270,8 @@ ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode, const 
     return AX_OK;
 }
 
-/* In record mode: records an allocation, or checks that its size is the same as in an earlier run of the
- * task. */
+/* Records an allocation of a frame on the dry device (record mode). If an earlier run of the task had this
+ * allocation, checks that its size is the same. */
 static ax_status record(ax_frame *frame, size_t bytes)
 {
     ax_frame_task *task = frame->task;
@@ -341,8 +342,8 @@ ax_status ax_frame_alloc(ax_frame *frame, const ax_tensor *like, ax_tensor *out)
     return AX_OK;
 }
 
-/* Adds a block of host memory. Existing blocks are never moved by realloc, because callers hold addresses in
- * them. */
+/* Adds a block of host memory to the frame. realloc moves only the list of blocks, never a block, because
+ * callers hold addresses in the blocks. */
 static ax_status add_host_block(ax_frame *frame)
 {
     char **host = realloc(frame->host, (size_t)(frame->host_blocks + 1) * sizeof *host);

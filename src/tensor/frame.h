@@ -1,5 +1,6 @@
-/* The structs of frames and plans, shared by frame.c and frame_plan.c. A slot is one of several frames with
- * the same plan, one for each micro-batch in flight (ax_frame_create_slot). */
+/* The structs of frames (the activation memory of a micro-batch) and of their memory plans, shared by frame.c
+ * and frame_plan.c. A slot is one of several frames with the same plan, one for each micro-batch in flight
+ * (ax_frame_create_slot). */
 #ifndef AXONN_TENSOR_FRAME_H
 #define AXONN_TENSOR_FRAME_H
 
@@ -7,7 +8,7 @@
 
 enum { AX_FRAME_ALIGN = 64, AX_FRAME_PARTS = 3 };
 
-/* A contraction that waits for ax_frame_run_deferred. */
+/* A contraction (GEMM) that a task has postponed until ax_frame_run_deferred. */
 typedef struct ax_frame_deferred {
     ax_frame_deferred_fn *fn;
     void *user;
@@ -19,8 +20,9 @@ typedef struct ax_frame_deferred {
  * no other allocation may use the memory during the operations birth … last. */
 typedef struct ax_frame_alloc_record {
     size_t bytes;  /* size, rounded up to a multiple of AX_FRAME_ALIGN */
-    size_t offset; /* while recording: offset in the range of addresses that stands for memory; in a plan:
-                      offset in the block that all slots share or, if `kept`, in the slot's own block */
+    size_t offset; /* while recording: offset in a range of addresses that has no memory; in a plan: offset in
+                      the block that all frames of the plan (slots) share or, if `kept`, in the slot's own
+                      block */
     int64_t birth, last;
     bool kept; /* in a plan for several slots: several parts of the task use the allocation, so no other slot
                   may use its memory; false while recording */
@@ -30,7 +32,7 @@ typedef struct ax_frame_task {
     char name[24];
     int n, capacity;
     ax_frame_alloc_record *alloc;
-    int ends; /* number of parts that another part follows, that is, the number of parts - 1 */
+    int ends; /* number of entries of `end`: the number of parts of the task - 1 */
     struct {
         int allocs;    /* number of allocations up to the end of the part */
         int64_t clock; /* number of operations up to the end of the part */
@@ -38,7 +40,7 @@ typedef struct ax_frame_task {
 } ax_frame_task;
 
 struct ax_frame_plan {
-    size_t bytes;      /* size of the block that all slots share */
+    size_t bytes;      /* size of the block of memory that all slots (frames of the plan) share */
     size_t slot_bytes; /* size of each slot's own block */
     int slots;
     int tasks;
@@ -49,20 +51,21 @@ struct ax_frame {
     ax_ctx *ctx;
     char *block;
     bool borrowed; /* another frame allocated `block` and frees it */
-    char *slot; /* own block, for allocations that are `kept`; NULL: the plan has none, or there is no plan */
+    char *slot; /* this frame's own block, for allocations that no other frame may overwrite (`kept`); NULL:
+                   there are none, or there is no plan */
     size_t bytes, top, high_water;
     bool recording, training, saving;
     const ax_frame_plan *planned;
     const ax_batch *batch;
-    ax_frame_task *task; /* the running task: in `recorded`, or in `planned`; NULL in bump mode, and before
-                            the first task */
+    ax_frame_task *task; /* the running task, in `recorded` or in `planned`; NULL before the first task, and
+                            if allocations are neither recorded nor planned (bump mode) */
     int next;            /* index of the running task's next allocation */
-    int64_t clock;       /* number of operations since the task began */
+    int64_t clock;       /* number of device operations since the task began */
     int part;            /* index of the running task's part */
     bool defers;
     ax_frame_deferred *deferred;
     int n_deferred, deferred_capacity;
-    uint64_t train_tasks; /* number of tasks begun in AX_MODE_TRAIN */
+    uint64_t train_tasks; /* number of tasks begun in training mode (AX_MODE_TRAIN) so far */
     ax_frame_task *recorded;
     int tasks;
     ax_tensor *stack;
@@ -70,7 +73,7 @@ struct ax_frame {
     char name[sizeof(((ax_frame_task *)0)->name)]; /* name of the running task */
     ax_frame_end_fn *at_end;
     void *at_end_user;
-    char **host; /* host memory (ax_frame_host): blocks of AX_FRAME_HOST bytes */
+    char **host; /* blocks of AX_FRAME_HOST bytes of host memory, given out by ax_frame_host */
     int host_blocks;
     size_t host_used; /* offset of the first free byte, counted over all blocks */
 };

@@ -1,5 +1,5 @@
-/* Functions on layouts alone, without tensors: parsing, printing, comparison, and the check that each axis
- * appears once. */
+/* Layouts, which say which grid axes split each dim of a tensor: parsing, printing, comparison, and the check
+ * that each axis appears once. */
 #include "axonn/tensor.h"
 
 #include <ctype.h>
@@ -113,14 +113,14 @@ ax_status ax_layout_parse(const ax_grid *grid, const char *text, int *ndim, ax_l
         AX_TRY(parse_axis(&p, &axis));
         ax_axisset atoms = ax_grid_atoms(grid, (ax_axisset)(1u << axis));
         if (ax_grid_atoms(grid, layout.partial) & atoms)
-            return parse_error(&p, "this partial axis is named twice");
+            return parse_error(&p, "a partial axis is named twice");
         layout.partial |= (ax_axisset)(1u << axis);
     }
     skip_space(&p);
     if (*p.at)
         return parse_error(&p, "unexpected character");
     if (ax_layout_check(grid, &layout, n) != AX_OK)
-        return ax_fail(AX_ERR_USAGE, "layout \"%s\": %s", text, ax_error_message());
+        return ax_fail(AX_ERR_USAGE, "layout \"%s\" is not valid: %s", text, ax_error_message());
     *ndim = n;
     *out = layout;
     return AX_OK;

@@ -1,6 +1,8 @@
-/* Tensors: which box of a global array each rank holds, and copies between boxes and global host arrays.
+/* Tensors: which box (part) of a global array each rank holds, and copies between boxes and global arrays in
+ * host memory.
  *
- * ax_tensor_range is the only implementation of the split rule of tensor.h. */
+ * ax_tensor_range is the only implementation of the split rule (which rank gets which part of a dim),
+ * explained in tensor.h. */
 #include "axonn/tensor.h"
 
 #include <stdio.h>
@@ -54,8 +56,8 @@ void ax_tensor_range(const ax_grid *grid, const ax_tensor *tensor, int d, int ra
     range(grid, tensor, d, rank, lo, n);
 }
 
-/* The rank whose coordinates are all 0 has the largest part, because larger runs come first and only the
- * dim's last unit may be short. */
+/* Returns the part of the rank whose coordinates are all 0. This part is the largest, because larger parts
+ * come first, and only the dim's last split unit may be short. */
 int64_t ax_tensor_chunk(const ax_grid *grid, const ax_tensor *tensor, int d)
 {
     int64_t lo, n;
@@ -204,8 +206,8 @@ bool ax_tensor_is_primary(const ax_grid *grid, const ax_tensor *tensor)
 
 /* ---- global host arrays -------------------------------------------------------------------------- */
 
-/* Called by for_rows for each contiguous row of a box, with the row's element offsets in the global array and
- * in the local box. */
+/* Callback of for_rows for a contiguous row of a box: `global` and `local` are the row's offsets in the
+ * global array and in the local box, `count` its length, all in elements. */
 typedef void row_fn(void *arg, int64_t global, int64_t local, int64_t count);
 
 static void for_rows(const ax_tensor *tensor, const ax_box *box, row_fn *fn, void *arg)
@@ -229,7 +231,7 @@ typedef struct row_copy {
     ax_dtype dtype;
     char *global; /* global array, with elements of `dtype` */
     char *local;
-    double *sum; /* only for row_add: the global array to which rows are added */
+    double *sum; /* the global array in double, to which row_add adds rows; other callbacks do not use it */
 } row_copy;
 
 static void row_to_local(void *arg, int64_t global, int64_t local, int64_t count)

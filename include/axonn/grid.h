@@ -18,14 +18,14 @@ extern "C" {
 enum { AX_MAX_AXES = 16 }; /* axes of a grid, factors included */
 
 typedef uint8_t ax_axis;     /* index of an axis in its grid */
-typedef uint16_t ax_axisset; /* bit a = axis a */
+typedef uint16_t ax_axisset; /* set of axes: bit a is 1 if axis a is in the set */
 
 /* The axes that every grid has, innermost first. The factors of these axes have the numbers after them
  * (ax_grid_factor). */
 enum { AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA, AX_AXES_STANDARD };
 
-/* Each row declares that an axis may be factored into two: FACTOR(id, axis, suffix of the major factor,
- * suffix of the minor factor). Row KV factors x into x.kv and x.rep. */
+/* Each row declares that an axis may be written as a product of two axes, its factors: FACTOR(id, axis,
+ * suffix of the major factor, suffix of the minor factor). Row KV factors x into x.kv and x.rep. */
 #define AX_FACTORS(FACTOR) FACTOR(KV, AX_X, "kv", "rep")
 typedef enum ax_factor {
 #define AX_FACTOR_ENUM(id, axis, major, minor) AX_FACTOR_##id,
@@ -103,13 +103,14 @@ char *ax_grid_set_print(const ax_grid *grid, ax_axisset axes, char out[AX_AXISSE
 /* Returns the effective set of `axes`: its atoms (ax_grid_atoms) whose size is above 1. Two sets with the
  * same effective set have the same groups of ranks. */
 ax_axisset ax_grid_effective(const ax_grid *grid, ax_axisset axes);
-/* Returns the number of ranks in a group along `axes`: the product of the sizes of their atoms. */
+/* Returns the number of ranks in a group along `axes`: the product of the sizes of their atoms (axes without
+ * factors). */
 int ax_grid_group_size(const ax_grid *grid, ax_axisset axes);
 
 /* Returns the communicator of the ranks that differ from this one only along `axes`, ordered by rank; owned
- * by the grid. ax_comm_traffic_get of this communicator returns the traffic along the effective set of
- * `axes`. The first call for an effective set creates the communicator, which is collective along this set
- * alone; later calls are not collective. */
+ * by the grid. Sets of axes with the same effective set (ax_grid_effective) share a communicator;
+ * ax_comm_traffic_get returns its traffic. The first call for an effective set creates the communicator and
+ * is collective along this set alone; later calls are not collective. */
 AX_MUST_CHECK ax_status ax_grid_comm(ax_grid *grid, ax_axisset axes, ax_comm **out);
 /* Lists the sets of axes for which a communicator of several ranks exists. *out is an array of sets in
  * ascending order that ends with 0; the caller frees it. Not collective. */
@@ -117,8 +118,8 @@ AX_MUST_CHECK ax_status ax_grid_used(const ax_grid *grid, ax_axisset **out);
 /* Creates the communicators along the sets of axes in `used`, a list as from ax_grid_used, for instance of a
  * dry run of the same network. For set-up. Collective along each of the sets. */
 AX_MUST_CHECK ax_status ax_grid_prepare(ax_grid *grid, const ax_axisset *used);
-/* ax_grid_groups returns the number of communicators that the grid has created, ax_grid_group one of these
- * communicators. ax_grid_group sets *axes to the atoms along which the ranks of the communicator differ. */
+/* ax_grid_groups returns the number of communicators that the grid has created. ax_grid_group returns one of
+ * these communicators, and sets *axes to the axes (without factors) along which its ranks differ. */
 int ax_grid_groups(const ax_grid *grid);
 ax_comm *ax_grid_group(const ax_grid *grid, int index, ax_axisset *axes);
 
@@ -156,8 +157,8 @@ char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, c
 /* How a run is distributed over its grid, and which communication overlaps with computation. The default of
  * each field is 0, except for `overlap` (ax_parallel_default). */
 typedef struct ax_parallel {
-    const struct ax_strategy *strategy; /* parallel.h; NULL: axonn, all axes */
-    int zero;                           /* stage of ZeRO along data, 0 … 3 */
+    const struct ax_strategy *strategy; /* the axes that split each dim; NULL: "axonn" (all axes) */
+    int zero; /* ZeRO stage: along data, 1 splits optimizer state, 2 also gradients, 3 also weights */
     struct {
         bool oar; /* the all-reduce of the input gradient overlaps with the GEMM of the weight gradient */
         bool ors; /* reduce-scatters of weight gradients overlap with the backward pass of other layers */

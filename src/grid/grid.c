@@ -92,9 +92,9 @@ static bool same_group(const ax_grid *grid, ax_axisset atoms, int p, int q)
     return true;
 }
 
-/* Creates the communicator along `atoms`. The dry device, the only one whose table has `launch`, has no
- * memory to send. So a communicator on the dry device, like a communicator of one rank, only has a rank and a
- * size, and never contacts other ranks. */
+/* Creates the communicator of this rank's group along `atoms` (axes without factors). The dry device, the
+ * only one whose table has `launch`, has no memory to send. So a communicator on the dry device, like a
+ * communicator of one rank, only has a rank and a size, and never contacts other ranks. */
 static ax_status make_comm(const ax_grid *grid, ax_axisset atoms, ax_comm **out)
 {
     int me = ax_grid_rank(grid), mine = 0, n = 0, *ranks;
@@ -131,8 +131,8 @@ ax_status ax_grid_connect(ax_grid *grid, ax_device *dev)
     return AX_OK;
 }
 
-/* Creates the communicator along `atoms` and adds it to the grid's list. If that fails, the message names the
- * axes. */
+/* Creates the communicator of this rank's group along `atoms` (axes without factors) and adds it to the
+ * grid's list. The message of an error names the axes. */
 static ax_status add_comm(ax_grid *grid, ax_axisset atoms, ax_comm **out)
 {
     char name[AX_AXISSET_TEXT];
@@ -281,8 +281,8 @@ ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, a
 
 /* ---- factors ------------------------------------------------------------------------------------- */
 
-/* Finds the axis with this size and stride: a standard axis, whose number is `of`, or one of the factors of
- * that axis. Returns AX_MAX_AXES if there is none. */
+/* Finds the axis with this size and stride: standard axis `of`, or one of the factors of that axis. Returns
+ * AX_MAX_AXES if there is none. */
 static int find_axis(const ax_grid *grid, ax_axis of, int size, int stride)
 {
     int a = 0;
@@ -292,8 +292,8 @@ static int find_axis(const ax_grid *grid, ax_axis of, int size, int stride)
     return a < grid->axes ? a : AX_MAX_AXES;
 }
 
-/* Returns the atom of standard axis number `of` that a factor with this stride would cut in two, or
- * AX_MAX_AXES if an atom begins at this stride. */
+/* Returns the atom (axis without factors) of standard axis `of` that a factor with this stride would cut in
+ * two. Returns AX_MAX_AXES if an atom begins at this stride, so that none is cut. */
 static int atom_across(const ax_grid *grid, ax_axis of, int stride)
 {
     for (int a = 0; a < grid->axes; a++) {
@@ -319,8 +319,8 @@ static ax_axis name_axis(ax_grid *grid, ax_axis of, const char *suffix, int size
     return add_axis(grid, of, name, size, stride);
 }
 
-/* In the sets of atoms of all axes and communicators, replaces `atom`, which was cut in two, by the set
- * `parts`. */
+/* Replaces `atom`, an axis that was just cut into the two factors `parts`, in the sets of atoms (axes without
+ * factors) of all axes and communicators. */
 static void cut_atom(ax_grid *grid, int atom, ax_axisset parts)
 {
     for (int a = 0; a < grid->axes; a++)
@@ -341,8 +341,8 @@ static ax_axisset atoms_between(const ax_grid *grid, ax_axis of, int from, int t
     return atoms;
 }
 
-/* Adds the major and the minor factor as axes. If an atom lies across the boundary of the two factors, the
- * atom is cut in two. */
+/* Adds the major and the minor factor of an axis as axes of the grid. An earlier factor that lies across the
+ * boundary of the two new factors is cut in two. */
 static ax_factoring add_factors(ax_grid *grid, ax_factor factor, int size)
 {
     ax_axis of = factors[factor].axis;

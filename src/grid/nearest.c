@@ -1,4 +1,5 @@
-/* Finds the legal grids nearest to one that does not fit; error messages suggest them. */
+/* Finds legal grids whose sizes are nearest to those of a grid that does not fit; error messages suggest
+ * these grids. */
 #include "axonn/grid.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@ typedef struct candidate {
 
 typedef struct search {
     int wanted[AX_AXES_STANDARD];
-    ax_grid_legal_fn *legal; /* NULL: all grids are legal */
+    ax_grid_legal_fn *legal; /* says whether a grid is legal; NULL: all grids are */
     const void *arg;
     candidate now, best[SUGGESTIONS];
     int n;

@@ -1,4 +1,4 @@
-/* The order in which a grid's axes number the ranks. Launchers put consecutive ranks on one machine, so
+/* The order of a grid's axes in which ranks are numbered. Launchers put consecutive ranks on one machine, so
  * communication along the first axes of an order stays inside machines, and communication along the last axes
  * is between machines. */
 #include "axonn/grid.h"
@@ -28,7 +28,7 @@ ax_status ax_grid_order_parse(const char *text, ax_grid_order *out)
             a++;
         bool more = i + 1 < AX_AXES_STANDARD;
         AX_CHECK(a < AX_AXES_STANDARD && !(seen >> a & 1) && (at[n] == ',') == more, AX_ERR_USAGE,
-                 "must name each of x, y, z, pipe and data once, with commas, the innermost first: "
+                 "the order must name each of x, y, z, pipe and data once, with commas, the innermost first: "
                  "x,y,z,pipe,data");
         seen |= 1u << a;
         out->axis[i] = (ax_axis)a;

@@ -1,4 +1,4 @@
-/* How the ranks of a machine share its cores. */
+/* Shares the cores of a machine among its ranks. */
 #ifndef AX_GRID_THREADS_H
 #define AX_GRID_THREADS_H
 

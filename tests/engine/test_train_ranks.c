@@ -283,7 +283,7 @@ static void mistakes_are_reported_once(void **state)
             RANK_KEYS "ranks=4 grid.data=4 @0:model.init_std=0.03 @1:model.init_std=0.03");
     refused(2, "rank 1: ", RANK_KEYS "ranks=2 grid.data=2 @1:model.hidden=25");
     refused(2, "model.heads: 5 must divide", RANK_KEYS "ranks=2 grid.data=2 model.heads=5");
-    refused(2, "grid.order: must name each of x, y, z, pipe and data once",
+    refused(2, "grid.order: the order must name each of x, y, z, pipe and data once",
             RANK_KEYS "ranks=2 grid.x=2 grid.order=x,y");
     refused(
         2,

@@ -16,12 +16,12 @@ extern "C" {
 
 /* ---- contract ------------------------------------------------------------------------------------ */
 
-/* Computes dtype, extents, units and layout, but no data, of a contraction of a and b. `spec` is written like
- * an einsum, "bti,oi->bto", with one letter for each dim. An output dim has the extent, unit and axes of its
- * letter. A letter that `spec` does not have after "->" is summed. The result is partial along the axes that
- * split summed letters, and along the partial axes of an operand; only one operand may have partial axes. Not
- * collective. AX_ERR_INTERNAL if a letter's extents or axes differ between a and b, if only one operand has a
- * summed letter, or if an axis would appear twice. */
+/* Computes dtype, extents, split units and layout, but no data, of a contraction of a and b. `spec` is
+ * written like an einsum, "bti,oi->bto", with one letter for each dim. An output dim has the extent, unit and
+ * axes of its letter. A letter that `spec` does not have after "->" is summed. The result is partial along
+ * the axes that split summed letters, and along the partial axes of an operand; only one operand may have
+ * partial axes. Not collective. AX_ERR_INTERNAL if a letter's extents or axes differ between a and b, if only
+ * one operand has a summed letter, or if an axis would appear twice. */
 AX_MUST_CHECK ax_status ax_contract_rule(const ax_grid *grid, const char *spec, const ax_tensor *a,
                                          const ax_tensor *b, ax_tensor *out);
 /* Computes *out, the contraction that ax_contract_rule defines, with a's dtype, in memory of the frame; not
@@ -39,9 +39,10 @@ AX_MUST_CHECK ax_status ax_contract(ax_frame *frame, const char *spec, const ax_
 AX_MUST_CHECK ax_status ax_contract_run(ax_frame *frame, const char *spec, const ax_tensor *a,
                                         const ax_tensor *b, const ax_tensor *bias, bool accumulate,
                                         const ax_tensor *out);
-/* As ax_contract_run, with an epilogue of the GEMM (ax_epilogue): `then` applies an activation, or multiplies
- * by its derivative. The result must not be a partial sum. `preact`, the preactivation, has the dtype and
- * layout of `out`; NULL is allowed as for kernel gemm. */
+/* As ax_contract_run, with an epilogue of the GEMM: `then` says whether the GEMM applies an activation to its
+ * result, or multiplies the result by the activation's derivative (ax_epilogue). The result must not be a
+ * partial sum. `preact`, the preactivation, has the dtype and layout of `out`; NULL is allowed as for kernel
+ * gemm. */
 AX_MUST_CHECK ax_status ax_contract_activation(ax_frame *frame, const char *spec, const ax_tensor *a,
                                                const ax_tensor *b, const ax_tensor *bias, ax_epilogue then,
                                                ax_activation kind, const ax_tensor *preact,
@@ -88,13 +89,13 @@ AX_MUST_CHECK ax_status ax_plan_bytes(const ax_grid *grid, const ax_tensor *tens
  * Before ax_wait(work), do not read dst and do not change src. */
 AX_MUST_CHECK ax_status ax_redistribute(ax_frame *frame, const ax_tensor *src, const ax_layout *target,
                                         ax_tensor *dst, ax_work **work);
-/* Calls ax_redistribute and waits for it. */
+/* Changes src to the layout `target` and waits until *dst is complete; otherwise as ax_redistribute. */
 AX_MUST_CHECK ax_status ax_settle(ax_frame *frame, const ax_tensor *src, const ax_layout *target,
                                   ax_tensor *dst);
 
 /* ---- reduce -------------------------------------------------------------------------------------- */
 
-/* Reduces `count` local elements in place over the ranks along `axes`, and waits. Collective along axes. */
+/* All-reduces `count` elements in place over the ranks along `axes`, and waits. Collective along axes. */
 AX_MUST_CHECK ax_status ax_reduce_axes(ax_ctx *ctx, ax_axisset axes, void *data, int64_t count,
                                        ax_dtype dtype, ax_reduce_op op);
 
@@ -124,8 +125,8 @@ ax_role ax_role_major(ax_role role, int factoring);
 typedef struct ax_strategy {
     const char *name, *help;
     ax_axisset axes;           /* axes that the strategy uses; all others must have size 1 */
-    ax_axes of[AX_ROLE_COUNT]; /* role → axes, major first */
-    ax_axes rest;              /* fine axes that split dim 0 of stored weights further */
+    ax_axes of[AX_ROLE_COUNT]; /* the axes that split a dim of each role (index: AX_ROLE_…), major first */
+    ax_axes rest;              /* axes that split dim 0 of weights further between uses, by elements */
 } ax_strategy;
 
 /* Returns the i-th strategy that a configuration may name, or NULL after the last. */
@@ -221,15 +222,16 @@ typedef enum ax_param_place {
  * besides the weights that kernels read. */
 typedef struct ax_param {
     char *name;        /* path in the model, "h.0.attn.q.weight"; owned */
-    ax_layout use;     /* U */
-    ax_tensor rest;    /* compute dtype if ndim >= 2, else accum */
+    ax_layout use;     /* layout U, in which kernels read the weights */
+    ax_tensor rest;    /* the weights as stored between uses; compute dtype if ndim >= 2, else accum */
     ax_tensor master;  /* accum dtype, state layout: what the optimizer updates and checkpoints store; has the
                           dtype of rest if the parameter is not trained (ax_param_trains) */
     ax_tensor rounded; /* master converted to the dtype of rest; lies within rest, and is master itself if the
                           dtypes are equal */
-    ax_tensor sum;     /* accum dtype, gradient layout: sum of this step's contributions so far */
+    ax_tensor sum;     /* accum dtype, gradient layout: sum over the step's micro-batches so far */
     ax_tensor grad;    /* accum dtype, state layout: valid after ax_param_set_sync_grad */
-    ax_axisset grad_axes; /* ax_grad_axes_of_roles, and the axes of ax_param_sums_over */
+    ax_axisset grad_axes; /* axes along which each rank's gradient is only a partial sum: those of
+                             ax_grad_axes_of_roles and of ax_param_sums_over */
     ax_tensor slot[2]; /* optimizer state arrays; data is NULL for those that the optimizer does not have */
     ax_init_kind init;
     double init_std;
@@ -238,7 +240,7 @@ typedef struct ax_param {
     ax_param_place place; /* set before ax_param_set_create */
     ax_param_file file;
     struct ax_param_set *set;   /* the set that gave it memory, or NULL */
-    struct ax_param_live *live; /* the parameter's transfers in flight; owned by the set */
+    struct ax_param_live *live; /* the parameter's collectives in flight; owned by the set */
 } ax_param;
 
 /* Declares a parameter, which has no memory until ax_param_set_create. `roles` determines its layouts. The
@@ -246,8 +248,8 @@ typedef struct ax_param {
 AX_MUST_CHECK ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim, const int64_t *dim,
                                         const int64_t *unit, const ax_role *roles, ax_init_kind init,
                                         double init_std, ax_param **out);
-/* Declares that each rank's contributions to the gradient are also partial sums along the axes that split
- * dims of role `role`, although the parameter has no such dim. Example: in y = x·Aᵀ·Bᵀ the gradient of A is
+/* Declares that each rank computes only a partial sum of the gradient also along the axes that split dims of
+ * role `role`, although the parameter has no such dim. Example: in y = x·Aᵀ·Bᵀ the gradient of A is
  * (dy·B)ᵀ·x, and dy·B is a sum over the width of y, which is not a dim of A. Call this function before
  * ax_param_set_create. */
 void ax_param_sums_over(ax_ctx *ctx, ax_param *param, ax_role role);
@@ -269,13 +271,14 @@ AX_MUST_CHECK ax_status ax_param_acquire(ax_frame *frame, ax_param *param, ax_te
 AX_MUST_CHECK ax_status ax_param_accumulate(ax_frame *frame, ax_param *param, const char *spec,
                                             const ax_tensor *a, const ax_tensor *b);
 /* Two calls for kernels that compute gradients themselves. First ax_param_grad_target gives the memory for a
- * contribution in layout `produced`: the gradient itself if the layouts agree, else frame memory. The kernel
- * must overwrite *out if *fresh, and add to it otherwise; with fresh NULL, *out is zeroed where *fresh would
- * be true, and the kernel always adds. Not collective. Then ax_param_add_grad redistributes the contribution
- * to the gradient's layout and adds it. With overlap.ors the transfer may be in flight until
- * ax_param_set_sync_grad or the next ax_frame_begin; until then the contribution's memory must not be used.
- * Along an axis where the gradient is partial and the contribution is replicated, only the rank with
- * coordinate 0 adds the contribution. Collective along the axes in which the layouts differ. */
+ * contribution (the gradient of one use of the parameter in one micro-batch) in layout `produced`: the
+ * gradient itself if the layouts agree, else frame memory. The kernel must overwrite *out if *fresh, and add
+ * to it otherwise; with fresh NULL, *out is zeroed where *fresh would be true, and the kernel always adds.
+ * Not collective. Then ax_param_add_grad redistributes the contribution to the gradient's layout and adds it.
+ * With overlap.ors the transfer may be in flight until ax_param_set_sync_grad or the next ax_frame_begin;
+ * until then the contribution's memory must not be used. Along an axis where the gradient is partial and the
+ * contribution is replicated, only the rank with coordinate 0 adds the contribution. Collective along the
+ * axes in which the layouts differ. */
 AX_MUST_CHECK ax_status ax_param_grad_target(ax_frame *frame, ax_param *param, const ax_layout *produced,
                                              ax_tensor *out, bool *fresh);
 AX_MUST_CHECK ax_status ax_param_add_grad(ax_frame *frame, ax_param *param, const ax_tensor *part);
@@ -292,7 +295,7 @@ AX_MUST_CHECK ax_status ax_param_all_gather(ax_param *param);
 typedef struct ax_param_set {
     ax_ctx *ctx;
     int n;
-    ax_param **param; /* borrowed from the layers; the array is owned */
+    ax_param **param; /* the set owns this array; the layers own the parameters */
     int slots;        /* optimizer state arrays per parameter that is trained */
     /* Bytes on this rank. bytes_master: master weights. bytes_use: the weights that kernels read, if they
      * have memory of their own, weight cache included. bytes_grad: gradients. bytes_state: the optimizer's
@@ -300,7 +303,7 @@ typedef struct ax_param_set {
     size_t bytes_master, bytes_use, bytes_grad, bytes_state;
     size_t bytes_tied; /* bytes of buffers for the tied weights' gradients from the last pipeline stage */
     void *block[4];
-    struct ax_param_flow *flow; /* transfers in flight */
+    struct ax_param_flow *flow; /* collectives in flight, orders of weights, buckets of gradients */
 } ax_param_set;
 
 /* Gives memory to `n` parameters; a parameter listed twice, as tied weights are, counts once. slots: number
@@ -325,10 +328,9 @@ AX_MUST_CHECK ax_status ax_param_set_refresh(ax_param_set *set);
 /* Begins a step: until the next call, the first contribution to each gradient overwrites the gradient, and
  * the others are added. */
 AX_MUST_CHECK ax_status ax_param_set_zero_grad(ax_param_set *set);
-/* Sets whether the next backward adds the step's last contributions to the gradients of its layers (`last`).
- * Must be called before the last backward of a step. If `last` is true, the reduction of a gradient may start
- * during this backward, as soon as the gradient has received as many contributions as in the micro-batch
- * before. */
+/* Tells the set whether the next backward pass is the step's last one for its layers (`last`). Must be called
+ * before the last backward pass of a step. If `last` is true, the reduction of a gradient may start during
+ * this backward pass, as soon as the gradient has received as many terms as in the micro-batch before. */
 AX_MUST_CHECK ax_status ax_param_set_last_micro_batch(ax_param_set *set, bool last);
 /* Completes the gradients of a step, after its last micro-batch: waits for all contributions and reduces
  * partial sums. Then param->grad is valid. Gradients adjacent in memory and reduced along the same axes form

@@ -87,7 +87,7 @@ static ax_status operands_agree(const ax_grid *grid, const char *text, const spe
     return AX_OK;
 }
 
-/* Returns the axes of the summed dims, which both operands have and split alike. */
+/* Returns the grid axes that split the summed dims. (Both operands have these dims, and split them alike.) */
 static ax_axisset summed_axes(const spec *s, const ax_tensor *a)
 {
     ax_axisset axes = 0;
@@ -155,8 +155,8 @@ static groups group_letters(const spec *s)
     return g;
 }
 
-/* Returns the product of the local extents of the dims of t that `letters` names; `all` has the letters of
- * all dims of t. */
+/* Returns the product of this rank's extents of those dims of t that `letters` names. `all` has the letters
+ * of all dims of t. */
 static int64_t extent_of(const ax_grid *grid, const ax_tensor *t, const char *all, const char *letters)
 {
     int64_t n = 1;
@@ -165,8 +165,8 @@ static int64_t extent_of(const ax_grid *grid, const ax_tensor *t, const char *al
     return n;
 }
 
-/* Computes the leading dimension of tensor t, viewed as a matrix whose columns are the dims `cols`, the last
- * dims of t. */
+/* Computes the leading dimension (distance between rows) of tensor t, viewed as a matrix whose columns are
+ * the dims `cols`, the last dims of t. */
 static ax_status row_stride(const ax_grid *grid, const char *text, const ax_tensor *t, const char *all,
                             const char *cols, int64_t *out)
 {
@@ -213,7 +213,7 @@ static ax_status lower_to_gemm(const ax_grid *grid, const char *text, const ax_t
     return row_stride(grid, text, c, s.out, ab ? g.kept_b : g.kept_a, &out->ldc);
 }
 
-/* Checks the arguments of a contraction and lowers it to a GEMM. */
+/* Checks the arguments of a contraction, and computes the arguments of the GEMM that runs it. */
 static ax_status prepare_gemm(ax_ctx *ctx, const char *text, const ax_tensor *a, const ax_tensor *b,
                               const ax_tensor *bias, const ax_tensor *out, ax_gemm_args *gemm)
 {

@@ -6,8 +6,8 @@
 
 /* ---- layouts ------------------------------------------------------------------------------------- */
 
-/* Adds a fine axis (ax_axes) to dim 0 of a layout. An axis of size 1 is not added, so that layouts with
- * different axes always have different boxes. */
+/* Adds an axis that splits by elements (a fine axis, ax_axes) to dim 0 of a layout. An axis of size 1 is not
+ * added, so that layouts with different axes always have different boxes. */
 static void split_further(const ax_grid *grid, ax_layout *layout, ax_axis axis)
 {
     ax_axes *rows = &layout->dim[0];
@@ -17,8 +17,8 @@ static void split_further(const ax_grid *grid, ax_layout *layout, ax_axis axis)
     rows->fine++;
 }
 
-/* Returns the layout U (`use`) with dim 0 split further: along the strategy's `rest` axes and, if `data` is
- * true, along the axis data. A vector keeps the layout U. */
+/* Returns the layout `use`, in which kernels read a parameter, with dim 0 split further: along the strategy's
+ * `rest` axes (z) and, if `data` is true, along the axis data. A vector keeps the layout `use`. */
 static ax_layout rest_layout(const ax_ctx *ctx, const ax_layout *use, int ndim, bool data)
 {
     ax_layout layout = *use;
@@ -120,16 +120,16 @@ bool ax_param_trains(const ax_param *param) { return !param->frozen && param->se
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Returns the i-th fine axis of the layout of p->master, which has the most fine axes of the parameter's four
- * layouts. */
+/* Returns the i-th fine axis (axis that splits dim 0 by elements) of the layout of p->master. None of the
+ * parameter's four layouts has more fine axes. */
 static ax_axis fine_axis(const ax_param *p, int i)
 {
     const ax_axes *rows = &p->master.layout.dim[0];
     return rows->a[rows->n - rows->fine + i];
 }
 
-/* Returns the message size of the scatter that adds the i-th fine axis. The gather that removes this axis has
- * the same message size. */
+/* Returns the message size of the reduce-scatter along the i-th fine axis (axis that splits dim 0 by
+ * elements). The all-gather along this axis has the same message size. */
 static ax_wire wire_of(const ax_ctx *ctx, const ax_param *p, int i)
 {
     ax_tensor t = p->master;
@@ -139,9 +139,9 @@ static ax_wire wire_of(const ax_ctx *ctx, const ax_param *p, int i)
     return ax_wire_make(ctx->grid, &t, 0, fine_axis(p, i));
 }
 
-/* Returns the largest of three numbers of elements: the size of t's box; the size of the padded part that
- * this rank sends when t is gathered to a less split layout; and the memory for the gathers from more split
- * layouts to the layout of t. These gathers run in place: the result of each lies inside the memory of the
+/* Returns the largest of three numbers of elements. First: the size of this rank's part (box) of t. Second:
+ * the size of the padded part that this rank sends in an all-gather of t. Third: the memory for the
+ * all-gathers whose final result is t. These run in place: the result of each lies inside the memory of the
  * next result. */
 int64_t ax_param_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
 {

@@ -1,4 +1,5 @@
-/* Structs of the files param*.c: the transfers of weights and gradients that are in flight.
+/* Structs of the files param*.c: the collectives that gather weights and reduce gradients, while they are in
+ * flight.
  *
  *   param.c         declaration and layouts
  *   param_set.c     memory, values, norms
@@ -10,32 +11,35 @@
 
 #include "parallel/plan.h"
 
-/* The largest number of contributions to gradients in flight (overlap.ors). This number limits the memory for
- * gradients that are not yet scattered. */
+/* The largest number of weight gradients whose reduce-scatter is in flight (key overlap.ors). This number
+ * limits the memory for gradients that are not yet reduce-scattered. */
 enum { AX_PARAM_RING = 4 };
-/* Number of weights beyond the one in use that are gathered ahead (overlap.oag). With 1, each gather would
- * overlap with a single GEMM. With 4, the gathers of the two large weights (up, down) of a transformer block
- * overlap with the GEMMs of its four small weights (q, k, v, output). */
+/* Number of weights after the one in use that are all-gathered ahead of their use (key overlap.oag). With 1,
+ * each gather would overlap with a single GEMM. With 4, the gathers of the two large weights (up, down) of a
+ * transformer block overlap with the GEMMs of its four small weights (q, k, v, output). */
 enum { AX_PARAM_AHEAD = 4 };
 /* Alignment, in bytes, of tensors in the blocks of memory of an ax_param_set. */
 enum { AX_PARAM_ALIGN = 64 };
 /* The largest number of elements in a bucket of several gradients: 16 MiB of float32. */
 enum { AX_PARAM_BUCKET = 4 << 20 };
 
-/* The transfers of one parameter. */
+/* State of one parameter during a step: its collectives in flight, its cached weight, and counts of
+ * contributions. */
 typedef struct ax_param_live {
     int index;  /* index of the parameter in its set */
-    bool whole; /* `rest` has the layout of kernels (U in ax_param), so no gather is needed before use */
-    ax_work *all_gather; /* all-gather from `rounded` to `rest` that is in flight; NULL: none */
-    ax_transfer *gather; /* the gather from `rest` to layout U whose result no kernel has acquired yet; in the
-                            frame's host memory; NULL: none */
-    double gather_began; /* time at which `gather` was started, for the device's event ring */
-    ax_tensor cached;    /* the weight in the cache, in layout U (ax_param); data NULL: not in it */
+    bool whole; /* the stored weight (`rest`) has the layout that kernels read, so no all-gather is needed
+                   before use */
+    ax_work *all_gather; /* all-gather in flight after an update: from `rounded` (this rank's new part) to
+                            `rest` (the stored weight); NULL: none */
+    ax_transfer *gather; /* all-gather of the weight for kernels, from `rest`; started, but the result is not
+                            yet acquired. The struct is in the frame's host memory; NULL: none */
+    double gather_began; /* time at which `gather` was started, for the trace of events */
+    ax_tensor cached;    /* the gathered weight in the weight cache; data NULL: not in the cache */
     bool cache_valid;
-    int started, done;  /* contributions of this step: `started` is the number whose computation has begun,
-                           `done` the number that has been added to the gradient */
-    const void *target; /* memory of the latest contribution that ax_param_grad_target allocated, with room
-                           for the padding of its transfer */
+    int started, done;  /* contributions (gradients of single uses) of this step: `started` counts those whose
+                           computation has begun, `done` those that were added to the gradient */
+    const void *target; /* memory that ax_param_grad_target allocated last for a contribution, with room for
+                           the padding of its reduce-scatter */
     int now, expected; /* numbers of contributions that were added: now: in this micro-batch; expected: in the
                           micro-batch before */
     int bucket;        /* index of the gradient's ax_param_bucket; -1: the gradient needs no reduction */
@@ -63,7 +67,7 @@ typedef struct ax_param_contribution {
                  the gradient itself */
 } ax_param_contribution;
 
-/* The indices of parameters in the order in which a task acquires them. */
+/* The indices of parameters in the order in which a task (such as "train") uses them. */
 typedef struct ax_param_order {
     char task[24];
     bool known; /* the order is complete, because a run of the task has ended */
@@ -85,20 +89,20 @@ typedef struct ax_param_flow {
     int oldest, pending;
     ax_param_bucket *bucket;
     int buckets;
-    void *tied_piece[2]; /* device memory for pieces of gradients from the last stage; NULL: no parameter's
-                            place is AX_PARAM_LENT */
+    void *tied_piece[2]; /* device memory for pieces of the tied weights' gradient, received from the last
+                            pipeline stage; NULL: no parameter of this stage is AX_PARAM_LENT */
     bool last, synced;   /* last: the last micro-batch of a step is running; synced: gradients are final */
 } ax_param_flow;
 
 /* Returns the number of elements of memory for t, a tensor of the parameter in one of its four layouts: the
  * size of its box, and room for the padding of gathers and scatters between the four layouts. */
 int64_t ax_param_room(const ax_ctx *ctx, const ax_param *param, const ax_tensor *t);
-/* Returns the offset, in elements, at which this rank's box in layout `fine` begins within its box in layout
- * `coarse`. */
+/* Returns the offset, in elements, of this rank's part in layout `fine` within its larger part in layout
+ * `coarse`, two of the parameter's four layouts. */
 int64_t ax_param_offset(const ax_ctx *ctx, const ax_param *param, const ax_layout *fine,
                         const ax_layout *coarse);
 
-/* The callback of a set for ax_frame_at_end: waits for all transfers that use the frame's memory. */
+/* Waits for all collectives of a parameter set that use the frame's memory. Callback for ax_frame_at_end. */
 AX_MUST_CHECK ax_status ax_param_set_end(void *set);
 AX_MUST_CHECK ax_status ax_param_gathers_end(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_param_contributions_end(ax_param_set *set);
@@ -106,11 +110,11 @@ AX_MUST_CHECK ax_status ax_param_all_gather_wait(ax_param *param);
 
 AX_MUST_CHECK ax_status ax_param_buckets_make(ax_param_set *set);
 
-/* param_tied.c. These functions handle parameters whose place is AX_PARAM_LENT or AX_PARAM_COPY, and do
- * nothing for others. ax_param_tied_make allocates memory for the exchange of gradients. ax_param_tied_grads
- * adds the last stage's gradients to those of the first stage. ax_param_tied_weights sends p's rounded
- * weights from the first stage to the last one. ax_param_tied_grads and ax_param_tied_weights are collective
- * along pipe. */
+/* param_tied.c. These functions handle tied weights, which the first and the last pipeline stage share
+ * (places AX_PARAM_LENT and AX_PARAM_COPY), and do nothing for other parameters. ax_param_tied_make allocates
+ * memory for the exchange of gradients. ax_param_tied_grads adds the last stage's gradients to those of the
+ * first stage. ax_param_tied_weights sends p's rounded weights from the first stage to the last one.
+ * ax_param_tied_grads and ax_param_tied_weights are collective along pipe. */
 AX_MUST_CHECK ax_status ax_param_tied_make(ax_param_set *set);
 void ax_param_tied_free(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_param_tied_grads(ax_param_set *set);

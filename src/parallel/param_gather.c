@@ -1,12 +1,12 @@
-/* Gathers of weights before use. Read param.h first.
+/* All-gathers of weights before kernels use them. Read param.h first.
  *
- * A weight whose `rest` layout is split further than U, the layout of kernels (ax_param), is gathered anew
- * for each use: in forward, in recomputation, and in backward. Between these uses the frame gives the memory
- * to other tensors. The first run of a task records the order in which it acquires weights. In later runs
- * each acquire starts the gathers of the next weights (overlap.oag; arXiv 2502.08145, section on overlap), so
- * that communication overlaps with the kernels that use the present weight. The order is recorded because no
- * layer knows which weights the layers after it use. A weight in the weight cache is gathered only once after
- * each update. */
+ * A weight that is stored split further (layout of `rest`) than kernels read it (layout U, see ax_param) is
+ * all-gathered anew for each use: in forward, in recomputation, and in backward. Between these uses the frame
+ * gives the memory to other tensors. The first run of a task records the order in which it acquires weights.
+ * In later runs each acquire starts the gathers of the next weights (overlap.oag; arXiv 2502.08145, section
+ * on overlap), so that communication overlaps with the kernels that use the present weight. The order is
+ * recorded because no layer knows which weights the layers after it use. A weight in the weight cache is
+ * gathered only once after each update. */
 #include "parallel/param.h"
 
 #include <stdio.h>
@@ -94,8 +94,8 @@ static ax_status end_gather(ax_param *p, ax_tensor *out)
     return AX_OK;
 }
 
-/* Returns true if the next weight to prefetch is also among the weights that were prefetched and not yet
- * acquired. */
+/* Returns true if the next weight to prefetch was already prefetched for an earlier use, which has not begun
+ * yet. */
 static bool is_started(const ax_param_flow *f, const ax_param_order *order)
 {
     for (int i = f->position; i < f->ahead; i++)
@@ -142,7 +142,8 @@ ax_status ax_param_acquire(ax_frame *frame, ax_param *p, ax_tensor *out)
     return prefetch(p->set, frame);
 }
 
-/* Waits for gathers that were prefetched but not acquired, because the task left its recorded order. */
+/* Waits for all-gathers that were prefetched but whose weights were not used, because the task left its
+ * recorded order. */
 ax_status ax_param_gathers_end(ax_param_set *set)
 {
     ax_param_flow *f = set->flow;
@@ -160,8 +161,8 @@ ax_status ax_param_gathers_end(ax_param_set *set)
 
 ax_status ax_param_all_gather_wait(ax_param *p) { return ax_wait(&p->live->all_gather); }
 
-/* The all-gather is in place: the parts of all ranks begin at multiples of one chunk in `rest`, and `rounded`
- * is this rank's part of `rest`. */
+/* Runs the all-gather in place: in `rest`, the parts of all ranks begin at multiples of one chunk, and
+ * `rounded` is this rank's part. */
 ax_status ax_param_all_gather(ax_param *p)
 {
     ax_ctx *ctx = p->set->ctx;

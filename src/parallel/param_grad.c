@@ -63,8 +63,8 @@ static int64_t joined_count(const ax_param_bucket *b, const ax_param *p, ax_axis
     return next && axes && b->axes == axes && count <= AX_PARAM_BUCKET ? count : 0;
 }
 
-/* Adds p's gradient to a bucket. A gradient whose plan is a single all-reduce joins the last bucket or begins
- * a new one. Any other gradient gets a bucket of its own. */
+/* Adds p's gradient to a bucket (gradients reduced together). A gradient whose reduction is a single
+ * all-reduce joins the last bucket or begins a new one. Any other gradient gets a bucket of its own. */
 static void add_to_buckets(ax_param_set *set, ax_param *p, const ax_plan *plan)
 {
     ax_param_flow *f = set->flow;
@@ -98,8 +98,8 @@ ax_status ax_param_buckets_make(ax_param_set *set)
 
 /* ---- contributions ------------------------------------------------------------------------------- */
 
-/* Counts a contribution that has been added to p's gradient. Starts the reduction of p's bucket after the
- * bucket's last contribution of the last micro-batch. */
+/* Counts a contribution (the gradient of one use of p) that has been added to p's gradient. After the last
+ * contribution of the last micro-batch to p's bucket, starts the reduction of the bucket. */
 static ax_status count_contribution(ax_param *p)
 {
     ax_param_set *set = p->set;
@@ -111,7 +111,7 @@ static ax_status count_contribution(ax_param *p)
     return --b->missing ? AX_OK : start_bucket(set, b);
 }
 
-/* Waits for the oldest contribution in flight and adds its result to the gradient. */
+/* Waits for the reduction of the oldest contribution in flight and adds the result to the gradient. */
 static ax_status end_oldest(ax_param_set *set)
 {
     ax_param_flow *f = set->flow;
@@ -137,9 +137,9 @@ ax_status ax_param_contributions_end(ax_param_set *set)
     return AX_OK;
 }
 
-/* Appends a contribution to the ring. Earlier contributions whose plan has further steps advance by one step,
- * so that plans of several steps make progress. If the ring is full, the oldest contribution is finished
- * first. */
+/* Appends a contribution to the ring of those whose reduction is in flight. If the ring is full, the oldest
+ * contribution is finished first. Reductions in several steps (collectives) advance by one step, so that they
+ * make progress. */
 static ax_status push(ax_param_set *set, const ax_param_contribution *c)
 {
     ax_param_flow *f = set->flow;
@@ -206,10 +206,10 @@ static bool at_origin(const ax_grid *grid, ax_axisset axes)
     return true;
 }
 
-/* Starts the transfer of `part` to the gradient's layout. A transfer that needs more than an all-reduce
- * always gets frame memory for its result, because every micro-batch must make the allocations of the frame's
- * plan. The first contribution of a step may be received in the gradient itself; then this frame memory is
- * unused. */
+/* Starts the reduction of `part`, the gradient of one use of p, to the gradient's layout. A reduction that
+ * needs more than an all-reduce always gets frame memory for its result, because every micro-batch must make
+ * the allocations of the frame's plan. The first contribution of a step may be received in the gradient
+ * itself; then this frame memory is unused. */
 static ax_status start_contribution(ax_frame *frame, ax_param *p, const ax_tensor *part, bool first)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);

@@ -32,9 +32,9 @@ static void allocate_tensor(cursor *c, const ax_param *p, ax_tensor *t)
 
 static bool rounds(const ax_param *p) { return p->rest.dtype != p->master.dtype; }
 
-/* Allocates those weights of a parameter that lie in `block`. If `rest` has the dtype of the master weights,
- * `rest` lies in the block MASTER and the master weights are a part of `rest`; otherwise `rest` lies in the
- * block USE. */
+/* Allocates those weights of a parameter that lie in `block`. If the weights as stored between uses (`rest`)
+ * have the dtype of the master weights, they lie in the block MASTER and the master weights are a part of
+ * them. Otherwise they lie in the block USE. */
 static void allocate_weights(cursor *c, ax_param *p, int block)
 {
     const ax_ctx *ctx = c->ctx;
@@ -65,9 +65,10 @@ static bool same_split(const ax_grid *grid, const ax_param *p)
     return ax_axes_equal(grid, &p->sum.layout.dim[0], &p->grad.layout.dim[0]);
 }
 
-/* Allocates p->sum or, if `scattered` is true, p->grad, into which p->sum is scattered. p->sum and p->grad
- * are the same memory if they are split alike. allocate_all first allocates p->sum of all parameters: these
- * are then adjacent in memory, so that one bucket can reduce several of them. */
+/* Allocates the gradient: p->sum, or, if `scattered` is true, p->grad, into which p->sum is reduce-scattered
+ * at the end of a step. p->sum and p->grad are the same memory if they are split alike. allocate_all first
+ * allocates p->sum of all parameters: these are then adjacent in memory, so that one bucket can reduce
+ * several of them. */
 static void allocate_grad(cursor *c, ax_param *p, bool scattered)
 {
     if (!scattered)
@@ -217,8 +218,9 @@ ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int s
     return status;
 }
 
-/* Clears the parameter's pointers into the set. First waits for an all-gather of the last update, which may
- * still be in flight; its failure is ignored, because ax_param_set_destroy returns no status. */
+/* Clears the parameter's pointers into the set. First waits for the all-gather of the last update, which may
+ * still be in flight. A failure of that all-gather is ignored, because ax_param_set_destroy returns no
+ * status. */
 static void detach(ax_param *p)
 {
     ax_status ignored = p->live ? ax_param_all_gather_wait(p) : AX_OK;
@@ -262,7 +264,8 @@ ax_param *ax_param_set_find(const ax_param_set *set, const char *name)
 
 /* ---- values -------------------------------------------------------------------------------------- */
 
-/* Draws this rank's box of the master weights as t->dtype, which is accum, into t->data. */
+/* Draws random initial values for this rank's part (box) of the master weights into t->data, in the
+ * accumulation dtype. */
 static ax_status draw_box(ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
 {
     ax_box box = ax_tensor_box(ctx->grid, t, ax_grid_rank(ctx->grid));
@@ -294,7 +297,7 @@ static ax_status convert(ax_ctx *ctx, const ax_tensor *from, const ax_tensor *to
  * such initial values: they are small, so the host draws them. */
 static void uniform_box(const ax_ctx *ctx, const ax_param *p, const ax_box *box, void *out)
 {
-    enum { UNIFORM = 2 }; /* the Philox stream; normal numbers have stream 1 (philox.h) */
+    enum { UNIFORM = 2 }; /* Philox stream; normal numbers use stream 1 */
     uint64_t key = ax_rng_key(ctx->seed, p->name, 0);
     for (int64_t r = 0; r < box->n[0]; r++)
         for (int64_t c = 0; c < box->n[1]; c++) {
@@ -374,9 +377,9 @@ ax_status ax_param_set_refresh(ax_param_set *set)
 
 /* ---- norms --------------------------------------------------------------------------------------- */
 
-/* Computes the sum of squares of this rank's box of t, one of p's tensors. If several ranks hold the same
- * box, only one of them computes the sum, and the others leave *out at 0. So each element counts once in the
- * sum over the grid. */
+/* Computes the sum of squares of this rank's part (box) of t, one of p's tensors. If several ranks hold the
+ * same box, only one of them computes the sum, and the others leave *out at 0. So each element counts once in
+ * the sum over the grid. */
 static ax_status sumsq_here(ax_ctx *ctx, const ax_param *p, const ax_tensor *t, double *out)
 {
     ax_sumsq_args args = {.n = ax_tensor_count(ctx->grid, t), .x = t->data, .out = out, .dtype = t->dtype};

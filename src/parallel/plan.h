@@ -1,5 +1,5 @@
-/* Shared by plan.c, redistribute.c and param*.c: message sizes of redistributions, and redistributions in
- * flight. */
+/* Shared by plan.c, redistribute.c and param*.c: message sizes of redistributions (changes of a tensor's
+ * layout), and redistributions in flight. */
 #ifndef AXONN_PARALLEL_PLAN_H
 #define AXONN_PARALLEL_PLAN_H
 
@@ -25,29 +25,29 @@ typedef struct ax_transfer {
     ax_frame *frame; /* the frame in which memory is allocated; NULL: no memory will be needed */
     ax_plan plan;
     int step;         /* index of the step in flight; plan.n: all steps are done */
-    bool roomy;       /* the memory of the next step's source has room for padding to the uniform chunk */
+    bool roomy;       /* the memory of the next step's source has room for padding to the largest part */
     ax_tensor src;    /* the source of the plan */
     ax_tensor now;    /* the result of the step in flight */
     ax_tensor before; /* the source of the step in flight */
     ax_layout target;
     void *result; /* memory of the final result; NULL: the memory of the source */
-    void *staged; /* buffer into which the step in flight receives packed data, which end_step unpacks; NULL:
+    void *staged; /* buffer into which the step in flight receives packed data; end_step unpacks them. NULL:
                      none */
     ax_work *work;
 } ax_transfer;
 _Static_assert(sizeof(ax_transfer) <= AX_FRAME_HOST, "transfers live in the host memory of frames");
 
 /* ax_plan_room_sent returns the number of elements of memory that src must have, so that the plan's first
- * step can send src without packing. ax_plan_room_received returns the number that the result must have,
- * so that the last step can receive the result without unpacking. Both include the padding to the uniform
- * chunk. */
+ * step can send src without packing. ax_plan_room_received returns the number that the result must have, so
+ * that the last step can receive the result without unpacking. Both include the padding of each rank's part
+ * to the largest part. */
 int64_t ax_plan_room_sent(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan);
 int64_t ax_plan_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan);
 
-/* Starts `plan` from src to target. `roomy`: src's memory has ax_plan_room_sent elements. `result` must have
- * ax_plan_room_received elements; NULL: memory of the frame, or src's if the plan works in place. `frame` may
- * be NULL if three things hold: `roomy` is true, `result` is not NULL, and after the first step that is not
- * an all-reduce all steps are gathers in place. */
+/* Starts to change src to the layout `target` by the steps of `plan`. `roomy`: src's memory has
+ * ax_plan_room_sent elements. `result` must have ax_plan_room_received elements; NULL: memory of the frame,
+ * or src's if the plan works in place. `frame` may be NULL if three things hold: `roomy` is true, `result` is
+ * not NULL, and after the first step that is not an all-reduce all steps are gathers in place. */
 AX_MUST_CHECK ax_status ax_transfer_start(ax_transfer *t, ax_ctx *ctx, ax_frame *frame, const ax_plan *plan,
                                           const ax_tensor *src, const ax_layout *target, bool roomy,
                                           void *result);

@@ -1,8 +1,8 @@
-/* Executes plans, one step in flight at a time. Each step is one collective on contiguous buffers. The
- * buffers are the tensors themselves if two things hold: the step's dim is the outermost one, and the ranks'
- * parts begin at multiples of the chunk. (They do if the parts are equal, or if the step's axis is a fine
- * axis, see ax_axes.) Otherwise parts are packed into frame memory, padded with zeros to the uniform chunk,
- * and unpacked after the collective. */
+/* Executes plans of redistributions (changes of a tensor's layout), one step in flight at a time. Each step
+ * is one collective on contiguous buffers. The buffers are the tensors themselves if two things hold: the
+ * step's dim is the outermost one, and the ranks' parts begin at multiples of the chunk. (They do if the
+ * parts are equal, or if the step's axis is a fine axis, see ax_axes.) Otherwise parts are packed into frame
+ * memory, padded with zeros to the size of the largest part, and unpacked after the collective. */
 #include "parallel/plan.h"
 
 /* A step with its communicator, message size and number of parts. */

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #define AXIS(a) ((ax_axisset)(1u << (a)))
-/* The axes of a strategy. Every strategy can be combined with pipeline stages: no tensor is split along
- * pipe. */
+/* Make the set of axes that a strategy uses. Every strategy can be combined with pipeline stages, because no
+ * tensor is split along pipe; so each set contains the axis pipe. */
 #define AXES_1(a) (AXIS(a) | AXIS(AX_PIPE))
 #define AXES_2(a, b) (AXIS(a) | AXIS(b) | AXIS(AX_PIPE))
 
@@ -147,8 +147,8 @@ static ax_axisset set_of(const ax_axes *axes)
     return set;
 }
 
-/* If `role` is that of a dim that all heads share (AX_ROLE_HEAD), returns the axes that split the heads;
- * otherwise returns the empty set. */
+/* If `role` is AX_ROLE_HEAD (the width of one head, in weights that all heads share), returns the axes that
+ * split the heads; otherwise returns the empty set. */
 static ax_axisset head_axes(const ax_ctx *ctx, ax_role role)
 {
     const ax_role factors = (ax_role)(role >> ROLE_BITS << ROLE_BITS);

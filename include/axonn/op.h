@@ -28,7 +28,7 @@ AX_MUST_CHECK ax_status ax_op_bias(ax_frame *frame, ax_tensor *x, ax_param *bias
 /* Adds the sum of dy over all dims but the last to the gradient of `bias`. */
 AX_MUST_CHECK ax_status ax_op_bias_grad(ax_frame *frame, const ax_tensor *dy, ax_param *bias);
 
-/* A norm over the last dim of extent d. */
+/* The kind and the parameters of a norm (LayerNorm or RMSNorm) over the last dim, of extent d. */
 typedef struct ax_norm_of {
     ax_norm_kind kind;
     double eps;

@@ -1,6 +1,7 @@
-/* Cross-entropy over a vocabulary that may be split: reduces maxima, then sums of exponentials, then computes
- * the losses. The gradient overwrites the logits, to save the memory of a second array. A rank without
- * vocabulary entries has a maximum of -inf and a sum of 0. This file also has the sum of squared errors. */
+/* Cross-entropy over a vocabulary that may be split along grid axes: all-reduces each row's maximum, then its
+ * sum of exponentials, then computes the losses. The gradient overwrites the logits, to save the memory of a
+ * second array. A rank without vocabulary entries has a maximum of -inf and a sum of 0. This file also has
+ * the sum of squared errors. */
 #include "op/op.h"
 
 static ax_axisset vocab_axes(const ax_tensor *logits)

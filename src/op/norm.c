@@ -1,6 +1,6 @@
 /* LayerNorm and RMSNorm over a width that may be split: statistics are computed over the whole row, never
- * over one rank's part of it. If the width is not split there is nothing to reduce, and one kernel replaces
- * two. */
+ * over one rank's part of it. If the width is not split, there is nothing to reduce, and one kernel computes
+ * statistics and result; otherwise two kernels do, with a reduction between them. */
 #include "op/op.h"
 
 #include <string.h>

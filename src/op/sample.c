@@ -9,7 +9,7 @@
  * or if the largest logit is infinite. */
 static ax_status argmax(const float *logits, int n, int *out)
 {
-    enum { LANES = 16 }; /* independent maxima, so that the compiler vectorizes the loop */
+    enum { LANES = 16 }; /* number of independent maxima, so that the compiler vectorizes the loop */
     float top[LANES];
     int has_nan[LANES] = {0}, i = 0, any = 0;
     for (int l = 0; l < LANES; l++)

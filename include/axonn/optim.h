@@ -47,7 +47,8 @@ typedef struct ax_loss_scale {
 
 /* Returns the initial loss scale for training in compute dtype `compute`. */
 ax_loss_scale ax_loss_scale_start(ax_dtype compute);
-/* Call after each step in fp16; `overflow`: the gradient was not finite. */
+/* Halves the scale if the gradient of the step was not finite (`overflow`); doubles it after 2000 good steps
+ * in a row. To be called after each step in fp16. */
 void ax_loss_scale_update(ax_loss_scale *scale, bool overflow);
 
 /* The hyper-parameters of one update. An optimizer ignores those that it does not have. */
@@ -61,15 +62,15 @@ typedef struct ax_hyper {
  * all these parameter arrays; copied: number of elements of those that have a 16-bit copy. */
 typedef struct ax_update {
     int64_t n, copied, arrays;
-    const ax_update_array *array, *table; /* device memory, host memory */
+    const ax_update_array *array, *table; /* `array` in device memory, `table` in host memory */
     const ax_update_numbers *numbers;     /* device memory */
     ax_dtype dtype, copy_dtype;
 } ax_update;
 
 typedef struct ax_optim {
     const char *name;
-    int slots;                     /* state arrays per parameter */
-    const char *const *slot_names; /* names of these arrays in torch, for checkpoints */
+    int slots;                     /* number of state arrays per parameter */
+    const char *const *slot_names; /* names of these arrays in PyTorch and in checkpoints: "exp_avg", … */
     /* Updates master weights, state, and the copies that kernels read. Values that both `hyper` and
      * update->numbers have (such as lr) are taken from update->numbers. */
     ax_status (*update)(ax_stream *stream, const ax_hyper *hyper, const ax_update *update);
@@ -84,8 +85,9 @@ AX_MUST_CHECK ax_status ax_optim_find(const char *name, const ax_optim **out);
  * host. */
 typedef struct ax_updater ax_updater;
 
-/* Borrows `set`, which must have been created with optim->slots state arrays per parameter. The caller owns
- * *out and destroys it before the set. Not collective. */
+/* Creates an updater, which updates the parameters of `set` by the optimizer. Borrows `set`, which must have
+ * been created with optim->slots state arrays per parameter. The caller owns *out and destroys it before the
+ * set. Not collective. */
 AX_MUST_CHECK ax_status ax_updater_create(const ax_optim *optim, ax_param_set *set, ax_updater **out);
 void ax_updater_destroy(ax_updater **updater);
 /* Returns the bytes of device memory that the updater has allocated. */

@@ -1,4 +1,4 @@
-/* The table of optimizers. */
+/* The table of optimizers: AdamW, and SGD with momentum. */
 #include "axonn/optim.h"
 
 #include <stdio.h>

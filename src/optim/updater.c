@@ -12,7 +12,7 @@ struct ax_updater {
     ax_update_array *table;     /* host memory, [set->n]: addresses of each parameter's arrays */
     ax_update_array *array;     /* copy of `table` in device memory */
     ax_update_numbers *numbers; /* in device memory */
-    bool gathers; /* some updated weights are all-gathered after the update (ax_param_all_gather) */
+    bool gathers; /* at least one weight is all-gathered after its update (ax_param_all_gather) */
 };
 
 static size_t table_bytes(const ax_updater *u) { return (size_t)u->set->n * sizeof *u->array; }

@@ -1,5 +1,5 @@
-/* Generates the bash completion script from the tables of verbs and options. It completes verbs, flags,
- * choices and configuration keys; where none of these fit, file names. */
+/* Generates the bash completion script from the tables of verbs and options. The script completes verbs,
+ * flags, choices and configuration keys, and file names everywhere else. */
 #include "verb.h"
 
 #include "axonn/runtime.h"

@@ -25,7 +25,7 @@ ax_status cli_hosts_read(const char *list, int64_t ranks, cli_hosts *out)
     AX_TRY(ax_calloc((size_t)n, sizeof *out->slots, &out->slots));
     for (const char *at = list; out->n < n; out->n++) {
         size_t whole = strcspn(at, ","), name = strcspn(at, ",:");
-        AX_CHECK(name, AX_ERR_USAGE, "--hosts %s: a name is empty", list);
+        AX_CHECK(name, AX_ERR_USAGE, "--hosts %s: the name of a host is empty", list);
         out->slots[out->n] = ax_ceil_div(ranks, n);
         if (name < whole)
             AX_TRY(read_slots(list, at + name + 1, whole - name - 1, &out->slots[out->n]));

@@ -80,8 +80,8 @@ static ax_status place_ranks(const info_grid_args *a, placed *p)
 
 /* ---- groups -------------------------------------------------------------------------------------- */
 
-/* The sets of axes whose groups are printed. `role` says what the ranks of such a group split among
- * themselves. */
+/* The sets of grid axes whose groups of ranks are printed. `role` says what the ranks of such a group split
+ * among themselves. */
 static const struct {
     const char *name;
     ax_axisset axes;

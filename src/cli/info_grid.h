@@ -1,4 +1,4 @@
-/* axonn info --grid: prints the groups of a grid. */
+/* axonn info --grid: prints which ranks of a grid communicate in groups, and on which hosts they are. */
 #ifndef AX_CLI_INFO_GRID_H
 #define AX_CLI_INFO_GRID_H
 

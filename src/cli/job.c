@@ -1,4 +1,4 @@
-/* Runs an MPI launcher.
+/* Runs an MPI launcher (mpirun) as a child process.
  *
  * The launcher gets its own session, so that signals from the terminal reach this process only. After SIGTERM
  * or SIGINT, a launcher kills its ranks within a second, which is too soon to save a checkpoint. But it
@@ -6,9 +6,9 @@
  * acknowledges it. If this process dies, the launcher gets SIGTERM.
  *
  * This process is a subreaper: processes whose parent has ended become its children, so that it can end them
- * too. It ends only those whose environment names the note of this job (cli_note in job.h). Other children
- * may not belong to the job: if a shell started axonn by exec, the shell's background jobs are children
- * too. */
+ * too. This process ends only those whose environment names this job's note (cli_note in job.h, memory that
+ * it shares with the ranks). Other children may not belong to the job: if a shell started axonn by exec, the
+ * shell's background jobs are children too. */
 #include "job.h"
 
 #include "axonn/comm.h"
@@ -218,11 +218,11 @@ static bool is_child(const char *pid, ax_buf *work)
                                  : NULL; /* end of the process name, which may itself hold any byte */
     return end && strlen(end) > 4 &&
            strtol(end + 4, NULL, 10) ==
-               getpid(); /* the text at `end` is ") STATE PARENT", where PARENT is a pid */
+               getpid(); /* the text at `end` is ") STATE PARENT"; PARENT is the pid of the parent process */
 }
 
-/* Whether the environment of the process names this job's note. False for a process that has ended: its
- * environment is empty. */
+/* Whether the environment of the process has the variable CLI_NOTE with this job's value, which marks
+ * processes of the job. False for a process that has ended: its environment is empty. */
 static bool is_marked(const char *pid, ax_buf *work)
 {
     char mark[128];
@@ -253,7 +253,7 @@ static bool signal_orphans(int number)
 
 /* Waits for ranks to end by themselves after their launcher has ended, and kills those that do not within
  * ORPHAN_SECONDS. A process that ends during a search may leave children that the search missed. So the
- * search is repeated as long as it finds a process or one has ended. */
+ * search is repeated as long as it finds a process, or a process has ended since the last search. */
 static void end_orphans(void)
 {
     double begin = ax_now(), waited = 0;

@@ -21,18 +21,19 @@ typedef struct cli_note {
 
 typedef struct cli_job {
     char *const *words; /* command line of the launcher; the last element is NULL */
-    int stop; /* signal that asks the ranks to save and stop; they acknowledge it. 0: a signal ends the job at
-                 once */
+    int stop; /* signal that asks the ranks to save and stop; a rank acknowledges it by cli_note.heard. 0: a
+                 signal ends the job at once */
     bool elsewhere;   /* all ranks may be on other hosts; ranks on other hosts cannot write the note */
     bool keeps_input; /* the launcher gets this process's standard input, for rank 0; false: it gets /dev/null
                        */
-    const char *session; /* directory for the session files of Open MPI's launcher, or NULL: it chooses one */
+    const char *session; /* directory for the session files of Open MPI's launcher, or NULL: the launcher
+                            chooses one */
     /* Results, set when the job has ended: */
     int status;   /* exit status of the launcher, as waitpid returns it */
     int signal;   /* the signal that this process received, or 0 */
     bool at_once; /* SIGINT came twice: the job was ended without waiting for the ranks to save */
     bool unheard; /* no rank acknowledged the signal in time: the job was ended */
-    bool started; /* the launcher was started; false: a signal came before that */
+    bool started; /* the launcher was started; false: a signal came before the start */
     cli_note note;
 } cli_job;
 
@@ -41,9 +42,9 @@ enum { CLI_CANNOT_START = 126 };
 
 /* Starts the launcher. Waits until the launcher and all processes that it started on this host have ended. If
  * this process receives a signal: if job->stop is 0, ends the job; otherwise sends job->stop to the launcher
- * repeatedly until a rank has acknowledged it, and ends the job if none has within five seconds. With
- * job->elsewhere, acknowledgements may not reach this process, so a missing one does not end the job. Returns
- * AX_ERR_MEMORY if no process can be started; the job's own result is in job->status. */
+ * repeatedly until a rank has acknowledged it, and ends the job if no rank has done so within five seconds.
+ * With job->elsewhere, acknowledgements may not reach this process, so the job then goes on without one.
+ * Returns AX_ERR_MEMORY if no process can be started; the job's own result is in job->status. */
 ax_status cli_job_run(cli_job *job);
 
 #endif

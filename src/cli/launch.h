@@ -31,18 +31,19 @@ ax_status cli_launch_wanted(const cli_launch *launch, bool *out);
  * on which the ranks agreed. */
 ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t n, char *const *words);
 
-/* Opens the note, the shared memory (cli_note) of the process that started this rank, if that process runs on
+/* Maps the note (cli_note), the shared memory of the process that started this rank, if that process runs on
  * this host. */
 void cli_starter_find(void);
-/* Records in the note (cli_note) that this rank has received a signal. May be called from a signal handler.
- */
+/* Records in the note (cli_note, memory of the process that started the ranks) that this rank has received a
+ * signal. May be called from a signal handler. */
 void cli_starter_note_signal(void);
 
 /* Creates the communicator of all ranks of the job, and gives all ranks the runtime settings of rank 0. If
  * this fails, *world is NULL. Collective. */
 ax_status cli_world_open(ax_comm **world);
-/* Switches the watchdog of all ranks but rank 0 off (`waits`) or on again. For the time in which they wait
- * for what rank 0 reads from the user or tokenizes, which takes as long as it takes. Not collective. */
+/* Turns the watchdog off (`waits`) or on again, on all ranks except rank 0. The watchdog ends a job whose
+ * ranks wait too long; but while rank 0 reads from the user or tokenizes, the other ranks may have to wait
+ * for any time. Not collective. */
 void cli_world_wait_for_first(ax_comm *world, bool waits);
 /* Aborts the job and does not return, if `status` is an error of this rank only: the other ranks may be
  * waiting for this rank. */
@@ -51,7 +52,8 @@ void cli_world_abort_unshared(ax_comm *world, ax_status status);
  * is one of this rank only. Returns `status`. */
 ax_status cli_world_close(ax_comm **world, ax_status status);
 /* Runs a verb that needs a configuration: loads the file `path` with the key=value words `overrides`, for the
- * use `use`; opens the world; calls `run` with `args`, the verb's arguments; closes the world. Collective. */
+ * use `use`; creates the communicator of all ranks; calls `run` with `args`, the verb's arguments; destroys
+ * the communicator. Collective. */
 typedef ax_status cli_configured_fn(ax_comm *world, ax_config *config, const void *args);
 ax_status cli_configured(const char *path, const ax_strings *overrides, ax_config_use use,
                          cli_configured_fn *run, const void *args);

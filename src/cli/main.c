@@ -107,8 +107,9 @@ static ax_status run(size_t n, char *const *words)
         printf("axonn %s (%s)\n", ax_version(), ax_commit());
         return AX_OK;
     }
-    AX_CHECK(n, AX_ERR_USAGE, "a verb is missing\nSee 'axonn --help'.");
-    AX_CHECK(words[0][0] != '-', AX_ERR_USAGE, "%.60s: a verb comes first\nSee 'axonn --help'.", words[0]);
+    AX_CHECK(n, AX_ERR_USAGE, "a verb is missing, such as train or generate\nSee 'axonn --help'.");
+    AX_CHECK(words[0][0] != '-', AX_ERR_USAGE,
+             "%.60s: a verb, such as train, must come first\nSee 'axonn --help'.", words[0]);
     size_t used;
     const cli_verb *verb = cli_verb_find(n, words, &used);
     if (!verb) {

@@ -64,10 +64,11 @@ ax_status cli_grid_parse(const char *text, ax_grid_size *out);
  * sequence (MODEL_SEQUENCE). */
 typedef enum model_use { MODEL_ROWS, MODEL_SEQUENCE } model_use;
 
-/* Opens the world, and the model on its ranks. The caller calls model_close, also after an error.
- * Collective. */
+/* Creates the communicator of all ranks (the world), and opens the model on these ranks. The caller calls
+ * model_close, also after an error. Collective. */
 ax_status model_open(const model_args *args, model_use use, opened_model *out);
-/* Closes model and world, and prints the error of `status` as cli_world_close does. Returns `status`. */
+/* Closes the model, destroys the communicator of all ranks, and prints the error of `status`, as
+ * cli_world_close does. Returns `status`. */
 ax_status model_close(opened_model *opened, ax_status status);
 
 #endif

@@ -55,8 +55,8 @@ static void print_info(const ax_ckpt_info *info, bool compared)
            info->damage ? info->damage : "");
 }
 
-/* Checks that a directory is that of a run: a run has one of these entries from its start on, and ckpt/ once
- * it has saved a checkpoint. */
+/* Checks that `dir` is the directory of a run: it must contain one of the three entries. A run creates
+ * config.yaml and lock when it starts, and ckpt/ when it first saves. */
 static ax_status check_run(const char *dir)
 {
     static const char *const entries[] = {"ckpt", "config.yaml", "lock"};
@@ -69,11 +69,10 @@ static ax_status check_run(const char *dir)
         found = ax_path_exists(path);
         free(path);
     }
-    AX_CHECK(
-        found, AX_ERR_DATA,
-        "%s is not a run directory: that has config.yaml, and its checkpoints in ckpt/; give the run.dir of "
-        "a run",
-        dir);
+    AX_CHECK(found, AX_ERR_DATA,
+             "%s is not a run directory, which has config.yaml, and checkpoints in ckpt/; give the run.dir "
+             "of a run",
+             dir);
     return AX_OK;
 }
 
@@ -192,7 +191,7 @@ static ax_status run_verify(const void *raw)
     tally t = {0};
     for (size_t i = 0; i < a->paths.count; i++)
         AX_TRY(verify_path(a, a->paths.items[i], &t));
-    AX_CHECK(!t.faults, AX_ERR_DATA, "%d damaged file%s", t.faults, t.faults == 1 ? "" : "s");
+    AX_CHECK(!t.faults, AX_ERR_DATA, "found %d damaged file%s", t.faults, t.faults == 1 ? "" : "s");
     return AX_OK;
 }
 

@@ -31,7 +31,8 @@ static const ax_option options[] = {
              "tokenizer's special tokens"},
     {"loss", AX_OPT_STRING, offsetof(args, loss), "auto", .choices = "auto|answers|all",
      .help =
-         "which tokens are targets, as the key data.loss: auto, answers (the data must have a mask) or all"},
+         "which tokens count in the loss, as the key data.loss: all, answers (what the assistant says; the "
+         "data must have a mask) or auto (answers if the data have a mask, else all)"},
     {"pack", AX_OPT_STRING, offsetof(args, pack), "stream", .choices = "stream|documents",
      .help = "what a row is, as the key data.pack: consecutive tokens (stream), or whole documents side by "
              "side, so that each is read from its start"},

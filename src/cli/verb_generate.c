@@ -170,7 +170,7 @@ static ax_status read_prompt(session *s)
 }
 
 /* Calls `read` on rank 0, which has standard input, and broadcasts the ids of the prompt that `read` puts
- * into s->ids. At the end of a conversation, `read` puts none. */
+ * into s->ids. At the end of a conversation, `read` leaves s->ids empty. */
 static ax_status share_prompt(session *s, ax_status (*read)(session *s))
 {
     ax_work *work;
@@ -191,7 +191,8 @@ static ax_status share_prompt(session *s, ax_status (*read)(session *s))
 
 /* ---- conversations ------------------------------------------------------------------------------- */
 
-/* Sets s->ids to the conversation so far and the header of an answer. */
+/* Sets s->ids to the tokens of the conversation so far, and of the text with which the template begins an
+ * answer. */
 static ax_status encode_turns(session *s)
 {
     ax_encoder *encoder;

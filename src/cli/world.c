@@ -35,8 +35,8 @@ void cli_ranks_print_error(void) { error_printer = NOT_THIS_RANK; }
 static int starter =
     -1; /* file descriptor of the note (cli_note) of the process that started this rank; -1: none */
 
-/* Opens the note only if CLI_NOTE is the path of a memfd with the name CLI_NOTE_NAME: on another host the
- * same path may lead to another file. */
+/* Opens the note (cli_note, memory of the process that started this rank) only if CLI_NOTE is the path of a
+ * memfd with the name CLI_NOTE_NAME: on another host the same path may lead to another file. */
 void cli_starter_find(void)
 {
     char target[64] = "";
@@ -107,8 +107,8 @@ static ax_status load(const char *path, const ax_strings *overrides, ax_config_u
     return cli_process_settings();
 }
 
-/* Opens the world. If `loaded` is an error, returns `loaded`, with the message of that error: opening the
- * world may have replaced the message. */
+/* Creates the communicator of all ranks (the world). If `loaded` is an error, then returns `loaded` with its
+ * message, which creating the communicator may have replaced. */
 static ax_status open_after(ax_status loaded, ax_comm **world)
 {
     char *message = NULL;
@@ -121,8 +121,8 @@ static ax_status open_after(ax_status loaded, ax_comm **world)
     return status;
 }
 
-/* The configuration is loaded before the world is opened, because some runtime settings affect how the world
- * is opened. */
+/* Loads the configuration before it creates the communicator of all ranks (the world), because some runtime
+ * settings affect how the communicator is created. */
 ax_status cli_configured(const char *path, const ax_strings *overrides, ax_config_use use,
                          cli_configured_fn *run, const void *args)
 {

@@ -66,7 +66,7 @@ static void ls_lists_checkpoints(void **state)
         char command[256], said[256];
         snprintf(command, sizeof command, AXONN " ckpt ls %s 2>&1", others[i]);
         snprintf(said, sizeof said,
-                 "%s is not a run directory: that has config.yaml, and its checkpoints in ckpt/", others[i]);
+                 "%s is not a run directory, which has config.yaml, and checkpoints in ckpt/", others[i]);
         assert_int_equal(shell(command, &out), 4);
         assert_contains(out.data, said);
     }

@@ -16,7 +16,7 @@ static void exit_codes_and_messages(void **state)
         {"help", 0, "Verbs"},
         {"help help", 0, "--completion SHELL"},
         {"", 2, "axonn: error: a verb is missing"},
-        {"--verbose", 2, "a verb comes first"},
+        {"--verbose", 2, "--verbose: a verb, such as train, must come first"},
         {"hepl", 2, "unknown verb \"hepl\"; did you mean help?"},
         {"tok", 2,
          "the second word is missing; choose one of train, encode, decode, check\nSee 'axonn tok --help'."},

@@ -14,8 +14,8 @@ typedef struct bench_step_times {
     double exposed; /* seconds that this rank waited for other ranks, in the steps whose kernels are timed */
     ax_kernel_total kernel[AX_KERNEL_COUNT];
     int threads;
-    double goldfish; /* seconds per token in which the host decides whether the goldfish loss drops it; 0: no
-                        goldfish loss */
+    double goldfish; /* seconds per token in which the host decides whether the goldfish loss (arXiv
+                        2406.10209) drops the token; 0: no goldfish loss */
     double peak,
         stream;       /* peak FLOP/s (ax_device_peak) and bytes/s (ax_device_stream) of this rank's device */
     ax_memory memory; /* planned memory */

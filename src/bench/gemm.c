@@ -36,7 +36,8 @@ static ax_status add_gemm(bench_gemms *all, const ax_gemm_args *args)
     return AX_OK;
 }
 
-/* Observer of kernel launches: counts the launch if it is a GEMM, in the entry of f->out for this GEMM. */
+/* Called for each kernel launch of the dry run. If the launch is a GEMM, counts it in the entry of f->out for
+ * GEMMs with these arguments. */
 static void watch(void *user, ax_kernel kernel, const void *raw)
 {
     finding *f = user;

@@ -32,7 +32,7 @@ static ax_status add_span(timing *t, const ax_gemm_args *g)
     return AX_OK;
 }
 
-/* Observer of kernel launches: appends the weight matrix of each GEMM to t->span. */
+/* Called for each kernel launch: if the launch is a GEMM, appends its weight matrix to t->span. */
 static void watch(void *user, ax_kernel kernel, const void *raw)
 {
     timing *t = user;
@@ -43,8 +43,8 @@ static void watch(void *user, ax_kernel kernel, const void *raw)
 
 /* ---- rounds -------------------------------------------------------------------------------------- */
 
-/* Feeds `n` tokens to the generator and sets *next to the likeliest next token. *seconds is the time of
- * both. */
+/* Feeds `n` tokens to the generator and sets *next to the likeliest next token. *seconds is the time for
+ * feeding and choosing. */
 static ax_status feed(timing *t, const int32_t *ids, int64_t n, int32_t *next, double *seconds)
 {
     static const ax_sampling likeliest = {.top_p = 1};
@@ -56,8 +56,9 @@ static ax_status feed(timing *t, const int32_t *ids, int64_t n, int32_t *next, d
     return AX_OK;
 }
 
-/* Runs a round without the reading: feeds the prompt and generates t->tokens tokens. *first is the time of
- * the prompt, each[] the time of each token. All ranks begin at the same time. */
+/* Runs the first part of a round: feeds the prompt and generates t->tokens tokens. *first is the time of the
+ * prompt, each[] the time of each token. (The second part of a round is read_weights.) All ranks begin at the
+ * same time. */
 static ax_status generate(timing *t, ax_kernel_total *totals, double *first, double *each)
 {
     int32_t id;

@@ -142,7 +142,8 @@ static ax_status time_steps(timing *t, int64_t warm, int64_t steps, double *seco
     return AX_OK;
 }
 
-/* Measures how long the host takes to decide, for a token in memory, whether the goldfish loss drops it. */
+/* Measures how long the host takes to decide whether the goldfish loss (arXiv 2406.10209) drops a token that
+ * is in memory. */
 static ax_status measure_goldfish(const timing *t, double *seconds)
 {
     enum { TOKENS = 1 << 20 };

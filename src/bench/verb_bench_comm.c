@@ -381,10 +381,11 @@ static ax_status run_comm(const void *raw)
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
     AX_TRY(cli_world_open(&b.world));
-    ax_status status = ax_comm_size(b.world) > 1
-                           ? prepare(&b)
-                           : ax_fail(AX_ERR_USAGE, "one rank has nobody to communicate with; start several: "
-                                                   "axonn bench comm --ranks 2");
+    ax_status status =
+        ax_comm_size(b.world) > 1
+            ? prepare(&b)
+            : ax_fail(AX_ERR_USAGE, "one rank has no other rank to communicate with; start several: "
+                                    "axonn bench comm --ranks 2");
     if (status == AX_OK)
         status = run_cases(&b);
     cli_world_abort_unshared(b.world, status);

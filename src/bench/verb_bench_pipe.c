@@ -41,14 +41,17 @@ static const ax_option pipe_options[] = {
      .help = "time only these schedules: message, 1f1b, gpipe, interleaved (default: all; interleaved if the "
              "stages divide the micro-batches)"},
     {"slack", AX_OPT_INTS, offsetof(args, slack), "0, 4", "[0, 10000]", .meta = "N,...",
-     .help = "values of pipe.slack to time; gpipe and interleaved do not use it"},
+     .help = "values of pipe.slack (further micro-batches in flight) to time; only message and 1f1b use "
+             "pipe.slack"},
     {"postpone", AX_OPT_INTS, offsetof(args, postpone), "0", "[0, 10000]", .meta = "N,...",
-     .help =
-         "values of pipe.postpone to time, each with all schedules; half of a backward is weight gradients"},
+     .help = "values of pipe.postpone (micro-batches whose weight gradients may wait) to time, each with all "
+             "schedules; weight gradients take half of the backward time"},
     {"chunks", AX_OPT_INT, offsetof(args, chunks), "2", "[2, 1000]", .meta = "N",
-     .help = "chunks of a stage with interleaved; forward and backward are the times of all chunks together"},
+     .help =
+         "chunks (virtual stages) per stage with interleaved; --forward and --backward are the times of all "
+         "chunks of a stage together"},
     {"seeds", AX_OPT_INT, offsetof(args, seeds), "5", "[1, 1000]", .meta = "N",
-     .help = "rounds; in each all schedules run with the durations of one seed"},
+     .help = "number of rounds; in each round all schedules get the same durations, drawn with one seed"},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per case"},
 };
 
@@ -96,8 +99,9 @@ static void sleep_until(double when)
 
 enum { FORWARD, BACKWARD, WEIGHTS };
 
-/* Returns the seconds of a task of a piece. Each half of a backward has a random number of its own, so that
- * forward and backward last equally long whether weight gradients are postponed or not. */
+/* Returns the duration in seconds of a task of a piece (one micro-batch in one chunk of a stage). The two
+ * halves of a backward, input gradients and weight gradients, have random numbers of their own. So their
+ * total time is the same whether weight gradients are postponed or not. */
 static double duration(const bench *b, ax_pipe_piece piece, int task)
 {
     static const char *const kinds[] = {"forward", "backward", "weights"};
@@ -107,7 +111,8 @@ static double duration(const bench *b, ax_pipe_piece piece, int task)
     return ms * 1e-3 * (1 + b->args->jitter * (double)ax_rng_uniform(key, (uint64_t)piece.micro_batch));
 }
 
-/* Runs the forward or backward of a piece: receives its input, sleeps, and sends the result. */
+/* Runs the forward or backward of a piece (one micro-batch in one chunk of a stage): receives its input,
+ * sleeps, and sends the result. */
 static ax_status compute(bench *b, ax_message_kind kind, ax_pipe_piece piece)
 {
     const ax_model *model = b->model[ax_pipeline_stage(b->pipeline)->chunks > 1];
@@ -231,8 +236,8 @@ static int list_cases(const args *a, int stages, timed *cases)
     return n;
 }
 
-/* Sets the context's pipeline settings to those of a case. A model that was created before keeps the settings
- * by which it was cut into stages. */
+/* Sets the context's pipeline settings to those of the case to time. A model that was created before keeps
+ * its cut into stages. */
 static void set_case(bench *b, ax_pipe_schedule schedule, int64_t slack, int64_t postpone)
 {
     b->ctx->parallel.pipe = (ax_pipe_settings){
@@ -276,8 +281,8 @@ static ax_status run_cases(bench *b, timed *cases)
     return AX_OK;
 }
 
-/* Creates a model with one block per chunk of a stage, whose activation of one position has as many bytes as
- * a message. Its parameters get no memory. */
+/* Creates a model with one transformer block for each chunk (virtual stage) of each stage. The activation of
+ * one position has as many bytes as a message between stages. The parameters get no memory. */
 static ax_status make_model(bench *b, ax_pipe_schedule schedule, ax_model **out)
 {
     const int64_t chunks = schedule == AX_PIPE_INTERLEAVED ? b->args->chunks : 1;
@@ -334,7 +339,7 @@ static ax_status check(const args *a, int stages)
         most <= MOST_CASES, AX_ERR_USAGE,
         "%zu values of --slack and %zu of --postpone are up to %zu cases, but the maximum is %d: name fewer",
         a->slack.count, a->postpone.count, most, MOST_CASES);
-    AX_CHECK(stages > 1, AX_ERR_USAGE, "one rank is no pipeline; start several: axonn bench pipe --ranks 8");
+    AX_CHECK(stages > 1, AX_ERR_USAGE, "a pipeline needs at least two ranks: axonn bench pipe --ranks 8");
     AX_CHECK(!wanted(a, AX_PIPE_INTERLEAVED, stages) || stages * a->chunks <= AX_LAYERS_MAX, AX_ERR_USAGE,
              "%d stages of %lld chunks are %lld chunks, but the maximum is %d: choose a smaller --chunks",
              stages, (long long)a->chunks, (long long)(stages * a->chunks), AX_LAYERS_MAX);

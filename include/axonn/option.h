@@ -3,10 +3,10 @@
  *
  * A row of a table describes one key: type, field in the caller's struct, default, legal values, help.
  * Defaults, parsing, validation, messages, the dump of the resolved values and the help text all come from
- * the table. Life of a set: create (defaults) → read_file → read_overrides or read_flags → the caller's own
- * rules (ax_option_error) → finish. Errors of the user are collected on the way, so that finish reports all
- * of them at once; the reading functions return an error only if they cannot go on (no memory, unreadable
- * file). No function is collective. */
+ * the table. An option set (a table together with a struct for the values) is used in this order: create
+ * (defaults) → read_file → read_overrides or read_flags → the caller's own rules (ax_option_error) → finish.
+ * The set collects errors of the user, so that finish reports them all at once. The reading functions return
+ * an error only if they cannot go on (no memory, unreadable file). No function is collective. */
 #ifndef AXONN_OPTION_H
 #define AXONN_OPTION_H
 
@@ -79,7 +79,7 @@ typedef struct ax_option {
     const char *choices;  /* "adamw|sgd" */
     int items;            /* AX_OPT_FLOATS: number of values */
     bool required;        /* must be given */
-    bool not_dumped;      /* ax_option_dump leaves it out */
+    bool not_dumped;      /* ax_option_dump leaves the option out */
     const char *meta;     /* placeholder of the value in the help: "N", "DIR"; NULL: one that fits the type */
     const char *help;     /* one sentence, no full stop */
     const char *variable; /* environment variable that gives the value if no file and no argument does, or
@@ -90,7 +90,7 @@ typedef struct ax_option {
  * Returns `word`. */
 const char *ax_option_word(const ax_option *option, int value, char word[64]);
 
-/* True if the row is a positional argument. */
+/* Returns true if the row describes a positional argument, not a flag. */
 bool ax_option_is_positional(const ax_option *option);
 
 /* ---- sets ---------------------------------------------------------------------------------------- */
@@ -125,19 +125,20 @@ AX_MUST_CHECK ax_status ax_option_read_overrides(ax_option_set *set, size_t n, c
  * AX_OPT_INTS and AX_OPT_FLOATS take one value with commas. Any other flag given twice is an error of the
  * user. Paths stay as typed. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_read_flags(ax_option_set *set, size_t n, char *const *args);
-/* Makes a later ax_option_read_flags accept arguments GROUP.NAME=VALUE too. If the set `keys` has keys of
- * GROUP, these arguments are read into `keys`, as by ax_option_read_overrides. These arguments may stand
- * between any two flags. An argument after "--", or after a flag that needs a value, is not taken for a key.
- * `keys` must outlive the call of ax_option_read_flags. */
+/* Makes a later ax_option_read_flags accept arguments GROUP.NAME=VALUE too, such as train.steps=10. If the
+ * set `keys` has keys that begin with GROUP, these arguments are read into `keys`, as by
+ * ax_option_read_overrides. Such arguments may stand between any two flags. An argument after "--", or after
+ * a flag that needs a value, is never read as GROUP.NAME=VALUE. `keys` must outlive the call of
+ * ax_option_read_flags. */
 void ax_option_take_keys(ax_option_set *set, ax_option_set *keys);
 
-/* True if a file or the command line gave the key a valid value, false if it has its default. */
+/* Returns true if a file or the command line gave the key a valid value, false if it has its default. */
 bool ax_option_given(const ax_option_set *set, const char *key);
-/* True if the command line gave the key a value. */
+/* Returns true if the command line gave the key a value. */
 bool ax_option_typed(const ax_option_set *set, const char *key);
-/* True if no error was recorded for the key and every YAML text could be read to its end. Code that checks a
- * rule over several keys calls this first, because a key that seems to be missing may be in a part of a text
- * that was not read. */
+/* Returns true if no error was recorded for the key and every YAML text could be read to its end. Code that
+ * checks a rule over several keys calls ax_option_ok first, because a key that seems to be missing may be in
+ * a part of a text that was not read. */
 bool ax_option_ok(const ax_option_set *set, const char *key);
 /* Returns where the value comes from: "train.yaml:12:7", "command line, argument …" or "default". */
 const char *ax_option_place(const ax_option_set *set, const char *key);
@@ -147,21 +148,23 @@ const char *ax_option_place(const ax_option_set *set, const char *key);
 AX_MUST_CHECK ax_status ax_option_assign(ax_option_set *set, const char *key, const char *value,
                                          const char *place);
 
-/* Records that `key` breaks a rule; the message is printed after the place of the key. */
+/* Records an error of `key`. The printed error consists of the place where the key was set (ax_option_place),
+ * the key, and this message. */
 void ax_option_error(ax_option_set *set, const char *key, const char *fmt, ...) AX_PRINTF(3, 4);
 
-/* Makes `key` optional, although its row in the table has `required`. */
+/* Makes `key` optional, although `required` is true in its row of the table. */
 void ax_option_waive(ax_option_set *set, const char *key);
 
-/* Ends reading: returns AX_OK if no errors were recorded, else AX_ERR_USAGE. The message then has all errors,
- * one per line, with place, key, rule and the nearest legal key or value. */
+/* Ends reading: returns AX_OK if no errors were recorded, else AX_ERR_USAGE. The message then has the errors,
+ * one per line, at most 50. Each line says where the value was set (file and line, or "command line"), the
+ * key, the rule that it breaks, and often the nearest legal key or value. */
 AX_MUST_CHECK ax_status ax_option_finish(ax_option_set *set);
 
 /* ---- text ---------------------------------------------------------------------------------------- */
 
-/* Appends the values as YAML, with the place of each value as a comment. Reading this YAML gives the
- * identical struct: floats are written so that they read back exactly. Strings that are NULL, and rows with
- * `not_dumped`, are left out. */
+/* Appends the values as YAML. A comment says where each value was set (file and line, or "command line"),
+ * unless it is the default. Reading this YAML gives the identical struct: floats are written so that they
+ * read back exactly. Strings that are NULL, and rows with `not_dumped`, are left out. */
 AX_MUST_CHECK ax_status ax_option_dump(const ax_option_set *set, ax_buf *out);
 
 /* Appends the value of one key of the table as it is written after "key=", without quotes. */
@@ -171,10 +174,10 @@ AX_MUST_CHECK ax_status ax_option_value(const ax_option_set *set, const char *ke
  * equal values give equal text. */
 AX_MUST_CHECK ax_status ax_option_print(const ax_option_set *set, ax_buf *out);
 
-/* Appends the left column of the row's help: "--max-tokens N" if `flag` is true, that is, the row is a flag
- * of a verb; otherwise "optim.lr NUMBER". */
+/* Appends the left column of an option's help. If the option is a flag of a verb (`flag` is true), this is
+ * "--max-tokens N"; else it is "optim.lr NUMBER". */
 AX_MUST_CHECK ax_status ax_option_usage(const ax_option *option, bool flag, ax_buf *out);
-/* Appends the right column of the row's help: help text, legal values and default. The default of a flag of
+/* Appends the right column of an option's help: help text, legal values and default. The default of a flag of
  * type bool is left out. */
 AX_MUST_CHECK ax_status ax_option_describe(const ax_option *option, bool flag, ax_buf *out);
 /* Appends the help of the whole table: the two columns of each row, aligned, in lines of at most `width`

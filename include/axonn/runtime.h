@@ -16,8 +16,8 @@ extern "C" {
 
 /* The table of settings: X(ID, name, type, C type, default, range, choices, placeholder, keep, help). The key
  * is runtime.NAME, the environment variable AXONN_ID. `keep` is true if the setting can change the results of
- * a run; a different order of summing the ranks' values does not count. The run then stores the setting in
- * its config.yaml. */
+ * a run; a different order of summing the ranks' values does not count. If `keep` is true, a run stores the
+ * setting in its config.yaml. */
 /* clang-format off */
 #define AX_RUNTIME(X)                                                                                        \
     X(LOG, log, ENUM, int, "info", NULL, "error|warn|info|debug|trace", NULL, false,                         \
@@ -33,14 +33,14 @@ extern "C" {
     X(RANKS_PER_NODE, ranks_per_node, INT, int64_t, "0", "[0, 65536]", NULL, "N", false,                     \
       "communicate as if each machine were several machines of N ranks each, for tests; 0: off")             \
     X(PLUGINS, plugins, PATH, char *, "auto", NULL, "auto", "DIR", false,                                    \
-      "directory of libaxonn_cuda.so, the plugin for device cuda; auto: that of the axonn library or "       \
-      "program")                                                                                             \
+      "directory of libaxonn_cuda.so, the plugin for device cuda; auto: the directory of the axonn "         \
+      "library or program")                                                                                  \
     X(ATTENTION, attention, ENUM, int, "auto", NULL, "auto|plain|flash|cudnn", NULL, true,                   \
       "attention kernels of device cuda. auto: the best that support the call; plain: simple ones of "       \
       "axonn; flash: those of axonn on tensor cores; cudnn: those of cuDNN")                                 \
     X(PLANS, plans, PATH, char *, "off", NULL, "off|on", "DIR", true,                                        \
-      "device cuda: on: time several algorithms for each GEMM and keep the choice in the "         \
-      "user's cache directory; DIR: keep it in DIR; off: take the library's first algorithm")                \
+      "how device cuda chooses the cuBLASLt algorithm of a GEMM. on: time several algorithms and keep the "  \
+      "choice in the user's cache directory; DIR: keep it in DIR; off: take cuBLASLt's first algorithm")     \
     X(GRAPHS, graphs, ENUM, int, "on", NULL, "on|off", NULL, false,                                          \
       "device cuda: whether kernel launches that repeat are launched as CUDA graphs")                        \
     X(NCCL, nccl, PATH, char *, "auto", NULL, "auto|off", "FILE", true,                                      \
@@ -70,13 +70,14 @@ typedef struct ax_runtime_values {
         .choices = choices_, .meta = meta_, .help = help_, .variable = "AXONN_" #ID, .not_dumped = !(keep)   \
     }
 
-/* The rows of all settings, indexed by ax_runtime_id; their offsets are those in ax_runtime_values. */
+/* One row for each setting, indexed by ax_runtime_id. The offset of a row is that of its field in
+ * ax_runtime_values. */
 extern const ax_option ax_runtime_options[AX_RUNTIME_COUNT];
 
 /* Gets a setting's value as text. *value is valid until the process ends or changes its environment.
  * AX_ERR_USAGE if the environment variable has a value that is not allowed. */
 AX_MUST_CHECK ax_status ax_runtime_get(ax_runtime_id id, const char **value);
-/* As ax_runtime_get, for code that cannot adopt another value later: for the rest of the process
+/* Does what ax_runtime_get does, for code that cannot adopt another value later. For the rest of the process,
  * ax_runtime_set fails for any other value. */
 AX_MUST_CHECK ax_status ax_runtime_fix(ax_runtime_id id, const char **value);
 /* Returns what gave the setting its value, for messages: "AXONN_ISA" or "runtime.isa". */
@@ -90,8 +91,8 @@ AX_MUST_CHECK ax_status ax_runtime_check(void);
  * plans or graphs affects only devices that are opened later. AX_ERR_USAGE if the value is not allowed, or
  * comes too late (ax_runtime_fix). */
 AX_MUST_CHECK ax_status ax_runtime_set(ax_runtime_id id, const char *value);
-/* Sets each setting whose key runtime.* a file or the command line has given in `set`, whose table has these
- * keys (AX_RUNTIME_OPTION). */
+/* Applies each key runtime.* that a file or the command line gave in `set` to the setting of that name. The
+ * table of `set` must have the keys runtime.* (AX_RUNTIME_OPTION). */
 AX_MUST_CHECK ax_status ax_runtime_set_given(const ax_option_set *set);
 
 /* Sets a preferred value, which need not be available on this machine. A resumed run prefers the value with

@@ -1,5 +1,5 @@
-/* Option sets: defaults, places of values, and the collection of errors. Read include/axonn/option.h
- * first. */
+/* Option sets: defaults, the places (file and line) where values were set, and the collection of errors. Read
+ * include/axonn/option.h first. */
 #include "option_private.h"
 
 #include <ctype.h>
@@ -25,8 +25,8 @@ ax_status ax_option_set_create(const ax_option *table, size_t count, void *targe
             continue;
         status = option_value(&table[i], table[i].preset, NULL, set->target + table[i].offset);
         if (status == AX_ERR_USAGE)
-            status =
-                ax_fail(AX_ERR_INTERNAL, "the default of option %s: %s", table[i].key, ax_error_message());
+            status = ax_fail(AX_ERR_INTERNAL, "the default of option %s is not valid: %s", table[i].key,
+                             ax_error_message());
     }
     if (status != AX_OK) {
         ax_option_fini(table, count, target);
@@ -233,8 +233,8 @@ bool option_is_group(const ax_option_set *set, const char *prefix)
     return false;
 }
 
-/* Returns the length of the name that follows the prefix of n bytes ("" or "group.") in `key`; 0 if the key
- * does not begin with the prefix. */
+/* Returns the length of the name in `key` after the prefix of n bytes, up to the next dot: for "grid.x" and
+ * the prefix "grid.", that of "x". Returns 0 if the key does not begin with the prefix ("" or "group."). */
 static size_t name_under(const char *key, const char *prefix, size_t n)
 {
     return strncmp(key, prefix, n) ? 0 : strcspn(key + n, ".");
@@ -269,8 +269,8 @@ static const char *last_name(const char *key)
     return dot ? dot + 1 : key;
 }
 
-/* Returns how far a legal key is from the given one: the edit distance of the two keys, but at most
- * - 1 if their last names are equal,
+/* Returns how far a legal key is from the given key: the edit distance of the two, but at most
+ * - 1 if their last names (after the last dot) are equal,
  * - else 2 if both have at least 3 characters and one is a prefix of the other,
  * - else 1 more than the edit distance of their last names. */
 static int key_distance(const char *legal, const char *given)
@@ -284,8 +284,8 @@ static int key_distance(const char *legal, const char *given)
     return (int)ax_min(distance, ax_edit_distance(last_name(legal), last_name(given)) + 1);
 }
 
-/* Returns true if the set has the flags of a verb that also takes KEY=VALUE arguments, which users sometimes
- * write as flags (--train.steps=10). */
+/* Returns true if the set has the flags of a verb that also takes KEY=VALUE arguments. Users sometimes write
+ * such an argument as a flag (--train.steps=10). */
 static bool takes_keys(const ax_option_set *set)
 {
     for (size_t i = 0; i < set->count; i++)

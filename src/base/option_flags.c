@@ -1,4 +1,5 @@
-/* Options from a verb's arguments: --key VALUE, --key=VALUE, --flag, --no-flag, positional arguments. */
+/* Reads options from the arguments of a verb (subcommand): --key VALUE, --key=VALUE, --flag, --no-flag,
+ * positional arguments. */
 #include "option_private.h"
 
 #include <stdio.h>
@@ -15,13 +16,15 @@ typedef struct scan {
     size_t positional; /* table row from which to look for the next positional argument */
 } scan;
 
-/* Returns true if the text is a flag and not a value; "-" and negative numbers such as -1 are values. */
+/* Returns true if the text is a flag, that is, begins with "--". "-" and negative numbers such as -1 are
+ * values. */
 static bool looks_like_flag(const scan *s, const char *text)
 {
     return !s->flags_ended && text[0] == '-' && text[1] == '-';
 }
 
-/* Returns true if the text is KEY=VALUE, and set->keys has a group with the name of KEY's first group. */
+/* Returns true if the text is KEY=VALUE, and the part of KEY before its first dot is a group of keys in
+ * set->keys. */
 static bool is_key(const scan *s, const char *text)
 {
     char group[64];
@@ -32,8 +35,8 @@ static bool is_key(const scan *s, const char *text)
     return option_is_group(s->set->keys, group);
 }
 
-/* Stores the value `text` that the command line gives for an option. An option that takes many values appends
- * it to its list. */
+/* Stores the value `text` that the command line gives for an option. If the option takes many values, the
+ * value is appended to the option's list. */
 static ax_status store_value(scan *s, const ax_option *option, const char *text)
 {
     option_field field = {{0}};

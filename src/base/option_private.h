@@ -17,7 +17,7 @@ struct ax_option_set {
     size_t count;
     char *target;
     ax_option_state *states; /* one for each row of `table` */
-    ax_buf errors;           /* one line for each of the first ERRORS_KEPT errors */
+    ax_buf errors;           /* one line for each of the first ERRORS_KEPT (50) errors */
     size_t error_count;
     ax_option_set *keys; /* the option set that gets the arguments KEY=VALUE among the flags, or NULL */
     bool flags;          /* messages show keys as --key */
@@ -36,9 +36,9 @@ typedef union option_field {
 /* option_item parses item n of a value and adds it to `field`. A value is a sequence of items; a value of a
  * scalar type has exactly one. The caller zeroes `field`, adds the items in order (n = 0, 1, …), and then
  * calls option_items_end with their number, which checks the number. The message of AX_ERR_USAGE
- * (ax_error_message) is the broken rule, without place and key. Relative paths are taken relative to `dir`;
- * if `dir` is NULL, they stay unchanged. `share` is used only by AX_OPT_PATHS, and
- * NULL if the item is only a path; its own path is not used. */
+ * (ax_error_message) is the broken rule, without the key and without the file and line. Relative paths are
+ * taken relative to `dir`; if `dir` is NULL, they stay unchanged. `share` gives the weight or the epochs of
+ * an item of AX_OPT_PATHS, and is NULL if the item is only a path; share->path is not used. */
 ax_status option_item(const ax_option *option, const char *text, const char *dir,
                       const ax_weighted_path *share, size_t n, void *field);
 ax_status option_items_end(const ax_option *option, size_t n);
@@ -53,7 +53,7 @@ void option_field_fini(const ax_option *option, void *field);
 size_t option_list_length(const ax_option *option, const void *field);
 /* Returns a phrase for the option's type: "an integer", "a path", … */
 const char *option_type_phrase(const ax_option *option);
-/* Writes `text` in quotes to `out`, shortened and without control characters. Returns out. */
+/* Writes `text` in quotes to `out`, shortened if it is long, with ? for control characters. Returns out. */
 char *option_quote(const char *text, char out[80]);
 /* Writes a range in words: "at least 1", "from 0 to 10", "at least 0 and less than 1". Returns out. */
 char *option_range_phrase(const char *range, char out[96]);
@@ -66,13 +66,14 @@ ax_status option_absolute(const char *dir, const char *path, char **out);
 /* Returns the table row of `key`, which has n bytes, or NULL. */
 const ax_option *option_find(const ax_option_set *set, const char *key, size_t n);
 ax_option_state *option_state(const ax_option_set *set, const ax_option *option);
-/* Moves a parsed value into the field of the target struct and records its place. Zeroes *value. */
+/* Moves a parsed value into the field of the target struct. Records `place`, where the value was set (file
+ * and line, or "command line"). Zeroes *value. */
 ax_status option_store(ax_option_set *set, const ax_option *option, option_field *value, const char *place);
 /* Records that the command line gives `text` for the option. Sets *claimed to true. But if the command line
  * has already given the option a value, sets *claimed to false and records an error with both values. */
 ax_status option_claim(ax_option_set *set, const ax_option *option, const char *place, const char *text,
                        bool *claimed);
-/* Records an error at a place. `key` need not be a key of the table. */
+/* Records an error. `place` is the file and line, or "command line". `key` need not be a key of the table. */
 void option_report(ax_option_set *set, const char *place, const char *key, const char *fmt, ...)
     AX_PRINTF(4, 5);
 /* Called with the status of reading the value of `option`. Records AX_ERR_USAGE as an error of the set and
@@ -80,7 +81,7 @@ void option_report(ax_option_set *set, const char *place, const char *key, const
 ax_status option_absorb(ax_option_set *set, const ax_option *option, const char *place, ax_status status);
 /* Records an error for `key`, which the table lacks. The message suggests the nearest key of the table. */
 void option_unknown(ax_option_set *set, const char *place, const char *key);
-/* True if keys of the form "prefix.…" exist. */
+/* Returns true if the table has keys of the form "prefix.…". */
 bool option_is_group(const ax_option_set *set, const char *prefix);
 /* Appends the names of the keys and groups directly under the group `prefix` ("": the top level), separated
  * by commas. */

@@ -22,7 +22,7 @@ char *option_quote(const char *text, char out[80])
 /* ---- choices and ranges -------------------------------------------------------------------------- */
 
 /* Iterates over the words of "a|b|c": sets *word and *n to the first word of `rest` and its length. Returns
- * what follows the word, or NULL if `rest` has no more words. */
+ * the text after this word, or NULL if `rest` has no more words. */
 static const char *next_word(const char *rest, const char **word, size_t *n)
 {
     if (!rest || !*rest)
@@ -32,7 +32,7 @@ static const char *next_word(const char *rest, const char **word, size_t *n)
     return rest[*n] ? rest + *n + 1 : rest + *n;
 }
 
-/* Returns the index of `text` among the choices, or -1. */
+/* Returns the index of `text` among the words of `choices` ("a|b|c"), or -1. */
 static int find_word(const char *choices, const char *text)
 {
     const char *word;
@@ -247,7 +247,7 @@ static ax_status item_int(const item *it, void *field)
     }
     if (it->option->choices && isalpha((unsigned char)it->text[0])) {
         (void)fail_choice(it->option, it->text);
-        return ax_fail(AX_ERR_USAGE, "%s (or an integer)", ax_error_message());
+        return ax_fail(AX_ERR_USAGE, "%s; an integer is also allowed", ax_error_message());
     }
     AX_TRY(parse_int(it->text, field));
     return check_range(it->option, (double)*(int64_t *)field, it->text);

@@ -215,7 +215,7 @@ static ax_status read_pair(reader *r, const char *prefix, const map_keys *keys, 
     const ax_option *option = option_find(r->set, full, strlen(full));
     if (strchr(name, '.') && r->name) {
         option_report(r->set, place, full,
-                      "keys nest in a file: write %s indented under %.*s:", strchr(name, '.') + 1,
+                      "in a file, keys are nested: write %s indented under %.*s:", strchr(name, '.') + 1,
                       (int)strcspn(name, "."), name);
         return AX_OK;
     }
@@ -301,8 +301,8 @@ static int nesting_of(const yaml_event_t *event)
     }
 }
 
-/* Sets *flat to true if maps and lists nest at most NESTING_MAX deep in the text before the first syntax
- * error. Otherwise records an error. */
+/* Checks that maps and lists in the text, up to the first syntax error, nest at most NESTING_MAX deep. Sets
+ * *flat to the result, and records an error if they nest deeper. */
 static ax_status check_nesting(reader *r, const char *text, size_t size, bool *flat)
 {
     yaml_parser_t parser;
@@ -324,8 +324,8 @@ static ax_status check_nesting(reader *r, const char *text, size_t size, bool *f
     return AX_OK;
 }
 
-/* Reads the only YAML document of `text`: into the group `prefix` ("": the root) or, if `option` is not NULL,
- * into this option. */
+/* Reads `text`, which must hold exactly one YAML document. Its values go to the option `option` or, if that
+ * is NULL, to the options of the group `prefix` ("": all options). */
 static ax_status read_document(reader *r, const char *prefix, const ax_option *option, const char *text,
                                size_t size)
 {
@@ -350,7 +350,7 @@ static ax_status read_document(reader *r, const char *prefix, const ax_option *o
             const yaml_node_t *second = yaml_document_get_root_node(&more);
             if (second)
                 option_report(r->set, place_of(r, second->start_mark), NULL,
-                              "a second document starts here; only one is read");
+                              "a second YAML document starts here; only one is read");
             yaml_document_delete(&more);
         }
         yaml_document_delete(&document);
@@ -373,7 +373,7 @@ ax_status ax_option_read_file(ax_option_set *set, const char *path)
 {
     char *text, *dir = NULL;
     size_t size;
-    AX_CHECK(!ax_path_is_dir(path), AX_ERR_DATA, "%s: a directory, where a YAML file is expected", path);
+    AX_CHECK(!ax_path_is_dir(path), AX_ERR_DATA, "%s is a directory, but a YAML file is expected", path);
     AX_TRY(ax_file_read_most(path, FILE_MOST, &text, &size));
     const char *slash = strrchr(path, '/');
     size_t n = !slash ? 0 : slash == path ? 1 : (size_t)(slash - path);

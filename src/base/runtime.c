@@ -1,5 +1,5 @@
-/* Runtime settings. A setting has the value that the program has set, else that of its environment variable,
- * else its default.
+/* Runtime settings (keys runtime.*). A setting has the value that the program has set, else that of its
+ * environment variable, else its default.
  *
  * The values that the program has set are in a list, newest first. No entry is ever removed from the list, so
  * reading needs no lock, and pointers to the values stay valid. */
@@ -159,7 +159,8 @@ ax_status ax_runtime_unavailable(ax_runtime_id id, const char *value, const char
     const setting *s = find_setting(id);
     if (s && strcmp(s->value, value) != 0) /* another thread has replaced the value */
         return AX_OK;
-    AX_CHECK(s && s->preferred, AX_ERR_USAGE, "%s is \"%s\", %s", ax_runtime_source(id), value, why);
+    AX_CHECK(s && s->preferred, AX_ERR_USAGE, "the setting %s is \"%s\", %s", ax_runtime_source(id), value,
+             why);
     ax_log(AX_LOG_WARN,
            "the run had %s=%s, %s: it goes on with %s, and its results differ from then on in their last "
            "digits",

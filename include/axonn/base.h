@@ -1,8 +1,8 @@
 /* base: status and errors, log, host memory, files, clock, signals, threads, counter-based random numbers.
  *
  * All of axonn builds on this header, and nothing here knows about tensors. Start reading at ax_status, the
- * return type of almost every function of the library. No function is collective. All are thread-safe on
- * distinct objects, unless they say otherwise. */
+ * return type of almost every function of the library. No function is collective. Each function is
+ * thread-safe on distinct objects, unless its comment says otherwise. */
 #ifndef AXONN_BASE_H
 #define AXONN_BASE_H
 
@@ -33,7 +33,7 @@ typedef enum ax_status {
     AX_ERR_INTERNAL = 1, /* a bug of this library */
     AX_ERR_USAGE = 2,    /* command line, configuration or API arguments */
     AX_ERR_MEMORY = 3,
-    AX_ERR_DATA = 4, /* a file or data set is missing, damaged or of another shape */
+    AX_ERR_DATA = 4, /* a file or data set is missing, damaged, or not what is expected (format, sizes) */
     AX_ERR_COMM = 5,
     AX_ERR_NUMERIC = 6,
     AX_ERR_SIGNAL = 7 /* stopped by a signal; the work done so far is saved */
@@ -46,8 +46,8 @@ const char *ax_status_name(ax_status status);
  * once; its callers only return the status (AX_TRY). The message says what is wrong, where, and what to do
  * next; it has no trailing newline. Messages longer than 16383 bytes are cut. */
 ax_status ax_fail(ax_status code, const char *fmt, ...) AX_PRINTF(2, 3);
-/* Compilers and analysers cannot see that ax_fail returns `code`. The inline function and the macro show it
- * to them, so that they know that a failure is never AX_OK. */
+/* Compilers and analysers cannot see that ax_fail returns `code`. The inline function and the macro below
+ * show this to the compiler, which then knows that a failure is never AX_OK. */
 static inline ax_status ax_fail_code_(ax_status code) { return code; }
 #define ax_fail(code, ...) (ax_fail(code, __VA_ARGS__), ax_fail_code_(code))
 
@@ -95,7 +95,8 @@ typedef enum ax_log_level { AX_LOG_ERROR, AX_LOG_WARN, AX_LOG_INFO, AX_LOG_DEBUG
  * names the rank, if there are several ranks. */
 void ax_log(ax_log_level level, const char *fmt, ...) AX_PRINTF(2, 3);
 
-/* Sets the log level of this process. Without a call, the level is that of runtime.log (runtime.h). */
+/* Sets the log level of this process. Without a call, the level is the value of the setting runtime.log
+ * (runtime.h). */
 void ax_log_set_level(ax_log_level level);
 
 /* Sets the rank of the calling thread, and the number of ranks, for the log (default 0 and 1). */
@@ -175,9 +176,9 @@ AX_MUST_CHECK ax_status ax_remove_tree(const char *path);
 /* Returns the directory for temporary files: the value of the environment variable TMPDIR, or "/tmp" if that
  * variable is unset or empty. */
 const char *ax_temporary_dir(void);
-/* Checks that the file system of directory `dir` has `bytes` free bytes. If not, AX_ERR_DATA; the message
- * says that `what` ("the checkpoint") needs this many bytes. AX_OK if the free space is unknown: a later
- * write may then fail for lack of space. */
+/* Checks that the file system of directory `dir` has `bytes` free bytes. If not, returns AX_ERR_DATA; the
+ * message says that `what` ("the checkpoint") needs this many bytes. Returns AX_OK if the free space is
+ * unknown: a later write may then fail for lack of space. */
 AX_MUST_CHECK ax_status ax_dir_has_space(const char *dir, int64_t bytes, const char *what);
 bool ax_path_exists(const char *path);
 bool ax_path_is_dir(const char *path);
@@ -238,14 +239,16 @@ int ax_processors(void);
 /* ---- random numbers ------------------------------------------------------------------------------ */
 
 /* Philox4x32-10 (Salmon et al., SC'11): four 32-bit words, a pure function of key and counter. All random
- * numbers of axonn are drawn from it, keyed by *global* element indices, never by rank or thread. */
+ * numbers of axonn come from this function. Counters are made of *global* element indices (positions in the
+ * whole array), never of rank or thread, so each grid of ranks draws the same numbers. */
 void ax_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4]);
 
-/* Returns a Philox key: a hash of the run's seed, the name of a purpose ("init/h.0.attn.q") and an index. */
+/* Returns a Philox key: a hash of the run's seed, of the purpose of the random numbers ("init/h.0.attn.q":
+ * the initial values of that weight), and of an index. */
 uint64_t ax_rng_key(uint64_t seed, const char *purpose, uint64_t index);
 
-/* Return the random number `index` of the stream `key`: uniform in [0, 1) with 24 bits, or standard normal
- * (Box-Muller). Elements 4k … 4k+3 share one Philox block. */
+/* Return random number `index` of the sequence that `key` selects: uniform in [0, 1) with 24 bits, or
+ * standard normal (Box-Muller). Numbers 4k … 4k+3 come from one call of ax_philox. */
 float ax_rng_uniform(uint64_t key, uint64_t index);
 float ax_rng_normal(uint64_t key, uint64_t index);
 
@@ -257,8 +260,8 @@ uint64_t ax_permute(uint64_t key, uint64_t n, uint64_t index);
 
 /* Prints a number of bytes with a unit: "12.3 MiB". Writes at most 32 bytes and returns `out`. */
 char *ax_format_bytes(double bytes, char out[32]);
-/* Appends to the text in `out`, which has room for `room` bytes, including the NUL. A longer result is cut
- * off. */
+/* Appends formatted text to the string in `out`, a buffer of `room` bytes. Text that does not fit is cut off;
+ * the result always ends with a NUL. */
 void ax_text_add(char *out, size_t room, const char *fmt, ...) AX_PRINTF(3, 4);
 void ax_text_add_args(char *out, size_t room, const char *fmt, va_list args) AX_PRINTF(3, 0);
 /* Prints a duration, given in seconds, with units: "412 ms", "3m12s", "1h05m". Returns `out`. */
@@ -267,7 +270,7 @@ char *ax_format_seconds(double seconds, char out[32]);
 /* Returns the largest divisor of n > 0 that is at most `most` >= 1. */
 int64_t ax_divisor_below(int64_t n, int64_t most);
 
-/* Summary of n > 0 measurements. ax_spread_of sorts `value` in place. */
+/* Summary of n > 0 measurements. ax_spread_of computes it, and sorts `value` in place. */
 typedef struct ax_spread {
     double median, min, max, mean;
 } ax_spread;
@@ -277,7 +280,8 @@ ax_spread ax_spread_of(double *value, int64_t n);
  * characters counts as one edit. */
 int ax_edit_distance(const char *a, const char *b);
 
-/* Return the release, e.g. "0.1.0", and the commit that it was built from ("unknown" outside a checkout). */
+/* Return the version, e.g. "0.1.0", and the Git commit from which it was built ("unknown" outside a
+ * checkout). */
 const char *ax_version(void);
 const char *ax_commit(void);
 

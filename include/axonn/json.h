@@ -1,7 +1,7 @@
 /* json: reading JSON whose numbers have any size, and writing numbers back digit for digit.
  *
  * All JSON that the program reads goes through these functions. The trees are those of the library Jansson,
- * whose integers have 64 bits and whose reals are finite doubles. Other programs write numbers beyond that:
+ * whose integers have 64 bits and whose reals are finite doubles. Other programs write numbers beyond these:
  * transformers' tokenizers have "model_max_length": 1000000000000000019884624838656, and Python's json module
  * writes NaN and Infinity. Not collective. */
 #ifndef AXONN_JSON_H

@@ -34,8 +34,8 @@ AX_INLINE void ax_philox_words(uint64_t key, uint64_t counter_hi, uint64_t count
     out[3] = c3;
 }
 
-/* Returns random number `index` of the stream that key and counter_hi select: uniform in [0, 1) with 24 bits.
- * Numbers 4k … 4k+3 share one Philox block. */
+/* Returns random number `index` of the sequence that key and counter_hi select: uniform in [0, 1) with 24
+ * bits. Numbers 4k … 4k+3 come from one call of ax_philox_words. */
 AX_INLINE float ax_philox_uniform(uint64_t key, uint64_t counter_hi, uint64_t index)
 {
     uint32_t words[4];
@@ -68,8 +68,9 @@ AX_INLINE double ax_philox_minus_2_log(uint32_t word)
 }
 
 /* Computes two standard normals from two words by Box-Muller: radius·cos and radius·sin. The first word gives
- * the radius; the second is the angle, as a fraction of a whole turn. The angle minus the nearest multiple of
- * a quarter turn, which is exact, goes into the Taylor series of sine and cosine, accurate to 1e-13. */
+ * the radius; the second is the angle, as a fraction of a whole turn. The nearest multiple of a quarter turn
+ * is subtracted from the angle, without a rounding error. Sine and cosine of the rest are Taylor series,
+ * accurate to 1e-13. */
 AX_INLINE void ax_philox_normal_pair(uint32_t word0, uint32_t word1, float out[2])
 {
     double radius = sqrt(ax_philox_minus_2_log(word0));
@@ -95,8 +96,8 @@ AX_INLINE void ax_philox_normal_pair(uint32_t word0, uint32_t word1, float out[2
     out[1] = (float)(along * (quarter & 1 ? cosine : sine));
 }
 
-/* Computes the standard normals with indices 4·block … 4·block+3: words 0 and 1 of the Philox block give the
- * first two, words 2 and 3 the others. */
+/* Computes the standard normals with indices 4·block … 4·block+3 from the four words of one call of
+ * ax_philox_words. Words 0 and 1 give the first two normals, words 2 and 3 the others. */
 AX_INLINE void ax_philox_normals(uint64_t key, uint64_t block, float out[4])
 {
     uint32_t words[4];

@@ -26,8 +26,8 @@ static int64_t read_number(const char *dir, const char *name, const char *key)
     return found;
 }
 
-/* Returns how much the control group in `dir` can still allocate: its limit less its usage, where cached
- * files that the kernel can drop do not count as used. INT64_MAX if it has no limit. */
+/* Returns how many bytes the control group in `dir` can still allocate: its limit minus its usage. Cached
+ * files that the kernel can drop do not count as used. Returns INT64_MAX if the group has no limit. */
 static int64_t room_in_group(const char *dir, const char *limit, const char *usage, const char *cached)
 {
     int64_t most = read_number(dir, limit, ""), used = read_number(dir, usage, "");

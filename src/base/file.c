@@ -1,4 +1,5 @@
-/* Files: whole reads, crash-safe writes, directories. */
+/* Reads whole files, writes files so that a crash leaves the old or the new content, creates and removes
+ * directories. */
 #include "axonn/base.h"
 
 #include <errno.h>
@@ -27,8 +28,8 @@ ax_status ax_dir_has_space(const char *dir, int64_t bytes, const char *what)
         return AX_OK;
     double available = (double)info.f_bavail * (double)info.f_frsize;
     AX_CHECK((double)bytes <= available, AX_ERR_DATA,
-             "no space in %s: %s needs %s (%lld bytes) beside the files there, %s are free", dir, what,
-             ax_format_bytes((double)bytes, needs), (long long)bytes, ax_format_bytes(available, has));
+             "no space in %s: %s needs %s (%lld bytes) in addition to the files there, but %s are free", dir,
+             what, ax_format_bytes((double)bytes, needs), (long long)bytes, ax_format_bytes(available, has));
     return AX_OK;
 }
 

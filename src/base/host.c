@@ -1,4 +1,4 @@
-/* A key that identifies the host. */
+/* Computes a key that identifies the host. */
 #include "axonn/base.h"
 
 #include <fcntl.h>

@@ -143,7 +143,7 @@ static ax_status rewrite_numbers(const char *text, size_t size, write_number_fn 
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
-/* A text to parse, and its place for messages. */
+/* A text to parse, and its position in a file, for messages. */
 typedef struct source {
     const ax_json_place *place; /* NULL: not known */
     const char *text;

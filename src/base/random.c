@@ -1,4 +1,5 @@
-/* Counter-based random numbers and the keyed permutation: pure functions of (key, index). */
+/* Counter-based random numbers (Philox) and a keyed pseudo-random permutation: pure functions of (key,
+ * index). */
 #include "axonn/base.h"
 #include "axonn/philox.h"
 

@@ -1,4 +1,5 @@
-/* Appending to strings of fixed size, bytes and seconds in readable units, edit distance, version. */
+/* Appends to strings of fixed size, prints bytes and seconds in readable units, computes edit distances,
+ * returns the version. */
 #include "axonn/base.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Starts threads with a stack of fixed size. They may run on every processor that the process may use,
- * whatever core the calling thread is bound to. */
+/* Starts threads with a stack of fixed size. The threads may run on every processor that the process may use,
+ * even if the calling thread is bound to one core. */
 #include "axonn/base.h"
 
 #include <dirent.h>

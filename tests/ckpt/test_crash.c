@@ -342,7 +342,8 @@ static void refused_before_it_begins(void **state)
     const char *run = *state;
     save_here(run, 1, 1, 1);
     fake_free_bytes = 8192;
-    FAILS(AX_ERR_DATA, "beside the files there, 8.0 KiB are free", run_session(&(session){run, 2, 2, 1, -1}));
+    FAILS(AX_ERR_DATA, "in addition to the files there, but 8.0 KiB are free",
+          run_session(&(session){run, 2, 2, 1, -1}));
     assert_non_null(strstr(ax_error_message(), "no space in "));
     fake_free_bytes = -1;
     assert_int_equal(assert_whole(run, 1, 1), 1);

@@ -6,9 +6,9 @@
  * In SentencePiece's BPE (Llama 2, Mistral) merging starts from characters, U+2581 stands for a space, and a
  * character without a token becomes the byte tokens (<0x00> to <0xFF>) of its UTF-8 bytes. A tokenizer never
  * changes after it was created (ax_tokenizer_set_chat_template is part of its creation), so any number of
- * threads may share it. The state of encoding (piece cache, scratch) is in an ax_encoder, one per thread.
- * Token ids are int32_t, from 0. Text is bytes with a length: it may hold NUL and need not be valid UTF-8.
- * Nothing here is collective. */
+ * threads may share it. The state of encoding (cache of encoded pieces, scratch memory) is in an ax_encoder,
+ * one per thread. Token ids are int32_t, from 0. Text is bytes with a length: it may hold NUL and need not be
+ * valid UTF-8. Nothing here is collective. */
 #ifndef AXONN_TOKENIZER_H
 #define AXONN_TOKENIZER_H
 
@@ -31,14 +31,15 @@ void ax_ids_fini(ax_ids *ids);
 
 /* ---- load, save, ask ----------------------------------------------------------------------------- */
 
-/* Loads a tokenizer from a directory (of a run: from its part `tokenizer`), from its tokenizer.json, or from
- * a GPT-2 style vocab.json beside its merges.txt (used if the directory has no tokenizer.json). Of a
- * tokenizer_config.json in the same directory, eos_token, bos_token, add_bos_token, add_eos_token and
- * chat_template are used; tokens that only its added_tokens_decoder has are not added. The caller owns *out.
- * AX_ERR_DATA if a file is missing or damaged, or uses a feature that is not implemented here (the message
- * names the field); if the directory has only a tokenizer.model, the message says how to convert it to a
- * tokenizer.json. No field of tokenizer.json that changes the ids of a text is silently ignored, except
- * `truncation` and `padding`, which are settings of one run. */
+/* Loads a tokenizer. `path` is a directory, the directory of a run (which has a subdirectory `tokenizer`), a
+ * tokenizer.json, or a vocab.json of GPT-2's kind with merges.txt beside it. In a directory, vocab.json is
+ * used if there is no tokenizer.json. From a tokenizer_config.json in the same directory, eos_token,
+ * bos_token, add_bos_token, add_eos_token and chat_template are used; tokens that only its
+ * added_tokens_decoder has are not added. The caller owns *out. AX_ERR_DATA if a file is missing or damaged,
+ * or uses a feature that is not implemented here (the message names the field); if the directory has only a
+ * tokenizer.model, the message says how to convert it to a tokenizer.json. No field of tokenizer.json that
+ * changes the ids of a text is silently ignored, except `truncation` and `padding`, which are settings of one
+ * run. */
 AX_MUST_CHECK ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out);
 
 /* Writes tokenizer.json, tokenizer_config.json and, if tokenizer_config.json does not hold the chat template,
@@ -100,19 +101,20 @@ void ax_encoder_destroy(ax_encoder **encoder);
 AX_MUST_CHECK ax_status ax_encode(ax_encoder *encoder, const char *text, size_t n, unsigned flags,
                                   ax_ids *out);
 
-/* A part of a text: its bytes from the end of the part before it on, up to `end`, which is not inside a
- * character. */
+/* A part of a text: the bytes from the end of the previous part up to the offset `end`. A part never ends
+ * inside a UTF-8 character. */
 typedef struct ax_text_part {
     size_t end;
-    bool plain;  /* special and guarded tokens in the part are encoded as plain text */
-    bool target; /* for the caller; see ax_chat_text */
+    bool plain;  /* special tokens, and those of `guarded`, in the part are encoded as plain text */
+    bool target; /* the part is a training target; only for the caller (ax_chat_text) */
 } ax_text_part;
 
 /* Encodes a text of n >= 1 parts; the last part ends with the text. Appends the ids to `out`, and to `part`,
  * for each id, the index of the part that holds the token's last byte. The text is encoded as a whole, as by
- * ax_encode with flags 0, except that a special token, or one of `guarded` (ids; NULL: none), is recognized
- * only if no byte of it lies in a plain part. The index in `part` may be wrong only for tokens beside a
- * character that no token stands for. Errors as for ax_encode. */
+ * ax_encode with flags 0, with one exception: a special token is recognized only if no byte of it lies in a
+ * plain part (ax_text_part.plain). `guarded` lists the ids of further tokens with the same rule; NULL: none.
+ * The index in `part` may be wrong only for tokens beside a character that no token stands for. Errors as for
+ * ax_encode. */
 AX_MUST_CHECK ax_status ax_encode_parts(ax_encoder *encoder, const char *text, const ax_text_part *parts,
                                         size_t n, const ax_ids *guarded, ax_ids *out, ax_ids *part);
 
@@ -127,8 +129,8 @@ enum {
 AX_MUST_CHECK ax_status ax_decode(const ax_tokenizer *tok, const int32_t *ids, size_t n, unsigned flags,
                                   ax_buf *out);
 
-/* The state of decoding token by token, which returns whole characters only: the start of a UTF-8 sequence is
- * held back (at most 3 bytes) until further tokens complete it or show that it is invalid. */
+/* The state of decoding token by token. Only whole characters are returned: the start of a UTF-8 sequence (at
+ * most 3 bytes) is held back until further tokens complete it or show that it is invalid. */
 typedef struct ax_decoder {
     const ax_tokenizer *tok;
     unsigned flags;
@@ -161,7 +163,7 @@ typedef struct ax_tokenizer_training {
      * *end. May be NULL. Called under a lock, from any of the threads. */
     ax_status (*next)(void *arg, ax_buf *doc, bool *end);
     void *next_arg;
-    int threads; /* 0: as many as cores; the result does not depend on it */
+    int threads; /* 0: one per core; the trained tokenizer does not depend on the number */
     /* Called now and then with the progress, never by two threads at once. Returns false to stop: training
      * then fails with AX_ERR_SIGNAL. May be NULL. */
     bool (*progress)(void *arg, ax_tokenizer_phase phase, int64_t done, int64_t total);
@@ -182,7 +184,7 @@ typedef struct ax_tokenizer_report {
     int64_t invalid_bytes;            /* bytes that are not part of valid UTF-8 */
     int64_t unknown;                  /* bytes that no token stands for: lost, or replaced by unk_token */
     int64_t normalized;        /* documents that decode to their normalized text, not to the original */
-    int64_t failed;            /* documents that decode to neither of the two */
+    int64_t failed;            /* documents that decode to neither their normalized text nor the original */
     int64_t first_failed;      /* index of the first failed document */
     int64_t first_failed_byte; /* offset of the first byte in which that document differs */
     int64_t tokens_used;       /* number of distinct token ids that occurred */

@@ -3,9 +3,9 @@
  *
  * Several threads read the files in chunks. Each thread counts into its own table; the tables are added up at
  * the end. The counts must not depend on where a large file is cut into chunks. So a chunk ends only between
- * an ASCII letter or digit and a line feed: at such a place each pattern of tok_pattern_named ends a piece,
- * whatever text follows. The counts, and the trained tokenizer, are therefore the same for any number of
- * threads. */
+ * an ASCII letter or digit and a line feed. At such a place each regular expression of tok_pattern_named ends
+ * a piece, whatever text follows. The counts, and the trained tokenizer, are therefore the same for any
+ * number of threads. */
 #include "data/tok.h"
 
 #include <errno.h>
@@ -175,7 +175,8 @@ static ax_status add_progress(job *j, size_t bytes)
 
 static bool is_alnum(char c) { return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z'); }
 
-/* Returns the first position at or after `at` where a chunk may begin; n if there is none. */
+/* Returns the first position at or after `at` where a chunk may begin: a line feed after an ASCII letter or
+ * digit. Returns n if there is none. */
 static size_t find_cut(const char *text, size_t n, size_t at)
 {
     for (at = at ? at : 1; at < n; at++) {
@@ -189,8 +190,8 @@ static size_t find_cut(const char *text, size_t n, size_t at)
     return n;
 }
 
-/* Appends to `text` until it has `want` bytes or the file ends. `text` holds the bytes of the file from
- * `offset` on. *end is set if the file has ended. */
+/* Reads bytes of the file into `text` until `text` has `want` bytes or the file ends. `text` holds the file's
+ * bytes from `offset` on. Sets *end if the file has ended. */
 static ax_status read_until(int fd, const char *path, int64_t offset, size_t want, ax_buf *text, bool *end)
 {
     *end = false;
@@ -315,7 +316,8 @@ static ax_status list_chunks(job *j)
     return AX_OK;
 }
 
-/* Runs the workers; the calling thread is the first of them. Returns the first worker's error, if any. */
+/* Runs the workers; the calling thread is worker 0. If workers failed, returns the error of the one with the
+ * lowest number. */
 static ax_status run_workers(worker *workers, int n)
 {
     for (int i = 1; i < n; i++)

@@ -3,15 +3,15 @@
  * The algorithm is byte pair encoding (BPE). All pieces lie one after the other in `slots`, one slot per
  * byte, with a border slot before, between and after them. A token covers a run of slots: the first slot
  * holds its id, the other slots hold NONE; the first and the last slot hold the length of the run, so that
- * both neighbours are found without links. Each pair of adjacent tokens has a count, weighted by the counts
- * of the pieces, and a list of the slots where the pair began when the entry was added; an entry is ignored
- * if the pair is no longer at its slot.
+ * both neighbours are found without links. Each pair of adjacent tokens has a count (the sum, over its
+ * occurrences, of the counts of their pieces) and a list of the slots where it begins. Merges do not remove
+ * entries from lists: an entry is ignored if the pair is no longer at its slot.
  *
  * A merge visits only the slots in the list of its pair, and each merge at a slot removes a token. So all
  * merges together take time in proportion to the size of the distinct pieces, whatever the lengths of the
- * pieces and the size of the vocabulary. The changes that a merge makes to the counts of neighbouring pairs
- * are first added up per neighbour, in an array indexed by id, so that each neighbouring pair is looked up
- * only once. */
+ * pieces and the size of the vocabulary. A merge changes the counts of the pairs that the merged tokens
+ * formed with their neighbours. These changes are first added up per neighbour, in an array indexed by id, so
+ * that each such pair is looked up only once. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -32,19 +32,20 @@ typedef struct pair {
 } pair;
 
 typedef struct candidate {
-    int64_t count; /* the pair's count when the candidate was pushed; by now the pair may have a lower one */
+    int64_t count; /* the pair's count when the candidate was pushed onto the heap; the count may have fallen
+                      since */
     uint64_t key;
 } candidate;
 
-/* One token (the neighbour) beside a token that the current merge made. */
+/* One occurrence of a token (the neighbour) beside a token that the current merge made. */
 typedef struct event {
     uint32_t place; /* slot where the new pair begins */
     int32_t neighbour;
     int side;
 } event;
 
-/* Totals of the events of the current merge that have the same neighbour, indexed by side (LEFT, RIGHT).
- * weight: the sum of the counts of their pieces; n: the number of events. */
+/* Totals of all events of the current merge with the same neighbour, one for each side (LEFT, RIGHT) of the
+ * merged token. weight: the sum of the counts of the events' pieces; n: the number of events. */
 typedef struct tally {
     int64_t weight[2];
     size_t n[2];
@@ -72,7 +73,7 @@ typedef struct trainer {
     event *events;
     size_t n_events, events_capacity;
     tally *tallies;   /* [vocab], indexed by the neighbour's id */
-    int64_t *touched; /* neighbour * 2 + side of each tally that the current merge uses */
+    int64_t *touched; /* 2 * neighbour + side (LEFT or RIGHT) of each tally that the current merge uses */
     size_t n_touched;
 } trainer;
 
@@ -115,7 +116,8 @@ static ax_status pair_get(trainer *t, uint64_t key, pair **out)
     return AX_OK;
 }
 
-/* Moves the list of pair p to the end of `places` and reserves room for `more` entries after it. */
+/* Moves the list of pair p (the slots where p begins) to the end of `places` and reserves room for `more`
+ * entries after the list. */
 static ax_status pair_extend(trainer *t, pair *p, size_t more)
 {
     AX_TRY(bpe_grow(&t->places, &t->places_capacity, t->n_places + p->n + more, sizeof *t->places));
@@ -142,7 +144,7 @@ static ax_status heap_push(trainer *t, candidate c)
     return AX_OK;
 }
 
-/* Replaces the top of the heap by `c`. */
+/* Replaces the top of the heap (its best candidate) by `c`, and restores the order of the heap. */
 static void heap_replace(trainer *t, candidate c)
 {
     size_t i = 0;
@@ -162,8 +164,8 @@ static void heap_pop(trainer *t)
         heap_replace(t, last);
 }
 
-/* Removes the most frequent pair from the heap and returns it; NULL if there is none. A candidate that still
- * has an old, higher count of its pair is corrected first. */
+/* Removes the most frequent pair from the heap and returns it; NULL if there is none. If the candidate on top
+ * has an old count, higher than its pair's count now, the candidate is corrected first. */
 static pair *best_pair(trainer *t)
 {
     while (t->n_heap) {
@@ -273,7 +275,8 @@ static ax_status record_neighbour(trainer *t, int side, int32_t neighbour, int64
     return AX_OK;
 }
 
-/* Merges tokens a and b at slot i if both are still there, and records the tokens before and after them. */
+/* Merges the tokens a and b at slot i into `ab` if both are still there. Records the tokens before and after
+ * `ab` (record_neighbour). */
 static ax_status merge_at(trainer *t, size_t i, int32_t a, int32_t b, int32_t ab)
 {
     slot *s = t->slots;
@@ -307,9 +310,10 @@ static uint64_t old_key(int32_t x, int side, int32_t a, int32_t b)
     return side == LEFT ? tok_pair(x, a) : tok_pair(b, x);
 }
 
-/* Adds the tallies of a merge to the counts of the new pairs, reserves the lists of the new pairs, and
- * subtracts the tallies from the counts of the old pairs. Afterwards n[side] of a tally is the index in
- * `places` where merge_pair puts the next entry. */
+/* Updates the counts of pairs after a merge of a and b to `ab`. Adds the tallies (totals per neighbour) to
+ * the counts of the pairs with `ab`, and subtracts them from the counts of the pairs with a or b. Reserves
+ * the lists of the new pairs. Afterwards n[side] of a tally is the index in `places` where merge_pair puts
+ * the next entry. */
 static ax_status apply_tallies(trainer *t, int32_t a, int32_t b, int32_t ab)
 {
     pair *p;
@@ -351,7 +355,7 @@ static ax_status merge_pair(trainer *t, pair *p, int32_t ab)
 {
     int32_t a = (int32_t)(p->key >> 32), b = (int32_t)(uint32_t)p->key;
     size_t start = p->start, n = p->n;
-    p->n = 0; /* no occurrence of the pair is left; p is not valid after t->pairs has grown */
+    p->n = 0; /* after this merge the pair does not occur any more; p is not valid once t->pairs has grown */
     t->n_events = t->n_touched = 0;
     for (size_t k = 0; k < n; k++)
         AX_TRY(merge_at(t, t->places[start + k], a, b, ab));
@@ -481,7 +485,7 @@ static ax_status check_options(const ax_tokenizer_training *o)
     return check_specials(o);
 }
 
-/* Returns the end-of-text token: options' `eos`, or <|endoftext|> if `eos` is NULL and <|endoftext|> is a
+/* Returns the end-of-text token: the option `eos`, or <|endoftext|> if `eos` is NULL and <|endoftext|> is a
  * special token, else NULL. */
 static const char *chosen_eos(const ax_tokenizer_training *o)
 {

@@ -1,4 +1,5 @@
-/* data, private: declarations that the parts of the tokenizer share. Read axonn/tokenizer.h first.
+/* Declarations that the files of the tokenizer share (private to src/data). Read axonn/tokenizer.h first. A
+ * piece (pre-token) is a part of a text that is merged by itself.
  *
  *   tok_text.c         bytes and characters: UTF-8, white space, normal forms, the byte alphabet
  *   tok_normalize.c    the normalizer, and the spaces that a pre-tokenizer adds or replaces
@@ -61,7 +62,7 @@ size_t tok_space_suffix(const char *text, size_t n);
 bool tok_starts_word(const char *text, size_t n);
 bool tok_ends_word(const char *text, size_t n);
 
-/* Returns the utf8proc options for the Unicode normal form `name`: NFC, NFD, NFKC or NFKD (tok_normal.c).
+/* Returns the options of the library utf8proc for the Unicode normal form `name`: NFC, NFD, NFKC or NFKD.
  * Returns -1 for any other name. Options 0 mean no normalization. */
 int tok_form_named(const char *name);
 /* Appends `text`, which is valid UTF-8, to `out` in the normal form `form` (utf8proc options). */
@@ -85,8 +86,9 @@ typedef struct tok_steps {
 } tok_steps;
 void tok_steps_fini(tok_steps *steps);
 
-/* What precedes a section of a document. Sections lie between added tokens or bytes that are not UTF-8. The
- * place decides whether the normalizer and the pre-tokenizer put text or a space before the section. */
+/* The kind of text before a section of a document. Sections are the stretches of text between added tokens
+ * and bytes that are not UTF-8. This kind decides whether the normalizer and the pre-tokenizer put text or a
+ * space before the section. */
 typedef enum tok_place {
     TOK_CONTINUES,    /* a byte that is not UTF-8 */
     TOK_AFTER_ADDED,  /* an added token */
@@ -98,8 +100,8 @@ const char *tok_text_find(const char *find, size_t n_find, const char *text, siz
 /* Appends the text to `out`, with each occurrence of the string `find` replaced by the string `put`. */
 AX_MUST_CHECK ax_status tok_replace(const char *find, const char *put, const char *text, size_t n,
                                     ax_buf *out);
-/* Applies all steps to *text. Sets *text and *n to the result, which lies in the given text or in one of the
- * buffers `work`. */
+/* Applies all steps of a normalizer or decoder to *text. Sets *text and *n to the result, which lies in the
+ * given text or in one of the buffers `work`. */
 AX_MUST_CHECK ax_status tok_steps_run(const tok_steps *steps, tok_place place, const char **text, size_t *n,
                                       ax_buf work[2]);
 
@@ -107,8 +109,8 @@ AX_MUST_CHECK ax_status tok_steps_run(const tok_steps *steps, tok_place place, c
 
 enum { TOK_MAX_STAGES = 8 };
 
-/* One step of cutting text into pieces: each match of the pattern is a piece, and so is the text between two
- * matches, unless `drop_gaps`. */
+/* One step of cutting text into pieces: each match of the regular expression is a piece. The text between two
+ * matches is also a piece, or is dropped if `drop_gaps` is set. */
 typedef struct tok_stage {
     pcre2_code *code;
     char *pattern; /* the regular expression as written in tokenizer.json */
@@ -133,7 +135,8 @@ AX_MUST_CHECK ax_status tok_matcher_init(tok_matcher *matcher);
 void tok_matcher_fini(tok_matcher *matcher);
 
 typedef ax_status (*tok_piece_fn)(void *arg, const char *piece, size_t n);
-/* Cuts valid UTF-8 by all stages in turn and calls `fn` for each piece, left to right. */
+/* Cuts valid UTF-8 into pieces by all stages (regular expressions) in turn, and calls `fn` for each piece,
+ * left to right. */
 AX_MUST_CHECK ax_status tok_split(const tok_stage *stages, int n_stages, tok_matcher *matcher,
                                   const char *text, size_t n, tok_piece_fn fn, void *arg);
 
@@ -141,15 +144,17 @@ AX_MUST_CHECK ax_status tok_split(const tok_stage *stages, int n_stages, tok_mat
 
 typedef struct tok_piece {
     size_t name, text, first; /* offsets in ax_tokenizer.bytes of three strings, whose lengths follow */
-    uint32_t name_size;  /* length of the name by which tok_find finds the token; 0: no token has this id */
-    uint32_t text_size;  /* length of the text that the token decodes to */
+    uint32_t name_size; /* length of the token's name, by which tok_find finds the token; 0: no token has this
+                           id */
+    uint32_t text_size; /* length of the text that the token decodes to */
     uint32_t first_size; /* length of the text that the token decodes to if it is the first token of a text */
     bool special;
     bool in_model; /* the token is in model.vocab, and tok_find finds it by its name */
 } tok_piece;
 
 typedef struct tok_rule {
-    uint64_t pair;    /* ids of two tokens, left << 32 | right; TOK_NO_PAIR in an empty slot */
+    uint64_t pair; /* ids of the two tokens that the rule merges, left << 32 | right; TOK_NO_PAIR in an empty
+                      slot */
     int32_t rank, id; /* rank: a rule of lower rank is applied first; id: the merged token */
 } tok_rule;
 #define TOK_NO_PAIR UINT64_MAX
@@ -168,7 +173,8 @@ typedef enum tok_prefix {
     TOK_PREFIX_FIRST   /* only at the beginning of the document */
 } tok_prefix;
 
-/* A trie over the bytes of added tokens; the children of a node are linked by `sibling`. */
+/* A node of a trie (prefix tree) over the bytes of added tokens. The children of a node are a list, linked by
+ * `sibling`. */
 typedef struct tok_node {
     int32_t child, sibling, added; /* indices of the first child, of the next child of the same parent, and of
                                       the added token that ends here; -1: none */
@@ -192,8 +198,8 @@ struct ax_tokenizer {
     uint64_t by_name_mask;
     bool byte_level;          /* false: names are text, as in SentencePiece's files */
     int32_t byte_id[256];     /* id of the token whose name is this one byte; -1: there is none */
-    int32_t fallback_id[256]; /* [b]: id of byte b's token ("<0x00>", …), for characters without a token; -1:
-                                 none */
+    int32_t fallback_id[256]; /* [b]: id of the token for byte b ("<0x00>", …), used for characters without a
+                                 token; -1: none */
 
     tok_rule *rules; /* hash table with open addressing, keyed by `pair` */
     uint64_t rules_mask;
@@ -201,10 +207,11 @@ struct ax_tokenizer {
     bool ignore_merges;
     int32_t unk; /* id of unk_token; -1: none, so characters without a token are dropped */
     bool fuse_unk;
-    uint64_t *joins; /* see tok_join.c; NULL: pieces are not cut further */
+    uint64_t *joins; /* bit table of the pairs of characters that a merge may join (tok_join.c); NULL: pieces
+                        are not cut further */
 
     tok_steps normalizer;
-    char *space; /* text that replaces each space after the normalizer has run; NULL: spaces stay */
+    char *space; /* text that replaces each space of the normalized text, such as U+2581; NULL: spaces stay */
     bool split_spaces;
     tok_prefix prefix;
     tok_stage stages[TOK_MAX_STAGES];
@@ -216,7 +223,7 @@ struct ax_tokenizer {
 
     ax_ids before, after; /* ids that the template of post_processor puts before and after the text */
     tok_steps decoder;
-    bool chat_template_apart; /* chat_template stands in chat_template.jinja, not in tokenizer_config.json */
+    bool chat_template_apart; /* chat_template is saved in a file of its own, chat_template.jinja */
     bool decode_bytes;        /* a token named "<0x0A>", … decodes to one byte */
     char strip; /* decoding removes up to `strips` of this character from the start of the text */
     int strips;
@@ -228,12 +235,13 @@ struct ax_tokenizer {
  * NULL. `where` names the file in messages. */
 AX_MUST_CHECK ax_status tok_parse(const char *where, char *json, size_t json_size, char *config,
                                   size_t config_size, ax_tokenizer **out);
-/* Applies tokenizer_config.json, once the vocabulary and the template of tokenizer.json are in `tok`: sets
- * tok->eos, and, if the file has add_bos_token or add_eos_token, tok->before and tok->after. config: NULL if
- * there is no such file; its text is then made in tok->config, for checkpoints. */
+/* Applies tokenizer_config.json, once the vocabulary and the post_processor of tokenizer.json are in `tok`:
+ * sets tok->eos and tok->chat_template and, if the file has add_bos_token or add_eos_token, tok->before and
+ * tok->after. `config` is NULL if there is no such file; tok->config is then set to a text for such a file,
+ * to be saved with checkpoints. */
 AX_MUST_CHECK ax_status tok_apply_config(const char *where, const json_t *config, ax_tokenizer *tok);
-/* Reads chat_template.jinja of `dir`, if there is one, in place of what tokenizer_config.json holds.
- * AX_ERR_DATA: it cannot be read, or is larger than 1 MiB. */
+/* Reads chat_template.jinja of `dir`, if there is one. It replaces the chat template of
+ * tokenizer_config.json. AX_ERR_DATA: the file cannot be read, or is larger than 1 MiB. */
 AX_MUST_CHECK ax_status tok_read_chat_template(const char *dir, ax_tokenizer *tok);
 /* Parses normalizer, pre_tokenizer, post_processor and decoder into `tok`. */
 AX_MUST_CHECK ax_status tok_parse_parts(const char *where, const json_t *root, ax_tokenizer *tok);
@@ -244,18 +252,18 @@ const char *tok_json_kind(const json_t *value);
  * part is null or missing. `field` names the part in messages. */
 AX_MUST_CHECK ax_status tok_part_type(const char *where, const char *field, const json_t *part,
                                       const char **type);
-/* Sets *members to the array `key` of a part of type Sequence; its elements are parts that run one after the
- * other. */
+/* Sets *members to the array `key` of a part of tokenizer.json with the type Sequence; the elements of the
+ * array are parts that run one after the other. */
 AX_MUST_CHECK ax_status tok_sequence_members(const char *where, const char *field, const json_t *part,
                                              const char *key, const json_t **members);
-/* Appends to `steps` the step that `part` describes, a Replace object of a normalizer or a decoder. */
+/* Appends to `steps` the step that `part` describes: an object of type Replace in a normalizer or decoder. */
 AX_MUST_CHECK ax_status tok_add_replace(const char *where, const char *field, const json_t *part,
                                         tok_steps *steps);
-/* Appends a step to `steps`; `find` may be NULL. */
+/* Appends a step with the members `form`, `find` and `put` (tok_step) to `steps`; `find` may be NULL. */
 AX_MUST_CHECK ax_status tok_add_step(const char *where, const char *field, int form, const char *find,
                                      const char *put, tok_steps *steps);
-/* Reads a Metaspace object. Sets *space to the character that replaces a space, and *prefix to when a space
- * is put before a text. */
+/* Reads an object of type Metaspace (SentencePiece's handling of spaces). Sets *space to the character that
+ * replaces a space. Sets *prefix to the cases in which a space is put before a text. */
 AX_MUST_CHECK ax_status tok_parse_metaspace(const char *where, const char *field, const json_t *part,
                                             const char **space, tok_prefix *prefix);
 
@@ -269,18 +277,18 @@ json_t *tok_added_json(int32_t id, const char *content, bool special);
 /* Writes a tokenizer_config.json into *text, which the caller frees; eos may be NULL. */
 AX_MUST_CHECK ax_status tok_write_config(const char *eos, char **text, size_t *size);
 /* Fails, because `dir` has SentencePiece's tokenizer.model but no tokenizer.json. The message gives a command
- * that converts the one to the other. */
+ * that makes a tokenizer.json of it. */
 AX_MUST_CHECK ax_status tok_refuse_sentencepiece(const char *dir);
 /* Loads vocab.json and merges.txt of `dir`. */
 AX_MUST_CHECK ax_status tok_load_gpt2_files(const char *dir, ax_tokenizer **out);
 
 AX_MUST_CHECK ax_status tok_ids_reserve(ax_ids *ids, size_t extra);
 /* Returns the id of the token with exactly this name (in a byte-level tokenizer: with these bytes), or -1.
- * Finds only tokens whose `in_model` is set. */
+ * Finds only tokens of model.vocab (`in_model` is set). */
 int32_t tok_find(const ax_tokenizer *tok, const char *name, size_t n);
 
-/* Replaces the spaces in *text and puts a space before *text, as the pre-tokenizer asks. Sets *text and *n to
- * the result, which lies in the given text or in `work`. */
+/* Replaces the spaces in *text and puts a space before *text, if the pre-tokenizer's settings in `tok` say
+ * so. Sets *text and *n to the result, which lies in the given text or in `work`. */
 AX_MUST_CHECK ax_status tok_set_spaces(const ax_tokenizer *tok, tok_place place, const char **text, size_t *n,
                                        ax_buf *work);
 /* Appends to `out` the text that the token `name` decodes to. `first`: the token is the first one of the
@@ -313,30 +321,31 @@ static inline const tok_rule *tok_rule_find(const ax_tokenizer *tok, uint64_t pa
     }
 }
 
-/* Per-thread scratch memory for merging long pieces. */
+/* Scratch memory for merging long pieces; one for each thread. */
 typedef struct tok_merger {
     int32_t *id;
     uint32_t *prev, *next;
     size_t capacity;
     uint64_t *heap;
     size_t heap_capacity;
-    int64_t unknown; /* number of bytes encoded so far for which there is no token */
+    int64_t unknown; /* number of bytes encoded so far that no token stands for */
 } tok_merger;
 void tok_merger_fini(tok_merger *merger);
-/* Appends the ids of one piece: its bytes or characters, merged by the rules, lowest rank first, leftmost
- * among equals. */
+/* Appends the token ids of one piece: the ids of its bytes or characters, merged by the rules; the rule of
+ * lowest rank first, the leftmost pair among equals. */
 AX_MUST_CHECK ax_status tok_merge(const ax_tokenizer *tok, tok_merger *merger, const char *piece, size_t n,
                                   ax_ids *out);
 
-/* Records in *joins (see tok_join.c) that a merge joins the names `left` and `right`. Allocates *joins at the
- * first call. */
+/* Records in the bit table *joins (tok_join.c) that a merge joins the last character of `left` with the first
+ * character of `right`, the names of two tokens. Allocates *joins at the first call. */
 AX_MUST_CHECK ax_status tok_join_add(uint64_t **joins, const char *left, const char *right);
-/* Returns the length of the part at the start of a text that no merge can join with what follows. */
+/* Returns the length of the shortest part at the start of a text that no merge can join with the text after
+ * it. */
 size_t tok_join_cut(const uint64_t *joins, const char *text, size_t n);
 
 struct ax_encoder;
 /* tok_encoder_invalid returns the number of bytes encoded so far that are not valid UTF-8,
- * tok_encoder_unknown the number of bytes for which there is no token. */
+ * tok_encoder_unknown the number of bytes that no token stands for. */
 int64_t tok_encoder_invalid(const struct ax_encoder *encoder);
 int64_t tok_encoder_unknown(const struct ax_encoder *encoder);
 const ax_tokenizer *tok_encoder_tokenizer(const struct ax_encoder *encoder);
@@ -348,7 +357,7 @@ const ax_tokenizer *tok_encoder_tokenizer(const struct ax_encoder *encoder);
 AX_MUST_CHECK ax_status bpe_grow(void *array, size_t *capacity, size_t need, size_t size);
 
 /* A bpe_table holds distinct byte strings, numbered in the order of their first appearance. A bpe_word is one
- * of them, with its count. */
+ * string of a table, with its count. */
 typedef struct bpe_word {
     size_t start; /* offset in bpe_table.bytes */
     uint32_t size, hash;
@@ -368,8 +377,8 @@ AX_MUST_CHECK ax_status bpe_table_add(bpe_table *table, const char *bytes, size_
                                       size_t *number);
 void bpe_table_fini(bpe_table *table);
 
-/* Counts how often each distinct piece occurs in all documents. Leaves out pieces of one byte, because they
- * have nothing to merge. */
+/* Counts how often each distinct piece (pre-token) occurs in all documents. Leaves out pieces of one byte,
+ * because they have nothing to merge. */
 AX_MUST_CHECK ax_status bpe_count(const ax_tokenizer_training *training, const tok_stage *stage, int form,
                                   bpe_table *out);
 

@@ -1,5 +1,5 @@
-/* Checks the round trip of a document: encodes and decodes it, compares the result with the document, and
- * counts tokens. */
+/* ax_tokenizer_check: encodes and decodes a document, compares the result with the document, and counts
+ * tokens. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -22,8 +22,8 @@ static ax_status count_used(const ax_tokenizer *tok, const ax_ids *ids, ax_token
     return AX_OK;
 }
 
-/* Appends valid UTF-8 to `out` in the form that the text has just before merging: normalized, with spaces
- * added or replaced. */
+/* Appends `text`, which is valid UTF-8, to `out` in the form that it has just before merging: normalized,
+ * with spaces added or replaced. */
 static ax_status add_prepared(const ax_tokenizer *tok, tok_place place, const char *text, size_t n,
                               ax_buf *out)
 {
@@ -38,8 +38,8 @@ static ax_status add_prepared(const ax_tokenizer *tok, tok_place place, const ch
     return status;
 }
 
-/* Appends the text that decoding must return: the document as it is before merging, in which each token's
- * name is replaced by the text of the token. The spaces that decoding removes from the start are left out. */
+/* Appends the text that decoding must return. It is the document as it is just before merging (add_prepared),
+ * changed by the steps of the decoder. The spaces that decoding removes from the start are left out. */
 static ax_status expected_text(const ax_tokenizer *tok, const char *text, size_t n, ax_buf *out)
 {
     ax_buf before = {0};

@@ -1,10 +1,11 @@
-/* tokenizer_config.json: the end-of-text token, the tokens that are put around each text, and the chat
- * template, which may also stand in a file of its own. */
+/* Applies tokenizer_config.json: the end-of-text token, the tokens that are put before and after each text,
+ * and the chat template. The chat template may also be a file of its own, chat_template.jinja. */
 #include "data/tok.h"
 
 #include <string.h>
 
-/* Sets *id to the id of the token that tokenizer_config.json has under `key`, -1 if it has none. */
+/* Sets *id to the id of the token that the member `key` of tokenizer_config.json names, such as "eos_token";
+ * -1 if there is no such member. */
 static ax_status find_token(const char *where, const json_t *config, const ax_tokenizer *tok, const char *key,
                             int32_t *id)
 {
@@ -17,9 +18,9 @@ static ax_status find_token(const char *where, const json_t *config, const ax_to
     return AX_OK;
 }
 
-/* If tokenizer_config.json has add_bos_token or add_eos_token, these keys override the template: they say
- * whether bos_token is put before and eos_token after a text. As in transformers, a missing one of the two
- * keys counts as false. */
+/* If tokenizer_config.json has add_bos_token or add_eos_token, these keys override the template of
+ * post_processor: they say whether bos_token is put before each text and eos_token after it. If only one of
+ * the two keys is missing, it counts as false, as in transformers. */
 static ax_status replace_template(const char *where, const json_t *config, ax_tokenizer *tok)
 {
     static const struct {
@@ -33,7 +34,7 @@ static ax_status replace_template(const char *where, const json_t *config, ax_to
         int32_t id;
         bool wanted = json_is_true(json_object_get(config, keys[i].wanted));
         if (wanted && !json_object_get(config, keys[i].token))
-            continue; /* the token is named by another file or by the class: the template is kept */
+            continue; /* another file, or transformers' class, names the token: the template is kept */
         around[i]->size = 0;
         if (!wanted)
             continue;

@@ -1,8 +1,8 @@
-/* Reads the member "decoder" of a tokenizer.json, and turns ids into text by it. Most steps of a decoder
- * change each token by itself, so the text of each token is computed when the file is loaded. Only two things
- * depend on the position in the text: Metaspace omits the space before the first token, and Strip after Fuse
- * removes spaces from the start of the text. An ax_decoder remembers whether it is still at the start of the
- * text. */
+/* Reads the member "decoder" of a tokenizer.json, and turns token ids into text as it says. Most steps of a
+ * decoder change each token by itself, so the text of each token is computed when the file is loaded. Only
+ * two steps depend on the position in the text: Metaspace omits the space before the first token, and Strip
+ * (after Fuse, which joins the tokens) removes spaces from the start of the text. An ax_decoder remembers
+ * whether it is still at the start of the text. */
 #include "data/tok.h"
 
 #include <ctype.h>
@@ -51,8 +51,8 @@ static ax_status parse_metaspace(const char *where, const json_t *part, ax_token
     return AX_OK;
 }
 
-/* Reads the decoder of a tokenizer that is not byte-level: the names of its tokens are text. *fused: a Fuse
- * step came earlier, so that later steps work on the whole text, not on single tokens. */
+/* Reads the decoder of a tokenizer whose token names are text (not byte-level). *fused: a step Fuse came
+ * earlier, so later steps work on the whole text, not on single tokens. */
 static ax_status parse_text(const char *where, const json_t *part, ax_tokenizer *tok, bool *fused)
 {
     const char *type;
@@ -92,7 +92,7 @@ ax_status tok_parse_decoder(const char *where, const json_t *part, ax_tokenizer 
 
 /* ---- the text of one token ---- */
 
-/* Whether the text is the name of a byte, such as "<0x0A>"; sets *byte to that byte. */
+/* Returns true if the text is the name of a byte, such as "<0x0A>", and sets *byte to that byte. */
 static bool is_byte_name(const char *text, size_t n, char *byte)
 {
     static const char digits[] = "0123456789abcdef";

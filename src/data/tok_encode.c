@@ -1,6 +1,7 @@
-/* Encodes documents. A document is cut at bytes that are not UTF-8, then at added tokens; the text between
- * these is normalized, cut at the added tokens that are matched in normalized text, and cut into pieces by
- * the pre-tokenizer. Each piece is looked up in a cache, or else merged. */
+/* Encodes documents. A document is cut at bytes that are not UTF-8, then at added tokens (special tokens and
+ * the like). The text between added tokens is normalized, cut at the added tokens that are matched in
+ * normalized text, and cut into pieces by the pre-tokenizer. Each piece is looked up in a cache, or else
+ * merged. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -9,8 +10,9 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* The piece cache maps short pieces to their ids; it helps because text repeats its pieces, and nearly all
- * are short. A cache_line is one entry of the piece cache, and has the size of a processor's cache line. */
+/* The piece cache maps short pieces to their token ids. It helps because a text repeats its pieces, and
+ * nearly all pieces are short. A cache_line is one entry of the piece cache, and has the size of a
+ * processor's cache line. */
 enum { LINE_KEY = 32, LINE_IDS = 7, CACHE_LINES = 1 << 16 };
 typedef struct cache_line {
     int32_t ids[LINE_IDS];
@@ -19,8 +21,8 @@ typedef struct cache_line {
 } cache_line;
 _Static_assert(sizeof(cache_line) <= 64, "a line of the piece cache fits in a cache line");
 
-/* The ends of the parts (ax_text_part) in a text: end[i] is the end of part i, for i = first ... last. Other
- * parts have no byte in this text. */
+/* The ends of the parts (ax_text_part) in a stretch of text: end[i] is the end of part i, for i = first ...
+ * last. Other parts have no byte in this stretch. */
 typedef struct bounds {
     const char **end;
     size_t first, last;
@@ -36,14 +38,14 @@ struct ax_encoder {
     unsigned flags; /* flags of the current call of ax_encode */
     ax_ids *out;
 
-    /* Of the current call of ax_encode_parts: */
+    /* The fields below belong to the current call of ax_encode_parts. */
     const ax_text_part *parts; /* NULL: the call is one of ax_encode */
     const ax_ids *guarded; /* further tokens, beside the special ones, that are not recognized in plain parts;
                               NULL: none */
     ax_ids *part_of;
-    bounds now;               /* where parts end in the text at the current stage */
-    ax_buf ends[3], probe[2]; /* ends: memory of bounds.end for the text as given, normalized and spaced;
-                                 probe: scratch */
+    bounds now; /* where parts end in the text as it is now: given, normalized, or with spaces replaced */
+    ax_buf ends[3], probe[2]; /* ends: memory of bounds.end for the given text, the normalized text, and the
+                                 text with spaces replaced; probe: scratch */
 };
 
 ax_status ax_encoder_create(const ax_tokenizer *tok, ax_encoder **out)
@@ -103,7 +105,8 @@ static size_t part_at(const ax_encoder *e, const char *at)
     return low;
 }
 
-/* Whether the added token is not recognized in plain parts. */
+/* Returns true if the added token is not recognized in plain parts: special tokens, and those of
+ * e->guarded. */
 static bool is_guarded(const ax_encoder *e, const tok_added *a)
 {
     for (size_t i = 0; e->guarded && i < e->guarded->size; i++)
@@ -112,7 +115,7 @@ static bool is_guarded(const ax_encoder *e, const tok_added *a)
     return a->special;
 }
 
-/* Whether a byte of the text lies in a plain part. */
+/* Returns true if a byte of the text lies in a plain part (ax_text_part.plain). */
 static bool touches_plain(const ax_encoder *e, const char *text, size_t n)
 {
     size_t last = e->parts ? part_at(e, text + n - 1) : 0;
@@ -122,7 +125,8 @@ static bool touches_plain(const ax_encoder *e, const char *text, size_t n)
     return false;
 }
 
-/* Appends to e->part_of, n times, the part of the byte at `at`: the last n ids end in this part. */
+/* Appends the index of the part that holds the byte at `at` to e->part_of, n times: once for each of the last
+ * n ids, whose tokens end in this part. */
 static ax_status note_part(ax_encoder *e, const char *at, size_t n)
 {
     int32_t part = e->parts ? (int32_t)part_at(e, at) : 0;
@@ -131,7 +135,7 @@ static ax_status note_part(ax_encoder *e, const char *at, size_t n)
     return AX_OK;
 }
 
-/* Returns how many bytes of a piece, from `at` on, the token `id` stands for. */
+/* Returns how many bytes the token `id` stands for, if it encodes the bytes of a piece from `at` on. */
 static size_t token_size(const ax_tokenizer *tok, int32_t id, const char *at)
 {
     const tok_piece *piece = &tok->pieces[id];
@@ -140,7 +144,8 @@ static size_t token_size(const ax_tokenizer *tok, int32_t id, const char *at)
     return id == tok->unk ? tok_utf8_size((unsigned char)*at) : piece->name_size;
 }
 
-/* Appends to e->part_of the parts of the ids from index `first` on; they are the ids of the piece. */
+/* Appends to e->part_of, for each id of the piece, the index of the part in which its token ends. The ids of
+ * the piece are e->out from index `first` on. */
 static ax_status note_piece(ax_encoder *e, size_t first, const char *piece, size_t n)
 {
     const char *last = piece + n - 1;
@@ -155,7 +160,8 @@ static ax_status note_piece(ax_encoder *e, size_t first, const char *piece, size
     return AX_OK;
 }
 
-/* Changes a section before it is encoded. `work` has two buffers, in which the result may lie. */
+/* Changes the text of a section (between two added tokens) before it is encoded. `work` has two buffers, in
+ * which the result may lie. */
 typedef ax_status (*prepare_fn)(const ax_tokenizer *tok, tok_place place, const char **text, size_t *n,
                                 ax_buf *work);
 
@@ -165,8 +171,9 @@ static ax_status normalize(const ax_tokenizer *tok, tok_place place, const char 
     return tok_steps_run(&tok->normalizer, place, text, n, work);
 }
 
-/* Sets e->now to the ends of the parts in `made`, which `prepare` made of `text`. To find where a part ends,
- * the text up to its end is prepared alone: the size of the result is the offset in `made`. */
+/* Sets e->now to the ends of the parts in `made`, the text that `prepare` made of `text`. To find where a
+ * part ends in `made`, only the text up to the part's end is passed to `prepare`: the size of the result is
+ * the offset in `made`. */
 static ax_status move_bounds(ax_encoder *e, ax_buf *ends, prepare_fn prepare, tok_place place,
                              const char *text, size_t n, const char *made, size_t n_made)
 {
@@ -269,9 +276,9 @@ static ax_status encode_text(ax_encoder *e, const char *text, size_t n, tok_plac
     return status;
 }
 
-/* Extends [*begin, *end), where the text of the added token `a` was found, by the white space that the token
- * takes with it (lstrip, rstrip), but not to the left of `floor`. Returns false if the token must be a word
- * of its own (single_word) and is not. */
+/* Adjusts the range [*begin, *end) in which the text of the added token `a` was found. Adds the white space
+ * around it that belongs to the token (options lstrip and rstrip), but nothing before `floor`. Returns false
+ * if the token must be a word of its own (option single_word) and is not. */
 static bool adjust_match(const tok_added *a, const char *text, size_t n, size_t floor, size_t *begin,
                          size_t *end)
 {
@@ -284,9 +291,9 @@ static bool adjust_match(const tok_added *a, const char *text, size_t n, size_t 
     return true;
 }
 
-/* Finds the next added token at or after *at. Sets *id to its id and [*begin, *end) to its range. Moves *at
- * to the end of the token's text, not past white space that the token takes with it. Returns false if there
- * is no further token. */
+/* Finds the next added token at or after *at. Sets *id to its id, and [*begin, *end) to its range with the
+ * white space that belongs to it. Moves *at to the end of the token's own text. Returns false if there is no
+ * further token. */
 static bool next_added(const ax_encoder *e, const tok_tree *tree, const char *text, size_t n, size_t floor,
                        size_t *at, int32_t *id, size_t *begin, size_t *end)
 {
@@ -303,7 +310,7 @@ static bool next_added(const ax_encoder *e, const tok_tree *tree, const char *te
         if ((e->flags & AX_ENCODE_PLAIN) && a->special)
             continue;
         if (e->parts && is_guarded(e, a) && touches_plain(e, text + *begin, a->size)) {
-            *at = *begin + 1; /* a token of the next part may begin before `end` */
+            *at = *begin + 1; /* another token may begin inside this match */
             continue;
         }
         if (adjust_match(a, text, n, floor, begin, end)) {
@@ -340,7 +347,7 @@ static ax_status encode_normalized(ax_encoder *e, const char *text, size_t n, to
     return cut_added(e, &e->tok->normal_tree, text, n, place, encode_text);
 }
 
-/* Encodes text that is already cut at the added tokens that match before normalization. */
+/* Encodes a section: the text between two added tokens of those that are matched before normalization. */
 static ax_status encode_section(ax_encoder *e, const char *text, size_t n, tok_place place)
 {
     const bounds outer = e->now;

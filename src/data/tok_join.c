@@ -1,11 +1,12 @@
-/* Cuts a piece of text where no merge can join what is left and right of the cut.
+/* Finds places where a piece can be cut, because no merge can join the characters on the two sides of the
+ * cut.
  *
  * A merge that crosses a boundary between two characters has a left token that ends with the first character
  * and a right token that starts with the second. If no merge rule has such tokens, merges on one side of the
- * boundary do not affect the other side, so the two sides can be merged independently. Files of
- * SentencePiece's kind often have no pre-tokenizer: a document is one piece. Their merges hardly ever join a
- * letter with the U+2581 of the next word, so such a document falls into words, which are short and are found
- * in the cache of pieces.
+ * boundary do not affect the other side, so the two sides can be merged independently. Tokenizers of
+ * SentencePiece's kind often have no pre-tokenizer: a whole document is one piece. Their merges hardly ever
+ * join a letter with the U+2581 of the next word, so such a document falls into words, which are short and
+ * are found in the cache of pieces.
  *
  * The set of pairs of characters that some merge joins is the bit table `joins`. Pairs of ASCII characters
  * have bits of their own; other pairs share bits by a hash. If a pair's bit is set only because of another

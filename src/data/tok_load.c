@@ -12,14 +12,14 @@
 
 enum {
     MAX_IDS = 1 << 24,
-    SPARE_IDS = 1 << 16 /* at most 8 times the number of tokens plus SPARE_IDS ids are accepted, because
+    SPARE_IDS = 1 << 16 /* the largest id must be below 8 times the number of tokens plus SPARE_IDS, because
                            memory is allocated for unused ids too */
 };
 
 typedef struct loader {
     const char *where;
     ax_tokenizer *tok;
-    bool cuts;        /* pieces may be cut where no merge joins two characters */
+    bool cuts;        /* pieces may be cut where no merge joins two characters (tok_join.c) */
     bool joins_bytes; /* a merge joins unk_token or a byte token, so pieces must not be cut */
     XXH3_state_t hash;
 } loader;
@@ -95,7 +95,7 @@ static ax_status count_ids(loader *l, json_t *vocab, const json_t *added)
     AX_CHECK(tok->n_ids, AX_ERR_DATA, "%s: the vocabulary is empty", l->where);
     size_t tokens = json_object_size(vocab) + json_array_size(added);
     AX_CHECK((size_t)tok->n_ids <= SPARE_IDS + 8 * tokens, AX_ERR_DATA,
-             "%s: it has %zu tokens, but ids up to %d: damaged?", l->where, tokens, tok->n_ids - 1);
+             "%s has %zu tokens, but ids up to %d: is it damaged?", l->where, tokens, tok->n_ids - 1);
     return ax_calloc((size_t)tok->n_ids, sizeof *tok->pieces, &tok->pieces);
 }
 
@@ -111,8 +111,8 @@ static ax_status add_text(loader *l, const char *name, size_t n, bool first, siz
 }
 
 /* Sets the name of token `id` and the texts that the token decodes to. The texts are computed from `spelled`:
- * the name itself or, for an added token that is matched in normalized text, the normalized name. `named`:
- * the token's name in error messages. */
+ * the name or, for an added token that is matched in normalized text, the normalized name. `named` is the
+ * name that error messages show. */
 static ax_status set_piece(loader *l, int32_t id, const char *named, const char *name, size_t n,
                            const char *spelled, size_t n_spelled)
 {
@@ -234,8 +234,8 @@ static ax_status vocab_id(const loader *l, size_t rank, const json_t *vocab, con
     return AX_OK;
 }
 
-/* Whether token `id` stands for characters that have no token of their own: it is unk_token or a byte token.
- */
+/* Returns true if token `id` stands for characters that have no token of their own: if it is unk_token or a
+ * byte token. */
 static bool is_stand_in(const ax_tokenizer *tok, int32_t id)
 {
     bool found = id == tok->unk;
@@ -280,8 +280,8 @@ static ax_status add_merges(loader *l, const json_t *vocab, const json_t *merges
 
 /* ---- model ---- */
 
-/* Fails if "model" sets one of the options in `fields`, which are not supported. An option counts as not set
- * if it is missing, or if its value is null, false, 0 or "". */
+/* Fails if the member "model" sets one of the options `fields`, which are not supported here. An option that
+ * is missing, or has the value null, false, 0 or "", counts as not set. */
 static ax_status refuse_variants(const loader *l, const json_t *model)
 {
     static const char *const fields[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
@@ -418,8 +418,8 @@ static ax_status add_tokens(loader *l, const json_t *added, const json_t *vocab)
 
 /* ---- the whole ---- */
 
-/* Hashes the settings that earlier versions did not support. Byte-level files whose normalizer is at most one
- * Unicode normal form skip this, so that their hashes stay those of earlier versions. */
+/* Hashes the settings that earlier versions did not support. Not called for byte-level tokenizers whose
+ * normalizer is at most one Unicode normal form, so that their hashes stay those of earlier versions. */
 static void hash_text_kind(loader *l)
 {
     const ax_tokenizer *tok = l->tok;
@@ -519,7 +519,7 @@ ax_status tok_parse(const char *where, char *json, size_t json_size, char *confi
     return status;
 }
 
-/* Reads tokenizer_config.json of `dir`; *text is NULL if there is none. */
+/* Reads tokenizer_config.json of the directory `dir`. Sets *text to NULL if there is no such file. */
 static ax_status read_config(const char *dir, char **text, size_t *size)
 {
     char *path;
@@ -553,8 +553,8 @@ static ax_status load_directory(const char *dir, ax_tokenizer **out)
     return status;
 }
 
-/* Sets *out to the directory of the tokenizer's files: of a run's directory the part `tokenizer`, else
- * `path`. */
+/* Sets *out to the directory with the tokenizer's files: the subdirectory `tokenizer` if `path` is the
+ * directory of a run, else `path`. */
 static ax_status find_directory(const char *path, char **out)
 {
     char *part, *file;
@@ -571,7 +571,7 @@ static ax_status find_directory(const char *path, char **out)
     return status;
 }
 
-/* Loads the tokenizer of the file `path`, which is in the directory `dir`. */
+/* Loads a tokenizer from its file `path`, which is in the directory `dir`. */
 static ax_status load_file(const char *path, const char *dir, ax_tokenizer **out)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;

@@ -1,7 +1,7 @@
-/* Merges the bytes or characters of one piece by the merge rules until no rule applies: the rule of lowest
- * rank first, the leftmost pair among equals. Short pieces, which are nearly all, are merged by scanning a
- * small array. Long ones are merged with a heap over a linked list in O(n log n), so that even a megabyte of
- * one letter is not slow. */
+/* Merges the bytes or characters of one piece (pre-token) by the merge rules until no rule applies: the rule
+ * of lowest rank first, the leftmost pair among equals. Short pieces, which are nearly all pieces, are merged
+ * by scanning a small array. Long pieces are merged with a heap over a linked list in O(n log n), so that
+ * even a megabyte of one letter is not slow. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -18,8 +18,8 @@ void tok_merger_fini(tok_merger *m)
     *m = (tok_merger){0};
 }
 
-/* Writes the ids of the bytes of a character without a token, and returns their number: 0 if one of the bytes
- * has no token. */
+/* Writes the ids of the byte tokens ("<0x0A>") of a character without a token. Returns their number, or 0 if
+ * one of the bytes has no token. */
 static size_t fallback_ids(const ax_tokenizer *tok, const char *bytes, size_t n, int32_t *id)
 {
     for (size_t i = 0; i < n; i++)
@@ -29,11 +29,11 @@ static size_t fallback_ids(const ax_tokenizer *tok, const char *bytes, size_t n,
 }
 
 /* Writes the ids of the piece's bytes (byte-level) or characters to id[n] and returns their number. A
- * character without a token becomes the tokens of its bytes. If those are missing too, it becomes unk_token
- * (with fuse_unk, a run of such characters becomes one unk_token), or nothing if there is no unk_token. As in
- * Hugging Face's tokenizers, an unk_token is written late: just before the next character with a token of its
- * own or the next unk_token, or at the end. So it comes after the byte tokens of the characters in
- * between. */
+ * character without a token becomes the tokens of its bytes. If one of these tokens is missing, the character
+ * becomes unk_token, or is left out if there is no unk_token. With fuse_unk, a run of such characters becomes
+ * one unk_token. As in Hugging Face's tokenizers, an unk_token is written late: just before the next
+ * character with a token of its own, just before the next unk_token, or at the end. So it comes after the
+ * byte tokens of characters that follow it in the text. */
 static size_t start_ids(const ax_tokenizer *tok, tok_merger *m, const char *piece, size_t n, int32_t *id)
 {
     size_t count = 0;
@@ -171,7 +171,7 @@ static ax_status merge_long(const ax_tokenizer *tok, tok_merger *m, const char *
         uint32_t at = (uint32_t)entry;
         const tok_rule *rule = m->id[at] == GONE ? NULL : rule_at(tok, m, n, at);
         if (!rule || (uint32_t)rule->rank != entry >> 32)
-            continue; /* out of date: the pair has changed since it was pushed */
+            continue; /* out of date: the pair at this position has changed since the entry was pushed */
         uint32_t gone = m->next[at];
         m->id[at] = rule->id;
         m->id[gone] = GONE;

@@ -1,5 +1,5 @@
-/* Changes text before it is cut into pieces: the steps of a normalizer, and the spaces that the
- * pre-tokenizers ByteLevel and Metaspace add or replace. */
+/* Changes text before it is cut into pieces: runs the steps of a normalizer, and adds or replaces spaces as
+ * the pre-tokenizers ByteLevel and Metaspace do. */
 #include "data/tok.h"
 
 #include <stdlib.h>

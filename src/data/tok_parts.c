@@ -1,5 +1,6 @@
 /* Reads the members of a tokenizer.json beside "model": normalizer, pre_tokenizer and post_processor
- * (tok_decode.c reads decoder). Refuses what is not implemented here, and names the field. */
+ * (tok_decode.c reads decoder). Parts that are not implemented here are errors, whose message names the
+ * field. */
 #include "data/tok.h"
 
 #include <string.h>
@@ -145,7 +146,8 @@ static ax_status parse_byte_level(const char *where, const json_t *part, ax_toke
     return json_is_false(use_regex) ? AX_OK : add_stage(where, tok_pattern_named("gpt2"), false, tok);
 }
 
-/* Sets *prefix from the member prepend_scheme or, in older files, add_prefix_space. */
+/* Sets *prefix (when a space is put before a text) from the member prepend_scheme or, in older files,
+ * add_prefix_space. */
 static ax_status metaspace_prefix(const char *where, const char *field, const json_t *part,
                                   tok_prefix *prefix)
 {

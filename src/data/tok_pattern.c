@@ -3,7 +3,7 @@
  *
  * The files are written for Oniguruma in Ruby syntax. With UTF and UCP, PCRE2 gives the patterns of published
  * tokenizers the same meaning, except that its \s includes U+180E: \s is translated to an explicit class. A
- * few constructs that PCRE2 reads differently, or not at all, are refused. */
+ * few constructs that PCRE2 reads differently, or does not know, are errors. */
 #include "data/tok.h"
 
 #include <ctype.h>
@@ -36,8 +36,9 @@ const char *tok_pattern_named(const char *name)
     "\\x00-\\x08\\x0e-\\x1f\\x21-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}"                 \
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
 
-/* Whether a property \p{NAME} is a script. PCRE2 reads \p{Han} as the property Script_Extensions, which also
- * holds for punctuation that several scripts share; Oniguruma reads it as Script, PCRE2's \p{sc:Han}. */
+/* Returns true if NAME of a property \p{NAME} is a script (writing system) of Unicode. PCRE2 reads \p{Han} as
+ * the property Script_Extensions, which also holds for punctuation that several scripts share; Oniguruma
+ * reads it as Script, PCRE2's \p{sc:Han}. */
 static bool is_script(const char *name, size_t n)
 {
     char text[64];
@@ -51,7 +52,7 @@ static bool is_script(const char *name, size_t n)
     return code != NULL;
 }
 
-/* Translates {NAME} or {^NAME}, n bytes, of a property. */
+/* Translates the braces of a property \p{NAME} or \p{^NAME}: {NAME} or {^NAME}, n bytes. */
 static ax_status translate_property(const char *braced, size_t n, ax_buf *out)
 {
     size_t start = n > 1 && braced[1] == '^' ? 2 : 1;
@@ -74,14 +75,15 @@ static ax_status translate_escape(const char *pattern, const char **p, bool in_c
         AX_TRY(ax_buf_printf(out, in_class ? "%s" : "[%s]", members));
         if (!in_class || (*p)[0] != '-' || (*p)[1] == ']')
             return AX_OK;
-        *p += 1; /* the hyphen stands for itself: a class cannot begin a range */
+        *p += 1; /* \s followed by a hyphen: the hyphen stands for itself, because \s cannot begin a range */
         return ax_buf_printf(out, "\\-");
     }
-    if (c == 'v') /* the vertical tab; PCRE2's \v is a class */
+    if (c == 'v') /* \v is the vertical tab here; in PCRE2, \v is a class of characters */
         return ax_buf_printf(out, "\\x0b");
     if (c != 'u') {
         size_t braced = **p == '{' && strchr("pPx", c) ? strcspn(*p, "}") : 0;
-        AX_CHECK(!braced || (*p)[braced], AX_ERR_DATA, "pattern \"%s\": no } after \\%c{", pattern, c);
+        AX_CHECK(!braced || (*p)[braced], AX_ERR_DATA, "pattern \"%s\": the } after \\%c{ is missing",
+                 pattern, c);
         AX_TRY(ax_buf_printf(out, "\\%c", c));
         size_t n = braced + !!braced;
         AX_TRY(n && c != 'x' ? translate_property(*p, n, out) : ax_buf_add(out, *p, n));
@@ -95,14 +97,14 @@ static ax_status translate_escape(const char *pattern, const char **p, bool in_c
     return AX_OK;
 }
 
-/* Refuses constructs outside of character classes that mean something else in Ruby syntax than in PCRE2. */
+/* Fails for constructs outside of character classes that mean something else in Ruby syntax than in PCRE2. */
 static ax_status refuse_dialect(const char *pattern, const char *p)
 {
     if (p[0] == '(' && p[1] == '?') {
         const char *flags = p + 2;
         bool options = strchr("imxsuad-", *flags) != NULL;
         AX_CHECK(!options || flags[strspn(flags, "i")] == ':', AX_ERR_DATA,
-                 "pattern \"%s\": of inline options only (?i:...) is supported", pattern);
+                 "pattern \"%s\": the only inline option that is supported is (?i:...)", pattern);
         AX_CHECK(options || strchr(":=!>", *flags) || (*flags == '<' && strchr("=!", flags[1])), AX_ERR_DATA,
                  "pattern \"%s\": the group \"%.4s\" is not supported", pattern, p);
     }
@@ -161,7 +163,8 @@ ax_status tok_stage_init(tok_stage *stage, const char *pattern, bool drop_gaps)
         char why[256] = "";
         if (!stage->code) {
             pcre2_get_error_message(error, (PCRE2_UCHAR *)why, sizeof why);
-            status = ax_fail(AX_ERR_DATA, "pattern \"%s\": %s", pattern, why);
+            status =
+                ax_fail(AX_ERR_DATA, "pattern \"%s\" is not a valid regular expression: %s", pattern, why);
         }
     }
     pcre2_compile_context_free(context);
@@ -199,8 +202,8 @@ void tok_matcher_fini(tok_matcher *matcher)
     *matcher = (tok_matcher){0};
 }
 
-/* Finds the next match at or after `from` that is not empty, because an empty match cuts nothing. *end is 0
- * if there is none. */
+/* Finds the next match at or after `from` that is not empty (an empty match cuts nothing). *end is 0 if there
+ * is none. */
 static ax_status next_match(const tok_stage *stage, tok_matcher *m, const char *text, size_t n, size_t from,
                             size_t *begin, size_t *end)
 {

@@ -63,7 +63,7 @@ ax_status tok_write_config(const char *eos, char **text, size_t *size)
 
 /* ---- vocab.json and merges.txt ---- */
 
-/* Appends the lines of the merges.txt `path` to `merges`, without its version line. */
+/* Appends the lines of the file `path`, a merges.txt, to `merges`, without its version line. */
 static ax_status read_merges(const char *path, json_t *merges)
 {
     char *text, *rest = NULL;
@@ -80,8 +80,9 @@ static ax_status read_merges(const char *path, json_t *merges)
     return status;
 }
 
-/* Checks that text is split by GPT-2's regular expression. vocab.json and merges.txt do not hold the
- * expression. It is GPT-2's if tokenizer_config.json names the class of GPT-2's tokenizer, or no class. */
+/* Checks that the tokenizer splits text by GPT-2's regular expression. vocab.json and merges.txt do not tell
+ * the expression, but tokenizer_config.json does: it must name the class of GPT-2's tokenizer, or no
+ * class. */
 static ax_status check_class(const char *path, const json_t *config)
 {
     const char *name = json_string_value(json_object_get(config, "tokenizer_class"));
@@ -92,8 +93,8 @@ static ax_status check_class(const char *path, const json_t *config)
     return AX_OK;
 }
 
-/* Refuses an added_tokens.json with tokens that vocab.json lacks. Which of these tokens are special is
- * written in further files, which this program does not read; a tokenizer.json has all of it. */
+/* Fails if added_tokens.json has tokens that vocab.json lacks. Further files, which this program does not
+ * read, say which of these tokens are special; a tokenizer.json says it itself. */
 static ax_status refuse_added_tokens(const char *path, const json_t *vocab)
 {
     json_t *added;
@@ -157,7 +158,7 @@ ax_status tok_refuse_sentencepiece(const char *dir)
         dir, dir, dir);
 }
 
-/* Fails, because `dir` contains neither tokenizer.json nor GPT-2's files. */
+/* Fails, because `dir` contains neither tokenizer.json nor GPT-2's vocab.json and merges.txt. */
 static ax_status refuse_directory(const char *dir)
 {
     char *model;

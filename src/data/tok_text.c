@@ -65,7 +65,8 @@ size_t tok_utf8_put(uint32_t c, char *out)
     return (size_t)utf8proc_encode_char((utf8proc_int32_t)c, (utf8proc_uint8_t *)out);
 }
 
-/* Bytes 0-32, 127-160 and 173 do not stand for themselves in JSON files. */
+/* In tokenizer.json, bytes 0-32, 127-160 and 173 are written as other characters, from U+0100
+ * (FIRST_STAND_IN) on; each other byte is written as the character with that code point. */
 enum { FIRST_STAND_IN = 256, N_LOW = 33, N_MIDDLE = 34 };
 
 uint32_t tok_byte_char(unsigned byte)
@@ -101,7 +102,8 @@ bool tok_name_bytes(const char *name, size_t n, char *out, size_t *size)
     return true;
 }
 
-/* Whether the character has the property White_Space, which unlike PCRE2's \s does not include U+180E. */
+/* Returns true if the character has the property White_Space. PCRE2's \s includes U+180E too, White_Space
+ * does not. */
 static bool is_space(uint32_t c)
 {
     return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||

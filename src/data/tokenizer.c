@@ -1,4 +1,5 @@
-/* Lookups in the tokenizer's tables; the trie of added tokens. */
+/* Looks up ids and names of tokens; builds and searches the trie (prefix tree) of added tokens; saves a
+ * tokenizer. */
 #include "data/tok.h"
 
 #include <errno.h>
@@ -74,7 +75,7 @@ static ax_status save_file(const char *dir, const char *name, const char *text, 
     return status;
 }
 
-/* Removes a file that another tokenizer has left, if there is one. */
+/* Removes a file that an earlier tokenizer in this directory has left, if there is one. */
 static ax_status remove_file(const char *dir, const char *name)
 {
     char *path;

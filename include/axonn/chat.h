@@ -4,10 +4,10 @@
  * assistant, the last two in alternation. A template writes special tokens and headers around each turn. A
  * rendered conversation is a text of parts: strings of the template, and texts of turns. Special tokens, and
  * all tokens that the template needs, are recognized in the template's strings only: no text of a turn can
- * contain one. Markers that are plain text cannot be protected: those around turns of the user in
- * deepseek-coder, alpaca, and mistral if the tokenizer has no token [INST]. The targets of training are what
- * the assistant says and all that closes its turn, never a header. Not collective; the objects are for one
- * thread at a time, but any number of threads may share an ax_chat. */
+ * contain one. Headers that are plain text instead of special tokens cannot be protected in this way: those
+ * of the user's turns in deepseek-coder, in alpaca, and in mistral if the tokenizer has no token [INST]. The
+ * targets of training are what the assistant says and all that closes its turn, never a header. Not
+ * collective; the objects are for one thread at a time, but any number of threads may share an ax_chat. */
 #ifndef AXONN_CHAT_H
 #define AXONN_CHAT_H
 
@@ -19,40 +19,42 @@ extern "C" {
 
 struct json_t; /* of <jansson.h> */
 
-/* A template, for one tokenizer. */
+/* A chat template, bound to one tokenizer. */
 typedef struct ax_chat ax_chat;
 
 /* The names of all templates, separated by "|". */
 extern const char ax_chat_names[];
 enum { AX_CHAT_NAME_BYTES = 24 }; /* room for a name and its NUL */
 
-/* Creates the template `name`. If `name` is NULL, a template is chosen. The first choice is the one whose
- * format the tokenizer's own chat template has (ax_tokenizer_chat_template), if strings in it tell the format
- * and the tokenizer has all tokens that the template needs. Otherwise it is the first in the order llama3,
- * qwen3, chatml, deepseek-coder, mistral, alpaca whose special tokens are all among the tokenizer's added
- * tokens. `tok` must outlive *out, which the caller destroys. AX_ERR_USAGE: there is no such template, or the
- * tokenizer lacks some of its special tokens, which the message lists. If no template fits, the call
- * succeeds, and rendering fails. */
+/* Creates the template `name`. If `name` is NULL, a template is chosen in two ways. First by the tokenizer's
+ * own chat template, a Jinja text (ax_tokenizer_chat_template): if strings in the text show that its format
+ * is one of those here, and the tokenizer has all tokens that this template needs, the template is chosen.
+ * Otherwise by the tokenizer's added tokens: of llama3, qwen3, chatml, deepseek-coder, mistral, alpaca, in
+ * this order, the first one is chosen whose special tokens are all among them. `tok` must outlive *out, which
+ * the caller destroys. AX_ERR_USAGE: there is no such template, or the tokenizer lacks some of its special
+ * tokens, which the message lists. If no template fits, the call succeeds, and rendering fails. */
 AX_MUST_CHECK ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **out);
 void ax_chat_destroy(ax_chat **chat);
 
 /* Returns the name of the template, or "none". */
 const char *ax_chat_name(const ax_chat *chat);
-/* Returns how the template was found, to follow its name in a message; NULL: the caller named it. */
+/* Returns a phrase for messages that says how the template was chosen, such as "chosen by the tokenizer's
+ * special tokens". NULL: the caller named the template. */
 const char *ax_chat_origin(const ax_chat *chat);
 /* Returns the id of the special token that ends a turn of the assistant, or -1 without a template. */
 int32_t ax_chat_end(const ax_chat *chat);
 
 /* Appends the template as Jinja, which transformers, vLLM and llama.cpp read as a model's chat template. For
  * turns that ax_chat_render accepts it writes the same text, with the header of an answer if
- * add_generation_prompt is set. It knows no role for the input of Alpaca, and cannot keep contents from
- * containing special tokens. AX_ERR_USAGE: there is no template. */
+ * add_generation_prompt is set. The Jinja text has no role for the input of Alpaca, and does not prevent that
+ * the texts of turns contain special tokens. AX_ERR_USAGE: there is no template. */
 AX_MUST_CHECK ax_status ax_chat_jinja(const ax_chat *chat, ax_buf *out);
 
 /* ---- conversations ------------------------------------------------------------------------------- */
 
-/* AX_CHAT_INPUT is the input that an instruction of Alpaca refers to. It follows a turn of the user.
- * Templates that have no such role append it to the user's text, after a newline. */
+/* AX_CHAT_INPUT is the field "input" of the Alpaca format, the text to which the instruction refers. It
+ * follows a turn of the user. Templates that have no such role append it to the user's text, after a
+ * newline. */
 typedef enum ax_chat_role { AX_CHAT_SYSTEM, AX_CHAT_USER, AX_CHAT_INPUT, AX_CHAT_ASSISTANT } ax_chat_role;
 enum { AX_CHAT_ROLES = 4 };
 
@@ -92,29 +94,31 @@ AX_MUST_CHECK ax_status ax_chat_read(const struct json_t *value, ax_chat_turns *
 /* A rendered conversation. Zero-initialise it; rendering reuses its memory. */
 typedef struct ax_chat_text {
     ax_buf text;
-    ax_buf
-        parts; /* array of ax_text_part: `plain` is set for what turns say, `target` for what is a target */
-    const ax_ids *guarded; /* guarded tokens of the ax_chat that rendered the text; it must live until the
-                              text is encoded */
+    /* Array of ax_text_part. `plain` is set for texts of turns, `target` for texts that are targets of
+     * training. */
+    ax_buf parts;
+    const ax_ids *guarded; /* ids of tokens that texts of turns cannot contain; owned by the ax_chat that
+                              rendered the text, which must live until the text is encoded */
     ax_buf joined;         /* scratch of ax_chat_render */
     ax_ids part;           /* scratch of ax_chat_encode */
 } ax_chat_text;
 void ax_chat_text_fini(ax_chat_text *text);
 
-/* Replaces *out by the rendered conversation. With `prompt` the header of an answer follows, and the last
- * turn must be the user's. AX_ERR_DATA: turns out of order, no template. */
+/* Replaces *out by the rendered conversation. With `prompt`, the header of the assistant's answer follows at
+ * the end, for a model to continue; the last turn must then be the user's. AX_ERR_DATA: turns out of order,
+ * no template. */
 AX_MUST_CHECK ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt,
                                        ax_chat_text *out);
 
-/* Reduces *text, which a model wrote after a prompt, to the text of the answer. Removes the template's
- * strings before the answer, and between the answer and the token that ends the turn. */
+/* Reduces *text, which a model wrote after a prompt, to the text of the answer: removes the strings that the
+ * template puts before the answer, and between the answer and the token that ends the turn. */
 void ax_chat_answer(const ax_chat *chat, const char **text, size_t *size);
-/* Returns how many bytes at the start of `text`, which a model wrote after a prompt, are the template's
- * string before the answer. */
+/* Returns the length of the string that the template puts before an answer, if `text`, which a model wrote
+ * after a prompt, begins with this string; else 0. */
 size_t ax_chat_opening(const ax_chat *chat, const char *text, size_t size);
 
-/* Appends the ids of a rendered conversation to `ids`, and for each a byte to `is_target`: 1 if the token's
- * last byte lies in a part that is a target, else 0. Errors as for ax_encode. */
+/* Appends the token ids of a rendered conversation to `ids`, and for each id a byte to `is_target`: 1 if the
+ * token's last byte lies in a part that is a target, else 0. Errors as for ax_encode. */
 AX_MUST_CHECK ax_status ax_chat_encode(ax_encoder *encoder, ax_chat_text *text, ax_ids *ids,
                                        ax_buf *is_target);
 

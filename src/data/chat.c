@@ -8,8 +8,8 @@
 
 /* ---- which template ------------------------------------------------------------------------------ */
 
-/* Returns the id of the added token `name`, a string of a template (CHAT_EOS: the end-of-text token); -1 if
- * the tokenizer has no such added token. */
+/* Returns the id of the added token (entry of added_tokens in tokenizer.json) whose text is `name`; CHAT_EOS
+ * stands for the end-of-text token. Returns -1 if the tokenizer has no such added token. */
 static int32_t find_token(const ax_tokenizer *tok, const char *name)
 {
     const bool is_end = !strcmp(name, CHAT_EOS);
@@ -24,8 +24,8 @@ static int32_t find_token(const ax_tokenizer *tok, const char *name)
     return -1;
 }
 
-/* Adds to chat->guarded the ids of those of the n names that are added tokens of the tokenizer. The list may
- * end earlier, with NULL. */
+/* Adds ids to chat->guarded, the tokens that texts of turns cannot contain: for each of the n names that is
+ * an added token of the tokenizer, its id. A NULL ends the list of names earlier. */
 static ax_status guard(ax_chat *chat, const char *const *names, size_t n)
 {
     for (size_t i = 0; i < n && names[i]; i++) {
@@ -67,11 +67,12 @@ static ax_status take_named(ax_chat *chat, const char *name)
     int missing;
     for (size_t i = 0; i < CHAT_TEMPLATES && !chat->template; i++)
         chat->template = strcmp(chat_templates[i].name, name) ? NULL : &chat_templates[i];
-    AX_CHECK(chat->template, AX_ERR_USAGE, "there is no template \"%s\"; there are %s", name, ax_chat_names);
+    AX_CHECK(chat->template, AX_ERR_USAGE, "there is no chat template \"%s\"; there are %s", name,
+             ax_chat_names);
     ax_status status = list_missing(chat->tok, chat->template, &list, &missing);
     if (status == AX_OK && missing)
-        status =
-            ax_fail(AX_ERR_USAGE, "template %s does not fit the tokenizer, which lacks %s", name, list.data);
+        status = ax_fail(AX_ERR_USAGE, "chat template %s does not fit the tokenizer, which lacks %s", name,
+                         list.data);
     ax_buf_fini(&list);
     return status;
 }
@@ -87,11 +88,14 @@ static ax_status check_tokens(const ax_tokenizer *tok, const chat_template *t, b
     return status;
 }
 
-/* Ways to find a template, the surest first. */
+/* Ways to find the template that fits a tokenizer, the surest first: its own Jinja text is equal to the one
+ * printed for the template; its Jinja text contains the template's typical strings; it has the template's
+ * tokens. */
 typedef enum chat_way { BY_TEXT, BY_MARKS, BY_TOKENS, CHAT_WAYS } chat_way;
 
-/* Sets *found if the template fits the tokenizer and is found in this way: the tokenizer's own Jinja template
- * is the text that the template prints, or has its marks, or no more is asked. */
+/* Sets *found if the tokenizer has all tokens that the template needs, and the condition of `way` holds.
+ * BY_TEXT: the tokenizer's own Jinja template is the text that ax_chat_jinja prints for this template.
+ * BY_MARKS: it contains the strings `marks` of this template. BY_TOKENS: no further condition. */
 static ax_status try_template(ax_chat *chat, const chat_template *t, chat_way way, bool *found)
 {
     const char *own = ax_tokenizer_chat_template(chat->tok);
@@ -209,7 +213,7 @@ static const char *role_name(ax_chat_role role)
     return names[role];
 }
 
-/* Checks that turn number i may follow the one before it. */
+/* Checks that the role of turn i may follow the role of the previous turn. */
 static ax_status check_order(const ax_chat_turns *turns, size_t i)
 {
     const ax_chat_role role = turns->turn[i].role;
@@ -266,7 +270,7 @@ typedef struct span {
     size_t n;
 } span;
 
-/* Drops newlines at the start and at the end of a text. */
+/* Drops newlines at the start of a text (if `start`) and at its end (if `end`). */
 static span strip_newlines(span s, bool start, bool end)
 {
     for (; start && s.n && *s.at == '\n'; s.n--)
@@ -339,13 +343,15 @@ static const chat_frame *frame_of(const chat_template *t, const ax_chat_turns *t
     return after_system && t->after_system.before ? &t->after_system : &t->frame[turns->turn[i].role];
 }
 
-/* Whether turn i is an input (AX_CHAT_INPUT) that the template appends to the user's turn before it. */
+/* Returns true if turn i is an input (AX_CHAT_INPUT, of the Alpaca format) that the template appends to the
+ * user's turn before it. */
 static bool is_appended(const chat_template *t, const ax_chat_turns *turns, size_t i)
 {
     return i < turns->n && turns->turn[i].role == AX_CHAT_INPUT && !t->frame[AX_CHAT_INPUT].before;
 }
 
-/* Sets *text to the text of turn i, followed by the input that is appended to this turn, if there is one. */
+/* Sets *text to the text of turn i. If the next turn is an input that the template appends to turn i
+ * (is_appended), its text follows after a newline. */
 static ax_status turn_text(const chat_template *t, const ax_chat_turns *turns, size_t i, ax_chat_text *out,
                            span *text)
 {
@@ -398,8 +404,8 @@ ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool p
     out->guarded = &chat->guarded;
     AX_CHECK(
         chat->template, AX_ERR_DATA,
-        "a conversation needs a template, but none fits this tokenizer: it lacks special tokens of each, and "
-        "for template alpaca an end-of-text token among its added tokens: use another tokenizer");
+        "a conversation needs a chat template, but none fits this tokenizer: for each template it lacks "
+        "special tokens (for alpaca, an end-of-text token among its added tokens); use another tokenizer");
     AX_TRY(put_begin(chat, turns, out));
     for (size_t i = 0; i < turns->n; i++)
         AX_TRY(put_turn(chat, turns, i, out));

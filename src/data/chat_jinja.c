@@ -1,6 +1,6 @@
-/* Prints templates of conversations as Jinja, the language of Hugging Face's chat_template.jinja, from the
- * rows of chat_templates.c. Also recognizes which row a tokenizer's own Jinja template corresponds to, by
- * strings that the template contains. Jinja is never run here. */
+/* Prints a chat template of chat_templates.c as Jinja, the language of Hugging Face's chat_template.jinja.
+ * Also recognizes which of these templates a tokenizer's own Jinja text corresponds to, by strings in that
+ * text. Jinja is never run here. */
 #include "chat_templates.h"
 
 #include <string.h>

@@ -30,8 +30,8 @@ static ax_status find_role(const json_t *value, const char *member, size_t turn,
                    turn, name);
 }
 
-/* Fails if the member `member` of `object` is a string, or a list or an object that is not empty. To be
- * called for members that no template writes. */
+/* Fails if the member `member` of `object` has a value: a string, or a list or an object that is not empty.
+ * Called for members that no chat template writes, such as "tools". */
 static ax_status refuse_unwritten(const json_t *object, const char *member)
 {
     const json_t *value = json_object_get(object, member);
@@ -87,8 +87,8 @@ static ax_status read_side(const json_t *object, const char *member, ax_chat_rol
     return json_is_array(value) ? read_list(value, turns) : add_text(object, member, role, turns);
 }
 
-/* Whether an optional member is given: neither null nor an empty string. A value of another type counts as
- * given, so that add_text refuses it. */
+/* Returns true if an optional member is given, that is, neither missing, null nor an empty string. A value
+ * that is not a string counts as given, so that add_text refuses it. */
 static bool says_something(const json_t *value)
 {
     return value && !json_is_null(value) && !(json_is_string(value) && !json_string_length(value));
@@ -110,8 +110,8 @@ static ax_status read_prompt(const json_t *object, ax_chat_turns *turns)
                                                  : AX_OK;
 }
 
-/* Returns the name of the member that makes an object a conversation, or NULL. With `question`, "prompt" and
- * "instruction" count even if the object has no answer to them. */
+/* Returns the name of the member that makes an object a conversation, or NULL. If `question` is true,
+ * "prompt" and "instruction" count even if the object has no answer ("completion", "output"). */
 static const char *find_member(const json_t *object, bool question)
 {
     static const char *const members[][2] = {

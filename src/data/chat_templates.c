@@ -1,5 +1,5 @@
-/* The table of templates. Each follows a published template; tests/golden/README.md names the packages and
- * documents. The test data.chat compares what the templates write with the originals
+/* The table of chat templates. Each follows a published template; tests/golden/README.md names the packages
+ * and documents. The test data.chat compares the texts that these templates write with those of the originals
  * (tests/golden/make_chat.py). */
 #include "chat_templates.h"
 

@@ -1,30 +1,34 @@
-/* The templates of conversations, as data. Read axonn/chat.h first. */
+/* Chat templates as data: the strings that stand around the turns of a conversation. Read axonn/chat.h
+ * first. */
 #ifndef AXONN_DATA_CHAT_TEMPLATES_H
 #define AXONN_DATA_CHAT_TEMPLATES_H
 
 #include "axonn/chat.h"
 
-/* Placeholders in templates, each a whole string. CHAT_BEGIN stands for the tokens that the tokenizer puts
- * before each text, CHAT_EOS for the tokenizer's end-of-text token. */
+/* Placeholders in the strings of templates; each is a string of its own. CHAT_BEGIN stands for the tokens
+ * that the tokenizer puts before each text, CHAT_EOS for the tokenizer's end-of-text token. */
 #define CHAT_BEGIN "{begin}"
 #define CHAT_EOS "{eos}"
 
 /* What a template writes before and after a turn's text. */
 typedef struct chat_frame {
-    const char *before, *after; /* NULL in `before`: the template has no such frame */
+    const char *before, *after; /* `before` NULL: the template has no such pair of strings */
 } chat_frame;
 
-/* A template. A rendered conversation has its strings in this order:
+/* A chat template. A rendered conversation has the template's strings, by the names of the fields below, in
+ * this order:
  *
  *     begin [no_system] { frame[...] } header opening [think reasoning] text frame[ASSISTANT].after ...
  *
- * The header of an answer is frame[AX_CHAT_ASSISTANT].before: a prompt ends with it. The targets begin after
- * it. */
+ * The header of an answer is frame[AX_CHAT_ASSISTANT].before. A prompt ends with the header, and the targets
+ * of training begin after it. */
 typedef struct chat_template {
     const char *name;
-    const char
-        *needs[5]; /* tokens that the tokenizer must have, or CHAT_EOS; no text of a turn can contain them */
-    const char *guards[3]; /* further tokens that no text of a turn can contain, if the tokenizer has them */
+    /* Tokens that the tokenizer must have; CHAT_EOS: its end-of-text token. No text of a turn can contain
+     * them. */
+    const char *needs[5];
+    const char *guards[3]; /* further tokens, beside `needs`, that no text of a turn can contain, if the
+                              tokenizer has them */
     const char *marks[3];  /* strings that each Jinja template of this format contains */
     const char *other; /* a string that no Jinja template of this format contains, if the marks alone do not
                           tell; or NULL */
@@ -33,11 +37,12 @@ typedef struct chat_template {
     const char *no_system;       /* written if there is no turn of the system */
     const char *no_system_input; /* instead of no_system, if the first turn has an input; NULL: no_system */
     chat_frame frame[AX_CHAT_ROLES];
-    chat_frame after_system; /* the user's frame after a turn of the system; before NULL: the usual one */
-    const char *between;     /* written before each turn of the user that is not the first */
-    const char *opening;     /* written before the assistant's text; a target */
-    chat_frame think; /* written around the reasoning of each answer, even if it is empty; a target; before
-                         NULL: the template has no reasoning */
+    chat_frame after_system; /* strings around a turn of the user after a turn of the system; before NULL:
+                                those of `frame` */
+    const char *between;     /* written before each turn of the user that follows an answer */
+    const char *opening;     /* written before the assistant's text; a target of training */
+    chat_frame think; /* written around the reasoning of each answer, even if the reasoning is empty; a target
+                         of training; before NULL: the template has no reasoning */
     bool trims;       /* white space at both ends of a text is dropped */
 } chat_template;
 
@@ -48,15 +53,16 @@ extern const chat_template chat_templates[CHAT_TEMPLATES];
 struct ax_chat {
     const chat_template *template; /* NULL: none fits the tokenizer */
     const ax_tokenizer *tok;
-    ax_buf begin;   /* what CHAT_BEGIN stands for */
+    ax_buf begin;   /* text for which CHAT_BEGIN stands */
     ax_ids guarded; /* ids of tokens, special or not, that no text of a turn can contain */
     const char *origin;
 };
 
-/* Returns what a string of the template stands for, and its size; NULL is the empty string. */
+/* Returns a string of the template, and its size *n, with the placeholders CHAT_BEGIN and CHAT_EOS replaced
+ * by the tokenizer's texts. NULL counts as the empty string. */
 const char *chat_string(const ax_chat *chat, const char *text, size_t *n);
 
-/* Returns true if the text of a Jinja template has the marks of this template's format. */
+/* Returns true if the Jinja text contains all strings `marks` of the template, and not its string `other`. */
 bool chat_has_marks(const char *jinja, const chat_template *t);
 
 #endif

@@ -133,7 +133,7 @@ static void masks_are_shown(void **state)
     ends(0, NULL, AXONN " data show two.tok --mask --first 3 --count 2");
     ends(0, NULL, AXONN " data build --input plain.txt --tokenizer tok --out plain.tok");
     ends(2, "--mask: plain.tok has no mask", AXONN " data show plain.tok --mask");
-    ends(2, "--template: template llama3 does not fit the tokenizer, which lacks \"<|begin_of_text|>\"",
+    ends(2, "--template: chat template llama3 does not fit the tokenizer, which lacks \"<|begin_of_text|>\"",
          AXONN " data build --input two.jsonl --tokenizer tok --template llama3 --out three.tok");
     assert_false(ax_path_exists("three.tok"));
 }
@@ -300,7 +300,7 @@ static void configurations_are_refused(void **state)
     ends(2, "of data.valid has no mask: build it from conversations, or set data.loss to auto or all", both);
     ends(2, "of data.train has no mask", both);
     ends(2,
-         "data.template: template chatml does not fit the tokenizer, which lacks \"<|im_start|>\", "
+         "data.template: chat template chatml does not fit the tokenizer, which lacks \"<|im_start|>\", "
          "\"<|im_end|>\"",
          AXONN " train small.yaml run.dir=none data.template=chatml");
     const char *two = AXONN " train small.yaml run.dir=none data.template=chatml optim.min_lr=1";

@@ -570,7 +570,7 @@ static void refused_templates(void **state)
           ax_chat_create(tok, "qwen3", &chat));
     FAILS(AX_ERR_USAGE, "template mistral does not fit the tokenizer, which lacks \"<s>\", \"</s>\"",
           ax_chat_create(tok, "mistral", &chat));
-    FAILS(AX_ERR_USAGE, "there is no template \"gemma\"; there are chatml|llama3",
+    FAILS(AX_ERR_USAGE, "there is no chat template \"gemma\"; there are chatml|llama3",
           ax_chat_create(tok, "gemma", &chat));
     assert_null(chat);
     ax_tokenizer_destroy(&tok);

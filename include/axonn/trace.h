@@ -30,18 +30,18 @@ typedef struct ax_metrics_run {
     double peak_flops;     /* peak FLOP/s of one rank's device, averaged over ranks; 0: unknown */
     const char *peak_from; /* where peak_flops comes from, such as a measurement */
     int64_t mem_planned;   /* bytes; 0: unknown */
-    int64_t mem_baseline;  /* resident bytes before the planned memory was allocated */
+    int64_t mem_baseline;  /* resident memory in bytes before the planned memory was allocated */
     int64_t log_interval;  /* if stderr is not a terminal: steps between two progress lines */
     bool quiet;            /* no progress line */
 } ax_metrics_run;
 
-/* Bytes that one step communicates along one set of grid axes. */
+/* Bytes that one step communicates between the ranks along one set of grid axes. */
 typedef struct ax_metrics_axes {
     const char *axes; /* "x", "z.data" */
     int64_t bytes;
 } ax_metrics_axes;
 
-/* One step; members are named like the keys of metrics.jsonl. */
+/* The metrics of one training step; the fields are named like the keys of metrics.jsonl. */
 typedef struct ax_metrics_step {
     int64_t step;
     double loss, grad_norm, lr;
@@ -49,7 +49,7 @@ typedef struct ax_metrics_step {
     int64_t step_tokens; /* target tokens of this step, for the rate tok/s */
     double step_ms;
     double flops;    /* model FLOPs of this step (6·N + attention, no recomputation) */
-    double hw_flops; /* FLOPs executed, recomputation included */
+    double hw_flops; /* FLOPs executed in this step, recomputation of activations included */
     int64_t mem_bytes;
     const ax_metrics_axes *comm; /* comm_count items; written as comm_bytes */
     int comm_count;
@@ -58,8 +58,8 @@ typedef struct ax_metrics_step {
     double pipe_wait_ms; /* longest time that a rank waited for other pipeline stages; 0: the row omits it */
     bool skipped;
     double loss_scale; /* fp16 only; 0: the row omits it */
-    double
-        dropped; /* share of the step's targets that the goldfish loss dropped; omitted if goldfish_k is 0 */
+    double dropped; /* fraction (0 to 1) of the step's targets that the goldfish loss dropped; the row omits
+                       it if goldfish_k is 0 */
 } ax_metrics_step;
 
 /* Opens RUN/metrics.jsonl and RUN/tb/. With resume_step > 0, truncates the file after the last row of that
@@ -118,16 +118,17 @@ typedef struct ax_event {
                          receive of a pipeline: index of the micro-batch; otherwise 0 */
 } ax_event;
 
-/* The event rings of one rank. One thread writes a ring; a full ring overwrites its oldest events; adding an
- * event takes no lock and allocates nothing. If tracing is off, traces and rings are NULL: ax_trace_ring
- * returns a NULL ring for a NULL trace, and ax_event_add does nothing for a NULL ring. */
+/* An event ring is a ring buffer of events, written by one thread; a trace holds all rings of one rank. A
+ * full ring overwrites its oldest events. Adding an event takes no lock and allocates nothing. If tracing is
+ * off, traces and rings are NULL: ax_trace_ring returns a NULL ring for a NULL trace, and ax_event_add does
+ * nothing for a NULL ring. */
 typedef struct ax_trace ax_trace;
 typedef struct ax_event_ring ax_event_ring;
 
 /* Creates a trace whose rings hold at least `capacity` events each. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_trace_create(size_t capacity, ax_trace **out);
 void ax_trace_destroy(ax_trace **trace);
-/* Adds a ring for the thread named `name`; the trace owns it. Not thread-safe. */
+/* Adds an event ring for the thread named `name`; the trace owns the ring. Not thread-safe. */
 AX_MUST_CHECK ax_status ax_trace_ring(ax_trace *trace, const char *name, ax_event_ring **out);
 void ax_event_add(ax_event_ring *ring, const char *kind, const char *name, double begin, double end,
                   int64_t value);

@@ -1,5 +1,5 @@
-/* Event rings: ring buffers with the most recent profiling events of each thread, and their export in
- * Chrome's trace event format. */
+/* Ring buffers that hold the most recent profiling events of each thread, and their export in Chrome's trace
+ * event format. */
 #include "axonn/trace.h"
 
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* One HTML page for one or more runs: charts and a table of last values. The page loads no other resource. */
+/* Writes one HTML page for one or more training runs: charts, and a table of the last values. The page loads
+ * no other resource. */
 #include "trace/plot.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* The metrics of a run, step by step: metrics.jsonl, TensorBoard events, the progress line. After opening,
- * each row is built in a fixed buffer and written with one call of write(2). */
+/* Writes the metrics of a training run after each step: a row of metrics.jsonl, TensorBoard events, the
+ * progress line. After opening, each row is built in a fixed buffer and written with one call of write(2). */
 #include "axonn/json.h"
 #include "axonn/trace.h"
 #include "trace/tfevents.h"
@@ -22,15 +22,16 @@ struct ax_metrics {
     locale_t c; /* the C locale: numbers have a decimal point even if the host program's locale has a comma */
     bool terminal, line_open, any_line;
     double mean_ms;                   /* moving average of the step time, for the estimate of the time left */
-    int64_t shown_step, shown_tokens; /* step of the last progress line; number of tokens since that line */
+    int64_t shown_step, shown_tokens; /* shown_step: step of the last progress line; shown_tokens: number of
+                                         tokens since that line */
     double shown_ms;                  /* total time of the steps since the last progress line */
 };
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
 typedef struct row {
-    char text[4096]; /* enough for comm_bytes with 63 sets of grid axes: all sets of x.kv, x.rep, y, z, pipe
-                        and data but the empty one */
+    char text[4096]; /* enough for comm_bytes with all 63 non-empty sets of the grid axes x.kv, x.rep, y, z,
+                        pipe and data */
     size_t n;
 } row;
 
@@ -44,8 +45,8 @@ static void row_add(row *r, const char *fmt, ...)
     r->n = (size_t)ax_min((int64_t)sizeof r->text - 1, (int64_t)r->n + ax_max(n, 0));
 }
 
-/* Appends the shortest decimal that reads back exactly (%g drops trailing zeros), or null for NaN and
- * infinities, which JSON does not have. */
+/* Appends a number with the fewest digits, from 15, that read back as the same double (%g drops trailing
+ * zeros). NaN and infinities become null, because JSON does not have them. */
 static void row_number(row *r, const char *key, double value)
 {
     char digits[40] = "null";
@@ -77,10 +78,11 @@ static int64_t row_step(const char *line, size_t n)
     return step;
 }
 
-/* Returns the size to which the file is truncated: up to the last row of a step in 1 … `step`. If there is
- * none, up to the first row, which describes the run; if that row is damaged, 0. From row to row steps never
- * decrease, except in rows that describe the run (step 0). So a search from the end parses only the rows that
- * are removed. */
+/* Returns the size to which metrics.jsonl is truncated when a run resumes after `step`: the end of the last
+ * row of a step in 1 … `step`. If there is no such row: the end of the first row, which describes the run, or
+ * 0 if that row is damaged. From row to row steps never decrease, except in rows that describe the run (step
+ * 0). So the search begins at the end, and parses only the rows that are removed and the last one that is
+ * kept. */
 static size_t kept_size(const char *data, size_t size, int64_t step)
 {
     const char *end = size ? memrchr(data, '\n', size) : NULL; /* skips an incomplete last line */
@@ -109,8 +111,8 @@ static ax_status truncate_to_step(const char *path, int64_t step)
     return AX_OK;
 }
 
-/* Keeps the metrics of an older run when a new run starts in the same directory: renames file or directory
- * `path` to the first unused name of PATH.1, PATH.2, … */
+/* Keeps the metrics of an older run when a new run starts in the same directory: renames the file or
+ * directory `path` to the first of PATH.1, PATH.2, … that does not exist. */
 static ax_status back_up(const char *path)
 {
     ax_buf backup = {0};
@@ -233,8 +235,8 @@ static char *short_number(double value, char out[16])
     return out;
 }
 
-/* Drops fields at the end of a line that is wider than the terminal: a wrapped line could not be overwritten
- * by the next one. */
+/* Drops fields at the end of a progress line that is wider than the terminal, because the next progress line
+ * could not overwrite a wrapped line. */
 static void fit_terminal(row *line)
 {
     struct winsize window;
@@ -284,7 +286,7 @@ static bool line_due(const ax_metrics *m, const ax_metrics_step *s)
         return false;
     if (!m->any_line || s->step == m->run.steps)
         return true;
-    if (m->terminal) /* redraw the progress line at most ten times a second */
+    if (m->terminal) /* redraws the progress line at most once per 100 ms of step time */
         return m->shown_ms >= 100;
     return m->run.log_interval > 0 && s->step % m->run.log_interval == 0;
 }

@@ -123,8 +123,8 @@ static int by_value(const void *a, const void *b)
 
 void ax_sort(double *values, int n) { qsort(values, (size_t)n, sizeof *values, by_value); }
 
-/* Widens r to include the 1st … 99th percentile of the curve's y values. Raises *limit to the value above
- * which points of the curve count as outliers. */
+/* Widens r to include the 1st to 99th percentile of the curve's y values. Raises *limit to the value above
+ * which points of the curve are outliers, if that is larger. */
 static ax_status include_most(const ax_curve *c, range *r, double *limit)
 {
     double *sorted;
@@ -144,8 +144,9 @@ static ax_status include_most(const ax_curve *c, range *r, double *limit)
     return AX_OK;
 }
 
-/* Computes the range of the y axis. A single spike must not flatten the rest of the chart: outliers of
- * AX_CURVE_THIN curves (raw values) are left out, and other curves are clipped at include_most's limit. */
+/* Computes the range of the y axis. A single spike must not flatten the rest of the chart. So outliers of
+ * curves with raw values (AX_CURVE_THIN) do not widen the range, and other curves widen it upward only to the
+ * limit that include_most computes. */
 static ax_status y_range(const ax_plot *p, range *r)
 {
     range all = {INFINITY, -INFINITY};
@@ -232,8 +233,8 @@ static ax_status pen_up(pen *p)
     return AX_OK;
 }
 
-/* Draws points [from, to) of the curve, which lie in one column of pixels. Drawing only the first, lowest,
- * highest and last of them gives the same picture as drawing all. */
+/* Draws points [from, to) of the curve, which lie in one column of pixels. Only the first, lowest, highest
+ * and last point are drawn; drawing all points would give the same picture. */
 static ax_status draw_column(pen *p, int from, int to)
 {
     const double *y = p->curve->y;
@@ -273,8 +274,8 @@ static ax_status draw_path(pen *p)
     return ax_buf_printf(p->out, "\"/>\n");
 }
 
-/* Draws a dot on each value, with a tooltip. Dots closer than 4 pixels would merge into a band: then no dot
- * is drawn, and only the line shows the values. */
+/* Draws a dot with a tooltip on each point. Draws no dots if they would be closer than 4 pixels, because they
+ * would merge into a band; the line alone then shows the values. */
 static ax_status draw_dots(pen *p)
 {
     const ax_curve *c = p->curve;

@@ -5,7 +5,8 @@
 #include "axonn/trace.h"
 
 typedef enum ax_curve_style {
-    AX_CURVE_THIN, /* light and thin: raw values behind a smoothed line; outliers do not set the y axis */
+    AX_CURVE_THIN, /* light and thin: raw values behind a smoothed line; their outliers do not widen the range
+                      of the y axis */
     AX_CURVE_LINE,
     AX_CURVE_DOTS /* a dot on each value, joined by a line */
 } ax_curve_style;
@@ -28,14 +29,14 @@ typedef struct ax_plot {
     int n;
 } ax_plot;
 
-/* Appends the chart as one <svg> element. Its size in bytes is bounded by the width, not by the number of
- * points. AX_ERR_MEMORY. */
+/* Appends the chart as one <svg> element. The size of the element in bytes depends on the chart's width in
+ * pixels, but has a limit that does not depend on the number of points. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_plot_draw(const ax_plot *plot, ax_buf *out);
 
-/* Appends at most `most` characters of the text. Escapes the characters that XML reserves; U+FFFD replaces
- * those that XML forbids (control characters) and malformed UTF-8. */
+/* Appends at most `most` characters of the text. Escapes the characters that XML reserves. Replaces control
+ * characters, which XML forbids, and malformed UTF-8 by U+FFFD. */
 AX_MUST_CHECK ax_status ax_xml_text(const char *text, int most, ax_buf *out);
-/* Returns the approximate width in characters of what ax_xml_text appends. */
+/* Returns the approximate width, in characters, of the text that ax_xml_text appends. */
 int ax_xml_columns(const char *text, int most);
 
 /* The quantity of a run that a chart shows. */
@@ -47,8 +48,8 @@ typedef enum ax_history_field {
     AX_HISTORY_FIELDS
 } ax_history_field;
 
-/* Appends one chart of a field of all runs. If `title` is NULL, the chart's title is the name of the field.
- * AX_ERR_MEMORY. */
+/* Appends one chart that shows `field` of all runs. If `title` is NULL, the chart's title is the name of the
+ * field. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_history_plot(const ax_history *runs, int n, ax_history_field field,
                                         const char *title, int width, int height, ax_buf *out);
 /* Calls draw(runs, n, out) in the C locale: SVG and CSS need a decimal point, but the locale of the program
@@ -57,11 +58,12 @@ AX_MUST_CHECK ax_status ax_with_point(ax_status (*draw)(const ax_history *, int,
                                       const ax_history *runs, int n, ax_buf *out);
 /* Returns the colour of run i in all pictures. */
 const char *ax_history_colour(int i);
-/* Smooths a curve with a moving interquartile mean, at `places` of its n points, spread evenly. For place j,
- * sets at[j] to the x of its point, and mean[j] to the mean of the middle half, by size, of the `window` y
- * values around the point. So a single spike does not change mean[j]. Near the beginning, where losses fall
- * steeply, the window is smaller so that it stays centred. Values that are not finite are left out of means
- * and give gaps. */
+/* Smooths a curve of n points with a moving interquartile mean, at `places` points that are spread evenly.
+ * For point j of these, sets at[j] to its x value, and mean[j] to the mean of the middle half, by size, of
+ * the `window` y values around it. So a single spike does not change mean[j]. Near the beginning, where
+ * losses fall steeply, the window is smaller, so that it stays centred on the point. Values that are not
+ * finite are left out of the means; if the point itself is not finite, mean[j] is NaN, which is drawn as a
+ * gap. */
 void ax_smooth(const double *x, const double *y, int n, int window, int places, double *at, double *mean);
 /* Sorts values in ascending order; all must be finite. */
 void ax_sort(double *values, int n);

@@ -1,4 +1,5 @@
-/* Charts of runs: turns the points of histories into the curves of a chart. */
+/* Draws charts of training runs: turns the points of a run's metrics.jsonl (ax_history) into the curves of a
+ * chart. */
 #include "trace/plot.h"
 
 #include <locale.h>
@@ -35,8 +36,8 @@ static double value_of(const ax_history_point *p, ax_history_field field)
     }
 }
 
-/* Returns the interquartile mean of the finite values in y[from … to], from a sample of at most
- * SMOOTH_SAMPLE. */
+/* Returns the interquartile mean of the finite values in y[from … to]. If there are more than SMOOTH_SAMPLE
+ * values, uses an evenly spaced sample of them. */
 static double middle_mean(const double *y, int from, int to)
 {
     double sample[SMOOTH_SAMPLE], sum = 0;
@@ -95,8 +96,8 @@ static ax_status extract(const ax_history *run, ax_history_field field, bool eva
     return AX_OK;
 }
 
-/* Makes the curves of raw values, smoothed values and evaluations. With one run the legend names the curves,
- * with several it names the runs. */
+/* Makes the three curves of one run: raw values, smoothed values, evaluations. If the chart shows one run
+ * (`lone`), the legend names the curves; else it names the runs. */
 static ax_status curves_of(const ax_history *run, ax_history_field field, const char *colour, bool lone,
                            ax_curve c[3])
 {
@@ -133,7 +134,7 @@ ax_status ax_history_plot(const ax_history *runs, int n, ax_history_field field,
         status = curves_of(&runs[i], field, ax_history_colour(i), n == 1, c);
         evals = evals || c[2].n;
     }
-    if (n > 1 && evals) /* an entry of the legend that explains the dots */
+    if (n > 1 && evals) /* adds a legend entry that explains the dots */
         curve[3 * n] = (ax_curve){.name = "evaluation", .colour = "#666", .style = AX_CURVE_DOTS};
     if (status == AX_OK)
         status = ax_plot_draw(&(ax_plot){.title = title ? title : names[field],

@@ -1,5 +1,5 @@
-/* TensorBoard event files. The protobuf messages have these field numbers. Event: wall_time = 1 (double),
- * step = 2 (varint), file_version = 3 (string), summary = 5, session_log = 7. Summary: value = 1.
+/* Writes TensorBoard event files. The protobuf messages in them have these field numbers. Event: wall_time =
+ * 1 (double), step = 2 (varint), file_version = 3 (string), summary = 5, session_log = 7. Summary: value = 1.
  * Summary.Value: tag = 1 (string), simple_value = 2 (float). SessionLog: status = 1 (enum, START is 1). */
 #include "trace/tfevents.h"
 
@@ -26,8 +26,8 @@ static uint32_t masked(const void *data, size_t n)
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* A protobuf message under construction. The put_… functions do not check that `byte` has room; the limits of
- * ax_tfevents_add ensure it. */
+/* A protobuf message under construction. The put_… functions do not check whether `byte` has room; the limits
+ * on scalars and tags of ax_tfevents_add ensure that it has. */
 typedef struct message {
     unsigned char byte[2048];
     size_t n;
@@ -101,8 +101,8 @@ static ax_status write_version(int fd)
     return write_record(fd, &event);
 }
 
-/* Appends a SessionLog START event. It makes TensorBoard drop, from earlier files of the directory, the
- * events of `step` and later steps. */
+/* Appends a SessionLog START event. This event makes TensorBoard drop the events of `step` and later steps
+ * from earlier event files of the directory. */
 static ax_status write_restart(int fd, int64_t step)
 {
     static const unsigned char start[] = {1 << 3, 1};

@@ -1,9 +1,10 @@
 /* data: turns documents into packed token files, and token files into the rows of training steps.
  *
- * Data flow: corpus (files, trees, JSONL) -> ax_data_build (tokenizer) -> packed token file -> ax_data (a
- * file of tokens) -> ax_sampler (mixture and order) -> rows [B, T] of the step. Letters: N tokens of a
- * source, T tokens of a row, B rows of a step's global batch. No function is collective. Several threads may
- * read one ax_data, or one batch (ax_sampler_read), at once; all other objects are for one thread at a time.
+ * Data flow: corpus (files, directories, JSONL) -> ax_data_build (tokenizer) -> packed token file -> ax_data
+ * (a source: one token file, or several read as one) -> ax_sampler (mixture and order of sources) -> rows [B,
+ * T] of the step. Letters: N tokens of a source, T tokens of a row (one training sequence), B rows of a
+ * step's global batch. No function is collective. Several threads may read one ax_data, or one batch
+ * (ax_sampler_read), at once; all other objects are for one thread at a time.
  *
  * The packed token file (suffix .tok by custom). Little-endian, at offsets that fit their alignment:
  *
@@ -68,7 +69,7 @@ typedef enum ax_data_format {
 /* Returns the short English name of a format, never NULL. */
 const char *ax_data_format_name(ax_data_format format);
 
-/* Whether files of this format hold text, which must be tokenized before it can be read as tokens. */
+/* Returns true if files of this format hold text, which must be tokenized before training. */
 static inline bool ax_data_format_is_text(ax_data_format format) { return format <= AX_DATA_JSON; }
 
 /* Detects the format of `path` from its first bytes, its suffix and the files beside it. For Megatron-LM,
@@ -96,17 +97,17 @@ typedef struct ax_data_info {
     uint64_t tokenizer_hash; /* 0: unknown */
     char chat_template[AX_CHAT_NAME_BYTES]; /* name of the template by which conversations became text; "":
                                                unknown, or shards differ in it */
-    /* Checksum of the contents, as stored in the file. For formats that store none: a hash of the length and
-     * of 64 blocks of 4 KiB of each file. */
+    /* Checksum of the contents, as stored in the file. For formats that store none: a hash of the length of
+     * each file and of 64 blocks of 4 KiB from it. */
     uint64_t checksum;
 } ax_data_info;
 
-/* Opens a token source; no token is read yet. A directory or a pattern (ax_data_detect) names shards: files
- * of one format and vocabulary, which are read like one file, in byte order of their paths. The checksum of
- * such a source is computed from the shards' checksums. `end_id` is used only for formats without an index
- * (llm.c, nanoGPT): a document ends with each token `end_id`; -1: the whole source is one document. The
- * caller closes the source. AX_ERR_DATA: missing, damaged, truncated, or text (the message then names `axonn
- * data build`). */
+/* Opens a token source (one file, or several files read as one); no token is read yet. A directory or a
+ * pattern (ax_data_detect) names shards: files of one format and vocabulary, which are read like one file, in
+ * byte order of their paths. The checksum of such a source is computed from the shards' checksums. `end_id`
+ * is used only for formats without an index (llm.c, nanoGPT): a document ends with each token `end_id`; -1:
+ * the whole source is one document. The caller closes the source. AX_ERR_DATA: missing, damaged, truncated,
+ * or text (the message then names `axonn data build`). */
 AX_MUST_CHECK ax_status ax_data_open(const char *path, int64_t end_id, ax_data **out);
 void ax_data_close(ax_data **data);
 
@@ -168,7 +169,8 @@ typedef struct ax_rows {
  *           as part of its window; the paper's text, which axonn follows, does not.
  *   static: tokens number k, 2k, 3k, ... of each document are dropped, counted from 1.
  *
- * Documents are those of the source, also without mask_documents. Test vectors, tokens oldest first:
+ * "Document" means a document of the source here, even if mask_documents (ax_row_shape) is false. Test
+ * vectors, tokens oldest first:
  *
  *   window           H                   mix(H)              dropped
  *   1                1                   0x910a2dec89025cc1  by no k
@@ -192,7 +194,7 @@ AX_MUST_CHECK ax_status ax_goldfish_drop(const ax_goldfish *goldfish, const int3
 
 typedef enum ax_data_packing { AX_PACK_STREAM, AX_PACK_DOCUMENTS } ax_data_packing;
 
-/* How a source is cut into rows.
+/* How a source is cut into rows (training sequences of T tokens).
  *
  * AX_PACK_STREAM: row i holds tokens i*T ... i*T+T: T inputs, and the same shifted by one as targets, so that
  * neighbouring rows share one token. With mask_documents the first token of a document is not a target, and
@@ -206,7 +208,7 @@ typedef enum ax_data_packing { AX_PACK_STREAM, AX_PACK_DOCUMENTS } ax_data_packi
  * is left out. Every other token but the first of each document is a target in exactly one row.
  *
  * With `answers` a token whose mask bit is 0 is not a target; a source without a mask has no such tokens. The
- * goldfish loss is for training only: a caller evaluates with a shape without it. */
+ * goldfish loss is for training only: for evaluation, callers set `goldfish` to 0. */
 typedef struct ax_row_shape {
     int64_t seq_len; /* T */
     bool mask_documents;
@@ -215,17 +217,18 @@ typedef struct ax_row_shape {
     ax_goldfish goldfish; /* all 0: no goldfish loss */
 } ax_row_shape;
 
-/* What ax_data_pack has made of a source. */
+/* Counts of the rows that ax_data_pack has made of a source. */
 typedef struct ax_data_packed {
     int64_t rows;
     int64_t positions; /* positions of these rows that are not padding */
     int64_t documents; /* documents in these rows */
-    int64_t pieces;    /* pieces of these documents; a document that fits into a row is one piece */
+    int64_t pieces;    /* parts of these documents; a document that fits into a row is one piece */
     int64_t cut;       /* documents that were cut into several pieces */
     int64_t left_out;  /* documents of one token */
 } ax_data_packed;
 
-/* Packs the documents of a source into rows of shape->seq_len tokens, for shapes with AX_PACK_DOCUMENTS:
+/* Packs the documents of a source into rows of shape->seq_len tokens, for shapes with AX_PACK_DOCUMENTS. A
+ * piece is a document, or a part of a document that is longer than a row. The algorithm is bin packing by
  * first fit, the longest piece first, within groups of 1024 pieces that follow one another in the file. The
  * rows are a function of the file and of T alone. The list of the pieces stays in memory until ax_data_close:
  * 20 bytes a piece at most. Reads the index of documents, but no token. Must be called again for another T.
@@ -272,7 +275,8 @@ typedef struct ax_sampler_options {
     uint64_t seed;         /* seed of the order */
     const double *weights; /* one per source, > 0, in any scale; NULL: in proportion to size */
     /* One per source, or NULL. epochs[i] > 0: source i is read epochs[i] times, spread evenly over the run,
-     * and has no weight; 0: by weight. The sources by weight share what is left of the run. */
+     * and has no weight; 0: source i has a weight. The sources with weights share the samples that are
+     * left. */
     const int64_t *epochs;
     /* Only needed with epochs: samples of the whole run, those before ax_sampler_restore included. If they do
      * not fill the last batch, the rest of its rows is padding. */
@@ -282,17 +286,18 @@ typedef struct ax_sampler_options {
 typedef struct ax_sampler ax_sampler;
 
 /* Creates a deterministic stream of samples drawn from `sources`, which must outlive it. Sample g comes from
- * the source i with the largest w_i*max(g,1) - count_i (the first of equals), where w_i is the weight of
- * source i divided by the sum of all weights, and count_i the number of samples drawn from it before. Sample
- * g is sample number count_i of source i, in the order of the source's current epoch. So every sample is a
- * pure function of (seed, g), and the counts are all that is needed to resume.
+ * the source i with the largest w_i*max(g,1) - count_i; of equal ones, the first. Here w_i is the weight of
+ * source i divided by the sum of all weights, and count_i the number of samples drawn from source i before.
+ * Sample g is sample number count_i of source i, in the order of the source's current epoch. So every sample
+ * is a pure function of (seed, g), and the counts are all that is needed to resume.
  *
- * With epochs, source i has E_i = epochs[i] * (its rows) of the run's G samples. All sources by weight
- * together count as one more source, with the samples that are left. Let n be the number of sources in this
- * sense. If n > 1, each source has, after every sample g, at most d = 1 - 1/(2n-2) samples more or fewer than
- * E_i*g/G (Tijdeman 1980, "The chairman assignment problem"). If n = 2, sample m of a source, m from 0, is at
- * most one sample from place (m+1/2)*G/E_i of the run. Among the sources by weight the rule above chooses,
- * with the number of their samples as g.
+ * With epochs, source i gets E_i = epochs[i] * (its rows) of the run's G samples. All sources with weights
+ * together count as one more source, which gets the samples that are left. Let n be the number of sources,
+ * counted so. If n > 1, each source has, after every sample g, at most d = 1 - 1/(2n-2) samples more or fewer
+ * than E_i*g/G (Tijdeman 1980, "The chairman assignment problem"). If n = 2, sample m of a source, m from 0,
+ * is at most one sample from place (m+1/2)*G/E_i of the run. If it is the turn of the sources with weights,
+ * the rule of the first paragraph chooses one of them; its g is the number of samples taken from these
+ * sources so far.
  *
  * The caller destroys the sampler. AX_ERR_DATA: a source too short for one row. AX_ERR_USAGE: the E_i exceed
  * G, or are less than G and no source has a weight. */
@@ -310,12 +315,12 @@ void ax_sampler_state(const ax_sampler *sampler, int64_t *per_source);
 AX_MUST_CHECK ax_status ax_sampler_restore(ax_sampler *sampler, const int64_t *per_source);
 
 /* Chooses the B samples of the next step and advances; *targets is the number of unmasked targets of the
- * whole batch, counted as ax_data_row_targets does. Allocates nothing. AX_ERR_DATA: an index that cannot be
- * read. AX_ERR_USAGE: with epochs, all samples of the run were read before. */
+ * whole batch, counted as ax_data_row_targets does. Allocates nothing. AX_ERR_DATA: a document index that
+ * cannot be read. AX_ERR_USAGE: with epochs, all samples of the run were taken before. */
 AX_MUST_CHECK ax_status ax_sampler_next(ax_sampler *sampler, int64_t *targets);
 
 /* Returns how many targets the goldfish loss has dropped in the rows of the current batch that are chosen so
- * far. *targets does not count them. */
+ * far. The number *targets of ax_sampler_next does not include them. */
 int64_t ax_sampler_dropped(const ax_sampler *sampler);
 
 /* Does ax_sampler_next in parts, which together cover rows 0 ... B-1 in order: chooses rows first ... end-1
@@ -342,8 +347,9 @@ void ax_sampler_where(const ax_sampler *sampler, int64_t row, int *src, int64_t 
 
 typedef struct ax_token_writer ax_token_writer;
 
-/* Starts a packed token file. `vocab` <= 2^31; end_id is -1 and tokenizer_hash 0 if there is none. No file
- * `path` exists until ax_token_writer_finish. AX_ERR_DATA, AX_ERR_USAGE. */
+/* Starts a packed token file. `vocab` <= 2^31; end_id is -1 and tokenizer_hash 0 if there is none. The file
+ * is written under a temporary name and gets the name `path` only in ax_token_writer_finish. AX_ERR_DATA,
+ * AX_ERR_USAGE. */
 AX_MUST_CHECK ax_status ax_token_writer_create(const char *path, int64_t vocab, int64_t end_id,
                                                uint64_t tokenizer_hash, ax_token_writer **out);
 
@@ -354,8 +360,8 @@ AX_MUST_CHECK ax_status ax_token_writer_add(ax_token_writer *writer, const int32
 
 /* Does what ax_token_writer_add does, for a document with a mask: is_target[i] is 1 if tokens[i] is a target,
  * else 0. The end_id that is appended is not a target; a document that ends with end_id gets no second one.
- * The tokens of documents that ax_token_writer_add appends to such a file are all targets. AX_ERR_USAGE: no
- * token is a target. */
+ * In a file with masks, all tokens of documents that ax_token_writer_add appends are targets. AX_ERR_USAGE:
+ * no token is a target. */
 AX_MUST_CHECK ax_status ax_token_writer_add_masked(ax_token_writer *writer, const int32_t *tokens,
                                                    const uint8_t *is_target, int64_t count,
                                                    int64_t text_bytes);
@@ -372,12 +378,13 @@ void ax_token_writer_abandon(ax_token_writer **writer);
 
 /* ---- documents of text --------------------------------------------------------------------------- */
 
-/* What to read as text: files, JSONL files, patterns of both, directories, and "-", standard input.
- * Directories are walked recursively (names that begin with a dot are left out, links to files are followed,
- * links to directories are not), and their files are taken in byte order of their paths. A .json file is
- * JSONL if its first line is an object, JSON if it is an array of objects or objects that are spread over
- * lines, else text. A pipe or terminal (/dev/stdin, process substitution) is first read to its end, and its
- * format is detected in the same way. A byte order mark before text is dropped. */
+/* What to read as text. An input is a text file, a JSON or JSONL file, a shell pattern of such files, a
+ * directory, or "-" (standard input). Directories are walked recursively (names that begin with a dot are
+ * left out, links to files are followed, links to directories are not), and their files are taken in byte
+ * order of their paths. A .json file is JSONL if its first line is an object, JSON if it is an array of
+ * objects or objects that are spread over lines, else text. A pipe or terminal (/dev/stdin, process
+ * substitution) is first read to its end, and its format is detected in the same way. A byte order mark
+ * before text is dropped. */
 typedef struct ax_corpus_options {
     const char *const *inputs;
     int n_inputs;
@@ -428,8 +435,8 @@ typedef struct ax_data_progress {
     double seconds;                  /* since the start */
 } ax_data_progress;
 
-/* Called from any thread, never two at once, at most about ten times a second and once at the end. Returns
- * false to stop: the function in progress then fails with AX_ERR_SIGNAL. */
+/* Called from any thread, but never by two threads at once; at most about ten times a second, and once at the
+ * end. Returns false to stop: the function in progress then fails with AX_ERR_SIGNAL. */
 typedef bool (*ax_data_progress_fn)(void *user, const ax_data_progress *progress);
 
 typedef struct ax_data_build_options {
@@ -455,14 +462,14 @@ typedef struct ax_data_build_report {
     ax_data_info train, valid; /* the two files written; `valid` is all zero without a validation part */
 } ax_data_build_report;
 
-/* Tokenizes a corpus into one packed token file, or two, which have a mask if there are conversations
- * (corpus.chat). The result does not depend on the number of threads.
- * Memory is bounded: about 64 MiB of text that is being tokenized, and its tokens. A single document or JSON
- * array larger than that takes more. dedup compares hashes of texts (XXH3-64), which take 16 to 32 bytes per
- * document. *report may be NULL. AX_ERR_DATA: errors of ax_corpus_next, no document in the training or the
- * validation part, disk full; AX_ERR_USAGE: an output that is the other output or an input, or that
- * exists, is not empty and is not a token file of this format; AX_ERR_SIGNAL: stopped by `progress`. No
- * unfinished file is left behind. */
+/* Tokenizes a corpus into one packed token file, or into two (training and validation part). A file with
+ * conversations (corpus.chat) has a mask, which marks the tokens that are targets. The result does not depend
+ * on the number of threads. Memory is bounded: about 64 MiB of text that is being tokenized, and its tokens.
+ * A single document or JSON array larger than that takes more. dedup compares hashes of texts (XXH3-64),
+ * which take 16 to 32 bytes per document. *report may be NULL. AX_ERR_DATA: errors of ax_corpus_next, no
+ * document in the training or the validation part, disk full; AX_ERR_USAGE: an output that is the other
+ * output or an input, or that exists, is not empty and is not a token file of this format; AX_ERR_SIGNAL:
+ * stopped by `progress`. No unfinished file is left behind. */
 AX_MUST_CHECK ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_report *report);
 
 /* Finds or makes the token file for `path`, which data.train or data.valid names. If `path` holds tokens,

@@ -1,10 +1,11 @@
-/* ax_data_build: tokenizes a corpus into packed token files with several threads, in the corpus's order.
+/* ax_data_build: tokenizes a corpus into packed token files with several threads. Documents keep their order.
  *
- * Units (a file, or some lines of a JSONL file; corpus.h) are numbered in the order in which workers get
- * them. A worker encodes its unit into the slot `number % SLOTS` of a ring buffer. Whichever worker then
- * finds the oldest unit complete writes it to the files, so the files do not depend on the number of threads.
- * Memory is bounded: a unit is handed out only if a slot is free and the units in flight hold at most
- * IN_FLIGHT_BYTES of text; a larger unit waits until none is in flight. */
+ * Units of work (a file, or some lines of a JSONL file; corpus.h) are numbered in the order in which workers
+ * get them. A worker encodes its unit into slot `number % SLOTS` of a ring buffer. A worker that finds the
+ * oldest unit complete writes this unit to the files, so units are written in order, and the files do not
+ * depend on the number of threads. Memory is bounded: a unit is handed out only if a slot is free and the
+ * units in flight (handed out and not yet written) hold at most IN_FLIGHT_BYTES of text; a larger unit waits
+ * until none is in flight. */
 #include "corpus.h"
 #include "hash_set.h"
 
@@ -15,8 +16,8 @@
 
 enum { SLOTS = 64, IN_FLIGHT_BYTES = 64 << 20, KEEP_IDS = 1 << 16 };
 
-/* One encoded document of a slot. Its ids are slot.ids[b ... end-1], where b is the `end` of the document
- * before it in the slot, or 0. */
+/* One encoded document of a slot. Its token ids are slot.ids[b ... end-1]; b is the `end` of the previous
+ * document in the slot, or 0 for the first one. */
 typedef struct built_document {
     size_t end;
     int64_t text_bytes;
@@ -31,7 +32,8 @@ typedef struct slot {
     corpus_omitted omitted;
     corpus_unit unit;
     ax_ids ids;
-    ax_buf is_target; /* of conversations only: for each of their ids, 1 if it is a target, else 0 */
+    ax_buf is_target; /* for each id of the documents that are conversations: 1 if the token is a target, else
+                         0 */
     ax_buf documents; /* array of built_document */
 } slot;
 
@@ -40,13 +42,13 @@ typedef struct build {
     ax_corpus *corpus;
     ax_token_writer *train, *valid; /* valid: NULL if options->valid_fraction is 0 */
     int64_t counts[2];              /* number of documents written to `train` and to `valid` */
-    hash_set seen;         /* used only with the option `dedup`: hashes of the texts written so far */
+    hash_set seen;         /* only with the option `dedup`: hashes of the texts of documents written so far */
     int64_t conversations; /* number of conversations written */
     int64_t copies;        /* number of documents left out because `seen` contains their text's hash */
     pthread_mutex_t lock;  /* guards the fields below, but not a slot that a worker is still filling */
     pthread_cond_t changed;
     corpus_unit next;
-    bool more;               /* `next` holds a unit that is not handed out yet */
+    bool more;               /* `next` holds a unit that no worker has got yet */
     int64_t issued, written; /* number of units handed out to workers, number of units written */
     int64_t bytes_in_flight;
     bool writing;     /* a worker is writing slots: only this worker uses the writers and `progress` */
@@ -65,8 +67,8 @@ typedef struct worker {
     slot *slot; /* the slot that is being filled */
 } worker;
 
-/* Whether a document goes to the validation part: its hash, as a uniform number in [0, 1), is below
- * `fraction`. So the choice depends on the document's text alone, not on its place in the corpus. */
+/* Returns true if a document goes to the validation part: if its hash, as a uniform number in [0, 1), is
+ * below `fraction`. So the choice depends on the document's text alone, not on its place in the corpus. */
 static bool falls_to_validation(const built_document *document, double fraction)
 {
     return (double)(document->hash >> 11) * 0x1p-53 < fraction;
@@ -173,8 +175,8 @@ static ax_status write_slot(build *b, slot *s)
     return report_progress(b, false) ? AX_OK : ax_fail(AX_ERR_SIGNAL, "building was stopped");
 }
 
-/* Writes the complete slots that are next in order. The caller holds b->lock; the function releases it while
- * it writes. */
+/* Writes the slots whose units are encoded and next in order. The caller holds b->lock; the function releases
+ * b->lock while it writes. */
 static void write_ready(build *b)
 {
     while (!b->writing && b->status == AX_OK && b->slots[b->written % SLOTS].done) {
@@ -267,9 +269,9 @@ static ax_status run_workers(build *b)
 
 /* ---- the whole ----------------------------------------------------------------------------------- */
 
-/* Fails if there is a file at the output path that is not a token file of ours: a mistaken path must not
- * destroy it. A token file at the output path is never an input, even if an earlier build put it below an
- * input directory: the corpus leaves it out because it is not text. */
+/* Fails if there is a file at the output path that is not a packed token file: a mistaken path must not
+ * destroy it. A token file at the output path is never an input, even if it lies below an input directory:
+ * the corpus leaves it out because it is not text. */
 static ax_status check_output(const ax_corpus *corpus, const char *output)
 {
     struct stat out, in;

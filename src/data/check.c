@@ -1,5 +1,5 @@
-/* ax_data_check: reads the whole file and index of a source, and makes the checks that would take too long
- * when a source is opened. */
+/* ax_data_check: verifies token files completely. It reads all tokens, the document index and the mask, which
+ * would take too long whenever a file is opened. */
 #include "source.h"
 
 #include <stdlib.h>
@@ -41,8 +41,8 @@ static ax_status check_body_hash(const ax_data *data)
     return AX_OK;
 }
 
-/* Checks that each document whose last token is in [at, at + count) ends with end_id; `tokens` holds these
- * tokens. *document is the first document that is not checked yet. */
+/* Checks the documents that end within tokens at ... at+count-1, which are in `tokens`: the last token of
+ * each must be end_id. *document is the first document that is not checked yet. */
 static ax_status check_ends(data_starts *starts, const int32_t *tokens, int64_t at, int64_t count,
                             int64_t *document)
 {
@@ -63,7 +63,8 @@ static ax_status check_ends(data_starts *starts, const int32_t *tokens, int64_t 
     return AX_OK;
 }
 
-/* Checks all tokens. check_starts must have passed: check_ends relies on ascending document starts. */
+/* Checks that all tokens are below the vocabulary and that documents end with end_id. check_starts must have
+ * passed, because check_ends relies on ascending document starts. */
 static ax_status check_tokens(const ax_data *data)
 {
     int32_t *buffer;
@@ -82,8 +83,8 @@ static ax_status check_tokens(const ax_data *data)
     return status;
 }
 
-/* Checks that the sequences of Megatron-LM follow each other without gaps in the .bin file, because training
- * rows are cut from the .bin file without regard to the .idx file. */
+/* Checks that the sequences of a Megatron-LM data set follow each other in the .bin file without gaps,
+ * because training rows are cut from the .bin file as if it were one run of tokens. */
 static ax_status check_sequences(data_starts *starts)
 {
     const ax_data *data = starts->data;
@@ -99,7 +100,7 @@ static ax_status check_sequences(data_starts *starts)
         AX_CHECK(
             length >= 0 && offset == expected, AX_ERR_DATA,
             "the index of %s is damaged or out of order: sequence %lld of length %lld is at byte %lld, the "
-            "one before it ends at %lld",
+            "sequence before it ends at %lld",
             data->path, (long long)i, (long long)length, (long long)offset, (long long)expected);
         expected += length * data->info.token_bytes;
     }
@@ -152,7 +153,7 @@ static int64_t count_ones(const uint64_t *words, int64_t first, int64_t end)
     return count;
 }
 
-/* Checks that the mask bits after that of the last token are 0. */
+/* Checks that the mask bits after the bit of the last token are 0. */
 static ax_status check_mask_end(const ax_data *data)
 {
     uint64_t last;
@@ -161,12 +162,12 @@ static ax_status check_mask_end(const ax_data *data)
         return AX_OK;
     AX_TRY(data_file_read(&data->main, at, &last, sizeof last));
     AX_CHECK(!(last >> tail), AX_ERR_DATA,
-             "%s is damaged: its mask has a bit after that of the last token (offset %lld)", data->path,
+             "%s is damaged: its mask has a 1 after the bit of the last token (offset %lld)", data->path,
              (long long)at);
     return AX_OK;
 }
 
-/* Checks that mask and documents agree: each document has a target, and the mask has as many targets as the
+/* Checks that each document has a token whose mask bit is 1, and that the mask has as many such bits as the
  * header says. check_starts must have passed. */
 static ax_status check_mask(const ax_data *data)
 {
@@ -183,8 +184,8 @@ static ax_status check_mask(const ax_data *data)
             if (end > at + n)
                 break;
             found += count_ones(words, done, end - at);
-            AX_CHECK(found, AX_ERR_DATA, "%s is damaged: by its mask, document %lld has no target",
-                     data->path, (long long)document);
+            AX_CHECK(found, AX_ERR_DATA, "%s is damaged: its mask has no target in document %lld", data->path,
+                     (long long)document);
             sum += found;
             done = end - at;
         }
@@ -196,8 +197,8 @@ static ax_status check_mask(const ax_data *data)
     return check_mask_end(data);
 }
 
-/* The checksum is compared last: it finds any damage, but cannot tell the place of the damage. The checks
- * before it can. */
+/* The checksum is compared last. It finds any damage, but cannot tell where the damage is; the messages of
+ * the other checks can. */
 ax_status ax_data_check(const ax_data *data)
 {
     for (int i = 0; i < data->parts; i++)

@@ -1,5 +1,5 @@
-/* Lists the files of a corpus, returns their documents one by one, and reports the files and records that are
- * left out; corpus_read.c reads the files. */
+/* Lists the files of a corpus, returns their documents one by one, and reports the files and JSON records
+ * that are left out. corpus_read.c reads the files. */
 #include "corpus.h"
 #include "source.h"
 
@@ -66,7 +66,8 @@ static void drop_file(ax_corpus *corpus, int64_t file, const char *why)
     corpus->dropped_bytes += corpus->files[file].bytes;
 }
 
-/* Returns the format of a file below a directory: text, unless suffix or first bytes tell otherwise. */
+/* Returns the format of a file found below a directory: JSONL or JSON by its suffix and its first bytes, else
+ * text. */
 static ax_data_format format_below(const char *path)
 {
     char head[DATA_HEAD_BYTES];
@@ -107,7 +108,8 @@ static ax_status check_jsonl_guess(ax_corpus *corpus, int64_t i)
 static ax_status walk(ax_corpus *corpus, const ax_corpus_options *options, const char *dir);
 
 /* Adds the file `path`, or all files below the directory `path`, to corpus->files; takes ownership of `path`.
- * An entry that cannot be accessed is counted and left out, because a directory tree may hold anything. */
+ * A file or directory that cannot be accessed is counted and left out with a warning, because a directory
+ * tree may hold anything. */
 static ax_status add_entry(ax_corpus *corpus, const ax_corpus_options *options, char *path, const char *name)
 {
     struct stat info;

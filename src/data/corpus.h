@@ -9,7 +9,7 @@
 
 typedef struct corpus_file {
     char *path;
-    int64_t bytes, mtime_ns; /* size, and modification time, when the files were listed; mtime_ns of a pipe is
+    int64_t bytes, mtime_ns; /* size and modification time when the files were listed; for a pipe, mtime_ns is
                                 a hash of its bytes */
     int copy; /* descriptor of an unlinked temporary file that holds a pipe's bytes; -1: read the file from
                  `path` */
@@ -29,11 +29,11 @@ struct ax_corpus {
     corpus_file *files;
     int64_t n, capacity, bytes;
     char *text_key;
-    bool text_key_given; /* the caller chose text_key: an object with a text there is not read as a
+    bool text_key_given; /* the caller chose text_key: an object with a string in that member is not read as a
                             conversation */
     const ax_chat *chat; /* template of conversations; NULL: JSON objects are not read as conversations */
-    int64_t bad_limit;   /* largest value of bad_lines that is not an error */
-    corpus_unit at;      /* the last unit that ax_corpus_next read */
+    int64_t bad_limit;   /* largest value of bad_lines (below) that is not an error */
+    corpus_unit at;      /* the unit that ax_corpus_next read last */
     ax_buf scratch, pending;
     size_t pending_at;
     int64_t documents; /* number of documents that ax_corpus_next has returned */
@@ -44,13 +44,13 @@ struct ax_corpus {
     int64_t unanswered;             /* number of conversations without an answer left out so far */
 };
 
-/* What was left out while a unit was read: the whole file, JSON records without a text, or conversations
- * without an answer. */
+/* The parts of a unit that were left out while it was read: the whole file, JSON records without a text, or
+ * conversations without an answer. */
 typedef struct corpus_omitted {
-    const char *file_why; /* why the whole file was left out, worded to follow "it", such as "cannot be read";
-                             NULL: the file was not left out */
-    int64_t records;      /* number of JSON records left out */
-    int64_t first;        /* byte offset in the file of the first record left out */
+    const char *file_why;   /* why the whole file was left out, to be printed after "it": "cannot be read";
+                               NULL: the file was not left out */
+    int64_t records;        /* number of JSON records left out */
+    int64_t first;          /* byte offset in the file of the first record left out */
     const char *record_why; /* why the first record was left out: its text is "null" or "not valid Unicode" */
     const char *record_key; /* the member of the first record that has the text */
     int64_t unanswered;     /* number of conversations left out */
@@ -71,8 +71,8 @@ AX_MUST_CHECK ax_status corpus_copy_pipe(corpus_file *file, ax_data_progress_fn 
  * last unit. */
 bool corpus_next_unit(const ax_corpus *corpus, corpus_unit *unit);
 
-/* Receives a document; `text` is valid during the call only. `chat`: the parts of `text`, if it is a rendered
- * conversation, else NULL. */
+/* Receives a document; `text` is valid during the call only. `chat`: if the document is a rendered
+ * conversation, its text with the parts of turns and template; else NULL. */
 typedef ax_status (*corpus_take_fn)(void *user, const char *text, size_t bytes, ax_chat_text *chat);
 
 /* Reads a unit and passes its documents to `take`, in order. Thread-safe if each thread has its own
@@ -80,8 +80,9 @@ typedef ax_status (*corpus_take_fn)(void *user, const char *text, size_t bytes, 
 AX_MUST_CHECK ax_status corpus_read_unit(const ax_corpus *corpus, const corpus_unit *unit, ax_buf *scratch,
                                          corpus_take_fn take, void *user, corpus_omitted *omitted);
 
-/* Adds `omitted`, what was left out while `unit` was read, to the counts of `corpus`, and warns of it. Must
- * be called for the units in order. AX_ERR_DATA: more than bad_limit records were left out. */
+/* Adds the counts in `omitted` (files, records and conversations left out while `unit` was read) to those of
+ * `corpus`, and logs warnings. Must be called for the units in order. AX_ERR_DATA: more than bad_limit
+ * records were left out. */
 AX_MUST_CHECK ax_status corpus_note(ax_corpus *corpus, const corpus_unit *unit,
                                     const corpus_omitted *omitted);
 
@@ -101,9 +102,10 @@ long long corpus_line_number(const corpus_file *file, int64_t offset);
 
 /* ---- records of JSON: corpus_json.c -------------------------------------------------------------- */
 
-/* State for reading the JSON records of a file. Each record is an object: a conversation, which is rendered
- * by the template `chat`, or else its member `key` is the text of a document. With `key_given`, an object
- * whose member `key` is a string is not read as a conversation. The text is passed to `take`. */
+/* State for reading the JSON records of a file. Each record is an object and gives one document: a
+ * conversation, which the template `chat` renders, or else the text in the member `key`. If `key_given` is
+ * set, an object whose member `key` is a string is not read as a conversation. Documents are passed to
+ * `take`. */
 typedef struct corpus_records {
     const corpus_file *file;
     const char *key;
@@ -115,16 +117,16 @@ typedef struct corpus_records {
     void *user;
     corpus_omitted *omitted;
     bool guessed; /* the file was found below a directory, only its suffix .json suggests that it holds
-                     documents, and no record has been read yet: if the first record is not valid JSON or has
-                     no text, the file is left out without an error */
+                     documents, and no record has been read yet. If the first record is then not valid JSON or
+                     has no text, the file is left out without an error */
 } corpus_records;
 
-/* Frees the scratch. */
+/* Frees the scratch memory (`turns` and `rendered`). */
 void corpus_records_fini(corpus_records *r);
-/* Passes the document of each line of `text` to `take`. `text` begins at byte `offset` of the file. */
+/* Passes the document of each line of `text` to r->take. `text` begins at byte `offset` of the file. */
 AX_MUST_CHECK ax_status corpus_take_lines(corpus_records *r, const char *text, size_t bytes, int64_t offset);
-/* Passes the documents of a whole file to `take`; the file is an array of objects, or objects one after the
- * other. */
+/* Passes the documents of a whole file to r->take. The file is a JSON array of objects, or objects one after
+ * the other. */
 AX_MUST_CHECK ax_status corpus_take_values(corpus_records *r, const char *text, size_t bytes, int64_t offset);
 
 /* ---- building: build.c --------------------------------------------------------------------------- */

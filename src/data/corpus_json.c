@@ -37,8 +37,8 @@ static int escaped_code(const char *at, const char *end)
 static bool is_high(int code) { return code >= 0xD800 && code < 0xDC00; }
 static bool is_low(int code) { return code >= 0xDC00 && code < 0xE000; }
 
-/* Returns the size in bytes of the character or escape at `at`. *broken is set if the character is a lone
- * surrogate or not UTF-8. */
+/* Returns the size in bytes of the character, or of the escape such as \u00e9, at `at`. Sets *broken if the
+ * character is a lone surrogate or not UTF-8. */
 static size_t character_size(const char *at, const char *end, bool *broken)
 {
     int code = escaped_code(at, end);
@@ -74,8 +74,8 @@ static ax_status replace_broken(const char *text, size_t bytes, ax_buf *out)
     return AX_OK;
 }
 
-/* Parses a record. Sets *broken if the record has invalid Unicode, which is replaced before parsing. `place`:
- * as in ax_json_parse_at. */
+/* Parses a record (one JSON object). Sets *broken if the record has invalid Unicode; the invalid characters
+ * are replaced before parsing. `place`: as in ax_json_parse_at. */
 static ax_status parse_record(const ax_json_place *place, const char *text, size_t bytes, json_t **object,
                               bool *broken)
 {
@@ -225,8 +225,8 @@ static const char *skip_blanks(const char *at, const char *end)
     return at;
 }
 
-/* Returns the byte after the object or array at `at`. Any other value ends before the next comma or closing
- * bracket. */
+/* Returns the end of the JSON value at `at`: the byte after an object or array; for any other value, the next
+ * comma or closing bracket. */
 static const char *skip_element(const char *at, const char *end)
 {
     bool quoted = false;
@@ -245,8 +245,8 @@ static const char *skip_element(const char *at, const char *end)
     return at < end ? at : end;
 }
 
-/* Moves *at from the end of an element to the next element, or, at the end of the array, to the end of the
- * text. */
+/* Moves *at from the end of an array element to the next element; after the last element, to the end of the
+ * text. Fails if neither a comma nor the end of the array follows. */
 static ax_status skip_separator(const corpus_records *r, const char *text, int64_t offset, const char **at,
                                 const char *end)
 {

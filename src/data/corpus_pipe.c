@@ -1,5 +1,5 @@
-/* Pipes as inputs: /dev/stdin, process substitution, named pipes. Their bytes are copied to a
- * temporary file. */
+/* Copies the bytes of pipes (/dev/stdin, process substitution, named pipes) to temporary files, so that they
+ * can be read like files. */
 #include "corpus.h"
 #include "source.h"
 
@@ -37,8 +37,8 @@ static ax_status wait_for_bytes(int fd, const corpus_file *file, ax_data_progres
     return AX_OK;
 }
 
-/* Fails because of a NUL byte at `offset`. `head` holds the first n bytes of the pipe, from which the message
- * names the format; n is 0 if these bytes are no longer in memory. */
+/* Fails because of a NUL byte at `offset`. `head` holds the first n bytes of the pipe, which tell the format
+ * that the message names; n is 0 if these bytes are no longer in memory. */
 static ax_status refuse_nul(const corpus_file *file, const char *head, size_t n, int64_t offset)
 {
     ax_status status = data_refuse_nul(file->path, head, n, offset);

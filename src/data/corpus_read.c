@@ -1,6 +1,6 @@
-/* Reads units of a corpus. A text file is one document and one unit, because cutting it could change its
- * tokens. A JSONL file is cut into ranges of bytes, and a unit owns the lines that start in its range, so
- * that units of one file can be read in parallel and independently. Any other JSON file is one unit. */
+/* Reads units of a corpus (parts that worker threads read independently). A text file is one document and one
+ * unit, because cutting it could change its tokens. A JSONL file is cut into ranges of bytes; a unit has the
+ * lines that start in its range. Any other JSON file is one unit. */
 #include "corpus.h"
 #include "source.h"
 
@@ -120,9 +120,10 @@ static ax_status read_lines(int fd, const char *path, const corpus_unit *unit, a
 
 /* ---- units --------------------------------------------------------------------------------------- */
 
-/* Whether a file that cannot be used is left out with a warning, instead of an error. A file found below a
- * directory is left out, because directories may hold anything. But if an earlier unit of the file has been
- * used, the failure is an error, because the rest of the file would be missing silently. */
+/* Returns true if a file that cannot be read or used is left out with a warning, instead of an error. A file
+ * found below a directory is left out, because directories may hold anything. But if an earlier unit of the
+ * file has been used, the failure is an error, because else the rest of the file would be missing
+ * silently. */
 static bool may_skip(const corpus_file *file, const corpus_unit *unit) { return !file->named && !unit->from; }
 
 static ax_status take_json(const ax_corpus *corpus, const corpus_unit *unit, const char *text, size_t bytes,

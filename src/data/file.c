@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 /* Opens a file for reading. With O_NONBLOCK, open() does not wait for the writer of a named pipe; the caller
- * refuses pipes. A data set may have more shards than the soft limit of open files. When the soft limit is
- * reached, it is raised to the hard limit. */
+ * then refuses the pipe. A data set may have more shards (files) than the soft limit of open files,
+ * RLIMIT_NOFILE. When this limit is reached, it is raised to the hard limit. */
 static int open_file(const char *path)
 {
     struct rlimit limit;
@@ -72,8 +72,8 @@ void data_file_want(const data_file *file, int64_t offset, int64_t bytes)
 ax_status data_window_get(data_window *w, int64_t i, int64_t *out)
 {
     if (i < w->first || i >= w->first + w->count) {
-        /* The new window begins at i if the caller reads forward, and ends at i if the caller
-         * reads backward. */
+        /* The new window (the elements held in memory) begins at i if the caller reads forward, and ends at i
+         * if the caller reads backward. */
         int64_t first = i < w->first ? ax_max(i - DATA_WINDOW + 1, 0) : i;
         int64_t count = ax_min(DATA_WINDOW, w->n - first);
         w->count = 0;

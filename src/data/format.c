@@ -1,5 +1,5 @@
-/* Detects formats: by first bytes if a format has a magic number, else by suffix and by the files beside it.
- */
+/* Detects the format of data files: by the first bytes if the format has a magic number, else by the suffix
+ * and by the files beside it. */
 #include "source.h"
 
 #include <errno.h>
@@ -77,8 +77,8 @@ ax_status data_read_head(const char *path, char head[DATA_HEAD_BYTES], size_t *n
     return AX_OK;
 }
 
-/* Returns what to do about a common format that this program does not read, worded to follow the file's name;
- * NULL if the format is none of these. */
+/* Recognizes common formats that this program does not read. Returns what the file is and what to do, to be
+ * printed after "it"; NULL for any other format. */
 static const char *known_advice(const char *head, size_t n)
 {
     static const struct {
@@ -101,7 +101,8 @@ static const char *known_advice(const char *head, size_t n)
     return NULL;
 }
 
-/* Does what known_advice does, for a file that contains a NUL byte and so may also be text in UTF-16. */
+/* Does what known_advice does, for a file that contains a NUL byte. Such a file may also be text in
+ * UTF-16. */
 static const char *binary_advice(const char *head, size_t n)
 {
     if (n >= 2 && (!memcmp(head, "\xff\xfe", 2) || !memcmp(head, "\xfe\xff", 2)))
@@ -118,7 +119,7 @@ const char *data_not_text(const char *head, size_t n)
 ax_status data_refuse_nul(const char *path, const char *head, size_t n, int64_t offset)
 {
     const char *advice = binary_advice(head, n);
-    AX_CHECK(!advice, AX_ERR_DATA, "%s %s", path, advice);
+    AX_CHECK(!advice, AX_ERR_DATA, "%s cannot be read: it %s", path, advice);
     return ax_fail(
         AX_ERR_DATA,
         "%s is neither text nor a known token file: it holds a NUL byte at offset %lld; if it is text, "
@@ -139,9 +140,8 @@ ax_data_format data_json_format(const char *head, size_t n, bool complete)
         return *inside == '{' || *inside == ']' ? AX_DATA_JSON : AX_DATA_TEXT;
     if (*at != '{' || (*inside != '"' && *inside != '}'))
         return AX_DATA_TEXT;
-    /* If the first line ends with }, its object ends there, and each line is expected to hold one object
-     * (JSONL). The same is assumed of a first line that is longer than the text at hand. Else the object is
-     * spread over lines (JSON). */
+    /* If the first line ends with }, each line is expected to hold one object (JSONL). The same is assumed if
+     * the end of the first line is not in `head`. Else the object is spread over several lines (JSON). */
     size_t line = strcspn(at, "\n");
     bool whole = at[line] || complete;
     while (line && strchr(blanks, at[line - 1]))
@@ -198,7 +198,7 @@ ax_status data_detect_file(const char *path, ax_data_format *out)
     AX_CHECK(magic != LLMC_EVAL_MAGIC, AX_ERR_DATA,
              "%s is an evaluation set of llm.c (multiple choice), not a stream of tokens", path);
     const char *advice = known_advice(head, n);
-    AX_CHECK(!advice, AX_ERR_DATA, "%s %s", path, advice);
+    AX_CHECK(!advice, AX_ERR_DATA, "%s cannot be read: it %s", path, advice);
     if (data_has_suffix(path, ".bin")) {
         *out = is_megatron_pair(path) ? AX_DATA_MEGATRON : AX_DATA_NANOGPT;
         return AX_OK;

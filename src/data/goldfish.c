@@ -1,14 +1,15 @@
-/* The hash of the goldfish loss, which axonn/data.h defines: a polynomial of the tokens in a window, modulo
- * 2^61 - 1. It is a rolling hash: the hash of the next window is computed from that of the last. */
+/* Decides which targets the goldfish loss drops (defined in axonn/data.h), by a hash of the tokens before the
+ * target. The hash is a polynomial of the tokens in a window, modulo 2^61 - 1. It is a rolling hash: the hash
+ * of a window is computed from that of the window one token earlier. */
 #include "goldfish.h"
 
 #define MODULUS ((UINT64_C(1) << 61) - 1)
 #define BASE UINT64_C(0x13c6ef372fe94f99)
 
 /* Returns a smaller number congruent to v modulo 2^61 - 1, not always the residue. 2^61 is congruent to 1, so
- * bits 61 and up of v can be added to those below. The rolling hash h is such a number: congruent to H of
- * axonn/data.h. BASE is 0.618 of the modulus, so bits 61 and up of h * BASE are at most 0.618 h. Hence h
- * stays below modulus / (1 - 0.618) < 2^63. */
+ * bits 61 and up of v can be added to the bits below. The rolling hash h is such a number: congruent to the
+ * hash H of axonn/data.h. BASE is 0.618 of the modulus, so bits 61 and up of h * BASE are at most 0.618 h.
+ * Hence h stays below modulus / (1 - 0.618) < 2^63. */
 static inline uint64_t fold(unsigned __int128 v) { return ((uint64_t)v & MODULUS) + (uint64_t)(v >> 61); }
 
 static inline uint64_t residue(uint64_t h)

@@ -1,3 +1,4 @@
+/* A set of 64-bit hashes: a hash table with open addressing. */
 #include "hash_set.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* data, private: a set of 64-bit hashes. */
+/* Declares a set of 64-bit hashes (private to src/data). */
 #ifndef AXONN_DATA_HASH_SET_H
 #define AXONN_DATA_HASH_SET_H
 

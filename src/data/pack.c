@@ -1,7 +1,8 @@
-/* Packs whole documents side by side into rows: ax_data_pack. A piece is a whole document or, if the document
- * is longer than a row, a part of it that fits into a row. Pieces are put into rows by first fit, the longest
- * first, within a window of the next WINDOW pieces of the file. So neighbours in the file stay near one
- * another, and the time and memory of packing grow with the number of documents alone. */
+/* ax_data_pack: packs whole documents side by side into rows (training sequences). A piece is a whole
+ * document or, if the document is longer than a row, a part of it that fits into a row. Pieces are put into
+ * rows by first fit, the longest first, within groups ("windows") of WINDOW pieces that follow one another in
+ * the file. So neighbours in the file stay near one another, and the time and memory of packing are linear in
+ * the number of pieces. */
 #include "source.h"
 
 #include <stdlib.h>
@@ -11,10 +12,10 @@ enum { WINDOW = 1024 };
 typedef struct piece {
     int64_t start;
     int32_t length; /* number of inputs; the target of each is the token after it */
-    int32_t row;    /* row of the window, from 0 */
+    int32_t row;    /* row into which the piece is packed, counted within the window from 0 */
 } piece;
 
-/* A window while it is packed. */
+/* A window (WINDOW pieces that follow one another in the file) while it is packed. */
 typedef struct packer {
     data_pack *pack;
     ax_data_packed *sum;
@@ -131,8 +132,8 @@ static ax_status allocate(data_pack *pack, int64_t pieces)
 {
     AX_TRY(ax_calloc((size_t)pieces, sizeof *pack->start, &pack->start));
     AX_TRY(ax_calloc((size_t)pieces, sizeof *pack->length, &pack->length));
-    /* There are at most as many rows as pieces. The end of the array, after the last row, is never touched
-     * and so takes no physical memory. */
+    /* There are at most as many rows as pieces. The unused end of the array is never touched, so it takes no
+     * physical memory. */
     return ax_calloc((size_t)pieces + 1, sizeof *pack->first, &pack->first);
 }
 

@@ -1,5 +1,5 @@
-/* ax_data_prepare: turns the data that the configuration names into a token file. The file is cached, so that
- * the same text is tokenized only once. */
+/* ax_data_prepare: tokenizes the text that data.train or data.valid names into a token file. The file is kept
+ * in a cache directory, so that the same text is tokenized only once. */
 #include "corpus.h"
 #include "source.h"
 
@@ -8,12 +8,13 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* To be increased if a change of the program makes the same inputs give another token file. */
+/* Version of the cached token files. Must be increased when a change of the program makes the same inputs
+ * give another token file. */
 enum { CACHE_VERSION = 5 };
 
-/* Hashes the properties of the inputs on which the token file depends: the names, sizes and times of the
- * files (for a pipe, its size and a hash of its bytes instead), the options for reading them (text_key
- * and whether it was given, bad_limit, template), and the tokenizer. */
+/* Hashes everything on which the token file depends: the names, sizes and modification times of the text
+ * files (for a pipe, its size and a hash of its bytes), the options for reading text (text_key and whether it
+ * was given, bad_limit, chat template), and the tokenizer. */
 static ax_status fingerprint(const ax_corpus *corpus, const ax_tokenizer *tokenizer, uint64_t *out)
 {
     XXH3_state_t *state = XXH3_createState();

@@ -1,12 +1,12 @@
-/* Reads the tokens and the documents of a source, and makes training rows of them. Where the index of
- * documents does not tell which tokens are targets, targets.c decides. T: number of tokens in a row; `a`:
- * index in the source of a row's first token. */
+/* Reads the tokens and the documents of a source (token files), and makes rows (training sequences) of them.
+ * If the index of documents does not suffice to find the targets, targets.c decides token by token. T: number
+ * of tokens in a row; `a`: index in the source of a row's first token. */
 #include "goldfish.h"
 #include "source.h"
 
 #include <string.h>
 
-/* Smallest and largest of the copied tokens. Comparing both with the vocabulary size checks all tokens. */
+/* Smallest and largest of the copied tokens. Comparing the two with the vocabulary size checks all tokens. */
 typedef struct token_range {
     int64_t low, high;
 } token_range;
@@ -81,7 +81,7 @@ void data_want_tokens(const ax_data *data, int64_t first, int64_t end)
 }
 
 /* Fails because one of tokens first ... first+count-1 is outside the vocabulary. The message gives the first
- * such token and its file offset. */
+ * such token and its offset in the file. */
 static ax_status fail_token(const ax_data *data, int64_t first, int64_t count)
 {
     int w = data->info.token_bytes;
@@ -117,9 +117,9 @@ ax_status ax_data_tokens(const ax_data *data, int64_t first, int64_t count, int3
     return count ? checked_copy(data, first, count, out) : AX_OK;
 }
 
-/* Scans a source without an index, where a document ends with each end token and at the end of the source.
- * Sets *first and *end to the range of tokens of document `index`, and *count to index + 1. If `index` is -1,
- * only sets *count to the number of documents. */
+/* Scans a source without a document index. A document ends with each end-of-text token and at the end of the
+ * source. Sets *first and *end to the range of tokens of document `index`, and *count to index + 1. If
+ * `index` is -1, only sets *count to the number of documents. */
 static ax_status scan_documents(const ax_data *data, int64_t index, int64_t *first, int64_t *end,
                                 int64_t *count)
 {
@@ -156,8 +156,8 @@ ax_status ax_data_count_documents(const ax_data *data, int64_t *count)
     return AX_OK;
 }
 
-/* Returns the shard that holds document *index. *index becomes the document's index in that shard, and *at
- * the index in the source of the shard's first token. */
+/* Returns the shard (one file of the source) that holds document *index. Sets *index to the document's index
+ * in that shard, and *at to the index in the source of the shard's first token. */
 static const ax_data *find_document(const ax_data *data, int64_t *index, int64_t *at)
 {
     int i = 0;
@@ -192,8 +192,8 @@ static bool is_length(int64_t seq_len) { return seq_len > 0 && seq_len <= INT32_
 ax_status ax_data_check_shape(const ax_data *data, const ax_row_shape *shape)
 {
     const ax_goldfish *g = &shape->goldfish;
-    AX_CHECK(is_length(shape->seq_len), AX_ERR_USAGE, "rows of %lld tokens: a row has 1 to %d",
-             (long long)shape->seq_len, INT32_MAX);
+    AX_CHECK(is_length(shape->seq_len), AX_ERR_USAGE,
+             "rows of %lld tokens are not possible: a row has 1 to %d", (long long)shape->seq_len, INT32_MAX);
     AX_CHECK(!shape->pack || data->index_kind != INDEX_NONE, AX_ERR_USAGE,
              "%s (%s) has no index of documents, which packing needs: make a token file with `axonn data "
              "build`, or use data.pack: stream",
@@ -238,17 +238,17 @@ static void assign_positions(const ax_rows *row, int64_t from, int64_t end)
     }
 }
 
-/* A row while it is read, or while only its targets are counted. */
+/* State of reading one row, or of only counting its targets. */
 typedef struct marks {
-    const ax_rows *row;   /* NULL: only counts */
-    int64_t from;         /* position in the row of the last document start so far */
-    int64_t found;        /* documents that start after the row's first token */
-    int64_t used;         /* positions that are no padding */
-    data_targets targets; /* targets at these positions */
+    const ax_rows *row;   /* arrays to fill; NULL: targets are only counted */
+    int64_t from;         /* position in the row at which the last document found so far starts */
+    int64_t found;        /* number of documents that start after the row's first token */
+    int64_t used;         /* positions that are not padding */
+    data_targets targets; /* counts of the targets at these positions */
 } marks;
 
-/* Starts a document at position `start` of a row, 1 <= start <= T. Masks the target at start - 1, the first
- * token of that document. */
+/* Notes that a document starts at position `start` of a row, 1 <= start <= T. Masks the target at position
+ * start - 1, which is the first token of that document. */
 static void start_document(marks *m, int64_t start)
 {
     m->found++;
@@ -259,8 +259,8 @@ static void start_document(marks *m, int64_t start)
     m->from = start;
 }
 
-/* Marks the documents that start in tokens (a, end] of a source that has an index. `end` is below N, where
- * the last document ends. */
+/* Calls start_document for each document that starts in tokens a+1 ... end of a source that has a document
+ * index. `end` is less than the number of tokens of the source. */
 static ax_status mark_indexed(const ax_data *data, int64_t a, int64_t end, marks *m)
 {
     data_walk walk;
@@ -297,8 +297,8 @@ static ax_status mark_documents(const ax_data *data, const ax_row_shape *shape, 
     return shape->mask_documents && data->info.end_id >= 0 ? mark_scanned(data, a, end, m) : AX_OK;
 }
 
-/* Copies tokens first ... first+count of a source to `count` inputs and targets of a row, from position t
- * on. */
+/* Copies tokens first ... first+count-1 of a source to the inputs of a row, from position t on, and tokens
+ * first+1 ... first+count to its targets. */
 static ax_status copy_inputs(const ax_data *data, int64_t first, int64_t count, const ax_rows *row, int64_t t)
 {
     AX_TRY(checked_copy(data, first, count, row->tokens + t));
@@ -307,14 +307,15 @@ static ax_status copy_inputs(const ax_data *data, int64_t first, int64_t count, 
     return AX_OK;
 }
 
-/* Whether targets.c decides the targets token by token, because the index of documents does not tell
- * them. */
+/* Returns true if targets.c must decide token by token which are targets: with a goldfish loss, or with a
+ * mask of answers. */
 static bool by_token(const ax_data *data, const ax_row_shape *shape)
 {
     return shape->goldfish.k || data_is_masked(data, shape);
 }
 
-/* Decides which of the `count` tokens after token `first` are targets: those of positions t ... t+count-1. */
+/* Decides which of tokens first+1 ... first+count are targets, and counts them. These are the targets of
+ * positions t ... t+count-1 of the row. */
 static ax_status decide_targets(const ax_data *data, const ax_row_shape *shape, int64_t first, int64_t count,
                                 int64_t t, marks *m)
 {
@@ -330,7 +331,7 @@ static ax_status decide_targets(const ax_data *data, const ax_row_shape *shape, 
 static ax_status read_stream(const ax_data *data, const ax_row_shape *shape, int64_t row, marks *m)
 {
     int64_t a = row * shape->seq_len;
-    m->used = ax_min(shape->seq_len, data->info.tokens - 1 - a); /* less than T in the last row only */
+    m->used = ax_min(shape->seq_len, data->info.tokens - 1 - a); /* less than T only in the last row */
     if (m->row)
         AX_TRY(copy_inputs(data, a, m->used, m->row, 0));
     if (m->row || !by_token(data, shape))
@@ -360,7 +361,7 @@ static ax_status read_packed(const ax_data *data, const ax_row_shape *shape, int
     return AX_OK;
 }
 
-/* Reads row `row` of a shape that ax_data_check_shape has passed. */
+/* Reads row `row`. The shape must have passed ax_data_check_shape. */
 static ax_status read_row(const ax_data *data, const ax_row_shape *shape, int64_t row, marks *m)
 {
     AX_CHECK(row >= 0 && row < ax_data_rows(data, shape), AX_ERR_USAGE,
@@ -375,8 +376,8 @@ static ax_rows line_of(const ax_rows *rows, int64_t line, int64_t T)
                      rows->position + line * T};
 }
 
-/* Fills a row with padding from position `used` on. Its last document, which the padding belongs to, starts
- * at position `from`. */
+/* Fills a row with padding from position `used` on. The padding counts as part of the row's last document,
+ * which starts at position `from`. */
 static void pad_row(const ax_rows *row, int64_t from, int64_t used, int64_t T)
 {
     for (int64_t t = used; t < T; t++) {

@@ -1,6 +1,6 @@
-/* A checksum for token files whose format has none. It covers the lengths of the files, and blocks of 4 KiB
- * sampled from them, so that a file of 100 GB is opened as fast as a small one. A different file of the same
- * length is noticed; a change of bytes between two blocks is not. */
+/* Computes a checksum of token files whose format stores none: a hash of the lengths of the files and of 64
+ * blocks of 4 KiB in each file. So a file of 100 GB is opened as fast as a small one. A different file of the
+ * same length is noticed; a change of bytes between two blocks is not. */
 #include "source.h"
 
 #include <stdlib.h>

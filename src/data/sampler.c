@@ -1,10 +1,10 @@
-/* Chooses which sample of which source is row r of the next batch. Read axonn/data.h first. Sample number g
- * (from 0, over all sources) comes from the source i that maximises w_i max(g, 1) - count_i, where w_i is the
- * source's weight and count_i the number of samples taken from it so far (the rule by which Megatron-LM
- * blends data sets). Sources with epochs get evenly spaced samples of the run instead. If the samples of
- * such a run do not fill its last batch, the rest of the batch is padding. In each epoch, a keyed permutation
- * of the source's samples is the order in which they are taken; AX_ORDER_SEQUENTIAL takes them in the order
- * of the file. */
+/* Chooses which sample (row) of which source (data file) becomes row r of the next batch. Read axonn/data.h
+ * first. Sample number g (from 0, over all sources) comes from the source i that maximises w_i max(g, 1) -
+ * count_i, where w_i is the source's weight and count_i the number of samples taken from it so far (the rule
+ * by which Megatron-LM blends data sets). A source with a number of epochs gets evenly spaced samples of the
+ * run instead. If the run has such a source and its samples do not fill the last batch, the rest of the batch
+ * is padding. In each epoch, the samples of a source are taken in the order of a pseudo-random permutation;
+ * with AX_ORDER_SEQUENTIAL, in the order of the file. */
 #include "source.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ typedef struct source {
     ax_data *data;
     double weight;          /* normalized: all weights sum to 1; 0: the source has epochs instead */
     int64_t samples, count; /* number of samples in an epoch; number of samples taken so far */
-    int64_t share;          /* samples that the source gets in the whole run, if it has epochs; else 0 */
+    int64_t share; /* number of samples that the source gets in the whole run, if it has epochs; else 0 */
     uint64_t key;
 } source;
 
@@ -30,9 +30,10 @@ struct ax_sampler {
     int n;
     int64_t batch, total; /* batch: rows of a batch; total: samples taken so far from all sources */
     int64_t run;          /* samples of the whole run; 0: no source has epochs */
-    int64_t rest, mixed;  /* of all sources with weights: samples in the whole run, taken so far */
-    int sharers;          /* sources with epochs; plus 1 if samples are left for those with weights */
-    int64_t dropped;      /* targets of the current batch that the goldfish loss dropped */
+    int64_t rest, mixed;  /* of all sources with weights: `rest`: their samples in the whole run; `mixed`:
+                             those taken so far */
+    int sharers; /* number of sources with epochs; plus 1 if samples are left for the sources with weights */
+    int64_t dropped; /* targets of the current batch that the goldfish loss dropped */
     source *sources;
     pick *picks; /* samples of the current batch */
 };
@@ -54,7 +55,8 @@ static ax_status set_weights(ax_sampler *s, const double *weights)
     return AX_OK;
 }
 
-/* Divides the samples of the run between the sources that have epochs, and the others. */
+/* Gives each source with epochs its number of samples of the run (`share`). The samples that are left are
+ * those of the sources with weights (`rest`). */
 static ax_status set_epochs(ax_sampler *s, const ax_sampler_options *options)
 {
     int64_t left = options->samples;
@@ -62,8 +64,8 @@ static ax_status set_epochs(ax_sampler *s, const ax_sampler_options *options)
     for (int i = 0; i < s->n && options->epochs; i++) {
         int64_t epochs = options->epochs[i], rows = s->sources[i].samples;
         AX_CHECK(epochs >= 0 && epochs <= left / rows, AX_ERR_USAGE,
-                 "%lld epochs of %s do not fit into the run: it has %lld samples for them, enough for %lld "
-                 "epochs of %lld",
+                 "%lld epochs of %s do not fit into the run: %lld samples of the run are left for them, "
+                 "enough for %lld epochs of %lld samples",
                  (long long)epochs, ax_data_path(s->sources[i].data), (long long)left,
                  (long long)(left / rows), (long long)rows);
         s->sources[i].share = epochs * rows;
@@ -93,11 +95,12 @@ static ax_status set_sources(ax_sampler *s, ax_data *const *sources, uint64_t se
         AX_CHECK(from->samples > 0 || !s->shape.pack, AX_ERR_DATA,
                  "%s has no document of two tokens or more: there is nothing to learn",
                  ax_data_path(sources[i]));
-        AX_CHECK(from->samples > 0, AX_ERR_DATA,
-                 "%s has %lld tokens, too few for one row of %lld and its last target: give more text or set "
-                 "model.seq_len to at most %lld",
-                 ax_data_path(sources[i]), (long long)ax_data_describe(sources[i])->tokens,
-                 (long long)s->shape.seq_len, (long long)ax_max(ax_data_describe(sources[i])->tokens - 1, 0));
+        AX_CHECK(
+            from->samples > 0, AX_ERR_DATA,
+            "%s has %lld tokens, too few for one row of %lld and the token after it: give more text or set "
+            "model.seq_len to at most %lld",
+            ax_data_path(sources[i]), (long long)ax_data_describe(sources[i])->tokens,
+            (long long)s->shape.seq_len, (long long)ax_max(ax_data_describe(sources[i])->tokens - 1, 0));
     }
     return AX_OK;
 }
@@ -155,7 +158,7 @@ ax_status ax_sampler_restore(ax_sampler *s, const int64_t *per_source)
     }
     AX_CHECK(!s->run || mixed <= s->rest, AX_ERR_USAGE,
              "the epochs do not fit into what is left of the run: %lld of its %lld samples were read, %lld "
-             "of them from sources by weight, for which the whole run has %lld; more steps are needed",
+             "of them from sources with weights, for which the whole run has %lld; more steps are needed",
              (long long)total, (long long)s->run, (long long)mixed, (long long)s->rest);
     s->total = total;
     s->mixed = mixed;
@@ -178,15 +181,17 @@ static int choose_by_weight(const ax_sampler *s)
     return best;
 }
 
-/* The range of samples of the run, from `first` to `last`, where a source may have its next sample. */
+/* A range of sample numbers of the run, `first` to `last`: a source must get its next sample within this
+ * range to stay evenly spread. */
 typedef struct slot {
     int64_t first, last;
 } slot;
 
-/* Returns the slot of sample number `count` of a source that gets `share` of the run's samples. If all its
- * samples are within their slots, the source has share * g / run samples after each sample g of the run, give
- * or take d = 1 - 1/N, where N = 2n - 2 for n sources. Tijdeman (1980) proved that no slot is missed if,
- * among the sources whose slot has begun, the source is chosen whose slot ends first. */
+/* Returns the slot (range of sample numbers of the run) of sample number `count` of a source that gets
+ * `share` of the run's samples. If each sample of the source is within its slot, the source has, after sample
+ * g of the run, at most d = 1 - 1/N samples more or fewer than share * g / run. N = 2n - 2 for n sources.
+ * Tijdeman (1980) proved: if always that source is chosen, among those whose slot has begun, whose slot ends
+ * first, then each sample is within its slot. */
 static slot slot_of(const ax_sampler *s, int64_t count, int64_t share)
 {
     const int64_t N = ax_max(2 * s->sharers - 2, 1);
@@ -205,7 +210,7 @@ static int choose_source(const ax_sampler *s)
         if (count >= share)
             continue;
         slot here = slot_of(s, count, share);
-        here.first = ax_max(here.first, s->total); /* of slots that have begun only `last` counts */
+        here.first = ax_max(here.first, s->total); /* among slots that have begun, only `last` is compared */
         if (here.first < most.first || (here.first == most.first && here.last < most.last)) {
             most = here;
             best = i;
@@ -223,10 +228,10 @@ static int64_t ordered_sample(const ax_sampler *s, const source *from)
     return (int64_t)ax_permute(key, (uint64_t)from->samples, (uint64_t)place);
 }
 
-/* Whether all samples of the run are taken. */
+/* Returns true if the run has a fixed number of samples (sources with epochs) and all of them are taken. */
 static bool is_over(const ax_sampler *s) { return s->run && s->total == s->run; }
 
-/* Chooses the next sample of the run; padding if none is left. */
+/* Chooses the next sample of the run; if none is left, a row of padding (source -1). */
 static pick next_pick(ax_sampler *s)
 {
     if (is_over(s))
@@ -255,8 +260,8 @@ static void want_rows(const ax_sampler *s, int64_t first, int64_t end)
             data_want_row(s->sources[p->source].data, &s->shape, p->sample);
 }
 
-/* Chooses the samples of rows first ... end-1 and counts their targets, so that a rank that reads only some
- * of the rows still knows the targets of all. */
+/* Chooses the samples of rows first ... end-1 and counts their targets. So a rank that reads only some of the
+ * rows still knows the number of targets of the whole batch. */
 ax_status ax_sampler_next_part(ax_sampler *s, int64_t first, int64_t end, int64_t *targets)
 {
     AX_TRY(check_rows(s, first, end));

@@ -1,5 +1,5 @@
-/* Token files in shards: named by a directory or a pattern, and read as if they were one file, in byte order
- * of their paths. A source of shards is an ax_data whose `part` holds the opened files. */
+/* Shards: token files that a directory or a shell pattern names together, and that are read as if they were
+ * one file, in byte order of their paths. The ax_data of such a source holds the opened files in `part`. */
 #include "source.h"
 
 #include <dirent.h>
@@ -38,8 +38,8 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Whether `path` and `before`, the path before it in byte order, are NAME.idx and NAME.bin of one Megatron-LM
- * data set. Such a pair counts as one source. */
+/* Returns true if `path` is NAME.idx and `before`, the previous path in byte order, is NAME.bin of the same
+ * Megatron-LM data set. Such a pair counts as one shard. */
 static bool is_index_of(const char *path, const char *before)
 {
     size_t n = strlen(path);
@@ -102,8 +102,8 @@ static bool is_link(const char *path)
     return !lstat(path, &info) && S_ISLNK(info.st_mode);
 }
 
-/* Adds the file `path`, or all files below the directory `path`, to *c; takes ownership of `path`. Links to
- * directories are not followed, as in a directory of text files (corpus.c). */
+/* Adds the file `path`, or all files below the directory `path`, to *c; takes ownership of `path`. Symbolic
+ * links to directories are not followed, as in a directory of text files (corpus.c). */
 static ax_status add_entry(content *c, char *path)
 {
     ax_data_format format = AX_DATA_TREE;
@@ -141,9 +141,9 @@ static ax_status list_dir(const char *dir, content *c)
     return status;
 }
 
-/* Lists the token files in a directory and below it. If the directory also holds other files, it counts as a
- * directory of text, and the list is empty. But if one of its files is certainly a token file, a mixture with
- * other files is an error. */
+/* Lists the token files in a directory and below it. If there are also other files, the directory counts as a
+ * directory of text, and the list is empty. But it is an error to have other files beside a file that is
+ * certainly a token file (not only by the suffix .bin). */
 static ax_status list_tokens(const char *dir, data_names *out)
 {
     content c = {0};

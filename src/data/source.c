@@ -1,4 +1,5 @@
-/* Opens token sources: maps each format to an array of tokens in a file and a way to find its documents. */
+/* Opens token sources. Whatever its format, an opened source is an array of tokens in a file, and a way to
+ * find the documents. */
 #include "source.h"
 
 #include <stdio.h>
@@ -75,8 +76,8 @@ static const ax_data *walked_file(const data_walk *w)
     return w->data->parts ? w->data->part[w->part] : w->data;
 }
 
-/* Sets the end of the current document: the first document start after token `above` of the source. Skips the
- * starts of empty documents and damaged entries of the index. */
+/* Sets w->end, the end of the current document, to the first document start after token `above` of the
+ * source. Skips the starts of empty documents and damaged entries of the index. */
 static ax_status find_walk_end(data_walk *w, int64_t above)
 {
     const ax_data_info *info = &walked_file(w)->info;
@@ -116,8 +117,8 @@ ax_status data_walk_next(data_walk *w)
     return find_walk_end(w, w->first);
 }
 
-/* Fills data->coarse with every coarse_step-th document start. Fails if one of them is out of order or past
- * the last token. */
+/* Fills data->coarse with the first token of every coarse_step-th document, which speeds up searches. Fails
+ * if one of these starts is out of order or past the last token. */
 static ax_status read_coarse(ax_data *data)
 {
     int64_t documents = data->info.documents, tokens = data->info.tokens, last = 0;
@@ -129,11 +130,12 @@ static ax_status read_coarse(ax_data *data)
     for (int64_t i = 0; i < data->coarse_n; i++) {
         int64_t start;
         AX_TRY(data_starts_get(&starts, i * data->coarse_step, &start));
-        AX_CHECK(i ? start >= last && start <= tokens : start == 0, AX_ERR_DATA,
-                 "%s is damaged: document %lld starts at token %lld of %lld, the one %lld documents before "
-                 "it at %lld",
-                 data->path, (long long)(i * data->coarse_step), (long long)start, (long long)tokens,
-                 (long long)data->coarse_step, (long long)last);
+        AX_CHECK(
+            i ? start >= last && start <= tokens : start == 0, AX_ERR_DATA,
+            "%s is damaged: document %lld starts at token %lld of %lld, but the document %lld places before "
+            "it starts at token %lld",
+            data->path, (long long)(i * data->coarse_step), (long long)start, (long long)tokens,
+            (long long)data->coarse_step, (long long)last);
         data->coarse[i] = last = start;
     }
     return AX_OK;
@@ -141,7 +143,7 @@ static ax_status read_coarse(ax_data *data)
 
 /* ---- formats ------------------------------------------------------------------------------------- */
 
-/* Checks that the bytes that the header's checksums do not cover are zero. */
+/* Checks that the header's bytes that no checksum covers are zero. */
 static ax_status check_zeros(const ax_data *data, const tok_header *h)
 {
     const unsigned char *bytes = (const unsigned char *)h;
@@ -166,12 +168,12 @@ static bool is_template_name(const char name[AX_CHAT_NAME_BYTES])
     return n < AX_CHAT_NAME_BYTES && !name[n];
 }
 
-/* Checks the header's checksums, and that the bytes not covered by them are zero. */
+/* Checks the version and the checksums of the header, and that all bytes that no checksum covers are zero. */
 static ax_status check_header(const ax_data *data, const tok_header *h)
 {
     AX_CHECK(h->version == TOK_VERSION_PLAIN || h->version == TOK_VERSION_MASK, AX_ERR_DATA,
-             "%s has format version %u, this program reads %d and %d: build it again", data->path, h->version,
-             TOK_VERSION_PLAIN, TOK_VERSION_MASK);
+             "%s has format version %u, but this program reads %d and %d: build the file again", data->path,
+             h->version, TOK_VERSION_PLAIN, TOK_VERSION_MASK);
     AX_CHECK(h->header_hash == tok_header_hash(h), AX_ERR_DATA,
              "%s is damaged: the checksum of its header (offset 88) does not match", data->path);
     AX_CHECK(h->version == TOK_VERSION_PLAIN || h->mask_hash == tok_mask_hash(h), AX_ERR_DATA,
@@ -179,7 +181,8 @@ static ax_status check_header(const ax_data *data, const tok_header *h)
     AX_CHECK(h->version == TOK_VERSION_PLAIN ||
                  (h->chat_template_hash == tok_chat_template_hash(h) && is_template_name(h->chat_template)),
              AX_ERR_DATA,
-             "%s is damaged: its template's name (offset 120) or the checksum of it does not fit",
+             "%s is damaged: the name of its chat template (offset 120) is not valid or does not match its "
+             "checksum",
              data->path);
     return check_zeros(data, h);
 }
@@ -255,8 +258,8 @@ static ax_status open_nanogpt(ax_data *data)
     return AX_OK;
 }
 
-/* Returns the size in bytes of a token with dtype code `code` of Megatron-LM's index; 0 for dtypes that token
- * ids do not have. */
+/* Returns the size in bytes of a token whose dtype has the code `code` in Megatron-LM's index; 0 if token ids
+ * cannot have this dtype. */
 static int megatron_width(int code)
 {
     switch (code) {
@@ -294,7 +297,8 @@ static ax_status read_megatron_header(const data_file *side, megatron_header *ou
     return AX_OK;
 }
 
-/* Checks that the documents cover all sequences and that the last sequence ends with the .bin file. */
+/* Checks that the documents cover all sequences of a Megatron-LM data set, and that the last sequence ends
+ * where the .bin file ends. */
 static ax_status check_megatron_ends(const ax_data *data, int64_t bounds)
 {
     const data_file *side = &data->side;
@@ -346,7 +350,7 @@ static ax_status open_megatron(ax_data *data)
 }
 
 /* Drops empty documents at the end of a Megatron-LM index. Such a document starts after the last sequence, so
- * no sequence has the offset of its start. */
+ * the index has no offset for its start. */
 static ax_status drop_empty_tail(ax_data *data)
 {
     data_starts starts;
@@ -354,7 +358,8 @@ static ax_status drop_empty_tail(ax_data *data)
     if (data->index_kind != INDEX_MEGATRON)
         return AX_OK;
     data_starts_begin(&starts, data);
-    starts.index.first = starts.index.n; /* so that the first lookup fills the window backward from the end */
+    starts.index.first = starts.index.n; /* makes the first lookup read the elements that end at the one asked
+                                            for, because the loop goes backward */
     while (data->info.documents > 0) {
         AX_TRY(data_window_get(&starts.index, data->info.documents - 1, &sequence));
         if (sequence != data->sequences)
@@ -475,7 +480,7 @@ ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash)
     for (int i = 0; i < data->parts; i++)
         AX_TRY(ax_data_expect(data->part[i], vocab, tokenizer_hash));
     AX_CHECK(info->vocab <= vocab, AX_ERR_DATA,
-             "%s holds tokens of a vocabulary of %lld, %lld are expected: it was made for another "
+             "%s was made with a vocabulary of %lld tokens, but %lld are expected: it is for another "
              "model or tokenizer; build it with the one in use",
              data->path, (long long)info->vocab, (long long)vocab);
     AX_CHECK(!info->tokenizer_hash || !tokenizer_hash || info->tokenizer_hash == tokenizer_hash, AX_ERR_DATA,

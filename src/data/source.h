@@ -1,5 +1,5 @@
-/* Internals of ax_data, a source of tokens; shared by the files that open, read and check it. Read
- * axonn/data.h first. */
+/* Internals of ax_data, a source of tokens (one token file, or several read as one); shared by the files that
+ * open, read and check sources. Read axonn/data.h first. */
 #ifndef AXONN_DATA_SOURCE_H
 #define AXONN_DATA_SOURCE_H
 
@@ -15,8 +15,8 @@ typedef struct tok_header {
     int64_t end_id;
     uint64_t text_bytes, tokens_at, index_at, body_hash, header_hash;
     uint64_t mask_at, targets, mask_hash;   /* version 2; zeros in version 1 */
-    char chat_template[AX_CHAT_NAME_BYTES]; /* zeros if it is unknown, as in files written before it was
-                                               recorded */
+    char chat_template[AX_CHAT_NAME_BYTES]; /* zeros if the template is unknown, as in files of versions that
+                                               did not record it */
     uint64_t chat_template_hash;
     char zero[104];
 } tok_header;
@@ -78,8 +78,8 @@ typedef enum data_index_kind {
                       offset of each sequence in the .bin file */
 } data_index_kind;
 
-/* Largest number of document starts kept in memory (ax_data.coarse); they are evenly spaced. With them, a
- * lookup reads one short part of the index in the file, not one block for each step of a binary search. */
+/* Largest number of document starts kept in memory (ax_data.coarse), at even distances. With them, a search
+ * reads one short part of the index from the file, not one block for each step of a binary search. */
 enum { COARSE_MAX = 4096 };
 
 /* A list of paths; the caller releases it with data_names_fini. */
@@ -88,18 +88,20 @@ typedef struct data_names {
     size_t n;
 } data_names;
 
-/* The rows of a source whose documents are packed (pack.c). */
+/* The rows of a source whose documents are packed (whole documents side by side in a row; pack.c). A piece is
+ * a document, or a part of a document that is longer than a row. */
 typedef struct data_pack {
     int64_t seq_len, rows, pieces;
     int64_t *start;  /* [pieces] the first token of a piece */
-    int32_t *length; /* [pieces] number of inputs of a piece; their targets are one token further */
+    int32_t *length; /* [pieces] number of inputs of a piece; each input's target is the token after it */
     int64_t *first;  /* [rows+1] the first piece of a row */
 } data_pack;
 void data_pack_free(data_pack **pack);
 
 struct ax_data {
-    /* Only a source of shards (shards.c) uses the fields `part` and `part_at`. Of the fields after these, it
-     * uses only path, info, limit, index_kind and pack. */
+    /* A source of shards (several files read as one; shards.c) uses the fields `part` and `part_at`, and of
+     * the fields after them only path, info, limit, index_kind and pack. A source of one file does not use
+     * `part` and `part_at`. */
     int parts;        /* number of shards; 0: a source of one file */
     ax_data **part;   /* the opened shards, NULL-terminated */
     int64_t *part_at; /* index in the source of the first token of each shard */
@@ -115,19 +117,20 @@ struct ax_data {
     int64_t mask_at;    /* offset of the mask in main; 0: there is none */
     int64_t offsets_at; /* INDEX_MEGATRON: offset in side of the byte offsets of the sequences */
     int64_t sequences;  /* INDEX_MEGATRON: number of sequences */
-    int64_t *coarse;    /* index of the first token of every coarse_step-th document */
+    int64_t *coarse;    /* first token of every coarse_step-th document, kept in memory for fast searches */
     int64_t coarse_n, coarse_step;
-    data_pack *pack; /* NULL: the source is not packed. A source of shards has one, its shards have none */
+    data_pack *pack; /* NULL: the documents are not packed. In a source of shards, only the source has a
+                        data_pack, not its shards */
 };
 
-/* Reads the document starts of a source that has an index, fastest in ascending order. */
+/* State for reading the document starts of a source that has an index; fastest in ascending order. */
 typedef struct data_starts {
     const ax_data *data;
     data_window index, offsets;
 } data_starts;
 void data_starts_begin(data_starts *starts, const ax_data *data);
-/* Sets *start to the index of the first token of document d, 0 <= d <= D (D: number of documents), or to N
- * (number of tokens) if d = D or the entry is damaged. */
+/* Sets *start to the index of the first token of document d, 0 <= d <= D (D: number of documents). Sets
+ * *start to N (number of tokens) if d = D or the index entry is damaged. */
 AX_MUST_CHECK ax_status data_starts_get(data_starts *starts, int64_t d, int64_t *start);
 /* Sets *document to the index of the document that holds token `pos`, 0 <= pos < N. */
 AX_MUST_CHECK ax_status data_starts_find(data_starts *starts, int64_t pos, int64_t *document);
@@ -141,7 +144,7 @@ typedef struct data_walk {
     int part;           /* the shard that holds the current document */
     int64_t part_at;    /* index in the source of the shard's first token */
     int64_t next;       /* index in the shard of the document after the current one */
-    data_starts starts; /* of the shard */
+    data_starts starts; /* document starts of the shard */
 } data_walk;
 /* Begins with the document that holds `token`, 0 <= token < N. */
 AX_MUST_CHECK ax_status data_walk_begin(data_walk *walk, const ax_data *data, int64_t token);
@@ -152,7 +155,7 @@ AX_MUST_CHECK ax_status data_walk_next(data_walk *walk);
 
 typedef struct data_targets {
     int64_t kept;    /* number of targets */
-    int64_t dropped; /* number of tokens that the goldfish loss dropped: without it they would be targets */
+    int64_t dropped; /* number of tokens that would be targets without the goldfish loss */
 } data_targets;
 
 /* Decides which of tokens first ... first+count-1 of a source are targets, first >= 1. `targets` is NULL, or
@@ -160,7 +163,7 @@ typedef struct data_targets {
  * for masked sources. The shape must have passed ax_data_check_shape. */
 AX_MUST_CHECK ax_status data_decide_targets(const ax_data *data, const ax_row_shape *shape, int64_t first,
                                             int64_t count, int32_t *targets, data_targets *out);
-/* Whether the source has a mask by which rows of this shape leave out targets. */
+/* Returns true if rows of this shape leave out targets by the mask of the source. */
 bool data_is_masked(const ax_data *data, const ax_row_shape *shape);
 /* Does what ax_data_row_targets does, and also counts the targets that the goldfish loss dropped. */
 AX_MUST_CHECK ax_status data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row,
@@ -179,8 +182,8 @@ AX_MUST_CHECK ax_status data_read_mask(const ax_data *data, int64_t first, int64
 /* Prefetches tokens first ... end-1: asks the system to read them into the page cache, without waiting. */
 void data_want_tokens(const ax_data *data, int64_t first, int64_t end);
 
-/* The part of tokens [first, end) of a source that lies in one shard: tokens [from, to) of the shard `part`.
- * Token `from` of the shard is token first + at of the source. */
+/* A part of tokens first ... end-1 of a source that lies in one shard (file): tokens from ... to-1 of the
+ * shard `part`. Token `from` of the shard is token first + at of the source. */
 typedef struct data_stretch {
     const ax_data *part; /* the shard; NULL before the first data_next_stretch */
     int index;           /* index of the shard */
@@ -200,8 +203,8 @@ AX_MUST_CHECK ax_status data_list(const char *path, data_names *out);
 /* Lists the files that match a shell pattern. AX_ERR_DATA: there are none. */
 AX_MUST_CHECK ax_status data_match(const char *pattern, data_names *out);
 void data_names_fini(data_names *names);
-/* Whether a path is a shell pattern: it contains *, ? or [, and no file or Megatron-LM data set has exactly
- * this name. */
+/* Returns true if a path is a shell pattern: it contains *, ? or [, and no file or Megatron-LM data set has
+ * exactly this name. */
 bool data_is_pattern(const char *path);
 
 /* Does what ax_data_detect does, for a single file or directory, or the common prefix of a Megatron-LM data
@@ -228,13 +231,13 @@ AX_MUST_CHECK ax_status data_sampled_sum(const data_file *main, const data_file 
 
 bool data_has_suffix(const char *path, const char *suffix);
 
-/* Detects the format of a .json file or of a pipe by its first n bytes; `complete` tells that the input has
- * no more than n bytes. Returns AX_DATA_JSON for an array of objects or objects that are spread over lines,
- * AX_DATA_JSONL for an object on each line, else AX_DATA_TEXT. */
+/* Detects the format of a .json file or of a pipe by its first n bytes, `head`. `complete` is true if the
+ * input has no more bytes. Returns AX_DATA_JSON for an array of objects or objects that are spread over
+ * lines, AX_DATA_JSONL for an object on each line, else AX_DATA_TEXT. */
 ax_data_format data_json_format(const char *head, size_t n, bool complete);
 
-/* Returns the reason why a file that contains a NUL byte is not text, worded to follow "it". `head` holds the
- * file's first n bytes. */
+/* Returns the reason why a file that contains a NUL byte is not text, to be printed after "it": "is in
+ * UTF-16: …". `head` holds the file's first n bytes. */
 const char *data_not_text(const char *head, size_t n);
 /* Fails with AX_ERR_DATA for a file whose first NUL byte is at `offset`. The message tells the user what to
  * do. `head` holds the file's first n bytes. */

@@ -1,6 +1,6 @@
-/* Decides for each token whether it is a target, where the document index alone does not tell. A token is a
- * target unless a rule takes it out: it is the first of its document (mask_documents), its mask bit is 0
- * (answers), or the goldfish loss drops it. */
+/* Decides for each token whether it is a target, if that depends on more than the document index. A token is
+ * not a target in three cases: it is the first of its document (mask_documents), its mask bit is 0 (answers),
+ * or the goldfish loss drops it. */
 #include "goldfish.h"
 #include "source.h"
 
@@ -10,13 +10,14 @@
 enum { BLOCK = 2048 };
 typedef struct block {
     int64_t first, count;
-    int64_t document; /* first token of the document that holds token `first`. Without an index, it is
-                         `origin` if that document starts before `origin` */
+    int64_t document; /* index of the first token of the document that holds token `first`. In a source
+                         without an index: `origin` if that document starts before `origin` */
     uint64_t mask[BLOCK / 64]; /* mask bits */
     uint8_t begins[BLOCK];     /* whether a token is the first of its document */
     uint8_t kept[BLOCK];       /* whether a token is a target */
-    int64_t origin; /* tokens[i] is token origin + i of the source, from the window of token `first` on. They
-                       are read only for the hashed loss, and to find documents by end_id */
+    /* tokens[i] is token origin + i of the source; the window before token `first` is included. Tokens are
+     * read only for the hashed goldfish loss, and to find documents by end_id. */
+    int64_t origin;
     int32_t tokens[AX_GOLDFISH_WINDOW_MAX + BLOCK];
 } block;
 
@@ -86,7 +87,8 @@ static int64_t sum_of(const uint8_t *bytes, int64_t n)
     return sum;
 }
 
-/* Finds the documents of a block. Reads the tokens that this search and the goldfish loss need. */
+/* Finds where documents begin in a block. Reads the tokens of the block, if this search or the goldfish loss
+ * needs them. */
 static ax_status find_documents(const ax_data *data, const ax_goldfish *g, data_walk *walk, block *b)
 {
     const bool indexed = data->index_kind != INDEX_NONE, hashed = g->k && g->kind == AX_GOLDFISH_HASHED;
@@ -99,7 +101,7 @@ static ax_status find_documents(const ax_data *data, const ax_goldfish *g, data_
     return AX_OK;
 }
 
-/* Whether the targets depend on where documents begin. */
+/* Returns true if the targets depend on where documents begin. */
 static bool needs_documents(const ax_row_shape *shape) { return shape->mask_documents || shape->goldfish.k; }
 
 /* Decides which tokens of a block are targets; b->first and b->count must be set. `walk`: as in find_indexed;

@@ -1,6 +1,6 @@
-/* Writes packed token files (axonn/data.h). The tokens are streamed to a temporary file, document starts and
- * mask to unlinked temporary files of their own. At the end, these are appended to the first file. So memory
- * does not grow with the corpus. */
+/* Writes packed token files (format: axonn/data.h). The tokens are written to a temporary file, document
+ * starts and mask to two further ones. At the end, document starts and mask are appended to the file with the
+ * tokens. So memory does not grow with the corpus. */
 #include "source.h"
 
 #include <errno.h>
@@ -13,8 +13,8 @@
 
 enum { WRITE_BUFFER = 1 << 20 };
 
-/* Words that are appended to the token file later: a buffer, and an unlinked temporary file into which the
- * buffer is written whenever it is full. */
+/* 64-bit words (document starts, or mask) that are appended to the token file later. They are collected in a
+ * buffer; a full buffer is written to an unlinked temporary file. */
 typedef struct spill {
     int fd; /* -1: not open */
     char *buffer;
@@ -54,8 +54,8 @@ static ax_status create_aside(const char *path, const char *suffix, char **name,
     return status;
 }
 
-/* Appends to the body (the file without its header) and updates the body's hash. So the body must be written
- * in the order of the file. */
+/* Appends bytes to the body (the file without its header) and updates the body's hash. Because of the hash,
+ * the body must be written in the order of the file. */
 static ax_status write_body(ax_token_writer *w, const void *data, size_t bytes)
 {
     XXH3_64bits_update(w->hash, data, bytes);
@@ -120,7 +120,7 @@ static ax_status add_bit(ax_token_writer *w, bool is_target)
     return spill_add(w, &w->mask, word);
 }
 
-/* Appends ones to the mask until it has a bit for each token so far. */
+/* Appends 1 bits to the mask until it has a bit for each token so far. */
 static ax_status add_ones(ax_token_writer *w)
 {
     while (w->mask_bits < w->header.tokens)

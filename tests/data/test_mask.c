@@ -268,10 +268,10 @@ static void damage(void **state)
     OK(ax_token_writer_add_masked(w, (int32_t[]){3, 4, 5}, (uint8_t[]){0, 1, 0}, 3, 3));
     FAILS(AX_ERR_USAGE, "document 2 of", ax_token_writer_add_masked(w, (int32_t[]){3}, (uint8_t[]){0}, 1, 1));
     OK(ax_token_writer_finish(&w, NULL));
-    expect_damage(put_damaged(s, path, 4, 0), "by its mask, document 1 has no target");
+    expect_damage(put_damaged(s, path, 4, 0), "its mask has no target in document 1");
     expect_damage(put_damaged(s, path, 5, 0), "its mask has 5 targets, its header (offset 104) says 4");
     expect_damage(put_damaged(s, path, -1, 1), "its mask has 4 targets, its header (offset 104) says 5");
-    expect_damage(put_damaged(s, path, 7, 0), "its mask has a bit after that of the last token");
+    expect_damage(put_damaged(s, path, 7, 0), "its mask has a 1 after the bit of the last token");
     OK(ax_data_open(put_damaged(s, path, -1, 0), -1, &data));
     OK(ax_data_check(data));
     ax_data_close(&data);
@@ -286,7 +286,7 @@ static void damage(void **state)
     bytes[200] = 0;
     bytes[130] = 1;
     path = put_file(s, "name.tok", bytes, size);
-    FAILS(AX_ERR_DATA, "its template's name (offset 120)", ax_data_open(path, -1, &data));
+    FAILS(AX_ERR_DATA, "the name of its chat template (offset 120)", ax_data_open(path, -1, &data));
     bytes[130] = 0;
     path = put_file(s, "short.tok", bytes, size - 8);
     FAILS(AX_ERR_DATA, "is truncated", ax_data_open(path, -1, &data));
@@ -294,7 +294,7 @@ static void damage(void **state)
     h.version = 3;
     memcpy(bytes, &h, sizeof h);
     path = put_file(s, "new.tok", bytes, size);
-    FAILS(AX_ERR_DATA, "has format version 3, this program reads 1 and 2", ax_data_open(path, -1, &data));
+    FAILS(AX_ERR_DATA, "has format version 3, but this program reads 1 and 2", ax_data_open(path, -1, &data));
     free(bytes);
 }
 

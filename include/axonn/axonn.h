@@ -5,18 +5,18 @@
 #include "axonn/base.h"    /* errors, log, files, random numbers */
 #include "axonn/json.h"    /* JSON with numbers of any size */
 #include "axonn/option.h"  /* tables of options */
-#include "axonn/runtime.h" /* settings of the process */
+#include "axonn/runtime.h" /* settings of the process (runtime.*) */
 #include "axonn/trace.h"   /* metrics of a run */
 
 #include "axonn/comm.h"   /* communicators */
 #include "axonn/dev.h"    /* devices, memory, kernels */
-#include "axonn/grid.h"   /* the ranks as a grid; the context */
-#include "axonn/tensor.h" /* arrays with layouts; frames */
+#include "axonn/grid.h"   /* the ranks as a grid; a rank's device and grid in one struct */
+#include "axonn/tensor.h" /* arrays split over ranks; memory of activations */
 
 #include "axonn/op.h"       /* operations on tensors */
-#include "axonn/parallel.h" /* contract, redistribute, reduce; parameters */
+#include "axonn/parallel.h" /* operations on split arrays; parameters */
 
-#include "axonn/model.h" /* families of models */
+#include "axonn/model.h" /* model families (gpt2, llama, …) */
 #include "axonn/nn.h"    /* layers */
 #include "axonn/optim.h" /* optimizers and schedules */
 #include "axonn/pipe.h"  /* schedules of pipeline stages */

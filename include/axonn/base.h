@@ -128,7 +128,7 @@ void ax_buf_fini(ax_buf *buf);
  * last page is a segmentation fault instead of silent damage. `bytes` is rounded up to whole pages. For large
  * regions the system is asked for huge pages. AX_ERR_MEMORY. */
 typedef struct ax_region {
-    char *base;   /* first usable byte, aligned to 4096 */
+    char *base;   /* first usable byte, aligned to 4096 bytes */
     size_t bytes; /* usable */
 } ax_region;
 AX_MUST_CHECK ax_status ax_region_create(size_t bytes, ax_region *out);
@@ -215,11 +215,11 @@ uint64_t ax_host_key(void);
 
 /* ---- signals ------------------------------------------------------------------------------------- */
 
-/* To be called by handlers of signals that ask the process to stop; async-signal-safe. Notes that such a
- * signal came (ax_signal_noted). *first_ms is the time of the first signal in milliseconds; it must be 0
- * before the first signal. Returns true for a signal that comes a second or more after the first. A second
- * signal that comes earlier counts as the same signal, because terminals and launchers send a signal both to
- * a process and to its process group. */
+/* Called by the handlers of signals that ask the process to stop; async-signal-safe. Notes that such a signal
+ * came (ax_signal_noted). *first_ms is the time of the first signal in milliseconds; it must be 0 before the
+ * first signal. Returns true for a signal that comes a second or more after the first. A second signal that
+ * comes earlier counts as the same signal, because terminals and launchers send a signal both to a process
+ * and to its process group. */
 bool ax_signal_again(int64_t *first_ms);
 /* Returns true if a signal was noted (ax_signal_again) since the last call of ax_signal_forget. If so,
  * functions that wait for bytes of a pipe (ax_file_wait) give up. */

@@ -45,9 +45,9 @@ const char *ax_chat_origin(const ax_chat *chat);
 int32_t ax_chat_end(const ax_chat *chat);
 
 /* Appends the template as Jinja, which transformers, vLLM and llama.cpp read as a model's chat template. For
- * turns that ax_chat_render accepts it writes the same text, with the header of an answer if
- * add_generation_prompt is set. The Jinja text has no role for the input of Alpaca, and does not prevent that
- * the texts of turns contain special tokens. AX_ERR_USAGE: there is no template. */
+ * turns that ax_chat_render accepts, the Jinja template writes the same text; if add_generation_prompt is
+ * set, the header of an answer follows. The Jinja template has no role for the input of Alpaca, and does not
+ * prevent that the texts of turns contain special tokens. AX_ERR_USAGE: there is no template. */
 AX_MUST_CHECK ax_status ax_chat_jinja(const ax_chat *chat, ax_buf *out);
 
 /* ---- conversations ------------------------------------------------------------------------------- */

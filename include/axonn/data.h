@@ -88,8 +88,8 @@ typedef struct ax_data_info {
     ax_data_format format;
     int token_bytes;         /* bytes of one token in the file */
     int64_t tokens;          /* N */
-    int64_t documents;       /* -1: the format has no index (boundaries are found from end_id) */
-    int64_t targets;         /* tokens whose mask bit is 1; -1: the source has no mask */
+    int64_t documents;       /* -1: the format has no document index (documents are found by end_id) */
+    int64_t targets;         /* number of tokens whose mask bit is 1; -1: the source has no mask */
     int64_t vocab;           /* 0: unknown */
     int64_t text_bytes;      /* bytes of the original text; -1: unknown */
     int64_t file_bytes;      /* bytes of all files of the source together */
@@ -182,8 +182,8 @@ typedef enum ax_goldfish_kind { AX_GOLDFISH_HASHED, AX_GOLDFISH_STATIC } ax_gold
 #define AX_GOLDFISH_WINDOW_MAX 2048
 #define AX_GOLDFISH_K_MAX 1000000000
 typedef struct ax_goldfish {
-    int64_t k;      /* one of k targets is dropped, 2 ... AX_GOLDFISH_K_MAX; 0: none */
-    int64_t window; /* hashed: tokens of the hash, 1 ... AX_GOLDFISH_WINDOW_MAX */
+    int64_t k;      /* about one of k targets is dropped, k = 2 ... AX_GOLDFISH_K_MAX; 0: no goldfish loss */
+    int64_t window; /* hashed: how many tokens before a target are hashed, 1 ... AX_GOLDFISH_WINDOW_MAX */
     ax_goldfish_kind kind;
 } ax_goldfish;
 
@@ -271,15 +271,15 @@ typedef enum ax_data_order { AX_ORDER_SHUFFLED, AX_ORDER_SEQUENTIAL } ax_data_or
 typedef struct ax_sampler_options {
     ax_row_shape shape;
     int64_t batch;         /* B */
-    ax_data_order order;   /* shuffled: a keyed permutation per source and epoch, in O(1) memory */
+    ax_data_order order;   /* shuffled: a pseudo-random permutation per source and epoch, in O(1) memory */
     uint64_t seed;         /* seed of the order */
     const double *weights; /* one per source, > 0, in any scale; NULL: in proportion to size */
     /* One per source, or NULL. epochs[i] > 0: source i is read epochs[i] times, spread evenly over the run,
      * and has no weight; 0: source i has a weight. The sources with weights share the samples that are
      * left. */
     const int64_t *epochs;
-    /* Only needed with epochs: samples of the whole run, those before ax_sampler_restore included. If they do
-     * not fill the last batch, the rest of its rows is padding. */
+    /* Only needed with epochs: samples of the whole run, those before ax_sampler_restore included. If these
+     * samples do not fill the last batch, the rest of its rows is padding. */
     int64_t samples;
 } ax_sampler_options;
 
@@ -308,9 +308,9 @@ void ax_sampler_destroy(ax_sampler **sampler);
 /* Get and set the position in the stream: for each source, the number of samples taken so far. After
  * ax_sampler_restore the next batch is the one that followed ax_sampler_state. If `samples` or the epochs
  * have changed, the samples are spread as in the new run: a source that is ahead of its even share E_i*g/G
- * gets no sample until the run has caught up with it, and one that is behind gets the next ones. Each source
- * i with epochs is still read exactly epochs[i] times in all. AX_ERR_DATA: negative counts. AX_ERR_USAGE:
- * more samples than the whole run would have. */
+ * gets no sample until the run has caught up with it, and a source that is behind gets the next samples. Each
+ * source i with epochs is still read exactly epochs[i] times in all. AX_ERR_DATA: negative counts.
+ * AX_ERR_USAGE: more samples than the whole run would have. */
 void ax_sampler_state(const ax_sampler *sampler, int64_t *per_source);
 AX_MUST_CHECK ax_status ax_sampler_restore(ax_sampler *sampler, const int64_t *per_source);
 
@@ -391,7 +391,8 @@ typedef struct ax_corpus_options {
     const char *const *include; /* shell patterns for names of files below directories, e.g. "*.h" */
     int n_include;              /* 0: every file */
     /* Name of the member that holds the text of a JSON object. An object with a string there is not read as a
-     * conversation. NULL: "text", and conversations are read as such even if they have this member. */
+     * conversation. NULL: the member "text"; an object that is a conversation is then read as one even if it
+     * has this member. */
     const char *text_key;
     /* Template by which JSON objects that are conversations (ax_chat_member) become text; must outlive the
      * corpus. NULL: no object is read as a conversation. */
@@ -454,11 +455,11 @@ typedef struct ax_data_build_options {
 } ax_data_build_options;
 
 typedef struct ax_data_build_report {
-    int64_t files, skipped;    /* files read, and files left out: unreadable or not text */
-    int64_t copies;            /* number of documents left out by dedup */
-    int64_t bad_lines;         /* objects of JSON left out, see ax_corpus_options */
-    int64_t conversations;     /* documents that are conversations */
-    int64_t unanswered;        /* conversations left out because the assistant says nothing in them */
+    int64_t files, skipped; /* files read, and files left out: unreadable or not text */
+    int64_t copies;         /* number of documents left out by dedup */
+    int64_t bad_lines;      /* number of JSON objects left out (bad_lines in ax_corpus_options) */
+    int64_t conversations;  /* number of documents that are conversations */
+    int64_t unanswered;     /* number of conversations left out because they have no turn of the assistant */
     ax_data_info train, valid; /* the two files written; `valid` is all zero without a validation part */
 } ax_data_build_report;
 

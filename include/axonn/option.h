@@ -31,7 +31,7 @@ typedef struct ax_strings {
 typedef struct ax_weighted_path {
     char *path;
     double weight;  /* > 0; or 0: the user gave no weight */
-    int64_t epochs; /* > 0; or 0: the user gave no epochs. Not together with a weight */
+    int64_t epochs; /* > 0; or 0: the user gave no epochs. A path has a weight or epochs, not both */
 } ax_weighted_path;
 
 typedef struct ax_paths {
@@ -55,10 +55,10 @@ typedef enum ax_option_type {
     AX_OPT_BOOL,   /* bool: true | false */
     AX_OPT_INT,    /* int64_t: a number, or word i of `choices`, stored as -1-i (word 0 as -1) */
     AX_OPT_FLOAT,  /* double, finite */
-    AX_OPT_QUOTA,  /* ax_quota: N, limited by `range`, or P% with P from 0 to 100 */
+    AX_OPT_QUOTA,  /* ax_quota: a count N, limited by `range`, or P% with P from 0 to 100 */
     AX_OPT_STRING, /* char *; if there are `choices`, it must be one of them */
     AX_OPT_PATH, /* char *; a word of `choices` is stored unchanged; "./word" is a file named like the word */
-    AX_OPT_ENUM, /* int: the index of the word in `choices`; declare the C enum in that order */
+    AX_OPT_ENUM, /* int: the index of the word in `choices`; the C enum must have the same order */
     AX_OPT_FLOATS,  /* double[items] */
     AX_OPT_INTS,    /* ax_ints; word i of `choices` is stored as -1-i, as for AX_OPT_INT */
     AX_OPT_STRINGS, /* ax_strings */

@@ -42,9 +42,10 @@ void ax_ids_fini(ax_ids *ids);
  * run. */
 AX_MUST_CHECK ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out);
 
-/* Writes tokenizer.json, tokenizer_config.json and, if tokenizer_config.json does not hold the chat template,
- * chat_template.jinja into `dir` (created if need be), byte for byte as they were loaded, or as training made
- * them; Hugging Face `tokenizers` and transformers load the result. */
+/* Writes the files of the tokenizer into the directory `dir`, which is created if missing: tokenizer.json,
+ * tokenizer_config.json and, if the latter does not hold the chat template, chat_template.jinja. The files
+ * are byte for byte those that were loaded, or those that training made. Hugging Face `tokenizers` and
+ * transformers load the result. */
 AX_MUST_CHECK ax_status ax_tokenizer_save(const ax_tokenizer *tok, const char *dir);
 
 void ax_tokenizer_destroy(ax_tokenizer **tok);
@@ -70,21 +71,22 @@ uint64_t ax_tokenizer_hash(const ax_tokenizer *tok);
 
 /* Returns the id of the token `name`, or -1; added tokens are searched first. `name` of an added token is its
  * content. `name` of any other token is, in byte-level BPE, the bytes that the token stands for, " the"; in
- * SentencePiece's BPE, the name in the file, "\u2581the" or "<0x0A>". A byte-level token whose name in the
- * file is not written in GPT-2's byte alphabet is not found; encoding never produces such a token. */
+ * SentencePiece's BPE, the name in the file, "\u2581the" or "<0x0A>". A byte-level token is not found if its
+ * name in the file has other characters than the 256 by which GPT-2 writes bytes; encoding never produces
+ * such a token. */
 int32_t ax_tokenizer_id(const ax_tokenizer *tok, const char *name, size_t n);
 
 /* Returns the bytes that a token stands for inside a text (not NUL-terminated; owned by `tok`), or NULL where
  * no token has this id. */
 const char *ax_tokenizer_piece(const ax_tokenizer *tok, int32_t id, size_t *n);
 
-/* Returns true if the file marks the token as special (end of text, begin of text, …). */
+/* Returns true if tokenizer.json marks the token as special (end of text, begin of text, …). */
 bool ax_tokenizer_is_special(const ax_tokenizer *tok, int32_t id);
 
 /* ---- encode and decode --------------------------------------------------------------------------- */
 
 enum {
-    AX_ENCODE_ADD_SPECIAL = 1, /* add special tokens (begin of text, …) by the file's template */
+    AX_ENCODE_ADD_SPECIAL = 1, /* add the special tokens (begin of text, …) of post_processor */
     AX_ENCODE_PLAIN = 2        /* encode special tokens in the text as plain text, for untrusted input */
 };
 
@@ -123,9 +125,10 @@ enum {
     AX_DECODE_CONTINUE = 2 /* the ids continue a text, so a leading space is part of the text */
 };
 
-/* Appends the bytes of n ids to `out`, as the decoder of the file says. SentencePiece's BPE encodes a text
- * with a space before it; decoding removes this space, unless AX_DECODE_CONTINUE is given. flags:
- * AX_DECODE_*. Bytes that are not UTF-8 are returned as they are. AX_ERR_DATA for an id that no token has. */
+/* Appends the text of n token ids to `out`, as the member "decoder" of tokenizer.json says. SentencePiece's
+ * BPE encodes a text with a space before it; decoding removes this space, unless AX_DECODE_CONTINUE is given.
+ * flags: AX_DECODE_*. Bytes that are not UTF-8 are returned as they are. AX_ERR_DATA for an id that no token
+ * has. */
 AX_MUST_CHECK ax_status ax_decode(const ax_tokenizer *tok, const int32_t *ids, size_t n, unsigned flags,
                                   ax_buf *out);
 
@@ -148,7 +151,7 @@ AX_MUST_CHECK ax_status ax_decoder_finish(ax_decoder *decoder, ax_buf *out);
 
 typedef enum ax_tokenizer_phase {
     AX_TOKENIZER_COUNT, /* done, total: bytes of text read; total is 0 where `next` supplies the text */
-    AX_TOKENIZER_MERGE  /* done, total: tokens of the vocabulary */
+    AX_TOKENIZER_MERGE  /* done, total: tokens of the vocabulary made so far, and to make */
 } ax_tokenizer_phase;
 
 typedef struct ax_tokenizer_training {
@@ -180,7 +183,7 @@ AX_MUST_CHECK ax_status ax_tokenizer_train(const ax_tokenizer_training *training
 
 /* Statistics of a tokenizer on a set of documents. Zero-initialise it; ax_tokenizer_check adds to it. */
 typedef struct ax_tokenizer_report {
-    int64_t documents, bytes, tokens; /* bytes / tokens is the compression */
+    int64_t documents, bytes, tokens; /* bytes / tokens is the compression ratio */
     int64_t invalid_bytes;            /* bytes that are not part of valid UTF-8 */
     int64_t unknown;                  /* bytes that no token stands for: lost, or replaced by unk_token */
     int64_t normalized;        /* documents that decode to their normalized text, not to the original */

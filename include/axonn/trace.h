@@ -19,8 +19,8 @@ typedef struct ax_metrics_run {
     const char *dir;    /* run directory: metrics.jsonl and tb/ are there */
     const char *device; /* "cpu" */
     int threads, ranks;
-    const char *grid;      /* "data=1 pipe=1 x=1 y=1 z=1" */
-    const char *strategy;  /* "axonn"; NULL: written as null */
+    const char *grid;      /* the grid of ranks: "data=1 pipe=1 x=1 y=1 z=1" */
+    const char *strategy;  /* strategy of parallelism: "axonn"; NULL: written as null */
     int zero;              /* stage of ZeRO */
     const char *precision; /* "bf16" */
     const char *model;     /* "gpt2 6 x 256" */
@@ -48,10 +48,10 @@ typedef struct ax_metrics_step {
     int64_t tokens;      /* target tokens since the first step of the run */
     int64_t step_tokens; /* target tokens of this step, for the rate tok/s */
     double step_ms;
-    double flops;    /* model FLOPs of this step (6·N + attention, no recomputation) */
+    double flops;    /* model FLOPs of this step: forward and backward, without recomputation */
     double hw_flops; /* FLOPs executed in this step, recomputation of activations included */
     int64_t mem_bytes;
-    const ax_metrics_axes *comm; /* comm_count items; written as comm_bytes */
+    const ax_metrics_axes *comm; /* comm_count items; the row has them as comm_bytes */
     int comm_count;
     int64_t comm_wire_bytes;
     double comm_exposed_ms;

@@ -13,7 +13,7 @@ typedef struct scan {
     size_t n, at;
     char *const *args;
     bool flags_ended;  /* the argument "--" was read: no flags follow */
-    size_t positional; /* table row from which to look for the next positional argument */
+    size_t positional; /* row of the option table from which to look for the next positional argument */
 } scan;
 
 /* Returns true if the text is a flag, that is, begins with "--". "-" and negative numbers such as -1 are

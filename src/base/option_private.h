@@ -8,7 +8,7 @@
 typedef struct ax_option_state {
     char *place; /* place of the value: "train.yaml:12:7" or "command line"; NULL: the default applies */
     bool failed; /* an error was recorded for the key */
-    bool waived; /* the key need not be given */
+    bool waived; /* ax_option_waive was called: the key is optional */
     char *typed; /* the value's text on the command line, valid or not; NULL: none */
 } ax_option_state;
 

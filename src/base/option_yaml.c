@@ -13,7 +13,7 @@
 typedef struct reader {
     ax_option_set *set;
     yaml_document_t *document;
-    const char *name; /* name of the file; NULL: the place of every value is `place` */
+    const char *name; /* file name; NULL: the text is from the command line, and messages name `place` */
     const char *place;
     const char *typed; /* the value's text on the command line; NULL: the YAML text is a file */
     const char *dir;   /* directory to which relative paths refer */

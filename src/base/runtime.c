@@ -19,7 +19,7 @@ typedef struct setting {
     ax_runtime_id id;
     bool none;      /* this entry cancels older ones (ax_runtime_set with NULL): the environment variable
                        applies if it is set, else the default */
-    bool preferred; /* the value may be replaced (ax_runtime_prefer) */
+    bool preferred; /* the value is replaced if this machine cannot use it (ax_runtime_prefer) */
     char value[];
 } setting;
 

@@ -39,7 +39,7 @@ typedef struct candidate {
 
 /* One occurrence of a token (the neighbour) beside a token that the current merge made. */
 typedef struct event {
-    uint32_t place; /* slot where the new pair begins */
+    uint32_t place; /* slot where the pair of neighbour and merged token begins */
     int32_t neighbour;
     int side;
 } event;

@@ -22,7 +22,7 @@ typedef struct built_document {
     size_t end;
     int64_t text_bytes;
     uint64_t hash; /* hash of the document's text */
-    bool masked;   /* the document is a conversation: its ids have bytes in slot.is_target */
+    bool masked;   /* the document is a conversation: slot.is_target has a byte for each of its ids */
 } built_document;
 
 typedef struct slot {

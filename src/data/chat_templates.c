@@ -67,7 +67,7 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
         .needs = {"<s>", "</s>"},
         .guards = {"[INST]", "[/INST]"},
         .marks = {"[INST]", "[/INST]"},
-        .other = "<<SYS>>", /* Llama 2's template has it, Mistral's has not */
+        .other = "<<SYS>>", /* a string of Llama 2's template, which has the same marks */
         .end = "</s>",
         .begin = "<s>",
         .frame = {[AX_CHAT_SYSTEM] = {"[INST] ", "\n"},

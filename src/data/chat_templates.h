@@ -34,8 +34,9 @@ typedef struct chat_template {
                           tell; or NULL */
     const char *end;   /* the token that ends a turn of the assistant */
     const char *begin; /* written first */
-    const char *no_system;       /* written if there is no turn of the system */
-    const char *no_system_input; /* instead of no_system, if the first turn has an input; NULL: no_system */
+    const char *no_system;       /* written after `begin` if the first turn is not the system's */
+    const char *no_system_input; /* written instead of no_system if the first turn has an input (Alpaca);
+                                    NULL: no_system */
     chat_frame frame[AX_CHAT_ROLES];
     chat_frame after_system; /* strings around a turn of the user after a turn of the system; before NULL:
                                 those of `frame` */
@@ -43,7 +44,7 @@ typedef struct chat_template {
     const char *opening;     /* written before the assistant's text; a target of training */
     chat_frame think; /* written around the reasoning of each answer, even if the reasoning is empty; a target
                          of training; before NULL: the template has no reasoning */
-    bool trims;       /* white space at both ends of a text is dropped */
+    bool trims;       /* white space at both ends of each turn's text is dropped */
 } chat_template;
 
 enum { CHAT_TEMPLATES = 6 };

@@ -77,8 +77,8 @@ ax_status data_read_head(const char *path, char head[DATA_HEAD_BYTES], size_t *n
     return AX_OK;
 }
 
-/* Recognizes common formats that this program does not read. Returns what the file is and what to do, to be
- * printed after "it"; NULL for any other format. */
+/* Recognizes common formats that this program does not read. Returns a phrase to be printed after "it", such
+ * as "is compressed (gzip): unpack it first"; NULL for any other format. */
 static const char *known_advice(const char *head, size_t n)
 {
     static const struct {

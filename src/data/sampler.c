@@ -30,8 +30,7 @@ struct ax_sampler {
     int n;
     int64_t batch, total; /* batch: rows of a batch; total: samples taken so far from all sources */
     int64_t run;          /* samples of the whole run; 0: no source has epochs */
-    int64_t rest, mixed;  /* of all sources with weights: `rest`: their samples in the whole run; `mixed`:
-                             those taken so far */
+    int64_t rest, mixed;  /* samples of all sources with weights together: in the whole run; taken so far */
     int sharers; /* number of sources with epochs; plus 1 if samples are left for the sources with weights */
     int64_t dropped; /* targets of the current batch that the goldfish loss dropped */
     source *sources;

@@ -14,7 +14,7 @@ typedef struct tok_header {
     uint64_t tokens, documents, vocab, tokenizer_hash;
     int64_t end_id;
     uint64_t text_bytes, tokens_at, index_at, body_hash, header_hash;
-    uint64_t mask_at, targets, mask_hash;   /* version 2; zeros in version 1 */
+    uint64_t mask_at, targets, mask_hash;   /* of files with a mask (version 2); zeros in version 1 */
     char chat_template[AX_CHAT_NAME_BYTES]; /* zeros if the template is unknown, as in files of versions that
                                                did not record it */
     uint64_t chat_template_hash;
@@ -197,7 +197,7 @@ bool data_next_stretch(const ax_data *data, int64_t first, int64_t end, data_str
 int data_part_of(const ax_data *data, int64_t token);
 
 /* Lists the files that `path` stands for, in byte order of their paths: the files that match a shell pattern,
- * or the token files of a directory. The list is empty if `path` is neither. AX_ERR_DATA: no file matches the
+ * or the token files of a directory. For any other path the list is empty. AX_ERR_DATA: no file matches the
  * pattern, or a directory has both token files and other files. */
 AX_MUST_CHECK ax_status data_list(const char *path, data_names *out);
 /* Lists the files that match a shell pattern. AX_ERR_DATA: there are none. */

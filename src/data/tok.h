@@ -75,7 +75,7 @@ enum { TOK_MAX_STEPS = 8 };
 /* One step of a normalizer or a decoder. It either converts text to a Unicode normal form, or prepends the
  * string `put`, or replaces each occurrence of the string `find` by `put`. */
 typedef struct tok_step {
-    int form;        /* see tok_form_named; 0: the step prepends or replaces */
+    int form;        /* Unicode normal form (tok_form_named); 0: the step prepends or replaces */
     char *find;      /* text to replace; NULL: prepend */
     char *put;       /* text to prepend, or to put in place of `find` */
     bool drop_first; /* decoders only: in the first token, `find` is removed, not replaced */
@@ -92,7 +92,7 @@ void tok_steps_fini(tok_steps *steps);
 typedef enum tok_place {
     TOK_CONTINUES,    /* a byte that is not UTF-8 */
     TOK_AFTER_ADDED,  /* an added token */
-    TOK_AT_BEGINNING, /* nothing: the text starts the document */
+    TOK_AT_BEGINNING, /* nothing: the section begins the document */
 } tok_place;
 
 /* Returns a pointer to the first occurrence of `find` in the text, or NULL. `find` has at least one byte. */
@@ -169,8 +169,8 @@ typedef struct tok_added {
 /* When a pre-tokenizer puts a space before a text that does not start with one. */
 typedef enum tok_prefix {
     TOK_PREFIX_NEVER,
-    TOK_PREFIX_ALWAYS, /* also after added tokens */
-    TOK_PREFIX_FIRST   /* only at the beginning of the document */
+    TOK_PREFIX_ALWAYS, /* a space at the beginning and after added tokens */
+    TOK_PREFIX_FIRST   /* a space only at the beginning of the document */
 } tok_prefix;
 
 /* A node of a trie (prefix tree) over the bytes of added tokens. The children of a node are a list, linked by

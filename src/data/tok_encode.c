@@ -39,7 +39,7 @@ struct ax_encoder {
     ax_ids *out;
 
     /* The fields below belong to the current call of ax_encode_parts. */
-    const ax_text_part *parts; /* NULL: the call is one of ax_encode */
+    const ax_text_part *parts; /* NULL: the current call is one of ax_encode, without parts */
     const ax_ids *guarded; /* further tokens, beside the special ones, that are not recognized in plain parts;
                               NULL: none */
     ax_ids *part_of;

@@ -75,7 +75,7 @@ static ax_status translate_escape(const char *pattern, const char **p, bool in_c
         AX_TRY(ax_buf_printf(out, in_class ? "%s" : "[%s]", members));
         if (!in_class || (*p)[0] != '-' || (*p)[1] == ']')
             return AX_OK;
-        *p += 1; /* \s followed by a hyphen: the hyphen stands for itself, because \s cannot begin a range */
+        *p += 1; /* the hyphen after \s or \S stands for itself, because a class cannot begin a range */
         return ax_buf_printf(out, "\\-");
     }
     if (c == 'v') /* \v is the vertical tab here; in PCRE2, \v is a class of characters */

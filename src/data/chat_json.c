@@ -142,7 +142,7 @@ ax_status ax_chat_read(const json_t *value, ax_chat_turns *turns)
     if (!strcmp(member, "instruction"))
         return read_alpaca(value, turns);
     const json_t *list = json_object_get(value, member);
-    AX_CHECK(json_is_array(list), AX_ERR_DATA, "\"%s\" is %s, not a list of turns", member,
+    AX_CHECK(json_is_array(list), AX_ERR_DATA, "the member \"%s\" is %s, not a list of turns", member,
              tok_json_kind(list));
     if (!strcmp(member, "conversations") && says_something(json_object_get(value, "system")))
         AX_TRY(add_text(value, "system", AX_CHAT_SYSTEM, turns));

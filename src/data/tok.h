@@ -231,8 +231,8 @@ struct ax_tokenizer {
     uint64_t hash;
 };
 
-/* Builds a tokenizer from the texts of its two files. Takes ownership of both, even on failure; config may be
- * NULL. `where` names the file in messages. */
+/* Builds a tokenizer from `json`, the text of tokenizer.json, and `config`, the text of tokenizer_config.json
+ * (may be NULL). Takes ownership of the two texts, even on failure. `where` names the file in messages. */
 AX_MUST_CHECK ax_status tok_parse(const char *where, char *json, size_t json_size, char *config,
                                   size_t config_size, ax_tokenizer **out);
 /* Applies tokenizer_config.json, once the vocabulary and the post_processor of tokenizer.json are in `tok`:

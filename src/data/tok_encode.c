@@ -40,8 +40,8 @@ struct ax_encoder {
 
     /* The fields below belong to the current call of ax_encode_parts. */
     const ax_text_part *parts; /* NULL: the current call is one of ax_encode, without parts */
-    const ax_ids *guarded; /* further tokens, beside the special ones, that are not recognized in plain parts;
-                              NULL: none */
+    const ax_ids *guarded;     /* ids of further tokens, beside the special tokens, that are not recognized in
+                                  plain parts; NULL: none */
     ax_ids *part_of;
     bounds now; /* where parts end in the text as it is now: given, normalized, or with spaces replaced */
     ax_buf ends[3], probe[2]; /* ends: memory of bounds.end for the given text, the normalized text, and the

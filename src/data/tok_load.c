@@ -46,7 +46,7 @@ static ax_status get_flag(const loader *l, const json_t *object, const char *fie
 {
     const json_t *value = json_object_get(object, field);
     AX_CHECK(!value || json_is_null(value) || json_is_boolean(value), AX_ERR_DATA,
-             "%s: %s is %s, not true or false", l->where, field, tok_json_kind(value));
+             "%s: the member %s is %s, not true or false", l->where, field, tok_json_kind(value));
     *flag = json_is_true(value);
     return AX_OK;
 }

@@ -30,8 +30,8 @@ ax_status tok_sequence_members(const char *where, const char *field, const json_
                                const json_t **members)
 {
     *members = json_object_get(part, key);
-    AX_CHECK(json_is_array(*members), AX_ERR_DATA, "%s: %s.%s is %s, not an array", where, field, key,
-             tok_json_kind(*members));
+    AX_CHECK(json_is_array(*members), AX_ERR_DATA, "%s: the member %s.%s is %s, not an array", where, field,
+             key, tok_json_kind(*members));
     return AX_OK;
 }
 
@@ -183,7 +183,7 @@ static ax_status parse_metaspace(const char *where, const json_t *part, ax_token
     const char *space;
     const json_t *split = json_object_get(part, "split");
     AX_CHECK(!tok->space && !tok->n_stages, AX_ERR_DATA,
-             "%s: pre_tokenizer Metaspace after another one is not supported", where);
+             "%s: pre_tokenizer Metaspace after another pre_tokenizer is not supported", where);
     AX_TRY(tok_parse_metaspace(where, "pre_tokenizer", part, &space, &tok->prefix));
     AX_CHECK(!split || json_is_null(split) || json_is_boolean(split), AX_ERR_DATA,
              "%s: pre_tokenizer Metaspace.split is %s, not true or false", where, tok_json_kind(split));

@@ -109,7 +109,7 @@ static ax_status refuse_dialect(const char *pattern, const char *p)
                  "pattern \"%s\": the group \"%.4s\" is not supported", pattern, p);
     }
     if (p[0] == '{') {
-        AX_CHECK(p[1] != ',', AX_ERR_DATA, "pattern \"%s\": write {0,n} for {,n}", pattern);
+        AX_CHECK(p[1] != ',', AX_ERR_DATA, "pattern \"%s\": write {0,n} instead of {,n}", pattern);
         const char *end = strchr(p, '}');
         AX_CHECK(
             !end || end[1] != '+', AX_ERR_DATA,

@@ -112,6 +112,33 @@ typedef struct ax_link_ops {
     ax_status (*await)(ax_link *link, int64_t ticket);
 } ax_link_ops;
 
+/* ---- copies beside kernels ----------------------------------------------------------------------- */
+
+/* A point of a stream (CUDA: event): an event is complete when the device has done all work that was on the
+ * stream when the event was recorded there. */
+typedef struct ax_stream_event ax_stream_event;
+
+typedef enum ax_copy_direction { AX_TO_DEVICE, AX_TO_HOST, AX_COPY_DIRECTIONS } ax_copy_direction;
+
+/* The functions of a backend that copies while kernels run. They implement the public functions from
+ * ax_pinned_alloc to ax_stream_event_wait, which are described there. `event` is the backend's own. */
+typedef struct ax_copy_ops {
+    ax_status (*alloc)(ax_device *dev, size_t bytes, void **out);
+    void (*free)(ax_device *dev, void *memory);
+    /* Returns the `impl` of the device's copy stream of a direction. */
+    void *(*stream)(ax_device *dev, ax_copy_direction direction);
+    ax_status (*copy)(ax_stream *stream, void *to, const void *from, size_t bytes,
+                      ax_copy_direction direction);
+    ax_status (*event_create)(ax_device *dev, void **event);
+    void (*event_destroy)(ax_device *dev, void *event);
+    ax_status (*record)(ax_stream *stream, void *event);
+    ax_status (*await)(ax_stream *stream, void *event);
+    ax_status (*done)(ax_device *dev, void *event, bool *done);
+    ax_status (*wait)(ax_device *dev, void *event);
+} ax_copy_ops;
+
+/* ---- backends ------------------------------------------------------------------------------------ */
+
 /* A range of a device's memory: address and bytes. */
 typedef struct ax_span {
     const void *at;
@@ -151,10 +178,7 @@ typedef struct ax_device_ops {
     void (*touch)(ax_device *dev, void *memory, size_t bytes);
     ax_status (*copy_in)(ax_stream *stream, void *device, const void *host, size_t bytes);
     ax_status (*copy_out)(ax_stream *stream, void *host, const void *device, size_t bytes); /* blocking */
-    /* Implement ax_copy_out_begin and ax_copy_out_end. Optional, both or none: without them ax_copy_out_begin
-     * waits for the copy. */
-    ax_status (*copy_out_begin)(ax_stream *stream, const void *device, size_t bytes);
-    ax_status (*copy_out_end)(ax_stream *stream, void *host, size_t bytes);
+    const ax_copy_ops *copies; /* copies beside kernels; or NULL: a copy is done when the call returns */
     void (*poison)(ax_device *dev, void *memory, size_t bytes); /* fills with NaN. Optional */
     /* Waits until all launched work is done. Optional: a backend without it completes kernels before
      * ax_launch returns. */
@@ -196,8 +220,7 @@ typedef void ax_observe_fn(void *user, const ax_operand *operand, int64_t n);
 /* Called for each launch on a device of any kind, before the kernel runs. */
 typedef void ax_watch_fn(void *user, ax_kernel kernel, const void *args);
 
-enum { AX_EVENTS = 4096 };    /* number of events of a device that has event_record */
-enum { AX_COPY_LATER = 256 }; /* the most bytes that ax_copy_out_begin can copy */
+enum { AX_EVENTS = 4096 }; /* number of events of a device that has event_record */
 
 /* Totals over all launches of one kernel. */
 typedef struct ax_kernel_total {
@@ -235,10 +258,8 @@ struct ax_device {
         ax_kernel kernel[AX_EVENTS / 2];
     } timed; /* a ring of launches whose times are not yet in `totals`; an event was recorded before and after
                 each launch */
-    char later[AX_COPY_LATER]; /* the bytes that ax_copy_out_begin has copied, if the backend has no buffer
-                                  for them */
-    ax_replay *replay;         /* the replay that has begun, or NULL */
-    ax_observe_fn *observe;    /* dry device only */
+    ax_replay *replay;      /* the replay that has begun, or NULL */
+    ax_observe_fn *observe; /* dry device only */
     void *observe_user;
     ax_watch_fn *watch; /* or NULL */
     void *watch_user;
@@ -372,13 +393,47 @@ AX_MUST_CHECK ax_status ax_stream_wait(ax_stream *stream);
  * host; the copy is complete on return. */
 AX_MUST_CHECK ax_status ax_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes);
 AX_MUST_CHECK ax_status ax_copy_out(ax_stream *stream, void *host, const void *device, size_t bytes);
-/* Copy device to host in two parts, so that the host waits as little as possible. ax_copy_out_begin enqueues
- * a copy of `bytes`, at most AX_COPY_LATER, to a buffer that the device owns; the host does not wait.
- * ax_copy_out_end waits for that copy only, not for later work on the stream, and copies the buffer to
- * `host`. The buffer keeps the bytes until the next ax_copy_out_begin, so ax_copy_out_end may be called
- * several times. */
-AX_MUST_CHECK ax_status ax_copy_out_begin(ax_stream *stream, const void *device, size_t bytes);
-AX_MUST_CHECK ax_status ax_copy_out_end(ax_stream *stream, void *host, size_t bytes);
+
+/* Copies beside kernels. A device has two copy streams, one for each direction, beside the stream of its
+ * kernels: copies to the device, copies to the host and kernels run at the same time. The device does the
+ * work of one stream in order; between streams, events alone give an order. For example, a kernel that reads
+ * what a copy brings: ax_stream_record(copy stream, e) after the copy, ax_stream_await(compute stream, e)
+ * before the kernel. A copy into memory that earlier kernels read needs the same the other way round.
+ *
+ * On a backend without such copies (ax_device_ops.copies is NULL) every copy is done when the call returns,
+ * and events are always complete. The functions may then be called in the same way. Copies on copy streams
+ * are not part of a replay's graphs (ax_replay_begin), and do not end a segment of launches.
+ *
+ * The observer of a dry device is told of device memory when the copy is enqueued, not when the copy is done.
+ * So this memory must not be from a frame (tensor.h). */
+
+/* Allocate and free pinned host memory, which the device can access while it copies. For set-up, because
+ * pinning takes long. The memory is zeroed. `bytes` must be the same in both calls. NULL may be freed. The
+ * copies must be done before the memory is freed. AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_pinned_alloc(ax_device *dev, size_t bytes, void **out);
+void ax_pinned_free(ax_device *dev, void *memory, size_t bytes);
+/* Returns the device's copy stream of a direction. It is not for kernels. */
+ax_stream ax_copy_stream(ax_device *dev, ax_copy_direction direction);
+/* Enqueue a copy between device memory and pinned memory of this device, on the copy stream of the direction
+ * or on the compute stream. The host does not wait. Neither memory may be changed, nor the target be read,
+ * before an event that was recorded after the copy is complete. */
+AX_MUST_CHECK ax_status ax_copy_in_async(ax_stream *stream, void *device, const void *host, size_t bytes);
+AX_MUST_CHECK ax_status ax_copy_out_async(ax_stream *stream, void *host, const void *device, size_t bytes);
+
+/* Create and destroy an event. An event that was never recorded is complete. The caller owns *out, and
+ * destroys it before the device is closed. */
+AX_MUST_CHECK ax_status ax_stream_event_create(ax_device *dev, ax_stream_event **out);
+void ax_stream_event_destroy(ax_stream_event **event);
+/* Records an event on a stream of its device, in place of where it was recorded before. */
+AX_MUST_CHECK ax_status ax_stream_record(ax_stream *stream, ax_stream_event *event);
+/* Makes the stream wait for the event as it is recorded now: work that is enqueued on the stream later runs
+ * after the event is complete. The host does not wait. */
+AX_MUST_CHECK ax_status ax_stream_await(ax_stream *stream, const ax_stream_event *event);
+/* Sets *done to whether the event is complete, without waiting. Any thread may call it while no other thread
+ * records the event. */
+AX_MUST_CHECK ax_status ax_stream_event_done(const ax_stream_event *event, bool *done);
+/* Waits on the host until the event is complete. AX_ERR_COMM if links have failed. */
+AX_MUST_CHECK ax_status ax_stream_event_wait(const ax_stream_event *event);
 
 #ifdef __cplusplus
 }

@@ -321,29 +321,3 @@ ax_status ax_copy_out(ax_stream *stream, void *host, const void *device, size_t 
     leave(stream->dev);
     return status;
 }
-
-ax_status ax_copy_out_begin(ax_stream *stream, const void *device, size_t bytes)
-{
-    ax_device *dev = stream->dev;
-    AX_ASSERT(bytes <= AX_COPY_LATER);
-    if (!dev->ops.copy_out_begin)
-        return ax_copy_out(stream, dev->later, device, bytes);
-    AX_TRY(ax_replay_cut(stream));
-    enter(dev);
-    ax_status status = dev->ops.copy_out_begin(stream, device, bytes);
-    leave(dev);
-    return status;
-}
-
-ax_status ax_copy_out_end(ax_stream *stream, void *host, size_t bytes)
-{
-    ax_device *dev = stream->dev;
-    if (!dev->ops.copy_out_end) {
-        memcpy(host, dev->later, bytes);
-        return AX_OK;
-    }
-    enter(dev);
-    ax_status status = dev->ops.copy_out_end(stream, host, bytes);
-    leave(dev);
-    return status;
-}

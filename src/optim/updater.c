@@ -12,7 +12,9 @@ struct ax_updater {
     ax_update_array *table;     /* host memory, [set->n]: addresses of each parameter's arrays */
     ax_update_array *array;     /* copy of `table` in device memory */
     ax_update_numbers *numbers; /* in device memory */
-    bool gathers; /* at least one weight is all-gathered after its update (ax_param_all_gather) */
+    ax_update_numbers *result;  /* in pinned host memory: `numbers` as ax_updater_clip has left it */
+    ax_stream_event *clipped;   /* complete when `result` is there */
+    bool gathers; /* some updated weights are all-gathered after the update (ax_param_all_gather) */
 };
 
 static size_t table_bytes(const ax_updater *u) { return (size_t)u->set->n * sizeof *u->array; }
@@ -54,6 +56,8 @@ static ax_status build(ax_updater *u)
     AX_TRY(ax_ctx_alloc(ctx, table_bytes(u), (void **)&u->array));
     AX_TRY(ax_copy_in(ctx->stream, u->array, u->table, table_bytes(u)));
     AX_TRY(ax_ctx_alloc(ctx, sizeof *u->numbers, (void **)&u->numbers));
+    AX_TRY(ax_pinned_alloc(ctx->dev, sizeof *u->result, (void **)&u->result));
+    AX_TRY(ax_stream_event_create(ctx->dev, &u->clipped));
     return ax_updater_resume(u);
 }
 
@@ -82,6 +86,8 @@ void ax_updater_destroy(ax_updater **updater)
         return;
     ax_ctx_free(u->set->ctx, u->array, table_bytes(u));
     ax_ctx_free(u->set->ctx, u->numbers, sizeof *u->numbers);
+    ax_pinned_free(u->set->ctx->dev, u->result, sizeof *u->result);
+    ax_stream_event_destroy(&u->clipped);
     free(u->table);
     free(u);
     *updater = NULL;
@@ -104,12 +110,15 @@ ax_status ax_updater_clip(ax_updater *u, const double *sumsq, const double *loss
                                                .sumsq = sumsq,
                                                .loss = loss,
                                                .numbers = u->numbers}));
-    return ax_copy_out_begin(stream, u->numbers, sizeof *u->numbers);
+    AX_TRY(ax_copy_out_async(stream, u->result, u->numbers, sizeof *u->result));
+    return ax_stream_record(stream, u->clipped);
 }
 
 ax_status ax_updater_result(ax_updater *u, ax_update_numbers *out)
 {
-    return ax_copy_out_end(u->set->ctx->stream, out, sizeof *out);
+    AX_TRY(ax_stream_event_wait(u->clipped));
+    *out = *u->result;
+    return AX_OK;
 }
 
 /* Returns `end` such that one launch updates the parameters [from, end). One launch updates all of them,

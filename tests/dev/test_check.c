@@ -94,31 +94,39 @@ static void fresh_memory_is_nan(void **state)
     ax_device_close(&dev);
 }
 
-/* ax_copy_out_end returns the values at the time of ax_copy_out_begin, also when it is called several
- * times. */
-static void copies_in_two_parts(void **state)
+/* A check device does a copy when it is enqueued: the copy has the values of that time, and its event is
+ * complete. */
+static void asynchronous_copies_are_done_at_once(void **state)
 {
-    enum { N = AX_COPY_LATER / sizeof(double) };
+    enum { N = 5000 };
     ax_device *dev;
-    double host[N], got[N], *memory;
+    double got[N], *memory, *pinned;
+    ax_stream_event *event;
+    bool done = false;
     assert_int_equal(ax_device_open(*state, 1, &dev), AX_OK);
-    ax_stream stream = {dev, NULL};
-    assert_int_equal(ax_device_alloc(dev, sizeof host, (void **)&memory), AX_OK);
-    for (int round = 0; round < 2; round++) {
-        for (int i = 0; i < N; i++)
-            host[i] = i + round;
-        assert_int_equal(ax_copy_in(&stream, memory, host, sizeof host), AX_OK);
-        assert_int_equal(ax_copy_out_begin(&stream, memory, sizeof host), AX_OK);
-        assert_int_equal(ax_run_fill(&stream, &(ax_fill_args){N, -1, memory, AX_F64}), AX_OK);
-        for (int times = 0; times < 2; times++) {
-            memset(got, 0, sizeof got);
-            assert_int_equal(ax_copy_out_end(&stream, got, sizeof got), AX_OK);
-            assert_memory_equal(got, host, sizeof got);
-        }
-        assert_int_equal(ax_copy_out(&stream, got, memory, sizeof got), AX_OK);
-        assert_true(got[0] == -1 && got[N - 1] == -1);
-    }
-    ax_device_free(dev, memory, sizeof host);
+    ax_stream stream = {dev, NULL}, in = ax_copy_stream(dev, AX_TO_DEVICE),
+              out = ax_copy_stream(dev, AX_TO_HOST);
+    assert_int_equal(ax_device_alloc(dev, sizeof got, (void **)&memory), AX_OK);
+    assert_int_equal(ax_pinned_alloc(dev, sizeof got, (void **)&pinned), AX_OK);
+    assert_int_equal(ax_stream_event_create(dev, &event), AX_OK);
+    for (int i = 0; i < N; i++)
+        pinned[i] = i;
+    assert_int_equal(ax_copy_in_async(&in, memory, pinned, sizeof got), AX_OK);
+    memset(pinned, 0, sizeof got);
+    assert_int_equal(ax_copy_out_async(&out, pinned, memory, sizeof got), AX_OK);
+    assert_int_equal(ax_run_fill(&stream, &(ax_fill_args){N, -1, memory, AX_F64}), AX_OK);
+    assert_int_equal(ax_stream_record(&out, event), AX_OK);
+    assert_int_equal(ax_stream_await(&stream, event), AX_OK);
+    assert_int_equal(ax_stream_event_done(event, &done), AX_OK);
+    assert_true(done);
+    assert_int_equal(ax_stream_event_wait(event), AX_OK);
+    for (int i = 0; i < N; i++)
+        assert_true(pinned[i] == i);
+    assert_int_equal(ax_copy_out(&stream, got, memory, sizeof got), AX_OK);
+    assert_true(got[0] == -1 && got[N - 1] == -1);
+    ax_stream_event_destroy(&event);
+    ax_pinned_free(dev, pinned, sizeof got);
+    ax_device_free(dev, memory, sizeof got);
     ax_device_close(&dev);
 }
 
@@ -223,7 +231,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
             cmocka_unit_test_prestate(host_access_faults, name),
             cmocka_unit_test_prestate(fresh_memory_is_nan, name),
-            cmocka_unit_test_prestate(copies_in_two_parts, name),
+            cmocka_unit_test_prestate(asynchronous_copies_are_done_at_once, name),
             cmocka_unit_test_prestate(kernels_run, name),
             cmocka_unit_test_prestate(several_devices_in_one_process, name),
             cmocka_unit_test_prestate(enter_counts_over_threads, name),

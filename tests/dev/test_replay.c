@@ -2,7 +2,8 @@
  * where launches repeat. CTest runs this on the emulated GPU, which counts graph launches. */
 #include "axonn/dev.h"
 
-#include <dlfcn.h>
+#include "support/emulated.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,28 +20,30 @@ typedef struct bench {
     ax_stream stream;
     float *array;          /* device: [ARRAYS][N] */
     float want[ARRAYS][N]; /* expected */
+    ax_stream copies;      /* to the host */
+    float *pinned;         /* host: [N] */
+    ax_stream_event *event;
     ax_replay *replay;
-    long (*graphs)(void);
-    void (*refuse)(long captures, long launches); /* NULL on a real GPU */
+    emulated_count_fn *graphs;
+    emulated_refuse_fn *refuse; /* NULL on a real GPU */
 } bench;
 
 static void open_bench(bench *b)
 {
-    char path[4096];
-    const char *plugins = getenv("AXONN_PLUGINS");
     memset(b, 0, sizeof *b);
     assert_int_equal(ax_device_open("cuda", 1, &b->dev), AX_OK);
     b->stream = (ax_stream){.dev = b->dev};
     assert_int_equal(ax_device_alloc(b->dev, sizeof b->want, (void **)&b->array), AX_OK);
     assert_int_equal(ax_replay_create(b->dev, &b->replay), AX_OK);
+    b->copies = ax_copy_stream(b->dev, AX_TO_HOST);
+    assert_int_equal(ax_pinned_alloc(b->dev, sizeof b->want[0], (void **)&b->pinned), AX_OK);
+    assert_int_equal(ax_stream_event_create(b->dev, &b->event), AX_OK);
     for (int a = 0; a < ARRAYS; a++)
         for (int i = 0; i < N; i++)
             b->want[a][i] = (float)(a + i % 5) / 8;
     assert_int_equal(ax_copy_in(&b->stream, b->array, b->want, sizeof b->want), AX_OK);
-    snprintf(path, sizeof path, "%s/libaxonn_cuda.so", plugins ? plugins : "");
-    void *plugin = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-    b->graphs = plugin ? (long (*)(void))(uintptr_t)dlsym(plugin, "ax_emulated_graphs") : NULL;
-    b->refuse = plugin ? (void (*)(long, long))(uintptr_t)dlsym(plugin, "ax_emulated_refuse") : NULL;
+    b->graphs = (emulated_count_fn *)(uintptr_t)emulated_function(EMULATED_GRAPHS);
+    b->refuse = (emulated_refuse_fn *)(uintptr_t)emulated_function(EMULATED_REFUSE);
 }
 
 static void check_arrays(bench *b)
@@ -54,12 +57,15 @@ static void close_bench(bench *b)
 {
     check_arrays(b);
     ax_replay_destroy(&b->replay);
+    ax_stream_event_destroy(&b->event);
+    ax_pinned_free(b->dev, b->pinned, sizeof b->want[0]);
     ax_device_free(b->dev, b->array, sizeof b->want);
     ax_device_close(&b->dev);
 }
 
 /* A program is a text. A letter is a launch, which depends on all launches before it. '|' is a copy into
- * array 0, '.' a wait; neither can be part of a graph. */
+ * array 0, '.' a wait, '!' records an event; none of them can be part of a graph. '^' is a copy on a copy
+ * stream, which does not concern graphs. */
 static ax_status launch(bench *b, char what, float number)
 {
     float *x = b->array, *y = b->array + N, *z = b->array + 2 * N;
@@ -82,6 +88,10 @@ static ax_status launch(bench *b, char what, float number)
         for (int i = 0; i < N; i++)
             wx[i] = number;
         return ax_copy_in(&b->stream, x, wx, sizeof b->want[0]);
+    case '!':
+        return ax_stream_record(&b->stream, b->event);
+    case '^':
+        return ax_copy_out_async(&b->copies, b->pinned, z, sizeof b->want[0]);
     default:
         return ax_stream_wait(&b->stream);
     }
@@ -130,7 +140,8 @@ static void programs(void **state)
         {"abca|babccabd", 1},
         {"abca|babccabd", 2}, /* two segments have become one */
         {"abca|babc.cabd", 2},
-        {"abca|babc.cabd", 3}, /* the one segment has become two again */
+        {"abca|babc.cabd", 3},     /* the one segment has become two again */
+        {"ab^ca!^babc^.cabd^", 3}, /* events cut as waits do, copies on copy streams do not */
     };
     bench b;
     (void)state;

@@ -4,10 +4,10 @@
 #include "axonn/engine.h"
 #include "axonn/nn.h"
 
+#include "support/emulated.h"
 #include "support/equality.h"
 #include "support/sanitized.h"
 
-#include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -174,16 +174,10 @@ static void nan_and_large_numbers_are_kept(void **state)
 
 /* ---- a step does not wait ------------------------------------------------------------------------ */
 
-typedef long counter_fn(void);
-
 /* Returns a counter of the emulated GPU; NULL on a real one. */
-static counter_fn *counter_of_gpu(const char *name)
+static emulated_count_fn *counter_of_gpu(const char *name)
 {
-    char path[4096];
-    const char *plugins = getenv("AXONN_PLUGINS");
-    snprintf(path, sizeof path, "%s/libaxonn_cuda.so", plugins ? plugins : "");
-    void *plugin = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-    return plugin ? (counter_fn *)(uintptr_t)dlsym(plugin, name) : NULL;
+    return (emulated_count_fn *)(uintptr_t)emulated_function(name);
 }
 
 static ax_status some_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
@@ -208,7 +202,7 @@ enum {
  * differs from step to step. */
 static ax_status steps_of_two_micro_batches(ax_engine *engine, ax_ctx *ctx, bool as_graphs, double *loss)
 {
-    counter_fn *waits = counter_of_gpu("ax_emulated_waits"), *graphs = counter_of_gpu("ax_emulated_graphs");
+    emulated_count_fn *waits = counter_of_gpu(EMULATED_WAITS), *graphs = counter_of_gpu(EMULATED_GRAPHS);
     int64_t t = 8;
     AX_TRY(ax_param_set_init(ax_engine_params(engine)));
     for (int step = 1; step <= STEPS; step++) {
@@ -245,7 +239,7 @@ static void the_host_waits_for_results_only(void **state)
     ax_comm *self;
     double loss[4];
     assert_int_equal(ax_device_open("cuda", 1, &dev), AX_OK);
-    counter_fn *waits = counter_of_gpu("ax_emulated_waits");
+    emulated_count_fn *waits = counter_of_gpu(EMULATED_WAITS);
     ax_device_close(&dev);
     if (!waits)
         skip();

@@ -1,8 +1,8 @@
 /* Private header of the CUDA backend, a plugin (libaxonn_cuda.so) that dev/plugin.c loads. device.c has
- * memory, copies and the backend's table; gemm.c runs matmuls by cuBLASLt, gemm_plan.c chooses their
- * algorithms; cudnn.c runs attention by cuDNN, if that is installed; nccl.c links GPUs. The files *.cu have
- * the kernels, divided about as in dev/ref; kernels.cuh has the code that they share. All work of a device
- * except collectives runs on one stream, so that scratch has one user at a time. */
+ * memory and the backend's table; copy.c copies beside kernels; gemm.c runs matmuls by cuBLASLt, gemm_plan.c
+ * chooses their algorithms; cudnn.c runs attention by cuDNN, if that is installed; nccl.c links GPUs. The
+ * files *.cu have the kernels, divided about as in dev/ref; kernels.cuh has the code that they share. All
+ * kernels of a device run on one stream, so that scratch has one user at a time. */
 #ifndef AXONN_DEV_CUDA_H
 #define AXONN_DEV_CUDA_H
 
@@ -39,15 +39,14 @@ typedef struct ax_cuda {
     int64_t scratch_bytes;
     int64_t left_at_open, held; /* left_at_open: bytes free when the device was opened; held: the most bytes
                                    in use since then */
-    char *pinned;               /* AX_CUDA_CHUNKS chunks, and after them the bytes of `later` */
-    cudaEvent_t copied[AX_CUDA_CHUNKS]; /* copied[i]: complete when the last copy from chunk i is done */
-    int chunk;                          /* the chunk to use next */
-    char *later;                        /* AX_COPY_LATER bytes of pinned memory for ax_copy_out_begin */
-    cudaEvent_t there;                  /* complete when the last copy to `later` is done */
-    cudaEvent_t event[AX_EVENTS];       /* for event_record; created at first use */
-    struct ax_cuda_matmuls *matmuls;    /* state of gemm.c */
-    cudaEvent_t reached;                /* recorded when the host waits for the stream */
-    struct ax_nccl *nccl;               /* state of nccl.c; NULL: this GPU was never linked to another */
+    cudaStream_t copies[AX_COPY_DIRECTIONS]; /* the copy streams */
+    char *pinned;                            /* AX_CUDA_CHUNKS chunks */
+    cudaEvent_t copied[AX_CUDA_CHUNKS];      /* copied[i]: complete when the last copy from chunk i is done */
+    int chunk;                               /* the chunk to use next */
+    cudaEvent_t event[AX_EVENTS];            /* for event_record; created at first use */
+    struct ax_cuda_matmuls *matmuls;         /* state of gemm.c */
+    cudaEvent_t reached;                     /* recorded when the host waits for the stream */
+    struct ax_nccl *nccl;                    /* state of nccl.c; NULL: this GPU was never linked to another */
     ax_cuda_attention_kind attention;
     struct ax_cuda_cudnn *cudnn; /* state of cudnn.c; NULL: not open */
 } ax_cuda;
@@ -59,9 +58,14 @@ static inline ax_cuda *ax_cuda_of(const ax_stream *stream) { return (ax_cuda *)s
 ax_status ax_cuda_check(cudaError_t result, const char *what);
 #define AX_CUDA(call) AX_TRY(ax_cuda_check((call), #call))
 
-/* Waits on the host until the stream is idle. AX_ERR_COMM if links have failed. All host code must wait for
- * the stream by this function, because the stream may wait for a link that has failed. */
+/* Wait on the host: ax_cuda_wait until the stream is idle, ax_cuda_wait_event until an event is complete.
+ * AX_ERR_COMM if links have failed. All host code must wait for the GPU by these functions, because a stream
+ * may wait for a link that has failed. */
 ax_status ax_cuda_wait(ax_cuda *cu);
+ax_status ax_cuda_wait_event(ax_cuda *cu, cudaEvent_t event);
+/* Waits for the compute stream and the copy streams, and ignores errors. For functions that free or destroy
+ * objects, because these functions cannot return an error. */
+void ax_cuda_drain(ax_cuda *cu);
 /* Copies to or from host memory that is not pinned, and waits for the copy. */
 ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
 
@@ -78,6 +82,9 @@ ax_status ax_cuda_spread_rows(ax_stream *stream, const ax_gemm_args *args);
 
 /* A slow GEMM kernel, for calls that cuBLASLt does not support. */
 ax_status ax_cuda_plain_gemm(ax_stream *stream, const ax_gemm_args *args);
+
+/* Copies beside kernels (copy.c). */
+extern const ax_copy_ops ax_cuda_copy_ops;
 
 /* Links to other GPUs (nccl.c). */
 extern const ax_link_ops ax_cuda_links;

@@ -86,9 +86,7 @@ static int64_t held(ax_device *dev)
     return cu->held;
 }
 
-/* Makes the host wait for an event. Meanwhile the host checks the links, because the stream may be waiting
- * for a rank that has failed. */
-static ax_status wait_for_event(ax_cuda *cu, cudaEvent_t event)
+ax_status ax_cuda_wait_event(ax_cuda *cu, cudaEvent_t event)
 {
     if (cu->nccl)
         ax_nccl_reach(cu, event, false);
@@ -98,20 +96,21 @@ static ax_status wait_for_event(ax_cuda *cu, cudaEvent_t event)
     return AX_OK;
 }
 
-/* Waits for the stream and ignores errors. For functions that free or destroy objects, because these
- * functions cannot return an error. */
-static void drain_stream(ax_cuda *cu)
+void ax_cuda_drain(ax_cuda *cu)
 {
     if (cu->nccl && cudaEventRecord(cu->reached, cu->stream) == cudaSuccess)
         ax_nccl_reach(cu, cu->reached, true);
     if (cu->stream)
         cudaStreamSynchronize(cu->stream);
+    for (int d = 0; d < AX_COPY_DIRECTIONS; d++)
+        if (cu->copies[d])
+            cudaStreamSynchronize(cu->copies[d]);
 }
 
 static void destroy_cuda(ax_cuda *cu)
 {
     cudaSetDevice(cu->ordinal);
-    drain_stream(cu);
+    ax_cuda_drain(cu);
     ax_nccl_destroy(cu);
     ax_cuda_matmuls_destroy(&cu->matmuls);
 #ifdef AXONN_HAVE_CUDNN
@@ -124,11 +123,12 @@ static void destroy_cuda(ax_cuda *cu)
     for (int i = 0; i < AX_EVENTS; i++)
         if (cu->event[i])
             cudaEventDestroy(cu->event[i]);
-    if (cu->there)
-        cudaEventDestroy(cu->there);
     if (cu->reached)
         cudaEventDestroy(cu->reached);
     cudaFreeHost(cu->pinned);
+    for (int d = 0; d < AX_COPY_DIRECTIONS; d++)
+        if (cu->copies[d])
+            cudaStreamDestroy(cu->copies[d]);
     if (cu->stream)
         cudaStreamDestroy(cu->stream);
     free(cu);
@@ -169,14 +169,13 @@ static ax_status open_gpu(ax_cuda *cu)
     AX_CUDA(cudaGetDeviceProperties(&about, cu->ordinal));
     cu->processors = about.multiProcessorCount;
     AX_CUDA(cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking));
+    for (int d = 0; d < AX_COPY_DIRECTIONS; d++)
+        AX_CUDA(cudaStreamCreateWithFlags(&cu->copies[d], cudaStreamNonBlocking));
     cu->scratch_bytes = (int64_t)workspace(0);
     AX_CUDA(cudaMalloc(&cu->scratch, (size_t)cu->scratch_bytes));
-    AX_CUDA(cudaHostAlloc((void **)&cu->pinned, AX_CUDA_CHUNK * AX_CUDA_CHUNKS + AX_COPY_LATER,
-                          cudaHostAllocDefault));
-    cu->later = cu->pinned + AX_CUDA_CHUNK * AX_CUDA_CHUNKS;
+    AX_CUDA(cudaHostAlloc((void **)&cu->pinned, AX_CUDA_CHUNK * AX_CUDA_CHUNKS, cudaHostAllocDefault));
     for (int i = 0; i < AX_CUDA_CHUNKS; i++)
         AX_CUDA(cudaEventCreateWithFlags(&cu->copied[i], cudaEventDisableTiming));
-    AX_CUDA(cudaEventCreateWithFlags(&cu->there, cudaEventDisableTiming));
     AX_CUDA(cudaEventCreateWithFlags(&cu->reached, cudaEventDisableTiming));
     AX_TRY(ax_cuda_matmuls_create(cu, about.name, &cu->matmuls));
     AX_TRY(choose_attention(cu));
@@ -234,7 +233,7 @@ static void release_memory(ax_device *dev, void *memory, size_t bytes)
 {
     (void)bytes;
     held(dev);
-    drain_stream(cuda_of(dev));
+    ax_cuda_drain(cuda_of(dev));
     cudaError_t result = cudaFree(memory);
     if (result != cudaSuccess)
         ax_log(AX_LOG_ERROR, "CUDA: cudaFree: %s", cudaGetErrorString(result));
@@ -245,7 +244,7 @@ ax_status ax_cuda_wait(ax_cuda *cu)
     AX_CHECK(!cu->capturing, AX_ERR_INTERNAL,
              "CUDA: the host cannot wait for a stream while it is captured as a graph");
     AX_CUDA(cudaEventRecord(cu->reached, cu->stream));
-    return wait_for_event(cu, cu->reached);
+    return ax_cuda_wait_event(cu, cu->reached);
 }
 
 /* First waits for the stream by ax_cuda_wait, which checks the links. Otherwise CUDA itself would wait for
@@ -269,7 +268,7 @@ static ax_status copy_in(ax_stream *stream, void *device, const void *host, size
         int i = cu->chunk;
         char *chunk = cu->pinned + (size_t)i * AX_CUDA_CHUNK;
         cu->chunk = (i + 1) % AX_CUDA_CHUNKS;
-        AX_TRY(wait_for_event(cu, cu->copied[i]));
+        AX_TRY(ax_cuda_wait_event(cu, cu->copied[i]));
         memcpy(chunk, (const char *)host + at, count);
         AX_CUDA(cudaMemcpyAsync((char *)device + at, chunk, count, cudaMemcpyHostToDevice, cu->stream));
         AX_CUDA(cudaEventRecord(cu->copied[i], cu->stream));
@@ -281,22 +280,6 @@ static ax_status copy_out(ax_stream *stream, void *host, const void *device, siz
 {
     return bytes ? ax_cuda_copy(ax_cuda_of(stream), host, device, bytes, cudaMemcpyDeviceToHost)
                  : wait(stream);
-}
-
-static ax_status copy_out_begin(ax_stream *stream, const void *device, size_t bytes)
-{
-    ax_cuda *cu = ax_cuda_of(stream);
-    AX_CUDA(cudaMemcpyAsync(cu->later, device, bytes, cudaMemcpyDeviceToHost, cu->stream));
-    AX_CUDA(cudaEventRecord(cu->there, cu->stream));
-    return AX_OK;
-}
-
-static ax_status copy_out_end(ax_stream *stream, void *host, size_t bytes)
-{
-    ax_cuda *cu = ax_cuda_of(stream);
-    AX_TRY(wait_for_event(cu, cu->there));
-    memcpy(host, cu->later, bytes);
-    return AX_OK;
 }
 
 /* ---- graphs -------------------------------------------------------------------------------------- */
@@ -369,7 +352,7 @@ static ax_status event_elapsed(ax_stream *stream, int first, int second, double 
 {
     ax_cuda *cu = ax_cuda_of(stream);
     float ms;
-    AX_TRY(wait_for_event(cu, cu->event[second]));
+    AX_TRY(ax_cuda_wait_event(cu, cu->event[second]));
     AX_CUDA(cudaEventElapsedTime(&ms, cu->event[first], cu->event[second]));
     *seconds = (double)ms * 1e-3;
     return AX_OK;
@@ -465,8 +448,7 @@ const ax_device_ops ax_plugin_cuda = {
     .free = release_memory,
     .copy_in = copy_in,
     .copy_out = copy_out,
-    .copy_out_begin = copy_out_begin,
-    .copy_out_end = copy_out_end,
+    .copies = &ax_cuda_copy_ops,
     .wait = wait,
     .capture_begin = capture_begin,
     .capture_end = capture_end,

@@ -41,7 +41,7 @@ void *ax_emulated_shared();
 /* Appends work to a stream. */
 void ax_emulated_enqueue(cudaStream_t stream, std::function<void()> work);
 /* Advances the stream's clock, which events read. Only this function and launches advance it, a launch by
- * AX_EMULATED_LAUNCH_MS. */
+ * AX_EMULATED_LAUNCH_MS. From then on the stream is no copy stream. */
 void ax_emulated_spend(cudaStream_t stream, double ms);
 const double AX_EMULATED_LAUNCH_MS = 0.125;
 /* Appends work that depends on other ranks. It runs once `ready` returns true. `ready` is polled by each

@@ -23,10 +23,12 @@
  *
  * Devices. `stream` belongs to the device that owns the buffers; it is NULL for host memory. On a device
  * without memory (dry) no data move: each collective is counted, and reported to the device's observer
- * (dev.h) at its start and in ax_wait, so that a memory plan keeps the buffers allocated in between. Buffers
- * in discrete device memory are copied through host memory, and the host waits for the device. If the
- * communicator is connected (ax_comm_connect), data go from device to device, and ax_wait makes the stream
- * wait, not the host.
+ * (dev.h) at its start and in ax_wait, so that a memory plan keeps the buffers allocated in between.
+ * Collectives on discrete device memory go through host memory, and the host waits for the device. If the
+ * communicator is connected (ax_comm_connect), they go from device to device, and ax_wait makes the stream
+ * wait, not the host. Messages of discrete device memory always go through pinned host memory, on the
+ * device's copy streams: the host waits neither in ax_send, nor in ax_recv, nor in ax_wait on a message that
+ * has arrived, which makes the stream wait for the copy to the device.
  *
  * Failure. Once any rank has failed (ax_comm_abort), calls of the other ranks return AX_ERR_COMM. Messages in
  * flight may still arrive: the buffers of failed operations must stay allocated until the process ends.
@@ -164,9 +166,10 @@ int64_t ax_comm_foreign_memory(const ax_comm *comm);
  * NCCL. Otherwise data are still copied through the host, the reason is written to `why`, and the result is
  * AX_OK. `why` is empty if the devices were connected. It is also empty if no connection is needed, because
  * the device uses host memory or the communicator has one rank. `name` is the communicator's name in
- * messages. The connection lasts until ax_comm_disconnect, which ax_comm_destroy calls; disconnect before
- * closing the device. For set-up, not for training steps. Both functions are collective along comm.
- * AX_ERR_COMM. */
+ * messages. The connection lasts until ax_comm_disconnect, which ax_comm_destroy calls. ax_comm_disconnect
+ * also frees the pinned memory through which messages of a device went. So call it before the device is
+ * closed, for a communicator that is not connected too. For set-up, not for training steps. ax_comm_connect
+ * is collective along comm, ax_comm_disconnect if comm is connected. AX_ERR_COMM. */
 enum { AX_COMM_WHY = 512 };
 AX_MUST_CHECK ax_status ax_comm_connect(ax_comm *comm, ax_device *dev, const char *name,
                                         char why[AX_COMM_WHY]);
@@ -277,6 +280,11 @@ typedef struct ax_message_args {
     int peer;
     void *data;
     size_t bytes;
+    /* Sends only, optional: a device still copies to `data`. The backend calls `ready` from any thread, until
+     * it sets *yes to true, and reads the data only then. Meanwhile later sends of the same kind to the same
+     * rank wait too. If `ready` fails, the world fails. */
+    ax_status (*ready)(void *user, bool *yes);
+    void *user;
 } ax_message_args;
 
 /* Returns true if two descriptions of a message are equal. */
@@ -316,8 +324,8 @@ struct ax_comm {
     ax_comm_traffic traffic;
     char *staging; /* host buffer for collectives of devices with discrete memory; or NULL */
     size_t staging_bytes;
-    struct ax_comm_carrier *carriers; /* list of host buffers, through which messages of devices with discrete
-                                         memory are copied */
+    struct ax_comm_carrier *carriers; /* list of pinned host buffers, through which messages of devices with
+                                         discrete memory are copied */
     struct ax_comm_link *link; /* direct connection of the devices, used instead of `staging`; or NULL */
     void *impl;
 };

@@ -343,7 +343,6 @@ void ax_comm_destroy(ax_comm **comm)
     if (*comm) {
         ax_comm_disconnect(*comm);
         free((*comm)->staging);
-        ax_comm_free_carriers(*comm);
         (*comm)->ops->destroy(*comm);
     }
     *comm = NULL;

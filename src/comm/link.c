@@ -2,6 +2,7 @@
  * collectives of the communicator to find out whether their devices can be connected. Each collective over
  * the link has a work handle; ax_wait on it makes the device's stream wait, not the host. */
 #include "comm/link.h"
+#include "comm/message.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -228,6 +229,7 @@ ax_status ax_comm_connect(ax_comm *comm, ax_device *dev, const char *name, char 
 void ax_comm_disconnect(ax_comm *comm)
 {
     struct ax_comm_link *l = comm->link;
+    ax_comm_free_carriers(comm);
     if (!l)
         return;
     l->stream.dev->ops.links->close(&l->link);

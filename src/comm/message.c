@@ -1,8 +1,8 @@
 /* The public functions for messages (ax_send, ax_recv). Each call is checked, added to the traffic
  * counters, and passed to the backend. On a device without memory (the dry device), the device's observer
- * gets the call instead. The data are copied through a host buffer if the host cannot access the device's
- * memory directly: if the device has discrete memory, or memory that is accessible only between its
- * functions `enter` and `leave`. comm.h specifies the backends. */
+ * gets the call instead. The data are copied through pinned host memory, on the device's copy streams, if the
+ * host cannot access the device's memory directly: if the device has discrete memory, or memory that is
+ * accessible only between its functions `enter` and `leave`. comm.h specifies the backends. */
 #include "comm/message.h"
 
 #include <stdio.h>
@@ -115,68 +115,123 @@ static ax_status observe_start(ax_device *dev, const ax_message_args *args, ax_w
 
 /* ---- devices whose memory the host cannot access directly ----------------------------------------- */
 
-/* A host buffer for one message at a time. Buffers are reused, so a training step allocates no buffers
+/* A pinned host buffer for one message at a time. Buffers are reused, so a training step allocates no buffers
  * once it has run a few times. */
 typedef struct ax_comm_carrier {
     ax_work work;
     struct ax_comm_carrier *next;
-    bool busy;
+    bool busy; /* ax_wait has not been called for its message */
+    ax_device *dev;
     char *host;
     size_t room;
-    ax_stream *stream;
-    ax_message_args args; /* the caller's arguments */
+    ax_stream *stream;     /* the stream of the caller */
+    ax_message_args args;  /* the caller's arguments */
+    ax_stream_event *copy; /* complete when the copy between device and `host` is done. Until the copy of a
+                              receive is enqueued: when the work is done that was on `stream` in ax_recv */
 } carrier;
+
+/* Enqueues the copy between device and host buffer, behind the work that c->copy has recorded. */
+static ax_status enqueue_copy(carrier *c)
+{
+    const ax_message_args *a = &c->args;
+    ax_stream copies = ax_copy_stream(c->dev, a->sends ? AX_TO_HOST : AX_TO_DEVICE);
+    AX_TRY(ax_stream_await(&copies, c->copy));
+    AX_TRY(a->sends ? ax_copy_out_async(&copies, c->host, a->data, a->bytes)
+                    : ax_copy_in_async(&copies, a->data, c->host, a->bytes));
+    return ax_stream_record(&copies, c->copy);
+}
+
+/* Copies a message that has arrived to the device. The stream waits for the copy, the host does not, unless
+ * kernels are traced: the copy's time would count as time of the next kernel. */
+static ax_status deliver(carrier *c)
+{
+    AX_TRY(enqueue_copy(c));
+    AX_TRY(ax_stream_await(c->stream, c->copy));
+    return c->dev->ring ? ax_stream_event_wait(c->copy) : AX_OK;
+}
 
 static ax_status carry_end(ax_work *work)
 {
     carrier *c = (carrier *)work;
-    ax_status status = c->work.inner ? c->work.inner->wait(c->work.inner) : AX_OK;
+    /* The wait for the copy of a send returns errors of the device, because of which the data will never be
+     * there to be sent. */
+    ax_status status = c->args.sends ? ax_stream_event_wait(c->copy) : AX_OK;
+    if (status == AX_OK)
+        status = c->work.inner ? c->work.inner->wait(c->work.inner) : AX_OK;
     if (status == AX_OK && !c->args.sends)
-        status = ax_copy_in(c->stream, c->args.data, c->host, c->args.bytes);
+        status = deliver(c);
     c->busy = false;
     return status;
 }
 
 static bool carry_done(const ax_work *work) { return ax_work_done(work->inner); }
 
-static ax_status find_carrier(ax_comm *comm, size_t bytes, carrier **out)
+/* Sets *yes to whether a send's data are in the host buffer. Any thread may call this function. */
+static ax_status is_copied(void *user, bool *yes)
 {
-    carrier *c = comm->carriers;
-    while (c && (c->busy || c->room < bytes))
-        c = c->next;
-    if (!c) {
-        AX_TRY(ax_calloc(1, sizeof *c, &c));
-        c->next = comm->carriers;
-        comm->carriers = c;
-        AX_TRY(ax_calloc(bytes + 1, 1, &c->host));
-        c->room = bytes;
+    return ax_stream_event_done(((carrier *)user)->copy, yes);
+}
+
+static ax_status make_carrier(ax_comm *comm, ax_device *dev, size_t bytes, carrier **out)
+{
+    carrier *c;
+    AX_TRY(ax_calloc(1, sizeof *c, &c));
+    c->dev = dev;
+    c->room = bytes;
+    c->next = comm->carriers;
+    comm->carriers = *out = c;
+    AX_TRY(ax_pinned_alloc(dev, bytes, (void **)&c->host));
+    return ax_stream_event_create(dev, &c->copy);
+}
+
+/* Finds a buffer that is free: its last message has been waited for, and its last copy is done. */
+static ax_status find_carrier(ax_comm *comm, ax_device *dev, size_t bytes, carrier **out)
+{
+    for (*out = comm->carriers; *out; *out = (*out)->next) {
+        const carrier *c = *out;
+        bool done = !c->busy && c->dev == dev && c->room >= bytes && c->copy;
+        if (done)
+            AX_TRY(ax_stream_event_done(c->copy, &done));
+        if (done)
+            return AX_OK;
     }
-    *out = c;
-    return AX_OK;
+    return make_carrier(comm, dev, bytes, out);
 }
 
 static ax_status carry_start(ax_comm *comm, ax_stream *stream, const ax_message_args *args, ax_work **work)
 {
-    carrier *c;
+    carrier *c = NULL;
     ax_message_args host = *args;
-    AX_TRY(find_carrier(comm, args->bytes, &c));
-    if (args->sends)
-        AX_TRY(ax_copy_out(stream, c->host, args->data, args->bytes));
-    host.data = c->host;
+    AX_TRY(find_carrier(comm, stream->dev, args->bytes, &c));
     c->work = (ax_work){.wait = carry_end, .done = carry_done};
     c->args = *args;
     c->stream = stream;
+    AX_TRY(ax_stream_record(stream, c->copy));
+    if (args->sends) {
+        AX_TRY(enqueue_copy(c));
+        host.ready = is_copied;
+        host.user = c;
+    }
+    host.data = c->host;
     AX_TRY(comm->ops->message(comm, &host, &c->work.inner));
     c->busy = true;
     *work = &c->work;
     return AX_OK;
 }
 
+/* If a message is in flight, this rank has failed. Then it aborts the world first, because other ranks may
+ * still use the message's buffer. */
 void ax_comm_free_carriers(ax_comm *comm)
 {
+    bool in_flight = false;
+    for (const carrier *c = comm->carriers; c; c = c->next)
+        in_flight = in_flight || c->busy;
+    if (in_flight && !(comm->ops->failed && comm->ops->failed(comm)))
+        comm->ops->abort(comm, ax_error_status(), ax_error_message());
     for (carrier *c = comm->carriers, *next; c; c = next) {
         next = c->next;
-        free(c->host);
+        ax_pinned_free(c->dev, c->host, c->room);
+        ax_stream_event_destroy(&c->copy);
         free(c);
     }
     comm->carriers = NULL;
@@ -207,8 +262,8 @@ static ax_status message(ax_comm *comm, ax_stream *stream, ax_message_args *args
     AX_TRY(accessible(dev) ? comm->ops->message(comm, args, work) : carry_start(comm, stream, args, work));
     if (*work) {
         (*work)->comm = comm;
-        (*work)->stream = NULL; /* NULL: ax_wait need not wait for earlier kernels, because the copies between
-                                   device and host buffer are in stream order */
+        (*work)->stream = NULL; /* NULL: ax_wait need not wait for earlier kernels, because events order the
+                                   copies between device and host buffer */
         (*work)->ring = dev ? dev->ring : NULL;
         (*work)->name = kind_name(args->message.kind);
     }

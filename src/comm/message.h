@@ -1,4 +1,5 @@
-/* Carriers: host buffers for messages of devices whose memory the host cannot access directly (message.c). */
+/* Carriers: pinned host buffers for messages of devices whose memory the host cannot access directly
+ * (message.c). They are memory of the device, and are freed before the device is closed. */
 #ifndef AXONN_COMM_MESSAGE_H
 #define AXONN_COMM_MESSAGE_H
 

@@ -201,6 +201,8 @@ void ax_mpi_wake_callers(ax_mpi_world *w);
 /* Starts new messages and makes progress on all messages. Returns true if there was progress. */
 bool ax_mpi_progress_messages(ax_mpi_world *w);
 void ax_mpi_drop_messages(ax_mpi_world *w);
+/* Returns true if a send waits for data that a device of this rank computes or copies. */
+bool ax_mpi_awaits_data(const ax_mpi_world *w);
 /* Returns true if a caller waits for messages. */
 bool ax_mpi_awaits_messages(ax_mpi_world *w);
 /* Appends to `out` a description of the messages that a caller waits for. Returns false if no caller waits

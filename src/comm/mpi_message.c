@@ -7,7 +7,10 @@
  * the order of messages with the same tag, so the k-th header, body and reply of a kind belong to the same
  * message. There is one exception: if data may go through shared memory (may_share), the receiver learns from
  * the header whether a body follows, and posts the receive of the body only then. Such bodies are not
- * received in the order of the headers, so each has a tag of its own, which the header gives. */
+ * received in the order of the headers, so each has a tag of its own, which the header gives.
+ *
+ * A send whose data a device still copies starts when the data are there (`ready` in ax_message_args), for
+ * which the communication thread looks in each of its passes. */
 #include "comm/mpi.h"
 
 #include <limits.h>
@@ -39,6 +42,7 @@ struct ax_mpi_message {
     ax_mpi_comm *c;
     ax_message_args args;
     /* Accessed by the communication thread only: */
+    bool started; /* false: a send whose data are not there yet */
     header head;
     MPI_Request request[TAGS];
     bool headed; /* the receiver has received the header */
@@ -217,8 +221,26 @@ static ax_status start_recv(ax_mpi_message *m)
     return may_share(m) ? AX_OK : irecv(m, BODY, m->args.data, m->args.bytes);
 }
 
+/* Returns true if an earlier send of the same kind to the same rank has not started. */
+static bool is_behind(const ax_mpi_world *w, const ax_mpi_message *m)
+{
+    const ax_mpi_message *o = w->messages;
+    while (o != m && (o->started || o->c != m->c || o->args.peer != m->args.peer ||
+                      o->args.message.kind != m->args.message.kind))
+        o = o->next;
+    return o != m;
+}
+
+/* Sets *yes to whether a message can start: a receive at once, a send when its data are there. */
+static ax_status can_start(const ax_mpi_world *w, const ax_mpi_message *m, bool *yes)
+{
+    *yes = !m->args.sends || !is_behind(w, m);
+    return *yes && m->args.ready ? m->args.ready(m->args.user, yes) : AX_OK;
+}
+
 static ax_status start(ax_mpi_message *m)
 {
+    m->started = true;
     for (int part = 0; part < TAGS; part++)
         m->request[part] = MPI_REQUEST_NULL;
     return m->args.sends ? start_send(m) : start_recv(m);
@@ -331,7 +353,13 @@ static void start_new(ax_mpi_world *w)
     for (ax_mpi_message *m; (m = take_new(w)); end = &m->next) {
         m->next = NULL;
         *end = m;
-        if (start(m) != AX_OK)
+    }
+    for (ax_mpi_message *m = w->messages; m; m = m->next) {
+        bool yes = false;
+        ax_status status = m->started ? AX_OK : can_start(w, m, &yes);
+        if (status == AX_OK && yes)
+            status = start(m);
+        if (status != AX_OK)
             ax_mpi_fail(w, ax_error_message());
     }
 }
@@ -343,7 +371,9 @@ bool ax_mpi_progress_messages(ax_mpi_world *w)
     for (ax_mpi_message **link = &w->messages; *link && !atomic_load(&w->failed);) {
         ax_mpi_message *m = *link;
         bool done = false;
-        ax_status status = m->args.sends ? progress_send(m, &done) : progress_recv(m, &done);
+        ax_status status = !m->started     ? AX_OK
+                           : m->args.sends ? progress_send(m, &done)
+                                           : progress_recv(m, &done);
         if (status != AX_OK)
             ax_mpi_fail(w, ax_error_message());
         else if (done) {
@@ -368,6 +398,14 @@ void ax_mpi_drop_messages(ax_mpi_world *w)
 }
 
 /* ---- for the watchdog ---------------------------------------------------------------------------- */
+
+bool ax_mpi_awaits_data(const ax_mpi_world *w)
+{
+    const ax_mpi_message *m = w->messages;
+    while (m && m->started)
+        m = m->next;
+    return m;
+}
 
 bool ax_mpi_awaits_messages(ax_mpi_world *w)
 {

@@ -10,7 +10,8 @@
  *   for ranks that have left, and the job ends. The lowest rank that waits logs the reason.
  *
  * A rank that waits for its device, which may be computing, asks too, but ends the job only if a rank does
- * not answer. To questions of other ranks it answers that it computes.
+ * not answer. To questions of other ranks it answers that it computes. So does a rank with a send whose data
+ * its device has yet to compute or copy, whatever its caller waits for.
  *
  * Read mpi.h first. */
 #include "comm/mpi.h"
@@ -117,6 +118,7 @@ static void ask_all(ax_mpi_world *w, double now)
         a->state = WAITS;
     }
     answer *mine = &k->answer[w->comm->comm.rank];
+    mine->state = ax_mpi_awaits_data(w) ? COMPUTES : WAITS;
     mine->called = w->active ? w->active->seq : 0;
     describe(w, mine->text, sizeof mine->text);
     ax_mpi_note_send_all(w, &note);
@@ -131,7 +133,8 @@ void ax_mpi_watch_answer(ax_mpi_world *w, const ax_mpi_note *question)
 {
     ax_mpi_note note = {.kind = AX_NOTE_ANSWER, .ask = question->ask, .progress = w->progress};
     note.called = called_on(w, question->comm);
-    note.state = atomic_load(&w->leaving) ? LEFT : is_waited_for(w) ? WAITS : COMPUTES;
+    bool waits = is_waited_for(w) && !ax_mpi_awaits_data(w);
+    note.state = atomic_load(&w->leaving) ? LEFT : waits ? WAITS : COMPUTES;
     if (w->active || w->messages)
         describe(w, note.text, sizeof note.text);
     ax_mpi_note_send(w, question->from, &note);

@@ -9,7 +9,8 @@
  *
  * Messages between two ranks are in threads_message.c.
  *
- * A deadlock is detected at once: it exists if every rank is blocked or has returned. */
+ * A deadlock is detected at once: it exists if every rank is blocked or has returned, and no device still
+ * copies the data of a send. */
 #include "comm/threads.h"
 
 #include "comm/message.h"
@@ -18,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- groups (the caller holds the world's lock) -------------------------------------------------- */
 
@@ -70,7 +72,15 @@ static ax_status group_create(world *w, int size, group **out)
     return AX_OK;
 }
 
-/* ---- failing ------------------------------------------------------------------------------------- */
+/* ---- failing and sleeping ------------------------------------------------------------------------ */
+
+void rank_threads_wake_all(world *w)
+{
+    for (group *g = w->groups; g; g = g->next)
+        pthread_cond_broadcast(&g->released);
+    for (int r = 0; r < w->size; r++)
+        pthread_cond_broadcast(&w->waiter[r].woken_up);
+}
 
 void rank_threads_fail(world *w, const char *message)
 {
@@ -78,10 +88,7 @@ void rank_threads_fail(world *w, const char *message)
         return;
     w->failed = true;
     snprintf(w->message, sizeof w->message, "%s", message);
-    for (group *g = w->groups; g; g = g->next)
-        pthread_cond_broadcast(&g->released);
-    for (int r = 0; r < w->size; r++)
-        pthread_cond_broadcast(&w->waiter[r].woken_up);
+    rank_threads_wake_all(w);
 }
 
 static void describe(const slot *s, char *out, size_t size)
@@ -92,10 +99,9 @@ static void describe(const slot *s, char *out, size_t size)
         ax_coll_describe(&s->args, out, size);
 }
 
-/* Fails the world if there is a deadlock: every rank is blocked or has returned. */
 void rank_threads_find_deadlock(world *w)
 {
-    if (w->failed || !w->blocked || w->blocked + w->returned < w->size)
+    if (w->failed || w->unready || !w->blocked || w->blocked + w->returned < w->size)
         return;
     char text[900], what[96];
     snprintf(text, sizeof text, "the ranks wait for one another:");
@@ -112,6 +118,23 @@ void rank_threads_find_deadlock(world *w)
     if (w->returned)
         ax_text_add(text, sizeof text, ", and %d of %d ranks have returned", w->returned, w->size);
     rank_threads_fail(w, text);
+}
+
+void rank_threads_sleep(world *w, pthread_cond_t *woken)
+{
+    enum { PAUSE = 50000 }; /* nanoseconds between two looks for data */
+    struct timespec until;
+    if (!w->unready) {
+        pthread_cond_wait(woken, &w->lock);
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += PAUSE;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(woken, &w->lock, &until);
+    rank_threads_look_for_data(w);
+    rank_threads_find_deadlock(w);
 }
 
 static bool slots_agree(const slot *a, const slot *b)
@@ -192,7 +215,7 @@ static void sleep_until_released(group *g, slot *mine, bool even_if_failed)
     w->blocked++;
     rank_threads_find_deadlock(w);
     while (g->round == round && (even_if_failed || !w->failed))
-        pthread_cond_wait(&g->released, &w->lock);
+        rank_threads_sleep(w, &g->released);
     mine->waiting = false;
 }
 
@@ -492,10 +515,8 @@ static ax_status run_threads(world *w, group *g, rank_thread *t, ax_rank_fn *fn,
         abort_as_rank(w, started, "could not be started");
     for (int r = 0; r < started; r++)
         pthread_join(t[r].thread, NULL);
-    for (int r = 0; r < w->size; r++) {
+    for (int r = 0; r < w->size; r++)
         free(t[r].comm.staging);
-        ax_comm_free_carriers(&t[r].comm);
-    }
     AX_CHECK(!error, AX_ERR_MEMORY, "cannot start thread %d of %d: %s", started + 1, w->size,
              strerror(error));
     return first_failure(w, t);

@@ -39,7 +39,7 @@ struct group {
  * the data. */
 typedef struct pending {
     ax_work work;
-    struct pending *next; /* next in the list world->open or world->unused */
+    struct pending *next; /* next in the list world->open, world->unready or world->unused */
     struct pending *made; /* next in the list world->made */
     group *g;
     int rank; /* the caller's rank in the group */
@@ -57,11 +57,12 @@ typedef struct waiter {
 struct world {
     pthread_mutex_t lock;
     group *groups;
-    waiter *waiter;  /* waiter[r]: the waiter of rank r */
-    pending *open;   /* calls of ax_send and ax_recv that the other rank has not matched yet, in the order of
-                        the calls */
-    pending *unused; /* free handles */
-    pending *made;   /* all handles that were allocated */
+    waiter *waiter;   /* waiter[r]: the waiter of rank r */
+    pending *open;    /* calls of ax_send and ax_recv that the other rank has not matched yet, in the order of
+                         the calls */
+    pending *unready; /* sends whose data are not there yet, in the order of the calls */
+    pending *unused;  /* free handles */
+    pending *made;    /* all handles that were allocated */
     int size, blocked, returned;
     int first_failed; /* the rank that failed or aborted first; -1: none */
     bool failed;
@@ -70,8 +71,15 @@ struct world {
 
 /* The caller of these functions holds the world's lock. */
 void rank_threads_fail(world *w, const char *message);
-/* Fails the world if there is a deadlock: every rank is blocked or has returned. */
+/* Fails the world if there is a deadlock: every rank is blocked or has returned, and no send waits for its
+ * data. */
 void rank_threads_find_deadlock(world *w);
+/* Sleeps until `woken` is signalled, or for a moment while sends wait for their data. */
+void rank_threads_sleep(world *w, pthread_cond_t *woken);
+/* Makes all ranks that sleep look again at what they wait for. */
+void rank_threads_wake_all(world *w);
+/* Passes on the sends whose data are there now. */
+void rank_threads_look_for_data(world *w);
 /* Appends to `text` descriptions of the messages that ranks wait for, with `comma` before the first one. */
 void rank_threads_list_messages(const world *w, char *text, size_t size, const char *comma);
 

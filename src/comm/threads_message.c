@@ -1,6 +1,7 @@
 /* Messages between ranks that are threads. The side (sender or receiver) that calls first adds its call to
  * the list world->open. The other side finds this call in the list and copies the data. Both sides hold the
- * world's lock. Read threads.h first. */
+ * world's lock. A send whose data are not there yet is in the list world->unready first; every rank that
+ * waits for anything looks regularly for the data. Read threads.h first. */
 #include "comm/threads.h"
 
 #include <stdio.h>
@@ -80,7 +81,7 @@ static void sleep_until_any_done(world *w, pending *const *m, int n)
     w->blocked++;
     rank_threads_find_deadlock(w);
     while (!me->woken && !w->failed)
-        pthread_cond_wait(&me->woken_up, &w->lock);
+        rank_threads_sleep(w, &me->woken_up);
     for (int i = 0; i < n; i++)
         m[i]->waiter = NULL;
 }
@@ -111,6 +112,7 @@ static bool message_done(const ax_work *work)
 {
     const pending *m = (const pending *)work;
     pthread_mutex_lock(&m->g->world->lock);
+    rank_threads_look_for_data(m->g->world);
     bool done = m->done || m->g->world->failed; /* if the world has failed, ax_wait returns the error */
     pthread_mutex_unlock(&m->g->world->lock);
     return done;
@@ -145,13 +147,12 @@ static pending *take_other_side(world *w, const pending *m)
     return NULL;
 }
 
-static void leave_open(world *w, pending *m)
+static void append(pending **list, pending *m)
 {
-    pending **end = &w->open;
-    while (*end)
-        end = &(*end)->next;
+    while (*list)
+        list = &(*list)->next;
     m->next = NULL;
-    *end = m;
+    *list = m;
 }
 
 static void copy_data(world *w, pending *send, pending *recv)
@@ -169,6 +170,50 @@ static void copy_data(world *w, pending *send, pending *recv)
     recv->work.note = send->args.message.note;
     complete(w, send);
     complete(w, recv);
+}
+
+static void match(world *w, pending *m)
+{
+    pending *other = take_other_side(w, m);
+    if (!other)
+        append(&w->open, m);
+    else
+        copy_data(w, m->args.sends ? m : other, m->args.sends ? other : m);
+}
+
+/* Returns true if an earlier send of the same kind to the same rank is not ready. */
+static bool is_behind(const world *w, const pending *m)
+{
+    const pending *o = w->unready;
+    while (o != m && (o->g != m->g || o->rank != m->rank || o->args.peer != m->args.peer ||
+                      o->args.message.kind != m->args.message.kind))
+        o = o->next;
+    return o != m;
+}
+
+/* Returns true if the data of a send are there. Fails the world if their device fails. */
+static bool has_data(world *w, const pending *m)
+{
+    bool yes = true;
+    if (!m->args.ready || m->args.ready(m->args.user, &yes) == AX_OK)
+        return yes;
+    char text[900];
+    snprintf(text, sizeof text, "rank %d failed: %s", m->g->world_rank[m->rank], ax_error_message());
+    rank_threads_fail(w, text);
+    return false;
+}
+
+void rank_threads_look_for_data(world *w)
+{
+    for (pending **link = &w->unready; *link && !w->failed;) {
+        pending *m = *link;
+        if (is_behind(w, m) || !has_data(w, m)) {
+            link = &m->next;
+            continue;
+        }
+        *link = m->next;
+        match(w, m);
+    }
 }
 
 static ax_status new_handle(world *w, pending **out)
@@ -196,11 +241,14 @@ static ax_status call(group *g, int rank, const ax_message_args *args, pending *
     m->g = g;
     m->rank = rank;
     m->args = *args;
-    pending *other = take_other_side(w, m);
-    if (!other)
-        leave_open(w, m);
-    else
-        copy_data(w, args->sends ? m : other, args->sends ? other : m);
+    if (!args->sends) {
+        match(w, m);
+        return AX_OK;
+    }
+    append(&w->unready, m);
+    rank_threads_look_for_data(w);
+    if (w->unready) /* ranks that sleep must look for the data from now on */
+        rank_threads_wake_all(w);
     return AX_OK;
 }
 

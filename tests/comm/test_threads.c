@@ -7,9 +7,11 @@
 
 #include <math.h>
 #include <setjmp.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -100,6 +102,7 @@ static void messages_arrive_in_order(void **state)
         assert_ranks(ranks, check_messages, NULL);
         assert_ranks(ranks, check_message_window, NULL);
         assert_ranks(ranks, check_message_ring, NULL);
+        assert_ranks(ranks, check_late_data, NULL);
     }
 }
 
@@ -225,6 +228,97 @@ static void deadlocks_in_messages_are_found(void **state)
         assert_non_null(
             strstr(ax_error_message(), returns ? "1 of 3 ranks have returned" : "rank 2 in barrier"));
     }
+}
+
+/* The data of rank 0's message come after *arg polls; below 0 their device fails. Both ranks then wait for
+ * messages that nobody sends. */
+static ax_status has_come(void *polls, bool *yes)
+{
+    AX_CHECK(*(int *)polls >= 0, AX_ERR_INTERNAL, "the device is gone");
+    *yes = (*(int *)polls)-- == 0;
+    return AX_OK;
+}
+
+static ax_status late_and_then_crossed(ax_comm *c, void *arg)
+{
+    int me = ax_comm_rank(c);
+    float data[2] = {0};
+    ax_work *work;
+    ax_message m = {.kind = AX_MESSAGE_GRADIENT, .dtype = AX_F32, .ndim = 1, .dim = {1}};
+    ax_message_args args = {.message = m,
+                            .sends = true,
+                            .peer = 1,
+                            .data = &data[0],
+                            .bytes = sizeof data[0],
+                            .ready = has_come,
+                            .user = arg};
+    if (me == 0)
+        AX_TRY(c->ops->message(c, &args, &work));
+    else
+        AX_TRY(ax_recv(c, NULL, &m, &data[0], 0, &work));
+    AX_TRY(ax_wait(&work));
+    m.micro_batch = 1;
+    AX_TRY(ax_recv(c, NULL, &m, &data[1], 1 - me, &work));
+    return ax_wait(&work);
+}
+
+/* While the data of a send are to come, ranks that all wait are no deadlock; afterwards they are. */
+static void deadlocks_behind_late_data_are_found(void **state)
+{
+    (void)state;
+    for (int polls = 0; polls < 40; polls += 13) {
+        int left = polls;
+        assert_int_equal(ax_comm_threads_run(2, late_and_then_crossed, &left), AX_ERR_COMM);
+        assert_non_null(strstr(ax_error_message(), "the ranks wait for one another"));
+        assert_non_null(
+            strstr(ax_error_message(), "rank 0 in receive of gradient of micro-batch 1 of step 0"));
+        assert_non_null(
+            strstr(ax_error_message(), "rank 1 in receive of gradient of micro-batch 1 of step 0"));
+    }
+}
+
+/* Rank 0 computes while the data of its send come; rank 1, which has slept before the send, looks for them.
+ */
+static ax_status late_while_computing(ax_comm *c, void *came)
+{
+    int polls = 3;
+    double begin = ax_now();
+    float data = 0;
+    ax_work *work;
+    ax_message m = {.kind = AX_MESSAGE_GRADIENT, .dtype = AX_F32, .ndim = 1, .dim = {1}};
+    ax_message_args args = {.message = m,
+                            .sends = true,
+                            .peer = 1,
+                            .data = &data,
+                            .bytes = sizeof data,
+                            .ready = has_come,
+                            .user = &polls};
+    if (ax_comm_rank(c) == 1) {
+        AX_TRY(ax_recv(c, NULL, &m, &data, 0, &work));
+        AX_TRY(ax_wait(&work));
+        atomic_store((atomic_bool *)came, true);
+        return AX_OK;
+    }
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    AX_TRY(c->ops->message(c, &args, &work));
+    while (!atomic_load((atomic_bool *)came))
+        EXPECT(ax_now() < begin + 20);
+    return ax_wait(&work);
+}
+
+static void sleeping_ranks_look_for_late_data(void **state)
+{
+    (void)state;
+    atomic_bool came = false;
+    assert_ranks(2, late_while_computing, &came);
+}
+
+static void a_device_that_fails_ends_all_ranks(void **state)
+{
+    (void)state;
+    int fails = -1;
+    assert_int_equal(ax_comm_threads_run(2, late_and_then_crossed, &fails), AX_ERR_COMM);
+    assert_non_null(strstr(ax_error_message(), "rank 0 failed: the device is gone"));
 }
 
 static void errors_of_mismatched_calls_name_both_ranks(void **state)
@@ -386,6 +480,9 @@ int main(void)
         cmocka_unit_test(lazy_messages_arrive_when_awaited),
         cmocka_unit_test(errors_of_mismatched_messages_name_both_ranks),
         cmocka_unit_test(deadlocks_in_messages_are_found),
+        cmocka_unit_test(deadlocks_behind_late_data_are_found),
+        cmocka_unit_test(sleeping_ranks_look_for_late_data),
+        cmocka_unit_test(a_device_that_fails_ends_all_ranks),
         cmocka_unit_test(errors_of_mismatched_calls_name_both_ranks),
         cmocka_unit_test(a_failing_rank_ends_the_others),
         cmocka_unit_test(deadlocks_are_errors),

@@ -22,6 +22,7 @@ static ax_status check_all(ax_comm *world, bool links)
                   {"messages", check_messages, false},
                   {"a window of messages", check_message_window, false},
                   {"a ring of messages", check_message_ring, false},
+                  {"messages whose data come later", check_late_data, false},
                   {"messages beside collectives", check_independent, false},
                   {"large collectives", check_large_collectives, false}};
     ax_status status = AX_OK;

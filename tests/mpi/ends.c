@@ -72,6 +72,34 @@ static ax_status message(ax_comm **world, const char *kind)
     return ax_wait(&work);
 }
 
+/* The data of rank 0's message come much later than the timeout, as if its device computed. */
+static ax_status has_come(void *when, bool *yes)
+{
+    *yes = ax_now() >= *(double *)when;
+    return AX_OK;
+}
+
+static ax_status late_data(ax_comm *world)
+{
+    float data[8] = {0};
+    ax_work *work;
+    ax_message m = {.dtype = AX_F32, .step = 5, .micro_batch = 3, .ndim = 1, .dim = {8}};
+    AX_TRY(ax_barrier(world));
+    double when = ax_now() + 6;
+    ax_message_args args = {.message = m,
+                            .sends = true,
+                            .peer = 1,
+                            .data = data,
+                            .bytes = sizeof data,
+                            .ready = has_come,
+                            .user = &when};
+    if (ax_comm_rank(world) == 0)
+        AX_TRY(world->ops->message(world, &args, &work));
+    else
+        AX_TRY(ax_recv(world, NULL, &m, data, 0, &work));
+    return ax_wait(&work);
+}
+
 static ax_status crossed_waits(ax_comm *world)
 {
     ax_comm *sub;
@@ -162,6 +190,8 @@ static ax_status run(ax_comm **world, const char *kind)
         return crossed_order(*world);
     if (!strcmp(kind, "deadlock"))
         return crossed_waits(*world);
+    if (!strcmp(kind, "message_late"))
+        return late_data(*world);
     if (!strncmp(kind, "message", 7))
         return message(world, kind);
     if (!strncmp(kind, "group", 5))

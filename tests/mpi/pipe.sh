@@ -26,6 +26,16 @@ expect 0 '' "${launch[@]}" -n 4 "$axonn" train a.yaml "${keys[@]}" run.dir=both 
 expect 0 'resuming' "${launch[@]}" -n 2 "$axonn" train a.yaml "${keys[@]}" run.dir=both grid.data=2
 cmp data/$weights both/$weights || die "other weights with two stages for two steps"
 
+# On an emulated GPU: messages go through pinned memory, to processes of the same node and of another one.
+if [[ -n ${AXONN_PLUGINS:-} ]]; then
+  keys+=(device=cuda)
+  expect 0 '' "$axonn" train a.yaml "${keys[@]}" run.dir=gpu
+  for way in runtime.ranks_per_node=0 runtime.ranks_per_node=1; do
+    expect 0 'pipeline of' "${launch[@]}" -n 2 "$axonn" train a.yaml "${keys[@]}" run.dir="gpu-$way" grid.pipe=2 "$way"
+    cmp gpu/$weights "gpu-$way/$weights" || die "other weights than on one stage on a GPU: $way"
+  done
+fi
+
 same_output() { # VERB AND ARGUMENTS…
   expect 0 '' "$axonn" "$@"
   cp out one.out

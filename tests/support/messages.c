@@ -2,6 +2,7 @@
 #include "support/messages.h"
 #include "support/ranks.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -174,6 +175,88 @@ ax_status check_message_ring(ax_comm *c, void *arg)
         AX_TRY(ax_wait(&send[i]));
     EXPECT(ax_work_done(NULL));
     return ax_wait_some(c, send, ROUNDS); /* all work handles are NULL, so the call returns at once */
+}
+
+/* The data of a send that come later: when `open` is set, and `ready` was called `polls` times. */
+typedef struct late {
+    atomic_bool open;
+    int polls;
+    int64_t value, data;
+} late;
+
+static ax_status is_there(void *user, bool *yes)
+{
+    late *l = user;
+    *yes = atomic_load(&l->open) && l->polls-- <= 0;
+    l->data = *yes ? l->value : -1;
+    return AX_OK;
+}
+
+static ax_status send_late(ax_comm *c, const ax_message *m, late *l, int to, ax_work **work)
+{
+    ax_message_args args = {.message = *m,
+                            .sends = true,
+                            .peer = to,
+                            .data = &l->data,
+                            .bytes = sizeof l->data,
+                            .ready = is_there,
+                            .user = l};
+    return c->ops->message(c, &args, work);
+}
+
+static ax_message gradient(int number)
+{
+    return (ax_message){
+        .kind = AX_MESSAGE_GRADIENT, .dtype = AX_I64, .micro_batch = number, .ndim = 1, .dim = {1}};
+}
+
+/* Passes a message of another kind around the ring, and runs a collective. */
+static ax_status check_not_held_up(ax_comm *c)
+{
+    int g = ax_comm_size(c), me = ax_comm_rank(c);
+    int64_t in = -1, out = me, sum = 1;
+    ax_work *recv, *send, *reduce;
+    ax_message m = {.kind = AX_MESSAGE_TASK, .dtype = AX_I64, .ndim = 1, .dim = {1}};
+    AX_TRY(ax_recv(c, NULL, &m, &in, (me + g - 1) % g, &recv));
+    AX_TRY(ax_send(c, NULL, &m, &out, (me + 1) % g, &send));
+    AX_TRY(ax_wait(&recv));
+    AX_TRY(ax_wait(&send));
+    AX_TRY(ax_all_reduce(c, NULL, &sum, 1, AX_I64, AX_SUM, &reduce));
+    AX_TRY(ax_wait(&reduce));
+    EXPECT(in == (me + g - 1) % g && sum == g);
+    return AX_OK;
+}
+
+/* Every second send has its data at once, but stays behind the one before it. The data of the first come only
+ * after other operations, which it does not hold up. */
+ax_status check_late_data(ax_comm *c, void *arg)
+{
+    enum { SENDS = 6 };
+    (void)arg;
+    int g = ax_comm_size(c), me = ax_comm_rank(c), from = (me + g - 1) % g, to = (me + 1) % g;
+    int64_t in[SENDS];
+    late out[SENDS];
+    ax_work *recv[SENDS], *send[SENDS];
+    for (int i = 0; i < SENDS && g > 1; i++) {
+        ax_message m = gradient(i);
+        out[i] = (late){.open = i > 0, .polls = i % 4 * 5, .value = 100 * me + i, .data = -1};
+        AX_TRY(ax_recv(c, NULL, &m, &in[i], from, &recv[i]));
+        AX_TRY(i % 2 ? ax_send(c, NULL, &m, &out[i].value, to, &send[i])
+                     : send_late(c, &m, &out[i], to, &send[i]));
+    }
+    if (g == 1)
+        return AX_OK;
+    AX_TRY(check_not_held_up(c));
+    for (int i = 0; i < SENDS; i++)
+        EXPECT(!ax_work_done(send[i]));
+    atomic_store(&out[0].open, true);
+    for (int i = 0; i < SENDS; i++) {
+        AX_TRY(ax_wait(&recv[i]));
+        EXPECT(in[i] == 100 * from + i);
+    }
+    for (int i = 0; i < SENDS; i++)
+        AX_TRY(ax_wait(&send[i]));
+    return AX_OK;
 }
 
 ax_status check_independent(ax_comm *c, void *arg)

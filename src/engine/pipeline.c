@@ -8,11 +8,16 @@
  * For each direction, the receive of the next message is always posted in advance: as soon as one message has
  * been taken, the receive of the next is posted, before anything is computed. A message is copied to a buffer
  * before it is sent. There are as many buffers as messages can be on their way, so no task waits for a
- * send. */
+ * send.
+ *
+ * A GPU runs a task later than the host enqueues it. The host enqueues at most one task ahead of the one that
+ * the GPU runs: if it went further, it would choose tasks without the messages that arrive meanwhile. */
 #include "engine/pipeline.h"
 
 #include <stdlib.h>
+#include <time.h>
 
+enum { ENQUEUED = 2 }; /* the most tasks that the device has not ended: one that it runs, and the next */
 enum { ACTIVATION, GRADIENT, DIRECTIONS };
 _Static_assert(ACTIVATION == (int)AX_MESSAGE_ACTIVATION && GRADIENT == (int)AX_MESSAGE_GRADIENT,
                "the kinds of messages between stages are the first two");
@@ -53,6 +58,9 @@ struct ax_pipeline {
     bool backward;
     bool given_up; /* the running step is given up: tasks only pass messages on */
     double waited;
+    /* With several stages: ended[i % ENQUEUED] is complete when the device has ended task number i. */
+    ax_stream_event *ended[ENQUEUED];
+    int64_t tasks; /* number of tasks that this rank has enqueued so far, over all steps */
 };
 
 const ax_pipe_stage *ax_pipeline_stage(const ax_pipeline *p) { return &p->stage; }
@@ -161,6 +169,8 @@ static ax_status build(ax_pipeline *p, bool trains)
     p->part = ax_ceil_div(ax_tensor_count(p->ctx->grid, &p->like),
                           ax_grid_group_size(p->ctx->grid, copies_axes(p)));
     AX_TRY(make_directions(p, trains));
+    for (int i = 0; i < ENQUEUED; i++)
+        AX_TRY(ax_stream_event_create(p->ctx->dev, &p->ended[i]));
     return make_decisions(p);
 }
 
@@ -212,11 +222,53 @@ void ax_pipeline_destroy(ax_pipeline **pipeline)
         ax_ctx_free(p->ctx, p->memory, p->bytes);
     for (int w = 0; w < DIRECTIONS; w++)
         free(p->direction[w].sends);
+    for (int i = 0; i < ENQUEUED; i++)
+        ax_stream_event_destroy(&p->ended[i]);
     free(p->held);
     free(p->task);
     free(p->decision_sends);
     free(p);
     *pipeline = NULL;
+}
+
+/* ---- the device ---------------------------------------------------------------------------------- */
+
+/* Called when a task is enqueued. */
+static ax_status note_task(ax_pipeline *p)
+{
+    return p->comm ? ax_stream_record(p->ctx->stream, p->ended[p->tasks++ % ENQUEUED]) : AX_OK;
+}
+
+/* Called before the next task is chosen: waits until the device has ended all tasks but the newest. */
+static ax_status keep_pace(ax_pipeline *p)
+{
+    return p->comm ? ax_stream_event_wait(p->ended[p->tasks % ENQUEUED]) : AX_OK;
+}
+
+/* Returns when the device has ended all tasks, or when one of the `n` messages has arrived. */
+static ax_status wait_while_device_computes(const ax_pipeline *p, ax_work *const message[], int n)
+{
+    const struct timespec pause = {.tv_nsec = 20000};
+    for (;;) {
+        bool over;
+        AX_TRY(ax_stream_event_done(p->ended[(p->tasks + ENQUEUED - 1) % ENQUEUED], &over));
+        for (int i = 0; i < n; i++)
+            over = over || ax_work_done(message[i]);
+        if (over)
+            return AX_OK;
+        nanosleep(&pause, NULL);
+    }
+}
+
+/* Waits until one of the `n` messages has arrived. Time in which neither a message is there nor the device
+ * has work is added to p->waited. */
+static ax_status wait_for_messages(ax_pipeline *p, ax_work *const message[], int n)
+{
+    AX_TRY(wait_while_device_computes(p, message, n));
+    double begin = ax_now();
+    AX_TRY(ax_wait_some(p->comm, message, n));
+    p->waited += ax_now() - begin;
+    return AX_OK;
 }
 
 /* ---- messages between stages --------------------------------------------------------------------- */
@@ -273,15 +325,11 @@ static ax_status copy(ax_pipeline *p, const void *from, void *to, int64_t n)
                  : AX_OK;
 }
 
-/* Waits for the receive *work, and reads from the message's note whether the step is given up. If the message
- * has not arrived yet, adds the waiting time to p->waited. */
+/* Waits for the receive *work, and reads from the message's note whether the step is given up. */
 static ax_status wait_for(ax_pipeline *p, ax_work **work)
 {
-    double begin = ax_now();
     AX_ASSERT(*work);
-    bool done = ax_work_done(*work);
-    AX_TRY(ax_wait_some(p->comm, work, 1));
-    p->waited += done ? 0 : ax_now() - begin;
+    AX_TRY(wait_for_messages(p, work, 1));
     p->given_up = p->given_up || ax_work_note(*work);
     return ax_wait(work);
 }
@@ -364,6 +412,7 @@ ax_status ax_pipeline_begin(ax_pipeline *p, int64_t step, int64_t n, bool backwa
     for (int64_t i = 0; i < p->stage.slots; i++)
         p->held[i] = -1;
     p->last = p->stage.slots - 1;
+    AX_TRY(note_task(p)); /* what was enqueued before the first task: the update of the step before */
     AX_TRY(post(p, ACTIVATION));
     return post(p, GRADIENT);
 }
@@ -389,10 +438,7 @@ static ax_status wait_for_arrival(ax_pipeline *p, bool activation, bool gradient
     if (!gradient && p->direction[GRADIENT].receive)
         open[n++] = p->direction[GRADIENT].receive;
     AX_CHECK(n, AX_ERR_INTERNAL, "pipeline stage %d has no task and waits for nothing", p->stage.stage);
-    double begin = ax_now();
-    AX_TRY(ax_wait_some(p->comm, open, n));
-    p->waited += ax_now() - begin;
-    return AX_OK;
+    return wait_for_messages(p, open, n);
 }
 
 /* Returns true if the input of this stage's forward (w GRADIENT: backward) number i has arrived. An input
@@ -539,6 +585,8 @@ static ax_status run_task(ax_pipeline *p, const ax_pipeline_tasks *t, ax_pipe_ta
     int slot = forward ? take_slot(p, piece) : slot_of(p, piece);
     double begin = p->ctx->dev->ring ? ax_now() : 0;
     AX_TRY(run_or_pass_on(p, t, task, piece, slot));
+    if (!forward || !ax_pipeline_is_joint(p, piece.chunk)) /* else the backward is the whole task */
+        AX_TRY(note_task(p));
     now->weights += ends;
     if (ends)
         p->held[slot] = -1;
@@ -561,9 +609,12 @@ ax_status ax_pipeline_run(ax_pipeline *p, const ax_pipeline_tasks *tasks)
 {
     ax_pipe_counts now = {0};
     ax_pipe_task task;
-    for (int64_t i = 0; i < pieces(p) && !p->backward; i++)
+    for (int64_t i = 0; i < pieces(p) && !p->backward; i++) {
+        AX_TRY(keep_pace(p));
         AX_TRY(run_task(p, tasks, AX_PIPE_FORWARD, &now));
+    }
     while (p->backward) {
+        AX_TRY(keep_pace(p));
         AX_TRY(next_task(p, &now, &task));
         if (task == AX_PIPE_DONE)
             break;

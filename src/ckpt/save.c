@@ -97,9 +97,10 @@ static ax_status check_args(const ax_ckpt_save_args *a)
     AX_CHECK(a->step >= 0, AX_ERR_USAGE, "a checkpoint cannot have step %lld: steps begin at 0",
              (long long)a->step);
     for (int i = 0; i < a->n_files; i++) {
-        const char *name = a->files[i].name;
-        AX_CHECK(name[0] && name[0] != '.' && !strchr(name, '/') && strcmp(name, "training"), AX_ERR_USAGE,
-                 "\"%s\" is not a name for a file of a checkpoint", name);
+        const char *path = a->files[i].name;
+        const char *name = strncmp(path, "training/", 9) ? path : path + 9;
+        AX_CHECK(name[0] && name[0] != '.' && !strchr(name, '/') && strcmp(path, "training"), AX_ERR_USAGE,
+                 "\"%s\" is not a name for a file of a checkpoint", path);
     }
     return AX_OK;
 }

@@ -147,7 +147,8 @@ static inline ax_status known_check(known_model *m, int64_t step)
 }
 
 static const ax_ckpt_file known_files[] = {{"config.json", "{\"n\": 1, \"name\": \"known\"}\n", 26},
-                                           {"tokenizer.json", "{}", 2}};
+                                           {"tokenizer.json", "{}", 2},
+                                           {"training/more.txt", "more\n", 5}};
 
 static inline ax_status known_save(known_model *m, const char *run, int64_t step, ax_dtype dtype,
                                    int64_t shard_bytes, int64_t keep)

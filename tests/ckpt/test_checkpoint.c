@@ -285,9 +285,9 @@ static void falls_back_from_damage(void **state)
 
 /* ---- damage -------------------------------------------------------------------------------------- */
 
-static const char *const files_of_checkpoint[] = {"config.json",         "tokenizer.json",
-                                                  "model.safetensors",   "training/optim.safetensors",
-                                                  "training/state.json", "training/manifest.json"};
+static const char *const files_of_checkpoint[] = {
+    "config.json",       "tokenizer.json",      "model.safetensors",     "training/optim.safetensors",
+    "training/more.txt", "training/state.json", "training/manifest.json"};
 
 /* With one flipped bit anywhere, or one byte less, the report names exactly the damaged file. */
 static void any_flipped_bit_is_found(void **state)
@@ -424,10 +424,14 @@ static void what_loading_refuses(void **state)
     bad.dtype = AX_F32;
     FAILS(AX_ERR_USAGE, "not a JSON object", ax_ckpt_save(&bad));
     bad.state = "{}";
-    ax_ckpt_file outside = {"../x", "", 0};
-    bad.files = &outside;
-    bad.n_files = 1;
-    FAILS(AX_ERR_USAGE, "\"../x\" is not a name", ax_ckpt_save(&bad));
+    static const char *const names[] = {"../x", "training", "training/", "training/../x", "training/a/b"};
+    for (size_t i = 0; i < AX_COUNT(names); i++) {
+        char said[64];
+        bad.files = &(ax_ckpt_file){names[i], "", 0};
+        bad.n_files = 1;
+        snprintf(said, sizeof said, "\"%s\" is not a name", names[i]);
+        FAILS(AX_ERR_USAGE, said, ax_ckpt_save(&bad));
+    }
     known_close(&m);
     ax_comm_destroy(&self);
 }

@@ -133,7 +133,7 @@ static void verify_finds_damaged_files(void **state)
     assert_int_equal(
         shell(AXONN " ckpt verify run " AXONN_SOURCE_DIR "/tests/golden/gpt2/tiny/golden.safetensors", &out),
         0);
-    assert_contains(out.data, "run/ckpt/step-3: good, 6 files");
+    assert_contains(out.data, "run/ckpt/step-3: good, 7 files");
     assert_contains(out.data,
                     "golden.safetensors: good, 1 file, 16.8 KiB (structure only: it has no checksums)");
     const char *damage =
@@ -142,7 +142,7 @@ static void verify_finds_damaged_files(void **state)
     char command[1024];
     snprintf(command, sizeof command, "%s%s", damage, AXONN " ckpt verify run 2>&1");
     assert_int_equal(shell(command, &out), 4);
-    assert_contains(out.data, "run/ckpt/step-2: 2 of 6 files damaged\n");
+    assert_contains(out.data, "run/ckpt/step-2: 2 of 7 files damaged\n");
     assert_contains(out.data, "model.safetensors is damaged");
     assert_contains(out.data, "config.json: No such file");
     assert_contains(out.data, "2 damaged files");

@@ -203,6 +203,8 @@ typedef struct ax_device_ops {
     double (*peak)(ax_device *dev, ax_dtype compute, double seconds);
     /* Implements ax_device_read. Optional. */
     double (*read)(ax_device *dev, const ax_span *span, int64_t n, double seconds);
+    /* Implements ax_device_keep_plans. Optional. */
+    ax_status (*keep_plans)(ax_device *dev, const char *dir, const char *from);
     /* When host code of this library (for example a collective) accesses device memory, it calls `enter`
      * before and `leave` after the access. Optional. */
     void (*enter)(ax_device *dev);
@@ -350,6 +352,15 @@ int64_t ax_device_held(ax_device *dev);
  * new arrays that are first written in another way, for example by a copy, because a page lies near the core
  * that first writes it. */
 void ax_device_touch(ax_device *dev, void *memory, size_t bytes);
+
+/* For devices that choose algorithms by timing (cuda: of GEMMs), unless setting runtime.plans is off. From
+ * this call on, the device keeps all its choices in file AX_PLANS_FILE of directory `dir`, and makes those
+ * that it finds there. It first takes over the choices in that file of directory `from`, if `from` is not
+ * NULL and has such a file; they have priority. Devices, also of other processes, may share a directory: the
+ * first choice counts. Logs how long timing may take (runtime.plan_seconds). Problems with the files are
+ * warnings. */
+AX_MUST_CHECK ax_status ax_device_keep_plans(ax_device *dev, const char *dir, const char *from);
+#define AX_PLANS_FILE "plans.txt"
 
 /* Returns true if the device's kernels can work on any memory of this process, even if it is not from
  * ax_device_alloc. */

@@ -38,9 +38,11 @@ extern "C" {
     X(ATTENTION, attention, ENUM, int, "auto", NULL, "auto|plain|flash|cudnn", NULL, true,                   \
       "attention kernels of device cuda. auto: the best that support the call; plain: simple ones of "       \
       "axonn; flash: those of axonn on tensor cores; cudnn: those of cuDNN")                                 \
-    X(PLANS, plans, PATH, char *, "off", NULL, "off|on", "DIR", true,                                        \
-      "how device cuda chooses the cuBLASLt algorithm of a GEMM. on: time several algorithms and keep the "  \
-      "choice in the user's cache directory; DIR: keep it in DIR; off: take cuBLASLt's first algorithm")     \
+    X(PLANS, plans, PATH, char *, "on", NULL, "off|on", "DIR", true,                                         \
+      "GEMM algorithms of device cuda. on: timed; the choice is kept in the user's cache directory and in "  \
+      "run.dir; DIR: kept in DIR in place of the cache; off: the library's first")                           \
+    X(PLAN_SECONDS, plan_seconds, INT, int64_t, "20", "[0, 86400]", NULL, "SECONDS", true,                   \
+      "seconds that each rank may spend on timing GEMM algorithms (runtime.plans)")                          \
     X(GRAPHS, graphs, ENUM, int, "on", NULL, "on|off", NULL, false,                                          \
       "device cuda: whether kernel launches that repeat are launched as CUDA graphs")                        \
     X(NCCL, nccl, PATH, char *, "auto", NULL, "auto|off", "FILE", true,                                      \
@@ -88,8 +90,8 @@ AX_MUST_CHECK ax_status ax_runtime_check(void);
 
 /* Sets a setting's value. With NULL, the environment variable or the default applies again. A new value of
  * shared_memory or ranks_per_node affects only worlds that are created later. A new value of isa, attention,
- * plans or graphs affects only devices that are opened later. AX_ERR_USAGE if the value is not allowed, or
- * comes too late (ax_runtime_fix). */
+ * plans, plan_seconds or graphs affects only devices that are opened later. AX_ERR_USAGE if the value is not
+ * allowed, or comes too late (ax_runtime_fix). */
 AX_MUST_CHECK ax_status ax_runtime_set(ax_runtime_id id, const char *value);
 /* Applies each key runtime.* that a file or the command line gave in `set` to the setting of that name. The
  * table of `set` must have the keys runtime.* (AX_RUNTIME_OPTION). */

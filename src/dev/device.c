@@ -186,6 +186,11 @@ int64_t ax_device_held(ax_device *dev) { return dev->ops.held ? dev->ops.held(de
 
 bool ax_device_uses_host_memory(const ax_device *dev) { return dev->ops.alloc == ax_host_alloc; }
 
+ax_status ax_device_keep_plans(ax_device *dev, const char *dir, const char *from)
+{
+    return dev->ops.keep_plans ? dev->ops.keep_plans(dev, dir, from) : AX_OK;
+}
+
 static void enter(ax_device *dev)
 {
     if (dev->ops.enter)

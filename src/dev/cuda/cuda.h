@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 /* Minimum bytes of device memory that kernels, cuBLASLt and cuDNN share as scratch: cuBLASLt needs this much
- * on Hopper. GPUs with more memory get more scratch, for cuDNN. */
+ * on Hopper. GPUs with more memory get more scratch, for cuDNN and for GEMMs that split k. */
 enum { AX_CUDA_SCRATCH = 32 << 20 };
 
 /* Copies from the host go through chunks of pinned memory, used in turn, so that the host need not wait until
@@ -75,6 +75,8 @@ extern const ax_device_ops ax_plugin_cuda;
 /* Creates the state of gemm.c. `gpu`: the name of the GPU's model. */
 ax_status ax_cuda_matmuls_create(const ax_cuda *cu, const char *gpu, struct ax_cuda_matmuls **out);
 void ax_cuda_matmuls_destroy(struct ax_cuda_matmuls **out);
+/* Implements ax_device_keep_plans. */
+ax_status ax_cuda_matmuls_keep(struct ax_cuda_matmuls *matmuls, const char *dir, const char *from);
 
 /* Sets each row of c to the bias (to zeros if the bias is NULL), or adds the bias to each row if
  * `accumulate`. A GEMM with k = 0 does nothing else. */

@@ -429,6 +429,11 @@ static double peak(ax_device *dev, ax_dtype compute, double seconds)
     }
 }
 
+static ax_status keep_plans(ax_device *dev, const char *dir, const char *from)
+{
+    return ax_cuda_matmuls_keep(cuda_of(dev)->matmuls, dir, from);
+}
+
 static void enter(ax_device *dev) { cudaSetDevice(cuda_of(dev)->ordinal); }
 
 const char *const ax_plugin_commit = AXONN_COMMIT;
@@ -457,6 +462,7 @@ const ax_device_ops ax_plugin_cuda = {
     .event_record = event_record,
     .event_elapsed = event_elapsed,
     .peak = peak,
+    .keep_plans = keep_plans,
     .enter = enter,
     .kernel = {AX_KERNELS(ENTRY)},
 };

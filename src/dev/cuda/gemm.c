@@ -11,15 +11,11 @@ typedef ax_cuda_plan plan;
 typedef ax_cuda_plan_key plan_key;
 typedef ax_cuda_matmuls matmuls;
 
-/* Opens the file of measured algorithms. Its algorithms are valid for one model of GPU, one version of
- * cuBLASLt and one size of workspace. */
-static ax_status open_measured(matmuls *p, const ax_cuda *cu, const char *gpu)
+/* Opens the files of plans. `dir`, `from`: as for ax_cuda_plans_open. */
+static ax_status open_measured(matmuls *p, const char *dir, const char *from)
 {
-    char kind[512];
-    snprintf(kind, sizeof kind, "%s %d multiprocessors cuBLASLt %zu scratch %d keys 2", gpu, cu->processors,
-             cublasLtGetVersion(), (int)AX_CUDA_WORKSPACE);
-    AX_TRY(ax_cuda_plans_open(kind, &p->measured));
-    if (!p->measured)
+    AX_TRY(ax_cuda_plans_open(p->kind, dir, from, &p->measured));
+    if (!p->measured || p->begin)
         return AX_OK;
     AX_CUDA(cudaEventCreateWithFlags(&p->begin, cudaEventDefault));
     AX_CUDA(cudaEventCreateWithFlags(&p->end, cudaEventDefault));
@@ -33,11 +29,31 @@ ax_status ax_cuda_matmuls_create(const ax_cuda *cu, const char *gpu, matmuls **o
     *out = NULL;
     AX_TRY(ax_calloc(1, sizeof *p, &p));
     *out = p;
-    p->bias = (char *)cu->scratch + AX_CUDA_WORKSPACE;
+    p->workspace = AX_CUDA_SCRATCH - AX_CUDA_BIAS_BYTES;
+    p->bias = (char *)cu->scratch + p->workspace;
+    snprintf(p->kind, sizeof p->kind, "%s, %d multiprocessors, cuBLASLt %zu, keys 3", gpu, cu->processors,
+             cublasLtGetVersion());
     AX_TRY(ax_calloc(ROOM, sizeof *p->slot, &p->slot));
     p->room = ROOM;
     AX_LT(cublasLtCreate(&p->library));
-    return open_measured(p, cu, gpu);
+    return open_measured(p, NULL, NULL);
+}
+
+static void forget_plans(matmuls *p)
+{
+    for (int64_t i = 0; i < p->room; i++)
+        if (p->slot[i])
+            ax_cuda_plan_destroy(p->slot[i]);
+    memset(p->slot, 0, (size_t)p->room * sizeof *p->slot);
+    p->used = 0;
+}
+
+/* GEMMs that have run before get new plans, so that these are kept too. */
+ax_status ax_cuda_matmuls_keep(matmuls *p, const char *dir, const char *from)
+{
+    forget_plans(p);
+    ax_cuda_plans_close(&p->measured);
+    return open_measured(p, dir, from);
 }
 
 void ax_cuda_matmuls_destroy(matmuls **out)
@@ -45,9 +61,8 @@ void ax_cuda_matmuls_destroy(matmuls **out)
     matmuls *p = *out;
     if (!p)
         return;
-    for (int64_t i = 0; i < p->room; i++)
-        if (p->slot[i])
-            ax_cuda_plan_destroy(p->slot[i]);
+    if (p->slot)
+        forget_plans(p);
     if (p->library)
         cublasLtDestroy(p->library);
     if (p->begin)

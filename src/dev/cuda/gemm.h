@@ -7,9 +7,9 @@
 
 #include <cublasLt.h>
 
-/* The first AX_CUDA_WORKSPACE bytes of scratch are cuBLASLt's workspace. The AX_CUDA_BIAS_BYTES after them
- * are for a bias that is converted to the type of c. */
-enum { AX_CUDA_BIAS_BYTES = 256 << 10, AX_CUDA_WORKSPACE = AX_CUDA_SCRATCH - AX_CUDA_BIAS_BYTES };
+/* The last AX_CUDA_BIAS_BYTES of scratch are for a bias that is converted to the type of c. All bytes before
+ * them are cuBLASLt's workspace. */
+enum { AX_CUDA_BIAS_BYTES = 256 << 10 };
 
 typedef struct ax_cuda_plan {
     ax_cuda_plan_key key;
@@ -25,6 +25,8 @@ typedef struct ax_cuda_plan {
  * full. */
 typedef struct ax_cuda_matmuls {
     cublasLtHandle_t library;
+    char kind[512];          /* names GPU, library and the form of keys: plans are valid for one kind */
+    size_t workspace;        /* bytes of scratch that are cuBLASLt's workspace */
     char *bias;              /* AX_CUDA_BIAS_BYTES bytes of scratch, for a converted bias */
     ax_cuda_plans *measured; /* NULL: algorithms are not timed */
     cudaEvent_t begin, end;

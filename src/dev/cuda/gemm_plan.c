@@ -1,5 +1,5 @@
 /* Makes plans of matmuls: describes a GEMM to cuBLASLt, and chooses one of cuBLASLt's algorithms. This is the
- * first candidate of cuBLASLt's heuristic, or, if runtime.plans is on (plans.h), the fastest of several. */
+ * fastest of several, or the first candidate of cuBLASLt's heuristic if runtime.plans is off (plans.h). */
 #include "dev/cuda/gemm.h"
 
 #include <math.h>
@@ -104,7 +104,8 @@ static ax_status describe_epilogue(plan *p, const ax_gemm_args *g)
 
 /* Sets the constraints of the heuristic: the size of the workspace, the alignments, and the type of the
  * partial sums of split-k algorithms. This type must be the compute type, which is the accumulation dtype. */
-static ax_status set_preferences(cublasLtMatmulPreference_t preference, const ax_cuda_plan_key *key)
+static ax_status set_preferences(const matmuls *all, cublasLtMatmulPreference_t preference,
+                                 const ax_cuda_plan_key *key)
 {
     const struct {
         cublasLtMatmulPreferenceAttributes_t what;
@@ -114,9 +115,8 @@ static ax_status set_preferences(cublasLtMatmulPreference_t preference, const ax
                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)key->align_c},
                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)key->align_c},
                  {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}};
-    size_t room = AX_CUDA_WORKSPACE;
-    AX_LT(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room,
-                                               sizeof room));
+    AX_LT(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                               &all->workspace, sizeof all->workspace));
     for (size_t i = 0; i < AX_COUNT(words); i++)
         AX_LT(cublasLtMatmulPreferenceSetAttribute(preference, words[i].what, &words[i].value,
                                                    sizeof words[i].value));
@@ -141,7 +141,7 @@ static cublasStatus_t launch(const matmuls *all, const ax_cuda *cu, const plan *
     bool wide = g->dtype == AX_F64;
     return cublasLtMatmul(all->library, p->how, wide ? (const void *)&wide_one : &one, g->b, p->b, g->a, p->a,
                           wide ? (const void *)&wide_beta : &beta, g->c, p->c, g->c, p->c, &p->algo,
-                          cu->scratch, AX_CUDA_WORKSPACE, cu->stream);
+                          cu->scratch, all->workspace, cu->stream);
 }
 
 /* Sets the addresses of this call's bias and preactivations in the plan, which other calls share. */
@@ -194,19 +194,27 @@ static ax_status time_plan(const matmuls *all, ax_cuda *cu, const plan *p, const
 /* Times all candidates. min_ms[i]: minimum time of candidate i in ms. The candidates take turns, so that
  * changes of the GPU's clock rate affect all of them. The first round, in which CUDA loads the kernels, does
  * not count. The second round determines the number of calls per measurement, so that a measurement is long
- * compared with the resolution of CUDA events. */
+ * compared with the resolution of CUDA events. Times only the first candidate if its time is below
+ * MIN_COMPARABLE, and returns early if the time for timing is used up; other times are then infinite. */
 static ax_status time_candidates(const matmuls *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                                  const cublasLtMatmulAlgo_t *candidate, int n, float min_ms[CANDIDATES])
 {
     const float enough = 0.2F; /* ms */
     const int most = 20;
     int times = 1;
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int i = 0; i < n; i++)
+        min_ms[i] = INFINITY;
+    p->algo = candidate[0];
+    for (int round = 0; round < 2; round++)
+        AX_TRY(time_plan(all, cu, p, g, 1, &min_ms[0]));
+    for (int round = 0; round < ROUNDS && min_ms[0] >= MIN_COMPARABLE; round++) {
         for (int i = 0; i < n; i++) {
             float ms;
+            if (ax_cuda_plans_late(all->measured))
+                return AX_OK;
             p->algo = candidate[i];
             AX_TRY(time_plan(all, cu, p, g, times, &ms));
-            min_ms[i] = round ? fminf(min_ms[i], ms) : INFINITY;
+            min_ms[i] = round ? fminf(min_ms[i], ms) : min_ms[i];
         }
         if (round == 1)
             times = (int)fminf(fmaxf(enough / min_ms[0], 1), (float)most);
@@ -221,6 +229,7 @@ static ax_status time_in_place(const matmuls *all, ax_cuda *cu, plan *p, const a
 {
     size_t bytes = (size_t)((g->m - 1) * g->ldc + g->n) * ax_dtype_size(g->c_dtype);
     char *kept = NULL;
+    AX_TRY(set_pointers(all, p, g));
     if (!g->accumulate)
         return time_candidates(all, cu, p, g, candidate, n, min_ms);
     AX_TRY(ax_calloc(bytes, 1, &kept));
@@ -240,7 +249,7 @@ static bool can_run(const matmuls *all, const plan *p, const uint64_t *algo)
     memcpy(&as, algo, sizeof as);
     return cublasLtMatmulAlgoCheck(all->library, p->how, p->b, p->a, p->c, p->c, &as, &about) ==
                CUBLAS_STATUS_SUCCESS &&
-           about.workspaceSize <= AX_CUDA_WORKSPACE;
+           about.workspaceSize <= all->workspace;
 }
 
 /* Returns the index of the fastest candidate if it takes less than MAX_RATIO of the time of candidate 0, else
@@ -254,25 +263,39 @@ static int fastest(const float *min_ms, int n)
     return best;
 }
 
-/* Sets p->algo to the algorithm that the file of plans has for this GEMM. If the file has none, or one that
- * cannot run, times the candidates and adds the fastest to the file. */
+/* Sets p->algo to the fastest candidate and adds it to the plans. If the time for timing is used up, the
+ * first candidate counts as the fastest. `instead`: as for ax_cuda_plans_add. */
+static ax_status measure(const matmuls *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
+                         const cublasLtMatmulAlgo_t *candidate, int n, bool instead)
+{
+    float min_ms[CANDIDATES] = {0};
+    ax_status status = AX_OK;
+    ax_cuda_plans_begin(all->measured);
+    if (!ax_cuda_plans_late(all->measured))
+        status = time_in_place(all, cu, p, g, candidate, n, min_ms);
+    bool timed = !ax_cuda_plans_late(all->measured);
+    ax_cuda_plans_end(all->measured);
+    AX_TRY(status);
+    int best = timed ? fastest(min_ms, n) : 0;
+    ax_log(AX_LOG_DEBUG,
+           "cuda: GEMM %lld x %lld x %lld of %s: chose candidate %d of %d: %.4f ms; candidate 1: %.4f ms",
+           (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype), best + 1, n,
+           (double)min_ms[best], (double)min_ms[0]);
+    p->algo = candidate[best];
+    if (min_ms[best] < INFINITY)
+        ax_cuda_plans_add(all->measured, &p->key, candidate[best].data, timed, instead);
+    return AX_OK;
+}
+
+/* Sets p->algo to the algorithm that is known for this GEMM. If none is known, or one that cannot run, times
+ * the candidates. */
 static ax_status use_measured(const matmuls *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                               const cublasLtMatmulAlgo_t *candidate, int n)
 {
     const uint64_t *known = ax_cuda_plans_find(all->measured, &p->key);
     bool invalid = known && !can_run(all, p, known);
     if (!known || invalid) {
-        float min_ms[CANDIDATES];
-        AX_TRY(set_pointers(all, p, g));
-        AX_TRY(time_in_place(all, cu, p, g, candidate, n, min_ms));
-        int best = fastest(min_ms, n);
-        ax_log(AX_LOG_DEBUG,
-               "cuda: GEMM %lld x %lld x %lld of %s: chose candidate %d of %d: %.4f ms; candidate 1: %.4f ms",
-               (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype), best + 1, n,
-               (double)min_ms[best], (double)min_ms[0]);
-        p->algo = candidate[best];
-        if (min_ms[best] < INFINITY)
-            ax_cuda_plans_add(all->measured, &p->key, candidate[best].data, invalid);
+        AX_TRY(measure(all, cu, p, g, candidate, n, invalid));
         known = ax_cuda_plans_find(all->measured, &p->key);
     }
     if (known && can_run(all, p, known))
@@ -292,7 +315,7 @@ static ax_status query_heuristic(const matmuls *all, const plan *p,
     int count = 0;
     *n = 0;
     AX_LT(cublasLtMatmulPreferenceCreate(&preference));
-    ax_status status = set_preferences(preference, &p->key);
+    ax_status status = set_preferences(all, preference, &p->key);
     if (status == AX_OK &&
         cublasLtMatmulAlgoGetHeuristic(all->library, p->how, p->b, p->a, p->c, p->c, preference, CANDIDATES,
                                        result, &count) != CUBLAS_STATUS_SUCCESS)
@@ -364,26 +387,40 @@ static ax_status fused_is_faster(const matmuls *all, ax_stream *stream, const pl
 
 static bool is_unfused(const uint64_t *known) { return known && known[0] == unfused[0]; }
 
-/* Times all candidates with fused GELU, and matmul and GELU as two kernels, and adds the fastest to the file
- * of plans. */
-static ax_status measure_gelu(const matmuls *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
-                              bool invalid)
+/* Times all candidates with fused GELU, and matmul and GELU as two kernels. *wins is set to whether a
+ * candidate, p->algo, is faster than two kernels. */
+static ax_status time_gelu(const matmuls *all, ax_stream *stream, plan *p, const ax_gemm_args *g, bool *wins)
 {
-    ax_cuda *cu = ax_cuda_of(stream);
     cublasLtMatmulAlgo_t candidate[CANDIDATES];
     float min_ms[CANDIDATES];
-    bool wins = false;
     int n;
     AX_TRY(query_heuristic(all, p, candidate, &n));
-    if (n > 0) {
-        AX_TRY(set_pointers(all, p, g));
-        AX_TRY(time_candidates(all, cu, p, g, candidate, n, min_ms));
-        int best = fastest(min_ms, n);
-        p->algo = candidate[best];
-        if (min_ms[best] < INFINITY) /* cuBLASLt could run at least one candidate */
-            AX_TRY(fused_is_faster(all, stream, p, g, &wins));
-    }
-    ax_cuda_plans_add(all->measured, &p->key, wins ? p->algo.data : unfused, invalid);
+    if (!n)
+        return AX_OK;
+    AX_TRY(set_pointers(all, p, g));
+    AX_TRY(time_candidates(all, ax_cuda_of(stream), p, g, candidate, n, min_ms));
+    int best = fastest(min_ms, n);
+    p->algo = candidate[best];
+    /* the second condition: cuBLASLt could run at least one candidate */
+    return !ax_cuda_plans_late(all->measured) && min_ms[best] < INFINITY
+               ? fused_is_faster(all, stream, p, g, wins)
+               : AX_OK;
+}
+
+/* Adds the fastest variant of a GEMM with GELU to the plans: fused, or two kernels. If the time for timing is
+ * used up, these are two kernels. */
+static ax_status measure_gelu(const matmuls *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
+                              bool instead)
+{
+    bool wins = false;
+    ax_status status = AX_OK;
+    ax_cuda_plans_begin(all->measured);
+    if (!ax_cuda_plans_late(all->measured))
+        status = time_gelu(all, stream, p, g, &wins);
+    bool timed = !ax_cuda_plans_late(all->measured);
+    ax_cuda_plans_end(all->measured);
+    AX_TRY(status);
+    ax_cuda_plans_add(all->measured, &p->key, timed && wins ? p->algo.data : unfused, timed, instead);
     return AX_OK;
 }
 

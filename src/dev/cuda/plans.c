@@ -1,64 +1,120 @@
-/* The file of measured plans. Its first line names the GPU and the library. Every other line describes one
- * GEMM: the numbers of its key, the words of the algorithm in hexadecimal, and a checksum of the line. The
- * file is read when a device is opened. To add an entry, a process locks a lock file, reads the file of plans
- * again, and replaces it atomically, so that no entry of another process is lost. */
+/* Files of plans. Each line describes one GEMM on one kind of GPU and library: a hash of the kind, the
+ * numbers of the key, the words of the algorithm in hexadecimal, and a checksum of the line. A file is read
+ * when a device is opened. To add an entry, a process locks a lock file, reads the file of plans again, and
+ * replaces it atomically, so that no entry of another process is lost. */
 #include "dev/cuda/plans.h"
 
+#include "axonn/dev.h"
 #include "axonn/runtime.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { NUMBERS = sizeof(ax_cuda_plan_key) / sizeof(int64_t), WORDS = AX_CUDA_PLAN_WORDS };
+enum { NUMBERS = 1 + sizeof(ax_cuda_plan_key) / sizeof(int64_t), WORDS = AX_CUDA_PLAN_WORDS };
 
 typedef struct entry {
-    int64_t key[NUMBERS];
+    int64_t key[NUMBERS]; /* a hash of the kind, then the numbers of ax_cuda_plan_key */
     uint64_t algo[WORDS];
 } entry;
-_Static_assert(sizeof(ax_cuda_plan_key) == sizeof(((entry *)0)->key), "a key is read and written as numbers");
+_Static_assert(sizeof(int64_t) + sizeof(ax_cuda_plan_key) == sizeof(((entry *)0)->key),
+               "a key is read and written as numbers");
 
+/* Entries in ascending order of their keys. */
 typedef struct list {
     size_t n;
     entry *entries;
 } list;
 
-struct ax_cuda_plans {
-    char *kind, *path, *lock;
+/* A file of plans, and the entries that are known of it. */
+typedef struct store {
+    char *dir, *path, *lock; /* NULL: there is no such file */
+    ax_log_level level;      /* of messages about the file */
+    int damaged;             /* number of damaged lines that were found when the store was opened */
     list known;
+} store;
+
+struct ax_cuda_plans {
+    int64_t kind;     /* the hash of the kind */
+    store run, cache; /* `run` is searched first */
+    double left;      /* seconds that timing may take from `since` on */
+    double since;     /* while a GEMM is timed: the time up to which `left` is right (ax_now) */
+    int depth;        /* number of GEMMs that are being timed: timing one may need the plan of another */
 };
 
 /* ---- lists --------------------------------------------------------------------------------------- */
 
+static int compare_keys(const int64_t *a, const int64_t *b)
+{
+    for (int i = 0; i < NUMBERS; i++)
+        if (a[i] != b[i])
+            return a[i] < b[i] ? -1 : 1;
+    return 0;
+}
+
+/* Returns the index of the first entry whose key is not less than `key`. */
+static size_t place_of(const list *l, const int64_t *key)
+{
+    size_t lo = 0, hi = l->n;
+    while (lo < hi) {
+        size_t middle = lo + (hi - lo) / 2;
+        if (compare_keys(l->entries[middle].key, key) < 0)
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    return lo;
+}
+
 static entry *find(const list *l, const int64_t *key)
 {
-    for (size_t i = 0; i < l->n; i++)
-        if (!memcmp(l->entries[i].key, key, sizeof l->entries[i].key))
-            return &l->entries[i];
-    return NULL;
+    size_t i = place_of(l, key);
+    return i < l->n && !compare_keys(l->entries[i].key, key) ? &l->entries[i] : NULL;
 }
 
 /* Adds an entry. If the list already has an entry with the same key, the old entry is replaced if `instead`
  * is true, and kept otherwise. */
 static ax_status put_entry(list *l, const entry *e, bool instead)
 {
-    entry *there = find(l, e->key);
-    if (there) {
-        *there = instead ? *e : *there;
+    size_t i = place_of(l, e->key);
+    if (i < l->n && !compare_keys(l->entries[i].key, e->key)) {
+        if (instead)
+            l->entries[i] = *e;
         return AX_OK;
     }
     entry *entries = realloc(l->entries, (l->n + 1) * sizeof *entries);
     AX_CHECK(entries, AX_ERR_MEMORY, "not enough memory for another plan of a GEMM");
     l->entries = entries;
-    l->entries[l->n++] = *e;
+    memmove(entries + i + 1, entries + i, (l->n - i) * sizeof *entries);
+    entries[i] = *e;
+    l->n++;
     return AX_OK;
+}
+
+/* Adds the entries of `from` whose keys `to` does not have. */
+static ax_status merge(list *to, const list *from)
+{
+    for (size_t i = 0; i < from->n; i++)
+        AX_TRY(put_entry(to, &from->entries[i], false));
+    return AX_OK;
+}
+
+static bool same_entries(const list *a, const list *b)
+{
+    return a->n == b->n && (!a->n || !memcmp(a->entries, b->entries, a->n * sizeof *a->entries));
+}
+
+static size_t count_of_kind(const list *l, int64_t kind)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < l->n; i++)
+        n += l->entries[i].key[0] == kind;
+    return n;
 }
 
 /* ---- the format ---------------------------------------------------------------------------------- */
@@ -71,9 +127,8 @@ uint64_t ax_cuda_plan_hash(const void *bytes, size_t n)
     return h;
 }
 
-static ax_status print_plans(const ax_cuda_plans *p, const list *l, ax_buf *out)
+static ax_status print_entries(const list *l, ax_buf *out)
 {
-    AX_TRY(ax_buf_printf(out, "%s\n", p->kind));
     for (size_t i = 0; i < l->n; i++) {
         size_t begin = out->size;
         for (int k = 0; k < NUMBERS; k++)
@@ -86,14 +141,20 @@ static ax_status print_plans(const ax_cuda_plans *p, const list *l, ax_buf *out)
     return AX_OK;
 }
 
-/* Parses the line that ends at `end`. Returns false if the line is incomplete or its checksum is wrong. */
-static bool parse_line(const char *line, const char *end, entry *out)
+/* Returns the checksum at the end of a line, or NULL if the checksum is missing or wrong. */
+static const char *checked_sum(const char *line, const char *end)
 {
     const char *sum = end;
     while (sum > line && sum[-1] != ' ')
         sum--;
-    if (end - sum != 16 || strtoull(sum, NULL, 16) != ax_cuda_plan_hash(line, (size_t)(sum - line)))
-        return false;
+    bool right = end - sum == 16 && strtoull(sum, NULL, 16) == ax_cuda_plan_hash(line, (size_t)(sum - line));
+    return right ? sum : NULL;
+}
+
+/* Parses the part of a line before its checksum. Returns false if it has another form: another version of
+ * axonn has written it. */
+static bool parse_line(const char *line, const char *sum, entry *out)
+{
     char *at = (char *)line;
     for (int i = 0; i < NUMBERS; i++)
         out->key[i] = strtoll(at, &at, 10);
@@ -102,69 +163,62 @@ static bool parse_line(const char *line, const char *end, entry *out)
     return at + 1 == sum;
 }
 
-static ax_status parse(const ax_cuda_plans *p, const char *text, size_t size, list *out)
+/* Parses a file. Ignores damaged lines, whose number it adds to *damaged, and lines of other versions. */
+static ax_status parse(const char *text, size_t size, list *out, int *damaged)
 {
-    size_t head = strlen(p->kind);
-    AX_CHECK(size > head && !memcmp(text, p->kind, head) && text[head] == '\n', AX_ERR_DATA,
-             "%s is not a file of plans for %s", p->path, p->kind);
-    for (const char *line = text + head + 1; line < text + size;) {
+    for (const char *line = text, *end; line < text + size; line = end + 1) {
         entry e;
-        const char *end = strchr(line, '\n');
-        AX_CHECK(end && parse_line(line, end, &e), AX_ERR_DATA,
-                 "%s is damaged: a line is incomplete or has a wrong checksum", p->path);
-        AX_TRY(put_entry(out, &e, true));
-        line = end + 1;
+        end = memchr(line, '\n', (size_t)(text + size - line));
+        const char *sum = end ? checked_sum(line, end) : NULL;
+        *damaged += !sum;
+        if (sum && parse_line(line, sum, &e))
+            AX_TRY(put_entry(out, &e, true));
+        if (!end)
+            break;
     }
     return AX_OK;
 }
 
-/* ---- the file ------------------------------------------------------------------------------------ */
+/* ---- a file -------------------------------------------------------------------------------------- */
 
-static void log_error(ax_status status)
-{
-    if (status != AX_OK)
-        ax_log(AX_LOG_DEBUG, "cuda: plans of matmuls: %s", ax_error_message());
-}
-
-/* Reads the file into *out. The list is empty if there is no file, if the file is damaged, or if it belongs
- * to another GPU or library. */
-static void read_file(const ax_cuda_plans *p, list *out)
+/* Reads the file into *out, which is empty if there is no file. */
+static ax_status read_file(const store *s, list *out, int *damaged)
 {
     char *text = NULL;
     size_t size;
     *out = (list){0};
-    if (!ax_path_exists(p->path))
-        return;
-    ax_status status = ax_file_read(p->path, &text, &size);
-    if (status == AX_OK)
-        status = parse(p, text, size, out);
-    if (status != AX_OK)
-        out->n = 0;
-    log_error(status);
+    *damaged = 0;
+    if (!ax_path_exists(s->path))
+        return AX_OK;
+    AX_TRY(ax_file_read(s->path, &text, &size));
+    ax_status status = parse(text, size, out, damaged);
     free(text);
+    return status;
 }
 
-static ax_status write_file(const ax_cuda_plans *p, const list *l)
+static ax_status write_file(const store *s)
 {
     ax_buf text = {0};
-    ax_status status = print_plans(p, l, &text);
+    AX_CHECK(!ax_path_exists(s->path) || !access(s->path, W_OK), AX_ERR_DATA, "%s is not writable", s->path);
+    ax_status status = print_entries(&s->known, &text);
     if (status == AX_OK)
-        status = ax_file_write_atomic(p->path, text.data, text.size);
+        status = ax_file_write_atomic(s->path, text.data, text.size);
     ax_buf_fini(&text);
     return status;
 }
 
 /* Takes the lock; waits at most two seconds, because other processes hold it only while they read and write
  * the file. */
-static ax_status take_lock(const ax_cuda_plans *p, int *fd)
+static ax_status take_lock(const store *s, int *fd)
 {
     enum { TRIES = 200 };
     const struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
-    *fd = open(p->lock, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    AX_CHECK(*fd >= 0, AX_ERR_DATA, "cannot open %s: %s", p->lock, strerror(errno));
+    AX_TRY(ax_mkdirs(s->dir));
+    *fd = open(s->lock, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    AX_CHECK(*fd >= 0, AX_ERR_DATA, "cannot open %s: %s", s->lock, strerror(errno));
     for (int i = 0; flock(*fd, LOCK_EX | LOCK_NB); i++) {
         if (i == TRIES || errno != EWOULDBLOCK) {
-            ax_status status = ax_fail(AX_ERR_DATA, "cannot lock %s: %s", p->lock, strerror(errno));
+            ax_status status = ax_fail(AX_ERR_DATA, "cannot lock %s: %s", s->lock, strerror(errno));
             close(*fd);
             return status;
         }
@@ -173,33 +227,96 @@ static ax_status take_lock(const ax_cuda_plans *p, int *fd)
     return AX_OK;
 }
 
-/* Reads the file again, adds `e` and the other entries that this process knows, and writes the result. */
-static ax_status merge_and_write(ax_cuda_plans *p, const entry *e, bool instead)
+/* Reads the file again. If several lists have a plan for the same GEMM, that of `first` counts, then that of
+ * the file, then that which is known. Writes the result if it differs from the file. */
+static ax_status merge_and_write(store *s, const list *first)
 {
-    list all;
-    read_file(p, &all);
-    ax_status status = put_entry(&all, e, instead);
-    for (size_t i = 0; i < p->known.n && status == AX_OK; i++)
-        status = put_entry(&all, &p->known.entries[i], false);
+    int damaged;
+    list all = {0}, file;
+    ax_status status = read_file(s, &file, &damaged);
+    const list *const lists[] = {first, &file, &s->known};
+    for (size_t i = 0; i < AX_COUNT(lists) && status == AX_OK; i++)
+        status = merge(&all, lists[i]);
+    bool same = status == AX_OK && !damaged && same_entries(&all, &file);
+    free(file.entries);
     if (status != AX_OK) {
         free(all.entries);
         return status;
     }
-    free(p->known.entries);
-    p->known = all;
-    AX_CHECK(!ax_path_exists(p->path) || !access(p->path, W_OK), AX_ERR_DATA, "%s is not writable", p->path);
-    return write_file(p, &all);
+    free(s->known.entries);
+    s->known = all;
+    return same ? AX_OK : write_file(s);
 }
 
-/* ---- opening and public functions ---------------------------------------------------------------- */
+/* Merges `first` into the file (merge_and_write) under the lock. The first failure is logged at s->level,
+ * further ones at level debug. */
+static void update(store *s, const list *first)
+{
+    int lock;
+    ax_status status = take_lock(s, &lock);
+    if (status == AX_OK) {
+        status = merge_and_write(s, first);
+        close(lock);
+    }
+    if (status == AX_OK)
+        return;
+    ax_log(s->level,
+           "plans of GEMMs are not kept: %s; the next start may choose other algorithms, whose "
+           "results differ in their last digits",
+           ax_error_message());
+    s->level = AX_LOG_DEBUG;
+}
 
-static ax_status folder_of_plans(char **out)
+static void add(store *s, const entry *e, bool instead)
+{
+    const list none = {0}, one = {1, (entry *)e};
+    if (!s->path)
+        return;
+    if (put_entry(&s->known, e, instead) != AX_OK)
+        ax_log(s->level, "plans of GEMMs: %s", ax_error_message());
+    update(s, instead ? &one : &none);
+}
+
+static void close_store(store *s)
+{
+    free(s->known.entries);
+    free(s->dir);
+    free(s->path);
+    free(s->lock);
+}
+
+/* Reads the file of plans in a directory; does nothing if `dir` is NULL. */
+static ax_status open_store(const char *dir, ax_log_level level, store *s)
+{
+    if (!dir)
+        return AX_OK;
+    s->level = level;
+    AX_TRY(ax_strdup(dir, &s->dir));
+    AX_TRY(ax_path_join(dir, AX_PLANS_FILE, &s->path));
+    AX_TRY(ax_path_join(dir, "plans.lock", &s->lock));
+    if (read_file(s, &s->known, &s->damaged) != AX_OK)
+        ax_log(level, "plans of GEMMs: %s", ax_error_message());
+    if (s->damaged)
+        ax_log(
+            level,
+            "%s has %d damaged line%s: algorithms are chosen again for these GEMMs, and results may differ "
+            "from then on in their last digits",
+            s->path, s->damaged, s->damaged == 1 ? "" : "s");
+    return AX_OK;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------- */
+
+/* Sets *out to the directory in which setting runtime.plans keeps plans; NULL: there is none. *off is set to
+ * whether the setting is off. */
+static ax_status cache_dir(char **out, bool *off)
 {
     const char *value, *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     const char *source = ax_runtime_source(AX_RUNTIME_PLANS);
     *out = NULL;
     AX_TRY(ax_runtime_get(AX_RUNTIME_PLANS, &value));
-    if (!strcmp(value, "off"))
+    *off = !strcmp(value, "off");
+    if (*off)
         return AX_OK;
     if (strcmp(value, "on")) {
         AX_CHECK(strchr(value, '/'), AX_ERR_USAGE,
@@ -208,92 +325,144 @@ static ax_status folder_of_plans(char **out)
     }
     if (cache && *cache == '/')
         return ax_path_join(cache, "axonn", out);
-    AX_CHECK(home && *home, AX_ERR_USAGE,
-             "%s is on, but neither XDG_CACHE_HOME nor HOME names a folder for the plans: set one of them, "
-             "or give a folder instead of \"on\"",
-             source);
-    return ax_path_join(home, ".cache/axonn", out);
+    return home && *home ? ax_path_join(home, ".cache/axonn", out) : AX_OK;
 }
 
-static ax_status name_file(const char *folder, const char *name, const char *end, char **out)
+/* Takes over the plans that a run had elsewhere, in directory `from`. They have priority over the plans in
+ * the run's own directory. */
+static ax_status take_over(ax_cuda_plans *p, const char *kind, const char *from)
 {
-    ax_buf path = {0};
-    ax_status status = ax_buf_printf(&path, "%s/%s%s", folder, name, end);
-    if (status == AX_OK)
-        *out = path.data;
-    else
-        ax_buf_fini(&path);
+    store before = {0};
+    ax_status status = open_store(from, AX_LOG_WARN, &before);
+    if (status == AX_OK && before.known.n) {
+        if (!count_of_kind(&before.known, p->kind))
+            ax_log(AX_LOG_WARN,
+                   "%s has no plans of GEMMs for this GPU and library (%s): algorithms are chosen again, and "
+                   "results differ from now on in their last digits",
+                   before.path, kind);
+        update(&p->run, &before.known);
+    }
+    close_store(&before);
     return status;
 }
 
-/* Sets the paths of the file, such as "nvidia-h100-80gb-hbm3-132-multiprocessors-….txt", and of its lock. */
-static ax_status name_files(ax_cuda_plans *p, const char *folder)
+/* Logs how many plans are known, and how long timing may take. */
+static void announce(const ax_cuda_plans *p)
 {
-    char name[200] = "";
-    size_t n = 0;
-    for (const char *c = p->kind; *c && n + 1 < sizeof name; c++)
-        if (isalnum((unsigned char)*c))
-            name[n++] = (char)tolower((unsigned char)*c);
-        else if (n && name[n - 1] != '-')
-            name[n++] = '-';
-    AX_TRY(name_file(folder, name, ".txt", &p->path));
-    return name_file(folder, name, ".txt.lock", &p->lock);
+    char cached[4200] = "";
+    if (p->cache.path)
+        ax_text_add(cached, sizeof cached, ", %zu in %s", count_of_kind(&p->cache.known, p->kind),
+                    p->cache.path);
+    ax_log(AX_LOG_INFO,
+           "plans of GEMMs: %zu in %s%s; timing others on the GPU takes at most %g s (runtime.plan_seconds)",
+           count_of_kind(&p->run.known, p->kind), p->run.path, cached, p->left);
 }
 
-static ax_status init_plans(const char *kind, const char *folder, ax_cuda_plans *p)
+static ax_status init_plans(const char *kind, const char *cache, const char *dir, const char *from,
+                            ax_cuda_plans *p)
 {
-    AX_TRY(ax_strdup(kind, &p->kind));
-    AX_TRY(name_files(p, folder));
-    log_error(ax_mkdirs(folder));
-    read_file(p, &p->known);
+    const char *seconds;
+    AX_TRY(ax_runtime_get(AX_RUNTIME_PLAN_SECONDS, &seconds));
+    p->left = strtod(seconds, NULL);
+    p->kind = (int64_t)ax_cuda_plan_hash(kind, strlen(kind));
+    AX_TRY(open_store(cache, AX_LOG_DEBUG, &p->cache));
+    AX_TRY(open_store(dir, AX_LOG_WARN, &p->run));
+    if (p->run.damaged)
+        update(&p->run, &(list){0}); /* removes the damaged lines, so that no other rank reports them */
+    if (from)
+        AX_TRY(take_over(p, kind, from));
+    if (dir)
+        announce(p);
     return AX_OK;
 }
 
-ax_status ax_cuda_plans_open(const char *kind, ax_cuda_plans **out)
+ax_status ax_cuda_plans_open(const char *kind, const char *dir, const char *from, ax_cuda_plans **out)
 {
-    char *folder;
+    char *cache;
+    bool off;
     *out = NULL;
-    AX_TRY(folder_of_plans(&folder));
-    if (!folder)
+    AX_TRY(cache_dir(&cache, &off));
+    if (off || (!cache && !dir))
         return AX_OK;
     ax_status status = ax_calloc(1, sizeof **out, out);
     if (status == AX_OK)
-        status = init_plans(kind, folder, *out);
-    free(folder);
+        status = init_plans(kind, cache, dir, from, *out);
+    free(cache);
     return status;
 }
 
 void ax_cuda_plans_close(ax_cuda_plans **plans)
 {
-    ax_cuda_plans *p = *plans;
-    if (!p)
+    if (!*plans)
         return;
-    free(p->known.entries);
-    free(p->kind);
-    free(p->path);
-    free(p->lock);
-    free(p);
+    close_store(&(*plans)->run);
+    close_store(&(*plans)->cache);
+    free(*plans);
     *plans = NULL;
 }
 
-const uint64_t *ax_cuda_plans_find(const ax_cuda_plans *plans, const ax_cuda_plan_key *key)
+/* ---- plans --------------------------------------------------------------------------------------- */
+
+static void set_key(const ax_cuda_plans *p, const ax_cuda_plan_key *key, entry *e)
 {
-    const entry *e = find(&plans->known, (const int64_t *)key);
+    e->key[0] = p->kind;
+    memcpy(e->key + 1, key, sizeof *key);
+}
+
+const uint64_t *ax_cuda_plans_find(ax_cuda_plans *p, const ax_cuda_plan_key *key)
+{
+    entry wanted;
+    set_key(p, key, &wanted);
+    const entry *e = find(&p->run.known, wanted.key);
+    if (e)
+        return e->algo;
+    e = find(&p->cache.known, wanted.key);
+    if (!e || !p->run.path)
+        return e ? e->algo : NULL;
+    add(&p->run, e, false); /* another rank may have added another algorithm, which then counts */
+    e = find(&p->run.known, wanted.key);
     return e ? e->algo : NULL;
 }
 
-void ax_cuda_plans_add(ax_cuda_plans *plans, const ax_cuda_plan_key *key, const uint64_t *algo, bool instead)
+void ax_cuda_plans_add(ax_cuda_plans *p, const ax_cuda_plan_key *key, const uint64_t *algo, bool timed,
+                       bool instead)
 {
     entry e;
-    int lock;
-    memcpy(e.key, key, sizeof e.key);
+    set_key(p, key, &e);
     memcpy(e.algo, algo, sizeof e.algo);
-    ax_status status = take_lock(plans, &lock);
-    if (status == AX_OK) {
-        status = merge_and_write(plans, &e, instead);
-        close(lock);
+    if (timed) {
+        add(&p->cache, &e, instead);
+        const entry *cached = find(&p->cache.known, e.key);
+        e = cached ? *cached : e;
     }
-    log_error(status);
-    if (status != AX_OK && (instead || !find(&plans->known, e.key)))
-        log_error(put_entry(&plans->known, &e, true));
+    add(&p->run, &e, instead);
+}
+
+/* ---- the time for timing ------------------------------------------------------------------------- */
+
+/* Subtracts the time since p->since. */
+static void spend(ax_cuda_plans *p)
+{
+    double now = ax_now();
+    bool some = p->left > 0;
+    p->left -= now - p->since;
+    p->since = now;
+    if (some && p->left <= 0)
+        ax_log(AX_LOG_INFO, "the time for timing GEMMs (runtime.plan_seconds) is used up: further shapes use "
+                            "the library's first algorithm");
+}
+
+void ax_cuda_plans_begin(ax_cuda_plans *p)
+{
+    if (p->depth++)
+        spend(p);
+    p->since = ax_now();
+}
+
+bool ax_cuda_plans_late(const ax_cuda_plans *p) { return ax_now() - p->since >= p->left; }
+
+void ax_cuda_plans_end(ax_cuda_plans *p)
+{
+    spend(p);
+    p->depth--;
 }

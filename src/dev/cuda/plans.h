@@ -1,14 +1,18 @@
-/* The fastest measured cuBLASLt algorithm for each shape of GEMM. The algorithms are stored in files that
- * processes share, one file per model of GPU and version of cuBLASLt, in the directory that setting
- * runtime.plans names. So a resumed run uses the same algorithms as before, and has bitwise the same results.
- * Problems with the file are logged at level debug and are not errors. */
+/* The plans of GEMMs: which of cuBLASLt's algorithms computes each shape of GEMM, chosen by timing, and the
+ * files that keep these choices.
+ *
+ * A file has plans of all models of GPU and versions of cuBLASLt, and processes share it. Plans that were
+ * timed are kept in the directory that setting runtime.plans names, by default the user's cache. A run also
+ * keeps the plans that it uses in a directory of its own, and prefers these. So a resumed run uses the same
+ * algorithms as before, and has bitwise the same results. Problems with files are logged and are not errors.
+ */
 #ifndef AXONN_DEV_CUDA_PLANS_H
 #define AXONN_DEV_CUDA_PLANS_H
 
 #include "axonn/base.h"
 
-/* The key of a plan: everything that its algorithm depends on. The struct has no padding, because keys are
- * compared as bytes. */
+/* The key of a plan: everything that its algorithm depends on, except the GPU and the library. The struct has
+ * no padding, because keys are hashed and compared as bytes. */
 typedef struct ax_cuda_plan_key {
     int64_t m, n, k, lda, ldb, ldc;
     int64_t dtype, c_dtype, trans_a, trans_b, accumulate, bias;
@@ -23,18 +27,29 @@ uint64_t ax_cuda_plan_hash(const void *bytes, size_t n);
 
 typedef struct ax_cuda_plans ax_cuda_plans;
 
-/* Opens the file of `kind`, a text that names GPU and library. *out is NULL if runtime.plans is off.
+/* Reads the plans of `kind`, a text that names GPU and library. If `dir` is not NULL, it is the directory of
+ * a run, which gets a copy of each plan that is used; plans of directory `from`, if there are any, are taken
+ * over first. *out is NULL if runtime.plans is off, or if there is no directory to keep plans in.
  * AX_ERR_USAGE if runtime.plans is neither off nor on nor a directory. */
-AX_MUST_CHECK ax_status ax_cuda_plans_open(const char *kind, ax_cuda_plans **out);
+AX_MUST_CHECK ax_status ax_cuda_plans_open(const char *kind, const char *dir, const char *from,
+                                           ax_cuda_plans **out);
 void ax_cuda_plans_close(ax_cuda_plans **plans);
 
-/* Returns the algorithm for that key, or NULL if there is none. The result is valid until the next
- * ax_cuda_plans_add. */
-const uint64_t *ax_cuda_plans_find(const ax_cuda_plans *plans, const ax_cuda_plan_key *key);
+/* Returns the algorithm for that key, or NULL if there is none. The result is valid until the next call of
+ * this function or of ax_cuda_plans_add. */
+const uint64_t *ax_cuda_plans_find(ax_cuda_plans *plans, const ax_cuda_plan_key *key);
 
-/* Adds an algorithm and writes the file. If another process has meanwhile added an algorithm for the same
- * key, `algo` is dropped, unless `instead` is true. `instead` is for replacing an algorithm that does not
- * work. */
-void ax_cuda_plans_add(ax_cuda_plans *plans, const ax_cuda_plan_key *key, const uint64_t *algo, bool instead);
+/* Adds an algorithm, and writes the run's file; also the cache's file if the algorithm was `timed`. If
+ * another process has meanwhile added an algorithm for the same key, `algo` is dropped, unless `instead` is
+ * true. `instead` is for replacing an algorithm that does not work. */
+void ax_cuda_plans_add(ax_cuda_plans *plans, const ax_cuda_plan_key *key, const uint64_t *algo, bool timed,
+                       bool instead);
+
+/* Limit the time that timing takes to runtime.plan_seconds in all. The caller calls ax_cuda_plans_begin
+ * before and ax_cuda_plans_end after it times the algorithms of a GEMM. In between, ax_cuda_plans_late
+ * returns whether the time is used up. The calls may be nested. */
+void ax_cuda_plans_begin(ax_cuda_plans *plans);
+bool ax_cuda_plans_late(const ax_cuda_plans *plans);
+void ax_cuda_plans_end(ax_cuda_plans *plans);
 
 #endif

@@ -1,7 +1,8 @@
 /* A stand-in for cuBLASLt: GEMMs as plain loops over column-major matrices. An algorithm works only for
  * operands with the alignment that it was chosen for. A bias of a wider type than d is refused, so that the
- * plugin's own code for this case is tested too. The heuristic returns several algorithms, which give the
- * same bits but take different times. */
+ * plugin's own code for this case is tested too. The heuristic returns several algorithms, which take
+ * different times. Only one of them, which splits k and needs a large workspace, differs from the others in
+ * its bits. */
 #include "cublasLt.h"
 
 #include "cuda_runtime.h"
@@ -10,6 +11,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <vector>
 
 struct cublasLtContext {
@@ -71,14 +73,22 @@ double finish(const cublasLtMatmulDesc &how, ax_dtype dtype, int64_t i, int64_t 
     return how.epilogue & GELU ? gelu(sum) : sum;
 }
 
+/* Rounds a sum to the compute type. */
+double rounded(const cublasLtMatmulDesc &how, double x)
+{
+    return how.compute == CUBLAS_COMPUTE_64F ? x : (double)(float)x;
+}
+
+/* With `split`, the sums over the two halves of k are rounded to the compute type before they are added. */
 void multiply(const cublasLtMatmulDesc &how, const void *a, const cublasLtMatrixLayout &la, const void *b,
-              const cublasLtMatrixLayout &lb, double beta, void *d, const cublasLtMatrixLayout &ld)
+              const cublasLtMatrixLayout &lb, double beta, void *d, const cublasLtMatrixLayout &ld,
+              bool split)
 {
     bool ta = how.trans_a == CUBLAS_OP_T, tb = how.trans_b == CUBLAS_OP_T;
     int64_t k = ta ? la.rows : la.cols, m = ld.rows;
-    std::vector<double> op_a((size_t)(m * k)),
-        sums((size_t)m); /* op(a), column by column; the sums of a column of d */
-    double *wide = op_a.data(), *sum = sums.data();
+    std::vector<double> op_a((size_t)(m * k)), sums((size_t)m),
+        halves((size_t)m); /* op(a), column by column; the sums of a column of d; of the first half of k */
+    double *wide = op_a.data(), *sum = sums.data(), *half = halves.data();
     for (int64_t p = 0; p < k; p++)
         for (int64_t i = 0; i < m; i++)
             wide[p * m + i] = at(la, ta, a, i, p);
@@ -88,26 +98,38 @@ void multiply(const cublasLtMatmulDesc &how, const void *a, const cublasLtMatrix
                      (how.epilogue & BIAS ? ax_load(dtype_of(how.bias_type), how.bias, i) : 0);
         for (int64_t p = 0; p < k; p++) {
             const double factor = at(lb, tb, b, p, j), *column = wide + p * m;
+            for (int64_t i = 0; split && p == k / 2 && i < m; i++) {
+                half[i] = rounded(how, sum[i]);
+                sum[i] = 0;
+            }
             for (int64_t i = 0; i < m; i++)
                 sum[i] += factor * column[i];
         }
+        for (int64_t i = 0; split && i < m; i++)
+            sum[i] = half[i] + rounded(how, sum[i]);
         for (int64_t i = 0; i < m; i++)
             ax_store(dtype_of(ld.type), d, j * ld.ld + i, finish(how, dtype_of(ld.type), i, j, sum[i]));
     }
 }
 
 /* Contents of cublasLtMatmulAlgo_t::data: words 0 to 3 are the alignments of a, b, c and d, word WHICH is the
- * number of the algorithm. */
-enum { WHICH = 4, ALGORITHMS = 5 };
+ * number of the algorithm. SPLIT splits k, and needs SPLIT_BYTES of workspace. */
+enum { WHICH = 4, SPLIT = 5, ALGORITHMS = 6 };
+constexpr size_t SPLIT_BYTES = 48 << 20;
 std::atomic<long> products[ALGORITHMS];
 
-/* Returns the time of a GEMM in ms. Algorithm 3 is the fastest but does not run if k is odd, which the
- * heuristic does not know. Algorithm 4 is fast only if c has an even number of rows. A c of two columns takes
- * a tenth of the time. An epilogue with GELU is slow if c has an odd number of rows. */
+size_t workspace_of(const cublasLtMatmulAlgo_t &algo) { return algo.data[WHICH] == SPLIT ? SPLIT_BYTES : 0; }
+
+/* Returns the time of a GEMM in ms. Algorithm 3 is fast but does not run if k is odd, which the heuristic
+ * does not know. Algorithm 4 is fast only if c has an even number of rows. SPLIT is the fastest. A c of two
+ * columns takes a tenth of the time. An epilogue with GELU is slow if c has an odd number of rows. The
+ * algorithm that the environment variable AXONN_EMULATED_SLOW names is slow. */
 double cost_of(const cublasLtMatmulAlgo_t &algo, const cublasLtMatmulDesc &how, const cublasLtMatrixLayout &d)
 {
     double more = how.epilogue >= CUBLASLT_EPILOGUE_GELU && d.cols % 2 ? 1 : 0;
-    const double ms[ALGORITHMS] = {0, 0.03, 0.05, 0.01, d.cols % 2 ? 0.04 : 0.02};
+    const double ms[ALGORITHMS] = {0, 0.03, 0.05, 0.01, d.cols % 2 ? 0.04 : 0.02, 0.005};
+    const char *slow = getenv("AXONN_EMULATED_SLOW");
+    more += slow && (uint64_t)atoi(slow) == algo.data[WHICH] ? 1 : 0;
     return ms[algo.data[WHICH]] * (d.rows == 2 ? 0.1 : 1) +
            more; /* rows and columns of c are exchanged here, because cuBLASLt's matrices are column-major */
 }
@@ -228,7 +250,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                   (a->ld % 2 || b->ld % 2 || preference->align[0] < 4 || preference->align[1] < 4);
     if (d->rows == 1 || narrow || preference->reductions != CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    for (int which = 0; which < ALGORITHMS && which < most; which++) {
+    int known = preference->workspace >= SPLIT_BYTES ? ALGORITHMS : ALGORITHMS - 1;
+    for (int which = 0; which < known && which < most; which++) {
         results[which] = {}; /* the first answer does not run: its state says so */
         results[which].state = which ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
         for (int i = 0; i < 4; i++)
@@ -244,7 +267,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t ho
                                        const cublasLtMatmulAlgo_t *algo,
                                        cublasLtMatmulHeuristicResult_t *result)
 {
-    result->workspaceSize = 0;
+    result->workspaceSize = workspace_of(*algo);
     return result->state = fits(*algo, *how, *a) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
@@ -252,8 +275,8 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t ho
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t how, const void *alpha, const void *a,
                               cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
                               const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
-                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *,
-                              size_t, cudaStream_t stream)
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo,
+                              void *workspace, size_t bytes, cudaStream_t stream)
 {
     ax_dtype scale = dtype_of(how->scale);
     double factor = ax_load(scale, beta, 0);
@@ -261,12 +284,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t how, const 
         !is_aligned(b, algo->data[1]) || !is_aligned(d, algo->data[3]) ||
         (how->epilogue & AUX && (!how->aux || !is_aligned(how->aux, 16))))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (!fits(*algo, *how, *a_layout))
+    size_t needed = workspace_of(*algo);
+    if (!fits(*algo, *how, *a_layout) || needed > bytes)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     products[algo->data[WHICH]]++;
     ax_emulated_spend(stream, cost_of(*algo, *how, *d_layout));
     ax_emulated_enqueue(stream, [=, h = *how, la = *a_layout, lb = *b_layout, ld = *d_layout] {
-        multiply(h, a, la, b, lb, factor, d, ld);
+        if (needed) /* faults if the workspace is smaller than the plugin says */
+            ((char *)workspace)[0] = ((char *)workspace)[bytes - 1] = 0;
+        multiply(h, a, la, b, lb, factor, d, ld, needed > 0);
     });
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,6 +1,7 @@
 /* Runs CUDA kernels on the host. One thread runs a block; the threads of the block are fibers, which yield
  * where they wait for each other. A barrier that some threads never reach is an error. The environment
- * variable AXONN_EMULATED_GPUS gives the number of GPUs; without it there is one. */
+ * variable AXONN_EMULATED_GPUS gives the number of GPUs, AXONN_EMULATED_MEMORY the GiB of memory that each
+ * has; without them there is one GPU with 16 GiB. */
 #include "cuda_runtime.h"
 
 #include "axonn/dev.h"
@@ -345,17 +346,21 @@ void ax_emulated_run(dim3 grid, dim3 block, size_t shared, const std::function<v
 namespace
 {
 
+enum { MOST_GPUS = 64, GIB = 16, MOST_GIB = 1024 };
+
+/* Returns the number that an environment variable gives, within 1 … most, or `usual` if it is not set. */
+int number_of(const char *variable, int usual, int most)
+{
+    const char *text = getenv(variable);
+    return std::clamp(text ? atoi(text) : usual, 1, most);
+}
+
 /* The size of a GPU's memory: small enough that tests can ask for more. */
-const size_t memory_size = (size_t)1 << 34;
-enum { MOST_GPUS = 64 };
+const size_t memory_size = (size_t)number_of("AXONN_EMULATED_MEMORY", GIB, MOST_GIB) << 30;
 
 int gpus()
 {
-    static const int count = [] {
-        const char *text = getenv("AXONN_EMULATED_GPUS");
-        int n = text ? atoi(text) : 1;
-        return n < 1 ? 1 : n > MOST_GPUS ? (int)MOST_GPUS : n;
-    }();
+    static const int count = number_of("AXONN_EMULATED_GPUS", 1, MOST_GPUS);
     return count;
 }
 

@@ -22,8 +22,9 @@
 #define FOLDER AXONN_BUILD_DIR "/test-plans"
 
 /* Algorithms of the stand-in: FIRST, the first that the heuristic returns; FASTEST, which does not support an
- * odd k; EVEN, the second fastest if m is even. */
-enum { FIRST = 1, FASTEST = 3, EVEN = 4, ALGORITHMS = 5 };
+ * odd k; EVEN, the second fastest if m is even; SPLIT, faster than all others, which needs 48 MiB of
+ * workspace. */
+enum { FIRST = 1, FASTEST = 3, EVEN = 4, SPLIT = 5, ALGORITHMS = 6 };
 
 typedef struct shape {
     int64_t m, n, k;
@@ -395,6 +396,23 @@ static void the_default_is_the_cache_folder(void **state)
     assert_true(ax_path_exists(FOLDER "/.cache/axonn/plans.txt"));
 }
 
+/* cuBLASLt gets all of the scratch that a GPU with more memory has. */
+static void the_workspace_is_the_scratch(void **state)
+{
+    (void)state;
+    static const char *const values[] = {"off", FOLDER};
+    assert_int_equal(ax_remove_tree(FOLDER), AX_OK);
+    setenv("AXONN_EMULATED_MEMORY", "64", 1); /* GiB */
+    for (size_t v = 0; v < AX_COUNT(values); v++) {
+        report r = run_process(values[v]);
+        for (int i = 0; i < SHAPES; i++)
+            assert_int_equal(r.chosen[i], v && shapes[i].n > 2 ? SPLIT : FIRST);
+    }
+    unsetenv("AXONN_EMULATED_MEMORY");
+    report r = run_process(FOLDER); /* SPLIT is not possible here, and is replaced */
+    assert_chosen(&r);
+}
+
 /* ---- epilogues ----------------------------------------------------------------------------------- */
 
 typedef struct ending {
@@ -544,6 +562,7 @@ int main(void)
         cmocka_unit_test(processes_share_the_file),
         cmocka_unit_test(no_file_can_be_made),
         cmocka_unit_test(the_default_is_the_cache_folder),
+        cmocka_unit_test(the_workspace_is_the_scratch),
         cmocka_unit_test(gelu_is_where_it_is_faster),
         cmocka_unit_test(another_value_is_refused),
     };

@@ -29,7 +29,7 @@ ax_status ax_cuda_matmuls_create(const ax_cuda *cu, const char *gpu, matmuls **o
     *out = NULL;
     AX_TRY(ax_calloc(1, sizeof *p, &p));
     *out = p;
-    p->workspace = AX_CUDA_SCRATCH - AX_CUDA_BIAS_BYTES;
+    p->workspace = (size_t)cu->scratch_bytes - AX_CUDA_BIAS_BYTES;
     p->bias = (char *)cu->scratch + p->workspace;
     snprintf(p->kind, sizeof p->kind, "%s, %d multiprocessors, cuBLASLt %zu, keys 3", gpu, cu->processors,
              cublasLtGetVersion());

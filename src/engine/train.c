@@ -84,6 +84,8 @@ static ax_status start_weights(ax_run *run)
     return AX_OK;
 }
 
+static ax_status keep_plans(ax_run *run) { return ax_run_keep_plans(run); }
+
 static ax_status find_evaluation(ax_run *run) { return ax_run_eval_missing(run, &run->state.eval_pending); }
 
 /* Runs the start-up stages of the table below. Checks come before allocations. Only rank 0 runs stages that
@@ -119,7 +121,8 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
                  {"weights", start_weights, EACH, AX_RUN_TRAINS},
                  {"config.yaml", write_config, FIRST, AX_RUN_TRAINS},
                  {"metrics", open_metrics, FIRST, AX_RUN_TRAINS},
-                 {"evaluation", find_evaluation, EACH, AX_RUN_TRAINS}};
+                 {"evaluation", find_evaluation, EACH, AX_RUN_TRAINS},
+                 {"plans of GEMMs", keep_plans, EACH, AX_RUN_TRAINS}};
     for (size_t i = 0; i < AX_COUNT(stage); i++) {
         if (stage[i].least > purpose)
             continue;

@@ -262,6 +262,9 @@ ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine);
  * checkpoint is an adapter's, which lacks the base's weights. Then reads the checkpoint, if there is one. */
 ax_status ax_run_start_weights(const ax_run *run);
 ax_status ax_run_save(const ax_run *run);
+/* Makes the device keep the plans of its GEMMs in run.dir, and prefer those that the checkpoint has.
+ * Checkpoints then carry the plans of all ranks (ax_run_write_files). Collective. */
+ax_status ax_run_keep_plans(const ax_run *run);
 void ax_resume_fini(ax_run_resume *resume);
 
 /* beside.c: whether a file of this name in a model directory is copied together with the model. Weights and

@@ -47,14 +47,25 @@ void ax_run_files_remove(ax_run_files *files, const char *name)
     }
 }
 
-static ax_status add_from(ax_run_files *files, const char *dir, const char *name)
+/* Appends the file `name` of `dir` to *files, under the name `as`. */
+static ax_status add_from(ax_run_files *files, const char *dir, const char *name, const char *as)
 {
     char *path, *data;
     size_t size;
     AX_TRY(ax_path_join(dir, name, &path));
     ax_status status = ax_file_read(path, &data, &size);
     free(path);
-    return status == AX_OK ? ax_run_files_add(files, name, data, size) : status;
+    return status == AX_OK ? ax_run_files_add(files, as, data, size) : status;
+}
+
+/* As add_from, but does nothing if there is no such file. */
+static ax_status add_existing(ax_run_files *files, const char *dir, const char *name, const char *as)
+{
+    char *path;
+    AX_TRY(ax_path_join(dir, name, &path));
+    bool there = ax_path_exists(path);
+    free(path);
+    return there ? add_from(files, dir, name, as) : AX_OK;
 }
 
 /* ---- files that the run writes ------------------------------------------------------------------- */
@@ -68,13 +79,8 @@ static ax_status add_tokenizer(const ax_run *run, ax_run_files *files)
         return AX_OK;
     AX_TRY(ax_path_join(run->config->run.dir, "tokenizer", &dir));
     ax_status status = ax_tokenizer_save(run->inputs.tokenizer, dir);
-    for (size_t i = 0; status == AX_OK && i < AX_COUNT(names); i++) {
-        char *path;
-        status = ax_path_join(dir, names[i], &path);
-        if (status == AX_OK && ax_path_exists(path))
-            status = add_from(files, dir, names[i]);
-        free(path);
-    }
+    for (size_t i = 0; status == AX_OK && i < AX_COUNT(names); i++)
+        status = add_existing(files, dir, names[i], names[i]);
     free(dir);
     return status;
 }
@@ -97,6 +103,7 @@ static ax_status add_config(const ax_run *run, ax_run_files *files)
 ax_status ax_run_write_files(const ax_run *run, ax_run_files *out)
 {
     AX_TRY(add_config(run, out));
+    AX_TRY(add_existing(out, run->config->run.dir, AX_PLANS_FILE, "training/" AX_PLANS_FILE));
     return add_tokenizer(run, out);
 }
 
@@ -140,7 +147,7 @@ static ax_status add_beside(const ax_run *run, const char *dir, const char *name
     free(path);
     if (there && S_ISDIR(info.st_mode))
         return ax_buf_printf(directories, "%s%s", directories->size ? ", " : "", name);
-    return small ? add_from(out, dir, name) : AX_OK;
+    return small ? add_from(out, dir, name, name) : AX_OK;
 }
 
 /* Logs which files are copied, and which directories are not. */

@@ -50,11 +50,6 @@ static ax_status use_again(const ax_run *run, ax_runtime_id id, const char *was)
         ax_log(AX_LOG_INFO, "changed: %s was \"%s\" and is now \"%s\"", row->key, was, now);
         return AX_OK;
     }
-    if (id == AX_RUNTIME_PLANS && strchr(was, '/') && !ax_path_exists(was))
-        ax_log(AX_LOG_WARN,
-               "the run had %s=%s, which does not exist here: algorithms are timed again, and results may "
-               "differ from then on in their last digits",
-               row->key, was);
     return ax_runtime_prefer(id, was);
 }
 

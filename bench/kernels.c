@@ -302,9 +302,8 @@ static void bench_rows(bench *b, ax_dtype dtype)
     CASE(add, R, C, "", .n = R * C, .a = T(R * C), .b = T(R * C), .y = T(R * C), .dtype = dtype)
     CASE(dropout, R, C, "", .rows = R, .cols = C, .global_cols = C, .p = 0.1, .x = T(R * C), .y = T(R * C),
          .dtype = dtype)
-    CASE(ce_max, R, V, "", .rows = R, .vocab = V, .ld = LD, .logits = T(R * LD), .max = A(R), .dtype = dtype)
-    CASE(ce_sum, R, V, "", .rows = R, .vocab = V, .ld = LD, .logits = T(R * LD), .max = A(R),
-         .targets = tokens(b, R), .sum = A(R), .target_logit = A(R), .dtype = dtype)
+    CASE(ce_stats, R, V, "", .rows = R, .vocab = V, .ld = LD, .logits = T(R * LD), .targets = tokens(b, R),
+         .max = A(R), .sum = A(R), .target_logit = A(R), .dtype = dtype)
     CASE(ce_grad, R, V, "", .rows = R, .vocab = V, .ld = LD, .scale = 1, .max = filled(b, R, 4),
          .sum = filled(b, R, 1e3), .targets = tokens(b, R), .logits = T(R * LD), .dtype = dtype)
     CASE(embedding, R, C, "", .rows = R, .cols = C, .count = V, .table = T(V * C), .ids = tokens(b, R),

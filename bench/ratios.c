@@ -40,7 +40,7 @@ typedef union kernel_args {
     ax_glu_grad_args glu_grad;
     ax_activation_args activation;
     ax_add_args add;
-    ax_ce_sum_args ce_sum;
+    ax_ce_stats_args ce_stats;
     ax_convert_args convert;
     ax_adamw_args adamw;
 } kernel_args;
@@ -209,16 +209,16 @@ static void add_memory(bench *b)
                              .bias = operand(b, AX_F32, C),
                              .y = operand(b, AX_BF16, (int64_t)R * C),
                              .dtype = AX_BF16};
-    add_case(b, AX_K_ce_sum, AX_BF16, "512x50257", PEAK_F32, 0.1, 0)->args.ce_sum =
-        (ax_ce_sum_args){.rows = ROWS,
-                         .vocab = V,
-                         .ld = V,
-                         .logits = operand(b, AX_BF16, (int64_t)ROWS * V),
-                         .max = operand(b, AX_F32, ROWS),
-                         .targets = operand(b, AX_I32, ROWS),
-                         .sum = operand(b, AX_F32, ROWS),
-                         .target_logit = operand(b, AX_F32, ROWS),
-                         .dtype = AX_BF16};
+    add_case(b, AX_K_ce_stats, AX_BF16, "512x50257", PEAK_F32, 0.1, 0)->args.ce_stats =
+        (ax_ce_stats_args){.rows = ROWS,
+                           .vocab = V,
+                           .ld = V,
+                           .logits = operand(b, AX_BF16, (int64_t)ROWS * V),
+                           .targets = operand(b, AX_I32, ROWS),
+                           .max = operand(b, AX_F32, ROWS),
+                           .sum = operand(b, AX_F32, ROWS),
+                           .target_logit = operand(b, AX_F32, ROWS),
+                           .dtype = AX_BF16};
     for (int i = first; i < b->cases; i++)
         b->all[i].vectors = true;
 }

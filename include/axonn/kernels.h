@@ -68,7 +68,7 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
     X(norm_grad) X(norm_grad_stats) X(norm_grad_apply) \
     X(attention) X(attention_grad) X(rope) X(embedding) X(embedding_grad) \
     X(activation) X(activation_grad) X(glu) X(glu_grad) X(add) X(dropout) \
-    X(ce_max) X(ce_sum) X(ce_loss) X(ce_grad) X(class_targets) X(squared_error) \
+    X(ce_stats) X(ce_rescale) X(ce_loss) X(ce_grad) X(class_targets) X(squared_error) \
     X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal) X(clip) X(adamw) X(sgd)
 /* clang-format on */
 
@@ -390,29 +390,31 @@ typedef struct ax_dropout_args {
     ax_dtype dtype;
 } ax_dropout_args;
 
-/* Cross-entropy over a vocabulary that may be split over ranks takes four kernels. ce_max computes the
- * maximum of each row; the caller all-reduces `max` (MAX). ce_sum computes sums of exponentials; the caller
- * all-reduces `sum` and `target_logit` (SUM). ce_loss computes the losses. ce_grad computes the gradient,
- * which overwrites the logits. logits: [rows, vocab] of `dtype`, rows `ld` elements apart; column j is the
- * logit of token first + j; memory between rows is neither read nor written. targets: int32 [rows]; a row
- * with a negative target is masked. max, sum, target_logit, loss: [rows] of accum (ax_dtype_accum). With
- * vocab 0, max is -inf and sum is 0. */
-typedef struct ax_ce_max_args {
-    int64_t rows, vocab, ld;
-    const void *logits;
-    void *max;
-    ax_dtype dtype;
-} ax_ce_max_args;
-
-/* sum[r] = Σ_j exp(logit - max[r]); target_logit[r] = the logit of targets[r] if that token is one of first …
- * first + vocab - 1, else 0. */
-typedef struct ax_ce_sum_args {
+/* Cross-entropy takes three kernels: ce_stats, ce_loss, and ce_grad, which overwrites the logits with their
+ * gradient. If the vocabulary is split over ranks, ce_stats is followed by an all-reduce of `max` (MAX),
+ * ce_rescale, and an all-reduce of `sum` and `target_logit` (SUM).
+ *
+ * ce_stats computes max[r], the maximum of the row, sum[r] = Σ_j exp(logit - max[r]), and target_logit[r],
+ * the logit of targets[r] if that token is one of first … first + vocab - 1, else 0. logits: [rows, vocab] of
+ * `dtype`, rows `ld` elements apart; column j is the logit of token first + j; memory between rows is neither
+ * read nor written. targets: int32 [rows]; a row with a negative target is masked. max, sum, target_logit,
+ * loss: [rows] of accum (ax_dtype_accum). With vocab 0, max is -inf and sum is 0. */
+typedef struct ax_ce_stats_args {
     int64_t rows, vocab, ld, first;
-    const void *logits, *max;
+    const void *logits;
     const int32_t *targets;
-    void *sum, *target_logit;
+    void *max, *sum, *target_logit;
     ax_dtype dtype;
-} ax_ce_sum_args;
+} ax_ce_stats_args;
+
+/* Changes `sum` from exponentials relative to the local maximum to exponentials relative to the global one:
+ * sum[r] *= exp(local_max[r] - max[r]). All arrays are [rows] of `dtype`, F64 or F32. */
+typedef struct ax_ce_rescale_args {
+    int64_t rows;
+    const void *local_max, *max;
+    void *sum;
+    ax_dtype dtype;
+} ax_ce_rescale_args;
 
 /* loss[r] = log(sum) + max - target_logit, 0 if masked; total[0] (F64) += Σ_r loss[r]. `dtype` is the dtype
  * of max, sum, target_logit and loss. */

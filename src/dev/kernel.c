@@ -371,12 +371,13 @@ ROW(dropout, dtype, TAKES(dtype, ACTIVATION), AREA * (2 + TRANSCENDENTAL),
 
 #define LOGITS MATRIX(a->rows, a->vocab, a->ld)
 
-ROW(ce_max, dtype, TAKES(dtype, ACTIVATION), REAL(a->rows) * REAL(a->vocab),
-    IN(a->logits, T, LOGITS), OUT(a->max, A, VECTOR(a->rows)));
-
-ROW(ce_sum, dtype, TAKES(dtype, ACTIVATION), REAL(a->rows) * REAL(a->vocab) * (2 + TRANSCENDENTAL),
-    IN(a->logits, T, LOGITS), IN(a->max, A, VECTOR(a->rows)), IN(a->targets, AX_I32, VECTOR(a->rows)),
+ROW(ce_stats, dtype, TAKES(dtype, ACTIVATION), REAL(a->rows) * REAL(a->vocab) * (3 + TRANSCENDENTAL),
+    IN(a->logits, T, LOGITS), IN(a->targets, AX_I32, VECTOR(a->rows)), OUT(a->max, A, VECTOR(a->rows)),
     OUT(a->sum, A, VECTOR(a->rows)), OUT(a->target_logit, A, VECTOR(a->rows)));
+
+ROW(ce_rescale, dtype, TAKES(dtype, ACCUM), REAL(a->rows) * (2 + TRANSCENDENTAL),
+    IN(a->local_max, T, VECTOR(a->rows)), IN(a->max, T, VECTOR(a->rows)),
+    INOUT(a->sum, T, VECTOR(a->rows)));
 
 ROW(ce_loss, dtype, TAKES(dtype, ACCUM), REAL(a->rows) * (3 + TRANSCENDENTAL),
     IN(a->max, T, VECTOR(a->rows)), IN(a->sum, T, VECTOR(a->rows)),

@@ -1,7 +1,8 @@
-/* Cross-entropy over a vocabulary that may be split along grid axes: all-reduces each row's maximum, then its
- * sum of exponentials, then computes the losses. The gradient overwrites the logits, to save the memory of a
- * second array. A rank without vocabulary entries has a maximum of -inf and a sum of 0. This file also has
- * the sum of squared errors. */
+/* Cross-entropy over a vocabulary that may be split along grid axes. If it is split, the kernel sums
+ * exponentials relative to the local maximum of each row; then the maxima are all-reduced, the sums rescaled to
+ * the global maximum, and the sums all-reduced. The gradient overwrites the logits, to save the memory of a
+ * second array. A rank without vocabulary entries has a maximum of -inf and a sum of 0. This file also has the
+ * sum of squared errors. */
 #include "op/op.h"
 
 static ax_axisset vocab_axes(const ax_tensor *logits)
@@ -13,11 +14,31 @@ static ax_axisset vocab_axes(const ax_tensor *logits)
     return axes;
 }
 
+/* Replaces `max` and `sum` of the local part of the vocabulary by those of the whole vocabulary, and
+ * target_logit, which follows `sum` in memory, by that of the rank that has the target. */
+static ax_status reduce_stats(ax_frame *frame, ax_axisset axes, int64_t rows, void *max, void *sum)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    void *local_max;
+    AX_TRY(ax_frame_scratch(frame, ctx->accum, rows, &local_max));
+    AX_TRY(ax_run_copy_box(ctx->stream, &(ax_copy_box_args){.n = {1, 1, 1, rows},
+                                                            .x_stride = {0, 0, 0, 1},
+                                                            .y_stride = {0, 0, 0, 1},
+                                                            .x = max,
+                                                            .y = local_max,
+                                                            .dtype = ctx->accum}));
+    AX_TRY(ax_reduce_axes(ctx, axes, max, rows, ctx->accum, AX_MAX));
+    AX_TRY(ax_run_ce_rescale(
+        ctx->stream, &(ax_ce_rescale_args){
+                         .rows = rows, .local_max = local_max, .max = max, .sum = sum, .dtype = ctx->accum}));
+    return ax_reduce_axes(ctx, axes, sum, 2 * rows, ctx->accum, AX_SUM);
+}
+
 ax_status ax_op_cross_entropy(ax_frame *frame, const ax_tensor *logits, const ax_tensor *targets,
                               double *total, ax_tensor *stats)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
-    ax_axisset axes = vocab_axes(logits);
+    ax_axisset axes = ax_grid_effective(ctx->grid, vocab_axes(logits));
     int64_t rows, vocab, ld, first;
     AX_TRY(ax_op_no_partial(frame, logits, "cross-entropy"));
     ax_op_rows(frame, logits, &rows, &vocab, &ld);
@@ -26,25 +47,18 @@ ax_status ax_op_cross_entropy(ax_frame *frame, const ax_tensor *logits, const ax
     ax_tensor losses;
     AX_TRY(ax_op_local(frame, 1, &rows, &losses));
     void *max = ax_op_part(stats, 0), *sum = ax_op_part(stats, 1), *target_logit = ax_op_part(stats, 2);
-    AX_TRY(ax_run_ce_max(ctx->stream, &(ax_ce_max_args){.rows = rows,
-                                                        .vocab = vocab,
-                                                        .ld = ld,
-                                                        .logits = logits->data,
-                                                        .max = max,
-                                                        .dtype = logits->dtype}));
-    AX_TRY(ax_reduce_axes(ctx, axes, max, rows, ctx->accum, AX_MAX));
-    AX_TRY(ax_run_ce_sum(ctx->stream, &(ax_ce_sum_args){.rows = rows,
-                                                        .vocab = vocab,
-                                                        .ld = ld,
-                                                        .first = first,
-                                                        .logits = logits->data,
-                                                        .max = max,
-                                                        .targets = targets->data,
-                                                        .sum = sum,
-                                                        .target_logit = target_logit,
-                                                        .dtype = logits->dtype}));
-    AX_TRY(ax_reduce_axes(ctx, axes, sum, 2 * rows, ctx->accum,
-                          AX_SUM)); /* target_logit follows sum in memory, so one all-reduce adds both */
+    AX_TRY(ax_run_ce_stats(ctx->stream, &(ax_ce_stats_args){.rows = rows,
+                                                            .vocab = vocab,
+                                                            .ld = ld,
+                                                            .first = first,
+                                                            .logits = logits->data,
+                                                            .targets = targets->data,
+                                                            .max = max,
+                                                            .sum = sum,
+                                                            .target_logit = target_logit,
+                                                            .dtype = logits->dtype}));
+    if (axes)
+        AX_TRY(reduce_stats(frame, axes, rows, max, sum));
     return ax_run_ce_loss(ctx->stream, &(ax_ce_loss_args){.rows = rows,
                                                           .max = max,
                                                           .sum = sum,

@@ -382,8 +382,7 @@ static double ce_objective(const void *test)
 {
     const ce_test *t = test;
     double max[CE_ROWS], sum[CE_ROWS], target[CE_ROWS], loss[CE_ROWS], total = 0;
-    RUN(ce_max, CE_ROWS, CE_VOCAB, CE_VOCAB, t->logits, max, AX_F64);
-    RUN(ce_sum, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, t->logits, max, ce_targets, sum, target, AX_F64);
+    RUN(ce_stats, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, t->logits, ce_targets, max, sum, target, AX_F64);
     RUN(ce_loss, CE_ROWS, max, sum, target, ce_targets, loss, &total, AX_F64);
     return 0.25 * total;
 }
@@ -395,8 +394,7 @@ static void ce_gradients(void **state)
     static double grad[CE_ROWS * CE_VOCAB];
     double max[CE_ROWS], sum[CE_ROWS], target[CE_ROWS];
     fill(t.logits, CE_ROWS * CE_VOCAB);
-    RUN(ce_max, CE_ROWS, CE_VOCAB, CE_VOCAB, t.logits, max, AX_F64);
-    RUN(ce_sum, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, t.logits, max, ce_targets, sum, target, AX_F64);
+    RUN(ce_stats, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, t.logits, ce_targets, max, sum, target, AX_F64);
     memcpy(grad, t.logits, sizeof grad);
     RUN(ce_grad, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, 0.25, NULL, max, sum, ce_targets, grad, AX_F64);
     check_gradient("logits", ce_objective, &t, t.logits, grad, CE_ROWS * CE_VOCAB);
@@ -412,7 +410,8 @@ static void ce_of_a_split_vocabulary(void **state)
     (void)state;
     static const int64_t lo[] = {0, 12, 12, CE_VOCAB};
     static double logits[CE_ROWS * CE_VOCAB], whole[CE_ROWS * CE_VOCAB], part[3][CE_ROWS * CE_VOCAB];
-    double max[3][CE_ROWS], sum[3][CE_ROWS], target[3][CE_ROWS], loss[2][CE_ROWS], total[2] = {0, 0};
+    double max[3][CE_ROWS], most[CE_ROWS], sum[3][CE_ROWS], target[3][CE_ROWS], loss[2][CE_ROWS],
+        total[2] = {0, 0};
     fill(logits, CE_ROWS * CE_VOCAB);
     for (int i = 0; i < CE_ROWS * CE_VOCAB; i++)
         logits[i] *= 800;
@@ -421,23 +420,21 @@ static void ce_of_a_split_vocabulary(void **state)
         int64_t n = lo[i + 1] - lo[i];
         for (int r = 0; r < CE_ROWS; r++)
             memcpy(part[i] + r * n, logits + r * CE_VOCAB + lo[i], (size_t)n * sizeof(double));
-        RUN(ce_max, CE_ROWS, n, n, part[i], max[i], AX_F64);
+        RUN(ce_stats, CE_ROWS, n, n, lo[i], part[i], ce_targets, max[i], sum[i], target[i], AX_F64);
     }
     for (int r = 0; r < CE_ROWS; r++)
-        max[0][r] = fmax(max[0][r], fmax(max[1][r], max[2][r]));
+        most[r] = fmax(max[0][r], fmax(max[1][r], max[2][r]));
     for (int i = 0; i < 3; i++)
-        RUN(ce_sum, CE_ROWS, lo[i + 1] - lo[i], lo[i + 1] - lo[i], lo[i], part[i], max[0], ce_targets, sum[i],
-            target[i], AX_F64);
+        RUN(ce_rescale, CE_ROWS, max[i], most, sum[i], AX_F64);
     for (int r = 0; r < CE_ROWS; r++) {
         sum[0][r] += sum[1][r] + sum[2][r];
         target[0][r] += target[1][r] + target[2][r];
     }
-    RUN(ce_loss, CE_ROWS, max[0], sum[0], target[0], ce_targets, loss[0], &total[0], AX_F64);
+    RUN(ce_loss, CE_ROWS, most, sum[0], target[0], ce_targets, loss[0], &total[0], AX_F64);
     for (int i = 0; i < 3; i++)
-        RUN(ce_grad, CE_ROWS, lo[i + 1] - lo[i], lo[i + 1] - lo[i], lo[i], 0.5, NULL, max[0], sum[0],
+        RUN(ce_grad, CE_ROWS, lo[i + 1] - lo[i], lo[i + 1] - lo[i], lo[i], 0.5, NULL, most, sum[0],
             ce_targets, part[i], AX_F64);
-    RUN(ce_max, CE_ROWS, CE_VOCAB, CE_VOCAB, whole, max[1], AX_F64);
-    RUN(ce_sum, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, whole, max[1], ce_targets, sum[1], target[1], AX_F64);
+    RUN(ce_stats, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, whole, ce_targets, max[1], sum[1], target[1], AX_F64);
     RUN(ce_loss, CE_ROWS, max[1], sum[1], target[1], ce_targets, loss[1], &total[1], AX_F64);
     RUN(ce_grad, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, 0.5, NULL, max[1], sum[1], ce_targets, whole, AX_F64);
     check_equal("loss", loss[0], loss[1], CE_ROWS);

@@ -577,35 +577,46 @@ static void fill_targets(kernel_case *c, int32_t *targets, int64_t rows, int64_t
                                                           : first + kc_integer(c, 0, vocab));
 }
 
-bool kc_build_ce_max(kernel_case *c, int index)
+/* Makes cases of ce_stats. In every third case the rows ascend, so that a kernel that computes maximum and
+ * sum in one pass rescales its sum often; the first third of such a row is -infinity, as masked logits are.
+ */
+bool kc_build_ce_stats(kernel_case *c, int index)
 {
-    ARGS(ce_max);
-    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 1, &a->rows, &a->vocab))
-        return false;
-    a->ld = a->vocab + index % 3;
-    DTYPE(dtype, c->dtype);
-    IN(logits, c->dtype, a->rows * a->ld);
-    OUT(max, ACCUM, a->rows, 0);
-    return true;
-}
-
-bool kc_build_ce_sum(kernel_case *c, int index)
-{
-    ARGS(ce_sum);
+    ARGS(ce_stats);
     if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 2, &a->rows, &a->vocab))
         return false;
     a->first = index % 2 ? 11 : 0;
     a->ld = a->vocab + index % 3;
     DTYPE(dtype, c->dtype);
-    IN(logits, c->dtype, a->rows * a->ld);
-    void *max = RAW(max, KC_IN, ACCUM, a->rows, 0);
-    ax_ce_max_args maxima = {a->rows, a->vocab, a->ld, a->logits, max, c->dtype};
-    kc_reference(AX_K_ce_max, &maxima);
-    for (int64_t r = 0; r < a->rows; r++) /* at least 1.5: as if another rank had a larger maximum */
-        ax_store(ACCUM, max, r, fmax(ax_load(ACCUM, max, r), 1.5));
+    void *logits = IN(logits, c->dtype, a->rows * a->ld);
+    for (int64_t i = 0; index % 3 == 2 && i < a->rows * a->ld; i++)
+        ax_store(c->dtype, logits, i,
+                 i % a->ld < a->vocab / 3 ? -INFINITY : 40.0 * (double)(i % a->ld) / (double)a->ld);
     fill_targets(c, RAW(targets, KC_IN, AX_I32, a->rows, 0), a->rows, a->first, a->vocab);
+    OUT(max, ACCUM, a->rows, 0);
     OUT(sum, ACCUM, a->rows, (double)a->vocab + 16);
     OUT(target_logit, ACCUM, a->rows, 0);
+    return true;
+}
+
+/* Makes cases of ce_rescale. The local maximum is at most the global one; -infinity for a rank without
+ * vocabulary entries, where the sum is 0. */
+bool kc_build_ce_rescale(kernel_case *c, int index)
+{
+    ARGS(ce_rescale);
+    if (!kc_takes(c, KC_ACCUM) || index >= kc_length_count)
+        return false;
+    a->rows = kc_lengths[index];
+    DTYPE(dtype, c->dtype);
+    void *local = IN(local_max, c->dtype, a->rows), *max = IN(max, c->dtype, a->rows),
+         *sum = INOUT(sum, c->dtype, a->rows, 16);
+    for (int64_t r = 0; r < a->rows; r++) {
+        ax_store(c->dtype, max, r, fmax(ax_load(c->dtype, max, r), ax_load(c->dtype, local, r)));
+        if (r % 7 == 3) {
+            ax_store(c->dtype, local, r, -INFINITY);
+            ax_store(c->dtype, sum, r, 0);
+        }
+    }
     return true;
 }
 

@@ -5,31 +5,29 @@
 
 #include "pointwise_kernels.h"
 
-INLINE void ce_max_range(const ax_ce_max_args *a, int64_t lo, int64_t hi, vtype type)
+/* Returns the maximum of a row of logits that begins at element `at`. */
+INLINE float max_of_row(const ax_ce_stats_args *a, int64_t at, vtype type)
 {
-    for (int64_t r = lo; r < hi; r++) {
-        enum { MOST = 4 }; /* number of independent maxima, which hide the latency of the max instruction */
-        vf most[MOST];
-        int64_t c = 0, at = r * a->ld;
+    enum { MOST = 4 }; /* number of independent maxima, which hide the latency of the max instruction */
+    vf most[MOST];
+    int64_t c = 0;
+    UNROLL
+    for (int i = 0; i < MOST; i++)
+        most[i] = vset(-INFINITY);
+    for (; c + MOST * W <= a->vocab; c += MOST * W) {
         UNROLL
         for (int i = 0; i < MOST; i++)
-            most[i] = vset(-INFINITY);
-        for (; c + MOST * W <= a->vocab; c += MOST * W) {
-            UNROLL
-            for (int i = 0; i < MOST; i++)
-                most[i] = vmax(vget(a->logits, at + c + i * W, W, type), most[i]);
-        }
-        for (; c + W <= a->vocab; c += W)
-            most[0] = vmax(vget(a->logits, at + c, W, type), most[0]);
-        float max = vhmax(vmax(vmax(most[0], most[1]), vmax(most[2], most[3])));
-        for (; c < a->vocab; c++) {
-            float x = vget_one(a->logits, at + c, type);
-            max = x > max ? x : max;
-        }
-        ((float *)a->max)[r] = max;
+            most[i] = vmax(vget(a->logits, at + c + i * W, W, type), most[i]);
     }
+    for (; c + W <= a->vocab; c += W)
+        most[0] = vmax(vget(a->logits, at + c, W, type), most[0]);
+    float max = vhmax(vmax(vmax(most[0], most[1]), vmax(most[2], most[3])));
+    for (; c < a->vocab; c++) {
+        float x = vget_one(a->logits, at + c, type);
+        max = x > max ? x : max;
+    }
+    return max;
 }
-BY_DTYPE(ce_max)
 
 /* Returns the target's column among this rank's columns of the logits, or -1 if the target is masked
  * (negative) or its column belongs to another rank. */
@@ -52,12 +50,15 @@ INLINE vf exp_less(vf x, vf max, bool roughly)
     return x;
 }
 
-INLINE void ce_sum_range(const ax_ce_sum_args *a, int64_t lo, int64_t hi, vtype type)
+/* Reads each row twice. The second time most of the row is still in the core's cache. */
+INLINE void ce_stats_range(const ax_ce_stats_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r = lo; r < hi; r++) {
+        int64_t c = 0, at = r * a->ld;
+        ((float *)a->max)[r] = max_of_row(a, at, type);
         vf max = vset(((const float *)a->max)[r]), sum[AT_ONCE], x[AT_ONCE];
         EACH(v, AT_ONCE) sum[v] = vset(0);
-        int64_t c = 0, at = r * a->ld, target = target_column(a->targets, r, a->first, a->vocab);
+        int64_t target = target_column(a->targets, r, a->first, a->vocab);
         for (; c + AT_ONCE * W <= a->vocab; c += AT_ONCE * W) {
             EACH(v, AT_ONCE) x[v] = vget(a->logits, at + c + v * W, W, type);
             exp_less_each(x, AT_ONCE, max, false);
@@ -81,7 +82,7 @@ INLINE void ce_sum_range(const ax_ce_sum_args *a, int64_t lo, int64_t hi, vtype 
         }
     }
 }
-BY_DTYPE(ce_sum)
+BY_DTYPE(ce_stats)
 
 INLINE void ce_grad_range(const ax_ce_grad_args *a, int64_t lo, int64_t hi, vtype type)
 {

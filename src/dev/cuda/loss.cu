@@ -6,29 +6,6 @@ namespace
 
 enum { ROW_BLOCK = 512 };
 
-template <class T> struct take_max {
-    typedef accum_t<T> A;
-    const T *x;
-    A *max;
-    template <int N> __device__ void run(int64_t at) const
-    {
-        pack<A, N> v = read<T, A, N>(x, at);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            *max = v.v[i] > *max ? v.v[i] : *max; /* skips NaN; ce_sum then gives NaN */
-    }
-};
-template <class T> __global__ void max_kernel(const T *logits, int64_t vocab, int64_t ld, accum_t<T> *out)
-{
-    typedef accum_t<T> A;
-    const T *x = logits + blockIdx.x * ld;
-    A max = (A)-INFINITY;
-    along_row(x, vocab, threadIdx.x, ROW_BLOCK, take_max<T>{x, &max});
-    max = over_block<maximum>(max, (A)-INFINITY);
-    if (threadIdx.x == 0)
-        out[blockIdx.x] = max;
-}
-
 /* Returns the target's column among this rank's columns of the logits, or -1 if the target is masked
  * (negative) or its column belongs to another rank. */
 __device__ inline int64_t target_column(const int32_t *targets, int64_t r, int64_t first, int64_t vocab)
@@ -37,35 +14,61 @@ __device__ inline int64_t target_column(const int32_t *targets, int64_t r, int64
     return targets[r] >= 0 && column >= 0 && column < vocab ? column : -1;
 }
 
-template <class T> struct add_exponentials {
+/* The maximum of the logits that a thread has read, and the sum of their exponentials relative to it. If the
+ * maximum grows, the sum is rescaled (online softmax, Milakov and Gimelshein 2018), so that logits are read
+ * once. */
+template <class T> struct online_sum {
     typedef accum_t<T> A;
     const T *x;
-    A max, *sum;
-    template <int N> __device__ void run(int64_t at) const
+    A max, sum;
+    template <int N> __device__ void run(int64_t at)
     {
         pack<A, N> v = read<T, A, N>(x, at);
+        A higher = max, added = 0;
 #pragma unroll
         for (int i = 0; i < N; i++)
-            *sum += exponential(v.v[i] - max);
+            higher = v.v[i] > higher ? v.v[i] : higher; /* skips NaN; the sum then becomes NaN */
+        if (higher != max)
+            sum *= exponential(max - higher);
+        max = higher;
+        const A from = max == (A)-INFINITY ? (A)0 : max;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            added += exponential_for<T>(v.v[i] - from);
+        sum += added;
     }
 };
-template <class T> struct sum_call {
-    ax_ce_sum_args a;
+template <class T> struct stats_call {
+    ax_ce_stats_args a;
 };
-template <class T> __global__ void sum_kernel(sum_call<T> s)
+template <class T> __global__ void stats_kernel(stats_call<T> s)
 {
     typedef accum_t<T> A;
     int64_t r = blockIdx.x;
     const T *x = (const T *)s.a.logits + r * s.a.ld;
-    A sum = 0;
-    along_row(x, s.a.vocab, threadIdx.x, ROW_BLOCK, add_exponentials<T>{x, ((const A *)s.a.max)[r], &sum});
-    sum = over_block<plus>(sum, (A)0);
+    online_sum<T> mine = {x, (A)-INFINITY, (A)0};
+    along_row(x, s.a.vocab, threadIdx.x, ROW_BLOCK, mine);
+    A max = over_block<maximum>(mine.max, (A)-INFINITY);
+    A factor = mine.max == (A)-INFINITY ? (A)0 : exponential(mine.max - max);
+    A sum = over_block<plus>(mine.sum * factor, (A)0);
     if (threadIdx.x == 0) {
         int64_t target = target_column(s.a.targets, r, s.a.first, s.a.vocab);
+        ((A *)s.a.max)[r] = max;
         ((A *)s.a.sum)[r] = sum;
         ((A *)s.a.target_logit)[r] = target < 0 ? (A)0 : widen<A>(x[target]);
     }
 }
+
+template <class A> struct rescale {
+    const A *local_max, *max;
+    A *sum;
+    template <int N> __device__ void run(int64_t at) const
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            sum[at + i] *= exponential(local_max[at + i] - max[at + i]);
+    }
+};
 
 /* The losses of all rows and their total. Launched with one thread block, so that the total is summed in a
  * fixed order. */
@@ -120,7 +123,8 @@ template <class T> struct grad_of_row {
             v = read<T, A, N>(x, at);
 #pragma unroll
             for (int i = 0; i < N; i++)
-                v.v[i] = scale * (exponential(v.v[i] - max) * inverse - (at + i == target ? (A)1 : (A)0));
+                v.v[i] =
+                    scale * (exponential_for<T>(v.v[i] - max) * inverse - (at + i == target ? (A)1 : (A)0));
         }
         write<T, A, N>(x, at, v);
     }
@@ -141,22 +145,22 @@ template <class T> __global__ void grad_kernel(grad_call<T> s)
 
 } // namespace
 
-ax_status ax_cuda_ce_max(ax_stream *stream, const void *args)
+ax_status ax_cuda_ce_stats(ax_stream *stream, const void *args)
 {
-    const ax_ce_max_args *a = (const ax_ce_max_args *)args;
+    const ax_ce_stats_args *a = (const ax_ce_stats_args *)args;
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
-        return run(stream, max_kernel<T>, (unsigned)a->rows, ROW_BLOCK, 0, (const T *)a->logits, a->vocab,
-                   a->ld, (accum_t<T> *)a->max);
+        return run(stream, stats_kernel<T>, (unsigned)a->rows, ROW_BLOCK, 0, stats_call<T>{*a});
     });
 }
 
-ax_status ax_cuda_ce_sum(ax_stream *stream, const void *args)
+ax_status ax_cuda_ce_rescale(ax_stream *stream, const void *args)
 {
-    const ax_ce_sum_args *a = (const ax_ce_sum_args *)args;
-    return by_activation(a->dtype, [&](auto t) {
-        typedef decltype(t) T;
-        return run(stream, sum_kernel<T>, (unsigned)a->rows, ROW_BLOCK, 0, sum_call<T>{*a});
+    const ax_ce_rescale_args *a = (const ax_ce_rescale_args *)args;
+    return by_accum(a->dtype, [&](auto t) {
+        typedef decltype(t) A;
+        return each<1>(stream, a->rows, false,
+                       rescale<A>{(const A *)a->local_max, (const A *)a->max, (A *)a->sum});
     });
 }
 

@@ -81,12 +81,6 @@ __device__ inline void copy_word_async(void *to, const void *from, bool there)
                  : "r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0)
                  : "memory");
 }
-__device__ inline float power_of_2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 /* commit_copies makes one group of all copies that this thread has started since it last called
  * commit_copies. wait_copies waits until at most `left` groups of this thread are in flight. */
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -116,7 +110,6 @@ __device__ inline void copy_word_async(void *to, const void *from, bool there)
 {
     ax_emulated_copy_async(to, from, there ? 4 : 0, 4);
 }
-__device__ inline float power_of_2(float x) { return exp2f(x); }
 __device__ inline void commit_copies() { ax_emulated_commit_copies(); }
 template <int left> __device__ inline void wait_copies() { ax_emulated_wait_copies(left); }
 #endif

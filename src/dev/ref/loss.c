@@ -1,24 +1,18 @@
-/* Cross-entropy over a vocabulary that may be split over ranks (see ax_ce_max_args), and the sum of squared
+/* Cross-entropy over a vocabulary that may be split over ranks (see ax_ce_stats_args), and the sum of squared
  * errors. */
 #include "dev/ref/ref.h"
 
 #include <math.h>
 
-ax_status ref_ce_max(ax_stream *stream, const void *args)
+static double max_of_row(const ax_ce_stats_args *a, int64_t r)
 {
-    (void)stream;
-    const ax_ce_max_args *a = args;
-    double x[REF_BLOCK];
-    for (int64_t r = 0; r < a->rows; r++) {
-        double max = -INFINITY;
-        for (ref_blocks(a->vocab, at, count)) {
-            ref_read(a->dtype, a->logits, r * a->ld + at, count, x);
-            for (int64_t i = 0; i < count; i++)
-                max = x[i] > max ? x[i] : max; /* skips NaN; ce_sum then gives NaN */
-        }
-        ax_store(ax_dtype_accum(a->dtype), a->max, r, max);
+    double x[REF_BLOCK], max = -INFINITY;
+    for (ref_blocks(a->vocab, at, count)) {
+        ref_read(a->dtype, a->logits, r * a->ld + at, count, x);
+        for (int64_t i = 0; i < count; i++)
+            max = x[i] > max ? x[i] : max; /* skips NaN; the sum of exponentials is then NaN */
     }
-    return AX_OK;
+    return max;
 }
 
 /* Returns the target's column among this rank's columns of the logits, or -1 if the target is masked
@@ -29,23 +23,35 @@ static int64_t target_column(const int32_t *targets, int64_t r, int64_t first, i
     return targets[r] >= 0 && column >= 0 && column < vocab ? column : -1;
 }
 
-ax_status ref_ce_sum(ax_stream *stream, const void *args)
+ax_status ref_ce_stats(ax_stream *stream, const void *args)
 {
     (void)stream;
-    const ax_ce_sum_args *a = args;
+    const ax_ce_stats_args *a = args;
     ax_dtype accum = ax_dtype_accum(a->dtype);
     double x[REF_BLOCK];
     for (int64_t r = 0; r < a->rows; r++) {
-        double sum = 0, max = ax_load(accum, a->max, r);
+        double sum = 0, max = max_of_row(a, r);
         for (ref_blocks(a->vocab, at, count)) {
             ref_read(a->dtype, a->logits, r * a->ld + at, count, x);
             for (int64_t i = 0; i < count; i++)
                 sum += exp(x[i] - max);
         }
         int64_t target = target_column(a->targets, r, a->first, a->vocab);
+        ax_store(accum, a->max, r, max);
         ax_store(accum, a->sum, r, sum);
         ax_store(accum, a->target_logit, r,
                  target < 0 ? 0 : ax_load(a->dtype, a->logits, r * a->ld + target));
+    }
+    return AX_OK;
+}
+
+ax_status ref_ce_rescale(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_ce_rescale_args *a = args;
+    for (int64_t r = 0; r < a->rows; r++) {
+        double factor = exp(ax_load(a->dtype, a->local_max, r) - ax_load(a->dtype, a->max, r));
+        ax_store(a->dtype, a->sum, r, factor * ax_load(a->dtype, a->sum, r));
     }
     return AX_OK;
 }

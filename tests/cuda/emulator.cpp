@@ -320,8 +320,14 @@ void ax_emulated_wait_copies(int left)
     copies.erase(copies.begin(), copies.begin() + (ptrdiff_t)done);
 }
 
+static std::atomic<long> blocks_run{0};
+
+/* For tests: returns how many thread blocks have run. */
+extern "C" __attribute__((visibility("default"))) long ax_emulated_blocks() { return blocks_run; }
+
 void ax_emulated_run(dim3 grid, dim3 block, size_t shared, const std::function<void()> &thread)
 {
+    blocks_run += (long)grid.x * grid.y * grid.z;
     size_t count = (size_t)block.x * block.y * block.z;
     if (count % WARP)
         fail("blocks are to have whole warps");

@@ -261,6 +261,11 @@ bool kc_build_attention(kernel_case *c, int index)
         {2, 33, 33, 0, 2, 1, 24, 0, false, 0, 100},
         {1, 130, 700, 570, 2, 1, 40, 0, true, 0, 511},
         {1, 67, 67, 0, 1, 1, 300, 0, false, 0, 5},
+        /* Few queries: of two tiles of rows on a GPU, the second not full; with a window that begins in the
+         * middle of a tile of keys; and before any key. */
+        {1, 3, 1500, 1497, 16, 2, 128, 64, true, 0, 0},
+        {2, 2, 1000, 998, 4, 4, 40, 8, true, 0, 700},
+        {1, 9, 20, -4, 2, 2, 64, 0, false, 0, 0},
     };
     if (index / 2 >= (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
         return false;

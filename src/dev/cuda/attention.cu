@@ -1,5 +1,5 @@
-/* Causal attention for any head width and element type, for calls that flash.cu does not support. A warp
- * handles one query, and its keys WARP at a time: each lane computes the dot product with one key. In
+/* Causal attention for any head width and element type, for calls that flash.cu and decode.cu do not support.
+ * A warp handles one query, and its keys WARP at a time: each lane computes the dot product with one key. In
  * key_grad_kernel a warp handles one key, and WARP queries at a time. */
 #include "dev/attention.h"
 #include "dev/cuda/kernels.cuh"
@@ -216,8 +216,11 @@ dim3 blocks_of(int64_t rows, int64_t heads, int64_t batch)
 
 ax_status ax_cuda_own_attention(ax_stream *stream, const ax_attention_args *a)
 {
-    if (ax_cuda_of(stream)->attention >= AX_CUDA_FLASH && ax_cuda_flash_takes(a))
+    const bool tensor_cores = ax_cuda_of(stream)->attention >= AX_CUDA_FLASH;
+    if (tensor_cores && ax_cuda_flash_takes(a))
         return ax_cuda_flash(stream, a);
+    if (tensor_cores && ax_cuda_decode_takes(a))
+        return ax_cuda_decode(stream, a);
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
         size_t bytes;

@@ -26,7 +26,7 @@ enum { AX_CUDA_CHUNK = 4 << 20, AX_CUDA_CHUNKS = 4 };
  * setting runtime.attention names. */
 typedef enum ax_cuda_attention_kind {
     AX_CUDA_PLAIN, /* attention.cu */
-    AX_CUDA_FLASH, /* flash.cu */
+    AX_CUDA_FLASH, /* flash.cu, decode.cu */
     AX_CUDA_CUDNN  /* cudnn.c */
 } ax_cuda_attention_kind;
 
@@ -105,7 +105,11 @@ bool ax_cuda_flash_grad_takes(const ax_attention_grad_args *args);
 ax_status ax_cuda_flash(ax_stream *stream, const ax_attention_args *args);
 ax_status ax_cuda_flash_grad(ax_stream *stream, const ax_attention_grad_args *args);
 
-/* Attention by the plugin's own kernels (flash.cu or attention.cu). */
+/* As ax_cuda_flash_takes and ax_cuda_flash, for calls with few queries (decode.cu). */
+bool ax_cuda_decode_takes(const ax_attention_args *args);
+ax_status ax_cuda_decode(ax_stream *stream, const ax_attention_args *args);
+
+/* Attention by the plugin's own kernels (flash.cu, decode.cu or attention.cu). */
 ax_status ax_cuda_own_attention(ax_stream *stream, const ax_attention_args *args);
 ax_status ax_cuda_own_attention_grad(ax_stream *stream, const ax_attention_grad_args *args);
 

@@ -2,83 +2,11 @@
  * block handles a tile of 64 rows, 16 for each of its four warps. The gradient is two kernels, one with a
  * block per tile of queries and one with a block per tile of keys, so that each sum has a fixed order. The
  * two kernels take 7 matmuls for a pair of tiles. One kernel with atomic additions would take 5, but the
- * additions would have no fixed order. Head widths are multiples of 8 up to 128, padded with zeros to 32, 64,
- * 96 or 128. */
-#include "dev/attention.h"
-#include "dev/cuda/mma.cuh"
+ * additions would have no fixed order. */
+#include "dev/cuda/flash.cuh"
 
 namespace
 {
-
-enum { WARPS = 4, THREADS = WARPS * WARP, TILE = 16 * WARPS };
-const float log2_e = 1.4426950408889634f;
-
-/* Reduces over the four lanes that hold the same rows of c. */
-template <class Op> __device__ inline float over_quad(float x)
-{
-    x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return Op::of(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-
-/* Rows of a head, d wide, `stride` elements apart. */
-template <class T> struct rows_of {
-    const T *at;
-    int stride;
-    int d;
-};
-
-/* Starts asynchronous copies of rows first … first+COUNT-1 to shared memory. In shared memory the rows are
- * D+8 elements apart, so that 8 consecutive rows use different banks. Rows before `begin` or from `end` on,
- * and columns from d on, are zeros. */
-template <class T, int D, int COUNT>
-__device__ inline void copy_rows_async(T *to, const rows_of<T> &from, int64_t first, int64_t begin,
-                                       int64_t end)
-{
-    const int low = (int)(begin > first ? begin - first : 0),
-              high = (int)(end - first < COUNT ? end - first : COUNT);
-    const T *tile = from.at + first * from.stride;
-#pragma unroll
-    for (int n = 0; n < COUNT * (D / 8) / THREADS; n++) {
-        int chunk = threadIdx.x + n * THREADS, r = chunk / (D / 8), c = chunk % (D / 8) * 8;
-        copy_async(to + r * (D + 8) + c, tile + (int64_t)r * from.stride + c,
-                   r >= low && r < high && c < from.d);
-    }
-}
-
-/* c += rows · otherT, for 16 rows and 8·N other rows, all D wide. */
-template <class T, int D, int N>
-__device__ inline void rows_times_rows(fragment_c (&c)[N], const T *rows, const T *other)
-{
-#pragma unroll
-    for (int k = 0; k < D; k += 16) {
-        fragment_a a;
-        load_a(a, rows + k, D + 8);
-#pragma unroll
-        for (int n = 0; n < N; n += 2) {
-            fragment_b b[2];
-            load_b(b, other + n * 8 * (D + 8) + k, D + 8);
-            multiply_add<T>(c[n], a, b[0]);
-            multiply_add<T>(c[n + 1], a, b[1]);
-        }
-    }
-}
-
-/* out += p · rows, for p of 16 x 8·N and rows of 8·N x D. */
-template <class T, int D, int N>
-__device__ inline void weighted_rows(fragment_c (&out)[D / 8], const fragment_c (&p)[N], const T *rows)
-{
-#pragma unroll
-    for (int n = 0; n < N; n += 2) {
-        fragment_a a = as_a<T>(p[n], p[n + 1]);
-#pragma unroll
-        for (int c = 0; c < D / 8; c += 2) {
-            fragment_b b[2];
-            load_b_rows(b, rows + n * 8 * (D + 8) + c * 8, D + 8);
-            multiply_add<T>(out[c], a, b[0]);
-            multiply_add<T>(out[c + 1], a, b[1]);
-        }
-    }
-}
 
 /* Stores 16 rows of sums to the rows of `to` from `first` on. Each lane stores parts of rows g and g+8 (g =
  * lane / 4), multiplied by factor[0] and factor[1]. Rows from `end` on are skipped. */
@@ -103,38 +31,6 @@ __device__ inline void write_rows(const fragment_c (&c)[D / 8], T *to, int64_t s
         }
     }
 }
-
-/* The range of keys that a query sees: first … last. */
-struct key_range {
-    int64_t first, last;
-    __device__ key_range(const int32_t *doc_start, int64_t window, int64_t b, int64_t i, int64_t q_len,
-                         int64_t q_offset, int64_t kv_len)
-    {
-        first = i < q_len ? ax_attention_first_key(doc_start, b * q_len + i, window, q_offset + i) : 0;
-        last = i < q_len ? (q_offset + i < kv_len - 1 ? q_offset + i : kv_len - 1) : -1;
-    }
-    __device__ bool any() const { return first <= last; }
-};
-
-__device__ inline int clamped(int64_t x, int low, int high)
-{
-    return x < low ? low : x > high ? high : (int)x;
-}
-
-/* The keys that a query sees in the tile of `keys` keys from j0 on: low … high, relative to the lane's first
- * key. */
-struct visible_part {
-    int low, high;
-    bool some; /* at least one element of the tile is masked */
-    __device__ visible_part(const key_range &all, int64_t j0, int keys)
-    {
-        int mine = threadIdx.x % 4 * 2;
-        low = clamped(all.first - j0, 0, keys), high = clamped(all.last - j0, -1, keys - 1);
-        some = low > 0 || high < keys - 1;
-        low -= mine, high -= mine;
-    }
-    __device__ bool has(int j) const { return j >= low && j <= high; }
-};
 
 /* Returns the first key that any query of the block's tile sees. */
 __device__ inline int64_t first_seen(const int32_t *doc_start, int64_t window, int64_t b, int64_t i0,
@@ -557,31 +453,9 @@ __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
 
 /* ---- launching ----------------------------------------------------------------------------------- */
 
-/* Calls f with the element type and the padded head width as constants. */
-template <class T, int D> struct padded {
-    typedef T type;
-    enum { value = D };
-};
-template <class T, class F> ax_status by_width(int64_t d, F f)
-{
-    return d <= 32   ? f(padded<T, 32>())
-           : d <= 64 ? f(padded<T, 64>())
-           : d <= 96 ? f(padded<T, 96>())
-                     : f(padded<T, 128>());
-}
-template <class F> ax_status by_form(ax_dtype dtype, int64_t d, F f)
-{
-    return dtype == AX_BF16 ? by_width<bf16>(d, f) : by_width<f16>(d, f);
-}
-
 dim3 blocks_of(int64_t rows, int64_t heads, int64_t batch)
 {
     return dim3((unsigned)ax_ceil_div(rows, TILE), (unsigned)heads, (unsigned)batch);
-}
-
-bool fits(ax_dtype dtype, int64_t d, std::initializer_list<const void *> addresses)
-{
-    return (dtype == AX_BF16 || dtype == AX_F16) && d % 8 == 0 && d <= 128 && aligned(addresses);
 }
 
 } // namespace

@@ -175,28 +175,40 @@ ax_status embedding_grad(ax_stream *stream, const ax_embedding_grad_args *a, int
 
 /* ---- boxes --------------------------------------------------------------------------------------- */
 
-/* The four indices of element `at` of an n0 x n1 x n2 x n3 box. */
+/* The most elements that one launch copies, because `divisor` takes numbers below 2^31. Tests define it to be
+ * less, so that even small boxes are copied in parts. */
+#ifndef AXONN_BOX_MOST
+#define AXONN_BOX_MOST INT32_MAX
+#endif
+
+/* The indices of an element of a box. */
 struct index4 {
-    int64_t i, j, k, l;
-    __device__ index4(const int64_t n[4], int64_t at)
-    {
-        l = at % n[3];
-        k = at / n[3] % n[2];
-        j = at / n[3] / n[2] % n[1];
-        i = at / n[3] / n[2] / n[1];
-    }
+    uint32_t i, j, k, l;
     __device__ int64_t in(const int64_t stride[4]) const
     {
         return i * stride[0] + j * stride[1] + k * stride[2] + l * stride[3];
     }
 };
 
+/* The extents of a box of at most AXONN_BOX_MOST elements. */
+struct extents {
+    divisor j, k, l;
+    extents(const int64_t n[4]) : j(n[1]), k(n[2]), l(n[3]) {}
+    /* Returns the indices of element `at`. */
+    __device__ index4 index_of(int64_t at) const
+    {
+        const uint32_t row = l.quotient((uint32_t)at), plane = k.quotient(row), i = j.quotient(plane);
+        return {i, plane - i * j.by, row - plane * k.by, (uint32_t)at - row * l.by};
+    }
+};
+
 template <class U> struct copy_box {
     ax_copy_box_args a; /* extents and strides, counted in elements of type U */
+    extents n;
     template <int N> __device__ void run(int64_t at) const
     {
         for (int64_t item = at; item < at + N; item++) {
-            index4 p(a.n, item);
+            const index4 p = n.index_of(item);
             ((U *)a.y)[p.in(a.y_stride)] = ((const U *)a.x)[p.in(a.x_stride)];
         }
     }
@@ -205,10 +217,11 @@ template <class U> struct copy_box {
 template <class T> struct add_box {
     typedef accum_t<T> A;
     ax_copy_box_args a;
+    extents n;
     template <int N> __device__ void run(int64_t at) const
     {
         for (int64_t item = at; item < at + N; item++) {
-            index4 p(a.n, item);
+            const index4 p = n.index_of(item);
             T *y = (T *)a.y + p.in(a.y_stride);
             *y = narrow<T, A>::of(widen<A>(*y) + widen<A>(((const T *)a.x)[p.in(a.x_stride)]));
         }
@@ -216,6 +229,20 @@ template <class T> struct add_box {
 };
 
 int64_t elements(const int64_t n[4]) { return n[0] * n[1] * n[2] * n[3]; }
+
+/* Cuts a box in two in its first dim that has several entries. */
+void halve(const ax_copy_box_args *a, ax_copy_box_args part[2])
+{
+    const int64_t size = (int64_t)ax_dtype_size(a->dtype);
+    int d = 0;
+    while (a->n[d] == 1)
+        d++;
+    part[0] = part[1] = *a;
+    part[0].n[d] = a->n[d] / 2;
+    part[1].n[d] = a->n[d] - part[0].n[d];
+    part[1].x = (const char *)a->x + part[0].n[d] * a->x_stride[d] * size;
+    part[1].y = (char *)a->y + part[0].n[d] * a->y_stride[d] * size;
+}
 
 /* Sets *out to the same copy in elements of 16 bytes, which are copied faster. Returns false if the rows of
  * the box do not consist of aligned elements of 16 bytes. */
@@ -237,7 +264,7 @@ bool widened(const ax_copy_box_args *a, ax_copy_box_args *out)
 
 template <class U> ax_status copy_as(ax_stream *stream, const ax_copy_box_args *a)
 {
-    return each<1>(stream, elements(a->n), false, copy_box<U>{*a});
+    return each<1>(stream, elements(a->n), false, copy_box<U>{*a, a->n});
 }
 
 template <class A> struct init_normal {
@@ -245,9 +272,10 @@ template <class A> struct init_normal {
     template <int N> __device__ void run(int64_t at) const
     {
         for (int64_t item = at; item < at + N; item++) {
-            index4 p(a.n, item);
-            int64_t row = ((a.lo[0] + p.i) * a.extent[1] + a.lo[1] + p.j) * a.extent[2] + a.lo[2] + p.k;
-            uint64_t index = (uint64_t)(row * a.extent[3] + a.lo[3] + p.l), which = index % 4;
+            int64_t k = item / a.n[3], j = k / a.n[2], i = j / a.n[1]; /* of the element's row, in the box */
+            int64_t row =
+                ((a.lo[0] + i) * a.extent[1] + a.lo[1] + j % a.n[1]) * a.extent[2] + a.lo[2] + k % a.n[2];
+            uint64_t index = (uint64_t)(row * a.extent[3] + a.lo[3] + item % a.n[3]), which = index % 4;
             float z[4];
             ax_philox_normals(a.key, index / 4, z);
             float mine = which == 0 ? z[0] : which == 1 ? z[1] : which == 2 ? z[2] : z[3];
@@ -293,13 +321,18 @@ ax_status ax_cuda_embedding_grad(ax_stream *stream, const void *args)
 ax_status ax_cuda_copy_box(ax_stream *stream, const void *args)
 {
     const ax_copy_box_args *a = (const ax_copy_box_args *)args;
-    ax_copy_box_args wide;
+    ax_copy_box_args wide, part[2];
     AX_CHECK(!a->accumulate || a->dtype <= AX_F16, AX_ERR_USAGE,
              "kernel copy_box: `accumulate` is not possible for elements of %s", ax_dtype_name(a->dtype));
+    if (elements(a->n) > AXONN_BOX_MOST) {
+        halve(a, part);
+        AX_TRY(ax_cuda_copy_box(stream, &part[0]));
+        return ax_cuda_copy_box(stream, &part[1]);
+    }
     if (a->accumulate)
         return by_activation(a->dtype, [&](auto t) {
             typedef decltype(t) T;
-            return each<1>(stream, elements(a->n), false, add_box<T>{*a});
+            return each<1>(stream, elements(a->n), false, add_box<T>{*a, a->n});
         });
     if (widened(a, &wide))
         return copy_as<pack<uint64_t, 2>>(stream, &wide);

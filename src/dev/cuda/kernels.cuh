@@ -116,6 +116,19 @@ template <class F> ax_status by_activation(ax_dtype dtype, F f)
     return dtype == AX_BF16 ? f(bf16()) : dtype == AX_F16 ? f(f16()) : by_accum(dtype, f);
 }
 
+/* A divisor of numbers below 2^31: quotients are a multiplication and a shift, because integer division takes
+ * a GPU 20 instructions or more (Granlund and Montgomery 1994). */
+struct divisor {
+    uint32_t by = 1, factor = 0, shift = 0;
+    divisor(int64_t n) : by((uint32_t)ax_max(n, 1))
+    {
+        while (((uint64_t)2 << shift) < by)
+            shift++;
+        factor = (uint32_t)((((uint64_t)1 << (32 + shift)) + by - 1) / by); /* unused if `by` is 1 */
+    }
+    __device__ uint32_t quotient(uint32_t n) const { return by == 1 ? n : __umulhi(n, factor) >> shift; }
+};
+
 /* ---- vectors ------------------------------------------------------------------------------------- */
 
 /* N adjacent elements, loaded and stored by one instruction. */

@@ -320,8 +320,8 @@ typedef struct ax_embedding_args {
     bool accumulate;
 } ax_embedding_args;
 
-/* dtable[ids[r] - first,:] += dy[r,:] for ids[r] in [first, first + count), in ascending order of r. dy:
- * [rows, cols] of `dtype`; dtable: [count, cols] of accum (ax_dtype_accum). */
+/* dtable[ids[r] - first,:] += dy[r,:] for ids[r] in [first, first + count), in an order that depends on the
+ * ids only. dy: [rows, cols] of `dtype`; dtable: [count, cols] of accum (ax_dtype_accum). */
 typedef struct ax_embedding_grad_args {
     int64_t rows, cols, first, count;
     const void *dy;

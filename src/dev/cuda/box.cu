@@ -37,10 +37,11 @@ template <class T> struct embedding {
     }
 };
 
-/* The gradient of the embedding adds the rows of dy that have the same id, in ascending order of rows. First
- * the rows are sorted by id, by a stable radix sort in which a thread block handles SORT_BLOCK rows. Then
- * each run of equal ids is added up, by one thread block per strip of columns. Ids of other ranks' rows are
- * replaced by `count`, so they are sorted to the end, and skipped. */
+/* The gradient of the embedding adds the rows of dy that have the same id, in an order that depends on the
+ * ids only. First the rows are sorted by id, by a stable radix sort in which a thread block handles
+ * SORT_BLOCK rows. Then runs of equal ids are added up, RUN rows per thread block and strip of columns,
+ * because a frequent token has long runs. Ids of other ranks' rows are replaced by `count`, so they are
+ * sorted to the end, and skipped. */
 enum { DIGIT = 6, DIGITS = 1 << DIGIT, SORT_BLOCK = 1024, SORT_THREADS = DIGITS };
 
 typedef struct entry {
@@ -111,31 +112,83 @@ __global__ void move_rows(const entry *in, int n, int shift, const int *starts, 
             out[to++] = own[i];
 }
 
-/* If a run of equal ids begins at sorted entry i, thread block (i, s) adds up the rows of dy of this run, in
- * the columns of strip s. */
+/* The sums over runs of equal ids. Thread block (p, s) adds up the rows of piece p, which are RUN sorted
+ * entries, in the columns of strip s. A run that begins in the piece is added to dtable. If the piece begins
+ * inside a run, the sum of that run's part is stored in head[p]. */
+enum { RUN = 32 };
 template <class T> struct add_runs_call {
     typedef accum_t<T> A;
     const T *dy;
-    A *dtable;
+    A *dtable, *head; /* head: [pieces, cols] */
     const entry *sorted;
     int64_t cols;
     int n, count;
 };
-template <int N, class T> __global__ void add_runs(add_runs_call<T> s)
+template <int N, class T> __global__ void add_pieces(add_runs_call<T> s)
 {
     typedef accum_t<T> A;
-    int i = blockIdx.x, id = s.sorted[i].id;
-    int64_t c = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
-    if (id == s.count || (i && s.sorted[i - 1].id == id) || c >= s.cols)
+    __shared__ entry own[RUN];
+    const int first = blockIdx.x * RUN, size = s.n - first < RUN ? s.n - first : RUN;
+    const int64_t c = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
+    for (int i = threadIdx.x; i < size; i += blockDim.x)
+        own[i] = s.sorted[first + i];
+    __syncthreads();
+    bool inside = first && s.sorted[first - 1].id == own[0].id;
+    for (int i = 0; i < size && own[i].id != s.count && c < s.cols; inside = false) {
+        const int id = own[i].id;
+        int end = i + 1;
+        while (end < size && own[end].id == id)
+            end++;
+        pack<A, N> sum = {};
+        if (!inside)
+            sum = load<A, N>(s.dtable, id * s.cols + c);
+#pragma unroll 4
+        for (; i < end; i++) {
+            const pack<A, N> v = read<T, A, N>(s.dy, own[i].row * s.cols + c);
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                sum.v[j] += v.v[j];
+        }
+        store<A, N>(inside ? s.head : s.dtable, (inside ? blockIdx.x : id) * s.cols + c, sum);
+    }
+}
+
+/* If a run that began in piece p-1 goes on in piece p, thread block (p, s) adds the run's sums in head[p],
+ * head[p+1] … to dtable. */
+template <int N, class T> __global__ void add_heads(add_runs_call<T> s)
+{
+    typedef accum_t<T> A;
+    const int p = blockIdx.x + 1, id = s.sorted[p * RUN].id;
+    const int64_t c = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
+    const bool inside = s.sorted[p * RUN - 1].id == id,
+               began_before = p > 1 && s.sorted[p * RUN - RUN - 1].id == id;
+    if (!inside || began_before || id == s.count || c >= s.cols)
         return;
+    int last = p, most = (s.n - 1) / RUN; /* last: the last piece that begins inside the run */
+    while (last < most) {
+        const int middle = (last + most + 1) / 2;
+        if (s.sorted[middle * RUN].id == id)
+            last = middle;
+        else
+            most = middle - 1;
+    }
     pack<A, N> sum = load<A, N>(s.dtable, id * s.cols + c);
-    for (; i < s.n && s.sorted[i].id == id; i++) {
-        pack<A, N> v = read<T, A, N>(s.dy, s.sorted[i].row * s.cols + c);
+#pragma unroll 8
+    for (int q = p; q <= last; q++) {
+        const pack<A, N> v = load<A, N>(s.head, q * s.cols + c);
 #pragma unroll
         for (int j = 0; j < N; j++)
             sum.v[j] += v.v[j];
     }
     store<A, N>(s.dtable, id * s.cols + c, sum);
+}
+
+template <int N, class T> ax_status add_runs(ax_stream *stream, const add_runs_call<T> &s)
+{
+    const unsigned pieces = (unsigned)ax_ceil_div(s.n, RUN),
+                   strips = (unsigned)ax_ceil_div(s.cols, BLOCK * N);
+    AX_TRY(run(stream, add_pieces<N, T>, dim3(pieces, strips), BLOCK, 0, s));
+    return run(stream, add_heads<N, T>, dim3(pieces - 1, strips), BLOCK, 0, s);
 }
 
 ax_status sort_by_id(ax_stream *stream, entry *from, entry *to, int *starts, int n, int64_t most,
@@ -160,17 +213,25 @@ ax_status embedding_grad(ax_stream *stream, const ax_embedding_grad_args *a, int
                          int64_t room)
 {
     typedef accum_t<T> A;
-    entry *first = (entry *)ax_cuda_of(stream)->scratch, *second = first + room, *sorted;
+    A *head = (A *)ax_cuda_of(stream)->scratch;
+    entry *first = (entry *)(head + room / RUN * a->cols), *second = first + room, *sorted;
     int *starts = (int *)(second + room);
     const T *dy = (const T *)a->dy + row0 * a->cols;
     const int N = width<A>::value;
     AX_TRY(each<1>(stream, n, false, entries_of{a->ids, first, a->first, a->count, row0}));
     AX_TRY(sort_by_id(stream, first, second, starts, n, a->count, &sorted));
-    add_runs_call<T> s = {dy, (A *)a->dtable, sorted, a->cols, n, (int)a->count};
-    if (a->cols % N == 0 && aligned({dy, a->dtable}))
-        return run(stream, add_runs<N, T>, dim3((unsigned)n, (unsigned)ax_ceil_div(a->cols, BLOCK * N)),
-                   BLOCK, 0, s);
-    return run(stream, add_runs<1, T>, dim3((unsigned)n, (unsigned)ax_ceil_div(a->cols, BLOCK)), BLOCK, 0, s);
+    add_runs_call<T> s = {dy, (A *)a->dtable, head, sorted, a->cols, n, (int)a->count};
+    return a->cols % N == 0 && aligned({dy, a->dtable}) ? add_runs<N>(stream, s) : add_runs<1>(stream, s);
+}
+
+/* Returns how many rows are handled at a time: the most whose lists, digits and sums of pieces fit scratch,
+ * in whole blocks of the sort; 0 if there are too many columns. */
+int64_t rows_at_a_time(int64_t cols, ax_dtype accum)
+{
+    const int64_t most = 1 << 20, bytes = SORT_BLOCK * 2 * (int64_t)sizeof(entry) +
+                                          DIGITS * (int64_t)sizeof(int) +
+                                          SORT_BLOCK / RUN * cols * (int64_t)ax_dtype_size(accum);
+    return ax_min(most, AX_CUDA_SCRATCH / bytes * SORT_BLOCK);
 }
 
 /* ---- boxes --------------------------------------------------------------------------------------- */
@@ -297,15 +358,14 @@ ax_status ax_cuda_embedding(ax_stream *stream, const void *args)
     });
 }
 
-/* Implements the kernel embedding_grad. Handles at most `room` rows at a time, because the lists for sorting
- * more rows would not fit into scratch. */
 ax_status ax_cuda_embedding_grad(ax_stream *stream, const void *args)
 {
     const ax_embedding_grad_args *a = (const ax_embedding_grad_args *)args;
-    const int64_t room = 1 << 20;
-    static_assert((size_t)(1 << 20) * 2 * sizeof(entry) + (1 << 20) / SORT_BLOCK * DIGITS * sizeof(int) <=
-                      AX_CUDA_SCRATCH,
-                  "scratch is too small for two lists of rows and their digits");
+    const int64_t room = rows_at_a_time(a->cols, ax_dtype_accum(a->dtype));
+    AX_CHECK(room > 0, AX_ERR_USAGE,
+             "cuda: %lld columns are too many: the sums of %d rows of an embedding's gradient must fit in "
+             "scratch memory of %d MiB",
+             (long long)a->cols, SORT_BLOCK / RUN, AX_CUDA_SCRATCH >> 20);
     AX_CHECK(
         a->count < INT32_MAX, AX_ERR_USAGE,
         "cuda: an embedding table of %lld rows has more than 2^31 - 2, the most that embedding_grad supports",

@@ -21,55 +21,71 @@ template <class T> struct bias_add {
     }
 };
 
-/* The value of an activation and its derivative at x. For each FUNCTION of AX_ACTIVATIONS, FUNCTION_at(x)
- * returns this struct. */
-template <class A> struct point {
-    A value, slope;
+/* The value of an activation and its derivative at x. For each FUNCTION of AX_ACTIVATIONS, FUNCTION_at<T>(x)
+ * returns this struct, as exactly as results of type T need. */
+template <class T> struct point {
+    accum_t<T> value, slope;
 };
 
 /* 0.5(1 + tanh u) is the logistic function σ(2u). Both σ and 1 - σ are computed without a subtraction, so
  * that nothing cancels. */
-template <class A> __device__ inline point<A> gelu_tanh_at(A x)
+template <class T> __device__ inline point<T> gelu_tanh_at(accum_t<T> x)
 {
+    typedef accum_t<T> A;
     const A c = (A)0.7978845608028654, cubic = (A)0.044715; /* sqrt(2/pi) */
-    A u = c * x * (1 + cubic * x * x), e = exponential(-2 * (u < 0 ? -u : u)), most = 1 / (1 + e);
+    A u = c * x * (1 + cubic * x * x), e = exponential_for<T>(-2 * (u < 0 ? -u : u));
+    A most = inverse_for<T>(1 + e);
     A above = u < 0 ? e * most : most, below = u < 0 ? most : e * most;
     A curve = x * above * below; /* is 0 long before x² overflows; but 0 times infinity would be NaN */
     return {x * above, above + (curve != 0 ? curve * 2 * c * (1 + 3 * cubic * x * x) : 0)};
 }
 
-template <class A> __device__ inline point<A> gelu_exact_at(A x)
+template <class T> __device__ inline point<T> gelu_exact_at(accum_t<T> x)
 {
-    A above = (A)0.5 * erf_complement(-x * (A)0.7071067811865476);
-    return {x * above, above + x * (A)0.3989422804014327 * exponential((A)-0.5 * x * x)}; /* 1/sqrt(2 pi) */
+    typedef accum_t<T> A;
+    A above = (A)0.5 * erf_complement(-x * (A)0.7071067811865476), square = (A)-0.5 * x * x;
+    return {x * above, above + x * (A)0.3989422804014327 * exponential_for<T>(square)}; /* 1/sqrt(2 pi) */
 }
 
-template <class A> __device__ inline point<A> relu_at(A x) { return {x < 0 ? (A)0 : x, (A)(x > 0)}; }
-
-template <class A> __device__ inline point<A> tanh_at(A x)
+template <class T> __device__ inline point<T> relu_at(accum_t<T> x)
 {
-    A e = exponential(-2 * (x < 0 ? -x : x)), share = 1 / (1 + e);
+    return {x < 0 ? (accum_t<T>)0 : x, (accum_t<T>)(x > 0)};
+}
+
+template <class T> __device__ inline point<T> tanh_at(accum_t<T> x)
+{
+    accum_t<T> e = exponential_for<T>(-2 * (x < 0 ? -x : x)), share = inverse_for<T>(1 + e);
     return {hyperbolic_tangent(x), 4 * e * share * share};
 }
 
-template <class A> __device__ inline point<A> silu_at(A x)
+template <class T> __device__ inline point<T> silu_at(accum_t<T> x)
 {
-    A e = exponential(x < 0 ? x : -x), most = 1 / (1 + e), above = x < 0 ? e * most : most;
+    accum_t<T> e = exponential_for<T>(x < 0 ? x : -x), most = inverse_for<T>(1 + e),
+               above = x < 0 ? e * most : most;
     return {x * above, above + x * (e * most) * most};
 }
 
-template <class A> __device__ inline point<A> activation_at(ax_activation kind, A x)
-{
-    switch (kind) {
+/* Values and slopes at N numbers. `kind` is looked up once for all of them; results that a kernel does not
+ * use are not computed. */
+template <class T, int N> struct points {
+    pack<accum_t<T>, N> value, slope;
+    __device__ points(ax_activation kind, const pack<accum_t<T>, N> &x) : value{}, slope{}
+    {
+        switch (kind) {
 #define AX_AT(k, function)                                                                                   \
     case k:                                                                                                  \
-        return function##_at(x);
-        AX_ACTIVATIONS(AX_AT)
+        for (int i = 0; i < N; i++) {                                                                        \
+            point<T> p = function##_at<T>(x.v[i]);                                                           \
+            value.v[i] = p.value, slope.v[i] = p.slope;                                                      \
+        }                                                                                                    \
+        break;
+            AX_ACTIVATIONS(AX_AT)
 #undef AX_AT
-    default:
-        return {};
+        default:
+            break;
+        }
     }
-}
+};
 
 template <class T> struct activation {
     typedef accum_t<T> A;
@@ -78,11 +94,7 @@ template <class T> struct activation {
     ax_activation kind;
     template <int N> __device__ void run(int64_t at) const
     {
-        pack<A, N> v = read<T, A, N>(x, at);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            v.v[i] = activation_at<A>(kind, v.v[i]).value;
-        write<T, A, N>(y, at, v);
+        write<T, A, N>(y, at, points<T, N>(kind, read<T, A, N>(x, at)).value);
     }
 };
 
@@ -93,10 +105,11 @@ template <class T> struct activation_grad {
     ax_activation kind;
     template <int N> __device__ void run(int64_t at) const
     {
-        pack<A, N> v = read<T, A, N>(x, at), d = read<T, A, N>(dy, at);
+        const points<T, N> f(kind, read<T, A, N>(x, at));
+        pack<A, N> d = read<T, A, N>(dy, at);
 #pragma unroll
         for (int i = 0; i < N; i++)
-            d.v[i] *= activation_at<A>(kind, v.v[i]).slope;
+            d.v[i] *= f.slope.v[i];
         write<T, A, N>(dx, at, d);
     }
 };
@@ -108,10 +121,11 @@ template <class T> struct glu {
     ax_activation kind;
     template <int N> __device__ void run(int64_t at) const
     {
-        pack<A, N> g = read<T, A, N>(gate, at), v = read<T, A, N>(up, at);
+        const points<T, N> f(kind, read<T, A, N>(gate, at));
+        pack<A, N> v = read<T, A, N>(up, at);
 #pragma unroll
         for (int i = 0; i < N; i++)
-            v.v[i] *= activation_at<A>(kind, g.v[i]).value;
+            v.v[i] *= f.value.v[i];
         write<T, A, N>(y, at, v);
     }
 };
@@ -124,11 +138,11 @@ template <class T> struct glu_grad {
     template <int N> __device__ void run(int64_t at) const
     {
         pack<A, N> g = read<T, A, N>(a.gate, at), v = read<T, A, N>(a.up, at), d = read<T, A, N>(a.dy, at);
+        const points<T, N> f(a.kind, g);
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            point<A> f = activation_at<A>(a.kind, g.v[i]);
-            g.v[i] = d.v[i] * v.v[i] * f.slope;
-            v.v[i] = d.v[i] * f.value;
+            g.v[i] = d.v[i] * v.v[i] * f.slope.v[i];
+            v.v[i] = d.v[i] * f.value.v[i];
         }
         write<T, A, N>(a.dgate, at, g);
         write<T, A, N>(a.dup, at, v);

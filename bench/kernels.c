@@ -340,6 +340,21 @@ static const ax_update_array *update(bench *b, int64_t n, bool touched, ax_updat
     return (const ax_update_array *)(const void *)p;
 }
 
+/* Makes the table of kernel sumsq for ARRAYS arrays of together n elements of F32 from x on. */
+static const ax_sumsq_array *squared(bench *b, const void *x, int64_t n, ax_sumsq_array array[ARRAYS])
+{
+    int64_t each = n / ARRAYS, first = 0;
+    for (int i = 0; i < ARRAYS; i++) {
+        int64_t count = i < ARRAYS - 1 ? each : n - i * each;
+        array[i] = (ax_sumsq_array){.x = (const float *)x + i * each, .n = count, .first = first, .to = i};
+        first += ax_ceil_div(count, AX_SUMSQ_CHUNK);
+    }
+    size_t bytes = ARRAYS * sizeof *array;
+    char *p = room(b, AX_U8, (int64_t)bytes);
+    DO(ax_copy_in(&b->stream, p, array, bytes));
+    return (const ax_sumsq_array *)(const void *)p;
+}
+
 static const ax_update_numbers *numbers(bench *b, double correction1, double correction2)
 {
     ax_update_numbers now = {
@@ -362,7 +377,9 @@ static void bench_update(bench *b)
     CASE(adamw, M, 1 << 20, " that nothing touches any more", .n = N, .copied = N, .arrays = ARRAYS,
          .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .array = update(b, N, false, table), .table = table,
          .numbers = numbers(b, 1, 1), .dtype = dtype, .copy_dtype = AX_BF16)
-    CASE(sumsq, M, 1 << 20, "", .n = N, .x = A(N), .out = operand(b, AX_F64, 1), .dtype = dtype)
+    ax_sumsq_array sums[ARRAYS];
+    CASE(sumsq, M, 1 << 20, "", .arrays = ARRAYS, .array = squared(b, A(N), N, sums), .table = sums,
+         .out = operand(b, AX_F64, ARRAYS), .dtype = dtype)
     CASE(scale, M, 1 << 20, "", .n = N, .factor = 1, .x = A(N), .dtype = dtype)
     CASE(convert, M, 1 << 20, " to bf16", .n = N, .x = A(N), .y = operand(b, AX_BF16, N), .x_dtype = dtype,
          .y_dtype = AX_BF16)

@@ -463,11 +463,23 @@ typedef struct ax_squared_error_args {
     ax_dtype dtype;
 } ax_squared_error_args;
 
-/* out[0] (F64) = Σ x², n elements of `dtype`, summed in double, in chunks that depend only on n. */
-typedef struct ax_sumsq_args {
-    int64_t n;
+/* One array of kernel sumsq. */
+typedef struct ax_sumsq_array {
     const void *x;
-    double *out;
+    int64_t n;
+    int64_t first; /* number of chunks of the arrays before it: Σ n/AX_SUMSQ_CHUNK, each rounded up */
+    int64_t to;    /* index of the array's sum in `out`: the arrays have different ones */
+} ax_sumsq_array;
+enum { AX_SUMSQ_CHUNK = 1 << 16 };
+
+/* out[to] (F64) = Σ x² for each of `arrays` arrays of `dtype`, summed in double, in chunks that depend only
+ * on the array's n. The kernel reads `array`; ax_kernel_operands reads `table`, a copy of `array` in host
+ * memory. */
+typedef struct ax_sumsq_args {
+    int64_t arrays;
+    const ax_sumsq_array *array; /* device memory */
+    const ax_sumsq_array *table; /* host memory */
+    double *out;                 /* device memory; at least the largest `to` plus 1 numbers */
     ax_dtype dtype;
 } ax_sumsq_args;
 
@@ -603,9 +615,9 @@ typedef struct ax_operand {
 
 typedef void ax_operand_fn(void *user, const ax_operand *operand);
 
-/* Calls `each` for each operand of a kernel call, leaving out operands with address NULL. For an optimizer
- * kernel the arrays to which the entries of `table` point are operands too. If an output is the same array as
- * an input, `each` is called for both. */
+/* Calls `each` for each operand of a kernel call, leaving out operands with address NULL. For sumsq and an
+ * optimizer kernel the arrays to which the entries of `table` point are operands too. If an output is the
+ * same array as an input, `each` is called for both. */
 void ax_kernel_operands(ax_kernel kernel, const void *args, ax_operand_fn *each, void *user);
 
 #ifdef __cplusplus

@@ -302,6 +302,7 @@ typedef struct ax_param_set {
      * state. */
     size_t bytes_master, bytes_use, bytes_grad, bytes_state;
     size_t bytes_tied; /* bytes of buffers for the tied weights' gradients from the last pipeline stage */
+    size_t bytes_sums; /* bytes of the tables of arrays whose squares are summed */
     void *block[4];
     struct ax_param_flow *flow; /* collectives in flight, orders of weights, buckets of gradients */
 } ax_param_set;

@@ -62,9 +62,9 @@ static ax_status check_head_dim(const char *kernel, int64_t head_dim)
     return AX_OK;
 }
 
-/* Checks that an optimizer kernel's `table` is not NULL. `table` is the copy, in host memory, of the kernel's
- * list of arrays; pass_table reads the operands of the call from this copy. */
-static ax_status check_table(const char *kernel, int64_t arrays, const ax_update_array *table)
+/* Checks that a kernel's `table` is not NULL. `table` is the copy, in host memory, of the kernel's list of
+ * arrays; pass_table and pass_sums read the operands of the call from this copy. */
+static ax_status check_table(const char *kernel, int64_t arrays, const void *table)
 {
     AX_CHECK(!arrays || table, AX_ERR_USAGE,
              "kernel %s: `table`, the copy of `array` in host memory, is NULL", kernel);
@@ -171,6 +171,28 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
     return bytes;
 }
 
+/* As pass_table, for the arrays of kernel sumsq and its results. */
+static double pass_sums(const ax_sumsq_args *a, ax_operand_fn *each, void *user)
+{
+    double bytes = 0;
+    for (int64_t i = 0; i < a->arrays; i++) {
+        const ax_sumsq_array *s = &a->table[i];
+        const ax_operand list[] = {{s->n ? s->x : NULL, s->n, s->n, a->dtype, AX_READ},
+                                   {a->out + s->to, 1, 1, AX_F64, AX_WRITE}};
+        bytes += pass_operands(list, AX_COUNT(list), each, user);
+    }
+    return bytes;
+}
+
+/* Returns the number of elements of the arrays of kernel sumsq. */
+static double summed(const ax_sumsq_args *a)
+{
+    double n = 0;
+    for (int64_t i = 0; i < a->arrays; i++)
+        n += (double)a->table[i].n;
+    return n;
+}
+
 /* ROW(kernel, last, checks, flops, operands …) defines a row; `a` points to the call's argument struct.
  *   last      the last field of the argument struct; two calls are compared up to its end
  *   checks    statements: TAKES(field, set of legal dtypes), or NO_DTYPE, and others
@@ -180,8 +202,8 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
  *             elements are accessed, and how many lie between the address and the end of the last of them */
 #define ROW(kernel, last, checks, flops, ...) TABLE_ROW(kernel, last, checks, flops, 0.0, __VA_ARGS__)
 
-/* As ROW, for an optimizer kernel, where a->table lists the arrays to update. The macro's parameter `table`
- * is then the expression TABLE, which calls `each` for these arrays and counts their bytes. */
+/* As ROW, for a kernel where a->table lists arrays. The macro's parameter `table` is an expression that calls
+ * `each` for these arrays and counts their bytes: TABLE for an optimizer kernel, SUMS for sumsq. */
 #define TABLE_ROW(kernel, last, checks, flops, table, ...)                                                   \
     static ax_status kernel##_check(const void *args)                                                        \
     {                                                                                                        \
@@ -215,6 +237,7 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
 #define TAKES(field, legal) AX_TRY(check_dtype(name, #field, a->field, legal))
 #define NO_DTYPE (void)0 /* the kernel has no dtype field */
 #define TABLE pass_table(a->table, a->arrays, T, a->copy_dtype, each, user)
+#define SUMS pass_sums(a, each, user)
 
 #define T a->dtype
 #define A ax_dtype_accum(a->dtype)
@@ -395,8 +418,9 @@ ROW(squared_error, dtype, TAKES(dtype, ACTIVATION), REAL(a->n) * (a->dx ? 4 : 3)
     IN(a->now, AX_U8, BYTES(a->now)), IN(a->x, T, VECTOR(a->n)), IN(a->target, T, VECTOR(a->n)),
     OUT(a->dx, T, VECTOR(a->n)), INOUT(a->total, AX_F64, VECTOR(1)));
 
-ROW(sumsq, dtype, TAKES(dtype, ACTIVATION), 2 * REAL(a->n),
-    IN(a->x, T, VECTOR(a->n)), OUT(a->out, AX_F64, VECTOR(1)));
+TABLE_ROW(sumsq, dtype, TAKES(dtype, ACTIVATION); AX_TRY(check_table(name, a->arrays, a->table)),
+    2 * summed(a), SUMS,
+    IN(a->array, AX_U8, VECTOR(a->arrays * (int64_t)sizeof *a->array)));
 
 ROW(scale, dtype, TAKES(dtype, ACTIVATION), REAL(a->n), INOUT(a->x, T, VECTOR(a->n)));
 

@@ -70,7 +70,8 @@ static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
     out->memory.gradients = e->set->bytes_grad + e->set->bytes_tied;
     out->memory.optimizer = e->set->bytes_state;
     out->memory.activations = ax_frame_plan_bytes(out->frame);
-    out->memory.batch = (size_t)(1 + slots) * engine_batch_bytes(e) + engine_numbers_bytes(e);
+    out->memory.batch =
+        (size_t)(1 + slots) * engine_batch_bytes(e) + engine_numbers_bytes(e) + e->set->bytes_sums;
     out->memory.tables = ax_layer_table_bytes(e->model->root);
     out->memory.messages = ax_pipeline_bytes(e->pipeline);
     if (e->updater)

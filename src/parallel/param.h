@@ -2,7 +2,8 @@
  * flight.
  *
  *   param.c         declaration and layouts
- *   param_set.c     memory, values, norms
+ *   param_set.c     memory, values
+ *   param_sums.c    sums of squares of gradients and weights
  *   param_gather.c  gathers of weights before use: prefetch, cache, gathers after an update
  *   param_grad.c    accumulation and reduction of gradients
  *   param_tied.c    parameters that two pipeline stages have */
@@ -79,8 +80,15 @@ struct ax_param_orders {
     ax_param_order *order;
 };
 
+/* The table of kernel sumsq for the weights or the gradients of a set. */
+typedef struct ax_param_sums {
+    ax_sumsq_array *table; /* host memory, [set->n] */
+    ax_sumsq_array *array; /* copy of `table` in device memory */
+} ax_param_sums;
+
 typedef struct ax_param_flow {
     ax_param_live *live;
+    ax_param_sums sums[2]; /* of the master weights, of the gradients */
     ax_param_orders orders;
     int running;         /* index of the running task's order; -1: none */
     int position, ahead; /* indices in the running task's order: of the next weight to acquire; of the next
@@ -119,6 +127,10 @@ AX_MUST_CHECK ax_status ax_param_tied_make(ax_param_set *set);
 void ax_param_tied_free(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_param_tied_grads(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_param_tied_weights(ax_param *p);
+
+/* Make and free the tables of ax_param_sums. */
+AX_MUST_CHECK ax_status ax_param_sums_make(ax_param_set *set);
+void ax_param_sums_free(ax_param_set *set);
 
 void ax_param_orders_fini(ax_param_orders *orders);
 

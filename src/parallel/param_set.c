@@ -1,4 +1,4 @@
-/* The memory of a model's parameters, their initial values, and their norms. */
+/* The memory of a model's parameters, and their initial values. */
 #include "parallel/param.h"
 
 #include "axonn/philox.h"
@@ -212,6 +212,8 @@ ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int s
         status = ax_param_tied_make(set);
     if (status == AX_OK && slots >= 0)
         status = ax_param_buckets_make(set);
+    if (status == AX_OK)
+        status = ax_param_sums_make(set);
     if (status != AX_OK)
         ax_param_set_destroy(&set);
     *out = set;
@@ -244,6 +246,7 @@ void ax_param_set_destroy(ax_param_set **set)
         ax_ctx_free(s->ctx, s->block[block], *block_bytes(s, block));
     if (s->flow) {
         ax_param_tied_free(s);
+        ax_param_sums_free(s);
         ax_param_orders_fini(&s->flow->orders);
         free(s->flow->live);
         free(s->flow->bucket);
@@ -373,41 +376,4 @@ ax_status ax_param_set_refresh(ax_param_set *set)
     for (int i = 0; i < set->n; i++)
         AX_TRY(ax_param_all_gather_wait(set->param[i]));
     return AX_OK;
-}
-
-/* ---- norms --------------------------------------------------------------------------------------- */
-
-/* Computes the sum of squares of this rank's part (box) of t, one of p's tensors. If several ranks hold the
- * same box, only one of them computes the sum, and the others leave *out at 0. So each element counts once in
- * the sum over the grid. */
-static ax_status sumsq_here(ax_ctx *ctx, const ax_param *p, const ax_tensor *t, double *out)
-{
-    ax_sumsq_args args = {.n = ax_tensor_count(ctx->grid, t), .x = t->data, .out = out, .dtype = t->dtype};
-    bool counts = ax_param_is_owned(p) && ax_tensor_is_primary(ctx->grid, t);
-    return counts ? ax_run_sumsq(ctx->stream, &args) : AX_OK;
-}
-
-static ax_status sum_over_grid(ax_param_set *set, double *sumsq)
-{
-    ax_axisset all = (ax_axisset)((1u << ax_grid_axes(set->ctx->grid)) - 1);
-    return ax_reduce_axes(set->ctx, all, sumsq, set->n, AX_F64, AX_SUM);
-}
-
-ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *sumsq)
-{
-    AX_CHECK(set->flow->synced, AX_ERR_INTERNAL,
-             "the gradients are still partial sums: call ax_param_set_sync_grad first");
-    AX_TRY(fill(set->ctx, AX_F64, set->n, 0, sumsq));
-    for (int i = 0; i < set->n; i++)
-        if (ax_param_trains(set->param[i]))
-            AX_TRY(sumsq_here(set->ctx, set->param[i], &set->param[i]->grad, sumsq + i));
-    return sum_over_grid(set, sumsq);
-}
-
-ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *sumsq)
-{
-    AX_TRY(fill(set->ctx, AX_F64, set->n, 0, sumsq));
-    for (int i = 0; i < set->n; i++)
-        AX_TRY(sumsq_here(set->ctx, set->param[i], &set->param[i]->master, sumsq + i));
-    return sum_over_grid(set, sumsq);
 }

@@ -312,16 +312,16 @@ static void sums_of_squares(void **state)
     (void)state;
     enum { N = 1000 };
     static float x[N];
-    double out = NAN, expected = 0;
+    double out[] = {NAN, NAN}, expected = 0;
     for (int i = 0; i < N; i++) {
         x[i] = i % 2 ? 1e-2f : 1e3f; /* in single precision the small ones would vanish */
         expected += (double)x[i] * (double)x[i];
     }
-    RUN(sumsq, N, x, &out, AX_F32);
-    assert_true(fabs(out - expected) < 1e-14 * expected);
-    assert_true(out - N / 2 * 1e6 > 0.049);
-    RUN(sumsq, 0, NULL, &out, AX_F32);
-    assert_true(out == 0);
+    const ax_sumsq_array array[] = {{.x = x, .n = N, .to = 1}, {.first = 1, .to = 0}};
+    RUN(sumsq, 2, array, array, out, AX_F32);
+    assert_true(fabs(out[1] - expected) < 1e-14 * expected);
+    assert_true(out[1] - N / 2 * 1e6 > 0.049);
+    assert_true(out[0] == 0);
     RUN(scale, 2, 0.5, x, AX_F32);
     assert_true(x[0] == 500 && x[1] == 0.5e-2f && x[2] == 1e3f);
 }

@@ -5,6 +5,7 @@
 #include "axonn/optim.h"
 #include "support/ranks.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -104,6 +105,25 @@ static ax_status check_memory(const ax_param *p)
     return AX_OK;
 }
 
+/* Master weights that are not trained may have another dtype than those that are. `sumsq` is memory for the
+ * sums. */
+static ax_status check_weight_sums(ax_ctx *ctx, ax_param_set *set, double *sumsq)
+{
+    double got[MOST_PARAMS];
+    AX_TRY(ax_param_set_weight_sumsq(set, sumsq));
+    AX_TRY(ax_copy_out(ctx->stream, got, sumsq, (size_t)set->n * sizeof *got));
+    for (int i = 0; i < set->n; i++) {
+        double *weights, want = 0;
+        size_t n;
+        AX_TRY(collect(ctx, &set->param[i]->master, &weights, &n));
+        for (size_t j = 0; j < n; j++)
+            want += weights[j] * weights[j];
+        free(weights);
+        EXPECT(fabs(got[i] - want) <= 1e-12 * want);
+    }
+    return AX_OK;
+}
+
 /* One training step of two micro-batches with the same rows. */
 static ax_status step(ax_ctx *ctx, ax_model *model, ax_param_set *set, ax_batch *batch, ax_frame *frame,
                       run *out)
@@ -112,6 +132,7 @@ static ax_status step(ax_ctx *ctx, ax_model *model, ax_param_set *set, ax_batch 
     void *total, *sumsq;
     AX_TRY(ax_ctx_alloc(ctx, sizeof(double), &total));
     AX_TRY(ax_ctx_alloc(ctx, (size_t)set->n * sizeof(double), &sumsq));
+    AX_TRY(check_weight_sums(ctx, set, sumsq));
     AX_TRY(ax_param_set_zero_grad(set));
     for (int i = 0; i < 2; i++) {
         double flops = ctx->dev->flops;

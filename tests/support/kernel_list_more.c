@@ -258,15 +258,33 @@ bool kc_build_squared_error(kernel_case *c, int index)
     return true;
 }
 
+/* Makes cases of sumsq: one array, or four, the second empty, as a part of a longer table whose sums are in
+ * another order than the arrays. */
 bool kc_build_sumsq(kernel_case *c, int index)
 {
     ARGS(sumsq);
-    if (!kc_takes(c, KC_ACTIVATION) || index >= kc_length_count)
+    enum { WORDS = sizeof *a->array / sizeof(double) };
+    if (!kc_takes(c, KC_ACTIVATION) || index / 2 >= kc_length_count)
         return false;
-    a->n = kc_lengths[index];
+    const int64_t n = kc_lengths[index / 2], several[] = {n, 0, 5, n / 2 + 3};
+    ax_sumsq_array table[AX_COUNT(several)] = {{0}};
+    a->arrays = index % 2 ? (int64_t)AX_COUNT(several) : 1;
     DTYPE(dtype, c->dtype);
-    IN(x, c->dtype, a->n);
-    OUT(out, AX_F64, 1, (double)a->n + 1);
+    int64_t first = index % 2 ? 3 : 0;
+    for (int i = 0; i < a->arrays; i++) {
+        table[i] = (ax_sumsq_array){.n = several[i], .first = first, .to = a->arrays - 1 - i};
+        first += ax_ceil_div(several[i], AX_SUMSQ_CHUNK);
+    }
+    const int at = c->operands;
+    memcpy(kc_add(c, "array", KC_IN, FIELD(array), AX_F64, a->arrays * (int)WORDS, 0), table,
+           (size_t)a->arrays * sizeof *table);
+    c->operand[at].host = FIELD(table);
+    for (int i = 0; i < a->arrays; i++) {
+        kc_add_to_table(c, at, "x", KC_IN, (size_t)i * sizeof *table + offsetof(ax_sumsq_array, x), c->dtype,
+                        several[i], 0);
+        kc_fill(c, 0.25, 1);
+    }
+    OUT(out, AX_F64, a->arrays, (double)n + 1);
     if (c->dtype != AX_F64)
         c->operand[c->operands - 1].bound *= 0x1p-29; /* the sum is in double for every element type */
     return true;

@@ -199,10 +199,17 @@ typedef struct ax_cpu_filling {
 /* Arguments of kernels that sum over all elements. Work items are chunks of elements; the sum of chunk i is
  * stored in partials[i]. */
 typedef struct ax_cpu_chunks {
-    const void *args; /* the argument struct of the kernel */
+    const void *args; /* the argument struct of the kernel; for sumsq ax_cpu_sumsq */
     int64_t chunk;    /* elements per chunk */
     double *partials;
 } ax_cpu_chunks;
+
+/* The one array whose squares are summed. */
+typedef struct ax_cpu_sumsq {
+    int64_t n;
+    const void *x;
+    ax_dtype dtype;
+} ax_cpu_sumsq;
 
 /* Arguments of norm_grad and norm_grad_apply, whose work items are chunks of rows. Each chunk sums its rows'
  * contributions to dweight and dbias by itself, so that x and dy are read once. Afterwards norm_grad_sum,

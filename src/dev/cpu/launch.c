@@ -202,8 +202,13 @@ static ax_status sum_chunks(ax_stream *stream, ax_kernel kernel, const void *arg
 static ax_status sumsq(ax_stream *stream, const void *args)
 {
     const ax_sumsq_args *a = args;
-    return a->dtype == AX_F64 ? run_ref(stream, AX_K_sumsq, args)
-                              : sum_chunks(stream, AX_K_sumsq, args, a->n, a->out);
+    if (a->dtype == AX_F64)
+        return run_ref(stream, AX_K_sumsq, args);
+    for (const ax_sumsq_array *s = a->array; s < a->array + a->arrays; s++) {
+        const ax_cpu_sumsq one = {s->n, s->x, a->dtype};
+        AX_TRY(sum_chunks(stream, AX_K_sumsq, &one, s->n, &a->out[s->to]));
+    }
+    return AX_OK;
 }
 
 static ax_status squared_error(ax_stream *stream, const void *args)

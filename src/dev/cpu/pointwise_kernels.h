@@ -421,7 +421,7 @@ INLINE double sum_lanes(const wide sum[2])
     return total;
 }
 
-INLINE void sumsq_chunk(const ax_sumsq_args *a, int64_t from, int64_t to, double *out, vtype type)
+INLINE void sumsq_chunk(const ax_cpu_sumsq *a, int64_t from, int64_t to, double *out, vtype type)
 {
     wide sum[2] = {{0}};
     for (int64_t i = from; i < to; i += W) {
@@ -445,21 +445,21 @@ INLINE void squared_error_chunk(const ax_squared_error_args *a, int64_t from, in
     *out = sum_lanes(sum);
 }
 
-/* Defines kernel `name`, which calls name_chunk(args, from, to, out, type), compiled for each element
- * type. */
-#define BY_CHUNKS(name)                                                                                      \
+/* Defines kernel `name`, which calls name_chunk(args, from, to, out, type), compiled for each element type.
+ * `arguments`: the type of args. */
+#define BY_CHUNKS(name, arguments)                                                                           \
     static void name(const void *args, int64_t lo, int64_t hi, void *scratch)                                \
     {                                                                                                        \
         const ax_cpu_chunks *s = args;                                                                       \
-        const ax_##name##_args *a = s->args;                                                                 \
+        const arguments *a = s->args;                                                                        \
         (void)scratch;                                                                                       \
         for (int64_t i = lo; i < hi; i++) {                                                                  \
             int64_t from = i * s->chunk, to = ax_min(a->n, from + s->chunk);                                 \
             BY_VTYPE(name##_chunk, a->dtype, a, from, to, &s->partials[i]);                                  \
         }                                                                                                    \
     }
-BY_CHUNKS(sumsq)
-BY_CHUNKS(squared_error)
+BY_CHUNKS(sumsq, ax_cpu_sumsq)
+BY_CHUNKS(squared_error, ax_squared_error_args)
 
 /* ---- conversion ---------------------------------------------------------------------------------- */
 

@@ -222,6 +222,24 @@ template <class Op, class A> __device__ inline A over_block(A x, A nothing)
     return over_warp<Op>(lane < warps ? part[lane] : nothing);
 }
 
+/* ---- tables of arrays ---------------------------------------------------------------------------- */
+
+/* Finds by binary search the last entry of a table that has `first` <= at. Returns its index. */
+template <class Entry> __device__ inline int64_t entry_at(const Entry *table, int64_t entries, int64_t at)
+{
+    int64_t lo = 0, hi = entries - 1;
+    while (lo < hi) {
+        int64_t mid = (lo + hi + 1) / 2;
+        if (table[mid].first <= at)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo;
+}
+
+/* ---- launching ----------------------------------------------------------------------------------- */
+
 /* The dynamic shared memory of the block, aligned to 16 bytes. */
 #ifdef __CUDACC__
 __device__ inline void *dynamic_shared()
@@ -232,8 +250,6 @@ __device__ inline void *dynamic_shared()
 #else
 __device__ inline void *dynamic_shared() { return ax_emulated_shared(); }
 #endif
-
-/* ---- launching ----------------------------------------------------------------------------------- */
 
 /* Launches a kernel; does nothing if the grid has no blocks. `shared`: bytes of dynamic shared memory. */
 template <class... P, class... Q>

@@ -270,14 +270,36 @@ template <class T> struct add_squares {
     }
 };
 
-template <class T> __global__ void sumsq_kernel(const T *x, int64_t n, int64_t chunk, double *part)
+/* The kernel sumsq takes two launches for all arrays. First each thread block sums one chunk of an array. */
+template <class T> __global__ void sumsq_kernel(ax_sumsq_args a, double *part)
 {
-    int64_t first = blockIdx.x * chunk, count = n - first < chunk ? n - first : chunk;
+    __shared__ int64_t which;
+    const int64_t at = a.array[0].first + blockIdx.x;
+    if (threadIdx.x == 0)
+        which = entry_at(a.array, a.arrays, at);
+    __syncthreads();
+    const ax_sumsq_array s = a.array[which];
+    const int64_t first = (at - s.first) * AX_SUMSQ_CHUNK, left = s.n - first;
+    const T *x = (const T *)s.x + first;
     double sum = 0;
-    along_row(x + first, count, threadIdx.x, blockDim.x, add_squares<T>{x + first, &sum});
+    along_row(x, left < AX_SUMSQ_CHUNK ? left : (int64_t)AX_SUMSQ_CHUNK, threadIdx.x, blockDim.x,
+              add_squares<T>{x, &sum});
     sum = over_block<plus>(sum, 0.0);
     if (threadIdx.x == 0)
         part[blockIdx.x] = sum;
+}
+
+/* Then a thread block per array adds up the sums of its chunks. */
+__global__ void sumsq_of_chunks(ax_sumsq_args a, const double *part)
+{
+    const ax_sumsq_array s = a.array[blockIdx.x];
+    const int64_t chunks = (s.n + AX_SUMSQ_CHUNK - 1) / AX_SUMSQ_CHUNK;
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < chunks; i += blockDim.x)
+        sum += part[s.first - a.array[0].first + i];
+    sum = over_block<plus>(sum, 0.0);
+    if (threadIdx.x == 0)
+        a.out[s.to] = sum;
 }
 
 template <class T> struct add_squared_errors {
@@ -317,15 +339,15 @@ __global__ void squared_error_kernel(squared_error_call<T> s, bool wide, int64_t
         part[blockIdx.x] = sum;
 }
 
-/* Sums the n numbers in `part`, and stores the sum in *out or, if `accumulate`, adds it to *out. */
-__global__ void sum_parts(const double *part, int64_t n, bool accumulate, double *out)
+/* Adds the n numbers in `part` to *out. */
+__global__ void sum_parts(const double *part, int64_t n, double *out)
 {
     double sum = 0;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
         sum += part[i];
     sum = over_block<plus>(sum, 0.0);
     if (threadIdx.x == 0)
-        out[0] = accumulate ? out[0] + sum : sum;
+        out[0] += sum;
 }
 
 } // namespace
@@ -456,12 +478,18 @@ ax_status ax_cuda_sumsq(ax_stream *stream, const void *args)
 {
     const ax_sumsq_args *a = (const ax_sumsq_args *)args;
     double *part = (double *)ax_cuda_of(stream)->scratch;
-    int64_t chunk = chunk_of(a->n), chunks = ax_ceil_div(a->n, chunk);
+    if (!a->arrays)
+        return AX_OK;
+    const ax_sumsq_array *last = &a->table[a->arrays - 1];
+    const int64_t chunks = last->first - a->table[0].first + ax_ceil_div(last->n, AX_SUMSQ_CHUNK);
+    AX_CHECK(chunks <= MOST_CHUNKS, AX_ERR_USAGE,
+             "cuda: sumsq: the sums of %lld chunks of %d elements do not fit scratch memory of %d MiB",
+             (long long)chunks, AX_SUMSQ_CHUNK, AX_CUDA_SCRATCH >> 20);
     AX_TRY(by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
-        return run(stream, sumsq_kernel<T>, (unsigned)chunks, BLOCK, 0, (const T *)a->x, a->n, chunk, part);
+        return run(stream, sumsq_kernel<T>, (unsigned)chunks, BLOCK, 0, *a, part);
     }));
-    return run(stream, sum_parts, 1, BLOCK, 0, part, chunks, false, a->out);
+    return run(stream, sumsq_of_chunks, (unsigned)a->arrays, BLOCK, 0, *a, part);
 }
 
 ax_status ax_cuda_squared_error(ax_stream *stream, const void *args)
@@ -475,5 +503,5 @@ ax_status ax_cuda_squared_error(ax_stream *stream, const void *args)
         return run(stream, squared_error_kernel<T>, (unsigned)chunks, BLOCK, 0, squared_error_call<T>{*a},
                    wide, chunk, part);
     }));
-    return run(stream, sum_parts, 1, BLOCK, 0, part, chunks, true, a->total);
+    return run(stream, sum_parts, 1, BLOCK, 0, part, chunks, a->total);
 }

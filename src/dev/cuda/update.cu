@@ -111,21 +111,6 @@ template <class A> struct sgd {
     }
 };
 
-/* Finds by binary search the last array that begins at or before element `at`, counted over all arrays.
- * Returns the array's index. */
-__device__ inline int64_t array_at(const ax_update_array *array, int64_t arrays, int64_t at)
-{
-    int64_t lo = 0, hi = arrays - 1;
-    while (lo < hi) {
-        int64_t mid = (lo + hi + 1) / 2;
-        if (array[mid].first <= at)
-            lo = mid;
-        else
-            hi = mid - 1;
-    }
-    return lo;
-}
-
 /* Updates elements `from` to `to` - 1 of one array, divided among the threads of a block. `from` must be a
  * multiple of N. */
 template <class C, int N, class Rule>
@@ -149,7 +134,7 @@ template <class Rule, class C, int N> __global__ void update_kernel(typename Rul
     int64_t lo = a.array[0].first + (int64_t)blockIdx.x * share, hi = lo + share;
     if (threadIdx.x == 0) {
         prepared.prepare(a);
-        array = array_at(a.array, a.arrays, lo);
+        array = entry_at(a.array, a.arrays, lo);
     }
     __syncthreads();
     const Rule rule = prepared;

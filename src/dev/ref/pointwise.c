@@ -217,19 +217,25 @@ ax_status ref_dropout(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-ax_status ref_sumsq(ax_stream *stream, const void *args)
+static double sum_of_squares(ax_dtype dtype, const void *array, int64_t n)
 {
-    (void)stream;
-    const ax_sumsq_args *a = args;
     double x[REF_BLOCK], total = 0;
-    for (ref_blocks(a->n, at, count)) {
+    for (ref_blocks(n, at, count)) {
         double sum = 0;
-        ref_read(a->dtype, a->x, at, count, x);
+        ref_read(dtype, array, at, count, x);
         for (int64_t i = 0; i < count; i++)
             sum += x[i] * x[i];
         total += sum;
     }
-    a->out[0] = total;
+    return total;
+}
+
+ax_status ref_sumsq(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_sumsq_args *a = args;
+    for (const ax_sumsq_array *s = a->array; s < a->array + a->arrays; s++)
+        a->out[s->to] = sum_of_squares(a->dtype, s->x, s->n);
     return AX_OK;
 }
 

@@ -326,8 +326,8 @@ AX_MUST_CHECK ax_status ax_param_set_init_trained(ax_param_set *set);
  * dtype, all-gathers them (ax_param_all_gather), and waits. Call this function after writing the master
  * weights. */
 AX_MUST_CHECK ax_status ax_param_set_refresh(ax_param_set *set);
-/* Begins a step: until the next call, the first contribution to each gradient overwrites the gradient, and
- * the others are added. */
+/* Begins a step: until the next call, the first contribution to the gradient of each matrix overwrites the
+ * gradient, and the others are added. Gradients of vectors become zero, and all contributions are added. */
 AX_MUST_CHECK ax_status ax_param_set_zero_grad(ax_param_set *set);
 /* Tells the set whether the next backward pass is the step's last one for its layers (`last`). Must be called
  * before the last backward pass of a step. If `last` is true, the reduction of a gradient may start during

@@ -6,7 +6,8 @@
  * reduce-scattered along data too. Up to AX_PARAM_RING contributions are in flight. They are added first in,
  * first out, so the order of additions, and with it the result, does not depend on overlap.ors. If the
  * layouts agree, kernels add to the gradient themselves. The first contribution of a step overwrites the
- * gradient, so that the gradient need not be cleared.
+ * gradient, so that the gradient need not be cleared. Gradients of vectors are cleared at the beginning of a
+ * step, because the kernels that compute them only add; they are adjacent in memory, so one launch does it.
  *
  * Between micro-batches, a gradient stays partial along the axes of the batch along which it is not
  * reduce-scattered: for matrices that is data with ZeRO stages 0 and 1, for biases and norms all axes that
@@ -19,6 +20,29 @@
 static ax_status zero(ax_ctx *ctx, const ax_tensor *t)
 {
     ax_fill_args fill = {.n = ax_tensor_count(ctx->grid, t), .y = t->data, .dtype = t->dtype};
+    return fill.n ? ax_run_fill(ctx->stream, &fill) : AX_OK;
+}
+
+static bool is_vector(const ax_param *p) { return p->sum.ndim < 2; }
+
+/* Sets the gradients of all vectors, and the padding between them, to zero. */
+static ax_status zero_vectors(ax_param_set *set)
+{
+    ax_ctx *ctx = set->ctx;
+    char *begin = NULL, *end = NULL;
+    for (int i = 0; i < set->n; i++) {
+        const ax_tensor *sum = &set->param[i]->sum;
+        char *at = sum->data;
+        if (!at || !is_vector(set->param[i]))
+            continue;
+        begin = begin && begin < at ? begin : at;
+        at += ax_tensor_bytes(ctx->grid, sum);
+        end = end > at ? end : at;
+    }
+    if (!begin)
+        return AX_OK;
+    ax_fill_args fill = {
+        .n = (end - begin) / (int64_t)ax_dtype_size(ctx->accum), .y = begin, .dtype = ctx->accum};
     return fill.n ? ax_run_fill(ctx->stream, &fill) : AX_OK;
 }
 
@@ -191,7 +215,7 @@ ax_status ax_param_grad_target(ax_frame *frame, ax_param *p, const ax_layout *pr
     }
     if (fresh)
         *fresh = overwrite;
-    else if (overwrite)
+    else if (overwrite && !(is_vector(p) && target.data == p->sum.data))
         AX_TRY(zero(ctx, &target));
     *out = target;
     return AX_OK;
@@ -228,7 +252,7 @@ static ax_status start_contribution(ax_frame *frame, ax_param *p, const ax_tenso
     if (first && moves && !whole && room <= ax_param_room(ctx, p, &p->sum)) {
         result = p->sum.data;
         c.add = false;
-    } else if (first) {
+    } else if (first && !is_vector(p)) {
         AX_TRY(zero(ctx, &p->sum));
     }
     AX_TRY(ax_frame_host(frame, sizeof *c.transfer, (void **)&c.transfer));
@@ -304,7 +328,7 @@ ax_status ax_param_set_zero_grad(ax_param_set *set)
         set->flow->bucket[i].missing = set->flow->bucket[i].n;
     }
     set->flow->last = set->flow->synced = false;
-    return AX_OK;
+    return zero_vectors(set);
 }
 
 ax_status ax_param_set_last_micro_batch(ax_param_set *set, bool last)
@@ -321,7 +345,8 @@ ax_status ax_param_set_sync_grad(ax_param_set *set)
     ax_param_flow *f = set->flow;
     AX_TRY(ax_param_set_end(set));
     for (int i = 0; i < set->n; i++)
-        if (!f->live[i].started && set->param[i]->place != AX_PARAM_AWAY && ax_param_trains(set->param[i]))
+        if (!f->live[i].started && set->param[i]->place != AX_PARAM_AWAY && ax_param_trains(set->param[i]) &&
+            !is_vector(set->param[i]))
             AX_TRY(zero(set->ctx, &set->param[i]->sum));
     for (int i = 0; i < f->buckets; i++)
         if (!f->bucket[i].started)

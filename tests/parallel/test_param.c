@@ -230,6 +230,73 @@ static void parameters_are_the_same_on_all_grids(void **state)
     same_on_all_grids("check");
 }
 
+/* ---- vectors ------------------------------------------------------------------------------------- */
+
+enum { VECTORS = 9 };
+
+/* Adds 1 to each element of a gradient, as kernels do that only add. */
+static ax_status add_one(ax_frame *frame, ax_param *p)
+{
+    ax_tensor out;
+    AX_TRY(ax_param_grad_target(frame, p, &p->sum.layout, &out, NULL));
+    for (int64_t i = 0; i < out.dim[0]; i++)
+        ((float *)out.data)[i] += 1;
+    return ax_param_add_grad(frame, p, &out);
+}
+
+/* Two steps of two micro-batches. The last vector gets no contribution. */
+static ax_status steps_of_vectors(ax_ctx *ctx, ax_frame *frame, ax_param_set *set)
+{
+    ax_kernel_total totals[AX_KERNEL_COUNT] = {{0}};
+    ctx->dev->totals = totals;
+    for (int step = 0; step < 2; step++) {
+        AX_TRY(ax_param_set_zero_grad(set));
+        for (int batch = 0; batch < 2; batch++) {
+            AX_TRY(ax_frame_begin(frame, "backward", AX_MODE_TRAIN, NULL));
+            for (int i = 0; i < VECTORS - 1; i++)
+                AX_TRY(add_one(frame, set->param[i]));
+        }
+        AX_TRY(ax_param_set_sync_grad(set));
+        EXPECT(totals[AX_K_fill].calls == step + 1);
+        for (int i = 0; i < VECTORS; i++)
+            for (int64_t j = 0; j < set->param[i]->grad.dim[0]; j++)
+                EXPECT(((float *)set->param[i]->grad.data)[j] == (i < VECTORS - 1 ? 2 : 0));
+    }
+    ctx->dev->totals = NULL;
+    return AX_OK;
+}
+
+static ax_status on_one_rank(ax_comm *world, void *arg)
+{
+    ax_ctx *ctx;
+    ax_frame *frame;
+    ax_param *param[VECTORS];
+    ax_param_set *set;
+    (void)arg;
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F32, 1, &ctx));
+    AX_TRY(ax_frame_create(ctx, 1 << 12, &frame));
+    for (int i = 0; i < VECTORS; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "p%d", i);
+        AX_TRY(ax_param_create(ctx, name, 1, (int64_t[]){1 + 7 * i}, NULL, weight_roles, AX_INIT_ZERO, 0,
+                               &param[i]));
+    }
+    AX_TRY(ax_param_set_create(ctx, param, VECTORS, 0, &set));
+    AX_TRY(steps_of_vectors(ctx, frame, set));
+    ax_frame_destroy(&frame);
+    ax_param_set_destroy(&set);
+    for (int i = 0; i < VECTORS; i++)
+        ax_param_destroy(&param[i]);
+    ax_ctx_destroy(&ctx);
+    return AX_OK;
+}
+
+static void gradients_of_vectors_are_cleared_together(void **state)
+{
+    (void)state;
+    assert_ranks(1, on_one_rank, NULL);
+}
+
 /* ---- when reductions start ----------------------------------------------------------------------- */
 
 enum { ROWS = 1500, COLS = 2000, BUCKET_PARAMS = 5 };
@@ -367,6 +434,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_are_the_same_on_all_grids),
+        cmocka_unit_test(gradients_of_vectors_are_cleared_together),
         cmocka_unit_test(reductions_start_when_a_bucket_is_complete),
         cmocka_unit_test(misuse_is_an_error),
     };

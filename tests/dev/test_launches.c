@@ -8,6 +8,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,12 +121,78 @@ static void few_queries_use_many_blocks(void **state)
     ax_device_close(&g.dev);
 }
 
+/* The gradient of an embedding if all tokens are equal, and if all differ. */
+static void long_runs_are_cut(void **state)
+{
+    (void)state;
+    enum { ROWS = 2000, COLS = 36, COUNT = 2100, PIECE = 32 };
+    gpu g;
+    int32_t ids[ROWS];
+    float *start = calloc(COUNT * COLS, sizeof *start);
+    size_t bytes = COUNT * COLS * sizeof *start;
+    assert_non_null(start);
+    open_gpu(&g);
+    void *dy = normals(&g, AX_BF16, ROWS * COLS), *table = normals(&g, AX_F32, COUNT * COLS), *memory;
+    OK(ax_device_alloc(g.dev, sizeof ids, &memory));
+    const ax_embedding_grad_args args = {.rows = ROWS,
+                                         .cols = COLS,
+                                         .count = COUNT,
+                                         .dy = dy,
+                                         .ids = memory,
+                                         .dtable = table,
+                                         .dtype = AX_BF16};
+    count used[2];
+    for (int differ = 0; differ < 2; differ++) {
+        for (int i = 0; i < ROWS; i++)
+            ids[i] = differ ? i * 7 % COUNT : 5;
+        OK(ax_copy_in(&g.stream, memory, ids, sizeof ids));
+        used[differ] = run(&g, AX_K_embedding_grad, &args);
+        same_bits(&g, AX_K_embedding_grad, &args, table, start, bytes);
+    }
+    assert_int_equal(used[0].blocks, used[1].blocks);
+    assert_true(used[0].blocks >= 2 * (ROWS / PIECE));
+    ax_device_free(g.dev, dy, ROWS * COLS * 2);
+    ax_device_free(g.dev, table, bytes);
+    ax_device_free(g.dev, memory, sizeof ids);
+    ax_device_close(&g.dev);
+    free(start);
+}
+
+/* Sums of squares of many arrays, short and long. */
+static void one_call_sums_all_arrays(void **state)
+{
+    (void)state;
+    enum { ARRAYS = 300, LONG = 3 * AX_SUMSQ_CHUNK + 5 };
+    static ax_sumsq_array table[ARRAYS];
+    gpu g;
+    open_gpu(&g);
+    float *x = normals(&g, AX_F32, LONG);
+    double *out = normals(&g, AX_F64, ARRAYS);
+    void *array;
+    for (int64_t i = 0, first = 0; i < ARRAYS; i++) {
+        table[i] = (ax_sumsq_array){.x = x, .n = i == 7 ? LONG : i, .first = first, .to = i};
+        first += ax_ceil_div(table[i].n, AX_SUMSQ_CHUNK);
+    }
+    OK(ax_device_alloc(g.dev, sizeof table, &array));
+    OK(ax_copy_in(&g.stream, array, table, sizeof table));
+    const ax_sumsq_args args = {
+        .arrays = ARRAYS, .array = array, .table = table, .out = out, .dtype = AX_F32};
+    assert_int_equal(run(&g, AX_K_sumsq, &args).launches, 2);
+    same_bits(&g, AX_K_sumsq, &args, out, NULL, ARRAYS * sizeof *out);
+    ax_device_free(g.dev, x, LONG * sizeof *x);
+    ax_device_free(g.dev, out, ARRAYS * sizeof *out);
+    ax_device_free(g.dev, array, sizeof table);
+    ax_device_close(&g.dev);
+}
+
 int main(void)
 {
     if (!getenv("AXONN_PLUGINS"))
         return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few_queries_use_many_blocks),
+        cmocka_unit_test(long_runs_are_cut),
+        cmocka_unit_test(one_call_sums_all_arrays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -219,11 +219,12 @@ static void bench_attention(bench *b, ax_dtype dtype, int64_t batch, int64_t t, 
     if (!start_case(b, name))
         return;
     ax_attention_args a = {.batch = batch, .q_len = t, .kv_len = t, .heads = h, .kv_heads = g, .head_dim = d};
-    a.scale = 0.125, a.dtype = dtype;
+    a.q_ld = h * d, a.kv_ld = g * d, a.scale = 0.125, a.dtype = dtype;
     a.q = operand(b, dtype, q), a.k = operand(b, dtype, kv), a.v = operand(b, dtype, kv);
     a.o = operand(b, dtype, q), a.lse = operand(b, AX_F32, batch * t * h);
     run_case(b, name, AX_K_attention, &a, dtype);
     ax_attention_grad_args ga = {.batch = batch, .q_len = t, .heads = h, .kv_heads = g, .head_dim = d};
+    ga.q_ld = a.q_ld, ga.kv_ld = a.kv_ld;
     ga.scale = a.scale, ga.dtype = dtype, ga.q = a.q, ga.k = a.k, ga.v = a.v, ga.o = a.o, ga.lse = a.lse;
     ga.dout = operand(b, dtype, q), ga.dq = operand(b, dtype, q), ga.dk = operand(b, dtype, kv);
     ga.dv = operand(b, dtype, kv), ga.delta = operand(b, AX_F32, batch * t * h);
@@ -241,6 +242,7 @@ static void bench_generation(bench *b, ax_dtype dtype, int64_t batch, int64_t ke
         return;
     ax_attention_args a = {
         .batch = batch, .q_len = 1, .kv_len = keys, .heads = h, .kv_heads = h, .head_dim = d};
+    a.q_ld = a.kv_ld = h * d;
     a.q_offset = keys - 1, a.scale = 0.125, a.dtype = dtype;
     a.q = operand(b, dtype, batch * h * d), a.o = operand(b, dtype, batch * h * d);
     a.k = operand(b, dtype, batch * keys * h * d), a.v = operand(b, dtype, batch * keys * h * d);
@@ -262,7 +264,8 @@ static void bench_rows(bench *b, ax_dtype dtype)
     }
 #define T(n) operand(b, dtype, n)
 #define A(n) operand(b, AX_F32, n)
-    CASE(bias_add, R, F, "", .rows = R, .cols = F, .x = T(R * F), .bias = A(F), .y = T(R * F), .dtype = dtype)
+    CASE(bias_add, R, F, "", .rows = R, .cols = F, .ld = F, .x = T(R * F), .bias = A(F), .y = T(R * F),
+         .dtype = dtype)
     CASE(col_sum, R, F, "", .rows = R, .cols = F, .ld = F, .x = T(R * F), .out = A(F), .dtype = dtype)
     CASE(norm, R, C, " of a sum", .rows = R, .cols = C, .eps = 1e-5, .a = T(R * C), .b = T(R * C),
          .x = T(R * C), .sum = A(R), .m2 = A(R), .weight = A(C), .bias = A(C), .y = T(R * C), .dtype = dtype)
@@ -274,7 +277,7 @@ static void bench_rows(bench *b, ax_dtype dtype)
     CASE(norm_grad, R, C, " rms, added", .rows = R, .cols = C, .eps = 1e30, .x = T(R * C), .dy = T(R * C),
          .add = T(R * C), .m2 = A(R), .weight = A(C), .dx = T(R * C), .dweight = A(C), .dtype = dtype,
          .kind = AX_NORM_RMS)
-    CASE(rope, R, C, " heads of 64", .rows = R, .heads = C / 64, .head_dim = 64, .table_rows = R,
+    CASE(rope, R, C, " heads of 64", .rows = R, .heads = C / 64, .head_dim = 64, .ld = C, .table_rows = R,
          .positions = integers(b, R, 1, R), .table = filled(b, R * 64, 0.70710678), .x = T(R * C),
          .dtype = dtype)
     CASE(norm_stats, R, C, "", .rows = R, .cols = C, .a = T(R * C), .sum = A(R), .m2 = A(R), .dtype = dtype)
@@ -293,10 +296,10 @@ static void bench_rows(bench *b, ax_dtype dtype)
     CASE(activation, R, F, " silu", .n = R * F, .x = T(R * F), .y = T(R * F), .dtype = dtype, .kind = AX_SILU)
     CASE(activation_grad, R, F, " silu", .n = R * F, .x = T(R * F), .dy = T(R * F), .dx = T(R * F),
          .dtype = dtype, .kind = AX_SILU)
-    CASE(glu, R, F, " silu", .n = R * F, .gate = T(R * F), .up = T(R * F), .y = T(R * F), .dtype = dtype,
-         .kind = AX_SILU)
-    CASE(glu_grad, R, F, " silu", .n = R * F, .gate = T(R * F), .up = T(R * F), .dy = T(R * F),
-         .dgate = T(R * F), .dup = T(R * F), .dtype = dtype, .kind = AX_SILU)
+    CASE(glu, R, F, " silu", .rows = R, .cols = F, .ld = F, .gate = T(R * F), .up = T(R * F), .y = T(R * F),
+         .dtype = dtype, .kind = AX_SILU)
+    CASE(glu_grad, R, F, " silu", .rows = R, .cols = F, .ld = F, .gate = T(R * F), .up = T(R * F),
+         .dy = T(R * F), .dgate = T(R * F), .dup = T(R * F), .dtype = dtype, .kind = AX_SILU)
     CASE(squared_error, R, F, "", .n = R * F, .scale = 1, .x = T(R * F), .target = T(R * F), .dx = T(R * F),
          .total = operand(b, AX_F64, 1), .dtype = dtype)
     CASE(add, R, C, "", .n = R * C, .a = T(R * C), .b = T(R * C), .y = T(R * C), .dtype = dtype)

@@ -134,6 +134,7 @@ static void add_attention(bench *b, ax_dtype dtype, int64_t B, int64_t T, int64_
     ax_attention_args *a =
         &add_case(b, AX_K_attention, dtype, what, peak_of(dtype), forward, 0)->args.attention;
     *a = (ax_attention_args){.batch = B, .q_len = T, .kv_len = T, .heads = H, .kv_heads = H, .head_dim = D};
+    a->q_ld = a->kv_ld = H * D;
     a->scale = 1 / sqrt((double)D), a->dtype = dtype;
     a->q = operand(b, dtype, N), a->k = operand(b, dtype, N), a->v = operand(b, dtype, N);
     a->o = operand(b, dtype, N), a->lse = operand(b, AX_F32, B * T * H);
@@ -141,6 +142,7 @@ static void add_attention(bench *b, ax_dtype dtype, int64_t B, int64_t T, int64_
         &add_case(b, AX_K_attention_grad, dtype, "the same", peak_of(dtype), backward, 0)
              ->args.attention_grad;
     *g = (ax_attention_grad_args){.batch = B, .q_len = T, .heads = H, .kv_heads = H, .head_dim = D};
+    g->q_ld = g->kv_ld = H * D;
     g->scale = a->scale, g->dtype = dtype, g->q = a->q, g->k = a->k, g->v = a->v, g->o = a->o;
     g->lse = a->lse, g->dout = operand(b, dtype, N), g->delta = operand(b, AX_F32, B * T * H);
     g->dq = operand(b, dtype, N), g->dk = operand(b, dtype, N), g->dv = operand(b, dtype, N);
@@ -258,15 +260,18 @@ static void add_block(bench *b, ax_dtype dtype)
         (ax_rope_args){.rows = R,
                        .heads = C / D,
                        .head_dim = D,
+                       .ld = C,
                        .table_rows = POSITIONS,
                        .positions = positions,
                        .table = filled(b, (int64_t)POSITIONS * D, 0.70710678),
                        .x = t[0],
                        .dtype = dtype};
-    add_case(b, AX_K_glu, dtype, "9M silu", STREAM, floor[3], 0)->args.glu =
-        (ax_glu_args){.n = n, .gate = t[0], .up = t[1], .y = t[2], .dtype = dtype, .kind = AX_SILU};
+    add_case(b, AX_K_glu, dtype, "9M silu", STREAM, floor[3], 0)->args.glu = (ax_glu_args){
+        .rows = R, .cols = C, .ld = C, .gate = t[0], .up = t[1], .y = t[2], .dtype = dtype, .kind = AX_SILU};
     add_case(b, AX_K_glu_grad, dtype, "9M silu", STREAM, floor[4], 0)->args.glu_grad =
-        (ax_glu_grad_args){.n = n,
+        (ax_glu_grad_args){.rows = R,
+                           .cols = C,
+                           .ld = C,
                            .gate = t[0],
                            .up = t[1],
                            .dy = t[2],

@@ -116,10 +116,10 @@ typedef struct ax_gemm_args {
     void *preact;       /* preactivations, or NULL */
 } ax_gemm_args;
 
-/* y[r,c] = x[r,c] + bias[c]; y may be x. x, y: [rows, cols] of `dtype`; bias: [cols] of accum
- * (ax_dtype_accum). */
+/* y[r,c] = x[r,c] + bias[c]; y may be x. x, y: [rows, cols] of `dtype`, rows `ld` elements apart; bias:
+ * [cols] of accum (ax_dtype_accum). */
 typedef struct ax_bias_add_args {
-    int64_t rows, cols;
+    int64_t rows, cols, ld;
     const void *x, *bias;
     void *y;
     ax_dtype dtype;
@@ -265,12 +265,13 @@ typedef struct ax_attention_dropout {
  * position p = q_offset + i among the keys. The query sees the keys j < kv_len with first <= j <= p, where
  * first is doc_start[b,i], the key position at which the query's document begins (doc_start NULL: 0). If
  * window > 0 (sliding-window attention), first is at least p - window + 1. For a query that sees no key, o =
- * 0 and lse = -inf. Query head h uses key head h/(heads/kv_heads). q, o: [batch, q_len, heads, head_dim] of
- * `dtype`, dense; k, v: [batch, kv_len, kv_heads, head_dim] of `dtype`, with kv_batch_stride elements from
- * one sequence to the next (0: dense); doc_start: int32 [batch, q_len]; lse: [batch, heads, q_len] of accum
- * (ax_dtype_accum), log Σ_j exp(scale·q·k_j), may be NULL. scale > 0. */
+ * 0 and lse = -inf. Query head h uses key head h/(heads/kv_heads). q: [batch, q_len, heads, head_dim] of
+ * `dtype`, with q_ld elements from one position to the next; k, v: [batch, kv_len, kv_heads, head_dim] of
+ * `dtype`, with kv_ld elements from one position to the next, and kv_batch_stride elements from one sequence
+ * to the next (0: kv_len · kv_ld); o: as q, but dense; doc_start: int32 [batch, q_len]; lse: [batch, heads,
+ * q_len] of accum (ax_dtype_accum), log Σ_j exp(scale·q·k_j), may be NULL. scale > 0. */
 typedef struct ax_attention_args {
-    int64_t batch, q_len, kv_len, q_offset, heads, kv_heads, head_dim, kv_batch_stride;
+    int64_t batch, q_len, kv_len, q_offset, heads, kv_heads, head_dim, q_ld, kv_ld, kv_batch_stride;
     double scale;
     const void *q, *k, *v;
     const int32_t *doc_start;
@@ -280,11 +281,11 @@ typedef struct ax_attention_args {
     ax_dtype dtype;
 } ax_attention_args;
 
-/* Gradients of attention for kv_len == q_len, q_offset == 0, dense k and v. dout has the shape of o. dq, dk
- * and dv have the shapes of q, k and v, and are overwritten. `delta` ([batch, heads, q_len] of accum, as lse)
- * is scratch, which the kernel fills with the dot products of dout and o over head_dim. */
+/* Gradients of attention for kv_len == q_len, q_offset == 0, kv_batch_stride == 0. dout is dense, as o. dq,
+ * dk and dv have the shapes and strides of q, k and v, and are overwritten. `delta` ([batch, heads, q_len] of
+ * accum, as lse) is scratch, which the kernel fills with the dot products of dout and o over head_dim. */
 typedef struct ax_attention_grad_args {
-    int64_t batch, q_len, heads, kv_heads, head_dim;
+    int64_t batch, q_len, heads, kv_heads, head_dim, q_ld, kv_ld;
     double scale;
     const void *q, *k, *v, *o, *lse, *dout;
     const int32_t *doc_start;
@@ -294,13 +295,13 @@ typedef struct ax_attention_grad_args {
     ax_dtype dtype;
 } ax_attention_grad_args;
 
-/* Rotary position embedding (Su et al. 2021), in place. x: [rows, heads, head_dim] of `dtype`, d = head_dim
- * even; positions: int32 [rows]; table: F32 for every dtype, [table_rows, d/2, 2], cosines and sines. The
- * pair (u, v) = (x[r,h,i], x[r,h,i + d/2]) becomes (u·cos - v·sin, v·cos + u·sin) with (cos, sin) =
- * table[positions[r],i,:]; if `inverse`, with -sin instead of sin, which computes the gradient. A row whose
- * position is outside [0, table_rows), which is an error of the caller, becomes NaN. */
+/* Rotary position embedding (Su et al. 2021), in place. x: [rows, heads, head_dim] of `dtype`, rows `ld`
+ * elements apart, d = head_dim even; positions: int32 [rows]; table: F32 for every dtype, [table_rows, d/2,
+ * 2], cosines and sines. The pair (u, v) = (x[r,h,i], x[r,h,i + d/2]) becomes (u·cos - v·sin, v·cos + u·sin)
+ * with (cos, sin) = table[positions[r],i,:]; if `inverse`, with -sin instead of sin, which computes the
+ * gradient. A row whose position is outside [0, table_rows), which is an error of the caller, becomes NaN. */
 typedef struct ax_rope_args {
-    int64_t rows, heads, head_dim, table_rows;
+    int64_t rows, heads, head_dim, ld, table_rows;
     const int32_t *positions;
     const float *table;
     void *x;
@@ -348,20 +349,22 @@ typedef struct ax_activation_grad_args {
     ax_activation kind;
 } ax_activation_grad_args;
 
-/* Gated linear unit (Shazeer 2020): y = f(gate)·up, n elements of `dtype`; with AX_SILU as f it is SwiGLU.
- * f(gate) is not rounded to `dtype`. y may be gate or up. */
+/* Gated linear unit (Shazeer 2020): y = f(gate)·up; with AX_SILU as f it is SwiGLU. f(gate) is not rounded to
+ * `dtype`. gate, up, y: [rows, cols] of `dtype`, rows of gate and up `ld` elements apart, y dense. y may be
+ * gate or up if these are dense. */
 typedef struct ax_glu_args {
-    int64_t n;
+    int64_t rows, cols, ld;
     const void *gate, *up;
     void *y;
     ax_dtype dtype;
     ax_activation kind;
 } ax_glu_args;
 
-/* dgate = dy·up·f'(gate), dup = dy·f(gate). dgate and dup may each be the same array as dy, gate or up, but
- * not as each other. */
+/* dgate = dy·up·f'(gate), dup = dy·f(gate). gate, up, dgate, dup: [rows, cols], rows `ld` elements apart; dy:
+ * dense. dgate and dup may each be the same array as gate or up, or as dy if ld is cols, but not as each
+ * other. */
 typedef struct ax_glu_grad_args {
-    int64_t n;
+    int64_t rows, cols, ld;
     const void *gate, *up, *dy;
     void *dgate, *dup;
     ax_dtype dtype;

@@ -64,7 +64,8 @@ typedef struct ax_drop {
  * the key heads. doc_start: int32 [b, t]; if its data is NULL, all documents start at 0. window > 0: a query
  * sees at most `window` keys. The first kv_len <= s keys are valid; query i is at position q_offset + i. lse,
  * a local tensor [b, h, t] in the accumulation dtype, is kept for backward; it may be NULL in forward. `drop`
- * is the dropout of the probabilities (NULL: no dropout); backward must get the same `drop`. */
+ * is the dropout of the probabilities (NULL: no dropout); backward must get the same `drop`. q, k and v may
+ * lie beside each other (ax_frame_alloc_beside); then dq, dk and dv do too. Rows of o are dense. */
 AX_MUST_CHECK ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
                                         const ax_tensor *v, const ax_tensor *doc_start, int64_t window,
                                         int64_t head_dim, int64_t q_offset, int64_t kv_len,
@@ -76,8 +77,9 @@ AX_MUST_CHECK ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q
                                              ax_tensor *dk, ax_tensor *dv);
 
 /* Rotary position embedding of this rank's heads, in place (ax_rope_args). x: [b, t, h·e] of whole heads, may
- * be a partial sum; positions: int32 [b, t]; table: F32 [n, e/2, 2], whole on every rank, n above the largest
- * position. The gradient is the same operation on the gradient of the result, with `inverse` true. */
+ * be a partial sum, and its rows may be padded; positions: int32 [b, t]; table: F32 [n, e/2, 2], whole on
+ * every rank, n above the largest position. The gradient is the same operation on the gradient of the result,
+ * with `inverse` true. */
 AX_MUST_CHECK ax_status ax_op_rope(ax_frame *frame, ax_tensor *x, const ax_tensor *positions,
                                    const ax_tensor *table, bool inverse);
 
@@ -94,8 +96,8 @@ AX_MUST_CHECK ax_status ax_op_activation(ax_frame *frame, const ax_tensor *x, ax
 AX_MUST_CHECK ax_status ax_op_activation_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *dy,
                                               ax_activation kind, ax_tensor *dx);
 
-/* y = f(gate) · up, where `kind` selects f. gate and up have equal layouts. ax_op_glu_grad works in place: it
- * overwrites `gate` and `up` with their gradients. */
+/* y = f(gate) · up, where `kind` selects f. gate and up have equal layouts and padding of rows; rows of y are
+ * dense. ax_op_glu_grad works in place: it overwrites `gate` and `up` with their gradients. */
 AX_MUST_CHECK ax_status ax_op_glu(ax_frame *frame, const ax_tensor *gate, const ax_tensor *up,
                                   ax_activation kind, ax_tensor *y);
 AX_MUST_CHECK ax_status ax_op_glu_grad(ax_frame *frame, ax_tensor *gate, ax_tensor *up, const ax_tensor *dy,

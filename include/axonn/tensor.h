@@ -12,8 +12,9 @@
  * n elements over g ranks into chunks of ceil(n/g), the last of which are shorter or empty (9 elements over 4
  * ranks are 3,3,3,0). So each part begins at a multiple of the chunk size in the whole array, and collectives
  * send and receive the parts without packing. Empty boxes are legal. Local storage is the local box,
- * row-major. Its rows are dense unless the tensor has `align`. Padding to chunks of equal size exists only in
- * the buffers of collectives and after the end of a parameter's local box. */
+ * row-major. Its rows are dense unless the tensor has `align`, as logits have, and tensors that lie beside
+ * each other. Padding to chunks of equal size exists only in the buffers of collectives and after the end of
+ * a parameter's local box. */
 #ifndef AXONN_TENSOR_H
 #define AXONN_TENSOR_H
 
@@ -44,13 +45,16 @@ typedef struct ax_layout {
     ax_axisset partial;
 } ax_layout;
 
+/* The most tensors that lie beside each other in memory (ax_frame_alloc_beside). */
+enum { AX_BESIDE = 3 };
+
 /* ax_tensor.align of logits, in bytes: cuBLAS GEMMs are slow if rows of bf16 begin at odd element offsets. */
 enum { AX_ROW_ALIGN = 128 };
 
 typedef struct ax_tensor {
     ax_dtype dtype;
     uint8_t ndim;
-    uint16_t align; /* local rows (along the last dim) are padded to a multiple of `align` bytes; 0: dense */
+    uint32_t align; /* local rows (along the last dim) are padded to a multiple of `align` bytes; 0: dense */
     int64_t dim[AX_MAX_DIMS];  /* global extents */
     int64_t unit[AX_MAX_DIMS]; /* split unit of each dim: how many elements stay together on a rank, such as a
                                   head; 0 means 1 */
@@ -224,6 +228,11 @@ size_t ax_frame_high_water(const ax_frame *frame);
  * last use that the dry run recorded, because later allocations may share the memory. AX_ERR_USAGE if
  * ax_tensor_check fails, AX_ERR_MEMORY if the frame is too small. */
 AX_MUST_CHECK ax_status ax_frame_alloc(ax_frame *frame, const ax_tensor *like, ax_tensor *out);
+/* Allocates n <= AX_BESIDE tensors beside each other: a row of the array that is allocated has a row of
+ * out[0], then one of out[1], and so on. out[i] has dtype, shape and layout of like[i], and its `align` is
+ * the number of bytes of a row of the array. All `like` have the same dtype and the same local extents except
+ * the last. Errors as for ax_frame_alloc. */
+AX_MUST_CHECK ax_status ax_frame_alloc_beside(ax_frame *frame, int n, const ax_tensor *like, ax_tensor *out);
 /* Allocates an array of `count` elements, without a layout. Errors as for ax_frame_alloc. */
 AX_MUST_CHECK ax_status ax_frame_scratch(ax_frame *frame, ax_dtype dtype, int64_t count, void **out);
 

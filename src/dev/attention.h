@@ -1,10 +1,16 @@
-/* Functions that all backends use for attention: which keys a query sees, and the random numbers of dropout
- * (ax_attention_args and ax_attention_dropout in axonn/kernels.h). */
+/* Functions that all backends use for attention: where keys are, which keys a query sees, and the random
+ * numbers of dropout (ax_attention_args and ax_attention_dropout in axonn/kernels.h). */
 #ifndef AX_DEV_ATTENTION_H
 #define AX_DEV_ATTENTION_H
 
 #include "axonn/kernels.h"
 #include "axonn/philox.h"
+
+/* Returns the number of elements from the keys of one sequence to those of the next. */
+AX_INLINE int64_t ax_attention_kv_batch(const ax_attention_args *a)
+{
+    return a->kv_batch_stride ? a->kv_batch_stride : a->kv_len * a->kv_ld;
+}
 
 /* Returns the index of the first key that is in both the document and the window of a query. `row` is the
  * query's row in the batch, b·q_len + i; `position` is the query's position among the keys. */

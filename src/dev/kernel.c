@@ -1,6 +1,7 @@
 /* The table of kernels. Each row has the checks of a call's arguments, the count of floating-point
  * operations, and the list of operands, from which the bytes that the call moves are counted. A kernel of
  * AX_KERNELS without a row here does not compile. */
+#include "dev/attention.h"
 #include "dev/backend.h"
 
 /* A row of the table. The function `operands` returns the bytes of memory that the call moves. Unless `each`
@@ -59,6 +60,14 @@ static ax_status check_head_dim(const char *kernel, int64_t head_dim)
 {
     AX_CHECK(head_dim % 2 == 0, AX_ERR_USAGE, "kernel %s rotates pairs, so head_dim must be even, not %lld",
              kernel, (long long)head_dim);
+    return AX_OK;
+}
+
+/* Checks the distance between rows of `cols` elements. */
+static ax_status check_ld(const char *kernel, const char *field, int64_t ld, int64_t cols)
+{
+    AX_CHECK(ld >= cols, AX_ERR_USAGE, "kernel %s: rows of %lld elements cannot be %lld elements apart (%s)",
+             kernel, (long long)cols, (long long)ld, field);
     return AX_OK;
 }
 
@@ -195,7 +204,7 @@ static double summed(const ax_sumsq_args *a)
 
 /* ROW(kernel, last, checks, flops, operands …) defines a row; `a` points to the call's argument struct.
  *   last      the last field of the argument struct; two calls are compared up to its end
- *   checks    statements: TAKES(field, set of legal dtypes), or NO_DTYPE, and others
+ *   checks    statements: TAKES(field, set of legal dtypes), or NO_DTYPE; ROWS_FIT(field, columns); others
  *   flops     a double; multiply and add count as two
  *   operands  IN, OUT or INOUT(address or NULL, dtype, extent). An extent is VECTOR(n),
  *             MATRIX(rows, cols, ld), BOX(n, stride), BYTES(pointer to a struct), or two numbers: how many
@@ -235,6 +244,7 @@ static double summed(const ax_sumsq_args *a)
 #define END(kernel, last)                                                                                    \
     (offsetof(ax_##kernel##_args, last) + sizeof(((const ax_##kernel##_args *)NULL)->last))
 #define TAKES(field, legal) AX_TRY(check_dtype(name, #field, a->field, legal))
+#define ROWS_FIT(ld, cols) AX_TRY(check_ld(name, #ld, a->ld, cols))
 #define NO_DTYPE (void)0 /* the kernel has no dtype field */
 #define TABLE pass_table(a->table, a->arrays, T, a->copy_dtype, each, user)
 #define SUMS pass_sums(a, each, user)
@@ -267,9 +277,9 @@ ROW(gemm, preact,
     OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->c, a->c_dtype, MATRIX(a->m, a->n, a->ldc)),
     OPERAND(a->epilogue == AX_EPILOGUE_ACTIVATION_GRAD ? AX_READ : AX_WRITE, a->preact, T, DENSE(a->m, a->n)));
 
-ROW(bias_add, dtype, TAKES(dtype, ACTIVATION), AREA,
-    IN(a->x, T, DENSE(a->rows, a->cols)), IN(a->bias, A, VECTOR(a->cols)),
-    OUT(a->y, T, DENSE(a->rows, a->cols)));
+ROW(bias_add, dtype, TAKES(dtype, ACTIVATION); ROWS_FIT(ld, a->cols), AREA,
+    IN(a->x, T, MATRIX(a->rows, a->cols, a->ld)), IN(a->bias, A, VECTOR(a->cols)),
+    OUT(a->y, T, MATRIX(a->rows, a->cols, a->ld)));
 
 ROW(col_sum, dtype, TAKES(dtype, ACTIVATION), AREA,
     IN(a->x, T, MATRIX(a->rows, a->cols, a->ld)), INOUT(a->out, A, VECTOR(a->cols)));
@@ -325,39 +335,43 @@ ROW(norm_grad_apply, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_norm(name, a->
     OUT(a->dx, T, DENSE(a->rows, a->cols)),
     INOUT(a->dweight, A, VECTOR(a->cols)), INOUT(a->dbias, A, VECTOR(a->cols)));
 
-#define QUERIES VECTOR(a->batch * a->q_len * a->heads * a->head_dim)
 #define ROWS (a->batch * a->q_len * a->heads)
+#define QUERIES MATRIX(a->batch * a->q_len, a->heads * a->head_dim, a->q_ld)
+#define OUTPUTS VECTOR(ROWS * a->head_dim)
 #define KEYS                                                                                                 \
     a->batch *window_keys(a) * a->kv_heads *a->head_dim,                                                     \
-        span(a->batch, visible_keys(a) * a->kv_heads * a->head_dim,                                          \
-             a->kv_batch_stride ? a->kv_batch_stride : a->kv_len * a->kv_heads * a->head_dim)
-#define GRAD_KEYS VECTOR(a->batch * a->q_len * a->kv_heads * a->head_dim)
+        span(a->batch, span(visible_keys(a), a->kv_heads * a->head_dim, a->kv_ld),                           \
+             ax_attention_kv_batch(a))
+#define GRAD_KEYS MATRIX(a->batch * a->q_len, a->kv_heads * a->head_dim, a->kv_ld)
 
 /* Per (query, key) pair: head_dim multiply-adds for the score, and as many for the weighted sum of values. */
-ROW(attention, dtype, TAKES(dtype, ACTIVATION),
+ROW(attention, dtype,
+    TAKES(dtype, ACTIVATION); ROWS_FIT(q_ld, a->heads * a->head_dim); ROWS_FIT(kv_ld, a->kv_heads * a->head_dim),
     visible_pairs(a->q_len, a->kv_len, a->q_offset, a->window) * REAL(a->batch * a->heads) *
         (4 * REAL(a->head_dim) + TRANSCENDENTAL + drop_flops(&a->drop)),
     IN(a->q, T, QUERIES), IN(a->k, T, KEYS), IN(a->v, T, KEYS),
     IN(a->doc_start, AX_I32, DENSE(a->batch, a->q_len)), IN(a->drop.now, AX_U8, BYTES(a->drop.now)),
-    OUT(a->o, T, QUERIES), OUT(a->lse, A, VECTOR(ROWS)));
+    OUT(a->o, T, OUTPUTS), OUT(a->lse, A, VECTOR(ROWS)));
 
 /* Per (query, key) pair: head_dim multiply-adds for each of the recomputed score, dp, dq, dk and dv. The
  * kernel writes `delta` and reads it again, so its bytes count twice. */
-ROW(attention_grad, dtype, TAKES(dtype, ACTIVATION),
+ROW(attention_grad, dtype,
+    TAKES(dtype, ACTIVATION); ROWS_FIT(q_ld, a->heads * a->head_dim); ROWS_FIT(kv_ld, a->kv_heads * a->head_dim),
     visible_pairs(a->q_len, a->q_len, 0, a->window) * REAL(a->batch * a->heads) *
         (10 * REAL(a->head_dim) + TRANSCENDENTAL + drop_flops(&a->drop)),
-    IN(a->q, T, QUERIES), IN(a->k, T, GRAD_KEYS), IN(a->v, T, GRAD_KEYS), IN(a->o, T, QUERIES),
-    IN(a->lse, A, VECTOR(ROWS)), IN(a->dout, T, QUERIES),
+    IN(a->q, T, QUERIES), IN(a->k, T, GRAD_KEYS), IN(a->v, T, GRAD_KEYS), IN(a->o, T, OUTPUTS),
+    IN(a->lse, A, VECTOR(ROWS)), IN(a->dout, T, OUTPUTS),
     IN(a->doc_start, AX_I32, DENSE(a->batch, a->q_len)), IN(a->drop.now, AX_U8, BYTES(a->drop.now)),
     OUT(a->delta, A, 2 * ROWS, ROWS),
     OUT(a->dq, T, QUERIES), OUT(a->dk, T, GRAD_KEYS), OUT(a->dv, T, GRAD_KEYS));
 
 /* For each row of x the kernel reads one row of a->table, which may be anywhere in this table. */
-ROW(rope, inverse, TAKES(dtype, ACTIVATION); AX_TRY(check_head_dim(name, a->head_dim)),
+ROW(rope, inverse,
+    TAKES(dtype, ACTIVATION); AX_TRY(check_head_dim(name, a->head_dim)); ROWS_FIT(ld, a->heads * a->head_dim),
     3 * REAL(a->rows) * REAL(a->heads) * REAL(a->head_dim),
     IN(a->positions, AX_I32, VECTOR(a->rows)),
     IN(a->table, AX_F32, a->rows * a->head_dim, a->table_rows * a->head_dim),
-    INOUT(a->x, T, VECTOR(a->rows * a->heads * a->head_dim)));
+    INOUT(a->x, T, MATRIX(a->rows, a->heads * a->head_dim, a->ld)));
 
 /* For each id the kernel reads one row of a->table, which may be anywhere in this table. */
 ROW(embedding, accumulate, TAKES(dtype, ACTIVATION), AREA * (a->accumulate ? 1 : 0),
@@ -376,14 +390,18 @@ ROW(activation_grad, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_activation(nam
     REAL(a->n) * activation_work[a->kind].slope,
     IN(a->x, T, VECTOR(a->n)), IN(a->dy, T, VECTOR(a->n)), OUT(a->dx, T, VECTOR(a->n)));
 
-ROW(glu, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_activation(name, a->kind)),
-    REAL(a->n) * (1 + activation_work[a->kind].value),
-    IN(a->gate, T, VECTOR(a->n)), IN(a->up, T, VECTOR(a->n)), OUT(a->y, T, VECTOR(a->n)));
+ROW(glu, kind,
+    TAKES(dtype, ACTIVATION); AX_TRY(check_activation(name, a->kind)); ROWS_FIT(ld, a->cols),
+    AREA * (1 + activation_work[a->kind].value),
+    IN(a->gate, T, MATRIX(a->rows, a->cols, a->ld)), IN(a->up, T, MATRIX(a->rows, a->cols, a->ld)),
+    OUT(a->y, T, DENSE(a->rows, a->cols)));
 
-ROW(glu_grad, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_activation(name, a->kind)),
-    REAL(a->n) * (3 + activation_work[a->kind].value + activation_work[a->kind].slope),
-    IN(a->gate, T, VECTOR(a->n)), IN(a->up, T, VECTOR(a->n)), IN(a->dy, T, VECTOR(a->n)),
-    OUT(a->dgate, T, VECTOR(a->n)), OUT(a->dup, T, VECTOR(a->n)));
+ROW(glu_grad, kind,
+    TAKES(dtype, ACTIVATION); AX_TRY(check_activation(name, a->kind)); ROWS_FIT(ld, a->cols),
+    AREA * (3 + activation_work[a->kind].value + activation_work[a->kind].slope),
+    IN(a->gate, T, MATRIX(a->rows, a->cols, a->ld)), IN(a->up, T, MATRIX(a->rows, a->cols, a->ld)),
+    IN(a->dy, T, DENSE(a->rows, a->cols)),
+    OUT(a->dgate, T, MATRIX(a->rows, a->cols, a->ld)), OUT(a->dup, T, MATRIX(a->rows, a->cols, a->ld)));
 
 ROW(add, dtype, TAKES(dtype, ACTIVATION), REAL(a->n),
     IN(a->a, T, VECTOR(a->n)), IN(a->b, T, VECTOR(a->n)), OUT(a->y, T, VECTOR(a->n)));

@@ -8,12 +8,13 @@ typedef struct head_counts {
     int64_t batch, q_len, heads, kv_heads;
 } head_counts;
 
-static ax_status count_heads(const ax_frame *frame, const ax_tensor *q, const ax_tensor *k, int64_t head_dim,
-                             head_counts *out)
+static ax_status count_heads(const ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
+                             const ax_tensor *v, int64_t head_dim, head_counts *out)
 {
     const ax_grid *grid = ax_frame_ctx(frame)->grid;
     AX_TRY(ax_op_no_partial(frame, q, "attention"));
     AX_TRY(ax_op_no_partial(frame, k, "attention"));
+    AX_CHECK(k->align == v->align, AX_ERR_INTERNAL, "attention: rows of k and v have different padding");
     int64_t q_width = ax_tensor_extent(grid, q, 2), k_width = ax_tensor_extent(grid, k, 2);
     *out = (head_counts){ax_tensor_extent(grid, q, 0), ax_tensor_extent(grid, q, 1), q_width / head_dim,
                          k_width / head_dim};
@@ -54,14 +55,22 @@ static ax_attention_dropout dropout_of(const ax_frame *frame, const ax_tensor *q
                                   .now = batch ? batch->now : NULL};
 }
 
+/* Allocates a tensor with dtype, extents and layout of x, and dense rows. */
+static ax_status dense_like(ax_frame *frame, const ax_tensor *x, ax_tensor *out)
+{
+    ax_tensor like = *x;
+    like.align = 0;
+    return ax_frame_alloc(frame, &like, out);
+}
+
 ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v,
                           const ax_tensor *doc_start, int64_t window, int64_t head_dim, int64_t q_offset,
                           int64_t kv_len, const ax_drop *drop, ax_tensor *o, ax_tensor *lse)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     head_counts n;
-    AX_TRY(count_heads(frame, q, k, head_dim, &n));
-    AX_TRY(ax_op_like(frame, q, o));
+    AX_TRY(count_heads(frame, q, k, v, head_dim, &n));
+    AX_TRY(dense_like(frame, q, o));
     if (lse)
         AX_TRY(ax_op_local(frame, 3, (int64_t[]){n.batch, n.heads, n.q_len}, lse));
     if (!n.heads || drops_all(drop))
@@ -75,7 +84,9 @@ ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *
                                                  .heads = n.heads,
                                                  .kv_heads = n.kv_heads,
                                                  .head_dim = head_dim,
-                                                 .kv_batch_stride = kv_rows * n.kv_heads * head_dim,
+                                                 .q_ld = ax_tensor_pitch(ctx->grid, q),
+                                                 .kv_ld = ax_tensor_pitch(ctx->grid, k),
+                                                 .kv_batch_stride = kv_rows * ax_tensor_pitch(ctx->grid, k),
                                                  .scale = 1 / sqrt((double)head_dim),
                                                  .q = q->data,
                                                  .k = k->data,
@@ -88,6 +99,24 @@ ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *
                                                  .dtype = q->dtype});
 }
 
+/* Allocates the gradients of q, k and v: beside each other if q, k and v are, else, or if `dense`, with dense
+ * rows. */
+static ax_status alloc_gradients(ax_frame *frame, bool dense, const ax_tensor *q, const ax_tensor *k,
+                                 const ax_tensor *v, ax_tensor *dq, ax_tensor *dk, ax_tensor *dv)
+{
+    ax_tensor out[] = {*q, *k, *v};
+    for (size_t i = 0; i < AX_COUNT(out) && (dense || !q->align); i++)
+        AX_TRY(dense_like(frame, &out[i], &out[i]));
+    if (!dense && q->align)
+        AX_TRY(ax_frame_alloc_beside(frame, AX_COUNT(out), (ax_tensor[]){*q, *k, *v}, out));
+    AX_CHECK(dense || out[0].align == q->align, AX_ERR_INTERNAL,
+             "attention: q, k and v have padded rows, but are not beside each other");
+    *dq = out[0];
+    *dk = out[1];
+    *dv = out[2];
+    return AX_OK;
+}
+
 ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v,
                                const ax_tensor *o, const ax_tensor *lse, const ax_tensor *doc_start,
                                int64_t window, int64_t head_dim, const ax_drop *drop, const ax_tensor *dout,
@@ -95,13 +124,12 @@ ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_ten
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     head_counts n;
-    AX_TRY(count_heads(frame, q, k, head_dim, &n));
-    AX_TRY(ax_op_like(frame, q, dq));
-    AX_TRY(ax_op_like(frame, k, dk));
-    AX_TRY(ax_op_like(frame, v, dv));
+    AX_TRY(count_heads(frame, q, k, v, head_dim, &n));
+    bool none = !n.heads || drops_all(drop); /* if there are fewer heads than ranks, some ranks have no heads;
+                                                they add 0 to the partial sums dk and dv */
+    AX_TRY(alloc_gradients(frame, none, q, k, v, dq, dk, dv));
     dk->layout.partial = dv->layout.partial = shared_axes(q, k);
-    if (!n.heads || drops_all(drop)) { /* if there are fewer heads than ranks, some ranks have no heads; they
-                                          add 0 to the partial sums dk and dv */
+    if (none) {
         AX_TRY(ax_op_zero(frame, dq));
         AX_TRY(ax_op_zero(frame, dk));
         return ax_op_zero(frame, dv);
@@ -114,6 +142,8 @@ ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_ten
                                                            .heads = n.heads,
                                                            .kv_heads = n.kv_heads,
                                                            .head_dim = head_dim,
+                                                           .q_ld = ax_tensor_pitch(ctx->grid, q),
+                                                           .kv_ld = ax_tensor_pitch(ctx->grid, k),
                                                            .scale = 1 / sqrt((double)head_dim),
                                                            .q = q->data,
                                                            .k = k->data,
@@ -135,15 +165,15 @@ ax_status ax_op_rope(ax_frame *frame, ax_tensor *x, const ax_tensor *positions, 
                      bool inverse)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
-    int64_t rows, cols, head_dim = 2 * table->dim[1];
-    AX_TRY(ax_op_dense(x, "rotary embedding"));
-    ax_rows_cols(frame, x, &rows, &cols);
+    int64_t rows, cols, ld, head_dim = 2 * table->dim[1];
+    ax_op_rows(frame, x, &rows, &cols, &ld);
     AX_CHECK(cols % head_dim == 0, AX_ERR_INTERNAL,
              "rotary embedding: this rank's width %lld is not whole heads of %lld", (long long)cols,
              (long long)head_dim);
     return ax_run_rope(ctx->stream, &(ax_rope_args){.rows = rows,
                                                     .heads = cols / head_dim,
                                                     .head_dim = head_dim,
+                                                    .ld = ld,
                                                     .table_rows = table->dim[0],
                                                     .positions = positions->data,
                                                     .table = table->data,

@@ -80,16 +80,18 @@ ax_status ax_op_vector_grad(ax_frame *frame, const ax_tensor *dy, ax_param *para
 
 ax_status ax_op_bias(ax_frame *frame, ax_tensor *x, ax_param *bias)
 {
-    int64_t rows, cols;
+    int64_t rows, cols, ld;
     ax_tensor b;
-    AX_TRY(ax_op_dense(x, "bias"));
     AX_TRY(ax_op_no_partial(frame, x, "bias"));
     AX_TRY(ax_param_acquire(frame, bias, &b));
-    ax_rows_cols(frame, x, &rows, &cols);
-    return ax_run_bias_add(
-        stream_of(frame),
-        &(ax_bias_add_args){
-            .rows = rows, .cols = cols, .x = x->data, .bias = b.data, .y = x->data, .dtype = x->dtype});
+    ax_op_rows(frame, x, &rows, &cols, &ld);
+    return ax_run_bias_add(stream_of(frame), &(ax_bias_add_args){.rows = rows,
+                                                                 .cols = cols,
+                                                                 .ld = ld,
+                                                                 .x = x->data,
+                                                                 .bias = b.data,
+                                                                 .y = x->data,
+                                                                 .dtype = x->dtype});
 }
 
 ax_status ax_op_bias_grad(ax_frame *frame, const ax_tensor *dy, ax_param *bias)
@@ -137,8 +139,14 @@ ax_status ax_op_glu(ax_frame *frame, const ax_tensor *gate, const ax_tensor *up,
 {
     AX_TRY(ax_op_no_partial(frame, gate, "a gated unit"));
     AX_TRY(ax_op_alike(frame, gate, up));
-    AX_TRY(ax_op_like(frame, gate, y));
-    return ax_run_glu(stream_of(frame), &(ax_glu_args){.n = ax_tensor_count(ax_frame_ctx(frame)->grid, gate),
+    int64_t rows, cols, ld;
+    ax_tensor like = *gate;
+    like.align = 0;
+    AX_TRY(ax_frame_alloc(frame, &like, y));
+    ax_op_rows(frame, gate, &rows, &cols, &ld);
+    return ax_run_glu(stream_of(frame), &(ax_glu_args){.rows = rows,
+                                                       .cols = cols,
+                                                       .ld = ld,
                                                        .gate = gate->data,
                                                        .up = up->data,
                                                        .y = y->data,
@@ -149,15 +157,18 @@ ax_status ax_op_glu(ax_frame *frame, const ax_tensor *gate, const ax_tensor *up,
 ax_status ax_op_glu_grad(ax_frame *frame, ax_tensor *gate, ax_tensor *up, const ax_tensor *dy,
                          ax_activation kind)
 {
-    return ax_run_glu_grad(stream_of(frame),
-                           &(ax_glu_grad_args){.n = ax_tensor_count(ax_frame_ctx(frame)->grid, gate),
-                                               .gate = gate->data,
-                                               .up = up->data,
-                                               .dy = dy->data,
-                                               .dgate = gate->data,
-                                               .dup = up->data,
-                                               .dtype = gate->dtype,
-                                               .kind = kind});
+    int64_t rows, cols, ld;
+    ax_op_rows(frame, gate, &rows, &cols, &ld);
+    return ax_run_glu_grad(stream_of(frame), &(ax_glu_grad_args){.rows = rows,
+                                                                 .cols = cols,
+                                                                 .ld = ld,
+                                                                 .gate = gate->data,
+                                                                 .up = up->data,
+                                                                 .dy = dy->data,
+                                                                 .dgate = gate->data,
+                                                                 .dup = up->data,
+                                                                 .dtype = gate->dtype,
+                                                                 .kind = kind});
 }
 
 ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_tensor *y)

@@ -342,6 +342,31 @@ ax_status ax_frame_alloc(ax_frame *frame, const ax_tensor *like, ax_tensor *out)
     return AX_OK;
 }
 
+ax_status ax_frame_alloc_beside(ax_frame *frame, int n, const ax_tensor *like, ax_tensor *out)
+{
+    const ax_grid *grid = frame->ctx->grid;
+    const int64_t size = (int64_t)ax_dtype_size(like->dtype);
+    int64_t rows = 1, cols = 0;
+    char *data;
+    for (int i = 0; i < n; i++) {
+        AX_TRY(ax_tensor_check(&like[i]));
+        cols += ax_tensor_extent(grid, &like[i], like[i].ndim - 1);
+    }
+    for (int d = 0; d + 1 < like->ndim; d++)
+        rows *= ax_tensor_extent(grid, like, d);
+    AX_CHECK(cols * size <= UINT32_MAX, AX_ERR_USAGE,
+             "a frame cannot allocate rows of %lld elements beside each other: a row has at most 4 GiB",
+             (long long)cols);
+    AX_TRY(ax_frame_scratch(frame, like->dtype, rows * cols, (void **)&data));
+    for (int i = 0; i < n; i++) {
+        out[i] = like[i];
+        out[i].align = (uint32_t)(cols * size);
+        out[i].data = data;
+        data += ax_tensor_extent(grid, &like[i], like[i].ndim - 1) * size;
+    }
+    return AX_OK;
+}
+
 /* Adds a block of host memory to the frame. realloc moves only the list of blocks, never a block, because
  * callers hold addresses in the blocks. */
 static ax_status add_host_block(ax_frame *frame)

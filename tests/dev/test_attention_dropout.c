@@ -27,6 +27,8 @@ static void attend(int64_t batch, int64_t heads, const double *of_q, ax_attentio
                               .heads = heads,
                               .kv_heads = heads,
                               .head_dim = D,
+                              .q_ld = heads * D,
+                              .kv_ld = heads * D,
                               .scale = 0.1,
                               .q = of_q,
                               .k = k,

@@ -177,8 +177,15 @@ static void copies_are_observed(void **state)
 static void attention_cost(void **state)
 {
     (void)state;
-    ax_attention_args args = {
-        .batch = 1, .q_len = 4, .kv_len = 4, .heads = 1, .kv_heads = 1, .head_dim = 64, .dtype = AX_F32};
+    ax_attention_args args = {.batch = 1,
+                              .q_len = 4,
+                              .kv_len = 4,
+                              .heads = 1,
+                              .kv_heads = 1,
+                              .head_dim = 64,
+                              .q_ld = 64,
+                              .kv_ld = 64,
+                              .dtype = AX_F32};
     double whole, part, bytes, sum = 0;
     ax_kernel_cost(AX_K_attention, &args, &whole, &bytes);
     args.q_len = 1;
@@ -193,8 +200,15 @@ static void attention_cost(void **state)
     ax_kernel_cost(AX_K_attention, &args, &part, &bytes);
     assert_true(part == whole / 5);
     double windowed, fewer;
-    args = (ax_attention_args){
-        .batch = 1, .q_len = 4, .kv_len = 4, .heads = 1, .kv_heads = 1, .head_dim = 64, .dtype = AX_F32};
+    args = (ax_attention_args){.batch = 1,
+                               .q_len = 4,
+                               .kv_len = 4,
+                               .heads = 1,
+                               .kv_heads = 1,
+                               .head_dim = 64,
+                               .q_ld = 64,
+                               .kv_ld = 64,
+                               .dtype = AX_F32};
     args.window = 2; /* 1 + 2 + 2 + 2 pairs */
     ax_kernel_cost(AX_K_attention, &args, &windowed, &bytes);
     assert_true(windowed == whole * 7 / 10);
@@ -210,8 +224,14 @@ static void attention_cost(void **state)
     args.kv_len = 3, args.q_offset = 2, args.window = 0;
     ax_kernel_cost(AX_K_attention, &args, &part, &bytes);
     assert_true(fewer == bytes);
-    ax_attention_grad_args grad = {
-        .batch = 1, .q_len = 4, .heads = 1, .kv_heads = 1, .head_dim = 64, .dtype = AX_F32};
+    ax_attention_grad_args grad = {.batch = 1,
+                                   .q_len = 4,
+                                   .heads = 1,
+                                   .kv_heads = 1,
+                                   .head_dim = 64,
+                                   .q_ld = 64,
+                                   .kv_ld = 64,
+                                   .dtype = AX_F32};
     ax_kernel_cost(AX_K_attention_grad, &grad, &whole, &bytes);
     grad.window = 1;
     ax_kernel_cost(AX_K_attention_grad, &grad, &windowed, &bytes);

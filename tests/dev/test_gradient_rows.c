@@ -199,7 +199,8 @@ typedef struct rope_test {
 
 static void rotate(const rope_test *t, double *x, bool inverse)
 {
-    RUN(rope, ROPE_ROWS, ROPE_HEADS, ROPE_DIM, ROPE_TABLE, rope_positions, t->table, x, AX_F64, inverse);
+    RUN(rope, ROPE_ROWS, ROPE_HEADS, ROPE_DIM, ROPE_HEADS * ROPE_DIM, ROPE_TABLE, rope_positions, t->table, x,
+        AX_F64, inverse);
 }
 
 static double rope_objective(const void *test)
@@ -262,7 +263,7 @@ static void rope_by_definition(void **state)
 
 /* ---- gated linear units -------------------------------------------------------------------------- */
 
-enum { GLU_N = 201 };
+enum { GLU_ROWS = 3, GLU_COLS = 67, GLU_N = GLU_ROWS * GLU_COLS };
 
 typedef struct glu_test {
     double gate[GLU_N], up[GLU_N], dy[GLU_N];
@@ -273,7 +274,7 @@ static double glu_objective(const void *test)
 {
     const glu_test *t = test;
     double y[GLU_N];
-    RUN(glu, GLU_N, t->gate, t->up, y, AX_F64, t->kind);
+    RUN(glu, GLU_ROWS, GLU_COLS, GLU_COLS, t->gate, t->up, y, AX_F64, t->kind);
     return dot(t->dy, y, GLU_N);
 }
 
@@ -289,7 +290,7 @@ static void glu_gradients(void **state)
         fill(t.dy, GLU_N);
         for (int i = 0; i < GLU_N; i++)
             t.gate[i] = (i - 100.5) / 20;
-        RUN(glu_grad, GLU_N, t.gate, t.up, t.dy, dgate, dup, AX_F64, t.kind);
+        RUN(glu_grad, GLU_ROWS, GLU_COLS, GLU_COLS, t.gate, t.up, t.dy, dgate, dup, AX_F64, t.kind);
         check_gradient("gate", glu_objective, &t, t.gate, dgate, GLU_N);
         check_gradient("up", glu_objective, &t, t.up, dup, GLU_N);
     }
@@ -304,10 +305,12 @@ static void glu_by_definition(void **state)
     fill(up, GLU_N);
     for (int i = 0; i < GLU_N; i++)
         expected[i] = gate[i] / (1 + exp(-gate[i])) * up[i];
-    RUN(glu, GLU_N, gate, up, y, AX_F64, AX_SILU);
+    RUN(glu, GLU_ROWS, GLU_COLS, GLU_COLS, gate, up, y, AX_F64, AX_SILU);
     check_equal("y", y, expected, GLU_N);
     ax_glu_args unknown = {.kind = AX_ACTIVATION_COUNT, .dtype = AX_F64};
     assert_int_equal(ax_run_glu(&stream, &unknown), AX_ERR_USAGE);
+    ax_glu_args narrow = {.rows = 2, .cols = 5, .ld = 4, .dtype = AX_F64};
+    assert_int_equal(ax_run_glu(&stream, &narrow), AX_ERR_USAGE);
 }
 
 int main(void)

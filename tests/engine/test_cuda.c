@@ -153,6 +153,7 @@ static void nan_and_large_numbers_are_kept(void **state)
         q[7 * widths[w]] = ax_bf16_from_float(NAN); /* query 7 */
         ax_attention_args a = {
             .batch = 1, .q_len = T, .kv_len = T, .heads = 1, .kv_heads = 1, .head_dim = widths[w]};
+        a.q_ld = a.kv_ld = widths[w];
         a.scale = 1, a.dtype = AX_BF16, a.q = memory, a.k = a.v = memory + 4096, a.o = memory + 8192;
         assert_int_equal(ax_copy_in(&stream, memory, q, sizeof q), AX_OK);
         assert_int_equal(ax_run_attention(&stream, &a), AX_OK);

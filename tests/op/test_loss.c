@@ -150,7 +150,7 @@ static ax_status others_of_logits(ax_comm *world, void *arg)
     AX_TRY(ax_frame_begin(frame, "padded", AX_MODE_TRAIN, NULL));
     AX_TRY(ax_frame_alloc(frame, &x, &x));
     EXPECT(ax_op_activation(frame, &x, AX_GELU_TANH, &y) == AX_ERR_USAGE);
-    EXPECT(ax_op_bias(frame, &x, NULL) == AX_ERR_USAGE);
+    EXPECT(ax_op_add(frame, &x, &x, &y) == AX_ERR_USAGE);
     EXPECT(ax_op_norm(frame, &(ax_norm_of){.eps = 1e-5}, &x, NULL, &z, &y, &stats) == AX_ERR_USAGE);
     ax_frame_destroy(&frame);
     ax_ctx_destroy(&ctx);

@@ -201,6 +201,15 @@ static void name_attention(kernel_case *c, const attention_shape *s)
         kc_name(c, " window %d", (int)s->window);
 }
 
+/* Sets the distances between rows: dense, or padded by a multiple of 16 bytes, or by an odd number of
+ * elements. */
+static void put_rows(int index, const attention_shape *s, int64_t *q_ld, int64_t *kv_ld)
+{
+    static const int64_t pads[] = {0, 8, 3};
+    *q_ld = s->h * s->d + pads[index % 3];
+    *kv_ld = s->g * s->d + pads[index % 3] * 2;
+}
+
 /* Sets the dropout of a box in the middle of a larger batch with more heads. */
 static void put_dropout(kernel_case *c, int index, size_t field, const attention_shape *s,
                         ax_attention_dropout *out)
@@ -273,7 +282,8 @@ bool kc_build_attention(kernel_case *c, int index)
     const attention_shape *s = &shapes[index / 2];
     a->batch = s->b, a->q_len = s->t, a->kv_len = s->s, a->q_offset = s->offset;
     a->heads = s->h, a->kv_heads = s->g, a->head_dim = s->d;
-    a->kv_batch_stride = s->pad ? s->s * s->g * s->d + s->pad : 0;
+    put_rows(index / 2, s, &a->q_ld, &a->kv_ld);
+    a->kv_batch_stride = s->pad ? s->s * a->kv_ld + s->pad : 0;
     a->scale = 1 / sqrt((double)s->d);
     DTYPE(dtype, c->dtype);
     a->window = s->window;
@@ -281,8 +291,8 @@ bool kc_build_attention(kernel_case *c, int index)
     /* The error of a score comes from a dot product over d; the error of a sum comes from adding over the
      * keys. exp multiplies the error of a score by the score's size, which is small here. */
     double terms = (double)(s->d + s->s) + 16;
-    int64_t dense = s->s * s->g * s->d, stride = dense + s->pad, seen = (s->offset + s->t) * s->g * s->d;
-    IN(q, c->dtype, s->b * s->t * s->h * s->d);
+    int64_t dense = s->s * a->kv_ld, stride = dense + s->pad, seen = (s->offset + s->t) * a->kv_ld;
+    IN(q, c->dtype, s->b * s->t * a->q_ld);
     for (int which = 0; which < 2; which++) {
         void *data = which ? IN(v, c->dtype, s->b * stride) : IN(k, c->dtype, s->b * stride);
         for (int64_t b = 0; b < s->b; b++) /* keys and values after the last query stay unwritten: NaN */
@@ -345,9 +355,10 @@ bool kc_build_attention_grad(kernel_case *c, int index)
         return false;
     ARGS(attention_grad);
     const attention_shape *s = &shapes[index];
-    int64_t q_count = s->b * s->t * s->h * s->d, k_count = s->b * s->t * s->g * s->d,
-            rows = s->b * s->h * s->t;
     a->batch = s->b, a->q_len = s->t, a->heads = s->h, a->kv_heads = s->g, a->head_dim = s->d;
+    put_rows(index, s, &a->q_ld, &a->kv_ld);
+    int64_t q_count = s->b * s->t * a->q_ld, k_count = s->b * s->t * a->kv_ld,
+            o_count = s->b * s->t * s->h * s->d, rows = s->b * s->h * s->t;
     a->scale = 1 / sqrt((double)ax_max(s->d, 1));
     DTYPE(dtype, c->dtype);
     a->window = s->window;
@@ -359,12 +370,27 @@ bool kc_build_attention_grad(kernel_case *c, int index)
     if (s->documents)
         fill_documents(c, RAW(doc_start, KC_IN, AX_I32, s->b * s->t, 0), s->b, s->t, 0);
     put_dropout(c, index, FIELD(drop), s, &a->drop);
-    void *o = RAW(o, KC_IN, c->dtype, q_count, 0), *lse = RAW(lse, KC_IN, ACCUM, rows, 0);
-    ax_attention_args forward = {s->b,         s->t,      s->t,     0,    s->h,    s->g,
-                                 s->d,         0,         a->scale, a->q, a->k,    a->v,
-                                 a->doc_start, a->window, o,        lse,  a->drop, c->dtype};
+    void *o = RAW(o, KC_IN, c->dtype, o_count, 0), *lse = RAW(lse, KC_IN, ACCUM, rows, 0);
+    ax_attention_args forward = {.batch = s->b,
+                                 .q_len = s->t,
+                                 .kv_len = s->t,
+                                 .heads = s->h,
+                                 .kv_heads = s->g,
+                                 .head_dim = s->d,
+                                 .q_ld = a->q_ld,
+                                 .kv_ld = a->kv_ld,
+                                 .scale = a->scale,
+                                 .q = a->q,
+                                 .k = a->k,
+                                 .v = a->v,
+                                 .doc_start = a->doc_start,
+                                 .window = a->window,
+                                 .o = o,
+                                 .lse = lse,
+                                 .drop = a->drop,
+                                 .dtype = c->dtype};
     kc_reference(AX_K_attention, &forward);
-    IN(dout, c->dtype, q_count);
+    IN(dout, c->dtype, o_count);
     OUT(delta, ACCUM, rows, (double)s->d + 1);
     OUT(dq, c->dtype, q_count, terms);
     OUT(dk, c->dtype, k_count, terms);

@@ -9,14 +9,15 @@ bool kc_build_bias_add(kernel_case *c, int index)
     ARGS(bias_add);
     if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 2, &a->rows, &a->cols))
         return false;
+    a->ld = a->cols + index % 3 * 4;
     DTYPE(dtype, c->dtype);
     IN(bias, ACCUM, a->cols);
     if (index % 2) {
-        INOUT(x, c->dtype, a->rows * a->cols, 1);
+        INOUT(x, c->dtype, a->rows * a->ld, 1);
         ALIAS(y);
     } else {
-        IN(x, c->dtype, a->rows * a->cols);
-        OUT(y, c->dtype, a->rows * a->cols, 1);
+        IN(x, c->dtype, a->rows * a->ld);
+        OUT(y, c->dtype, a->rows * a->ld, 1);
     }
     return true;
 }
@@ -94,26 +95,41 @@ bool kc_build_activation_grad(kernel_case *c, int index)
     return true;
 }
 
+/* Sets the shape of a gated unit of about kc_lengths[index] elements: a third of the cases has one row, the
+ * others several. Unless `dense`, rows are padded in two of three cases. Returns false after the last
+ * length. */
+static bool unit_grid(int index, bool dense, int64_t *rows, int64_t *cols, int64_t *ld)
+{
+    static const int64_t counts[] = {1, 3, 5}, pads[] = {0, 3, 16};
+    if (index >= kc_length_count)
+        return false;
+    *rows = ax_min(counts[index % 3], ax_max(kc_lengths[index], 1));
+    *cols = kc_lengths[index] / *rows;
+    *ld = *cols + (dense ? 0 : pads[(index / 3 + index) % 3]);
+    return true;
+}
+
 /* Makes cases of glu: y in memory of its own, or in place of gate or up. Gates are at most 40, because errors
  * are relative to the norm of the array, and larger values would dominate the norm. */
 bool kc_build_glu(kernel_case *c, int index)
 {
     ARGS(glu);
-    if (!kc_takes(c, KC_ACTIVATION) || index / 3 / AX_ACTIVATION_COUNT >= kc_length_count)
+    if (!kc_takes(c, KC_ACTIVATION) ||
+        !unit_grid(index / 3 / AX_ACTIVATION_COUNT, index % 3, &a->rows, &a->cols, &a->ld))
         return false;
-    a->n = kc_lengths[index / 3 / AX_ACTIVATION_COUNT];
+    const int64_t n = a->rows * a->ld;
     a->kind = (ax_activation)(index / 3 % AX_ACTIVATION_COUNT);
     DTYPE(dtype, c->dtype);
-    kc_add_normal(c, "gate", index % 3 == 1 ? KC_INOUT : KC_IN, FIELD(gate), c->dtype, a->n, 32);
+    kc_add_normal(c, "gate", index % 3 == 1 ? KC_INOUT : KC_IN, FIELD(gate), c->dtype, n, 32);
     kc_fill(c, 0, 3);
-    put_extremes(c, c->operand[0].data, a->n, 40);
+    put_extremes(c, c->operand[0].data, n, 40);
     if (index % 3 == 1)
         ALIAS(y);
-    kc_add_normal(c, "up", index % 3 == 2 ? KC_INOUT : KC_IN, FIELD(up), c->dtype, a->n, 32);
+    kc_add_normal(c, "up", index % 3 == 2 ? KC_INOUT : KC_IN, FIELD(up), c->dtype, n, 32);
     if (index % 3 == 2)
         ALIAS(y);
     if (index % 3 == 0)
-        OUT(y, c->dtype, a->n, 32);
+        OUT(y, c->dtype, a->rows * a->cols, 32);
     return true;
 }
 
@@ -121,32 +137,34 @@ bool kc_build_glu(kernel_case *c, int index)
  * combination. */
 bool kc_build_glu_grad(kernel_case *c, int index)
 {
-    enum { INPUTS = 3, OWN = INPUTS };
+    enum { INPUTS = 3, DY = 2, OWN = INPUTS };
     static const int places[][2] = {{OWN, OWN}, {0, 1}, {0, 2},   {0, OWN}, {1, 0},   {1, 2},  {1, OWN},
                                     {2, 0},     {2, 1}, {2, OWN}, {OWN, 0}, {OWN, 1}, {OWN, 2}};
     const int ways = (int)AX_COUNT(places), *place = places[index % ways];
     ARGS(glu_grad);
-    if (!kc_takes(c, KC_ACTIVATION) || index / ways >= kc_length_count)
+    if (!kc_takes(c, KC_ACTIVATION) ||
+        !unit_grid(index / ways, place[0] == DY || place[1] == DY, &a->rows, &a->cols, &a->ld))
         return false;
+    const int64_t n = a->rows * a->ld;
     static const char *const names[] = {"gate", "up", "dy"};
     const size_t inputs[] = {FIELD(gate), FIELD(up), FIELD(dy)}, outputs[] = {FIELD(dgate), FIELD(dup)};
-    a->n = kc_lengths[index / ways];
     a->kind = (ax_activation)(index % AX_ACTIVATION_COUNT);
     DTYPE(dtype, c->dtype);
     for (int i = 0; i < INPUTS; i++) {
         int output = place[0] == i ? 0 : place[1] == i ? 1 : -1;
-        kc_add_normal(c, names[i], output < 0 ? KC_IN : KC_INOUT, inputs[i], c->dtype, a->n, 40);
+        kc_add_normal(c, names[i], output < 0 ? KC_IN : KC_INOUT, inputs[i], c->dtype,
+                      i == DY ? a->rows * a->cols : n, 40);
         if (i == 0) {
             kc_fill(c, 0, 3);
-            put_extremes(c, c->operand[0].data, a->n, 40);
+            put_extremes(c, c->operand[0].data, n, 40);
         }
         if (output >= 0)
             kc_alias(c, outputs[output]);
     }
     if (place[0] == OWN)
-        OUT(dgate, c->dtype, a->n, 40);
+        OUT(dgate, c->dtype, n, 40);
     if (place[1] == OWN)
-        OUT(dup, c->dtype, a->n, 40);
+        OUT(dup, c->dtype, n, 40);
     for (int i = 0; i < c->operands && c->dtype == AX_F64; i++)
         c->operand[i].bound *= 4; /* ref's slope of gelu loses digits in 1 - tanh² */
     return true;
@@ -155,16 +173,18 @@ bool kc_build_glu_grad(kernel_case *c, int index)
 /* Makes cases of rope: positions repeat, and in every third case some positions are outside the table. */
 bool kc_build_rope(kernel_case *c, int index)
 {
-    static const int64_t shapes[][4] = {/* rows, heads, head_dim, rows of the table */
-                                        {0, 2, 8, 5},      {3, 0, 8, 5},     {3, 2, 0, 5},
-                                        {1, 1, 2, 1},      {7, 3, 6, 17},    {5, 2, 14, 31},
-                                        {13, 5, 32, 11},   {61, 3, 64, 67},  {17, 7, 80, 23},
-                                        {31, 1, 128, 101}, {3, 37, 96, 257}, {257, 4, 66, 19}};
+    static const int64_t shapes[][4] =
+        {/* rows, heads, head_dim, rows of the table */
+         {0, 2, 8, 5},    {3, 0, 8, 5},      {3, 2, 0, 5},     {1, 1, 2, 1},
+         {7, 3, 6, 17},   {5, 2, 14, 31},    {13, 5, 32, 11},  {61, 3, 64, 67},
+         {17, 7, 80, 23}, {31, 1, 128, 101}, {3, 37, 96, 257}, {257, 4, 66, 19}},
+                         pads[] = {0, 8, 3};
     ARGS(rope);
     if (!kc_takes(c, KC_ACTIVATION) || index / 6 >= (int)AX_COUNT(shapes))
         return false;
     const int64_t *shape = shapes[index / 6];
     a->rows = shape[0], a->heads = shape[1], a->head_dim = shape[2], a->table_rows = shape[3];
+    a->ld = a->heads * a->head_dim + pads[(index / 2 + index / 6) % 3];
     a->inverse = index % 2;
     DTYPE(dtype, c->dtype);
     int32_t *positions = RAW(positions, KC_IN, AX_I32, a->rows, 0);
@@ -176,7 +196,7 @@ bool kc_build_rope(kernel_case *c, int index)
         double angle = 3 * kc_normal(c);
         table[2 * i] = (float)cos(angle), table[2 * i + 1] = (float)sin(angle);
     }
-    INOUT(x, c->dtype, a->rows * a->heads * a->head_dim, 4);
+    INOUT(x, c->dtype, a->rows * a->ld, 4);
     return true;
 }
 

@@ -36,6 +36,31 @@ static void close_world(world *w)
     ax_comm_destroy(&w->self);
 }
 
+/* Tensors beside each other share rows. */
+static void tensors_lie_beside_each_other(void **state)
+{
+    (void)state;
+    enum { ROWS = 6, SIZE = sizeof(uint16_t) };
+    const ax_tensor like[AX_BESIDE] = {
+        ax_tensor_make(AX_BF16, 3, (int64_t[]){2, 3, 5}, NULL, NULL),
+        ax_tensor_make(AX_BF16, 3, (int64_t[]){2, 3, 8}, NULL, NULL),
+        ax_tensor_make(AX_BF16, 3, (int64_t[]){2, 3, 1}, NULL, NULL),
+    };
+    world w = open_world("ref");
+    ax_tensor t[AX_BESIDE], next;
+    OK(ax_frame_begin(w.frame, "task", AX_MODE_EVAL, NULL));
+    OK(ax_frame_alloc_beside(w.frame, AX_BESIDE, like, t));
+    OK(ax_frame_alloc(w.frame, &like[0], &next));
+    assert_ptr_equal(t[1].data, (char *)t[0].data + 5 * SIZE);
+    assert_ptr_equal(t[2].data, (char *)t[1].data + 8 * SIZE);
+    assert_true((char *)next.data >= (char *)t[0].data + ROWS * 14 * SIZE);
+    for (int i = 0; i < AX_BESIDE; i++) {
+        assert_int_equal(ax_tensor_pitch(w.ctx->grid, &t[i]), 14);
+        assert_int_equal(t[i].dim[2], like[i].dim[2]);
+    }
+    close_world(&w);
+}
+
 /* Blocks stay where they are, do not overlap, start as zeros, and are the same ones in the next task. */
 static void host_memory_is_reused(void **state)
 {
@@ -380,6 +405,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(host_memory_is_reused),
+        cmocka_unit_test(tensors_lie_beside_each_other),
         cmocka_unit_test(the_callback_at_the_end_of_a_task_runs_once),
         cmocka_unit_test(a_forgotten_task_is_recorded_again),
         cmocka_unit_test(slots_share_what_one_part_uses),

@@ -237,6 +237,18 @@ INLINE void grad_add_dq(const attend_grad *t)
     }
 }
 
+/* Returns the offset in elements of query i in q and dq. */
+INLINE int64_t query_offset(const attend_grad *t, int64_t i)
+{
+    return (t->of.b * t->g->q_len + i) * t->g->q_ld + t->of.h * t->of.d;
+}
+
+/* Returns the offset in elements of query i in o and dout. */
+INLINE int64_t output_offset(const attend_grad *t, int64_t i)
+{
+    return ((t->of.b * t->g->q_len + i) * t->g->heads + t->of.h) * t->of.d;
+}
+
 /* If the positions of the strip of queries at i lie in the current block of keys, prefetches the rows of dk
  * and dv at these positions, which will be written. In the last block of keys also prefetches the rows of dq
  * that will be written, and the rows that the next item reads first. */
@@ -248,14 +260,13 @@ INLINE void grad_prefetch(const attend_grad *t, int64_t i)
     if (r < 0 || r >= f->keys)
         return;
     int64_t at = key_row(f->a, f->b, f->h, f->j0) * size;
-    head_rows sums = {(const char *)g->dk + at, g->kv_heads * row, row, f->keys};
+    head_rows sums = {(const char *)g->dk + at, g->kv_ld * size, row, f->keys};
     prefetch_rows(&sums, r, r + f->gm->rows);
     sums.at = (const char *)g->dv + at;
     prefetch_rows(&sums, r, r + f->gm->rows);
     if (f->j0 + f->keys < g->q_len)
         return;
-    head_rows dq = {(const char *)g->dq + ((f->b * g->q_len + f->j0) * g->heads + f->h) * row, g->heads * row,
-                    row, f->keys};
+    head_rows dq = {(const char *)g->dq + query_offset(t, f->j0) * size, g->q_ld * size, row, f->keys};
     prefetch_rows(&dq, r, r + f->gm->rows);
     for (int n = 0; n < 5; n++)
         prefetch_rows(&t->next_rows[n], r, r + f->gm->rows);
@@ -284,25 +295,25 @@ INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t 
 {
     const ax_attention_grad_args *g = t->g;
     attend *f = &t->of;
-    int64_t d = f->d, size = vsize(f->type), h0 = f->h, ld = g->heads * d;
+    int64_t d = f->d, size = vsize(f->type), h0 = f->h, q_ld = g->q_ld, ld = g->heads * d;
     float *dq = t->dq;
     const int64_t end = ax_attention_end_query(g->window, f->j0 + f->keys - 1, q_to);
     for (f->h = h0; f->h < h0 + heads; f->h++, t->dq += dq_head)
         for (f->q0 = ax_max(q_from, f->j0 / GRAD_QUERIES * GRAD_QUERIES); f->q0 < end;
              f->q0 += GRAD_QUERIES) {
             f->rows = ax_min(GRAD_QUERIES, q_to - f->q0);
-            int64_t lo, hi = visible_block(f, 0, f->rows, &lo),
-                        at = ((f->b * g->q_len + f->q0) * g->heads + f->h) * d;
+            int64_t lo, hi = visible_block(f, 0, f->rows, &lo);
             if (lo >= hi)
                 continue;
-            const char *q = (const char *)g->q + at * size, *dout = (const char *)g->dout + at * size;
-            f->q = left_rows(f->gm, q, size, ld, f->rows, d, t->q_room);
+            const char *q = (const char *)g->q + query_offset(t, f->q0) * size,
+                       *dout = (const char *)g->dout + output_offset(t, f->q0) * size;
+            f->q = left_rows(f->gm, q, size, q_ld, f->rows, d, t->q_room);
             t->dout = left_rows(f->gm, dout, size, ld, f->rows, d, t->dout_room);
             if (t->make_dkv && transposes_sums(t)) {
-                f->gm->pack_a(q, ld, false, d, f->rows, 0, ax_cpu_units(f->gm, f->rows), t->q_cols);
+                f->gm->pack_a(q, q_ld, false, d, f->rows, 0, ax_cpu_units(f->gm, f->rows), t->q_cols);
                 f->gm->pack_a(dout, ld, false, d, f->rows, 0, ax_cpu_units(f->gm, f->rows), t->dout_cols);
             } else if (t->make_dkv) {
-                pack_panels(f->gm, q, size, ld, false, d, f->rows, t->q_cols);
+                pack_panels(f->gm, q, size, q_ld, false, d, f->rows, t->q_cols);
                 pack_panels(f->gm, dout, size, ld, false, d, f->rows, t->dout_cols);
             }
             grad_block(t, drops);
@@ -315,7 +326,7 @@ INLINE void grad_keys(attend_grad *t, int64_t j0)
 {
     const ax_attention_grad_args *g = t->g;
     attend *f = &t->of;
-    int64_t d = f->d, size = vsize(f->type), ld = g->kv_heads * d;
+    int64_t d = f->d, size = vsize(f->type), ld = g->kv_ld;
     f->j0 = j0;
     f->keys = ax_min(GRAD_KEYS, g->q_len - j0);
     int64_t at = key_row(f->a, f->b, f->h, j0);
@@ -355,7 +366,7 @@ INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head, bool drops)
 {
     const ax_attention_grad_args *g = t->g;
     attend *f = &t->of;
-    int64_t d = f->d, ld = g->kv_heads * d;
+    int64_t d = f->d, ld = g->kv_ld;
     for (int64_t j0 = 0; j0 < g->q_len; j0 += GRAD_KEYS) {
         grad_keys(t, j0);
         int64_t keys = transposes_sums(t) ? GRAD_LD : f->keys;
@@ -377,8 +388,7 @@ INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head, bool drops)
 INLINE void grad_store_dq(const attend_grad *t, int64_t q0, int64_t rows, const float *sums)
 {
     const ax_attention_grad_args *g = t->g;
-    int64_t d = t->of.d, at = ((t->of.b * g->q_len + q0) * g->heads + t->of.h) * d;
-    grad_store(g->dq, at, g->heads * d, sums, rows, d, t->of.type);
+    grad_store(g->dq, query_offset(t, q0), g->q_ld, sums, rows, t->of.d, t->of.type);
 }
 
 /* The second pass: computes a 16-bit dq alone, one head after the other and `chunk` queries at a time,
@@ -416,6 +426,7 @@ INLINE void grad_start(const attend_grad *t)
             for (int64_t c = 0; c < d; c += W)
                 sum = vfma(vget(g->dout, at + c, d - c, type), vget(g->o, at + c, d - c, type), sum);
             ((float *)g->delta)[(t->of.b * g->heads + h) * g->q_len + i] = vsum(sum);
+            at = (t->of.b * g->q_len + i) * g->q_ld + h * d;
             if (type == VF32)
                 memset((float *)g->dq + at, 0, (size_t)d * 4);
         }
@@ -426,15 +437,20 @@ INLINE void grad_rows_of_item(attend_grad *t, int64_t item)
 {
     const ax_attention_grad_args *g = t->g;
     int64_t size = vsize(t->of.type), row = t->of.d * size, n = ax_min(g->q_len, GRAD_KEYS);
-    int64_t batch = item / g->kv_heads * g->q_len, head = item % g->kv_heads;
-    const void *of_heads[] = {g->dout, g->o, g->q}, *of_keys[] = {g->k, g->v};
-    for (int i = 0; i < 3; i++)
-        t->next_rows[i] = (head_rows){(const char *)of_heads[i] +
-                                          (batch * g->heads + head * (g->heads / g->kv_heads)) * row,
-                                      g->heads * row, row, n};
-    for (int i = 0; i < 2; i++)
-        t->next_rows[3 + i] = (head_rows){(const char *)of_keys[i] + (batch * g->kv_heads + head) * row,
-                                          g->kv_heads * row, row, n};
+    int64_t batch = item / g->kv_heads * g->q_len, head = item % g->kv_heads,
+            h = head * (g->heads / g->kv_heads);
+    const struct {
+        const void *of;
+        int64_t ld, head;
+    } arrays[] = {{g->dout, g->heads * t->of.d, h},
+                  {g->o, g->heads * t->of.d, h},
+                  {g->q, g->q_ld, h},
+                  {g->k, g->kv_ld, head},
+                  {g->v, g->kv_ld, head}};
+    for (int i = 0; i < 5; i++)
+        t->next_rows[i] =
+            (head_rows){(const char *)arrays[i].of + batch * arrays[i].ld * size + arrays[i].head * row,
+                        arrays[i].ld * size, row, n};
 }
 
 INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t next, char *scratch, bool drops,
@@ -443,7 +459,7 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t nex
     int64_t d = g->head_dim, group = g->heads / g->kv_heads, wide = (d + W - 1) / W * W;
     ax_attention_args a = {.batch = g->batch, .q_len = g->q_len, .kv_len = g->q_len, .heads = g->heads};
     a.kv_heads = g->kv_heads, a.head_dim = d, a.scale = g->scale, a.doc_start = g->doc_start;
-    a.window = g->window, a.drop = g->drop;
+    a.q_ld = g->q_ld, a.kv_ld = g->kv_ld, a.window = g->window, a.drop = g->drop;
     attend_grad t = {.of = {.a = &a, .type = type, .d = d, .gm = gemm_of(type)}, .g = g};
     attend *f = &t.of;
     char *const start = scratch;
@@ -472,8 +488,8 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t nex
     t.make_dkv = true;
     if (type == VF32) {
         t.make_dq = true;
-        t.dq = (float *)g->dq + (f->b * g->q_len * g->heads + f->h) * d;
-        t.dq_ld = g->heads * d;
+        t.dq = (float *)g->dq + query_offset(&t, 0);
+        t.dq_ld = g->q_ld;
         grad_pass_keys(&t, d, drops);
         return;
     }

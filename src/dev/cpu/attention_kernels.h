@@ -16,7 +16,7 @@
  * Scores that only some queries of a strip see are masked with -inf. If the processor can multiply pairs of
  * bf16 values, bf16 is multiplied in pairs. Otherwise bf16 is widened to fp32, as fp16 always is.
  *
- * q is read in place, because packing would wait for each row: the rows of a head are heads·d elements apart,
+ * q is read in place, because packing would wait for each row: the rows of a head are q_ld elements apart,
  * and the hardware prefetcher does not follow them. For the same reason an item prefetches the rows of the
  * next item while it multiplies. */
 #ifndef AX_DEV_CPU_ATTENTION_KERNELS_H
@@ -350,8 +350,7 @@ INLINE void attend_store(const attend *t)
 /* Returns the offset in elements of row j of k or v of sequence `b`, for query head `h`. */
 INLINE int64_t key_row(const ax_attention_args *a, int64_t b, int64_t h, int64_t j)
 {
-    int64_t stride = a->kv_batch_stride ? a->kv_batch_stride : a->kv_len * a->kv_heads * a->head_dim;
-    return b * stride + (j * a->kv_heads + h / (a->heads / a->kv_heads)) * a->head_dim;
+    return b * ax_attention_kv_batch(a) + j * a->kv_ld + h / (a->heads / a->kv_heads) * a->head_dim;
 }
 
 /* Sets t->b, t->h, t->q0 and t->rows to those of work item `item`. */
@@ -368,7 +367,7 @@ INLINE void set_item(attend *t, int64_t item)
 INLINE const char *query_row(const attend *t, int64_t size)
 {
     const ax_attention_args *a = t->a;
-    return (const char *)a->q + ((t->b * a->q_len + t->q0) * a->heads + t->h) * t->d * size;
+    return (const char *)a->q + ((t->b * a->q_len + t->q0) * a->q_ld + t->h * t->d) * size;
 }
 
 /* Sets `out` to the rows to prefetch for the item of t: its queries, and the keys and values that the
@@ -379,9 +378,9 @@ INLINE void rows_of_item(const attend *t, int64_t size, head_rows out[3])
     int64_t row = t->d * size, first = ax_min(a->kv_len, t->q0 ? a->q_offset + t->q0 : 0),
             keys = ax_min(a->kv_len, a->q_offset + t->q0 + t->rows) - first,
             at = key_row(a, t->b, t->h, first) * size;
-    out[0] = (head_rows){query_row(t, size), a->heads * row, row, t->rows};
-    out[1] = (head_rows){(const char *)a->k + at, a->kv_heads * row, row, keys};
-    out[2] = (head_rows){(const char *)a->v + at, a->kv_heads * row, row, keys};
+    out[0] = (head_rows){query_row(t, size), a->q_ld * size, row, t->rows};
+    out[1] = (head_rows){(const char *)a->k + at, a->kv_ld * size, row, keys};
+    out[2] = (head_rows){(const char *)a->v + at, a->kv_ld * size, row, keys};
 }
 
 INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, char *scratch, bool drops,
@@ -408,7 +407,7 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
         t.m[i] = -INFINITY;
         t.l[i] = 0;
     }
-    t.q = left_rows(t.gm, query_row(&t, size), size, a->heads * d, t.rows, d, room);
+    t.q = left_rows(t.gm, query_row(&t, size), size, a->q_ld, t.rows, d, room);
     int64_t end = first_block(&t);
     const int64_t start = t.j0;
     for (; t.j0 < end; t.j0 += BLOCK_KEYS) {
@@ -416,7 +415,7 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
         int64_t lo, hi = visible_block(&t, 0, t.rows, &lo);
         if (lo >= hi)
             continue;
-        int64_t at = key_row(a, t.b, t.h, t.j0), ld = a->kv_heads * d;
+        int64_t at = key_row(a, t.b, t.h, t.j0), ld = a->kv_ld;
         pack_panels(t.gm, (const char *)a->k + at * size, size, ld, true, t.keys, d, t.k);
         pack_panels(t.gm, (const char *)a->v + at * size, size, ld, false, d, t.keys, t.v);
         for (int64_t i = 0; i < t.rows; i += t.gm->rows) {
@@ -524,7 +523,7 @@ INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64
 INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, int n, int64_t i,
                          char *scratch, vtype type)
 {
-    int64_t d = a->head_dim, row = ax_round_up(d, W), ld = a->kv_heads * d, lo;
+    int64_t d = a->head_dim, row = ax_round_up(d, W), ld = a->kv_ld, lo;
     query_head h[HEADS_AT_ONCE];
     float m[HEADS_AT_ONCE], l[HEADS_AT_ONCE] = {0};
     for (int r = 0; r < n; r++) {
@@ -535,7 +534,7 @@ INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, i
         h[r].q = scratch_alloc(&scratch, row * 4);
         memset(h[r].t.o, 0, (size_t)row * 4);
         for (int64_t c = 0; c < d; c += W)
-            vstore(h[r].q + c, vget(a->q, ((b * a->q_len + i) * a->heads + first + r) * d + c, d - c, type));
+            vstore(h[r].q + c, vget(a->q, (b * a->q_len + i) * a->q_ld + (first + r) * d + c, d - c, type));
     }
     int64_t end = visible(&h->t, 0, &lo);
     for (int64_t j0 = lo; j0 < end; j0 += BLOCK_KEYS) {

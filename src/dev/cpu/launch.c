@@ -102,6 +102,24 @@ static ax_status rope(ax_stream *stream, const void *args)
                      (double)(a->rows * a->heads * a->head_dim));
 }
 
+static ax_status glu(ax_stream *stream, const void *args)
+{
+    const ax_glu_args *a = args;
+    if (a->dtype == AX_F64)
+        return run_ref(stream, AX_K_glu, args);
+    return run_items(stream, isa_kernel(stream, AX_K_glu), args, a->rows * a->cols, ELEMENTS,
+                     (double)(a->rows * a->cols));
+}
+
+static ax_status glu_grad(ax_stream *stream, const void *args)
+{
+    const ax_glu_grad_args *a = args;
+    if (a->dtype == AX_F64)
+        return run_ref(stream, AX_K_glu_grad, args);
+    return run_items(stream, isa_kernel(stream, AX_K_glu_grad), args, a->rows * a->cols, ELEMENTS,
+                     (double)(a->rows * a->cols));
+}
+
 /* ---- updates ------------------------------------------------------------------------------------- */
 
 typedef struct update {

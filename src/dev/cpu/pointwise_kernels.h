@@ -222,10 +222,8 @@ INLINE void find_slopes(ax_activation kind, const vf *x, vf *slope, int count, b
 #undef AX_SLOPE
 }
 
-/* Defines kernel `name`, which calls name_vectors(args, kind, i, n, count, type), compiled for each
- * activation `kind` and element type. The caller defines CASE as a macro for AX_ACTIVATIONS: CASE(k,
- * function) must expand to KIND(name, k). */
-#define BY_ACTIVATION(name, CASE)                                                                            \
+/* Defines name_of, which calls name_vectors(args, kind, i, n, count, type) for elements lo … hi-1. */
+#define OVER_VECTORS(name)                                                                                   \
     INLINE void name##_of(const ax_##name##_args *a, ax_activation kind, int64_t lo, int64_t hi, vtype type) \
     {                                                                                                        \
         int64_t i = lo;                                                                                      \
@@ -233,12 +231,20 @@ INLINE void find_slopes(ax_activation kind, const vf *x, vf *slope, int count, b
             name##_vectors(a, kind, i, W, AT_ONCE, type);                                                    \
         for (; i < hi; i += W)                                                                               \
             name##_vectors(a, kind, i, hi - i, 1, type);                                                     \
-    }                                                                                                        \
+    }
+
+/* Defines kernel `name`, which calls name_of(args, kind, lo, hi, type), compiled for each activation `kind`
+ * and element type. The caller defines CASE as a macro for AX_ACTIVATIONS: CASE(k, function) must expand to
+ * KIND(name, k). */
+#define BY_ACTIVATION(name, CASE)                                                                            \
     INLINE void name##_range(const ax_##name##_args *a, int64_t lo, int64_t hi,                              \
                              vtype type){AX_ACTIVATIONS(CASE)} BY_DTYPE(name)
 #define KIND(name, k)                                                                                        \
     if (a->kind == k)                                                                                        \
         name##_of(a, k, lo, hi, type);
+#define KIND_ROWS(name, k)                                                                                   \
+    if (a->kind == k)                                                                                        \
+        name##_rows(a, k, lo, hi, type);
 
 INLINE void activation_vectors(const ax_activation_args *a, ax_activation kind, int64_t i, int64_t n,
                                int count, vtype type)
@@ -249,6 +255,7 @@ INLINE void activation_vectors(const ax_activation_args *a, ax_activation kind, 
     EACH(v, count) vput(a->y, i + v * W, n, type, y[v]);
 }
 
+OVER_VECTORS(activation)
 #define ACTIVATION_OF(k, function) KIND(activation, k)
 BY_ACTIVATION(activation, ACTIVATION_OF)
 
@@ -261,10 +268,15 @@ INLINE void activation_grad_vectors(const ax_activation_grad_args *a, ax_activat
     EACH(v, count) vput(a->dx, i + v * W, n, type, vget(a->dy, i + v * W, n, type) * slope[v]);
 }
 
+OVER_VECTORS(activation_grad)
 #define ACTIVATION_GRAD_OF(k, function) KIND(activation_grad, k)
 BY_ACTIVATION(activation_grad, ACTIVATION_GRAD_OF)
 
-/* ---- gated linear units -------------------------------------------------------------------------- */
+/* ---- gated linear units --------------------------------------------------------------------------
+ *
+ * Work items are elements. Rows of gate and up may be padded, those of y and dy are not. So that element i
+ * has the same index in all arrays, each row is computed with addresses of gate and up that are `skip` bytes
+ * further. ---- */
 
 INLINE void glu_vectors(const ax_glu_args *a, ax_activation kind, int64_t i, int64_t n, int count, vtype type)
 {
@@ -291,9 +303,38 @@ INLINE void glu_grad_vectors(const ax_glu_grad_args *a, ax_activation kind, int6
     }
 }
 
-#define GLU_OF(k, function) KIND(glu, k)
+OVER_VECTORS(glu)
+OVER_VECTORS(glu_grad)
+
+INLINE void glu_rows(const ax_glu_args *a, ax_activation kind, int64_t lo, int64_t hi, vtype type)
+{
+    for (int64_t r = lo / a->cols, end; lo < hi; r++, lo = end) {
+        int64_t skip = r * (a->ld - a->cols) * vsize(type);
+        ax_glu_args row = *a;
+        row.gate = (const char *)a->gate + skip;
+        row.up = (const char *)a->up + skip;
+        end = ax_min(hi, (r + 1) * a->cols);
+        glu_of(&row, kind, lo, end, type);
+    }
+}
+
+INLINE void glu_grad_rows(const ax_glu_grad_args *a, ax_activation kind, int64_t lo, int64_t hi, vtype type)
+{
+    for (int64_t r = lo / a->cols, end; lo < hi; r++, lo = end) {
+        int64_t skip = r * (a->ld - a->cols) * vsize(type);
+        ax_glu_grad_args row = *a;
+        row.gate = (const char *)a->gate + skip;
+        row.up = (const char *)a->up + skip;
+        row.dgate = (char *)a->dgate + skip;
+        row.dup = (char *)a->dup + skip;
+        end = ax_min(hi, (r + 1) * a->cols);
+        glu_grad_of(&row, kind, lo, end, type);
+    }
+}
+
+#define GLU_OF(k, function) KIND_ROWS(glu, k)
 BY_ACTIVATION(glu, GLU_OF)
-#define GLU_GRAD_OF(k, function) KIND(glu_grad, k)
+#define GLU_GRAD_OF(k, function) KIND_ROWS(glu_grad, k)
 BY_ACTIVATION(glu_grad, GLU_GRAD_OF)
 
 /* ---- rotary positions ---------------------------------------------------------------------------- */
@@ -322,7 +363,7 @@ INLINE void rope_range(const ax_rope_args *a, int64_t lo, int64_t hi, vtype type
             vf cosine, sine;
             rope_angles(a, r, c, &cosine, &sine);
             for (int64_t h = 0; h < a->heads; h++) {
-                int64_t at = (r * a->heads + h) * a->head_dim + c, n = half - c;
+                int64_t at = r * a->ld + h * a->head_dim + c, n = half - c;
                 vf u = vget(a->x, at, n, type), v = vget(a->x, at + half, n, type);
                 vput(a->x, at, n, type, vnfma(v, sine, u * cosine));
                 vput(a->x, at + half, n, type, vfma(u, sine, v * cosine));
@@ -352,7 +393,7 @@ INLINE void bias_add_range(const ax_bias_add_args *a, int64_t lo, int64_t hi, vt
 {
     for (int64_t r = lo; r < hi; r++)
         for (int64_t c = 0; c < a->cols; c += W) {
-            int64_t at = r * a->cols + c, n = a->cols - c;
+            int64_t at = r * a->ld + c, n = a->cols - c;
             vput(a->y, at, n, type, vget(a->x, at, n, type) + vget(a->bias, c, n, VF32));
         }
 }

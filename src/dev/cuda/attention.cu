@@ -55,14 +55,13 @@ template <class T, bool DROP> __global__ void attention_kernel(forward<T> s)
     if (i >= a.q_len)
         return;
     A *q = (A *)dynamic_shared() + (threadIdx.x / WARP) * (2 * d + WARP), *o = q + d, *p = o + d;
-    const int64_t row = ((b * a.q_len + i) * a.heads + h) * d, stride = a.kv_heads * d;
-    const int64_t keys =
-        b * (a.kv_batch_stride ? a.kv_batch_stride : a.kv_len * stride) + h / (a.heads / a.kv_heads) * d;
+    const int64_t row = ((b * a.q_len + i) * a.heads + h) * d, stride = a.kv_ld;
+    const int64_t keys = b * ax_attention_kv_batch(&a) + h / (a.heads / a.kv_heads) * d;
     const T *k = (const T *)a.k + keys, *v = (const T *)a.v + keys;
     const int64_t first = ax_attention_first_key(a.doc_start, b * a.q_len + i, a.window, a.q_offset + i);
     const int64_t end = a.q_offset + i < a.kv_len - 1 ? a.q_offset + i + 1 : a.kv_len;
     A max = (A)-INFINITY, sum = 0;
-    stage((const T *)a.q + row, q, d);
+    stage((const T *)a.q + (b * a.q_len + i) * a.q_ld + h * d, q, d);
     for (int64_t c = lane; c < d; c += WARP)
         o[c] = 0;
     __syncwarp();
@@ -107,13 +106,14 @@ template <class T, bool DROP> __global__ void query_grad_kernel(backward<T> s)
         return;
     A *q = (A *)dynamic_shared() + (threadIdx.x / WARP) * (3 * d + WARP), *dout = q + d, *dq = dout + d,
       *ds = dq + d;
-    const int64_t row = ((b * a.q_len + i) * a.heads + h) * d, stride = a.kv_heads * d;
+    const int64_t row = ((b * a.q_len + i) * a.heads + h) * d, query = (b * a.q_len + i) * a.q_ld + h * d,
+                  stride = a.kv_ld;
     const int64_t keys = b * a.q_len * stride + h / (a.heads / a.kv_heads) * d,
                   at = (b * a.heads + h) * a.q_len + i;
     const T *k = (const T *)a.k + keys, *v = (const T *)a.v + keys, *o = (const T *)a.o + row;
     const A lse = ((const A *)a.lse)[at], scale = (A)a.scale;
     A delta = 0;
-    stage((const T *)a.q + row, q, d);
+    stage((const T *)a.q + query, q, d);
     stage((const T *)a.dout + row, dout, d);
     for (int64_t c = lane; c < d; c += WARP) {
         dq[c] = 0;
@@ -139,7 +139,7 @@ template <class T, bool DROP> __global__ void query_grad_kernel(backward<T> s)
         __syncwarp();
     }
     for (int64_t c = lane; c < d; c += WARP)
-        ((T *)a.dq)[row + c] = narrow<T, A>::of(dq[c]);
+        ((T *)a.dq)[query + c] = narrow<T, A>::of(dq[c]);
 }
 
 /* Computes dk and dv of a key: sums over the query heads that use the key's head, and over the queries that
@@ -157,7 +157,7 @@ template <class T, bool DROP> __global__ void key_grad_kernel(backward<T> s)
     A *k = (A *)dynamic_shared() + (threadIdx.x / WARP) * (4 * d + 2 * WARP), *v = k + d, *dk = v + d,
       *dv = dk + d;
     A *p = dv + d, *ds = p + WARP;
-    const int64_t row = ((b * a.q_len + j) * a.kv_heads + g) * d,
+    const int64_t row = (b * a.q_len + j) * a.kv_ld + g * d,
                   end = ax_attention_end_query(a.window, j, a.q_len);
     stage((const T *)a.k + row, k, d);
     stage((const T *)a.v + row, v, d);
@@ -165,7 +165,7 @@ template <class T, bool DROP> __global__ void key_grad_kernel(backward<T> s)
         dk[c] = dv[c] = 0;
     __syncwarp();
     for (int64_t h = g * group; h < (g + 1) * group; h++) {
-        const T *q = (const T *)a.q + (b * a.q_len * a.heads + h) * d;
+        const T *q = (const T *)a.q + b * a.q_len * a.q_ld + h * d;
         const T *dout = (const T *)a.dout + (b * a.q_len * a.heads + h) * d;
         const A *lse = (const A *)a.lse + (b * a.heads + h) * a.q_len,
                 *delta = (const A *)a.delta + (b * a.heads + h) * a.q_len;
@@ -173,7 +173,7 @@ template <class T, bool DROP> __global__ void key_grad_kernel(backward<T> s)
             int64_t i = i0 + lane, count = end - i0 < WARP ? end - i0 : WARP;
             p[lane] = ds[lane] = 0;
             if (i < end && j >= ax_attention_first_key(a.doc_start, b * a.q_len + i, a.window, i)) {
-                A weight = exponential((A)a.scale * dot(k, q + i * stride, d) - lse[i]);
+                A weight = exponential((A)a.scale * dot(k, q + i * a.q_ld, d) - lse[i]);
                 A keep = kept<DROP, A>(a.drop, b * a.q_len + i, h, a.q_len, j);
                 p[lane] = weight * keep;
                 ds[lane] = (A)a.scale * weight * (dot(v, dout + i * stride, d) * keep - delta[i]);
@@ -181,7 +181,7 @@ template <class T, bool DROP> __global__ void key_grad_kernel(backward<T> s)
             __syncwarp();
             for (int64_t c = lane; c < d; c += WARP)
                 for (int64_t t = 0; t < count; t++) {
-                    dk[c] += ds[t] * widen<A>(q[(i0 + t) * stride + c]);
+                    dk[c] += ds[t] * widen<A>(q[(i0 + t) * a.q_ld + c]);
                     dv[c] += p[t] * widen<A>(dout[(i0 + t) * stride + c]);
                 }
             __syncwarp();

@@ -3,6 +3,7 @@
  * needs workspace that grows with the square of the sequence length, so a call is cut into slices that fit
  * scratch. A slice is several sequences, or several heads of one sequence. */
 #include "dev/cuda/cudnn.h"
+#include "dev/attention.h"
 #include "dev/cuda/cuda.h"
 
 #include <math.h>
@@ -105,13 +106,14 @@ static bool all_aligned(void *const *at)
     return true;
 }
 
-/* Returns true if cuDNN may support a call. Its engines need more than one query, and heads whose width is a
- * multiple of 16 bytes and at most 256 elements. */
+/* Returns true if cuDNN may support a call. Its engines need more than one query, heads whose width is a
+ * multiple of 16 bytes and at most 256 elements, and rows that begin at multiples of 16 bytes. */
 static bool may_support(const call *c)
 {
     const ax_cudnn_shape *s = &c->whole;
     return (s->dtype == AX_BF16 || s->dtype == AX_F16) && s->batch > 0 && s->time > 1 && s->heads > 0 &&
-           s->width > 0 && s->width % 8 == 0 && s->width <= 256 && all_aligned(c->at);
+           s->width > 0 && s->width % 8 == 0 && s->width <= 256 && s->q_ld % 8 == 0 && s->kv_ld % 8 == 0 &&
+           all_aligned(c->at);
 }
 
 static void *unconst(const void *x) { return (void *)(uintptr_t)x; }
@@ -127,6 +129,8 @@ static call forward_call(const ax_attention_args *a)
                             .all_heads = a->heads,
                             .all_kv_heads = a->kv_heads,
                             .width = a->head_dim,
+                            .q_ld = a->q_ld,
+                            .kv_ld = a->kv_ld,
                             .documents = a->doc_start != NULL,
                             .lse = a->lse != NULL},
                   .at = {[AX_CUDNN_Q] = unconst(a->q),
@@ -150,6 +154,8 @@ static call backward_call(const ax_attention_grad_args *a)
                             .all_heads = a->heads,
                             .all_kv_heads = a->kv_heads,
                             .width = a->head_dim,
+                            .q_ld = a->q_ld,
+                            .kv_ld = a->kv_ld,
                             .documents = a->doc_start != NULL},
                   .at = {[AX_CUDNN_Q] = unconst(a->q),
                          [AX_CUDNN_K] = unconst(a->k),
@@ -172,15 +178,16 @@ static int64_t elements_to(const ax_cudnn_shape *whole, int operand, int64_t b, 
     const int64_t h = g * (whole->all_heads / whole->all_kv_heads), t = whole->time, d = whole->width;
     switch (operand) {
     case AX_CUDNN_Q:
+    case AX_CUDNN_DQ:
+        return b * t * whole->q_ld + h * d;
     case AX_CUDNN_O:
     case AX_CUDNN_DOUT:
-    case AX_CUDNN_DQ:
         return (b * t * whole->all_heads + h) * d;
     case AX_CUDNN_K:
     case AX_CUDNN_V:
     case AX_CUDNN_DK:
     case AX_CUDNN_DV:
-        return (b * t * whole->all_kv_heads + g) * d;
+        return b * t * whole->kv_ld + g * d;
     case AX_CUDNN_LSE:
     case AX_CUDNN_DELTA:
         return (b * whole->all_heads + h) * t;
@@ -362,20 +369,44 @@ static ax_status run_own(ax_stream *stream, const call *k, int64_t b)
     return ax_cuda_own_attention_grad(stream, &a);
 }
 
+/* The rows of one sequence of an operand, `ld` elements apart. */
+typedef struct matrix {
+    int64_t rows, cols, ld;
+} matrix;
+
+static matrix sequence_of(const ax_cudnn_shape *whole, int operand)
+{
+    const int64_t t = whole->time, q = whole->all_heads * whole->width,
+                  kv = whole->all_kv_heads * whole->width;
+    switch (operand) {
+    case AX_CUDNN_DQ:
+        return (matrix){t, q, whole->q_ld};
+    case AX_CUDNN_DK:
+    case AX_CUDNN_DV:
+        return (matrix){t, kv, whole->kv_ld};
+    case AX_CUDNN_LSE:
+        return (matrix){whole->all_heads, t, t};
+    default: /* AX_CUDNN_O */
+        return (matrix){t, q, q};
+    }
+}
+
 /* Sets *off to the root mean square of got - want, and *size to the root mean square of want. Elements that
  * are the same infinity in both are left out. */
-static void measure_error(ax_dtype dtype, const void *got, const void *want, int64_t n, double *off,
+static void measure_error(ax_dtype dtype, const void *got, const void *want, matrix m, double *off,
                           double *size)
 {
+    const double n = (double)(m.rows * m.cols);
     *off = *size = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double g = ax_load(dtype, got, i), w = ax_load(dtype, want, i);
+    for (int64_t i = 0; i < m.rows * m.cols; i++) {
+        int64_t at = i / m.cols * m.ld + i % m.cols;
+        double g = ax_load(dtype, got, at), w = ax_load(dtype, want, at);
         if (g == w && isinf(w))
             continue;
         *off += (g - w) * (g - w);
         *size += w * w;
     }
-    *off = sqrt(*off / (double)n), *size = sqrt(*size / (double)n);
+    *off = sqrt(*off / n), *size = sqrt(*size / n);
 }
 
 /* The output operands that are compared, for each kind of graph. */
@@ -390,8 +421,9 @@ static ax_status copy_results(ax_stream *stream, const call *k, void *to[SEQUENC
         for (int r = 0; r < RESULTS; r++) {
             int operand = results[k->whole.kind][r];
             void *from = operand_at(k, operand, i ? k->whole.batch - 1 : 0, 0);
+            const matrix m = sequence_of(&k->whole, operand);
             size_t bytes =
-                (size_t)elements_to(&k->whole, operand, 1, 0) * ax_dtype_size(dtype_of(&k->whole, operand));
+                (size_t)((m.rows - 1) * m.ld + m.cols) * ax_dtype_size(dtype_of(&k->whole, operand));
             if (from && !to[i][r])
                 AX_TRY(ax_calloc(1, bytes, &to[i][r]));
             if (from)
@@ -424,7 +456,7 @@ static ax_status compare_results(ax_stream *stream, state *s, shape_class *c, ca
         const int row = i / RESULTS, r = i % RESULTS, operand = results[k->whole.kind][r];
         if (want[row][r])
             measure_error(dtype_of(&k->whole, operand), got[row][r], want[row][r],
-                          elements_to(&k->whole, operand, 1, 0), &off[i], &size[i]);
+                          sequence_of(&k->whole, operand), &off[i], &size[i]);
         all += size[i] + off[i];
         largest = fmax(largest, size[i]);
     }
@@ -505,9 +537,8 @@ static ax_status run_or_check(ax_stream *stream, call *k, bool *done)
 ax_status ax_cuda_cudnn_attention(ax_stream *stream, const ax_attention_args *a, bool *done)
 {
     call k = forward_call(a);
-    int64_t dense = a->kv_len * a->kv_heads * a->head_dim;
     bool training =
-        a->q_len == a->kv_len && a->q_offset == 0 && (!a->kv_batch_stride || a->kv_batch_stride == dense);
+        a->q_len == a->kv_len && a->q_offset == 0 && ax_attention_kv_batch(a) == a->kv_len * a->kv_ld;
     *done = false;
     return training && may_support(&k) ? run_or_check(stream, &k, done) : AX_OK;
 }

@@ -45,10 +45,10 @@ typedef enum ax_cudnn_kind { AX_CUDNN_FORWARD, AX_CUDNN_BACKWARD } ax_cudnn_kind
 
 /* The shape of a call of causal attention in bf16 or fp16, or of a slice of a call. The arrays have all_heads
  * query heads and all_kv_heads key heads; the call or slice has `heads` query heads and kv_heads key heads.
- * `time` is the length of a sequence, `width` the width of a head. The struct has no padding, because shapes
- * are compared as bytes. */
+ * `time` is the length of a sequence, `width` the width of a head, q_ld and kv_ld are as in
+ * ax_attention_args. The struct has no padding, because shapes are compared as bytes. */
 typedef struct ax_cudnn_shape {
-    int64_t kind, dtype, batch, time, heads, kv_heads, all_heads, all_kv_heads, width;
+    int64_t kind, dtype, batch, time, heads, kv_heads, all_heads, all_kv_heads, width, q_ld, kv_ld;
     int64_t documents; /* 1 if there is a mask of documents, else 0 */
     int64_t lse;       /* forward: 1 if lse is stored, else 0 */
 } ax_cudnn_shape;

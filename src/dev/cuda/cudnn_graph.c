@@ -82,9 +82,10 @@ ax_status ax_cudnn_set(const ax_cudnn *lib, descriptor of, cudnnBackendAttribute
 /* The layouts of tensors. In the comments, "X of Y" means: cuDNN sees a tensor with dims X, and the array in
  * memory has dims Y. */
 typedef enum layout {
-    QUERIES, /* [b,h,t,d] of [b,t,H,d] */
-    KEYS,    /* [b,g,t,d] of [b,t,G,d] */
-    KEYS_T,  /* [b,g,d,t] of [b,t,G,d] */
+    QUERIES, /* [b,h,t,d] of [b,t,H,d], rows q_ld apart */
+    KEYS,    /* [b,g,t,d] of [b,t,G,d], rows kv_ld apart */
+    KEYS_T,  /* [b,g,d,t] of [b,t,G,d], rows kv_ld apart */
+    OUTPUTS, /* [b,h,t,d] of [b,t,H,d] */
     ROWS,    /* [b,h,t,d], dense */
     SCORES,  /* [b,h,t,t] */
     SCORES_T,
@@ -105,7 +106,7 @@ enum {
 /* clang-format off */
 #define TENSORS(X) \
     X(Q, QUERIES, T, AX_CUDNN_Q) X(K, KEYS, T, INSIDE) X(K_T, KEYS_T, T, AX_CUDNN_K) \
-    X(V, KEYS, T, AX_CUDNN_V) X(V_T, KEYS_T, T, AX_CUDNN_V) X(O, QUERIES, T, AX_CUDNN_O) \
+    X(V, KEYS, T, AX_CUDNN_V) X(V_T, KEYS_T, T, AX_CUDNN_V) X(O, OUTPUTS, T, AX_CUDNN_O) \
     X(LSE, STATS, F32, AX_CUDNN_LSE) X(START, STARTS, F32, AX_CUDNN_DOCUMENTS) \
     X(SCALE, NUMBER, F32, AX_CUDNN_SCALE) X(HIDDEN, NUMBER, F32, AX_CUDNN_HIDDEN) \
     X(UNIT, NUMBER, F32, AX_CUDNN_UNIT) \
@@ -115,7 +116,7 @@ enum {
     X(MASKED, SCORES, F32, INSIDE) \
     X(MAX, STATS, F32, INSIDE) X(BELOW, SCORES, F32, INSIDE) X(EXP, SCORES, F32, INSIDE) \
     X(SUM, STATS, F32, INSIDE) X(LOG_SUM, STATS, F32, INSIDE) X(WEIGHT, SCORES, T, INSIDE) \
-    X(DOUT, QUERIES, T, AX_CUDNN_DOUT) X(DOUT_O, ROWS, F32, INSIDE) X(ROW_SUM, STATS, F32, INSIDE) \
+    X(DOUT, OUTPUTS, T, AX_CUDNN_DOUT) X(DOUT_O, ROWS, F32, INSIDE) X(ROW_SUM, STATS, F32, INSIDE) \
     X(DELTA, STATS, F32, AX_CUDNN_DELTA) X(P, SCORES, F32, INSIDE) X(P_T, SCORES_T, T, INSIDE) \
     X(DP, SCORES, F32, INSIDE) X(DP_DELTA, SCORES, F32, INSIDE) X(DSCORE, SCORES, F32, INSIDE) \
     X(DS, SCORES, F32, INSIDE) X(DS_T, SCORES_T, T, INSIDE) \
@@ -304,12 +305,13 @@ typedef struct extents {
 
 static extents extents_of(const ax_cudnn_shape *s, layout of)
 {
-    const int64_t b = s->batch, h = s->heads, g = s->kv_heads, t = s->time, d = s->width,
-                  H = s->all_heads * d, G = s->all_kv_heads * d;
+    const int64_t b = s->batch, h = s->heads, g = s->kv_heads, t = s->time, d = s->width, q = s->q_ld,
+                  k = s->kv_ld, H = s->all_heads * d;
     const extents all[] = {
-        [QUERIES] = {{b, h, t, d}, {t * H, d, H, 1}},
-        [KEYS] = {{b, g, t, d}, {t * G, d, G, 1}},
-        [KEYS_T] = {{b, g, d, t}, {t * G, d, 1, G}},
+        [QUERIES] = {{b, h, t, d}, {t * q, d, q, 1}},
+        [KEYS] = {{b, g, t, d}, {t * k, d, k, 1}},
+        [KEYS_T] = {{b, g, d, t}, {t * k, d, 1, k}},
+        [OUTPUTS] = {{b, h, t, d}, {t * H, d, H, 1}},
         [ROWS] = {{b, h, t, d}, {h * t * d, t * d, d, 1}},
         [SCORES] = {{b, h, t, t}, {h * t * t, t * t, t, 1}},
         [SCORES_T] = {{b, h, t, t}, {h * t * t, t * t, 1, t}},

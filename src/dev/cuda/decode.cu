@@ -72,9 +72,9 @@ template <class T, int D> __global__ void __launch_bounds__(THREADS) decode_kern
     const int group = (int)a.heads / (int)a.kv_heads, rows = group * (int)a.q_len,
               tiles = (rows + ROWS - 1) / ROWS;
     const int g = (int)blockIdx.y / tiles, r0 = (int)blockIdx.y % tiles * ROWS;
-    const int64_t b = blockIdx.z, stride = a.kv_heads * d,
-                  keys = b * (a.kv_batch_stride ? a.kv_batch_stride : a.kv_len * stride) + g * d;
-    const rows_of<T> k = {(const T *)a.k + keys, (int)stride, d}, v = {(const T *)a.v + keys, (int)stride, d};
+    const int64_t b = blockIdx.z, keys = b * ax_attention_kv_batch(&a) + g * d;
+    const rows_of<T> k = {(const T *)a.k + keys, (int)a.kv_ld, d},
+                     v = {(const T *)a.v + keys, (int)a.kv_ld, d};
     const int64_t i0 = (r0 + lane / 4) / group, i8 = (r0 + lane / 4 + 8) / group;
     const key_range mine[2] = {{a.doc_start, a.window, b, i0, a.q_len, a.q_offset, a.kv_len},
                                {a.doc_start, a.window, b, i8, a.q_len, a.q_offset, a.kv_len}};
@@ -85,7 +85,7 @@ template <class T, int D> __global__ void __launch_bounds__(THREADS) decode_kern
         int r = chunk / (D / 8), c = chunk % (D / 8) * 8;
         bool there = r0 + r < rows && c < d;
         const query_row q(a, b, g, group, there ? r0 + r : 0);
-        copy_async(m.q + r * (D + 8) + c, (const T *)a.q + q.row * d + c, there);
+        copy_async(m.q + r * (D + 8) + c, (const T *)a.q + (b * a.q_len + q.i) * a.q_ld + q.h * d + c, there);
     }
     copy_rows_async<T, D, TILE>(m.k[0], k, j0, j0, end);
     copy_rows_async<T, D, TILE>(m.v[0], v, j0, j0, end);
@@ -239,7 +239,7 @@ int64_t split_keys(const ax_cuda *cu, decode *s)
 bool ax_cuda_decode_takes(const ax_attention_args *a)
 {
     return a->q_len < 16 && a->kv_batch_stride % 8 == 0 && a->drop.p == 0 &&
-           fits(a->dtype, a->head_dim, {a->q, a->k, a->v, a->o});
+           fits(a, {a->q, a->k, a->v, a->o});
 }
 
 ax_status ax_cuda_decode(ax_stream *stream, const ax_attention_args *a)

@@ -144,12 +144,11 @@ template <class T, int D, bool DROP> __global__ void __launch_bounds__(THREADS) 
     const int d = (int)a.head_dim, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int64_t h = blockIdx.y, b = blockIdx.z,
                   i0 = (int64_t)(gridDim.x - 1 - blockIdx.x) * TILE; /* tiles with the most keys first */
-    const int64_t row = i0 + warp * 16 + lane / 4, key_stride = a.kv_heads * d;
-    const int64_t keys =
-        b * (a.kv_batch_stride ? a.kv_batch_stride : a.kv_len * key_stride) + h / (a.heads / a.kv_heads) * d;
-    const rows_of<T> q = {(const T *)a.q + (b * a.q_len * a.heads + h) * d, (int)a.heads * d, d};
-    const rows_of<T> k = {(const T *)a.k + keys, (int)key_stride, d},
-                     v = {(const T *)a.v + keys, (int)key_stride, d};
+    const int64_t row = i0 + warp * 16 + lane / 4;
+    const int64_t keys = b * ax_attention_kv_batch(&a) + h / (a.heads / a.kv_heads) * d;
+    const rows_of<T> q = {(const T *)a.q + b * a.q_len * a.q_ld + h * d, (int)a.q_ld, d};
+    const rows_of<T> k = {(const T *)a.k + keys, (int)a.kv_ld, d},
+                     v = {(const T *)a.v + keys, (int)a.kv_ld, d};
     const key_range mine[2] = {{a.doc_start, a.window, b, row, a.q_len, a.q_offset, a.kv_len},
                                {a.doc_start, a.window, b, row + 8, a.q_len, a.q_offset, a.kv_len}};
     const int64_t last = a.q_offset + (i0 + TILE < a.q_len ? i0 + TILE : a.q_len),
@@ -284,13 +283,13 @@ __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
     const int d = (int)a.head_dim, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int64_t h = blockIdx.y, b = blockIdx.z, i0 = (int64_t)(gridDim.x - 1 - blockIdx.x) * TILE;
     const int64_t row = i0 + warp * 16 + lane / 4, stats = (b * a.heads + h) * a.q_len;
-    const int64_t queries = (b * a.q_len * a.heads + h) * d,
-                  keys = (b * a.q_len * a.kv_heads + h / (a.heads / a.kv_heads)) * d;
-    const rows_of<T> q = {(const T *)a.q + queries, (int)a.heads * d, d},
-                     dout = {(const T *)a.dout + queries, (int)a.heads * d, d};
-    const rows_of<T> o = {(const T *)a.o + queries, (int)a.heads * d, d};
-    const rows_of<T> k = {(const T *)a.k + keys, (int)a.kv_heads * d, d},
-                     v = {(const T *)a.v + keys, (int)a.kv_heads * d, d};
+    const int64_t queries = b * a.q_len * a.q_ld + h * d, outputs = (b * a.q_len * a.heads + h) * d,
+                  keys = b * a.q_len * a.kv_ld + h / (a.heads / a.kv_heads) * d;
+    const rows_of<T> q = {(const T *)a.q + queries, (int)a.q_ld, d},
+                     dout = {(const T *)a.dout + outputs, (int)a.heads * d, d};
+    const rows_of<T> o = {(const T *)a.o + outputs, (int)a.heads * d, d};
+    const rows_of<T> k = {(const T *)a.k + keys, (int)a.kv_ld, d},
+                     v = {(const T *)a.v + keys, (int)a.kv_ld, d};
     const key_range mine[2] = {{a.doc_start, a.window, b, row, a.q_len, 0, a.q_len},
                                {a.doc_start, a.window, b, row + 8, a.q_len, 0, a.q_len}};
     const int64_t end = i0 + TILE < a.q_len ? i0 + TILE : a.q_len;
@@ -352,7 +351,7 @@ __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
     }
     wait_copies<0>();
     const float factor[2] = {(float)a.scale, (float)a.scale};
-    write_rows<T, D>(dq, (T *)a.dq + queries, a.heads * d, d, i0 + warp * 16, a.q_len, factor);
+    write_rows<T, D>(dq, (T *)a.dq + queries, a.q_ld, d, i0 + warp * 16, a.q_len, factor);
 }
 
 /* Computes dk and dv of a tile of keys, summed over the query heads that share the key head. Rows of
@@ -366,9 +365,9 @@ __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
     const int d = (int)a.head_dim, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int64_t g = blockIdx.y, b = blockIdx.z, j0 = (int64_t)blockIdx.x * TILE,
                   group = a.heads / a.kv_heads;
-    const int64_t keys = (b * a.q_len * a.kv_heads + g) * d, row = j0 + warp * 16 + lane / 4;
-    const rows_of<T> k = {(const T *)a.k + keys, (int)a.kv_heads * d, d},
-                     v = {(const T *)a.v + keys, (int)a.kv_heads * d, d};
+    const int64_t keys = b * a.q_len * a.kv_ld + g * d, row = j0 + warp * 16 + lane / 4;
+    const rows_of<T> k = {(const T *)a.k + keys, (int)a.kv_ld, d},
+                     v = {(const T *)a.v + keys, (int)a.kv_ld, d};
     const int64_t begin = j0 / QUERIES * QUERIES,
                   seeing = last_seeing(a.doc_start, a.window, b, j0, a.q_len, TILE),
                   tiles = (seeing - begin + QUERIES - 1) / QUERIES;
@@ -381,11 +380,11 @@ __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
     for (int64_t at = 0; at <= all; at++) { /* copies tile `at`, computes with tile at - 1 */
         if (at < all) {
             const int stage = at % 2;
-            int64_t queries = (b * a.q_len * a.heads + h_next) * d;
-            copy_rows_async<T, D, QUERIES>(m.other[stage][0], {(const T *)a.q + queries, (int)a.heads * d, d},
-                                           i_next, 0, a.q_len);
-            copy_rows_async<T, D, QUERIES>(
-                m.other[stage][1], {(const T *)a.dout + queries, (int)a.heads * d, d}, i_next, 0, a.q_len);
+            const T *q = (const T *)a.q + b * a.q_len * a.q_ld + h_next * d,
+                    *dout = (const T *)a.dout + (b * a.q_len * a.heads + h_next) * d;
+            copy_rows_async<T, D, QUERIES>(m.other[stage][0], {q, (int)a.q_ld, d}, i_next, 0, a.q_len);
+            copy_rows_async<T, D, QUERIES>(m.other[stage][1], {dout, (int)a.heads * d, d}, i_next, 0,
+                                           a.q_len);
             if (threadIdx.x < QUERIES) {
                 int64_t i = i_next + threadIdx.x, stats = (b * a.heads + h_next) * a.q_len + i;
                 bool there = i < a.q_len;
@@ -447,8 +446,8 @@ __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
     }
     wait_copies<0>();
     const float factor[2] = {(float)a.scale, (float)a.scale}, one[2] = {1, 1};
-    write_rows<T, D>(dk, (T *)a.dk + keys, a.kv_heads * d, d, j0 + warp * 16, a.q_len, factor);
-    write_rows<T, D>(dv, (T *)a.dv + keys, a.kv_heads * d, d, j0 + warp * 16, a.q_len, one);
+    write_rows<T, D>(dk, (T *)a.dk + keys, a.kv_ld, d, j0 + warp * 16, a.q_len, factor);
+    write_rows<T, D>(dv, (T *)a.dv + keys, a.kv_ld, d, j0 + warp * 16, a.q_len, one);
 }
 
 /* ---- launching ----------------------------------------------------------------------------------- */
@@ -462,13 +461,12 @@ dim3 blocks_of(int64_t rows, int64_t heads, int64_t batch)
 
 bool ax_cuda_flash_takes(const ax_attention_args *a)
 {
-    return a->q_len >= 16 && a->kv_batch_stride % 8 == 0 && a->scale > 0 &&
-           fits(a->dtype, a->head_dim, {a->q, a->k, a->v, a->o});
+    return a->q_len >= 16 && a->kv_batch_stride % 8 == 0 && a->scale > 0 && fits(a, {a->q, a->k, a->v, a->o});
 }
 
 bool ax_cuda_flash_grad_takes(const ax_attention_grad_args *a)
 {
-    return fits(a->dtype, a->head_dim, {a->q, a->k, a->v, a->o, a->dout, a->dq, a->dk, a->dv});
+    return fits(a, {a->q, a->k, a->v, a->o, a->dout, a->dq, a->dk, a->dv});
 }
 
 ax_status ax_cuda_flash(ax_stream *stream, const ax_attention_args *a)

@@ -130,10 +130,12 @@ template <class F> ax_status by_form(ax_dtype dtype, int64_t d, F f)
     return dtype == AX_BF16 ? by_width<bf16>(d, f) : by_width<f16>(d, f);
 }
 
-/* Returns true if the kernels support elements of this type, heads of width d, and these addresses. */
-inline bool fits(ax_dtype dtype, int64_t d, std::initializer_list<const void *> addresses)
+/* Returns true if the kernels support the element type and the width of heads, and all rows begin at
+ * multiples of 16 bytes. */
+template <class ARGS> bool fits(const ARGS *a, std::initializer_list<const void *> addresses)
 {
-    return (dtype == AX_BF16 || dtype == AX_F16) && d % 8 == 0 && d <= 128 && aligned(addresses);
+    return (a->dtype == AX_BF16 || a->dtype == AX_F16) && a->head_dim % 8 == 0 && a->head_dim <= 128 &&
+           a->q_ld % 8 == 0 && a->kv_ld % 8 == 0 && aligned(addresses);
 }
 
 } // namespace

@@ -10,10 +10,11 @@ template <class T> struct bias_add {
     typedef accum_t<T> A;
     const void *x, *bias;
     void *y;
-    int64_t cols;
-    template <int N> __device__ void run(int64_t at) const
+    int64_t cols, ld;
+    template <int N> __device__ void run(int64_t i) const
     {
-        pack<A, N> v = read<T, A, N>(x, at), b = read<A, A, N>(bias, at % cols);
+        const int64_t r = i / cols, c = i - r * cols, at = r * ld + c;
+        pack<A, N> v = read<T, A, N>(x, at), b = read<A, A, N>(bias, c);
 #pragma unroll
         for (int i = 0; i < N; i++)
             v.v[i] += b.v[i];
@@ -114,19 +115,25 @@ template <class T> struct activation_grad {
     }
 };
 
+/* Returns the place of element i of a dense array [.., cols] in an array whose rows are `ld` elements apart.
+ */
+__device__ inline int64_t in_rows(int64_t i, int64_t cols, int64_t ld)
+{
+    return ld == cols ? i : i + i / cols * (ld - cols);
+}
+
 template <class T> struct glu {
     typedef accum_t<T> A;
-    const void *gate, *up;
-    void *y;
-    ax_activation kind;
-    template <int N> __device__ void run(int64_t at) const
+    ax_glu_args a;
+    template <int N> __device__ void run(int64_t i) const
     {
-        const points<T, N> f(kind, read<T, A, N>(gate, at));
-        pack<A, N> v = read<T, A, N>(up, at);
+        const int64_t at = in_rows(i, a.cols, a.ld);
+        const points<T, N> f(a.kind, read<T, A, N>(a.gate, at));
+        pack<A, N> v = read<T, A, N>(a.up, at);
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            v.v[i] *= f.value.v[i];
-        write<T, A, N>(y, at, v);
+        for (int j = 0; j < N; j++)
+            v.v[j] *= f.value.v[j];
+        write<T, A, N>(a.y, i, v);
     }
 };
 
@@ -135,14 +142,15 @@ template <class T> struct glu {
 template <class T> struct glu_grad {
     typedef accum_t<T> A;
     ax_glu_grad_args a;
-    template <int N> __device__ void run(int64_t at) const
+    template <int N> __device__ void run(int64_t i) const
     {
-        pack<A, N> g = read<T, A, N>(a.gate, at), v = read<T, A, N>(a.up, at), d = read<T, A, N>(a.dy, at);
+        const int64_t at = in_rows(i, a.cols, a.ld);
+        pack<A, N> g = read<T, A, N>(a.gate, at), v = read<T, A, N>(a.up, at), d = read<T, A, N>(a.dy, i);
         const points<T, N> f(a.kind, g);
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            g.v[i] = d.v[i] * v.v[i] * f.slope.v[i];
-            v.v[i] = d.v[i] * f.value.v[i];
+        for (int j = 0; j < N; j++) {
+            g.v[j] = d.v[j] * v.v[j] * f.slope.v[j];
+            v.v[j] = d.v[j] * f.value.v[j];
         }
         write<T, A, N>(a.dgate, at, g);
         write<T, A, N>(a.dup, at, v);
@@ -359,8 +367,8 @@ ax_status ax_cuda_bias_add(ax_stream *stream, const void *args)
         typedef decltype(t) T;
         const int N = width<accum_t<T>>::value; /* the bias has the widest elements, so it limits the number
                                                    per 16 bytes */
-        return each<N>(stream, a->rows * a->cols, a->cols % N == 0 && aligned({a->x, a->bias, a->y}),
-                       bias_add<T>{a->x, a->bias, a->y, a->cols});
+        bool wide = a->cols % N == 0 && a->ld % N == 0 && aligned({a->x, a->bias, a->y});
+        return each<N>(stream, a->rows * a->cols, wide, bias_add<T>{a->x, a->bias, a->y, a->cols, a->ld});
     });
 }
 
@@ -395,13 +403,20 @@ ax_status ax_cuda_activation_grad(ax_stream *stream, const void *args)
     });
 }
 
+/* Returns true if no pack of N elements contains the end of a row of a gated unit. */
+template <class ARGS> static bool whole_packs(const ARGS *a, int N)
+{
+    return a->ld == a->cols || (a->ld % N == 0 && a->cols % N == 0);
+}
+
 ax_status ax_cuda_glu(ax_stream *stream, const void *args)
 {
     const ax_glu_args *a = (const ax_glu_args *)args;
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
-        return each<width<T>::value>(stream, a->n, aligned({a->gate, a->up, a->y}),
-                                     glu<T>{a->gate, a->up, a->y, a->kind});
+        const int N = width<T>::value;
+        bool wide = whole_packs(a, N) && aligned({a->gate, a->up, a->y});
+        return each<N>(stream, a->rows * a->cols, wide, glu<T>{*a});
     });
 }
 
@@ -410,8 +425,9 @@ ax_status ax_cuda_glu_grad(ax_stream *stream, const void *args)
     const ax_glu_grad_args *a = (const ax_glu_grad_args *)args;
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
-        return each<width<T>::value>(stream, a->n, aligned({a->gate, a->up, a->dy, a->dgate, a->dup}),
-                                     glu_grad<T>{*a});
+        const int N = width<T>::value;
+        bool wide = whole_packs(a, N) && aligned({a->gate, a->up, a->dy, a->dgate, a->dup});
+        return each<N>(stream, a->rows * a->cols, wide, glu_grad<T>{*a});
     });
 }
 

@@ -30,7 +30,7 @@ template <class T, int N> __global__ void __launch_bounds__(BLOCK) rope_kernel(a
     const uint32_t half = (uint32_t)a.head_dim / 2, packs = half / N, n = (uint32_t)a.heads * packs;
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
         const uint32_t h = i / packs, c = (i - h * packs) * N;
-        const int64_t at = (r * a.heads + h) * a.head_dim + c;
+        const int64_t at = r * a.ld + h * a.head_dim + c;
         float cosine[N], sine[N];
         if (inside)
             read_angles<N>(angles + 2 * c, cosine, sine);
@@ -70,7 +70,7 @@ ax_status ax_cuda_rope(ax_stream *stream, const void *args)
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
         const int N = width<T>::value;
-        if (a->head_dim / 2 % N == 0 && aligned({a->x, a->table}))
+        if (a->head_dim / 2 % N == 0 && a->ld % N == 0 && aligned({a->x, a->table}))
             return rope<T, N>(stream, a);
         return rope<T, 1>(stream, a);
     });

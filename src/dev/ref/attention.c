@@ -5,11 +5,11 @@
 
 #include <math.h>
 
-/* Returns the offset in elements of the row of sequence b, position t and head h in a dense array [batch,
- * len, heads, d]. */
-static int64_t row_at(int64_t b, int64_t t, int64_t h, int64_t len, int64_t heads, int64_t d)
+/* Returns the offset in elements of the row of sequence b, position t and head h in an array [batch, len,
+ * heads, d] with `ld` elements from one position to the next. */
+static int64_t row_at(int64_t b, int64_t t, int64_t h, int64_t len, int64_t ld, int64_t d)
 {
-    return ((b * len + t) * heads + h) * d;
+    return (b * len + t) * ld + h * d;
 }
 
 static double dot(ax_dtype dtype, const void *x, int64_t x_at, const void *y, int64_t y_at, int64_t n)
@@ -34,7 +34,7 @@ static void add_scaled(ax_dtype dtype, const void *x, int64_t at, int64_t n, dou
 }
 
 typedef struct query {
-    int64_t q_at;        /* element offset of the query's row */
+    int64_t q_at, o_at;  /* element offsets of the query's rows in q and o */
     int64_t k_at;        /* element offset of key row 0 of the query's head */
     int64_t k_stride;    /* elements from one key to the next */
     int64_t first, last; /* first and last visible key */
@@ -43,8 +43,10 @@ typedef struct query {
 static query query_of(const ax_attention_args *a, int64_t b, int64_t i, int64_t h)
 {
     int64_t d = a->head_dim, g = h / (a->heads / a->kv_heads);
-    int64_t batch_stride = a->kv_batch_stride ? a->kv_batch_stride : a->kv_len * a->kv_heads * d;
-    return (query){row_at(b, i, h, a->q_len, a->heads, d), b * batch_stride + g * d, a->kv_heads * d,
+    return (query){row_at(b, i, h, a->q_len, a->q_ld, d),
+                   row_at(b, i, h, a->q_len, a->heads * d, d),
+                   b * ax_attention_kv_batch(a) + g * d,
+                   a->kv_ld,
                    ax_attention_first_key(a->doc_start, b * a->q_len + i, a->window, a->q_offset + i),
                    ax_min(a->q_offset + i, a->kv_len - 1)};
 }
@@ -97,7 +99,7 @@ ax_status ref_attention(ax_stream *stream, const void *args)
                                    exp(score(a, &q, j) - lse) *
                                        kept(&a->drop, b * a->q_len + i, h, a->kv_len, j),
                                    o);
-                    ref_write(a->dtype, a->o, q.q_at + at, count, o);
+                    ref_write(a->dtype, a->o, q.o_at + at, count, o);
                 }
                 if (a->lse)
                     ax_store(ax_dtype_accum(a->dtype), a->lse, (b * a->heads + h) * a->q_len + i, lse);
@@ -114,11 +116,12 @@ typedef struct pair {
 static pair pair_of(const ax_attention_grad_args *a, int64_t b, int64_t i, int64_t j, int64_t h)
 {
     int64_t d = a->head_dim, g = h / (a->heads / a->kv_heads);
-    int64_t q_at = row_at(b, i, h, a->q_len, a->heads, d), k_at = row_at(b, j, g, a->q_len, a->kv_heads, d);
+    int64_t q_at = row_at(b, i, h, a->q_len, a->q_ld, d), k_at = row_at(b, j, g, a->q_len, a->kv_ld, d),
+            o_at = row_at(b, i, h, a->q_len, a->heads * d, d);
     int64_t row = (b * a->heads + h) * a->q_len + i;
     ax_dtype accum = ax_dtype_accum(a->dtype);
     double p = exp(a->scale * dot(a->dtype, a->q, q_at, a->k, k_at, d) - ax_load(accum, a->lse, row));
-    double dp = dot(a->dtype, a->dout, q_at, a->v, k_at, d);
+    double dp = dot(a->dtype, a->dout, o_at, a->v, k_at, d);
     double keep = kept(&a->drop, b * a->q_len + i, h, a->q_len, j);
     return (pair){p * keep, a->scale * p * (dp * keep - ax_load(accum, a->delta, row))};
 }
@@ -126,7 +129,7 @@ static pair pair_of(const ax_attention_grad_args *a, int64_t b, int64_t i, int64
 static void fill_delta(const ax_attention_grad_args *a, int64_t b, int64_t h)
 {
     for (int64_t i = 0; i < a->q_len; i++) {
-        int64_t at = row_at(b, i, h, a->q_len, a->heads, a->head_dim);
+        int64_t at = row_at(b, i, h, a->q_len, a->heads * a->head_dim, a->head_dim);
         ax_store(ax_dtype_accum(a->dtype), a->delta, (b * a->heads + h) * a->q_len + i,
                  dot(a->dtype, a->dout, at, a->o, at, a->head_dim));
     }
@@ -139,9 +142,9 @@ static void query_grad(const ax_attention_grad_args *a, int64_t b, int64_t i, in
     for (ref_blocks(d, at, count)) {
         double dq[REF_BLOCK] = {0};
         for (int64_t j = ax_attention_first_key(a->doc_start, b * a->q_len + i, a->window, i); j <= i; j++)
-            add_scaled(a->dtype, a->k, row_at(b, j, g, a->q_len, a->kv_heads, d) + at, count,
+            add_scaled(a->dtype, a->k, row_at(b, j, g, a->q_len, a->kv_ld, d) + at, count,
                        pair_of(a, b, i, j, h).ds, dq);
-        ref_write(a->dtype, a->dq, row_at(b, i, h, a->q_len, a->heads, d) + at, count, dq);
+        ref_write(a->dtype, a->dq, row_at(b, i, h, a->q_len, a->q_ld, d) + at, count, dq);
     }
 }
 
@@ -157,11 +160,11 @@ static void key_grad(const ax_attention_grad_args *a, int64_t b, int64_t j, int6
                 if (j < ax_attention_first_key(a->doc_start, b * a->q_len + i, a->window, i))
                     continue;
                 pair ij = pair_of(a, b, i, j, h);
-                int64_t q_at = row_at(b, i, h, a->q_len, a->heads, d) + at;
-                add_scaled(a->dtype, a->q, q_at, count, ij.ds, dk);
-                add_scaled(a->dtype, a->dout, q_at, count, ij.p, dv);
+                add_scaled(a->dtype, a->q, row_at(b, i, h, a->q_len, a->q_ld, d) + at, count, ij.ds, dk);
+                add_scaled(a->dtype, a->dout, row_at(b, i, h, a->q_len, a->heads * d, d) + at, count, ij.p,
+                           dv);
             }
-        int64_t k_at = row_at(b, j, g, a->q_len, a->kv_heads, d) + at;
+        int64_t k_at = row_at(b, j, g, a->q_len, a->kv_ld, d) + at;
         ref_write(a->dtype, a->dk, k_at, count, dk);
         ref_write(a->dtype, a->dv, k_at, count, dv);
     }

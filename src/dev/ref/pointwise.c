@@ -12,11 +12,11 @@ ax_status ref_bias_add(ax_stream *stream, const void *args)
     double x[REF_BLOCK], bias[REF_BLOCK];
     for (int64_t r = 0; r < a->rows; r++)
         for (ref_blocks(a->cols, at, count)) {
-            ref_read(a->dtype, a->x, r * a->cols + at, count, x);
+            ref_read(a->dtype, a->x, r * a->ld + at, count, x);
             ref_read(ax_dtype_accum(a->dtype), a->bias, at, count, bias);
             for (int64_t i = 0; i < count; i++)
                 x[i] += bias[i];
-            ref_write(a->dtype, a->y, r * a->cols + at, count, x);
+            ref_write(a->dtype, a->y, r * a->ld + at, count, x);
         }
     return AX_OK;
 }
@@ -118,13 +118,14 @@ ax_status ref_glu(ax_stream *stream, const void *args)
     (void)stream;
     const ax_glu_args *a = args;
     double gate[REF_BLOCK], up[REF_BLOCK];
-    for (ref_blocks(a->n, at, count)) {
-        ref_read(a->dtype, a->gate, at, count, gate);
-        ref_read(a->dtype, a->up, at, count, up);
-        for (int64_t i = 0; i < count; i++)
-            up[i] *= activations[a->kind](gate[i]).value;
-        ref_write(a->dtype, a->y, at, count, up);
-    }
+    for (int64_t r = 0; r < a->rows; r++)
+        for (ref_blocks(a->cols, at, count)) {
+            ref_read(a->dtype, a->gate, r * a->ld + at, count, gate);
+            ref_read(a->dtype, a->up, r * a->ld + at, count, up);
+            for (int64_t i = 0; i < count; i++)
+                up[i] *= activations[a->kind](gate[i]).value;
+            ref_write(a->dtype, a->y, r * a->cols + at, count, up);
+        }
     return AX_OK;
 }
 
@@ -133,18 +134,19 @@ ax_status ref_glu_grad(ax_stream *stream, const void *args)
     (void)stream;
     const ax_glu_grad_args *a = args;
     double gate[REF_BLOCK], up[REF_BLOCK], dy[REF_BLOCK];
-    for (ref_blocks(a->n, at, count)) {
-        ref_read(a->dtype, a->gate, at, count, gate);
-        ref_read(a->dtype, a->up, at, count, up);
-        ref_read(a->dtype, a->dy, at, count, dy);
-        for (int64_t i = 0; i < count; i++) {
-            activation_point f = activations[a->kind](gate[i]);
-            gate[i] = dy[i] * up[i] * f.slope;
-            up[i] = dy[i] * f.value;
+    for (int64_t r = 0; r < a->rows; r++)
+        for (ref_blocks(a->cols, at, count)) {
+            ref_read(a->dtype, a->gate, r * a->ld + at, count, gate);
+            ref_read(a->dtype, a->up, r * a->ld + at, count, up);
+            ref_read(a->dtype, a->dy, r * a->cols + at, count, dy);
+            for (int64_t i = 0; i < count; i++) {
+                activation_point f = activations[a->kind](gate[i]);
+                gate[i] = dy[i] * up[i] * f.slope;
+                up[i] = dy[i] * f.value;
+            }
+            ref_write(a->dtype, a->dgate, r * a->ld + at, count, gate);
+            ref_write(a->dtype, a->dup, r * a->ld + at, count, up);
         }
-        ref_write(a->dtype, a->dgate, at, count, gate);
-        ref_write(a->dtype, a->dup, at, count, up);
-    }
     return AX_OK;
 }
 
@@ -178,7 +180,7 @@ ax_status ref_rope(ax_stream *stream, const void *args)
         bool inside = position >= 0 && position < a->table_rows;
         const float *angles = inside ? a->table + position * a->head_dim : NULL;
         for (int64_t h = 0; h < a->heads; h++)
-            rotate_head(a, (r * a->heads + h) * a->head_dim, angles);
+            rotate_head(a, r * a->ld + h * a->head_dim, angles);
     }
     return AX_OK;
 }

@@ -39,6 +39,17 @@ AX_MUST_CHECK ax_status ax_contract(ax_frame *frame, const char *spec, const ax_
 AX_MUST_CHECK ax_status ax_contract_run(ax_frame *frame, const char *spec, const ax_tensor *a,
                                         const ax_tensor *b, const ax_tensor *bias, bool accumulate,
                                         const ax_tensor *out);
+/* One of several contractions: the arguments of ax_contract_run. */
+typedef struct ax_contraction {
+    const ax_tensor *a, *b, *bias, *out;
+    bool accumulate;
+} ax_contraction;
+/* Computes n <= AX_BESIDE contractions, one after the other, as ax_contract_run does. Adjacent arrays of two
+ * successive contractions may be blocks of one matrix: if the matrices are [a0; a1]·b = [out0; out1], or
+ * a·[b0 b1] = [out0 out1], or [a0 a1]·[b0; b1] = out, the two run as one GEMM. In the last case the second
+ * contraction accumulates in `out`, and the whole sum is rounded once. */
+AX_MUST_CHECK ax_status ax_contract_each(ax_frame *frame, const char *spec, const ax_contraction *each,
+                                         int n);
 /* As ax_contract_run, with an epilogue of the GEMM: `then` says whether the GEMM applies an activation to its
  * result, or multiplies the result by the activation's derivative (ax_epilogue). The result must not be a
  * partial sum. `preact`, the preactivation, has the dtype and layout of `out`; NULL is allowed as for kernel
@@ -239,6 +250,8 @@ typedef struct ax_param {
     bool frozen;          /* set before ax_param_set_create */
     ax_param_place place; /* set before ax_param_set_create */
     ax_param_file file;
+    struct ax_param *first, *next; /* the first parameter of its group, and the one after it (ax_param_join);
+                                      NULL: none */
     struct ax_param_set *set;   /* the set that gave it memory, or NULL */
     struct ax_param_live *live; /* the parameter's collectives in flight; owned by the set */
 } ax_param;
@@ -253,6 +266,11 @@ AX_MUST_CHECK ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim,
  * (dy·B)ᵀ·x, and dy·B is a sum over the width of y, which is not a dim of A. Call this function before
  * ax_param_set_create. */
 void ax_param_sums_over(ax_ctx *ctx, ax_param *param, ax_role role);
+/* Makes n <= AX_BESIDE parameters a group: matrices whose rows kernels read as one matrix, and which are
+ * acquired in this order. Weights that are gathered before use are gathered into adjacent memory, and the
+ * weight cache keeps all or none of them. (Memory of parameters that follow each other in a set is adjacent
+ * anyway, if their sizes are multiples of 64 bytes.) Call this function before ax_param_set_create. */
+void ax_param_join(ax_param *const *params, int n);
 void ax_param_destroy(ax_param **param);
 /* Returns true if this rank's stage updates the parameter: its place is AX_PARAM_HERE or AX_PARAM_LENT. */
 bool ax_param_is_owned(const ax_param *param);
@@ -270,6 +288,10 @@ AX_MUST_CHECK ax_status ax_param_acquire(ax_frame *frame, ax_param *param, ax_te
  * the contraction is computed in a later part of the task. */
 AX_MUST_CHECK ax_status ax_param_accumulate(ax_frame *frame, ax_param *param, const char *spec,
                                             const ax_tensor *a, const ax_tensor *b);
+/* Adds the contraction of a[i] and b to the gradient of params[i], for i < n <= AX_BESIDE, as
+ * ax_param_accumulate does. The contractions run as one GEMM where ax_contract_each allows it. */
+AX_MUST_CHECK ax_status ax_param_accumulate_each(ax_frame *frame, int n, ax_param *const *params,
+                                                 const char *spec, const ax_tensor *a, const ax_tensor *b);
 /* Two calls for kernels that compute gradients themselves. First ax_param_grad_target gives the memory for a
  * contribution (the gradient of one use of the parameter in one micro-batch) in layout `produced`: the
  * gradient itself if the layouts agree, else frame memory. The kernel must overwrite *out if *fresh, and add

@@ -197,16 +197,16 @@ AX_MUST_CHECK ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mod
 AX_MUST_CHECK ax_status ax_frame_next_part(ax_frame *frame, const char *name);
 
 /* A task may defer contractions to a later part. While ax_frame_defers returns true, functions call
- * ax_frame_defer instead of computing a contraction. ax_frame_run_deferred later switches deferring off and
- * calls fn(frame, user, spec, a, b) for each deferred contraction, in the order of the ax_frame_defer calls.
- * `spec` must be a string literal. The structs *a and *b are copied; their data must be memory of the frame
- * or of a parameter, and must not be overwritten before fn is called. ax_frame_begin switches deferring off
- * and drops the deferred contractions. */
-typedef ax_status ax_frame_deferred_fn(ax_frame *frame, void *user, const char *spec, const ax_tensor *a,
-                                       const ax_tensor *b);
+ * ax_frame_defer instead of computing n <= AX_BESIDE contractions, of a[i] and b. ax_frame_run_deferred later
+ * switches deferring off and calls fn(frame, n, user, spec, a, b) for each call of ax_frame_defer, in their
+ * order; user[i] belongs to a[i]. `spec` must be a string literal. The pointers user[i] and the structs a[i]
+ * and *b are copied; the data must be memory of the frame or of a parameter, and must not be overwritten
+ * before fn is called. ax_frame_begin switches deferring off and drops the deferred contractions. */
+typedef ax_status ax_frame_deferred_fn(ax_frame *frame, int n, void *const *user, const char *spec,
+                                       const ax_tensor *a, const ax_tensor *b);
 void ax_frame_set_deferring(ax_frame *frame, bool defers);
 bool ax_frame_defers(const ax_frame *frame);
-AX_MUST_CHECK ax_status ax_frame_defer(ax_frame *frame, ax_frame_deferred_fn *fn, void *user,
+AX_MUST_CHECK ax_status ax_frame_defer(ax_frame *frame, ax_frame_deferred_fn *fn, int n, void *const *user,
                                        const char *spec, const ax_tensor *a, const ax_tensor *b);
 AX_MUST_CHECK ax_status ax_frame_run_deferred(ax_frame *frame);
 const ax_batch *ax_frame_batch(const ax_frame *frame);

@@ -252,6 +252,80 @@ ax_status ax_contract_run(ax_frame *frame, const char *text, const ax_tensor *a,
     return gemm.m && gemm.n ? ax_run_gemm(ctx->stream, &gemm) : AX_OK;
 }
 
+/* ---- several contractions as one GEMM ------------------------------------------------------------ */
+
+static const char *after(const void *x, int64_t elements, ax_dtype dtype)
+{
+    return (const char *)x + elements * (int64_t)ax_dtype_size(dtype);
+}
+
+/* Return true if the part of an operand or result that `next` has begins where that of `g` ends, as columns
+ * to the right of it (beside) or as rows below it (below), in one matrix. `at` and `ld` are those of g's
+ * part. */
+static bool beside(const void *at, const void *next, int64_t ld, int64_t cols, int64_t next_cols,
+                   ax_dtype dtype)
+{
+    return (const char *)next == after(at, cols, dtype) && cols + next_cols <= ld;
+}
+static bool below(const void *at, const void *next, int64_t ld, int64_t rows, ax_dtype dtype)
+{
+    return (const char *)next == after(at, rows * ld, dtype);
+}
+
+/* Extends GEMM g by GEMM `next`, which follows g, if one GEMM can compute both. Otherwise returns false. */
+static bool join(ax_gemm_args *g, const ax_gemm_args *next)
+{
+    const ax_dtype in = g->dtype, out = g->c_dtype;
+    if (in != next->dtype || out != next->c_dtype || g->trans_a != next->trans_a ||
+        g->trans_b != next->trans_b || g->lda != next->lda || g->ldb != next->ldb || g->ldc != next->ldc)
+        return false;
+    bool same_m = g->m == next->m, same_n = g->n == next->n, same_k = g->k == next->k;
+    bool a_same = g->a == next->a, b_same = g->b == next->b, c_same = g->c == next->c;
+    bool along_m = g->trans_a ? beside(g->a, next->a, g->lda, g->m, next->m, in)
+                              : below(g->a, next->a, g->lda, g->m, in);
+    bool along_n = g->trans_b ? below(g->b, next->b, g->ldb, g->n, in)
+                              : beside(g->b, next->b, g->ldb, g->n, next->n, in);
+    bool a_along_k = g->trans_a ? below(g->a, next->a, g->lda, g->k, in)
+                                : beside(g->a, next->a, g->lda, g->k, next->k, in);
+    bool b_along_k = g->trans_b ? beside(g->b, next->b, g->ldb, g->k, next->k, in)
+                                : below(g->b, next->b, g->ldb, g->k, in);
+    if (same_m && same_n && c_same && a_along_k && b_along_k && next->accumulate && !next->bias) {
+        g->k += next->k;
+        return true;
+    }
+    if (!same_k || g->accumulate != next->accumulate || !g->bias != !next->bias)
+        return false;
+    if (same_m && a_same && along_n && beside(g->c, next->c, g->ldc, g->n, next->n, out) &&
+        (!g->bias || (const char *)next->bias == after(g->bias, g->n, ax_dtype_accum(in)))) {
+        g->n += next->n;
+        return true;
+    }
+    if (same_n && b_same && along_m && below(g->c, next->c, g->ldc, g->m, out) && g->bias == next->bias) {
+        g->m += next->m;
+        return true;
+    }
+    return false;
+}
+
+ax_status ax_contract_each(ax_frame *frame, const char *text, const ax_contraction *each, int n)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    ax_gemm_args gemm[AX_BESIDE];
+    int gemms = 0;
+    AX_ASSERT(n <= AX_BESIDE);
+    for (int i = 0; i < n; i++) {
+        const ax_contraction *c = &each[i];
+        AX_TRY(prepare_gemm(ctx, text, c->a, c->b, c->bias, c->out, &gemm[gemms]));
+        gemm[gemms].accumulate = c->accumulate;
+        bool empty = !gemm[gemms].m || !gemm[gemms].n || (c->accumulate && !gemm[gemms].k);
+        if (!empty && (!gemms || !join(&gemm[gemms - 1], &gemm[gemms])))
+            gemms++;
+    }
+    for (int i = 0; i < gemms; i++)
+        AX_TRY(ax_run_gemm(ctx->stream, &gemm[i]));
+    return AX_OK;
+}
+
 ax_status ax_contract_activation(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
                                  const ax_tensor *bias, ax_epilogue then, ax_activation kind,
                                  const ax_tensor *preact, const ax_tensor *out)

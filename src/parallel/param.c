@@ -101,6 +101,15 @@ void ax_param_sums_over(ax_ctx *ctx, ax_param *param, ax_role role)
         param->grad_axes & (ax_axisset)~ax_layout_split_axes(&param->sum.layout, param->sum.ndim);
 }
 
+void ax_param_join(ax_param *const *params, int n)
+{
+    AX_ASSERT(n <= AX_BESIDE);
+    for (int i = 0; i < n; i++) {
+        params[i]->first = params[0];
+        params[i]->next = i + 1 < n ? params[i + 1] : NULL;
+    }
+}
+
 void ax_param_destroy(ax_param **param)
 {
     if (!*param)

@@ -68,16 +68,43 @@ static ax_status advance_order(ax_param_set *set, ax_frame *frame, int index)
 
 /* ---- gathers ------------------------------------------------------------------------------------- */
 
+/* Returns the bytes of memory for p's gathered weight in that of its group. */
+static int64_t place_bytes(const ax_ctx *ctx, const ax_param *p)
+{
+    int64_t bytes = ax_param_room(ctx, p, &p->live->cached) * (int64_t)ax_dtype_size(p->rest.dtype);
+    return ax_round_up(bytes, AX_PARAM_ALIGN);
+}
+
+/* Allocates adjacent memory for the next gathers of p's group, of which p is the first. */
+static ax_status place_group(ax_frame *frame, ax_param *p)
+{
+    const ax_ctx *ctx = ax_frame_ctx(frame);
+    int64_t bytes = 0;
+    char *memory;
+    for (const ax_param *q = p; q; q = q->next)
+        bytes += place_bytes(ctx, q);
+    AX_TRY(ax_frame_scratch(frame, AX_U8, bytes, (void **)&memory));
+    for (ax_param *q = p; q; q = q->next) {
+        q->live->place = memory;
+        memory += place_bytes(ctx, q);
+    }
+    return AX_OK;
+}
+
 static ax_status start_gather(ax_frame *frame, ax_param *p)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_param_live *live = p->live;
     ax_plan plan;
     AX_TRY(ax_param_all_gather_wait(p));
+    if (p->first == p && !live->in_cache)
+        AX_TRY(place_group(frame, p));
+    void *place = live->in_cache ? live->cached.data : live->place;
+    live->place = NULL;
     AX_TRY(ax_plan_make(ctx->grid, &p->rest, &p->use, &plan));
     AX_TRY(ax_frame_host(frame, sizeof *live->gather, (void **)&live->gather));
     live->gather_began = ctx->dev->ring ? ax_now() : 0;
-    return ax_transfer_start(live->gather, ctx, frame, &plan, &p->rest, &p->use, true, live->cached.data);
+    return ax_transfer_start(live->gather, ctx, frame, &plan, &p->rest, &p->use, true, place);
 }
 
 static ax_status end_gather(ax_param *p, ax_tensor *out)
@@ -89,7 +116,7 @@ static ax_status end_gather(ax_param *p, ax_tensor *out)
     if (ring)
         ax_event_add(ring, "gather", p->name, live->gather_began, ax_now(),
                      ax_tensor_bytes(p->set->ctx->grid, out));
-    live->cache_valid = live->cached.data;
+    live->cache_valid = live->in_cache;
     live->gather = NULL;
     return AX_OK;
 }
@@ -148,9 +175,11 @@ ax_status ax_param_gathers_end(ax_param_set *set)
 {
     ax_param_flow *f = set->flow;
     ax_tensor dropped;
-    for (int i = 0; i < set->n && f->running >= 0; i++)
+    for (int i = 0; i < set->n && f->running >= 0; i++) {
         if (f->live[i].gather)
             AX_TRY(end_gather(set->param[i], &dropped));
+        f->live[i].place = NULL;
+    }
     if (f->running >= 0)
         f->orders.order[f->running].known = true;
     f->running = -1;

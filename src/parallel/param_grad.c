@@ -183,11 +183,27 @@ static bool is_direct(const ax_param *p, const ax_layout *produced)
     return ax_layout_equal(p->set->ctx->grid, produced, &p->sum.layout, p->sum.ndim);
 }
 
-ax_status ax_param_grad_target(ax_frame *frame, ax_param *p, const ax_layout *produced, ax_tensor *out,
-                               bool *fresh)
+/* Returns the number of elements of frame memory for a contribution in layout `produced`, which is not that
+ * of the gradient. */
+static ax_status target_room(const ax_param *p, const ax_layout *produced, int64_t *out)
+{
+    ax_plan plan;
+    ax_ctx *ctx = p->set->ctx;
+    ax_tensor target = p->sum;
+    ax_layout split = p->sum.layout;
+    target.layout = *produced;
+    split.partial &= produced->partial;
+    AX_TRY(ax_plan_make(ctx->grid, &target, &split, &plan));
+    *out = ax_plan_room_sent(ctx, &target, &plan);
+    return AX_OK;
+}
+
+/* As ax_param_grad_target. `place` is frame memory for a contribution that is not computed in the gradient's
+ * own memory; NULL: it is allocated here. */
+static ax_status find_target(ax_frame *frame, ax_param *p, const ax_layout *produced, void *place,
+                             ax_tensor *out, bool *fresh)
 {
     AX_TRY(needs_memory(p));
-    ax_ctx *ctx = ax_frame_ctx(frame);
     ax_param_live *live = p->live;
     AX_CHECK(
         !p->set->flow->synced, AX_ERR_INTERNAL,
@@ -204,21 +220,27 @@ ax_status ax_param_grad_target(ax_frame *frame, ax_param *p, const ax_layout *pr
         if (live->started != live->done)
             AX_TRY(ax_param_contributions_end(p->set));
     } else {
-        ax_plan plan;
+        int64_t room;
+        AX_TRY(target_room(p, produced, &room));
+        if (!place)
+            AX_TRY(ax_frame_scratch(frame, target.dtype, room, &place));
         target.layout = *produced;
-        ax_layout split = p->sum.layout;
-        split.partial &= produced->partial;
-        AX_TRY(ax_plan_make(ctx->grid, &target, &split, &plan));
-        AX_TRY(ax_frame_scratch(frame, target.dtype, ax_plan_room_sent(ctx, &target, &plan), &target.data));
-        live->target = target.data;
+        target.data = place;
+        live->target = place;
         overwrite = true;
     }
     if (fresh)
         *fresh = overwrite;
     else if (overwrite && !(is_vector(p) && target.data == p->sum.data))
-        AX_TRY(zero(ctx, &target));
+        AX_TRY(zero(p->set->ctx, &target));
     *out = target;
     return AX_OK;
+}
+
+ax_status ax_param_grad_target(ax_frame *frame, ax_param *p, const ax_layout *produced, ax_tensor *out,
+                               bool *fresh)
+{
+    return find_target(frame, p, produced, NULL, out, fresh);
 }
 
 /* Returns true if the coordinates of this rank along `axes` are all 0. */
@@ -272,25 +294,75 @@ ax_status ax_param_add_grad(ax_frame *frame, ax_param *p, const ax_tensor *part)
     return part->data == p->sum.data ? count_contribution(p) : start_contribution(frame, p, part, first);
 }
 
-static ax_status accumulate(ax_frame *frame, void *param, const char *spec, const ax_tensor *a,
+/* Allocates adjacent frame memory for n contributions in the layouts of rule[i]. Sets place[i] to NULL if
+ * one of them is computed in the gradient's own memory. */
+static ax_status place_targets(ax_frame *frame, int n, void *const *param, const ax_tensor *rule,
+                               void *place[AX_BESIDE])
+{
+    int64_t bytes[AX_BESIDE], all = 0;
+    char *memory = NULL;
+    bool direct = false;
+    for (int i = 0; i < n; i++) {
+        const ax_param *p = param[i];
+        AX_TRY(needs_memory(p));
+        AX_TRY(target_room(p, &rule[i].layout, &bytes[i]));
+        bytes[i] = ax_round_up(bytes[i] * (int64_t)ax_dtype_size(p->sum.dtype), AX_PARAM_ALIGN);
+        direct = direct || is_direct(p, &rule[i].layout);
+        all += bytes[i];
+    }
+    if (!direct)
+        AX_TRY(ax_frame_scratch(frame, AX_U8, all, (void **)&memory));
+    for (int i = 0; i < n; i++) {
+        place[i] = memory;
+        if (memory)
+            memory += bytes[i];
+    }
+    return AX_OK;
+}
+
+static ax_status accumulate(ax_frame *frame, int n, void *const *param, const char *spec, const ax_tensor *a,
                             const ax_tensor *b)
 {
-    ax_param *p = param;
-    ax_tensor rule, target;
-    bool fresh;
-    AX_TRY(ax_contract_rule(ax_frame_ctx(frame)->grid, spec, a, b, &rule));
-    AX_TRY(ax_param_grad_target(frame, p, &rule.layout, &target, &fresh));
-    AX_TRY(ax_contract_run(frame, spec, a, b, NULL, !fresh, &target));
-    return ax_param_add_grad(frame, p, &target);
+    ax_tensor rule[AX_BESIDE], target[AX_BESIDE];
+    ax_contraction each[AX_BESIDE];
+    void *place[AX_BESIDE];
+    for (int i = 0; i < n; i++)
+        AX_TRY(ax_contract_rule(ax_frame_ctx(frame)->grid, spec, &a[i], b, &rule[i]));
+    AX_TRY(place_targets(frame, n, param, rule, place));
+    for (int i = 0; i < n; i++) {
+        bool fresh;
+        AX_TRY(find_target(frame, param[i], &rule[i].layout, place[i], &target[i], &fresh));
+        each[i] = (ax_contraction){.a = &a[i], .b = b, .out = &target[i], .accumulate = !fresh};
+    }
+    AX_TRY(ax_contract_each(frame, spec, each, n));
+    for (int i = 0; i < n; i++)
+        AX_TRY(ax_param_add_grad(frame, param[i], &target[i]));
+    return AX_OK;
+}
+
+ax_status ax_param_accumulate_each(ax_frame *frame, int n, ax_param *const *params, const char *spec,
+                                   const ax_tensor *a, const ax_tensor *b)
+{
+    void *trained[AX_BESIDE];
+    ax_tensor of_trained[AX_BESIDE];
+    int count = 0;
+    AX_ASSERT(n <= AX_BESIDE);
+    for (int i = 0; i < n; i++) {
+        if (params[i]->frozen)
+            continue;
+        trained[count] = params[i];
+        of_trained[count++] = a[i];
+    }
+    if (!count)
+        return AX_OK;
+    return ax_frame_defers(frame) ? ax_frame_defer(frame, accumulate, count, trained, spec, of_trained, b)
+                                  : accumulate(frame, count, trained, spec, of_trained, b);
 }
 
 ax_status ax_param_accumulate(ax_frame *frame, ax_param *p, const char *spec, const ax_tensor *a,
                               const ax_tensor *b)
 {
-    if (p->frozen)
-        return AX_OK;
-    return ax_frame_defers(frame) ? ax_frame_defer(frame, accumulate, p, spec, a, b)
-                                  : accumulate(frame, p, spec, a, b);
+    return ax_param_accumulate_each(frame, 1, &p, spec, a, b);
 }
 
 /* ---- steps --------------------------------------------------------------------------------------- */

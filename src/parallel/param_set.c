@@ -51,13 +51,22 @@ static void allocate_weights(cursor *c, ax_param *p, int block)
         p->master.data = p->rounded.data;
 }
 
+/* Allocates p's place in the weight cache, if the budget has bytes for it and for the rest of its group. */
 static void allocate_cached(cursor *c, const ax_param_set *set, ax_param *p, size_t *budget)
 {
-    size_t bytes = (size_t)ax_tensor_bytes(set->ctx->grid, &p->live->cached);
-    if (p->live->whole || bytes > *budget)
+    size_t bytes = 0;
+    if (p->live->whole)
         return;
-    *budget -= bytes;
-    allocate_tensor(c, p, &p->live->cached);
+    if (!p->first || p->first == p) {
+        for (const ax_param *q = p; q; q = q->next)
+            bytes += (size_t)ax_tensor_bytes(set->ctx->grid, &q->live->cached);
+        p->live->in_cache = bytes <= *budget;
+        *budget -= p->live->in_cache ? bytes : 0;
+    } else {
+        p->live->in_cache = p->first->live->in_cache;
+    }
+    if (p->live->in_cache)
+        allocate_tensor(c, p, &p->live->cached);
 }
 
 static bool same_split(const ax_grid *grid, const ax_param *p)
@@ -79,26 +88,35 @@ static void allocate_grad(cursor *c, ax_param *p, bool scattered)
         p->grad.data = p->sum.data;
 }
 
+/* The kinds of parameters, in the order in which they lie in memory. Matrices that are not trained come
+ * before low-rank factors, which are trained, so that the weights of a group are adjacent (ax_param_join).
+ * Vectors come last: their gradients are reduced along other axes and so belong to other buckets. */
+enum { FROZEN_MATRIX, MATRIX, VECTOR, KINDS };
+
+static int kind_of(const ax_param *p)
+{
+    return p->master.ndim < 2 ? VECTOR : p->frozen ? FROZEN_MATRIX : MATRIX;
+}
+
 /* Places the tensors of one block of memory (MASTER, USE, GRAD or STATE) from `base` on, and returns the size
- * of the block in bytes. Vectors come after all matrices: gradients of vectors are reduced along other axes
- * and so belong to other buckets. */
+ * of the block in bytes. */
 static size_t allocate_all(ax_param_set *set, int block, void *base)
 {
     cursor c = {.ctx = set->ctx, .base = base};
     size_t budget = set->ctx->parallel.weight_cache;
-    for (int pass = 0; pass < 4; pass++)
+    for (int pass = 0; pass < 2 * KINDS; pass++)
         for (int i = 0; i < set->n; i++) {
             ax_param *p = set->param[i];
-            if ((p->master.ndim < 2) != pass % 2 || p->place == AX_PARAM_AWAY)
+            if (kind_of(p) != pass % KINDS || p->place == AX_PARAM_AWAY)
                 continue;
             if (block == GRAD && ax_param_trains(p))
-                allocate_grad(&c, p, pass >= 2);
-            if (block == STATE && pass < 2 && ax_param_trains(p))
+                allocate_grad(&c, p, pass >= KINDS);
+            if (block == STATE && pass < KINDS && ax_param_trains(p))
                 for (int s = 0; s < set->slots && ax_param_is_owned(p); s++)
                     allocate_tensor(&c, p, &p->slot[s]);
-            if ((block == MASTER || block == USE) && pass < 2)
+            if ((block == MASTER || block == USE) && pass < KINDS)
                 allocate_weights(&c, p, block);
-            if (block == USE && pass >= 2)
+            if (block == USE && pass >= KINDS)
                 allocate_cached(&c, set, p, &budget);
         }
     return c.at;

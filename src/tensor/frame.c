@@ -192,9 +192,10 @@ ax_status ax_frame_next_part(ax_frame *frame, const char *name)
 void ax_frame_set_deferring(ax_frame *frame, bool defers) { frame->defers = defers; }
 bool ax_frame_defers(const ax_frame *frame) { return frame->defers; }
 
-ax_status ax_frame_defer(ax_frame *frame, ax_frame_deferred_fn *fn, void *user, const char *spec,
-                         const ax_tensor *a, const ax_tensor *b)
+ax_status ax_frame_defer(ax_frame *frame, ax_frame_deferred_fn *fn, int n, void *const *user,
+                         const char *spec, const ax_tensor *a, const ax_tensor *b)
 {
+    AX_ASSERT(n <= AX_BESIDE);
     if (frame->n_deferred == frame->deferred_capacity) {
         int capacity = frame->deferred_capacity ? 2 * frame->deferred_capacity : 64;
         ax_frame_deferred *deferred = realloc(frame->deferred, (size_t)capacity * sizeof *deferred);
@@ -203,7 +204,12 @@ ax_status ax_frame_defer(ax_frame *frame, ax_frame_deferred_fn *fn, void *user, 
         frame->deferred = deferred;
         frame->deferred_capacity = capacity;
     }
-    frame->deferred[frame->n_deferred++] = (ax_frame_deferred){fn, user, spec, *a, *b};
+    ax_frame_deferred *d = &frame->deferred[frame->n_deferred++];
+    *d = (ax_frame_deferred){.fn = fn, .n = n, .spec = spec, .b = *b};
+    for (int i = 0; i < n; i++) {
+        d->user[i] = user[i];
+        d->a[i] = a[i];
+    }
     return AX_OK;
 }
 
@@ -212,7 +218,7 @@ ax_status ax_frame_run_deferred(ax_frame *frame)
     frame->defers = false;
     for (int i = 0; i < frame->n_deferred; i++) {
         const ax_frame_deferred *d = &frame->deferred[i];
-        AX_TRY(d->fn(frame, d->user, d->spec, &d->a, &d->b));
+        AX_TRY(d->fn(frame, d->n, d->user, d->spec, d->a, &d->b));
     }
     frame->n_deferred = 0;
     return AX_OK;

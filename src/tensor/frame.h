@@ -8,12 +8,13 @@
 
 enum { AX_FRAME_ALIGN = 64, AX_FRAME_PARTS = 3 };
 
-/* A contraction (GEMM) that a task has postponed until ax_frame_run_deferred. */
+/* Contractions that wait for ax_frame_run_deferred. */
 typedef struct ax_frame_deferred {
     ax_frame_deferred_fn *fn;
-    void *user;
+    int n;
+    void *user[AX_BESIDE];
     const char *spec;
-    ax_tensor a, b;
+    ax_tensor a[AX_BESIDE], b;
 } ax_frame_deferred;
 
 /* One allocation of a task. birth and last are numbers of operations, counted from the beginning of the task;

@@ -344,11 +344,145 @@ static void contractions_that_are_no_gemm_are_errors(void **state)
     assert_ranks(1, not_a_gemm, NULL);
 }
 
+/* ---- several contractions ------------------------------------------------------------------------ */
+
+enum { M = 5, K = 2, PARTS = 3, MOST = 64 };
+static const int64_t widths[PARTS] = {4, 3, 6};
+
+static void count_gemms(void *user, ax_kernel kernel, const void *args)
+{
+    (void)args;
+    *(int *)user += kernel == AX_K_gemm;
+}
+
+/* Allocates [rows, cols] and sets element i to values[i % n]. */
+static ax_status filled(ax_frame *frame, ax_dtype dtype, int64_t rows, int64_t cols, const double *values,
+                        int n, ax_tensor *out)
+{
+    char global[MOST * sizeof(double)];
+    ax_tensor like = ax_tensor_make(dtype, 2, (int64_t[]){rows, cols}, NULL, NULL);
+    EXPECT(rows * cols <= MOST);
+    for (int64_t i = 0; i < rows * cols; i++)
+        ax_store(dtype, global, i, values[i % n]);
+    AX_TRY(ax_frame_alloc(frame, &like, out));
+    return ax_tensor_scatter(ax_frame_ctx(frame), out, global);
+}
+
+/* Returns rows lo … lo+n-1 of a dense matrix as a tensor. */
+static ax_tensor rows_of(const ax_tensor *t, int64_t lo, int64_t n)
+{
+    ax_tensor part = *t;
+    part.dim[0] = n;
+    part.data = (char *)t->data + (size_t)(lo * t->dim[1]) * ax_dtype_size(t->dtype);
+    return part;
+}
+
+/* The sum of three products, 257 - 256 + 3, is 4 if it is rounded once. If it is rounded to bf16 after each
+ * product, 257 becomes 256, and the sum is 3. The rows of b that the products read are `apart` rows apart. */
+static ax_status sum_of_products(ax_frame *frame, int64_t apart, int gemms, double sum)
+{
+    static const double ones[] = {1}, rows[PARTS * K] = {256, 1, -256, 0, 3, 0};
+    double values[PARTS * (K + 1)] = {0}, have[M];
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    ax_tensor a[PARTS], b[PARTS], whole, out;
+    ax_contraction each[PARTS];
+    int calls = 0;
+    for (int i = 0; i < PARTS * K; i++)
+        values[i / K * (K + apart) + i % K] = rows[i];
+    AX_TRY(filled(frame, AX_BF16, M, PARTS * K, ones, 1, &whole));
+    for (int i = 0; i < PARTS; i++) {
+        a[i] = ax_tensor_make(AX_BF16, 2, (int64_t[]){M, K}, NULL, NULL);
+        a[i].align = PARTS * K * sizeof(uint16_t);
+        a[i].data = (uint16_t *)whole.data + i * K;
+    }
+    AX_TRY(filled(frame, AX_BF16, PARTS * (K + apart), 1, values, PARTS * (int)(K + apart), &whole));
+    AX_TRY(filled(frame, AX_BF16, M, 1, ones, 1, &out));
+    for (int i = 0; i < PARTS; i++) {
+        b[i] = rows_of(&whole, i * (K + apart), K);
+        each[i] = (ax_contraction){.a = &a[i], .b = &b[i], .out = &out, .accumulate = i > 0};
+    }
+    ctx->dev->watch_user = &calls;
+    AX_TRY(ax_contract_each(frame, "bo,oi->bi", each, PARTS));
+    EXPECT(calls == gemms);
+    AX_TRY(ax_tensor_collect(ctx, &out, have));
+    for (int i = 0; i < M; i++)
+        EXPECT(ax_load(AX_BF16, have, i) == sum);
+    return AX_OK;
+}
+
+/* Computes x·wᵀ + bias and xᵀ·y for three blocks w and y, and compares with the GEMMs one by one. */
+static ax_status blocks(ax_frame *frame)
+{
+    static const double numbers[] = {1, -2, 3, 0.5, -4, 7, 2};
+    enum { N = 13 };
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    ax_tensor x, w, bias, y[PARTS], like[PARTS], dw, part[PARTS], of_bias[PARTS], grad[PARTS];
+    ax_contraction forward[PARTS], backward[PARTS];
+    int calls = 0;
+    AX_TRY(filled(frame, AX_F32, M, K, numbers, 7, &x));
+    AX_TRY(filled(frame, AX_F32, N, K, numbers, 5, &w));
+    AX_TRY(filled(frame, AX_F32, N, 1, numbers, 3, &bias));
+    AX_TRY(filled(frame, AX_F32, N, K, numbers, 1, &dw));
+    for (int64_t i = 0, lo = 0; i < PARTS; lo += widths[i++]) {
+        like[i] = ax_tensor_make(AX_F32, 2, (int64_t[]){M, widths[i]}, NULL, NULL);
+        part[i] = rows_of(&w, lo, widths[i]);
+        grad[i] = rows_of(&dw, lo, widths[i]);
+        of_bias[i] = rows_of(&bias, lo, widths[i]);
+        forward[i] = (ax_contraction){.a = &x, .b = &part[i], .bias = &of_bias[i], .out = &y[i]};
+        backward[i] = (ax_contraction){.a = &y[i], .b = &x, .out = &grad[i]};
+    }
+    AX_TRY(ax_frame_alloc_beside(frame, PARTS, like, y));
+    ctx->dev->watch_user = &calls;
+    AX_TRY(ax_contract_each(frame, "bi,oi->bo", forward, PARTS));
+    AX_TRY(ax_contract_each(frame, "bo,bi->oi", backward, PARTS));
+    EXPECT(calls == 2);
+    for (int i = 0; i < PARTS; i++) {
+        float have[MOST], want[MOST];
+        ax_tensor alone;
+        AX_TRY(ax_contract(frame, "bi,oi->bo", &x, &part[i], &of_bias[i], &alone));
+        AX_TRY(ax_tensor_collect(ctx, &alone, want));
+        for (int64_t r = 0; r < M; r++) {
+            const char *row = (const char *)y[i].data + (size_t)(r * N) * sizeof *have;
+            AX_TRY(ax_copy_out(ctx->stream, have, row, (size_t)widths[i] * sizeof *have));
+            EXPECT(!memcmp(have, want + r * widths[i], (size_t)widths[i] * sizeof *have));
+        }
+        AX_TRY(ax_contract(frame, "bo,bi->oi", &alone, &x, NULL, &alone));
+        AX_TRY(ax_tensor_collect(ctx, &alone, want));
+        AX_TRY(ax_tensor_collect(ctx, &grad[i], have));
+        EXPECT(!memcmp(have, want, (size_t)(widths[i] * K) * sizeof *have));
+    }
+    return AX_OK;
+}
+
+static ax_status joined(ax_comm *world, void *arg)
+{
+    ax_ctx *ctx;
+    ax_frame *frame;
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 1}, arg, 1, AX_BF16, 1, &ctx));
+    AX_TRY(ax_frame_create(ctx, 1 << 16, &frame));
+    AX_TRY(ax_frame_begin(frame, "case", AX_MODE_EVAL, NULL));
+    ctx->dev->watch = count_gemms;
+    AX_TRY(sum_of_products(frame, 0, 1, 4));
+    AX_TRY(sum_of_products(frame, 1, 3, 3));
+    AX_TRY(blocks(frame));
+    ax_frame_destroy(&frame);
+    ax_ctx_destroy(&ctx);
+    return AX_OK;
+}
+
+static void contractions_of_adjacent_blocks_are_one_gemm(void **state)
+{
+    (void)state;
+    assert_ranks(1, joined, "ref");
+    assert_ranks(1, joined, "cpu");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_have_the_expected_layouts),
         cmocka_unit_test(contractions_that_are_no_gemm_are_errors),
+        cmocka_unit_test(contractions_of_adjacent_blocks_are_one_gemm),
         cmocka_unit_test(random_contractions_equal_the_dense_oracle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,7 +27,7 @@ static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor 
     const ax_grid *grid = self->ctx->grid;
     int64_t length = ax_kv_cache_length(c->cache), b = ax_tensor_extent(grid, k, 0),
             t = ax_tensor_extent(grid, k, 1), width = ax_tensor_extent(grid, k, 2),
-            capacity = ax_tensor_extent(grid, &c->k, 1);
+            ld = ax_tensor_pitch(grid, k), capacity = ax_tensor_extent(grid, &c->k, 1);
     AX_CHECK(length + t <= capacity, AX_ERR_INTERNAL,
              "a cache of %lld positions cannot hold %lld more after %lld", (long long)capacity, (long long)t,
              (long long)length);
@@ -36,7 +36,7 @@ static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor 
         char *place = (char *)(i ? c->v : c->k).data + (size_t)(length * width) * ax_dtype_size(fresh->dtype);
         AX_TRY(ax_run_copy_box(self->ctx->stream,
                                &(ax_copy_box_args){.n = {1, b, t, width},
-                                                   .x_stride = {0, t * width, width, 1},
+                                                   .x_stride = {0, t * ld, ld, 1},
                                                    .y_stride = {0, capacity * width, width, 1},
                                                    .x = fresh->data,
                                                    .y = place,
@@ -59,13 +59,15 @@ static ax_tensor heads_of(const ax_tensor *x, int64_t head_dim)
     return heads;
 }
 
+static bool has_norms(const ax_layer *self) { return self->children > Q_NORM; }
+
 /* Runs forward or backward of child number `norm` (Q_NORM or K_NORM: an RMSNorm of each head) on x, and makes
  * x the result. Does nothing if the layer has no such child. */
 static ax_status norm_heads(ax_layer *self, int norm, ax_frame *frame, bool backward, ax_tensor *x)
 {
     const int64_t e = ((attention *)self)->head_dim;
     ax_tensor in = heads_of(x, e), out;
-    if (self->children <= norm)
+    if (!has_norms(self))
         return AX_OK;
     AX_TRY(backward ? ax_layer_backward(self->child[norm], frame, &in, &out)
                     : ax_layer_forward(self->child[norm], frame, &in, &out));
@@ -124,8 +126,7 @@ static ax_status attention_forward(ax_layer *self, ax_frame *frame, const ax_ten
     attention *a = (attention *)self;
     const ax_batch *batch = ax_frame_batch(frame);
     ax_tensor in[3], o, lse, no_documents = {0};
-    for (int i = Q; i <= V; i++)
-        AX_TRY(ax_layer_forward(self->child[i], frame, x, &in[i]));
+    AX_TRY(ax_linear_forward_shared(&self->child[Q], V - Q + 1, frame, x, !has_norms(self), in));
     AX_TRY(prepare_heads(self, frame, &in[Q], &in[K]));
     if (a->cached.cache && !ax_frame_training(frame)) {
         AX_TRY(attend_cached(self, frame, &in[Q], &in[K], &in[V], &o));
@@ -248,6 +249,7 @@ static ax_status add_parts(ax_layer *layer, const char *name, const ax_attention
                                    .no_bias = c->no_bias || (out && c->no_proj_bias)};
         AX_TRY(ax_layer_add(layer, ax_linear(layer->ctx, full, &linear)));
     }
+    ax_linear_join(&layer->child[Q], V - Q + 1);
     AX_TRY(add_norms(layer, name, c, split.head));
     return add_table(layer, c);
 }

@@ -46,7 +46,7 @@ typedef struct forward_gemm {
     bool whole;     /* the GEMM's result already has the layout of y: no reduction follows */
 } forward_gemm;
 
-static ax_status prepare(ax_layer *self, ax_frame *frame, const ax_tensor *x, forward_gemm *p)
+static ax_status prepare(const ax_layer *self, ax_frame *frame, const ax_tensor *x, forward_gemm *p)
 {
     const linear *l = (const linear *)self;
     const ax_grid *grid = self->ctx->grid;
@@ -118,23 +118,91 @@ static ax_status restore_update(const ax_layer *self, ax_frame *frame, const ax_
 
 /* ---- forward ------------------------------------------------------------------------------------- */
 
-/* Runs the GEMM, adds the low-rank update, and reduces the result over ranks to y. */
-static ax_status multiply(ax_layer *self, ax_frame *frame, const forward_gemm *p, ax_tensor *y)
+static const ax_layout *output_layout(const ax_layer *self) { return &((const linear *)self)->y_layout; }
+
+/* Runs the GEMMs of n layers and adds the low-rank updates. The results, sums[i], lie beside each other if
+ * `beside` is true. */
+static ax_status multiply(ax_layer *const *layers, int n, ax_frame *frame, const forward_gemm *p, bool beside,
+                          ax_tensor *sums)
 {
-    ax_tensor sums;
-    AX_TRY(ax_frame_alloc(frame, &p->rule, &sums));
-    AX_TRY(ax_contract_run(frame, forward_spec, &p->in, &p->w, p->bias, false, &sums));
-    AX_TRY(add_update(self, frame, &p->in, &sums));
-    AX_TRY(ax_settle(frame, &sums, &((const linear *)self)->y_layout, y));
-    return self->param[BIAS] && !p->whole ? ax_op_bias(frame, y, self->param[BIAS]) : AX_OK;
+    ax_contraction each[AX_BESIDE];
+    ax_tensor rule[AX_BESIDE];
+    for (int i = 0; i < n; i++) {
+        rule[i] = p[i].rule;
+        each[i] = (ax_contraction){.a = &p[0].in, .b = &p[i].w, .bias = p[i].bias, .out = &sums[i]};
+        if (!beside)
+            AX_TRY(ax_frame_alloc(frame, &rule[i], &sums[i]));
+    }
+    if (beside)
+        AX_TRY(ax_frame_alloc_beside(frame, n, rule, sums));
+    AX_TRY(ax_contract_each(frame, forward_spec, each, n));
+    for (int i = 0; i < n; i++)
+        AX_TRY(add_update(layers[i], frame, &p[0].in, &sums[i]));
+    return AX_OK;
+}
+
+/* Sets *out to the axes of the all-reduce that reduces each of the sums to the output layout of its layer, or
+ * to 0 if there is no such all-reduce for all of them. */
+static ax_status common_axes(ax_layer *const *layers, int n, const ax_tensor *sums, ax_axisset *out)
+{
+    ax_plan plan;
+    for (int i = 0; i < n; i++) {
+        AX_TRY(ax_plan_make(layers[i]->ctx->grid, &sums[i], output_layout(layers[i]), &plan));
+        ax_axisset axes = plan.n == 1 && plan.step[0].kind == AX_STEP_REDUCE ? plan.step[0].axes : 0;
+        *out = !i || axes == *out ? axes : 0;
+    }
+    return AX_OK;
+}
+
+/* Reduces sums over ranks to the output layouts. Sums that lie beside each other are reduced at once if
+ * possible. */
+static ax_status reduce_sums(ax_layer *const *layers, int n, ax_frame *frame, bool beside,
+                             const ax_tensor *sums, ax_tensor *y)
+{
+    ax_ctx *ctx = layers[0]->ctx;
+    ax_axisset axes = 0;
+    if (beside)
+        AX_TRY(common_axes(layers, n, sums, &axes));
+    int64_t count = ax_tensor_bytes(ctx->grid, sums) / (int64_t)ax_dtype_size(sums->dtype);
+    if (axes)
+        AX_TRY(ax_reduce_axes(ctx, axes, sums->data, count, sums->dtype, AX_SUM));
+    for (int i = 0; i < n; i++) {
+        if (!axes) {
+            AX_TRY(ax_settle(frame, &sums[i], output_layout(layers[i]), &y[i]));
+            continue;
+        }
+        y[i] = sums[i];
+        y[i].layout = *output_layout(layers[i]);
+    }
+    return AX_OK;
+}
+
+/* Computes y[i] from the GEMMs p[i]. */
+static ax_status run_forward(ax_layer *const *layers, int n, ax_frame *frame, const forward_gemm *p,
+                             bool beside, ax_tensor *y)
+{
+    ax_tensor sums[AX_BESIDE];
+    AX_TRY(multiply(layers, n, frame, p, beside, sums));
+    AX_TRY(reduce_sums(layers, n, frame, beside, sums, y));
+    for (int i = 0; i < n; i++)
+        if (layers[i]->param[BIAS] && !p[i].whole)
+            AX_TRY(ax_op_bias(frame, &y[i], layers[i]->param[BIAS]));
+    return AX_OK;
+}
+
+ax_status ax_linear_forward_shared(ax_layer *const *layers, int n, ax_frame *frame, const ax_tensor *x,
+                                   bool beside, ax_tensor *y)
+{
+    forward_gemm p[AX_BESIDE];
+    for (int i = 0; i < n; i++)
+        AX_TRY(prepare(layers[i], frame, i ? &p[0].in : x, &p[i]));
+    AX_TRY(run_forward(layers, n, frame, p, beside, y));
+    return ax_frame_save(frame, &p[0].in);
 }
 
 static ax_status linear_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
-    forward_gemm p;
-    AX_TRY(prepare(self, frame, x, &p));
-    AX_TRY(multiply(self, frame, &p, y));
-    return ax_frame_save(frame, &p.in);
+    return ax_linear_forward_shared(&self, 1, frame, x, false, y);
 }
 
 ax_status ax_linear_forward_activation(ax_layer *self, ax_frame *frame, const ax_tensor *x,
@@ -145,7 +213,7 @@ ax_status ax_linear_forward_activation(ax_layer *self, ax_frame *frame, const ax
     bool keeps = ax_frame_training(frame);
     *preact = p.rule;
     if (!p.whole || has_update(self)) {
-        AX_TRY(multiply(self, frame, &p, preact));
+        AX_TRY(run_forward(&self, 1, frame, &p, false, preact));
         AX_TRY(ax_op_activation(frame, preact, kind, y));
     } else {
         if (keeps)
@@ -154,7 +222,7 @@ ax_status ax_linear_forward_activation(ax_layer *self, ax_frame *frame, const ax
         AX_TRY(ax_contract_activation(frame, forward_spec, &p.in, &p.w, p.bias, AX_EPILOGUE_ACTIVATION, kind,
                                       keeps ? preact : NULL, y));
         /* p.rule.layout and y_layout differ only in axes of size 1. */
-        preact->layout = y->layout = ((const linear *)self)->y_layout;
+        preact->layout = y->layout = *output_layout(self);
     }
     return ax_frame_save(frame, &p.in);
 }
@@ -163,22 +231,29 @@ ax_status ax_linear_forward_activation(ax_layer *self, ax_frame *frame, const ax
 
 static const ax_layout *input_layout(const ax_layer *self) { return &((const linear *)self)->x_layout; }
 
-/* Adds the input gradient of one layer to `partial` (sets it, if `first`). Several layers with the same input
- * add their input gradients, and the sum is reduced over ranks once. */
-static ax_status add_input_grad(const ax_layer *self, ax_frame *frame, const ax_tensor *dy,
-                                const narrow_pair *update, bool first, ax_tensor *partial)
+/* Computes the sum of the input gradients of n layers, before its reduction over ranks. */
+static ax_status add_input_grads(ax_layer *const *layers, int n, ax_frame *frame, const ax_tensor *dy,
+                                 const narrow_pair *update, ax_tensor *partial)
 {
-    ax_tensor w;
-    AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &w));
-    AX_TRY(first ? ax_contract(frame, input_grad_spec, dy, &w, NULL, partial)
-                 : ax_contract_run(frame, input_grad_spec, dy, &w, NULL, true, partial));
-    return has_update(self) ? widen(self, frame, "btr,ri->bti", &update->v, LORA_A, partial) : AX_OK;
+    ax_contraction each[AX_BESIDE];
+    ax_tensor w[AX_BESIDE];
+    for (int i = 0; i < n; i++) {
+        AX_TRY(ax_param_acquire(frame, layers[i]->param[WEIGHT], &w[i]));
+        each[i] = (ax_contraction){.a = &dy[i], .b = &w[i], .out = partial, .accumulate = i > 0};
+    }
+    AX_TRY(ax_contract_rule(layers[0]->ctx->grid, input_grad_spec, &dy[0], &w[0], partial));
+    AX_TRY(ax_frame_alloc(frame, partial, partial));
+    AX_TRY(ax_contract_each(frame, input_grad_spec, each, n));
+    for (int i = 0; i < n; i++)
+        if (has_update(layers[i]))
+            AX_TRY(widen(layers[i], frame, "btr,ri->bti", &update[i].v, LORA_A, partial));
+    return AX_OK;
 }
 
-static ax_status add_param_grads(const ax_layer *self, ax_frame *frame, const ax_tensor *dy,
+/* Adds to the gradients of all parameters of a layer except its weight. */
+static ax_status add_other_grads(const ax_layer *self, ax_frame *frame, const ax_tensor *dy,
                                  const narrow_pair *update, const ax_tensor *x)
 {
-    AX_TRY(ax_param_accumulate(frame, self->param[WEIGHT], "bto,bti->oi", dy, x));
     if (has_update(self)) {
         AX_TRY(ax_param_accumulate(frame, self->param[LORA_A], "btr,bti->ri", &update->v, x));
         AX_TRY(ax_param_accumulate(frame, self->param[LORA_B], "bto,btr->or", dy, &update->u));
@@ -186,24 +261,34 @@ static ax_status add_param_grads(const ax_layer *self, ax_frame *frame, const ax
     return self->param[BIAS] ? ax_op_bias_grad(frame, dy, self->param[BIAS]) : AX_OK;
 }
 
+static ax_status add_param_grads(ax_layer *const *layers, int n, ax_frame *frame, const ax_tensor *dy,
+                                 const narrow_pair *update, const ax_tensor *x)
+{
+    ax_param *weight[AX_BESIDE] = {NULL};
+    for (int i = 0; i < n; i++)
+        weight[i] = layers[i]->param[WEIGHT];
+    AX_TRY(ax_param_accumulate_each(frame, n, weight, "bto,bti->oi", dy, x));
+    for (int i = 0; i < n; i++)
+        AX_TRY(add_other_grads(layers[i], frame, &dy[i], &update[i], x));
+    return AX_OK;
+}
+
 ax_status ax_linear_backward_shared(ax_layer *const *layers, int n, ax_frame *frame, const ax_tensor *dy,
                                     ax_tensor *dx)
 {
     ax_tensor x, partial;
-    narrow_pair update[n];
+    narrow_pair update[AX_BESIDE];
     ax_work *work = NULL;
-    for (int i = n - 1; i >= 0; i--) {
-        AX_TRY(ax_frame_restore(frame, &x)); /* all layers saved the same x */
+    AX_TRY(ax_frame_restore(frame, &x));
+    for (int i = n - 1; i >= 0; i--)
         AX_TRY(restore_update(layers[i], frame, &dy[i], &update[i]));
-        if (dx)
-            AX_TRY(add_input_grad(layers[i], frame, &dy[i], &update[i], i == n - 1, &partial));
-    }
+    if (dx)
+        AX_TRY(add_input_grads(layers, n, frame, dy, update, &partial));
     if (dx)
         AX_TRY(ax_redistribute(frame, &partial, input_layout(layers[0]), dx, &work));
     if (!layers[0]->ctx->parallel.overlap.oar)
         AX_TRY(ax_wait(&work));
-    for (int i = n - 1; i >= 0; i--)
-        AX_TRY(add_param_grads(layers[i], frame, &dy[i], &update[i], &x));
+    AX_TRY(add_param_grads(layers, n, frame, dy, update, &x));
     return ax_wait(&work);
 }
 
@@ -232,7 +317,7 @@ ax_status ax_linear_backward_activation(ax_layer *self, ax_frame *frame, const a
     AX_TRY(ax_contract_activation(frame, input_grad_spec, dy, &w, NULL, AX_EPILOGUE_ACTIVATION_GRAD, kind,
                                   &preact, dx));
     dx->layout = *input_layout(self);
-    return add_param_grads(self, frame, dy, NULL, &x);
+    return add_param_grads(&self, 1, frame, dy, &(narrow_pair){0}, &x);
 }
 
 static const ax_layer_ops linear_ops = {
@@ -269,6 +354,17 @@ static ax_status declare(linear *l, const char *name, const ax_linear_config *c)
     snprintf(full, sizeof full, "%s.bias", name);
     return ax_param_create(l->base.ctx, full, 1, &c->out, &out_unit, &c->out_role, AX_INIT_ZERO, 0,
                            &l->base.param[BIAS]);
+}
+
+void ax_linear_join(ax_layer *const *layers, int n)
+{
+    for (int which = WEIGHT; which <= BIAS; which++) {
+        ax_param *params[AX_BESIDE] = {NULL};
+        for (int i = 0; i < n; i++)
+            params[i] = layers[i]->param[which];
+        if (params[0])
+            ax_param_join(params, n);
+    }
 }
 
 ax_layer *ax_linear(ax_ctx *ctx, const char *name, const ax_linear_config *config)

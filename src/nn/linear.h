@@ -4,7 +4,17 @@
 
 #include "axonn/nn.h"
 
-/* Backward of n linear layers whose forward passes ran one after the other on the same x. dy[i] is the output
+/* Makes the parameters of n <= AX_BESIDE linear layers groups (ax_param_join), so that
+ * ax_linear_forward_shared and ax_linear_backward_shared, called with the layers in this order, need one GEMM
+ * where sizes allow it. All layers have a bias or none has. */
+void ax_linear_join(ax_layer *const *layers, int n);
+/* Forward of n <= AX_BESIDE linear layers on the same x. The layers act like one layer with concatenated
+ * weights: adjacent weights are multiplied by one GEMM. y[i] is the output of layer i. If `beside` is true,
+ * the outputs lie beside each other (ax_frame_alloc_beside), unless they must be redistributed by more than
+ * an all-reduce; otherwise their rows are dense. Collective along the axes of the layers' layouts. */
+AX_MUST_CHECK ax_status ax_linear_forward_shared(ax_layer *const *layers, int n, ax_frame *frame,
+                                                 const ax_tensor *x, bool beside, ax_tensor *y);
+/* Backward of n linear layers whose forward was one call of ax_linear_forward_shared. dy[i] is the output
  * gradient of layer i, and *dx the sum of the input gradients (NULL: not needed). The layers act like one
  * layer with concatenated weights: *dx is reduced over ranks once. With parallel.overlap.oar, all
  * weight-gradient GEMMs overlap this all-reduce (OAR, arXiv 2502.08145). Collective along the axes of the

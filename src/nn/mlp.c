@@ -6,11 +6,13 @@
 #include <stdio.h>
 
 typedef struct mlp {
-    ax_layer base; /* children in this order: UP, DOWN; if gated also GATE */
+    ax_layer base; /* children: UP; if gated also GATE; the last one is down */
     ax_activation activation;
 } mlp;
 
-enum { UP, DOWN, GATE };
+enum { UP, GATE, GATED };
+
+static ax_layer *down_of(const ax_layer *self) { return self->child[self->children - 1]; }
 
 /* ---- plain: the activation is fused with the GEMMs ---- */
 
@@ -19,15 +21,15 @@ static ax_status plain_forward(ax_layer *self, ax_frame *frame, const ax_tensor 
     ax_tensor preact, h;
     AX_TRY(ax_linear_forward_activation(self->child[UP], frame, x, ((mlp *)self)->activation, &preact, &h));
     AX_TRY(ax_frame_save(frame, &preact));
-    return ax_layer_forward(self->child[DOWN], frame, &h, y);
+    return ax_layer_forward(down_of(self), frame, &h, y);
 }
 
 static ax_status plain_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
     ax_tensor dpre;
     if (!dx && !ax_layer_trains(self->child[UP]))
-        return ax_layer_backward(self->child[DOWN], frame, dy, NULL);
-    AX_TRY(ax_linear_backward_activation(self->child[DOWN], frame, dy, ((mlp *)self)->activation, &dpre));
+        return ax_layer_backward(down_of(self), frame, dy, NULL);
+    AX_TRY(ax_linear_backward_activation(down_of(self), frame, dy, ((mlp *)self)->activation, &dpre));
     return ax_layer_backward(self->child[UP], frame, &dpre, dx);
 }
 
@@ -37,27 +39,27 @@ static const ax_layer_ops plain_ops = {.kind = "mlp", .forward = plain_forward, 
 
 static ax_status gated_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
-    ax_tensor gate, up, h;
-    AX_TRY(ax_layer_forward(self->child[GATE], frame, x, &gate));
-    AX_TRY(ax_layer_forward(self->child[UP], frame, x, &up));
-    AX_TRY(ax_op_glu(frame, &gate, &up, ((mlp *)self)->activation, &h));
-    AX_TRY(ax_frame_save(frame, &gate));
-    AX_TRY(ax_frame_save(frame, &up));
-    return ax_layer_forward(self->child[DOWN], frame, &h, y);
+    ax_tensor in[GATED], h;
+    AX_TRY(ax_linear_forward_shared(self->child, GATED, frame, x, true, in));
+    AX_TRY(ax_op_glu(frame, &in[GATE], &in[UP], ((mlp *)self)->activation, &h));
+    AX_TRY(ax_frame_save(frame, &in[GATE]));
+    AX_TRY(ax_frame_save(frame, &in[UP]));
+    return ax_layer_forward(down_of(self), frame, &h, y);
 }
 
-/* The layers gate and up have the same input, so their input gradients are added before they are reduced over
+/* The layers up and gate have the same input, so their input gradients are added before they are reduced over
  * ranks. */
 static ax_status gated_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
-    ax_tensor dh, grad[2]; /* outputs of gate and up, which ax_op_glu_grad overwrites with their gradients */
+    ax_tensor grad[GATED]; /* outputs of up and gate, which ax_op_glu_grad overwrites with their gradients */
+    ax_tensor dh;
     if (!dx && !ax_layer_trains(self->child[UP]) && !ax_layer_trains(self->child[GATE]))
-        return ax_layer_backward(self->child[DOWN], frame, dy, NULL);
-    AX_TRY(ax_layer_backward(self->child[DOWN], frame, dy, &dh));
-    AX_TRY(ax_frame_restore(frame, &grad[1]));
-    AX_TRY(ax_frame_restore(frame, &grad[0]));
-    AX_TRY(ax_op_glu_grad(frame, &grad[0], &grad[1], &dh, ((mlp *)self)->activation));
-    return ax_linear_backward_shared((ax_layer *[]){self->child[GATE], self->child[UP]}, 2, frame, grad, dx);
+        return ax_layer_backward(down_of(self), frame, dy, NULL);
+    AX_TRY(ax_layer_backward(down_of(self), frame, dy, &dh));
+    AX_TRY(ax_frame_restore(frame, &grad[UP]));
+    AX_TRY(ax_frame_restore(frame, &grad[GATE]));
+    AX_TRY(ax_op_glu_grad(frame, &grad[GATE], &grad[UP], &dh, ((mlp *)self)->activation));
+    return ax_linear_backward_shared(self->child, GATED, frame, grad, dx);
 }
 
 static const ax_layer_ops gated_ops = {.kind = "mlp", .forward = gated_forward, .backward = gated_backward};
@@ -86,8 +88,11 @@ static ax_status add_parts(ax_layer *self, const ax_mlp_config *c)
                              .init_std = c->down_init_std,
                              .no_bias = c->no_bias};
     AX_TRY(add_linear(self, "up", &up));
-    AX_TRY(add_linear(self, "down", &down));
-    return c->gated ? add_linear(self, "gate", &up) : AX_OK;
+    if (c->gated) {
+        AX_TRY(add_linear(self, "gate", &up));
+        ax_linear_join(self->child, GATED);
+    }
+    return add_linear(self, "down", &down);
 }
 
 ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *c)

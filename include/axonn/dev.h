@@ -168,6 +168,8 @@ typedef struct ax_device_ops {
      * the device. Optional: without them the device uses host memory, for which *place is 0. */
     int64_t (*available)(int local_rank, int *place);
     int64_t (*held)(ax_device *dev);
+    /* Implements ax_device_describe. Optional. */
+    void (*describe)(ax_device *dev, char *out, size_t size);
     /* Returns the bytes of scratch memory that kernels need with `threads` threads; `open` allocates them.
      * Optional. */
     size_t (*workspace)(int threads);
@@ -346,6 +348,11 @@ void ax_device_free(ax_device *dev, void *memory, size_t bytes);
  * ax_device_held returns ax_memory_peak(). */
 int64_t ax_device_available(const char *name, int local_rank, int *place);
 int64_t ax_device_held(ax_device *dev);
+
+/* Describes the device of backend `name` for people: the GPU, its memory, and what computes attention on it.
+ * Opens the device and closes it again; returns the errors of ax_device_open. Writes an empty string if the
+ * backend has nothing to add to its `help`. */
+AX_MUST_CHECK ax_status ax_device_describe(const char *name, char *out, size_t size);
 
 /* Places the pages of an array near the cores whose threads will work on them (NUMA first touch): each thread
  * writes the part of the array that it gets in elementwise kernels, without changing its content. Call it for

@@ -107,8 +107,12 @@ static json_t *devices(void)
     for (int i = 0; i < ax_device_count(); i++) {
         const ax_device_ops *ops = ax_device_backend(i);
         const char *absent = ax_device_absent(ops->name);
-        json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s?}", "name", ops->name, "help", ops->help,
-                                              "available", !absent, "absent", absent));
+        char detail[1024] = "";
+        if (!absent && ax_device_describe(ops->name, detail, sizeof detail) != AX_OK)
+            snprintf(detail, sizeof detail, "cannot be opened: %s", ax_error_message());
+        json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s?, s:s?}", "name", ops->name, "help",
+                                              ops->help, "available", !absent, "absent", absent, "detail",
+                                              *detail ? detail : NULL));
     }
     const char *mpi = ax_comm_mpi_library();
     json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s?}", "name", "mpi", "help", mpi ? mpi : "",
@@ -265,6 +269,8 @@ static void print_info(const json_t *info)
         bool available = json_is_true(json_object_get(device, "available"));
         printf("  %-8s  %s%s\n", text(device, "name"),
                available ? "" : "absent: ", text(device, available ? "help" : "absent"));
+        if (text(device, "detail"))
+            printf("            %s\n", text(device, "detail"));
     }
 }
 

@@ -184,6 +184,21 @@ int64_t ax_device_available(const char *name, int local_rank, int *place)
 
 int64_t ax_device_held(ax_device *dev) { return dev->ops.held ? dev->ops.held(dev) : ax_memory_peak(); }
 
+ax_status ax_device_describe(const char *name, char *out, size_t size)
+{
+    const ax_device_ops *ops = ax_device_find(name);
+    ax_device *dev;
+    out[0] = 0;
+    for (; ops && !ops->describe; ops = delegate_of(ops)) {
+    }
+    if (!ops)
+        return AX_OK;
+    AX_TRY(ax_device_open(name, 1, &dev));
+    dev->ops.describe(dev, out, size);
+    ax_device_close(&dev);
+    return AX_OK;
+}
+
 bool ax_device_uses_host_memory(const ax_device *dev) { return dev->ops.alloc == ax_host_alloc; }
 
 ax_status ax_device_keep_plans(ax_device *dev, const char *dir, const char *from)

@@ -2,7 +2,8 @@
  * as plain loops. Virtual tensors are rounded to their type, operands of matmuls to that of the graph. It
  * refuses what the library refuses: attributes of a wrong type, descriptors used before they are finalized,
  * virtual tensors that no operation writes, statistics that are not dense, integers except in causal masks,
- * and rows of heads that are not aligned to 16 bytes. */
+ * and rows of heads that are not aligned to 16 bytes. Environment AXONN_EMULATED_CUDNN makes it fail:
+ * "absent" as if the library were not there, "uncompiled" as without libnvrtc, "wrong" by wrong results. */
 #include "cudnn_graph.h"
 
 #include "cuda_runtime.h"
@@ -597,7 +598,7 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t *handle)
     const char *how = getenv("AXONN_EMULATED_CUDNN");
     opened++;
     if (how && !strcmp(how, "absent"))
-        return CUDNN_STATUS_NOT_INITIALIZED;
+        return refuse(CUDNN_STATUS_NOT_INITIALIZED, "the library is not there");
     *handle = new cudnnContext{nullptr};
     return CUDNN_STATUS_SUCCESS;
 }
@@ -664,8 +665,11 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t of)
         const descriptor *config = d->part(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
         d->how = config->how;
         d->graph = config->graph;
+        const char *how = getenv("AXONN_EMULATED_CUDNN");
         if (d->how.why_not)
             status = unsupported(d->how.why_not);
+        else if (how && !strcmp(how, "uncompiled"))
+            status = unsupported("runtime kernel compilation failure");
     } else if (d->kind == CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) {
         if (d->count(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64) !=
             d->count(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR))

@@ -1,6 +1,6 @@
 /* Attention of the device "cuda" on the emulated GPU, in addition to the cases of test_backend.c: which
- * implementation AXONN_ATTENTION chooses, when cuDNN is opened, and that a cuDNN with wrong results is
- * detected. */
+ * implementation AXONN_ATTENTION chooses, when cuDNN is opened, that a cuDNN with wrong results is detected,
+ * and that a cuDNN without its compiler is reported. */
 #include "axonn/dev.h"
 #include "axonn/runtime.h"
 
@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -110,6 +111,57 @@ static void the_library_is_opened_once_it_is_needed(void **state)
     assert_int_equal(ax_device_open("cuda", 1, &cuda), AX_ERR_USAGE);
     unsetenv("AXONN_ATTENTION");
     unsetenv("AXONN_EMULATED_CUDNN");
+}
+
+/* Runs attention twice on one device and reads what this logs at level warn. */
+static void attention_logs(char *log, size_t size)
+{
+    ax_device *cuda;
+    FILE *file = tmpfile();
+    int saved = dup(STDERR_FILENO);
+    assert_true(file && saved >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+    assert_int_equal(ax_device_open("cuda", 1, &cuda), AX_OK);
+    run_attention(cuda, AX_BF16);
+    run_attention(cuda, AX_F16);
+    ax_device_close(&cuda);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    rewind(file);
+    log[fread(log, 1, size - 1, file)] = 0;
+    fclose(file);
+}
+
+/* Without libnvrtc cuDNN can be opened, but makes no plan. One warning says so, the description of the device
+ * says so, and a device that must use cuDNN is not opened. */
+static void a_missing_compiler_is_reported_once(void **state)
+{
+    char text[4096];
+    ax_device *cuda;
+    (void)state;
+    assert_int_equal(ax_device_describe("cuda", text, sizeof text), AX_OK);
+    assert_non_null(strstr(text, "GiB; attention by cuDNN 9.19.0"));
+    attention_logs(text, sizeof text);
+    assert_string_equal(text, "");
+    setenv("AXONN_EMULATED_CUDNN", "uncompiled", 1);
+    assert_int_equal(ax_device_describe("cuda", text, sizeof text), AX_OK);
+    assert_non_null(strstr(text, "attention by own kernels (flash): cuDNN 91900 makes no plan"));
+    assert_non_null(strstr(text, "libnvrtc"));
+    attention_logs(text, sizeof text);
+    const char *warning = strstr(text, "warning: cuda: attention by the plugin's own kernels, because cuDNN "
+                                       "cannot be used: cuDNN 91900 makes no plan");
+    assert_non_null(warning);
+    assert_ptr_equal(strchr(warning, '\n'), text + strlen(text) - 1); /* no other line follows */
+    setenv("AXONN_ATTENTION", "cudnn", 1);
+    assert_int_equal(ax_device_open("cuda", 1, &cuda), AX_ERR_USAGE);
+    assert_non_null(strstr(ax_error_message(), "libnvrtc"));
+    assert_non_null(strstr(ax_error_message(), "runtime kernel compilation failure"));
+    setenv("AXONN_ATTENTION", "plain", 1);
+    assert_int_equal(ax_device_describe("cuda", text, sizeof text), AX_OK);
+    assert_non_null(strstr(text, "attention by own kernels (plain)"));
+    unsetenv("AXONN_ATTENTION");
+    unsetenv("AXONN_EMULATED_CUDNN");
+    assert_int_equal(ax_device_describe("cpu", text, sizeof text), AX_OK);
+    assert_string_equal(text, "");
 }
 
 enum { TIME = 40, WIDTH = 16, NUMBERS = TIME * WIDTH };
@@ -272,6 +324,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_results_are_not_taken),
         cmocka_unit_test(the_library_is_opened_once_it_is_needed),
+        cmocka_unit_test(a_missing_compiler_is_reported_once),
         cmocka_unit_test(rounding_of_zero_is_not_judged),
         cmocka_unit_test(dropout_is_not_left_to_cudnn),
         cmocka_unit_test(attention_is_chosen_by_name),

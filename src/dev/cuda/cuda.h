@@ -119,10 +119,12 @@ ax_status ax_cuda_documents(ax_stream *stream, const int32_t *doc_start, int64_t
 ax_status ax_cuda_blind_queries(ax_stream *stream, const ax_attention_args *args);
 
 /* Attention by cuDNN (cudnn.c). *done is set to whether cuDNN has computed the call. cuDNN is loaded at the
- * first call that cuDNN may support. ax_cuda_cudnn_create: AX_ERR_USAGE if there is no usable cuDNN. */
+ * first call that cuDNN may support. ax_cuda_cudnn_create: AX_ERR_USAGE if there is no usable cuDNN.
+ * ax_cuda_cudnn_version returns the version as cuDNN reports it, such as 91900 for 9.19.0. */
 #ifdef AXONN_HAVE_CUDNN
 ax_status ax_cuda_cudnn_create(const ax_cuda *cu, struct ax_cuda_cudnn **out);
 void ax_cuda_cudnn_destroy(struct ax_cuda_cudnn **out);
+size_t ax_cuda_cudnn_version(const struct ax_cuda_cudnn *cudnn);
 ax_status ax_cuda_cudnn_attention(ax_stream *stream, const ax_attention_args *args, bool *done);
 ax_status ax_cuda_cudnn_attention_grad(ax_stream *stream, const ax_attention_grad_args *args, bool *done);
 #endif

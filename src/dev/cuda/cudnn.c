@@ -58,6 +58,33 @@ typedef struct call {
     const int32_t *doc_start;
 } call;
 
+/* Makes the plan of a small call, to find out whether cuDNN can make plans at all. It compiles kernels when
+ * it makes a plan, and for that it loads libnvrtc and libnvrtc-builtins. Without them each plan fails, and
+ * cuDNN's message does not say why. */
+static ax_status check_compiler(const state *s)
+{
+    const ax_cudnn_shape small = {.kind = AX_CUDNN_FORWARD,
+                                  .dtype = AX_BF16,
+                                  .batch = 1,
+                                  .time = 64,
+                                  .heads = 1,
+                                  .kv_heads = 1,
+                                  .all_heads = 1,
+                                  .all_kv_heads = 1,
+                                  .width = 64,
+                                  .lse = 1};
+    ax_cudnn_plan plan;
+    ax_status status =
+        ax_cudnn_plan_create(&s->lib, &(ax_cudnn_target){.handle = s->handle}, &small, WORKSPACE_REST, &plan);
+    ax_cudnn_plan_destroy(&s->lib, &plan);
+    if (status == AX_ERR_USAGE)
+        ax_error_context(
+            "cuDNN %zu makes no plan even for a small call, most likely because it does not find "
+            "libnvrtc and libnvrtc-builtins: add their folders to LD_LIBRARY_PATH",
+            s->lib.GetVersion());
+    return status;
+}
+
 ax_status ax_cuda_cudnn_create(const ax_cuda *cu, state **out)
 {
     state *s;
@@ -69,6 +96,8 @@ ax_status ax_cuda_cudnn_create(const ax_cuda *cu, state **out)
     if (status == AX_OK)
         status = ax_cudnn_check(&s->lib, s->lib.SetStream(s->handle, cu->stream),
                                 "setting the stream of its handle");
+    if (status == AX_OK)
+        status = check_compiler(s);
     *out = s;
     if (status != AX_OK)
         ax_cuda_cudnn_destroy(out);
@@ -95,6 +124,8 @@ void ax_cuda_cudnn_destroy(state **out)
     free(s);
     *out = NULL;
 }
+
+size_t ax_cuda_cudnn_version(const state *s) { return s->lib.GetVersion(); }
 
 /* ---- calls --------------------------------------------------------------------------------------- */
 
@@ -279,13 +310,15 @@ static ax_status make_plans(state *s, const ax_cuda *cu, shape_class *c)
     return AX_OK;
 }
 
+/* Logs which kernels run the calls of a shape. `what`: cuDNN's engine, or why cuDNN is not used. */
 static void log_shape(const shape_class *c, ax_log_level level, const char *what)
 {
     const ax_cudnn_shape *s = &c->whole;
-    ax_log(level, "cuda: %s attention b%lld t%lld h%lld/%lld d%lld%s: %s",
+    ax_log(level, "cuda: %s attention b%lld t%lld h%lld/%lld d%lld%s: %s %s",
            s->kind == AX_CUDNN_FORWARD ? "forward" : "backward", (long long)s->batch, (long long)s->time,
            (long long)s->heads, (long long)s->kv_heads, (long long)s->width,
-           s->documents ? " with documents" : "", what);
+           s->documents ? " with documents" : "",
+           c->verdict == OWN ? "by the plugin's own kernels:" : "by cuDNN,", what);
 }
 
 static ax_status find_shape(state *s, const ax_cuda *cu, const ax_cudnn_shape *whole, shape_class **out)
@@ -492,23 +525,22 @@ static ax_status check_first_run(ax_stream *stream, state *s, shape_class *c, ca
     if (status != AX_OK) {
         c->verdict = OWN;
         log_shape(c, AX_LOG_WARN, ax_error_message());
-        ax_log(AX_LOG_WARN, "cuda: the plugin's own kernels are used instead");
     } else if (c->verdict == GOOD) {
         int64_t slices = ax_ceil_div(c->whole.batch, c->batch) * ax_ceil_div(c->whole.kv_heads, c->kv_heads);
         char what[96];
-        snprintf(what, sizeof what,
-                 "cuDNN agrees with the plugin's own kernels and is used: engine %lld, %lld slices",
+        snprintf(what, sizeof what, "which agrees with the plugin's own kernels: engine %lld, %lld slices",
                  (long long)c->slice.engine, (long long)slices);
         log_shape(c, AX_LOG_DEBUG, what);
     }
     return AX_OK;
 }
 
-/* Opens cuDNN if it is not open. If that fails, it is not tried again. */
+/* Opens cuDNN if it is not open. If that fails, it is not tried again, and one warning says why. */
 static bool open_if_needed(ax_cuda *cu)
 {
     if (!cu->cudnn && ax_cuda_cudnn_create(cu, &cu->cudnn) != AX_OK) {
-        ax_log(AX_LOG_DEBUG, "cuda: attention by the plugin's own kernels: %s", ax_error_message());
+        ax_log(AX_LOG_WARN, "cuda: attention by the plugin's own kernels, because cuDNN cannot be used: %s",
+               ax_error_message());
         cu->attention = AX_CUDA_FLASH;
     }
     return cu->cudnn;

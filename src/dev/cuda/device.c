@@ -161,6 +161,36 @@ static ax_status choose_attention(ax_cuda *cu)
     return ax_runtime_unavailable(AX_RUNTIME_ATTENTION, name, "auto", why);
 }
 
+/* Writes which attention runs; opens cuDNN to find out. */
+static void describe_attention(ax_cuda *cu, char *out, size_t size)
+{
+    if (cu->attention != AX_CUDA_CUDNN) {
+        snprintf(out, size, "by own kernels (%s)", cu->attention == AX_CUDA_FLASH ? "flash" : "plain");
+        return;
+    }
+#ifdef AXONN_HAVE_CUDNN
+    if (cu->cudnn || open_cudnn(cu) == AX_OK) {
+        size_t version = ax_cuda_cudnn_version(cu->cudnn);
+        snprintf(out, size, "by cuDNN %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
+        return;
+    }
+#else
+    (void)open_cudnn(cu); /* sets the error message */
+#endif
+    snprintf(out, size, "by own kernels (flash): %s", ax_error_message());
+}
+
+static void describe(ax_device *dev, char *out, size_t size)
+{
+    struct cudaDeviceProp about;
+    char attention[600], memory[32];
+    if (cudaGetDeviceProperties(&about, cuda_of(dev)->ordinal) != cudaSuccess)
+        return;
+    describe_attention(cuda_of(dev), attention, sizeof attention);
+    snprintf(out, size, "%s, %s; attention %s", about.name,
+             ax_format_bytes((double)about.totalGlobalMem, memory), attention);
+}
+
 static ax_status open_gpu(ax_cuda *cu)
 {
     struct cudaDeviceProp about;
@@ -448,6 +478,7 @@ const ax_device_ops ax_plugin_cuda = {
     .links = &ax_cuda_links,
     .available = available,
     .held = held,
+    .describe = describe,
     .workspace = workspace,
     .alloc = alloc,
     .free = release_memory,

@@ -2,13 +2,14 @@
  * are those of GPT-2 124M with 1024 tokens for processors, those of GPT-2 1.5B with 16384 tokens and of Llama
  * heads for a GPU.
  *
- *     cmake --build build --target bench_kernels && build/bench_kernels [DEVICE [THREADS [FILTER]]]
+ *     cmake --build build --target bench_kernels && build/bench_kernels [DEVICE [THREADS [FILTER [tiny]]]]
  *
  * The peak rates are measured first (ax_device_peak, ax_device_stream). Each line has the median, minimum and
  * maximum rate of at least RUNS runs, and the ideal time as a share of the median time. The ideal time is the
  * larger of flops/peak and bytes/stream; a share above 100 % means that operands stay in a cache. Operands
  * are normally distributed numbers. Time is measured from launch to completion; a run on a GPU is as many
- * launches as take a millisecond. FILTER selects the lines that contain it. */
+ * launches as take a millisecond. FILTER selects the lines that contain it. With "tiny" all shapes are tiny,
+ * to try out the program on an emulated GPU. */
 #include "axonn/dev.h"
 
 #include <stdio.h>
@@ -16,18 +17,23 @@
 #include <string.h>
 
 enum { RUNS = 9, MAX_RUNS = 200 };
-static const double SECONDS = 0.25; /* minimum time per case */
+static const double MEASURE = 0.25; /* seconds of each measurement of a peak rate */
 
 /* Shapes of the model, and of attention; attention without t is none. */
 typedef struct shapes {
+    double seconds;    /* minimum time per case */
     int64_t tokens[2]; /* numbers of rows of GEMMs; all other kernels use the larger one */
     int64_t width, ffn, vocab, updated;
     struct {
         int64_t batch, t, h, g, d;
     } attention[7];
+    struct {
+        int64_t batch, keys[2], h, d;
+    } generation;
     size_t memory;
 } shapes;
-static const shapes of_processors = {.tokens = {256, 1024},
+static const shapes of_processors = {.seconds = 0.25,
+                                     .tokens = {256, 1024},
                                      .width = 768,
                                      .ffn = 3072,
                                      .vocab = 50257,
@@ -39,8 +45,10 @@ static const shapes of_processors = {.tokens = {256, 1024},
                                                    {1, 1024, 6, 6, 128},
                                                    {1, 4096, 4, 4, 128},
                                                    {1, 2048, 8, 2, 128}},
+                                     .generation = {12, {256, 1024}, 12, 64},
                                      .memory = (size_t)1 << 30};
-static const shapes of_gpus = {.tokens = {2048, 16384},
+static const shapes of_gpus = {.seconds = 0.25,
+                               .tokens = {2048, 16384},
                                .width = 1600,
                                .ffn = 6400,
                                .vocab = 50257,
@@ -49,7 +57,16 @@ static const shapes of_gpus = {.tokens = {2048, 16384},
                                              {16, 1024, 12, 12, 64},
                                              {4, 4096, 32, 32, 128},
                                              {4, 4096, 32, 8, 128}},
+                               .generation = {12, {256, 1024}, 12, 64},
                                .memory = (size_t)20 << 30};
+static const shapes tiny = {.tokens = {16, 32},
+                            .width = 64,
+                            .ffn = 128,
+                            .vocab = 515,
+                            .updated = 1 << 14,
+                            .attention = {{2, 32, 2, 2, 32}, {1, 64, 4, 2, 64}},
+                            .generation = {2, {16, 64}, 2, 32},
+                            .memory = (size_t)64 << 20};
 
 typedef struct bench {
     ax_device *dev;
@@ -102,7 +119,7 @@ static void run_case(bench *b, const char *name, ax_kernel kernel, const void *a
     if (b->dev->ops.wait)
         launches += (int)(1e-3 / time_launches(b, kernel, args, 1));
     double begin = ax_now();
-    while (n < RUNS || (n < MAX_RUNS && ax_now() - begin < SECONDS))
+    while (n < RUNS || (n < MAX_RUNS && ax_now() - begin < b->shapes->seconds))
         t[n++] = time_launches(b, kernel, args, launches);
     ax_spread spread = ax_spread_of(t, n);
     double peak = dtype == AX_BF16 ? b->peak_bf16 : b->peak_f32;
@@ -232,10 +249,12 @@ static void bench_attention(bench *b, ax_dtype dtype, int64_t batch, int64_t t, 
     run_case(b, name, AX_K_attention_grad, &ga, dtype);
 }
 
-/* Attention of one query per sequence, with more keys than the caches near a core hold. */
-static void bench_generation(bench *b, ax_dtype dtype, int64_t batch, int64_t keys, int64_t h, int64_t d)
+/* Attention of one query per sequence. The longer sequence has more keys than the caches near a core hold. */
+static void bench_generation(bench *b, ax_dtype dtype, int64_t keys)
 {
     char name[96];
+    const int64_t batch = b->shapes->generation.batch, h = b->shapes->generation.h,
+                  d = b->shapes->generation.d;
     snprintf(name, sizeof name, "attention %s b%lld s%lld h%lld d%lld generation", ax_dtype_name(dtype),
              (long long)batch, (long long)keys, (long long)h, (long long)d);
     if (!start_case(b, name))
@@ -398,7 +417,7 @@ int main(int argc, char **argv)
     DO(ax_device_open(device, b.threads, &b.dev));
     b.stream.dev = b.dev;
     b.threads = b.dev->threads;
-    b.shapes = b.dev->ops.discrete_memory ? &of_gpus : &of_processors;
+    b.shapes = argc > 4 ? &tiny : b.dev->ops.discrete_memory ? &of_gpus : &of_processors;
     DO(ax_device_alloc(b.dev, b.shapes->memory, (void **)&b.memory));
     DO(ax_device_alloc(b.dev, NORMALS * sizeof(float), (void **)&b.normal));
     DO(ax_run_init_normal(&b.stream, &(ax_init_normal_args){.extent = {1, 1, 1, NORMALS},
@@ -407,9 +426,9 @@ int main(int argc, char **argv)
                                                             .std = 0.5,
                                                             .y = b.normal,
                                                             .dtype = AX_F32}));
-    DO(ax_device_peak(b.dev, AX_F32, SECONDS, &b.peak_f32));
-    DO(ax_device_peak(b.dev, AX_BF16, SECONDS, &b.peak_bf16));
-    DO(ax_device_stream(b.dev, SECONDS, &b.stream_rate));
+    DO(ax_device_peak(b.dev, AX_F32, MEASURE, &b.peak_f32));
+    DO(ax_device_peak(b.dev, AX_BF16, MEASURE, &b.peak_bf16));
+    DO(ax_device_stream(b.dev, MEASURE, &b.stream_rate));
     printf("device %s, %d threads; ceilings: fp32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, stream %.1f GB/s\n",
            device, b.threads, b.peak_f32 * 1e-9, b.peak_bf16 * 1e-9, b.stream_rate * 1e-9);
     for (int d = 0; d < 2; d++) {
@@ -418,8 +437,8 @@ int main(int argc, char **argv)
         for (size_t i = 0; i < AX_COUNT(b.shapes->attention) && b.shapes->attention[i].t; i++)
             bench_attention(&b, dtype, b.shapes->attention[i].batch, b.shapes->attention[i].t,
                             b.shapes->attention[i].h, b.shapes->attention[i].g, b.shapes->attention[i].d);
-        bench_generation(&b, dtype, 12, 256, 12, 64);
-        bench_generation(&b, dtype, 12, 1024, 12, 64);
+        for (int i = 0; i < 2; i++)
+            bench_generation(&b, dtype, b.shapes->generation.keys[i]);
         bench_rows(&b, dtype);
     }
     bench_update(&b);

@@ -228,46 +228,101 @@ static bool add_attention(bool every, judged *all, int *count)
     return true;
 }
 
-static bool named(const char *name, int count, char **names)
+/* What the arguments ask for: the only backends to test (with every case, unless `step` says otherwise), and
+ * the only kernel. */
+typedef struct request {
+    int backends, step;
+    char **backend;
+    int kernel; /* -1: every kernel */
+} request;
+
+static bool named(const char *name, const request *r)
 {
-    for (int i = 1; i < count; i++)
-        if (!strcmp(names[i], name))
+    for (int i = 0; i < r->backends; i++)
+        if (!strcmp(r->backend[i], name))
             return true;
-    return count < 2;
+    return !r->backends;
 }
 
-/* One test per kernel, so that a failure names it. Arguments: the only backends to test, with every case. */
+static void list_kernels(void)
+{
+    for (int k = 0; k < AX_KERNEL_COUNT; k++)
+        printf("%s\n", ax_kernel_name((ax_kernel)k));
+}
+
+static int kernel_of(const char *name)
+{
+    int k = 0;
+    while (k < AX_KERNEL_COUNT && strcmp(ax_kernel_name((ax_kernel)k), name))
+        k++;
+    return k;
+}
+
+/* Reads the arguments [BACKEND...] [kernel=NAME] [step=N]. */
+static bool parse(int argc, char **argv, request *r)
+{
+    *r = (request){.backend = argv + 1, .kernel = -1};
+    for (int i = 1; i < argc; i++)
+        if (!strncmp(argv[i], "kernel=", 7))
+            r->kernel = kernel_of(argv[i] + 7);
+        else if (!strncmp(argv[i], "step=", 5))
+            r->step = atoi(argv[i] + 5);
+        else
+            r->backend[r->backends++] = argv[i];
+    return r->kernel < AX_KERNEL_COUNT && r->step >= 0;
+}
+
+/* Opens the devices that are tested. */
+static bool add_all(const request *r, judged *all, int *count)
+{
+    const ax_cpu_isa *isa, *chosen;
+    const bool every = r->backends > 0;
+    bool ready = ax_cpu_isa_choose(&chosen) == AX_OK;
+    for (int i = 0; ready && i < ax_device_count(); i++)
+        if (named(ax_device_backend(i)->name, r) && computes(ax_device_backend(i)))
+            ready = add(ax_device_backend(i)->name, NULL, every, all, count);
+    if (ready && named("cuda", r) && !ax_device_absent("cuda"))
+        ready = add_attention(every, all, count);
+    for (int i = 0; ready && (isa = ax_cpu_isa_at(i)); i++)
+        if (isa != chosen && named("cpu", r)) /* the default was added with the backend */
+            ready = add("cpu", isa, every, all, count);
+    for (int i = 0; r->step && i < *count; i++)
+        all[i].step = r->step;
+    return ready;
+}
+
+/* One test per kernel, so that a failure names it. The argument "list" prints the names of the kernels. */
 int main(int argc, char **argv)
 {
     static struct CMUnitTest tests[AX_KERNEL_COUNT];
     static suite suites[AX_KERNEL_COUNT];
     judged all[MOST_JUDGED];
-    int count = 0;
+    request r;
+    int count = 0, n = 0;
     ax_device *ref;
-    const ax_cpu_isa *isa, *chosen;
-    bool ready = ax_device_open("ref", 1, &ref) == AX_OK && ax_cpu_isa_choose(&chosen) == AX_OK;
+    if (argc == 2 && !strcmp(argv[1], "list")) {
+        list_kernels();
+        return 0;
+    }
+    if (!parse(argc, argv, &r)) {
+        fprintf(stderr, "usage: test_dev_backend list | [BACKEND...] [kernel=NAME] [step=N]\n");
+        return 2;
+    }
     if (getenv("AXONN_PLUGINS") && ax_device_absent("cuda")) { /* an emulated GPU is always there */
         fprintf(stderr, "%s\n", ax_device_absent("cuda"));
         return 1;
     }
-    for (int i = 0; ready && i < ax_device_count(); i++)
-        if (named(ax_device_backend(i)->name, argc, argv) && computes(ax_device_backend(i)))
-            ready = add(ax_device_backend(i)->name, NULL, argc > 1, all, &count);
-    if (ready && named("cuda", argc, argv) && !ax_device_absent("cuda"))
-        ready = add_attention(argc > 1, all, &count);
-    for (int i = 0; ready && (isa = ax_cpu_isa_at(i)); i++)
-        if (isa != chosen && named("cpu", argc, argv)) /* the default was added with the backend */
-            ready = add("cpu", isa, argc > 1, all, &count);
-    if (!ready || !count) {
-        fprintf(stderr, "%s\n", ready ? "nothing to judge" : ax_error_message());
+    if (ax_device_open("ref", 1, &ref) != AX_OK || !add_all(&r, all, &count) || !count) {
+        fprintf(stderr, "%s\n", *ax_error_message() ? ax_error_message() : "nothing to judge");
         return 1;
     }
-    for (int k = 0; k < AX_KERNEL_COUNT; k++) {
-        suites[k] = (suite){(ax_kernel)k, ref, count, all};
-        tests[k] =
-            (struct CMUnitTest){ax_kernel_name((ax_kernel)k), kernel_agrees_with_ref, NULL, NULL, &suites[k]};
-    }
-    int failed = _cmocka_run_group_tests("backends", tests, AX_KERNEL_COUNT, NULL, NULL);
+    for (int k = 0; k < AX_KERNEL_COUNT; k++)
+        if (r.kernel < 0 || k == r.kernel) {
+            suites[k] = (suite){(ax_kernel)k, ref, count, all};
+            tests[n++] = (struct CMUnitTest){ax_kernel_name((ax_kernel)k), kernel_agrees_with_ref, NULL, NULL,
+                                             &suites[k]};
+        }
+    int failed = _cmocka_run_group_tests("backends", tests, (size_t)n, NULL, NULL);
     for (int i = 0; i < count; i++)
         for (int t = 0; t < all[i].devices; t++)
             ax_device_close(&all[i].dev[t]);

@@ -67,8 +67,8 @@ typedef struct ax_stream {
 
 typedef ax_status ax_kernel_fn(ax_stream *stream, const void *args);
 
-/* For backends whose gemm has no fused epilogues: runs a gemm with an epilogue (other than AX_EPILOGUE_NONE)
- * as two kernels, gemm without epilogue and then activation or activation_grad. `kernel` is the backend's
+/* Runs a gemm with an epilogue (other than AX_EPILOGUE_NONE) as two kernels: gemm without epilogue, then
+ * activation or activation_grad. For backends whose gemm has no fused epilogues. `kernel` is the backend's
  * table of kernels, indexed by ax_kernel. */
 AX_MUST_CHECK ax_status ax_gemm_in_two(ax_stream *stream, const ax_gemm_args *args,
                                        ax_kernel_fn *const kernel[]);
@@ -81,7 +81,7 @@ typedef struct ax_link ax_link;
 enum { AX_LINK_UNIQUE_ID = 128, AX_LINK_PLACE = 32 };
 
 typedef struct ax_link_group {
-    const char *name;      /* of the group, for error messages */
+    const char *name;      /* name of the group, for error messages */
     const void *unique_id; /* unique id of the group, from the function `unique_id`; the same on all ranks of
                               the group */
     int rank, size;
@@ -161,11 +161,12 @@ typedef struct ax_device_ops {
      * the host and back, or use links. */
     bool discrete_memory;
 
-    /* All entries from here on are pointers; NULL entries are inherited from the delegates. */
+    /* All members from here on are pointers. NULL members are inherited from the backend `delegate`. */
 
     const ax_link_ops *links; /* or NULL */
-    /* Implement ax_device_available and ax_device_held; `held` includes the memory that libraries allocate on
-     * the device. Optional: without them the device uses host memory, for which *place is 0. */
+    /* Return how many bytes a new device could allocate (`available`, see ax_device_available), and how many
+     * this process has used at most, libraries included (`held`, see ax_device_held). Optional: if NULL, the
+     * device uses host memory, and *place is 0. */
     int64_t (*available)(int local_rank, int *place);
     int64_t (*held)(ax_device *dev);
     /* Implements ax_device_describe. Optional. */
@@ -203,7 +204,8 @@ typedef struct ax_device_ops {
      * multiply-adds in registers, or of a large matmul if the backend's matmuls come from a library. Returns
      * 0 if not known. Optional. */
     double (*peak)(ax_device *dev, ax_dtype compute, double seconds);
-    /* Implements ax_device_read. Optional. */
+    /* Returns the bytes per second at which the device reads `n` ranges of its memory (ax_device_read).
+     * Optional. */
     double (*read)(ax_device *dev, const ax_span *span, int64_t n, double seconds);
     /* Implements ax_device_keep_plans. Optional. */
     ax_status (*keep_plans)(ax_device *dev, const char *dir, const char *from);
@@ -217,8 +219,9 @@ typedef struct ax_device_ops {
     ax_kernel_fn *kernel[AX_KERNEL_COUNT];
 } ax_device_ops;
 
-/* Called for each operation on a dry device, with the operation's operands: for kernels and copies when they
- * would run, for collectives when they are started and when they are awaited. */
+/* Called for each operation on a dry device (a device without memory and arithmetic), with the operation's
+ * operands, that is the memory that it reads or writes: for kernels and copies when they would run, for
+ * collectives when they are started and when they are awaited. */
 typedef void ax_observe_fn(void *user, const ax_operand *operand, int64_t n);
 
 /* Called for each launch on a device of any kind, before the kernel runs. */
@@ -244,7 +247,7 @@ typedef struct ax_binding {
 /* Writes the cores as "0-3,6" to `out`, of `size` bytes. Returns out. */
 char *ax_binding_print(const ax_binding *binding, char *out, size_t size);
 
-/* A recorded sequence of launches that may repeat: see ax_replay_begin. */
+/* A recorded sequence of kernel launches. If it repeats, it may run as one graph: see ax_replay_begin. */
 typedef struct ax_replay ax_replay;
 
 struct ax_device {
@@ -268,7 +271,7 @@ struct ax_device {
     ax_watch_fn *watch; /* or NULL */
     void *watch_user;
     void *impl;   /* private to the backend that runs the kernels */
-    void *memory; /* private to the backend that allocates memory, if that is another one (check) */
+    void *memory; /* private to the backend that allocates memory, if another one runs the kernels (check) */
 };
 
 /* The list of backends, from the least preferred to the most preferred. */
@@ -400,8 +403,8 @@ AX_MUST_CHECK ax_status ax_replay_create(ax_device *dev, ax_replay **out);
 void ax_replay_destroy(ax_replay **replay);
 AX_MUST_CHECK ax_status ax_replay_begin(ax_stream *stream, ax_replay *replay);
 AX_MUST_CHECK ax_status ax_replay_end(ax_stream *stream, ax_status status);
-/* Runs the deferred launches. Must be called before anything other than a launch is enqueued on the stream;
- * the library's copies and waits call it themselves. */
+/* Runs the launches that a replay has deferred. Must be called before anything other than a launch is
+ * enqueued on the stream; the library's copies and waits call ax_replay_cut themselves. */
 AX_MUST_CHECK ax_status ax_replay_cut(ax_stream *stream);
 
 /* Waits until all work launched on the stream is done. */

@@ -193,8 +193,9 @@ typedef struct ax_norm_args {
     ax_norm_kind kind;
 } ax_norm_args;
 
-/* s1[r] = Σ_c dy·weight, s2[r] = Σ_c dy·weight·xhat, with xhat as in norm_apply. dy has the shape and dtype
- * of x. If the width is split, the caller then all-reduces s1 and s2. */
+/* Computes the sums that the gradient of a norm needs: s1[r] = Σ_c dy·weight, s2[r] = Σ_c dy·weight·xhat,
+ * with xhat = (x - mean)·rstd as in norm_apply. dy has the shape and dtype of x. If the width is split, the
+ * caller then all-reduces s1 and s2. */
 typedef struct ax_norm_grad_stats_args {
     int64_t rows, cols, global_cols;
     double eps;
@@ -204,10 +205,10 @@ typedef struct ax_norm_grad_stats_args {
     ax_norm_kind kind;
 } ax_norm_grad_stats_args;
 
-/* dx = rounded(rstd·(dy·weight - s1/global_cols - xhat·s2/global_cols)) + add. Here `rounded` rounds to
- * `dtype`, s1 is 0 for AX_NORM_RMS, and `add` is the gradient of x from the residual connection (NULL: none).
- * dweight[c] += Σ_r dy·xhat; dbias[c] += Σ_r dy. add, dx: `dtype`, dx may be dy or `add`; dweight, dbias:
- * [cols] of accum (ax_dtype_accum), each may be NULL. */
+/* Computes the gradient of a norm: dx = rounded(rstd·(dy·weight - s1/global_cols - xhat·s2/global_cols)) +
+ * add. Here `rounded` rounds to `dtype`, s1 is 0 for AX_NORM_RMS, and `add` is the gradient of x from the
+ * residual connection (NULL: none). dweight[c] += Σ_r dy·xhat; dbias[c] += Σ_r dy. add, dx: `dtype`, dx may
+ * be dy or `add`; dweight, dbias: [cols] of accum (ax_dtype_accum), each may be NULL. */
 typedef struct ax_norm_grad_apply_args {
     int64_t rows, cols, global_cols;
     double eps;
@@ -309,9 +310,9 @@ typedef struct ax_rope_args {
     bool inverse;
 } ax_rope_args;
 
-/* y[r,:] = table[ids[r] - first,:] for first <= ids[r] < first + count, else 0. With `accumulate` these
- * values are added to y. `table` holds the rows first … first + count - 1 of the embedding table: [count,
- * cols], y: [rows, cols], of `dtype`; ids: int32 [rows]. */
+/* Looks up embeddings: y[r,:] = table[ids[r] - first,:] for first <= ids[r] < first + count, else 0. With
+ * `accumulate` these values are added to y. `table` holds the rows first … first + count - 1 of the embedding
+ * table: [count, cols], y: [rows, cols], of `dtype`; ids: int32 [rows]. */
 typedef struct ax_embedding_args {
     int64_t rows, cols, first, count;
     const void *table;
@@ -419,8 +420,8 @@ typedef struct ax_ce_rescale_args {
     ax_dtype dtype;
 } ax_ce_rescale_args;
 
-/* loss[r] = log(sum) + max - target_logit, 0 if masked; total[0] (F64) += Σ_r loss[r]. `dtype` is the dtype
- * of max, sum, target_logit and loss. */
+/* Third kernel of cross-entropy: loss[r] = log(sum) + max - target_logit, 0 if the row is masked; total[0]
+ * (F64) += Σ_r loss[r]. `dtype` is the dtype of max, sum, target_logit and loss. */
 typedef struct ax_ce_loss_args {
     int64_t rows;
     const void *max, *sum, *target_logit;
@@ -430,8 +431,8 @@ typedef struct ax_ce_loss_args {
     ax_dtype dtype;
 } ax_ce_loss_args;
 
-/* logits <- scale·now->loss_scale·(exp(logit - max)/sum - t), where t is 1 for the target and 0 for other
- * tokens; 0 in masked rows. */
+/* Gradient of cross-entropy, which overwrites the logits: logits <- scale·now->loss_scale·(exp(logit -
+ * max)/sum - t), where t is 1 for the target and 0 for other tokens; 0 in masked rows. */
 typedef struct ax_ce_grad_args {
     int64_t rows, vocab, ld, first;
     double scale;
@@ -502,8 +503,9 @@ typedef struct ax_convert_args {
     ax_dtype x_dtype, y_dtype;
 } ax_convert_args;
 
-/* Strided copy of an n[0]×n[1]×n[2]×n[3] box of any dtype; strides in elements; innermost strides may differ
- * from 1. Elements are copied bit by bit. With `accumulate` x is added to y (F64, F32, BF16 or F16 only). */
+/* Strided copy of an n[0]×n[1]×n[2]×n[3] part (box) of an array of any dtype; strides in elements; innermost
+ * strides may differ from 1. Elements are copied bit by bit. With `accumulate` x is added to y (F64, F32,
+ * BF16 or F16 only). */
 typedef struct ax_copy_box_args {
     int64_t n[4], x_stride[4], y_stride[4];
     const void *x;
@@ -520,8 +522,8 @@ typedef struct ax_fill_args {
     ax_dtype dtype;
 } ax_fill_args;
 
-/* y = mean + std·ax_rng_normal(key, global index) over the box [lo, lo+n) of a global array of shape
- * `extent`, whose unused leading dims are 1. y: F64 or F32, dense [n0,n1,n2,n3]. */
+/* Random initial weights: y = mean + std·ax_rng_normal(key, global index) over the part [lo, lo+n) of a
+ * global array of shape `extent`, whose unused leading dims are 1. y: F64 or F32, dense [n0,n1,n2,n3]. */
 typedef struct ax_init_normal_args {
     int64_t extent[4], lo[4], n[4];
     uint64_t key;

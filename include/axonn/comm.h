@@ -202,7 +202,7 @@ typedef struct ax_message {
     ax_message_kind kind;
     ax_dtype dtype;
     int64_t step, micro_batch;
-    int chunk; /* of the receiving pipeline stage (pipe.h) */
+    int chunk; /* which chunk (virtual stage) of the receiving pipeline stage the data are for (pipe.h) */
     int ndim;
     int64_t dim[AX_MESSAGE_DIMS]; /* shape of the data */
     int note;                     /* a number that the sender passes to the receiver (ax_work_note) */
@@ -258,13 +258,13 @@ AX_MUST_CHECK ax_status ax_comm_share_runtime(ax_comm *world);
 
 /* ---- for backends ---- */
 
-/* The first member of every backend's work handle. */
+/* The work handle of an operation in flight: the first member of every backend's own handle. */
 struct ax_work {
     ax_status (*wait)(ax_work *work);  /* completes the operation and frees the handle */
     bool (*done)(const ax_work *work); /* messages only: true if the operation is complete */
     ax_work *inner; /* messages only: the backend's handle, if this handle is a wrapper that also copies data
                        to or from a device; else NULL */
-    int note;       /* receives only: the sender's note, once the operation is complete */
+    int note; /* receives only: the number `note` that the sender passed, once the operation is complete */
     /* The public functions set the members below. comm is NULL for a handle that combines other handles. */
     ax_comm *comm;
     ax_stream *stream;   /* stream of the buffers; NULL: host memory */
@@ -311,7 +311,7 @@ typedef struct ax_comm_ops {
     int64_t (*foreign_memory)(const ax_comm *comm);
     const char *(*path)(const ax_comm *comm, const ax_coll_args *args); /* optional */
     ax_status (*call_mpi)(ax_comm *comm, ax_comm_mpi_fn *call,
-                          void *user); /* ax_comm_call_mpi; NULL: the backend does not use MPI */
+                          void *user); /* implements ax_comm_call_mpi; NULL: the backend does not use MPI */
     /* `message` implements ax_send and ax_recv, `wait_some` ax_wait_some. Both are NULL if the backend has
      * only one rank. */
     ax_status (*message)(ax_comm *comm, const ax_message_args *args, ax_work **work);

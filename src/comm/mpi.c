@@ -1,5 +1,5 @@
-/* The callers' side of the communicator over MPI: queues operations for the communication thread and waits
- * for their completion. Read mpi.h first. */
+/* The part of the communicator over MPI that runs on the callers' threads: queues operations for the
+ * communication thread, which makes all MPI calls, and waits for their completion. Read mpi.h first. */
 #include "comm/mpi.h"
 
 #include <math.h>
@@ -17,8 +17,8 @@ enum {
     SPINS = 200,
     SHORT_BYTES = 64 << 10,
     SPINS_HELPING = 10000, /* spins without progress before a waiting caller sleeps: 1 to 3 ms */
-    SPINS_CROWDED = 50,    /* the same, on a node with fewer cores than ranks */
-    NAPS_HELPING = 100,    /* sleeps without progress before the caller stops testing */
+    SPINS_CROWDED = 50,    /* as SPINS_HELPING, on a node with fewer cores than ranks */
+    NAPS_HELPING = 100,    /* sleeps without progress before a waiting caller stops testing operations */
     NAP_HELPING = 20000,   /* length of each sleep in ns */
     ABORT_SECONDS = 20,
     TIMEOUT_MS = 1000 * AX_COMM_TIMEOUT
@@ -68,8 +68,8 @@ static void back_off(const ax_mpi_world *w, int idle)
         pause_core();
 }
 
-/* Makes progress on local operations until op is done, or until there was no progress in SPINS_HELPING
- * spins and NAPS_HELPING sleeps. */
+/* Makes progress on local operations (those that need only shared memory) until op is done, or until there
+ * was no progress in SPINS_HELPING spins and NAPS_HELPING sleeps. */
 static void progress_while_waiting(ax_mpi_world *w, const ax_mpi_op *op)
 {
     int enough = SPINS_HELPING + NAPS_HELPING;
@@ -132,7 +132,7 @@ static ax_status op_wait(ax_work *work)
     return status;
 }
 
-/* Queues a copy of `what` for the communication thread. */
+/* Queues a copy of the operation `what` for the communication thread, which makes all MPI calls. */
 static ax_status submit(ax_mpi_comm *c, const ax_mpi_op *what, ax_mpi_op **out)
 {
     ax_mpi_world *w = c->world;
@@ -149,8 +149,8 @@ static ax_status submit(ax_mpi_comm *c, const ax_mpi_op *what, ax_mpi_op **out)
         op->path = op->kind == AX_MPI_COLLECTIVE ? ax_mpi_path_of(c, &op->args) : &ax_mpi_flat;
         op->local = op->path == &ax_mpi_node && !op->finish && !c->spans_nodes && !w->checks;
         op->seq = c->called + 1;
-        /* A destroy is not counted: if another rank calls a further operation instead, its watchdog must see
-         * that this rank has not called that operation. */
+        /* A destroy is not counted: if another rank calls a further operation instead, that rank's watchdog
+         * must see that this rank has not called the operation. */
         c->called += op->kind != AX_MPI_DESTROY;
         op->next = NULL;
         *w->queue_end = op;
@@ -192,7 +192,7 @@ static ax_status split_now(ax_mpi_op *op)
 {
     MPI_Comm made;
     AX_MPI(MPI_Comm_split(op->c->mpi, op->color < 0 ? MPI_UNDEFINED : op->color, op->key, &made));
-    /* The new communicator's id is the same on all its members and different for every split and colour. */
+    /* The new communicator's id is the same on all its ranks and different for every split and colour. */
     uint64_t id = ax_rng_key(op->c->id, "split", (uint64_t)op->seq << 32 | (uint32_t)op->color);
     return made == MPI_COMM_NULL ? AX_OK : ax_mpi_comm_make(op->c->world, made, id, &op->made);
 }
@@ -205,8 +205,8 @@ static ax_status mpi_split(ax_comm *comm, int color, int key, ax_comm **out)
     return AX_OK;
 }
 
-/* Returns the id of the communicator that ax_comm_group creates. It is derived from the id of `group`, the
- * temporary communicator that the function mpi_group makes. */
+/* Returns the id of the communicator that ax_comm_group creates. The id is computed from the id of `group`, a
+ * temporary communicator of the same ranks. */
 static uint64_t made_id(const ax_mpi_comm *group) { return ax_rng_key(group->id, "made", 0); }
 
 static bool is_listed(const ax_mpi_world *w, uint64_t id)
@@ -230,10 +230,10 @@ static ax_status group_now(ax_mpi_op *op)
     return ax_mpi_comm_make(w, made, made_id(op->c), &op->made);
 }
 
-/* Adds `group`, the temporary communicator of mpi_group, to the world's list, so that the checks of calls
- * and the watchdog know it. group->id is chosen such that no communicator in the list has the id
- * made_id(group). All ranks of the group find the same group->id, because they create and destroy their
- * common groups in the same order. */
+/* Adds the temporary communicator `group` to the world's list of communicators, which the checks of calls and
+ * the watchdog use. Chooses group->id such that no communicator in the list has the id made_id(group), the id
+ * of the final communicator. All ranks choose the same id, because they create and destroy the communicators
+ * that they share in the same order. */
 static void list_group(ax_mpi_world *w, ax_mpi_comm *group, uint64_t ranks)
 {
     uint64_t k = 0;
@@ -307,7 +307,8 @@ static ax_status free_now(ax_mpi_op *op)
     return AX_OK;
 }
 
-/* Sets the timeout of the watchdog. `seconds` < 0 stands for ax_comm_hurry. */
+/* Sets the timeout of the watchdog. `seconds` < 0 means that ax_comm_hurry was called (a short timeout,
+ * because the job is stopping). */
 static void mpi_set_timeout(ax_comm *comm, double seconds)
 {
     ax_mpi_world *w = mpi_comm_of(comm)->world;

@@ -11,8 +11,8 @@
  * saves two thread switches. Every thread that makes progress on operations holds the lock `progress_lock`.
  * Callers never make MPI calls.
  *
- * Access: in the structs below, "comm thread" marks members that only the communication thread accesses,
- * and "lock" those that are accessed under world->lock. */
+ * Access: in the structs below, comments say which members only the communication thread accesses, and which
+ * are accessed under world->lock. */
 #ifndef AXONN_COMM_MPI_H
 #define AXONN_COMM_MPI_H
 
@@ -32,23 +32,25 @@ typedef struct ax_mpi_message ax_mpi_message;
 /* The first MPI tag of messages (ax_send, ax_recv). Collectives use the tags below it. */
 enum { AX_MPI_MESSAGE_TAG = 16384 };
 
-/* One implementation of collectives. All functions run on the communication thread. They must not block,
- * except attach and detach, which are collective along the communicator. */
+/* One implementation of collectives: by MPI messages, or by shared memory. All functions run on the
+ * communication thread. They must not block, except attach and detach, which are collective along the
+ * communicator. */
 typedef struct ax_mpi_path {
     const char *name;
     /* attach is called after a communicator was created, detach before it is freed. NULL: nothing to do. */
     ax_status (*attach)(ax_mpi_comm *c);
     void (*detach)(ax_mpi_comm *c);
-    /* Returns true if this path can run the collective. The result must be the same on all ranks. NULL:
-     * this path can run every collective. */
+    /* Returns true if this implementation (path) can run the collective. The result must be the same on all
+     * ranks. NULL: it can run every collective. */
     bool (*takes)(const ax_mpi_comm *c, const ax_coll_args *args);
-    /* start begins op. test makes progress on op, and sets *done when this rank's part of op is complete.
-     * While op->unstarted is not 0, no later operation is started. */
+    /* `start` begins the operation op. `test` makes progress on op, and sets *done when this rank's part of
+     * op is complete. While op->unstarted (the number of pieces of op that have not begun) is not 0, no later
+     * operation is started. */
     ax_status (*start)(ax_mpi_op *op);
     ax_status (*test)(ax_mpi_op *op, bool *done);
 } ax_mpi_path;
 
-/* The paths in order of preference; the last one accepts every collective. */
+/* The implementations of collectives (paths) by preference; the last one accepts every collective. */
 extern const ax_mpi_path *const ax_mpi_paths[];
 extern const ax_mpi_path ax_mpi_flat, ax_mpi_node;
 extern const ax_comm_ops ax_mpi_ops;
@@ -56,16 +58,18 @@ extern const ax_comm_ops ax_mpi_ops;
 struct ax_mpi_comm {
     ax_comm comm;
     ax_mpi_world *world;
-    ax_mpi_comm *next; /* next in the list world->comms (lock) */
+    ax_mpi_comm *next; /* next in the list world->comms; accessed under world->lock */
     MPI_Comm mpi;
-    uint64_t id;     /* the same on all members */
+    uint64_t id;     /* identifies the communicator; the same on all its ranks */
     int *world_rank; /* world_rank[r]: world rank of this communicator's rank r */
     bool spans_nodes;
-    int64_t called;   /* operations that this rank has called so far (lock) */
-    int tags;         /* comm thread: path `flat`: tag number of the next piece; the same on all members */
-    void *path_state; /* comm thread: state of the shared-memory path (mpi_node.c) */
-    ax_mpi_flat_state *flat; /* comm thread: state of the path `flat`: world->flat, but a communicator that
-                                is the `column` of another one (mpi_node.c) has a state of its own */
+    int64_t called; /* operations that this rank has called so far; accessed under world->lock */
+    int tags; /* tag number of the next piece of an operation that uses MPI messages (path `flat`), the same
+                 on all ranks; communication thread only */
+    void *path_state; /* state of the shared-memory path (mpi_node.c); communication thread only */
+    /* State for collectives by MPI messages: world->flat, or a state of its own for a communicator between
+     * nodes (`column` in mpi_node.c); communication thread only. */
+    ax_mpi_flat_state *flat;
 };
 
 typedef enum ax_mpi_kind { AX_MPI_COLLECTIVE, AX_MPI_SPLIT, AX_MPI_GROUP, AX_MPI_DESTROY } ax_mpi_kind;
@@ -88,13 +92,13 @@ struct ax_mpi_op {
     bool local; /* uses shared memory only, no MPI calls */
     /* Accessed under `progress_lock` if op is local, otherwise by the communication thread only: */
     bool checking;  /* the ranks are still comparing their calls; the operation has not started */
-    int tag;        /* path `flat`: tag number of the first piece */
-    int64_t stride; /* path `flat`: distance in elements between the blocks that a gather writes; 0:
+    int tag;        /* for path `flat` (MPI messages): tag number of the operation's first piece */
+    int64_t stride; /* for path `flat`: distance in elements between the blocks that a gather writes; 0:
                        args.count */
-    int64_t pieces, unstarted, open; /* path `flat`: number of all pieces, of pieces not yet started
-                                        (unstarted), of pieces in flight (open) */
+    int64_t pieces, unstarted, open; /* path `flat` cuts operations into pieces: number of all pieces, of
+                                        pieces not yet started (unstarted), of pieces in flight (open) */
     int64_t wire;                    /* bytes that this rank has sent to other nodes */
-    ax_node_op node;                 /* state of the shared-memory path */
+    ax_node_op node;                 /* state of a collective that uses shared memory */
     /* The operation's result, valid once `done` is true. */
     ax_status status;
     atomic_bool done;
@@ -122,7 +126,7 @@ struct ax_mpi_world {
     int *node;       /* node[r]: the smallest rank on the node of rank r */
     ax_node *shared; /* the node's shared memory; NULL on all ranks if any rank cannot share */
     bool crowded;    /* the node has fewer cores than ranks */
-    bool owns_mpi;   /* comm thread: this library has initialised MPI and must finalize MPI */
+    bool owns_mpi;   /* this library has initialised MPI and must finalize MPI; communication thread only */
     /* Accessed under `lock`: */
     pthread_mutex_t lock;
     pthread_cond_t to_thread, to_callers;
@@ -155,10 +159,10 @@ struct ax_mpi_world {
     pthread_mutex_t progress_lock;
     /* Accessed under `progress_lock`: */
     ax_mpi_op *active;
-    uint64_t progress; /* grows whenever any path makes progress; the watchdog compares it */
+    uint64_t progress; /* grows whenever any operation or message makes progress; the watchdog compares it */
     /* Accessed by the communication thread only: */
     ax_mpi_message *messages; /* messages in flight */
-    uint64_t announced;       /* number of messages sent; gives each body a tag of its own (mpi_message.c) */
+    uint64_t announced; /* number of messages sent; selects the MPI tag of a message's data (mpi_message.c) */
     ax_mpi_flat_state *flat;
     ax_mpi_checks *checks; /* NULL: calls are not compared */
     ax_mpi_control *control;
@@ -166,7 +170,7 @@ struct ax_mpi_world {
     bool quit;
 };
 
-/* Returns the path that runs a collective. */
+/* Returns the implementation (path) that runs a collective: MPI messages or shared memory. */
 const ax_mpi_path *ax_mpi_path_of(const ax_mpi_comm *c, const ax_coll_args *args);
 
 /* Converts an MPI return code to a status with MPI's error text; `call` names the MPI function. */
@@ -178,7 +182,8 @@ static inline bool ax_mpi_same_node(const ax_mpi_comm *c, int rank)
     return c->world->node[c->world_rank[rank]] == c->world->node[c->world_rank[c->comm.rank]];
 }
 
-/* Makes a communicator that takes ownership of `mpi`. Runs on the communication thread; collective. */
+/* Makes a communicator that takes ownership of the MPI communicator `mpi`. Runs on the communication thread;
+ * collective. */
 AX_MUST_CHECK ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, uint64_t id, ax_mpi_comm **out);
 void ax_mpi_comm_free(ax_mpi_comm *c);
 
@@ -189,7 +194,7 @@ bool ax_mpi_help(ax_mpi_world *w);
 /* The main function of the communication thread. */
 void *ax_mpi_thread(void *world);
 
-/* mpi_message.c: the functions `message` and `wait_some` of ax_comm_ops. */
+/* mpi_message.c: implement ax_send and ax_recv (ax_mpi_message_call), and ax_wait_some, over MPI. */
 ax_status ax_mpi_message_call(ax_comm *comm, const ax_message_args *args, ax_work **work);
 ax_status ax_mpi_wait_some(ax_comm *comm, ax_work *const works[], int n);
 void ax_mpi_messages_free(ax_mpi_world *w);
@@ -220,7 +225,7 @@ AX_MUST_CHECK ax_status ax_mpi_node_create(ax_mpi_world *w);
 void ax_mpi_node_destroy(ax_mpi_world *w);
 /* Returns the index of `world_rank` among the ranks of its node, in ascending order. */
 int ax_mpi_local_number(const ax_mpi_world *w, int world_rank);
-/* Functions of ax_comm_ops; any thread may call them. */
+/* Implement `alloc`, `free` and `foreign_memory` of ax_comm_ops; any thread may call these functions. */
 ax_status ax_mpi_node_alloc(ax_comm *comm, size_t bytes, void **out);
 bool ax_mpi_node_free(ax_comm *comm, void *memory);
 int64_t ax_mpi_node_foreign(const ax_comm *comm);
@@ -236,16 +241,16 @@ void ax_mpi_checks_destroy(ax_mpi_world *w);
 AX_MUST_CHECK ax_status ax_mpi_check_start(ax_mpi_op *op);
 AX_MUST_CHECK ax_status ax_mpi_check_test(ax_mpi_op *op, bool *done);
 
-/* mpi_control.c: control messages ("notes") between communication threads. Below, the comment of each kind
- * begins with the members of ax_mpi_note that the kind uses in addition to `kind` and `from`. */
+/* mpi_control.c: control messages ("notes") between communication threads. Each kind uses the members `kind`
+ * and `from` of ax_mpi_note, and those that its comment below names. */
 enum { AX_NOTE_TEXT = 512 };
 typedef enum ax_note_kind {
-    AX_NOTE_FAIL,   /* text: tells the receiver that the world has failed; the text says why */
-    AX_NOTE_CLAIM,  /* none: the sender asks rank 0 to be the rank that logs why the job ends */
-    AX_NOTE_GRANT,  /* state: rank 0's reply to AX_NOTE_CLAIM; 1 is yes, -1 no */
-    AX_NOTE_END,    /* state, moment: tells all ranks to exit with code `state` at time `moment` */
-    AX_NOTE_ASK,    /* ask, comm: the sender's watchdog asks what the receiver is doing */
-    AX_NOTE_ANSWER, /* ask, state, progress, called, text: reply to AX_NOTE_ASK */
+    AX_NOTE_FAIL,   /* tells the receiver that the world has failed; `text` says why */
+    AX_NOTE_CLAIM,  /* the sender asks rank 0 to be the rank that logs why the job ends */
+    AX_NOTE_GRANT,  /* rank 0's reply to AX_NOTE_CLAIM; `state` is 1 for yes, -1 for no */
+    AX_NOTE_END,    /* tells all ranks to exit with code `state` at time `moment` */
+    AX_NOTE_ASK,    /* the sender's watchdog asks what the receiver is doing; uses `ask` and `comm` */
+    AX_NOTE_ANSWER, /* reply to AX_NOTE_ASK; uses `ask`, `state`, `progress`, `called` and `text` */
 } ax_note_kind;
 typedef struct ax_mpi_note {
     int kind, from, state;
@@ -258,12 +263,12 @@ typedef struct ax_mpi_note {
 AX_MUST_CHECK ax_status ax_mpi_control_create(ax_mpi_world *w);
 void ax_mpi_control_destroy(ax_mpi_world *w);
 AX_MUST_CHECK ax_status ax_mpi_control_poll(ax_mpi_world *w);
-/* Returns false if the note could not be sent. */
+/* Sends a control message to rank `to`. Returns false if the message could not be sent. */
 bool ax_mpi_note_send(ax_mpi_world *w, int to, const ax_mpi_note *note);
 void ax_mpi_note_send_all(ax_mpi_world *w, const ax_mpi_note *note);
 /* Ends the job with exit code `status`; logs `message` unless another rank has already logged its message.
- * all_hear: true if every rank still reads notes; if false, MPI_Abort ends the ranks that do not read
- * notes. */
+ * all_hear: true if every rank still reads control messages (notes); if false, MPI_Abort ends the ranks that
+ * do not read them. */
 void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_hear)
     __attribute__((noreturn));
 

@@ -23,8 +23,9 @@ struct ax_mpi_control {
     MPI_Request receiving;
     ax_mpi_note out[OUTGOING];
     MPI_Request sending[OUTGOING];
-    bool claimed; /* on rank 0: a claim of some rank was granted */
-    int granted;  /* rank 0's reply to this rank's claim: 0 none yet, 1 granted, -1 refused */
+    bool claimed; /* on rank 0: some rank was already allowed to log why the job ends */
+    int granted;  /* rank 0's reply to this rank's request to log why the job ends: 0 none yet, 1 granted, -1
+                     refused */
 };
 
 static ax_status post_receive(ax_mpi_control *k)
@@ -75,8 +76,8 @@ bool ax_mpi_note_send(ax_mpi_world *w, int to, const ax_mpi_note *note)
     return MPI_Isend(&k->out[slot], sizeof *note, MPI_BYTE, to, 0, k->mpi, &k->sending[slot]) == MPI_SUCCESS;
 }
 
-/* Sends a note to all other ranks. Retries notes that could not be sent, for CLAIM_SECONDS in all. A rank
- * that the note does not reach detects the failure by its own watchdog. */
+/* Sends a control message (note) to all other ranks. Retries messages that could not be sent, for
+ * CLAIM_SECONDS in all. A rank that the message does not reach detects the failure by its own watchdog. */
 void ax_mpi_note_send_all(ax_mpi_world *w, const ax_mpi_note *note)
 {
     double begin = ax_now();
@@ -85,7 +86,8 @@ void ax_mpi_note_send_all(ax_mpi_world *w, const ax_mpi_note *note)
             continue;
 }
 
-/* Rank 0: grants the first claim and refuses all later ones. Returns true if this claim is granted. */
+/* On rank 0: grants the first claim (a rank's request to log why the job ends) and refuses all later ones.
+ * Returns true if this claim is granted. */
 static bool grant_claim(ax_mpi_control *k)
 {
     bool first = !k->claimed;
@@ -143,8 +145,8 @@ ax_status ax_mpi_control_poll(ax_mpi_world *w)
     return AX_OK;
 }
 
-/* Receives and handles notes for `seconds`. If until_granted is true, stops as soon as rank 0 has replied
- * to this rank's AX_NOTE_CLAIM. */
+/* Receives and handles control messages (notes) for `seconds`. If until_granted is true, stops as soon as
+ * rank 0 has replied to this rank's AX_NOTE_CLAIM. */
 static void poll_for(ax_mpi_world *w, double seconds, bool until_granted)
 {
     for (double end = ax_now() + seconds; ax_now() < end && !(until_granted && w->control->granted);) {
@@ -166,8 +168,8 @@ static bool claim_report(ax_mpi_world *w)
     return w->control->granted >= 0;
 }
 
-/* Thread that exits the process after ABORT_SECONDS: in some MPI libraries MPI_Abort waits for ever if a
- * rank is stopped or unreachable. */
+/* Ends the process after ABORT_SECONDS, on a thread of its own: in some MPI libraries MPI_Abort waits for
+ * ever if a rank is stopped or unreachable. */
 static void *exit_after_delay(void *status)
 {
     sleep(ABORT_SECONDS);

@@ -24,10 +24,11 @@ enum {
     REDUCE_BYTES = 1 << 20,        /* a reduction among g ranks is done in pieces of max(REDUCE_BYTES, g ·
                                       REDUCE_BLOCK_BYTES) bytes */
     REDUCE_BLOCK_BYTES = 32 << 10, /* see REDUCE_BYTES */
-    MOVE_BYTES = 4 << 20,          /* largest message, in bytes, of a piece without reduction */
+    MOVE_BYTES = 4 << 20,          /* largest message, in bytes, of an operation without reduction */
     SMALL_BYTES = 16 << 10,        /* largest gathered size, in bytes, for the Bruck algorithm */
     PHASES = 4,
-    TAGS = 4096 /* number of different tag numbers of pieces; after TAGS pieces they repeat */
+    TAGS = 4096 /* number of different tag numbers of pieces (parts of operations); after TAGS pieces they
+                   repeat */
 };
 _Static_assert(TAGS *PHASES <= AX_MPI_MESSAGE_TAG, "tags of collectives must be below those of messages");
 
@@ -71,8 +72,8 @@ void ax_mpi_flat_destroy(ax_mpi_flat_state **flat)
 
 /* ---- messages ------------------------------------------------------------------------------------ */
 
-/* Converts a rank of c to a rank of its MPI communicator c->mpi. The two differ only in the temporary
- * communicator of mpi_group (mpi.c), which uses the world's MPI communicator. */
+/* Converts a rank of c to a rank of its MPI communicator c->mpi. The two ranks differ only in the temporary
+ * communicator that mpi_group makes (mpi.c), which uses the world's MPI communicator. */
 static int peer_of(const ax_mpi_comm *c, int rank)
 {
     return c->mpi == c->world->comm->mpi ? c->world_rank[rank] : rank;
@@ -96,8 +97,8 @@ static ax_status post_send(piece *p, const void *from, int64_t bytes, int to)
                         "MPI_Isend");
 }
 
-/* Makes the piece's scratch buffer at least `bytes` large. Later pieces reuse the buffer, so a training
- * step allocates no scratch buffers once it has run a few times. */
+/* Makes the scratch buffer of a piece (a part of an operation) at least `bytes` large. Later pieces reuse the
+ * buffer, so a training step allocates no scratch buffers once it has run a few times. */
 static ax_status need_scratch(piece *p, int64_t bytes)
 {
     if ((size_t)bytes <= p->capacity)
@@ -136,8 +137,8 @@ static int64_t block_bytes(const blocks *b, int rank, int size)
     return b->whole ? slice_begin(b, rank + 1, size) - slice_begin(b, rank, size) : b->bytes;
 }
 
-/* Posts sends to and receives from the next PARTNERS ranks. If the piece has already done so for all
- * ranks, posts nothing and sets *met to true. */
+/* Posts the sends and receives of a piece (a part of an operation) with the next PARTNERS ranks. If the piece
+ * has already done so with all ranks, posts nothing and sets *met to true. */
 static ax_status post_exchange(piece *p, blocks out, blocks in, bool *met)
 {
     int g = p->op->c->comm.size, me = p->op->c->comm.rank;
@@ -337,10 +338,10 @@ static plan choose_algorithm(const ax_mpi_op *op)
     return (plan){small_gather, 1};
 }
 
-/* The first phase of each kind of operation. An MPI tag is the sum of piece->tag, a multiple of PHASES, and
- * the phase. An all-reduce uses phases 0 and 1. The barrier of AX_MPI_GROUP uses the world's MPI
- * communicator. It has a phase of its own, so that its messages do not match messages of the world's other
- * operations. */
+/* The number of the first phase of each kind of operation. The MPI tag of a message is piece->tag (a multiple
+ * of PHASES) plus the phase. An all-reduce uses phases 0 and 1. The barrier of AX_MPI_GROUP (creation of a
+ * communicator) uses the world's MPI communicator. This barrier has a phase of its own, so that its messages
+ * do not match messages of the world's other operations. */
 static const int first_phase[] = {
     [AX_MPI_COLLECTIVE] = 0, [AX_MPI_SPLIT] = 2, [AX_MPI_DESTROY] = 2, [AX_MPI_GROUP] = 3};
 
@@ -391,7 +392,7 @@ static ax_status test_messages(piece *p, int *came)
     return failed;
 }
 
-/* Makes progress on a piece until it would have to wait for messages. */
+/* Makes progress on a piece (a part of an operation) until the piece has to wait for messages. */
 static ax_status progress_piece(piece *p, advance_fn *advance)
 {
     int came = 1;

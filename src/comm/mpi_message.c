@@ -23,16 +23,18 @@
  * of fewer bytes go through MPI, not shared memory. */
 enum { MESSAGES_PER_BLOCK = 32, COPY_BYTES = 1 << 20, SHARED_BYTES = 4 << 10 };
 enum { HEAD, BODY, REPLY, TAGS };
-/* Tags of those bodies that have their tag in the header. A sender uses these ANNOUNCED_TAGS tags in turn, so
- * two bodies in flight have the same tag only if the sender has sent 1024 messages from one to the other. */
+/* MPI tags of bodies (the data of messages) whose tag is in the header. A sender uses these ANNOUNCED_TAGS
+ * tags in turn, so two bodies in flight have the same tag only if the sender has sent 1024 messages from one
+ * to the other. */
 enum { ANNOUNCED = AX_MPI_MESSAGE_TAG + AX_MESSAGE_KINDS * TAGS, ANNOUNCED_TAGS = 1024 };
 _Static_assert(ANNOUNCED + ANNOUNCED_TAGS <= 32767,
                "tags must be at most 32767, the smallest MPI_TAG_UB that MPI allows");
 
 typedef struct header {
     ax_message message;
-    int64_t offset; /* offset of the data in the sender's heap; -1: the data follow as the body */
-    int64_t body;   /* MPI tag of the body, used only if may_share() is true */
+    int64_t offset; /* offset of the data in the sender's heap (shared memory); -1: the data follow in a
+                       second MPI message, the body */
+    int64_t body;   /* MPI tag of the body (the data), used only if may_share() is true */
     uint64_t sum;   /* checksum of the data, in builds with assertions */
 } header;
 
@@ -164,8 +166,8 @@ ax_status ax_mpi_message_call(ax_comm *comm, const ax_message_args *args, ax_wor
 
 /* ---- the communication thread: starting ---------------------------------------------------------- */
 
-/* Returns true if the receiver may read the data from the sender's heap. The result is the same on sender
- * and receiver. */
+/* Returns true if the receiver may read the data from the sender's heap (memory that the ranks of a node
+ * share). The result is the same on sender and receiver. */
 static bool may_share(const ax_mpi_message *m)
 {
     return m->c->world->shared && ax_mpi_same_node(m->c, m->args.peer) && m->args.bytes >= SHARED_BYTES;
@@ -266,7 +268,8 @@ static ax_status test(ax_mpi_message *m, int part, bool *came)
     return AX_OK;
 }
 
-/* Copies the next COPY_BYTES from the sender's heap; after the last bytes it sends the reply. */
+/* Copies the next COPY_BYTES of a message from the sender's heap (shared memory). After the last bytes, sends
+ * a reply to the sender. */
 static ax_status copy_some(ax_mpi_message *m)
 {
     const ax_mpi_world *w = m->c->world;
@@ -291,9 +294,9 @@ static ax_status verify(const ax_mpi_message *m)
     return AX_OK;
 }
 
-/* Makes progress on a receive. The body may arrive before the header is compared. If the body is too long for
- * the buffer, MPI reports that only when test() tests the body, after the comparison; so the user gets the
- * comparison's error message, not MPI's. */
+/* Makes progress on a receive. The body (the data) may arrive before the header (the description) is
+ * compared. If the body is too long for the buffer, MPI reports that only when test() tests the body, after
+ * the comparison; so the user gets the comparison's error message, not MPI's. */
 static ax_status progress_recv(ax_mpi_message *m, bool *done)
 {
     if (!m->headed) {

@@ -20,9 +20,10 @@ enum { WHERE = 256 }; /* buffer size for the value of runtime.shared_memory: lar
 typedef struct state {
     ax_node_group *group;
     ax_node_outer outer;
-    ax_mpi_comm *column; /* the ranks with this rank's index on their nodes; NULL: there is one node */
+    ax_mpi_comm *column; /* communicator of the ranks with this rank's index on their nodes, one per node;
+                            NULL: there is one node */
     ax_mpi_op exchange;  /* the operation in flight on `column` */
-    int64_t wire;        /* bytes that the current operation has sent on `column` */
+    int64_t wire;        /* bytes that the current operation has sent to other nodes, on `column` */
 } state;
 
 /* ---- the world ----------------------------------------------------------------------------------- */
@@ -50,8 +51,8 @@ static ax_status exchange_cards(ax_mpi_world *w, MPI_Comm local, const ax_node_c
     return status;
 }
 
-/* Creates the ranks' heaps as files in `dir`, or as memfds if `dir` is NULL. If any rank of the world fails,
- * w->shared is NULL on all ranks. A rank that fails stores the reason in *why. */
+/* Creates the ranks' heaps (shared memory) as files in `dir`, or as memfds if `dir` is NULL. If any rank of
+ * the world fails, w->shared is NULL on all ranks. A rank that fails stores the reason in *why. */
 static ax_status create_heaps(ax_mpi_world *w, MPI_Comm local, const char *dir, char **why)
 {
     int rank, size;
@@ -184,7 +185,7 @@ static ax_status outer_test(void *user, bool *done)
 /* Placement of a communicator's ranks on nodes. The nodes are in the order of their lowest ranks. */
 typedef struct topology {
     ax_node_map map;
-    int *rank_of; /* [map.nodes × map.size], see ax_node_map */
+    int *rank_of; /* rank_of[n·map.size + i]: communicator rank of the i-th rank on node n */
     int at;       /* this rank's index among the communicator's ranks on its node */
     bool even;    /* each node has the same number of ranks */
 } topology;
@@ -310,7 +311,7 @@ static void node_detach(ax_mpi_comm *c)
     state *s = c->path_state;
     if (!s)
         return;
-    MPI_Barrier(c->mpi); /* wait until no rank reads another rank's mailbox any more */
+    MPI_Barrier(c->mpi); /* wait until no rank reads another rank's mailbox (shared memory) any more */
     free_state(s);
     c->path_state = NULL;
 }

@@ -21,7 +21,7 @@ ax_status ax_mpi_check(int code, const char *call)
     int length;
     if (MPI_Error_string(code, text, &length) != MPI_SUCCESS)
         snprintf(text, sizeof text, "error %d", code);
-    return ax_fail(AX_ERR_COMM, "%.*s: %s", (int)strcspn(call, "("), call, text);
+    return ax_fail(AX_ERR_COMM, "the MPI function %.*s failed: %s", (int)strcspn(call, "("), call, text);
 }
 
 /* ---- communicators ------------------------------------------------------------------------------- */
@@ -209,7 +209,8 @@ static ax_status progress_op(ax_mpi_op *op, bool *done)
 }
 
 /* Makes progress on all operations in flight; if `local` is true, only on those that need no MPI. A caller's
- * thread (`local`) leaves errors to the communication thread, because ax_mpi_fail sends notes through MPI. */
+ * thread (`local`) leaves errors to the communication thread, because ax_mpi_fail sends control messages
+ * through MPI. */
 static bool progress_active(ax_mpi_world *w, bool local)
 {
     uint64_t before = w->progress;
@@ -259,7 +260,7 @@ bool ax_mpi_help(ax_mpi_world *w)
  * while a caller waits) the thread yields; after each further pass without progress the thread sleeps, longer
  * each time, from NAP to LONGEST_NAP. HELPED_NAP: length of a sleep while waiting callers make progress
  * themselves. IDLE_NAP: length of a sleep while nothing is in flight. All sleeps are in nanoseconds.
- * LOOK_EVERY: the most passes between two checks of notes and the watchdog. */
+ * LOOK_EVERY: the most passes between two checks of control messages (notes) and the watchdog. */
 enum {
     LOOK_EVERY = 64,
     YIELDS = 100,
@@ -285,12 +286,12 @@ static void sleep_until_called(ax_mpi_world *w, long nanoseconds)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Yields or sleeps after `idle` passes without progress; returns true if it slept. While a caller waits,
- * its core is free, so the thread mostly yields and keeps testing. While all callers compute, they need
- * the core, so the thread soon sleeps between tests. While waiting callers make progress themselves and no
- * operation needs MPI, the thread sleeps at once. The thread also sleeps at once if ranks share cores and
- * only messages are in flight: a pipeline stage waits long for a message, and another rank can use the
- * core. */
+/* Yields or sleeps after `idle` passes (tests of all operations) without progress; returns true if it slept.
+ * While a caller waits, its core is free, so the thread mostly yields and keeps testing. While all callers
+ * compute, they need the core, so the thread soon sleeps between tests. While waiting callers make progress
+ * themselves and no operation needs MPI, the thread sleeps at once. The thread also sleeps at once if ranks
+ * share cores and only messages are in flight: a pipeline stage waits long for a message, and another rank
+ * can use the core. */
 static bool yield_or_sleep(ax_mpi_world *w, in_flight now, unsigned idle)
 {
     bool helped = atomic_load(&w->helping) && now != NEEDS_MPI;
@@ -416,9 +417,9 @@ static void announce_created(ax_mpi_world *w, ax_status status)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Returns true if the MPI world has only this rank. After a failed creation, MPI is finalized only in that
- * case: otherwise MPI_Finalize could wait for ranks that are inside another MPI call. The launcher ends
- * the job when this process fails. */
+/* Returns true if the MPI world has only this rank. If the creation of the world fails, MPI is finalized only
+ * if this rank is alone: otherwise MPI_Finalize could wait for ranks that are inside another MPI call. The
+ * launcher ends the job when this process fails. */
 static bool is_alone(void)
 {
     int initialized, size = 0;
@@ -449,7 +450,8 @@ static void abort_job(ax_mpi_world *w)
     ax_mpi_end_job(w, status, message, true);
 }
 
-/* Handles ax_comm_abort, notes and the watchdog. Called every LOOK_EVERY passes and after each sleep. */
+/* Handles ax_comm_abort, control messages (notes) and the watchdog. Called after every LOOK_EVERY tests of
+ * all operations, and after each sleep. */
 static void check_control(ax_mpi_world *w)
 {
     if (atomic_load(&w->aborting))

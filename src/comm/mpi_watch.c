@@ -27,7 +27,7 @@ typedef struct answer {
     bool came;
     int state;
     uint64_t progress, before; /* the rank's progress counter in this round and in the previous one */
-    int64_t called;            /* number of operations that the rank has called on the asker's communicator */
+    int64_t called;            /* operations that the rank has called on the communicator of the question */
     char text[AX_NOTE_TEXT];
 } answer;
 

@@ -22,9 +22,10 @@
 
 enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
 
-/* The first page of each heap; never allocated to a caller. */
+/* The first page of each heap (a rank's shared memory); never allocated to a caller. */
 typedef struct header {
-    _Atomic uint64_t token; /* equals the card's token if a peer has mapped the right file */
+    _Atomic uint64_t token; /* random number, equal to the token in the owner's card (ax_node_card) if a peer
+                               has mapped the right file */
 } header;
 
 typedef struct span {
@@ -67,10 +68,12 @@ static ax_status open_file(ax_node *node, const char *dir)
                          (unsigned long long)card->token);
         AX_CHECK(n < (int)sizeof card->path, AX_ERR_USAGE, "the directory's name is too long: %s", dir);
         node->fd = open(card->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-        AX_CHECK(node->fd >= 0, AX_ERR_MEMORY, "cannot create %s: %s", card->path, strerror(errno));
+        AX_CHECK(node->fd >= 0, AX_ERR_MEMORY, "cannot create the shared memory file %s: %s", card->path,
+                 strerror(errno));
     }
-    AX_CHECK(!ftruncate(node->fd, (off_t)card->bytes), AX_ERR_MEMORY, "cannot extend %s to %zu bytes: %s",
-             card->path, (size_t)card->bytes, strerror(errno));
+    AX_CHECK(!ftruncate(node->fd, (off_t)card->bytes), AX_ERR_MEMORY,
+             "cannot extend the shared memory file %s to %zu bytes: %s", card->path, (size_t)card->bytes,
+             strerror(errno));
     return AX_OK;
 }
 
@@ -83,7 +86,7 @@ static size_t heap_bytes(int size)
     return (size_t)ax_round_up(ax_min(memory, space / (size + 1)), HUGE_PAGE);
 }
 
-/* Reserves the span's blocks in the file and makes its pages accessible to this rank. */
+/* Reserves the blocks of a span (a range of the heap's file), and makes its pages accessible to this rank. */
 static ax_status reserve_pages(ax_node *node, span s)
 {
     size_t bytes = (size_t)(s.end - s.begin);
@@ -157,16 +160,17 @@ ax_status ax_node_create(int rank, int size, const char *dir, size_t bytes, ax_n
 static ax_status map_file(const ax_node_card *card, peer *out)
 {
     int fd = open(card->path, O_RDWR | O_CLOEXEC);
-    AX_CHECK(fd >= 0, AX_ERR_COMM, "cannot open %s: %s", card->path, strerror(errno));
+    AX_CHECK(fd >= 0, AX_ERR_COMM, "cannot open the shared memory %s of another rank: %s", card->path,
+             strerror(errno));
     struct stat file;
     bool whole = !fstat(fd, &file) && (uint64_t)file.st_size == card->bytes;
     void *base = whole ? mmap(NULL, card->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0)
                        : MAP_FAILED;
     close(fd);
-    AX_CHECK(
-        base != MAP_FAILED, AX_ERR_COMM,
-        "cannot map %s: its size is not %llu bytes, or this process's address space is limited (ulimit -v)",
-        card->path, (unsigned long long)card->bytes);
+    AX_CHECK(base != MAP_FAILED, AX_ERR_COMM,
+             "cannot map the shared memory %s of another rank: its size is not %llu bytes, or this process's "
+             "address space is limited (ulimit -v)",
+             card->path, (unsigned long long)card->bytes);
     *out = (peer){base, card->bytes};
     return AX_OK;
 }
@@ -228,8 +232,9 @@ void ax_node_destroy(ax_node **node)
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Finds the first gap of `bytes` plus a guard page on both sides, and makes room for one more span in the
- * list node->used. Large spans are aligned to huge pages. *index: the new span's position in the list. */
+/* Finds the first free gap in the heap of `bytes` plus a guard page on both sides, and makes room for one
+ * more span in the list node->used. Large spans are aligned to huge pages. *index: the new span's position in
+ * the list. */
 static ax_status find_gap(ax_node *node, int64_t bytes, int *index, span *out)
 {
     int64_t align = bytes >= 4 * HUGE_PAGE ? HUGE_PAGE : PAGE, begin = 0;
@@ -241,7 +246,7 @@ static ax_status find_gap(ax_node *node, int64_t bytes, int *index, span *out)
     }
     char text[32];
     AX_CHECK(begin + bytes <= (int64_t)node->card.bytes, AX_ERR_MEMORY,
-             "this rank's shared heap has no free block of %s", ax_format_bytes((double)bytes, text));
+             "the shared memory of this rank has no free block of %s", ax_format_bytes((double)bytes, text));
     if (node->n == node->capacity) {
         span *used = realloc(node->used, 2 * (size_t)node->capacity * sizeof *used);
         AX_CHECK(used, AX_ERR_MEMORY, "not enough memory for the list of shared memory blocks");
@@ -301,8 +306,8 @@ int64_t ax_node_offset(const ax_node *node, const void *memory, size_t bytes)
     return at < mine->bytes && bytes <= mine->bytes - at ? (int64_t)at : -1;
 }
 
-/* Computes the process's resident shared memory minus this rank's own allocations, all of which are resident
- * because their blocks are reserved. */
+/* Returns how many resident bytes of this process belong to other ranks' heaps: the process's resident shared
+ * memory minus this rank's own allocations, all of which are resident because their blocks are reserved. */
 int64_t ax_node_foreign(ax_node *node)
 {
     int64_t foreign = ax_memory_shared();

@@ -17,7 +17,8 @@
 typedef struct ax_node ax_node;
 typedef struct ax_node_group ax_node_group;
 
-/* A rank's description of its heap, for the other ranks. It has no pointers, so it can be sent. */
+/* A rank's description of its heap (its shared memory), for the other ranks. The struct has no pointers, so
+ * it can be sent. */
 typedef struct ax_node_card {
     char path[96];
     uint64_t token, bytes; /* token: random number, also in the heap's first page; bytes: size of the heap */
@@ -25,15 +26,17 @@ typedef struct ax_node_card {
     uint64_t base;         /* the heap's address in the owner's process */
 } ax_node_card;
 
-/* Creates this rank's heap of at most `bytes` (0: the size of the machine's memory). This reserves address
- * space only; ax_node_alloc reserves memory. If `dir` is NULL the file is a memfd, otherwise a file in that
- * directory, which should be a tmpfs. AX_ERR_MEMORY with the reason. */
+/* Creates this rank's heap (shared memory) of at most `bytes` (0: the size of the machine's memory). This
+ * reserves address space only; ax_node_alloc reserves memory. If `dir` is NULL the file is a memfd, otherwise
+ * a file in that directory, which should be a tmpfs. AX_ERR_MEMORY with the reason. */
 AX_MUST_CHECK ax_status ax_node_create(int rank, int size, const char *dir, size_t bytes, ax_node **out,
                                        ax_node_card *card);
-/* Maps the heaps of all ranks; `cards` is in rank order. Heaps of ranks in this process (threads in tests)
- * are used at their existing address. AX_ERR_COMM names the rank whose heap cannot be mapped. */
+/* Maps the heaps (shared memory) of all ranks of the node; `cards`, the descriptions of the heaps, is in rank
+ * order. Heaps of ranks in this process (threads in tests) are used at their existing address. AX_ERR_COMM
+ * names the rank whose heap cannot be mapped. */
 AX_MUST_CHECK ax_status ax_node_attach(ax_node *node, const ax_node_card *cards);
-/* Removes the file's name. Call it when all ranks have attached. */
+/* Removes the name of the heap's file. Call this function when all ranks have mapped the heap
+ * (ax_node_attach). */
 void ax_node_seal(ax_node *node);
 void ax_node_destroy(ax_node **node);
 
@@ -69,12 +72,12 @@ typedef struct ax_node_map {
 } ax_node_map;
 
 /* Creates a group: those ranks of a communicator that are on this node. `rank` is this rank's index among
- * them. The caller sends *mailbox, the offset of this rank's mailbox in its heap, to all ranks of the
- * group. */
+ * them. The caller sends *mailbox to all ranks of the group: the offset, in this rank's heap (shared memory),
+ * of the mailbox where the rank writes its calls. */
 AX_MUST_CHECK ax_status ax_node_group_create(ax_node *node, const ax_node_map *map, int rank,
                                              ax_node_group **out, int64_t *mailbox);
 /* Connects the group's ranks. Rank i of the group has passed member[i] to ax_node_create as `rank`; the
- * mailbox of rank i is at offset[i] in the heap of rank i. `outer` is borrowed; it may be NULL if there is
+ * mailbox of rank i is at offset[i] in the heap of rank i. `outer` is borrowed; NULL is allowed if there is
  * one node. */
 void ax_node_group_join(ax_node_group *group, const int *member, const int64_t *offset,
                         const ax_node_outer *outer);
@@ -93,7 +96,8 @@ typedef struct ax_node_op {
     int phase;
     bool staged, out, exchanged;
     uint32_t turn;           /* number of this operation in the group's sequence of operations */
-    uint32_t round;          /* number of the current round in its channel (node_group.h) */
+    uint32_t round;          /* number of the current round (one exchange of calls and data) in its channel
+                                (node_group.h) */
     int64_t first, n, chunk; /* in elements of each block: the current part is [first, first + n); chunk is
                                 the size of the largest part */
 } ax_node_op;

@@ -22,24 +22,24 @@
 #include <string.h>
 
 enum {
-    PART_INSIDE = 1 << 20,   /* on one node: bytes of a part, for buffers that are not in heaps */
-    PART_OUTSIDE = 16 << 20, /* on several nodes: bytes of a part */
-    COLUMNS = 4 << 20,       /* bytes of the buffer `columns` of a group */
+    PART_INSIDE = 1 << 20,   /* on one node: bytes of a part of buffers that are not in shared memory */
+    PART_OUTSIDE = 16 << 20, /* on several nodes: bytes of a part of the buffers */
+    COLUMNS = 4 << 20,       /* bytes of a group's buffer `columns`, for the exchange between nodes */
     OUTSIDE_MIN = 64 << 10   /* on several nodes: a collective that sends fewer bytes is faster by path `flat`
                                 (messages alone) */
 };
 
 typedef enum phase {
-    POST,           /* wait until the ring has room for a post; post the first round */
-    MEET,           /* wait until all ranks have posted the first round; move the data */
-    LEAVE,          /* wait until all ranks have moved */
+    POST,           /* wait until the ring of calls has room; write this rank's call into it */
+    MEET,           /* wait until all ranks have written their calls; move the data */
+    LEAVE,          /* wait until all ranks have moved their data */
     TURN,           /* wait until all earlier operations of the group are complete */
     PART,           /* prepare the next part, or end the operation */
-    PART_POST,      /* wait until the ring has room for a post; post a round of the part */
-    PART_MEET,      /* wait until all ranks have posted this round; move the data */
+    PART_POST,      /* wait until the ring of calls has room; write this rank's call for the part */
+    PART_MEET,      /* wait until all ranks have written their calls for the part; move the data */
     START_EXCHANGE, /* start the exchange with the other nodes */
     TEST_EXCHANGE,  /* wait until the exchange is complete */
-    PART_LEAVE,     /* wait until all ranks have moved, finish the part */
+    PART_LEAVE,     /* wait until all ranks have moved their data; finish the part */
     END
 } phase;
 
@@ -47,9 +47,9 @@ typedef enum phase {
 
 static int total(const ax_node_group *g) { return g->map.nodes * g->map.size; }
 
-/* Allocates the staging buffer, unless the group has one. If all ranks are on one node, ax_node_group_create
- * calls this function in advance. The reason: callers have buffers outside their heaps when the heaps are
- * full, and a full heap has no room for a staging buffer. */
+/* Allocates the staging buffer (for data outside shared memory), unless the group has one. If all ranks are
+ * on one node, ax_node_group_create calls this function in advance. The reason: callers have buffers outside
+ * their heaps when the heaps are full, and a full heap has no room for a staging buffer. */
 static ax_status need_stage(ax_node_group *g)
 {
     return g->stage ? AX_OK : ax_node_alloc(g->node, (size_t)g->part_bytes + 2 * LINE, (void **)&g->stage);
@@ -88,7 +88,7 @@ static ax_status init_group(ax_node_group *g, const ax_node_map *map, int64_t *o
     AX_TRY(ax_node_alloc(g->node, sizeof(mailbox), &mine));
     g->mailbox[g->rank] = mine;
     *offset = ax_node_offset(g->node, mine, 1);
-    /* At least enough to send and to receive one element of 8 bytes per rank. */
+    /* One part has room at least for one 8-byte element per rank to send, and one to receive. */
     g->part_bytes = ax_max(map->nodes > 1 ? PART_OUTSIDE : PART_INSIDE, 16 * (int64_t)(all + 1));
     g->step = step_of(map);
     return map->nodes > 1 ? ax_calloc(1, COLUMNS, &g->columns) : need_stage(g);
@@ -175,8 +175,8 @@ bool ax_node_takes(const ax_node_group *group, const ax_coll_args *args)
     return gains && bytes_sent(group, args) >= OUTSIDE_MIN;
 }
 
-/* Returns the number of elements of each block in one part. The result is the same on all nodes, even if only
- * some nodes use staging buffers. */
+/* Returns the number of elements of each block in one part of an operation. The result is the same on all
+ * nodes, even if only some nodes use staging buffers. */
 static int64_t part_size(const ax_node_op *op)
 {
     const ax_node_group *g = op->group;
@@ -189,8 +189,8 @@ static int64_t part_size(const ax_node_op *op)
 
 /* ---- rounds -------------------------------------------------------------------------------------- */
 
-/* Returns true if every rank has posted at least n rounds of channel c. The counters wrap around, so their
- * difference is compared, as a signed number. */
+/* Returns true if every rank has posted its calls for at least n rounds of channel c. The counters wrap
+ * around, so their difference is compared, as a signed number. */
 static bool all_posted(const ax_node_group *g, int c, uint32_t n)
 {
     for (int r = 0; r < g->map.size; r++)
@@ -207,17 +207,17 @@ static bool all_moved(const ax_node_group *g, int c, uint32_t n)
     return true;
 }
 
-/* Returns true if op may post. In the phase POST, op must wait for its turn: operations post their first
- * rounds in the order in which they were started. */
+/* Returns true if op may post its call (write it into this rank's mailbox). In the phase POST, op must wait
+ * for its turn: operations post their first rounds in the order in which they were started. */
 static bool may_post(const ax_node_op *op)
 {
     return op->phase == PART_POST || op->group->entered == op->turn;
 }
 
-/* Returns true once all ranks have posted op's round of channel c and this rank has moved in all earlier
- * rounds. Without the second condition op could overtake an earlier operation. This would happen if the last
- * rank posted both operations after this rank's test of the earlier operation and before this rank's test of
- * op. */
+/* Returns true once all ranks have posted their calls for op's round of channel c, and this rank has moved
+ * its data in all earlier rounds. Without the second condition op could overtake an earlier operation. This
+ * would happen if the last rank posted both operations after this rank's test of the earlier operation and
+ * before this rank's test of op. */
 static bool may_move(const ax_node_op *op, int c)
 {
     const ax_node_group *g = op->group;
@@ -226,8 +226,9 @@ static bool may_move(const ax_node_op *op, int c)
            all_posted(g, c, op->round + 1);
 }
 
-/* Posts the next round of channel c, unless some rank may still read the post of RING rounds ago, which the
- * new post overwrites. Returns true if the round was posted. */
+/* Posts the call *p for the next round of channel c: writes it into this rank's mailbox. Does nothing if some
+ * rank may still read the call of RING rounds ago, which the new call overwrites. Returns true if the call
+ * was posted. */
 static bool try_post(ax_node_op *op, int c, const post *p)
 {
     ax_node_group *g = op->group;
@@ -285,9 +286,9 @@ static ax_status check_agreement(const ax_node_op *op, int c)
 
 /* ---- buffers ------------------------------------------------------------------------------------- */
 
-/* Returns true if all buffers that other ranks read are in heaps. Other ranks read the send buffers.
- * Exception: in an all-gather across nodes they read the receive buffers, into which the exchange between
- * nodes writes. */
+/* Returns true if all buffers that other ranks read are in heaps (shared memory). Other ranks read the send
+ * buffers. Exception: in an all-gather across nodes they read the receive buffers, into which the exchange
+ * between nodes writes. */
 static bool can_share(const ax_node_op *op)
 {
     const ax_node_group *g = op->group;
@@ -423,7 +424,8 @@ static void copy_columns(const ax_node_op *op)
 
 /* ---- the state machine --------------------------------------------------------------------------- */
 
-/* Runs when all ranks have posted the first round: moves the data of small and shared operations. */
+/* Runs when all ranks have posted their calls. Moves the data of operations that need one round only: with
+ * small data, or with buffers in shared memory. */
 static ax_status first_round(ax_node_op *op)
 {
     ax_node_group *g = op->group;
@@ -464,7 +466,7 @@ static ax_status next_part(ax_node_op *op)
     return AX_OK;
 }
 
-/* Runs when all ranks have posted a round of a part: moves this part's data. */
+/* Runs when all ranks have posted their calls for one part of the buffers: moves the data of this part. */
 static ax_status part_round(ax_node_op *op)
 {
     ax_node_group *g = op->group;

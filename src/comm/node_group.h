@@ -9,12 +9,12 @@
 
 enum {
     LINE = 64,
-    RING = 4,     /* largest number of rounds of a channel in flight */
+    RING = 4,     /* largest number of rounds (exchanges of calls and data) of a channel in flight */
     BOX = 8 << 10 /* bytes of data that a rank can put into its mailbox */
 };
 
-/* The arguments of a rank's call, for the other ranks. send, recv: offsets of the rank's buffers in its heap;
- * -1: the buffer is not in the heap. */
+/* The arguments of a rank's call, for the other ranks. send, recv: offsets of the rank's buffers in its heap
+ * (shared memory); -1: the buffer is not in the heap. */
 typedef struct post {
     int64_t count, send, recv;
     int32_t coll, dtype, op, root;
@@ -50,10 +50,10 @@ struct ax_node_group {
     int *member;
     mailbox **mailbox; /* mailbox[r]: the mailbox of the group's rank r */
     const ax_node_outer *outer;
-    int64_t part_bytes; /* largest sum of the bytes that a rank sends and receives in one part */
-    char *stage;        /* staging buffer in the heap, for parts of buffers that are not in the heap */
-    int step; /* distance in communicator ranks from the i-th rank on one node to the i-th rank on the next
-                 node; 0 if this distance is not the same for all i and all nodes */
+    int64_t part_bytes; /* the most bytes that a rank sends and receives in one part of an operation */
+    char *stage; /* staging buffer in shared memory, for callers' buffers that are not in shared memory */
+    int step;    /* distance in communicator ranks from the i-th rank on one node to the i-th rank on the next
+                    node; 0 if this distance is not the same for all i and all nodes */
     uint32_t started, entered, ended; /* numbers of operations: started; entered: those that have posted their
                                          first round; ended: those that are complete */
     /* Addresses, in this process, of each rank's send and receive buffer in the current round. */

@@ -31,14 +31,15 @@ static bool reducible(ax_dtype dtype) { return dtype <= AX_I64; /* F64, F32, BF1
 static ax_status check(const ax_comm *comm, const ax_coll_args *args)
 {
     const char *name = ax_coll_name(args->coll);
-    AX_CHECK(args->count >= 0, AX_ERR_INTERNAL, "%s of %lld elements: the count is negative", name,
+    AX_CHECK(args->count >= 0, AX_ERR_INTERNAL, "collective %s of %lld elements: the count is negative", name,
              (long long)args->count);
     bool reduces = args->coll == AX_ALL_REDUCE || args->coll == AX_REDUCE_SCATTER;
     AX_CHECK(!reduces || reducible(args->dtype), AX_ERR_INTERNAL,
-             "%s of %s: only f64, f32, bf16, f16, i32 and i64 can be reduced", name,
+             "collective %s of %s: only f64, f32, bf16, f16, i32 and i64 can be reduced", name,
              ax_dtype_name(args->dtype));
     AX_CHECK(args->root >= 0 && args->root < comm->size, AX_ERR_INTERNAL,
-             "%s from root %d, which is not a rank of this group of %d ranks", name, args->root, comm->size);
+             "collective %s from root %d, which is not a rank of this group of %d ranks", name, args->root,
+             comm->size);
     return AX_OK;
 }
 
@@ -58,8 +59,8 @@ static int64_t received(const ax_coll_args *args, int size)
     return parts ? args->count * size : args->count;
 }
 
-/* The work handle of a collective on the dry device. The observer is told of the collective twice: at its
- * start and at its end. */
+/* The work handle of a collective on the dry device, which moves no data. The device's observer (a callback)
+ * is told of the collective twice: at its start and at its end. */
 typedef struct observed {
     ax_work work;
     ax_device *dev;
@@ -119,15 +120,14 @@ static ax_status need_staging(ax_comm *comm, size_t bytes)
     return AX_OK;
 }
 
-/* Runs a collective on discrete device memory: copies the data to a host buffer, runs the collective on this
- * buffer, and copies the result back. */
+/* Runs a collective on discrete device memory, which the host cannot access: copies the data to a host
+ * buffer, runs the collective on this buffer, and copies the result back. */
 static ax_status run_staged(ax_comm *comm, ax_stream *stream, const ax_coll_args *args)
 {
     size_t element = ax_dtype_size(args->dtype), out = (size_t)sent(args, comm->size) * element,
            back = (size_t)received(args, comm->size) * element;
-    size_t from = args->send == args->recv
-                      ? 0
-                      : back; /* a collective in place on the device runs in place in the staging buffer */
+    size_t from = args->send == args->recv ? 0 : back; /* if the collective is in place on the device, so is
+                                                          its copy in the host's staging buffer */
     ax_coll_args staged = *args;
     ax_work *work = NULL;
     AX_TRY(need_staging(comm, from + ax_max(out, back)));
@@ -140,9 +140,9 @@ static ax_status run_staged(ax_comm *comm, ax_stream *stream, const ax_coll_args
     return ax_copy_in(stream, args->recv, comm->staging, back);
 }
 
-/* Runs a collective on the backend. Some devices make their memory accessible to the host only between
- * their functions `enter` and `leave`. On such a device the call blocks, because the collective must
- * complete before `leave`. */
+/* Runs a collective on the backend. Some devices let the host access their memory only between their
+ * functions `enter` and `leave`. On such a device the call blocks, because the collective must complete
+ * before `leave`. */
 static ax_status run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
     ax_device *dev = stream ? stream->dev : NULL;

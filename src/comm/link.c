@@ -17,9 +17,9 @@ typedef struct handle {
     int64_t ticket;
 } handle;
 
-/* A block of work handles. Completed handles return to the list of free handles; blocks are freed with the
- * link. The number of handles grows to the largest number of operations in flight, so a training step
- * allocates no handles once it has run a few times. */
+/* A block of work handles, one for each collective in flight. Completed handles return to the list of free
+ * handles; blocks are freed with the link. The number of handles grows to the largest number of operations in
+ * flight, so a training step allocates no handles once it has run a few times. */
 typedef struct block {
     struct block *next;
     handle handle[HANDLES];

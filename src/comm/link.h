@@ -1,4 +1,4 @@
-/* Collectives from device to device over a communicator's ax_link (dev.h). */
+/* Collectives from device to device over a communicator's ax_link, a direct connection (NCCL; see dev.h). */
 #ifndef AXONN_COMM_LINK_H
 #define AXONN_COMM_LINK_H
 

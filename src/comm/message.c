@@ -72,8 +72,8 @@ static ax_status check(const ax_comm *comm, const ax_message *m, int peer)
 
 /* ---- devices without memory ---------------------------------------------------------------------- */
 
-/* The work handle of a message on the dry device. The observer is told of the message twice: at its start
- * and at its end. */
+/* The work handle of a message on the dry device, which moves no data. The device's observer (a callback) is
+ * told of the message twice: at its start and at its end. */
 typedef struct observed {
     ax_work work;
     ax_device *dev;

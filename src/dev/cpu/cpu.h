@@ -19,12 +19,13 @@ static inline vtype vtype_of(ax_dtype dtype)
 }
 static inline int64_t vsize(vtype type) { return type == VF32 ? 4 : 2; }
 
-/* A strip of rows of a, as the left operand of a micro-tile. The strip consists of 32-bit units: an fp32
- * value, or a pair of bf16 values that are neighbours in k. Unit u of row i is at `at` + i·row + u·unit;
- * `row` and `unit` are strides in bytes. The strip is either read in place, from a matrix whose rows are
- * contiguous in k (unit is 4), or packed, with rows side by side (row is 4) and memory for all rows of a
- * micro-tile. If ax_cpu_gemm.grain > 1, `grain` units of a row are read together and packed together: unit u
- * is at ⌊u/grain⌋·grain·unit + 4·(u mod grain) from its row, and row is 4·grain. */
+/* A strip of rows of matrix a: the left operand of one micro-tile (the part of c whose sums are in
+ * registers). The strip consists of 32-bit units: an fp32 value, or a pair of bf16 values that are neighbours
+ * in k. Unit u of row i is at `at` + i·row + u·unit; `row` and `unit` are strides in bytes. The strip is
+ * either read in place, from a matrix whose rows are contiguous in k (unit is 4), or packed, with rows side
+ * by side (row is 4) and memory for all rows of a micro-tile. If ax_cpu_gemm.grain > 1, `grain` units of a
+ * row are read together and packed together: unit u is at ⌊u/grain⌋·grain·unit + 4·(u mod grain) from its
+ * row, and row is 4·grain. */
 typedef struct ax_cpu_rows {
     const void *at, *next; /* at: the strip; next: the following strip, which is prefetched while this one is
                               multiplied, or NULL */
@@ -49,8 +50,9 @@ typedef struct ax_cpu_step_hook {
     void (*call)(struct ax_cpu_step_hook *);
 } ax_cpu_step_hook;
 
-/* Where a micro-tile stores its result, and what it adds to the sums: c = sums + prior + bias (+ c if
- * `add_c`, which is for a 16-bit c only: to add to an fp32 c, pass c as `prior`). */
+/* The destination of a micro-tile (the part of c whose sums are in registers), and the terms that are added
+ * to the sums: c = sums + prior + bias (+ c if `add_c`, which is for a 16-bit c only: to add to an fp32 c,
+ * pass c as `prior`). */
 typedef struct ax_cpu_tile {
     const float *prior; /* values to add: earlier sums (over other values of k), or the old c; NULL: none */
     const float *bias;  /* one value per column; NULL: none */
@@ -72,9 +74,10 @@ typedef struct ax_cpu_tile {
     ax_cpu_step_hook *hook; /* or NULL */
 } ax_cpu_tile;
 
-/* Packs `rows` rows of `k` values of an operand into panels of `width` rows; each panel has room for `units`
- * units in k. `along_k`: successive values of k are adjacent in the source, and rows are ld elements apart;
- * otherwise the values of successive rows are adjacent, and successive values of k are ld elements apart. */
+/* Packs `rows` rows of `k` values of an operand into panels: `width` rows interleaved, in 32-bit units (an
+ * fp32 value, or a pair of bf16 values that are neighbours in k). Each panel has room for `units` units in k.
+ * `along_k`: successive values of k are adjacent in the source, and rows are ld elements apart; otherwise the
+ * values of successive rows are adjacent, and successive values of k are ld elements apart. */
 typedef void ax_cpu_pack_fn(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
                             int64_t units, void *out);
 
@@ -84,11 +87,11 @@ typedef struct ax_cpu_gemm {
     int lanes;     /* columns per vector */
     int vectors;   /* vectors across the widest micro-tile */
     int pair;      /* how many values of k a packed 32-bit unit holds: 2 for pairs of bf16, else 1 */
-    int grain;     /* units in k that are read together; the units of a panel are a multiple of `grain` */
+    int grain;     /* 32-bit units in k that are read together; panels have a multiple of `grain` units */
     int pack_cost; /* time to pack a value, in units of the time of a multiply-add */
     int64_t a_packed, a_unpacked; /* largest block of a in bytes: a_packed if a is packed, a_unpacked if a is
                                      read in place */
-    ax_cpu_pack_fn *pack_a, *pack_b; /* pack_a's width is `rows` */
+    ax_cpu_pack_fn *pack_a, *pack_b; /* the argument `width` of pack_a is `rows` */
     void (*tile)(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *tile);
     void (*begin)(void), (*end)(void);      /* called before the first and after the last tile of a thread, or
                                                NULL; after `end` all threads see the thread's stores */
@@ -113,13 +116,14 @@ static inline void ax_cpu_end(const ax_cpu_gemm *gemm)
         gemm->end();
 }
 
-/* Returns the number of units that k values take in a panel. */
+/* Returns how many 32-bit units (an fp32 value, or a pair of bf16 values) a packed panel has for k values of
+ * a row. */
 static inline int64_t ax_cpu_units(const ax_cpu_gemm *gemm, int64_t k)
 {
     return ax_round_up(ax_ceil_div(k, gemm->pair), gemm->grain);
 }
 
-/* Computes the work items lo … hi-1 of a kernel call. */
+/* Computes the work items lo … hi-1 (rows, elements, heads or columns) of a kernel call. */
 typedef void ax_cpu_range_fn(const void *args, int64_t lo, int64_t hi, void *scratch);
 
 /* Runs `rounds` rounds of multiply-adds in registers. Returns the number of floating-point operations. */
@@ -137,17 +141,18 @@ typedef struct ax_cpu_isa {
     ax_cpu_range_fn *gemv;      /* gemm with m <= AX_CPU_GEMV_ROWS, a not transposed; items are columns */
     ax_cpu_peak_fn *peak_f32, *peak_bf16;
     ax_cpu_read_fn *read;
-    ax_cpu_range_fn *norm_grad_sum; /* the end of norm_grad and norm_grad_apply (ax_cpu_norm_grad) */
-    ax_cpu_range_fn *kernel[AX_KERNEL_COUNT]; /* NULL: ref's kernel is used */
+    ax_cpu_range_fn *norm_grad_sum; /* last part of norm_grad and norm_grad_apply: adds up the sums of chunks
+                                       (ax_cpu_norm_grad) */
+    ax_cpu_range_fn *kernel[AX_KERNEL_COUNT]; /* NULL: the reference backend's kernel is used */
 } ax_cpu_isa;
 
 enum {
     AX_CPU_GEMV_ROWS = 4, /* most rows of a GEMV; also most queries that attention computes one by one */
     AX_CPU_ATTENTION_QUERIES =
         256, /* queries per work item of attention; an item is (sequence, head, block of queries) */
-    AX_CPU_MAX_HEAD_DIM = 256,  /* wider heads run on ref */
-    AX_CPU_A_BLOCK = 512 << 10, /* upper bound of ax_cpu_gemm.a_packed, in bytes */
-    AX_CPU_TILE_SUMS = 32 * 32, /* the most sums that a micro-tile with ax_cpu_gemm.store has */
+    AX_CPU_MAX_HEAD_DIM = 256,  /* wider heads run on the reference backend */
+    AX_CPU_A_BLOCK = 512 << 10, /* largest packed block of a (ax_cpu_gemm.a_packed), in bytes */
+    AX_CPU_TILE_SUMS = 32 * 32, /* the most sums of a micro-tile that ax_cpu_gemm.store stores */
     AX_CPU_LINE = 64            /* bytes */
 };
 
@@ -162,11 +167,11 @@ extern const ax_cpu_isa ax_cpu_isa_generic;
 extern const ax_cpu_isa ax_cpu_isa_avx2, ax_cpu_isa_avx512, ax_cpu_isa_avx512_bf16, ax_cpu_isa_avx512_amx;
 #endif
 
-/* Returns table number `index` of the tables that this processor can run, from the best to the portable one;
- * NULL after that. */
+/* Returns kernel table number `index` of those that this processor can run, from the best to the portable
+ * one; NULL after the last. */
 const ax_cpu_isa *ax_cpu_isa_at(int index);
-/* Chooses the table for a new device: the best, or the one that setting runtime.isa names. AX_ERR_USAGE if
- * the setting's value is unknown, or this processor cannot run it. */
+/* Chooses the kernel table (instruction set) for a new device: the best, or the one that setting runtime.isa
+ * names. AX_ERR_USAGE if the setting's value is unknown, or this processor cannot run it. */
 ax_status ax_cpu_isa_choose(const ax_cpu_isa **out);
 
 typedef struct ax_cpu_pool ax_cpu_pool;

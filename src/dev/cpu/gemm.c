@@ -28,9 +28,9 @@
 #include <string.h>
 
 enum {
-    UNITS = 768,    /* the most units in k that a block has */
-    STRETCH = 1024, /* the most rows of a stretch if c is 16-bit and its fp32 sums are kept from one block in
-                       k to the next */
+    UNITS = 768,    /* the most 32-bit units in k of a block (a unit is an fp32 value or a pair of bf16) */
+    STRETCH = 1024, /* the most rows of a stretch (rows that share packed b) if c is 16-bit and its fp32 sums
+                       are kept from one block in k to the next */
     PANEL_N = 48,   /* columns of the widest panel */
     PANEL_BYTES = PANEL_N * UNITS * 4
 };
@@ -57,8 +57,9 @@ static const char *operand(const void *base, size_t size, int64_t ld, bool along
 /* ---- packing in pieces --------------------------------------------------------------------------- */
 
 /* The progress of packing a part of an operand into panels: `rows` rows of op(a), or columns of op(b), with
- * `k` values each. The part is packed in pieces of gemm->lanes 32-bit units in k: as many as
- * are transposed at once. Each piece is prefetched one step before it is packed. */
+ * `k` values each. The part is packed in pieces of gemm->lanes 32-bit units in k (a unit is an fp32 value, or
+ * a pair of bf16 values): as many as are transposed at once. Each piece is prefetched one step before it is
+ * packed. */
 typedef struct packing {
     const char *src;
     char *out;
@@ -119,7 +120,8 @@ static inline __attribute__((always_inline)) void prefetch_now(ax_cpu_prefetch p
             __builtin_prefetch(prefetch.at + i * AX_CPU_LINE, 0, 2);
 }
 
-/* Packs the pieces that the steps have not packed; all pieces if there were no steps. */
+/* Packs the pieces of an operand that calls of pack_step have not packed yet; all pieces if there were no
+ * calls. */
 static void pack_rest(packing *p)
 {
     if (p->steps == 0)
@@ -135,10 +137,10 @@ typedef struct block {
     const ax_cpu_gemm *gemm;
     const ax_gemm_args *g;
     int64_t m0, m, n0, n, k0, k;
-    int64_t s0;  /* the first row of the stretch to which the block belongs */
+    int64_t s0;  /* the first row of the block's stretch (rows that share packed b) */
     char *a, *b; /* memory for packed a and packed b */
-    bool keep_b; /* the packed panels of b are kept for the later blocks of rows of the same stretch (see the
-                    top of this file) */
+    bool keep_b; /* the packed panels of b are kept for later blocks of rows of the same stretch (rows that
+                    share packed b) */
     bool b_kept; /* the panels of b were packed by an earlier block of the stretch */
     float *sums; /* fp32 sums of the stretch's rows and the block's n columns, used if c is 16-bit and there
                     are several blocks in k */
@@ -186,7 +188,7 @@ static void set_destination(const block *t, int64_t j, ax_cpu_tile *tile)
 }
 
 /* Returns true if tiles read a in place, without packing: its rows are contiguous in k, and its values are
- * already the tile's units. */
+ * already the 32-bit units that tiles read (fp32 values, or pairs of bf16). */
 static bool reads_a_unpacked(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t k)
 {
     if (g->trans_a || gemm->pair * (int)ax_dtype_size(g->dtype) != 4)
@@ -206,7 +208,8 @@ static packing packing_of_a(const block *t)
     return p;
 }
 
-/* Sets *a to the first strip of a; the next strip is `*stride` bytes further. */
+/* Sets *a to the first strip of matrix a (the rows of one micro-tile); the next strip is `*stride` bytes
+ * further. */
 static void rows_of_a(const block *t, int64_t units, ax_cpu_rows *a, int64_t *stride)
 {
     const ax_gemm_args *g = t->g;
@@ -219,7 +222,8 @@ static void rows_of_a(const block *t, int64_t units, ax_cpu_rows *a, int64_t *st
     *stride = (unpacked ? a->row : units * 4) * gemm->rows;
 }
 
-/* A panel of b: columns j … j+cols-1 of the block, packed as `nv` vectors per unit in k. */
+/* A panel of b: columns j … j+cols-1 of the block, packed as `nv` vectors per 32-bit unit in k (an fp32
+ * value, or a pair of bf16 values). */
 typedef struct panel {
     int64_t j, cols;
     int nv;
@@ -261,7 +265,8 @@ typedef struct tile_pipeline {
     _Alignas(64) float sums[2][AX_CPU_TILE_SUMS];
 } tile_pipeline;
 
-/* Steps in k from one call of the hook to the next. A call takes a tenth of the time of a step. */
+/* Number of steps in k from one call of pack_between_steps to the next. A call takes a tenth of the time of a
+ * step. */
 enum { STEPS_PER_CALL = 4 };
 
 static void pack_between_steps(ax_cpu_step_hook *m)
@@ -274,8 +279,8 @@ static void pack_between_steps(ax_cpu_step_hook *m)
     m->steps = STEPS_PER_CALL;
 }
 
-/* Multiplies one tile. Unless the tile stores its sums directly, they are left in w->sums, and the next tile
- * stores them. */
+/* Multiplies one tile. Unless the tile stores its sums directly, the sums are left in w->sums, and the next
+ * tile stores them. */
 static void run_tile(tile_pipeline *w, int nv, int64_t k, const ax_cpu_rows *a, const void *b,
                      const ax_cpu_tile *tile)
 {
@@ -284,7 +289,9 @@ static void run_tile(tile_pipeline *w, int nv, int64_t k, const ax_cpu_rows *a, 
     w->newest = !w->newest;
     ax_cpu_tile *now = &w->tile[w->newest];
     *now = *tile;
-    if (!ax_cpu_is_plain_store(now, gemm->rows, nv, gemm->lanes)) /* the sums of missing rows come first */
+    if (!ax_cpu_is_plain_store(
+            now, gemm->rows, nv,
+            gemm->lanes)) /* the sums of rows that the strip lacks (gemm->rows - a->n) come first */
         now->sums = w->sums[w->newest] + (gemm->rows - a->n) * nv * gemm->lanes;
     now->previous = previous->rows ? previous : NULL;
     now->prefetch_c = true;
@@ -512,11 +519,12 @@ static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int
     return best;
 }
 
-/* Returns the number of parts. If cutting more finely costs nothing, each thread gets several parts, so that
- * a thread that the system preempts delays the others less. A GEMM of few rows (gemv) packs nothing, so its
- * parts must only be long enough to read memory at full speed. Any other GEMM gets several parts per thread
- * only under two conditions. First, a is read in place: otherwise each part would pack a again. Second, each
- * part has many panels of b: a part packs its first panel before it multiplies, and that time is lost. */
+/* Returns into how many parts a GEMM is cut for the threads. If cutting more finely costs nothing, each
+ * thread gets several parts, so that a thread that the system preempts delays the others less. A GEMM of few
+ * rows (gemv) packs nothing, so its parts must only be long enough to read memory at full speed. Any other
+ * GEMM gets several parts per thread only under two conditions. First, a is read in place: otherwise each
+ * part would pack a again. Second, each part has many panels of b: a part packs its first panel before it
+ * multiplies, and that time is lost. */
 static int count_parts(const job *j, int threads)
 {
     enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* fewest elements of b (gemv), or panels of b, per part */

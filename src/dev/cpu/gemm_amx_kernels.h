@@ -111,15 +111,16 @@ static void pack_b_amx(const void *src, int64_t ld, bool along_k, int64_t rows, 
     memset(to + have * width, 0, (size_t)((ax_round_up(have, STEP) - have) * width) * 4);
 }
 
-/* Packs one step in k of one panel of a, if a is contiguous in k. Missing rows and values become zeros. */
+/* Packs one step in k (32 values) of one panel of a (32 rows), if a is contiguous in k. Missing rows and
+ * values become zeros. */
 INLINE void amx_pack_step(const uint16_t *src, int64_t ld, int64_t rows, int64_t k, float *to)
 {
     for (int64_t i = 0; i < AMX_ROWS; i++)
         vstore(to + i * STEP, i < rows ? pairs_along_k(src + i * ld, 0, k) : vset(0));
 }
 
-/* Packs one step in k of one panel of a, if a is transposed, so that the values of successive rows are
- * contiguous. Missing rows and values become zeros. */
+/* Packs one step in k (32 values) of one panel of a (32 rows), if a is transposed, so that the values of
+ * successive rows are contiguous. Missing rows and values become zeros. */
 INLINE void amx_pack_step_transposed(const uint16_t *src, int64_t ld, int64_t rows, int64_t k, float *to)
 {
     if (rows >= AMX_ROWS && k >= 2 * STEP) {

@@ -20,13 +20,14 @@
 
 enum { TILE_ROWS = W == 16 ? 8 : 4, TILE_VECTORS = 3 };
 
-/* What is packed: values of an element type, converted to fp32 units, or pairs of bf16, unchanged. */
+/* The kind of values to pack: values of one element type, which are converted to fp32, or pairs of bf16
+ * values, which stay unchanged. */
 typedef enum { FROM_F32 = VF32, FROM_BF16 = VBF16, FROM_F16 = VF16, BF16_PAIRS } pack_kind;
 
 /* ---- packing ------------------------------------------------------------------------------------- */
 
-/* Loads W consecutive values and converts them to units, or `left` < W of them followed by zeros. Not for
- * BF16_PAIRS. */
+/* Loads W consecutive values and converts them to fp32; if only `left` < W values are left, loads these,
+ * followed by zeros. Not for BF16_PAIRS. */
 INLINE vf units_of(pack_kind kind, const void *at, int64_t left)
 {
     return kind == BF16_PAIRS ? vset(0) : vget(at, 0, left, (vtype)kind);
@@ -51,10 +52,10 @@ INLINE vf pairs_of_rows(const uint16_t *row0, const uint16_t *row1, int64_t n)
 }
 #endif
 
-/* Stores units of the rows r … r+W-1 to the panels of a: x has their units u and, if `two`, y has their units
- * u+1. r is a multiple of W. The W rows belong to one panel, or one half of them to each of two panels. In
- * the second case units u and u+1 of a panel are stored together, because they fill one cache line if the
- * panel is aligned to a line. */
+/* Stores 32-bit units (an fp32 value, or a pair of bf16 values) of the rows r … r+W-1 to the packed panels of
+ * a: x has unit u of each row and, if `two`, y has unit u+1. r is a multiple of W. The W rows belong to one
+ * panel, or one half of them to each of two panels. In the second case units u and u+1 of a panel are stored
+ * together, because they fill one cache line if the panel is aligned to a line. */
 INLINE void put_in_a(float *out, int64_t r, int64_t rows, int64_t u, bool two, int64_t apart, vf x, vf y)
 {
     float unused[W], *panel = out + r * apart + u * TILE_ROWS;
@@ -76,9 +77,9 @@ INLINE void put_in_a(float *out, int64_t r, int64_t rows, int64_t u, bool two, i
     }
 }
 
-/* Loads a W x W block of units from rows that are contiguous in k and `stride` bytes apart, and transposes
- * it. If fewer than W rows, or fewer values of k than a block has, are left, the rest of the block is
- * zeros. */
+/* Loads a W x W block of 32-bit units (an fp32 value, or a pair of bf16 values) from rows that are contiguous
+ * in k and `stride` bytes apart, and transposes the block. If fewer than W rows, or fewer values of k than a
+ * block has, are left, the rest of the block is zeros. */
 INLINE void block_along_k(pack_kind kind, const char *src, int64_t stride, int64_t rows, int64_t k,
                           vf block[W])
 {
@@ -114,9 +115,9 @@ static __attribute__((noinline)) void put_block_in_b(pack_kind kind, const char 
         vstore(to + i * width, block[i]);
 }
 
-/* Loads one unit of each of W rows, or of `n` < W rows, from a source in which the values of successive rows
- * are adjacent, and successive values of k are `stride` bytes apart. `whole` is false for a last pair that
- * has only one value. */
+/* Loads one 32-bit unit (an fp32 value, or a pair of bf16 values) of each of W rows, or of `n` < W rows, from
+ * a source in which the values of successive rows are adjacent, and successive values of k are `stride` bytes
+ * apart. `whole` is false for a last pair that has only one value. */
 INLINE vf units_across_k(pack_kind kind, const char *at, int64_t stride, bool whole, int64_t n)
 {
 #ifdef AX_SIMD_BF16
@@ -143,7 +144,8 @@ INLINE void put_row_pairs(const uint16_t *row0, const uint16_t *row1, float *to)
 }
 #endif
 
-/* The strides of a source matrix of packing. A "row" is a row of op(a), or a column of op(b). */
+/* The strides of a source matrix of packing. A "row" is a row of op(a), or a column of op(b); a "unit" is an
+ * fp32 value, or a pair of bf16 values. */
 typedef struct source {
     int64_t row;    /* bytes from one row to the next */
     int64_t value;  /* bytes from one value of k to the next */
@@ -190,7 +192,8 @@ INLINE void pack_a_across_k(pack_kind kind, const char *src, const source *s, in
     }
 }
 
-/* Packs rows of a into panels; each panel has room for `apart` units in k. */
+/* Packs rows of a into panels; each panel has room for `apart` 32-bit units in k (fp32 values, or pairs of
+ * bf16). */
 INLINE void pack_a(pack_kind kind, const char *src, int64_t ld, bool along_k, int64_t rows, int64_t k,
                    int64_t apart, float *out)
 {
@@ -286,9 +289,10 @@ INLINE vf add_terms(const ax_cpu_tile *t, vf sum, const float *prior, int64_t at
     return t->bias ? (vf)(sum + vload(t->bias + at)) : sum;
 }
 
-/* RUN: units in k after which a tile prefetches again. With vectors of 16 floats these are one cache line of
- * each row of a. A tile with narrower vectors does half the work per line, so it prefetches half as often,
- * and leaves the strips of a to the hardware prefetcher. */
+/* RUN: number of 32-bit units in k (fp32 values, or pairs of bf16) from one prefetch of a tile to the next.
+ * With vectors of 16 floats these units are one cache line of each row of a. A tile with narrower vectors
+ * does half the work per line, so it prefetches half as often, and leaves the strips of a to the hardware
+ * prefetcher. */
 enum { LINE = AX_CPU_LINE, PREFETCHES_A = W == 16, RUN = PREFETCHES_A ? LINE / 4 : LINE / 2 };
 
 /* Non-temporal stores are used only where a vector is a whole cache line: writing a part of a line would read
@@ -306,8 +310,8 @@ INLINE void prefetch_lines(ax_cpu_prefetch *prefetch, int64_t most)
     }
 }
 
-/* The memory that a tile prefetches while it multiplies, a part in every run of RUN units: the next strip of
- * a, the rows of c, and the sources of the next packing. */
+/* The memory that a tile prefetches while it multiplies, a part in every RUN steps in k: the next strip of a,
+ * the rows of c, and the sources of the next packing. */
 typedef struct prefetches {
     const char *next, *c;
     int64_t next_row, c_row, c_bytes, lines_per_step[2];
@@ -344,9 +348,10 @@ INLINE void prefetch_run(prefetches *s, const ax_cpu_tile *t, int64_t run)
         prefetch_lines(&s->prefetch[i], s->lines_per_step[i]);
 }
 
-/* Multiplies a micro-tile. `interleaved`: a is packed, with rows side by side; otherwise its rows are
- * contiguous in k. The function is compiled with constants for `interleaved`, `rows` and `nv`: then a step in
- * k takes fewer instructions, which matters when another thread runs on the same core (SMT). */
+/* Multiplies a micro-tile (the part of c whose sums are in registers). `interleaved`: a is packed, with rows
+ * side by side; otherwise its rows are contiguous in k. The function is compiled with constants for
+ * `interleaved`, `rows` and `nv`: then a step in k takes fewer instructions, which matters when another
+ * thread runs on the same core (SMT). */
 INLINE void tile(bool pairs, bool interleaved, int rows, int nv, int64_t units, const ax_cpu_rows *a,
                  const float *b, const ax_cpu_tile *t)
 {
@@ -460,8 +465,8 @@ INLINE void tile_any(bool pairs, int nv, int64_t units, const ax_cpu_rows *a, co
         tile_of(pairs, true, nv, units, a, b, t);
 }
 
-/* Defines gemm_<type>, the ax_cpu_gemm of an element type that is packed as `kind`, with `values` values of k
- * per unit, and multiplied by the function `multiply`. */
+/* Defines gemm_<type>, the functions (ax_cpu_gemm) of a GEMM for an element type that is packed as `kind`,
+ * with `values` values of k per 32-bit unit, and multiplied by the function `multiply`. */
 #define PACKED_GEMM(type, kind, values, multiply)                                                            \
     static void pack_a_##type(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width, \
                               int64_t units, void *out)                                                      \
@@ -509,7 +514,8 @@ PACKED_GEMM(bf16, BF16_PAIRS, 2, tile_pairs);
 PACKED_GEMM(bf16, FROM_BF16, 1, tile_widened);
 #endif
 
-/* Returns the ax_cpu_gemm of an element type. `type` is a constant, and so is the result. */
+/* Returns the functions (ax_cpu_gemm) of a GEMM for an element type. `type` is a constant, and so is the
+ * result. */
 INLINE const ax_cpu_gemm *gemm_of(vtype type)
 {
     return type == VBF16 ? &gemm_bf16 : type == VF16 ? &gemm_f16 : &gemm_f32;

@@ -36,14 +36,16 @@ typedef struct attend_grad {
     float *v, *k_rows; /* packed: v with units along d, k with units along keys */
     left dout;
     float *q_room, *dout_room; /* memory for q and dout as left operands */
-    float *q_cols, *dout_cols; /* packed, units along queries: panels, or left operands if transposes_sums */
+    float *q_cols, *dout_cols; /* q and dout, packed in 32-bit units along queries: as panels, or with AMX
+                                  (transposes_sums) as left operands */
     float *s, *dp;             /* a strip of scores, and of dp = do·vT; [rows of a micro-tile, GRAD_LD] */
-    float *p, *ds;             /* units along queries; units_at returns the offset of a unit */
-    float *ds_rows;            /* units along keys: bf16 [GRAD_QUERIES, GRAD_LD]; without pairs it is ds */
-    float *dk, *dv;            /* [GRAD_KEYS, d], or [d, GRAD_LD] if transposes_sums */
-    float *dq;                 /* fp32 dq of query 0 of the current head; rows are dq_ld elements apart */
+    float *p, *ds;  /* softmax weights and gradients of scores, in units along queries (units_at) */
+    float *ds_rows; /* ds in units along keys: bf16 [GRAD_QUERIES, GRAD_LD]; if values are fp32, the same
+                       memory as ds */
+    float *dk, *dv; /* [GRAD_KEYS, d], or with AMX (transposes_sums) [d, GRAD_LD] */
+    float *dq;      /* fp32 dq of query 0 of the current head; rows are dq_ld elements apart */
     int64_t dq_ld;
-    head_rows next_rows[5]; /* rows to prefetch for the next item */
+    head_rows next_rows[5]; /* rows to prefetch for the next work item */
 } attend_grad;
 
 #ifdef AX_SIMD_BF16
@@ -62,11 +64,12 @@ INLINE void put_pairs(vf a, vf b, float *pairs, uint16_t *row_a, uint16_t *row_b
 }
 #endif
 
-/* Whether dvT and dkT are computed instead of dv and dk (AMX). */
+/* Returns true if the transposed gradients dvT and dkT are computed instead of dv and dk, which AMX needs. */
 INLINE bool transposes_sums(const attend_grad *t) { return t->of.gm->grain > 1; }
 
-/* Returns the offset in p and ds of the unit that holds queries i … i+pair-1 for key c, counted in units. p
- * and ds are [GRAD_QUERIES / pair, GRAD_LD], or panels of keys if transposes_sums. */
+/* Returns the offset in p and ds of the 32-bit unit (an fp32 value, or a pair of bf16 values) that holds
+ * queries i … i+pair-1 for key c, counted in units. p and ds are [GRAD_QUERIES / pair, GRAD_LD], or with AMX
+ * (transposes_sums) panels of keys. */
 INLINE int64_t units_at(const attend_grad *t, int64_t i, int64_t c)
 {
     const ax_cpu_gemm *gm = t->of.gm;
@@ -75,8 +78,9 @@ INLINE int64_t units_at(const attend_grad *t, int64_t i, int64_t c)
                               : u * GRAD_LD + c;
 }
 
-/* Stores p and ds of queries i … i+n-1 of the block and the W keys from key c on, as units along queries. If
- * units are pairs, also stores ds as units along keys. */
+/* Stores p (softmax weights) and ds (gradients of scores) of queries i … i+n-1 of the block and the W keys
+ * from key c on. Stores them in 32-bit units: fp32 values, or pairs of bf16 values of two neighbouring
+ * queries. If units are pairs, also stores ds in pairs of neighbouring keys. */
 INLINE void put_units_of_rows(const attend_grad *t, int64_t i, int n, int64_t c, const vf *p, const vf *ds)
 {
 #ifdef AX_SIMD_BF16
@@ -98,9 +102,9 @@ INLINE void put_units_of_rows(const attend_grad *t, int64_t i, int n, int64_t c,
     }
 }
 
-/* Computes and stores p and ds of AT_ONCE rows (queries) in columns (keys) c0 … c1-1. The rows are r, r+1, …
- * of the strip that begins at query i of the block. `drops`: true if there is dropout, a compile-time
- * constant. */
+/* Computes and stores p (softmax weights) and ds (gradients of scores) of AT_ONCE rows (queries) in columns
+ * (keys) c0 … c1-1. The rows are r, r+1, … of the strip that begins at query i of the block. `drops`: true if
+ * there is dropout, a compile-time constant. */
 INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, int64_t c1, bool drops)
 {
     enum { N = AT_ONCE };
@@ -142,9 +146,9 @@ INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, in
     }
 }
 
-/* Computes p and ds of the strip that begins at query i of the block, in the columns (keys) that some query
- * of the strip sees. The other columns are set to 0, up to the last column that the causal mask alone allows.
- * The columns after that one are not read. */
+/* Computes p (softmax weights) and ds (gradients of scores) of the strip of queries that begins at query i of
+ * the block, in the columns (keys) that some query of the strip sees. The other columns are set to 0, up to
+ * the last column that the causal mask alone allows. The columns after that one are not read. */
 INLINE void grad_strip(const attend_grad *t, int64_t i, bool drops)
 {
     const attend *f = &t->of;
@@ -180,7 +184,7 @@ INLINE int64_t queries_seeing(const attend_grad *t, int64_t j)
     return ax_max(end, 0);
 }
 
-/* dvT += doT·p, dkT += qT·ds. */
+/* Adds doT·p to dvT (gradient of values) and qT·ds to dkT (gradient of keys), both transposed. */
 INLINE void grad_add_transposed(const attend_grad *t)
 {
     const attend *f = &t->of;
@@ -204,8 +208,9 @@ INLINE void grad_add_transposed(const attend_grad *t)
     }
 }
 
-/* dv += pT·do, dk += dsT·q. For each strip of keys, uses only queries that see at least one key of the strip,
- * given the causal mask and the window. */
+/* Adds pT·do to dv (gradient of values) and dsT·q to dk (gradient of keys). For each strip of keys (the rows
+ * of one micro-tile), uses only queries that see at least one key of the strip, given the causal mask and the
+ * window. */
 INLINE void grad_add_dkv(const attend_grad *t)
 {
     const attend *f = &t->of;
@@ -221,7 +226,7 @@ INLINE void grad_add_dkv(const attend_grad *t)
         }
 }
 
-/* dq += ds·k */
+/* Adds ds·k to dq, the gradient of queries. */
 INLINE void grad_add_dq(const attend_grad *t)
 {
     const attend *f = &t->of;
@@ -413,7 +418,7 @@ INLINE void grad_pass_queries(attend_grad *t, int64_t chunk, float *room, bool d
     f->h = h0;
 }
 
-/* Computes delta = Σ_d do·o for the heads of the group, and sets an fp32 dq to 0. */
+/* Computes delta = Σ_d do·o for the query heads that share the key head, and sets an fp32 dq to 0. */
 INLINE void grad_start(const attend_grad *t)
 {
     const ax_attention_grad_args *g = t->g;
@@ -518,7 +523,8 @@ INLINE void grad_items(const ax_attention_grad_args *g, int64_t lo, int64_t hi, 
         grad_item(g, item, item + 1 < hi ? item + 1 : item, scratch, drops, type);
 }
 
-/* Not inlined, so that the code without dropout is compiled as if there were no dropout. */
+/* Computes the gradients with dropout. Not inlined, so that the code without dropout is compiled as if there
+ * were no dropout. */
 __attribute__((noinline)) static void attention_grad_with_dropout(const ax_attention_grad_args *g, int64_t lo,
                                                                   int64_t hi, void *scratch)
 {

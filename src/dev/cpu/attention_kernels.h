@@ -68,9 +68,9 @@ INLINE void store_weights(bool pairs, float *row, int64_t c, vf p)
 
 /* ---- panels -------------------------------------------------------------------------------------- */
 
-/* panel_count returns the number of panels into which a right operand of n columns is packed, panel_column
- * the first column of panel p. Panels are as wide as a micro-tile; if that width does not divide n, the last
- * panels are narrower by one vector, so that widths are nearly equal. */
+/* panel_count returns the number of panels (groups of columns, interleaved) into which a right operand of n
+ * columns is packed, panel_column the first column of panel p. Panels are as wide as a micro-tile; if that
+ * width does not divide n, the last panels are narrower by one vector, so that widths are nearly equal. */
 INLINE int64_t panel_count(const ax_cpu_gemm *gm, int64_t n)
 {
     return (n + gm->vectors * W - 1) / (gm->vectors * W);
@@ -83,12 +83,12 @@ INLINE int64_t panel_column(const ax_cpu_gemm *gm, int64_t n, int64_t p, int64_t
     return (p * (gm->vectors - 1) + (p < wide ? p : wide)) * W;
 }
 
-/* Ranges of score columns begin and end at multiples of key_step, so that they consist of whole vectors, and
- * of whole steps of the matmul that reads the scores. */
+/* Returns the step of ranges of score columns (keys): a range begins and ends at multiples of the step, so
+ * that it consists of whole vectors, and of whole steps of the matmul that reads the scores. */
 INLINE int64_t key_step(const ax_cpu_gemm *gm) { return ax_max(W, gm->grain * gm->pair); }
 
-/* Packs a right operand of n columns and k rows into adjacent panels. Panel p starts at unit panel_column ·
- * units of `out`. */
+/* Packs a right operand of n columns and k rows into adjacent panels. Panel p starts at out + units ·
+ * panel_column(p), where `units` is the number of 32-bit units per column. */
 INLINE void pack_panels(const ax_cpu_gemm *gm, const void *src, int64_t size, int64_t ld, bool along_k,
                         int64_t n, int64_t k, float *out)
 {
@@ -101,15 +101,16 @@ INLINE void pack_panels(const ax_cpu_gemm *gm, const void *src, int64_t size, in
     }
 }
 
-/* A left operand that consists of many strips. `rows` is its first strip; the strip that begins at row i lies
- * i·step bytes after the first. */
+/* A left operand that consists of many strips (the rows of one micro-tile each). `rows` is the first strip;
+ * the strip that begins at row i lies i·step bytes after the first. */
 typedef struct left {
     ax_cpu_rows rows;
     int64_t step;
 } left;
 
 /* Returns n rows of d values as a left operand. The rows are read in place, or packed into `room` if the
- * values in memory do not form whole units, or if tiles would read past the last row. */
+ * values in memory do not form whole 32-bit units (fp32 values, or pairs of bf16), or if tiles would read
+ * past the last row. */
 INLINE left left_rows(const ax_cpu_gemm *gm, const void *src, int64_t size, int64_t ld, int64_t n, int64_t d,
                       float *room)
 {
@@ -120,7 +121,7 @@ INLINE left left_rows(const ax_cpu_gemm *gm, const void *src, int64_t size, int6
     return (left){{room, NULL, gm->grain * 4, gm->rows * 4, gm->rows}, units * 4};
 }
 
-/* Returns the strip that begins at row i. */
+/* Returns the strip (the rows of one micro-tile) of the left operand `a` that begins at row i. */
 INLINE ax_cpu_rows strip_of(const left *a, int64_t i)
 {
     ax_cpu_rows rows = a->rows;
@@ -128,9 +129,10 @@ INLINE ax_cpu_rows strip_of(const left *a, int64_t i)
     return rows;
 }
 
-/* Computes columns lo … hi-1 of c = a·b (+ c if `add`) for a strip a and packed panels b, over units u0 …
- * u1-1 of the inner dimension. b has `units` units; `a` begins at unit u0. Computes whole panels, so columns
- * around lo … hi-1 are overwritten too. */
+/* Computes columns lo … hi-1 of c = a·b (+ c if `add`) for a strip a (the rows of one micro-tile) and packed
+ * panels b, over units u0 … u1-1 of the inner dimension (a unit is an fp32 value, or a pair of bf16 values).
+ * b has `units` units; `a` begins at unit u0. Computes whole panels, so columns around lo … hi-1 are
+ * overwritten too. */
 INLINE void strip_times_panels(const ax_cpu_gemm *gm, ax_cpu_rows a, const float *b, int64_t n, int64_t lo,
                                int64_t hi, int64_t units, int64_t u0, int64_t u1, int64_t rows, float *c,
                                int64_t ld, bool add)
@@ -174,9 +176,9 @@ typedef struct attend {
     float *k, *v; /* the block's keys and values, packed */
     float *o;     /* [QUERIES, d] */
     float *m, *l; /* per query: running maximum of s·scale·log2e, and running sum of the weights */
-    float *s;     /* the strip's scores, then its weights */
+    float *s;     /* scores of a strip of queries, then their softmax weights */
     float *kept;  /* [AT_ONCE, BLOCK_LD] dropout's factors for the current rows; NULL: no dropout */
-    head_rows next_rows[3]; /* rows to prefetch for the next item */
+    head_rows next_rows[3]; /* rows to prefetch for the next work item */
 } attend;
 
 /* Returns the end (exclusive) of the keys that query i of the item sees, and sets *lo to the first of
@@ -219,8 +221,8 @@ INLINE int64_t first_block(attend *t)
     return t->keys;
 }
 
-/* Columns lo … hi-1 of the block of keys. seen_columns returns the columns that query i of the item sees; an
- * empty range if there is no query i. */
+/* Columns (keys) lo … hi-1 of the block of keys. seen_columns returns the columns that query i of the work
+ * item sees; an empty range if there is no query i. */
 typedef struct span {
     int64_t lo, hi;
 } span;
@@ -242,7 +244,8 @@ INLINE span seen_by_all(const span *rows, int n)
     return all;
 }
 
-/* Computes dropout's factors for n rows, from row i of the item on, and columns c0 … c1-1 of the block. */
+/* Computes dropout's factors (0 or 1/(1-p)) for n queries, from query i of the work item on, and columns c0 …
+ * c1-1 of the block of keys. */
 INLINE void dropout_rows(const attend *t, int64_t i, int n, int64_t c0, int64_t c1)
 {
     const ax_attention_args *a = t->a;
@@ -251,7 +254,8 @@ INLINE void dropout_rows(const attend *t, int64_t i, int n, int64_t c0, int64_t 
                         t->kept + k * BLOCK_LD + c0);
 }
 
-/* Sets the running maximum of row i to `now`, and rescales the row's sums o and l accordingly. */
+/* Sets the running maximum of query i to `now`, and rescales the query's sums o and l accordingly (online
+ * softmax). */
 INLINE void rescale_row(const attend *t, int64_t i, float now)
 {
     float before = t->m[i], shrink = exp2f(before - now);
@@ -370,7 +374,7 @@ INLINE const char *query_row(const attend *t, int64_t size)
     return (const char *)a->q + ((t->b * a->q_len + t->q0) * a->q_ld + t->h * t->d) * size;
 }
 
-/* Sets `out` to the rows to prefetch for the item of t: its queries, and the keys and values that the
+/* Sets `out` to the rows to prefetch for the work item of t: its queries, and the keys and values that the
  * previous item does not use. */
 INLINE void rows_of_item(const attend *t, int64_t size, head_rows out[3])
 {
@@ -466,7 +470,7 @@ INLINE void query_scores(const query_head *h, int64_t j0, int64_t keys, int64_t 
     vstore(h->t.s + j0, dot[0]);
 }
 
-/* o += Σ s[j]·v_j over keys j0 … j1-1, in `vectors` vectors from column c on. */
+/* Adds Σ s[j]·v_j, over keys j0 … j1-1, to `vectors` vectors of o, from column c on. */
 INLINE void query_columns(const query_head *h, int64_t j0, int64_t j1, int64_t ld, bool whole, int64_t c,
                           int vectors)
 {
@@ -496,8 +500,8 @@ INLINE void query_values(const query_head *h, int64_t j0, int64_t j1, int64_t ld
         query_columns(h, j0, j1, ld, whole, c, 1);
 }
 
-/* Attends to one block of keys for n adjacent heads. `there`: number of rows of k and v from this block on,
- * later blocks included; no row after them is prefetched. */
+/* Computes attention over one block of keys for n adjacent heads. `there`: number of rows of k and v from
+ * this block on, later blocks included; no row after them is prefetched. */
 INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64_t ld, bool whole)
 {
     const ax_attention_args *a = h->t.a;
@@ -578,7 +582,8 @@ INLINE void attend_range(const ax_attention_args *a, int64_t lo, int64_t hi, cha
         attend_items(a, lo, hi, scratch, false, type);
 }
 
-/* Not inlined, so that the code without dropout is compiled as if there were no dropout. */
+/* Computes attention with dropout. Not inlined, so that the code without dropout is compiled as if there were
+ * no dropout. */
 __attribute__((noinline)) static void attention_with_dropout(const ax_attention_args *a, int64_t lo,
                                                              int64_t hi, void *scratch)
 {

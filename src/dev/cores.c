@@ -14,9 +14,9 @@ static void set_usable(ax_cores *cores, int i)
         cores->usable[i / 64] |= UINT64_C(1) << (i % 64);
 }
 
-/* Uses the flag DONT_CHANGE_BINDING, because hwloc may otherwise bind the calling thread to each hardware
- * thread in turn to discover the topology. Other threads that read this process's binding at that moment
- * would see a wrong binding. */
+/* Loads the machine's topology by hwloc. Uses the flag DONT_CHANGE_BINDING, because hwloc may otherwise bind
+ * the calling thread to each hardware thread in turn to discover the topology. Other threads that read this
+ * process's binding at that moment would see a wrong binding. */
 bool ax_topology_find(hwloc_topology_t *out, hwloc_bitmap_t *mine)
 {
     *mine = NULL;

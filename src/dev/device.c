@@ -51,8 +51,8 @@ static void inherit(ax_device_ops *ops, const ax_device_ops *from)
     ops->discrete_memory = ops->discrete_memory || from->discrete_memory;
 }
 
-/* Fills the NULL entries of `ops` with those of its delegate, then with those of the delegate's delegate, and
- * so on. */
+/* Fills the NULL entries of `ops` with those of its delegate (the backend from which it inherits), then with
+ * those of the delegate's delegate, and so on. */
 static void resolve(ax_device_ops *ops)
 {
     for (const ax_device_ops *from = delegate_of(ops); from; from = delegate_of(from))

@@ -26,7 +26,7 @@ enum {
 static ax_status check_dtype(const char *kernel, const char *field, ax_dtype dtype, unsigned legal)
 {
     AX_CHECK((unsigned)dtype < AX_DTYPE_COUNT && (legal & BIT(dtype)), AX_ERR_USAGE,
-             "kernel %s does not take %s as its %s", kernel, ax_dtype_name(dtype), field);
+             "kernel %s does not support %s as its `%s`", kernel, ax_dtype_name(dtype), field);
     return AX_OK;
 }
 

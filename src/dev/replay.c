@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Segments with fewer launches than this get no graph. (A guess: not measured.) */
+/* Segments (launches between two copies, waits or collectives) with fewer launches than this get no graph. (A
+ * guess: not measured.) */
 enum { MIN_LAUNCHES = 4 };
 
 typedef struct launch {
@@ -34,7 +35,8 @@ struct ax_replay {
     size_t n, at;    /* number of segments, and index of the current one */
     size_t deferred; /* number of launches of the current segment that equal the recorded ones and have not
                         run yet */
-    bool recording;  /* the current segment differs from its record: launches are run and recorded */
+    bool recording;  /* the current segment's launches differ from the recorded ones: launches are run and
+                        recorded */
     /* The error of launches that ax_replay_cut_keep_error has run. A later ax_replay_cut returns it. */
     ax_status deferred_error;
 };
@@ -102,8 +104,9 @@ static ax_status run_launches(ax_stream *stream, const segment *s, size_t n)
     return AX_OK;
 }
 
-/* Tries to capture the segment as a graph. If the device refuses, the segment has no graph for now. The
- * device may accept it later, so the capture is tried again whenever `repeats` is a power of two. */
+/* Tries to capture the segment (a sequence of launches) as a graph. If the device refuses, the segment has no
+ * graph for now. The device may accept it later, so the capture is tried again whenever `repeats` is a power
+ * of two. */
 static void capture_graph(ax_stream *stream, segment *s)
 {
     const ax_device_ops *ops = &stream->dev->ops;
@@ -132,13 +135,13 @@ static void capture_graph(ax_stream *stream, segment *s)
 
 /* ---- comparing launches with the recorded ones --------------------------------------------------- */
 
-/* Sets *out to segment number r->at, to which the next launch belongs. Creates the segment if it does not
- * exist yet. */
+/* Sets *out to segment (sequence of launches) number r->at, to which the next launch belongs. Creates the
+ * segment if it does not exist yet. */
 static ax_status current_segment(ax_replay *r, segment **out)
 {
     if (r->at == r->n) {
         segment *more = realloc(r->segment, (r->n + 1) * sizeof *more);
-        AX_CHECK(more, AX_ERR_MEMORY, "replay: not enough memory for the list of segments");
+        AX_CHECK(more, AX_ERR_MEMORY, "replay: not enough memory for the list of recorded launches");
         r->segment = more;
         more[r->n++] = (segment){0};
     }

@@ -10,7 +10,8 @@ typedef struct job {
     int64_t items, unit;
 } job;
 
-/* Computes the items of one part. Parts are of equal size, and are cut at multiples of `unit` items. */
+/* Computes the work items (elements, rows, columns …) of one part. Parts are of equal size, and are cut at
+ * multiples of `unit` items. */
 static void run_job_part(void *arg, int part, int parts, char *scratch)
 {
     const job *j = arg;
@@ -23,11 +24,11 @@ static void run_job_part(void *arg, int part, int parts, char *scratch)
 enum { PAGE = 4096 };
 enum { SERIAL_BELOW = 16384 }; /* with fewer elements, waking a thread costs more than it saves */
 
-enum { QUEUED = 8 }; /* parts per thread, if items are of unequal length */
+enum { QUEUED = 8 }; /* parts per thread, if work items take unequal time */
 
-/* Runs a kernel in one part per thread. `queue` is for items of unequal length: then there are QUEUED parts
- * per thread. A part has several items, if there are enough, because each item prefetches data of the next
- * item. */
+/* Runs a kernel in one part per thread. `queue` is true if work items take unequal time: then there are
+ * QUEUED parts per thread. A part has several items, if there are enough, because each item prefetches data
+ * of the next item. */
 static ax_status run_parts(ax_stream *stream, ax_cpu_range_fn *fn, const void *args, int64_t items,
                            int64_t unit, double elements, bool queue)
 {
@@ -172,7 +173,7 @@ static ax_status sgd(ax_stream *stream, const void *args)
 
 /* ---- norms and sums ------------------------------------------------------------------------------ */
 
-enum { CHUNKS = 64, CHUNK_ROWS = 32 }; /* of norm_grad: the most chunks, the fewest rows of a chunk */
+enum { CHUNKS = 64, CHUNK_ROWS = 32 }; /* norm_grad: the most chunks of rows, and the fewest rows in one */
 
 /* Runs norm_grad or norm_grad_apply. The sums of the chunks lie in the scratch of the first thread, which
  * these kernels do not use otherwise. If not even the sums of one chunk fit there, ref's kernel runs. */

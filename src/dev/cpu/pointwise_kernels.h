@@ -62,8 +62,8 @@ INLINE vf normal_cdf(vf x, vf *bell)
     return vless(x, vset(0), tail, vset(1.0f) - tail);
 }
 
-/* GELU is x·gate. Rough gates are never below 2^-126, and 2^-126 times a large negative x would be far from
- * 0, so x is clamped. */
+/* Computes GELU(x) = x·gate. Gates that are computed `roughly` are never below 2^-126, and 2^-126 times a
+ * large negative x would be far from 0, so x is clamped. */
 INLINE void gelu_tanh_value(const vf *x, vf *y, int count, bool roughly)
 {
     vf kept[AT_ONCE], gate[AT_ONCE];
@@ -72,8 +72,8 @@ INLINE void gelu_tanh_value(const vf *x, vf *y, int count, bool roughly)
     EACH(v, count) y[v] = kept[v] * gate[v];
 }
 
-/* Clamps x to [-16, 16]: outside this range the slope is 0 or 1, and the square of a larger x could
- * overflow. */
+/* Computes the derivative of GELU. Clamps x to [-16, 16]: outside this range the slope is 0 or 1, and the
+ * square of a larger x could overflow. */
 INLINE void gelu_tanh_slope(const vf *x, vf *slope, int count, bool roughly)
 {
     vf near[AT_ONCE], s[AT_ONCE];
@@ -101,7 +101,7 @@ INLINE void gelu_exact_slope(const vf *x, vf *slope, int count, bool roughly)
     }
 }
 
-/* NaN stays NaN, because x is the second operand of vmax. */
+/* Computes max(x, 0). NaN stays NaN, because x is the second operand of vmax. */
 INLINE void relu_value(const vf *x, vf *y, int count, bool roughly)
 {
     (void)roughly;
@@ -153,7 +153,7 @@ INLINE void tanh_value(const vf *x, vf *y, int count, bool roughly)
     }
 }
 
-/* The slope of tanh, 1 - tanh², is computed without this subtraction, which would lose digits. */
+/* Computes the derivative of tanh, 1 - tanh², without this subtraction, which would lose digits. */
 INLINE void tanh_slope(const vf *x, vf *slope, int count, bool roughly)
 {
     vf tail[AT_ONCE], share[AT_ONCE];
@@ -354,7 +354,7 @@ INLINE void rope_angles(const ax_rope_args *a, int64_t r, int64_t c, vf *cosine,
     *sine = vodds(x, y) * vset(a->inverse ? -1 : 1);
 }
 
-/* Work items are rows. */
+/* Rotates rows lo … hi-1 of x by their positions (rotary position embedding). */
 INLINE void rope_range(const ax_rope_args *a, int64_t lo, int64_t hi, vtype type)
 {
     const int64_t half = a->head_dim / 2;
@@ -514,7 +514,7 @@ INLINE void convert_range(const ax_convert_args *a, int64_t lo, int64_t hi, vtyp
             vput(a->y, i, hi - i, VF32, vget(a->x, i, hi - i, type));
 }
 
-/* The kernel convert between F32 and BF16 or F16. */
+/* Runs the kernel convert, between F32 and BF16 or F16. */
 static void convert(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_convert_args *a = args;
@@ -554,7 +554,7 @@ INLINE void dropout_range(const ax_dropout_args *a, int64_t lo, int64_t hi, vtyp
 }
 BY_DTYPE(dropout)
 
-/* Work items are rows of the box. */
+/* Fills rows lo … hi-1 of y with normally distributed numbers. */
 static void init_normal(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_init_normal_args *a = args;

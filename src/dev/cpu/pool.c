@@ -50,8 +50,8 @@ struct ax_cpu_pool {
     _Alignas(LINES) _Atomic uint64_t ticket;               /* parts << 32 | taken */
     _Alignas(LINES) _Atomic uint64_t left[OWN_PARTS / 64]; /* bit i of word w: part 64·w + i is not taken */
     _Alignas(LINES) _Atomic uint32_t done;
-    _Alignas(LINES) atomic_int sleepers; /* workers waiting for `work` */
-    _Alignas(LINES) atomic_bool waiting; /* the caller waits for `finished` */
+    _Alignas(LINES) atomic_int sleepers; /* workers that sleep on the condition variable `work` */
+    _Alignas(LINES) atomic_bool waiting; /* the calling thread sleeps on the condition variable `finished` */
     bool own_parts;                      /* in this job a thread prefers the part with its own number */
     ax_cpu_body *body;
     void *job;
@@ -165,8 +165,8 @@ static void *worker_main(void *arg)
     worker *w = arg;
     ax_cpu_pool *pool = w->pool;
     if (w->places)
-        ax_cpu_bind(w->places, w->number); /* needs no check: the same call has bound the thread that opened
-                                              the device, so it succeeds here too */
+        ax_cpu_bind(w->places, w->number); /* no check is needed: binding has succeeded for the thread that
+                                              opened the device, so it succeeds here too */
     begin_flushing();
     pthread_mutex_lock(&pool->lock);
     pool->ready++;

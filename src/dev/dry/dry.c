@@ -16,10 +16,11 @@ static const uint64_t first_address = UINT64_C(1) << 56;
 
 typedef struct dry_memory {
     _Atomic uint64_t next;
-    /* The operands of the current launch, which are collected for the observer. */
+    /* The operands (memory that is read or written) of the current kernel launch, collected for the device's
+     * observer (a callback). */
     ax_operand *operand;
     int64_t operands, room;
-    bool full; /* there was not enough memory for the list, so an operand is missing */
+    bool full; /* there was not enough memory for the list of operands, so an operand is missing */
 } dry_memory;
 
 static ax_status dry_open(ax_device *dev)

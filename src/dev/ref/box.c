@@ -1,10 +1,10 @@
-/* Kernels on rows and boxes of larger arrays: embedding lookup and its gradient, strided copies, random
- * initial weights. */
+/* Kernels on rows and parts (boxes) of larger arrays: embedding lookup and its gradient, strided copies,
+ * random initial weights. */
 #include "dev/ref/ref.h"
 
 #include <string.h>
 
-/* Returns the row of `id` in this rank's part of the table, or -1 if another rank has it. */
+/* Returns the row of token `id` in this rank's part of the embedding table, or -1 if another rank has it. */
 static int64_t table_row(int32_t id, int64_t first, int64_t count)
 {
     int64_t row = id - first;

@@ -126,8 +126,8 @@ static ax_status run_staged(ax_comm *comm, ax_stream *stream, const ax_coll_args
 {
     size_t element = ax_dtype_size(args->dtype), out = (size_t)sent(args, comm->size) * element,
            back = (size_t)received(args, comm->size) * element;
-    size_t from = args->send == args->recv ? 0 : back; /* if the collective is in place on the device, so is
-                                                          its copy in the host's staging buffer */
+    size_t from = args->send == args->recv ? 0 : back; /* if the device's send and receive buffer are the
+                                                          same, so are those in the host's staging buffer */
     ax_coll_args staged = *args;
     ax_work *work = NULL;
     AX_TRY(need_staging(comm, from + ax_max(out, back)));

@@ -62,10 +62,10 @@ static ax_status check(const ax_comm *comm, const ax_message *m, int peer)
              "a message has %d dims; it must have 0 to %d", m->ndim, AX_MESSAGE_DIMS);
     for (int d = 0; d < m->ndim; d++)
         AX_CHECK(m->dim[d] >= 0 && !__builtin_mul_overflow(count, m->dim[d], &count), AX_ERR_INTERNAL,
-                 "%s: an extent is negative, or the number of elements overflows 64 bits",
+                 "message \"%s\": an extent is negative, or the number of elements overflows 64 bits",
                  ax_message_describe(m, text));
     AX_CHECK(count <= INT32_MAX / (int64_t)ax_dtype_size(m->dtype), AX_ERR_USAGE,
-             "%s: a message can have at most 2^31 - 1 bytes; use smaller micro-batches",
+             "message \"%s\" has too many bytes: at most 2^31 - 1 are possible; use smaller micro-batches",
              ax_message_describe(m, text));
     return AX_OK;
 }

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 enum { OUTGOING = 64, CLAIM_SECONDS = 2, SILENT_SECONDS = 10, ABORT_SECONDS = 1 };
-/* Seconds from the sending of AX_NOTE_END to the exit: enough for the note to arrive on a busy machine. */
+/* Seconds from sending AX_NOTE_END to the exit: enough for this message to arrive on a busy machine. */
 #define NOTICE_SECONDS 0.3
 
 struct ax_mpi_control {

@@ -360,8 +360,9 @@ static ax_status start_piece(piece *p, ax_mpi_op *op, int64_t cut)
     return AX_OK;
 }
 
-/* Cuts the operation into pieces and assigns a tag number to each. All ranks cut an operation into the same
- * pieces, and assign tag numbers in the order of operations. So sender and receiver use the same tag. */
+/* Cuts the operation into pieces, which have messages of their own, and assigns a tag number to each piece.
+ * All ranks cut an operation into the same pieces, and assign tag numbers in the order of operations. So
+ * sender and receiver use the same tag. */
 static ax_status flat_start(ax_mpi_op *op)
 {
     plan how = choose_algorithm(op);

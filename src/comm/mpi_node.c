@@ -16,13 +16,13 @@
 
 enum { WHERE = 256 }; /* buffer size for the value of runtime.shared_memory: larger than ax_node_card.path */
 
-/* State of the shared-memory path for one communicator. */
+/* State of one communicator for collectives through shared memory. */
 typedef struct state {
     ax_node_group *group;
     ax_node_outer outer;
     ax_mpi_comm *column; /* communicator of the ranks with this rank's index on their nodes, one per node;
                             NULL: there is one node */
-    ax_mpi_op exchange;  /* the operation in flight on `column` */
+    ax_mpi_op exchange;  /* the exchange with other nodes that is in flight, on `column` */
     int64_t wire;        /* bytes that the current operation has sent to other nodes, on `column` */
 } state;
 

@@ -173,7 +173,8 @@ const ax_mpi_path *ax_mpi_path_of(const ax_mpi_comm *c, const ax_coll_args *args
 }
 
 /* Starts queued operations in order. Stops after an operation whose calls are still being compared or that
- * has pieces not yet started. If `local` is true, also stops before an operation that needs MPI. */
+ * has pieces (parts of its data) not yet started. If `local` is true, also stops before an operation that
+ * needs MPI. */
 static bool start_queued(ax_mpi_world *w, bool local)
 {
     bool moved = false;

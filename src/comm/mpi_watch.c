@@ -26,7 +26,7 @@ enum { COMPUTES, WAITS, LEFT };
 typedef struct answer {
     bool came;
     int state;
-    uint64_t progress, before; /* the rank's progress counter in this round and in the previous one */
+    uint64_t progress, before; /* the rank's progress counter in this round of questions and the previous */
     int64_t called;            /* operations that the rank has called on the communicator of the question */
     char text[AX_NOTE_TEXT];
 } answer;

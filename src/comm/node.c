@@ -29,13 +29,13 @@ typedef struct header {
 } header;
 
 typedef struct span {
-    int64_t begin, end; /* offsets in the file, whole pages */
+    int64_t begin, end; /* offsets in the heap's file, whole pages */
 } span;
 
 typedef struct peer {
     char *base;
-    size_t bytes; /* size of this rank's mapping of the peer's heap; 0: the peer is in this process, and its
-                     own mapping is used */
+    size_t bytes; /* size of this rank's mapping of the peer's heap (shared memory); 0: the peer is in this
+                     process, and its own mapping is used */
 } peer;
 
 struct ax_node {

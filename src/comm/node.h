@@ -45,11 +45,12 @@ void ax_node_destroy(ax_node **node);
  * reserved. Not collective; any thread may call it. */
 AX_MUST_CHECK ax_status ax_node_alloc(ax_node *node, size_t bytes, void **out);
 void ax_node_free(ax_node *node, void *memory);
-/* Returns the offset of `memory` in this rank's heap, or -1 if not all of its `bytes` are in this heap. */
+/* Returns the offset of `memory` in this rank's heap (shared memory), or -1 if not all of its `bytes` are in
+ * this heap. */
 int64_t ax_node_offset(const ax_node *node, const void *memory, size_t bytes);
 /* Returns how many resident bytes of this process belong to other ranks' heaps. */
 int64_t ax_node_foreign(ax_node *node);
-/* Returns the address, in this process, of the byte at `offset` in the heap of `rank`. */
+/* Returns the address, in this process, of the byte at `offset` in the heap (shared memory) of `rank`. */
 void *ax_node_at(const ax_node *node, int rank, int64_t offset);
 
 /* ---- groups -------------------------------------------------------------------------------------- */
@@ -77,8 +78,8 @@ typedef struct ax_node_map {
 AX_MUST_CHECK ax_status ax_node_group_create(ax_node *node, const ax_node_map *map, int rank,
                                              ax_node_group **out, int64_t *mailbox);
 /* Connects the group's ranks. Rank i of the group has passed member[i] to ax_node_create as `rank`; the
- * mailbox of rank i is at offset[i] in the heap of rank i. `outer` is borrowed; NULL is allowed if there is
- * one node. */
+ * mailbox of rank i, where it writes its calls, is at offset[i] in the heap (shared memory) of rank i.
+ * `outer` is borrowed; NULL is allowed if there is one node. */
 void ax_node_group_join(ax_node_group *group, const int *member, const int64_t *offset,
                         const ax_node_outer *outer);
 /* Destroys a group. Call this function only after all ranks of the group have completed their last

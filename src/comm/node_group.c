@@ -22,8 +22,8 @@
 #include <string.h>
 
 enum {
-    PART_INSIDE = 1 << 20,   /* on one node: bytes of a part of buffers that are not in shared memory */
-    PART_OUTSIDE = 16 << 20, /* on several nodes: bytes of a part of the buffers */
+    PART_INSIDE = 1 << 20,   /* one node: bytes of a part of a buffer outside shared memory */
+    PART_OUTSIDE = 16 << 20, /* several nodes: bytes of a part; buffers are exchanged in parts */
     COLUMNS = 4 << 20,       /* bytes of a group's buffer `columns`, for the exchange between nodes */
     OUTSIDE_MIN = 64 << 10   /* on several nodes: a collective that sends fewer bytes is faster by path `flat`
                                 (messages alone) */

@@ -30,13 +30,13 @@ typedef struct channel {
     post post[RING];
 } channel;
 
-/* The channels of a mailbox. Each operation has one round in channel FIRST. An operation that needs more
- * rounds continues in channel MORE, one operation at a time, so that all ranks have the same order of rounds
- * in each channel. */
+/* The channels (sequences of rounds) of a mailbox. Each operation has one round in channel FIRST. An
+ * operation that needs more rounds continues in channel MORE, one operation at a time, so that all ranks have
+ * the same order of rounds in each channel. */
 enum { FIRST, MORE, CHANNELS };
 
 /* One rank's channels of a group, and the data that it sends in small operations (box). The mailbox lies in
- * the rank's heap. All ranks of the group read it; only its owner writes it. */
+ * the rank's heap (shared memory). All ranks of the group read it; only its owner writes it. */
 typedef struct mailbox {
     channel channel[CHANNELS];
     _Alignas(LINE) char box[RING][BOX];
@@ -55,7 +55,7 @@ struct ax_node_group {
     int step;    /* distance in communicator ranks from the i-th rank on one node to the i-th rank on the next
                     node; 0 if this distance is not the same for all i and all nodes */
     uint32_t started, entered, ended; /* numbers of operations: started; entered: those that have posted their
-                                         first round; ended: those that are complete */
+                                         call; ended: those that are complete */
     /* Addresses, in this process, of each rank's send and receive buffer in the current round. */
     const char **send;
     char **recv;
@@ -75,8 +75,8 @@ typedef enum ax_node_move {
     MOVE_WHOLE,  /* each rank computes all of its own result: for small data, or if the collective does not
                     write to buffers that other ranks read */
     MOVE_SHARED, /* all-reduce: each rank reduces one slice and writes it to all ranks' buffers */
-    MOVE_IN,     /* several nodes, before the exchange: reduce the part that this rank will exchange */
-    MOVE_OUT     /* several nodes, after the exchange: gather the parts that the node's ranks received */
+    MOVE_IN,     /* several nodes, before the exchange: each rank reduces the part that it will exchange */
+    MOVE_OUT /* several nodes, after the exchange: each rank gathers the parts that its node's ranks got */
 } ax_node_move;
 
 /* Copies or reduces this rank's share of the data among the buffers in group->send, recv and columns. */

@@ -219,9 +219,10 @@ static void sleep_until_released(group *g, slot *mine, bool even_if_failed)
     mine->waiting = false;
 }
 
-/* Waits until all ranks of the group have posted. The last rank to post runs `at_last` and then releases the
- * others, unless at_last made the world fail. Even if the world fails meanwhile, either all ranks of the
- * group are released or none, because a released rank accesses the buffers of the others. */
+/* Waits until all ranks of the group have posted the arguments of their calls. The last rank to post runs
+ * `at_last` and then releases the others, unless at_last made the world fail. Even if the world fails
+ * meanwhile, either all ranks of the group are released or none, because a released rank accesses the buffers
+ * of the others. */
 static ax_status wait_all_posted(group *g, int rank, last_arrival_fn *at_last)
 {
     world *w = g->world;
@@ -276,7 +277,8 @@ static void copy(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-/* Moves this rank's share of a collective, after the last rank to post has found that all calls agree. */
+/* Moves this rank's share of a collective's data, after the last rank to post its arguments has found that
+ * all calls agree. */
 static void move_data(group *g, int rank)
 {
     const ax_coll_args *a = &g->slot[rank].args;

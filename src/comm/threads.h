@@ -45,7 +45,7 @@ typedef struct pending {
     int rank; /* the caller's rank in the group */
     ax_message_args args;
     bool done;
-    struct waiter *waiter; /* the waiter of the rank that waits for this call; NULL: none */
+    struct waiter *waiter; /* wakes the rank that waits for this call; NULL: no rank waits for it */
 } pending;
 
 /* The state of a rank that waits for messages. */

@@ -153,12 +153,13 @@ typedef struct ax_device_ops {
     const struct ax_device_ops *(*plugin)(void);
     /* Returns why the backend cannot be used on this host, or NULL if it can. Optional. */
     const char *(*absent)(void);
-    /* Open and close a device of this backend. Optional. The functions of the delegates are called too:
-     * `open` from the last delegate up to the backend itself, `close` in reverse order. */
+    /* Open and close a device of this backend. Optional. The functions of the delegates (the backends from
+     * which it inherits) are called too: `open` from the last delegate up to the backend itself, `close` in
+     * reverse order. */
     ax_status (*open)(ax_device *dev);
     void (*close)(ax_device *dev);
     /* True if the memory of the backend, or of a delegate, is not host memory. Collectives then copy data to
-     * the host and back, or use links. */
+     * the host and back, or use links (direct connections between devices). */
     bool discrete_memory;
 
     /* All members from here on are pointers. NULL members are inherited from the backend `delegate`. */
@@ -327,7 +328,7 @@ double ax_device_read(ax_device *dev, const ax_span *span, int64_t n, double sec
 typedef struct ax_cores {
     int machine;                        /* number of cores of the machine */
     double quota;                       /* CPUs that the cgroup's quota allows; infinity: no limit */
-    uint64_t usable[AX_CORES_MAX / 64]; /* bit i of word w: core 64·w + i */
+    uint64_t usable[AX_CORES_MAX / 64]; /* bit i of word w: core 64·w + i may be used */
     bool physical; /* true: a bit of `usable` is a physical core; false: it is a hardware thread, or the
                       system does not list all cores */
 } ax_cores;

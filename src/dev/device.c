@@ -27,7 +27,8 @@ const ax_device_ops *ax_device_find(const char *name)
     return NULL;
 }
 
-/* Returns the table from which `ops` inherits its NULL entries, or NULL. */
+/* Returns the function table of the backend from which `ops` inherits its NULL entries; NULL if there is
+ * none. */
 static const ax_device_ops *delegate_of(const ax_device_ops *ops)
 {
     return ops->plugin ? ops->plugin() : ax_device_find(ops->delegate);

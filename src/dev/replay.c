@@ -24,7 +24,7 @@ typedef struct segment {
     launch *launch;
     char *args;
     size_t n, room, bytes, bytes_room;
-    void *graph;    /* graph of the whole segment, or NULL */
+    void *graph;    /* graph of all launches of the segment, or NULL */
     size_t repeats; /* how often the segment repeated while it had no graph */
 } segment;
 

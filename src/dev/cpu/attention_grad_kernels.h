@@ -33,7 +33,7 @@ typedef struct attend_grad {
     const ax_attention_grad_args *g;
     bool make_dq, make_dkv;
     /* "Units along X": a 32-bit unit is an fp32 value, or a pair of bf16 values that are neighbours in X. */
-    float *v, *k_rows; /* packed: v with units along d, k with units along keys */
+    float *v, *k_rows; /* packed in 32-bit units: v along d, k along keys */
     left dout;
     float *q_room, *dout_room; /* memory for q and dout as left operands */
     float *q_cols, *dout_cols; /* q and dout, packed in 32-bit units along queries: as panels, or with AMX
@@ -103,8 +103,8 @@ INLINE void put_units_of_rows(const attend_grad *t, int64_t i, int n, int64_t c,
 }
 
 /* Computes and stores p (softmax weights) and ds (gradients of scores) of AT_ONCE rows (queries) in columns
- * (keys) c0 … c1-1. The rows are r, r+1, … of the strip that begins at query i of the block. `drops`: true if
- * there is dropout, a compile-time constant. */
+ * (keys) c0 … c1-1. The rows are r, r+1, … of the strip of queries that begins at query i of the block.
+ * `drops`: true if there is dropout, a compile-time constant. */
 INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, int64_t c1, bool drops)
 {
     enum { N = AT_ONCE };
@@ -161,7 +161,7 @@ INLINE void grad_strip(const attend_grad *t, int64_t i, bool drops)
         strip_times_panels(gm, strip_of(&t->dout, i), t->v, keys, lo, hi, du, 0, du, rows, t->dp, GRAD_LD,
                            false);
     }
-    if (transposes_sums(t)) /* the matmul reads whole strips */
+    if (transposes_sums(t)) /* the matmul reads whole strips of gm->rows rows */
         rows = gm->rows;
     int64_t end = ax_round_up(ax_max(0, ax_min(f->q0 + i + rows - f->j0, f->keys)), step);
     int64_t c0 = lo < hi ? lo / step * step : end, c1 = lo < hi ? ax_round_up(hi, step) : end;

@@ -181,7 +181,7 @@ typedef struct attend {
     head_rows next_rows[3]; /* rows to prefetch for the next work item */
 } attend;
 
-/* Returns the end (exclusive) of the keys that query i of the item sees, and sets *lo to the first of
+/* Returns the end (exclusive) of the keys that query i of the work item sees, and sets *lo to the first of
  * them. */
 INLINE int64_t visible(const attend *t, int64_t i, int64_t *lo)
 {
@@ -266,8 +266,8 @@ INLINE void rescale_row(const attend *t, int64_t i, float now)
             vput(t->o + i * t->d, c, t->d - c, VF32, vget(t->o + i * t->d, c, t->d - c, VF32) * vset(shrink));
 }
 
-/* Replaces the scores of n rows, from row r of the strip on, by softmax weights in columns c0 … c1-1
- * (multiples of W); 0 for columns that a row does not see. Updates o, m and l. `drops`: true if there is
+/* Replaces the scores of n rows, from row r of the strip of queries on, by softmax weights in columns c0 …
+ * c1-1 (multiples of W); 0 for columns that a row does not see. Updates o, m and l. `drops`: true if there is
  * dropout, a compile-time constant. */
 INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c0, int64_t c1, bool drops)
 {

@@ -46,7 +46,7 @@ typedef struct ax_cpu_prefetch {
 typedef struct ax_cpu_step_hook {
     ax_cpu_prefetch prefetch[2]; /* memory to prefetch, lines_per_step lines in each step */
     int64_t lines_per_step[2];
-    int64_t steps; /* number of steps in k until the next call of the hook */
+    int64_t steps; /* number of steps in k until the function `call` is called next */
     void (*call)(struct ax_cpu_step_hook *);
 } ax_cpu_step_hook;
 
@@ -272,7 +272,7 @@ void ax_cpu_close(ax_device *dev);
 size_t ax_cpu_workspace(int threads);
 void ax_cpu_touch(ax_device *dev, void *memory, size_t bytes);
 
-/* Kernels without SIMD (plain.c). Work items are elements for fill and copy, rows of the box for copy_box. */
+/* Kernels without SIMD (plain.c). Work items are elements for fill and copy, rows for copy_box. */
 ax_cpu_range_fn ax_cpu_fill, ax_cpu_copy, ax_cpu_copy_box;
 
 double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds);

@@ -64,7 +64,7 @@ void ax_cpu_close(ax_device *dev)
 
 typedef struct peak_job {
     ax_cpu_peak_fn *fn;
-    double flops; /* floating-point operations of one part */
+    double flops; /* floating-point operations of one part of the job */
 } peak_job;
 
 static void peak_body(void *arg, int part, int parts, char *scratch)

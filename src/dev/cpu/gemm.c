@@ -73,7 +73,7 @@ typedef struct packing {
     int64_t requested, packed; /* number of pieces that were prefetched, and that were packed */
 } packing;
 
-/* Advances `rest` by one step. Returns true if this step has to prefetch or pack a piece. */
+/* Counts one step of packing in `rest`. Returns true if this step has to prefetch or pack a piece. */
 static inline bool pack_is_due(packing *p)
 {
     p->rest += p->pieces;
@@ -141,9 +141,9 @@ typedef struct block {
     char *a, *b; /* memory for packed a and packed b */
     bool keep_b; /* the packed panels of b are kept for later blocks of rows of the same stretch (rows that
                     share packed b) */
-    bool b_kept; /* the panels of b were packed by an earlier block of the stretch */
-    float *sums; /* fp32 sums of the stretch's rows and the block's n columns, used if c is 16-bit and there
-                    are several blocks in k */
+    bool b_kept; /* the panels of b were packed by an earlier block of rows and are used again */
+    float *sums; /* fp32 sums of c, for the stretch's rows and the block's n columns, used if c is 16-bit and
+                    there are several blocks in k */
 } block;
 
 /* Returns true if c shall be written with non-temporal stores, which save reading each of its lines before
@@ -230,9 +230,9 @@ typedef struct panel {
     char *at; /* the packed values */
 } panel;
 
-/* Returns panel number `index` of the `panels` panels of the block. Panels have nearly equal width: 64
- * columns are cut into 2 + 2 vectors of 16, not 3 + 1. Panels that are kept lie side by side in memory; other
- * panels use two buffers alternately. */
+/* Returns panel number `index` (packed columns of b) of the `panels` panels of the block. Panels have nearly
+ * equal width: 64 columns are cut into 2 + 2 vectors of 16, not 3 + 1. Panels that are kept lie side by side
+ * in memory; other panels use two buffers alternately. */
 static panel panel_at(const block *t, int64_t index, int64_t panels)
 {
     int64_t lanes = t->gemm->lanes, vectors = ax_ceil_div(t->n, lanes);
@@ -366,8 +366,8 @@ static void run_block(const block *t, packing *next_a, const void *next_strip, t
 /* The rectangle of c that a thread computes, the sizes of its blocks, and its buffers. */
 typedef struct blocking {
     int64_t m0, m1, n0, n1;
-    int64_t nc, ms, kc, mc; /* largest sizes: nc: columns of a block; ms: rows of a stretch; kc: values of k
-                               in a block; mc: rows of a block */
+    int64_t nc, ms, kc, mc; /* largest sizes: nc: columns of a block; ms: rows of a stretch (rows that share
+                               packed b); kc: values of k in a block; mc: rows of a block */
     char *a[2], *b;
     float *sums;
 } blocking;
@@ -389,8 +389,9 @@ static blocking choose_blocking(const ax_cpu_gemm *gemm, const ax_gemm_args *g, 
     return c;
 }
 
-/* Returns the block that begins at column n0, row m0 and value k0 of k, in the stretch of rows that begins at
- * row s0. `like` is any block of the same GEMM. `turn` (0 or 1) selects the block's buffer for packed a. */
+/* Returns the block that begins at column n0, row m0 and value k0 of k, in the stretch (rows that share
+ * packed b) that begins at row s0. `like` is any block of the same GEMM. `turn` (0 or 1) selects the block's
+ * buffer for packed a. */
 static block block_at(const blocking *c, const block *like, int64_t n0, int64_t s0, int64_t k0, int64_t m0,
                       int turn)
 {

@@ -336,8 +336,8 @@ INLINE prefetches prefetches_of(const ax_cpu_tile *t, const ax_cpu_rows *a, int6
 
 INLINE void prefetch_run(prefetches *s, const ax_cpu_tile *t, int64_t run)
 {
-    /* Run number `run` prefetches row number `run` of c, so a tile with few units prefetches only its first
-     * rows. Non-temporal stores need no prefetch. */
+    /* A run is RUN steps in k. Run number `run` prefetches row number `run` of c, so a tile with few steps in
+     * k prefetches only its first rows. Non-temporal stores need no prefetch. */
     if (run < t->rows && !(NT_STORES && t->non_temporal)) {
         const char *c = s->c + run * s->c_row;
         for (int64_t at = 0; at < s->c_bytes; at += LINE)

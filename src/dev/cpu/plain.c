@@ -38,7 +38,7 @@ void ax_cpu_fill(const void *args, int64_t lo, int64_t hi, void *scratch)
         memcpy(y + done, y, (size_t)ax_min(4096, (int64_t)(bytes - done)));
 }
 
-/* The three outer indices of row `item` of an n0 x n1 x n2 x n3 box. */
+/* The three outer indices of row `item` of an n0 x n1 x n2 x n3 array. */
 typedef struct outer {
     int64_t i, j, k;
 } outer;

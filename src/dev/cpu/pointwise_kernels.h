@@ -130,7 +130,7 @@ INLINE void tails(const vf *x, float factor, vf *tail, vf *share, int count, boo
 }
 
 /* Returns tanh(x) for |x| < 0.625, where the formula with 1 - exp(-2|x|) loses digits. Uses the odd
- * polynomial of Cephes. */
+ * polynomial of the library Cephes. */
 INLINE vf tanh_near_zero(vf x)
 {
     vf square = x * x, p = vset(-5.70498872745e-3f);

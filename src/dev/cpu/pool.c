@@ -103,7 +103,7 @@ static bool has_work(const ax_cpu_pool *pool)
 }
 
 /* Takes the part with the thread's own number, or the next one after it that is left. At least one is left,
- * because this thread has already taken a ticket. */
+ * because this thread has already counted its part as taken in `ticket`. */
 static int take_part(ax_cpu_pool *pool, int thread, int parts)
 {
     for (int part = thread;; part = part + 1 < parts ? part + 1 : 0) {
@@ -114,7 +114,7 @@ static int take_part(ax_cpu_pool *pool, int thread, int parts)
     }
 }
 
-/* Takes and runs parts until none is left. */
+/* Takes and runs parts of the current job until none is left. */
 static void run_parts(ax_cpu_pool *pool, int thread, char *scratch)
 {
     for (;;) {

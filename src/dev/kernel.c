@@ -102,7 +102,7 @@ static int64_t box_span(const int64_t n[4], const int64_t stride[4])
 /* Returns the number of keys that the causal mask lets the last query of the call see. */
 static int64_t visible_keys(const ax_attention_args *a) { return ax_min(a->kv_len, a->q_offset + a->q_len); }
 
-/* Returns how many of the visible_keys are inside the window of at least one query. */
+/* Returns how many of the keys that the causal mask allows (visible_keys) are in the window of some query. */
 static int64_t window_keys(const ax_attention_args *a)
 {
     int64_t all = visible_keys(a);

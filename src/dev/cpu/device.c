@@ -120,8 +120,8 @@ static void read_body(void *arg, int part, int parts, char *scratch)
     }
 }
 
-/* Reads the spans once and returns the seconds. The pass is cut into as many parts as a long matrix-vector
- * multiplication (gemm.c). */
+/* Reads the spans (ranges of memory) once and returns the seconds. The pass is cut into as many parts as a
+ * long matrix-vector multiplication (gemm.c). */
 static double read_once(const ax_cpu *cpu, read_job *j)
 {
     enum { EACH = 8 };

@@ -176,7 +176,8 @@ static ax_status sgd(ax_stream *stream, const void *args)
 enum { CHUNKS = 64, CHUNK_ROWS = 32 }; /* norm_grad: the most chunks of rows, and the fewest rows in one */
 
 /* Runs norm_grad or norm_grad_apply. The sums of the chunks lie in the scratch of the first thread, which
- * these kernels do not use otherwise. If not even the sums of one chunk fit there, ref's kernel runs. */
+ * these kernels do not use otherwise. If not even the sums of one chunk fit there, the reference backend's
+ * kernel runs. */
 static ax_status run_norm_grad(ax_stream *stream, ax_kernel kernel, const ax_norm_grad_apply_args *a,
                                const void *args)
 {

@@ -11,22 +11,24 @@
 extern "C" {
 #endif
 
-/* The enumerators of each type are in the order of the key's `choices` in ax_config_options. */
+/* The enumerators of each type are in the order of the words that the key accepts (`choices` in
+ * ax_config_options). */
 typedef enum ax_config_precision { AX_CONFIG_FP32, AX_CONFIG_BF16, AX_CONFIG_FP16 } ax_config_precision;
 typedef enum ax_config_activation { AX_CONFIG_GELU_NEW, AX_CONFIG_GELU, AX_CONFIG_SILU } ax_config_activation;
 typedef enum ax_config_method { AX_CONFIG_FULL, AX_CONFIG_LORA } ax_config_method;
 typedef enum ax_config_loss { AX_CONFIG_AUTO, AX_CONFIG_ANSWERS, AX_CONFIG_ALL } ax_config_loss;
 typedef enum ax_config_order { AX_CONFIG_SHUFFLED, AX_CONFIG_SEQUENTIAL } ax_config_order;
 typedef enum ax_config_nonfinite { AX_CONFIG_STOP, AX_CONFIG_SKIP } ax_config_nonfinite;
-/* train.recompute is N > 0 (store the input of every N blocks) or one of these. */
+/* Values of the key train.recompute that are words: none, and full (recompute each block in backward).
+ * Otherwise the value is N > 0: store the input of every N blocks, and recompute the blocks. */
 enum { AX_CONFIG_RECOMPUTE_NONE = -1, AX_CONFIG_RECOMPUTE_FULL = -2 };
 
 typedef struct ax_config {
     struct {
         char *family; /* "gpt2", or NULL if `from` or `config` is given */
-        char *config; /* path of a config.json with the shape of a new model, or NULL */
+        char *config; /* path of a config.json that describes a new model, or NULL */
         char *from;   /* directory of an existing model, or NULL */
-        /* If `family` is given, loading replaces 0 in kv_heads and ffn by the default. */
+        /* If `family` is given, ax_config_load replaces 0 in kv_heads and ffn by the default. */
         int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, seq_len, window;
         double rope_theta;
         double dropout; /* default of the three rates below */
@@ -39,14 +41,15 @@ typedef struct ax_config {
         int method; /* ax_config_method */
         int64_t rank;
         double alpha;
-        ax_strings targets; /* names of matrices (ax_matrix_name); none: all */
+        ax_strings targets; /* words for the matrices that get a low-rank update; "all": all matrices of the
+                               blocks */
     } tune;
     struct {
         ax_paths train, valid;
         char *tokenizer;     /* or NULL */
-        char *text_key;      /* member of JSON objects that holds the text, or NULL: text */
-        int64_t bad_lines;   /* largest number of JSON objects that may be skipped */
-        char *chat_template; /* of conversations, or NULL: found by ax_chat_create */
+        char *text_key;      /* name of the JSON member that holds the text; NULL: "text" */
+        int64_t bad_lines;   /* how many JSON objects with invalid text may be skipped; more are an error */
+        char *chat_template; /* name of the chat template; NULL: ax_chat_create chooses one */
         int loss;            /* ax_config_loss */
         int order;           /* ax_config_order */
         bool mask_documents;
@@ -64,7 +67,7 @@ typedef struct ax_config {
         char *resume;         /* "auto", "none" or a checkpoint's absolute path */
     } train;
     struct {
-        char *name, *schedule; /* each is a word of its key's `choices` */
+        char *name, *schedule; /* words that the keys optim.name and optim.schedule accept */
         double lr, betas[2], eps, momentum, weight_decay, clip, min_lr, decay;
         ax_quota warmup; /* steps, or a percentage of train.steps */
     } optim;
@@ -75,10 +78,11 @@ typedef struct ax_config {
     struct {
         int schedule; /* ax_pipe_schedule */
         int64_t slack, postpone, chunks;
-        ax_ints cut; /* item i: the first block of stage i + 1, or of part i + 1 of the model if stages have
-                        chunks; a single item -1: ax_pipe_cut chooses */
+        ax_ints cut; /* item i: index of the first block of pipeline stage i + 1; if stages have several
+                        chunks (schedule interleaved), of chunk i + 1 in the order of forward; a single item
+                        -1: ax_pipe_cut chooses */
     } pipe;
-    char *strategy; /* a word of the `choices` of key strategy */
+    char *strategy; /* a word that the key `strategy` accepts */
     int64_t zero;
     struct {
         bool oar, ors, oag;
@@ -94,22 +98,25 @@ typedef struct ax_config {
     } run;
     int64_t threads; /* 0: one per physical core */
     char *device;
-    ax_runtime_values runtime; /* the values that the user gave; ax_runtime_get returns the value in use */
-    ax_option_set *set;        /* where each value comes from (ax_option_place) */
+    ax_runtime_values runtime; /* settings of the process (keys runtime.*) as the user gave them;
+                                  ax_runtime_get returns the value in use */
+    ax_option_set *set;        /* for each value: the file and line, or the command line, where it was set
+                                  (ax_option_place) */
 } ax_config;
 
 /* Returns the table of all keys; *count is their number. */
 const ax_option *ax_config_options(size_t *count);
 
-/* The purpose for which a configuration is loaded: to train, or to measure, which does not require
- * data.train. */
+/* The purpose for which a configuration is loaded: to train, or to measure speed. Measuring does not require
+ * the key data.train. */
 typedef enum ax_config_use { AX_CONFIG_TO_TRAIN, AX_CONFIG_TO_MEASURE } ax_config_use;
 
 /* Reads the file `path` (NULL: none) and then n "key=value" overrides, and checks each value and the rules
  * over several keys. Overwrites *cfg, which must keep its address afterwards, because cfg->set points to it.
- * The caller releases it with ax_config_fini, also after an error. If model.from or model.config is given,
- * the values in the model's config.json are not known yet: the caller sets those that the user did not give
- * (ax_config_given). AX_ERR_USAGE, whose message lists all errors; AX_ERR_DATA if the file cannot be read. */
+ * The caller releases *cfg with ax_config_fini, also after an error. If model.from or model.config is given,
+ * this function does not read the model's config.json: the caller sets the model.* values that the user did
+ * not give (ax_config_given). AX_ERR_USAGE, whose message lists all errors; AX_ERR_DATA if the file cannot be
+ * read. */
 AX_MUST_CHECK ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_config_use use,
                                        ax_config *cfg);
 void ax_config_fini(ax_config *cfg);

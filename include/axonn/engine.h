@@ -28,10 +28,13 @@ typedef struct ax_engine ax_engine;
 typedef struct ax_engine_options {
     const ax_model_config *model;
     int64_t seq_len;       /* T */
-    int64_t micro_batch;   /* rows of a micro-batch for each pair of coordinates along data and z */
+    int64_t micro_batch;   /* rows of a micro-batch on each rank along the grid axes data and z, which split
+                              the batch */
     int64_t global_batch;  /* B = micro_batch · data · z · number of micro-batches */
-    int64_t recompute;     /* as in ax_model_use */
-    bool whole_rows;       /* attention crosses documents within a row: ax_rows.doc_start is ignored */
+    int64_t recompute;     /* 0: keep all activations; n > 0: keep the input of every n blocks
+                              (ax_model_use) */
+    bool whole_rows;       /* attention crosses document boundaries within a row: ax_rows.doc_start is
+                              ignored */
     const ax_optim *optim; /* NULL: evaluation only, no gradients */
     double clip;           /* largest gradient norm; 0: no clipping */
 } ax_engine_options;
@@ -39,30 +42,33 @@ typedef struct ax_engine_options {
 /* Device memory of an engine by class, in bytes on this rank. */
 typedef struct ax_memory {
     size_t weights; /* master weights */
-    size_t copies;  /* weights as kernels read them, where these are not the master weights: copies in another
-                       dtype, and the weight cache */
+    size_t copies;  /* weights as kernels read them, if they are not the master weights themselves: in the
+                       compute dtype, and all-gathered weights that are kept (train.weight_cache) */
     size_t gradients, optimizer;
-    size_t activations; /* the frame */
-    size_t batch;       /* tokens, targets, positions; loss, norms, and the tables of ax_updater */
+    size_t activations; /* activations and saved tensors (ax_frame) */
+    size_t batch;       /* buffers for tokens, targets and positions, for loss and gradient norms, and the
+                           tables of the optimizer (ax_updater) */
     size_t tables;      /* cosines and sines of rotary position embeddings */
     size_t messages;    /* buffers of messages between pipeline stages */
     size_t cache;       /* a generator's key/value cache */
-    size_t workspace;   /* scratch of kernels */
+    size_t workspace;   /* scratch memory of kernels */
 } ax_memory;
 size_t ax_memory_total(const ax_memory *memory);
 
-/* What a dry run of the steps finds, before anything is allocated (ax_engine_plan_make). */
+/* The result of a dry run: a step and an evaluation on the device `dry`, which has no memory and computes
+ * nothing (ax_engine_plan_make). */
 typedef struct ax_engine_plan {
     ax_memory memory;
     ax_frame_plan *frame;
     ax_param_orders *orders;
-    ax_axisset *axes; /* the sets of axes along which the ranks communicate, for ax_grid_prepare */
+    ax_axisset *axes; /* sets of grid axes along which ranks communicate; ax_grid_prepare creates a
+                         communicator for each */
 } ax_engine_plan;
 
-/* Runs a training step (if there is an optimizer) and an evaluation on the dry device, as this rank of `grid`
- * over `world`. `parallel` (NULL: the defaults), `device` and `threads` are those of the real run. The caller
- * releases *out with ax_engine_plan_fini. AX_ERR_USAGE if the options contradict each other. Collective along
- * world. */
+/* Runs a training step (if there is an optimizer) and an evaluation as this rank of `grid` over `world`, on
+ * the device `dry`, which has no memory and computes nothing. `parallel` (NULL: the defaults), `device` and
+ * `threads` are those of the real run. The caller releases *out with ax_engine_plan_fini. AX_ERR_USAGE if the
+ * options contradict each other. Collective along world. */
 AX_MUST_CHECK ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world,
                                             ax_grid_size grid, const ax_parallel *parallel,
                                             const char *device, int threads, ax_dtype compute,
@@ -70,17 +76,17 @@ AX_MUST_CHECK ax_status ax_engine_plan_make(const ax_engine_options *options, ax
 void ax_engine_plan_fini(ax_engine_plan *plan);
 
 /* Creates an engine and allocates its memory. The weights are undefined until ax_param_set_init or a
- * checkpoint sets them. If `plan` is NULL, the frame has `frame_bytes` bytes and is in bump mode (tensor.h:
- * each allocation after the last, without reuse). Borrows ctx, options->model and plan. Collective along the
- * grid. */
+ * checkpoint sets them. If `plan` is NULL, the activation memory (ax_frame) has `frame_bytes` bytes, and each
+ * allocation is placed after the previous one, without reuse (bump mode, tensor.h). Borrows ctx,
+ * options->model and plan. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_engine_create(ax_ctx *ctx, const ax_engine_options *options,
                                          const ax_engine_plan *plan, size_t frame_bytes, ax_engine **out);
 void ax_engine_destroy(ax_engine **engine);
 ax_param_set *ax_engine_params(ax_engine *engine);
 ax_model *ax_engine_model(ax_engine *engine);
 ax_frame *ax_engine_frame(ax_engine *engine);
-/* Returns the loss scale of the next step, owned by the engine. Checkpoints store it; a resumed run sets
- * it. */
+/* Returns the loss scale of the next step, owned by the engine. Checkpoints store this struct, and a resumed
+ * run restores it. */
 ax_loss_scale *ax_engine_loss_scale(ax_engine *engine);
 /* Returns the seconds, summed since the engine was created, during which this rank's pipeline stage waited
  * for other stages. */
@@ -93,10 +99,10 @@ int64_t ax_engine_rows(const ax_engine *engine);
  * each chunk. If the function fails on all ranks, the step ends there, and the next step discards the
  * gradients accumulated so far (ax_param_set_zero_grad). If it fails on some ranks only, the others wait for
  * these ranks. With pipeline stages, the function may also give up the step: it returns AX_ERR_SIGNAL on all
- * ranks of the first stage, for the same piece. The stages then only exchange the remaining messages of the
- * step, and the step returns AX_ERR_SIGNAL on all ranks. */
+ * ranks of the first stage, for the same piece (one micro-batch in one chunk). The stages then only exchange
+ * the remaining messages of the step, and the step returns AX_ERR_SIGNAL on all ranks. */
 typedef ax_status ax_read_rows_fn(void *source, int64_t first, int64_t end, const ax_rows *out);
-/* Writes no rows: for the dry device, which does not read them. */
+/* Writes no rows: for the device `dry`, which does not read them. */
 ax_read_rows_fn ax_rows_none;
 
 /* Runs one training step: forward and backward of every micro-batch, then reduces and clips the gradients and
@@ -134,15 +140,18 @@ AX_MUST_CHECK ax_status ax_engine_eval(ax_engine *engine, ax_read_rows_fn *read,
 
 /* ---- models from directories --------------------------------------------------------------------- */
 
-/* A model directory opened for inference: config.json, the tokenizer if there is one, open weight files. Or
- * an adapter's directory opened together with its base: `config` has the low-rank updates. */
+/* A model directory opened for inference: config.json, the tokenizer if there is one, open weight files. Or a
+ * LoRA adapter's directory opened together with its base model: then `config` describes the base model with
+ * the adapter's low-rank updates. */
 typedef struct ax_pretrained {
     char *dir;
-    char *base; /* directory of an adapter's base, with config.json and weights; NULL: not an adapter */
+    char *base; /* directory of an adapter's base model, with config.json and weights; NULL: `dir` holds no
+                   adapter */
     ax_model_config config;
     ax_model_identity identity;
     ax_tokenizer *tokenizer; /* or NULL */
-    bool untied;    /* config.json ties the head to the token table, but the files hold a different head */
+    bool untied;    /* config.json ties the output layer to the token embedding, but the weight files hold
+                       another output layer */
     ax_ids ends;    /* tokens that end a generated text: `eos_token_id` of generation_config.json, else
                        of config.json, else the tokenizer's end of text */
     ax_st *weights; /* open weight files, still readable after a training run has removed the checkpoint;
@@ -166,20 +175,21 @@ AX_MUST_CHECK ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_
 typedef struct ax_conversion {
     int arrays, converted; /* number of all arrays; number of arrays whose dtype changed */
     int merged;            /* number of arrays to which an adapter's update was added */
-    int files;             /* files of weights */
+    int files;             /* number of weight files that were written */
     int64_t bytes;         /* total size of the weight files and their index */
-    int64_t overflows;     /* finite values that became infinite */
+    int64_t overflows;     /* number of finite values that became infinite in the new dtype */
 } ax_conversion;
 
 typedef struct ax_conversion_args {
     const char *dir;     /* a model directory (ax_ckpt_find_model) of any family; no network is built. Or an
-                            adapter's directory: the result is its base with the updates added */
+                            adapter's directory: the result is the base model with the adapter's updates
+                            added */
     const char *out;     /* the directory to write, whose parent exists */
     ax_dtype dtype;      /* dtype to which arrays of F64, F32, BF16 or F16 are converted; AX_DTYPE_COUNT: no
                             conversion */
-    int64_t shard_bytes; /* as for ax_st_plan */
-    /* Called before each piece of an array with the bytes read so far and in all; may be NULL. If it returns
-     * false, the conversion ends with AX_ERR_SIGNAL. */
+    int64_t shard_bytes; /* largest size of a weight file; 0: 5 GB (ax_st_plan) */
+    /* Called before each part of an array is copied, with the number of bytes copied so far and of all bytes;
+     * may be NULL. If it returns false, the conversion ends with AX_ERR_SIGNAL. */
     bool (*progress)(void *user, int64_t done, int64_t total);
     void *user;
 } ax_conversion_args;
@@ -188,8 +198,8 @@ typedef struct ax_conversion_args {
  * dtype, and the other files of a model that checkpoints copy (such as the tokenizer). The copy is written to
  * a hidden directory beside `out`, synced and renamed; if it fails, nothing remains. The conversion needs
  * memory for the headers and config.json, and 4 MiB for arrays of any size; for an adapter, also for two
- * factors in float64. AX_ERR_USAGE: `out` exists. AX_ERR_DATA: a damaged file, or no space. Not collective.
- */
+ * factors in float64. AX_ERR_USAGE: `out` exists. AX_ERR_DATA: a damaged file, or no disk space. Not
+ * collective. */
 AX_MUST_CHECK ax_status ax_model_convert(const ax_conversion_args *args, ax_conversion *result);
 
 /* The result of an evaluation of a model on token sources. */
@@ -279,39 +289,41 @@ AX_MUST_CHECK ax_status ax_train(ax_comm *world, ax_config *config, ax_train_res
 
 /* ---- the steps of a run -------------------------------------------------------------------------- */
 
-/* The grid, sizes, dtypes and optimizer that follow from a run's configuration on these ranks. Decided before
- * anything is allocated. */
+/* What is decided for a training run before anything is allocated: grid, sizes, dtypes, optimizer and memory,
+ * computed from the configuration and the number of ranks. */
 typedef struct ax_train_plan {
     const ax_config *config; /* borrowed */
     ax_comm *ranks;          /* the ranks of the world, numbered in the order of grid.order */
     ax_grid_size grid;
     ax_parallel parallel;
     ax_threads threads;
-    ax_dtype compute; /* compute dtype (ax_ctx) */
+    ax_dtype compute; /* dtype of activations and of the operands of GEMMs (ax_ctx) */
     ax_schedule schedule;
     ax_engine_options options; /* options.model is the run's model */
-    ax_engine_plan engine;     /* memory of this rank's engine */
-    int64_t mem_planned;       /* bytes of device memory of the rank that needs the most */
+    ax_engine_plan engine;     /* planned memory of this rank's engine */
+    int64_t mem_planned;       /* planned bytes of device memory on the rank that needs the most */
 } ax_train_plan;
 
 /* Returns the hyperparameters of step `step`; steps count from 1. */
 ax_hyper ax_train_hyper(const ax_train_plan *plan, int64_t step);
-/* Writes the texts that stand for a model and a grid in metrics.jsonl: "gpt2 12 x 768", "data=1 pipe=1 x=2
- * y=1 z=1". */
+/* Writes short descriptions of a model and a grid, as metrics.jsonl has them: "gpt2 12 x 768", "data=1 pipe=1
+ * x=2 y=1 z=1". */
 void ax_train_describe(const ax_model_config *config, ax_grid_size size, char model[96], char grid[96]);
 
 /* A trainer, for programs that run the training steps themselves: everything that ax_train prepares from a
  * configuration before its first step, except data and files. */
 typedef struct ax_trainer ax_trainer;
 
-/* Makes the plan of `config`. Reads only model.from and the tokenizer, and writes nothing. Errors as for
- * ax_train. Borrows world and config. The caller owns *out. Collective along world. */
+/* Creates a trainer with the plan that follows from `config` (ax_train_plan). Reads only model.from and the
+ * tokenizer, and writes nothing. Errors as for ax_train. Borrows world and config. The caller owns *out.
+ * Collective along world. */
 AX_MUST_CHECK ax_status ax_trainer_create(ax_comm *world, ax_config *config, ax_trainer **out);
 void ax_trainer_destroy(ax_trainer **trainer);
 /* Returns the trainer's plan, valid as long as the trainer. */
 const ax_train_plan *ax_trainer_plan(const ax_trainer *trainer);
-/* Allocates the plan's engine and sets its initial weights. The caller owns *ctx and *engine, also after an
- * error, and destroys them before the trainer. Collective along world. */
+/* Creates the context and the engine that the trainer's plan describes, and sets the initial weights. The
+ * caller owns *ctx and *engine, also after an error, and destroys them before the trainer. Collective along
+ * world. */
 AX_MUST_CHECK ax_status ax_trainer_engine(const ax_trainer *trainer, ax_ctx **ctx, ax_engine **engine);
 
 #ifdef __cplusplus

@@ -2,8 +2,9 @@
  *
  * A family (such as gpt2) is one file of src/model and one line in src/model/families.def. The file reads and
  * writes the family's hyper-parameters in config.json as Hugging Face names them, and maps its parameters to
- * arrays in model files. src/model/decoder.c builds the network of every family from ax_model_config. The
- * network names roles of dims, never grid axes, so every family runs on any grid. */
+ * arrays in model files. src/model/decoder.c builds the network of every family from ax_model_config. Layers
+ * name the roles of dims (model width, inner width, vocabulary), never grid axes, so every family runs on any
+ * grid. */
 #ifndef AXONN_MODEL_H
 #define AXONN_MODEL_H
 
@@ -47,8 +48,8 @@ typedef enum ax_matrix {
     AX_MATRIX_COUNT
 } ax_matrix;
 
-/* Describes a network of pre-norm blocks: x += attention(norm(x)), x += mlp(norm(x)). 0 in norm, head_norms,
- * biases, gated, rope, window or activation is the choice of GPT-2. */
+/* Describes a network of pre-norm blocks: x += attention(norm(x)), x += mlp(norm(x)). The value 0 of norm,
+ * head_norms, biases, gated, rope, window or activation is the one of GPT-2. */
 typedef struct ax_model_config {
     const ax_family *family;
     int64_t layers, hidden, heads, kv_heads, ffn, vocab, seq_len;
@@ -60,21 +61,22 @@ typedef struct ax_model_config {
     ax_rope_config rope; /* theta 0: the network has a table of learned positions instead */
     int64_t window; /* number of positions that each position attends to: itself and the nearest before it; 0:
                        no limit */
-    char *window_layers; /* one character for each layer: '1' if it has the window, else '0'; NULL: all have
-                            it. Owned */
+    char *window_layers; /* one character for each layer: '1' if `window` limits its attention, else '0';
+                            NULL: it limits all layers. Owned by this struct */
     ax_model_dropout dropout;
     double init_std, norm_eps;
     bool plain_init; /* output projections are initialized like other weights, instead of with a standard
                         deviation smaller by sqrt(2 · layers) */
     ax_activation activation;
-    bool tie; /* the head uses the token table as its weight */
-    /* The low-rank update of each matrix, in all blocks (LoRA); rank 0: none. If there is one, all other
-     * parameters are frozen. */
+    bool tie; /* the output layer (head) uses the token embedding table as its weight */
+    /* The low-rank update (LoRA) of each kind of matrix, in all blocks; rank 0: none. If any matrix has an
+     * update, all other parameters are frozen. */
     ax_low_rank low_rank[AX_MATRIX_COUNT];
-    bool low_rank_shared; /* matrices that share an array in weight files share a factor A, as in adapters
-                             that PEFT makes. Such factors can be read, but not be written */
+    bool low_rank_shared; /* matrices that are stored in one array of the weight files (q, k, v of GPT-2)
+                             share one factor A, as in adapters that PEFT makes. Such an adapter can be read,
+                             but not written */
     char *source; /* text of the config.json from which the struct was read, or NULL. ax_model_config_print
-                     copies from this text the keys that the program does not know. Owned */
+                     copies from this text the keys that the program does not know. Owned by this struct */
 } ax_model_config;
 
 /* Values of config.json that do not describe the network. */
@@ -92,13 +94,14 @@ bool ax_family_has(const ax_family *family, const char *option);
 extern const char ax_family_names[];
 int ax_family_count(void);
 const char *ax_family_name(int index);
-/* ax_family_prefix returns a prefix that keys in the family's model files may have or lack (ax_ckpt_rules).
- * ax_family_ignored returns the shell patterns of keys that loading ignores. */
+/* ax_family_prefix returns the prefix of array names ("transformer.") that some model files of the family
+ * lack (ax_ckpt_rules). ax_family_ignored returns shell patterns for names of arrays in model files that are
+ * not loaded. */
 const char *ax_family_prefix(const ax_family *family);
 const char *const *ax_family_ignored(const ax_family *family, int *count);
 
-/* Sets *head and *table to the keys, in model files, of the head's weight and of the token table: the two
- * arrays that a model may tie. */
+/* Sets *head and *table to the names, in model files, of two arrays that a model may tie: the weight of the
+ * output layer (head) and the token embedding table. */
 void ax_family_tied(const ax_family *family, const char **head, const char **table);
 
 /* Returns a struct with the properties that all networks of the family have, and with the family's defaults
@@ -134,7 +137,8 @@ AX_MUST_CHECK ax_status ax_model_config_check(const ax_model_config *config);
 /* An adapter: low-rank updates of a base model, in files of PEFT (adapter_config.json and
  * adapter_model.safetensors). */
 typedef struct ax_adapter {
-    char *base; /* base_model_name_or_path: a directory, or another program's name of the base; owned */
+    char *base; /* base_model_name_or_path: a directory, or a name by which another program knows the base
+                   model; owned by this struct */
     double alpha;
     int64_t rank; /* r; 0: not given */
     bool root;    /* use_rslora: the scale is alpha / √rank instead of alpha / rank */
@@ -146,34 +150,36 @@ typedef struct ax_adapter {
  * that are not implemented; the message lists all of them. */
 AX_MUST_CHECK ax_status ax_adapter_parse(const char *text, size_t size, const char *path, ax_adapter *out);
 void ax_adapter_fini(ax_adapter *adapter);
-/* Returns the scale of the update of a module ("transformer.h.0.attn.c_attn") whose factors have rank `rank`.
- */
+/* Returns the factor by which the update B·A of a module ("transformer.h.0.attn.c_attn") is multiplied.
+ * `rank` is the rank of A and B. */
 double ax_adapter_scale(const ax_adapter *adapter, const char *module, int64_t rank);
-/* Returns the rank that adapter_config.json gives for a module; 0: none. */
+/* Returns the rank that adapter_config.json gives for a module; 0: it gives none. */
 int64_t ax_adapter_rank(const ax_adapter *adapter, const char *module);
-/* Appends an adapter_config.json of the low-rank updates of `config`, whose ranks are equal, for a base in
- * the directory `base`. */
+/* Appends an adapter_config.json that describes the low-rank updates of `config`, which must all have the
+ * same rank. `base` is the directory of the base model. */
 AX_MUST_CHECK ax_status ax_adapter_print(const ax_model_config *config, const char *base, ax_buf *out);
-/* ax_family_low_rank_key prints the key, in an adapter's files, of factor 'A' or 'B' of a matrix of block
- * `block`. ax_family_matrix_key prints the key, in a model's files, of the array that holds the matrix. */
+/* ax_family_low_rank_key prints the name of the array, in an adapter's file, that is factor 'A' or 'B' of a
+ * matrix of block `block`. ax_family_matrix_key prints the name of the array, in a model's files, that holds
+ * the matrix. */
 void ax_family_low_rank_key(const ax_family *family, ax_matrix matrix, int64_t block, char factor,
                             char out[256]);
 void ax_family_matrix_key(const ax_family *family, ax_matrix matrix, int64_t block, char out[256]);
-/* Prints the name, within a block, of the module to which the array belongs: "attn.c_attn". */
+/* Prints the name, within a block, of the module that has the matrix: "attn.c_attn". */
 void ax_family_module(const ax_family *family, ax_matrix matrix, char out[256]);
 /* Returns true if `name` is the name of the module or its end after a dot: "attn.c_attn" or "c_attn". PEFT
  * matches target_modules like this. */
 bool ax_module_matches(const char *module, const char *name);
-/* Returns true if the files store the matrix as [in, out]. */
+/* Returns true if the family's weight files store the matrix as [in, out]. */
 bool ax_family_is_transposed(const ax_family *family, ax_matrix matrix);
 
 /* Returns the name of a matrix in configurations: q, k, v, proj, gate, up, down. */
 const char *ax_matrix_name(ax_matrix matrix);
-/* Sets the sizes of a matrix [out, in]. Returns false if the model lacks it. */
+/* Sets *out and *in to the numbers of rows and columns of a weight matrix [out, in]. Returns false if the
+ * model does not have this matrix. */
 bool ax_model_config_matrix(const ax_model_config *config, ax_matrix matrix, int64_t *out, int64_t *in);
 /* Returns true if a matrix has a low-rank update. */
 bool ax_model_config_is_adapted(const ax_model_config *config);
-/* Returns the number of elements of the factors of all low-rank updates. */
+/* Returns the number of elements of the factors A and B of all low-rank updates together. */
 int64_t ax_model_config_low_rank_params(const ax_model_config *config);
 
 int64_t ax_model_config_head_dim(const ax_model_config *config);
@@ -192,34 +198,35 @@ void ax_model_config_params(const ax_model_config *config, int64_t *total, int64
  * replaced by (2 - w / seq_len) · w, because attention computes only pairs of positions within the window. */
 double ax_model_config_flops_per_token(const ax_model_config *config, int64_t seq_len);
 
-/* A model, strategy and batch, for which a grid is checked. */
+/* The model, parallelism strategy and batch for which ax_model_check_grid checks a grid. */
 typedef struct ax_grid_load {
     const ax_model_config *model; /* NULL: not known yet; heads are not checked */
     const ax_strategy *strategy;
-    int64_t micro_batch;  /* rows of a micro-batch per coordinate along the axes that split the batch */
+    int64_t micro_batch;  /* rows of a micro-batch on each rank along the grid axes that split the batch */
     int64_t global_batch; /* rows of a step; 0: any */
 } ax_grid_load;
 
 /* Checks whether a grid of `size` is legal. AX_ERR_USAGE if the grid does not have `ranks` ranks, is larger
- * than 1 along an axis that the strategy does not use, cannot split the heads (ax_heads_fit), or does not
- * divide the global batch into whole micro-batches. The message gives the reason and the nearest legal grids
- * of `ranks` ranks. All other sizes are legal: dims that are not divisible are split unevenly. Not
- * collective; needs no communicator. */
+ * than 1 along an axis that the strategy does not use, cannot split the heads (ax_heads_fit), has more
+ * pipeline stages than the model's layers + 2, or does not divide the global batch into whole micro-batches.
+ * The message gives the reason and the nearest legal grids of `ranks` ranks. All other sizes are legal: dims
+ * that are not divisible are split unevenly. Not collective; needs no communicator. */
 AX_MUST_CHECK ax_status ax_model_check_grid(const ax_grid_load *load, ax_grid_size size, int ranks);
 /* Returns true if ax_model_check_grid accepts a grid of `size`, whatever the number of ranks. `load` points
  * to an ax_grid_load. The function has the type ax_grid_legal_fn, for ax_grid_nearest. All checks of grids
  * use ax_model_check_grid or ax_model_fits_grid. */
 bool ax_model_fits_grid(const void *load, ax_grid_size size);
 
-/* What a model is built for. */
+/* How a model will be used, for ax_model_create. */
 typedef struct ax_model_use {
     int64_t recompute; /* 0 keeps all activations; n > 0 keeps the input of every n blocks, and backward
                           recomputes the rest */
-    int64_t positions; /* all positions are below this number, which is at most the model's seq_len; 0:
-                          seq_len. It is the number of rows of the table of a rotary embedding */
+    int64_t positions; /* all positions of tokens are below this number, which is at most the model's seq_len;
+                          0: seq_len. The table of a rotary embedding has as many rows */
 } ax_model_use;
 
-/* A chunk of a rank's stage: the children of the model's body with indices first … end-1. */
+/* A chunk (adjacent layers) of this rank's pipeline stage: the children of the model's body with indices
+ * first … end-1. */
 typedef struct ax_model_chunk {
     int first, end;
 } ax_model_chunk;
@@ -239,10 +246,10 @@ typedef struct ax_model {
 } ax_model;
 
 /* Builds the network. ax_layer_param_set(model->root, …) gives the network's parameters memory. Any grid
- * works: if an axis has more ranks than a dim has units, some ranks hold empty boxes. Along pipe, the
- * context's ax_parallel.pipe says where the network is cut into stages; parameters of other stages are
- * declared, but get no memory. The caller owns *out. AX_ERR_USAGE as ax_model_config_check, or if the cut
- * does not fit the model. */
+ * works: if a grid axis has more ranks than the dim that it splits has elements (or heads), some ranks hold
+ * empty parts. Along pipe, the context's ax_parallel.pipe says where the network is cut into stages;
+ * parameters of other stages are declared, but get no memory. The caller owns *out. AX_ERR_USAGE as
+ * ax_model_config_check, or if the cut does not fit the model. */
 AX_MUST_CHECK ax_status ax_model_create(ax_ctx *ctx, const ax_model_config *config, const ax_model_use *use,
                                         ax_model **out);
 void ax_model_destroy(ax_model **model);

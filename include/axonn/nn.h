@@ -3,9 +3,9 @@
  * A network is a tree of layers, written as for one rank: no layer names a grid axis. A layer names the
  * *roles* of its dims (AX_ROLE_MODEL, AX_ROLE_INNER, …). The strategy maps roles to axes (parallel.h); so
  * roles determine the layouts, and layouts determine the communication. Forward saves what backward needs:
- * forward pushes tensors on the frame's stack, and backward pops them in reverse order. Activations are [b,
- * t, width] in the context's compute dtype; tokens, targets and document starts are those of the frame's
- * batch (ax_batch).
+ * forward pushes tensors on the stack of the frame (ax_frame, the activation memory), and backward pops them
+ * in reverse order. Activations are [b, t, width] in the context's compute dtype; tokens, targets and
+ * document starts are those of the frame's batch (ax_batch).
  *
  *     ax_layer *net = ax_sequence_of(ctx, "mlp", 3,
  *                                    (ax_layer *[]){ax_linear(ctx, "up", &(ax_linear_config){…}),
@@ -58,13 +58,14 @@ struct ax_layer {
 };
 
 AX_MUST_CHECK ax_status ax_layer_forward(ax_layer *layer, ax_frame *frame, const ax_tensor *x, ax_tensor *y);
-/* dx NULL: no layer before this one is trained (ax_layer_trains), so backward ends with this layer. It
- * computes only the gradients of the parameters of the layer and its children. Tensors on the frame's stack
- * that these gradients do not need may stay there. */
+/* Computes dx from dy, and adds to the gradients of the layer's parameters. The caller passes NULL for dx if
+ * no layer before this one is trained (ax_layer_trains). Then only gradients of parameters of this layer and
+ * its children are computed, and saved tensors that those gradients do not need may stay on the frame's
+ * stack. */
 AX_MUST_CHECK ax_status ax_layer_backward(ax_layer *layer, ax_frame *frame, const ax_tensor *dy,
                                           ax_tensor *dx);
 /* forward_sum: x = a + b, then y = layer(x). backward_add: dx = add + the gradient of x, computed by the
- * layer from dy. For a layer without this entry in its ax_layer_ops, ax_op_add does the addition. */
+ * layer from dy. If the layer's ax_layer_ops lacks the function, ax_op_add does the addition. */
 AX_MUST_CHECK ax_status ax_layer_forward_sum(ax_layer *layer, ax_frame *frame, const ax_tensor *a,
                                              const ax_tensor *b, ax_tensor *x, ax_tensor *y);
 AX_MUST_CHECK ax_status ax_layer_backward_add(ax_layer *layer, ax_frame *frame, const ax_tensor *dy,
@@ -98,7 +99,7 @@ AX_MUST_CHECK ax_status ax_layer_param_set(ax_layer *layer, int slots, ax_param_
  * position embeddings. */
 size_t ax_layer_table_bytes(const ax_layer *layer);
 
-/* Returns the layout of activations [b, t, d] if d has role `width`. */
+/* Returns the layout (which grid axes split which dim) of activations [b, t, d] if d has the role `width`. */
 ax_layout ax_activation_layout(const ax_ctx *ctx, ax_role width);
 
 /* ---- layers -------------------------------------------------------------------------------------- */
@@ -110,8 +111,8 @@ ax_layout ax_activation_layout(const ax_ctx *ctx, ax_role width);
 typedef struct ax_linear_config {
     int64_t in, out;
     ax_role in_role, out_role;
-    /* Split units of `in` and `out`. 0 means 1, except that out_unit 0 means ax_vocab_unit if out_role is
-     * AX_ROLE_VOCAB. */
+    /* How many elements of `in` and `out` stay together when ranks split the dim. 0 means 1, except that
+     * out_unit 0 means ax_vocab_unit if out_role is AX_ROLE_VOCAB. */
     int64_t in_unit, out_unit;
     double init_std;
     bool no_bias;
@@ -202,7 +203,8 @@ double ax_rope_attention_factor(const ax_rope_config *config);
 typedef struct ax_attention_config {
     int64_t width, heads, kv_heads;
     int64_t head_dim; /* width of a head; 0: width / heads, which must then be an integer */
-    int64_t window;   /* keys that a query sees at most, its own included (sliding window); 0: no limit */
+    int64_t window;   /* sliding window: the largest number of keys that a query attends to, its own included;
+                         0: no limit */
     double init_std, proj_init_std, dropout;
     bool no_bias, no_proj_bias; /* no_bias: none of the layers has a bias; no_proj_bias: proj has none */
     double head_norm_eps;       /* 0: no norms of heads */
@@ -263,8 +265,8 @@ enum { AX_IGNORE_INDEX = -100 }; /* PyTorch's default ignore_index */
 /* Cross-entropy with class indices (torch.nn.CrossEntropyLoss): the mean of -log softmax(logits)[target] over
  * all targets that are not `ignore_index`, 0 if there are none. logits: T [.., classes]; the last dim may be
  * split (AX_ROLE_VOCAB), and rows may be padded. targets: int32 or int64 [..], with the extents and layout of
- * the other dims of logits. *dlogits overwrites the logits in memory. AX_ERR_DATA, on every rank, if a target
- * is neither a class nor `ignore_index`. */
+ * the other dims of logits. *dlogits uses the memory of the logits and overwrites them. AX_ERR_DATA, on every
+ * rank, if a target is neither a class nor `ignore_index`. */
 AX_MUST_CHECK ax_status ax_cross_entropy_loss(ax_frame *frame, const ax_tensor *logits,
                                               const ax_tensor *targets, int64_t ignore_index, double *loss,
                                               ax_tensor *dlogits);
@@ -289,7 +291,8 @@ size_t ax_kv_cache_bytes(const ax_kv_cache *cache);
 
 /* ---- the table of layers ------------------------------------------------------------------------- */
 
-/* A small example of a kind of layer (src/nn/layers.def lists all of them), for the two checks below. */
+/* A small example of one kind of layer, which the two functions below check. src/nn/layers.def lists all
+ * examples. */
 typedef struct ax_layer_sample {
     const char *name;
     ax_layer *(*make)(ax_ctx *ctx);
@@ -298,7 +301,7 @@ typedef struct ax_layer_sample {
 } ax_layer_sample;
 extern const ax_layer_sample ax_layer_samples[];
 extern const int ax_layer_sample_count;
-/* Sizes of the token and position tables of samples. */
+/* Sizes of the token and position tables of embedding layers among the samples. */
 enum { AX_SAMPLE_VOCAB = 13, AX_SAMPLE_POSITIONS = 16 };
 
 /* Sets *worst to the largest error of the sample's gradients (of input and parameters) against finite

@@ -21,12 +21,13 @@ typedef enum ax_pipe_schedule {
      * that backward is next, else a forward whose input has arrived. A stage never waits while it could
      * compute. */
     AX_PIPE_MESSAGE,
-    /* As many forwards as the stage has slots, then alternately a backward and a forward. */
+    /* First as many forwards as ax_pipe_stage.flight says, then alternately a backward and a forward. */
     AX_PIPE_1F1B,
     /* All forwards, then all backwards. */
     AX_PIPE_GPIPE,
-    /* 1F1B of pieces (arXiv 2104.04473, section 2.2). With v chunks, a stage's wait for the first micro-batch
-     * is 1/v of the wait with AX_PIPE_1F1B, and the stage sends v times as many messages. */
+    /* 1F1B in which each step of the order is a piece: one micro-batch in one chunk (arXiv 2104.04473,
+     * section 2.2). With v chunks, a stage's wait for the first micro-batch is 1/v of the wait with
+     * AX_PIPE_1F1B, and the stage sends v times as many messages. */
     AX_PIPE_INTERLEAVED,
     AX_PIPE_SCHEDULES
 } ax_pipe_schedule;
@@ -39,8 +40,9 @@ typedef struct ax_pipe_stage {
     int stages, stage;
     int chunks; /* chunks of each stage; 1 for every schedule except AX_PIPE_INTERLEAVED */
     int64_t micro_batches;
-    int64_t flight;   /* the most pieces between their forward and their backward */
-    int64_t postpone; /* the most pieces between their backward and their weight gradients */
+    int64_t flight;   /* the most pieces that may have run forward, but not yet backward */
+    int64_t postpone; /* the most pieces that may have run backward, but whose weight gradients are not yet
+                         computed */
     int64_t slots;    /* flight + postpone, but no more than there are pieces */
 } ax_pipe_stage;
 
@@ -48,11 +50,12 @@ typedef struct ax_pipe_stage {
  * because it is the size of the grid axis pipe. */
 typedef struct ax_pipe_settings {
     ax_pipe_schedule schedule;
-    int chunks;       /* chunks of each stage with AX_PIPE_INTERLEAVED; 0: one. Other schedules ignore it */
-    int64_t slack;    /* micro-batches in flight beyond those that keep all stages busy (ax_pipe_stage_of) */
-    int64_t postpone; /* micro-batches whose weight gradients a stage may postpone (ax_pipe_next) */
-    const int64_t *cut; /* cut[i]: the first block of stage i + 1, or of part i + 1 if stages have several
-                           chunks (ax_pipe_cut); NULL: ax_pipe_cut chooses. Borrowed */
+    int chunks;         /* chunks of each stage with AX_PIPE_INTERLEAVED; 0: one. Other schedules ignore it */
+    int64_t slack;      /* how many more micro-batches a stage may hold than the number that keeps all stages
+                           busy (ax_pipe_stage_of) */
+    int64_t postpone;   /* micro-batches whose weight gradients a stage may postpone (ax_pipe_next) */
+    const int64_t *cut; /* cut[i]: index of the first block of stage i + 1; if stages have several chunks, of
+                           chunk i + 1 in the order of forward. NULL: ax_pipe_cut chooses. Borrowed */
 } ax_pipe_settings;
 
 /* Returns true if a step of `micro_batches` micro-batches can have this schedule on `stages` stages. With
@@ -60,11 +63,12 @@ typedef struct ax_pipe_settings {
  * condition. */
 bool ax_pipe_fits(ax_pipe_schedule schedule, int64_t stages, int64_t micro_batches);
 
-/* Returns stage `stage` with its number of slots. With AX_PIPE_MESSAGE and AX_PIPE_1F1B, `flight` is P -
- * stage + slack: P - stage micro-batches in flight keep all stages busy if all stages take equally long. With
- * AX_PIPE_GPIPE `flight` is M. With AX_PIPE_INTERLEAVED `flight` is (chunks - 1)·P + 2·(P - stage) - 1: then
- * the stage's next backward can run when its gradient arrives. `flight` is never above the number of pieces.
- * If P is 1, the stage has one slot and one chunk, and postpones nothing. */
+/* Returns stage `stage` with its number of slots. P is the number of stages. With AX_PIPE_MESSAGE and
+ * AX_PIPE_1F1B, `flight` is P - stage + slack: P - stage micro-batches in flight keep all stages busy if all
+ * stages take equally long. With AX_PIPE_GPIPE `flight` is the number of micro-batches. With
+ * AX_PIPE_INTERLEAVED `flight` is (chunks - 1)·P + 2·(P - stage) - 1: then the stage's next backward can run
+ * when its gradient arrives. `flight` is never above the number of pieces. If P is 1, the stage has one slot
+ * and one chunk, and postpones nothing. */
 ax_pipe_stage ax_pipe_stage_of(const ax_pipe_settings *settings, int stages, int stage,
                                int64_t micro_batches);
 
@@ -75,7 +79,7 @@ typedef struct ax_pipe_piece {
 
 /* ax_pipe_forward returns the piece of a stage's i-th forward in a pass over n micro-batches,
  * ax_pipe_backward the piece of its i-th backward; i counts from 0 and is below n · chunks. With several
- * chunks, P micro-batches run through one chunk after the other, then the next P. */
+ * chunks, P (the number of stages) micro-batches run through one chunk after the other, then the next P. */
 ax_pipe_piece ax_pipe_forward(const ax_pipe_stage *stage, int64_t n, int64_t i);
 ax_pipe_piece ax_pipe_backward(const ax_pipe_stage *stage, int64_t n, int64_t i);
 
@@ -92,7 +96,7 @@ typedef enum ax_pipe_task {
     AX_PIPE_WAIT,
     AX_PIPE_FORWARD,
     AX_PIPE_BACKWARD,
-    AX_PIPE_WEIGHTS, /* the GEMMs of the weight gradients of a piece, in the order of the backwards */
+    AX_PIPE_WEIGHTS, /* computes the postponed weight gradients of a piece, in the order of the backwards */
     AX_PIPE_DONE
 } ax_pipe_task;
 

@@ -8,7 +8,8 @@
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
-/* Whether a value means "not used": absent, null, false, "none", or an empty list or object. */
+/* Returns true if a value of adapter_config.json means "not used": absent, null, false, "none", or an empty
+ * list or object. */
 static bool unused(const json_t *value)
 {
     const char *text = json_string_value(value);
@@ -17,8 +18,9 @@ static bool unused(const json_t *value)
            (json_is_object(value) && !json_object_size(value));
 }
 
-/* Adds a line to `refused` if PEFT subtracts the initial values of A and B from the base when it loads the
- * adapter: the update then does not belong to the weights in the base's files. */
+/* Adds a line to `refused` (the list of unsupported features) if PEFT subtracts the initial values of A and B
+ * from the weights of the base model when it loads the adapter. The update then does not fit the weights in
+ * the base model's files. */
 static ax_status refuse_changed_base(const json_t *json, ax_buf *refused)
 {
     static const char *const changing[] = {"pissa", "olora", "corda", "lora_ga", "loftq"};
@@ -26,13 +28,14 @@ static ax_status refuse_changed_base(const json_t *json, ax_buf *refused)
     for (size_t i = 0; init && i < AX_COUNT(changing); i++)
         if (!strncmp(init, changing[i], strlen(changing[i])))
             return ax_buf_printf(refused,
-                                 "\n  init_lora_weights: \"%.40s\" changes the base: not implemented (PEFT "
-                                 "converts such adapters to ordinary ones)",
+                                 "\n  init_lora_weights: \"%.40s\" changes the base model's weights: not "
+                                 "implemented (PEFT converts such adapters to ordinary ones)",
                                  init);
     return AX_OK;
 }
 
-/* Adds a line to `refused` for each feature that is not implemented. */
+/* Adds a line to `refused`, the text of an error message, for each feature of the adapter that is not
+ * implemented. */
 static ax_status refuse_features(const json_t *json, ax_buf *refused)
 {
     static const struct {
@@ -61,8 +64,9 @@ static ax_status refuse_features(const json_t *json, ax_buf *refused)
     return refuse_changed_base(json, refused);
 }
 
-/* Adds a line to `refused` for each member of `key`, alpha_pattern or rank_pattern, that is not the name of a
- * module and a number: PEFT reads these names as regular expressions, which are not implemented. */
+/* Checks that each member of the JSON object `key` (alpha_pattern or rank_pattern) is the name of a module
+ * with a number. PEFT reads the names as regular expressions, which are not implemented. Adds a line to
+ * `refused`, the text of an error message, for each other member. */
 static ax_status check_patterns(const json_t *json, const char *key, ax_buf *refused)
 {
     const char *pattern, *letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
@@ -84,7 +88,7 @@ static ax_status parse(const char *path, ax_adapter *out)
 {
     ax_buf refused = {0};
     const json_t *base;
-    AX_CHECK(json_is_object(out->json), AX_ERR_DATA, "%s: not a JSON object", path);
+    AX_CHECK(json_is_object(out->json), AX_ERR_DATA, "%s is not a JSON object", path);
     ax_status status = refuse_features(out->json, &refused);
     if (status == AX_OK)
         status = check_patterns(out->json, "alpha_pattern", &refused);
@@ -121,8 +125,9 @@ void ax_adapter_fini(ax_adapter *adapter)
     *adapter = (ax_adapter){0};
 }
 
-/* Returns the number that `key` (alpha_pattern or rank_pattern) gives for a module, or `other` if it gives
- * none. PEFT's patterns are regular expressions, but the patterns that PEFT itself writes are plain names. */
+/* Returns the number that `key` (alpha_pattern or rank_pattern) gives for a module, or `other` if `key` does
+ * not name the module. PEFT's patterns are regular expressions, but the patterns that PEFT itself writes are
+ * plain names. */
 static double of_module(const ax_adapter *adapter, const char *key, const char *module, double other)
 {
     const char *pattern;
@@ -154,7 +159,7 @@ static json_t *number(double value)
     return value == floor(value) && fabs(value) < 1e15 ? json_integer((json_int_t)value) : json_real(value);
 }
 
-/* Returns the first matrix with an update. */
+/* Returns the index of the first matrix that has a low-rank update. */
 static int first_matrix(const ax_model_config *c)
 {
     int i = 0;

@@ -35,8 +35,8 @@ static ax_layer *norm(const ax_model *m, const char *name)
 }
 
 /* Returns the standard deviation of the initial weights of output projections (of attention and MLP). In
- * GPT-2 it is smaller by sqrt(2 · layers), because the residual stream is the sum of the outputs of 2 ·
- * layers such projections. */
+ * GPT-2 this deviation is smaller by sqrt(2 · layers), because the residual stream is the sum of the outputs
+ * of 2 · layers such projections. */
 static double projection_std(const ax_model_config *c)
 {
     return c->plain_init ? c->init_std : c->init_std / sqrt(2.0 * (double)c->layers);
@@ -92,8 +92,8 @@ static ax_status add_block(build *b, ax_layer *residual, int64_t i)
 }
 
 /* Adds the blocks in segments. Each segment is one residual layer. Without recomputation, a segment has all
- * blocks of a chunk of a pipeline stage. With recomputation, a segment has up to `use.recompute` blocks, and
- * only the segment's input is saved for backward. */
+ * blocks of one chunk (the adjacent blocks that a pipeline stage runs together). With recomputation, a
+ * segment has up to `use.recompute` blocks, and only the segment's input is saved for backward. */
 static ax_status add_blocks(build *b)
 {
     ax_model *m = b->m;

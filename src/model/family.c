@@ -1,4 +1,5 @@
-/* The table of model families; reading and writing of config.json; key maps. */
+/* The table of model families. Reads and writes config.json, and maps parameters to arrays in weight
+ * files. */
 #include "model/family.h"
 
 #include <stdio.h>
@@ -73,9 +74,9 @@ ax_status ax_json_int(const json_t *json, const char *path, const char *key, boo
     const json_t *value = json_object_get(json, key);
     if (optional && (!value || json_is_null(value)))
         return AX_OK;
-    AX_CHECK(value, AX_ERR_DATA, "%s: \"%s\" is missing", path, key);
+    AX_CHECK(value, AX_ERR_DATA, "%s: the key \"%s\" is missing", path, key);
     AX_CHECK(json_is_integer(value) && json_integer_value(value) > 0, AX_ERR_DATA,
-             "%s: \"%s\" must be a positive integer", path, key);
+             "%s: the key \"%s\" must be a positive integer", path, key);
     *out = json_integer_value(value);
     return AX_OK;
 }
@@ -85,14 +86,14 @@ ax_status ax_json_number(const json_t *json, const char *path, const char *key, 
     const json_t *value = json_object_get(json, key);
     if (optional && (!value || json_is_null(value)))
         return AX_OK;
-    AX_CHECK(value && json_is_number(value), AX_ERR_DATA, "%s: \"%s\" must be a number", path, key);
+    AX_CHECK(value && json_is_number(value), AX_ERR_DATA, "%s: the key \"%s\" must be a number", path, key);
     *out = json_number_value(value);
     return AX_OK;
 }
 
 static ax_status parse(const json_t *json, const char *path, ax_model_config *out)
 {
-    AX_CHECK(json_is_object(json), AX_ERR_DATA, "%s: not a JSON object", path);
+    AX_CHECK(json_is_object(json), AX_ERR_DATA, "%s is not a JSON object", path);
     const char *type = json_string_value(json_object_get(json, "model_type"));
     AX_CHECK(type, AX_ERR_DATA, "%s: \"model_type\" is missing: is this the config.json of a model?", path);
     if (ax_family_find(type, &out->family) != AX_OK) {
@@ -124,8 +125,8 @@ ax_status ax_model_config_parse(const char *json, size_t size, const char *path,
     return status;
 }
 
-/* Sets `key` to a token id. If its value is a list that already has the id, keeps the list: a model may have
- * several end-of-text tokens. */
+/* Sets `key` to a token id. If the present value of `key` is a list that contains the id, keeps the list: a
+ * model may have several end-of-text tokens. */
 static int set_id(json_t *json, const char *key, int64_t id)
 {
     const json_t *list = json_object_get(json, key);
@@ -203,7 +204,7 @@ ax_status ax_model_config_print(const ax_model_config *c, const ax_model_identit
 
 /* ---- identity ------------------------------------------------------------------------------------ */
 
-/* Returns the family's ax_family_key for a key of config.json, or NULL. */
+/* Returns the row for a key of config.json that gives the configuration key of the same meaning, or NULL. */
 static const ax_family_key *find_name(const ax_family *family, const char *key)
 {
     static const ax_family_key common[] = {{"model_type", "model.family", false},
@@ -264,12 +265,12 @@ void ax_model_config_fini(ax_model_config *config)
 
 /* ---- key maps ------------------------------------------------------------------------------------ */
 
-/* Sets param->file: the key of the array in the weight files, and the box (part) of this array that is the
- * parameter. `block` replaces %d in row->key. */
+/* Sets param->file: the name of the array in the weight files, and the part (box) of this array that holds
+ * the parameter. `block` replaces %d in row->key. */
 static ax_status map_param(ax_param *param, const ax_key_map *row, int block)
 {
     char key[256];
-    /* row->key has at most one %d */
+    /* row->key has at most one %d, the place of the block's number */
     const char *hole = strstr(row->key, "%d");
     if (hole)
         snprintf(key, sizeof key, "%.*s%d%s", (int)(hole - row->key), row->key, block, hole + 2);

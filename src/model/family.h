@@ -7,10 +7,10 @@
 
 #include <jansson.h>
 
-/* One row of a family's key map: the parameter `name` of the network is stored in weight files under `key`.
- * In both, %d stands for the number of the block. The file's array is the transpose if `transpose`. Along its
- * output dim the file's array consists of `parts` equal parts; the parameter is part number `part`, from
- * 0. */
+/* One row of a family's key map: the parameter `name` of the network is stored in weight files in the array
+ * `key`. In both names, %d stands for the number of the block. `transpose`: the array is the transpose of the
+ * parameter. Along its output dim the array consists of `parts` equal parts, and the parameter is part number
+ * `part`, from 0. */
 typedef struct ax_key_map {
     const char *name, *key;
     bool transpose;
@@ -18,8 +18,8 @@ typedef struct ax_key_map {
 } ax_key_map;
 
 /* A key of config.json, and the configuration key `option` of the same meaning, which error messages name
- * instead of `key`. If `setting`, a resumed run may change the value. Every other key that the family writes,
- * listed or not, identifies the model and must stay the same. */
+ * instead of `key`. `setting`: a resumed run may change the value. Every other key that the family writes to
+ * config.json, listed or not, identifies the model and must stay the same. */
 typedef struct ax_family_key {
     const char *key, *option;
     bool setting;
@@ -39,8 +39,8 @@ struct ax_family {
     int n_keys;
     const ax_family_key *names; /* the keys that `write` sets and that have a configuration key */
     int n_names;
-    const char *head,
-        *table; /* keys, in weight files, of the output layer's weight and of the token embedding */
+    const char *head, *table; /* names, in weight files, of the arrays of the output layer's weight and of the
+                                 token embedding */
     const char *prefix;
     const char *const *ignored;
     int n_ignored;
@@ -74,8 +74,8 @@ int64_t ax_stage_segment(const ax_model *model, int64_t block, int64_t length);
 void ax_stage_note(ax_model *model, int64_t block);
 void ax_stage_place(ax_model *model);
 
-/* low_rank.c. ax_low_rank_build freezes all parameters of a network, and then adds the factors of low-rank
- * updates. It is called after ax_key_map_apply. */
+/* low_rank.c: freezes all parameters of a network, and then adds the factors A and B of low-rank updates
+ * (LoRA). Called after ax_key_map_apply. */
 AX_MUST_CHECK ax_status ax_low_rank_build(ax_model *model);
 
 /* Builds the network of model->config: adds the embedding, the blocks and the final norm to model->body,

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* Columns: parameter, key in the weight files (%d: number of the block), transposed, part, number of
- * parts. */
+/* Columns: parameter; array in the weight files (%d: number of the block); whether the array is transposed;
+ * which part of the array the parameter is, and of how many (c_attn has q, k and v). */
 static const ax_key_map keys[] = {
     {"embed.tokens", "transformer.wte.weight", false, 0, 1},
     {"embed.positions", "transformer.wpe.weight", false, 0, 1},
@@ -129,10 +129,10 @@ static ax_status gpt2_write(const ax_model_config *c, json_t *json)
     return AX_OK;
 }
 
-/* Columns: key of config.json, configuration key, setting (ax_family_key). Settings do not change what the
- * network computes in evaluation. n_positions counts as a setting, because other checks already find a change
- * of it: a resumed run compares its sequence length, and loading weights compares the shape of the position
- * table. */
+/* Columns: key of config.json; configuration key; whether a resumed run may change the value, because the
+ * value does not change what the network computes in evaluation. n_positions may change here, because other
+ * checks already find a change of n_positions: a resumed run compares its sequence length, and loading
+ * weights compares the shape of the position table. */
 static const ax_family_key names[] = {{"n_layer", "model.layers", false},
                                       {"n_embd", "model.hidden", false},
                                       {"n_head", "model.heads", false},

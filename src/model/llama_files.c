@@ -4,8 +4,9 @@
 
 #include <string.h>
 
-/* Columns: parameter, key in the weight files (%d: number of the block), transposed, part, number of parts.
- * Rows for parameters that a family does not have (biases, norms of heads) are unused. */
+/* Columns: parameter; array in the weight files (%d: number of the block); whether the array is transposed;
+ * which part of the array the parameter is, and of how many. Rows for parameters that a family does not have
+ * (biases, norms of heads) are unused. */
 const ax_key_map ax_llama_keys[AX_LLAMA_KEYS] = {
     {"embed.tokens", "model.embed_tokens.weight", false, 0, 1},
     {"h.%d.norm1.weight", "model.layers.%d.input_layernorm.weight", false, 0, 1},

@@ -10,8 +10,8 @@
     .norm = AX_NORM_RMS, .gated = true, .activation = AX_SILU, .rope = {.theta = 10000}, .norm_eps = 1e-6,   \
     .init_std = 0.02, .plain_init = true
 
-/* Rows of ax_family.names: key of config.json, configuration key, setting. Settings do not change what the
- * network computes in evaluation. */
+/* Rows of ax_family.names: key of config.json; configuration key; whether a resumed run may change the value,
+ * because the value does not change what the network computes in evaluation. */
 /* clang-format off */
 #define AX_LLAMA_NAMES \
     {"num_hidden_layers", "model.layers", false}, {"hidden_size", "model.hidden", false}, \
@@ -39,8 +39,8 @@ ax_status ax_llama_write(const ax_model_config *c, json_t *json);
 /* Fails with AX_ERR_DATA if the value of `key` is true. */
 ax_status ax_llama_refuse(const json_t *json, const char *path, const char *key);
 
-/* Read and set the keys of the rotary embedding, in both spellings: rope_theta and rope_scaling, or
- * rope_parameters. ax_rope_read uses c->seq_len, which the caller sets before. */
+/* Read and set the keys of the rotary embedding: rope_theta and rope_scaling, or rope_parameters in newer
+ * files. ax_rope_read uses c->seq_len, which the caller sets before. */
 ax_status ax_rope_read(const json_t *json, const char *path, ax_model_config *c);
 ax_status ax_rope_write(const ax_model_config *c, json_t *json);
 

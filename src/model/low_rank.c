@@ -1,5 +1,5 @@
-/* Low-rank updates of the matrices of a model's blocks (LoRA, 2106.09685): which matrices there are, the
- * factors as parameters of the network, and their places in the files of PEFT.
+/* Low-rank updates of the matrices of a model's blocks (LoRA, 2106.09685): lists the matrices, adds the
+ * factors A and B to the network as parameters, and finds their places in the files of PEFT.
  *
  * In PEFT's files a factor belongs to a module, that is, to an array of weights. Where several matrices share
  * an array (GPT-2's c_attn has q, k and v), the array has one pair of factors, whose rank is the sum of the
@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The name of a matrix in configurations, and of its layer within a block. */
+/* For each matrix: its name in configurations, and the name, within a block, of the linear layer that has it
+ * as its weight. */
 static const struct {
     const char *name, *layer;
 } matrices[AX_MATRIX_COUNT] = {
@@ -53,7 +54,7 @@ int64_t ax_model_config_low_rank_params(const ax_model_config *c)
 
 /* ---- modules ------------------------------------------------------------------------------------- */
 
-/* Returns the row of the family's key map for the weight of a matrix. */
+/* Returns the row of the family's key map (parameter, array in weight files) for a matrix. */
 static const ax_key_map *row_of(const ax_family *family, ax_matrix matrix)
 {
     char name[64];
@@ -100,9 +101,9 @@ bool ax_family_is_transposed(const ax_family *family, ax_matrix matrix)
 
 /* ---- the network --------------------------------------------------------------------------------- */
 
-/* Sets the places, in files, of the two factors of a matrix of block `block`. If several matrices share an
- * array, the rank of the array's factors is the sum of their ranks, and matrices of earlier parts of the
- * array come first. */
+/* Sets in which array of an adapter's file, and where in the array, each of the two factors of a matrix of
+ * block `block` lies. If several matrices share an array, the rank of the array's factors is the sum of their
+ * ranks, and matrices of earlier parts of the array come first. */
 static ax_status place(ax_model *m, ax_matrix matrix, int64_t block, ax_layer *layer)
 {
     const ax_model_config *c = &m->config;

@@ -71,7 +71,7 @@ double ax_model_config_flops_per_token(const ax_model_config *c, int64_t seq_len
     int64_t total, matmul;
     ax_model_config_params(c, &total, &matmul);
     double width = (double)(c->heads * ax_model_config_head_dim(c)), t = (double)seq_len, seen = 0;
-    /* seen: twice the mean number of positions that a position attends to, summed over the layers */
+    /* seen: 2 · the mean number of positions to which a position attends, summed over the layers */
     for (int64_t i = 0; i < c->layers; i++) {
         double w = (double)ax_model_config_window(c, i);
         seen += w > 0 && w < t ? w * (2 - w / t) : t;

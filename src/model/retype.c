@@ -8,8 +8,8 @@ const char *ax_model_dtype_name(ax_dtype dtype)
     return names[dtype];
 }
 
-/* Sets whichever of the keys "dtype" (transformers 5) and "torch_dtype" (older) `json` has. If it has
- * neither, sets "dtype". */
+/* Sets each of the keys "dtype" (transformers 5) and "torch_dtype" (older versions) that `json` has. If
+ * `json` has neither key, sets "dtype". */
 static int set_dtype(json_t *json, ax_dtype dtype)
 {
     static const char *const keys[] = {"dtype", "torch_dtype"};
@@ -26,12 +26,13 @@ ax_status ax_model_config_retype(const char *json, size_t size, const char *path
     AX_TRY(ax_json_parse(path, json, size, JSON_REJECT_DUPLICATES, &root));
     bool object = json_is_object(root);
     json_decref(root);
-    AX_CHECK(object, AX_ERR_DATA, "%s: not a JSON object", path);
+    AX_CHECK(object, AX_ERR_DATA, "%s is not a JSON object", path);
     if (dtype == AX_DTYPE_COUNT)
         return ax_buf_add(out, json, size);
     AX_TRY(ax_json_parse_verbatim(path, json, size, &root));
-    ax_status status = set_dtype(root, dtype) ? ax_fail(AX_ERR_MEMORY, "%s: not enough memory", path)
-                                              : ax_json_print(root, JSON_INDENT(2), out);
+    ax_status status = set_dtype(root, dtype)
+                           ? ax_fail(AX_ERR_MEMORY, "not enough memory to change the dtype in %s", path)
+                           : ax_json_print(root, JSON_INDENT(2), out);
     json_decref(root);
     AX_TRY(status);
     return ax_buf_add(out, "\n", 1);

@@ -1,5 +1,5 @@
-/* Rotary embeddings in config.json. There are two spellings: {"rope_theta": …, "rope_scaling": {…}}, and
- * since transformers 5 {"rope_parameters": {"rope_theta": …, …}}. */
+/* Reads and writes the rotary embedding in config.json, which has two forms: {"rope_theta": …,
+ * "rope_scaling": {…}}, and since transformers 5 {"rope_parameters": {"rope_theta": …, …}}. */
 #include "model/llama_files.h"
 
 #include <string.h>
@@ -93,7 +93,7 @@ static ax_status read_scaling(const json_t *json, const json_t *p, const char *p
         return AX_OK;
     rope->original = c->seq_len;
     AX_TRY(ax_json_int(p, path, length, true, &rope->original));
-    /* A value in `json` overrides the value in `p`. */
+    /* A value at the top level of config.json (`json`) overrides the value in the object `p`. */
     AX_TRY(ax_json_int(json, path, length, true, &rope->original));
     if (rope->kind == AX_ROPE_YARN)
         return read_yarn(p, path, c, rope);
@@ -109,7 +109,8 @@ ax_status ax_rope_read(const json_t *json, const char *path, ax_model_config *c)
     AX_TRY(ax_json_number(json, path, "rope_theta", true, &rope.theta));
     AX_TRY(refuse_partial(json, path));
     if (p) {
-        AX_TRY(ax_json_number(p, path, "rope_theta", true, &rope.theta)); /* overrides rope_theta of `json` */
+        /* rope_theta in `p` overrides rope_theta at the top level of config.json. */
+        AX_TRY(ax_json_number(p, path, "rope_theta", true, &rope.theta));
         AX_TRY(refuse_partial(p, path));
         AX_TRY(read_kind(p, path, &rope.kind));
         AX_TRY(read_scaling(json, p, path, c, &rope));
@@ -156,8 +157,8 @@ static int set_parameters(json_t *json, const char *key, const ax_rope_config *r
     return json_object_set_new(json, key, p) | failed;
 }
 
-/* Writes the rotary embedding in the spelling that `json` has, or else in the older one, which all versions
- * of transformers read. */
+/* Writes the rotary embedding in the form that `json` already has, or else in the older form (rope_theta and
+ * rope_scaling), which all versions of transformers read. */
 ax_status ax_rope_write(const ax_model_config *c, json_t *json)
 {
     const bool modern = json_is_object(json_object_get(json, "rope_parameters")),

@@ -1,8 +1,8 @@
 /* The pipeline stages of a model: where they begin, which layers they run, and which parameters they have.
  *
- * The pieces of a model are the embedding, each block, and the final norm with the head. A stage has one or
- * more adjacent pieces. Every rank builds all layers, so that a parameter has the same index on all ranks and
- * the same place in checkpoint files. */
+ * A stage has one or more adjacent parts of the model: the embedding, blocks, or the final norm with the
+ * head. Every rank builds all layers, so that a parameter has the same index on all ranks and the same place
+ * in checkpoint files. */
 #include "model/family.h"
 
 #include "axonn/pipe.h"
@@ -11,8 +11,8 @@
 
 /* ---- where stages begin -------------------------------------------------------------------------- */
 
-/* Returns the cost of the head for ax_pipe_cut: its training FLOPs / the training FLOPs of a block. The
- * forward of a block that is recomputed counts twice. */
+/* Returns the cost of the output layer (head) in units of a block, for ax_pipe_cut: training FLOPs of the
+ * head / training FLOPs of a block. If blocks are recomputed, their forward counts twice. */
 static double head_cost(const ax_model_config *c, int64_t recompute)
 {
     int64_t total, matmul;
@@ -22,7 +22,7 @@ static double head_cost(const ax_model_config *c, int64_t recompute)
     return head / (blocks / (double)c->layers * (recompute > 0 ? 4.0 / 3 : 1));
 }
 
-/* Returns the number of parts of the model: the chunks of all stages. */
+/* Returns the number of chunks of all pipeline stages together. */
 static int parts_of(const ax_model *m) { return m->stages * m->chunks; }
 
 static ax_status take_cut(ax_model *m, const int64_t *cut)
@@ -105,8 +105,8 @@ static void place_all(ax_layer *layer, ax_param_place place)
         place_all(layer->child[i], place);
 }
 
-/* Sets the place of the parameters that the head borrows (tied weights). They belong to the first stage, and
- * the last stage has a copy. */
+/* Sets ax_param.place of the weights that the head shares with the embedding (tied weights): the first stage
+ * owns these weights, and the last stage has a copy. */
 static void place_tied(ax_model *m)
 {
     for (int i = 0; i < AX_LAYER_PARAMS; i++) {

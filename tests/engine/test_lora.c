@@ -351,7 +351,7 @@ static void foreign_adapters_are_checked(void **state)
     expect_config("gives transformer.h.0.attn.c_attn rank 5, but", ", \"rank_pattern\": {\"c_attn\": 5}");
     expect_config("gives matrix q different scales in different blocks",
                   ", \"alpha_pattern\": {\"h.0.attn.c_attn\": 3}");
-    expect_config("init_lora_weights: \"pissa_niter_4\" changes the base",
+    expect_config("init_lora_weights: \"pissa_niter_4\" changes the base model's weights",
                   ", \"init_lora_weights\": \"pissa_niter_4\"");
     expect_config("rank_pattern: the value of c_fc is not a number", ", \"rank_pattern\": {\"c_fc\": null}");
     expect_config("modules_to_save", ", \"modules_to_save\": [\"lm_head\"]");

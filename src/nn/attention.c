@@ -29,8 +29,8 @@ static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor 
             t = ax_tensor_extent(grid, k, 1), width = ax_tensor_extent(grid, k, 2),
             ld = ax_tensor_pitch(grid, k), capacity = ax_tensor_extent(grid, &c->k, 1);
     AX_CHECK(length + t <= capacity, AX_ERR_INTERNAL,
-             "a cache of %lld positions cannot hold %lld more after %lld", (long long)capacity, (long long)t,
-             (long long)length);
+             "a key/value cache of %lld positions cannot hold %lld more after the first %lld",
+             (long long)capacity, (long long)t, (long long)length);
     for (int i = 0; i < 2; i++) {
         const ax_tensor *fresh = i ? v : k;
         char *place = (char *)(i ? c->v : c->k).data + (size_t)(length * width) * ax_dtype_size(fresh->dtype);
@@ -107,7 +107,7 @@ static ax_status prepare_heads_grad(ax_layer *self, ax_frame *frame, ax_tensor *
     return norm_heads(self, Q_NORM, frame, true, dq);
 }
 
-/* Whether a norm of heads is trained. */
+/* Returns true if the RMSNorm of the heads of q or of k is trained. */
 static bool norms_train(const ax_layer *self)
 {
     bool trains = false;
@@ -192,7 +192,7 @@ ax_tensor ax_attention_cache_tensor(const ax_layer *layer, int64_t batch, int64_
 }
 
 /* Adds the layers q_norm and k_norm, unless head_norm_eps is 0. All heads of q share the weight of q_norm,
- * all heads of k that of k_norm. */
+ * and all heads of k share the weight of k_norm. */
 static ax_status add_norms(ax_layer *layer, const char *name, const ax_attention_config *c, ax_role role)
 {
     static const char *const names[] = {"q_norm", "k_norm"};
@@ -214,8 +214,8 @@ static ax_status add_table(ax_layer *layer, const ax_attention_config *c)
         return ax_rope_table_make(layer->ctx, &c->rope, a->head_dim, c->positions, &a->table);
     const ax_tensor *table = &((const attention *)c->rope_from)->table;
     AX_CHECK(table->ndim && 2 * table->dim[1] == a->head_dim && table->dim[0] == c->positions, AX_ERR_USAGE,
-             "rope_from has no table of %lld positions for heads of %lld", (long long)c->positions,
-             (long long)a->head_dim);
+             "the layer rope_from has no rotary table of %lld positions for heads of width %lld",
+             (long long)c->positions, (long long)a->head_dim);
     a->table = *table;
     a->borrows_table = true;
     return AX_OK;

@@ -7,7 +7,7 @@
 extern const ax_layer_ops ax_attention_ops;
 
 /* Returns, as a tensor without data, the shape and layout of an attention layer's cache of keys, [batch,
- * capacity, kv width]. The cache of values has the same shape and layout. */
+ * capacity, kv_heads · head_dim]. The cache of values has the same shape and layout. */
 ax_tensor ax_attention_cache_tensor(const ax_layer *layer, int64_t batch, int64_t capacity);
 
 /* The part of a key/value cache that belongs to one attention layer. `cache` is NULL if the layer has no

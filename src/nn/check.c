@@ -85,7 +85,8 @@ static ax_status collect(ax_ctx *ctx, const ax_tensor *t, double **out, int64_t 
     return status;
 }
 
-/* A layer with its context, parameters, frame, batch and input, as one rank of the grid has them. */
+/* A layer under test on one rank of the grid: the layer with its context, parameters, activation memory
+ * (frame), batch and input. */
 typedef struct bench {
     ax_ctx *ctx;
     ax_layer *layer;

@@ -1,4 +1,4 @@
-/* Combinators: sequence, residual, recompute. */
+/* Layers that consist of other layers: sequence, residual, recompute. */
 #include "axonn/nn.h"
 
 /* ---- sequence: runs its children one after the other. forward_sum and backward_add leave the addition to
@@ -44,7 +44,8 @@ static ax_status sequence_forward_sum(ax_layer *self, ax_frame *frame, const ax_
     return later_forward(self, frame, y);
 }
 
-/* Runs backward if no layer before this one is trained: ends with the first child that is trained. */
+/* Runs backward for the case that no layer before this one is trained: only down to the first child that is
+ * trained. */
 static ax_status backward_to_first_trained(ax_layer *self, ax_frame *frame, const ax_tensor *dy)
 {
     int first = ax_layer_first_trained(self);

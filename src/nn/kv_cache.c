@@ -14,7 +14,7 @@ struct ax_kv_cache {
 
 typedef ax_status visit_fn(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache *part);
 
-/* Whether the layer belongs to this rank's pipeline stage. */
+/* Returns true if the layer belongs to this rank's pipeline stage. */
 static bool is_here(const ax_layer *layer)
 {
     ax_param *first;

@@ -10,7 +10,7 @@
 typedef struct linear {
     ax_layer base;
     ax_layout x_layout, y_layout;
-    uint16_t align; /* value of ax_tensor.align in y */
+    uint16_t align; /* row alignment of y in bytes (ax_tensor.align) */
     ax_role in_role, out_role;
     int64_t in_unit, out_unit;
     ax_low_rank update; /* rank 0: none */
@@ -26,8 +26,8 @@ enum {
 static bool has_update(const ax_layer *self) { return ((const linear *)self)->update.rank > 0; }
 
 /* Sets *in to x, with its width split along the same axes as the input dim of the weight. Only the output
- * head needs communication: its weight is split in the vocabulary dim (along grid axes x and y) but not in
- * the input dim, so the tensor x is all-gathered. */
+ * layer (head) of a model needs communication: its weight is split in the vocabulary dim (along grid axes x
+ * and y) but not in the input dim, so the tensor x is all-gathered. */
 static ax_status match_input_width(const ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *in)
 {
     ax_layout layout = x->layout;
@@ -67,8 +67,8 @@ static ax_status prepare(const ax_layer *self, ax_frame *frame, const ax_tensor 
  * its own. In backward the same holds for dy·B·A and dy·W along the axes that split the output width. The
  * factor `scale` is applied to the narrow products x·Aᵀ and dy·B, [b, t, rank] ---- */
 
-/* Computes *out = scale · x·F, where F is the parameter with index `factor`, A or B. `spec` sums over the
- * wide dim. */
+/* Computes *out = scale · x·F, where F is the factor A or B of a low-rank update (parameter with index
+ * `factor`). The last dim of *out is the rank of the update: `spec` sums over the other dim of F. */
 static ax_status narrow(const ax_layer *self, ax_frame *frame, const char *spec, const ax_tensor *x,
                         int factor, ax_tensor *out)
 {
@@ -82,7 +82,8 @@ static ax_status narrow(const ax_layer *self, ax_frame *frame, const char *spec,
     return scale.n && scale.factor != 1 ? ax_run_scale(self->ctx->stream, &scale) : AX_OK;
 }
 
-/* Adds x·F to `sums`, where x is a result of `narrow` and F is the parameter with index `factor`, A or B. */
+/* Adds x·F to `sums`, where x is a result of `narrow` and F is the factor A or B of the low-rank update
+ * (parameter with index `factor`). */
 static ax_status widen(const ax_layer *self, ax_frame *frame, const char *spec, const ax_tensor *x,
                        int factor, const ax_tensor *sums)
 {
@@ -91,7 +92,7 @@ static ax_status widen(const ax_layer *self, ax_frame *frame, const char *spec, 
     return ax_contract_run(frame, spec, x, &w, NULL, true, sums);
 }
 
-/* Adds the update to sums = in·Wᵀ, and saves u = scale · in·Aᵀ for backward. */
+/* Adds the low-rank update to sums = in·Wᵀ, and saves u = scale · in·Aᵀ for backward. */
 static ax_status add_update(const ax_layer *self, ax_frame *frame, const ax_tensor *in, const ax_tensor *sums)
 {
     ax_tensor u;
@@ -102,8 +103,8 @@ static ax_status add_update(const ax_layer *self, ax_frame *frame, const ax_tens
     return ax_frame_save(frame, &u);
 }
 
-/* The narrow products from which backward computes gradients: u, which add_update has saved, and v = scale ·
- * dy·B. */
+/* Two products with the factors of a low-rank update, from which backward computes gradients: u = scale ·
+ * x·Aᵀ, which add_update has saved, and v = scale · dy·B. */
 typedef struct narrow_pair {
     ax_tensor u, v;
 } narrow_pair;
@@ -380,7 +381,7 @@ ax_status ax_linear_add_low_rank(ax_layer *layer, const ax_low_rank *update)
     char name[2][256];
     linear *l = (linear *)layer;
     AX_CHECK(layer->ops == &linear_ops && !has_update(layer), AX_ERR_INTERNAL,
-             "layer \"%s\" is not a linear layer without a low-rank update", layer->name);
+             "layer \"%s\" is not a linear layer, or already has a low-rank update", layer->name);
     const int64_t *dim = layer->param[WEIGHT]->master.dim, rank = update->rank;
     AX_CHECK(rank >= 1, AX_ERR_USAGE, "linear \"%s\": a low-rank update cannot have rank %lld", layer->name,
              (long long)rank);

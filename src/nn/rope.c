@@ -36,8 +36,8 @@ ax_status ax_rope_check(const ax_rope_config *c, int64_t head_dim)
     return AX_OK;
 }
 
-/* Returns the frequency f as Llama 3 scales it: a low frequency is divided by c->factor, a high one is kept,
- * and one between is interpolated. */
+/* Returns the frequency f as Llama 3 scales it: low frequencies are divided by c->factor, high frequencies
+ * are kept, and frequencies between are interpolated. */
 static float llama3_frequency(const ax_rope_config *c, float f)
 {
     float factor = (float)c->factor, low = (float)c->low_freq_factor, high = (float)c->high_freq_factor,
@@ -82,7 +82,7 @@ void ax_rope_frequencies(const ax_rope_config *c, int64_t head_dim, float *out)
 {
     for (int64_t i = 0; i < head_dim / 2; i++) {
         double theta = (float)c->theta,
-               exponent = (float)(2 * i) / (float)head_dim; /* both are rounded to fp32 */
+               exponent = (float)(2 * i) / (float)head_dim; /* theta and exponent are rounded to fp32 */
         out[i] = 1 / (float)pow(theta, exponent);
         if (c->kind == AX_ROPE_LINEAR)
             out[i] /= (float)c->factor;
@@ -123,7 +123,7 @@ static void fill(const ax_rope_config *c, const float *f, int64_t positions, int
     const float factor = (float)ax_rope_attention_factor(c);
     for (int64_t p = 0; p < positions; p++)
         for (int64_t i = 0; i < pairs; i++) {
-            double angle = (float)p * f[i]; /* product in fp32 */
+            double angle = (float)p * f[i]; /* the product is rounded to fp32, as in transformers */
             table[2 * (p * pairs + i)] = (float)cos(angle) * factor;
             table[2 * (p * pairs + i) + 1] = (float)sin(angle) * factor;
         }

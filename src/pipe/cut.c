@@ -1,10 +1,9 @@
 /* Cuts a model into pipeline stages. */
 #include "axonn/pipe.h"
 
-/* Sets n[s] to the number of blocks of stage s. Greedy algorithm: gives one block after the other to the
- * stage that is cheapest so far. The result is optimal, because all blocks cost the same. If several stages
- * are cheapest, the last of them gets the block, because later stages keep the activations of fewer
- * micro-batches. */
+/* Sets n[s] to the number of blocks of stage s. Greedy algorithm: gives each block in turn to the stage that
+ * costs least so far. The result is optimal, because all blocks cost the same. If several stages cost least,
+ * the last of them gets the block, because later stages keep the activations of fewer micro-batches. */
 static void share_out(int stages, int chunks, int64_t blocks, double embedding, double head, int64_t *n)
 {
     int64_t left = blocks;
@@ -37,8 +36,8 @@ static int64_t blocks_of_chunk(int64_t n, int chunks, int c, bool first_stage)
 
 void ax_pipe_cut(int stages, int chunks, int64_t blocks, double embedding, double head, int64_t *begin)
 {
-    int64_t *n = begin + 1; /* at first n[s] is the number of blocks of stage s; the loop then sets n[p] to
-                               the number of blocks of part p, the last part first */
+    int64_t *n = begin + 1; /* first n[s] is the number of blocks of stage s; then the loop sets n[p] to the
+                               number of blocks of part (chunk) p of the model, the last part first */
     share_out(stages, chunks, blocks, embedding, head, n);
     for (int p = stages * chunks - 1; p >= 0; p--) {
         int s = p % stages;

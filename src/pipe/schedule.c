@@ -1,5 +1,5 @@
-/* Pipeline schedules: which task a stage begins next. The functions are pure; a simulator in the tests calls
- * them too. */
+/* Pipeline schedules: which task a stage begins next. The functions have no side effects; a simulator in the
+ * tests calls them too. */
 #include "axonn/pipe.h"
 
 bool ax_pipe_fits(ax_pipe_schedule schedule, int64_t stages, int64_t micro_batches)
@@ -52,10 +52,10 @@ bool ax_pipe_is_fixed(const ax_pipe_stage *s)
 
 static int64_t pieces(const ax_pipe_stage *s) { return s->micro_batches * s->chunks; }
 
-/* Returns the next task of all schedules except AX_PIPE_MESSAGE. The task is a forward while pieces are left
- * and `room` is true: fewer than `flight` pieces are between their forward and their backward. Otherwise the
- * task is a backward. Returns AX_PIPE_WAIT if the input of the task has not arrived. These schedules differ
- * only in `flight` and in the order of pieces. */
+/* Returns the next task of all schedules except AX_PIPE_MESSAGE. The task is a forward while pieces
+ * (micro-batches of one chunk) are left and `room` is true: fewer than `flight` pieces are between their
+ * forward and their backward. Otherwise the task is a backward. Returns AX_PIPE_WAIT if the input of the task
+ * has not arrived. These schedules differ only in `flight` and in the order of pieces. */
 static ax_pipe_task next_in_order(const ax_pipe_stage *s, const ax_pipe_counts *now, bool room)
 {
     if (now->forwards < pieces(s) && room)

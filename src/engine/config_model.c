@@ -7,17 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MISSING_MOST = 20 }; /* the most missing paths that are reported for one key */
+enum { MISSING_MOST = 20 }; /* how many missing paths are reported at most for one key */
 
-/* An integer that the user may give as `key` and that config.json has too: *config is its value in the
- * ax_config, *model its value in the ax_model_config. */
+/* An integer that the configuration key `key` and config.json both can give: *config is the value of the key,
+ * *model the value from config.json. */
 typedef struct shape_key {
     const char *key;
     int64_t *config, *model;
 } shape_key;
 
 typedef struct number_key {
-    const char *key, *also; /* the keys that set this number; `also`: a second key, or NULL */
+    const char *key, *also; /* the configuration keys that set this number; `also`: a second key, or NULL */
     double *config, *model;
 } number_key;
 
@@ -158,15 +158,15 @@ void config_refuse_adapter(ax_config *c, const char *dir)
                     dir, dir);
 }
 
-/* Whether the user gave `key` a value that replaces the one in config.json. The value 0 means "default" and
- * replaces nothing; but for model.window 0 means "no window" and does replace. */
+/* Returns true if the user gave `key` a value that replaces the value in config.json. The value 0 means
+ * "default" and replaces nothing; but for model.window 0 means "no window" and does replace. */
 static bool replaces(const ax_config *c, const shape_key *key)
 {
     return ax_config_given(c, key->key) && (*key->config > 0 || !strcmp(key->key, "model.window"));
 }
 
-/* Replaces values read from config.json by those that the user gave as keys, then copies all of them to the
- * configuration. */
+/* Replaces values read from config.json by the values of the keys that the user gave. Then copies all
+ * resulting values to the configuration. */
 static void override_model(ax_config *c, ax_model_config *m)
 {
     shape_key keys[SHAPE_KEYS];
@@ -195,13 +195,13 @@ static void override_model(ax_config *c, ax_model_config *m)
     merge_numbers(c, m);
 }
 
-/* Records an error if the model with the overridden values is not valid, or if its family's config.json has
- * no keys to express it. */
+/* Records an error if the model with the overridden values is not valid, or if config.json of its family has
+ * no key for one of the values. */
 static ax_status check_overridden(ax_config *c, const ax_model_config *m)
 {
     ax_buf text = {0};
     if (!ax_option_ok(c->set, "model.rope_theta"))
-        return AX_OK; /* the key's own error says more */
+        return AX_OK; /* the error of this key is already recorded and says more */
     ax_status status = ax_model_config_check(m);
     if (status == AX_OK)
         status = ax_model_config_identity(m, &text);

@@ -12,8 +12,8 @@ void config_check(ax_config *cfg);
 /* Records an error for each key with a value that models of model->family cannot have, such as a window. */
 void config_check_family(ax_config *cfg, const ax_model_config *model);
 
-/* Records the error `why` for each of the keys, a list that ends with NULL, whose value is not its default:
- * as the other keys are, it would have no effect. */
+/* Records the error `why` for each of the `keys` (a list that ends with NULL) that does not have its default
+ * value. The caller has found that the keys have no effect together with the other keys. */
 void config_check_unused(ax_config *cfg, const char *const *keys, const char *why);
 
 /* config_tune.c: config_check_tune checks that tune.method fits the other keys. config_tune sets the low-rank
@@ -22,13 +22,13 @@ void config_check_unused(ax_config *cfg, const char *const *keys, const char *wh
 void config_check_tune(ax_config *cfg);
 void config_tune(ax_config *cfg, ax_model_config *model);
 
-/* Records an error of model.from: the directory `dir` holds an adapter, not a model. */
+/* Records an error of the key model.from: its directory `dir` holds an adapter, not a model. */
 void config_refuse_adapter(ax_config *cfg, const char *dir);
 
 /* config_model.c: merges keys with the values of a model's config.json, and records errors with
  * ax_option_error. */
 
-/* For a new model: sets the model.* keys that the user did not give to the defaults of its family. */
+/* For a new model: sets the model.* keys that the user did not give to the defaults of the model's family. */
 void config_take_defaults(ax_config *cfg, const ax_family *family);
 /* Returns the description of a new model of the family, made from the model.* keys. */
 ax_model_config config_new_model(const ax_config *cfg, const ax_family *family);
@@ -48,14 +48,15 @@ void config_check_tokenizer(ax_config *cfg, int32_t size);
 void config_check_template(ax_config *cfg, const ax_tokenizer *tokenizer);
 /* Records an error for each input path that does not exist. */
 void config_check_paths(ax_config *cfg);
-/* Reads and checks the files of model.from, model.config and data.tokenizer, if these keys are valid. Called
- * for a configuration that has other errors, so that all errors are reported together. */
+/* Reads and checks the files that the keys model.from, model.config and data.tokenizer name, if the keys are
+ * valid. Called for a configuration that has other errors, so that all errors are reported together. */
 ax_status config_check_files(ax_config *cfg);
 
-/* Checks the value of data.goldfish.k, and data.goldfish.window against model.seq_len. */
+/* Checks the keys of the goldfish loss: the value of data.goldfish.k, and that data.goldfish.window is not
+ * above model.seq_len. */
 void config_check_goldfish(ax_config *cfg);
 
-/* Checks the pipeline's keys against a model of `blocks` blocks. */
+/* Checks the keys grid.pipe and pipe.* against a model of `blocks` blocks. */
 void config_check_pipe(ax_config *cfg, int64_t blocks);
 
 #endif

@@ -1,4 +1,4 @@
-/* Rules between the keys of a configuration. */
+/* Checks the rules that involve several keys of a configuration. */
 #include "config_private.h"
 
 #include "engine/train.h"
@@ -7,13 +7,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Whether both keys are valid. A rule between two keys is skipped if one of them is already wrong. */
+/* Returns true if the two keys have valid values. A rule between two keys is skipped if one of the keys is
+ * already wrong. */
 static bool both_ok(const ax_config *cfg, const char *a, const char *b)
 {
     return ax_option_ok(cfg->set, a) && ax_option_ok(cfg->set, b);
 }
 
-/* Whether the value of the key, as text, differs from its default. A config.yaml of a run has all keys. */
+/* Returns true if the value of the key, as text, differs from its default. (That a key is present does not
+ * show that the user set it: config.yaml of a run has all keys.) */
 static bool is_changed(const ax_config *cfg, const ax_config *defaults, const char *key)
 {
     ax_buf value = {0}, preset = {0};
@@ -38,8 +40,8 @@ void config_check_unused(ax_config *cfg, const char *const *keys, const char *wh
     ax_config_fini(&defaults);
 }
 
-/* Finds the divisors of n that are nearest to d (d <= n): *below <= d <= *above. If d divides n, both are
- * d. */
+/* Finds the divisors of n that are nearest to d (d <= n): *below <= d <= *above. If d divides n, *below and
+ * *above are d. */
 static void nearest_divisors(int64_t n, int64_t d, int64_t *below, int64_t *above)
 {
     *below = ax_divisor_below(n, d);
@@ -224,7 +226,7 @@ void config_check_goldfish(ax_config *cfg)
 
 /* ---- the grid ------------------------------------------------------------------------------------ */
 
-/* Prints the key of an axis, such as "grid.x". */
+/* Prints the configuration key of a grid axis, such as "grid.x". */
 static const char *axis_key(ax_axis axis, char out[16])
 {
     snprintf(out, 16, "grid.%s", ax_axis_name(axis));
@@ -247,10 +249,11 @@ static void check_grid(ax_config *cfg)
                             ax_grid_size_along(ax_run_grid(cfg), (ax_axis)a), s->name, s->help);
 }
 
-/* Whether pipe.cut is a list (the first block of each pipeline stage except stage 0), not auto. */
+/* Returns true if pipe.cut is a list (the first block of each pipeline stage except stage 0), not the word
+ * auto. */
 static bool cut_is_given(const ax_config *cfg) { return cfg->pipe.cut.count && cfg->pipe.cut.items[0] >= 0; }
 
-enum { FITS = 256 }; /* bytes of an example of pipe.cut */
+enum { FITS = 256 }; /* size of the text of an example of pipe.cut, in bytes */
 
 /* Writes a valid value of pipe.cut, such as "[3, 7]", that divides `blocks` blocks into `stages` stages of
  * nearly equal length. */
@@ -355,7 +358,8 @@ ax_status ax_config_check_ranks(ax_config *cfg, int ranks)
     ax_grid_load load = {.micro_batch = cfg->train.micro_batch, .global_batch = cfg->train.global_batch};
     ax_grid_size wanted = ax_run_grid(cfg);
     int64_t product = 1;
-    /* `key`: the key of the first axis whose size is above 1, or grid.data */
+    /* `key`: the configuration key of the first grid axis whose size is above 1, or grid.data if there is
+     * none */
     char key[16] = "grid.data", grid[80], nearest[320];
     for (int a = AX_AXES_STANDARD - 1; a >= 0; a--) {
         int n = ax_grid_size_along(wanted, (ax_axis)a);

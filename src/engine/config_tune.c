@@ -1,4 +1,5 @@
-/* The keys `tune`: which low-rank updates a run trains instead of the model's own weights. */
+/* The configuration keys tune.*: which low-rank updates (LoRA) a run trains instead of the model's own
+ * weights. */
 #include "config_private.h"
 
 #include <stdio.h>
@@ -19,8 +20,8 @@ void config_check_tune(ax_config *c)
                         "lora trains updates of an existing model: give this model as model.from");
 }
 
-/* Whether a word of tune.targets means the matrix: "all", its name, or the name of its module in the family's
- * files, as in PEFT. */
+/* Returns true if a word of the key tune.targets stands for the matrix: "all", its name, or the name of its
+ * module in the family's files, as in PEFT. */
 static bool is_meant(const ax_model_config *m, ax_matrix matrix, const char *word)
 {
     int64_t out, in;

@@ -1,4 +1,4 @@
-/* Opens adapters (low-rank updates in files of PEFT's format) together with their base. */
+/* Opens LoRA adapters (low-rank updates in files of PEFT's format) together with their base model. */
 #include "engine/adapter.h"
 
 #include <stdlib.h>
@@ -6,9 +6,9 @@
 
 /* ---- the base ------------------------------------------------------------------------------------ */
 
-/* Sets *out to the directory of the base that adapter_config.json names: a path, which PEFT and transformers
- * take relative to the current directory, or, if there is none, a path relative to the adapter's directory.
- */
+/* Sets *out to the directory of the base model whose path `name` adapter_config.json gives. As in PEFT and
+ * transformers, the path is relative to the current directory. If there is no such directory, the path is
+ * taken relative to the adapter's directory. */
 static ax_status find_base(const char *dir, const char *path, const char *name, char **out)
 {
     char *beside;
@@ -38,7 +38,7 @@ static ax_status find_base(const char *dir, const char *path, const char *name, 
     return status;
 }
 
-/* Reads adapter_config.json. Finds the base, unless *base is given. */
+/* Reads adapter_config.json. Finds the directory of the base model, unless *base is given. */
 static ax_status read_description(const char *dir, ax_adapter *adapter, char **base)
 {
     char *path, *text = NULL;
@@ -86,8 +86,9 @@ ax_status ax_adapter_check_base(const ax_st *st, const char *dir, ax_st *base, c
 
 /* ---- the updates --------------------------------------------------------------------------------- */
 
-/* Sets *out to the rank and scale of the update of `matrix` in block `block`; rank 0: the adapter does not
- * update it. Fails if adapter_config.json gives another rank than that of the factor A. */
+/* Sets *out to the rank and scale of the low-rank update of `matrix` in block `block`; rank 0: the adapter
+ * does not update this matrix. Fails if the rank in adapter_config.json is not the rank of the stored factor
+ * A. */
 static ax_status read_update(const ax_adapter *adapter, const ax_st *st, const char *dir,
                              const ax_model_config *c, ax_matrix matrix, int64_t block, ax_low_rank *out)
 {
@@ -107,7 +108,7 @@ static ax_status read_update(const ax_adapter *adapter, const ax_st *st, const c
     return AX_OK;
 }
 
-/* Checks that all blocks have an update of the matrix, or none has. */
+/* Checks that the adapter updates the matrix in all blocks or in none. */
 static ax_status check_blocks(const ax_st *st, const char *dir, const ax_model_config *c, ax_matrix matrix)
 {
     int64_t with = -1, without = -1; /* the first block with an update, and the first without */

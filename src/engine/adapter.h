@@ -1,37 +1,37 @@
-/* Adapters: see adapter.c. */
+/* Declarations for LoRA adapters: opening (adapter.c) and merging with the base model (merge.c). */
 #ifndef AXONN_ENGINE_ADAPTER_H
 #define AXONN_ENGINE_ADAPTER_H
 
 #include "axonn/engine.h"
 
-/* Sets *base to the directory of the base of the adapter in `dir`. If the base is a run's checkpoint, reads
- * all of its files, to verify it. The caller frees *base. */
+/* Sets *base to the directory of the base model of the adapter in `dir`. If the base model is a run's
+ * checkpoint, reads all files of the checkpoint to verify them. The caller frees *base. */
 AX_MUST_CHECK ax_status ax_adapter_find_base(const char *dir, char **base);
-/* Opens the adapter in `dir`: reads adapter_config.json, finds the base as ax_adapter_find_base does, unless
- * *base is given, and opens the adapter's weights. The caller releases *adapter, *base and *st, also after an
- * error. */
+/* Opens the adapter in `dir`: reads adapter_config.json, finds the base model as ax_adapter_find_base does,
+ * unless *base is given, and opens the adapter's weight file. The caller releases *adapter, *base and *st,
+ * also after an error. */
 AX_MUST_CHECK ax_status ax_adapter_open(const char *dir, ax_adapter *adapter, char **base, ax_st **st);
-/* Checks, by a checksum, that the store `base` holds the weights for which the adapter was made. Accepts an
- * adapter that has no checksum of its base, such as those that other programs write. */
+/* Checks, by a checksum, that the weight files `base` hold the weights for which the adapter was made.
+ * Accepts an adapter that has no checksum of its base model, such as those that other programs write. */
 AX_MUST_CHECK ax_status ax_adapter_check_base(const ax_st *st, const char *dir, ax_st *base,
                                               const char *base_dir);
-/* Sets the low-rank updates in `config`, the description of the base, to those of the adapter. */
+/* Sets the low-rank updates in `config`, the description of the base model, to those of the adapter. */
 AX_MUST_CHECK ax_status ax_adapter_updates(const ax_adapter *adapter, const ax_st *st, const char *dir,
                                            ax_model_config *config);
 
-/* merge.c. The two factors of the low-rank update of one array of weights; NULL if the adapter does not
- * update this array. */
+/* merge.c: the two factors A and B of the low-rank update of one array of weights; NULL if the adapter does
+ * not update this array. */
 typedef struct ax_merge_pair {
     const ax_st_array *a, *b;
     double scale;
-    bool transposed; /* the array is [in, out] */
+    bool transposed; /* the array of weights is stored as [in, out] */
 } ax_merge_pair;
-/* Finds the factors that update an array of the base's weights. */
+/* Finds the factors that update an array of the base model's weights. */
 AX_MUST_CHECK ax_status ax_merge_factors(const ax_pretrained *model, const ax_st_array *weights,
                                          ax_merge_pair *out);
-/* Writes the array `from` of the base's weights plus its update to array `b` of the planned store `to`. Needs
- * memory for both factors in float64 and for 2 MiB, or a row, of the array. *overflows grows by the number of
- * finite values that became infinite. */
+/* Writes the sum of the array `from` of the base model's weights and its update to array `b` of the files
+ * `to` (ax_st_plan). Needs memory for the two factors in float64, and for 2 MiB of the array, or for one row
+ * if a row is larger. *overflows grows by the number of finite values that became infinite. */
 AX_MUST_CHECK ax_status ax_merge_array(const ax_pretrained *model, const ax_merge_pair *pair,
                                        const ax_st_array *from, ax_st *to, const ax_st_array *b,
                                        int64_t *overflows);

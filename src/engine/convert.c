@@ -1,8 +1,8 @@
 /* Copies a model directory with another dtype or other shards, without building the network.
  *
  * The weight files are opened first, and the small files are copied next. If a training run removes the
- * checkpoint meanwhile, a missing small file is noticed before the long copy of the weights begins, and
- * weight files that are open stay readable. */
+ * source, a checkpoint, meanwhile, a missing small file is noticed before the long copy of the weights
+ * begins, and weight files that are open stay readable. */
 #include "axonn/engine.h"
 #include "engine/adapter.h"
 #include "engine/train.h"
@@ -20,8 +20,9 @@ typedef struct converter {
     const ax_conversion_args *args;
     char *out, *parent, *aside; /* the result, without trailing slashes; its parent directory; the hidden
                                    directory that is renamed to `out` at the end */
-    ax_pretrained model;        /* if args->dir is an adapter's directory: the adapter with its base */
-    ax_st *from, *to;           /* `from` is model.weights if args->dir is an adapter's */
+    ax_pretrained model;        /* if args->dir is an adapter's directory: the adapter with its base model */
+    ax_st *from, *to;           /* weight files of the source and of the result; `from` is model.weights if
+                                   args->dir is an adapter's directory */
     const ax_st_array **order;  /* the arrays of `from`, sorted by file and offset */
     int64_t done, total;        /* bytes of `from`: copied so far, and to copy in all */
     ax_conversion *result;
@@ -48,7 +49,8 @@ static ax_status find_paths(converter *c)
     while (n > 1 && c->args->out[n - 1] == '/')
         n--;
     AX_TRY(ax_strndup(c->args->out, n, &c->out));
-    AX_CHECK(lstat(c->out, &info), AX_ERR_USAGE, "%s exists; name a directory that does not", c->out);
+    AX_CHECK(lstat(c->out, &info), AX_ERR_USAGE,
+             "%s exists; give the name of a directory that does not exist", c->out);
     AX_CHECK(errno == ENOENT, AX_ERR_DATA, "cannot create %s: %s", c->out, strerror(errno));
     const char *slash = strrchr(c->out, '/');
     size_t before = slash ? (size_t)ax_max(slash - c->out, 1) : 1;
@@ -89,7 +91,7 @@ static bool is_float(ax_dtype dtype)
     return dtype == AX_F64 || dtype == AX_F32 || dtype == AX_BF16 || dtype == AX_F16;
 }
 
-/* Plans the files of the result. They hold the arrays in the same order as the source. */
+/* Plans the weight files of the result, which hold the arrays in the same order as the source. */
 static ax_status plan(converter *c)
 {
     int n = ax_st_count(c->from);
@@ -241,8 +243,8 @@ static ax_status write_config(const converter *c, const char *from)
 
 static bool is_tokenizer(const char *name) { return !strncmp(name, "tokenizer", 9); }
 
-/* Returns true for a file of the adapter's directory that the merged model must not have: it describes the
- * adapter, or it is a config.json, which is copied from the base's directory instead. */
+/* Returns true for a file of the adapter's directory that the merged model must not have: a description of
+ * the adapter, or config.json, which is copied from the base model's directory instead. */
 static bool is_of_adapter(const converter *c, const char *dir, const char *name)
 {
     return dir == c->args->dir && (!strcmp(name, "adapter_config.json") || !strcmp(name, "README.md") ||
@@ -260,8 +262,8 @@ static bool exists_aside(const converter *c, const char *name)
 }
 
 /* Copies the file `name` of `dir`, unless files of its kind are not copied (ax_beside_copied). The adapter's
- * directory is copied before the base's: a file of the base is skipped if the adapter has one of the same
- * name. */
+ * directory is copied before the base model's directory. So a file of the base model is skipped if the
+ * adapter has a file of the same name. */
 static ax_status copy_entry(const converter *c, const char *dir, const char *name)
 {
     char *path;
@@ -343,7 +345,7 @@ static ax_status remove_failed(const converter *c, ax_status status)
     char reason[1024];
     snprintf(reason, sizeof reason, "%s", ax_error_message());
     if (ax_remove_tree(c->aside) != AX_OK)
-        ax_log(AX_LOG_WARN, "%s is left behind, remove it: %s", c->aside, ax_error_message());
+        ax_log(AX_LOG_WARN, "%s could not be removed, remove it yourself: %s", c->aside, ax_error_message());
     return ax_fail(status, "%s", reason);
 }
 

@@ -1,5 +1,5 @@
-/* Merges an adapter with its base: computes W + scale · B·A for each array W of weights that has factors A
- * and B. The network is not built. */
+/* Merges an adapter with its base model: computes W + scale · B·A for each array W of weights that has
+ * factors A and B. The network is not built. */
 #include "engine/adapter.h"
 
 #include <math.h>
@@ -8,7 +8,8 @@
 
 /* ---- which arrays have factors ------------------------------------------------------------------- */
 
-/* Finds the array with key `key`. In the files, the key may lack the family's prefix. */
+/* Finds the array with the name `key`. Some model files omit the family's prefix of names, such as
+ * "transformer.". */
 static const ax_st_array *find_array(const ax_st *st, const char *key, const char *prefix)
 {
     const ax_st_array *a = ax_st_find(st, key);
@@ -34,7 +35,8 @@ ax_status ax_merge_factors(const ax_pretrained *m, const ax_st_array *weights, a
             ax_family_low_rank_key(family, (ax_matrix)i, block, 'B', factor);
             out->b = ax_st_find(m->adapter, factor);
             out->scale = m->config.low_rank[i].scale;
-            AX_CHECK(out->a && out->b, AX_ERR_DATA, "%s lacks factor A or B of %s", m->dir, key);
+            AX_CHECK(out->a && out->b, AX_ERR_DATA,
+                     "the adapter %s lacks factor A or B of the low-rank update of %s", m->dir, key);
             /* B·A is [out, in]; files that store weights as [in, out] need the transpose of B·A, which is
              * Aᵀ·Bᵀ. */
             out->transposed = weights->dim[0] == out->a->dim[1] && weights->dim[1] == out->b->dim[0] &&
@@ -46,8 +48,8 @@ ax_status ax_merge_factors(const ax_pretrained *m, const ax_st_array *weights, a
 
 /* ---- sums ---------------------------------------------------------------------------------------- */
 
-/* The rows [first, first + n) of an array of `cols` columns, and the factors of its update: left [rows,
- * rank], multiplied by the scale, and right [rank, cols]. */
+/* The rows [first, first + n) of an array of `cols` columns, and the two factors of the array's low-rank
+ * update: left [rows, rank], multiplied by the scale of the update, and right [rank, cols]. */
 typedef struct strip {
     int64_t first, n, cols, rank;
     const double *left, *right;
@@ -104,7 +106,7 @@ static ax_status merge_strips(const ax_pretrained *m, const ax_st_array *from, a
 ax_status ax_merge_array(const ax_pretrained *m, const ax_merge_pair *pair, const ax_st_array *from,
                          ax_st *to, const ax_st_array *b, int64_t *overflows)
 {
-    enum { STRIP = 1 << 18 }; /* elements in memory at a time, at least one row */
+    enum { STRIP = 1 << 18 }; /* elements of the array in memory at a time, but at least one row */
     double *left = NULL, *right = NULL;
     strip s = {.cols = from->dim[1], .rank = pair->a->dim[0]};
     int64_t most = ax_max(STRIP / s.cols, 1);

@@ -42,8 +42,8 @@ static ax_status read_identity(const json_t *json, const char *path, ax_pretrain
     return out->ends.size ? AX_OK : read_ids(json, path, "eos_token_id", &out->ends);
 }
 
-/* Reads the end-of-text tokens from generation_config.json. As in transformers, they override those of
- * config.json. */
+/* Reads the end-of-text tokens from generation_config.json. As in transformers, these tokens override the
+ * end-of-text tokens of config.json. */
 static ax_status read_generation(const char *dir, ax_pretrained *out)
 {
     char *path;
@@ -80,7 +80,8 @@ static ax_status read_config(const char *dir, ax_pretrained *out)
     return status;
 }
 
-/* Returns the directory with config.json and the weights of the model itself. */
+/* Returns the directory with config.json and the weights of the model itself (of an adapter: of its base
+ * model). */
 static const char *model_dir(const ax_pretrained *m) { return m->base ? m->base : m->dir; }
 
 /* Detects whether the weight files hold an output head that differs from the token embedding, although
@@ -131,8 +132,8 @@ static ax_ckpt_rules rules_of(const ax_model_config *config)
     return rules;
 }
 
-/* Checks that the weight files hold the arrays that the network needs. To find out which arrays these are,
- * builds the network on the dry device (which computes nothing) on one rank. */
+/* Checks that the weight files hold the arrays that the network needs. To list these arrays, builds the
+ * network on the device `dry` (which computes nothing) on one rank. */
 static ax_status match_network(ax_ctx *dry, const ax_pretrained *m)
 {
     ax_model *network;
@@ -173,8 +174,8 @@ static ax_status open_weights(ax_pretrained *m)
     return status;
 }
 
-/* Reads all parts of the model. An adapter's own generation_config.json and tokenizer are used in place of
- * those of its base. */
+/* Reads all parts of the model. The generation_config.json and the tokenizer in an adapter's directory
+ * replace those of its base model. */
 static ax_status read_parts(ax_pretrained *m, const ax_adapter *adapter)
 {
     AX_TRY(read_generation(m->dir, m));
@@ -211,8 +212,8 @@ static ax_status read_model(ax_pretrained *m)
     return eos >= 0 && !m->ends.size ? ax_ids_add(&m->ends, &eos, 1) : AX_OK;
 }
 
-/* Whether opening failed because m->dir was removed: a training run does that after it has written a newer
- * checkpoint. */
+/* Returns true if opening failed because m->dir was removed: a training run removes an old checkpoint after
+ * it has written a newer one. */
 static bool was_removed(const ax_pretrained *m, ax_status status)
 {
     return status == AX_ERR_DATA && m->dir && !ax_path_exists(m->dir);
@@ -234,7 +235,8 @@ ax_status ax_pretrained_open(const char *model, ax_pretrained *out)
     }
 }
 
-/* Finds the model's directory and, if it is an adapter's, that of its base. */
+/* Finds the model's directory. If the directory holds an adapter, also finds the directory of its base
+ * model. */
 static ax_status find(const char *model, ax_pretrained *out)
 {
     AX_TRY(ax_ckpt_find_model(model, &out->dir));

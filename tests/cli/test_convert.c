@@ -350,7 +350,8 @@ static void failures_leave_nothing(void **state)
         int code;
         const char *message;
     } cases[] = {
-        {"mkdir there; " AXONN " ckpt convert " TANH " --out there", 2, "there exists; name a directory"},
+        {"mkdir there; " AXONN " ckpt convert " TANH " --out there", 2,
+         "there exists; give the name of a directory"},
         {"ln -s nothing link; " AXONN " ckpt convert " TANH " --out link", 2, "link exists"},
         {AXONN " ckpt convert " TANH " --out no/parent", 4, "cannot create no/parent: No such file"},
         {AXONN " ckpt convert nowhere --out o", 4, "no such file or directory: nowhere"},

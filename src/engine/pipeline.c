@@ -1,9 +1,11 @@
-/* The order of a stage's tasks, and the messages between stages. Read pipeline.h first.
+/* Runs the tasks of a pipeline stage in order, and exchanges messages with other stages. Read pipeline.h
+ * first.
  *
  * A rank exchanges messages only with its counterparts in the previous and in the next stage: the ranks with
- * the same coordinates on all other axes, which therefore hold the same box of an activation. If several
- * ranks of a stage hold the same box (those along x, for example), each of them sends one part of it, and the
- * receivers all-gather the parts. So each element is sent only once.
+ * the same coordinates on all other grid axes, which therefore hold the same box (local part) of an
+ * activation. If several ranks of a stage hold the same box (the ranks along x, for example), each of these
+ * ranks sends a different part of the box, and the receivers all-gather the parts. So each element is sent
+ * only once.
  *
  * For each direction, the receive of the next message is always posted in advance: as soon as one message has
  * been taken, the receive of the next is posted, before anything is computed. A message is copied to a buffer
@@ -24,9 +26,10 @@ _Static_assert(ACTIVATION == (int)AX_MESSAGE_ACTIVATION && GRADIENT == (int)AX_M
 
 /* One direction of messages: activations go to the next stage, gradients to the previous one. */
 typedef struct direction {
-    int from, to;     /* the stage that sends the messages, and the stage to which this one sends; -1: none */
-    int64_t next;     /* index, among this stage's forwards (gradients: backwards), of the piece that gets the
-                         message of `receive` */
+    int from, to;     /* `from`: the stage that sends to this stage; `to`: the stage to which this stage
+                         sends; -1: none */
+    int64_t next;     /* number of the forward (gradients: of the backward) of this stage whose input is the
+                         message that `receive` receives */
     int64_t sent;     /* number of messages that this stage has sent in this step */
     ax_work *receive; /* the receive of the next message, or NULL */
     char *in;         /* the buffer into which `receive` writes */
@@ -39,14 +42,17 @@ struct ax_pipeline {
     ax_ctx *ctx;
     ax_pipe_stage stage;
     const ax_model *model;
-    int64_t *held;   /* held[slot]: the piece (number_of) whose activations are in the slot, or -1 */
+    int64_t *held;   /* held[slot]: number (number_of) of the piece whose activations are in the slot, or
+                        -1 */
     int64_t last;    /* the slot that was taken last */
-    ax_comm *comm;   /* along axis pipe; NULL if there is one stage */
+    ax_comm *comm;   /* communicator along the grid axis pipe; NULL if there is one stage */
     ax_tensor like;  /* shape, dtype and layout of an activation between stages, without data */
-    ax_comm *copies; /* communicator along the axes whose ranks all have the same box of an activation; NULL:
-                        there are none */
-    int64_t part;    /* number of elements of an activation that this rank sends */
-    ax_comm *group;  /* the ranks that run collectives together within a task; NULL: this rank alone */
+    ax_comm *copies; /* communicator of the ranks of this stage that have the same box (local part) of an
+                        activation; NULL: no other rank has this rank's box */
+    int64_t part;    /* number of elements of the box that this rank sends; the ranks of `copies` send the
+                        others */
+    ax_comm *group;  /* the ranks that run collectives together within a task and must run tasks in the same
+                        order; NULL: this rank alone, or a fixed order */
     int32_t *task;   /* [decision]: the tasks (ax_pipe_task) that rank 0 of `group` has chosen in this step */
     ax_work **decision_sends; /* [decision, rank]: the sends of task[decision] from rank 0 of `group` to each
                                  other rank */
@@ -56,7 +62,7 @@ struct ax_pipeline {
     size_t bytes;
     int64_t step, n; /* `step`: number of the running step; `n`: number of its micro-batches */
     bool backward;
-    bool given_up; /* the running step is given up: tasks only pass messages on */
+    bool given_up; /* the running step is given up: nothing is computed, only messages are exchanged */
     double waited;
     /* With several stages: ended[i % ENQUEUED] is complete when the device has ended task number i. */
     ax_stream_event *ended[ENQUEUED];
@@ -85,10 +91,10 @@ static ax_axisset axes_of(const ax_grid *grid, bool data)
 }
 
 /* Returns the axes along which ranks run collectives within a task, so that they must run their tasks in the
- * same order. Returns 0 if the order is fixed. With ZeRO 2 and 3 these axes include data, because gradients
- * and weights are then reduced and gathered along data within a task. They also include data with several
- * chunks and postponed weight gradients: the last backward of one chunk and the last weight gradients of
- * another chunk both start reductions along data, and either task may run first. */
+ * same order. Returns 0 if the schedule fixes the order. With ZeRO 2 and 3 these axes include data, because
+ * gradients and weights are then reduced and gathered along data within a task. They also include data with
+ * several chunks and postponed weight gradients: the last backward of one chunk and the last weight gradients
+ * of another chunk both start reductions along data, and either task may run first. */
 static ax_axisset group_axes(const ax_pipeline *p)
 {
     const ax_pipe_stage *s = &p->stage;
@@ -96,7 +102,7 @@ static ax_axisset group_axes(const ax_pipeline *p)
     return ax_pipe_is_fixed(s) ? 0 : axes_of(p->ctx->grid, data);
 }
 
-/* Returns the axes along which all ranks have the same box of an activation. */
+/* Returns the grid axes along which all ranks have the same box (local part) of an activation. */
 static ax_axisset copies_axes(const ax_pipeline *p)
 {
     const ax_grid *grid = p->ctx->grid;
@@ -121,10 +127,10 @@ static size_t part_bytes(const ax_pipeline *p)
     return (size_t)ax_round_up(ax_max(1, p->part) * (int64_t)ax_dtype_size(p->like.dtype), 64);
 }
 
-/* Creates the buffers. Each message that this stage has sent and the receiver has not yet taken needs a
- * buffer. Such messages are at most as many as the pieces between forward and backward
- * (ax_pipe_stage.flight): for activations those of this stage, for gradients those of the previous stage.
- * With several chunks the stages form a ring. In an evaluation, the last of P stages then sends the
+/* Creates the buffers of messages. A message needs a buffer of its sender until the receiver has taken the
+ * message. The number of such messages is at most ax_pipe_stage.flight, the number of pieces that have run
+ * forward but not backward: for activations `flight` of this stage, for gradients `flight` of the previous
+ * stage. With several chunks the stages form a ring. In an evaluation, the last of P stages then sends the
  * activations of P micro-batches to the first stage while the first stage may still run its first chunk. With
  * fewer than P buffers the ring could deadlock. */
 static ax_status make_directions(ax_pipeline *p, bool trains)
@@ -196,9 +202,9 @@ ax_status ax_pipeline_create(const ax_model *model, int64_t rows, int64_t seq_le
     return status;
 }
 
-/* Frees the handles of messages that a failed dry run has left. On the dry device messages are complete at
- * once. On other devices the handles are not awaited, because the messages may depend on ranks that have
- * failed too. */
+/* Frees the handles of messages that a failed dry run (on the device `dry`) has left. Messages on `dry` are
+ * complete at once. On other devices the handles are not awaited, because the messages may depend on ranks
+ * that have failed too. */
 static void drop_messages(ax_pipeline *p)
 {
     ax_status status = AX_OK;
@@ -285,8 +291,8 @@ static ax_message message_of(const ax_pipeline *p, int w, ax_pipe_piece piece)
                         .note = p->given_up};
 }
 
-/* Returns the piece of this stage's forward (w GRADIENT: backward) number i in the running step or
- * evaluation. */
+/* Returns the piece (micro-batch and chunk) of this stage's i-th forward (w GRADIENT: i-th backward) in the
+ * running step or evaluation. */
 static ax_pipe_piece piece_at(const ax_pipeline *p, int w, int64_t i)
 {
     return w == ACTIVATION ? ax_pipe_forward(&p->stage, p->n, i) : ax_pipe_backward(&p->stage, p->n, i);
@@ -300,7 +306,7 @@ static bool has_message(const ax_pipeline *p, int w, ax_pipe_piece piece)
     return w == ACTIVATION ? !ax_model_begins(p->model, piece.chunk) : !ax_model_ends(p->model, piece.chunk);
 }
 
-/* Posts the receive of the next message in direction `w`, if one is still to come in this step. */
+/* Starts the receive of the next message in direction `w`, if another message is to come in this step. */
 static ax_status post(ax_pipeline *p, int w)
 {
     direction *y = &p->direction[w];
@@ -334,7 +340,7 @@ static ax_status wait_for(ax_pipeline *p, ax_work **work)
     return ax_wait(work);
 }
 
-/* Called when the message of `receive` has been used: posts the next receive. */
+/* Called when the received message has been used: starts the receive of the next message. */
 static ax_status taken(ax_pipeline *p, int w)
 {
     p->direction[w].next++;
@@ -348,7 +354,7 @@ ax_status ax_pipeline_take(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
     int64_t ranks = p->copies ? ax_comm_size(p->copies) : 1;
     *out = p->like;
     AX_TRY(ax_frame_scratch(frame, p->like.dtype, ranks * p->part, &out->data));
-    AX_TRY(ax_wait(&y->receive)); /* in a dry run; otherwise run_or_pass_on has waited */
+    AX_TRY(ax_wait(&y->receive)); /* needed in a dry run only; otherwise run_or_pass_on has waited */
     if (p->copies)
         AX_TRY(ax_all_gather(p->copies, p->ctx->stream, y->in, out->data, p->part, p->like.dtype, &work));
     else
@@ -387,8 +393,8 @@ ax_status ax_pipeline_send(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
     ax_work **send;
     char *out = next_buffer(y, part_bytes(p), &send);
     AX_TRY(ax_settle(frame, tensor, &p->like.layout, &whole));
-    AX_TRY(ax_wait(send)); /* the previous send from this buffer. In training it has ended already (see
-                              make_directions); in an evaluation it may still run */
+    AX_TRY(ax_wait(send)); /* waits for the previous send from this buffer. In training that send has ended
+                              already (see make_directions); in an evaluation it may still run */
     int64_t n = ax_min(p->part, ax_tensor_count(p->ctx->grid, &whole) - first);
     double now = p->ctx->dev->ring ? ax_now() : 0;
     ax_event_add(p->ctx->dev->ring, "send", kind == AX_MESSAGE_GRADIENT ? "gradient" : "activation", now, now,
@@ -508,7 +514,7 @@ static ax_status next_task(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *ou
 
 /* ---- slots --------------------------------------------------------------------------------------- */
 
-/* Identifies a piece in p->held. */
+/* Returns the number that stands for a piece in p->held. */
 static int64_t number_of(const ax_pipeline *p, ax_pipe_piece piece)
 {
     return piece.chunk * p->n + piece.micro_batch;
@@ -541,8 +547,8 @@ static int slot_of(const ax_pipeline *p, ax_pipe_piece piece)
 static const char *const task_names[] = {
     [AX_PIPE_FORWARD] = "forward", [AX_PIPE_BACKWARD] = "backward", [AX_PIPE_WEIGHTS] = "weights"};
 
-/* Stands in for a forward or a backward in a step that is given up: takes the piece's input message, and
- * sends the piece's output message with arbitrary data. So no other stage waits forever. */
+/* Replaces a forward or a backward in a step that is given up: takes the input message of the piece, and
+ * sends the output message of the piece with arbitrary data. So no other stage waits forever. */
 static ax_status pass_on(ax_pipeline *p, int w, ax_pipe_piece piece)
 {
     direction *y = &p->direction[w];
@@ -556,8 +562,9 @@ static ax_status pass_on(ax_pipeline *p, int w, ax_pipe_piece piece)
     return send_piece(p, w, piece, out, send);
 }
 
-/* Runs the task, or pass_on if the step is given up. A stage learns this from the message just received. On
- * the first stage, the task itself fails with AX_ERR_SIGNAL when it reads its rows (train_pace.c). */
+/* Runs the task, or pass_on if the step is given up. The message just received tells a stage whether the step
+ * is given up. On the first stage, the task itself fails with AX_ERR_SIGNAL when it reads its rows
+ * (train_pace.c). */
 static ax_status run_or_pass_on(ax_pipeline *p, const ax_pipeline_tasks *t, ax_pipe_task task,
                                 ax_pipe_piece piece, int slot)
 {

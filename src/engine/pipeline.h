@@ -10,16 +10,17 @@
 
 typedef struct ax_pipeline ax_pipeline;
 
-/* run[task] runs a task of a piece. The tasks are AX_PIPE_FORWARD, AX_PIPE_BACKWARD and, if the stage
- * postpones weight gradients, AX_PIPE_WEIGHTS. `slot` is the index of the memory for this piece, from 0; all
- * tasks of a piece get the same slot. */
+/* run[task] runs a task of a piece (one micro-batch in one chunk of the stage). The tasks are
+ * AX_PIPE_FORWARD, AX_PIPE_BACKWARD and, if the stage postpones weight gradients, AX_PIPE_WEIGHTS. `slot` is
+ * the index of the memory for this piece, from 0; all tasks of a piece get the same slot. */
 typedef struct ax_pipeline_tasks {
     ax_status (*run[AX_PIPE_DONE])(void *user, ax_pipe_piece piece, int slot);
     void *user;
 } ax_pipeline_tasks;
 
 /* A micro-batch has `rows` × `seq_len` tokens over all ranks, a training step `micro_batches` micro-batches.
- * `trains` false: for evaluation only, without backward. Borrows `model`. Not collective. */
+ * `trains` false: the pipeline is used for evaluation only, without backward. Borrows `model`. Not
+ * collective. */
 AX_MUST_CHECK ax_status ax_pipeline_create(const ax_model *model, int64_t rows, int64_t seq_len,
                                            int64_t micro_batches, bool trains, ax_pipeline **out);
 void ax_pipeline_destroy(ax_pipeline **pipeline);
@@ -27,11 +28,12 @@ const ax_pipe_stage *ax_pipeline_stage(const ax_pipeline *pipeline);
 /* Returns the bytes of memory of the message buffers. */
 size_t ax_pipeline_bytes(const ax_pipeline *pipeline);
 /* Returns true if one task runs forward and backward of each piece of this chunk, because the backward
- * directly follows the forward. Only the chunk at the end of the model can be so: if the last stage has one
- * slot, or if it has several chunks and does not postpone weight gradients. */
+ * directly follows the forward. This is only possible for the last chunk of the model: if the last stage has
+ * one slot, or if the last stage has several chunks and does not postpone weight gradients. */
 bool ax_pipeline_is_joint(const ax_pipeline *pipeline, int chunk);
 
-/* Begins a step (or an evaluation, with `backward` false) of `n` micro-batches: posts the first receives. */
+/* Begins a step (or an evaluation, with `backward` false) of `n` micro-batches: starts the first receives of
+ * messages. */
 AX_MUST_CHECK ax_status ax_pipeline_begin(ax_pipeline *pipeline, int64_t step, int64_t n, bool backward);
 /* Runs all tasks of the step in the order of the schedule, and waits until all sent messages have arrived. */
 AX_MUST_CHECK ax_status ax_pipeline_run(ax_pipeline *pipeline, const ax_pipeline_tasks *tasks);

@@ -1,6 +1,6 @@
 /* One training step and one evaluation of a model: forward, backward, reduction, clipping, update.
- * docs/step.md explains it. The same code runs on the dry device to find out how much memory it needs
- * (ax_engine_plan_make). */
+ * docs/step.md explains it. The same code runs on the device `dry`, which computes nothing, to find out how
+ * much memory a step needs (ax_engine_plan_make). */
 #include "engine/engine_private.h"
 
 #include <math.h>
@@ -34,7 +34,8 @@ static ax_status check_options(const ax_engine_options *o, const ax_ctx *ctx, in
     return AX_OK;
 }
 
-/* Allocates s->device, and makes the tensors of s->batch views of it. */
+/* Allocates the device memory s->device for the rows of a micro-batch, and makes the tensors of s->batch
+ * views of this memory. */
 static ax_status make_batch(ax_engine *e, const ax_tensor *like, engine_slot *s)
 {
     AX_TRY(ax_ctx_alloc(e->ctx, engine_batch_bytes(e), (void **)&s->device));
@@ -73,7 +74,8 @@ static ax_status make_frame(ax_engine *e, const ax_engine_plan *plan, size_t fra
                 : ax_frame_create(e->ctx, frame_bytes, &s->frame);
 }
 
-/* Creates the slots. On the dry device creates only one: all slots need the same memory. */
+/* Creates the slots (memory of one micro-batch in one chunk). On the device `dry` creates only one slot: all
+ * slots need the same amount of memory. */
 static ax_status make_slots(ax_engine *e, const ax_engine_plan *plan, size_t frame_bytes)
 {
     ax_layout layout = ax_layout_of_roles(e->ctx, (ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);
@@ -169,7 +171,7 @@ static ax_status zero_loss(ax_engine *e)
 }
 
 /* Sums the loss over the ranks that hold different rows and over the pipeline stages. Only the last stage has
- * a loss, the others add 0; afterwards all have the sum. */
+ * a loss, and the other stages add 0; afterwards all ranks have the sum. */
 static ax_status sum_loss(ax_engine *e)
 {
     return ax_reduce_axes(e->ctx, (ax_axisset)(ax_batch_axes(e->ctx) | 1 << AX_PIPE), e->numbers, 1, AX_F64,
@@ -221,7 +223,7 @@ ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void
 }
 
 /* Sets *out to the name of the first parameter with a weight that is not finite, or to NULL. One such weight
- * makes all gradients NaN or infinite, so it is the cause. */
+ * makes all gradients NaN or infinite, so find_culprit names the weight and not a gradient. */
 static ax_status find_nonfinite_weights(ax_engine *e, const char **out)
 {
     double *sumsq = e->numbers + 1, *host;
@@ -237,8 +239,8 @@ static ax_status find_nonfinite_weights(ax_engine *e, const char **out)
     return status;
 }
 
-/* Updates the loss scale after a step in fp16. Only an overflow of the gradient lowers the scale: a lower one
- * does not help if the loss or a weight is not finite. */
+/* Updates the loss scale after a step in fp16. Only an overflow of the gradient lowers the scale: a lower
+ * scale does not help if the loss or a weight is not finite. */
 static void update_loss_scale(ax_engine *e, ax_step_result *out)
 {
     out->loss_scale = e->scale.scale;

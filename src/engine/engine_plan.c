@@ -1,4 +1,5 @@
-/* Plans the memory of an engine: creates it on the dry device and runs a step and an evaluation there. */
+/* Plans the memory of an engine: creates the engine on the device `dry`, which has no memory and computes
+ * nothing, and runs a step and an evaluation there. */
 #include "engine/engine_private.h"
 
 #include <stdlib.h>
@@ -32,8 +33,8 @@ static ax_status dry_run_micro_batch(ax_engine *e, int64_t index, int64_t of)
     return ax_pipeline_end(e->pipeline);
 }
 
-/* Runs each task twice on the dry device. The first run learns in which order weights are acquired, the
- * second records the memory.
+/* Runs each task twice on the device `dry`. The first run records the order in which the task uses weights
+ * (the order of their all-gathers), the second run records the memory.
  *
  * The first micro-batch of a step sets the gradients. All later micro-batches add to the gradients, and need
  * more memory than the first. So the second run takes the last micro-batch of a step, and the dry step has

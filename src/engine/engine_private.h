@@ -1,5 +1,5 @@
 /* The struct of an engine, shared by its files: engine.c creates it and runs steps, engine_tasks.c has the
- * tasks of one micro-batch, engine_plan.c runs them on the dry device. */
+ * tasks of one micro-batch, engine_plan.c runs these tasks on the device `dry` to plan the memory. */
 #ifndef AXONN_ENGINE_PRIVATE_H
 #define AXONN_ENGINE_PRIVATE_H
 
@@ -10,29 +10,31 @@
 /* The int32 arrays of a micro-batch, in the order of ax_rows. */
 enum { TOKENS, TARGETS, DOC_START, POSITIONS, ARRAYS };
 
-/* The tasks that repeat from step to step. Each task is recorded in an ax_replay of its own.
+/* The tasks that repeat from step to step. Each task has its own recording of kernel launches (ax_replay).
  *
- * A slot has four backward tasks for each chunk of the stage: their indices 0 … 3 are sets of the bits FIRST
- * and LAST. The task of the first micro-batch of a step sets the gradients; the tasks of later micro-batches
- * add to the gradients. In the task of the last micro-batch the reduction of gradients over ranks may start.
- * If forward and backward of a chunk are one task (ax_pipeline_is_joint), the backward task runs the forward
- * pass too; otherwise the task FORWARD runs the forward pass. If weight gradients are postponed, four tasks
- * WEIGHTS + FIRST + LAST compute them.
+ * A slot has four backward tasks for each chunk of the stage: their indices 0 … 3 are combinations of the
+ * bits FIRST and LAST, for the first and the last micro-batch of a step. The task of the first micro-batch of
+ * a step sets the gradients; the tasks of later micro-batches add to the gradients. In the task of the last
+ * micro-batch the reduction of gradients over ranks may start. If forward and backward of a chunk are one
+ * task (ax_pipeline_is_joint), the backward task runs the forward pass too; otherwise the task FORWARD runs
+ * the forward pass. If weight gradients are postponed, four tasks WEIGHTS + FIRST + LAST compute them.
  *
  * The engine itself has the task NORM, which computes the gradient norm, and for each chunk a task EVALUATION
  * + chunk, which runs a forward pass. */
 enum { FIRST = 1, LAST = 2, FORWARD = 4, WEIGHTS = 5, SLOT_TASKS = 9 };
 enum { NORM, EVALUATION };
 
-/* The memory of one piece (pipe.h), from the beginning of its forward to the end of its last task. */
+/* The memory of one piece (one micro-batch in one chunk), used from the beginning of its forward to the end
+ * of its last task. */
 typedef struct engine_slot {
     ax_frame *frame;
-    ax_batch batch;   /* its tensors are views of `device` */
+    ax_batch batch;   /* the tensors of the batch are views of `device` */
     char *device;     /* ax_batch_numbers in HEAD bytes, then int32 [ARRAYS, n, seq_len] */
     ax_replay **task; /* [chunk, SLOT_TASKS] */
 } engine_slot;
 
-/* Where the running step or evaluation reads its rows: `rows` rows with `targets` targets, over all ranks. */
+/* The function from which the running step or evaluation reads its rows. `rows` and `targets` are the numbers
+ * of its rows and targets over all ranks. */
 typedef struct engine_reading {
     ax_read_rows_fn *read;
     void *source;
@@ -50,7 +52,7 @@ struct ax_engine {
     int64_t rows;     /* rows of a micro-batch, over all ranks */
     int64_t first, n; /* this rank's rows of a micro-batch: first … first+n-1 */
     uint64_t step;    /* number of the current step */
-    char *host;       /* staging copy of slot.device in host memory */
+    char *host;       /* host memory from which slot.device is filled */
     engine_reading reading;
     /* In device memory: the loss, then for each parameter the sum of squares of its gradient. */
     double *numbers;
@@ -60,7 +62,7 @@ struct ax_engine {
     bool stepped;     /* a step has run since the last ax_engine_result */
 };
 
-/* Bytes reserved for ax_batch_numbers at the start of slot.device. The int32 arrays follow, so they are
+/* Bytes reserved for ax_batch_numbers at the start of slot.device. The int32 arrays follow and are therefore
  * aligned to HEAD bytes. */
 enum { HEAD = 64 };
 _Static_assert(sizeof(ax_batch_numbers) <= HEAD, "ax_batch_numbers must fit in HEAD bytes");

@@ -35,8 +35,8 @@ ax_status engine_run_task(ax_engine *e, ax_replay *replay, engine_task_fn *work,
 
 /* ---- forward and backward ------------------------------------------------------------------------ */
 
-/* Writes the name of the frame's task `name` for a chunk, and returns it. Chunks have different layers, so
- * each chunk has tasks of its own. */
+/* Writes to `out`, and returns, the name under which the frame (activation memory) plans the task `name` of a
+ * chunk. Chunks have different layers, so each chunk has tasks of its own. */
 static const char *task_of(const char *name, int chunk, char out[24])
 {
     if (chunk)
@@ -74,7 +74,8 @@ static ax_status train_forward(ax_engine *e, engine_slot *s, ax_pipe_piece piece
     return run_forward(e, s, piece);
 }
 
-/* Runs the forward pass alone: tasks of other slots may run before the backward pass of this slot. */
+/* Runs the forward pass as a task of its own: tasks of other slots may run before the backward pass of this
+ * slot. */
 static ax_status forward_part(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
 {
     char name[24];
@@ -94,9 +95,9 @@ static ax_status run_backward(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
                : ax_pipeline_send(e->pipeline, AX_MESSAGE_GRADIENT, s->frame, piece, &dx);
 }
 
-/* Runs the backward pass as a part of its own. Before it returns, it waits for the transfers that still use
- * the memory that all slots share (ax_frame_at_end, which ax_frame_next_part calls too), because another slot
- * may use this memory next. */
+/* Runs the backward pass as a task of its own. Before it returns, it waits for the transfers between ranks
+ * that still use the memory that all slots share, because another slot may use this memory next
+ * (ax_frame_at_end and ax_frame_next_part call the callback that waits). */
 static ax_status backward_part(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
 {
     char name[24];
@@ -112,7 +113,8 @@ static ax_status weights_part(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
     return ax_frame_at_end(s->frame, NULL, NULL);
 }
 
-/* Runs both passes as one task. If there are other slots, waits as backward_part does. */
+/* Runs the forward and the backward pass as one task. If there are other slots, waits for transfers between
+ * ranks as backward_part does. */
 static ax_status forward_backward(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
 {
     AX_TRY(train_forward(e, s, piece));
@@ -133,7 +135,7 @@ ax_status engine_start_piece(void *engine, ax_pipe_piece piece, int index)
                : engine_run_task(e, s->task[piece.chunk * SLOT_TASKS + FORWARD], forward_part, s, piece);
 }
 
-/* Runs a task that adds to gradients: a backward, or postponed weight gradients. */
+/* Runs a task that adds to the gradients of parameters: a backward pass, or postponed weight gradients. */
 static ax_status run_gradient_task(ax_engine *e, int task, engine_task_fn *work, engine_slot *s,
                                    ax_pipe_piece piece)
 {

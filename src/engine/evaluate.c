@@ -13,8 +13,8 @@ typedef struct reader {
     int64_t done; /* rows evaluated so far */
 } reader;
 
-/* Returns the index, in the source, of the row that is evaluated as number i. The evaluated rows are spread
- * evenly over the source, because documents are often sorted. */
+/* Returns the index, in the token source, of the i-th evaluated row. The evaluated rows are spread evenly
+ * over the source, because documents are often sorted. */
 static int64_t row_at(const reader *r, int64_t i) { return (int64_t)((__int128)i * r->all / r->rows); }
 
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
@@ -25,8 +25,8 @@ static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_ro
     return AX_OK;
 }
 
-/* Calls `progress` on each rank. If it returns false on any rank, for example because a signal reached only
- * that rank, all ranks stop. */
+/* Calls `progress` on each rank. If `progress` returns false on any rank, for example because a signal
+ * reached only that rank, all ranks stop. */
 static ax_status call_progress(ax_comm *world, const reader *r, ax_eval_progress_fn *progress, void *user)
 {
     if (!progress)
@@ -35,8 +35,8 @@ static ax_status call_progress(ax_comm *world, const reader *r, ax_eval_progress
     return ax_comm_agree(world, on ? AX_OK : ax_fail(AX_ERR_SIGNAL, "evaluation interrupted"));
 }
 
-/* Adds the results of one source to *e. `whole`: all rows of the source were evaluated, and no token is left
- * out by a mask. If not, the number of text bytes becomes -1 (unknown). */
+/* Adds the results of one token source to *e. `whole`: all rows of the source were evaluated, and no mask
+ * excludes tokens. If `whole` is false, the number of text bytes becomes -1 (unknown). */
 static void add(ax_evaluation *e, const ax_data_info *info, bool whole, int64_t vocab, double loss_sum,
                 int64_t targets)
 {
@@ -109,8 +109,9 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
             status = ax_pretrained_load(model, ax_engine_params(engine));
         if (status == AX_OK)
             status = ax_engine_eval_data(engine, data, shape, 0, progress, user, out);
-        ax_run_abort_unshared(ctx->world,
-                              status); /* before ax_engine_destroy frees the buffers of messages in flight */
+        /* If only this rank failed, the job ends here, before ax_engine_destroy frees the buffers of messages
+         * in flight. */
+        ax_run_abort_unshared(ctx->world, status);
         ax_engine_destroy(&engine);
     }
     ax_engine_plan_fini(&plan);

@@ -1,6 +1,6 @@
 /* Inference on one sequence: continues the sequence token by token with a key/value cache, or computes the
- * logits of all its positions. The same code builds the generator twice, first on the dry device, which
- * computes nothing, to find out how much memory the generator needs. */
+ * logits of all its positions. The same code builds the generator twice: first on the device `dry`, which
+ * computes nothing, to find out how much memory the generator needs, then on the real device. */
 #include "engine/machine.h"
 
 #include <stdio.h>
@@ -13,8 +13,8 @@ struct ax_generator {
     ax_param_set *set;
     ax_kv_cache *cache; /* NULL: the generator computes the logits of whole sequences */
     ax_frame *frame;
-    ax_frame_plan *plan;      /* memory plan of `frame`; NULL on the dry device, where the plan is made */
-    ax_axisset *axes;         /* the sets of axes along which the ranks communicate */
+    ax_frame_plan *plan;      /* memory plan of `frame`; NULL on the device `dry`, where the plan is made */
+    ax_axisset *axes;         /* the sets of grid axes along which ranks communicate */
     int64_t prompt, capacity; /* tokens of the prompt; positions of the cache, 0 without a cache */
     int32_t *host, *device;   /* [2, prompt]: row 0 the token ids, row 1 their positions */
     float *logits;            /* [vocab], on the host */
@@ -23,8 +23,8 @@ struct ax_generator {
 
 static size_t ids_bytes(const ax_generator *g) { return (size_t)(2 * g->prompt) * sizeof(int32_t); }
 
-/* Copies n tokens and their positions, first … first+n-1, to the device, and makes *batch a batch of views of
- * these copies. */
+/* Copies n tokens and their positions, first … first+n-1, to the device, and makes the tensors of *batch
+ * views of these copies. */
 static ax_status load_tokens(ax_generator *g, const int32_t *tokens, int64_t first, int64_t n,
                              ax_batch *batch)
 {
@@ -43,7 +43,7 @@ static ax_status load_tokens(ax_generator *g, const int32_t *tokens, int64_t fir
 
 /* ---- pipeline stages: the sequence passes through one after the other ---------------------------- */
 
-/* Returns the header of the message that sends this rank's box (local part) of the activation x to the next
+/* Returns the header of the message that sends this rank's part of the activation x to the next pipeline
  * stage. `first`: position of the first token of x. */
 static ax_message activation(const ax_generator *g, int64_t first, const ax_tensor *x)
 {
@@ -89,8 +89,9 @@ static ax_status share_row(ax_generator *g, void *row, int64_t n)
     return ax_wait(&work);
 }
 
-/* Computes the logits of n positions from `first` on, or, if `last`, of the last position only. Each rank of
- * the last pipeline stage gets all of *logits (not split); on other ranks *logits is empty. */
+/* Computes the logits of n positions from `first` on, or, if `last`, only of the last of these positions.
+ * Each rank of the last pipeline stage gets *logits whole (not split over ranks); on other ranks *logits is
+ * empty. */
 static ax_status run_model(ax_generator *g, int64_t first, int64_t n, ax_batch *batch, bool last,
                            ax_tensor *logits)
 {
@@ -190,8 +191,8 @@ static void destroy(ax_generator *g)
     free(g->logits);
 }
 
-/* Runs the same calls on the dry device as the generator will run later. Sets out->plan, and all of
- * out->memory except the workspace. */
+/* Runs the calls of the generator on the device `dry`, which computes nothing, to measure its memory. Sets
+ * out->plan, and all of out->memory except the workspace of kernels. */
 static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generator *out)
 {
     ax_generator g = {.ctx = dry, .prompt = out->prompt, .capacity = out->capacity};
@@ -230,7 +231,8 @@ static ax_status plan(ax_generator *g, const ax_model_config *config)
     return status;
 }
 
-/* Creates a generator. With `capacity` 0, it computes the logits of whole sequences and has no cache. */
+/* Creates a generator. With `capacity` 0, the generator computes the logits of whole sequences and has no
+ * key/value cache. */
 static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt, int64_t capacity,
                         ax_generator **out)
 {

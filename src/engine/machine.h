@@ -9,7 +9,8 @@ typedef struct ax_machine {
     int ranks;        /* number of ranks that share the memory */
     double need;      /* bytes that these ranks need together */
     double available; /* bytes available, the smallest number that any of these ranks reports; < 0: unknown */
-    char of[64];      /* inserted into messages: "", or " (2 ranks on node7)" */
+    char of[64];      /* text for messages that says which ranks share the memory: "", or " (2 ranks on
+                         node7)" */
 } ax_machine;
 
 /* Sets *out to a description of the memory that this rank shares with other ranks, and of the bytes that all

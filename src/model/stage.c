@@ -1,8 +1,8 @@
 /* The pipeline stages of a model: where they begin, which layers they run, and which parameters they have.
  *
- * A stage has one or more adjacent parts of the model: the embedding, blocks, or the final norm with the
- * head. Every rank builds all layers, so that a parameter has the same index on all ranks and the same place
- * in checkpoint files. */
+ * Each chunk of a stage has one or more adjacent parts of the model: the embedding, blocks, or the final norm
+ * with the head. Every rank builds all layers, so that a parameter has the same index on all ranks and the
+ * same place in checkpoint files. */
 #include "model/family.h"
 
 #include "axonn/pipe.h"

@@ -45,9 +45,9 @@ static ax_status restore_position(ax_run *run)
     return ax_run_create_sampler(run, at.step, read, &run->state.sampler);
 }
 
-/* Sets which ranks agree whether to abandon a step: all ranks while the step's rows are chosen. While
- * micro-batches are computed, only the ranks of one pipeline stage, because other stages are at different
- * micro-batches. */
+/* Sets which ranks agree whether to abandon a step after a signal. While the step's rows are chosen, these
+ * are all ranks. While micro-batches are computed, they are only the ranks of one pipeline stage, because
+ * other stages are at different micro-batches. */
 static ax_status find_pace(ax_run *run)
 {
     ax_run_state *s = &run->state;
@@ -88,10 +88,11 @@ static ax_status keep_plans(ax_run *run) { return ax_run_keep_plans(run); }
 
 static ax_status find_evaluation(ax_run *run) { return ax_run_eval_missing(run, &run->state.eval_pending); }
 
-/* Runs the start-up stages of the table below. Checks come before allocations. Only rank 0 runs stages that
- * write files (FIRST). After each stage the ranks agree on its status. So no rank may fail alone in a stage
- * while other ranks wait for it in a collective: a stage fails before its collective, or calls ax_comm_agree
- * itself. After a failure, rank 0 removes what the start has made of run.dir. */
+/* Runs the start-up stages of the table below. Checks come before allocations. Only rank 0 runs stages marked
+ * FIRST, which write files. After each stage the ranks agree on its status. So no rank may fail alone in a
+ * stage while other ranks wait for it in a collective: a stage fails before its collective, or calls
+ * ax_comm_agree itself. After a failure, rank 0 removes the files and directories that the start has made in
+ * run.dir. */
 ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
 {
     static const struct {
@@ -140,8 +141,8 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
 
 /* ---- steps --------------------------------------------------------------------------------------- */
 
-/* Reads the rows of a micro-batch, once for each of its pieces. On the first pipeline stage, returns
- * AX_ERR_SIGNAL if the ranks abandon the step now (train_pace.c). */
+/* Reads the rows of a micro-batch, once for each chunk of this pipeline stage. On the first pipeline stage,
+ * returns AX_ERR_SIGNAL if the ranks abandon the step now (train_pace.c). */
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
     ax_run *run = source;
@@ -178,8 +179,8 @@ static ax_status compute(ax_run *run, int64_t *targets, ax_step_result *result)
     return ax_engine_result(s->engine, result);
 }
 
-/* Undoes an abandoned step: drops the gradients, and restores the sampler to the state `drawn` from before
- * the step, so that a resumed run draws the same rows. */
+/* Undoes an abandoned step: drops the gradients, and restores the sampler to its state `drawn` before the
+ * step, so that a resumed run reads the same rows. */
 static ax_status undo_step(ax_run *run, const int64_t *drawn)
 {
     run->state.step--;
@@ -245,7 +246,8 @@ static ax_status train_step(ax_run *run)
     ax_status status = compute(run, &targets, &result);
     if (status == AX_ERR_SIGNAL) {
         s->given_up = s->step;
-        s->signal = s->signal ? s->signal : SIGTERM; /* only the first stage knows which signal it was */
+        s->signal = s->signal ? s->signal : SIGTERM; /* only the ranks of the first pipeline stage know which
+                                                        signal it was */
         return undo_step(run, drawn);
     }
     AX_TRY(status);
@@ -259,7 +261,8 @@ static ax_status train_step(ax_run *run)
 
 /* ---- between steps ------------------------------------------------------------------------------- */
 
-/* Whether something that happens every `interval` steps (0: only at the end) is due after `step`. */
+/* Returns true if an action that is repeated every `interval` steps (0: only at the end) is due after
+ * `step`. */
 static bool is_due(int64_t step, int64_t interval, int64_t last)
 {
     return step == last || (interval && step && step % interval == 0);
@@ -310,8 +313,9 @@ static ax_status save(ax_run *run)
     return AX_OK;
 }
 
-/* Between two steps: evaluates, saves a checkpoint, or stops after a signal, whichever is due. All ranks
- * decide alike, because the values that they use were made equal on all ranks by the last exchange. */
+/* Called between two steps: evaluates, saves a checkpoint, or stops after a signal, if any of these is due.
+ * All ranks decide alike, because the values that they use were made equal on all ranks by the last
+ * exchange. */
 static ax_status boundary(ax_run *run)
 {
     const ax_config *c = run->config;

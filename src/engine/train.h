@@ -27,8 +27,8 @@ typedef struct ax_sources {
     ax_data **data;
     const char **path; /* paths as written in the configuration, which owns them */
     double *weight;  /* mixing weight of each source; all 0: sources are mixed in proportion to their sizes */
-    int64_t *epochs; /* how often the run reads each source; 0: by weight */
-    bool weighted;   /* the user gave a weight */
+    int64_t *epochs; /* how often the run reads each source; 0: the source has a weight instead */
+    bool weighted;   /* the user gave at least one source a weight */
 } ax_sources;
 
 typedef struct ax_run_inputs {
@@ -41,21 +41,23 @@ typedef struct ax_run_inputs {
     ax_st *model_weights; /* open weight files of model.from, until the weights are loaded */
     char base[17]; /* ax_st_checksum of the weights of model.from, if the run trains an adapter; else "" */
     ax_sources train, valid;
-    ax_row_shape shape; /* shape of the evaluated rows; that of the trained rows also has the goldfish loss */
+    ax_row_shape shape; /* shape (row length, packing, targets) of evaluated rows; trained rows also have the
+                           goldfish loss */
 } ax_run_inputs;
 
-/* On rank 0: the lock of run.dir, and what this start has made there. */
+/* On rank 0: the lock of run.dir, and which parts of run.dir this start of the run has made. */
 typedef struct ax_run_dir {
     int lock;       /* file descriptor of run.dir/lock, 0: none */
-    bool made;      /* this start made the file */
-    size_t existed; /* bytes of the path run.dir/data that named a directory before this start */
+    bool made;      /* this start of the run created the file run.dir/lock */
+    size_t existed; /* length of the beginning of the path run.dir/data that existed before this start; the
+                       rest is removed if the start fails */
 } ax_run_dir;
 
 /* Tells when, within a step, the ranks run an all-reduce to agree whether they abandon the step after a
- * signal. The members count pieces of work: a piece is the computation of one micro-batch, or the sampler's
- * choice of up to 2^14 rows. Only train_pace.c reads and changes the members. */
+ * signal. The members count pieces of work: a piece is the computation of one micro-batch in one chunk, or
+ * the sampler's choice of up to 2^14 rows. Only train_pace.c reads and changes the members. */
 typedef struct ax_pace {
-    ax_comm *ranks; /* the ranks that agree; all of them have the same pieces. Borrowed */
+    ax_comm *ranks; /* the ranks that agree; all of these ranks have the same pieces of work. Borrowed */
     int64_t every;  /* number of pieces between two all-reduces */
     int64_t next;   /* index, in the step, of the piece before which the next all-reduce runs */
     int64_t piece;  /* number of pieces begun in this step */
@@ -66,7 +68,7 @@ typedef struct ax_run_state {
     ax_ctx *ctx;
     ax_engine *engine;
     ax_sampler *sampler;
-    int64_t step, tokens; /* steps that are done, and target tokens of these steps */
+    int64_t step, tokens; /* number of steps that are done, and of target tokens in these steps */
     int64_t step_targets; /* targets of the current step */
     int64_t saved_step;   /* step of the newest checkpoint that was written or resumed from; -1: none */
     bool eval_pending;    /* an evaluation is due after the current step */
@@ -87,24 +89,26 @@ typedef struct ax_run_axes {
 typedef struct ax_run_report {
     ax_metrics *metrics; /* NULL on all ranks except rank 0 */
     ax_trace *trace;     /* NULL: no trace is recorded */
-    double trace_origin; /* time 0 of the trace (ax_now): almost the same moment on all ranks */
+    double trace_origin; /* the time (ax_now) that is time 0 in the trace; almost the same moment on all
+                            ranks */
     double peak_flops;   /* peak FLOP/s of a device, mean over the ranks */
-    int64_t baseline;    /* resident bytes of the process before anything of the plan is allocated */
+    int64_t baseline;    /* resident bytes of the process before the planned memory is allocated */
     double step_began;
     double step_flops; /* FLOP counter of the device at step_began */
     double waited;     /* value of ax_engine_waited at step_began */
     int n_axes;
     ax_run_axes *axes;
     ax_metrics_axes *row_axes;
-    double *exchanged; /* buffer for the values that ax_run_exchange reduces */
-    bool no_targets;   /* a step without targets was reported */
+    double *exchanged; /* buffer for the values that ax_run_exchange reduces over all ranks */
+    bool no_targets;   /* a warning of a step without targets was logged; it is logged only once */
 } ax_run_report;
 
 /* The checkpoint from which a run starts. */
 typedef struct ax_run_resume {
     char *dir;            /* checkpoint directory, or NULL: start from the beginning */
-    bool new_run;         /* train.resume is the path `dir`: this run may differ from the run that wrote it */
-    ax_loss_scale scale;  /* loss scale saved in the checkpoint; 0: none saved */
+    bool new_run;         /* train.resume gives the path `dir`: this is a new run, which may differ from the
+                             run that wrote the checkpoint */
+    ax_loss_scale scale;  /* fp16 loss scale saved in the checkpoint; 0: none saved */
     struct json_t *state; /* training/state.json of the checkpoint, or NULL */
 } ax_run_resume;
 
@@ -119,7 +123,7 @@ typedef struct ax_run_files {
     ax_run_file *file;
 } ax_run_files;
 
-/* The first error that occurred on this rank alone. The other ranks learn of it at the next exchange. */
+/* The first error that occurred on this rank alone. ax_run_exchange and ax_run_agree tell the other ranks. */
 typedef struct ax_run_trouble {
     ax_status status;
     char message[1024];
@@ -141,8 +145,7 @@ typedef struct ax_run {
 
 /* ---- train.c ------------------------------------------------------------------------------------- */
 
-/* Purpose of the start-up stages: AX_RUN_PLANS makes only the plan and writes no files; AX_RUN_TRAINS trains.
- */
+/* Why a run is started: AX_RUN_PLANS to make only the plan, without writing files; AX_RUN_TRAINS to train. */
 typedef enum ax_run_purpose { AX_RUN_PLANS, AX_RUN_TRAINS } ax_run_purpose;
 ax_status ax_run_start(ax_run *run, ax_run_purpose purpose);
 /* Aborts the job if `status` is an error of this rank only: the other ranks may be waiting for this rank. */
@@ -173,7 +176,7 @@ ax_status ax_run_derive_steps(const ax_run *run, int64_t step, const int64_t *re
  * source i of data.train. AX_ERR_USAGE: the epochs of the sources do not fit into the run. */
 ax_status ax_run_create_sampler(const ax_run *run, int64_t step, const int64_t *read, ax_sampler **sampler);
 ax_status ax_run_write_config(const ax_run *run);
-void ax_inputs_close_weights(ax_run_inputs *inputs); /* called once the weights are loaded */
+void ax_inputs_close_weights(ax_run_inputs *inputs); /* closes the weight files once the weights are loaded */
 void ax_inputs_fini(ax_run_inputs *inputs);
 
 /* ---- train_plan.c: the stages that fill the plan, in this order ---------------------------------- */
@@ -186,7 +189,7 @@ ax_status ax_run_plan_schedule(const ax_run *run, ax_train_plan *plan); /* of th
 /* Plans, logs and checks the memory that a step needs, before it is allocated (train_memory.c). */
 ax_status ax_run_plan_engine(const ax_run *run, ax_train_plan *plan);
 void ax_run_plan_fini(ax_train_plan *plan);
-/* Creates the context of the plan's ranks on their devices. The caller owns *out. */
+/* Creates this rank's context (ax_ctx) with its device, for the grid of the plan. The caller owns *out. */
 ax_status ax_run_open_device(const ax_train_plan *plan, ax_ctx **out);
 ax_dtype ax_run_dtype(int precision); /* `precision` is an ax_config_precision */
 const char *ax_run_dtype_name(int precision);
@@ -208,7 +211,8 @@ ax_status ax_run_keep_runtime(const ax_run *run);
 void ax_report_baseline(ax_run_report *report);
 /* Measures the device's peak FLOP/s, the denominator of MFU. Collective. */
 ax_status ax_report_peak(const ax_run *run, ax_run_report *report);
-/* Finds the sets of axes with traffic. Call once the model is built. */
+/* Lists the sets of grid axes along which ranks communicate, for the report of traffic. Call once the model
+ * is built. */
 ax_status ax_report_axes(const ax_run *run, ax_run_report *report);
 ax_status ax_report_open_trace(const ax_run *run, ax_run_report *report);
 ax_status ax_report_open_metrics(const ax_run *run, ax_run_report *report);
@@ -229,12 +233,14 @@ void ax_report_fini(ax_run_report *report);
 
 /* Parts of training/state.json; NULL if memory is short. The caller releases them. */
 struct json_t *ax_run_paths(const ax_run *run); /* paths of data.train; for messages only: files may move */
-struct json_t *ax_run_identity(const ax_run *run); /* values that a resumed run must have, except its model's,
-                                                      in the order in which messages print them */
+struct json_t *ax_run_identity(const ax_run *run); /* values that must be the same in a resumed run, except
+                                                      those of the model; in the order in which messages print
+                                                      them */
 struct json_t *ax_run_settings(const ax_run *run); /* values that a resumed run may change */
-/* Brings a state that an earlier version wrote to the form of this version. */
+/* Converts a training/state.json that an earlier version of the program wrote to the form of this version. */
 void ax_run_convert_state(const ax_run *run, struct json_t *state);
-/* AX_ERR_USAGE if this run differs from the run that wrote the state in a value that must be the same. */
+/* Compares this run with `state`, the training/state.json of a checkpoint. AX_ERR_USAGE if a value differs
+ * that must be the same in a resumed run. */
 ax_status ax_run_check_same(const ax_run *run, const struct json_t *state);
 /* Returns true if this run has the same samples as the run that wrote the checkpoint: the same sources, cut
  * into the same rows. Only a new run can differ here: a resumed run with other samples has been refused
@@ -267,9 +273,9 @@ ax_status ax_run_save(const ax_run *run);
 ax_status ax_run_keep_plans(const ax_run *run);
 void ax_resume_fini(ax_run_resume *resume);
 
-/* beside.c: whether a file of this name in a model directory is copied together with the model. Weights and
- * optimizer states are not copied. Callers also leave out files above AX_BESIDE_MOST bytes, except the
- * tokenizer's. */
+/* beside.c: returns true if a file of this name in a model directory is copied together with the model.
+ * Weights and optimizer states are not copied. Callers also leave out files above AX_BESIDE_MOST bytes,
+ * except the tokenizer's. */
 bool ax_beside_copied(const char *name);
 enum { AX_BESIDE_MOST = 16 << 20 };
 
@@ -283,8 +289,9 @@ ax_status ax_run_files_add(ax_run_files *files, const char *name, char *data, si
 void ax_run_files_remove(ax_run_files *files, const char *name);
 void ax_run_files_fini(ax_run_files *files);
 
-/* train_chat.c: makes checkpoints carry the chat template that the conversations of data.train have. Changes
- * the run's tokenizer and run->beside. Called on rank 0. */
+/* train_chat.c: stores in the run's checkpoints the chat template by which the conversations of data.train
+ * were written. Changes the run's tokenizer and run->beside (files that are copied into checkpoints). Called
+ * on rank 0. */
 ax_status ax_run_carry_template(ax_run *run);
 
 /* train_eval.c, collective. Clears *pending if metrics.jsonl already has the evaluation of the current
@@ -296,14 +303,14 @@ ax_status ax_run_evaluate(const ax_run *run, ax_evaluation *out);
 
 /* ---- train_ranks.c: exchanges between ranks ------------------------------------------------------ */
 
-bool ax_run_first(const ax_run *run); /* whether this rank is rank 0 */
+bool ax_run_first(const ax_run *run); /* returns true if this rank is rank 0 */
 /* The functions below are collective, except ax_trouble_note. */
 ax_status ax_run_max(const ax_run *run, int64_t *values, int n); /* values[i] = maximum over ranks */
 /* Checks that all ranks have the same configuration, and that its grid fits their number. */
 ax_status ax_run_compare_configs(const ax_run *run);
-/* Keeps ranks in contact while one rank works for all. The working rank calls this about once a second with
- * *done = false, and once with true at its end. The waiting ranks call it in a loop until it sets *done to
- * true. *signal: a signal that any rank has received, or 0. */
+/* Keeps ranks in contact while one rank works for all, so that no rank is taken for dead. The working rank
+ * calls this about once a second with *done = false, and once with true at its end. The waiting ranks call it
+ * in a loop until it sets *done to true. *signal: a signal that any rank has received, or 0. */
 ax_status ax_run_beat(const ax_run *run, bool *done, int *signal);
 void ax_trouble_note(ax_run_trouble *trouble, ax_status status); /* records an error for the next exchange */
 ax_status ax_run_agree(const ax_run *run); /* returns, on all ranks, the error that any rank has recorded */
@@ -314,8 +321,8 @@ ax_status ax_run_agree(const ax_run *run); /* returns, on all ranks, the error t
 enum { AX_EXCHANGE_OWN = 2 };
 ax_status ax_run_exchange(const ax_run *run, double *max, int n, double *sum, int *signal);
 
-/* train_pace.c: if a step still runs ten seconds after a signal, all ranks of `pace` abandon it before the
- * same piece of work. */
+/* train_pace.c: if a step still runs ten seconds after a signal, all ranks of `pace` abandon the step before
+ * the same piece of work (one micro-batch, or part of the choice of rows). */
 void ax_pace_begin(ax_pace *pace); /* called at the start of a step */
 /* Called before each piece of work. Returns AX_ERR_SIGNAL on all ranks of `pace`, and sets *signal to the
  * signal, if the step is abandoned; otherwise leaves *signal unchanged. */
@@ -324,7 +331,8 @@ ax_status ax_pace_piece(const ax_run *run, ax_pace *pace, int *signal);
 void ax_pace_end(ax_pace *pace, double seconds);
 
 /* train_signal.c: SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 ask for a stop at the next step boundary. */
-/* After a signal, the handlers shorten the timeout of `comm` (ax_comm_hurry). */
+/* Installs the handlers. After a signal, the handlers shorten the timeout of the ranks of `comm`
+ * (ax_comm_hurry). */
 void ax_signals_install(ax_comm *comm);
 void ax_signals_restore(ax_comm *comm);
 double ax_signal_age(void);          /* seconds since the first signal; 0: there was none */

@@ -1,4 +1,4 @@
-/* Makes checkpoints carry the chat template by which the conversations of data.train were written. The
+/* Stores in checkpoints the chat template by which the conversations of data.train were written. The
  * tokenizer gets this template, and eos_token_id in generation_config.json gets the token that ends a turn.
  * So transformers, other programs and `axonn generate --chat` write conversations as in the training data. */
 #include "axonn/json.h"
@@ -45,7 +45,8 @@ static ax_run_file *find_file(const ax_run_files *files, const char *name)
 
 /* ---- end tokens ---------------------------------------------------------------------------------- */
 
-/* Returns the end tokens of generation_config.json: one id or a list. Ids below 0 and null are none. */
+/* Returns a list of the end-of-text tokens in generation_config.json. Its key eos_token_id is one id, a list,
+ * or null; ids below 0 are left out. */
 static json_t *end_ids(const json_t *root)
 {
     const json_t *ids = json_object_get(root, "eos_token_id");
@@ -90,8 +91,9 @@ static ax_status set_generation(ax_run_files *files, const json_t *root)
     return AX_OK;
 }
 
-/* Brings the special tokens in generation_config.json up to date: the ids of the run's tokenizer, if the file
- * was made for another one, and `end`, which ends a turn (-1: none), among the end tokens. */
+/* Updates the special tokens in generation_config.json. If the file was made for another tokenizer, the ids
+ * become those of the run's tokenizer. `end`, the token that ends a turn of a conversation (-1: none),
+ * becomes one of the end-of-text tokens. */
 static ax_status update_ends(ax_run *run, int32_t end)
 {
     const ax_run_file *file = find_file(&run->beside, generation);
@@ -122,8 +124,8 @@ static ax_status update_ends(ax_run *run, int32_t end)
 
 /* ---- the template -------------------------------------------------------------------------------- */
 
-/* Gives the tokenizer the template, as Jinja. Its own may have the same format and still write other texts,
- * such as a system turn that the data does not have. */
+/* Gives the tokenizer the chat template as a Jinja text. The tokenizer's own template is replaced even if it
+ * has the same format: it may still write other texts, such as a system turn that the data does not have. */
 static ax_status carry(ax_run *run, const ax_chat *chat)
 {
     ax_buf jinja = {0};
@@ -138,8 +140,8 @@ static ax_status carry(ax_run *run, const ax_chat *chat)
     return status;
 }
 
-/* Warns of validation data that another template wrote than the training data: their losses cannot be
- * compared. */
+/* Warns if validation data was written by another chat template than the training data: then the losses
+ * cannot be compared. */
 static void compare_valid(const ax_run *run, const char *name)
 {
     const ax_sources *valid = &run->inputs.valid;

@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Returns the length of the path of the directory that holds the first n bytes of `path`; 0: none is named.
- */
+/* Finds the parent directory of the path that is the first n bytes of `path`. Returns the length of the
+ * parent's path; 0: the path names no parent directory. */
 static size_t parent_of(const char *path, size_t n)
 {
     while (n && path[n - 1] != '/')
@@ -21,7 +21,7 @@ static size_t parent_of(const char *path, size_t n)
     return n;
 }
 
-/* Returns the length of the longest beginning of `path` that exists. */
+/* Returns the length of the longest beginning of `path` that is an existing path. */
 static size_t existing_part(char *path)
 {
     size_t n = strlen(path);
@@ -46,8 +46,8 @@ static ax_status fail_in_use(const char *dir, int fd)
         n > 0 ? (int)strcspn(owner, "\n") : 1, n > 0 ? owner : "?");
 }
 
-/* Locks the open file `lock`. Fails if its name was removed before the lock was taken: it then keeps no other
- * run away. */
+/* Locks the open file `fd`, run.dir/lock. Fails if the file was removed before the lock was taken: then the
+ * lock does not keep other runs away. */
 static ax_status lock_file(const char *dir, const char *path, int fd)
 {
     struct stat info;
@@ -76,8 +76,8 @@ static ax_status try_lock(const char *dir, const char *path, ax_run_dir *out)
     return AX_OK;
 }
 
-/* Another start that fails may remove `lock` and the directories at any time. So this function tries again,
- * unless a run holds the lock. */
+/* Creates and locks run.dir. A start of another run that fails may remove `lock` and the directories at any
+ * time. So this function tries again, unless a run holds the lock. */
 static ax_status lock_dir(const char *dir, char *data, const char *path, ax_run_dir *out)
 {
     enum { ATTEMPTS = 10 };
@@ -100,9 +100,9 @@ ax_status ax_run_lock(const ax_run *run, ax_run_dir *out)
     return status;
 }
 
-/* Only empty directories can be removed, so token files, config.yaml and all that another run makes stay. The
- * name `lock` is removed before its directory and after data/: a run that starts meanwhile makes a lock of
- * its own, and then data/. */
+/* Only empty directories can be removed, so token files, config.yaml and all files of another run stay. The
+ * file `lock` is removed after data/ and before the directory of `lock`: a run that starts meanwhile makes
+ * its own lock first and then data/. */
 void ax_run_dir_undo(const ax_run *run)
 {
     const ax_run_dir *dir = &run->dir;

@@ -19,7 +19,7 @@ static ax_status evaluate(const ax_run *run, ax_evaluation *out)
 }
 
 /* Clears *pending if metrics.jsonl already has the evaluation of this step. The checkpoint was saved before
- * that evaluation, but an earlier resume from the same checkpoint may have run it. */
+ * that evaluation, but an earlier resume from the same checkpoint may have run the evaluation. */
 static ax_status find_eval_row(const ax_run *run, bool *pending)
 {
     ax_history history;

@@ -117,9 +117,9 @@ static bool is_one_of(const char *name, const char *const *names, size_t n)
     return false;
 }
 
-/* Whether the file `name` is not copied: it is of a kind that is never copied with a model (beside.c), the
- * run writes it itself, or it belongs to a tokenizer that is not used because data.tokenizer names the run's
- * tokenizer. */
+/* Returns true if the file `name` is not copied into checkpoints. Not copied are kinds of files that never
+ * belong to a copy of a model (beside.c), files that the run writes itself, and files of a tokenizer that is
+ * not used because data.tokenizer names another one. */
 static bool is_excluded(const ax_run *run, const char *name)
 {
     static const char *const written[] = {"config.json", "adapter_config.json", "tokenizer.json",
@@ -130,8 +130,8 @@ static bool is_excluded(const ax_run *run, const char *name)
            (run->config->data.tokenizer && is_one_of(name, tokenizer, AX_COUNT(tokenizer)));
 }
 
-/* Appends the file `name` of directory `dir` to *out, if it is to be copied. If `name` is a directory,
- * appends its name to *directories. */
+/* Appends the file `name` of directory `dir` to *out, if the file is to be copied. If `name` is a directory,
+ * appends its name to *directories, for a log message. */
 static ax_status add_beside(const ax_run *run, const char *dir, const char *name, ax_run_files *out,
                             ax_buf *directories)
 {

@@ -1,5 +1,5 @@
-/* What makes a run the same run: its description in training/state.json, and the comparison of a resumed run
- * with the description that its checkpoint has. */
+/* Decides whether a resumed run is the same run as before: describes the run in training/state.json, and
+ * compares a resumed run with the description in its checkpoint. */
 #include "axonn/json.h"
 #include "engine/adapter.h"
 #include "engine/train.h"
@@ -35,8 +35,8 @@ json_t *ax_run_paths(const ax_run *run)
     return paths;
 }
 
-/* Returns the values of the keys `tune` that identify a run. A run of low-rank updates is identified by its
- * base too. */
+/* Returns the values of the keys tune.* that must stay the same in a resumed run. If the run trains low-rank
+ * updates, its base model must stay the same too. */
 static json_t *tune_of(const ax_run *run)
 {
     const ax_config *c = run->config;
@@ -53,7 +53,8 @@ static json_t *tune_of(const ax_run *run)
                      "model.from", base);
 }
 
-/* Whether a source of data.train has a mask, so that data.loss makes a difference. */
+/* Returns true if a source of data.train has a mask (a bit per token: is it a target?), so that data.loss
+ * makes a difference. */
 static bool any_mask(const ax_run *run)
 {
     bool any = false;
@@ -62,7 +63,7 @@ static bool any_mask(const ax_run *run)
     return any;
 }
 
-/* Returns the values of the keys `data.goldfish` that identify a run. */
+/* Returns the values of the keys data.goldfish.* that must stay the same in a resumed run. */
 static json_t *goldfish_of(const ax_run *run)
 {
     const ax_config *c = run->config;
@@ -78,7 +79,7 @@ json_t *ax_run_identity(const ax_run *run)
 {
     const ax_config *c = run->config;
     json_t *tune = tune_of(run), *goldfish = goldfish_of(run);
-    /* data.loss is left out if no source has a mask, because it then makes no difference. */
+    /* data.loss is left out if no source has a mask, because data.loss then makes no difference. */
     json_t *loss = !any_mask(run)
                        ? NULL
                        : json_integer(c->data.loss == AX_CONFIG_ALL ? AX_CONFIG_ALL : AX_CONFIG_ANSWERS);
@@ -114,8 +115,8 @@ json_t *ax_run_settings(const ax_run *run)
 
 /* ---- descriptions of earlier versions ------------------------------------------------------------ */
 
-/* Replaces each saved checksum of 0 in `state` by that of the present file, so that it matches. Earlier
- * versions wrote 0 for token files whose format has no checksum. */
+/* Replaces each saved checksum of 0 in `state` by the checksum of the present file, so that the two are
+ * equal. Earlier versions wrote 0 for token files whose format has no checksum. */
 static void fill_unknown_checksums(const ax_run *run, const json_t *state)
 {
     json_t *saved = json_object_get(json_object_get(state, "run"), "data.train"), *now = source_list(run);
@@ -128,8 +129,8 @@ static void fill_unknown_checksums(const ax_run *run, const json_t *state)
     json_decref(now);
 }
 
-/* Converts `state` from earlier versions: model.dropout was the only dropout rate, and was not applied to
- * attention. */
+/* Converts the dropout rates in a `state` that earlier versions wrote: there model.dropout was the only rate,
+ * and was not applied to attention. */
 static void split_dropout(const json_t *state)
 {
     json_t *saved = json_object_get(state, "settings"), *rate = json_object_get(saved, "model.dropout");
@@ -140,7 +141,7 @@ static void split_dropout(const json_t *state)
     json_object_set_new(saved, "model.attn_dropout", json_real(0));
 }
 
-/* Adds the keys that earlier versions did not have. Their values are what earlier versions always did: train
+/* Adds keys that earlier versions did not have, with the values that describe those versions: they trained
  * all weights, on rows of consecutive tokens, without goldfish loss. */
 static void add_new_keys(const json_t *state)
 {
@@ -169,8 +170,8 @@ typedef struct change {
     const json_t *before, *now, *paths;
 } change;
 
-/* Prints sources as "a.tok (4350 tokens), b.tok (17 tokens, weight 2)". `paths` may be NULL: old checkpoints
- * have no paths. */
+/* Prints data sources as "a.tok (4350 tokens), b.tok (17 tokens, weight 2)". `paths` may be NULL: old
+ * checkpoints have no paths. */
 static ax_status print_sources(const json_t *sources, const json_t *paths, ax_buf *out)
 {
     for (size_t i = 0; i < json_array_size(sources); i++) {
@@ -224,16 +225,17 @@ static ax_status describe_change(const ax_run *run, const change *c, ax_buf *out
     return status;
 }
 
-/* Whether a new run that starts from a checkpoint may change the key. It may change data and batches, but not
- * the model. */
+/* Returns true if a new run that starts from a checkpoint of another run may change the key. Such a run may
+ * change data and batches, but not the model. */
 static bool may_differ(const ax_run *run, const char *key)
 {
     return run->resume.new_run &&
            (!strncmp(key, "data.", 5) || !strncmp(key, "train.", 6) || !strcmp(key, "model.seq_len"));
 }
 
-/* Compares `now`, the identity or the settings of this run, with the same values in the saved state. Logs
- * each change that is allowed, and adds a line to `refused` for each one that is not. */
+/* Compares `now` with the same values in the saved state. `now` holds values of this run: those that must
+ * stay the same (`identity`), or settings that may change. Logs each change that is allowed, and adds a line
+ * to `refused` for each change that is not. */
 static ax_status report_changes(const ax_run *run, const json_t *state, json_t *now, bool identity,
                                 ax_buf *refused)
 {
@@ -269,8 +271,8 @@ static ax_status model_facts(const ax_model_config *model, json_t **out)
     return status;
 }
 
-/* Sets *out to the values that identify the model of the checkpoint. They are read from its config.json,
- * because state.json does not have them and checkpoints of all versions have a config.json. */
+/* Sets *out to the values that identify the model of the checkpoint. Reads them from the checkpoint's
+ * config.json, because state.json does not have them and checkpoints of all versions have a config.json. */
 static ax_status saved_model_facts(const ax_run *run, json_t **out)
 {
     char *path, *text = NULL;
@@ -288,8 +290,8 @@ static ax_status saved_model_facts(const ax_run *run, json_t **out)
     return status;
 }
 
-/* Adds the values that identify the model to `before`, those of the checkpoint, and to `now`, those of this
- * run, so that they are compared too. If the families differ, adds only model.family to `now`. */
+/* Adds the values that identify the model to the values that are compared: those of the checkpoint's model to
+ * `before`, those of this run's model to `now`. If the families differ, adds only model.family to `now`. */
 static ax_status add_model_facts(const ax_run *run, json_t *before, json_t *now)
 {
     json_t *saved = NULL, *model = NULL, *value;
@@ -315,8 +317,9 @@ static ax_config_method tuned(const json_t *saved)
     return (ax_config_method)json_integer_value(json_object_get(saved, "tune.method"));
 }
 
-/* Appends which base the adapter of the checkpoint updates, for a run whose model.from names another one:
- * that of a run names its newest checkpoint. */
+/* Appends to an error message which base model the checkpoint's adapter updates, if model.from names another
+ * model. (If model.from is a run directory, it stands for the newest checkpoint there, which may be another
+ * one by now.) */
 static ax_status add_base(const ax_run *run, ax_buf *out)
 {
     char *base = NULL;
@@ -336,8 +339,8 @@ ax_status ax_run_check_same(const ax_run *run, const json_t *state)
              "%s: training/state.json lacks the description of the run (its member \"run\")",
              run->resume.dir);
     json_t *identity = ax_run_identity(run);
-    /* An adapter's checkpoint has no config.json. Its model is identified by the checksum of the base instead
-     * (tune_of). */
+    /* An adapter's checkpoint has no config.json. Its model is identified by the checksum of the base model's
+     * weights instead (tune_of). */
     bool models = tuned(saved) == AX_CONFIG_FULL && run->config->tune.method == AX_CONFIG_FULL;
     ax_status status = models ? add_model_facts(run, saved, identity) : AX_OK;
     if (status == AX_OK)

@@ -1,5 +1,5 @@
-/* The memory of a training run, planned before it is allocated: bytes by class, the check against the
- * available memory, and advice which settings would fit. */
+/* The memory of a training run, planned before it is allocated. Logs the bytes of each class (weights,
+ * gradients, ...), compares them with the available memory, and advises which settings would fit. */
 #include "engine/machine.h"
 #include "engine/train.h"
 
@@ -58,7 +58,7 @@ static ax_status find_machine(const ax_run *run, size_t need, ax_machine *out)
     return ax_machine_find(run->world, run->config->device, run->plan.threads.binding.local_rank, need, out);
 }
 
-/* Whether every machine has the memory that its ranks need. The same answer on all ranks. */
+/* Sets *out to whether every machine has the memory that its ranks need; the same value on all ranks. */
 static ax_status fits_all(const ax_run *run, size_t need, bool *out)
 {
     ax_machine m;
@@ -69,16 +69,17 @@ static ax_status fits_all(const ax_run *run, size_t need, bool *out)
     return AX_OK;
 }
 
-/* Sets *helps to whether two conditions hold: the run would fit without the threads' scratch memory, and on
- * every rank this scratch memory is more than half of the other memory. If so, writes the advice to use fewer
- * threads to `out`. */
+/* Advises fewer threads if two conditions hold: the run would fit without the threads' scratch memory, and on
+ * every rank this scratch memory is more than half of the other memory. Then writes the advice to `out` and
+ * sets *helps to true; otherwise sets *helps to false. */
 static ax_status suggest_threads(const ax_run *run, const ax_memory *memory, char *out, size_t size,
                                  bool *helps)
 {
     size_t scratch = memory->workspace, rest = ax_memory_total(memory) - scratch;
     int threads = run->plan.threads.count;
     AX_TRY(fits_all(run, rest, helps));
-    int64_t little = threads == 1 || scratch <= rest / 2; /* differs between pipeline stages */
+    int64_t little = threads == 1 || scratch <= rest / 2; /* may differ between ranks of different pipeline
+                                                             stages */
     AX_TRY(ax_run_max(run, &little, 1));
     *helps = *helps && !little;
     char text[32];
@@ -88,8 +89,8 @@ static ax_status suggest_threads(const ax_run *run, const ax_memory *memory, cha
     return AX_OK;
 }
 
-/* Sets *helps, and writes to `out` the advice to hold fewer micro-batches on a pipeline stage, if the run
- * would fit without pipe.slack and pipe.postpone. */
+/* If the run would fit with pipe.slack = 0 and pipe.postpone = 0, so that pipeline stages hold fewer
+ * micro-batches: writes this advice to `out` and sets *helps to true. Otherwise sets *helps to false. */
 static ax_status suggest_fewer_slots(const ax_run *run, char *out, size_t size, bool *helps)
 {
     ax_parallel less = run->plan.parallel;
@@ -110,8 +111,8 @@ static ax_status suggest_fewer_slots(const ax_run *run, char *out, size_t size, 
 
 /* Writes to `out` the first of these changes that would make the run fit: fewer threads; pipe.slack and
  * pipe.postpone 0; a smaller micro-batch, the largest that fits; full recomputation, with the largest
- * micro-batch that fits. If none of them would, writes that the model is too large. All ranks do the same
- * search. */
+ * micro-batch that fits. If none of these changes would, writes that the model is too large. All ranks do the
+ * same search. */
 static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, size_t size)
 {
     const ax_engine_options *options = &run->plan.options;

@@ -1,8 +1,9 @@
 /* Abandons a step that still runs long after a signal. All ranks must leave the step at the same place, but
- * only some may have received the signal. So within a step the ranks run an all-reduce about every two
- * seconds, always after the same number of pieces of work (micro-batches, or parts of the sampler's choice of
- * rows). That number follows from times that are the same on all ranks, so all ranks call the all-reduce
- * before the same piece. After the first step, steps shorter than two seconds have no such all-reduce.
+ * perhaps only some ranks have received the signal. So within a step the ranks run an all-reduce about every
+ * two seconds, always after the same number of pieces of work (micro-batches, or parts of the sampler's
+ * choice of rows). The number is computed from times that are the same on all ranks, so all ranks call the
+ * all-reduce before the same piece. After the first step, steps shorter than two seconds have no such
+ * all-reduce.
  *
  * With pipeline stages, only the ranks of the first stage run all-reduces while micro-batches are computed.
  * The messages between stages then tell the other stages that the step is abandoned (pipeline.c). */
@@ -21,14 +22,15 @@ void ax_pace_begin(ax_pace *pace)
     pace->asked = ax_now();
 }
 
-/* Returns the number of pieces that take ASK_SECONDS if `pieces` of them took `seconds`; at least 1. */
+/* Returns how many pieces of work (micro-batches, or parts of the choice of rows) take ASK_SECONDS if
+ * `pieces` pieces took `seconds`; at least 1. */
 static int64_t pieces_between(double seconds, int64_t pieces)
 {
     return (int64_t)fmax(fmin(ASK_SECONDS * (double)pieces / fmax(seconds, 1e-9), 1e15), 1);
 }
 
 /* Finds by an all-reduce how long ago the first signal came on any rank, and abandons the step if that is
- * PATIENCE_SECONDS or more. Sets the number of pieces until the next all-reduce, to at most twice the
+ * PATIENCE_SECONDS or more. Sets the number of pieces of work until the next all-reduce, to at most twice the
  * previous number. In the first step of a run, this number begins with 1. */
 static ax_status ask(const ax_run *run, ax_pace *pace, int *signal)
 {

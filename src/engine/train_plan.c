@@ -1,5 +1,5 @@
-/* The plan of a run (ax_train_plan): grid, ranks, threads, optimizer, memory. This file fills the plan, with
- * train_memory.c; other files only read it. */
+/* Makes the plan of a run (ax_train_plan): grid, ranks, threads, optimizer, memory. Only this file and
+ * train_memory.c write the plan; other files only read it. */
 #include "engine/train.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* Exchanges between the ranks of a run. Before the run they compare their configurations. While one rank
- * works for all, they run an all-reduce about once a second, so that no rank is taken for dead. After each
- * step they exchange signals, errors and measurements. */
+/* Exchanges between the ranks of a run. Before the run, ranks compare their configurations. While one rank
+ * works for all, the ranks run an all-reduce about once a second, so that no rank is taken for dead. After
+ * each step, ranks exchange signals, errors and measurements. */
 #include "engine/train.h"
 
 #include <stdio.h>
@@ -20,8 +20,8 @@ ax_status ax_run_max(const ax_run *run, int64_t *values, int n)
 
 /* ---- one configuration --------------------------------------------------------------------------- */
 
-/* Compares this rank's configuration `mine` line by line with that of rank 0, `first`; both have the same
- * keys. Reports the first line that differs. */
+/* Compares line by line this rank's configuration, the text `mine`, with the configuration of rank 0, the
+ * text `first`. The two texts have the same keys. Reports the first line that differs. */
 static ax_status compare_lines(const ax_option_set *set, const char *mine, const char *first)
 {
     while (*mine) {
@@ -87,7 +87,8 @@ ax_status ax_run_agree(const ax_run *run)
     return ax_comm_agree(run->world, t->status != AX_OK ? ax_fail(t->status, "%s", t->message) : AX_OK);
 }
 
-/* Runs one all-reduce for all maxima and one for the sum; starts both before it waits for either. */
+/* Runs one all-reduce for all maxima and one for the sum; starts the two all-reduces before it waits for
+ * one. */
 ax_status ax_run_exchange(const ax_run *run, double *max, int n, double *sum, int *signal)
 {
     enum { SIGNAL, TROUBLE };

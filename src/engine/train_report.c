@@ -1,4 +1,4 @@
-/* What a run reports: metrics, the trace, its peak of memory, and the traffic between ranks. */
+/* Reports of a run: metrics, the trace, the peak of memory, and the traffic between ranks. */
 #include "engine/train.h"
 
 #include "axonn/pipe.h"
@@ -23,12 +23,13 @@ ax_status ax_report_peak(const ax_run *run, ax_run_report *report)
     return AX_OK;
 }
 
-/* Indices into ax_run_report.exchanged, after the first AX_EXCHANGE_OWN elements, which ax_run_exchange uses
- * itself. From AXES on: bytes sent along each set of axes. */
+/* Indices into ax_run_report.exchanged, the values that ranks exchange after a step. ax_run_exchange itself
+ * uses the first AX_EXCHANGE_OWN elements. From AXES on: bytes sent along each set of grid axes. */
 enum { MEMORY = AX_EXCHANGE_OWN, WIRE, EXPOSED, SECONDS, WAITED, AXES };
 
-/* Writes to `all`, in ascending order, the *n sets of axes along which any rank has a communicator. Ranks of
- * different pipeline stages may have communicators along different sets. `all` has room for every set. */
+/* Writes to `all`, in ascending order, the *n sets of grid axes along which any rank has a communicator.
+ * Ranks of different pipeline stages may have communicators along different sets. `all` has room for every
+ * set. */
 static ax_status list_sets(const ax_run *run, int64_t *all, int *n)
 {
     const ax_grid *grid = run->state.ctx->grid;
@@ -82,7 +83,8 @@ ax_status ax_report_axes(const ax_run *run, ax_run_report *report)
     return status;
 }
 
-/* Opens the trace. It keeps the newest EVENTS events; one step of a large model has some thousands. */
+/* Opens the trace, which keeps the newest EVENTS events; one step of a large model has some thousands of
+ * events. */
 ax_status ax_report_open_trace(const ax_run *run, ax_run_report *report)
 {
     enum { EVENTS = 1 << 16 };
@@ -114,8 +116,8 @@ static void log_schedule(const ax_run *run)
                (long long)s->warmup, left, falling);
 }
 
-/* Logs how many blocks each pipeline stage has, and how many micro-batches the stage may hold at a time (its
- * slots). */
+/* Logs how many blocks each pipeline stage has, and how many micro-batches (with several chunks: pairs of
+ * micro-batch and chunk) the stage may hold at a time, its slots. */
 static void log_stages(const ax_run *run)
 {
     const ax_model *m = ax_engine_model(run->state.engine);

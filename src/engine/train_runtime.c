@@ -10,13 +10,13 @@ ax_status ax_run_set_runtime(const ax_run *run) { return ax_runtime_set_given(ru
 
 static bool is_kept(int id) { return !ax_runtime_options[id].not_dumped; }
 
-/* Whether the run computes with the kernels that setting runtime.isa chooses. */
+/* Returns true if the run computes with the CPU kernels that the setting runtime.isa chooses. */
 static bool uses_isa(const ax_run *run) { return !strcmp(run->config->device, "cpu"); }
 
 /* ---- restoring settings -------------------------------------------------------------------------- */
 
 /* Reads the runtime settings in the file `path` as uninterpreted texts: another version of the program may
- * have written values that this one does not know. Ignores other keys, and errors in the file. */
+ * have written values that this version does not know. Ignores other keys, and errors in the file. */
 static ax_status read_file(const char *path, char *value[AX_RUNTIME_COUNT])
 {
     ax_option rows[AX_RUNTIME_COUNT];
@@ -39,7 +39,8 @@ static ax_status read_kept(const ax_run *run, char *value[AX_RUNTIME_COUNT])
     return status;
 }
 
-/* Sets the runtime setting `id` to `was`, its value in the run so far, unless the user gave another value. */
+/* Sets the runtime setting `id` to `was`, the value that the resumed run had before, unless the user gave
+ * another value. */
 static ax_status use_again(const ax_run *run, ax_runtime_id id, const char *was)
 {
     const ax_option *row = &ax_runtime_options[id];

@@ -49,8 +49,8 @@ static ax_status identify_base(ax_config *c, ax_run_inputs *inputs)
 static ax_status open_pretrained(ax_comm *world, ax_config *c, ax_run_inputs *inputs)
 {
     ax_pretrained from;
-    /* All ranks open the checkpoint that rank 0 finds: a run that is still training may be writing newer ones
-     * there. */
+    /* All ranks open the checkpoint that rank 0 finds: if another run still trains in this directory, it may
+     * write a newer checkpoint meanwhile. */
     AX_TRY(ax_pretrained_open_shared(world, c->model.from, &from));
     ax_status status = ax_model_config_copy(&from.config, &inputs->model);
     if (from.base)
@@ -129,9 +129,10 @@ static void close_sources(ax_sources *sources)
 typedef struct tokenizing {
     const ax_run *run;
     const char *path;
-    double said, beaten; /* ax_data_progress.seconds at the last log line; at the last ax_run_beat */
+    double said, beaten; /* value of ax_data_progress.seconds at the last log line (`said`), and at the last
+                            call of ax_run_beat (`beaten`) */
     ax_status status;    /* first error of ax_run_beat */
-    int *signal;         /* signal that the last ax_run_beat returned */
+    int *signal;         /* signal that the last call of ax_run_beat returned, or 0 */
 } tokenizing;
 
 static bool report_progress(void *user, const ax_data_progress *p)
@@ -184,8 +185,8 @@ static ax_status prepare_source(const ax_run *run, const char *path, char **toke
     return ax_comm_share_text(run->world, 0, tokens);
 }
 
-/* Checks that the token ids of the source fit the model's vocabulary, and that its tokenizer is that of the
- * run. For a new model the message suggests a larger model.vocab. */
+/* Checks that the token ids of a data source fit the model's vocabulary, and that the tokenizer of the run
+ * made them. For a new model the message suggests a larger model.vocab. */
 static ax_status expect_source(const ax_run *run, ax_data *data)
 {
     int64_t vocab = ax_data_describe(data)->vocab;
@@ -231,7 +232,8 @@ static ax_status open_sources(const ax_run *run, const ax_paths *paths, ax_sourc
 
 static bool is_masked(const ax_data *data) { return ax_data_describe(data)->targets >= 0; }
 
-/* Records an error for each source without a mask, if data.loss asks for answers alone. */
+/* If data.loss is answers: records an error for each data source without a mask, which says which tokens are
+ * answers. */
 static void check_masks(const ax_run *run, const char *key, const ax_sources *sources)
 {
     ax_option_set *set = run->config->set;
@@ -358,10 +360,10 @@ typedef struct sharing {
     const ax_run *run;
     int64_t step;   /* steps that are done */
     int64_t before; /* samples read in these steps */
-    int64_t all;    /* `before`, and train.global_batch for each further step */
-    int64_t mixed;  /* samples read so far of sources without epochs, which are mixed by weight */
+    int64_t all;    /* samples of the whole run: `before`, plus train.global_batch for each further step */
+    int64_t mixed;  /* samples read so far from sources that have no epochs and are mixed by weight */
     int by_weight;  /* number of sources without epochs */
-    double epochs;  /* samples of all epochs of the sources with epochs */
+    double epochs;  /* number of samples in all epochs of the sources that have epochs */
     double weights; /* sum of the weights of the sources without epochs */
 } sharing;
 
@@ -408,8 +410,9 @@ static const char *print_samples(const sharing *s, char out[160])
     return out;
 }
 
-/* Returns the train.steps that the epochs need. If there are sources by weight, at least one sample is left
- * for them; otherwise the last step may have fewer samples than a batch. */
+/* Returns the value of train.steps that the epochs need. If there are also sources by weight (without
+ * epochs), at least one sample is left for these; otherwise the last step may have fewer samples than a
+ * batch. */
 static double steps_needed(const sharing *s)
 {
     const double batch = (double)s->run->config->train.global_batch,
@@ -417,7 +420,7 @@ static double steps_needed(const sharing *s)
     return (double)s->step + ceil(fmax(samples, 0) / batch);
 }
 
-/* Prints the advice to set train.steps to the number of steps that the epochs need. */
+/* Prints, for an error message, the advice to set train.steps to the number of steps that the epochs need. */
 static const char *print_steps(const sharing *s, char out[256])
 {
     snprintf(out, 256, "set train.steps to %s%.0f%s", s->by_weight ? "at least " : "", steps_needed(s),
@@ -425,7 +428,7 @@ static const char *print_steps(const sharing *s, char out[256])
     return out;
 }
 
-/* Logs the train.steps that the epochs have set, and why. */
+/* Logs the value of train.steps that follows from the epochs, and how it is computed. */
 static void log_steps(const sharing *s)
 {
     const ax_sources *train = &s->run->inputs.train;
@@ -460,7 +463,8 @@ ax_status ax_run_derive_steps(const ax_run *run, int64_t step, const int64_t *re
     return AX_OK;
 }
 
-/* Records an error for each source whose epochs do not fit into the run beside those of other sources. */
+/* Records an error for each source whose epochs have more samples than the run has left beside the epochs of
+ * other sources. */
 static void check_parts(const sharing *s)
 {
     const ax_sources *train = &s->run->inputs.train;
@@ -481,15 +485,16 @@ static void check_parts(const sharing *s)
     }
 }
 
-/* Records an error for epochs that do not fit into the run, if nothing would fill its rest, and for sources
- * by weight for which nothing is left. */
+/* Records an error if all sources have epochs, but these do not need exactly train.steps steps, or if the
+ * epochs have more samples than the run. Also records an error for each source by weight (without epochs)
+ * that has no sample left. */
 static void check_epochs(const sharing *s)
 {
     const ax_sources *train = &s->run->inputs.train;
     ax_option_set *set = s->run->config->set;
     char samples[160], steps[256];
     for (int i = 0; i < train->n; i++)
-        if (!samples_of(s->run, i)) /* ax_sampler_create says so */
+        if (!samples_of(s->run, i)) /* an empty source: ax_sampler_create reports the error */
             return;
     if (s->by_weight == train->n)
         return;

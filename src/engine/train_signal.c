@@ -23,22 +23,23 @@ static int users; /* number of ranks (threads) and of callers of ax_signals_catc
                      guarded by users_lock */
 static atomic_int saving; /* number of ranks (threads) that are writing a checkpoint; unless it is 0, signals
                              do not shorten the timeout */
-static _Atomic(ax_comm *) world; /* communicator whose timeout is shortened after a signal (ax_comm_hurry) */
+static _Atomic(ax_comm *) world; /* communicator of the run; a signal shortens the timeout of its ranks
+                                    (ax_comm_hurry) */
 
 /* The handler: records the signal. A second SIGINT, at least a second later, ends the process at once. */
 static void note(int number)
 {
     static const char words[] =
         "\naxonn: saving after this step; Ctrl-C again ends at once, without saving\n";
-    int interrupted = errno; /* restored at the end, for the interrupted code */
+    int interrupted = errno; /* errno is restored at the end, for the interrupted code */
     bool again = ax_signal_again(&first_ms);
     if (again && number == SIGINT) {
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);
     }
     if (!pending && number == SIGINT && write(STDERR_FILENO, words, sizeof words - 1) < 0)
-        pending = number; /* has no effect, since the next line does the same; it only uses the result of
-                             write, because the compiler warns about an unused result */
+        pending = number; /* has no effect, since the next line does the same. Only uses the result of write,
+                             because the compiler warns about an unused result */
     pending = number;
     void (*tell)(void) = heard;
     if (tell)

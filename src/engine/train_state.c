@@ -1,5 +1,5 @@
-/* Checkpoints of a run: training/state.json, which holds the run's state other than weights and optimizer
- * state, saving, and resuming. */
+/* Saves checkpoints of a run and resumes from them. training/state.json holds the state of the run other than
+ * weights and optimizer state. */
 #include "axonn/json.h"
 #include "engine/train.h"
 
@@ -105,7 +105,7 @@ static ax_status count_checkpoints(const char *run_dir, int *n)
     return AX_OK;
 }
 
-/* Whether `path` is run.dir or lies below it. */
+/* Returns true if `path` is run.dir or lies below run.dir. */
 static bool inside_run(const char *run_dir, const char *path)
 {
     char *a = realpath(run_dir, NULL), *b = realpath(path, NULL);
@@ -119,7 +119,7 @@ static bool inside_run(const char *run_dir, const char *path)
 /* Called on rank 0: finds the checkpoint to start from. A path in train.resume starts a new run from that
  * checkpoint, with one exception: if run.dir already has checkpoints and the path lies outside run.dir, the
  * run continues from its own newest checkpoint. So the same command can be repeated. A path inside run.dir
- * goes back to that checkpoint. */
+ * lets the run go back to that checkpoint. */
 static ax_status find_resume(const ax_run *run, ax_run_resume *resume)
 {
     const ax_config *c = run->config;
@@ -153,8 +153,8 @@ ax_status ax_run_find_resume(const ax_run *run, ax_run_resume *resume)
     return AX_OK;
 }
 
-/* Sets *out to the loss scale in the saved state. Leaves it unchanged if the run does not use fp16, or the
- * checkpoint is not of an fp16 run. */
+/* Sets *out to the loss scale in the saved state. Leaves *out unchanged if this run or the run of the
+ * checkpoint does not use fp16. */
 static ax_status read_loss_scale(const ax_run *run, const json_t *state, ax_loss_scale *out)
 {
     const json_t *saved = json_object_get(state, "loss_scale");
@@ -173,7 +173,7 @@ static ax_status read_loss_scale(const ax_run *run, const json_t *state, ax_loss
 }
 
 /* Reads the number of steps and tokens, and the number of samples read of each source. A new run with other
- * samples starts at the beginning of its data. */
+ * data starts at the beginning of its data. */
 static ax_status restore_position(const ax_run *run, const json_t *state, ax_run_position *out)
 {
     const json_t *sampler = json_object_get(state, "sampler");
@@ -184,13 +184,13 @@ static ax_status restore_position(const ax_run *run, const json_t *state, ax_run
     if (run->resume.new_run && !ax_run_same_samples(run, state))
         return AX_OK;
     AX_CHECK(json_is_array(sampler) && (int)json_array_size(sampler) == run->inputs.train.n, AX_ERR_DATA,
-             "%s: training/state.json has no position for each of the %d data sources", run->resume.dir,
-             run->inputs.train.n);
+             "%s: training/state.json does not have a read position for each of the %d data sources",
+             run->resume.dir, run->inputs.train.n);
     for (int i = 0; i < run->inputs.train.n; i++) {
         out->read[i] = json_integer_value(json_array_get(sampler, (size_t)i));
         AX_CHECK(out->read[i] >= 0 && out->read[i] <= INT64_MAX / 2 / run->inputs.train.n, AX_ERR_DATA,
-                 "%s: training/state.json says that %lld samples of %s were read", run->resume.dir,
-                 (long long)out->read[i], run->inputs.train.path[i]);
+                 "%s: training/state.json says that %lld samples of %s were read, which is impossible",
+                 run->resume.dir, (long long)out->read[i], run->inputs.train.path[i]);
     }
     return AX_OK;
 }

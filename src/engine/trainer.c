@@ -1,4 +1,4 @@
-/* ax_trainer, for programs that run the training steps themselves: it makes the same plan and engine as
+/* ax_trainer, for programs that run the training steps themselves. Makes the same plan and engine as
  * ax_train, but opens no data and writes no files. */
 #include "engine/train.h"
 

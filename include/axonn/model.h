@@ -79,7 +79,7 @@ typedef struct ax_model_config {
                      copies from this text the keys that the program does not know. Owned by this struct */
 } ax_model_config;
 
-/* Values of config.json that do not describe the network. */
+/* Values of config.json that do not describe the network: special tokens and the dtype of the files. */
 typedef struct ax_model_identity {
     int64_t bos, eos; /* token ids, -1: none */
     ax_dtype dtype;   /* dtype of the stored weights */
@@ -186,7 +186,7 @@ int64_t ax_model_config_head_dim(const ax_model_config *config);
 /* Returns the usual inner width of the MLP: 4 · hidden. For a gated MLP, which has a third matrix, it is two
  * thirds of 4 · hidden, rounded up to a multiple of 256 as in Llama. */
 int64_t ax_model_config_default_ffn(const ax_model_config *config);
-/* Returns the window of a layer's attention, 0: none. */
+/* Returns the sliding window of a layer's attention in positions; 0: no window. */
 int64_t ax_model_config_window(const ax_model_config *config, int64_t layer);
 
 /* Sets *total to the number of parameters, and *matmul to the number of parameters that GEMMs use. The weight
@@ -259,7 +259,8 @@ void ax_model_destroy(ax_model **model);
 bool ax_model_is_last(const ax_model *model);
 bool ax_model_begins(const ax_model *model, int chunk);
 bool ax_model_ends(const ax_model *model, int chunk);
-/* Returns stage `stage` of this model's pipeline, for steps of `micro_batches` micro-batches. */
+/* Returns the description of pipeline stage `stage` of this model, for steps of `micro_batches`
+ * micro-batches. */
 ax_pipe_stage ax_model_stage(const ax_model *model, int stage, int64_t micro_batches);
 
 /* The functions below run only layers of this rank's stage. They are collective along the ranks of the stage.

@@ -46,7 +46,7 @@ typedef struct ax_layer_ops {
 
 enum { AX_LAYER_PARAMS = 4 };
 
-/* The first member of each layer's own struct. */
+/* Data that all layers have: the first member of the struct of each kind of layer. */
 struct ax_layer {
     const ax_layer_ops *ops;
     ax_ctx *ctx;
@@ -72,13 +72,14 @@ AX_MUST_CHECK ax_status ax_layer_backward_add(ax_layer *layer, ax_frame *frame, 
                                               const ax_tensor *add, ax_tensor *dx);
 void ax_layer_destroy(ax_layer **layer);
 
-/* Returns true if a parameter of the tree, own or tied, is not frozen. */
+/* Returns true if a parameter of the layer or of its descendants, also a tied one, is not frozen. */
 bool ax_layer_trains(const ax_layer *layer);
 /* Returns the index of the first child that is trained, or the number of children if none is. */
 int ax_layer_first_trained(const ax_layer *layer);
 /* Returns the layer of a tree with this name, or NULL. */
 ax_layer *ax_layer_find(ax_layer *root, const char *name);
-/* Freezes all parameters of a tree (ax_param). Call it before ax_layer_param_set. */
+/* Freezes all parameters of a tree of layers: they are not trained (ax_param.frozen). Call before
+ * ax_layer_param_set. */
 void ax_layer_freeze(ax_layer *layer);
 
 /* For authors of layers: allocates a layer's struct, of `size` bytes, zeroed. NULL after ax_fail. */
@@ -136,10 +137,10 @@ typedef struct ax_low_rank {
  * not linear or already has an update. */
 AX_MUST_CHECK ax_status ax_linear_add_low_rank(ax_layer *linear, const ax_low_rank *update);
 
-/* LayerNorm over the width, which may be split, with weight and bias. */
+/* LayerNorm over the width, with weight and bias. Ranks may split the width. */
 ax_layer *ax_layernorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps);
-/* RMSNorm over the width, which may be split, with a weight and no bias (torch.nn.RMSNorm). If the width is
- * split, RMSNorm reduces one number per row once; LayerNorm needs two reductions. */
+/* RMSNorm over the width, with a weight and no bias (torch.nn.RMSNorm). Ranks may split the width: then
+ * RMSNorm needs one reduction over ranks, of one number per row, and LayerNorm needs two. */
 ax_layer *ax_rmsnorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps);
 
 /* Elementwise activations. x may have any width and role; y has those of x. */
@@ -178,10 +179,10 @@ typedef enum ax_rope_kind {
 typedef struct ax_rope_config {
     double theta; /* 0: no rotary embedding */
     ax_rope_kind kind;
-    double factor;                            /* for all kinds but AX_ROPE_DEFAULT */
-    int64_t original;                         /* llama3, yarn: number of positions of the pre-training */
-    double low_freq_factor, high_freq_factor; /* llama3 */
-    double beta_fast, beta_slow;              /* yarn */
+    double factor;                                   /* for all kinds but AX_ROPE_DEFAULT */
+    int64_t original;                                /* llama3, yarn: sequence length of the pre-training */
+    double low_freq_factor, high_freq_factor;        /* llama3 */
+    double beta_fast, beta_slow;                     /* yarn */
     double attention_factor, mscale, mscale_all_dim; /* yarn; 0: not given */
     bool no_truncate;                                /* yarn */
 } ax_rope_config;

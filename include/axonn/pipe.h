@@ -40,9 +40,10 @@ typedef struct ax_pipe_stage {
     int stages, stage;
     int chunks; /* chunks of each stage; 1 for every schedule except AX_PIPE_INTERLEAVED */
     int64_t micro_batches;
-    int64_t flight;   /* the most pieces that may have run forward, but not yet backward */
-    int64_t postpone; /* the most pieces that may have run backward, but whose weight gradients are not yet
-                         computed */
+    int64_t flight;   /* the most pieces (one micro-batch in one chunk) that have run forward, but not yet
+                         backward */
+    int64_t postpone; /* the most pieces (one micro-batch in one chunk) that have run backward, but whose
+                         weight gradients are not yet computed */
     int64_t slots;    /* flight + postpone, but no more than there are pieces */
 } ax_pipe_stage;
 
@@ -96,7 +97,8 @@ typedef enum ax_pipe_task {
     AX_PIPE_WAIT,
     AX_PIPE_FORWARD,
     AX_PIPE_BACKWARD,
-    AX_PIPE_WEIGHTS, /* computes the postponed weight gradients of a piece, in the order of the backwards */
+    AX_PIPE_WEIGHTS, /* compute the postponed weight gradients of one micro-batch in one chunk, in the order
+                        of the backwards */
     AX_PIPE_DONE
 } ax_pipe_task;
 

@@ -24,7 +24,7 @@ typedef struct converter {
     ax_st *from, *to;           /* weight files of the source and of the result; `from` is model.weights if
                                    args->dir is an adapter's directory */
     const ax_st_array **order;  /* the arrays of `from`, sorted by file and offset */
-    int64_t done, total;        /* bytes of `from`: copied so far, and to copy in all */
+    int64_t done, total;        /* `done`: bytes copied from `from` so far; `total`: bytes to copy in all */
     ax_conversion *result;
 } converter;
 

@@ -89,11 +89,11 @@ typedef ax_status engine_task_fn(ax_engine *e, engine_slot *s, ax_pipe_piece pie
 ax_status engine_run_task(ax_engine *e, ax_replay *replay, engine_task_fn *work, engine_slot *s,
                           ax_pipe_piece piece);
 
-/* The functions of ax_pipeline_tasks. In training, engine_start_piece loads the rows of a micro-batch, and
- * runs its forward pass unless forward and backward are one task. engine_end_piece runs its backward pass,
- * engine_add_weight_grads the postponed GEMMs of its weight gradients. In an evaluation, engine_eval_piece
- * loads the rows and runs the forward pass. `engine` points to an ax_engine; `index` is the index of a
- * slot. */
+/* The functions that ax_pipeline_tasks points to. In training, engine_start_piece loads the rows of a
+ * micro-batch, and runs its forward pass unless forward and backward are one task. engine_end_piece runs its
+ * backward pass, engine_add_weight_grads the postponed GEMMs of its weight gradients. In an evaluation,
+ * engine_eval_piece loads the rows and runs the forward pass. `engine` points to an ax_engine; `index` is the
+ * index of a slot. */
 ax_status engine_start_piece(void *engine, ax_pipe_piece piece, int index);
 ax_status engine_end_piece(void *engine, ax_pipe_piece piece, int index);
 ax_status engine_add_weight_grads(void *engine, ax_pipe_piece piece, int index);

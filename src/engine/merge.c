@@ -72,7 +72,7 @@ static void add_product(const strip *s)
 /* Returns how many finite values become infinite in fp16, the only dtype with such a small range. */
 static int64_t count_overflows(const strip *s, ax_dtype dtype)
 {
-    const double least = 65520; /* rounds to 65536, which is not finite */
+    const double least = 65520; /* fp16 rounds this value to 65536, which is infinite in fp16 */
     int64_t count = 0;
     for (int64_t i = 0; i < s->n * s->cols && dtype == AX_F16; i++)
         count += isfinite(s->values[i]) && fabs(s->values[i]) >= least;

@@ -49,8 +49,8 @@ struct ax_pipeline {
     ax_tensor like;  /* shape, dtype and layout of an activation between stages, without data */
     ax_comm *copies; /* communicator of the ranks of this stage that have the same box (local part) of an
                         activation; NULL: no other rank has this rank's box */
-    int64_t part;    /* number of elements of the box that this rank sends; the ranks of `copies` send the
-                        others */
+    int64_t part;    /* number of elements of an activation that this rank sends; the other ranks of `copies`
+                        send the rest */
     ax_comm *group;  /* the ranks that run collectives together within a task and must run tasks in the same
                         order; NULL: this rank alone, or a fixed order */
     int32_t *task;   /* [decision]: the tasks (ax_pipe_task) that rank 0 of `group` has chosen in this step */
@@ -60,7 +60,7 @@ struct ax_pipeline {
     direction direction[DIRECTIONS];
     char *memory;
     size_t bytes;
-    int64_t step, n; /* `step`: number of the running step; `n`: number of its micro-batches */
+    int64_t step, n; /* `step`: index of the running step; `n`: how many micro-batches the step has */
     bool backward;
     bool given_up; /* the running step is given up: nothing is computed, only messages are exchanged */
     double waited;
@@ -433,8 +433,8 @@ static ax_message decision(const ax_pipeline *p)
                         .dim = {1}};
 }
 
-/* Waits until an activation or a gradient arrives. If `activation` (`gradient`) is true, an activation (a
- * gradient) has arrived already, and this function waits for the other kind only. */
+/* Waits until a message with an activation or a gradient arrives. `activation` (`gradient`): a message of
+ * this kind has arrived already, so the function waits for the other kind only. */
 static ax_status wait_for_arrival(ax_pipeline *p, bool activation, bool gradient)
 {
     ax_work *open[DIRECTIONS];

@@ -70,7 +70,7 @@ static ax_status allocate(ax_run *run)
                                                       0, &run->state.engine)));
     AX_TRY(ax_grid_prepare(run->state.ctx->grid, run->plan.engine.axes));
     AX_TRY(find_pace(run));
-    /* Called after the model is built, because building it may split axis x into two factors
+    /* Called after the model is built, because building the model may factor the grid axis x into two axes
      * (ax_grid_factor). */
     return ax_report_axes(run, &run->report);
 }
@@ -188,7 +188,7 @@ static ax_status undo_step(ax_run *run, const int64_t *drawn)
     return ax_param_set_zero_grad(ax_engine_params(run->state.engine));
 }
 
-/* Returns advice for the user about a step that was not finite. */
+/* Returns advice for the user about a step whose loss or gradient was not finite. */
 static const char *nonfinite_advice(const ax_run *run, const ax_step_result *r)
 {
     if (r->culprit_weights)

@@ -49,8 +49,8 @@ typedef struct ax_run_inputs {
 typedef struct ax_run_dir {
     int lock;       /* file descriptor of run.dir/lock, 0: none */
     bool made;      /* this start of the run created the file run.dir/lock */
-    size_t existed; /* length of the beginning of the path run.dir/data that existed before this start; the
-                       rest is removed if the start fails */
+    size_t existed; /* length of the prefix of the path run.dir/data that existed before this start; the rest
+                       is removed if the start fails */
 } ax_run_dir;
 
 /* Tells when, within a step, the ranks run an all-reduce to agree whether they abandon the step after a
@@ -58,9 +58,9 @@ typedef struct ax_run_dir {
  * the sampler's choice of up to 2^14 rows. Only train_pace.c reads and changes the members. */
 typedef struct ax_pace {
     ax_comm *ranks; /* the ranks that agree; all of these ranks have the same pieces of work. Borrowed */
-    int64_t every;  /* number of pieces between two all-reduces */
-    int64_t next;   /* index, in the step, of the piece before which the next all-reduce runs */
-    int64_t piece;  /* number of pieces begun in this step */
+    int64_t every;  /* number of pieces of work between two all-reduces */
+    int64_t next;   /* index, in the step, of the piece of work before which the next all-reduce runs */
+    int64_t piece;  /* number of pieces of work begun in this step */
     double asked;   /* time of the last all-reduce (ax_now) */
 } ax_pace;
 
@@ -265,7 +265,8 @@ ax_status ax_run_restore_position(const ax_run *run, ax_run_resume *resume, ax_r
 /* Initializes the engine's weights, or reads them from model.from. */
 ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine);
 /* Sets the weights of the run's engine. Calls ax_run_init_weights if there is no checkpoint, or if the
- * checkpoint is an adapter's, which lacks the base's weights. Then reads the checkpoint, if there is one. */
+ * checkpoint holds a LoRA adapter, which lacks the weights of the base model. Then reads the checkpoint, if
+ * there is one. */
 ax_status ax_run_start_weights(const ax_run *run);
 ax_status ax_run_save(const ax_run *run);
 /* Makes the device keep the plans of its GEMMs in run.dir, and prefer those that the checkpoint has.

@@ -21,7 +21,7 @@ static size_t parent_of(const char *path, size_t n)
     return n;
 }
 
-/* Returns the length of the longest beginning of `path` that is an existing path. */
+/* Returns the length of the longest prefix of `path` that names an existing file or directory. */
 static size_t existing_part(char *path)
 {
     size_t n = strlen(path);

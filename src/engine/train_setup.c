@@ -359,7 +359,7 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal
 typedef struct sharing {
     const ax_run *run;
     int64_t step;   /* steps that are done */
-    int64_t before; /* samples read in these steps */
+    int64_t before; /* samples read in the steps that are done */
     int64_t all;    /* samples of the whole run: `before`, plus train.global_batch for each further step */
     int64_t mixed;  /* samples read so far from sources that have no epochs and are mixed by weight */
     int by_weight;  /* number of sources without epochs */

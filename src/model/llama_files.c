@@ -78,7 +78,8 @@ ax_status ax_llama_read(const json_t *json, const char *path, ax_model_config *c
 ax_status ax_llama_write(const ax_model_config *c, json_t *json)
 {
     AX_CHECK(c->activation == AX_SILU, AX_ERR_USAGE,
-             "the activation of family %s is silu: no other is implemented for it", c->family->name);
+             "models of family %s have the activation silu; no other activation is implemented for them",
+             c->family->name);
     int failed = json_object_set_new(json, "num_hidden_layers", json_integer(c->layers)) |
                  json_object_set_new(json, "hidden_size", json_integer(c->hidden)) |
                  json_object_set_new(json, "num_attention_heads", json_integer(c->heads)) |

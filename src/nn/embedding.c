@@ -33,7 +33,7 @@ static ax_status embedding_forward(ax_layer *self, ax_frame *frame, const ax_ten
 static ax_status embedding_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
     const ax_batch *batch = ax_frame_batch(frame);
-    ax_tensor rows; /* dy, with its last dim split along the same axes as the width of the token table */
+    ax_tensor rows; /* dy, with its last dim split along the same grid axes as the width of the token table */
     ax_layout layout = dy->layout;
     layout.dim[2] = self->param[TOKENS]->use.dim[1];
     if (dx)

@@ -383,7 +383,8 @@ ax_status ax_linear_add_low_rank(ax_layer *layer, const ax_low_rank *update)
     AX_CHECK(layer->ops == &linear_ops && !has_update(layer), AX_ERR_INTERNAL,
              "layer \"%s\" is not a linear layer, or already has a low-rank update", layer->name);
     const int64_t *dim = layer->param[WEIGHT]->master.dim, rank = update->rank;
-    AX_CHECK(rank >= 1, AX_ERR_USAGE, "linear \"%s\": a low-rank update cannot have rank %lld", layer->name,
+    AX_CHECK(rank >= 1, AX_ERR_USAGE,
+             "linear \"%s\": the rank of a low-rank update is %lld, but must be at least 1", layer->name,
              (long long)rank);
     snprintf(name[0], sizeof name[0], "%s.lora_A", layer->name);
     snprintf(name[1], sizeof name[1], "%s.lora_B", layer->name);

@@ -55,7 +55,7 @@ ax_status ax_mse_loss(ax_frame *frame, const ax_tensor *x, const ax_tensor *targ
         !x->align, AX_ERR_USAGE,
         "mse loss: the rows of the output are padded, because its linear layer has out_role AX_ROLE_VOCAB; "
         "give the layer AX_ROLE_MODEL or AX_ROLE_INNER");
-    AX_CHECK(!target->align, AX_ERR_USAGE, "mse loss: rows of the target are padded");
+    AX_CHECK(!target->align, AX_ERR_USAGE, "mse loss: the rows of the target must not be padded");
     AX_TRY(check_target(frame, "mse loss", x, target, x->ndim));
     for (int d = 0; d < x->ndim; d++)
         elements *= (double)x->dim[d];

@@ -121,7 +121,8 @@ typedef struct ax_step_result {
      * are finite: the name of the first parameter whose gradient is not finite. NULL if only the loss is not
      * finite. */
     const char *culprit;
-    bool culprit_weights; /* the culprit's weights are not finite; false: its gradient is not */
+    bool culprit_weights; /* a weight of parameter `culprit` is not finite; false: its gradient is not
+                             finite */
     double loss_scale;    /* the loss scale of this step */
     bool overflow; /* fp16 only: the gradient is not finite, but loss and weights are. The next step has a
                       smaller loss scale, unless that is already the smallest */
@@ -161,7 +162,7 @@ typedef struct ax_pretrained {
 
 /* Opens `model`: a Hugging Face directory, an adapter's directory, a checkpoint or a run directory. The
  * caller releases *out with ax_pretrained_close. AX_ERR_DATA if files are damaged, if the weights do not
- * match config.json, or if an adapter does not fit its base. */
+ * match config.json, or if an adapter does not fit its base model. */
 AX_MUST_CHECK ax_status ax_pretrained_open(const char *model, ax_pretrained *out);
 /* As ax_pretrained_open, but all ranks open the directory that rank 0 finds. If each rank searched by itself,
  * a run that is training could write a newer checkpoint between two searches. Collective along world. */

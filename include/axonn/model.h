@@ -241,7 +241,7 @@ typedef struct ax_model {
      * chunk, unless the schedule is AX_PIPE_INTERLEAVED. Chunk c of stage s is part number p = c · stages + s
      * of the model in the order of forward. After the last part, the same ranks run `head`. */
     int stage, stages, chunks;
-    int64_t *cut; /* cut[p]: the first block of part p; cut[stages · chunks] = layers */
+    int64_t *cut; /* cut[p]: index of the first block of part p; cut[stages · chunks] = layers */
     ax_model_chunk *chunk;
 } ax_model;
 

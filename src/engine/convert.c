@@ -117,7 +117,7 @@ static ax_status plan(converter *c)
 
 static ax_status check_space(const converter *c)
 {
-    enum { REST = 64 << 10 }; /* bytes for the last disk block of each file and for the directory */
+    enum { REST = 64 << 10 }; /* bytes for the last disk block of each file, and for the directory */
     return ax_dir_has_space(c->aside, c->result->bytes + REST, c->out);
 }
 
@@ -140,7 +140,7 @@ static ax_status merge_array(converter *c, const ax_st_array *a, bool *done)
 
 static ax_status copy_array(converter *c, const ax_st_array *a)
 {
-    enum { PIECE = 1 << 20 }; /* elements between two calls of `progress` */
+    enum { PIECE = 1 << 20 }; /* number of elements that are copied between two calls of `progress` */
     const ax_st_array *b = ax_st_find(c->to, a->key);
     int64_t elements = ax_st_elements(a), before = c->done;
     bool merged;

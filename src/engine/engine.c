@@ -144,7 +144,7 @@ void ax_engine_destroy(ax_engine **engine)
     if (e->pipeline)
         destroy_tasks(EVALUATION + engine_chunks(e), e->task);
     for (int i = e->slots - 1; i >= 0;
-         i--) /* last to first: the first slot owns the memory that all slots share */
+         i--) /* from last to first, because the first slot owns the memory that all slots share */
         destroy_slot(e, &e->slot[i]);
     free(e->slot);
     ax_pipeline_destroy(&e->pipeline);

@@ -554,7 +554,8 @@ static ax_status pass_on(ax_pipeline *p, int w, ax_pipe_piece piece)
     direction *y = &p->direction[w];
     if (has_message(p, w, piece))
         AX_TRY(taken(p, w));
-    if (!has_message(p, ACTIVATION + GRADIENT - w, piece)) /* the first or the last part of the model */
+    if (!has_message(p, ACTIVATION + GRADIENT - w, piece)) /* first or last chunk of the model: there is no
+                                                              message to send */
         return AX_OK;
     ax_work **send;
     const char *out = next_buffer(y, part_bytes(p), &send);

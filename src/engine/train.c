@@ -40,7 +40,7 @@ static ax_status restore_position(ax_run *run)
     run->state.tokens = at.tokens;
     run->state.eval_pending = at.eval_pending;
     AX_TRY(ax_run_derive_steps(run, at.step, read));
-    AX_TRY(plan_schedule(run)); /* again: the epochs may have set train.steps */
+    AX_TRY(plan_schedule(run)); /* planned again, because epochs in data.train may have set train.steps */
     AX_TRY(ax_run_log_changes(run));
     return ax_run_create_sampler(run, at.step, read, &run->state.sampler);
 }

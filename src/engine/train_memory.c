@@ -153,7 +153,7 @@ static ax_status check_parameters(const ax_run *run)
 {
     int64_t parameters, matmul;
     ax_machine m;
-    if (run->plan.grid.pipe > 1) /* stages hold parts of different sizes */
+    if (run->plan.grid.pipe > 1) /* pipeline stages hold parts of the model of different sizes */
         return AX_OK;
     const ax_model_config *model = &run->inputs.model;
     ax_model_config_params(model, &parameters, &matmul);

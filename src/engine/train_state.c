@@ -245,7 +245,7 @@ ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine)
 
 ax_status ax_run_start_weights(const ax_run *run)
 {
-    /* The checkpoint of an adapter lacks the weights of its base. */
+    /* The checkpoint of a LoRA adapter lacks the weights of the base model. */
     if (!run->resume.dir || ax_model_config_is_adapted(&run->inputs.model))
         AX_TRY(ax_run_init_weights(run, run->state.engine));
     return run->resume.dir ? load_checkpoint(run) : AX_OK;

@@ -7,7 +7,7 @@
 static void share_out(int stages, int chunks, int64_t blocks, double embedding, double head, int64_t *n)
 {
     int64_t left = blocks;
-    for (int s = 0; s < stages; s++) { /* the embedding and the head may be a chunk by themselves */
+    for (int s = 0; s < stages; s++) { /* a chunk with the embedding or the head may have no block */
         n[s] = ax_max(0, chunks - (s == 0) - (s == stages - 1));
         left -= n[s];
     }
@@ -30,7 +30,7 @@ static void share_out(int stages, int chunks, int64_t blocks, double embedding, 
 static int64_t blocks_of_chunk(int64_t n, int chunks, int c, bool first_stage)
 {
     int at =
-        first_stage ? chunks - 1 - c : c; /* the first n % chunks chunks in this order have a block more */
+        first_stage ? chunks - 1 - c : c; /* the first n % chunks chunks in this order have one block more */
     return n / chunks + (at < n % chunks);
 }
 

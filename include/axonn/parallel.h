@@ -252,8 +252,8 @@ typedef struct ax_param {
     ax_param_file file;
     struct ax_param *first, *next; /* the first parameter of its group, and the one after it (ax_param_join);
                                       NULL: none */
-    struct ax_param_set *set;   /* the set that gave it memory, or NULL */
-    struct ax_param_live *live; /* the parameter's collectives in flight; owned by the set */
+    struct ax_param_set *set;      /* the set that gave it memory, or NULL */
+    struct ax_param_live *live;    /* the parameter's collectives in flight; owned by the set */
 } ax_param;
 
 /* Declares a parameter, which has no memory until ax_param_set_create. `roles` determines its layouts. The

@@ -186,7 +186,7 @@ static double pass_sums(const ax_sumsq_args *a, ax_operand_fn *each, void *user)
     double bytes = 0;
     for (int64_t i = 0; i < a->arrays; i++) {
         const ax_sumsq_array *s = &a->table[i];
-        const ax_operand list[] = {{s->n ? s->x : NULL, s->n, s->n, a->dtype, AX_READ},
+        const ax_operand list[] = {{s->x, s->n, s->n, a->dtype, AX_READ},
                                    {a->out + s->to, 1, 1, AX_F64, AX_WRITE}};
         bytes += pass_operands(list, AX_COUNT(list), each, user);
     }

@@ -37,7 +37,7 @@ typedef struct ax_param_live {
     double gather_began; /* time at which `gather` was started, for the trace of events */
     ax_tensor cached;    /* the gathered weight in the weight cache; data NULL: not in the cache */
     bool in_cache, cache_valid;
-    void *place; /* frame memory for the weight's next gather, in that of its group; NULL: none yet */
+    void *place;        /* frame memory for the weight's next gather, in that of its group; NULL: none yet */
     int started, done;  /* contributions (gradients of single uses) of this step: `started` counts those whose
                            computation has begun, `done` those that were added to the gradient */
     const void *target; /* memory that ax_param_grad_target allocated last for a contribution, with room for

@@ -364,7 +364,7 @@ static void impossible_manifests(void **state)
          "b cannot have 9223372036854775807 bytes"},
         {{.step = 1, .serial = 1, .time = 0.5, .n = 1, .file = &negative}, "a cannot have -1 bytes"},
         {{.step = 1, .serial = INT64_MAX, .time = 0.5}, "the number of the save is 9223372036854775807"},
-        {{.step = -1, .serial = 1, .time = 0.5}, "step -1"},
+        {{.step = -1, .serial = 1, .time = 0.5}, "the step is -1"},
     };
     char dir[256];
     snprintf(dir, sizeof dir, "%s", at(*state, "ckpt/step-1"));

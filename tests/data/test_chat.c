@@ -463,7 +463,7 @@ static void refused_records(void **state)
         {"{'messages': [{'role': 'user', 'content': null}]}", "turn 1: \"content\" is null, not a string"},
         {"{'messages': [{'role': 'user'}]}", "turn 1: \"content\" is missing, not a string"},
         {"{'messages': ['a']}", "turn 1 is a string, not an object"},
-        {"{'messages': 'a'}", "\"messages\" is a string, not a list of turns"},
+        {"{'messages': 'a'}", "the member \"messages\" is a string, not a list of turns"},
         {"{'conversations': [{'from': 'human', 'content': 'a'}]}", "turn 1: \"value\" is missing"},
         {"{'prompt': 1, 'completion': 'a'}", "turn 1: \"prompt\" is an integer, not a string"},
         {"{'prompt': 'a', 'completion': null}", "turn 2: \"completion\" is null, not a string"},

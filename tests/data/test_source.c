@@ -390,7 +390,7 @@ static void expectations(void **state)
     OK(ax_data_open(put_tok(s, "t.tok", 10), -1, &data));
     OK(ax_data_expect(data, 10, 0x1234));
     OK(ax_data_expect(data, 64, 0));
-    FAILS(AX_ERR_DATA, "vocabulary of 10, 9 are expected", ax_data_expect(data, 9, 0));
+    FAILS(AX_ERR_DATA, "vocabulary of 10 tokens, but 9 are expected", ax_data_expect(data, 9, 0));
     FAILS(AX_ERR_DATA, "another tokenizer", ax_data_expect(data, 10, 0x1235));
     ax_data_close(&data);
     OK(ax_data_open(put_nanogpt(s, "n.bin"), -1, &data));

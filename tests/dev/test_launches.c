@@ -104,6 +104,8 @@ static void few_queries_use_many_blocks(void **state)
                                     .heads = HEADS,
                                     .kv_heads = 1,
                                     .head_dim = D,
+                                    .q_ld = rows,
+                                    .kv_ld = D,
                                     .scale = 0.125,
                                     .q = q,
                                     .k = k,

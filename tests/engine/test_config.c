@@ -165,7 +165,7 @@ static void rules_over_keys(void **state)
         {"model: {family: llama, rope_theta: 1}\ndata: {train: x}\n",
          "t.yaml:1:36: model.rope_theta: must be above 1"},
         {"model: {family: llama, activation: gelu}\ndata: {train: x}\n",
-         "t.yaml:1:36: model.activation: the activation of family llama is silu"},
+         "t.yaml:1:36: model.activation: models of family llama have the activation silu"},
         {"model: {family: gpt2, activation: silu}\ndata: {train: x}\n",
          "t.yaml:1:35: model.activation: config.json of GPT-2 has no word for the model's activation"},
     };

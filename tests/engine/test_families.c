@@ -93,7 +93,7 @@ static void errors_are_reported_together(void **state)
           "model.config: does not fit the other keys of model: heads = 3 is not a multiple"}},
         {"model.config=" GOLDEN "llama/yarn/config.json model.window=4 model.activation=gelu optim.lrr=1",
          {"model.window: models of family llama have none", "optim.lrr: unknown key",
-          "the activation of family llama is silu"}},
+          "models of family llama have the activation silu"}},
         {"model.from=" GOLDEN "mistral/window model.kv_heads=4 model.window=8 model.rope_theta=3 optim.lrr=1",
          {"model.kv_heads: is 2 in model.from; leave the key out", "model.window: is 7 in model.from",
           "model.rope_theta: is 10000 in model.from", "optim.lrr: unknown key"}},

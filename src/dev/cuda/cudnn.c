@@ -72,6 +72,8 @@ static ax_status check_compiler(const state *s)
                                   .all_heads = 1,
                                   .all_kv_heads = 1,
                                   .width = 64,
+                                  .q_ld = 64,
+                                  .kv_ld = 64,
                                   .lse = 1};
     ax_cudnn_plan plan;
     ax_status status =

@@ -35,7 +35,9 @@ CASES = {  # layers, hidden, heads, vocab, tokens of a row, rows; rows of a micr
     "llama-1b": ((16, 2048, 16, 128256, 4096, 64), 4),
     "llama-8b": ((8, 4096, 32, 128256, 4096, 64), 2),
     "gpt2-124m": ((12, 768, 12, 50257, 1024, 256), 64),
+    "tiny": ((2, 64, 2, 515, 32, 4), 2),  # only if named: to try out this script on an emulated GPU
 }
+DEFAULT = [case for case in CASES if case != "tiny"]
 PARTIES = ["axonn", "llm.c", "torch"]
 QUERY = ["nvidia-smi", "--id=0", "--query-gpu=memory.used,clocks.sm,utilization.gpu", "--format=csv,noheader,nounits"]
 NO_MEMORY = re.compile("out of memory|not enough memory|are available here", re.IGNORECASE)
@@ -249,7 +251,7 @@ def print_table(args, case, rows):
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--cases", default=",".join(CASES), help="default: all, %(default)s")
+    p.add_argument("--cases", default=",".join(DEFAULT), help="default: %(default)s")
     p.add_argument("--parties", default=",".join(PARTIES), help="default: all, %(default)s")
     p.add_argument("--axonn", default=str(ROOT / "build-bundle" / "axonn"), help="default %(default)s")
     p.add_argument("--libraries", metavar="PATHS", help="axonn's LD_LIBRARY_PATH; default: its own folder, what is "

@@ -146,6 +146,7 @@ step "check rooms" scripts/check-rooms.sh
 step "check format" scripts/check-format.sh
 step "check headers" scripts/check-headers.sh
 step "check unused" scripts/check-unused.sh
+step "check kernels" scripts/check-kernels.sh
 
 step "build release" build_release && {
     run_tests "test release" build -LE 'long|bench'

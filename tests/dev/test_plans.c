@@ -136,8 +136,34 @@ static bool run_shapes(report *out)
     return ok;
 }
 
+/* Runs a large GEMM twice. Its values do not matter. */
+static bool run_large(report *out)
+{
+    enum { LARGE = 512, BYTES = LARGE * LARGE * sizeof(float) };
+    ax_device *dev;
+    char *memory;
+    long before[ALGORITHMS], after[ALGORITHMS];
+    if (ax_device_open("cuda", 1, &dev) != AX_OK ||
+        ax_device_alloc(dev, 3 * BYTES, (void **)&memory) != AX_OK)
+        return false;
+    ax_stream stream = {dev, NULL};
+    ax_gemm_args g = {.m = LARGE, .n = LARGE, .k = LARGE, .dtype = AX_F32, .c_dtype = AX_F32};
+    g.lda = g.ldb = g.ldc = LARGE;
+    g.a = memory, g.b = memory + BYTES, g.c = memory + 2 * BYTES;
+    bool ok = ax_run_gemm(&stream, &g) == AX_OK && ax_stream_wait(&stream) == AX_OK;
+    out->timed = all_products(counter(), before) - 1;
+    ok = ok && ax_run_gemm(&stream, &g) == AX_OK && ax_stream_wait(&stream) == AX_OK;
+    all_products(counter(), after);
+    for (int which = 0; which < ALGORITHMS; which++)
+        if (after[which] != before[which])
+            out->chosen[0] = which;
+    ax_device_free(dev, memory, 3 * BYTES);
+    ax_device_close(&dev);
+    return ok;
+}
+
 /* Runs `n` processes at once with AXONN_PLANS=plans; they begin together. */
-static void run_processes(int n, const char *plans, report *out)
+static void run_processes(int n, const char *plans, bool (*work)(report *), report *out)
 {
     int gate[2];
     size_t bytes = (size_t)n * sizeof *out;
@@ -150,7 +176,7 @@ static void run_processes(int n, const char *plans, report *out)
             char byte;
             close(gate[1]);
             plans ? setenv("AXONN_PLANS", plans, 1) : unsetenv("AXONN_PLANS");
-            bool ok = read(gate[0], &byte, 1) == 0 && run_shapes(&shared[i]);
+            bool ok = read(gate[0], &byte, 1) == 0 && work(&shared[i]);
             if (!ok)
                 fprintf(stderr, "child %d: %s\n", i, ax_error_message());
             _exit(!ok);
@@ -170,7 +196,7 @@ static void run_processes(int n, const char *plans, report *out)
 static report run_process(const char *plans)
 {
     report out;
-    run_processes(1, plans, &out);
+    run_processes(1, plans, run_shapes, &out);
     return out;
 }
 
@@ -233,6 +259,22 @@ static void nothing_is_timed(void **state)
             assert_int_equal(r.chosen[i], FIRST);
     }
     unsetenv("AXONN_PLAN_SECONDS");
+    assert_false(ax_path_exists(FOLDER));
+}
+
+/* If the time ends while a GEMM is timed, the GEMM gets the first algorithm, and the user's cache gets no
+ * plan.
+ */
+static void timing_ends_in_time(void **state)
+{
+    (void)state;
+    report r[1];
+    assert_int_equal(ax_remove_tree(FOLDER), AX_OK);
+    setenv("AXONN_PLAN_SECONDS", "1", 1);
+    run_processes(1, FOLDER, run_large, r);
+    unsetenv("AXONN_PLAN_SECONDS");
+    assert_true(r->timed > 2 && r->timed < 60); /* of 82, which take several seconds */
+    assert_int_equal(r->chosen[0], FIRST);
     assert_false(ax_path_exists(FOLDER));
 }
 
@@ -359,7 +401,7 @@ static void processes_share_the_file(void **state)
     enum { PROCESSES = 4 };
     report r[PROCESSES];
     assert_int_equal(ax_remove_tree(FOLDER), AX_OK);
-    run_processes(PROCESSES, FOLDER, r);
+    run_processes(PROCESSES, FOLDER, run_shapes, r);
     for (int i = 0; i < PROCESSES; i++)
         assert_chosen(&r[i]);
     ax_buf text = file_text();
@@ -554,6 +596,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_timed),
+        cmocka_unit_test(timing_ends_in_time),
         cmocka_unit_test(the_fastest_is_found_once),
         cmocka_unit_test(a_damaged_file_is_completed),
         cmocka_unit_test(a_shorter_file_is_completed),

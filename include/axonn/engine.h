@@ -63,6 +63,7 @@ typedef struct ax_engine_plan {
     ax_param_orders *orders;
     ax_axisset *axes; /* sets of grid axes along which ranks communicate; ax_grid_prepare creates a
                          communicator for each */
+    int64_t *costs;   /* ax_model_use.costs; NULL: not needed */
 } ax_engine_plan;
 
 /* Runs a training step (if there is an optimizer) and an evaluation as this rank of `grid` over `world`, on

@@ -223,6 +223,11 @@ typedef struct ax_model_use {
                           recomputes the rest */
     int64_t positions; /* all positions of tokens are below this number, which is at most the model's seq_len;
                           0: seq_len. The table of a rotary embedding has as many rows */
+    const int64_t *costs; /* [layers + 2]: the costs by which ax_pipe_cut chooses where pipeline stages begin,
+                             unless the context's ax_parallel.pipe says where; NULL: all blocks cost the same.
+                             Read by ax_model_create only */
+    bool chunk_each; /* makes the embedding, each block, and the final norm each a chunk of its own, so that
+                        their costs can be counted; only on a grid with one stage */
 } ax_model_use;
 
 /* A chunk (adjacent layers) of this rank's pipeline stage: the children of the model's body with indices
@@ -238,8 +243,9 @@ typedef struct ax_model {
     ax_layer *body; /* tokens → activations [b,t,d] after the final norm */
     ax_layer *head; /* activations → logits [b,t,v] */
     /* Pipeline stages. Each rank builds the whole tree, and runs the chunks of its stage; a stage has one
-     * chunk, unless the schedule is AX_PIPE_INTERLEAVED. Chunk c of stage s is part number p = c · stages + s
-     * of the model in the order of forward. After the last part, the same ranks run `head`. */
+     * chunk, unless the schedule is AX_PIPE_INTERLEAVED or ax_model_use.chunk_each is set. Chunk c of stage s
+     * is part number p = c · stages + s of the model in the order of forward. After the last part, the same
+     * ranks run `head`. */
     int stage, stages, chunks;
     int64_t *cut; /* cut[p]: index of the first block of part p; cut[stages · chunks] = layers */
     ax_model_chunk *chunk;

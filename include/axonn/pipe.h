@@ -109,12 +109,18 @@ ax_pipe_task ax_pipe_next(const ax_pipe_stage *stage, const ax_pipe_counts *now)
 /* Returns true if the order of the stage's tasks does not depend on when messages arrive. */
 bool ax_pipe_is_fixed(const ax_pipe_stage *stage);
 
-/* Cuts `blocks` blocks of equal cost into stages, so that the most expensive stage is as cheap as possible,
- * and each stage's blocks into chunks of nearly equal length. The first stage also has the embedding, and the
- * last stage the head; `embedding` and `head` are their costs in units of the cost of a block. Chunk c of
- * stage s is part p = c · stages + s: begin[p] is its first block, and begin[stages · chunks] = blocks. Each
- * part has at least one block, except the first and the last, so stages · chunks <= blocks + 2. */
-void ax_pipe_cut(int stages, int chunks, int64_t blocks, double embedding, double head, int64_t *begin);
+/* Cuts a model of `blocks` blocks into stages, so that the most expensive stage is as cheap as possible and
+ * the others cost nearly the same. The first stage also has the embedding, and the last stage the head.
+ * cost[0] is the cost of the embedding, cost[1 + i] that of block i, and cost[blocks + 1] that of the head,
+ * in any unit: integers, whose sums are exact. NULL: each block costs 1, and the embedding and the head
+ * nothing. Chunk c of stage s is part p = c · stages + s: begin[p] is its first block, and begin[stages ·
+ * chunks] = blocks. Each part has at least one block, except the first and the last, so stages · chunks <=
+ * blocks + 2.
+ *
+ * With several chunks, the numbers of blocks are chosen as if all blocks had the mean cost, and the chunks of
+ * a stage cost nearly the same. The most expensive stage is then as cheap as possible only if all blocks have
+ * the same cost. */
+void ax_pipe_cut(int stages, int chunks, int64_t blocks, const int64_t *cost, int64_t *begin);
 
 #ifdef __cplusplus
 }

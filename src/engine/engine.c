@@ -1,6 +1,7 @@
 /* One training step and one evaluation of a model: forward, backward, reduction, clipping, update.
  * docs/step.md explains it. The same code runs on the device `dry`, which computes nothing, to find out how
  * much memory a step needs (ax_engine_plan_make). */
+#include "engine/costs.h"
 #include "engine/engine_private.h"
 
 #include <math.h>
@@ -98,7 +99,10 @@ static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_by
     const ax_engine_options *o = &e->options;
     e->rows = o->micro_batch * ax_grid_group_size(e->ctx->grid, ax_batch_axes(e->ctx));
     AX_TRY(check_options(o, e->ctx, e->rows));
-    const ax_model_use use = {.recompute = o->recompute, .positions = o->seq_len};
+    if (!plan)
+        AX_TRY(ax_block_costs(e->ctx, o, &e->costs));
+    const ax_model_use use = {
+        .recompute = o->recompute, .positions = o->seq_len, .costs = plan ? plan->costs : e->costs};
     AX_TRY(ax_model_create(e->ctx, o->model, &use, &e->model));
     AX_TRY(ax_layer_param_set(e->model->root, o->optim ? o->optim->slots : -1, &e->set));
     if (plan)
@@ -153,6 +157,7 @@ void ax_engine_destroy(ax_engine **engine)
     ax_updater_destroy(&e->updater);
     ax_param_set_destroy(&e->set);
     ax_model_destroy(&e->model);
+    free(e->costs);
     free(e->host);
     free(e);
     *engine = NULL;

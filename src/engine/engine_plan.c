@@ -64,6 +64,8 @@ static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
 {
     AX_TRY(dry_run_tasks(e));
     AX_TRY(ax_param_set_take_orders(e->set, &out->orders));
+    out->costs = e->costs;
+    e->costs = NULL;
     int slots = (int)ax_pipeline_stage(e->pipeline)->slots;
     AX_TRY(ax_frame_plan_create(e->slot[0].frame, slots, &out->frame));
     out->memory.weights = e->set->bytes_master;
@@ -108,5 +110,6 @@ void ax_engine_plan_fini(ax_engine_plan *plan)
     ax_frame_plan_destroy(&plan->frame);
     ax_param_orders_destroy(&plan->orders);
     free(plan->axes);
+    free(plan->costs);
     *plan = (ax_engine_plan){0};
 }

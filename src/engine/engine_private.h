@@ -44,6 +44,7 @@ typedef struct engine_reading {
 struct ax_engine {
     ax_ctx *ctx;
     ax_engine_options options;
+    int64_t *costs; /* for ax_model_use.costs (ax_block_costs); NULL: not needed, or in the plan */
     ax_model *model;
     ax_param_set *set;
     ax_pipeline *pipeline;

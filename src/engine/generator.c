@@ -1,6 +1,7 @@
 /* Inference on one sequence: continues the sequence token by token with a key/value cache, or computes the
  * logits of all its positions. The same code builds the generator twice: first on the device `dry`, which
  * computes nothing, to find out how much memory the generator needs, then on the real device. */
+#include "engine/costs.h"
 #include "engine/machine.h"
 
 #include <stdio.h>
@@ -15,6 +16,7 @@ struct ax_generator {
     ax_frame *frame;
     ax_frame_plan *plan;      /* memory plan of `frame`; NULL on the device `dry`, where the plan is made */
     ax_axisset *axes;         /* the sets of grid axes along which ranks communicate */
+    int64_t *costs;           /* ax_model_use.costs */
     int64_t prompt, capacity; /* tokens of the prompt; positions of the cache, 0 without a cache */
     int32_t *host, *device;   /* [2, prompt]: row 0 the token ids, row 1 their positions */
     float *logits;            /* [vocab], on the host */
@@ -167,7 +169,7 @@ static ax_status all_logits(ax_generator *g, const int32_t *tokens, ax_take_logi
 
 static ax_status build(ax_generator *g, const ax_model_config *config)
 {
-    const ax_model_use use = {.positions = ax_max(g->prompt, g->capacity)};
+    const ax_model_use use = {.positions = ax_max(g->prompt, g->capacity), .costs = g->costs};
     AX_TRY(ax_model_create(g->ctx, config, &use, &g->model));
     AX_TRY(ax_layer_param_set(g->model->root, -1, &g->set));
     if (g->capacity)
@@ -195,7 +197,7 @@ static void destroy(ax_generator *g)
  * out->plan, and all of out->memory except the workspace of kernels. */
 static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generator *out)
 {
-    ax_generator g = {.ctx = dry, .prompt = out->prompt, .capacity = out->capacity};
+    ax_generator g = {.ctx = dry, .prompt = out->prompt, .capacity = out->capacity, .costs = out->costs};
     ax_status status = build(&g, config);
     if (status == AX_OK && !g.capacity)
         status = all_logits(&g, g.host, NULL, NULL);
@@ -219,6 +221,9 @@ static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generato
 static ax_status plan(ax_generator *g, const ax_model_config *config)
 {
     ax_ctx *dry;
+    const ax_engine_options prompt = {
+        .model = config, .seq_len = g->prompt, .micro_batch = 1, .global_batch = 1};
+    AX_TRY(ax_block_costs(g->ctx, &prompt, &g->costs));
     AX_TRY(ax_ctx_create(g->ctx->world, ax_grid_sizes(g->ctx->grid), "dry", g->ctx->dev->threads,
                          g->ctx->compute, 0, &dry));
     dry->parallel = g->ctx->parallel;
@@ -280,6 +285,7 @@ void ax_generator_destroy(ax_generator **generator)
     destroy(g);
     ax_frame_plan_destroy(&g->plan);
     free(g->axes);
+    free(g->costs);
     free(g);
     *generator = NULL;
 }

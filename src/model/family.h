@@ -54,10 +54,6 @@ const char *ax_model_dtype_name(ax_dtype dtype);
 ax_status ax_json_int(const json_t *json, const char *path, const char *key, bool optional, int64_t *out);
 ax_status ax_json_number(const json_t *json, const char *path, const char *key, bool optional, double *out);
 
-/* Returns the training FLOPs per token and element of a matrix: 2 for forward, 2 for the gradient of the
- * input, and 2 for the gradient of the matrix, unless the matrix is frozen because of low-rank updates. */
-double ax_model_flops_per_weight(const ax_model_config *config);
-
 ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n);
 
 /* stage.c: the pipeline stages of a model. The functions are called in this order:
@@ -69,7 +65,7 @@ ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n);
  * - ax_stage_note, before the layer that begins with `block` (config.layers: the final norm) is added to the
  *   body: notes whether this rank's stage begins with this layer, or ends before it.
  * - ax_stage_place, after all parameters are declared: sets the place of each. */
-AX_MUST_CHECK ax_status ax_stage_plan(ax_model *model, int64_t recompute);
+AX_MUST_CHECK ax_status ax_stage_plan(ax_model *model, const ax_model_use *use);
 int64_t ax_stage_segment(const ax_model *model, int64_t block, int64_t length);
 void ax_stage_note(ax_model *model, int64_t block);
 void ax_stage_place(ax_model *model);

@@ -64,7 +64,9 @@ void ax_model_config_params(const ax_model_config *c, int64_t *total, int64_t *m
     *total = c->layers * (block + vectors) + (c->tie ? 1 : 2) * c->vocab * d + positions * d + norm;
 }
 
-double ax_model_flops_per_weight(const ax_model_config *c) { return ax_model_config_is_adapted(c) ? 4 : 6; }
+/* Returns the training FLOPs per token and element of a matrix: 2 for forward, 2 for the gradient of the
+ * input, and 2 for the gradient of the matrix, unless the matrix is frozen because of low-rank updates. */
+static double flops_per_weight(const ax_model_config *c) { return ax_model_config_is_adapted(c) ? 4 : 6; }
 
 double ax_model_config_flops_per_token(const ax_model_config *c, int64_t seq_len)
 {
@@ -76,7 +78,7 @@ double ax_model_config_flops_per_token(const ax_model_config *c, int64_t seq_len
         double w = (double)ax_model_config_window(c, i);
         seen += w > 0 && w < t ? w * (2 - w / t) : t;
     }
-    return ax_model_flops_per_weight(c) * (double)matmul + 6.0 * (double)ax_model_config_low_rank_params(c) +
+    return flops_per_weight(c) * (double)matmul + 6.0 * (double)ax_model_config_low_rank_params(c) +
            6.0 * width * seen;
 }
 
@@ -93,7 +95,7 @@ ax_status ax_model_create(ax_ctx *ctx, const ax_model_config *config, const ax_m
         status = ax_layer_add(model->root, model->body);
     }
     if (status == AX_OK)
-        status = ax_stage_plan(model, use->recompute);
+        status = ax_stage_plan(model, use);
     if (status == AX_OK)
         status = ax_decoder_build(model, use);
     if (status == AX_OK)

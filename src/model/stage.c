@@ -1,8 +1,8 @@
 /* The pipeline stages of a model: where they begin, which layers they run, and which parameters they have.
  *
- * Each chunk of a stage has one or more adjacent parts of the model: the embedding, blocks, or the final norm
- * with the head. Every rank builds all layers, so that a parameter has the same index on all ranks and the
- * same place in checkpoint files. */
+ * The units of a model are the embedding, each block, and the final norm with the head. A stage has one or
+ * more adjacent units. Every rank builds all layers, so that a parameter has the same index on all ranks and
+ * the same place in checkpoint files. */
 #include "model/family.h"
 
 #include "axonn/pipe.h"
@@ -11,18 +11,7 @@
 
 /* ---- where stages begin -------------------------------------------------------------------------- */
 
-/* Returns the cost of the output layer (head) in units of a block, for ax_pipe_cut: training FLOPs of the
- * head / training FLOPs of a block. If blocks are recomputed, their forward counts twice. */
-static double head_cost(const ax_model_config *c, int64_t recompute)
-{
-    int64_t total, matmul;
-    ax_model_config_params(c, &total, &matmul);
-    double head = ax_model_flops_per_weight(c) * (double)c->vocab * (double)c->hidden;
-    double blocks = ax_model_config_flops_per_token(c, c->seq_len) - head;
-    return head / (blocks / (double)c->layers * (recompute > 0 ? 4.0 / 3 : 1));
-}
-
-/* Returns the number of chunks of all pipeline stages together. */
+/* Returns the number of parts of the model: the chunks of all stages. */
 static int parts_of(const ax_model *m) { return m->stages * m->chunks; }
 
 static ax_status take_cut(ax_model *m, const int64_t *cut)
@@ -40,13 +29,20 @@ static ax_status take_cut(ax_model *m, const int64_t *cut)
     return AX_OK;
 }
 
-ax_status ax_stage_plan(ax_model *m, int64_t recompute)
+/* Makes each unit a part of its own. */
+static void cut_each(ax_model *m)
+{
+    for (int p = 1; p <= parts_of(m); p++)
+        m->cut[p] = ax_min(p - 1, m->config.layers);
+}
+
+ax_status ax_stage_plan(ax_model *m, const ax_model_use *use)
 {
     const ax_grid *grid = m->ctx->grid;
     const int64_t *cut = m->ctx->parallel.pipe.cut;
     m->stages = ax_grid_axis_size(grid, AX_PIPE);
     m->stage = ax_grid_coord(grid, ax_grid_rank(grid), AX_PIPE);
-    m->chunks = ax_model_stage(m, 0, 1).chunks;
+    m->chunks = use->chunk_each ? (int)m->config.layers + 2 : ax_model_stage(m, 0, 1).chunks;
     AX_CHECK(
         parts_of(m) <= m->config.layers + 2, AX_ERR_USAGE,
         "%d pipeline stages are too many for a model of %lld blocks: each needs the embedding, a block or "
@@ -56,7 +52,10 @@ ax_status ax_stage_plan(ax_model *m, int64_t recompute)
     AX_TRY(ax_calloc((size_t)parts_of(m) + 1, sizeof *m->cut, &m->cut));
     if (cut)
         return take_cut(m, cut);
-    ax_pipe_cut(m->stages, m->chunks, m->config.layers, 0, head_cost(&m->config, recompute), m->cut);
+    if (use->chunk_each)
+        cut_each(m);
+    else
+        ax_pipe_cut(m->stages, m->chunks, m->config.layers, use->costs, m->cut);
     return AX_OK;
 }
 

@@ -1,9 +1,80 @@
-/* Cuts a model into pipeline stages. */
+/* Cuts a model into pipeline stages. The units of a model are the embedding, each block, and the final norm
+ * with the head, numbered from 0 in this order. */
 #include "axonn/pipe.h"
 
-/* Sets n[s] to the number of blocks of stage s. Greedy algorithm: gives each block in turn to the stage that
- * costs least so far. The result is optimal, because all blocks cost the same. If several stages cost least,
- * the last of them gets the block, because later stages keep the activations of fewer micro-batches. */
+typedef struct units {
+    int64_t n; /* the units that are to be cut: 0 … n - 1 */
+    int64_t blocks;
+    const int64_t *cost; /* NULL: each block costs 1, the embedding and the head cost nothing */
+} units;
+
+static int64_t cost_of(const units *all, int64_t unit)
+{
+    return all->cost ? all->cost[unit] : unit > 0 && unit <= all->blocks;
+}
+
+static int64_t sum_of(const units *all, int64_t first, int64_t end)
+{
+    int64_t sum = 0;
+    for (int64_t i = first; i < end; i++)
+        sum += cost_of(all, i);
+    return sum;
+}
+
+/* ---- one chunk per stage ------------------------------------------------------------------------- */
+
+/* Gives each stage, from the first one on, as many units as cost at most `limit`, but leaves a unit for each
+ * later stage. Sets begin[s] to the first unit of stage s. Returns whether all units were given away. */
+static bool fill_stages(const units *all, int stages, int64_t limit, int64_t *begin)
+{
+    int64_t at = 0;
+    for (int s = 0; s < stages; s++) {
+        begin[s] = at;
+        for (int64_t sum = 0; at < all->n - (stages - 1 - s) && sum + cost_of(all, at) <= limit; at++)
+            sum += cost_of(all, at);
+    }
+    return at == all->n;
+}
+
+/* Returns the cost of the most expensive stage under the best cut, by bisection. */
+static int64_t least_limit(const units *all, int stages, int64_t *begin)
+{
+    int64_t low = 0, high = sum_of(all, 0, all->n);
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (fill_stages(all, stages, middle, begin))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* Sets begin[s] to the first unit of stage s. The least limit often allows several cuts, because only one
+ * stage must cost that much. So the stages are cut one by one, from the last to the first, each by the least
+ * limit of the stages that are left. A stage takes units until it costs as much as their mean: later stages
+ * get more, because they keep the activations of fewer micro-batches. */
+static void cut_stages(const units *all, int stages, int64_t *begin)
+{
+    units left = *all;
+    for (int s = stages - 1; s > 0; s--) {
+        int64_t limit = least_limit(&left, s + 1, begin), mean = ax_ceil_div(sum_of(&left, 0, left.n), s + 1);
+        (void)fill_stages(&left, s + 1, limit, begin); /* now begin[s] is the last unit with which stage s can
+                                                          begin so that the earlier stages keep the limit */
+        int64_t sum = sum_of(&left, begin[s], left.n);
+        while (begin[s] > s && sum < mean && sum + cost_of(&left, begin[s] - 1) <= limit)
+            sum += cost_of(&left, --begin[s]);
+        left.n = begin[s];
+    }
+    begin[0] = 0;
+}
+
+/* ---- several chunks per stage -------------------------------------------------------------------- */
+
+/* Sets n[s] to the number of blocks of stage s, as if all blocks had the same cost. `embedding` and `head`
+ * are multiples of this cost. Greedy algorithm: gives one block after the other to the stage that is cheapest
+ * so far. The result is optimal for blocks of equal cost. If several stages are cheapest, the last of them
+ * gets the block, because later stages keep the activations of fewer micro-batches. */
 static void share_out(int stages, int chunks, int64_t blocks, double embedding, double head, int64_t *n)
 {
     int64_t left = blocks;
@@ -34,16 +105,46 @@ static int64_t blocks_of_chunk(int64_t n, int chunks, int c, bool first_stage)
     return n / chunks + (at < n % chunks);
 }
 
-void ax_pipe_cut(int stages, int chunks, int64_t blocks, double embedding, double head, int64_t *begin)
+/* Sets begin[p] to the first block of part p. Chooses the numbers of blocks as if all blocks had the mean
+ * cost, then moves each boundary to where the blocks before it cost most nearly as much as that number of
+ * mean blocks. */
+static void cut_chunks(const units *all, int stages, int chunks, int64_t *begin)
 {
-    int64_t *n = begin + 1; /* first n[s] is the number of blocks of stage s; then the loop sets n[p] to the
-                               number of blocks of part (chunk) p of the model, the last part first */
-    share_out(stages, chunks, blocks, embedding, head, n);
-    for (int p = stages * chunks - 1; p >= 0; p--) {
-        int s = p % stages;
-        n[p] = blocks_of_chunk(n[s], chunks, p / stages, s == 0);
-    }
+    int parts = stages * chunks;
+    int64_t blocks = all->blocks, *n = begin + 1;
+    double mean = (double)ax_max(1, sum_of(all, 1, 1 + blocks)) / (double)blocks;
+    /* At first n[s] is the number of blocks of stage s. The first loop sets n[p] to the number of blocks of
+     * part p, the last part first. */
+    share_out(stages, chunks, blocks, (double)cost_of(all, 0) / mean, (double)cost_of(all, 1 + blocks) / mean,
+              n);
+    for (int p = parts - 1; p >= 0; p--)
+        n[p] = blocks_of_chunk(n[p % stages], chunks, p / stages, p % stages == 0);
+    int64_t before = 0; /* number of blocks in the parts so far, if all have the mean cost */
+    int64_t at = 0;
+    double sum = 0; /* cost of the blocks before `at` */
     begin[0] = 0;
-    for (int p = 0; p < stages * chunks; p++)
-        begin[p + 1] += begin[p];
+    for (int p = 1; p < parts; p++) {
+        int64_t least = begin[p - 1] + (p > 1), most = blocks - (parts - 1 - p);
+        before += begin[p];
+        for (double cost; at < most; sum += cost, at++) {
+            cost = (double)cost_of(all, 1 + at);
+            if (at >= least && sum + cost / 2 >= (double)before * mean)
+                break;
+        }
+        begin[p] = at;
+    }
+    begin[parts] = blocks;
+}
+
+void ax_pipe_cut(int stages, int chunks, int64_t blocks, const int64_t *cost, int64_t *begin)
+{
+    const units all = {blocks + 2, blocks, cost};
+    if (chunks > 1) {
+        cut_chunks(&all, stages, chunks, begin);
+        return;
+    }
+    cut_stages(&all, stages, begin);
+    for (int s = 1; s < stages; s++)
+        begin[s]--; /* from the number of a unit to that of a block */
+    begin[stages] = blocks;
 }

@@ -1,4 +1,4 @@
-/* pipe: schedules in a simulator against closed forms, and cuts against all possible cuts. */
+/* pipe: schedules in a simulator against closed forms. */
 #include "axonn/pipe.h"
 
 #include <math.h>
@@ -332,112 +332,13 @@ static void postponing_fills_bubbles(void **state)
     assert_true(mean_time(AX_PIPE_1F1B, 0, 8, 0) < 0.94 * fixed);
 }
 
-/* ---- cuts ---------------------------------------------------------------------------------------- */
-
-static double cost_of(int stages, const int64_t *begin, double embedding, double head)
-{
-    double most = 0;
-    for (int s = 0; s < stages; s++) {
-        double cost = (double)(begin[s + 1] - begin[s]) + (s ? 0 : embedding) + (s == stages - 1 ? head : 0);
-        most = most < cost ? cost : most;
-    }
-    return most;
-}
-
-/* The cost of the best of all cuts of the blocks from begin[s] on. */
-static double best_cut(int stages, int64_t blocks, double embedding, double head, int s, int64_t *begin)
-{
-    double best = 1e300;
-    if (s == stages) {
-        begin[s] = blocks;
-        for (int i = 1; i < stages - 1; i++)
-            if (begin[i + 1] == begin[i])
-                return best;
-        return cost_of(stages, begin, embedding, head);
-    }
-    for (begin[s] = s ? begin[s - 1] : 0; begin[s] <= (s ? blocks : 0); begin[s]++) {
-        int64_t at = begin[s];
-        double cost = best_cut(stages, blocks, embedding, head, s + 1, begin);
-        begin[s] = at;
-        best = cost < best ? cost : best;
-    }
-    return best;
-}
-
-static void cuts_are_the_best(void **state)
-{
-    (void)state;
-    static const double extra[][2] = {{0, 0}, {0, 5.45}, {0.5, 2}, {3, 0.25}, {0, 40}};
-    for (size_t e = 0; e < AX_COUNT(extra); e++)
-        for (int stages = 1; stages <= 5; stages++)
-            for (int64_t blocks = 1; blocks <= 9; blocks++) {
-                int64_t begin[8], any[8];
-                if (stages > blocks + 2)
-                    continue;
-                ax_pipe_cut(stages, 1, blocks, extra[e][0], extra[e][1], begin);
-                assert_true(begin[0] == 0 && begin[stages] == blocks);
-                for (int s = 1; s < stages - 1; s++)
-                    assert_true(begin[s] < begin[s + 1]);
-                assert_true(cost_of(stages, begin, extra[e][0], extra[e][1]) ==
-                            best_cut(stages, blocks, extra[e][0], extra[e][1], 0, any));
-            }
-}
-
-/* The cost of the most expensive stage, if the last one, which has the head, gets its best number of blocks
- * and the others share the rest as evenly as possible. A stage needs a block for each chunk that has neither
- * the embedding nor the head. */
-static double best_with_chunks(int stages, int chunks, int64_t blocks, double head)
-{
-    double best = 1e300;
-    for (int64_t last = chunks - 1; last <= blocks - (stages - 1) * chunks + 1; last++) {
-        int64_t rest = blocks - last, least = stages > 2 ? chunks : chunks - 1;
-        double most = (double)ax_max(least, ax_ceil_div(rest, stages - 1));
-        best = fmin(best, fmax(most, (double)last + head));
-    }
-    return best;
-}
-
-/* Chunks of a stage have nearly the same length, no part is empty except the first and the last, and the most
- * expensive stage is as cheap as possible. */
-static void cuts_into_chunks_balance_stages(void **state)
-{
-    (void)state;
-    const double head = 4.9;
-    for (int stages = 2; stages <= 4; stages++)
-        for (int chunks = 2; chunks <= 4; chunks++)
-            for (int64_t blocks = stages * chunks - 2; blocks <= 24; blocks++) {
-                int64_t begin[20], n[4] = {0}, most[4] = {0}, least[4] = {99, 99, 99, 99};
-                double cost = 0;
-                ax_pipe_cut(stages, chunks, blocks, 0, head, begin);
-                assert_true(begin[0] == 0 && begin[stages * chunks] == blocks);
-                for (int p = 0; p < stages * chunks; p++) {
-                    int64_t length = begin[p + 1] - begin[p];
-                    assert_true(length > 0 || p == 0 || p == stages * chunks - 1);
-                    n[p % stages] += length;
-                    most[p % stages] = ax_max(most[p % stages], length);
-                    least[p % stages] = ax_min(least[p % stages], length);
-                }
-                for (int s = 0; s < stages; s++) {
-                    assert_true(most[s] - least[s] <= 1);
-                    cost = fmax(cost, (double)n[s] + (s == stages - 1 ? head : 0));
-                }
-                assert_true(cost == best_with_chunks(stages, chunks, blocks, head));
-            }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bubbles_have_the_closed_form),
-        cmocka_unit_test(slots_are_never_exceeded),
-        cmocka_unit_test(chunks_make_bubbles_smaller),
-        cmocka_unit_test(pieces_are_complete),
-        cmocka_unit_test(fixed_schedules_have_their_order),
-        cmocka_unit_test(arrival_decides),
-        cmocka_unit_test(message_driven_is_faster_under_jitter),
-        cmocka_unit_test(postponing_fills_bubbles),
-        cmocka_unit_test(cuts_are_the_best),
-        cmocka_unit_test(cuts_into_chunks_balance_stages),
+        cmocka_unit_test(bubbles_have_the_closed_form),          cmocka_unit_test(slots_are_never_exceeded),
+        cmocka_unit_test(chunks_make_bubbles_smaller),           cmocka_unit_test(pieces_are_complete),
+        cmocka_unit_test(fixed_schedules_have_their_order),      cmocka_unit_test(arrival_decides),
+        cmocka_unit_test(message_driven_is_faster_under_jitter), cmocka_unit_test(postponing_fills_bubbles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

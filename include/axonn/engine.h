@@ -103,6 +103,13 @@ int64_t ax_engine_rows(const ax_engine *engine);
  * ranks of the first stage, for the same piece (one micro-batch in one chunk). The stages then only exchange
  * the remaining messages of the step, and the step returns AX_ERR_SIGNAL on all ranks. */
 typedef ax_status ax_read_rows_fn(void *source, int64_t first, int64_t end, const ax_rows *out);
+/* Two functions for an ax_read_rows_fn, with which a rank of a later stage asks the first stage to give up
+ * the step. ax_engine_ask_stop adds a note to the messages that this rank sends later in the step; ranks that
+ * receive the note pass it on, and with the gradients it reaches the first stage. ax_engine_stop_asked
+ * returns the seconds since this rank called ax_engine_ask_stop in the running step, or received such a note;
+ * 0: neither. Not collective: the ranks of the first stage must agree before they give up the step. */
+void ax_engine_ask_stop(ax_engine *engine);
+double ax_engine_stop_asked(const ax_engine *engine);
 /* Writes no rows: for the device `dry`, which does not read them. */
 ax_read_rows_fn ax_rows_none;
 

@@ -167,6 +167,8 @@ ax_param_set *ax_engine_params(ax_engine *engine) { return engine->set; }
 ax_model *ax_engine_model(ax_engine *engine) { return engine->model; }
 ax_frame *ax_engine_frame(ax_engine *engine) { return engine->slot[0].frame; }
 double ax_engine_waited(const ax_engine *engine) { return ax_pipeline_waited(engine->pipeline); }
+void ax_engine_ask_stop(ax_engine *engine) { ax_pipeline_ask_stop(engine->pipeline); }
+double ax_engine_stop_asked(const ax_engine *engine) { return ax_pipeline_stop_asked(engine->pipeline); }
 ax_loss_scale *ax_engine_loss_scale(ax_engine *engine) { return &engine->scale; }
 int64_t ax_engine_rows(const ax_engine *engine) { return engine->rows; }
 

@@ -21,6 +21,9 @@
 
 enum { ENQUEUED = 2 }; /* the most tasks that the device has not ended: one that it runs, and the next */
 enum { ACTIVATION, GRADIENT, DIRECTIONS };
+/* Bits of ax_message.note. GIVEN_UP: the sender has given up the step. STOP_ASKED: the sender knows that a
+ * rank asked to give up the step (ax_pipeline_ask_stop). */
+enum { GIVEN_UP = 1, STOP_ASKED = 2 };
 _Static_assert(ACTIVATION == (int)AX_MESSAGE_ACTIVATION && GRADIENT == (int)AX_MESSAGE_GRADIENT,
                "the kinds of messages between stages are the first two");
 
@@ -63,6 +66,7 @@ struct ax_pipeline {
     int64_t step, n; /* `step`: index of the running step; `n`: how many micro-batches the step has */
     bool backward;
     bool given_up; /* the running step is given up: nothing is computed, only messages are exchanged */
+    double asked;  /* when this rank learned that a rank asked to give up the running step; 0: none did */
     double waited;
     /* With several stages: ended[i % ENQUEUED] is complete when the device has ended task number i. */
     ax_stream_event *ended[ENQUEUED];
@@ -72,6 +76,9 @@ struct ax_pipeline {
 const ax_pipe_stage *ax_pipeline_stage(const ax_pipeline *p) { return &p->stage; }
 size_t ax_pipeline_bytes(const ax_pipeline *p) { return p->bytes; }
 double ax_pipeline_waited(const ax_pipeline *p) { return p->waited; }
+
+void ax_pipeline_ask_stop(ax_pipeline *p) { p->asked = p->asked > 0 ? p->asked : ax_now(); }
+double ax_pipeline_stop_asked(const ax_pipeline *p) { return p->asked > 0 ? ax_now() - p->asked : 0; }
 
 static bool is_first(const ax_pipeline *p) { return p->stage.stage == 0; }
 static bool is_last(const ax_pipeline *p) { return p->stage.stage == p->stage.stages - 1; }
@@ -288,7 +295,7 @@ static ax_message message_of(const ax_pipeline *p, int w, ax_pipe_piece piece)
                         .chunk = piece.chunk,
                         .ndim = 1,
                         .dim = {p->part},
-                        .note = p->given_up};
+                        .note = (p->given_up ? GIVEN_UP : 0) | (p->asked > 0 ? STOP_ASKED : 0)};
 }
 
 /* Returns the piece (micro-batch and chunk) of this stage's i-th forward (w GRADIENT: i-th backward) in the
@@ -331,12 +338,16 @@ static ax_status copy(ax_pipeline *p, const void *from, void *to, int64_t n)
                  : AX_OK;
 }
 
-/* Waits for the receive *work, and reads from the message's note whether the step is given up. */
+/* Waits for the receive *work, and reads the message's note: whether the step is given up, and whether a rank
+ * asked for that. */
 static ax_status wait_for(ax_pipeline *p, ax_work **work)
 {
     AX_ASSERT(*work);
     AX_TRY(wait_for_messages(p, work, 1));
-    p->given_up = p->given_up || ax_work_note(*work);
+    int note = ax_work_note(*work);
+    p->given_up = p->given_up || (note & GIVEN_UP);
+    if (note & STOP_ASKED)
+        ax_pipeline_ask_stop(p);
     return ax_wait(work);
 }
 
@@ -412,6 +423,7 @@ ax_status ax_pipeline_begin(ax_pipeline *p, int64_t step, int64_t n, bool backwa
     p->backward = backward;
     p->decisions = 0;
     p->given_up = false;
+    p->asked = 0;
     AX_TRY(find_groups(p));
     for (int w = 0; w < DIRECTIONS; w++)
         p->direction[w].next = p->direction[w].sent = 0;

@@ -42,6 +42,13 @@ AX_MUST_CHECK ax_status ax_pipeline_end(ax_pipeline *pipeline);
 /* Returns the seconds, since the pipeline was created, in which this rank waited because it had no task. */
 double ax_pipeline_waited(const ax_pipeline *pipeline);
 
+/* ax_pipeline_ask_stop is called within a task, on any rank: all messages that this rank sends later in the
+ * step have a note, and so have those of the ranks that receive them. With the gradients the note reaches the
+ * first stage, which may then give up the step. ax_pipeline_stop_asked returns the seconds since this rank
+ * called ax_pipeline_ask_stop in the running step, or received such a note; 0: neither. */
+void ax_pipeline_ask_stop(ax_pipeline *pipeline);
+double ax_pipeline_stop_asked(const ax_pipeline *pipeline);
+
 /* ax_pipeline_take and ax_pipeline_send are called within a task. ax_pipeline_take waits for the activation
  * or gradient from the neighbouring stage and copies it to memory of `frame`. ax_pipeline_send sends an
  * activation or gradient to the neighbouring stage; `tensor` may be overwritten after the call. */

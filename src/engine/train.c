@@ -142,13 +142,16 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
 /* ---- steps --------------------------------------------------------------------------------------- */
 
 /* Reads the rows of a micro-batch, once for each chunk of this pipeline stage. On the first pipeline stage,
- * returns AX_ERR_SIGNAL if the ranks abandon the step now (train_pace.c). */
+ * returns AX_ERR_SIGNAL if the ranks abandon the step now (train_pace.c). On the other stages, tells the first
+ * stage of a signal. */
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
     ax_run *run = source;
     const ax_grid *grid = run->state.ctx->grid;
     if (ax_grid_coord(grid, ax_grid_rank(grid), AX_PIPE) == 0)
         AX_TRY(ax_pace_piece(run, &run->state.computing, &run->state.signal));
+    else if (ax_signal_pending())
+        ax_engine_ask_stop(run->state.engine);
     return ax_sampler_read(run->state.sampler, first, end, out);
 }
 

@@ -6,7 +6,8 @@
  * all-reduce.
  *
  * With pipeline stages, only the ranks of the first stage run all-reduces while micro-batches are computed.
- * The messages between stages then tell the other stages that the step is abandoned (pipeline.c). */
+ * The messages between stages tell them that a rank of a later stage has received a signal, and tell the
+ * other stages that the step is abandoned (pipeline.c). */
 #include "engine/train.h"
 
 #include <math.h>
@@ -29,13 +30,14 @@ static int64_t pieces_between(double seconds, int64_t pieces)
     return (int64_t)fmax(fmin(ASK_SECONDS * (double)pieces / fmax(seconds, 1e-9), 1e15), 1);
 }
 
-/* Finds by an all-reduce how long ago the first signal came on any rank, and abandons the step if that is
+/* Finds by an all-reduce how long any rank has known of a signal, and abandons the step if that is
  * PATIENCE_SECONDS or more. Sets the number of pieces of work until the next all-reduce, to at most twice the
  * previous number. In the first step of a run, this number begins with 1. */
 static ax_status ask(const ax_run *run, ax_pace *pace, int *signal)
 {
     enum { SECONDS, AGE, SIGNAL, N };
-    double now = ax_now(), max[N] = {now - pace->asked, ax_signal_age(), ax_signal_pending()};
+    double now = ax_now(), age = fmax(ax_signal_age(), ax_engine_stop_asked(run->state.engine)),
+           max[N] = {now - pace->asked, age, ax_signal_pending()};
     if (ax_comm_size(pace->ranks) > 1) {
         ax_work *work;
         AX_TRY(ax_all_reduce(pace->ranks, NULL, max, N, AX_F64, AX_MAX, &work));

@@ -211,6 +211,34 @@ static void late_messages(void **state)
     assert_true(others > 0); /* a stage ran its tasks in two orders */
 }
 
+/* The last rank asks to give up the step at its first micro-batch. Its note comes with the first gradient, so
+ * the first stage has begun at most as many forwards as it may before the first backward. */
+static void a_later_stage_stops_a_step(void **state)
+{
+    (void)state;
+    const struct {
+        pipe_setup setup;
+        int64_t most;
+    } all[] = {
+        {{.grid = {1, 1, 1, 2, 1}, .schedule = MESSAGE}, 2},
+        {{.grid = {1, 1, 1, 4, 1}, .schedule = F1B}, 4},
+        {{.grid = {1, 1, 1, 3, 1}, .schedule = MESSAGE, .slack = 2, .postpone = 2}, 5},
+        {{.grid = {2, 1, 1, 3, 1}, .schedule = MESSAGE}, 3},
+        {{.grid = {1, 1, 1, 2, 2}, .schedule = F1B, .zero = 2}, 2},
+        {{.grid = {1, 1, 1, 2, 1}, .schedule = INTERLEAVED}, 5},
+    };
+    for (size_t i = 0; i < AX_COUNT(all); i++) {
+        pipe_setup s = all[i].setup;
+        pipe_result r;
+        s.micro_batches = 12;
+        s.compute = AX_F32;
+        s.stops = true;
+        pipe_run(&s, &r);
+        assert_in_range(r.begun, 1, all[i].most);
+        pipe_free(&r);
+    }
+}
+
 /* On a GPU that the host emulates messages go through pinned memory. Whether the copies are early or late
  * changes nothing. */
 static void stages_of_gpus(void **state)
@@ -270,6 +298,7 @@ int main(void)
         cmocka_unit_test(chunks_and_postponed_gradients),
         cmocka_unit_test(tied_tables),
         cmocka_unit_test(late_messages),
+        cmocka_unit_test(a_later_stage_stops_a_step),
         cmocka_unit_test(stages_of_gpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,6 +28,14 @@ left() {
 # Prints the PID of a rank of the job whose supervisor is $1. PIDs wrap around, so their order says nothing.
 rank_of() { left | grep -vx "$1" | tail -1; }
 
+# Prints the PID of rank $1, which has its number from the launcher of Open MPI or of MPICH.
+pid_of() {
+  local p
+  for p in $(left); do
+    grep -Eqz "^(OMPI_COMM_WORLD_RANK|PMI_RANK)=$1$" "/proc/$p/environ" && echo "$p"
+  done
+}
+
 none_left() {
   local i
   for ((i = 0; i < 100; i++)); do

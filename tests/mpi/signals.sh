@@ -104,24 +104,28 @@ code=$?
   die "a launcher that does nothing: exit code $code"
 ! kill -0 $started 2>/dev/null || die "a launcher that does nothing is left"
 none_left
-# A very long step is given up ten seconds after a signal, which only one rank received.
-rm -rf run
-"$axonn" train a.yaml --ranks 2 grid.data=2 train.global_batch=10000000 2>log &
-long=$!
-until [[ -e run/metrics.jsonl ]]; do
-  kill -0 $long || die "it ended by itself"
-  sleep 0.05
-done
-sleep 0.5
-begin=$(date +%s%N)
-kill -TERM "$(rank_of "$long")"
-wait $long
-code=$?
-took=$((($(date +%s%N) - begin) / 1000000))
-[[ $code == 7 && $(<run/latest) == step-0 ]] && grep -q 'step 1 still ran ten seconds later' log ||
-  die "a long step: exit code $code"
-((took > 9000 && took < 30000)) || die "a long step ended after $took ms"
-none_left
+# A very long step is given up ten seconds after a signal, which only one rank received, also one of the last stage.
+give_up() { # SECONDS RANK KEYS…
+  rm -rf run
+  "$axonn" train a.yaml --ranks 2 "${@:3}" 2>log &
+  long=$!
+  until [[ -e run/metrics.jsonl ]]; do
+    kill -0 $long || die "it ended by itself"
+    sleep 0.05
+  done
+  sleep "$1"
+  begin=$(date +%s%N)
+  kill -TERM "$(pid_of "$2")"
+  wait $long
+  code=$?
+  took=$((($(date +%s%N) - begin) / 1000000))
+  [[ $code == 7 && $(<run/latest) == step-0 ]] && grep -q 'step 1 still ran ten seconds later' log ||
+    die "a long step: exit code $code"
+  ((took > 9000 && took < 30000)) || die "a long step ended after $took ms"
+  none_left
+}
+give_up 0.5 1 grid.data=2 train.global_batch=10000000
+give_up 2 1 grid.pipe=2 train.global_batch=1000000 train.micro_batch=100
 # A verb that has nothing to save is ended by the signal, without an error message.
 "$axonn" bench step a.yaml --ranks 2 grid.z=2 --steps 100000 2>log &
 long=$!

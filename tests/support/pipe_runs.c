@@ -61,6 +61,47 @@ static ax_status give_up(ax_ctx *ctx, ax_engine *engine, const pipe_setup *s, in
     return ax_param_set_zero_grad(ax_engine_params(engine));
 }
 
+typedef struct stopping {
+    ax_engine *engine;
+    ax_comm *stage; /* the ranks of this rank's stage */
+    bool first_stage, asks;
+    int64_t begun;
+} stopping;
+
+/* Like `rows`, but a rank with `asks` asks to give up the step. The ranks of the first stage give it up once
+ * one of them knows of that. */
+static ax_status rows_that_stop(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    stopping *s = source;
+    int64_t asked = ax_engine_stop_asked(s->engine) > 0;
+    ax_work *work;
+    if (s->asks)
+        ax_engine_ask_stop(s->engine);
+    if (!s->first_stage)
+        return rows(NULL, first, end, out);
+    AX_TRY(ax_all_reduce(s->stage, NULL, &asked, 1, AX_I64, AX_MAX, &work));
+    AX_TRY(ax_wait(&work));
+    if (asked)
+        return ax_fail(AX_ERR_SIGNAL, "the step is given up");
+    s->begun++;
+    return rows(NULL, first, end, out);
+}
+
+static ax_status stop(ax_ctx *ctx, ax_engine *engine, pipe_result *out)
+{
+    const ax_grid *g = ctx->grid;
+    int rank = ax_grid_rank(g), stage = ax_grid_coord(g, rank, AX_PIPE);
+    stopping s = {.engine = engine, .first_stage = stage == 0, .asks = rank == ax_grid_ranks(g) - 1};
+    AX_TRY(ax_comm_split(ctx->world, stage, 0, &s.stage));
+    AX_TRY(ax_param_set_init(ax_engine_params(engine)));
+    ax_status status = ax_engine_step(engine, 1, rows_that_stop, &s, 1, &(ax_hyper){.step = 1});
+    EXPECT(status == AX_ERR_SIGNAL);
+    if (rank == 0)
+        out->begun = s.begun;
+    ax_comm_destroy(&s.stage);
+    return ax_param_set_zero_grad(ax_engine_params(engine));
+}
+
 /* Collects the values of a parameter that this rank's stage owns; one rank of the stage stores the values. */
 static ax_status store(ax_ctx *ctx, const ax_tensor *t, double *to)
 {
@@ -197,6 +238,8 @@ static ax_status train(ax_ctx *ctx, ax_engine *engine, const ax_engine_plan *pla
 {
     AX_TRY(ax_grid_prepare(ctx->grid, plan->axes));
     AX_TRY(ax_trace_ring(trace, "compute", &ctx->dev->ring));
+    if (s->stops)
+        return stop(ctx, engine, out);
     AX_TRY(steps(ctx, engine, s, global, out));
     if (trace)
         AX_TRY(store_order(ctx, s, ctx->dev->ring, out));

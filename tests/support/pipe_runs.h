@@ -31,6 +31,7 @@ typedef struct pipe_setup {
     const char *device;   /* NULL: "cpu" */
     const int64_t *cut;   /* NULL: balanced */
     const char *strategy; /* NULL: "axonn" */
+    bool stops; /* runs only one step, which the last rank asks to give up at its first micro-batch */
 } pipe_setup;
 
 typedef struct pipe_result {
@@ -42,6 +43,7 @@ typedef struct pipe_result {
      * gradients 'W', in the order in which they ran. */
     int group[PIPE_RANKS];
     char order[PIPE_RANKS][PIPE_ORDER];
+    int64_t begun; /* with pipe_setup.stops: the number of forwards that the first stage has begun */
 } pipe_result;
 
 /* Runs three steps and an evaluation on rank threads. With several stages, the second step is first given up

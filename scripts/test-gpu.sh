@@ -36,9 +36,9 @@ attention=("b16 t1024 h25/25 d64" "b16 t1024 h12/12 d64" "b4 t4096 h32/32 d128" 
 few_attention=("${attention[0]}" "${attention[3]}")
 shapes=()
 # The files of src/dev/cuda with kernels: the names of these kernels in the program contain the name of their file.
-kernel_files=(attention box documents flash gemm_plain loss norm pointwise rope update)
+kernel_files=(attention box decode documents flash gemm_plain loss norm pointwise rope update)
 if [ -n "${REHEARSE:-}" ]; then
-    for model in "${!models[@]}"; do models[$model]="2 64 2 32"; done
+    for model in "${!models[@]}"; do models[$model]="1 32 2 8"; done
     vocab=515 padded=576 cases=40 kernel_seconds=5 shapes=(tiny) patience=6
     attention=("b2 t32 h2/2 d32" "b1 t64 h4/2 d64")
     few_attention=("${attention[@]}")
@@ -72,7 +72,7 @@ figures() {
          /^(attention|attn_grad) .* us / {
              match($0, /[0-9.]+ us .*/)
              printf "%s%s", (n++ ? "; " : ""), substr($0, RSTART, RLENGTH)
-         }' "$1" | tr -s ' '
+         }' "$1" | tr -s ' ' | cut -c1-200
 }
 
 # last_line FILE: the last line that is not empty, shortened.
@@ -350,8 +350,9 @@ export dir work
 
 lacks=$(ldd "$dir/libaxonn_cuda.so" | awk '/not found/ { print $1; exit }')
 [ -z "$lacks" ] || stop "$lacks is missing, without which nothing runs: add its folder to LD_LIBRARY_PATH"
-about=$(timeout 120 "$dir/axonn" info | grep -E -A1 '^axonn|^  cuda ')
-[[ $about != *absent:* && $about != *"cannot be opened"* ]] || stop "$(tail -n 2 <<<"$about" | tr -s ' \n' ' ')"
+about=$(timeout 120 "$dir/axonn" info | grep -E '^axonn|^  cuda |; attention by|cannot be opened:' | sed 's/^ *//; s/  */ /g')
+why=$(grep -E '^cuda absent|^cannot be opened' <<<"$about")
+[ -z "$why" ] || stop "$why"
 say "$(nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit --format=csv,noheader 2>&1)" "$about"
 began=$(($(wc -l <"$table") + 1))
 for part in "${parts[@]}"; do

@@ -184,13 +184,15 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
 static double pass_sums(const ax_sumsq_args *a, ax_operand_fn *each, void *user)
 {
     double bytes = 0;
+    int64_t span = 0;
     for (int64_t i = 0; i < a->arrays; i++) {
         const ax_sumsq_array *s = &a->table[i];
-        const ax_operand list[] = {{s->x, s->n, s->n, a->dtype, AX_READ},
-                                   {a->out + s->to, 1, 1, AX_F64, AX_WRITE}};
-        bytes += pass_operands(list, AX_COUNT(list), each, user);
+        const ax_operand x = {s->x, s->n, s->n, a->dtype, AX_READ};
+        bytes += pass_operands(&x, 1, each, user);
+        span = ax_max(span, s->to + 1);
     }
-    return bytes;
+    const ax_operand sums = {a->out, a->arrays, span, AX_F64, AX_WRITE};
+    return bytes + pass_operands(&sums, 1, each, user);
 }
 
 /* Returns the number of elements of the arrays of kernel sumsq. */

@@ -15,10 +15,10 @@ before=$(files)
 number() { grep -o "\"$1\":[-0-9.e+]*" out | head -1 | cut -d: -f2; }
 inner() { grep -o "\"$1\":{[^}]*}" out | grep -o "\"$2\":[-0-9.e+]*" | cut -d: -f2; }
 
-# check BYTES COMMAND…: BYTES is the size of the matrices that a token reads.
+# check BYTES GEMMS COMMAND…: BYTES is the size of the matrices that a token reads, with GEMMS GEMMs.
 check() {
-  local bytes=$1
-  shift
+  local bytes=$1 gemms=$2
+  shift 2
   "$@" bench generate run --prompt 4 --tokens 6 --rounds 3 --json "${more[@]}" >out 2>log || die "exit code $?: $* ${more[*]}"
   [[ $(wc -l <out) == 1 && $(number runs) == 18 && $(number prompt) == 4 && $(number rounds) == 3 ]] || die "another output: $*"
   awk -v got="$(number weights_bytes)" -v want="$bytes" -v ms="$(number median)" -v min="$(number min)" \
@@ -26,26 +26,27 @@ check() {
     'function near(a, b) { return a > b * 0.999999 && a < b * 1.000001 }
      BEGIN { exit !(got == want && min > 0 && min <= ms && ms <= max && near(rate, got / ms * 1e3) && near(per, 1e3 / ms)) }' ||
     die "figures that do not fit: $* ${more[*]}"
-  [[ $(inner gemm calls) == 9 && $(inner attention calls) == 2 ]] || die "other kernels: $* ${more[*]}"
+  [[ $(inner gemm calls) == "$gemms" && $(inner attention calls) == 2 ]] || die "other kernels: $* ${more[*]}"
 }
 
 matrices=$((2 * 12 * 48 * 48 + 320 * 48)) # elements in two layers and in the head, which is tied to the embedding
 more=()
-check $((4 * matrices)) "$axonn"
+check $((4 * matrices)) 9 "$axonn"
 awk -v share="$(inner of_reading median)" -v read="$(inner read_bytes_per_s median)" \
   'BEGIN { exit !(share > 0 && read > 0) }' || die "no rate of reading"
 more=(--precision bf16 --threads 2)
-check $((2 * matrices)) "$axonn"
+check $((2 * matrices)) 9 "$axonn"
 more=(--device ref)
-check $((4 * matrices)) "$axonn"
+check $((4 * matrices)) 9 "$axonn"
 grep -q '"read_bytes_per_s":null,"of_reading":null' out || die "a rate that nobody measured"
 if [[ -n ${AXONN_PLUGINS:-} ]]; then # a device with its own clock: kernels are timed in a separate round
   more=(--device cuda)
-  check $((4 * matrices)) "$axonn"
+  check $((4 * matrices)) 9 "$axonn"
   awk -v ms="$(inner gemm ms)" 'BEGIN { exit !(ms > 0) }' || die "GEMMs that take no time"
 fi
-more=(--threads 1) # two ranks: each has half of the matrices
-check $((2 * matrices)) "${launch[@]}" "$axonn"
+more=(--threads 1) # two ranks: each has half of the matrices; a half of the biases of q, k and v is not a multiple of 64
+                  # bytes, so q, k and v stay apart (decision 30)
+check $((2 * matrices)) 13 "${launch[@]}" "$axonn"
 "$axonn" bench generate run --prompt 4 --tokens 6 --rounds 1 >out 2>log || die "exit code $?"
 for line in prompt token weights reading '  matmuls' '  attention' '  other kernels' '  the rest' '  mean' memory; do
   grep -q "^$line " out || die "no line \"$line\""

@@ -194,10 +194,11 @@ ax_status ax_device_describe(const char *name, char *out, size_t size)
     }
     if (!ops)
         return AX_OK;
-    AX_TRY(ax_device_open(name, 1, &dev));
-    dev->ops.describe(dev, out, size);
+    ax_status status = ax_device_open(name, 1, &dev);
+    if (dev)
+        dev->ops.describe(dev, out, size);
     ax_device_close(&dev);
-    return AX_OK;
+    return status;
 }
 
 bool ax_device_uses_host_memory(const ax_device *dev) { return dev->ops.alloc == ax_host_alloc; }

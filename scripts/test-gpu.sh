@@ -337,7 +337,8 @@ mkdir -p "$results" "$plans" || exit 2
 results=$(cd "$results" && pwd) plans=$(cd "$plans" && pwd)
 table=$results/table.txt log=$results/log.txt output=$results/running.txt
 touch "$table" "$log" || exit 2
-unset AXONN_PLUGINS AXONN_PLANS AXONN_ATTENTION AXONN_GRAPHS AXONN_LOG
+unset AXONN_PLUGINS AXONN_ATTENTION AXONN_GRAPHS AXONN_LOG
+export AXONN_PLANS=off # what times plans names their folder
 before=${LD_LIBRARY_PATH:-}
 packages=$("$root/scripts/python-packages.sh" | while read -r folder; do
     for libraries in "$folder"/nvidia/*/lib; do

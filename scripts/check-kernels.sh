@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 named='
 flash_kernel<                                            0  10   5
 flash_query_grad_kernel<                                 0  40   7
-flash_key_grad_kernel<.*, 128, true>                     4  24  34
+flash_key_grad_kernel<.*, 128, true>                     8  24  34
 flash_key_grad_kernel<                                   0   8  34
 norm_kernel<(float, 4|f16, 8|bf16, 8),                   0   4   2
 norm_grad_kernel<(f16|bf16), 8, true, true>             16  14   2

@@ -283,11 +283,9 @@ __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
     const int d = (int)a.head_dim, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int64_t h = blockIdx.y, b = blockIdx.z, i0 = (int64_t)(gridDim.x - 1 - blockIdx.x) * TILE;
     const int64_t row = i0 + warp * 16 + lane / 4, stats = (b * a.heads + h) * a.q_len;
-    const int64_t queries = b * a.q_len * a.q_ld + h * d, outputs = (b * a.q_len * a.heads + h) * d,
+    const int64_t queries = b * a.q_len * a.q_ld + h * d,
                   keys = b * a.q_len * a.kv_ld + h / (a.heads / a.kv_heads) * d;
-    const rows_of<T> q = {(const T *)a.q + queries, (int)a.q_ld, d},
-                     dout = {(const T *)a.dout + outputs, (int)a.heads * d, d};
-    const rows_of<T> o = {(const T *)a.o + outputs, (int)a.heads * d, d};
+    const rows_of<T> q = {(const T *)a.q + queries, (int)a.q_ld, d};
     const rows_of<T> k = {(const T *)a.k + keys, (int)a.kv_ld, d},
                      v = {(const T *)a.v + keys, (int)a.kv_ld, d};
     const key_range mine[2] = {{a.doc_start, a.window, b, row, a.q_len, 0, a.q_len},
@@ -298,6 +296,9 @@ __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
     const dropout_state drop = {a.drop, b, h, a.q_len, a.q_len};
     int64_t j0 = begin / KEYS * KEYS;
     copy_rows_async<T, D, TILE>(m.own[0], q, i0, 0, a.q_len);
+    const int64_t outputs = (b * a.q_len * a.heads + h) * d;
+    const rows_of<T> dout = {(const T *)a.dout + outputs, (int)a.heads * d, d},
+                     o = {(const T *)a.o + outputs, (int)a.heads * d, d};
     copy_rows_async<T, D, TILE>(m.own[1], dout, i0, 0, a.q_len);
     copy_rows_async<T, D, KEYS>(m.other[0][0], k, j0, begin, end);
     copy_rows_async<T, D, KEYS>(m.other[0][1], v, j0, begin, end);

@@ -149,8 +149,8 @@ AX_MUST_CHECK ax_status ax_file_read_stream(int fd, const char *path, int64_t mo
  * AX_ERR_DATA: the file cannot be read, or has more than `most` bytes (a device such as /dev/zero has no
  * end). */
 AX_MUST_CHECK ax_status ax_file_read_most(const char *path, int64_t most, char **data, size_t *size);
-/* As ax_file_read_most, without a limit for regular files, and with a limit of 1 GiB for pipes and
- * devices. */
+/* Reads a whole file into a new buffer, as ax_file_read_most does. A regular file may have any size; a pipe
+ * or a device may give at most 1 GiB. */
 AX_MUST_CHECK ax_status ax_file_read(const char *path, char **data, size_t *size);
 
 /* Finds the file that a write to `path` replaces: *out is `path` with symbolic links resolved; the caller
@@ -228,9 +228,9 @@ void ax_signal_forget(void);
 
 /* ---- threads ------------------------------------------------------------------------------------- */
 
-/* Like pthread_create, with two differences. The new thread may run on all processors of this process, even
- * if the calling thread is bound to a core (dev.h). Its stack has AX_THREAD_STACK bytes, whatever the limit
- * of the process (ulimit -s). Returns 0 or an errno. */
+/* Starts a thread that runs main(arg), as pthread_create does, with two differences. The new thread may run
+ * on all processors of this process, even if the calling thread is bound to a core (dev.h). Its stack has
+ * AX_THREAD_STACK bytes, whatever the limit of the process (ulimit -s). Returns 0 or an errno. */
 enum { AX_THREAD_STACK = 8 << 20 };
 int ax_thread_start(pthread_t *thread, void *(*main)(void *), void *arg);
 /* Returns the number of processors that this process may use, at least 1. */

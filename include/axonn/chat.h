@@ -99,8 +99,8 @@ typedef struct ax_chat_text {
     ax_buf parts;
     const ax_ids *guarded; /* ids of tokens that texts of turns cannot contain; owned by the ax_chat that
                               rendered the text, which must live until the text is encoded */
-    ax_buf joined;         /* scratch of ax_chat_render */
-    ax_ids part;           /* scratch of ax_chat_encode */
+    ax_buf joined;         /* temporary memory of ax_chat_render */
+    ax_ids part;           /* temporary memory of ax_chat_encode */
 } ax_chat_text;
 void ax_chat_text_fini(ax_chat_text *text);
 

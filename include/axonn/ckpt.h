@@ -127,7 +127,8 @@ AX_MUST_CHECK ax_status ax_ckpt_write_params(const ax_param_set *set, const char
  * call ax_param_set_refresh next. AX_ERR_DATA lists all parameters that are missing or of another shape, and
  * all keys that neither belong to a parameter nor match `rules` (may be NULL). Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt_rules *rules);
-/* As ax_ckpt_read_params, but reads from an open store, even if its directory has changed since. */
+/* Reads the master weights from weight files that are already open, even if their directory has changed
+ * since. Rules, errors and the next call are those of ax_ckpt_read_params. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_read_store(ax_param_set *set, ax_st *st, const ax_ckpt_rules *rules);
 /* Checks that a store has an array of the right shape for each of these parameters, and no other arrays
  * except those that `rules` ignores. The parameters need no memory. AX_ERR_DATA, with the same list as from
@@ -136,7 +137,8 @@ AX_MUST_CHECK ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_s
                                       const ax_ckpt_rules *rules);
 
 /* Sets *same to true if arrays `a` and `b` of `path` have the same dtype, shape and values, or if one of them
- * is missing; else to false. `prefix`: as in ax_ckpt_rules. Not collective. AX_ERR_DATA. */
+ * is missing; else to false. `prefix`: a prefix that keys in the files may have or lack (ax_ckpt_rules), or
+ * NULL. Not collective. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_ckpt_same_arrays(const char *path, const char *a, const char *b,
                                             const char *prefix, bool *same);
 

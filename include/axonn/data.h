@@ -358,10 +358,10 @@ AX_MUST_CHECK ax_status ax_token_writer_create(const char *path, int64_t vocab, 
 AX_MUST_CHECK ax_status ax_token_writer_add(ax_token_writer *writer, const int32_t *tokens, int64_t count,
                                             int64_t text_bytes);
 
-/* Does what ax_token_writer_add does, for a document with a mask: is_target[i] is 1 if tokens[i] is a target,
- * else 0. The end_id that is appended is not a target; a document that ends with end_id gets no second one.
- * In a file with masks, all tokens of documents that ax_token_writer_add appends are targets. AX_ERR_USAGE:
- * no token is a target. */
+/* Appends one document of `count` tokens with a mask (ax_token_writer_add appends one without): is_target[i]
+ * is 1 if tokens[i] is a target, else 0. The end_id that is appended is not a target; a document that ends
+ * with end_id gets no second one. In a file with masks, all tokens of documents that ax_token_writer_add
+ * appends are targets. AX_ERR_USAGE: no token is a target. */
 AX_MUST_CHECK ax_status ax_token_writer_add_masked(ax_token_writer *writer, const int32_t *tokens,
                                                    const uint8_t *is_target, int64_t count,
                                                    int64_t text_bytes);

@@ -170,7 +170,7 @@ typedef struct ax_device_ops {
      * device uses host memory, and *place is 0. */
     int64_t (*available)(int local_rank, int *place);
     int64_t (*held)(ax_device *dev);
-    /* Implements ax_device_describe. Optional. */
+    /* Writes a text that describes the device for people (ax_device_describe) to `out`. Optional. */
     void (*describe)(ax_device *dev, char *out, size_t size);
     /* Returns the bytes of scratch memory that kernels need with `threads` threads; `open` allocates them.
      * Optional. */
@@ -208,7 +208,8 @@ typedef struct ax_device_ops {
     /* Returns the bytes per second at which the device reads `n` ranges of its memory (ax_device_read).
      * Optional. */
     double (*read)(ax_device *dev, const ax_span *span, int64_t n, double seconds);
-    /* Implements ax_device_keep_plans. Optional. */
+    /* Keeps the algorithms that the device chooses by timing in a file of directory `dir`
+     * (ax_device_keep_plans). Optional. */
     ax_status (*keep_plans)(ax_device *dev, const char *dir, const char *from);
     /* When host code of this library (for example a collective) accesses device memory, it calls `enter`
      * before and `leave` after the access. Optional. */
@@ -287,11 +288,11 @@ const char *ax_device_absent(const char *name);
  * core. AX_ERR_USAGE, with a message that lists the usable backends, if `name` is unknown or cannot be used
  * on this host. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_device_open(const char *name, int threads, ax_device **out);
-/* As ax_device_open, but binds each thread to one of binding->cores. The thread that opens the device is
- * bound to the first core until it closes the device; the other threads are bound to the next cores. Threads
- * are not bound if `binding` is NULL, if it has another number of cores than the device has threads, or if
- * the system refuses. While the device is open, threads that the opening thread starts inherit its binding,
- * unless they are started by ax_thread_start. */
+/* Opens backend `name` with `threads` threads, as ax_device_open does, and binds each thread to one of
+ * binding->cores. The thread that opens the device is bound to the first core until it closes the device; the
+ * other threads are bound to the next cores. Threads are not bound if `binding` is NULL, if it has another
+ * number of cores than the device has threads, or if the system refuses. While the device is open, threads
+ * that the opening thread starts inherit its binding, unless they are started by ax_thread_start. */
 AX_MUST_CHECK ax_status ax_device_open_bound(const char *name, int threads, const ax_binding *binding,
                                              ax_device **out);
 void ax_device_close(ax_device **dev);

@@ -63,7 +63,8 @@ typedef struct ax_engine_plan {
     ax_param_orders *orders;
     ax_axisset *axes; /* sets of grid axes along which ranks communicate; ax_grid_prepare creates a
                          communicator for each */
-    int64_t *costs;   /* ax_model_use.costs; NULL: not needed */
+    int64_t *costs;   /* costs of the layers, by which they are divided among pipeline stages
+                         (ax_model_use.costs); NULL: not needed */
 } ax_engine_plan;
 
 /* Runs a training step (if there is an optimizer) and an evaluation as this rank of `grid` over `world`, on
@@ -172,8 +173,9 @@ typedef struct ax_pretrained {
  * caller releases *out with ax_pretrained_close. AX_ERR_DATA if files are damaged, if the weights do not
  * match config.json, or if an adapter does not fit its base model. */
 AX_MUST_CHECK ax_status ax_pretrained_open(const char *model, ax_pretrained *out);
-/* As ax_pretrained_open, but all ranks open the directory that rank 0 finds. If each rank searched by itself,
- * a run that is training could write a newer checkpoint between two searches. Collective along world. */
+/* Opens `model` on all ranks, as ax_pretrained_open does, from the directory that rank 0 finds. If each rank
+ * searched by itself, a run that is training could write a newer checkpoint between two searches. Collective
+ * along world. */
 AX_MUST_CHECK ax_status ax_pretrained_open_shared(ax_comm *world, const char *model, ax_pretrained *out);
 void ax_pretrained_close(ax_pretrained *model);
 /* Reads the weights into a parameter set of the same model. If `config` has low-rank updates and `adapter` is

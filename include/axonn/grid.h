@@ -143,7 +143,8 @@ int ax_grid_place(ax_grid_size size, const ax_grid_order *order, int rank, int c
 AX_MUST_CHECK ax_status ax_grid_world(ax_comm *world, ax_grid_size size, const ax_grid_order *order,
                                       ax_comm **out);
 
-/* Returns true if a grid of this size is legal; `arg` is that of ax_grid_nearest. */
+/* Returns true if a grid of this size is legal; `arg` is what the caller of ax_grid_nearest passed as
+ * `arg`. */
 typedef bool ax_grid_legal_fn(const void *arg, ax_grid_size size);
 /* Prints the sizes as "x=2 y=1 z=1 pipe=1 data=4". Returns out. */
 char *ax_grid_size_print(ax_grid_size size, char out[80]);
@@ -206,7 +207,9 @@ extern const ax_parallel ax_parallel_default;
  * Collective along world. */
 AX_MUST_CHECK ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, int threads,
                                       ax_dtype compute, uint64_t seed, ax_ctx **out);
-/* Like ax_ctx_create, with the threads that ax_threads_share returned. */
+/* Opens a device and lays a grid over `world`, as ax_ctx_create does. The device gets the number of threads,
+ * and the binding of threads to cores, that ax_threads_share has returned in *threads. Collective along
+ * `world`. */
 AX_MUST_CHECK ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, const char *device,
                                            const ax_threads *threads, ax_dtype compute, uint64_t seed,
                                            ax_ctx **out);

@@ -31,12 +31,13 @@ typedef struct ax_json_place {
     int64_t line, column;
 } ax_json_place;
 
-/* As ax_json_parse, for a text that is a part of the file at `place`; place NULL: the text is not from a
- * file. */
+/* Parses `size` bytes of text into a tree for reading values, as ax_json_parse does. The text is a part of
+ * the file at `place`, which error messages name; place NULL: the text is not from a file. */
 AX_MUST_CHECK ax_status ax_json_parse_at(const ax_json_place *place, const char *text, size_t size,
                                          size_t flags, struct json_t **out);
 
-/* As ax_json_parse, for a whole file. AX_ERR_DATA also if the file cannot be read. */
+/* Parses a whole file into a tree for reading values, as ax_json_parse does. AX_ERR_DATA also if the file
+ * cannot be read. */
 AX_MUST_CHECK ax_status ax_json_read_file(const char *path, size_t flags, struct json_t **out);
 
 /* Parses text into a tree for ax_json_print, which writes each number as it is in the text. In this tree,

@@ -581,7 +581,7 @@ typedef struct ax_adamw_args {
 } ax_adamw_args;
 
 /* SGD, as torch.optim.SGD: g' = grad_scale·g + decay·w; m = momentum·m + g'; w -= lr·m. If m is NULL: w -=
- * lr·g'. The other fields are as for adamw. */
+ * lr·g'. The other fields mean the same as in ax_adamw_args. */
 typedef struct ax_sgd_args {
     int64_t n, copied, arrays;
     double momentum, decay;

@@ -234,14 +234,14 @@ ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *config);
 
 /* A layer that runs its children one after the other. The new layer has no children (ax_layer_add). */
 ax_layer *ax_sequence(ax_ctx *ctx, const char *name);
-/* As ax_sequence, with `n` children, which the new layer owns; after an error the children have been
- * destroyed. */
+/* A layer that runs its `n` children one after the other (ax_sequence). The new layer owns the children;
+ * after an error they have been destroyed. */
 ax_layer *ax_sequence_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *layers);
 /* y = x, then y += branch(y) for each child in turn. The new layer has no children (ax_layer_add). If a
  * branch begins with a norm, the addition before it is fused with the norm. */
 ax_layer *ax_residual(ax_ctx *ctx, const char *name);
-/* As ax_residual, with `n` branches, which the new layer owns; after an error the branches have been
- * destroyed. */
+/* A layer that computes y = x, then y += branch(y) for each of its `n` branches in turn (ax_residual). The
+ * new layer owns the branches; after an error they have been destroyed. */
 ax_layer *ax_residual_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *branches);
 /* Activation checkpointing of `body`: forward saves only the input of `body`, and backward repeats the
  * forward pass of `body`. The gradients are bitwise the same as without it. */

@@ -111,8 +111,8 @@ void ax_option_fini(const ax_option *table, size_t count, void *target);
 /* Reads a YAML file. Relative paths in the file are taken relative to the file's directory and become
  * absolute. AX_ERR_DATA if the file cannot be read, AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_read_file(ax_option_set *set, const char *path);
-/* As ax_option_read_file, for a text in memory: `name` is the file's name in messages, and relative paths are
- * taken relative to `dir`. */
+/* Reads YAML text from memory, as ax_option_read_file does from a file. `name` is the file's name in
+ * messages; relative paths in the text are taken relative to `dir`. */
 AX_MUST_CHECK ax_status ax_option_read_text(ax_option_set *set, const char *name, const char *dir,
                                             const char *text, size_t size);
 

@@ -33,9 +33,9 @@ AX_MUST_CHECK ax_status ax_contract_rule(const ax_grid *grid, const char *spec, 
  * if its last letter is the only one of its group. */
 AX_MUST_CHECK ax_status ax_contract(ax_frame *frame, const char *spec, const ax_tensor *a, const ax_tensor *b,
                                     const ax_tensor *bias, ax_tensor *out);
-/* As ax_contract, but stores the result in the memory of `out`, which has a's dtype or its accumulation
- * dtype, and may have padded rows. Adds to the present values if `accumulate`. out's extents and layout must
- * be those of ax_contract_rule. */
+/* Computes the contraction that ax_contract_rule defines, as ax_contract does, and stores it in the memory of
+ * `out`, which has a's dtype or its accumulation dtype, and may have padded rows. Adds to the present values
+ * if `accumulate`. out's extents and layout must be those of ax_contract_rule. */
 AX_MUST_CHECK ax_status ax_contract_run(ax_frame *frame, const char *spec, const ax_tensor *a,
                                         const ax_tensor *b, const ax_tensor *bias, bool accumulate,
                                         const ax_tensor *out);
@@ -50,10 +50,10 @@ typedef struct ax_contraction {
  * contraction accumulates in `out`, and the whole sum is rounded once. */
 AX_MUST_CHECK ax_status ax_contract_each(ax_frame *frame, const char *spec, const ax_contraction *each,
                                          int n);
-/* As ax_contract_run, with an epilogue of the GEMM: `then` says whether the GEMM applies an activation to its
- * result, or multiplies the result by the activation's derivative (ax_epilogue). The result must not be a
- * partial sum. `preact`, the preactivation, has the dtype and layout of `out`; NULL is allowed as for kernel
- * gemm. */
+/* Computes a contraction in the memory of `out` (ax_contract_run) by a GEMM with an epilogue: `then` says
+ * whether the GEMM applies an activation to its result, or multiplies the result by the activation's
+ * derivative (ax_epilogue). The result must not be a partial sum. `preact`, the preactivation, has the dtype
+ * and layout of `out`; NULL is allowed as for kernel gemm. */
 AX_MUST_CHECK ax_status ax_contract_activation(ax_frame *frame, const char *spec, const ax_tensor *a,
                                                const ax_tensor *b, const ax_tensor *bias, ax_epilogue then,
                                                ax_activation kind, const ax_tensor *preact,
@@ -100,7 +100,8 @@ AX_MUST_CHECK ax_status ax_plan_bytes(const ax_grid *grid, const ax_tensor *tens
  * Before ax_wait(work), do not read dst and do not change src. */
 AX_MUST_CHECK ax_status ax_redistribute(ax_frame *frame, const ax_tensor *src, const ax_layout *target,
                                         ax_tensor *dst, ax_work **work);
-/* Changes src to the layout `target` and waits until *dst is complete; otherwise as ax_redistribute. */
+/* Changes src to the layout `target`, and waits until the result *dst is complete. dst shares src's memory,
+ * or src is overwritten, in the same cases as for ax_redistribute. Collective along the plan's axes. */
 AX_MUST_CHECK ax_status ax_settle(ax_frame *frame, const ax_tensor *src, const ax_layout *target,
                                   ax_tensor *dst);
 
@@ -172,7 +173,7 @@ int64_t ax_vocab_unit(const ax_ctx *ctx, int64_t vocab);
  * holds the key heads of its query heads. Each group of heads / kv_heads query heads shares a key head. */
 typedef struct ax_heads {
     ax_role q, kv;  /* roles of query width and key width: AX_ROLE_INNER, with factors if necessary */
-    ax_role head;   /* AX_ROLE_HEAD, with the same factors */
+    ax_role head;   /* role of the width of one head: AX_ROLE_HEAD, with the factors of q and kv */
     int64_t q_unit; /* split unit of the query width, in heads; the unit of the key width is one head */
 } ax_heads;
 /* Chooses how the heads are split over the ranks along the axes of AX_ROLE_INNER. A group is a key head with
@@ -342,7 +343,8 @@ ax_param *ax_param_set_find(const ax_param_set *set, const char *name);
 /* Sets the parameters to their initial values (ax_init_kind). Random values are the same on every grid:
  * element i of a parameter is a function of (seed, name, i). */
 AX_MUST_CHECK ax_status ax_param_set_init(ax_param_set *set);
-/* As ax_param_set_init, but leaves frozen parameters as they are. */
+/* Sets all parameters except frozen ones to their initial values (see ax_param_set_init). Frozen parameters
+ * keep their values. */
 AX_MUST_CHECK ax_status ax_param_set_init_trained(ax_param_set *set);
 /* Makes the weights that kernels read from the master weights: rounds all master weights to the compute
  * dtype, all-gathers them (ax_param_all_gather), and waits. Call this function after writing the master
@@ -365,8 +367,9 @@ AX_MUST_CHECK ax_status ax_param_set_sync_grad(ax_param_set *set);
  * grid. Call after ax_param_set_sync_grad. `sumsq` is device memory for set->n doubles and has the same
  * values on every rank afterwards. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *sumsq);
-/* As ax_param_set_grad_sumsq, but of the master weights. sumsq[i] is not finite if a weight of parameter i is
- * not. */
+/* Computes sumsq[i], the sum of squares of the master weights of parameter i over the whole grid; not finite
+ * if a weight of the parameter is not. `sumsq` is device memory, as for ax_param_set_grad_sumsq. Collective
+ * along the grid. */
 AX_MUST_CHECK ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *sumsq);
 
 /* The orders in which the tasks of a parameter set acquire parameters, each recorded in the task's first run.

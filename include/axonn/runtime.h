@@ -79,8 +79,8 @@ extern const ax_option ax_runtime_options[AX_RUNTIME_COUNT];
 /* Gets a setting's value as text. *value is valid until the process ends or changes its environment.
  * AX_ERR_USAGE if the environment variable has a value that is not allowed. */
 AX_MUST_CHECK ax_status ax_runtime_get(ax_runtime_id id, const char **value);
-/* Does what ax_runtime_get does, for code that cannot adopt another value later. For the rest of the process,
- * ax_runtime_set fails for any other value. */
+/* Gets a setting's value as text (ax_runtime_get), and fixes it, for code that cannot adopt another value
+ * later. For the rest of the process, ax_runtime_set fails for any other value. */
 AX_MUST_CHECK ax_status ax_runtime_fix(ax_runtime_id id, const char **value);
 /* Returns what gave the setting its value, for messages: "AXONN_ISA" or "runtime.isa". */
 const char *ax_runtime_source(ax_runtime_id id);

@@ -52,7 +52,7 @@ typedef struct bench_gemms {
     double peak[AX_DTYPE_COUNT]; /* peak FLOP/s (ax_device_peak) for each dtype that the GEMMs have */
     ax_dtype compute;
     const char *device;
-    char model[96], grid[96]; /* as in bench_step_times */
+    char model[96], grid[96]; /* such as "gpt2 12 x 768", "data=1 pipe=1 x=2 y=1 z=1" */
 } bench_gemms;
 
 /* Finds the GEMMs of a training step of the configuration by running the step on the dry device. Then times
@@ -74,7 +74,7 @@ typedef struct bench_token_times {
     ax_kernel_total kernel[AX_KERNEL_COUNT]; /* means over the tokens */
     ax_memory memory;                        /* planned memory */
     int64_t held;                            /* most device memory used so far (ax_device_held) */
-    char model[96], grid[96];                /* as in bench_step_times */
+    char model[96], grid[96];                /* such as "gpt2 12 x 768", "data=1 pipe=1 x=2 y=1 z=1" */
 } bench_token_times;
 
 /* Times `rounds` rounds after one warm-up round. A round feeds a prompt of `prompt` random tokens, generates

@@ -48,9 +48,9 @@ static ax_status more_handles(struct ax_comm_link *l)
     return AX_OK;
 }
 
-/* Implements ax_wait for a collective over the link. The host waits too if kernel launches are timed
- * (dev->totals) or recorded as events (dev->ring): without this wait the collective's time would be counted
- * as time of the kernels after it. */
+/* Waits for a collective over the link (ax_wait): makes the stream's later work wait for it. The host waits
+ * too if kernel launches are timed (dev->totals) or recorded as events (dev->ring): without this wait the
+ * collective's time would be counted as time of the kernels after it. */
 static ax_status link_wait(ax_work *work)
 {
     handle *h = (handle *)work;

@@ -256,9 +256,10 @@ static void unlist_group(ax_mpi_world *w, const ax_mpi_comm *group)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Implements ax_comm_group. The ranks first run a barrier on a temporary communicator (`meet`), which uses
- * the world's MPI communicator. After the barrier all ranks have called ax_comm_group. So
- * MPI_Comm_create_group, which blocks the communication thread, does not wait long. */
+/* Creates the communicator of the ranks that `ranks` lists (ax_comm_group). The ranks first run a barrier on
+ * a temporary communicator (`meet`), which uses the world's MPI communicator. After the barrier all ranks
+ * have called ax_comm_group. So MPI_Comm_create_group, which blocks the communication thread, does not wait
+ * long. */
 static ax_status mpi_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
 {
     const ax_mpi_comm *parent = mpi_comm_of(comm);
@@ -332,8 +333,9 @@ static void mpi_abort(ax_comm *comm, ax_status status, const char *message)
     _exit((int)status);
 }
 
-/* Implements `failed` of ax_comm_ops. Each call marks this rank as waiting for its device during the next
- * STILL_WAITS ms. A thread that waits for the device calls this function at much shorter intervals. */
+/* Returns why the world has failed, or NULL (`failed` of ax_comm_ops). Each call marks this rank as waiting
+ * for its device during the next STILL_WAITS ms. A thread that waits for the device calls this function at
+ * much shorter intervals. */
 static const char *mpi_failed(ax_comm *comm)
 {
     enum { STILL_WAITS = 250 };

@@ -84,7 +84,7 @@ struct ax_mpi_op {
     /* Called on the communication thread after the collective has completed. Makes an MPI call that blocks
      * until all ranks of the group have made the same call. NULL: no such call. */
     ax_status (*finish)(ax_mpi_op *op);
-    int color, key;       /* arguments of a split */
+    int color, key;       /* arguments of ax_comm_split */
     ax_mpi_comm *made;    /* the communicator that a split or ax_comm_group created */
     ax_comm_mpi_fn *call; /* function of ax_comm_call_mpi; `user` is its argument */
     void *user;
@@ -133,7 +133,8 @@ struct ax_mpi_world {
     ax_mpi_op *queue, **queue_end, *free_ops;
     ax_mpi_comm *comms; /* all communicators */
     ax_mpi_message *new_messages, *free_messages;
-    ax_mpi_message *message_blocks; /* blocks of messages, linked as op_blocks */
+    ax_mpi_message *message_blocks; /* allocated blocks of messages; the first message of each block links to
+                                       the next block */
     ax_mpi_message *const *awaited; /* a caller waits for any one of these messages; NULL: no caller does */
     ax_mpi_op *op_blocks; /* blocks of work handles; the first handle of each block links to the next block */
     int n_awaited;        /* number of messages in `awaited` */
@@ -225,7 +226,9 @@ AX_MUST_CHECK ax_status ax_mpi_node_create(ax_mpi_world *w);
 void ax_mpi_node_destroy(ax_mpi_world *w);
 /* Returns the index of `world_rank` among the ranks of its node, in ascending order. */
 int ax_mpi_local_number(const ax_mpi_world *w, int world_rank);
-/* Implement `alloc`, `free` and `foreign_memory` of ax_comm_ops; any thread may call these functions. */
+/* Implement `alloc`, `free` and `foreign_memory` of ax_comm_ops: allocate and free memory that the node's
+ * ranks share; return the resident bytes of this process that belong to other ranks' heaps. Any thread may
+ * call them. */
 ax_status ax_mpi_node_alloc(ax_comm *comm, size_t bytes, void **out);
 bool ax_mpi_node_free(ax_comm *comm, void *memory);
 int64_t ax_mpi_node_foreign(const ax_comm *comm);

@@ -23,7 +23,7 @@ enum {
     PARTNERS = 8,
     REDUCE_BYTES = 1 << 20,        /* a reduction among g ranks is done in pieces of max(REDUCE_BYTES, g ·
                                       REDUCE_BLOCK_BYTES) bytes */
-    REDUCE_BLOCK_BYTES = 32 << 10, /* see REDUCE_BYTES */
+    REDUCE_BLOCK_BYTES = 32 << 10, /* fewest bytes of a piece per rank */
     MOVE_BYTES = 4 << 20,          /* largest message, in bytes, of an operation without reduction */
     SMALL_BYTES = 16 << 10,        /* largest gathered size, in bytes, for the Bruck algorithm */
     PHASES = 4,

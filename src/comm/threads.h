@@ -86,7 +86,9 @@ void rank_threads_list_messages(const world *w, char *text, size_t size, const c
 AX_MUST_CHECK ax_status rank_threads_messages_create(world *w);
 void rank_threads_messages_destroy(world *w);
 
-/* Implement ax_send and ax_recv (rank_threads_message), and ax_wait_some, between threads. */
+/* Between ranks that are threads of one process: rank_threads_message starts to send or receive a message
+ * (ax_send, ax_recv), and rank_threads_wait_some waits until one of `n` messages is complete
+ * (ax_wait_some). */
 ax_status rank_threads_message(ax_comm *comm, const ax_message_args *args, ax_work **work);
 ax_status rank_threads_wait_some(ax_comm *comm, ax_work *const works[], int n);
 

@@ -82,7 +82,8 @@ static ax_status put_user(const ax_chat *chat, ax_buf *out)
     return ax_buf_printf(out, "{%%- endif %%}\n");
 }
 
-/* Appends statements that take the reasoning from `text`, as split_reasoning (chat.c) does. */
+/* Appends statements that take the reasoning (the text before </think>) from `text`, as split_reasoning
+ * (chat.c) does. */
 static ax_status put_reasoning(ax_buf *out)
 {
     return ax_buf_printf(

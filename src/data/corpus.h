@@ -57,8 +57,9 @@ typedef struct corpus_omitted {
     int64_t first_unanswered; /* byte offset in the file of the first conversation left out */
 } corpus_omitted;
 
-/* Does what ax_corpus_create does. `progress` (may be NULL) is called while a pipe is copied to a temporary
- * file; if `progress` returns false, the copying stops with AX_ERR_SIGNAL. */
+/* Lists the files of the inputs and copies pipes to temporary files, as ax_corpus_create does. `progress`
+ * (may be NULL) is called while a pipe is copied; if `progress` returns false, the copying stops with
+ * AX_ERR_SIGNAL. */
 AX_MUST_CHECK ax_status corpus_create(const ax_corpus_options *options, ax_data_progress_fn progress,
                                       void *user, ax_corpus **out);
 
@@ -131,7 +132,8 @@ AX_MUST_CHECK ax_status corpus_take_values(corpus_records *r, const char *text, 
 
 /* ---- building: build.c --------------------------------------------------------------------------- */
 
-/* Does what ax_data_build does, for a corpus that is already open. Destroys the corpus in any case. */
+/* Tokenizes a corpus that is already open into packed token files, as ax_data_build does. Destroys the corpus
+ * in any case. */
 AX_MUST_CHECK ax_status corpus_build(const ax_data_build_options *options, ax_corpus *corpus,
                                      ax_data_build_report *report);
 

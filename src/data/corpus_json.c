@@ -75,7 +75,8 @@ static ax_status replace_broken(const char *text, size_t bytes, ax_buf *out)
 }
 
 /* Parses a record (one JSON object). Sets *broken if the record has invalid Unicode; the invalid characters
- * are replaced before parsing. `place`: as in ax_json_parse_at. */
+ * are replaced before parsing. `place`: where the text begins in its file, for error messages; NULL: the text
+ * is not from a file. */
 static ax_status parse_record(const ax_json_place *place, const char *text, size_t bytes, json_t **object,
                               bool *broken)
 {

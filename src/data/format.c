@@ -101,8 +101,8 @@ static const char *known_advice(const char *head, size_t n)
     return NULL;
 }
 
-/* Does what known_advice does, for a file that contains a NUL byte. Such a file may also be text in
- * UTF-16. */
+/* Recognizes common formats of a file that contains a NUL byte: those of known_advice, and text in UTF-16.
+ * Returns a phrase to be printed after "it"; NULL for any other format. */
 static const char *binary_advice(const char *head, size_t n)
 {
     if (n >= 2 && (!memcmp(head, "\xff\xfe", 2) || !memcmp(head, "\xfe\xff", 2)))

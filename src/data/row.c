@@ -272,7 +272,8 @@ static ax_status mark_indexed(const ax_data *data, int64_t a, int64_t end, marks
     return AX_OK;
 }
 
-/* Does what mark_indexed does, for a source without an index: a document starts after each end_id. */
+/* Calls start_document for each document that starts in tokens a+1 ... end of a source without a document
+ * index: a document starts after each end_id. */
 static ax_status mark_scanned(const ax_data *data, int64_t a, int64_t end, marks *m)
 {
     enum { PART = 1024 };

@@ -165,7 +165,8 @@ AX_MUST_CHECK ax_status data_decide_targets(const ax_data *data, const ax_row_sh
                                             int64_t count, int32_t *targets, data_targets *out);
 /* Returns true if rows of this shape leave out targets by the mask of the source. */
 bool data_is_masked(const ax_data *data, const ax_row_shape *shape);
-/* Does what ax_data_row_targets does, and also counts the targets that the goldfish loss dropped. */
+/* Counts the unmasked targets of a row, as ax_data_row_targets does, and the targets that the goldfish loss
+ * dropped. */
 AX_MUST_CHECK ax_status data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row,
                                          data_targets *out);
 
@@ -177,7 +178,8 @@ void data_want_row(const ax_data *data, const ax_row_shape *shape, int64_t row);
 
 /* Reads tokens without checking their values; ax_data_tokens also compares them with the vocabulary. */
 AX_MUST_CHECK ax_status data_read_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out);
-/* Reads mask bits as ax_data_mask does, without checking the range. */
+/* Reads the mask bits of `count` tokens to `bits`, 64 in each word, as ax_data_mask does, but does not check
+ * that the tokens lie in the source. */
 AX_MUST_CHECK ax_status data_read_mask(const ax_data *data, int64_t first, int64_t count, uint64_t *bits);
 /* Prefetches tokens first ... end-1: asks the system to read them into the page cache, without waiting. */
 void data_want_tokens(const ax_data *data, int64_t first, int64_t end);
@@ -207,8 +209,8 @@ void data_names_fini(data_names *names);
  * exactly this name. */
 bool data_is_pattern(const char *path);
 
-/* Does what ax_data_detect does, for a single file or directory, or the common prefix of a Megatron-LM data
- * set. */
+/* Detects the format of `path`: a single file or directory, or the common prefix of a Megatron-LM data set.
+ * ax_data_detect calls this function, and also handles shell patterns and directories of token files. */
 AX_MUST_CHECK ax_status data_detect_file(const char *path, ax_data_format *out);
 
 /* Opens a source of one file. */

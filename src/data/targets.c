@@ -104,8 +104,9 @@ static ax_status find_documents(const ax_data *data, const ax_goldfish *g, data_
 /* Returns true if the targets depend on where documents begin. */
 static bool needs_documents(const ax_row_shape *shape) { return shape->mask_documents || shape->goldfish.k; }
 
-/* Decides which tokens of a block are targets; b->first and b->count must be set. `walk`: as in find_indexed;
- * not used if the source has no index or needs_documents is false. */
+/* Decides which tokens of a block are targets; b->first and b->count must be set. `walk` must be at the
+ * document that holds the block's first token; it is not used if the source has no index or needs_documents
+ * is false. */
 static ax_status decide(const ax_data *data, const ax_row_shape *shape, const goldfish_hash *hash,
                         data_walk *walk, block *b, data_targets *sum)
 {

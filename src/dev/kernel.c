@@ -180,7 +180,8 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
     return bytes;
 }
 
-/* As pass_table, for the arrays of kernel sumsq and its results. */
+/* Calls `each` (may be NULL) for the arrays whose squares kernel sumsq sums, and once for the array of its
+ * results. Returns the bytes that the kernel reads and writes in them. */
 static double pass_sums(const ax_sumsq_args *a, ax_operand_fn *each, void *user)
 {
     double bytes = 0;
@@ -213,8 +214,9 @@ static double summed(const ax_sumsq_args *a)
  *             elements are accessed, and how many lie between the address and the end of the last of them */
 #define ROW(kernel, last, checks, flops, ...) TABLE_ROW(kernel, last, checks, flops, 0.0, __VA_ARGS__)
 
-/* As ROW, for a kernel where a->table lists arrays. The macro's parameter `table` is an expression that calls
- * `each` for these arrays and counts their bytes: TABLE for an optimizer kernel, SUMS for sumsq. */
+/* Defines the row of a kernel that works on the arrays listed in a->table. All parameters but `table` are
+ * those of ROW. `table` is an expression that calls `each` for the listed arrays and counts their bytes:
+ * TABLE for an optimizer kernel, SUMS for sumsq. */
 #define TABLE_ROW(kernel, last, checks, flops, table, ...)                                                   \
     static ax_status kernel##_check(const void *args)                                                        \
     {                                                                                                        \

@@ -113,8 +113,8 @@ static ax_status weights_part(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
     return ax_frame_at_end(s->frame, NULL, NULL);
 }
 
-/* Runs the forward and the backward pass as one task. If there are other slots, waits for transfers between
- * ranks as backward_part does. */
+/* Runs the forward and the backward pass as one task. If there are other slots, which may use the shared
+ * memory next, waits for the transfers between ranks that still use this memory, as backward_part does. */
 static ax_status forward_backward(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
 {
     AX_TRY(train_forward(e, s, piece));

@@ -16,7 +16,7 @@ struct ax_generator {
     ax_frame *frame;
     ax_frame_plan *plan;      /* memory plan of `frame`; NULL on the device `dry`, where the plan is made */
     ax_axisset *axes;         /* the sets of grid axes along which ranks communicate */
-    int64_t *costs;           /* ax_model_use.costs */
+    int64_t *costs;           /* costs of the layers (ax_model_use.costs) */
     int64_t prompt, capacity; /* tokens of the prompt; positions of the cache, 0 without a cache */
     int32_t *host, *device;   /* [2, prompt]: row 0 the token ids, row 1 their positions */
     float *logits;            /* [vocab], on the host */

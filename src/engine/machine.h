@@ -6,7 +6,7 @@
 
 /* A memory that several ranks share: that of a machine, or of one of its GPUs. */
 typedef struct ax_machine {
-    int ranks;        /* number of ranks that share the memory */
+    int ranks;        /* number of ranks that share this memory (of a machine, or of one GPU) */
     double need;      /* bytes that these ranks need together */
     double available; /* bytes available, the smallest number that any of these ranks reports; < 0: unknown */
     char of[64];      /* text for messages that says which ranks share the memory: "", or " (2 ranks on

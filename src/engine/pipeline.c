@@ -365,7 +365,8 @@ ax_status ax_pipeline_take(ax_pipeline *p, ax_message_kind kind, ax_frame *frame
     int64_t ranks = p->copies ? ax_comm_size(p->copies) : 1;
     *out = p->like;
     AX_TRY(ax_frame_scratch(frame, p->like.dtype, ranks * p->part, &out->data));
-    AX_TRY(ax_wait(&y->receive)); /* needed in a dry run only; otherwise run_or_pass_on has waited */
+    AX_TRY(ax_wait(&y->receive)); /* needed in a dry run only; in a real run, run_or_pass_on has already
+                                     waited for the message */
     if (p->copies)
         AX_TRY(ax_all_gather(p->copies, p->ctx->stream, y->in, out->data, p->part, p->like.dtype, &work));
     else

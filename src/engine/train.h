@@ -166,11 +166,13 @@ void ax_run_dir_fini(ax_run_dir *dir);
 /* Checks, before anything is created, that the device and all paths to read from exist. */
 ax_status ax_run_check_inputs(const ax_run *run);
 ax_status ax_run_open_model(const ax_run *run, ax_run_inputs *inputs);
-/* Opens the data of data.train and data.valid, and packs their documents. *signal: as for ax_run_beat. */
+/* Opens the data of data.train and data.valid, and packs their documents. *signal: a signal that any rank has
+ * received meanwhile (ax_run_beat), or 0. */
 ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal);
 /* If all sources of data.train have epochs and the user gave no train.steps, sets train.steps to the number
- * of steps that read these epochs. `step` and `read`: as for ax_run_create_sampler. AX_ERR_USAGE: this number
- * is larger than train.steps can be. */
+ * of steps that read these epochs. `step` is the number of steps that the run has done, read[i] the number of
+ * samples that it has read of source i. AX_ERR_USAGE: the number of steps is larger than train.steps can
+ * be. */
 ax_status ax_run_derive_steps(const ax_run *run, int64_t step, const int64_t *read);
 /* Creates the sampler of training rows for a run that has done `step` steps and has read read[i] samples of
  * source i of data.train. AX_ERR_USAGE: the epochs of the sources do not fit into the run. */
@@ -221,8 +223,9 @@ void ax_report_break_line(const ax_run *run);
 void ax_report_begin_step(const ax_run *run, ax_run_report *report);
 void ax_report_begin_traffic(ax_run_report *report);
 /* Ends a step: combines the measurements of all ranks and writes the step's row of metrics. *seconds: time
- * from the start of the step until this function calls ax_run_exchange, on the slowest rank. *signal and
- * returned errors: as for ax_run_exchange. Collective. */
+ * from the start of the step until this function calls ax_run_exchange, on the slowest rank. *signal: a
+ * signal that any rank has received, or 0. Also returns an error that any rank has recorded
+ * (ax_run_exchange). Collective. */
 ax_status ax_report_step(const ax_run *run, const ax_step_result *result, ax_run_report *report,
                          ax_run_trouble *trouble, double *seconds, int *signal);
 ax_status ax_report_evaluation(const ax_run *run, const ax_evaluation *evaluation, double seconds);

@@ -58,7 +58,8 @@ static ax_status add_from(ax_run_files *files, const char *dir, const char *name
     return status == AX_OK ? ax_run_files_add(files, as, data, size) : status;
 }
 
-/* As add_from, but does nothing if there is no such file. */
+/* Appends the file `name` of `dir` to *files, under the name `as`, if there is such a file; else does
+ * nothing. */
 static ax_status add_existing(ax_run_files *files, const char *dir, const char *name, const char *as)
 {
     char *path;

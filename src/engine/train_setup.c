@@ -131,7 +131,7 @@ typedef struct tokenizing {
     const char *path;
     double said, beaten; /* value of ax_data_progress.seconds at the last log line (`said`), and at the last
                             call of ax_run_beat (`beaten`) */
-    ax_status status;    /* first error of ax_run_beat */
+    ax_status status;    /* what the last call of ax_run_beat returned */
     int *signal;         /* signal that the last call of ax_run_beat returned, or 0 */
 } tokenizing;
 
@@ -463,8 +463,9 @@ ax_status ax_run_derive_steps(const ax_run *run, int64_t step, const int64_t *re
     return AX_OK;
 }
 
-/* Records an error for each source whose epochs have more samples than the run has left beside the epochs of
- * other sources. */
+/* Gives the samples of the run to the sources with epochs, in the order of data.train, after those already
+ * read from sources by weight (without epochs). Records an error for each source whose epochs do not fit into
+ * what is then left. */
 static void check_parts(const sharing *s)
 {
     const ax_sources *train = &s->run->inputs.train;

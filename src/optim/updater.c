@@ -13,7 +13,7 @@ struct ax_updater {
     ax_update_array *array;     /* copy of `table` in device memory */
     ax_update_numbers *numbers; /* in device memory */
     ax_update_numbers *result;  /* in pinned host memory: `numbers` as ax_updater_clip has left it */
-    ax_stream_event *clipped;   /* complete when `result` is there */
+    ax_stream_event *clipped;   /* complete when the copy of `numbers` to `result` is */
     bool gathers; /* some updated weights are all-gathered after the update (ax_param_all_gather) */
 };
 

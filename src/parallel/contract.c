@@ -272,7 +272,8 @@ static bool below(const void *at, const void *next, int64_t ld, int64_t rows, ax
     return (const char *)next == after(at, rows * ld, dtype);
 }
 
-/* Extends GEMM g by GEMM `next`, which follows g, if one GEMM can compute both. Otherwise returns false. */
+/* If one GEMM can compute both g and `next`, which follows g, extends g by `next` and returns true. If not,
+ * returns false. */
 static bool join(ax_gemm_args *g, const ax_gemm_args *next)
 {
     const ax_dtype in = g->dtype, out = g->c_dtype;

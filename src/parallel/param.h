@@ -129,7 +129,8 @@ void ax_param_tied_free(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_param_tied_grads(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_param_tied_weights(ax_param *p);
 
-/* Make and free the tables of ax_param_sums. */
+/* Make and free the tables that list the arrays (master weights, gradients) whose squares kernel sumsq
+ * sums. */
 AX_MUST_CHECK ax_status ax_param_sums_make(ax_param_set *set);
 void ax_param_sums_free(ax_param_set *set);
 

@@ -198,8 +198,9 @@ static ax_status target_room(const ax_param *p, const ax_layout *produced, int64
     return AX_OK;
 }
 
-/* As ax_param_grad_target. `place` is frame memory for a contribution that is not computed in the gradient's
- * own memory; NULL: it is allocated here. */
+/* Sets *out to the memory for a contribution to p's gradient, in layout `produced`, as ax_param_grad_target
+ * does. `place` is frame memory for a contribution that is not computed in the gradient's own memory; NULL:
+ * it is allocated here. */
 static ax_status find_target(ax_frame *frame, ax_param *p, const ax_layout *produced, void *place,
                              ax_tensor *out, bool *fresh)
 {

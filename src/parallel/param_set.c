@@ -32,9 +32,10 @@ static void allocate_tensor(cursor *c, const ax_param *p, ax_tensor *t)
 
 static bool rounds(const ax_param *p) { return p->rest.dtype != p->master.dtype; }
 
-/* Allocates those weights of a parameter that lie in `block`. If the weights as stored between uses (`rest`)
- * have the dtype of the master weights, they lie in the block MASTER and the master weights are a part of
- * them. Otherwise they lie in the block USE. */
+/* Allocates those weights of a parameter that lie in `block`. `rest` is the weights as stored between uses.
+ * If `rest` has the dtype of the master weights, it lies in block MASTER, and the master weights are a part
+ * of it. If the dtypes differ, the master weights lie in block MASTER, on ranks that update them, and `rest`
+ * lies in block USE. */
 static void allocate_weights(cursor *c, ax_param *p, int block)
 {
     const ax_ctx *ctx = c->ctx;

@@ -8,7 +8,7 @@
 
 enum { AX_FRAME_ALIGN = 64, AX_FRAME_PARTS = 3 };
 
-/* Contractions that wait for ax_frame_run_deferred. */
+/* Contractions of tensors that were postponed: ax_frame_run_deferred computes them. */
 typedef struct ax_frame_deferred {
     ax_frame_deferred_fn *fn;
     int n;

@@ -350,7 +350,8 @@ INLINE void grad_store(void *to, int64_t at, int64_t to_ld, const float *from, i
             vput(to, at + r * to_ld + c, d - c, type, vget(from, r * d + c, d - c, VF32));
 }
 
-/* As grad_store, but `from` is transposed: [d, GRAD_LD]. */
+/* Converts `rows` rows of fp32 sums to `type` and stores them to the array `to`, from element `at` on. The
+ * sums are transposed: `from` is [d, GRAD_LD], with one column for each row of `to`. */
 INLINE void grad_store_transposed(void *to, int64_t at, int64_t to_ld, const float *from, int64_t rows,
                                   int64_t d, vtype type)
 {

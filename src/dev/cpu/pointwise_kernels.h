@@ -202,8 +202,8 @@ INLINE void silu_slope(const vf *x, vf *slope, int count, bool roughly)
     }
 }
 
-/* For kind = AX_SILU, activate calls silu_value and find_slopes calls silu_slope; other activations likewise.
- * `kind` is a constant where these functions are inlined. */
+/* activate applies the activation `kind` to x, find_slopes computes its derivative: for AX_SILU they call
+ * silu_value and silu_slope, and so on. `kind` is a constant where these functions are inlined. */
 INLINE void activate(ax_activation kind, const vf *x, vf *y, int count, bool roughly)
 {
 #define AX_VALUE(k, function)                                                                                \

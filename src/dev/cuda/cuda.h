@@ -75,7 +75,8 @@ extern const ax_device_ops ax_plugin_cuda;
 /* Creates the state of gemm.c. `gpu`: the name of the GPU's model. */
 ax_status ax_cuda_matmuls_create(const ax_cuda *cu, const char *gpu, struct ax_cuda_matmuls **out);
 void ax_cuda_matmuls_destroy(struct ax_cuda_matmuls **out);
-/* Implements ax_device_keep_plans. */
+/* From this call on, keeps the algorithms that are chosen for GEMMs by timing in a file of directory `dir`.
+ * First takes over those of directory `from` (ax_device_keep_plans). */
 ax_status ax_cuda_matmuls_keep(struct ax_cuda_matmuls *matmuls, const char *dir, const char *from);
 
 /* Sets each row of c to the bias (to zeros if the bias is NULL), or adds the bias to each row if
@@ -105,7 +106,8 @@ bool ax_cuda_flash_grad_takes(const ax_attention_grad_args *args);
 ax_status ax_cuda_flash(ax_stream *stream, const ax_attention_args *args);
 ax_status ax_cuda_flash_grad(ax_stream *stream, const ax_attention_grad_args *args);
 
-/* As ax_cuda_flash_takes and ax_cuda_flash, for calls with few queries (decode.cu). */
+/* Attention for calls with few queries, as in generation (decode.cu). ax_cuda_decode_takes returns true if
+ * decode.cu supports the call, ax_cuda_decode runs it. */
 bool ax_cuda_decode_takes(const ax_attention_args *args);
 ax_status ax_cuda_decode(ax_stream *stream, const ax_attention_args *args);
 

@@ -61,8 +61,8 @@ static int64_t memory_left(void)
     return cudaMemGetInfo(&left, &all) == cudaSuccess ? (int64_t)left : -1;
 }
 
-/* Implements ax_device_available. *place is a hash of the GPU's PCI bus id, because CUDA's number of a GPU
- * depends on the process's CUDA_VISIBLE_DEVICES. */
+/* Returns the bytes that a device opened now could allocate (ax_device_available). *place is a hash of the
+ * GPU's PCI bus id, because CUDA's number of a GPU depends on the process's CUDA_VISIBLE_DEVICES. */
 static int64_t available(int local_rank, int *place)
 {
     char bus[32] = "";

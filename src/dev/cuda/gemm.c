@@ -11,7 +11,9 @@ typedef ax_cuda_plan plan;
 typedef ax_cuda_plan_key plan_key;
 typedef ax_cuda_matmuls matmuls;
 
-/* Opens the files of plans. `dir`, `from`: as for ax_cuda_plans_open. */
+/* Opens the files that keep the algorithms chosen by timing. `dir`: directory of a run, which gets a copy of
+ * those that the run uses, or NULL; `from`: directory whose algorithms, if there are any, are taken over
+ * first. */
 static ax_status open_measured(matmuls *p, const char *dir, const char *from)
 {
     AX_TRY(ax_cuda_plans_open(p->kind, dir, from, &p->measured));

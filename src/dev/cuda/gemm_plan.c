@@ -263,8 +263,9 @@ static int fastest(const float *min_ms, int n)
     return best;
 }
 
-/* Sets p->algo to the fastest candidate and adds it to the plans. If the time for timing is used up, the
- * first candidate counts as the fastest. `instead`: as for ax_cuda_plans_add. */
+/* Sets p->algo to the fastest candidate and adds it to the plans (the choices kept in files). If the time for
+ * timing is used up, the first candidate counts as the fastest. `instead`: also replaces an algorithm that
+ * the plans already have for this GEMM. */
 static ax_status measure(const matmuls *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                          const cublasLtMatmulAlgo_t *candidate, int n, bool instead)
 {

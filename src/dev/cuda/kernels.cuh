@@ -314,7 +314,8 @@ __device__ inline void along_row(const T *array, int64_t n, int rank, int size, 
         f.template run<1>(at);
 }
 
-/* As along_row, but handles all elements one at a time unless `wide`. */
+/* Divides the `n` elements at `array` among `size` threads, of which the caller is thread `rank`. If `wide`,
+ * calls f for 16 bytes at a time where possible (along_row); if not, for one element at a time. */
 template <class T, class F>
 __device__ inline void along_rows(bool wide, const T *array, int64_t n, int rank, int size, F &&f)
 {

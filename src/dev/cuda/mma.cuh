@@ -73,7 +73,8 @@ __device__ inline void copy_async(void *to, const void *from, bool there)
                  : "r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
                  : "memory");
 }
-/* Starts an asynchronous copy of 4 bytes; otherwise as copy_async. */
+/* Starts an asynchronous copy of 4 bytes from global to shared memory; if `there` is false, the copy writes
+ * zeros and does not read. The copy is complete after wait_copies. */
 __device__ inline void copy_word_async(void *to, const void *from, bool there)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"

@@ -606,7 +606,7 @@ static ax_status run_task(ax_pipeline *p, const ax_pipeline_tasks *t, ax_pipe_ta
     int slot = forward ? take_slot(p, piece) : slot_of(p, piece);
     double begin = p->ctx->dev->ring ? ax_now() : 0;
     AX_TRY(run_or_pass_on(p, t, task, piece, slot));
-    if (!forward || !ax_pipeline_is_joint(p, piece.chunk)) /* else the backward is the whole task */
+    if (!forward || !ax_pipeline_is_joint(p, piece.chunk)) /* joint: one task, noted at its backward */
         AX_TRY(note_task(p));
     now->weights += ends;
     if (ends)

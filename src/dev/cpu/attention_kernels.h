@@ -261,7 +261,7 @@ INLINE void rescale_row(const attend *t, int64_t i, float now)
     float before = t->m[i], shrink = exp2f(before - now);
     t->m[i] = now;
     t->l[i] *= shrink;
-    if (before > -INFINITY) /* else o is still 0 */
+    if (before > -INFINITY) /* -infinity: the query has seen no key yet, and o is still 0 */
         for (int64_t c = 0; c < t->d; c += W)
             vput(t->o + i * t->d, c, t->d - c, VF32, vget(t->o + i * t->d, c, t->d - c, VF32) * vset(shrink));
 }

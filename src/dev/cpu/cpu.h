@@ -209,7 +209,7 @@ typedef struct ax_cpu_chunks {
     double *partials;
 } ax_cpu_chunks;
 
-/* The one array whose squares are summed. */
+/* The one array whose elements kernel sumsq squares and sums. */
 typedef struct ax_cpu_sumsq {
     int64_t n;
     const void *x;

@@ -172,7 +172,8 @@ int64_t ax_vocab_unit(const ax_ctx *ctx, int64_t vocab);
 /* How the heads of grouped-query attention are split along the axes of AX_ROLE_INNER, so that every rank
  * holds the key heads of its query heads. Each group of heads / kv_heads query heads shares a key head. */
 typedef struct ax_heads {
-    ax_role q, kv;  /* roles of query width and key width: AX_ROLE_INNER, with factors if necessary */
+    ax_role q, kv;  /* roles of query width and key width: AX_ROLE_INNER; where heads were factored, the
+                       factors x.kv and x.rep  replace the axis x */
     ax_role head;   /* role of the width of one head: AX_ROLE_HEAD, with the factors of q and kv */
     int64_t q_unit; /* split unit of the query width, in heads; the unit of the key width is one head */
 } ax_heads;

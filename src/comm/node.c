@@ -244,9 +244,12 @@ static ax_status find_gap(ax_node *node, int64_t bytes, int *index, span *out)
         if (i == node->n || begin + bytes + PAGE <= node->used[i].begin)
             break;
     }
-    char text[32];
-    AX_CHECK(begin + bytes <= (int64_t)node->card.bytes, AX_ERR_MEMORY,
-             "the shared memory of this rank has no free block of %s", ax_format_bytes((double)bytes, text));
+    char block[32], all[32];
+    AX_CHECK(
+        begin + bytes <= (int64_t)node->card.bytes, AX_ERR_MEMORY,
+        "the shared memory of this rank, %s, has no free block of %s: use fewer rows in a micro-batch, or "
+        "more machines",
+        ax_format_bytes((double)node->card.bytes, all), ax_format_bytes((double)bytes, block));
     if (node->n == node->capacity) {
         span *used = realloc(node->used, 2 * (size_t)node->capacity * sizeof *used);
         AX_CHECK(used, AX_ERR_MEMORY, "not enough memory for the list of shared memory blocks");
@@ -307,7 +310,8 @@ int64_t ax_node_offset(const ax_node *node, const void *memory, size_t bytes)
 }
 
 /* Returns how many resident bytes of this process belong to other ranks' heaps: the process's resident shared
- * memory minus this rank's own allocations, all of which are resident because their blocks are reserved. */
+ * memory minus this rank's own allocations. These count as resident as a whole; parts that this rank has
+ * never touched make the result too small. */
 int64_t ax_node_foreign(ax_node *node)
 {
     int64_t foreign = ax_memory_shared();

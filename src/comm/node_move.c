@@ -1,6 +1,7 @@
 /* The data movement of a node's collectives: every rank reads the other ranks' buffers directly. Each rank
- * gathers its own block first, then the blocks of the next higher ranks, and after the last rank those of
- * ranks 0, 1, … So the ranks do not all read the same buffer at once. Read node_group.h first. */
+ * gathers its own block first (unless it is in place), then the blocks of the next higher ranks, and after
+ * the last rank those of ranks 0, 1, … So the ranks do not all read the same buffer at once. Read
+ * node_group.h first. */
 #include "comm/node_group.h"
 #include "comm/reduce.h"
 

@@ -32,7 +32,7 @@ static ax_status wait_for_bytes(int fd, const corpus_file *file, ax_data_progres
     ax_data_progress copied = {.bytes_done = file->bytes};
     do
         AX_CHECK(!ax_signal_noted() && (!progress || progress(user, &copied)), AX_ERR_SIGNAL,
-                 "reading %s was stopped", file->path);
+                 "reading %s was stopped, by a signal or by the caller", file->path);
     while (poll(&wanted, 1, PATIENCE_MS) <= 0);
     return AX_OK;
 }

@@ -486,9 +486,10 @@ static void check_parts(const sharing *s)
     }
 }
 
-/* Records an error if all sources have epochs, but these do not need exactly train.steps steps, or if the
- * epochs have more samples than the run. Also records an error for each source by weight (without epochs)
- * that has no sample left. */
+/* Records an error in three cases: all sources have epochs, and their samples do not fill exactly train.steps
+ * steps; the epochs, with the samples already read from the other sources, need more samples than the run
+ * has; the epochs take all samples of the run, so that a source by weight (without epochs) would never be
+ * read. */
 static void check_epochs(const sharing *s)
 {
     const ax_sources *train = &s->run->inputs.train;

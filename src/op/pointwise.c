@@ -36,7 +36,8 @@ ax_status ax_op_alike(const ax_frame *frame, const ax_tensor *a, const ax_tensor
 {
     AX_CHECK(ax_layout_equal(ax_frame_ctx(frame)->grid, &a->layout, &b->layout, a->ndim) &&
                  a->align == b->align,
-             AX_ERR_INTERNAL, "addition of tensors with different layouts: redistribute one first");
+             AX_ERR_INTERNAL,
+             "addition of tensors with different layouts, or with rows that are padded differently");
     return AX_OK;
 }
 

@@ -21,7 +21,8 @@ static ax_status find_order(ax_param_orders *orders, const char *task, int *out)
         if (!strcmp(orders->order[*out].task, task))
             return AX_OK;
     ax_param_order *order = realloc(orders->order, (size_t)(orders->n + 1) * sizeof *order);
-    AX_CHECK(order, AX_ERR_MEMORY, "not enough memory for the order of weights in task \"%s\"", task);
+    AX_CHECK(order, AX_ERR_MEMORY,
+             "not enough host memory to record the order in which task \"%s\" uses the weights", task);
     orders->order = order;
     order[orders->n] = (ax_param_order){.n = 0};
     snprintf(order[orders->n].task, sizeof order->task, "%s", task);
@@ -34,7 +35,9 @@ static ax_status append(ax_param_order *order, int index)
     if (order->n == order->capacity) {
         int capacity = order->capacity ? 2 * order->capacity : 64;
         int *at = realloc(order->at, (size_t)capacity * sizeof *at);
-        AX_CHECK(at, AX_ERR_MEMORY, "not enough memory for the order of weights in task \"%s\"", order->task);
+        AX_CHECK(at, AX_ERR_MEMORY,
+                 "not enough host memory to record the order in which task \"%s\" uses the weights",
+                 order->task);
         order->at = at;
         order->capacity = capacity;
     }

@@ -361,7 +361,9 @@ ax_status ax_frame_alloc_beside(ax_frame *frame, int n, const ax_tensor *like, a
     for (int d = 0; d + 1 < like->ndim; d++)
         rows *= ax_tensor_extent(grid, like, d);
     AX_CHECK(cols * size <= UINT32_MAX, AX_ERR_USAGE,
-             "a frame cannot allocate rows of %lld elements beside each other: a row has at most 4 GiB",
+             "tensors beside each other in a frame would have joint rows of %lld elements; a joint row has "
+             "at most "
+             "4 GiB: allocate them separately",
              (long long)cols);
     AX_TRY(ax_frame_scratch(frame, like->dtype, rows * cols, (void **)&data));
     for (int i = 0; i < n; i++) {

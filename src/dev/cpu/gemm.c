@@ -73,7 +73,9 @@ typedef struct packing {
     int64_t requested, packed; /* number of pieces that were prefetched, and that were packed */
 } packing;
 
-/* Counts one step of packing in `rest`. Returns true if this step has to prefetch or pack a piece. */
+/* Called once by each pack_step: adds pieces / steps to the number of pieces that are due (`rest` has the
+ * remainder, times `steps`). Returns true if a piece is due to be prefetched, or a prefetched one to be
+ * packed. */
 static inline bool pack_is_due(packing *p)
 {
     p->rest += p->pieces;

@@ -23,7 +23,8 @@ each_kernel<[48], (activation|scale|dropout)<            0   1   -
 each_kernel<[48], (add|glu|activation_grad)<             0   2   -
 each_kernel<[48], (glu_grad|embedding)<                  0   3   -
 each_kernel<4, convert<float, (f16|bf16)>                0   1   -
-(max|sum|stats|grad|sumsq)_kernel<(float|f16|bf16)>      0   1   -
+(stats|grad|sumsq)_kernel<(float|f16|bf16)>              0   1   -
+(decode|combine)_kernel<                                 0   0   -
 update_kernel<sgd<float>, (float|f16|bf16), 4>           0   5   -
 update_kernel<adamw<float>, (float|f16|bf16), 4>         0   8   -
 '

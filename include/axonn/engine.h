@@ -83,6 +83,8 @@ void ax_engine_plan_fini(ax_engine_plan *plan);
  * options->model and plan. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_engine_create(ax_ctx *ctx, const ax_engine_options *options,
                                          const ax_engine_plan *plan, size_t frame_bytes, ax_engine **out);
+/* Frees an engine; *engine may be NULL. If a step has failed while messages between pipeline stages were in
+ * flight, aborts the world first (ax_comm_abort). */
 void ax_engine_destroy(ax_engine **engine);
 ax_param_set *ax_engine_params(ax_engine *engine);
 ax_model *ax_engine_model(ax_engine *engine);

@@ -156,8 +156,9 @@ static ax_status carry_end(ax_work *work)
     /* The wait for the copy of a send returns errors of the device, because of which the data will never be
      * there to be sent. */
     ax_status status = c->args.sends ? ax_stream_event_wait(c->copy) : AX_OK;
-    if (status == AX_OK)
-        status = c->work.inner ? c->work.inner->wait(c->work.inner) : AX_OK;
+    if (status != AX_OK)
+        return status; /* the send is still in flight, so the carrier stays busy */
+    status = c->work.inner ? c->work.inner->wait(c->work.inner) : AX_OK;
     if (status == AX_OK && !c->args.sends)
         status = deliver(c);
     c->busy = false;

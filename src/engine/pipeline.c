@@ -209,14 +209,32 @@ ax_status ax_pipeline_create(const ax_model *model, int64_t rows, int64_t seq_le
     return status;
 }
 
-/* Frees the handles of messages that a failed dry run (on the device `dry`) has left. Messages on `dry` are
- * complete at once. On other devices the handles are not awaited, because the messages may depend on ranks
- * that have failed too. */
+/* Returns true if a message of a step that has failed is still in flight. */
+static bool is_in_flight(const ax_pipeline *p)
+{
+    bool found = false;
+    for (int w = 0; w < DIRECTIONS; w++) {
+        const direction *y = &p->direction[w];
+        found = found || y->receive;
+        for (int64_t i = 0; y->sends && i < y->buffers; i++)
+            found = found || y->sends[i];
+    }
+    return found;
+}
+
+/* Ends the messages that a failed step has left. On the device `dry` messages are complete at once, and their
+ * handles are freed. On other devices this rank aborts the world before its buffers are freed: otherwise
+ * another rank or MPI would still read or write them. The handles are not awaited, because the messages may
+ * depend on ranks that have failed too. */
 static void drop_messages(ax_pipeline *p)
 {
     ax_status status = AX_OK;
-    bool dry = p->ctx->dev->ops.launch;
-    for (int w = 0; dry && w < DIRECTIONS; w++) {
+    if (!p->ctx->dev->ops.launch) {
+        if (is_in_flight(p))
+            ax_comm_abort(p->comm, AX_ERR_COMM, ax_error_message());
+        return;
+    }
+    for (int w = 0; w < DIRECTIONS; w++) {
         direction *y = &p->direction[w];
         status |= ax_wait(&y->receive);
         for (int64_t i = 0; y->sends && i < y->buffers; i++)

@@ -109,8 +109,8 @@ static ax_status alloc_gradients(ax_frame *frame, bool dense, const ax_tensor *q
         AX_TRY(dense_like(frame, &out[i], &out[i]));
     if (!dense && q->align)
         AX_TRY(ax_frame_alloc_beside(frame, AX_COUNT(out), (ax_tensor[]){*q, *k, *v}, out));
-    AX_CHECK(dense || out[0].align == q->align, AX_ERR_INTERNAL,
-             "attention: q, k and v have padded rows, but are not beside each other");
+    AX_CHECK(dense || (out[0].align == q->align && out[1].align == k->align && out[2].align == v->align),
+             AX_ERR_INTERNAL, "attention: q, k and v have padded rows, but are not beside each other");
     *dq = out[0];
     *dk = out[1];
     *dv = out[2];

@@ -173,8 +173,9 @@ static ax_status run_step(counter *c, double *cost)
         AX_TRY(ax_param_set_last_micro_batch(c->set, true));
     lap(c);
     AX_TRY(run_micro_batch(c, rows, cost));
+    const int64_t micro_batches = o->global_batch / rows;
     for (int i = 0; i < c->model->chunks; i++)
-        cost[i] *= (double)(o->global_batch / rows);
+        cost[i] *= (double)micro_batches;
     return o->optim ? run_update(c, cost) : AX_OK;
 }
 

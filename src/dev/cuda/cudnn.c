@@ -127,7 +127,7 @@ void ax_cuda_cudnn_destroy(state **out)
     *out = NULL;
 }
 
-size_t ax_cuda_cudnn_version(const state *s) { return s->lib.GetVersion(); }
+size_t ax_cuda_cudnn_version(const state *cudnn) { return cudnn->lib.GetVersion(); }
 
 /* ---- calls --------------------------------------------------------------------------------------- */
 

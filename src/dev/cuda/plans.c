@@ -334,7 +334,7 @@ static ax_status take_over(ax_cuda_plans *p, const char *kind, const char *from)
 {
     store before = {0};
     ax_status status = open_store(from, AX_LOG_WARN, &before);
-    if (status == AX_OK) {
+    if (status == AX_OK && before.known.n) {
         if (!count_of_kind(&before.known, p->kind))
             ax_log(AX_LOG_WARN,
                    "%s has no plans of GEMMs for this GPU and library (%s): algorithms are chosen again, and "

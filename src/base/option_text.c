@@ -4,21 +4,42 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <utf8proc.h>
 
 /* ---- dump ---------------------------------------------------------------------------------------- */
 
-/* Appends a YAML double-quoted scalar, which reads back as the same text whatever bytes it has. */
+/* Returns true if a YAML double-quoted scalar keeps character c as it is. YAML forbids some characters, and
+ * reads others as line breaks or as the byte order mark. */
+static bool is_plain(int32_t c)
+{
+    return c != '"' && c != '\\' && c >= ' ' && (c < 0x7F || c >= 0xA0) && c != 0x2028 && c != 0x2029 &&
+           c != 0xFEFF && c != 0xFFFE && c != 0xFFFF;
+}
+
+/* Returns true if the text is UTF-8, which YAML needs. */
+static bool is_utf8(const char *text)
+{
+    utf8proc_int32_t c;
+    utf8proc_ssize_t n = 1;
+    for (; *text && n > 0; text += n > 0 ? n : 0)
+        n = utf8proc_iterate((const utf8proc_uint8_t *)text, -1, &c);
+    return n > 0;
+}
+
+/* Appends a YAML double-quoted scalar, which reads back as the same text. AX_ERR_USAGE if the text is not
+ * UTF-8. */
 static ax_status dump_string(const char *text, ax_buf *out)
 {
+    char quoted[80];
+    AX_CHECK(is_utf8(text), AX_ERR_USAGE,
+             "%s is not valid UTF-8, so config.yaml cannot hold it: use names in UTF-8",
+             option_quote(text, quoted));
     AX_TRY(ax_buf_add(out, "\"", 1));
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            AX_TRY(ax_buf_printf(out, "\\%c", c));
-        else if (c < ' ' || c == 0x7f)
-            AX_TRY(ax_buf_printf(out, "\\x%02x", c));
-        else
-            AX_TRY(ax_buf_add(out, text, 1));
+    for (utf8proc_ssize_t n; *text; text += n) {
+        utf8proc_int32_t c;
+        n = utf8proc_iterate((const utf8proc_uint8_t *)text, -1, &c);
+        AX_TRY(is_plain(c) ? ax_buf_add(out, text, (size_t)n)
+                           : ax_buf_printf(out, c < 0x100 ? "\\x%02x" : "\\u%04x", (unsigned)c));
     }
     return ax_buf_add(out, "\"", 1);
 }
@@ -99,6 +120,15 @@ static ax_status dump_value(const ax_option *option, const void *field, ax_buf *
     }
 }
 
+/* Calls dump_value. The message of an error begins with the key. */
+static ax_status dump_of_key(const ax_option *option, const void *field, ax_buf *out)
+{
+    ax_status status = dump_value(option, field, out);
+    if (status != AX_OK)
+        ax_error_context("%s", option->key);
+    return status;
+}
+
 /* Returns the length of the group names with which both `key` and `previous` begin, dots included: for
  * "a.b.c" and "a.b.d", the length of "a.b.". */
 static size_t shared_groups(const char *key, const char *previous)
@@ -134,8 +164,9 @@ ax_status ax_option_dump(const ax_option_set *set, ax_buf *out)
         AX_TRY(dump_groups(option->key, previous, out));
         const char *dot = strrchr(option->key, '.');
         AX_TRY(ax_buf_printf(out, "%s: ", dot ? dot + 1 : option->key));
-        AX_TRY(dump_value(option, field, out));
-        AX_TRY(ax_buf_printf(out, set->states[i].place ? " # %s\n" : "\n", set->states[i].place));
+        AX_TRY(dump_of_key(option, field, out));
+        const char *place = set->states[i].place;
+        AX_TRY(ax_buf_printf(out, place && is_utf8(place) ? " # %s\n" : "\n", place));
         previous = option->key;
     }
     return AX_OK;
@@ -159,7 +190,7 @@ ax_status ax_option_print(const ax_option_set *set, ax_buf *out)
         bool text = option->type == AX_OPT_STRING || option->type == AX_OPT_PATH;
         AX_TRY(ax_buf_printf(out, "%s: ", option->key));
         if (!text || *(char *const *)field)
-            AX_TRY(dump_value(option, field, out));
+            AX_TRY(dump_of_key(option, field, out));
         AX_TRY(ax_buf_add(out, "\n", 1));
     }
     return AX_OK;

@@ -446,6 +446,56 @@ static void dump_reads_back(void **state)
     ax_buf_fini(&second);
 }
 
+/* Every character reads back, also those that YAML does not print or reads as line breaks: C1 controls, line
+ * separators, the byte order mark, U+FFFE. */
+static void dump_keeps_characters(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"\xC2\x80|\xC2\x85|\xC2\x9F|\xC2\xA0", "a\xE2\x80\xA8\xE2\x80\xA9z",
+                                        "\xEF\xBB\xBFx", "\xEF\xBF\xBE\xEF\xBF\xBF",
+                                        "\x7F \t\xF0\x9F\x98\x80"};
+    for (size_t i = 0; i < AX_COUNT(names); i++) {
+        sample s, t;
+        ax_buf dump = {0};
+        ax_option_set *set;
+        assert_int_equal(ax_option_set_create(table, AX_COUNT(table), &s, &set), AX_OK);
+        assert_int_equal(ax_option_assign(set, "model.name", names[i], "command line"), AX_OK);
+        assert_int_equal(ax_option_finish(set), AX_OK);
+        assert_int_equal(ax_option_dump(set, &dump), AX_OK);
+        assert_int_equal(load(dump.data, 0, NULL, &t, NULL), AX_OK);
+        assert_string_equal(t.name, names[i]);
+        ax_option_set_destroy(&set);
+        ax_buf_fini(&dump);
+        drop(&s);
+        drop(&t);
+    }
+}
+
+/* Bytes that are not UTF-8 are legal in file names, but YAML cannot hold them. The place of a value, which is
+ * a comment of the dump, is left out. */
+static void dump_refuses_bytes(void **state)
+{
+    (void)state;
+    sample s;
+    ax_buf dump = {0};
+    ax_option_set *set;
+    assert_int_equal(ax_option_set_create(table, AX_COUNT(table), &s, &set), AX_OK);
+    assert_int_equal(ax_option_assign(set, "model.name", "x", "bad\xFF.yaml:1:1"), AX_OK);
+    assert_int_equal(ax_option_finish(set), AX_OK);
+    assert_int_equal(ax_option_dump(set, &dump), AX_OK);
+    assert_null(strchr(dump.data, '\xFF'));
+    ax_option_set_destroy(&set);
+    drop(&s);
+    assert_int_equal(ax_option_set_create(table, AX_COUNT(table), &s, &set), AX_OK);
+    assert_int_equal(ax_option_assign(set, "model.name", "r\xFF", "command line"), AX_OK);
+    assert_int_equal(ax_option_finish(set), AX_OK);
+    assert_int_equal(ax_option_dump(set, &dump), AX_ERR_USAGE);
+    assert_non_null(strstr(ax_error_message(), "model.name: \"r\xFF\" is not valid UTF-8"));
+    ax_option_set_destroy(&set);
+    ax_buf_fini(&dump);
+    drop(&s);
+}
+
 /* ---- flags --------------------------------------------------------------------------------------- */
 
 typedef struct verb_args {
@@ -563,6 +613,8 @@ int main(void)
         cmocka_unit_test(endless_files),
         cmocka_unit_test(places),
         cmocka_unit_test(dump_reads_back),
+        cmocka_unit_test(dump_keeps_characters),
+        cmocka_unit_test(dump_refuses_bytes),
         cmocka_unit_test(flags_are_read),
         cmocka_unit_test(flag_errors),
         cmocka_unit_test(help_text),

@@ -110,6 +110,7 @@ typedef struct ax_link_ops {
     /* Makes the device's stream wait for the collective: work that is enqueued on the stream later runs after
      * the collective. The host does not wait. */
     ax_status (*await)(ax_link *link, int64_t ticket);
+    ax_status (*check)(ax_device *dev); /* ax_device_check_links */
 } ax_link_ops;
 
 /* ---- copies beside kernels ----------------------------------------------------------------------- */
@@ -457,6 +458,10 @@ AX_MUST_CHECK ax_status ax_stream_await(ax_stream *stream, const ax_stream_event
 AX_MUST_CHECK ax_status ax_stream_event_done(const ax_stream_event *event, bool *done);
 /* Waits on the host until the event is complete. AX_ERR_COMM if links have failed. */
 AX_MUST_CHECK ax_status ax_stream_event_wait(const ax_stream_event *event);
+/* AX_ERR_COMM if a link of the device has failed, or another rank: then the links are aborted, because the
+ * device's streams could wait for them for ever. A host that polls events with ax_stream_event_done calls
+ * this function every few milliseconds. Only the thread that launches kernels may call it. */
+AX_MUST_CHECK ax_status ax_device_check_links(ax_device *dev);
 
 #ifdef __cplusplus
 }

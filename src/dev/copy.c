@@ -91,6 +91,11 @@ ax_status ax_stream_event_done(const ax_stream_event *event, bool *done)
     return event->impl ? event->dev->ops.copies->done(event->dev, event->impl, done) : AX_OK;
 }
 
+ax_status ax_device_check_links(ax_device *dev)
+{
+    return dev->ops.links ? dev->ops.links->check(dev) : AX_OK;
+}
+
 ax_status ax_stream_event_wait(const ax_stream_event *event)
 {
     return event->impl ? event->dev->ops.copies->wait(event->dev, event->impl) : AX_OK;

@@ -280,8 +280,11 @@ static ax_status keep_pace(ax_pipeline *p)
 static ax_status wait_while_device_computes(const ax_pipeline *p, ax_work *const message[], int n)
 {
     const struct timespec pause = {.tv_nsec = 20000};
-    for (;;) {
+    enum { CHECK_EVERY = 100 }; /* rounds of the loop, about 10 ms */
+    for (int round = 1;; round++) {
         bool over;
+        if (round % CHECK_EVERY == 0)
+            AX_TRY(ax_device_check_links(p->ctx->dev));
         AX_TRY(ax_stream_event_done(p->ended[(p->tasks + ENQUEUED - 1) % ENQUEUED], &over));
         for (int i = 0; i < n; i++)
             over = over || ax_work_done(message[i]);

@@ -275,6 +275,41 @@ static void a_failing_rank_ends_the_others(void **state)
     }
 }
 
+/* The others poll an event behind a collective that rank 1 does not join. */
+static ax_status one_fails_and_others_poll(ax_comm *world, ax_stream *stream, void *memory)
+{
+    ax_work *work;
+    ax_stream_event *event;
+    bool done = false;
+    AX_TRY(reduce(world, stream, memory, N));
+    if (ax_comm_rank(world) == 1)
+        return ax_fail(AX_ERR_DATA, "the file is short");
+    AX_TRY(ax_stream_event_create(stream->dev, &event));
+    ax_status status = ax_all_reduce(world, stream, memory, N, AX_F32, AX_SUM, &work);
+    if (status == AX_OK)
+        status = ax_wait(&work);
+    if (status == AX_OK)
+        status = ax_stream_record(stream, event);
+    while (status == AX_OK && !done) {
+        status = ax_device_check_links(stream->dev);
+        if (status == AX_OK)
+            status = ax_stream_event_done(event, &done);
+    }
+    ax_stream_event_destroy(&event);
+    return status;
+}
+
+static void a_failing_rank_ends_polling(void **state)
+{
+    (void)state;
+    outcome o = ends(one_fails_and_others_poll);
+    for (int r = 0; r < ranks(); r++) {
+        assert_int_equal(o.status[r], r == 1 ? AX_ERR_DATA : AX_ERR_COMM);
+        if (r != 1 && !strstr(o.message[r], "rank 1 failed: the file is short"))
+            fail_msg("rank %d: %s", r, o.message[r]);
+    }
+}
+
 static ax_status one_differs(ax_comm *world, ax_stream *stream, void *memory)
 {
     return reduce(world, stream, memory, ax_comm_rank(world) == 1 ? N / 2 : N);
@@ -321,6 +356,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(training_equals_the_reference),
         cmocka_unit_test(ranks_that_share_a_gpu_go_through_the_host),
         cmocka_unit_test(a_failing_rank_ends_the_others),
+        cmocka_unit_test(a_failing_rank_ends_polling),
         cmocka_unit_test(mismatches_are_errors),
         cmocka_unit_test(a_rank_that_never_comes_is_an_error),
     };

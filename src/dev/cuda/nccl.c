@@ -25,7 +25,12 @@ static const char *absent(ax_device *dev)
     (void)dev;
     return "this plugin was built without NCCL's header";
 }
-const ax_link_ops ax_cuda_links = {.name = "nccl", .absent = absent};
+static ax_status check(ax_device *dev)
+{
+    (void)dev;
+    return AX_OK;
+}
+const ax_link_ops ax_cuda_links = {.name = "nccl", .absent = absent, .check = check};
 void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending)
 {
     (void)cu;
@@ -271,6 +276,15 @@ void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending)
 }
 
 const char *ax_nccl_why(const ax_cuda *cu) { return cu->nccl && cu->nccl->failed ? cu->nccl->why : NULL; }
+
+static ax_status check(ax_device *dev)
+{
+    ax_cuda *cu = cuda_of(dev);
+    if (cu->nccl)
+        check_links(cu);
+    AX_CHECK(!ax_nccl_why(cu), AX_ERR_COMM, "%s", ax_nccl_why(cu));
+    return AX_OK;
+}
 
 /* Waits until a non-blocking call of NCCL is complete, for at most `seconds` (0: no limit). Returns the
  * call's result; ncclInProgress after the time limit; ncclRemoteError if a link or a rank has failed. */
@@ -521,6 +535,7 @@ const ax_link_ops ax_cuda_links = {.name = "nccl",
                                    .open = link_open,
                                    .close = link_close,
                                    .start = start,
-                                   .await = await};
+                                   .await = await,
+                                   .check = check};
 
 #endif

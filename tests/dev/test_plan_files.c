@@ -254,6 +254,22 @@ static void a_checkpoint_has_priority(void **state)
     free(after);
 }
 
+/* A run whose directory cannot be written uses the checkpoint's plans all the same. */
+static void a_checkpoint_counts_if_the_run_cannot_write(void **state)
+{
+    (void)state;
+    char *said;
+    make_file(CHECKPOINT, kind, 3);
+    OK(ax_mkdirs(RUN "/plans.lock")); /* a directory: it cannot be opened as the lock */
+    ax_cuda_plans *plans = open_saying(kind, RUN, CHECKPOINT, &said);
+    expect_text(said, "warning: plans of GEMMs are not kept: cannot open " RUN "/plans.lock");
+    free(said);
+    for (int64_t m = 1; m <= 3; m++)
+        assert_int_equal(algo_of(plans, m), m);
+    ax_cuda_plans_close(&plans);
+    OK(ax_remove_tree(RUN "/plans.lock"));
+}
+
 static void a_checkpoint_without_plans(void **state)
 {
     (void)state;
@@ -417,6 +433,7 @@ int main(void)
         cmocka_unit_test_setup(there_must_be_a_place, begin),
         cmocka_unit_test_setup(a_run_says_what_it_knows, begin),
         cmocka_unit_test_setup(a_checkpoint_has_priority, begin),
+        cmocka_unit_test_setup(a_checkpoint_counts_if_the_run_cannot_write, begin),
         cmocka_unit_test_setup(a_checkpoint_without_plans, begin),
         cmocka_unit_test_setup(a_checkpoint_of_another_gpu, begin),
         cmocka_unit_test_setup(damaged_lines_are_reported_once, begin),

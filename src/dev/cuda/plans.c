@@ -227,9 +227,10 @@ static ax_status take_lock(const store *s, int *fd)
     return AX_OK;
 }
 
-/* Reads the file again. If several lists have a plan for the same GEMM, that of `first` counts, then that of
- * the file, then that which is known. Writes the result if it differs from the file. */
-static ax_status merge_and_write(store *s, const list *first)
+/* Reads the file again, and merges into s->known: if several lists have a plan for the same GEMM, that of
+ * `first` counts, then that of the file, then that which is known. Sets *same to whether the file has the
+ * result already. */
+static ax_status merge_with_file(store *s, const list *first, bool *same)
 {
     int damaged;
     list all = {0}, file;
@@ -237,7 +238,7 @@ static ax_status merge_and_write(store *s, const list *first)
     const list *const lists[] = {first, &file, &s->known};
     for (size_t i = 0; i < AX_COUNT(lists) && status == AX_OK; i++)
         status = merge(&all, lists[i]);
-    bool same = status == AX_OK && !damaged && same_entries(&all, &file);
+    *same = status == AX_OK && !damaged && same_entries(&all, &file);
     free(file.entries);
     if (status != AX_OK) {
         free(all.entries);
@@ -245,19 +246,31 @@ static ax_status merge_and_write(store *s, const list *first)
     }
     free(s->known.entries);
     s->known = all;
-    return same ? AX_OK : write_file(s);
+    return AX_OK;
 }
 
-/* Merges `first` into the file (merge_and_write) under the lock. The first failure is logged at s->level,
- * further ones at level debug. */
-static void update(store *s, const list *first)
+/* Merges again under the lock, because another process may have written the file meanwhile, and writes it. */
+static ax_status write_under_lock(store *s, const list *first)
 {
     int lock;
-    ax_status status = take_lock(s, &lock);
-    if (status == AX_OK) {
-        status = merge_and_write(s, first);
-        close(lock);
-    }
+    bool same;
+    AX_TRY(take_lock(s, &lock));
+    ax_status status = merge_with_file(s, first, &same);
+    if (status == AX_OK && !same)
+        status = write_file(s);
+    close(lock);
+    return status;
+}
+
+/* Merges `first` into the plans that are known and into the file. A rank whose plans another rank has written
+ * already needs no lock: the file is replaced as a whole. The first failure is logged at s->level, further
+ * ones at level debug. */
+static void update(store *s, const list *first)
+{
+    bool same;
+    ax_status status = merge_with_file(s, first, &same);
+    if (status == AX_OK && !same)
+        status = write_under_lock(s, first);
     if (status == AX_OK)
         return;
     ax_log(s->level,

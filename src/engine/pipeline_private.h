@@ -1,0 +1,70 @@
+/* The state of a pipeline stage, which pipeline_create.c makes and pipeline.c runs. */
+#ifndef AXONN_ENGINE_PIPELINE_PRIVATE_H
+#define AXONN_ENGINE_PIPELINE_PRIVATE_H
+
+#include "engine/pipeline.h"
+
+enum { ENQUEUED = 2 }; /* the most tasks that the device has not ended: one that it runs, and the next */
+enum { ACTIVATION, GRADIENT, DIRECTIONS };
+/* Bits of ax_message.note. GIVEN_UP: the sender has given up the step. STOP_ASKED: the sender knows that a
+ * rank asked to give up the step (ax_pipeline_ask_stop). */
+enum { GIVEN_UP = 1, STOP_ASKED = 2 };
+_Static_assert(ACTIVATION == (int)AX_MESSAGE_ACTIVATION && GRADIENT == (int)AX_MESSAGE_GRADIENT,
+               "the kinds of messages between stages are the first two");
+
+/* One direction of messages: activations go to the next stage, gradients to the previous one. */
+typedef struct direction {
+    int from, to;     /* `from`: the stage that sends to this stage; `to`: the stage to which this stage
+                         sends; -1: none */
+    int64_t next;     /* number of the forward (gradients: of the backward) of this stage whose input is the
+                         message that `receive` receives */
+    int64_t sent;     /* number of messages that this stage has sent in this step */
+    ax_work *receive; /* the receive of the next message, or NULL */
+    char *in;         /* the buffer into which `receive` writes */
+    char *out;        /* `buffers` buffers for messages to send, one after the other */
+    ax_work **sends;  /* [buffers]: the send in flight from each buffer, or NULL */
+    int64_t buffers;
+} direction;
+
+struct ax_pipeline {
+    ax_ctx *ctx;
+    ax_pipe_stage stage;
+    const ax_model *model;
+    int64_t *held;   /* held[slot]: number (number_of, pipeline.c) of the piece whose activations are in the
+                        slot, or   -1 */
+    int64_t last;    /* the slot that was taken last */
+    ax_comm *comm;   /* communicator along the grid axis pipe; NULL if there is one stage */
+    ax_tensor like;  /* shape, dtype and layout of an activation between stages, without data */
+    ax_comm *copies; /* communicator of the ranks of this stage that have the same box (local part) of an
+                        activation; NULL: no other rank has this rank's box */
+    int64_t part;    /* number of elements of an activation that this rank sends; the other ranks of `copies`
+                        send the rest */
+    ax_comm *group;  /* the ranks that run collectives together within a task and must run tasks in the same
+                        order; NULL: this rank alone, or a fixed order */
+    int32_t *task;   /* [decision]: the tasks (ax_pipe_task) that rank 0 of `group` has chosen in this step */
+    ax_work **decision_sends; /* [decision, rank]: the sends of task[decision] from rank 0 of `group` to each
+                                 other rank */
+    int64_t decisions;
+    direction direction[DIRECTIONS];
+    char *memory;
+    size_t bytes;
+    int64_t step, n; /* `step`: index of the running step; `n`: how many micro-batches the step has */
+    bool backward;
+    bool given_up; /* the running step is given up: nothing is computed, only messages are exchanged */
+    double asked;  /* when this rank learned that a rank asked to give up the running step; 0: none did */
+    double waited;
+    /* With several stages: ended[i % ENQUEUED] is complete when the device has ended task number i. */
+    ax_stream_event *ended[ENQUEUED];
+    int64_t tasks; /* number of tasks that this rank has enqueued so far, over all steps */
+};
+
+static inline bool is_first(const ax_pipeline *p) { return p->stage.stage == 0; }
+static inline bool is_last(const ax_pipeline *p) { return p->stage.stage == p->stage.stages - 1; }
+
+/* Returns the bytes of a message's buffer: this rank's part of an activation, in whole cache lines. */
+size_t pipeline_part_bytes(const ax_pipeline *p);
+/* Sets p->comm, p->group and p->copies. Called at the first step and not at creation, because only by then
+ * ax_grid_prepare has created these communicators. */
+AX_MUST_CHECK ax_status pipeline_find_groups(ax_pipeline *p);
+
+#endif

@@ -130,6 +130,10 @@ void ax_comm_hurry(ax_comm *world);
  * (NULL: none) as an error. If a process exits before it has destroyed its world, the job is aborted with
  * that process's exit code (AX_ERR_COMM if that code is 0). Not collective. */
 void ax_comm_abort(ax_comm *comm, ax_status status, const char *message);
+/* Sets a function that each rank calls with its exit code, right before an aborted job ends the rank's
+ * process. The function may run on any thread, and twice; it must be async-signal-safe. NULL: none. Not
+ * collective. */
+void ax_comm_on_abort(void (*function)(int code));
 
 /* data[i] <- sum or maximum over all ranks of data[i], in place. dtype: F64, F32, I32, I64, or BF16 or F16,
  * which are summed in F32. */

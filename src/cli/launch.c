@@ -238,7 +238,12 @@ static ax_status job_result(const cli_job *job)
     if (note->pid && !note->ended &&
         WIFSIGNALED(status)) /* most likely end_if_gone (job.c) has killed the launcher */
         return ax_fail(AX_ERR_COMM, "rank 0 ended, but the launcher did not: some hosts may be out of reach");
-    AX_CHECK(noted > 0 || !WIFSIGNALED(status), AX_ERR_COMM,
+    AX_CHECK(
+        noted <= 0 || !WIFSIGNALED(status), (ax_status)noted,
+        "the ranks ended with exit code %d; the launcher was ended by signal %d (%s), so their messages may "
+        "be missing above",
+        noted, WTERMSIG(status), strsignal(WTERMSIG(status)));
+    AX_CHECK(!WIFSIGNALED(status), AX_ERR_COMM,
              "the launcher was ended by signal %d (%s), and the job with it%s", WTERMSIG(status),
              strsignal(WTERMSIG(status)),
              stack_is_small() ? ": its stack limit (ulimit -s) is below 1 MiB, raise it" : "");

@@ -3,7 +3,6 @@
 #include "launch.h"
 #include "process.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,20 +52,25 @@ void cli_starter_note_signal(void)
         starter = -1; /* the process that started this rank has ended */
 }
 
-static void leave_note(const ax_comm *world, bool ended, ax_status status)
+/* Writes the part of the note that is rank 0's. Async-signal-safe. */
+static void leave_note(bool ended, int code)
 {
-    cli_note note = {.pid = getpid(), .ended = ended, .code = (int32_t)status};
-    if (starter >= 0 && !ax_comm_rank(world) && pwrite(starter, &note, offsetof(cli_note, heard), 0) < 0)
-        ax_log(AX_LOG_DEBUG, "cannot write the note to the process that started the ranks: %s",
-               strerror(errno));
+    cli_note note = {.pid = getpid(), .ended = ended, .code = code};
+    if (starter >= 0 && pwrite(starter, &note, offsetof(cli_note, heard), 0) < 0)
+        starter = -1; /* the process that started this rank has ended */
 }
+
+static void note_abort(int code) { leave_note(true, code); }
 
 /* ---- the world ----------------------------------------------------------------------------------- */
 
 ax_status cli_world_open(ax_comm **world)
 {
     AX_TRY(ax_comm_world_create(world));
-    leave_note(*world, false, AX_OK);
+    if (!ax_comm_rank(*world)) {
+        leave_note(false, 0);
+        ax_comm_on_abort(note_abort);
+    }
     ax_status status = ax_comm_share_runtime(*world);
     return status == AX_OK ? AX_OK : cli_world_close(world, status);
 }
@@ -79,10 +83,8 @@ void cli_world_wait_for_first(ax_comm *world, bool waits)
 
 void cli_world_abort_unshared(ax_comm *world, ax_status status)
 {
-    if (world && status != AX_OK && ax_comm_size(world) > 1 && !ax_error_is_shared()) {
-        leave_note(world, true, status);
+    if (world && status != AX_OK && ax_comm_size(world) > 1 && !ax_error_is_shared())
         ax_comm_abort(world, status, ax_error_message());
-    }
 }
 
 ax_status cli_world_close(ax_comm **world, ax_status status)
@@ -91,7 +93,8 @@ ax_status cli_world_close(ax_comm **world, ax_status status)
         return status;
     cli_world_abort_unshared(*world, status);
     error_printer = ax_comm_rank(*world) ? NOT_THIS_RANK : THIS_RANK;
-    leave_note(*world, true, status);
+    if (!ax_comm_rank(*world))
+        leave_note(true, status);
     fflush(stdout);
     cli_print_error(status); /* printed before any rank exits with an error, because the launcher then kills
                                 the other ranks */

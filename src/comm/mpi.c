@@ -1,6 +1,7 @@
 /* The part of the communicator over MPI that runs on the callers' threads: queues operations for the
  * communication thread, which makes all MPI calls, and waits for their completion. Read mpi.h first. */
 #include "comm/mpi.h"
+#include "comm/world.h"
 
 #include <math.h>
 #include <sched.h>
@@ -330,7 +331,7 @@ static void mpi_abort(ax_comm *comm, ax_status status, const char *message)
     pthread_cond_signal(&w->to_thread);
     pthread_mutex_unlock(&w->lock);
     sleep(ABORT_SECONDS);
-    _exit((int)status);
+    ax_comm_exit((int)status);
 }
 
 /* Returns why the world has failed, or NULL (`failed` of ax_comm_ops). Each call marks this rank as waiting

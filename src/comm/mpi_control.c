@@ -6,6 +6,7 @@
  * the first one. The rank whose claim was granted logs the reason. Then all ranks exit at the same moment
  * with the same exit code. */
 #include "comm/mpi.h"
+#include "comm/world.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -103,7 +104,7 @@ static void __attribute__((noreturn)) exit_at(double moment, int status)
     double now = ax_wall_clock();
     if (moment > now)
         usleep((useconds_t)(fmin(moment - now, 2 * NOTICE_SECONDS) * 1e6));
-    _exit(status);
+    ax_comm_exit(status);
 }
 
 static void read_note(ax_mpi_world *w, const ax_mpi_note *note)
@@ -173,7 +174,7 @@ static bool claim_report(ax_mpi_world *w)
 static void *exit_after_delay(void *status)
 {
     sleep(ABORT_SECONDS);
-    _exit(*(int *)status);
+    ax_comm_exit(*(int *)status);
 }
 
 void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_hear)
@@ -188,8 +189,9 @@ void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_h
         .kind = AX_NOTE_END, .state = status, .moment = ax_wall_clock() + NOTICE_SECONDS};
     ax_mpi_note_send_all(w, &end);
     poll_for(w, end.moment - ax_wall_clock(), false);
+    ax_comm_tell_abort(status); /* MPI_Abort does not return */
     pthread_t patience;
     if (!all_hear && !ax_thread_start(&patience, exit_after_delay, &status))
         MPI_Abort(w->comm->mpi, status);
-    _exit(status);
+    ax_comm_exit(status);
 }

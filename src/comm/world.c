@@ -2,7 +2,9 @@
  * because that would take time. */
 #include "comm/world.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 /* The environment variables that launchers set to the number of ranks (`size`; NULL: none) and to the rank.
  * The launcher is the first one in this list that started more than one rank; if there is none, the first one
@@ -37,6 +39,23 @@ ax_launcher ax_launcher_find(void)
             found = (ax_launcher){launchers[i].launcher, (int)ax_max(rank, 0), size};
     }
     return found;
+}
+
+static void (*_Atomic on_abort)(int code);
+
+void ax_comm_on_abort(void (*function)(int code)) { atomic_store(&on_abort, function); }
+
+void ax_comm_tell_abort(int code)
+{
+    void (*function)(int) = atomic_load(&on_abort);
+    if (function)
+        function(code);
+}
+
+void ax_comm_exit(int code)
+{
+    ax_comm_tell_abort(code);
+    _exit(code);
 }
 
 #ifdef AXONN_HAVE_MPI

@@ -4,6 +4,11 @@
 
 #include "axonn/comm.h"
 
+/* Calls the function of ax_comm_on_abort. Async-signal-safe if that function is. */
+void ax_comm_tell_abort(int code);
+/* Calls the function of ax_comm_on_abort, then ends the process without exit handlers. */
+void ax_comm_exit(int code) __attribute__((noreturn));
+
 #ifdef AXONN_HAVE_MPI
 /* Creates the communicator of the ranks of MPI_COMM_WORLD. AX_ERR_USAGE if the number of ranks differs from
  * the number that the launcher set. */

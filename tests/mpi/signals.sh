@@ -154,6 +154,23 @@ code=$?
   die "a token file that shrinks: exit code $code"
 none_left
 rm -rf run
+# The job's exit code is the one that the aborted ranks noted, whatever the launcher returns.
+start_long
+started=$(pgrep -P $long)
+kill -STOP "$started"
+note=$(find /proc/$long/fd -lname '/memfd:axonn-note*')
+: >"$(echo run/data/*.tok)"
+until [[ $(od -An -t d4 -j 8 -N 4 "$note") -eq 1 ]]; do
+  kill -0 $long || die "it ended by itself"
+  sleep 0.05
+done
+kill -KILL "$started"
+wait $long
+code=$?
+[[ $code == 4 ]] && grep -q 'error: the ranks ended with exit code 4; the launcher was ended by signal 9' log ||
+  die "ranks that end before their launcher: exit code $code"
+none_left
+rm -rf run
 # Killing the supervisor ends the job too.
 start_long
 kill -KILL $long

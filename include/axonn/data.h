@@ -423,7 +423,8 @@ const char *ax_corpus_path(const ax_corpus *corpus, int64_t file);
  * document at all. */
 AX_MUST_CHECK ax_status ax_corpus_next(ax_corpus *corpus, ax_buf *doc, bool *end);
 
-/* Returns the number of files left out so far, by the listing and by ax_corpus_next. */
+/* Returns the number of files that were left out with a warning so far, by the listing and by
+ * ax_corpus_next. */
 int64_t ax_corpus_skipped(const ax_corpus *corpus);
 /* Returns the number of JSON objects left out so far because they have no usable text. */
 int64_t ax_corpus_bad_lines(const ax_corpus *corpus);

@@ -336,7 +336,7 @@ typedef struct ax_cores {
 } ax_cores;
 void ax_cores_find(ax_cores *out);
 /* Returns the number of physical cores that this process may use by affinity mask and cgroup quota, at
- * least 1. */
+ * least 1; of hardware threads if the system does not list the physical cores. */
 int ax_cores_usable(void);
 /* Returns the bytes of the last-level caches of the cores that this process may use; 0 if not known. */
 int64_t ax_cores_cache(void);

@@ -69,9 +69,10 @@ typedef struct session {
     ax_chat_text rendered;
     float *work; /* scratch of ax_sample */
     ax_decoder decoder;
-    ax_buf text;  /* the generated text. If the prompt was given as ids and without --json, the prompt's text
-                     comes before it */
-    size_t shown; /* bytes of `text` already printed */
+    ax_buf text; /* the generated text. If the prompt was given as ids and without --json, the prompt's text
+                    comes before it */
+    size_t
+        shown; /* bytes of `text` already printed, or skipped because the template opens the turn with them */
     const char *reason;
     double start; /* ax_now at the start of the verb, or of a turn */
 } session;
@@ -375,8 +376,8 @@ static ax_status show_prompt(session *s)
     return shown ? cli_print(s->given.data, s->given.size) : AX_OK;
 }
 
-/* Samples the next token on rank 0 and broadcasts it. All ranks should have the same logits, but a difference
- * in rounding must not let their sequences diverge. */
+/* Samples the next token on every rank, then gives all ranks that of rank 0: all ranks should have the same
+ * logits, but a difference in rounding must not let their sequences diverge. */
 static ax_status draw(session *s, const float *logits, int32_t *id)
 {
     const args *a = s->a;

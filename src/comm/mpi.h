@@ -202,7 +202,8 @@ void ax_mpi_messages_free(ax_mpi_world *w);
 
 /* Everything below is for the communication thread. */
 
-/* Wakes all callers that sleep, after an operation or a message was completed. */
+/* Wakes all callers that sleep, after an operation or a message was completed. Any thread may call this
+ * function. */
 void ax_mpi_wake_callers(ax_mpi_world *w);
 /* Starts new messages and makes progress on all messages. Returns true if there was progress. */
 bool ax_mpi_progress_messages(ax_mpi_world *w);

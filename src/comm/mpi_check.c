@@ -85,7 +85,7 @@ static ax_status same_operation(const ax_mpi_comm *c, int rank, const ax_mpi_cal
     return ax_fail(
         AX_ERR_COMM,
         "ranks %d and %d call in different orders on the communicators that both belong to: rank %d called "
-        "%s (operation %lld of a group of %d) where rank %d called %s (operation %lld of a group of %d)",
+        "%s (call %lld in a group of %d ranks) where rank %d called %s (call %lld in a group of %d ranks)",
         c->world_rank[c->comm.rank], c->world_rank[rank], c->world_rank[c->comm.rank], one,
         (long long)mine->seq, mine->size, c->world_rank[rank], other, (long long)theirs->seq, theirs->size);
 }

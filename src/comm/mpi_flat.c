@@ -388,7 +388,7 @@ static ax_status test_messages(piece *p, int *came)
     ax_mpi_call_describe(&call, what, sizeof what);
     ax_status failed = ax_mpi_check(code, "MPI_Testall");
     ax_error_context(
-        "%s, operation %lld of a group of %d (do all its ranks call it? a Debug build checks this)", what,
+        "%s, call %lld in a group of %d ranks (do all its ranks call it? a Debug build checks this)", what,
         (long long)call.seq, call.size);
     return failed;
 }

@@ -33,7 +33,7 @@ static ax_status parse_strip(const char *where, const json_t *part, ax_tokenizer
     AX_CHECK(content && (unsigned char)content[0] - 1 < 127 && !content[1], AX_ERR_DATA,
              "%s: decoder Strip.content is not one ASCII character", where);
     AX_CHECK(start >= 0 && start <= INT32_MAX && !stop, AX_ERR_DATA,
-             "%s: decoder Strip: start %lld, stop %lld are not supported (start from 0 and stop 0 are)",
+             "%s: decoder Strip has start %lld and stop %lld: start must not be negative, and stop must be 0",
              where, (long long)start, (long long)stop);
     AX_CHECK(!tok->strips, AX_ERR_DATA, "%s: decoder has two Strips", where);
     tok->strip = *content;

@@ -50,7 +50,7 @@ static const ax_option options[] = {
 
     {"data.train", AX_OPT_PATHS, AT(data.train), .required = true,
      .help = "training data: text, JSON, JSONL or token files. A pattern, or a directory of token files, is one source. Several sources are mixed in proportion to their sizes, or to their weights if any are given (default 1): [{path: A, weight: 2}, B]. A source with {path: A, epochs: N} is read N times, spread evenly over the run; the others fill the rest. If all sources have epochs, they set train.steps"},
-    {"data.valid", AX_OPT_PATHS, AT(data.valid), .help = "validation data, in the same formats"},
+    {"data.valid", AX_OPT_PATHS, AT(data.valid), .help = "validation data, in the formats of data.train"},
     {"data.tokenizer", AX_OPT_PATH, AT(data.tokenizer), .help = "a tokenizer's directory or its tokenizer.json"},
     {"data.text_key", AX_OPT_STRING, AT(data.text_key), .help = "JSON member that holds the text; an object with this member is not read as a conversation; default: text, for objects that are not conversations"},
     {"data.bad_lines", AX_OPT_INT, AT(data.bad_lines), "100", "[0, inf)",

@@ -34,7 +34,8 @@ bool ax_pipeline_is_joint(const ax_pipeline *p, int chunk)
 
 /* ---- the device ---------------------------------------------------------------------------------- */
 
-/* Called when a task is enqueued. */
+/* Called after a task has been enqueued: records an event, which completes when the device has ended the
+ * task. */
 static ax_status note_task(ax_pipeline *p)
 {
     return p->comm ? ax_stream_record(p->ctx->stream, p->ended[p->tasks++ % ENQUEUED]) : AX_OK;

@@ -312,7 +312,8 @@ bool ax_run_first(const ax_run *run); /* returns true if this rank is rank 0 */
 ax_status ax_run_max(const ax_run *run, int64_t *values, int n); /* values[i] = maximum over ranks */
 /* Checks that all ranks have the same configuration, and that its grid fits their number. */
 ax_status ax_run_compare_configs(const ax_run *run);
-/* Keeps ranks in contact while one rank works for all, so that no rank is taken for dead. The working rank
+/* Keeps ranks in contact while one rank works for all, so that signals to any rank are known within about a
+ * second and the watchdog does not warn of a late rank. The working rank
  * calls this about once a second with *done = false, and once with true at its end. The waiting ranks call it
  * in a loop until it sets *done to true. *signal: a signal that any rank has received, or 0. */
 ax_status ax_run_beat(const ax_run *run, bool *done, int *signal);

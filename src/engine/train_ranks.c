@@ -1,6 +1,7 @@
 /* Exchanges between the ranks of a run. Before the run, ranks compare their configurations. While one rank
- * works for all, the ranks run an all-reduce about once a second, so that no rank is taken for dead. After
- * each step, ranks exchange signals, errors and measurements. */
+ * works for all, the ranks run an all-reduce about once a second, so that all know of a signal to any of them
+ * and the watchdog does not warn of a late rank. After each step, ranks exchange signals, errors and
+ * measurements. */
 #include "engine/train.h"
 
 #include <stdio.h>

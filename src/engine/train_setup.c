@@ -486,10 +486,10 @@ static void check_parts(const sharing *s)
     }
 }
 
-/* Records an error in three cases: all sources have epochs, and their samples do not fill exactly train.steps
- * steps; the epochs, with the samples already read from the other sources, need more samples than the run
- * has; the epochs take all samples of the run, so that a source by weight (without epochs) would never be
- * read. */
+/* Records an error in three cases: all sources have epochs, and their samples need more or fewer steps than
+ * train.steps (the last step may have fewer samples than a batch); the epochs, with the samples already read
+ * from the other sources, need more samples than the run has; the epochs take all samples of the run, so that
+ * a source by weight (without epochs) would never be read. */
 static void check_epochs(const sharing *s)
 {
     const ax_sources *train = &s->run->inputs.train;

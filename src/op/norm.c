@@ -53,8 +53,9 @@ static ax_status split_norm(ax_frame *frame, ax_axisset axes, const ax_norm_args
     return ax_run_norm_apply(stream, &apply);
 }
 
-/* Sets pointers into `stats` (ax_op_norm): *sum to the sums of the rows (NULL for RMSNorm, which has none),
- * *m2 to the sums of squares. */
+/* Sets pointers to the parts of `stats`, which hold one number for each row. LayerNorm has two parts, *sum
+ * (the sums, or s1 of the gradient) and *m2 (the sums of squares about the mean, or s2 of the gradient).
+ * RMSNorm has only the second: *sum is NULL. */
 static void parts_of(const ax_tensor *stats, ax_norm_kind kind, void **sum, void **m2)
 {
     *sum = kind == AX_NORM_LAYER ? ax_op_part(stats, 0) : NULL;

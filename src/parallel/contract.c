@@ -259,9 +259,9 @@ static const char *after(const void *x, int64_t elements, ax_dtype dtype)
     return (const char *)x + elements * (int64_t)ax_dtype_size(dtype);
 }
 
-/* Return true if the part of an operand or result that `next` has begins where that of `g` ends, as columns
- * to the right of it (beside) or as rows below it (below), in one matrix. `at` and `ld` are those of g's
- * part. */
+/* Return true if the matrix at `next` begins directly to the right of the matrix at `at` (beside), or
+ * directly below it (below), so that the two are one matrix of leading dimension `ld`. `rows` and `cols` are
+ * those of the matrix at `at`. */
 static bool beside(const void *at, const void *next, int64_t ld, int64_t cols, int64_t next_cols,
                    ax_dtype dtype)
 {

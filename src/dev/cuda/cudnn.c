@@ -271,7 +271,7 @@ static ax_status choose_slices(const ax_cuda *cu, shape_class *c)
     if (s->kind == AX_CUDNN_FORWARD)
         return AX_OK;
     int64_t fit = (room_of(cu, s) - WORKSPACE_REST) / (ax_cudnn_backward_bytes(s->time, s->width) * group);
-    AX_CHECK(fit > 0, AX_ERR_USAGE, "the workspace for one head does not fit the GPU's scratch memory");
+    AX_CHECK(fit > 0, AX_ERR_USAGE, "cuDNN's workspace for one head does not fit the GPU's scratch memory");
     if (fit >= s->kv_heads) {
         c->batch = even_part(s->batch, fit / s->kv_heads);
     } else {
@@ -280,10 +280,10 @@ static ax_status choose_slices(const ax_cuda *cu, shape_class *c)
     }
     bool whole = c->batch == s->batch && c->kv_heads == s->kv_heads;
     int64_t blocks = c->batch * c->kv_heads * group * ax_ceil_div(s->time, 128);
-    AX_CHECK(
-        whole || 2 * blocks >= cu->processors, AX_ERR_USAGE,
-        "the workspace is enough for %lld thread blocks at a time, which keep less than half of the GPU busy",
-        (long long)blocks);
+    AX_CHECK(whole || 2 * blocks >= cu->processors, AX_ERR_USAGE,
+             "scratch memory holds cuDNN's workspace for only %lld thread blocks at a time, which keep less "
+             "than half of the GPU busy",
+             (long long)blocks);
     AX_CHECK(whole || s->time % 4 == 0, AX_ERR_USAGE,
              "the call must be cut into slices, and lse of a slice would not be aligned to 16 bytes");
     return AX_OK;

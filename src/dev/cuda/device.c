@@ -27,8 +27,9 @@ static const char *absent(void)
     return major >= 8 ? NULL : "the GPU is older than Ampere (compute capability 8.0)";
 }
 
-/* Returns the bytes of scratch: 1/512 of the memory of the smallest GPU of this machine, within limits. So
- * all ranks of a machine have scratch of the same size, and the size is known before a device is opened. */
+/* Returns the bytes of scratch: 1/512 of the memory of the smallest GPU that this process can use, within
+ * limits. So ranks that can use the same GPUs have scratch of the same size, and the size is known before a
+ * device is opened. */
 static size_t workspace(int threads)
 {
     const int64_t share = 512, most = 256 << 20, unit = 1 << 20;

@@ -11,9 +11,9 @@ typedef ax_cuda_plan plan;
 typedef ax_cuda_plan_key plan_key;
 typedef ax_cuda_matmuls matmuls;
 
-/* Opens the files that keep the algorithms chosen by timing. `dir`: directory of a run, which gets a copy of
- * those that the run uses, or NULL; `from`: directory whose algorithms, if there are any, are taken over
- * first. */
+/* Opens the files of algorithms that were chosen by timing. `dir`: directory of a run, into which each
+ * algorithm that the run uses is written; NULL: none. `from`: directory whose algorithms are read before any
+ * is chosen; NULL: none. */
 static ax_status open_measured(matmuls *p, const char *dir, const char *from)
 {
     AX_TRY(ax_cuda_plans_open(p->kind, dir, from, &p->measured));

@@ -388,8 +388,9 @@ static ax_status fused_is_faster(const matmuls *all, ax_stream *stream, const pl
 
 static bool is_unfused(const uint64_t *known) { return known && known[0] == unfused[0]; }
 
-/* Times all candidates with fused GELU, and matmul and GELU as two kernels. *wins is set to whether a
- * candidate, p->algo, is faster than two kernels. */
+/* Sets p->algo to the fastest candidate with fused GELU, then times it against matmul and GELU as two
+ * kernels. Sets *wins to whether the fused kernel is faster; leaves *wins unchanged if no candidate could run
+ * or the time is used up. */
 static ax_status time_gelu(const matmuls *all, ax_stream *stream, plan *p, const ax_gemm_args *g, bool *wins)
 {
     cublasLtMatmulAlgo_t candidate[CANDIDATES];

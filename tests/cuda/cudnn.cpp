@@ -3,7 +3,8 @@
  * refuses what the library refuses: attributes of a wrong type, descriptors used before they are finalized,
  * virtual tensors that no operation writes, statistics that are not dense, integers except in causal masks,
  * and rows of heads that are not aligned to 16 bytes. Environment AXONN_EMULATED_CUDNN makes it fail:
- * "absent" as if the library were not there, "uncompiled" as without libnvrtc, "wrong" by wrong results. */
+ * "absent" as if the library were not there, "uncompiled" as without libnvrtc, "wrong" by wrong results;
+ * "9.25": it has that version, whose engine 6 can sum dq in a fixed order if it is asked to. */
 #include "cudnn_graph.h"
 
 #include "cuda_runtime.h"
@@ -86,6 +87,13 @@ const rule rules[] = {
     ATTR(OPERATIONGRAPH, OPERATIONGRAPH_HANDLE, HANDLE, 1, true, 0),
     PART(ENGINEHEUR, ENGINEHEUR_OPERATION_GRAPH, true, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR),
     ONE(ENGINEHEUR, ENGINEHEUR_MODE, HEUR_MODE),
+    PART(ENGINE, ENGINE_OPERATION_GRAPH, true, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR),
+    ONE(ENGINE, ENGINE_GLOBAL_INDEX, INT64),
+    ONE(KNOB_CHOICE, KNOB_CHOICE_KNOB_TYPE, KNOB_TYPE),
+    ONE(KNOB_CHOICE, KNOB_CHOICE_KNOB_VALUE, INT64),
+    PART(ENGINECFG, ENGINECFG_ENGINE, true, CUDNN_BACKEND_ENGINE_DESCRIPTOR),
+    ATTR(ENGINECFG, ENGINECFG_KNOB_CHOICES, BACKEND_DESCRIPTOR, MANY, true,
+         CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR),
     PART(EXECUTION_PLAN, EXECUTION_PLAN_ENGINE_CONFIG, true, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR),
     ONE(EXECUTION_PLAN, EXECUTION_PLAN_HANDLE, HANDLE),
     ATTR(VARIANT_PACK, VARIANT_PACK_UNIQUE_IDS, INT64, MANY, true, 0),
@@ -262,9 +270,10 @@ cudnnStatus_t check_product(const shape &a, const shape &b, const shape &c)
 cudnnStatus_t check_pointwise(const wires &w)
 {
     static const std::map<int, size_t> inputs = {
-        {CUDNN_POINTWISE_ADD, 2},    {CUDNN_POINTWISE_MUL, 2},           {CUDNN_POINTWISE_DIV, 2},
-        {CUDNN_POINTWISE_SUB, 2},    {CUDNN_POINTWISE_EXP, 1},           {CUDNN_POINTWISE_LOG, 1},
-        {CUDNN_POINTWISE_CMP_GE, 2}, {CUDNN_POINTWISE_BINARY_SELECT, 3}, {CUDNN_POINTWISE_GEN_INDEX, 1}};
+        {CUDNN_POINTWISE_ADD, 2},     {CUDNN_POINTWISE_MUL, 2},           {CUDNN_POINTWISE_DIV, 2},
+        {CUDNN_POINTWISE_SUB, 2},     {CUDNN_POINTWISE_EXP, 1},           {CUDNN_POINTWISE_LOG, 1},
+        {CUDNN_POINTWISE_CMP_GE, 2},  {CUDNN_POINTWISE_BINARY_SELECT, 3}, {CUDNN_POINTWISE_GEN_INDEX, 1},
+        {CUDNN_POINTWISE_IDENTITY, 1}};
     if (!inputs.count(w.mode()) || inputs.at(w.mode()) != w.in.size())
         return bad("operands of a pointwise operation");
     if ((w.mode() == CUDNN_POINTWISE_GEN_INDEX) != w.how->has(CUDNN_ATTR_POINTWISE_AXIS))
@@ -367,6 +376,29 @@ std::vector<engine> engines_for(const descriptor *graph)
     return {{nullptr, 1, 0, false},
             {"no kernel of this configuration fits", 2, 0, true},
             {nullptr, forward ? 2 : 6, 256 + (forward ? 0 : 2 * scores), true}};
+}
+
+/* Sets the engine of a configuration that the plugin made itself: engine 6 of version 9.25, which sums dq in
+ * a fixed order with exactly these knobs. */
+cudnnStatus_t configure(descriptor *config)
+{
+    static const std::map<int, int64_t> wanted = {
+        {CUDNN_KNOB_TYPE_TILE_M, 2},   {CUDNN_KNOB_TYPE_TILE_N, 1},     {CUDNN_KNOB_TYPE_KERNEL_CFG, 2},
+        {CUDNN_KNOB_TYPE_STREAM_K, 0}, {CUDNN_KNOB_TYPE_TILE_CGA_M, 0}, {CUDNN_KNOB_TYPE_STAGES, 4}};
+    const descriptor *engine = config->part(CUDNN_ATTR_ENGINECFG_ENGINE);
+    std::map<int, int64_t> knobs;
+    for (int64_t i = 0; i < config->count(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR);
+         i++) {
+        const descriptor *choice = config->part(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, i);
+        knobs[choice->get<int>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE)] =
+            choice->get<int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
+    }
+    config->graph = engine->part(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
+    if (cudnnGetVersion() < 92500 || engine->get<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX) != 6 ||
+        knobs != wanted || !has_pointwise(config->graph, CUDNN_POINTWISE_IDENTITY))
+        return unsupported("no engine has this configuration");
+    config->how = {nullptr, 6, 256, true};
+    return CUDNN_STATUS_SUCCESS;
 }
 
 /* ---- running ------------------------------------------------------------------------------------- */
@@ -485,6 +517,8 @@ struct runner {
             return logf(x);
         case CUDNN_POINTWISE_CMP_GE:
             return x >= b;
+        case CUDNN_POINTWISE_IDENTITY:
+            return x;
         default: /* CUDNN_POINTWISE_BINARY_SELECT */
             return t != 0 ? x : b;
         }
@@ -586,7 +620,11 @@ extern "C" __attribute__((visibility("default"))) long ax_emulated_cudnn_execute
 
 /* ---- the interface ------------------------------------------------------------------------------- */
 
-size_t cudnnGetVersion(void) { return 91900; }
+size_t cudnnGetVersion(void)
+{
+    const char *how = getenv("AXONN_EMULATED_CUDNN");
+    return how && !strcmp(how, "9.25") ? 92500 : 91900;
+}
 const char *cudnnGetErrorString(cudnnStatus_t status)
 {
     return status == CUDNN_STATUS_NOT_SUPPORTED ? "not supported" : "refused by the stand-in";
@@ -661,6 +699,8 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t of)
         status = check_operation(d);
     } else if (d->kind == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
         status = check_graph(d);
+    } else if (d->kind == CUDNN_BACKEND_ENGINECFG_DESCRIPTOR) {
+        status = configure(d);
     } else if (d->kind == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
         const descriptor *config = d->part(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
         d->how = config->how;

@@ -40,16 +40,19 @@ static ax_status describe(const ax_cudnn *lib, cudnnBackendDescriptor_t *out)
     return ax_cudnn_check(lib, lib->BackendFinalize(*out), "a description");
 }
 
+static const char *const kinds[] = {[AX_CUDNN_FORWARD] = "forward",
+                                    [AX_CUDNN_BACKWARD] = "backward",
+                                    [AX_CUDNN_BACKWARD_ORDERED] = "ordered"};
+
 /* Makes a plan and prints a line about it. Returns whether there is one. */
 static bool plan(const ax_cudnn *lib, cudnnBackendDescriptor_t about, const ax_cudnn_shape *s, int64_t room)
 {
     ax_cudnn_plan p;
     double start = ax_now();
     ax_status status = ax_cudnn_plan_create(lib, &(ax_cudnn_target){.properties = about}, s, room, &p);
-    printf("%-8s %-4s b%lld t%lld h%lld/%lld of %lld/%lld d%lld%s%s: ",
-           s->kind == AX_CUDNN_FORWARD ? "forward" : "backward", ax_dtype_name((ax_dtype)s->dtype),
-           (long long)s->batch, (long long)s->time, (long long)s->heads, (long long)s->kv_heads,
-           (long long)s->all_heads, (long long)s->all_kv_heads, (long long)s->width,
+    printf("%-8s %-4s b%lld t%lld h%lld/%lld of %lld/%lld d%lld%s%s: ", kinds[s->kind],
+           ax_dtype_name((ax_dtype)s->dtype), (long long)s->batch, (long long)s->time, (long long)s->heads,
+           (long long)s->kv_heads, (long long)s->all_heads, (long long)s->all_kv_heads, (long long)s->width,
            s->documents ? ", documents" : "", s->lse ? ", lse" : "");
     if (status == AX_OK)
         printf("engine %lld, %lld bytes of workspace, planned in %.2f s\n", (long long)p.engine,
@@ -73,9 +76,11 @@ int main(void)
         printf("%s\n", ax_error_message());
         return 1;
     }
+    const int last =
+        lib.GetVersion() < AX_CUDNN_ORDERED_VERSION ? AX_CUDNN_BACKWARD : AX_CUDNN_BACKWARD_ORDERED;
     printf("cuDNN %zu, on a described H100:\n", lib.GetVersion());
     for (size_t n = 0; n < 2 * AX_COUNT(shapes); n++)
-        for (int kind = AX_CUDNN_FORWARD; kind <= AX_CUDNN_BACKWARD; kind++) {
+        for (int kind = AX_CUDNN_FORWARD; kind <= last; kind++) {
             const size_t i = n / 2;
             ax_cudnn_shape s = {.kind = kind,
                                 .dtype = n % 2 ? AX_F16 : AX_BF16,
@@ -90,8 +95,8 @@ int main(void)
                                 .lse = kind == AX_CUDNN_FORWARD && i % 2};
             /* the workspace that a call may use; the plugin cuts its slices accordingly */
             int64_t room = AX_CUDA_SCRATCH, most = 64 << 10;
-            if (kind == AX_CUDNN_BACKWARD)
-                most += s.batch * s.heads * ax_cudnn_backward_bytes(s.time, s.width);
+            if (kind != AX_CUDNN_FORWARD)
+                most += s.batch * s.heads * ax_cudnn_backward_bytes((ax_cudnn_kind)kind, s.time, s.width);
             missing += !plan(&lib, about, &s, ax_min(room, most));
         }
     lib.BackendDestroyDescriptor(about);

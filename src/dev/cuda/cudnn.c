@@ -1,7 +1,8 @@
 /* Attention by cuDNN: which calls cuDNN supports, their plans, and a check of each plan against the plugin's
  * own kernels. A plan is made and checked at the first call of a shape, and then kept. The backward graph
  * needs workspace that grows with the square of the sequence length, so a call is cut into slices that fit
- * scratch. A slice is several sequences, or several heads of one sequence. */
+ * scratch. A slice is several sequences, or several heads of one sequence. If scratch has too little room for
+ * that, the other backward graph is used, whose workspace grows with the sequence length. */
 #include "dev/cuda/cudnn.h"
 #include "dev/attention.h"
 #include "dev/cuda/cuda.h"
@@ -31,10 +32,12 @@ enum { WORKSPACE_REST = 64 << 10 };
  * checked, and cuDNN is used. OWN: the plugin's own kernels are used instead of cuDNN. */
 typedef enum verdict { NEW, GOOD, OWN } verdict;
 
-/* The calls of one shape, and the plans of their slices. A slice has `batch` sequences and `kv_heads` key
- * heads; its plan is `slice`. `rest` is the plan of the smaller slice at the end, if there is one. */
+/* The calls of one shape, and the plans of their slices. `kind`: the graph, which for backward calls may be
+ * one of two. A slice has `batch` sequences and `kv_heads` key heads; its plan is `slice`. `rest` is the plan
+ * of the smaller slice at the end, if there is one. */
 typedef struct shape_class {
     ax_cudnn_shape whole;
+    ax_cudnn_kind kind;
     int64_t batch, kv_heads;
     ax_cudnn_plan slice, rest;
     verdict verdict;
@@ -260,26 +263,36 @@ static int64_t room_of(const ax_cuda *cu, const ax_cudnn_shape *s)
  * equal size. The last part may be smaller. */
 static int64_t even_part(int64_t total, int64_t most) { return ax_ceil_div(total, ax_ceil_div(total, most)); }
 
-/* Chooses the size of slices: as many sequences as fit the workspace; if not even one fits, as many heads of
- * one sequence as fit. Fails if a slice would leave most of the GPU idle, or if lse and delta of a slice
- * would not begin at a multiple of 16 bytes. */
-static ax_status choose_slices(const ax_cuda *cu, shape_class *c)
+static int64_t group_of(const ax_cudnn_shape *s) { return s->heads / s->kv_heads; }
+
+/* Returns the bytes of fp32 sums of dq in a slice, which lie between the workspace and the document mask. */
+static int64_t sums_bytes(const shape_class *c, int64_t batch, int64_t kv_heads)
+{
+    return ax_round_up(batch * kv_heads * group_of(&c->whole) *
+                           ax_cudnn_sum_bytes(c->kind, c->whole.time, c->whole.width),
+                       256);
+}
+
+/* Chooses the size of slices of backward calls by graph `kind`: as many sequences as fit scratch; if not even
+ * one fits, as many heads of one sequence as fit. Fails if a slice would leave most of the GPU idle, or if
+ * lse and delta of a slice would not begin at a multiple of 16 bytes. */
+static ax_status cut_backward(const ax_cuda *cu, ax_cudnn_kind kind, shape_class *c)
 {
     const ax_cudnn_shape *s = &c->whole;
-    const int64_t group = s->heads / s->kv_heads;
-    c->batch = s->batch, c->kv_heads = s->kv_heads;
-    if (s->kind == AX_CUDNN_FORWARD)
-        return AX_OK;
-    int64_t fit = (room_of(cu, s) - WORKSPACE_REST) / (ax_cudnn_backward_bytes(s->time, s->width) * group);
+    int64_t head =
+        ax_cudnn_backward_bytes(kind, s->time, s->width) + ax_cudnn_sum_bytes(kind, s->time, s->width);
+    int64_t fit = (room_of(cu, s) - WORKSPACE_REST) / (head * group_of(s));
+    c->kind = kind;
     AX_CHECK(fit > 0, AX_ERR_USAGE, "cuDNN's workspace for one head does not fit the GPU's scratch memory");
     if (fit >= s->kv_heads) {
         c->batch = even_part(s->batch, fit / s->kv_heads);
+        c->kv_heads = s->kv_heads;
     } else {
         c->batch = 1;
         c->kv_heads = even_part(s->kv_heads, fit);
     }
     bool whole = c->batch == s->batch && c->kv_heads == s->kv_heads;
-    int64_t blocks = c->batch * c->kv_heads * group * ax_ceil_div(s->time, 128);
+    int64_t blocks = c->batch * c->kv_heads * group_of(s) * ax_ceil_div(s->time, 128);
     AX_CHECK(whole || 2 * blocks >= cu->processors, AX_ERR_USAGE,
              "scratch memory holds cuDNN's workspace for only %lld thread blocks at a time, which keep less "
              "than half of the GPU busy",
@@ -289,22 +302,36 @@ static ax_status choose_slices(const ax_cuda *cu, shape_class *c)
     return AX_OK;
 }
 
+/* Chooses graph and slices. The graph that stores the gradient of the scores has priority: it does not wait.
+ */
+static ax_status choose_slices(const state *s, const ax_cuda *cu, shape_class *c)
+{
+    bool ordered = cu->generation == 9 && s->lib.GetVersion() >= AX_CUDNN_ORDERED_VERSION;
+    c->kind = (ax_cudnn_kind)c->whole.kind;
+    c->batch = c->whole.batch, c->kv_heads = c->whole.kv_heads;
+    if (c->kind == AX_CUDNN_FORWARD)
+        return AX_OK;
+    ax_status status = cut_backward(cu, AX_CUDNN_BACKWARD, c);
+    return status == AX_ERR_USAGE && ordered ? cut_backward(cu, AX_CUDNN_BACKWARD_ORDERED, c) : status;
+}
+
 static ax_status plan_slice(state *s, const ax_cuda *cu, const shape_class *c, int64_t batch,
                             int64_t kv_heads, ax_cudnn_plan *out)
 {
     ax_cudnn_shape shape = c->whole;
+    shape.kind = c->kind;
     shape.batch = batch;
     shape.kv_heads = kv_heads;
-    shape.heads = kv_heads * (c->whole.heads / c->whole.kv_heads);
+    shape.heads = kv_heads * group_of(&c->whole);
     return ax_cudnn_plan_create(&s->lib, &(ax_cudnn_target){.handle = s->handle}, &shape,
-                                room_of(cu, &c->whole), out);
+                                room_of(cu, &c->whole) - sums_bytes(c, c->batch, c->kv_heads), out);
 }
 
 static ax_status make_plans(state *s, const ax_cuda *cu, shape_class *c)
 {
     AX_CHECK(room_of(cu, &c->whole) > WORKSPACE_REST, AX_ERR_USAGE,
              "the GPU's scratch memory has no room for a workspace beside the document mask");
-    AX_TRY(choose_slices(cu, c));
+    AX_TRY(choose_slices(s, cu, c));
     AX_TRY(plan_slice(s, cu, c, c->batch, c->kv_heads, &c->slice));
     int64_t batch = c->whole.batch % c->batch, kv_heads = c->whole.kv_heads % c->kv_heads;
     if (batch || kv_heads)
@@ -347,6 +374,7 @@ static ax_status run_slices(ax_stream *stream, state *s, const shape_class *c, c
 {
     const ax_cuda *cu = ax_cuda_of(stream);
     const ax_cudnn_shape *whole = &c->whole;
+    char *sums = (char *)cu->scratch + room_of(cu, whole) - sums_bytes(c, c->batch, c->kv_heads);
     for (int64_t b = 0; b < whole->batch; b += c->batch)
         for (int64_t g = 0; g < whole->kv_heads; g += c->kv_heads) {
             void *at[AX_CUDNN_OPERANDS] = {[AX_CUDNN_SCALE] = unconst(&k->scale),
@@ -355,6 +383,7 @@ static ax_status run_slices(ax_stream *stream, state *s, const shape_class *c, c
             bool rest = b + c->batch > whole->batch || g + c->kv_heads > whole->kv_heads;
             for (int i = 0; i < AX_CUDNN_SCALE; i++)
                 at[i] = operand_at(k, i, b, g);
+            at[AX_CUDNN_DQ_SUM] = sums;
             AX_TRY(ax_cudnn_plan_run(&s->lib, s->handle, rest ? &c->rest : &c->slice, at, cu->scratch));
         }
     return AX_OK;
@@ -530,8 +559,9 @@ static ax_status check_first_run(ax_stream *stream, state *s, shape_class *c, ca
     } else if (c->verdict == GOOD) {
         int64_t slices = ax_ceil_div(c->whole.batch, c->batch) * ax_ceil_div(c->whole.kv_heads, c->kv_heads);
         char what[96];
-        snprintf(what, sizeof what, "which agrees with the plugin's own kernels: engine %lld, %lld slices",
-                 (long long)c->slice.engine, (long long)slices);
+        snprintf(what, sizeof what, "which agrees with the plugin's own kernels: engine %lld%s, %lld slices",
+                 (long long)c->slice.engine, c->kind == AX_CUDNN_BACKWARD_ORDERED ? " in order" : "",
+                 (long long)slices);
         log_shape(c, AX_LOG_DEBUG, what);
     }
     return AX_OK;

@@ -41,7 +41,11 @@ AX_MUST_CHECK ax_status ax_cudnn_set(const ax_cudnn *lib, cudnnBackendDescriptor
                                      cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                                      int64_t count, const void *values);
 
-typedef enum ax_cudnn_kind { AX_CUDNN_FORWARD, AX_CUDNN_BACKWARD } ax_cudnn_kind;
+/* AX_CUDNN_BACKWARD stores the gradient of the scores in workspace, which grows with the square of `time`.
+ * AX_CUDNN_BACKWARD_ORDERED sums dq in fp32, in AX_CUDNN_DQ_SUM, and waits to keep the order of sums; its
+ * workspace grows with `time`. It exists on Hopper, from cuDNN AX_CUDNN_ORDERED_VERSION on. */
+typedef enum ax_cudnn_kind { AX_CUDNN_FORWARD, AX_CUDNN_BACKWARD, AX_CUDNN_BACKWARD_ORDERED } ax_cudnn_kind;
+enum { AX_CUDNN_ORDERED_VERSION = 92500 };
 
 /* The shape of a call of causal attention in bf16 or fp16, or of a slice of a call. The arrays have all_heads
  * query heads and all_kv_heads key heads; the call or slice has `heads` query heads and kv_heads key heads.
@@ -67,6 +71,7 @@ typedef enum ax_cudnn_operand {
     AX_CUDNN_DQ,
     AX_CUDNN_DK,
     AX_CUDNN_DV,
+    AX_CUDNN_DQ_SUM, /* float [batch, heads, time, width]; need not be zeros before */
     AX_CUDNN_SCALE,
     AX_CUDNN_HIDDEN, /* the score that masked keys get: -infinity */
     AX_CUDNN_UNIT,   /* the number 1 */
@@ -99,8 +104,10 @@ void ax_cudnn_plan_destroy(const ax_cudnn *lib, ax_cudnn_plan *plan);
 AX_MUST_CHECK ax_status ax_cudnn_plan_run(const ax_cudnn *lib, cudnnHandle_t handle,
                                           const ax_cudnn_plan *plan, void *const *operand, void *workspace);
 
-/* Returns an upper bound of the workspace of one query head of one sequence in the backward graph, in
- * bytes. */
-int64_t ax_cudnn_backward_bytes(int64_t time, int64_t width);
+/* Returns an upper bound of the workspace of one query head of one sequence in a backward graph, in bytes,
+ * without AX_CUDNN_DQ_SUM. */
+int64_t ax_cudnn_backward_bytes(ax_cudnn_kind kind, int64_t time, int64_t width);
+/* Returns the bytes of AX_CUDNN_DQ_SUM of one query head of one sequence; 0 if the graph does not have it. */
+int64_t ax_cudnn_sum_bytes(ax_cudnn_kind kind, int64_t time, int64_t width);
 
 #endif

@@ -1,8 +1,9 @@
 /* The graphs of attention, forward and backward, and their execution plans. A graph is described by two
  * tables, of tensors and of operations, in a form that cuDNN's fused engines recognize, so that matrices of
- * scores exist inside of kernels only. The backward graph stores dS, the gradient of the scores, in
- * workspace, rounded to bf16 or fp16, so that each sum has a fixed order. Otherwise cuDNN would add to dq by
- * atomics, without saying so in its numerical notes.
+ * scores exist inside of kernels only. Each sum has a fixed order. For that, one backward graph stores dS,
+ * the gradient of the scores, in workspace, rounded to bf16 or fp16. The other one sums dq in fp32, in
+ * workspace, with an engine that adds the contributions to a row of dq in a fixed order. Most engines would
+ * add them by atomics, without saying so in their numerical notes.
  *
  * Letters in shapes: b batch, h query heads, g key heads, t time, d width of a head; H and G: number of query
  * and key heads of the whole arrays. */
@@ -120,7 +121,7 @@ enum {
     X(DELTA, STATS, F32, AX_CUDNN_DELTA) X(P, SCORES, F32, INSIDE) X(P_T, SCORES_T, T, INSIDE) \
     X(DP, SCORES, F32, INSIDE) X(DP_DELTA, SCORES, F32, INSIDE) X(DSCORE, SCORES, F32, INSIDE) \
     X(DS, SCORES, F32, INSIDE) X(DS_T, SCORES_T, T, INSIDE) \
-    X(DQ, QUERIES, T, AX_CUDNN_DQ) X(DK, KEYS, T, AX_CUDNN_DK) X(DV, KEYS, T, AX_CUDNN_DV) \
+    X(DQ_SUM, ROWS, F32, AX_CUDNN_DQ_SUM) X(DQ, QUERIES, T, AX_CUDNN_DQ) X(DK, KEYS, T, AX_CUDNN_DK) X(DV, KEYS, T, AX_CUDNN_DV) \
     X(HEAD_DK, ROWS, T, INSIDE) X(HEAD_DV, ROWS, T, INSIDE)
 
 typedef enum tensor {
@@ -142,8 +143,10 @@ typedef enum condition {
     ALWAYS,
     OPEN, /* without a mask of documents */
     DOCUMENTS,
-    SINGLE, /* one query head per key head */
-    GROUPED /* several query heads per key head */
+    SINGLE,  /* one query head per key head */
+    GROUPED, /* several query heads per key head */
+    STORED,  /* dS is stored */
+    ORDERED  /* dq is summed in fp32 */
 } condition;
 
 typedef struct operation {
@@ -154,7 +157,7 @@ typedef struct operation {
 } operation;
 
 #define MULTIPLY(a, b, y, when) {MATMUL, 0, F32, {a, b, NONE}, y, when}
-#define MAP(mode, x, y) {POINTWISE, CUDNN_POINTWISE_##mode, F32, {x, NONE, NONE}, y, ALWAYS}
+#define MAP(mode, x, y, when) {POINTWISE, CUDNN_POINTWISE_##mode, F32, {x, NONE, NONE}, y, when}
 #define JOIN(mode, x, b, y) {POINTWISE, CUDNN_POINTWISE_##mode, F32, {x, b, NONE}, y, ALWAYS}
 #define REDUCE(mode, x, y, when) {REDUCTION, CUDNN_REDUCE_TENSOR_##mode, F32, {x, NONE, NONE}, y, when}
 #define TRANSPOSE(x, y) {RESHAPE, 0, 0, {x, NONE, NONE}, y, ALWAYS}
@@ -176,9 +179,9 @@ static const operation forward[] = {
     MASK(SCORE, MASKED),
     REDUCE(MAX, MASKED, MAX, ALWAYS),
     JOIN(SUB, MASKED, MAX, BELOW),
-    MAP(EXP, BELOW, EXP),
+    MAP(EXP, BELOW, EXP, ALWAYS),
     REDUCE(ADD, EXP, SUM, ALWAYS),
-    MAP(LOG, SUM, LOG_SUM),
+    MAP(LOG, SUM, LOG_SUM, ALWAYS),
     JOIN(ADD, MAX, LOG_SUM, LSE),
     JOIN(DIV, EXP, SUM, WEIGHT),
     MULTIPLY(WEIGHT, V, O, ALWAYS),
@@ -192,7 +195,7 @@ static const operation backward[] = {
     JOIN(MUL, PRODUCT, SCALE, SCORE),
     JOIN(SUB, SCORE, LSE, LOG_P),
     MASK(LOG_P, MASKED),
-    MAP(EXP, MASKED, P),
+    MAP(EXP, MASKED, P, ALWAYS),
     TRANSPOSE(P, P_T),
     MULTIPLY(P_T, DOUT, DV, SINGLE),
     MULTIPLY(P_T, DOUT, HEAD_DV, GROUPED),
@@ -206,15 +209,18 @@ static const operation backward[] = {
     MULTIPLY(DS_T, Q, HEAD_DK, GROUPED),
     REDUCE(ADD, HEAD_DK, DK, GROUPED),
     TRANSPOSE(K_T, K),
-    MULTIPLY(DS, K, DQ, ALWAYS),
+    MULTIPLY(DS, K, DQ, STORED),
+    MULTIPLY(DS, K, DQ_SUM, ORDERED),
+    MAP(IDENTITY, DQ_SUM, DQ, ORDERED),
 };
 /* clang-format on */
 
 static const struct {
     const operation *operations;
     size_t count;
-} graphs[] = {
-    [AX_CUDNN_FORWARD] = {forward, AX_COUNT(forward)}, [AX_CUDNN_BACKWARD] = {backward, AX_COUNT(backward)}};
+} graphs[] = {[AX_CUDNN_FORWARD] = {forward, AX_COUNT(forward)},
+              [AX_CUDNN_BACKWARD] = {backward, AX_COUNT(backward)},
+              [AX_CUDNN_BACKWARD_ORDERED] = {backward, AX_COUNT(backward)}};
 
 /* For each form of operation: the descriptors and attributes with which its mode and tensors are set in
  * cuDNN. */
@@ -395,11 +401,13 @@ static ax_status make_operation(graph *g, const operation *op, descriptor *out)
 
 static bool in_graph(const ax_cudnn_shape *s, condition when)
 {
-    bool grouped = s->heads != s->kv_heads;
+    bool grouped = s->heads != s->kv_heads, ordered = s->kind == AX_CUDNN_BACKWARD_ORDERED;
     return when == OPEN        ? !s->documents
            : when == DOCUMENTS ? s->documents
            : when == GROUPED   ? grouped
            : when == SINGLE    ? !grouped
+           : when == STORED    ? !ordered
+           : when == ORDERED   ? ordered
                                : true;
 }
 
@@ -493,16 +501,52 @@ static ax_status choose_config(graph *g, const ax_cudnn_target *target, descript
     return status;
 }
 
+/* Makes the configuration of the engine that adds to dq in a fixed order, on Hopper, from cuDNN 9.25 on: the
+ * engine's fourth way to add, with tiles of 64 × 64. The numbers are those that NVIDIA's frontend 1.32 passes
+ * for it. The heuristics do not return this configuration. */
+static ax_status ordered_config(graph *g, const ax_cudnn_target *target, descriptor ops, descriptor *config)
+{
+    static const struct {
+        cudnnBackendKnobType_t knob;
+        int64_t value;
+    } choices[] = {{CUDNN_KNOB_TYPE_TILE_M, 2},     {CUDNN_KNOB_TYPE_TILE_N, 1},
+                   {CUDNN_KNOB_TYPE_KERNEL_CFG, 2}, {CUDNN_KNOB_TYPE_STREAM_K, 0},
+                   {CUDNN_KNOB_TYPE_TILE_CGA_M, 0}, {CUDNN_KNOB_TYPE_STAGES, 4}};
+    static const int64_t index = 6;
+    descriptor engine, choice[AX_COUNT(choices)];
+    AX_TRY(create(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine));
+    AX_TRY(set_descriptor(g, engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, ops));
+    AX_TRY(set(g, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, &index));
+    if (target->properties)
+        AX_TRY(set_descriptor(g, engine, CUDNN_ATTR_ENGINE_DEVICEPROP, target->properties));
+    AX_TRY(finalize(g, engine, "an engine"));
+    for (size_t i = 0; i < AX_COUNT(choices); i++) {
+        AX_TRY(create(g, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, &choice[i]));
+        AX_TRY(set(g, choice[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, &choices[i].knob));
+        AX_TRY(set(g, choice[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, &choices[i].value));
+        AX_TRY(finalize(g, choice[i], "a knob of an engine"));
+    }
+    AX_TRY(create(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, config));
+    AX_TRY(set_descriptor(g, *config, CUDNN_ATTR_ENGINECFG_ENGINE, engine));
+    AX_TRY(ax_cudnn_set(g->lib, *config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                        AX_COUNT(choice), choice));
+    return finalize(g, *config, "a configuration of an engine");
+}
+
 ax_status ax_cudnn_plan_create(const ax_cudnn *lib, const ax_cudnn_target *target,
                                const ax_cudnn_shape *shape, int64_t room, ax_cudnn_plan *out)
 {
     static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
     graph g = {.lib = lib, .shape = shape, .plan = out};
-    descriptor ops;
+    descriptor ops, config;
     *out = (ax_cudnn_plan){0};
     ax_status status = make_graph(&g, target, &ops);
     if (status != AX_OK)
         return status;
+    if (shape->kind == AX_CUDNN_BACKWARD_ORDERED) {
+        AX_TRY(ordered_config(&g, target, ops, &config));
+        return plan_from_config(&g, target, config, room);
+    }
     for (size_t i = 0; i < AX_COUNT(modes) && !out->run; i++)
         status = choose_config(&g, target, ops, modes[i], room);
     return status;
@@ -545,11 +589,17 @@ ax_status ax_cudnn_plan_run(const ax_cudnn *lib, cudnnHandle_t handle, const ax_
     return status;
 }
 
-/* Returns the bytes of workspace per query head, in bf16 or fp16: dS (the gradient of the scores, padded to
- * whole tiles), dk and dv. With grouped-query attention each query head has its own dk and dv before they are
- * added. Without grouped-query attention dk and dv need no workspace, and the result is an upper bound. */
-int64_t ax_cudnn_backward_bytes(int64_t time, int64_t width)
+/* Returns the bytes of workspace per query head: dS (the gradient of the scores, padded to whole tiles) or,
+ * in the graph that sums dq, 16 bytes for each 64 rows; and dk and dv in bf16 or fp16. With grouped-query
+ * attention each query head has its own dk and dv before they are added. Without grouped-query attention dk
+ * and dv need no workspace, and the result is an upper bound. */
+int64_t ax_cudnn_backward_bytes(ax_cudnn_kind kind, int64_t time, int64_t width)
 {
     int64_t tiled = ax_round_up(time, 128);
-    return 2 * (tiled * tiled + 2 * time * width);
+    return (kind == AX_CUDNN_BACKWARD ? 2 * tiled * tiled : tiled / 4) + 4 * time * width;
+}
+
+int64_t ax_cudnn_sum_bytes(ax_cudnn_kind kind, int64_t time, int64_t width)
+{
+    return kind == AX_CUDNN_BACKWARD_ORDERED ? time * width * (int64_t)sizeof(float) : 0;
 }

@@ -199,6 +199,7 @@ static ax_status open_gpu(ax_cuda *cu)
     cu->left_at_open = memory_left();
     AX_CUDA(cudaGetDeviceProperties(&about, cu->ordinal));
     cu->processors = about.multiProcessorCount;
+    AX_CUDA(cudaDeviceGetAttribute(&cu->generation, cudaDevAttrComputeCapabilityMajor, cu->ordinal));
     AX_CUDA(cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking));
     for (int d = 0; d < AX_COPY_DIRECTIONS; d++)
         AX_CUDA(cudaStreamCreateWithFlags(&cu->copies[d], cudaStreamNonBlocking));

@@ -122,7 +122,8 @@ typedef struct ax_stream_event ax_stream_event;
 typedef enum ax_copy_direction { AX_TO_DEVICE, AX_TO_HOST, AX_COPY_DIRECTIONS } ax_copy_direction;
 
 /* The functions of a backend that copies while kernels run. They implement the public functions from
- * ax_pinned_alloc to ax_stream_event_wait, which are described there. `event` is the backend's own. */
+ * ax_pinned_alloc to ax_stream_event_wait, whose comments below describe them. `event` is the backend's own
+ * object, the `impl` of an ax_stream_event. */
 typedef struct ax_copy_ops {
     ax_status (*alloc)(ax_device *dev, size_t bytes, void **out);
     void (*free)(ax_device *dev, void *memory);
@@ -166,9 +167,9 @@ typedef struct ax_device_ops {
     /* All members from here on are pointers. NULL members are inherited from the backend `delegate`. */
 
     const ax_link_ops *links; /* or NULL */
-    /* Return how many bytes a new device could allocate (`available`, see ax_device_available), and how many
-     * this process has used at most, libraries included (`held`, see ax_device_held). Optional: if NULL, the
-     * device uses host memory, and *place is 0. */
+    /* Return how many bytes a new device could allocate (`available`, see ax_device_available), and the most
+     * bytes of its memory in use so far, libraries included (`held`, see ax_device_held). Optional: if NULL,
+     * the device uses host memory, and *place is 0. */
     int64_t (*available)(int local_rank, int *place);
     int64_t (*held)(ax_device *dev);
     /* Writes a text that describes the device for people (ax_device_describe) to `out`. Optional. */
@@ -176,7 +177,8 @@ typedef struct ax_device_ops {
     /* Returns the bytes of scratch memory that kernels need with `threads` threads; `open` allocates them.
      * Optional. */
     size_t (*workspace)(int threads);
-    /* Allocates page-aligned memory, filled with NaN if the backend has `poison`, else with zeros. */
+    /* Allocates memory, aligned to pages on the host and to 256 bytes on a GPU. It is filled with NaN if the
+     * backend has `poison`, else with zeros. (dry returns addresses without memory.) */
     ax_status (*alloc)(ax_device *dev, size_t bytes, void **out);
     void (*free)(ax_device *dev, void *memory, size_t bytes);
     /* Makes each thread write its part of an array once, without changing it (ax_device_touch). Optional. */
@@ -209,15 +211,15 @@ typedef struct ax_device_ops {
     /* Returns the bytes per second at which the device reads `n` ranges of its memory (ax_device_read).
      * Optional. */
     double (*read)(ax_device *dev, const ax_span *span, int64_t n, double seconds);
-    /* Keeps the algorithms that the device chooses by timing in a file of directory `dir`
-     * (ax_device_keep_plans). Optional. */
+    /* Keeps the algorithms that the device chooses by timing in a file of directory `dir`; first takes over
+     * those of directory `from` (ax_device_keep_plans). Optional. */
     ax_status (*keep_plans)(ax_device *dev, const char *dir, const char *from);
     /* When host code of this library (for example a collective) accesses device memory, it calls `enter`
      * before and `leave` after the access. Optional. */
     void (*enter)(ax_device *dev);
     void (*leave)(ax_device *dev);
-    /* Called in place of every kernel. Only the dry device has this function, because its pointers refer to
-     * no memory. Optional. */
+    /* Called in place of every kernel of `kernel`. Only the dry device has this function, because its
+     * pointers refer to no memory. Optional. */
     ax_status (*launch)(ax_stream *stream, ax_kernel kernel, const void *args);
     ax_kernel_fn *kernel[AX_KERNEL_COUNT];
 } ax_device_ops;
@@ -250,7 +252,7 @@ typedef struct ax_binding {
 /* Writes the cores as "0-3,6" to `out`, of `size` bytes. Returns out. */
 char *ax_binding_print(const ax_binding *binding, char *out, size_t size);
 
-/* A recorded sequence of kernel launches. If it repeats, it may run as one graph: see ax_replay_begin. */
+/* A recorded sequence of kernel launches. If it repeats, it may run as graphs: see ax_replay_begin. */
 typedef struct ax_replay ax_replay;
 
 struct ax_device {
@@ -274,10 +276,11 @@ struct ax_device {
     ax_watch_fn *watch; /* or NULL */
     void *watch_user;
     void *impl;   /* private to the backend that runs the kernels */
-    void *memory; /* private to the backend that allocates memory, if another one runs the kernels (check) */
+    void *memory; /* private to the backends check and dry, which have memory or addresses of their own */
 };
 
-/* The list of backends, from the least preferred to the most preferred. */
+/* ax_device_count returns the number of backends. ax_device_backend returns the table of backend `index`,
+ * from the least preferred to the most preferred; NULL if there is no such index. */
 int ax_device_count(void);
 const ax_device_ops *ax_device_backend(int index);
 
@@ -285,20 +288,22 @@ const ax_device_ops *ax_device_backend(int index);
  * it has one. */
 const char *ax_device_absent(const char *name);
 
-/* Opens backend `name` ("ref", "cpu", "cuda", "check", "check:cpu", "dry"). threads 0 means one per physical
- * core. AX_ERR_USAGE, with a message that lists the usable backends, if `name` is unknown or cannot be used
- * on this host. The caller owns *out. */
+/* Opens backend `name` ("ref", "cpu", "cuda", "check", "check:cpu", "dry"). threads 0 means
+ * ax_cores_usable(): one per physical core that this process may use. AX_ERR_USAGE if `threads` is negative,
+ * or, with a message that lists the usable backends, if `name` is unknown or cannot be used on this host. The
+ * caller owns *out. */
 AX_MUST_CHECK ax_status ax_device_open(const char *name, int threads, ax_device **out);
-/* Opens backend `name` with `threads` threads, as ax_device_open does, and binds each thread to one of
- * binding->cores. The thread that opens the device is bound to the first core until it closes the device; the
- * other threads are bound to the next cores. Threads are not bound if `binding` is NULL, if it has another
- * number of cores than the device has threads, or if the system refuses. While the device is open, threads
- * that the opening thread starts inherit its binding, unless they are started by ax_thread_start. */
+/* Opens backend `name` with `threads` threads, as ax_device_open does. Backends with threads (cpu, check:cpu)
+ * bind each thread to one of binding->cores; cuda only takes the GPU for binding->local_rank. The thread that
+ * opens the device is bound to the first core until it closes the device; the other threads are bound to the
+ * next cores. Threads are not bound if `binding` is NULL, if it has another number of cores than the device
+ * has threads, or if the system refuses. While the device is open, threads that the opening thread starts
+ * inherit its binding, unless they are started by ax_thread_start. */
 AX_MUST_CHECK ax_status ax_device_open_bound(const char *name, int threads, const ax_binding *binding,
                                              ax_device **out);
 void ax_device_close(ax_device **dev);
-/* Sets *bytes to the bytes of scratch memory that backend `name` needs with `threads` threads (0: one per
- * physical core). Opens no device. */
+/* Sets *bytes to the bytes of scratch memory that backend `name` needs with `threads` threads (0:
+ * ax_cores_usable()). Opens no device. AX_ERR_USAGE if `name` is unknown. */
 AX_MUST_CHECK ax_status ax_device_workspace(const char *name, int threads, size_t *bytes);
 
 /* Returns the instruction sets that the cpu backend has kernels for and this processor can run, best first
@@ -308,13 +313,15 @@ AX_MUST_CHECK ax_status ax_device_workspace(const char *name, int threads, size_
 const char *ax_isa_name(int index);
 /* Sets *name to the instruction set that a new cpu device uses: the best, or the one that setting runtime.isa
  * names (runtime.h). AX_ERR_USAGE, with a message that lists the available instruction sets, if this
- * processor cannot run the one that is named. */
+ * processor cannot run the one that is named. If that one is only preferred (ax_runtime_prefer), logs a
+ * warning instead and takes the best. */
 AX_MUST_CHECK ax_status ax_isa_chosen(const char **name);
 
 /* Measure the peak rates of a device for about `seconds`. ax_device_peak sets *flops to the floating-point
- * operations per second of multiply-adds in dtype `compute`; 0 if not known for this device. ax_device_stream
- * sets *bytes to the bytes per second when an array far larger than the caches is read and written in place.
- * ax_device_stream needs 256 MiB of memory for this array (AX_ERR_MEMORY). */
+ * operations per second in dtype `compute`, of multiply-adds in registers or, on a GPU, of a large matmul; 0
+ * if not known for this device. The cpu backend measures bf16 for BF16, and fp32 for every other dtype.
+ * ax_device_stream sets *bytes to the bytes per second when an array of 256 MiB is read and written in place:
+ * the best of at least 8 passes. AX_ERR_MEMORY if there is no memory for this array. */
 AX_MUST_CHECK ax_status ax_device_peak(ax_device *dev, ax_dtype compute, double seconds, double *flops);
 AX_MUST_CHECK ax_status ax_device_stream(ax_device *dev, double seconds, double *bytes);
 /* Returns the bytes per second at which the device reads `n` spans of its memory, one after the other. The
@@ -328,11 +335,12 @@ double ax_device_read(ax_device *dev, const ax_span *span, int64_t n, double sec
 /* The machine's physical cores, and which of them this process may use by its affinity mask. Cores beyond
  * AX_CORES_MAX are ignored. */
 typedef struct ax_cores {
-    int machine;                        /* number of cores of the machine */
-    double quota;                       /* CPUs that the cgroup's quota allows; infinity: no limit */
+    int machine;  /* number of cores of the machine, without those that a cpuset of the process's cgroup
+                     excludes */
+    double quota; /* CPUs that the cgroup's quota allows; infinity: no limit */
     uint64_t usable[AX_CORES_MAX / 64]; /* bit i of word w: core 64·w + i may be used */
-    bool physical; /* true: a bit of `usable` is a physical core; false: it is a hardware thread, or the
-                      system does not list all cores */
+    bool physical; /* true: a bit of `usable` is a physical core; false: it is a hardware thread, because the
+                      system lists no cores, or there are more than AX_CORES_MAX cores */
 } ax_cores;
 void ax_cores_find(ax_cores *out);
 /* Returns the number of physical cores that this process may use by affinity mask and cgroup quota, at
@@ -349,15 +357,17 @@ void ax_device_free(ax_device *dev, void *memory, size_t bytes);
 /* ax_device_available returns the bytes that a device of backend `name`, opened now by the rank with local
  * rank `local_rank`, could allocate; -1 if not known. *place is set to a number that identifies the memory
  * (for example the GPU); ranks of a machine that get the same number share that memory. ax_device_held
- * returns the largest number of bytes of an open device's memory that this process has used so far. For a
+ * returns the largest number of bytes of an open device's memory that were in use so far. On a GPU it counts
+ * from the opening of the device, and memory that other processes have taken since then counts too. For a
  * device that uses host memory, ax_device_available returns ax_memory_available() and sets *place to 0, and
  * ax_device_held returns ax_memory_peak(). */
 int64_t ax_device_available(const char *name, int local_rank, int *place);
 int64_t ax_device_held(ax_device *dev);
 
 /* Describes the device of backend `name` for people: the GPU, its memory, and what computes attention on it.
- * Opens the device and closes it again; returns the errors of ax_device_open. Writes an empty string if the
- * backend has nothing to add to its `help`. */
+ * Opens the device for that and closes it again; returns the errors of ax_device_open. Writes an empty
+ * string, and opens no device, if the backend has nothing to add to its `help`, is unknown, or has a plugin
+ * that cannot be loaded. */
 AX_MUST_CHECK ax_status ax_device_describe(const char *name, char *out, size_t size);
 
 /* Places the pages of an array near the cores whose threads will work on them (NUMA first touch): each thread
@@ -367,10 +377,10 @@ AX_MUST_CHECK ax_status ax_device_describe(const char *name, char *out, size_t s
 void ax_device_touch(ax_device *dev, void *memory, size_t bytes);
 
 /* For devices that choose algorithms by timing (cuda: of GEMMs), unless setting runtime.plans is off. From
- * this call on, the device keeps all its choices in file AX_PLANS_FILE of directory `dir`, and makes those
- * that it finds there. It first takes over the choices in that file of directory `from`, if `from` is not
- * NULL and has such a file; they have priority. Devices, also of other processes, may share a directory: the
- * first choice counts. Logs how long timing may take (runtime.plan_seconds). Problems with the files are
+ * this call on, the device keeps all its choices in file AX_PLANS_FILE of directory `dir`, and uses the
+ * choices that it finds there. It first takes over the choices in that file of directory `from`, if `from` is
+ * not NULL and has such a file; they have priority. Devices, also of other processes, may share a directory:
+ * the first choice counts. Logs how long timing may take (runtime.plan_seconds). Problems with the files are
  * warnings. */
 AX_MUST_CHECK ax_status ax_device_keep_plans(ax_device *dev, const char *dir, const char *from);
 #define AX_PLANS_FILE "plans.txt"
@@ -379,8 +389,8 @@ AX_MUST_CHECK ax_status ax_device_keep_plans(ax_device *dev, const char *dir, co
  * ax_device_alloc. */
 bool ax_device_uses_host_memory(const ax_device *dev);
 
-/* Runs or enqueues a kernel. Only one thread at a time may launch on a device. AX_ERR_USAGE if the kernel
- * does not support a dtype. */
+/* Runs or enqueues a kernel. Only one thread at a time may launch on a device. AX_ERR_USAGE if an argument is
+ * wrong, for example a dtype that the kernel does not support. */
 AX_MUST_CHECK ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args);
 #define AX_KERNEL_WRAPPER(name)                                                                              \
     AX_MUST_CHECK static inline ax_status ax_run_##name(ax_stream *stream, const ax_##name##_args *args)     \
@@ -391,23 +401,24 @@ AX_KERNELS(AX_KERNEL_WRAPPER)
 #undef AX_KERNEL_WRAPPER
 
 /* Replays. A replay records the launches between its begin and its end. If the same launches with the same
- * arguments follow the next begin, a device with graphs (CUDA graphs) runs them as one graph instead of one
- * by one. As long as launches equal the recorded ones, the library defers them until the next copy, wait or
- * collective, or until the end of the replay. Launches that differ from the recorded ones are run one by one
- * and recorded for the next time. So numbers that change each time should be in device memory, not in
- * arguments.
+ * arguments follow the next begin, a device with graphs (CUDA graphs) runs them as graphs instead of one by
+ * one. As long as launches equal the recorded ones, the library defers them until the next copy, wait, event
+ * or collective on the stream, or until the end of the replay; the launches between two of these are one
+ * graph. Launches that differ from the recorded ones are run one by one and recorded for the next time. So
+ * numbers that change each time should be in device memory, not in arguments.
  *
- * Launches run as usual on devices without graphs, while launches are timed or traced, and if setting
- * runtime.graphs is off when the replay is created. At most one replay of a device may have begun.
- * ax_replay_end is passed the `status` of the launches. If `status` is an error, ax_replay_end returns it;
- * otherwise it returns the status of the deferred launches, which it runs. Destroy a replay before its device
- * is closed. */
+ * Launches run as usual on devices without graphs, in replays that begin while launches are timed or traced
+ * (`totals` or `ring` of ax_device), and if setting runtime.graphs is off when the replay is created. At most
+ * one replay of a device may have begun. ax_replay_end is passed the `status` of the launches. If `status` is
+ * an error, ax_replay_end returns it, and drops launches that are still deferred; otherwise it runs these and
+ * returns their status. Destroy a replay before its device is closed. */
 AX_MUST_CHECK ax_status ax_replay_create(ax_device *dev, ax_replay **out);
 void ax_replay_destroy(ax_replay **replay);
 AX_MUST_CHECK ax_status ax_replay_begin(ax_stream *stream, ax_replay *replay);
 AX_MUST_CHECK ax_status ax_replay_end(ax_stream *stream, ax_status status);
 /* Runs the launches that a replay has deferred. Must be called before anything other than a launch is
- * enqueued on the stream; the library's copies and waits call ax_replay_cut themselves. */
+ * enqueued on the stream; the library's copies, waits, events and collectives call ax_replay_cut
+ * themselves. */
 AX_MUST_CHECK ax_status ax_replay_cut(ax_stream *stream);
 
 /* Waits until all work launched on the stream is done. */
@@ -458,9 +469,10 @@ AX_MUST_CHECK ax_status ax_stream_await(ax_stream *stream, const ax_stream_event
 AX_MUST_CHECK ax_status ax_stream_event_done(const ax_stream_event *event, bool *done);
 /* Waits on the host until the event is complete. AX_ERR_COMM if links have failed. */
 AX_MUST_CHECK ax_status ax_stream_event_wait(const ax_stream_event *event);
-/* AX_ERR_COMM if a link of the device has failed, or another rank: then the links are aborted, because the
- * device's streams could wait for them for ever. A host that polls events with ax_stream_event_done calls
- * this function every few milliseconds. Only the thread that launches kernels may call it. */
+/* Checks the links of the device. If one of them, or another rank, has failed, aborts all links, for which
+ * the device's streams could otherwise wait for ever, and returns AX_ERR_COMM. A host that polls events with
+ * ax_stream_event_done must call this function every few milliseconds. Only the thread that launches kernels
+ * may call it. */
 AX_MUST_CHECK ax_status ax_device_check_links(ax_device *dev);
 
 #ifdef __cplusplus

@@ -112,7 +112,7 @@ typedef struct ax_gemm_args {
     ax_dtype dtype, c_dtype;
     bool trans_a, trans_b, accumulate;
     uint8_t epilogue;   /* ax_epilogue */
-    ax_activation kind; /* the activation f; unused with AX_EPILOGUE_NONE */
+    ax_activation kind; /* the activation f; with AX_EPILOGUE_NONE any value of ax_activation */
     void *preact;       /* preactivations, or NULL */
 } ax_gemm_args;
 
@@ -544,8 +544,9 @@ typedef struct ax_update_numbers {
 
 /* Prepares an update: norm = sqrt(Σ sumsq[i])/scale, where sumsq[i] is the sum of squares of one of n
  * gradients, each still multiplied by the loss scale `scale`; loss = loss[0]/targets; grad_scale = min(1,
- * clip/(norm + 1e-6))/scale, or 1/scale if clip is 0. If norm or loss is not finite, sets `skip` to 1 and
- * sets `culprit`. All arrays are F64. If skip is already set, `numbers` is not changed. */
+ * clip/(norm + 1e-6))/scale, or 1/scale if clip is 0. Sets `skip` to 1 if norm or loss is not finite, else to
+ * 0, and sets `culprit` in either case. All arrays are F64. If skip is already set, `numbers` is not
+ * changed. */
 typedef struct ax_clip_args {
     int64_t n;
     double clip, targets, scale;
@@ -600,11 +601,11 @@ typedef enum ax_kernel {
 const char *ax_kernel_name(ax_kernel kernel);
 /* Returns the bytes of the kernel's argument struct. */
 size_t ax_kernel_args_size(ax_kernel kernel);
-/* Computes the cost of a call. *flops: floating-point operations (multiply and add count as two); exact for
- * gemm, an estimate for other kernels, in which a transcendental function counts as 8. *bytes: the bytes that
- * the call must read and write: the sizes of its operands; an operand that is both read and written counts
- * twice. For attention, *flops counts only pairs of a query and a key that the causal mask and the window
- * allow. */
+/* Computes the cost of a call. *flops: floating-point operations (multiply and add count as two); 2·m·n·k for
+ * gemm, whose bias and epilogue are not counted; an estimate for other kernels, in which a transcendental
+ * function counts as 8. *bytes: the bytes that the call must read and write: the sizes of its operands; an
+ * operand that is both read and written counts twice. For attention, *flops counts only pairs of a query and
+ * a key that the causal mask and the window allow. */
 void ax_kernel_cost(ax_kernel kernel, const void *args, double *flops, double *bytes);
 
 typedef enum ax_access { AX_READ = 1, AX_WRITE = 2, AX_READ_WRITE = AX_READ | AX_WRITE } ax_access;

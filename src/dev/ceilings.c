@@ -8,8 +8,8 @@ ax_status ax_device_peak(ax_device *dev, ax_dtype compute, double seconds, doubl
     return AX_OK;
 }
 
-/* Measures the memory bandwidth by scaling one array in place: each pass reads and writes it once. Returns
- * the best rate of all passes. */
+/* Measures the memory bandwidth by scaling one array in place: each pass reads and writes it once. Sets
+ * *bytes to the best rate of all passes. */
 ax_status ax_device_stream(ax_device *dev, double seconds, double *bytes)
 {
     enum { N = 64 << 20, PASSES = 8 };

@@ -1,5 +1,6 @@
 /* Copies beside kernels: pinned memory, copy streams and events (dev.h). If the backend has no such copies,
- * every copy is done when the call returns, so that all streams are one and events are always complete. */
+ * every copy is done when the call returns, so all streams are the compute stream, and events are always
+ * complete. */
 #include "dev/backend.h"
 
 #include <stdlib.h>

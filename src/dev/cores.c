@@ -97,7 +97,8 @@ static double quota_v1(void)
     return known && limit > 0 ? limit / period : INFINITY;
 }
 
-/* Returns the smallest CPU quota of this process's control group and its parents up to the root. */
+/* Returns the smallest CPU quota of this process's control group and its parents up to the root (cgroup v2;
+ * of cgroup v1, that of the root group only). */
 static double smallest_quota(void)
 {
     char line[4096];

@@ -63,7 +63,7 @@ static ax_status check_head_dim(const char *kernel, int64_t head_dim)
     return AX_OK;
 }
 
-/* Checks the distance between rows of `cols` elements. */
+/* Checks that rows of `cols` elements do not overlap if they begin `ld` elements apart. */
 static ax_status check_ld(const char *kernel, const char *field, int64_t ld, int64_t cols)
 {
     AX_CHECK(ld >= cols, AX_ERR_USAGE, "kernel %s: rows of %lld elements cannot be %lld elements apart (%s)",
@@ -209,9 +209,10 @@ static double summed(const ax_sumsq_args *a)
  *   last      the last field of the argument struct; two calls are compared up to its end
  *   checks    statements: TAKES(field, set of legal dtypes), or NO_DTYPE; ROWS_FIT(field, columns); others
  *   flops     a double; multiply and add count as two
- *   operands  IN, OUT or INOUT(address or NULL, dtype, extent). An extent is VECTOR(n),
- *             MATRIX(rows, cols, ld), BOX(n, stride), BYTES(pointer to a struct), or two numbers: how many
- *             elements are accessed, and how many lie between the address and the end of the last of them */
+ *   operands  IN, OUT or INOUT(address or NULL, dtype, extent), or OPERAND(access, address or NULL, dtype,
+ *             extent). An extent is VECTOR(n), MATRIX(rows, cols, ld), DENSE(rows, cols), BOX(n, stride),
+ *             BYTES(pointer to a struct), or two numbers: how many elements are accessed, and how many lie
+ *             between the address and the end of the last of them */
 #define ROW(kernel, last, checks, flops, ...) TABLE_ROW(kernel, last, checks, flops, 0.0, __VA_ARGS__)
 
 /* Defines the row of a kernel that works on the arrays listed in a->table. All parameters but `table` are

@@ -42,7 +42,8 @@ static void load(void)
     plugin_path(dir, path, sizeof path);
     if (strchr(path, '/') && !ax_path_exists(path)) {
         snprintf(why_not, sizeof why_not, "there is no %.400s: %s%s", path,
-                 dir ? ax_runtime_source(AX_RUNTIME_PLUGINS) : "axonn was built without CUDA",
+                 dir ? ax_runtime_source(AX_RUNTIME_PLUGINS)
+                     : "axonn was built without CUDA, or its plugin is not installed",
                  dir ? " names its folder" : "");
         return;
     }

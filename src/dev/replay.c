@@ -1,9 +1,10 @@
 /* Replays (ax_replay_begin): launches that repeat from step to step are given to the device as graphs.
  *
- * A replay records launches in segments. A segment ends at the next copy, wait or collective, and becomes one
- * graph. As long as launches equal the recorded ones, they are deferred. If all launches of the segment
- * repeat, the graph runs instead of them. At the first launch that differs, the deferred launches are run one
- * by one, and the rest of the segment is recorded again. */
+ * A replay records launches in segments. A segment ends at the next copy, wait, event or collective on the
+ * stream (ax_replay_cut), and becomes one graph, unless it is very short. As long as launches equal the
+ * recorded ones, they are deferred. If all launches of the segment repeat, the graph runs instead of them. At
+ * the first launch that differs, the deferred launches are run one by one, and the rest of the segment is
+ * recorded again. */
 #include "dev/backend.h"
 
 #include "axonn/runtime.h"
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Segments (launches between two copies, waits or collectives) with fewer launches than this get no graph. (A
+/* Segments (launches between two calls of ax_replay_cut) with fewer launches than this get no graph. (A
  * guess: not measured.) */
 enum { MIN_LAUNCHES = 4 };
 

@@ -1,9 +1,10 @@
 /* The check backends: the kernels of another backend, on memory that only kernels may access.
  *
- * Device memory is accessible only between `enter` and `leave`, which bracket launches, copies and
- * collectives. Host code that dereferences a device pointer faults, because on a GPU that is an error. New
- * memory is filled with 0xFF bytes, which are NaN in every float type, and `poison` fills memory with these
- * bytes again. So reading memory that was not written makes the results NaN. */
+ * Device memory is accessible only between `enter` and `leave` (ax_device_ops). The library calls them around
+ * launches, copies, collectives and its other accesses to device memory. Host code that dereferences a device
+ * pointer faults, because on a GPU that is an error. New memory is filled with 0xFF bytes, which are NaN in
+ * every float type, and `poison` fills memory with these bytes again. So reading memory that was not written
+ * makes the results NaN. */
 #include "dev/backend.h"
 
 #include <pthread.h>
@@ -18,8 +19,8 @@ typedef struct block {
     ax_region region;
 } block;
 
-/* The state of the device's memory (ax_device.memory). Invariant: every block is accessible exactly while
- * depth > 0. */
+/* The state of the device's memory (ax_device.memory). Invariant, when the mutex is free: every block is
+ * accessible if depth > 0, and inaccessible if depth is 0. */
 typedef struct checked_memory {
     pthread_mutex_t mutex;
     int depth; /* number of calls of `enter` minus calls of `leave`, over all threads */

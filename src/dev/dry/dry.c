@@ -10,8 +10,8 @@
 
 enum { PAGE = 4096 };
 
-/* The first address that is handed out. User programs on x86-64 have no memory from this address on, even
- * with five-level paging, so an access faults. */
+/* The first address that is handed out. On x86-64 no program has memory from this address on, even with
+ * five-level paging, so an access faults. */
 static const uint64_t first_address = UINT64_C(1) << 56;
 
 typedef struct dry_memory {

@@ -40,8 +40,8 @@ typedef struct attend_grad {
                                   (transposes_sums) as left operands */
     float *s, *dp;             /* a strip of scores, and of dp = do·vT; [rows of a micro-tile, GRAD_LD] */
     float *p, *ds;  /* softmax weights and gradients of scores, in units along queries (units_at) */
-    float *ds_rows; /* ds in units along keys: bf16 [GRAD_QUERIES, GRAD_LD]; if values are fp32, the same
-                       memory as ds */
+    float *ds_rows; /* ds in units along keys: bf16 [GRAD_QUERIES, GRAD_LD]; if units are fp32 values, the
+                       same memory as ds */
     float *dk, *dv; /* [GRAD_KEYS, d], or with AMX (transposes_sums) [d, GRAD_LD] */
     float *dq;      /* fp32 dq of query 0 of the current head; rows are dq_ld elements apart */
     int64_t dq_ld;
@@ -256,7 +256,7 @@ INLINE int64_t output_offset(const attend_grad *t, int64_t i)
 
 /* If the positions of the strip of queries at i lie in the current block of keys, prefetches the rows of dk
  * and dv at these positions, which will be written. In the last block of keys also prefetches the rows of dq
- * that will be written, and the rows that the next item reads first. */
+ * at these positions, and the rows that the next item reads first. */
 INLINE void grad_prefetch(const attend_grad *t, int64_t i)
 {
     const ax_attention_grad_args *g = t->g;

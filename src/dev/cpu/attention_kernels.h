@@ -16,9 +16,9 @@
  * Scores that only some queries of a strip see are masked with -inf. If the processor can multiply pairs of
  * bf16 values, bf16 is multiplied in pairs. Otherwise bf16 is widened to fp32, as fp16 always is.
  *
- * q is read in place, because packing would wait for each row: the rows of a head are q_ld elements apart,
- * and the hardware prefetcher does not follow them. For the same reason an item prefetches the rows of the
- * next item while it multiplies. */
+ * q is read in place where its values allow that (left_rows), because packing would wait for each row: the
+ * rows of a head are q_ld elements apart, and the hardware prefetcher does not follow them. For the same
+ * reason an item prefetches the rows of the next item while it multiplies. */
 #ifndef AX_DEV_CPU_ATTENTION_KERNELS_H
 #define AX_DEV_CPU_ATTENTION_KERNELS_H
 
@@ -210,8 +210,8 @@ INLINE int64_t visible_block(const attend *t, int64_t i, int64_t n, int64_t *lo)
     return end < t->keys ? end : t->keys;
 }
 
-/* Sets t->j0 to the first key of the first block of keys. Returns the end (exclusive) of the last block; the
- * memory of keys after this end may be uninitialized. */
+/* Sets t->j0 to the first key of the first block of keys that the item sees. Returns the end (exclusive) of
+ * its last block; the memory of keys after this end may be uninitialized. */
 INLINE int64_t first_block(attend *t)
 {
     int64_t lo;

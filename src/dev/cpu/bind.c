@@ -1,6 +1,6 @@
 /* Binds each thread of a device to a core of its own. A page of memory lies near the core that first writes
- * it (NUMA), so a bound thread stays near the memory that it was the first to write. When the device is
- * closed, the thread that opened it gets its former binding back. */
+ * it (NUMA), so a bound thread stays near the memory that it was the first to write. If the thread that
+ * opened the device also closes it, the thread gets its former binding back. */
 #include "dev/cores.h"
 #include "dev/cpu/cpu.h"
 
@@ -60,8 +60,8 @@ ax_cpu_places *ax_cpu_places_take(const ax_binding *binding)
     return NULL;
 }
 
-/* Restores the former binding of the calling thread, unless another device has bound this thread since, or
- * another thread closes the device. */
+/* Restores the former binding of the calling thread, unless its binding is no longer that of the device's
+ * first thread: another device has bound this thread since, or another thread closes the device. */
 void ax_cpu_places_leave(ax_cpu_places **places)
 {
     ax_cpu_places *p = *places;

@@ -2,10 +2,10 @@
  *
  * The files isa_*.c compile the kernels of *_kernels.h once per instruction set. A kernel is a function over
  * a range of work items (rows, elements, heads or columns); its results do not depend on how the items are
- * cut into ranges. kernels.def says for each kernel what its items are, and launch.c distributes ranges of
- * them over the threads. isa.c chooses among the tables that this processor can run, device.c owns the
- * scratch memory, pool.c the threads, bind.c the cores to which they are bound. No kernel allocates: each
- * thread has a block of scratch, allocated when the device is opened. */
+ * cut into ranges. kernels.def says what the items of most kernels are, launch.c cuts the work of the others
+ * into items, and distributes ranges of items over the threads. isa.c chooses among the tables that this
+ * processor can run, device.c owns the scratch memory, pool.c the threads, bind.c the cores to which they are
+ * bound. No kernel allocates: each thread has a block of scratch, allocated when the device is opened. */
 #ifndef AX_DEV_CPU_CPU_H
 #define AX_DEV_CPU_CPU_H
 
@@ -93,8 +93,9 @@ typedef struct ax_cpu_gemm {
                                      read in place */
     ax_cpu_pack_fn *pack_a, *pack_b; /* the argument `width` of pack_a is `rows` */
     void (*tile)(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *tile);
-    void (*begin)(void), (*end)(void);      /* called before the first and after the last tile of a thread, or
-                                               NULL; after `end` all threads see the thread's stores */
+    /* A thread calls `begin` before the first and `end` after the last tile of a part of a job. Each may be
+     * NULL. After `end` all threads see the thread's stores. */
+    void (*begin)(void), (*end)(void);
     void (*store)(const ax_cpu_tile *tile); /* stores tile->sums; NULL: tiles always store to c themselves */
 } ax_cpu_gemm;
 
@@ -143,7 +144,9 @@ typedef struct ax_cpu_isa {
     ax_cpu_read_fn *read;
     ax_cpu_range_fn *norm_grad_sum; /* last part of norm_grad and norm_grad_apply: adds up the sums of chunks
                                        (ax_cpu_norm_grad) */
-    ax_cpu_range_fn *kernel[AX_KERNEL_COUNT]; /* NULL: the reference backend's kernel is used */
+    /* The SIMD kernels of kernels.def. NULL for gemm (see `gemm`), for kernels without SIMD (plain.c), and
+     * for those that run on the backend ref. */
+    ax_cpu_range_fn *kernel[AX_KERNEL_COUNT];
 } ax_cpu_isa;
 
 enum {
@@ -171,7 +174,8 @@ extern const ax_cpu_isa ax_cpu_isa_avx2, ax_cpu_isa_avx512, ax_cpu_isa_avx512_bf
  * one; NULL after the last. */
 const ax_cpu_isa *ax_cpu_isa_at(int index);
 /* Chooses the kernel table (instruction set) for a new device: the best, or the one that setting runtime.isa
- * names. AX_ERR_USAGE if the setting's value is unknown, or this processor cannot run it. */
+ * names. AX_ERR_USAGE if the setting's value is unknown, or this processor cannot run it, unless the value is
+ * only preferred (ax_runtime_prefer). */
 ax_status ax_cpu_isa_choose(const ax_cpu_isa **out);
 
 typedef struct ax_cpu_pool ax_cpu_pool;
@@ -245,19 +249,19 @@ static inline double *ax_cpu_partials(const ax_cpu *cpu)
     return (double *)(void *)ax_cpu_scratch(cpu, cpu->threads);
 }
 
-/* Calls body for all parts of a job on the device's threads, including the calling thread. The order of the
- * parts, and which thread runs which part, are not defined. `scratch` is the running thread's block of
- * scratch. */
+/* Calls body(job, part, parts, scratch) for all parts of a job on the device's threads, including the calling
+ * thread. The order of the parts, and which thread runs which part, are not defined. `scratch` is the running
+ * thread's block of scratch. */
 typedef void ax_cpu_body(void *job, int part, int parts, char *scratch);
 void ax_cpu_parallel(const ax_cpu *cpu, int parts, ax_cpu_body *body, void *job);
 
 /* Looks up the cores of `binding` and binds the calling thread to the first one. Returns NULL if one of these
  * steps fails. */
 ax_cpu_places *ax_cpu_places_take(const ax_binding *binding);
-/* Binds the calling thread to the core of thread `thread`. */
+/* Binds the calling thread to the core of thread `thread`. Returns false if the system refuses. */
 bool ax_cpu_bind(const ax_cpu_places *places, int thread);
-/* Restores the binding that the thread had before ax_cpu_places_take, and frees *places, which may be
- * NULL. */
+/* Frees *places, which may be NULL. If the calling thread still has the binding that ax_cpu_places_take gave
+ * it, first restores the binding that it had before. */
 void ax_cpu_places_leave(ax_cpu_places **places);
 
 /* Starts `threads` - 1 workers beside the caller. Each worker is bound to its core (places NULL: not bound)
@@ -279,7 +283,8 @@ double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds);
 double ax_cpu_read(ax_device *dev, const ax_span *span, int64_t n, double seconds);
 
 ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args);
-/* Computes one thread's part of c, rows m0 … m1-1 by columns n0 … n1-1; a and b are fp32, bf16 or fp16. */
+/* Computes one part of c, rows m0 … m1-1 by columns n0 … n1-1; a and b are fp32, bf16 or fp16. `scratch` is
+ * the running thread's block of scratch. */
 void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0, int64_t m1, int64_t n0,
                       int64_t n1, char *scratch);
 

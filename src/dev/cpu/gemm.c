@@ -7,7 +7,7 @@
  *       for blocks in k
  *         for blocks of rows
  *           for panels of up to 48 columns: the panel of b is read from the L2 cache
- *             for strips of 8 rows: one micro-tile; its strip of a has been prefetched into the L1 cache
+ *             for strips of 4 to 32 rows: one micro-tile; AVX-512 has prefetched its strip of a into L1
  *
  * A stretch is a range of rows whose blocks share the packed panels of b: for each block in k, the first
  * block of rows packs the panels, and the other blocks of rows use them again. If a is contiguous in k and
@@ -15,9 +15,9 @@
  * Otherwise a is packed as b is, in blocks that are small enough for the L2 cache.
  *
  * Packing is spread over the tiles to hide the latency of memory: the next block of a and the next panel of b
- * are prefetched, one cache line at a time, while a tile multiplies, and packed in pieces between two tiles.
- * AMX tiles (those with ax_cpu_gemm.store) multiply outside the vector units. For them the vector units
- * prefetch and pack between the steps in k of a tile, and also store the sums of the previous tile.
+ * are prefetched, a few cache lines at a time, while a tile multiplies, and packed in pieces between two
+ * tiles. AMX tiles (those with ax_cpu_gemm.store) multiply outside the vector units. For them the vector
+ * units prefetch and pack between the steps in k of a tile, and also store the sums of the previous tile.
  *
  * An element of c is always computed by the same sequence of multiply-adds: k ascends, in blocks whose sizes
  * depend on k alone. So neither the tile of the element nor the number of threads changes its bits. A GEMM
@@ -190,7 +190,9 @@ static void set_destination(const block *t, int64_t j, ax_cpu_tile *tile)
 }
 
 /* Returns true if tiles read a in place, without packing: its rows are contiguous in k, and its values are
- * already the 32-bit units that tiles read (fp32 values, or pairs of bf16). */
+ * already the 32-bit units that tiles read (fp32 values, or pairs of bf16). With AMX a must also have at
+ * least the rows of a micro-tile, because a tile reads memory before a strip that lacks rows. Without AMX k
+ * must be a multiple of the values of a unit. */
 static bool reads_a_unpacked(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t k)
 {
     if (g->trans_a || gemm->pair * (int)ax_dtype_size(g->dtype) != 4)
@@ -310,8 +312,8 @@ static int64_t packing_steps(const ax_cpu_gemm *gemm, int64_t units, int64_t til
     return gemm->store ? ax_max(1, tiles * (units / gemm->grain) / STEPS_PER_CALL) : tiles;
 }
 
-/* Runs all tiles of a block. Between the tiles packs the next panel of b, and the rows of a for the next
- * block.
+/* Runs all tiles of a block. Between the tiles, or with AMX between their steps in k, packs the next panel of
+ * b, and the rows of a for the next block.
  *
  * The fields of `tile` that are the same for all tiles of a panel are written once per panel. If they were
  * written for each tile, copying `tile` would stall: a load that spans several recent stores cannot be
@@ -525,9 +527,9 @@ static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int
 /* Returns into how many parts a GEMM is cut for the threads. If cutting more finely costs nothing, each
  * thread gets several parts, so that a thread that the system preempts delays the others less. A GEMM of few
  * rows (gemv) packs nothing, so its parts must only be long enough to read memory at full speed. Any other
- * GEMM gets several parts per thread only under two conditions. First, a is read in place: otherwise each
- * part would pack a again. Second, each part has many panels of b: a part packs its first panel before it
- * multiplies, and that time is lost. */
+ * GEMM gets several parts per thread only under three conditions. First, its rows are not cut (threads_m is
+ * 1). Second, a is read in place: otherwise each part would pack a again. Third, each part has many panels of
+ * b: a part packs its first panel before it multiplies, and that time is lost. */
 static int count_parts(const job *j, int threads)
 {
     enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* fewest elements of b (gemv), or panels of b, per part */

@@ -220,8 +220,8 @@ typedef struct step_work {
 INLINE step_work amx_step_work_of(int nv, int64_t k, const ax_cpu_tile *t)
 {
     step_work w = {.previous = t->previous, .prefetched = t->prefetch_c ? 0 : t->rows};
-    if (w.previous && w.previous->cols != nv * W) { /* the previous tile belongs to another panel, or to the
-                                                       last columns, which are not whole vectors */
+    if (w.previous && w.previous->cols != nv * W) { /* the previous tile has another width: it belongs to
+                                                       another panel, or its columns are not whole vectors */
         amx_store(w.previous);
         w.previous = NULL;
     }

@@ -1,5 +1,5 @@
-/* GEMV: GEMMs with few rows (m <= AX_CPU_GEMV_ROWS). They are bound by reading b from memory, so nothing is
- * packed. */
+/* GEMV: GEMMs with few rows (m <= AX_CPU_GEMV_ROWS) whose a is not transposed. They are bound by reading b
+ * from memory, so nothing is packed. */
 #ifndef AX_DEV_CPU_GEMV_KERNELS_H
 #define AX_DEV_CPU_GEMV_KERNELS_H
 
@@ -101,8 +101,8 @@ INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int6
 }
 
 /* Computes c if b is stored as [n,k]: for each i < cols, the n <= W columns from j + i·apart on. The `cols`
- * ranges of columns are far apart in memory, so up to four long streams are read side by side. The sums are
- * stored as whole vectors. */
+ * ranges of columns are far apart in memory, so up to four long streams are read side by side. The n sums of
+ * a range are stored together. */
 INLINE void gemv_columns(const ax_gemm_args *g, int rows, int cols, int64_t j, int64_t n, int64_t apart,
                          vtype type)
 {

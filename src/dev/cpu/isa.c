@@ -17,9 +17,9 @@
 
 #ifdef __x86_64__
 /* Returns true if the processor has AMX with bf16, and the system lets this process use it. Linux (5.16
- * onwards) grants AMX on request. From then on Linux refuses alternate signal stacks that are too small for
- * the tiles, and it refuses the request if the process already has such a stack. So the process requests AMX
- * once and keeps the answer (can_use_amx). */
+ * onwards) grants AMX on request. After it has granted AMX, Linux refuses alternate signal stacks that are
+ * too small for the tiles; and it refuses the request if the process already has such a stack. can_use_amx
+ * keeps the first answer for the whole process. */
 static bool request_amx(void)
 {
     enum { LEAF = 7, BF16 = 1 << 22, TILE = 1 << 24, REQUEST = 0x1023, TILE_DATA = 18 };

@@ -1,5 +1,6 @@
 /* The table of the cpu backend, and the functions that cut each kernel's work into items and share them among
- * the threads. Kernels that are not here run on the backend ref, and so does almost all arithmetic in F64. */
+ * the threads. Kernels that the table lacks run on the backend ref, and so does almost all arithmetic in
+ * F64. */
 #include "dev/cpu/cpu.h"
 
 #include <math.h>
@@ -10,8 +11,8 @@ typedef struct job {
     int64_t items, unit;
 } job;
 
-/* Computes the work items (elements, rows, columns …) of one part. Parts are of equal size, and are cut at
- * multiples of `unit` items. */
+/* Computes the work items (elements, rows, columns …) of one part. Parts are of nearly equal size, and are
+ * cut at multiples of `unit` items. */
 static void run_job_part(void *arg, int part, int parts, char *scratch)
 {
     const job *j = arg;
@@ -26,9 +27,9 @@ enum { SERIAL_BELOW = 16384 }; /* with fewer elements, waking a thread costs mor
 
 enum { QUEUED = 8 }; /* parts per thread, if work items take unequal time */
 
-/* Runs a kernel in one part per thread. `queue` is true if work items take unequal time: then there are
- * QUEUED parts per thread. A part has several items, if there are enough, because each item prefetches data
- * of the next item. */
+/* Runs a kernel in one part per thread, or in a single part if there are fewer than SERIAL_BELOW elements.
+ * `queue` is true if work items take unequal time: then there are up to QUEUED parts per thread. A part has
+ * several items, if there are enough, because each item prefetches data of the next item. */
 static ax_status run_parts(ax_stream *stream, ax_cpu_range_fn *fn, const void *args, int64_t items,
                            int64_t unit, double elements, bool queue)
 {
@@ -91,7 +92,7 @@ enum { ELEMENTS = 64, COLUMNS = 64 }; /* parts are cut at cache lines */
 #define AX_BY_ELEMENTS(kernel) SHARED(kernel, a->n, ELEMENTS, a->n)
 #define AX_BY_ROWS(kernel, width) SHARED(kernel, a->rows, 1, a->rows * a->width)
 #define AX_BY_COLUMNS(kernel) SHARED(kernel, a->cols, COLUMNS, a->rows * a->cols)
-#define AX_CPU_KERNEL(kernel) /* kernels listed by AX_CPU_KERNEL have functions of their own in this file */
+#define AX_CPU_KERNEL(kernel) /* the other kernels of the list have functions of their own in this file */
 #include "dev/cpu/kernels.def"
 
 static ax_status rope(ax_stream *stream, const void *args)

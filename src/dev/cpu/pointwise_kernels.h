@@ -1,6 +1,7 @@
 /* Elementwise kernels: activations, gated linear units and their gradients, rotary positions, sums, scaling,
- * bias, dropout, conversion, normal numbers. Work items are elements; in kernels that depend on the column
- * they are rows. */
+ * bias, dropout, conversion, normal numbers. Work items are elements; in kernels that depend on the column,
+ * except the gated linear units, they are rows. Those of col_sum are columns, those of sumsq and
+ * squared_error chunks of elements. */
 #ifndef AX_DEV_CPU_POINTWISE_KERNELS_H
 #define AX_DEV_CPU_POINTWISE_KERNELS_H
 
@@ -274,9 +275,9 @@ BY_ACTIVATION(activation_grad, ACTIVATION_GRAD_OF)
 
 /* ---- gated linear units --------------------------------------------------------------------------
  *
- * Work items are elements. Rows of gate and up may be padded, those of y and dy are not. So that element i
- * has the same index in all arrays, each row is computed with addresses of gate and up that are `skip` bytes
- * further. ---- */
+ * Work items are elements. Rows of gate, up, dgate and dup may be padded, those of y and dy are not. Each row
+ * is computed with addresses of the padded arrays that are `skip` bytes further, so that element i has the
+ * same index in all arrays. ---- */
 
 INLINE void glu_vectors(const ax_glu_args *a, ax_activation kind, int64_t i, int64_t n, int count, vtype type)
 {

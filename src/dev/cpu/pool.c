@@ -2,9 +2,9 @@
  *
  * The work of a kernel is cut into parts, and each running thread takes the next part. The caller takes parts
  * too, and waits only for parts that a worker has begun: a worker that the system does not run, because
- * another process or another rank has its core, delays nobody. (With threads that all meet at a barrier, a
- * GEMM of 0.6 ms took 250 ms on a machine with seven processes per core.) The result of a part does not
- * depend on the thread that computes it.
+ * another process or another rank has its core, takes no part and delays nobody. (With threads that all meet
+ * at a barrier, a GEMM of 0.6 ms took 250 ms on a machine with seven processes per core.) The result of a
+ * part does not depend on the thread that computes it.
  *
  * `ticket` holds, in one word, the number of parts of the job and how many of them are taken. A thread takes
  * a part by a compare-and-exchange that adds 1 to the number of taken parts. If the compare-and-exchange
@@ -16,7 +16,8 @@
  * takes the part with its own number if that is left (`left` has a bit for each part), because the memory
  * that it wrote in earlier jobs is near to its core. In other jobs the parts are taken in order.
  *
- * Each variable that threads write while others read it has cache lines of its own (no false sharing). */
+ * The variables that several threads write during a job (`ticket`, `left`, `done`, `sleepers`) have cache
+ * lines of their own (no false sharing). */
 #include "dev/cpu/cpu.h"
 
 #include <pthread.h>
@@ -65,10 +66,10 @@ struct ax_cpu_pool {
     worker worker[];
 };
 
-/* Sets the processor to flush subnormal operands and results to 0 while kernels run: some processors need a
- * hundred nanoseconds for a vector with a subnormal. Training makes many of them, such as softmax weights of
- * masked keys, and momenta of embedding rows whose token has not occurred for long. Returns the previous
- * control register. */
+/* Sets the calling thread to flush subnormal operands and results to 0 while kernels run (x86-64 and aarch64
+ * only): some processors need a hundred nanoseconds for a vector with a subnormal. Training makes many of
+ * them, such as softmax weights of masked keys, and momenta of embedding rows whose token has not occurred
+ * for long. Returns the previous control register. */
 static uint64_t begin_flushing(void)
 {
 #if defined(__x86_64__)
@@ -142,7 +143,8 @@ static inline void spin_pause(void)
 #endif
 }
 
-/* Waits for a job. Returns false when the device is being closed. */
+/* Waits for a job: spins for pool->spin seconds, then sleeps. Returns false when the device is being
+ * closed. */
 static bool await_work(ax_cpu_pool *pool)
 {
     for (double until = ax_now() + pool->spin; ax_now() < until;) {
@@ -164,9 +166,10 @@ static void *worker_main(void *arg)
 {
     worker *w = arg;
     ax_cpu_pool *pool = w->pool;
+    /* The result is not checked, because binding has succeeded for the thread that opened the device. A
+     * worker that cannot be bound runs unbound. */
     if (w->places)
-        ax_cpu_bind(w->places, w->number); /* no check is needed: binding has succeeded for the thread that
-                                              opened the device, so it succeeds here too */
+        ax_cpu_bind(w->places, w->number);
     begin_flushing();
     pthread_mutex_lock(&pool->lock);
     pool->ready++;

@@ -13,10 +13,10 @@
  * with suffix _exact keep them.
  *
  * vstream stores one vector, and vstream_exact two vectors rounded to 16 bits, by non-temporal stores where
- * the processor has these; p must be aligned to the number of bytes stored. Call vstreamed before another
- * thread reads the stored values. vlows (vhighs) returns the lower (upper) half of x followed by that of y,
- * vevens (vodds) the lanes of x with even (odd) numbers followed by those of y. vsum4 sums the lanes of each
- * of four vectors, all in the same order, and returns the four sums in the first four lanes. */
+ * the instruction set has these; p must be aligned to the number of bytes stored. Call vstreamed before
+ * another thread reads the stored values. vlows (vhighs) returns the lower (upper) half of x followed by that
+ * of y, vevens (vodds) the lanes of x with even (odd) numbers followed by those of y. vsum4 sums the lanes of
+ * each of four vectors, all in the same order, and returns the four sums in the first four lanes. */
 #ifndef AX_DEV_CPU_SIMD_H
 #define AX_DEV_CPU_SIMD_H
 

@@ -1,5 +1,5 @@
 /* Optimizer updates of one flat fp32 array, in one pass over memory, which also writes the copy of the
- * weights in the compute dtype. Work items are elements. */
+ * weights in another dtype, if there is one. Work items are elements. */
 #ifndef AX_DEV_CPU_UPDATE_KERNELS_H
 #define AX_DEV_CPU_UPDATE_KERNELS_H
 
@@ -7,7 +7,7 @@
 
 INLINE void put_exact(void *p, int64_t i, int64_t n, vf x, vtype type) { vput_exact(p, i, n, type, x); }
 
-/* Stores w into the copy of the weights, rounded to F32, BF16 or F16. */
+/* Stores w into the copy of the weights, if there is one, rounded to F32, BF16 or F16. */
 INLINE void put_copy(void *copy, ax_dtype dtype, int64_t i, int64_t n, vf w)
 {
     if (copy)

@@ -1,5 +1,5 @@
-/* Cross-entropy over a vocabulary that may be split over ranks (see ax_ce_stats_args), and the sum of squared
- * errors. */
+/* Cross-entropy over a vocabulary that may be split over ranks (see ax_ce_stats_args), targets from class
+ * indices, and the sum of squared errors. */
 #include "dev/ref/ref.h"
 
 #include <math.h>

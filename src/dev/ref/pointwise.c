@@ -1,5 +1,5 @@
-/* Elementwise kernels: bias, activations, gated linear units, rotary positions, sums, dropout, scaling,
- * filling; and the column sum, which is the gradient of a bias. */
+/* Elementwise kernels: bias, activations, gated linear units, rotary positions, addition, dropout, scaling,
+ * conversion, filling; and two sums: col_sum, the gradient of a bias, and sumsq. */
 #include "axonn/philox.h"
 #include "dev/ref/ref.h"
 

@@ -1,5 +1,5 @@
-/* The reference backend: plain loops in double precision. Each kernel reads blocks of its operands into
- * doubles on the stack, computes, and rounds the results when it writes them. The code is simple on
+/* The reference backend: plain loops in double precision. Almost all kernels read blocks of their operands
+ * into doubles on the stack, compute, and round the results when they write them. The code is simple on
  * purpose, because the other backends are tested against it. */
 #ifndef AXONN_DEV_REF_H
 #define AXONN_DEV_REF_H

@@ -1,6 +1,7 @@
-/* Causal attention for any head width and element type, for calls that flash.cu and decode.cu do not support.
- * A warp handles one query, and its keys WARP at a time: each lane computes the dot product with one key. In
- * key_grad_kernel a warp handles one key, and WARP queries at a time. */
+/* Causal attention for any element type, and any head whose rows fit shared memory (shared_bytes), for calls
+ * that flash.cu and decode.cu do not support. A warp handles one query, and its keys WARP at a time: each
+ * lane computes the dot product with one key. In key_grad_kernel a warp handles one key, and WARP queries at
+ * a time. */
 #include "dev/attention.h"
 #include "dev/cuda/kernels.cuh"
 

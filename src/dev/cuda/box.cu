@@ -225,7 +225,7 @@ ax_status embedding_grad(ax_stream *stream, const ax_embedding_grad_args *a, int
 }
 
 /* Returns how many rows are handled at a time: the most whose lists, digits and sums of pieces fit scratch,
- * in whole blocks of the sort; 0 if there are too many columns. */
+ * in whole blocks of the sort, but at most 2^20; 0 if there are too many columns. */
 int64_t rows_at_a_time(int64_t cols, ax_dtype accum)
 {
     const int64_t most = 1 << 20, bytes = SORT_BLOCK * 2 * (int64_t)sizeof(entry) +

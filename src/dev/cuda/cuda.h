@@ -1,8 +1,9 @@
 /* Private header of the CUDA backend, a plugin (libaxonn_cuda.so) that dev/plugin.c loads. device.c has
  * memory and the backend's table; copy.c copies beside kernels; gemm.c runs matmuls by cuBLASLt, gemm_plan.c
- * chooses their algorithms; cudnn.c runs attention by cuDNN, if that is installed; nccl.c links GPUs. The
- * files *.cu have the kernels, divided about as in dev/ref; kernels.cuh has the code that they share. All
- * kernels of a device run on one stream, so that scratch has one user at a time. */
+ * chooses their algorithms, plans.c keeps the choices in files; cudnn.c runs attention by cuDNN, if that is
+ * installed, cudnn_graph.c makes its plans; nccl.c links GPUs. The files *.cu have the kernels, divided about
+ * as in dev/ref; kernels.cuh has the code that they share. All kernels of a device run on one stream, so that
+ * scratch has one user at a time. */
 #ifndef AXONN_DEV_CUDA_H
 #define AXONN_DEV_CUDA_H
 
@@ -15,11 +16,11 @@ extern "C" {
 #endif
 
 /* Minimum bytes of device memory that kernels, cuBLASLt and cuDNN share as scratch: cuBLASLt needs this much
- * on Hopper. GPUs with more memory get more scratch, for cuDNN and for GEMMs that split k. */
+ * on Hopper. GPUs with more than 16 GiB get more scratch (device.c), for cuDNN and for GEMMs that split k. */
 enum { AX_CUDA_SCRATCH = 32 << 20 };
 
-/* Copies from the host go through chunks of pinned memory, used in turn, so that the host need not wait until
- * a copy is done. */
+/* ax_copy_in copies through chunks of pinned memory, used in turn, so that the host need not wait until a
+ * copy is done. */
 enum { AX_CUDA_CHUNK = 4 << 20, AX_CUDA_CHUNKS = 4 };
 
 /* Implementations of attention. A call uses the last of these that supports it, up to the one that
@@ -47,7 +48,7 @@ typedef struct ax_cuda {
     cudaEvent_t event[AX_EVENTS];            /* for event_record; created at first use */
     struct ax_cuda_matmuls *matmuls;         /* state of gemm.c */
     cudaEvent_t reached;                     /* recorded when the host waits for the stream */
-    struct ax_nccl *nccl;                    /* state of nccl.c; NULL: this GPU was never linked to another */
+    struct ax_nccl *nccl;                    /* state of nccl.c; NULL until a link is first opened */
     ax_cuda_attention_kind attention;
     struct ax_cuda_cudnn *cudnn; /* state of cudnn.c; NULL: not open */
 } ax_cuda;
@@ -73,7 +74,8 @@ ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, en
 /* The function table of the plugin (device.c). */
 extern const ax_device_ops ax_plugin_cuda;
 
-/* Creates the state of gemm.c. `gpu`: the name of the GPU's model. */
+/* Creates the state of gemm.c. `gpu`: the name of the GPU's model. *out must be destroyed even after an
+ * error. */
 ax_status ax_cuda_matmuls_create(const ax_cuda *cu, const char *gpu, struct ax_cuda_matmuls **out);
 void ax_cuda_matmuls_destroy(struct ax_cuda_matmuls **out);
 /* From this call on, keeps the algorithms that are chosen for GEMMs by timing in a file of directory `dir`.
@@ -94,8 +96,8 @@ extern const ax_copy_ops ax_cuda_copy_ops;
 extern const ax_link_ops ax_cuda_links;
 /* Waits for an event on a GPU that has links, until the event is reached, or CUDA or a link has failed. A
  * failure aborts all links, so that no stream waits for them any more. Long waits cause warnings. `ending`:
- * this rank is closing its device; then the function gives up after two minutes, because other ranks may have
- * ended before they joined the last collectives. */
+ * this rank closes a link or its device, or frees memory; then the function gives up after two minutes, which
+ * counts as a failure, because other ranks may have ended before they joined the last collectives. */
 void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending);
 /* Returns why the links have failed, or NULL. After a failure, data received over them is invalid. */
 const char *ax_nccl_why(const ax_cuda *cu);
@@ -116,13 +118,14 @@ ax_status ax_cuda_decode(ax_stream *stream, const ax_attention_args *args);
 ax_status ax_cuda_own_attention(ax_stream *stream, const ax_attention_args *args);
 ax_status ax_cuda_own_attention_grad(ax_stream *stream, const ax_attention_grad_args *args);
 
-/* ax_cuda_documents converts doc_start to floats. ax_cuda_blind_queries sets o to 0 and lse to -infinity for
- * queries that see no key. */
+/* ax_cuda_documents converts the n numbers of doc_start to floats. ax_cuda_blind_queries sets o to 0 and lse
+ * to -infinity for queries that see no key. */
 ax_status ax_cuda_documents(ax_stream *stream, const int32_t *doc_start, int64_t n, float *out);
 ax_status ax_cuda_blind_queries(ax_stream *stream, const ax_attention_args *args);
 
-/* Attention by cuDNN (cudnn.c). *done is set to whether cuDNN has computed the call. cuDNN is loaded at the
- * first call that cuDNN may support. ax_cuda_cudnn_create: AX_ERR_USAGE if there is no usable cuDNN.
+/* Attention by cuDNN (cudnn.c). *done is set to whether cuDNN has computed the call; if not, the plugin's own
+ * kernels must. cuDNN is loaded at the first call that cuDNN may support, or when a device is opened whose
+ * setting runtime.attention is cudnn. ax_cuda_cudnn_create: AX_ERR_USAGE if there is no usable cuDNN.
  * ax_cuda_cudnn_version returns the version as cuDNN reports it, such as 91900 for 9.19.0. */
 #ifdef AXONN_HAVE_CUDNN
 ax_status ax_cuda_cudnn_create(const ax_cuda *cu, struct ax_cuda_cudnn **out);

@@ -61,9 +61,9 @@ typedef struct call {
     const int32_t *doc_start;
 } call;
 
-/* Makes the plan of a small call, to find out whether cuDNN can make plans at all. It compiles kernels when
- * it makes a plan, and for that it loads libnvrtc and libnvrtc-builtins. Without them each plan fails, and
- * cuDNN's message does not say why. */
+/* Makes the plan of a small call, to find out whether cuDNN can make plans at all. cuDNN compiles kernels
+ * when it makes a plan, and for that it loads libnvrtc and libnvrtc-builtins. Without them each plan fails,
+ * and cuDNN's message does not say why. */
 static ax_status check_compiler(const state *s)
 {
     const ax_cudnn_shape small = {.kind = AX_CUDNN_FORWARD,
@@ -496,12 +496,12 @@ static ax_status copy_results(ax_stream *stream, const call *k, void *to[SEQUENC
     return AX_OK;
 }
 
-/* Runs the call by the plugin's own kernels and by cuDNN, and compares the results. Both round to the call's
- * dtype in a few places, so the allowed difference is that of eight such roundings; a wrong result differs by
- * much more.
+/* Runs the first and the last sequence of the call by the plugin's own kernels, and the whole call by cuDNN,
+ * and compares the results of these two sequences. Both round to the call's dtype in a few places, so the
+ * allowed difference is that of eight such roundings; a wrong result differs by much more.
  *
  * A gradient far smaller than the others may be pure rounding error, as dq and dk are if each document is one
- * token. Such a gradient only has to be small. If the results are all zero or not finite, the comparison
+ * token. Such a gradient only has to be small. If all results are zero or one is not finite, the comparison
  * decides nothing, and c->verdict stays NEW. c->verdict also stays NEW if fp16 overflows in cuDNN only, as
  * gradients may while the loss scale is too large. Overflow number OVERFLOWS counts as a failed check. */
 static ax_status compare_results(ax_stream *stream, state *s, shape_class *c, call *k,

@@ -1,6 +1,5 @@
 /* Attention as graphs of cuDNN's backend API: cudnn_graph.c makes plans, cudnn.c runs them. cuDNN is loaded
- * at the first call that cuDNN may support, so the plugin also runs where cuDNN is not installed. See
- * docs/decisions/0015. */
+ * when it is first needed, so the plugin also runs where cuDNN is not installed. See docs/decisions/0015. */
 #ifndef AXONN_DEV_CUDA_CUDNN_H
 #define AXONN_DEV_CUDA_CUDNN_H
 

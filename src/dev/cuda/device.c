@@ -24,12 +24,12 @@ static const char *absent(void)
     if (result != cudaSuccess || count == 0)
         return why;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
-    return major >= 8 ? NULL : "the GPU is older than Ampere (compute capability 8.0)";
+    return major >= 8 ? NULL : "GPU 0 is older than Ampere (compute capability 8.0)";
 }
 
-/* Returns the bytes of scratch: 1/512 of the memory of the smallest GPU that this process can use, within
- * limits. So ranks that can use the same GPUs have scratch of the same size, and the size is known before a
- * device is opened. */
+/* Returns the bytes of scratch: 1/512 of the memory of the smallest GPU that this process can use, but at
+ * least AX_CUDA_SCRATCH and at most 256 MiB. So ranks that can use the same GPUs have scratch of the same
+ * size, and the size is known before a device is opened. */
 static size_t workspace(int threads)
 {
     const int64_t share = 512, most = 256 << 20, unit = 1 << 20;
@@ -434,8 +434,8 @@ static ax_status time_matmuls(ax_stream *stream, ax_dtype compute, int64_t n, do
 }
 
 /* Measures the peak rate of matmuls n x n x n. Doubles n until a matmul takes long compared with launching
- * the matmul and waiting for its end. Returns 0 (unknown) if anything fails, most likely for lack of
- * memory. */
+ * the matmul and waiting for its end. Returns 0 (unknown) for F64, or if anything fails, most likely for lack
+ * of memory. */
 static double peak(ax_device *dev, ax_dtype compute, double seconds)
 {
     const double long_enough = 1e-3;

@@ -50,7 +50,8 @@ static void forget_plans(matmuls *p)
     p->used = 0;
 }
 
-/* GEMMs that have run before get new plans, so that these are kept too. */
+/* Opens the files of a run (ax_cuda_matmuls_keep). GEMMs that have run before get new plans, so that these
+ * are kept too. */
 ax_status ax_cuda_matmuls_keep(matmuls *p, const char *dir, const char *from)
 {
     forget_plans(p);

@@ -42,8 +42,8 @@ static inline ax_status ax_cublaslt_check(cublasStatus_t status, const char *wha
 }
 #define AX_LT(call) AX_TRY(ax_cublaslt_check((call), #call))
 
-/* Returns the alignment of an address in bytes, but at most MOST. Tensors are aligned to at least MOST bytes,
- * so a shape has only one plan, not several that differ in alignment. */
+/* Returns the alignment of an address in bytes, but at most MOST. Most tensors are aligned to at least MOST
+ * bytes, so that most shapes have only one plan, not several that differ in alignment. */
 static inline int64_t ax_cuda_alignment(const void *address)
 {
     enum { MOST = 64 };

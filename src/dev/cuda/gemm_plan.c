@@ -1,5 +1,6 @@
 /* Makes plans of matmuls: describes a GEMM to cuBLASLt, and chooses one of cuBLASLt's algorithms. This is the
- * fastest of several, or the first candidate of cuBLASLt's heuristic if runtime.plans is off (plans.h). */
+ * fastest of several, or the first candidate of cuBLASLt's heuristic if algorithms are not timed: if
+ * runtime.plans is off, or the time for timing is used up (plans.h). */
 #include "dev/cuda/gemm.h"
 
 #include <math.h>
@@ -9,7 +10,7 @@
 typedef ax_cuda_plan plan;
 typedef ax_cuda_matmuls matmuls;
 
-/* Stored in the file of plans in place of an algorithm if matmul and epilogue are faster as two kernels. */
+/* Stored in the file of plans in place of an algorithm if matmul and epilogue run as two kernels. */
 static const uint64_t unfused[AX_CUDA_PLAN_WORDS] = {UINT64_MAX};
 
 void ax_cuda_plan_destroy(plan *p)
@@ -195,7 +196,8 @@ static ax_status time_plan(const matmuls *all, ax_cuda *cu, const plan *p, const
  * changes of the GPU's clock rate affect all of them. The first round, in which CUDA loads the kernels, does
  * not count. The second round determines the number of calls per measurement, so that a measurement is long
  * compared with the resolution of CUDA events. Times only the first candidate if its time is below
- * MIN_COMPARABLE, and returns early if the time for timing is used up; other times are then infinite. */
+ * MIN_COMPARABLE, and returns early if the time for timing is used up. Times that were not measured are
+ * infinite. */
 static ax_status time_candidates(const matmuls *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                                  const cublasLtMatmulAlgo_t *candidate, int n, float min_ms[CANDIDATES])
 {
@@ -263,9 +265,9 @@ static int fastest(const float *min_ms, int n)
     return best;
 }
 
-/* Sets p->algo to the fastest candidate and adds it to the plans (the choices kept in files). If the time for
- * timing is used up, the first candidate counts as the fastest. `instead`: also replaces an algorithm that
- * the plans already have for this GEMM. */
+/* Sets p->algo to the fastest candidate and adds it to the plans (the choices kept in files), unless cuBLASLt
+ * rejects it. If the time for timing is used up, the first candidate counts as the fastest. `instead`: also
+ * replaces an algorithm that the plans already have for this GEMM. */
 static ax_status measure(const matmuls *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                          const cublasLtMatmulAlgo_t *candidate, int n, bool instead)
 {
@@ -358,7 +360,7 @@ bool ax_cuda_takes_gelu(const matmuls *all, const ax_gemm_args *g)
 }
 
 /* Times the GEMM with fused GELU, and matmul and GELU as two kernels. *out is set to whether the fused GEMM
- * is faster. */
+ * is faster (by MAX_RATIO, and if times are not below MIN_COMPARABLE). */
 static ax_status fused_is_faster(const matmuls *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
                                  bool *out)
 {
@@ -410,7 +412,7 @@ static ax_status time_gelu(const matmuls *all, ax_stream *stream, plan *p, const
 }
 
 /* Adds the fastest variant of a GEMM with GELU to the plans: fused, or two kernels. If the time for timing is
- * used up, these are two kernels. */
+ * used up, adds two kernels. */
 static ax_status measure_gelu(const matmuls *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
                               bool instead)
 {

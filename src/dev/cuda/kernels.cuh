@@ -285,8 +285,8 @@ template <int N, class F> __global__ void each_kernel(int64_t n, F f)
     }
 }
 
-/* Launches an elementwise kernel over n elements. Each thread computes N adjacent elements if `wide`, else
- * one. */
+/* Launches an elementwise kernel over n elements. Each thread computes N adjacent elements at a time if
+ * `wide`, else one. */
 template <int N, class F> ax_status each(ax_stream *stream, int64_t n, bool wide, const F &f)
 {
     int64_t most = 16 * (int64_t)ax_cuda_of(stream)->processors;

@@ -1,4 +1,5 @@
-/* Cross-entropy over a vocabulary that may be split over ranks. One thread block per row. */
+/* Cross-entropy over a vocabulary that may be split over ranks, and targets from class indices. ce_stats and
+ * ce_grad have one thread block per row. */
 #include "dev/cuda/kernels.cuh"
 
 namespace

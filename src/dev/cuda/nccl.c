@@ -1,5 +1,5 @@
-/* Links between GPUs: communicators of NCCL. NCCL is loaded when a link is first opened, so that the plugin
- * runs without it.
+/* Links between GPUs: communicators of NCCL. NCCL is loaded when the function `absent` is first called, so
+ * that the plugin runs without it.
  *
  * All links of a GPU share one stream, so their collectives run in one order, as NCCL requires of
  * communicators with common GPUs. A collective waits on this stream for the earlier work of the GPU's compute
@@ -109,9 +109,9 @@ static void load(void)
 
 /* ---- links --------------------------------------------------------------------------------------- */
 
-/* RING: number of collectives whose events and descriptions are kept. PATIENCE: timeout for opening and
- * closing a link, in seconds. WARN: seconds until the first warning about a long wait; each further warning
- * comes after twice the time. */
+/* RING: number of collectives whose events and descriptions are kept. PATIENCE: timeout in seconds for
+ * opening and closing a link, and for waits with `ending` (ax_nccl_reach). WARN: seconds until the first
+ * warning about a long wait; each further warning comes after twice the time. */
 enum { RING = 64, PATIENCE = 120, WARN = 30 };
 
 /* One of the last RING collectives that were started. */
@@ -263,9 +263,10 @@ void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending)
             looked = now;
         }
         if (ending && now - begin > PATIENCE) {
-            fail_links(cu, NULL,
-                       "this rank closes its device, but other ranks did not join its last collective within "
-                       "two minutes");
+            fail_links(
+                cu, NULL,
+                "this rank closes its device or a link, or frees memory, but other ranks did not join its "
+                "last collective within two minutes");
             alive = false;
         }
         warn_of_wait(cu, NULL, begin, &warned);
@@ -412,7 +413,9 @@ static ax_status link_open(ax_device *dev, const ax_link_group *group, ax_link *
     return AX_OK;
 }
 
-/* Closes a link, after the collectives in flight are complete on all ranks. */
+/* Closes a link. First waits until the collectives in flight on this GPU are complete, then for
+ * ncclCommFinalize, each for at most PATIENCE seconds. If either takes longer or fails, aborts the
+ * communicator. */
 static void link_close(ax_link **out)
 {
     ax_link *link = *out;

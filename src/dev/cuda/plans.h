@@ -30,13 +30,14 @@ typedef struct ax_cuda_plans ax_cuda_plans;
 /* Reads the plans of `kind`, a text that names GPU and library. If `dir` is not NULL, it is the directory of
  * a run, which gets a copy of each plan that is used; plans of directory `from`, if there are any, are taken
  * over first. *out is NULL if runtime.plans is off, or if there is no directory to keep plans in.
- * AX_ERR_USAGE if runtime.plans is neither off nor on nor a directory. */
+ * AX_ERR_USAGE if runtime.plans is neither off nor on nor a directory. *out must be closed even after an
+ * error. */
 AX_MUST_CHECK ax_status ax_cuda_plans_open(const char *kind, const char *dir, const char *from,
                                            ax_cuda_plans **out);
 void ax_cuda_plans_close(ax_cuda_plans **plans);
 
-/* Returns the algorithm for that key, or NULL if there is none. The result is valid until the next call of
- * this function or of ax_cuda_plans_add. */
+/* Returns the algorithm for that key, or NULL if there is none. If only the cache has it, also adds it to the
+ * run's file. The result is valid until the next call of this function or of ax_cuda_plans_add. */
 const uint64_t *ax_cuda_plans_find(ax_cuda_plans *plans, const ax_cuda_plan_key *key);
 
 /* Adds an algorithm, and writes the run's file; also the cache's file if the algorithm was `timed`. If

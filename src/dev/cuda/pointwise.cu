@@ -278,7 +278,8 @@ template <class T> struct add_squares {
     }
 };
 
-/* The kernel sumsq takes two launches for all arrays. First each thread block sums one chunk of an array. */
+/* First launch of the kernel sumsq, which takes two for all arrays: each thread block sums one chunk of an
+ * array. */
 template <class T> __global__ void sumsq_kernel(ax_sumsq_args a, double *part)
 {
     __shared__ int64_t which;
@@ -297,7 +298,7 @@ template <class T> __global__ void sumsq_kernel(ax_sumsq_args a, double *part)
         part[blockIdx.x] = sum;
 }
 
-/* Then a thread block per array adds up the sums of its chunks. */
+/* Second launch of the kernel sumsq: one thread block per array adds up the sums of the array's chunks. */
 __global__ void sumsq_of_chunks(ax_sumsq_args a, const double *part)
 {
     const ax_sumsq_array s = a.array[blockIdx.x];

@@ -45,8 +45,8 @@ typedef struct ax_coll_args {
     int64_t count; /* number of elements. All-gather, reduce-scatter: of one rank's block; all-to-all: of the
                       block that each rank sends to each rank; all-reduce, broadcast: of the whole array */
     ax_dtype dtype;
-    ax_reduce_op op;
-    int root;
+    ax_reduce_op op; /* all-reduce and reduce-scatter only */
+    int root;        /* broadcast: the rank that has the data; otherwise 0 */
 } ax_coll_args;
 
 /* Returns the name of a collective, such as "all_reduce"; never NULL. */

@@ -85,8 +85,8 @@ double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds)
     const ax_cpu *cpu = dev->impl;
     peak_job j = {.fn = compute == AX_BF16 ? cpu->isa->peak_bf16 : cpu->isa->peak_f32};
     double best = 0;
-    int samples = 0; /* a sample takes half a millisecond: short enough that even on a busy machine some
-                        samples run with all threads at once */
+    int samples = 0; /* a sample takes about half a millisecond in fp32: short enough that even on a busy
+                        machine some samples run with all threads at once */
     for (double begin = ax_now(), start = begin; samples < SAMPLES || start - begin < seconds; samples++) {
         ax_cpu_parallel(cpu, cpu->threads, peak_body, &j);
         double now = ax_now(), rate = j.flops * cpu->threads / (now - start);

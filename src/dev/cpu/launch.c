@@ -314,7 +314,7 @@ static ax_status attention_grad(ax_stream *stream, const void *args)
 
 const ax_device_ops ax_backend_cpu = {
     .name = "cpu",
-    .help = "SIMD (AVX-512, AVX2 or portable) and threads on the host's processor",
+    .help = "SIMD (AMX, AVX-512, AVX2 or portable) and threads on the host's processor",
     .delegate = "ref",
     .open = ax_cpu_open,
     .close = ax_cpu_close,

@@ -1,8 +1,8 @@
 /* Attention of few queries and many keys in bf16 or fp16, as in generation: the keys are split over thread
  * blocks (split-K; FlashDecoding, Dao et al. 2023), because there are too few queries to keep the GPU busy.
- * All queries that use the same key head share its block, so that keys and values are read once: a fragment's
- * 16 rows are the query heads of the key head, for each query. A second kernel combines the parts. How keys
- * are split depends on the shape and on the size of scratch only, and each sum has a fixed order. */
+ * The 16 rows of a fragment are query heads of one key head, of all queries. They share a block, so that it
+ * reads keys and values once for 16 rows. A second kernel combines the parts. How keys are split depends on
+ * the shape and on the size of scratch only, and each sum has a fixed order. */
 #include "dev/cuda/flash.cuh"
 
 namespace

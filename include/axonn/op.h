@@ -5,9 +5,10 @@
  *   - Tensors are [b, t, d] (samples, positions, width) with any layout.
  *   - Results are in frame memory.
  *   - Nonlinear operations reject partial sums (AX_ERR_INTERNAL).
- *   - Padded rows are rejected (AX_ERR_USAGE), except by cross-entropy and by the gradient of a bias.
- *   - An operation that computes a statistic over a split dim is collective along the axes that split it; all
- *     others are not collective.
+ *   - Padded rows are rejected (AX_ERR_USAGE), except by cross-entropy and by ax_op_bias and its gradient.
+ *   - An operation that computes a statistic over a split dim is collective along the axes that split it. An
+ *     operation with parameters is collective as ax_param_acquire and ax_param_add_grad are. All others are
+ *     not collective.
  *   - The compute dtype and the accumulation dtype are those of the context (ax_ctx).
  *   - An operation with parameters acquires them and adds to their gradients itself (parallel.h). */
 #ifndef AXONN_OP_H
@@ -40,8 +41,8 @@ typedef struct ax_norm_of {
  * split. `stats` is kept for backward: a local tensor in the accumulation dtype, [2, rows], with each row's
  * sum and its sum of squares about the mean; with AX_NORM_RMS [1, rows], with the sum of squares. Backward
  * computes dx = add + the gradient of the norm, where `add` is the gradient from other uses of x; it may be
- * NULL. If dy is a partial sum, so is dx, because the gradient is linear in dy. a, b, x and `add` must have
- * equal layouts. Collective along the axes that split d. */
+ * NULL. If dy is a partial sum, so is dx, because the gradient is linear in dy; `add` must then be NULL. a,
+ * b, x and `add` must have equal layouts. Collective along the axes that split d. */
 AX_MUST_CHECK ax_status ax_op_norm(ax_frame *frame, const ax_norm_of *norm, const ax_tensor *a,
                                    const ax_tensor *b, ax_tensor *x, ax_tensor *y, ax_tensor *stats);
 AX_MUST_CHECK ax_status ax_op_norm_grad(ax_frame *frame, const ax_norm_of *norm, const ax_tensor *x,
@@ -65,7 +66,8 @@ typedef struct ax_drop {
  * sees at most `window` keys. The first kv_len <= s keys are valid; query i is at position q_offset + i. lse,
  * a local tensor [b, h, t] in the accumulation dtype, is kept for backward; it may be NULL in forward. `drop`
  * is the dropout of the probabilities (NULL: no dropout); backward must get the same `drop`. q, k and v may
- * lie beside each other (ax_frame_alloc_beside); then dq, dk and dv do too. Rows of o are dense. */
+ * lie beside each other (ax_frame_alloc_beside); then dq, dk and dv do too, unless this rank has no heads or
+ * drop->p is 1. Rows of o are dense. */
 AX_MUST_CHECK ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
                                         const ax_tensor *v, const ax_tensor *doc_start, int64_t window,
                                         int64_t head_dim, int64_t q_offset, int64_t kv_len,

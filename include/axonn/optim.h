@@ -33,13 +33,14 @@ typedef struct ax_schedule {
 } ax_schedule;
 double ax_schedule_lr(const ax_schedule *schedule, int64_t step);
 
-/* Dynamic loss scaling (Micikevicius et al. 2018). Numbers below 2^-24 become 0 in fp16. So the backward pass
+/* Dynamic loss scaling (Micikevicius et al. 2018). Numbers up to 2^-25 become 0 in fp16. So the backward pass
  * computes activation gradients multiplied by `scale`, and the update divides weight gradients, which are
  * fp32, by `scale`. A step whose gradient is not finite is skipped and halves the scale; after 2000 good
- * steps in a row the scale doubles. Checkpoints store the struct. */
+ * steps in a row the scale doubles. It stays within AX_LOSS_SCALE_LEAST and AX_LOSS_SCALE_MOST. Checkpoints
+ * store the struct. */
 typedef struct ax_loss_scale {
     double scale;          /* a power of two; 1 unless the compute dtype is fp16 */
-    int64_t good_steps;    /* steps without overflow since the scale last changed */
+    int64_t good_steps;    /* steps without overflow since the last overflow or doubling of the scale */
     int64_t skipped_steps; /* steps with overflow since the beginning of the run */
 } ax_loss_scale;
 #define AX_LOSS_SCALE_LEAST 1.0
@@ -100,8 +101,9 @@ size_t ax_updater_bytes(const ax_updater *updater);
  * only enqueued. Not collective. */
 AX_MUST_CHECK ax_status ax_updater_clip(ax_updater *updater, const double *sumsq, const double *loss,
                                         int64_t targets, double scale, double clip);
-/* Updates every parameter of the set once, with weight decay only if param->decay, and then all-gathers the
- * parameters (ax_param_all_gather). Runs as one launch if no parameter is all-gathered. The work is only
+/* Updates once each parameter of the set that is not frozen and that this rank's pipeline stage owns
+ * (ax_param_is_owned), with weight decay only if param->decay, and then all-gathers the parameters
+ * (ax_param_all_gather). Runs as one launch if no parameter is all-gathered. The work is only
  * enqueued. Collective along the axes of the all-gathers. */
 AX_MUST_CHECK ax_status ax_updater_step(ax_updater *updater, const ax_hyper *hyper);
 /* Waits for the newest ax_updater_clip, but not for work enqueued after it, and returns its result. Not

@@ -18,10 +18,11 @@ extern "C" {
 
 typedef enum ax_pipe_schedule {
     /* The order follows the arrival of messages (arXiv 2110.13005): if the input of a backward has arrived,
-     * that backward is next, else a forward whose input has arrived. A stage never waits while it could
-     * compute. */
+     * that backward is next, else a forward whose input has arrived, if fewer than ax_pipe_stage.flight
+     * pieces are between their forward and their backward. */
     AX_PIPE_MESSAGE,
-    /* First as many forwards as ax_pipe_stage.flight says, then alternately a backward and a forward. */
+    /* First as many forwards as ax_pipe_stage.flight says, then alternately a backward and a forward while
+     * forwards are left, then the other backwards. */
     AX_PIPE_1F1B,
     /* All forwards, then all backwards. */
     AX_PIPE_GPIPE,
@@ -53,7 +54,7 @@ typedef struct ax_pipe_settings {
     ax_pipe_schedule schedule;
     int chunks;         /* chunks of each stage with AX_PIPE_INTERLEAVED; 0: one. Other schedules ignore it */
     int64_t slack;      /* how many more micro-batches a stage may hold than the number that keeps all stages
-                           busy (ax_pipe_stage_of) */
+                           busy (ax_pipe_stage_of); for AX_PIPE_MESSAGE and AX_PIPE_1F1B only */
     int64_t postpone;   /* micro-batches whose weight gradients a stage may postpone (ax_pipe_next) */
     const int64_t *cut; /* cut[i]: index of the first block of stage i + 1; if stages have several chunks, of
                            chunk i + 1 in the order of forward. NULL: ax_pipe_cut chooses. Borrowed */
@@ -80,7 +81,8 @@ typedef struct ax_pipe_piece {
 
 /* ax_pipe_forward returns the piece of a stage's i-th forward in a pass over n micro-batches,
  * ax_pipe_backward the piece of its i-th backward; i counts from 0 and is below n · chunks. With several
- * chunks, P (the number of stages) micro-batches run through one chunk after the other, then the next P. */
+ * chunks, P (the number of stages) micro-batches run through one chunk after the other, then the next P (at
+ * the end of the pass as many as are left). */
 ax_pipe_piece ax_pipe_forward(const ax_pipe_stage *stage, int64_t n, int64_t i);
 ax_pipe_piece ax_pipe_backward(const ax_pipe_stage *stage, int64_t n, int64_t i);
 

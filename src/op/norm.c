@@ -1,6 +1,7 @@
 /* LayerNorm and RMSNorm over a width that may be split: statistics are computed over the whole row, never
  * over one rank's part of it. If the width is not split, there is nothing to reduce, and one kernel computes
- * statistics and result; otherwise two kernels do, with a reduction between them. */
+ * statistics and result. Otherwise one kernel computes the statistics of this rank's part, reductions turn
+ * them into those of the whole row, and another kernel computes the result. */
 #include "op/op.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Elementwise operations: bias, activations, residual add, dropout; and helpers that all operations share. */
+/* Bias, activations, gated units, addition, dropout, the last position; and helpers that all operations
+ * share. */
 #include "op/op.h"
 
 #include <string.h>
@@ -46,7 +47,8 @@ ax_status ax_op_dense(const ax_tensor *x, const char *what)
     AX_CHECK(
         !x->align, AX_ERR_USAGE,
         "%s: the rows of the input are padded, because a linear layer with out_role AX_ROLE_VOCAB computed "
-        "the input; only cross-entropy supports padded rows: give the layer another out_role",
+        "the input; this operation does not support padded rows (cross-entropy does): give the layer another "
+        "out_role",
         what);
     return AX_OK;
 }

@@ -37,8 +37,8 @@ static ax_status argmax(const float *logits, int n, int *out)
     return AX_OK;
 }
 
-/* The tokens that remain after top-k and top-p: those whose weight is above `least`, and the first `equal`
- * ones whose weight is `least`. */
+/* The tokens that remain after top-k and top-p. A token's weight is exp((logit - largest logit)/temperature).
+ * Those whose weight is above `least` remain, and the first `equal` ones whose weight is `least`. */
 typedef struct cutoff {
     float least;
     int equal;
@@ -52,7 +52,7 @@ static void swap(float *a, float *b)
 }
 
 /* Finds the cutoff that keeps the largest weights: the smallest number of them whose sum reaches `mass`, but
- * at most `most`. Quickselect (Hoare's FIND): partitions the weights in place at a random pivot, and
+ * at most `most`. Quickselect (Hoare's FIND): partitions the weights in place at a pseudo-random pivot, and
  * continues in the partition that holds the cutoff. */
 static cutoff find_cutoff(float *weight, int n, int most, double mass)
 {

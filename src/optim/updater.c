@@ -30,7 +30,7 @@ static void fill_table(ax_updater *u)
     int64_t first = 0;
     for (int i = 0; i < u->set->n; i++) {
         const ax_param *p = u->set->param[i];
-        if (!ax_param_is_owned(p) || p->frozen) { /* another rank updates this parameter, or no rank does */
+        if (!ax_param_is_owned(p) || p->frozen) { /* another stage updates this parameter, or none does */
             u->table[i] = (ax_update_array){.first = first};
             continue;
         }

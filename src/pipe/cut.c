@@ -36,7 +36,8 @@ static bool fill_stages(const units *all, int stages, int64_t limit, int64_t *be
     return at == all->n;
 }
 
-/* Returns the cost of the most expensive stage under the best cut, by bisection. */
+/* Returns the cost of the most expensive stage under the best cut, by bisection. Overwrites `begin` with
+ * trial cuts. */
 static int64_t least_limit(const units *all, int stages, int64_t *begin)
 {
     int64_t low = 0, high = sum_of(all, 0, all->n);

@@ -19,9 +19,10 @@ extern "C" {
 /* Computes dtype, extents, split units and layout, but no data, of a contraction of a and b. `spec` is
  * written like an einsum, "bti,oi->bto", with one letter for each dim. An output dim has the extent, unit and
  * axes of its letter. A letter that `spec` does not have after "->" is summed. The result is partial along
- * the axes that split summed letters, and along the partial axes of an operand; only one operand may have
- * partial axes. Not collective. AX_ERR_INTERNAL if a letter's extents or axes differ between a and b, if only
- * one operand has a summed letter, or if an axis would appear twice. */
+ * the axes that split summed letters, and along the partial axes of an operand; the operands must not both be
+ * partial along the same axis. Not collective. AX_ERR_INTERNAL if `spec` is malformed, if the operands differ
+ * in dtype or in a letter's extent, axes or unit, if only one operand has a summed letter, or if an axis
+ * would appear twice. */
 AX_MUST_CHECK ax_status ax_contract_rule(const ax_grid *grid, const char *spec, const ax_tensor *a,
                                          const ax_tensor *b, ax_tensor *out);
 /* Computes *out, the contraction that ax_contract_rule defines, with a's dtype, in memory of the frame; not
@@ -166,23 +167,25 @@ ax_axisset ax_grad_axes_of_roles(const ax_ctx *ctx, const ax_role *roles, int nd
 ax_axisset ax_batch_axes(const ax_ctx *ctx);
 
 /* Returns the split unit of a vocabulary, for embedding tables and output heads: 64 entries, which suits the
- * kernels, or a smaller power of two if shards would otherwise differ by more than an eighth. */
+ * kernels, or, for small vocabularies, the largest smaller power of two with which there are at least 8 units
+ * per rank, so that the ranks' parts differ by at most an eighth (at least 1). */
 int64_t ax_vocab_unit(const ax_ctx *ctx, int64_t vocab);
 
 /* How the heads of grouped-query attention are split along the axes of AX_ROLE_INNER, so that every rank
  * holds the key heads of its query heads. Each group of heads / kv_heads query heads shares a key head. */
 typedef struct ax_heads {
     ax_role q, kv;  /* roles of query width and key width: AX_ROLE_INNER; where heads were factored, the
-                       factors x.kv and x.rep  replace the axis x */
+                       factors x.kv and x.rep replace the axis x */
     ax_role head;   /* role of the width of one head: AX_ROLE_HEAD, with the factors of q and kv */
     int64_t q_unit; /* split unit of the query width, in heads; the unit of the key width is one head */
 } ax_heads;
 /* Chooses how the heads are split over the ranks along the axes of AX_ROLE_INNER. A group is a key head with
- * its query heads. Up to kv_heads ranks each get whole groups. With more ranks than kv_heads, x is factored:
- * each coordinate along x.kv gets one key head, and the query heads of that key head are split along x.rep.
- * The number of ranks must then be a multiple of kv_heads, unless kv_heads = heads; if it is not,
- * AX_ERR_USAGE, whose message gives the nearest numbers that fit. Collective along the grid, because
- * ax_heads_split declares the factors (ax_grid_factor). */
+ * its query heads. Up to kv_heads ranks each get whole groups. With more ranks than kv_heads and kv_heads <
+ * heads, x is factored: each coordinate along x.kv gets one key head, and the query heads of that key head
+ * are split along x.rep. The number of ranks must then be a multiple of kv_heads; if it is not, AX_ERR_USAGE,
+ * whose message gives the nearest numbers that fit. With more ranks than kv_heads = heads, some ranks have no
+ * heads. All ranks call this with the same arguments, because it declares the factors (ax_grid_factor). Not
+ * collective. */
 AX_MUST_CHECK ax_status ax_heads_split(ax_ctx *ctx, int64_t heads, int64_t kv_heads, ax_heads *out);
 /* Returns true if ax_heads_split can split these heads over `ranks` ranks. Not collective. */
 bool ax_heads_fit(int64_t heads, int64_t kv_heads, int ranks);
@@ -228,8 +231,9 @@ typedef enum ax_param_place {
  *   gradient    U/z  (zero 2, 3: U/z.data)   sum over micro-batches; with zero 0, 1 partial along data
  *   state       U/z  (zero 1 … 3: U/z.data)  master weights, optimizer state, the step's final gradient
  *
- * Layouts that are equal on a grid share memory and need no communication. After the local box the memory has
- * room for the padding of collectives.
+ * Between layouts that are equal on a grid no communication is needed. `rest` and `master` then share memory
+ * if their dtypes are equal, and `sum` and `grad` share memory. After the local box the memory has room for
+ * the padding of collectives.
  *
  * A frozen parameter is read and never updated: it has no gradient, no optimizer state, and no master weights
  * besides the weights that kernels read. */
@@ -280,14 +284,15 @@ bool ax_param_is_owned(const ax_param *param);
 bool ax_param_trains(const ax_param *param);
 
 /* Gets the parameter in layout U, in which kernels use it; *out is valid until the next ax_frame_begin. If
- * the `rest` layout is not U, the parameter is gathered into frame memory, unless the weight cache holds it.
+ * the `rest` layout is not U, the parameter is gathered into frame memory. If it has a place in the weight
+ * cache, it is gathered there, and only once after each update.
  * With overlap.oag this call also starts the all-gathers of the parameters that the task's earlier runs
  * acquired next. Collective along the axes that `rest` has and U lacks. */
 AX_MUST_CHECK ax_status ax_param_acquire(ax_frame *frame, ax_param *param, ax_tensor *out);
 
 /* Adds the contraction `spec` of a and b (ax_contract) to the gradient; the GEMM accumulates in place if the
  * layouts agree. Does nothing if the parameter is frozen. If the frame defers contractions (ax_frame_defers),
- * the contraction is computed in a later part of the task. */
+ * the contraction is computed in a later part of the task. Collective as ax_param_add_grad. */
 AX_MUST_CHECK ax_status ax_param_accumulate(ax_frame *frame, ax_param *param, const char *spec,
                                             const ax_tensor *a, const ax_tensor *b);
 /* Adds the contraction of a[i] and b to the gradient of params[i], for i < n <= AX_BESIDE, as
@@ -299,10 +304,10 @@ AX_MUST_CHECK ax_status ax_param_accumulate_each(ax_frame *frame, int n, ax_para
  * gradient itself if the layouts agree, else frame memory. The kernel must overwrite *out if *fresh, and add
  * to it otherwise; with fresh NULL, *out is zeroed where *fresh would be true, and the kernel always adds.
  * Not collective. Then ax_param_add_grad redistributes the contribution to the gradient's layout and adds it.
- * With overlap.ors the transfer may be in flight until ax_param_set_sync_grad or the next ax_frame_begin;
- * until then the contribution's memory must not be used. Along an axis where the gradient is partial and the
- * contribution is replicated, only the rank with coordinate 0 adds the contribution. Collective along the
- * axes in which the layouts differ. */
+ * With overlap.ors the transfer may be in flight until ax_param_set_sync_grad, ax_frame_next_part or
+ * ax_frame_begin; until then the contribution's memory must not be used. Along an axis where the gradient is
+ * partial and the contribution is replicated, only the rank with coordinate 0 adds the contribution.
+ * Collective along the axes in which the layouts differ. */
 AX_MUST_CHECK ax_status ax_param_grad_target(ax_frame *frame, ax_param *param, const ax_layout *produced,
                                              ax_tensor *out, bool *fresh);
 AX_MUST_CHECK ax_status ax_param_add_grad(ax_frame *frame, ax_param *param, const ax_tensor *part);
@@ -327,42 +332,44 @@ typedef struct ax_param_set {
     size_t bytes_master, bytes_use, bytes_grad, bytes_state;
     size_t bytes_tied; /* bytes of buffers for the tied weights' gradients from the last pipeline stage */
     size_t bytes_sums; /* bytes of the tables of arrays whose squares are summed */
-    void *block[4];
+    void *block[4];    /* device memory, in the order of the bytes_… above: master, use, grad, state */
     struct ax_param_flow *flow; /* collectives in flight, orders of weights, buckets of gradients */
 } ax_param_set;
 
 /* Gives memory to `n` parameters; a parameter listed twice, as tied weights are, counts once. slots: number
  * of optimizer state arrays of each parameter that is not frozen; slots < 0 means inference: there are no
- * gradients, and no master weights besides the weights that kernels read. Optimizer state is zero; the
- * content of all other memory is undefined. The caller owns *out; the parameters must outlive it.
- * AX_ERR_INTERNAL if two different parameters have the same name. */
+ * gradients, and no master weights besides the weights that kernels read. Optimizer state and gradients are
+ * zero; the content of the weights is undefined. Not collective. The caller owns *out; the parameters must
+ * outlive it. AX_ERR_INTERNAL if two different parameters have the same name. */
 AX_MUST_CHECK ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int slots,
                                             ax_param_set **out);
 void ax_param_set_destroy(ax_param_set **set);
 /* Returns the parameter with this name, or NULL. */
 ax_param *ax_param_set_find(const ax_param_set *set, const char *name);
 /* Sets the parameters to their initial values (ax_init_kind). Random values are the same on every grid:
- * element i of a parameter is a function of (seed, name, i). */
+ * element i of a parameter is a function of (seed, name, i). Collective as ax_param_all_gather. */
 AX_MUST_CHECK ax_status ax_param_set_init(ax_param_set *set);
 /* Sets all parameters except frozen ones to their initial values (see ax_param_set_init). Frozen parameters
- * keep their values. */
+ * keep their values. Collective as ax_param_all_gather. */
 AX_MUST_CHECK ax_status ax_param_set_init_trained(ax_param_set *set);
-/* Makes the weights that kernels read from the master weights: rounds all master weights to the compute
- * dtype, all-gathers them (ax_param_all_gather), and waits. Call this function after writing the master
- * weights. */
+/* Makes the weights that kernels read from the master weights: rounds all master weights to the dtype of
+ * `rest`, all-gathers them (ax_param_all_gather), and waits. Call this function after writing the master
+ * weights. Collective as ax_param_all_gather. */
 AX_MUST_CHECK ax_status ax_param_set_refresh(ax_param_set *set);
 /* Begins a step: until the next call, the first contribution to the gradient of each matrix overwrites the
  * gradient, and the others are added. Gradients of vectors become zero, and all contributions are added. */
 AX_MUST_CHECK ax_status ax_param_set_zero_grad(ax_param_set *set);
-/* Tells the set whether the next backward pass is the step's last one for its layers (`last`). Must be called
- * before the last backward pass of a step. If `last` is true, the reduction of a gradient may start during
- * this backward pass, as soon as the gradient has received as many terms as in the micro-batch before. */
+/* Tells the set whether the next backward pass is the step's last one for its layers (`last`). If `last` is
+ * true, the reduction of a bucket of gradients (ax_param_set_sync_grad) starts during this backward pass, as
+ * soon as each of the gradients has received as many contributions as in the micro-batch before. Otherwise
+ * ax_param_set_sync_grad starts it. */
 AX_MUST_CHECK ax_status ax_param_set_last_micro_batch(ax_param_set *set, bool last);
 /* Completes the gradients of a step, after its last micro-batch: waits for all contributions and reduces
  * partial sums. Then param->grad is valid. Gradients adjacent in memory and reduced along the same axes form
- * buckets of at most 16 MiB, reduced by one all-reduce each (a larger gradient is a bucket of its own); with
- * zero 1 the gradient of each weight is reduce-scattered along data by itself. Collective along the axes of
- * contributions. */
+ * buckets of at most 4 Mi elements (16 MiB in fp32), reduced by one all-reduce each (a larger gradient is a
+ * bucket of its own); with zero 1 the gradient of each matrix is reduce-scattered along data by itself.
+ * Collective along the axes along which gradients are partial, and along pipe if two stages share a
+ * parameter. */
 AX_MUST_CHECK ax_status ax_param_set_sync_grad(ax_param_set *set);
 /* Computes sumsq[i], the sum of squares of the gradient of parameter i (0 if it is frozen) over the whole
  * grid. Call after ax_param_set_sync_grad. `sumsq` is device memory for set->n doubles and has the same

@@ -37,7 +37,8 @@ typedef struct ax_param_live {
     double gather_began; /* time at which `gather` was started, for the trace of events */
     ax_tensor cached;    /* the gathered weight in the weight cache; data NULL: not in the cache */
     bool in_cache, cache_valid;
-    void *place;        /* frame memory for the weight's next gather, in that of its group; NULL: none yet */
+    void *place;        /* frame memory for the weight's next gather, a part of the memory that place_group
+                           allocates for the whole group; NULL: none yet */
     int started, done;  /* contributions (gradients of single uses) of this step: `started` counts those whose
                            computation has begun, `done` those that were added to the gradient */
     const void *target; /* memory that ax_param_grad_target allocated last for a contribution, with room for
@@ -94,7 +95,7 @@ typedef struct ax_param_flow {
     int running;         /* index of the running task's order; -1: none */
     int position, ahead; /* indices in the running task's order: of the next weight to acquire; of the next
                             weight to prefetch */
-    ax_param_contribution ring[AX_PARAM_RING];
+    ax_param_contribution ring[AX_PARAM_RING]; /* contributions in flight: `pending` ones, from `oldest` on */
     int oldest, pending;
     ax_param_bucket *bucket;
     int buckets;
@@ -111,7 +112,8 @@ int64_t ax_param_room(const ax_ctx *ctx, const ax_param *param, const ax_tensor 
 int64_t ax_param_offset(const ax_ctx *ctx, const ax_param *param, const ax_layout *fine,
                         const ax_layout *coarse);
 
-/* Waits for all collectives of a parameter set that use the frame's memory. Callback for ax_frame_at_end. */
+/* Waits for all collectives of a parameter set that use the frame's memory, and notes how many contributions
+ * each gradient got since the last call (`expected`). Callback for ax_frame_at_end. */
 AX_MUST_CHECK ax_status ax_param_set_end(void *set);
 AX_MUST_CHECK ax_status ax_param_gathers_end(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_param_contributions_end(ax_param_set *set);

@@ -71,7 +71,7 @@ static ax_status advance_order(ax_param_set *set, ax_frame *frame, int index)
 
 /* ---- gathers ------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of memory for p's gathered weight in that of its group. */
+/* Returns how many bytes p's gathered weight takes of the memory that place_group allocates. */
 static int64_t place_bytes(const ax_ctx *ctx, const ax_param *p)
 {
     int64_t bytes = ax_param_room(ctx, p, &p->live->cached) * (int64_t)ax_dtype_size(p->rest.dtype);
@@ -172,8 +172,8 @@ ax_status ax_param_acquire(ax_frame *frame, ax_param *p, ax_tensor *out)
     return prefetch(p->set, frame);
 }
 
-/* Waits for all-gathers that were prefetched but whose weights were not used, because the task left its
- * recorded order. */
+/* Ends the running task's order of weights, which is complete from now on. First waits for all-gathers that
+ * were prefetched but whose weights were not used, because the task left its recorded order. */
 ax_status ax_param_gathers_end(ax_param_set *set)
 {
     ax_param_flow *f = set->flow;

@@ -295,8 +295,8 @@ ax_status ax_param_add_grad(ax_frame *frame, ax_param *p, const ax_tensor *part)
     return part->data == p->sum.data ? count_contribution(p) : start_contribution(frame, p, part, first);
 }
 
-/* Allocates adjacent frame memory for n contributions in the layouts of rule[i]. Sets place[i] to NULL if
- * one of them is computed in the gradient's own memory. */
+/* Allocates adjacent frame memory for n contributions in the layouts of rule[i]. Sets every place[i] to
+ * NULL if one of the contributions is computed in the gradient's own memory. */
 static ax_status place_targets(ax_frame *frame, int n, void *const *param, const ax_tensor *rule,
                                void *place[AX_BESIDE])
 {

@@ -1,8 +1,10 @@
 /* Executes plans of redistributions (changes of a tensor's layout), one step in flight at a time. Each step
- * is one collective on contiguous buffers. The buffers are the tensors themselves if two things hold: the
- * step's dim is the outermost one, and the ranks' parts begin at multiples of the chunk. (They do if the
- * parts are equal, or if the step's axis is a fine axis, see ax_axes.) Otherwise parts are packed into frame
- * memory, padded with zeros to the size of the largest part, and unpacked after the collective. */
+ * but a slice is one collective on contiguous buffers. An all-reduce works in place. The buffers of gathers
+ * and scatters are the tensors themselves if three things hold: the step's dim is the outermost one, the
+ * ranks' parts begin at multiples of the chunk, and the memory has room for padding the parts to the chunk.
+ * (Parts begin there if they are equal, or if the step's axis is a fine axis, see ax_axes.) Otherwise parts
+ * are packed into frame memory, padded with zeros to the size of the largest part, or unpacked after the
+ * collective, or both. */
 #include "parallel/plan.h"
 
 /* A step with its communicator, message size and number of parts. */

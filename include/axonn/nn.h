@@ -89,9 +89,9 @@ ax_layer *ax_layer_new(ax_ctx *ctx, const ax_layer_ops *ops, const char *name, s
  * destroyed. If `parent` or `child` is NULL, returns the error of the constructor that failed. */
 AX_MUST_CHECK ax_status ax_layer_add(ax_layer *parent, ax_layer *child);
 
-/* Appends the parameters of a tree to `out` in order of definition, tied parameters once, and adds their
- * number to *n, which the caller sets to 0 before. `out` has room for `capacity` parameters; further ones are
- * counted but not stored. out NULL: only counts. */
+/* Appends the parameters of a tree to `out` in order of definition, a tied parameter only with the layer that
+ * owns it, and adds their number to *n, which the caller sets to 0 before. `out` has room for `capacity`
+ * parameters; further ones are counted but not stored. out NULL: only counts. */
 void ax_layer_params(const ax_layer *layer, ax_param **out, int capacity, int *n);
 /* Calls ax_param_set_create for all parameters of a tree. */
 AX_MUST_CHECK ax_status ax_layer_param_set(ax_layer *layer, int slots, ax_param_set **out);
@@ -140,7 +140,7 @@ AX_MUST_CHECK ax_status ax_linear_add_low_rank(ax_layer *linear, const ax_low_ra
 /* LayerNorm over the width, with weight and bias. Ranks may split the width. */
 ax_layer *ax_layernorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps);
 /* RMSNorm over the width, with a weight and no bias (torch.nn.RMSNorm). Ranks may split the width: then
- * RMSNorm needs one reduction over ranks, of one number per row, and LayerNorm needs two. */
+ * forward of RMSNorm needs one reduction over ranks, of one number per row, and forward of LayerNorm two. */
 ax_layer *ax_rmsnorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps);
 
 /* Elementwise activations. x may have any width and role; y has those of x. */
@@ -150,9 +150,9 @@ ax_layer *ax_silu(ax_ctx *ctx, const char *name);
 /* `form`: AX_GELU_TANH or AX_GELU_EXACT, else AX_ERR_USAGE. */
 ax_layer *ax_gelu(ax_ctx *ctx, const char *name, ax_activation form);
 
-/* Dropout with probability p, 0 <= p <= 1; in evaluation y = x. Every ax_frame_begin in AX_MODE_TRAIN draws
- * another mask, which is the same on every grid. The mask depends on the step in the batch's `now`; if `now`
- * is NULL, it depends on the number of tasks that the frame has begun in AX_MODE_TRAIN (ax_drop in op.h).
+/* Dropout with probability p, 0 <= p <= 1; in evaluation y = x. The mask is the same on every grid. It
+ * depends on the step and on the first row in the batch's `now`; if `now` is NULL, it depends on the number
+ * of tasks that the frame has begun in AX_MODE_TRAIN, so each of them has another mask (ax_drop in op.h).
  * forward, backward and ax_recompute of one task use the same mask. A new frame counts tasks from 0, so a
  * program that resumes a training run must pass `now`, or masks repeat. */
 ax_layer *ax_dropout(ax_ctx *ctx, const char *name, double p);
@@ -199,8 +199,8 @@ double ax_rope_attention_factor(const ax_rope_config *config);
  * ranks than kv_heads. `dropout`, in [0, 1], is applied to the attention probabilities in training; the masks
  * are drawn as by ax_dropout. With `head_norm_eps` > 0 each head of q and of k passes through an RMSNorm,
  * NAME.q_norm and NAME.k_norm, whose weight [head_dim] all heads share. With a `rope`, q and k are then
- * rotated by the positions of the frame's batch, and the key/value cache holds rotated keys. Collective along
- * the grid. */
+ * rotated by the positions of the frame's batch, and the key/value cache holds rotated keys. All ranks
+ * create the same attention layers (ax_heads_split). */
 typedef struct ax_attention_config {
     int64_t width, heads, kv_heads;
     int64_t head_dim; /* width of a head; 0: width / heads, which must then be an integer */
@@ -220,8 +220,9 @@ ax_layer *ax_attention(ax_ctx *ctx, const char *name, const ax_attention_config 
 
 /* y = down(activation(up(x))), where up and down are the linear layers NAME.up, W [ffn,width], and NAME.down,
  * W [width,ffn]; ffn has role AX_ROLE_INNER. The activation and its derivative are fused with the GEMMs of
- * up and down, unless the GEMM's result is a partial sum. `gated`: y = down(activation(gate(x)) · up(x)) with
- * another linear layer NAME.gate like up (Shazeer 2020; SwiGLU with AX_SILU). */
+ * up and down, unless the GEMM's result is a partial sum or its layer has a low-rank update. `gated`: y =
+ * down(activation(gate(x)) · up(x)), with another linear layer NAME.gate like up, and a kernel of its own for
+ * activation(gate) · up (Shazeer 2020; SwiGLU with AX_SILU). */
 typedef struct ax_mlp_config {
     int64_t width, ffn;
     ax_activation activation;
@@ -232,19 +233,19 @@ ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *config);
 
 /* ---- combinators --------------------------------------------------------------------------------- */
 
-/* A layer that runs its children one after the other. The new layer has no children (ax_layer_add). */
+/* Creates a layer that runs its children one after the other. It has no children yet (ax_layer_add). */
 ax_layer *ax_sequence(ax_ctx *ctx, const char *name);
-/* A layer that runs its `n` children one after the other (ax_sequence). The new layer owns the children;
- * after an error they have been destroyed. */
+/* Creates a layer that runs its `n` children one after the other (ax_sequence). The new layer owns the
+ * children; after an error they have been destroyed. */
 ax_layer *ax_sequence_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *layers);
-/* y = x, then y += branch(y) for each child in turn. The new layer has no children (ax_layer_add). If a
- * branch begins with a norm, the addition before it is fused with the norm. */
+/* Creates a layer that computes y = x, then y += branch(y) for each child in turn. It has no children yet
+ * (ax_layer_add). If a branch begins with a norm, the addition before it is fused with the norm. */
 ax_layer *ax_residual(ax_ctx *ctx, const char *name);
-/* A layer that computes y = x, then y += branch(y) for each of its `n` branches in turn (ax_residual). The
- * new layer owns the branches; after an error they have been destroyed. */
+/* Creates a layer that computes y = x, then y += branch(y) for each of its `n` branches in turn
+ * (ax_residual). The new layer owns the branches; after an error they have been destroyed. */
 ax_layer *ax_residual_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *branches);
-/* Activation checkpointing of `body`: forward saves only the input of `body`, and backward repeats the
- * forward pass of `body`. The gradients are bitwise the same as without it. */
+/* Creates a layer that runs `body` with activation checkpointing: forward saves only the input of `body`, and
+ * backward repeats the forward pass of `body`. The gradients are bitwise the same as without it. */
 ax_layer *ax_recompute(ax_ctx *ctx, const char *name, ax_layer *body);
 
 /* ---- losses -------------------------------------------------------------------------------------- */
@@ -264,10 +265,10 @@ AX_MUST_CHECK ax_status ax_mse_loss(ax_frame *frame, const ax_tensor *x, const a
 enum { AX_IGNORE_INDEX = -100 }; /* PyTorch's default ignore_index */
 
 /* Cross-entropy with class indices (torch.nn.CrossEntropyLoss): the mean of -log softmax(logits)[target] over
- * all targets that are not `ignore_index`, 0 if there are none. logits: T [.., classes]; the last dim may be
- * split (AX_ROLE_VOCAB), and rows may be padded. targets: int32 or int64 [..], with the extents and layout of
- * the other dims of logits. *dlogits uses the memory of the logits and overwrites them. AX_ERR_DATA, on every
- * rank, if a target is neither a class nor `ignore_index`. */
+ * all targets that are not `ignore_index`, 0 if there are none. logits: compute dtype [.., classes]; the last
+ * dim may be split (AX_ROLE_VOCAB), and rows may be padded. targets: int32 or int64 [..], with the extents
+ * and layout of the other dims of logits. *dlogits uses the memory of the logits and overwrites them.
+ * AX_ERR_DATA, on every rank, if a target is neither a class nor `ignore_index`. */
 AX_MUST_CHECK ax_status ax_cross_entropy_loss(ax_frame *frame, const ax_tensor *logits,
                                               const ax_tensor *targets, int64_t ignore_index, double *loss,
                                               ax_tensor *dlogits);

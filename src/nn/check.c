@@ -43,7 +43,7 @@ static ax_status filled(ax_ctx *ctx, ax_tensor *t, double scale, uint64_t stream
     return status;
 }
 
-/* Makes a batch of tokens and targets. In each row a second document starts in the middle, and positions
+/* Makes a batch of tokens and targets. In row b a second document starts at position b + 1, and positions
  * count from the start of the document. */
 static ax_status make_batch(ax_ctx *ctx, ax_batch *batch)
 {

@@ -23,8 +23,8 @@ static bool is_here(const ax_layer *layer)
     return !n || first->place != AX_PARAM_AWAY;
 }
 
-/* Calls `visit` for each attention layer below `layer` that belongs to this rank's pipeline stage, until a
- * call fails. */
+/* Calls `visit` for each attention layer in the tree `layer` that belongs to this rank's pipeline stage,
+ * until a call fails. */
 static ax_status visit_attention(ax_kv_cache *cache, ax_layer *layer, visit_fn *visit)
 {
     if (layer->ops == &ax_attention_ops && is_here(layer))

@@ -143,7 +143,7 @@ static ax_status multiply(ax_layer *const *layers, int n, ax_frame *frame, const
 }
 
 /* Sets *out to the axes of the all-reduce that reduces each of the sums to the output layout of its layer, or
- * to 0 if there is no such all-reduce for all of them. */
+ * to 0 unless one and the same all-reduce does this for all of them. */
 static ax_status common_axes(ax_layer *const *layers, int n, const ax_tensor *sums, ax_axisset *out)
 {
     ax_plan plan;

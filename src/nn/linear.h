@@ -17,13 +17,14 @@ AX_MUST_CHECK ax_status ax_linear_forward_shared(ax_layer *const *layers, int n,
 /* Backward of n linear layers whose forward was one call of ax_linear_forward_shared. dy[i] is the output
  * gradient of layer i, and *dx the sum of the input gradients (NULL: not needed). The layers act like one
  * layer with concatenated weights: *dx is reduced over ranks once. With parallel.overlap.oar, all
- * weight-gradient GEMMs overlap this all-reduce (OAR, arXiv 2502.08145). Collective along the axes of the
+ * weight-gradient GEMMs overlap this reduction (OAR, arXiv 2502.08145). Collective along the axes of the
  * layers' layouts. */
 AX_MUST_CHECK ax_status ax_linear_backward_shared(ax_layer *const *layers, int n, ax_frame *frame,
                                                   const ax_tensor *dy, ax_tensor *dx);
 
 /* y = f(linear(x)), where f is the activation `kind`. The GEMM's epilogue applies f, unless the GEMM's result
- * is a partial sum over ranks. *preact is the input of f; outside of training it may have no data. */
+ * is a partial sum over ranks or the layer has a low-rank update. *preact is the input of f; outside of
+ * training it may have no data. */
 AX_MUST_CHECK ax_status ax_linear_forward_activation(ax_layer *self, ax_frame *frame, const ax_tensor *x,
                                                      ax_activation kind, ax_tensor *preact, ax_tensor *y);
 /* Backward of a linear layer whose input was f(preact). The caller must have saved `preact` (ax_frame_save)

@@ -88,7 +88,8 @@ typedef struct ax_model_identity {
 /* Finds the family named `name` ("gpt2"). AX_ERR_USAGE if there is none; the message lists all families. */
 AX_MUST_CHECK ax_status ax_family_find(const char *name, const ax_family **out);
 /* Returns true if the family's config.json has a key of the same meaning as `option`, a key of this program's
- * configuration such as "model.window". */
+ * configuration such as "model.window". Keys that all families have (model.vocab, model.tie) are not listed:
+ * returns false for them. */
 bool ax_family_has(const ax_family *family, const char *option);
 /* The names of all families, each after a bar: "|gpt2|llama". */
 extern const char ax_family_names[];
@@ -112,19 +113,21 @@ ax_model_config ax_model_config_defaults(const ax_family *family);
  * requests a feature that is not implemented. Not collective. */
 AX_MUST_CHECK ax_status ax_model_config_parse(const char *json, size_t size, const char *path,
                                               ax_model_config *out);
-/* Appends a config.json that transformers can read. */
+/* Appends a config.json that transformers can read. AX_ERR_USAGE if the family's config.json cannot describe
+ * the network. */
 AX_MUST_CHECK ax_status ax_model_config_print(const ax_model_config *config,
                                               const ax_model_identity *identity, ax_buf *out);
 /* Appends a copy of a config.json of any family in which the dtype of the weights is `dtype` (AX_DTYPE_COUNT:
- * unchanged). Everything else is unchanged, numbers digit for digit. `path` is used in messages only.
+ * unchanged). All other values are unchanged, numbers digit for digit. `path` is used in messages only.
  * AX_ERR_DATA: not a JSON object. */
 AX_MUST_CHECK ax_status ax_model_config_retype(const char *json, size_t size, const char *path,
                                                ax_dtype dtype, ax_buf *out);
 /* Appends a JSON object of the values that identify the model: all values that its family writes to
  * config.json, except values that a resumed run may change (dropout rates, the standard deviation of initial
- * weights). A member has the name of the configuration key of the same meaning ("model.hidden"), or of the
- * key in config.json if there is none. */
+ * weights, the number of positions). A member has the name of the configuration key of the same meaning
+ * ("model.hidden"), or of the key in config.json if there is none. */
 AX_MUST_CHECK ax_status ax_model_config_identity(const ax_model_config *config, ax_buf *out);
+/* Copies struct and strings. The caller releases *out with ax_model_config_fini, also after an error. */
 AX_MUST_CHECK ax_status ax_model_config_copy(const ax_model_config *config, ax_model_config *out);
 void ax_model_config_fini(ax_model_config *config);
 const char *ax_model_config_family(const ax_model_config *config);
@@ -140,9 +143,9 @@ typedef struct ax_adapter {
     char *base; /* base_model_name_or_path: a directory, or a name by which another program knows the base
                    model; owned by this struct */
     double alpha;
-    int64_t rank; /* r; 0: not given */
-    bool root;    /* use_rslora: the scale is alpha / √rank instead of alpha / rank */
-    struct json_t *json;
+    int64_t rank;        /* r; 0: not given */
+    bool root;           /* use_rslora: the scale is alpha / √rank instead of alpha / rank */
+    struct json_t *json; /* the whole adapter_config.json; owned by this struct */
 } ax_adapter;
 
 /* Reads the text of an adapter_config.json. `path` is used in messages only. The caller releases *out with
@@ -156,7 +159,7 @@ double ax_adapter_scale(const ax_adapter *adapter, const char *module, int64_t r
 /* Returns the rank that adapter_config.json gives for a module; 0: it gives none. */
 int64_t ax_adapter_rank(const ax_adapter *adapter, const char *module);
 /* Appends an adapter_config.json that describes the low-rank updates of `config`, which must all have the
- * same rank. `base` is the directory of the base model. */
+ * same scale. `base` is the directory of the base model. */
 AX_MUST_CHECK ax_status ax_adapter_print(const ax_model_config *config, const char *base, ax_buf *out);
 /* ax_family_low_rank_key prints the name of the array, in an adapter's file, that is factor 'A' or 'B' of a
  * matrix of block `block`. ax_family_matrix_key prints the name of the array, in a model's files, that holds
@@ -189,8 +192,9 @@ int64_t ax_model_config_default_ffn(const ax_model_config *config);
 /* Returns the sliding window of a layer's attention in positions; 0: no window. */
 int64_t ax_model_config_window(const ax_model_config *config, int64_t layer);
 
-/* Sets *total to the number of parameters, and *matmul to the number of parameters that GEMMs use. The weight
- * of the head counts in *matmul even if it is tied; embedding tables that are only looked up do not. */
+/* Sets *total to the number of parameters, and *matmul to the number of parameters that GEMMs use, both
+ * without the factors of low-rank updates (ax_model_config_low_rank_params). The weight of the head counts in
+ * *matmul even if it is tied; embedding tables that are only looked up do not. */
 void ax_model_config_params(const ax_model_config *config, int64_t *total, int64_t *matmul);
 /* Returns the training FLOPs per token, without recomputation: 6 × matmul parameters + 6 × layers × heads ×
  * head_dim × seq_len (causal attention). If the model has low-rank updates: 4 × matmul parameters + 6 ×

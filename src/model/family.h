@@ -54,24 +54,25 @@ const char *ax_model_dtype_name(ax_dtype dtype);
 ax_status ax_json_int(const json_t *json, const char *path, const char *key, bool optional, int64_t *out);
 ax_status ax_json_number(const json_t *json, const char *path, const char *key, bool optional, double *out);
 
+/* Sets ax_param.file of all parameters of a tree by a key map. AX_ERR_INTERNAL if the map lacks one. */
 ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n);
 
 /* stage.c: the pipeline stages of a model. The functions are called in this order:
  *
- * - ax_stage_plan, before any layer is built: chooses the first block of each stage.
+ * - ax_stage_plan, before any layer is built: chooses the first block of each chunk of each stage.
  * - ax_stage_segment, before a segment is built: returns the end (exclusive) of the segment that begins with
- *   `block`. A segment has at most `length` blocks, and ends where the next stage begins, because no layer
- *   may belong to two stages.
+ *   `block`. A segment has at most `length` blocks, and ends where the next chunk begins, because no layer
+ *   may belong to two chunks.
  * - ax_stage_note, before the layer that begins with `block` (config.layers: the final norm) is added to the
- *   body: notes whether this rank's stage begins with this layer, or ends before it.
+ *   body: notes whether a chunk of this rank's stage begins with this layer, or ends before it.
  * - ax_stage_place, after all parameters are declared: sets the place of each. */
 AX_MUST_CHECK ax_status ax_stage_plan(ax_model *model, const ax_model_use *use);
 int64_t ax_stage_segment(const ax_model *model, int64_t block, int64_t length);
 void ax_stage_note(ax_model *model, int64_t block);
 void ax_stage_place(ax_model *model);
 
-/* low_rank.c: freezes all parameters of a network, and then adds the factors A and B of low-rank updates
- * (LoRA). Called after ax_key_map_apply. */
+/* low_rank.c: if model->config has low-rank updates (LoRA), freezes all parameters of the network, and then
+ * adds the factors A and B of the updates. Call after ax_key_map_apply. */
 AX_MUST_CHECK ax_status ax_low_rank_build(ax_model *model);
 
 /* Builds the network of model->config: adds the embedding, the blocks and the final norm to model->body,

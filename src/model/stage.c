@@ -1,8 +1,8 @@
 /* The pipeline stages of a model: where they begin, which layers they run, and which parameters they have.
  *
- * The units of a model are the embedding, each block, and the final norm with the head. A stage has one or
- * more adjacent units. Every rank builds all layers, so that a parameter has the same index on all ranks and
- * the same place in checkpoint files. */
+ * The units of a model are the embedding, each block, and the final norm with the head. A chunk of a
+ * stage has one or more adjacent units. Every rank builds all layers, so that a parameter has the same index
+ * on all ranks and the same place in checkpoint files. */
 #include "model/family.h"
 
 #include "axonn/pipe.h"
@@ -18,12 +18,13 @@ static ax_status take_cut(ax_model *m, const int64_t *cut)
 {
     for (int p = 1; p < parts_of(m); p++) {
         m->cut[p] = cut[p - 1];
-        AX_CHECK(m->cut[p] >= (p > 1) && m->cut[p] <= m->config.layers &&
-                     (p == 1 || m->cut[p] > m->cut[p - 1]),
-                 AX_ERR_USAGE,
-                 "stage %d cannot begin with block %lld: the first blocks of the stages must ascend, and the "
-                 "model has blocks 0 to %lld (%lld: a stage with only the head)",
-                 p, (long long)m->cut[p], (long long)m->config.layers - 1, (long long)m->config.layers);
+        AX_CHECK(
+            m->cut[p] >= (p > 1) && m->cut[p] <= m->config.layers && (p == 1 || m->cut[p] > m->cut[p - 1]),
+            AX_ERR_USAGE,
+            "part %d of the pipeline (stages, or chunks of stages, from 0 in the order of forward) cannot "
+            "begin with block %lld: the first blocks of the parts must ascend, and the model has blocks 0 to "
+            "%lld (%lld: a part with only the head)",
+            p, (long long)m->cut[p], (long long)m->config.layers - 1, (long long)m->config.layers);
     }
     m->cut[parts_of(m)] = m->config.layers;
     return AX_OK;
@@ -43,11 +44,10 @@ ax_status ax_stage_plan(ax_model *m, const ax_model_use *use)
     m->stages = ax_grid_axis_size(grid, AX_PIPE);
     m->stage = ax_grid_coord(grid, ax_grid_rank(grid), AX_PIPE);
     m->chunks = use->chunk_each ? (int)m->config.layers + 2 : ax_model_stage(m, 0, 1).chunks;
-    AX_CHECK(
-        parts_of(m) <= m->config.layers + 2, AX_ERR_USAGE,
-        "%d pipeline stages are too many for a model of %lld blocks: each needs the embedding, a block or "
-        "the head",
-        parts_of(m), (long long)m->config.layers);
+    AX_CHECK(parts_of(m) <= m->config.layers + 2, AX_ERR_USAGE,
+             "%d parts of the pipeline (stages times chunks) are too many for a model of %lld blocks: each "
+             "needs the embedding, a block or the head",
+             parts_of(m), (long long)m->config.layers);
     AX_TRY(ax_calloc((size_t)m->chunks, sizeof *m->chunk, &m->chunk));
     AX_TRY(ax_calloc((size_t)parts_of(m) + 1, sizeof *m->cut, &m->cut));
     if (cut)

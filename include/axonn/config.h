@@ -114,14 +114,15 @@ typedef enum ax_config_use { AX_CONFIG_TO_TRAIN, AX_CONFIG_TO_MEASURE } ax_confi
 /* Reads the file `path` (NULL: none) and then n "key=value" overrides, and checks each value and the rules
  * over several keys. Overwrites *cfg, which must keep its address afterwards, because cfg->set points to it.
  * The caller releases *cfg with ax_config_fini, also after an error. If model.from or model.config is given,
- * this function does not read the model's config.json: the caller sets the model.* values that the user did
- * not give (ax_config_given). AX_ERR_USAGE, whose message lists all errors; AX_ERR_DATA if the file cannot be
- * read. */
+ * the caller sets the model.* values that the user did not give (ax_config_given) from the model's
+ * config.json, which this function reads only if there are errors, to report all errors together.
+ * AX_ERR_USAGE, whose message lists all errors; AX_ERR_DATA if the file cannot be read. */
 AX_MUST_CHECK ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_config_use use,
                                        ax_config *cfg);
 void ax_config_fini(ax_config *cfg);
 
-/* AX_ERR_USAGE if the grid does not have `ranks` ranks; the message gives the nearest grids that fit. */
+/* Checks that the grid has `ranks` ranks. Otherwise AX_ERR_USAGE, whose message gives the nearest grids that
+ * fit. */
 AX_MUST_CHECK ax_status ax_config_check_ranks(ax_config *cfg, int ranks);
 
 /* Returns true if the user gave the key, in the file or on the command line. */

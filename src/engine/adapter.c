@@ -6,9 +6,9 @@
 
 /* ---- the base ------------------------------------------------------------------------------------ */
 
-/* Sets *out to the directory of the base model whose path `name` adapter_config.json gives. As in PEFT and
- * transformers, the path is relative to the current directory. If there is no such directory, the path is
- * taken relative to the adapter's directory. */
+/* Sets *out to the directory of the base model. `name` is its path as adapter_config.json gives it, `dir` the
+ * adapter's directory, `path` the path of adapter_config.json, for messages. As in PEFT and transformers,
+ * `name` is relative to the current directory, or else to `dir`. */
 static ax_status find_base(const char *dir, const char *path, const char *name, char **out)
 {
     char *beside;

@@ -72,13 +72,13 @@ static const ax_option options[] = {
     {"train.global_batch", AX_OPT_INT, AT(train.global_batch), "64", "[1, 1000000000]", .help = "sequences per step, over all ranks"},
     {"train.micro_batch", AX_OPT_INT, AT(train.micro_batch), "4", "[1, 1000000000]", .help = "sequences per micro-batch on each rank along the grid axes data and z; train.global_batch must be a multiple of train.micro_batch x grid.data x grid.z"},
     {"train.precision", AX_OPT_ENUM, AT(train.precision), "bf16", .choices = "fp32|bf16|fp16",
-     .help = "compute precision of the layers; master weights and reductions stay fp32. fp16 uses dynamic loss scaling: steps whose gradients overflow are skipped"},
+     .help = "compute precision of the layers; master weights, weight gradients and their reductions stay fp32. fp16 uses dynamic loss scaling: steps whose gradients overflow are skipped"},
     {"train.recompute", AX_OPT_INT, AT(train.recompute), "none", "[1, 10000]", "none|full",
      .help = "activation recomputation: none; full stores only the input of each block and recomputes the rest in the backward pass; N stores the input of every N blocks"},
     {"train.seed", AX_OPT_INT, AT(train.seed), "1234", "[0, inf)", .help = "seed of initial weights, data order and dropout"},
     {"train.resume", AX_OPT_PATH, AT(train.resume), "auto", .choices = "auto|none", .help = "auto: continue from the newest checkpoint in run.dir, if there is one; none: start from the beginning, and fail if run.dir has checkpoints; PATH: start from that checkpoint"},
     {"train.nonfinite", AX_OPT_ENUM, AT(train.nonfinite), "stop", .choices = "stop|skip",
-     .help = "when a step's loss or gradient is not finite: stop the run, or skip the step. In fp16, a step whose gradient overflows is skipped and lowers the loss scale; this key applies when the scale cannot be lowered further"},
+     .help = "when a step's loss or gradient is not finite: stop the run, or skip the step (if a weight is not finite, the run stops in any case). In fp16, a step whose gradient overflows is skipped and lowers the loss scale; this key applies when the scale cannot be lowered further"},
 
     {"train.weight_cache", AX_OPT_INT, AT(train.weight_cache), "0", "[0, 1152921504606846976]", .meta = "BYTES",
      .help = "bytes of all-gathered weights that each rank may keep from one micro-batch to the next of a step, to save all-gathers"},
@@ -115,7 +115,7 @@ static const ax_option options[] = {
     {"zero", AX_OPT_INT, AT(zero), "0", "[0, 3]",
      .help = "ZeRO stage along grid.data: 0 shards nothing, 1 the optimizer state, 2 also the gradients, 3 also the weights"},
     {"overlap.oar", AX_OPT_BOOL, AT(overlap.oar), "true", .help = "overlap all-reduces of input gradients with the matmuls of weight gradients"},
-    {"overlap.ors", AX_OPT_BOOL, AT(overlap.ors), "true", .help = "overlap reduce-scatters of weight gradients with the backward pass: only the optimizer waits for them"},
+    {"overlap.ors", AX_OPT_BOOL, AT(overlap.ors), "true", .help = "overlap reduce-scatters of weight gradients with the backward pass of the layers before"},
     {"overlap.oag", AX_OPT_BOOL, AT(overlap.oag), "true", .help = "start all-gathers of the next layers' weights before they are needed"},
 
     {"watchdog.timeout", AX_OPT_FLOAT, AT(watchdog.timeout), TEXT_OF(AX_COMM_TIMEOUT), "[0, inf)", .meta = "SECONDS",
@@ -150,7 +150,7 @@ const ax_option *ax_config_options(size_t *count)
 
 /* ---- loading ------------------------------------------------------------------------------------- */
 
-/* Returns the default of run.dir: runs/NAME in the current directory, for NAME.yaml. */
+/* Returns the default of run.dir: runs/NAME in the current directory, for NAME.yaml, or runs/run. */
 static ax_status default_dir(const char *path, char **out)
 {
     const char *slash = path ? strrchr(path, '/') : NULL, *name = slash ? slash + 1 : path ? path : "run";

@@ -39,9 +39,10 @@ typedef struct ax_engine_options {
     double clip;           /* largest gradient norm; 0: no clipping */
 } ax_engine_options;
 
-/* Device memory of an engine by class, in bytes on this rank. */
+/* Memory of an engine by class, in bytes on this rank: device memory, and in `batch` also one buffer in host
+ * memory. */
 typedef struct ax_memory {
-    size_t weights; /* master weights */
+    size_t weights; /* master weights; without an optimizer, and of frozen parameters: the weights */
     size_t copies;  /* weights as kernels read them, if they are not the master weights themselves: in the
                        compute dtype, and all-gathered weights that are kept (train.weight_cache) */
     size_t gradients, optimizer;
@@ -95,7 +96,7 @@ ax_loss_scale *ax_engine_loss_scale(ax_engine *engine);
 /* Returns the seconds, summed since the engine was created, during which this rank's pipeline stage waited
  * for other stages. */
 double ax_engine_waited(const ax_engine *engine);
-/* Returns the number of rows of a micro-batch, summed over all ranks. */
+/* Returns the number of rows of a micro-batch, summed over the ranks that have different rows. */
 int64_t ax_engine_rows(const ax_engine *engine);
 
 /* Writes rows first … end-1 of the current step (or evaluation) to *out; ax_sampler_read is such a function.
@@ -118,9 +119,10 @@ ax_read_rows_fn ax_rows_none;
 
 /* Runs one training step: forward and backward of every micro-batch, then reduces and clips the gradients and
  * updates the weights. `targets` is the number of unmasked targets in the global batch. On a GPU the work is
- * enqueued, and the host does not wait for it. If the loss or the gradient is not finite, this step and all
- * following steps leave weights and optimizer state unchanged, until ax_engine_result has reported this step.
- * Collective along the grid. Allocates nothing after the first two calls. */
+ * enqueued, and the host does not wait for it, except in collectives that go through host memory, and on a
+ * pipeline stage, which is at most one task ahead of its GPU. If the loss or the gradient is not finite, this
+ * step and all following steps leave weights and optimizer state unchanged, until ax_engine_result has
+ * reported this step. Collective along the grid. Allocates nothing after the first two calls. */
 AX_MUST_CHECK ax_status ax_engine_step(ax_engine *engine, int64_t step, ax_read_rows_fn *read, void *source,
                                        int64_t targets, const ax_hyper *hyper);
 
@@ -219,26 +221,28 @@ AX_MUST_CHECK ax_status ax_model_convert(const ax_conversion_args *args, ax_conv
 typedef struct ax_evaluation {
     double loss_sum; /* over all targets, in nats */
     int64_t targets;
-    int64_t untargeted;   /* tokens that are not targets: the first of each document */
+    int64_t untargeted;   /* tokens that are not targets: the first of each document, those that a mask
+                             excludes, and those of rows that were not evaluated */
     int64_t bytes;        /* bytes of the text; -1: unknown, or not all of the text was evaluated */
     double loss;          /* loss_sum / targets */
     double bits_per_byte; /* NaN if `bytes` is -1 */
 } ax_evaluation;
 
-/* Called on each rank before each micro-batch, with the number of rows done and of all rows. If it returns
+/* Called on each rank before each micro-batch (with pipeline stages: before each group of several
+ * micro-batches), with the number of rows done and of all rows. If it returns
  * false on any rank, the evaluation fails with AX_ERR_SIGNAL on all ranks. */
 typedef bool ax_eval_progress_fn(void *user, int64_t done, int64_t total);
 
 /* Evaluates the engine's model on max_rows rows (0: all), spread evenly over a token source, and adds the
  * result to *evaluation, which the caller zeroes before the first source. Bits per byte include log2(vocab)
  * bits for each untargeted token, to be comparable with the bits per byte of a compressor. `progress` may be
- * NULL. Collective along the grid. */
+ * NULL. AX_ERR_DATA if all rows are evaluated and none has a target. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_row_shape *shape,
                                             int64_t max_rows, ax_eval_progress_fn *progress, void *user,
                                             ax_evaluation *evaluation);
 
-/* Evaluates the model on a token source in rows of `shape`, `batch` at a time; `progress` may be NULL.
- * Collective along the grid. */
+/* Evaluates the model on all rows of a token source, rows of `shape`, in micro-batches of `batch` rows
+ * (ax_engine_options.micro_batch); `progress` may be NULL. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_data *data,
                                            const ax_row_shape *shape, int64_t batch,
                                            ax_eval_progress_fn *progress, void *user, ax_evaluation *out);
@@ -248,8 +252,9 @@ AX_MUST_CHECK ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *mod
 typedef struct ax_generator ax_generator;
 
 /* Creates a generator for prompts of exactly `prompt` tokens, and sequences of at most `capacity` tokens,
- * prompt included (`capacity` is at most the model's seq_len). The caller owns *out. Collective along the
- * grid. */
+ * prompt included (`capacity` is at most the model's seq_len), and loads the weights. AX_ERR_USAGE if the
+ * context's strategy splits the batch over several ranks (use ax_strategy_inference). The caller owns *out.
+ * Collective along the grid. */
 AX_MUST_CHECK ax_status ax_generator_create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
                                             int64_t capacity, ax_generator **out);
 void ax_generator_destroy(ax_generator **generator);
@@ -266,8 +271,8 @@ AX_MUST_CHECK ax_status ax_generator_feed(ax_generator *generator, const int32_t
  * another prompt of the same length. */
 AX_MUST_CHECK ax_status ax_generator_rewind(ax_generator *generator, int64_t positions);
 
-/* Computes the logits of all positions of a sequence and passes them to `take`, one position at a time, as
- * `vocab` floats on the host. Collective along the grid. */
+/* Builds the model, loads its weights, computes the logits of all n positions of a sequence and passes them
+ * to `take`, one position at a time, as `vocab` floats on the host. Collective along the grid. */
 typedef ax_status ax_take_logits_fn(void *user, int64_t position, const float *logits, int64_t vocab);
 AX_MUST_CHECK ax_status ax_pretrained_logits(ax_ctx *ctx, const ax_pretrained *model, const int32_t *tokens,
                                              int64_t n, ax_take_logits_fn *take, void *user);
@@ -276,17 +281,19 @@ AX_MUST_CHECK ax_status ax_pretrained_logits(ax_ctx *ctx, const ax_pretrained *m
 
 /* The result of a run. */
 typedef struct ax_train_result {
-    int64_t step, tokens;
-    double loss;                     /* loss of the last step; NaN if no step was run */
+    int64_t step, tokens; /* steps that are done, also before a resume, and targets in these steps */
+    double loss;          /* loss of the last step; NaN if no step was run */
     double eval_loss, bits_per_byte; /* results of the last evaluation; NaN if unknown */
     char *checkpoint;                /* directory of the newest checkpoint, or NULL; the caller frees */
 } ax_train_result;
 
 /* Installs handlers of SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, which record the signal. After a signal,
- * ax_train saves and stops at the end of the current step; if no step has begun, at the end of its first
- * step. ax_train installs the handlers itself while it runs. A program that calls ax_signals_catch first in
- * main also records signals that arrive before ax_train. The handlers call `tell` (NULL: nothing), which must
- * be async-signal-safe. */
+ * ax_train saves and stops at the end of the current step, which it gives up if it still runs ten seconds
+ * later; if no step has begun, at the end of its first step. Tokenization ends at once (AX_ERR_SIGNAL), and
+ * so do evaluations. A SIGINT a second or more after the first signal ends the process without saving.
+ * ax_train installs the handlers itself while it runs. A program that calls ax_signals_catch first in main
+ * also records signals that arrive before ax_train. The handlers call `tell` (NULL: nothing), which must be
+ * async-signal-safe. */
 void ax_signals_catch(void (*tell)(void));
 /* Returns the last signal that the handlers recorded, or 0. */
 int ax_signal_pending(void);
@@ -327,9 +334,9 @@ void ax_train_describe(const ax_model_config *config, ax_grid_size size, char mo
  * configuration before its first step, except data and files. */
 typedef struct ax_trainer ax_trainer;
 
-/* Creates a trainer with the plan that follows from `config` (ax_train_plan). Reads only model.from and the
- * tokenizer, and writes nothing. Errors as for ax_train. Borrows world and config. The caller owns *out.
- * Collective along world. */
+/* Creates a trainer with the plan that follows from `config` (ax_train_plan). Reads only the model
+ * (model.from or model.config) and the tokenizer, and writes nothing. Errors as for ax_train. Borrows world
+ * and config. The caller owns *out. Collective along world. */
 AX_MUST_CHECK ax_status ax_trainer_create(ax_comm *world, ax_config *config, ax_trainer **out);
 void ax_trainer_destroy(ax_trainer **trainer);
 /* Returns the trainer's plan, valid as long as the trainer. */

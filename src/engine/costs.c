@@ -3,8 +3,8 @@
  * launches, the table of kernels tells the floating-point operations and the bytes. So the costs include
  * whatever makes blocks different: windows of attention, recomputation, frozen weights, tied heads, shards.
  *
- * Every rank of the real grid counts for rank 0, whose boxes are the largest, so that all ranks get the same
- * costs. Nothing is timed. */
+ * Every rank of the real grid counts the kernels of rank 0, whose boxes are the largest, so that all ranks
+ * get the same costs. Nothing is timed. */
 #include "engine/costs.h"
 
 #include <math.h>

@@ -50,7 +50,7 @@ struct ax_engine {
     ax_pipeline *pipeline;
     engine_slot *slot;
     int slots;
-    int64_t rows;     /* rows of a micro-batch, over all ranks */
+    int64_t rows;     /* rows of a micro-batch, over the ranks that have different rows */
     int64_t first, n; /* this rank's rows of a micro-batch: first … first+n-1 */
     uint64_t step;    /* number of the current step */
     char *host;       /* host memory from which slot.device is filled */
@@ -92,7 +92,8 @@ ax_status engine_run_task(ax_engine *e, ax_replay *replay, engine_task_fn *work,
 
 /* The functions that ax_pipeline_tasks points to. In training, engine_start_piece loads the rows of a
  * micro-batch, and runs its forward pass unless forward and backward are one task. engine_end_piece runs its
- * backward pass, engine_add_weight_grads the postponed GEMMs of its weight gradients. In an evaluation,
+ * backward pass (and before it the forward pass, if the two are one task), engine_add_weight_grads the
+ * postponed GEMMs of its weight gradients. In an evaluation,
  * engine_eval_piece loads the rows and runs the forward pass. `engine` points to an ax_engine; `index` is the
  * index of a slot. */
 ax_status engine_start_piece(void *engine, ax_pipe_piece piece, int index);

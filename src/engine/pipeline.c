@@ -9,8 +9,8 @@
  *
  * For each direction, the receive of the next message is always posted in advance: as soon as one message has
  * been taken, the receive of the next is posted, before anything is computed. A message is copied to a buffer
- * before it is sent. There are as many buffers as messages can be on their way, so no task waits for a
- * send.
+ * before it is sent. In a training step there are as many buffers as messages can be on their way, so no task
+ * waits for a send.
  *
  * A GPU runs a task later than the host enqueues it. The host enqueues at most one task ahead of the one that
  * the GPU runs: if it went further, it would choose tasks without the messages that arrive meanwhile. */

@@ -18,7 +18,8 @@ typedef struct ax_pipeline_tasks {
     void *user;
 } ax_pipeline_tasks;
 
-/* A micro-batch has `rows` × `seq_len` tokens over all ranks, a training step `micro_batches` micro-batches.
+/* Creates this rank's part in a pipeline, with the buffers of its messages. A micro-batch has `rows` ×
+ * `seq_len` tokens over the ranks that have different rows, a training step `micro_batches` micro-batches.
  * `trains` false: the pipeline is used for evaluation only, without backward. Borrows `model`. Not
  * collective. */
 AX_MUST_CHECK ax_status ax_pipeline_create(const ax_model *model, int64_t rows, int64_t seq_len,

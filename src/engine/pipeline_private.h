@@ -31,7 +31,7 @@ struct ax_pipeline {
     ax_pipe_stage stage;
     const ax_model *model;
     int64_t *held;   /* held[slot]: number (number_of, pipeline.c) of the piece whose activations are in the
-                        slot, or   -1 */
+                        slot, or -1 */
     int64_t last;    /* the slot that was taken last */
     ax_comm *comm;   /* communicator along the grid axis pipe; NULL if there is one stage */
     ax_tensor like;  /* shape, dtype and layout of an activation between stages, without data */

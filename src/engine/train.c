@@ -88,11 +88,11 @@ static ax_status keep_plans(ax_run *run) { return ax_run_keep_plans(run); }
 
 static ax_status find_evaluation(ax_run *run) { return ax_run_eval_missing(run, &run->state.eval_pending); }
 
-/* Runs the start-up stages of the table below. Checks come before allocations. Only rank 0 runs stages marked
- * FIRST, which write files. After each stage the ranks agree on its status. So no rank may fail alone in a
- * stage while other ranks wait for it in a collective: a stage fails before its collective, or calls
- * ax_comm_agree itself. After a failure, rank 0 removes the files and directories that the start has made in
- * run.dir. */
+/* Runs the start-up stages of the table below. Checks come before allocations. Only rank 0 runs the stages
+ * marked FIRST. After each stage the ranks agree on its status.
+ * So no rank may fail alone in a stage while other ranks wait for it in a collective: a stage fails before
+ * its collective, or calls ax_comm_agree itself. After a failure, rank 0 removes the lock and the empty
+ * directories that the start has made (ax_run_dir_undo). */
 ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
 {
     static const struct {
@@ -205,7 +205,7 @@ static const char *nonfinite_advice(const ax_run *run, const ax_step_result *r)
 
 /* Handles a step whose loss or gradient is not finite; its update was not applied. If the loss scale was too
  * large and has just been lowered, the run goes on. Otherwise train.nonfinite decides: AX_ERR_NUMERIC, or a
- * warning and the run goes on. */
+ * warning and the run goes on; but weights that are not finite always give AX_ERR_NUMERIC. */
 static ax_status handle_nonfinite(const ax_run *run, const ax_step_result *r)
 {
     char what[192] = "the loss is not finite", newest[64] = "there is no checkpoint yet";

@@ -10,7 +10,7 @@
  * There are four smaller parts: train_dir.c fills `dir`, train_state.c `resume`, train_files.c `beside`, and
  * train_ranks.c `trouble`. Only train.c and train_chat.c, which changes the tokenizer and `beside`, change an
  * ax_run. The functions of the other files get the ax_run as const, and the part that they fill as a separate
- * argument. */
+ * argument. (They may change the configuration and the engine, to which the ax_run has pointers.) */
 #ifndef AXONN_ENGINE_TRAIN_H
 #define AXONN_ENGINE_TRAIN_H
 
@@ -138,8 +138,8 @@ typedef struct ax_run {
     ax_run_state state;
     ax_run_report report;
     ax_run_resume resume;
-    ax_run_files beside; /* on rank 0: the small files of the directory of the initial weights; copied into
-                            every checkpoint */
+    ax_run_files beside; /* on rank 0: the small files of the checkpoint from which the run starts, or else of
+                            model.from; copied into every checkpoint */
     ax_run_trouble trouble;
 } ax_run;
 
@@ -278,14 +278,14 @@ ax_status ax_run_keep_plans(const ax_run *run);
 void ax_resume_fini(ax_run_resume *resume);
 
 /* beside.c: returns true if a file of this name in a model directory is copied together with the model.
- * Weights and optimizer states are not copied. Callers also leave out files above AX_BESIDE_MOST bytes,
- * except the tokenizer's. */
+ * Weights and optimizer states are not copied. Callers also leave out files above AX_BESIDE_MOST bytes
+ * (ax_model_convert copies those of a tokenizer of any size). */
 bool ax_beside_copied(const char *name);
 enum { AX_BESIDE_MOST = 16 << 20 };
 
 /* train_files.c: the small files of a checkpoint. ax_run_find_files reads the files to copy from the
- * directory of the initial weights; ax_run_write_files makes the files that the run writes itself. The caller
- * releases *out, also after an error. */
+ * checkpoint from which the run starts, or else from the directory of model.from; ax_run_write_files makes
+ * the files that the run writes itself. The caller releases *out, also after an error. */
 ax_status ax_run_find_files(const ax_run *run, ax_run_files *out);
 ax_status ax_run_write_files(const ax_run *run, ax_run_files *out);
 /* Appends a file to *files and takes ownership of `data`, also after an error. */
@@ -313,16 +313,16 @@ ax_status ax_run_max(const ax_run *run, int64_t *values, int n); /* values[i] = 
 /* Checks that all ranks have the same configuration, and that its grid fits their number. */
 ax_status ax_run_compare_configs(const ax_run *run);
 /* Keeps ranks in contact while one rank works for all, so that signals to any rank are known within about a
- * second and the watchdog does not warn of a late rank. The working rank
- * calls this about once a second with *done = false, and once with true at its end. The waiting ranks call it
- * in a loop until it sets *done to true. *signal: a signal that any rank has received, or 0. */
+ * second and the watchdog does not warn of a late rank. The working rank calls this about once a second with
+ * *done = false, and once with true at its end. The waiting ranks call it in a loop until it sets *done to
+ * true. *signal: a signal that any rank has received, or 0. */
 ax_status ax_run_beat(const ax_run *run, bool *done, int *signal);
 void ax_trouble_note(ax_run_trouble *trouble, ax_status status); /* records an error for the next exchange */
 ax_status ax_run_agree(const ax_run *run); /* returns, on all ranks, the error that any rank has recorded */
 /* Called once a step. max[0 … AX_EXCHANGE_OWN-1] is used internally. The caller fills in the n values from
  * max[AX_EXCHANGE_OWN] on, and *sum. Each of the n values is replaced by its maximum over the ranks, and *sum
- * by its sum over the ranks. *signal: a signal that any rank has received, or 0. Returns the error that any
- * rank has recorded. */
+ * by its sum over the ranks. *signal: a signal that any rank has received, or 0. Also sets the
+ * watchdog's timeout again, which a signal shortens. Returns the error that any rank has recorded. */
 enum { AX_EXCHANGE_OWN = 2 };
 ax_status ax_run_exchange(const ax_run *run, double *max, int n, double *sum, int *signal);
 

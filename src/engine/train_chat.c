@@ -150,8 +150,7 @@ static void compare_valid(const ax_run *run, const char *name)
         if (*other && strcmp(other, name) != 0)
             ax_log(AX_LOG_WARN,
                    "%s of data.valid was written by template %s, but data.train by %s: set data.template, or "
-                   "build "
-                   "the token files by one template",
+                   "build the token files by one template",
                    valid->path[i], other, name);
     }
 }

@@ -1,5 +1,5 @@
 /* The small files of a checkpoint: the files that the run writes itself, and copies of the files in the
- * directory of its initial weights. */
+ * directory from which the run starts (a checkpoint, or model.from). */
 #include "engine/train.h"
 
 #include <dirent.h>
@@ -108,7 +108,7 @@ ax_status ax_run_write_files(const ax_run *run, ax_run_files *out)
     return add_tokenizer(run, out);
 }
 
-/* ---- files beside the initial weights ------------------------------------------------------------ */
+/* ---- files in the directory from which the run starts -------------------------------------------- */
 
 static bool is_one_of(const char *name, const char *const *names, size_t n)
 {
@@ -190,9 +190,10 @@ static ax_status read_files(const ax_run *run, const char *dir, ax_run_files *ou
     return status;
 }
 
-/* Reads the files to copy from the directory of the initial weights. If another run wrote this directory and
- * still trains, it may remove the directory when it saves its next checkpoint. Then the files are read from
- * that run's newest checkpoint: all checkpoints of a run have the same small files. */
+/* Reads the files to copy from the checkpoint from which the run starts, or else from the directory of
+ * model.from. If another run wrote this directory and still trains, it may remove the directory when it saves
+ * its next checkpoint. Then the files are read from that run's newest checkpoint: all checkpoints of a run
+ * have the same small files. */
 ax_status ax_run_find_files(const ax_run *run, ax_run_files *out)
 {
     char *newest = NULL;

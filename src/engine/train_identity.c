@@ -226,7 +226,8 @@ static ax_status describe_change(const ax_run *run, const change *c, ax_buf *out
 }
 
 /* Returns true if a new run that starts from a checkpoint of another run may change the key. Such a run may
- * change data and batches, but not the model. */
+ * change the keys data.* and train.* and the length of rows, but not the model, the optimizer or what is
+ * trained. */
 static bool may_differ(const ax_run *run, const char *key)
 {
     return run->resume.new_run &&

@@ -69,8 +69,9 @@ static ax_status fits_all(const ax_run *run, size_t need, bool *out)
     return AX_OK;
 }
 
-/* Advises fewer threads if two conditions hold: the run would fit without the threads' scratch memory, and on
- * every rank this scratch memory is more than half of the other memory. Then writes the advice to `out` and
+/* Advises fewer threads if three conditions hold: ranks have several threads, the run would fit without the
+ * threads' scratch memory, and on every rank this scratch memory is more than half of the other memory. Then
+ * writes the advice to `out` and
  * sets *helps to true; otherwise sets *helps to false. */
 static ax_status suggest_threads(const ax_run *run, const ax_memory *memory, char *out, size_t size,
                                  bool *helps)
@@ -147,8 +148,9 @@ static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, 
     return AX_OK;
 }
 
-/* Checks that weights, gradients and optimizer state fit, whatever the micro-batch. Called before the whole
- * memory is planned, because planning takes long for very deep models. */
+/* Fails if weights, gradients and optimizer state do not fit even if they are divided evenly among the ranks,
+ * whatever the micro-batch. Called before the whole memory is planned, because planning takes long for very
+ * deep models. */
 static ax_status check_parameters(const ax_run *run)
 {
     int64_t parameters, matmul;

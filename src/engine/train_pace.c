@@ -2,7 +2,7 @@
  * perhaps only some ranks have received the signal. So within a step the ranks run an all-reduce about every
  * two seconds, always after the same number of pieces of work (micro-batches, or parts of the sampler's
  * choice of rows). The number is computed from times that are the same on all ranks, so all ranks call the
- * all-reduce before the same piece. After the first step, steps shorter than two seconds have no such
+ * all-reduce before the same piece. After the first steps, steps shorter than two seconds have no such
  * all-reduce.
  *
  * With pipeline stages, only the ranks of the first stage run all-reduces while micro-batches are computed.

@@ -16,11 +16,12 @@ ax_status ax_rope_check(const ax_rope_config *c, int64_t head_dim)
         return AX_OK;
     AX_CHECK(head_dim % 2 == 0, AX_ERR_USAGE, "head_dim = %lld is odd: a rotary embedding rotates pairs",
              (long long)head_dim);
-    AX_CHECK(c->theta > 1 && c->theta < 1e30, AX_ERR_USAGE, "rope_theta = %g is not above 1", c->theta);
+    AX_CHECK(c->theta > 1 && c->theta < 1e30, AX_ERR_USAGE, "rope_theta = %g must be above 1 and below 1e30",
+             c->theta);
     AX_CHECK(c->kind == AX_ROPE_DEFAULT || (c->factor > 0 && c->factor < 1e30), AX_ERR_USAGE,
-             "factor = %g of the rotary embedding is not positive", c->factor);
+             "factor = %g of the rotary embedding must be above 0 and below 1e30", c->factor);
     AX_CHECK(c->kind < AX_ROPE_LLAMA3 || (c->original > 0 && c->original <= INT32_MAX), AX_ERR_USAGE,
-             "original_max_position_embeddings = %lld of the rotary embedding is not positive",
+             "original_max_position_embeddings = %lld of the rotary embedding must be from 1 to 2147483647",
              (long long)c->original);
     AX_CHECK(c->kind != AX_ROPE_LLAMA3 ||
                  (c->low_freq_factor > 0 && c->high_freq_factor > c->low_freq_factor),

@@ -132,7 +132,7 @@ static void wrong_values_are_named(void **state)
         const char *names;
     } wrong[] = {
         {{.theta = 10000}, 7, "head_dim = 7 is odd"},
-        {{.theta = 1}, 8, "rope_theta = 1 is not above 1"},
+        {{.theta = 1}, 8, "rope_theta = 1 must be above 1"},
         {{.theta = NAN}, 8, "rope_theta = nan"},
         {{.theta = 10, .kind = AX_ROPE_LINEAR}, 8, "factor = 0"},
         {{.theta = 10, .kind = AX_ROPE_LLAMA3, .factor = 2, .low_freq_factor = 1, .high_freq_factor = 4},

@@ -47,8 +47,9 @@ typedef struct ax_contraction {
 } ax_contraction;
 /* Computes n <= AX_BESIDE contractions, one after the other, as ax_contract_run does. Adjacent arrays of two
  * successive contractions may be blocks of one matrix: if the matrices are [a0; a1]·b = [out0; out1], or
- * a·[b0 b1] = [out0 out1], or [a0 a1]·[b0; b1] = out, the two run as one GEMM. In the last case the second
- * contraction accumulates in `out`, and the whole sum is rounded once. */
+ * a·[b0 b1] = [out0 out1], or [a0 a1]·[b0; b1] = out, and if strides, biases and `accumulate` allow it, the
+ * two run as one GEMM. In the last case the second contraction accumulates in `out`, and the whole sum is
+ * rounded once. */
 AX_MUST_CHECK ax_status ax_contract_each(ax_frame *frame, const char *spec, const ax_contraction *each,
                                          int n);
 /* Computes a contraction in the memory of `out` (ax_contract_run) by a GEMM with an epilogue: `then` says

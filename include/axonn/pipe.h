@@ -87,7 +87,7 @@ ax_pipe_piece ax_pipe_forward(const ax_pipe_stage *stage, int64_t n, int64_t i);
 ax_pipe_piece ax_pipe_backward(const ax_pipe_stage *stage, int64_t n, int64_t i);
 
 /* What a stage has begun in this step: the number of forwards, the number of backwards, and the number of
- * pieces whose weight gradients were begun (`weights`). If nothing is postponed, `weights` always equals
+ * pieces whose weight gradients were begun (`weights`). If nothing is postponed, `weights` equals
  * `backwards`. `activation`: the input of the next forward has arrived. `gradient`: the input of the next
  * backward has arrived. */
 typedef struct ax_pipe_counts {

@@ -41,8 +41,8 @@ struct ax_family {
     int n_names;
     const char *head, *table; /* names, in weight files, of the arrays of the output layer's weight and of the
                                  token embedding */
-    const char *prefix;
-    const char *const *ignored;
+    const char *prefix;       /* prefix of array names that some weight files lack: "transformer." */
+    const char *const *ignored; /* shell patterns for names of arrays that are not loaded */
     int n_ignored;
 };
 

@@ -10,7 +10,7 @@ typedef struct mlp {
     ax_activation activation;
 } mlp;
 
-enum { UP, GATE, GATED };
+enum { UP, GATE, GATED }; /* indices of children; GATED: number of layers that read x in a gated MLP */
 
 static ax_layer *down_of(const ax_layer *self) { return self->child[self->children - 1]; }
 

@@ -221,8 +221,8 @@ AX_MUST_CHECK ax_status ax_model_convert(const ax_conversion_args *args, ax_conv
 typedef struct ax_evaluation {
     double loss_sum; /* over all targets, in nats */
     int64_t targets;
-    int64_t untargeted;   /* tokens that are not targets: the first of each document, those that a mask
-                             excludes, and those of rows that were not evaluated */
+    int64_t untargeted;   /* tokens that are not targets: the first of the source or of each document,
+                             those that a mask excludes, and those of rows that were not evaluated */
     int64_t bytes;        /* bytes of the text; -1: unknown, or not all of the text was evaluated */
     double loss;          /* loss_sum / targets */
     double bits_per_byte; /* NaN if `bytes` is -1 */
@@ -299,12 +299,12 @@ void ax_signals_catch(void (*tell)(void));
 int ax_signal_pending(void);
 
 /* Runs a whole training run on the ranks of `world`: everything that `axonn train` does once the
- * configuration is loaded. Returns AX_OK when all steps are done, or AX_ERR_SIGNAL when it saved and stopped
- * because any rank received a signal. Each rank passes its own `config`, with the same values as the others;
- * values that come from the model's own config.json are filled in. An error before the first step is returned
- * by all ranks (ax_error_is_shared) and leaves older checkpoints untouched. A rank that fails without the
- * other ranks learning of it aborts the world (ax_comm_abort), because the other ranks may be waiting for
- * this rank. Collective along world. */
+ * configuration is loaded. Returns AX_OK when all steps are done, or AX_ERR_SIGNAL when any rank received a
+ * signal: it has then saved a checkpoint, unless it was still tokenizing data. Each rank passes its own
+ * `config`, with the same values as the others; values that come from the model's own config.json are filled
+ * in. An error before the first step is returned by all ranks (ax_error_is_shared) and leaves older
+ * checkpoints untouched. A rank that fails without the other ranks learning of it aborts the world
+ * (ax_comm_abort), because the other ranks may be waiting for this rank. Collective along world. */
 AX_MUST_CHECK ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result);
 
 /* ---- the steps of a run -------------------------------------------------------------------------- */

@@ -49,8 +49,8 @@ typedef struct ax_run_inputs {
 typedef struct ax_run_dir {
     int lock;       /* file descriptor of run.dir/lock, 0: none */
     bool made;      /* this start of the run created the file run.dir/lock */
-    size_t existed; /* length of the prefix of the path run.dir/data that existed before this start; the rest
-                       is removed if the start fails */
+    size_t existed; /* length of the prefix of the path run.dir/data that existed before this start; if the
+                       start fails, the directories beyond it are removed, unless they hold files */
 } ax_run_dir;
 
 /* Tells when, within a step, the ranks run an all-reduce to agree whether they abandon the step after a

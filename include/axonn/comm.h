@@ -13,9 +13,9 @@
  * Order. All ranks of a communicator must call the same collectives in the same order, with the same
  * operation, count and dtype. If ranks share several communicators, they must also agree on one order of the
  * collectives of all these communicators. The order of ax_wait calls is free. If ranks compare their calls
- * and the calls differ, every rank gets AX_ERR_COMM instead of hanging. Ranks that share memory always
- * compare the calls of collectives. Between nodes, and from device to device, calls are compared only in
- * builds with assertions.
+ * and the calls differ, every rank gets AX_ERR_COMM instead of hanging. Collectives of backend threads, and
+ * of path "node" (ax_comm_path) among the ranks of one node, always compare the calls. Others (path "flat",
+ * and from device to device) compare them only in builds with assertions.
  *
  * Messages (ax_send, ax_recv) go from one rank to another. Messages are independent of collectives: a message
  * does not wait for a collective, nor a collective for a message. So ranks need not agree on the order of a
@@ -26,18 +26,20 @@
  * (dev.h) at its start and in ax_wait, so that a memory plan keeps the buffers allocated in between.
  * Collectives on discrete device memory go through host memory, and the host waits for the device. If the
  * communicator is connected (ax_comm_connect), they go from device to device, and ax_wait makes the stream
- * wait, not the host. Messages of discrete device memory always go through pinned host memory, on the
- * device's copy streams: the host waits neither in ax_send, nor in ax_recv, nor in ax_wait on a message that
- * has arrived, which makes the stream wait for the copy to the device.
+ * wait; the host waits only if launches are timed or traced. Messages of discrete device memory always go
+ * through pinned host memory, on the device's copy streams: the host waits neither in ax_send, nor in
+ * ax_recv, nor in ax_wait on a message that has arrived, which makes the stream wait for the copy to the
+ * device.
  *
- * Failure. Once any rank has failed (ax_comm_abort), calls of the other ranks return AX_ERR_COMM. Messages in
- * flight may still arrive: the buffers of failed operations must stay allocated until the process ends.
+ * Failure. Once any rank has failed, calls of all ranks return AX_ERR_COMM. (ax_comm_abort with backend mpi
+ * ends all processes instead.) Messages in flight may still arrive: the buffers of failed operations must
+ * stay allocated until the process ends.
  *
- * Reductions add in rank order. Exception: if a group has several ranks on each of several nodes, a large
- * reduction first adds within each node and then adds the nodes' sums. In both cases the result has the same
- * bits on every rank and in every run. If NCCL reduces, from device to device, NCCL chooses the order of
- * additions, the same on every rank; NCCL may round BF16 and F16 after each addition, and its MAX may drop a
- * NaN. */
+ * Reductions add in rank order. Exception: if a group has equally many ranks, two or more, on each of several
+ * nodes, a large reduction first adds within each node and then adds the nodes' sums. In both cases the
+ * result has the same bits on every rank and in every run. If NCCL reduces, from device to device, NCCL
+ * chooses the order of additions, the same on every rank; NCCL may round BF16 and F16 after each addition,
+ * and its MAX may drop a NaN. */
 #ifndef AXONN_COMM_H
 #define AXONN_COMM_H
 
@@ -54,13 +56,14 @@ typedef struct ax_work ax_work;
 typedef struct ax_comm_traffic {
     int64_t calls;
     int64_t bytes; /* bytes that each of g ranks would send in a ring algorithm: (g-1)/g of the gathered size
-                      for all-gather, reduce-scatter and all-to-all, twice that for all-reduce; for a message
-                      its payload */
+                      for all-gather, reduce-scatter and all-to-all, twice that for all-reduce; for a message,
+                      on the sender alone, its payload */
     int64_t wire; /* bytes sent to ranks on other nodes, added by ax_wait; bytes that go from device to device
                      are not counted */
-    double exposed; /* seconds that the host spent inside collectives and ax_wait. Between connected devices
-                       the host does not wait. When data are copied through the host, the time includes the
-                       wait for preceding kernels, unless launches are timed (ax_device.totals) */
+    double exposed; /* seconds that the host spent inside collectives, ax_wait and ax_wait_some. Between
+                       connected devices the host waits only if launches are timed or traced. When data are
+                       copied through the host, the time includes the wait for preceding kernels, unless
+                       launches are timed (ax_device.totals) */
 } ax_comm_traffic;
 
 int ax_comm_rank(const ax_comm *comm);
@@ -73,8 +76,8 @@ AX_MUST_CHECK ax_status ax_comm_self_create(ax_comm **out);
 /* Creates the world communicator of this process: all ranks that a launcher (mpirun, srun, …) started,
  * connected by MPI; without a launcher, one rank. AX_ERR_USAGE if the launcher's environment variables give
  * another number of ranks than MPI finds: the launcher belongs to another MPI library, or this build has no
- * MPI. The caller owns the communicator and destroys it after all communicators that were split from it. A
- * process can create its world only once. Collective along all ranks. */
+ * MPI. The caller owns the communicator and destroys it after all communicators that were made from it. Call
+ * this function once per process, because MPI cannot be initialised again. Collective along all ranks. */
 AX_MUST_CHECK ax_status ax_comm_world_create(ax_comm **out);
 
 /* The launcher that started this process, according to environment variables. Not collective. */
@@ -88,9 +91,10 @@ ax_launcher ax_launcher_find(void);
 const char *ax_comm_mpi_library(void);
 
 /* Runs fn(comm, arg) on `size` threads, each a rank of one world. Returns AX_OK, or the status of the rank
- * that failed first, with that rank's message (prefixed "rank r: "). A rank that fails aborts the others. If
- * all ranks wait for one another, or for a rank that has returned (deadlock), they get AX_ERR_COMM; this
- * requires that each rank makes its calls from its own thread. */
+ * that failed first, with that rank's message (prefixed "rank r: " unless all ranks share the error,
+ * ax_error_is_shared). A rank that fails aborts the others. If all ranks wait for one another, or for a rank
+ * that has returned (deadlock), they get AX_ERR_COMM; this requires that each rank makes its calls from its
+ * own thread. */
 typedef ax_status ax_rank_fn(ax_comm *world, void *arg);
 AX_MUST_CHECK ax_status ax_comm_threads_run(int size, ax_rank_fn *fn, void *arg);
 
@@ -119,20 +123,21 @@ void ax_comm_destroy(ax_comm **comm);
  * may still be computing. Backend mpi only: backend threads detects deadlocks immediately. Not collective. */
 void ax_comm_set_timeout(ax_comm *world, double seconds);
 #define AX_COMM_TIMEOUT 30 /* seconds */
-/* Shortens the timeout of the watchdog to 2 seconds, until the next ax_comm_set_timeout: if this rank waits
- * and another rank does not answer within 2 seconds, the job ends. Signal handlers call this function when
- * they ask the rank to stop, so that the rank does not wait long for a dead rank. Async-signal-safe. Not
+/* Makes the watchdog quick until the next ax_comm_set_timeout, even if its timeout is 0: if this rank waits
+ * and another rank does not answer within about 2 seconds, the job ends. Until then the watchdog does not
+ * detect ranks that wait for one another. Signal handlers call this function when they ask the rank to stop,
+ * so that the rank does not wait long for a dead rank. Backend mpi only. Async-signal-safe. Not
  * collective. */
 void ax_comm_hurry(ax_comm *world);
 
-/* Makes every pending and later operation of the world fail with AX_ERR_COMM. With backend mpi, ax_comm_abort
- * does not return: the job ends with exit code `status`. Only the first rank that aborts logs its `message`
- * (NULL: none) as an error. If a process exits before it has destroyed its world, the job is aborted with
- * that process's exit code (AX_ERR_COMM if that code is 0). Not collective. */
+/* Makes every pending and later operation of the world fail with AX_ERR_COMM. With backend mpi the job ends
+ * instead, and ax_comm_abort does not return: the first rank that aborts logs its `message` (NULL: none) as
+ * an error, and all processes exit with its `status`. A process that exits before it has destroyed its world
+ * over MPI aborts the job with its own exit code (AX_ERR_COMM if that code is 0). Not collective. */
 void ax_comm_abort(ax_comm *comm, ax_status status, const char *message);
-/* Sets a function that each rank calls with its exit code, right before an aborted job ends the rank's
- * process. The function may run on any thread, and twice; it must be async-signal-safe. NULL: none. Not
- * collective. */
+/* Sets a function that this process calls with its exit code, right before it ends because a job over MPI is
+ * aborted. (A process that MPI or the launcher kills does not call it.) The function may run on any thread,
+ * and twice; it must be async-signal-safe. NULL: none. Not collective. */
 void ax_comm_on_abort(void (*function)(int code));
 
 /* data[i] <- sum or maximum over all ranks of data[i], in place. dtype: F64, F32, I32, I64, or BF16 or F16,
@@ -156,42 +161,45 @@ AX_MUST_CHECK ax_status ax_broadcast(ax_comm *comm, ax_stream *stream, void *dat
 AX_MUST_CHECK ax_status ax_barrier(ax_comm *comm);
 
 /* Allocates and frees host memory for buffers of collectives: zeroed whole pages between guard pages. If the
- * ranks of a node share memory, the other ranks of the node map these pages too, and collectives need no
- * copies. If shared memory is exhausted, one warning is logged and the memory is private: collectives on it
- * are slower, with the same results. For set-up, never within a step. ax_comm_free gets the same `bytes` as
- * ax_comm_alloc; memory NULL is allowed. Not collective. AX_ERR_MEMORY. */
+ * ranks of a node share memory, the other ranks of the node map these pages too, and collectives between them
+ * read the buffers in place. If shared memory is exhausted, one warning is logged and the memory is private:
+ * collectives on it are slower, with the same results. For set-up, never within a step. ax_comm_free gets the
+ * same `bytes` as ax_comm_alloc; memory NULL is allowed. Not collective. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_comm_alloc(ax_comm *comm, size_t bytes, void **out);
 void ax_comm_free(ax_comm *comm, void *memory, size_t bytes);
-/* Returns the bytes of other ranks' shared memory that this process has touched. Linux counts these pages as
- * resident in this process (ax_memory_peak) and in the processes that own them. Not collective. */
+/* Estimates the bytes of other ranks' shared memory that are resident in this process because it has touched
+ * them. Linux counts these pages in ax_memory_now of this process and of the process that owns them. Not
+ * collective. */
 int64_t ax_comm_foreign_memory(const ax_comm *comm);
 
 /* Lets collectives on buffers of `dev` go from device to device if every rank has a device of its own and
  * NCCL. Otherwise data are still copied through the host, the reason is written to `why`, and the result is
  * AX_OK. `why` is empty if the devices were connected. It is also empty if no connection is needed, because
- * the device uses host memory or the communicator has one rank. `name` is the communicator's name in
- * messages. The connection lasts until ax_comm_disconnect, which ax_comm_destroy calls. ax_comm_disconnect
- * also frees the pinned memory through which messages of a device went. So call it before the device is
- * closed, for a communicator that is not connected too. For set-up, not for training steps. ax_comm_connect
- * is collective along comm, ax_comm_disconnect if comm is connected. AX_ERR_COMM. */
+ * the device uses host memory, the communicator has one rank, or it is connected already. `name` is the
+ * communicator's name in messages. The connection lasts until ax_comm_disconnect, which ax_comm_destroy
+ * calls. ax_comm_disconnect also frees the pinned memory through which messages of a device went. So call it
+ * before the device is closed, even for a communicator that is not connected. For set-up, not for training
+ * steps. ax_comm_connect is collective along comm, ax_comm_disconnect if comm is connected. AX_ERR_COMM. */
 enum { AX_COMM_WHY = 512 };
 AX_MUST_CHECK ax_status ax_comm_connect(ax_comm *comm, ax_device *dev, const char *name,
                                         char why[AX_COMM_WHY]);
 void ax_comm_disconnect(ax_comm *comm);
 
 /* Returns the path of a collective, that is, how its data travel between the ranks, if the buffers are on
- * `stream`'s device (NULL: in host memory): "node" (through memory that the ranks of a node share), "flat"
- * (MPI messages), "threads", "self", "nccl", or "staged" (copied to the host, then one of the first four). Of
- * `args` only the members coll, count and dtype are read. Not collective. */
+ * `stream`'s device (NULL: in host memory): "node" (through memory that the ranks of a node share, and
+ * between nodes by MPI messages), "flat" (MPI messages), "threads", "self", "nccl", or "staged" (copied to
+ * the host, then one of the first four). Of `args` only the members coll, count and dtype are read. Not
+ * collective. */
 const char *ax_comm_path(const ax_comm *comm, const ax_stream *stream, const ax_coll_args *args);
 
-/* Waits until the operation *work is complete and sets *work to NULL. If *work is NULL, returns at once. */
+/* Waits until the operation *work is complete (on discrete device memory the stream may wait in place of the
+ * host; see "Devices" above), and sets *work to NULL. If *work is NULL, returns at once. */
 AX_MUST_CHECK ax_status ax_wait(ax_work **work);
 
 /* ---- messages ------------------------------------------------------------------------------------ */
 
-/* The kind of data that a message carries. Messages of one kind from one rank to another are received in the
- * order in which they were sent; different kinds are independent of each other. */
+/* The kind of data that a message carries. On one communicator, messages of one kind from one rank to another
+ * are received in the order in which they were sent; different kinds are independent of each other. */
 typedef enum ax_message_kind {
     AX_MESSAGE_ACTIVATION, /* forward, from a pipeline stage to the next */
     AX_MESSAGE_GRADIENT,   /* backward, of an activation */
@@ -219,9 +227,9 @@ char *ax_message_describe(const ax_message *message, char out[AX_MESSAGE_TEXT]);
 /* ax_send sends data to rank `to` of comm, ax_recv receives data from rank `from`. `to` and `from` must be
  * other ranks than the calling one. The buffers belong to the message until ax_wait. A send is complete when
  * its data have arrived, or when the backend has copied them; a receive may be posted before or after the
- * send. If the descriptions of sender and receiver differ, both get AX_ERR_COMM, whose message has both
- * descriptions. Builds with assertions also check that the data did not change on the way. At most 2^31 - 1
- * bytes. Not collective. */
+ * send. If the descriptions of sender and receiver differ, the world fails with AX_ERR_COMM, and the error
+ * message has both. Over MPI, builds with assertions also check that the data did not change on the way. At
+ * most 2^31 - 1 bytes. Not collective. */
 AX_MUST_CHECK ax_status ax_send(ax_comm *comm, ax_stream *stream, const ax_message *message, const void *data,
                                 int to, ax_work **work);
 AX_MUST_CHECK ax_status ax_recv(ax_comm *comm, ax_stream *stream, const ax_message *message, void *data,
@@ -239,8 +247,8 @@ AX_MUST_CHECK ax_status ax_wait_some(ax_comm *comm, ax_work *const works[], int 
 /* Runs `call` on the thread that makes this process's MPI calls, on every rank, once all ranks of comm have
  * called this function. For programs that call MPI themselves, because only that thread may call MPI.
  * `mpi_comm` points to an MPI_Comm of comm's ranks, with the error handler MPI_ERRORS_RETURN. `call` may
- * block only in collectives of this MPI_Comm. Returns the status of `call`; if it is an error, the world has
- * failed. Collective along comm. AX_ERR_USAGE if the backend is not mpi. */
+ * block only in collectives of this MPI_Comm. If `call` fails, the world fails: ax_comm_call_mpi returns
+ * AX_ERR_COMM with the message of `call`. Collective along comm. AX_ERR_USAGE if the backend is not mpi. */
 typedef ax_status ax_comm_mpi_fn(void *user, const void *mpi_comm);
 AX_MUST_CHECK ax_status ax_comm_call_mpi(ax_comm *comm, ax_comm_mpi_fn *call, void *user);
 
@@ -271,7 +279,7 @@ struct ax_work {
     int note; /* receives only: the number `note` that the sender passed, once the operation is complete */
     /* The public functions set the members below. comm is NULL for a handle that combines other handles. */
     ax_comm *comm;
-    ax_stream *stream;   /* stream of the buffers; NULL: host memory */
+    ax_stream *stream;   /* stream of the buffers of a collective; NULL: host memory, or a message */
     ax_event_ring *ring; /* the ring into which ax_wait writes its "wait" event; NULL: no tracing */
     const char *name;    /* name of the collective, or kind of the message */
 };
@@ -328,8 +336,8 @@ struct ax_comm {
     ax_comm_traffic traffic;
     char *staging; /* host buffer for collectives of devices with discrete memory; or NULL */
     size_t staging_bytes;
-    struct ax_comm_carrier *carriers; /* list of pinned host buffers, through which messages of devices with
-                                         discrete memory are copied */
+    struct ax_comm_carrier *carriers; /* list of pinned host buffers, through which messages of devices are
+                                         copied whose memory the host cannot access directly */
     struct ax_comm_link *link; /* direct connection of the devices, used instead of `staging`; or NULL */
     void *impl;
 };

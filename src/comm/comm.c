@@ -47,7 +47,8 @@ static ax_status check(const ax_comm *comm, const ax_coll_args *args)
  * sets ops.launch. */
 static bool has_memory(const ax_device *dev) { return !dev || !dev->ops.launch; }
 
-/* `sent` and `received` return the number of elements that each of `size` ranks sends and receives. */
+/* Return the number of elements of a rank's send buffer (`sent`) and receive buffer (`received`) in a group
+ * of `size` ranks. */
 static int64_t sent(const ax_coll_args *args, int size)
 {
     bool parts = args->coll == AX_REDUCE_SCATTER || args->coll == AX_ALL_TO_ALL;

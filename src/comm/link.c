@@ -17,7 +17,7 @@ typedef struct handle {
     int64_t ticket;
 } handle;
 
-/* A block of work handles, one for each collective in flight. Completed handles return to the list of free
+/* A block of work handles; each collective in flight has one. ax_wait returns a handle to the list of free
  * handles; blocks are freed with the link. The number of handles grows to the largest number of operations in
  * flight, so a training step allocates no handles once it has run a few times. */
 typedef struct block {
@@ -26,7 +26,7 @@ typedef struct block {
 } block;
 
 struct ax_comm_link {
-    ax_stream stream; /* the link's own stream on the device */
+    ax_stream stream; /* refers to the device's compute stream (impl NULL) */
     ax_link *link;
     handle *free;
     block *blocks;

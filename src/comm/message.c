@@ -120,17 +120,19 @@ static ax_status observe_start(ax_device *dev, const ax_message_args *args, ax_w
 typedef struct ax_comm_carrier {
     ax_work work;
     struct ax_comm_carrier *next;
-    bool busy; /* ax_wait has not been called for its message */
+    bool busy; /* the message is in flight: ax_wait has not ended it */
     ax_device *dev;
     char *host;
     size_t room;
-    ax_stream *stream;     /* the stream of the caller */
-    ax_message_args args;  /* the caller's arguments */
-    ax_stream_event *copy; /* complete when the copy between device and `host` is done. Until the copy of a
-                              receive is enqueued: when the work is done that was on `stream` in ax_recv */
+    ax_stream *stream;    /* the stream of the caller */
+    ax_message_args args; /* the caller's arguments */
+    /* Complete when the copy between device and `host` is done. For a receive whose copy is not enqueued yet:
+     * complete when the work is done that was on `stream` at the call of ax_recv. */
+    ax_stream_event *copy;
 } carrier;
 
-/* Enqueues the copy between device and host buffer, behind the work that c->copy has recorded. */
+/* Enqueues the copy between device and host buffer. The copy begins after the work that c->copy stands for;
+ * then c->copy stands for the copy itself. */
 static ax_status enqueue_copy(carrier *c)
 {
     const ax_message_args *a = &c->args;
@@ -153,8 +155,8 @@ static ax_status deliver(carrier *c)
 static ax_status carry_end(ax_work *work)
 {
     carrier *c = (carrier *)work;
-    /* The wait for the copy of a send returns errors of the device, because of which the data will never be
-     * there to be sent. */
+    /* A send first waits for its copy, which returns errors of the device: after such an error the data never
+     * reach the host buffer, so the message is never sent. */
     ax_status status = c->args.sends ? ax_stream_event_wait(c->copy) : AX_OK;
     if (status != AX_OK)
         return status; /* the send is still in flight, so the carrier stays busy */
@@ -185,7 +187,8 @@ static ax_status make_carrier(ax_comm *comm, ax_device *dev, size_t bytes, carri
     return ax_stream_event_create(dev, &c->copy);
 }
 
-/* Finds a buffer that is free: its last message has been waited for, and its last copy is done. */
+/* Finds a buffer that is free: its last message has been waited for, and its last copy is done. If there is
+ * none, makes one. */
 static ax_status find_carrier(ax_comm *comm, ax_device *dev, size_t bytes, carrier **out)
 {
     for (*out = comm->carriers; *out; *out = (*out)->next) {
@@ -220,8 +223,8 @@ static ax_status carry_start(ax_comm *comm, ax_stream *stream, const ax_message_
     return AX_OK;
 }
 
-/* If a message is in flight, this rank has failed. Then it aborts the world first, because other ranks may
- * still use the message's buffer. */
+/* Frees the carriers. If a message is still in flight, this rank has failed; then it first aborts the world,
+ * because other ranks may still use the message's buffer. */
 void ax_comm_free_carriers(ax_comm *comm)
 {
     bool in_flight = false;

@@ -18,7 +18,7 @@ enum {
     SPINS = 200,
     SHORT_BYTES = 64 << 10,
     SPINS_HELPING = 10000, /* spins without progress before a waiting caller sleeps: 1 to 3 ms */
-    SPINS_CROWDED = 50,    /* as SPINS_HELPING, on a node with fewer cores than ranks */
+    SPINS_CROWDED = 50,    /* as SPINS_HELPING, on a machine with fewer processors than ranks */
     NAPS_HELPING = 100,    /* sleeps without progress before a waiting caller stops testing operations */
     NAP_HELPING = 20000,   /* length of each sleep in ns */
     ABORT_SECONDS = 20,
@@ -56,9 +56,9 @@ static void pause_core(void)
 #endif
 }
 
-/* Waits briefly after a test without progress: pauses the core (yields if the node has fewer cores than
- * ranks), or sleeps once the wait is long. Yielding is not enough in a long wait: on a core shared with other
- * threads, sched_yield may return to this thread at once. */
+/* Waits briefly after a test without progress: pauses the core (yields if the machine has fewer processors
+ * than ranks), or sleeps once the wait is long. Yielding is not enough in a long wait: on a core shared with
+ * other threads, sched_yield may return to this thread at once. */
 static void back_off(const ax_mpi_world *w, int idle)
 {
     if (idle >= SPINS_HELPING)
@@ -111,7 +111,8 @@ static void block_until_done(ax_mpi_world *w, ax_mpi_op *op)
 }
 
 /* Waits for op, copies op to *result, and puts op on the free list. Another thread may reuse op at once;
- * *result stays valid. If op destroys the communicator, op->c is freed before this function returns. */
+ * *result stays valid. If op destroys the communicator, op->c may already be freed when this function
+ * returns. */
 static ax_status complete(ax_mpi_world *w, ax_mpi_op *op, ax_mpi_op *result)
 {
     block_until_done(w, op);
@@ -166,7 +167,7 @@ static ax_status submit(ax_mpi_comm *c, const ax_mpi_op *what, ax_mpi_op **out)
 }
 
 /* Lets the communication thread run a barrier of the group and then what->finish, a blocking MPI call. Waits
- * for both. */
+ * for both, and copies the completed operation to *what. */
 static ax_status barrier_then_finish(ax_mpi_comm *c, ax_mpi_op *what)
 {
     ax_mpi_world *w = c->world;

@@ -3,9 +3,10 @@
  * Each rank has one communication thread, which makes all MPI calls, from MPI_Init_thread to MPI_Finalize.
  * Other threads pass operations to it through a queue (mpi.c) and wait for their completion. The
  * communication thread (mpi_thread.c) starts operations strictly in the order in which they were queued. It
- * tests all operations in flight in turn, which makes progress on them. It must never block, because it also
- * answers the watchdogs of other ranks. Two implementations ("paths") move the data of collectives:
- * mpi_flat.c by MPI messages, mpi_node.c through memory that the ranks of a node share.
+ * tests all operations in flight in turn, which makes progress on them. It must not block, because it also
+ * answers the watchdogs of other ranks; the only exceptions are short MPI calls after a barrier
+ * (ax_mpi_op.finish). Two implementations ("paths") move the data of collectives: mpi_flat.c by MPI messages,
+ * mpi_node.c through memory that the ranks of a node share.
  *
  * A waiting caller may itself make progress on an operation that needs only shared memory (`local`), which
  * saves two thread switches. Every thread that makes progress on operations holds the lock `progress_lock`.
@@ -32,8 +33,9 @@ typedef struct ax_mpi_message ax_mpi_message;
 /* The first MPI tag of messages (ax_send, ax_recv). Collectives use the tags below it. */
 enum { AX_MPI_MESSAGE_TAG = 16384 };
 
-/* One implementation of collectives: by MPI messages, or by shared memory. All functions run on the
- * communication thread. They must not block, except attach and detach, which are collective along the
+/* One implementation of collectives: by MPI messages, or by shared memory. `takes` runs on any thread. The
+ * other functions run on the communication thread; start and test also run on waiting callers' threads if the
+ * operation is `local`. They must not block, except attach and detach, which are collective along the
  * communicator. */
 typedef struct ax_mpi_path {
     const char *name;
@@ -63,7 +65,8 @@ struct ax_mpi_comm {
     uint64_t id;     /* identifies the communicator; the same on all its ranks */
     int *world_rank; /* world_rank[r]: world rank of this communicator's rank r */
     bool spans_nodes;
-    int64_t called; /* operations that this rank has called so far; accessed under world->lock */
+    int64_t called; /* operations that this rank has called so far (ax_comm_destroy not counted); accessed
+                       under world->lock */
     int tags; /* tag number of the next piece of an operation that uses MPI messages (path `flat`), the same
                  on all ranks; communication thread only */
     void *path_state; /* state of the shared-memory path (mpi_node.c); communication thread only */
@@ -81,8 +84,8 @@ struct ax_mpi_op {
     ax_mpi_kind kind;
     int64_t seq; /* sequence number on its communicator, from 1 */
     ax_coll_args args;
-    /* Called on the communication thread after the collective has completed. Makes an MPI call that blocks
-     * until all ranks of the group have made the same call. NULL: no such call. */
+    /* Called on the communication thread when the collective, a barrier, is complete. May make MPI calls that
+     * block until all ranks of the group have made the same calls. NULL: no such call. */
     ax_status (*finish)(ax_mpi_op *op);
     int color, key;       /* arguments of ax_comm_split */
     ax_mpi_comm *made;    /* the communicator that a split or ax_comm_group created */
@@ -125,7 +128,7 @@ struct ax_mpi_world {
     pthread_t thread;
     int *node;       /* node[r]: the smallest rank on the node of rank r */
     ax_node *shared; /* the node's shared memory; NULL on all ranks if any rank cannot share */
-    bool crowded;    /* the node has fewer cores than ranks */
+    bool crowded;    /* the machine has fewer processors than ranks */
     bool owns_mpi;   /* this library has initialised MPI and must finalize MPI; communication thread only */
     /* Accessed under `lock`: */
     pthread_mutex_t lock;
@@ -140,18 +143,20 @@ struct ax_mpi_world {
     int n_awaited;        /* number of messages in `awaited` */
     int abort_status;     /* status of ax_comm_abort; 0: not called */
     const char *abort_message;
-    char message[1024]; /* why the world failed */
-    ax_launcher launch;
-    ax_mpi_guard *guard; /* the exit handler's data */
+    char message[1024];  /* why the world failed */
+    ax_launcher launch;  /* set before the communication thread starts */
+    ax_mpi_guard *guard; /* the exit handler's data; never accessed by the communication thread */
     ax_status create_status;
     bool created; /* the communication thread has set create_status */
     /* Read without the lock: */
     atomic_int queued;          /* number of operations in the queue */
     atomic_int queued_messages; /* number of messages in new_messages */
-    atomic_int waiting; /* number of callers in ax_wait that leave all progress to the communication thread */
+    atomic_int waiting; /* number of waiting callers that leave all progress to the communication thread */
     atomic_int sleeping, helping; /* sleeping: how many of the `waiting` callers sleep; helping: number of
-                                     callers in ax_wait that make progress themselves */
+                                     waiting callers that make progress themselves */
     atomic_bool resting;          /* the communication thread sleeps on to_thread */
+    /* failed: the world has failed; aborting: ax_comm_abort was called; leaving: this rank destroys the
+     * world; ending: this rank ends the job (ax_mpi_end_job). */
     atomic_bool failed, aborting, leaving, ending;
     atomic_bool said_full;  /* the warning about full shared memory was already logged */
     atomic_bool hurried;    /* ax_comm_hurry was called */
@@ -159,7 +164,7 @@ struct ax_mpi_world {
     atomic_llong in_device; /* until this time (ms of ax_now) this rank counts as waiting for its device */
     pthread_mutex_t progress_lock;
     /* Accessed under `progress_lock`: */
-    ax_mpi_op *active;
+    ax_mpi_op *active; /* operations in flight, in the order in which they were started */
     uint64_t progress; /* grows whenever any operation or message makes progress; the watchdog compares it */
     /* Accessed by the communication thread only: */
     ax_mpi_message *messages; /* messages in flight */
@@ -168,7 +173,7 @@ struct ax_mpi_world {
     ax_mpi_checks *checks; /* NULL: calls are not compared */
     ax_mpi_control *control;
     ax_mpi_watch *watch;
-    bool quit;
+    bool quit; /* the world is destroyed: the communication thread ends */
 };
 
 /* Returns the implementation (path) that runs a collective: MPI messages or shared memory. */
@@ -200,7 +205,7 @@ ax_status ax_mpi_message_call(ax_comm *comm, const ax_message_args *args, ax_wor
 ax_status ax_mpi_wait_some(ax_comm *comm, ax_work *const works[], int n);
 void ax_mpi_messages_free(ax_mpi_world *w);
 
-/* Everything below is for the communication thread. */
+/* Everything below is for the communication thread, unless its comment says otherwise. */
 
 /* Wakes all callers that sleep, after an operation or a message was completed. Any thread may call this
  * function. */
@@ -215,7 +220,7 @@ bool ax_mpi_awaits_messages(ax_mpi_world *w);
 /* Appends to `out` a description of the messages that a caller waits for. Returns false if no caller waits
  * for messages. */
 bool ax_mpi_describe_awaited(ax_mpi_world *w, char *out, size_t size);
-/* Returns true if a caller waits for a message from or to rank world_rank. */
+/* Returns true if a caller waits for a message from or to the world's rank `world_rank`. */
 bool ax_mpi_awaits_message_of(ax_mpi_world *w, int world_rank);
 
 AX_MUST_CHECK ax_status ax_mpi_flat_create(ax_mpi_flat_state **out);
@@ -228,7 +233,7 @@ void ax_mpi_node_destroy(ax_mpi_world *w);
 /* Returns the index of `world_rank` among the ranks of its node, in ascending order. */
 int ax_mpi_local_number(const ax_mpi_world *w, int world_rank);
 /* Implement `alloc`, `free` and `foreign_memory` of ax_comm_ops: allocate and free memory that the node's
- * ranks share; return the resident bytes of this process that belong to other ranks' heaps. Any thread may
+ * ranks share; estimate the resident bytes of this process that belong to other ranks' heaps. Any thread may
  * call them. */
 ax_status ax_mpi_node_alloc(ax_comm *comm, size_t bytes, void **out);
 bool ax_mpi_node_free(ax_comm *comm, void *memory);
@@ -270,9 +275,9 @@ AX_MUST_CHECK ax_status ax_mpi_control_poll(ax_mpi_world *w);
 /* Sends a control message to rank `to`. Returns false if the message could not be sent. */
 bool ax_mpi_note_send(ax_mpi_world *w, int to, const ax_mpi_note *note);
 void ax_mpi_note_send_all(ax_mpi_world *w, const ax_mpi_note *note);
-/* Ends the job with exit code `status`; logs `message` unless another rank has already logged its message.
- * all_hear: true if every rank still reads control messages (notes); if false, MPI_Abort ends the ranks that
- * do not read them. */
+/* Ends the job with exit code `status`, and logs `message`. If rank 0 has granted another rank's claim, logs
+ * nothing and waits for that rank's AX_NOTE_END instead. all_hear: true if every rank still reads control
+ * messages (notes); if false, MPI_Abort ends the ranks that do not read them. */
 void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_hear)
     __attribute__((noreturn));
 

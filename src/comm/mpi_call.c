@@ -1,4 +1,4 @@
-/* Descriptions of operations for error messages. Read mpi.h first. */
+/* Descriptions of operations, for comparison between ranks and for error messages. Read mpi.h first. */
 #include "comm/mpi.h"
 
 #include <stdio.h>

@@ -78,7 +78,8 @@ bool ax_mpi_note_send(ax_mpi_world *w, int to, const ax_mpi_note *note)
 }
 
 /* Sends a control message (note) to all other ranks. Retries messages that could not be sent, for
- * CLAIM_SECONDS in all. A rank that the message does not reach detects the failure by its own watchdog. */
+ * CLAIM_SECONDS in all. A rank that the message does not reach detects the failure by its own watchdog, if
+ * that is on. */
 void ax_mpi_note_send_all(ax_mpi_world *w, const ax_mpi_note *note)
 {
     double begin = ax_now();

@@ -3,13 +3,14 @@
  * An operation is cut into pieces. Each piece makes progress by itself: it posts a few messages and, when
  * these are complete, the next few. Several pieces are in flight together, so that the messages of one piece
  * travel while another piece is reduced. A piece exchanges data with the ranks rank + 1, rank + 2, … in this
- * order, PARTNERS at a time. So at any time different ranks send to different receivers, and a rank sends no
- * more bytes in total than with ring algorithms. A small gather among g ranks takes log2 g rounds, each of
- * which doubles the data that a rank has (Bruck et al., 1997).
+ * order, PARTNERS at a time. So different ranks send to different receivers, and in such an exchange a rank
+ * sends no more bytes than with ring algorithms. A small gather or all-reduce among g ranks takes only log2 g
+ * rounds, rounded up, each of which at most doubles the data that a rank has (Bruck et al., 1997). A
+ * broadcast runs along a binomial tree.
  *
- * In a reduction each rank receives all ranks' contributions to one slice of the result and adds them in rank
- * order. The result has the same bits as that of any other backend, which MPI's own reductions do not
- * guarantee (docs/decisions/0006).
+ * In a reduction each rank receives all ranks' contributions to one slice of the result (if it is small, to
+ * all of it) and adds them in rank order. The result has the same bits as with backend threads, which MPI's
+ * own reductions do not guarantee (docs/decisions/0006).
  *
  * Read mpi.h first. Everything here runs on the communication thread. */
 #include "comm/mpi.h"

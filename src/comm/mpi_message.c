@@ -1,13 +1,14 @@
 /* ax_send and ax_recv over MPI. Messages do not pass through the queue of collectives. Read mpi.h first.
  *
  * A message begins with a header, which the receiver compares with the message that it expects. If both ranks
- * share memory and the sender's buffer is in the sender's heap, the header gives the buffer's offset in this
- * heap; the receiver copies the data out of the heap and then sends a reply. Otherwise the data follow as a
- * second MPI message, the body. Each kind of message has three tags, for header, body and reply. MPI keeps
- * the order of messages with the same tag, so the k-th header, body and reply of a kind belong to the same
- * message. There is one exception: if data may go through shared memory (may_share), the receiver learns from
- * the header whether a body follows, and posts the receive of the body only then. Such bodies are not
- * received in the order of the headers, so each has a tag of its own, which the header gives.
+ * share memory, the message has at least SHARED_BYTES, and the sender's buffer is in the sender's heap, the
+ * header gives the buffer's offset in this heap; the receiver copies the data out of the heap and then sends
+ * a reply. Otherwise the data follow as a second MPI message, the body. Each kind of message has three tags,
+ * for header, body and reply. MPI keeps the order of messages with the same tag, so the k-th header, body and
+ * reply of a kind belong to the same message. There is one exception: if data may go through shared memory
+ * (may_share), the receiver learns from the header whether a body follows, and posts the receive of the body
+ * only then. Such bodies are not received in the order of the headers, so each has a tag of its own, which
+ * the header gives.
  *
  * A send whose data a device still copies starts when the data are there (`ready` in ax_message_args), for
  * which the communication thread looks in each of its passes. */
@@ -24,8 +25,8 @@
 enum { MESSAGES_PER_BLOCK = 32, COPY_BYTES = 1 << 20, SHARED_BYTES = 4 << 10 };
 enum { HEAD, BODY, REPLY, TAGS };
 /* MPI tags of bodies (the data of messages) whose tag is in the header. A sender uses these ANNOUNCED_TAGS
- * tags in turn, so two bodies in flight have the same tag only if the sender has sent 1024 messages from one
- * to the other. */
+ * tags in turn, so two bodies in flight have the same tag only if the sender has started 1024 messages
+ * between them. */
 enum { ANNOUNCED = AX_MPI_MESSAGE_TAG + AX_MESSAGE_KINDS * TAGS, ANNOUNCED_TAGS = 1024 };
 _Static_assert(ANNOUNCED + ANNOUNCED_TAGS <= 32767,
                "tags must be at most 32767, the smallest MPI_TAG_UB that MPI allows");
@@ -44,7 +45,7 @@ struct ax_mpi_message {
     ax_mpi_comm *c;
     ax_message_args args;
     /* Accessed by the communication thread only: */
-    bool started; /* false: a send whose data are not there yet */
+    bool started; /* false: a send that waits for its data, or for an earlier send of its kind */
     header head;
     MPI_Request request[TAGS];
     bool headed; /* the receiver has received the header */

@@ -93,8 +93,8 @@ static ax_status warn_not_shared(const char *why)
     return AX_OK;
 }
 
-/* Gives all ranks rank 0's value of runtime.shared_memory. Launchers do not pass every environment variable
- * to every host, and ranks with different values would make different MPI calls. */
+/* Sets `where` on all ranks to rank 0's value of runtime.shared_memory. Launchers do not pass every
+ * environment variable to every host, and ranks with different values would make different MPI calls. */
 static ax_status shared_memory_setting(char where[WHERE])
 {
     const char *text;
@@ -122,7 +122,7 @@ ax_status ax_mpi_node_create(ax_mpi_world *w)
     if (status == AX_OK && !all_alone)
         status = create_heaps(w, local, automatic ? NULL : where, &why);
     /* If ranks are in separate PID namespaces (containers), /proc/PID/fd of another rank is inaccessible, but
-     * a named file in /dev/shm can be opened. */
+     * a named file in /dev/shm can be opened if they share /dev/shm. */
     if (status == AX_OK && !all_alone && !w->shared && automatic)
         status = create_heaps(w, local, "/dev/shm", &why);
     if (status == AX_OK && !all_alone && !w->shared)

@@ -259,9 +259,10 @@ bool ax_mpi_help(ax_mpi_world *w)
 
 /* A pass tests all operations once. After each of the first YIELDS passes without progress (YIELDS_WAITING
  * while a caller waits) the thread yields; after each further pass without progress the thread sleeps, longer
- * each time, from NAP to LONGEST_NAP. HELPED_NAP: length of a sleep while waiting callers make progress
- * themselves. IDLE_NAP: length of a sleep while nothing is in flight. All sleeps are in nanoseconds.
- * LOOK_EVERY: the most passes between two checks of control messages (notes) and the watchdog. */
+ * and longer, from NAP to LONGEST_NAP. HELPED_NAP: length of a sleep while waiting callers make progress
+ * themselves. IDLE_NAP: length of a sleep while nothing is in flight. All sleeps are in nanoseconds, and end
+ * early if a caller needs the thread. LOOK_EVERY: the most passes between two checks of control messages
+ * (notes) and the watchdog. */
 enum {
     LOOK_EVERY = 64,
     YIELDS = 100,
@@ -310,8 +311,8 @@ static bool yield_or_sleep(ax_mpi_world *w, in_flight now, unsigned idle)
 
 /* ---- start and end ------------------------------------------------------------------------------- */
 
-/* runtime.ranks_per_node=N, for tests: splits each node into emulated nodes of N ranks. Rank 0's value is
- * used. */
+/* Splits each node into emulated nodes of at most N ranks if runtime.ranks_per_node=N (for tests). Rank 0's
+ * value is used. */
 static ax_status emulate_nodes(ax_mpi_world *w, int size)
 {
     const char *text;
@@ -350,7 +351,8 @@ static ax_status find_nodes(ax_mpi_world *w, int rank, int size)
 }
 
 /* Initialises MPI, unless the program has already initialised it. In that case the program also finalizes
- * MPI, and MPI must support MPI_THREAD_MULTIPLE, because the program and this thread both call MPI. */
+ * MPI, and must have initialised it with MPI_THREAD_MULTIPLE, because the program and this thread both call
+ * MPI. */
 static ax_status init_mpi(ax_mpi_world *w)
 {
     int initialized, finalized, level;

@@ -36,7 +36,7 @@ struct ax_mpi_watch {
     uint64_t seen;   /* world->progress at that time */
     bool in_message; /* a caller waits for messages, not for a collective or its device */
     double ask_at, warn_at, answer_deadline, hurry_at;
-    int round;   /* rounds of questions asked since `since`; 0: none */
+    int round;   /* rounds of questions asked since the last decision (decide); 0: none */
     int64_t ask; /* number of the current question: a late answer to an earlier question is ignored */
     answer *answer;
 };
@@ -124,7 +124,7 @@ static void ask_all(ax_mpi_world *w, double now)
     ax_mpi_note_send_all(w, &note);
 }
 
-/* Returns true if a caller is in ax_wait, whether it sleeps or makes progress itself. */
+/* Returns true if a caller waits, whether it sleeps or makes progress itself. */
 static bool is_waited_for(ax_mpi_world *w) { return atomic_load(&w->waiting) || atomic_load(&w->helping); }
 
 static bool waits_for_device(ax_mpi_world *w) { return (double)atomic_load(&w->in_device) > ax_now() * 1000; }

@@ -309,9 +309,10 @@ int64_t ax_node_offset(const ax_node *node, const void *memory, size_t bytes)
     return at < mine->bytes && bytes <= mine->bytes - at ? (int64_t)at : -1;
 }
 
-/* Returns how many resident bytes of this process belong to other ranks' heaps: the process's resident shared
- * memory minus this rank's own allocations. These count as resident as a whole; parts that this rank has
- * never touched make the result too small. */
+/* Estimates how many resident bytes of this process belong to other ranks' heaps: the process's resident
+ * shared memory minus this rank's own allocations. These count as resident as a whole; parts that this rank
+ * has never touched make the result too small. Shared memory of other libraries, such as MPI, makes it too
+ * large. */
 int64_t ax_node_foreign(ax_node *node)
 {
     int64_t foreign = ax_memory_shared();

@@ -26,17 +26,19 @@ typedef struct ax_node_card {
     uint64_t base;         /* the heap's address in the owner's process */
 } ax_node_card;
 
-/* Creates this rank's heap (shared memory) of at most `bytes` (0: the size of the machine's memory). This
- * reserves address space only; ax_node_alloc reserves memory. If `dir` is NULL the file is a memfd, otherwise
- * a file in that directory, which should be a tmpfs. AX_ERR_MEMORY with the reason. */
+/* Creates this rank's heap (shared memory) of `bytes`, rounded up to 2 MiB (0: the size of the machine's
+ * memory, or less if the heaps of all ranks would not fit into the address space). Except for one page this
+ * reserves only address space; ax_node_alloc reserves memory. If `dir` is NULL the file is a memfd, otherwise
+ * a file in that directory, which should be a tmpfs. On failure (AX_ERR_MEMORY, AX_ERR_USAGE if the name of
+ * `dir` is too long) *card is all zeros, and may still be sent. */
 AX_MUST_CHECK ax_status ax_node_create(int rank, int size, const char *dir, size_t bytes, ax_node **out,
                                        ax_node_card *card);
 /* Maps the heaps (shared memory) of all ranks of the node; `cards`, the descriptions of the heaps, is in rank
- * order. Heaps of ranks in this process (threads in tests) are used at their existing address. AX_ERR_COMM
+ * order. Memfds of ranks in this process (threads in tests) are used at their existing address. AX_ERR_COMM
  * names the rank whose heap cannot be mapped. */
 AX_MUST_CHECK ax_status ax_node_attach(ax_node *node, const ax_node_card *cards);
-/* Removes the name of the heap's file. Call this function when all ranks have mapped the heap
- * (ax_node_attach). */
+/* Removes the name of the heap's file (a memfd has none). Call this function when all ranks have mapped the
+ * heap (ax_node_attach). */
 void ax_node_seal(ax_node *node);
 void ax_node_destroy(ax_node **node);
 
@@ -48,7 +50,7 @@ void ax_node_free(ax_node *node, void *memory);
 /* Returns the offset of `memory` in this rank's heap (shared memory), or -1 if not all of its `bytes` are in
  * this heap. */
 int64_t ax_node_offset(const ax_node *node, const void *memory, size_t bytes);
-/* Returns how many resident bytes of this process belong to other ranks' heaps. */
+/* Estimates how many resident bytes of this process belong to other ranks' heaps. */
 int64_t ax_node_foreign(ax_node *node);
 /* Returns the address, in this process, of the byte at `offset` in the heap (shared memory) of `rank`. */
 void *ax_node_at(const ax_node *node, int rank, int64_t offset);
@@ -95,6 +97,8 @@ typedef struct ax_node_op {
     ax_node_group *group;
     ax_coll_args args;
     int phase;
+    /* staged: the data go through the ranks' staging buffers; out: the current part's next round comes after
+     * its exchange between nodes; exchanged: the current part has an exchange between nodes. */
     bool staged, out, exchanged;
     uint32_t turn;           /* number of this operation in the group's sequence of operations */
     uint32_t round;          /* number of the current round (one exchange of calls and data) in its channel
@@ -105,8 +109,9 @@ typedef struct ax_node_op {
 
 /* ax_node_start begins a collective. ax_node_test makes progress until it would have to wait for another
  * rank, and sets *done if the collective is complete. All ranks must start the operations of a group in the
- * same order, and must make the first ax_node_test calls in this order. AX_ERR_COMM if the ranks' calls
- * differ; after this error the group cannot be used any more. */
+ * same order. An operation waits until all earlier operations of the group have posted their calls, so all
+ * operations in flight must be tested. AX_ERR_COMM if the ranks' calls differ; after this error the group
+ * cannot be used any more. */
 void ax_node_start(ax_node_group *group, const ax_coll_args *args, ax_node_op *op);
 AX_MUST_CHECK ax_status ax_node_test(ax_node_op *op, bool *done);
 

@@ -30,13 +30,13 @@ enum {
 };
 
 typedef enum phase {
-    POST,           /* wait until the ring of calls has room; write this rank's call into it */
-    MEET,           /* wait until all ranks have written their calls; move the data */
-    LEAVE,          /* wait until all ranks have moved their data */
-    TURN,           /* wait until all earlier operations of the group are complete */
-    PART,           /* prepare the next part, or end the operation */
-    PART_POST,      /* wait until the ring of calls has room; write this rank's call for the part */
-    PART_MEET,      /* wait until all ranks have written their calls for the part; move the data */
+    POST,      /* wait for this operation's turn and for room in the ring; write this rank's call into it */
+    MEET,      /* wait until all ranks have written their calls; move the data */
+    LEAVE,     /* wait until all ranks have moved their data */
+    TURN,      /* wait until all earlier operations of the group are complete */
+    PART,      /* prepare the next part, or end the operation */
+    PART_POST, /* wait until the ring of calls has room; write this rank's call for the part */
+    PART_MEET, /* wait until all ranks have written their calls for the part; move the data */
     START_EXCHANGE, /* start the exchange with the other nodes */
     TEST_EXCHANGE,  /* wait until the exchange is complete */
     PART_LEAVE,     /* wait until all ranks have moved their data; finish the part */
@@ -48,7 +48,7 @@ typedef enum phase {
 static int total(const ax_node_group *g) { return g->map.nodes * g->map.size; }
 
 /* Allocates the staging buffer (for data outside shared memory), unless the group has one. If all ranks are
- * on one node, ax_node_group_create calls this function in advance. The reason: callers have buffers outside
+ * on one node, ax_node_group_create calls this function in advance, because callers have buffers outside
  * their heaps when the heaps are full, and a full heap has no room for a staging buffer. */
 static ax_status need_stage(ax_node_group *g)
 {

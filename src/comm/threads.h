@@ -36,7 +36,7 @@ struct group {
 };
 
 /* A call of ax_send or ax_recv. Of the sender and the receiver of a message, the one that calls second copies
- * the data. */
+ * the data. If the sender's data were not there yet, the rank that later finds them there copies them. */
 typedef struct pending {
     ax_work work;
     struct pending *next; /* next in the list world->open, world->unready or world->unused */
@@ -63,13 +63,15 @@ struct world {
     pending *unready; /* sends whose data are not there yet, in the order of the calls */
     pending *unused;  /* free handles */
     pending *made;    /* all handles that were allocated */
-    int size, blocked, returned;
-    int first_failed; /* the rank that failed or aborted first; -1: none */
+    int size, blocked, returned; /* blocked: number of ranks that wait for others; returned: number of ranks
+                                    whose function has returned */
+    int first_failed;            /* the rank that failed or aborted first; -1: none */
     bool failed;
     char message[1024]; /* why the world has failed, once `failed` is true */
 };
 
-/* The caller of these functions holds the world's lock. */
+/* The caller of these functions holds the world's lock. rank_threads_fail makes the world fail with
+ * `message`, unless it has already failed. */
 void rank_threads_fail(world *w, const char *message);
 /* Fails the world if there is a deadlock: every rank is blocked or has returned, and no send waits for its
  * data. */

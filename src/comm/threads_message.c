@@ -1,7 +1,7 @@
 /* Messages between ranks that are threads. The side (sender or receiver) that calls first adds its call to
  * the list world->open. The other side finds this call in the list and copies the data. Both sides hold the
- * world's lock. A send whose data are not there yet is in the list world->unready first; every rank that
- * waits for anything looks regularly for the data. Read threads.h first. */
+ * world's lock. A send whose data are not there yet is in the list world->unready first. Every rank that
+ * waits for anything looks regularly for such data, and then does the sender's part. Read threads.h first. */
 #include "comm/threads.h"
 
 #include <stdio.h>

@@ -36,7 +36,7 @@ typedef enum ax_status {
     AX_ERR_DATA = 4, /* a file or data set is missing, damaged, or not what is expected (format, sizes) */
     AX_ERR_COMM = 5,
     AX_ERR_NUMERIC = 6,
-    AX_ERR_SIGNAL = 7 /* stopped by a signal; the work done so far is saved */
+    AX_ERR_SIGNAL = 7 /* stopped by a signal; a training run has saved its last complete step */
 } ax_status;
 
 /* Returns a short English name of a status; never NULL. */
@@ -55,7 +55,8 @@ static inline ax_status ax_fail_code_(ax_status code) { return code; }
  * the failed function about the place of the error. */
 void ax_error_context(const char *fmt, ...) AX_PRINTF(1, 2);
 
-/* Returns the calling thread's last message ("" if none); valid until its next ax_fail. */
+/* Returns the calling thread's last message ("" if none); valid until its next ax_fail or
+ * ax_error_context. */
 const char *ax_error_message(void);
 /* Returns the status that belongs to ax_error_message, AX_OK if there is no message. For callers of functions
  * that return NULL instead of a status on failure. */
@@ -91,8 +92,8 @@ void ax_assert_failed(const char *cond, const char *file, int line) __attribute_
 
 typedef enum ax_log_level { AX_LOG_ERROR, AX_LOG_WARN, AX_LOG_INFO, AX_LOG_DEBUG, AX_LOG_TRACE } ax_log_level;
 
-/* Writes one line to stderr if `level` is enabled. INFO is written on rank 0 only. On other levels the line
- * names the rank, if there are several ranks. */
+/* Writes one line to stderr if `level` is enabled; a line is cut after about 4 KiB. INFO is written on rank 0
+ * only. On other levels the line names the rank, if there are several ranks. */
 void ax_log(ax_log_level level, const char *fmt, ...) AX_PRINTF(2, 3);
 
 /* Sets the log level of this process. Without a call, the level is the value of the setting runtime.log
@@ -124,9 +125,9 @@ AX_MUST_CHECK ax_status ax_buf_reserve(ax_buf *buf, size_t extra);
 AX_MUST_CHECK ax_status ax_buf_printf(ax_buf *buf, const char *fmt, ...) AX_PRINTF(2, 3);
 void ax_buf_fini(ax_buf *buf);
 
-/* Zeroed memory in whole pages, between two inaccessible guard pages: an access before the first or after the
- * last page is a segmentation fault instead of silent damage. `bytes` is rounded up to whole pages. For large
- * regions the system is asked for huge pages. AX_ERR_MEMORY. */
+/* Zeroed memory in whole pages, between two inaccessible guard pages: an access to the page before the first
+ * or after the last one is a segmentation fault instead of silent damage. `bytes` is rounded up to whole
+ * pages. For large regions the system is asked for huge pages. AX_ERR_MEMORY. */
 typedef struct ax_region {
     char *base;   /* first usable byte, aligned to 4096 bytes */
     size_t bytes; /* usable */
@@ -143,21 +144,23 @@ AX_MUST_CHECK ax_status ax_file_open(const char *path, int *fd);
  * messages. AX_ERR_SIGNAL: a signal was noted (ax_signal_noted) before or during the call. */
 AX_MUST_CHECK ax_status ax_file_wait(int fd, const char *path);
 /* Reads a descriptor up to the end of file and appends the bytes to `buf`. AX_ERR_DATA: the descriptor cannot
- * be read, or gives more than `most` bytes; AX_ERR_SIGNAL: as ax_file_wait. */
+ * be read, or `buf` would hold more than `most` bytes; AX_ERR_SIGNAL: as ax_file_wait. */
 AX_MUST_CHECK ax_status ax_file_read_stream(int fd, const char *path, int64_t most, ax_buf *buf);
 /* Reads a whole file into a new buffer, with a NUL after its *size bytes; the caller frees *data.
- * AX_ERR_DATA: the file cannot be read, or has more than `most` bytes (a device such as /dev/zero has no
- * end). */
+ * AX_ERR_DATA: the file cannot be read, has more than `most` bytes, or is a pipe or device that gives more
+ * than 1 GiB (a device such as /dev/zero has no end). AX_ERR_SIGNAL: as ax_file_wait, while waiting for a
+ * pipe or device. */
 AX_MUST_CHECK ax_status ax_file_read_most(const char *path, int64_t most, char **data, size_t *size);
 /* Reads a whole file into a new buffer, as ax_file_read_most does. A regular file may have any size; a pipe
  * or a device may give at most 1 GiB. */
 AX_MUST_CHECK ax_status ax_file_read(const char *path, char **data, size_t *size);
 
-/* Finds the file that a write to `path` replaces: *out is `path` with symbolic links resolved; the caller
- * frees it. AX_ERR_DATA: a link whose target does not exist, or a directory, a device or a pipe. */
+/* Finds the file that a write to `path` replaces: *out is `path` with symbolic links resolved or, if no such
+ * file exists, a copy of `path`; the caller frees it. AX_ERR_DATA: a link whose target does not exist, or
+ * anything else than a file, such as a directory or a pipe. */
 AX_MUST_CHECK ax_status ax_file_to_replace(const char *path, char **out);
-/* Replaces the content of `path`: writes a temporary file, syncs it and renames it to `path`. So even after a
- * crash `path` has either its old or its whole new content. */
+/* Replaces the content of `path`: writes a temporary file, syncs it and renames it to `path` (if that is a
+ * link: to the link's target). So even after a crash `path` has either its old or its whole new content. */
 AX_MUST_CHECK ax_status ax_file_write_atomic(const char *path, const void *data, size_t size);
 
 /* Call write(2), pwrite(2) or pread(2) until all bytes are done. `path` is for messages only. */
@@ -182,8 +185,9 @@ const char *ax_temporary_dir(void);
 AX_MUST_CHECK ax_status ax_dir_has_space(const char *dir, int64_t bytes, const char *what);
 bool ax_path_exists(const char *path);
 bool ax_path_is_dir(const char *path);
-/* Returns true if both paths name the same entry of the same directory, however they are spelled. The entry
- * need not exist. */
+/* Returns true if both paths end with the same name in the same directory, however that directory is spelled.
+ * The entry need not exist, and is not resolved if it is a link. If a directory does not exist, compares the
+ * texts. */
 bool ax_path_same(const char *a, const char *b);
 
 /* Joins `dir` and `name`: "a" and "b" give "a/b"; an absolute `name` is returned unchanged. The caller frees
@@ -197,29 +201,31 @@ double ax_cpu_now(void);    /* CPU seconds of the calling thread */
 double ax_wall_clock(void); /* seconds since 1970 */
 
 /* Return the peak and the current resident memory of this process in bytes, as /proc reports it (VmHWM,
- * VmRSS). */
+ * VmRSS); -1: unknown. */
 int64_t ax_memory_peak(void);
 int64_t ax_memory_now(void);
-/* Returns the part of the current resident memory that other processes can share (RssShmem). */
+/* Returns the part of the current resident memory that other processes can share (RssShmem); -1: unknown. */
 int64_t ax_memory_shared(void);
-/* Returns freed memory to the system and resets the peak (VmHWM) to the memory that is resident now. */
+/* Returns freed memory to the system and resets the peak (VmHWM) to the memory that is resident now, if the
+ * system allows that. */
 void ax_memory_restart_peak(void);
 /* Returns the bytes that this process can still allocate: the smallest of MemAvailable in /proc/meminfo, the
  * room below the memory limits of its control groups, and the room below its address space limit (RLIMIT_AS).
- * Cached files do not count as used in a control group. -1: unknown. */
+ * Cached files that were not used lately (inactive_file) do not count as used in a control group. -1:
+ * unknown. */
 int64_t ax_memory_available(void);
 
 /* Returns a key that is equal in all processes of a host and almost certainly differs between hosts: a hash
- * of the host's name and its kernel's boot id. */
+ * of the host's name and its kernel's boot id. A container with a host name of its own counts as a host. */
 uint64_t ax_host_key(void);
 
 /* ---- signals ------------------------------------------------------------------------------------- */
 
-/* Called by the handlers of signals that ask the process to stop; async-signal-safe. Notes that such a signal
- * came (ax_signal_noted). *first_ms is the time of the first signal in milliseconds; it must be 0 before the
- * first signal. Returns true for a signal that comes a second or more after the first. A second signal that
- * comes earlier counts as the same signal, because terminals and launchers send a signal both to a process
- * and to its process group. */
+/* Notes that a signal came that asks the process to stop (ax_signal_noted). The handlers of such signals call
+ * this function; it is async-signal-safe. *first_ms is the time of the first signal in milliseconds; it must
+ * be 0 before the first signal. Returns true for a signal that comes a second or more after the first. A
+ * second signal that comes earlier counts as the same signal, because terminals and launchers send a signal
+ * both to a process and to its process group. */
 bool ax_signal_again(int64_t *first_ms);
 /* Returns true if a signal was noted (ax_signal_again) since the last call of ax_signal_forget. If so,
  * functions that wait for bytes of a pipe (ax_file_wait) give up. */
@@ -239,8 +245,8 @@ int ax_processors(void);
 /* ---- random numbers ------------------------------------------------------------------------------ */
 
 /* Philox4x32-10 (Salmon et al., SC'11): four 32-bit words, a pure function of key and counter. All random
- * numbers of axonn come from this function. Counters are made of *global* element indices (positions in the
- * whole array), never of rank or thread, so each grid of ranks draws the same numbers. */
+ * numbers of models and data come from this generator. Counters are made of *global* element indices
+ * (positions in the whole array), never of rank or thread, so each grid of ranks draws the same numbers. */
 void ax_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4]);
 
 /* Returns a Philox key: a hash of the run's seed, of the purpose of the random numbers ("init/h.0.attn.q":
@@ -276,8 +282,8 @@ typedef struct ax_spread {
 } ax_spread;
 ax_spread ax_spread_of(double *value, int64_t n);
 
-/* Returns the edit distance of two short strings, for messages such as "did you mean"; swapping two adjacent
- * characters counts as one edit. */
+/* Returns the edit distance of two strings, of which only the first 128 bytes count, for messages such as
+ * "did you mean"; swapping two adjacent characters counts as one edit. */
 int ax_edit_distance(const char *a, const char *b);
 
 /* Return the version, e.g. "0.1.0", and the Git commit from which it was built ("unknown" outside a

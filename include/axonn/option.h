@@ -69,12 +69,12 @@ typedef enum ax_option_type {
 typedef struct ax_option {
     /* The name of the option: "optim.lr" in files, where dots mean nested maps; "max-tokens" for the flag
      * --max-tokens. A key that starts with a capital is a positional argument, and takes all further words if
-     * its type is a list. */
+     * its type is AX_OPT_STRINGS or AX_OPT_PATHS. */
     const char *key;
     ax_option_type type;
     size_t offset;      /* offset of the field in the caller's struct */
-    const char *preset; /* the default, written as a user would (lists with commas); NULL: strings are NULL,
-                           other types 0 */
+    const char *preset; /* the default, written as a user would (numbers of a list with commas); NULL: strings
+                           are NULL, other types 0 or empty */
     const char *range; /* for numbers, e.g. "[0, 1)", "(0, inf)"; NULL: any. Applies to each item of a list */
     const char *choices;  /* "adamw|sgd" */
     int items;            /* AX_OPT_FLOATS: number of values */
@@ -86,8 +86,8 @@ typedef struct ax_option {
                              NULL. Functions of this header do not read the environment; runtime.h does */
 } ax_option;
 
-/* Writes word number `value` of an AX_OPT_ENUM option's `choices` to `word`: word 1 of "adamw|sgd" is "sgd".
- * Returns `word`. */
+/* Writes word number `value` of an option's `choices` to `word`: word 1 of "adamw|sgd" is "sgd"; "" if there
+ * is no such word. Returns `word`. */
 const char *ax_option_word(const ax_option *option, int value, char word[64]);
 
 /* Returns true if the row describes a positional argument, not a flag. */
@@ -99,7 +99,7 @@ typedef struct ax_option_set ax_option_set;
 
 /* Creates a set of the options in `table`, with the values in the caller's struct `target`. All fields of
  * `target` that the table names are set to their defaults. `table` and `target` must outlive the set.
- * AX_ERR_MEMORY. */
+ * AX_ERR_MEMORY; AX_ERR_INTERNAL if a default is not valid. */
 AX_MUST_CHECK ax_status ax_option_set_create(const ax_option *table, size_t count, void *target,
                                              ax_option_set **out);
 /* Frees the set, but not the strings and lists in `target` (ax_option_fini does). */
@@ -109,15 +109,16 @@ void ax_option_set_destroy(ax_option_set **set);
 void ax_option_fini(const ax_option *table, size_t count, void *target);
 
 /* Reads a YAML file. Relative paths in the file are taken relative to the file's directory and become
- * absolute. AX_ERR_DATA if the file cannot be read, AX_ERR_MEMORY. */
+ * absolute. AX_ERR_DATA if the file cannot be read or has more than 1 MiB, AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_read_file(ax_option_set *set, const char *path);
 /* Reads YAML text from memory, as ax_option_read_file does from a file. `name` is the file's name in
  * messages; relative paths in the text are taken relative to `dir`. */
 AX_MUST_CHECK ax_status ax_option_read_text(ax_option_set *set, const char *name, const char *dir,
                                             const char *text, size_t size);
 
-/* Reads "key=value" arguments; a key given twice is an error of the user. A value that starts with [ or { is
- * YAML, any other is taken literally. Relative paths become absolute. AX_ERR_MEMORY. */
+/* Reads "key=value" arguments; a key given twice is an error of the user. For a list or a group of keys, a
+ * value that starts with [ or { is YAML; any other value is taken literally. Relative paths become absolute.
+ * AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_read_overrides(ax_option_set *set, size_t n, char *const *overrides);
 
 /* Reads a verb's flags and positional arguments: --key VALUE, --key=VALUE, --flag and --no-flag for bools,
@@ -128,23 +129,26 @@ AX_MUST_CHECK ax_status ax_option_read_flags(ax_option_set *set, size_t n, char 
 /* Makes a later ax_option_read_flags accept arguments GROUP.NAME=VALUE too, such as train.steps=10. If the
  * set `keys` has keys that begin with GROUP, these arguments are read into `keys`, as by
  * ax_option_read_overrides. Such arguments may stand between any two flags. An argument after "--", or after
- * a flag that needs a value, is never read as GROUP.NAME=VALUE. `keys` must outlive the call of
+ * a flag that takes one value, is never read as GROUP.NAME=VALUE. `keys` must outlive the call of
  * ax_option_read_flags. */
 void ax_option_take_keys(ax_option_set *set, ax_option_set *keys);
 
-/* Returns true if a file or the command line gave the key a valid value, false if it has its default. */
+/* Returns true if a file, the command line or ax_option_assign gave the key a valid value, false if it has
+ * its default. */
 bool ax_option_given(const ax_option_set *set, const char *key);
-/* Returns true if the command line gave the key a value. */
+/* Returns true if the command line gave the key a value, valid or not. A flag that may be repeated
+ * (AX_OPT_STRINGS, AX_OPT_PATHS) does not count. */
 bool ax_option_typed(const ax_option_set *set, const char *key);
-/* Returns true if no error was recorded for the key and every YAML text could be read to its end. Code that
- * checks a rule over several keys calls ax_option_ok first, because a key that seems to be missing may be in
- * a part of a text that was not read. */
+/* Returns true if the key is in the table, no error was recorded for it, and every YAML text could be read to
+ * its end. Code that checks a rule over several keys calls ax_option_ok first, because a key that seems to be
+ * missing may be in a part of a text that was not read. */
 bool ax_option_ok(const ax_option_set *set, const char *key);
-/* Returns where the value comes from: "train.yaml:12:7", "command line, argument …" or "default". */
+/* Returns where the value comes from: "train.yaml:12:7", "command line", what ax_option_assign was given, or
+ * "default". */
 const char *ax_option_place(const ax_option_set *set, const char *key);
 
-/* Sets the value of `key`; `place` is where the value comes from (ax_option_place). Relative paths become
- * absolute. AX_ERR_USAGE if the value is not allowed, AX_ERR_MEMORY. */
+/* Sets the value of `key`, which is in the table; `place` is where the value comes from (ax_option_place).
+ * Relative paths become absolute. AX_ERR_USAGE if the value is not allowed, AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_assign(ax_option_set *set, const char *key, const char *value,
                                          const char *place);
 
@@ -163,22 +167,24 @@ AX_MUST_CHECK ax_status ax_option_finish(ax_option_set *set);
 /* ---- text ---------------------------------------------------------------------------------------- */
 
 /* Appends the values as YAML. A comment says where each value was set (file and line, or "command line"),
- * unless it is the default. Reading this YAML gives the identical struct: floats are written so that they
- * read back exactly. Strings that are NULL, and rows with `not_dumped`, are left out. */
+ * unless it is the default. Strings that are NULL, and rows with `not_dumped`, are left out. Reading this
+ * YAML gives the identical struct, except for rows with `not_dumped`: floats are written so that they read
+ * back exactly. AX_ERR_USAGE if a text is not UTF-8. */
 AX_MUST_CHECK ax_status ax_option_dump(const ax_option_set *set, ax_buf *out);
 
-/* Appends the value of one key of the table as it is written after "key=", without quotes. */
+/* Appends the value of one key of the table as it is written after "key="; a single text or path without
+ * quotes. */
 AX_MUST_CHECK ax_status ax_option_value(const ax_option_set *set, const char *key, ax_buf *out);
 
-/* Appends all values as lines "key: value", without the place where each was set, so that
- * equal values give equal text. */
+/* Appends all values as lines "key: value", without the place where each was set, so that equal values give
+ * equal text. AX_ERR_USAGE as for ax_option_dump. */
 AX_MUST_CHECK ax_status ax_option_print(const ax_option_set *set, ax_buf *out);
 
 /* Appends the left column of an option's help. If the option is a flag of a verb (`flag` is true), this is
- * "--max-tokens N"; else it is "optim.lr NUMBER". */
+ * "--max-tokens N"; else it is "optim.lr X". */
 AX_MUST_CHECK ax_status ax_option_usage(const ax_option *option, bool flag, ax_buf *out);
-/* Appends the right column of an option's help: help text, legal values and default. The default of a flag of
- * type bool is left out. */
+/* Appends the right column of an option's help: help text, legal values, default (or "required") and
+ * environment variable. The default of a flag of type bool is left out. */
 AX_MUST_CHECK ax_status ax_option_describe(const ax_option *option, bool flag, ax_buf *out);
 /* Appends the help of the whole table: the two columns of each row, aligned, in lines of at most `width`
  * characters. */

@@ -1,6 +1,6 @@
 /* The counter-based random numbers of base.h as inline functions, so that GPU code draws the same numbers:
- * Philox4x32-10 (Salmon et al., SC'11), a pure function of key and counter. Host code calls ax_philox,
- * ax_rng_uniform and ax_rng_normal. */
+ * Philox4x32-10 (Salmon et al., SC'11), a pure function of key and counter. Host code outside kernels mostly
+ * calls ax_philox, ax_rng_uniform and ax_rng_normal. */
 #ifndef AXONN_PHILOX_H
 #define AXONN_PHILOX_H
 

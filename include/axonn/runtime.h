@@ -25,8 +25,8 @@ extern "C" {
     X(ISA, isa, ENUM, int, "auto", NULL, "auto|avx512_amx|avx512_bf16|avx512|avx2|generic", NULL, true,      \
       "instruction set of the CPU kernels; auto: the best of those that axonn info lists")                   \
     X(PIN, pin, ENUM, int, "auto", NULL, "auto|off", NULL, false,                                            \
-      "auto: bind threads to cores if the ranks of a machine have as many threads as it has cores; off: "    \
-      "never")                                                                                               \
+      "auto: bind threads to cores if the ranks of a machine have one thread for each core that they may "   \
+      "use; off: never")                                                                                     \
     X(SHARED_MEMORY, shared_memory, PATH, char *, "auto", NULL, "auto|off", "DIR", false,                    \
       "how the ranks of a machine communicate. auto: through shared memory; off: by MPI messages; DIR: "     \
       "through files in this directory, a tmpfs")                                                            \
@@ -89,9 +89,10 @@ const char *ax_runtime_source(ax_runtime_id id);
 AX_MUST_CHECK ax_status ax_runtime_check(void);
 
 /* Sets a setting's value. With NULL, the environment variable or the default applies again. A new value of
- * shared_memory or ranks_per_node affects only worlds that are created later. A new value of isa, attention,
- * plans, plan_seconds or graphs affects only devices that are opened later. AX_ERR_USAGE if the value is not
- * allowed, or comes too late (ax_runtime_fix). */
+ * shared_memory or ranks_per_node affects only worlds that are created later. A new value of isa or attention
+ * affects only devices that are opened later; of plans or plan_seconds, also later calls of
+ * ax_device_keep_plans; of graphs, only replays that are created later (ax_replay_create). AX_ERR_USAGE if
+ * the value is not allowed, or comes too late (ax_runtime_fix). */
 AX_MUST_CHECK ax_status ax_runtime_set(ax_runtime_id id, const char *value);
 /* Applies each key runtime.* that a file or the command line gave in `set` to the setting of that name. The
  * table of `set` must have the keys runtime.* (AX_RUNTIME_OPTION). */
@@ -101,9 +102,10 @@ AX_MUST_CHECK ax_status ax_runtime_set_given(const ax_option_set *set);
  * which it began, maybe on another machine. If this machine cannot use the value, a warning says so, and the
  * best available value is used. */
 AX_MUST_CHECK ax_status ax_runtime_prefer(ax_runtime_id id, const char *value);
-/* Called by code that finds that this machine cannot use `value`, the setting's value from ax_runtime_get.
- * `why` is a clause for the message: "which …". If the value is only preferred (ax_runtime_prefer), logs a
- * warning, sets the setting to `best` and returns AX_OK; else AX_ERR_USAGE. */
+/* Reacts to a value that this machine cannot use: `value`, which ax_runtime_get gave for the setting. `why`
+ * is a clause for the message: "which …". If the value is only preferred (ax_runtime_prefer), logs a warning,
+ * sets the setting to `best` and returns AX_OK. Also returns AX_OK if another thread has replaced the value
+ * meanwhile. Else AX_ERR_USAGE. */
 AX_MUST_CHECK ax_status ax_runtime_unavailable(ax_runtime_id id, const char *value, const char *best,
                                                const char *why);
 

@@ -27,7 +27,8 @@ static int64_t read_number(const char *dir, const char *name, const char *key)
 }
 
 /* Returns how many bytes the control group in `dir` can still allocate: its limit minus its usage. Cached
- * files that the kernel can drop do not count as used. Returns INT64_MAX if the group has no limit. */
+ * files that were not used lately do not count as used: `cached` is their key in memory.stat. Returns
+ * INT64_MAX if the group has no limit, or if its files cannot be read. */
 static int64_t room_in_group(const char *dir, const char *limit, const char *usage, const char *cached)
 {
     int64_t most = read_number(dir, limit, ""), used = read_number(dir, usage, "");

@@ -1,8 +1,8 @@
 /* Rewrites numbers that Jansson cannot represent, before Jansson parses the text. For ax_json_parse_verbatim,
- * such a number becomes a string that consists of MARK and the number's digits; ax_json_print removes the
- * mark and the quotes. MARK is a NUL character. No other string of the text begins with MARK, because callers
- * parse the text with ax_json_parse, which rejects NUL in strings, before they parse it with
- * ax_json_parse_verbatim. */
+ * each number that Jansson could print differently (every real too) becomes a string that consists of MARK
+ * and the number's text; ax_json_print removes the mark and the quotes. MARK is an escaped NUL character. No
+ * other string of the text begins with MARK, because callers parse the text with ax_json_parse, which rejects
+ * NUL in strings, before they parse it with ax_json_parse_verbatim. */
 #include "axonn/json.h"
 
 #include <jansson.h>

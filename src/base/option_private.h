@@ -9,7 +9,8 @@ typedef struct ax_option_state {
     char *place; /* place of the value: "train.yaml:12:7" or "command line"; NULL: the default applies */
     bool failed; /* an error was recorded for the key */
     bool waived; /* ax_option_waive was called: the key is optional */
-    char *typed; /* the value's text on the command line, valid or not; NULL: none */
+    char *typed; /* the value's text on the command line, valid or not; NULL: none, or a flag that may be
+                    repeated */
 } ax_option_state;
 
 struct ax_option_set {
@@ -38,7 +39,7 @@ typedef union option_field {
  * calls option_items_end with their number, which checks the number. The message of AX_ERR_USAGE
  * (ax_error_message) is the broken rule, without the key and without the file and line. Relative paths are
  * taken relative to `dir`; if `dir` is NULL, they stay unchanged. `share` gives the weight or the epochs of
- * an item of AX_OPT_PATHS, and is NULL if the item is only a path; share->path is not used. */
+ * an item of AX_OPT_PATHS, and is NULL, or has zeros, if the item is only a path; share->path is not used. */
 ax_status option_item(const ax_option *option, const char *text, const char *dir,
                       const ax_weighted_path *share, size_t n, void *field);
 ax_status option_items_end(const ax_option *option, size_t n);
@@ -59,6 +60,8 @@ char *option_quote(const char *text, char out[80]);
 char *option_range_phrase(const char *range, char out[96]);
 /* Returns the shortest text that reads back as the same double. */
 char *option_format_double(double value, char out[32]);
+/* Makes `path` absolute: an absolute path stays unchanged, any other is relative to `dir`, which is relative
+ * to the current directory ("": the current directory itself). The caller frees *out. */
 ax_status option_absolute(const char *dir, const char *path, char **out);
 
 /* ---- sets: option.c ---- */
@@ -76,8 +79,8 @@ ax_status option_claim(ax_option_set *set, const ax_option *option, const char *
 /* Records an error. `place` is the file and line, or "command line". `key` need not be a key of the table. */
 void option_report(ax_option_set *set, const char *place, const char *key, const char *fmt, ...)
     AX_PRINTF(4, 5);
-/* Called with the status of reading the value of `option`. Records AX_ERR_USAGE as an error of the set and
- * returns AX_OK. Returns any other status unchanged. */
+/* Handles `status`, the status of reading the value of `option`: records AX_ERR_USAGE as an error of the set
+ * and returns AX_OK; returns any other status unchanged. */
 ax_status option_absorb(ax_option_set *set, const ax_option *option, const char *place, ax_status status);
 /* Records an error for `key`, which the table lacks. The message suggests the nearest key of the table. */
 void option_unknown(ax_option_set *set, const char *place, const char *key);

@@ -352,7 +352,7 @@ static ax_status item_paths(const item *it, void *field)
     return AX_OK;
 }
 
-/* ---- lists are freed ----------------------------------------------------------------------------- */
+/* ---- freeing fields ------------------------------------------------------------------------------ */
 
 static void fini_string(void *field) { free(*(char **)field); }
 static void fini_ints(void *field) { free(((ax_ints *)field)->items); }

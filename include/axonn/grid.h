@@ -86,7 +86,8 @@ AX_MUST_CHECK ax_status ax_grid_axis_find(const ax_grid *grid, const char *name,
  * Several factorings. An axis may have several factorings if, for any two of them, the size of one major
  * factor divides the size of the other. The names of a later factoring include its sizes ("x.kv4", "x.rep2").
  * AX_ERR_USAGE if `size` does not divide the size of the axis. Also AX_ERR_USAGE if an earlier factoring of
- * the axis has a major factor whose size neither divides `size` nor is a multiple of `size`.
+ * the axis has a major factor whose size neither divides `size` nor is a multiple of `size`, or if the grid
+ * could get more than AX_MAX_AXES axes.
  *
  * Layouts. A dim split by x.kv and then x.rep has its boxes on the same ranks, in the same order, as a dim
  * split by x. The boxes are equal if the sizes divide the dim's extent. Otherwise they may differ, because
@@ -191,11 +192,12 @@ typedef struct ax_threads {
     ax_binding binding; /* dev.h */
 } ax_threads;
 
-/* Chooses the number of compute threads of each rank: `wanted`, or if `wanted` is 0 the rank's share of the
- * cores that the ranks of its machine may use, at least 1. Threads are bound to cores, each core to one rank,
- * if the ranks of the machine together have exactly as many threads as cores; runtime.pin=off turns this off
- * (runtime.h). Warns if the launcher's binding makes threads share cores or leaves cores idle.
- * Collective along world. */
+/* Chooses the number of compute threads of this rank: `wanted`, or if `wanted` is 0 the rank's share of the
+ * cores that the ranks of its machine may use, within the CPU quota, at least 1. Also chooses the cores to
+ * which the threads are to be bound, each core for one thread, if the ranks of the machine together have
+ * exactly as many threads as cores that they may use, no CPU quota is lower, and runtime.pin is not off
+ * (runtime.h); otherwise out->binding.why_not says why not. Warns if there are more threads than cores, or if
+ * the launcher's binding makes threads share cores or leaves cores idle. Collective along world. */
 AX_MUST_CHECK ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out);
 
 /* The defaults: strategy axonn, ZeRO stage 0, all three overlaps, no weight cache. */

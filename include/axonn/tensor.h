@@ -9,12 +9,12 @@
  * the units that the earlier axes gave to the rank. It splits them into balanced runs: the sizes of the runs
  * differ by at most one, larger ones first (9 units over 4 ranks are 3,2,2,2). The last `fine` axes of a dim
  * are for the layouts in which parameters are stored between uses. Fine axes split elements instead of units:
- * n elements over g ranks into chunks of ceil(n/g), the last of which are shorter or empty (9 elements over 4
- * ranks are 3,3,3,0). So each part begins at a multiple of the chunk size in the whole array, and collectives
- * send and receive the parts without packing. Empty boxes are legal. Local storage is the local box,
- * row-major. Its rows are dense unless the tensor has `align`, as logits have, and tensors that lie beside
- * each other. Padding to chunks of equal size exists only in the buffers of collectives and after the end of
- * a parameter's local box. */
+ * n elements over g ranks into chunks of ceil(n/g), the last of which may be shorter or empty (9 elements
+ * over 4 ranks are 3,3,3,0). So each nonempty part begins at a multiple of the chunk size within the n
+ * elements, and collectives send and receive the parts without packing. Empty boxes are legal. Local storage
+ * is the local box, row-major. Its rows are dense unless the tensor has `align`, as logits have, and tensors
+ * that lie beside each other. Padding to chunks of equal size exists only in the buffers of collectives and
+ * after the end of a parameter's local box. */
 #ifndef AXONN_TENSOR_H
 #define AXONN_TENSOR_H
 
@@ -71,21 +71,24 @@ typedef struct ax_box {
 
 /* Parses "b@data.z, t, d@y +x": dims in order (names of dims are ignored), '@' before the axes of a dim, '.'
  * between axes, '/' before the first axis that splits by elements ("o@x/z"), '+' before partial axes;
- * "d@x.kv.x.rep" names the two factors of x. The message of AX_ERR_USAGE gives the error and its column. */
+ * "d@x.kv.x.rep" names the two factors of x. The message of AX_ERR_USAGE gives the error and, if the syntax
+ * is wrong, its column. */
 AX_MUST_CHECK ax_status ax_layout_parse(const ax_grid *grid, const char *text, int *ndim, ax_layout *out);
 /* Prints a layout in the syntax of ax_layout_parse. `names` ("btd") has one letter for each dim; NULL: d0,
  * d1, … Returns out. */
 char *ax_layout_print(const ax_grid *grid, const ax_layout *layout, int ndim, const char *names,
                       char out[128]);
-/* Return true if two layouts (ax_layout_equal), or the axes of two dims (ax_axes_equal), give each rank the
- * same part of an array. Axes of size 1 are ignored. */
+/* Return true if two layouts (ax_layout_equal), or the axes of two dims (ax_axes_equal), are the same apart
+ * from axes of size 1; they then give each rank the same part of an array. On a dim, an axis and the list of
+ * its factors count as different. */
 bool ax_layout_equal(const ax_grid *grid, const ax_layout *a, const ax_layout *b, int ndim);
 bool ax_axes_equal(const ax_grid *grid, const ax_axes *a, const ax_axes *b);
 /* Returns the layout without axes of size 1. */
 ax_layout ax_layout_effective(const ax_grid *grid, const ax_layout *layout, int ndim);
 /* Returns the set of axes that split any dim of the layout, without its partial axes. */
 ax_axisset ax_layout_split_axes(const ax_layout *layout, int ndim);
-/* Checks a layout: AX_ERR_INTERNAL if an axis appears twice, or is not an axis of the grid. */
+/* Checks a layout: AX_ERR_INTERNAL if an axis appears twice (alone or as a factor), if it is not an axis of
+ * the grid, or if the dims have more than AX_LAYOUT_AXES axes. */
 AX_MUST_CHECK ax_status ax_layout_check(const ax_grid *grid, const ax_layout *layout, int ndim);
 
 /* ---- tensors ------------------------------------------------------------------------------------- */
@@ -175,7 +178,7 @@ AX_MUST_CHECK ax_status ax_frame_create_planned(ax_ctx *ctx, const ax_frame_plan
 AX_MUST_CHECK ax_status ax_frame_create_slot(ax_frame *first, ax_frame **out);
 void ax_frame_destroy(ax_frame **frame);
 
-/* For frames in record mode: deletes the recorded allocations of all tasks. The next run of each task records
+/* Deletes the recorded allocations of all tasks of a frame in record mode. The next run of each task records
  * its allocations again. */
 void ax_frame_forget(ax_frame *frame);
 /* Makes the memory plan of the tasks that a frame recorded on the dry device (record mode). The plan is for
@@ -196,12 +199,13 @@ AX_MUST_CHECK ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mod
  * running task. */
 AX_MUST_CHECK ax_status ax_frame_next_part(ax_frame *frame, const char *name);
 
-/* A task may defer contractions to a later part. While ax_frame_defers returns true, functions call
- * ax_frame_defer instead of computing n <= AX_BESIDE contractions, of a[i] and b. ax_frame_run_deferred later
- * switches deferring off and calls fn(frame, n, user, spec, a, b) for each call of ax_frame_defer, in their
- * order; user[i] belongs to a[i]. `spec` must be a string literal. The pointers user[i] and the structs a[i]
- * and *b are copied; the data must be memory of the frame or of a parameter, and must not be overwritten
- * before fn is called. ax_frame_begin switches deferring off and drops the deferred contractions. */
+/* A task may defer contractions to a later part. While ax_frame_defers returns true, functions that compute
+ * weight gradients call ax_frame_defer instead of computing n <= AX_BESIDE contractions, of a[i] and b.
+ * ax_frame_run_deferred later switches deferring off and calls fn(frame, n, user, spec, a, b) for each call
+ * of ax_frame_defer, in their order; user[i] belongs to a[i]. `spec` must be a string literal. The pointers
+ * user[i] and the structs a[i] and *b are copied; the data must be memory of the frame or of a parameter, and
+ * must not be overwritten before fn is called. ax_frame_begin switches deferring off and drops the deferred
+ * contractions. */
 typedef ax_status ax_frame_deferred_fn(ax_frame *frame, int n, void *const *user, const char *spec,
                                        const ax_tensor *a, const ax_tensor *b);
 void ax_frame_set_deferring(ax_frame *frame, bool defers);
@@ -215,18 +219,19 @@ const char *ax_frame_task_name(const ax_frame *frame);
 /* Registers a callback, so that transfers can end before the frame's memory is used for something else: the
  * next ax_frame_begin or ax_frame_next_part first calls fn(user). fn can wait for transfers that still use
  * the frame's memory. A frame has only one callback: if another `user` is registered, the earlier callback is
- * called at once. fn NULL removes the callback. `user` must stay valid until the call, or until the frame is
- * destroyed. */
+ * called at once. With fn NULL there is no callback afterwards. `user` must stay valid until the call, or
+ * until the frame is destroyed. */
 typedef ax_status ax_frame_end_fn(void *user);
 AX_MUST_CHECK ax_status ax_frame_at_end(ax_frame *frame, ax_frame_end_fn *fn, void *user);
 /* Returns how many bytes of the frame's block have been used so far: the maximum of offset + size over all
- * allocations since the frame was created. */
+ * allocations since the frame was created (in planned mode, over those in the slot's own block too). */
 size_t ax_frame_high_water(const ax_frame *frame);
 
 /* Allocates this rank's box of a tensor with the dtype, shape and layout of `like`, whose data is ignored.
  * The content is undefined. The memory is valid until the next ax_frame_begin; in planned mode only until the
  * last use that the dry run recorded, because later allocations may share the memory. AX_ERR_USAGE if
- * ax_tensor_check fails, AX_ERR_MEMORY if the frame is too small. */
+ * ax_tensor_check fails, AX_ERR_MEMORY if the frame is too small, AX_ERR_INTERNAL if an earlier run of the
+ * task, or the dry run of a plan, had another allocation at this place. */
 AX_MUST_CHECK ax_status ax_frame_alloc(ax_frame *frame, const ax_tensor *like, ax_tensor *out);
 /* Allocates n <= AX_BESIDE tensors beside each other: a row of the array that is allocated has a row of
  * out[0], then one of out[1], and so on. out[i] has dtype, shape and layout of like[i], and its `align` is

@@ -1,6 +1,6 @@
-/* The order of a grid's axes in which ranks are numbered. Launchers put consecutive ranks on one machine, so
- * communication along the first axes of an order stays inside machines, and communication along the last axes
- * is between machines. */
+/* The order of a grid's axes in which ranks are numbered. Launchers put consecutive ranks on one machine. So
+ * groups of ranks along the first axes of an order lie within machines if they fit there, and groups along
+ * the last axes span machines. */
 #include "axonn/grid.h"
 
 #include <stdio.h>

@@ -2,9 +2,9 @@
  * Read include/axonn/tensor.h ("frames") first.
  *
  * In record mode allocations get ascending addresses on the dry device, which has no memory. The device
- * reports the operands of each kernel, copy and collective to `observe`. An operand in the frame's range of
- * addresses counts as a use of the allocations that it covers. So each allocation gets a birth and a last
- * use, counted in operations since the task began. frame_plan.c then packs all allocations with these
+ * reports the operands of each kernel, copy, collective and message to `observe`. An operand in the frame's
+ * range of addresses counts as a use of the allocations that it covers. So each allocation gets a birth and a
+ * last use, counted in operations since the task began. frame_plan.c then packs all allocations with these
  * lifetimes into one block. */
 #include "tensor/frame.h"
 

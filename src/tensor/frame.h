@@ -61,7 +61,7 @@ struct ax_frame {
     ax_frame_task *task; /* the running task, in `recorded` or in `planned`; NULL before the first task, and
                             if allocations are neither recorded nor planned (bump mode) */
     int next;            /* index of the running task's next allocation */
-    int64_t clock;       /* number of device operations since the task began */
+    int64_t clock;       /* number of device operations since the task began (record mode only) */
     int part;            /* index of the running task's part */
     bool defers;
     ax_frame_deferred *deferred;

@@ -32,7 +32,7 @@ typedef struct ax_metrics_run {
     int64_t mem_planned;   /* bytes; 0: unknown */
     int64_t mem_baseline;  /* resident memory in bytes before the planned memory was allocated */
     int64_t log_interval;  /* if stderr is not a terminal: steps between two progress lines */
-    bool quiet;            /* no progress line */
+    bool quiet;            /* no progress line, and no log line of evaluations */
 } ax_metrics_run;
 
 /* Bytes that one step communicates between the ranks along one set of grid axes. */
@@ -41,7 +41,8 @@ typedef struct ax_metrics_axes {
     int64_t bytes;
 } ax_metrics_axes;
 
-/* The metrics of one training step; the fields are named like the keys of metrics.jsonl. */
+/* The metrics of one training step. Fields that are in metrics.jsonl as they are have the names of its
+ * keys. */
 typedef struct ax_metrics_step {
     int64_t step;
     double loss, grad_norm, lr;
@@ -67,9 +68,11 @@ typedef struct ax_metrics_step {
  * file, and renames an old one to metrics.jsonl.N and an old tb/ to tb.N. Writes the object that describes
  * the run. The caller owns *out. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_metrics_open(const ax_metrics_run *run, int64_t resume_step, ax_metrics **out);
-/* Reports a step: writes one row of metrics.jsonl, one TensorBoard event per number, and the progress line
- * "step 120/2000 | loss 3.2451 | gnorm 0.812 | lr 2.98e-04 | 412 ms | 318k tok/s | MFU 39.5% | mem 1.2 GiB |
- * eta 13m". */
+/* Reports a step: writes one row of metrics.jsonl, and one TensorBoard event with the loss, the gradient
+ * norm, the learning rate, the tokens per second and, if the peak is known, the MFU. If a progress line is
+ * due, writes "step 120/2000 | loss 3.2451 | gnorm 0.812 | lr 2.98e-04 | 412 ms | 318k tok/s | MFU 39.5% |
+ * mem 1.2 GiB | eta 13m". It is due for the first and the last step and in between every log_interval steps
+ * or, on a terminal, every 100 ms of step time. */
 AX_MUST_CHECK ax_status ax_metrics_step_add(ax_metrics *metrics, const ax_metrics_step *step);
 /* Reports an evaluation: row {"step": N, "eval_loss": X, …}, TensorBoard event and log line.
  * bits_per_byte < 0: unknown. */
@@ -94,8 +97,8 @@ typedef struct ax_history {
     ax_history_point *point; /* owned */
 } ax_history;
 
-/* Reads RUN/metrics.jsonl. AX_ERR_DATA: the message has file:line. The caller releases *out with
- * ax_history_fini. */
+/* Reads RUN/metrics.jsonl. AX_ERR_DATA: the file cannot be read, or a row is not JSON (the message has
+ * file:line). An incomplete last line is ignored. The caller releases *out with ax_history_fini. */
 AX_MUST_CHECK ax_status ax_history_read(const char *run_dir, ax_history *out);
 void ax_history_fini(ax_history *history);
 
@@ -112,10 +115,10 @@ AX_MUST_CHECK ax_status ax_history_html(const ax_history *runs, int n, ax_buf *o
  * trace: only their addresses are stored. */
 typedef struct ax_event {
     double begin, end;
-    const char *kind; /* "kernel", "layer", "all_gather", "wait", … */
-    const char *name; /* name of the kernel, layer or parameter */
-    int64_t value;    /* kernel: CPU time of the launching thread in ns; all-gather: bytes; task, send and
-                         receive of a pipeline: index of the micro-batch; otherwise 0 */
+    const char *kind; /* "kernel", "forward", "gather", "wait", … */
+    const char *name; /* name of the kernel, layer, parameter or collective */
+    int64_t value;    /* kernel: CPU time of the launching thread in ns; gather (of a parameter): bytes; task,
+                         send and receive of a pipeline: index of the micro-batch; otherwise 0 */
 } ax_event;
 
 /* An event ring is a ring buffer of events, written by one thread; a trace holds all rings of one rank. A

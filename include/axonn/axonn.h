@@ -1,4 +1,5 @@
-/* axonn: all public headers, in reading order. A program may also include only those that it uses. */
+/* axonn: all public headers, in reading order, except philox.h, which is for kernels. A program may also
+ * include only those that it uses. */
 #ifndef AXONN_AXONN_H
 #define AXONN_AXONN_H
 

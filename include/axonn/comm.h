@@ -168,8 +168,8 @@ AX_MUST_CHECK ax_status ax_barrier(ax_comm *comm);
 AX_MUST_CHECK ax_status ax_comm_alloc(ax_comm *comm, size_t bytes, void **out);
 void ax_comm_free(ax_comm *comm, void *memory, size_t bytes);
 /* Estimates the bytes of other ranks' shared memory that are resident in this process because it has touched
- * them. Linux counts these pages in ax_memory_now of this process and of the process that owns them. Not
- * collective. */
+ * them. Linux counts these pages as resident in this process (ax_memory_now, ax_memory_peak) and in the
+ * process that owns them. Not collective. */
 int64_t ax_comm_foreign_memory(const ax_comm *comm);
 
 /* Lets collectives on buffers of `dev` go from device to device if every rank has a device of its own and

@@ -1,5 +1,6 @@
-/* ax_comm_agree makes all ranks return the same error if any rank failed. ax_comm_share_text copies the
- * text of one rank to all ranks. Both functions allocate memory, so a training step must not call them. */
+/* ax_comm_agree makes all ranks return the same error if any rank failed. ax_comm_share_text copies the text
+ * of one rank to all ranks. Both functions may allocate memory, so a training step calls them only after an
+ * error. */
 #include "axonn/comm.h"
 
 #include <stdlib.h>

@@ -3,12 +3,12 @@
  * A message begins with a header, which the receiver compares with the message that it expects. If both ranks
  * share memory, the message has at least SHARED_BYTES, and the sender's buffer is in the sender's heap, the
  * header gives the buffer's offset in this heap; the receiver copies the data out of the heap and then sends
- * a reply. Otherwise the data follow as a second MPI message, the body. Each kind of message has three tags,
- * for header, body and reply. MPI keeps the order of messages with the same tag, so the k-th header, body and
- * reply of a kind belong to the same message. There is one exception: if data may go through shared memory
- * (may_share), the receiver learns from the header whether a body follows, and posts the receive of the body
- * only then. Such bodies are not received in the order of the headers, so each has a tag of its own, which
- * the header gives.
+ * a reply. Otherwise the data follow as a second MPI message, the body. Each kind of message has two tags,
+ * for header and body. MPI keeps the order of messages with the same tag, so the k-th header and body of a
+ * kind belong to the same message. There is one exception: if data may go through shared memory (may_share),
+ * the receiver learns from the header whether a body follows, and posts the receive of the body only then;
+ * and it sends replies in the order in which messages are complete. So such bodies and replies have a tag of
+ * their own, whose number is in the header.
  *
  * A send whose data a device still copies starts when the data are there (`ready` in ax_message_args), for
  * which the communication thread looks in each of its passes. */
@@ -24,18 +24,19 @@
  * of fewer bytes go through MPI, not shared memory. */
 enum { MESSAGES_PER_BLOCK = 32, COPY_BYTES = 1 << 20, SHARED_BYTES = 4 << 10 };
 enum { HEAD, BODY, REPLY, TAGS };
-/* MPI tags of bodies (the data of messages) whose tag is in the header. A sender uses these ANNOUNCED_TAGS
- * tags in turn, so two bodies in flight have the same tag only if the sender has started 1024 messages
- * between them. */
-enum { ANNOUNCED = AX_MPI_MESSAGE_TAG + AX_MESSAGE_KINDS * TAGS, ANNOUNCED_TAGS = 1024 };
-_Static_assert(ANNOUNCED + ANNOUNCED_TAGS <= 32767,
+/* MPI tags of bodies whose number is in the header, and of replies, from ANNOUNCED_REPLY on. A sender uses
+ * ANNOUNCED_TAGS numbers in turn, so two messages in flight have the same number only if the sender has
+ * started 1024 messages between them. */
+enum { ANNOUNCED = AX_MPI_MESSAGE_TAG + AX_MESSAGE_KINDS * REPLY, ANNOUNCED_TAGS = 1024 };
+enum { ANNOUNCED_REPLY = ANNOUNCED + ANNOUNCED_TAGS };
+_Static_assert(ANNOUNCED_REPLY + ANNOUNCED_TAGS <= 32767,
                "tags must be at most 32767, the smallest MPI_TAG_UB that MPI allows");
 
 typedef struct header {
     ax_message message;
     int64_t offset; /* offset of the data in the sender's heap (shared memory); -1: the data follow in a
                        second MPI message, the body */
-    int64_t body;   /* MPI tag of the body (the data), used only if may_share() is true */
+    int64_t number; /* the message's number in tags of its own, used only if may_share() is true */
     uint64_t sum;   /* checksum of the data, in builds with assertions */
 } header;
 
@@ -176,8 +177,9 @@ static bool may_share(const ax_mpi_message *m)
 
 static int tag_of(const ax_mpi_message *m, int part)
 {
-    bool announced = part == BODY && may_share(m);
-    return announced ? (int)m->head.body : AX_MPI_MESSAGE_TAG + (int)m->args.message.kind * TAGS + part;
+    if (part == HEAD || !may_share(m))
+        return AX_MPI_MESSAGE_TAG + (int)m->args.message.kind * REPLY + part;
+    return (part == BODY ? ANNOUNCED : ANNOUNCED_REPLY) + (int)m->head.number;
 }
 
 static ax_status isend(ax_mpi_message *m, int part, const void *data, size_t bytes)
@@ -211,7 +213,7 @@ static ax_status start_send(ax_mpi_message *m)
     m->head.message = m->args.message;
     m->head.sum = checksum(m);
     m->head.offset = may_share(m) ? ax_node_offset(w->shared, m->args.data, m->args.bytes) : -1;
-    m->head.body = ANNOUNCED + (int64_t)(w->announced++ % ANNOUNCED_TAGS);
+    m->head.number = (int64_t)(w->announced++ % ANNOUNCED_TAGS);
     if (!ax_mpi_same_node(m->c, m->args.peer))
         m->wire = (int64_t)m->args.bytes;
     AX_TRY(isend(m, HEAD, &m->head, sizeof m->head));

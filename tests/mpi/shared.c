@@ -1,6 +1,6 @@
-/* shared PATH TOUCHED: collectives on memory that the ranks of a node share, on private memory, and on a mix
- * of both. PATH (node or flat) is the expected path of the world's large all-reduces. TOUCHED is the minimum
- * of ax_comm_foreign_memory at the end, in MiB. */
+/* shared PATH TOUCHED: collectives and messages on memory that the ranks of a node share, on private memory,
+ * and on a mix of both. PATH (node or flat) is the expected path of the world's large all-reduces. TOUCHED is
+ * the minimum of ax_comm_foreign_memory at the end, in MiB. */
 #include "mpi/world.h"
 #include "support/ranks.h"
 
@@ -85,6 +85,39 @@ static ax_status check_sizes(ax_comm *c, const buffers *b)
     return AX_OK;
 }
 
+/* A long message and a short one after it are in flight together, out of shared memory. The short one is
+ * copied first. When the wait for the long one returns, its buffer may be written again. */
+static ax_status check_messages(ax_comm *c, const buffers *b)
+{
+    enum { ROUNDS = 20, LONG = 16 << 20, SHORT = 8 << 10 };
+    int me = ax_comm_rank(c), to = (me + 1) % ax_comm_size(c),
+        from = (me + ax_comm_size(c) - 1) % ax_comm_size(c);
+    const int64_t length[] = {LONG, SHORT};
+    ax_work *sent[2], *received[2];
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < 2; i++) {
+            ax_message what = {.kind = AX_MESSAGE_ACTIVATION,
+                               .dtype = AX_I32,
+                               .step = round,
+                               .ndim = 1,
+                               .dim = {length[i] / 4}};
+            char *data = b->shared + i * LONG;
+            memset(data, 1 + round + me + i, (size_t)length[i]);
+            AX_TRY(ax_recv(c, NULL, &what, b->plain + i * LONG, from, &received[i]));
+            AX_TRY(ax_send(c, NULL, &what, data, to, &sent[i]));
+        }
+        AX_TRY(ax_wait(&sent[0]));
+        memset(b->shared, 0, LONG);
+        for (int i = 0; i < 2; i++)
+            AX_TRY(ax_wait(&received[i]));
+        AX_TRY(ax_wait(&sent[1]));
+        for (int i = 0; i < 2; i++)
+            for (int64_t at = 0; at < length[i]; at += 64)
+                EXPECT(b->plain[i * LONG + at] == 1 + round + from + i);
+    }
+    return AX_OK;
+}
+
 static ax_status run(ax_comm *world, char **argv)
 {
     const char *path = argv[1];
@@ -102,6 +135,7 @@ static ax_status run(ax_comm *world, char **argv)
     AX_TRY(check_sizes(world, &b));
     AX_TRY(check_sizes(pairs, &b));
     AX_TRY(check_sizes(reversed, &b));
+    AX_TRY(check_messages(world, &b));
     /* The peers' memory that this process touched is counted as foreign. */
     int64_t foreign = ax_comm_foreign_memory(world);
     EXPECT(foreign >= (int64_t)least);

@@ -73,12 +73,11 @@ static void back_off(const ax_mpi_world *w, int idle)
  * was no progress in SPINS_HELPING spins and NAPS_HELPING sleeps. */
 static void progress_while_waiting(ax_mpi_world *w, const ax_mpi_op *op)
 {
-    int enough = SPINS_HELPING + NAPS_HELPING;
+    const int enough = SPINS_HELPING + NAPS_HELPING, first = w->crowded ? SPINS_HELPING - SPINS_CROWDED : 0;
     atomic_fetch_add(&w->helping, 1);
-    for (int idle = w->crowded ? SPINS_HELPING - SPINS_CROWDED : 0; idle < enough && !atomic_load(&op->done);
-         idle++)
+    for (int idle = first; idle < enough && !atomic_load(&op->done); idle++)
         if (ax_mpi_help(w))
-            idle = 0;
+            idle = first;
         else
             back_off(w, idle);
     atomic_fetch_sub(&w->helping, 1);

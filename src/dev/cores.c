@@ -14,9 +14,11 @@ static void set_usable(ax_cores *cores, int i)
         cores->usable[i / 64] |= UINT64_C(1) << (i % 64);
 }
 
-/* Loads the machine's topology by hwloc. Uses the flag DONT_CHANGE_BINDING, because hwloc may otherwise bind
- * the calling thread to each hardware thread in turn to discover the topology. Other threads that read this
- * process's binding at that moment would see a wrong binding. */
+/* Loads the machine's topology by hwloc, with the cores that a cgroup's cpuset excludes: ranks of one machine
+ * may have different cpusets, and a core must have the same number in all of them. Uses the flag
+ * DONT_CHANGE_BINDING, because hwloc may otherwise bind the calling thread to each hardware thread in turn to
+ * discover the topology. Other threads that read this process's binding at that moment would see a wrong
+ * binding. */
 bool ax_topology_find(hwloc_topology_t *out, hwloc_bitmap_t *mine)
 {
     *mine = NULL;
@@ -24,9 +26,11 @@ bool ax_topology_find(hwloc_topology_t *out, hwloc_bitmap_t *mine)
         *out = NULL;
         return false;
     }
+    unsigned long flags = HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED;
 #if HWLOC_API_VERSION >= 0x00020500
-    hwloc_topology_set_flags(*out, HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING);
+    flags |= HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING;
 #endif
+    hwloc_topology_set_flags(*out, flags);
     hwloc_topology_set_all_types_filter(*out, HWLOC_TYPE_FILTER_KEEP_NONE);
     hwloc_topology_set_type_filter(*out, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
     hwloc_topology_set_cache_types_filter(*out, HWLOC_TYPE_FILTER_KEEP_ALL);

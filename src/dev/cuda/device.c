@@ -23,8 +23,15 @@ static const char *absent(void)
     snprintf(why, sizeof why, "CUDA finds no NVIDIA driver or no GPU (%s)", cudaGetErrorString(result));
     if (result != cudaSuccess || count == 0)
         return why;
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
-    return major >= 8 ? NULL : "GPU 0 is older than Ampere (compute capability 8.0)";
+    for (int i = 0; i < count; i++) {
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i);
+        snprintf(why, sizeof why,
+                 "GPU %d is older than Ampere (compute capability 8.0): leave it out of CUDA_VISIBLE_DEVICES",
+                 i);
+        if (major < 8)
+            return why;
+    }
+    return NULL;
 }
 
 /* Returns the bytes of scratch: 1/512 of the memory of the smallest GPU that this process can use, but at

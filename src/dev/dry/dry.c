@@ -10,9 +10,10 @@
 
 enum { PAGE = 4096 };
 
-/* The first address that is handed out. On x86-64 no program has memory from this address on, even with
- * five-level paging, so an access faults. */
-static const uint64_t first_address = UINT64_C(1) << 56;
+/* The first address that is handed out. From this address on, programs have no memory on x86-64 (except by
+ * explicit request with five-level paging) and on AArch64 (which ignores bits 56 to 63), so an access
+ * faults. */
+static const uint64_t first_address = UINT64_C(1) << 55;
 
 typedef struct dry_memory {
     _Atomic uint64_t next;

@@ -125,6 +125,8 @@ ax_status ax_op_norm_grad(ax_frame *frame, const ax_norm_of *norm, const ax_tens
         AX_TRY(ax_op_vector_grad(frame, dy, norm->weight, &dweight));
     if (shifts)
         AX_TRY(ax_op_vector_grad(frame, dy, norm->bias, &dbias));
+    AX_CHECK(!add || !ax_grid_effective(ctx->grid, dy->layout.partial), AX_ERR_INTERNAL,
+             "ax_op_norm_grad: each rank would add `add` to its part of a partial dy");
     if (add)
         AX_TRY(ax_op_alike(frame, x, add));
     AX_TRY(ax_op_like(frame, x, dx));

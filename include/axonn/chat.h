@@ -5,8 +5,8 @@
  * rendered conversation is a text of parts: strings of the template, and texts of turns. Special tokens, and
  * all tokens that the template needs, are recognized in the template's strings only: no text of a turn can
  * contain one. Headers that are plain text instead of special tokens cannot be protected in this way: those
- * of the user's turns in deepseek-coder, in alpaca, and in mistral if the tokenizer has no token [INST]. The
- * targets of training are what the assistant says and all that closes its turn, never a header. Not
+ * of deepseek-coder and of alpaca, and those of mistral if the tokenizer has no tokens [INST] and [/INST].
+ * The targets of training are what the assistant says and all that closes its turn, never a header. Not
  * collective; the objects are for one thread at a time, but any number of threads may share an ax_chat. */
 #ifndef AXONN_CHAT_H
 #define AXONN_CHAT_H
@@ -110,8 +110,9 @@ void ax_chat_text_fini(ax_chat_text *text);
 AX_MUST_CHECK ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt,
                                        ax_chat_text *out);
 
-/* Reduces *text, which a model wrote after a prompt, to the text of the answer: removes the strings that the
- * template puts before the answer, and between the answer and the token that ends the turn. */
+/* Reduces *text, which a model wrote after a prompt, to the text of the answer: removes the string that the
+ * template puts before an answer (ax_chat_opening), and the string between the answer and the token that ends
+ * the turn. Reasoning is not removed. */
 void ax_chat_answer(const ax_chat *chat, const char **text, size_t *size);
 /* Returns the length of the string that the template puts before an answer, if `text`, which a model wrote
  * after a prompt, begins with this string; else 0. */

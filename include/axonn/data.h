@@ -76,8 +76,8 @@ static inline bool ax_data_format_is_text(ax_data_format format) { return format
  * `path` may be the .bin, the .idx or their common prefix. A directory with nothing but token files (.tok,
  * .bin, .idx), and a shell pattern (* ? [) that is not itself the name of a file, have the format of their
  * first file. The format of a pipe is AX_DATA_PIPE; ax_corpus_create reads the pipe and detects the format of
- * its content. AX_ERR_DATA: missing, unreadable, no known format, or a directory with both token files and
- * others. */
+ * its content. AX_ERR_DATA: missing, unreadable, no known format, or a directory that holds other files
+ * beside a file that is certainly a token file (not only by the suffix .bin). */
 AX_MUST_CHECK ax_status ax_data_detect(const char *path, ax_data_format *out);
 
 /* ---- token sources ------------------------------------------------------------------------------- */
@@ -98,7 +98,7 @@ typedef struct ax_data_info {
     char chat_template[AX_CHAT_NAME_BYTES]; /* name of the template by which conversations became text; "":
                                                unknown, or shards differ in it */
     /* Checksum of the contents, as stored in the file. For formats that store none: a hash of the length of
-     * each file and of 64 blocks of 4 KiB from it. */
+     * each file and of 64 blocks of 4 KiB from it (of all its bytes, if they are at most 256 KiB). */
     uint64_t checksum;
 } ax_data_info;
 
@@ -121,8 +121,8 @@ const char *ax_data_path(const ax_data *data);
 AX_MUST_CHECK ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash);
 
 /* Verifies everything that the format allows to verify: checksum, tokens below the vocabulary, document
- * index, closing end-of-text tokens, mask. Reads the whole file in constant memory. AX_ERR_DATA names file
- * and offset of the first error. */
+ * index, closing end-of-text tokens, mask. Reads all files of the source in constant memory. AX_ERR_DATA: the
+ * message names the file and the place of the first error found. */
 AX_MUST_CHECK ax_status ax_data_check(const ax_data *data);
 
 /* Copies tokens first ... first+count-1 to `out`. AX_ERR_USAGE outside the source, AX_ERR_DATA for a token
@@ -230,9 +230,9 @@ typedef struct ax_data_packed {
 /* Packs the documents of a source into rows of shape->seq_len tokens, for shapes with AX_PACK_DOCUMENTS. A
  * piece is a document, or a part of a document that is longer than a row. The algorithm is bin packing by
  * first fit, the longest piece first, within groups of 1024 pieces that follow one another in the file. The
- * rows are a function of the file and of T alone. The list of the pieces stays in memory until ax_data_close:
- * 20 bytes a piece at most. Reads the index of documents, but no token. Must be called again for another T.
- * AX_ERR_USAGE (ax_data_check_shape), AX_ERR_DATA, AX_ERR_MEMORY. */
+ * rows are a function of the file and of T alone. The list of the pieces stays in memory until ax_data_close
+ * or the next ax_data_pack: 20 bytes a piece at most. Reads the index of documents, but no token. Must be
+ * called again for another T. AX_ERR_USAGE (ax_data_check_shape), AX_ERR_DATA, AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_data_pack(ax_data *data, const ax_row_shape *shape, ax_data_packed *out);
 
 /* Returns the number of full rows, which training uses: (N-1) / T; of a packed source, all rows. 0 if seq_len
@@ -259,8 +259,8 @@ AX_MUST_CHECK ax_status ax_data_check_shape(const ax_data *data, const ax_row_sh
 AX_MUST_CHECK ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t row,
                                     const ax_rows *out, int64_t line, int64_t *targets);
 
-/* Sets *targets to the number of unmasked targets of a row: from the mask and the document index, if the
- * source has them; with a goldfish loss from the row's tokens. AX_ERR_DATA. */
+/* Sets *targets to the number of unmasked targets of a row. Reads the row's tokens only if documents are
+ * found by end_id, or for the hashed goldfish loss. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row,
                                             int64_t *targets);
 
@@ -299,8 +299,8 @@ typedef struct ax_sampler ax_sampler;
  * the rule of the first paragraph chooses one of them; its g is the number of samples taken from these
  * sources so far.
  *
- * The caller destroys the sampler. AX_ERR_DATA: a source too short for one row. AX_ERR_USAGE: the E_i exceed
- * G, or are less than G and no source has a weight. */
+ * The caller destroys the sampler. AX_ERR_DATA: a source too short for one row. AX_ERR_USAGE: an option is
+ * out of range; the E_i together exceed G, or are less than G and no source has a weight. */
 AX_MUST_CHECK ax_status ax_sampler_create(ax_data *const *sources, int n, const ax_sampler_options *options,
                                           ax_sampler **out);
 void ax_sampler_destroy(ax_sampler **sampler);
@@ -310,13 +310,14 @@ void ax_sampler_destroy(ax_sampler **sampler);
  * have changed, the samples are spread as in the new run: a source that is ahead of its even share E_i*g/G
  * gets no sample until the run has caught up with it, and a source that is behind gets the next samples. Each
  * source i with epochs is still read exactly epochs[i] times in all. AX_ERR_DATA: negative counts.
- * AX_ERR_USAGE: more samples than the whole run would have. */
+ * AX_ERR_USAGE: a source with epochs, or the sources with weights together, have more samples than the whole
+ * run gives them. */
 void ax_sampler_state(const ax_sampler *sampler, int64_t *per_source);
 AX_MUST_CHECK ax_status ax_sampler_restore(ax_sampler *sampler, const int64_t *per_source);
 
 /* Chooses the B samples of the next step and advances; *targets is the number of unmasked targets of the
- * whole batch, counted as ax_data_row_targets does. Allocates nothing. AX_ERR_DATA: a document index that
- * cannot be read. AX_ERR_USAGE: with epochs, all samples of the run were taken before. */
+ * whole batch, counted as ax_data_row_targets does. Allocates nothing. AX_ERR_DATA: a file that cannot be
+ * read. AX_ERR_USAGE: with epochs, all samples of the run were taken before. */
 AX_MUST_CHECK ax_status ax_sampler_next(ax_sampler *sampler, int64_t *targets);
 
 /* Returns how many targets the goldfish loss has dropped in the rows of the current batch that are chosen so
@@ -370,7 +371,8 @@ AX_MUST_CHECK ax_status ax_token_writer_add_masked(ax_token_writer *writer, cons
  * AX_CHAT_NAME_BYTES - 1 lower-case letters, digits and '-'. A file without a mask records none. */
 void ax_token_writer_set_template(ax_token_writer *writer, const char *name);
 
-/* Completes, syncs and renames the file; frees the writer in any case. *info may be NULL. */
+/* Completes, syncs and renames the file; frees the writer in any case. *info may be NULL. AX_ERR_DATA: no
+ * document was added, or the disk is full. */
 AX_MUST_CHECK ax_status ax_token_writer_finish(ax_token_writer **writer, ax_data_info *info);
 
 /* Deletes the unfinished file and frees the writer. NULL is allowed. */
@@ -409,8 +411,8 @@ typedef struct ax_corpus ax_corpus;
 AX_MUST_CHECK ax_status ax_corpus_create(const ax_corpus_options *options, ax_corpus **out);
 void ax_corpus_destroy(ax_corpus **corpus);
 
-/* Return the number of files of the corpus, and their total size in bytes, without the files that
- * ax_corpus_next has left out so far. */
+/* Return the number of files of the corpus, and their total size in bytes, without the files that have been
+ * left out so far. */
 int64_t ax_corpus_files(const ax_corpus *corpus);
 int64_t ax_corpus_bytes(const ax_corpus *corpus);
 /* Returns the path of file `file`, an index into all listed files; the string lives as long as the corpus. */
@@ -418,13 +420,13 @@ const char *ax_corpus_path(const ax_corpus *corpus, int64_t file);
 
 /* Appends the next document to `doc`, or sets *end if there is none. Empty documents are left out. In
  * directories, files that cannot be read, files that are not text (they hold a NUL byte), and .json files
- * whose first record has no text are counted and left out with a warning. Inputs that the caller names must
- * be readable text. AX_ERR_DATA: invalid JSON or a record without a text, with file:line; or there was no
- * document at all. */
+ * whose first record has no text are counted and left out; the first ten cause a warning. Inputs that the
+ * caller names must be readable text. AX_ERR_DATA: invalid JSON or a record without a text, with file:line;
+ * or there was no document at all. */
 AX_MUST_CHECK ax_status ax_corpus_next(ax_corpus *corpus, ax_buf *doc, bool *end);
 
-/* Returns the number of files that were left out with a warning so far, by the listing and by
- * ax_corpus_next. */
+/* Returns the number of files and directories that ax_corpus_create and ax_corpus_next have left out so
+ * far. */
 int64_t ax_corpus_skipped(const ax_corpus *corpus);
 /* Returns the number of JSON objects left out so far because they have no usable text. */
 int64_t ax_corpus_bad_lines(const ax_corpus *corpus);
@@ -433,12 +435,14 @@ int64_t ax_corpus_bad_lines(const ax_corpus *corpus);
 
 typedef struct ax_data_progress {
     int64_t bytes_done, bytes_total; /* bytes of input */
-    int64_t documents, tokens;       /* done so far, validation part included */
+    int64_t documents, tokens;       /* done so far, validation part included; tokens without the end-of-text
+                                        tokens that the writer appends */
     double seconds;                  /* since the start */
 } ax_data_progress;
 
-/* Called from any thread, but never by two threads at once; at most about ten times a second, and once at the
- * end. Returns false to stop: the function in progress then fails with AX_ERR_SIGNAL. */
+/* Called from any thread, but never by two threads at once: about ten times a second at most, and once at the
+ * end. While a pipe is read, it is called more often, after each part of up to 16 KiB; bytes_total is then 0.
+ * Returns false to stop: the function in progress then fails with AX_ERR_SIGNAL. */
 typedef bool (*ax_data_progress_fn)(void *user, const ax_data_progress *progress);
 
 typedef struct ax_data_build_options {
@@ -456,7 +460,7 @@ typedef struct ax_data_build_options {
 } ax_data_build_options;
 
 typedef struct ax_data_build_report {
-    int64_t files, skipped; /* files read, and files left out: unreadable or not text */
+    int64_t files, skipped; /* files read; files and directories left out (ax_corpus_skipped) */
     int64_t copies;         /* number of documents left out by dedup */
     int64_t bad_lines;      /* number of JSON objects left out (bad_lines in ax_corpus_options) */
     int64_t conversations;  /* number of documents that are conversations */
@@ -467,20 +471,20 @@ typedef struct ax_data_build_report {
 /* Tokenizes a corpus into one packed token file, or into two (training and validation part). A file with
  * conversations (corpus.chat) has a mask, which marks the tokens that are targets. The result does not depend
  * on the number of threads. Memory is bounded: about 64 MiB of text that is being tokenized, and its tokens.
- * A single document or JSON array larger than that takes more. dedup compares hashes of texts (XXH3-64),
- * which take 16 to 32 bytes per document. *report may be NULL. AX_ERR_DATA: errors of ax_corpus_next, no
- * document in the training or the validation part, disk full; AX_ERR_USAGE: an output that is the other
- * output or an input, or that exists, is not empty and is not a token file of this format; AX_ERR_SIGNAL:
- * stopped by `progress`. No unfinished file is left behind. */
+ * A single document, or a JSON file that is not JSONL, takes more if it is larger than that. dedup compares
+ * hashes of texts (XXH3-64), which take 16 to 32 bytes per document. *report may be NULL. AX_ERR_DATA: errors
+ * of ax_corpus_next, no document in the training or the validation part, disk full; AX_ERR_USAGE: an output
+ * that is the other output or an input, or that exists, is not empty and is not a token file of this format;
+ * AX_ERR_SIGNAL: stopped by `progress`. No unfinished file is left behind. */
 AX_MUST_CHECK ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_report *report);
 
 /* Finds or makes the token file for `path`, which data.train or data.valid names. If `path` holds tokens,
  * *token_path is `path` itself. Otherwise *token_path is a file in the directory `cache_dir`, which is
- * created if missing. A file that an earlier call left there is used if the tokenizer and the names, sizes
- * and times of the text files have not changed; otherwise the text is tokenized now. `how` gives the
- * tokenizer (may be NULL if `path` holds tokens), how text is read, threads and progress; the inputs and
- * outputs in `how` are ignored. The caller frees *token_path. One rank calls this before the others open the
- * result. */
+ * created if missing. A file that an earlier call left there is used if the tokenizer, the options for
+ * reading text, and the names, sizes and times of the text files have not changed; otherwise the text is
+ * tokenized now. `how` gives the tokenizer (may be NULL if `path` holds tokens), how text is read, threads
+ * and progress; its inputs and `output` are ignored, and its options valid_output, valid_fraction and dedup
+ * must not be set. The caller frees *token_path. One rank calls this before the others open the result. */
 AX_MUST_CHECK ax_status ax_data_prepare(const char *path, const ax_data_build_options *how,
                                         const char *cache_dir, char **token_path);
 

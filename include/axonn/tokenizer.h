@@ -34,18 +34,20 @@ void ax_ids_fini(ax_ids *ids);
 /* Loads a tokenizer. `path` is a directory, the directory of a run (which has a subdirectory `tokenizer`), a
  * tokenizer.json, or a vocab.json of GPT-2's kind with merges.txt beside it. In a directory, vocab.json is
  * used if there is no tokenizer.json. From a tokenizer_config.json in the same directory, eos_token,
- * bos_token, add_bos_token, add_eos_token and chat_template are used; tokens that only its
- * added_tokens_decoder has are not added. The caller owns *out. AX_ERR_DATA if a file is missing or damaged,
- * or uses a feature that is not implemented here (the message names the field); if the directory has only a
- * tokenizer.model, the message says how to convert it to a tokenizer.json. No field of tokenizer.json that
- * changes the ids of a text is silently ignored, except `truncation` and `padding`, which are settings of one
- * run. */
+ * bos_token, add_bos_token, add_eos_token and chat_template are used, beside a vocab.json also
+ * tokenizer_class and add_prefix_space; tokens that only its added_tokens_decoder has are not added. The
+ * caller owns *out. AX_ERR_DATA if a file is missing or damaged, or uses a feature that is not implemented
+ * here (the message names the field); if the directory has only a tokenizer.model, the message says how to
+ * convert it to a tokenizer.json. No field of tokenizer.json that changes the ids of a text is silently
+ * ignored, except `truncation` and `padding`, which are settings of one run. */
 AX_MUST_CHECK ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out);
 
 /* Writes the files of the tokenizer into the directory `dir`, which is created if missing: tokenizer.json,
- * tokenizer_config.json and, if the latter does not hold the chat template, chat_template.jinja. The files
- * are byte for byte those that were loaded, or those that training made. Hugging Face `tokenizers` and
- * transformers load the result. */
+ * tokenizer_config.json and, if the latter does not hold the chat template, chat_template.jinja.
+ * tokenizer.json is byte for byte the file that was loaded, or that was made by training or of vocab.json and
+ * merges.txt. So is tokenizer_config.json; it is made anew if there was none, and
+ * ax_tokenizer_set_chat_template removes its chat template. A chat_template.jinja that is in `dir` already is
+ * replaced or removed. Hugging Face `tokenizers` and transformers load the result. */
 AX_MUST_CHECK ax_status ax_tokenizer_save(const ax_tokenizer *tok, const char *dir);
 
 void ax_tokenizer_destroy(ax_tokenizer **tok);
@@ -76,8 +78,8 @@ uint64_t ax_tokenizer_hash(const ax_tokenizer *tok);
  * such a token. */
 int32_t ax_tokenizer_id(const ax_tokenizer *tok, const char *name, size_t n);
 
-/* Returns the bytes that a token stands for inside a text (not NUL-terminated; owned by `tok`), or NULL where
- * no token has this id. */
+/* Returns the bytes that a token stands for inside a text (not NUL-terminated; owned by `tok`), or NULL if no
+ * token has this id. */
 const char *ax_tokenizer_piece(const ax_tokenizer *tok, int32_t id, size_t *n);
 
 /* Returns true if tokenizer.json marks the token as special (end of text, begin of text, …). */
@@ -115,8 +117,8 @@ typedef struct ax_text_part {
  * for each id, the index of the part that holds the token's last byte. The text is encoded as a whole, as by
  * ax_encode with flags 0, with one exception: a special token is recognized only if no byte of it lies in a
  * plain part (ax_text_part.plain). `guarded` lists the ids of further tokens with the same rule; NULL: none.
- * The index in `part` may be wrong only for tokens beside a character that no token stands for. Errors as for
- * ax_encode. */
+ * The index in `part` may be wrong only for tokens next to a character that no token stands for. Errors as
+ * for ax_encode. */
 AX_MUST_CHECK ax_status ax_encode_parts(ax_encoder *encoder, const char *text, const ax_text_part *parts,
                                         size_t n, const ax_ids *guarded, ax_ids *out, ax_ids *part);
 
@@ -139,8 +141,9 @@ typedef struct ax_decoder {
     unsigned flags;
     char held[4];
     size_t n_held;
-    bool at_first; /* no token was decoded yet */
-    int strips;    /* number of spaces that may still be removed from the start of the text */
+    bool at_first; /* no token has been decoded yet; false from the start with AX_DECODE_CONTINUE */
+    int strips;    /* number of characters, as a rule spaces, that may still be removed from the start of the
+                      text */
 } ax_decoder;
 void ax_decoder_init(ax_decoder *decoder, const ax_tokenizer *tok, unsigned flags);
 AX_MUST_CHECK ax_status ax_decoder_push(ax_decoder *decoder, int32_t id, ax_buf *out);
@@ -150,7 +153,7 @@ AX_MUST_CHECK ax_status ax_decoder_finish(ax_decoder *decoder, ax_buf *out);
 /* ---- train --------------------------------------------------------------------------------------- */
 
 typedef enum ax_tokenizer_phase {
-    AX_TOKENIZER_COUNT, /* done, total: bytes of text read; total is 0 where `next` supplies the text */
+    AX_TOKENIZER_COUNT, /* done, total: bytes of text read; total is 0 if `next` supplies documents */
     AX_TOKENIZER_MERGE  /* done, total: tokens of the vocabulary made so far, and to make */
 } ax_tokenizer_phase;
 
@@ -166,7 +169,8 @@ typedef struct ax_tokenizer_training {
      * *end. May be NULL. Called under a lock, from any of the threads. */
     ax_status (*next)(void *arg, ax_buf *doc, bool *end);
     void *next_arg;
-    int threads; /* 0: one per core; the trained tokenizer does not depend on the number */
+    int threads; /* 0: one per processor (ax_processors); the trained tokenizer does not depend on the
+                    number */
     /* Called now and then with the progress, never by two threads at once. Returns false to stop: training
      * then fails with AX_ERR_SIGNAL. May be NULL. */
     bool (*progress)(void *arg, ax_tokenizer_phase phase, int64_t done, int64_t total);
@@ -189,7 +193,8 @@ typedef struct ax_tokenizer_report {
     int64_t normalized;        /* documents that decode to their normalized text, not to the original */
     int64_t failed;            /* documents that decode to neither their normalized text nor the original */
     int64_t first_failed;      /* index of the first failed document */
-    int64_t first_failed_byte; /* offset of the first byte in which that document differs */
+    int64_t first_failed_byte; /* offset, in the decoded text of that document, of the first byte that is not
+                                  as expected */
     int64_t tokens_used;       /* number of distinct token ids that occurred */
     uint8_t *used;             /* [vocabulary]: 1 if the id occurred; owned by the report */
 } ax_tokenizer_report;

@@ -2,10 +2,10 @@
  * text.
  *
  * Several threads read the files in chunks. Each thread counts into its own table; the tables are added up at
- * the end. The counts must not depend on where a large file is cut into chunks. So a chunk ends only between
- * an ASCII letter or digit and a line feed. At such a place each regular expression of tok_pattern_named ends
- * a piece, whatever text follows. The counts, and the trained tokenizer, are therefore the same for any
- * number of threads. */
+ * the end. The counts must not depend on where a large file is cut into chunks. So a chunk ends with its
+ * file, or between an ASCII letter or digit and a line feed. At such a place each regular expression of
+ * tok_pattern_named ends a piece, whatever text follows. The counts, and the trained tokenizer, are therefore
+ * the same for any number of threads. */
 #include "data/tok.h"
 
 #include <errno.h>

@@ -7,11 +7,11 @@
  * occurrences, of the counts of their pieces) and a list of the slots where it begins. Merges do not remove
  * entries from lists: an entry is ignored if the pair is no longer at its slot.
  *
- * A merge visits only the slots in the list of its pair, and each merge at a slot removes a token. So all
- * merges together take time in proportion to the size of the distinct pieces, whatever the lengths of the
- * pieces and the size of the vocabulary. A merge changes the counts of the pairs that the merged tokens
- * formed with their neighbours. These changes are first added up per neighbour, in an array indexed by id, so
- * that each such pair is looked up only once. */
+ * A merge visits only the slots in the list of its pair, and each merge at a slot removes a token. So the
+ * number of slots that all merges together visit is proportional to the size of the distinct pieces, whatever
+ * the lengths of the pieces and the size of the vocabulary. A merge changes the counts of the pairs that the
+ * merged tokens formed with their neighbours. These changes are first added up per neighbour, in an array
+ * indexed by id, so that the number of look-ups grows with the number of neighbours, not of occurrences. */
 #include "data/tok.h"
 
 #include <stdlib.h>

@@ -4,8 +4,8 @@
  * get them. A worker encodes its unit into slot `number % SLOTS` of a ring buffer. A worker that finds the
  * oldest unit complete writes this unit to the files, so units are written in order, and the files do not
  * depend on the number of threads. Memory is bounded: a unit is handed out only if a slot is free and the
- * units in flight (handed out and not yet written) hold at most IN_FLIGHT_BYTES of text; a larger unit waits
- * until none is in flight. */
+ * units in flight (handed out and not yet written) hold, together with it, at most IN_FLIGHT_BYTES of text; a
+ * larger unit waits until none is in flight. */
 #include "corpus.h"
 #include "hash_set.h"
 
@@ -45,13 +45,15 @@ typedef struct build {
     hash_set seen;         /* only with the option `dedup`: hashes of the texts of documents written so far */
     int64_t conversations; /* number of conversations written */
     int64_t copies;        /* number of documents left out because `seen` contains their text's hash */
-    pthread_mutex_t lock;  /* guards the fields below, but not a slot that a worker is still filling */
+    pthread_mutex_t lock;  /* guards the fields below, except a slot that a worker is filling or writing, and
+                              the fields that only the writing worker uses (see `writing`) */
     pthread_cond_t changed;
     corpus_unit next;
     bool more;               /* `next` holds a unit that no worker has got yet */
     int64_t issued, written; /* number of units handed out to workers, number of units written */
     int64_t bytes_in_flight;
-    bool writing;     /* a worker is writing slots: only this worker uses the writers and `progress` */
+    bool writing;     /* a worker is writing a slot: only this worker uses the writers, `progress` and
+                         `told` */
     ax_status status; /* the first failure in the corpus's order, which stops the build */
     char *message;
     ax_data_progress progress;
@@ -100,7 +102,7 @@ static void fill_slot(worker *w, slot *s)
 
 /* ---- writing in order ---------------------------------------------------------------------------- */
 
-/* Logs the template when the first conversation is written. */
+/* Counts a conversation that is to be written; logs the template at the first one. */
 static void log_template(build *b)
 {
     const ax_chat *chat = b->corpus->chat;
@@ -269,9 +271,9 @@ static ax_status run_workers(build *b)
 
 /* ---- the whole ----------------------------------------------------------------------------------- */
 
-/* Fails if there is a file at the output path that is not a packed token file: a mistaken path must not
- * destroy it. A token file at the output path is never an input, even if it lies below an input directory:
- * the corpus leaves it out because it is not text. */
+/* Fails if the output path is a file that is an input, or that is neither empty nor a packed token file: a
+ * mistaken path must not destroy such a file. A token file at the output path is never an input, even if it
+ * lies below an input directory: the corpus leaves it out because it is not text. */
 static ax_status check_output(const ax_corpus *corpus, const char *output)
 {
     struct stat out, in;

@@ -54,7 +54,7 @@ static bool is_included(const ax_corpus_options *options, const char *name)
     return !options->n_include;
 }
 
-/* Counts a file as left out. Warns of the first ten such files. */
+/* Counts a file as left out. Warns of it, unless ten files were left out before. */
 static void drop_file(ax_corpus *corpus, int64_t file, const char *why)
 {
     enum { TOLD = 10 };
@@ -88,8 +88,8 @@ static ax_status ignore_document(void *user, const char *text, size_t bytes, ax_
     return AX_OK;
 }
 
-/* Leaves out a .json file that was assumed to be JSONL, if its first line is not a JSON object with
- * a text. */
+/* Leaves out a .json file that was assumed to be JSONL, if its first line cannot be read or is not a JSON
+ * object with a text or a conversation. */
 static ax_status check_jsonl_guess(ax_corpus *corpus, int64_t i)
 {
     corpus_file *file = &corpus->files[i];

@@ -14,7 +14,8 @@ typedef struct corpus_file {
     int copy; /* descriptor of an unlinked temporary file that holds a pipe's bytes; -1: read the file from
                  `path` */
     ax_data_format format; /* text, JSONL or JSON */
-    bool named;            /* the caller named the file; false: it was found below a directory */
+    bool named;            /* the caller named the file, or a pattern that matches it; false: it was found
+                              below a directory */
 } corpus_file;
 
 /* A unit of work: a whole text or JSON file, or the lines of a JSONL file that start at byte offsets [from,
@@ -47,13 +48,14 @@ struct ax_corpus {
 /* The parts of a unit that were left out while it was read: the whole file, JSON records without a text, or
  * conversations without an answer. */
 typedef struct corpus_omitted {
-    const char *file_why;   /* why the whole file was left out, to be printed after "it": "cannot be read";
-                               NULL: the file was not left out */
-    int64_t records;        /* number of JSON records left out */
-    int64_t first;          /* byte offset in the file of the first record left out */
-    const char *record_why; /* why the first record was left out: its text is "null" or "not valid Unicode" */
-    const char *record_key; /* the member of the first record that has the text */
-    int64_t unanswered;     /* number of conversations left out */
+    const char *file_why;     /* why the whole file was left out, to be printed after "it": "cannot be read";
+                                 NULL: the file was not left out */
+    int64_t records;          /* number of JSON records left out */
+    int64_t first;            /* byte offset in the file of the first record left out */
+    const char *record_why;   /* why the first record was left out, to be printed after "is": "null" or "not
+                                 valid Unicode" */
+    const char *record_key;   /* the member of the first record that has the text */
+    int64_t unanswered;       /* number of conversations left out */
     int64_t first_unanswered; /* byte offset in the file of the first conversation left out */
 } corpus_omitted;
 
@@ -87,8 +89,8 @@ AX_MUST_CHECK ax_status corpus_read_unit(const ax_corpus *corpus, const corpus_u
 AX_MUST_CHECK ax_status corpus_note(ax_corpus *corpus, const corpus_unit *unit,
                                     const corpus_omitted *omitted);
 
-/* Called at the end of a corpus from which `documents` documents were read: warns of the number of records
- * left out. AX_ERR_DATA: `documents` is 0. */
+/* Ends the reading of a corpus that gave `documents` documents: warns of the numbers of records and of
+ * conversations that were left out, if more than one. AX_ERR_DATA: `documents` is 0. */
 AX_MUST_CHECK ax_status corpus_finish(const ax_corpus *corpus, int64_t documents);
 
 /* Appends the bytes of a file from `offset` on to `buf`: `bytes` of them, or fewer at the end of the file. */
@@ -118,8 +120,9 @@ typedef struct corpus_records {
     void *user;
     corpus_omitted *omitted;
     bool guessed; /* the file was found below a directory, only its suffix .json suggests that it holds
-                     documents, and no record has been read yet. If the first record is then not valid JSON or
-                     has no text, the file is left out without an error */
+                     documents, and no record has been read yet. If the first record is then not valid JSON,
+                     has neither a text nor null, or is not a valid conversation, the file is left out without
+                     an error */
 } corpus_records;
 
 /* Frees the scratch memory (`turns` and `rendered`). */

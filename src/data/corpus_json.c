@@ -57,8 +57,8 @@ static size_t character_size(const char *at, const char *end, bool *broken)
     return n > 0 ? (size_t)n : 1;
 }
 
-/* Appends the record with its invalid Unicode replaced: one NO_CHARACTER for each byte, so
- * that columns in messages stay the same. */
+/* Appends the record with its invalid Unicode replaced: one NO_CHARACTER for each byte, so that the columns
+ * in messages of the parser stay the same. */
 static ax_status replace_broken(const char *text, size_t bytes, ax_buf *out)
 {
     const char *end = text + bytes;
@@ -74,9 +74,9 @@ static ax_status replace_broken(const char *text, size_t bytes, ax_buf *out)
     return AX_OK;
 }
 
-/* Parses a record (one JSON object). Sets *broken if the record has invalid Unicode; the invalid characters
- * are replaced before parsing. `place`: where the text begins in its file, for error messages; NULL: the text
- * is not from a file. */
+/* Parses a record (one JSON object). If that fails, parses it again with invalid characters replaced
+ * (replace_broken), and sets *broken. `place`: where the text begins in its file, for error messages; NULL:
+ * the text is not from a file. */
 static ax_status parse_record(const ax_json_place *place, const char *text, size_t bytes, json_t **object,
                               bool *broken)
 {

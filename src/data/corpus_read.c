@@ -121,9 +121,8 @@ static ax_status read_lines(int fd, const char *path, const corpus_unit *unit, a
 /* ---- units --------------------------------------------------------------------------------------- */
 
 /* Returns true if a file that cannot be read or used is left out with a warning, instead of an error. A file
- * found below a directory is left out, because directories may hold anything. But if an earlier unit of the
- * file has been used, the failure is an error, because else the rest of the file would be missing
- * silently. */
+ * found below a directory is left out, because directories may hold anything. But only at its first unit: at
+ * a later one the failure is an error, because else the rest of the file would be missing silently. */
 static bool may_skip(const corpus_file *file, const corpus_unit *unit) { return !file->named && !unit->from; }
 
 static ax_status take_json(const ax_corpus *corpus, const corpus_unit *unit, const char *text, size_t bytes,

@@ -8,8 +8,8 @@
 
 /* Returns a smaller number congruent to v modulo 2^61 - 1, not always the residue. 2^61 is congruent to 1, so
  * bits 61 and up of v can be added to the bits below. The rolling hash h is such a number: congruent to the
- * hash H of axonn/data.h. BASE is 0.618 of the modulus, so bits 61 and up of h * BASE are at most 0.618 h.
- * Hence h stays below modulus / (1 - 0.618) < 2^63. */
+ * hash H of axonn/data.h. BASE is 0.618 of the modulus, so bits 61 and up of h * BASE are at most 0.618 h;
+ * those of factor * oldest are below 2^32. Hence h stays below (modulus + 2^33) / (1 - 0.618) < 2^63. */
 static inline uint64_t fold(unsigned __int128 v) { return ((uint64_t)v & MODULUS) + (uint64_t)(v >> 61); }
 
 static inline uint64_t residue(uint64_t h)

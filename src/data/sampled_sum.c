@@ -1,6 +1,7 @@
 /* Computes a checksum of token files whose format stores none: a hash of the lengths of the files and of 64
- * blocks of 4 KiB in each file. So a file of 100 GB is opened as fast as a small one. A different file of the
- * same length is noticed; a change of bytes between two blocks is not. */
+ * blocks of 4 KiB in each file, or of a whole file of up to 256 KiB. So a file of 100 GB is opened as fast as
+ * a small one. Another file of the same length is noticed if one of the blocks differs; a change of bytes
+ * between two blocks is not. */
 #include "source.h"
 
 #include <stdlib.h>

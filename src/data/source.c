@@ -77,7 +77,8 @@ static const ax_data *walked_file(const data_walk *w)
 }
 
 /* Sets w->end, the end of the current document, to the first document start after token `above` of the
- * source. Skips the starts of empty documents and damaged entries of the index. */
+ * source, or to the end of the shard if there is none. Skips the starts of empty documents and damaged
+ * entries of the index. */
 static ax_status find_walk_end(data_walk *w, int64_t above)
 {
     const ax_data_info *info = &walked_file(w)->info;

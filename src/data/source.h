@@ -15,8 +15,8 @@ typedef struct tok_header {
     int64_t end_id;
     uint64_t text_bytes, tokens_at, index_at, body_hash, header_hash;
     uint64_t mask_at, targets, mask_hash;   /* of files with a mask (version 2); zeros in version 1 */
-    char chat_template[AX_CHAT_NAME_BYTES]; /* zeros if the template is unknown, as in files of versions that
-                                               did not record it */
+    char chat_template[AX_CHAT_NAME_BYTES]; /* zeros if the template is unknown, as in files of earlier
+                                               versions of this program */
     uint64_t chat_template_hash;
     char zero[104];
 } tok_header;
@@ -200,13 +200,14 @@ int data_part_of(const ax_data *data, int64_t token);
 
 /* Lists the files that `path` stands for, in byte order of their paths: the files that match a shell pattern,
  * or the token files of a directory. For any other path the list is empty. AX_ERR_DATA: no file matches the
- * pattern, or a directory has both token files and other files. */
+ * pattern, or a directory has other files beside a file that is certainly a token file (not only by the
+ * suffix .bin). */
 AX_MUST_CHECK ax_status data_list(const char *path, data_names *out);
 /* Lists the files that match a shell pattern. AX_ERR_DATA: there are none. */
 AX_MUST_CHECK ax_status data_match(const char *pattern, data_names *out);
 void data_names_fini(data_names *names);
-/* Returns true if a path is a shell pattern: it contains *, ? or [, and no file or Megatron-LM data set has
- * exactly this name. */
+/* Returns true if a path is a shell pattern: it contains *, ? or [, and no file, directory or Megatron-LM
+ * data set has exactly this name. */
 bool data_is_pattern(const char *path);
 
 /* Detects the format of `path`: a single file or directory, or the common prefix of a Megatron-LM data set.

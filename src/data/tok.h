@@ -100,8 +100,8 @@ const char *tok_text_find(const char *find, size_t n_find, const char *text, siz
 /* Appends the text to `out`, with each occurrence of the string `find` replaced by the string `put`. */
 AX_MUST_CHECK ax_status tok_replace(const char *find, const char *put, const char *text, size_t n,
                                     ax_buf *out);
-/* Applies all steps of a normalizer or decoder to *text. Sets *text and *n to the result, which lies in the
- * given text or in one of the buffers `work`. */
+/* Applies the steps of a normalizer or decoder to *text; with TOK_CONTINUES without those that prepend. Sets
+ * *text and *n to the result, which lies in the given text or in one of the buffers `work`. */
 AX_MUST_CHECK ax_status tok_steps_run(const tok_steps *steps, tok_place place, const char **text, size_t *n,
                                       ax_buf work[2]);
 

@@ -160,8 +160,8 @@ static ax_status note_piece(ax_encoder *e, size_t first, const char *piece, size
     return AX_OK;
 }
 
-/* Changes the text of a section (between two added tokens) before it is encoded. `work` has two buffers, in
- * which the result may lie. */
+/* Changes the text of a section (between two added tokens) before it is encoded. The result may lie in
+ * `work`: two buffers for normalize, one for tok_set_spaces. */
 typedef ax_status (*prepare_fn)(const ax_tokenizer *tok, tok_place place, const char **text, size_t *n,
                                 ax_buf *work);
 

@@ -202,7 +202,7 @@ static ax_status init_rules(ax_tokenizer *tok, size_t n)
     return AX_OK;
 }
 
-/* Appends the two names of a merge, "a b" or ["a", "b"], to `names`, each NUL-terminated. Sets *right to the
+/* Sets `names` to the two names of a merge, "a b" or ["a", "b"], each NUL-terminated. Sets *right to the
  * second name. */
 static ax_status merge_names(const loader *l, size_t rank, const json_t *merge, ax_buf *names,
                              const char **right)

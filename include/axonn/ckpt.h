@@ -10,11 +10,12 @@
  *               parameter. If several ranks have the same box, only the first of these ranks writes the box.
  *               Every rank reads its own box, so a checkpoint can be read on any grid.
  *   checkpoints RUN/ckpt/step-N/ is a complete model directory plus training/: optimizer state, the caller's
- *               state.json, and manifest.json with a checksum of every file. A checkpoint is written under a
- *               temporary name, synced and renamed; RUN/latest names the newest one. After a kill at any
- *               moment the previous checkpoint can be loaded.
+ *               state.json, and manifest.json with size and checksum of every other file (except
+ *               adapter_config.json, which users may change). A checkpoint is written under a temporary name,
+ *               synced and renamed; RUN/latest names the newest one. After a kill at any moment the previous
+ *               or the new checkpoint can be loaded.
  *
- * Errors of files are AX_ERR_DATA and name the file and the key. */
+ * Errors of files are AX_ERR_DATA and name the file and, if one array causes the error, its key. */
 #ifndef AXONN_CKPT_H
 #define AXONN_CKPT_H
 
@@ -45,8 +46,8 @@ typedef struct ax_st ax_st;
 
 /* Opens a .safetensors file for reading. If `path` is a directory, opens its model.safetensors or, if there
  * is none, the shards that its model.safetensors.index.json lists; in an adapter's directory
- * (ax_ckpt_is_adapter), its adapter_model.safetensors. Strict: headers, offsets, sizes, shards
- * and index must agree to the byte. Not collective. The caller owns *out. AX_ERR_DATA. */
+ * (ax_ckpt_is_adapter), both names begin with adapter_model instead of model. Strict: headers, offsets,
+ * sizes, shards and index must agree to the byte. Not collective. The caller owns *out. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_st_open(const char *path, ax_st **out);
 void ax_st_close(ax_st **st);
 
@@ -61,7 +62,7 @@ int ax_st_files(const ax_st *st);
 int64_t ax_st_bytes(const ax_st *st);
 /* Prints a checksum that identifies the model whose weights a store holds, as 16 hexadecimal digits. It is a
  * hash of the keys, dtypes and shapes of all arrays, and of 4 KiB of bytes at each of 16 places of every
- * array. Not collective. */
+ * array (of all bytes of an array of at most 4 KiB). Not collective. */
 AX_MUST_CHECK ax_status ax_st_checksum(ax_st *st, char out[17]);
 /* Returns the checksum of the base model that an adapter's file records in its header. NULL if there is none:
  * files of other programs have no such checksum. */
@@ -124,8 +125,9 @@ AX_MUST_CHECK ax_status ax_ckpt_write_params(const ax_param_set *set, const char
                                              int64_t shard_bytes);
 
 /* Reads the master weights from `path`, a directory or file as for ax_st_open, converting to their dtype;
- * call ax_param_set_refresh next. AX_ERR_DATA lists all parameters that are missing or of another shape, and
- * all keys that neither belong to a parameter nor match `rules` (may be NULL). Collective along the grid. */
+ * call ax_param_set_refresh next. AX_ERR_DATA: parameters are missing or have another shape or a dtype that
+ * cannot be converted, or keys neither belong to a parameter nor match `rules` (may be NULL); the message
+ * counts them and lists the first 20. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt_rules *rules);
 /* Reads the master weights from weight files that are already open, even if their directory has changed
  * since. Rules, errors and the next call are those of ax_ckpt_read_params. Collective along the grid. */
@@ -165,7 +167,8 @@ typedef struct ax_ckpt_save_args {
     const char *base;
     ax_dtype dtype; /* dtype of the weights in model.safetensors. If the master weights have another dtype,
                        they are saved too, unconverted */
-    int64_t shard_bytes;           /* maximum size of a weight file; 0: 5 GB */
+    int64_t shard_bytes;           /* maximum size of a file of weights or optimizer state (ax_st_plan); 0: 5
+                                      GB. Not for adapters' weights */
     const char *const *slot_names; /* names of the arrays of optimizer state: "exp_avg", "exp_avg_sq" */
     const ax_ckpt_file *files;
     int n_files;
@@ -174,15 +177,15 @@ typedef struct ax_ckpt_save_args {
 } ax_ckpt_save_args;
 
 /* Writes RUN/ckpt/step-N, points `latest` to this checkpoint, and then removes the oldest checkpoints beyond
- * keep_latest. If saving fails, nothing of the new checkpoint remains, and earlier checkpoints are untouched.
- * If the cause is lack of space, the message names the directory and the bytes needed. Only one process group
- * may save into a run at a time. Collective along the grid; if one rank fails, all return an error. `files`
- * and `state` are read on rank 0 only. */
+ * keep_latest. If saving fails, the new checkpoint is removed, and earlier checkpoints are untouched. If the
+ * cause is lack of space, the message names the directory and the bytes needed. Only one process group may
+ * save into a run at a time. Collective along the grid; if one rank fails, all return an error. `files` and
+ * `state` are read on rank 0 only. */
 AX_MUST_CHECK ax_status ax_ckpt_save(const ax_ckpt_save_args *args);
 
 /* Reads master weights and optimizer state of checkpoint directory `dir` bit for bit (converted if the master
- * dtype changed) and compares the parameters' checksums with the manifest; call ax_param_set_refresh next.
- * Collective along the grid. */
+ * dtype changed), and compares the checksums of parameters whose dtype did not change with the manifest; call
+ * ax_param_set_refresh next. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_load(ax_param_set *set, const char *dir, const char *const *slot_names,
                                      const ax_ckpt_rules *rules);
 /* Reads training/state.json of checkpoint directory `dir` into *json, which the caller frees. Not
@@ -222,8 +225,8 @@ typedef struct ax_ckpt_info {
     int64_t bytes;  /* size of all files together, from the manifest */
     double time;    /* time at which the checkpoint was saved, in seconds since 1970 */
     bool latest;    /* RUN/latest names this checkpoint */
-    char *damage;   /* what is damaged; NULL: no damage found. The files are read only if ax_ckpt_list_create
-                       got `verify` true. Owned */
+    char *damage;   /* what is damaged; NULL: no damage found. Files other than the manifest are read only if
+                       ax_ckpt_list_create got `verify` true. Owned */
 } ax_ckpt_info;
 
 typedef struct ax_ckpt_list {
@@ -231,7 +234,8 @@ typedef struct ax_ckpt_list {
     ax_ckpt_info *item; /* newest (highest serial) first */
 } ax_ckpt_list;
 
-/* Lists the run's checkpoints (none: n is 0); with `verify`, every file is read. Not collective. */
+/* Lists the run's checkpoints (none: n is 0); with `verify`, compares the files of each with the manifest, up
+ * to the first that is damaged. Not collective. */
 AX_MUST_CHECK ax_status ax_ckpt_list_create(const char *run_dir, bool verify, ax_ckpt_list **out);
 void ax_ckpt_list_destroy(ax_ckpt_list **list);
 
@@ -244,13 +248,14 @@ typedef struct ax_ckpt_report {
     bool manifest; /* false: the directory has no manifest, and only the structure of the model's files was
                       checked */
     int files;     /* number of files compared */
-    int64_t bytes; /* number of bytes read */
+    int64_t bytes; /* size of all files together, from the manifest if there is one */
     int n;
     ax_ckpt_fault *fault;
 } ax_ckpt_report;
 
-/* Compares every file of a checkpoint directory with its manifest; damage is in the report and is not an
- * error. AX_ERR_DATA if `dir` has nothing to verify. Not collective. The caller owns *out. */
+/* Compares every file that a checkpoint's manifest lists with its size and checksum there; damage is in the
+ * report and is not an error. `dir` may also be a model directory or a .safetensors file, of which only the
+ * structure is checked. AX_ERR_DATA if `dir` has nothing to verify. Not collective. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_ckpt_verify(const char *dir, ax_ckpt_report **out);
 void ax_ckpt_report_destroy(ax_ckpt_report **report);
 

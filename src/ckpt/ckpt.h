@@ -11,14 +11,14 @@
 
 /* Formats a path; the caller frees *out. */
 ax_status ckpt_path(char **out, const char *fmt, ...) AX_PRINTF(2, 3);
-/* Whether `dir` holds a file of this name. */
+/* Returns true if `dir` holds a file of this name. */
 bool ckpt_has(const char *dir, const char *name);
 
 /* ---- convert.c: converts elements, and cuts boxes into pieces ---- */
 
 /* A box is a rectangular part of an array: the elements with indices in [lo, lo + n). */
 
-/* Whether values of one dtype can be converted to the other. */
+/* Returns true if values of dtype `from` can be converted to dtype `to`. */
 bool ckpt_convertible(ax_dtype from, ax_dtype to);
 /* Converts n elements between two dtypes for which ckpt_convertible is true: dst[i·dst_stride] =
  * src[i·src_stride]. Strides are in elements. */

@@ -355,8 +355,8 @@ static ax_status open_sources(const char *const path[2], source s[2])
     return AX_OK;
 }
 
-/* Whether the run `path` has removed the checkpoint s->path, because it has saved a newer one since s->path
- * was chosen. */
+/* Returns true if the run `path` has removed the checkpoint s->path, because it has saved a newer one since
+ * s->path was chosen. */
 static bool was_removed(const char *path, const source *s)
 {
     return s->path && strcmp(s->path, path) != 0 && !ax_path_exists(s->path);

@@ -101,7 +101,7 @@ static int newest_first(const void *x, const void *y)
     return (a->step < b->step) - (a->step > b->step);
 }
 
-/* each_entry calls fn for each directory entry of RUN/ckpt; for none if RUN/ckpt does not exist. */
+/* Calls `fn` for each directory entry of RUN/ckpt; for none if RUN/ckpt does not exist. */
 typedef ax_status entry_fn(const char *run_dir, const char *name, void *arg);
 static ax_status each_entry(const char *run_dir, entry_fn *fn, void *arg)
 {
@@ -160,8 +160,8 @@ ax_status ckpt_delete(const char *run_dir, const char *name)
     return status;
 }
 
-/* Whether `name` is ".step-N.was" and `final`, the path of step-N, does not exist: a save was interrupted
- * while it replaced step-N. */
+/* Returns true if `name` is ".step-N.was" and `final`, the path of step-N, does not exist: a save was
+ * interrupted while it replaced step-N. */
 static bool is_orphan(const char *name, const char *final)
 {
     size_t n = strlen(name), end = strlen(CKPT_WAS);
@@ -223,7 +223,7 @@ static ax_status choose_newest(const ax_ckpt_list *list, const char *run_dir, ch
                          list->n, run_dir, ax_error_message());
 }
 
-/* Whether the file RUN/latest names a checkpoint that exists. */
+/* Returns true if the file RUN/latest names a checkpoint that exists. */
 static bool latest_is_there(const char *run_dir)
 {
     char name[64] = "", *path;

@@ -1,5 +1,6 @@
-/* training/manifest.json: size and checksum of every file of a checkpoint. The last member of the JSON is the
- * XXH3-64 of all text before it, so that damage of the manifest is found too. */
+/* training/manifest.json: size and checksum of every other file of a checkpoint, except adapter_config.json.
+ * The last member of the JSON is the XXH3-64 of all text before it, so that damage of the manifest is found
+ * too. */
 #include "ckpt.h"
 
 #include <errno.h>
@@ -116,7 +117,7 @@ static bool parse_hex(const json_t *value, uint64_t *out)
     return !*end;
 }
 
-/* Whether `name` is a relative path that stays inside the checkpoint's directory. */
+/* Returns true if `name` is a relative path that stays inside the checkpoint's directory. */
 static bool is_inside(const char *name)
 {
     if (!*name || *name == '/')

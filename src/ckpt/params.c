@@ -114,7 +114,8 @@ static ax_status load_all(ax_param_set *set, const char *dir, const char *const 
     return master ? AX_OK : load_model(set, dir, rules);
 }
 
-/* Checks that every parameter has the values that were saved. The checksums do not depend on the grid. */
+/* Checks that every parameter has the values that were saved, except frozen parameters and those whose dtype
+ * is not that of the checkpoint. The checksums do not depend on the grid. */
 static ax_status compare_checksums(const ax_param_set *set, const manifest *m, const char *dir,
                                    const uint64_t *sums)
 {

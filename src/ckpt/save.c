@@ -293,8 +293,8 @@ static ax_status rename_to_final(saver *s)
     return ax_dir_sync(s->root);
 }
 
-/* Undoes rename_to_final. Called if an operation after the rename failed: the checkpoint might not survive a
- * crash, so it does not count as saved. */
+/* Undoes rename_to_final as far as it got; called after every save that failed. If an operation after the
+ * rename failed, the checkpoint might not survive a crash, so it does not count as saved. */
 static void undo_rename_to_final(const saver *s)
 {
     bool failed =

@@ -191,8 +191,8 @@ ax_status ax_st_copy(ax_st *from, const ax_st_array *a, ax_st *to, const ax_st_a
 /* ---- files --------------------------------------------------------------------------------------- */
 
 /* Reserves the whole size of the file at once, so that a full disk is found before anything is written, and
- * the file is contiguous. If the file system cannot reserve space, only sets the file's size; a full disk
- * then makes the writes fail. */
+ * the file system can keep the file contiguous. If the file system cannot reserve space, only sets the file's
+ * size; a full disk then makes the writes fail. */
 static ax_status reserve(const st_file *f)
 {
     int failed, error;

@@ -1,3 +1,4 @@
+/* Parses the value of --hosts. */
 #include "hosts.h"
 
 #include <stdlib.h>

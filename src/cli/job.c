@@ -5,10 +5,10 @@
  * passes SIGUSR1 on to the ranks that have started. So this process sends SIGUSR1 repeatedly, until a rank
  * acknowledges it. If this process dies, the launcher gets SIGTERM.
  *
- * This process is a subreaper: processes whose parent has ended become its children, so that it can end them
- * too. This process ends only those whose environment names this job's note (cli_note in job.h, memory that
- * it shares with the ranks). Other children may not belong to the job: if a shell started axonn by exec, the
- * shell's background jobs are children too. */
+ * This process is a subreaper: if a descendant's parent ends, the descendant becomes a child of this process,
+ * so that this process can end it too. This process ends only those whose environment names this job's note
+ * (cli_note in job.h, memory that it shares with the ranks). Other children may not belong to the job: if a
+ * shell started axonn by exec, the shell's background jobs are children too. */
 #include "job.h"
 
 #include "axonn/comm.h"
@@ -144,11 +144,12 @@ static void end_launcher(watch *w, double now)
         kill(w->pid, SIGKILL);
 }
 
-/* Passes the signal on to the launcher, or ends the job if no rank has acknowledged the signal within
- * HEARD_SECONDS. Passes it on only after rank 0 has joined the world: a rank that has not joined yet would be
- * killed by the signal, as if it had failed. If all ranks are on other hosts, nothing tells when they have
- * joined, so the wait is HEARD_SECONDS. Once rank 0 has ended, the launcher gets the rest of HEARD_SECONDS to
- * print the last output and to end. */
+/* Passes the signal on to the launcher until a rank acknowledges it. Ends the job instead if the verb has no
+ * stop signal, if SIGINT came twice, or if no rank has acknowledged the signal within HEARD_SECONDS. Passes
+ * the signal on only after rank 0 has joined the world: a rank that has not joined yet would be killed by the
+ * signal, as if it had failed. If rank 0 is on another host, nothing tells when it has joined, so the wait is
+ * HEARD_SECONDS. Once rank 0 has ended, the launcher gets the rest of HEARD_SECONDS to print the last output
+ * and to end. */
 static void forward_signal(watch *w, double now)
 {
     cli_job *job = w->job;
@@ -221,8 +222,8 @@ static bool is_child(const char *pid, ax_buf *work)
                getpid(); /* the text at `end` is ") STATE PARENT"; PARENT is the pid of the parent process */
 }
 
-/* Whether the environment of the process has the variable CLI_NOTE with this job's value, which marks
- * processes of the job. False for a process that has ended: its environment is empty. */
+/* Returns true if the environment of the process has the variable CLI_NOTE with this job's value, which marks
+ * processes of the job. Returns false for a process that has ended: its environment is empty. */
 static bool is_marked(const char *pid, ax_buf *work)
 {
     char mark[128];
@@ -232,7 +233,7 @@ static bool is_marked(const char *pid, ax_buf *work)
     return work->size && memmem(work->data, work->size, mark, strlen(mark) + 1);
 }
 
-/* Sends signal `number` (0: none) to all children of this process that belong to the job. Returns whether
+/* Sends signal `number` (0: none) to all children of this process that belong to the job. Returns true if
  * there are such children. */
 static bool signal_orphans(int number)
 {
@@ -253,7 +254,8 @@ static bool signal_orphans(int number)
 
 /* Waits for ranks to end by themselves after their launcher has ended, and kills those that do not within
  * ORPHAN_SECONDS. A process that ends during a search may leave children that the search missed. So the
- * search is repeated as long as it finds a process, or a process has ended since the last search. */
+ * search is repeated as long as it finds a process, or a process has ended since the last search, but for 2
+ * ORPHAN_SECONDS at most. */
 static void end_orphans(void)
 {
     double begin = ax_now(), waited = 0;

@@ -40,7 +40,8 @@ typedef struct cli_job {
 /* The exit code of the child if the launcher cannot be executed. */
 enum { CLI_CANNOT_START = 126 };
 
-/* Starts the launcher. Waits until the launcher and all processes that it started on this host have ended. If
+/* Starts the launcher, unless a signal that asks the ranks to stop has come before. Waits until the launcher
+ * has ended. Gives the processes that it started on this host one second to end too, and then kills them. If
  * this process receives a signal: if job->stop is 0, ends the job; otherwise sends job->stop to the launcher
  * repeatedly until a rank has acknowledged it, and ends the job if no rank has done so within five seconds.
  * With job->elsewhere, acknowledgements may not reach this process, so the job then goes on without one.

@@ -22,16 +22,16 @@
                     "default: this one"                                                                      \
     }
 
-/* Sets *out to whether ranks must be started: `launch` asks for them, and this process is not a rank that a
- * launcher has started. AX_ERR_USAGE if a launcher has started another number of ranks than `launch` asks
- * for. */
+/* Sets *out to true if this process must start ranks: `launch` asks for several ranks or for hosts, and no
+ * launcher has started this process as one of several ranks. AX_ERR_USAGE if a launcher has started another
+ * number of ranks than `launch` asks for, or if `launch` has hosts but no number of ranks. */
 ax_status cli_launch_wanted(const cli_launch *launch, bool *out);
 /* Runs the command `axonn words[0] … words[n-1]` on launch->ranks ranks and waits for them. A signal to this
  * process is passed on to the ranks as signal verb->stop (0: the signal ends the ranks). Returns the status
  * on which the ranks agreed. */
 ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t n, char *const *words);
 
-/* Maps the note (cli_note), the shared memory of the process that started this rank, if that process runs on
+/* Opens the note (cli_note), shared memory of the process that started this rank, if that process runs on
  * this host. */
 void cli_starter_find(void);
 /* Records in the note (cli_note, memory of the process that started the ranks) that this rank has received a
@@ -41,9 +41,9 @@ void cli_starter_note_signal(void);
 /* Creates the communicator of all ranks of the job, and gives all ranks the runtime settings of rank 0. If
  * this fails, *world is NULL. Collective. */
 ax_status cli_world_open(ax_comm **world);
-/* Turns the watchdog off (`waits`) or on again, on all ranks except rank 0. The watchdog ends a job whose
- * ranks wait too long; but while rank 0 reads from the user or tokenizes, the other ranks may have to wait
- * for any time. Not collective. */
+/* Turns the watchdog off (`waits`) or on again, on all ranks except rank 0. While rank 0 reads from the user
+ * or tokenizes, the other ranks may have to wait for any time. The watchdog would then warn, or end the job
+ * if rank 0's process is stopped. Not collective. */
 void cli_world_wait_for_first(ax_comm *world, bool waits);
 /* Aborts the job and does not return, if `status` is an error of this rank only: the other ranks may be
  * waiting for this rank. */
@@ -57,8 +57,8 @@ ax_status cli_world_close(ax_comm **world, ax_status status);
 typedef ax_status cli_configured_fn(ax_comm *world, ax_config *config, const void *args);
 ax_status cli_configured(const char *path, const ax_strings *overrides, ax_config_use use,
                          cli_configured_fn *run, const void *args);
-/* Prints the error message, if `status` is an error that this process has not yet printed and no other rank
- * prints. */
+/* Prints the error message, if `status` is an error that this process has not printed yet and that no other
+ * rank prints. */
 void cli_print_error(ax_status status);
 /* Makes cli_print_error print nothing: the ranks that this process started have already printed the error. */
 void cli_ranks_print_error(void);

@@ -120,8 +120,8 @@ static ax_status run(size_t n, char *const *words)
     return run_verb(verb, n - used, words + used);
 }
 
-/* If the verb saves when a signal stops it, installs the signal handlers already now, so that a signal during
- * start-up is not lost. */
+/* Opens the note of the process that started this rank. If the verb saves when a signal stops it, installs
+ * the signal handlers already now, so that a signal during start-up is not lost. */
 static void catch_signals(void)
 {
     size_t used;

@@ -84,14 +84,15 @@ static ax_status man_verb(const cli_verb *verb, ax_buf *out)
 
 static ax_status man_end(ax_buf *out)
 {
-    static const char *const codes[] = {"success",
-                                        "internal error",
-                                        "usage or configuration error",
-                                        "not enough memory",
-                                        "data or file error",
-                                        "communication error",
-                                        "a number is infinite or NaN: a loss, gradient, weight or logit",
-                                        "stopped by a signal; the state of the training is saved"};
+    static const char *const codes[] = {
+        "success",
+        "internal error",
+        "usage or configuration error",
+        "not enough memory",
+        "data or file error",
+        "communication error",
+        "a number is infinite or NaN: a loss, gradient, weight or logit",
+        "stopped by a signal; the state of a training is saved, unless the message says otherwise"};
     AX_TRY(section("SH", "EXIT STATUS", out));
     for (size_t i = 0; i < AX_COUNT(codes); i++)
         AX_TRY(ax_buf_printf(out, ".TP\n.B %zu\n%s\n", i, codes[i]));

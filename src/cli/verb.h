@@ -4,7 +4,7 @@
  *
  * Rules for all verbs: results go to stdout, everything else to stderr. With --json stdout carries one JSON
  * object (or one per line) and nothing else. The status that a verb returns is the program's exit code, and
- * main prints its error message. */
+ * main prints its error message, unless a rank has printed it. */
 #ifndef AX_CLI_VERB_H
 #define AX_CLI_VERB_H
 
@@ -34,7 +34,8 @@ typedef struct cli_verb {
     const ax_option *(*keys)(size_t *count);
     bool launches; /* the verb takes --ranks; its argument struct begins with a cli_launch */
     int stop;      /* if launches: signal that asks the ranks to save and stop; 0: a signal ends the ranks */
-    /* If `launches`: whether rank 0 reads standard input when it is not a terminal. NULL: never. */
+    /* If `launches`: returns true if rank 0 reads standard input, at least when it is not a terminal. NULL:
+     * never. */
     bool (*reads_input)(const void *args);
 } cli_verb;
 
@@ -50,10 +51,10 @@ extern const size_t cli_verb_count;
 /* Returns the verb whose name is the beginning of the n words, or NULL. If several names match, returns the
  * verb with the longest. *used is the number of words in the name. */
 const cli_verb *cli_verb_find(size_t n, char *const *words, size_t *used);
-/* Whether `word` is the first word of a group of verbs, such as "tok". */
+/* Returns true if `word` is the first word of a group of verbs, such as "tok". */
 bool cli_verb_is_group(const char *word);
-/* Returns AX_ERR_USAGE for an unknown verb. The message names the most similar verb, or the verbs of the
- * group. */
+/* Returns AX_ERR_USAGE for an unknown verb. The message names the most similar verb, if one is similar, or
+ * the verbs of the group. */
 ax_status cli_verb_unknown(size_t n, char *const *words);
 
 /* ---- texts generated from the tables: help.c, man.c, completion.c ---- */
@@ -68,13 +69,14 @@ ax_status cli_completion_bash(ax_buf *out);
 
 /* ---- signals: stop.c ---- */
 
-/* Catches SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 from now on, so that the verb can remove its temporary
- * files. Once cli_stop_wanted() is true, the verb's progress callback must return false. */
+/* Catches SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 from now on, except those that the process ignores, so
+ * that the verb can remove its temporary files. Once cli_stop_wanted() is true, the verb's progress callback
+ * must return false. */
 void cli_stop_catch(void);
-/* Whether one of the caught signals has been received. */
+/* Returns true if one of the caught signals has been received. */
 bool cli_stop_wanted(void);
-/* Ends the process by the signal that was received, if there was one. The verb calls this after its
- * clean-up. */
+/* Ends the process by the signal that was received, if there was one. main calls this after the verb, which
+ * has then cleaned up. */
 void cli_stop_die(void);
 
 /* ---- reading text ---- */
@@ -87,8 +89,9 @@ typedef struct cli_text {
 
 #define TEXT_OPTIONS(args, field)                                                                            \
     {"text-key", AX_OPT_STRING, offsetof(args, field.key), .meta = "KEY",                                    \
-     .help = "JSON member that holds the text; an object with this member is not read as a conversation; "   \
-             "default: text, for objects that are not conversations"},                                       \
+     .help =                                                                                                 \
+         "JSON member that holds the text; an object with a string there is not read as a conversation; "    \
+         "default: text, for objects that are not conversations"},                                           \
     {                                                                                                        \
         "bad-lines", AX_OPT_INT, offsetof(args, field.bad_lines), "100", "[0, inf)",                         \
             .meta = "N",                                                                                     \
@@ -98,7 +101,8 @@ typedef struct cli_text {
 
 /* ---- output: output.c ---- */
 
-/* Whether to print colour: the stream is a terminal, NO_COLOR is unset or empty, and TERM is not dumb. */
+/* Returns true if output to the stream may have colour: the stream is a terminal, NO_COLOR is unset or empty,
+ * and TERM is not dumb. */
 bool cli_colour(FILE *stream);
 /* Prints the object as one line on stdout, and releases it. Fails if `object` is NULL (out of memory) or
  * stdout cannot be written. */
@@ -111,7 +115,8 @@ json_t *cli_json_number(double value);
 /* Returns n bytes as a JSON string, or NULL if out of memory. Bytes that are not valid UTF-8 become
  * U+FFFD. */
 json_t *cli_json_text(const char *bytes, size_t n);
-/* Whether the path leads to the file that is standard input: /dev/stdin, /dev/fd/0, a link to one of them. */
+/* Returns true if the path leads to the file that is standard input: /dev/stdin, /dev/fd/0, a link to one of
+ * them. */
 bool cli_is_stdin(const char *path);
 /* Reads all of standard input. AX_ERR_DATA: it cannot be read, or holds more than 256 MiB. */
 ax_status cli_read_stdin(ax_buf *out);
@@ -125,8 +130,8 @@ typedef struct cli_progress {
     double start, shown;
 } cli_progress;
 void cli_progress_start(cli_progress *progress, const char *what, bool bytes);
-/* Draws the progress, unless the progress was drawn a short time ago; so this function may be called often.
- * total <= 0: not known. */
+/* Shows the progress, unless it was shown less than 0.1 s ago (ten seconds, if stderr is no terminal); so
+ * this function may be called often. total <= 0: not known. */
 void cli_progress_update(cli_progress *progress, int64_t done, int64_t total);
 /* Removes the bar from the terminal. */
 void cli_progress_end(cli_progress *progress);

@@ -55,8 +55,8 @@ static void print_info(const ax_ckpt_info *info, bool compared)
            info->damage ? info->damage : "");
 }
 
-/* Checks that `dir` is the directory of a run: it must contain one of the three entries. A run creates
- * config.yaml and lock when it starts, and ckpt/ when it first saves. */
+/* Checks that `dir` is the directory of a run: it must contain one of the entries config.yaml and lock, which
+ * a run creates when it starts, and ckpt/, which it creates when it first saves. */
 static ax_status check_run(const char *dir)
 {
     static const char *const entries[] = {"ckpt", "config.yaml", "lock"};
@@ -313,10 +313,11 @@ const cli_verb verb_ckpt_diff = {
     .name = "ckpt diff",
     .summary = "compare two checkpoints or models, array by array",
     .details =
-        "Compares weights, config.json, and optimizer state if both have it. Arrays are compared bit by\n"
-        "bit: 0 and -0 differ. Array names match with or without the prefix of the model family\n"
-        "(transformer.wte.weight and wte.weight). The exit code is 0 even if they differ (see \"equal\" in\n"
-        "--json), and 4 if they have no array in common. An adapter is compared with an adapter only.",
+        "Compares weights, config.json, and optimizer state if both have it. Floating-point arrays are\n"
+        "compared by value, also if their dtypes differ: 0 and -0 differ, two NaNs are equal. Array names\n"
+        "match with or without the prefix of the model family (transformer.wte.weight and wte.weight). The\n"
+        "exit code is 0 even if they differ (see \"equal\" in --json), and 4 if they have no array in\n"
+        "common. An adapter is compared with an adapter only.",
     .examples = "axonn ckpt diff runs/a runs/b\naxonn ckpt diff runs/a/ckpt/step-100 runs/a/ckpt/step-200",
     .options = diff_options,
     .option_count = AX_COUNT(diff_options),

@@ -99,7 +99,7 @@ static const ax_option build_options[] = {
              "completion, or instruction and output) become text; default: that of the tokenizer's "
              "chat_template, else chosen by the tokenizer's special tokens"},
     {"threads", AX_OPT_INT, offsetof(build_args, threads), "0", "[0, 4096]",
-     .help = "number of threads; 0: one per core"},
+     .help = "number of threads; 0: one per processor (hardware thread) that the process may use"},
     {"json", AX_OPT_BOOL, offsetof(build_args, json), "false", .help = "print one JSON object"},
 };
 
@@ -259,7 +259,7 @@ static ax_status print_marked(const ax_tokenizer *tok, const ax_ids *ids, const 
     return status;
 }
 
-/* Prints tokens with their mask, or adds the mask to `info`. */
+/* Adds the mask of the tokens to `info`; without --json also prints the tokens with their mask. */
 static ax_status show_mask(const show_args *a, const ax_data *data, const ax_tokenizer *tok, int64_t first,
                            const ax_ids *ids, bool starts, json_t *info)
 {

@@ -135,7 +135,8 @@ static bool show_build(void *user, const ax_data_progress *progress)
 }
 
 /* Creates a temporary directory, which the caller removes, and tokenizes the text into it. Sets `dir` to the
- * path of the directory, and *tokens to the path of the token file. */
+ * path of the directory, and *tokens to the path of the token file. If --data holds tokens already, *tokens
+ * is the path of --data. */
 static ax_status prepare(const args *a, const opened_model *m, char *dir, size_t size, char **tokens)
 {
     snprintf(dir, size, "%s/axonn-eval-XXXXXX", ax_temporary_dir());
@@ -220,8 +221,9 @@ const cli_verb verb_eval = {
     .name = "eval",
     .summary = "measure loss, perplexity and bits per byte of a model on data",
     .details =
-        "Every token is predicted once, except the first of each document. In bits per byte, such a first\n"
-        "token counts as log2(vocabulary size) bits, so that the figure is comparable with a compressor's.\n"
+        "Every token is predicted once, except the first of each document (with --cross-documents and\n"
+        "--pack stream: of the data). In bits per byte, such a first token counts as log2(vocabulary size)\n"
+        "bits, so that the figure is comparable with a compressor's.\n"
         "In conversations only what the assistant says is counted, as in training (--loss).",
     .examples = "axonn eval runs/name --data valid.txt\naxonn eval path/to/gpt2 --data valid.tok --seq-len "
                 "512 --json\n"

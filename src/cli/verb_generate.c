@@ -127,8 +127,8 @@ static ax_status read_input(ax_buf *out)
     return AX_OK;
 }
 
-/* Whether the arguments ask for the prompt from standard input. (A terminal is read only with --prompt - and
- * --chat.) */
+/* Returns true if the arguments ask for the prompt from standard input. (A terminal is read only with --chat,
+ * --prompt - and --messages -.) */
 static bool wants_input(const void *raw)
 {
     const args *a = raw;
@@ -364,8 +364,8 @@ static void skip_prompt(session *s)
             ax_decoder_init(&s->decoder, tok, AX_DECODE_SKIP_SPECIAL | AX_DECODE_CONTINUE);
 }
 
-/* Prints the prompt, unless --json or a conversation: the given text, or the decoded text of the given ids.
- */
+/* Prints the prompt on rank 0, unless --json or a conversation: the given text, or the decoded text of the
+ * given ids. */
 static ax_status show_prompt(session *s)
 {
     bool shown = s->m.first && !s->a->common.json && !s->template;

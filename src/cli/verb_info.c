@@ -125,7 +125,7 @@ static json_t *devices(void)
 }
 
 /* Returns the versions of the libraries in use. For hwloc this is the version of its API, the only one that
- * it reports. */
+ * it reports; for jansson, the version of its header when axonn was built. */
 static json_t *components(void)
 {
     char pcre2[64] = "", xxhash[32], hwloc[32];

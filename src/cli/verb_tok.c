@@ -1,4 +1,5 @@
-/* axonn tok train | encode | decode | check: trains and applies byte-level BPE tokenizers. */
+/* axonn tok train | encode | decode | check: trains byte-level BPE tokenizers; encodes and decodes with BPE
+ * tokenizers of both kinds (axonn/tokenizer.h). */
 #include "verb.h"
 
 #include "axonn/data.h"
@@ -37,7 +38,7 @@ static const ax_option train_options[] = {
      .help = "in directories, read only files whose names match these patterns, e.g. '*.h'; default: all"},
     TEXT_OPTIONS(train_args, text),
     {"threads", AX_OPT_INT, offsetof(train_args, threads), "0", "[0, 4096]",
-     .help = "number of threads; 0: one per core"},
+     .help = "number of threads; 0: one per processor (hardware thread) that the process may use"},
     {"json", AX_OPT_BOOL, offsetof(train_args, json), "false", .help = "print one JSON object"},
 };
 
@@ -125,8 +126,8 @@ static bool is_empty_dir(const char *path)
     return empty;
 }
 
-/* Fails if there is something at --out that is not a tokenizer's directory: a mistaken path must not get the
- * files of a tokenizer. */
+/* Fails if there is something at --out that is neither an empty directory nor a tokenizer's directory: a
+ * mistaken path must not get the files of a tokenizer. */
 static ax_status check_out(const char *out)
 {
     static const char *const files[] = {"tokenizer.json", "vocab.json"};
@@ -415,10 +416,11 @@ static ax_status run_check(const void *raw)
     if (status == AX_OK)
         status = print_report(a, tok, &report);
     if (status == AX_OK && report.failed)
-        status = ax_fail(
-            AX_ERR_DATA,
-            "encoding and decoding changed %lld documents; the first is document %lld, at its byte %lld",
-            (long long)report.failed, (long long)report.first_failed, (long long)report.first_failed_byte);
+        status = ax_fail(AX_ERR_DATA,
+                         "encoding and decoding changed %lld documents; the first is document %lld (numbers "
+                         "begin with 0), at byte %lld of the decoded text",
+                         (long long)report.failed, (long long)report.first_failed,
+                         (long long)report.first_failed_byte);
     ax_tokenizer_report_fini(&report);
     ax_corpus_destroy(&corpus);
     ax_tokenizer_destroy(&tok);

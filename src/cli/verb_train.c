@@ -54,8 +54,8 @@ static bool includes_stdin(const ax_paths *paths)
     return found;
 }
 
-/* Whether the run reads standard input: it is the configuration file, or one of the data files that the
- * configuration names. Returns false for an invalid configuration, without an error: the ranks read the
+/* Returns true if the run reads standard input: as the configuration file, or as one of the data files that
+ * the configuration names. Returns false for an invalid configuration, without an error: the ranks read the
  * configuration again and report the errors. */
 static bool reads_input(const void *raw)
 {
@@ -83,7 +83,8 @@ const cli_verb verb_train = {
     .details =
         "Metrics, checkpoints and the complete configuration are written to run.dir. To resume a stopped\n"
         "run, repeat the command. SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and Ctrl-C save a checkpoint after\n"
-        "the current step and stop; a second Ctrl-C, at least a second later, stops at once without saving.",
+        "the current step and stop; a step that still runs ten seconds later is given up. A second Ctrl-C,\n"
+        "at least a second after the first, stops at once without saving.",
     .examples = "axonn train gpt.yaml\naxonn train gpt.yaml optim.lr=1e-3 train.steps=500\n"
                 "axonn train gpt.yaml --ranks 4 grid.x=2 grid.data=2\nmpirun -n 4 --bind-to none axonn train "
                 "gpt.yaml grid.data=4",

@@ -10,7 +10,7 @@ typedef struct bench_step_times {
     ax_spread seconds; /* time of a step, on the slowest rank */
     int64_t tokens;    /* target tokens per step, over all ranks */
     double flops;      /* FLOPs per step, over all ranks: ax_model_config_flops_per_token · tokens */
-    /* The fields below are measured on this rank and averaged over the steps. */
+    /* The fields below are of this rank. `exposed` and `kernel` are means over the steps. */
     double exposed; /* seconds that this rank waited for other ranks, in the steps whose kernels are timed */
     ax_kernel_total kernel[AX_KERNEL_COUNT];
     int threads;
@@ -27,15 +27,16 @@ typedef struct bench_step_times {
 
 /* Runs `warm` warm-up steps, then times `steps` more. The steps are those of `axonn train`, but on random
  * tokens. On a device with its own clock (a GPU), kernels are timed in `steps` further steps. Reads only
- * model.from and the tokenizer, and writes nothing. Errors as for ax_train. Collective along world. */
+ * model.from and the tokenizer. Writes nothing, except that the plugin for GPUs may keep the plans of GEMMs
+ * that it times (runtime.plans). Errors as for ax_train. Collective along world. */
 AX_MUST_CHECK ax_status bench_time_steps(ax_comm *world, ax_config *config, int64_t warm, int64_t steps,
                                          bench_step_times *out);
 
 /* A GEMM shape that occurs in a step. */
 typedef struct bench_gemm {
     ax_gemm_args args; /* its pointers are all NULL */
-    bool bias;         /* whether args.bias was not NULL in the step */
-    bool preact;       /* whether args.preact, the preactivation, was not NULL in the step */
+    bool bias;         /* true: args.bias was not NULL in the step */
+    bool preact;       /* true: args.preact, the preactivation, was not NULL in the step */
     int64_t calls;     /* calls per step */
     ax_spread seconds; /* seconds of a call */
 } bench_gemm;
@@ -48,7 +49,8 @@ typedef struct bench_gemms {
     double flops;   /* FLOPs per step */
     double seconds; /* seconds per step: Σ over GEMMs of calls · median time of a call */
     int threads;
-    int64_t cache;               /* bytes of all last-level caches together; 0: unknown */
+    int64_t cache;               /* bytes of the last-level caches of the cores that this process may use,
+                                    together; 0: unknown */
     double peak[AX_DTYPE_COUNT]; /* peak FLOP/s (ax_device_peak) for each dtype that the GEMMs have */
     ax_dtype compute;
     const char *device;
@@ -66,7 +68,7 @@ void bench_gemms_fini(bench_gemms *gemms);
 typedef struct bench_token_times {
     ax_spread prompt; /* seconds to feed the whole prompt and choose the first token */
     ax_spread token;  /* seconds per token: feeding one token and choosing the likeliest next one */
-    /* The fields below are measured on this rank. */
+    /* The fields below are of this rank. */
     double weights;  /* bytes of the weight matrices that the GEMMs of one token read */
     ax_spread read;  /* bytes/s at which the device can read these weights (ax_device_read); 0: unknown */
     ax_spread share; /* per round: time to read the weights at the rate `read` / median time of a token; 0:

@@ -13,8 +13,8 @@ typedef struct finding {
     ax_status status;
 } finding;
 
-/* Whether *p and the call *b are the same GEMM: equal sizes, strides, dtypes and epilogue, whatever the
- * addresses of the operands. */
+/* Returns true if *p and the call *b are the same GEMM: equal sizes, strides, dtypes, transposition, bias and
+ * epilogue, whatever the addresses of the operands. */
 static bool same_gemm(const bench_gemm *p, const ax_gemm_args *b)
 {
     const ax_gemm_args *a = &p->args;
@@ -81,8 +81,8 @@ static ax_status find_gemms(const ax_train_plan *plan, bench_gemms *out)
 
 enum { ALIGN = 64, STAGED = 1 << 20, UNKNOWN_CACHE = 32 << 20 };
 
-/* The memory for timing a GEMM. `pool` holds several sets of operands of the GEMM, one after the other. The
- * runs use the sets in turn, so that operands are not in the caches. */
+/* The memory for timing a GEMM. `pool` holds one or more sets of operands of the GEMM, one after the other.
+ * The runs use the sets in turn, so that operands are not in the caches. */
 typedef struct timing {
     ax_ctx *ctx;
     int64_t runs;
@@ -166,8 +166,8 @@ static ax_status fill_sets(const timing *t, const bench_gemm *p)
 /* ---- timing -------------------------------------------------------------------------------------- */
 
 /* Times a GEMM. The first call (i = -1) is not counted, because it wakes the threads. It uses the set of
- * operands that was filled last, which is still in the caches. The counted calls use all sets in turn,
- * beginning with the set that was filled first; by its turn, each set has left the caches. */
+ * operands that was filled last, which is still in the caches. The counted calls use the sets in turn,
+ * beginning with the set that was filled first; before its turn, each set has left the caches. */
 static ax_status time_gemm(const timing *t, bench_gemm *p)
 {
     int64_t sets = sets_of(t, p);

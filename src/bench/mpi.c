@@ -1,4 +1,4 @@
-/* Times the collectives of the MPI library itself. */
+/* Times the collectives and the messages of the MPI library itself. */
 #include "bench/bench.h"
 
 #ifdef AXONN_HAVE_MPI

@@ -44,7 +44,8 @@ typedef struct bench {
     ax_device *dev; /* NULL: host memory */
     ax_stream on_dev, *stream;
     char *send[2], *recv[2];
-    char *sweep; /* memory of twice the size of the last-level cache; writing it evicts the buffers */
+    char *sweep; /* memory of twice the size of the last-level cache, at least 32 MiB; writing it evicts the
+                    buffers */
     size_t sweep_bytes;
     char machine[160];
 } bench;
@@ -151,8 +152,8 @@ static ax_status time_call(const bench *b, const ax_coll_args *a, int library, d
     return library ? bench_time_mpi(b->world, a, seconds) : time_ours(b, a, seconds);
 }
 
-/* Measures the time of a call: of a single call with cold caches, or the mean over several calls with warm
- * caches, because a single short call cannot be timed precisely. */
+/* Measures the time of a call: of a single call with cold caches, or the mean over up to MOST_CALLS calls
+ * with warm caches, because a single short call cannot be timed precisely. */
 static ax_status sample(bench *b, const ax_coll_args *a, bool warm, int library, double *out)
 {
     double once;
@@ -267,8 +268,8 @@ static ax_status run_cases(bench *b)
 
 /* ---- preparation --------------------------------------------------------------------------------- */
 
-/* Writes the name of the processor to `name`, and returns the size of its last-level cache in bytes, 0 if
- * unknown. */
+/* Writes a description of the machine to `name` (processor, cores, last-level cache), and returns the size of
+ * one last-level cache in bytes, 0 if unknown. */
 static size_t describe_machine(char *name, size_t size)
 {
     size_t cache = 0;
@@ -290,8 +291,8 @@ static size_t describe_machine(char *name, size_t size)
     return cache;
 }
 
-/* Opens this rank's GPU (a different one for each rank, if there are several) and sets up collectives from
- * GPU to GPU (ax_comm_connect). Does nothing for device cpu. */
+/* Opens this rank's GPU (the ranks of a machine take its GPUs in turn) and sets up collectives from GPU to
+ * GPU (ax_comm_connect). Does nothing for device cpu. */
 static ax_status open_device(bench *b)
 {
     ax_threads threads = {0};
@@ -401,7 +402,7 @@ const cli_verb verb_bench_comm = {
         "  cache  warm: the buffers stay in the caches if they fit; cold: the caches are flushed in between\n"
         "  times  MPI's median divided by this library's; above 1 this library is faster\n"
         "  path   node: memory shared by the ranks of a node; flat: MPI messages; nccl: from GPU to GPU;\n"
-        "         staged: from GPU to GPU through host memory",
+        "         staged: from GPU to GPU through host memory; messages: the message from rank 0 to rank 1",
     .examples = "axonn bench comm --ranks 2\n"
                 "axonn bench comm --ranks 2 --device cuda\n"
                 "mpirun -n 4 axonn bench comm --collective all_reduce --max 16777216 --json",

@@ -41,7 +41,7 @@ typedef struct row {
  * - " f32": the dtype of the result, if it is another one
  * - "+=": the GEMM adds to the result
  * - "+bias": it adds a bias to each column
- * - "gelu", "gelu'": the epilogue
+ * - "gelu", "gelu'": the epilogue, with GELU or another activation function
  * - "strided": the rows of an operand are further apart in memory than they are long */
 static const char *const epilogue[] = {
     [AX_EPILOGUE_NONE] = "", [AX_EPILOGUE_ACTIVATION] = "gelu", [AX_EPILOGUE_ACTIVATION_GRAD] = "gelu'"};
@@ -197,7 +197,7 @@ const cli_verb verb_bench_gemm = {
         "dtype, and the result's dtype if it differs, followed by:\n"
         "  +=           adds to the result\n"
         "  +bias        adds a bias to each column\n"
-        "  gelu, gelu'  applies GELU, or multiplies by its derivative\n"
+        "  gelu, gelu'  applies the activation function (GELU or another), or multiplies by its derivative\n"
         "  strided      rows are further apart in memory than they are long\n"
         "Operands are read from memory, not from caches, as in a step. The last row is the sum over all\n"
         "calls of a step. On several ranks, all measure at the same time and rank 0's GEMMs are shown.\n"

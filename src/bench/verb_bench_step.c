@@ -210,12 +210,12 @@ const cli_verb verb_bench_step = {
     .summary = "time a configuration's training steps, in total and by part",
     .details =
         "Runs real training steps on random tokens. Reads only model.from and the tokenizer (data.train is\n"
-        "not needed) and writes nothing. Rates are compared with the device's own, measured after the\n"
-        "steps: multiply-adds in registers, and streaming over an array in memory. A part whose data stays\n"
-        "in caches can be faster than that. Parts are means over the steps; tokens/s is that of the median\n"
-        "step. With data.goldfish.k it also times how long the host takes to decide which targets the\n"
-        "goldfish loss drops; this time is not part of the steps. On several ranks, a step's time is that\n"
-        "of the slowest rank, and the parts are rank 0's.",
+        "not needed), and writes no files of a run. Rates are compared with the device's own, measured\n"
+        "after the steps: multiply-adds in registers, and streaming over an array in memory. A part whose\n"
+        "data stays in caches can be faster than that. Parts are means over the steps; tokens/s is that of\n"
+        "the median step. With data.goldfish.k it also times how long the host takes to decide which\n"
+        "targets the goldfish loss drops; this time is not part of the steps. On several ranks, a step's\n"
+        "time is that of the slowest rank, and the parts are rank 0's.",
     .examples = "axonn bench step gpt.yaml\n"
                 "axonn bench step gpt.yaml --ranks 2 grid.data=2 train.precision=bf16\n"
                 "axonn bench step gpt.yaml --json | jq .kernels",

@@ -55,8 +55,8 @@ static void print_info(const ax_ckpt_info *info, bool compared)
            info->damage ? info->damage : "");
 }
 
-/* Checks that `dir` is the directory of a run: it must contain one of the entries config.yaml and lock, which
- * a run creates when it starts, and ckpt/, which it creates when it first saves. */
+/* Checks that `dir` is the directory of a run: it must contain config.yaml or lock, which a run creates when
+ * it starts, or ckpt/, which it creates when it first saves. */
 static ax_status check_run(const char *dir)
 {
     static const char *const entries[] = {"ckpt", "config.yaml", "lock"};

@@ -205,7 +205,7 @@ typedef enum ax_data_packing { AX_PACK_STREAM, AX_PACK_DOCUMENTS } ax_data_packi
  * tokens is cut into pieces of T inputs (the last may be shorter), which are placed like documents. No target
  * is lost, but a piece does not see the earlier pieces. Attention and positions restart at each document or
  * piece with mask_documents; without it, doc_start is 0 everywhere. A document of one token has no target and
- * is left out. Every other token but the first of each document is a target in exactly one row.
+ * is left out. In all other documents, every token except the first is a target in exactly one row.
  *
  * With `answers` a token whose mask bit is 0 is not a target; a source without a mask has no such tokens. The
  * goldfish loss is for training only: for evaluation, callers set `goldfish` to 0. */

@@ -44,7 +44,8 @@ static ax_status set_weights(ax_sampler *s, const double *weights)
         if (s->sources[i].share)
             continue;
         double w = weights ? weights[i] : (double)s->sources[i].samples;
-        AX_CHECK(w > 0 && isfinite(w), AX_ERR_USAGE, "the weight of %s is %g; weights must be greater than 0",
+        AX_CHECK(w > 0 && isfinite(w), AX_ERR_USAGE,
+                 "the weight of %s is %g; weights must be finite and greater than 0",
                  ax_data_path(s->sources[i].data), w);
         s->sources[i].weight = w;
         sum += w;

@@ -203,7 +203,7 @@ static ax_status open_tok(ax_data *data)
     AX_CHECK((h.token_bytes == 2 || h.token_bytes == 4) && h.tokens < sane && h.documents < sane &&
                  h.documents > 0 && h.tokens_at == TOK_HEADER_BYTES && h.index_at == index_at &&
                  (!masked || (h.mask_at == index_end && h.targets <= h.tokens)),
-             AX_ERR_DATA, "%s is damaged: its header contradicts itself", data->path);
+             AX_ERR_DATA, "%s is damaged: the counts and offsets in its header do not agree", data->path);
     uint64_t size = index_end + (masked ? tok_mask_bytes(h.tokens) : 0);
     AX_CHECK((uint64_t)data->main.bytes == size, AX_ERR_DATA,
              "%s is %s: %lld bytes where its header says %llu", data->path,

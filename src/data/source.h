@@ -78,8 +78,8 @@ typedef enum data_index_kind {
                       offset of each sequence in the .bin file */
 } data_index_kind;
 
-/* Largest number of document starts kept in memory (ax_data.coarse), at even distances. With them, a search
- * reads one short part of the index from the file, not one block for each step of a binary search. */
+/* Largest number of document starts kept in memory (ax_data.coarse), at even distances. With them, a binary
+ * search reads the file only within the part of the index between two of these starts. */
 enum { COARSE_MAX = 4096 };
 
 /* A list of paths; the caller releases it with data_names_fini. */

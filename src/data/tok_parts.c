@@ -22,7 +22,7 @@ ax_status tok_part_type(const char *where, const char *field, const json_t *part
     if (!part || json_is_null(part))
         return AX_OK;
     *type = json_string_value(json_object_get(part, "type"));
-    AX_CHECK(*type, AX_ERR_DATA, "%s: %s has no type", where, field);
+    AX_CHECK(*type, AX_ERR_DATA, "%s: %s has no member \"type\" that is a string", where, field);
     return AX_OK;
 }
 
@@ -77,7 +77,8 @@ static ax_status parse_normalizer(const char *where, const json_t *part, ax_toke
         return tok_add_replace(where, "normalizer", part, steps);
     if (!strcmp(type, "Prepend")) {
         const char *put = json_string_value(json_object_get(part, "prepend"));
-        AX_CHECK(put && *put, AX_ERR_DATA, "%s: normalizer Prepend.prepend is not a text", where);
+        AX_CHECK(put && *put, AX_ERR_DATA,
+                 "%s: normalizer Prepend.prepend is not a string of one or more characters", where);
         return tok_add_step(where, "normalizer", 0, NULL, put, steps);
     }
     int form = tok_form_named(type);

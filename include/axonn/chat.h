@@ -39,7 +39,8 @@ void ax_chat_destroy(ax_chat **chat);
 /* Returns the name of the template, or "none". */
 const char *ax_chat_name(const ax_chat *chat);
 /* Returns a phrase for messages that says how the template was chosen, such as "chosen by the tokenizer's
- * special tokens". NULL: the caller named the template. */
+ * special tokens". NULL: the caller named the template. Without a template (ax_chat_name is "none") the
+ * phrase means nothing. */
 const char *ax_chat_origin(const ax_chat *chat);
 /* Returns the id of the special token that ends a turn of the assistant, or -1 without a template. */
 int32_t ax_chat_end(const ax_chat *chat);

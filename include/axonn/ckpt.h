@@ -130,11 +130,13 @@ AX_MUST_CHECK ax_status ax_ckpt_write_params(const ax_param_set *set, const char
  * counts them and lists the first 20. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt_rules *rules);
 /* Reads the master weights from weight files that are already open, even if their directory has changed
- * since. Rules, errors and the next call are those of ax_ckpt_read_params. Collective along the grid. */
+ * since. `rules`, the errors and the call that must follow are as for ax_ckpt_read_params. Collective along
+ * the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_read_store(ax_param_set *set, ax_st *st, const ax_ckpt_rules *rules);
-/* Checks that a store has an array of the right shape for each of these parameters, and no other arrays
- * except those that `rules` ignores. The parameters need no memory. AX_ERR_DATA, with the same list as from
- * ax_ckpt_read_params. Not collective. */
+/* Checks that a store has an array of the right shape for each of the n parameters, and no other arrays
+ * except those that `rules` ignores. With rules->frozen only frozen parameters count, else only the others.
+ * The parameters need no memory. AX_ERR_DATA, with the same list as from ax_ckpt_read_params. Not
+ * collective. */
 AX_MUST_CHECK ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_st *st,
                                       const ax_ckpt_rules *rules);
 

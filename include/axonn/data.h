@@ -111,7 +111,7 @@ typedef struct ax_data_info {
 AX_MUST_CHECK ax_status ax_data_open(const char *path, int64_t end_id, ax_data **out);
 void ax_data_close(ax_data **data);
 
-/* Description and path of a source; both live as long as the source. */
+/* Return the description and the path of a source; both live as long as the source. */
 const ax_data_info *ax_data_describe(const ax_data *data);
 const char *ax_data_path(const ax_data *data);
 

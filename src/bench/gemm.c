@@ -36,8 +36,8 @@ static ax_status add_gemm(bench_gemms *all, const ax_gemm_args *args)
     return AX_OK;
 }
 
-/* Called for each kernel launch of the dry run. If the launch is a GEMM, counts it in the entry of f->out for
- * GEMMs with these arguments. */
+/* Counts a kernel launch of the dry run, if it is a GEMM, in the entry of f->out for GEMMs with these
+ * arguments. The dry device calls this function (ax_device.watch) for each launch. */
 static void watch(void *user, ax_kernel kernel, const void *raw)
 {
     finding *f = user;
@@ -219,7 +219,7 @@ static void free_memory(timing *t)
     free(t->seconds);
 }
 
-/* Comparison for qsort: descending total time of all calls of a GEMM in a step. */
+/* Orders GEMMs, for qsort, by the total time of their calls in a step, the longest first. */
 static int compare_times(const void *a, const void *b)
 {
     const bench_gemm *p = a, *q = b;

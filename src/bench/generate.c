@@ -32,7 +32,8 @@ static ax_status add_span(timing *t, const ax_gemm_args *g)
     return AX_OK;
 }
 
-/* Called for each kernel launch: if the launch is a GEMM, appends its weight matrix to t->span. */
+/* Appends the weight matrix of a kernel launch to t->span, if the launch is a GEMM. The device calls this
+ * function (ax_device.watch) for each launch. */
 static void watch(void *user, ax_kernel kernel, const void *raw)
 {
     timing *t = user;

@@ -58,8 +58,8 @@ static ax_status check_box(const ax_st *st, const ax_st_array *a, const int64_t 
     return AX_OK;
 }
 
-/* Reading: converts a piece from the staging buffer `staged` (dense, in the file's dtype) into the caller's
- * box at `data` (in the caller's dtype). Writing: converts from `data` to `staged`. */
+/* Converts a piece: when reading, from the staging buffer `staged` (dense, in the file's dtype) into the
+ * caller's box at `data` (in the caller's dtype); when writing, from `data` to `staged`. */
 static void convert_piece(const ckpt_pieces *p, ax_dtype file_dtype, char *staged, bool transpose,
                           ax_dtype dtype, char *data, bool writing)
 {

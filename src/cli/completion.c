@@ -32,7 +32,7 @@ static ax_status verb_words(const cli_verb *verb, ax_buf *out)
     return ax_buf_printf(out, "' ;;\n");
 }
 
-/* For each flag of the verb that takes a value, appends the shell case `'verb --flag') …`, which sets the
+/* Appends, for each flag of the verb that takes a value, the shell case `'verb --flag') …`, which sets the
  * possible values. Paths and free text have no such values. */
 static ax_status value_words(const cli_verb *verb, ax_buf *out)
 {
@@ -48,8 +48,8 @@ static ax_status value_words(const cli_verb *verb, ax_buf *out)
     return AX_OK;
 }
 
-/* If `group` is "", appends the first words of all verbs; otherwise the second words of the verbs whose first
- * word is `group`. */
+/* Appends the first words of all verbs if `group` is "", else the second words of the verbs whose first word
+ * is `group`. */
 static ax_status verb_names(const char *group, ax_buf *out)
 {
     size_t n = strlen(group);

@@ -9,8 +9,8 @@
  * beyond the file size limit then fails with an error instead of killing the process. */
 void cli_process_begin(void);
 
-/* Called after all runtime.* keys are set: checks the runtime settings that come from environment variables,
- * and logs the version. AX_ERR_USAGE. */
+/* Checks the runtime settings that come from environment variables, and logs the version. To be called after
+ * all runtime.* keys are set. AX_ERR_USAGE. */
 ax_status cli_process_settings(void);
 
 #endif

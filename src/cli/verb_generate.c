@@ -376,8 +376,8 @@ static ax_status show_prompt(session *s)
     return shown ? cli_print(s->given.data, s->given.size) : AX_OK;
 }
 
-/* Samples the next token on every rank, then gives all ranks that of rank 0: all ranks should have the same
- * logits, but a difference in rounding must not let their sequences diverge. */
+/* Samples the next token on every rank, then gives all ranks the token of rank 0: all ranks should have the
+ * same logits, but a difference in rounding must not let their sequences diverge. */
 static ax_status draw(session *s, const float *logits, int32_t *id)
 {
     const args *a = s->a;

@@ -38,7 +38,7 @@ static bool title_repeats(const report_args *a, const ax_history *runs, size_t i
     return false;
 }
 
-/* If several runs have the same title, replaces the title of each of them by the path of the run. */
+/* Replaces the titles of runs that have the same title by the paths of these runs. */
 static ax_status make_titles_distinct(const report_args *a, ax_history *runs)
 {
     bool *repeats;

@@ -238,7 +238,8 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* Worker 0 is the calling thread, so the build works even if no thread can be started. */
+/* Runs the workers until all units are written or the build fails. Worker 0 is the calling thread, so the
+ * build works even if no thread can be started. */
 static ax_status run_workers(build *b)
 {
     int n = b->options->threads > 0 ? b->options->threads : ax_processors(), started = 1;

@@ -235,7 +235,8 @@ static ax_status check_order(const ax_chat_turns *turns, size_t i)
 
 enum { TARGET = 1, PLAIN = 2 };
 
-/* Appends a part of a rendered conversation, unless its text is empty. kind: TARGET, PLAIN, both or 0. */
+/* Appends a part of a rendered conversation, unless its text is empty. kind: TARGET, PLAIN, TARGET | PLAIN or
+ * 0. */
 static ax_status put(ax_chat_text *out, const char *text, size_t n, int kind)
 {
     if (!n)

@@ -55,8 +55,8 @@ static ax_status set_weights(ax_sampler *s, const double *weights)
     return AX_OK;
 }
 
-/* Gives each source with epochs its number of samples of the run (`share`). The samples that are left are
- * those of the sources with weights (`rest`). */
+/* Gives each source with epochs its number of samples of the run (`share`). The samples that are left go to
+ * the sources with weights (`rest`). */
 static ax_status set_epochs(ax_sampler *s, const ax_sampler_options *options)
 {
     int64_t left = options->samples;

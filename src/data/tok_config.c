@@ -18,9 +18,9 @@ static ax_status find_token(const char *where, const json_t *config, const ax_to
     return AX_OK;
 }
 
-/* If tokenizer_config.json has add_bos_token or add_eos_token, these keys override the template of
- * post_processor: they say whether bos_token is put before each text and eos_token after it. If only one of
- * the two keys is missing, it counts as false, as in transformers. */
+/* Replaces the template of post_processor if tokenizer_config.json has add_bos_token or add_eos_token: these
+ * keys say whether bos_token is put before each text and eos_token after it. If only one of the two keys is
+ * missing, it counts as false, as in transformers. */
 static ax_status replace_template(const char *where, const json_t *config, ax_tokenizer *tok)
 {
     static const struct {

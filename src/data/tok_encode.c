@@ -347,7 +347,7 @@ static ax_status encode_normalized(ax_encoder *e, const char *text, size_t n, to
     return cut_added(e, &e->tok->normal_tree, text, n, place, encode_text);
 }
 
-/* Encodes a section: the text between two added tokens of those that are matched before normalization. */
+/* Encodes a section: the text between two of the added tokens that are matched before normalization. */
 static ax_status encode_section(ax_encoder *e, const char *text, size_t n, tok_place place)
 {
     const bounds outer = e->now;

@@ -119,7 +119,7 @@ const cli_verb verb_ckpt_convert = {
         "its keys and the new dtype, the tokenizer, and whatever else is beside the model, up to 16 MiB a\n"
         "file. Works for models of any family. Converts arrays of float64, float32, bfloat16 and float16,\n"
         "rounding to nearest even, and copies others as they are. Needs 4 MiB of memory beside the files'\n"
-        "headers, however large the model.\n"
+        "headers, however large the model; for an adapter, also memory for two of its factors in float64.\n"
         "\n"
         "If MODEL is an adapter, or a run that trains one, DIR is its base with the updates added to the\n"
         "weights: W + scale BA, computed in float64 and rounded to the dtype.\n"

@@ -84,7 +84,8 @@ const cli_verb verb_train = {
         "Metrics, checkpoints and the complete configuration are written to run.dir. To resume a stopped\n"
         "run, repeat the command. SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and Ctrl-C save a checkpoint after\n"
         "the current step and stop; a step that still runs ten seconds later is given up. A second Ctrl-C,\n"
-        "at least a second after the first, stops at once without saving.",
+        "at least a second after the first, stops at once without saving. A signal while data are still\n"
+        "tokenized leaves no checkpoint.",
     .examples = "axonn train gpt.yaml\naxonn train gpt.yaml optim.lr=1e-3 train.steps=500\n"
                 "axonn train gpt.yaml --ranks 4 grid.x=2 grid.data=2\nmpirun -n 4 --bind-to none axonn train "
                 "gpt.yaml grid.data=4",

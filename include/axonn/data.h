@@ -355,7 +355,8 @@ AX_MUST_CHECK ax_status ax_token_writer_create(const char *path, int64_t vocab, 
                                                uint64_t tokenizer_hash, ax_token_writer **out);
 
 /* Appends one document of `count` tokens made from `text_bytes` bytes of text, and end_id if the file has
- * one. A document of no tokens at all is dropped. AX_ERR_DATA: a token outside the vocabulary, disk full. */
+ * one. If `count` is 0 and the file has no end_id, appends nothing. AX_ERR_DATA: a token outside the
+ * vocabulary, disk full. */
 AX_MUST_CHECK ax_status ax_token_writer_add(ax_token_writer *writer, const int32_t *tokens, int64_t count,
                                             int64_t text_bytes);
 

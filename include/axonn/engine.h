@@ -42,7 +42,8 @@ typedef struct ax_engine_options {
 /* Memory of an engine by class, in bytes on this rank: device memory, and in `batch` also one buffer in host
  * memory. */
 typedef struct ax_memory {
-    size_t weights; /* master weights; without an optimizer, and of frozen parameters: the weights */
+    size_t weights; /* master weights of trained parameters; weights of frozen parameters, and of all
+                       parameters if there is no optimizer */
     size_t copies;  /* weights as kernels read them, if they are not the master weights themselves: in the
                        compute dtype, and all-gathered weights that are kept (train.weight_cache) */
     size_t gradients, optimizer;
@@ -313,7 +314,7 @@ AX_MUST_CHECK ax_status ax_train(ax_comm *world, ax_config *config, ax_train_res
  * computed from the configuration and the number of ranks. */
 typedef struct ax_train_plan {
     const ax_config *config; /* borrowed */
-    ax_comm *ranks;          /* the ranks of the world, numbered in the order of grid.order */
+    ax_comm *ranks; /* the ranks of the world, renumbered in the order that the key grid.order gives */
     ax_grid_size grid;
     ax_parallel parallel;
     ax_threads threads;

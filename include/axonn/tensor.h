@@ -147,7 +147,8 @@ typedef struct ax_batch {
         positions; /* targets: the tokens to predict; negative: not part of the loss. doc_start: position at
                       which each token's document begins */
     const ax_batch_numbers *now; /* scalars that change with each micro-batch; device memory. NULL: the loss
-                                    scale is 1, and dropout masks depend on a count of tasks (ax_drop) */
+                                    scale is 1, and dropout masks depend on the number of training tasks that
+                                    the frame has begun (ax_frame_train_tasks) */
     ax_tensor x; /* activations [b, t, d] of the pipeline stage before; data NULL on the first stage */
 } ax_batch;
 

@@ -308,8 +308,9 @@ static ax_status show_tokens(const show_args *a, const ax_data *data, const ax_t
     AX_TRY(ax_calloc((size_t)(end - first), sizeof *ids.data, &ids.data));
     ids.size = ids.capacity = (size_t)(end - first);
     ax_status status = ax_data_tokens(data, first, end - first, ids.data);
-    bool starts = a->document >= 0 || !a->count ||
-                  !first; /* whether the printed range begins at the start of a document */
+    bool starts =
+        a->document >= 0 || !a->count || !first; /* whether the printed range is known to begin at the start
+                                                    of a document; --first may also name such a place */
     if (status == AX_OK && a->mask)
         status = show_mask(a, data, tok, first, &ids, starts, info);
     if (status == AX_OK && tok && (!a->mask || a->json))

@@ -14,7 +14,8 @@
  *     within the node, the exchange with the other nodes, and a round that gathers within the node. A
  *     reduce-scatter needs no last round, an all-gather no round before the exchange.
  *
- * All ranks read the same posts, so they all choose the same kind. */
+ * All ranks read the same posts, so they all choose the same kind. Rounds form two sequences, the channels:
+ * FIRST has the first round of every operation, MORE all further rounds. */
 #include "comm/node_group.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* All-gathers of weights before kernels use them. Read param.h first.
+/* All-gathers of weights: before kernels use them, and after an update. Read param.h first.
  *
  * A weight that is stored split further (layout of `rest`) than kernels read it (layout U, see ax_param) is
  * all-gathered anew for each use: in forward, in recomputation, and in backward. Between these uses the frame
@@ -193,8 +193,9 @@ ax_status ax_param_gathers_end(ax_param_set *set)
 
 ax_status ax_param_all_gather_wait(ax_param *p) { return ax_wait(&p->live->all_gather); }
 
-/* Runs the all-gather in place: in `rest`, the parts of all ranks begin at multiples of one chunk, and
- * `rounded` is this rank's part. */
+/* All-gathers the updated weights, in the dtype that kernels read, from `rounded` (this rank's part) to
+ * `rest`. Runs in place: `rounded` lies in the memory of `rest`, where each rank's part begins at a multiple
+ * of the size of the largest part. */
 ax_status ax_param_all_gather(ax_param *p)
 {
     ax_ctx *ctx = p->set->ctx;

@@ -39,8 +39,9 @@ extern "C" {
       "attention kernels of device cuda. auto: the best that support the call; plain: simple ones of "       \
       "axonn; flash: those of axonn on tensor cores; cudnn: those of cuDNN")                                 \
     X(PLANS, plans, PATH, char *, "on", NULL, "off|on", "DIR", true,                                         \
-      "GEMM algorithms of device cuda. on: timed; the choice is kept in the user's cache directory and in "  \
-      "run.dir; DIR: kept in DIR in place of the cache; off: the library's first")                           \
+      "how device cuda chooses algorithms of GEMM. on: by timing them; the choices are kept in the user's "  \
+      "cache directory and in run.dir; DIR: as on, but kept in DIR in place of the cache; off: the first "   \
+      "that the library cuBLASLt proposes")                                                                  \
     X(PLAN_SECONDS, plan_seconds, INT, int64_t, "20", "[0, 86400]", NULL, "SECONDS", true,                   \
       "seconds that each rank may spend on timing GEMM algorithms (runtime.plans)")                          \
     X(GRAPHS, graphs, ENUM, int, "on", NULL, "on|off", NULL, false,                                          \

@@ -56,6 +56,7 @@ void ax_memory_restart_peak(void)
     if (fd < 0)
         return;
     if (write(fd, "5", 1) != 1) /* unsupported: the peak then covers the whole life of the process */
-        ax_log(AX_LOG_DEBUG, "/proc/self/clear_refs cannot be written");
+        ax_log(AX_LOG_DEBUG, "/proc/self/clear_refs cannot be written: the peak of memory is that of the "
+                             "whole life of the process");
     close(fd);
 }

@@ -128,7 +128,7 @@ ax_status ax_file_read_stream(int fd, const char *path, int64_t most, ax_buf *bu
 static ax_status read_open(int fd, const char *path, int64_t most, ax_buf *buf)
 {
     struct stat info;
-    AX_CHECK(!fstat(fd, &info) && !S_ISDIR(info.st_mode), AX_ERR_DATA, "%s is not a readable file", path);
+    AX_CHECK(!fstat(fd, &info) && !S_ISDIR(info.st_mode), AX_ERR_DATA, "%s is a directory, not a file", path);
     if (!S_ISREG(info.st_mode))
         return ax_file_read_stream(fd, path, ax_min(most, 1 << 30), buf);
     if (info.st_size > most)
@@ -247,7 +247,9 @@ ax_status ax_file_to_replace(const char *path, char **out)
         return AX_OK;
     }
     AX_CHECK(lstat(path, &info) || !S_ISLNK(info.st_mode), AX_ERR_DATA,
-             "cannot create %s: it is a symbolic link whose target does not exist", path);
+             "cannot create %s: it is a symbolic link whose target does not exist; remove the link, or write "
+             "to another path",
+             path);
     return ax_strdup(path, out);
 }
 

@@ -136,7 +136,7 @@ ax_status option_claim(ax_option_set *set, const ax_option *option, const char *
     if (*claimed)
         return ax_strdup(text, &state->typed);
     if (!strcmp(state->typed, text))
-        option_report(set, place, option->key, "given twice");
+        option_report(set, place, option->key, "given twice, with the same value; keep one");
     else
         option_report(set, place, option->key, "given twice, as %s and as %s; keep one",
                       option_quote(state->typed, first), option_quote(text, second));
@@ -209,7 +209,7 @@ ax_status ax_option_finish(ax_option_set *set)
             option_report(set, NULL, option->key, "required, but not given (%s)", option->help);
         else if (state->place && option_is_list(option) &&
                  !option_list_length(option, set->target + option->offset))
-            option_report(set, state->place, option->key, "the list is empty; give at least one (%s)",
+            option_report(set, state->place, option->key, "the list is empty; give at least one value (%s)",
                           option->help);
     }
     if (!set->error_count)

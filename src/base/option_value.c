@@ -181,7 +181,8 @@ ax_status option_number(const char *text, double *out)
              plain);
     AX_CHECK(is_decimal(text), AX_ERR_USAGE, "must be a number, not %s", quoted);
     *out = strtod(text, NULL);
-    AX_CHECK(isfinite(*out), AX_ERR_USAGE, "%s is beyond the range of a double", quoted);
+    AX_CHECK(isfinite(*out), AX_ERR_USAGE, "%s is too large for a number; the limit is about 1.8e308",
+             quoted);
     return AX_OK;
 }
 
@@ -193,7 +194,7 @@ static ax_status parse_int(const char *text, int64_t *out)
     if (digits(text + sign) && !text[sign + digits(text + sign)]) {
         errno = 0;
         *out = strtoll(text, NULL, 10);
-        AX_CHECK(!errno, AX_ERR_USAGE, "%s does not fit into 64 bits", quoted);
+        AX_CHECK(!errno, AX_ERR_USAGE, "%s does not fit into 64 bits, the size of an integer here", quoted);
         return AX_OK;
     }
     AX_CHECK(!without_underscores(text, plain), AX_ERR_USAGE, "must be an integer, not %s; write %s", quoted,
@@ -270,7 +271,7 @@ static ax_status item_quota(const item *it, void *field)
     }
     snprintf(number, sizeof number, "%.*s", (int)(n - 1), it->text);
     AX_CHECK(n <= sizeof number && is_decimal(number), AX_ERR_USAGE,
-             "must be an integer or a percentage, not %s", option_quote(it->text, quoted));
+             "must be an integer or a percentage such as 5%%, not %s", option_quote(it->text, quoted));
     quota->percent = strtod(number, NULL);
     AX_CHECK(quota->percent >= 0 && quota->percent <= 100, AX_ERR_USAGE, "must be from 0%% to 100%%, not %s",
              option_quote(it->text, quoted));
@@ -463,7 +464,10 @@ ax_status option_absolute(const char *dir, const char *path, char **out)
     ax_status status = AX_OK;
     if (dir[0] != '/') {
         here = getcwd(NULL, 0);
-        AX_CHECK(here, AX_ERR_DATA, "the current directory cannot be read: %s", strerror(errno));
+        AX_CHECK(here, AX_ERR_DATA,
+                 "the path of the current directory is not known: %s; change to another directory, or write "
+                 "\"%s\" as an absolute path",
+                 strerror(errno), path);
         status = !dir[0] || !strcmp(dir, ".") ? ax_strdup(here, &base) : ax_path_join(here, dir, &base);
     } else {
         status = ax_strdup(dir, &base);

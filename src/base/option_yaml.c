@@ -84,7 +84,8 @@ static ax_status weighted_path(reader *r, const yaml_node_t *node, const char **
         else
             AX_TRY(is_weight ? read_weight(value, out) : read_epochs(value, out));
     }
-    AX_CHECK(*path, AX_ERR_USAGE, "the item has no path");
+    AX_CHECK(*path, AX_ERR_USAGE,
+             "an item has no path: write {path: PATH, weight: NUMBER} or {path: PATH, epochs: N}");
     AX_CHECK(!out->weight || !out->epochs, AX_ERR_USAGE, "give %s either a weight or epochs, not both",
              *path);
     return AX_OK;
@@ -100,7 +101,7 @@ static ax_status read_item(reader *r, const ax_option *option, const yaml_node_t
     AX_CHECK(text, AX_ERR_USAGE, "must be %s, not %s", option_type_phrase(option), kind_of(node));
     AX_CHECK(!is_null(node), AX_ERR_USAGE, "has no value; remove the line to keep the default");
     AX_CHECK(strlen(text) == (node->type == YAML_SCALAR_NODE ? node->data.scalar.length : strlen(text)),
-             AX_ERR_USAGE, "the value holds a NUL character");
+             AX_ERR_USAGE, "the value holds a NUL character; remove it");
     return option_item(option, text, r->dir, &share, n, field);
 }
 
@@ -202,13 +203,14 @@ static ax_status read_pair(reader *r, const char *prefix, const map_keys *keys, 
     const char *place = place_of(r, key->start_mark), *name = scalar(key);
     char full[128];
     if (!name || strlen(prefix) + strlen(name) + 2 > sizeof full) {
-        option_report(r->set, place, *prefix ? prefix : NULL, "a key must be a short word");
+        option_report(r->set, place, *prefix ? prefix : NULL,
+                      "a key must be the name of an option, not a list, a map or a long text");
         return AX_OK;
     }
     snprintf(full, sizeof full, "%s%s%s", prefix, *prefix ? "." : "", name);
     const yaml_node_t *first = find_first(keys, key);
     if (first != key) {
-        option_report(r->set, place, full, "duplicate key; it is given first in line %zu",
+        option_report(r->set, place, full, "duplicate key; it is given first in line %zu; keep one",
                       first->start_mark.line + 1);
         return AX_OK;
     }
@@ -350,7 +352,7 @@ static ax_status read_document(reader *r, const char *prefix, const ax_option *o
             const yaml_node_t *second = yaml_document_get_root_node(&more);
             if (second)
                 option_report(r->set, place_of(r, second->start_mark), NULL,
-                              "a second YAML document starts here; only one is read");
+                              "a second YAML document starts here; there must be only one");
             yaml_document_delete(&more);
         }
         yaml_document_delete(&document);
@@ -421,7 +423,8 @@ static ax_status read_override(ax_option_set *set, const char *argument)
     if (option_is_group(set, key)) {
         ax_buf names = {0};
         option_list_group(set, key, &names);
-        option_report(set, r.place, key, "a group of keys (%s); write %s.KEY=VALUE", names.data, key);
+        option_report(set, r.place, key, "is a group of keys (%s), not a key; write %s.KEY=VALUE", names.data,
+                      key);
         ax_buf_fini(&names);
     } else {
         option_unknown(set, r.place, key);

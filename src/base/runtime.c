@@ -112,7 +112,8 @@ static ax_status set_value(ax_runtime_id id, const char *value, bool preferred)
     if (atomic_load(&fixed[id])) {
         AX_TRY(ax_runtime_get(id, &now));
         AX_CHECK(value && !strcmp(now, value), AX_ERR_USAGE,
-                 "%s: this process already uses \"%s\" and cannot change to \"%s\"",
+                 "%s: this process already uses \"%s\" and cannot change to \"%s\": set the value before its "
+                 "first use",
                  ax_runtime_options[id].key, now, value ? value : "");
     }
     if (!same)

@@ -51,6 +51,7 @@ bool ax_error_is_shared(void) { return shared; }
 
 void ax_assert_failed(const char *cond, const char *file, int line)
 {
-    fprintf(stderr, "axonn: %s:%d: invariant broken: %s\n", file, line, cond);
+    fprintf(stderr, "axonn: %s:%d: invariant broken: %s (this is a bug: please report it)\n", file, line,
+            cond);
     abort();
 }

@@ -140,7 +140,8 @@ static void messages(void **state)
          "t.yaml:1:17: model.layers: must be an integer, not \"1e3\"; write 1000"},
         {"model: {layers: 0x10}\n", NULL, "t.yaml:1:17: model.layers: must be an integer, not \"0x10\""},
         {"model: {layers: 99999999999999999999}\n", NULL,
-         "t.yaml:1:17: model.layers: \"99999999999999999999\" does not fit into 64 bits"},
+         "t.yaml:1:17: model.layers: \"99999999999999999999\" does not fit into 64 bits, the size of an "
+         "integer here"},
         {"model: {layers: 0}\n", NULL, "t.yaml:1:17: model.layers: must be at least 1, not \"0\""},
         {"threads: 2000\n", NULL, "t.yaml:1:10: threads: must be from 0 to 1024, not \"2000\""},
         {"model: {layers: }\n", NULL,
@@ -148,7 +149,8 @@ static void messages(void **state)
         {"model: {layers: [1]}\n", NULL, "t.yaml:1:17: model.layers: must be an integer, not a list"},
         {"optim: {lr: {a: 1}}\n", NULL, "t.yaml:1:13: optim.lr: must be a number, not a map"},
         {"optim: {lr: inf}\n", NULL, "t.yaml:1:13: optim.lr: must be a number, not \"inf\""},
-        {"optim: {lr: 1e999}\n", NULL, "t.yaml:1:13: optim.lr: \"1e999\" is beyond the range of a double"},
+        {"optim: {lr: 1e999}\n", NULL,
+         "t.yaml:1:13: optim.lr: \"1e999\" is too large for a number; the limit is about 1.8e308"},
         {"optim: {lr: 0}\n", NULL, "t.yaml:1:13: optim.lr: must be greater than 0, not \"0\""},
         {"optim: {kind: adam}\n", NULL,
          "t.yaml:1:15: optim.kind: must be adamw or sgd, not \"adam\"; the nearest is adamw"},
@@ -175,16 +177,19 @@ static void messages(void **state)
         {"run: {stride: ful}\n", NULL,
          "t.yaml:1:15: run.stride: must be none or full, not \"ful\"; the nearest is full; an integer is "
          "also allowed"},
-        {"threads: 1\nthreads: 2\n", NULL, "t.yaml:2:1: threads: duplicate key; it is given first in line 1"},
+        {"threads: 1\nthreads: 2\n", NULL,
+         "t.yaml:2:1: threads: duplicate key; it is given first in line 1; keep one"},
         {"model:\n\tlayers: 3\n", NULL, "t.yaml:2:1: the line is indented with a tab; YAML requires spaces"},
         {"", NULL, "t.yaml: no content (only blanks or comments)"},
         {"# nothing\n", NULL, "t.yaml: no content (only blanks or comments)"},
         {"- a\n", NULL, "t.yaml:1:1: must be a map of keys (model, data, optim, run, threads), not a list"},
         {"threads: 1\n---\nthreads: 2\n", NULL,
-         "t.yaml:3:1: a second YAML document starts here; only one is read"},
-        {"? [a]\n: 3\n", NULL, "t.yaml:1:3: a key must be a short word"},
+         "t.yaml:3:1: a second YAML document starts here; there must be only one"},
+        {"? [a]\n: 3\n", NULL,
+         "t.yaml:1:3: a key must be the name of an option, not a list, a map or a long text"},
         {NULL, "threads", "command line: \"threads\": must be key=value"},
-        {NULL, "optim=3", "command line: optim: a group of keys (kind, lr, betas); write optim.KEY=VALUE"},
+        {NULL, "optim=3",
+         "command line: optim: is a group of keys (kind, lr, betas), not a key; write optim.KEY=VALUE"},
         {NULL, "optim.rl=3", "command line: optim.rl: unknown key; did you mean optim.lr?"},
         {NULL, "optim.lr=", "command line: optim.lr: must be a number, not \"\""},
         {NULL, "optim={lr: 1, kind: x}", "command line: optim.kind: must be adamw or sgd, not \"x\""},
@@ -264,7 +269,7 @@ static void keys_given_twice(void **state)
         "3 errors:\n"
         "  command line: threads: given twice, as \"2\" and as \"3\"; keep one\n"
         "  command line: run.stride: given twice, as \"{dir: a, stride: 7}\" and as \"8\"; keep one\n"
-        "  command line: data.train: given twice");
+        "  command line: data.train: given twice, with the same value; keep one");
     drop(&s);
 }
 

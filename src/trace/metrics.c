@@ -106,8 +106,8 @@ static ax_status truncate_to_step(const char *path, int64_t step)
     AX_TRY(ax_file_read(path, &data, &size));
     size_t kept = kept_size(data, size, step);
     free(data);
-    AX_CHECK(kept == size || !truncate(path, (off_t)kept), AX_ERR_DATA, "cannot cut %s to step %lld: %s",
-             path, (long long)step, strerror(errno));
+    AX_CHECK(kept == size || !truncate(path, (off_t)kept), AX_ERR_DATA,
+             "cannot remove the rows after step %lld from %s: %s", (long long)step, path, strerror(errno));
     return AX_OK;
 }
 

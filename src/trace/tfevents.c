@@ -74,7 +74,8 @@ static ax_status write_record(int fd, const message *m)
     memcpy(record + 12, m->byte, m->n);
     crc = masked(m->byte, m->n);
     memcpy(record + 12 + m->n, &crc, 4);
-    return ax_write_all(fd, record, m->n + 16, "the TensorBoard event file");
+    return ax_write_all(fd, record, m->n + 16,
+                        "the TensorBoard event file (tb/events.out.tfevents.* in run.dir)");
 }
 
 ax_status ax_tfevents_add(int fd, double wall_time, int64_t step, const ax_scalar *scalars, int n)

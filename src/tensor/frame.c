@@ -167,7 +167,9 @@ ax_status ax_frame_at_end(ax_frame *frame, ax_frame_end_fn *fn, void *user)
 
 static ax_status set_name(ax_frame *frame, const char *name)
 {
-    AX_CHECK(strlen(name) < sizeof frame->name, AX_ERR_INTERNAL, "the name of task \"%s\" is too long", name);
+    AX_CHECK(strlen(name) < sizeof frame->name, AX_ERR_INTERNAL,
+             "the name of task \"%s\" is too long: it may have at most %zu bytes", name,
+             sizeof frame->name - 1);
     memcpy(frame->name, name, strlen(name) + 1);
     return AX_OK;
 }
@@ -175,8 +177,8 @@ static ax_status set_name(ax_frame *frame, const char *name)
 ax_status ax_frame_next_part(ax_frame *frame, const char *name)
 {
     AX_TRY(ax_frame_at_end(frame, NULL, NULL));
-    AX_CHECK(frame->part < AX_FRAME_PARTS - 1, AX_ERR_INTERNAL, "task \"%s\" of a frame has too many parts",
-             name);
+    AX_CHECK(frame->part < AX_FRAME_PARTS - 1, AX_ERR_INTERNAL,
+             "part \"%s\" is one too many: a task of a frame has at most %d parts", name, AX_FRAME_PARTS);
     AX_TRY(set_name(frame, name));
     if (frame->recording) {
         frame->task->end[frame->part].allocs = frame->next;
@@ -284,8 +286,9 @@ static ax_status record(ax_frame *frame, size_t bytes)
     AX_CHECK(task, AX_ERR_INTERNAL, "allocation outside a task: call ax_frame_begin first");
     if (frame->next < task->n) {
         AX_CHECK(task->alloc[frame->next].bytes == bytes, AX_ERR_INTERNAL,
-                 "allocation %d of task \"%s\" has %zu bytes and had %zu in an earlier run", frame->next,
-                 task->name, bytes, task->alloc[frame->next].bytes);
+                 "allocation %d of task \"%s\" has %zu bytes and had %zu in an earlier run: a task must "
+                 "allocate the same sizes in each run",
+                 frame->next, task->name, bytes, task->alloc[frame->next].bytes);
     } else {
         if (task->n == task->capacity) {
             int capacity = task->capacity ? 2 * task->capacity : 64;
@@ -320,7 +323,7 @@ static ax_status allocate(ax_frame *frame, size_t bytes, void **out)
     } else {
         char need[32], have[32];
         AX_CHECK(padded <= frame->bytes - offset, AX_ERR_MEMORY,
-                 "a frame of %s is too small to allocate another %s",
+                 "a frame of %s is too small to allocate another %s: create it with more bytes",
                  ax_format_bytes((double)frame->bytes, have), ax_format_bytes((double)padded, need));
         frame->top += padded;
     }
@@ -362,8 +365,7 @@ ax_status ax_frame_alloc_beside(ax_frame *frame, int n, const ax_tensor *like, a
         rows *= ax_tensor_extent(grid, like, d);
     AX_CHECK(cols * size <= UINT32_MAX, AX_ERR_USAGE,
              "tensors beside each other in a frame would have joint rows of %lld elements; a joint row has "
-             "at most "
-             "4 GiB: allocate them separately",
+             "at most 4 GiB: allocate them separately",
              (long long)cols);
     AX_TRY(ax_frame_scratch(frame, like->dtype, rows * cols, (void **)&data));
     for (int i = 0; i < n; i++) {

@@ -195,7 +195,8 @@ static ax_status plan_task(const ax_frame_task *recorded, ax_frame_plan *plan)
 
 ax_status ax_frame_plan_create(const ax_frame *frame, int slots, ax_frame_plan **out)
 {
-    AX_CHECK(frame->recording, AX_ERR_INTERNAL, "a plan can be made only from a frame on the dry device");
+    AX_CHECK(frame->recording, AX_ERR_INTERNAL,
+             "ax_frame_plan_create: the frame has no record: create it on the dry device, without a plan");
     ax_frame_plan *plan;
     AX_TRY(ax_calloc(1, sizeof *plan, &plan));
     plan->slots = slots;

@@ -137,7 +137,7 @@ static ax_status add_comm(ax_grid *grid, ax_axisset atoms, ax_comm **out)
 {
     char name[AX_AXISSET_TEXT];
     group *more = realloc(grid->along, (size_t)(grid->comms + 1) * sizeof *more), made = {.atoms = atoms};
-    AX_CHECK(more, AX_ERR_MEMORY, "not enough memory for another communicator");
+    AX_CHECK(more, AX_ERR_MEMORY, "not enough memory for another communicator of the grid");
     grid->along = more;
     ax_status status = make_comm(grid, atoms, &made.comm);
     if (status != AX_OK) {

@@ -27,9 +27,11 @@ ax_status ax_grid_order_parse(const char *text, ax_grid_order *out)
                (strlen(ax_axis_name((ax_axis)a)) != n || memcmp(ax_axis_name((ax_axis)a), at, n) != 0))
             a++;
         bool more = i + 1 < AX_AXES_STANDARD;
-        AX_CHECK(a < AX_AXES_STANDARD && !(seen >> a & 1) && (at[n] == ',') == more, AX_ERR_USAGE,
-                 "the order must name each of x, y, z, pipe and data once, with commas, the innermost first: "
-                 "x,y,z,pipe,data");
+        AX_CHECK(
+            a < AX_AXES_STANDARD && !(seen >> a & 1) && (at[n] == ',') == more, AX_ERR_USAGE,
+            "the order must name each of x, y, z, pipe and data once, the innermost first, with commas and "
+            "no blanks, such as x,y,z,pipe,data; it is \"%.60s\"",
+            text);
         seen |= 1u << a;
         out->axis[i] = (ax_axis)a;
         at += n + more;

@@ -83,22 +83,25 @@ static void warn_of_binding(const member *all, int n, int rank)
         return;
     gethostname(name, sizeof name - 1);
     if (t.threads > t.machine && all[rank].wanted == 1)
-        ax_log(AX_LOG_WARN, "%lld threads of %d ranks share the %d cores of %s: fewer ranks would be enough",
-               (long long)t.threads, t.ranks, t.machine, name);
+        ax_log(AX_LOG_WARN,
+               "%lld threads of %d ranks share the %d cores of %s: %d ranks there would be enough",
+               (long long)t.threads, t.ranks, t.machine, name, t.machine);
     else if (t.threads > t.machine && all[rank].wanted)
         ax_log(AX_LOG_WARN, "%lld threads of %d rank%s share the %d cores of %s: threads=%d would be enough",
                (long long)t.threads, t.ranks, t.ranks == 1 ? "" : "s", t.machine, name,
                (int)ax_max(t.machine / t.ranks, 1));
     else if (bound && t.crowded && t.threads <= t.machine)
-        ax_log(AX_LOG_WARN,
-               "%lld threads of %d rank%s share cores, because the launcher binds the ranks to %d of the %d "
-               "cores of %s: start with --bind-to none, or --map-by slot:PE=%lld",
-               (long long)t.threads, t.ranks, t.ranks == 1 ? "" : "s", t.cores, t.machine, name,
-               (long long)all[rank].threads);
+        ax_log(
+            AX_LOG_WARN,
+            "%lld threads of %d rank%s share cores, because the launcher binds the ranks to %d of the %d "
+            "cores of %s: start mpirun with --bind-to none or --map-by slot:PE=%lld (srun: --cpu-bind=none)",
+            (long long)t.threads, t.ranks, t.ranks == 1 ? "" : "s", t.cores, t.machine, name,
+            (long long)all[rank].threads);
     else if (bound && t.cores < t.machine)
         ax_log(AX_LOG_WARN,
-               "the launcher binds %d rank%s to %d of the %d cores of %s: --bind-to none gives all", t.ranks,
-               t.ranks == 1 ? "" : "s", t.cores, t.machine, name);
+               "the launcher binds %d rank%s to %d of the %d cores of %s: mpirun --bind-to none (srun "
+               "--cpu-bind=none) gives all",
+               t.ranks, t.ranks == 1 ? "" : "s", t.cores, t.machine, name);
 }
 
 /* ---- binding ------------------------------------------------------------------------------------- */

@@ -226,7 +226,7 @@ static ax_status load_config(const char *dir, json_t **out)
     AX_TRY(ckpt_path(&path, "%s/%s", dir, config_name(dir)));
     ax_status status = ax_json_read_file(path, 0, out);
     if (status == AX_OK && !json_is_object(*out))
-        status = ax_fail(AX_ERR_DATA, "%s: not a JSON object", path);
+        status = ax_fail(AX_ERR_DATA, "%s does not hold a JSON object, so it cannot be compared", path);
     free(path);
     return status;
 }

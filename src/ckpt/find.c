@@ -52,8 +52,9 @@ static ax_status info_fill(ax_ckpt_info *info, bool verify)
         info->bytes = m.bytes;
         if (m.step != info->step)
             status = ax_fail(AX_ERR_DATA,
-                             "%s: the manifest is of step %lld, but the directory's name has another step",
-                             info->dir, (long long)m.step);
+                             "%s: its training/manifest.json is of step %lld, which is not that of the "
+                             "directory's name: rename the directory to step-%lld",
+                             info->dir, (long long)m.step, (long long)m.step);
         else if (verify)
             status = check_all(info->dir, &m);
         manifest_fini(&m);
@@ -259,7 +260,8 @@ static ax_status find_in(const char *path, char **dir)
 {
     *dir = NULL;
     AX_CHECK(ax_path_exists(path), AX_ERR_DATA, "no such file or directory: %s", path);
-    AX_CHECK(ax_path_is_dir(path), AX_ERR_DATA, "%s is a file, but a directory is expected", path);
+    AX_CHECK(ax_path_is_dir(path), AX_ERR_DATA,
+             "%s is a file, but the directory of a checkpoint, run or model is expected", path);
     if (ckpt_has(path, MANIFEST)) {
         AX_TRY(verify_dir(path));
         return ax_strdup(path, dir);

@@ -137,8 +137,10 @@ static ax_status check_place(const ckpt_item *it)
     file_extents(it, n);
     for (int d = 0; d < it->place.ndim; d++)
         AX_CHECK(it->place.lo[d] >= 0 && it->place.lo[d] + n[d] <= it->place.dim[d], AX_ERR_USAGE,
-                 "parameter %s does not fit dim %d of %s: %lld elements from %lld on, of %lld", it->name, d,
-                 it->key, (long long)n[d], (long long)it->place.lo[d], (long long)it->place.dim[d]);
+                 "parameter %s does not fit dim %d of array %s: it takes %lld elements from element %lld on, "
+                 "of %lld",
+                 it->name, d, it->key, (long long)n[d], (long long)it->place.lo[d],
+                 (long long)it->place.dim[d]);
     return AX_OK;
 }
 

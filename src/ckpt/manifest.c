@@ -137,12 +137,16 @@ static ax_status from_json(const json_t *root, const char *path, manifest *out)
     AX_CHECK(!json_unpack((json_t *)root, "{s:I, s:I, s:I, s:f, s:o, s:o}", "version", &version, "step",
                           &step, "serial", &serial, "time", &out->time, "files", &files, "params", &params) &&
                  json_is_object(files) && json_is_object(params),
-             AX_ERR_DATA, "%s is damaged: a member is missing or of the wrong type", path);
-    AX_CHECK(version == VERSION, AX_ERR_DATA, "%s has version %lld; this program reads %d", path,
-             (long long)version, VERSION);
+             AX_ERR_DATA,
+             "%s is damaged: version, step, serial, time, files or params is missing or of the wrong type",
+             path);
+    AX_CHECK(
+        version == VERSION, AX_ERR_DATA,
+        "%s has version %lld, but this program reads version %d: use the axonn that wrote the checkpoint",
+        path, (long long)version, VERSION);
     AX_CHECK(step >= 0 && serial >= 0 && serial < INT64_MAX, AX_ERR_DATA,
-             "%s is damaged: the step is %lld, the number of the save is %lld", path, (long long)step,
-             (long long)serial);
+             "%s is damaged: it says that the step is %lld and the number of the save is %lld", path,
+             (long long)step, (long long)serial);
     out->step = step;
     out->serial = serial;
     out->params = json_incref(params);
@@ -152,13 +156,13 @@ static ax_status from_json(const json_t *root, const char *path, manifest *out)
     json_object_foreach(files, name, entry)
     {
         manifest_file *f = &out->file[out->n];
-        AX_CHECK(is_inside(name), AX_ERR_DATA, "%s names %s, which is not a file of the checkpoint", path,
-                 name);
+        AX_CHECK(is_inside(name), AX_ERR_DATA,
+                 "%s is damaged: it lists %s, which is not a file of the checkpoint", path, name);
         f->bytes = json_integer_value(json_object_get(entry, "bytes"));
         AX_CHECK(f->bytes >= 0 && !__builtin_add_overflow(out->bytes, f->bytes, &out->bytes), AX_ERR_DATA,
-                 "%s: %s cannot have %lld bytes", path, name, (long long)f->bytes);
-        AX_CHECK(parse_hex(json_object_get(entry, "xxh3"), &f->xxh3), AX_ERR_DATA, "%s: %s has no checksum",
-                 path, name);
+                 "%s is damaged: it says that %s has %lld bytes", path, name, (long long)f->bytes);
+        AX_CHECK(parse_hex(json_object_get(entry, "xxh3"), &f->xxh3), AX_ERR_DATA,
+                 "%s is damaged: it has no checksum of %s", path, name);
         AX_TRY(ax_strdup(name, &f->name));
         out->n++;
     }
@@ -170,10 +174,10 @@ static ax_status parse(const char *text, size_t size, const char *path, manifest
     char end[SEAL_SIZE];
     print_seal("", 0, end); /* only the length of the seal is used, to find where the checksummed text ends */
     size_t tail = strlen(end);
-    AX_CHECK(size > tail, AX_ERR_DATA, "%s is cut off", path);
+    AX_CHECK(size > tail, AX_ERR_DATA, "%s is truncated: it is too short to hold a checksum", path);
     print_seal(text, size - tail, end);
-    AX_CHECK(!memcmp(text + size - tail, end, tail), AX_ERR_DATA, "%s is damaged: its own checksum differs",
-             path);
+    AX_CHECK(!memcmp(text + size - tail, end, tail), AX_ERR_DATA,
+             "%s was changed or is damaged: its text does not match the checksum at its end", path);
     json_t *root;
     AX_TRY(ax_json_parse(path, text, size, JSON_REJECT_DUPLICATES, &root));
     ax_status status = from_json(root, path, out);
@@ -210,12 +214,16 @@ ax_status manifest_check_file(const char *dir, const manifest_file *f)
     else if (!S_ISREG(info.st_mode))
         status = ax_fail(AX_ERR_DATA, "%s is not a regular file", path);
     else if (info.st_size != f->bytes) /* a wrong size is found without reading the file */
-        status = ax_fail(AX_ERR_DATA, "%s has %lld bytes, the manifest says %lld", path,
-                         (long long)info.st_size, (long long)f->bytes);
+        status =
+            ax_fail(AX_ERR_DATA,
+                    "%s was changed or is damaged: it has %lld bytes, but training/manifest.json says %lld",
+                    path, (long long)info.st_size, (long long)f->bytes);
     else
         status = manifest_hash_file(path, &bytes, &hash);
     if (status == AX_OK && (bytes != f->bytes || hash != f->xxh3))
-        status = ax_fail(AX_ERR_DATA, "%s is damaged: its checksum differs from the manifest's", path);
+        status = ax_fail(
+            AX_ERR_DATA,
+            "%s was changed or is damaged: its checksum is not the one in training/manifest.json", path);
     free(path);
     return status;
 }

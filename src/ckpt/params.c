@@ -127,11 +127,16 @@ static ax_status compare_checksums(const ax_param_set *set, const manifest *m, c
         const json_t *entry = json_object_get(m->params, p->name);
         const char *dtype = json_string_value(json_object_get(entry, "dtype"));
         const char *sum = json_string_value(json_object_get(entry, "sum"));
-        AX_CHECK(dtype && sum, AX_ERR_DATA, "%s: its manifest has no parameter %s", dir, p->name);
+        AX_CHECK(dtype && sum, AX_ERR_DATA,
+                 "%s: training/manifest.json has no complete entry for parameter %s, which the model has: "
+                 "the checkpoint may be that of another model",
+                 dir, p->name);
         if (strcmp(dtype, ax_dtype_name(p->master.dtype)))
             continue; /* converted to another dtype, so its bits differ */
         AX_CHECK(strtoull(sum, NULL, 16) == have, AX_ERR_DATA,
-                 "%s: parameter %s was read, but its values are not those that were saved", dir, p->name);
+                 "%s: parameter %s was read, but its values are not those that were saved: check the files "
+                 "with `axonn ckpt verify`",
+                 dir, p->name);
     }
     return AX_OK;
 }

@@ -100,7 +100,9 @@ static ax_status check_args(const ax_ckpt_save_args *a)
         const char *path = a->files[i].name;
         const char *name = strncmp(path, "training/", 9) ? path : path + 9;
         AX_CHECK(name[0] && name[0] != '.' && !strchr(name, '/') && strcmp(path, "training"), AX_ERR_USAGE,
-                 "\"%s\" is not a name for a file of a checkpoint", path);
+                 "a file of a checkpoint cannot have the name \"%s\": give NAME or training/NAME, where NAME "
+                 "has no slash and does not begin with a dot",
+                 path);
     }
     return AX_OK;
 }
@@ -251,7 +253,7 @@ static ax_status list_params(saver *s)
         json_t *entry = json_pack("{s:s, s:s, s:s*}", "dtype", ax_dtype_name(p->master.dtype), "sum", sum,
                                   "key", p->file.key);
         AX_CHECK(!json_object_set_new(s->m.params, p->name, entry), AX_ERR_MEMORY,
-                 "not enough memory for the manifest");
+                 "not enough memory for training/manifest.json");
     }
     return AX_OK;
 }
@@ -303,7 +305,8 @@ static void undo_rename_to_final(const saver *s)
         failed = rename(s->was, s->final);
     if (failed)
         ax_log(AX_LOG_WARN,
-               "saving %s failed, and the directory could not be removed; a crash may damage it: %s",
+               "saving %s failed, and its name could not be taken back (%s): check it with `axonn ckpt "
+               "verify` before use",
                s->final, strerror(errno));
 }
 

@@ -73,7 +73,8 @@ ax_status st_sort(ax_st *st)
 {
     qsort(st->array, (size_t)st->n, sizeof *st->array, by_key);
     for (int i = 1; i < st->n; i++)
-        AX_CHECK(by_key(&st->array[i - 1], &st->array[i]), AX_ERR_DATA, "%s: array %s is also in %s",
+        AX_CHECK(by_key(&st->array[i - 1], &st->array[i]), AX_ERR_DATA,
+                 "%s: array %s is also in %s; an array must be in one file only",
                  st->file[st->array[i].file].path, st->array[i].key, st->file[st->array[i - 1].file].path);
     return AX_OK;
 }
@@ -100,15 +101,20 @@ static ax_status check_index(const ax_st *st, const json_t *map)
         const ax_st_array *a = &st->array[i];
         const char *path = st->file[a->file].path, *slash = strrchr(path, '/');
         const char *named = json_string_value(json_object_get(map, a->key));
-        AX_CHECK(named, AX_ERR_DATA, "%s does not list array %s, which is in %s", st->index, a->key, path);
-        AX_CHECK(!strcmp(named, slash ? slash + 1 : path), AX_ERR_DATA,
-                 "%s: array %s should be in %s but is in %s", st->index, a->key, named, path);
+        AX_CHECK(named, AX_ERR_DATA,
+                 "%s does not list array %s, which is in %s: the index and the shards do not belong together",
+                 st->index, a->key, path);
+        AX_CHECK(
+            !strcmp(named, slash ? slash + 1 : path), AX_ERR_DATA,
+            "%s: array %s should be in %s, but is in %s: the index and the shards do not belong together",
+            st->index, a->key, named, path);
     }
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)map, key, value)
-        AX_CHECK(ax_st_find(st, key), AX_ERR_DATA, "%s: array %s is missing in %s", st->index, key,
-                 json_string_value(value));
+        AX_CHECK(ax_st_find(st, key), AX_ERR_DATA,
+                 "%s: array %s is missing in %s: the index and the shards do not belong together", st->index,
+                 key, json_string_value(value));
     return AX_OK;
 }
 
@@ -123,7 +129,9 @@ static ax_status open_shard(ax_st *st, const char *dir, const char *name)
 
 static ax_status open_shards(ax_st *st, const char *dir, json_t *map)
 {
-    AX_CHECK(json_is_object(map), AX_ERR_DATA, "%s: \"weight_map\" is missing", st->index);
+    AX_CHECK(json_is_object(map), AX_ERR_DATA,
+             "%s: \"weight_map\" is missing or not an object, so the file is not an index of safetensors",
+             st->index);
     json_t *seen = json_object();
     ax_status status = AX_OK;
     const char *key;
@@ -132,7 +140,10 @@ static ax_status open_shards(ax_st *st, const char *dir, json_t *map)
     {
         const char *name = json_string_value(value);
         if (!name || !plain_name(name)) {
-            status = ax_fail(AX_ERR_DATA, "%s: array %s: the shard is not a file name", st->index, key);
+            status = ax_fail(
+                AX_ERR_DATA,
+                "%s: array %s: the shard is not a file name; it must be that of a file in the same directory",
+                st->index, key);
             break;
         }
         if (json_object_get(seen, name))

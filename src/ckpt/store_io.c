@@ -117,7 +117,7 @@ static ax_status move_box(ax_st *st, const ax_st_array *a, const int64_t *lo, co
 static void key_context(const ax_st_array *a, ax_status status)
 {
     if (status == AX_ERR_DATA)
-        ax_error_context("%s", a->key);
+        ax_error_context("array %s", a->key);
 }
 
 ax_status ax_st_read(ax_st *st, const ax_st_array *array, const int64_t *lo, const int64_t *n, bool transpose,

@@ -70,7 +70,9 @@ ax_status ax_ckpt_verify(const char *dir, ax_ckpt_report **out)
     bool listed = ckpt_has(dir, MANIFEST);
     AX_CHECK(listed || !ax_path_is_dir(dir) || ckpt_has(dir, "model.safetensors") ||
                  ckpt_has(dir, "model.safetensors.index.json") || ax_ckpt_is_adapter(dir),
-             AX_ERR_DATA, "%s holds neither a checkpoint (" MANIFEST ") nor a model (model.safetensors)",
+             AX_ERR_DATA,
+             "%s holds no checkpoint (" MANIFEST
+             "), no model (model.safetensors) and no adapter (adapter_config.json)",
              dir);
     AX_TRY(ax_calloc(1, sizeof **out, out));
     ax_status status = listed ? verify_files(dir, *out) : verify_structure(dir, *out);

@@ -179,7 +179,7 @@ static void keys_with_and_without_prefix(void **state)
     m.param[3]->file.lo[1] = 15; /* v overlaps k */
     FAILS(AX_ERR_USAGE, "k.w and v.w overlap", ax_ckpt_write_params(m.set, dir, AX_F32, 0));
     m.param[3]->file.lo[1] = 17;
-    FAILS(AX_ERR_USAGE, "v.w does not fit dim 1 of m.c_attn.weight",
+    FAILS(AX_ERR_USAGE, "v.w does not fit dim 1 of array m.c_attn.weight",
           ax_ckpt_write_params(m.set, dir, AX_F32, 0));
     m.param[3]->file.lo[1] = 16;
     m.param[3]->file.dim[1] = 23;
@@ -361,8 +361,8 @@ static void impossible_manifests(void **state)
         const char *why;
     } cases[] = {
         {{.step = 1, .serial = 1, .time = 0.5, .n = 2, .file = huge},
-         "b cannot have 9223372036854775807 bytes"},
-        {{.step = 1, .serial = 1, .time = 0.5, .n = 1, .file = &negative}, "a cannot have -1 bytes"},
+         "it says that b has 9223372036854775807 bytes"},
+        {{.step = 1, .serial = 1, .time = 0.5, .n = 1, .file = &negative}, "it says that a has -1 bytes"},
         {{.step = 1, .serial = INT64_MAX, .time = 0.5}, "the number of the save is 9223372036854775807"},
         {{.step = -1, .serial = 1, .time = 0.5}, "the step is -1"},
     };
@@ -429,7 +429,7 @@ static void what_loading_refuses(void **state)
         char said[64];
         bad.files = &(ax_ckpt_file){names[i], "", 0};
         bad.n_files = 1;
-        snprintf(said, sizeof said, "\"%s\" is not a name", names[i]);
+        snprintf(said, sizeof said, "cannot have the name \"%s\"", names[i]);
         FAILS(AX_ERR_USAGE, said, ax_ckpt_save(&bad));
     }
     known_close(&m);

@@ -417,7 +417,10 @@ static ax_status merge_all(trainer *t)
         }
     }
     if (t->names.n < vocab)
-        ax_log(AX_LOG_WARN, "the training text yields a vocabulary of %zu only, not %zu", t->names.n, vocab);
+        ax_log(
+            AX_LOG_WARN,
+            "the training text yields a vocabulary of only %zu tokens, not %zu: more text would yield more",
+            t->names.n, vocab);
     return report_merges(t);
 }
 
@@ -466,8 +469,8 @@ static ax_status check_specials(const ax_tokenizer_training *o)
             AX_CHECK(strcmp(name, o->specials[k]), AX_ERR_USAGE, "special token \"%s\" is given twice", name);
         eos_listed |= o->eos && !strcmp(name, o->eos);
     }
-    AX_CHECK(eos_listed, AX_ERR_USAGE, "the end-of-text token \"%s\" is not among the special tokens",
-             o->eos);
+    AX_CHECK(eos_listed, AX_ERR_USAGE,
+             "the end-of-text token \"%s\" is not among the special tokens; name it there too", o->eos);
     return AX_OK;
 }
 
@@ -481,7 +484,8 @@ static ax_status check_options(const ax_tokenizer_training *o)
     AX_CHECK(o->vocab >= 0 && (size_t)o->vocab >= N_BYTES + o->n_specials, AX_ERR_USAGE,
              "a vocabulary of %d is too small for 256 bytes and %zu special tokens: at least %zu", o->vocab,
              o->n_specials, N_BYTES + o->n_specials);
-    AX_CHECK(o->n_paths || o->next, AX_ERR_USAGE, "there is no text to train a tokenizer on");
+    AX_CHECK(o->n_paths || o->next, AX_ERR_USAGE,
+             "there is no text to train a tokenizer on: give files, or a function that supplies documents");
     return check_specials(o);
 }
 

@@ -174,7 +174,7 @@ static ax_status write_slot(build *b, slot *s)
         ax_buf_fini(&s->is_target);
     if (s->documents.capacity > KEEP_IDS)
         ax_buf_fini(&s->documents);
-    return report_progress(b, false) ? AX_OK : ax_fail(AX_ERR_SIGNAL, "building was stopped");
+    return report_progress(b, false) ? AX_OK : ax_fail(AX_ERR_SIGNAL, "building the token files was stopped");
 }
 
 /* Writes the slots whose units are encoded and next in order. The caller holds b->lock; the function releases
@@ -299,7 +299,8 @@ static ax_status check_output(const ax_corpus *corpus, const char *output)
 static ax_status check_outputs(const ax_data_build_options *o, const ax_corpus *corpus)
 {
     AX_CHECK(!o->valid_output || !ax_path_same(o->output, o->valid_output), AX_ERR_USAGE,
-             "training and validation part would go to the same file, %s", o->output);
+             "training and validation part would go to the same file, %s: write them to two files",
+             o->output);
     AX_TRY(check_output(corpus, o->output));
     return o->valid_output ? check_output(corpus, o->valid_output) : AX_OK;
 }

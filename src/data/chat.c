@@ -71,8 +71,10 @@ static ax_status take_named(ax_chat *chat, const char *name)
              ax_chat_names);
     ax_status status = list_missing(chat->tok, chat->template, &list, &missing);
     if (status == AX_OK && missing)
-        status = ax_fail(AX_ERR_USAGE, "chat template %s does not fit the tokenizer, which lacks %s", name,
-                         list.data);
+        status = ax_fail(AX_ERR_USAGE,
+                         "chat template %s does not fit the tokenizer, which lacks %s; choose another "
+                         "template or tokenizer",
+                         name, list.data);
     ax_buf_fini(&list);
     return status;
 }

@@ -189,7 +189,8 @@ static ax_status add_named(ax_corpus *corpus, const char *input, ax_data_progres
 {
     ax_data_format format;
     AX_TRY(data_detect_file(input, &format));
-    AX_CHECK(ax_data_format_is_text(format), AX_ERR_DATA, "%s holds tokens (%s), but text is expected", input,
+    AX_CHECK(ax_data_format_is_text(format), AX_ERR_DATA,
+             "%s holds tokens (%s), but text is expected: give the text of which it was made", input,
              ax_data_format_name(format));
     return add_input_file(corpus, input, format, progress, user);
 }
@@ -221,8 +222,9 @@ static ax_status list_files(ax_corpus *corpus, const ax_corpus_options *options,
     AX_TRY(ax_strdup(options->text_key ? options->text_key : "text", &corpus->text_key));
     for (int i = 0; i < options->n_inputs; i++)
         AX_TRY(add_input(corpus, options, options->inputs[i], progress, user));
-    AX_CHECK(corpus->n, AX_ERR_DATA, "no files to read%s%s%s",
+    AX_CHECK(corpus->n, AX_ERR_DATA, "no files to read%s%s%s%s",
              options->n_inputs ? " in " : ": no input was given", options->n_inputs ? options->inputs[0] : "",
+             options->n_inputs > 1 ? " and the other inputs" : "",
              options->n_include ? ": does --include match any name?" : "");
     return AX_OK;
 }

@@ -55,7 +55,7 @@ ax_status data_file_read(const data_file *file, int64_t offset, void *out, int64
         AX_CHECK(n >= 0, AX_ERR_DATA, "cannot read %s: %s", file->path, strerror(errno));
         AX_CHECK(n > 0, AX_ERR_DATA,
                  "%s became shorter while it was in use: it had %lld bytes when it was opened, and now "
-                 "none at offset %lld",
+                 "none at offset %lld; start again when nothing writes to it",
                  file->path, (long long)file->bytes, (long long)offset);
         to += n;
         offset += n;

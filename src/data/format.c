@@ -196,7 +196,9 @@ ax_status data_detect_file(const char *path, ax_data_format *out)
         "%s is a token file of llm.c, but its version (offset 4) is not %d: damaged, or of another release",
         path, magic == LLMC_MAGIC ? 1 : 7);
     AX_CHECK(magic != LLMC_EVAL_MAGIC, AX_ERR_DATA,
-             "%s is an evaluation set of llm.c (multiple choice), not a stream of tokens", path);
+             "%s is an evaluation set of llm.c (multiple choice), not a stream of tokens: give a token file "
+             "or text",
+             path);
     const char *advice = known_advice(head, n);
     AX_CHECK(!advice, AX_ERR_DATA, "%s cannot be read: it %s", path, advice);
     if (data_has_suffix(path, ".bin")) {
@@ -204,8 +206,9 @@ ax_status data_detect_file(const char *path, ax_data_format *out)
         return AX_OK;
     }
     AX_CHECK(!data_has_suffix(path, ".idx") && !data_has_suffix(path, ".tok"), AX_ERR_DATA,
-             "%s is damaged: it has the suffix of a %s but not its first bytes", path,
-             data_has_suffix(path, ".idx") ? "Megatron-LM index" : "packed token file");
+             "%s is damaged: it has the suffix of a %s but not its first bytes; get it again, or rename a "
+             "file of another format",
+             path, data_has_suffix(path, ".idx") ? "Megatron-LM index" : "packed token file");
     if (data_has_suffix(path, ".jsonl") || data_has_suffix(path, ".ndjson")) {
         *out = AX_DATA_JSONL;
         return AX_OK;

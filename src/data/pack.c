@@ -118,7 +118,8 @@ static ax_status pack_all(const ax_data *data, packer *p)
     AX_TRY(data_walk_begin(&walk, data, 0));
     for (int64_t seen = 0; walk.first < walk.end;) {
         seen += ax_ceil_div(walk.end - 1 - walk.first, p->pack->seq_len);
-        AX_CHECK(seen <= p->sum->pieces, AX_ERR_DATA, "%s changed while it was read", data->path);
+        AX_CHECK(seen <= p->sum->pieces, AX_ERR_DATA,
+                 "%s changed while it was read; start again when nothing writes to it", data->path);
         add_document(p, walk.first, walk.end);
         AX_TRY(data_walk_next(&walk));
     }

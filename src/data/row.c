@@ -95,7 +95,8 @@ static ax_status fail_token(const ax_data *data, int64_t first, int64_t count)
                  data->path, (long long)i, (long long)one.low, (long long)(data->tokens_at + i * w),
                  (long long)data->limit);
     }
-    return ax_fail(AX_ERR_DATA, "%s changed while it was read", data->path);
+    return ax_fail(AX_ERR_DATA, "%s changed while it was read; start again when nothing writes to it",
+                   data->path);
 }
 
 static ax_status checked_copy(const ax_data *data, int64_t first, int64_t count, int32_t *out)

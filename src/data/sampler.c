@@ -65,7 +65,7 @@ static ax_status set_epochs(ax_sampler *s, const ax_sampler_options *options)
         int64_t epochs = options->epochs[i], rows = s->sources[i].samples;
         AX_CHECK(epochs >= 0 && epochs <= left / rows, AX_ERR_USAGE,
                  "%lld epochs of %s do not fit into the run: %lld samples of the run are left for them, "
-                 "enough for %lld epochs of %lld samples",
+                 "enough for %lld epochs of %lld samples; set fewer epochs or more steps",
                  (long long)epochs, ax_data_path(s->sources[i].data), (long long)left,
                  (long long)(left / rows), (long long)rows);
         s->sources[i].share = epochs * rows;
@@ -148,10 +148,12 @@ ax_status ax_sampler_restore(ax_sampler *s, const int64_t *per_source)
     for (int i = 0; i < s->n; i++) {
         const source *from = &s->sources[i];
         AX_CHECK(per_source[i] >= 0, AX_ERR_DATA,
-                 "the checkpoint says that %lld samples of %s were read: is it damaged?",
+                 "the checkpoint says that %lld samples of %s were read, which is impossible: is the "
+                 "checkpoint damaged?",
                  (long long)per_source[i], ax_data_path(from->data));
         AX_CHECK(!from->share || per_source[i] <= from->share, AX_ERR_USAGE,
-                 "%lld samples of %s were read already, more than its epochs have (%lld)",
+                 "%lld samples of %s were read already, more than its epochs have (%lld): give that source "
+                 "more epochs",
                  (long long)per_source[i], ax_data_path(from->data), (long long)from->share);
         total += per_source[i];
         mixed += from->share ? 0 : per_source[i];

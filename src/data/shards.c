@@ -3,6 +3,7 @@
 #include "source.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +68,10 @@ ax_status data_match(const char *pattern, data_names *out)
     *out = (data_names){0};
     int failed = glob(pattern, GLOB_NOSORT, NULL, &found);
     ax_status status = failed && failed != GLOB_NOMATCH
-                           ? ax_fail(AX_ERR_DATA, "%s: the files of this pattern cannot be listed", pattern)
+                           ? ax_fail(AX_ERR_DATA,
+                                     "the files that match the pattern %s cannot be listed: a directory "
+                                     "cannot be read, or memory is short",
+                                     pattern)
                            : AX_OK;
     for (size_t i = 0; i < found.gl_pathc && status == AX_OK; i++) {
         char *path;
@@ -126,7 +130,7 @@ static ax_status add_entry(content *c, char *path)
 static ax_status list_dir(const char *dir, content *c)
 {
     DIR *stream = opendir(dir);
-    AX_CHECK(stream, AX_ERR_DATA, "cannot list the directory %s", dir);
+    AX_CHECK(stream, AX_ERR_DATA, "cannot list the directory %s: %s", dir, strerror(errno));
     ax_status status = AX_OK;
     const struct dirent *entry;
     while (status == AX_OK && (entry = readdir(stream))) {
@@ -183,7 +187,9 @@ static ax_status check_alike(const ax_data *a, const ax_data *b)
              ax_data_format_name(y->format), a->path, ax_data_format_name(x->format));
     AX_CHECK(x->vocab == y->vocab && x->end_id == y->end_id &&
                  (x->tokenizer_hash == y->tokenizer_hash || !x->tokenizer_hash || !y->tokenizer_hash),
-             AX_ERR_DATA, "%s and %s were made by different tokenizers: they cannot be shards of one source",
+             AX_ERR_DATA,
+             "%s and %s were made by different tokenizers, so they cannot be shards of one source: build "
+             "them again with one tokenizer",
              a->path, b->path);
     return AX_OK;
 }

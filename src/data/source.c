@@ -192,8 +192,8 @@ static ax_status open_tok(ax_data *data)
 {
     tok_header h;
     AX_CHECK(data->main.bytes >= TOK_HEADER_BYTES, AX_ERR_DATA,
-             "%s is truncated: %lld bytes, the header alone has %d", data->path, (long long)data->main.bytes,
-             TOK_HEADER_BYTES);
+             "%s is truncated: it has %lld bytes, but the header alone has %d", data->path,
+             (long long)data->main.bytes, TOK_HEADER_BYTES);
     AX_TRY(data_file_read(&data->main, 0, &h, sizeof h));
     AX_TRY(check_header(data, &h));
     const uint64_t sane = UINT64_C(1) << 56;
@@ -206,7 +206,7 @@ static ax_status open_tok(ax_data *data)
              AX_ERR_DATA, "%s is damaged: the counts and offsets in its header do not agree", data->path);
     uint64_t size = index_end + (masked ? tok_mask_bytes(h.tokens) : 0);
     AX_CHECK((uint64_t)data->main.bytes == size, AX_ERR_DATA,
-             "%s is %s: %lld bytes where its header says %llu", data->path,
+             "%s is %s: it has %lld bytes, but its header says %llu", data->path,
              (uint64_t)data->main.bytes < size ? "truncated" : "damaged", (long long)data->main.bytes,
              (unsigned long long)size);
     data->info = (ax_data_info){.token_bytes = (int)h.token_bytes,
@@ -235,7 +235,7 @@ static ax_status open_tok(ax_data *data)
 static ax_status open_llmc(ax_data *data, int width)
 {
     AX_CHECK(data->main.bytes >= LLMC_HEADER_BYTES, AX_ERR_DATA,
-             "%s is truncated: %lld bytes, the header of an llm.c file alone has %d", data->path,
+             "%s is truncated: it has %lld bytes, but the header of an llm.c file alone has %d", data->path,
              (long long)data->main.bytes, LLMC_HEADER_BYTES);
     int32_t count;
     AX_TRY(data_file_read(&data->main, 8, &count, sizeof count));
@@ -251,10 +251,10 @@ static ax_status open_llmc(ax_data *data, int width)
 
 static ax_status open_nanogpt(ax_data *data)
 {
-    AX_CHECK(
-        data->main.bytes % 2 == 0, AX_ERR_DATA,
-        "%s was taken for headerless u16 tokens by its suffix .bin, but has an odd number of bytes (%lld)",
-        data->path, (long long)data->main.bytes);
+    AX_CHECK(data->main.bytes % 2 == 0, AX_ERR_DATA,
+             "%s was taken for headerless u16 tokens by its suffix .bin, but has an odd number of bytes "
+             "(%lld): truncated, or of another format",
+             data->path, (long long)data->main.bytes);
     data->info = (ax_data_info){.token_bytes = 2, .tokens = data->main.bytes / 2};
     return AX_OK;
 }
@@ -317,8 +317,8 @@ static ax_status check_megatron_ends(const ax_data *data, int64_t bounds)
             end = -1;
     }
     AX_CHECK(data->main.bytes == end, AX_ERR_DATA,
-             "%s is damaged or truncated: %lld bytes, its index ends at %lld", data->path,
-             (long long)data->main.bytes, (long long)end);
+             "%s is damaged or truncated: it has %lld bytes, but its index (.idx) ends at byte %lld",
+             data->path, (long long)data->main.bytes, (long long)end);
     return AX_OK;
 }
 
@@ -327,11 +327,14 @@ static ax_status open_megatron(ax_data *data)
     const data_file *side = &data->side;
     megatron_header h;
     AX_TRY(read_megatron_header(side, &h));
-    AX_CHECK(h.version == 1, AX_ERR_DATA, "%s has version %lld; only version 1 is supported", side->path,
+    AX_CHECK(h.version == 1, AX_ERR_DATA,
+             "%s is an index of Megatron-LM of version %lld, but only version 1 is supported", side->path,
              (long long)h.version);
     int width = megatron_width(h.code);
-    AX_CHECK(width, AX_ERR_DATA, "%s: dtype code %d (offset 17) is none of u8, u16, i32, i64", side->path,
-             h.code);
+    AX_CHECK(
+        width, AX_ERR_DATA,
+        "%s: the dtype code of its tokens (offset 17) is %d, but must be 1 (u8), 8 (u16), 4 (i32) or 5 (i64)",
+        side->path, h.code);
     const int64_t sane = INT64_C(1) << 48;
     AX_CHECK(
         h.sequences >= 0 && h.sequences < sane && h.bounds >= 1 && h.bounds < sane, AX_ERR_DATA,
@@ -339,7 +342,7 @@ static ax_status open_megatron(ax_data *data)
         side->path, (long long)h.sequences, (long long)h.bounds);
     int64_t size = MEGATRON_HEADER_BYTES + 12 * h.sequences + 8 * h.bounds;
     AX_CHECK(side->bytes == size || side->bytes == size + h.sequences, AX_ERR_DATA,
-             "%s is damaged or truncated: %lld bytes, its header says %lld", side->path,
+             "%s is damaged or truncated: it has %lld bytes, but its header says %lld", side->path,
              (long long)side->bytes, (long long)size);
     data->info =
         (ax_data_info){.token_bytes = width, .tokens = data->main.bytes / width, .documents = h.bounds - 1};

@@ -35,7 +35,7 @@ static ax_status parse_strip(const char *where, const json_t *part, ax_tokenizer
     AX_CHECK(start >= 0 && start <= INT32_MAX && !stop, AX_ERR_DATA,
              "%s: decoder Strip has start %lld and stop %lld: start must not be negative, and stop must be 0",
              where, (long long)start, (long long)stop);
-    AX_CHECK(!tok->strips, AX_ERR_DATA, "%s: decoder has two Strips", where);
+    AX_CHECK(!tok->strips, AX_ERR_DATA, "%s: decoder has two Strips; only one is supported", where);
     tok->strip = *content;
     tok->strips = (int)start;
     return AX_OK;
@@ -57,9 +57,12 @@ static ax_status parse_text(const char *where, const json_t *part, ax_tokenizer 
 {
     const char *type;
     AX_TRY(tok_part_type(where, "decoder", part, &type));
-    AX_CHECK(type, AX_ERR_DATA, "%s: decoder is missing, and so is pre_tokenizer ByteLevel", where);
+    AX_CHECK(type, AX_ERR_DATA,
+             "%s: decoder is missing, and so is pre_tokenizer ByteLevel: one of them must say how tokens "
+             "become text",
+             where);
     AX_CHECK(strcmp(type, "ByteLevel"), AX_ERR_DATA,
-             "%s: decoder is ByteLevel, but pre_tokenizer has no ByteLevel", where);
+             "%s: decoder ByteLevel is not supported without pre_tokenizer ByteLevel", where);
     if (!strcmp(type, "Sequence")) {
         const json_t *members, *member;
         size_t i;
@@ -138,7 +141,8 @@ static ax_status add_token(ax_decoder *d, int32_t id, size_t position, ax_buf *o
 {
     const ax_tokenizer *tok = d->tok;
     AX_CHECK(id >= 0 && id < tok->n_ids && tok->pieces[id].name_size, AX_ERR_DATA,
-             "token %d (at position %zu) is not in the vocabulary of %d", id, position, tok->n_ids);
+             "token %d (at position %zu) is not in the vocabulary of %d: is it an id of another tokenizer?",
+             id, position, tok->n_ids);
     const tok_piece *piece = &tok->pieces[id];
     if ((d->flags & AX_DECODE_SKIP_SPECIAL) && piece->special)
         return AX_OK;

@@ -92,7 +92,8 @@ static ax_status count_ids(loader *l, json_t *vocab, const json_t *added)
         AX_TRY(get_id(l, json_object_get(value, "id"), content, &id));
         tok->n_ids = (int32_t)ax_max(tok->n_ids, id + 1);
     }
-    AX_CHECK(tok->n_ids, AX_ERR_DATA, "%s: the vocabulary is empty", l->where);
+    AX_CHECK(tok->n_ids, AX_ERR_DATA, "%s: model.vocab and added_tokens are empty: a tokenizer needs tokens",
+             l->where);
     size_t tokens = json_object_size(vocab) + json_array_size(added);
     AX_CHECK((size_t)tok->n_ids <= SPARE_IDS + 8 * tokens, AX_ERR_DATA,
              "%s has %zu tokens, but ids up to %d: is it damaged?", l->where, tokens, tok->n_ids - 1);
@@ -120,7 +121,7 @@ static ax_status set_piece(loader *l, int32_t id, const char *named, const char 
     ax_buf *bytes = &l->tok->bytes;
     AX_CHECK(!piece->name_size, AX_ERR_DATA, "%s: two tokens have the id %d; one of them is \"%s\"", l->where,
              id, named);
-    AX_CHECK(n && n <= UINT32_MAX, AX_ERR_DATA, "%s: token %d is empty", l->where, id);
+    AX_CHECK(n && n <= UINT32_MAX, AX_ERR_DATA, "%s: the token with id %d has an empty name", l->where, id);
     piece->name = piece->text = piece->first = bytes->size;
     piece->name_size = piece->text_size = piece->first_size = (uint32_t)n;
     AX_TRY(ax_buf_add(bytes, name, n));
@@ -268,7 +269,9 @@ static ax_status add_merges(loader *l, const json_t *vocab, const json_t *merges
 {
     AX_CHECK(json_is_array(merges), AX_ERR_DATA, "%s: model.merges is %s, not an array", l->where,
              tok_json_kind(merges));
-    AX_CHECK(json_array_size(merges) < INT32_MAX, AX_ERR_DATA, "%s: too many merges", l->where);
+    AX_CHECK(json_array_size(merges) < INT32_MAX, AX_ERR_DATA,
+             "%s: model.merges has %zu merges; at most %d are supported", l->where, json_array_size(merges),
+             INT32_MAX - 1);
     AX_TRY(init_rules(l->tok, json_array_size(merges)));
     ax_buf names = {0};
     ax_status status = AX_OK;
@@ -365,8 +368,11 @@ static ax_status set_content(loader *l, const char *content, tok_added *a)
     ax_status status =
         tok_steps_run(a->normalized ? &l->tok->normalizer : &none, TOK_AT_BEGINNING, &text, &n, work);
     if (status == AX_OK && !n)
-        status = ax_fail(AX_ERR_DATA, "%s: the normalizer turns the added token \"%s\" into an empty text",
-                         l->where, content);
+        status =
+            ax_fail(AX_ERR_DATA,
+                    "%s: the normalizer turns the added token \"%s\" into an empty text, so it could never "
+                    "be found: set \"normalized\": false in its entry of added_tokens, or remove the entry",
+                    l->where, content);
     if (status == AX_OK)
         status = ax_strndup(text, n, &a->content);
     a->size = n;
@@ -488,7 +494,8 @@ static ax_status parse_roots(loader *l, const json_t *root, const json_t *config
 static ax_status parse_json(const char *where, const char *text, size_t size, json_t **root)
 {
     AX_TRY(ax_json_parse(where, text, size, JSON_REJECT_DUPLICATES, root));
-    AX_CHECK(json_is_object(*root), AX_ERR_DATA, "%s holds %s, not an object", where, tok_json_kind(*root));
+    AX_CHECK(json_is_object(*root), AX_ERR_DATA, "%s holds %s, not a JSON object", where,
+             tok_json_kind(*root));
     return AX_OK;
 }
 
@@ -583,7 +590,8 @@ static ax_status load_file(const char *path, const char *dir, ax_tokenizer **out
 ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out)
 {
     *out = NULL;
-    AX_CHECK(ax_path_exists(path), AX_ERR_DATA, "there is no tokenizer at %s", path);
+    AX_CHECK(ax_path_exists(path), AX_ERR_DATA,
+             "no such file or directory: %s; give a tokenizer's directory or its tokenizer.json", path);
     const char *slash = strrchr(path, '/');
     const bool is_dir = ax_path_is_dir(path);
     char *dir;

@@ -100,7 +100,10 @@ static ax_status merge_short(const ax_tokenizer *tok, tok_merger *m, const char 
 
 static ax_status reserve(tok_merger *m, size_t n)
 {
-    AX_CHECK(n < INT32_MAX, AX_ERR_DATA, "a piece of %zu bytes that cannot be cut is too long to encode", n);
+    AX_CHECK(n < INT32_MAX, AX_ERR_DATA,
+             "the text has a piece of %zu bytes that the tokenizer cannot cut; at most 2 GiB can be encoded: "
+             "divide the text",
+             n);
     if (n > m->capacity) {
         tok_merger fresh = {.capacity = n, .heap_capacity = 2 * n, .unknown = m->unknown};
         tok_merger_fini(m);

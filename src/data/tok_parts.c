@@ -38,8 +38,8 @@ ax_status tok_sequence_members(const char *where, const char *field, const json_
 ax_status tok_add_step(const char *where, const char *field, int form, const char *find, const char *put,
                        tok_steps *steps)
 {
-    AX_CHECK(steps->n < TOK_MAX_STEPS, AX_ERR_DATA, "%s: %s has more than %d steps", where, field,
-             TOK_MAX_STEPS);
+    AX_CHECK(steps->n < TOK_MAX_STEPS, AX_ERR_DATA,
+             "%s: %s has more than %d steps, the most that is supported", where, field, TOK_MAX_STEPS);
     tok_step *step = &steps->step[steps->n++];
     *step = (tok_step){.form = form};
     if (find)
@@ -91,8 +91,9 @@ static ax_status parse_normalizer(const char *where, const json_t *part, ax_toke
 
 static ax_status add_stage(const char *where, const char *pattern, bool drop_gaps, ax_tokenizer *tok)
 {
-    AX_CHECK(tok->n_stages < TOK_MAX_STAGES, AX_ERR_DATA, "%s: pre_tokenizer has more than %d patterns",
-             where, TOK_MAX_STAGES);
+    AX_CHECK(tok->n_stages < TOK_MAX_STAGES, AX_ERR_DATA,
+             "%s: pre_tokenizer has more than %d patterns, the most that is supported", where,
+             TOK_MAX_STAGES);
     ax_status status = tok_stage_init(&tok->stages[tok->n_stages++], pattern, drop_gaps);
     if (status != AX_OK)
         ax_error_context("%s: pre_tokenizer", where);
@@ -236,7 +237,8 @@ static ax_status add_template_ids(const char *where, const json_t *specials, con
     {
         int32_t id = (int32_t)json_integer_value(item);
         AX_CHECK(json_is_integer(item) && json_integer_value(item) == id && id >= 0, AX_ERR_DATA,
-                 "%s: post_processor: an id of \"%s\" is not a token id", where, key);
+                 "%s: post_processor: an id of the special token \"%s\" is not an integer from 0 on", where,
+                 key);
         AX_TRY(ax_ids_add(ids, &id, 1));
     }
     return AX_OK;
@@ -248,8 +250,8 @@ static ax_status parse_template(const char *where, const json_t *part, ax_tokeni
     AX_CHECK(json_is_array(single), AX_ERR_DATA,
              "%s: post_processor TemplateProcessing.single is %s, not an array", where,
              tok_json_kind(single));
-    AX_CHECK(!tok->before.size && !tok->after.size, AX_ERR_DATA, "%s: post_processor has two templates",
-             where);
+    AX_CHECK(!tok->before.size && !tok->after.size, AX_ERR_DATA,
+             "%s: post_processor has two templates; only one is supported", where);
     int sequences = 0;
     size_t i;
     json_array_foreach(single, i, item)

@@ -147,7 +147,7 @@ ax_status tok_stage_init(tok_stage *stage, const char *pattern, bool drop_gaps)
     *stage = (tok_stage){.drop_gaps = drop_gaps};
     size_t valid = tok_utf8_prefix(pattern, strlen(pattern));
     AX_CHECK(*pattern, AX_ERR_DATA, "the pattern is empty");
-    AX_CHECK(valid == strlen(pattern), AX_ERR_DATA, "pattern is not valid UTF-8 at byte %zu", valid);
+    AX_CHECK(valid == strlen(pattern), AX_ERR_DATA, "the pattern is not valid UTF-8 at byte %zu", valid);
     ax_buf text = {0};
     ax_status status = translate(pattern, &text);
     pcre2_compile_context *context = status == AX_OK ? pcre2_compile_context_create(NULL) : NULL;

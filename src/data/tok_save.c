@@ -74,8 +74,9 @@ static ax_status read_merges(const char *path, json_t *merges)
          line = strtok_r(NULL, "\r\n", &rest))
         if ((strncmp(line, "#version", 8) || line != text) &&
             json_array_append_new(merges, json_string(line)))
-            status =
-                ax_fail(AX_ERR_DATA, "%s: not UTF-8, or not enough memory for it, at \"%.40s\"", path, line);
+            status = ax_fail(AX_ERR_DATA,
+                             "%s: the line \"%.40s\" is not UTF-8, or there is not enough memory for it",
+                             path, line);
     free(text);
     return status;
 }

@@ -171,7 +171,8 @@ ax_status tok_tree_init(tok_tree *tree, const tok_added *added, size_t n, bool n
     size_t bytes = 0;
     for (size_t i = 0; i < n; i++)
         bytes += added[i].size;
-    AX_CHECK(bytes < INT32_MAX, AX_ERR_DATA, "the added tokens have 2 GiB of text or more together");
+    AX_CHECK(bytes < INT32_MAX, AX_ERR_DATA,
+             "the tokenizer's added tokens have 2 GiB of text or more together; less is supported");
     AX_TRY(ax_calloc(bytes, sizeof *tree->nodes, &tree->nodes));
     for (size_t i = 0; i < AX_COUNT(tree->root); i++)
         tree->root[i] = -1;

@@ -208,7 +208,8 @@ ax_status ax_token_writer_add_masked(ax_token_writer *w, const int32_t *tokens, 
 {
     int32_t end = (int32_t)w->header.end_id;
     AX_CHECK(count > 0 && memchr(is_target, 1, (size_t)count), AX_ERR_USAGE,
-             "document %llu of %s has no target", (unsigned long long)w->header.documents, w->path);
+             "document %llu of %s has no target: a document with a mask needs at least one",
+             (unsigned long long)w->header.documents, w->path);
     if (w->header.version == TOK_VERSION_PLAIN) {
         AX_TRY(spill_open(w, ".mask", &w->mask));
         w->header.version = TOK_VERSION_MASK;
@@ -267,7 +268,7 @@ static ax_status sync_parent(const char *path)
 static ax_status finish_file(ax_token_writer *w)
 {
     tok_header *h = &w->header;
-    AX_CHECK(h->documents, AX_ERR_DATA, "no documents: there is nothing to write to %s", w->path);
+    AX_CHECK(h->documents, AX_ERR_DATA, "%s is not written: there are no documents", w->path);
     AX_TRY(flush_tokens(w));
     AX_TRY(add_start(w));
     AX_TRY(append_index(w));

@@ -78,8 +78,9 @@ ax_status ax_adapter_check_base(const ax_st *st, const char *dir, ax_st *base, c
         return AX_OK;
     AX_TRY(ax_st_checksum(base, have));
     AX_CHECK(!strcmp(have, want), AX_ERR_DATA,
-             "%s is an adapter for another base: it was made for weights with checksum %s, but the weights "
-             "of %s have checksum %s (the same weights in another dtype also have another checksum)",
+             "%s is an adapter for another base: it was made for weights with checksum %s, but those of %s "
+             "have %s (another dtype also changes it): set \"base_model_name_or_path\" in its "
+             "adapter_config.json to the right base",
              dir, want, base_dir, have);
     return AX_OK;
 }
@@ -102,8 +103,9 @@ static ax_status read_update(const ax_adapter *adapter, const ax_st *st, const c
     module[strlen(module) - strlen(".weight")] = 0;
     int64_t rank = ax_adapter_rank(adapter, module);
     AX_CHECK(!rank || rank == a->dim[0], AX_ERR_DATA,
-             "%s: adapter_config.json (r, rank_pattern) gives %s rank %lld, but %s has %lld", dir, module,
-             (long long)rank, key, (long long)a->dim[0]);
+             "%s: adapter_config.json (r, rank_pattern) gives %s rank %lld, but array %s has rank %lld: "
+             "the file may belong to other weights",
+             dir, module, (long long)rank, key, (long long)a->dim[0]);
     *out = (ax_low_rank){a->dim[0], ax_adapter_scale(adapter, module, a->dim[0])};
     return AX_OK;
 }
@@ -120,7 +122,7 @@ static ax_status check_blocks(const ax_st *st, const char *dir, const ax_model_c
     AX_CHECK(
         with < 0 || without < 0, AX_ERR_DATA,
         "%s has an update of matrix %s in block %lld, but none in block %lld: adapters of some blocks only "
-        "(layers_to_transform) are not implemented",
+        "(layers_to_transform) are not implemented; merge the adapter into its base with PEFT",
         dir, ax_matrix_name(matrix), (long long)with, (long long)without);
     return AX_OK;
 }
@@ -137,8 +139,8 @@ static ax_status read_updates(const ax_adapter *adapter, const ax_st *st, const 
         AX_CHECK(
             !update->rank || !here.rank || here.rank != update->rank || here.scale == update->scale,
             AX_ERR_DATA,
-            "%s: adapter_config.json (alpha_pattern) gives matrix %s different scales in different blocks: "
-            "not implemented",
+            "%s: adapter_config.json (alpha_pattern) gives matrix %s different scales in different blocks, "
+            "which is not implemented; merge the adapter into its base with PEFT",
             dir, ax_matrix_name(matrix));
         if (!update->rank)
             *update = here;
@@ -154,7 +156,8 @@ ax_status ax_adapter_updates(const ax_adapter *adapter, const ax_st *st, const c
         if (ax_model_config_matrix(c, (ax_matrix)i, &out, &in))
             AX_TRY(read_updates(adapter, st, dir, c, (ax_matrix)i));
     AX_CHECK(ax_model_config_is_adapted(c), AX_ERR_DATA,
-             "%s updates no matrix that the blocks of family %s have: is it an adapter for another base?",
+             "%s updates no matrix that the blocks of family %s have: \"base_model_name_or_path\" in its "
+             "adapter_config.json may name the wrong base",
              dir, ax_model_config_family(c));
     return AX_OK;
 }

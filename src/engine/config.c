@@ -5,6 +5,7 @@
 #include "axonn/data.h"
 #include "axonn/model.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -157,7 +158,11 @@ static ax_status default_dir(const char *path, char **out)
     const char *dot = strrchr(name, '.');
     ax_buf dir = {0};
     char *here = getcwd(NULL, 0);
-    AX_CHECK(here, AX_ERR_DATA, "the current directory cannot be read");
+    AX_CHECK(
+        here, AX_ERR_DATA,
+        "the path of the current directory is not known: %s; change to another directory, or give run.dir "
+        "as an absolute path",
+        strerror(errno));
     ax_status status = ax_buf_printf(&dir, "%s/runs/%.*s", here,
                                      dot && dot > name ? (int)(dot - name) : (int)strlen(name), name);
     free(here);

@@ -105,8 +105,10 @@ static void merge_numbers(ax_config *c, ax_model_config *m)
         const number_key *n = &numbers[i];
         bool given = ax_config_given(c, n->key) || (n->also && ax_config_given(c, n->also));
         if (given && n->model == &m->norm_eps && c->tune.method == AX_CONFIG_LORA && *n->config != *n->model)
-            ax_option_error(c->set, n->key,
-                            "belongs to the base, where it is %g: an adapter cannot change it", *n->model);
+            ax_option_error(
+                c->set, n->key,
+                "belongs to the base, where it is %g: an adapter cannot change it; leave the key out",
+                *n->model);
         if (given)
             *n->model = *n->config;
         *n->config = *n->model;
@@ -139,7 +141,7 @@ void config_merge_model(ax_config *c, ax_model_config *m)
     if (ax_config_given(c, "model.rope_theta") && c->model.rope_theta != m->rope.theta)
         ax_option_error(c->set, "model.rope_theta", "is %g in model.from; leave the key out", m->rope.theta);
     if (ax_config_given(c, "model.activation") && c->model.activation != activation_of(m))
-        ax_option_error(c->set, "model.activation", "is different in model.from; leave the key out");
+        ax_option_error(c->set, "model.activation", "model.from has another activation; leave the key out");
     if (ax_config_given(c, "model.tie") && c->model.tie != m->tie)
         ax_option_error(c->set, "model.tie", "is %s in model.from; leave the key out",
                         m->tie ? "true" : "false");
@@ -236,8 +238,9 @@ void config_check_tokenizer(ax_config *c, int32_t size)
         return;
     if (c->model.from)
         ax_option_error(c->set, "data.tokenizer",
-                        "does not fit model.from: it has %d tokens, the model a vocabulary of %lld", size,
-                        (long long)c->model.vocab);
+                        "does not fit model.from: it has %d tokens, the model a vocabulary of %lld%s", size,
+                        (long long)c->model.vocab,
+                        c->data.tokenizer ? "; give the model's own tokenizer" : "");
     else
         ax_option_error(c->set, "model.vocab", "must be at least %d, the size of the tokenizer's vocabulary",
                         size);

@@ -53,7 +53,8 @@ static void nearest_divisors(int64_t n, int64_t d, int64_t *below, int64_t *abov
 static void must_divide(ax_config *cfg, const char *key, int64_t value, const char *of, int64_t whole)
 {
     if (value > whole) {
-        ax_option_error(cfg->set, key, "must divide %s (%" PRId64 "), so it cannot be larger", of, whole);
+        ax_option_error(cfg->set, key, "%" PRId64 " must divide %s (%" PRId64 "), so it cannot be larger",
+                        value, of, whole);
         return;
     }
     int64_t below, above;
@@ -80,7 +81,7 @@ void config_check_family(ax_config *cfg, const ax_model_config *model)
                             ax_model_config_family(model));
     if (ax_family_has(model->family, "model.rope_theta") && ax_option_ok(cfg->set, "model.rope_theta") &&
         cfg->model.rope_theta <= 1)
-        ax_option_error(cfg->set, "model.rope_theta", "must be above 1");
+        ax_option_error(cfg->set, "model.rope_theta", "must be above 1, not %g", cfg->model.rope_theta);
 }
 
 /* Checks model.hidden, model.heads, model.kv_heads and model.head_dim against each other. */
@@ -189,7 +190,8 @@ static void check_valid(ax_config *cfg)
 {
     for (size_t i = 0; i < cfg->data.valid.count; i++)
         if (cfg->data.valid.items[i].epochs)
-            ax_option_error(cfg->set, "data.valid", "only sources of data.train have epochs, not %s",
+            ax_option_error(cfg->set, "data.valid",
+                            "only sources of data.train may have epochs: give %s without them",
                             cfg->data.valid.items[i].path);
 }
 

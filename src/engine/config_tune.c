@@ -13,7 +13,8 @@ void config_check_tune(ax_config *c)
         ax_option_assign(c->set, "tune.targets", "all", "default") != AX_OK)
         ax_option_error(c->set, "tune.targets", "%s", ax_error_message());
     if (ax_option_ok(c->set, "tune.method") && c->tune.method != AX_CONFIG_LORA)
-        config_check_unused(c, of_lora, "belongs to tune.method: lora, which is not set");
+        config_check_unused(c, of_lora,
+                            "belongs to tune.method: lora, which is not set: set it, or leave the key out");
     if (ax_option_ok(c->set, "tune.method") && ax_option_ok(c->set, "model.from") &&
         c->tune.method == AX_CONFIG_LORA && !ax_config_given(c, "model.from"))
         ax_option_error(c->set, "tune.method",
@@ -90,7 +91,9 @@ void config_tune(ax_config *c, ax_model_config *m)
         m->low_rank[i] = (ax_low_rank){rank, c->tune.alpha / (double)rank};
         if (rank <= ax_min(out, in))
             continue;
-        ax_option_error(c->set, "tune.rank", "%lld is above %lld, the smaller side of matrix %s [%lld, %lld]",
+        ax_option_error(c->set, "tune.rank",
+                        "%lld is above %lld, the smaller side of matrix %s [%lld, %lld]: choose a smaller "
+                        "rank, or leave the matrix out of tune.targets",
                         (long long)rank, (long long)ax_min(out, in), ax_matrix_name((ax_matrix)i),
                         (long long)out, (long long)in);
         return;

@@ -132,7 +132,7 @@ static ax_status merge_array(converter *c, const ax_st_array *a, bool *done)
     if (!pair.a)
         return AX_OK;
     AX_CHECK(!c->args->progress || c->args->progress(c->args->user, c->done, c->total), AX_ERR_SIGNAL,
-             "stopped by a signal");
+             "stopped by a signal before %s was complete: nothing was written", c->out);
     *done = true;
     c->result->merged++;
     return ax_merge_array(&c->model, &pair, a, c->to, ax_st_find(c->to, a->key), &c->result->overflows);
@@ -151,7 +151,7 @@ static ax_status copy_array(converter *c, const ax_st_array *a)
         int64_t count = ax_min(PIECE, elements - first);
         c->done = before + (int64_t)((double)first / (double)elements * (double)a->bytes);
         AX_CHECK(!c->args->progress || c->args->progress(c->args->user, c->done, c->total), AX_ERR_SIGNAL,
-                 "stopped by a signal");
+                 "stopped by a signal before %s was complete: nothing was written", c->out);
         AX_TRY(ax_st_copy(c->from, a, c->to, b, first, count, &c->result->overflows));
     }
     c->done = before + a->bytes;
@@ -165,8 +165,10 @@ static ax_status copy_weights(converter *c)
         int64_t before = c->result->overflows;
         AX_TRY(copy_array(c, a));
         if (c->result->overflows > before && !before)
-            ax_log(AX_LOG_WARN, "%s: %lld values are beyond the range of %s and become infinite", a->key,
-                   (long long)c->result->overflows, ax_dtype_name(c->args->dtype));
+            ax_log(AX_LOG_WARN,
+                   "array %s: %lld values are beyond the range of %s and become infinite; choose a dtype "
+                   "with a larger range",
+                   a->key, (long long)c->result->overflows, ax_dtype_name(c->args->dtype));
     }
     return ax_st_sync(c->to);
 }
@@ -276,7 +278,8 @@ static ax_status copy_entry(const converter *c, const char *dir, const char *nam
     if (there && S_ISDIR(info.st_mode))
         ax_log(AX_LOG_INFO, "the directory %s is not copied", path);
     else if (regular && info.st_size > AX_BESIDE_MOST && !is_tokenizer(name))
-        ax_log(AX_LOG_WARN, "%s is larger than 16 MiB and is not copied", path);
+        ax_log(AX_LOG_WARN, "%s is larger than 16 MiB and is not copied: copy it yourself if it is needed",
+               path);
     else if (regular && !strcmp(name, "config.json"))
         status = write_config(c, path);
     else if (regular)
@@ -309,7 +312,9 @@ static ax_status copy_all_small_files(const converter *c)
     AX_TRY(copy_small_files(c, c->args->dir, &config));
     if (c->model.base)
         AX_TRY(copy_small_files(c, c->model.base, &config));
-    AX_CHECK(config, AX_ERR_DATA, "%s has no config.json", c->args->dir);
+    AX_CHECK(config, AX_ERR_DATA,
+             "%s has no config.json, which a model needs: copy it there from the model's source",
+             c->args->dir);
     return AX_OK;
 }
 

@@ -30,7 +30,8 @@ static ax_status check_options(const ax_engine_options *o, const ax_ctx *ctx, in
     AX_CHECK(!__builtin_mul_overflow(rows, o->seq_len, &bytes) &&
                  !__builtin_mul_overflow(bytes, 64 * (o->model->layers + 1) * widest, &bytes),
              AX_ERR_USAGE,
-             "micro-batches of %lld rows of %lld tokens need more memory than 64 bits can count",
+             "micro-batches of %lld rows of %lld tokens need more memory than 64 bits can count: choose "
+             "fewer rows",
              (long long)rows, (long long)o->seq_len);
     return AX_OK;
 }
@@ -215,7 +216,8 @@ ax_status engine_end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper)
 ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void *source, int64_t targets,
                          const ax_hyper *hyper)
 {
-    AX_CHECK(e->options.optim, AX_ERR_USAGE, "this engine was made for evaluation only");
+    AX_CHECK(e->options.optim, AX_ERR_USAGE,
+             "ax_engine_step: the engine was created without an optimizer, for evaluation only");
     e->step = (uint64_t)step;
     e->reading = (engine_reading){read, source, e->options.global_batch, targets};
     AX_TRY(engine_begin_step(e));
@@ -274,7 +276,8 @@ static ax_status find_culprit(ax_engine *e, int gradient, ax_step_result *out)
 ax_status ax_engine_result(ax_engine *e, ax_step_result *out)
 {
     ax_update_numbers now;
-    AX_CHECK(e->options.optim, AX_ERR_USAGE, "this engine was made for evaluation only");
+    AX_CHECK(e->options.optim, AX_ERR_USAGE,
+             "ax_engine_result: the engine was created without an optimizer, for evaluation only");
     AX_TRY(ax_updater_result(e->updater, &now));
     /* Replaces a negative NaN, which printf would print as "-nan". */
     *out = (ax_step_result){

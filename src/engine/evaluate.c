@@ -32,7 +32,8 @@ static ax_status call_progress(ax_comm *world, const reader *r, ax_eval_progress
     if (!progress)
         return AX_OK;
     bool on = progress(user, r->done, r->rows);
-    return ax_comm_agree(world, on ? AX_OK : ax_fail(AX_ERR_SIGNAL, "evaluation interrupted"));
+    return ax_comm_agree(world,
+                         on ? AX_OK : ax_fail(AX_ERR_SIGNAL, "the evaluation was stopped by a signal"));
 }
 
 /* Adds the results of one token source to *e. `whole`: all rows of the source were evaluated, and no mask

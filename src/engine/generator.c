@@ -243,8 +243,8 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
 {
     AX_CHECK(prompt > 0, AX_ERR_USAGE, "there must be at least one token to start from");
     AX_CHECK(ax_max(prompt, capacity) <= model->config.seq_len, AX_ERR_USAGE,
-             "%lld positions do not fit the model, which has %lld", (long long)ax_max(prompt, capacity),
-             (long long)model->config.seq_len);
+             "%lld tokens do not fit the model, which has %lld positions: use fewer tokens",
+             (long long)ax_max(prompt, capacity), (long long)model->config.seq_len);
     AX_CHECK(
         ax_grid_group_size(ctx->grid, ax_batch_axes(ctx)) == 1, AX_ERR_USAGE,
         "a generator has one sequence, which cannot be divided among ranks like the rows of a batch: the "
@@ -258,7 +258,7 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
     snprintf(what, sizeof what, "the model with %lld positions", (long long)ax_max(prompt, capacity));
     ax_status status = ax_comm_agree(ctx->world, plan(g, &model->config));
     if (status == AX_OK)
-        status = ax_memory_admit(ctx, &g->memory, what, "use fewer positions, bf16 or fp16, or more ranks");
+        status = ax_memory_admit(ctx, &g->memory, what, "use fewer tokens, bf16 or fp16, or more ranks");
     if (status == AX_OK)
         status = ax_comm_agree(ctx->world, build(g, &model->config));
     if (status == AX_OK)

@@ -184,7 +184,8 @@ static ax_status read_parts(ax_pretrained *m, const ax_adapter *adapter)
     AX_TRY(read_config(model_dir(m), m));
     AX_TRY(detect_untied_head(m));
     if (m->base) {
-        AX_CHECK(ax_ckpt_has_weights(m->base), AX_ERR_DATA, "%s, the base of %s, holds no weights", m->base,
+        AX_CHECK(ax_ckpt_has_weights(m->base), AX_ERR_DATA,
+                 "%s, the base of %s, holds no weights: copy the model's *.safetensors files there", m->base,
                  m->dir);
         AX_TRY(ax_adapter_updates(adapter, m->adapter, m->dir, &m->config));
     }

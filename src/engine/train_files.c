@@ -144,7 +144,10 @@ static ax_status add_beside(const ax_run *run, const char *dir, const char *name
     bool there = !stat(path, &info), regular = there && S_ISREG(info.st_mode),
          small = regular && info.st_size <= AX_BESIDE_MOST;
     if (regular && !small)
-        ax_log(AX_LOG_WARN, "%s is larger than 16 MiB and is not copied into checkpoints", path);
+        ax_log(
+            AX_LOG_WARN,
+            "%s is larger than 16 MiB and is not copied into checkpoints: copy it yourself if it is needed",
+            path);
     free(path);
     if (there && S_ISDIR(info.st_mode))
         return ax_buf_printf(directories, "%s%s", directories->size ? ", " : "", name);

@@ -143,8 +143,8 @@ static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, 
             return AX_OK;
         }
     snprintf(out, size,
-             "even train.micro_batch: 1 with train.recompute: full does not fit: the model is too large for "
-             "this machine");
+             "even train.micro_batch: 1 with train.recompute: full does not fit: divide the model among more "
+             "machines or GPUs (grid.z, grid.x, grid.pipe), or reduce model.seq_len");
     return AX_OK;
 }
 
@@ -170,7 +170,7 @@ static ax_status check_parameters(const ax_run *run)
     AX_CHECK(
         ax_machine_fits(&m), AX_ERR_MEMORY,
         "the weights, gradients and optimizer state of the model's %lld parameters need %s%s but only %s "
-        "are available here: the model is too large for this machine",
+        "are available here: the model is too large; use more machines or GPUs, or a smaller model",
         (long long)parameters, ax_format_bytes(m.need, a), m.of, ax_format_bytes(m.available, b));
     return AX_OK;
 }

@@ -41,7 +41,7 @@ static ax_status identify_base(ax_config *c, ax_run_inputs *inputs)
     if (inputs->model_weights)
         return ax_st_checksum(inputs->model_weights, inputs->base);
     ax_option_error(c->set, "model.from",
-                    "%s holds no weights, but tune.method: lora needs a base with weights",
+                    "%s holds no weights (*.safetensors), but tune.method: lora needs a base with weights",
                     inputs->model_dir);
     return AX_OK;
 }

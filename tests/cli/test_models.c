@@ -317,7 +317,7 @@ static void logits_equal_the_golden_numbers(void **state)
     json_decref(o);
     fails(2, "tokens", AXONN " logits run");
     fails(2, "67 is not in the model's vocabulary", AXONN " logits " GOLDEN " --tokens 67 --json");
-    fails(2, "17 positions do not fit the model, which has 16",
+    fails(2, "17 tokens do not fit the model, which has 16 positions",
           AXONN " logits run --tokens 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17 --json");
 }
 

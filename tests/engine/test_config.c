@@ -65,7 +65,7 @@ static void rules_over_keys(void **state)
         {"model: {family: gpt2, hidden: 96, heads: 7}\ndata: {train: x}\n",
          "t.yaml:1:42: model.heads: 7 must divide model.hidden (96); the nearest are 6 and 8"},
         {"model: {family: gpt2, hidden: 96, heads: 97}\ndata: {train: x}\n",
-         "t.yaml:1:42: model.heads: must divide model.hidden (96), so it cannot be larger"},
+         "t.yaml:1:42: model.heads: 97 must divide model.hidden (96), so it cannot be larger"},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 10, micro_batch: 4}\n",
          "t.yaml:3:23: train.global_batch: 10 must be a multiple of train.micro_batch (4); the nearest are 8 "
          "and "
@@ -163,7 +163,7 @@ static void rules_over_keys(void **state)
         {"model: {family: qwen3, hidden: 36}\ndata: {train: x}\n",
          "model.heads: the width of a head, 3, must be even in family qwen3: RoPE rotates pairs"},
         {"model: {family: llama, rope_theta: 1}\ndata: {train: x}\n",
-         "t.yaml:1:36: model.rope_theta: must be above 1"},
+         "t.yaml:1:36: model.rope_theta: must be above 1, not 1"},
         {"model: {family: llama, activation: gelu}\ndata: {train: x}\n",
          "t.yaml:1:36: model.activation: models of family llama have the activation silu"},
         {"model: {family: gpt2, activation: silu}\ndata: {train: x}\n",

@@ -111,7 +111,7 @@ static void what_does_not_fit(void **state)
     log = text_of("log");
     assert_non_null(strstr(log, "set train.steps to at least 8, or leave this source out"));
     free(log);
-    run_expect(2, "only sources of data.train have epochs",
+    run_expect(2, "only sources of data.train may have epochs",
                EPOCH_KEYS MIX "data.valid=[{\"path\":a.tok,\"epochs\":3}]");
     assert_false(ax_path_exists("run/metrics.jsonl"));
     /* Epochs that fill the run exactly need no other source: 4 x 7 = 28 = 7 steps of 4. */

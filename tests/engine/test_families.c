@@ -100,7 +100,7 @@ static void errors_are_reported_together(void **state)
         {"model.family=llama model.window=4 model.head_dim=7 model.kv_heads=5 model.heads=4",
          {"model.window: models of family llama have none",
           "model.head_dim: the width of a head, 7, must be even",
-          "model.kv_heads: must divide model.heads (4), so it cannot be larger"}},
+          "model.kv_heads: 5 must divide model.heads (4), so it cannot be larger"}},
         {"model.config=" GOLDEN "llama/llama3/config.json model.rope_theta=0.5 optim.lrr=1",
          {"2 errors:", "model.rope_theta: must be above 1", "optim.lrr: unknown key"}},
         {"model.config=nowhere.json optim.lrr=1", {"no such file or directory", "optim.lrr: unknown key"}},

@@ -418,8 +418,8 @@ static void too_little_memory(void **state)
     char keys[1024];
     int64_t free_bytes = ax_memory_available(), rows = 1 << 12;
     snprintf(keys, sizeof keys, BASE_KEYS "model.seq_len=%lld", (long long)(free_bytes / (24 * 4 * 20)));
-    run_expect(3, "even train.micro_batch: 1 with train.recompute: full does not fit: the model is too large",
-               "%s", keys);
+    run_expect(3, "even train.micro_batch: 1 with train.recompute: full does not fit: divide the model", "%s",
+               keys);
     /* Activations of about eight times the free memory, in 64 rows: a smaller micro-batch fits. */
     int64_t seq_len = 8 * free_bytes / (rows * 24 * 4 * 60);
     snprintf(keys, sizeof keys, BASE_KEYS "model.seq_len=%lld train.global_batch=%lld train.micro_batch=%lld",

@@ -73,11 +73,14 @@ static ax_status check_patterns(const json_t *json, const char *key, ax_buf *ref
     const json_t *patterns = json_object_get(json, key);
     json_t *value;
     if (!unused(patterns) && !json_is_object(patterns))
-        return ax_buf_printf(refused, "\n  %s is not an object", key);
+        return ax_buf_printf(refused, "\n  %s is not a JSON object of module names and numbers", key);
     json_object_foreach((json_t *)patterns, pattern, value)
     {
         if (pattern[strspn(pattern, letters)])
-            AX_TRY(ax_buf_printf(refused, "\n  %s: %.100s is not the name of a module", key, pattern));
+            AX_TRY(ax_buf_printf(
+                refused,
+                "\n  %s: %.100s is not the name of a module, and regular expressions are not implemented",
+                key, pattern));
         if (!json_is_number(value))
             AX_TRY(ax_buf_printf(refused, "\n  %s: the value of %.100s is not a number", key, pattern));
     }
@@ -95,7 +98,10 @@ static ax_status parse(const char *path, ax_adapter *out)
     if (status == AX_OK)
         status = check_patterns(out->json, "rank_pattern", &refused);
     if (status == AX_OK && refused.size)
-        status = ax_fail(AX_ERR_DATA, "%s describes an adapter that cannot be used:%s", path, refused.data);
+        status = ax_fail(AX_ERR_DATA,
+                         "%s describes an adapter that cannot be used:%s\nIf PEFT can merge the adapter into "
+                         "its base, use the merged model.",
+                         path, refused.data);
     ax_buf_fini(&refused);
     AX_TRY(status);
     base = json_object_get(out->json, "base_model_name_or_path");

@@ -46,8 +46,8 @@ ax_status ax_stage_plan(ax_model *m, const ax_model_use *use)
     m->chunks = use->chunk_each ? (int)m->config.layers + 2 : ax_model_stage(m, 0, 1).chunks;
     AX_CHECK(parts_of(m) <= m->config.layers + 2, AX_ERR_USAGE,
              "%d parts of the pipeline (stages times chunks) are too many for a model of %lld blocks: each "
-             "needs the embedding, a block or the head",
-             parts_of(m), (long long)m->config.layers);
+             "needs the embedding, a block or the head, so at most %lld are possible",
+             parts_of(m), (long long)m->config.layers, (long long)m->config.layers + 2);
     AX_TRY(ax_calloc((size_t)m->chunks, sizeof *m->chunk, &m->chunk));
     AX_TRY(ax_calloc((size_t)parts_of(m) + 1, sizeof *m->cut, &m->cut));
     if (cut)

@@ -29,11 +29,20 @@ static ax_status argmax(const float *logits, int n, int *out)
         any |= has_nan[l];
     }
     for (i = 0; i < n && any; i++)
-        AX_CHECK(!isnan(logits[i]), AX_ERR_NUMERIC, "logit %d of %d is NaN", i, n);
-    AX_CHECK(top[0] > -INFINITY, AX_ERR_NUMERIC, "none of %d logits is finite", n);
+        AX_CHECK(!isnan(logits[i]), AX_ERR_NUMERIC,
+                 "logit %d of %d is NaN: the model has weights that are not finite, or it overflows in this "
+                 "precision",
+                 i, n);
+    AX_CHECK(top[0] > -INFINITY, AX_ERR_NUMERIC,
+             "none of %d logits is finite: the model has weights that are not finite, or it overflows in "
+             "this precision",
+             n);
     for (*out = 0; logits[*out] != top[0];)
         ++*out;
-    AX_CHECK(isfinite(top[0]), AX_ERR_NUMERIC, "logit %d of %d is infinite", *out, n);
+    AX_CHECK(isfinite(top[0]), AX_ERR_NUMERIC,
+             "logit %d of %d is infinite: the model has weights that are not finite, or it overflows in this "
+             "precision",
+             *out, n);
     return AX_OK;
 }
 

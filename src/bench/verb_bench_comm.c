@@ -23,8 +23,7 @@ static const ax_option comm_options[] = {
     LAUNCH_OPTIONS(args, launch),
     {"collective", AX_OPT_STRINGS, offsetof(args, only), .meta = "NAME",
      .help = "time only these collectives: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, "
-             "barrier, "
-             "message (from rank 0 to rank 1)"},
+             "barrier, message (from rank 0 to rank 1)"},
     {"min", AX_OPT_INT, offsetof(args, smallest), "4096", "[4, 1073741824]", .meta = "BYTES",
      .help = "bytes of the smallest buffer that is timed; each size is four times the previous one"},
     {"max", AX_OPT_INT, offsetof(args, largest), "67108864", "[4, 1073741824]", .meta = "BYTES",
@@ -362,13 +361,13 @@ static ax_status check(const args *a)
         bool known = false;
         for (int coll = AX_ALL_REDUCE; coll <= BENCH_MESSAGE; coll++)
             known |= !strcmp(a->only.items[i], case_name(coll));
-        AX_CHECK(
-            known, AX_ERR_USAGE,
-            "no collective is named \"%s\"; there are all_reduce, all_gather, reduce_scatter, all_to_all, "
-            "broadcast, barrier and message",
-            a->only.items[i]);
+        AX_CHECK(known, AX_ERR_USAGE,
+                 "--collective: none is named \"%s\"; there are all_reduce, all_gather, reduce_scatter, "
+                 "all_to_all, broadcast, barrier and message",
+                 a->only.items[i]);
     }
-    AX_CHECK(a->smallest <= a->largest, AX_ERR_USAGE, "--min is above --max");
+    AX_CHECK(a->smallest <= a->largest, AX_ERR_USAGE, "--min %lld is above --max %lld",
+             (long long)a->smallest, (long long)a->largest);
     return AX_OK;
 }
 

@@ -331,7 +331,7 @@ static ax_status check(const args *a, int stages)
         for (int s = 0; s < AX_PIPE_SCHEDULES; s++)
             known = known || !strcmp(a->schedules.items[i], schedule_names[s]);
         AX_CHECK(known, AX_ERR_USAGE,
-                 "no schedule is named \"%s\"; there are message, 1f1b, gpipe and interleaved",
+                 "--schedule: none is named \"%s\"; there are message, 1f1b, gpipe and interleaved",
                  a->schedules.items[i]);
     }
     size_t most = AX_PIPE_SCHEDULES * a->slack.count * a->postpone.count;

@@ -54,8 +54,9 @@ static ax_status fill_hosts(placed *p, const char *list, int64_t per_host)
             p->host[r] = h;
     }
     AX_CHECK(room >= p->ranks, AX_ERR_USAGE,
-             "--hosts %s: the hosts have room for %lld ranks, the grid needs %d", list, (long long)room,
-             p->ranks);
+             "--hosts %s: the hosts have room for %lld ranks, the grid needs %d: name more hosts, or more "
+             "ranks for each (HOST:N)",
+             list, (long long)room, p->ranks);
     return AX_OK;
 }
 

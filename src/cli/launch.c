@@ -142,7 +142,9 @@ static ax_status make_command(const cli_launch *launch, size_t n, char *const *w
 {
     char self[4096];
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    AX_CHECK(length > 0, AX_ERR_INTERNAL, "the program cannot find its own file: %s", strerror(errno));
+    AX_CHECK(length > 0, AX_ERR_INTERNAL,
+             "the program cannot find its own file by /proc/self/exe: %s; /proc must be mounted",
+             strerror(errno));
     self[length] = 0;
     ax_buf hosts = {0};
     if (launch->hosts)
@@ -260,7 +262,8 @@ static ax_status job_result(const cli_job *job)
              AXONN_MPIEXEC);
     int number = code > 128 ? code - 128 : code;
     AX_CHECK(code == AX_ERR_INTERNAL || number >= NSIG, AX_ERR_COMM,
-             "a rank was ended by signal %d (%s), and the job with it", number, strsignal(number));
+             "a rank was ended by signal %d (%s), and the job with it%s", number, strsignal(number),
+             number == SIGKILL ? ": the machine may have run out of memory" : "");
     print_command(job->words, text, sizeof text);
     AX_CHECK(
         note->pid || job->elsewhere, AX_ERR_COMM,

@@ -139,7 +139,9 @@ int main(int argc, char **argv)
     catch_signals();
     ax_status status = run(command.n, command.words);
     if ((fflush(stdout) || ferror(stdout)) && status == AX_OK)
-        status = ax_fail(AX_ERR_DATA, "standard output cannot be written");
+        status =
+            ax_fail(AX_ERR_DATA,
+                    "standard output could not be written completely; if it is a file, its disk may be full");
     cli_print_error(status);
     return (int)status;
 }

@@ -16,11 +16,11 @@ static const ax_option size_options[] = {
     {"grid.y", AX_OPT_INT, offsetof(sizes, y), "1", "[1, 65536]",
      .help = "ranks that split the width of the residual stream"},
     {"grid.z", AX_OPT_INT, offsetof(sizes, z), "1", "[1, 65536]",
-     .help = "ranks that shard the weights and divide the rows of a batch"},
+     .help = "ranks that shard the weights and divide the rows of a batch among them"},
     {"grid.pipe", AX_OPT_INT, offsetof(sizes, pipe), "1", "[1, 65536]",
      .help = "pipeline stages, each with some of the blocks"},
     {"grid.data", AX_OPT_INT, offsetof(sizes, data), "1", "[1, 65536]",
-     .help = "ranks that divide the rows of a batch"},
+     .help = "ranks that divide the rows of a batch among them"},
 };
 
 /* Splits "x=2,y=1" into the words "grid.x=2" and "grid.y=1". */

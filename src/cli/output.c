@@ -1,6 +1,7 @@
 /* Input and output of the verbs: standard input, text and JSON on stdout, progress on stderr. */
 #include "verb.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,8 @@ bool cli_colour(FILE *stream)
 
 ax_status cli_print(const char *text, size_t n)
 {
-    AX_CHECK(fwrite(text, 1, n, stdout) == n, AX_ERR_DATA, "standard output cannot be written");
+    AX_CHECK(fwrite(text, 1, n, stdout) == n, AX_ERR_DATA, "standard output cannot be written: %s",
+             strerror(errno));
     return AX_OK;
 }
 
@@ -28,7 +30,7 @@ ax_status cli_print_json(json_t *object)
     int failed = json_dumpf(object, stdout, JSON_COMPACT);
     json_decref(object);
     AX_CHECK(!failed && putchar('\n') != EOF && !fflush(stdout), AX_ERR_DATA,
-             "standard output cannot be written");
+             "standard output cannot be written: %s", strerror(errno));
     return AX_OK;
 }
 

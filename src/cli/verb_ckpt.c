@@ -19,7 +19,7 @@ typedef struct ls_args {
 static const ax_option ls_options[] = {
     {"RUN", AX_OPT_PATH, offsetof(ls_args, run), .required = true, .help = "a run directory"},
     {"verify", AX_OPT_BOOL, offsetof(ls_args, verify), "false",
-     .help = "also read every file and check it against the manifest's checksums"},
+     .help = "also read every file and compare it with its checksum in training/manifest.json"},
     {"json", AX_OPT_BOOL, offsetof(ls_args, json), "false", .help = "print one JSON object"},
 };
 
@@ -191,7 +191,8 @@ static ax_status run_verify(const void *raw)
     tally t = {0};
     for (size_t i = 0; i < a->paths.count; i++)
         AX_TRY(verify_path(a, a->paths.items[i], &t));
-    AX_CHECK(!t.faults, AX_ERR_DATA, "found %d damaged file%s", t.faults, t.faults == 1 ? "" : "s");
+    AX_CHECK(!t.faults, AX_ERR_DATA, "found %d damaged file%s, which standard output lists", t.faults,
+             t.faults == 1 ? "" : "s");
     return AX_OK;
 }
 
@@ -219,7 +220,7 @@ static const ax_option diff_options[] = {
     {"A", AX_OPT_PATH, offsetof(diff_args, a), .required = true,
      .help = "a checkpoint, a run (its newest checkpoint), a model directory or a .safetensors file"},
     {"B", AX_OPT_PATH, offsetof(diff_args, b), .required = true,
-     .help = "the same kinds of path, to compare with A"},
+     .help = "what to compare A with: the same kinds of path"},
     {"all", AX_OPT_BOOL, offsetof(diff_args, all), "false", .help = "also print arrays that are equal"},
     {"json", AX_OPT_BOOL, offsetof(diff_args, json), "false", .help = "print one JSON object"},
 };

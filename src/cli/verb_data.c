@@ -301,8 +301,8 @@ static ax_status show_tokens(const show_args *a, const ax_data *data, const ax_t
     int64_t end = first + ax_min(a->count, tokens - first);
     if (a->document >= 0 || !a->count)
         AX_TRY(ax_data_document(data, ax_max(a->document, 0), &first, &end));
-    AX_CHECK(first < end, AX_ERR_USAGE, "--first: must be below the number of tokens, %" PRId64,
-             ax_data_describe(data)->tokens);
+    AX_CHECK(first < end, AX_ERR_USAGE, "--first: must be below the number of tokens of %s, %" PRId64,
+             ax_data_path(data), ax_data_describe(data)->tokens);
     ax_ids ids = {0};
     ax_buf text = {0};
     AX_TRY(ax_calloc((size_t)(end - first), sizeof *ids.data, &ids.data));

@@ -28,8 +28,8 @@ static const ax_option options[] = {
      .help = "use this tokenizer instead of the model's"},
     TEXT_OPTIONS(args, text),
     {"template", AX_OPT_STRING, offsetof(args, template), .choices = ax_chat_names,
-     .help = "template of conversations; default: that of the model's chat_template, else chosen by the "
-             "tokenizer's special tokens"},
+     .help = "template by which conversations become text; default: that of the model's chat_template, else "
+             "chosen by the tokenizer's special tokens"},
     {"loss", AX_OPT_STRING, offsetof(args, loss), "auto", .choices = "auto|answers|all",
      .help =
          "which tokens count in the loss, as the key data.loss: all, answers (what the assistant says; the "
@@ -44,8 +44,10 @@ static const ax_option options[] = {
 
 static ax_status report(const args *a, const ax_evaluation *e)
 {
-    AX_CHECK(isfinite(e->loss), AX_ERR_NUMERIC,
-             "the loss is %g: weights or activations of the model are not finite", e->loss);
+    AX_CHECK(
+        isfinite(e->loss), AX_ERR_NUMERIC,
+        "the loss is %g: the model has weights that are not finite, or it overflows in this precision (%s)",
+        e->loss, a->common.precision);
     if (a->common.json)
         return cli_print_json(json_pack(
             "{s:f, s:o, s:o, s:I, s:I, s:I}", "loss", e->loss, "perplexity", cli_json_number(exp(e->loss)),
@@ -142,8 +144,10 @@ static ax_status prepare(const args *a, const opened_model *m, char *dir, size_t
 {
     snprintf(dir, size, "%s/axonn-eval-XXXXXX", ax_temporary_dir());
     if (!mkdtemp(dir)) {
-        ax_status status =
-            ax_fail(AX_ERR_DATA, "cannot create a temporary directory %s: %s", dir, strerror(errno));
+        ax_status status = ax_fail(AX_ERR_DATA,
+                                   "cannot create a temporary directory in %s: %s; set the environment "
+                                   "variable TMPDIR to another directory",
+                                   ax_temporary_dir(), strerror(errno));
         *dir = 0;
         return status;
     }

@@ -37,7 +37,7 @@ static const ax_option options[] = {
      .help = "with --chat and --messages: template of the conversation; default: that of the model's "
              "chat_template, else chosen by the tokenizer's special tokens"},
     {"max-tokens", AX_OPT_INT, offsetof(args, max_tokens), "128", "[1, 16777216]", .meta = "N",
-     .help = "maximum number of tokens to generate, of each answer with --chat"},
+     .help = "maximum number of tokens to generate; with --chat: in each answer"},
     {"temperature", AX_OPT_FLOAT, offsetof(args, temperature), "1.0", "[0, inf)", .meta = "T",
      .help = "sampling temperature: the logits are divided by T; 0 always takes the likeliest token"},
     {"top-k", AX_OPT_INT, offsetof(args, top_k), "0", "[0, 16777216]", .meta = "K",
@@ -284,7 +284,7 @@ static ax_status read_line(char **line, size_t *room, ssize_t *n)
     if (isatty(STDIN_FILENO))
         fprintf(stderr, "> ");
     *n = getline(line, room, stdin);
-    AX_CHECK(*n >= 0 || !ferror(stdin), AX_ERR_DATA, "standard input cannot be read");
+    AX_CHECK(*n >= 0 || !ferror(stdin), AX_ERR_DATA, "standard input cannot be read: %s", strerror(errno));
     while (*n > 0 && ((*line)[*n - 1] == '\n' || (*line)[*n - 1] == '\r'))
         --*n;
     return AX_OK;
@@ -433,9 +433,10 @@ static ax_status generate(session *s)
     const args *a = s->a;
     const ax_model_config *c = &s->m.model.config;
     int64_t capacity = ax_min((int64_t)s->prompt + a->max_tokens, c->seq_len);
-    AX_CHECK((int64_t)s->prompt < c->seq_len, AX_ERR_USAGE,
-             "a %s of %zu tokens leaves no room in the model's %lld positions",
-             s->template ? "conversation" : "prompt", s->prompt, (long long)c->seq_len);
+    AX_CHECK(
+        (int64_t)s->prompt < c->seq_len, AX_ERR_USAGE,
+        "a %s of %zu tokens leaves no room in the model's %lld positions for a generated token: shorten it",
+        s->template ? "conversation" : "prompt", s->prompt, (long long)c->seq_len);
     const float *logits = NULL;
     s->text.size = s->shown = 0;
     ax_decoder_init(&s->decoder, s->m.model.tokenizer, AX_DECODE_SKIP_SPECIAL);

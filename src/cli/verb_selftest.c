@@ -63,9 +63,10 @@ static ax_status run(const void *raw)
     char took[32];
     if (!t.a->json)
         printf("%d passed, %d failed in %s\n", t.passed, t.failed, ax_format_seconds(ax_now() - start, took));
-    AX_CHECK(!t.failed, AX_ERR_NUMERIC,
-             "%d of %d checks failed: this build computes wrong numbers on this machine", t.failed,
-             t.passed + t.failed);
+    AX_CHECK(
+        !t.failed, AX_ERR_NUMERIC,
+        "%d of %d checks failed: this build computes wrong numbers on this machine, so do not train with it",
+        t.failed, t.passed + t.failed);
     return AX_OK;
 }
 

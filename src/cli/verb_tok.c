@@ -190,7 +190,7 @@ static const ax_option encode_options[] = {
     {"TEXT", AX_OPT_STRING, offsetof(encode_args, text),
      .help = "the text; default: standard input; an empty text prints an empty line"},
     {"special", AX_OPT_BOOL, offsetof(encode_args, special), "false",
-     .help = "add the special tokens that the tokenizer's template adds"},
+     .help = "add the special tokens that post_processor in tokenizer.json adds"},
     {"plain", AX_OPT_BOOL, offsetof(encode_args, plain), "false",
      .help = "encode special tokens in the text as ordinary text; use it for untrusted input"},
     {"json", AX_OPT_BOOL, offsetof(encode_args, json), "false",

@@ -30,7 +30,7 @@ static void exit_codes_and_messages(void **state)
         {"info", 0, "hwloc API "},
         {"info", 0, "compute threads by default (key `threads`), "},
         {"info --json", 0, "\"binding\":{\"cores\":"},
-        {"ckpt diff --help", 0, "the same kinds of path, to compare with A"},
+        {"ckpt diff --help", 0, "what to compare A with: the same kinds of path"},
         {"tok encode --help", 0, "an empty text prints an empty line"},
         {"tok decode --help", 0, "no ids give an empty text"},
         {"eval --help", 0, "or a pattern ('*.bin')"},

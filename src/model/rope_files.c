@@ -51,7 +51,8 @@ static ax_status refuse_partial(const json_t *json, const char *path)
 {
     double part = 1;
     AX_TRY(ax_json_number(json, path, "partial_rotary_factor", true, &part));
-    AX_CHECK(part == 1, AX_ERR_DATA, "%s: partial_rotary_factor = %g is not implemented", path, part);
+    AX_CHECK(part == 1, AX_ERR_DATA, "%s: partial_rotary_factor = %g is not implemented: only 1 is", path,
+             part);
     return AX_OK;
 }
 

@@ -209,7 +209,7 @@ static ax_status check_overridden(ax_config *c, const ax_model_config *m)
         status = ax_model_config_identity(m, &text);
     ax_buf_fini(&text);
     if (status == AX_ERR_USAGE) {
-        ax_option_error(c->set, "model.config", "does not fit the other keys of model: %s",
+        ax_option_error(c->set, "model.config", "does not fit the other model.* keys: %s",
                         ax_error_message());
         return AX_OK;
     }

@@ -241,7 +241,7 @@ static ax_status plan(ax_generator *g, const ax_model_config *config)
 static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt, int64_t capacity,
                         ax_generator **out)
 {
-    AX_CHECK(prompt > 0, AX_ERR_USAGE, "there must be at least one token to start from");
+    AX_CHECK(prompt > 0, AX_ERR_USAGE, "a generator needs a prompt of at least one token");
     AX_CHECK(ax_max(prompt, capacity) <= model->config.seq_len, AX_ERR_USAGE,
              "%lld tokens do not fit the model, which has %lld positions: use fewer tokens",
              (long long)ax_max(prompt, capacity), (long long)model->config.seq_len);

@@ -6,11 +6,12 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-static const char CODES[] = "  0  success                             5  communication error\n"
-                            "  1  internal error                      6  a number is infinite or NaN\n"
-                            "  2  usage or configuration error        7  stopped by a signal, work is saved\n"
-                            "  3  not enough memory\n"
-                            "  4  data or file error\n";
+static const char CODES[] =
+    "  0  success                             5  communication error\n"
+    "  1  internal error                      6  a number is infinite or NaN\n"
+    "  2  usage or configuration error        7  stopped by a signal; all finished steps are saved\n"
+    "  3  not enough memory\n"
+    "  4  data or file error\n";
 
 static int width(void)
 {

@@ -69,7 +69,7 @@ static ax_status place_ranks(const info_grid_args *a, placed *p)
     const int n[] = {p->size.x, p->size.y, p->size.z, p->size.pipe, p->size.data};
     for (size_t i = 0; i < AX_COUNT(n); i++)
         ranks = ax_min(ranks * n[i], INT32_MAX);
-    AX_CHECK(ranks <= 1 << 20, AX_ERR_USAGE, "--grid %s: a grid of more than a million ranks is too large",
+    AX_CHECK(ranks <= 1 << 20, AX_ERR_USAGE, "--grid %s: more than 1048576 ranks are too many to print",
              a->grid);
     p->ranks = (int)ranks;
     AX_TRY(fill_hosts(p, a->hosts, a->ranks_per_node));

@@ -47,7 +47,7 @@ typedef struct model_args {
          .choices = "cpu|cuda|ref",                                                                          \
          .help = "compute device; ref is the slow reference implementation"},                                \
     {                                                                                                        \
-        "json", AX_OPT_BOOL, offsetof(args, field.json), "false", .help = "print JSON"                       \
+        "json", AX_OPT_BOOL, offsetof(args, field.json), "false", .help = "print the result as JSON"         \
     }
 
 typedef struct opened_model {

@@ -401,7 +401,7 @@ static ax_status run_show(const void *raw)
     ax_data *data;
     ax_tokenizer *tok = NULL;
     AX_CHECK(!a->first || (a->count && a->document < 0), AX_ERR_USAGE,
-             "--first: needs --count, and no --document");
+             "--first: give it with --count and without --document");
     AX_TRY(ax_data_open(a->data, a->end_id, &data));
     ax_status status = check_end_id(data, a->end_id);
     if (status == AX_OK && a->tokenizer)

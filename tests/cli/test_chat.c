@@ -128,8 +128,10 @@ static void masks_are_shown(void **state)
     assert_true(n > 1 && n == json_array_size(json_object_get(shown, "mask")));
     json_decref(shown);
     ends(0, "good", AXONN " data check two.tok");
-    ends(2, "--first: needs --count, and no --document", AXONN " data show two.tok --mask --first 3");
-    ends(2, "--first: needs --count", AXONN " data show two.tok --mask --first 3 --count 2 --document 1");
+    ends(2, "--first: give it with --count and without --document",
+         AXONN " data show two.tok --mask --first 3");
+    ends(2, "--first: give it with --count",
+         AXONN " data show two.tok --mask --first 3 --count 2 --document 1");
     ends(0, NULL, AXONN " data show two.tok --mask --first 3 --count 2");
     ends(0, NULL, AXONN " data build --input plain.txt --tokenizer tok --out plain.tok");
     ends(2, "--mask: plain.tok has no mask", AXONN " data show plain.tok --mask");

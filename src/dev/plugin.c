@@ -44,19 +44,22 @@ static void load(void)
         snprintf(why_not, sizeof why_not, "there is no %.400s: %s%s", path,
                  dir ? ax_runtime_source(AX_RUNTIME_PLUGINS)
                      : "axonn was built without CUDA, or its plugin is not installed",
-                 dir ? " names its folder" : "");
+                 dir ? " must name the directory of this file" : "");
         return;
     }
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const char *const *commit = library ? dlsym(library, "ax_plugin_commit") : NULL;
     const ax_device_ops *found = library ? dlsym(library, "ax_plugin_cuda") : NULL;
     if (!library)
-        snprintf(why_not, sizeof why_not, "%.500s", dlerror());
+        snprintf(why_not, sizeof why_not, "the CUDA plugin cannot be loaded: %.450s", dlerror());
     else if (!commit || !found)
-        snprintf(why_not, sizeof why_not, "%.400s is not a plugin of axonn", path);
+        snprintf(why_not, sizeof why_not,
+                 "%.400s is not a plugin of axonn: install the one that was built with axonn", path);
     else if (strcmp(*commit, ax_commit()))
-        snprintf(why_not, sizeof why_not, "%.400s was built from commit %.40s, but axonn from commit %.40s",
-                 path, *commit, ax_commit());
+        snprintf(
+            why_not, sizeof why_not,
+            "%.300s was built from commit %.40s, but axonn from commit %.40s: install both from one build",
+            path, *commit, ax_commit());
     else
         table = found;
 }

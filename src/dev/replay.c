@@ -51,8 +51,11 @@ static ax_status grow(void **memory, size_t *room, size_t need, size_t size)
         return AX_OK;
     size_t more = 2 * need;
     void *larger = realloc(*memory, more * size);
-    AX_CHECK(larger, AX_ERR_MEMORY, "replay: not enough memory for recorded launches (%zu bytes)",
-             more * size);
+    AX_CHECK(
+        larger, AX_ERR_MEMORY,
+        "not enough host memory to record kernel launches for CUDA graphs (%zu bytes): runtime.graphs=off "
+        "records none",
+        more * size);
     *memory = larger;
     *room = more;
     return AX_OK;
@@ -142,7 +145,9 @@ static ax_status current_segment(ax_replay *r, segment **out)
 {
     if (r->at == r->n) {
         segment *more = realloc(r->segment, (r->n + 1) * sizeof *more);
-        AX_CHECK(more, AX_ERR_MEMORY, "replay: not enough memory for the list of recorded launches");
+        AX_CHECK(more, AX_ERR_MEMORY,
+                 "not enough host memory to record kernel launches for CUDA graphs: runtime.graphs=off "
+                 "records none");
         r->segment = more;
         more[r->n++] = (segment){0};
     }

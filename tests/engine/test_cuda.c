@@ -98,7 +98,7 @@ static void memory_is_that_of_the_gpu(void **state)
     assert_true(ax_device_held(dev) >= held + (int64_t)size); /* the peak, so it does not fall */
     assert_int_equal(ax_device_alloc(dev, (size_t)before + (1 << 30), &memory), AX_ERR_MEMORY);
     assert_null(memory);
-    assert_non_null(strstr(ax_error_message(), "the GPU has no "));
+    assert_non_null(strstr(ax_error_message(), "GPU 0 has no "));
     /* The failure does not persist: the next allocation works. */
     assert_int_equal(ax_device_alloc(dev, 4096, &memory), AX_OK);
     ax_stream stream = {dev, NULL};

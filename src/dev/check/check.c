@@ -7,6 +7,7 @@
  * makes the results NaN. */
 #include "dev/backend.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,9 @@ static void check_close(ax_device *dev)
 static void protect(const block *b, int protection)
 {
     if (mprotect(b->region.base, b->region.bytes, protection))
-        ax_log(AX_LOG_ERROR, "check device: cannot change the protection of %zu bytes", b->region.bytes);
+        ax_log(AX_LOG_ERROR,
+               "cannot change the access to %zu bytes of a check device's memory (mprotect): %s",
+               b->region.bytes, strerror(errno));
 }
 
 static void check_enter(ax_device *dev)
@@ -135,7 +138,8 @@ static void check_poison(ax_device *dev, void *address, size_t bytes)
 #define CHECKED(id, title, computing)                                                                        \
     const ax_device_ops ax_backend_##id = {                                                                  \
         .name = title,                                                                                       \
-        .help = "the kernels of " computing " on poisoned memory that faults when the host touches it",      \
+        .help = "for tests: the kernels of " computing                                                       \
+                " on memory full of NaN that faults when the host touches it",                               \
         .delegate = computing,                                                                               \
         .open = check_open,                                                                                  \
         .close = check_close,                                                                                \

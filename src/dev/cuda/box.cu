@@ -363,13 +363,13 @@ ax_status ax_cuda_embedding_grad(ax_stream *stream, const void *args)
     const ax_embedding_grad_args *a = (const ax_embedding_grad_args *)args;
     const int64_t room = rows_at_a_time(a->cols, ax_dtype_accum(a->dtype));
     AX_CHECK(room > 0, AX_ERR_USAGE,
-             "cuda: %lld columns are too many: the sums of %d rows of an embedding's gradient must fit in "
-             "scratch memory of %d MiB",
+             "cuda: an embedding table of width %lld is too wide: the sums of %d rows of its gradient must "
+             "fit %d MiB of scratch memory; use a smaller width",
              (long long)a->cols, SORT_BLOCK / RUN, AX_CUDA_SCRATCH >> 20);
-    AX_CHECK(
-        a->count < INT32_MAX, AX_ERR_USAGE,
-        "cuda: an embedding table of %lld rows has more than 2^31 - 2, the most that embedding_grad supports",
-        (long long)a->count);
+    AX_CHECK(a->count < INT32_MAX, AX_ERR_USAGE,
+             "cuda: this rank's part of an embedding table has %lld rows, but its gradient supports at most "
+             "2^31 - 2: split the vocabulary over more ranks",
+             (long long)a->count);
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
         for (int64_t row0 = 0; a->cols && row0 < a->rows; row0 += room)

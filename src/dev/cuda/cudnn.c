@@ -84,9 +84,9 @@ static ax_status check_compiler(const state *s)
     ax_cudnn_plan_destroy(&s->lib, &plan);
     if (status == AX_ERR_USAGE)
         ax_error_context(
-            "cuDNN %zu makes no plan even for a small call, most likely because it does not find "
+            "cuDNN %zu.%zu.%zu makes no plan even for a small call, most likely because it does not find "
             "libnvrtc and libnvrtc-builtins: add their folders to LD_LIBRARY_PATH",
-            s->lib.GetVersion());
+            s->lib.GetVersion() / 10000, s->lib.GetVersion() / 100 % 100, s->lib.GetVersion() % 100);
     return status;
 }
 
@@ -571,7 +571,9 @@ static ax_status check_first_run(ax_stream *stream, state *s, shape_class *c, ca
 static bool open_if_needed(ax_cuda *cu)
 {
     if (!cu->cudnn && ax_cuda_cudnn_create(cu, &cu->cudnn) != AX_OK) {
-        ax_log(AX_LOG_WARN, "cuda: attention by the plugin's own kernels, because cuDNN cannot be used: %s",
+        ax_log(AX_LOG_WARN,
+               "cuda: attention runs by the plugin's own kernels, because cuDNN cannot be used "
+               "(runtime.attention=flash chooses them without this warning): %s",
                ax_error_message());
         cu->attention = AX_CUDA_FLASH;
     }

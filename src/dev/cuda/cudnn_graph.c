@@ -43,10 +43,12 @@ ax_status ax_cudnn_load(ax_cudnn *out)
 #undef LOOK_UP
     ax_status status = AX_OK;
     if (missing)
-        status = ax_fail(AX_ERR_USAGE, "%s has no %s", AXONN_CUDNN_LIBRARY, missing);
+        status = ax_fail(AX_ERR_USAGE, "%s has no function %s: it is not a complete cuDNN, or too old",
+                         AXONN_CUDNN_LIBRARY, missing);
     else if (out->GetVersion() < OLDEST)
-        status = ax_fail(AX_ERR_USAGE, "cuDNN has version %zu, but attention needs version %d or later",
-                         out->GetVersion(), OLDEST);
+        status = ax_fail(AX_ERR_USAGE, "cuDNN has version %zu.%zu.%zu, but attention needs %d.%d or later",
+                         out->GetVersion() / 10000, out->GetVersion() / 100 % 100, out->GetVersion() % 100,
+                         OLDEST / 10000, OLDEST / 100 % 100);
     if (status != AX_OK)
         ax_cudnn_unload(out);
     return status;
@@ -65,7 +67,8 @@ ax_status ax_cudnn_check(const ax_cudnn *lib, cudnnStatus_t status, const char *
     if (status == CUDNN_STATUS_SUCCESS)
         return AX_OK;
     lib->GetLastErrorString(text, sizeof text);
-    return ax_fail(AX_ERR_USAGE, "cuDNN: %s: %s: %s", what, lib->GetErrorString(status), text);
+    return ax_fail(AX_ERR_USAGE, "cuDNN: %s: %s%s%s", what, lib->GetErrorString(status), *text ? ": " : "",
+                   text);
 }
 #define DNN(call) AX_TRY(ax_cudnn_check(lib, lib->call, #call))
 

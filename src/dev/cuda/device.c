@@ -11,7 +11,8 @@
 ax_status ax_cuda_check(cudaError_t result, const char *what)
 {
     AX_CHECK(result == cudaSuccess, result == cudaErrorMemoryAllocation ? AX_ERR_MEMORY : AX_ERR_INTERNAL,
-             "CUDA: %s: %s (%s)", what, cudaGetErrorString(result), cudaGetErrorName(result));
+             "CUDA: %.*s: %s (%s)", (int)strcspn(what, "("), what, cudaGetErrorString(result),
+             cudaGetErrorName(result));
     return AX_OK;
 }
 
@@ -20,7 +21,10 @@ static const char *absent(void)
     static _Thread_local char why[256];
     int count = 0, major = 0;
     cudaError_t result = cudaGetDeviceCount(&count);
-    snprintf(why, sizeof why, "CUDA finds no NVIDIA driver or no GPU (%s)", cudaGetErrorString(result));
+    snprintf(why, sizeof why,
+             "CUDA finds no usable NVIDIA driver or GPU (%s): does nvidia-smi list a GPU, and does "
+             "CUDA_VISIBLE_DEVICES allow it?",
+             cudaGetErrorString(result));
     if (result != cudaSuccess || count == 0)
         return why;
     for (int i = 0; i < count; i++) {
@@ -148,7 +152,9 @@ static ax_status open_cudnn(ax_cuda *cu)
     return ax_cuda_cudnn_create(cu, &cu->cudnn);
 #else
     (void)cu;
-    return ax_fail(AX_ERR_USAGE, "the plugin was built without cuDNN");
+    return ax_fail(AX_ERR_USAGE,
+                   "libaxonn_cuda.so was built without cuDNN: install cuDNN's headers (9.11 or later), and "
+                   "configure and build it again");
 #endif
 }
 
@@ -255,9 +261,9 @@ static ax_status alloc(ax_device *dev, size_t bytes, void **out)
         cudaMemGetInfo(&left, &all);
         *out = NULL;
         return ax_fail(AX_ERR_MEMORY,
-                       "the GPU has no %s free: %s of %s are left; use smaller micro-batches, or more ranks",
-                       ax_format_bytes((double)size, text[0]), ax_format_bytes((double)left, text[1]),
-                       ax_format_bytes((double)all, text[2]));
+                       "GPU %d has no %s free, only %s of %s: use smaller micro-batches, or more GPUs",
+                       cuda_of(dev)->ordinal, ax_format_bytes((double)size, text[0]),
+                       ax_format_bytes((double)left, text[1]), ax_format_bytes((double)all, text[2]));
     }
     AX_CUDA(result);
     result = cudaMemsetAsync(*out, 0, size, stream);
@@ -275,7 +281,7 @@ static void release_memory(ax_device *dev, void *memory, size_t bytes)
     ax_cuda_drain(cuda_of(dev));
     cudaError_t result = cudaFree(memory);
     if (result != cudaSuccess)
-        ax_log(AX_LOG_ERROR, "CUDA: cudaFree: %s", cudaGetErrorString(result));
+        ax_log(AX_LOG_ERROR, "CUDA: cannot free GPU memory (cudaFree): %s", cudaGetErrorString(result));
 }
 
 ax_status ax_cuda_wait(ax_cuda *cu)

@@ -258,9 +258,11 @@ ax_status run(ax_stream *stream, void (*kernel)(P...), dim3 grid, dim3 block, si
     cudaLaunchConfig_t how = {};
     if (!grid.x || !grid.y || !grid.z)
         return AX_OK;
-    AX_CHECK(grid.y <= 65535 && grid.z <= 65535, AX_ERR_USAGE,
-             "cuda: %u x %u x %u blocks are more than a kernel can have: use fewer rows", grid.x, grid.y,
-             grid.z);
+    AX_CHECK(
+        grid.y <= 65535 && grid.z <= 65535, AX_ERR_USAGE,
+        "cuda: a kernel cannot have %u x %u x %u thread blocks (the last two numbers may be 65535 at most): "
+        "use smaller micro-batches",
+        grid.x, grid.y, grid.z);
     how.gridDim = grid;
     how.blockDim = block;
     how.dynamicSmemBytes = shared;

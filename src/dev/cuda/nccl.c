@@ -23,7 +23,8 @@
 static const char *absent(ax_device *dev)
 {
     (void)dev;
-    return "this plugin was built without NCCL's header";
+    return "libaxonn_cuda.so was built without NCCL's header nccl.h: install it, and configure and build "
+           "again";
 }
 static ax_status check(ax_device *dev)
 {
@@ -99,10 +100,12 @@ static void load(void)
     FUNCTIONS(FIND)
 #undef FIND
     if (missing)
-        snprintf(nccl.why_not, sizeof nccl.why_not, "%.100s has no %s", path, missing);
+        snprintf(nccl.why_not, sizeof nccl.why_not, "%.100s has no function %s: it is not NCCL, or too old",
+                 path, missing);
     else if (nccl.ncclGetVersion(&version) != ncclSuccess || version < OLDEST)
-        snprintf(nccl.why_not, sizeof nccl.why_not, "NCCL has version %d, but links need version %d or later",
-                 version, OLDEST);
+        snprintf(nccl.why_not, sizeof nccl.why_not,
+                 "NCCL has version code %d, but collectives between GPUs need %d (2.14) or later", version,
+                 OLDEST);
     else
         ax_log(AX_LOG_DEBUG, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }
@@ -244,7 +247,7 @@ static void warn_of_wait(const ax_cuda *cu, const ax_link *link, double begin, d
     if (now - *warned <= fmax(WARN, *warned - begin))
         return;
     describe(cu->nccl, link, what, sizeof what);
-    ax_log(AX_LOG_WARN, "%s: this rank has waited %.0f s", what, now - begin);
+    ax_log(AX_LOG_WARN, "%s: this rank has waited %.0f s and continues to wait", what, now - begin);
     *warned = now;
 }
 
@@ -375,9 +378,10 @@ static ax_status init_comm(ax_link *link, const void *unique_id)
         return AX_OK;
     const char *why = link->world_failed(link->user);
     if (result == ncclInProgress)
-        snprintf(n->refused, sizeof n->refused,
-                 "the link along %s was not established after %d s; NCCL_DEBUG=INFO says what NCCL waits for",
-                 link->name, PATIENCE);
+        snprintf(
+            n->refused, sizeof n->refused,
+            "NCCL has not connected the GPUs along %s within %d s; NCCL_DEBUG=INFO says what NCCL waits for",
+            link->name, PATIENCE);
     else
         snprintf(n->refused, sizeof n->refused, "%s%s", why || link->comm ? "" : "NCCL: ",
                  why          ? why

@@ -199,7 +199,8 @@ static ax_status read_file(const store *s, list *out, int *damaged)
 static ax_status write_file(const store *s)
 {
     ax_buf text = {0};
-    AX_CHECK(!ax_path_exists(s->path) || !access(s->path, W_OK), AX_ERR_DATA, "%s is not writable", s->path);
+    AX_CHECK(!ax_path_exists(s->path) || !access(s->path, W_OK), AX_ERR_DATA, "cannot write %s: %s", s->path,
+             strerror(errno));
     ax_status status = print_entries(&s->known, &text);
     if (status == AX_OK)
         status = ax_file_write_atomic(s->path, text.data, text.size);
@@ -308,7 +309,10 @@ static ax_status open_store(const char *dir, ax_log_level level, store *s)
     AX_TRY(ax_path_join(dir, AX_PLANS_FILE, &s->path));
     AX_TRY(ax_path_join(dir, "plans.lock", &s->lock));
     if (read_file(s, &s->known, &s->damaged) != AX_OK)
-        ax_log(level, "plans of GEMMs: %s", ax_error_message());
+        ax_log(level,
+               "plans of GEMMs cannot be read: %s; algorithms may be chosen again, and results may then "
+               "differ in their last digits",
+               ax_error_message());
     if (s->damaged)
         ax_log(
             level,
@@ -332,8 +336,10 @@ static ax_status cache_dir(char **out, bool *off)
     if (*off)
         return AX_OK;
     if (strcmp(value, "on")) {
-        AX_CHECK(strchr(value, '/'), AX_ERR_USAGE,
-                 "%s is \"%s\": it must be off, on, or a folder whose name contains a '/'", source, value);
+        AX_CHECK(
+            strchr(value, '/'), AX_ERR_USAGE,
+            "%s is \"%s\": it must be off, on, or a directory whose path contains a '/', such as ./plans",
+            source, value);
         return ax_strdup(value, out);
     }
     if (cache && *cache == '/')

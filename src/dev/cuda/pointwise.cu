@@ -500,7 +500,8 @@ ax_status ax_cuda_sumsq(ax_stream *stream, const void *args)
     const ax_sumsq_array *last = &a->table[a->arrays - 1];
     const int64_t chunks = last->first - a->table[0].first + ax_ceil_div(last->n, AX_SUMSQ_CHUNK);
     AX_CHECK(chunks <= MOST_CHUNKS, AX_ERR_USAGE,
-             "cuda: sumsq: the sums of %lld chunks of %d elements do not fit scratch memory of %d MiB",
+             "cuda: the sums of squares of %lld chunks of %d elements on this rank do not fit %d MiB of "
+             "scratch memory: split the arrays over more ranks",
              (long long)chunks, AX_SUMSQ_CHUNK, AX_CUDA_SCRATCH >> 20);
     AX_TRY(by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;

@@ -330,7 +330,8 @@ const char *ax_comm_path(const ax_comm *comm, const ax_stream *stream, const ax_
 ax_status ax_comm_call_mpi(ax_comm *comm, ax_comm_mpi_fn *call, void *user)
 {
     AX_CHECK(comm->ops->call_mpi, AX_ERR_USAGE,
-             "ax_comm_call_mpi needs ranks that communicate over MPI, and these ranks do not");
+             "ax_comm_call_mpi needs ranks that communicate over MPI, and these ranks do not: start several "
+             "with mpirun");
     return comm->ops->call_mpi(comm, call, user);
 }
 

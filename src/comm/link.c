@@ -155,7 +155,9 @@ static void find_obstacle(const card *all, int n, char *why, size_t size)
     for (int r = 1; r < n && !*why; r++)
         for (int q = 0; q < r && !*why; q++)
             if (all[q].host == all[r].host && !strcmp(all[q].place, all[r].place))
-                snprintf(why, size, "ranks %d and %d of %d share the device at %s", q, r, n, all[r].place);
+                snprintf(why, size,
+                         "ranks %d and %d of %d share the device at %s: start only one rank for each GPU", q,
+                         r, n, all[r].place);
 }
 
 static ax_status exchange_cards(ax_comm *comm, ax_device *dev, char *why, size_t size)

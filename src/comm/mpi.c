@@ -430,7 +430,9 @@ static ax_status guard_exit(ax_mpi_world *w)
 static ax_status start_thread(ax_mpi_world *w)
 {
     int error = ax_thread_start(&w->thread, ax_mpi_thread, w);
-    AX_CHECK(!error, AX_ERR_MEMORY, "cannot start the communication thread: %s", strerror(error));
+    AX_CHECK(!error, AX_ERR_MEMORY,
+             "cannot start this rank's communication thread: %s; raise the limit of processes (ulimit -u)",
+             strerror(error));
     pthread_mutex_lock(&w->lock);
     while (!w->created)
         pthread_cond_wait(&w->to_callers, &w->lock);

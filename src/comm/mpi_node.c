@@ -140,7 +140,7 @@ ax_status ax_mpi_node_alloc(ax_comm *comm, size_t bytes, void **out)
     if (!atomic_exchange(&w->said_full, true))
         ax_log(AX_LOG_WARN,
                "%s: collectives have to copy some buffers of this rank, which takes several times longer; "
-               "enlarge the file system (mount -o remount,size=…, docker run --shm-size), or set "
+               "if a tmpfs is full, enlarge it (mount -o remount,size=…, docker run --shm-size) or try "
                "runtime.shared_memory=auto",
                ax_error_message());
     return AX_OK;

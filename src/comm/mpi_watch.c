@@ -223,15 +223,18 @@ static void explain_hang(ax_mpi_world *w, char *out, size_t size)
     int seconds = (int)(ax_now() - w->watch->since + 0.5);
     if (first_rank(w, is_silent) >= 0) {
         list_ranks(w, is_silent, who, sizeof who);
-        snprintf(out, size, "%s, has waited %d s; no answer from %s: stopped, dead, or out of reach", what,
-                 seconds, who);
+        snprintf(out, size,
+                 "%s, has waited %d s; no answer from %s: stopped, dead, or out of reach, so the job ends",
+                 what, seconds, who);
     } else if (first_rank(w, has_left) >= 0) {
         list_ranks(w, has_left, who, sizeof who);
-        snprintf(out, size, "%s, has waited %d s for %s, which left the world without calling it", what,
+        snprintf(out, size,
+                 "%s, has waited %d s for %s, which left the world without calling it, so the job ends", what,
                  seconds, who);
     } else if (first_rank(w, is_missing) < 0 && first_rank(w, waits_elsewhere) < 0) {
-        snprintf(out, size, "%s, has made no progress for %d s, although all its ranks have called it", what,
-                 seconds);
+        snprintf(out, size,
+                 "%s, has made no progress for %d s, although all its ranks have called it, so the job ends",
+                 what, seconds);
     } else {
         snprintf(out, size, "the ranks have waited for one another for %d s:", seconds);
         for (int r = 0, n = 0; r < w->comm->comm.size; r++)

@@ -66,7 +66,8 @@ static ax_status open_file(ax_node *node, const char *dir)
     } else {
         int n = snprintf(card->path, sizeof card->path, "%s/axonn-%d-%016llx", dir, (int)getpid(),
                          (unsigned long long)card->token);
-        AX_CHECK(n < (int)sizeof card->path, AX_ERR_USAGE, "the directory's name is too long: %s", dir);
+        AX_CHECK(n < (int)sizeof card->path, AX_ERR_USAGE,
+                 "the path of the directory for shared memory (runtime.shared_memory) is too long: %s", dir);
         node->fd = open(card->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         AX_CHECK(node->fd >= 0, AX_ERR_MEMORY, "cannot create the shared memory file %s: %s", card->path,
                  strerror(errno));
@@ -94,8 +95,9 @@ static ax_status reserve_pages(ax_node *node, span s)
     int error;
     while ((error = posix_fallocate(node->fd, s.begin, s.end - s.begin)) == EINTR) {
     }
-    AX_CHECK(!error, AX_ERR_MEMORY, "cannot get %s of shared memory: %s",
-             ax_format_bytes((double)bytes, text), strerror(error));
+    AX_CHECK(!error, AX_ERR_MEMORY, "cannot get %s of shared memory%s%s: %s",
+             ax_format_bytes((double)bytes, text), is_unnamed(&node->card) ? "" : " in ",
+             is_unnamed(&node->card) ? "" : node->card.path, strerror(error));
     AX_CHECK(!mprotect(base, bytes, PROT_READ | PROT_WRITE), AX_ERR_MEMORY,
              "cannot make shared memory accessible (mprotect): %s", strerror(errno));
     if (bytes >= 4 * (size_t)HUGE_PAGE)

@@ -519,8 +519,10 @@ static ax_status run_threads(world *w, group *g, rank_thread *t, ax_rank_fn *fn,
         pthread_join(t[r].thread, NULL);
     for (int r = 0; r < w->size; r++)
         free(t[r].comm.staging);
-    AX_CHECK(!error, AX_ERR_MEMORY, "cannot start thread %d of %d: %s", started + 1, w->size,
-             strerror(error));
+    AX_CHECK(!error, AX_ERR_MEMORY,
+             "cannot start thread %d of %d, one for each rank: %s; use fewer ranks, or raise the limit of "
+             "processes (ulimit -u)",
+             started + 1, w->size, strerror(error));
     return first_failure(w, t);
 }
 

@@ -17,7 +17,7 @@ AXONN_SHARED_MEMORY=$dir "$@" >"$out" 2>&1
 status=$?
 cat "$out"
 [ $status -eq 0 ] || exit 1
-[ "$(grep -c 'cannot get .* of shared memory: No space left on device' "$out")" -ge 1 ] || exit 1
+[ "$(grep -c "cannot get .* of shared memory in $dir/axonn-.*: No space left on device" "$out")" -ge 1 ] || exit 1
 [ -z "$(ls "$dir")" ] || {
     echo "left in $dir: $(ls "$dir")"
     exit 1

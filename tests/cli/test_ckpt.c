@@ -143,7 +143,7 @@ static void verify_finds_damaged_files(void **state)
     snprintf(command, sizeof command, "%s%s", damage, AXONN " ckpt verify run 2>&1");
     assert_int_equal(shell(command, &out), 4);
     assert_contains(out.data, "run/ckpt/step-2: 2 of 7 files damaged\n");
-    assert_contains(out.data, "model.safetensors is damaged");
+    assert_contains(out.data, "model.safetensors was changed or is damaged");
     assert_contains(out.data, "config.json: No such file");
     assert_contains(out.data, "2 damaged files");
     assert_contains(out.data, "run/ckpt/step-1: good");

@@ -166,7 +166,8 @@ static void formats(void **state)
     }
     put_megatron(s, "f", 7, 4);
     ax_data *data;
-    FAILS(AX_ERR_DATA, "dtype code 7", ax_data_open(in_scratch(s, "f.idx"), -1, &data));
+    FAILS(AX_ERR_DATA, "the dtype code of its tokens (offset 17) is 7, but must be 1",
+          ax_data_open(in_scratch(s, "f.idx"), -1, &data));
     assert_null(data);
 }
 

@@ -276,7 +276,9 @@ static void damaged_files(void **state)
         },
       text_cases[] = {
           {{"decoder"}, "null", "decoder is missing"},
-          {{"decoder"}, "{\"type\": \"ByteLevel\"}", "no ByteLevel"},
+          {{"decoder"},
+           "{\"type\": \"ByteLevel\"}",
+           "decoder ByteLevel is not supported without pre_tokenizer ByteLevel"},
           {{"decoder"}, "{\"type\": \"CTC\"}", "CTC"},
           {{"decoder"},
            "{\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}",

@@ -260,7 +260,8 @@ static void keys_that_contradict_the_model(void **state)
         log_after(2, FROM_KEYS "model.layers=9 model.hidden=40 model.activation=gelu model.seq_len=25 "
                                "model.from=" GOLDEN);
     static const char *const said[] = {"model.layers: is 2 in model.from; leave the key out",
-                                       "model.hidden: is 20 in model.from", "model.activation: is different",
+                                       "model.hidden: is 20 in model.from",
+                                       "model.activation: model.from has another activation",
                                        "model.seq_len: must be at most the 24 positions of model.from"};
     for (size_t i = 0; i < AX_COUNT(said); i++)
         if (!strstr(log, said[i]))

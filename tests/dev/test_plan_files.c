@@ -66,7 +66,7 @@ static ax_cuda_plans *open_saying(const char *of, const char *dir, const char *f
 {
     ax_cuda_plans *plans;
     int before = catch_log();
-    ax_status status = ax_cuda_plans_open(of, dir, from, &plans);
+    ax_status status = ax_cuda_plans_open(of, dir, from, 0, &plans);
     *said = caught_log(before);
     assert_int_equal(status, AX_OK);
     return plans;

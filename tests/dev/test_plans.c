@@ -92,6 +92,7 @@ static bool multiply(ax_stream *stream, const shape *s)
 typedef struct report {
     int chosen[SHAPES];
     long timed;
+    long timed_again; /* by the second call of a large GEMM */
 } report;
 
 typedef long counter_fn(int which);
@@ -136,8 +137,9 @@ static bool run_shapes(report *out)
     return ok;
 }
 
-/* Runs a large GEMM twice. Its values do not matter. */
-static bool run_large(report *out)
+/* Runs a large GEMM twice. Its values do not matter. In between the device begins to keep its plans in
+ * directory `dir` of a run, if `dir` is not NULL. */
+static bool run_large_twice(const char *dir, report *out)
 {
     enum { LARGE = 512, BYTES = LARGE * LARGE * sizeof(float) };
     ax_device *dev;
@@ -151,9 +153,11 @@ static bool run_large(report *out)
     g.lda = g.ldb = g.ldc = LARGE;
     g.a = memory, g.b = memory + BYTES, g.c = memory + 2 * BYTES;
     bool ok = ax_run_gemm(&stream, &g) == AX_OK && ax_stream_wait(&stream) == AX_OK;
-    out->timed = all_products(counter(), before) - 1;
+    long first = all_products(counter(), before);
+    ok = ok && (!dir || ax_device_keep_plans(dev, dir, NULL) == AX_OK);
     ok = ok && ax_run_gemm(&stream, &g) == AX_OK && ax_stream_wait(&stream) == AX_OK;
-    all_products(counter(), after);
+    out->timed = first - 1;
+    out->timed_again = all_products(counter(), after) - first - 1;
     for (int which = 0; which < ALGORITHMS; which++)
         if (after[which] != before[which])
             out->chosen[0] = which;
@@ -161,6 +165,10 @@ static bool run_large(report *out)
     ax_device_close(&dev);
     return ok;
 }
+
+static bool run_large(report *out) { return run_large_twice(NULL, out); }
+
+static bool run_large_in_a_run(report *out) { return run_large_twice(FOLDER "/run", out); }
 
 /* Runs `n` processes at once with AXONN_PLANS=plans; they begin together. */
 static void run_processes(int n, const char *plans, bool (*work)(report *), report *out)
@@ -276,6 +284,20 @@ static void timing_ends_in_time(void **state)
     assert_true(r->timed >= 2 && r->timed < 60); /* of 82, which take several seconds */
     assert_int_equal(r->chosen[0], FIRST);
     assert_false(ax_path_exists(FOLDER));
+}
+
+/* The time that was used before the device keeps its plans in a run's directory is not given again. */
+static void a_run_gets_no_further_time(void **state)
+{
+    (void)state;
+    report r[1];
+    assert_int_equal(ax_remove_tree(FOLDER), AX_OK);
+    setenv("AXONN_PLAN_SECONDS", "1", 1);
+    run_processes(1, FOLDER, run_large_in_a_run, r);
+    unsetenv("AXONN_PLAN_SECONDS");
+    assert_true(r->timed >= 2);
+    assert_int_equal(r->timed_again, 0);
+    assert_int_equal(r->chosen[0], FIRST);
 }
 
 static void the_fastest_is_found_once(void **state)
@@ -597,6 +619,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_timed),
         cmocka_unit_test(timing_ends_in_time),
+        cmocka_unit_test(a_run_gets_no_further_time),
         cmocka_unit_test(the_fastest_is_found_once),
         cmocka_unit_test(a_damaged_file_is_completed),
         cmocka_unit_test(a_shorter_file_is_completed),

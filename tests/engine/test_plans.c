@@ -54,7 +54,7 @@ static void bits_are_kept(const char *keys)
     assert_weights("ref/ckpt/step-6/model.safetensors", "again/ckpt/step-6/model.safetensors", false);
     for (int64_t step = 1; step < 6; step += 2) {
         copy_run("run", step);
-        run_expect(0, "timing others on the GPU takes at most 20 s (runtime.plan_seconds)", KEYS "%s", keys);
+        run_expect(0, "timing others on the GPU takes at most 600 s (runtime.plan_seconds)", KEYS "%s", keys);
         same_checkpoint("ref/ckpt/step-6", "run/ckpt/step-6");
     }
 }
@@ -139,6 +139,7 @@ static int set_up(void **state)
         return -1;
     make_tokens("train.tok", VOCAB, 4000, 1);
     unsetenv("AXONN_PLANS");
+    setenv("AXONN_PLAN_SECONDS", "600", 1); /* enough also on a machine that is busy */
     setenv("AXONN_EMULATED_MEMORY", LARGE, 1);
     return 0;
 }

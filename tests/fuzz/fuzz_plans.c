@@ -39,7 +39,7 @@ static void complete_lines(char *text, ax_buf *out)
 static ax_cuda_plans *open_run(const char *from)
 {
     ax_cuda_plans *plans;
-    FUZZ_HOLDS(ax_cuda_plans_open(kind, fuzz_path("run"), from, &plans) == AX_OK && plans);
+    FUZZ_HOLDS(ax_cuda_plans_open(kind, fuzz_path("run"), from, 0, &plans) == AX_OK && plans);
     return plans;
 }
 

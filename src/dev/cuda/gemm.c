@@ -11,12 +11,12 @@ typedef ax_cuda_plan plan;
 typedef ax_cuda_plan_key plan_key;
 typedef ax_cuda_matmuls matmuls;
 
-/* Opens the files of algorithms that were chosen by timing. `dir`: directory of a run, into which each
- * algorithm that the run uses is written; NULL: none. `from`: directory whose algorithms are read before any
- * is chosen; NULL: none. */
-static ax_status open_measured(matmuls *p, const char *dir, const char *from)
+/* Opens the files that keep the algorithms chosen by timing. `dir`: directory of a run, which gets a copy of
+ * those that the run uses, or NULL; `from`: directory whose algorithms, if there are any, are taken over
+ * first. `spent`: seconds that timing has already taken. */
+static ax_status open_measured(matmuls *p, const char *dir, const char *from, double spent)
 {
-    AX_TRY(ax_cuda_plans_open(p->kind, dir, from, &p->measured));
+    AX_TRY(ax_cuda_plans_open(p->kind, dir, from, spent, &p->measured));
     if (!p->measured || p->begin)
         return AX_OK;
     AX_CUDA(cudaEventCreateWithFlags(&p->begin, cudaEventDefault));
@@ -38,7 +38,7 @@ ax_status ax_cuda_matmuls_create(const ax_cuda *cu, const char *gpu, matmuls **o
     AX_TRY(ax_calloc(ROOM, sizeof *p->slot, &p->slot));
     p->room = ROOM;
     AX_LT(cublasLtCreate(&p->library));
-    return open_measured(p, NULL, NULL);
+    return open_measured(p, NULL, NULL, 0);
 }
 
 static void forget_plans(matmuls *p)
@@ -50,13 +50,14 @@ static void forget_plans(matmuls *p)
     p->used = 0;
 }
 
-/* Opens the files of a run (ax_cuda_matmuls_keep). GEMMs that have run before get new plans, so that these
- * are kept too. */
+/* GEMMs that have run before get new plans, so that these are kept too. The time that timing has taken
+ * before, for example for the GEMMs that measure the peak rate, counts towards runtime.plan_seconds. */
 ax_status ax_cuda_matmuls_keep(matmuls *p, const char *dir, const char *from)
 {
+    double spent = ax_cuda_plans_spent(p->measured);
     forget_plans(p);
     ax_cuda_plans_close(&p->measured);
-    return open_measured(p, dir, from);
+    return open_measured(p, dir, from, spent);
 }
 
 void ax_cuda_matmuls_destroy(matmuls **out)

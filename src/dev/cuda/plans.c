@@ -42,8 +42,9 @@ typedef struct store {
 struct ax_cuda_plans {
     int64_t kind;     /* the hash of the kind */
     store run, cache; /* `run` is searched first */
-    double left;      /* seconds that timing may take from `since` on */
-    double since;     /* while a GEMM is timed: the time up to which `left` is right (ax_now) */
+    double limit;     /* seconds that timing may take in all */
+    double spent;     /* seconds that timing has taken until `since` */
+    double since;     /* while a GEMM is timed: the time up to which `spent` is right (ax_now) */
     int depth;        /* number of GEMMs that are being timed: timing one may need the plan of another */
 };
 
@@ -374,7 +375,7 @@ static void announce(const ax_cuda_plans *p)
                     p->cache.path);
     ax_log(AX_LOG_INFO,
            "plans of GEMMs: %zu in %s%s; timing others on the GPU takes at most %g s (runtime.plan_seconds)",
-           count_of_kind(&p->run.known, p->kind), p->run.path, cached, p->left);
+           count_of_kind(&p->run.known, p->kind), p->run.path, cached, p->limit);
 }
 
 static ax_status init_plans(const char *kind, const char *cache, const char *dir, const char *from,
@@ -382,7 +383,7 @@ static ax_status init_plans(const char *kind, const char *cache, const char *dir
 {
     const char *seconds;
     AX_TRY(ax_runtime_get(AX_RUNTIME_PLAN_SECONDS, &seconds));
-    p->left = strtod(seconds, NULL);
+    p->limit = strtod(seconds, NULL);
     p->kind = (int64_t)ax_cuda_plan_hash(kind, strlen(kind));
     AX_TRY(open_store(cache, AX_LOG_DEBUG, &p->cache));
     AX_TRY(open_store(dir, AX_LOG_WARN, &p->run));
@@ -395,7 +396,8 @@ static ax_status init_plans(const char *kind, const char *cache, const char *dir
     return AX_OK;
 }
 
-ax_status ax_cuda_plans_open(const char *kind, const char *dir, const char *from, ax_cuda_plans **out)
+ax_status ax_cuda_plans_open(const char *kind, const char *dir, const char *from, double spent,
+                             ax_cuda_plans **out)
 {
     char *cache;
     bool off;
@@ -404,8 +406,10 @@ ax_status ax_cuda_plans_open(const char *kind, const char *dir, const char *from
     if (off || (!cache && !dir))
         return AX_OK;
     ax_status status = ax_calloc(1, sizeof **out, out);
-    if (status == AX_OK)
+    if (status == AX_OK) {
+        (*out)->spent = spent;
         status = init_plans(kind, cache, dir, from, *out);
+    }
     free(cache);
     return status;
 }
@@ -459,14 +463,14 @@ void ax_cuda_plans_add(ax_cuda_plans *p, const ax_cuda_plan_key *key, const uint
 
 /* ---- the time for timing ------------------------------------------------------------------------- */
 
-/* Subtracts the time since p->since. */
+/* Adds the time since p->since to p->spent. */
 static void spend(ax_cuda_plans *p)
 {
     double now = ax_now();
-    bool some = p->left > 0;
-    p->left -= now - p->since;
+    bool some = p->spent < p->limit;
+    p->spent += now - p->since;
     p->since = now;
-    if (some && p->left <= 0)
+    if (some && p->spent >= p->limit)
         ax_log(AX_LOG_INFO, "the time for timing GEMMs (runtime.plan_seconds) is used up: further shapes use "
                             "the library's first algorithm");
 }
@@ -478,10 +482,12 @@ void ax_cuda_plans_begin(ax_cuda_plans *p)
     p->since = ax_now();
 }
 
-bool ax_cuda_plans_late(const ax_cuda_plans *p) { return ax_now() - p->since >= p->left; }
+bool ax_cuda_plans_late(const ax_cuda_plans *p) { return p->spent + (ax_now() - p->since) >= p->limit; }
 
 void ax_cuda_plans_end(ax_cuda_plans *p)
 {
     spend(p);
     p->depth--;
 }
+
+double ax_cuda_plans_spent(const ax_cuda_plans *p) { return p ? p->spent : 0; }

@@ -29,10 +29,10 @@ typedef struct ax_cuda_plans ax_cuda_plans;
 
 /* Reads the plans of `kind`, a text that names GPU and library. If `dir` is not NULL, it is the directory of
  * a run, which gets a copy of each plan that is used; plans of directory `from`, if there are any, are taken
- * over first. *out is NULL if runtime.plans is off, or if there is no directory to keep plans in.
- * AX_ERR_USAGE if runtime.plans is neither off nor on nor a directory. *out must be closed even after an
- * error. */
-AX_MUST_CHECK ax_status ax_cuda_plans_open(const char *kind, const char *dir, const char *from,
+ * over first. `spent`: seconds that timing has already taken (ax_cuda_plans_spent). *out is NULL if
+ * runtime.plans is off, or if there is no directory to keep plans in. AX_ERR_USAGE if runtime.plans is
+ * neither off nor on nor a directory. */
+AX_MUST_CHECK ax_status ax_cuda_plans_open(const char *kind, const char *dir, const char *from, double spent,
                                            ax_cuda_plans **out);
 void ax_cuda_plans_close(ax_cuda_plans **plans);
 
@@ -52,5 +52,7 @@ void ax_cuda_plans_add(ax_cuda_plans *plans, const ax_cuda_plan_key *key, const 
 void ax_cuda_plans_begin(ax_cuda_plans *plans);
 bool ax_cuda_plans_late(const ax_cuda_plans *plans);
 void ax_cuda_plans_end(ax_cuda_plans *plans);
+/* Returns the seconds that timing has taken so far; 0 if `plans` is NULL. */
+double ax_cuda_plans_spent(const ax_cuda_plans *plans);
 
 #endif

@@ -305,6 +305,33 @@ static void a_checkpoint_of_another_gpu(void **state)
     free(said);
 }
 
+/* Plans of another GPU have priority too if they come from a checkpoint, and are in the file once. */
+static void a_checkpoint_has_priority_for_another_gpu(void **state)
+{
+    (void)state;
+    char *said;
+    ax_cuda_plans *plans = open_saying("another GPU", RUN, NULL, &said);
+    free(said);
+    add(plans, 1, 75, false);
+    ax_cuda_plans_close(&plans);
+    make_file(CHECKPOINT, "another GPU", 2);
+    for (int again = 0; again < 2; again++) {
+        plans = open_plans(RUN, CHECKPOINT);
+        ax_cuda_plans_close(&plans);
+    }
+    char *text = text_of(RUN "/plans.txt");
+    int lines = 0;
+    for (const char *at = text; (at = strchr(at, '\n')); at++)
+        lines++;
+    assert_int_equal(lines, 3);
+    free(text);
+    plans = open_saying("another GPU", RUN, NULL, &said);
+    assert_int_equal(algo_of(plans, 1), 1);
+    assert_int_equal(algo_of(plans, 2), 2);
+    ax_cuda_plans_close(&plans);
+    free(said);
+}
+
 /* ---- damage -------------------------------------------------------------------------------------- */
 
 static void damaged_lines_are_reported_once(void **state)
@@ -345,25 +372,64 @@ static void a_damaged_cache_is_silent(void **state)
     expect(NULL, 1, 81);
 }
 
-/* Lines that another version of the program wrote are not damaged. */
-static void lines_of_another_form_are_ignored(void **state)
+/* Appends a line that another version of axonn, whose lines have another form, could have written. */
+static void add_other_line(ax_buf *text, int number)
+{
+    size_t begin = text->size;
+    OK(ax_buf_printf(text, "7 %d 0000000000000009 ", number));
+    OK(ax_buf_printf(text, "%016" PRIx64 "\n", ax_cuda_plan_hash(text->data + begin, text->size - begin)));
+}
+
+/* Lines that another version of axonn wrote are not damaged, and stay in the file. */
+static void lines_of_another_form_are_kept(void **state)
 {
     (void)state;
     char *said;
-    const char before[] = "7 8 0000000000000009 ";
-    ax_buf text = {0};
+    ax_buf others = {0}, text = {0};
     make_file(RUN, kind, 1);
     char *known = text_of(RUN "/plans.txt");
-    OK(ax_buf_printf(&text, "%s%016" PRIx64 "\n%s", before, ax_cuda_plan_hash(before, strlen(before)),
-                     known));
+    add_other_line(&others, 2);
+    add_other_line(&others, 1);
+    OK(ax_buf_printf(&text, "%s%s", known, others.data));
     OK(ax_file_write_atomic(RUN "/plans.txt", text.data, text.size));
+    free(known);
     ax_cuda_plans *plans = open_saying(kind, RUN, NULL, &said);
     assert_null(strstr(said, "warning"));
     assert_int_equal(algo_of(plans, 1), 1);
+    add(plans, 2, 72, false);
     ax_cuda_plans_close(&plans);
-    ax_buf_fini(&text);
-    free(known);
     free(said);
+    char *written = text_of(RUN "/plans.txt");
+    assert_memory_equal(written, others.data, others.size); /* before the lines of the writer */
+    free(written);
+    expect(RUN, 1, 1);
+    expect(RUN, 2, 72);
+    ax_buf_fini(&others);
+    ax_buf_fini(&text);
+}
+
+/* A file keeps at most 1 MiB of lines of other versions: those that were written last. */
+static void the_oldest_lines_are_dropped(void **state)
+{
+    (void)state;
+    const size_t most = 1 << 20;
+    ax_buf others = {0};
+    char last[64];
+    while (others.size <= most)
+        add_other_line(&others, 1000000 + (int)(others.size / 44)); /* 44: bytes of a line */
+    assert_int_equal(others.size % 44, 0);
+    OK(ax_file_write_atomic(RUN "/plans.txt", others.data, others.size));
+    ax_cuda_plans *plans = open_plans(RUN, NULL);
+    add(plans, 1, 73, false);
+    ax_cuda_plans_close(&plans);
+    char *text = text_of(RUN "/plans.txt");
+    snprintf(last, sizeof last, "%s", others.data + others.size - 44);
+    assert_null(strstr(text, "7 1000000 "));
+    expect_text(text, "7 1000001 ");
+    expect_text(text, last);
+    expect(RUN, 1, 73);
+    ax_buf_fini(&others);
+    free(text);
 }
 
 /* Without a file the plans are kept in memory, and one warning says so. */
@@ -436,9 +502,11 @@ int main(void)
         cmocka_unit_test_setup(a_checkpoint_counts_if_the_run_cannot_write, begin),
         cmocka_unit_test_setup(a_checkpoint_without_plans, begin),
         cmocka_unit_test_setup(a_checkpoint_of_another_gpu, begin),
+        cmocka_unit_test_setup(a_checkpoint_has_priority_for_another_gpu, begin),
         cmocka_unit_test_setup(damaged_lines_are_reported_once, begin),
         cmocka_unit_test_setup(a_damaged_cache_is_silent, begin),
-        cmocka_unit_test_setup(lines_of_another_form_are_ignored, begin),
+        cmocka_unit_test_setup(lines_of_another_form_are_kept, begin),
+        cmocka_unit_test_setup(the_oldest_lines_are_dropped, begin),
         cmocka_unit_test_setup(a_run_without_a_file, begin),
         cmocka_unit_test_setup(timing_ends_after_its_time, begin),
     };

@@ -1,7 +1,12 @@
 /* Files of plans. Each line describes one GEMM on one kind of GPU and library: a hash of the kind, the
  * numbers of the key, the words of the algorithm in hexadecimal, and a checksum of the line. A file is read
  * when a device is opened. To add an entry, a process locks a lock file, reads the file of plans again, and
- * replaces it atomically, so that no entry of another process is lost. */
+ * replaces it atomically, so that no entry of another process is lost.
+ *
+ * A process parses the lines of its own kind into entries. It keeps all other lines as they are: lines of
+ * other GPUs and libraries, and of other versions of axonn, whose lines may have another form. It writes its
+ * own lines last. So the other lines are in the order in which their processes last wrote, and the oldest of
+ * them are dropped when they are too many. */
 #include "dev/cuda/plans.h"
 
 #include "axonn/dev.h"
@@ -17,6 +22,7 @@
 #include <unistd.h>
 
 enum { NUMBERS = 1 + sizeof(ax_cuda_plan_key) / sizeof(int64_t), WORDS = AX_CUDA_PLAN_WORDS };
+enum { OTHERS_MOST = 1 << 20 }; /* bytes of lines of other kinds that a file keeps: some 4,000 lines */
 
 typedef struct entry {
     int64_t key[NUMBERS]; /* a hash of the kind, then the numbers of ax_cuda_plan_key */
@@ -25,15 +31,17 @@ typedef struct entry {
 _Static_assert(sizeof(int64_t) + sizeof(ax_cuda_plan_key) == sizeof(((entry *)0)->key),
                "a key is read and written as numbers");
 
-/* Entries in ascending order of their keys. */
+/* Entries of one kind in ascending order of their keys, and the lines of other kinds. */
 typedef struct list {
     size_t n;
     entry *entries;
+    ax_buf others;
 } list;
 
 /* A file of plans, and the entries that are known of it. */
 typedef struct store {
     char *dir, *path, *lock; /* NULL: there is no such file */
+    int64_t kind;            /* the hash of the kind whose lines are entries */
     ax_log_level level;      /* of messages about the file */
     int damaged;             /* number of damaged lines that were found when the store was opened */
     list known;
@@ -105,17 +113,59 @@ static ax_status merge(list *to, const list *from)
     return AX_OK;
 }
 
-static bool same_entries(const list *a, const list *b)
+static bool same_lists(const list *a, const list *b)
 {
-    return a->n == b->n && (!a->n || !memcmp(a->entries, b->entries, a->n * sizeof *a->entries));
+    return a->n == b->n && (!a->n || !memcmp(a->entries, b->entries, a->n * sizeof *a->entries)) &&
+           a->others.size == b->others.size &&
+           (!a->others.size || !memcmp(a->others.data, b->others.data, a->others.size));
 }
 
-static size_t count_of_kind(const list *l, int64_t kind)
+static void fini_list(list *l)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < l->n; i++)
-        n += l->entries[i].key[0] == kind;
-    return n;
+    free(l->entries);
+    ax_buf_fini(&l->others);
+    *l = (list){0};
+}
+
+/* ---- lines of other kinds ------------------------------------------------------------------------ */
+
+/* Returns the offset of the line after the one at offset `at`. */
+static size_t next_line(const ax_buf *lines, size_t at)
+{
+    const char *end = memchr(lines->data + at, '\n', lines->size - at);
+    return (size_t)(end - lines->data) + 1;
+}
+
+/* Returns true if `lines` contain the line of n bytes, its end included. */
+static bool has_line(const ax_buf *lines, const char *line, size_t n)
+{
+    for (size_t at = 0; at < lines->size; at = next_line(lines, at))
+        if (lines->size - at >= n && !memcmp(lines->data + at, line, n))
+            return true;
+    return false;
+}
+
+/* Appends those of `lines` that `but` does not contain. */
+static ax_status add_lines(ax_buf *to, const ax_buf *lines, const ax_buf *but)
+{
+    for (size_t at = 0, next; at < lines->size; at = next) {
+        next = next_line(lines, at);
+        if (!has_line(but, lines->data + at, next - at))
+            AX_TRY(ax_buf_add(to, lines->data + at, next - at));
+    }
+    return AX_OK;
+}
+
+/* Drops the first lines, so that at most OTHERS_MOST bytes are left. */
+static void drop_oldest(ax_buf *lines)
+{
+    size_t first = 0;
+    while (lines->size - first > OTHERS_MOST)
+        first = next_line(lines, first);
+    if (!first)
+        return;
+    lines->size -= first;
+    memmove(lines->data, lines->data + first, lines->size);
 }
 
 /* ---- the format ---------------------------------------------------------------------------------- */
@@ -128,8 +178,9 @@ uint64_t ax_cuda_plan_hash(const void *bytes, size_t n)
     return h;
 }
 
-static ax_status print_entries(const list *l, ax_buf *out)
+static ax_status print_list(const list *l, ax_buf *out)
 {
+    AX_TRY(ax_buf_add(out, l->others.data, l->others.size));
     for (size_t i = 0; i < l->n; i++) {
         size_t begin = out->size;
         for (int k = 0; k < NUMBERS; k++)
@@ -164,16 +215,18 @@ static bool parse_line(const char *line, const char *sum, entry *out)
     return at + 1 == sum;
 }
 
-/* Parses a file. Ignores damaged lines, whose number it adds to *damaged, and lines of other versions. */
-static ax_status parse(const char *text, size_t size, list *out, int *damaged)
+/* Parses a file. Ignores damaged lines, whose number it adds to *damaged. */
+static ax_status parse(const char *text, size_t size, int64_t kind, list *out, int *damaged)
 {
     for (const char *line = text, *end; line < text + size; line = end + 1) {
         entry e;
         end = memchr(line, '\n', (size_t)(text + size - line));
         const char *sum = end ? checked_sum(line, end) : NULL;
         *damaged += !sum;
-        if (sum && parse_line(line, sum, &e))
-            AX_TRY(put_entry(out, &e, true));
+        if (sum)
+            AX_TRY(parse_line(line, sum, &e) && e.key[0] == kind
+                       ? put_entry(out, &e, true)
+                       : ax_buf_add(&out->others, line, (size_t)(end + 1 - line)));
         if (!end)
             break;
     }
@@ -192,17 +245,17 @@ static ax_status read_file(const store *s, list *out, int *damaged)
     if (!ax_path_exists(s->path))
         return AX_OK;
     AX_TRY(ax_file_read(s->path, &text, &size));
-    ax_status status = parse(text, size, out, damaged);
+    ax_status status = parse(text, size, s->kind, out, damaged);
     free(text);
+    drop_oldest(&out->others);
     return status;
 }
 
 static ax_status write_file(const store *s)
 {
     ax_buf text = {0};
-    AX_CHECK(!ax_path_exists(s->path) || !access(s->path, W_OK), AX_ERR_DATA, "cannot write %s: %s", s->path,
-             strerror(errno));
-    ax_status status = print_entries(&s->known, &text);
+    AX_CHECK(!ax_path_exists(s->path) || !access(s->path, W_OK), AX_ERR_DATA, "%s is not writable", s->path);
+    ax_status status = print_list(&s->known, &text);
     if (status == AX_OK)
         status = ax_file_write_atomic(s->path, text.data, text.size);
     ax_buf_fini(&text);
@@ -230,7 +283,8 @@ static ax_status take_lock(const store *s, int *fd)
 }
 
 /* Reads the file again, and merges into s->known: if several lists have a plan for the same GEMM, that of
- * `first` counts, then that of the file, then that which is known. Sets *same to whether the file has the
+ * `first` counts, then that of the file, then that which is known. Of two lines for one GEMM of another kind
+ * the last one counts, so those of `first` follow those of the file. Sets *same to whether the file has the
  * result already. */
 static ax_status merge_with_file(store *s, const list *first, bool *same)
 {
@@ -240,13 +294,18 @@ static ax_status merge_with_file(store *s, const list *first, bool *same)
     const list *const lists[] = {first, &file, &s->known};
     for (size_t i = 0; i < AX_COUNT(lists) && status == AX_OK; i++)
         status = merge(&all, lists[i]);
-    *same = status == AX_OK && !damaged && same_entries(&all, &file);
-    free(file.entries);
+    if (status == AX_OK)
+        status = add_lines(&all.others, &file.others, &first->others);
+    if (status == AX_OK)
+        status = ax_buf_add(&all.others, first->others.data, first->others.size);
+    drop_oldest(&all.others);
+    *same = status == AX_OK && !damaged && same_lists(&all, &file);
+    fini_list(&file);
     if (status != AX_OK) {
-        free(all.entries);
+        fini_list(&all);
         return status;
     }
-    free(s->known.entries);
+    fini_list(&s->known);
     s->known = all;
     return AX_OK;
 }
@@ -284,7 +343,7 @@ static void update(store *s, const list *first)
 
 static void add(store *s, const entry *e, bool instead)
 {
-    const list none = {0}, one = {1, (entry *)e};
+    const list none = {0}, one = {.n = 1, .entries = (entry *)e};
     if (!s->path)
         return;
     if (put_entry(&s->known, e, instead) != AX_OK)
@@ -294,17 +353,18 @@ static void add(store *s, const entry *e, bool instead)
 
 static void close_store(store *s)
 {
-    free(s->known.entries);
+    fini_list(&s->known);
     free(s->dir);
     free(s->path);
     free(s->lock);
 }
 
 /* Reads the file of plans in a directory; does nothing if `dir` is NULL. */
-static ax_status open_store(const char *dir, ax_log_level level, store *s)
+static ax_status open_store(const char *dir, int64_t kind, ax_log_level level, store *s)
 {
     if (!dir)
         return AX_OK;
+    s->kind = kind;
     s->level = level;
     AX_TRY(ax_strdup(dir, &s->dir));
     AX_TRY(ax_path_join(dir, AX_PLANS_FILE, &s->path));
@@ -353,9 +413,9 @@ static ax_status cache_dir(char **out, bool *off)
 static ax_status take_over(ax_cuda_plans *p, const char *kind, const char *from)
 {
     store before = {0};
-    ax_status status = open_store(from, AX_LOG_WARN, &before);
-    if (status == AX_OK && before.known.n) {
-        if (!count_of_kind(&before.known, p->kind))
+    ax_status status = open_store(from, p->kind, AX_LOG_WARN, &before);
+    if (status == AX_OK && (before.known.n || before.known.others.size)) {
+        if (!before.known.n)
             ax_log(AX_LOG_WARN,
                    "%s has no plans of GEMMs for this GPU and library (%s): algorithms are chosen again, and "
                    "results differ from now on in their last digits",
@@ -371,11 +431,10 @@ static void announce(const ax_cuda_plans *p)
 {
     char cached[4200] = "";
     if (p->cache.path)
-        ax_text_add(cached, sizeof cached, ", %zu in %s", count_of_kind(&p->cache.known, p->kind),
-                    p->cache.path);
+        ax_text_add(cached, sizeof cached, ", %zu in %s", p->cache.known.n, p->cache.path);
     ax_log(AX_LOG_INFO,
            "plans of GEMMs: %zu in %s%s; timing others on the GPU takes at most %g s (runtime.plan_seconds)",
-           count_of_kind(&p->run.known, p->kind), p->run.path, cached, p->limit);
+           p->run.known.n, p->run.path, cached, p->limit);
 }
 
 static ax_status init_plans(const char *kind, const char *cache, const char *dir, const char *from,
@@ -385,8 +444,8 @@ static ax_status init_plans(const char *kind, const char *cache, const char *dir
     AX_TRY(ax_runtime_get(AX_RUNTIME_PLAN_SECONDS, &seconds));
     p->limit = strtod(seconds, NULL);
     p->kind = (int64_t)ax_cuda_plan_hash(kind, strlen(kind));
-    AX_TRY(open_store(cache, AX_LOG_DEBUG, &p->cache));
-    AX_TRY(open_store(dir, AX_LOG_WARN, &p->run));
+    AX_TRY(open_store(cache, p->kind, AX_LOG_DEBUG, &p->cache));
+    AX_TRY(open_store(dir, p->kind, AX_LOG_WARN, &p->run));
     if (p->run.damaged)
         update(&p->run, &(list){0}); /* removes the damaged lines, so that no other rank reports them */
     if (from)

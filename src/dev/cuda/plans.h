@@ -1,10 +1,11 @@
 /* The plans of GEMMs: which of cuBLASLt's algorithms computes each shape of GEMM, chosen by timing, and the
  * files that keep these choices.
  *
- * A file has plans of all models of GPU and versions of cuBLASLt, and processes share it. Plans that were
- * timed are kept in the directory that setting runtime.plans names, by default the user's cache. A run also
- * keeps the plans that it uses in a directory of its own, and prefers these. So a resumed run uses the same
- * algorithms as before, and has bitwise the same results. Problems with files are logged and are not errors.
+ * A file has plans of all models of GPU and versions of cuBLASLt and axonn, and processes share it. Plans
+ * that were timed are kept in the directory that setting runtime.plans names, by default the user's cache. A
+ * run also keeps the plans that it uses in a directory of its own, and prefers these. So a resumed run uses
+ * the same algorithms as before, and has bitwise the same results. Problems with files are logged and are not
+ * errors.
  */
 #ifndef AXONN_DEV_CUDA_PLANS_H
 #define AXONN_DEV_CUDA_PLANS_H

@@ -211,9 +211,9 @@ typedef struct ax_device_ops {
     /* Returns the bytes per second at which the device reads `n` ranges of its memory (ax_device_read).
      * Optional. */
     double (*read)(ax_device *dev, const ax_span *span, int64_t n, double seconds);
-    /* Keeps the algorithms that the device chooses by timing in a file of directory `dir`; first takes over
-     * those of directory `from` (ax_device_keep_plans). Optional. */
-    ax_status (*keep_plans)(ax_device *dev, const char *dir, const char *from);
+    /* Keeps the algorithms that the device chooses by timing in a file of directory `dir`
+     * (ax_device_keep_plans). Optional. */
+    ax_status (*keep_plans)(ax_device *dev, const char *dir, const char *from, bool *kept);
     /* When host code of this library (for example a collective) accesses device memory, it calls `enter`
      * before and `leave` after the access. Optional. */
     void (*enter)(ax_device *dev);
@@ -377,12 +377,12 @@ AX_MUST_CHECK ax_status ax_device_describe(const char *name, char *out, size_t s
 void ax_device_touch(ax_device *dev, void *memory, size_t bytes);
 
 /* For devices that choose algorithms by timing (cuda: of GEMMs), unless setting runtime.plans is off. From
- * this call on, the device keeps all its choices in file AX_PLANS_FILE of directory `dir`, and uses the
- * choices that it finds there. It first takes over the choices in that file of directory `from`, if `from` is
- * not NULL and has such a file; they have priority. Devices, also of other processes, may share a directory:
- * the first choice counts. Logs how long timing may take (runtime.plan_seconds). Problems with the files are
- * warnings. */
-AX_MUST_CHECK ax_status ax_device_keep_plans(ax_device *dev, const char *dir, const char *from);
+ * this call on, the device keeps all its choices in file AX_PLANS_FILE of directory `dir`, and makes those
+ * that it finds there. It first takes over the choices in that file of directory `from`, if `from` is not
+ * NULL and has such a file; they have priority. Devices, also of other processes, may share a directory: the
+ * first choice counts. Logs how long timing may take (runtime.plan_seconds). Problems with the files are
+ * warnings. *kept is set to whether the device chooses algorithms by timing; if not, it does nothing. */
+AX_MUST_CHECK ax_status ax_device_keep_plans(ax_device *dev, const char *dir, const char *from, bool *kept);
 #define AX_PLANS_FILE "plans.txt"
 
 /* Returns true if the device's kernels can work on any memory of this process, even if it is not from

@@ -203,9 +203,10 @@ ax_status ax_device_describe(const char *name, char *out, size_t size)
 
 bool ax_device_uses_host_memory(const ax_device *dev) { return dev->ops.alloc == ax_host_alloc; }
 
-ax_status ax_device_keep_plans(ax_device *dev, const char *dir, const char *from)
+ax_status ax_device_keep_plans(ax_device *dev, const char *dir, const char *from, bool *kept)
 {
-    return dev->ops.keep_plans ? dev->ops.keep_plans(dev, dir, from) : AX_OK;
+    *kept = false;
+    return dev->ops.keep_plans ? dev->ops.keep_plans(dev, dir, from, kept) : AX_OK;
 }
 
 static void enter(ax_device *dev)

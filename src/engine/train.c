@@ -84,7 +84,11 @@ static ax_status start_weights(ax_run *run)
     return AX_OK;
 }
 
-static ax_status keep_plans(ax_run *run) { return ax_run_keep_plans(run); }
+static ax_status keep_plans(ax_run *run)
+{
+    AX_TRY(ax_run_keep_plans(run, &run->state.keeps_plans));
+    return run->state.keeps_plans ? AX_OK : ax_run_carry_plans(run, &run->beside);
+}
 
 static ax_status find_evaluation(ax_run *run) { return ax_run_eval_missing(run, &run->state.eval_pending); }
 

@@ -72,6 +72,7 @@ typedef struct ax_run_state {
     int64_t step_targets; /* targets of the current step */
     int64_t saved_step;   /* step of the newest checkpoint that was written or resumed from; -1: none */
     bool eval_pending;    /* an evaluation is due after the current step */
+    bool keeps_plans;     /* the device keeps its plans of GEMMs in run.dir */
     int signal;           /* signal that some rank had received by the last exchange between ranks, or 0 */
     int64_t given_up;     /* the step that was abandoned because of the signal, or 0 */
     ax_comm *stage;       /* the ranks of this rank's pipeline stage; NULL: there is one stage */
@@ -138,8 +139,8 @@ typedef struct ax_run {
     ax_run_state state;
     ax_run_report report;
     ax_run_resume resume;
-    ax_run_files beside; /* on rank 0: the small files of the checkpoint from which the run starts, or else of
-                            model.from; copied into every checkpoint */
+    ax_run_files beside; /* on rank 0: the small files of the directory of the initial weights, and plans that
+                            the run carries on (ax_run_carry_plans); copied into every checkpoint */
     ax_run_trouble trouble;
 } ax_run;
 
@@ -273,8 +274,9 @@ ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine);
 ax_status ax_run_start_weights(const ax_run *run);
 ax_status ax_run_save(const ax_run *run);
 /* Makes the device keep the plans of its GEMMs in run.dir, and prefer those that the checkpoint has.
- * Checkpoints then carry the plans of all ranks (ax_run_write_files). Collective. */
-ax_status ax_run_keep_plans(const ax_run *run);
+ * Checkpoints then carry the plans of all ranks (ax_run_write_files). *kept: false if the device makes no
+ * plans. Collective. */
+ax_status ax_run_keep_plans(const ax_run *run, bool *kept);
 void ax_resume_fini(ax_run_resume *resume);
 
 /* beside.c: returns true if a file of this name in a model directory is copied together with the model.
@@ -288,6 +290,9 @@ enum { AX_BESIDE_MOST = 16 << 20 };
  * the files that the run writes itself. The caller releases *out, also after an error. */
 ax_status ax_run_find_files(const ax_run *run, ax_run_files *out);
 ax_status ax_run_write_files(const ax_run *run, ax_run_files *out);
+/* On rank 0: appends the plans of GEMMs of the checkpoint from which the run starts, if it has any. For runs
+ * whose device makes no plans: their checkpoints carry these on. */
+ax_status ax_run_carry_plans(const ax_run *run, ax_run_files *out);
 /* Appends a file to *files and takes ownership of `data`, also after an error. */
 ax_status ax_run_files_add(ax_run_files *files, const char *name, char *data, size_t size);
 void ax_run_files_remove(ax_run_files *files, const char *name);

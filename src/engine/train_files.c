@@ -104,11 +104,19 @@ static ax_status add_config(const ax_run *run, ax_run_files *files)
 ax_status ax_run_write_files(const ax_run *run, ax_run_files *out)
 {
     AX_TRY(add_config(run, out));
-    AX_TRY(add_existing(out, run->config->run.dir, AX_PLANS_FILE, "training/" AX_PLANS_FILE));
+    if (run->state.keeps_plans)
+        AX_TRY(add_existing(out, run->config->run.dir, AX_PLANS_FILE, "training/" AX_PLANS_FILE));
     return add_tokenizer(run, out);
 }
 
-/* ---- files in the directory from which the run starts -------------------------------------------- */
+ax_status ax_run_carry_plans(const ax_run *run, ax_run_files *out)
+{
+    static const char name[] = "training/" AX_PLANS_FILE;
+    bool may = ax_run_first(run) && run->resume.dir;
+    return may ? add_existing(out, run->resume.dir, name, name) : AX_OK;
+}
+
+/* ---- files beside the initial weights ------------------------------------------------------------ */
 
 static bool is_one_of(const char *name, const char *const *names, size_t n)
 {

@@ -256,7 +256,7 @@ ax_status ax_run_start_weights(const ax_run *run)
 
 /* Only rank 0 takes over the checkpoint's plans, before the other ranks read those of run.dir. So all ranks
  * have the same plans, and messages about the checkpoint's plans come once. */
-ax_status ax_run_keep_plans(const ax_run *run)
+ax_status ax_run_keep_plans(const ax_run *run, bool *kept)
 {
     ax_device *dev = run->state.ctx->dev;
     const char *dir = run->config->run.dir;
@@ -265,10 +265,10 @@ ax_status ax_run_keep_plans(const ax_run *run)
     if (ax_run_first(run) && run->resume.dir)
         status = ax_path_join(run->resume.dir, "training", &from);
     if (ax_run_first(run) && status == AX_OK)
-        status = ax_device_keep_plans(dev, dir, from);
+        status = ax_device_keep_plans(dev, dir, from, kept);
     free(from);
     AX_TRY(ax_comm_agree(run->world, status));
-    return ax_run_first(run) ? AX_OK : ax_device_keep_plans(dev, dir, NULL);
+    return ax_run_first(run) ? AX_OK : ax_device_keep_plans(dev, dir, NULL, kept);
 }
 
 void ax_resume_fini(ax_run_resume *resume)

@@ -144,6 +144,7 @@ static bool run_large_twice(const char *dir, report *out)
     enum { LARGE = 512, BYTES = LARGE * LARGE * sizeof(float) };
     ax_device *dev;
     char *memory;
+    bool kept;
     long before[ALGORITHMS], after[ALGORITHMS];
     if (ax_device_open("cuda", 1, &dev) != AX_OK ||
         ax_device_alloc(dev, 3 * BYTES, (void **)&memory) != AX_OK)
@@ -154,7 +155,7 @@ static bool run_large_twice(const char *dir, report *out)
     g.a = memory, g.b = memory + BYTES, g.c = memory + 2 * BYTES;
     bool ok = ax_run_gemm(&stream, &g) == AX_OK && ax_stream_wait(&stream) == AX_OK;
     long first = all_products(counter(), before);
-    ok = ok && (!dir || ax_device_keep_plans(dev, dir, NULL) == AX_OK);
+    ok = ok && (!dir || (ax_device_keep_plans(dev, dir, NULL, &kept) == AX_OK && kept));
     ok = ok && ax_run_gemm(&stream, &g) == AX_OK && ax_stream_wait(&stream) == AX_OK;
     out->timed = first - 1;
     out->timed_again = all_products(counter(), after) - first - 1;

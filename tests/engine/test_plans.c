@@ -104,6 +104,25 @@ static void nothing_is_kept(void **state)
     }
 }
 
+/* A run that makes no plans carries those of its checkpoint on, and not those that it finds in run.dir. */
+static void plans_are_carried_on(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"runtime.plans=off", "device=cpu"};
+    sh("rm -rf ref run here");
+    move_to("here", NULL);
+    run_expect(0, NULL, KEYS "run.dir=ref");
+    for (size_t i = 0; i < AX_COUNT(keys); i++) {
+        copy_run("run", 3);
+        run_expect(0, NULL, KEYS "%s", keys[i]);
+        same_file("ref/ckpt/step-3/training/plans.txt", "run/ckpt/step-6/training/plans.txt");
+        assert_false(ax_path_exists("run/plans.txt"));
+        sh("rm -rf run && mkdir run && cp ref/plans.txt run/");
+        run_expect(0, NULL, KEYS "%s", keys[i]);
+        assert_false(ax_path_exists("run/ckpt/step-6/training/plans.txt"));
+    }
+}
+
 /* Damage of the run's own file does not matter: the checkpoint has the plans. */
 static void damage_is_reported(void **state)
 {
@@ -151,6 +170,7 @@ int main(void)
         cmocka_unit_test(ranks_have_the_same_plans),
         cmocka_unit_test(first_choices_are_kept),
         cmocka_unit_test(nothing_is_kept),
+        cmocka_unit_test(plans_are_carried_on),
         cmocka_unit_test(damage_is_reported),
         cmocka_unit_test(a_damaged_checkpoint_is_passed_over),
     };

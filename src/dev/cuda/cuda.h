@@ -80,7 +80,7 @@ ax_status ax_cuda_matmuls_create(const ax_cuda *cu, const char *gpu, struct ax_c
 void ax_cuda_matmuls_destroy(struct ax_cuda_matmuls **out);
 /* From this call on, keeps the algorithms that are chosen for GEMMs by timing in a file of directory `dir`.
  * First takes over those of directory `from` (ax_device_keep_plans). */
-ax_status ax_cuda_matmuls_keep(struct ax_cuda_matmuls *p, const char *dir, const char *from);
+ax_status ax_cuda_matmuls_keep(struct ax_cuda_matmuls *p, const char *dir, const char *from, bool *kept);
 
 /* Sets each row of c to the bias (to zeros if the bias is NULL), or adds the bias to each row if
  * `accumulate`. A GEMM with k = 0 does nothing else. */

@@ -474,9 +474,9 @@ static double peak(ax_device *dev, ax_dtype compute, double seconds)
     }
 }
 
-static ax_status keep_plans(ax_device *dev, const char *dir, const char *from)
+static ax_status keep_plans(ax_device *dev, const char *dir, const char *from, bool *kept)
 {
-    return ax_cuda_matmuls_keep(cuda_of(dev)->matmuls, dir, from);
+    return ax_cuda_matmuls_keep(cuda_of(dev)->matmuls, dir, from, kept);
 }
 
 static void enter(ax_device *dev) { cudaSetDevice(cuda_of(dev)->ordinal); }

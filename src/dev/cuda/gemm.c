@@ -52,12 +52,14 @@ static void forget_plans(matmuls *p)
 
 /* GEMMs that have run before get new plans, so that these are kept too. The time that timing has taken
  * before, for example for the GEMMs that measure the peak rate, counts towards runtime.plan_seconds. */
-ax_status ax_cuda_matmuls_keep(matmuls *p, const char *dir, const char *from)
+ax_status ax_cuda_matmuls_keep(matmuls *p, const char *dir, const char *from, bool *kept)
 {
     double spent = ax_cuda_plans_spent(p->measured);
     forget_plans(p);
     ax_cuda_plans_close(&p->measured);
-    return open_measured(p, dir, from, spent);
+    AX_TRY(open_measured(p, dir, from, spent));
+    *kept = p->measured;
+    return AX_OK;
 }
 
 void ax_cuda_matmuls_destroy(matmuls **out)

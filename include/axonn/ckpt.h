@@ -155,7 +155,9 @@ AX_MUST_CHECK ax_status ax_ckpt_checksums(const ax_param_set *set, uint64_t *sum
 
 /* A small file, such as config.json or tokenizer.json, that is written to the checkpoint unchanged. */
 typedef struct ax_ckpt_file {
-    const char *name; /* may begin with "training/": then other programs that read the model do not see it */
+    /* May begin with "training/": then other programs that read the model do not see the file. Must not be a
+     * name of the checkpoint's own files: weights, or training/state.json, manifest.json or optim*. */
+    const char *name;
     const void *data;
     size_t size;
 } ax_ckpt_file;

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,6 +86,31 @@ static ax_status saver_init(saver *s, const ax_ckpt_save_args *args)
 
 /* ---- prepare ------------------------------------------------------------------------------------- */
 
+/* Returns true if a checkpoint has, or may have, a file of its own with this name. */
+static bool is_own_file(const char *path)
+{
+    static const char *const own[] = {MANIFEST, "training/state.json", "training/optim*",
+                                      "model*.safetensors*", "adapter_model*.safetensors*"};
+    for (size_t i = 0; i < AX_COUNT(own); i++)
+        if (!fnmatch(own[i], path, 0))
+            return true;
+    return false;
+}
+
+/* Checks the name of a small file that the caller adds. */
+static ax_status check_name(const char *path)
+{
+    const char *name = strncmp(path, "training/", 9) ? path : path + 9;
+    AX_CHECK(name[0] && name[0] != '.' && !strchr(name, '/') && strcmp(path, "training"), AX_ERR_USAGE,
+             "\"%s\" is not a name for a file of a checkpoint", path);
+    AX_CHECK(
+        !is_own_file(path), AX_ERR_USAGE,
+        "\"%s\" is the name of a file that the checkpoint itself has: give the file that is saved with it "
+        "another name",
+        path);
+    return AX_OK;
+}
+
 static ax_status check_args(const ax_ckpt_save_args *a)
 {
     json_t *state;
@@ -96,14 +122,8 @@ static ax_status check_args(const ax_ckpt_save_args *a)
              parsed ? "it is another value" : ax_error_message());
     AX_CHECK(a->step >= 0, AX_ERR_USAGE, "a checkpoint cannot have step %lld: steps begin at 0",
              (long long)a->step);
-    for (int i = 0; i < a->n_files; i++) {
-        const char *path = a->files[i].name;
-        const char *name = strncmp(path, "training/", 9) ? path : path + 9;
-        AX_CHECK(name[0] && name[0] != '.' && !strchr(name, '/') && strcmp(path, "training"), AX_ERR_USAGE,
-                 "a file of a checkpoint cannot have the name \"%s\": give NAME or training/NAME, where NAME "
-                 "has no slash and does not begin with a dot",
-                 path);
-    }
+    for (int i = 0; i < a->n_files; i++)
+        AX_TRY(check_name(a->files[i].name));
     return AX_OK;
 }
 

@@ -432,6 +432,18 @@ static void what_loading_refuses(void **state)
         snprintf(said, sizeof said, "cannot have the name \"%s\"", names[i]);
         FAILS(AX_ERR_USAGE, said, ax_ckpt_save(&bad));
     }
+    static const char *const own[] = {
+        "training/state.json",          "training/manifest.json",   "training/optim.safetensors",
+        "training/optim.txt",           "model.safetensors",        "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json", "adapter_model.safetensors"};
+    for (size_t i = 0; i < AX_COUNT(own); i++) {
+        char said[128];
+        bad.files = &(ax_ckpt_file){own[i], "", 0};
+        snprintf(said, sizeof said, "\"%s\" is the name of a file that the checkpoint itself has", own[i]);
+        FAILS(AX_ERR_USAGE, said, ax_ckpt_save(&bad));
+    }
+    bad.files = &(ax_ckpt_file){"training/model.safetensors", "", 0};
+    OK(ax_ckpt_save(&bad));
     known_close(&m);
     ax_comm_destroy(&self);
 }

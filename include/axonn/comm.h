@@ -294,7 +294,8 @@ typedef struct ax_message_args {
     size_t bytes;
     /* Sends only, optional: a device still copies to `data`. The backend calls `ready` from any thread, until
      * it sets *yes to true, and reads the data only then. Meanwhile later sends of the same kind to the same
-     * rank wait too. If `ready` fails, the world fails. */
+     * rank wait too. If `ready` fails, the world fails. When the world has failed, `ready` is not called any
+     * more, so `user` may be freed. */
     ax_status (*ready)(void *user, bool *yes);
     void *user;
 } ax_message_args;

@@ -360,7 +360,8 @@ static void start_new(ax_mpi_world *w)
         m->next = NULL;
         *end = m;
     }
-    for (ax_mpi_message *m = w->messages; m; m = m->next) {
+    /* Once the world has failed, callers may free what `ready` reads. */
+    for (ax_mpi_message *m = w->messages; m && !atomic_load(&w->failed); m = m->next) {
         bool yes = false;
         ax_status status = m->started ? AX_OK : can_start(w, m, &yes);
         if (status == AX_OK && yes)

@@ -3,6 +3,7 @@
 #include "axonn/comm.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,6 +101,50 @@ static ax_status late_data(ax_comm *world)
     return ax_wait(&work);
 }
 
+/* Two messages of rank 0. Once both are posted, the device of the first fails. The second must not be asked
+ * for any more, because its caller may have freed what `ready` reads. */
+static atomic_bool posted, device_failed;
+
+static ax_status fails_when_posted(void *user, bool *yes)
+{
+    (void)user;
+    *yes = false;
+    if (!atomic_load(&posted))
+        return AX_OK;
+    atomic_store(&device_failed, true);
+    return ax_fail(AX_ERR_INTERNAL, "the device failed");
+}
+
+static ax_status is_not_asked_late(void *user, bool *yes)
+{
+    (void)user;
+    *yes = false;
+    if (atomic_load(&device_failed))
+        abort();
+    return AX_OK;
+}
+
+static ax_status data_never_come(ax_comm *world)
+{
+    float data[8] = {0};
+    ax_work *first, *second;
+    ax_message_args args = {.message = {.dtype = AX_F32, .ndim = 1, .dim = {8}},
+                            .sends = true,
+                            .peer = 1,
+                            .data = data,
+                            .bytes = sizeof data,
+                            .ready = fails_when_posted};
+    if (ax_comm_rank(world) != 0)
+        return ax_barrier(world);
+    AX_TRY(world->ops->message(world, &args, &first));
+    args.message.kind = AX_MESSAGE_GRADIENT;
+    args.ready = is_not_asked_late;
+    AX_TRY(world->ops->message(world, &args, &second));
+    atomic_store(&posted, true);
+    AX_TRY(ax_wait(&first));
+    return ax_wait(&second);
+}
+
 static ax_status crossed_waits(ax_comm *world)
 {
     ax_comm *sub;
@@ -192,6 +237,8 @@ static ax_status run(ax_comm **world, const char *kind)
         return crossed_waits(*world);
     if (!strcmp(kind, "message_late"))
         return late_data(*world);
+    if (!strcmp(kind, "message_fail"))
+        return data_never_come(*world);
     if (!strncmp(kind, "message", 7))
         return message(world, kind);
     if (!strncmp(kind, "group", 5))

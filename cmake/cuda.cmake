@@ -41,7 +41,8 @@ function(axonn_add_cuda_plugin)
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} BUILD_RPATH "${CUDAToolkit_LIBRARY_DIR}" INSTALL_RPATH "$ORIGIN;${CUDAToolkit_LIBRARY_DIR}")
   target_include_directories(axonn_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src)
   # The commit is defined for one file, so that a new commit does not compile all of them again.
-  set_source_files_properties(src/dev/cuda/device.c PROPERTIES COMPILE_DEFINITIONS "AXONN_COMMIT=\"${AXONN_COMMIT}\"")
+  set_source_files_properties(src/dev/cuda/device.c PROPERTIES COMPILE_DEFINITIONS
+    "AXONN_COMMIT=\"${AXONN_COMMIT}\";AXONN_INTERFACE=\"${AXONN_INTERFACE}\"")
   target_compile_options(axonn_cuda PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
   target_link_libraries(axonn_cuda PRIVATE libaxonn CUDA::cudart CUDA::cublasLt ${CMAKE_DL_LIBS} m)

@@ -1,7 +1,11 @@
 /* Loads the CUDA backend from a library of its own, libaxonn_cuda.so, so that everything else runs on a host
  * without CUDA. libaxonn_cuda.so is loaded when the backend is first asked for, from the directory that the
  * setting runtime.plugins names. By default (auto) that is the directory of the library or program that
- * contains this file. */
+ * contains this file.
+ *
+ * The plugin must be of the same build: of the same commit, and of the same interface. The interface is a
+ * hash of the headers that both share (CMakeLists.txt), because trees with other changes may have the same
+ * commit. */
 #include "dev/backend.h"
 
 #include "axonn/runtime.h"
@@ -14,23 +18,42 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const ax_device_ops
-    *table;               /* the plugin's table of functions; NULL if the plugin could not be loaded */
-static char why_not[512]; /* why the plugin could not be loaded */
+    *table;                /* the plugin's table of functions; NULL if the plugin could not be loaded */
+static char why_not[1024]; /* why the plugin could not be loaded */
+
+/* Returns the path of the library or program that contains this file, NULL if it is unknown. */
+static const char *own_path(void)
+{
+    Dl_info self;
+    return dladdr((const void *)&table, &self) ? self.dli_fname : NULL;
+}
 
 /* Writes the path of libaxonn_cuda.so in `dir`; if `dir` is NULL, in the directory of the library or program
  * that contains this file. If that directory is unknown, writes the file name alone, for which dlopen
  * searches the system's directories. */
 static void plugin_path(const char *dir, char *out, size_t size)
 {
-    Dl_info self;
+    const char *own = own_path(), *slash = own ? strrchr(own, '/') : NULL;
     if (dir)
         snprintf(out, size, "%s/libaxonn_cuda.so", dir);
-    else if (dladdr((const void *)&table, &self) && self.dli_fname)
-        snprintf(out, size, "%.*slibaxonn_cuda.so",
-                 (int)(strrchr(self.dli_fname, '/') ? strrchr(self.dli_fname, '/') + 1 - self.dli_fname : 0),
-                 self.dli_fname);
     else
-        snprintf(out, size, "libaxonn_cuda.so");
+        snprintf(out, size, "%.*slibaxonn_cuda.so", slash ? (int)(slash + 1 - own) : 0, slash ? own : "");
+}
+
+/* Compares the plugin's build with this file's. Writes why the plugin cannot be used to why_not, and returns
+ * false, if they differ. */
+static bool same_build(const char *path, const char *commit, const char *interface)
+{
+    const char *own = own_path();
+    if (!strcmp(commit, ax_commit()) && !strcmp(interface, AXONN_INTERFACE))
+        return true;
+    snprintf(
+        why_not, sizeof why_not,
+        "%.300s was built from commit %.40s with interface %.16s, but %.300s from commit %.40s with "
+        "interface %s: build both from the same files, or set runtime.plugins to the folder of the plugin "
+        "that was built with this program",
+        path, commit, interface, own ? own : "axonn", ax_commit(), AXONN_INTERFACE);
+    return false;
 }
 
 static void load(void)
@@ -49,18 +72,13 @@ static void load(void)
     }
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const char *const *commit = library ? dlsym(library, "ax_plugin_commit") : NULL;
+    const char *const *interface = library ? dlsym(library, "ax_plugin_interface") : NULL;
     const ax_device_ops *found = library ? dlsym(library, "ax_plugin_cuda") : NULL;
     if (!library)
-        snprintf(why_not, sizeof why_not, "the CUDA plugin cannot be loaded: %.450s", dlerror());
-    else if (!commit || !found)
-        snprintf(why_not, sizeof why_not,
-                 "%.400s is not a plugin of axonn: install the one that was built with axonn", path);
-    else if (strcmp(*commit, ax_commit()))
-        snprintf(
-            why_not, sizeof why_not,
-            "%.300s was built from commit %.40s, but axonn from commit %.40s: install both from one build",
-            path, *commit, ax_commit());
-    else
+        snprintf(why_not, sizeof why_not, "%.500s", dlerror());
+    else if (!commit || !interface || !found)
+        snprintf(why_not, sizeof why_not, "%.400s is not a plugin of this version of axonn", path);
+    else if (same_build(path, *commit, *interface))
         table = found;
 }
 

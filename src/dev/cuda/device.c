@@ -481,7 +481,9 @@ static ax_status keep_plans(ax_device *dev, const char *dir, const char *from, b
 
 static void enter(ax_device *dev) { cudaSetDevice(cuda_of(dev)->ordinal); }
 
+/* dev/plugin.c compares these with the library's. */
 const char *const ax_plugin_commit = AXONN_COMMIT;
+const char *const ax_plugin_interface = AXONN_INTERFACE;
 
 #define ENTRY(name) [AX_K_##name] = ax_cuda_##name,
 const ax_device_ops ax_plugin_cuda = {

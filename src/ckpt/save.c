@@ -101,8 +101,11 @@ static bool is_own_file(const char *path)
 static ax_status check_name(const char *path)
 {
     const char *name = strncmp(path, "training/", 9) ? path : path + 9;
-    AX_CHECK(name[0] && name[0] != '.' && !strchr(name, '/') && strcmp(path, "training"), AX_ERR_USAGE,
-             "\"%s\" is not a name for a file of a checkpoint", path);
+    AX_CHECK(
+        name[0] && name[0] != '.' && !strchr(name, '/') && strcmp(path, "training"), AX_ERR_USAGE,
+        "a file of a checkpoint cannot have the name \"%s\": give NAME or training/NAME, where NAME has no "
+        "slash and does not begin with a dot",
+        path);
     AX_CHECK(
         !is_own_file(path), AX_ERR_USAGE,
         "\"%s\" is the name of a file that the checkpoint itself has: give the file that is saved with it "

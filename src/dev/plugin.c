@@ -75,9 +75,11 @@ static void load(void)
     const char *const *interface = library ? dlsym(library, "ax_plugin_interface") : NULL;
     const ax_device_ops *found = library ? dlsym(library, "ax_plugin_cuda") : NULL;
     if (!library)
-        snprintf(why_not, sizeof why_not, "%.500s", dlerror());
+        snprintf(why_not, sizeof why_not, "the CUDA plugin cannot be loaded: %.450s", dlerror());
     else if (!commit || !interface || !found)
-        snprintf(why_not, sizeof why_not, "%.400s is not a plugin of this version of axonn", path);
+        snprintf(why_not, sizeof why_not,
+                 "%.400s is not a plugin of this version of axonn: install the one that was built with it",
+                 path);
     else if (same_build(path, *commit, *interface))
         table = found;
 }

@@ -11,9 +11,9 @@ typedef ax_cuda_plan plan;
 typedef ax_cuda_plan_key plan_key;
 typedef ax_cuda_matmuls matmuls;
 
-/* Opens the files that keep the algorithms chosen by timing. `dir`: directory of a run, which gets a copy of
- * those that the run uses, or NULL; `from`: directory whose algorithms, if there are any, are taken over
- * first. `spent`: seconds that timing has already taken. */
+/* Opens the files of algorithms that were chosen by timing. `dir`: directory of a run, into which each
+ * algorithm that the run uses is written; NULL: none. `from`: directory whose algorithms are read before any
+ * is chosen; NULL: none. `spent`: seconds that timing has already taken. */
 static ax_status open_measured(matmuls *p, const char *dir, const char *from, double spent)
 {
     AX_TRY(ax_cuda_plans_open(p->kind, dir, from, spent, &p->measured));
@@ -50,7 +50,8 @@ static void forget_plans(matmuls *p)
     p->used = 0;
 }
 
-/* GEMMs that have run before get new plans, so that these are kept too. The time that timing has taken
+/* Opens the files of a run (ax_cuda_matmuls_keep). GEMMs that have run before get new plans, so that these
+ * are kept too. The time that timing has taken
  * before, for example for the GEMMs that measure the peak rate, counts towards runtime.plan_seconds. */
 ax_status ax_cuda_matmuls_keep(matmuls *p, const char *dir, const char *from, bool *kept)
 {

@@ -32,7 +32,7 @@ typedef struct ax_cuda_plans ax_cuda_plans;
  * a run, which gets a copy of each plan that is used; plans of directory `from`, if there are any, are taken
  * over first. `spent`: seconds that timing has already taken (ax_cuda_plans_spent). *out is NULL if
  * runtime.plans is off, or if there is no directory to keep plans in. AX_ERR_USAGE if runtime.plans is
- * neither off nor on nor a directory. */
+ * neither off nor on nor a directory. *out must be closed even after an error. */
 AX_MUST_CHECK ax_status ax_cuda_plans_open(const char *kind, const char *dir, const char *from, double spent,
                                            ax_cuda_plans **out);
 void ax_cuda_plans_close(ax_cuda_plans **plans);

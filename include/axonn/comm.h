@@ -337,8 +337,9 @@ struct ax_comm {
     ax_comm_traffic traffic;
     char *staging; /* host buffer for collectives of devices with discrete memory; or NULL */
     size_t staging_bytes;
-    struct ax_comm_carrier *carriers; /* list of pinned host buffers, through which messages of devices are
-                                         copied whose memory the host cannot access directly */
+    struct ax_comm_carrier *carriers;  /* list of pinned host buffers, through which messages of devices are
+                                          copied whose memory the host cannot access directly */
+    struct ax_comm_observed *observed; /* list of handles of collectives and messages on the dry device */
     struct ax_comm_link *link; /* direct connection of the devices, used instead of `staging`; or NULL */
     void *impl;
 };

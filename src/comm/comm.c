@@ -3,6 +3,7 @@
  * is called instead of the backend. comm.h specifies the backends. */
 #include "comm/link.h"
 #include "comm/message.h"
+#include "comm/observe.h"
 
 #include <stdlib.h>
 
@@ -60,42 +61,14 @@ static int64_t received(const ax_coll_args *args, int size)
     return parts ? args->count * size : args->count;
 }
 
-/* The work handle of a collective on the dry device, which moves no data. The device's observer (a callback)
- * is told of the collective twice: at its start and at its end. */
-typedef struct observed {
-    ax_work work;
-    ax_device *dev;
-    ax_coll_args args;
-    int64_t sent, received; /* elements */
-} observed;
-
-static void observe(const observed *o)
+/* Reports a collective to the observer of the dry device. */
+static ax_status observe_collective(ax_comm *comm, ax_device *dev, const ax_coll_args *args, ax_work **work)
 {
-    const ax_coll_args *args = &o->args;
-    const ax_operand operand[] = {{args->send, o->sent, o->sent, args->dtype, AX_READ},
-                                  {args->recv, o->received, o->received, args->dtype, AX_WRITE}};
-    if (o->dev->observe)
-        o->dev->observe(o->dev->observe_user, operand, args->coll == AX_BARRIER ? 0 : AX_COUNT(operand));
-}
-
-static ax_status observe_end(ax_work *work)
-{
-    observed *o = (observed *)work;
-    observe(o);
-    free(o);
-    return AX_OK;
-}
-
-static ax_status observe_start(ax_device *dev, const ax_coll_args *args, int size, ax_work **work)
-{
-    if (!dev->observe)
-        return AX_OK;
-    observed *o;
-    AX_TRY(ax_calloc(1, sizeof *o, &o));
-    *o = (observed){{.wait = observe_end}, dev, *args, sent(args, size), received(args, size)};
-    observe(o);
-    *work = &o->work;
-    return AX_OK;
+    int64_t out = sent(args, comm->size), back = received(args, comm->size);
+    const ax_operand operand[] = {{args->send, out, out, args->dtype, AX_READ},
+                                  {args->recv, back, back, args->dtype, AX_WRITE}};
+    int n = args->coll == AX_BARRIER ? 0 : AX_COUNT(operand);
+    return dev->observe ? ax_comm_observe(comm, dev, operand, n, work) : AX_OK;
 }
 
 /* Adds the seconds since `begin` to comm->traffic.exposed and records them as an event in `ring`. In this
@@ -181,7 +154,7 @@ static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args
     ax_event_ring *ring = dev ? dev->ring : NULL;
     ax_status status;
     if (!has_memory(dev)) {
-        status = observe_start(dev, args, comm->size, work);
+        status = observe_collective(comm, dev, args, work);
     } else {
         if (!comm->link)
             AX_TRY(finish_kernels(stream));
@@ -344,6 +317,7 @@ void ax_comm_destroy(ax_comm **comm)
 {
     if (*comm) {
         ax_comm_disconnect(*comm);
+        ax_comm_free_observed(*comm);
         free((*comm)->staging);
         (*comm)->ops->destroy(*comm);
     }

@@ -5,6 +5,8 @@
  * accessible only between its functions `enter` and `leave`. comm.h specifies the backends. */
 #include "comm/message.h"
 
+#include "comm/observe.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,49 +69,6 @@ static ax_status check(const ax_comm *comm, const ax_message *m, int peer)
     AX_CHECK(count <= INT32_MAX / (int64_t)ax_dtype_size(m->dtype), AX_ERR_USAGE,
              "message \"%s\" has too many bytes: at most 2^31 - 1 are possible; use smaller micro-batches",
              ax_message_describe(m, text));
-    return AX_OK;
-}
-
-/* ---- devices without memory ---------------------------------------------------------------------- */
-
-/* The work handle of a message on the dry device, which moves no data. The device's observer (a callback) is
- * told of the message twice: at its start and at its end. */
-typedef struct observed {
-    ax_work work;
-    ax_device *dev;
-    ax_operand operand;
-} observed;
-
-static void observe(const observed *o)
-{
-    if (o->dev->observe)
-        o->dev->observe(o->dev->observe_user, &o->operand, 1);
-}
-
-static ax_status observe_end(ax_work *work)
-{
-    observed *o = (observed *)work;
-    observe(o);
-    free(o);
-    return AX_OK;
-}
-
-static bool observed_done(const ax_work *work)
-{
-    (void)work;
-    return true;
-}
-
-static ax_status observe_start(ax_device *dev, const ax_message_args *args, ax_work **work)
-{
-    observed *o;
-    int64_t count = count_of(&args->message);
-    AX_TRY(ax_calloc(1, sizeof *o, &o));
-    *o = (observed){{.wait = observe_end, .done = observed_done},
-                    dev,
-                    {args->data, count, count, args->message.dtype, args->sends ? AX_READ : AX_WRITE}};
-    observe(o);
-    *work = &o->work;
     return AX_OK;
 }
 
@@ -248,6 +207,15 @@ static bool accessible(const ax_device *dev)
     return !dev || (!dev->ops.discrete_memory && !dev->ops.enter);
 }
 
+/* Reports a message to the observer of the dry device. */
+static ax_status observe_message(ax_comm *comm, ax_device *dev, const ax_message_args *args, ax_work **work)
+{
+    int64_t count = count_of(&args->message);
+    const ax_operand operand = {args->data, count, count, args->message.dtype,
+                                args->sends ? AX_READ : AX_WRITE};
+    return ax_comm_observe(comm, dev, &operand, 1, work);
+}
+
 static ax_status message(ax_comm *comm, ax_stream *stream, ax_message_args *args, ax_work **work)
 {
     ax_device *dev = stream ? stream->dev : NULL;
@@ -259,7 +227,7 @@ static ax_status message(ax_comm *comm, ax_stream *stream, ax_message_args *args
         comm->traffic.bytes += (int64_t)args->bytes;
     }
     if (dev && dev->ops.launch) /* a dry device */
-        return observe_start(dev, args, work);
+        return observe_message(comm, dev, args, work);
     AX_CHECK(comm->ops->message, AX_ERR_INTERNAL,
              "ax_send or ax_recv on host memory in a dry run, which has no other ranks: use buffers of the "
              "dry device");

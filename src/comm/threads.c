@@ -14,6 +14,7 @@
 #include "comm/threads.h"
 
 #include "comm/message.h"
+#include "comm/observe.h"
 #include "comm/reduce.h"
 
 #include <stdio.h>
@@ -517,8 +518,10 @@ static ax_status run_threads(world *w, group *g, rank_thread *t, ax_rank_fn *fn,
         abort_as_rank(w, started, "could not be started");
     for (int r = 0; r < started; r++)
         pthread_join(t[r].thread, NULL);
-    for (int r = 0; r < w->size; r++)
+    for (int r = 0; r < w->size; r++) {
+        ax_comm_free_observed(&t[r].comm);
         free(t[r].comm.staging);
+    }
     AX_CHECK(!error, AX_ERR_MEMORY,
              "cannot start thread %d of %d, one for each rank: %s; use fewer ranks, or raise the limit of "
              "processes (ulimit -u)",

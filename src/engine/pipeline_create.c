@@ -133,25 +133,13 @@ static bool is_in_flight(const ax_pipeline *p)
     return found;
 }
 
-/* Ends the messages that a failed step has left. On the device `dry` messages are complete at once, and their
- * handles are freed. On other devices this rank aborts the world before its buffers are freed: otherwise
- * another rank or MPI would still read or write them. The handles are not awaited, because the messages may
- * depend on ranks that have failed too. */
-static void drop_messages(ax_pipeline *p)
+/* If a failed step has left messages in flight, aborts the world before this rank's buffers are freed:
+ * otherwise another rank or MPI would still read or write them. The messages are not awaited, because they
+ * may depend on ranks that have failed too. On the device `dry` there are no other ranks. */
+static void abort_messages(ax_pipeline *p)
 {
-    ax_status status = AX_OK;
-    if (!p->ctx->dev->ops.launch) {
-        if (is_in_flight(p))
-            ax_comm_abort(p->comm, AX_ERR_COMM, ax_error_message());
-        return;
-    }
-    for (int w = 0; w < DIRECTIONS; w++) {
-        direction *y = &p->direction[w];
-        status |= ax_wait(&y->receive);
-        for (int64_t i = 0; y->sends && i < y->buffers; i++)
-            status |= ax_wait(&y->sends[i]);
-    }
-    AX_ASSERT(status == AX_OK);
+    if (!p->ctx->dev->ops.launch && is_in_flight(p))
+        ax_comm_abort(p->comm, AX_ERR_COMM, ax_error_message());
 }
 
 void ax_pipeline_destroy(ax_pipeline **pipeline)
@@ -159,7 +147,7 @@ void ax_pipeline_destroy(ax_pipeline **pipeline)
     ax_pipeline *p = *pipeline;
     if (!p)
         return;
-    drop_messages(p);
+    abort_messages(p);
     if (p->memory)
         ax_ctx_free(p->ctx, p->memory, p->bytes);
     for (int w = 0; w < DIRECTIONS; w++)

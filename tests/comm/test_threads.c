@@ -440,10 +440,13 @@ static ax_status on_dry_device(ax_comm *c, void *arg)
     AX_TRY(ax_wait(&work));
     AX_TRY(ax_all_gather(c, &stream, data, other, 10, AX_F32, &work));
     EXPECT(saw(&s, data, 10, other, 40));
-    ax_status status = ax_wait(&work);
+    AX_TRY(ax_wait(&work));
+    /* A rank that fails does not wait for its collectives. Their handles are freed with the communicator, so
+     * the address sanitizer finds no leak here. */
+    AX_TRY(ax_all_reduce(c, &stream, data, 1000, AX_F32, AX_MAX, &work));
     ax_device_free(dev, data, 4096);
     ax_device_close(&dev);
-    return status;
+    return AX_OK;
 }
 
 static void collectives_on_dry_devices_only_report_operands(void **state)

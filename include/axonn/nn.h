@@ -108,7 +108,7 @@ ax_layout ax_activation_layout(const ax_ctx *ctx, ax_role width);
 /* y = x·Wᵀ + b. x: [b,t,in]; W: [out,in]; y: [b,t,out]. If in_role and out_role are split along different
  * axes, this is the 3D tensor-parallel linear layer (2502.08145, Alg. 1). If the next layer swaps the two
  * roles, its input needs no redistribution. If out_role is AX_ROLE_VOCAB, the rows of y are padded
- * (AX_ROW_ALIGN). */
+ * (AX_ROW_ALIGN); without a bias by zeros, and the padding of its gradient must be zeros too. */
 typedef struct ax_linear_config {
     int64_t in, out;
     ax_role in_role, out_role;

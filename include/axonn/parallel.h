@@ -36,7 +36,11 @@ AX_MUST_CHECK ax_status ax_contract(ax_frame *frame, const char *spec, const ax_
                                     const ax_tensor *bias, ax_tensor *out);
 /* Computes the contraction that ax_contract_rule defines, as ax_contract does, and stores it in the memory of
  * `out`, which has a's dtype or its accumulation dtype, and may have padded rows. Adds to the present values
- * if `accumulate`. out's extents and layout must be those of ax_contract_rule. */
+ * if `accumulate`. out's extents and layout must be those of ax_contract_rule.
+ *
+ * If a letter is the first dim of a tensor with rows of zeros (ax_tensor.spare), and the last dim of a tensor
+ * whose rows have padding of the same size, the GEMM has this extent with the rows of zeros. If the letter is
+ * summed, the padding must hold zeros. Otherwise the padding of the result becomes zeros. */
 AX_MUST_CHECK ax_status ax_contract_run(ax_frame *frame, const char *spec, const ax_tensor *a,
                                         const ax_tensor *b, const ax_tensor *bias, bool accumulate,
                                         const ax_tensor *out);
@@ -171,6 +175,9 @@ ax_axisset ax_batch_axes(const ax_ctx *ctx);
  * kernels, or, for small vocabularies, the largest smaller power of two with which there are at least 8 units
  * per rank, so that the ranks' parts differ by at most an eighth (at least 1). */
 int64_t ax_vocab_unit(const ax_ctx *ctx, int64_t vocab);
+/* Returns the number of rows to a multiple of which tables of a vocabulary are padded (ax_param_pad_rows):
+ * that of logits in AX_ROW_ALIGN bytes. */
+int64_t ax_vocab_pad(const ax_ctx *ctx);
 
 /* How the heads of grouped-query attention are split along the axes of AX_ROLE_INNER, so that every rank
  * holds the key heads of its query heads. Each group of heads / kv_heads query heads shares a key head. */
@@ -257,6 +264,8 @@ typedef struct ax_param {
     bool frozen;          /* set before ax_param_set_create */
     ax_param_place place; /* set before ax_param_set_create */
     ax_param_file file;
+    int64_t row_unit; /* rows in layout U are padded in memory to a multiple (ax_param_pad_rows); 0: they are
+                         not */
     struct ax_param *first, *next; /* the first parameter of its group, and the one after it (ax_param_join);
                                       NULL: none */
     struct ax_param_set *set;      /* the set that gave it memory, or NULL */
@@ -273,6 +282,10 @@ AX_MUST_CHECK ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim,
  * (dy·B)ᵀ·x, and dy·B is a sum over the width of y, which is not a dim of A. Call this function before
  * ax_param_set_create. */
 void ax_param_sums_over(ax_ctx *ctx, ax_param *param, ax_role role);
+/* Pads a matrix in memory: in layout U, rows of zeros follow each rank's last row, up to a multiple of `unit`
+ * rows. Contractions use them (ax_contract_run), so that extents of GEMMs suit the kernels. Values, counts,
+ * norms and files do not have these rows. Call this function before ax_param_set_create. */
+void ax_param_pad_rows(ax_param *param, int64_t unit);
 /* Makes n <= AX_BESIDE parameters a group: matrices whose rows kernels read as one matrix, and which are
  * acquired in this order. Weights that are gathered before use are gathered into adjacent memory, and the
  * weight cache keeps all or none of them. (Memory of parameters that follow each other in a set is adjacent

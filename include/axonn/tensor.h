@@ -55,6 +55,7 @@ typedef struct ax_tensor {
     ax_dtype dtype;
     uint8_t ndim;
     uint32_t align; /* local rows (along the last dim) are padded to a multiple of `align` bytes; 0: dense */
+    uint32_t spare; /* rows of zeros in memory after the last row of a matrix (ax_param_pad_rows) */
     int64_t dim[AX_MAX_DIMS];  /* global extents */
     int64_t unit[AX_MAX_DIMS]; /* split unit of each dim: how many elements stay together on a rank, such as a
                                   head; 0 means 1 */

@@ -69,7 +69,8 @@ typedef struct bench_token_times {
     ax_spread prompt; /* seconds to feed the whole prompt and choose the first token */
     ax_spread token;  /* seconds per token: feeding one token and choosing the likeliest next one */
     /* The fields below are of this rank. */
-    double weights;  /* bytes of the weight matrices that the GEMMs of one token read */
+    double weights;  /* bytes of the weight matrices that the GEMMs of one token read, with rows of zeros
+                        (ax_param_pad_rows) */
     ax_spread read;  /* bytes/s at which the device can read these weights (ax_device_read); 0: unknown */
     ax_spread share; /* per round: time to read the weights at the rate `read` / median time of a token; 0:
                         unknown */

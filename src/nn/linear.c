@@ -46,13 +46,22 @@ typedef struct forward_gemm {
     bool whole;     /* the GEMM's result already has the layout of y: no reduction follows */
 } forward_gemm;
 
+/* Acquires the weight. A layer with a bias does not use the weight's rows of zeros: the bias has no elements
+ * for them. */
+static ax_status acquire_weight(const ax_layer *self, ax_frame *frame, ax_tensor *w)
+{
+    AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], w));
+    w->spare = self->param[BIAS] ? 0 : w->spare;
+    return AX_OK;
+}
+
 static ax_status prepare(const ax_layer *self, ax_frame *frame, const ax_tensor *x, forward_gemm *p)
 {
     const linear *l = (const linear *)self;
     const ax_grid *grid = self->ctx->grid;
     p->bias = NULL;
     AX_TRY(match_input_width(self, frame, x, &p->in));
-    AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &p->w));
+    AX_TRY(acquire_weight(self, frame, &p->w));
     AX_TRY(ax_contract_rule(grid, forward_spec, &p->in, &p->w, &p->rule));
     p->whole = ax_layout_equal(grid, &p->rule.layout, &l->y_layout, p->rule.ndim);
     p->rule.align = p->whole ? l->align : 0;
@@ -239,7 +248,7 @@ static ax_status add_input_grads(ax_layer *const *layers, int n, ax_frame *frame
     ax_contraction each[AX_BESIDE];
     ax_tensor w[AX_BESIDE];
     for (int i = 0; i < n; i++) {
-        AX_TRY(ax_param_acquire(frame, layers[i]->param[WEIGHT], &w[i]));
+        AX_TRY(acquire_weight(layers[i], frame, &w[i]));
         each[i] = (ax_contraction){.a = &dy[i], .b = &w[i], .out = partial, .accumulate = i > 0};
     }
     AX_TRY(ax_contract_rule(layers[0]->ctx->grid, input_grad_spec, &dy[0], &w[0], partial));
@@ -312,7 +321,7 @@ ax_status ax_linear_backward_activation(ax_layer *self, ax_frame *frame, const a
     }
     AX_TRY(ax_frame_restore(frame, &x));
     AX_TRY(ax_frame_restore(frame, &preact));
-    AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &w));
+    AX_TRY(acquire_weight(self, frame, &w));
     AX_TRY(ax_contract_rule(self->ctx->grid, input_grad_spec, dy, &w, &rule));
     AX_TRY(ax_frame_alloc(frame, &rule, dx));
     AX_TRY(ax_contract_activation(frame, input_grad_spec, dy, &w, NULL, AX_EPILOGUE_ACTIVATION_GRAD, kind,
@@ -349,6 +358,8 @@ static ax_status declare(linear *l, const char *name, const ax_linear_config *c)
         AX_TRY(ax_param_create(l->base.ctx, full, 2, (int64_t[]){c->out, c->in},
                                (int64_t[]){out_unit, c->in_unit}, (ax_role[]){c->out_role, c->in_role},
                                AX_INIT_NORMAL, c->init_std, &l->base.param[WEIGHT]));
+        if (l->align && c->no_bias)
+            ax_param_pad_rows(l->base.param[WEIGHT], ax_vocab_pad(l->base.ctx));
     }
     if (c->no_bias)
         return AX_OK;

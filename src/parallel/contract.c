@@ -180,6 +180,17 @@ static ax_status row_stride(const ax_grid *grid, const char *text, const ax_tens
     return AX_OK;
 }
 
+/* Returns the number of rows of zeros of `rows` that the GEMM can use for a group of letters: those of a
+ * tensor whose first dim is the group, if rows of `cols`, whose last dim is the group, have room for them. */
+static int64_t zeros_of(const ax_grid *grid, const char *letters, const ax_tensor *rows, const char *of_rows,
+                        const ax_tensor *cols, const char *of_cols)
+{
+    bool fits = strlen(letters) == 1 && rows->spare && cols->align && cols->ndim > 1 &&
+                of_rows[0] == *letters && of_cols[cols->ndim - 1] == *letters;
+    int64_t room = fits ? ax_tensor_pitch(grid, cols) - ax_tensor_extent(grid, cols, cols->ndim - 1) : 0;
+    return fits && room >= rows->spare ? rows->spare : 0;
+}
+
 /* Finds the operands and extents of the GEMM that computes the contraction. */
 static ax_status lower_to_gemm(const ax_grid *grid, const char *text, const ax_tensor *a, const ax_tensor *b,
                                const ax_tensor *c, ax_gemm_args *out)
@@ -198,6 +209,9 @@ static ax_status lower_to_gemm(const ax_grid *grid, const char *text, const ax_t
         text, g.kept_a, g.kept_b, g.summed);
     int64_t m = extent_of(grid, a, s.a, g.kept_a), n = extent_of(grid, b, s.b, g.kept_b);
     int64_t k = extent_of(grid, a, s.a, g.summed);
+    m += zeros_of(grid, g.kept_a, c, s.out, a, s.a);
+    n += zeros_of(grid, g.kept_b, b, s.b, c, s.out);
+    k += zeros_of(grid, g.summed, b, s.b, a, s.a);
     /* a is [m,k] or [k,m], b is [k,n] or [n,k]. If the result is [n,m], the GEMM swaps the operands a and
      * b. */
     if (ab)

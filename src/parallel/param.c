@@ -101,6 +101,8 @@ void ax_param_sums_over(ax_ctx *ctx, ax_param *param, ax_role role)
         param->grad_axes & (ax_axisset)~ax_layout_split_axes(&param->sum.layout, param->sum.ndim);
 }
 
+void ax_param_pad_rows(ax_param *param, int64_t unit) { param->row_unit = unit; }
+
 void ax_param_join(ax_param *const *params, int n)
 {
     AX_ASSERT(n <= AX_BESIDE);
@@ -148,11 +150,39 @@ static ax_wire wire_of(const ax_ctx *ctx, const ax_param *p, int i)
     return ax_wire_make(ctx->grid, &t, 0, fine_axis(p, i));
 }
 
+/* Returns the parameter as kernels read it: in layout U, without data. */
+static ax_tensor as_used(const ax_param *p)
+{
+    ax_tensor used = p->rest;
+    used.layout = p->use;
+    return used;
+}
+
+int64_t ax_param_spare(const ax_ctx *ctx, const ax_param *p)
+{
+    const ax_tensor used = as_used(p);
+    int64_t rows = ax_tensor_extent(ctx->grid, &used, 0);
+    return p->row_unit ? ax_round_up(rows, p->row_unit) - rows : 0;
+}
+
+int64_t ax_param_spare_count(const ax_ctx *ctx, const ax_param *p)
+{
+    const ax_tensor used = as_used(p);
+    int64_t spare = ax_param_spare(ctx, p);
+    return spare ? spare * ax_tensor_extent(ctx->grid, &used, 1) : 0;
+}
+
+int64_t ax_param_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
+{
+    int64_t used = t->layout.dim[0].fine ? 0 : ax_tensor_count(ctx->grid, t) + ax_param_spare_count(ctx, p);
+    return ax_max(ax_param_wire_room(ctx, p, t), used);
+}
+
 /* Returns the largest of three numbers of elements. First: the size of this rank's part (box) of t. Second:
  * the size of the padded part that this rank sends in an all-gather of t. Third: the memory for the
  * all-gathers whose final result is t. These run in place: the result of each lies inside the memory of the
  * next result. */
-int64_t ax_param_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
+int64_t ax_param_wire_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
 {
     int fine = t->layout.dim[0].fine, last = p->master.layout.dim[0].fine;
     int64_t room = ax_tensor_count(ctx->grid, t), before = 0;

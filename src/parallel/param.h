@@ -104,8 +104,16 @@ typedef struct ax_param_flow {
     bool last, synced;   /* last: the last micro-batch of a step is running; synced: gradients are final */
 } ax_param_flow;
 
+/* Returns the number of rows of zeros that follow this rank's weights in layout U (ax_param_pad_rows);
+ * ax_param_spare_count: of their elements. */
+int64_t ax_param_spare(const ax_ctx *ctx, const ax_param *param);
+int64_t ax_param_spare_count(const ax_ctx *ctx, const ax_param *param);
+/* Sets the rows of zeros after t, the weights in layout U, to zero. */
+AX_MUST_CHECK ax_status ax_param_clear_spare(ax_ctx *ctx, const ax_param *param, const ax_tensor *t);
 /* Returns the number of elements of memory for t, a tensor of the parameter in one of its four layouts: the
- * size of its box, and room for the padding of gathers and scatters between the four layouts. */
+ * size of its box, and room for the padding of gathers and scatters between the four layouts. ax_param_room
+ * includes the rows of zeros, for weights and gradients that contractions use in layout U. */
+int64_t ax_param_wire_room(const ax_ctx *ctx, const ax_param *param, const ax_tensor *t);
 int64_t ax_param_room(const ax_ctx *ctx, const ax_param *param, const ax_tensor *t);
 /* Returns the offset, in elements, of this rank's part in layout `fine` within its larger part in layout
  * `coarse`, two of the parameter's four layouts. */

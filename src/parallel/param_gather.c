@@ -78,7 +78,8 @@ static int64_t place_bytes(const ax_ctx *ctx, const ax_param *p)
     return ax_round_up(bytes, AX_PARAM_ALIGN);
 }
 
-/* Allocates adjacent memory for the next gathers of p's group, of which p is the first. */
+/* Allocates adjacent memory for the next gathers of p's group, of which p is the first, or for p's next
+ * gather if p has no group. */
 static ax_status place_group(ax_frame *frame, ax_param *p)
 {
     const ax_ctx *ctx = ax_frame_ctx(frame);
@@ -100,7 +101,8 @@ static ax_status start_gather(ax_frame *frame, ax_param *p)
     ax_param_live *live = p->live;
     ax_plan plan;
     AX_TRY(ax_param_all_gather_wait(p));
-    if (p->first == p && !live->in_cache)
+    bool places = p->first == p || (!p->first && ax_param_spare(ctx, p)); /* else the transfer allocates */
+    if (places && !live->in_cache)
         AX_TRY(place_group(frame, p));
     void *place = live->in_cache ? live->cached.data : live->place;
     live->place = NULL;
@@ -115,6 +117,7 @@ static ax_status end_gather(ax_param *p, ax_tensor *out)
     ax_param_live *live = p->live;
     AX_TRY(ax_transfer_finish(live->gather));
     *out = live->gather->now;
+    AX_TRY(ax_param_clear_spare(p->set->ctx, p, out));
     ax_event_ring *ring = p->set->ctx->dev->ring;
     if (ring)
         ax_event_add(ring, "gather", p->name, live->gather_began, ax_now(),
@@ -153,7 +156,15 @@ static ax_status prefetch(ax_param_set *set, ax_frame *frame)
     return AX_OK;
 }
 
-ax_status ax_param_acquire(ax_frame *frame, ax_param *p, ax_tensor *out)
+ax_status ax_param_clear_spare(ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
+{
+    ax_fill_args fill = {.n = ax_param_spare_count(ctx, p), .dtype = t->dtype};
+    fill.y = (char *)t->data + ax_tensor_bytes(ctx->grid, t);
+    return fill.n ? ax_run_fill(ctx->stream, &fill) : AX_OK;
+}
+
+/* As ax_param_acquire, but without out->spare. */
+static ax_status acquire(ax_frame *frame, ax_param *p, ax_tensor *out)
 {
     AX_CHECK(p->set && p->place != AX_PARAM_AWAY, AX_ERR_INTERNAL,
              "parameter %s has no memory: create its ax_param_set first", p->name);
@@ -170,6 +181,13 @@ ax_status ax_param_acquire(ax_frame *frame, ax_param *p, ax_tensor *out)
     if (live->gather)
         AX_TRY(end_gather(p, out));
     return prefetch(p->set, frame);
+}
+
+ax_status ax_param_acquire(ax_frame *frame, ax_param *p, ax_tensor *out)
+{
+    AX_TRY(acquire(frame, p, out));
+    out->spare = (uint32_t)ax_param_spare(ax_frame_ctx(frame), p);
+    return AX_OK;
 }
 
 /* Ends the running task's order of weights, which is complete from now on. First waits for all-gathers that

@@ -94,7 +94,7 @@ static void add_to_buckets(ax_param_set *set, ax_param *p, const ax_plan *plan)
     ax_param_flow *f = set->flow;
     bool flat = plan->n == 1 && plan->step[0].kind == AX_STEP_REDUCE;
     ax_axisset axes = flat ? plan->step[0].axes : 0;
-    int64_t room = ax_param_room(set->ctx, p, &p->sum),
+    int64_t room = ax_param_wire_room(set->ctx, p, &p->sum),
             count = f->buckets ? joined_count(&f->bucket[f->buckets - 1], p, axes, room) : 0;
     if (!count)
         f->bucket[f->buckets++] = (ax_param_bucket){.first = p, .axes = axes, .data = p->sum.data};
@@ -194,7 +194,8 @@ static ax_status target_room(const ax_param *p, const ax_layout *produced, int64
     target.layout = *produced;
     split.partial &= produced->partial;
     AX_TRY(ax_plan_make(ctx->grid, &target, &split, &plan));
-    *out = ax_plan_room_sent(ctx, &target, &plan);
+    *out = ax_max(ax_plan_room_sent(ctx, &target, &plan),
+                  ax_tensor_count(ctx->grid, &target) + ax_param_spare_count(ctx, p));
     return AX_OK;
 }
 
@@ -235,6 +236,7 @@ static ax_status find_target(ax_frame *frame, ax_param *p, const ax_layout *prod
     else if (overwrite && !(is_vector(p) && target.data == p->sum.data))
         AX_TRY(zero(p->set->ctx, &target));
     *out = target;
+    out->spare = (uint32_t)ax_param_spare(p->set->ctx, p);
     return AX_OK;
 }
 

@@ -17,17 +17,29 @@ typedef struct cursor {
     size_t at;
 } cursor;
 
-/* Gives memory to t. An empty box gets an address too, because data NULL means that t has no memory. The
- * compute threads touch the memory first (NUMA first touch), because another thread may fill it from a
- * file. */
-static void allocate_tensor(cursor *c, const ax_param *p, ax_tensor *t)
+/* Gives memory for `count` elements to t. An empty box gets an address too, because data NULL means that t
+ * has no memory. The compute threads touch the memory first (NUMA first touch), because another thread may
+ * fill it from a file. */
+static void allocate(cursor *c, int64_t count, ax_tensor *t)
 {
-    size_t bytes = (size_t)(ax_param_room(c->ctx, p, t) * (int64_t)ax_dtype_size(t->dtype));
+    size_t bytes = (size_t)(count * (int64_t)ax_dtype_size(t->dtype));
     if (c->base) {
         t->data = c->base + c->at;
         ax_device_touch(c->ctx->dev, t->data, bytes);
     }
     c->at += (size_t)ax_round_up(ax_max((int64_t)bytes, 1), AX_PARAM_ALIGN);
+}
+
+/* Allocates weights or gradients, which contractions may use. */
+static void allocate_used(cursor *c, const ax_param *p, ax_tensor *t)
+{
+    allocate(c, ax_param_room(c->ctx, p, t), t);
+}
+
+/* Allocates master weights or optimizer state. */
+static void allocate_state(cursor *c, const ax_param *p, ax_tensor *t)
+{
+    allocate(c, ax_param_wire_room(c->ctx, p, t), t);
 }
 
 static bool rounds(const ax_param *p) { return p->rest.dtype != p->master.dtype; }
@@ -40,10 +52,10 @@ static void allocate_weights(cursor *c, ax_param *p, int block)
 {
     const ax_ctx *ctx = c->ctx;
     if (block == MASTER && rounds(p) && ax_param_is_owned(p))
-        allocate_tensor(c, p, &p->master);
+        allocate_state(c, p, &p->master);
     if ((block == MASTER) == rounds(p))
         return;
-    allocate_tensor(c, p, &p->rest);
+    allocate_used(c, p, &p->rest);
     if (!c->base)
         return;
     int64_t offset = ax_param_offset(ctx, p, &p->rounded.layout, &p->rest.layout);
@@ -67,7 +79,7 @@ static void allocate_cached(cursor *c, const ax_param_set *set, ax_param *p, siz
         p->live->in_cache = p->first->live->in_cache;
     }
     if (p->live->in_cache)
-        allocate_tensor(c, p, &p->live->cached);
+        allocate_used(c, p, &p->live->cached);
 }
 
 static bool same_split(const ax_grid *grid, const ax_param *p)
@@ -82,9 +94,9 @@ static bool same_split(const ax_grid *grid, const ax_param *p)
 static void allocate_grad(cursor *c, ax_param *p, bool scattered)
 {
     if (!scattered)
-        allocate_tensor(c, p, &p->sum);
+        allocate_used(c, p, &p->sum);
     else if (!same_split(c->ctx->grid, p))
-        allocate_tensor(c, p, &p->grad);
+        allocate_used(c, p, &p->grad);
     else if (c->base)
         p->grad.data = p->sum.data;
 }
@@ -114,7 +126,7 @@ static size_t allocate_all(ax_param_set *set, int block, void *base)
                 allocate_grad(&c, p, pass >= KINDS);
             if (block == STATE && pass < KINDS && ax_param_trains(p))
                 for (int s = 0; s < set->slots && ax_param_is_owned(p); s++)
-                    allocate_tensor(&c, p, &p->slot[s]);
+                    allocate_state(&c, p, &p->slot[s]);
             if ((block == MASTER || block == USE) && pass < KINDS)
                 allocate_weights(&c, p, block);
             if (block == USE && pass >= KINDS)
@@ -183,13 +195,16 @@ static ax_status fill(ax_ctx *ctx, ax_dtype dtype, int64_t n, double value, void
     return n ? ax_run_fill(ctx->stream, &args) : AX_OK;
 }
 
-/* Zeroes optimizer state and gradients, including the padding between gradients: buckets reduce the padding
- * too, so it must not hold NaN. */
+/* Zeroes optimizer state, the weights' rows of zeros, and gradients, including the padding between gradients:
+ * buckets reduce the padding too, so it must not hold NaN. */
 static ax_status clear(ax_param_set *set)
 {
     ax_dtype dtype = set->ctx->accum;
     int64_t size = (int64_t)ax_dtype_size(dtype);
     AX_TRY(fill(set->ctx, dtype, (int64_t)set->bytes_state / size, 0, set->block[STATE]));
+    for (int i = 0; i < set->n; i++)
+        if (set->param[i]->live->whole && set->param[i]->place != AX_PARAM_AWAY)
+            AX_TRY(ax_param_clear_spare(set->ctx, set->param[i], &set->param[i]->rest));
     return fill(set->ctx, dtype, (int64_t)set->bytes_grad / size, 0, set->block[GRAD]);
 }
 

@@ -186,6 +186,8 @@ int64_t ax_vocab_unit(const ax_ctx *ctx, int64_t vocab)
     return unit;
 }
 
+int64_t ax_vocab_pad(const ax_ctx *ctx) { return AX_ROW_ALIGN / (int64_t)ax_dtype_size(ctx->compute); }
+
 ax_axisset ax_batch_axes(const ax_ctx *ctx)
 {
     ax_layout batch = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_BATCH}, 1);

@@ -58,14 +58,14 @@ static ax_status find_machine(const ax_run *run, size_t need, ax_machine *out)
     return ax_machine_find(run->world, run->config->device, run->plan.threads.binding.local_rank, need, out);
 }
 
-/* Sets *out to whether every machine has the memory that its ranks need; the same value on all ranks. */
-static ax_status fits_all(const ax_run *run, size_t need, bool *out)
+/* Sets *out to this rank's machine, and *fit to whether every machine has the memory that its ranks need;
+ * *fit is the same on all ranks. */
+static ax_status fits_all(const ax_run *run, size_t need, ax_machine *out, bool *fit)
 {
-    ax_machine m;
-    AX_TRY(find_machine(run, need, &m));
-    int64_t too_large = !ax_machine_fits(&m);
+    AX_TRY(find_machine(run, need, out));
+    int64_t too_large = !ax_machine_fits(out);
     AX_TRY(ax_run_max(run, &too_large, 1));
-    *out = !too_large;
+    *fit = !too_large;
     return AX_OK;
 }
 
@@ -78,7 +78,8 @@ static ax_status suggest_threads(const ax_run *run, const ax_memory *memory, cha
 {
     size_t scratch = memory->workspace, rest = ax_memory_total(memory) - scratch;
     int threads = run->plan.threads.count;
-    AX_TRY(fits_all(run, rest, helps));
+    ax_machine m;
+    AX_TRY(fits_all(run, rest, &m, helps));
     int64_t little = threads == 1 || scratch <= rest / 2; /* may differ between ranks of different pipeline
                                                              stages */
     AX_TRY(ax_run_max(run, &little, 1));
@@ -90,61 +91,101 @@ static ax_status suggest_threads(const ax_run *run, const ax_memory *memory, cha
     return AX_OK;
 }
 
-/* If the run would fit with pipe.slack = 0 and pipe.postpone = 0, so that pipeline stages hold fewer
- * micro-batches: writes this advice to `out` and sets *helps to true. Otherwise sets *helps to false. */
-static ax_status suggest_fewer_slots(const ax_run *run, char *out, size_t size, bool *helps)
+/* A change of settings that may make the run fit. */
+typedef struct change {
+    ax_parallel parallel;
+    int64_t micro_batch, recompute;
+    char what[192]; /* the changed keys and their values, for the advice */
+} change;
+
+/* Plans the run with the change. If it fits, writes the advice to `out`. */
+static ax_status try_change(const ax_run *run, const change *c, char *out, size_t size, bool *helps)
 {
-    ax_parallel less = run->plan.parallel;
     ax_engine_plan plan;
+    ax_machine m;
     char text[32];
-    *helps = false;
-    if (run->plan.grid.pipe == 1 || (!less.pipe.slack && !less.pipe.postpone))
-        return AX_OK;
-    less.pipe.slack = less.pipe.postpone = 0;
-    AX_TRY(plan_with(run, &less, run->plan.options.micro_batch, run->plan.options.recompute, &plan));
+    AX_TRY(plan_with(run, &c->parallel, c->micro_batch, c->recompute, &plan));
     size_t need = ax_memory_total(&plan.memory);
     ax_engine_plan_fini(&plan);
-    AX_TRY(fits_all(run, need, helps));
-    snprintf(out, size, "pipe.postpone: 0 with pipe.slack: 0 would fit (%s)",
-             ax_format_bytes((double)need, text));
+    AX_TRY(fits_all(run, need, &m, helps));
+    if (*helps)
+        snprintf(out, size, "%s would fit (%s)", c->what, ax_format_bytes(m.need, text));
     return AX_OK;
 }
 
-/* Writes to `out` the first of these changes that would make the run fit: fewer threads; pipe.slack and
- * pipe.postpone 0; a smaller micro-batch, the largest that fits; full recomputation, with the largest
- * micro-batch that fits. If none of these changes would, writes that the model is too large. All ranks do the
- * same search. */
-static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, size_t size)
+static void add_key(change *c, const char *text)
+{
+    ax_text_add(c->what, sizeof c->what, "%s%s", *c->what ? " with " : "", text);
+}
+
+/* Changes settings of the pipeline so that its stages hold the fewest micro-batches. Returns false if there
+ * is nothing to change. */
+static bool hold_fewest(const ax_run *run, change *c)
+{
+    ax_pipe_settings *pipe = &c->parallel.pipe;
+    if (run->plan.grid.pipe == 1)
+        return false;
+    if (pipe->schedule == AX_PIPE_GPIPE)
+        add_key(c, "pipe.schedule: message");
+    if (pipe->slack)
+        add_key(c, "pipe.slack: 0");
+    if (pipe->postpone)
+        add_key(c, "pipe.postpone: 0");
+    pipe->schedule = pipe->schedule == AX_PIPE_GPIPE ? AX_PIPE_MESSAGE : pipe->schedule;
+    pipe->slack = pipe->postpone = 0;
+    return *c->what;
+}
+
+/* Tries smaller micro-batches, the largest that fits, then full recomputation with the largest micro-batch
+ * that fits, both on top of `base`. */
+static ax_status suggest_micro_batch(const ax_run *run, const change *base, char *out, size_t size,
+                                     bool *helps)
 {
     const ax_engine_options *options = &run->plan.options;
     int64_t most = options->micro_batch;
     int64_t share = options->global_batch / (run->config->grid.data * run->config->grid.z);
-    bool helps;
-    AX_TRY(suggest_threads(run, memory, out, size, &helps));
-    if (!helps)
-        AX_TRY(suggest_fewer_slots(run, out, size, &helps));
-    if (helps)
-        return AX_OK;
     for (int full = 0; full < 2; full++)
         for (int64_t micro = most; micro > 0; micro = micro > 1 ? ax_divisor_below(share, micro - 1) : 0) {
             if ((!full && micro == most) || !ax_config_fits_pipe(run->config, micro))
                 continue;
-            ax_engine_plan plan;
-            bool fit;
-            AX_TRY(plan_with(run, &run->plan.parallel, micro, full ? 1 : options->recompute, &plan));
-            size_t need = ax_memory_total(&plan.memory);
-            ax_engine_plan_fini(&plan);
-            AX_TRY(fits_all(run, need, &fit));
-            if (!fit)
-                continue;
-            char text[32];
-            snprintf(out, size, "train.micro_batch: %lld%s would fit (%s)", (long long)micro,
-                     full ? " with train.recompute: full" : "", ax_format_bytes((double)need, text));
-            return AX_OK;
+            change c = *base;
+            snprintf(c.what, sizeof c.what, "train.micro_batch: %lld", (long long)micro);
+            if (full)
+                add_key(&c, "train.recompute: full");
+            if (*base->what)
+                add_key(&c, base->what);
+            c.micro_batch = micro;
+            c.recompute = full ? 1 : options->recompute;
+            AX_TRY(try_change(run, &c, out, size, helps));
+            if (*helps)
+                return AX_OK;
         }
-    snprintf(out, size,
-             "even train.micro_batch: 1 with train.recompute: full does not fit: divide the model among more "
-             "machines or GPUs (grid.z, grid.x, grid.pipe), or reduce model.seq_len");
+    return AX_OK;
+}
+
+/* Writes to `out` the first of these changes that would make the run fit: fewer threads; a pipeline that
+ * holds fewer micro-batches; smaller micro-batches or full recomputation; both. If none of these changes
+ * would, advises to divide the model among more ranks. All ranks do the same search. */
+static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, size_t size)
+{
+    const change as_given = {.parallel = run->plan.parallel,
+                             .micro_batch = run->plan.options.micro_batch,
+                             .recompute = run->plan.options.recompute};
+    change fewest = as_given;
+    bool helps, fewer = hold_fewest(run, &fewest);
+    AX_TRY(suggest_threads(run, memory, out, size, &helps));
+    if (!helps && fewer)
+        AX_TRY(try_change(run, &fewest, out, size, &helps));
+    if (!helps)
+        AX_TRY(suggest_micro_batch(run, &as_given, out, size, &helps));
+    if (!helps && fewer)
+        AX_TRY(suggest_micro_batch(run, &fewest, out, size, &helps));
+    if (!helps)
+        snprintf(
+            out, size,
+            "even train.micro_batch: 1 with train.recompute: full%s%s does not fit: divide the model among "
+            "more machines or GPUs (grid.z, grid.x, grid.pipe), or reduce model.seq_len",
+            fewer ? " with " : "", fewest.what);
     return AX_OK;
 }
 
@@ -186,11 +227,10 @@ ax_status ax_run_plan_engine(const ax_run *run, ax_train_plan *plan)
     log_plan(run, memory);
     AX_TRY(find_largest(run, memory, &plan->mem_planned));
     size_t need = ax_memory_total(memory);
-    AX_TRY(find_machine(run, need, &m));
-    AX_TRY(fits_all(run, need, &fit));
+    AX_TRY(fits_all(run, need, &m, &fit));
     if (fit)
         return AX_OK;
-    char advice[256], a[32], b[32];
+    char advice[512], a[32], b[32];
     AX_TRY(suggest(run, memory, advice, sizeof advice));
     AX_CHECK(ax_machine_fits(&m), AX_ERR_MEMORY, "a step needs %s%s but only %s are available here: %s",
              ax_format_bytes(m.need, a), m.of, ax_format_bytes(m.available, b), advice);

@@ -167,10 +167,14 @@ static void too_little_memory_for_slots(void **state)
     (void)state;
     const int64_t seq_len = 4096, free_bytes = ax_memory_available(),
                   slots = free_bytes / (seq_len * 24 * 4 * 5);
-    run_expect(3, "pipe.postpone: 0 with pipe.slack: 0 would fit (",
+    run_expect(3, ": pipe.postpone: 0 would fit (",
                RANK_KEYS "ranks=2 grid.pipe=2 model.seq_len=%lld train.micro_batch=1 train.global_batch=%lld "
                          "pipe.postpone=%lld",
                (long long)seq_len, (long long)(2 * slots), (long long)slots);
+    run_expect(3, ": pipe.schedule: message would fit (",
+               RANK_KEYS "ranks=2 grid.pipe=2 model.seq_len=%lld train.micro_batch=1 train.global_batch=%lld "
+                         "pipe.schedule=gpipe",
+               (long long)seq_len, (long long)(2 * slots));
     if (!SANITIZED) /* sanitizers reserve terabytes */
         run_limited(3, "even train.micro_batch: 1 with train.recompute: full does not fit", RLIMIT_AS,
                     (rlim_t)264 << 20,

@@ -281,6 +281,18 @@ bool ax_config_fits_pipe(const ax_config *cfg, int64_t micro_batch)
                         cfg->train.global_batch / (micro_batch * batch_ranks(cfg)));
 }
 
+/* Records errors of keys that have no effect with the pipeline's schedule. */
+static void check_pipe_keys(ax_config *cfg)
+{
+    static const char *const slack[] = {"pipe.slack", NULL}, *const chunks[] = {"pipe.chunks", NULL};
+    if (!both_ok(cfg, "pipe.schedule", "grid.pipe") || cfg->grid.pipe == 1)
+        return;
+    if (cfg->pipe.schedule == AX_PIPE_GPIPE || is_interleaved(cfg))
+        config_check_unused(cfg, slack, "needs pipe.schedule message or 1f1b: leave the key out");
+    if (!is_interleaved(cfg))
+        config_check_unused(cfg, chunks, "needs pipe.schedule interleaved: leave the key out");
+}
+
 /* Checks the keys of the schedule interleaved. */
 static void check_chunks(ax_config *cfg)
 {
@@ -331,13 +343,22 @@ void config_check_pipe(ax_config *cfg, int64_t blocks)
     }
     if (!cut_is_given(cfg))
         return;
+    for (size_t i = 0; i < cut->count; i++)
+        if (cut->items[i] < 0) {
+            ax_option_error(cfg->set, "pipe.cut", "give auto alone, or a list of blocks");
+            return;
+        }
+    if (stages == 1) {
+        ax_option_error(cfg->set, "pipe.cut", "lists blocks, but there is only one stage: leave the key out");
+        return;
+    }
     even_cut(stages, blocks, fits);
     if ((int64_t)cut->count != stages - 1) {
         ax_option_error(cfg->set, "pipe.cut",
-                        "lists %zu blocks, but %s = %" PRId64 " needs %" PRId64
+                        "lists %zu block%s, but %s = %" PRId64 " needs %" PRId64
                         ": the first blocks of all %s but the first; for instance %s",
-                        cut->count, what, stages, stages - 1, is_interleaved(cfg) ? "chunks" : "stages",
-                        stages > 1 ? fits : "auto");
+                        cut->count, cut->count == 1 ? "" : "s", what, stages, stages - 1,
+                        is_interleaved(cfg) ? "chunks" : "stages", fits);
         return;
     }
     for (size_t i = 0; i < cut->count; i++) {
@@ -390,6 +411,7 @@ void config_check(ax_config *cfg)
     check_valid(cfg);
     check_goldfish_is_on(cfg);
     check_grid(cfg);
+    check_pipe_keys(cfg);
     check_chunks(cfg);
     /* Without model.family, train_setup.c calls these checks after it has read config.json. */
     if (ax_config_given(cfg, "model.family")) {

@@ -108,8 +108,16 @@ static void rules_over_keys(void **state)
          "t.yaml:4:13: pipe.cut: block 3 is not above the block before it (blocks 0 to 11, 12: a stage with "
          "only the head); for instance [3, 8]"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 3}\npipe: {cut: 7}\n",
-         "pipe.cut: lists 1 blocks, but grid.pipe = 3 needs 2: the first blocks of all stages but the first; "
+         "pipe.cut: lists 1 block, but grid.pipe = 3 needs 2: the first blocks of all stages but the first; "
          "for instance [3, 8]"},
+        {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 3}\npipe: {cut: [5, auto]}\n",
+         "pipe.cut: give auto alone, or a list of blocks"},
+        {"model: {family: gpt2}\ndata: {train: x}\npipe: {cut: 7}\n",
+         "pipe.cut: lists blocks, but there is only one stage: leave the key out"},
+        {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 2}\npipe: {schedule: gpipe, slack: 2}\n",
+         "pipe.slack: needs pipe.schedule message or 1f1b: leave the key out"},
+        {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 2}\npipe: {chunks: 4}\n",
+         "pipe.chunks: needs pipe.schedule interleaved: leave the key out"},
         {"model: {family: gpt2}\ndata: {train: x}\npipe: {schedule: zb}\n",
          "t.yaml:3:18: pipe.schedule: must be message, 1f1b, gpipe or interleaved, not \"zb\""},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 24, micro_batch: 2}\n"
@@ -132,7 +140,7 @@ static void rules_over_keys(void **state)
          "chunk needs the embedding, a block or the head; at most 4"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 2}\ntrain: {global_batch: 8}\n"
          "pipe: {schedule: interleaved, cut: 7}\n",
-         "pipe.cut: lists 1 blocks, but grid.pipe x pipe.chunks = 4 needs 3: the first blocks of all chunks "
+         "pipe.cut: lists 1 block, but grid.pipe x pipe.chunks = 4 needs 3: the first blocks of all chunks "
          "but the first; for instance "
          "[2, 6, 9]"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {y: 2, x: 4}\nstrategy: megatron\n",

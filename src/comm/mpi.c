@@ -427,16 +427,44 @@ static ax_status guard_exit(ax_mpi_world *w)
 
 /* ---- creation ------------------------------------------------------------------------------------ */
 
+/* Waits until MPI has connected the ranks. The watchdog does not run yet, and if a rank fails inside of MPI,
+ * the others may wait for it for ever. So rank 0 warns after START_WARN seconds, and every rank ends the job
+ * after START_END seconds. */
+static void wait_until_created(ax_mpi_world *w)
+{
+    enum { START_WARN = 30, START_END = 600 };
+    double begin = ax_now();
+    bool warned = false;
+    struct timespec until;
+    pthread_mutex_lock(&w->lock);
+    while (!w->created) {
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+        pthread_cond_timedwait(&w->to_callers, &w->lock, &until);
+        double waited = ax_now() - begin;
+        if (!w->created && waited > START_END) {
+            ax_log(AX_LOG_ERROR, "rank %d: MPI did not connect the ranks within %d seconds", w->launch.rank,
+                   START_END);
+            ax_comm_exit(AX_ERR_COMM);
+        }
+        if (!w->created && waited > START_WARN && !warned && w->launch.rank <= 0)
+            ax_log(AX_LOG_WARN,
+                   "rank %d: MPI has not connected the ranks for %d seconds: one may have failed in MPI (its "
+                   "messages above say why; a limit of memory, ulimit -v, is one cause), or a host is out of "
+                   "reach; this rank waits for %d seconds",
+                   w->launch.rank, START_WARN, START_END);
+        warned = warned || waited > START_WARN;
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
 static ax_status start_thread(ax_mpi_world *w)
 {
     int error = ax_thread_start(&w->thread, ax_mpi_thread, w);
     AX_CHECK(!error, AX_ERR_MEMORY,
              "cannot start this rank's communication thread: %s; raise the limit of processes (ulimit -u)",
              strerror(error));
-    pthread_mutex_lock(&w->lock);
-    while (!w->created)
-        pthread_cond_wait(&w->to_callers, &w->lock);
-    pthread_mutex_unlock(&w->lock);
+    wait_until_created(w);
     if (w->create_status == AX_OK)
         return AX_OK;
     pthread_join(w->thread, NULL);

@@ -180,6 +180,8 @@ static void raise_default(int number)
  * has no stop signal, or SIGINT came twice, ends this process by the signal instead. */
 static ax_status fail_by_signal(const cli_job *job)
 {
+    if (job->at_once)
+        fprintf(stderr, "axonn: ended at once by a second %s, without saving\n", strsignal(job->signal));
     if (!job->stop || job->at_once)
         raise_default(job->signal);
     AX_CHECK(

@@ -67,9 +67,10 @@ typedef struct ax_stream {
 
 typedef ax_status ax_kernel_fn(ax_stream *stream, const void *args);
 
-/* Runs a gemm with an epilogue (other than AX_EPILOGUE_NONE) as two kernels: gemm without epilogue, then
- * activation or activation_grad. For backends whose gemm has no fused epilogues. `kernel` is the backend's
- * table of kernels, indexed by ax_kernel. */
+/* Runs a gemm with an epilogue (other than AX_EPILOGUE_NONE) or with col_sums as kernels of their own: gemm
+ * without epilogue and col_sums, then activation or activation_grad, or col_sum (after fill, unless
+ * accumulate_sums). For backends whose gemm does not compute these itself. `kernel` is the backend's table of
+ * kernels, indexed by ax_kernel. */
 AX_MUST_CHECK ax_status ax_gemm_in_two(ax_stream *stream, const ax_gemm_args *args,
                                        ax_kernel_fn *const kernel[]);
 

@@ -103,7 +103,12 @@ typedef enum ax_epilogue {
 /* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`) (+ bias[n] in every row, if not NULL). a and b:
  * `dtype`; c: `c_dtype`, which is `dtype` or accum; bias: accum; sums are kept in accum. a is [m,k] with row
  * stride lda, or [k,m] if trans_a; b likewise [k,n] or [n,k] if trans_b. With k == 0 the product op(a)·op(b)
- * is zeros. c and preact must not overlap a, b or each other. */
+ * is zeros. c and preact must not overlap a, b or each other.
+ *
+ * If col_sums, [m] of accum, is not NULL, the kernel also computes col_sums[i] = Σ over k of a[k,i], added to
+ * the present values if `accumulate_sums`. If the product is the gradient of a weight, these sums are the
+ * gradient of the bias that belongs to the weight, and a is read once for both. With col_sums, a must be
+ * transposed, bias NULL, and the epilogue AX_EPILOGUE_NONE. */
 typedef struct ax_gemm_args {
     int64_t m, n, k;
     const void *a, *b, *bias;
@@ -114,6 +119,8 @@ typedef struct ax_gemm_args {
     uint8_t epilogue;   /* ax_epilogue */
     ax_activation kind; /* the activation f; with AX_EPILOGUE_NONE any value of ax_activation */
     void *preact;       /* preactivations, or NULL */
+    void *col_sums;     /* sums of the columns of a, or NULL */
+    bool accumulate_sums;
 } ax_gemm_args;
 
 /* y[r,c] = x[r,c] + bias[c]; y may be x. x, y: [rows, cols] of `dtype`, rows `ld` elements apart; bias:

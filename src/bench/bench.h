@@ -37,6 +37,7 @@ typedef struct bench_gemm {
     ax_gemm_args args; /* its pointers are all NULL */
     bool bias;         /* true: args.bias was not NULL in the step */
     bool preact;       /* true: args.preact, the preactivation, was not NULL in the step */
+    bool sums;         /* true: args.col_sums, the sums of the columns of a, was not NULL in the step */
     int64_t calls;     /* calls per step */
     ax_spread seconds; /* seconds of a call */
 } bench_gemm;

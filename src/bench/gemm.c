@@ -21,7 +21,8 @@ static bool same_gemm(const bench_gemm *p, const ax_gemm_args *b)
     return p->bias == (b->bias != NULL) && a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda &&
            a->ldb == b->ldb && a->ldc == b->ldc && a->dtype == b->dtype && a->c_dtype == b->c_dtype &&
            a->trans_a == b->trans_a && a->trans_b == b->trans_b && a->accumulate == b->accumulate &&
-           a->epilogue == b->epilogue && a->kind == b->kind && p->preact == (b->preact != NULL);
+           a->epilogue == b->epilogue && a->kind == b->kind && p->preact == (b->preact != NULL) &&
+           p->sums == (b->col_sums != NULL) && a->accumulate_sums == b->accumulate_sums;
 }
 
 static ax_status add_gemm(bench_gemms *all, const ax_gemm_args *args)
@@ -29,10 +30,13 @@ static ax_status add_gemm(bench_gemms *all, const ax_gemm_args *args)
     bench_gemm *grown = realloc(all->gemm, (size_t)(all->n + 1) * sizeof *grown);
     AX_CHECK(grown, AX_ERR_MEMORY, "not enough host memory for a list of %lld GEMMs", (long long)all->n + 1);
     all->gemm = grown;
-    all->gemm[all->n] =
-        (bench_gemm){.args = *args, .bias = args->bias != NULL, .preact = args->preact != NULL, .calls = 1};
+    all->gemm[all->n] = (bench_gemm){.args = *args,
+                                     .bias = args->bias != NULL,
+                                     .preact = args->preact != NULL,
+                                     .sums = args->col_sums != NULL,
+                                     .calls = 1};
     ax_gemm_args *mine = &all->gemm[all->n++].args;
-    mine->a = mine->b = mine->bias = mine->c = mine->preact = NULL;
+    mine->a = mine->b = mine->bias = mine->c = mine->preact = mine->col_sums = NULL;
     return AX_OK;
 }
 
@@ -107,11 +111,16 @@ static int64_t bias_bytes(const bench_gemm *p)
     return p->bias ? padded(p->args.n, ax_dtype_accum(p->args.dtype)) : 0;
 }
 
+static int64_t sums_bytes(const bench_gemm *p)
+{
+    return p->sums ? padded(p->args.m, ax_dtype_accum(p->args.dtype)) : 0;
+}
+
 static int64_t set_bytes(const bench_gemm *p)
 {
     const ax_gemm_args *g = &p->args;
     return padded(elements_of_a(g), g->dtype) + padded(elements_of_b(g), g->dtype) + bias_bytes(p) +
-           (p->preact ? 2 : 1) * padded(g->m * g->ldc, g->c_dtype);
+           sums_bytes(p) + (p->preact ? 2 : 1) * padded(g->m * g->ldc, g->c_dtype);
 }
 
 /* Returns how many sets of operands the GEMM needs so that they have t->cold bytes together. One set of at
@@ -129,6 +138,8 @@ static ax_gemm_args with_operands(const timing *t, const bench_gemm *p, int64_t 
     at += padded(elements_of_b(&mine), mine.dtype);
     mine.bias = p->bias ? at : NULL;
     at += bias_bytes(p);
+    mine.col_sums = p->sums ? at : NULL;
+    at += sums_bytes(p);
     mine.c = at;
     mine.preact = p->preact ? at + padded(mine.m * mine.ldc, mine.c_dtype) : NULL;
     return mine;
@@ -159,6 +170,9 @@ static ax_status fill_sets(const timing *t, const bench_gemm *p)
             AX_TRY(fill_operand(t, mine.preact, g->m * g->ldc, g->c_dtype));
         ax_fill_args zero = {.n = g->m * g->ldc, .y = mine.c, .dtype = g->c_dtype};
         AX_TRY(ax_run_fill(t->ctx->stream, &zero));
+        ax_fill_args no_sums = {
+            .n = p->sums ? g->m : 0, .y = mine.col_sums, .dtype = ax_dtype_accum(g->dtype)};
+        AX_TRY(ax_run_fill(t->ctx->stream, &no_sums));
     }
     return AX_OK;
 }

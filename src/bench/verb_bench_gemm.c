@@ -41,6 +41,7 @@ typedef struct row {
  * - " f32": the dtype of the result, if it is another one
  * - "+=": the GEMM adds to the result
  * - "+bias": it adds a bias to each column
+ * - "+sums": it also sums the columns of A
  * - "gelu", "gelu'": the epilogue, with GELU or another activation function
  * - "strided": the rows of an operand are further apart in memory than they are long */
 static const char *const epilogue[] = {
@@ -51,11 +52,11 @@ static void name_gemm(const bench_gemm *p, char *out, size_t size)
     const ax_gemm_args *g = &p->args;
     bool sparse =
         g->lda != (g->trans_a ? g->m : g->k) || g->ldb != (g->trans_b ? g->k : g->n) || g->ldc != g->n;
-    snprintf(out, size, "%c%c %lldx%lldx%lld %s%s%s%s%s%s%s%s", g->trans_a ? 'T' : 'N',
+    snprintf(out, size, "%c%c %lldx%lldx%lld %s%s%s%s%s%s%s%s%s", g->trans_a ? 'T' : 'N',
              g->trans_b ? 'T' : 'N', (long long)g->m, (long long)g->n, (long long)g->k,
              ax_dtype_name(g->dtype), g->c_dtype == g->dtype ? "" : " ",
              g->c_dtype == g->dtype ? "" : ax_dtype_name(g->c_dtype), g->accumulate ? " +=" : "",
-             p->bias ? " +bias" : "", g->epilogue ? " " : "", epilogue[g->epilogue],
+             p->bias ? " +bias" : "", p->sums ? " +sums" : "", g->epilogue ? " " : "", epilogue[g->epilogue],
              sparse ? " strided" : "");
 }
 
@@ -109,12 +110,12 @@ static ax_status print_json(const bench_gemms *all, const args *a, int ranks, co
         "threads", all->threads, "device", all->device, "isa", isa, "cache_bytes", (json_int_t)all->cache);
     if (out && r->gemm) {
         const ax_gemm_args *g = &r->gemm->args;
-        json_t *more = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:s, s:s, s:b, s:b, s:s}", "m",
-                                 (json_int_t)g->m, "n", (json_int_t)g->n, "k", (json_int_t)g->k, "lda",
-                                 (json_int_t)g->lda, "ldb", (json_int_t)g->ldb, "ldc", (json_int_t)g->ldc,
-                                 "trans_a", g->trans_a, "trans_b", g->trans_b, "dtype",
-                                 ax_dtype_name(g->dtype), "result", ax_dtype_name(g->c_dtype), "accumulate",
-                                 g->accumulate, "bias", r->gemm->bias, "epilogue", epilogue[g->epilogue]);
+        json_t *more = json_pack(
+            "{s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:s, s:s, s:b, s:b, s:b, s:s}", "m", (json_int_t)g->m,
+            "n", (json_int_t)g->n, "k", (json_int_t)g->k, "lda", (json_int_t)g->lda, "ldb",
+            (json_int_t)g->ldb, "ldc", (json_int_t)g->ldc, "trans_a", g->trans_a, "trans_b", g->trans_b,
+            "dtype", ax_dtype_name(g->dtype), "result", ax_dtype_name(g->c_dtype), "accumulate",
+            g->accumulate, "bias", r->gemm->bias, "sums", r->gemm->sums, "epilogue", epilogue[g->epilogue]);
         json_object_update(out, more);
         json_decref(more);
     }
@@ -197,6 +198,7 @@ const cli_verb verb_bench_gemm = {
         "dtype, and the result's dtype if it differs, followed by:\n"
         "  +=           adds to the result\n"
         "  +bias        adds a bias to each column\n"
+        "  +sums        also sums the columns of A, the gradient of a bias\n"
         "  gelu, gelu'  applies the activation function (GELU or another), or multiplies by its derivative\n"
         "  strided      rows are further apart in memory than they are long\n"
         "Operands are read from memory, not from caches, as in a step. The last row is the sum over all\n"

@@ -1,20 +1,38 @@
-/* A gemm with an epilogue (an activation or its gradient) as two kernels: the matmul, then the epilogue. */
+/* A gemm with an epilogue (an activation or its gradient) or with sums of columns as kernels of their own:
+ * first the matmul, then the epilogue or the sums. */
 #include "axonn/dev.h"
+
+static ax_status end_in_activation(ax_stream *stream, const ax_gemm_args *args, const ax_gemm_args *matmul,
+                                   ax_kernel_fn *const kernel[])
+{
+    if (args->epilogue == AX_EPILOGUE_ACTIVATION) {
+        ax_activation_args second = {args->m * args->n, matmul->c, args->c, args->dtype, args->kind};
+        return kernel[AX_K_activation](stream, &second);
+    }
+    ax_activation_grad_args second = {args->m * args->n, args->preact, matmul->c,
+                                      args->c,           args->dtype,  args->kind};
+    return kernel[AX_K_activation_grad](stream, &second);
+}
+
+static ax_status sum_columns(ax_stream *stream, const ax_gemm_args *args, ax_kernel_fn *const kernel[])
+{
+    ax_fill_args clear = {.n = args->m, .y = args->col_sums, .dtype = ax_dtype_accum(args->dtype)};
+    ax_col_sum_args sums = {args->k, args->m, args->lda, args->a, args->col_sums, args->dtype};
+    if (!args->accumulate_sums)
+        AX_TRY(kernel[AX_K_fill](stream, &clear));
+    return kernel[AX_K_col_sum](stream, &sums);
+}
 
 ax_status ax_gemm_in_two(ax_stream *stream, const ax_gemm_args *args, ax_kernel_fn *const kernel[])
 {
-    ax_gemm_args sums = *args;
-    bool forward = args->epilogue == AX_EPILOGUE_ACTIVATION;
-    sums.epilogue = AX_EPILOGUE_NONE;
-    sums.preact = NULL;
-    if (forward && args->preact)
-        sums.c = args->preact;
-    AX_TRY(kernel[AX_K_gemm](stream, &sums));
-    if (forward) {
-        ax_activation_args second = {args->m * args->n, sums.c, args->c, args->dtype, args->kind};
-        return kernel[AX_K_activation](stream, &second);
-    }
-    ax_activation_grad_args second = {args->m * args->n, args->preact, sums.c,
-                                      args->c,           args->dtype,  args->kind};
-    return kernel[AX_K_activation_grad](stream, &second);
+    ax_gemm_args matmul = *args;
+    matmul.epilogue = AX_EPILOGUE_NONE;
+    matmul.preact = matmul.col_sums = NULL;
+    matmul.accumulate_sums = false;
+    if (args->epilogue == AX_EPILOGUE_ACTIVATION && args->preact)
+        matmul.c = args->preact;
+    AX_TRY(kernel[AX_K_gemm](stream, &matmul));
+    if (args->epilogue)
+        AX_TRY(end_in_activation(stream, args, &matmul, kernel));
+    return args->col_sums ? sum_columns(stream, args, kernel) : AX_OK;
 }

@@ -47,6 +47,13 @@ static ax_status check_epilogue(const ax_gemm_args *a)
     return check_activation("gemm", a->kind);
 }
 
+static ax_status check_col_sums(const ax_gemm_args *a)
+{
+    AX_CHECK(!a->col_sums || (a->trans_a && !a->bias && a->epilogue == AX_EPILOGUE_NONE), AX_ERR_USAGE,
+             "kernel gemm: col_sums needs a transposed a, no bias and no epilogue (see ax_gemm_args)");
+    return AX_OK;
+}
+
 static ax_status check_norm(const char *kernel, ax_norm_kind kind, const void *sum, const void *s1)
 {
     AX_CHECK(kind == AX_NORM_LAYER || kind == AX_NORM_RMS, AX_ERR_USAGE,
@@ -273,14 +280,15 @@ static double summed(const ax_sumsq_args *a)
 #define RMS (a->kind == AX_NORM_RMS)
 
 /* clang-format off */
-ROW(gemm, preact,
-    TAKES(dtype, ACTIVATION); TAKES(c_dtype, BIT(T) | BIT(A)); AX_TRY(check_epilogue(a)),
-    2 * REAL(a->m) * REAL(a->n) * REAL(a->k),
+ROW(gemm, accumulate_sums,
+    TAKES(dtype, ACTIVATION); TAKES(c_dtype, BIT(T) | BIT(A)); AX_TRY(check_epilogue(a)); AX_TRY(check_col_sums(a)),
+    (2 * REAL(a->n) + (a->col_sums ? 1 : 0)) * REAL(a->m) * REAL(a->k),
     IN(a->a, T, MATRIX(a->trans_a ? a->k : a->m, a->trans_a ? a->m : a->k, a->lda)),
     IN(a->b, T, MATRIX(a->trans_b ? a->n : a->k, a->trans_b ? a->k : a->n, a->ldb)),
     IN(a->bias, A, VECTOR(a->n)),
     OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->c, a->c_dtype, MATRIX(a->m, a->n, a->ldc)),
-    OPERAND(a->epilogue == AX_EPILOGUE_ACTIVATION_GRAD ? AX_READ : AX_WRITE, a->preact, T, DENSE(a->m, a->n)));
+    OPERAND(a->epilogue == AX_EPILOGUE_ACTIVATION_GRAD ? AX_READ : AX_WRITE, a->preact, T, DENSE(a->m, a->n)),
+    OPERAND(a->accumulate_sums ? AX_READ_WRITE : AX_WRITE, a->col_sums, A, VECTOR(a->m)));
 
 ROW(bias_add, dtype, TAKES(dtype, ACTIVATION); ROWS_FIT(ld, a->cols), AREA,
     IN(a->x, T, MATRIX(a->rows, a->cols, a->ld)), IN(a->bias, A, VECTOR(a->cols)),

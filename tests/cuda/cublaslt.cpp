@@ -2,7 +2,9 @@
  * operands with the alignment that it was chosen for. A bias of a wider type than d is refused, so that the
  * plugin's own code for this case is tested too. The heuristic returns several algorithms, which take
  * different times. Only one of them, which splits k and needs a large workspace, differs from the others in
- * its bits. */
+ * its bits. The library's documentation does not say in which type the sums of columns (epilogue BGRADB) are
+ * added up: here in the type of the operands if the environment variable AXONN_EMULATED_NARROW_SUMS is set,
+ * else in fp32 or wider. */
 #include "cublasLt.h"
 
 #include "cuda_runtime.h"
@@ -79,6 +81,28 @@ double rounded(const cublasLtMatmulDesc &how, double x)
     return how.compute == CUBLAS_COMPUTE_64F ? x : (double)(float)x;
 }
 
+double rounded_to(ax_dtype dtype, double x)
+{
+    double bits;
+    ax_store(dtype, &bits, 0, x);
+    return ax_load(dtype, &bits, 0);
+}
+
+/* Computes epilogue BGRADB: the sums of op(b) over k, one for each column of d. */
+void sum_over_k(const cublasLtMatmulDesc &how, const void *b, const cublasLtMatrixLayout &lb, bool narrow)
+{
+    bool tb = how.trans_b == CUBLAS_OP_T;
+    const int64_t k = tb ? lb.cols : lb.rows, n = tb ? lb.rows : lb.cols;
+    for (int64_t j = 0; j < n; j++) {
+        double sum = 0;
+        for (int64_t p = 0; p < k; p++) {
+            sum += at(lb, tb, b, p, j);
+            sum = narrow ? rounded_to(dtype_of(lb.type), sum) : sum;
+        }
+        ax_store(dtype_of(how.bias_type), (void *)how.bias, j, sum);
+    }
+}
+
 /* With `split`, the sums over the two halves of k are rounded to the compute type before they are added. */
 void multiply(const cublasLtMatmulDesc &how, const void *a, const cublasLtMatrixLayout &la, const void *b,
               const cublasLtMatrixLayout &lb, double beta, void *d, const cublasLtMatrixLayout &ld,
@@ -122,8 +146,8 @@ size_t workspace_of(const cublasLtMatmulAlgo_t &algo) { return algo.data[WHICH] 
 
 /* Returns the time of a GEMM in ms. Algorithm 3 is fast but does not run if k is odd, which the heuristic
  * does not know. Algorithm 4 is fast only if c has an even number of rows. SPLIT is the fastest. A c of two
- * columns takes a tenth of the time. An epilogue with GELU is slow if c has an odd number of rows. The
- * algorithm that the environment variable AXONN_EMULATED_SLOW names is slow. */
+ * columns takes a tenth of the time. An epilogue other than the bias is slow if c has an odd number of rows.
+ * The algorithm that the environment variable AXONN_EMULATED_SLOW names is slow. */
 double cost_of(const cublasLtMatmulAlgo_t &algo, const cublasLtMatmulDesc &how, const cublasLtMatrixLayout &d)
 {
     double more = how.epilogue >= CUBLASLT_EPILOGUE_GELU && d.cols % 2 ? 1 : 0;
@@ -242,7 +266,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         return CUBLAS_STATUS_INVALID_VALUE;
     if (a->type != b->type || (a->type == CUDA_R_64F) != (how->compute == CUBLAS_COMPUTE_64F))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (how->epilogue & BIAS && how->bias_type != d->type)
+    if ((how->epilogue & BIAS || how->epilogue == CUBLASLT_EPILOGUE_BGRADB) && how->bias_type != d->type)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (how->epilogue & AUX && (how->aux_ld % 8 || how->aux_ld < d->rows))
         return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -282,17 +306,21 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t how, const 
     double factor = ax_load(scale, beta, 0);
     if (c != d || c_layout != d_layout || ax_load(scale, alpha, 0) != 1 || !is_aligned(a, algo->data[0]) ||
         !is_aligned(b, algo->data[1]) || !is_aligned(d, algo->data[3]) ||
-        (how->epilogue & AUX && (!how->aux || !is_aligned(how->aux, 16))))
+        (how->epilogue & AUX && (!how->aux || !is_aligned(how->aux, 16))) ||
+        (how->epilogue == CUBLASLT_EPILOGUE_BGRADB && (!how->bias || !is_aligned(how->bias, 16))))
         return CUBLAS_STATUS_INVALID_VALUE;
     size_t needed = workspace_of(*algo);
     if (!fits(*algo, *how, *a_layout) || needed > bytes)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     products[algo->data[WHICH]]++;
     ax_emulated_spend(stream, cost_of(*algo, *how, *d_layout));
+    const bool narrow = getenv("AXONN_EMULATED_NARROW_SUMS");
     ax_emulated_enqueue(stream, [=, h = *how, la = *a_layout, lb = *b_layout, ld = *d_layout] {
         if (needed) /* faults if the workspace is smaller than the plugin says */
             ((char *)workspace)[0] = ((char *)workspace)[bytes - 1] = 0;
         multiply(h, a, la, b, lb, factor, d, ld, needed > 0);
+        if (h.epilogue == CUBLASLT_EPILOGUE_BGRADB)
+            sum_over_k(h, b, lb, narrow);
     });
     return CUBLAS_STATUS_SUCCESS;
 }

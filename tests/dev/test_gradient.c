@@ -27,7 +27,7 @@ static void multiply(int64_t m, int64_t n, int64_t k, const double *a, bool tran
                      bool trans_b, double *c)
 {
     RUN(gemm, m, n, k, a, b, NULL, c, trans_a ? m : k, trans_b ? k : n, n, AX_F64, AX_F64, trans_a, trans_b,
-        false, AX_EPILOGUE_NONE, AX_GELU_TANH, NULL);
+        false, AX_EPILOGUE_NONE, AX_GELU_TANH, NULL, NULL, false);
 }
 
 static double gemm_objective(const void *test)

@@ -565,7 +565,9 @@ static bool end_in_gelu(int64_t m, bool gradient, ending *out)
     return ok;
 }
 
-static ending run_ending(const char *plans, int64_t m, bool gradient)
+typedef bool ending_fn(int64_t m, bool variant, ending *out);
+
+static ending run_ending(const char *plans, ending_fn *work, int64_t m, bool variant)
 {
     ending *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0),
            out;
@@ -574,7 +576,7 @@ static ending run_ending(const char *plans, int64_t m, bool gradient)
     pid_t child = fork();
     if (child == 0) {
         setenv("AXONN_PLANS", plans, 1);
-        bool ok = end_in_gelu(m, gradient, shared);
+        bool ok = work(m, variant, shared);
         if (!ok)
             fprintf(stderr, "m = %d: %s\n", (int)m, ax_error_message());
         _exit(!ok);
@@ -595,14 +597,105 @@ static void gelu_is_where_it_is_faster(void **state)
     for (int gradient = 0; gradient < 2; gradient++) {
         assert_int_equal(ax_remove_tree(FOLDER), AX_OK);
         for (int64_t m = 6; m < 8; m++) {
-            ending off = run_ending("off", m, gradient), timed = run_ending(FOLDER, m, gradient),
-                   known = run_ending(FOLDER, m, gradient);
+            ending off = run_ending("off", end_in_gelu, m, gradient),
+                   timed = run_ending(FOLDER, end_in_gelu, m, gradient),
+                   known = run_ending(FOLDER, end_in_gelu, m, gradient);
             assert_true(fabs(off.ms - first - launch) < rounding);
             assert_true(fabs(timed.ms - best - (m % 2 ? launch : 0)) < rounding);
             assert_true(known.ms == timed.ms);
             assert_true(fabs(known.exact - best - launch) < rounding);
             assert_true(off.products == 1 && timed.products > 8 && known.products == 1);
         }
+    }
+}
+
+/* ---- sums of columns ----------------------------------------------------------------------------- */
+
+enum { START = 3 }; /* what results contain before the first call */
+
+/* Checks aᵀ·b and the sums of the columns of a, added `calls` times to START, or stored. All sums are exact.
+ */
+static bool summed_right(ax_stream *stream, const ax_gemm_args *g, int calls)
+{
+    float c[64], sums[8];
+    if (ax_copy_out(stream, c, g->c, sizeof c) != AX_OK ||
+        ax_copy_out(stream, sums, g->col_sums, sizeof sums) != AX_OK)
+        return false;
+    for (int64_t i = 0; i < g->m; i++) {
+        double column = 0;
+        for (int64_t p = 0; p < K; p++)
+            column += small(0, p * g->lda + i);
+        if ((double)sums[i] != (g->accumulate_sums ? START + calls * column : column))
+            return false;
+        for (int64_t j = 0; j < N; j++) {
+            double sum = 0;
+            for (int64_t p = 0; p < K; p++)
+                sum += small(0, p * g->lda + i) * small(1, p * N + j);
+            if ((double)c[i * N + j] != (g->accumulate ? START + calls * sum : sum))
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool sum_twice(ax_stream *stream, const ax_gemm_args *g, ending *out)
+{
+    ax_kernel_total totals[AX_KERNEL_COUNT] = {{0}};
+    long each[ALGORITHMS];
+    const ax_fill_args c = {64, START, g->c, AX_F32}, sums = {8, START, g->col_sums, AX_F32};
+    bool ok = ax_run_fill(stream, &c) == AX_OK && ax_run_fill(stream, &sums) == AX_OK &&
+              ax_run_gemm(stream, g) == AX_OK && summed_right(stream, g, 1);
+    out->products = all_products(counter(), each);
+    stream->dev->totals = totals;
+    ok = ok && ax_run_gemm(stream, g) == AX_OK && ax_stream_wait(stream) == AX_OK;
+    stream->dev->totals = NULL;
+    out->ms = totals[AX_K_gemm].seconds * 1e3;
+    return ok && summed_right(stream, g, 2);
+}
+
+/* Runs a product that also sums columns, as for the gradients of a weight and its bias. */
+static bool end_in_sums(int64_t m, bool accumulate, ending *out)
+{
+    ax_device *dev;
+    char *memory;
+    if (ax_device_open("cuda", 1, &dev) != AX_OK || ax_device_alloc(dev, ROOM, (void **)&memory) != AX_OK)
+        return false;
+    ax_stream stream = {dev, NULL};
+    ax_gemm_args g = {
+        .m = m, .n = N, .k = K, .lda = 8, .ldb = N, .ldc = N, .dtype = AX_BF16, .trans_a = true};
+    g.a = memory, g.b = memory + 1024, g.c = memory + 2048, g.col_sums = memory + 3072, g.c_dtype = AX_F32;
+    g.accumulate = g.accumulate_sums = accumulate;
+    bool ok = send(&stream, memory, 0, K * 8) && send(&stream, memory + 1024, 1, K * N) &&
+              sum_twice(&stream, &g, out);
+    ax_device_free(dev, memory, ROOM);
+    ax_device_close(&dev);
+    return ok;
+}
+
+/* The GEMM also sums columns if that was measured to be faster (the stand-in is faster if m is even), and if
+ * the sums are in fp32. A call whose plan is known then launches nothing else if it stores the sums, and one
+ * kernel that adds if it accumulates. Otherwise two kernels sum, after one that clears the sums. */
+static void sums_are_where_they_are_faster(void **state)
+{
+    const double launch = 0.125, first = 0.03, best = 0.01, rounding = 2 * 0x1p-24; /* a float */
+    enum { PROBES = 4 }; /* the algorithms that show the type of sums, once per process */
+    (void)state;
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        const double apart = (accumulate ? 2 : 3) * launch, fused = accumulate ? launch : 0;
+        assert_int_equal(ax_remove_tree(FOLDER), AX_OK);
+        for (int64_t m = 6; m < 8; m++) {
+            ending off = run_ending("off", end_in_sums, m, accumulate),
+                   timed = run_ending(FOLDER, end_in_sums, m, accumulate),
+                   known = run_ending(FOLDER, end_in_sums, m, accumulate);
+            assert_true(fabs(off.ms - first - apart) < rounding);
+            assert_true(fabs(timed.ms - best - (m % 2 ? apart : fused)) < rounding);
+            assert_true(known.ms == timed.ms);
+            assert_true(off.products == 1 && timed.products > 8 && known.products == 1 + PROBES);
+        }
+        assert_int_equal(setenv("AXONN_EMULATED_NARROW_SUMS", "1", 1), 0);
+        ending narrow = run_ending(FOLDER, end_in_sums, 6, accumulate);
+        assert_true(fabs(narrow.ms - best - apart) < rounding);
+        assert_int_equal(unsetenv("AXONN_EMULATED_NARROW_SUMS"), 0);
     }
 }
 
@@ -631,6 +724,7 @@ int main(void)
         cmocka_unit_test(the_default_is_the_cache_folder),
         cmocka_unit_test(the_workspace_is_the_scratch),
         cmocka_unit_test(gelu_is_where_it_is_faster),
+        cmocka_unit_test(sums_are_where_they_are_faster),
         cmocka_unit_test(another_value_is_refused),
     };
     if (!getenv("AXONN_PLUGINS"))

@@ -108,6 +108,22 @@ static bool build_gemm_epilogue(kernel_case *c, int index)
     return true;
 }
 
+/* Gives every third case the sums of columns of a, and another third of the cases sums that are accumulated.
+ */
+static void add_sums(kernel_case *c, int index)
+{
+    ARGS(gemm);
+    const int way = index / 2 % 3;
+    if (way == 0)
+        return;
+    kc_name(c, " and%s sums", way == 2 ? " +=" : "");
+    a->accumulate_sums = way == 2;
+    if (a->accumulate_sums)
+        INOUT(col_sums, ACCUM, a->m, (double)a->k + 1);
+    else
+        OUT(col_sums, ACCUM, a->m, (double)a->k + 1);
+}
+
 bool kc_build_gemm(kernel_case *c, int index)
 {
     static const int64_t shapes[][3] = {
@@ -168,6 +184,8 @@ bool kc_build_gemm(kernel_case *c, int index)
         INOUT(c, a->c_dtype, m * a->ldc, (double)k + 3);
     else
         OUT(c, a->c_dtype, m * a->ldc, (double)k + 2);
+    if (a->trans_a && !bias)
+        add_sums(c, index);
     return true;
 }
 

@@ -554,7 +554,7 @@ ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args)
 {
     const ax_gemm_args *g = args;
     const ax_cpu *cpu = ax_cpu_of(stream);
-    if (g->epilogue)
+    if (g->epilogue || g->col_sums)
         return ax_gemm_in_two(stream, g, stream->dev->ops.kernel);
     if (g->dtype == AX_F64 || (g->k == 0 && g->bias))
         return ax_backend_ref.kernel[AX_K_gemm](stream, args);

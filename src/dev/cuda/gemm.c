@@ -86,6 +86,8 @@ void ax_cuda_matmuls_destroy(matmuls **out)
 
 static plan_key key_of(const ax_gemm_args *g)
 {
+    const void *sums =
+        g->accumulate_sums ? NULL : g->col_sums; /* where cuBLASLt stores them; NULL: scratch */
     return (plan_key){.m = g->m,
                       .n = g->n,
                       .k = g->k,
@@ -97,11 +99,13 @@ static plan_key key_of(const ax_gemm_args *g)
                       .trans_a = g->trans_a,
                       .trans_b = g->trans_b,
                       .accumulate = g->accumulate,
-                      .bias = g->bias != NULL,
+                      .bias = g->bias       ? 1
+                              : g->col_sums ? 2
+                                            : 0,
                       .align_a = ax_cuda_alignment(g->a),
                       .align_b = ax_cuda_alignment(g->b),
                       .align_c = ax_cuda_alignment(g->c),
-                      .align_bias = ax_cuda_alignment(g->bias),
+                      .align_bias = ax_cuda_alignment(g->bias ? g->bias : sums),
                       .epilogue = g->epilogue,
                       .preact = g->preact != NULL,
                       .align_preact = ax_cuda_alignment(g->preact)};
@@ -157,9 +161,9 @@ ax_status ax_cuda_gemm(ax_stream *stream, const void *args)
     ax_cuda *cu = ax_cuda_of(stream);
     plan *p;
     bool accumulate = g->accumulate;
-    if (!g->m || !g->n)
+    if (!g->m || (!g->n && !g->col_sums))
         return AX_OK;
-    if (g->epilogue && !ax_cuda_takes_gelu(cu->matmuls, g))
+    if ((g->epilogue || g->col_sums) && !ax_cuda_may_fuse(cu->matmuls, g))
         return ax_gemm_in_two(stream, g, ax_plugin_cuda.kernel);
     if (!g->k) /* k = 0 is computed without cuBLASLt, which rejects it */
         return accumulate && !g->bias ? AX_OK : ax_cuda_spread_rows(stream, g);

@@ -10,7 +10,8 @@
 typedef ax_cuda_plan plan;
 typedef ax_cuda_matmuls matmuls;
 
-/* Stored in the file of plans in place of an algorithm if matmul and epilogue run as two kernels. */
+/* Stored in the file of plans in place of an algorithm if matmul and epilogue, or matmul and sums of columns,
+ * are faster as kernels of their own. */
 static const uint64_t unfused[AX_CUDA_PLAN_WORDS] = {UINT64_MAX};
 
 void ax_cuda_plan_destroy(plan *p)
@@ -74,7 +75,8 @@ static ax_status describe(plan *p, const ax_gemm_args *g)
     return layout(&p->c, g->c_dtype, g->m, g->n, g->ldc);
 }
 
-/* Returns cuBLASLt's name of the call's epilogue. */
+/* Returns cuBLASLt's name of the call's epilogue. BGRADB sums over k the second operand that cuBLASLt is
+ * given, which is a. */
 static cublasLtEpilogue_t epilogue_of(const ax_gemm_args *g)
 {
     static const cublasLtEpilogue_t gelu[2][2] = {
@@ -86,18 +88,20 @@ static cublasLtEpilogue_t epilogue_of(const ax_gemm_args *g)
     case AX_EPILOGUE_ACTIVATION_GRAD:
         return CUBLASLT_EPILOGUE_DGELU;
     default:
-        return g->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+        return g->col_sums ? CUBLASLT_EPILOGUE_BGRADB
+               : g->bias   ? CUBLASLT_EPILOGUE_BIAS
+                           : CUBLASLT_EPILOGUE_DEFAULT;
     }
 }
 
 /* Adds the epilogue to the description p->how. cuBLASLt adds one value of the bias to each of its rows, which
- * are the columns of c. */
+ * are the columns of c; the sums of columns of a have the type of c too. */
 static ax_status describe_epilogue(plan *p, const ax_gemm_args *g)
 {
     cublasLtEpilogue_t with = epilogue_of(g);
     cudaDataType_t type = data_type(g->c_dtype);
     AX_TRY(set_attribute(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &with, sizeof with));
-    if (g->bias)
+    if (g->bias || g->col_sums)
         AX_TRY(set_attribute(p->how, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
     return g->preact ? set_attribute(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &g->ldc, sizeof g->ldc)
                      : AX_OK;
@@ -145,11 +149,13 @@ static cublasStatus_t launch(const matmuls *all, const ax_cuda *cu, const plan *
                           cu->scratch, all->workspace, cu->stream);
 }
 
-/* Sets the addresses of this call's bias and preactivations in the plan, which other calls share. */
+/* Sets the addresses of this call's bias or sums and of its preactivations in the plan, which other calls
+ * share. */
 static ax_status set_pointers(const matmuls *all, const plan *p, const ax_gemm_args *g)
 {
-    const void *bias = converts_bias(g) ? all->bias : g->bias;
-    if (g->bias && !p->separate_bias)
+    bool in_scratch = converts_bias(g) || g->accumulate_sums;
+    const void *bias = in_scratch ? all->bias : g->bias ? g->bias : g->col_sums;
+    if (bias && !p->separate_bias)
         AX_TRY(set_attribute(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
     return g->preact ? set_attribute(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->preact,
                                      sizeof g->preact)
@@ -164,13 +170,16 @@ ax_status ax_cuda_plan_run(const matmuls *all, ax_stream *stream, const plan *p,
             stream, &(ax_convert_args){g->n, g->bias, all->bias, ax_dtype_accum(g->dtype), g->c_dtype}));
     AX_TRY(set_pointers(all, p, g));
     AX_LT(launch(all, ax_cuda_of(stream), p, g, accumulate));
-    return AX_OK;
+    if (!g->accumulate_sums)
+        return AX_OK;
+    return ax_cuda_add(stream,
+                       &(ax_add_args){g->m, g->col_sums, all->bias, g->col_sums, ax_dtype_accum(g->dtype)});
 }
 
 /* ---- timing -------------------------------------------------------------------------------------- */
 
-/* CANDIDATES: how many algorithms the heuristic is asked for. ROUNDS: how often each of them is timed. */
-enum { CANDIDATES = 16, ROUNDS = 5 };
+/* ROUNDS: how often each candidate is timed. */
+enum { CANDIDATES = AX_CUDA_CANDIDATES, ROUNDS = 5 };
 /* Another candidate is preferred to the first one only if it takes less than MAX_RATIO of the first one's
  * time. Times below MIN_COMPARABLE ms are not compared, because they may be the time of the call on the host,
  * several microseconds, and not the time of the matmul on the GPU. */
@@ -224,27 +233,62 @@ static ax_status time_candidates(const matmuls *all, ax_cuda *cu, plan *p, const
     return AX_OK;
 }
 
-/* Times candidates on the operands of the call, before the call itself runs. If the call accumulates, c is
- * saved on the host and restored afterwards. */
-static ax_status time_in_place(const matmuls *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
-                               const cublasLtMatmulAlgo_t *candidate, int n, float min_ms[CANDIDATES])
+/* What the results of a call that accumulates were before, in host memory. NULL: the call overwrites the
+ * result. */
+typedef struct earlier {
+    char *c, *sums;
+} earlier;
+
+static size_t bytes_of_c(const ax_gemm_args *g)
 {
-    size_t bytes = (size_t)((g->m - 1) * g->ldc + g->n) * ax_dtype_size(g->c_dtype);
-    char *kept = NULL;
-    AX_TRY(set_pointers(all, p, g));
-    if (!g->accumulate)
-        return time_candidates(all, cu, p, g, candidate, n, min_ms);
-    AX_TRY(ax_calloc(bytes, 1, &kept));
-    ax_status status = ax_cuda_copy(cu, kept, g->c, bytes, cudaMemcpyDeviceToHost);
-    if (status == AX_OK)
-        status = time_candidates(all, cu, p, g, candidate, n, min_ms);
-    if (status == AX_OK)
-        status = ax_cuda_copy(cu, g->c, kept, bytes, cudaMemcpyHostToDevice);
-    free(kept);
+    return (size_t)((g->m - 1) * g->ldc + g->n) * ax_dtype_size(g->c_dtype);
+}
+
+static size_t bytes_of_sums(const ax_gemm_args *g)
+{
+    return (size_t)g->m * ax_dtype_size(ax_dtype_accum(g->dtype));
+}
+
+static ax_status keep(ax_cuda *cu, const void *result, size_t bytes, char **out)
+{
+    AX_TRY(ax_calloc(bytes, 1, out));
+    return ax_cuda_copy(cu, *out, result, bytes, cudaMemcpyDeviceToHost);
+}
+
+/* Keeps on the host the results to which the call adds. keep_earlier comes before the call is timed on its
+ * own operands, restore_earlier after that, also if either failed (`status`). */
+static ax_status keep_earlier(ax_cuda *cu, const ax_gemm_args *g, earlier *out)
+{
+    *out = (earlier){NULL, NULL};
+    if (g->accumulate)
+        AX_TRY(keep(cu, g->c, bytes_of_c(g), &out->c));
+    return g->accumulate_sums ? keep(cu, g->col_sums, bytes_of_sums(g), &out->sums) : AX_OK;
+}
+
+static ax_status restore_earlier(ax_cuda *cu, const ax_gemm_args *g, const earlier *kept, ax_status status)
+{
+    if (status == AX_OK && kept->c)
+        status = ax_cuda_copy(cu, g->c, kept->c, bytes_of_c(g), cudaMemcpyHostToDevice);
+    if (status == AX_OK && kept->sums)
+        status = ax_cuda_copy(cu, g->col_sums, kept->sums, bytes_of_sums(g), cudaMemcpyHostToDevice);
+    free(kept->c);
+    free(kept->sums);
     return status;
 }
 
-static bool can_run(const matmuls *all, const plan *p, const uint64_t *algo)
+/* Times candidates on the operands of the call, before the call itself runs. */
+static ax_status time_in_place(const matmuls *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
+                               const cublasLtMatmulAlgo_t *candidate, int n, float min_ms[CANDIDATES])
+{
+    earlier kept;
+    AX_TRY(set_pointers(all, p, g));
+    ax_status status = keep_earlier(cu, g, &kept);
+    if (status == AX_OK)
+        status = time_candidates(all, cu, p, g, candidate, n, min_ms);
+    return restore_earlier(cu, g, &kept, status);
+}
+
+bool ax_cuda_plan_can_run(const matmuls *all, const plan *p, const uint64_t *algo)
 {
     cublasLtMatmulAlgo_t as;
     cublasLtMatmulHeuristicResult_t about;
@@ -296,12 +340,12 @@ static ax_status use_measured(const matmuls *all, ax_cuda *cu, plan *p, const ax
                               const cublasLtMatmulAlgo_t *candidate, int n)
 {
     const uint64_t *known = ax_cuda_plans_find(all->measured, &p->key);
-    bool invalid = known && !can_run(all, p, known);
+    bool invalid = known && !ax_cuda_plan_can_run(all, p, known);
     if (!known || invalid) {
         AX_TRY(measure(all, cu, p, g, candidate, n, invalid));
         known = ax_cuda_plans_find(all->measured, &p->key);
     }
-    if (known && can_run(all, p, known))
+    if (known && ax_cuda_plan_can_run(all, p, known))
         memcpy(&p->algo, known, sizeof p->algo);
     return AX_OK;
 }
@@ -330,6 +374,14 @@ static ax_status query_heuristic(const matmuls *all, const plan *p,
     return status;
 }
 
+ax_status ax_cuda_plan_candidates(const matmuls *all, const ax_gemm_args *g, plan *p,
+                                  cublasLtMatmulAlgo_t candidate[CANDIDATES], int *n)
+{
+    AX_TRY(describe(p, g));
+    AX_TRY(describe_epilogue(p, g));
+    return query_heuristic(all, p, candidate, n);
+}
+
 /* Chooses p->algo. *found is set to whether cuBLASLt supports the matmul that the plan describes. */
 static ax_status choose_algorithm(const matmuls *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                                   bool *found)
@@ -353,14 +405,35 @@ static bool takes_bias(const ax_gemm_args *g)
 
 /* cuBLASLt's GELU is GELU_TANH by fast approximations, which are good enough for 16-bit types only. Rows of
  * preactivations must consist of a multiple of 8 elements and be aligned to 16 bytes. */
-bool ax_cuda_takes_gelu(const matmuls *all, const ax_gemm_args *g)
+static bool takes_gelu(const ax_gemm_args *g)
 {
-    return all->measured && ax_dtype_size(g->dtype) == 2 && g->kind == AX_GELU_TANH && g->n % 8 == 0 &&
+    return ax_dtype_size(g->dtype) == 2 && g->kind == AX_GELU_TANH && g->n % 8 == 0 &&
            ax_cuda_alignment(g->preact) >= 16 && (!g->bias || takes_bias(g)) && g->k;
 }
 
-/* Times the GEMM with fused GELU, and matmul and GELU as two kernels. *out is set to whether the fused GEMM
- * is faster (by MAX_RATIO, and if times are not below MIN_COMPARABLE). */
+/* Returns true if cuBLASLt may sum the columns of a. The sums have the type of c, and are aligned to 16
+ * bytes, or stored in scratch, from which they are added to earlier ones. */
+static bool takes_sums(const ax_gemm_args *g)
+{
+    bool fit =
+        g->accumulate_sums ? bytes_of_sums(g) <= AX_CUDA_BIAS_BYTES : ax_cuda_alignment(g->col_sums) >= 16;
+    return g->dtype != AX_F64 && g->c_dtype == AX_F32 && fit && g->n && g->k;
+}
+
+bool ax_cuda_may_fuse(const matmuls *all, const ax_gemm_args *g)
+{
+    return all->measured && (g->col_sums ? takes_sums(g) : takes_gelu(g));
+}
+
+static const char *name_of_fused(const ax_gemm_args *g)
+{
+    return g->col_sums                             ? "with sums of columns"
+           : g->epilogue == AX_EPILOGUE_ACTIVATION ? "then gelu"
+                                                   : "then gelu's gradient";
+}
+
+/* Times the GEMM with fused epilogue or sums, and as kernels of their own. *out is set to whether the fused
+ * GEMM is faster (by MAX_RATIO, and if times are not below MIN_COMPARABLE). */
 static ax_status fused_is_faster(const matmuls *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
                                  bool *out)
 {
@@ -372,28 +445,26 @@ static ax_status fused_is_faster(const matmuls *all, ax_stream *stream, const pl
         AX_CUDA(cudaEventRecord(all->begin, cu->stream));
         for (int i = 0; i < times; i++)
             AX_TRY(round % 2 ? ax_gemm_in_two(stream, g, ax_plugin_cuda.kernel)
-                             : ax_cuda_plan_run(all, stream, p, g, false));
+                             : ax_cuda_plan_run(all, stream, p, g, g->accumulate));
         AX_CUDA(cudaEventRecord(all->end, cu->stream));
         AX_TRY(ax_cuda_wait(cu));
         AX_CUDA(cudaEventElapsedTime(&ms, all->begin, all->end));
         if (round > 1) /* in the first round of either variant CUDA loads the kernels */
             min_ms[round % 2] = fminf(min_ms[round % 2], ms / (float)times);
     }
-    ax_log(AX_LOG_DEBUG,
-           "cuda: GEMM %lld x %lld x %lld of %s, then %s: %.4f ms fused, %.4f ms as two kernels",
-           (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype),
-           g->epilogue == AX_EPILOGUE_ACTIVATION ? "gelu" : "its gradient", (double)min_ms[0],
-           (double)min_ms[1]);
+    ax_log(AX_LOG_DEBUG, "cuda: GEMM %lld x %lld x %lld of %s, %s: %.4f ms fused, %.4f ms unfused",
+           (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype), name_of_fused(g),
+           (double)min_ms[0], (double)min_ms[1]);
     *out = min_ms[1] >= MIN_COMPARABLE && min_ms[0] < MAX_RATIO * min_ms[1];
     return AX_OK;
 }
 
 static bool is_unfused(const uint64_t *known) { return known && known[0] == unfused[0]; }
 
-/* Sets p->algo to the fastest candidate with fused GELU, then times it against matmul and GELU as two
- * kernels. Sets *wins to whether the fused kernel is faster; leaves *wins unchanged if no candidate could run
- * or the time is used up. */
-static ax_status time_gelu(const matmuls *all, ax_stream *stream, plan *p, const ax_gemm_args *g, bool *wins)
+/* Sets p->algo to the fastest fused candidate, then times it against a GEMM that is not fused. Sets *wins to
+ * whether the candidate is faster; leaves *wins unchanged if no candidate could run or the time is used up. */
+static ax_status compare_fused(const matmuls *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
+                               bool *wins)
 {
     cublasLtMatmulAlgo_t candidate[CANDIDATES];
     float min_ms[CANDIDATES];
@@ -411,16 +482,26 @@ static ax_status time_gelu(const matmuls *all, ax_stream *stream, plan *p, const
                : AX_OK;
 }
 
-/* Adds the fastest variant of a GEMM with GELU to the plans: fused, or two kernels. If the time for timing is
- * used up, adds two kernels. */
-static ax_status measure_gelu(const matmuls *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
-                              bool instead)
+static ax_status time_fused(const matmuls *all, ax_stream *stream, plan *p, const ax_gemm_args *g, bool *wins)
+{
+    earlier kept;
+    ax_cuda *cu = ax_cuda_of(stream);
+    ax_status status = keep_earlier(cu, g, &kept);
+    if (status == AX_OK)
+        status = compare_fused(all, stream, p, g, wins);
+    return restore_earlier(cu, g, &kept, status);
+}
+
+/* Adds the faster variant of a GEMM to the plans: fused, or not. If the time for timing is used up, this is
+ * the one that is not fused. */
+static ax_status measure_fused(const matmuls *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
+                               bool instead)
 {
     bool wins = false;
     ax_status status = AX_OK;
     ax_cuda_plans_begin(all->measured);
     if (!ax_cuda_plans_late(all->measured))
-        status = time_gelu(all, stream, p, g, &wins);
+        status = time_fused(all, stream, p, g, &wins);
     bool timed = !ax_cuda_plans_late(all->measured);
     ax_cuda_plans_end(all->measured);
     AX_TRY(status);
@@ -428,29 +509,37 @@ static ax_status measure_gelu(const matmuls *all, ax_stream *stream, plan *p, co
     return AX_OK;
 }
 
-/* Makes the plan of a GEMM with a GELU epilogue: fused if that was measured to be faster, else unfused. */
-static ax_status make_gelu(const matmuls *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
+/* Makes the plan of a GEMM with a GELU epilogue or with sums of columns: fused if that was measured to be
+ * faster, else unfused. Sums are also unfused if cuBLASLt does not add them up in fp32. */
+static ax_status make_fused(matmuls *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
 {
+    if (g->col_sums) {
+        bool wide;
+        AX_TRY(ax_cuda_sums_are_wide(all, stream, g->dtype, &wide));
+        p->unfused = !wide;
+    }
+    if (p->unfused)
+        return AX_OK;
     AX_TRY(describe(p, g));
     AX_TRY(describe_epilogue(p, g));
     const uint64_t *known = ax_cuda_plans_find(all->measured, &p->key);
-    bool invalid = known && !is_unfused(known) && !can_run(all, p, known);
+    bool invalid = known && !is_unfused(known) && !ax_cuda_plan_can_run(all, p, known);
     if (!known || invalid)
-        AX_TRY(measure_gelu(all, stream, p, g, invalid));
+        AX_TRY(measure_fused(all, stream, p, g, invalid));
     known = ax_cuda_plans_find(all->measured, &p->key);
-    p->unfused = !known || is_unfused(known) || !can_run(all, p, known);
+    p->unfused = !known || is_unfused(known) || !ax_cuda_plan_can_run(all, p, known);
     if (!p->unfused)
         memcpy(&p->algo, known, sizeof p->algo);
     return AX_OK;
 }
 
 /* Makes a plan that adds the bias in the epilogue if cuBLASLt supports that, else a plan without the bias. */
-ax_status ax_cuda_plan_make(const matmuls *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
+ax_status ax_cuda_plan_make(matmuls *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
 {
     ax_cuda *cu = ax_cuda_of(stream);
     bool found = false;
-    if (g->epilogue)
-        return make_gelu(all, stream, g, p);
+    if (g->epilogue || g->col_sums)
+        return make_fused(all, stream, g, p);
     AX_TRY(describe(p, g));
     if (takes_bias(g)) {
         AX_TRY(describe_epilogue(p, g));

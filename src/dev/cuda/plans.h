@@ -16,7 +16,8 @@
  * no padding, because keys are hashed and compared as bytes. */
 typedef struct ax_cuda_plan_key {
     int64_t m, n, k, lda, ldb, ldc;
-    int64_t dtype, c_dtype, trans_a, trans_b, accumulate, bias;
+    int64_t dtype, c_dtype, trans_a, trans_b, accumulate;
+    int64_t bias; /* 0: none; 1: the GEMM adds one; 2: it computes col_sums, the gradient of one */
     int64_t align_a, align_b, align_c, align_bias; /* alignments in bytes, powers of two */
     int64_t epilogue, preact, align_preact;
 } ax_cuda_plan_key;

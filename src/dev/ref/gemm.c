@@ -66,7 +66,7 @@ static void write_tile(const ax_gemm_args *g, int64_t i0, int64_t j0, int64_t ro
 ax_status ref_gemm(ax_stream *stream, const void *args)
 {
     const ax_gemm_args *g = args;
-    if (g->epilogue)
+    if (g->epilogue || g->col_sums)
         return ax_gemm_in_two(stream, g, ax_backend_ref.kernel);
     const matrix ma = {g->a, g->lda, g->dtype, g->trans_a}, mb = {g->b, g->ldb, g->dtype, g->trans_b};
     for (int64_t i0 = 0; i0 < g->m; i0 += TILE)

@@ -44,10 +44,13 @@ AX_MUST_CHECK ax_status ax_contract(ax_frame *frame, const char *spec, const ax_
 AX_MUST_CHECK ax_status ax_contract_run(ax_frame *frame, const char *spec, const ax_tensor *a,
                                         const ax_tensor *b, const ax_tensor *bias, bool accumulate,
                                         const ax_tensor *out);
-/* One of several contractions: the arguments of ax_contract_run. */
+/* One of several contractions: the arguments of ax_contract_run, and `sums`: unless NULL, memory for the sums
+ * of a over the dims that the contraction sums (ax_layout_of_sums), in the accumulation dtype, added to the
+ * present values if `accumulate_sums`. With `sums`, the summed dims must be a's first ones, the result must
+ * begin with a's other dims, and `bias` must be NULL. */
 typedef struct ax_contraction {
-    const ax_tensor *a, *b, *bias, *out;
-    bool accumulate;
+    const ax_tensor *a, *b, *bias, *out, *sums;
+    bool accumulate, accumulate_sums;
 } ax_contraction;
 /* Computes n <= AX_BESIDE contractions, one after the other, as ax_contract_run does. Adjacent arrays of two
  * successive contractions may be blocks of one matrix: if the matrices are [a0; a1]·b = [out0; out1], or
@@ -310,9 +313,12 @@ AX_MUST_CHECK ax_status ax_param_acquire(ax_frame *frame, ax_param *param, ax_te
 AX_MUST_CHECK ax_status ax_param_accumulate(ax_frame *frame, ax_param *param, const char *spec,
                                             const ax_tensor *a, const ax_tensor *b);
 /* Adds the contraction of a[i] and b to the gradient of params[i], for i < n <= AX_BESIDE, as
- * ax_param_accumulate does. The contractions run as one GEMM where ax_contract_each allows it. */
+ * ax_param_accumulate does. The contractions run as one GEMM where ax_contract_each allows it. If biases[i]
+ * is not NULL, also adds the sums of a[i] over all dims but the last to the gradient of the vector biases[i],
+ * unless biases[i] or params[i] is frozen. The GEMM computes these sums too (col_sums in ax_gemm_args). */
 AX_MUST_CHECK ax_status ax_param_accumulate_each(ax_frame *frame, int n, ax_param *const *params,
-                                                 const char *spec, const ax_tensor *a, const ax_tensor *b);
+                                                 ax_param *const *biases, const char *spec,
+                                                 const ax_tensor *a, const ax_tensor *b);
 /* Two calls for kernels that compute gradients themselves. First ax_param_grad_target gives the memory for a
  * contribution (the gradient of one use of the parameter in one micro-batch) in layout `produced`: the
  * gradient itself if the layouts agree, else frame memory. The kernel must overwrite *out if *fresh, and add

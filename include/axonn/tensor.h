@@ -88,6 +88,9 @@ bool ax_axes_equal(const ax_grid *grid, const ax_axes *a, const ax_axes *b);
 ax_layout ax_layout_effective(const ax_grid *grid, const ax_layout *layout, int ndim);
 /* Returns the set of axes that split any dim of the layout, without its partial axes. */
 ax_axisset ax_layout_split_axes(const ax_layout *layout, int ndim);
+/* Returns the layout of the sums over all dims but the last of a tensor with this layout: a vector that is
+ * partial along the axes that split the summed dims. */
+ax_layout ax_layout_of_sums(const ax_layout *layout, int ndim);
 /* Checks a layout: AX_ERR_INTERNAL if an axis appears twice (alone or as a factor), if it is not an axis of
  * the grid, or if the dims have more than AX_LAYOUT_AXES axes. */
 AX_MUST_CHECK ax_status ax_layout_check(const ax_grid *grid, const ax_layout *layout, int ndim);
@@ -204,10 +207,10 @@ AX_MUST_CHECK ax_status ax_frame_next_part(ax_frame *frame, const char *name);
 /* A task may defer contractions to a later part. While ax_frame_defers returns true, functions that compute
  * weight gradients call ax_frame_defer instead of computing n <= AX_BESIDE contractions, of a[i] and b.
  * ax_frame_run_deferred later switches deferring off and calls fn(frame, n, user, spec, a, b) for each call
- * of ax_frame_defer, in their order; user[i] belongs to a[i]. `spec` must be a string literal. The pointers
- * user[i] and the structs a[i] and *b are copied; the data must be memory of the frame or of a parameter, and
- * must not be overwritten before fn is called. ax_frame_begin switches deferring off and drops the deferred
- * contractions. */
+ * of ax_frame_defer, in their order. `user` has 2n pointers, of which user[i] and user[n + i] belong to a[i].
+ * `spec` must be a string literal. The pointers in `user` and the structs a[i] and *b are copied; the data
+ * must be memory of the frame or of a parameter, and must not be overwritten before fn is called.
+ * ax_frame_begin switches deferring off and drops the deferred contractions. */
 typedef ax_status ax_frame_deferred_fn(ax_frame *frame, int n, void *const *user, const char *spec,
                                        const ax_tensor *a, const ax_tensor *b);
 void ax_frame_set_deferring(ax_frame *frame, bool defers);

@@ -260,7 +260,8 @@ static ax_status add_input_grads(ax_layer *const *layers, int n, ax_frame *frame
     return AX_OK;
 }
 
-/* Adds to the gradients of all parameters of a layer except its weight. */
+/* Adds to the gradients of the parameters of a layer that the GEMM of its weight's gradient does not compute:
+ * those of a low-rank update, and that of the bias if the weight is frozen. */
 static ax_status add_other_grads(const ax_layer *self, ax_frame *frame, const ax_tensor *dy,
                                  const narrow_pair *update, const ax_tensor *x)
 {
@@ -268,16 +269,19 @@ static ax_status add_other_grads(const ax_layer *self, ax_frame *frame, const ax
         AX_TRY(ax_param_accumulate(frame, self->param[LORA_A], "btr,bti->ri", &update->v, x));
         AX_TRY(ax_param_accumulate(frame, self->param[LORA_B], "bto,btr->or", dy, &update->u));
     }
-    return self->param[BIAS] ? ax_op_bias_grad(frame, dy, self->param[BIAS]) : AX_OK;
+    return self->param[BIAS] && self->param[WEIGHT]->frozen ? ax_op_bias_grad(frame, dy, self->param[BIAS])
+                                                            : AX_OK;
 }
 
 static ax_status add_param_grads(ax_layer *const *layers, int n, ax_frame *frame, const ax_tensor *dy,
                                  const narrow_pair *update, const ax_tensor *x)
 {
-    ax_param *weight[AX_BESIDE] = {NULL};
-    for (int i = 0; i < n; i++)
+    ax_param *weight[AX_BESIDE] = {NULL}, *bias[AX_BESIDE] = {NULL};
+    for (int i = 0; i < n; i++) {
         weight[i] = layers[i]->param[WEIGHT];
-    AX_TRY(ax_param_accumulate_each(frame, n, weight, "bto,bti->oi", dy, x));
+        bias[i] = layers[i]->param[BIAS];
+    }
+    AX_TRY(ax_param_accumulate_each(frame, n, weight, bias, "bto,bti->oi", dy, x));
     for (int i = 0; i < n; i++)
         AX_TRY(add_other_grads(layers[i], frame, &dy[i], &update[i], x));
     return AX_OK;

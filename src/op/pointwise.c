@@ -76,8 +76,7 @@ void *ax_op_part(const ax_tensor *stats, int64_t index)
 
 ax_status ax_op_vector_grad(ax_frame *frame, const ax_tensor *dy, ax_param *param, ax_tensor *out)
 {
-    ax_layout produced = {.dim[0] = dy->layout.dim[dy->ndim - 1],
-                          .partial = dy->layout.partial | ax_layout_split_axes(&dy->layout, dy->ndim - 1)};
+    ax_layout produced = ax_layout_of_sums(&dy->layout, dy->ndim);
     return ax_param_grad_target(frame, param, &produced, out, NULL);
 }
 

@@ -286,6 +286,15 @@ static bool below(const void *at, const void *next, int64_t ld, int64_t rows, ax
     return (const char *)next == after(at, rows * ld, dtype);
 }
 
+/* Returns true if the sums of columns of `next` follow those of g in memory, or neither has such sums. */
+static bool sums_follow(const ax_gemm_args *g, const ax_gemm_args *next)
+{
+    if (!g->col_sums || !next->col_sums)
+        return !g->col_sums && !next->col_sums;
+    return (const char *)next->col_sums == after(g->col_sums, g->m, ax_dtype_accum(g->dtype)) &&
+           g->accumulate_sums == next->accumulate_sums;
+}
+
 /* If one GEMM can compute both g and `next`, which follows g, extends g by `next` and returns true. If not,
  * returns false. */
 static bool join(ax_gemm_args *g, const ax_gemm_args *next)
@@ -296,6 +305,7 @@ static bool join(ax_gemm_args *g, const ax_gemm_args *next)
         return false;
     bool same_m = g->m == next->m, same_n = g->n == next->n, same_k = g->k == next->k;
     bool a_same = g->a == next->a, b_same = g->b == next->b, c_same = g->c == next->c;
+    bool sums = g->col_sums || next->col_sums;
     bool along_m = g->trans_a ? beside(g->a, next->a, g->lda, g->m, next->m, in)
                               : below(g->a, next->a, g->lda, g->m, in);
     bool along_n = g->trans_b ? below(g->b, next->b, g->ldb, g->n, in)
@@ -304,22 +314,43 @@ static bool join(ax_gemm_args *g, const ax_gemm_args *next)
                                 : beside(g->a, next->a, g->lda, g->k, next->k, in);
     bool b_along_k = g->trans_b ? beside(g->b, next->b, g->ldb, g->k, next->k, in)
                                 : below(g->b, next->b, g->ldb, g->k, in);
-    if (same_m && same_n && c_same && a_along_k && b_along_k && next->accumulate && !next->bias) {
+    if (same_m && same_n && c_same && a_along_k && b_along_k && next->accumulate && !next->bias && !sums) {
         g->k += next->k;
         return true;
     }
     if (!same_k || g->accumulate != next->accumulate || !g->bias != !next->bias)
         return false;
-    if (same_m && a_same && along_n && beside(g->c, next->c, g->ldc, g->n, next->n, out) &&
+    if (same_m && a_same && along_n && !sums && beside(g->c, next->c, g->ldc, g->n, next->n, out) &&
         (!g->bias || (const char *)next->bias == after(g->bias, g->n, ax_dtype_accum(in)))) {
         g->n += next->n;
         return true;
     }
-    if (same_n && b_same && along_m && below(g->c, next->c, g->ldc, g->m, out) && g->bias == next->bias) {
+    if (same_n && b_same && along_m && below(g->c, next->c, g->ldc, g->m, out) && g->bias == next->bias &&
+        sums_follow(g, next)) {
         g->m += next->m;
         return true;
     }
     return false;
+}
+
+/* Makes the GEMM that computes the contraction c compute c->sums too, unless that is NULL. */
+static ax_status add_sums(const ax_grid *grid, const char *text, const ax_contraction *c, ax_gemm_args *gemm)
+{
+    if (!c->sums)
+        return AX_OK;
+    AX_CHECK(gemm->trans_a && gemm->a == c->a->data && gemm->m == ax_tensor_count(grid, c->sums) &&
+                 c->sums->dtype == ax_dtype_accum(gemm->dtype) && !c->bias,
+             AX_ERR_INTERNAL, "contraction \"%s\": its GEMM cannot sum the columns of the first operand",
+             text);
+    gemm->col_sums = c->sums->data;
+    gemm->accumulate_sums = c->accumulate_sums;
+    return AX_OK;
+}
+
+/* Returns true if the GEMM changes nothing in memory. */
+static bool is_empty(const ax_gemm_args *g)
+{
+    return !g->m || (!g->col_sums && (!g->n || (g->accumulate && !g->k)));
 }
 
 ax_status ax_contract_each(ax_frame *frame, const char *text, const ax_contraction *each, int n)
@@ -332,8 +363,8 @@ ax_status ax_contract_each(ax_frame *frame, const char *text, const ax_contracti
         const ax_contraction *c = &each[i];
         AX_TRY(prepare_gemm(ctx, text, c->a, c->b, c->bias, c->out, &gemm[gemms]));
         gemm[gemms].accumulate = c->accumulate;
-        bool empty = !gemm[gemms].m || !gemm[gemms].n || (c->accumulate && !gemm[gemms].k);
-        if (!empty && (!gemms || !join(&gemm[gemms - 1], &gemm[gemms])))
+        AX_TRY(add_sums(ctx->grid, text, c, &gemm[gemms]));
+        if (!is_empty(&gemm[gemms]) && (!gemms || !join(&gemm[gemms - 1], &gemm[gemms])))
             gemms++;
     }
     for (int i = 0; i < gemms; i++)

@@ -7,7 +7,7 @@
  * first out, so the order of additions, and with it the result, does not depend on overlap.ors. If the
  * layouts agree, kernels add to the gradient themselves. The first contribution of a step overwrites the
  * gradient, so that the gradient need not be cleared. Gradients of vectors are cleared at the beginning of a
- * step, because the kernels that compute them only add; they are adjacent in memory, so one launch does it.
+ * step, because most kernels that compute them only add; they are adjacent in memory, so one launch does it.
  *
  * Between micro-batches, a gradient stays partial along the axes of the batch along which it is not
  * reduce-scattered: for matrices that is data with ZeRO stages 0 and 1, for biases and norms all axes that
@@ -297,9 +297,9 @@ ax_status ax_param_add_grad(ax_frame *frame, ax_param *p, const ax_tensor *part)
     return part->data == p->sum.data ? count_contribution(p) : start_contribution(frame, p, part, first);
 }
 
-/* Allocates adjacent frame memory for n contributions in the layouts of rule[i]. Sets every place[i] to
+/* Allocates adjacent frame memory for n contributions in the layouts produced[i]. Sets every place[i] to
  * NULL if one of the contributions is computed in the gradient's own memory. */
-static ax_status place_targets(ax_frame *frame, int n, void *const *param, const ax_tensor *rule,
+static ax_status place_targets(ax_frame *frame, int n, void *const *param, const ax_layout *produced,
                                void *place[AX_BESIDE])
 {
     int64_t bytes[AX_BESIDE], all = 0;
@@ -307,13 +307,16 @@ static ax_status place_targets(ax_frame *frame, int n, void *const *param, const
     bool direct = false;
     for (int i = 0; i < n; i++) {
         const ax_param *p = param[i];
+        bytes[i] = 0;
+        if (!p)
+            continue;
         AX_TRY(needs_memory(p));
-        AX_TRY(target_room(p, &rule[i].layout, &bytes[i]));
+        AX_TRY(target_room(p, &produced[i], &bytes[i]));
         bytes[i] = ax_round_up(bytes[i] * (int64_t)ax_dtype_size(p->sum.dtype), AX_PARAM_ALIGN);
-        direct = direct || is_direct(p, &rule[i].layout);
+        direct = direct || is_direct(p, &produced[i]);
         all += bytes[i];
     }
-    if (!direct)
+    if (!direct && all)
         AX_TRY(ax_frame_scratch(frame, AX_U8, all, (void **)&memory));
     for (int i = 0; i < n; i++) {
         place[i] = memory;
@@ -323,38 +326,64 @@ static ax_status place_targets(ax_frame *frame, int n, void *const *param, const
     return AX_OK;
 }
 
-static ax_status accumulate(ax_frame *frame, int n, void *const *param, const char *spec, const ax_tensor *a,
-                            const ax_tensor *b)
+/* Finds the memory for n contributions in the layouts produced[i], as ax_param_grad_target does, and sets
+ * `out` and `fresh`. param[i] NULL: there is no such contribution. */
+static ax_status find_targets(ax_frame *frame, int n, void *const *param, const ax_layout *produced,
+                              ax_tensor *out, bool *fresh)
 {
-    ax_tensor rule[AX_BESIDE], target[AX_BESIDE];
-    ax_contraction each[AX_BESIDE];
     void *place[AX_BESIDE];
+    AX_TRY(place_targets(frame, n, param, produced, place));
     for (int i = 0; i < n; i++)
-        AX_TRY(ax_contract_rule(ax_frame_ctx(frame)->grid, spec, &a[i], b, &rule[i]));
-    AX_TRY(place_targets(frame, n, param, rule, place));
-    for (int i = 0; i < n; i++) {
-        bool fresh;
-        AX_TRY(find_target(frame, param[i], &rule[i].layout, place[i], &target[i], &fresh));
-        each[i] = (ax_contraction){.a = &a[i], .b = b, .out = &target[i], .accumulate = !fresh};
-    }
-    AX_TRY(ax_contract_each(frame, spec, each, n));
-    for (int i = 0; i < n; i++)
-        AX_TRY(ax_param_add_grad(frame, param[i], &target[i]));
+        if (param[i])
+            AX_TRY(find_target(frame, param[i], &produced[i], place[i], &out[i], &fresh[i]));
     return AX_OK;
 }
 
-ax_status ax_param_accumulate_each(ax_frame *frame, int n, ax_param *const *params, const char *spec,
-                                   const ax_tensor *a, const ax_tensor *b)
+/* Computes n contractions of a[i] and b as contributions to the gradients of the matrices param[i]. The sums
+ * of a[i] are contributions to the gradients of the biases param[n + i] that are not NULL. */
+static ax_status accumulate(ax_frame *frame, int n, void *const *param, const char *spec, const ax_tensor *a,
+                            const ax_tensor *b)
 {
-    void *trained[AX_BESIDE];
+    ax_layout produced[2 * AX_BESIDE];
+    ax_tensor target[2 * AX_BESIDE], rule;
+    ax_contraction each[AX_BESIDE] = {{0}};
+    bool fresh[2 * AX_BESIDE];
+    for (int i = 0; i < n; i++) {
+        AX_TRY(ax_contract_rule(ax_frame_ctx(frame)->grid, spec, &a[i], b, &rule));
+        produced[i] = rule.layout;
+        produced[n + i] = ax_layout_of_sums(&a[i].layout, a[i].ndim);
+    }
+    for (int first = 0; first < 2 * n; first += n)
+        AX_TRY(find_targets(frame, n, param + first, produced + first, target + first, fresh + first));
+    for (int i = 0; i < n; i++) {
+        each[i] = (ax_contraction){.a = &a[i], .b = b, .out = &target[i], .accumulate = !fresh[i]};
+        if (param[n + i]) {
+            each[i].sums = &target[n + i];
+            each[i].accumulate_sums = !fresh[n + i];
+        }
+    }
+    AX_TRY(ax_contract_each(frame, spec, each, n));
+    for (int i = 0; i < 2 * n; i++)
+        if (param[i])
+            AX_TRY(ax_param_add_grad(frame, param[i], &target[i]));
+    return AX_OK;
+}
+
+ax_status ax_param_accumulate_each(ax_frame *frame, int n, ax_param *const *params, ax_param *const *biases,
+                                   const char *spec, const ax_tensor *a, const ax_tensor *b)
+{
+    void *trained[2 * AX_BESIDE];
     ax_tensor of_trained[AX_BESIDE];
-    int count = 0;
+    int count = 0, at = 0;
     AX_ASSERT(n <= AX_BESIDE);
+    for (int i = 0; i < n; i++)
+        count += !params[i]->frozen;
     for (int i = 0; i < n; i++) {
         if (params[i]->frozen)
             continue;
-        trained[count] = params[i];
-        of_trained[count++] = a[i];
+        trained[at] = params[i];
+        trained[count + at] = biases[i] && !biases[i]->frozen ? biases[i] : NULL;
+        of_trained[at++] = a[i];
     }
     if (!count)
         return AX_OK;
@@ -365,7 +394,7 @@ ax_status ax_param_accumulate_each(ax_frame *frame, int n, ax_param *const *para
 ax_status ax_param_accumulate(ax_frame *frame, ax_param *p, const char *spec, const ax_tensor *a,
                               const ax_tensor *b)
 {
-    return ax_param_accumulate_each(frame, 1, &p, spec, a, b);
+    return ax_param_accumulate_each(frame, 1, &p, (ax_param *[]){NULL}, spec, a, b);
 }
 
 /* ---- steps --------------------------------------------------------------------------------------- */

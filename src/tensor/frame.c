@@ -208,10 +208,8 @@ ax_status ax_frame_defer(ax_frame *frame, ax_frame_deferred_fn *fn, int n, void 
     }
     ax_frame_deferred *d = &frame->deferred[frame->n_deferred++];
     *d = (ax_frame_deferred){.fn = fn, .n = n, .spec = spec, .b = *b};
-    for (int i = 0; i < n; i++) {
-        d->user[i] = user[i];
-        d->a[i] = a[i];
-    }
+    memcpy(d->user, user, 2 * (size_t)n * sizeof *user);
+    memcpy(d->a, a, (size_t)n * sizeof *a);
     return AX_OK;
 }
 

@@ -12,7 +12,7 @@ enum { AX_FRAME_ALIGN = 64, AX_FRAME_PARTS = 3 };
 typedef struct ax_frame_deferred {
     ax_frame_deferred_fn *fn;
     int n;
-    void *user[AX_BESIDE];
+    void *user[2 * AX_BESIDE];
     const char *spec;
     ax_tensor a[AX_BESIDE], b;
 } ax_frame_deferred;

@@ -197,6 +197,12 @@ ax_axisset ax_layout_split_axes(const ax_layout *layout, int ndim)
     return axes;
 }
 
+ax_layout ax_layout_of_sums(const ax_layout *layout, int ndim)
+{
+    return (ax_layout){.dim[0] = layout->dim[ndim - 1],
+                       .partial = layout->partial | ax_layout_split_axes(layout, ndim - 1)};
+}
+
 ax_status ax_layout_check(const ax_grid *grid, const ax_layout *layout, int ndim)
 {
     ax_axisset seen = ax_grid_atoms(grid, layout->partial);

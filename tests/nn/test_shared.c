@@ -1,6 +1,6 @@
 /* Linear layers with the same input (q, k and v of attention; up and gate of a gated MLP) run as one GEMM in
- * forward, one for the input gradient and one for the weight gradients, wherever the weights are stored.
- * test_layers.c checks the results. */
+ * forward, one for the input gradient and one for the weight gradients, wherever the weights are stored. The
+ * GEMM of a weight's gradient computes the gradient of the bias too. test_layers.c checks the results. */
 #include "axonn/nn.h"
 #include "support/ranks.h"
 
@@ -14,7 +14,7 @@
 
 enum { WIDTH = 64, HEADS = 8, T = 3, ROWS = 8, CALLS = 3 };
 
-typedef enum layers { ATTENTION, GROUPED, HEAD_NORMS, MLP, LOW_RANK } layers;
+typedef enum layers { ATTENTION, GROUPED, HEAD_NORMS, MLP, LOW_RANK, FROZEN_WEIGHTS } layers;
 
 typedef struct shared_case {
     const char *what;
@@ -24,7 +24,12 @@ typedef struct shared_case {
     size_t cache;
     ax_dtype compute;
     int expected; /* GEMMs of one micro-batch on each rank */
+    int sums;     /* launches of kernel col_sum */
 } shared_case;
+
+typedef struct counts {
+    int gemms, sums;
+} counts;
 
 static ax_layer *make(ax_ctx *ctx, layers what)
 {
@@ -47,14 +52,24 @@ static ax_status adapt(ax_layer *net)
     return AX_OK;
 }
 
-static void count(void *user, ax_kernel kernel, const void *args)
+/* Freezes the weights of attention, but not the biases. */
+static void freeze_weights(ax_layer *net)
 {
-    (void)args;
-    *(int *)user += kernel == AX_K_gemm;
+    static const char *const names[] = {"a.q", "a.k", "a.v", "a.proj"};
+    for (size_t i = 0; i < AX_COUNT(names); i++)
+        ax_layer_find(net, names[i])->param[0]->frozen = true;
 }
 
-/* Runs several micro-batches; *gemms is the number of GEMMs of the last one. */
-static ax_status run(ax_ctx *ctx, ax_layer *net, ax_frame *frame, ax_param_set *set, int *gemms)
+static void count(void *user, ax_kernel kernel, const void *args)
+{
+    counts *c = user;
+    (void)args;
+    c->gemms += kernel == AX_K_gemm;
+    c->sums += kernel == AX_K_col_sum;
+}
+
+/* Runs several micro-batches, and counts the launches of the last one. */
+static ax_status run(ax_ctx *ctx, ax_layer *net, ax_frame *frame, ax_param_set *set, counts *out)
 {
     ax_tensor x, y, dx;
     ax_layout layout = ax_activation_layout(ctx, AX_ROLE_MODEL);
@@ -62,7 +77,7 @@ static ax_status run(ax_ctx *ctx, ax_layer *net, ax_frame *frame, ax_param_set *
     AX_TRY(ax_param_set_init(set));
     AX_TRY(ax_param_set_zero_grad(set));
     ctx->dev->watch = count;
-    ctx->dev->watch_user = gemms;
+    ctx->dev->watch_user = out;
     for (int i = 0; i < CALLS; i++) {
         AX_TRY(ax_param_set_last_micro_batch(set, i == CALLS - 1));
         AX_TRY(ax_frame_begin(frame, "train", AX_MODE_TRAIN, NULL));
@@ -71,7 +86,7 @@ static ax_status run(ax_ctx *ctx, ax_layer *net, ax_frame *frame, ax_param_set *
                                                         .value = 0.5,
                                                         .y = x.data,
                                                         .dtype = x.dtype}));
-        *gemms = 0;
+        *out = (counts){0, 0};
         AX_TRY(ax_layer_forward(net, frame, &x, &y));
         AX_TRY(ax_layer_backward(net, frame, &y, &dx));
     }
@@ -84,7 +99,7 @@ static ax_status on_rank(ax_comm *world, void *arg)
     ax_ctx *ctx;
     ax_frame *frame = NULL;
     ax_param_set *set = NULL;
-    int gemms = 0;
+    counts n = {0, 0};
     AX_TRY(ax_ctx_create(world, c->grid, "cpu", 1, c->compute, 1, &ctx));
     ctx->parallel.zero = c->zero;
     ctx->parallel.weight_cache = c->cache;
@@ -93,18 +108,21 @@ static ax_status on_rank(ax_comm *world, void *arg)
     ax_status status = net ? AX_OK : ax_error_status();
     if (status == AX_OK && c->layers == LOW_RANK)
         status = adapt(net);
+    if (status == AX_OK && c->layers == FROZEN_WEIGHTS)
+        freeze_weights(net);
     if (status == AX_OK)
         status = ax_layer_param_set(net, 0, &set);
     if (status == AX_OK)
         status = ax_frame_create(ctx, 1 << 22, &frame);
     if (status == AX_OK)
-        status = run(ctx, net, frame, set, &gemms);
+        status = run(ctx, net, frame, set, &n);
     ax_frame_destroy(&frame);
     ax_param_set_destroy(&set);
     ax_layer_destroy(&net);
     ax_ctx_destroy(&ctx);
-    AX_CHECK(status != AX_OK || gemms == c->expected, AX_ERR_INTERNAL, "%s: %d GEMMs, not %d", c->what, gemms,
-             c->expected);
+    AX_CHECK(status != AX_OK || (n.gemms == c->expected && n.sums == c->sums), AX_ERR_INTERNAL,
+             "%s: %d GEMMs, not %d, or %d sums of columns, not %d", c->what, n.gemms, c->expected, n.sums,
+             c->sums);
     return status;
 }
 
@@ -114,24 +132,26 @@ static void layers_with_one_input_are_one_gemm(void **state)
     (void)state;
     enum { TWO_LAYERS = 3 + 3, ALL_APART = 3 * 3 + 3, ADAPTED = 2 + 2 * 2 + 2 + 2 + 2 + 4 };
     const shared_case cases[] = {
-        {"attention", ATTENTION, {1, 1, 1, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS},
-        {"attention in fp32", ATTENTION, {1, 1, 1, 1, 1}, 0, 0, AX_F32, TWO_LAYERS},
-        {"grouped heads", GROUPED, {1, 1, 1, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS},
-        {"grouped heads, split", GROUPED, {2, 1, 1, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS},
-        {"partial sums", GROUPED, {1, 2, 1, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS},
-        {"gathered weights", GROUPED, {1, 1, 2, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS},
-        {"gathered weights in fp32", GROUPED, {1, 1, 4, 1, 1}, 0, 0, AX_F32, TWO_LAYERS},
-        {"ZeRO 1", GROUPED, {1, 1, 1, 1, 2}, 1, 0, AX_BF16, TWO_LAYERS},
-        {"ZeRO 2", GROUPED, {1, 1, 1, 1, 2}, 2, 0, AX_BF16, TWO_LAYERS},
-        {"ZeRO 3", GROUPED, {2, 1, 2, 1, 2}, 3, 0, AX_BF16, TWO_LAYERS},
-        {"cached weights", GROUPED, {1, 1, 2, 1, 2}, 3, 1 << 20, AX_BF16, TWO_LAYERS},
-        {"a cache that is too small", GROUPED, {1, 1, 2, 1, 2}, 3, 12000, AX_BF16, TWO_LAYERS},
-        {"gated MLP", MLP, {1, 1, 1, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS},
-        {"gated MLP, gathered", MLP, {1, 1, 2, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS},
-        {"low-rank updates", LOW_RANK, {1, 1, 1, 1, 1}, 0, 0, AX_BF16, ADAPTED},
-        {"low-rank updates, gathered", LOW_RANK, {1, 1, 2, 1, 1}, 0, 0, AX_BF16, ADAPTED},
+        {"attention", ATTENTION, {1, 1, 1, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS, 0},
+        {"attention in fp32", ATTENTION, {1, 1, 1, 1, 1}, 0, 0, AX_F32, TWO_LAYERS, 0},
+        {"grouped heads", GROUPED, {1, 1, 1, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS, 0},
+        {"grouped heads, split", GROUPED, {2, 1, 1, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS, 0},
+        {"partial sums", GROUPED, {1, 2, 1, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS, 0},
+        {"gathered weights", GROUPED, {1, 1, 2, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS, 0},
+        {"gathered weights in fp32", GROUPED, {1, 1, 4, 1, 1}, 0, 0, AX_F32, TWO_LAYERS, 0},
+        {"ZeRO 1", GROUPED, {1, 1, 1, 1, 2}, 1, 0, AX_BF16, TWO_LAYERS, 0},
+        {"ZeRO 2", GROUPED, {1, 1, 1, 1, 2}, 2, 0, AX_BF16, TWO_LAYERS, 0},
+        {"ZeRO 3", GROUPED, {2, 1, 2, 1, 2}, 3, 0, AX_BF16, TWO_LAYERS, 0},
+        {"cached weights", GROUPED, {1, 1, 2, 1, 2}, 3, 1 << 20, AX_BF16, TWO_LAYERS, 0},
+        {"a cache that is too small", GROUPED, {1, 1, 2, 1, 2}, 3, 12000, AX_BF16, TWO_LAYERS, 0},
+        {"gated MLP", MLP, {1, 1, 1, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS, 0},
+        {"gated MLP, gathered", MLP, {1, 1, 2, 1, 1}, 0, 0, AX_BF16, TWO_LAYERS, 0},
+        {"low-rank updates", LOW_RANK, {1, 1, 1, 1, 1}, 0, 0, AX_BF16, ADAPTED, 0},
+        {"low-rank updates, gathered", LOW_RANK, {1, 1, 2, 1, 1}, 0, 0, AX_BF16, ADAPTED, 0},
         /* The norms of heads need q and k with dense rows, so only the weights' side is joined. */
-        {"norms of heads", HEAD_NORMS, {1, 1, 1, 1, 1}, 0, 0, AX_BF16, ALL_APART},
+        {"norms of heads", HEAD_NORMS, {1, 1, 1, 1, 1}, 0, 0, AX_BF16, ALL_APART, 0},
+        /* No GEMM reads the gradients of outputs together with x, so a kernel sums them for each bias. */
+        {"frozen weights", FROZEN_WEIGHTS, {1, 1, 1, 1, 1}, 0, 0, AX_BF16, 2 + 2, 4},
     };
     for (size_t i = 0; i < AX_COUNT(cases); i++)
         assert_ranks(grid_ranks(cases[i].grid), on_rank, &cases[i]);

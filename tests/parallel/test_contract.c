@@ -344,6 +344,37 @@ static void contractions_that_are_no_gemm_are_errors(void **state)
     assert_ranks(1, not_a_gemm, NULL);
 }
 
+/* Only sums over the first dims of the first operand are possible beside a GEMM. */
+static ax_status impossible_sums(ax_comm *world, void *arg)
+{
+    (void)arg;
+    static const char *const impossible[] = {"bo,bi->io", "ob,bi->oi"};
+    ax_ctx *ctx;
+    ax_frame *frame;
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F32, 1, &ctx));
+    AX_TRY(ax_frame_create(ctx, 1 << 16, &frame));
+    AX_TRY(ax_frame_begin(frame, "case", AX_MODE_EVAL, NULL));
+    for (size_t i = 0; i < AX_COUNT(impossible); i++) {
+        ax_tensor a = ax_tensor_make(AX_F32, 2, (int64_t[]){3, 3}, NULL, NULL), b = a, sums = a;
+        sums.ndim = 1;
+        AX_TRY(ax_frame_alloc(frame, &a, &a));
+        AX_TRY(ax_frame_alloc(frame, &b, &b));
+        AX_TRY(ax_frame_alloc(frame, &sums, &sums));
+        ax_contraction c = {.a = &a, .b = &b, .out = &b, .sums = &sums};
+        EXPECT(ax_contract_each(frame, impossible[i], &c, 1) == AX_ERR_INTERNAL);
+        EXPECT(strstr(ax_error_message(), "cannot sum the columns of the first operand"));
+    }
+    ax_frame_destroy(&frame);
+    ax_ctx_destroy(&ctx);
+    return AX_OK;
+}
+
+static void sums_that_no_gemm_computes_are_errors(void **state)
+{
+    (void)state;
+    assert_ranks(1, impossible_sums, NULL);
+}
+
 /* ---- several contractions ------------------------------------------------------------------------ */
 
 enum { M = 5, K = 2, PARTS = 3, MOST = 64 };
@@ -410,32 +441,51 @@ static ax_status sum_of_products(ax_frame *frame, int64_t apart, int gemms, doub
     return AX_OK;
 }
 
-/* Computes x·wᵀ + bias and xᵀ·y for three blocks w and y, and compares with the GEMMs one by one. */
-static ax_status blocks(ax_frame *frame)
+/* Compares sums that were added to 1 with those of the columns of y, [M, n]. All sums are exact. */
+static ax_status check_sums(ax_ctx *ctx, const ax_tensor *sums, const float *y, int64_t n)
+{
+    float have[MOST];
+    AX_TRY(ax_tensor_collect(ctx, sums, have));
+    for (int64_t c = 0; c < n; c++) {
+        float want = 1;
+        for (int64_t r = 0; r < M; r++)
+            want += y[r * n + c];
+        EXPECT(have[c] == want);
+    }
+    return AX_OK;
+}
+
+/* Computes x·wᵀ + bias and xᵀ·y for three blocks w and y, and the sums of the columns of y, and compares with
+ * the GEMMs one by one. The sums of the blocks are `apart` elements apart. */
+static ax_status blocks(ax_frame *frame, int64_t apart, int gemms)
 {
     static const double numbers[] = {1, -2, 3, 0.5, -4, 7, 2};
     enum { N = 13 };
     ax_ctx *ctx = ax_frame_ctx(frame);
-    ax_tensor x, w, bias, y[PARTS], like[PARTS], dw, part[PARTS], of_bias[PARTS], grad[PARTS];
+    ax_tensor x, w, bias, y[PARTS], like[PARTS], dw, part[PARTS], of_bias[PARTS], grad[PARTS], all,
+        sums[PARTS];
     ax_contraction forward[PARTS], backward[PARTS];
     int calls = 0;
     AX_TRY(filled(frame, AX_F32, M, K, numbers, 7, &x));
     AX_TRY(filled(frame, AX_F32, N, K, numbers, 5, &w));
     AX_TRY(filled(frame, AX_F32, N, 1, numbers, 3, &bias));
     AX_TRY(filled(frame, AX_F32, N, K, numbers, 1, &dw));
+    AX_TRY(filled(frame, AX_F32, N + PARTS * apart, 1, numbers, 1, &all));
     for (int64_t i = 0, lo = 0; i < PARTS; lo += widths[i++]) {
         like[i] = ax_tensor_make(AX_F32, 2, (int64_t[]){M, widths[i]}, NULL, NULL);
         part[i] = rows_of(&w, lo, widths[i]);
         grad[i] = rows_of(&dw, lo, widths[i]);
         of_bias[i] = rows_of(&bias, lo, widths[i]);
         forward[i] = (ax_contraction){.a = &x, .b = &part[i], .bias = &of_bias[i], .out = &y[i]};
-        backward[i] = (ax_contraction){.a = &y[i], .b = &x, .out = &grad[i]};
+        sums[i] = rows_of(&all, lo + i * apart, widths[i]);
+        backward[i] =
+            (ax_contraction){.a = &y[i], .b = &x, .out = &grad[i], .sums = &sums[i], .accumulate_sums = true};
     }
     AX_TRY(ax_frame_alloc_beside(frame, PARTS, like, y));
     ctx->dev->watch_user = &calls;
     AX_TRY(ax_contract_each(frame, "bi,oi->bo", forward, PARTS));
     AX_TRY(ax_contract_each(frame, "bo,bi->oi", backward, PARTS));
-    EXPECT(calls == 2);
+    EXPECT(calls == gemms);
     for (int i = 0; i < PARTS; i++) {
         float have[MOST], want[MOST];
         ax_tensor alone;
@@ -446,6 +496,7 @@ static ax_status blocks(ax_frame *frame)
             AX_TRY(ax_copy_out(ctx->stream, have, row, (size_t)widths[i] * sizeof *have));
             EXPECT(!memcmp(have, want + r * widths[i], (size_t)widths[i] * sizeof *have));
         }
+        AX_TRY(check_sums(ctx, &sums[i], want, widths[i]));
         AX_TRY(ax_contract(frame, "bo,bi->oi", &alone, &x, NULL, &alone));
         AX_TRY(ax_tensor_collect(ctx, &alone, want));
         AX_TRY(ax_tensor_collect(ctx, &grad[i], have));
@@ -464,7 +515,8 @@ static ax_status joined(ax_comm *world, void *arg)
     ctx->dev->watch = count_gemms;
     AX_TRY(sum_of_products(frame, 0, 1, 4));
     AX_TRY(sum_of_products(frame, 1, 3, 3));
-    AX_TRY(blocks(frame));
+    AX_TRY(blocks(frame, 0, 1 + 1));
+    AX_TRY(blocks(frame, 1, 1 + PARTS));
     ax_frame_destroy(&frame);
     ax_ctx_destroy(&ctx);
     return AX_OK;
@@ -482,6 +534,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_have_the_expected_layouts),
         cmocka_unit_test(contractions_that_are_no_gemm_are_errors),
+        cmocka_unit_test(sums_that_no_gemm_computes_are_errors),
         cmocka_unit_test(contractions_of_adjacent_blocks_are_one_gemm),
         cmocka_unit_test(random_contractions_equal_the_dense_oracle),
     };

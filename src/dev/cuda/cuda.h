@@ -1,9 +1,10 @@
 /* Private header of the CUDA backend, a plugin (libaxonn_cuda.so) that dev/plugin.c loads. device.c has
  * memory and the backend's table; copy.c copies beside kernels; gemm.c runs matmuls by cuBLASLt, gemm_plan.c
- * chooses their algorithms, gemm_sums.c tests their sums of columns, plans.c keeps the choices in files; cudnn.c
- * runs attention by cuDNN, if that is installed, cudnn_graph.c makes its plans; nccl.c links GPUs. The files
- * *.cu have the kernels, divided about as in dev/ref; kernels.cuh has the code that they share. All kernels of
- * a device run on one stream, so that scratch has one user at a time. */
+ * chooses their algorithms, gemm_sums.c tests their sums of columns, plans.c keeps the choices in files;
+ * cudnn.c runs attention by cuDNN, if that is installed, cudnn_graph.c makes its plans; nccl.c links GPUs.
+ * The files
+ * *.cu have the kernels, divided about as in dev/ref; kernels.cuh has the code that they share. All kernels
+ * of a device run on one stream, so that scratch has one user at a time. */
 #ifndef AXONN_DEV_CUDA_H
 #define AXONN_DEV_CUDA_H
 

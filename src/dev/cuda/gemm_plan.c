@@ -462,7 +462,8 @@ static ax_status fused_is_faster(const matmuls *all, ax_stream *stream, const pl
 static bool is_unfused(const uint64_t *known) { return known && known[0] == unfused[0]; }
 
 /* Sets p->algo to the fastest fused candidate, then times it against a GEMM that is not fused. Sets *wins to
- * whether the candidate is faster; leaves *wins unchanged if no candidate could run or the time is used up. */
+ * whether the candidate is faster; leaves *wins unchanged if no candidate could run or the time is used up.
+ */
 static ax_status compare_fused(const matmuls *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
                                bool *wins)
 {

@@ -334,9 +334,9 @@ AX_MUST_CHECK ax_status ax_param_add_grad(ax_frame *frame, ax_param *param, cons
 
 /* Makes new weights available to ax_param_acquire; call it after writing the master weights and `rounded`.
  * Invalidates the parameter in the weight cache. If `rounded` is split along data and `rest` is not (zero 1,
- * 2), starts the all-gather from `rounded` to `rest`; the next acquire waits for it. Before that, the first
- * pipeline stage sends a parameter whose place is AX_PARAM_LENT along pipe to the stage that has the copy.
- * Collective along data with zero 1, 2, and along pipe for such a parameter. */
+ * 2), starts the all-gather from `rounded` to `rest`; the next acquire waits for it. Before that, if the
+ * parameter is on two pipeline stages (tied weights, AX_PARAM_LENT), the first stage sends it along pipe to
+ * the last one, which has the copy. Collective along data with zero 1, 2, and along pipe for tied weights. */
 AX_MUST_CHECK ax_status ax_param_all_gather(ax_param *param);
 
 /* The parameters of a model, each once, with their memory in flat blocks. All ranks list the parameters of

@@ -145,8 +145,9 @@ static ax_status from_json(const json_t *root, const char *path, manifest *out)
         "%s has version %lld, but this program reads version %d: use the axonn that wrote the checkpoint",
         path, (long long)version, VERSION);
     AX_CHECK(step >= 0 && serial >= 0 && serial < INT64_MAX, AX_ERR_DATA,
-             "%s is damaged: it says that the step is %lld and the number of the save is %lld", path,
-             (long long)step, (long long)serial);
+             "%s is damaged: its step is %lld and its serial (the number of the save) is %lld, which no "
+             "checkpoint has",
+             path, (long long)step, (long long)serial);
     out->step = step;
     out->serial = serial;
     out->params = json_incref(params);

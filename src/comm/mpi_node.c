@@ -101,7 +101,8 @@ static ax_status shared_memory_setting(char where[WHERE])
     ax_status status = ax_runtime_get(AX_RUNTIME_SHARED_MEMORY, &text);
     snprintf(where, WHERE, "%s", text);
     AX_MPI(MPI_Bcast(where, WHERE, MPI_CHAR, 0, MPI_COMM_WORLD));
-    return status; /* any text is a legal value, so ax_runtime_get does not fail on only some ranks */
+    return status; /* the ranks need not agree on the status: any text is a legal value, so no rank fails
+                      alone */
 }
 
 ax_status ax_mpi_node_create(ax_mpi_world *w)

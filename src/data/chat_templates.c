@@ -67,7 +67,7 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
         .needs = {"<s>", "</s>"},
         .guards = {"[INST]", "[/INST]"},
         .marks = {"[INST]", "[/INST]"},
-        .other = "<<SYS>>", /* a string of Llama 2's template, which has the same marks */
+        .other = "<<SYS>>", /* a Jinja template that has this string is Llama 2's, which has the same marks */
         .end = "</s>",
         .begin = "<s>",
         .frame = {[AX_CHAT_SYSTEM] = {"[INST] ", "\n"},

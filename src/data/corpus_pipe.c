@@ -76,7 +76,7 @@ ax_status corpus_copy_pipe(corpus_file *file, ax_data_progress_fn progress, void
     AX_TRY(ax_file_open(file->path, &fd));
     XXH3_state_t *hash = XXH3_createState();
     ax_status status = hash ? wait_for_bytes(fd, file, progress, user)
-                            : ax_fail(AX_ERR_MEMORY, "not enough memory for a hash state");
+                            : ax_fail(AX_ERR_MEMORY, "not enough memory for the checksum of %s", file->path);
     if (status == AX_OK) {
         XXH3_64bits_reset(hash);
         status = copy_all(fd, file, progress, user, hash);

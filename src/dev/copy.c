@@ -29,8 +29,9 @@ ax_stream ax_copy_stream(ax_device *dev, ax_copy_direction direction)
     return (ax_stream){dev, dev->ops.copies ? dev->ops.copies->stream(dev, direction) : NULL};
 }
 
-/* Runs the deferred launches of a replay before something else is enqueued on the compute stream. Copy
- * streams have no launches. */
+/* Called before something other than a kernel launch is enqueued. While a recorded sequence of launches is
+ * replayed (ax_replay_begin), launches on the compute stream are deferred; this function runs them, so that
+ * the order stays right. Copy streams have no launches. */
 static ax_status cut(ax_stream *stream) { return stream->impl ? AX_OK : ax_replay_cut(stream); }
 
 ax_status ax_copy_in_async(ax_stream *stream, void *device, const void *host, size_t bytes)

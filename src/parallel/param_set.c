@@ -102,8 +102,9 @@ static void allocate_grad(cursor *c, ax_param *p, bool scattered)
 }
 
 /* The kinds of parameters, in the order in which they lie in memory. Matrices that are not trained come
- * before low-rank factors, which are trained, so that the weights of a group are adjacent (ax_param_join).
- * Vectors come last: their gradients are reduced along other axes and so belong to other buckets. */
+ * first. Otherwise low-rank factors, which are trained, would lie between the weights that kernels read as
+ * one matrix, such as q, k and v, and these would not be adjacent (ax_param_join). Vectors come last: their
+ * gradients are reduced along other axes and so belong to other buckets. */
 enum { FROZEN_MATRIX, MATRIX, VECTOR, KINDS };
 
 static int kind_of(const ax_param *p)

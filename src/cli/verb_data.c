@@ -218,8 +218,9 @@ static const ax_option show_options[] = {
     {"text", AX_OPT_BOOL, offsetof(show_args, text), "false",
      .help = "with --tokenizer: print only the text of all documents, one after the other"},
     {"mask", AX_OPT_BOOL, offsetof(show_args, mask), "false",
-     .help = "show which tokens are targets (of document 0, without --document and --count): on a terminal, "
-             "targets are green and other tokens dim; elsewhere, targets stand in [brackets]"},
+     .help =
+         "show which tokens are targets: on a terminal, targets are green and other tokens dim; elsewhere, "
+         "targets stand in [brackets]. Shows document 0 if neither --document nor --count is given"},
     {"end-id", AX_OPT_INT, offsetof(show_args, end_id), "none", "[0, 2147483647]", "none", .meta = "ID",
      .help = "id of the token that ends a document, for file formats that do not store it"},
     {"json", AX_OPT_BOOL, offsetof(show_args, json), "false", .help = "print one JSON object"},

@@ -49,7 +49,7 @@ void cli_starter_note_signal(void)
 {
     static const int32_t yes = 1;
     if (starter >= 0 && pwrite(starter, &yes, sizeof yes, offsetof(cli_note, heard)) < 0)
-        starter = -1; /* the process that started this rank has ended */
+        starter = -1; /* the note cannot be written: do not try again */
 }
 
 /* Writes the part of the note that is rank 0's. Async-signal-safe. */
@@ -57,7 +57,7 @@ static void leave_note(bool ended, int code)
 {
     cli_note note = {.pid = getpid(), .ended = ended, .code = code};
     if (starter >= 0 && pwrite(starter, &note, offsetof(cli_note, heard), 0) < 0)
-        starter = -1; /* the process that started this rank has ended */
+        starter = -1; /* the note cannot be written: do not try again */
 }
 
 static void note_abort(int code) { leave_note(true, code); }

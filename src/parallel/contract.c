@@ -241,8 +241,9 @@ static ax_status prepare_gemm(ax_ctx *ctx, const char *text, const ax_tensor *a,
              ax_layout_print(ctx->grid, &rule.layout, rule.ndim, NULL, is),
              ax_layout_print(ctx->grid, &out->layout, out->ndim, NULL, given));
     AX_CHECK(out->dtype == a->dtype || out->dtype == ax_dtype_accum(a->dtype), AX_ERR_INTERNAL,
-             "contraction \"%s\" of %s cannot have a result of %s", text, ax_dtype_name(a->dtype),
-             ax_dtype_name(out->dtype));
+             "contraction \"%s\" of %s cannot have a result of %s: only %s or %s", text,
+             ax_dtype_name(a->dtype), ax_dtype_name(out->dtype), ax_dtype_name(a->dtype),
+             ax_dtype_name(ax_dtype_accum(a->dtype)));
     AX_TRY(lower_to_gemm(ctx->grid, text, a, b, out, gemm));
     if (bias) {
         AX_CHECK(gemm->n == ax_tensor_count(ctx->grid, bias) && bias->dtype == ax_dtype_accum(a->dtype) &&

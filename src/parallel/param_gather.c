@@ -281,7 +281,9 @@ ax_status ax_param_set_learn_orders(ax_param_set *set, const ax_param_orders *or
     for (int i = 0; i < orders->n; i++)
         for (int k = 0; k < orders->order[i].n; k++)
             AX_CHECK(orders->order[i].at[k] < set->n, AX_ERR_INTERNAL,
-                     "the order of weights in task \"%s\" was recorded with another set of parameters",
+                     "ax_param_set_learn_orders: the order in which task \"%s\" acquires weights was "
+                     "recorded with "
+                     "another set of parameters; pass the orders of a dry run of the same model",
                      orders->order[i].task);
     return copy_orders(orders, &set->flow->orders);
 }

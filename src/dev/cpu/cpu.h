@@ -61,8 +61,8 @@ typedef struct ax_cpu_tile {
     vtype c_type;
     bool add_c;
     /* Used only if ax_cpu_gemm.store is NULL: */
-    bool non_temporal; /* c may be written by non-temporal stores: nothing is added to the sums, and c is made
-                          of whole cache lines */
+    bool non_temporal; /* c may be written by non-temporal stores; set only if nothing is added to the sums
+                          and every row of c consists of whole cache lines */
     ax_cpu_prefetch prefetch[2]; /* prefetches to do while the tile multiplies */
     /* Used only if ax_cpu_gemm.store is not NULL: */
     float *sums; /* where the tile leaves its sums. The next tile adds this tile's `prior`, `bias` and (if

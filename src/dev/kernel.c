@@ -282,7 +282,7 @@ static double summed(const ax_sumsq_args *a)
 /* clang-format off */
 ROW(gemm, accumulate_sums,
     TAKES(dtype, ACTIVATION); TAKES(c_dtype, BIT(T) | BIT(A)); AX_TRY(check_epilogue(a)); AX_TRY(check_col_sums(a)),
-    (2 * REAL(a->n) + (a->col_sums ? 1 : 0)) * REAL(a->m) * REAL(a->k),
+    2 * REAL(a->m) * REAL(a->n) * REAL(a->k),
     IN(a->a, T, MATRIX(a->trans_a ? a->k : a->m, a->trans_a ? a->m : a->k, a->lda)),
     IN(a->b, T, MATRIX(a->trans_b ? a->n : a->k, a->trans_b ? a->k : a->n, a->ldb)),
     IN(a->bias, A, VECTOR(a->n)),

@@ -73,7 +73,7 @@ says 2 "libcublasLt.so.99 is missing, without which nothing runs" env -u LD_LIBR
     "$bundle/scripts/test-gpu.sh" "$work/lacking" first
 [ "$(wc -l <"$work/said")" -eq 1 ] || fail "more than one line"
 mv "$work/libcublasLt.so.99" "$packages/"
-says 2 "is not a plugin of axonn" env VIRTUAL_ENV="$work/venv" "$bundle/scripts/test-gpu.sh" "$work/lacking" first
+says 2 "is not a plugin of this version of axonn" env VIRTUAL_ENV="$work/venv" "$bundle/scripts/test-gpu.sh" "$work/lacking" first
 
 # The names of kernels that compute-sanitizer checks are those of the files with kernels.
 want=$(grep -l __global__ "$source"/src/dev/cuda/*.cu | xargs -n1 basename -s .cu | tr '\n' ' ')

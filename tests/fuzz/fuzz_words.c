@@ -61,8 +61,8 @@ static void read_flags(size_t n, char *const *words)
     if (fuzz_read(ax_option_finish(set))) {
         FUZZ_HOLDS(v.number >= -2 && v.number < 100 && v.real > 0 && v.kind >= 0 && v.kind < 2);
         FUZZ_HOLDS(v.quota.number >= 0 && v.quota.percent >= 0 && v.quota.percent <= 100);
-        fuzz_read(ax_option_dump(set, &text)); /* fails if a value is not UTF-8 */
-        FUZZ_HOLDS(ax_option_print(set, &text) == AX_OK);
+        bool dumped = fuzz_read(ax_option_dump(set, &text)); /* false if a value is not UTF-8 */
+        FUZZ_HOLDS(fuzz_read(ax_option_print(set, &text)) == dumped);
     }
     ax_option_set_destroy(&set);
     ax_option_fini(table, AX_COUNT(table), &v);

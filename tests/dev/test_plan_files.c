@@ -408,11 +408,11 @@ static void lines_of_another_form_are_kept(void **state)
     ax_buf_fini(&text);
 }
 
-/* A file keeps at most 1 MiB of lines of other versions: those that were written last. */
+/* A file keeps at most 256 KiB of lines of other versions: those that were written last. */
 static void the_oldest_lines_are_dropped(void **state)
 {
     (void)state;
-    const size_t most = 1 << 20;
+    const size_t most = 256 << 10;
     ax_buf others = {0};
     char last[64];
     while (others.size <= most)

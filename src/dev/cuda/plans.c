@@ -22,7 +22,10 @@
 #include <unistd.h>
 
 enum { NUMBERS = 1 + sizeof(ax_cuda_plan_key) / sizeof(int64_t), WORDS = AX_CUDA_PLAN_WORDS };
-enum { OTHERS_MOST = 1 << 20 }; /* bytes of lines of other kinds that a file keeps: some 4,000 lines */
+enum {
+    LINE_MOST = 21 * NUMBERS + 17 * WORDS + 1
+};                                /* bytes of an entry's numbers as text, at most, and a NUL */
+enum { OTHERS_MOST = 256 << 10 }; /* bytes of lines of other kinds that a file keeps: some 1,000 lines */
 
 typedef struct entry {
     int64_t key[NUMBERS]; /* a hash of the kind, then the numbers of ax_cuda_plan_key */
@@ -199,20 +202,28 @@ static const char *checked_sum(const char *line, const char *end)
     const char *sum = end;
     while (sum > line && sum[-1] != ' ')
         sum--;
-    bool right = end - sum == 16 && strtoull(sum, NULL, 16) == ax_cuda_plan_hash(line, (size_t)(sum - line));
-    return right ? sum : NULL;
+    char text[17] = "";
+    if (end - sum != 16)
+        return NULL;
+    memcpy(text, sum, 16);
+    return strtoull(text, NULL, 16) == ax_cuda_plan_hash(line, (size_t)(sum - line)) ? sum : NULL;
 }
 
 /* Parses the part of a line before its checksum. Returns false if it has another form: another version of
  * axonn has written it. */
 static bool parse_line(const char *line, const char *sum, entry *out)
 {
-    char *at = (char *)line;
+    char text[LINE_MOST], *at = text;
+    size_t n = (size_t)(sum - line);
+    if (n >= sizeof text)
+        return false;
+    memcpy(text, line, n);
+    text[n] = 0;
     for (int i = 0; i < NUMBERS; i++)
         out->key[i] = strtoll(at, &at, 10);
     for (int i = 0; i < WORDS; i++)
         out->algo[i] = strtoull(at, &at, 16);
-    return at + 1 == sum;
+    return at + 1 == text + n;
 }
 
 /* Parses a file. Ignores damaged lines, whose number it adds to *damaged. */

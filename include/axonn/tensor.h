@@ -53,14 +53,14 @@ enum { AX_ROW_ALIGN = 128 };
 
 typedef struct ax_tensor {
     ax_dtype dtype;
-    uint8_t ndim;
     uint32_t align; /* local rows (along the last dim) are padded to a multiple of `align` bytes; 0: dense */
     uint32_t spare; /* rows of zeros in memory after the last row of a matrix (ax_param_pad_rows) */
+    ax_layout layout;
+    uint8_t ndim;
     int64_t dim[AX_MAX_DIMS];  /* global extents */
     int64_t unit[AX_MAX_DIMS]; /* split unit of each dim: how many elements stay together on a rank, such as a
                                   head; 0 means 1 */
-    ax_layout layout;
-    void *data; /* this rank's part (box), on the context's device; NULL: no memory */
+    void *data;                /* this rank's part (box), on the context's device; NULL: no memory */
 } ax_tensor;
 
 /* A box of a global array: [lo, lo + n) in each dim. */

@@ -71,8 +71,7 @@ static ax_status fits_all(const ax_run *run, size_t need, ax_machine *out, bool 
 
 /* Advises fewer threads if three conditions hold: ranks have several threads, the run would fit without the
  * threads' scratch memory, and on every rank this scratch memory is more than half of the other memory. Then
- * writes the advice to `out` and
- * sets *helps to true; otherwise sets *helps to false. */
+ * writes the advice to `out` and sets *helps to true; otherwise sets *helps to false. */
 static ax_status suggest_threads(const ax_run *run, const ax_memory *memory, char *out, size_t size,
                                  bool *helps)
 {

@@ -71,7 +71,8 @@ const ax_st_array *ax_st_find(const ax_st *st, const char *key)
 
 ax_status st_sort(ax_st *st)
 {
-    qsort(st->array, (size_t)st->n, sizeof *st->array, by_key);
+    if (st->n) /* qsort does not take NULL */
+        qsort(st->array, (size_t)st->n, sizeof *st->array, by_key);
     for (int i = 1; i < st->n; i++)
         AX_CHECK(by_key(&st->array[i - 1], &st->array[i]), AX_ERR_DATA,
                  "%s: array %s is also in %s; an array must be in one file only",

@@ -234,6 +234,15 @@ AX_MUST_CHECK ax_status ax_send(ax_comm *comm, ax_stream *stream, const ax_messa
                                 int to, ax_work **work);
 AX_MUST_CHECK ax_status ax_recv(ax_comm *comm, ax_stream *stream, const ax_message *message, void *data,
                                 int from, ax_work **work);
+/* Reserves `n` pinned host buffers of `bytes` bytes each for messages of device memory on `comm`, unless the
+ * host can access the memory of `dev` at any time (ax_device_host_access). A message uses a buffer until
+ * ax_wait has ended it, a received message until its copy to the device is done, too. If a message finds a
+ * reserved buffer that is large enough and only its last copy still runs, the host waits for this copy. If
+ * other messages use all buffers, it allocates one more. ax_comm_disconnect frees the buffers. On the device
+ * `dry` nothing is allocated, but the bytes are counted. For set-up. Not collective. */
+AX_MUST_CHECK ax_status ax_comm_reserve_messages(ax_comm *comm, ax_device *dev, size_t bytes, int64_t n);
+/* Returns the bytes that ax_comm_reserve_messages has reserved on `comm`, or counted on the device `dry`. */
+size_t ax_comm_reserved_messages(const ax_comm *comm);
 /* Returns true if ax_wait on this message would return at once (NULL: true). */
 bool ax_work_done(const ax_work *work);
 /* Returns the sender's `note`. `work` is a receive that is done (ax_work_done). */
@@ -339,6 +348,7 @@ struct ax_comm {
     size_t staging_bytes;
     struct ax_comm_carrier *carriers;  /* list of pinned host buffers, through which messages of devices are
                                           copied whose memory the host cannot access directly */
+    size_t reserved;                   /* bytes of ax_comm_reserve_messages */
     struct ax_comm_observed *observed; /* list of handles of collectives and messages on the dry device */
     struct ax_comm_link *link; /* direct connection of the devices, used instead of `staging`; or NULL */
     void *impl;

@@ -306,6 +306,12 @@ void ax_device_close(ax_device **dev);
 /* Sets *bytes to the bytes of scratch memory that backend `name` needs with `threads` threads (0:
  * ax_cores_usable()). Opens no device. AX_ERR_USAGE if `name` is unknown. */
 AX_MUST_CHECK ax_status ax_device_workspace(const char *name, int threads, size_t *bytes);
+/* Return whether the host can read and write a device's memory at any time: not if the memory is discrete,
+ * and not if it is accessible only between the backend's functions `enter` and `leave`. Messages of a device
+ * without host access go through pinned memory (comm.h). ax_device_name_host_access sets *yes for the backend
+ * `name`, and opens no device; AX_ERR_USAGE if `name` is unknown. */
+bool ax_device_host_access(const ax_device *dev);
+AX_MUST_CHECK ax_status ax_device_name_host_access(const char *name, bool *yes);
 
 /* Returns the instruction sets that the cpu backend has kernels for and this processor can run, best first
  * (of "avx512_amx", "avx512_bf16", "avx512", "avx2", "generic"); NULL beyond the last. "avx512_amx" runs bf16

@@ -39,8 +39,8 @@ typedef struct ax_engine_options {
     double clip;           /* largest gradient norm; 0: no clipping */
 } ax_engine_options;
 
-/* Memory of an engine by class, in bytes on this rank: device memory, and in `batch` also one buffer in host
- * memory. */
+/* Memory of an engine by class, in bytes on this rank: device memory, but `pinned` and one buffer in `batch`
+ * are host memory. */
 typedef struct ax_memory {
     size_t weights; /* master weights of trained parameters; weights of frozen parameters, and of all
                        parameters if there is no optimizer */
@@ -54,6 +54,8 @@ typedef struct ax_memory {
     size_t messages;    /* buffers of messages between pipeline stages */
     size_t cache;       /* a generator's key/value cache */
     size_t workspace;   /* scratch memory of kernels */
+    size_t pinned;      /* pinned host memory for messages between pipeline stages, on a device whose memory
+                           the host cannot access at any time; not part of ax_memory_total */
 } ax_memory;
 size_t ax_memory_total(const ax_memory *memory);
 

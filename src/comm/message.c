@@ -79,7 +79,8 @@ static ax_status check(const ax_comm *comm, const ax_message *m, int peer)
 typedef struct ax_comm_carrier {
     ax_work work;
     struct ax_comm_carrier *next;
-    bool busy; /* the message is in flight: ax_wait has not ended it */
+    bool busy;     /* the message is in flight: ax_wait has not ended it */
+    bool reserved; /* made by ax_comm_reserve_messages */
     ax_device *dev;
     char *host;
     size_t room;
@@ -146,19 +147,26 @@ static ax_status make_carrier(ax_comm *comm, ax_device *dev, size_t bytes, carri
     return ax_stream_event_create(dev, &c->copy);
 }
 
-/* Finds a buffer that is free: its last message has been waited for, and its last copy is done. If there is
- * none, makes one. */
+/* Finds a buffer that is free: its last message has been waited for, and its last copy is done. If only the
+ * copy of a reserved buffer still runs, waits for the copy. If all buffers have messages in flight, makes one
+ * more: a wait for these messages could last forever. */
 static ax_status find_carrier(ax_comm *comm, ax_device *dev, size_t bytes, carrier **out)
 {
-    for (*out = comm->carriers; *out; *out = (*out)->next) {
-        const carrier *c = *out;
-        bool done = !c->busy && c->dev == dev && c->room >= bytes && c->copy;
-        if (done)
-            AX_TRY(ax_stream_event_done(c->copy, &done));
+    carrier *copying = NULL;
+    for (carrier *c = comm->carriers; c; c = c->next) {
+        bool done;
+        if (c->busy || c->dev != dev || c->room < bytes || !c->copy)
+            continue;
+        AX_TRY(ax_stream_event_done(c->copy, &done));
+        *out = c;
         if (done)
             return AX_OK;
+        copying = c->reserved ? c : copying;
     }
-    return make_carrier(comm, dev, bytes, out);
+    if (!copying)
+        return make_carrier(comm, dev, bytes, out);
+    *out = copying;
+    return ax_stream_event_wait(copying->copy);
 }
 
 static ax_status carry_start(ax_comm *comm, ax_stream *stream, const ax_message_args *args, ax_work **work)
@@ -198,14 +206,26 @@ void ax_comm_free_carriers(ax_comm *comm)
         free(c);
     }
     comm->carriers = NULL;
+    comm->reserved = 0;
 }
 
 /* ---- public functions ---------------------------------------------------------------------------- */
 
-static bool accessible(const ax_device *dev)
+ax_status ax_comm_reserve_messages(ax_comm *comm, ax_device *dev, size_t bytes, int64_t n)
 {
-    return !dev || (!dev->ops.discrete_memory && !dev->ops.enter);
+    carrier *c;
+    bool dry = dev->ops.launch;
+    if (!dry && ax_device_host_access(dev))
+        return AX_OK;
+    for (int64_t i = 0; i < n && !dry; i++) {
+        AX_TRY(make_carrier(comm, dev, bytes, &c));
+        c->reserved = true;
+    }
+    comm->reserved += (size_t)n * bytes;
+    return AX_OK;
 }
+
+size_t ax_comm_reserved_messages(const ax_comm *comm) { return comm->reserved; }
 
 /* Reports a message to the observer of the dry device. */
 static ax_status observe_message(ax_comm *comm, ax_device *dev, const ax_message_args *args, ax_work **work)
@@ -231,7 +251,8 @@ static ax_status message(ax_comm *comm, ax_stream *stream, ax_message_args *args
     AX_CHECK(comm->ops->message, AX_ERR_INTERNAL,
              "ax_send or ax_recv on host memory in a dry run, which has no other ranks: use buffers of the "
              "dry device");
-    AX_TRY(accessible(dev) ? comm->ops->message(comm, args, work) : carry_start(comm, stream, args, work));
+    AX_TRY(!dev || ax_device_host_access(dev) ? comm->ops->message(comm, args, work)
+                                              : carry_start(comm, stream, args, work));
     if (*work) {
         (*work)->comm = comm;
         (*work)->stream = NULL; /* NULL: ax_wait need not wait for earlier kernels, because events order the

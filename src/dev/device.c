@@ -138,14 +138,34 @@ ax_status ax_device_open_bound(const char *name, int threads, const ax_binding *
     return status;
 }
 
-ax_status ax_device_workspace(const char *name, int threads, size_t *bytes)
+/* Sets *out to the function table of backend `name`, with inherited entries. */
+static ax_status resolve_name(const char *name, ax_device_ops *out)
 {
     const ax_device_ops *ops = ax_device_find(name);
     if (!ops)
         return fail_device_name(name ? name : "", NULL);
-    ax_device_ops resolved = *ops;
-    resolve(&resolved);
-    *bytes = resolved.workspace ? resolved.workspace(threads ? threads : ax_cores_usable()) : 0;
+    *out = *ops;
+    resolve(out);
+    return AX_OK;
+}
+
+ax_status ax_device_workspace(const char *name, int threads, size_t *bytes)
+{
+    ax_device_ops ops;
+    AX_TRY(resolve_name(name, &ops));
+    *bytes = ops.workspace ? ops.workspace(threads ? threads : ax_cores_usable()) : 0;
+    return AX_OK;
+}
+
+static bool has_host_access(const ax_device_ops *ops) { return !ops->discrete_memory && !ops->enter; }
+
+bool ax_device_host_access(const ax_device *dev) { return has_host_access(&dev->ops); }
+
+ax_status ax_device_name_host_access(const char *name, bool *yes)
+{
+    ax_device_ops ops;
+    AX_TRY(resolve_name(name, &ops));
+    *yes = has_host_access(&ops);
     return AX_OK;
 }
 

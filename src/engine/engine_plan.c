@@ -1,6 +1,7 @@
 /* Plans the memory of an engine: creates the engine on the device `dry`, which has no memory and computes
  * nothing, and runs a step and an evaluation there. */
 #include "engine/engine_private.h"
+#include "engine/machine.h"
 
 #include <stdlib.h>
 
@@ -98,6 +99,8 @@ ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, 
         status = ax_grid_used(dry->grid, &out->axes);
     if (status == AX_OK)
         status = ax_device_workspace(device, threads, &out->memory.workspace);
+    if (status == AX_OK)
+        status = ax_memory_find_pinned(dry->grid, device, &out->memory.pinned);
     ax_engine_destroy(&engine);
     ax_ctx_destroy(&dry);
     if (status != AX_OK)

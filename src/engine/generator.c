@@ -55,13 +55,31 @@ static ax_message activation(const ax_generator *g, int64_t first, const ax_tens
     return m;
 }
 
+/* Returns the shape, dtype and layout of the activation of `n` tokens between two stages. */
+static ax_tensor between_stages(const ax_generator *g, int64_t n)
+{
+    ax_layout layout = ax_activation_layout(g->ctx, AX_ROLE_MODEL);
+    return ax_tensor_make(g->ctx->compute, 3, (int64_t[]){1, n, g->model->config.hidden}, NULL, &layout);
+}
+
+/* Reserves pinned memory for the activations of a prompt: one that this rank sends, and two that it receives,
+ * because one may still be copied to the device when the next one arrives. */
+static ax_status reserve_messages(ax_generator *g)
+{
+    ax_comm *comm;
+    int64_t n = (g->model->stage > 0 ? 2 : 0) + !ax_model_is_last(g->model);
+    ax_tensor prompt = between_stages(g, g->prompt);
+    if (g->model->stages == 1)
+        return AX_OK;
+    AX_TRY(ax_grid_comm(g->ctx->grid, 1 << AX_PIPE, &comm));
+    return ax_comm_reserve_messages(comm, g->ctx->dev, ax_tensor_bytes(g->ctx->grid, &prompt), n);
+}
+
 static ax_status receive_input(ax_generator *g, int64_t first, int64_t n, ax_tensor *x)
 {
     ax_comm *comm;
     ax_work *work;
-    ax_layout layout = ax_activation_layout(g->ctx, AX_ROLE_MODEL);
-    ax_tensor like =
-        ax_tensor_make(g->ctx->compute, 3, (int64_t[]){1, n, g->model->config.hidden}, NULL, &layout);
+    ax_tensor like = between_stages(g, n);
     AX_TRY(ax_frame_alloc(g->frame, &like, x));
     AX_TRY(ax_grid_comm(g->ctx->grid, 1 << AX_PIPE, &comm));
     ax_message m = activation(g, first, x);
@@ -199,6 +217,8 @@ static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generato
 {
     ax_generator g = {.ctx = dry, .prompt = out->prompt, .capacity = out->capacity, .costs = out->costs};
     ax_status status = build(&g, config);
+    if (status == AX_OK)
+        status = reserve_messages(&g);
     if (status == AX_OK && !g.capacity)
         status = all_logits(&g, g.host, NULL, NULL);
     if (status == AX_OK && g.capacity)
@@ -232,6 +252,8 @@ static ax_status plan(ax_generator *g, const ax_model_config *config)
         status = ax_grid_used(dry->grid, &g->axes);
     if (status == AX_OK)
         status = ax_device_workspace(g->ctx->dev->ops.name, g->ctx->dev->threads, &g->memory.workspace);
+    if (status == AX_OK)
+        status = ax_memory_find_pinned(dry->grid, g->ctx->dev->ops.name, &g->memory.pinned);
     ax_ctx_destroy(&dry);
     return status;
 }
@@ -263,6 +285,8 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
         status = ax_comm_agree(ctx->world, build(g, &model->config));
     if (status == AX_OK)
         status = ax_grid_prepare(ctx->grid, g->axes);
+    if (status == AX_OK)
+        status = ax_comm_agree(ctx->world, reserve_messages(g));
     if (status == AX_OK)
         status = ax_pretrained_load(model, g->set);
     *out = g;

@@ -57,6 +57,17 @@ static ax_status check_fit(const ax_machine *m, const char *what, const char *ad
     return AX_OK;
 }
 
+ax_status ax_memory_find_pinned(const ax_grid *dry, const char *device, size_t *bytes)
+{
+    bool access;
+    ax_axisset axes;
+    *bytes = 0;
+    AX_TRY(ax_device_name_host_access(device, &access));
+    for (int i = 0; i < ax_grid_groups(dry) && !access; i++)
+        *bytes += ax_comm_reserved_messages(ax_grid_group(dry, i, &axes));
+    return AX_OK;
+}
+
 ax_status ax_memory_admit(ax_ctx *ctx, const ax_memory *memory, const char *what, const char *advice)
 {
     ax_machine m;

@@ -20,6 +20,10 @@ AX_MUST_CHECK ax_status ax_machine_find(ax_comm *world, const char *device, int 
                                         ax_machine *out);
 bool ax_machine_fits(const ax_machine *machine);
 
+/* Sets *bytes to the pinned host memory that a run on backend `device` reserves for messages. `dry`: the grid
+ * of a dry run, whose communicators have counted it (ax_comm_reserve_messages). Not collective. */
+AX_MUST_CHECK ax_status ax_memory_find_pinned(const ax_grid *dry, const char *device, size_t *bytes);
+
 /* Checks, before anything is allocated, that all ranks have enough memory. Otherwise returns AX_ERR_MEMORY on
  * all ranks, with a message "WHAT needs 3 GiB but only 2 GiB are available here: ADVICE". Collective along
  * the world. */

@@ -37,6 +37,9 @@ static void log_plan(const ax_run *run, const ax_memory *m)
                         ax_format_bytes((double)rows[i].bytes, size));
     ax_log(AX_LOG_INFO, "memory%s: %s in all: %s", ax_comm_size(run->world) > 1 ? " of rank 0" : "",
            ax_format_bytes((double)ax_memory_total(m), size), text);
+    if (m->pinned)
+        ax_log(AX_LOG_INFO, "messages also take %s of pinned host memory on this rank",
+               ax_format_bytes((double)m->pinned, size));
 }
 
 /* Sets *out to the bytes of the rank that needs the most memory, and logs them if that is not rank 0:

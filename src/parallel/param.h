@@ -101,6 +101,7 @@ typedef struct ax_param_flow {
     int buckets;
     void *tied_piece[2]; /* device memory for pieces of the tied weights' gradient, received from the last
                             pipeline stage; NULL: no parameter of this stage is AX_PARAM_LENT */
+    ax_comm *tied_comm;  /* the communicator along pipe; NULL: no tied weights were exchanged so far */
     bool last, synced;   /* last: the last micro-batch of a step is running; synced: gradients are final */
 } ax_param_flow;
 

@@ -26,6 +26,20 @@ void ax_param_tied_free(ax_param_set *set)
             ax_ctx_free(set->ctx, set->flow->tied_piece[k], piece_bytes(set));
 }
 
+/* Returns the communicator along pipe. At the first call, reserves pinned memory for pieces: besides WINDOW
+ * pieces in flight, WINDOW received pieces may still be copied to the device. */
+static ax_status find_comm(const ax_param_set *set, ax_comm **out)
+{
+    ax_param_flow *flow = set->flow;
+    if (!flow->tied_comm) {
+        AX_TRY(ax_grid_comm(set->ctx->grid, 1 << AX_PIPE, &flow->tied_comm));
+        AX_TRY(
+            ax_comm_reserve_messages(flow->tied_comm, set->ctx->dev, piece_bytes(set), (int64_t)2 * WINDOW));
+    }
+    *out = flow->tied_comm;
+    return AX_OK;
+}
+
 /* One piece of a tensor: the elements [first, first + count), and the message that carries them. */
 typedef struct piece {
     int64_t first, count;
@@ -94,7 +108,7 @@ ax_status ax_param_tied_grads(ax_param_set *set)
         ax_param *p = set->param[i];
         if ((p->place != AX_PARAM_LENT && p->place != AX_PARAM_COPY) || p->frozen)
             continue;
-        AX_TRY(ax_grid_comm(set->ctx->grid, 1 << AX_PIPE, &comm));
+        AX_TRY(find_comm(set, &comm));
         AX_TRY(p->place == AX_PARAM_COPY ? move(set->ctx, comm, &p->grad, true, 0)
                                          : receive_and_add(set, comm, &p->grad, last_stage(set->ctx)));
     }
@@ -108,6 +122,6 @@ ax_status ax_param_tied_weights(ax_param *p)
     if (p->place != AX_PARAM_LENT && p->place != AX_PARAM_COPY)
         return AX_OK;
     bool sends = p->place == AX_PARAM_LENT;
-    AX_TRY(ax_grid_comm(ctx->grid, 1 << AX_PIPE, &comm));
+    AX_TRY(find_comm(p->set, &comm));
     return move(ctx, comm, &p->rounded, sends, sends ? last_stage(ctx) : 0);
 }

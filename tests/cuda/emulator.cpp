@@ -561,9 +561,14 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
     return cudaSuccess;
 }
 
+/* The bytes of pinned memory that were allocated so far, those already freed included. */
+static std::atomic<long> pinned_bytes;
+extern "C" __attribute__((visibility("default"))) long ax_emulated_pinned() { return pinned_bytes; }
+
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned)
 {
     *out = bytes > memory_size ? nullptr : malloc(bytes);
+    pinned_bytes += *out ? (long)bytes : 0;
     return *out ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 

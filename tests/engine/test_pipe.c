@@ -3,6 +3,7 @@
  * setup is tested. */
 #include "support/emulated.h"
 #include "support/pipe_runs.h"
+#include "support/ranks.h"
 #include "support/sanitized.h"
 
 #include <setjmp.h>
@@ -239,8 +240,29 @@ static void a_later_stage_stops_a_step(void **state)
     }
 }
 
-/* On a GPU that the host emulates messages go through pinned memory. Whether the copies are early or late
- * changes nothing. */
+/* Runs `s` and adds the pinned memory that was allocated to *pinned. */
+static void run_counting(const pipe_setup *s, pipe_result *out, long *pinned)
+{
+    emulated_count_fn *allocated = (emulated_count_fn *)(uintptr_t)emulated_function(EMULATED_PINNED);
+    *pinned -= allocated();
+    pipe_run(s, out);
+    *pinned += allocated();
+}
+
+/* Each of `ranks` devices allocates `fixed` bytes of pinned memory when it is opened; the rest must be what
+ * was planned for messages. */
+static void check_pinned(const pipe_result *r, int ranks, long fixed, long pinned)
+{
+    long planned = 0;
+    for (int i = 0; i < ranks; i++) {
+        assert_true(r->pinned[i] > 0);
+        planned += (long)r->pinned[i];
+    }
+    assert_int_equal(pinned - ranks * fixed, planned);
+}
+
+/* On a GPU that the host emulates messages go through pinned memory, as much as was planned. Whether the
+ * copies are early or late changes nothing. */
 static void stages_of_gpus(void **state)
 {
     (void)state;
@@ -277,10 +299,16 @@ static void stages_of_gpus(void **state)
     emulated_delay_fn *delay = (emulated_delay_fn *)(uintptr_t)emulated_function(EMULATED_DELAY);
     for (size_t i = 0; i < AX_COUNT(all); i += SANITIZED ? 2 : 1) {
         pipe_result one, got;
-        pipe_run_one_stage(&all[i], &one);
+        pipe_setup without = all[i];
+        long fixed = 0;
+        without.grid.pipe = 1;
+        run_counting(&without, &one, &fixed);
+        fixed /= grid_ranks(without.grid);
         for (size_t d = 0; d < AX_COUNT(delays); d++) {
+            long pinned = 0;
             delay(delays[d]);
-            pipe_run(&all[i], &got);
+            run_counting(&all[i], &got, &pinned);
+            check_pinned(&got, grid_ranks(all[i].grid), fixed, pinned);
             pipe_compare(&all[i], &got, &one);
             pipe_free(&got);
         }

@@ -6,6 +6,8 @@
 typedef long emulated_count_fn(void);
 #define EMULATED_WAITS "ax_emulated_waits"
 #define EMULATED_GRAPHS "ax_emulated_graphs"
+/* Returns the bytes of pinned memory allocated so far, those already freed included. */
+#define EMULATED_PINNED "ax_emulated_pinned"
 /* Says how late copies on copy streams are from now on. 0: they run when they are enqueued. Above 0: they run
  * when somebody asks whether they are done for the time with this number. Below 0: by turns. */
 typedef void emulated_delay_fn(long polls);

@@ -266,6 +266,7 @@ static ax_status run_on(ax_comm *world, const pipe_setup *s, pipe_result *out)
     ax_trace *trace = NULL; /* must outlive the engine, whose works in flight add events */
     ax_engine_plan plan;
     AX_TRY(ax_engine_plan_make(&options, world, s->grid, &parallel, device, 1, s->compute, &plan));
+    out->pinned[ax_comm_rank(world)] = plan.memory.pinned;
     ax_status status = ax_ctx_create(world, s->grid, device, 1, s->compute, 3, &ctx);
     if (status == AX_OK) {
         ctx->parallel = parallel;

@@ -43,6 +43,7 @@ typedef struct pipe_result {
      * gradients 'W', in the order in which they ran. */
     int group[PIPE_RANKS];
     char order[PIPE_RANKS][PIPE_ORDER];
+    size_t pinned[PIPE_RANKS]; /* the pinned memory that each rank plans for messages */
     int64_t begun; /* with pipe_setup.stops: the number of forwards that the first stage has begun */
 } pipe_result;
 

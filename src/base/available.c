@@ -8,8 +8,9 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* Returns the number that follows `key` in file dir/name, in the first line that begins with `key`. With
- * `key` "", reads the first line of the file. Returns -1 if there is no number, as for the limit "max". */
+/* Returns the number that follows `key` in file dir/name, in the first line that begins with `key` and a
+ * number. With `key` "", a number alone must begin the line. Returns -1 if there is no such line, as for the
+ * limit "max". */
 static int64_t read_number(const char *dir, const char *name, const char *key)
 {
     char path[4400], line[256], *end;
@@ -26,9 +27,10 @@ static int64_t read_number(const char *dir, const char *name, const char *key)
     return found;
 }
 
-/* Returns how many bytes the control group in `dir` can still allocate: its limit minus its usage. Cached
- * files that were not used lately do not count as used: `cached` is their key in memory.stat. Returns
- * INT64_MAX if the group has no limit, or if its files cannot be read. */
+/* Returns how many bytes the control group with the folder `dir` can still allocate: its limit minus its
+ * usage, which are in the files `limit` and `usage` of the folder. Cached files that were not used lately do
+ * not count as used: `cached` is the key of their size in the file memory.stat. Returns INT64_MAX if the
+ * group has no limit, or if its files cannot be read. */
 static int64_t room_in_group(const char *dir, const char *limit, const char *usage, const char *cached)
 {
     int64_t most = read_number(dir, limit, ""), used = read_number(dir, usage, "");

@@ -42,7 +42,7 @@ bool ax_path_is_dir(const char *path)
 }
 
 /* Writes the directory of `path` to `out`, with all links resolved, and returns the last component of `path`.
- * NULL if the directory does not exist or the path is too long. */
+ * Returns NULL if the directory does not exist or the path is too long. */
 static const char *resolve_entry(const char *path, char out[PATH_MAX])
 {
     char dir[PATH_MAX];

@@ -1,8 +1,9 @@
-/* Rewrites numbers that Jansson cannot represent, before Jansson parses the text. For ax_json_parse_verbatim,
- * each number that Jansson could print differently (every real too) becomes a string that consists of MARK
- * and the number's text; ax_json_print removes the mark and the quotes. MARK is an escaped NUL character. No
- * other string of the text begins with MARK, because callers parse the text with ax_json_parse, which rejects
- * NUL in strings, before they parse it with ax_json_parse_verbatim. */
+/* Reads and prints JSON through Jansson. If Jansson rejects a text, parses it again with its numbers
+ * rewritten to numbers that Jansson can represent. For ax_json_parse_verbatim, each number that Jansson could
+ * print differently (every real too) becomes a string that consists of MARK and the number's text;
+ * ax_json_print removes the mark and the quotes. MARK is an escaped NUL character. No other string of the
+ * text begins with MARK, because callers parse the text with ax_json_parse, which rejects NUL in strings,
+ * before they parse it with ax_json_parse_verbatim. */
 #include "axonn/json.h"
 
 #include <jansson.h>
@@ -91,8 +92,8 @@ static bool fits_integer(const char *at, size_t n)
     return digits < 19 || (digits == 19 && memcmp(at + negative, limit, 19) <= 0);
 }
 
-/* Appends a number in a form that Jansson can represent, for a JSON tree whose values are used, not printed
- * again. */
+/* Appends a number in a form that Jansson can represent. For a JSON tree whose values are used and not
+ * printed again. */
 static ax_status write_readable(number_kind kind, const char *at, size_t n, ax_buf *out)
 {
     char *text;
@@ -259,7 +260,8 @@ ax_status ax_json_read_file(const char *path, size_t flags, json_t **out)
 
 /* ---- writing ------------------------------------------------------------------------------------- */
 
-/* Appends the fewest digits that read back as the same double, as Python writes them. */
+/* Appends the number `digits` with the fewest digits that read back as the same double. Adds ".0" if
+ * these have neither a decimal point nor an exponent, so that the number remains a real. */
 static ax_status add_real(const char *digits, ax_buf *out)
 {
     char text[32];

@@ -234,7 +234,8 @@ bool option_is_group(const ax_option_set *set, const char *prefix)
 }
 
 /* Returns the length of the name in `key` after the prefix of n bytes, up to the next dot: for "grid.x" and
- * the prefix "grid.", that of "x". Returns 0 if the key does not begin with the prefix ("" or "group."). */
+ * the prefix "grid." it is 1, the length of "x". Returns 0 if the key does not begin with the prefix ("" or
+ * "group."). */
 static size_t name_under(const char *key, const char *prefix, size_t n)
 {
     return strncmp(key, prefix, n) ? 0 : strcspn(key + n, ".");

@@ -13,7 +13,7 @@ typedef struct scan {
     size_t n, at;
     char *const *args;
     bool flags_ended;  /* the argument "--" was read: no flags follow */
-    size_t positional; /* row of the option table from which to look for the next positional argument */
+    size_t positional; /* row of the table at which the search for the next positional argument begins */
 } scan;
 
 /* Returns true if the text is a flag, that is, begins with "--". "-" and negative numbers such as -1 are
@@ -24,7 +24,7 @@ static bool looks_like_flag(const scan *s, const char *text)
 }
 
 /* Returns true if the text is KEY=VALUE, and the part of KEY before its first dot is a group of keys in
- * set->keys. */
+ * set->keys, the option set that gets such arguments. */
 static bool is_key(const scan *s, const char *text)
 {
     char group[64];

@@ -9,8 +9,8 @@ typedef struct ax_option_state {
     char *place; /* place of the value: "train.yaml:12:7" or "command line"; NULL: the default applies */
     bool failed; /* an error was recorded for the key */
     bool waived; /* ax_option_waive was called: the key is optional */
-    char *typed; /* the value's text on the command line, valid or not; NULL: none, or a flag that may be
-                    repeated */
+    char *typed; /* the value's text on the command line, valid or not; NULL: none, or the option takes many
+                    values (option_takes_many) */
 } ax_option_state;
 
 struct ax_option_set {
@@ -36,10 +36,10 @@ typedef union option_field {
 
 /* option_item parses item n of a value and adds it to `field`. A value is a sequence of items; a value of a
  * scalar type has exactly one. The caller zeroes `field`, adds the items in order (n = 0, 1, …), and then
- * calls option_items_end with their number, which checks the number. The message of AX_ERR_USAGE
- * (ax_error_message) is the broken rule, without the key and without the file and line. Relative paths are
- * taken relative to `dir`; if `dir` is NULL, they stay unchanged. `share` gives the weight or the epochs of
- * an item of AX_OPT_PATHS, and is NULL, or has zeros, if the item is only a path; share->path is not used. */
+ * calls option_items_end, which checks the number of items. The message of AX_ERR_USAGE (ax_error_message) is
+ * the broken rule, without the key and without the file and line. Relative paths are taken relative to `dir`;
+ * if `dir` is NULL, they stay unchanged. `share` gives the weight or the epochs of an item of AX_OPT_PATHS,
+ * and is NULL, or has zeros, if the item is only a path; share->path is not used. */
 ax_status option_item(const ax_option *option, const char *text, const char *dir,
                       const ax_weighted_path *share, size_t n, void *field);
 ax_status option_items_end(const ax_option *option, size_t n);
@@ -73,7 +73,8 @@ ax_option_state *option_state(const ax_option_set *set, const ax_option *option)
  * and line, or "command line"). Zeroes *value. */
 ax_status option_store(ax_option_set *set, const ax_option *option, option_field *value, const char *place);
 /* Records that the command line gives `text` for the option. Sets *claimed to true. But if the command line
- * has already given the option a value, sets *claimed to false and records an error with both values. */
+ * has already given the option a value, sets *claimed to false and records the error that the option is given
+ * twice. */
 ax_status option_claim(ax_option_set *set, const ax_option *option, const char *place, const char *text,
                        bool *claimed);
 /* Records an error. `place` is the file and line, or "command line". `key` need not be a key of the table. */

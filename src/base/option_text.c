@@ -249,7 +249,8 @@ ax_status ax_option_describe(const ax_option *option, bool flag, ax_buf *out)
     return ax_buf_printf(out, "%s", sep[0] == ';' ? ")" : "");
 }
 
-/* Appends `text` broken at blanks so that no line passes `width`; continuation lines start at `indent`. */
+/* Appends `text` broken at blanks, so that lines have at most `width` columns (a single longer word stays
+ * whole). The text begins at column `indent`, also in the following lines. */
 static ax_status wrap(const char *text, int indent, int width, ax_buf *out)
 {
     int column = indent;

@@ -304,7 +304,7 @@ static int nesting_of(const yaml_event_t *event)
 }
 
 /* Checks that maps and lists in the text, up to the first syntax error, nest at most NESTING_MAX deep. Sets
- * *flat to the result, and records an error if they nest deeper. */
+ * *flat to true if they do; otherwise sets *flat to false and records an error. */
 static ax_status check_nesting(reader *r, const char *text, size_t size, bool *flat)
 {
     yaml_parser_t parser;

@@ -9,7 +9,7 @@
 
 /* ---- the checksum -------------------------------------------------------------------------------- */
 
-enum { PLACES = 16, SAMPLE = 4096 }; /* number of samples that are read of an array; bytes of a sample */
+enum { PLACES = 16, SAMPLE = 4096 }; /* number of samples of one array; bytes of one sample */
 
 /* Adds samples of an array to the hash: SAMPLE bytes at each of PLACES evenly spread offsets. The first
  * sample begins at the array's first byte, the last one ends at its last byte. An array of at most SAMPLE

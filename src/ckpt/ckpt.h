@@ -11,7 +11,7 @@
 
 /* Formats a path; the caller frees *out. */
 ax_status ckpt_path(char **out, const char *fmt, ...) AX_PRINTF(2, 3);
-/* Returns true if `dir` holds a file of this name. */
+/* Returns true if `dir` holds a file or directory of this name. */
 bool ckpt_has(const char *dir, const char *name);
 
 /* ---- convert.c: converts elements, and cuts boxes into pieces ---- */
@@ -109,7 +109,7 @@ ax_status st_index_print(const ax_st *st, ax_buf *out);
 
 /* ---- sum.c ---- */
 
-/* Replaces v[i] by its sum over all ranks mod 2^64; v is in host memory. */
+/* Replaces v[i] by its sum over all ranks mod 2^64; v is in host memory. Collective over ctx->world. */
 ax_status ckpt_sum(ax_ctx *ctx, uint64_t *v, int64_t n);
 
 /* ---- items.c: distributed arrays and their places in files ---- */
@@ -128,8 +128,8 @@ typedef struct ckpt_items {
 } ckpt_items;
 
 /* Lists the master weights of all frozen parameters (`frozen` true) or of all others (false), one item each.
- * An item's key is the array of the model files that holds the weights; item.place is the part of that array.
- */
+ * An item's key is the key of the array in model files that holds the weights; item.place is the part of this
+ * array. */
 ax_status ckpt_items_model(const ax_param_set *set, bool frozen, ckpt_items *out);
 /* Lists the optimizer state of all parameters that are not frozen: one item for each state array, with key
  * SLOT.NAME ("exp_avg.wte"). With `master`, also lists the master weights, with key master.NAME. Each item is
@@ -138,7 +138,8 @@ ax_status ckpt_items_training(const ax_param_set *set, const char *const *slot_n
                               ckpt_items *out);
 void ckpt_items_fini(ckpt_items *items);
 /* Plans the safetensors files (ax_st_plan) for the arrays of these items, stored as `dtype` (AX_DTYPE_COUNT:
- * in the dtypes of the items). AX_ERR_USAGE if the items of one array overlap or leave a gap. */
+ * in the dtypes of the items). AX_ERR_USAGE if the items of one array overlap, or if they leave a gap and
+ * place.sparse is false. */
 ax_status ckpt_items_plan(const ckpt_items *items, ax_dtype dtype, const char *dir, const char *stem,
                           int64_t shard_bytes, ax_st **out);
 /* ckpt_items_write writes this rank's part (box) of each item, unless an earlier rank has the same box.
@@ -165,8 +166,8 @@ typedef struct manifest {
     int64_t bytes; /* total size of all files in bytes */
     int n;
     manifest_file *file;
-    json_t *params; /* object: name of each parameter that is not frozen → {"dtype", "sum", "key"}; "key", the
-                       key of the parameter's array in model files, is missing if that key is the name */
+    json_t *params; /* object: name of each parameter that is not frozen → {"dtype", "sum", "key"}. "key" is
+                       the key of the parameter's array in model files; without a "key" it is the name */
 } manifest;
 
 /* Writes training/manifest.json of `dir` and syncs it. */

@@ -206,7 +206,8 @@ static uint64_t element_bits(size_t size, const void *data, int64_t i)
 }
 
 /* Returns a hash of an element's bits and its index. For a fixed index, the hash is a bijection of 64-bit
- * words (xor-shift-multiply steps), so a change of any single element changes the sum. */
+ * words (xor-shift-multiply steps), so a change of any single element changes the checksum, which is the sum
+ * of the hashes. */
 static inline uint64_t mix(uint64_t index, uint64_t bits)
 {
     uint64_t h = bits ^ (index + 1) * UINT64_C(0x9E3779B97F4A7C15);

@@ -233,7 +233,7 @@ static ax_status load_config(const char *dir, json_t **out)
 
 /* ---- two arrays of one model --------------------------------------------------------------------- */
 
-/* Compares the bits of two arrays of one dtype and shape; *same becomes false if any differ. */
+/* Compares two arrays of the same dtype and shape bit by bit. Sets *same to false if they differ. */
 static ax_status compare_values(ax_st *st, const ax_st_array *a, const ax_st_array *b, char *chunk,
                                 bool *same)
 {

@@ -36,7 +36,7 @@ void ckpt_sort_rows(ax_ckpt_diff *diff, int first)
 }
 
 /* Merges `row` into `into` and returns true if they have the same key and either both were compared or both
- * are missing on the same side. Otherwise returns false. */
+ * are missing in the same source. Otherwise returns false. */
 static bool merge_into(ax_ckpt_diff_row *into, const ax_ckpt_diff_row *row)
 {
     bool compared = into->kind <= AX_DIFF_VALUES && row->kind <= AX_DIFF_VALUES;

@@ -244,8 +244,8 @@ ax_status ax_ckpt_find_latest(const char *run_dir, char **dir)
     for (int i = 0; i < ATTEMPTS && !*dir; i++) {
         ax_ckpt_list *list;
         AX_TRY(ax_ckpt_list_create(run_dir, false, &list));
-        bool gone =
-            !list->n && latest_is_there(run_dir); /* a checkpoint was saved while RUN/ckpt was listed */
+        bool gone = !list->n && latest_is_there(run_dir); /* RUN/latest names a checkpoint that is not in the
+                                                             list: it was saved while RUN/ckpt was listed */
         status = choose_newest(list, run_dir, dir, &gone);
         ax_ckpt_list_destroy(&list);
         if (!gone)

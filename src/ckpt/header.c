@@ -1,7 +1,7 @@
 /* The safetensors header: u64 little-endian length N, N bytes of JSON, then the arrays back to back. The JSON
- * object maps each key to {"dtype", "shape", "data_offsets": [begin, end)} relative to the end of the JSON,
- * and "__metadata__" to an object of strings. The ranges of all arrays cover the rest of the file without
- * gaps or overlaps. */
+ * object maps each key to {"dtype", "shape", "data_offsets": [begin, end]}, and "__metadata__" to an object
+ * of strings. The offsets count bytes from the end of the JSON; the byte at `end` no longer belongs to the
+ * array. The ranges of all arrays cover the rest of the file without gaps or overlaps. */
 #include "ckpt.h"
 
 #include <errno.h>
@@ -78,7 +78,7 @@ static ax_status read_shape(ax_st_array *a, const json_t *shape, int bits, const
     AX_CHECK(json_is_array(shape) && json_array_size(shape) <= AX_ST_MAX_DIMS, AX_ERR_DATA,
              "%s: damaged header: array %s: \"shape\" is not a list of at most %d extents", path, a->key,
              AX_ST_MAX_DIMS);
-    int64_t total = bits; /* extents of 0 count as 1 here: a 0 must not hide an overflow */
+    int64_t total = bits; /* size in bits; extents of 0 count as 1: a 0 must not hide an overflow */
     bool empty = false;
     a->ndim = (int)json_array_size(shape);
     for (int d = 0; d < a->ndim; d++) {
@@ -137,7 +137,7 @@ static int by_offset(const void *x, const void *y)
                                   : (a->bytes > b->bytes) - (a->bytes < b->bytes);
 }
 
-/* Checks that the arrays cover [0, room) without gaps and overlaps. */
+/* Checks that the arrays cover the `room` bytes after the header without gaps and overlaps. */
 static ax_status check_cover(ax_st_array *array, int n, int64_t room, const char *path)
 {
     qsort(array, (size_t)n, sizeof *array, by_offset);

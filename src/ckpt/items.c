@@ -156,7 +156,8 @@ static bool boxes_overlap(const ckpt_item *a, const ckpt_item *b)
 }
 
 /* Checks that the tensors stored in one array of a file (items group[0] ... group[n-1], which have the same
- * key) agree on the array's shape and dtype, and fill the array without gaps or overlaps. */
+ * key) agree on the array's shape and dtype, and fill the array without overlaps and, unless place.sparse is
+ * true, without gaps. */
 static ax_status check_tiles(const ckpt_items *items, const int *group, int n)
 {
     const ckpt_item *first = &items->item[group[0]];

@@ -74,8 +74,8 @@ static bool has_master(const ax_st *st)
     return false;
 }
 
-/* Reads the optimizer state. If training/ holds the master weights too, reads them and sets *master: the
- * model files then hold only rounded values. */
+/* Reads the optimizer state. If training/ holds the master weights too, reads them and sets *master to true:
+ * the model files then hold only rounded values. */
 static ax_status load_training(ax_param_set *set, const char *dir, const char *const *slot_names,
                                bool *master)
 {

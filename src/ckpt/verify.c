@@ -1,5 +1,5 @@
-/* Compares every file that a checkpoint's manifest lists with the size and checksum there, and reports all
- * damaged files. */
+/* Compares every file that a checkpoint's manifest lists with its size and checksum in the manifest, and
+ * reports all damaged files. */
 #include "ckpt.h"
 
 #include <stdlib.h>

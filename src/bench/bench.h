@@ -14,7 +14,7 @@ typedef struct bench_step_times {
     double exposed; /* seconds that this rank waited for other ranks, in the steps whose kernels are timed */
     ax_kernel_total kernel[AX_KERNEL_COUNT];
     int threads;
-    double goldfish; /* seconds per token in which the host decides whether the goldfish loss (arXiv
+    double goldfish; /* seconds per token that the host takes to decide whether the goldfish loss (arXiv
                         2406.10209) drops the token; 0: no goldfish loss */
     double peak,
         stream;       /* peak FLOP/s (ax_device_peak) and bytes/s (ax_device_stream) of this rank's device */
@@ -70,11 +70,11 @@ typedef struct bench_token_times {
     ax_spread prompt; /* seconds to feed the whole prompt and choose the first token */
     ax_spread token;  /* seconds per token: feeding one token and choosing the likeliest next one */
     /* The fields below are of this rank. */
-    double weights;  /* bytes of the weight matrices that the GEMMs of one token read, with rows of zeros
-                        (ax_param_pad_rows) */
+    double weights;  /* bytes of the weight matrices that the GEMMs of one token read, rows of zeros that pad
+                        them included (ax_param_pad_rows) */
     ax_spread read;  /* bytes/s at which the device can read these weights (ax_device_read); 0: unknown */
-    ax_spread share; /* per round: time to read the weights at the rate `read` / median time of a token; 0:
-                        unknown */
+    ax_spread share; /* per round: (time to read the weights at the rate `read`) / (median time of a token);
+                        0: unknown */
     ax_kernel_total kernel[AX_KERNEL_COUNT]; /* means over the tokens */
     ax_memory memory;                        /* planned memory */
     int64_t held;                            /* most device memory used so far (ax_device_held) */

@@ -257,8 +257,8 @@ static void add_up(bench_gemms *out)
 
 static ax_status time_all(ax_comm *world, ax_ctx *ctx, int local_size, int64_t runs, bench_gemms *out)
 {
-    /* The ranks of a machine run at the same time and share its caches, so they evict data together: each
-     * rank needs 1/local_size of the bytes. */
+    /* The use of twice as many bytes as the caches hold evicts all older data. The ranks of a machine run at
+     * the same time and share its caches, so each rank needs to use only 1/local_size of these bytes. */
     int64_t cold = 2 * (out->cache ? out->cache : UNKNOWN_CACHE) / ax_max(local_size, 1);
     timing t = {.ctx = ctx, .runs = runs, .cold = cold};
     ax_status status = ax_comm_agree(world, alloc_memory(&t, out));

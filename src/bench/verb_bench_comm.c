@@ -151,8 +151,8 @@ static ax_status time_call(const bench *b, const ax_coll_args *a, int library, d
     return library ? bench_time_mpi(b->world, a, seconds) : time_ours(b, a, seconds);
 }
 
-/* Measures the time of a call: of a single call with cold caches, or the mean over up to MOST_CALLS calls
- * with warm caches, because a single short call cannot be timed precisely. */
+/* Measures the time of a call. With cold caches it is the time of a single call. With warm caches it is the
+ * mean over up to MOST_CALLS calls, because a single short call cannot be timed precisely. */
 static ax_status sample(bench *b, const ax_coll_args *a, bool warm, int library, double *out)
 {
     double once;

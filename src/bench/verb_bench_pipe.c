@@ -64,8 +64,8 @@ typedef struct bench {
     ax_comm *world;
     const args *args;
     ax_ctx *ctx;
-    ax_model *model[2]; /* define the stages and the shape of the messages: without chunks, and with chunks.
-                           Their layers never run */
+    ax_model *model[2]; /* [0]: without chunks; [1]: with chunks (virtual stages). The models define the
+                           stages and the shape of the messages; their layers never run */
     ax_frame *frame;
     ax_tensor x; /* shape of the input of the first stage's forward and of the last stage's backward, for
                     which no message is received; has no data */

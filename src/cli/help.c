@@ -43,7 +43,7 @@ ax_status cli_usage(const cli_verb *verb, ax_buf *out)
     return ax_buf_printf(out, flags ? " [flags]" : "");
 }
 
-/* Prints a line "  tok train  summary" for each verb of the group ("" for all verbs). */
+/* Appends a line "  tok train  summary" for each verb of the group ("" for all verbs). */
 static ax_status list_verbs(const char *group, ax_buf *out)
 {
     size_t n = strlen(group), column = 0;
@@ -77,8 +77,8 @@ ax_status cli_help_group(const char *group, bool colour, ax_buf *out)
     return list_verbs(group, out);
 }
 
-/* Prints, under `title`, a row for each positional argument of the verb (`positional`), or else for each
- * flag. */
+/* Appends `title` and a row for each positional argument of the verb (`positional` true) or for each flag
+ * (false). Appends nothing if there is none. */
 static ax_status help_rows(const cli_verb *verb, bool positional, const char *title, bool colour, ax_buf *out)
 {
     ax_option *rows;

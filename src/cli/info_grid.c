@@ -95,9 +95,8 @@ static const struct {
             {"x.y", 1 << AX_X | 1 << AX_Y, "vocabulary"},
             {"z.data", 1 << AX_Z | 1 << AX_DATA, "all rows of a batch"}};
 
-/* Returns the number of ranks in a group along `axes`. Returns 1, which prints nothing, if there are several
- * axes and one has size 1: the groups are then the same as those along the other axes, which are printed
- * too. */
+/* Returns the number of ranks in a group along `axes`. Returns 1 if there are several axes and one has size
+ * 1: the groups are then the same as those along the other axes. Groups of one rank are not printed. */
 static int group_size(const placed *p, ax_axisset axes)
 {
     const int n[] = {p->size.x, p->size.y, p->size.z, p->size.pipe, p->size.data};

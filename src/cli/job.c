@@ -1,14 +1,14 @@
 /* Runs an MPI launcher (mpirun) as a child process.
  *
  * The launcher gets its own session, so that signals from the terminal reach this process only. After SIGTERM
- * or SIGINT, a launcher kills its ranks within a second, which is too soon to save a checkpoint. But it
- * passes SIGUSR1 on to the ranks that have started. So this process sends SIGUSR1 repeatedly, until a rank
- * acknowledges it. If this process dies, the launcher gets SIGTERM.
+ * or SIGINT, a launcher kills its ranks within a second, which is too soon to save a checkpoint. But a
+ * launcher passes SIGUSR1 on to the ranks that have started. So this process sends SIGUSR1 repeatedly, until
+ * a rank acknowledges it. If this process dies, the launcher gets SIGTERM.
  *
  * This process is a subreaper: if a descendant's parent ends, the descendant becomes a child of this process,
- * so that this process can end it too. This process ends only those whose environment names this job's note
- * (cli_note in job.h, memory that it shares with the ranks). Other children may not belong to the job: if a
- * shell started axonn by exec, the shell's background jobs are children too. */
+ * so that this process can end it too. This process ends only children whose environment names this job's
+ * note (cli_note in job.h, memory that this process shares with the ranks). Other children may not belong to
+ * the job: if a shell started axonn by exec, the shell's background jobs are children too. */
 #include "job.h"
 
 #include "axonn/comm.h"
@@ -132,7 +132,7 @@ typedef struct watch {
     pid_t pid;
     double asked, sent; /* time when the signal came, and when it was last passed on; 0: not yet */
     double ending;      /* time when SIGTERM was sent to the launcher; 0: not yet */
-    double gone;        /* time when rank 0 was first found to have ended; 0: it still runs */
+    double gone; /* time when rank 0 was first found to have ended; 0: it was not found to have ended */
 } watch;
 
 static void end_launcher(watch *w, double now)
@@ -145,11 +145,11 @@ static void end_launcher(watch *w, double now)
 }
 
 /* Passes the signal on to the launcher until a rank acknowledges it. Ends the job instead if the verb has no
- * stop signal, if SIGINT came twice, or if no rank has acknowledged the signal within HEARD_SECONDS. Passes
- * the signal on only after rank 0 has joined the world: a rank that has not joined yet would be killed by the
- * signal, as if it had failed. If rank 0 is on another host, nothing tells when it has joined, so the wait is
- * HEARD_SECONDS. Once rank 0 has ended, the launcher gets the rest of HEARD_SECONDS to print the last output
- * and to end. */
+ * stop signal, if SIGINT came twice, or if no rank has acknowledged the signal within HEARD_SECONDS (unless
+ * job->elsewhere: the ranks may then be unable to acknowledge it). Passes the signal on only after rank 0 has
+ * joined the world: a rank that has not joined yet would be killed by the signal, as if it had failed. If
+ * rank 0 is on another host, nothing tells when it has joined, so the wait is HEARD_SECONDS. Once rank 0 has
+ * ended, the launcher gets the rest of HEARD_SECONDS to print the last output and to end. */
 static void forward_signal(watch *w, double now)
 {
     cli_job *job = w->job;
@@ -254,8 +254,8 @@ static bool signal_orphans(int number)
 
 /* Waits for ranks to end by themselves after their launcher has ended, and kills those that do not within
  * ORPHAN_SECONDS. A process that ends during a search may leave children that the search missed. So the
- * search is repeated as long as it finds a process, or a process has ended since the last search, but for 2
- * ORPHAN_SECONDS at most. */
+ * search is repeated as long as it finds a process, or a process has ended since the last search, but for at
+ * most 2 · ORPHAN_SECONDS. */
 static void end_orphans(void)
 {
     double begin = ax_now(), waited = 0;

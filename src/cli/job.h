@@ -41,11 +41,11 @@ typedef struct cli_job {
 enum { CLI_CANNOT_START = 126 };
 
 /* Starts the launcher, unless a signal that asks the ranks to stop has come before. Waits until the launcher
- * has ended. Gives the processes that it started on this host one second to end too, and then kills them. If
- * this process receives a signal: if job->stop is 0, ends the job; otherwise sends job->stop to the launcher
- * repeatedly until a rank has acknowledged it, and ends the job if no rank has done so within five seconds.
- * With job->elsewhere, acknowledgements may not reach this process, so the job then goes on without one.
- * Returns AX_ERR_MEMORY if no process can be started; the job's own result is in job->status. */
+ * has ended. Gives the processes that the launcher started on this host one second to end too, and then kills
+ * them. If this process receives a signal: if job->stop is 0, ends the job; otherwise sends job->stop to the
+ * launcher repeatedly until a rank has acknowledged it, and ends the job if no rank has done so within five
+ * seconds. With job->elsewhere, acknowledgements may not reach this process, so the job then goes on without
+ * one. Returns AX_ERR_MEMORY if no process can be started; the job's own result is in job->status. */
 ax_status cli_job_run(cli_job *job);
 
 #endif

@@ -126,8 +126,8 @@ static void add_openmpi(command *c, const cli_launch *launch, const char *hosts)
     add_number(c, launch->ranks);
 }
 
-/* Adds the arguments for MPICH and launchers derived from it. By default they do not bind ranks to cores, so
- * that need not be turned off. */
+/* Adds the arguments for MPICH and launchers derived from it. These launchers do not bind ranks to cores by
+ * default, so binding need not be turned off. */
 static void add_mpich(command *c, const cli_launch *launch, const char *hosts)
 {
     if (hosts) {
@@ -205,16 +205,16 @@ static ax_status check_open_files(const cli_launch *launch)
     return AX_OK;
 }
 
-/* Whether the stack limit is below 1 MiB, too little for some launchers. */
+/* Returns true if the stack limit is below 1 MiB, too little for some launchers. */
 static bool stack_is_small(void)
 {
     struct rlimit limit;
     return !getrlimit(RLIMIT_STACK, &limit) && limit.rlim_cur < 1 << 20;
 }
 
-/* Whether a signal ended the job before the ranks could stop by themselves. If the verb has no stop signal,
- * ranks may report errors that follow from the launcher's end, such as a closed standard input. Such a job
- * counts as ended by the signal. */
+/* Returns true if a signal ended the job before the ranks could stop by themselves. If the verb has no stop
+ * signal, ranks may report errors that follow from the launcher's end, such as a closed standard input. Such
+ * a job counts as ended by the signal. */
 static bool ended_by_signal(const cli_job *job)
 {
     const cli_note *note = &job->note;

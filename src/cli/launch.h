@@ -22,9 +22,10 @@
                     "default: this one"                                                                      \
     }
 
-/* Sets *out to true if this process must start ranks: `launch` asks for several ranks or for hosts, and no
- * launcher has started this process as one of several ranks. AX_ERR_USAGE if a launcher has started another
- * number of ranks than `launch` asks for, or if `launch` has hosts but no number of ranks. */
+/* Sets *out to true if this process must start ranks: `launch` asks for several ranks and no launcher has
+ * started this process as one of several ranks, or `launch` asks for hosts and no launcher has started this
+ * process. AX_ERR_USAGE if a launcher has started another number of ranks than `launch` asks for, or if
+ * `launch` has hosts but no number of ranks. */
 ax_status cli_launch_wanted(const cli_launch *launch, bool *out);
 /* Runs the command `axonn words[0] … words[n-1]` on launch->ranks ranks and waits for them. A signal to this
  * process is passed on to the ranks as signal verb->stop (0: the signal ends the ranks). Returns the status
@@ -42,7 +43,7 @@ void cli_starter_note_signal(void);
  * this fails, *world is NULL. Collective. */
 ax_status cli_world_open(ax_comm **world);
 /* Turns the watchdog off (`waits`) or on again, on all ranks except rank 0. While rank 0 reads from the user
- * or tokenizes, the other ranks may have to wait for any time. The watchdog would then warn, or end the job
+ * or tokenizes, the other ranks may have to wait without limit. The watchdog would then warn, or end the job
  * if rank 0's process is stopped. Not collective. */
 void cli_world_wait_for_first(ax_comm *world, bool waits);
 /* Aborts the job and does not return, if `status` is an error of this rank only: the other ranks may be

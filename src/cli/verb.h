@@ -1,6 +1,6 @@
-/* cli: the verbs (subcommands) of the program. A verb is defined as `verb_<name>` in a file verb_<name>.c,
- * and listed in verbs.def. Verbs of benchmarks are in src/bench. Help, man page and completion are generated
- * from the cli_verb structs.
+/* cli: the verbs (subcommands) of the program. A verb is defined as `verb_<name>` in a file verb_<name>.c
+ * (several verbs of a group: verb_<group>.c), and listed in verbs.def. Verbs of benchmarks are in src/bench.
+ * Help, man page and completion are generated from the cli_verb structs.
  *
  * Rules for all verbs: results go to stdout, everything else to stderr. With --json stdout carries one JSON
  * object (or one per line) and nothing else. The status that a verb returns is the program's exit code, and
@@ -29,13 +29,13 @@ typedef struct cli_verb {
     size_t option_count;
     size_t args_size; /* size of the struct that the options fill and `run` gets */
     ax_status (*run)(const void *args);
-    /* Returns the table of configuration keys that the verb takes as key=value. NULL: the verb takes only
-     * those of runtime.h, which main reads. */
+    /* Returns the table of configuration keys that the verb takes as key=value. NULL: the verb takes only the
+     * keys of runtime.h, which main reads. */
     const ax_option *(*keys)(size_t *count);
     bool launches; /* the verb takes --ranks; its argument struct begins with a cli_launch */
     int stop;      /* if launches: signal that asks the ranks to save and stop; 0: a signal ends the ranks */
-    /* If `launches`: returns true if rank 0 reads standard input, at least when it is not a terminal. NULL:
-     * never. */
+    /* If `launches`: returns true if rank 0 reads standard input. The result is used only if standard input
+     * is not a terminal. NULL: rank 0 never reads standard input. */
     bool (*reads_input)(const void *args);
 } cli_verb;
 

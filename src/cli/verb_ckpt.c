@@ -169,7 +169,7 @@ static ax_status verify_one(const verify_args *a, const char *path, bool of_run,
 
 /* Verifies all checkpoints of the run `path`. If `path` holds no checkpoints, verifies `path` itself: a
  * checkpoint, a model directory or a .safetensors file. If a training run has replaced all listed checkpoints
- * meanwhile, lists them again. */
+ * meanwhile, lists its checkpoints again. */
 static ax_status verify_path(const verify_args *a, const char *path, tally *t)
 {
     int before = t->verified;

@@ -25,7 +25,7 @@ static json_t *info_json(const char *path, const ax_data_info *info)
                      checksum);
 }
 
-/* Prints a count, or "unknown" if the file format does not store it. */
+/* Returns a count as text, or "unknown" if the file format does not store the count. */
 static const char *known(int64_t value, bool is_known, char out[32])
 {
     snprintf(out, 32, "%" PRId64, value);

@@ -59,11 +59,11 @@ typedef struct session {
     opened_model m;
     ax_buf given;  /* text of the prompt, if it is given as text; on rank 0 only */
     ax_ids ids;    /* the prompt, then the generated tokens */
-    size_t prompt; /* tokens in the prompt */
+    size_t prompt; /* number of tokens in the prompt */
     ax_generator *generator;
-    int64_t capacity;  /* positions of the generator */
+    int64_t capacity;  /* number of positions of the generator */
     ax_ids fed;        /* the tokens in the generator's cache */
-    uint64_t drawn;    /* tokens sampled so far */
+    uint64_t drawn;    /* number of tokens sampled so far */
     ax_chat *template; /* NULL: no conversation */
     ax_chat_turns turns;
     ax_chat_text rendered;
@@ -364,8 +364,8 @@ static void skip_prompt(session *s)
             ax_decoder_init(&s->decoder, tok, AX_DECODE_SKIP_SPECIAL | AX_DECODE_CONTINUE);
 }
 
-/* Prints the prompt on rank 0, unless --json or a conversation: the given text, or the decoded text of the
- * given ids. */
+/* Prints the prompt on rank 0, except with --json or in a conversation: the given text, or the decoded text
+ * of the given ids. */
 static ax_status show_prompt(session *s)
 {
     bool shown = s->m.first && !s->a->common.json && !s->template;
@@ -396,8 +396,8 @@ static ax_status feed(session *s, const int32_t *ids, size_t n, const float **lo
     return ax_generator_feed(s->generator, ids, (int64_t)n, logits);
 }
 
-/* Creates a generator with at least `positions` positions, unless an earlier turn has left one that has as
- * many. */
+/* Creates a generator with at least `positions` positions, unless an earlier turn has left a generator with
+ * enough positions. */
 static ax_status make_room(session *s, int64_t positions)
 {
     if (s->capacity >= positions)
@@ -411,8 +411,8 @@ static ax_status make_room(session *s, int64_t positions)
 }
 
 /* Feeds the prompt to the generator. A new generator gets the whole prompt at once. A generator from an
- * earlier turn keeps those of its tokens with which the prompt begins, and gets the other tokens one by one.
- */
+ * earlier turn keeps the tokens with which both its cache and the prompt begin, and gets the other tokens of
+ * the prompt (at least the last one) one by one. */
 static ax_status feed_prompt(session *s, const float **logits)
 {
     size_t kept = 0;

@@ -16,7 +16,7 @@ typedef struct tally {
 } tally;
 
 /* Upper bounds of the relative errors. `gradient_bound`: finite differences have an error of about 1e-8.
- * `grid_bound`: Float64 sums of a few hundred terms change by about 1e-13 if the terms are added in another
+ * `grid_bound`: float64 sums of a few hundred terms change by about 1e-13 if the terms are added in another
  * order. */
 static const double gradient_bound = 1e-6, grid_bound = 1e-12;
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Which process prints an error. NOT_THIS_RANK: another rank prints it, or this process has already done so.
+/* Which process prints an error. NOT_THIS_RANK: another process prints the error, or it is already printed.
  * NO_WORLD: no communicator exists yet; all ranks are expected to fail in the same way, so only rank 0
  * prints. */
 static enum { NO_WORLD, THIS_RANK, NOT_THIS_RANK } error_printer;

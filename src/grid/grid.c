@@ -1,4 +1,5 @@
-/* Ranks as a grid of named axes, and the communicators along them. */
+/* Ranks as a grid of named axes, and the communicators along these axes. An axis may be the product of two
+ * factors, which are axes too (ax_grid_factor); an axis without factors is called an atom. */
 #include "axonn/grid.h"
 
 #include <stdio.h>
@@ -20,9 +21,8 @@ _Static_assert(AX_MAX_AXES <= 8 * sizeof(ax_axisset), "ax_axisset has too few bi
 _Static_assert(AX_AXES_STANDARD + 2 * AX_FACTOR_COUNT <= AX_MAX_AXES,
                "AX_MAX_AXES is too small for the factors");
 
-/* An axis of the grid. An axis may be the product of two factors, which are axes too (ax_grid_factor); an
- * axis without factors is called an atom. A group along the axis has `size` ranks; the numbers of successive
- * ranks of the group differ by `stride`. */
+/* An axis of the grid. A group along the axis has `size` ranks; the numbers of successive ranks of the group
+ * differ by `stride`. */
 typedef struct grid_axis {
     char name[24];
     int size, stride;
@@ -93,8 +93,8 @@ static bool same_group(const ax_grid *grid, ax_axisset atoms, int p, int q)
 }
 
 /* Creates the communicator of this rank's group along `atoms` (axes without factors). The dry device, the
- * only one whose table has `launch`, has no memory to send. So a communicator on the dry device, like a
- * communicator of one rank, only has a rank and a size, and never contacts other ranks. */
+ * only one whose table of functions has `launch`, has no memory to send. So a communicator on the dry device,
+ * like a communicator of one rank, only has a rank and a size, and never contacts other ranks. */
 static ax_status make_comm(const ax_grid *grid, ax_axisset atoms, ax_comm **out)
 {
     int me = ax_grid_rank(grid), mine = 0, n = 0, *ranks;
@@ -342,7 +342,7 @@ static ax_axisset atoms_between(const ax_grid *grid, ax_axis of, int from, int t
 }
 
 /* Adds the major and the minor factor of an axis as axes of the grid. An earlier factor that lies across the
- * boundary of the two new factors is cut in two. */
+ * boundary between the two new factors is cut in two. */
 static ax_factoring add_factors(ax_grid *grid, ax_factor factor, int size)
 {
     ax_axis of = factors[factor].axis;

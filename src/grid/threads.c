@@ -145,7 +145,7 @@ static bool take_cores(const uint64_t *usable, int64_t n, uint64_t *left, ax_bin
     return out->n == n;
 }
 
-/* One rank after the other takes the lowest cores that are left, so that the cores of a rank are near one
+/* Lets one rank after the other take the lowest cores that are left, so that the cores of a rank are near one
  * another. */
 void ax_threads_bind(const ax_threads_member *all, int n, int rank, ax_binding *out)
 {

@@ -13,7 +13,7 @@ struct ax_event_ring {
     ax_event_ring *next;
     int lane;
     size_t mask;          /* capacity - 1 */
-    _Atomic size_t count; /* events added since creation; only the writing thread stores it */
+    _Atomic size_t count; /* number of events added so far; only the thread that adds events stores it */
     ax_event event[];
 };
 
@@ -84,7 +84,7 @@ const ax_event *ax_event_get(const ax_event_ring *ring, size_t i)
 
 /* ---- export -------------------------------------------------------------------------------------- */
 
-/* Writes the name of a layer or parameter, with '_' for characters that JSON strings would have to escape. */
+/* Writes the name of an event, with '_' for characters that JSON strings would have to escape. */
 static void put_name(FILE *f, const char *text)
 {
     for (; *text; text++)

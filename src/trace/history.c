@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Returns the number `key` of a row. Returns NaN for null, which stands in metrics.jsonl for numbers that are
- * not finite. */
+ * not finite, and 0 if the row has no such key. */
 static double number(const json_t *row, const char *key)
 {
     const json_t *value = json_object_get(row, key);

@@ -93,7 +93,8 @@ typedef struct range {
     double lo, hi;
 } range;
 
-/* Returns an axis over range r, widened if r.lo equals r.hi. r.lo > r.hi means that there are no values. */
+/* Returns an axis over range r, widened if r.lo and r.hi are nearly equal. r.lo > r.hi means that there are
+ * no values. */
 static axis make_axis(range r, int wanted, double from, double to)
 {
     if (r.lo > r.hi)

@@ -33,8 +33,8 @@ typedef struct ax_plot {
  * pixels, but has a limit that does not depend on the number of points of a curve. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_plot_draw(const ax_plot *plot, ax_buf *out);
 
-/* Appends at most `most` characters of the text. Escapes the characters that XML reserves. Replaces control
- * characters, which XML forbids, and malformed UTF-8 by U+FFFD. */
+/* Appends at most `most` characters of the text, then "…" if there are more. Escapes the characters that XML
+ * reserves. Replaces control characters, which XML forbids, and malformed UTF-8 by U+FFFD. */
 AX_MUST_CHECK ax_status ax_xml_text(const char *text, int most, ax_buf *out);
 /* Returns the approximate width, in characters, of the text that ax_xml_text appends. */
 int ax_xml_columns(const char *text, int most);

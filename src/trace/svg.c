@@ -16,8 +16,8 @@ enum {
 
 const char *ax_history_colour(int i)
 {
-    /* Okabe and Ito's palette without black and yellow, whose colours colour-blind readers can tell apart,
-     * and two more colours. */
+    /* The palette of Okabe and Ito, which colour-blind readers can tell apart, without its black and its
+     * yellow; then two more colours. */
     static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                           "#e69f00", "#56b4e9", "#7b5ea7", "#8c6d31"};
     return colours[(size_t)i % AX_COUNT(colours)];

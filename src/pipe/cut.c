@@ -1,9 +1,10 @@
 /* Cuts a model into pipeline stages. The units of a model are the embedding, each block, and the final norm
- * with the head, numbered from 0 in this order. */
+ * with the head, numbered from 0 in this order. A stage may have several chunks, which are runs of adjacent
+ * blocks: chunk c of stage s is part p = c · stages + s of the model. */
 #include "axonn/pipe.h"
 
 typedef struct units {
-    int64_t n; /* the units that are to be cut: 0 … n - 1 */
+    int64_t n; /* number of units to cut: units 0 … n - 1 */
     int64_t blocks;
     const int64_t *cost; /* NULL: each block costs 1, the embedding and the head cost nothing */
 } units;
@@ -24,7 +25,7 @@ static int64_t sum_of(const units *all, int64_t first, int64_t end)
 /* ---- one chunk per stage ------------------------------------------------------------------------- */
 
 /* Gives each stage, from the first one on, as many units as cost at most `limit`, but leaves a unit for each
- * later stage. Sets begin[s] to the first unit of stage s. Returns whether all units were given away. */
+ * later stage. Sets begin[s] to the first unit of stage s. Returns true if no unit is left. */
 static bool fill_stages(const units *all, int stages, int64_t limit, int64_t *begin)
 {
     int64_t at = 0;
@@ -51,10 +52,11 @@ static int64_t least_limit(const units *all, int stages, int64_t *begin)
     return low;
 }
 
-/* Sets begin[s] to the first unit of stage s. The least limit often allows several cuts, because only one
- * stage must cost that much. So the stages are cut one by one, from the last to the first, each by the least
- * limit of the stages that are left. A stage takes units until it costs as much as their mean: later stages
- * get more, because they keep the activations of fewer micro-batches. */
+/* Sets begin[s] to the first unit of stage s. A limit is a cost that no stage exceeds. The least limit often
+ * allows several cuts, because only one stage must cost that much. So the stages are cut one by one, from the
+ * last to the first, each with the least limit for the stages and units that are left. Within this limit, a
+ * stage takes units until it costs at least the mean of the stages that are left. So later stages get more:
+ * they keep the activations of fewer micro-batches. */
 static void cut_stages(const units *all, int stages, int64_t *begin)
 {
     units left = *all;
@@ -73,9 +75,10 @@ static void cut_stages(const units *all, int stages, int64_t *begin)
 /* ---- several chunks per stage -------------------------------------------------------------------- */
 
 /* Sets n[s] to the number of blocks of stage s, as if all blocks had the same cost. `embedding` and `head`
- * are multiples of this cost. Greedy algorithm: gives one block after the other to the stage that is cheapest
- * so far. The result is optimal for blocks of equal cost. If several stages are cheapest, the last of them
- * gets the block, because later stages keep the activations of fewer micro-batches. */
+ * are the costs of the embedding and of the head, in units of this cost. Greedy algorithm: gives one block
+ * after the other to the stage that is cheapest so far. The result is optimal for blocks of equal cost. If
+ * several stages are cheapest, the last of them gets the block, because later stages keep the activations of
+ * fewer micro-batches. */
 static void share_out(int stages, int chunks, int64_t blocks, double embedding, double head, int64_t *n)
 {
     int64_t left = blocks;
@@ -106,9 +109,9 @@ static int64_t blocks_of_chunk(int64_t n, int chunks, int c, bool first_stage)
     return n / chunks + (at < n % chunks);
 }
 
-/* Sets begin[p] to the first block of part p. Chooses the numbers of blocks as if all blocks had the mean
- * cost, then moves each boundary to where the blocks before it cost most nearly as much as that number of
- * mean blocks. */
+/* Sets begin[p] to the first block of part p. First chooses the number of blocks of each part as if all
+ * blocks had the mean cost. Then moves each boundary between parts to where the true cost of the blocks
+ * before the boundary is nearest to their cost in the first choice. */
 static void cut_chunks(const units *all, int stages, int chunks, int64_t *begin)
 {
     int parts = stages * chunks;
@@ -120,7 +123,7 @@ static void cut_chunks(const units *all, int stages, int chunks, int64_t *begin)
               n);
     for (int p = parts - 1; p >= 0; p--)
         n[p] = blocks_of_chunk(n[p % stages], chunks, p / stages, p % stages == 0);
-    int64_t before = 0; /* number of blocks in the parts so far, if all have the mean cost */
+    int64_t before = 0; /* number of blocks first chosen for the parts before part p */
     int64_t at = 0;
     double sum = 0; /* cost of the blocks before `at` */
     begin[0] = 0;

@@ -1,6 +1,7 @@
 /* The structs of frames (the activation memory of a micro-batch) and of their memory plans, shared by frame.c
- * and frame_plan.c. A slot is one of several frames with the same plan, one for each micro-batch in flight
- * (ax_frame_create_slot). */
+ * and frame_plan.c. A task is work with a plan of its own, such as "train"; it may have several parts, such
+ * as forward and backward (ax_frame_next_part). A slot is one of several frames with the same plan, one for
+ * each micro-batch in flight (ax_frame_create_slot). */
 #ifndef AXONN_TENSOR_FRAME_H
 #define AXONN_TENSOR_FRAME_H
 

@@ -1,14 +1,15 @@
-/* Packs allocations with recorded lifetimes into one block (dynamic storage allocation by first fit). The
- * largest allocation is placed first, and each at the lowest offset that is free during its whole lifetime.
- * The time is quadratic in the number of allocations. Tasks with more than BY_SIZE_MOST allocations
- * (thousands of layers) are packed in order of birth instead, as malloc and free would do it. This order is
- * fast, because few ranges are free at a time, but the block may become larger. Read frame.c first. */
+/* Packs allocations with recorded lifetimes into one block (dynamic storage allocation by first fit).
+ * Allocations are placed in order of size, the largest first, each at the lowest offset that is free during
+ * its whole lifetime. The time is quadratic in the number of allocations. Tasks with more than BY_SIZE_MOST
+ * allocations (thousands of layers) are packed in order of birth instead, as malloc and free would do it.
+ * This order is fast, because few ranges are free at a time, but the block may become larger. Read frame.c
+ * first. */
 #include "tensor/frame.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Largest number of allocations that are packed in order of size; for this number it takes 0.2 s. */
+/* Largest number of allocations that are packed in order of size; packing this number takes 0.2 s. */
 enum { BY_SIZE_MOST = 16384 };
 
 static int larger_first(const void *a, const void *b)

@@ -20,8 +20,8 @@ static void split(int64_t *lo, int64_t *n, int parts, int index)
     *n = base + (index < extra);
 }
 
-/* Cuts [*lo, *lo + *n) into `parts` chunks of ceil(n/parts), of which the last may be shorter or empty, and
- * sets *lo and *n to chunk `index`. */
+/* Cuts [*lo, *lo + *n) into `parts` chunks of ceil(n/parts), of which the last ones may be shorter or empty,
+ * and sets *lo and *n to chunk `index`. */
 static void split_in_chunks(int64_t *lo, int64_t *n, int parts, int index)
 {
     int64_t chunk = ax_ceil_div(*n, parts), skip = ax_min(index * chunk, *n);
@@ -56,8 +56,8 @@ void ax_tensor_range(const ax_grid *grid, const ax_tensor *tensor, int d, int ra
     range(grid, tensor, d, rank, lo, n);
 }
 
-/* Returns the part of the rank whose coordinates are all 0. This part is the largest, because larger parts
- * come first, and only the dim's last split unit may be short. */
+/* Returns the size of the part of the rank whose coordinates are all 0. This part is the largest, because
+ * larger parts come first, and only the dim's last split unit may be short. */
 int64_t ax_tensor_chunk(const ax_grid *grid, const ax_tensor *tensor, int d)
 {
     int64_t lo, n;
@@ -271,8 +271,9 @@ ax_status ax_tensor_scatter(ax_ctx *ctx, ax_tensor *tensor, const void *global)
     return status;
 }
 
-/* Gathers the tensor's boxes of all ranks of the pipeline stage in host memory. The box of the stage's i-th
- * rank begins at element i · chunk of *out. */
+/* Gathers in host memory the tensor's boxes of all ranks of the pipeline stage, or of all stages if the
+ * tensor's layout names the axis pipe. The box of the i-th of these ranks begins at element i · chunk of
+ * *out. */
 static ax_status gather_boxes(ax_ctx *ctx, const ax_tensor *tensor, int64_t chunk, char **out)
 {
     ax_grid *grid = ctx->grid;

@@ -99,8 +99,8 @@ ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *
                                                  .dtype = q->dtype});
 }
 
-/* Allocates the gradients of q, k and v: beside each other if q, k and v are, else, or if `dense`, with dense
- * rows. */
+/* Allocates the gradients of q, k and v. If q, k and v lie beside each other in memory and `dense` is false,
+ * so do the gradients; otherwise their rows are dense. */
 static ax_status alloc_gradients(ax_frame *frame, bool dense, const ax_tensor *q, const ax_tensor *k,
                                  const ax_tensor *v, ax_tensor *dq, ax_tensor *dk, ax_tensor *dv)
 {

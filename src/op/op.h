@@ -12,8 +12,8 @@ void ax_op_rows(const ax_frame *frame, const ax_tensor *x, int64_t *rows, int64_
  * message. */
 ax_status ax_op_no_partial(const ax_frame *frame, const ax_tensor *x, const char *what);
 
-/* Checks that a and b, which an operation adds, have the same layout and padding, else returns
- * AX_ERR_INTERNAL. */
+/* Checks that a and b, which an operation combines element by element, have the same layout and padding, else
+ * returns AX_ERR_INTERNAL. */
 ax_status ax_op_alike(const ax_frame *frame, const ax_tensor *a, const ax_tensor *b);
 
 /* Gets memory for the gradient of a vector parameter [d] (bias, scale) that acts on the last dim of dy [..,

@@ -47,7 +47,8 @@ static ax_status argmax(const float *logits, int n, int *out)
 }
 
 /* The tokens that remain after top-k and top-p. A token's weight is exp((logit - largest logit)/temperature).
- * Those whose weight is above `least` remain, and the first `equal` ones whose weight is `least`. */
+ * The tokens whose weight is above `least` remain and, of the tokens whose weight equals `least`, the first
+ * `equal` ones. */
 typedef struct cutoff {
     float least;
     int equal;
@@ -71,7 +72,7 @@ static cutoff find_cutoff(float *weight, int n, int most, double mass)
         random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
         float pivot = weight[lo + (int)((random >> 33) % (uint64_t)(hi - lo))];
         int above = lo,
-            below = hi; /* weights in [lo, above) are greater than the pivot, in [below, hi) less */
+            below = hi; /* weights in [lo, above) are greater than the pivot, weights in [below, hi) less */
         double sum = 0;
         for (int i = lo; i < below;) {
             float x = weight[i];
@@ -131,7 +132,8 @@ ax_status ax_sample(const float *logits, int n, const ax_sampling *how, double u
     double left = u * kept_mass(weight, n, kept);
     for (int i = 0; i < n && left >= 0; i++)
         if (keeps(&kept, weight[i])) {
-            /* *out is the last kept token so far, because rounding may leave left >= 0 after the last one. */
+            /* *out is the last kept token so far, because rounding may leave left >= 0 after the last kept
+             * token. */
             *out = weight[i] > 0 ? i : *out;
             left -= weight[i];
         }

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-enum { GOOD_STEPS = 2000 }; /* the scale doubles after so many successive steps without overflow */
+enum { GOOD_STEPS = 2000 }; /* the scale doubles after this number of successive steps without overflow */
 
 ax_loss_scale ax_loss_scale_start(ax_dtype compute)
 {

@@ -12,8 +12,8 @@ struct ax_updater {
     ax_update_array *table;     /* host memory, [set->n]: addresses of each parameter's arrays */
     ax_update_array *array;     /* copy of `table` in device memory */
     ax_update_numbers *numbers; /* in device memory */
-    ax_update_numbers *result;  /* in pinned host memory: `numbers` as ax_updater_clip has left it */
-    ax_stream_event *clipped;   /* complete when the copy of `numbers` to `result` is */
+    ax_update_numbers *result; /* in pinned host memory: copy of `numbers` after the newest ax_updater_clip */
+    ax_stream_event *clipped;  /* complete when the copy of `numbers` to `result` is */
     bool gathers; /* some updated weights are all-gathered after the update (ax_param_all_gather) */
 };
 
@@ -30,7 +30,8 @@ static void fill_table(ax_updater *u)
     int64_t first = 0;
     for (int i = 0; i < u->set->n; i++) {
         const ax_param *p = u->set->param[i];
-        if (!ax_param_is_owned(p) || p->frozen) { /* another stage updates this parameter, or none does */
+        if (!ax_param_is_owned(p) || p->frozen) {
+            /* Another pipeline stage updates this parameter; no stage does if it is frozen. */
             u->table[i] = (ax_update_array){.first = first};
             continue;
         }

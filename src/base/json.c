@@ -130,7 +130,8 @@ static number_kind next_piece(const char *at, const char *end, const char **next
     return kind;
 }
 
-/* Appends the text with its numbers written by `write_number`. Text that is not JSON is copied unchanged. */
+/* Appends the text with its numbers written by `write_number`. All other bytes are copied unchanged, also if
+ * the text is not JSON. */
 static ax_status rewrite_numbers(const char *text, size_t size, write_number_fn write_number, ax_buf *out)
 {
     const char *end = text + size;

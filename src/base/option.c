@@ -57,7 +57,7 @@ void ax_option_fini(const ax_option *table, size_t count, void *target)
         option_field_fini(&table[i], (char *)target + table[i].offset);
 }
 
-/* ---- rows ---------------------------------------------------------------------------------------- */
+/* ---- options and their values -------------------------------------------------------------------- */
 
 const ax_option *option_find(const ax_option_set *set, const char *key, size_t n)
 {

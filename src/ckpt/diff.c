@@ -268,7 +268,7 @@ ax_status ax_ckpt_same_arrays(const char *path, const char *a, const char *b, co
     return status;
 }
 
-/* ---- both sources -------------------------------------------------------------------------------- */
+/* ---- the two sources of a comparison ------------------------------------------------------------- */
 
 /* Sets *out to the file or directory to compare, given the user's argument `path`. If `path` is a run, *out
  * is the run's newest undamaged checkpoint. If `path` is a file, a model or a checkpoint, *out is `path`,

@@ -11,7 +11,7 @@
 
 enum { PIECE_BYTES = AX_ST_STAGING };
 
-/* ---- lists --------------------------------------------------------------------------------------- */
+/* ---- lists of items ------------------------------------------------------------------------------ */
 
 void ckpt_items_fini(ckpt_items *items)
 {
@@ -101,7 +101,7 @@ ax_status ckpt_items_training(const ax_param_set *set, const char *const *slot_n
     return status;
 }
 
-/* ---- places -------------------------------------------------------------------------------------- */
+/* ---- places of tensors in the arrays of files ---------------------------------------------------- */
 
 /* Returns the dim of the tensor that corresponds to dim `d` of the file's array. */
 static int tensor_dim(const ckpt_item *it, int d)
@@ -255,7 +255,7 @@ ax_status ckpt_items_plan(const ckpt_items *items, ax_dtype dtype, const char *d
     return status;
 }
 
-/* ---- moving -------------------------------------------------------------------------------------- */
+/* ---- reading, writing and summing boxes ---------------------------------------------------------- */
 
 typedef enum direction { WRITE, READ, SUM } direction;
 
@@ -334,7 +334,7 @@ ax_status ckpt_items_checksum(ax_ctx *ctx, const ckpt_items *items, uint64_t *su
     return ckpt_sum(ctx, sums, items->n);
 }
 
-/* ---- matching foreign files ---------------------------------------------------------------------- */
+/* ---- matching items with the arrays of a file ---------------------------------------------------- */
 
 const ax_st_array *ckpt_find_array(const ax_st *st, const char *key, const char *prefix)
 {

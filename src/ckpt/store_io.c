@@ -188,7 +188,7 @@ ax_status ax_st_copy(ax_st *from, const ax_st_array *a, ax_st *to, const ax_st_a
     return status;
 }
 
-/* ---- files --------------------------------------------------------------------------------------- */
+/* ---- creating and syncing files ------------------------------------------------------------------ */
 
 /* Reserves the whole size of the file at once, so that a full disk is found before anything is written, and
  * the file system can keep the file contiguous. If the file system cannot reserve space, only sets the file's

@@ -37,7 +37,7 @@ static bool alive_together(const ax_frame_alloc_record *a, const ax_frame_alloc_
     return a->birth <= b->last && b->birth <= a->last;
 }
 
-/* ---- in order of size ---------------------------------------------------------------------------- */
+/* ---- packing in order of size -------------------------------------------------------------------- */
 
 /* Gives `item` the lowest offset at which `item` overlaps no allocation in `placed` that is alive at the same
  * time (first fit). Then inserts `item` into `placed`, which is sorted by offset. */
@@ -68,7 +68,7 @@ static void pack_by_size(ax_frame_alloc_record **order, int n, ax_frame_alloc_re
         place_first_fit(placed, i, order[i]);
 }
 
-/* ---- in order of time ---------------------------------------------------------------------------- */
+/* ---- packing in order of time -------------------------------------------------------------------- */
 
 /* A free range of the block. Ranges are listed in order of offset; the last one has the end SIZE_MAX. */
 typedef struct hole {

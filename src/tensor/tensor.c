@@ -204,7 +204,7 @@ bool ax_tensor_is_primary(const ax_grid *grid, const ax_tensor *tensor)
     return is_primary(grid, tensor, ax_grid_rank(grid));
 }
 
-/* ---- global host arrays -------------------------------------------------------------------------- */
+/* ---- global arrays in host memory ---------------------------------------------------------------- */
 
 /* Callback of for_rows for a contiguous row of a box: `global` and `local` are the row's offsets in the
  * global array and in the local box, `count` its length, all in elements. */

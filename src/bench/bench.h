@@ -18,8 +18,8 @@ typedef struct bench_step_times {
                         2406.10209) drops the token; 0: no goldfish loss */
     double peak,
         stream;       /* peak FLOP/s (ax_device_peak) and bytes/s (ax_device_stream) of this rank's device */
-    ax_memory memory; /* planned memory */
-    int64_t held;     /* most device memory used so far (ax_device_held) */
+    ax_memory memory; /* planned memory by class, in bytes */
+    int64_t held;     /* most bytes of device memory used so far (ax_device_held) */
     ax_dtype compute; /* compute dtype (ax_ctx) */
     char model[96];   /* "gpt2 12 x 768" */
     char grid[96];    /* "data=1 pipe=1 x=2 y=1 z=1" */
@@ -76,8 +76,8 @@ typedef struct bench_token_times {
     ax_spread share; /* per round: (time to read the weights at the rate `read`) / (median time of a token);
                         0: unknown */
     ax_kernel_total kernel[AX_KERNEL_COUNT]; /* means over the tokens */
-    ax_memory memory;                        /* planned memory */
-    int64_t held;                            /* most device memory used so far (ax_device_held) */
+    ax_memory memory;                        /* planned memory by class, in bytes */
+    int64_t held;                            /* most bytes of device memory used so far (ax_device_held) */
     char model[96], grid[96];                /* such as "gpt2 12 x 768", "data=1 pipe=1 x=2 y=1 z=1" */
 } bench_token_times;
 

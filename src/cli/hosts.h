@@ -7,7 +7,7 @@
 typedef struct cli_hosts {
     int n;
     char **name;
-    int64_t *slots; /* number of ranks on each host */
+    int64_t *slots; /* largest number of ranks on each host */
 } cli_hosts;
 
 /* Parses the list of hosts for a job of `ranks` ranks. A host without a number gets ceil(ranks / number of

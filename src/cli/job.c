@@ -125,7 +125,7 @@ static void read_note(int fd, cli_note *note)
         *note = now;
 }
 
-/* ---- watching ------------------------------------------------------------------------------------ */
+/* ---- watching the launcher ----------------------------------------------------------------------- */
 
 typedef struct watch {
     cli_job *job;

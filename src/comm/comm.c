@@ -134,8 +134,8 @@ static ax_status run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args,
     return status;
 }
 
-/* If launches are timed, waits for the kernels in the stream, so that their time does not count as
- * communication. */
+/* On a device with discrete memory whose kernel launches are timed (dev->totals), waits for the kernels in
+ * the stream, so that their time does not count as communication. */
 static ax_status finish_kernels(ax_stream *stream)
 {
     const ax_device *dev = stream ? stream->dev : NULL;

@@ -1,8 +1,8 @@
-/* The public functions for messages (ax_send, ax_recv). Each call is checked, added to the traffic
- * counters, and passed to the backend. On a device without memory (the dry device), the device's observer
- * gets the call instead. The data are copied through pinned host memory, on the device's copy streams, if the
- * host cannot access the device's memory directly: if the device has discrete memory, or memory that is
- * accessible only between its functions `enter` and `leave`. comm.h specifies the backends. */
+/* The public functions for messages (ax_send, ax_recv). Each call is checked, added to the traffic counters,
+ * and passed to the backend. On a device without memory (the dry device), the device's observer, a callback,
+ * is called instead of the backend. The data are copied through pinned host memory, on the device's copy
+ * streams, if the host cannot access the device's memory directly: if the device has discrete memory, or
+ * memory that is accessible only between its functions `enter` and `leave`. comm.h specifies the backends. */
 #include "comm/message.h"
 
 #include "comm/observe.h"
@@ -83,16 +83,16 @@ typedef struct ax_comm_carrier {
     bool reserved; /* made by ax_comm_reserve_messages */
     ax_device *dev;
     char *host;
-    size_t room;
-    ax_stream *stream;    /* the stream of the caller */
+    size_t room;          /* bytes of `host` */
+    ax_stream *stream;    /* the caller's stream */
     ax_message_args args; /* the caller's arguments */
-    /* Complete when the copy between device and `host` is done. For a receive whose copy is not enqueued yet:
-     * complete when the work is done that was on `stream` at the call of ax_recv. */
+    /* The event that is complete when the copy between device and `host` is done. For a receive whose copy is
+     * not enqueued yet: when the work is done that was on `stream` at the call of ax_recv. */
     ax_stream_event *copy;
 } carrier;
 
-/* Enqueues the copy between device and host buffer. The copy begins after the work that c->copy stands for;
- * then c->copy stands for the copy itself. */
+/* Enqueues the copy between device and host buffer. The copy begins when the event c->copy is complete. Then
+ * records the event c->copy again, behind the copy. */
 static ax_status enqueue_copy(carrier *c)
 {
     const ax_message_args *a = &c->args;
@@ -103,8 +103,9 @@ static ax_status enqueue_copy(carrier *c)
     return ax_stream_record(&copies, c->copy);
 }
 
-/* Copies a message that has arrived to the device. The stream waits for the copy, the host does not, unless
- * kernels are traced: the copy's time would count as time of the next kernel. */
+/* Copies a message that has arrived to the device. The caller's stream waits for the copy. The host does not
+ * wait, unless launches are recorded as events (dev->ring): otherwise the copy's time would count as time of
+ * the next kernel. */
 static ax_status deliver(carrier *c)
 {
     AX_TRY(enqueue_copy(c));

@@ -165,8 +165,8 @@ static ax_status submit(ax_mpi_comm *c, const ax_mpi_op *what, ax_mpi_op **out)
     return status;
 }
 
-/* Lets the communication thread run a barrier of the group and then what->finish, a blocking MPI call. Waits
- * for both, and copies the completed operation to *what. */
+/* Lets the communication thread run a barrier of the group and then the function what->finish, which may make
+ * blocking MPI calls. Waits for both, and copies the completed operation to *what. */
 static ax_status barrier_then_finish(ax_mpi_comm *c, ax_mpi_op *what)
 {
     ax_mpi_world *w = c->world;
@@ -320,7 +320,8 @@ static void mpi_set_timeout(ax_comm *comm, double seconds)
 }
 
 /* Asks the communication thread to end the job and this process. If that takes longer than ABORT_SECONDS,
- * this thread exits with `status`; the launcher then ends the job, because one of its processes failed. */
+ * this thread ends the process with exit code `status`; the launcher then ends the job, because one of its
+ * processes failed. */
 static void mpi_abort(ax_comm *comm, ax_status status, const char *message)
 {
     ax_mpi_world *w = mpi_comm_of(comm)->world;
@@ -427,8 +428,8 @@ static ax_status guard_exit(ax_mpi_world *w)
 
 /* ---- creation ------------------------------------------------------------------------------------ */
 
-/* Waits until MPI has connected the ranks. The watchdog does not run yet, and if a rank fails inside of MPI,
- * the others may wait for it for ever. So rank 0 warns after START_WARN seconds, and every rank ends the job
+/* Waits until MPI has connected the ranks. The watchdog does not run yet, and if a rank fails inside MPI, the
+ * other ranks may wait for it for ever. So rank 0 warns after START_WARN seconds, and every rank ends the job
  * after START_END seconds. */
 static void wait_until_created(ax_mpi_world *w)
 {

@@ -67,8 +67,8 @@ struct ax_mpi_comm {
     bool spans_nodes;
     int64_t called; /* operations that this rank has called so far (ax_comm_destroy not counted); accessed
                        under world->lock */
-    int tags; /* tag number of the next piece of an operation that uses MPI messages (path `flat`), the same
-                 on all ranks; communication thread only */
+    int tags; /* tag number of the next piece (part of the data) of an operation that uses MPI messages (path
+                 `flat`), the same on all ranks; communication thread only */
     void *path_state; /* state of the shared-memory path (mpi_node.c); communication thread only */
     /* State for collectives by MPI messages: world->flat, or a state of its own for a communicator between
      * nodes (`column` in mpi_node.c); communication thread only. */
@@ -160,7 +160,7 @@ struct ax_mpi_world {
     atomic_bool failed, aborting, leaving, ending;
     atomic_bool said_full;  /* the warning about full shared memory was already logged */
     atomic_bool hurried;    /* ax_comm_hurry was called */
-    atomic_int timeout_ms;  /* timeout of the watchdog; 0: off */
+    atomic_int timeout_ms;  /* timeout of the watchdog in ms; 0: off */
     atomic_llong in_device; /* until this time (ms of ax_now) this rank counts as waiting for its device */
     pthread_mutex_t progress_lock;
     /* Accessed under `progress_lock`: */
@@ -275,9 +275,10 @@ AX_MUST_CHECK ax_status ax_mpi_control_poll(ax_mpi_world *w);
 /* Sends a control message to rank `to`. Returns false if the message could not be sent. */
 bool ax_mpi_note_send(ax_mpi_world *w, int to, const ax_mpi_note *note);
 void ax_mpi_note_send_all(ax_mpi_world *w, const ax_mpi_note *note);
-/* Ends the job with exit code `status`, and logs `message`. If rank 0 has granted another rank's claim, logs
- * nothing and waits for that rank's AX_NOTE_END instead. all_hear: true if every rank still reads control
- * messages (notes); if false, MPI_Abort ends the ranks that do not read them. */
+/* Ends the job with exit code `status`, and logs `message`. If rank 0 has allowed another rank to log why the
+ * job ends (AX_NOTE_CLAIM), logs nothing, and first waits up to 10 seconds for that rank's AX_NOTE_END.
+ * all_hear: true if every rank still reads control messages (notes); if false, MPI_Abort ends the ranks that
+ * do not read them. */
 void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_hear)
     __attribute__((noreturn));
 

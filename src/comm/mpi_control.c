@@ -190,7 +190,7 @@ void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_h
         .kind = AX_NOTE_END, .state = status, .moment = ax_wall_clock() + NOTICE_SECONDS};
     ax_mpi_note_send_all(w, &end);
     poll_for(w, end.moment - ax_wall_clock(), false);
-    ax_comm_tell_abort(status); /* MPI_Abort does not return */
+    ax_comm_tell_abort(status); /* here, because MPI_Abort below does not return */
     pthread_t patience;
     if (!all_hear && !ax_thread_start(&patience, exit_after_delay, &status))
         MPI_Abort(w->comm->mpi, status);

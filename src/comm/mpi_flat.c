@@ -8,9 +8,9 @@
  * rounds, rounded up, each of which at most doubles the data that a rank has (Bruck et al., 1997). A
  * broadcast runs along a binomial tree.
  *
- * In a reduction each rank receives all ranks' contributions to one slice of the result (if it is small, to
- * all of it) and adds them in rank order. The result has the same bits as with backend threads, which MPI's
- * own reductions do not guarantee (docs/decisions/0006).
+ * In a reduction each rank receives all ranks' contributions to one slice of the result (to all of a small
+ * result) and adds them in rank order. The result has the same bits as with backend threads, which MPI's own
+ * reductions do not guarantee (docs/decisions/0006).
  *
  * Read mpi.h first. Everything here runs on the communication thread. */
 #include "comm/mpi.h"
@@ -20,12 +20,12 @@
 #include <string.h>
 
 enum {
-    PIECES = 16,
+    PIECES = 16, /* largest number of pieces in flight */
     PARTNERS = 8,
-    REDUCE_BYTES = 1 << 20,        /* a reduction among g ranks is done in pieces of max(REDUCE_BYTES, g ·
-                                      REDUCE_BLOCK_BYTES) bytes */
-    REDUCE_BLOCK_BYTES = 32 << 10, /* fewest bytes of a piece per rank */
-    MOVE_BYTES = 4 << 20,          /* largest message, in bytes, of an operation without reduction */
+    REDUCE_BYTES = 1 << 20,        /* a piece of a reduction among g ranks has at most max(REDUCE_BYTES, g ·
+                                      REDUCE_BLOCK_BYTES) bytes, a piece of a broadcast REDUCE_BYTES */
+    REDUCE_BLOCK_BYTES = 32 << 10, /* so the largest pieces have at least this many bytes for each rank */
+    MOVE_BYTES = 4 << 20,          /* largest message, in bytes, of an all-gather or all-to-all */
     SMALL_BYTES = 16 << 10,        /* largest gathered size, in bytes, for the Bruck algorithm */
     PHASES = 4,
     TAGS = 4096 /* number of different tag numbers of pieces (parts of operations); after TAGS pieces they

@@ -10,8 +10,8 @@
  * and it sends replies in the order in which messages are complete. So such bodies and replies have a tag of
  * their own, whose number is in the header.
  *
- * A send whose data a device still copies starts when the data are there (`ready` in ax_message_args), for
- * which the communication thread looks in each of its passes. */
+ * A send whose data a device still copies starts when this copy is complete. The communication thread asks
+ * for that (`ready` in ax_message_args) whenever it makes progress on messages. */
 #include "comm/mpi.h"
 
 #include <limits.h>
@@ -24,9 +24,9 @@
  * of fewer bytes go through MPI, not shared memory. */
 enum { MESSAGES_PER_BLOCK = 32, COPY_BYTES = 1 << 20, SHARED_BYTES = 4 << 10 };
 enum { HEAD, BODY, REPLY, TAGS };
-/* MPI tags of bodies whose number is in the header, and of replies, from ANNOUNCED_REPLY on. A sender uses
- * ANNOUNCED_TAGS numbers in turn, so two messages in flight have the same number only if the sender has
- * started 1024 messages between them. */
+/* The first MPI tag of bodies whose tag number is in the header (ANNOUNCED), and the first tag of replies
+ * (ANNOUNCED_REPLY). A sender uses ANNOUNCED_TAGS numbers in turn. So two of its messages in flight have the
+ * same number only if it has started at least 1023 others between them. */
 enum { ANNOUNCED = AX_MPI_MESSAGE_TAG + AX_MESSAGE_KINDS * REPLY, ANNOUNCED_TAGS = 1024 };
 enum { ANNOUNCED_REPLY = ANNOUNCED + ANNOUNCED_TAGS };
 _Static_assert(ANNOUNCED_REPLY + ANNOUNCED_TAGS <= 32767,
@@ -36,7 +36,7 @@ typedef struct header {
     ax_message message;
     int64_t offset; /* offset of the data in the sender's heap (shared memory); -1: the data follow in a
                        second MPI message, the body */
-    int64_t number; /* the message's number in tags of its own, used only if may_share() is true */
+    int64_t number; /* added to ANNOUNCED and ANNOUNCED_REPLY: the tags of body and reply, if may_share() */
     uint64_t sum;   /* checksum of the data, in builds with assertions */
 } header;
 
@@ -49,8 +49,8 @@ struct ax_mpi_message {
     bool started; /* false: a send that waits for its data, or for an earlier send of its kind */
     header head;
     MPI_Request request[TAGS];
-    bool headed; /* the receiver has received the header */
-    size_t copied;
+    bool headed;   /* a receive: the header has arrived */
+    size_t copied; /* a receive from the sender's heap: bytes copied so far */
     int64_t wire;
     /* The message's result, valid once `done` is true. */
     ax_status status;
@@ -236,7 +236,8 @@ static bool is_behind(const ax_mpi_world *w, const ax_mpi_message *m)
     return o != m;
 }
 
-/* Sets *yes to whether a message can start: a receive at once, a send when its data are there. */
+/* Sets *yes to whether a message can start: a receive at once; a send when all earlier sends of its kind to
+ * the same rank have started and no device copies its data any more. */
 static ax_status can_start(const ax_mpi_world *w, const ax_mpi_message *m, bool *yes)
 {
     *yes = !m->args.sends || !is_behind(w, m);
@@ -360,7 +361,7 @@ static void start_new(ax_mpi_world *w)
         m->next = NULL;
         *end = m;
     }
-    /* Once the world has failed, callers may free what `ready` reads. */
+    /* Not once the world has failed: callers may then free what `ready` reads. */
     for (ax_mpi_message *m = w->messages; m && !atomic_load(&w->failed); m = m->next) {
         bool yes = false;
         ax_status status = m->started ? AX_OK : can_start(w, m, &yes);

@@ -14,7 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WHERE = 256 }; /* buffer size for the value of runtime.shared_memory: larger than ax_node_card.path */
+/* Bytes of the buffer for the value of runtime.shared_memory. More than ax_node_card.path has, so a value
+ * that is cut off here is still too long there. */
+enum { WHERE = 256 };
 
 /* State of one communicator for collectives through shared memory. */
 typedef struct state {

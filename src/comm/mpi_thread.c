@@ -232,7 +232,9 @@ static bool progress_active(ax_mpi_world *w, bool local)
     return w->progress != before;
 }
 
-/* What the operations and messages in flight need to make progress. */
+/* What the operations and messages in flight need to make progress: nothing (none is in flight), shared
+ * memory alone, MPI for messages (ax_send, ax_recv), or MPI for an operation. If their needs differ, the last
+ * of these counts. */
 typedef enum in_flight { NOTHING, NEEDS_MEMORY, NEEDS_MESSAGES, NEEDS_MPI } in_flight;
 
 static in_flight needs_of_active(const ax_mpi_world *w)

@@ -67,13 +67,13 @@ static double patience(double timeout) { return timeout < 4 ? 2 : timeout < 20 ?
 
 /* After ax_comm_hurry the watchdog checks only that all ranks answer. HURRY_ASK: seconds without progress
  * before the first question. HURRY_PATIENCE: seconds within which a rank must answer. hurry_again: seconds
- * until the next question; they grow with the number of ranks, because every waiting rank asks all others. */
+ * until the next question, more on more ranks, because every waiting rank asks all others. */
 #define HURRY_ASK 0.25
 #define HURRY_PATIENCE 1.75
 static double hurry_again(const ax_mpi_world *w) { return fmin(0.25 * (1 + w->comm->comm.size / 256.0), 2); }
 
-/* Writes what this rank waits for: messages, else the first operation in flight ("all_reduce of 8 f32,
- * operation 3 of ranks 0, 2, 4"), else its device. */
+/* Writes to `out` what this rank waits for: messages, else the first operation in flight ("all_reduce of 8
+ * f32, operation 3 of ranks 0, 2, 4"), else its device. */
 static void describe(ax_mpi_world *w, char *out, size_t size)
 {
     const ax_mpi_op *op = w->active;

@@ -1,10 +1,10 @@
 /* Shared memory of the ranks of one node, and collectives that work directly in it.
  *
  * Each rank has a heap: a shared mapping of a memfd, or of a file that is unlinked once the other ranks have
- * mapped it too. A peer addresses memory of ax_node_alloc as (rank, offset), so a collective copies directly
- * from the sender's buffer to the receiver's. Nothing here uses MPI. The caller sends two things between the
- * ranks: the cards, which describe the heaps, and the heap offsets of a group's mailboxes, through which the
- * ranks synchronise.
+ * mapped it too. Another rank of the node (a peer) addresses memory of ax_node_alloc as (rank, offset), so a
+ * collective copies directly from the sender's buffer to the receiver's. Nothing here uses MPI. The caller
+ * sends two things between the ranks: the cards, which describe the heaps, and the heap offsets of a group's
+ * mailboxes, through which the ranks synchronise.
  *
  * Order of calls: ax_node_create on each rank; exchange of cards; ax_node_attach; agreement that all ranks
  * attached; ax_node_seal. Then for each communicator: ax_node_group_create; exchange of mailboxes;
@@ -92,7 +92,8 @@ void ax_node_group_destroy(ax_node_group **group);
  * faster than messages alone. */
 bool ax_node_takes(const ax_node_group *group, const ax_coll_args *args);
 
-/* A collective in flight, stored by the caller. The members are private to node_group.c. */
+/* A collective in flight, stored by the caller. The members are private to node_group.c. Data that do not go
+ * in one round are moved in parts, one after the other. */
 typedef struct ax_node_op {
     ax_node_group *group;
     ax_coll_args args;

@@ -31,13 +31,13 @@ enum {
 };
 
 typedef enum phase {
-    POST,      /* wait for this operation's turn and for room in the ring; write this rank's call into it */
-    MEET,      /* wait until all ranks have written their calls; move the data */
-    LEAVE,     /* wait until all ranks have moved their data */
-    TURN,      /* wait until all earlier operations of the group are complete */
-    PART,      /* prepare the next part, or end the operation */
-    PART_POST, /* wait until the ring of calls has room; write this rank's call for the part */
-    PART_MEET, /* wait until all ranks have written their calls for the part; move the data */
+    POST,  /* wait for this operation's turn, and for room in the ring channel.post; write this rank's call */
+    MEET,  /* wait until all ranks have written their calls; move the data */
+    LEAVE, /* wait until all ranks have moved their data */
+    TURN,  /* wait until all earlier operations of the group are complete */
+    PART,  /* prepare the next part, or end the operation */
+    PART_POST,      /* wait until the ring of calls has room; write this rank's call for the part */
+    PART_MEET,      /* wait until all ranks have written their calls for the part; move the data */
     START_EXCHANGE, /* start the exchange with the other nodes */
     TEST_EXCHANGE,  /* wait until the exchange is complete */
     PART_LEAVE,     /* wait until all ranks have moved their data; finish the part */

@@ -123,7 +123,7 @@ void rank_threads_find_deadlock(world *w)
 
 void rank_threads_sleep(world *w, pthread_cond_t *woken)
 {
-    enum { PAUSE = 50000 }; /* nanoseconds between two looks for data */
+    enum { PAUSE = 50000 }; /* nanoseconds between two calls of rank_threads_look_for_data */
     struct timespec until;
     if (!w->unready) {
         pthread_cond_wait(woken, &w->lock);

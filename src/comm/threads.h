@@ -1,4 +1,5 @@
-/* Ranks as threads of one process: what threads.c (collectives, groups) and threads_message.c share. */
+/* Ranks as threads of one process: what threads.c (collectives, groups) and threads_message.c share. A group
+ * is the ranks of one communicator. */
 #ifndef AXONN_COMM_THREADS_H
 #define AXONN_COMM_THREADS_H
 
@@ -36,7 +37,8 @@ struct group {
 };
 
 /* A call of ax_send or ax_recv. Of the sender and the receiver of a message, the one that calls second copies
- * the data. If the sender's data were not there yet, the rank that later finds them there copies them. */
+ * the data. Exception: if a device still copies the sender's data to the host then, any rank that later finds
+ * this copy complete copies the data to the receiver. */
 typedef struct pending {
     ax_work work;
     struct pending *next; /* next in the list world->open, world->unready or world->unused */
@@ -60,7 +62,7 @@ struct world {
     waiter *waiter;   /* waiter[r]: the waiter of rank r */
     pending *open;    /* calls of ax_send and ax_recv that the other rank has not matched yet, in the order of
                          the calls */
-    pending *unready; /* sends whose data are not there yet, in the order of the calls */
+    pending *unready; /* sends whose data a device still copies to the host, in the order of the calls */
     pending *unused;  /* free handles */
     pending *made;    /* all handles that were allocated */
     int size, blocked, returned; /* blocked: number of ranks that wait for others; returned: number of ranks
@@ -73,14 +75,15 @@ struct world {
 /* The caller of these functions holds the world's lock. rank_threads_fail makes the world fail with
  * `message`, unless it has already failed. */
 void rank_threads_fail(world *w, const char *message);
-/* Fails the world if there is a deadlock: every rank is blocked or has returned, and no send waits for its
- * data. */
+/* Fails the world if there is a deadlock: every rank is blocked or has returned, and no send waits for a
+ * device that copies its data. */
 void rank_threads_find_deadlock(world *w);
-/* Sleeps until `woken` is signalled, or for a moment while sends wait for their data. */
+/* Sleeps until `woken` is signalled; at most 50 µs if a send waits for a device that copies its data. */
 void rank_threads_sleep(world *w, pthread_cond_t *woken);
-/* Makes all ranks that sleep look again at what they wait for. */
+/* Wakes all ranks that sleep, so that they check again whether they must wait. */
 void rank_threads_wake_all(world *w);
-/* Passes on the sends whose data are there now. */
+/* Starts the sends whose data no device copies any more: copies the data to the receiver, or adds the send to
+ * world->open. */
 void rank_threads_look_for_data(world *w);
 /* Appends to `text` descriptions of the messages that ranks wait for, with `comma` before the first one. */
 void rank_threads_list_messages(const world *w, char *text, size_t size, const char *comma);

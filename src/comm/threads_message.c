@@ -1,7 +1,8 @@
 /* Messages between ranks that are threads. The side (sender or receiver) that calls first adds its call to
  * the list world->open. The other side finds this call in the list and copies the data. Both sides hold the
- * world's lock. A send whose data are not there yet is in the list world->unready first. Every rank that
- * waits for anything looks regularly for such data, and then does the sender's part. Read threads.h first. */
+ * world's lock. A send whose data a device still copies to the host is in the list world->unready first.
+ * Every rank that waits for anything checks this list regularly; when a copy is complete, it does the
+ * sender's part. Read threads.h first. */
 #include "comm/threads.h"
 
 #include <stdio.h>
@@ -181,7 +182,7 @@ static void match(world *w, pending *m)
         copy_data(w, m->args.sends ? m : other, m->args.sends ? other : m);
 }
 
-/* Returns true if an earlier send of the same kind to the same rank is not ready. */
+/* Returns true if an earlier send of the same kind to the same rank is still in the list world->unready. */
 static bool is_behind(const world *w, const pending *m)
 {
     const pending *o = w->unready;
@@ -191,7 +192,7 @@ static bool is_behind(const world *w, const pending *m)
     return o != m;
 }
 
-/* Returns true if the data of a send are there. Fails the world if their device fails. */
+/* Returns true if no device copies the data of a send any more. Fails the world if the device fails. */
 static bool has_data(world *w, const pending *m)
 {
     bool yes = true;
@@ -247,7 +248,7 @@ static ax_status call(group *g, int rank, const ax_message_args *args, pending *
     }
     append(&w->unready, m);
     rank_threads_look_for_data(w);
-    if (w->unready) /* ranks that sleep must look for the data from now on */
+    if (w->unready) /* from now on, ranks that sleep must check whether the data have been copied */
         rank_threads_wake_all(w);
     return AX_OK;
 }

@@ -1,5 +1,5 @@
-/* Chooses the backend of the world communicator. A process without a launcher, or that its launcher started
- * alone, does not initialise MPI, because that would take time. */
+/* Chooses the backend of the world communicator. A process that no launcher started, or that its launcher
+ * started alone, does not initialise MPI, because that would take time. */
 #include "comm/world.h"
 
 #include <stdatomic.h>

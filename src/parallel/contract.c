@@ -180,8 +180,10 @@ static ax_status row_stride(const ax_grid *grid, const char *text, const ax_tens
     return AX_OK;
 }
 
-/* Returns the number of rows of zeros of `rows` that the GEMM can use for a group of letters: those of a
- * tensor whose first dim is the group, if rows of `cols`, whose last dim is the group, have room for them. */
+/* Returns by how many rows of zeros the GEMM can extend the dim of a group of letters: rows->spare, the
+ * number of rows of zeros that follow the tensor `rows` in memory, or 0. It is not 0 only if the group is one
+ * letter, the first dim of `rows` and the last dim of `cols`, and if the padding of the rows of `cols` has
+ * room for as many elements. */
 static int64_t zeros_of(const ax_grid *grid, const char *letters, const ax_tensor *rows, const char *of_rows,
                         const ax_tensor *cols, const char *of_cols)
 {

@@ -1,5 +1,7 @@
 /* Structs of the files param*.c: the collectives that gather weights and reduce gradients, while they are in
- * flight.
+ * flight. Layout U is the layout in which kernels read a weight (ax_param in parallel.h). A contribution is
+ * the gradient of one use of a weight in one micro-batch. A bucket has gradients that are reduced together. A
+ * group has weights that kernels read as one matrix (ax_param_join).
  *
  *   param.c         declaration and layouts
  *   param_set.c     memory, values
@@ -27,9 +29,8 @@ enum { AX_PARAM_BUCKET = 4 << 20 };
 /* State of one parameter during a step: its collectives in flight, its cached weight, and counts of
  * contributions. */
 typedef struct ax_param_live {
-    int index;  /* index of the parameter in its set */
-    bool whole; /* the stored weight (`rest`) has the layout that kernels read, so no all-gather is needed
-                   before use */
+    int index;           /* index of the parameter in its set */
+    bool whole;          /* the stored weight (`rest`) has layout U, so no all-gather is needed before use */
     ax_work *all_gather; /* all-gather in flight after an update: from `rounded` (this rank's new part) to
                             `rest` (the stored weight); NULL: none */
     ax_transfer *gather; /* all-gather of the weight for kernels, from `rest`; started, but the result is not
@@ -39,12 +40,12 @@ typedef struct ax_param_live {
     bool in_cache, cache_valid;
     void *place;        /* frame memory for the weight's next gather, a part of the memory that place_group
                            allocates for the whole group; NULL: none yet */
-    int started, done;  /* contributions (gradients of single uses) of this step: `started` counts those whose
-                           computation has begun, `done` those that were added to the gradient */
+    int started, done;  /* contributions of this step: `started` counts those passed to ax_param_add_grad,
+                           `done` those that were added to the gradient */
     const void *target; /* memory that ax_param_grad_target allocated last for a contribution, with room for
                            the padding of its reduce-scatter */
     int now, expected; /* numbers of contributions that were added: now: in this micro-batch; expected: in the
-                          micro-batch before */
+                          last earlier micro-batch that had any */
     int bucket;        /* index of the gradient's ax_param_bucket; -1: the gradient needs no reduction */
 } ax_param_live;
 
@@ -63,6 +64,7 @@ typedef struct ax_param_bucket {
                              `count` is then 0 */
 } ax_param_bucket;
 
+/* A contribution whose reduction to the gradient's layout is in flight. */
 typedef struct ax_param_contribution {
     ax_param *param;
     ax_transfer *transfer;
@@ -82,9 +84,9 @@ struct ax_param_orders {
     ax_param_order *order;
 };
 
-/* The table of kernel sumsq for the weights or the gradients of a set. */
+/* The arrays whose squares kernel sumsq sums: the master weights or the gradients of a set. */
 typedef struct ax_param_sums {
-    ax_sumsq_array *table; /* host memory, [set->n] */
+    ax_sumsq_array *table; /* host memory, set->n entries */
     ax_sumsq_array *array; /* copy of `table` in device memory */
 } ax_param_sums;
 
@@ -105,8 +107,8 @@ typedef struct ax_param_flow {
     bool last, synced;   /* last: the last micro-batch of a step is running; synced: gradients are final */
 } ax_param_flow;
 
-/* Returns the number of rows of zeros that follow this rank's weights in layout U (ax_param_pad_rows);
- * ax_param_spare_count: of their elements. */
+/* ax_param_spare returns the number of rows of zeros that follow this rank's weights in layout U
+ * (ax_param_pad_rows), ax_param_spare_count the number of elements of these rows. */
 int64_t ax_param_spare(const ax_ctx *ctx, const ax_param *param);
 int64_t ax_param_spare_count(const ax_ctx *ctx, const ax_param *param);
 /* Sets the rows of zeros after t, the weights in layout U, to zero. */

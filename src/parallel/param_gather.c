@@ -78,8 +78,8 @@ static int64_t place_bytes(const ax_ctx *ctx, const ax_param *p)
     return ax_round_up(bytes, AX_PARAM_ALIGN);
 }
 
-/* Allocates adjacent memory for the next gathers of p's group, of which p is the first, or for p's next
- * gather if p has no group. */
+/* Allocates adjacent memory for the next gathers of p's group (weights that kernels read as one matrix),
+ * whose first parameter is p. If p has no group, allocates memory for p's next gather. */
 static ax_status place_group(ax_frame *frame, ax_param *p)
 {
     const ax_ctx *ctx = ax_frame_ctx(frame);
@@ -101,7 +101,9 @@ static ax_status start_gather(ax_frame *frame, ax_param *p)
     ax_param_live *live = p->live;
     ax_plan plan;
     AX_TRY(ax_param_all_gather_wait(p));
-    bool places = p->first == p || (!p->first && ax_param_spare(ctx, p)); /* else the transfer allocates */
+    /* places: this call allocates the result's memory. Otherwise the call for the group's first parameter has
+     * set live->place, or live->place is NULL and the transfer allocates. */
+    bool places = p->first == p || (!p->first && ax_param_spare(ctx, p));
     if (places && !live->in_cache)
         AX_TRY(place_group(frame, p));
     void *place = live->in_cache ? live->cached.data : live->place;
@@ -163,7 +165,7 @@ ax_status ax_param_clear_spare(ax_ctx *ctx, const ax_param *p, const ax_tensor *
     return fill.n ? ax_run_fill(ctx->stream, &fill) : AX_OK;
 }
 
-/* As ax_param_acquire, but without out->spare. */
+/* Does what ax_param_acquire does, but does not set out->spare. */
 static ax_status acquire(ax_frame *frame, ax_param *p, ax_tensor *out)
 {
     AX_CHECK(p->set && p->place != AX_PARAM_AWAY, AX_ERR_INTERNAL,

@@ -7,12 +7,13 @@
  * first out, so the order of additions, and with it the result, does not depend on overlap.ors. If the
  * layouts agree, kernels add to the gradient themselves. The first contribution of a step overwrites the
  * gradient, so that the gradient need not be cleared. Gradients of vectors are cleared at the beginning of a
- * step, because most kernels that compute them only add; they are adjacent in memory, so one launch does it.
+ * step, because most kernels that compute them only add. They are adjacent in memory, so one launch clears
+ * all.
  *
  * Between micro-batches, a gradient stays partial along the axes of the batch along which it is not
  * reduce-scattered: for matrices that is data with ZeRO stages 0 and 1, for biases and norms all axes that
- * split the batch. In the last micro-batch the reduction of a bucket starts as soon as the bucket's last
- * contribution has been added. */
+ * split the batch. In the last micro-batch the reduction of a bucket (gradients that are reduced together)
+ * starts as soon as the bucket's last contribution has been added. */
 #include "parallel/param.h"
 
 #include <stdlib.h>
@@ -135,7 +136,8 @@ static ax_status count_contribution(ax_param *p)
     return --b->missing ? AX_OK : start_bucket(set, b);
 }
 
-/* Waits for the reduction of the oldest contribution in flight and adds the result to the gradient. */
+/* Waits for the reduction of the oldest contribution in flight. Adds the result to the gradient, unless it
+ * was received there. */
 static ax_status end_oldest(ax_param_set *set)
 {
     ax_param_flow *f = set->flow;
@@ -161,9 +163,9 @@ ax_status ax_param_contributions_end(ax_param_set *set)
     return AX_OK;
 }
 
-/* Appends a contribution to the ring of those whose reduction is in flight. If the ring is full, the oldest
- * contribution is finished first. Reductions in several steps (collectives) advance by one step, so that they
- * make progress. */
+/* Appends a contribution to the ring of those whose reduction is in flight. Before that, starts the next
+ * collective of each reduction in the ring that has one left, and finishes the oldest contribution if the
+ * ring is full. Without overlap.ors, finishes all contributions at once. */
 static ax_status push(ax_param_set *set, const ax_param_contribution *c)
 {
     ax_param_flow *f = set->flow;
@@ -340,7 +342,8 @@ static ax_status find_targets(ax_frame *frame, int n, void *const *param, const 
 }
 
 /* Computes n contractions of a[i] and b as contributions to the gradients of the matrices param[i]. The sums
- * of a[i] are contributions to the gradients of the biases param[n + i] that are not NULL. */
+ * of a[i] over all dims but the last are contributions to the gradients of the biases param[n + i] that are
+ * not NULL. */
 static ax_status accumulate(ax_frame *frame, int n, void *const *param, const char *spec, const ax_tensor *a,
                             const ax_tensor *b)
 {

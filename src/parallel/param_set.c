@@ -64,7 +64,8 @@ static void allocate_weights(cursor *c, ax_param *p, int block)
         p->master.data = p->rounded.data;
 }
 
-/* Allocates p's place in the weight cache, if the budget has bytes for it and for the rest of its group. */
+/* Allocates p's place in the weight cache if *budget, the bytes that the cache has left, is enough for p and
+ * all of its group (weights that kernels read as one matrix). */
 static void allocate_cached(cursor *c, const ax_param_set *set, ax_param *p, size_t *budget)
 {
     size_t bytes = 0;

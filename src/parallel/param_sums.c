@@ -13,8 +13,9 @@ static const ax_tensor *tensor_of(const ax_param_set *set, bool grads, int64_t i
     return grads ? &p->grad : &p->master;
 }
 
-/* If several ranks hold the same box, only one of them adds its elements, so that each counts once in the sum
- * over the grid. Parameters that are not trained have no gradient. */
+/* Returns how many elements of parameter i this rank adds to the sum over the grid. If several ranks hold the
+ * same box, only one of them adds its elements; for the others the result is 0. Parameters that are not
+ * trained have no gradient. */
 static int64_t counted(const ax_param_set *set, bool grads, int64_t i)
 {
     const ax_param *p = set->param[i];
@@ -62,7 +63,7 @@ void ax_param_sums_free(ax_param_set *set)
     }
 }
 
-/* Computes the sums, with one call per dtype, and adds them over the grid. */
+/* Computes the sums of squares, with one kernel call for each dtype, and adds them over the grid. */
 static ax_status sum(ax_param_set *set, bool grads, double *out)
 {
     const ax_param_sums *s = &set->flow->sums[grads];

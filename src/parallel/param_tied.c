@@ -60,7 +60,7 @@ static void *at(const ax_tensor *t, int64_t element)
     return (char *)t->data + element * (int64_t)ax_dtype_size(t->dtype);
 }
 
-/* Sends this rank's box of t, or receives it in place. */
+/* Sends this rank's box of t to rank `peer` along pipe if `sends`; otherwise receives the box from there. */
 static ax_status move(ax_ctx *ctx, ax_comm *comm, const ax_tensor *t, bool sends, int peer)
 {
     int64_t n = ax_tensor_count(ctx->grid, t), pieces = ax_ceil_div(n, PIECE);

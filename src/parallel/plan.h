@@ -46,8 +46,8 @@ int64_t ax_plan_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_plan *
 
 /* Starts to change src to the layout `target` by the steps of `plan`. `roomy`: src's memory has
  * ax_plan_room_sent elements. `result` must have ax_plan_room_received elements; NULL: memory of the frame,
- * or src's if the plan works in place. `frame` may be NULL if three things hold: `roomy` is true, `result` is
- * not NULL unless all steps are all-reduces, and the steps that are not all-reduces need no packing: the
+ * or src's if all steps are all-reduces. `frame` may be NULL if three things hold: `roomy` is true, `result`
+ * is not NULL unless all steps are all-reduces, and the steps that are not all-reduces need no packing: the
  * first of them runs in place, and all later ones are gathers in place. */
 AX_MUST_CHECK ax_status ax_transfer_start(ax_transfer *t, ax_ctx *ctx, ax_frame *frame, const ax_plan *plan,
                                           const ax_tensor *src, const ax_layout *target, bool roomy,

@@ -97,9 +97,9 @@ static ax_status prepare_heads(ax_layer *self, ax_frame *frame, ax_tensor *q, ax
     return rotate(self, frame, k, false);
 }
 
-/* Backward of prepare_heads, in place: makes the gradients of q and k before norm and rotary embedding from
- * those after them. dk may be a partial sum over ranks, because both steps of the backward are linear in
- * dk. */
+/* Runs backward of prepare_heads, in place: dq and dk are the gradients of its results, and become those of
+ * its inputs. dk may be a partial sum over ranks, because backward of the norm and of the rotary embedding is
+ * linear in dk. */
 static ax_status prepare_heads_grad(ax_layer *self, ax_frame *frame, ax_tensor *dq, ax_tensor *dk)
 {
     AX_TRY(rotate(self, frame, dk, true));

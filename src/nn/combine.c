@@ -103,8 +103,8 @@ ax_layer *ax_sequence_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *
 }
 
 /* ---- residual: y = x, then y += branch(y) for each branch. In forward, the residual layer runs only the
- * last addition itself; it passes the two summands of each other addition to the forward_sum of the next
- * branch. In backward, backward_add of each branch adds the gradient of the skip connection. A branch that
+ * last addition itself. Each other addition is left to the next branch, whose forward_sum gets the two
+ * summands. In backward, backward_add of each branch adds the gradient of the skip connection. A branch that
  * begins with a norm fuses the addition with the norm ---- */
 
 static ax_status residual_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)

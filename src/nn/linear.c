@@ -151,8 +151,8 @@ static ax_status multiply(ax_layer *const *layers, int n, ax_frame *frame, const
     return AX_OK;
 }
 
-/* Sets *out to the axes of the all-reduce that reduces each of the sums to the output layout of its layer, or
- * to 0 unless one and the same all-reduce does this for all of them. */
+/* If each of the sums needs a single all-reduce to get the output layout of its layer, and all need it along
+ * the same axes, sets *out to these axes. Otherwise sets *out to 0. */
 static ax_status common_axes(ax_layer *const *layers, int n, const ax_tensor *sums, ax_axisset *out)
 {
     ax_plan plan;
@@ -260,8 +260,8 @@ static ax_status add_input_grads(ax_layer *const *layers, int n, ax_frame *frame
     return AX_OK;
 }
 
-/* Adds to the gradients of the parameters of a layer that the GEMM of its weight's gradient does not compute:
- * those of a low-rank update, and that of the bias if the weight is frozen. */
+/* Computes those gradients of a layer that the GEMM of its weight's gradient does not compute, and adds them:
+ * the gradients of a low-rank update, and that of the bias if the weight is frozen. */
 static ax_status add_other_grads(const ax_layer *self, ax_frame *frame, const ax_tensor *dy,
                                  const narrow_pair *update, const ax_tensor *x)
 {

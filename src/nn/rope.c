@@ -51,16 +51,16 @@ static float llama3_frequency(const ax_rope_config *c, float f)
     return (1 - smooth) * f / factor + smooth * f;
 }
 
-/* YaRN (Peng et al. 2023), section 3.2. Returns the index, not rounded, of the pair of elements whose angle
- * makes `rotations` full turns over c->original positions. */
+/* Returns the index, not rounded, of the pair of elements whose angle makes `rotations` full turns over
+ * c->original positions (YaRN, Peng et al. 2023, section 3.2). */
 static double yarn_pair(const ax_rope_config *c, int64_t head_dim, double rotations)
 {
     return (double)head_dim * log((double)c->original / (rotations * 2 * PI)) / (2 * log(c->theta));
 }
 
-/* YaRN: divides the frequencies f[] of slowly turning pairs by c->factor and keeps those of fast pairs. For
- * the pairs between, the result is a mixture of the divided and the kept frequency, with a weight that is
- * linear in the index of the pair. */
+/* Changes the frequencies f[] as YaRN does: divides those of slowly turning pairs of elements by c->factor,
+ * and keeps those of fast pairs. For the pairs between, the result is a mixture of the divided and the kept
+ * frequency, with a weight that is linear in the index of the pair. */
 static void yarn_frequencies(const ax_rope_config *c, int64_t head_dim, float *f)
 {
     double first = yarn_pair(c, head_dim, c->beta_fast), last = yarn_pair(c, head_dim, c->beta_slow);

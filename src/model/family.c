@@ -204,7 +204,8 @@ ax_status ax_model_config_print(const ax_model_config *c, const ax_model_identit
 
 /* ---- identity ------------------------------------------------------------------------------------ */
 
-/* Returns the row for a key of config.json that gives the configuration key of the same meaning, or NULL. */
+/* Finds a key of config.json in the table of the family's keys, or of those that all families have. Returns
+ * NULL if neither has it. */
 static const ax_family_key *find_name(const ax_family *family, const char *key)
 {
     static const ax_family_key common[] = {{"model_type", "model.family", false},

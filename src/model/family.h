@@ -54,15 +54,15 @@ const char *ax_model_dtype_name(ax_dtype dtype);
 ax_status ax_json_int(const json_t *json, const char *path, const char *key, bool optional, int64_t *out);
 ax_status ax_json_number(const json_t *json, const char *path, const char *key, bool optional, double *out);
 
-/* Sets ax_param.file of all parameters of a tree by a key map. AX_ERR_INTERNAL if the map lacks one. */
+/* Sets ax_param.file of all parameters of a tree by a key map. AX_ERR_INTERNAL if one is not in the map. */
 ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n);
 
 /* stage.c: the pipeline stages of a model. The functions are called in this order:
  *
  * - ax_stage_plan, before any layer is built: chooses the first block of each chunk of each stage.
- * - ax_stage_segment, before a segment is built: returns the end (exclusive) of the segment that begins with
- *   `block`. A segment has at most `length` blocks, and ends where the next chunk begins, because no layer
- *   may belong to two chunks.
+ * - ax_stage_segment, before a segment (adjacent blocks that are one layer of the body) is built: returns the
+ *   end (exclusive) of the segment that begins with `block`. A segment has at most `length` blocks, and ends
+ *   where the next chunk begins, because no layer may belong to two chunks.
  * - ax_stage_note, before the layer that begins with `block` (config.layers: the final norm) is added to the
  *   body: notes whether a chunk of this rank's stage begins with this layer, or ends before it.
  * - ax_stage_place, after all parameters are declared: sets the place of each. */

@@ -26,7 +26,7 @@ static ax_status read_types(const json_t *types, const char *path, ax_model_conf
 }
 
 /* Sets c->window_layers from max_window_layers: the first max_window_layers layers have no window, all later
- * layers have one. As in transformers, a number below 0 means 0. */
+ * layers have one (none if c->window is 0). As in transformers, a number below 0 means 0. */
 static ax_status read_first(const json_t *json, const char *path, ax_model_config *c)
 {
     const json_t *value = json_object_get(json, "max_window_layers");

@@ -231,10 +231,10 @@ static ax_status group_now(ax_mpi_op *op)
     return ax_mpi_comm_make(w, made, made_id(op->c), &op->made);
 }
 
-/* Adds the temporary communicator `group` to the world's list of communicators, which the checks of calls and
- * the watchdog use. Chooses group->id such that no communicator in the list has the id made_id(group), the id
- * of the final communicator. All ranks choose the same id, because they create and destroy the communicators
- * that they share in the same order. */
+/* Adds the temporary communicator `group` to the world's list of communicators, in which the watchdog looks
+ * up how many operations a rank has called. Chooses group->id such that no communicator in the list has the
+ * id made_id(group), the id of the final communicator. All ranks choose the same id, because they create and
+ * destroy the communicators that they share in the same order. */
 static void list_group(ax_mpi_world *w, ax_mpi_comm *group, uint64_t ranks)
 {
     uint64_t k = 0;
@@ -429,8 +429,8 @@ static ax_status guard_exit(ax_mpi_world *w)
 /* ---- creation ------------------------------------------------------------------------------------ */
 
 /* Waits until MPI has connected the ranks. The watchdog does not run yet, and if a rank fails inside MPI, the
- * other ranks may wait for it for ever. So rank 0 warns after START_WARN seconds, and every rank ends the job
- * after START_END seconds. */
+ * other ranks may wait for it for ever. So rank 0 warns after START_WARN seconds, and every rank's process
+ * exits after START_END seconds. */
 static void wait_until_created(ax_mpi_world *w)
 {
     enum { START_WARN = 30, START_END = 600 };

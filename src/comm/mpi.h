@@ -84,8 +84,9 @@ struct ax_mpi_op {
     ax_mpi_kind kind;
     int64_t seq; /* sequence number on its communicator, from 1 */
     ax_coll_args args;
-    /* Called on the communication thread when the collective, a barrier, is complete. May make MPI calls that
-     * block until all ranks of the group have made the same calls. NULL: no such call. */
+    /* For a barrier that other work follows (split, group creation, destroy, ax_comm_call_mpi): does this
+     * work. Called on the communication thread when the barrier is complete. May make MPI calls that block
+     * until all ranks of the group have made the same calls. NULL: nothing follows. */
     ax_status (*finish)(ax_mpi_op *op);
     int color, key;       /* arguments of ax_comm_split */
     ax_mpi_comm *made;    /* the communicator that a split or ax_comm_group created */
@@ -100,7 +101,7 @@ struct ax_mpi_op {
                        args.count */
     int64_t pieces, unstarted, open; /* path `flat` cuts operations into pieces: number of all pieces, of
                                         pieces not yet started (unstarted), of pieces in flight (open) */
-    int64_t wire;                    /* bytes that this rank has sent to other nodes */
+    int64_t wire;                    /* bytes that this rank has sent to other nodes for this operation */
     ax_node_op node;                 /* state of a collective that uses shared memory */
     /* The operation's result, valid once `done` is true. */
     ax_status status;

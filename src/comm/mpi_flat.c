@@ -163,7 +163,7 @@ static void copy(void *to, const void *from, int64_t bytes)
         memcpy(to, from, (size_t)bytes);
 }
 
-/* to[i] = src[0][i] op src[1][i] …; `to` may be one of the sources. */
+/* Sets to[i] to src[0][i] op src[1][i] op …; `to` may be one of the sources. */
 static void reduce(const ax_coll_args *a, int g, const void *const *src, int64_t count, void *to)
 {
     if (count)
@@ -262,8 +262,8 @@ static ax_status pairwise_scatter(piece *p, bool *done)
     return AX_OK;
 }
 
-/* All-reduce as reduce-scatter plus all-gather: rank r reduces slice r; then all ranks gather the reduced
- * slices. */
+/* Runs an all-reduce as reduce-scatter plus all-gather: rank r reduces slice r (phase 0); then all ranks
+ * gather the reduced slices (phase 1). */
 static ax_status pairwise_all_reduce(piece *p, bool *done)
 {
     const ax_coll_args *a = &p->op->args;
@@ -339,10 +339,10 @@ static plan choose_algorithm(const ax_mpi_op *op)
     return (plan){small_gather, 1};
 }
 
-/* The number of the first phase of each kind of operation. The MPI tag of a message is piece->tag (a multiple
- * of PHASES) plus the phase. An all-reduce uses phases 0 and 1. The barrier of AX_MPI_GROUP (creation of a
- * communicator) uses the world's MPI communicator. This barrier has a phase of its own, so that its messages
- * do not match messages of the world's other operations. */
+/* The phase with which each kind of operation begins. The MPI tag of a message is piece->tag (a multiple of
+ * PHASES) plus the phase, so messages of different phases never match. Only a large all-reduce has a second
+ * phase. The barrier of AX_MPI_GROUP (creation of a communicator) uses the world's MPI communicator, and has
+ * a phase of its own, so that its messages do not match messages of the world's other operations. */
 static const int first_phase[] = {
     [AX_MPI_COLLECTIVE] = 0, [AX_MPI_SPLIT] = 2, [AX_MPI_DESTROY] = 2, [AX_MPI_GROUP] = 3};
 

@@ -13,8 +13,8 @@ static void copy(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-/* Slices begin and end at multiples of a cache line, so that no two ranks write to the same line of a buffer
- * that begins at a line. */
+/* Lets slices begin and end at multiples of a cache line, so that no two ranks write to the same line of a
+ * buffer that begins at a line. */
 void ax_node_slice(const ax_node_group *group, const ax_coll_args *args, int64_t count, int rank, int64_t *lo,
                    int64_t *hi)
 {

@@ -30,8 +30,7 @@ struct ax_family {
     const char *architecture; /* name of the class in the transformers library */
     ax_model_config defaults; /* properties that all networks of the family share, and default values for a
                                  new model; sizes are 0 */
-    /* Reads config.json into *out, which already has the family's defaults. `path` is used in messages only.
-     */
+    /* Reads config.json into *out, which has the family's defaults already. `path` is only for messages. */
     ax_status (*read)(const json_t *json, const char *path, ax_model_config *out);
     /* Sets in `json` the keys of config.json that the family has. */
     ax_status (*write)(const ax_model_config *config, json_t *json);

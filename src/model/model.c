@@ -165,8 +165,8 @@ ax_status ax_model_backward(ax_model *model, int chunk, ax_frame *frame, const a
         AX_TRY(head_backward(model, frame, dx));
     else
         *dx = *dy;
-    /* In the first part of the model, backward ends with the first layer that is trained. Every other part
-     * computes dx, which is sent to the part before it. */
+    /* In the first part of the model (a part is a chunk of a pipeline stage), backward ends with the first
+     * layer that is trained. Every other part computes dx, which is sent to the part before it. */
     int first = ax_model_begins(model, chunk) ? ax_layer_first_trained(model->body) : -1;
     for (int i = model->chunk[chunk].end - 1; i >= ax_max(model->chunk[chunk].first, first); i--) {
         const ax_tensor in = *dx;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* B, T: rows and positions of the batch. FRAME: bytes of activation memory. */
 enum { B = 3, T = 4, MAX_PARAMS = 16, FRAME = 1 << 20 };
 
 /* The results of one run of a layer: its output, and the gradients of its input and of each parameter. Each

@@ -47,8 +47,8 @@ static ax_status gated_forward(ax_layer *self, ax_frame *frame, const ax_tensor 
     return ax_layer_forward(down_of(self), frame, &h, y);
 }
 
-/* The layers up and gate have the same input, so their input gradients are added before they are reduced over
- * ranks. */
+/* Runs backward of down, then of up and gate together: they have the same input, so their input gradients are
+ * added before they are reduced over ranks. */
 static ax_status gated_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
     ax_tensor grad[GATED]; /* outputs of up and gate, which ax_op_glu_grad overwrites with their gradients */

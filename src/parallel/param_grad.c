@@ -3,12 +3,12 @@
  * A contribution is the gradient of a weight from one use in one micro-batch. It has layout U (ax_param) and
  * is partial along the axes that split the batch. It is reduce-scattered along z into the gradient's layout
  * (arXiv 2502.08145, Alg. 1, line 12) and added to the gradient. With ZeRO stages 2 and 3 it is
- * reduce-scattered along data too. Up to AX_PARAM_RING contributions are in flight. They are added first in,
- * first out, so the order of additions, and with it the result, does not depend on overlap.ors. If the
- * layouts agree, kernels add to the gradient themselves. The first contribution of a step overwrites the
- * gradient, so that the gradient need not be cleared. Gradients of vectors are cleared at the beginning of a
- * step, because most kernels that compute them only add. They are adjacent in memory, so one launch clears
- * all.
+ * reduce-scattered along data too. Up to AX_PARAM_RING contributions are in flight, in memory of the frame
+ * (ax_frame, the activation memory). They are added first in, first out, so the order of additions, and with
+ * it the result, does not depend on overlap.ors. If the layouts agree, kernels add to the gradient
+ * themselves. The first contribution of a step overwrites the gradient, so that the gradient need not be
+ * cleared. Gradients of vectors are cleared at the beginning of a step, because most kernels that compute
+ * them only add. They are adjacent in memory, so one launch clears all.
  *
  * Between micro-batches, a gradient stays partial along the axes of the batch along which it is not
  * reduce-scattered: for matrices that is data with ZeRO stages 0 and 1, for biases and norms all axes that

@@ -26,7 +26,7 @@ static int64_t counted(const ax_param_set *set, bool grads, int64_t i)
 }
 
 /* Fills in a table with an entry for each parameter. Entries of equal dtype are adjacent, because a kernel
- * call takes arrays of one dtype: weights that are not trained may have another one than master weights. */
+ * call takes arrays of one dtype: weights that are not trained may have another dtype than master weights. */
 static void fill_table(const ax_param_set *set, bool grads, ax_sumsq_array *table)
 {
     int64_t at = 0, first = 0;

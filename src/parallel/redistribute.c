@@ -3,8 +3,8 @@
  * and scatters are the tensors themselves if three things hold: the step's dim is the outermost one, the
  * ranks' parts begin at multiples of the chunk, and the memory has room for padding the parts to the chunk.
  * (Parts begin there if they are equal, or if the step's axis is a fine axis, see ax_axes.) Otherwise parts
- * are packed into frame memory, padded with zeros to the size of the largest part, or unpacked after the
- * collective, or both. */
+ * are packed into frame memory (ax_frame, the activation memory), padded with zeros to the size of the
+ * largest part, or unpacked after the collective, or both. */
 #include "parallel/plan.h"
 
 /* A step with its communicator, message size and number of parts. */

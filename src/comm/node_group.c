@@ -388,7 +388,7 @@ static ax_node_part part_of(const ax_node_op *op)
 
 /* Returns the arguments of this rank's exchange with its column: the ranks that have the same index on their
  * nodes, one rank per node. An all-reduce exchanges this rank's slice of the node's sum; other collectives
- * exchange blocks that are *stride elements apart, in g->columns or in the caller's buffer. */
+ * exchange blocks that are *stride elements apart, in g->columns or in this rank's receive buffer. */
 static ax_coll_args exchange_args(const ax_node_op *op, int64_t *stride)
 {
     const ax_node_group *g = op->group;

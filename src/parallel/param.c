@@ -18,7 +18,8 @@ static void split_further(const ax_grid *grid, ax_layout *layout, ax_axis axis)
 }
 
 /* Returns the layout `use`, in which kernels read a parameter, with dim 0 split further: along the strategy's
- * `rest` axes (z) and, if `data` is true, along the axis data. A vector keeps the layout `use`. */
+ * `rest` axes (z) and, if `data` is true and the batch is split along the axis data, along data too. A vector
+ * keeps the layout `use`. */
 static ax_layout rest_layout(const ax_ctx *ctx, const ax_layout *use, int ndim, bool data)
 {
     ax_layout layout = *use;

@@ -68,8 +68,8 @@ typedef struct ax_param_bucket {
 typedef struct ax_param_contribution {
     ax_param *param;
     ax_transfer *transfer;
-    bool add; /* true: the result of the transfer must be added to the gradient; false: the transfer writes to
-                 the gradient itself */
+    bool add; /* the result of the transfer must be added to the gradient. False if the transfer writes to the
+                 gradient itself, or if another rank with the same result adds it (at_origin) */
 } ax_param_contribution;
 
 /* The indices of parameters in the order in which a task (such as "train") uses them. */
@@ -102,7 +102,7 @@ typedef struct ax_param_flow {
     ax_param_bucket *bucket;
     int buckets;
     void *tied_piece[2]; /* device memory for pieces of the tied weights' gradient, received from the last
-                            pipeline stage; NULL: no parameter of this stage is AX_PARAM_LENT */
+                            pipeline stage; NULL: no trained parameter of this stage is AX_PARAM_LENT */
     ax_comm *tied_comm;  /* the communicator along pipe; NULL: no tied weights were exchanged so far */
     bool last, synced;   /* last: the last micro-batch of a step is running; synced: gradients are final */
 } ax_param_flow;

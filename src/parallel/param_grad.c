@@ -137,7 +137,7 @@ static ax_status count_contribution(ax_param *p)
 }
 
 /* Waits for the reduction of the oldest contribution in flight. Adds the result to the gradient, unless it
- * was received there. */
+ * was received there or another rank adds it. */
 static ax_status end_oldest(ax_param_set *set)
 {
     ax_param_flow *f = set->flow;

@@ -197,8 +197,8 @@ static ax_status fill(ax_ctx *ctx, ax_dtype dtype, int64_t n, double value, void
     return n ? ax_run_fill(ctx->stream, &args) : AX_OK;
 }
 
-/* Zeroes optimizer state, the weights' rows of zeros, and gradients, including the padding between gradients:
- * buckets reduce the padding too, so it must not hold NaN. */
+/* Zeroes optimizer state, gradients, and the rows of zeros of weights that are not gathered before use. Also
+ * zeroes the padding between gradients: buckets reduce the padding too, so it must not hold NaN. */
 static ax_status clear(ax_param_set *set)
 {
     ax_dtype dtype = set->ctx->accum;

@@ -46,8 +46,7 @@ static ax_status append(ax_param_order *order, int index)
 }
 
 /* Advances by one position in the order of the running task, which now acquires parameter `index`. If the
- * recorded order has another parameter, or none, at this position, the order is recorded anew from here on.
- */
+ * recorded order has another parameter or none at this position, the order is recorded anew from here on. */
 static ax_status advance_order(ax_param_set *set, ax_frame *frame, int index)
 {
     ax_param_flow *f = set->flow;

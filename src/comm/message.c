@@ -191,8 +191,8 @@ static ax_status carry_start(ax_comm *comm, ax_stream *stream, const ax_message_
     return AX_OK;
 }
 
-/* Frees the carriers. If a message is still in flight, this rank has failed; then it first aborts the world,
- * because other ranks may still use the message's buffer. */
+/* Frees the carriers. If a message is still in flight, this rank has failed; then this rank first aborts the
+ * world, because other ranks may still use the message's buffer. */
 void ax_comm_free_carriers(ax_comm *comm)
 {
     bool in_flight = false;

@@ -429,8 +429,8 @@ static ax_status guard_exit(ax_mpi_world *w)
 /* ---- creation ------------------------------------------------------------------------------------ */
 
 /* Waits until MPI has connected the ranks. The watchdog does not run yet, and if a rank fails inside MPI, the
- * other ranks may wait for it for ever. So rank 0 warns after START_WARN seconds, and every rank's process
- * exits after START_END seconds. */
+ * other ranks may wait for that rank for ever. So rank 0 warns after START_WARN seconds, and every rank's
+ * process exits after START_END seconds. */
 static void wait_until_created(ax_mpi_world *w)
 {
     enum { START_WARN = 30, START_END = 600 };

@@ -30,12 +30,12 @@ typedef struct ax_mpi_op ax_mpi_op;
 typedef struct ax_mpi_flat_state ax_mpi_flat_state;
 typedef struct ax_mpi_message ax_mpi_message;
 
-/* The first MPI tag of messages (ax_send, ax_recv). Collectives use the tags below it. */
+/* The first MPI tag of messages (ax_send, ax_recv). Collectives use smaller tags. */
 enum { AX_MPI_MESSAGE_TAG = 16384 };
 
 /* One implementation of collectives: by MPI messages, or by shared memory. `takes` runs on any thread. The
  * other functions run on the communication thread; start and test also run on waiting callers' threads if the
- * operation is `local`. They must not block, except attach and detach, which are collective along the
+ * operation is `local`. No function may block, except attach and detach, which are collective along the
  * communicator. */
 typedef struct ax_mpi_path {
     const char *name;
@@ -252,7 +252,7 @@ AX_MUST_CHECK ax_status ax_mpi_check_start(ax_mpi_op *op);
 AX_MUST_CHECK ax_status ax_mpi_check_test(ax_mpi_op *op, bool *done);
 
 /* mpi_control.c: control messages ("notes") between communication threads. Each kind uses the members `kind`
- * and `from` of ax_mpi_note, and those that its comment below names. */
+ * and `from` of ax_mpi_note, and the members that its comment names. */
 enum { AX_NOTE_TEXT = 512 };
 typedef enum ax_note_kind {
     AX_NOTE_FAIL,   /* tells the receiver that the world has failed; `text` says why */

@@ -394,7 +394,7 @@ static ax_status create_world(ax_mpi_world *w)
     int rank, size;
     MPI_Comm own;
     AX_TRY(init_mpi(w));
-    if (w->owns_mpi) /* if the program initialised MPI, it chooses the error handler */
+    if (w->owns_mpi) /* a program that has initialised MPI chooses the error handler */
         AX_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     AX_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
     AX_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));

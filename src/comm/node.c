@@ -312,9 +312,9 @@ int64_t ax_node_offset(const ax_node *node, const void *memory, size_t bytes)
 }
 
 /* Estimates how many resident bytes of this process belong to other ranks' heaps: the process's resident
- * shared memory minus this rank's own allocations. These count as resident as a whole; parts that this rank
- * has never touched make the result too small. Shared memory of other libraries, such as MPI, makes it too
- * large. */
+ * shared memory minus this rank's own allocations. The allocations count as resident as a whole; parts that
+ * this rank has never touched make the result too small. Shared memory of other libraries, such as MPI, makes
+ * it too large. */
 int64_t ax_node_foreign(ax_node *node)
 {
     int64_t foreign = ax_memory_shared();

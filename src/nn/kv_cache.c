@@ -76,8 +76,8 @@ ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t batch, int64_t
     AX_TRY(ax_calloc(1, sizeof *cache, &cache));
     *cache = (ax_kv_cache){.ctx = ctx, .root = root, .batch = batch, .capacity = capacity};
     ax_status status = visit_attention(cache, root, attach);
-    /* On a rank without heads, cache->bytes is 0. The allocation of 0 bytes gives the layers the pointer that
-     * they need, which is not NULL. */
+    /* On a rank without heads, cache->bytes is 0. An allocation of 0 bytes also gives a pointer that is not
+     * NULL, which the layers need. */
     if (status == AX_OK)
         status = ax_device_alloc(ctx->dev, cache->bytes, (void **)&cache->block);
     if (status == AX_OK)

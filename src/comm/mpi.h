@@ -65,8 +65,8 @@ struct ax_mpi_comm {
     uint64_t id;     /* identifies the communicator; the same on all its ranks */
     int *world_rank; /* world_rank[r]: world rank of this communicator's rank r */
     bool spans_nodes;
-    int64_t called; /* operations that this rank has called so far (ax_comm_destroy not counted); accessed
-                       under world->lock */
+    int64_t called; /* operations that this rank has called on this communicator so far (ax_comm_destroy not
+                       counted); accessed under world->lock */
     int tags; /* tag number of the next piece (part of the data) of an operation that uses MPI messages (path
                  `flat`), the same on all ranks; communication thread only */
     void *path_state; /* state of the shared-memory path (mpi_node.c); communication thread only */
@@ -90,7 +90,7 @@ struct ax_mpi_op {
     ax_status (*finish)(ax_mpi_op *op);
     int color, key;       /* arguments of ax_comm_split */
     ax_mpi_comm *made;    /* the communicator that a split or ax_comm_group created */
-    ax_comm_mpi_fn *call; /* function of ax_comm_call_mpi; `user` is its argument */
+    ax_comm_mpi_fn *call; /* the function given to ax_comm_call_mpi; `user` is its argument */
     void *user;
     const ax_mpi_path *path;
     bool local; /* uses shared memory only, no MPI calls */

@@ -33,7 +33,7 @@ typedef struct answer {
 
 struct ax_mpi_watch {
     double since;    /* time (ax_now) since when a caller has waited without progress */
-    uint64_t seen;   /* world->progress at that time */
+    uint64_t seen;   /* world->progress at the time `since` */
     bool in_message; /* a caller waits for messages, not for a collective or its device */
     double ask_at, warn_at, answer_deadline, hurry_at;
     int round;   /* rounds of questions asked since the last decision (decide); 0: none */

@@ -9,8 +9,8 @@
  * n <= 2. The handle belongs to comm. */
 AX_MUST_CHECK ax_status ax_comm_observe(ax_comm *comm, ax_device *dev, const ax_operand *operand, int n,
                                         ax_work **work);
-/* Frees all handles of ax_comm_observe, also those for which ax_wait has not been called because this rank
- * has failed. */
+/* Frees all handles that ax_comm_observe has made on comm, also those for which ax_wait has not been called
+ * because this rank has failed. */
 void ax_comm_free_observed(ax_comm *comm);
 
 #endif

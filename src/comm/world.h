@@ -4,9 +4,9 @@
 
 #include "axonn/comm.h"
 
-/* Calls the function of ax_comm_on_abort. Async-signal-safe if that function is. */
+/* Calls the function that was given to ax_comm_on_abort, if any. Async-signal-safe if that function is. */
 void ax_comm_tell_abort(int code);
-/* Calls the function of ax_comm_on_abort, then ends the process without exit handlers. */
+/* Calls ax_comm_tell_abort, then ends the process without exit handlers. */
 void ax_comm_exit(int code) __attribute__((noreturn));
 
 #ifdef AXONN_HAVE_MPI

@@ -35,7 +35,7 @@ typedef struct ax_param_live {
                             `rest` (the stored weight); NULL: none */
     ax_transfer *gather; /* all-gather of the weight for kernels, from `rest`; started, but the result is not
                             yet acquired. The struct is in the frame's host memory; NULL: none */
-    double gather_began; /* time at which `gather` was started, for the trace of events */
+    double gather_began; /* time (ax_now) at which `gather` was started, for the trace of events */
     ax_tensor cached;    /* the gathered weight in the weight cache; data NULL: not in the cache */
     bool in_cache, cache_valid;
     void *place;        /* frame memory for the weight's next gather, a part of the memory that place_group

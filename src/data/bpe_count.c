@@ -152,7 +152,8 @@ static ax_status count_text(worker *w, const char *text, size_t n)
             size = w->normal.size;
         }
         AX_TRY(tok_split(w->job->stage, 1, &w->matcher, run, size, count_piece, w));
-        at += valid; /* `at` is now at a byte that is not UTF-8, a piece of its own: the loop skips it */
+        at += valid; /* `at` is now at the end, or at a byte that is not UTF-8. Such a byte is a piece of one
+                        byte, which is not counted: the loop skips it */
     }
     return AX_OK;
 }
@@ -209,8 +210,8 @@ static ax_status read_until(int fd, const char *path, int64_t offset, size_t wan
     return AX_OK;
 }
 
-/* Counts the pieces of one chunk: the text from the first cut (see find_cut) at or after `offset` to the
- * first cut at or after the next chunk's offset. */
+/* Counts the pieces of one chunk: the text from the first cut (find_cut) at or after `offset`, or from the
+ * start of the file if `offset` is 0, to the first cut at or after the next chunk's offset. */
 static ax_status count_chunk(worker *w, int fd, const char *path, int64_t offset)
 {
     size_t before = offset > 0; /* find_cut looks at the byte before a cut */

@@ -164,8 +164,9 @@ static void heap_pop(trainer *t)
         heap_replace(t, last);
 }
 
-/* Removes the most frequent pair from the heap and returns it; NULL if there is none. If the candidate on top
- * has an old count, higher than its pair's count now, the candidate is corrected first. */
+/* Removes the most frequent pair from the heap and returns it; NULL if there is none. If the count of the
+ * candidate on top is out of date, the candidate first gets its pair's present count, or is removed if that
+ * is not positive. */
 static pair *best_pair(trainer *t)
 {
     while (t->n_heap) {

@@ -4,8 +4,8 @@
  * get them. A worker encodes its unit into slot `number % SLOTS` of a ring buffer. A worker that finds the
  * oldest unit complete writes this unit to the files, so units are written in order, and the files do not
  * depend on the number of threads. Memory is bounded: a unit is handed out only if a slot is free and the
- * units in flight (handed out and not yet written) hold, together with it, at most IN_FLIGHT_BYTES of text; a
- * larger unit waits until none is in flight. */
+ * units in flight (handed out and not yet written) then hold at most IN_FLIGHT_BYTES of text. A unit that
+ * alone is larger is handed out when no other unit is in flight. */
 #include "corpus.h"
 #include "hash_set.h"
 

@@ -24,8 +24,8 @@ static int32_t find_token(const ax_tokenizer *tok, const char *name)
     return -1;
 }
 
-/* Adds ids to chat->guarded, the tokens that texts of turns cannot contain: for each of the n names that is
- * an added token of the tokenizer, its id. A NULL ends the list of names earlier. */
+/* Adds to chat->guarded (ids of tokens that texts of turns cannot contain) the id of each of the n names that
+ * is an added token of the tokenizer. The list of names may end earlier, with NULL. */
 static ax_status guard(ax_chat *chat, const char *const *names, size_t n)
 {
     for (size_t i = 0; i < n && names[i]; i++) {
@@ -90,14 +90,13 @@ static ax_status check_tokens(const ax_tokenizer *tok, const chat_template *t, b
     return status;
 }
 
-/* Ways to find the template that fits a tokenizer, the surest first: its own Jinja text is equal to the one
- * printed for the template; its Jinja text contains the template's typical strings; it has the template's
- * tokens. */
+/* Ways to find the template that fits a tokenizer, the surest first; try_template has their conditions. */
 typedef enum chat_way { BY_TEXT, BY_MARKS, BY_TOKENS, CHAT_WAYS } chat_way;
 
 /* Sets *found if the tokenizer has all tokens that the template needs, and the condition of `way` holds.
  * BY_TEXT: the tokenizer's own Jinja template is the text that ax_chat_jinja prints for this template.
- * BY_MARKS: it contains the strings `marks` of this template. BY_TOKENS: no further condition. */
+ * BY_MARKS: the tokenizer's own Jinja template has the marks of this template (chat_has_marks). BY_TOKENS: no
+ * further condition. */
 static ax_status try_template(ax_chat *chat, const chat_template *t, chat_way way, bool *found)
 {
     const char *own = ax_tokenizer_chat_template(chat->tok);
@@ -237,8 +236,8 @@ static ax_status check_order(const ax_chat_turns *turns, size_t i)
 
 enum { TARGET = 1, PLAIN = 2 };
 
-/* Appends a part of a rendered conversation, unless its text is empty. kind: TARGET, PLAIN, TARGET | PLAIN or
- * 0. */
+/* Appends a part of a rendered conversation, unless its text is empty. Bits of `kind`: TARGET: the tokens of
+ * the part are targets of training; PLAIN: special tokens in the part are encoded as plain text. */
 static ax_status put(ax_chat_text *out, const char *text, size_t n, int kind)
 {
     if (!n)

@@ -79,16 +79,15 @@ static ax_status read_list(const json_t *list, ax_chat_turns *turns)
     return AX_OK;
 }
 
-/* Appends the turns of the member `member` of `object`: a list of turns, or a string, the text of one turn.
- */
+/* Appends the turns of the member `member` of `object`: a list of turns, or a string that is one turn. */
 static ax_status read_side(const json_t *object, const char *member, ax_chat_role role, ax_chat_turns *turns)
 {
     const json_t *value = json_object_get(object, member);
     return json_is_array(value) ? read_list(value, turns) : add_text(object, member, role, turns);
 }
 
-/* Returns true if an optional member is given, that is, neither missing, null nor an empty string. A value
- * that is not a string counts as given, so that add_text refuses it. */
+/* Returns true if an optional member is given, that is, neither missing, null nor an empty string. So a
+ * number or a list counts as given, and add_text refuses it. */
 static bool says_something(const json_t *value)
 {
     return value && !json_is_null(value) && !(json_is_string(value) && !json_string_length(value));

@@ -15,10 +15,12 @@ typedef struct chat_frame {
     const char *before, *after; /* `before` NULL: the template has no such pair of strings */
 } chat_frame;
 
-/* A chat template. A rendered conversation has the template's strings, by the names of the fields below, in
- * this order:
+/* A chat template. A rendered conversation has the template's strings (the fields below) in this order; each
+ * turn writes one of the last two lines:
  *
- *     begin [no_system] { frame[...] } header opening [think reasoning] text frame[ASSISTANT].after ...
+ *     at the start:           begin [no_system]
+ *     system, user, input:    [between] frame[role].before text frame[role].after
+ *     assistant:              header opening [think.before reasoning think.after] text frame[role].after
  *
  * The header of an answer is frame[AX_CHAT_ASSISTANT].before. A prompt ends with the header, and the targets
  * of training begin after it. */
@@ -30,8 +32,8 @@ typedef struct chat_template {
     const char *guards[3]; /* further tokens, beside `needs`, that no text of a turn can contain, if the
                               tokenizer has them */
     const char *marks[3];  /* strings that each Jinja template of this format contains */
-    const char *other; /* a string that no Jinja template of this format contains, if the marks alone do not
-                          tell; or NULL */
+    const char *other; /* a string that no Jinja template of this format contains, for formats that `marks`
+                          alone do not tell apart; or NULL */
     const char *end;   /* the token that ends a turn of the assistant */
     const char *begin; /* written first */
     const char *no_system;       /* written after `begin` if the first turn is not the system's */

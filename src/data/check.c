@@ -197,8 +197,8 @@ static ax_status check_mask(const ax_data *data)
     return check_mask_end(data);
 }
 
-/* Checks a file, or all shards of a source. Compares the checksum last: it finds any damage, but cannot tell
- * where the damage is; the messages of the other checks can. */
+/* Checks a file, or all shards of a source. Compares the checksum last: a wrong checksum shows any damage,
+ * but not its place, which the messages of the other checks name. */
 ax_status ax_data_check(const ax_data *data)
 {
     for (int i = 0; i < data->parts; i++)

@@ -88,8 +88,8 @@ static ax_status ignore_document(void *user, const char *text, size_t bytes, ax_
     return AX_OK;
 }
 
-/* Leaves out a .json file that was assumed to be JSONL, if its first line cannot be read or is not a JSON
- * object with a text or a conversation. */
+/* Leaves out a .json file that was assumed to be JSONL, if its first line cannot be read, or is not a JSON
+ * object with a text (a string or null) or a conversation. */
 static ax_status check_jsonl_guess(ax_corpus *corpus, int64_t i)
 {
     corpus_file *file = &corpus->files[i];

@@ -37,8 +37,8 @@ struct ax_corpus {
     corpus_unit at;      /* the unit that ax_corpus_next read last */
     ax_buf scratch, pending;
     size_t pending_at;
-    int64_t documents; /* number of documents that ax_corpus_next has returned */
-    int64_t skipped;   /* number of files left out, when files were listed or when they were read */
+    int64_t documents;              /* number of documents that ax_corpus_next has returned */
+    int64_t skipped;                /* number of files and directories left out, in listing or in reading */
     int64_t dropped, dropped_bytes; /* number and total size of the entries of `files` that were left out
                                        after they were listed */
     int64_t bad_lines;              /* number of JSON records without a usable text left out so far */
@@ -48,14 +48,15 @@ struct ax_corpus {
 /* The parts of a unit that were left out while it was read: the whole file, JSON records without a text, or
  * conversations without an answer. */
 typedef struct corpus_omitted {
-    const char *file_why;     /* why the whole file was left out, to be printed after "it": "cannot be read";
-                                 NULL: the file was not left out */
-    int64_t records;          /* number of JSON records left out */
-    int64_t first;            /* byte offset in the file of the first record left out */
-    const char *record_why;   /* why the first record was left out, to be printed after "is": "null" or "not
-                                 valid Unicode" */
-    const char *record_key;   /* the member of the first record that has the text */
-    int64_t unanswered;       /* number of conversations left out */
+    const char *file_why;   /* why the whole file was left out, to be printed after "it": "cannot be read";
+                               NULL: the file was not left out */
+    int64_t records;        /* number of JSON records left out */
+    int64_t first;          /* byte offset in the file of the first record left out */
+    const char *record_why; /* why the first record was left out, to be printed after "is": "null" or "not
+                               valid Unicode" */
+    const char *record_key; /* name of the member that holds the text or the conversation of the first record
+                               left out */
+    int64_t unanswered;     /* number of conversations left out */
     int64_t first_unanswered; /* byte offset in the file of the first conversation left out */
 } corpus_omitted;
 
@@ -74,8 +75,8 @@ AX_MUST_CHECK ax_status corpus_copy_pipe(corpus_file *file, ax_data_progress_fn 
  * last unit. */
 bool corpus_next_unit(const ax_corpus *corpus, corpus_unit *unit);
 
-/* Receives a document; `text` is valid during the call only. `chat`: if the document is a rendered
- * conversation, its text with the parts of turns and template; else NULL. */
+/* Receives a document; `text` is valid during the call only. `chat`: NULL, or, if the document is a
+ * conversation, its text divided into the parts of turns and of the template. */
 typedef ax_status (*corpus_take_fn)(void *user, const char *text, size_t bytes, ax_chat_text *chat);
 
 /* Reads a unit and passes its documents to `take`, in order. Thread-safe if each thread has its own
@@ -121,8 +122,8 @@ typedef struct corpus_records {
     corpus_omitted *omitted;
     bool guessed; /* the file was found below a directory, only its suffix .json suggests that it holds
                      documents, and no record has been read yet. If the first record is then not valid JSON,
-                     has neither a text nor null, or is not a valid conversation, the file is left out without
-                     an error */
+                     is not a valid conversation, or has neither a string nor null as its text, the file is
+                     left out without an error */
 } corpus_records;
 
 /* Frees the scratch memory (`turns` and `rendered`). */

@@ -76,7 +76,7 @@ static ax_status replace_broken(const char *text, size_t bytes, ax_buf *out)
 
 /* Parses a record (one JSON object). If that fails, parses it again with invalid characters replaced
  * (replace_broken), and sets *broken. `place`: where the text begins in its file, for error messages; NULL:
- * the text is not from a file. */
+ * messages name no file. */
 static ax_status parse_record(const ax_json_place *place, const char *text, size_t bytes, json_t **object,
                               bool *broken)
 {

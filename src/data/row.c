@@ -244,7 +244,7 @@ typedef struct marks {
     const ax_rows *row;   /* arrays to fill; NULL: targets are only counted */
     int64_t from;         /* position in the row at which the last document found so far starts */
     int64_t found;        /* number of documents that start after the row's first token */
-    int64_t used;         /* positions that are not padding */
+    int64_t used;         /* number of positions read so far; those after them are padding */
     data_targets targets; /* counts of the targets at these positions */
 } marks;
 

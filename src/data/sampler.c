@@ -30,7 +30,7 @@ struct ax_sampler {
     int n;
     int64_t batch, total; /* batch: rows of a batch; total: samples taken so far from all sources */
     int64_t run;          /* samples of the whole run; 0: no source has epochs */
-    int64_t rest, mixed;  /* samples of all sources with weights together: in the whole run; taken so far */
+    int64_t rest, mixed;  /* rest: samples that sources with weights get in the run; mixed: so far */
     int sharers; /* number of sources with epochs; plus 1 if samples are left for the sources with weights */
     int64_t dropped; /* targets of the current batch that the goldfish loss dropped */
     source *sources;
@@ -191,9 +191,9 @@ typedef struct slot {
 
 /* Returns the slot (range of sample numbers of the run) of sample number `count` of a source that gets
  * `share` of the run's samples. If each sample of the source is within its slot, the source has, after sample
- * g of the run, at most d = 1 - 1/N samples more or fewer than share * g / run. N = 2n - 2 for n sources.
- * Tijdeman (1980) proved: if always that source is chosen, among those whose slot has begun, whose slot ends
- * first, then each sample is within its slot. */
+ * g of the run, at most d = 1 - 1/N samples more or fewer than share * g / run. N = 2n - 2 for n sources, of
+ * which all with weights count as one. Tijdeman (1980) proved: if always that source is chosen, among those
+ * whose slot has begun, whose slot ends first, then each sample is within its slot. */
 static slot slot_of(const ax_sampler *s, int64_t count, int64_t share)
 {
     const int64_t N = ax_max(2 * s->sharers - 2, 1);
@@ -279,7 +279,7 @@ ax_status ax_sampler_next_part(ax_sampler *s, int64_t first, int64_t end, int64_
         data_targets here;
         const pick *p = &s->picks[r];
         if (p->source < 0)
-            break; /* the rows after it are padding too */
+            break; /* this row is padding, and so are all rows after it */
         AX_TRY(data_row_targets(s->sources[p->source].data, &s->shape, p->sample, &here));
         *targets += here.kept;
         s->dropped += here.dropped;

@@ -194,7 +194,8 @@ static ax_status check_alike(const ax_data *a, const ax_data *b)
     return AX_OK;
 }
 
-/* Adds the counts of a shard (tokens, documents, bytes) to those of the whole source. */
+/* Adds a shard to the description of the whole source: its counts (tokens, documents, bytes), its template,
+ * and its checksum. */
 static void add_info(ax_data *data, const ax_data *part)
 {
     const ax_data_info *more = &part->info;

@@ -74,8 +74,9 @@ AX_MUST_CHECK ax_status data_window_get(data_window *window, int64_t i, int64_t 
 typedef enum data_index_kind {
     INDEX_NONE,    /* no index: a document starts after each end_id */
     INDEX_STARTS,  /* u64 start[D+1]: index of the first token of each of D documents */
-    INDEX_MEGATRON /* two arrays of i64: index of the first sequence of each of D documents [D+1], and byte
-                      offset of each sequence in the .bin file */
+    INDEX_MEGATRON /* Megatron-LM: a document is one or more sequences of tokens. Two arrays of i64: index of
+                      the first sequence of each of D documents (D+1 entries), and byte offset of each
+                      sequence in the .bin file */
 } data_index_kind;
 
 /* Largest number of document starts kept in memory (ax_data.coarse), at even distances. With them, a binary
@@ -92,9 +93,9 @@ typedef struct data_names {
  * a document, or a part of a document that is longer than a row. */
 typedef struct data_pack {
     int64_t seq_len, rows, pieces;
-    int64_t *start;  /* [pieces] the first token of a piece */
-    int32_t *length; /* [pieces] number of inputs of a piece; each input's target is the token after it */
-    int64_t *first;  /* [rows+1] the first piece of a row */
+    int64_t *start;  /* [pieces] index in the source of the first token of each piece */
+    int32_t *length; /* [pieces] number of inputs of each piece; an input's target is the next token */
+    int64_t *first;  /* [rows+1] index of the first piece of each row; first[rows] is `pieces` */
 } data_pack;
 void data_pack_free(data_pack **pack);
 
@@ -108,8 +109,8 @@ struct ax_data {
 
     char *path;
     ax_data_info info;
-    int64_t limit;        /* each token id must be below `limit`, the smaller of the file's and the model's
-                             vocabulary size */
+    int64_t limit; /* each token id must be below `limit`: the vocabulary size that the file records, else
+                      that of the model (ax_data_expect) */
     data_file main, side; /* main: file with the tokens; side: the .idx file of a Megatron-LM data set */
     int64_t tokens_at;    /* offset of the first token in main */
     data_index_kind index_kind;
@@ -123,14 +124,15 @@ struct ax_data {
                         data_pack, not its shards */
 };
 
-/* State for reading the document starts of a source that has an index; fastest in ascending order. */
+/* State for reading the document starts of a source of one file that has an index. Reading is fastest in
+ * ascending order. */
 typedef struct data_starts {
     const ax_data *data;
     data_window index, offsets;
 } data_starts;
 void data_starts_begin(data_starts *starts, const ax_data *data);
 /* Sets *start to the index of the first token of document d, 0 <= d <= D (D: number of documents). Sets
- * *start to N (number of tokens) if d = D or the index entry is damaged. */
+ * *start to N (number of tokens) if d = D, or if the index entry points outside the file. */
 AX_MUST_CHECK ax_status data_starts_get(data_starts *starts, int64_t d, int64_t *start);
 /* Sets *document to the index of the document that holds token `pos`, 0 <= pos < N. */
 AX_MUST_CHECK ax_status data_starts_find(data_starts *starts, int64_t pos, int64_t *document);
@@ -155,7 +157,7 @@ AX_MUST_CHECK ax_status data_walk_next(data_walk *walk);
 
 typedef struct data_targets {
     int64_t kept;    /* number of targets */
-    int64_t dropped; /* number of tokens that would be targets without the goldfish loss */
+    int64_t dropped; /* number of tokens that are not targets only because the goldfish loss drops them */
 } data_targets;
 
 /* Decides which of tokens first ... first+count-1 of a source are targets, first >= 1. `targets` is NULL, or

@@ -10,8 +10,8 @@
 enum { BLOCK = 2048 };
 typedef struct block {
     int64_t first, count;
-    int64_t document; /* index of the first token of the document that holds token `first`. In a source
-                         without an index: `origin` if that document starts before `origin` */
+    int64_t document; /* index of the first token of the document that holds token `first`. In a source with
+                         an end_id but no index: `origin` if that document starts before `origin` */
     uint64_t mask[BLOCK / 64]; /* mask bits */
     uint8_t begins[BLOCK];     /* whether a token is the first of its document */
     uint8_t kept[BLOCK];       /* whether a token is a target */

@@ -1,11 +1,13 @@
 /* Declarations that the files of the tokenizer share (private to src/data). Read axonn/tokenizer.h first. A
  * piece (pre-token) is a part of a text that is merged by itself.
  *
- *   tok_text.c         bytes and characters: UTF-8, white space, normal forms, the byte alphabet
+ *   tok_text.c         bytes and characters: UTF-8, white space, the byte alphabet
+ *   tok_normal.c       Unicode normal forms
  *   tok_normalize.c    the normalizer, and the spaces that a pre-tokenizer adds or replaces
  *   tok_pattern.c      regular expressions, and cutting text into pieces with them
  *   tok_load.c         tokenizer.json -> ax_tokenizer: vocabulary, merges, added tokens
  *   tok_parts.c        tokenizer.json -> ax_tokenizer: normalizer, pre_tokenizer, post_processor
+ *   tok_config.c       tokenizer_config.json -> end-of-text token, tokens put around each text, chat template
  *   tok_save.c         vocabulary and merges -> tokenizer.json, for training and for GPT-2's older files
  *   tokenizer.c        look-ups of ids and names; the trie of added tokens
  *   tok_decode.c       tokenizer.json -> decoder; ids -> text
@@ -19,7 +21,10 @@
  * There are two kinds of tokenizers. In a byte-level tokenizer, a token's name in the JSON files has one
  * printable character for each byte (tok_byte_char); pieces and merges use the bytes. In a tokenizer of
  * SentencePiece's kind, a token's name is text in which U+2581 stands for a space and "<0x0A>" for a byte;
- * pieces are text of this form, and merging starts from characters. */
+ * pieces are text of this form, and merging starts from characters.
+ *
+ * Added tokens are the entries of added_tokens in tokenizer.json, such as special tokens. They are found in a
+ * text as a whole, before the text is cut into pieces. */
 #ifndef AXONN_DATA_TOK_H
 #define AXONN_DATA_TOK_H
 
@@ -100,8 +105,8 @@ const char *tok_text_find(const char *find, size_t n_find, const char *text, siz
 /* Appends the text to `out`, with each occurrence of the string `find` replaced by the string `put`. */
 AX_MUST_CHECK ax_status tok_replace(const char *find, const char *put, const char *text, size_t n,
                                     ax_buf *out);
-/* Applies the steps of a normalizer or decoder to *text; with TOK_CONTINUES without those that prepend. Sets
- * *text and *n to the result, which lies in the given text or in one of the buffers `work`. */
+/* Applies the steps of a normalizer or decoder to *text. With TOK_CONTINUES, leaves out the steps that
+ * prepend. Sets *text and *n to the result, which lies in the given text or in one of the buffers `work`. */
 AX_MUST_CHECK ax_status tok_steps_run(const tok_steps *steps, tok_place place, const char **text, size_t *n,
                                       ax_buf work[2]);
 
@@ -378,7 +383,7 @@ AX_MUST_CHECK ax_status bpe_table_add(bpe_table *table, const char *bytes, size_
 void bpe_table_fini(bpe_table *table);
 
 /* Counts how often each distinct piece (pre-token) occurs in all documents. Leaves out pieces of one byte,
- * because they have nothing to merge. */
+ * because they have nothing to merge. `form`: Unicode normal form of the text (tok_form_named); 0: none. */
 AX_MUST_CHECK ax_status bpe_count(const ax_tokenizer_training *training, const tok_stage *stage, int form,
                                   bpe_table *out);
 

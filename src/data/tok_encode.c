@@ -105,7 +105,7 @@ static size_t part_at(const ax_encoder *e, const char *at)
     return low;
 }
 
-/* Returns true if the added token is not recognized in plain parts: special tokens, and those of
+/* Returns true if the added token must not be recognized in plain parts: if it is special, or one of
  * e->guarded. */
 static bool is_guarded(const ax_encoder *e, const tok_added *a)
 {

@@ -1,6 +1,6 @@
-/* Loads tokenizer.json and tokenizer_config.json into an ax_tokenizer: vocabulary, merges, added tokens.
- * tok_parts.c reads the members beside "model": normalizer, pre_tokenizer, post_processor, decoder.
- * tok_config.c applies tokenizer_config.json. */
+/* Loads tokenizer.json and tokenizer_config.json into an ax_tokenizer: vocabulary, merges, added tokens
+ * (entries of added_tokens, such as special tokens). tok_parts.c reads the members beside "model":
+ * normalizer, pre_tokenizer, post_processor, decoder. tok_config.c applies tokenizer_config.json. */
 #include "data/tok.h"
 
 #include <stdio.h>

@@ -9,8 +9,8 @@
  * The library computes the normal forms of Unicode 9: marks of later versions are not reordered there, and
  * characters of later versions are neither composed nor decomposed. The ranges hold the characters of Unicode
  * 10 to 18 that have a combining class, a decomposition, or a part in one; tests/golden/check_tokens.py
- * compares all of them. U+11A7 is no such character: utf8proc before November 2025 loses it after a Hangul
- * syllable. */
+ * compares all of them. U+11A7 is in the table for another reason: utf8proc before November 2025 loses this
+ * character after a Hangul syllable. */
 static const uint32_t inert[][2] = {
     {0x558, 0x558},     {0x58B, 0x58C},     {0x5C8, 0x5C9},     {0x7FD, 0x7FD},     {0x897, 0x89F},
     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},

@@ -1,5 +1,4 @@
-/* Bytes and characters: UTF-8, white space, and the characters that stand for bytes in JSON
- * files. */
+/* Bytes and characters: UTF-8, white space, and the characters that stand for bytes in JSON files. */
 #include "data/tok.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Looks up ids and names of tokens; builds and searches the trie (prefix tree) of added tokens; saves a
- * tokenizer. */
+/* Looks up ids and names of tokens; builds and searches the trie (prefix tree) of added tokens (entries of
+ * added_tokens, such as special tokens); saves a tokenizer. */
 #include "data/tok.h"
 
 #include <errno.h>

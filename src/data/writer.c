@@ -19,7 +19,7 @@ typedef struct spill {
     int fd; /* -1: not open */
     char *buffer;
     size_t used;     /* bytes used of `buffer` */
-    uint64_t stored; /* bytes in the file: whole buffers */
+    uint64_t stored; /* bytes written to the file: always whole buffers */
 } spill;
 
 struct ax_token_writer {

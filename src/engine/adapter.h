@@ -29,9 +29,10 @@ typedef struct ax_merge_pair {
 /* Finds the factors that update an array of the base model's weights. */
 AX_MUST_CHECK ax_status ax_merge_factors(const ax_pretrained *model, const ax_st_array *weights,
                                          ax_merge_pair *out);
-/* Writes the sum of the array `from` of the base model's weights and its update to array `b` of the files
- * `to` (ax_st_plan). Needs memory for the two factors in float64, and for 2 MiB of the array, or for one row
- * if a row is larger. *overflows grows by the number of finite values that became infinite. */
+/* Adds the low-rank update `pair` to the array `from` of the base model's weights, and writes the sum to
+ * array `b` of the files `to` (ax_st_plan). Needs memory for the two factors in float64, and for 2 MiB of the
+ * array, or for one row if a row is larger. *overflows grows by the number of finite values that became
+ * infinite. */
 AX_MUST_CHECK ax_status ax_merge_array(const ax_pretrained *model, const ax_merge_pair *pair,
                                        const ax_st_array *from, ax_st *to, const ax_st_array *b,
                                        int64_t *overflows);

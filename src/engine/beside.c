@@ -6,7 +6,7 @@
 
 bool ax_beside_copied(const char *name)
 {
-    /* not copied: weights in any format and their indices, and the optimizer state that trainers save */
+    /* not copied: weights in any format and their indices, and the state and logs that trainers save */
     static const char *const patterns[] = {"*.safetensors",
                                            "*.index.json",
                                            "*.bin",

@@ -151,7 +151,8 @@ const ax_option *ax_config_options(size_t *count)
 
 /* ---- loading ------------------------------------------------------------------------------------- */
 
-/* Returns the default of run.dir: runs/NAME in the current directory, for NAME.yaml, or runs/run. */
+/* Sets *out to the default of run.dir, in the current directory: runs/NAME if `path` is NAME.yaml, runs/run
+ * if `path` is NULL. */
 static ax_status default_dir(const char *path, char **out)
 {
     const char *slash = path ? strrchr(path, '/') : NULL, *name = slash ? slash + 1 : path ? path : "run";
@@ -172,8 +173,8 @@ static ax_status default_dir(const char *path, char **out)
     return status;
 }
 
-/* Copies model.dropout to each of the other dropout keys that the user did not give. If model.dropout is on
- * the command line, model.dropout also overrides the other keys that only the file gives. */
+/* Copies model.dropout to each of the other dropout keys that the user did not give. If model.dropout is
+ * given on the command line, it also overrides those of the other keys that only the file gives. */
 static void spread_dropout(ax_config *cfg)
 {
     const double rate = cfg->model.dropout;

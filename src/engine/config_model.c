@@ -312,8 +312,8 @@ static bool check_path(ax_config *c, const char *key, const char *path, bool exi
 }
 
 /* A path in data.train or data.valid need not be an existing file: it may be a glob pattern, or the common
- * prefix of Megatron-LM's .bin and .idx files. Matching files that cannot be read are an error too; its
- * message names the file. */
+ * prefix of Megatron-LM's .bin and .idx files. If files match but cannot be read, that is an error too, and
+ * the message names the file. */
 static bool check_data_path(ax_config *c, const char *key, const char *path)
 {
     ax_data_format format;

@@ -49,7 +49,7 @@ void config_check_template(ax_config *cfg, const ax_tokenizer *tokenizer);
 /* Records an error for each input path that does not exist. */
 void config_check_paths(ax_config *cfg);
 /* Reads and checks the files that the keys model.from, model.config and data.tokenizer name, if the keys are
- * valid. Called for a configuration that has other errors, so that all errors are reported together. */
+ * valid. Called if other keys have errors, so that all errors are reported together. */
 ax_status config_check_files(ax_config *cfg);
 
 /* Checks the keys of the goldfish loss: the value of data.goldfish.k, and that data.goldfish.window is not

@@ -101,7 +101,7 @@ static void check_heads(ax_config *cfg, const ax_model_config *model)
         must_divide(cfg, "model.kv_heads", kv_heads, "model.heads", heads);
 }
 
-/* The last checks: whether the model as a whole is valid, and whether the family has the activation. */
+/* Checks, last of all, that the model as a whole is valid, and that its family has the activation. */
 static void check_whole(ax_config *cfg, ax_model_config model)
 {
     static const char *const keys[] = {"model.layers",   "model.hidden",    "model.heads", "model.kv_heads",
@@ -202,7 +202,8 @@ static void check_schedule(ax_config *cfg)
                         cfg->optim.lr);
 }
 
-/* Without data.goldfish.k there is no goldfish loss, and its other keys have no effect. */
+/* Records errors of the other keys data.goldfish.* if data.goldfish.k is 0: without a goldfish loss they have
+ * no effect. */
 static void check_goldfish_is_on(ax_config *cfg)
 {
     static const char *const others[] = {"data.goldfish.window", "data.goldfish.kind", NULL};

@@ -3,8 +3,8 @@
  * launches, the table of kernels tells the floating-point operations and the bytes. So the costs include
  * whatever makes blocks different: windows of attention, recomputation, frozen weights, tied heads, shards.
  *
- * Every rank of the real grid counts the kernels of rank 0, whose boxes are the largest, so that all ranks
- * get the same costs. Nothing is timed. */
+ * Every rank of the real grid counts the kernels of rank 0, whose boxes (local parts of tensors) are the
+ * largest, so that all ranks get the same costs. Nothing is timed. */
 #include "engine/costs.h"
 
 #include <math.h>
@@ -50,8 +50,8 @@ static double lap(counter *c)
 
 /* ---- the dry run --------------------------------------------------------------------------------- */
 
-/* Makes the context of rank 0 of a grid that is like the real one, but has one stage. Nothing overlaps with
- * the work of another unit. */
+/* Makes the context of rank 0 of a grid that is like the real one, but has one stage. Overlap (keys
+ * overlap.*) is off, so that each kernel is counted for the unit that it belongs to. */
 static ax_status make_context(counter *c, const ax_ctx *real)
 {
     ax_grid_size size = ax_grid_sizes(real->grid);
@@ -129,7 +129,7 @@ static ax_status run_micro_batch(counter *c, int64_t rows, double *cost)
     return ax_frame_at_end(c->frame, NULL, NULL);
 }
 
-/* Returns the number of elements on this rank of the parameters that a tree owns and that are trained. */
+/* Returns the number of trained elements on this rank, of the parameters that the layers of a tree own. */
 static int64_t trained(const ax_layer *layer)
 {
     int64_t n = 0;
@@ -141,8 +141,8 @@ static int64_t trained(const ax_layer *layer)
     return n;
 }
 
-/* Runs the end of a step: the norm of the gradient and the update. Adds to cost[i] the share of unit i, by
- * the elements that are trained. */
+/* Runs the end of a step: the norm of the gradient and the update. Adds to cost[i] the share of unit i, which
+ * is in proportion to its trained elements. */
 static ax_status run_update(counter *c, double *cost)
 {
     const ax_model *m = c->model;

@@ -1,5 +1,7 @@
-/* The struct of an engine, shared by its files: engine.c creates it and runs steps, engine_tasks.c has the
- * tasks of one micro-batch, engine_plan.c runs these tasks on the device `dry` to plan the memory. */
+/* The struct of an engine, shared by its files. A rank's pipeline stage has one chunk (adjacent blocks of the
+ * model), or several with the schedule interleaved. engine.c creates the engine and runs steps,
+ * engine_tasks.c has the tasks of one micro-batch in one chunk, engine_plan.c runs these tasks on the device
+ * `dry` to plan the memory. */
 #ifndef AXONN_ENGINE_PRIVATE_H
 #define AXONN_ENGINE_PRIVATE_H
 
@@ -12,12 +14,13 @@ enum { TOKENS, TARGETS, DOC_START, POSITIONS, ARRAYS };
 
 /* The tasks that repeat from step to step. Each task has its own recording of kernel launches (ax_replay).
  *
- * A slot has four backward tasks for each chunk of the stage: their indices 0 … 3 are combinations of the
- * bits FIRST and LAST, for the first and the last micro-batch of a step. The task of the first micro-batch of
- * a step sets the gradients; the tasks of later micro-batches add to the gradients. In the task of the last
- * micro-batch the reduction of gradients over ranks may start. If forward and backward of a chunk are one
- * task (ax_pipeline_is_joint), the backward task runs the forward pass too; otherwise the task FORWARD runs
- * the forward pass. If weight gradients are postponed, four tasks WEIGHTS + FIRST + LAST compute them.
+ * A slot (memory for one micro-batch in one chunk at a time) has four backward tasks for each chunk of the
+ * stage: their indices 0 … 3 are combinations of the bits FIRST and LAST, for the first and the last
+ * micro-batch of a step. The task of the first micro-batch of a step sets the gradients; the tasks of later
+ * micro-batches add to the gradients. In the task of the last micro-batch the reduction of gradients over
+ * ranks may start. If forward and backward of a chunk are one task (ax_pipeline_is_joint), the backward task
+ * runs the forward pass too; otherwise the task FORWARD runs the forward pass. If weight gradients are
+ * postponed, four tasks WEIGHTS + FIRST + LAST compute them.
  *
  * The engine itself has the task NORM, which computes the gradient norm, and for each chunk a task EVALUATION
  * + chunk, which runs a forward pass. */
@@ -33,8 +36,8 @@ typedef struct engine_slot {
     ax_replay **task; /* [chunk, SLOT_TASKS] */
 } engine_slot;
 
-/* The function from which the running step or evaluation reads its rows. `rows` and `targets` are the numbers
- * of its rows and targets over all ranks. */
+/* The function from which the running step or evaluation reads its rows. `rows` and `targets`: how many rows
+ * and targets that step or evaluation has over all ranks (an evaluation: `targets` is 0). */
 typedef struct engine_reading {
     ax_read_rows_fn *read;
     void *source;
@@ -44,13 +47,14 @@ typedef struct engine_reading {
 struct ax_engine {
     ax_ctx *ctx;
     ax_engine_options options;
-    int64_t *costs; /* for ax_model_use.costs (ax_block_costs); NULL: not needed, or in the plan */
+    int64_t *costs; /* costs of the layers, by which they are divided among pipeline stages (ax_block_costs);
+                       NULL: not needed, or in the plan */
     ax_model *model;
     ax_param_set *set;
     ax_pipeline *pipeline;
     engine_slot *slot;
     int slots;
-    int64_t rows;     /* rows of a micro-batch, over the ranks that have different rows */
+    int64_t rows;     /* rows of a micro-batch, summed over the ranks that have different rows */
     int64_t first, n; /* this rank's rows of a micro-batch: first … first+n-1 */
     uint64_t step;    /* number of the current step */
     char *host;       /* host memory from which slot.device is filled */
@@ -91,11 +95,10 @@ ax_status engine_run_task(ax_engine *e, ax_replay *replay, engine_task_fn *work,
                           ax_pipe_piece piece);
 
 /* The functions that ax_pipeline_tasks points to. In training, engine_start_piece loads the rows of a
- * micro-batch, and runs its forward pass unless forward and backward are one task. engine_end_piece runs its
- * backward pass (and before it the forward pass, if the two are one task), engine_add_weight_grads the
- * postponed GEMMs of its weight gradients. In an evaluation,
- * engine_eval_piece loads the rows and runs the forward pass. `engine` points to an ax_engine; `index` is the
- * index of a slot. */
+ * micro-batch, and runs its forward pass unless forward and backward are one task (ax_pipeline_is_joint).
+ * engine_end_piece runs its backward pass (and before it the forward pass, if the two are one task),
+ * engine_add_weight_grads the postponed GEMMs of its weight gradients. In an evaluation, engine_eval_piece
+ * loads the rows and runs the forward pass. `engine` is an ax_engine, `index` the index of a slot. */
 ax_status engine_start_piece(void *engine, ax_pipe_piece piece, int index);
 ax_status engine_end_piece(void *engine, ax_pipe_piece piece, int index);
 ax_status engine_add_weight_grads(void *engine, ax_pipe_piece piece, int index);

@@ -1,5 +1,5 @@
 /* The tasks of an engine: forward, backward and weight gradients of one micro-batch in one chunk of this
- * rank's pipeline stage. */
+ * rank's pipeline stage (a chunk: adjacent blocks of the model). */
 #include "engine/engine_private.h"
 
 #include <stdio.h>
@@ -97,7 +97,8 @@ static ax_status run_backward(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
 
 /* Runs the backward pass as a task of its own. Before it returns, it waits for the transfers between ranks
  * that still use the memory that all slots share, because another slot may use this memory next
- * (ax_frame_at_end and ax_frame_next_part call the callback that waits). */
+ * (ax_frame_at_end and ax_frame_next_part call the function that was registered with the frame to wait for
+ * them). */
 static ax_status backward_part(ax_engine *e, engine_slot *s, ax_pipe_piece piece)
 {
     char name[24];

@@ -181,8 +181,8 @@ static char *next_buffer(direction *y, size_t bytes, ax_work ***send)
 
 static ax_status send_piece(ax_pipeline *p, int w, ax_pipe_piece piece, const char *out, ax_work **send)
 {
-    /* A message from the last stage to the first one belongs to the receiver's next chunk; in the other
-     * direction, to the receiver's previous chunk. */
+    /* A message from the last stage to the first is for the chunk after the sender's; a message from the
+     * first stage to the last is for the chunk before the sender's. */
     piece.chunk += w == ACTIVATION ? is_last(p) : -is_first(p);
     ax_message m = message_of(p, w, piece);
     return ax_send(p->comm, p->ctx->stream, &m, out, p->direction[w].to, send);
@@ -223,7 +223,7 @@ ax_status ax_pipeline_begin(ax_pipeline *p, int64_t step, int64_t n, bool backwa
     for (int64_t i = 0; i < p->stage.slots; i++)
         p->held[i] = -1;
     p->last = p->stage.slots - 1;
-    AX_TRY(note_task(p)); /* what was enqueued before the first task: the update of the step before */
+    AX_TRY(note_task(p)); /* counts what was enqueued before, the update of the previous step, as a task */
     AX_TRY(post(p, ACTIVATION));
     return post(p, GRADIENT);
 }
@@ -398,7 +398,7 @@ static ax_status run_task(ax_pipeline *p, const ax_pipeline_tasks *t, ax_pipe_ta
     int slot = forward ? take_slot(p, piece) : slot_of(p, piece);
     double begin = p->ctx->dev->ring ? ax_now() : 0;
     AX_TRY(run_or_pass_on(p, t, task, piece, slot));
-    if (!forward || !ax_pipeline_is_joint(p, piece.chunk)) /* joint: one task, noted at its backward */
+    if (!forward || !ax_pipeline_is_joint(p, piece.chunk)) /* joint: one task, noted after its backward */
         AX_TRY(note_task(p));
     now->weights += ends;
     if (ends)

@@ -1,5 +1,6 @@
 /* A rank's part in a pipeline: the order of its stage's tasks, and the messages between stages. What a task
- * computes is up to the caller (engine_tasks.c). On a grid with one stage there are no messages.
+ * computes is up to the caller (engine_tasks.c). On a grid with one stage there are no messages. A stage has
+ * one chunk (adjacent blocks of the model), or several with the schedule interleaved.
  *
  * docs/decisions/0022-pipeline-by-messages.md explains the protocol, and why it cannot deadlock. */
 #ifndef AXONN_ENGINE_PIPELINE_H
@@ -29,8 +30,8 @@ const ax_pipe_stage *ax_pipeline_stage(const ax_pipeline *pipeline);
 /* Returns the bytes of memory of the message buffers. */
 size_t ax_pipeline_bytes(const ax_pipeline *pipeline);
 /* Returns true if one task runs forward and backward of each piece of this chunk, because the backward
- * directly follows the forward. This is only possible for the last chunk of the model: if the last stage has
- * one slot, or if the last stage has several chunks and does not postpone weight gradients. */
+ * directly follows the forward. This is so for the last chunk of the model, if the last stage has one slot,
+ * or has several chunks and does not postpone weight gradients. */
 bool ax_pipeline_is_joint(const ax_pipeline *pipeline, int chunk);
 
 /* Begins a step (or an evaluation, with `backward` false) of `n` micro-batches: starts the first receives of
@@ -44,9 +45,9 @@ AX_MUST_CHECK ax_status ax_pipeline_end(ax_pipeline *pipeline);
 double ax_pipeline_waited(const ax_pipeline *pipeline);
 
 /* ax_pipeline_ask_stop is called within a task, on any rank: all messages that this rank sends later in the
- * step have a note, and so have those of the ranks that receive them. With the gradients the note reaches the
- * first stage, which may then give up the step. ax_pipeline_stop_asked returns the seconds since this rank
- * called ax_pipeline_ask_stop in the running step, or received such a note; 0: neither. */
+ * step carry a note, and a rank that receives the note adds it to its own messages. With the gradients the
+ * note reaches the first stage, which may then give up the step. ax_pipeline_stop_asked returns the seconds
+ * since this rank called ax_pipeline_ask_stop in the running step, or received such a note; 0: neither. */
 void ax_pipeline_ask_stop(ax_pipeline *pipeline);
 double ax_pipeline_stop_asked(const ax_pipeline *pipeline);
 

@@ -4,7 +4,7 @@
 
 #include "engine/pipeline.h"
 
-enum { ENQUEUED = 2 }; /* the most tasks that the device has not ended: one that it runs, and the next */
+enum { ENQUEUED = 2 }; /* the most tasks on the device at a time: the one that it runs, and the next */
 enum { ACTIVATION, GRADIENT, DIRECTIONS };
 /* Bits of ax_message.note. GIVEN_UP: the sender has given up the step. STOP_ASKED: the sender knows that a
  * rank asked to give up the step (ax_pipeline_ask_stop). */
@@ -14,11 +14,11 @@ _Static_assert(ACTIVATION == (int)AX_MESSAGE_ACTIVATION && GRADIENT == (int)AX_M
 
 /* One direction of messages: activations go to the next stage, gradients to the previous one. */
 typedef struct direction {
-    int from, to;     /* `from`: the stage that sends to this stage; `to`: the stage to which this stage
-                         sends; -1: none */
-    int64_t next;     /* number of the forward (gradients: of the backward) of this stage whose input is the
-                         message that `receive` receives */
-    int64_t sent;     /* number of messages that this stage has sent in this step */
+    int from, to; /* `from`: the stage that sends to this stage; `to`: the stage to which this stage
+                     sends; -1: none */
+    int64_t next; /* number, in this step, of this stage's forward (for gradients: backward) whose input is
+                     the message that `receive` receives */
+    int64_t sent; /* number of messages that this stage has sent in this step */
     ax_work *receive; /* the receive of the next message, or NULL */
     char *in;         /* the buffer into which `receive` writes */
     char *out;        /* `buffers` buffers for messages to send, one after the other */

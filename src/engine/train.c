@@ -93,10 +93,10 @@ static ax_status keep_plans(ax_run *run)
 static ax_status find_evaluation(ax_run *run) { return ax_run_eval_missing(run, &run->state.eval_pending); }
 
 /* Runs the start-up stages of the table below. Checks come before allocations. Only rank 0 runs the stages
- * marked FIRST. After each stage the ranks agree on its status.
- * So no rank may fail alone in a stage while other ranks wait for it in a collective: a stage fails before
- * its collective, or calls ax_comm_agree itself. After a failure, rank 0 removes the lock and the empty
- * directories that the start has made (ax_run_dir_undo). */
+ * marked FIRST. After each stage the ranks agree on its status. So no rank may fail alone in a stage while
+ * other ranks wait for it in a collective: a stage fails before its collective, or calls ax_comm_agree
+ * itself. After a failure, rank 0 removes the lock and the empty directories that the start has made
+ * (ax_run_dir_undo). */
 ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
 {
     static const struct {

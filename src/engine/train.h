@@ -54,8 +54,9 @@ typedef struct ax_run_dir {
 } ax_run_dir;
 
 /* Tells when, within a step, the ranks run an all-reduce to agree whether they abandon the step after a
- * signal. The members count pieces of work: a piece is the computation of one micro-batch in one chunk, or
- * the sampler's choice of up to 2^14 rows. Only train_pace.c reads and changes the members. */
+ * signal. The members count pieces of work: a piece is the computation of one micro-batch in one chunk (part
+ * of a pipeline stage), or the sampler's choice of up to 2^14 rows. Only train_pace.c reads and changes the
+ * members. */
 typedef struct ax_pace {
     ax_comm *ranks; /* the ranks that agree; all of these ranks have the same pieces of work. Borrowed */
     int64_t every;  /* number of pieces of work between two all-reduces */
@@ -72,7 +73,7 @@ typedef struct ax_run_state {
     int64_t step_targets; /* targets of the current step */
     int64_t saved_step;   /* step of the newest checkpoint that was written or resumed from; -1: none */
     bool eval_pending;    /* an evaluation is due after the current step */
-    bool keeps_plans;     /* the device keeps its plans of GEMMs in run.dir */
+    bool keeps_plans;     /* the device keeps its plans of GEMMs (the algorithms that it chose) in run.dir */
     int signal;           /* signal that some rank had received by the last exchange between ranks, or 0 */
     int64_t given_up;     /* the step that was abandoned because of the signal, or 0 */
     ax_comm *stage;       /* the ranks of this rank's pipeline stage; NULL: there is one stage */
@@ -139,8 +140,9 @@ typedef struct ax_run {
     ax_run_state state;
     ax_run_report report;
     ax_run_resume resume;
-    ax_run_files beside; /* on rank 0: the small files of the directory of the initial weights, and plans that
-                            the run carries on (ax_run_carry_plans); copied into every checkpoint */
+    ax_run_files beside; /* on rank 0: the small files of the directory from which the run starts, and plans
+                            of GEMMs that the run passes on (ax_run_carry_plans); copied into every
+                            checkpoint */
     ax_run_trouble trouble;
 } ax_run;
 
@@ -273,9 +275,9 @@ ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine);
  * there is one. */
 ax_status ax_run_start_weights(const ax_run *run);
 ax_status ax_run_save(const ax_run *run);
-/* Makes the device keep the plans of its GEMMs in run.dir, and prefer those that the checkpoint has.
- * Checkpoints then carry the plans of all ranks (ax_run_write_files). *kept: false if the device makes no
- * plans. Collective. */
+/* Makes the device keep the plans of its GEMMs (the algorithm chosen for each shape) in run.dir, and prefer
+ * those that the checkpoint has. Checkpoints then carry the plans of all ranks (ax_run_write_files). *kept:
+ * false if the device makes no plans. Collective. */
 ax_status ax_run_keep_plans(const ax_run *run, bool *kept);
 void ax_resume_fini(ax_run_resume *resume);
 
@@ -291,7 +293,7 @@ enum { AX_BESIDE_MOST = 16 << 20 };
 ax_status ax_run_find_files(const ax_run *run, ax_run_files *out);
 ax_status ax_run_write_files(const ax_run *run, ax_run_files *out);
 /* On rank 0: appends the plans of GEMMs of the checkpoint from which the run starts, if it has any. For runs
- * whose device makes no plans: their checkpoints carry these on. */
+ * whose device makes no plans: their checkpoints pass these plans on. */
 ax_status ax_run_carry_plans(const ax_run *run, ax_run_files *out);
 /* Appends a file to *files and takes ownership of `data`, also after an error. */
 ax_status ax_run_files_add(ax_run_files *files, const char *name, char *data, size_t size);
@@ -303,8 +305,7 @@ void ax_run_files_fini(ax_run_files *files);
  * on rank 0. */
 ax_status ax_run_carry_template(ax_run *run);
 
-/* train_eval.c, collective. Clears *pending if metrics.jsonl already has the evaluation of the current
- * step. */
+/* train_eval.c. Clears *pending if metrics.jsonl already has the evaluation of this step. Collective. */
 ax_status ax_run_eval_missing(const ax_run *run, bool *pending);
 /* Evaluates the model on data.valid and reports the result. AX_ERR_SIGNAL on all ranks if any rank received a
  * signal. Collective. */
@@ -326,8 +327,8 @@ void ax_trouble_note(ax_run_trouble *trouble, ax_status status); /* records an e
 ax_status ax_run_agree(const ax_run *run); /* returns, on all ranks, the error that any rank has recorded */
 /* Called once a step. max[0 … AX_EXCHANGE_OWN-1] is used internally. The caller fills in the n values from
  * max[AX_EXCHANGE_OWN] on, and *sum. Each of the n values is replaced by its maximum over the ranks, and *sum
- * by its sum over the ranks. *signal: a signal that any rank has received, or 0. Also sets the
- * watchdog's timeout again, which a signal shortens. Returns the error that any rank has recorded. */
+ * by its sum over the ranks. *signal: a signal that any rank has received, or 0. Sets the watchdog's timeout
+ * again, because a signal may have shortened it. Returns the error that any rank has recorded. */
 enum { AX_EXCHANGE_OWN = 2 };
 ax_status ax_run_exchange(const ax_run *run, double *max, int n, double *sum, int *signal);
 
@@ -341,12 +342,12 @@ ax_status ax_pace_piece(const ax_run *run, ax_pace *pace, int *signal);
 void ax_pace_end(ax_pace *pace, double seconds);
 
 /* train_signal.c: SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 ask for a stop at the next step boundary. */
-/* Installs the handlers. After a signal, the handlers shorten the timeout of the ranks of `comm`
+/* Installs the handlers. After a signal, the handlers shorten the watchdog's timeout for the ranks of `comm`
  * (ax_comm_hurry). */
 void ax_signals_install(ax_comm *comm);
 void ax_signals_restore(ax_comm *comm);
 double ax_signal_age(void);          /* seconds since the first signal; 0: there was none */
 void ax_signals_saving(bool begins); /* a save begins (true) or ends (false); while it lasts, a signal does
-                                        not shorten the timeout */
+                                        not shorten the watchdog's timeout */
 
 #endif

@@ -138,8 +138,8 @@ static bool hold_fewest(const ax_run *run, change *c)
     return *c->what;
 }
 
-/* Tries smaller micro-batches, the largest that fits, then full recomputation with the largest micro-batch
- * that fits, both on top of `base`. */
+/* Tries, on top of the changes in `base`, smaller micro-batches, from large to small, and then full
+ * recomputation with micro-batches from the present size down. Writes the first that fits to `out`. */
 static ax_status suggest_micro_batch(const ax_run *run, const change *base, char *out, size_t size,
                                      bool *helps)
 {
@@ -166,8 +166,8 @@ static ax_status suggest_micro_batch(const ax_run *run, const change *base, char
 }
 
 /* Writes to `out` the first of these changes that would make the run fit: fewer threads; a pipeline that
- * holds fewer micro-batches; smaller micro-batches or full recomputation; both. If none of these changes
- * would, advises to divide the model among more ranks. All ranks do the same search. */
+ * holds fewer micro-batches; smaller micro-batches, or full recomputation; these in such a pipeline. If none
+ * of these changes would, advises to divide the model among more ranks. All ranks do the same search. */
 static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, size_t size)
 {
     const change as_given = {.parallel = run->plan.parallel,

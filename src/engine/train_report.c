@@ -247,8 +247,9 @@ void ax_report_begin_traffic(ax_run_report *report)
         report->axes[i].before = traffic_of(&report->axes[i]);
 }
 
-/* Returns this rank's peak of device memory, in bytes. If the device uses host memory, the shared heaps of
- * other ranks (ax_node_alloc) are subtracted, although this rank may have touched pages of them. */
+/* Returns this rank's peak of device memory, in bytes. If the device uses host memory, subtracts the pages of
+ * other ranks' shared heaps (ax_node_alloc) that this process has touched: they count on the ranks that own
+ * them. */
 static int64_t held_bytes(const ax_run *run)
 {
     int64_t bytes = ax_device_held(run->state.ctx->dev);

@@ -373,7 +373,8 @@ static int64_t samples_of(const ax_run *run, int source)
     return ax_data_samples(run->inputs.train.data[source], &shape);
 }
 
-/* Without weights, sources are mixed in proportion to their sizes. */
+/* Returns the weight by which a source is mixed: the one given, or, if the user gave no weights, its number
+ * of samples. */
 static double weight_of(const ax_run *run, int source)
 {
     const ax_sources *train = &run->inputs.train;

@@ -22,9 +22,9 @@ static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
 static int users; /* number of ranks (threads) and of callers of ax_signals_catch that need the handlers;
                      guarded by users_lock */
 static atomic_int saving; /* number of ranks (threads) that are writing a checkpoint; unless it is 0, signals
-                             do not shorten the timeout */
-static _Atomic(ax_comm *) world; /* communicator of the run; a signal shortens the timeout of its ranks
-                                    (ax_comm_hurry) */
+                             do not shorten the watchdog's timeout */
+static _Atomic(ax_comm *) world; /* communicator of the run; a signal shortens the watchdog's timeout for its
+                                    ranks (ax_comm_hurry) */
 
 /* The handler: records the signal. A SIGINT that comes a second or more after the first signal ends the
  * process at once. */

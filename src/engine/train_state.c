@@ -83,8 +83,8 @@ static ax_status save(const ax_run *run)
     return AX_OK;
 }
 
-/* A signal shortens the timeout of the ranks to 2 s. While saving, ranks may take longer to answer, so the
- * normal timeout applies. */
+/* A signal shortens the time within which ranks must answer the watchdog to about 2 s (ax_comm_hurry). While
+ * saving, ranks may take longer, so the normal timeout is set again. */
 ax_status ax_run_save(const ax_run *run)
 {
     ax_signals_saving(true);

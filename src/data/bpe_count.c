@@ -253,7 +253,7 @@ static ax_status count_one(worker *w, const chunk *c)
     return status;
 }
 
-/* Counts the documents that the caller supplies through `next`. */
+/* Counts the documents that the caller's function training->next supplies. */
 static ax_status count_supplied(worker *w)
 {
     job *j = w->job;

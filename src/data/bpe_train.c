@@ -25,7 +25,7 @@ typedef struct slot {
 } slot;
 
 typedef struct pair {
-    uint64_t key; /* left << 32 | right */
+    uint64_t key; /* ids of the two tokens: left << 32 | right */
     int64_t count;
     size_t start; /* the pair's list of slots is places[start ... start+n-1] */
     uint32_t n;
@@ -53,7 +53,7 @@ typedef struct tally {
 
 typedef struct trainer {
     const ax_tokenizer_training *training;
-    bpe_table names; /* names of tokens, by id: special tokens, bytes, merges */
+    bpe_table names; /* names of all tokens, by id: special tokens, then bytes, then merged tokens */
     json_t *merges;
     const bpe_table *words;
 

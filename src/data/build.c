@@ -168,7 +168,7 @@ static ax_status write_slot(build *b, slot *s)
     AX_TRY(corpus_note(b->corpus, &s->unit, &s->omitted));
     AX_TRY(write_documents(b, s));
     b->progress.bytes_done += s->unit.to - s->unit.from;
-    if (s->ids.capacity > KEEP_IDS) /* grown by an unusually large document */
+    if (s->ids.capacity > KEEP_IDS) /* frees memory that grew for an unusually large document */
         ax_ids_fini(&s->ids);
     if (s->is_target.capacity > KEEP_IDS)
         ax_buf_fini(&s->is_target);

@@ -258,7 +258,7 @@ const char *chat_string(const ax_chat *chat, const char *text, size_t *n)
     return chat->begin.data;
 }
 
-/* Appends a string of the template, or nothing if it is NULL. */
+/* Appends a string of the template, or nothing if `text` is NULL. */
 static ax_status put_string(const ax_chat *chat, ax_chat_text *out, const char *text, int kind)
 {
     size_t n;
@@ -352,8 +352,9 @@ static bool is_appended(const chat_template *t, const ax_chat_turns *turns, size
     return i < turns->n && turns->turn[i].role == AX_CHAT_INPUT && !t->frame[AX_CHAT_INPUT].before;
 }
 
-/* Sets *text to the text of turn i. If the next turn is an input that the template appends to turn i
- * (is_appended), its text follows after a newline. */
+/* Sets *text to the text of turn i, without white space at its ends if the template drops it (trims). If the
+ * next turn is an input that the template appends to turn i (is_appended), the input's text is added after a
+ * newline. */
 static ax_status turn_text(const chat_template *t, const ax_chat_turns *turns, size_t i, ax_chat_text *out,
                            span *text)
 {
@@ -388,8 +389,8 @@ static ax_status put_turn(const ax_chat *chat, const ax_chat_turns *turns, size_
     return put_string(chat, out, frame->after, answers ? TARGET : 0);
 }
 
-/* Writes the template's strings before the first turn: `begin`, and `no_system` if no turn of the system
- * follows. */
+/* Writes the template's strings before the first turn: `begin` and, if the first turn is not the system's,
+ * `no_system` or `no_system_input`. */
 static ax_status put_begin(const ax_chat *chat, const ax_chat_turns *turns, ax_chat_text *out)
 {
     const chat_template *t = chat->template;

@@ -35,9 +35,9 @@ typedef struct chat_template {
     const char *other; /* a string that no Jinja template of this format contains, for formats that `marks`
                           alone do not tell apart; or NULL */
     const char *end;   /* the token that ends a turn of the assistant */
-    const char *begin; /* written first */
+    const char *begin; /* written at the start of a conversation */
     const char *no_system;       /* written after `begin` if the first turn is not the system's */
-    const char *no_system_input; /* written instead of no_system if the first turn has an input (Alpaca);
+    const char *no_system_input; /* written instead of no_system if an input (Alpaca) follows the first turn;
                                     NULL: no_system */
     chat_frame frame[AX_CHAT_ROLES];
     chat_frame after_system; /* strings around a turn of the user after a turn of the system; before NULL:

@@ -90,8 +90,8 @@ AX_MUST_CHECK ax_status corpus_read_unit(const ax_corpus *corpus, const corpus_u
 AX_MUST_CHECK ax_status corpus_note(ax_corpus *corpus, const corpus_unit *unit,
                                     const corpus_omitted *omitted);
 
-/* Ends the reading of a corpus that gave `documents` documents: warns of the numbers of records and of
- * conversations that were left out, if more than one. AX_ERR_DATA: `documents` is 0. */
+/* Ends the reading of a corpus that gave `documents` documents: warns of the number of records, and of
+ * conversations, that were left out, if that number is above 1. AX_ERR_DATA: `documents` is 0. */
 AX_MUST_CHECK ax_status corpus_finish(const ax_corpus *corpus, int64_t documents);
 
 /* Appends the bytes of a file from `offset` on to `buf`: `bytes` of them, or fewer at the end of the file. */

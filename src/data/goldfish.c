@@ -1,15 +1,17 @@
-/* Decides which targets the goldfish loss drops (defined in axonn/data.h), by a hash of the tokens before the
- * target. The hash is a polynomial of the tokens in a window, modulo 2^61 - 1. It is a rolling hash: the hash
- * of a window is computed from that of the window one token earlier. */
+/* Decides which targets the goldfish loss (axonn/data.h) drops: every k-th token of a document (static), or
+ * those that a hash of the tokens before the target selects (hashed). The hash is a polynomial of the tokens
+ * in a window, modulo 2^61 - 1. It is a rolling hash: the hash of a window is computed from that of the
+ * window one token earlier. */
 #include "goldfish.h"
 
 #define MODULUS ((UINT64_C(1) << 61) - 1)
 #define BASE UINT64_C(0x13c6ef372fe94f99)
 
-/* Returns a smaller number congruent to v modulo 2^61 - 1, not always the residue. 2^61 is congruent to 1, so
- * bits 61 and up of v can be added to the bits below. The rolling hash h is such a number: congruent to the
- * hash H of axonn/data.h. BASE is 0.618 of the modulus, so bits 61 and up of h * BASE are at most 0.618 h;
- * those of factor * oldest are below 2^32. Hence h stays below (modulus + 2^33) / (1 - 0.618) < 2^63. */
+/* Returns a number that is congruent to v modulo 2^61 - 1 and fits in 64 bits; it is not always the residue.
+ * 2^61 is congruent to 1, so bits 61 and up of v can be added to the bits below. The rolling hash h is such a
+ * number: congruent to the hash H of axonn/data.h. BASE is 0.618 of the modulus, so bits 61 and up of h *
+ * BASE are at most 0.618 h; those of factor * oldest are below 2^32. Hence h stays below (modulus + 2^33) /
+ * (1 - 0.618) < 2^63. */
 static inline uint64_t fold(unsigned __int128 v) { return ((uint64_t)v & MODULUS) + (uint64_t)(v >> 61); }
 
 static inline uint64_t residue(uint64_t h)
@@ -87,7 +89,7 @@ void goldfish_drop(const ax_goldfish *g, const goldfish_hash *hash, const int32_
             keep[i - from] = 0;
         return;
     }
-    int64_t first = ax_max(from, g->window); /* tokens before it have no full window, and are kept */
+    int64_t first = ax_max(from, g->window); /* tokens before `first` have no full window, and are kept */
     if (first < to)
         drop_hashed(*hash, g->window, tokens + (first - from) - g->window, to - first, keep + (first - from));
 }

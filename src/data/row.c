@@ -245,7 +245,7 @@ typedef struct marks {
     int64_t from;         /* position in the row at which the last document found so far starts */
     int64_t found;        /* number of documents that start after the row's first token */
     int64_t used;         /* number of positions read so far; those after them are padding */
-    data_targets targets; /* counts of the targets at these positions */
+    data_targets targets; /* counts of the targets at the positions read so far */
 } marks;
 
 /* Notes that a document starts at position `start` of a row, 1 <= start <= T. Masks the target at position

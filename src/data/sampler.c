@@ -206,7 +206,7 @@ static int choose_source(const ax_sampler *s)
 {
     int best = -1;
     slot most = {INT64_MAX, INT64_MAX};
-    for (int i = 0; i <= s->n && s->run; i++) { /* i = n: all sources with weights, as one */
+    for (int i = 0; i <= s->n && s->run; i++) { /* i = n stands for all sources with weights */
         int64_t count = i < s->n ? s->sources[i].count : s->mixed,
                 share = i < s->n ? s->sources[i].share : s->rest;
         if (count >= share)

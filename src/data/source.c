@@ -362,7 +362,7 @@ static ax_status drop_empty_tail(ax_data *data)
     if (data->index_kind != INDEX_MEGATRON)
         return AX_OK;
     data_starts_begin(&starts, data);
-    starts.index.first = starts.index.n; /* makes the first lookup read the elements that end at the one asked
+    starts.index.first = starts.index.n; /* the first lookup then also reads the elements before the one asked
                                             for, because the loop goes backward */
     while (data->info.documents > 0) {
         AX_TRY(data_window_get(&starts.index, data->info.documents - 1, &sequence));

@@ -116,7 +116,7 @@ struct ax_data {
     data_index_kind index_kind;
     int64_t index_at;   /* offset of the index: INDEX_STARTS in main, INDEX_MEGATRON in side */
     int64_t mask_at;    /* offset of the mask in main; 0: there is none */
-    int64_t offsets_at; /* INDEX_MEGATRON: offset in side of the byte offsets of the sequences */
+    int64_t offsets_at; /* INDEX_MEGATRON: offset, in side, of the array of the sequences' byte offsets */
     int64_t sequences;  /* INDEX_MEGATRON: number of sequences */
     int64_t *coarse;    /* first token of every coarse_step-th document, kept in memory for fast searches */
     int64_t coarse_n, coarse_step;
@@ -145,7 +145,7 @@ typedef struct data_walk {
     /* Only source.c uses the fields below. */
     int part;           /* the shard that holds the current document */
     int64_t part_at;    /* index in the source of the shard's first token */
-    int64_t next;       /* index in the shard of the document after the current one */
+    int64_t next;       /* index, in the shard, of the document after the current one */
     data_starts starts; /* document starts of the shard */
 } data_walk;
 /* Begins with the document that holds `token`, 0 <= token < N. */

@@ -12,7 +12,7 @@ typedef struct block {
     int64_t first, count;
     int64_t document; /* index of the first token of the document that holds token `first`. In a source with
                          an end_id but no index: `origin` if that document starts before `origin` */
-    uint64_t mask[BLOCK / 64]; /* mask bits */
+    uint64_t mask[BLOCK / 64]; /* mask bits of the tokens; all 1 if no mask is used */
     uint8_t begins[BLOCK];     /* whether a token is the first of its document */
     uint8_t kept[BLOCK];       /* whether a token is a target */
     /* tokens[i] is token origin + i of the source; the window before token `first` is included. Tokens are

@@ -6,8 +6,8 @@
 #include <utf8proc.h>
 
 /* Ranges of characters that normalization keeps, and on either side of which text is normalized by itself.
- * The library computes the normal forms of Unicode 9: marks of later versions are not reordered there, and
- * characters of later versions are neither composed nor decomposed. The ranges hold the characters of Unicode
+ * Hugging Face's library computes the normal forms of Unicode 9: it does not reorder marks of later versions,
+ * and neither composes nor decomposes characters of later versions. The ranges hold the characters of Unicode
  * 10 to 18 that have a combining class, a decomposition, or a part in one; tests/golden/check_tokens.py
  * compares all of them. U+11A7 is in the table for another reason: utf8proc before November 2025 loses this
  * character after a Hangul syllable. */

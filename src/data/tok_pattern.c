@@ -1,9 +1,9 @@
 /* Translates the regular expressions (patterns) of a tokenizer.json to PCRE2, and cuts text into pieces with
  * them.
  *
- * The files are written for Oniguruma in Ruby syntax. With UTF and UCP, PCRE2 gives the patterns of published
- * tokenizers the same meaning, except that its \s includes U+180E: \s is translated to an explicit class. A
- * few constructs that PCRE2 reads differently, or does not know, are errors. */
+ * The files are written for Oniguruma in Ruby syntax. With its options UTF and UCP, PCRE2 gives the patterns
+ * of published tokenizers the same meaning, except that its \s includes U+180E: \s is translated to an
+ * explicit class. A few constructs that PCRE2 reads differently, or does not know, are errors. */
 #include "data/tok.h"
 
 #include <ctype.h>

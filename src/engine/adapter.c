@@ -127,8 +127,8 @@ static ax_status check_blocks(const ax_st *st, const char *dir, const ax_model_c
     return AX_OK;
 }
 
-/* Reads the rank and scale of a matrix's updates in all blocks. Fails if updates of equal rank have different
- * scales. */
+/* Reads the rank and scale of a matrix's updates in all blocks. Fails if an update has the rank of the first,
+ * but another scale. Other ranks are refused later (ax_ckpt_match). */
 static ax_status read_updates(const ax_adapter *adapter, const ax_st *st, const char *dir, ax_model_config *c,
                               ax_matrix matrix)
 {

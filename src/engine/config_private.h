@@ -13,7 +13,7 @@ void config_check(ax_config *cfg);
 void config_check_family(ax_config *cfg, const ax_model_config *model);
 
 /* Records the error `why` for each of the `keys` (a list that ends with NULL) that does not have its default
- * value. The caller has found that the keys have no effect together with the other keys. */
+ * value. The caller has found that these keys have no effect in this configuration. */
 void config_check_unused(ax_config *cfg, const char *const *keys, const char *why);
 
 /* config_tune.c: config_check_tune checks that tune.method fits the other keys. config_tune sets the low-rank

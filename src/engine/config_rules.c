@@ -256,10 +256,10 @@ static void check_grid(ax_config *cfg)
  * auto. */
 static bool cut_is_given(const ax_config *cfg) { return cfg->pipe.cut.count && cfg->pipe.cut.items[0] >= 0; }
 
-enum { FITS = 256 }; /* size of the text of an example of pipe.cut, in bytes */
+enum { FITS = 256 }; /* size, in bytes, of a text that shows an example of pipe.cut */
 
 /* Writes a valid value of pipe.cut, such as "[3, 7]", that divides `blocks` blocks into `stages` stages of
- * nearly equal length. */
+ * nearly equal length; "auto" if the list is too long. */
 static const char *even_cut(int64_t stages, int64_t blocks, char out[FITS])
 {
     snprintf(out, FITS, "[");

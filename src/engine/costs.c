@@ -29,7 +29,7 @@ typedef struct counter {
     ax_frame *frame;
     ax_batch batch;
     double *numbers; /* the loss, then for each parameter the sum of squares of its gradient */
-    double seconds;  /* of all kernels so far */
+    double seconds;  /* of all kernels since the last call of lap */
 } counter;
 
 static void add_kernel(void *user, ax_kernel kernel, const void *args)
@@ -40,7 +40,7 @@ static void add_kernel(void *user, ax_kernel kernel, const void *args)
     c->seconds += fmax(flops / flops_per_second[c->ctx.compute], bytes / bytes_per_second);
 }
 
-/* Returns the seconds since the last call. */
+/* Returns the seconds of the kernels that were launched since the last call. */
 static double lap(counter *c)
 {
     double seconds = c->seconds;

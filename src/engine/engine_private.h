@@ -87,7 +87,7 @@ static inline bool engine_postpones(const ax_engine *e) { return ax_pipeline_sta
 
 /* ---- engine_tasks.c ------------------------------------------------------------------------------ */
 
-/* A task of slot `s`. If `s` is NULL: a task of the engine. */
+/* Does the work of a task of slot `s`; if `s` is NULL, of a task of the engine. */
 typedef ax_status engine_task_fn(ax_engine *e, engine_slot *s, ax_pipe_piece piece);
 /* Runs a task, and records its kernel launches in `replay`. If the launches are the same as in the last run
  * of this task, the device replays the recorded launches instead (on a GPU: as CUDA graphs). */

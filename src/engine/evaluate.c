@@ -37,7 +37,8 @@ static ax_status call_progress(ax_comm *world, const reader *r, ax_eval_progress
 }
 
 /* Adds the results of one token source to *e. `whole`: all rows of the source were evaluated, and no mask
- * excludes tokens. If `whole` is false, the number of text bytes becomes -1 (unknown). */
+ * excludes tokens. If `whole` is false, or the source does not record the bytes of its text, the number of
+ * text bytes becomes -1 (unknown). */
 static void add(ax_evaluation *e, const ax_data_info *info, bool whole, int64_t vocab, double loss_sum,
                 int64_t targets)
 {

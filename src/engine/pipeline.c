@@ -65,8 +65,8 @@ static ax_status wait_while_device_computes(const ax_pipeline *p, ax_work *const
     }
 }
 
-/* Waits until one of the `n` messages has arrived. Time in which neither a message is there nor the device
- * has work is added to p->waited. */
+/* Waits until one of the `n` messages has arrived. Adds to p->waited the time in which the device has no work
+ * and no message has arrived. */
 static ax_status wait_for_messages(ax_pipeline *p, ax_work *const message[], int n)
 {
     AX_TRY(wait_while_device_computes(p, message, n));

@@ -268,8 +268,8 @@ static ax_status train_step(ax_run *run)
 
 /* ---- between steps ------------------------------------------------------------------------------- */
 
-/* Returns true if an action that is repeated every `interval` steps (0: only at the end) is due after
- * `step`. */
+/* Returns true if an action is due after step `step`: it is due after every `interval` steps (0: never), and
+ * after step `last`. */
 static bool is_due(int64_t step, int64_t interval, int64_t last)
 {
     return step == last || (interval && step && step % interval == 0);

@@ -314,7 +314,7 @@ ax_status ax_run_evaluate(const ax_run *run, ax_evaluation *out);
 /* ---- train_ranks.c: exchanges between ranks ------------------------------------------------------ */
 
 bool ax_run_first(const ax_run *run); /* returns true if this rank is rank 0 */
-/* The functions below are collective, except ax_trouble_note. */
+/* The functions of train_ranks.c below are collective, except ax_trouble_note. */
 ax_status ax_run_max(const ax_run *run, int64_t *values, int n); /* values[i] = maximum over ranks */
 /* Checks that all ranks have the same configuration, and that its grid fits their number. */
 ax_status ax_run_compare_configs(const ax_run *run);
@@ -338,7 +338,7 @@ void ax_pace_begin(ax_pace *pace); /* called at the start of a step */
 /* Called before each piece of work. Returns AX_ERR_SIGNAL on all ranks of `pace`, and sets *signal to the
  * signal, if the step is abandoned; otherwise leaves *signal unchanged. */
 ax_status ax_pace_piece(const ax_run *run, ax_pace *pace, int *signal);
-/* `seconds`: the time that all pieces of the step took; the same value on all ranks. */
+/* Called after a step that took `seconds`, the same value on all ranks. */
 void ax_pace_end(ax_pace *pace, double seconds);
 
 /* train_signal.c: SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 ask for a stop at the next step boundary. */

@@ -202,9 +202,9 @@ static ax_status read_files(const ax_run *run, const char *dir, ax_run_files *ou
 }
 
 /* Reads the files to copy from the checkpoint from which the run starts, or else from the directory of
- * model.from. If another run wrote this directory and still trains, it may remove the directory when it saves
- * its next checkpoint. Then the files are read from that run's newest checkpoint: all checkpoints of a run
- * have the same small files. */
+ * model.from. If another run wrote this directory and still trains, that run may remove the directory when it
+ * saves its next checkpoint. Then the files are read from that run's newest checkpoint: all checkpoints of a
+ * run have the same small files. */
 ax_status ax_run_find_files(const ax_run *run, ax_run_files *out)
 {
     char *newest = NULL;

@@ -166,8 +166,9 @@ static ax_status suggest_micro_batch(const ax_run *run, const change *base, char
 }
 
 /* Writes to `out` the first of these changes that would make the run fit: fewer threads; a pipeline that
- * holds fewer micro-batches; smaller micro-batches, or full recomputation; these in such a pipeline. If none
- * of these changes would, advises to divide the model among more ranks. All ranks do the same search. */
+ * holds fewer micro-batches; smaller micro-batches, or full recomputation; the same in a pipeline that holds
+ * fewer micro-batches. If none of these changes would, advises to divide the model among more ranks. All
+ * ranks do the same search. */
 static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, size_t size)
 {
     const change as_given = {.parallel = run->plan.parallel,

@@ -6,8 +6,8 @@
  * all-reduce.
  *
  * With pipeline stages, only the ranks of the first stage run all-reduces while micro-batches are computed.
- * The messages between stages tell them that a rank of a later stage has received a signal, and tell the
- * other stages that the step is abandoned (pipeline.c). */
+ * The messages between stages tell these ranks that a rank of a later stage has received a signal, and tell
+ * the other stages that the step is abandoned (pipeline.c). */
 #include "engine/train.h"
 
 #include <math.h>

@@ -185,8 +185,8 @@ static ax_status prepare_source(const ax_run *run, const char *path, char **toke
     return ax_comm_share_text(run->world, 0, tokens);
 }
 
-/* Checks that the token ids of a data source fit the model's vocabulary, and that the tokenizer of the run
- * made them. For a new model the message suggests a larger model.vocab. */
+/* Checks that the vocabulary of a data source is not larger than the model's, and that the tokenizer of the
+ * run made its tokens. For a new model the message suggests a larger model.vocab. */
 static ax_status expect_source(const ax_run *run, ax_data *data)
 {
     int64_t vocab = ax_data_describe(data)->vocab;

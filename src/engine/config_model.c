@@ -311,9 +311,9 @@ static bool check_path(ax_config *c, const char *key, const char *path, bool exi
     return exists;
 }
 
-/* A path in data.train or data.valid need not be an existing file: it may be a glob pattern, or the common
- * prefix of Megatron-LM's .bin and .idx files. If files match but cannot be read, that is an error too, and
- * the message names the file. */
+/* Checks a path in data.train or data.valid. The path need not be an existing file: it may be a glob pattern,
+ * or the common prefix of Megatron-LM's .bin and .idx files. If files match but cannot be read, that is an
+ * error too, and the message names the file. */
 static bool check_data_path(ax_config *c, const char *key, const char *path)
 {
     ax_data_format format;

@@ -28,7 +28,7 @@ void config_refuse_adapter(ax_config *cfg, const char *dir);
 /* config_model.c: merges keys with the values of a model's config.json, and records errors with
  * ax_option_error. */
 
-/* For a new model: sets the model.* keys that the user did not give to the defaults of the model's family. */
+/* Sets, for a new model, the model.* keys that the user did not give to the defaults of the family. */
 void config_take_defaults(ax_config *cfg, const ax_family *family);
 /* Returns the description of a new model of the family, made from the model.* keys. */
 ax_model_config config_new_model(const ax_config *cfg, const ax_family *family);

@@ -34,14 +34,13 @@ bool ax_pipeline_is_joint(const ax_pipeline *p, int chunk)
 
 /* ---- the device ---------------------------------------------------------------------------------- */
 
-/* Called after a task has been enqueued: records an event, which completes when the device has ended the
- * task. */
+/* Records, after a task has been enqueued, an event that completes when the device has ended the task. */
 static ax_status note_task(ax_pipeline *p)
 {
     return p->comm ? ax_stream_record(p->ctx->stream, p->ended[p->tasks++ % ENQUEUED]) : AX_OK;
 }
 
-/* Called before the next task is chosen: waits until the device has ended all tasks but the newest. */
+/* Waits, before the next task is chosen, until the device has ended all tasks but the newest. */
 static ax_status keep_pace(ax_pipeline *p)
 {
     return p->comm ? ax_stream_event_wait(p->ended[p->tasks % ENQUEUED]) : AX_OK;
@@ -143,7 +142,7 @@ static ax_status wait_for(ax_pipeline *p, ax_work **work)
     return ax_wait(work);
 }
 
-/* Called when the received message has been used: starts the receive of the next message. */
+/* Starts the receive of the next message. Called when the received message has been used. */
 static ax_status taken(ax_pipeline *p, int w)
 {
     p->direction[w].next++;
@@ -273,8 +272,8 @@ static ax_status decide(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *out)
     return AX_OK;
 }
 
-/* Called on rank 0 of the group: chooses the next task, and starts nonblocking sends of the choice to the
- * other ranks of the group. */
+/* Chooses the next task, and starts nonblocking sends of the choice to the other ranks of the group. Called
+ * on rank 0 of the group. */
 static ax_status send_decision(ax_pipeline *p, ax_pipe_counts *now, ax_pipe_task *out)
 {
     ax_message m = decision(p);

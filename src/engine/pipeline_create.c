@@ -146,9 +146,9 @@ static bool is_in_flight(const ax_pipeline *p)
     return found;
 }
 
-/* If a failed step has left messages in flight, aborts the world before this rank's buffers are freed:
- * otherwise another rank or MPI would still read or write them. The messages are not awaited, because they
- * may depend on ranks that have failed too. On the device `dry` there are no other ranks. */
+/* Aborts the world if a failed step has left messages in flight, before this rank's buffers are freed:
+ * otherwise another rank or MPI would still read or write these buffers. The messages are not awaited,
+ * because they may depend on ranks that have failed too. On the device `dry` there are no other ranks. */
 static void abort_messages(ax_pipeline *p)
 {
     if (!p->ctx->dev->ops.launch && is_in_flight(p))

@@ -320,9 +320,8 @@ static ax_status save(ax_run *run)
     return AX_OK;
 }
 
-/* Called between two steps: evaluates, saves a checkpoint, or stops after a signal, if any of these is due.
- * All ranks decide alike, because the values that they use were made equal on all ranks by the last
- * exchange. */
+/* Evaluates, saves a checkpoint, or stops after a signal, if any of these is due between two steps. All ranks
+ * decide alike, because the values that they use were made equal on all ranks by the last exchange. */
 static ax_status boundary(ax_run *run)
 {
     const ax_config *c = run->config;

@@ -159,8 +159,8 @@ void ax_run_finish(ax_run *run); /* releases everything */
 
 /* Creates run.dir and locks it. AX_ERR_USAGE if another run holds the lock. */
 ax_status ax_run_lock(const ax_run *run, ax_run_dir *out);
-/* After a start that failed: removes the file `lock`, data/, run.dir and its parents, if this start made them
- * and the directories are empty. Keeps the error message. */
+/* Removes, after a start that failed, the file `lock`, data/, run.dir and its parents, if this start made
+ * them and the directories are empty. Keeps the error message. */
 void ax_run_dir_undo(const ax_run *run);
 void ax_run_dir_fini(ax_run_dir *dir);
 
@@ -172,10 +172,9 @@ ax_status ax_run_open_model(const ax_run *run, ax_run_inputs *inputs);
 /* Opens the data of data.train and data.valid, and packs their documents. *signal: a signal that any rank has
  * received meanwhile (ax_run_beat), or 0. */
 ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal);
-/* If all sources of data.train have epochs and the user gave no train.steps, sets train.steps to the number
- * of steps that read these epochs. `step` is the number of steps that the run has done, read[i] the number of
- * samples that it has read of source i. AX_ERR_USAGE: the number of steps is larger than train.steps can
- * be. */
+/* Sets train.steps to the number of steps that read the epochs of data.train, if all sources have epochs and
+ * the user gave no train.steps. `step` is the number of steps that the run has done, read[i] the number of
+ * samples that it has read of source i. AX_ERR_USAGE: more steps than train.steps can be. */
 ax_status ax_run_derive_steps(const ax_run *run, int64_t step, const int64_t *read);
 /* Creates the sampler of training rows for a run that has done `step` steps and has read read[i] samples of
  * source i of data.train. AX_ERR_USAGE: the epochs of the sources do not fit into the run. */
@@ -292,8 +291,8 @@ enum { AX_BESIDE_MOST = 16 << 20 };
  * the files that the run writes itself. The caller releases *out, also after an error. */
 ax_status ax_run_find_files(const ax_run *run, ax_run_files *out);
 ax_status ax_run_write_files(const ax_run *run, ax_run_files *out);
-/* On rank 0: appends the plans of GEMMs of the checkpoint from which the run starts, if it has any. For runs
- * whose device makes no plans: their checkpoints pass these plans on. */
+/* Appends, on rank 0, the plans of GEMMs in the checkpoint from which the run starts, if there are any. For
+ * runs whose device makes no plans: their checkpoints pass these plans on. */
 ax_status ax_run_carry_plans(const ax_run *run, ax_run_files *out);
 /* Appends a file to *files and takes ownership of `data`, also after an error. */
 ax_status ax_run_files_add(ax_run_files *files, const char *name, char *data, size_t size);
@@ -325,20 +324,21 @@ ax_status ax_run_compare_configs(const ax_run *run);
 ax_status ax_run_beat(const ax_run *run, bool *done, int *signal);
 void ax_trouble_note(ax_run_trouble *trouble, ax_status status); /* records an error for the next exchange */
 ax_status ax_run_agree(const ax_run *run); /* returns, on all ranks, the error that any rank has recorded */
-/* Called once a step. max[0 … AX_EXCHANGE_OWN-1] is used internally. The caller fills in the n values from
- * max[AX_EXCHANGE_OWN] on, and *sum. Each of the n values is replaced by its maximum over the ranks, and *sum
- * by its sum over the ranks. *signal: a signal that any rank has received, or 0. Sets the watchdog's timeout
- * again, because a signal may have shortened it. Returns the error that any rank has recorded. */
+/* Exchanges values between all ranks; called once a step. max[0 … AX_EXCHANGE_OWN-1] is used internally. The
+ * caller fills in the n values from max[AX_EXCHANGE_OWN] on, and *sum. Each of the n values is replaced by
+ * its maximum over the ranks, and *sum by its sum over the ranks. *signal: a signal that any rank has
+ * received, or 0. Sets the watchdog's timeout again, because a signal may have shortened it. Returns the
+ * error that any rank has recorded. */
 enum { AX_EXCHANGE_OWN = 2 };
 ax_status ax_run_exchange(const ax_run *run, double *max, int n, double *sum, int *signal);
 
 /* train_pace.c: if a step still runs ten seconds after a signal, all ranks of `pace` abandon the step before
  * the same piece of work (one micro-batch, or part of the choice of rows). */
 void ax_pace_begin(ax_pace *pace); /* called at the start of a step */
-/* Called before each piece of work. Returns AX_ERR_SIGNAL on all ranks of `pace`, and sets *signal to the
- * signal, if the step is abandoned; otherwise leaves *signal unchanged. */
+/* Returns AX_ERR_SIGNAL on all ranks of `pace`, and sets *signal to the signal, if the step is abandoned;
+ * otherwise leaves *signal unchanged. Called before each piece of work. */
 ax_status ax_pace_piece(const ax_run *run, ax_pace *pace, int *signal);
-/* Called after a step that took `seconds`, the same value on all ranks. */
+/* Ends a step that took `seconds`, the same value on all ranks. */
 void ax_pace_end(ax_pace *pace, double seconds);
 
 /* train_signal.c: SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 ask for a stop at the next step boundary. */

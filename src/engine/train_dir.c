@@ -101,9 +101,9 @@ ax_status ax_run_lock(const ax_run *run, ax_run_dir *out)
     return status;
 }
 
-/* Only empty directories can be removed, so token files, config.yaml and all files of another run stay. The
- * file `lock` is removed after data/ and before the directory of `lock`: a run that starts meanwhile makes
- * its own lock first and then data/. */
+/* Removes only empty directories, so token files, config.yaml and all files of another run stay. Removes the
+ * file `lock` after data/ and before the directory of `lock`: a run that starts meanwhile makes its own lock
+ * first and then data/. */
 void ax_run_dir_undo(const ax_run *run)
 {
     const ax_run_dir *dir = &run->dir;

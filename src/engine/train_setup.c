@@ -152,7 +152,7 @@ static bool report_progress(void *user, const ax_data_progress *p)
     return t->status == AX_OK && !*t->signal && !ax_signal_pending();
 }
 
-/* If the source `path` is text, tokenizes it on rank 0, while the other ranks wait. Sets *tokens, on all
+/* Tokenizes the source `path` on rank 0 if it is text, while the other ranks wait. Sets *tokens, on all
  * ranks, to the path of the token file. */
 static ax_status prepare_source(const ax_run *run, const char *path, char **tokens, int *signal)
 {
@@ -232,8 +232,8 @@ static ax_status open_sources(const ax_run *run, const ax_paths *paths, ax_sourc
 
 static bool is_masked(const ax_data *data) { return ax_data_describe(data)->targets >= 0; }
 
-/* If data.loss is answers: records an error for each data source without a mask, which says which tokens are
- * answers. */
+/* Records an error, if data.loss is answers, for each data source without a mask: only a mask says which
+ * tokens are answers. */
 static void check_masks(const ax_run *run, const char *key, const ax_sources *sources)
 {
     ax_option_set *set = run->config->set;

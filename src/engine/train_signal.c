@@ -26,7 +26,7 @@ static atomic_int saving; /* number of ranks (threads) that are writing a checkp
 static _Atomic(ax_comm *) world; /* communicator of the run; a signal shortens the watchdog's timeout for its
                                     ranks (ax_comm_hurry) */
 
-/* The handler: records the signal. A SIGINT that comes a second or more after the first signal ends the
+/* Handles a signal: records its number. A SIGINT that comes a second or more after the first signal ends the
  * process at once. */
 static void note(int number)
 {

@@ -39,8 +39,7 @@ static ax_status print_state(const ax_run *run, char **out)
 
 /* ---- saving -------------------------------------------------------------------------------------- */
 
-/* Called on rank 0: sets *out to the checkpoint's small files, and *state to the text of
- * training/state.json. */
+/* Sets *out to the checkpoint's small files, and *state to the text of state.json. Called on rank 0. */
 static ax_status collect_files(const ax_run *run, ax_run_files *written, ax_ckpt_file **out, char **state)
 {
     AX_TRY(ax_run_write_files(run, written));
@@ -83,8 +82,8 @@ static ax_status save(const ax_run *run)
     return AX_OK;
 }
 
-/* A signal shortens the time within which ranks must answer the watchdog to about 2 s (ax_comm_hurry). While
- * saving, ranks may take longer, so the normal timeout is set again. */
+/* Saves a checkpoint with the watchdog's normal timeout, because ranks may take long to answer while they
+ * save. A signal may have shortened this timeout to about 2 s (ax_comm_hurry). */
 ax_status ax_run_save(const ax_run *run)
 {
     ax_signals_saving(true);
@@ -116,7 +115,7 @@ static bool inside_run(const char *run_dir, const char *path)
     return inside;
 }
 
-/* Called on rank 0: finds the checkpoint to start from. A path in train.resume starts a new run from that
+/* Finds the checkpoint to start from; called on rank 0. A path in train.resume starts a new run from that
  * checkpoint, with one exception: if run.dir already has checkpoints and the path lies outside run.dir, the
  * run continues from its own newest checkpoint. So the same command can be repeated. A path inside run.dir
  * lets the run go back to that checkpoint. */
@@ -254,8 +253,8 @@ ax_status ax_run_start_weights(const ax_run *run)
     return run->resume.dir ? load_checkpoint(run) : AX_OK;
 }
 
-/* Only rank 0 takes over the checkpoint's plans, before the other ranks read those of run.dir. So all ranks
- * have the same plans, and messages about the checkpoint's plans come once. */
+/* Lets rank 0 alone take over the checkpoint's plans, before the other ranks read those of run.dir. So all
+ * ranks have the same plans, and messages about the checkpoint's plans come once. */
 ax_status ax_run_keep_plans(const ax_run *run, bool *kept)
 {
     ax_device *dev = run->state.ctx->dev;

@@ -61,7 +61,6 @@ typedef struct build {
     slot slots[SLOTS];
 } build;
 
-/* State of one worker. */
 typedef struct worker {
     build *b;
     ax_encoder *encoder;

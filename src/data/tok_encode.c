@@ -341,7 +341,6 @@ static ax_status cut_added(ax_encoder *e, const tok_tree *tree, const char *text
     return done < n ? section(e, text + done, n - done, place) : AX_OK;
 }
 
-/* Encodes normalized text. */
 static ax_status encode_normalized(ax_encoder *e, const char *text, size_t n, tok_place place)
 {
     return cut_added(e, &e->tok->normal_tree, text, n, place, encode_text);

@@ -266,7 +266,7 @@ static const char *even_cut(int64_t stages, int64_t blocks, char out[FITS])
     for (int64_t s = 1; s < stages; s++)
         ax_text_add(out, FITS, "%s%" PRId64, s > 1 ? ", " : "", s * (blocks + 2) / stages - 1);
     ax_text_add(out, FITS, "]");
-    if (strlen(out) >= FITS - 8) /* too long */
+    if (strlen(out) >= FITS - 8)
         snprintf(out, FITS, "auto");
     return out;
 }

@@ -12,7 +12,7 @@
 
 /* The seconds of a kernel are estimated by the roofline model: floating-point operations divided by their
  * rate, or bytes divided by their rate, whichever is longer. The rates are those of a core with AVX-512 and,
- * for 16 bits, AMX. Only their ratio matters here; GPUs have a similar one. */
+ * for 16 bits, AMX. Only the ratio of the two rates matters here; it is similar on GPUs. */
 static const double bytes_per_second = 1e10;
 static const double flops_per_second[] = {
     [AX_F64] = 5e10, [AX_F32] = 1e11, [AX_BF16] = 1e12, [AX_F16] = 1e12};

@@ -236,7 +236,7 @@ void ax_report_fini(ax_run_report *report);
 
 /* ---- train_identity.c: what makes a run the same run ----------------------------------------------- */
 
-/* Parts of training/state.json; NULL if memory is short. The caller releases them. */
+/* Return parts of training/state.json, which the caller releases; NULL if memory is short. */
 struct json_t *ax_run_paths(const ax_run *run); /* paths of data.train; for messages only: files may move */
 struct json_t *ax_run_identity(const ax_run *run); /* values that must be the same in a resumed run, except
                                                       those of the model; in the order in which messages print

@@ -273,7 +273,8 @@ static ax_status model_facts(const ax_model_config *model, json_t **out)
 }
 
 /* Sets *out to the values that identify the model of the checkpoint. Reads them from the checkpoint's
- * config.json, because state.json does not have them and checkpoints of all versions have a config.json. */
+ * config.json, because state.json does not have them, and every checkpoint that is not an adapter has a
+ * config.json. */
 static ax_status saved_model_facts(const ax_run *run, json_t **out)
 {
     char *path, *text = NULL;

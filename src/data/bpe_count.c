@@ -104,7 +104,8 @@ enum { CHUNK = 4 << 20, LOOK_AHEAD = 64 << 10 };
 
 typedef struct chunk {
     size_t path;
-    int64_t offset; /* -1: the chunk is a whole input without a size, such as a pipe */
+    int64_t
+        offset; /* byte offset in the file; -1: the chunk is a whole input without a size, such as a pipe */
 } chunk;
 
 typedef struct job {
@@ -117,7 +118,7 @@ typedef struct job {
     double reported;     /* time (ax_now) of the last call of training->progress; under `lock` */
     atomic_size_t next;  /* index of the next chunk to count */
     atomic_bool stop;
-    bool supplied_all; /* training->next has no more documents; under `lock` */
+    bool supplied_all; /* training->next has no more documents, or has failed; under `lock` */
     pthread_mutex_t lock;
 } job;
 

@@ -39,8 +39,8 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Returns true if `path` is NAME.idx and `before`, the previous path in byte order, is NAME.bin of the same
- * Megatron-LM data set. Such a pair counts as one shard. */
+/* Returns true if `path` is NAME.idx and `before`, the last path that was kept before it in byte order, is
+ * NAME.bin of the same Megatron-LM data set. Such a pair counts as one shard. */
 static bool is_index_of(const char *path, const char *before)
 {
     size_t n = strlen(path);

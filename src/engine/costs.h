@@ -1,4 +1,4 @@
-/* The costs of a model's blocks, by which it is cut into pipeline stages. */
+/* The costs of a model's blocks, by which the model is cut into pipeline stages. */
 #ifndef AXONN_ENGINE_COSTS_H
 #define AXONN_ENGINE_COSTS_H
 

@@ -232,7 +232,7 @@ ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void
 }
 
 /* Sets *out to the name of the first parameter with a weight that is not finite, or to NULL. One such weight
- * makes all gradients NaN or infinite, so find_culprit names the weight and not a gradient. */
+ * can make all gradients NaN or infinite, so find_culprit names the weight and not a gradient. */
 static ax_status find_nonfinite_weights(ax_engine *e, const char **out)
 {
     double *sumsq = e->numbers + 1, *host;

@@ -32,8 +32,8 @@ enum { NORM, EVALUATION };
 typedef struct engine_slot {
     ax_frame *frame;
     ax_batch batch;   /* the tensors of the batch are views of `device` */
-    char *device;     /* ax_batch_numbers in HEAD bytes, then int32 [ARRAYS, n, seq_len] */
-    ax_replay **task; /* [chunk, SLOT_TASKS] */
+    char *device;     /* device memory: HEAD bytes for ax_batch_numbers, then int32 [ARRAYS, n, seq_len] */
+    ax_replay **task; /* [chunks, SLOT_TASKS]: recordings of the launches of the slot's tasks */
 } engine_slot;
 
 /* The function from which the running step or evaluation reads its rows. `rows` and `targets`: how many rows
@@ -63,7 +63,7 @@ struct ax_engine {
     double *numbers;
     ax_updater *updater;
     ax_loss_scale scale;
-    ax_replay **task; /* [EVALUATION + chunks] */
+    ax_replay **task; /* [EVALUATION + chunks]: recordings of the launches of the engine's tasks */
     bool stepped;     /* a step has run since the last ax_engine_result */
 };
 

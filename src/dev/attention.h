@@ -28,8 +28,8 @@ AX_INLINE int64_t ax_attention_end_query(int64_t window, int64_t j, int64_t quer
     return window > 0 && window < queries - j ? j + window : queries;
 }
 
-/* Returns the index of the Philox block for keys 0 … 3 of a query. `row` is the query's row in the batch,
- * b·q_len + i; `keys` is kv_len. Keys 4n … 4n+3 use the block with this index plus n. */
+/* Returns the index of the Philox block (four random numbers) for keys 0 … 3 of a query. `row` is the query's
+ * row in the batch, b·q_len + i; `keys` is kv_len. Keys 4n … 4n+3 use the block with this index plus n. */
 AX_INLINE uint64_t ax_attention_drop_block(const ax_attention_dropout *drop, int64_t first_row, int64_t row,
                                            int64_t head, int64_t keys)
 {

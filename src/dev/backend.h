@@ -29,8 +29,9 @@ ax_status ax_device_run(ax_stream *stream, ax_kernel kernel, const void *args);
 /* Launches a kernel between ax_replay_begin and ax_replay_end: runs the kernel, or defers it (replay.c). */
 ax_status ax_replay_launch(ax_stream *stream, ax_kernel kernel, const void *args);
 
-/* Runs the deferred launches of a replay (launches that equal recorded ones and have not run yet). If one
- * fails, the next ax_replay_cut or ax_replay_end returns the error. */
+/* Runs the launches that the device's replay has deferred, if a replay has begun (ax_device.replay): they
+ * equal recorded launches and have not run yet. If one of them fails, the next ax_replay_cut or ax_replay_end
+ * returns the error. */
 void ax_replay_cut_keep_error(ax_device *dev);
 
 /* Memory functions for backends that compute on the host: allocation of zeroed pages between guard pages, and

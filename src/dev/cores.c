@@ -14,11 +14,11 @@ static void set_usable(ax_cores *cores, int i)
         cores->usable[i / 64] |= UINT64_C(1) << (i % 64);
 }
 
-/* Loads the machine's topology by hwloc, with the cores that a cgroup's cpuset excludes: ranks of one machine
- * may have different cpusets, and a core must have the same number in all of them. Uses the flag
- * DONT_CHANGE_BINDING, because hwloc may otherwise bind the calling thread to each hardware thread in turn to
- * discover the topology. Other threads that read this process's binding at that moment would see a wrong
- * binding. */
+/* Loads the machine's topology by hwloc, including cores that the cpuset of this process's cgroup excludes:
+ * ranks of one machine may have different cpusets, and a core must have the same number on all ranks. Uses
+ * the flag DONT_CHANGE_BINDING, because hwloc may otherwise bind the calling thread to each hardware thread
+ * in turn to discover the topology. Other threads that read this process's binding at that moment would see a
+ * wrong binding. */
 bool ax_topology_find(hwloc_topology_t *out, hwloc_bitmap_t *mine)
 {
     *mine = NULL;
@@ -60,7 +60,7 @@ static bool count_cores(ax_cores *out)
     return out->machine > 0;
 }
 
-/* Counts hardware threads as cores, for systems on which hwloc cannot find the topology. */
+/* Counts hardware threads as cores, for systems on which hwloc finds no cores. */
 static void count_hardware_threads(ax_cores *out)
 {
     cpu_set_t mask;
@@ -101,8 +101,8 @@ static double quota_v1(void)
     return known && limit > 0 ? limit / period : INFINITY;
 }
 
-/* Returns the smallest CPU quota of this process's control group and its parents up to the root (cgroup v2;
- * of cgroup v1, that of the root group only). */
+/* Returns the smallest of these CPU quotas, in CPUs: those of this process's control group and of all its
+ * parents (cgroup v2), and that of the root group of cgroup v1. Infinity if there is none. */
 static double smallest_quota(void)
 {
     char line[4096];

@@ -186,7 +186,7 @@ ax_status ax_device_alloc(ax_device *dev, size_t bytes, void **out)
 
 void ax_device_free(ax_device *dev, void *memory, size_t bytes)
 {
-    ax_replay_cut_keep_error(dev); /* runs the deferred launches of a replay, which may use this memory */
+    ax_replay_cut_keep_error(dev); /* runs deferred launches of dev->replay: they may use this memory */
     if (memory)
         dev->ops.free(dev, memory, bytes);
 }

@@ -1,4 +1,4 @@
-/* A gemm with an epilogue (an activation or its gradient) or with sums of columns as kernels of their own:
+/* Runs a gemm that has an epilogue (an activation or its gradient) or sums of columns as separate kernels:
  * first the matmul, then the epilogue or the sums. */
 #include "axonn/dev.h"
 

@@ -78,8 +78,9 @@ static ax_status check_ld(const char *kernel, const char *field, int64_t ld, int
     return AX_OK;
 }
 
-/* Checks that a kernel's `table` is not NULL. `table` is the copy, in host memory, of the kernel's list of
- * arrays; pass_table and pass_sums read the operands of the call from this copy. */
+/* Checks that a kernel's `table` is not NULL, unless the call has no arrays. `table` is the copy, in host
+ * memory, of the kernel's list of arrays; pass_table and pass_sums read the operands of the call from this
+ * copy. */
 static ax_status check_table(const char *kernel, int64_t arrays, const void *table)
 {
     AX_CHECK(!arrays || table, AX_ERR_USAGE,
@@ -89,8 +90,8 @@ static ax_status check_table(const char *kernel, int64_t arrays, const void *tab
 
 /* ---- extents ------------------------------------------------------------------------------------- */
 
-/* Returns the number of elements from the start of the first row to the end of the last, for `rows` rows that
- * begin `ld` elements apart. */
+/* Returns the number of elements from the start of the first row to the end of the last, for `rows` rows of
+ * `cols` elements that begin `ld` elements apart. */
 static int64_t span(int64_t rows, int64_t cols, int64_t ld)
 {
     return rows > 0 && cols > 0 ? (rows - 1) * ld + cols : 0;
@@ -142,8 +143,8 @@ static double pairs_below(int64_t q_len, int64_t kv_len, int64_t q_offset)
            (double)(q_len - ramp) * (double)kv_len;
 }
 
-/* Returns the number of (query, key) pairs that one head of one sequence computes, ignoring document
- * boundaries. */
+/* Returns the number of (query, key) pairs of one head of one sequence that the causal mask and the window
+ * allow. Document boundaries are ignored. */
 static double visible_pairs(int64_t q_len, int64_t kv_len, int64_t q_offset, int64_t window)
 {
     double hidden = window > 0 ? pairs_below(q_len, kv_len, q_offset - window) : 0;
@@ -203,7 +204,7 @@ static double pass_sums(const ax_sumsq_args *a, ax_operand_fn *each, void *user)
     return bytes + pass_operands(&sums, 1, each, user);
 }
 
-/* Returns the number of elements of the arrays of kernel sumsq. */
+/* Returns the number of elements of all arrays of a call of kernel sumsq. */
 static double summed(const ax_sumsq_args *a)
 {
     double n = 0;

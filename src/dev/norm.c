@@ -1,5 +1,5 @@
-/* Splits the arguments of norm and norm_grad into the arguments of the two kernels that each of them fuses:
- * stats and apply. */
+/* Makes the arguments of norm_stats and norm_apply, the two kernels that kernel norm fuses, from the
+ * arguments of norm; likewise for norm_grad, which fuses norm_grad_stats and norm_grad_apply. */
 #include "axonn/dev.h"
 
 ax_norm_stats_args ax_norm_stats_of(const ax_norm_args *a)

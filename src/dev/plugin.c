@@ -3,9 +3,9 @@
  * setting runtime.plugins names. By default (auto) that is the directory of the library or program that
  * contains this file.
  *
- * The plugin must be of the same build: of the same commit, and of the same interface. The interface is a
- * hash of the headers that both share (CMakeLists.txt), because trees with other changes may have the same
- * commit. */
+ * The plugin must be of the same build as this file: of the same commit, and of the same interface. The
+ * interface is a hash of the headers that plugin and library share (CMakeLists.txt). It is compared too,
+ * because two source trees at one commit may have different changes that are not committed. */
 #include "dev/backend.h"
 
 #include "axonn/runtime.h"
@@ -17,9 +17,8 @@
 #include <string.h>
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static const ax_device_ops
-    *table;                /* the plugin's table of functions; NULL if the plugin could not be loaded */
-static char why_not[1024]; /* why the plugin could not be loaded */
+static const ax_device_ops *table; /* the plugin's table of functions; NULL if the plugin cannot be used */
+static char why_not[1024];         /* why the plugin cannot be used */
 
 /* Returns the path of the library or program that contains this file, NULL if it is unknown. */
 static const char *own_path(void)
@@ -40,8 +39,8 @@ static void plugin_path(const char *dir, char *out, size_t size)
         snprintf(out, size, "%.*slibaxonn_cuda.so", slash ? (int)(slash + 1 - own) : 0, slash ? own : "");
 }
 
-/* Compares the plugin's build with this file's. Writes why the plugin cannot be used to why_not, and returns
- * false, if they differ. */
+/* Returns true if the plugin is of the same build as this file. If not, writes to why_not why the plugin
+ * cannot be used. */
 static bool same_build(const char *path, const char *commit, const char *interface)
 {
     const char *own = own_path();

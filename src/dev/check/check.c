@@ -1,4 +1,4 @@
-/* The check backends: the kernels of another backend, on memory that only kernels may access.
+/* The check backends: the kernels of another backend, on memory that host code must not access itself.
  *
  * Device memory is accessible only between `enter` and `leave` (ax_device_ops). The library calls them around
  * launches, copies, collectives and its other accesses to device memory. Host code that dereferences a device

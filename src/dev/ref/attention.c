@@ -35,9 +35,9 @@ static void add_scaled(ax_dtype dtype, const void *x, int64_t at, int64_t n, dou
 
 typedef struct query {
     int64_t q_at, o_at;  /* element offsets of the query's rows in q and o */
-    int64_t k_at;        /* element offset of key row 0 of the query's head */
+    int64_t k_at;        /* element offset in k and v of the first key of the query's sequence and key head */
     int64_t k_stride;    /* elements from one key to the next */
-    int64_t first, last; /* first and last visible key */
+    int64_t first, last; /* first and last visible key; none if last < first */
 } query;
 
 static query query_of(const ax_attention_args *a, int64_t b, int64_t i, int64_t h)

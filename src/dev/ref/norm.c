@@ -122,7 +122,7 @@ static double rounded(ax_dtype dtype, double x)
 
 /* The sums s1 and s2 of ax_norm_grad_stats_args for one row (s1 is 0 for RMSNorm). norm_grad does not store
  * the sums, but rounds them to the accumulation dtype all the same, so that it gives the same bits as
- * norm_grad_stats and norm_grad_apply. */
+ * norm_grad_stats followed by norm_grad_apply. */
 typedef struct grad_sums {
     double s1, s2;
 } grad_sums;

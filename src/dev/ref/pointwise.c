@@ -150,8 +150,8 @@ ax_status ref_glu_grad(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-/* Rotates one head of a row. `angles`: cosines and sines of the row's position; NULL: the position is outside
- * the table, and the head becomes NaN. */
+/* Rotates one head of a row; x[first] is the head's first element. `angles`: cosines and sines of the row's
+ * position; NULL: the position is outside the table, and the head becomes NaN. */
 static void rotate_head(const ax_rope_args *a, int64_t first, const float *angles)
 {
     const int64_t half = a->head_dim / 2;

@@ -1,8 +1,8 @@
 /* Gradients of attention. Read attention_kernels.h first.
  *
  * A work item is one key/value head of one sequence, so that no other thread adds to the head's dk and dv.
- * The outer loop is over blocks of keys, the inner loops are over the query heads of the group and blocks of
- * queries. For each pair of blocks:
+ * The outer loop is over blocks of keys. The inner loops are over the query heads that use the key head (its
+ * group) and over blocks of queries. For each pair of blocks, with do = dout, the gradient of o:
  *
  *     p  = 2^((q·kT·scale - lse)·log2e)      dp = do·vT      ds = p ∘ (dp - delta)·scale
  *     dv += pT·do      dk += dsT·q           dq += ds·k
@@ -17,8 +17,8 @@
  * operands instead: dvT += doT·p, dkT += qT·ds.
  *
  * dk and dv of a block of keys are complete after its iteration of the outer loop. dq is summed over the
- * blocks of keys: in place if it is fp32, else in scratch. If scratch does not hold all queries of the group,
- * dq is computed in a second pass of the same loops, for as many queries at a time as fit. */
+ * blocks of keys: in place if it is fp32, else in scratch. If scratch does not hold dq for all queries of the
+ * group, dq is computed in a second pass of the same loops, for as many queries at a time as fit. */
 #ifndef AX_DEV_CPU_ATTENTION_GRAD_KERNELS_H
 #define AX_DEV_CPU_ATTENTION_GRAD_KERNELS_H
 

@@ -29,7 +29,7 @@
  * column fall into many sets of the cache. */
 enum { QUERIES = AX_CPU_ATTENTION_QUERIES, BLOCK_KEYS = 512, BLOCK_LD = BLOCK_KEYS + 16 };
 
-/* The first block of keys starts at a multiple of BLOCK_START. */
+/* The first block of keys of a work item starts at a multiple of BLOCK_START. */
 enum { BLOCK_START = 32 };
 
 /* Allocates `bytes` from scratch memory, in whole cache lines. */
@@ -211,7 +211,7 @@ INLINE int64_t visible_block(const attend *t, int64_t i, int64_t n, int64_t *lo)
 }
 
 /* Sets t->j0 to the first key of the first block of keys that the item sees. Returns the end (exclusive) of
- * its last block; the memory of keys after this end may be uninitialized. */
+ * the keys that the causal mask lets the item see. The memory of keys after this end may be uninitialized. */
 INLINE int64_t first_block(attend *t)
 {
     int64_t lo;
@@ -222,7 +222,7 @@ INLINE int64_t first_block(attend *t)
 }
 
 /* Columns (keys) lo … hi-1 of the block of keys. seen_columns returns the columns that query i of the work
- * item sees; an empty range if there is no query i. */
+ * item sees, which may extend beyond the block; an empty range if there is no query i. */
 typedef struct span {
     int64_t lo, hi;
 } span;

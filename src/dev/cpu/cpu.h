@@ -24,14 +24,14 @@ static inline int64_t vsize(vtype type) { return type == VF32 ? 4 : 2; }
  * in k. Unit u of row i is at `at` + i·row + u·unit; `row` and `unit` are strides in bytes. The strip is
  * either read in place, from a matrix whose rows are contiguous in k (unit is 4), or packed, with rows side
  * by side (row is 4) and memory for all rows of a micro-tile. If ax_cpu_gemm.grain > 1, `grain` units of a
- * row are read together and packed together: unit u is at ⌊u/grain⌋·grain·unit + 4·(u mod grain) from its
- * row, and row is 4·grain. */
+ * row are read together and packed together: unit u is ⌊u/grain⌋·grain·unit + 4·(u mod grain) bytes after the
+ * start of its row, and if the strip is packed, `row` is 4·grain. */
 typedef struct ax_cpu_rows {
     const void *at, *next; /* at: the strip; next: the following strip, which is prefetched while this one is
                               multiplied, or NULL */
     int64_t row, unit;
-    int64_t n; /* rows of the strip. In place of missing rows, a micro-tile of AMX reads memory before `at`,
-                  and other micro-tiles read the last row again */
+    int64_t n; /* rows of the strip. If it has fewer rows than a micro-tile, micro-tiles of AMX read memory
+                  before `at` in place of the missing rows, and other micro-tiles read the last row again */
 } ax_cpu_rows;
 
 /* Memory to prefetch: `n` cache lines, in rows of `lines` lines each, `stride` bytes apart; the first `line`
@@ -62,7 +62,7 @@ typedef struct ax_cpu_tile {
     bool add_c;
     /* Used only if ax_cpu_gemm.store is NULL: */
     bool non_temporal; /* c may be written by non-temporal stores; set only if nothing is added to the sums
-                          and every row of c consists of whole cache lines */
+                          and every row of c begins at a cache line */
     ax_cpu_prefetch prefetch[2]; /* prefetches to do while the tile multiplies */
     /* Used only if ax_cpu_gemm.store is not NULL: */
     float *sums; /* where the tile leaves its sums. The next tile adds this tile's `prior`, `bias` and (if
@@ -93,8 +93,8 @@ typedef struct ax_cpu_gemm {
                                      read in place */
     ax_cpu_pack_fn *pack_a, *pack_b; /* the argument `width` of pack_a is `rows` */
     void (*tile)(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *tile);
-    /* A thread calls `begin` before the first and `end` after the last tile of a part of a job. Each may be
-     * NULL. After `end` all threads see the thread's stores. */
+    /* A thread calls `begin` before and `end` after the tiles of each part of a GEMM that it computes. Each
+     * may be NULL. After `end` all threads see the thread's stores. */
     void (*begin)(void), (*end)(void);
     void (*store)(const ax_cpu_tile *tile); /* stores tile->sums; NULL: tiles always store to c themselves */
 } ax_cpu_gemm;

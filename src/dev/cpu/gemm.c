@@ -159,9 +159,9 @@ static bool wants_non_temporal_c(const ax_gemm_args *g)
     return g->trans_a && !g->trans_b && g->m * g->n * 4 >= SMALL;
 }
 
-/* Fills in *tile, the tile at column j and the block's first rows: where the tile stores its result in c, and
- * which terms it adds to the sums: `prior` (the sums over earlier blocks of k, or an fp32 c to accumulate
- * into), the bias, and a 16-bit c to accumulate into. */
+/* Fills in *tile, the tile at the first rows and at column j of the block: where the tile stores its result
+ * in c, and which terms it adds to the sums: `prior` (the sums over earlier blocks of k, or an fp32 c to
+ * accumulate into), the bias, and a 16-bit c to accumulate into. */
 static void set_destination(const block *t, int64_t j, ax_cpu_tile *tile)
 {
     const ax_gemm_args *g = t->g;

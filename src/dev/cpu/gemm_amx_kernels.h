@@ -3,14 +3,14 @@
  *
  * A micro-tile is 2 x 2 tiles of sums. A step of STEP units in k (a unit is a pair of bf16 values) loads two
  * tiles of a and two of b for four tile multiplications; the L1 and L2 caches can deliver that many loads in
- * the time of the multiplications. Panels of b have the format of the vector kernels, [units][nv*16], padded
- * with zeros to whole steps in k. A tile of a is 16 rows of 64 bytes, contiguous in k. It is read in place,
- * or packed so that the rows of a step are adjacent:
+ * the time of the multiplications. Panels of b have the format of the vector kernels, [units][nv*16] for nv
+ * vectors of 16 columns, padded with zeros to whole steps in k. A tile of a is 16 rows of 64 bytes,
+ * contiguous in k. It is read in place, or packed so that the rows of a step are adjacent:
  *
  *     a panel:  [steps][AMX_ROWS][STEP]
  *
- * AMX can store tiles to memory, but cannot move them to vector registers. So the other terms of
- * the result (prior, bias and c in ax_cpu_tile) are added to the sums after the tiles are stored. */
+ * AMX can store tiles to memory, but cannot move them to vector registers. So the other terms of the result
+ * (prior, bias and c in ax_cpu_tile) are added to the sums after the tiles are stored. */
 #ifndef AX_DEV_CPU_GEMM_AMX_KERNELS_H
 #define AX_DEV_CPU_GEMM_AMX_KERNELS_H
 
@@ -281,7 +281,7 @@ INLINE void amx_tile(int nv, int64_t k, const ax_cpu_rows *a, const char *b, con
     __asm__ volatile("" ::: "memory"); /* packed values must be stored before tile loads */
     for (int64_t left = k; left > 0; left -= 2 * STEP) {
         if (left < 2 * STEP &&
-            a->unit == 4) { /* a is read in place, so the values after the row's end are not zeros */
+            a->unit == 4) { /* a is read in place, so the values after the row's end may not be zeros */
             _Alignas(64) float rest[AMX_ROWS * STEP];
             amx_pack_step((const uint16_t *)(const void *)at, a->row / 2, AMX_ROWS, left, rest);
             __asm__ volatile("" ::: "memory");

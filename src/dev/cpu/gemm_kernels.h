@@ -54,9 +54,9 @@ INLINE vf pairs_of_rows(const uint16_t *row0, const uint16_t *row1, int64_t n)
 
 /* Stores 32-bit units (an fp32 value, or a pair of bf16 values) of the rows r … r+W-1 to the packed panels of
  * a: x has unit u of each row and, if `two`, y has unit u+1. `apart`: units for which a panel has room. r is
- * a multiple of W. The W rows belong to one panel, or one half of them to each of two panels. In the second
- * case units u and u+1 of a panel are stored together, because they fill one cache line if the panel is
- * aligned to a line. */
+ * a multiple of W. The W rows belong to one panel, or to two panels, half of them to each. In the second case
+ * units u and u+1 of a panel are stored together, because they fill a vector (with AVX-512 a cache line, if
+ * the panel is aligned to a line). */
 INLINE void put_in_a(float *out, int64_t r, int64_t rows, int64_t u, bool two, int64_t apart, vf x, vf y)
 {
     float unused[W], *panel = out + r * apart + u * TILE_ROWS;

@@ -100,9 +100,9 @@ INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int6
         gemv_step(g, rows, cols, b, far, k, g->k - k, pairs, type, sum);
 }
 
-/* Computes c if b is stored as [n,k]: for each i < cols, the n <= W columns from j + i·apart on. The `cols`
- * ranges of columns are far apart in memory, so up to four long streams are read side by side. The n sums of
- * a range are stored together. */
+/* Computes columns of c if b is transposed: for each i < cols, the n <= W columns from j + i·apart on. In
+ * memory these `cols` ranges of columns are far apart, so up to four long streams are read side by side. The
+ * n sums of a range are stored together. */
 INLINE void gemv_columns(const ax_gemm_args *g, int rows, int cols, int64_t j, int64_t n, int64_t apart,
                          vtype type)
 {
@@ -124,8 +124,8 @@ INLINE void gemv_columns(const ax_gemm_args *g, int rows, int cols, int64_t j, i
         gemv_store(g, rows, j + c * apart, n, sums[0][c], 4 * W);
 }
 
-/* Computes `nv` vectors of columns of c if b is stored as [k,n]: multiplies the rows of b by values of a and
- * adds them up. */
+/* Computes `nv` vectors of columns of c, from column j on but not beyond hi-1, if b is not transposed:
+ * multiplies the rows of b by values of a and adds them up. */
 INLINE void gemv_axpys(const ax_gemm_args *g, int rows, int nv, int64_t j, int64_t hi, vtype type)
 {
     vf sum[AX_CPU_GEMV_ROWS][4];

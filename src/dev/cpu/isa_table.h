@@ -1,5 +1,5 @@
-/* Each isa_*.c includes this file at its end. This file compiles the kernels for the file's instruction set
- * and puts them into the table AX_ISA_TABLE. */
+/* Each isa_*.c includes this file at its end. It compiles the kernels for the instruction set of the
+ * including file, and puts them into the table AX_ISA_TABLE. */
 #include "attention_grad_kernels.h"
 #include "attention_kernels.h"
 #include "gemm_kernels.h"

@@ -28,8 +28,8 @@ enum { SERIAL_BELOW = 16384 }; /* with fewer elements, waking a thread costs mor
 enum { QUEUED = 8 }; /* parts per thread, if work items take unequal time */
 
 /* Runs a kernel in one part per thread, or in a single part if there are fewer than SERIAL_BELOW elements.
- * `queue` is true if work items take unequal time: then there are up to QUEUED parts per thread. A part has
- * several items, if there are enough, because each item prefetches data of the next item. */
+ * `queue` is true if work items take unequal time: then there are at most QUEUED parts per thread. With more
+ * parts, a part would have fewer items, and each item prefetches data of the next item of its part. */
 static ax_status run_parts(ax_stream *stream, ax_cpu_range_fn *fn, const void *args, int64_t items,
                            int64_t unit, double elements, bool queue)
 {
@@ -177,8 +177,8 @@ static ax_status sgd(ax_stream *stream, const void *args)
 enum { CHUNKS = 64, CHUNK_ROWS = 32 }; /* norm_grad: the most chunks of rows, and the fewest rows in one */
 
 /* Runs norm_grad or norm_grad_apply. The sums of the chunks lie in the scratch of the first thread, which
- * these kernels do not use otherwise. If not even the sums of one chunk fit there, the reference backend's
- * kernel runs. */
+ * these kernels do not use otherwise. The reference backend's kernel runs in F64, and if not even the sums of
+ * one chunk fit the scratch. */
 static ax_status run_norm_grad(ax_stream *stream, ax_kernel kernel, const ax_norm_grad_apply_args *a,
                                const void *args)
 {

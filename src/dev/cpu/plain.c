@@ -1,5 +1,5 @@
-/* Kernels that do not become faster by SIMD: fill, and plain and strided copies. Work items are elements, or
- * rows of the box. */
+/* Kernels that do not become faster by SIMD: fill, and plain and strided copies. Work items are elements;
+ * those of copy_box are rows, which run along the innermost dim. */
 #include "dev/cpu/cpu.h"
 
 #include <string.h>

@@ -236,7 +236,7 @@ INLINE void find_slopes(ax_activation kind, const vf *x, vf *slope, int count, b
 
 /* Defines kernel `name`, which calls name_of(args, kind, lo, hi, type), compiled for each activation `kind`
  * and element type. The caller defines CASE as a macro for AX_ACTIVATIONS: CASE(k, function) must expand to
- * KIND(name, k). */
+ * KIND(name, k), or to KIND_ROWS(name, k), which calls name_rows instead of name_of. */
 #define BY_ACTIVATION(name, CASE)                                                                            \
     INLINE void name##_range(const ax_##name##_args *a, int64_t lo, int64_t hi,                              \
                              vtype type){AX_ACTIVATIONS(CASE)} BY_DTYPE(name)

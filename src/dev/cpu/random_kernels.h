@@ -5,9 +5,9 @@
 #include "dev/attention.h"
 #include "simd.h"
 
-/* Computes the Philox words of W/2 consecutive blocks, in the order of the elements that use them. While
- * computing, each 64-bit lane of a vector is one block. The blocks are assigned to lanes such that
- * interleaving the words (0,1) with the words (2,3) puts the blocks in order. */
+/* Computes the words of W/2 consecutive Philox blocks (of four words each), in the order of the elements that
+ * use them. While computing, each 64-bit lane of a vector is one block. The blocks are assigned to lanes such
+ * that interleaving the words (0,1) with the words (2,3) puts the blocks in order. */
 #if AX_SIMD
 #if AX_SIMD == 512
 #define V64(name) _mm512_##name

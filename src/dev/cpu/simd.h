@@ -512,9 +512,9 @@ enum { AT_ONCE = AX_SIMD == 512 ? 8 : 4 };
     UNROLL                                                                                                   \
     for (int v = 0; v < (count); v++)
 
-/* Replaces each x by exp(x), within 1.5 ulp: 2^n · e^r with |r| <= ln2/2, and e^r by its Taylor sum to r^7
- * (remainder below 2^-27). x is clamped to a range outside of which exp overflows fp32 or is 0. NaN stays
- * NaN, because x is the second operand of vmax and vmin. */
+/* Replaces each x by exp(x), within 1.5 ulp. Computes 2^n · e^r with |r| <= ln2/2, and e^r as its Taylor sum
+ * to r^7 (remainder below 2^-27). x is clamped to a range outside of which exp overflows fp32 or is 0. NaN
+ * stays NaN, because x is the second operand of vmax and vmin. */
 INLINE void vexp_each(vf *x, int count)
 {
     static const float taylor[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};

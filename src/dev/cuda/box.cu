@@ -153,7 +153,7 @@ template <int N, class T> __global__ void add_pieces(add_runs_call<T> s)
     }
 }
 
-/* If a run that began in piece p-1 goes on in piece p, thread block (p, s) adds the run's sums in head[p],
+/* If a run that began in piece p-1 goes on in piece p, thread block (p-1, s) adds the run's sums in head[p],
  * head[p+1] … to dtable. */
 template <int N, class T> __global__ void add_heads(add_runs_call<T> s)
 {
@@ -224,8 +224,9 @@ ax_status embedding_grad(ax_stream *stream, const ax_embedding_grad_args *a, int
     return a->cols % N == 0 && aligned({dy, a->dtable}) ? add_runs<N>(stream, s) : add_runs<1>(stream, s);
 }
 
-/* Returns how many rows are handled at a time: the most whose lists, digits and sums of pieces fit scratch,
- * in whole blocks of the sort, but at most 2^20; 0 if there are too many columns. */
+/* Returns how many rows are handled at a time: the most whose lists of entries, counts of digits and sums of
+ * pieces fit AX_CUDA_SCRATCH bytes, in whole blocks of the sort, but at most 2^20; 0 if there are too many
+ * columns. */
 int64_t rows_at_a_time(int64_t cols, ax_dtype accum)
 {
     const int64_t most = 1 << 20, bytes = SORT_BLOCK * 2 * (int64_t)sizeof(entry) +
@@ -333,7 +334,8 @@ template <class A> struct init_normal {
     template <int N> __device__ void run(int64_t at) const
     {
         for (int64_t item = at; item < at + N; item++) {
-            int64_t k = item / a.n[3], j = k / a.n[2], i = j / a.n[1]; /* of the element's row, in the box */
+            int64_t k = item / a.n[3], j = k / a.n[2],
+                    i = j / a.n[1]; /* numbers of the element's row, plane and cube in the box */
             int64_t row =
                 ((a.lo[0] + i) * a.extent[1] + a.lo[1] + j % a.n[1]) * a.extent[2] + a.lo[2] + k % a.n[2];
             uint64_t index = (uint64_t)(row * a.extent[3] + a.lo[3] + item % a.n[3]), which = index % 4;

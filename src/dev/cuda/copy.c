@@ -51,7 +51,7 @@ static ax_status copy(ax_stream *stream, void *to, const void *from, size_t byte
     return AX_OK;
 }
 
-/* A host that waits for the event sleeps: by default CUDA would let it spin. */
+/* Creates an event. A host thread that waits for it sleeps: by default CUDA would let the thread spin. */
 static ax_status event_create(ax_device *dev, void **out)
 {
     cudaEvent_t event;
@@ -79,8 +79,8 @@ static ax_status await(ax_stream *stream, void *event)
     return AX_OK;
 }
 
-/* May run on a thread that has no current GPU yet. Without cudaSetDevice such a thread would create a context
- * on GPU 0. */
+/* Queries an event. May run on a thread that has no current GPU yet. Without cudaSetDevice such a thread
+ * would create a context on GPU 0. */
 static ax_status is_done(ax_device *dev, void *event, bool *done)
 {
     cudaSetDevice(cuda_of(dev)->ordinal);

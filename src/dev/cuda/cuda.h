@@ -1,10 +1,9 @@
 /* Private header of the CUDA backend, a plugin (libaxonn_cuda.so) that dev/plugin.c loads. device.c has
- * memory and the backend's table; copy.c copies beside kernels; gemm.c runs matmuls by cuBLASLt, gemm_plan.c
- * chooses their algorithms, gemm_sums.c tests their sums of columns, plans.c keeps the choices in files;
- * cudnn.c runs attention by cuDNN, if that is installed, cudnn_graph.c makes its plans; nccl.c links GPUs.
- * The files
- * *.cu have the kernels, divided about as in dev/ref; kernels.cuh has the code that they share. All kernels
- * of a device run on one stream, so that scratch has one user at a time. */
+ * memory and the backend's table; copy.c has copies that run beside kernels; gemm.c runs matmuls by cuBLASLt,
+ * gemm_plan.c chooses their algorithms, gemm_sums.c tests their sums of columns, plans.c keeps the choices in
+ * files; cudnn.c runs attention by cuDNN, if that is installed, cudnn_graph.c makes its plans; nccl.c links
+ * GPUs. The kernels are in files named *.cu, divided about as in dev/ref; kernels.cuh has the code that they
+ * share. All kernels of a device run on one stream, so that scratch has one user at a time. */
 #ifndef AXONN_DEV_CUDA_H
 #define AXONN_DEV_CUDA_H
 
@@ -17,7 +16,8 @@ extern "C" {
 #endif
 
 /* Minimum bytes of device memory that kernels, cuBLASLt and cuDNN share as scratch: cuBLASLt needs this much
- * on Hopper. GPUs with more than 16 GiB get more scratch (device.c), for cuDNN and for GEMMs that split k. */
+ * on Hopper. If every GPU that the process can use has more than 16 GiB, there is more scratch (`workspace`
+ * in device.c), for cuDNN and for GEMMs that split k. */
 enum { AX_CUDA_SCRATCH = 32 << 20 };
 
 /* ax_copy_in copies through chunks of pinned memory, used in turn, so that the host need not wait until a
@@ -80,14 +80,14 @@ extern const ax_device_ops ax_plugin_cuda;
 ax_status ax_cuda_matmuls_create(const ax_cuda *cu, const char *gpu, struct ax_cuda_matmuls **out);
 void ax_cuda_matmuls_destroy(struct ax_cuda_matmuls **out);
 /* From this call on, keeps the algorithms that are chosen for GEMMs by timing in a file of directory `dir`.
- * First takes over those of directory `from` (ax_device_keep_plans). */
+ * First takes over those in the file of directory `from`. See ax_device_keep_plans. */
 ax_status ax_cuda_matmuls_keep(struct ax_cuda_matmuls *p, const char *dir, const char *from, bool *kept);
 
 /* Sets each row of c to the bias (to zeros if the bias is NULL), or adds the bias to each row if
  * `accumulate`. A GEMM with k = 0 does nothing else. */
 ax_status ax_cuda_spread_rows(ax_stream *stream, const ax_gemm_args *args);
 
-/* A slow GEMM kernel, for calls that cuBLASLt does not support. */
+/* Runs a GEMM by a slow kernel of the plugin, for calls that cuBLASLt does not support. */
 ax_status ax_cuda_plain_gemm(ax_stream *stream, const ax_gemm_args *args);
 
 /* Copies beside kernels (copy.c). */
@@ -95,10 +95,11 @@ extern const ax_copy_ops ax_cuda_copy_ops;
 
 /* Links to other GPUs (nccl.c). */
 extern const ax_link_ops ax_cuda_links;
-/* Waits for an event on a GPU that has links, until the event is reached, or CUDA or a link has failed. A
- * failure aborts all links, so that no stream waits for them any more. Long waits cause warnings. `ending`:
- * this rank closes a link or its device, or frees memory; then the function gives up after two minutes, which
- * counts as a failure, because other ranks may have ended before they joined the last collectives. */
+/* Waits on a GPU that has links until an event is complete, or CUDA, a link or another rank has failed. If a
+ * link or another rank has failed, aborts all links, so that no stream waits for them any more. Logs warnings
+ * of long waits. `ending`: this rank closes a link or its device, or frees memory; then the function gives up
+ * after two minutes, which counts as a failure, because other ranks may have ended before they joined the
+ * last collectives. */
 void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending);
 /* Returns why the links have failed, or NULL. After a failure, data received over them is invalid. */
 const char *ax_nccl_why(const ax_cuda *cu);
@@ -115,7 +116,7 @@ ax_status ax_cuda_flash_grad(ax_stream *stream, const ax_attention_grad_args *ar
 bool ax_cuda_decode_takes(const ax_attention_args *args);
 ax_status ax_cuda_decode(ax_stream *stream, const ax_attention_args *args);
 
-/* Attention by the plugin's own kernels (flash.cu, decode.cu or attention.cu). */
+/* Run attention, or its gradient, by the plugin's own kernels (flash.cu, decode.cu or attention.cu). */
 ax_status ax_cuda_own_attention(ax_stream *stream, const ax_attention_args *args);
 ax_status ax_cuda_own_attention_grad(ax_stream *stream, const ax_attention_grad_args *args);
 
@@ -124,10 +125,10 @@ ax_status ax_cuda_own_attention_grad(ax_stream *stream, const ax_attention_grad_
 ax_status ax_cuda_documents(ax_stream *stream, const int32_t *doc_start, int64_t n, float *out);
 ax_status ax_cuda_blind_queries(ax_stream *stream, const ax_attention_args *args);
 
-/* Attention by cuDNN (cudnn.c). *done is set to whether cuDNN has computed the call; if not, the plugin's own
- * kernels must. cuDNN is loaded at the first call that cuDNN may support, or when a device is opened whose
- * setting runtime.attention is cudnn. ax_cuda_cudnn_create: AX_ERR_USAGE if there is no usable cuDNN.
- * ax_cuda_cudnn_version returns the version as cuDNN reports it, such as 91900 for 9.19.0. */
+/* Attention by cuDNN (cudnn.c). *done is set to whether the call is computed; if not, the plugin's own
+ * kernels must compute it. cuDNN is loaded at the first call that cuDNN may support, or when a device is
+ * opened whose setting runtime.attention is cudnn. ax_cuda_cudnn_create: AX_ERR_USAGE if there is no usable
+ * cuDNN. ax_cuda_cudnn_version returns the version as cuDNN reports it, such as 91900 for 9.19.0. */
 #ifdef AXONN_HAVE_CUDNN
 ax_status ax_cuda_cudnn_create(const ax_cuda *cu, struct ax_cuda_cudnn **out);
 void ax_cuda_cudnn_destroy(struct ax_cuda_cudnn **out);

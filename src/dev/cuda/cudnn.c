@@ -2,7 +2,8 @@
  * own kernels. A plan is made and checked at the first call of a shape, and then kept. The backward graph
  * needs workspace that grows with the square of the sequence length, so a call is cut into slices that fit
  * scratch. A slice is several sequences, or several heads of one sequence. If scratch has too little room for
- * that, the other backward graph is used, whose workspace grows with the sequence length. */
+ * that, the other backward graph is used, whose workspace grows with the sequence length, or, where cuDNN
+ * does not have that graph, the plugin's own kernels. */
 #include "dev/cuda/cudnn.h"
 #include "dev/attention.h"
 #include "dev/cuda/cuda.h"
@@ -274,8 +275,8 @@ static int64_t sums_bytes(const shape_class *c, int64_t batch, int64_t kv_heads)
 }
 
 /* Chooses the size of slices of backward calls by graph `kind`: as many sequences as fit scratch; if not even
- * one fits, as many heads of one sequence as fit. Fails if a slice would leave most of the GPU idle, or if
- * lse and delta of a slice would not begin at a multiple of 16 bytes. */
+ * one fits, as many heads of one sequence as fit. Fails if not even one head fits, if a slice would keep less
+ * than half of the GPU busy, or if lse and delta of a slice would not begin at a multiple of 16 bytes. */
 static ax_status cut_backward(const ax_cuda *cu, ax_cudnn_kind kind, shape_class *c)
 {
     const ax_cudnn_shape *s = &c->whole;
@@ -302,8 +303,8 @@ static ax_status cut_backward(const ax_cuda *cu, ax_cudnn_kind kind, shape_class
     return AX_OK;
 }
 
-/* Chooses graph and slices. The graph that stores the gradient of the scores has priority: it does not wait.
- */
+/* Chooses graph and slices. The backward graph that stores the gradient of the scores has priority, because
+ * its thread blocks do not wait for one another. */
 static ax_status choose_slices(const state *s, const ax_cuda *cu, shape_class *c)
 {
     bool ordered = cu->generation == 9 && s->lib.GetVersion() >= AX_CUDNN_ORDERED_VERSION;
@@ -497,8 +498,9 @@ static ax_status copy_results(ax_stream *stream, const call *k, void *to[SEQUENC
 }
 
 /* Runs the first and the last sequence of the call by the plugin's own kernels, and the whole call by cuDNN,
- * and compares the results of these two sequences. Both round to the call's dtype in a few places, so the
- * allowed difference is that of eight such roundings; a wrong result differs by much more.
+ * and compares the results of these two sequences. The plugin's kernels and cuDNN both round to the call's
+ * dtype in a few places, so the allowed difference is that of eight such roundings; a wrong result differs by
+ * much more.
  *
  * A gradient far smaller than the others may be pure rounding error, as dq and dk are if each document is one
  * token. Such a gradient only has to be small. If all results are zero or one is not finite, the comparison

@@ -7,7 +7,7 @@
 
 #include <cudnn_graph.h>
 
-/* The functions of cuDNN that the plugin loads. */
+/* The functions of cuDNN that the plugin loads, without their prefix cudnn. */
 #define AX_CUDNN_FUNCTIONS(X)                                                                                \
     X(GetVersion)                                                                                            \
     X(GetErrorString)                                                                                        \
@@ -40,9 +40,10 @@ AX_MUST_CHECK ax_status ax_cudnn_set(const ax_cudnn *lib, cudnnBackendDescriptor
                                      cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                                      int64_t count, const void *values);
 
-/* AX_CUDNN_BACKWARD stores the gradient of the scores in workspace, which grows with the square of `time`.
- * AX_CUDNN_BACKWARD_ORDERED sums dq in fp32, in AX_CUDNN_DQ_SUM, and waits to keep the order of sums; its
- * workspace grows with `time`. It exists on Hopper, from cuDNN AX_CUDNN_ORDERED_VERSION on. */
+/* Kinds of graphs. AX_CUDNN_BACKWARD stores the gradient of the scores in workspace, which grows with the
+ * square of the sequence length. AX_CUDNN_BACKWARD_ORDERED sums dq in fp32, in AX_CUDNN_DQ_SUM; its thread
+ * blocks wait for one another, so that each sum has a fixed order. Its workspace grows with the sequence
+ * length. It exists on Hopper, from cuDNN AX_CUDNN_ORDERED_VERSION on. */
 typedef enum ax_cudnn_kind { AX_CUDNN_FORWARD, AX_CUDNN_BACKWARD, AX_CUDNN_BACKWARD_ORDERED } ax_cudnn_kind;
 enum { AX_CUDNN_ORDERED_VERSION = 92500 };
 

@@ -1,8 +1,8 @@
 /* Attention of few queries and many keys in bf16 or fp16, as in generation: the keys are split over thread
  * blocks (split-K; FlashDecoding, Dao et al. 2023), because there are too few queries to keep the GPU busy.
- * The 16 rows of a fragment are query heads of one key head, of all queries. They share a block, so that it
- * reads keys and values once for 16 rows. A second kernel combines the parts. How keys are split depends on
- * the shape and on the size of scratch only, and each sum has a fixed order. */
+ * The 16 rows of a fragment are the query heads that use one key head, of all queries. They share a thread
+ * block, which reads keys and values once for 16 rows. A second kernel combines the parts. How keys are split
+ * depends on the shape and on the size of scratch only, and each sum has a fixed order. */
 #include "dev/cuda/flash.cuh"
 
 namespace
@@ -215,7 +215,8 @@ template <class T> __global__ void combine_kernel(decode s)
 }
 
 /* Splits the keys that the queries see by causality and window into parts of whole tiles: as many as give
- * WANTED blocks, but at most MOST, and no more than fit scratch. Returns the number of blocks per part. */
+ * WANTED blocks, but at most MOST, and no more than fit scratch. Returns the number of thread blocks for each
+ * part of each sequence. */
 int64_t split_keys(const ax_cuda *cu, decode *s)
 {
     const ax_attention_args *a = &s->a;

@@ -84,10 +84,10 @@ static int64_t available(int local_rank, int *place)
     return cudaSetDevice(ordinal) == cudaSuccess ? memory_left() : -1;
 }
 
-/* Returns the most GPU memory that was in use since the device was opened, without the driver's context.
- * Memory that other processes have taken on this GPU since then counts too. The function measures the memory
- * in use at each call and is called before each free; that is enough, because only a free reduces the memory
- * in use. */
+/* Returns the most bytes of GPU memory that were in use since the device was opened, without the driver's
+ * context. Memory that other processes have taken on this GPU since then counts too. The function measures
+ * the memory in use at each call and is called before each free; that is enough, because only a free reduces
+ * the memory in use. */
 static int64_t held(ax_device *dev)
 {
     ax_cuda *cu = cuda_of(dev);
@@ -159,8 +159,8 @@ static ax_status open_cudnn(ax_cuda *cu)
 }
 
 /* Chooses the implementation of attention: the best, or the one that setting runtime.attention names. If the
- * setting names cuDNN, cuDNN is opened now, and a failure is an error. Otherwise cuDNN is opened at the first
- * call that cuDNN may support. */
+ * setting names cuDNN, cuDNN is opened now, and a failure is an error, unless that value is only preferred
+ * (ax_runtime_prefer). Otherwise cuDNN is opened at the first call that cuDNN may support. */
 static ax_status choose_attention(ax_cuda *cu)
 {
     const char *name;

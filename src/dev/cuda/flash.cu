@@ -413,8 +413,8 @@ __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
         fragment_c p[QUERIES / 8] = {}, ds[QUERIES / 8] = {};
         rows_times_rows<T, D>(p, m.own[0] + warp * 16 * (D + 8), q);
         rows_times_rows<T, D>(ds, m.own[1] + warp * 16 * (D + 8), dout);
-        /* Query i0 + n sees key `row` if row - i0 <= n < q_len - i0 and n < row - i0 + window, and if its
-         * document starts at the key or before. */
+        /* Query i0 + n sees key `row` if three conditions hold: row - i0 <= n < q_len - i0; n < row - i0 +
+         * window, if there is a window; the query's document starts at the key or before. */
         const dropout_state drop = {a.drop, b, h0, a.q_len, a.q_len};
         const int low = clamped(row - i0, -8, QUERIES) - lane % 4 * 2,
                   high = clamped(a.q_len - i0, 0, QUERIES) - lane % 4 * 2, key = (int)row,

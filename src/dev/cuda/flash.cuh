@@ -1,5 +1,5 @@
 /* Shared by the attention kernels on tensor cores: flash.cu (many queries) and decode.cu (few). A thread
- * block has four warps. It keeps tiles of rows of heads in shared memory, and computes products of them with
+ * block has four warps. It keeps tiles of rows of heads in shared memory, and computes their products by
  * fragments of 16 rows (mma.cuh). Head widths are multiples of 8 up to 128, padded with zeros to 32, 64, 96
  * or 128. */
 #ifndef AXONN_DEV_CUDA_FLASH_CUH
@@ -102,7 +102,7 @@ __device__ inline int clamped(int64_t x, int low, int high)
  * key. */
 struct visible_part {
     int low, high;
-    bool some; /* at least one element of the tile is masked */
+    bool some; /* at least one key of the tile is hidden from the query */
     __device__ visible_part(const key_range &all, int64_t j0, int keys)
     {
         int mine = threadIdx.x % 4 * 2;

@@ -62,8 +62,8 @@ static inline int64_t ax_cuda_alignment(const void *address)
 ax_status ax_cuda_plan_make(ax_cuda_matmuls *all, ax_stream *stream, const ax_gemm_args *g, ax_cuda_plan *p);
 void ax_cuda_plan_destroy(ax_cuda_plan *p);
 
-/* Describes the GEMM, its epilogue or sums included, and asks the heuristic for algorithms. *n is 0 if
- * cuBLASLt does not support the GEMM. p->key must have the alignments. */
+/* Describes the GEMM to cuBLASLt, its epilogue or sums included, and asks cuBLASLt's heuristic for
+ * algorithms. *n is 0 if cuBLASLt does not support the GEMM. p->key must have the alignments. */
 ax_status ax_cuda_plan_candidates(const ax_cuda_matmuls *all, const ax_gemm_args *g, ax_cuda_plan *p,
                                   cublasLtMatmulAlgo_t candidate[AX_CUDA_CANDIDATES], int *n);
 /* Returns true if the algorithm can run the matmul that the plan describes. */

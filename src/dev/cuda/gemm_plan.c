@@ -1,6 +1,7 @@
-/* Makes plans of matmuls: describes a GEMM to cuBLASLt, and chooses one of cuBLASLt's algorithms. This is the
- * fastest of several, or the first candidate of cuBLASLt's heuristic if algorithms are not timed: if
- * runtime.plans is off, or the time for timing is used up (plans.h). */
+/* Makes plans of matmuls: describes a GEMM to cuBLASLt, and chooses one of cuBLASLt's algorithms: the fastest
+ * of several candidates, which cuBLASLt's heuristic proposes. If algorithms are not timed, the first
+ * candidate is taken. They are not timed if runtime.plans is off, or if the time for timing is used up
+ * (plans.h). */
 #include "dev/cuda/gemm.h"
 
 #include <math.h>
@@ -233,8 +234,8 @@ static ax_status time_candidates(const matmuls *all, ax_cuda *cu, plan *p, const
     return AX_OK;
 }
 
-/* What the results of a call that accumulates were before, in host memory. NULL: the call overwrites the
- * result. */
+/* Copies, in host memory, of the results to which a call adds, as they were before the call. NULL: the call
+ * overwrites this result. */
 typedef struct earlier {
     char *c, *sums;
 } earlier;
@@ -255,8 +256,9 @@ static ax_status keep(ax_cuda *cu, const void *result, size_t bytes, char **out)
     return ax_cuda_copy(cu, *out, result, bytes, cudaMemcpyDeviceToHost);
 }
 
-/* Keeps on the host the results to which the call adds. keep_earlier comes before the call is timed on its
- * own operands, restore_earlier after that, also if either failed (`status`). */
+/* Keep and restore the results to which the call adds. keep_earlier is called before the call is timed on its
+ * own operands. restore_earlier is called afterwards with the `status` so far, even if that is an error, and
+ * returns the first error. */
 static ax_status keep_earlier(ax_cuda *cu, const ax_gemm_args *g, earlier *out)
 {
     *out = (earlier){NULL, NULL};
@@ -403,16 +405,17 @@ static bool takes_bias(const ax_gemm_args *g)
            converts_bias(g);
 }
 
-/* cuBLASLt's GELU is GELU_TANH by fast approximations, which are good enough for 16-bit types only. Rows of
- * preactivations must consist of a multiple of 8 elements and be aligned to 16 bytes. */
+/* Returns true if cuBLASLt may compute the call's epilogue. Its GELU is GELU_TANH by fast approximations,
+ * which are good enough for 16-bit types only. Rows of preactivations must consist of a multiple of 8
+ * elements and be aligned to 16 bytes. */
 static bool takes_gelu(const ax_gemm_args *g)
 {
     return ax_dtype_size(g->dtype) == 2 && g->kind == AX_GELU_TANH && g->n % 8 == 0 &&
            ax_cuda_alignment(g->preact) >= 16 && (!g->bias || takes_bias(g)) && g->k;
 }
 
-/* Returns true if cuBLASLt may sum the columns of a. The sums have the type of c, and are aligned to 16
- * bytes, or stored in scratch, from which they are added to earlier ones. */
+/* Returns true if cuBLASLt may sum the columns of a. The sums have the type of c and must be aligned to 16
+ * bytes. If the call adds them to earlier sums, cuBLASLt stores them in scratch, where they must fit. */
 static bool takes_sums(const ax_gemm_args *g)
 {
     bool fit =
@@ -432,8 +435,9 @@ static const char *name_of_fused(const ax_gemm_args *g)
                                                    : "then gelu's gradient";
 }
 
-/* Times the GEMM with fused epilogue or sums, and as kernels of their own. *out is set to whether the fused
- * GEMM is faster (by MAX_RATIO, and if times are not below MIN_COMPARABLE). */
+/* Times the GEMM with its epilogue or sums fused, and as separate kernels. *out is set to whether the fused
+ * GEMM takes less than MAX_RATIO of the time of the separate kernels; false if that time is below
+ * MIN_COMPARABLE. */
 static ax_status fused_is_faster(const matmuls *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
                                  bool *out)
 {
@@ -462,8 +466,8 @@ static ax_status fused_is_faster(const matmuls *all, ax_stream *stream, const pl
 static bool is_unfused(const uint64_t *known) { return known && known[0] == unfused[0]; }
 
 /* Sets p->algo to the fastest fused candidate, then times it against a GEMM that is not fused. Sets *wins to
- * whether the candidate is faster; leaves *wins unchanged if no candidate could run or the time is used up.
- */
+ * whether the candidate is faster. Leaves *wins unchanged if no candidate could run, or if the time is used
+ * up. */
 static ax_status compare_fused(const matmuls *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
                                bool *wins)
 {
@@ -534,7 +538,8 @@ static ax_status make_fused(matmuls *all, ax_stream *stream, const ax_gemm_args 
     return AX_OK;
 }
 
-/* Makes a plan that adds the bias in the epilogue if cuBLASLt supports that, else a plan without the bias. */
+/* Makes a plan that adds the bias in the epilogue if cuBLASLt supports that, else a plan without the bias,
+ * which a separate kernel then adds. */
 ax_status ax_cuda_plan_make(matmuls *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
 {
     ax_cuda *cu = ax_cuda_of(stream);

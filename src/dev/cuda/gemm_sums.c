@@ -16,8 +16,8 @@ _Static_assert(SIDE *(DEPTH + SIDE) * sizeof(float) <= PROBE_BYTES, "the operand
 
 static double value(int64_t row, int64_t col) { return row < DEPTH - 1 ? 1 : (double)(1 + col % 7) / 1024; }
 
-/* Runs the GEMM by each candidate that can run. Sets *out to true if there is one, and the sums of all of
- * them are right. */
+/* Runs the GEMM by each candidate that can run. Sets *out to whether at least one can, and all of these
+ * compute the right sums. */
 static ax_status all_are_right(const matmuls *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
                                bool *out)
 {

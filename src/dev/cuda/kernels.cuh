@@ -215,7 +215,7 @@ template <class Op, class A> __device__ inline A over_block(A x, A nothing)
     __shared__ A part[WARP];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = (blockDim.x + WARP - 1) / WARP;
     x = over_warp<Op>(x);
-    __syncthreads(); /* threads may still read the array of the previous call */
+    __syncthreads(); /* threads may still read `part` of the previous call */
     if (lane == 0)
         part[warp] = x;
     __syncthreads();

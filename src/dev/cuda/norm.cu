@@ -38,7 +38,7 @@ template <int K, class A> __device__ inline void sum_over_block(A (&x)[K])
         x[k] = over_warp<plus>(x[k]);
     if (warps == 1)
         return;
-    __syncthreads(); /* threads may still read the array of the previous call */
+    __syncthreads(); /* threads may still read `part` of the previous call */
     for (int k = 0; k < K && lane == 0; k++)
         part[k][warp] = x[k];
     __syncthreads();

@@ -25,7 +25,7 @@ enum { NUMBERS = 1 + sizeof(ax_cuda_plan_key) / sizeof(int64_t), WORDS = AX_CUDA
 enum {
     LINE_MOST = 21 * NUMBERS + 17 * WORDS + 1
 };                                /* bytes of an entry's numbers as text, at most, and a NUL */
-enum { OTHERS_MOST = 256 << 10 }; /* bytes of lines of other kinds that a file keeps: some 1,000 lines */
+enum { OTHERS_MOST = 256 << 10 }; /* most bytes of other kinds' lines that a file keeps: some 1,000 lines */
 
 typedef struct entry {
     int64_t key[NUMBERS]; /* a hash of the kind, then the numbers of ax_cuda_plan_key */
@@ -148,7 +148,7 @@ static bool has_line(const ax_buf *lines, const char *line, size_t n)
     return false;
 }
 
-/* Appends those of `lines` that `but` does not contain. */
+/* Appends to `to` the lines of `lines` that `but` does not contain. */
 static ax_status add_lines(ax_buf *to, const ax_buf *lines, const ax_buf *but)
 {
     for (size_t at = 0, next; at < lines->size; at = next) {
@@ -293,10 +293,10 @@ static ax_status take_lock(const store *s, int *fd)
     return AX_OK;
 }
 
-/* Reads the file again, and merges into s->known: if several lists have a plan for the same GEMM, that of
- * `first` counts, then that of the file, then that which is known. Of two lines for one GEMM of another kind
- * the last one counts, so those of `first` follow those of the file. Sets *same to whether the file has the
- * result already. */
+/* Reads the file again, and merges into s->known: if several lists have a plan for the same GEMM, the plan of
+ * `first` takes precedence, then the plan of the file, then the known plan. Of two lines of another kind for
+ * one GEMM the last one counts, so the lines of `first` follow the lines of the file. Sets *same to whether
+ * the file has the result already. */
 static ax_status merge_with_file(store *s, const list *first, bool *same)
 {
     int damaged;
@@ -321,7 +321,8 @@ static ax_status merge_with_file(store *s, const list *first, bool *same)
     return AX_OK;
 }
 
-/* Merges again under the lock, because another process may have written the file meanwhile, and writes it. */
+/* Merges again under the lock, because another process may have written the file meanwhile. Then writes the
+ * file, unless it has the result already. */
 static ax_status write_under_lock(store *s, const list *first)
 {
     int lock;

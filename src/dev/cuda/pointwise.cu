@@ -115,8 +115,8 @@ template <class T> struct activation_grad {
     }
 };
 
-/* Returns the place of element i of a dense array [.., cols] in an array whose rows are `ld` elements apart.
- */
+/* Returns where element i of a dense array with `cols` columns lies in an array of the same shape whose rows
+ * are `ld` elements apart. */
 __device__ inline int64_t in_rows(int64_t i, int64_t cols, int64_t ld)
 {
     return ld == cols ? i : i + i / cols * (ld - cols);

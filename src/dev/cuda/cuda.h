@@ -35,7 +35,7 @@ typedef enum ax_cuda_attention_kind {
 typedef struct ax_cuda {
     int ordinal;    /* CUDA's number of the GPU */
     int generation; /* major compute capability: 8 Ampere, 9 Hopper, 10 Blackwell */
-    int processors; /* number of its multiprocessors */
+    int processors; /* number of the GPU's multiprocessors */
     cudaStream_t stream;
     bool capturing; /* the stream is being captured as a graph; meanwhile the host must not wait for it */
     void *scratch;

@@ -249,8 +249,8 @@ static void *operand_at(const call *c, int operand, int64_t b, int64_t g)
 
 /* ---- plans --------------------------------------------------------------------------------------- */
 
-/* Returns the bytes at the end of scratch that hold, as floats, the first key that each query sees. The rest
- * of scratch is workspace. */
+/* documents_bytes returns the bytes at the end of scratch that hold, as floats, the first key that each query
+ * sees; 0 without documents. room_of returns the bytes before them, for workspace and sums of dq. */
 static int64_t documents_bytes(const ax_cudnn_shape *s)
 {
     return s->documents ? ax_round_up(s->batch * s->time * (int64_t)sizeof(float), 256) : 0;
@@ -543,8 +543,8 @@ static ax_status compare_results(ax_stream *stream, state *s, shape_class *c, ca
 }
 
 /* Runs a call whose shape has the verdict NEW, and checks the plan. If the check fails, the plugin's own
- * kernels are used for the shape from now on. A failure of links does not count, because cuDNN did not cause
- * it. */
+ * kernels are used for the shape from now on. A failure of links is returned and decides nothing, because
+ * cuDNN did not cause it. */
 static ax_status check_first_run(ax_stream *stream, state *s, shape_class *c, call *k)
 {
     void *want[SEQUENCES][RESULTS] = {{0}}, *got[SEQUENCES][RESULTS] = {{0}};

@@ -29,7 +29,7 @@ typedef struct ax_cudnn {
 #undef AX_CUDNN_MEMBER
 } ax_cudnn;
 
-/* Loads cuDNN. AX_ERR_USAGE if the library is not found, or is too old. */
+/* Loads cuDNN. AX_ERR_USAGE if the library is not found, is incomplete, or is too old. */
 AX_MUST_CHECK ax_status ax_cudnn_load(ax_cudnn *out);
 void ax_cudnn_unload(ax_cudnn *lib);
 /* Returns AX_OK, or fails with cuDNN's message about `what`. */
@@ -71,7 +71,7 @@ typedef enum ax_cudnn_operand {
     AX_CUDNN_DQ,
     AX_CUDNN_DK,
     AX_CUDNN_DV,
-    AX_CUDNN_DQ_SUM, /* float [batch, heads, time, width]; need not be zeros before */
+    AX_CUDNN_DQ_SUM, /* float [batch, heads, time, width]; its content before the call does not matter */
     AX_CUDNN_SCALE,
     AX_CUDNN_HIDDEN, /* the score that masked keys get: -infinity */
     AX_CUDNN_UNIT,   /* the number 1 */

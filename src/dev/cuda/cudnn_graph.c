@@ -504,9 +504,9 @@ static ax_status choose_config(graph *g, const ax_cudnn_target *target, descript
     return status;
 }
 
-/* Makes the configuration of the engine that adds to dq in a fixed order, on Hopper, from cuDNN 9.25 on: the
- * engine's fourth way to add, with tiles of 64 × 64. The numbers are those that NVIDIA's frontend 1.32 passes
- * for it. The heuristics do not return this configuration. */
+/* Makes the configuration of the engine that adds to dq in a fixed order, on Hopper, from cuDNN 9.25 on:
+ * engine 6 with these values of its knobs, as NVIDIA's frontend 1.32 passes them (tiles of 64 × 64). The
+ * heuristics do not return this configuration. */
 static ax_status ordered_config(graph *g, const ax_cudnn_target *target, descriptor ops, descriptor *config)
 {
     static const struct {
@@ -592,10 +592,10 @@ ax_status ax_cudnn_plan_run(const ax_cudnn *lib, cudnnHandle_t handle, const ax_
     return status;
 }
 
-/* Returns the bytes of workspace per query head: dS (the gradient of the scores, padded to whole tiles) or,
- * in the graph that sums dq, 16 bytes for each 64 rows; and dk and dv in bf16 or fp16. With grouped-query
- * attention each query head has its own dk and dv before they are added. Without grouped-query attention dk
- * and dv need no workspace, and the result is an upper bound. */
+/* Returns the bytes of workspace per query head of a sequence: dS (the gradient of the scores, padded to
+ * whole tiles) or, in the graph that sums dq, 16 bytes for each 64 rows; and dk and dv in bf16 or fp16. With
+ * grouped-query attention each query head has its own dk and dv before they are added. Without grouped-query
+ * attention dk and dv need no workspace, and the result is an upper bound. */
 int64_t ax_cudnn_backward_bytes(ax_cudnn_kind kind, int64_t time, int64_t width)
 {
     int64_t tiled = ax_round_up(time, 128);

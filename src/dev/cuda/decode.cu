@@ -39,7 +39,8 @@ struct query_row {
     __device__ query_row(int64_t I, int64_t H, int64_t ROW) : i(I), h(H), row(ROW) {}
 };
 
-/* Returns the factor that replaces the maximum of a part's scores by the maximum `most` of all parts. */
+/* Returns the factor for a part's sums of exponentials. They are relative to `max`, the maximum of the part's
+ * scores, and become relative to `most`, the maximum of all parts. */
 __device__ inline float rescaling(float max, float most, float scale)
 {
     return most == -INFINITY ? 0 : power_of_2((max - most) * scale);
@@ -130,7 +131,7 @@ template <class T, int D> __global__ void __launch_bounds__(THREADS) decode_kern
             }
         }
         weighted_rows<T, D>(o, p, m.v[stage] + warp * 16 * (D + 8));
-        __syncthreads(); /* before the next iteration copies to this stage */
+        __syncthreads(); /* the next iteration copies to this stage */
     }
     wait_copies<0>();
     float *sums = (float *)m.k + warp * ROWS * (D + 8);

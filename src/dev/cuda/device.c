@@ -175,7 +175,7 @@ static ax_status choose_attention(ax_cuda *cu)
     return ax_runtime_unavailable(AX_RUNTIME_ATTENTION, name, "auto", why);
 }
 
-/* Writes which attention runs; opens cuDNN to find out. */
+/* Writes which implementation of attention runs. Opens cuDNN to find out. */
 static void describe_attention(ax_cuda *cu, char *out, size_t size)
 {
     if (cu->attention != AX_CUDA_CUDNN) {
@@ -303,8 +303,8 @@ ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, en
 
 static ax_status wait(ax_stream *stream) { return ax_cuda_wait(ax_cuda_of(stream)); }
 
-/* Copies through the pinned chunks, used in turn. The host waits only if the previous copy from the next
- * chunk is not done yet. */
+/* Copies through the chunks of pinned memory, which are used in turn. The host waits only if the previous
+ * copy from the next chunk is not done yet. */
 static ax_status copy_in(ax_stream *stream, void *device, const void *host, size_t bytes)
 {
     ax_cuda *cu = ax_cuda_of(stream);
@@ -481,7 +481,7 @@ static ax_status keep_plans(ax_device *dev, const char *dir, const char *from, b
 
 static void enter(ax_device *dev) { cudaSetDevice(cuda_of(dev)->ordinal); }
 
-/* dev/plugin.c compares these with the library's. */
+/* dev/plugin.c compares these two with the library's commit and interface. */
 const char *const ax_plugin_commit = AXONN_COMMIT;
 const char *const ax_plugin_interface = AXONN_INTERFACE;
 

@@ -219,7 +219,7 @@ template <class T, int D, bool DROP> __global__ void __launch_bounds__(THREADS) 
                     p[n].v[e] *= keep[e];
             }
         weighted_rows<T, D>(o, p, m.v[stage]);
-        __syncthreads(); /* before the next iteration copies to this stage */
+        __syncthreads(); /* the next iteration copies to this stage */
     }
     wait_copies<0>();
     float factor[2];

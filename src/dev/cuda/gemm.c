@@ -87,7 +87,7 @@ void ax_cuda_matmuls_destroy(matmuls **out)
 static plan_key key_of(const ax_gemm_args *g)
 {
     const void *sums =
-        g->accumulate_sums ? NULL : g->col_sums; /* where cuBLASLt stores them; NULL: scratch */
+        g->accumulate_sums ? NULL : g->col_sums; /* where cuBLASLt stores col_sums; NULL: in scratch */
     return (plan_key){.m = g->m,
                       .n = g->n,
                       .k = g->k,

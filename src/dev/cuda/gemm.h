@@ -75,7 +75,7 @@ ax_status ax_cuda_plan_run(const ax_cuda_matmuls *all, ax_stream *stream, const 
                            const ax_gemm_args *g, bool accumulate);
 
 /* Returns true if cuBLASLt may compute this call's epilogue or col_sums too: if algorithms are timed
- * (runtime.plans), and cuBLASLt supports it. The plan decides (ax_cuda_plan.unfused). */
+ * (runtime.plans), and cuBLASLt supports the epilogue or sums. The plan decides (ax_cuda_plan.unfused). */
 bool ax_cuda_may_fuse(const ax_cuda_matmuls *all, const ax_gemm_args *g);
 
 /* Sets *out to whether cuBLASLt sums the columns of matrices of `dtype` in fp32. The first call for a dtype

@@ -76,8 +76,8 @@ static ax_status describe(plan *p, const ax_gemm_args *g)
     return layout(&p->c, g->c_dtype, g->m, g->n, g->ldc);
 }
 
-/* Returns cuBLASLt's name of the call's epilogue. BGRADB sums over k the second operand that cuBLASLt is
- * given, which is a. */
+/* Returns cuBLASLt's name of the call's epilogue. The epilogue BGRADB computes col_sums: it sums over k the
+ * second operand that cuBLASLt is given, which is a. */
 static cublasLtEpilogue_t epilogue_of(const ax_gemm_args *g)
 {
     static const cublasLtEpilogue_t gelu[2][2] = {
@@ -336,8 +336,8 @@ static ax_status measure(const matmuls *all, ax_cuda *cu, plan *p, const ax_gemm
     return AX_OK;
 }
 
-/* Sets p->algo to the algorithm that is known for this GEMM. If none is known, or one that cannot run, times
- * the candidates. */
+/* Sets p->algo to the algorithm that is known for this GEMM. If none is known, or the known one cannot run,
+ * times the candidates. */
 static ax_status use_measured(const matmuls *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                               const cublasLtMatmulAlgo_t *candidate, int n)
 {

@@ -114,7 +114,7 @@ static void load(void)
 
 /* RING: number of collectives whose events and descriptions are kept. PATIENCE: timeout in seconds for
  * opening and closing a link, and for waits with `ending` (ax_nccl_reach). WARN: seconds until the first
- * warning about a long wait; each further warning comes after twice the time. */
+ * warning about a long wait; each further warning comes when the wait has doubled. */
 enum { RING = 64, PATIENCE = 120, WARN = 30 };
 
 /* One of the last RING collectives that were started. */
@@ -208,7 +208,7 @@ static void fail_links(ax_cuda *cu, const ax_link *link, const char *why)
         }
 }
 
-/* Checks all links. If one has failed, aborts all links and returns false. */
+/* Checks all links. If one of them, or another rank, has failed, aborts all links and returns false. */
 static bool check_links(ax_cuda *cu)
 {
     for (ax_link *l = cu->nccl->links; l; l = l->next) {

@@ -41,17 +41,17 @@ typedef struct list {
     ax_buf others;
 } list;
 
-/* A file of plans, and the entries that are known of it. */
+/* A file of plans, and the plans that this process has read from it or added. */
 typedef struct store {
-    char *dir, *path, *lock; /* NULL: there is no such file */
+    char *dir, *path, *lock; /* paths of the file's directory, the file and its lock; NULL: no file */
     int64_t kind;            /* the hash of the kind whose lines are entries */
-    ax_log_level level;      /* of messages about the file */
+    ax_log_level level;      /* log level of messages about the file */
     int damaged;             /* number of damaged lines that were found when the store was opened */
     list known;
 } store;
 
 struct ax_cuda_plans {
-    int64_t kind;     /* the hash of the kind */
+    int64_t kind;     /* hash of the kind of GPU and library */
     store run, cache; /* `run` is searched first */
     double limit;     /* seconds that timing may take in all */
     double spent;     /* seconds that timing has taken until `since` */
@@ -335,9 +335,9 @@ static ax_status write_under_lock(store *s, const list *first)
     return status;
 }
 
-/* Merges `first` into the plans that are known and into the file. A rank whose plans another rank has written
- * already needs no lock: the file is replaced as a whole. The first failure is logged at s->level, further
- * ones at level debug. */
+/* Merges `first` into the plans that are known and into the file. Takes the lock only if the file must be
+ * written. It can be read without the lock, because it is always replaced as a whole. The first failure is
+ * logged at s->level, further ones at level debug. */
 static void update(store *s, const list *first)
 {
     bool same;

@@ -16,7 +16,7 @@
 typedef struct ax_cuda_plan_key {
     int64_t m, n, k, lda, ldb, ldc;
     int64_t dtype, c_dtype, trans_a, trans_b, accumulate;
-    int64_t bias; /* 0: none; 1: the GEMM adds one; 2: it computes col_sums, the gradient of one */
+    int64_t bias; /* 0: none; 1: the GEMM adds a bias; 2: it computes col_sums, the gradient of a bias */
     int64_t align_a, align_b, align_c, align_bias; /* alignments in bytes, powers of two */
     int64_t epilogue, preact, align_preact;
 } ax_cuda_plan_key;
@@ -49,7 +49,7 @@ void ax_cuda_plans_add(ax_cuda_plans *plans, const ax_cuda_plan_key *key, const 
 
 /* Limit the time that timing takes to runtime.plan_seconds in all. The caller calls ax_cuda_plans_begin
  * before and ax_cuda_plans_end after it times the algorithms of a GEMM. In between, ax_cuda_plans_late
- * returns whether the time is used up. The calls may be nested. */
+ * returns whether the time is used up. Pairs of begin and end may be nested. */
 void ax_cuda_plans_begin(ax_cuda_plans *plans);
 bool ax_cuda_plans_late(const ax_cuda_plans *plans);
 void ax_cuda_plans_end(ax_cuda_plans *plans);

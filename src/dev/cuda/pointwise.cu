@@ -37,7 +37,7 @@ template <class T> __device__ inline point<T> gelu_tanh_at(accum_t<T> x)
     A u = c * x * (1 + cubic * x * x), e = exponential_for<T>(-2 * (u < 0 ? -u : u));
     A most = inverse_for<T>(1 + e);
     A above = u < 0 ? e * most : most, below = u < 0 ? most : e * most;
-    A curve = x * above * below; /* is 0 long before x² overflows; but 0 times infinity would be NaN */
+    A curve = x * above * below; /* 0 long before x² overflows; tested, as 0 times infinity is NaN */
     return {x * above, above + (curve != 0 ? curve * 2 * c * (1 + 3 * cubic * x * x) : 0)};
 }
 
@@ -66,8 +66,8 @@ template <class T> __device__ inline point<T> silu_at(accum_t<T> x)
     return {x * above, above + x * (e * most) * most};
 }
 
-/* Values and slopes at N numbers. `kind` is looked up once for all of them; results that a kernel does not
- * use are not computed. */
+/* Values and slopes at N numbers. `kind` is looked up once for all of them. The compiler removes results that
+ * a kernel does not use. */
 template <class T, int N> struct points {
     pack<accum_t<T>, N> value, slope;
     __device__ points(ax_activation kind, const pack<accum_t<T>, N> &x) : value{}, slope{}

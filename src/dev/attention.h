@@ -6,7 +6,8 @@
 #include "axonn/kernels.h"
 #include "axonn/philox.h"
 
-/* Returns the number of elements from the keys of one sequence to those of the next. */
+/* Returns the distance, in elements, from one sequence's keys to the next sequence's keys; the same for
+ * values. */
 AX_INLINE int64_t ax_attention_kv_batch(const ax_attention_args *a)
 {
     return a->kv_batch_stride ? a->kv_batch_stride : a->kv_len * a->kv_ld;

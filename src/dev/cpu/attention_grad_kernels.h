@@ -12,7 +12,7 @@
  *
  * p and ds are computed in registers from a strip of scores, and stored as the matmuls read them, in 32-bit
  * units: an fp32 value, or a pair of bf16 values. For dv and dk a pair holds two neighbouring queries, for dq
- * two neighbouring keys. fp32 units are the same for all three. AMX reads left operands only if they are
+ * two neighbouring keys. fp32 units are the same for dv, dk and dq. AMX reads left operands only if they are
  * contiguous along the inner dimension of the product. So with AMX (transposes_sums) p and ds are right
  * operands instead: dvT += doT·p, dkT += qT·ds.
  *
@@ -24,8 +24,8 @@
 
 #include "attention_kernels.h"
 
-/* GRAD_LD: stride of rows of scores, p and ds, in elements. It is a power of two plus a cache line, for the
- * same reason as BLOCK_LD (attention_kernels.h). */
+/* GRAD_LD: stride of rows of scores, p and ds, in elements. It is a power of two plus a cache line, so that
+ * the elements of a column fall into many sets of the cache. */
 enum { GRAD_QUERIES = 128, GRAD_KEYS = 256, GRAD_LD = GRAD_KEYS + 16 };
 
 typedef struct attend_grad {
@@ -35,7 +35,7 @@ typedef struct attend_grad {
     /* "Units along X": a 32-bit unit is an fp32 value, or a pair of bf16 values that are neighbours in X. */
     float *v, *k_rows; /* packed in 32-bit units: v along d, k along keys */
     left dout;
-    float *q_room, *dout_room; /* memory for q and dout as left operands */
+    float *q_room, *dout_room; /* memory for packed q and dout (left_rows) */
     float *q_cols, *dout_cols; /* q and dout, packed in 32-bit units along queries: as panels, or with AMX
                                   (transposes_sums) as left operands */
     float *s, *dp;             /* a strip of scores, and of dp = do·vT; [rows of a micro-tile, GRAD_LD] */
@@ -67,8 +67,8 @@ INLINE void put_pairs(vf a, vf b, float *pairs, uint16_t *row_a, uint16_t *row_b
 /* Returns true if the transposed gradients dvT and dkT are computed instead of dv and dk, which AMX needs. */
 INLINE bool transposes_sums(const attend_grad *t) { return t->of.gm->grain > 1; }
 
-/* Returns the offset in p and ds of the 32-bit unit (an fp32 value, or a pair of bf16 values) that holds
- * queries i … i+pair-1 for key c, counted in units. p and ds are [GRAD_QUERIES / pair, GRAD_LD], or with AMX
+/* Returns the offset in p and ds, in 32-bit units (fp32 values, or pairs of bf16 values), of the unit that
+ * holds queries i … i+pair-1 for key c. p and ds are [GRAD_QUERIES / pair, GRAD_LD], or with AMX
  * (transposes_sums) panels of keys. */
 INLINE int64_t units_at(const attend_grad *t, int64_t i, int64_t c)
 {
@@ -397,8 +397,8 @@ INLINE void grad_store_dq(const attend_grad *t, int64_t q0, int64_t rows, const 
     grad_store(g->dq, query_offset(t, q0), g->q_ld, sums, rows, t->of.d, t->of.type);
 }
 
-/* The second pass: computes a 16-bit dq alone, one head after the other and `chunk` queries at a time,
- * with sums in `room`. */
+/* Runs the second pass: computes only dq, in 16 bits, for one head after the other and `chunk` queries at a
+ * time. Its sums are in `room`. */
 INLINE void grad_pass_queries(attend_grad *t, int64_t chunk, float *room, bool drops)
 {
     const ax_attention_grad_args *g = t->g;

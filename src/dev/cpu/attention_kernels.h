@@ -174,7 +174,7 @@ typedef struct attend {
     int64_t b, h, q0, rows, j0, keys, d, d_units;
     left q;
     float *k, *v; /* the block's keys and values, packed */
-    float *o;     /* [QUERIES, d] */
+    float *o;     /* [QUERIES, d]: weighted sums of values; divided by l when they are stored */
     float *m, *l; /* per query: running maximum of s·scale·log2e, and running sum of the weights */
     float *s;     /* scores of a strip of queries, then their softmax weights */
     float *kept;  /* [AT_ONCE, BLOCK_LD] dropout's factors for the current rows; NULL: no dropout */

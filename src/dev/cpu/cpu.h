@@ -213,7 +213,7 @@ typedef struct ax_cpu_chunks {
     double *partials;
 } ax_cpu_chunks;
 
-/* The one array whose elements kernel sumsq squares and sums. */
+/* One array of a call of kernel sumsq, whose elements are squared and summed. */
 typedef struct ax_cpu_sumsq {
     int64_t n;
     const void *x;

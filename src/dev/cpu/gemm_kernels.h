@@ -68,7 +68,7 @@ INLINE void put_in_a(float *out, int64_t r, int64_t rows, int64_t u, bool two, i
     }
     float *other = r + TILE_ROWS < rows
                        ? panel + TILE_ROWS * apart
-                       : unused; /* the second panel does not exist: its half is stored to `unused` */
+                       : unused; /* if the second panel does not exist, its half is stored to `unused` */
     if (two) {
         vstore(panel, vlows(x, y));
         vstore(other, vhighs(x, y));

@@ -79,7 +79,7 @@ static ax_cpu_range_fn *isa_kernel(const ax_stream *stream, ax_kernel kernel)
 
 /* ---- items are elements, rows or columns --------------------------------------------------------- */
 
-enum { ELEMENTS = 64, COLUMNS = 64 }; /* parts are cut at cache lines */
+enum { ELEMENTS = 64, COLUMNS = 64 }; /* parts are cut at multiples of these numbers: at cache lines */
 
 #define SHARED(kernel, items, unit, elements)                                                                \
     static ax_status kernel(ax_stream *stream, const void *args)                                             \

@@ -190,7 +190,7 @@ INLINE void silu_slope(const vf *x, vf *slope, int count, bool roughly)
         rough_logistic(x, tail, share, count);
         EACH(v, count)
         {
-            vf less = vmin(vset(0x1p127f), tail[v]) * share[v]; /* limited, because inf · 0 is NaN */
+            vf less = vmin(vset(0x1p127f), tail[v]) * share[v]; /* tail is limited, because inf · 0 is NaN */
             slope[v] = vfma(x[v] * less, share[v], share[v]);
         }
         return;
@@ -275,9 +275,9 @@ BY_ACTIVATION(activation_grad, ACTIVATION_GRAD_OF)
 
 /* ---- gated linear units --------------------------------------------------------------------------
  *
- * Work items are elements. Rows of gate, up, dgate and dup may be padded, those of y and dy are not. Each row
- * is computed with addresses of the padded arrays that are `skip` bytes further, so that element i has the
- * same index in all arrays. ---- */
+ * Work items are elements. Rows of gate, up, dgate and dup may be padded; rows of y and dy are not. For each
+ * row the addresses of the padded arrays are moved on by `skip` bytes, so that element i of y has the same
+ * index in all arrays. ---- */
 
 INLINE void glu_vectors(const ax_glu_args *a, ax_activation kind, int64_t i, int64_t n, int count, vtype type)
 {

@@ -344,7 +344,7 @@ INLINE vf vselect(vi mask, vf x, vf y) { return (vf)((mask & (vi)x) | (~mask & (
 INLINE vf vmax(vf a, vf b) { return vselect(a > b, a, b); }
 INLINE vf vmin(vf a, vf b) { return vselect(a < b, a, b); }
 INLINE vf vsqrt(vf a) { return (vf){sqrtf(a[0]), sqrtf(a[1]), sqrtf(a[2]), sqrtf(a[3])}; }
-INLINE vf vround(vf a) { return (a + vset(0x1.8p23f)) - vset(0x1.8p23f); } /* |a| < 2^22 */
+INLINE vf vround(vf a) { return (a + vset(0x1.8p23f)) - vset(0x1.8p23f); } /* only for |a| < 2^22 */
 INLINE vf vabs(vf a) { return (vf)((vi)a & 0x7fffffff); }
 INLINE vf vldexp(vf a, vf n)
 {

@@ -98,8 +98,8 @@ extern const ax_link_ops ax_cuda_links;
 /* Waits on a GPU that has links until an event is complete, or CUDA, a link or another rank has failed. If a
  * link or another rank has failed, aborts all links, so that no stream waits for them any more. Logs warnings
  * of long waits. `ending`: this rank closes a link or its device, or frees memory; then the function gives up
- * after two minutes, which counts as a failure, because other ranks may have ended before they joined the
- * last collectives. */
+ * after two minutes, which counts as a failure of a link, because other ranks may have ended before they
+ * joined the last collectives. */
 void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending);
 /* Returns why the links have failed, or NULL. After a failure, data received over them is invalid. */
 const char *ax_nccl_why(const ax_cuda *cu);

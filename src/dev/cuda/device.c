@@ -86,8 +86,8 @@ static int64_t available(int local_rank, int *place)
 
 /* Returns the most bytes of GPU memory that were in use since the device was opened, without the driver's
  * context. Memory that other processes have taken on this GPU since then counts too. The function measures
- * the memory in use at each call and is called before each free; that is enough, because only a free reduces
- * the memory in use. */
+ * the memory in use at each call, and is called before ax_device_free frees memory. That is enough for memory
+ * from ax_device_alloc, because only a free reduces the memory in use. */
 static int64_t held(ax_device *dev)
 {
     ax_cuda *cu = cuda_of(dev);

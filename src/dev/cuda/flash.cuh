@@ -113,7 +113,7 @@ struct visible_part {
     __device__ bool has(int j) const { return j >= low && j <= high; }
 };
 
-/* Calls f with the element type and the padded head width as constants. */
+/* The element type and the padded head width as constants. by_width and by_form call f with this struct. */
 template <class T, int D> struct padded {
     typedef T type;
     enum { value = D };

@@ -300,8 +300,8 @@ bool ax_cuda_plan_can_run(const matmuls *all, const plan *p, const uint64_t *alg
            about.workspaceSize <= all->workspace;
 }
 
-/* Returns the index of the fastest candidate if it takes less than MAX_RATIO of the time of candidate 0, else
- * 0. */
+/* Returns the index of the fastest candidate if it takes less than MAX_RATIO of the time of candidate 0 and
+ * that is at least MIN_COMPARABLE, else 0. */
 static int fastest(const float *min_ms, int n)
 {
     int best = 0;

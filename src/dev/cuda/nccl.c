@@ -133,7 +133,7 @@ struct ax_nccl {
     ax_link *links;
     bool failed;       /* all links are aborted */
     char why[500];     /* the reason for the failure, if `failed` */
-    char refused[400]; /* why opening a link failed; if not empty, no other link is opened */
+    char refused[400]; /* why opening a link failed; `absent` returns it, so that no other link is opened */
 };
 
 struct ax_link {

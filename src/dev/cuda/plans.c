@@ -24,7 +24,7 @@
 enum { NUMBERS = 1 + sizeof(ax_cuda_plan_key) / sizeof(int64_t), WORDS = AX_CUDA_PLAN_WORDS };
 enum {
     LINE_MOST = 21 * NUMBERS + 17 * WORDS + 1
-};                                /* bytes of an entry's numbers as text, at most, and a NUL */
+};                                /* most bytes of the text of an entry's numbers, its NUL included */
 enum { OTHERS_MOST = 256 << 10 }; /* most bytes of other kinds' lines that a file keeps: some 1,000 lines */
 
 typedef struct entry {

@@ -93,8 +93,8 @@ typedef struct ax_cpu_gemm {
                                      read in place */
     ax_cpu_pack_fn *pack_a, *pack_b; /* the argument `width` of pack_a is `rows` */
     void (*tile)(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *tile);
-    /* A thread calls `begin` before and `end` after the tiles of each part of a GEMM that it computes. Each
-     * may be NULL. After `end` all threads see the thread's stores. */
+    /* A thread calls `begin` before and `end` after the tiles of each part of a GEMM or of attention that it
+     * computes. Each may be NULL. After `end` all threads see the thread's stores. */
     void (*begin)(void), (*end)(void);
     void (*store)(const ax_cpu_tile *tile); /* stores tile->sums; NULL: tiles always store to c themselves */
 } ax_cpu_gemm;

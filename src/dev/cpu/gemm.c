@@ -295,7 +295,7 @@ static void run_tile(tile_pipeline *w, int nv, int64_t k, const ax_cpu_rows *a, 
     *now = *tile;
     if (!ax_cpu_is_plain_store(
             now, gemm->rows, nv,
-            gemm->lanes)) /* the sums of rows that the strip lacks (gemm->rows - a->n) come first */
+            gemm->lanes)) /* sums of rows that the strip lacks (gemm->rows - a->n) come first in w->sums */
         now->sums = w->sums[w->newest] + (gemm->rows - a->n) * nv * gemm->lanes;
     now->previous = previous->rows ? previous : NULL;
     now->prefetch_c = true;

@@ -8,7 +8,7 @@
 namespace
 {
 
-enum { TEAMS = 4 }; /* warps of a block */
+enum { TEAMS = 4 }; /* warps of a thread block */
 
 template <class T, class A> __device__ inline A dot(const A *x, const T *y, int64_t n)
 {

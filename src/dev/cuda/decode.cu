@@ -8,8 +8,8 @@
 namespace
 {
 
-/* ROWS: rows of a block. WANTED: blocks to aim at. MOST: the most parts into which keys are split; a warp of
- * combine_kernel keeps the weights of two parts in each lane. */
+/* ROWS: rows of a thread block. WANTED: thread blocks to aim at. MOST: the most parts into which keys are
+ * split; a warp of combine_kernel keeps the weights of two parts in each lane. */
 enum { ROWS = 16, WANTED = 512, MOST = 2 * WARP };
 
 /* Shared memory: q, and k and v twice, so that one tile is copied while the other is used. At the end each

@@ -405,7 +405,7 @@ ax_status columns_by(ax_stream *stream, int64_t rows, int64_t cols, const F &f, 
                      typename F::A *out1)
 {
     typedef typename F::A A;
-    enum { LEAST = 64, WANTED = 512 }; /* LEAST: fewest rows of a strip; WANTED: blocks to aim at */
+    enum { LEAST = 64, WANTED = 512 }; /* LEAST: fewest rows of a strip; WANTED: thread blocks to aim at */
     A *part = (A *)ax_cuda_of(stream)->scratch;
     int64_t across = ax_ceil_div(cols, WARP * N),
             most = AX_CUDA_SCRATCH / (int64_t)sizeof(A) / F::K / ax_max(cols, 1);
@@ -440,7 +440,7 @@ ax_status columns(ax_stream *stream, int64_t rows, int64_t cols, int64_t ld, boo
 template <class T, int N, bool STATS, bool APPLY>
 ax_status grad_by(ax_stream *stream, const ax_norm_grad_apply_args *a)
 {
-    enum { LEAST = 8, WANTED = 512 }; /* LEAST: fewest rows of a strip; WANTED: blocks to aim at */
+    enum { LEAST = 8, WANTED = 512 }; /* LEAST: fewest rows of a strip; WANTED: thread blocks to aim at */
     typedef accum_t<T> A;
     static_assert((int64_t)WANTED * 2 * MOST * N * sizeof(A) <= AX_CUDA_SCRATCH,
                   "scratch is too small for the sums of strips");

@@ -69,8 +69,8 @@ typedef struct ax_cpu_tile {
                     `add_c`) old c to them and stores them to c. Before `sums` lies memory for the sums of
                     missing rows (ax_cpu_rows.n). NULL: the tile stores to c itself */
     const struct ax_cpu_tile
-        *previous;   /* the tile before, whose sums this tile stores to c while it multiplies, or NULL */
-    bool prefetch_c; /* prefetch the rows of c */
+        *previous; /* the tile before, whose sums this tile stores to c while it multiplies, or NULL */
+    bool prefetch_c;
     ax_cpu_step_hook *hook; /* or NULL */
 } ax_cpu_tile;
 

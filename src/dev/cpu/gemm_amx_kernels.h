@@ -233,7 +233,6 @@ INLINE step_work amx_step_work_of(int nv, int64_t k, const ax_cpu_tile *t)
     return w;
 }
 
-/* Prefetches the cache lines of rows r0 … r1-1 of c. */
 INLINE void amx_prefetch_c(const ax_cpu_tile *t, int64_t r0, int64_t r1)
 {
     int64_t size = vsize(t->c_type);

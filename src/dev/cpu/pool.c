@@ -195,7 +195,6 @@ static void await_end(ax_cpu_pool *pool, uint32_t parts)
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* Runs a job of several parts on all threads. */
 static void run_job(ax_cpu_pool *pool, int parts, ax_cpu_body *body, void *job)
 {
     pool->body = body;

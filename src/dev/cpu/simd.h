@@ -491,7 +491,6 @@ INLINE void vstreamed(void) {}
 /* Rounds x to `type`, as vput followed by vget would. */
 INLINE vf vrounded(vf x, vtype type) { return type == VBF16 ? vround_b(x) : type == VF16 ? vround_h(x) : x; }
 
-/* Returns element i of an array of `type`. */
 INLINE float vget_one(const void *p, int64_t i, vtype type)
 {
     if (type == VF32)

@@ -256,7 +256,6 @@ struct index4 {
 struct extents {
     divisor j, k, l;
     extents(const int64_t n[4]) : j(n[1]), k(n[2]), l(n[3]) {}
-    /* Returns the indices of element `at`. */
     __device__ index4 index_of(int64_t at) const
     {
         const uint32_t row = l.quotient((uint32_t)at), plane = k.quotient(row), i = j.quotient(plane);

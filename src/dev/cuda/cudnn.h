@@ -35,7 +35,6 @@ void ax_cudnn_unload(ax_cudnn *lib);
 /* Returns AX_OK, or fails with cuDNN's message about `what`. */
 AX_MUST_CHECK ax_status ax_cudnn_check(const ax_cudnn *lib, cudnnStatus_t status, const char *what);
 
-/* Sets one attribute of a descriptor. */
 AX_MUST_CHECK ax_status ax_cudnn_set(const ax_cudnn *lib, cudnnBackendDescriptor_t of,
                                      cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                                      int64_t count, const void *values);

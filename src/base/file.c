@@ -28,8 +28,10 @@ ax_status ax_dir_has_space(const char *dir, int64_t bytes, const char *what)
         return AX_OK;
     double available = (double)info.f_bavail * (double)info.f_frsize;
     AX_CHECK((double)bytes <= available, AX_ERR_DATA,
-             "no space in %s: %s needs %s (%lld bytes) in addition to the files there, but %s are free", dir,
-             what, ax_format_bytes((double)bytes, needs), (long long)bytes, ax_format_bytes(available, has));
+             "no space in %s: %s needs %s (%lld bytes) in addition to the files there, but %s are free; free "
+             "some, or choose another directory",
+             dir, what, ax_format_bytes((double)bytes, needs), (long long)bytes,
+             ax_format_bytes(available, has));
     return AX_OK;
 }
 
@@ -73,7 +75,7 @@ ax_status ax_path_join(const char *dir, const char *name, char **out)
 static ax_status fail_size(const char *path, int64_t most)
 {
     char text[32];
-    return ax_fail(AX_ERR_DATA, "%s is larger than %s: is it the right file?", path,
+    return ax_fail(AX_ERR_DATA, "%s is larger than %s, the maximum here: is it the right file?", path,
                    ax_format_bytes((double)most, text));
 }
 
@@ -215,7 +217,8 @@ ax_status ax_dir_sync(const char *path)
     AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot open directory %s: %s", path, strerror(errno));
     int failed = fsync(fd), error = errno;
     close(fd);
-    AX_CHECK(!failed || error == EINVAL, AX_ERR_DATA, "cannot sync directory %s: %s", path, strerror(error));
+    AX_CHECK(!failed || error == EINVAL, AX_ERR_DATA, "cannot flush directory %s to disk: %s", path,
+             strerror(error));
     return AX_OK;
 }
 
@@ -226,9 +229,9 @@ static ax_status write_and_sync(const char *aside, const char *path, const void 
     AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot create %s: %s", path, strerror(errno));
     ax_status status = ax_write_all(fd, data, size, path);
     if (status == AX_OK && fsync(fd))
-        status = ax_fail(AX_ERR_DATA, "cannot sync %s: %s", path, strerror(errno));
+        status = ax_fail(AX_ERR_DATA, "cannot flush %s to disk: %s", path, strerror(errno));
     if (close(fd) && status == AX_OK)
-        status = ax_fail(AX_ERR_DATA, "cannot close %s: %s", path, strerror(errno));
+        status = ax_fail(AX_ERR_DATA, "%s could not be written completely: %s", path, strerror(errno));
     return status;
 }
 
@@ -237,7 +240,8 @@ ax_status ax_file_to_replace(const char *path, char **out)
     struct stat info;
     *out = NULL;
     if (!stat(path, &info)) {
-        AX_CHECK(S_ISREG(info.st_mode), AX_ERR_DATA, "cannot create %s: %s with this name exists", path,
+        AX_CHECK(S_ISREG(info.st_mode), AX_ERR_DATA,
+                 "cannot create %s: %s with this name exists; write to another path", path,
                  S_ISDIR(info.st_mode)    ? "a directory"
                  : S_ISFIFO(info.st_mode) ? "a pipe"
                  : S_ISSOCK(info.st_mode) ? "a socket"
@@ -296,7 +300,9 @@ ax_status ax_mkdirs(const char *path)
         if (mkdir(copy, 0777) && errno != EEXIST)
             status = ax_fail(AX_ERR_DATA, "cannot create directory %s: %s", copy, strerror(errno));
         else if (!ax_path_is_dir(copy))
-            status = ax_fail(AX_ERR_DATA, "%s exists and is not a directory", copy);
+            status = ax_fail(
+                AX_ERR_DATA,
+                "%s must be a directory, but exists and is none: remove it, or choose another path", copy);
         *p = keep;
         if (!keep)
             break;
@@ -318,7 +324,7 @@ ax_status ax_remove_tree(const char *path)
     struct stat info;
     if (lstat(path, &info) && errno == ENOENT)
         return AX_OK;
-    AX_CHECK(!nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS), AX_ERR_DATA, "cannot remove %s: %s", path,
-             strerror(errno));
+    AX_CHECK(!nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS), AX_ERR_DATA,
+             "cannot remove %s and what it holds: %s", path, strerror(errno));
     return AX_OK;
 }

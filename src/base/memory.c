@@ -11,7 +11,10 @@ enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
 ax_status ax_calloc(size_t count, size_t size, void *out)
 {
     void *p = calloc(count ? count : 1, size ? size : 1);
-    AX_CHECK(p, AX_ERR_MEMORY, "not enough memory for %zu x %zu bytes", count, size);
+    AX_CHECK(p, AX_ERR_MEMORY,
+             "not enough memory: %zu x %zu bytes were refused; end other programs, or raise this process's "
+             "limits (ulimit -v, those of its container)",
+             count, size);
     memcpy(out, &p, sizeof p);
     return AX_OK;
 }
@@ -35,7 +38,10 @@ ax_status ax_buf_reserve(ax_buf *buf, size_t extra)
     while (capacity < need)
         capacity *= 2;
     char *data = realloc(buf->data, capacity);
-    AX_CHECK(data, AX_ERR_MEMORY, "not enough memory for a buffer of %zu bytes", capacity);
+    AX_CHECK(data, AX_ERR_MEMORY,
+             "not enough memory: a buffer of %zu bytes was refused; end other programs, or raise this "
+             "process's limits (ulimit -v, those of its container)",
+             capacity);
     buf->data = data;
     buf->capacity = capacity;
     return AX_OK;
@@ -78,17 +84,24 @@ void ax_buf_fini(ax_buf *buf)
 ax_status ax_region_create(size_t bytes, ax_region *out)
 {
     char text[32];
-    AX_CHECK(bytes <= INT64_MAX - 4 * PAGE, AX_ERR_MEMORY, "not enough memory or address space for %s",
+    AX_CHECK(bytes <= INT64_MAX - 4 * PAGE, AX_ERR_MEMORY,
+             "not enough memory or address space for a block of %s; end other programs, or raise this "
+             "process's limits (ulimit -v, those of its container)",
              ax_format_bytes((double)bytes, text));
     size_t usable = (size_t)ax_round_up((int64_t)(bytes ? bytes : 1), PAGE);
     char *whole =
         mmap(NULL, usable + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    AX_CHECK(whole != MAP_FAILED, AX_ERR_MEMORY, "not enough memory or address space for %s",
+    AX_CHECK(whole != MAP_FAILED, AX_ERR_MEMORY,
+             "not enough memory or address space for a block of %s; end other programs, or raise this "
+             "process's limits (ulimit -v, those of its container)",
              ax_format_bytes((double)bytes, text));
     *out = (ax_region){whole + PAGE, usable};
     if (mprotect(out->base, usable, PROT_READ | PROT_WRITE)) {
         ax_region_destroy(out);
-        return ax_fail(AX_ERR_MEMORY, "not enough memory for %s", ax_format_bytes((double)bytes, text));
+        return ax_fail(AX_ERR_MEMORY,
+                       "not enough memory for a block of %s; end other programs, or raise this process's "
+                       "limits (ulimit -v, those of its container)",
+                       ax_format_bytes((double)bytes, text));
     }
     if (usable >= 4 * (size_t)HUGE_PAGE)
         madvise(out->base, usable, MADV_HUGEPAGE);

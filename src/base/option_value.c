@@ -318,7 +318,7 @@ static ax_status list_grow(void **items, size_t count, size_t size)
     if (count & (count - 1))
         return AX_OK;
     void *grown = realloc(*items, (count ? 2 * count : 1) * size);
-    AX_CHECK(grown, AX_ERR_MEMORY, "not enough memory for a list of %zu values", count + 1);
+    AX_CHECK(grown, AX_ERR_MEMORY, "not enough memory for %zu values of one key or flag", count + 1);
     *items = grown;
     return AX_OK;
 }

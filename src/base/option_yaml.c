@@ -309,7 +309,8 @@ static ax_status check_nesting(reader *r, const char *text, size_t size, bool *f
 {
     yaml_parser_t parser;
     yaml_event_t event;
-    AX_CHECK(yaml_parser_initialize(&parser), AX_ERR_MEMORY, "not enough memory for the YAML parser");
+    AX_CHECK(yaml_parser_initialize(&parser), AX_ERR_MEMORY, "not enough memory to read %s as YAML",
+             r->name ? r->name : r->place);
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
     int depth = 0;
     for (bool more = true; more && depth <= NESTING_MAX && yaml_parser_parse(&parser, &event);) {
@@ -337,7 +338,8 @@ static ax_status read_document(reader *r, const char *prefix, const ax_option *o
     AX_TRY(check_nesting(r, text, size, &flat));
     if (!flat)
         return AX_OK;
-    AX_CHECK(yaml_parser_initialize(&parser), AX_ERR_MEMORY, "not enough memory for the YAML parser");
+    AX_CHECK(yaml_parser_initialize(&parser), AX_ERR_MEMORY, "not enough memory to read %s as YAML",
+             r->name ? r->name : r->place);
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
     r->document = &document;
     ax_status status = AX_OK;

@@ -28,7 +28,8 @@ static bool same_gemm(const bench_gemm *p, const ax_gemm_args *b)
 static ax_status add_gemm(bench_gemms *all, const ax_gemm_args *args)
 {
     bench_gemm *grown = realloc(all->gemm, (size_t)(all->n + 1) * sizeof *grown);
-    AX_CHECK(grown, AX_ERR_MEMORY, "not enough host memory for a list of %lld GEMMs", (long long)all->n + 1);
+    AX_CHECK(grown, AX_ERR_MEMORY, "not enough host memory for a list of %lld GEMMs of a training step",
+             (long long)all->n + 1);
     all->gemm = grown;
     all->gemm[all->n] = (bench_gemm){.args = *args,
                                      .bias = args->bias != NULL,
@@ -291,7 +292,8 @@ ax_status bench_time_gemms(ax_comm *world, ax_config *config, int64_t runs, benc
 {
     ax_trainer *trainer;
     *out = (bench_gemms){.threads = 0};
-    AX_CHECK(runs > 0, AX_ERR_USAGE, "%lld runs: there must be at least one", (long long)runs);
+    AX_CHECK(runs > 0, AX_ERR_USAGE, "bench_time_gemms: `runs` is %lld, but must be at least 1",
+             (long long)runs);
     AX_TRY(ax_trainer_create(world, config, &trainer));
     ax_status status = measure(world, ax_trainer_plan(trainer), runs, out);
     cli_world_abort_unshared(world, status);

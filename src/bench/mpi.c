@@ -16,7 +16,7 @@ static ax_status check(int code, const char *call)
     if (code == MPI_SUCCESS)
         return AX_OK;
     MPI_Error_string(code, text, &length);
-    return ax_fail(AX_ERR_COMM, "%s: %s", call, text);
+    return ax_fail(AX_ERR_COMM, "%s failed: %s", call, text);
 }
 
 static ax_status send_or_receive(MPI_Comm comm, const ax_coll_args *a, MPI_Datatype type)
@@ -80,7 +80,8 @@ ax_status bench_time_mpi(ax_comm *comm, const ax_coll_args *args, double *second
 ax_status bench_time_mpi(ax_comm *comm, const ax_coll_args *args, double *seconds)
 {
     (void)comm, (void)args, (void)seconds;
-    return ax_fail(AX_ERR_USAGE, "this axonn was built without MPI");
+    return ax_fail(AX_ERR_USAGE, "collectives cannot be compared with those of MPI, because this axonn was "
+                                 "built without MPI: install an MPI library and build it again");
 }
 
 #endif

@@ -29,10 +29,12 @@ static const ax_option comm_options[] = {
     {"max", AX_OPT_INT, offsetof(args, largest), "67108864", "[4, 1073741824]", .meta = "BYTES",
      .help = "bytes of the largest buffer that is timed"},
     {"runs", AX_OPT_INT, offsetof(args, runs), "15", "[1, 1001]", .meta = "N",
-     .help = "measurements per case, alternating between this library and MPI"},
+     .help = "how often each case is timed, alternately by axonn and by the MPI library"},
     {"device", AX_OPT_STRING, offsetof(args, device), "cpu", .choices = "cpu|cuda",
-     .help = "where this library's buffers are: host memory or the GPU; MPI's are always in host memory"},
-    {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per case"},
+     .help = "where axonn's buffers are: in host memory (cpu) or on the GPU (cuda); those of the MPI library "
+             "are always in host memory"},
+    {"json", AX_OPT_BOOL, offsetof(args, json), "false",
+     .help = "print the results as JSON, one object per case"},
 };
 
 /* In the arrays of two elements, [0] is for axonn and [1] for the MPI library. axonn's buffers are allocated

@@ -15,13 +15,14 @@ typedef struct args {
 
 static const ax_option options[] = {
     {"CONFIG", AX_OPT_PATH, offsetof(args, config), .required = true, .meta = "CONFIG.yaml",
-     .help = "the configuration of the run"},
+     .help = "YAML file with the configuration of the run"},
     {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, overrides),
-     .help = "configuration keys; they override those of the file"},
+     .help = "configuration keys with values, e.g. optim.lr=1e-3; they override those of the file"},
     LAUNCH_OPTIONS(args, launch),
     {"runs", AX_OPT_INT, offsetof(args, runs), "9", "[1, 100000]", .meta = "N",
-     .help = "measurements per GEMM"},
-    {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per GEMM"},
+     .help = "how often each GEMM (matrix product) is timed"},
+    {"json", AX_OPT_BOOL, offsetof(args, json), "false",
+     .help = "print the results as JSON, one object per GEMM"},
 };
 
 /* One row of the output: a GEMM, or the sum of all GEMMs of a step. */

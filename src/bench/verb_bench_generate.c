@@ -13,7 +13,7 @@ typedef struct args {
 static const ax_option options[] = {
     MODEL_OPTIONS(args, common),
     {"prompt", AX_OPT_INT, offsetof(args, prompt), "8", "[1, 16777216]", .meta = "N",
-     .help = "number of tokens in the prompt"},
+     .help = "number of tokens in the prompt, which is random"},
     {"tokens", AX_OPT_INT, offsetof(args, tokens), "0", "[0, 16777216]", .meta = "N",
      .help = "tokens to generate per round; 0: 64, or fewer if the model has fewer positions left"},
     {"rounds", AX_OPT_INT, offsetof(args, rounds), "8", "[1, 100000]", .meta = "N",
@@ -143,7 +143,9 @@ static ax_status choose_tokens(const args *a, int64_t positions, int64_t *out)
 {
     enum { TOKENS = 64 };
     int64_t room = positions - a->prompt;
-    AX_CHECK(room > 0, AX_ERR_USAGE, "--prompt %lld leaves no room in the model's %lld positions",
+    AX_CHECK(room > 0, AX_ERR_USAGE,
+             "--prompt %lld leaves no room for a generated token in the model's %lld positions: give a "
+             "smaller number",
              (long long)a->prompt, (long long)positions);
     AX_CHECK(
         a->tokens <= room, AX_ERR_USAGE,

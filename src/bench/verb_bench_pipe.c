@@ -28,13 +28,12 @@ static const ax_option pipe_options[] = {
     {"micro-batches", AX_OPT_INT, offsetof(args, micro_batches), "32", "[1, 10000]", .meta = "N",
      .help = "number of micro-batches of a step"},
     {"forward", AX_OPT_FLOAT, offsetof(args, forward), "20", "[0.001, 10000]", .meta = "MS",
-     .help = "milliseconds of the forward task of a micro-batch"},
+     .help = "milliseconds that a stage sleeps for the forward pass of a micro-batch"},
     {"backward", AX_OPT_FLOAT, offsetof(args, backward), "40", "[0.001, 10000]", .meta = "MS",
-     .help = "milliseconds of the backward task of a micro-batch"},
+     .help = "milliseconds that a stage sleeps for the backward pass of a micro-batch"},
     {"jitter", AX_OPT_FLOAT, offsetof(args, jitter), "0.5", "[0, 100]", .meta = "X",
-     .help =
-         "each task takes longer by up to this fraction of its time: a random number that depends on seed, "
-         "stage, micro-batch and kind alone, so all schedules get the same durations"},
+     .help = "each forward or backward pass takes longer by up to this fraction of its time, at random: by "
+             "seed, stage, micro-batch and direction alone, so all schedules get the same durations"},
     {"bytes", AX_OPT_INT, offsetof(args, bytes), "262144", "[4, 4194304]", .meta = "N",
      .help = "bytes of a message between stages; a multiple of 4"},
     {"schedule", AX_OPT_STRINGS, offsetof(args, schedules), .meta = "NAME",
@@ -47,12 +46,13 @@ static const ax_option pipe_options[] = {
      .help = "values of pipe.postpone (micro-batches whose weight gradients may wait) to time, each with all "
              "schedules; weight gradients take half of the backward time"},
     {"chunks", AX_OPT_INT, offsetof(args, chunks), "2", "[2, 1000]", .meta = "N",
-     .help =
-         "chunks (virtual stages) per stage with interleaved; --forward and --backward are the times of all "
-         "chunks of a stage together"},
+     .help = "with the schedule interleaved: chunks (virtual stages) per stage; --forward and --backward are "
+             "the times of all chunks of a stage together"},
     {"seeds", AX_OPT_INT, offsetof(args, seeds), "5", "[1, 1000]", .meta = "N",
-     .help = "number of rounds; in each round all schedules get the same durations, drawn with one seed"},
-    {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per case"},
+     .help =
+         "number of rounds, each with its own seed; in a round all schedules get the same random durations"},
+    {"json", AX_OPT_BOOL, offsetof(args, json), "false",
+     .help = "print the results as JSON, one object per case"},
 };
 
 static const char *const schedule_names[AX_PIPE_SCHEDULES] = {[AX_PIPE_MESSAGE] = "message",

@@ -15,15 +15,15 @@ typedef struct args {
 
 static const ax_option options[] = {
     {"CONFIG", AX_OPT_PATH, offsetof(args, config), .required = true, .meta = "CONFIG.yaml",
-     .help = "the configuration of the run"},
+     .help = "YAML file with the configuration of the run"},
     {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, overrides),
-     .help = "configuration keys; they override those of the file"},
+     .help = "configuration keys with values, e.g. optim.lr=1e-3; they override those of the file"},
     LAUNCH_OPTIONS(args, launch),
     {"steps", AX_OPT_INT, offsetof(args, steps), "5", "[1, 100000]", .meta = "N",
      .help = "number of steps to time"},
     {"warm-up", AX_OPT_INT, offsetof(args, warm), "2", "[0, 100000]", .meta = "N",
-     .help = "number of steps before the timing starts"},
-    {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object"},
+     .help = "number of steps to run untimed, before those that are timed"},
+    {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print the result as one JSON object"},
 };
 
 /* The kinds of kernels among which the time of a step is divided. */

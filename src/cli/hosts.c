@@ -12,7 +12,8 @@ static ax_status read_slots(const char *list, const char *text, size_t n, int64_
     size_t digits = strspn(text, "0123456789");
     *out = digits && digits == n ? strtoll(text, NULL, 10) : 0;
     AX_CHECK(*out >= 1 && *out <= MOST, AX_ERR_USAGE,
-             "--hosts %s: \"%.*s\" is not a number of ranks (NAME:N)", list, (int)n, text);
+             "--hosts %s: \"%.*s\" must be a number of ranks from 1 to %d (HOST:RANKS)", list, (int)n, text,
+             MOST);
     return AX_OK;
 }
 
@@ -26,7 +27,8 @@ ax_status cli_hosts_read(const char *list, int64_t ranks, cli_hosts *out)
     AX_TRY(ax_calloc((size_t)n, sizeof *out->slots, &out->slots));
     for (const char *at = list; out->n < n; out->n++) {
         size_t whole = strcspn(at, ","), name = strcspn(at, ",:");
-        AX_CHECK(name, AX_ERR_USAGE, "--hosts %s: the name of a host is empty", list);
+        AX_CHECK(name, AX_ERR_USAGE,
+                 "--hosts %s: the name of a host is empty; write HOST,HOST,... or HOST:RANKS,...", list);
         out->slots[out->n] = ax_ceil_div(ranks, n);
         if (name < whole)
             AX_TRY(read_slots(list, at + name + 1, whole - name - 1, &out->slots[out->n]));

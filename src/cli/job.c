@@ -280,7 +280,10 @@ ax_status cli_job_run(cli_job *job)
            SIG_DFL); /* if SIGCHLD were ignored, waitpid would not return the exit status of the launcher */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     pid_t pid = fork();
-    AX_CHECK(pid >= 0, AX_ERR_MEMORY, "cannot start a process: %s", strerror(errno));
+    AX_CHECK(pid >= 0, AX_ERR_MEMORY,
+             "cannot start a process for the launcher of the ranks: %s; the limit of processes (ulimit -u) "
+             "or of memory may be reached",
+             strerror(errno));
     if (!pid)
         become_launcher(job, parent);
     job->started = true;

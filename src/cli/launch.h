@@ -19,7 +19,7 @@
         "hosts", AX_OPT_STRING, offsetof(args, field.hosts),                                                 \
             .meta = "LIST",                                                                                  \
             .help = "with --ranks: the hosts to start ranks on, as host,host,... or host:ranks,...; "        \
-                    "default: this one"                                                                      \
+                    "default: this host"                                                                     \
     }
 
 /* Sets *out to true if this process must start ranks: `launch` asks for several ranks and no launcher has

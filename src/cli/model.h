@@ -17,22 +17,24 @@ typedef struct model_args {
 
 #define MODEL_OPTIONS(args, field)                                                                           \
     {"MODEL", AX_OPT_PATH, offsetof(args, field.model), .required = true,                                    \
-     .help = "a Hugging Face directory, an adapter's directory, a run directory or a checkpoint"},           \
+     .help = "the model: a Hugging Face directory, an adapter's directory, a run directory (its newest "     \
+             "checkpoint) or a checkpoint"},                                                                 \
     {                                                                                                        \
         "KEY=VALUE", AX_OPT_STRINGS, offsetof(args, field.keys),                                             \
-            .help = "sizes of the grid of ranks, e.g. grid.x=2 grid.data=2"                                  \
+            .help = "sizes of the grid of ranks, each an argument, e.g. grid.x=2 grid.data=2; another way "  \
+                    "to give --grid"                                                                         \
     }
 #define MODEL_DEVICE_OPTIONS(args, field)                                                                    \
     LAUNCH_OPTIONS(args, field.launch),                                                                      \
         {"grid", AX_OPT_STRING, offsetof(args, field.grid), .meta = "x=N,y=N,...",                           \
-         .help = "sizes of the grid in one argument, e.g. x=2,data=2; default: all ranks along data (eval) " \
-                 "or along x (the other verbs)"},                                                            \
+         .help = "sizes of the grid of ranks in one argument, e.g. x=2,data=2; default: "                    \
+                 "all ranks along data (eval) or along x (the other verbs)"},                                \
         {"precision",                                                                                        \
          AX_OPT_STRING,                                                                                      \
          offsetof(args, field.precision),                                                                    \
          "fp32",                                                                                             \
          .choices = "fp32|bf16|fp16",                                                                        \
-         .help = "compute precision of the layers"},                                                         \
+         .help = "dtype in which the layers compute"},                                                       \
         {"threads",                                                                                          \
          AX_OPT_INT,                                                                                         \
          offsetof(args, field.threads),                                                                      \
@@ -45,7 +47,8 @@ typedef struct model_args {
          offsetof(args, field.device),                                                                       \
          "cpu",                                                                                              \
          .choices = "cpu|cuda|ref",                                                                          \
-         .help = "compute device; ref is the slow reference implementation"},                                \
+         .help = "device that computes: the processor (cpu), an NVIDIA GPU (cuda), or the slow reference "   \
+                 "implementation on the processor (ref)"},                                                   \
     {                                                                                                        \
         "json", AX_OPT_BOOL, offsetof(args, field.json), "false", .help = "print the result as JSON"         \
     }

@@ -26,7 +26,8 @@ json_t *cli_json_number(double value) { return isfinite(value) ? json_real(value
 
 ax_status cli_print_json(json_t *object)
 {
-    AX_CHECK(object, AX_ERR_MEMORY, "not enough memory for the JSON output");
+    AX_CHECK(object, AX_ERR_MEMORY,
+             "the JSON output cannot be made: there is not enough memory, or a path is not valid UTF-8");
     int failed = json_dumpf(object, stdout, JSON_COMPACT);
     json_decref(object);
     AX_CHECK(!failed && putchar('\n') != EOF && !fflush(stdout), AX_ERR_DATA,

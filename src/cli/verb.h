@@ -89,9 +89,9 @@ typedef struct cli_text {
 
 #define TEXT_OPTIONS(args, field)                                                                            \
     {"text-key", AX_OPT_STRING, offsetof(args, field.key), .meta = "KEY",                                    \
-     .help =                                                                                                 \
-         "JSON member that holds the text; an object with a string there is not read as a conversation; "    \
-         "default: text, for objects that are not conversations"},                                           \
+     .help = "name of the member that holds the text of a JSON object; default: "                            \
+             "text. If this flag is given, an object with a string in that member "                          \
+             "is not read as a conversation"},                                                               \
     {                                                                                                        \
         "bad-lines", AX_OPT_INT, offsetof(args, field.bad_lines), "100", "[0, inf)",                         \
             .meta = "N",                                                                                     \

@@ -17,10 +17,12 @@ typedef struct ls_args {
 } ls_args;
 
 static const ax_option ls_options[] = {
-    {"RUN", AX_OPT_PATH, offsetof(ls_args, run), .required = true, .help = "a run directory"},
+    {"RUN", AX_OPT_PATH, offsetof(ls_args, run), .required = true,
+     .help = "directory of the run, as in its key run.dir"},
     {"verify", AX_OPT_BOOL, offsetof(ls_args, verify), "false",
-     .help = "also read every file and compare it with its checksum in training/manifest.json"},
-    {"json", AX_OPT_BOOL, offsetof(ls_args, json), "false", .help = "print one JSON object"},
+     .help = "also read every file of each checkpoint and compare it with its checksum in "
+             "training/manifest.json"},
+    {"json", AX_OPT_BOOL, offsetof(ls_args, json), "false", .help = "print the result as one JSON object"},
 };
 
 /* Describes a checkpoint in JSON. "verified" is null if its files were not compared with their checksums. */
@@ -118,7 +120,7 @@ static const ax_option verify_options[] = {
     {"PATH", AX_OPT_STRINGS, offsetof(verify_args, paths), .required = true,
      .help = "checkpoints, runs (checks all their checkpoints), model directories or .safetensors files"},
     {"json", AX_OPT_BOOL, offsetof(verify_args, json), "false",
-     .help = "print one JSON object per checkpoint"},
+     .help = "print the results as JSON, one object per checkpoint"},
 };
 
 static ax_status report_json(const char *path, const ax_ckpt_report *r)
@@ -220,9 +222,11 @@ static const ax_option diff_options[] = {
     {"A", AX_OPT_PATH, offsetof(diff_args, a), .required = true,
      .help = "a checkpoint, a run (its newest checkpoint), a model directory or a .safetensors file"},
     {"B", AX_OPT_PATH, offsetof(diff_args, b), .required = true,
-     .help = "what to compare A with: the same kinds of path"},
-    {"all", AX_OPT_BOOL, offsetof(diff_args, all), "false", .help = "also print arrays that are equal"},
-    {"json", AX_OPT_BOOL, offsetof(diff_args, json), "false", .help = "print one JSON object"},
+     .help = "what A is compared with: a checkpoint, a run (its newest checkpoint), a model directory or a "
+             ".safetensors file"},
+    {"all", AX_OPT_BOOL, offsetof(diff_args, all), "false",
+     .help = "also print the arrays that are equal in A and B"},
+    {"json", AX_OPT_BOOL, offsetof(diff_args, json), "false", .help = "print the result as one JSON object"},
 };
 
 static const char *const kinds[] = {"equal",         "values differ", "shapes differ",

@@ -13,14 +13,16 @@ typedef struct convert_args {
 
 static const ax_option convert_options[] = {
     {"MODEL", AX_OPT_PATH, offsetof(convert_args, model), .required = true,
-     .help = "a Hugging Face directory, an adapter's directory, a run directory or a checkpoint"},
+     .help = "the model to convert: a Hugging Face directory, an adapter's directory, a run directory (its "
+             "newest checkpoint) or a checkpoint"},
     {"out", AX_OPT_PATH, offsetof(convert_args, out), .required = true, .meta = "DIR",
      .help = "the directory to write, which must not exist"},
     {"dtype", AX_OPT_STRING, offsetof(convert_args, dtype), .choices = "fp32|bf16|fp16",
-     .help = "dtype of the weights; default: as they are"},
+     .help = "dtype of the weights that are written; default: unchanged"},
     {"shard-size", AX_OPT_STRING, offsetof(convert_args, shard_size), "5GB", .meta = "SIZE",
      .help = "maximum size of the weights in one file, e.g. 500MB or 2GiB"},
-    {"json", AX_OPT_BOOL, offsetof(convert_args, json), "false", .help = "print one JSON object"},
+    {"json", AX_OPT_BOOL, offsetof(convert_args, json), "false",
+     .help = "print the result as one JSON object"},
 };
 
 /* Reads a size such as "5GB": a number and a unit, B, KB, MB, GB, TB, KiB, MiB, GiB or TiB. Without a unit it

@@ -100,7 +100,7 @@ static const ax_option build_options[] = {
              "chat_template, else chosen by the tokenizer's special tokens"},
     {"threads", AX_OPT_INT, offsetof(build_args, threads), "0", "[0, 4096]",
      .help = "number of threads; 0: one per processor (hardware thread) that the process may use"},
-    {"json", AX_OPT_BOOL, offsetof(build_args, json), "false", .help = "print one JSON object"},
+    {"json", AX_OPT_BOOL, offsetof(build_args, json), "false", .help = "print the result as one JSON object"},
 };
 
 static bool show_build(void *user, const ax_data_progress *progress)
@@ -210,20 +210,19 @@ static const ax_option show_options[] = {
     {"document", AX_OPT_INT, offsetof(show_args, document), "none", "[0, inf)", "none", .meta = "N",
      .help = "show the tokens of this document (the first is 0)"},
     {"first", AX_OPT_INT, offsetof(show_args, first), "0", "[0, inf)",
-     .help = "with --count: position of the first token to show"},
+     .help = "with --count: position of the first token to show, from the start of the data"},
     {"count", AX_OPT_INT, offsetof(show_args, count), "0", "[0, 1000000]",
-     .help = "number of tokens to show"},
+     .help = "show this many tokens, from position --first on; 0: do not show tokens by position"},
     {"tokenizer", AX_OPT_PATH, offsetof(show_args, tokenizer),
      .help = "show tokens as text, with this tokenizer, which must be the one that made the file"},
     {"text", AX_OPT_BOOL, offsetof(show_args, text), "false",
-     .help = "with --tokenizer: print only the text of all documents, one after the other"},
+     .help = "with --tokenizer: print the text of all documents, one after the other, and nothing else"},
     {"mask", AX_OPT_BOOL, offsetof(show_args, mask), "false",
-     .help =
-         "show which tokens are targets: on a terminal, targets are green and other tokens dim; elsewhere, "
-         "targets stand in [brackets]. Shows document 0 if neither --document nor --count is given"},
+     .help = "show which tokens are targets of training: in green on a terminal, else in [brackets]. Shows "
+             "the document of --document or the tokens of --count; by default the first document"},
     {"end-id", AX_OPT_INT, offsetof(show_args, end_id), "none", "[0, 2147483647]", "none", .meta = "ID",
      .help = "id of the token that ends a document, for file formats that do not store it"},
-    {"json", AX_OPT_BOOL, offsetof(show_args, json), "false", .help = "print one JSON object"},
+    {"json", AX_OPT_BOOL, offsetof(show_args, json), "false", .help = "print the result as one JSON object"},
 };
 
 /* Appends the tokens, as text if there is a tokenizer, with a mark where targets begin and where they end. */
@@ -370,7 +369,7 @@ static ax_status print_text(const ax_data *data, const ax_tokenizer *tok)
 
 static ax_status show_text(const show_args *a, const ax_data *data, const ax_tokenizer *tok)
 {
-    AX_CHECK(tok, AX_ERR_USAGE, "--text: needs --tokenizer");
+    AX_CHECK(tok, AX_ERR_USAGE, "--text: also give --tokenizer, which turns tokens into text");
     AX_CHECK(a->document < 0 && !a->count && !a->json && !a->mask, AX_ERR_USAGE,
              "--text prints all documents: leave out --document, --count, --mask and --json");
     return print_text(data, tok);
@@ -442,10 +441,11 @@ static const ax_option check_options[] = {
     {"DATA", AX_OPT_STRINGS, offsetof(check_args, data), .required = true,
      .help = "token files, directories of shards or patterns ('*.bin')"},
     {"tokenizer", AX_OPT_PATH, offsetof(check_args, tokenizer),
-     .help = "check that this tokenizer made the files"},
+     .help = "also check that the files were made with this tokenizer (its directory or tokenizer.json)"},
     {"end-id", AX_OPT_INT, offsetof(check_args, end_id), "none", "[0, 2147483647]", "none", .meta = "ID",
      .help = "id of the token that ends a document, for file formats that do not store it"},
-    {"json", AX_OPT_BOOL, offsetof(check_args, json), "false", .help = "print one JSON object per file"},
+    {"json", AX_OPT_BOOL, offsetof(check_args, json), "false",
+     .help = "print the results as JSON, one object per file"},
 };
 
 static ax_status check_file(const check_args *a, const char *path, const ax_tokenizer *tok)

@@ -21,24 +21,25 @@ static const ax_option options[] = {
      .help = "text, JSON or JSONL, a directory of them, a token file, a directory of shards, or a pattern "
              "('*.bin'); /dev/stdin reads text from standard input"},
     {"seq-len", AX_OPT_INT, offsetof(args, seq_len), "0", "[0, 16777216]", .meta = "N",
-     .help = "tokens per row; 0: as many as the model has positions"},
+     .help =
+         "tokens per row (a sequence that the model reads at once); 0: as many as the model has positions"},
     {"batch", AX_OPT_INT, offsetof(args, batch), "4", "[1, 65536]",
-     .help = "rows computed at a time on each rank along the axes data and z"},
+     .help = "rows that each rank along the grid axes data and z computes at a time"},
     {"tokenizer", AX_OPT_PATH, offsetof(args, tokenizer), .meta = "DIR",
-     .help = "use this tokenizer instead of the model's"},
+     .help = "a tokenizer's directory or tokenizer.json, to use instead of the model's tokenizer"},
     TEXT_OPTIONS(args, text),
     {"template", AX_OPT_STRING, offsetof(args, template), .choices = ax_chat_names,
      .help = "template by which conversations become text; default: that of the model's chat_template, else "
              "chosen by the tokenizer's special tokens"},
     {"loss", AX_OPT_STRING, offsetof(args, loss), "auto", .choices = "auto|answers|all",
      .help =
-         "which tokens count in the loss, as the key data.loss: all, answers (what the assistant says; the "
-         "data must have a mask) or auto (answers if the data have a mask, else all)"},
+         "which tokens count in the loss, like the configuration key data.loss: all, answers (what the "
+         "assistant says; the data must have a mask) or auto (answers if the data have a mask, else all)"},
     {"pack", AX_OPT_STRING, offsetof(args, pack), "stream", .choices = "stream|documents",
-     .help = "what a row is, as the key data.pack: consecutive tokens (stream), or whole documents side by "
-             "side, so that each is read from its start"},
+     .help = "what a row is, like the configuration key data.pack: consecutive tokens (stream), or whole "
+             "documents side by side, so that each is read from its start"},
     {"cross-documents", AX_OPT_BOOL, offsetof(args, cross_documents), "false",
-     .help = "let attention see earlier documents in the same row"},
+     .help = "let each token attend also to earlier documents in the same row"},
     MODEL_DEVICE_OPTIONS(args, common),
 };
 
@@ -46,8 +47,8 @@ static ax_status report(const args *a, const ax_evaluation *e)
 {
     AX_CHECK(
         isfinite(e->loss), AX_ERR_NUMERIC,
-        "the loss is %g: the model has weights that are not finite, or it overflows in this precision (%s)",
-        e->loss, a->common.precision);
+        "the loss is %g: the model has weights that are not finite, or it overflows in this precision (%s)%s",
+        e->loss, a->common.precision, strcmp(a->common.precision, "fp32") ? "; try --precision fp32" : "");
     if (a->common.json)
         return cli_print_json(json_pack(
             "{s:f, s:o, s:o, s:I, s:I, s:I}", "loss", e->loss, "perplexity", cli_json_number(exp(e->loss)),

@@ -24,7 +24,8 @@ static const ax_option options[] = {
      .help = "text to continue; needs the model's tokenizer. If it is \"-\", or if neither --prompt nor "
              "--tokens is given and standard input is not a terminal, the prompt is read from standard "
              "input, without a newline at its end"},
-    {"tokens", AX_OPT_INTS, offsetof(args, tokens), .meta = "ID,ID,...", .help = "the prompt as token ids"},
+    {"tokens", AX_OPT_INTS, offsetof(args, tokens), .meta = "ID,ID,...",
+     .help = "the prompt to continue, as token ids"},
     {"chat", AX_OPT_BOOL, offsetof(args, chat), "false",
      .help = "talk with the model: each line of standard input is a turn of the user, which the model "
              "answers (an empty line gets no answer); the conversation is kept until the input ends (on a "
@@ -163,7 +164,8 @@ static ax_status read_prompt(session *s)
     int64_t end = s->m.model.identity.eos;
     if (!s->ids.size) {
         AX_CHECK(end >= 0 && end < s->m.model.config.vocab, AX_ERR_USAGE,
-                 "the model has no end-of-text token to start from: give --prompt or --tokens");
+                 "the prompt is empty, and the model has no end-of-text token to start from: give --prompt "
+                 "or --tokens");
         int32_t id = (int32_t)end;
         AX_TRY(ax_ids_add(&s->ids, &id, 1));
     }
@@ -521,7 +523,8 @@ static ax_status check_args(const args *a)
 {
     AX_CHECK(!!a->prompt + (a->tokens.count > 0) + a->chat + !!a->messages <= 1, AX_ERR_USAGE,
              "give only one of --prompt, --tokens, --chat and --messages");
-    AX_CHECK(!a->template || a->chat || a->messages, AX_ERR_USAGE, "--template: needs --chat or --messages");
+    AX_CHECK(!a->template || a->chat || a->messages, AX_ERR_USAGE,
+             "--template: give it only together with --chat or --messages");
     return AX_OK;
 }
 

@@ -9,10 +9,11 @@ typedef struct args {
 } args;
 
 static const ax_option options[] = {
-    {"VERB", AX_OPT_STRINGS, offsetof(args, verb), .help = "the verb, e.g. train or tok encode"},
+    {"VERB", AX_OPT_STRINGS, offsetof(args, verb),
+     .help = "the verb whose help is shown, e.g. train or tok encode"},
     {"man", AX_OPT_BOOL, offsetof(args, man), "false", .help = "print the man page axonn(1) as roff"},
     {"completion", AX_OPT_STRING, offsetof(args, completion), .choices = "bash", .meta = "SHELL",
-     .help = "print the completion script of this shell"},
+     .help = "print the script by which this shell completes the command line of axonn"},
 };
 
 static ax_status help(const args *a, ax_buf *out)

@@ -27,16 +27,19 @@ typedef struct args {
 
 static const ax_option options[] = {
     {"options", AX_OPT_BOOL, offsetof(args, options), "false",
-     .help = "also list the keys: those of a training configuration, and those that every verb takes"},
+     .help = "also list the configuration keys: those of a training run, and the runtime settings, which "
+             "every verb takes"},
     {"grid", AX_OPT_STRING, offsetof(args, grid.grid), .meta = "x=N,y=N,...",
-     .help = "print only this grid of ranks: its communication groups, their ranks and hosts"},
+     .help =
+         "print a grid of ranks of these sizes instead: its communication groups, and their ranks and hosts"},
     {"order", AX_OPT_STRING, offsetof(args, grid.order), "x,y,z,pipe,data",
-     .help = "with --grid: axes in the order in which ranks are numbered, fastest first (as grid.order)"},
+     .help = "with --grid: axes in the order in which ranks are numbered, the fastest-varying first (like "
+             "the key grid.order)"},
     {"ranks-per-node", AX_OPT_INT, offsetof(args, grid.ranks_per_node), "0", "[0, 65536]", .meta = "K",
-     .help = "with --grid: ranks per host; 0: all on one host"},
+     .help = "with --grid: number of ranks on each host; 0: all ranks on one host"},
     {"hosts", AX_OPT_STRING, offsetof(args, grid.hosts), .meta = "LIST",
-     .help = "with --grid: the hosts, as host,host,... or host:ranks,..."},
-    {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object"},
+     .help = "with --grid: names of the hosts, as host,host,... or host:ranks,..."},
+    {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print the result as one JSON object"},
 };
 
 /* Backends that similar programs have and this version does not have, with the reason. */

@@ -13,7 +13,7 @@ typedef struct args {
 static const ax_option options[] = {
     MODEL_OPTIONS(args, common),
     {"tokens", AX_OPT_INTS, offsetof(args, tokens), .required = true, .meta = "ID,ID,...",
-     .help = "the sequence, as token ids"},
+     .help = "the sequence whose logits are printed, as token ids"},
     {"last", AX_OPT_BOOL, offsetof(args, last), "false",
      .help = "print the logits of the last position only"},
     MODEL_DEVICE_OPTIONS(args, common),
@@ -60,11 +60,10 @@ static void count_nonfinite(printer *p, int64_t position, const float *logits, i
 
 static ax_status check_finite(const printer *p)
 {
-    AX_CHECK(
-        !p->bad, AX_ERR_NUMERIC,
-        "%lld logits are not finite, the first at position %lld, token %lld: the model has weights that are "
-        "not finite, or it overflows in this precision",
-        (long long)p->bad, (long long)p->bad_position, (long long)p->bad_token);
+    AX_CHECK(!p->bad, AX_ERR_NUMERIC,
+             "%lld logits are not finite, the first at position %lld, token %lld: the model has weights that "
+             "are not finite, or it overflows in this precision (%s)",
+             (long long)p->bad, (long long)p->bad_position, (long long)p->bad_token, p->a->common.precision);
     return AX_OK;
 }
 

@@ -14,11 +14,13 @@ typedef struct report_args {
 } report_args;
 
 static const ax_option options[] = {
-    {"RUN", AX_OPT_STRINGS, offsetof(report_args, run), .required = true, .help = "run directories"},
+    {"RUN", AX_OPT_STRINGS, offsetof(report_args, run), .required = true,
+     .help = "directories of the runs to plot"},
     {"out", AX_OPT_PATH, offsetof(report_args, out), .meta = "FILE",
      .help =
          "output file: .html for the page, .svg for the loss alone; default: report.html in the first RUN"},
-    {"json", AX_OPT_BOOL, offsetof(report_args, json), "false", .help = "print one JSON object"},
+    {"json", AX_OPT_BOOL, offsetof(report_args, json), "false",
+     .help = "print the result as one JSON object"},
 };
 
 /* Returns the output format that the suffix of `path` stands for, or NULL. */

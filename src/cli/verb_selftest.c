@@ -7,7 +7,8 @@ typedef struct args {
 } args;
 
 static const ax_option options[] = {
-    {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per check"},
+    {"json", AX_OPT_BOOL, offsetof(args, json), "false",
+     .help = "print the results as JSON, one object per check"},
 };
 
 typedef struct tally {

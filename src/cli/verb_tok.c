@@ -27,11 +27,11 @@ static const ax_option train_options[] = {
     {"vocab", AX_OPT_INT, offsetof(train_args, vocab), NULL, "[257, 16777216]", .required = true,
      .help = "size of the vocabulary, including the 256 bytes and the special tokens"},
     {"out", AX_OPT_PATH, offsetof(train_args, out), .required = true, .meta = "DIR",
-     .help = "output directory, for tokenizer.json and tokenizer_config.json"},
+     .help = "directory to which tokenizer.json and tokenizer_config.json are written"},
     {"pattern", AX_OPT_STRING, offsetof(train_args, pattern), "gpt2", .choices = "gpt2|llama3|qwen2",
      .help = "pre-tokenization pattern: how text is split into pieces; merges stay within a piece"},
     {"special", AX_OPT_STRINGS, offsetof(train_args, special), "<|endoftext|>", .meta = "TOKEN...",
-     .help = "special tokens; they get the lowest ids"},
+     .help = "special tokens of the new tokenizer; they get the lowest ids"},
     {"eos", AX_OPT_STRING, offsetof(train_args, eos), .meta = "TOKEN",
      .help = "the special token that ends a document (default: <|endoftext|> if it is a special token)"},
     {"include", AX_OPT_STRINGS, offsetof(train_args, include), .meta = "PATTERN...",
@@ -39,7 +39,7 @@ static const ax_option train_options[] = {
     TEXT_OPTIONS(train_args, text),
     {"threads", AX_OPT_INT, offsetof(train_args, threads), "0", "[0, 4096]",
      .help = "number of threads; 0: one per processor (hardware thread) that the process may use"},
-    {"json", AX_OPT_BOOL, offsetof(train_args, json), "false", .help = "print one JSON object"},
+    {"json", AX_OPT_BOOL, offsetof(train_args, json), "false", .help = "print the result as one JSON object"},
 };
 
 typedef struct training {
@@ -188,13 +188,14 @@ static const ax_option encode_options[] = {
     {"TOKENIZER", AX_OPT_PATH, offsetof(encode_args, tokenizer), .required = true,
      .help = "a tokenizer's directory or its tokenizer.json"},
     {"TEXT", AX_OPT_STRING, offsetof(encode_args, text),
-     .help = "the text; default: standard input; an empty text prints an empty line"},
+     .help = "the text to encode; default: standard input; an empty text gives an empty line"},
     {"special", AX_OPT_BOOL, offsetof(encode_args, special), "false",
-     .help = "add the special tokens that post_processor in tokenizer.json adds"},
+     .help = "add the special tokens with which the tokenizer begins or ends a text (post_processor in "
+             "tokenizer.json)"},
     {"plain", AX_OPT_BOOL, offsetof(encode_args, plain), "false",
      .help = "encode special tokens in the text as ordinary text; use it for untrusted input"},
     {"json", AX_OPT_BOOL, offsetof(encode_args, json), "false",
-     .help = "print one JSON object with ids and pieces instead of comma-separated ids"},
+     .help = "print one JSON object with the ids and the pieces of text, instead of ids separated by commas"},
 };
 
 static ax_status print_ids(const ax_tokenizer *tok, const ax_ids *ids, bool json)
@@ -266,11 +267,11 @@ static const ax_option decode_options[] = {
     {"TOKENIZER", AX_OPT_PATH, offsetof(decode_args, tokenizer), .required = true,
      .help = "a tokenizer's directory or its tokenizer.json"},
     {"IDS", AX_OPT_INTS, offsetof(decode_args, ids), NULL, "[0, 2147483647]", .meta = "IDS",
-     .help = "comma-separated token ids; default: standard input; no ids give an empty text"},
+     .help =
+         "the token ids to decode, separated by commas; default: standard input; no ids give an empty text"},
     {"skip-special", AX_OPT_BOOL, offsetof(decode_args, skip_special), "false",
-     .help = "leave out special tokens"},
-    {"json", AX_OPT_BOOL, offsetof(decode_args, json), "false",
-     .help = "print one JSON object instead of the text"},
+     .help = "leave special tokens, such as <|endoftext|>, out of the text"},
+    {"json", AX_OPT_BOOL, offsetof(decode_args, json), "false", .help = "print the text in one JSON object"},
 };
 
 /* Parses token ids separated by commas or white space; ignores brackets. */
@@ -280,7 +281,9 @@ static ax_status parse_ids(const char *text, ax_ids *ids)
         char *end;
         long id = strtol(text, &end, 10);
         AX_CHECK(end > text && id >= 0 && id <= INT32_MAX, AX_ERR_USAGE,
-                 "standard input: expected token ids separated by commas or blanks, not \"%.20s\"", text);
+                 "standard input: token ids must be integers from 0 to 2147483647, separated by commas or "
+                 "blanks, not \"%.20s\"",
+                 text);
         int32_t narrow = (int32_t)id;
         AX_TRY(ax_ids_add(ids, &narrow, 1));
         text = end;
@@ -354,7 +357,7 @@ static const ax_option check_options[] = {
     {"include", AX_OPT_STRINGS, offsetof(check_args, include), .meta = "PATTERN...",
      .help = "in directories, read only files whose names match these patterns, e.g. '*.h'; default: all"},
     TEXT_OPTIONS(check_args, text),
-    {"json", AX_OPT_BOOL, offsetof(check_args, json), "false", .help = "print one JSON object"},
+    {"json", AX_OPT_BOOL, offsetof(check_args, json), "false", .help = "print the result as one JSON object"},
 };
 
 static ax_status check_corpus(const ax_tokenizer *tok, ax_corpus *corpus, ax_tokenizer_report *report)

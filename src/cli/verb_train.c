@@ -14,12 +14,12 @@ typedef struct args {
 
 static const ax_option options[] = {
     {"CONFIG", AX_OPT_PATH, offsetof(args, config), .required = true, .meta = "CONFIG.yaml",
-     .help = "the configuration of the run"},
+     .help = "YAML file with the configuration of the run"},
     {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, overrides),
-     .help = "configuration keys; they override those of the file"},
+     .help = "configuration keys with values, e.g. optim.lr=1e-3; they override those of the file"},
     LAUNCH_OPTIONS(args, launch),
     {"json", AX_OPT_BOOL, offsetof(args, json), "false",
-     .help = "print one JSON object about the finished run"},
+     .help = "print the result of the finished run as one JSON object"},
 };
 
 static ax_status report(const args *a, const ax_config *config, const ax_train_result *r)

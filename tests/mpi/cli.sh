@@ -121,8 +121,8 @@ expect 4 'rank 1: cannot open b.yaml' \
   "${launch[@]}" -n 1 "$axonn" train a.yaml grid.data=2 : -n 1 "$axonn" train b.yaml grid.data=2
 [[ ! -e run ]] || die "a refused run made its directory"
 expect 2 '--ranks 3, but .* started 2' "${launch[@]}" -n 2 "$axonn" train a.yaml --ranks 3
-expect 2 '"b" is not a number of ranks' "$axonn" train a.yaml --ranks 2 --hosts a:b
-expect 2 '"0" is not a number of ranks' "$axonn" info --grid x=2 --hosts a:0
+expect 2 '"b" must be a number of ranks' "$axonn" train a.yaml --ranks 2 --hosts a:b
+expect 2 '"0" must be a number of ranks' "$axonn" info --grid x=2 --hosts a:0
 # A launcher of another MPI library: each rank would be a separate run of one rank, so that is an error.
 expect 2 "mpirun started 4 ranks, but " env OMPI_COMM_WORLD_SIZE=4 "$axonn" train a.yaml
 

@@ -21,7 +21,8 @@ extern "C" {
 /* clang-format off */
 #define AX_RUNTIME(X)                                                                                        \
     X(LOG, log, ENUM, int, "info", NULL, "error|warn|info|debug|trace", NULL, false,                         \
-      "level of the log on stderr")                                                                          \
+      "which messages are printed on standard error: those of this level and of the more important "         \
+      "ones before it")                                                                                      \
     X(ISA, isa, ENUM, int, "auto", NULL, "auto|avx512_amx|avx512_bf16|avx512|avx2|generic", NULL, true,      \
       "instruction set of the CPU kernels; auto: the best of those that axonn info lists")                   \
     X(PIN, pin, ENUM, int, "auto", NULL, "auto|off", NULL, false,                                            \

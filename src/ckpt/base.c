@@ -36,7 +36,8 @@ static ax_status add_array(ax_st *st, const ax_st_array *a, XXH3_state_t *state)
 ax_status ax_st_checksum(ax_st *st, char out[17])
 {
     XXH3_state_t *state = XXH3_createState();
-    AX_CHECK(state, AX_ERR_MEMORY, "not enough memory for a checksum");
+    AX_CHECK(state, AX_ERR_MEMORY, "not enough memory while the checksum of %s was computed",
+             st->index ? st->index : st->file[0].path);
     XXH3_64bits_reset(state);
     ax_status status = AX_OK;
     for (int i = 0; i < st->n && status == AX_OK; i++)
@@ -53,7 +54,7 @@ ax_status st_note(ax_st *st, const char *key, const char *value)
     if (!st->metadata)
         st->metadata = json_pack("{s:s}", "format", "pt");
     AX_CHECK(!json_object_set_new(st->metadata, key, json_string(value)), AX_ERR_MEMORY,
-             "not enough memory for the header of a file");
+             "%s: not enough memory for the header of the file", st->file[0].path);
     return st_place_data(st);
 }
 

@@ -33,7 +33,7 @@ static ax_status add_row(ax_ckpt_diff *diff, ax_ckpt_diff_kind kind, const char 
                          ax_ckpt_diff_row **out)
 {
     ax_ckpt_diff_row *grown = realloc(diff->row, ((size_t)diff->n + 1) * sizeof *grown);
-    AX_CHECK(grown, AX_ERR_MEMORY, "not enough memory for a comparison");
+    AX_CHECK(grown, AX_ERR_MEMORY, "not enough memory for the result of comparing %s%s", prefix, key);
     diff->row = grown;
     *out = &diff->row[diff->n];
     memset(*out, 0, sizeof **out);

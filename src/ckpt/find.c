@@ -81,7 +81,7 @@ static void read_latest(const char *run_dir, char out[64])
 static ax_status list_add(ax_ckpt_list *list, const char *run_dir, const char *name, bool verify)
 {
     ax_ckpt_info *grown = realloc(list->item, ((size_t)list->n + 1) * sizeof *grown);
-    AX_CHECK(grown, AX_ERR_MEMORY, "not enough memory for a list of checkpoints");
+    AX_CHECK(grown, AX_ERR_MEMORY, "not enough memory to list the checkpoints in %s/ckpt", run_dir);
     list->item = grown;
     ax_ckpt_info *info = &list->item[list->n];
     memset(info, 0, sizeof *info);
@@ -153,7 +153,8 @@ ax_status ckpt_delete(const char *run_dir, const char *name)
     AX_TRY(ckpt_path(&from, "%s/ckpt/%s", run_dir, name));
     ax_status status = ckpt_path(&aside, "%s/ckpt/.%s.old", run_dir, name[0] == '.' ? name + 1 : name);
     if (status == AX_OK && rename(from, aside))
-        status = ax_fail(AX_ERR_DATA, "cannot rename %s to %s: %s", from, aside, strerror(errno));
+        status = ax_fail(AX_ERR_DATA, "cannot delete checkpoint %s, because it cannot be renamed to %s: %s",
+                         from, aside, strerror(errno));
     if (status == AX_OK)
         status = ax_remove_tree(aside);
     free(aside);
@@ -179,7 +180,9 @@ static ax_status clean_entry(const char *run_dir, const char *name, void *arg)
     ax_status status = ckpt_path(&final, "%s/ckpt/%.*s", run_dir, (int)strcspn(name + 1, "."), name + 1);
     if (status == AX_OK && is_orphan(name, final)) {
         if (rename(path, final))
-            status = ax_fail(AX_ERR_DATA, "cannot rename %s to %s: %s", path, final, strerror(errno));
+            status = ax_fail(AX_ERR_DATA,
+                             "cannot rename %s, a checkpoint that an interrupted save left, back to %s: %s",
+                             path, final, strerror(errno));
     } else if (status == AX_OK)
         status = ax_remove_tree(path);
     free(final);
@@ -269,7 +272,8 @@ static ax_status find_in(const char *path, char **dir)
     if (!ckpt_has(path, "ckpt"))
         return AX_OK;
     AX_TRY(ax_ckpt_find_latest(path, dir));
-    AX_CHECK(*dir, AX_ERR_DATA, "run %s has no checkpoint yet", path);
+    AX_CHECK(*dir, AX_ERR_DATA,
+             "run %s has no checkpoint yet: wait until it has saved one, or name another run", path);
     return AX_OK;
 }
 

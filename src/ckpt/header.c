@@ -76,26 +76,30 @@ char *st_shape_print(int ndim, const int64_t *dim, char out[ST_SHAPE_TEXT])
 static ax_status read_shape(ax_st_array *a, const json_t *shape, int bits, const char *path)
 {
     AX_CHECK(json_is_array(shape) && json_array_size(shape) <= AX_ST_MAX_DIMS, AX_ERR_DATA,
-             "%s: damaged header: array %s: \"shape\" is not a list of at most %d extents", path, a->key,
-             AX_ST_MAX_DIMS);
+             "%s has a damaged header and must be copied or saved again: array %s: \"shape\" is not a list "
+             "of at most %d extents",
+             path, a->key, AX_ST_MAX_DIMS);
     int64_t total = bits; /* size in bits; extents of 0 count as 1: a 0 must not hide an overflow */
     bool empty = false;
     a->ndim = (int)json_array_size(shape);
     for (int d = 0; d < a->ndim; d++) {
         const json_t *item = json_array_get(shape, (size_t)d);
         AX_CHECK(json_is_integer(item) && json_integer_value(item) >= 0, AX_ERR_DATA,
-                 "%s: damaged header: array %s: \"shape\"[%d] is not a non-negative integer", path, a->key,
-                 d);
+                 "%s has a damaged header and must be copied or saved again: array %s: \"shape\"[%d] is not "
+                 "a non-negative integer",
+                 path, a->key, d);
         a->dim[d] = json_integer_value(item);
         empty |= a->dim[d] == 0;
         AX_CHECK(!__builtin_mul_overflow(total, ax_max(a->dim[d], 1), &total), AX_ERR_DATA,
-                 "%s: damaged header: array %s: \"shape\" has more elements than a file can hold", path,
-                 a->key);
+                 "%s has a damaged header and must be copied or saved again: array %s: \"shape\" has more "
+                 "elements than a file can hold",
+                 path, a->key);
     }
     total = empty ? 0 : total;
     AX_CHECK(total % 8 == 0, AX_ERR_DATA,
-             "%s: damaged header: array %s: its elements of %d bits do not fill whole bytes", path, a->key,
-             bits);
+             "%s has a damaged header and must be copied or saved again: array %s: its elements of %d bits "
+             "do not fill whole bytes",
+             path, a->key, bits);
     a->bytes = total / 8;
     return AX_OK;
 }
@@ -105,8 +109,9 @@ static ax_status read_entry(ax_st_array *a, const json_t *entry, int64_t room, c
     const char *dtype = json_string_value(json_object_get(entry, "dtype"));
     const json_t *offsets = json_object_get(entry, "data_offsets");
     AX_CHECK(json_object_size(entry) == 3 && dtype, AX_ERR_DATA,
-             "%s: damaged header: array %s: its entry is not {\"dtype\", \"shape\", \"data_offsets\"}", path,
-             a->key);
+             "%s has a damaged header and must be copied or saved again: array %s: its entry is not "
+             "{\"dtype\", \"shape\", \"data_offsets\"}",
+             path, a->key);
     const st_dtype *known = st_dtype_find(dtype);
     AX_CHECK(known, AX_ERR_DATA,
              "%s: array %s: unknown dtype \"%s\"; save the array in another dtype, such as BF16", path,
@@ -116,16 +121,20 @@ static ax_status read_entry(ax_st_array *a, const json_t *entry, int64_t room, c
     AX_TRY(read_shape(a, json_object_get(entry, "shape"), known->bits, path));
     AX_CHECK(json_array_size(offsets) == 2 && json_is_integer(json_array_get(offsets, 0)) &&
                  json_is_integer(json_array_get(offsets, 1)),
-             AX_ERR_DATA, "%s: damaged header: array %s: \"data_offsets\" is not [begin, end]", path, a->key);
+             AX_ERR_DATA,
+             "%s has a damaged header and must be copied or saved again: array %s: \"data_offsets\" is not "
+             "[begin, end]",
+             path, a->key);
     int64_t begin = json_integer_value(json_array_get(offsets, 0));
     int64_t end = json_integer_value(json_array_get(offsets, 1));
     AX_CHECK(0 <= begin && begin <= end && end <= room, AX_ERR_DATA,
-             "%s: array %s: bytes %lld to %lld are not within the file's %lld bytes of arrays: truncated, or "
-             "the header is damaged",
+             "%s: array %s: bytes %lld to %lld are not within the file's %lld bytes of arrays: the file is "
+             "truncated or damaged; get or save it again",
              path, a->key, (long long)begin, (long long)end, (long long)room);
     AX_CHECK(end - begin == a->bytes, AX_ERR_DATA,
-             "%s: damaged header: array %s has %lld bytes, but its shape and dtype need %lld", path, a->key,
-             (long long)(end - begin), (long long)a->bytes);
+             "%s has a damaged header and must be copied or saved again: array %s has %lld bytes, but its "
+             "shape and dtype need %lld",
+             path, a->key, (long long)(end - begin), (long long)a->bytes);
     a->offset = begin;
     return AX_OK;
 }
@@ -143,16 +152,19 @@ static ax_status check_cover(ax_st_array *array, int n, int64_t room, const char
     qsort(array, (size_t)n, sizeof *array, by_offset);
     int64_t at = 0;
     for (int i = 0; i < n; i++) {
-        AX_CHECK(array[i].offset >= at, AX_ERR_DATA, "%s: damaged header: array %s overlaps array %s", path,
-                 array[i].key, array[i - 1].key);
+        AX_CHECK(array[i].offset >= at, AX_ERR_DATA,
+                 "%s has a damaged header and must be copied or saved again: array %s overlaps array %s",
+                 path, array[i].key, array[i - 1].key);
         AX_CHECK(array[i].offset == at, AX_ERR_DATA,
-                 "%s: damaged header: %lld bytes before array %s belong to no array", path,
-                 (long long)(array[i].offset - at), array[i].key);
+                 "%s has a damaged header and must be copied or saved again: %lld bytes before array %s "
+                 "belong to no array",
+                 path, (long long)(array[i].offset - at), array[i].key);
         at += array[i].bytes;
     }
-    AX_CHECK(at == room, AX_ERR_DATA,
-             "%s: %lld bytes after the last array belong to no array: the file is damaged", path,
-             (long long)(room - at));
+    AX_CHECK(
+        at == room, AX_ERR_DATA,
+        "%s: %lld bytes after the last array belong to no array: the file is damaged; get or save it again",
+        path, (long long)(room - at));
     return AX_OK;
 }
 
@@ -160,11 +172,13 @@ static ax_status check_metadata(const json_t *metadata, const char *path)
 {
     const char *key;
     json_t *value;
-    AX_CHECK(json_is_object(metadata), AX_ERR_DATA, "%s: damaged header: __metadata__ is not an object",
+    AX_CHECK(json_is_object(metadata), AX_ERR_DATA,
+             "%s has a damaged header and must be copied or saved again: __metadata__ is not an object",
              path);
-    json_object_foreach((json_t *)metadata, key, value)
-        AX_CHECK(json_is_string(value), AX_ERR_DATA, "%s: damaged header: __metadata__: %s is not a string",
-                 path, key);
+    json_object_foreach((json_t *)metadata, key, value) AX_CHECK(
+        json_is_string(value), AX_ERR_DATA,
+        "%s has a damaged header and must be copied or saved again: __metadata__: %s is not a string", path,
+        key);
     return AX_OK;
 }
 
@@ -202,15 +216,18 @@ static ax_status add_entries(ax_st *st, json_t *root, int64_t data, int64_t room
 static ax_status parse_header(ax_st *st, st_file *f, const char *text, size_t size)
 {
     AX_CHECK(size > 0 && text[0] == '{', AX_ERR_DATA,
-             "%s: its header does not begin with '{': damaged, or not safetensors", f->path);
+             "%s: its header does not begin with '{': the file is damaged, or not safetensors", f->path);
     json_t *root;
     ax_status status = ax_json_parse(NULL, text, size, JSON_REJECT_DUPLICATES, &root);
     if (status != AX_OK)
-        ax_error_context("%s: damaged header", f->path);
+        ax_error_context("%s has a damaged header and must be copied or saved again", f->path);
     AX_TRY(status);
-    status = json_is_object(root)
-                 ? add_entries(st, root, f->data, f->size - f->data, f->path)
-                 : ax_fail(AX_ERR_DATA, "%s: damaged header: it is not a JSON object", f->path);
+    status =
+        json_is_object(root)
+            ? add_entries(st, root, f->data, f->size - f->data, f->path)
+            : ax_fail(AX_ERR_DATA,
+                      "%s has a damaged header and must be copied or saved again: it is not a JSON object",
+                      f->path);
     json_decref(root);
     return status;
 }
@@ -218,19 +235,21 @@ static ax_status parse_header(ax_st *st, st_file *f, const char *text, size_t si
 static ax_status read_file_header(ax_st *st, st_file *f)
 {
     struct stat info;
-    AX_CHECK(!fstat(f->fd, &info) && S_ISREG(info.st_mode), AX_ERR_DATA, "%s is not a regular file", f->path);
+    AX_CHECK(!fstat(f->fd, &info) && S_ISREG(info.st_mode), AX_ERR_DATA,
+             "%s must be a regular file, not a directory, pipe or device", f->path);
     f->size = info.st_size;
     uint64_t length;
     AX_CHECK(f->size >= 8, AX_ERR_DATA,
-             "%s: %lld bytes are too few for a header: truncated, or not safetensors", f->path,
+             "%s: %lld bytes are too few for a header: the file is truncated, or not safetensors", f->path,
              (long long)f->size);
     AX_TRY(ax_pread_all(f->fd, &length, sizeof length, 0, f->path));
     AX_CHECK(length <= ST_HEADER_MAX, AX_ERR_DATA,
-             "%s: a header of %llu bytes is above the limit of %d: damaged, or not safetensors", f->path,
-             (unsigned long long)length, ST_HEADER_MAX);
-    AX_CHECK((int64_t)length <= f->size - 8, AX_ERR_DATA,
-             "%s: its header of %llu bytes is longer than the file: truncated, or not safetensors", f->path,
-             (unsigned long long)length);
+             "%s: a header of %llu bytes is above the limit of %d: the file is damaged, or not safetensors",
+             f->path, (unsigned long long)length, ST_HEADER_MAX);
+    AX_CHECK(
+        (int64_t)length <= f->size - 8, AX_ERR_DATA,
+        "%s: its header of %llu bytes is longer than the file: the file is truncated, or not safetensors",
+        f->path, (unsigned long long)length);
     f->data = 8 + (int64_t)length;
     char *text;
     AX_TRY(ax_calloc(length + 1, 1, &text));
@@ -244,7 +263,7 @@ static ax_status read_file_header(ax_st *st, st_file *f)
 ax_status st_header_read(ax_st *st, const char *path)
 {
     st_file *grown = realloc(st->file, ((size_t)st->files + 1) * sizeof *grown);
-    AX_CHECK(grown, AX_ERR_MEMORY, "%s: not enough memory for a table of files", path);
+    AX_CHECK(grown, AX_ERR_MEMORY, "%s: not enough memory to open one more file of the model", path);
     st->file = grown;
     st_file *f = &st->file[st->files];
     memset(f, 0, sizeof *f);

@@ -417,7 +417,7 @@ static ax_status match(const ckpt_items *items, const ax_st *st, const ax_ckpt_r
     match_items(items, st, rules, found, used, &text, &count);
     ax_status status = AX_OK;
     if (count)
-        status = ax_fail(AX_ERR_DATA, "%s does not fit the model: %d mismatch%s%s:%s",
+        status = ax_fail(AX_ERR_DATA, "%s does not hold the arrays of this model: %d mismatch%s%s:%s",
                          st->index ? st->index : st->file[0].path, count, count == 1 ? "" : "es",
                          count > MISMATCHES_SHOWN ? " (only the first are listed)" : "",
                          text.data ? text.data : "");

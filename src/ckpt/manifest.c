@@ -24,7 +24,7 @@ ax_status manifest_hash_file(const char *path, int64_t *bytes, uint64_t *hash)
     XXH3_state_t *state = XXH3_createState();
     ax_status status = ax_calloc(CHUNK, 1, &chunk);
     if (status == AX_OK && !state)
-        status = ax_fail(AX_ERR_MEMORY, "not enough memory for a checksum");
+        status = ax_fail(AX_ERR_MEMORY, "not enough memory while the checksum of %s was computed", path);
     if (status == AX_OK)
         XXH3_64bits_reset(state);
     while (status == AX_OK) {
@@ -78,7 +78,7 @@ ax_status manifest_write(const char *dir, const manifest *m)
     json_t *root = to_json(m);
     char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(root);
-    AX_CHECK(text, AX_ERR_MEMORY, "%s: not enough memory for the manifest", dir);
+    AX_CHECK(text, AX_ERR_MEMORY, "not enough memory to write %s/" MANIFEST, dir);
     size_t body = strlen(text) - 2; /* without "\n}" */
     char end[SEAL_SIZE], *path = NULL;
     print_seal(text, body, end);
@@ -138,15 +138,16 @@ static ax_status from_json(const json_t *root, const char *path, manifest *out)
                           &step, "serial", &serial, "time", &out->time, "files", &files, "params", &params) &&
                  json_is_object(files) && json_is_object(params),
              AX_ERR_DATA,
-             "%s is damaged: version, step, serial, time, files or params is missing or of the wrong type",
+             "%s is damaged: version, step, serial, time, files or params is missing or of the wrong type; "
+             "use another checkpoint",
              path);
     AX_CHECK(
         version == VERSION, AX_ERR_DATA,
         "%s has version %lld, but this program reads version %d: use the axonn that wrote the checkpoint",
         path, (long long)version, VERSION);
     AX_CHECK(step >= 0 && serial >= 0 && serial < INT64_MAX, AX_ERR_DATA,
-             "%s is damaged: its step is %lld and its serial (the number of the save) is %lld, which no "
-             "checkpoint has",
+             "%s is damaged: its step (%lld) must be at least 0, and its serial (the number of the save, "
+             "%lld) from 0 to 9223372036854775806; use another checkpoint",
              path, (long long)step, (long long)serial);
     out->step = step;
     out->serial = serial;
@@ -158,12 +159,18 @@ static ax_status from_json(const json_t *root, const char *path, manifest *out)
     {
         manifest_file *f = &out->file[out->n];
         AX_CHECK(is_inside(name), AX_ERR_DATA,
-                 "%s is damaged: it lists %s, which is not a file of the checkpoint", path, name);
+                 "%s is damaged: it lists the file \"%s\", which is not inside the checkpoint's directory; "
+                 "use another checkpoint",
+                 path, name);
         f->bytes = json_integer_value(json_object_get(entry, "bytes"));
         AX_CHECK(f->bytes >= 0 && !__builtin_add_overflow(out->bytes, f->bytes, &out->bytes), AX_ERR_DATA,
-                 "%s is damaged: it says that %s has %lld bytes", path, name, (long long)f->bytes);
+                 "%s is damaged: it says that %s has %lld bytes, but sizes must be at least 0, and their sum "
+                 "below 2^63; use another checkpoint",
+                 path, name, (long long)f->bytes);
         AX_CHECK(parse_hex(json_object_get(entry, "xxh3"), &f->xxh3), AX_ERR_DATA,
-                 "%s is damaged: it has no checksum of %s", path, name);
+                 "%s is damaged: it has no checksum (\"xxh3\", 16 hexadecimal digits) of %s; use another "
+                 "checkpoint",
+                 path, name);
         AX_TRY(ax_strdup(name, &f->name));
         out->n++;
     }
@@ -175,10 +182,13 @@ static ax_status parse(const char *text, size_t size, const char *path, manifest
     char end[SEAL_SIZE];
     print_seal("", 0, end); /* only the length of the seal is used, to find where the checksummed text ends */
     size_t tail = strlen(end);
-    AX_CHECK(size > tail, AX_ERR_DATA, "%s is truncated: it is too short to hold a checksum", path);
+    AX_CHECK(size > tail, AX_ERR_DATA,
+             "%s is truncated: it is too short to hold its own checksum; use another checkpoint", path);
     print_seal(text, size - tail, end);
     AX_CHECK(!memcmp(text + size - tail, end, tail), AX_ERR_DATA,
-             "%s was changed or is damaged: its text does not match the checksum at its end", path);
+             "%s was changed or is damaged: its text does not match the checksum at its end; use another "
+             "checkpoint",
+             path);
     json_t *root;
     AX_TRY(ax_json_parse(path, text, size, JSON_REJECT_DUPLICATES, &root));
     ax_status status = from_json(root, path, out);
@@ -211,9 +221,13 @@ ax_status manifest_check_file(const char *dir, const manifest_file *f)
     AX_TRY(ckpt_path(&path, "%s/%s", dir, f->name));
     ax_status status = AX_OK;
     if (stat(path, &info))
-        status = ax_fail(AX_ERR_DATA, "cannot find %s: %s", path, strerror(errno));
+        status =
+            ax_fail(AX_ERR_DATA, "cannot find %s, which training/manifest.json of its checkpoint lists: %s",
+                    path, strerror(errno));
     else if (!S_ISREG(info.st_mode))
-        status = ax_fail(AX_ERR_DATA, "%s is not a regular file", path);
+        status = ax_fail(
+            AX_ERR_DATA,
+            "%s must be a regular file, because training/manifest.json of its checkpoint lists it", path);
     else if (info.st_size != f->bytes) /* a wrong size is found without reading the file */
         status =
             ax_fail(AX_ERR_DATA,

@@ -12,7 +12,8 @@ ax_status ckpt_path(char **out, const char *fmt, ...)
     int n = vasprintf(&text, fmt, args);
     va_end(args);
     *out = n < 0 ? NULL : text;
-    return n < 0 ? ax_fail(AX_ERR_MEMORY, "not enough memory for a path") : AX_OK;
+    return n < 0 ? ax_fail(AX_ERR_MEMORY, "not enough memory for a path inside a checkpoint or model")
+                 : AX_OK;
 }
 
 bool ckpt_has(const char *dir, const char *name)

@@ -150,9 +150,9 @@ static ax_status write_synced(const char *path, const void *data, size_t size)
     AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot create %s: %s", path, strerror(errno));
     ax_status status = ax_write_all(fd, data, size, path);
     if (status == AX_OK && fsync(fd))
-        status = ax_fail(AX_ERR_DATA, "cannot sync %s: %s", path, strerror(errno));
+        status = ax_fail(AX_ERR_DATA, "cannot flush %s to disk: %s", path, strerror(errno));
     if (close(fd) && status == AX_OK)
-        status = ax_fail(AX_ERR_DATA, "cannot close %s: %s", path, strerror(errno));
+        status = ax_fail(AX_ERR_DATA, "%s could not be written completely: %s", path, strerror(errno));
     return status;
 }
 
@@ -276,7 +276,7 @@ static ax_status list_params(saver *s)
         json_t *entry = json_pack("{s:s, s:s, s:s*}", "dtype", ax_dtype_name(p->master.dtype), "sum", sum,
                                   "key", p->file.key);
         AX_CHECK(!json_object_set_new(s->m.params, p->name, entry), AX_ERR_MEMORY,
-                 "not enough memory for training/manifest.json");
+                 "not enough memory to write %s/" MANIFEST, s->aside);
     }
     return AX_OK;
 }
@@ -360,8 +360,9 @@ static ax_status publish(saver *s)
     if (status == AX_OK)
         status = ax_ckpt_clean(a->run_dir);
     if (status != AX_OK)
-        ax_log(AX_LOG_WARN, "%s is saved, but older checkpoints could not be removed: %s", s->final,
-               ax_error_message());
+        ax_log(AX_LOG_WARN,
+               "%s is saved, but older checkpoints could not be removed: %s; the next save tries again",
+               s->final, ax_error_message());
     return AX_OK;
 }
 

@@ -242,7 +242,10 @@ static ax_status assign_shards(ax_st *st, const ax_st_array *arrays, int n, int6
     for (int i = 0; i < n; i++) {
         ax_st_array *a = &st->array[i];
         const st_dtype *dtype = st_dtype_of_array(&arrays[i]);
-        AX_CHECK(dtype, AX_ERR_USAGE, "array %s: safetensors has no such dtype", arrays[i].key);
+        AX_CHECK(dtype, AX_ERR_USAGE,
+                 "ax_st_plan: array %s must have a dtype that safetensors files can hold, such as F32, BF16 "
+                 "or I64",
+                 arrays[i].key);
         *a = arrays[i];
         char *key;
         AX_TRY(ax_strdup(arrays[i].key, &key));

@@ -131,7 +131,9 @@ ax_status ax_st_read(ax_st *st, const ax_st_array *array, const int64_t *lo, con
 ax_status ax_st_write(ax_st *st, const ax_st_array *array, const int64_t *lo, const int64_t *n,
                       bool transpose, ax_dtype dtype, const void *data)
 {
-    AX_CHECK(st->planned, AX_ERR_USAGE, "%s is open for reading only", st->file[array->file].path);
+    AX_CHECK(st->planned, AX_ERR_USAGE,
+             "%s was opened for reading only and cannot be written: plan a new file with ax_st_plan",
+             st->file[array->file].path);
     st->file[array->file].written = true;
     ax_status status = move_box(st, array, lo, n, transpose, dtype, (char *)data, true);
     key_context(array, status);
@@ -171,7 +173,9 @@ ax_status ax_st_copy(ax_st *from, const ax_st_array *a, ax_st *to, const ax_st_a
                      int64_t count, int64_t *overflows)
 {
     enum { PIECE = AX_ST_STAGING / 8 }; /* elements have at most 8 bytes */
-    AX_CHECK(to->planned, AX_ERR_USAGE, "%s is open for reading only", to->file[b->file].path);
+    AX_CHECK(to->planned, AX_ERR_USAGE,
+             "%s was opened for reading only and cannot be written: plan a new file with ax_st_plan",
+             to->file[b->file].path);
     AX_CHECK(a->dtype == AX_DTYPE_COUNT ? !strcmp(a->dtype_name, b->dtype_name)
                                         : ckpt_convertible(a->dtype, b->dtype),
              AX_ERR_USAGE, "%s: array %s is %s and cannot be converted to %s", from->file[a->file].path,
@@ -214,7 +218,7 @@ static ax_status reserve(const st_file *f)
 static ax_status make_file(ax_st *st, int file)
 {
     st_file *f = &st->file[file];
-    AX_CHECK(f->fd < 0, AX_ERR_USAGE, "%s has been created already", f->path);
+    AX_CHECK(f->fd < 0, AX_ERR_USAGE, "ax_st_make: %s has been created already", f->path);
     f->fd = open(f->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     AX_CHECK(f->fd >= 0, AX_ERR_DATA, "cannot create %s: %s", f->path, strerror(errno));
     f->written = true;
@@ -247,7 +251,7 @@ ax_status ax_st_sync(ax_st *st)
         st_file *f = &st->file[i];
         if (!f->written)
             continue;
-        AX_CHECK(!fsync(f->fd), AX_ERR_DATA, "cannot sync %s: %s", f->path, strerror(errno));
+        AX_CHECK(!fsync(f->fd), AX_ERR_DATA, "cannot flush %s to disk: %s", f->path, strerror(errno));
         f->written = false;
     }
     return AX_OK;

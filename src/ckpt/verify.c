@@ -22,7 +22,7 @@ void ax_ckpt_report_destroy(ax_ckpt_report **report)
 static ax_status add_fault(ax_ckpt_report *r, const char *file)
 {
     ax_ckpt_fault *grown = realloc(r->fault, ((size_t)r->n + 1) * sizeof *grown);
-    AX_CHECK(grown, AX_ERR_MEMORY, "not enough memory for the list of damaged files");
+    AX_CHECK(grown, AX_ERR_MEMORY, "not enough memory to report that %s is damaged", file);
     r->fault = grown;
     ax_ckpt_fault *f = &r->fault[r->n++];
     memset(f, 0, sizeof *f);

@@ -342,11 +342,11 @@ static void manifests_name_files_of_the_checkpoint(void **state)
     for (size_t i = 0; i < AX_COUNT(names); i++) {
         m.file[0].name = (char *)names[i];
         OK(manifest_write(dir, &m));
-        FAILS(AX_ERR_DATA, "is not a file of the checkpoint", manifest_read(dir, &read));
+        FAILS(AX_ERR_DATA, "is not inside the checkpoint's directory", manifest_read(dir, &read));
     }
     manifest_file link = {(char *)"link", 0, 0};
     assert_int_equal(symlink("/dev/zero", at(dir, "link")), 0);
-    FAILS(AX_ERR_DATA, "is not a regular file", manifest_check_file(dir, &link));
+    FAILS(AX_ERR_DATA, "must be a regular file", manifest_check_file(dir, &link));
     m.file[0].name = good;
     manifest_fini(&m);
 }

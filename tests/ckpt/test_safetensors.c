@@ -176,7 +176,7 @@ static void misuse_is_refused(void **state)
           ax_st_write(st, ax_st_at(st, 0), lo, n, false, AX_F32, data));
     ax_st_close(&st);
     OK(ax_st_open(*state, &st));
-    FAILS(AX_ERR_USAGE, "is open for reading",
+    FAILS(AX_ERR_USAGE, "was opened for reading only",
           ax_st_write(st, ax_st_at(st, 0), NULL, NULL, false, AX_F32, data));
     ax_st_close(&st);
     ax_st *ids, *to;
@@ -190,7 +190,7 @@ static void misuse_is_refused(void **state)
           ax_st_copy(st, ax_st_at(st, 0), ids, ax_st_at(ids, 0), 0, 12, &overflows));
     FAILS(AX_ERR_USAGE, "a does not have 12 elements from element 1 on",
           ax_st_copy(st, ax_st_at(st, 0), to, ax_st_at(to, 0), 1, 12, &overflows));
-    FAILS(AX_ERR_USAGE, "is open for reading",
+    FAILS(AX_ERR_USAGE, "was opened for reading only",
           ax_st_copy(to, ax_st_at(to, 0), st, ax_st_at(st, 0), 0, 12, &overflows));
     OK(ax_st_copy(st, ax_st_at(st, 0), to, ax_st_at(to, 0), 11, 1, &overflows));
     ax_st_close(&st);
@@ -307,8 +307,8 @@ static void damaged_headers(void **state)
         {"", 0, "does not begin with '{'"},
         {" {}", 0, "does not begin with '{'"},
         {"[]", 0, "does not begin with '{'"},
-        {"{\"a\": ", 0, "damaged header"},
-        {"{} x", 0, "damaged header"},
+        {"{\"a\": ", 0, "has a damaged header"},
+        {"{} x", 0, "has a damaged header"},
         {"{\"a\": 3}", 0, "a: its entry is not"},
         {"{\"a\": {\"dtype\": \"F32\", \"shape\": [1]}}", 4, "a: its entry is not"},
         {"{\"a\": {\"dtype\": \"F33\", \"shape\": [1], \"data_offsets\": [0, 4]}}", 4,

@@ -364,8 +364,8 @@ static void impossible_manifests(void **state)
          "it says that b has 9223372036854775807 bytes"},
         {{.step = 1, .serial = 1, .time = 0.5, .n = 1, .file = &negative}, "it says that a has -1 bytes"},
         {{.step = 1, .serial = INT64_MAX, .time = 0.5},
-         "its serial (the number of the save) is 9223372036854775807"},
-        {{.step = -1, .serial = 1, .time = 0.5}, "its step is -1"},
+         "its serial (the number of the save, 9223372036854775807)"},
+        {{.step = -1, .serial = 1, .time = 0.5}, "its step (-1)"},
     };
     char dir[256];
     snprintf(dir, sizeof dir, "%s", at(*state, "ckpt/step-1"));

@@ -23,7 +23,7 @@ static ax_status add_point(ax_history *h, int *capacity, const json_t *row)
     if (h->n == *capacity) {
         *capacity = *capacity ? 2 * *capacity : 256;
         ax_history_point *point = realloc(h->point, (size_t)*capacity * sizeof *point);
-        AX_CHECK(point, AX_ERR_MEMORY, "not enough memory for %d points of a run", *capacity);
+        AX_CHECK(point, AX_ERR_MEMORY, "not enough memory for %d rows of a run's metrics.jsonl", *capacity);
         h->point = point;
     }
     h->point[h->n++] = (ax_history_point){.step = json_integer_value(json_object_get(row, "step")),

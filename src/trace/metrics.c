@@ -121,7 +121,8 @@ static ax_status back_up(const char *path)
         backup.size = 0;
         status = ax_buf_printf(&backup, "%s.%d", path, i);
         if (status == AX_OK && !ax_path_exists(backup.data) && rename(path, backup.data))
-            status = ax_fail(AX_ERR_DATA, "cannot rename %s to %s: %s", path, backup.data, strerror(errno));
+            status = ax_fail(AX_ERR_DATA, "cannot keep the older metrics %s as %s: %s", path, backup.data,
+                             strerror(errno));
     }
     ax_buf_fini(&backup);
     return status;
@@ -186,7 +187,8 @@ ax_status ax_metrics_open(const ax_metrics_run *run, int64_t resume_step, ax_met
     m->shown_step = resume_step;
     m->c = newlocale(LC_ALL_MASK, "C", NULL);
     ax_status status =
-        m->c ? open_rows(m, resume_step) : ax_fail(AX_ERR_MEMORY, "not enough memory to open the metrics");
+        m->c ? open_rows(m, resume_step)
+             : ax_fail(AX_ERR_MEMORY, "not enough memory to open metrics.jsonl in %s", run->dir);
     if (status == AX_OK)
         status = open_events(m, resume_step);
     if (status != AX_OK)

@@ -29,7 +29,8 @@ ax_status bpe_grow(void *array, size_t *capacity, size_t need, size_t size)
     void *old, *fresh;
     memcpy(&old, array, sizeof old);
     fresh = realloc(old, wanted * size);
-    AX_CHECK(fresh, AX_ERR_MEMORY, "not enough memory for %zu x %zu bytes to train a tokenizer", wanted,
+    AX_CHECK(fresh, AX_ERR_MEMORY,
+             "not enough memory to train a tokenizer: %zu x %zu bytes were refused; use less text", wanted,
              size);
     memcpy(array, &fresh, sizeof fresh);
     *capacity = wanted;

@@ -384,7 +384,8 @@ static ax_status record_merge(trainer *t, const pair *p, int32_t *ab)
                                                 (size_t)b->size)
                                     : NULL;
     if (status == AX_OK && json_array_append_new(t->merges, merge))
-        status = ax_fail(AX_ERR_MEMORY, "not enough memory for merges");
+        status = ax_fail(AX_ERR_MEMORY,
+                         "not enough memory for the merges of a new tokenizer; use a smaller vocabulary");
     if (status == AX_OK)
         status = bpe_table_add(&t->names, name.data, name.size, 0, &number);
     ax_buf_fini(&name);
@@ -430,7 +431,8 @@ static ax_status train(trainer *t)
     int32_t byte_id[N_BYTES];
     size_t vocab = (size_t)t->training->vocab;
     t->merges = json_array();
-    AX_CHECK(t->merges, AX_ERR_MEMORY, "not enough memory for merges");
+    AX_CHECK(t->merges, AX_ERR_MEMORY,
+             "not enough memory for the merges of a new tokenizer; use a smaller vocabulary");
     for (size_t i = 0; i < t->training->n_specials; i++) {
         const char *name = t->training->specials[i];
         AX_TRY(bpe_table_add(&t->names, name, strlen(name), 0, NULL));
@@ -465,13 +467,14 @@ static ax_status check_specials(const ax_tokenizer_training *o)
     for (size_t i = 0; i < o->n_specials; i++) {
         const char *name = o->specials[i];
         AX_CHECK(*name && tok_utf8_prefix(name, strlen(name)) == strlen(name), AX_ERR_USAGE,
-                 "special token %zu is empty or not UTF-8", i + 1);
+                 "special token number %zu is empty or not valid UTF-8: give it a name in UTF-8", i + 1);
         for (size_t k = 0; k < i; k++)
             AX_CHECK(strcmp(name, o->specials[k]), AX_ERR_USAGE, "special token \"%s\" is given twice", name);
         eos_listed |= o->eos && !strcmp(name, o->eos);
     }
     AX_CHECK(eos_listed, AX_ERR_USAGE,
-             "the end-of-text token \"%s\" is not among the special tokens; name it there too", o->eos);
+             "the end-of-text token \"%s\" is not among the special tokens; name it there too (--special)",
+             o->eos);
     return AX_OK;
 }
 
@@ -512,7 +515,8 @@ static ax_status vocab_json(const trainer *t, json_t *vocab, json_t *added)
             failed |= json_array_append_new(added, tok_added_json((int32_t)i, name, true));
         free(name);
     }
-    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for a vocabulary");
+    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for the vocabulary of %zu tokens of a new tokenizer",
+             t->names.n);
     return AX_OK;
 }
 

@@ -163,7 +163,9 @@ static bool report_progress(build *b, bool always)
 static ax_status write_slot(build *b, slot *s)
 {
     if (s->status != AX_OK)
-        return ax_fail(s->status, "%s", s->message ? s->message : "not enough memory for the error message");
+        return ax_fail(s->status, "%s",
+                       s->message ? s->message
+                                  : "tokenizing failed, and there is not enough memory for the reason");
     AX_TRY(corpus_note(b->corpus, &s->unit, &s->omitted));
     AX_TRY(write_documents(b, s));
     b->progress.bytes_done += s->unit.to - s->unit.from;
@@ -257,8 +259,9 @@ static ax_status run_workers(build *b)
         for (int i = 1; i < started; i++)
             pthread_join(threads[i], NULL);
         if (b->status != AX_OK)
-            status =
-                ax_fail(b->status, "%s", b->message ? b->message : "not enough memory for the error message");
+            status = ax_fail(b->status, "%s",
+                             b->message ? b->message
+                                        : "tokenizing failed, and there is not enough memory for the reason");
     }
     for (int i = 0; i < n; i++) {
         ax_encoder_destroy(&workers[i].encoder);

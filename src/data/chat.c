@@ -192,7 +192,7 @@ ax_status ax_chat_add(ax_chat_turns *turns, const ax_chat_turn *turn)
     if (turns->n == turns->capacity) {
         size_t capacity = 2 * turns->capacity + 8;
         ax_chat_turn *more = realloc(turns->turn, capacity * sizeof *more);
-        AX_CHECK(more, AX_ERR_MEMORY, "not enough memory for %zu turns", capacity);
+        AX_CHECK(more, AX_ERR_MEMORY, "not enough memory for a conversation of %zu turns", capacity);
         turns->turn = more;
         turns->capacity = capacity;
     }

@@ -17,7 +17,7 @@ static const struct {
 static ax_status find_role(const json_t *value, const char *member, size_t turn, ax_chat_role *role)
 {
     const char *name = json_string_value(value);
-    AX_CHECK(name, AX_ERR_DATA, "turn %zu: \"%s\" is %s, not a string", turn, member,
+    AX_CHECK(name, AX_ERR_DATA, "turn %zu: \"%s\" must be a string, but is %s", turn, member,
              value ? tok_json_kind(value) : "missing");
     for (size_t i = 0; i < AX_COUNT(roles); i++)
         if (!strcmp(roles[i].name, name)) {
@@ -50,8 +50,8 @@ static ax_status add_text(const json_t *object, const char *member, ax_chat_role
 {
     const json_t *text = json_object_get(object, member);
     AX_TRY(refuse_unwritten(object, "tool_calls"));
-    AX_CHECK(json_is_string(text), AX_ERR_DATA, "turn %zu: \"%s\" is %s, not a string", turns->n + 1, member,
-             text ? tok_json_kind(text) : "missing");
+    AX_CHECK(json_is_string(text), AX_ERR_DATA, "turn %zu: \"%s\" must be a string, but is %s", turns->n + 1,
+             member, text ? tok_json_kind(text) : "missing");
     const json_t *reasoning = json_object_get(object, "reasoning_content");
     return ax_chat_add(turns, &(ax_chat_turn){.role = role,
                                               .text = json_string_value(text),
@@ -132,9 +132,9 @@ ax_status ax_chat_read(const json_t *value, ax_chat_turns *turns)
         return read_list(value, turns);
     const char *member = find_member(value, true);
     AX_CHECK(member, AX_ERR_DATA,
-             "expected a conversation: a list of messages, or an object with "
-             "\"messages\", \"conversations\", \"prompt\" and perhaps \"completion\", or \"instruction\" and "
-             "perhaps \"output\"");
+             "this is not a conversation, which is a list of messages, or an object with \"messages\", "
+             "\"conversations\", \"prompt\" and perhaps \"completion\", or \"instruction\" and perhaps "
+             "\"output\"");
     AX_TRY(refuse_unwritten(value, "tools"));
     if (!strcmp(member, "prompt"))
         return read_prompt(value, turns);

@@ -29,15 +29,15 @@ static ax_status check_body_hash(const ax_data *data)
     if (data->info.format != AX_DATA_TOK)
         return AX_OK;
     XXH3_state_t *state = XXH3_createState();
-    AX_CHECK(state, AX_ERR_MEMORY, "not enough memory for a hash state");
+    AX_CHECK(state, AX_ERR_MEMORY, "not enough memory while the checksum of %s was computed", data->path);
     ax_status status = hash_body(data, state);
     uint64_t hash = XXH3_64bits_digest(state);
     XXH3_freeState(state);
     AX_TRY(status);
-    AX_CHECK(
-        hash == data->info.checksum, AX_ERR_DATA,
-        "%s is damaged: the checksum of bytes %d to the end is %016llx, its header (offset 80) says %016llx",
-        data->path, TOK_HEADER_BYTES, (unsigned long long)hash, (unsigned long long)data->info.checksum);
+    AX_CHECK(hash == data->info.checksum, AX_ERR_DATA,
+             "%s is damaged, so build or copy it again: the checksum of bytes %d to the end is %016llx, its "
+             "header (offset 80) says %016llx",
+             data->path, TOK_HEADER_BYTES, (unsigned long long)hash, (unsigned long long)data->info.checksum);
     return AX_OK;
 }
 
@@ -56,7 +56,8 @@ static ax_status check_ends(data_starts *starts, const int32_t *tokens, int64_t 
         if (last >= at + count)
             break;
         AX_CHECK(tokens[last - at] == data->info.end_id, AX_ERR_DATA,
-                 "%s is damaged: document %lld ends with token %d, not with end-of-text %lld (offset %lld)",
+                 "%s is damaged, so build or copy it again: document %lld ends with token %d, not with "
+                 "end-of-text %lld (offset %lld)",
                  data->path, (long long)*document, tokens[last - at], (long long)data->info.end_id,
                  (long long)(TOK_HEADER_BYTES + last * data->info.token_bytes));
     }
@@ -97,11 +98,10 @@ static ax_status check_sequences(data_starts *starts)
                                   4 * ax_min(part, data->sequences - i)));
         int64_t offset, length = lengths[i % part];
         AX_TRY(data_window_get(&starts->offsets, i, &offset));
-        AX_CHECK(
-            length >= 0 && offset == expected, AX_ERR_DATA,
-            "the index of %s is damaged or out of order: sequence %lld of length %lld is at byte %lld, the "
-            "sequence before it ends at %lld",
-            data->path, (long long)i, (long long)length, (long long)offset, (long long)expected);
+        AX_CHECK(length >= 0 && offset == expected, AX_ERR_DATA,
+                 "the index of %s is damaged, so build or copy it again: sequence %lld of length %lld is at "
+                 "byte %lld, the sequence before it ends at %lld",
+                 data->path, (long long)i, (long long)length, (long long)offset, (long long)expected);
         expected += length * data->info.token_bytes;
     }
     return AX_OK;
@@ -118,8 +118,9 @@ static ax_status check_megatron(const ax_data *data)
         first = next;
         AX_TRY(data_window_get(&starts.index, d + 1, &next));
         AX_CHECK(first >= 0 && first <= next && next <= data->sequences, AX_ERR_DATA,
-                 "the index of %s is damaged: document %lld is sequences %lld ... %lld of %lld", data->path,
-                 (long long)d, (long long)first, (long long)next - 1, (long long)data->sequences);
+                 "the index of %s is damaged, so build or copy it again: document %lld is sequences %lld ... "
+                 "%lld, but must end within the %lld sequences",
+                 data->path, (long long)d, (long long)first, (long long)next - 1, (long long)data->sequences);
     }
     return AX_OK;
 }
@@ -134,9 +135,10 @@ static ax_status check_starts(const ax_data *data)
         first = next;
         AX_TRY(data_window_get(&starts.index, d + 1, &next));
         AX_CHECK(first >= 0 && first < next && next <= data->info.tokens, AX_ERR_DATA,
-                 "%s is damaged: document %lld is tokens %lld ... %lld of %lld (offset %lld)", data->path,
-                 (long long)d, (long long)first, (long long)next - 1, (long long)data->info.tokens,
-                 (long long)(data->index_at + 8 * (d + 1)));
+                 "%s is damaged, so build or copy it again: document %lld is tokens %lld ... %lld, but must "
+                 "have a token and end within the %lld tokens (offset %lld)",
+                 data->path, (long long)d, (long long)first, (long long)next - 1,
+                 (long long)data->info.tokens, (long long)(data->index_at + 8 * (d + 1)));
     }
     return AX_OK;
 }
@@ -162,8 +164,9 @@ static ax_status check_mask_end(const ax_data *data)
         return AX_OK;
     AX_TRY(data_file_read(&data->main, at, &last, sizeof last));
     AX_CHECK(!(last >> tail), AX_ERR_DATA,
-             "%s is damaged: its mask has a 1 after the bit of the last token (offset %lld)", data->path,
-             (long long)at);
+             "%s is damaged, so build or copy it again: its mask has a 1 after the bit of the last token "
+             "(offset %lld)",
+             data->path, (long long)at);
     return AX_OK;
 }
 
@@ -184,16 +187,18 @@ static ax_status check_mask(const ax_data *data)
             if (end > at + n)
                 break;
             found += count_ones(words, done, end - at);
-            AX_CHECK(found, AX_ERR_DATA, "%s is damaged: its mask has no target in document %lld", data->path,
-                     (long long)document);
+            AX_CHECK(found, AX_ERR_DATA,
+                     "%s is damaged, so build or copy it again: its mask has no target in document %lld",
+                     data->path, (long long)document);
             sum += found;
             done = end - at;
         }
         found += count_ones(words, done, n);
     }
     AX_CHECK(sum == data->info.targets, AX_ERR_DATA,
-             "%s is damaged: its mask has %lld targets, its header (offset 104) says %lld", data->path,
-             (long long)sum, (long long)data->info.targets);
+             "%s is damaged, so build or copy it again: its mask has %lld targets, its header (offset 104) "
+             "says %lld",
+             data->path, (long long)sum, (long long)data->info.targets);
     return check_mask_end(data);
 }
 

@@ -26,7 +26,7 @@ static ax_status add_file(ax_corpus *corpus, corpus_file file)
         corpus_file *files = realloc(corpus->files, (size_t)capacity * sizeof *files);
         if (!files) {
             file_fini(&file);
-            return ax_fail(AX_ERR_MEMORY, "not enough memory for a list of more than %lld files",
+            return ax_fail(AX_ERR_MEMORY, "not enough memory for a list of more than %lld input files",
                            (long long)corpus->n);
         }
         corpus->files = files;
@@ -297,7 +297,8 @@ ax_status corpus_note(ax_corpus *corpus, const corpus_unit *unit, const corpus_o
         return AX_OK;
     long long line = corpus_line_number(file, omitted->first);
     AX_CHECK(!too_many, AX_ERR_DATA,
-             "%s:%lld: \"%s\" is %s; such lines so far: %lld, allowed: %lld (--bad-lines, data.bad_lines)",
+             "%s:%lld: \"%s\" is %s; such lines so far: %lld, allowed: %lld; correct them, or allow more "
+             "(--bad-lines, data.bad_lines)",
              file->path, line, omitted->record_key, omitted->record_why, (long long)corpus->bad_lines,
              (long long)corpus->bad_limit);
     ax_log(AX_LOG_WARN, "left out %s:%lld: \"%s\" is %s (further ones are only counted)", file->path, line,

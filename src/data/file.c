@@ -29,7 +29,7 @@ ax_status data_file_open(const char *path, data_file *out)
     AX_CHECK(out->fd >= 0, AX_ERR_DATA, "cannot open %s: %s", path, strerror(errno));
     ax_status status = ax_strdup(path, &out->path);
     if (status == AX_OK && (fstat(out->fd, &info) || !S_ISREG(info.st_mode)))
-        status = ax_fail(AX_ERR_DATA, "%s is not a regular file", path);
+        status = ax_fail(AX_ERR_DATA, "%s must be a regular file, not a pipe or device", path);
     if (status != AX_OK)
         data_file_close(out);
     else

@@ -51,9 +51,10 @@ ax_status goldfish_check(const ax_goldfish *g)
              "there is no goldfish loss of kind %d: choose AX_GOLDFISH_HASHED or AX_GOLDFISH_STATIC",
              (int)g->kind);
     AX_CHECK(g->k > 1 && g->k <= AX_GOLDFISH_K_MAX, AX_ERR_USAGE,
-             "k of the goldfish loss is %lld: k must be 2 to %d", (long long)g->k, AX_GOLDFISH_K_MAX);
+             "k of the goldfish loss (data.goldfish.k) is %lld, but must be 2 to %d, or 0 for none",
+             (long long)g->k, AX_GOLDFISH_K_MAX);
     AX_CHECK(!hashed || (g->window > 0 && g->window <= AX_GOLDFISH_WINDOW_MAX), AX_ERR_USAGE,
-             "the window of the goldfish loss is %lld tokens: the window must be 1 to %d",
+             "the window of the goldfish loss (data.goldfish.window) is %lld tokens, but must be 1 to %d",
              (long long)g->window, AX_GOLDFISH_WINDOW_MAX);
     return AX_OK;
 }

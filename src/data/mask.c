@@ -56,7 +56,7 @@ ax_status data_read_mask(const ax_data *data, int64_t first, int64_t count, uint
 ax_status ax_data_mask(const ax_data *data, int64_t first, int64_t count, uint64_t *bits)
 {
     AX_CHECK(first >= 0 && count >= 0 && first <= data->info.tokens - count, AX_ERR_USAGE,
-             "%s has %lld tokens, but the mask of %lld tokens from token %lld on was asked for", data->path,
-             (long long)data->info.tokens, (long long)count, (long long)first);
+             "ax_data_mask: the %lld tokens from token %lld on are not all in %s, which has %lld tokens",
+             (long long)count, (long long)first, data->path, (long long)data->info.tokens);
     return data_read_mask(data, first, count, bits);
 }

@@ -18,7 +18,9 @@ enum { CACHE_VERSION = 5 };
 static ax_status fingerprint(const ax_corpus *corpus, const ax_tokenizer *tokenizer, uint64_t *out)
 {
     XXH3_state_t *state = XXH3_createState();
-    AX_CHECK(state, AX_ERR_MEMORY, "not enough memory for a hash state");
+    AX_CHECK(state, AX_ERR_MEMORY,
+             "not enough memory while the checksum of the list of input files (%s%s) was computed",
+             corpus->files[0].path, corpus->n > 1 ? ", ..." : "");
     XXH3_64bits_reset(state);
     uint64_t head[] = {CACHE_VERSION, ax_tokenizer_hash(tokenizer), (uint64_t)corpus->n,
                        (uint64_t)corpus->bad_limit};

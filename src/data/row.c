@@ -113,8 +113,8 @@ static ax_status checked_copy(const ax_data *data, int64_t first, int64_t count,
 ax_status ax_data_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out)
 {
     AX_CHECK(first >= 0 && count >= 0 && first <= data->info.tokens - count, AX_ERR_USAGE,
-             "%s has %lld tokens; %lld from token %lld on were asked for", data->path,
-             (long long)data->info.tokens, (long long)count, (long long)first);
+             "ax_data_tokens: the %lld tokens from token %lld on are not all in %s, which has %lld tokens",
+             (long long)count, (long long)first, data->path, (long long)data->info.tokens);
     return count ? checked_copy(data, first, count, out) : AX_OK;
 }
 
@@ -194,10 +194,11 @@ ax_status ax_data_check_shape(const ax_data *data, const ax_row_shape *shape)
 {
     const ax_goldfish *g = &shape->goldfish;
     AX_CHECK(is_length(shape->seq_len), AX_ERR_USAGE,
-             "rows of %lld tokens are not possible: a row has 1 to %d", (long long)shape->seq_len, INT32_MAX);
+             "a row cannot have %lld tokens: it must have 1 to %d (model.seq_len, --seq-len)",
+             (long long)shape->seq_len, INT32_MAX);
     AX_CHECK(!shape->pack || data->index_kind != INDEX_NONE, AX_ERR_USAGE,
              "%s (%s) has no index of documents, which packing needs: make a token file with `axonn data "
-             "build`, or use data.pack: stream",
+             "build`, or use data.pack=stream (--pack stream)",
              data->path, ax_data_format_name(data->info.format));
     if (!g->k)
         return AX_OK;

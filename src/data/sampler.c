@@ -148,8 +148,8 @@ ax_status ax_sampler_restore(ax_sampler *s, const int64_t *per_source)
     for (int i = 0; i < s->n; i++) {
         const source *from = &s->sources[i];
         AX_CHECK(per_source[i] >= 0, AX_ERR_DATA,
-                 "the checkpoint says that %lld samples of %s were read, which is impossible: is the "
-                 "checkpoint damaged?",
+                 "the checkpoint says that %lld samples of %s were read, but the number must be at least 0: "
+                 "the checkpoint is damaged, so resume from another one",
                  (long long)per_source[i], ax_data_path(from->data));
         AX_CHECK(!from->share || per_source[i] <= from->share, AX_ERR_USAGE,
                  "%lld samples of %s were read already, more than its epochs have (%lld): give that source "

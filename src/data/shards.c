@@ -26,7 +26,8 @@ static ax_status add_name(data_names *names, char *path)
         char **more = realloc(names->path, (names->n ? 2 * names->n : 1) * sizeof *more);
         if (!more) {
             free(path);
-            return ax_fail(AX_ERR_MEMORY, "not enough memory for a list of more than %zu files", names->n);
+            return ax_fail(AX_ERR_MEMORY, "not enough memory for a list of more than %zu data files",
+                           names->n);
         }
         names->path = more;
     }

@@ -131,12 +131,12 @@ static ax_status read_coarse(ax_data *data)
     for (int64_t i = 0; i < data->coarse_n; i++) {
         int64_t start;
         AX_TRY(data_starts_get(&starts, i * data->coarse_step, &start));
-        AX_CHECK(
-            i ? start >= last && start <= tokens : start == 0, AX_ERR_DATA,
-            "%s is damaged: document %lld starts at token %lld of %lld, but the document %lld places before "
-            "it starts at token %lld",
-            data->path, (long long)(i * data->coarse_step), (long long)start, (long long)tokens,
-            (long long)data->coarse_step, (long long)last);
+        AX_CHECK(i ? start >= last && start <= tokens : start == 0, AX_ERR_DATA,
+                 "%s is damaged, so build or copy it again: document %lld starts at token %lld of %lld; "
+                 "document 0 must start at token 0, and the others in ascending order (that %lld documents "
+                 "earlier: at token %lld)",
+                 data->path, (long long)(i * data->coarse_step), (long long)start, (long long)tokens,
+                 (long long)data->coarse_step, (long long)last);
         data->coarse[i] = last = start;
     }
     return AX_OK;
@@ -154,8 +154,9 @@ static ax_status check_zeros(const ax_data *data, const tok_header *h)
     while (i < sizeof *h && !bytes[i])
         i++;
     AX_CHECK(i == sizeof *h, AX_ERR_DATA,
-             "%s is damaged: byte %zu of its header is 0x%02x, but bytes %zu to %d must be 0", data->path, i,
-             bytes[i], first, TOK_HEADER_BYTES - 1);
+             "%s is damaged, so build or copy it again: byte %zu of its header is 0x%02x, but bytes %zu to "
+             "%d must be 0",
+             data->path, i, bytes[i], first, TOK_HEADER_BYTES - 1);
     return AX_OK;
 }
 
@@ -175,15 +176,19 @@ static ax_status check_header(const ax_data *data, const tok_header *h)
     AX_CHECK(h->version == TOK_VERSION_PLAIN || h->version == TOK_VERSION_MASK, AX_ERR_DATA,
              "%s has format version %u, but this program reads %d and %d: build the file again", data->path,
              h->version, TOK_VERSION_PLAIN, TOK_VERSION_MASK);
-    AX_CHECK(h->header_hash == tok_header_hash(h), AX_ERR_DATA,
-             "%s is damaged: the checksum of its header (offset 88) does not match", data->path);
+    AX_CHECK(
+        h->header_hash == tok_header_hash(h), AX_ERR_DATA,
+        "%s is damaged, so build or copy it again: the checksum of its header (offset 88) does not match",
+        data->path);
     AX_CHECK(h->version == TOK_VERSION_PLAIN || h->mask_hash == tok_mask_hash(h), AX_ERR_DATA,
-             "%s is damaged: the checksum of the mask's fields (offset 112) does not match", data->path);
+             "%s is damaged, so build or copy it again: the checksum of the mask's fields (offset 112) does "
+             "not match",
+             data->path);
     AX_CHECK(h->version == TOK_VERSION_PLAIN ||
                  (h->chat_template_hash == tok_chat_template_hash(h) && is_template_name(h->chat_template)),
              AX_ERR_DATA,
-             "%s is damaged: the name of its chat template (offset 120) is not valid or does not match its "
-             "checksum",
+             "%s is damaged, so build or copy it again: the name of its chat template (offset 120) is not "
+             "valid or does not match its checksum",
              data->path);
     return check_zeros(data, h);
 }
@@ -192,8 +197,8 @@ static ax_status open_tok(ax_data *data)
 {
     tok_header h;
     AX_CHECK(data->main.bytes >= TOK_HEADER_BYTES, AX_ERR_DATA,
-             "%s is truncated: it has %lld bytes, but the header alone has %d", data->path,
-             (long long)data->main.bytes, TOK_HEADER_BYTES);
+             "%s is truncated, so build or copy it again: it has %lld bytes, but the header alone has %d",
+             data->path, (long long)data->main.bytes, TOK_HEADER_BYTES);
     AX_TRY(data_file_read(&data->main, 0, &h, sizeof h));
     AX_TRY(check_header(data, &h));
     const uint64_t sane = UINT64_C(1) << 56;
@@ -203,10 +208,12 @@ static ax_status open_tok(ax_data *data)
     AX_CHECK((h.token_bytes == 2 || h.token_bytes == 4) && h.tokens < sane && h.documents < sane &&
                  h.documents > 0 && h.tokens_at == TOK_HEADER_BYTES && h.index_at == index_at &&
                  (!masked || (h.mask_at == index_end && h.targets <= h.tokens)),
-             AX_ERR_DATA, "%s is damaged: the counts and offsets in its header do not agree", data->path);
+             AX_ERR_DATA,
+             "%s is damaged, so build or copy it again: the counts and offsets in its header do not agree",
+             data->path);
     uint64_t size = index_end + (masked ? tok_mask_bytes(h.tokens) : 0);
     AX_CHECK((uint64_t)data->main.bytes == size, AX_ERR_DATA,
-             "%s is %s: it has %lld bytes, but its header says %llu", data->path,
+             "%s is %s, so build or copy it again: it has %lld bytes, but its header says %llu", data->path,
              (uint64_t)data->main.bytes < size ? "truncated" : "damaged", (long long)data->main.bytes,
              (unsigned long long)size);
     data->info = (ax_data_info){.token_bytes = (int)h.token_bytes,
@@ -227,22 +234,24 @@ static ax_status open_tok(ax_data *data)
     int64_t end;
     AX_TRY(data_file_read(&data->main, (int64_t)index_end - 8, &end, sizeof end));
     AX_CHECK(end == data->info.tokens, AX_ERR_DATA,
-             "%s is damaged: its document index ends at token %lld of %lld (offset %lld)", data->path,
-             (long long)end, (long long)data->info.tokens, (long long)index_end - 8);
+             "%s is damaged, so build or copy it again: its document index ends at token %lld of %lld "
+             "(offset %lld)",
+             data->path, (long long)end, (long long)data->info.tokens, (long long)index_end - 8);
     return AX_OK;
 }
 
 static ax_status open_llmc(ax_data *data, int width)
 {
     AX_CHECK(data->main.bytes >= LLMC_HEADER_BYTES, AX_ERR_DATA,
-             "%s is truncated: it has %lld bytes, but the header of an llm.c file alone has %d", data->path,
-             (long long)data->main.bytes, LLMC_HEADER_BYTES);
+             "%s is truncated, so build or copy it again: it has %lld bytes, but the header of an llm.c file "
+             "alone has %d",
+             data->path, (long long)data->main.bytes, LLMC_HEADER_BYTES);
     int32_t count;
     AX_TRY(data_file_read(&data->main, 8, &count, sizeof count));
     int64_t size = LLMC_HEADER_BYTES + ax_max(count, 0) * width;
     AX_CHECK(count >= 0 && data->main.bytes == size, AX_ERR_DATA,
-             "%s is damaged or truncated: its header says %d tokens of %d bytes, which makes %lld bytes; it "
-             "has %lld",
+             "%s is damaged or truncated, so build or copy it again: its header says %d tokens of %d bytes, "
+             "which makes %lld bytes; it has %lld",
              data->path, count, width, (long long)size, (long long)data->main.bytes);
     data->info = (ax_data_info){.token_bytes = width, .tokens = count};
     data->tokens_at = LLMC_HEADER_BYTES;
@@ -307,8 +316,8 @@ static ax_status check_megatron_ends(const ax_data *data, int64_t bounds)
     AX_TRY(data_file_read(side, data->index_at, &first, 8));
     AX_TRY(data_file_read(side, data->index_at + 8 * (bounds - 1), &last, 8));
     AX_CHECK(first == 0 && last == sequences, AX_ERR_DATA,
-             "%s is damaged: its documents cover sequences %lld ... %lld of %lld", side->path,
-             (long long)first, (long long)last, (long long)sequences);
+             "%s is damaged, so build or copy it again: its documents cover sequences %lld ... %lld of %lld",
+             side->path, (long long)first, (long long)last, (long long)sequences);
     if (sequences) {
         int32_t length;
         AX_TRY(data_file_read(side, MEGATRON_HEADER_BYTES + 4 * (sequences - 1), &length, sizeof length));
@@ -317,7 +326,8 @@ static ax_status check_megatron_ends(const ax_data *data, int64_t bounds)
             end = -1;
     }
     AX_CHECK(data->main.bytes == end, AX_ERR_DATA,
-             "%s is damaged or truncated: it has %lld bytes, but its index (.idx) ends at byte %lld",
+             "%s is damaged or truncated, so build or copy it again: it has %lld bytes, but its index (.idx) "
+             "ends at byte %lld",
              data->path, (long long)data->main.bytes, (long long)end);
     return AX_OK;
 }
@@ -336,14 +346,15 @@ static ax_status open_megatron(ax_data *data)
         "%s: the dtype code of its tokens (offset 17) is %d, but must be 1 (u8), 8 (u16), 4 (i32) or 5 (i64)",
         side->path, h.code);
     const int64_t sane = INT64_C(1) << 48;
-    AX_CHECK(
-        h.sequences >= 0 && h.sequences < sane && h.bounds >= 1 && h.bounds < sane, AX_ERR_DATA,
-        "%s is damaged: its counts (offset 18) cannot be right: %lld sequences and %lld document boundaries",
-        side->path, (long long)h.sequences, (long long)h.bounds);
+    AX_CHECK(h.sequences >= 0 && h.sequences < sane && h.bounds >= 1 && h.bounds < sane, AX_ERR_DATA,
+             "%s is damaged, so build or copy it again: its counts (offset 18) are %lld sequences and %lld "
+             "document boundaries, but must be at least 0 and 1, and below 2^48",
+             side->path, (long long)h.sequences, (long long)h.bounds);
     int64_t size = MEGATRON_HEADER_BYTES + 12 * h.sequences + 8 * h.bounds;
-    AX_CHECK(side->bytes == size || side->bytes == size + h.sequences, AX_ERR_DATA,
-             "%s is damaged or truncated: it has %lld bytes, but its header says %lld", side->path,
-             (long long)side->bytes, (long long)size);
+    AX_CHECK(
+        side->bytes == size || side->bytes == size + h.sequences, AX_ERR_DATA,
+        "%s is damaged or truncated, so build or copy it again: it has %lld bytes, but its header says %lld",
+        side->path, (long long)side->bytes, (long long)size);
     data->info =
         (ax_data_info){.token_bytes = width, .tokens = data->main.bytes / width, .documents = h.bounds - 1};
     data->index_kind = INDEX_MEGATRON;

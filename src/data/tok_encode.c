@@ -56,7 +56,7 @@ ax_status ax_encoder_create(const ax_tokenizer *tok, ax_encoder **out)
     e->tok = tok;
     ax_status status = tok_matcher_init(&e->matcher);
     if (status == AX_OK && !(e->cache = aligned_alloc(64, CACHE_LINES * sizeof *e->cache)))
-        status = ax_fail(AX_ERR_MEMORY, "not enough memory for the cache of an encoder");
+        status = ax_fail(AX_ERR_MEMORY, "not enough memory for the cache of a tokenizer");
     if (status != AX_OK) {
         ax_encoder_destroy(&e);
         return status;

@@ -119,8 +119,9 @@ static ax_status set_piece(loader *l, int32_t id, const char *named, const char 
 {
     tok_piece *piece = &l->tok->pieces[id];
     ax_buf *bytes = &l->tok->bytes;
-    AX_CHECK(!piece->name_size, AX_ERR_DATA, "%s: two tokens have the id %d; one of them is \"%s\"", l->where,
-             id, named);
+    AX_CHECK(!piece->name_size, AX_ERR_DATA,
+             "%s: two tokens have the id %d, one of them \"%s\": give each an id of its own", l->where, id,
+             named);
     AX_CHECK(n && n <= UINT32_MAX, AX_ERR_DATA, "%s: the token with id %d has an empty name", l->where, id);
     piece->name = piece->text = piece->first = bytes->size;
     piece->name_size = piece->text_size = piece->first_size = (uint32_t)n;
@@ -293,7 +294,9 @@ static ax_status refuse_variants(const loader *l, const json_t *model)
         const char *text = json_string_value(value);
         bool unset = !value || json_is_null(value) || json_is_false(value) || (text && !*text) ||
                      (json_is_number(value) && json_number_value(value) == 0);
-        AX_CHECK(unset, AX_ERR_DATA, "%s: model.%s is set, which is not supported", l->where, fields[i]);
+        AX_CHECK(unset, AX_ERR_DATA,
+                 "%s: model.%s is set, but only BPE without it is supported: use another tokenizer", l->where,
+                 fields[i]);
     }
     return AX_OK;
 }

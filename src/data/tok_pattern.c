@@ -152,7 +152,7 @@ ax_status tok_stage_init(tok_stage *stage, const char *pattern, bool drop_gaps)
     ax_status status = translate(pattern, &text);
     pcre2_compile_context *context = status == AX_OK ? pcre2_compile_context_create(NULL) : NULL;
     if (status == AX_OK && !context)
-        status = ax_fail(AX_ERR_MEMORY, "not enough memory for a pattern");
+        status = ax_fail(AX_ERR_MEMORY, "not enough memory to compile the pattern \"%s\"", pattern);
     if (status == AX_OK) {
         int error;
         PCRE2_SIZE at;
@@ -188,7 +188,8 @@ ax_status tok_matcher_init(tok_matcher *matcher)
     matcher->match = pcre2_match_data_create(1, NULL);
     matcher->context = pcre2_match_context_create(NULL);
     matcher->stack = pcre2_jit_stack_create(32 << 10, 8 << 20, NULL);
-    AX_CHECK(matcher->match && matcher->context, AX_ERR_MEMORY, "not enough memory for a pattern matcher");
+    AX_CHECK(matcher->match && matcher->context, AX_ERR_MEMORY,
+             "not enough memory to split text by the tokenizer's pattern");
     if (matcher->stack)
         pcre2_jit_stack_assign(matcher->context, NULL, matcher->stack);
     return AX_OK;

@@ -127,7 +127,7 @@ static ax_status gpt2_json(const char *paths[4], char **text, size_t *size)
     AX_TRY(ax_json_read_file(paths[0], 0, &vocab));
     json_t *merges = json_array(), *added = json_array();
     ax_status status = merges && added ? read_merges(paths[1], merges)
-                                       : ax_fail(AX_ERR_MEMORY, "not enough memory for %s", paths[0]);
+                                       : ax_fail(AX_ERR_MEMORY, "not enough memory to read %s", paths[0]);
     if (status == AX_OK && ax_path_exists(paths[2])) {
         status = ax_json_read_file(paths[2], 0, &config);
         if (status == AX_OK)
@@ -138,7 +138,7 @@ static ax_status gpt2_json(const char *paths[4], char **text, size_t *size)
     const json_t *end = json_object_get(vocab, "<|endoftext|>");
     if (status == AX_OK && end &&
         json_array_append_new(added, tok_added_json((int32_t)json_integer_value(end), "<|endoftext|>", true)))
-        status = ax_fail(AX_ERR_MEMORY, "not enough memory for %s", paths[0]);
+        status = ax_fail(AX_ERR_MEMORY, "not enough memory to read %s", paths[0]);
     if (status == AX_OK)
         status = tok_write_json("gpt2", json_is_true(json_object_get(config, "add_prefix_space")), vocab,
                                 merges, added, text, size);

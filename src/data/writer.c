@@ -134,7 +134,7 @@ static ax_status open_writer(ax_token_writer *w, const char *path)
     AX_TRY(ax_file_to_replace(path, &w->path));
     AX_TRY(ax_calloc(WRITE_BUFFER, 1, &w->buffer));
     w->hash = XXH3_createState();
-    AX_CHECK(w->hash, AX_ERR_MEMORY, "not enough memory for a hash state");
+    AX_CHECK(w->hash, AX_ERR_MEMORY, "not enough memory for the checksum of %s", w->path);
     XXH3_64bits_reset(w->hash);
     AX_TRY(create_aside(w->path, "", &w->aside, &w->fd));
     AX_TRY(spill_open(w, ".index", &w->index));
@@ -276,7 +276,7 @@ static ax_status finish_file(ax_token_writer *w)
     h->body_hash = XXH3_64bits_digest(w->hash);
     h->header_hash = tok_header_hash(h);
     AX_TRY(ax_pwrite_all(w->fd, h, sizeof *h, 0, w->path));
-    AX_CHECK(!fsync(w->fd), AX_ERR_DATA, "cannot sync %s: %s", w->path, strerror(errno));
+    AX_CHECK(!fsync(w->fd), AX_ERR_DATA, "cannot flush %s to disk: %s", w->path, strerror(errno));
     AX_CHECK(!rename(w->aside, w->path), AX_ERR_DATA, "cannot create %s: %s", w->path, strerror(errno));
     free(w->aside);
     w->aside = NULL;

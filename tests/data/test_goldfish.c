@@ -393,11 +393,11 @@ static void what_is_refused(void **state)
     static const struct {
         ax_goldfish goldfish;
         const char *said;
-    } wrong[] = {{{.k = 1, .window = 5}, "k must be 2 to 1000000000"},
-                 {{.k = -3, .window = 5}, "k must be 2 to 1000000000"},
-                 {{.k = INT64_MAX, .kind = AX_GOLDFISH_STATIC}, "k must be 2 to 1000000000"},
-                 {{.k = 4}, "the window must be 1 to 2048"},
-                 {{.k = 4, .window = AX_GOLDFISH_WINDOW_MAX + 1}, "the window must be 1 to 2048"},
+    } wrong[] = {{{.k = 1, .window = 5}, "but must be 2 to 1000000000"},
+                 {{.k = -3, .window = 5}, "but must be 2 to 1000000000"},
+                 {{.k = INT64_MAX, .kind = AX_GOLDFISH_STATIC}, "but must be 2 to 1000000000"},
+                 {{.k = 4}, "tokens, but must be 1 to 2048"},
+                 {{.k = 4, .window = AX_GOLDFISH_WINDOW_MAX + 1}, "tokens, but must be 1 to 2048"},
                  {{.k = 4, .window = 5, .kind = (ax_goldfish_kind)2}, "no goldfish loss of kind 2"}};
     for (size_t i = 0; i < AX_COUNT(wrong); i++) {
         uint8_t keep[4] = {1, 1, 1, 1};

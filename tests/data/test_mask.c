@@ -113,7 +113,7 @@ static void expect_all(const ax_data *data, const written *all)
         for (int64_t count = 0; count <= all->n - first; count += 1 + all->n / 9)
             expect_bits(data, all, first, count);
     expect_bits(data, all, 0, all->n);
-    FAILS(AX_ERR_USAGE, "the mask of 2 tokens from token", ax_data_mask(data, all->n - 1, 2, NULL));
+    FAILS(AX_ERR_USAGE, "ax_data_mask: the 2 tokens from token", ax_data_mask(data, all->n - 1, 2, NULL));
 }
 
 static void rows_of_a_file(void **state)

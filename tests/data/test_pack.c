@@ -260,10 +260,11 @@ static void what_is_refused(void **state)
         for (int pack = 0; pack < 2; pack++) {
             const ax_row_shape wrong = {.seq_len = lengths[i], .pack = (ax_data_packing)pack};
             ax_rows out = {0};
-            FAILS(AX_ERR_USAGE, "a row has 1 to 2147483647", ax_data_check_shape(data, &wrong));
-            FAILS(AX_ERR_USAGE, "a row has 1 to 2147483647", ax_data_pack(data, &wrong, &p));
-            FAILS(AX_ERR_USAGE, "a row has 1 to 2147483647", ax_data_row_targets(data, &wrong, 0, &targets));
-            FAILS(AX_ERR_USAGE, "a row has 1 to 2147483647", ax_data_row(data, &wrong, 0, &out, 0, NULL));
+            FAILS(AX_ERR_USAGE, "it must have 1 to 2147483647", ax_data_check_shape(data, &wrong));
+            FAILS(AX_ERR_USAGE, "it must have 1 to 2147483647", ax_data_pack(data, &wrong, &p));
+            FAILS(AX_ERR_USAGE, "it must have 1 to 2147483647",
+                  ax_data_row_targets(data, &wrong, 0, &targets));
+            FAILS(AX_ERR_USAGE, "it must have 1 to 2147483647", ax_data_row(data, &wrong, 0, &out, 0, NULL));
             assert_true(ax_data_rows(data, &wrong) == 0 && ax_data_samples(data, &wrong) == 0);
         }
     ax_data_close(&data);
@@ -285,7 +286,7 @@ static void packed_again(void **state)
     OK(ax_sampler_next(sampler, &targets));
     OK(ax_data_pack(data, &wide, &p));
     FAILS(AX_ERR_USAGE, "has 0 rows of 4 tokens", ax_sampler_read(sampler, 0, 4, &out));
-    FAILS(AX_ERR_USAGE, "a row has 1 to", ax_data_pack(data, &none, &p));
+    FAILS(AX_ERR_USAGE, "it must have 1 to", ax_data_pack(data, &none, &p));
     FAILS(AX_ERR_USAGE, "has 0 rows of 4 tokens", ax_sampler_read(sampler, 0, 4, &out));
     rows_free(&out);
     ax_sampler_destroy(&sampler);

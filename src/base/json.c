@@ -296,7 +296,7 @@ static ax_status add_numbers(const char *text, ax_buf *out)
 ax_status ax_json_print(const json_t *value, size_t flags, ax_buf *out)
 {
     char *text = json_dumps(value, flags);
-    AX_CHECK(text, AX_ERR_MEMORY, "not enough memory to write JSON as text");
+    AX_CHECK(text, AX_ERR_MEMORY, "not enough memory to write the JSON of a model's configuration");
     ax_status status = add_numbers(text, out);
     free(text);
     return status;

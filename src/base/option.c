@@ -25,8 +25,9 @@ ax_status ax_option_set_create(const ax_option *table, size_t count, void *targe
             continue;
         status = option_value(&table[i], table[i].preset, NULL, set->target + table[i].offset);
         if (status == AX_ERR_USAGE)
-            status = ax_fail(AX_ERR_INTERNAL, "the default of option %s is not valid: %s", table[i].key,
-                             ax_error_message());
+            status =
+                ax_fail(AX_ERR_INTERNAL, "the table of options is wrong: the default of %s is not valid: %s",
+                        table[i].key, ax_error_message());
     }
     if (status != AX_OK) {
         ax_option_fini(table, count, target);

@@ -133,7 +133,9 @@ static ax_status read_positional(scan *s, const char *text)
         return store_value(s, option, text);
     }
     char quoted[80];
-    option_report(s->set, PLACE, NULL, "unexpected argument %s", option_quote(text, quoted));
+    option_report(s->set, PLACE, NULL,
+                  "unexpected argument %s: leave it out, or write the flag that takes it before it",
+                  option_quote(text, quoted));
     return AX_OK;
 }
 

@@ -287,7 +287,7 @@ static ax_status item_string(const item *it, void *field)
 
 static ax_status item_path(const item *it, void *field)
 {
-    AX_CHECK(it->text[0], AX_ERR_USAGE, "the path is empty");
+    AX_CHECK(it->text[0], AX_ERR_USAGE, "must be a path, not an empty text");
     if (!it->dir || find_word(it->option->choices, it->text) >= 0)
         return ax_strdup(it->text, field);
     return option_absolute(it->dir, it->text, field);

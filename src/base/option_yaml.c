@@ -347,7 +347,8 @@ static ax_status read_document(reader *r, const char *prefix, const ax_option *o
         const yaml_node_t *root = yaml_document_get_root_node(&document);
         r->set->broken |= !root || (!option && !*prefix && root->type != YAML_MAPPING_NODE);
         if (!root)
-            option_report(r->set, r->name ? r->name : r->place, NULL, "no content (only blanks or comments)");
+            option_report(r->set, r->name ? r->name : r->place, NULL,
+                          "there is no content, only blanks or comments; write at least one key");
         else
             status = option ? read_option(r, option, root) : read_group(r, prefix, root);
         if (root && status == AX_OK && load_document(r, &parser, &more, text, size)) {
@@ -411,7 +412,7 @@ static ax_status read_override(ax_option_set *set, const char *argument)
     char key[128], quoted[80];
     const char *value = strchr(argument, '=');
     if (!value || value == argument || (size_t)(value - argument) >= sizeof key) {
-        option_report(set, r.place, NULL, "%s: must be key=value", option_quote(argument, quoted));
+        option_report(set, r.place, NULL, "%s must have the form key=value", option_quote(argument, quoted));
         return AX_OK;
     }
     snprintf(key, sizeof key, "%.*s", (int)(value - argument), argument);

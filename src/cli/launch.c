@@ -241,7 +241,9 @@ static ax_status job_result(const cli_job *job)
         return AX_OK;
     if (note->pid && !note->ended &&
         WIFSIGNALED(status)) /* most likely end_if_gone (job.c) has killed the launcher */
-        return ax_fail(AX_ERR_COMM, "rank 0 ended, but the launcher did not: some hosts may be out of reach");
+        return ax_fail(
+            AX_ERR_COMM,
+            "rank 0 ended, but the launcher did not and was killed: some hosts may be out of reach");
     AX_CHECK(
         noted <= 0 || !WIFSIGNALED(status), (ax_status)noted,
         "the ranks ended with exit code %d; the launcher was ended by signal %d (%s), so their messages may "
@@ -250,7 +252,8 @@ static ax_status job_result(const cli_job *job)
     AX_CHECK(!WIFSIGNALED(status), AX_ERR_COMM,
              "the launcher was ended by signal %d (%s), and the job with it%s", WTERMSIG(status),
              strsignal(WTERMSIG(status)),
-             stack_is_small() ? ": its stack limit (ulimit -s) is below 1 MiB, raise it" : "");
+             stack_is_small() ? ": its stack limit (ulimit -s) is below 1 MiB, raise it"
+                              : ": the messages above may say why");
     if (told)
         cli_ranks_print_error();
     AX_CHECK(code || !note->pid || note->ended,
@@ -265,7 +268,8 @@ static ax_status job_result(const cli_job *job)
     int number = code > 128 ? code - 128 : code;
     AX_CHECK(code == AX_ERR_INTERNAL || number >= NSIG, AX_ERR_COMM,
              "a rank was ended by signal %d (%s), and the job with it%s", number, strsignal(number),
-             number == SIGKILL ? ": the machine may have run out of memory" : "");
+             number == SIGKILL ? ": the machine may have run out of memory"
+                               : ": the messages above may say why");
     print_command(job->words, text, sizeof text);
     AX_CHECK(
         note->pid || job->elsewhere, AX_ERR_COMM,

@@ -380,7 +380,7 @@ static ax_status show(const show_args *a, const ax_data *data, const ax_tokenize
     bool tokens = a->document >= 0 || a->count > 0 || a->mask;
     ax_data_info about = *ax_data_describe(data);
     AX_CHECK(!a->mask || about.targets >= 0, AX_ERR_USAGE,
-             "--mask: %s has no mask: all of its tokens are targets", a->data);
+             "--mask: %s has no mask, so all of its tokens are targets: leave out --mask", a->data);
     if (a->end_id >= 0)
         AX_TRY(ax_data_count_documents(data, &about.documents));
     json_t *info = info_json(a->data, &about);

@@ -107,7 +107,10 @@ static ax_status with_data(const args *a, opened_model *m, const char *tokens)
     if (status == AX_OK)
         status = ax_data_expect(data, m->model.config.vocab, tok ? ax_tokenizer_hash(tok) : 0);
     if (status == AX_OK && !strcmp(a->loss, "answers") && ax_data_describe(data)->targets < 0)
-        status = ax_fail(AX_ERR_USAGE, "--loss: %s has no mask: give conversations, or --loss all", a->data);
+        status = ax_fail(
+            AX_ERR_USAGE,
+            "--loss answers: %s has no mask, which marks the answers: give conversations, or --loss all",
+            a->data);
     if (status == AX_OK)
         status = pack(a, m, data);
     status = ax_comm_agree(m->world, status);

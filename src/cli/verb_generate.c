@@ -122,7 +122,9 @@ static ax_status read_input(ax_buf *out)
             continue;
         AX_CHECK(n > 0, AX_ERR_DATA, "the prompt cannot be read from standard input: %s", strerror(errno));
         AX_TRY(ax_buf_add(out, bytes, (size_t)n));
-        AX_CHECK(out->size <= MOST_BYTES, AX_ERR_DATA, "the prompt on standard input is larger than 64 MiB");
+        AX_CHECK(
+            out->size <= MOST_BYTES, AX_ERR_DATA,
+            "the prompt on standard input is larger than 64 MiB, more than any model can read: shorten it");
     }
     out->size -= out->size && out->data[out->size - 1] == '\n';
     return AX_OK;

@@ -302,7 +302,7 @@ static ax_status run(const void *raw)
     AX_TRY(find_threads(&threads));
     AX_TRY(ax_isa_chosen(&isa));
     json_t *info = collect(&threads, isa, a->options);
-    AX_CHECK(info, AX_ERR_MEMORY, "not enough memory to list what this program and machine have");
+    AX_CHECK(info, AX_ERR_MEMORY, "not enough memory to describe this program and machine");
     if (a->json)
         return cli_print_json(info);
     print_info(info);

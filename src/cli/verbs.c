@@ -54,11 +54,11 @@ static ax_status fail_in_group(const char *group, const char *second)
     for (size_t i = 0; i < cli_verb_count; i++)
         if (!strncmp(cli_verbs[i]->name, group, n) && cli_verbs[i]->name[n] == ' ')
             AX_TRY(ax_buf_printf(&names, "%s%s", names.size ? ", " : "", cli_verbs[i]->name + n + 1));
-    ax_status status = second && second[0] != '-'
-                           ? ax_fail(AX_ERR_USAGE, "axonn %s: unknown verb \"%.40s\"; there are %s", group,
-                                     second, names.data)
-                           : ax_fail(AX_ERR_USAGE, "axonn %s: the second word is missing; choose one of %s",
-                                     group, names.data);
+    ax_status status =
+        second && second[0] != '-'
+            ? ax_fail(AX_ERR_USAGE, "axonn %s: unknown verb \"%.40s\"; there are %s", group, second,
+                      names.data)
+            : ax_fail(AX_ERR_USAGE, "axonn %s: a second word must follow: one of %s", group, names.data);
     ax_buf_fini(&names);
     return status;
 }

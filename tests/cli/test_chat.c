@@ -339,7 +339,7 @@ static void evaluation_counts_the_same_targets(void **state)
     assert_true(json_number_value(json_object_get(all, "loss")) > 1);
     json_decref(answers);
     json_decref(all);
-    ends(2, "--loss: plain.txt has no mask", AXONN " eval run --data plain.txt --loss answers");
+    ends(2, "--loss answers: plain.txt has no mask", AXONN " eval run --data plain.txt --loss answers");
 }
 
 static double loss_in(const char *command)

@@ -392,8 +392,9 @@ static void match_items(const ckpt_items *items, const ax_st *st, const ax_ckpt_
                          st_shape_print(a->ndim, a->dim, has),
                          st_shape_print(it->place.ndim, it->place.dim, wants));
         else if (!ckpt_convertible(a->dtype, it->tensor.dtype))
-            add_mismatch(text, count, "array %s is %s, which cannot be read as %s", a->key, a->dtype_name,
-                         ax_dtype_name(it->tensor.dtype));
+            add_mismatch(text, count,
+                         "array %s is %s, which cannot be converted to %s; only F64, F32, BF16 and F16 can",
+                         a->key, a->dtype_name, ax_dtype_name(it->tensor.dtype));
     }
     for (int i = 0; i < st->n; i++)
         if (!used[i] && !ignored(st->array[i].key, rules))

@@ -229,16 +229,17 @@ ax_status manifest_check_file(const char *dir, const manifest_file *f)
             AX_ERR_DATA,
             "%s must be a regular file, because training/manifest.json of its checkpoint lists it", path);
     else if (info.st_size != f->bytes) /* a wrong size is found without reading the file */
-        status =
-            ax_fail(AX_ERR_DATA,
-                    "%s was changed or is damaged: it has %lld bytes, but training/manifest.json says %lld",
-                    path, (long long)info.st_size, (long long)f->bytes);
+        status = ax_fail(AX_ERR_DATA,
+                         "%s was changed or is damaged: it has %lld bytes, but training/manifest.json says "
+                         "%lld; copy it again, or use another checkpoint",
+                         path, (long long)info.st_size, (long long)f->bytes);
     else
         status = manifest_hash_file(path, &bytes, &hash);
     if (status == AX_OK && (bytes != f->bytes || hash != f->xxh3))
-        status = ax_fail(
-            AX_ERR_DATA,
-            "%s was changed or is damaged: its checksum is not the one in training/manifest.json", path);
+        status = ax_fail(AX_ERR_DATA,
+                         "%s was changed or is damaged: its checksum is not the one in "
+                         "training/manifest.json; copy it again, or use another checkpoint",
+                         path);
     free(path);
     return status;
 }

@@ -129,7 +129,7 @@ static ax_status compare_checksums(const ax_param_set *set, const manifest *m, c
         const char *sum = json_string_value(json_object_get(entry, "sum"));
         AX_CHECK(dtype && sum, AX_ERR_DATA,
                  "%s: training/manifest.json has no complete entry for parameter %s, which the model has: "
-                 "the checkpoint may be that of another model",
+                 "the checkpoint may be that of another model; name one of this model",
                  dir, p->name);
         if (strcmp(dtype, ax_dtype_name(p->master.dtype)))
             continue; /* converted to another dtype, so its bits differ */

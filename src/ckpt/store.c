@@ -103,19 +103,21 @@ static ax_status check_index(const ax_st *st, const json_t *map)
         const char *path = st->file[a->file].path, *slash = strrchr(path, '/');
         const char *named = json_string_value(json_object_get(map, a->key));
         AX_CHECK(named, AX_ERR_DATA,
-                 "%s does not list array %s, which is in %s: the index and the shards do not belong together",
+                 "%s does not list array %s, which is in %s: the index and the shards do not belong "
+                 "together; get all files of the model again",
                  st->index, a->key, path);
-        AX_CHECK(
-            !strcmp(named, slash ? slash + 1 : path), AX_ERR_DATA,
-            "%s: array %s should be in %s, but is in %s: the index and the shards do not belong together",
-            st->index, a->key, named, path);
+        AX_CHECK(!strcmp(named, slash ? slash + 1 : path), AX_ERR_DATA,
+                 "%s: array %s should be in %s, but is in %s: the index and the shards do not belong "
+                 "together; get all files of the model again",
+                 st->index, a->key, named, path);
     }
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)map, key, value)
         AX_CHECK(ax_st_find(st, key), AX_ERR_DATA,
-                 "%s: array %s is missing in %s: the index and the shards do not belong together", st->index,
-                 key, json_string_value(value));
+                 "%s: array %s is missing in %s: the index and the shards do not belong together; get all "
+                 "files of the model again",
+                 st->index, key, json_string_value(value));
     return AX_OK;
 }
 
@@ -346,7 +348,7 @@ ax_status st_index_print(const ax_st *st, ax_buf *out)
         json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
     char *text = failed ? NULL : json_dumps(root, JSON_INDENT(2));
     json_decref(root);
-    AX_CHECK(text, AX_ERR_MEMORY, "%s: not enough memory for the index", st->index);
+    AX_CHECK(text, AX_ERR_MEMORY, "not enough memory to write %s", st->index);
     ax_status status = ax_buf_printf(out, "%s\n", text);
     free(text);
     return status;

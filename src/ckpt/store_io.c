@@ -43,10 +43,11 @@ static ax_status check_box(const ax_st *st, const ax_st_array *a, const int64_t 
 {
     const char *path = st->file[a->file].path;
     AX_CHECK(ckpt_convertible(a->dtype, dtype), AX_ERR_USAGE,
-             "%s: array %s is %s and cannot be converted to %s", path, a->key, a->dtype_name,
-             dtype < AX_DTYPE_COUNT ? ax_dtype_name(dtype) : "an unknown dtype");
-    AX_CHECK(!transpose || a->ndim == 2, AX_ERR_USAGE, "%s: array %s has %d dims and cannot be transposed",
-             path, a->key, a->ndim);
+             "%s: array %s is %s and cannot be converted to %s; only F64, F32, BF16 and F16 are converted to "
+             "each other",
+             path, a->key, a->dtype_name, dtype < AX_DTYPE_COUNT ? ax_dtype_name(dtype) : "an unknown dtype");
+    AX_CHECK(!transpose || a->ndim == 2, AX_ERR_USAGE,
+             "%s: array %s has %d dims and cannot be transposed, which needs 2", path, a->key, a->ndim);
     for (int d = 0; d < a->ndim; d++) {
         out->lo[d] = lo ? lo[d] : 0;
         out->n[d] = n ? n[d] : a->dim[d];
@@ -178,8 +179,10 @@ ax_status ax_st_copy(ax_st *from, const ax_st_array *a, ax_st *to, const ax_st_a
              to->file[b->file].path);
     AX_CHECK(a->dtype == AX_DTYPE_COUNT ? !strcmp(a->dtype_name, b->dtype_name)
                                         : ckpt_convertible(a->dtype, b->dtype),
-             AX_ERR_USAGE, "%s: array %s is %s and cannot be converted to %s", from->file[a->file].path,
-             a->key, a->dtype_name, b->dtype_name);
+             AX_ERR_USAGE,
+             "%s: array %s is %s and cannot be converted to %s; only F64, F32, BF16 and F16 are converted to "
+             "each other",
+             from->file[a->file].path, a->key, a->dtype_name, b->dtype_name);
     AX_CHECK(first >= 0 && count >= 0 && count <= ax_min(ax_st_elements(a), ax_st_elements(b)) - first,
              AX_ERR_USAGE, "%s: array %s does not have %lld elements from element %lld on",
              from->file[a->file].path, a->key, (long long)count, (long long)first);

@@ -469,7 +469,8 @@ static ax_status check_specials(const ax_tokenizer_training *o)
         AX_CHECK(*name && tok_utf8_prefix(name, strlen(name)) == strlen(name), AX_ERR_USAGE,
                  "special token number %zu is empty or not valid UTF-8: give it a name in UTF-8", i + 1);
         for (size_t k = 0; k < i; k++)
-            AX_CHECK(strcmp(name, o->specials[k]), AX_ERR_USAGE, "special token \"%s\" is given twice", name);
+            AX_CHECK(strcmp(name, o->specials[k]), AX_ERR_USAGE,
+                     "special token \"%s\" is given twice: name it once", name);
         eos_listed |= o->eos && !strcmp(name, o->eos);
     }
     AX_CHECK(eos_listed, AX_ERR_USAGE,

@@ -132,7 +132,7 @@ ax_status ax_chat_read(const json_t *value, ax_chat_turns *turns)
         return read_list(value, turns);
     const char *member = find_member(value, true);
     AX_CHECK(member, AX_ERR_DATA,
-             "this is not a conversation, which is a list of messages, or an object with \"messages\", "
+             "not a conversation: it must be a list of messages, or an object with \"messages\", "
              "\"conversations\", \"prompt\" and perhaps \"completion\", or \"instruction\" and perhaps "
              "\"output\"");
     AX_TRY(refuse_unwritten(value, "tools"));

@@ -267,8 +267,8 @@ static void want_rows(const ax_sampler *s, int64_t first, int64_t end)
 ax_status ax_sampler_next_part(ax_sampler *s, int64_t first, int64_t end, int64_t *targets)
 {
     AX_TRY(check_rows(s, first, end));
-    AX_CHECK(first || !is_over(s), AX_ERR_USAGE, "all %lld samples of the run are read: its epochs are over",
-             (long long)s->run);
+    AX_CHECK(first || !is_over(s), AX_ERR_USAGE,
+             "ax_sampler_next: all %lld samples of the run are read: its epochs are over", (long long)s->run);
     for (int64_t r = first; r < end; r++)
         s->picks[r] = next_pick(s);
     *targets = 0;

@@ -418,7 +418,8 @@ static ax_status open_into(ax_data *data, const char *path, int64_t end_id)
     free(idx);
     free(bin);
     AX_TRY(status);
-    AX_CHECK(data->info.tokens, AX_ERR_DATA, "%s is empty: it holds no tokens", data->path);
+    AX_CHECK(data->info.tokens, AX_ERR_DATA, "%s is empty: it holds no tokens; build or copy it again",
+             data->path);
     data->info.format = format;
     data->info.file_bytes = data->main.bytes + data->side.bytes;
     data->limit = data->info.vocab ? data->info.vocab : INT32_MAX;

@@ -96,7 +96,8 @@ static ax_status count_ids(loader *l, json_t *vocab, const json_t *added)
              l->where);
     size_t tokens = json_object_size(vocab) + json_array_size(added);
     AX_CHECK((size_t)tok->n_ids <= SPARE_IDS + 8 * tokens, AX_ERR_DATA,
-             "%s has %zu tokens, but ids up to %d: is it damaged?", l->where, tokens, tok->n_ids - 1);
+             "%s has %zu tokens, but ids up to %d, most of them unused: is the file damaged?", l->where,
+             tokens, tok->n_ids - 1);
     return ax_calloc((size_t)tok->n_ids, sizeof *tok->pieces, &tok->pieces);
 }
 

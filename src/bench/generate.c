@@ -176,7 +176,8 @@ ax_status bench_time_tokens(ax_ctx *ctx, const ax_pretrained *model, int64_t pro
     timing t = {.ctx = ctx, .model = &model->config, .prompt = prompt, .tokens = tokens, .rounds = rounds};
     *out = (bench_token_times){.weights = 0};
     AX_CHECK(prompt > 0 && tokens > 0 && rounds > 0, AX_ERR_USAGE,
-             "cannot time %lld rounds of %lld tokens after prompts of %lld: each must be at least 1",
+             "bench_time_tokens: cannot time %lld rounds of %lld tokens after prompts of %lld: each must be "
+             "at least 1",
              (long long)rounds, (long long)tokens, (long long)prompt);
     ax_status status = ax_generator_create(ctx, model, prompt, prompt + tokens, &t.generator);
     if (status == AX_OK)

@@ -206,9 +206,10 @@ ax_status bench_time_steps(ax_comm *world, ax_config *config, int64_t warm, int6
 {
     ax_trainer *trainer;
     *out = (bench_step_times){.threads = 0};
-    AX_CHECK(steps > 0 && warm >= 0, AX_ERR_USAGE,
-             "cannot time %lld steps after %lld warm-up steps: at least one step must be timed",
-             (long long)steps, (long long)warm);
+    AX_CHECK(
+        steps > 0 && warm >= 0, AX_ERR_USAGE,
+        "bench_time_steps: cannot time %lld steps after %lld warm-up steps: at least one step must be timed",
+        (long long)steps, (long long)warm);
     AX_TRY(ax_trainer_create(world, config, &trainer));
     timing t = {.world = world, .plan = ax_trainer_plan(trainer)};
     ax_status status = ax_trainer_engine(trainer, &t.ctx, &t.engine);

@@ -368,8 +368,9 @@ static ax_status check(const args *a)
                  "all_to_all, broadcast, barrier and message",
                  a->only.items[i]);
     }
-    AX_CHECK(a->smallest <= a->largest, AX_ERR_USAGE, "--min %lld is above --max %lld",
-             (long long)a->smallest, (long long)a->largest);
+    AX_CHECK(a->smallest <= a->largest, AX_ERR_USAGE,
+             "--min %lld is above --max %lld: give a smaller --min or a larger --max", (long long)a->smallest,
+             (long long)a->largest);
     return AX_OK;
 }
 

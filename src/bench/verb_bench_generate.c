@@ -17,7 +17,7 @@ static const ax_option options[] = {
     {"tokens", AX_OPT_INT, offsetof(args, tokens), "0", "[0, 16777216]", .meta = "N",
      .help = "tokens to generate per round; 0: 64, or fewer if the model has fewer positions left"},
     {"rounds", AX_OPT_INT, offsetof(args, rounds), "8", "[1, 100000]", .meta = "N",
-     .help = "number of rounds to time"},
+     .help = "number of rounds to time; each feeds the prompt and generates the tokens"},
     MODEL_DEVICE_OPTIONS(args, common),
 };
 

@@ -37,8 +37,8 @@ static const ax_option pipe_options[] = {
     {"bytes", AX_OPT_INT, offsetof(args, bytes), "262144", "[4, 4194304]", .meta = "N",
      .help = "bytes of a message between stages; a multiple of 4"},
     {"schedule", AX_OPT_STRINGS, offsetof(args, schedules), .meta = "NAME",
-     .help = "time only these schedules: message, 1f1b, gpipe, interleaved (default: all; interleaved if the "
-             "stages divide the micro-batches)"},
+     .help = "time only these schedules: message, 1f1b, gpipe, interleaved; default: all, but interleaved "
+             "only if the number of stages divides --micro-batches"},
     {"slack", AX_OPT_INTS, offsetof(args, slack), "0, 4", "[0, 10000]", .meta = "N,...",
      .help = "values of pipe.slack (further micro-batches in flight) to time; only message and 1f1b use "
              "pipe.slack"},

@@ -376,7 +376,7 @@ static void build_destroy(build *b)
 static ax_status check_options(const ax_data_build_options *options)
 {
     AX_CHECK(options->tokenizer && options->output, AX_ERR_USAGE,
-             "building token files needs a tokenizer and an output");
+             "ax_data_build: the options need a tokenizer and an output");
     AX_CHECK(
         options->valid_fraction >= 0 && options->valid_fraction < 1 &&
             !options->valid_output == !options->valid_fraction,

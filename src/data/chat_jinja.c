@@ -139,7 +139,7 @@ static ax_status put_turns(const ax_chat *chat, ax_buf *out)
 ax_status ax_chat_jinja(const ax_chat *chat, ax_buf *out)
 {
     AX_CHECK(chat->template, AX_ERR_USAGE,
-             "no chat template fits the tokenizer, so there is none to print as Jinja");
+             "no chat template fits the tokenizer, so none can be written as Jinja (chat_template)");
     AX_TRY(put_begin(chat, out));
     AX_TRY(put_turns(chat, out));
     AX_TRY(ax_buf_printf(out, "{%%- if add_generation_prompt %%}\n"));

@@ -110,8 +110,9 @@ ax_status ax_sampler_create(ax_data *const *sources, int n, const ax_sampler_opt
 {
     *out = NULL;
     AX_CHECK(n > 0 && options->batch > 0 && options->shape.seq_len > 0, AX_ERR_USAGE,
-             "a sampler needs at least one source (got %d), one row (%lld) and one token per row (%lld)", n,
-             (long long)options->batch, (long long)options->shape.seq_len);
+             "ax_sampler_create: there must be at least one source (got %d), one row in a batch (%lld) and "
+             "one token in a row (%lld)",
+             n, (long long)options->batch, (long long)options->shape.seq_len);
     ax_sampler *s;
     AX_TRY(ax_calloc(1, sizeof *s, &s));
     *s = (ax_sampler){.shape = options->shape, .order = options->order, .n = n, .batch = options->batch};
@@ -249,8 +250,8 @@ static pick next_pick(ax_sampler *s)
 static ax_status check_rows(const ax_sampler *s, int64_t first, int64_t end)
 {
     AX_CHECK(first >= 0 && first <= end && end <= s->batch, AX_ERR_USAGE,
-             "rows %lld ... %lld are not within the batch of %lld rows", (long long)first, (long long)end - 1,
-             (long long)s->batch);
+             "rows %lld ... %lld were asked of the sampler, but are not all in its batch of %lld rows",
+             (long long)first, (long long)end - 1, (long long)s->batch);
     return AX_OK;
 }
 

@@ -13,8 +13,9 @@ static ax_status find_token(const char *where, const json_t *config, const ax_to
     const char *name = json_string_value(json_is_object(field) ? json_object_get(field, "content") : field);
     *id = name ? ax_tokenizer_id(tok, name, strlen(name)) : -1;
     AX_CHECK(!name || *id >= 0, AX_ERR_DATA,
-             "%s: %s of the tokenizer_config.json beside it, \"%s\", is not in the vocabulary", where, key,
-             name);
+             "%s: %s of the tokenizer_config.json beside it, \"%s\", is not in the vocabulary: name a token "
+             "that is",
+             where, key, name);
     return AX_OK;
 }
 
@@ -87,7 +88,8 @@ static ax_status drop_template(ax_tokenizer *tok)
     bool there = !json_object_del(config, "chat_template");
     char *text = there ? json_dumps(config, JSON_INDENT(2)) : NULL;
     json_decref(config);
-    AX_CHECK(!there || text, AX_ERR_MEMORY, "not enough memory to write tokenizer_config.json");
+    AX_CHECK(!there || text, AX_ERR_MEMORY,
+             "not enough memory to write the tokenizer_config.json of a tokenizer");
     if (there) {
         free(tok->config);
         tok->config = text;

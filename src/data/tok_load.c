@@ -398,8 +398,8 @@ static ax_status add_token(loader *l, const json_t *entry, const json_t *vocab)
     AX_TRY(get_flag(l, entry, "single_word", &a->single_word));
     AX_TRY(get_flag(l, entry, "normalized", &a->normalized));
     AX_CHECK(!known || json_integer_value(known) == a->id, AX_ERR_DATA,
-             "%s: \"%s\" has the id %d in added_tokens and %lld in model.vocab", l->where, content, a->id,
-             (long long)json_integer_value(known));
+             "%s: \"%s\" has the id %d in added_tokens and %lld in model.vocab, but must have one id",
+             l->where, content, a->id, (long long)json_integer_value(known));
     AX_TRY(set_content(l, content, a));
     tok_piece *piece = &tok->pieces[a->id];
     size_t n = strlen(content);

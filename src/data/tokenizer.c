@@ -16,7 +16,7 @@ ax_status tok_ids_reserve(ax_ids *ids, size_t extra)
         return AX_OK;
     size_t capacity = ids->capacity + ids->capacity / 2 + extra + 16;
     int32_t *data = realloc(ids->data, capacity * sizeof *data);
-    AX_CHECK(data, AX_ERR_MEMORY, "not enough memory for %zu token ids", capacity);
+    AX_CHECK(data, AX_ERR_MEMORY, "not enough memory for a text of %zu token ids", capacity);
     ids->data = data;
     ids->capacity = capacity;
     return AX_OK;

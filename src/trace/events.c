@@ -26,7 +26,7 @@ struct ax_trace {
 ax_status ax_trace_create(size_t capacity, ax_trace **out)
 {
     AX_CHECK(capacity > 0 && capacity <= (size_t)1 << 28, AX_ERR_USAGE,
-             "an event ring cannot have %zu events: choose 1 to 2^28", capacity);
+             "ax_trace_create: a ring cannot have %zu events: choose 1 to 2^28", capacity);
     AX_TRY(ax_calloc(1, sizeof **out, out));
     (*out)->capacity = 1;
     while ((*out)->capacity < capacity)

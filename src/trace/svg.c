@@ -164,7 +164,7 @@ ax_status ax_with_point(ax_status (*draw)(const ax_history *, int, ax_buf *), co
                         ax_buf *out)
 {
     locale_t c = newlocale(LC_ALL_MASK, "C", NULL);
-    AX_CHECK(c, AX_ERR_MEMORY, "not enough memory to draw a chart");
+    AX_CHECK(c, AX_ERR_MEMORY, "not enough memory to draw the chart of a report");
     locale_t old = uselocale(c);
     ax_status status = draw(runs, n, out);
     (void)uselocale(old);

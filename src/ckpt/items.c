@@ -179,8 +179,9 @@ static ax_status check_tiles(const ckpt_items *items, const int *group, int n)
                      it->name, it->key);
     }
     AX_CHECK(covered == whole || first->place.sparse, AX_ERR_USAGE,
-             "parameters fill only %lld of the %lld elements of array %s of the file", (long long)covered,
-             (long long)whole, first->key);
+             "parameters fill only %lld of the %lld elements of array %s of the file: the other elements "
+             "need parameters too",
+             (long long)covered, (long long)whole, first->key);
     return AX_OK;
 }
 

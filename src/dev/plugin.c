@@ -93,7 +93,7 @@ static const char *cuda_absent(void) { return cuda_table() ? NULL : why_not; }
 
 const ax_device_ops ax_backend_cuda = {
     .name = "cuda",
-    .help = "an NVIDIA GPU: own kernels, cuBLASLt for matmuls, cuDNN (if installed) for attention",
+    .help = "an NVIDIA GPU: kernels of axonn, cuBLASLt for matmuls, cuDNN (if installed) for attention",
     .plugin = cuda_table,
     .absent = cuda_absent,
 };

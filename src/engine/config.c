@@ -131,7 +131,7 @@ static const ax_option options[] = {
     {"run.eval_batches", AX_OPT_INT, AT(run.eval_batches), "0", "[0, 1000000000]",
      .help = "number of batches of train.micro_batch rows that an evaluation reads from each source of data.valid; they are spread evenly over the source; 0: all rows"},
     {"run.save_dtype", AX_OPT_ENUM, AT(run.save_dtype), "fp32", .choices = "fp32|bf16|fp16", .help = "dtype of the weights in a checkpoint's model.safetensors"},
-    {"run.trace", AX_OPT_BOOL, AT(run.trace), "false", .help = "record a timeline of each rank, and write its newest events to trace/rank-N.json in run.dir, for Perfetto"},
+    {"run.trace", AX_OPT_BOOL, AT(run.trace), "false", .help = "record a timeline of each rank, and write its newest events to trace/rank-N.json in run.dir, which the viewer Perfetto shows"},
     {"run.log_interval", AX_OPT_INT, AT(run.log_interval), "10", "[1, 1000000000]", .help = "steps between progress lines when stderr is not a terminal"},
 
     {"threads", AX_OPT_INT, AT(threads), "0", "[0, 4096]", .help = "compute threads per rank; 0: one per physical core, divided among the ranks of the machine"},

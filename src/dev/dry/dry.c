@@ -121,7 +121,8 @@ static ax_status dry_launch(ax_stream *stream, ax_kernel kernel, const void *arg
 
 const ax_device_ops ax_backend_dry = {
     .name = "dry",
-    .help = "no memory and no arithmetic: counts work, and tells the memory planner when each array is used",
+    .help =
+        "allocates and computes nothing: counts work, and tells the memory planner when each array is used",
     .open = dry_open,
     .close = dry_close,
     .workspace = dry_workspace,

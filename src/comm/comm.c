@@ -32,15 +32,15 @@ static bool reducible(ax_dtype dtype) { return dtype <= AX_I64; /* F64, F32, BF1
 static ax_status check(const ax_comm *comm, const ax_coll_args *args)
 {
     const char *name = ax_coll_name(args->coll);
-    AX_CHECK(args->count >= 0, AX_ERR_INTERNAL, "collective %s of %lld elements: the count is negative", name,
-             (long long)args->count);
+    AX_CHECK(args->count >= 0, AX_ERR_INTERNAL, "collective %s: the count is %lld; it must be 0 or more",
+             name, (long long)args->count);
     bool reduces = args->coll == AX_ALL_REDUCE || args->coll == AX_REDUCE_SCATTER;
     AX_CHECK(!reduces || reducible(args->dtype), AX_ERR_INTERNAL,
-             "collective %s of %s: only f64, f32, bf16, f16, i32 and i64 can be reduced", name,
+             "collective %s cannot reduce %s: only f64, f32, bf16, f16, i32 and i64 can be reduced", name,
              ax_dtype_name(args->dtype));
     AX_CHECK(args->root >= 0 && args->root < comm->size, AX_ERR_INTERNAL,
-             "collective %s from root %d, which is not a rank of this group of %d ranks", name, args->root,
-             comm->size);
+             "collective %s: the root is %d, which is not a rank of this group (0 to %d)", name, args->root,
+             comm->size - 1);
     return AX_OK;
 }
 
@@ -243,13 +243,12 @@ ax_status ax_comm_group(ax_comm *comm, const int *ranks, int n, ax_comm **out)
     *out = NULL;
     for (int i = 0; i < n; i++) {
         AX_CHECK(ranks[i] >= 0 && ranks[i] < comm->size, AX_ERR_INTERNAL,
-                 "the ranks of a new group include %d, which is not a rank of this communicator of %d ranks",
-                 ranks[i], comm->size);
+                 "ax_comm_group: ranks[%d] is %d, which is not a rank of the communicator (0 to %d)", i,
+                 ranks[i], comm->size - 1);
         member |= ranks[i] == comm->rank;
     }
     AX_CHECK(member, AX_ERR_INTERNAL,
-             "rank %d calls ax_comm_group with a list of ranks that does not contain the calling rank",
-             comm->rank);
+             "ax_comm_group: the list of ranks does not contain the calling rank, %d", comm->rank);
     return comm->ops->group(comm, ranks, n, out);
 }
 

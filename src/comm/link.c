@@ -87,13 +87,16 @@ static ax_status compare_calls(ax_comm *comm, const ax_coll_args *args)
         status = work->wait(work);
     if (status != AX_OK) {
         ax_coll_describe(args, one, sizeof one);
-        ax_error_context("comparison of the ranks' calls before %s", one);
+        ax_error_context("the ranks' calls could not be compared before %s", one);
     }
     for (int r = 1; r < comm->size && status == AX_OK; r++)
         if (!same_call(&all[0], &all[r])) {
             ax_coll_describe(&all[r], one, sizeof one);
             ax_coll_describe(&all[0], other, sizeof other);
-            status = ax_fail(AX_ERR_COMM, "rank %d called %s where rank 0 called %s", r, one, other);
+            status = ax_fail(AX_ERR_COMM,
+                             "rank %d called %s where rank 0 called %s: all ranks must make the same calls "
+                             "in the same order",
+                             r, one, other);
         }
     free(all);
     return status;

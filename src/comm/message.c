@@ -61,14 +61,16 @@ static ax_status check(const ax_comm *comm, const ax_message *m, int peer)
              "rank %d of %d calls ax_send or ax_recv with rank %d, which is not another rank of this group",
              comm->rank, comm->size, peer);
     AX_CHECK(m->ndim >= 0 && m->ndim <= AX_MESSAGE_DIMS, AX_ERR_INTERNAL,
-             "a message has %d dims; it must have 0 to %d", m->ndim, AX_MESSAGE_DIMS);
+             "ax_send or ax_recv: the message has %d dims; it must have 0 to %d", m->ndim, AX_MESSAGE_DIMS);
     for (int d = 0; d < m->ndim; d++)
         AX_CHECK(m->dim[d] >= 0 && !__builtin_mul_overflow(count, m->dim[d], &count), AX_ERR_INTERNAL,
-                 "message \"%s\": an extent is negative, or the number of elements overflows 64 bits",
+                 "ax_send or ax_recv: the message \"%s\" has a negative extent, or more elements than 64 "
+                 "bits can count",
                  ax_message_describe(m, text));
-    AX_CHECK(count <= INT32_MAX / (int64_t)ax_dtype_size(m->dtype), AX_ERR_USAGE,
-             "message \"%s\" has too many bytes: at most 2^31 - 1 are possible; use smaller micro-batches",
-             ax_message_describe(m, text));
+    AX_CHECK(
+        count <= INT32_MAX / (int64_t)ax_dtype_size(m->dtype), AX_ERR_USAGE,
+        "the message \"%s\" is too large: at most 2^31 - 1 bytes are possible; use smaller micro-batches",
+        ax_message_describe(m, text));
     return AX_OK;
 }
 
@@ -250,7 +252,8 @@ static ax_status message(ax_comm *comm, ax_stream *stream, ax_message_args *args
     if (dev && dev->ops.launch) /* a dry device */
         return observe_message(comm, dev, args, work);
     AX_CHECK(comm->ops->message, AX_ERR_INTERNAL,
-             "ax_send or ax_recv on host memory in a dry run, which has no other ranks: use buffers of the "
+             "a dry run has no other ranks, so ax_send and ax_recv of host memory are not possible in it: "
+             "use buffers of the "
              "dry device");
     AX_TRY(!dev || ax_device_host_access(dev) ? comm->ops->message(comm, args, work)
                                               : carry_start(comm, stream, args, work));

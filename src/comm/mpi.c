@@ -422,7 +422,8 @@ static ax_status guard_exit(ax_mpi_world *w)
     AX_TRY(ax_calloc(1, sizeof *w->guard, &w->guard));
     w->guard->pid = getpid();
     AX_CHECK(!on_exit(at_exit, w->guard), AX_ERR_MEMORY,
-             "not enough memory to register an exit handler (on_exit)");
+             "not enough memory to register the function that ends the other ranks if this process exits "
+             "early (on_exit)");
     return AX_OK;
 }
 
@@ -444,8 +445,10 @@ static void wait_until_created(ax_mpi_world *w)
         pthread_cond_timedwait(&w->to_callers, &w->lock, &until);
         double waited = ax_now() - begin;
         if (!w->created && waited > START_END) {
-            ax_log(AX_LOG_ERROR, "rank %d: MPI did not connect the ranks within %d seconds", w->launch.rank,
-                   START_END);
+            ax_log(AX_LOG_ERROR,
+                   "rank %d: MPI did not connect the ranks within %d seconds, so the job ends: one may have "
+                   "failed in MPI (its messages above say why), or a host is out of reach",
+                   w->launch.rank, START_END);
             ax_comm_exit(AX_ERR_COMM);
         }
         if (!w->created && waited > START_WARN && !warned && w->launch.rank <= 0)

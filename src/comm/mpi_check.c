@@ -68,8 +68,10 @@ static ax_status same_call(const ax_mpi_comm *c, const ax_mpi_call *in)
             continue;
         ax_mpi_call_describe(b, one, sizeof one);
         ax_mpi_call_describe(a, other, sizeof other);
-        return ax_fail(AX_ERR_COMM, "rank %d called %s where rank %d called %s", c->world_rank[r], one,
-                       c->world_rank[0], other);
+        return ax_fail(
+            AX_ERR_COMM,
+            "rank %d called %s where rank %d called %s: all ranks must make the same calls in the same order",
+            c->world_rank[r], one, c->world_rank[0], other);
     }
     return AX_OK;
 }

@@ -281,7 +281,8 @@ static ax_status create_group(ax_mpi_comm *c, const topology *t)
     AX_TRY(ax_calloc(1, sizeof *s, &s));
     AX_TRY(ax_calloc((size_t)c->comm.size, sizeof *mailboxes, &mailboxes));
     if (ax_node_group_create(c->world->shared, &t->map, t->at, &s->group, &mailbox) != AX_OK) {
-        ax_log(AX_LOG_WARN, "%s: a communicator of %d ranks uses MPI messages, which is slower",
+        ax_log(AX_LOG_WARN,
+               "%s: a communicator of %d ranks uses MPI messages instead of shared memory, which is slower",
                ax_error_message(), c->comm.size);
         mailbox = -1;
     }

@@ -361,7 +361,8 @@ static ax_status init_mpi(ax_mpi_world *w)
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     AX_CHECK(!finalized, AX_ERR_USAGE,
-             "MPI is already finalized: a process can create its world over MPI only once");
+             "this process has already called MPI_Finalize: it can create a world over MPI only before that, "
+             "and only once");
     w->owns_mpi = !initialized;
     if (w->owns_mpi)
         AX_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level));

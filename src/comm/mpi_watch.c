@@ -224,19 +224,21 @@ static void explain_hang(ax_mpi_world *w, char *out, size_t size)
     if (first_rank(w, is_silent) >= 0) {
         list_ranks(w, is_silent, who, sizeof who);
         snprintf(out, size,
-                 "%s, has waited %d s; no answer from %s: stopped, dead, or out of reach, so the job ends",
-                 what, seconds, who);
+                 "this rank has waited %d s in %s; no answer from %s: stopped, dead, or out of reach, so the "
+                 "job ends; the messages and the host of a silent rank may say why",
+                 seconds, what, who);
     } else if (first_rank(w, has_left) >= 0) {
         list_ranks(w, has_left, who, sizeof who);
         snprintf(out, size,
-                 "%s, has waited %d s for %s, which left the world without calling it, so the job ends", what,
-                 seconds, who);
+                 "this rank has waited %d s in %s; %s left the world without calling it, so the job ends",
+                 seconds, what, who);
     } else if (first_rank(w, is_missing) < 0 && first_rank(w, waits_elsewhere) < 0) {
         snprintf(out, size,
-                 "%s, has made no progress for %d s, although all its ranks have called it, so the job ends",
-                 what, seconds);
+                 "this rank has waited %d s in %s without progress, although all its ranks have called it, "
+                 "so the job ends: the network or MPI may be at fault",
+                 seconds, what);
     } else {
-        snprintf(out, size, "the ranks have waited for one another for %d s:", seconds);
+        snprintf(out, size, "the ranks have waited for one another for %d s, so the job ends:", seconds);
         for (int r = 0, n = 0; r < w->comm->comm.size; r++)
             if (waits(w, r))
                 ax_text_add(out, size, "%s rank %d in %s", n++ ? ";" : "", r, w->watch->answer[r].text);
@@ -252,8 +254,8 @@ static void warn_late(ax_mpi_world *w, double now)
     k->warn_at = now + (now - k->since);
     describe(w, what, sizeof what);
     list_ranks(w, first_rank(w, is_missing) < 0 ? computes : is_missing, who, sizeof who);
-    ax_log(AX_LOG_WARN, "%s, has waited %d s for %s; all ranks answer, so this rank continues to wait", what,
-           (int)(now - k->since + 0.5), who);
+    ax_log(AX_LOG_WARN, "this rank has waited %d s for %s in %s; all ranks answer, so it continues to wait",
+           (int)(now - k->since + 0.5), who, what);
 }
 
 static void decide(ax_mpi_world *w, double now)

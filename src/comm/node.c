@@ -57,10 +57,10 @@ static ax_status open_file(ax_node *node, const char *dir)
 {
     ax_node_card *card = &node->card;
     AX_CHECK(getrandom(&card->token, sizeof card->token, 0) == (ssize_t)sizeof card->token, AX_ERR_INTERNAL,
-             "cannot get a random number (getrandom): %s", strerror(errno));
+             "cannot get a random number to name this rank's shared memory (getrandom): %s", strerror(errno));
     if (!dir) {
         node->fd = memfd_create("axonn", MFD_CLOEXEC);
-        AX_CHECK(node->fd >= 0, AX_ERR_MEMORY, "cannot create shared memory (memfd_create): %s",
+        AX_CHECK(node->fd >= 0, AX_ERR_MEMORY, "cannot create this rank's shared memory (memfd_create): %s",
                  strerror(errno));
         snprintf(card->path, sizeof card->path, "/proc/%d/fd/%d", (int)getpid(), node->fd);
     } else {
@@ -99,7 +99,7 @@ static ax_status reserve_pages(ax_node *node, span s)
              ax_format_bytes((double)bytes, text), is_unnamed(&node->card) ? "" : " in ",
              is_unnamed(&node->card) ? "" : node->card.path, strerror(error));
     AX_CHECK(!mprotect(base, bytes, PROT_READ | PROT_WRITE), AX_ERR_MEMORY,
-             "cannot make shared memory accessible (mprotect): %s", strerror(errno));
+             "cannot make %zu bytes of shared memory accessible (mprotect): %s", bytes, strerror(errno));
     if (bytes >= 4 * (size_t)HUGE_PAGE)
         madvise(base, bytes, MADV_HUGEPAGE);
     return AX_OK;
@@ -109,7 +109,10 @@ static void release_pages(ax_node *node, span s)
 {
     size_t bytes = (size_t)(s.end - s.begin);
     if (fallocate(node->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, s.begin, s.end - s.begin))
-        ax_log(AX_LOG_WARN, "cannot return freed shared memory to the system: %s", strerror(errno));
+        ax_log(AX_LOG_WARN,
+               "cannot return %zu bytes of freed shared memory to the system (fallocate): %s; they stay in "
+               "use while this process runs, unless it needs them again",
+               bytes, strerror(errno));
     mprotect(node->peer[node->rank].base + s.begin, bytes, PROT_NONE);
 }
 
@@ -124,8 +127,9 @@ static ax_status init_node(ax_node *node, const char *dir)
     AX_TRY(open_file(node, dir));
     peer *mine = &node->peer[node->rank];
     void *base = mmap(NULL, node->card.bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, node->fd, 0);
-    AX_CHECK(base != MAP_FAILED, AX_ERR_MEMORY, "cannot reserve address space for shared memory (mmap): %s",
-             strerror(errno));
+    AX_CHECK(base != MAP_FAILED, AX_ERR_MEMORY,
+             "cannot reserve %zu bytes of address space for shared memory (mmap): %s",
+             (size_t)node->card.bytes, strerror(errno));
     *mine = (peer){base, node->card.bytes};
     node->card.pid = getpid();
     node->card.base = (uintptr_t)base;
@@ -201,7 +205,7 @@ ax_status ax_node_attach(ax_node *node, const ax_node_card *cards)
 {
     for (int r = 0; r < node->size; r++)
         if (r != node->rank && attach_peer(&cards[r], &node->peer[r]) != AX_OK) {
-            ax_error_context("the shared memory of rank %d of this node", r);
+            ax_error_context("this rank cannot use the shared memory of rank %d of this node", r);
             return AX_ERR_COMM;
         }
     return AX_OK;
@@ -254,7 +258,8 @@ static ax_status find_gap(ax_node *node, int64_t bytes, int *index, span *out)
         ax_format_bytes((double)node->card.bytes, all), ax_format_bytes((double)bytes, block));
     if (node->n == node->capacity) {
         span *used = realloc(node->used, 2 * (size_t)node->capacity * sizeof *used);
-        AX_CHECK(used, AX_ERR_MEMORY, "not enough memory for the list of shared memory blocks");
+        AX_CHECK(used, AX_ERR_MEMORY,
+                 "not enough memory to list another block of this rank's shared memory (%d so far)", node->n);
         node->used = used;
         node->capacity *= 2;
     }

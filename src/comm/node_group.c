@@ -279,8 +279,10 @@ static ax_status check_agreement(const ax_node_op *op, int c)
         describe(b, one);
         describe(a, other);
         const int *rank_of = g->rank_of + g->map.node * g->map.size;
-        return ax_fail(AX_ERR_COMM, "rank %d called %s where rank %d called %s", rank_of[r], one, rank_of[0],
-                       other);
+        return ax_fail(
+            AX_ERR_COMM,
+            "rank %d called %s where rank %d called %s: all ranks must make the same calls in the same order",
+            rank_of[r], one, rank_of[0], other);
     }
     return AX_OK;
 }

@@ -18,10 +18,11 @@ static self_comm *self_of(ax_comm *comm) { return comm->impl; }
 
 static ax_status self_check(ax_comm *comm)
 {
-    AX_CHECK(!*self_of(comm)->world_aborted, AX_ERR_COMM, "this rank has aborted its communicator");
-    AX_CHECK(
-        comm->size == 1, AX_ERR_INTERNAL,
-        "a collective on host memory in a dry run, which has no other ranks: use buffers of the dry device");
+    AX_CHECK(!*self_of(comm)->world_aborted, AX_ERR_COMM,
+             "this rank has called ax_comm_abort, so it can make no more collective calls");
+    AX_CHECK(comm->size == 1, AX_ERR_INTERNAL,
+             "a dry run has no other ranks, so a collective on host memory is not possible in it: use "
+             "buffers of the dry device");
     return AX_OK;
 }
 

@@ -155,8 +155,10 @@ static void check_agreement(group *g)
         char one[96], other[96], text[300];
         describe(&g->slot[r], one, sizeof one);
         describe(&g->slot[0], other, sizeof other);
-        snprintf(text, sizeof text, "rank %d called %s where rank %d called %s", g->world_rank[r], one,
-                 g->world_rank[0], other);
+        snprintf(
+            text, sizeof text,
+            "rank %d called %s where rank %d called %s: all ranks must make the same calls in the same order",
+            g->world_rank[r], one, g->world_rank[0], other);
         rank_threads_fail(g->world, text);
         return;
     }
@@ -531,7 +533,8 @@ static ax_status run_threads(world *w, group *g, rank_thread *t, ax_rank_fn *fn,
 
 ax_status ax_comm_threads_run(int size, ax_rank_fn *fn, void *arg)
 {
-    AX_CHECK(size >= 1, AX_ERR_USAGE, "a world needs at least one rank, not %d", size);
+    AX_CHECK(size >= 1, AX_ERR_USAGE, "ax_comm_threads_run: size is %d; a world needs at least one rank",
+             size);
     world w = {.size = size, .first_failed = -1};
     pthread_mutex_init(&w.lock, NULL);
     group *g = NULL;

@@ -517,7 +517,8 @@ static void attaching_the_wrong_file_is_an_error(void **state)
     assert_int_equal(ax_node_create(1, 2, NULL, 4 << 20, &b, &card[1]), AX_OK);
     uint64_t token = card[1].token++;
     assert_int_equal(ax_node_attach(a, card), AX_ERR_COMM);
-    assert_non_null(strstr(ax_error_message(), "the shared memory of rank 1 of this node: "));
+    assert_non_null(
+        strstr(ax_error_message(), "this rank cannot use the shared memory of rank 1 of this node: "));
     assert_non_null(strstr(ax_error_message(), "is not the file that the other rank created"));
     card[1].token = 0;
     assert_int_equal(ax_node_attach(a, card), AX_ERR_COMM);

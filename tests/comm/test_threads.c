@@ -324,13 +324,15 @@ static void a_device_that_fails_ends_all_ranks(void **state)
 static void errors_of_mismatched_calls_name_both_ranks(void **state)
 {
     (void)state;
+#define SAME ": all ranks must make the same calls in the same order"
     static const char *const expected[] = {
-        "rank 1 called all_gather of 12 f32 where rank 0 called all_reduce of 8 f32",
-        "rank 1 called all_gather of 4 f32 where rank 0 called all_gather of 8 f32",
-        "rank 1 called all_gather of 8 bf16 where rank 0 called all_gather of 8 f32",
-        "rank 1 called all_reduce (max) of 8 f32 where rank 0 called all_reduce of 8 f32",
-        "rank 1 called broadcast of 8 f32 from 1 where rank 0 called broadcast of 8 f32 from 0",
-        "rank 1 called split where rank 0 called barrier"};
+        "rank 1 called all_gather of 12 f32 where rank 0 called all_reduce of 8 f32" SAME,
+        "rank 1 called all_gather of 4 f32 where rank 0 called all_gather of 8 f32" SAME,
+        "rank 1 called all_gather of 8 bf16 where rank 0 called all_gather of 8 f32" SAME,
+        "rank 1 called all_reduce (max) of 8 f32 where rank 0 called all_reduce of 8 f32" SAME,
+        "rank 1 called broadcast of 8 f32 from 1 where rank 0 called broadcast of 8 f32 from 0" SAME,
+        "rank 1 called split where rank 0 called barrier" SAME};
+#undef SAME
     for (int kind = 0; kind < (int)AX_COUNT(expected); kind++) {
         outcome o = {.kind = kind};
         assert_int_equal(ax_comm_threads_run(3, mismatch, &o), AX_ERR_COMM);

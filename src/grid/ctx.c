@@ -19,7 +19,7 @@ ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, const char *devi
                              ax_dtype compute, uint64_t seed, ax_ctx **out)
 {
     *out = NULL;
-    AX_CHECK(compute <= AX_F16, AX_ERR_USAGE, "cannot compute in %s; choose f64, f32, bf16 or f16",
+    AX_CHECK(compute <= AX_F16, AX_ERR_USAGE, "a context cannot compute in %s; choose f64, f32, bf16 or f16",
              ax_dtype_name(compute));
     ax_ctx *ctx;
     AX_TRY(ax_calloc(1, sizeof *ctx, &ctx));

@@ -137,11 +137,13 @@ static ax_status add_comm(ax_grid *grid, ax_axisset atoms, ax_comm **out)
 {
     char name[AX_AXISSET_TEXT];
     group *more = realloc(grid->along, (size_t)(grid->comms + 1) * sizeof *more), made = {.atoms = atoms};
-    AX_CHECK(more, AX_ERR_MEMORY, "not enough memory for another communicator of the grid");
+    AX_CHECK(more, AX_ERR_MEMORY, "not enough memory to add the communicator along %s to the grid's list",
+             ax_grid_set_print(grid, atoms, name));
     grid->along = more;
     ax_status status = make_comm(grid, atoms, &made.comm);
     if (status != AX_OK) {
-        ax_error_context("communicator along %s", ax_grid_set_print(grid, atoms, name));
+        ax_error_context("cannot create the communicator along grid axes %s",
+                         ax_grid_set_print(grid, atoms, name));
         return status;
     }
     more[grid->comms++] = made;
@@ -206,7 +208,8 @@ ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out)
     int64_t product = 1;
     for (int a = 0; a < AX_AXES_STANDARD; a++) {
         int n = ax_grid_size_along(size, (ax_axis)a);
-        AX_CHECK(n >= 1, AX_ERR_USAGE, "grid axis %s has size %d; it must be at least 1", axis_names[a], n);
+        AX_CHECK(n >= 1, AX_ERR_USAGE, "grid axis %s has size %d; each axis must have at least 1 rank",
+                 axis_names[a], n);
         product = ax_min(product * n, INT32_MAX);
     }
     int ranks = ax_comm_size(world);
@@ -371,8 +374,9 @@ static ax_status check_factor(const ax_grid *grid, ax_factor factor, int size)
 {
     ax_axis of = factors[factor].axis;
     int all = grid->axis[of].size;
-    AX_CHECK(size >= 1 && all % size == 0, AX_ERR_USAGE, "grid axis %s = %d is not a multiple of %s.%s = %d",
-             axis_names[of], all, axis_names[of], factors[factor].major, size);
+    AX_CHECK(size >= 1 && all % size == 0, AX_ERR_USAGE,
+             "ax_grid_factor: grid axis %s = %d cannot have the factor %s.%s = %d; choose a divisor of %d",
+             axis_names[of], all, axis_names[of], factors[factor].major, size, all);
     for (int i = 0; i < grid->factorings; i++) {
         int other = grid->axis[grid->factoring[i].major].size;
         AX_CHECK(
@@ -383,7 +387,7 @@ static ax_status check_factor(const ax_grid *grid, ax_factor factor, int size)
     }
     AX_CHECK(grid->axes + 4 <= AX_MAX_AXES, AX_ERR_USAGE,
              "the layers factor the axes of the grid in too many ways: the grid may have %d axes, factors "
-             "included",
+             "included; use the same factors in more layers",
              AX_MAX_AXES);
     return AX_OK;
 }

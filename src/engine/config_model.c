@@ -105,10 +105,9 @@ static void merge_numbers(ax_config *c, ax_model_config *m)
         const number_key *n = &numbers[i];
         bool given = ax_config_given(c, n->key) || (n->also && ax_config_given(c, n->also));
         if (given && n->model == &m->norm_eps && c->tune.method == AX_CONFIG_LORA && *n->config != *n->model)
-            ax_option_error(
-                c->set, n->key,
-                "belongs to the base, where it is %g: an adapter cannot change it; leave the key out",
-                *n->model);
+            ax_option_error(c->set, n->key,
+                            "an adapter cannot change the value of its base, %g: leave the key out",
+                            *n->model);
         if (given)
             *n->model = *n->config;
         *n->config = *n->model;
@@ -120,7 +119,8 @@ static void merge_seq_len(ax_config *c, const ax_model_config *m)
     if (!ax_config_given(c, "model.seq_len"))
         c->model.seq_len = m->seq_len;
     if (c->model.seq_len > m->seq_len)
-        ax_option_error(c->set, "model.seq_len", "must be at most the %lld positions of model.from",
+        ax_option_error(c->set, "model.seq_len",
+                        "must be at most %lld, the number of positions of the model in model.from",
                         (long long)m->seq_len);
 }
 
@@ -134,16 +134,18 @@ void config_merge_model(ax_config *c, ax_model_config *m)
         if (keys[i].model == &m->seq_len)
             continue;
         if (ax_config_given(c, keys[i].key) && *keys[i].config != *keys[i].model)
-            ax_option_error(c->set, keys[i].key, "is %lld in model.from; leave the key out",
+            ax_option_error(c->set, keys[i].key, "must be %lld, as in model.from; leave the key out",
                             (long long)*keys[i].model);
         *keys[i].config = *keys[i].model;
     }
     if (ax_config_given(c, "model.rope_theta") && c->model.rope_theta != m->rope.theta)
-        ax_option_error(c->set, "model.rope_theta", "is %g in model.from; leave the key out", m->rope.theta);
+        ax_option_error(c->set, "model.rope_theta", "must be %g, as in model.from; leave the key out",
+                        m->rope.theta);
     if (ax_config_given(c, "model.activation") && c->model.activation != activation_of(m))
-        ax_option_error(c->set, "model.activation", "model.from has another activation; leave the key out");
+        ax_option_error(c->set, "model.activation",
+                        "must be the activation of the model in model.from; leave the key out");
     if (ax_config_given(c, "model.tie") && c->model.tie != m->tie)
-        ax_option_error(c->set, "model.tie", "is %s in model.from; leave the key out",
+        ax_option_error(c->set, "model.tie", "must be %s, as in model.from; leave the key out",
                         m->tie ? "true" : "false");
     c->model.rope_theta = m->rope.theta;
     c->model.activation = activation_of(m);
@@ -175,7 +177,8 @@ static void override_model(ax_config *c, ax_model_config *m)
     list_shape(c, m, keys);
     if (m->window_layers && ax_config_given(c, "model.layers") && c->model.layers != m->layers)
         ax_option_error(c->set, "model.layers",
-                        "is %lld in model.config, where some layers have a window: leave the key out",
+                        "must be %lld, as in model.config, which says of each layer whether it has a window; "
+                        "leave the key out",
                         (long long)m->layers);
     /* A head_dim of 0 means hidden / heads, also if the keys below replace hidden or heads. */
     if (m->head_dim * m->heads == m->hidden)
@@ -237,10 +240,11 @@ void config_check_tokenizer(ax_config *c, int32_t size)
     if (size <= c->model.vocab)
         return;
     if (c->model.from)
-        ax_option_error(c->set, "data.tokenizer",
-                        "does not fit model.from: it has %d tokens, the model a vocabulary of %lld%s", size,
-                        (long long)c->model.vocab,
-                        c->data.tokenizer ? "; give the model's own tokenizer" : "");
+        ax_option_error(
+            c->set, "data.tokenizer",
+            "the tokenizer has %d tokens, but the model in model.from a vocabulary of only %lld; give %s",
+            size, (long long)c->model.vocab,
+            c->data.tokenizer ? "the model's own tokenizer" : "a tokenizer that fits the model");
     else
         ax_option_error(c->set, "model.vocab", "must be at least %d, the size of the tokenizer's vocabulary",
                         size);

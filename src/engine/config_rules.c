@@ -77,7 +77,8 @@ void config_check_family(ax_config *cfg, const ax_model_config *model)
     for (size_t i = 0; i < AX_COUNT(keys); i++)
         if (keys[i].needed && ax_option_ok(cfg->set, keys[i].key) &&
             !ax_family_has(model->family, keys[i].key))
-            ax_option_error(cfg->set, keys[i].key, "models of family %s have none: leave the key out",
+            ax_option_error(cfg->set, keys[i].key,
+                            "models of family %s have no such setting: leave the key out",
                             ax_model_config_family(model));
     if (ax_family_has(model->family, "model.rope_theta") && ax_option_ok(cfg->set, "model.rope_theta") &&
         cfg->model.rope_theta <= 1)
@@ -128,10 +129,11 @@ static void check_model(ax_config *cfg)
     const ax_family *found;
     if (family + from + config != 1 && both_ok(cfg, "model.family", "model.from") &&
         ax_option_ok(cfg->set, "model.config"))
-        ax_option_error(cfg->set, "model.family",
-                        "give either model.family (a new model), model.config (a new model of the shape in a "
-                        "config.json) or model.from (an existing one), %s",
-                        family + from + config > 1 ? "not more than one" : "none is given");
+        ax_option_error(
+            cfg->set, "model.family",
+            "give exactly one of model.family (a new model), model.config (a new model of the shape in a "
+            "config.json) and model.from (an existing model); %s",
+            family + from + config > 1 ? "more than one is given" : "none is given");
     if (!family || !ax_option_ok(cfg->set, "model.family") ||
         ax_family_find(cfg->model.family, &found) != AX_OK)
         return;
@@ -208,7 +210,9 @@ static void check_goldfish_is_on(ax_config *cfg)
 {
     static const char *const others[] = {"data.goldfish.window", "data.goldfish.kind", NULL};
     if (ax_option_ok(cfg->set, "data.goldfish.k") && !cfg->data.goldfish.k)
-        config_check_unused(cfg, others, "needs data.goldfish.k, which is 0 (no goldfish loss)");
+        config_check_unused(cfg, others,
+                            "has no effect while data.goldfish.k is 0 (no goldfish loss): set "
+                            "data.goldfish.k, or leave this key out");
 }
 
 void config_check_goldfish(ax_config *cfg)
@@ -223,7 +227,8 @@ void config_check_goldfish(ax_config *cfg)
     if (ax_option_ok(cfg->set, "data.goldfish.kind") && cfg->data.goldfish.kind == AX_GOLDFISH_HASHED &&
         both_ok(cfg, "data.goldfish.window", "model.seq_len") && window > cfg->model.seq_len)
         ax_option_error(cfg->set, "data.goldfish.window",
-                        "%" PRId64 " tokens are longer than a row: at most model.seq_len (%" PRId64 ")",
+                        "%" PRId64 " tokens are longer than a row: choose at most model.seq_len (%" PRId64
+                        ")",
                         window, cfg->model.seq_len);
 }
 
@@ -289,9 +294,11 @@ static void check_pipe_keys(ax_config *cfg)
     if (!both_ok(cfg, "pipe.schedule", "grid.pipe") || cfg->grid.pipe == 1)
         return;
     if (cfg->pipe.schedule == AX_PIPE_GPIPE || is_interleaved(cfg))
-        config_check_unused(cfg, slack, "needs pipe.schedule message or 1f1b: leave the key out");
+        config_check_unused(cfg, slack,
+                            "has an effect only with pipe.schedule message or 1f1b: leave the key out");
     if (!is_interleaved(cfg))
-        config_check_unused(cfg, chunks, "needs pipe.schedule interleaved: leave the key out");
+        config_check_unused(cfg, chunks,
+                            "has an effect only with pipe.schedule interleaved: leave the key out");
 }
 
 /* Checks the keys of the schedule interleaved. */
@@ -346,7 +353,8 @@ void config_check_pipe(ax_config *cfg, int64_t blocks)
         return;
     for (size_t i = 0; i < cut->count; i++)
         if (cut->items[i] < 0) {
-            ax_option_error(cfg->set, "pipe.cut", "give auto alone, or a list of blocks");
+            ax_option_error(cfg->set, "pipe.cut",
+                            "give either the word auto alone, or a list of block numbers without it");
             return;
         }
     if (stages == 1) {

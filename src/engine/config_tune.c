@@ -14,11 +14,11 @@ void config_check_tune(ax_config *c)
         ax_option_error(c->set, "tune.targets", "%s", ax_error_message());
     if (ax_option_ok(c->set, "tune.method") && c->tune.method != AX_CONFIG_LORA)
         config_check_unused(c, of_lora,
-                            "belongs to tune.method: lora, which is not set: set it, or leave the key out");
+                            "has an effect only with tune.method: lora: set that, or leave this key out");
     if (ax_option_ok(c->set, "tune.method") && ax_option_ok(c->set, "model.from") &&
         c->tune.method == AX_CONFIG_LORA && !ax_config_given(c, "model.from"))
         ax_option_error(c->set, "tune.method",
-                        "lora trains updates of an existing model: give this model as model.from");
+                        "lora trains updates of an existing model: give that model as model.from");
 }
 
 /* Returns true if a word of the key tune.targets stands for the matrix: "all", its name, or the name of its

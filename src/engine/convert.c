@@ -165,10 +165,11 @@ static ax_status copy_weights(converter *c)
         int64_t before = c->result->overflows;
         AX_TRY(copy_array(c, a));
         if (c->result->overflows > before && !before)
-            ax_log(AX_LOG_WARN,
-                   "array %s: %lld values are beyond the range of %s and become infinite; choose a dtype "
-                   "with a larger range",
-                   a->key, (long long)c->result->overflows, ax_dtype_name(c->args->dtype));
+            ax_log(
+                AX_LOG_WARN,
+                "%s: %lld values of array %s are beyond the range of %s and become infinite; choose a dtype "
+                "with a larger range",
+                c->out, (long long)c->result->overflows, a->key, ax_dtype_name(c->args->dtype));
     }
     return ax_st_sync(c->to);
 }
@@ -178,9 +179,9 @@ static ax_status copy_weights(converter *c)
 static ax_status sync_and_close(int fd, const char *path, ax_status status)
 {
     if (status == AX_OK && fsync(fd))
-        status = ax_fail(AX_ERR_DATA, "cannot sync %s: %s", path, strerror(errno));
+        status = ax_fail(AX_ERR_DATA, "cannot write %s to disk (fsync): %s", path, strerror(errno));
     if (close(fd) && status == AX_OK)
-        status = ax_fail(AX_ERR_DATA, "cannot close %s: %s", path, strerror(errno));
+        status = ax_fail(AX_ERR_DATA, "cannot write %s to disk (close): %s", path, strerror(errno));
     return status;
 }
 

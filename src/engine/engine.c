@@ -12,17 +12,19 @@ static ax_status check_options(const ax_engine_options *o, const ax_ctx *ctx, in
 {
     ax_grid_load load = {o->model, ax_strategy_of(ctx), o->micro_batch, o->global_batch};
     AX_CHECK(o->seq_len > 0 && o->seq_len <= o->model->seq_len, AX_ERR_USAGE,
-             "sequences of %lld tokens do not fit the model's %lld positions", (long long)o->seq_len,
-             (long long)o->model->seq_len);
+             "sequences of %lld tokens are not possible with this model: choose 1 to %lld tokens, its number "
+             "of positions",
+             (long long)o->seq_len, (long long)o->model->seq_len);
     AX_CHECK(o->micro_batch > 0 && o->global_batch > 0, AX_ERR_USAGE,
-             "a global batch of %lld rows in micro-batches of %lld: both must be positive",
+             "the global batch (%lld rows) and the micro-batch (%lld rows) must both have at least one row",
              (long long)o->global_batch, (long long)o->micro_batch);
     AX_TRY(ax_model_check_grid(&load, ax_grid_sizes(ctx->grid), ax_grid_ranks(ctx->grid)));
     int64_t micro_batches = o->global_batch / rows, stages = ax_grid_axis_size(ctx->grid, AX_PIPE);
     AX_CHECK(!o->optim || ax_pipe_fits(ctx->parallel.pipe.schedule, stages, micro_batches), AX_ERR_USAGE,
-             "%lld micro-batches are not a multiple of the %lld pipeline stages, as the schedule interleaved "
-             "needs",
-             (long long)micro_batches, (long long)stages);
+             "the schedule interleaved needs a number of micro-batches that is a multiple of the %lld "
+             "pipeline stages, not %lld: "
+             "change the global batch or the micro-batch",
+             (long long)stages, (long long)micro_batches);
     /* The bytes of a micro-batch must fit in 64 bits. Their upper bound is tokens · (layers + 1) · widest dim
      * · 64 bytes, because no layer stores more than 64 bytes per token and element of the widest dim. */
     int64_t heads = o->model->heads * ax_model_config_head_dim(o->model), bytes,

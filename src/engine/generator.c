@@ -322,8 +322,10 @@ ax_status ax_generator_feed(ax_generator *g, const int32_t *tokens, int64_t n, c
     AX_CHECK(n == (length ? 1 : g->prompt), AX_ERR_USAGE,
              "a generator is fed its %lld prompt tokens first, then one token at a time",
              (long long)g->prompt);
-    AX_CHECK(length + n <= g->capacity, AX_ERR_USAGE, "all %lld positions of the generator are used",
-             (long long)g->capacity);
+    AX_CHECK(
+        length + n <= g->capacity, AX_ERR_USAGE,
+        "a generator of %lld positions, of which %lld are used, cannot take %lld more: create it with more",
+        (long long)g->capacity, (long long)length, (long long)n);
     AX_TRY(check_ids(g, tokens, n));
     AX_TRY(feed(g, tokens, n));
     *logits = g->logits;

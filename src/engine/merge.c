@@ -36,7 +36,8 @@ ax_status ax_merge_factors(const ax_pretrained *m, const ax_st_array *weights, a
             out->b = ax_st_find(m->adapter, factor);
             out->scale = m->config.low_rank[i].scale;
             AX_CHECK(out->a && out->b, AX_ERR_DATA,
-                     "the adapter %s lacks factor %s of the low-rank update of %s: its files are incomplete",
+                     "the adapter %s lacks factor %s of the low-rank update of %s: its files are incomplete; "
+                     "copy them again",
                      m->dir, out->a ? "B" : "A", key);
             /* B·A is [out, in]; files that store weights as [in, out] need the transpose of B·A, which is
              * Aᵀ·Bᵀ. */

@@ -247,7 +247,9 @@ static ax_status wait_for_arrival(ax_pipeline *p, bool activation, bool gradient
         open[n++] = p->direction[ACTIVATION].receive;
     if (!gradient && p->direction[GRADIENT].receive)
         open[n++] = p->direction[GRADIENT].receive;
-    AX_CHECK(n, AX_ERR_INTERNAL, "pipeline stage %d has no task and waits for nothing", p->stage.stage);
+    AX_CHECK(n, AX_ERR_INTERNAL,
+             "pipeline stage %d has no task and waits for nothing (this is a bug: please report it)",
+             p->stage.stage);
     return wait_for_messages(p, open, n);
 }
 
@@ -433,6 +435,7 @@ ax_status ax_pipeline_run(ax_pipeline *p, const ax_pipeline_tasks *tasks)
         AX_TRY(run_task(p, tasks, task, &now));
     }
     AX_TRY(ax_pipeline_end(p));
-    AX_CHECK(!p->given_up, AX_ERR_SIGNAL, "step %lld was given up after a signal", (long long)p->step);
+    AX_CHECK(!p->given_up, AX_ERR_SIGNAL,
+             "step %lld was stopped by a signal before it was complete, and is dropped", (long long)p->step);
     return AX_OK;
 }

@@ -82,7 +82,7 @@ static ax_status set_generation(ax_run_files *files, const json_t *root)
 {
     ax_run_file *file = find_file(files, generation);
     char *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
-    AX_CHECK(text, AX_ERR_MEMORY, "not enough memory for %s", generation);
+    AX_CHECK(text, AX_ERR_MEMORY, "not enough memory for the text of %s, which checkpoints get", generation);
     if (!file)
         return ax_run_files_add(files, generation, text, strlen(text));
     free(file->data);

@@ -55,7 +55,7 @@ static ax_status lock_file(const char *dir, const char *path, int fd)
     if (flock(fd, LOCK_EX | LOCK_NB))
         return fail_in_use(dir, fd);
     AX_CHECK(!fstat(fd, &info) && info.st_nlink, AX_ERR_DATA,
-             "%s was removed while this run locked it: start the run again", path);
+             "the lock file %s was removed while this run locked it: start the run again", path);
     int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
     AX_CHECK(!ftruncate(fd, 0), AX_ERR_DATA, "cannot write in run.dir %s: %s", dir, strerror(errno));
     return ax_pwrite_all(fd, text, (size_t)n, 0, "lock");

@@ -24,8 +24,9 @@ ax_status ax_run_files_add(ax_run_files *files, const char *name, char *data, si
     ax_run_file *grown = realloc(files->file, ((size_t)files->n + 1) * sizeof *grown);
     ax_run_file *file = grown ? &grown[files->n] : NULL;
     files->file = grown ? grown : files->file;
-    ax_status status = grown ? ax_strdup(name, &file->name)
-                             : ax_fail(AX_ERR_MEMORY, "not enough memory for the file %s", name);
+    ax_status status =
+        grown ? ax_strdup(name, &file->name)
+              : ax_fail(AX_ERR_MEMORY, "not enough memory to keep the file %s for checkpoints", name);
     if (status != AX_OK) {
         free(data);
         return status;

@@ -310,7 +310,8 @@ static ax_status add_model_facts(const ax_run *run, json_t *before, json_t *now)
         json_object_set(now, key, value);
     json_decref(saved);
     json_decref(model);
-    AX_CHECK(status != AX_OK || !failed, AX_ERR_MEMORY, "not enough memory for the description of the model");
+    AX_CHECK(status != AX_OK || !failed, AX_ERR_MEMORY,
+             "not enough memory to describe this run's model, for the comparison with the checkpoint");
     return status;
 }
 

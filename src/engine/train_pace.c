@@ -49,7 +49,8 @@ static ax_status ask(const ax_run *run, ax_pace *pace, int *signal)
     if (max[AGE] < PATIENCE_SECONDS)
         return AX_OK;
     *signal = (int)max[SIGNAL];
-    return ax_fail(AX_ERR_SIGNAL, "step %lld was given up after a signal", (long long)run->state.step);
+    return ax_fail(AX_ERR_SIGNAL, "step %lld was stopped by a signal before it was complete, and is dropped",
+                   (long long)run->state.step);
 }
 
 ax_status ax_pace_piece(const ax_run *run, ax_pace *pace, int *signal)

@@ -326,7 +326,8 @@ ax_status ax_report_step(const ax_run *run, const ax_step_result *result, ax_run
 ax_status ax_report_evaluation(const ax_run *run, const ax_evaluation *e, double seconds)
 {
     if (!e->targets && ax_run_first(run))
-        ax_log(AX_LOG_WARN, "the evaluated rows have no target, so their loss is 0: raise run.eval_batches");
+        ax_log(AX_LOG_WARN, "none of the rows that were evaluated has a target, so the evaluation's loss is "
+                            "0: raise run.eval_batches, or set it to 0 (all rows)");
     if (!run->report.metrics)
         return AX_OK;
     return ax_metrics_eval_add(run->report.metrics, run->state.step, e->loss,

@@ -41,7 +41,8 @@ static ax_status identify_base(ax_config *c, ax_run_inputs *inputs)
     if (inputs->model_weights)
         return ax_st_checksum(inputs->model_weights, inputs->base);
     ax_option_error(c->set, "model.from",
-                    "%s holds no weights (*.safetensors), but tune.method: lora needs a base with weights",
+                    "%s holds no weights (*.safetensors), but tune.method: lora needs a model with weights: "
+                    "copy them there",
                     inputs->model_dir);
     return AX_OK;
 }
@@ -240,7 +241,8 @@ static void check_masks(const ax_run *run, const char *key, const ax_sources *so
     for (int i = 0; i < sources->n && run->config->data.loss == AX_CONFIG_ANSWERS; i++)
         if (!is_masked(sources->data[i]))
             ax_option_error(set, "data.loss",
-                            "%s of %s has no mask: build it from conversations, or set data.loss to auto or "
+                            "%s of %s has no mask that marks the answers: build it from conversations, or "
+                            "set data.loss to auto or "
                             "all",
                             sources->path[i], key);
 }
@@ -348,7 +350,8 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal
     /* Checked here rather than at the first evaluation, so that the error comes early. */
     for (int i = 0; i < valid->n; i++)
         AX_CHECK(ax_data_rows(valid->data[i], &inputs->shape), AX_ERR_DATA,
-                 "%s holds nothing to evaluate on: it has %s", ax_data_path(valid->data[i]),
+                 "%s holds nothing to evaluate on: it has %s; leave it out of data.valid",
+                 ax_data_path(valid->data[i]),
                  inputs->shape.pack ? "no document of two tokens or more" : "fewer than two tokens");
     return AX_OK;
 }

@@ -33,7 +33,9 @@ static ax_status print_state(const ax_run *run, char **out)
                                                   (json_int_t)scale->skipped_steps));
     *out = complete ? json_dumps(state, JSON_INDENT(2)) : NULL;
     json_decref(state);
-    AX_CHECK(*out, AX_ERR_MEMORY, "not enough memory to write the run's state as text");
+    AX_CHECK(*out, AX_ERR_MEMORY,
+             "not enough memory for the text of training/state.json of the checkpoint of step %lld",
+             (long long)run->state.step);
     return AX_OK;
 }
 

@@ -298,8 +298,11 @@ static void configurations_are_refused(void **state)
         AXONN " train small.yaml run.dir=none data.loss=answers data.train=plain.txt data.valid=plain.txt "
               "model.seq_len=16";
     ends(2, "plain.txt", both);
-    ends(2, "/plain.txt of data.train has no mask", both);
-    ends(2, "of data.valid has no mask: build it from conversations, or set data.loss to auto or all", both);
+    ends(2, "/plain.txt of data.train has no mask that marks the answers", both);
+    ends(2,
+         "of data.valid has no mask that marks the answers: build it from conversations, or set data.loss to "
+         "auto or all",
+         both);
     ends(2, "of data.train has no mask", both);
     ends(2,
          "data.template: chat template chatml does not fit the tokenizer, which lacks \"<|im_start|>\", "

@@ -313,7 +313,7 @@ static void overflow_is_reported(void **state)
     write_weights("wide", "{\"w\":{\"dtype\":\"F32\",\"shape\":[5],\"data_offsets\":[0,20]}}", values,
                   sizeof values, sizeof values);
     assert_int_equal(shell(AXONN " ckpt convert wide --out wide-fp16 --dtype fp16 --json 2>&1", &out), 0);
-    assert_contains(out.data, "w: 2 values are beyond the range of f16 and become infinite");
+    assert_contains(out.data, ": 2 values of array w are beyond the range of f16 and become infinite");
     assert_contains(out.data, "\"overflows\":2");
     ax_buf_fini(&out);
 }

@@ -56,11 +56,11 @@ static void rules_over_keys(void **state)
     } cases[] = {
         {"data: {train: x}\n", "default: model.family: give either model.family (a new model), model.config "
                                "(a new model of the shape "
-                               "in a config.json) or model.from (an existing one), none is given"},
+                               "in a config.json) and model.from (an existing model); none is given"},
         {"model: {family: gpt2, from: y}\ndata: {train: x}\n",
          "t.yaml:1:17: model.family: give either model.family (a new model), model.config (a new model of "
          "the "
-         "shape in a config.json) or model.from (an existing one), not more than one"},
+         "shape in a config.json) and model.from (an existing model); more than one is given"},
         {"model: {family: gpt2}\n", "data.train: required, but not given"},
         {"model: {family: gpt2, hidden: 96, heads: 7}\ndata: {train: x}\n",
          "t.yaml:1:42: model.heads: 7 must divide model.hidden (96); the nearest are 6 and 8"},
@@ -81,12 +81,14 @@ static void rules_over_keys(void **state)
         {"model: {family: gpt2}\ndata: {train: x, goldfish: {k: 4, window: 0}}\n",
          "t.yaml:2:43: data.goldfish.window: must be from 1 to 2048, not \"0\""},
         {"model: {family: gpt2, seq_len: 32}\ndata: {train: x, goldfish: {k: 4, window: 33}}\n",
-         "t.yaml:2:43: data.goldfish.window: 33 tokens are longer than a row: at most model.seq_len (32)"},
+         "t.yaml:2:43: data.goldfish.window: 33 tokens are longer than a row: choose at most model.seq_len "
+         "(32)"},
         {"model: {family: gpt2}\ndata: {train: x, goldfish: {window: 7}}\n",
-         "t.yaml:2:37: data.goldfish.window: needs data.goldfish.k, which is 0 (no goldfish loss)"},
+         "t.yaml:2:37: data.goldfish.window: has no effect while data.goldfish.k is 0 (no goldfish loss): "},
         {"model: {from: y}\ndata: {train: x, goldfish: {k: 0, window: 13, kind: static}}\noptim: {warmup: "
          "101%}\n",
-         "t.yaml:2:53: data.goldfish.kind: needs data.goldfish.k, which is 0 (no goldfish loss)\n"},
+         "t.yaml:2:53: data.goldfish.kind: has no effect while data.goldfish.k is 0 (no goldfish loss): set "
+         "data.goldfish.k, or leave this key out\n"},
         {"model: {family: gpt2}\ndata: {train: x}\noptim: {warmup: 101%}\n",
          "t.yaml:3:17: optim.warmup: must be from 0% to 100%, not \"101%\""},
         {"model: {family: gpt2}\ndata: {train: x}\noptim: {warmup: x%}\n",
@@ -111,13 +113,13 @@ static void rules_over_keys(void **state)
          "pipe.cut: lists 1 block, but grid.pipe = 3 needs 2: the first blocks of all stages but the first; "
          "for instance [3, 8]"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 3}\npipe: {cut: [5, auto]}\n",
-         "pipe.cut: give auto alone, or a list of blocks"},
+         "pipe.cut: give either the word auto alone, or a list of block numbers without it"},
         {"model: {family: gpt2}\ndata: {train: x}\npipe: {cut: 7}\n",
          "pipe.cut: lists blocks, but there is only one stage: leave the key out"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 2}\npipe: {schedule: gpipe, slack: 2}\n",
-         "pipe.slack: needs pipe.schedule message or 1f1b: leave the key out"},
+         "pipe.slack: has an effect only with pipe.schedule message or 1f1b: leave the key out"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 2}\npipe: {chunks: 4}\n",
-         "pipe.chunks: needs pipe.schedule interleaved: leave the key out"},
+         "pipe.chunks: has an effect only with pipe.schedule interleaved: leave the key out"},
         {"model: {family: gpt2}\ndata: {train: x}\npipe: {schedule: zb}\n",
          "t.yaml:3:18: pipe.schedule: must be message, 1f1b, gpipe or interleaved, not \"zb\""},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 24, micro_batch: 2}\n"
@@ -157,13 +159,13 @@ static void rules_over_keys(void **state)
         {"model: {family: gpt2, experts: 2}\ndata: {train: x}\n",
          "t.yaml:1:23: model.experts: unknown key; there are family, config, from, layers,"},
         {"model: {family: gpt2, kv_heads: 2}\ndata: {train: x}\n",
-         "t.yaml:1:33: model.kv_heads: models of family gpt2 have none: leave the key out"},
+         "t.yaml:1:33: model.kv_heads: models of family gpt2 have no such setting: leave the key out"},
         {"model: {family: gpt2, head_dim: 32}\ndata: {train: x}\n",
-         "t.yaml:1:33: model.head_dim: models of family gpt2 have none: leave the key out"},
+         "t.yaml:1:33: model.head_dim: models of family gpt2 have no such setting: leave the key out"},
         {"model: {family: gpt2, rope_theta: 1e4}\ndata: {train: x}\n",
-         "t.yaml:1:35: model.rope_theta: models of family gpt2 have none: leave the key out"},
+         "t.yaml:1:35: model.rope_theta: models of family gpt2 have no such setting: leave the key out"},
         {"model: {family: llama, window: 8}\ndata: {train: x}\n",
-         "t.yaml:1:32: model.window: models of family llama have none: leave the key out"},
+         "t.yaml:1:32: model.window: models of family llama have no such setting: leave the key out"},
         {"model: {family: qwen3, heads: 6, kv_heads: 4}\ndata: {train: x}\n",
          "t.yaml:1:44: model.kv_heads: 4 must divide model.heads (6); the nearest are 3 and 6"},
         {"model: {family: qwen3, head_dim: 7}\ndata: {train: x}\n",

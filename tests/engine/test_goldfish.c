@@ -74,7 +74,7 @@ static void places_need_an_index(void **state)
     sh("rm -rf run && head -c 20000 /dev/zero > plain.bin");
     run_expect(0, NULL,
                FISH_KEYS "train.steps=1 data.train=plain.bin data.goldfish.k=3 data.goldfish.kind=static");
-    run_expect(2, "data.goldfish.window: 17 tokens are longer than a row: at most model.seq_len (16)",
+    run_expect(2, "data.goldfish.window: 17 tokens are longer than a row: choose at most model.seq_len (16)",
                FISH_KEYS "data.goldfish.k=3 data.goldfish.window=17");
 }
 

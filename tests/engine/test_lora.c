@@ -195,8 +195,9 @@ static void wrong_keys_are_refused_together(void **state)
            TUNE_KEYS "model.from=wide tune.targets=[layers.0.mlp.up_proj]");
     refuse("tune.rank: 21 is above 20, the smaller side of matrix q [20, 20]", LORA_KEYS "tune.rank=21");
     refuse("tune.method: lora trains updates of an existing model", BASE_KEYS "tune.method=lora");
-    refuse("tune.rank: belongs to tune.method: lora, which is not set", BASE_KEYS "tune.rank=4");
-    refuse("model.norm_eps: belongs to the base", LORA_KEYS "model.norm_eps=0.001");
+    refuse("tune.rank: has an effect only with tune.method: lora", BASE_KEYS "tune.rank=4");
+    refuse("model.norm_eps: an adapter cannot change the value of its base",
+           LORA_KEYS "model.norm_eps=0.001");
     /* all at once */
     refuse("tune.targets: the blocks", LORA_KEYS "tune.targets=[lm_head] tune.rank=30 train.steps=0");
     char *log = text_of("log");

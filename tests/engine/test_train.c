@@ -259,17 +259,17 @@ static void keys_that_contradict_the_model(void **state)
     char *log =
         log_after(2, FROM_KEYS "model.layers=9 model.hidden=40 model.activation=gelu model.seq_len=25 "
                                "model.from=" GOLDEN);
-    static const char *const said[] = {"model.layers: is 2 in model.from; leave the key out",
-                                       "model.hidden: is 20 in model.from",
-                                       "model.activation: model.from has another activation",
-                                       "model.seq_len: must be at most the 24 positions of model.from"};
+    static const char *const said[] = {"model.layers: must be 2, as in model.from; leave the key out",
+                                       "model.hidden: must be 20, as in model.from",
+                                       "model.activation: must be the activation of the model in model.from",
+                                       "model.seq_len: must be at most 24, the number of positions"};
     for (size_t i = 0; i < AX_COUNT(said); i++)
         if (!strstr(log, said[i]))
             fail_msg("\"%s\" is not in:\n%s", said[i], log);
     free(log);
     assert_false(ax_path_exists("run")); /* nothing was written */
     run_expect(0, NULL, FROM_KEYS "model.layers=2 model.dropout=0.3 model.from=" GOLDEN);
-    run_expect(2, "not more than one", FROM_KEYS "model.family=gpt2 model.from=" GOLDEN);
+    run_expect(2, "more than one is given", FROM_KEYS "model.family=gpt2 model.from=" GOLDEN);
     run_expect(4, "nowhere", FROM_KEYS "model.from=nowhere");
 }
 

@@ -168,7 +168,8 @@ static void a_head_that_differs_is_untied(void **state)
     run_expect(0, "done: step 6", FROM_KEYS "model.from=says_tied run.dir=run4 optim.schedule=constant");
     assert_true(fabs(last_loss("run3") - last_loss("run4")) < 1e-5 * last_loss("run4"));
     assert_false(is_tied("run3/ckpt/step-6"));
-    run_expect(2, "model.tie: is false in model.from", FROM_KEYS "model.from=says_tied model.tie=true");
+    run_expect(2, "model.tie: must be false, as in model.from",
+               FROM_KEYS "model.from=says_tied model.tie=true");
 }
 
 /* A head that equals the token table stays tied. */
@@ -193,10 +194,11 @@ static void mistakes_are_reported_together(void **state)
     run_expect(2, NULL,
                FROM_KEYS "model.from=" GOLDEN " model.layers=9 model.seq_len=25 optim.lrr=1 train.steps=-1 "
                          "data.tokenizer=tok");
-    static const char *const said[] = {"optim.lrr: unknown key", "train.steps: must be from 1",
-                                       "model.layers: is 2 in model.from; leave the key out",
-                                       "model.seq_len: must be at most the 24 positions of model.from",
-                                       "data.tokenizer: does not fit model.from: it has 280 tokens"};
+    static const char *const said[] = {
+        "optim.lrr: unknown key", "train.steps: must be from 1",
+        "model.layers: must be 2, as in model.from; leave the key out",
+        "model.seq_len: must be at most 24, the number of positions",
+        "data.tokenizer: the tokenizer has 280 tokens, but the model in model.from"};
     char *log = text_of("log");
     for (size_t i = 0; i < AX_COUNT(said); i++)
         if (!strstr(log, said[i]))

@@ -293,7 +293,7 @@ static ax_status copy_small_files(const converter *c, const char *dir, bool *con
 {
     struct dirent **entry;
     int n = scandir(dir, &entry, NULL, alphasort);
-    AX_CHECK(n >= 0, AX_ERR_DATA, "cannot list %s: %s", dir, strerror(errno));
+    AX_CHECK(n >= 0, AX_ERR_DATA, "cannot list the files in %s: %s", dir, strerror(errno));
     ax_status status = AX_OK;
     for (int i = 0; i < n; i++) {
         *config = *config || !strcmp(entry[i]->d_name, "config.json");
@@ -303,7 +303,10 @@ static ax_status copy_small_files(const converter *c, const char *dir, bool *con
     }
     free(entry);
     AX_TRY(status);
-    AX_CHECK(ax_path_exists(dir), AX_ERR_DATA, "%s was removed while its files were copied", dir);
+    AX_CHECK(ax_path_exists(dir), AX_ERR_DATA,
+             "%s was removed while its files were copied, perhaps by a run that keeps only its newest "
+             "checkpoints (run.keep_latest)",
+             dir);
     return AX_OK;
 }
 

@@ -148,8 +148,9 @@ static ax_status check_ids(const ax_generator *g, const int32_t *tokens, int64_t
 {
     for (int64_t i = 0; i < n; i++)
         AX_CHECK(tokens[i] >= 0 && tokens[i] < g->model->config.vocab, AX_ERR_USAGE,
-                 "token %lld is %d; ids of the model's vocabulary are 0 … %lld", (long long)i, tokens[i],
-                 (long long)g->model->config.vocab - 1);
+                 "token number %lld (from 0) has the id %d, but the model's vocabulary has the ids 0 to "
+                 "%lld: use the model's own tokenizer",
+                 (long long)i, tokens[i], (long long)g->model->config.vocab - 1);
     return AX_OK;
 }
 
@@ -320,8 +321,9 @@ ax_status ax_generator_feed(ax_generator *g, const int32_t *tokens, int64_t n, c
 {
     int64_t length = ax_kv_cache_length(g->cache);
     AX_CHECK(n == (length ? 1 : g->prompt), AX_ERR_USAGE,
-             "a generator is fed its %lld prompt tokens first, then one token at a time",
-             (long long)g->prompt);
+             "ax_generator_feed: n is %lld; feed the %lld tokens of the prompt at the first call, and then "
+             "one token at each call",
+             (long long)n, (long long)g->prompt);
     AX_CHECK(
         length + n <= g->capacity, AX_ERR_USAGE,
         "a generator of %lld positions, of which %lld are used, cannot take %lld more: create it with more",
@@ -335,9 +337,10 @@ ax_status ax_generator_feed(ax_generator *g, const int32_t *tokens, int64_t n, c
 ax_status ax_generator_rewind(ax_generator *g, int64_t positions)
 {
     int64_t length = ax_kv_cache_length(g->cache);
-    AX_CHECK(positions >= 0 && positions <= length, AX_ERR_USAGE,
-             "a generator that holds %lld positions cannot go back to %lld", (long long)length,
-             (long long)positions);
+    AX_CHECK(
+        positions >= 0 && positions <= length, AX_ERR_USAGE,
+        "ax_generator_rewind: positions is %lld; the generator holds %lld, so it can go back to 0 to %lld",
+        (long long)positions, (long long)length, (long long)length);
     ax_kv_cache_truncate(g->cache, positions);
     return AX_OK;
 }

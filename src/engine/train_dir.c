@@ -58,7 +58,7 @@ static ax_status lock_file(const char *dir, const char *path, int fd)
              "the lock file %s was removed while this run locked it: start the run again", path);
     int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
     AX_CHECK(!ftruncate(fd, 0), AX_ERR_DATA, "cannot write in run.dir %s: %s", dir, strerror(errno));
-    return ax_pwrite_all(fd, text, (size_t)n, 0, "lock");
+    return ax_pwrite_all(fd, text, (size_t)n, 0, path);
 }
 
 static ax_status try_lock(const char *dir, const char *path, ax_run_dir *out)

@@ -186,7 +186,7 @@ static ax_status read_files(const ax_run *run, const char *dir, ax_run_files *ou
     struct dirent **entry;
     ax_buf directories = {0};
     int n = scandir(dir, &entry, NULL, alphasort);
-    AX_CHECK(n >= 0, AX_ERR_DATA, "cannot list %s: %s", dir, strerror(errno));
+    AX_CHECK(n >= 0, AX_ERR_DATA, "cannot list the files in %s: %s", dir, strerror(errno));
     ax_status status = AX_OK;
     for (int i = 0; i < n; i++) {
         if (status == AX_OK)
@@ -195,7 +195,10 @@ static ax_status read_files(const ax_run *run, const char *dir, ax_run_files *ou
     }
     free(entry);
     if (status == AX_OK && !ax_path_exists(dir))
-        status = ax_fail(AX_ERR_DATA, "%s was removed while its files were read", dir);
+        status = ax_fail(AX_ERR_DATA,
+                         "%s was removed while its files were read, perhaps by a run that keeps only its "
+                         "newest checkpoints (run.keep_latest)",
+                         dir);
     if (status == AX_OK && !run->resume.dir)
         status = log_files(dir, out, &directories);
     ax_buf_fini(&directories);

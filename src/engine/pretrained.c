@@ -52,7 +52,9 @@ static ax_status read_generation(const char *dir, ax_pretrained *out)
     bool there = ax_path_exists(path);
     ax_status status = there ? ax_json_read_file(path, JSON_REJECT_DUPLICATES, &json) : AX_OK;
     if (status == AX_OK && there && !json_is_object(json))
-        status = ax_fail(AX_ERR_DATA, "%s is not a JSON object", path);
+        status =
+            ax_fail(AX_ERR_DATA,
+                    "%s does not hold a JSON object: correct the file, or remove it (it is optional)", path);
     if (status == AX_OK)
         status = read_ids(json, path, "eos_token_id", &out->ends);
     json_decref(json);

@@ -73,7 +73,8 @@ static ax_status check_patterns(const json_t *json, const char *key, ax_buf *ref
     const json_t *patterns = json_object_get(json, key);
     json_t *value;
     if (!unused(patterns) && !json_is_object(patterns))
-        return ax_buf_printf(refused, "\n  %s is not a JSON object of module names and numbers", key);
+        return ax_buf_printf(refused, "\n  %s: the value must be a JSON object of module names and numbers",
+                             key);
     json_object_foreach((json_t *)patterns, pattern, value)
     {
         if (pattern[strspn(pattern, letters)])
@@ -91,7 +92,8 @@ static ax_status parse(const char *path, ax_adapter *out)
 {
     ax_buf refused = {0};
     const json_t *base;
-    AX_CHECK(json_is_object(out->json), AX_ERR_DATA, "%s is not a JSON object", path);
+    AX_CHECK(json_is_object(out->json), AX_ERR_DATA,
+             "%s does not hold a JSON object: is it the adapter_config.json that PEFT wrote?", path);
     ax_status status = refuse_features(out->json, &refused);
     if (status == AX_OK)
         status = check_patterns(out->json, "alpha_pattern", &refused);
@@ -219,8 +221,10 @@ ax_status ax_adapter_print(const ax_model_config *c, const char *base, ax_buf *o
                   "lora_dropout", 0.0, "bias", "none", "fan_in_fan_out", transposed, "target_modules",
                   modules, "rank_pattern", ranks, "alpha_pattern", alphas, "use_rslora", 0, "use_dora", 0,
                   "modules_to_save", "inference_mode", 1, "init_lora_weights", 1);
-    ax_status status = json && !failed ? ax_json_print(json, JSON_INDENT(2) | JSON_SORT_KEYS, out)
-                                       : ax_fail(AX_ERR_MEMORY, "not enough memory for adapter_config.json");
+    ax_status status =
+        json && !failed
+            ? ax_json_print(json, JSON_INDENT(2) | JSON_SORT_KEYS, out)
+            : ax_fail(AX_ERR_MEMORY, "not enough memory for the text of the adapter's adapter_config.json");
     json_decref(json);
     AX_TRY(status);
     return ax_buf_add(out, "\n", 1);

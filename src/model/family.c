@@ -93,9 +93,10 @@ ax_status ax_json_number(const json_t *json, const char *path, const char *key, 
 
 static ax_status parse(const json_t *json, const char *path, ax_model_config *out)
 {
-    AX_CHECK(json_is_object(json), AX_ERR_DATA, "%s is not a JSON object", path);
+    AX_CHECK(json_is_object(json), AX_ERR_DATA,
+             "%s does not hold a JSON object: is it the config.json of a model?", path);
     const char *type = json_string_value(json_object_get(json, "model_type"));
-    AX_CHECK(type, AX_ERR_DATA, "%s: \"model_type\" is missing: is this the config.json of a model?", path);
+    AX_CHECK(type, AX_ERR_DATA, "%s: \"model_type\" is missing: is it the config.json of a model?", path);
     if (ax_family_find(type, &out->family) != AX_OK) {
         ax_error_context("%s", path);
         return AX_ERR_DATA;
@@ -141,7 +142,7 @@ static ax_status set_identity(json_t *json, const ax_model_identity *id)
     int failed = set_id(json, "bos_token_id", id->bos) | set_id(json, "eos_token_id", id->eos);
     json_object_del(json, "torch_dtype");
     failed |= json_object_set_new(json, "dtype", json_string(ax_model_dtype_name(id->dtype)));
-    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");
+    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for the text of the model's config.json");
     return AX_OK;
 }
 
@@ -151,14 +152,14 @@ static ax_status fill_network(const ax_model_config *c, json_t *json)
     int failed = json_object_set_new(json, "model_type", json_string(c->family->name)) |
                  json_object_set_new(json, "vocab_size", json_integer(c->vocab)) |
                  json_object_set_new(json, "tie_word_embeddings", json_boolean(c->tie));
-    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");
+    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for the text of the model's config.json");
     return c->family->write(c, json);
 }
 
 static ax_status fill(const ax_model_config *c, const ax_model_identity *id, json_t *json)
 {
     AX_CHECK(!json_object_set_new(json, "architectures", json_pack("[s]", c->family->architecture)),
-             AX_ERR_MEMORY, "not enough memory for config.json");
+             AX_ERR_MEMORY, "not enough memory for the text of the model's config.json");
     AX_TRY(set_identity(json, id));
     return fill_network(c, json);
 }
@@ -176,7 +177,8 @@ static ax_status restore_digits(const char *source, json_t *json)
         json_object_set(json, key, json_object_get(verbatim, key));
     json_decref(before);
     json_decref(verbatim);
-    AX_CHECK(status != AX_OK || !failed, AX_ERR_MEMORY, "not enough memory for config.json");
+    AX_CHECK(status != AX_OK || !failed, AX_ERR_MEMORY,
+             "not enough memory for the text of the model's config.json");
     return status;
 }
 
@@ -196,7 +198,8 @@ ax_status ax_model_config_print(const ax_model_config *c, const ax_model_identit
     if (c->source)
         AX_TRY(ax_json_parse("config.json", c->source, strlen(c->source), 0, &json));
     else
-        AX_CHECK(json = json_object(), AX_ERR_MEMORY, "not enough memory for config.json");
+        AX_CHECK(json = json_object(), AX_ERR_MEMORY,
+                 "not enough memory for the text of the model's config.json");
     ax_status status = fill_and_print(c, identity, json, out);
     json_decref(json);
     return status;
@@ -229,7 +232,7 @@ static ax_status fill_identity(const ax_model_config *c, json_t *network, json_t
     {
         const ax_family_key *name = find_name(c->family, key);
         AX_CHECK((name && name->setting) || !json_object_set(out, name ? name->option : key, value),
-                 AX_ERR_MEMORY, "not enough memory for the description of the model");
+                 AX_ERR_MEMORY, "not enough memory for the list of the model's settings");
     }
     return AX_OK;
 }
@@ -239,7 +242,7 @@ ax_status ax_model_config_identity(const ax_model_config *config, ax_buf *out)
     json_t *network = json_object(), *identity = json_object();
     ax_status status = network && identity
                            ? fill_identity(config, network, identity)
-                           : ax_fail(AX_ERR_MEMORY, "not enough memory for the description of the model");
+                           : ax_fail(AX_ERR_MEMORY, "not enough memory for the list of the model's settings");
     if (status == AX_OK)
         status = ax_json_print(identity, JSON_COMPACT, out);
     json_decref(network);

@@ -53,7 +53,7 @@ static ax_status read_activation(const json_t *json, const char *path, ax_activa
     return ax_fail(
         AX_ERR_DATA,
         "%s: activation_function \"%s\" is not implemented; use gelu_new, gelu_pytorch_tanh or gelu", path,
-        word ? word : "?");
+        word ? word : "(not a string)");
 }
 
 /* Returns the name of the activation in config.json, or NULL if GPT-2 has no name for it. */
@@ -126,7 +126,7 @@ static ax_status gpt2_write(const ax_model_config *c, json_t *json)
         json_object_set_new(json, "embd_pdrop", json_real(c->dropout.embd)) |
         json_object_set_new(json, "resid_pdrop", json_real(c->dropout.resid)) |
         json_object_set_new(json, "attn_pdrop", json_real(c->dropout.attn));
-    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");
+    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for the text of the model's config.json");
     return AX_OK;
 }
 

@@ -33,8 +33,8 @@ const char *const ax_llama_ignored[AX_LLAMA_IGNORED] = {"lm_head.weight", "*rota
 
 ax_status ax_llama_refuse(const json_t *json, const char *path, const char *key)
 {
-    AX_CHECK(!json_is_true(json_object_get(json, key)), AX_ERR_DATA, "%s: %s = true is not implemented", path,
-             key);
+    AX_CHECK(!json_is_true(json_object_get(json, key)), AX_ERR_DATA,
+             "%s: %s = true is not implemented, so this model cannot be used", path, key);
     return AX_OK;
 }
 
@@ -43,7 +43,7 @@ static ax_status read_activation(const json_t *json, const char *path)
     const json_t *value = json_object_get(json, "hidden_act");
     const char *word = value ? json_string_value(value) : "silu";
     AX_CHECK(word && (!strcmp(word, "silu") || !strcmp(word, "swish")), AX_ERR_DATA,
-             "%s: hidden_act \"%s\" is not implemented; use silu", path, word ? word : "?");
+             "%s: hidden_act \"%s\" is not implemented; use silu", path, word ? word : "(not a string)");
     return AX_OK;
 }
 
@@ -91,6 +91,6 @@ ax_status ax_llama_write(const ax_model_config *c, json_t *json)
                  json_object_set_new(json, "rms_norm_eps", json_real(c->norm_eps)) |
                  json_object_set_new(json, "initializer_range", json_real(c->init_std)) |
                  json_object_set_new(json, "attention_dropout", json_real(c->dropout.attn));
-    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");
+    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for the text of the model's config.json");
     return ax_rope_write(c, json);
 }

@@ -142,8 +142,9 @@ ax_status ax_low_rank_build(ax_model *m)
                 continue;
             snprintf(name, sizeof name, "h.%lld.%s", (long long)block, matrices[i].layer);
             ax_layer *layer = ax_layer_find(m->root, name);
-            AX_CHECK(layer, AX_ERR_USAGE, "models of family %s have no matrix %s", m->config.family->name,
-                     matrices[i].name);
+            AX_CHECK(layer, AX_ERR_USAGE,
+                     "models of family %s have no matrix %s, so it can have no low-rank update",
+                     m->config.family->name, matrices[i].name);
             AX_TRY(ax_linear_add_low_rank(layer, &m->config.low_rank[i]));
             AX_TRY(place(m, (ax_matrix)i, block, layer));
         }

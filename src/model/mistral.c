@@ -17,7 +17,7 @@ static ax_status mistral_read(const json_t *json, const char *path, ax_model_con
 static ax_status mistral_write(const ax_model_config *c, json_t *json)
 {
     AX_CHECK(!json_object_set_new(json, "sliding_window", c->window ? json_integer(c->window) : json_null()),
-             AX_ERR_MEMORY, "not enough memory for config.json");
+             AX_ERR_MEMORY, "not enough memory for the text of the model's config.json");
     return ax_llama_write(c, json);
 }
 

@@ -6,32 +6,40 @@
 ax_status ax_model_config_check(const ax_model_config *c)
 {
     AX_CHECK(c->layers > 0 && c->hidden > 0 && c->heads > 0 && c->ffn > 0 && c->vocab > 0 && c->seq_len > 0,
-             AX_ERR_USAGE, "layers, hidden, heads, ffn, vocab and seq_len must be positive");
+             AX_ERR_USAGE,
+             "the numbers of layers (%lld), heads (%lld) and positions (%lld), the hidden width (%lld), the "
+             "inner width of the MLP (%lld) and the size of the vocabulary (%lld) must all be positive",
+             (long long)c->layers, (long long)c->heads, (long long)c->seq_len, (long long)c->hidden,
+             (long long)c->ffn, (long long)c->vocab);
     const struct {
         const char *name;
         int64_t value, most;
-    } extents[] = {{"layers", c->layers, AX_LAYERS_MAX}, {"hidden", c->hidden, AX_HIDDEN_MAX},
-                   {"heads", c->heads, AX_HIDDEN_MAX},   {"kv_heads", c->kv_heads, AX_HIDDEN_MAX},
-                   {"ffn", c->ffn, AX_FFN_MAX},          {"vocab", c->vocab, AX_VOCAB_MAX},
-                   {"seq_len", c->seq_len, AX_VOCAB_MAX}};
+    } extents[] = {
+        {"number of layers", c->layers, AX_LAYERS_MAX},   {"hidden width", c->hidden, AX_HIDDEN_MAX},
+        {"number of heads", c->heads, AX_HIDDEN_MAX},     {"number of key heads", c->kv_heads, AX_HIDDEN_MAX},
+        {"inner width of the MLP", c->ffn, AX_FFN_MAX},   {"size of the vocabulary", c->vocab, AX_VOCAB_MAX},
+        {"number of positions", c->seq_len, AX_VOCAB_MAX}};
     for (size_t i = 0; i < AX_COUNT(extents); i++)
-        AX_CHECK(extents[i].value <= extents[i].most, AX_ERR_USAGE, "%s = %lld is above the maximum, %lld",
-                 extents[i].name, (long long)extents[i].value, (long long)extents[i].most);
+        AX_CHECK(extents[i].value <= extents[i].most, AX_ERR_USAGE,
+                 "the %s, %lld, is above the maximum, %lld", extents[i].name, (long long)extents[i].value,
+                 (long long)extents[i].most);
     AX_CHECK(c->head_dim > 0 || c->hidden % c->heads == 0, AX_ERR_USAGE,
-             "hidden = %lld is not a multiple of heads = %lld", (long long)c->hidden, (long long)c->heads);
+             "the hidden width, %lld, is not a multiple of the number of heads, %lld", (long long)c->hidden,
+             (long long)c->heads);
     AX_CHECK(c->head_dim >= 0 && c->head_dim <= AX_HIDDEN_MAX / c->heads, AX_ERR_USAGE,
-             "head_dim = %lld is out of range: %lld heads may have a size of 1 to %lld",
+             "the width of a head, %lld, is out of range: with %lld heads it may be 1 to %lld",
              (long long)c->head_dim, (long long)c->heads, (long long)(AX_HIDDEN_MAX / c->heads));
     AX_CHECK(c->kv_heads > 0 && c->heads % c->kv_heads == 0, AX_ERR_USAGE,
-             "heads = %lld is not a multiple of kv_heads = %lld", (long long)c->heads,
-             (long long)c->kv_heads);
+             "the number of heads, %lld, is not a multiple of the number of key heads, %lld",
+             (long long)c->heads, (long long)c->kv_heads);
     AX_TRY(ax_rope_check(&c->rope, ax_model_config_head_dim(c)));
-    AX_CHECK(c->window >= 0, AX_ERR_USAGE, "window = %lld is negative", (long long)c->window);
+    AX_CHECK(c->window >= 0, AX_ERR_USAGE, "the attention window, %lld, is negative; 0 means no window",
+             (long long)c->window);
     const double rate[] = {c->dropout.embd, c->dropout.resid, c->dropout.attn};
     static const char *const of[] = {"embeddings", "residual branches", "attention"};
     for (size_t i = 0; i < AX_COUNT(rate); i++)
-        AX_CHECK(rate[i] >= 0 && rate[i] <= 1, AX_ERR_USAGE, "dropout of %s = %g is not in [0, 1]", of[i],
-                 rate[i]);
+        AX_CHECK(rate[i] >= 0 && rate[i] <= 1, AX_ERR_USAGE, "the dropout rate of %s, %g, is not in [0, 1]",
+                 of[i], rate[i]);
     return AX_OK;
 }
 

@@ -15,10 +15,10 @@ static ax_status read_types(const json_t *types, const char *path, ax_model_conf
         bool window = word && !strcmp(word, "sliding_attention");
         AX_CHECK(window || (word && !strcmp(word, "full_attention")), AX_ERR_DATA,
                  "%s: layer_types[%lld] = \"%s\" is not implemented; use full_attention or sliding_attention",
-                 path, (long long)i, word ? word : "?");
+                 path, (long long)i, word ? word : "(not a string)");
         AX_CHECK(!window || c->window, AX_ERR_DATA,
                  "%s: layer_types[%lld] is sliding_attention, but use_sliding_window is not true or "
-                 "sliding_window is null",
+                 "sliding_window is null: set both, or use full_attention",
                  path, (long long)i);
         c->window_layers[i] = window ? '1' : '0';
     }
@@ -83,6 +83,6 @@ ax_status ax_qwen_window_write(const ax_model_config *c, json_t *json)
                   json_object_set_new(json, "max_window_layers", json_integer(first)) |
                   json_object_set_new(json, "layer_types", types_of(c));
     }
-    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");
+    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for the text of the model's config.json");
     return AX_OK;
 }

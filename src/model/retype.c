@@ -26,7 +26,7 @@ ax_status ax_model_config_retype(const char *json, size_t size, const char *path
     AX_TRY(ax_json_parse(path, json, size, JSON_REJECT_DUPLICATES, &root));
     bool object = json_is_object(root);
     json_decref(root);
-    AX_CHECK(object, AX_ERR_DATA, "%s is not a JSON object", path);
+    AX_CHECK(object, AX_ERR_DATA, "%s does not hold a JSON object: is it the config.json of a model?", path);
     if (dtype == AX_DTYPE_COUNT)
         return ax_buf_add(out, json, size);
     AX_TRY(ax_json_parse_verbatim(path, json, size, &root));

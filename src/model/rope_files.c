@@ -19,7 +19,7 @@ static ax_status find_parameters(const json_t *json, const char *path, const jso
         const json_t *value = json_object_get(json, names[i]), *member;
         const char *key;
         AX_CHECK(!value || json_is_null(value) || json_is_object(value), AX_ERR_DATA,
-                 "%s: \"%s\" must be an object", path, names[i]);
+                 "%s: \"%s\" must be a JSON object or null", path, names[i]);
         json_object_foreach((json_t *)value, key, member)
             AX_CHECK(!json_is_object(member), AX_ERR_DATA,
                      "%s: a separate %s for layers of type %s is not implemented", path, names[i], key);
@@ -41,9 +41,10 @@ static ax_status read_kind(const json_t *parameters, const char *path, ax_rope_k
             return AX_OK;
         }
     bool varies = word && (!strcmp(word, "dynamic") || !strcmp(word, "longrope"));
-    return ax_fail(
-        AX_ERR_DATA, "%s: rope_type \"%s\" is not implemented%s; use default, linear, llama3 or yarn", path,
-        word ? word : "?", varies ? ", because its frequencies change with the length of the text" : "");
+    return ax_fail(AX_ERR_DATA,
+                   "%s: rope_type \"%s\" is not implemented%s; use default, linear, llama3 or yarn", path,
+                   word ? word : "(not a string)",
+                   varies ? ", because its frequencies change with the length of the text" : "");
 }
 
 /* Fails if only a part of each head is rotated. */
@@ -61,7 +62,7 @@ static ax_status read_positive(const json_t *p, const char *path, const char *ke
 {
     AX_TRY(ax_json_number(p, path, key, true, out));
     AX_CHECK(*out > 0 || !json_is_number(json_object_get(p, key)), AX_ERR_DATA,
-             "%s: %s = %g of the rotary embedding is not positive", path, key, *out);
+             "%s: %s = %g of the rotary embedding must be positive", path, key, *out);
     return AX_OK;
 }
 
@@ -116,7 +117,7 @@ ax_status ax_rope_read(const json_t *json, const char *path, ax_model_config *c)
         AX_TRY(read_kind(p, path, &rope.kind));
         AX_TRY(read_scaling(json, p, path, c, &rope));
     }
-    AX_CHECK(rope.theta > 1, AX_ERR_DATA, "%s: rope_theta = %g is not above 1", path, rope.theta);
+    AX_CHECK(rope.theta > 1, AX_ERR_DATA, "%s: rope_theta = %g must be above 1", path, rope.theta);
     c->rope = rope;
     return AX_OK;
 }
@@ -172,6 +173,6 @@ ax_status ax_rope_write(const ax_model_config *c, json_t *json)
         failed |= set_parameters(json, "rope_scaling", &c->rope, modern);
     else if (!modern)
         failed |= json_object_set_new(json, "rope_scaling", json_null());
-    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");
+    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for the text of the model's config.json");
     return AX_OK;
 }

@@ -14,7 +14,8 @@ ax_status ax_rope_check(const ax_rope_config *c, int64_t head_dim)
 {
     if (c->theta == 0)
         return AX_OK;
-    AX_CHECK(head_dim % 2 == 0, AX_ERR_USAGE, "head_dim = %lld is odd: a rotary embedding rotates pairs",
+    AX_CHECK(head_dim % 2 == 0, AX_ERR_USAGE,
+             "the width of a head, %lld, is odd; it must be even, because a rotary embedding rotates pairs",
              (long long)head_dim);
     AX_CHECK(c->theta > 1 && c->theta < 1e30, AX_ERR_USAGE, "rope_theta = %g must be above 1 and below 1e30",
              c->theta);
@@ -147,7 +148,8 @@ ax_status ax_rope_table_make(ax_ctx *ctx, const ax_rope_config *c, int64_t head_
     float *f;
     ax_tensor table = ax_tensor_make(AX_F32, 3, (int64_t[]){positions, head_dim / 2, 2}, NULL, NULL);
     AX_TRY(ax_rope_check(c, head_dim));
-    AX_CHECK(positions > 0, AX_ERR_USAGE, "a rotary embedding needs at least one position");
+    AX_CHECK(positions > 0, AX_ERR_USAGE, "a rotary embedding needs at least 1 position, not %lld",
+             (long long)positions);
     AX_TRY(ax_tensor_check(&table));
     AX_TRY(ax_device_alloc(ctx->dev, ax_rope_table_bytes(&table), &table.data));
     *out = table;

@@ -362,7 +362,7 @@ static void failures_leave_nothing(void **state)
         {"cp -r " TANH " bare; rm bare/config.json; " AXONN " ckpt convert bare --out o", 4,
          "bare has no config.json"},
         {"cp -r " TANH " list; echo '[]' >list/config.json; " AXONN " ckpt convert list --out o --dtype bf16",
-         4, "list/config.json is not a JSON object"},
+         4, "list/config.json does not hold a JSON object"},
         {"cp -r " TANH " list; echo '{\"a\": 1, \"a\": 2}' >list/config.json; " AXONN
          " ckpt convert list --out o",
          4, "list/config.json:1:10: not valid JSON: duplicate object key"},

@@ -503,7 +503,7 @@ static void invalid_models_are_errors(void **state)
         {"rm -rf hf && cp -r " GOLDEN " hf && sed -i 's/\"n_embd\": 20/\"n_embd\": 25/' hf/config.json", "hf",
          "wte"},
         {"rm -rf hf && cp -r " GOLDEN " hf && sed -i 's/\"n_layer\": 2/\"n_layer\": 1000000/' hf/config.json",
-         "hf", "layers = 1000000 is above the maximum, 10000"},
+         "hf", "the number of layers, 1000000, is above the maximum, 10000"},
         {"rm -rf hf && cp -r " GOLDEN " hf && sed -i 's/\"n_layer\": 2/\"n_layer\": 3/' hf/config.json", "hf",
          "h.2.ln_1.weight is missing"},
         {"rm -rf hf && cp -r " GOLDEN " hf && sed -i 's/\"n_embd\": 20/\"n_embd\": 1000000/' hf/config.json",

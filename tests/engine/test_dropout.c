@@ -59,7 +59,7 @@ static void rates_are_the_models_or_the_keys(void **state)
     make_model("{\"embd_pdrop\": 0, \"resid_pdrop\": 0, \"attn_pdrop\": 1.0}"); /* all are dropped */
     expect_rates("", 0, 0, 1);
     make_model("{\"embd_pdrop\": 0, \"resid_pdrop\": 0, \"attn_pdrop\": 1.5}");
-    run_expect(4, "attention = 1.5 is not in [0, 1]", KEYS);
+    run_expect(4, "the dropout rate of attention, 1.5, is not in [0, 1]", KEYS);
 }
 
 /* The loss of the first step and that of the evaluation. */

@@ -90,7 +90,7 @@ static void errors_are_reported_together(void **state)
          "qwen3/types/config.json model.layers=9 model.kv_heads=2 optim.lrr=1 train.steps=-1",
          {"model.layers: must be 3, as in model.config, which says of each layer", "optim.lrr: unknown key",
           "train.steps: must be",
-          "model.config: does not fit the other model.* keys: heads = 3 is not a multiple"}},
+          "model.config: does not fit the other model.* keys: the number of heads, 3, is not a multiple"}},
         {"model.config=" GOLDEN "llama/yarn/config.json model.window=4 model.activation=gelu optim.lrr=1",
          {"model.window: models of family llama have none", "optim.lrr: unknown key",
           "models of family llama have the activation silu"}},

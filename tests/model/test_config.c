@@ -123,13 +123,15 @@ static void heads_may_have_their_own_size(void **state)
     assert_true(ax_model_config_flops_per_token(&c, 5) == 6.0 * (double)matmul + 6.0 * 2 * 24 * 5);
     c.head_dim = AX_HIDDEN_MAX / 4 + 1;
     assert_int_equal(ax_model_config_check(&c), AX_ERR_USAGE);
-    assert_non_null(strstr(ax_error_message(), "head_dim = 262145"));
+    assert_non_null(strstr(ax_error_message(), "the width of a head, 262145"));
     c.head_dim = 0;
     assert_int_equal(ax_model_config_check(&c), AX_ERR_USAGE);
-    assert_non_null(strstr(ax_error_message(), "hidden = 10 is not a multiple of heads = 4"));
+    assert_non_null(
+        strstr(ax_error_message(), "the hidden width, 10, is not a multiple of the number of heads, 4"));
     c.head_dim = 6, c.kv_heads = 3;
     assert_int_equal(ax_model_config_check(&c), AX_ERR_USAGE);
-    assert_non_null(strstr(ax_error_message(), "heads = 4 is not a multiple of kv_heads = 3"));
+    assert_non_null(strstr(ax_error_message(),
+                           "the number of heads, 4, is not a multiple of the number of key heads, 3"));
 }
 
 static char *identity_of(const ax_model_config *c)

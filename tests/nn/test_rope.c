@@ -131,7 +131,7 @@ static void wrong_values_are_named(void **state)
         int64_t head_dim;
         const char *names;
     } wrong[] = {
-        {{.theta = 10000}, 7, "head_dim = 7 is odd"},
+        {{.theta = 10000}, 7, "the width of a head, 7, is odd"},
         {{.theta = 1}, 8, "rope_theta = 1 must be above 1"},
         {{.theta = NAN}, 8, "rope_theta = nan"},
         {{.theta = 10, .kind = AX_ROPE_LINEAR}, 8, "factor = 0"},

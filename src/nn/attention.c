@@ -29,8 +29,9 @@ static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor 
             t = ax_tensor_extent(grid, k, 1), width = ax_tensor_extent(grid, k, 2),
             ld = ax_tensor_pitch(grid, k), capacity = ax_tensor_extent(grid, &c->k, 1);
     AX_CHECK(length + t <= capacity, AX_ERR_INTERNAL,
-             "a key/value cache of %lld positions cannot hold %lld more after the first %lld",
-             (long long)capacity, (long long)t, (long long)length);
+             "attention \"%s\": its key/value cache of %lld positions, of which %lld are used, cannot take "
+             "%lld more",
+             self->name, (long long)capacity, (long long)length, (long long)t);
     for (int i = 0; i < 2; i++) {
         const ax_tensor *fresh = i ? v : k;
         char *place = (char *)(i ? c->v : c->k).data + (size_t)(length * width) * ax_dtype_size(fresh->dtype);

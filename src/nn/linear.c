@@ -396,7 +396,8 @@ ax_status ax_linear_add_low_rank(ax_layer *layer, const ax_low_rank *update)
     char name[2][256];
     linear *l = (linear *)layer;
     AX_CHECK(layer->ops == &linear_ops && !has_update(layer), AX_ERR_INTERNAL,
-             "layer \"%s\" is not a linear layer, or already has a low-rank update", layer->name);
+             "ax_linear_add_low_rank: layer \"%s\" is not a linear layer, or has a low-rank update already",
+             layer->name);
     const int64_t *dim = layer->param[WEIGHT]->master.dim, rank = update->rank;
     AX_CHECK(rank >= 1, AX_ERR_USAGE,
              "linear \"%s\": the rank of a low-rank update is %lld, but must be at least 1", layer->name,

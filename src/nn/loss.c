@@ -49,13 +49,16 @@ ax_status ax_mse_loss(ax_frame *frame, const ax_tensor *x, const ax_tensor *targ
                       ax_tensor *dx)
 {
     double *sum, total, elements = 1;
-    AX_CHECK(target->dtype == x->dtype, AX_ERR_USAGE, "mse loss: the target is %s, the output %s",
+    AX_CHECK(target->dtype == x->dtype, AX_ERR_USAGE,
+             "mse loss: the target is %s, but the output %s: give both the same dtype",
              ax_dtype_name(target->dtype), ax_dtype_name(x->dtype));
     AX_CHECK(
         !x->align, AX_ERR_USAGE,
         "mse loss: the rows of the output are padded, because its linear layer has out_role AX_ROLE_VOCAB; "
         "give the layer AX_ROLE_MODEL or AX_ROLE_INNER");
-    AX_CHECK(!target->align, AX_ERR_USAGE, "mse loss: the rows of the target must not be padded");
+    AX_CHECK(!target->align, AX_ERR_USAGE,
+             "mse loss: the rows of the target are padded (align = %d bytes); give the target the align 0",
+             (int)target->align);
     AX_TRY(check_target(frame, "mse loss", x, target, x->ndim));
     for (int d = 0; d < x->ndim; d++)
         elements *= (double)x->dim[d];

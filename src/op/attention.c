@@ -14,7 +14,10 @@ static ax_status count_heads(const ax_frame *frame, const ax_tensor *q, const ax
     const ax_grid *grid = ax_frame_ctx(frame)->grid;
     AX_TRY(ax_op_no_partial(frame, q, "attention"));
     AX_TRY(ax_op_no_partial(frame, k, "attention"));
-    AX_CHECK(k->align == v->align, AX_ERR_INTERNAL, "attention: rows of k and v have different padding");
+    AX_CHECK(
+        k->align == v->align, AX_ERR_INTERNAL,
+        "attention: the rows of k and v are padded differently (align %d and %d); give both the same align",
+        (int)k->align, (int)v->align);
     int64_t q_width = ax_tensor_extent(grid, q, 2), k_width = ax_tensor_extent(grid, k, 2);
     *out = (head_counts){ax_tensor_extent(grid, q, 0), ax_tensor_extent(grid, q, 1), q_width / head_dim,
                          k_width / head_dim};
@@ -110,7 +113,9 @@ static ax_status alloc_gradients(ax_frame *frame, bool dense, const ax_tensor *q
     if (!dense && q->align)
         AX_TRY(ax_frame_alloc_beside(frame, AX_COUNT(out), (ax_tensor[]){*q, *k, *v}, out));
     AX_CHECK(dense || (out[0].align == q->align && out[1].align == k->align && out[2].align == v->align),
-             AX_ERR_INTERNAL, "attention: q, k and v have padded rows, but are not beside each other");
+             AX_ERR_INTERNAL,
+             "attention: q, k and v have padded rows, but are not beside each other: allocate them with "
+             "ax_frame_alloc_beside");
     *dq = out[0];
     *dk = out[1];
     *dv = out[2];

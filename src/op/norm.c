@@ -126,7 +126,8 @@ ax_status ax_op_norm_grad(ax_frame *frame, const ax_norm_of *norm, const ax_tens
     if (shifts)
         AX_TRY(ax_op_vector_grad(frame, dy, norm->bias, &dbias));
     AX_CHECK(!add || !ax_grid_effective(ctx->grid, dy->layout.partial), AX_ERR_INTERNAL,
-             "ax_op_norm_grad: each rank would add `add` to its part of a partial dy");
+             "ax_op_norm_grad: dy must not be a partial sum if `add` is given, because each rank would add "
+             "`add`: redistribute dy first");
     if (add)
         AX_TRY(ax_op_alike(frame, x, add));
     AX_TRY(ax_op_like(frame, x, dx));

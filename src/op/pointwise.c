@@ -38,7 +38,8 @@ ax_status ax_op_alike(const ax_frame *frame, const ax_tensor *a, const ax_tensor
     AX_CHECK(ax_layout_equal(ax_frame_ctx(frame)->grid, &a->layout, &b->layout, a->ndim) &&
                  a->align == b->align,
              AX_ERR_INTERNAL,
-             "addition of tensors with different layouts, or with rows that are padded differently");
+             "two tensors that are added must have the same layout and the same padding of rows: "
+             "redistribute one first");
     return AX_OK;
 }
 

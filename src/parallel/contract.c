@@ -250,7 +250,10 @@ static ax_status prepare_gemm(ax_ctx *ctx, const char *text, const ax_tensor *a,
     if (bias) {
         AX_CHECK(gemm->n == ax_tensor_count(ctx->grid, bias) && bias->dtype == ax_dtype_accum(a->dtype) &&
                      !ax_grid_effective(ctx->grid, rule.layout.partial),
-                 AX_ERR_INTERNAL, "contraction \"%s\": the bias does not fit the result [%s]", text,
+                 AX_ERR_INTERNAL,
+                 "contraction \"%s\": the bias must be %s with %lld elements on this rank, and the result, "
+                 "[%s], must not be a partial sum",
+                 text, ax_dtype_name(ax_dtype_accum(a->dtype)), (long long)gemm->n,
                  ax_layout_print(ctx->grid, &rule.layout, rule.ndim, NULL, is));
         gemm->bias = bias->data;
     }
@@ -343,8 +346,10 @@ static ax_status add_sums(const ax_grid *grid, const char *text, const ax_contra
         return AX_OK;
     AX_CHECK(gemm->trans_a && gemm->a == c->a->data && gemm->m == ax_tensor_count(grid, c->sums) &&
                  c->sums->dtype == ax_dtype_accum(gemm->dtype) && !c->bias,
-             AX_ERR_INTERNAL, "contraction \"%s\": its GEMM cannot sum the columns of the first operand",
-             text);
+             AX_ERR_INTERNAL,
+             "contraction \"%s\" cannot sum the columns of its first operand: this needs a first operand "
+             "whose summed dims come first, no bias, and sums of %s, one for each column",
+             text, ax_dtype_name(ax_dtype_accum(gemm->dtype)));
     gemm->col_sums = c->sums->data;
     gemm->accumulate_sums = c->accumulate_sums;
     return AX_OK;
@@ -382,14 +387,15 @@ ax_status ax_contract_activation(ax_frame *frame, const char *text, const ax_ten
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_gemm_args gemm;
     AX_TRY(prepare_gemm(ctx, text, a, b, bias, out, &gemm));
-    AX_CHECK(!ax_grid_effective(ctx->grid, out->layout.partial) &&
-                 (!preact || (preact->dtype == out->dtype && preact->align == out->align &&
-                              ax_tensor_count(ctx->grid, preact) == ax_tensor_count(ctx->grid, out) &&
-                              ax_layout_equal(ctx->grid, &preact->layout, &out->layout, out->ndim))),
-             AX_ERR_INTERNAL,
-             "contraction \"%s\" with an activation: the result is a partial sum, or the preactivation "
-             "and the result differ in dtype or layout",
-             text);
+    AX_CHECK(
+        !ax_grid_effective(ctx->grid, out->layout.partial) &&
+            (!preact || (preact->dtype == out->dtype && preact->align == out->align &&
+                         ax_tensor_count(ctx->grid, preact) == ax_tensor_count(ctx->grid, out) &&
+                         ax_layout_equal(ctx->grid, &preact->layout, &out->layout, out->ndim))),
+        AX_ERR_INTERNAL,
+        "contraction \"%s\" with an activation: the result must not be a partial sum, and the preactivation "
+        "must have its dtype and layout",
+        text);
     gemm.epilogue = (uint8_t)then;
     gemm.kind = kind;
     gemm.preact = preact ? preact->data : NULL;

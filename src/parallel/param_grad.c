@@ -49,7 +49,9 @@ static ax_status zero_vectors(ax_param_set *set)
 
 static ax_status needs_memory(const ax_param *p)
 {
-    AX_CHECK(p->set && p->sum.data, AX_ERR_INTERNAL, "parameter %s has no memory for gradients", p->name);
+    AX_CHECK(p->set && p->sum.data, AX_ERR_INTERNAL,
+             "parameter %s has no memory for gradients: create its ax_param_set for training (slots >= 0)",
+             p->name);
     return AX_OK;
 }
 

@@ -160,7 +160,9 @@ static ax_status check_names(ax_param *const *params, int n)
     ax_status status = AX_OK;
     for (int i = 1; i < n && status == AX_OK; i++)
         if (sorted[i] != sorted[i - 1] && !strcmp(sorted[i]->name, sorted[i - 1]->name))
-            status = ax_fail(AX_ERR_INTERNAL, "two parameters have the name %s", sorted[i]->name);
+            status =
+                ax_fail(AX_ERR_INTERNAL, "two parameters have the name %s: give the layers different names",
+                        sorted[i]->name);
     free(sorted);
     return status;
 }
@@ -231,7 +233,7 @@ ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int s
 {
     *out = NULL;
     AX_CHECK(slots <= (int)AX_COUNT(params[0]->slot), AX_ERR_INTERNAL,
-             "an optimizer has %d state arrays for each parameter; at most %d are possible", slots,
+             "ax_param_set_create: slots is %d; a parameter can have at most %d state arrays", slots,
              (int)AX_COUNT(params[0]->slot));
     ax_param_set *set;
     AX_TRY(ax_calloc(1, sizeof *set, &set));

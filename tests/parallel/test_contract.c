@@ -362,7 +362,7 @@ static ax_status impossible_sums(ax_comm *world, void *arg)
         AX_TRY(ax_frame_alloc(frame, &sums, &sums));
         ax_contraction c = {.a = &a, .b = &b, .out = &b, .sums = &sums};
         EXPECT(ax_contract_each(frame, impossible[i], &c, 1) == AX_ERR_INTERNAL);
-        EXPECT(strstr(ax_error_message(), "cannot sum the columns of the first operand"));
+        EXPECT(strstr(ax_error_message(), "cannot sum the columns of its first operand"));
     }
     ax_frame_destroy(&frame);
     ax_ctx_destroy(&ctx);

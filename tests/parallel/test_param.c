@@ -415,7 +415,9 @@ static ax_status misuse(ax_comm *world, void *arg)
     ax_param_set *set;
     AX_TRY(ax_param_create(m.ctx, "h.bias", 1, (int64_t[]){3}, NULL, weight_roles, AX_INIT_ZERO, 0, &same));
     EXPECT(ax_param_set_create(m.ctx, (ax_param *[]){m.bias, same}, 2, 0, &set) == AX_ERR_INTERNAL);
-    EXPECT(!strcmp(ax_error_message(), "two parameters have the name h.bias") && !set);
+    EXPECT(
+        !strcmp(ax_error_message(), "two parameters have the name h.bias: give the layers different names") &&
+        !set);
     EXPECT(ax_param_create(m.ctx, "p", 1, (int64_t[]){3}, NULL, (ax_role[]){AX_ROLE_BATCH}, AX_INIT_ZERO, 0,
                            &split_by_batch) == AX_ERR_INTERNAL);
     EXPECT(strstr(ax_error_message(), "gradient of parameter p: axis"));

@@ -243,7 +243,7 @@ static ax_status begin_record(ax_frame *frame, const char *name)
     if (frame->task)
         return AX_OK;
     ax_frame_task *tasks = realloc(frame->recorded, (size_t)(frame->tasks + 1) * sizeof *tasks);
-    AX_CHECK(tasks, AX_ERR_MEMORY, "not enough memory for the record of another task of a frame");
+    AX_CHECK(tasks, AX_ERR_MEMORY, "not enough memory to record task \"%s\" of a frame", name);
     frame->recorded = tasks;
     frame->task = &tasks[frame->tasks++];
     *frame->task = (ax_frame_task){0};
@@ -281,7 +281,8 @@ ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode, const 
 static ax_status record(ax_frame *frame, size_t bytes)
 {
     ax_frame_task *task = frame->task;
-    AX_CHECK(task, AX_ERR_INTERNAL, "allocation outside a task: call ax_frame_begin first");
+    AX_CHECK(task, AX_ERR_INTERNAL,
+             "memory of a frame can be allocated only in a task: call ax_frame_begin first");
     if (frame->next < task->n) {
         AX_CHECK(task->alloc[frame->next].bytes == bytes, AX_ERR_INTERNAL,
                  "allocation %d of task \"%s\" has %zu bytes and had %zu in an earlier run: a task must "
@@ -292,7 +293,8 @@ static ax_status record(ax_frame *frame, size_t bytes)
             int capacity = task->capacity ? 2 * task->capacity : 64;
             ax_frame_alloc_record *alloc = realloc(task->alloc, (size_t)capacity * sizeof *alloc);
             AX_CHECK(alloc, AX_ERR_MEMORY,
-                     "not enough memory for the record of another allocation of a frame");
+                     "not enough memory to record allocation %d of task \"%s\" of a frame", task->n,
+                     task->name);
             task->alloc = alloc;
             task->capacity = capacity;
         }
@@ -336,7 +338,7 @@ static ax_status allocate(ax_frame *frame, size_t bytes, void **out)
 ax_status ax_frame_scratch(ax_frame *frame, ax_dtype dtype, int64_t count, void **out)
 {
     AX_CHECK(count >= 0 && count <= AX_TENSOR_MAX, AX_ERR_USAGE,
-             "a frame cannot allocate %lld elements: the number must be in [0, 2^48]", (long long)count);
+             "ax_frame_scratch: count is %lld; it must be from 0 to 2^48", (long long)count);
     return allocate(frame, (size_t)count * ax_dtype_size(dtype), out);
 }
 
@@ -380,7 +382,9 @@ ax_status ax_frame_alloc_beside(ax_frame *frame, int n, const ax_tensor *like, a
 static ax_status add_host_block(ax_frame *frame)
 {
     char **host = realloc(frame->host, (size_t)(frame->host_blocks + 1) * sizeof *host);
-    AX_CHECK(host, AX_ERR_MEMORY, "not enough memory for the host memory of a frame");
+    AX_CHECK(host, AX_ERR_MEMORY,
+             "not enough memory to list another block of a frame's host memory (%d so far)",
+             frame->host_blocks);
     frame->host = host;
     AX_TRY(ax_calloc(AX_FRAME_HOST, 1, &host[frame->host_blocks]));
     frame->host_blocks++;

@@ -209,7 +209,8 @@ ax_status ax_layout_check(const ax_grid *grid, const ax_layout *layout, int ndim
     int count = 0;
     char text[128];
     AX_CHECK(layout->partial >> ax_grid_axes(grid) == 0, AX_ERR_INTERNAL,
-             "a layout has partial axes that the grid does not have");
+             "a layout is partial along an axis that the grid does not have (bits %#x); the grid has %d axes",
+             (unsigned)layout->partial, ax_grid_axes(grid));
     for (int d = 0; d < ndim; d++) {
         const ax_axes *axes = &layout->dim[d];
         count += axes->n;

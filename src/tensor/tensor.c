@@ -261,7 +261,8 @@ ax_status ax_tensor_scatter(ax_ctx *ctx, ax_tensor *tensor, const void *global)
     int rank = ax_grid_rank(grid);
     ax_box box = ax_tensor_box(grid, tensor, rank);
     size_t bytes = (size_t)ax_tensor_bytes(grid, tensor);
-    AX_CHECK(tensor->data || !bytes, AX_ERR_INTERNAL, "ax_tensor_scatter: the tensor has no memory");
+    AX_CHECK(tensor->data || !bytes, AX_ERR_INTERNAL,
+             "ax_tensor_scatter: the tensor has no memory (its data is NULL): allocate it first");
     row_copy copy = {.dtype = tensor->dtype, .global = (char *)global};
     AX_TRY(ax_calloc(bytes, 1, &copy.local));
     if (at_origin(grid, rank, tensor->layout.partial))

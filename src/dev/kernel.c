@@ -26,7 +26,8 @@ enum {
 static ax_status check_dtype(const char *kernel, const char *field, ax_dtype dtype, unsigned legal)
 {
     AX_CHECK((unsigned)dtype < AX_DTYPE_COUNT && (legal & BIT(dtype)), AX_ERR_USAGE,
-             "kernel %s does not support %s as its `%s`", kernel, ax_dtype_name(dtype), field);
+             "kernel %s does not support %s as its `%s` (axonn/kernels.h says which dtypes it supports)",
+             kernel, ax_dtype_name(dtype), field);
     return AX_OK;
 }
 
@@ -73,8 +74,9 @@ static ax_status check_head_dim(const char *kernel, int64_t head_dim)
 /* Checks that rows of `cols` elements do not overlap if they begin `ld` elements apart. */
 static ax_status check_ld(const char *kernel, const char *field, int64_t ld, int64_t cols)
 {
-    AX_CHECK(ld >= cols, AX_ERR_USAGE, "kernel %s: rows of %lld elements cannot be %lld elements apart (%s)",
-             kernel, (long long)cols, (long long)ld, field);
+    AX_CHECK(ld >= cols, AX_ERR_USAGE,
+             "kernel %s: %s is %lld; it must be at least %lld, the elements of a row", kernel, field,
+             (long long)ld, (long long)cols);
     return AX_OK;
 }
 
@@ -84,7 +86,7 @@ static ax_status check_ld(const char *kernel, const char *field, int64_t ld, int
 static ax_status check_table(const char *kernel, int64_t arrays, const void *table)
 {
     AX_CHECK(!arrays || table, AX_ERR_USAGE,
-             "kernel %s: `table`, the copy of `array` in host memory, is NULL", kernel);
+             "kernel %s: `table` is NULL; it must be the copy of `array` in host memory", kernel);
     return AX_OK;
 }
 

@@ -262,7 +262,7 @@ static void a_checkpoint_counts_if_the_run_cannot_write(void **state)
     make_file(CHECKPOINT, kind, 3);
     OK(ax_mkdirs(RUN "/plans.lock")); /* a directory: it cannot be opened as the lock */
     ax_cuda_plans *plans = open_saying(kind, RUN, CHECKPOINT, &said);
-    expect_text(said, "warning: plans of GEMMs are not kept: cannot open " RUN "/plans.lock");
+    expect_text(said, "warning: plans of GEMMs are not kept: cannot open the lock file " RUN "/plans.lock");
     free(said);
     for (int64_t m = 1; m <= 3; m++)
         assert_int_equal(algo_of(plans, m), m);
@@ -445,7 +445,8 @@ static void a_run_without_a_file(void **state)
     assert_int_equal(algo_of(plans, 1), 91);
     assert_int_equal(algo_of(plans, 2), 92);
     ax_cuda_plans_close(&plans);
-    char *first = strstr(said, "warning: plans of GEMMs are not kept: cannot open " RUN "/plans.lock");
+    char *first =
+        strstr(said, "warning: plans of GEMMs are not kept: cannot open the lock file " RUN "/plans.lock");
     assert_non_null(first);
     assert_null(strstr(first + 1, "warning"));
     free(said);

@@ -47,7 +47,9 @@ static void check_close(ax_device *dev)
 {
     checked_memory *memory = dev->memory;
     if (memory->blocks)
-        ax_log(AX_LOG_WARN, "device %s is closed while some of its memory is not freed", dev->ops.name);
+        ax_log(AX_LOG_WARN,
+               "device %s is closed while some of its memory is not freed: call ax_device_free for it first",
+               dev->ops.name);
     for (block *b = memory->blocks, *next; b; b = next) {
         next = b->next;
         block_destroy(b);
@@ -63,7 +65,8 @@ static void protect(const block *b, int protection)
 {
     if (mprotect(b->region.base, b->region.bytes, protection))
         ax_log(AX_LOG_ERROR,
-               "cannot change the access to %zu bytes of a check device's memory (mprotect): %s",
+               "cannot change the access to %zu bytes of memory of the device that checks accesses "
+               "(mprotect): %s",
                b->region.bytes, strerror(errno));
 }
 
@@ -124,8 +127,9 @@ static void check_free(ax_device *dev, void *address, size_t bytes)
     if (b)
         block_destroy(b);
     else
-        ax_log(AX_LOG_ERROR, "device %s: cannot free memory that was not allocated on this device",
-               dev->ops.name);
+        ax_log(AX_LOG_ERROR,
+               "device %s: ax_device_free got %p, which was not allocated on this device or is freed already",
+               dev->ops.name, address);
 }
 
 static void check_poison(ax_device *dev, void *address, size_t bytes)

@@ -239,7 +239,8 @@ ax_status ax_cpu_pool_create(int threads, char *scratch, const ax_cpu_places *pl
     size_t bytes = sizeof(ax_cpu_pool) + (size_t)(threads - 1) * sizeof(worker);
     bytes = (size_t)ax_round_up((int64_t)bytes, LINES);
     ax_cpu_pool *pool = aligned_alloc(LINES, bytes);
-    AX_CHECK(pool, AX_ERR_MEMORY, "not enough memory for %d threads", threads);
+    AX_CHECK(pool, AX_ERR_MEMORY, "not enough memory for the %zu bytes of state of %d threads", bytes,
+             threads);
     memset(pool, 0, bytes);
     pool->scratch = scratch;
     pool->spin = alone ? SPIN_ALONE : SPIN_SECONDS;

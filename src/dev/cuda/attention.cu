@@ -202,8 +202,8 @@ template <class A> ax_status shared_bytes(int64_t d, int arrays, int extra, size
     int64_t bytes = TEAMS * (arrays * d + extra) * (int64_t)sizeof(A);
     AX_CHECK(bytes <= most, AX_ERR_USAGE,
              "cuda: attention with heads %lld wide needs more shared memory than a thread block has: use "
-             "narrower heads",
-             (long long)d);
+             "heads at most %lld wide",
+             (long long)d, (long long)((most / (TEAMS * (int64_t)sizeof(A)) - extra) / arrays));
     *out = (size_t)bytes;
     return AX_OK;
 }

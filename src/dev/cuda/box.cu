@@ -363,10 +363,12 @@ ax_status ax_cuda_embedding_grad(ax_stream *stream, const void *args)
 {
     const ax_embedding_grad_args *a = (const ax_embedding_grad_args *)args;
     const int64_t room = rows_at_a_time(a->cols, ax_dtype_accum(a->dtype));
-    AX_CHECK(room > 0, AX_ERR_USAGE,
-             "cuda: an embedding table of width %lld is too wide: the sums of %d rows of its gradient must "
-             "fit %d MiB of scratch memory; use a smaller width",
-             (long long)a->cols, SORT_BLOCK / RUN, AX_CUDA_SCRATCH >> 20);
+    AX_CHECK(
+        room > 0, AX_ERR_USAGE,
+        "cuda: the rows of the embedding are too wide, %lld elements on this rank: sums of %d rows of its "
+        "gradient must "
+        "fit %d MiB of scratch memory; use a smaller model.hidden, or divide it among more ranks (grid.y)",
+        (long long)a->cols, SORT_BLOCK / RUN, AX_CUDA_SCRATCH >> 20);
     AX_CHECK(a->count < INT32_MAX, AX_ERR_USAGE,
              "cuda: this rank's part of an embedding table has %lld rows, but its gradient supports at most "
              "2^31 - 2: split the vocabulary over more ranks",

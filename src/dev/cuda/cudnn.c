@@ -344,7 +344,8 @@ static ax_status make_plans(state *s, const ax_cuda *cu, shape_class *c)
 static void log_shape(const shape_class *c, ax_log_level level, const char *what)
 {
     const ax_cudnn_shape *s = &c->whole;
-    ax_log(level, "cuda: %s attention b%lld t%lld h%lld/%lld d%lld%s: %s %s",
+    ax_log(level,
+           "cuda: %s attention (batch %lld, %lld positions, %lld heads, %lld key heads, width %lld%s): %s %s",
            s->kind == AX_CUDNN_FORWARD ? "forward" : "backward", (long long)s->batch, (long long)s->time,
            (long long)s->heads, (long long)s->kv_heads, (long long)s->width,
            s->documents ? " with documents" : "",
@@ -593,7 +594,7 @@ static ax_status run_or_check(ax_stream *stream, call *k, bool *done)
     if (c->verdict == NEW) {
         AX_CHECK(!cu->capturing, AX_ERR_INTERNAL,
                  "attention of a new shape cannot be captured in a CUDA graph at its first call: run the "
-                 "call once before");
+                 "same call once before the capture");
         AX_TRY(check_first_run(stream, s, c, k));
         *done = c->verdict == GOOD;
         return AX_OK;

@@ -11,7 +11,7 @@
 ax_status ax_cuda_check(cudaError_t result, const char *what)
 {
     AX_CHECK(result == cudaSuccess, result == cudaErrorMemoryAllocation ? AX_ERR_MEMORY : AX_ERR_INTERNAL,
-             "CUDA: %.*s: %s (%s)", (int)strcspn(what, "("), what, cudaGetErrorString(result),
+             "CUDA failed (%.*s): %s (%s)", (int)strcspn(what, "("), what, cudaGetErrorString(result),
              cudaGetErrorName(result));
     return AX_OK;
 }
@@ -154,7 +154,7 @@ static ax_status open_cudnn(ax_cuda *cu)
     (void)cu;
     return ax_fail(AX_ERR_USAGE,
                    "libaxonn_cuda.so was built without cuDNN: install cuDNN's headers (9.11 or later), and "
-                   "configure and build it again");
+                   "configure and build libaxonn_cuda.so again");
 #endif
 }
 
@@ -281,13 +281,14 @@ static void release_memory(ax_device *dev, void *memory, size_t bytes)
     ax_cuda_drain(cuda_of(dev));
     cudaError_t result = cudaFree(memory);
     if (result != cudaSuccess)
-        ax_log(AX_LOG_ERROR, "CUDA: cannot free GPU memory (cudaFree): %s", cudaGetErrorString(result));
+        ax_log(AX_LOG_ERROR, "CUDA cannot free %zu bytes of GPU memory (cudaFree): %s", bytes,
+               cudaGetErrorString(result));
 }
 
 ax_status ax_cuda_wait(ax_cuda *cu)
 {
     AX_CHECK(!cu->capturing, AX_ERR_INTERNAL,
-             "CUDA: the host cannot wait for a stream while it is captured as a graph");
+             "the host cannot wait for a CUDA stream while it is captured as a graph: end the capture first");
     AX_CUDA(cudaEventRecord(cu->reached, cu->stream));
     return ax_cuda_wait_event(cu, cu->reached);
 }

@@ -43,7 +43,7 @@ typedef struct ax_cuda_matmuls {
 
 static inline ax_status ax_cublaslt_check(cublasStatus_t status, const char *what)
 {
-    AX_CHECK(status == CUBLAS_STATUS_SUCCESS, AX_ERR_INTERNAL, "cuBLASLt: %s: %s", what,
+    AX_CHECK(status == CUBLAS_STATUS_SUCCESS, AX_ERR_INTERNAL, "cuBLASLt failed in %s: %s", what,
              cublasLtGetStatusString(status));
     return AX_OK;
 }

@@ -104,8 +104,9 @@ static void load(void)
                  path, missing);
     else if (nccl.ncclGetVersion(&version) != ncclSuccess || version < OLDEST)
         snprintf(nccl.why_not, sizeof nccl.why_not,
-                 "NCCL has version code %d, but collectives between GPUs need %d (2.14) or later", version,
-                 OLDEST);
+                 "NCCL has version code %d, but collectives between GPUs need %d (2.14) or later: install a "
+                 "newer NCCL",
+                 version, OLDEST);
     else
         ax_log(AX_LOG_DEBUG, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }
@@ -247,7 +248,9 @@ static void warn_of_wait(const ax_cuda *cu, const ax_link *link, double begin, d
     if (now - *warned <= fmax(WARN, *warned - begin))
         return;
     describe(cu->nccl, link, what, sizeof what);
-    ax_log(AX_LOG_WARN, "%s: this rank has waited %.0f s and continues to wait", what, now - begin);
+    ax_log(AX_LOG_WARN,
+           "this rank has waited %.0f s for its GPU or for other ranks (%s), and continues to wait",
+           now - begin, what);
     *warned = now;
 }
 
@@ -355,7 +358,7 @@ static ax_status unique_id(void *out)
     ncclUniqueId id;
     _Static_assert(sizeof id <= AX_LINK_UNIQUE_ID, "AX_LINK_UNIQUE_ID is too small for NCCL's unique id");
     ncclResult_t result = nccl.ncclGetUniqueId(&id);
-    AX_CHECK(result == ncclSuccess, AX_ERR_COMM, "NCCL: ncclGetUniqueId: %s",
+    AX_CHECK(result == ncclSuccess, AX_ERR_COMM, "NCCL failed (ncclGetUniqueId): %s",
              nccl.ncclGetErrorString(result));
     memcpy(out, &id, sizeof id);
     return AX_OK;

@@ -409,11 +409,12 @@ ax_status columns_by(ax_stream *stream, int64_t rows, int64_t cols, const F &f, 
     A *part = (A *)ax_cuda_of(stream)->scratch;
     int64_t across = ax_ceil_div(cols, WARP * N),
             most = AX_CUDA_SCRATCH / (int64_t)sizeof(A) / F::K / ax_max(cols, 1);
-    AX_CHECK(
-        most > 0, AX_ERR_USAGE,
-        "cuda: an array whose last dim has %lld elements on this rank is too wide: the partial sums over its "
-        "rows must fit %d MiB of scratch memory; split this dim over more ranks",
-        (long long)cols, AX_CUDA_SCRATCH >> 20);
+    AX_CHECK(most > 0, AX_ERR_USAGE,
+             "cuda: the gradient of a bias or of a norm's weight has %lld elements on this rank, but %d MiB "
+             "of scratch "
+             "memory hold sums for only %lld: divide the layer's width among more ranks (grid.x, grid.y)",
+             (long long)cols, AX_CUDA_SCRATCH >> 20,
+             (long long)(AX_CUDA_SCRATCH / (int64_t)sizeof(A) / F::K));
     int64_t strips = ax_min(ax_min(ax_ceil_div(rows, LEAST), ax_ceil_div(WANTED, ax_max(across, 1))), most);
     if (!rows || !cols)
         return AX_OK;

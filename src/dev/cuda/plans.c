@@ -100,7 +100,7 @@ static ax_status put_entry(list *l, const entry *e, bool instead)
         return AX_OK;
     }
     entry *entries = realloc(l->entries, (l->n + 1) * sizeof *entries);
-    AX_CHECK(entries, AX_ERR_MEMORY, "not enough memory for another plan of a GEMM");
+    AX_CHECK(entries, AX_ERR_MEMORY, "not enough memory to keep %zu plans of GEMMs", l->n + 1);
     l->entries = entries;
     memmove(entries + i + 1, entries + i, (l->n - i) * sizeof *entries);
     entries[i] = *e;
@@ -265,7 +265,8 @@ static ax_status read_file(const store *s, list *out, int *damaged)
 static ax_status write_file(const store *s)
 {
     ax_buf text = {0};
-    AX_CHECK(!ax_path_exists(s->path) || !access(s->path, W_OK), AX_ERR_DATA, "%s is not writable", s->path);
+    AX_CHECK(!ax_path_exists(s->path) || !access(s->path, W_OK), AX_ERR_DATA, "%s cannot be written: %s",
+             s->path, strerror(errno));
     ax_status status = print_list(&s->known, &text);
     if (status == AX_OK)
         status = ax_file_write_atomic(s->path, text.data, text.size);
@@ -281,10 +282,11 @@ static ax_status take_lock(const store *s, int *fd)
     const struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
     AX_TRY(ax_mkdirs(s->dir));
     *fd = open(s->lock, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    AX_CHECK(*fd >= 0, AX_ERR_DATA, "cannot open %s: %s", s->lock, strerror(errno));
+    AX_CHECK(*fd >= 0, AX_ERR_DATA, "cannot open the lock file %s: %s", s->lock, strerror(errno));
     for (int i = 0; flock(*fd, LOCK_EX | LOCK_NB); i++) {
         if (i == TRIES || errno != EWOULDBLOCK) {
-            ax_status status = ax_fail(AX_ERR_DATA, "cannot lock %s: %s", s->lock, strerror(errno));
+            ax_status status = ax_fail(AX_ERR_DATA, "cannot lock %s, which another process may hold: %s",
+                                       s->lock, strerror(errno));
             close(*fd);
             return status;
         }
@@ -359,7 +361,7 @@ static void add(store *s, const entry *e, bool instead)
     if (!s->path)
         return;
     if (put_entry(&s->known, e, instead) != AX_OK)
-        ax_log(s->level, "plans of GEMMs: %s", ax_error_message());
+        ax_log(s->level, "a plan of a GEMM is not kept: %s", ax_error_message());
     update(s, instead ? &one : &none);
 }
 

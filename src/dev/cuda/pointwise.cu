@@ -500,8 +500,9 @@ ax_status ax_cuda_sumsq(ax_stream *stream, const void *args)
     const ax_sumsq_array *last = &a->table[a->arrays - 1];
     const int64_t chunks = last->first - a->table[0].first + ax_ceil_div(last->n, AX_SUMSQ_CHUNK);
     AX_CHECK(chunks <= MOST_CHUNKS, AX_ERR_USAGE,
-             "cuda: the sums of squares of %lld chunks of %d elements on this rank do not fit %d MiB of "
-             "scratch memory: split the arrays over more ranks",
+             "cuda: the norm of this rank's parameters or gradients needs %lld partial sums, one for each %d "
+             "elements, "
+             "which do not fit %d MiB of scratch memory: divide the model among more ranks",
              (long long)chunks, AX_SUMSQ_CHUNK, AX_CUDA_SCRATCH >> 20);
     AX_TRY(by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;

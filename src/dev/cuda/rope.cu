@@ -54,8 +54,9 @@ template <class T, int N> ax_status rope(ax_stream *stream, const ax_rope_args *
     int64_t packs = a->heads * (a->head_dim / 2 / N);
     unsigned along = (unsigned)ax_min(BLOCK, ax_round_up(ax_max(packs, 1), WARP)), rows = BLOCK / along;
     AX_CHECK(packs <= INT32_MAX, AX_ERR_USAGE,
-             "cuda: rows of %lld heads, each %lld wide, are too long for the kernel rope: use fewer or "
-             "narrower heads",
+             "cuda: rows of %lld heads on this rank, each %lld wide, are too long for a rotary embedding: "
+             "use fewer or "
+             "narrower heads, or divide them among more ranks (grid.x)",
              (long long)a->heads, (long long)a->head_dim);
     if (!packs)
         return AX_OK;

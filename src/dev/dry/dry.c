@@ -113,8 +113,8 @@ static ax_status dry_launch(ax_stream *stream, ax_kernel kernel, const void *arg
         return AX_OK;
     memory->operands = 0;
     ax_kernel_operands(kernel, args, collect_operand, memory);
-    AX_CHECK(!memory->full, AX_ERR_MEMORY, "not enough memory for the list of operands of kernel %s",
-             ax_kernel_name(kernel));
+    AX_CHECK(!memory->full, AX_ERR_MEMORY,
+             "not enough memory to list the operands of kernel %s in the dry run", ax_kernel_name(kernel));
     dev->observe(dev->observe_user, memory->operand, memory->operands);
     return AX_OK;
 }

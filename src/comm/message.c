@@ -58,8 +58,9 @@ static ax_status check(const ax_comm *comm, const ax_message *m, int peer)
     char text[AX_MESSAGE_TEXT];
     int64_t count = 1;
     AX_CHECK(peer >= 0 && peer < comm->size && peer != comm->rank, AX_ERR_INTERNAL,
-             "rank %d of %d calls ax_send or ax_recv with rank %d, which is not another rank of this group",
-             comm->rank, comm->size, peer);
+             "ax_send or ax_recv: the peer is %d, but must be another rank of this group (0 to %d, not the "
+             "calling rank, %d)",
+             peer, comm->size - 1, comm->rank);
     AX_CHECK(m->ndim >= 0 && m->ndim <= AX_MESSAGE_DIMS, AX_ERR_INTERNAL,
              "ax_send or ax_recv: the message has %d dims; it must have 0 to %d", m->ndim, AX_MESSAGE_DIMS);
     for (int d = 0; d < m->ndim; d++)

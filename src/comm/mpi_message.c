@@ -258,9 +258,10 @@ static ax_status compare(const ax_mpi_message *m)
 {
     char a[AX_MESSAGE_TEXT], b[AX_MESSAGE_TEXT];
     AX_CHECK(ax_message_equal(&m->head.message, &m->args.message), AX_ERR_COMM,
-             "rank %d sent the %s, where rank %d receives the %s", m->c->world_rank[m->args.peer],
-             ax_message_describe(&m->head.message, a), m->c->world_rank[m->c->comm.rank],
-             ax_message_describe(&m->args.message, b));
+             "rank %d sent the %s, where rank %d receives the %s: both ranks must call ax_send and ax_recv "
+             "in the same order",
+             m->c->world_rank[m->args.peer], ax_message_describe(&m->head.message, a),
+             m->c->world_rank[m->c->comm.rank], ax_message_describe(&m->args.message, b));
     return AX_OK;
 }
 

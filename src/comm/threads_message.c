@@ -159,8 +159,10 @@ static void append(pending **list, pending *m)
 static void copy_data(world *w, pending *send, pending *recv)
 {
     if (!ax_message_equal(&send->args.message, &recv->args.message)) {
-        char a[AX_MESSAGE_TEXT], b[AX_MESSAGE_TEXT], text[2 * AX_MESSAGE_TEXT + 64];
-        snprintf(text, sizeof text, "rank %d sent the %s, where rank %d receives the %s",
+        char a[AX_MESSAGE_TEXT], b[AX_MESSAGE_TEXT], text[2 * AX_MESSAGE_TEXT + 160];
+        snprintf(text, sizeof text,
+                 "rank %d sent the %s, where rank %d receives the %s: both ranks must call ax_send and "
+                 "ax_recv in the same order",
                  send->g->world_rank[send->rank], ax_message_describe(&send->args.message, a),
                  recv->g->world_rank[recv->rank], ax_message_describe(&recv->args.message, b));
         rank_threads_fail(w, text);

@@ -104,7 +104,7 @@ static ax_status read_update(const ax_adapter *adapter, const ax_st *st, const c
     int64_t rank = ax_adapter_rank(adapter, module);
     AX_CHECK(!rank || rank == a->dim[0], AX_ERR_DATA,
              "%s: adapter_config.json (r, rank_pattern) gives %s rank %lld, but array %s has rank %lld: "
-             "the file may belong to other weights",
+             "this adapter_config.json may belong to other weights",
              dir, module, (long long)rank, key, (long long)a->dim[0]);
     *out = (ax_low_rank){a->dim[0], ax_adapter_scale(adapter, module, a->dim[0])};
     return AX_OK;

@@ -219,7 +219,8 @@ ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void
                          const ax_hyper *hyper)
 {
     AX_CHECK(e->options.optim, AX_ERR_USAGE,
-             "ax_engine_step: the engine was created without an optimizer, for evaluation only");
+             "ax_engine_step: the engine was created without an optimizer (optim in ax_engine_options), for "
+             "evaluation only");
     e->step = (uint64_t)step;
     e->reading = (engine_reading){read, source, e->options.global_batch, targets};
     AX_TRY(engine_begin_step(e));
@@ -279,7 +280,8 @@ ax_status ax_engine_result(ax_engine *e, ax_step_result *out)
 {
     ax_update_numbers now;
     AX_CHECK(e->options.optim, AX_ERR_USAGE,
-             "ax_engine_result: the engine was created without an optimizer, for evaluation only");
+             "ax_engine_result: the engine was created without an optimizer (optim in ax_engine_options), "
+             "for evaluation only");
     AX_TRY(ax_updater_result(e->updater, &now));
     /* Replaces a negative NaN, which printf would print as "-nan". */
     *out = (ax_step_result){

@@ -25,7 +25,7 @@ static const char *find_name(const ax_run *run)
         if (name && strcmp(name, info->chat_template)) {
             ax_log(AX_LOG_WARN,
                    "%s was written by template %s, but %s by %s: the chat template that the model has, if "
-                   "any, stays as it is",
+                   "any, stays as it is; build the token files by one template to change it",
                    path, name, train->path[i], info->chat_template);
             return NULL;
         }

@@ -339,7 +339,8 @@ ax_status ax_run_check_same(const ax_run *run, const json_t *state)
     ax_buf refused = {0};
     json_t *saved = json_object_get(state, "run");
     AX_CHECK(json_is_object(saved), AX_ERR_DATA,
-             "%s: training/state.json lacks the description of the run (its member \"run\"): set "
+             "%s: training/state.json lacks the description of the run (its member \"run\"), so it is "
+             "damaged: set "
              "train.resume to another checkpoint",
              run->resume.dir);
     json_t *identity = ax_run_identity(run);

@@ -168,7 +168,8 @@ static ax_status read_loss_scale(const ax_run *run, const json_t *state, ax_loss
     AX_CHECK(out->scale >= AX_LOSS_SCALE_LEAST && out->scale <= AX_LOSS_SCALE_MOST &&
                  frexp(out->scale, &exponent) == 0.5,
              AX_ERR_DATA,
-             "%s: training/state.json has a loss scale of %g, which is not a power of two in [%g, %g]: set "
+             "%s: training/state.json has a loss scale of %g, which is not a power of two in [%g, %g]: the "
+             "file is damaged; set "
              "train.resume to another checkpoint",
              run->resume.dir, out->scale, AX_LOSS_SCALE_LEAST, AX_LOSS_SCALE_MOST);
     return AX_OK;
@@ -186,15 +187,18 @@ static ax_status restore_position(const ax_run *run, const json_t *state, ax_run
     if (run->resume.new_run && !ax_run_same_samples(run, state))
         return AX_OK;
     AX_CHECK(json_is_array(sampler) && (int)json_array_size(sampler) == run->inputs.train.n, AX_ERR_DATA,
-             "%s: training/state.json does not have a read position for each of the %d data sources: set "
+             "%s: training/state.json does not have a read position for each of the %d data sources: the "
+             "file is damaged; set "
              "train.resume to another checkpoint",
              run->resume.dir, run->inputs.train.n);
     for (int i = 0; i < run->inputs.train.n; i++) {
         out->read[i] = json_integer_value(json_array_get(sampler, (size_t)i));
         AX_CHECK(out->read[i] >= 0 && out->read[i] <= INT64_MAX / 2 / run->inputs.train.n, AX_ERR_DATA,
-                 "%s: training/state.json says that %lld samples of %s were read, which is impossible: set "
+                 "%s: training/state.json says that %lld samples of %s were read, but this number must be "
+                 "from 0 to %lld: the file is damaged; set "
                  "train.resume to another checkpoint",
-                 run->resume.dir, (long long)out->read[i], run->inputs.train.path[i]);
+                 run->resume.dir, (long long)out->read[i], run->inputs.train.path[i],
+                 (long long)(INT64_MAX / 2 / run->inputs.train.n));
     }
     return AX_OK;
 }

@@ -177,7 +177,7 @@ static void rules_over_keys(void **state)
         {"model: {family: llama, activation: gelu}\ndata: {train: x}\n",
          "t.yaml:1:36: model.activation: models of family llama have the activation silu"},
         {"model: {family: gpt2, activation: silu}\ndata: {train: x}\n",
-         "t.yaml:1:35: model.activation: config.json of GPT-2 has no word for the model's activation"},
+         "t.yaml:1:35: model.activation: models of family gpt2 have the activation gelu_new or gelu"},
     };
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
         ax_config c;

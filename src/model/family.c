@@ -74,7 +74,8 @@ ax_status ax_json_int(const json_t *json, const char *path, const char *key, boo
     const json_t *value = json_object_get(json, key);
     if (optional && (!value || json_is_null(value)))
         return AX_OK;
-    AX_CHECK(value, AX_ERR_DATA, "%s: the key \"%s\" is missing", path, key);
+    AX_CHECK(value, AX_ERR_DATA, "%s: the key \"%s\" is missing; its value must be a positive integer", path,
+             key);
     AX_CHECK(json_is_integer(value) && json_integer_value(value) > 0, AX_ERR_DATA,
              "%s: the key \"%s\" must be a positive integer", path, key);
     *out = json_integer_value(value);
@@ -316,7 +317,8 @@ ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n)
                 found = &map[k];
         }
         status = found ? map_param(params[i], found, block)
-                       : ax_fail(AX_ERR_INTERNAL, "the key map of the model family lacks parameter \"%s\"",
+                       : ax_fail(AX_ERR_INTERNAL,
+                                 "the key map of the model's family has no row for parameter \"%s\"",
                                  params[i]->name);
     }
     free(params);

@@ -110,7 +110,8 @@ static ax_status gpt2_write(const ax_model_config *c, json_t *json)
 {
     const char *word = activation_word(c->activation);
     AX_CHECK(word, AX_ERR_USAGE,
-             "config.json of GPT-2 has no word for the model's activation; use gelu_new or gelu");
+             "models of family gpt2 have the activation gelu_new or gelu; their config.json has no word for "
+             "another one");
     AX_CHECK(c->kv_heads == c->heads && ax_model_config_head_dim(c) * c->heads == c->hidden, AX_ERR_USAGE,
              "config.json of GPT-2 has no key for a number of key heads or a size of heads: use kv_heads = "
              "heads and head_dim = hidden / heads");

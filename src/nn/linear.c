@@ -353,7 +353,7 @@ static ax_status declare(linear *l, const char *name, const ax_linear_config *c)
     if (c->tied) {
         const ax_tensor *w = &c->tied->master;
         AX_CHECK(w->ndim == 2 && w->dim[0] == c->out && w->dim[1] == c->in, AX_ERR_USAGE,
-                 "linear \"%s\": the tied parameter %s is not [out, in] = [%lld, %lld]", name, c->tied->name,
+                 "linear \"%s\": the tied parameter %s must be [out, in] = [%lld, %lld]", name, c->tied->name,
                  (long long)c->out, (long long)c->in);
         l->base.param[WEIGHT] = c->tied;
         l->base.borrows[WEIGHT] = true;

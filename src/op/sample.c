@@ -31,17 +31,17 @@ static ax_status argmax(const float *logits, int n, int *out)
     for (i = 0; i < n && any; i++)
         AX_CHECK(!isnan(logits[i]), AX_ERR_NUMERIC,
                  "logit %d of %d is NaN: the model has weights that are not finite, or it overflows in this "
-                 "precision",
+                 "precision (compute in fp32 instead)",
                  i, n);
     AX_CHECK(top[0] > -INFINITY, AX_ERR_NUMERIC,
              "none of %d logits is finite: the model has weights that are not finite, or it overflows in "
-             "this precision",
+             "this precision (compute in fp32 instead)",
              n);
     for (*out = 0; logits[*out] != top[0];)
         ++*out;
     AX_CHECK(isfinite(top[0]), AX_ERR_NUMERIC,
              "logit %d of %d is infinite: the model has weights that are not finite, or it overflows in this "
-             "precision",
+             "precision (compute in fp32 instead)",
              *out, n);
     return AX_OK;
 }

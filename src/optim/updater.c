@@ -66,10 +66,10 @@ ax_status ax_updater_create(const ax_optim *optim, ax_param_set *set, ax_updater
 {
     ax_updater *u;
     *out = NULL;
-    AX_CHECK(
-        set->slots == optim->slots, AX_ERR_INTERNAL,
-        "optimizer %s needs %d state arrays for each parameter, but the parameter set was created with %d",
-        optim->name, optim->slots, set->slots);
+    AX_CHECK(set->slots == optim->slots, AX_ERR_INTERNAL,
+             "ax_updater_create: optimizer %s needs a parameter set with %d state arrays for each parameter "
+             "(slots), not %d",
+             optim->name, optim->slots, set->slots);
     AX_TRY(ax_calloc(1, sizeof *u, &u));
     u->optim = optim;
     u->set = set;

@@ -100,7 +100,7 @@ static void a_tied_weight_must_have_the_sizes_of_the_layer(void **state)
                              .out_role = AX_ROLE_VOCAB,
                              .no_bias = true,
                              .tied = table->param[0]};
-    refused("the tied parameter e.tokens is not [out, in] = [8, 4]", ax_linear(ctx, "head", &head));
+    refused("the tied parameter e.tokens must be [out, in] = [8, 4]", ax_linear(ctx, "head", &head));
     ax_layer_destroy(&table);
 }
 

@@ -62,8 +62,8 @@ static ax_status operands_agree(const ax_grid *grid, const char *text, const spe
                                 const ax_tensor *b)
 {
     AX_CHECK(a->dtype == b->dtype, AX_ERR_INTERNAL,
-             "contraction \"%s\" has operands of two dtypes, %s and %s", text, ax_dtype_name(a->dtype),
-             ax_dtype_name(b->dtype));
+             "contraction \"%s\": the operands must have one dtype, not %s and %s", text,
+             ax_dtype_name(a->dtype), ax_dtype_name(b->dtype));
     char one[128], other[128];
     for (int i = 0; i < a->ndim; i++) {
         int j = find(s->b, s->a[i]);
@@ -239,8 +239,8 @@ static ax_status prepare_gemm(ax_ctx *ctx, const char *text, const ax_tensor *a,
     AX_CHECK(out->ndim == rule.ndim && !memcmp(out->dim, rule.dim, sizeof rule.dim[0] * rule.ndim) &&
                  ax_layout_equal(ctx->grid, &out->layout, &rule.layout, rule.ndim),
              AX_ERR_INTERNAL,
-             "contraction \"%s\" gives [%s], but its result has layout [%s] or other extents", text,
-             ax_layout_print(ctx->grid, &rule.layout, rule.ndim, NULL, is),
+             "contraction \"%s\" gives [%s], but `out` has layout [%s] or other extents than the operands",
+             text, ax_layout_print(ctx->grid, &rule.layout, rule.ndim, NULL, is),
              ax_layout_print(ctx->grid, &out->layout, out->ndim, NULL, given));
     AX_CHECK(out->dtype == a->dtype || out->dtype == ax_dtype_accum(a->dtype), AX_ERR_INTERNAL,
              "contraction \"%s\" of %s cannot have a result of %s: only %s or %s", text,

@@ -73,7 +73,7 @@ ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim, const int64_t
     ax_layout use = ax_layout_of_roles(ctx, roles, ndim), produced = use;
     produced.partial = ax_grad_axes_of_roles(ctx, roles, ndim);
     if (ax_layout_check(ctx->grid, &produced, ndim) != AX_OK) {
-        ax_error_context("gradient of parameter %s", name);
+        ax_error_context("the gradient of parameter %s", name);
         return AX_ERR_INTERNAL;
     }
     ax_param *p;

@@ -407,7 +407,8 @@ ax_status ax_param_accumulate(ax_frame *frame, ax_param *p, const char *spec, co
 static ax_status needs_gradients(const ax_param_set *set)
 {
     AX_CHECK(set->slots >= 0, AX_ERR_INTERNAL,
-             "the parameter set has no gradients: it was created for inference (slots < 0)");
+             "the parameter set has no gradients, because it was created for inference: create it with slots "
+             "of 0 or more");
     return AX_OK;
 }
 

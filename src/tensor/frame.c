@@ -178,7 +178,8 @@ ax_status ax_frame_next_part(ax_frame *frame, const char *name)
 {
     AX_TRY(ax_frame_at_end(frame, NULL, NULL));
     AX_CHECK(frame->part < AX_FRAME_PARTS - 1, AX_ERR_INTERNAL,
-             "part \"%s\" is one too many: a task of a frame has at most %d parts", name, AX_FRAME_PARTS);
+             "ax_frame_next_part: part \"%s\" is one too many; a task of a frame has at most %d parts", name,
+             AX_FRAME_PARTS);
     AX_TRY(set_name(frame, name));
     if (frame->recording) {
         frame->task->end[frame->part].allocs = frame->next;

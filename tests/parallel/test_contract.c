@@ -332,7 +332,7 @@ static ax_status not_a_gemm(ax_comm *world, void *arg)
     a.ndim = b.ndim = 2;
     out = like;
     EXPECT(ax_contract_run(frame, "bi,oi->bo", &a, &b, NULL, false, &out) == AX_ERR_INTERNAL);
-    EXPECT(strstr(ax_error_message(), "gives [d0, d1], but its result has layout [d0, d1, d2]"));
+    EXPECT(strstr(ax_error_message(), "gives [d0, d1], but `out` has layout [d0, d1, d2]"));
     ax_frame_destroy(&frame);
     ax_ctx_destroy(&ctx);
     return AX_OK;

@@ -151,9 +151,9 @@ static ax_status make_carrier(ax_comm *comm, ax_device *dev, size_t bytes, carri
     return ax_stream_event_create(dev, &c->copy);
 }
 
-/* Finds a large enough buffer of `dev` that is free: its last message has been waited for, and its last copy is
- * done. If only the copy of a reserved buffer still runs, waits for the copy. If all buffers have messages in
- * flight, makes one more: a wait for these messages could last forever. */
+/* Finds a large enough buffer of `dev` that is free: its last message has been waited for, and its last copy
+ * is done. If only the copy of a reserved buffer still runs, waits for the copy. If all buffers have messages
+ * in flight, makes one more: a wait for these messages could last forever. */
 static ax_status find_carrier(ax_comm *comm, ax_device *dev, size_t bytes, carrier **out)
 {
     carrier *copying = NULL;

@@ -40,25 +40,29 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Returns true if `path` is NAME.idx and `before`, the last path that was kept before it in byte order, is
- * NAME.bin of the same Megatron-LM data set. Such a pair counts as one shard. */
-static bool is_index_of(const char *path, const char *before)
+/* Compares NAME.bin with a path, where `key` is NAME.idx. */
+static int compare_bin(const void *key, const void *path)
 {
-    size_t n = strlen(path);
-    return data_has_suffix(path, ".idx") && data_has_suffix(before, ".bin") && strlen(before) == n &&
-           !memcmp(path, before, n - 4);
+    const char *idx = key, *other = *(char *const *)path;
+    size_t stem = strlen(idx) - strlen("idx");
+    int order = strncmp(idx, other, stem);
+    return order ? order : strcmp("bin", other + stem);
 }
 
+/* Sorts the names. A Megatron-LM data set of two files, NAME.bin and NAME.idx, counts as one shard: NAME.idx
+ * is removed. NAME.bin comes before NAME.idx, but other names may come between them. */
 static void sort_names(data_names *names)
 {
     size_t kept = 0;
     if (names->n)
         qsort(names->path, names->n, sizeof *names->path, compare_names);
     for (size_t i = 0; i < names->n; i++) {
-        if (kept && is_index_of(names->path[i], names->path[kept - 1]))
-            free(names->path[i]);
+        char *path = names->path[i];
+        if (kept && data_has_suffix(path, ".idx") &&
+            bsearch(path, names->path, kept, sizeof *names->path, compare_bin))
+            free(path);
         else
-            names->path[kept++] = names->path[i];
+            names->path[kept++] = path;
     }
     names->n = kept;
 }

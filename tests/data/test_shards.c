@@ -206,6 +206,18 @@ static void shards_are_one_file(void **state)
     }
 }
 
+/* In byte order, books.en.bin and books.en.idx come between books.bin and books.idx. */
+static void pairs_of_files_are_one_shard_each(void **state)
+{
+    scratch *s = *state;
+    OK(ax_mkdirs(in_scratch(s, "pairs")));
+    put_megatron(s, "pairs/books.bin", 0, shard_at[1]);
+    put_megatron(s, "pairs/books.en.bin", shard_at[1], N);
+    put_megatron(s, "pairs.bin", 0, N);
+    expect_same(in_scratch(s, "pairs"), in_scratch(s, "pairs.bin"), AX_DATA_MEGATRON);
+    expect_same(in_scratch(s, "pairs/*"), in_scratch(s, "pairs.bin"), AX_DATA_MEGATRON);
+}
+
 /* The checksum depends on the order and on the contents of the shards. */
 static void checksums(void **state)
 {
@@ -305,6 +317,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(shards_are_one_file, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(pairs_of_files_are_one_shard_each, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(checksums, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(refused, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(directories_below, files_setup, files_teardown),

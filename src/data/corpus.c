@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -54,14 +55,21 @@ static bool is_included(const ax_corpus_options *options, const char *name)
     return !options->n_include;
 }
 
-/* Counts a file as left out. Warns of it, unless ten files were left out before. */
-static void drop_file(ax_corpus *corpus, int64_t file, const char *why)
+/* Counts a file or directory as left out. Warns of it, unless ten were left out before. */
+static void leave_out(ax_corpus *corpus, const char *path, const char *why)
 {
     enum { TOLD = 10 };
     if (corpus->skipped < TOLD)
-        ax_log(AX_LOG_WARN, "left out %s: it %s%s", corpus->files[file].path, why,
+        ax_log(AX_LOG_WARN, "left out %s: %s%s", path, why,
                corpus->skipped == TOLD - 1 ? " (further ones are only counted)" : "");
     corpus->skipped++;
+}
+
+static void drop_file(ax_corpus *corpus, int64_t file, const char *why)
+{
+    char text[256];
+    snprintf(text, sizeof text, "it %s", why);
+    leave_out(corpus, corpus->files[file].path, text);
     corpus->dropped++;
     corpus->dropped_bytes += corpus->files[file].bytes;
 }
@@ -116,8 +124,7 @@ static ax_status add_entry(ax_corpus *corpus, const ax_corpus_options *options, 
     bool is_link = !lstat(path, &info) && S_ISLNK(info.st_mode);
     ax_status status = AX_OK;
     if (stat(path, &info)) {
-        ax_log(AX_LOG_WARN, "left out %s: %s", path, strerror(errno));
-        corpus->skipped++;
+        leave_out(corpus, path, strerror(errno));
     } else if (S_ISDIR(info.st_mode) && !is_link) {
         status = walk(corpus, options, path);
     } else if (S_ISREG(info.st_mode) && is_included(options, name)) {
@@ -132,8 +139,7 @@ static ax_status walk(ax_corpus *corpus, const ax_corpus_options *options, const
 {
     DIR *stream = opendir(dir);
     if (!stream) {
-        ax_log(AX_LOG_WARN, "left out %s: %s", dir, strerror(errno));
-        corpus->skipped++;
+        leave_out(corpus, dir, strerror(errno));
         return AX_OK;
     }
     ax_status status = AX_OK;

@@ -123,7 +123,8 @@ static ax_status choose(ax_chat *chat)
         t = &chat_templates[i % CHAT_TEMPLATES];
         AX_TRY(try_template(chat, t, way, &found));
         chat->origin =
-            way < BY_TOKENS ? "that of the tokenizer's chat_template"
+            !found            ? "because no template fits the tokenizer"
+            : way < BY_TOKENS ? "that of the tokenizer's chat_template"
             : ax_tokenizer_chat_template(chat->tok)
                 ? "chosen by the tokenizer's special tokens, because the format of its chat_template is "
                   "unknown or needs tokens that it lacks"

@@ -53,7 +53,7 @@ static bool is_null(const yaml_node_t *node)
 static ax_status read_weight(const char *text, ax_weighted_path *out)
 {
     AX_TRY(option_number(text, &out->weight));
-    AX_CHECK(out->weight > 0, AX_ERR_USAGE, "a weight must be greater than 0, not %g", out->weight);
+    AX_CHECK(out->weight > 0, AX_ERR_USAGE, "must be greater than 0, not %g", out->weight);
     return AX_OK;
 }
 
@@ -63,9 +63,17 @@ static ax_status read_epochs(const char *text, ax_weighted_path *out)
     double value;
     AX_TRY(option_number(text, &value));
     AX_CHECK(value >= 1 && value <= most && value == (double)(int64_t)value, AX_ERR_USAGE,
-             "epochs must be a whole number from 1 to %g, not %s", most, text);
+             "must be a whole number from 1 to %g, not %s", most, text);
     out->epochs = (int64_t)value;
     return AX_OK;
+}
+
+static ax_status read_share(const char *key, const char *text, ax_weighted_path *out)
+{
+    ax_status status = strcmp(key, "weight") ? read_epochs(text, out) : read_weight(text, out);
+    if (status != AX_OK)
+        ax_error_context("%s", key);
+    return status;
 }
 
 /* Reads a map {path: PATH, weight: NUMBER} or {path: PATH, epochs: N}. */
@@ -82,7 +90,7 @@ static ax_status weighted_path(reader *r, const yaml_node_t *node, const char **
         if (is_path)
             *path = value;
         else
-            AX_TRY(is_weight ? read_weight(value, out) : read_epochs(value, out));
+            AX_TRY(read_share(key, value, out));
     }
     AX_CHECK(*path, AX_ERR_USAGE,
              "an item has no path: write {path: PATH, weight: NUMBER} or {path: PATH, epochs: N}");

@@ -168,11 +168,11 @@ static void messages(void **state)
          "epochs: "
          "N}"},
         {"data: {train: [{path: x, epochs: 1.5}]}\n", NULL,
-         "t.yaml:1:15: data.train: epochs must be a whole number from 1 to 1e+09, not 1.5"},
+         "t.yaml:1:15: data.train: epochs: must be a whole number from 1 to 1e+09, not 1.5"},
         {"data: {train: [{path: x, epochs: 2, weight: 1}]}\n", NULL,
          "t.yaml:1:15: data.train: give x either a weight or epochs, not both"},
         {"data: {train: [{path: x, weight: -1}]}\n", NULL,
-         "t.yaml:1:15: data.train: a weight must be greater than 0, not -1"},
+         "t.yaml:1:15: data.train: weight: must be greater than 0, not -1"},
         {"data: {train: ''}\n", NULL, "t.yaml:1:15: data.train: must be a path, not an empty text"},
         {"run: {stride: ful}\n", NULL,
          "t.yaml:1:15: run.stride: must be none or full, not \"ful\"; the nearest is full; an integer is "

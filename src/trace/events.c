@@ -116,8 +116,10 @@ ax_status ax_trace_write(const ax_trace *trace, int rank, double origin, const c
             put_event(f, r, ax_event_get(r, i), rank, origin);
     }
     fprintf(f, "\n]}\n");
-    bool failed = ferror(f);
+    errno = 0;
+    bool failed = fflush(f) || ferror(f);
+    int reason = errno ? errno : EIO; /* the reason why an earlier write failed is lost */
     failed |= fclose(f) != 0;
-    AX_CHECK(!failed, AX_ERR_DATA, "cannot write %s: %s", path, strerror(errno));
+    AX_CHECK(!failed, AX_ERR_DATA, "cannot write %s: %s", path, strerror(reason));
     return AX_OK;
 }

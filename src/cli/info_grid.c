@@ -14,6 +14,7 @@ typedef struct placed {
     ax_grid_order order;
     int ranks, hosts;
     int *host;    /* [ranks]: host index of each rank */
+    int *seen;    /* [hosts]: used by most_hosts */
     int *rank_at; /* [ranks]: the rank at each grid position; positions are numbered in the default order of
                      axes */
     cli_hosts named; /* the hosts of --hosts; empty without it: hosts are then called host0, host1, … */
@@ -23,6 +24,7 @@ static void placed_fini(placed *p)
 {
     cli_hosts_fini(&p->named);
     free(p->host);
+    free(p->seen);
     free(p->rank_at);
 }
 
@@ -47,6 +49,7 @@ static ax_status fill_hosts(placed *p, const char *list, int64_t per_host)
         per_host = per_host ? per_host : p->ranks;
         p->hosts = (int)((p->ranks + per_host - 1) / per_host);
     }
+    AX_TRY(ax_calloc((size_t)p->hosts, sizeof *p->seen, &p->seen));
     AX_TRY(ax_calloc((size_t)p->ranks, sizeof *p->host, &p->host));
     for (int h = 0, r = 0; h < p->hosts; h++) {
         int64_t slots = p->named.n ? p->named.slots[h] : per_host;
@@ -134,25 +137,21 @@ static int list_members(const placed *p, ax_axisset axes, int rank, int *out)
     return count;
 }
 
-static int count_hosts(const placed *p, const int *rank, int n)
-{
-    int hosts = 0;
-    for (int i = 0; i < n; i++) {
-        bool seen = false;
-        for (int j = 0; j < i; j++)
-            seen |= p->host[rank[j]] == p->host[rank[i]];
-        hosts += !seen;
-    }
-    return hosts;
-}
-
-/* Returns the largest number of hosts that a group along `axes` spans. */
+/* Returns the largest number of hosts that a group along `axes` spans. p->seen[h] is the first rank of the
+ * last group that has a member on host h. */
 static int most_hosts(const placed *p, ax_axisset axes, int *scratch)
 {
     int most = 0;
+    for (int h = 0; h < p->hosts; h++)
+        p->seen[h] = -1;
     for (int r = 0; r < p->ranks; r++) {
-        int n = list_members(p, axes, r, scratch);
-        most = (int)ax_max(most, n ? count_hosts(p, scratch, n) : 0);
+        int n = list_members(p, axes, r, scratch), hosts = 0;
+        for (int i = 0; i < n; i++) {
+            int *last = &p->seen[p->host[scratch[i]]];
+            hosts += *last != r;
+            *last = r;
+        }
+        most = (int)ax_max(most, hosts);
     }
     return most;
 }

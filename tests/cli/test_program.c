@@ -218,6 +218,8 @@ static void grids_are_drawn(void **state)
                               "{\"axes\":\"data\",\"groups\":[[0,1],[2,3]],\"hosts\":2,\"size\":2}]");
     free(text);
     json_decref(json);
+    assert_int_equal(shell(AXONN " info --grid data=1048576 --ranks-per-node 8", &out), 0);
+    assert_contains(out.data, "1048576 ranks on 131072 hosts");
     assert_int_equal(shell(AXONN " info --grid w=2 2>&1", &out), 2);
     assert_contains(out.data, "grid.w: unknown key; did you mean grid.x?");
     assert_int_equal(shell(AXONN " info --grid x=4 --hosts a:1,b:2 2>&1", &out), 2);

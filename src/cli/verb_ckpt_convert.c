@@ -37,7 +37,7 @@ static ax_status read_size(const char *text, int64_t *out)
     for (int64_t i = letter ? letter - letters + 1 : 0; i > 0; i--)
         value *= binary ? 1024 : 1000;
     const char *rest = unit + (letter ? 1 + binary : 0);
-    bool good = unit > text && text[0] >= '0' && text[0] <= '9' && value >= 1 && value < 9e18 &&
+    bool good = unit == text + strspn(text, "0123456789.") && unit > text && value >= 1 && value < 9e18 &&
                 (!strcmp(rest, "B") || (!letter && !*rest));
     AX_CHECK(
         good, AX_ERR_USAGE,

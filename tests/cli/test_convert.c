@@ -358,6 +358,7 @@ static void failures_leave_nothing(void **state)
         {AXONN " ckpt convert " TANH " --out o --dtype f8", 2, "--dtype"},
         {AXONN " ckpt convert " TANH " --out o --shard-size 5XB", 2, "--shard-size 5XB: must be a number"},
         {AXONN " ckpt convert " TANH " --out o --shard-size -5", 2, "must be a number"},
+        {AXONN " ckpt convert " TANH " --out o --shard-size 0x10GB", 2, "must be a number"},
         {AXONN " ckpt convert " TANH " --out o --shard-size 0.5B", 2, "must be a number"},
         {"cp -r " TANH " bare; rm bare/config.json; " AXONN " ckpt convert bare --out o", 4,
          "bare has no config.json"},

@@ -49,6 +49,17 @@ static ax_status verify_files(const char *dir, ax_ckpt_report *r)
     return status;
 }
 
+/* Returns the name of the file that describes the arrays of a model file or directory. */
+static const char *described_by(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!ax_path_is_dir(path))
+        return slash ? slash + 1 : path;
+    if (ax_ckpt_is_adapter(path))
+        return "adapter_model.safetensors";
+    return ckpt_has(path, "model.safetensors") ? "model.safetensors" : "model.safetensors.index.json";
+}
+
 /* Checks a model file or directory without a manifest: headers, file sizes and index must agree. */
 static ax_status verify_structure(const char *path, ax_ckpt_report *r)
 {
@@ -56,7 +67,7 @@ static ax_status verify_structure(const char *path, ax_ckpt_report *r)
     ax_status status = ax_st_open(path, &st);
     r->files = 1;
     if (status != AX_OK)
-        return status == AX_ERR_DATA ? add_fault(r, "model.safetensors") : status;
+        return status == AX_ERR_DATA ? add_fault(r, described_by(path)) : status;
     r->files = st->files;
     r->bytes = ax_st_bytes(st);
     ax_st_close(&st);

@@ -160,6 +160,8 @@ static void verify_finds_damaged_files(void **state)
     assert_int_equal(
         shell("printf 12345678 >torn.safetensors; " AXONN " ckpt verify torn.safetensors 2>&1", &out), 4);
     assert_contains(out.data, "torn.safetensors: 1 of 1 files damaged\n");
+    assert_int_equal(shell(AXONN " ckpt verify ./torn.safetensors --json 2>/dev/null", &out), 4);
+    assert_contains(out.data, "\"file\":\"torn.safetensors\"");
     ax_buf_fini(&out);
 }
 

@@ -1,5 +1,5 @@
-/* axonn: all public headers, in reading order, except philox.h, which is for kernels. A program may also
- * include only those that it uses. */
+/* axonn: all public headers except philox.h, which is for kernels. A program may also include only those that
+ * it uses. The groups below are ordered roughly from the lowest layer to the highest. */
 #ifndef AXONN_AXONN_H
 #define AXONN_AXONN_H
 

@@ -27,7 +27,7 @@ static inline int64_t ax_round_up(int64_t a, int64_t b) { return ax_ceil_div(a, 
 
 /* ---- status -------------------------------------------------------------------------------------- */
 
-/* The values are the exit codes of the program `axonn`. */
+/* The status of a function. Its values are also the exit codes of the program `axonn`. */
 typedef enum ax_status {
     AX_OK = 0,
     AX_ERR_INTERNAL = 1, /* a bug of this library */
@@ -36,7 +36,7 @@ typedef enum ax_status {
     AX_ERR_DATA = 4, /* a file or data set is missing, damaged, or not what is expected (format, sizes) */
     AX_ERR_COMM = 5,
     AX_ERR_NUMERIC = 6,
-    AX_ERR_SIGNAL = 7 /* stopped by a signal; a training run has saved its last complete step */
+    AX_ERR_SIGNAL = 7 /* stopped by a signal, or by a callback that returned false */
 } ax_status;
 
 /* Returns a short English name of a status; never NULL. */
@@ -61,8 +61,9 @@ const char *ax_error_message(void);
 /* Returns the status that belongs to ax_error_message, AX_OK if there is no message. For callers of functions
  * that return NULL instead of a status on failure. */
 ax_status ax_error_status(void);
-/* Marks the thread's last error as one that all ranks return, so that only rank 0 has to print it; the next
- * ax_fail removes the mark. ax_comm_agree calls this. */
+/* ax_error_share marks the thread's last error as shared: all ranks return it, so only rank 0 has to print
+ * it. ax_comm_agree calls this function; the next ax_fail removes the mark. ax_error_is_shared returns
+ * whether the error has the mark. */
 void ax_error_share(void);
 bool ax_error_is_shared(void);
 
@@ -73,7 +74,8 @@ bool ax_error_is_shared(void);
             return ax_try_status_;                                                                           \
     } while (0)
 
-/* Checks user input and results of system calls; always compiled in. */
+/* Makes the calling function fail with status `code` and a message (ax_fail), unless `cond` is true. For user
+ * input and results of system calls; always compiled in. */
 #define AX_CHECK(cond, code, ...)                                                                            \
     do {                                                                                                     \
         if (!(cond))                                                                                         \
@@ -110,7 +112,7 @@ void ax_log_set_rank(int rank, int size);
  * NULL. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_calloc(size_t count, size_t size, void *out);
 
-/* Copy `text`, or at most its first n bytes; the caller frees *out. */
+/* Copy `text` (ax_strdup), or at most its first n bytes (ax_strndup). The caller frees *out. */
 AX_MUST_CHECK ax_status ax_strdup(const char *text, char **out);
 AX_MUST_CHECK ax_status ax_strndup(const char *text, size_t n, char **out);
 
@@ -138,7 +140,7 @@ void ax_region_destroy(ax_region *region);
 /* ---- files --------------------------------------------------------------------------------------- */
 
 /* Opens a file to read it; the caller closes *fd. Opening a named pipe does not wait for a writer.
- * AX_ERR_DATA */
+ * AX_ERR_DATA if the file cannot be opened. */
 AX_MUST_CHECK ax_status ax_file_open(const char *path, int *fd);
 /* Waits until a read of the descriptor would not block; returns at once for a regular file. `path` is for
  * messages. AX_ERR_SIGNAL: a signal was noted (ax_signal_noted) before or during the call. */
@@ -159,11 +161,12 @@ AX_MUST_CHECK ax_status ax_file_read(const char *path, char **data, size_t *size
  * file exists, a copy of `path`; the caller frees it. AX_ERR_DATA: a link whose target does not exist, or
  * anything else than a file, such as a directory or a pipe. */
 AX_MUST_CHECK ax_status ax_file_to_replace(const char *path, char **out);
-/* Replaces the content of `path`: writes a temporary file, syncs it and renames it to `path` (if that is a
+/* Replaces the content of `path`: writes a temporary file, syncs it and renames it to `path` (if `path` is a
  * link: to the link's target). So even after a crash `path` has either its old or its whole new content. */
 AX_MUST_CHECK ax_status ax_file_write_atomic(const char *path, const void *data, size_t size);
 
-/* Call write(2), pwrite(2) or pread(2) until all bytes are done. `path` is for messages only. */
+/* Call write(2), pwrite(2) or pread(2) until all bytes are done. AX_ERR_DATA if a call fails, or if the file
+ * ends before all bytes are read. `path` is for messages only. */
 AX_MUST_CHECK ax_status ax_write_all(int fd, const void *data, size_t size, const char *path);
 AX_MUST_CHECK ax_status ax_pwrite_all(int fd, const void *data, size_t size, int64_t offset,
                                       const char *path);
@@ -190,8 +193,8 @@ bool ax_path_is_dir(const char *path);
  * texts. */
 bool ax_path_same(const char *a, const char *b);
 
-/* Joins `dir` and `name`: "a" and "b" give "a/b"; an absolute `name` is returned unchanged. The caller frees
- * *out. */
+/* Joins `dir` and `name`: "a" and "b" give "a/b"; an absolute `name`, or any name if `dir` is "", is returned
+ * unchanged. The caller frees *out. */
 AX_MUST_CHECK ax_status ax_path_join(const char *dir, const char *name, char **out);
 
 /* ---- clock --------------------------------------------------------------------------------------- */
@@ -244,8 +247,8 @@ int ax_processors(void);
 
 /* ---- random numbers ------------------------------------------------------------------------------ */
 
-/* Philox4x32-10 (Salmon et al., SC'11): four 32-bit words, a pure function of key and counter. All random
- * numbers of models and data come from this generator. Counters are made of *global* element indices
+/* Computes four 32-bit words by Philox4x32-10 (Salmon et al., SC'11), a pure function of key and counter. All
+ * random numbers of models and data come from this generator. Counters are made of *global* element indices
  * (positions in the whole array), never of rank or thread, so each grid of ranks draws the same numbers. */
 void ax_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4]);
 
@@ -258,8 +261,8 @@ uint64_t ax_rng_key(uint64_t seed, const char *purpose, uint64_t index);
 float ax_rng_uniform(uint64_t key, uint64_t index);
 float ax_rng_normal(uint64_t key, uint64_t index);
 
-/* A keyed permutation of 0 … n-1 in O(1) memory (a six-round Feistel network with cycle walking): returns the
- * number to which `index` is mapped. It is a bijection for every key. n > 0, index < n. */
+/* Returns the number to which a keyed permutation of 0 … n-1 maps `index`. Every key gives a bijection; the
+ * function needs O(1) memory (a six-round Feistel network with cycle walking). n > 0, index < n. */
 uint64_t ax_permute(uint64_t key, uint64_t n, uint64_t index);
 
 /* ---- numbers ------------------------------------------------------------------------------------- */
@@ -276,14 +279,15 @@ char *ax_format_seconds(double seconds, char out[32]);
 /* Returns the largest divisor of n > 0 that is at most `most` >= 1. */
 int64_t ax_divisor_below(int64_t n, int64_t most);
 
-/* Summary of n > 0 measurements. ax_spread_of computes it, and sorts `value` in place. */
+/* A summary of n > 0 measurements. ax_spread_of computes it from the array `value`, which it sorts in
+ * place. */
 typedef struct ax_spread {
     double median, min, max, mean;
 } ax_spread;
 ax_spread ax_spread_of(double *value, int64_t n);
 
-/* Returns the edit distance of two strings, of which only the first 128 bytes count, for messages such as
- * "did you mean"; swapping two adjacent characters counts as one edit. */
+/* Returns the edit distance of two strings, for messages such as "did you mean". Only the first 128 bytes of
+ * each string count. Swapping two adjacent characters is one edit. */
 int ax_edit_distance(const char *a, const char *b);
 
 /* Return the version, e.g. "0.1.0", and the Git commit from which it was built ("unknown" outside a

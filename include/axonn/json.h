@@ -41,8 +41,9 @@ AX_MUST_CHECK ax_status ax_json_parse_at(const ax_json_place *place, const char 
 AX_MUST_CHECK ax_status ax_json_read_file(const char *path, size_t flags, struct json_t **out);
 
 /* Parses text into a tree for ax_json_print, which writes each number as it is in the text. In this tree,
- * numbers that Jansson would print differently are stored as strings. So read values from a tree that
- * ax_json_parse makes instead. AX_ERR_DATA. */
+ * numbers that Jansson might print differently are stored as strings. So read values from a tree that
+ * ax_json_parse makes instead, and call ax_json_parse first: the text must be one that ax_json_parse accepts
+ * without JSON_ALLOW_NUL. AX_ERR_DATA as for ax_json_parse. */
 AX_MUST_CHECK ax_status ax_json_parse_verbatim(const char *where, const char *text, size_t size,
                                                struct json_t **out);
 

@@ -41,7 +41,7 @@ typedef struct ax_paths {
 
 /* A number of items, such as steps, or a percentage of all of them. */
 typedef struct ax_quota {
-    int64_t number; /* used if percent is 0 */
+    int64_t number; /* used if `percent` is 0 */
     double percent;
 } ax_quota;
 
@@ -76,9 +76,9 @@ typedef struct ax_option {
     const char *preset; /* the default, written as a user would (numbers of a list with commas); NULL: strings
                            are NULL, other types 0 or empty */
     const char *range; /* for numbers, e.g. "[0, 1)", "(0, inf)"; NULL: any. Applies to each item of a list */
-    const char *choices;  /* "adamw|sgd" */
+    const char *choices;  /* legal words, separated by "|": "adamw|sgd"; NULL: no words */
     int items;            /* AX_OPT_FLOATS: number of values */
-    bool required;        /* must be given */
+    bool required;        /* the user must give a value */
     bool not_dumped;      /* ax_option_dump leaves the option out */
     const char *meta;     /* placeholder of the value in the help: "N", "DIR"; NULL: one that fits the type */
     const char *help;     /* one sentence, no full stop */
@@ -108,11 +108,11 @@ void ax_option_set_destroy(ax_option_set **set);
 /* Frees the strings and lists in `target` and zeroes their fields. */
 void ax_option_fini(const ax_option *table, size_t count, void *target);
 
-/* Reads a YAML file. Relative paths in the file are taken relative to the file's directory and become
- * absolute. AX_ERR_DATA if the file cannot be read or has more than 1 MiB, AX_ERR_MEMORY. */
+/* Reads a YAML file. A relative path in the file starts at the file's directory, and becomes absolute.
+ * AX_ERR_DATA if the file cannot be read or has more than 1 MiB, AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_read_file(ax_option_set *set, const char *path);
 /* Reads YAML text from memory, as ax_option_read_file does from a file. `name` is the file's name in
- * messages; relative paths in the text are taken relative to `dir`. */
+ * messages; a relative path in the text starts at `dir`. */
 AX_MUST_CHECK ax_status ax_option_read_text(ax_option_set *set, const char *name, const char *dir,
                                             const char *text, size_t size);
 
@@ -159,17 +159,18 @@ void ax_option_error(ax_option_set *set, const char *key, const char *fmt, ...) 
 /* Makes `key` optional, although `required` is true in its row of the table. */
 void ax_option_waive(ax_option_set *set, const char *key);
 
-/* Ends reading: returns AX_OK if no errors were recorded, else AX_ERR_USAGE. The message then has the errors,
- * one per line, at most 50. Each line says where the value was set (file and line, or "command line"), the
- * key, the rule that it breaks, and often the nearest legal key or value. */
+/* Ends reading: records an error for each required option that was not given, and returns AX_OK if no error
+ * was recorded, else AX_ERR_USAGE. The message of AX_ERR_USAGE has the errors, one per line, at most 50. Each
+ * line says where the value was set (file and line, or "command line"), the key, the rule that it breaks, and
+ * often the nearest legal key or value. */
 AX_MUST_CHECK ax_status ax_option_finish(ax_option_set *set);
 
 /* ---- text ---------------------------------------------------------------------------------------- */
 
-/* Appends the values as YAML. A comment says where each value was set (file and line, or "command line"),
- * unless it is the default. Strings that are NULL, and rows with `not_dumped`, are left out. Reading this
- * YAML gives the identical struct, except for rows with `not_dumped`: floats are written so that they read
- * back exactly. AX_ERR_USAGE if a text is not UTF-8. */
+/* Appends the values as YAML. A YAML comment says where each value was set (file and line, or "command
+ * line"); values that nobody set have none. Strings that are NULL, and rows with `not_dumped`, are left out.
+ * Reading this YAML gives the identical struct, except for rows with `not_dumped`: floats are written so that
+ * they read back exactly. AX_ERR_USAGE if a text is not UTF-8. */
 AX_MUST_CHECK ax_status ax_option_dump(const ax_option_set *set, ax_buf *out);
 
 /* Appends the value of one key of the table as it is written after "key="; a single text or path without

@@ -16,8 +16,8 @@ extern "C" {
 
 /* The table of settings: X(ID, name, type, C type, default, range, choices, placeholder, keep, help). The key
  * is runtime.NAME, the environment variable AXONN_ID. `keep` is true if the setting can change the results of
- * a run; a different order of summing the ranks' values does not count. If `keep` is true, a run stores the
- * setting in its config.yaml. */
+ * a run (a different order of summing the ranks' values does not count as a change). If `keep` is true, a run
+ * stores the setting in its config.yaml. */
 /* clang-format off */
 #define AX_RUNTIME(X)                                                                                        \
     X(LOG, log, ENUM, int, "info", NULL, "error|warn|info|debug|trace", NULL, false,                         \
@@ -84,17 +84,19 @@ AX_MUST_CHECK ax_status ax_runtime_get(ax_runtime_id id, const char **value);
 /* Gets a setting's value as text (ax_runtime_get), and fixes it, for code that cannot adopt another value
  * later. For the rest of the process, ax_runtime_set fails for any other value. */
 AX_MUST_CHECK ax_status ax_runtime_fix(ax_runtime_id id, const char **value);
-/* Returns what gave the setting its value, for messages: "AXONN_ISA" or "runtime.isa". */
+/* Returns what gave the setting its value, for messages: the environment variable ("AXONN_ISA"), or the key
+ * ("runtime.isa") if the program set the value or the default applies. */
 const char *ax_runtime_source(ax_runtime_id id);
 /* Checks the environment variables of all settings whose value comes from the environment. AX_ERR_USAGE if
  * such an environment variable has a value that is not allowed; the message names it. */
 AX_MUST_CHECK ax_status ax_runtime_check(void);
 
 /* Sets a setting's value. With NULL, the environment variable or the default applies again. A new value of
- * shared_memory or ranks_per_node affects only worlds that are created later. A new value of isa or attention
- * affects only devices that are opened later; of plans or plan_seconds, also later calls of
- * ax_device_keep_plans; of graphs, only replays that are created later (ax_replay_create). AX_ERR_USAGE if
- * the value is not allowed, or comes too late (ax_runtime_fix). */
+ * shared_memory or ranks_per_node affects only worlds (ax_comm_world_create) that are created later. A new
+ * value of isa or attention affects only devices that are opened later; a new value of plans or plan_seconds,
+ * only such devices and later calls of ax_device_keep_plans. A new value of graphs affects only replays that
+ * are created later (ax_replay_create). AX_ERR_USAGE if the value is not allowed, or comes too late
+ * (ax_runtime_fix). */
 AX_MUST_CHECK ax_status ax_runtime_set(ax_runtime_id id, const char *value);
 /* Applies each key runtime.* that a file or the command line gave in `set` to the setting of that name. The
  * table of `set` must have the keys runtime.* (AX_RUNTIME_OPTION). */

@@ -17,28 +17,28 @@ typedef struct ax_metrics ax_metrics;
 /* The properties of a run that do not change. ax_metrics_open does not keep the strings after it returns. */
 typedef struct ax_metrics_run {
     const char *dir;    /* run directory: metrics.jsonl and tb/ are there */
-    const char *device; /* "cpu" */
+    const char *device; /* name of the device: "cpu" */
     int threads, ranks;
     const char *grid;      /* the grid of ranks: "data=1 pipe=1 x=1 y=1 z=1" */
     const char *strategy;  /* strategy of parallelism: "axonn"; NULL: written as null */
-    int zero;              /* stage of ZeRO */
-    const char *precision; /* "bf16" */
-    const char *model;     /* "gpt2 6 x 256" */
+    int zero;              /* ZeRO stage, 0 to 3 */
+    const char *precision; /* compute dtype: "bf16" */
+    const char *model;     /* family, layers x width: "gpt2 6 x 256" */
     int64_t parameters;
-    int64_t steps;         /* steps of the whole run; the estimate of the time left needs it */
+    int64_t steps;         /* number of steps of the whole run, for the estimate of the time left */
     int64_t goldfish_k;    /* the goldfish loss drops about one of k targets; 0: there is none */
     double peak_flops;     /* peak FLOP/s of one rank's device, averaged over ranks; 0: unknown */
-    const char *peak_from; /* where peak_flops comes from, such as a measurement */
-    int64_t mem_planned;   /* bytes; 0: unknown */
+    const char *peak_from; /* how peak_flops was found, such as by a measurement */
+    int64_t mem_planned;   /* bytes that the run is planned to allocate; 0: unknown */
     int64_t mem_baseline;  /* resident memory in bytes before the planned memory was allocated */
     int64_t log_interval;  /* if stderr is not a terminal: steps between two progress lines */
     bool quiet;            /* no progress line, and no log line of evaluations */
 } ax_metrics_run;
 
-/* Bytes that one step communicates between the ranks along one set of grid axes. */
+/* Communication of one step between the ranks along one set of grid axes. */
 typedef struct ax_metrics_axes {
-    const char *axes; /* "x", "z.data" */
-    int64_t bytes;
+    const char *axes; /* the set: "x", "z.data" */
+    int64_t bytes;    /* bytes that a rank would send in ring algorithms; the largest of any rank */
 } ax_metrics_axes;
 
 /* The metrics of one training step. Fields that are in metrics.jsonl as they are have the names of its
@@ -47,32 +47,34 @@ typedef struct ax_metrics_step {
     int64_t step;
     double loss, grad_norm, lr;
     int64_t tokens;      /* target tokens since the first step of the run */
-    int64_t step_tokens; /* target tokens of this step, for the rate tok/s */
+    int64_t step_tokens; /* positions of this step (rows times their length, masked ones included), for the
+                            rate tok/s */
     double step_ms;
-    double flops;    /* model FLOPs of this step: forward and backward, without recomputation */
-    double hw_flops; /* FLOPs executed in this step, recomputation of activations included */
-    int64_t mem_bytes;
-    const ax_metrics_axes *comm; /* comm_count items; the row has them as comm_bytes */
+    double flops;      /* model FLOPs of this step over all ranks: forward and backward, no recomputation */
+    double hw_flops;   /* FLOPs that all ranks executed in this step, recomputation of activations included */
+    int64_t mem_bytes; /* peak memory in bytes: of the process, with a GPU that of the GPU; the largest of any
+                          rank */
+    const ax_metrics_axes *comm; /* comm_count items, which the row has under the key comm_bytes */
     int comm_count;
-    int64_t comm_wire_bytes;
-    double comm_exposed_ms;
+    int64_t comm_wire_bytes; /* bytes that a rank sent to other machines; the largest of any rank */
+    double comm_exposed_ms;  /* time that a rank spent in communication; the longest of any rank */
     double pipe_wait_ms; /* longest time that a rank waited for other pipeline stages; 0: the row omits it */
-    bool skipped;
-    double loss_scale; /* fp16 only; 0: the row omits it */
+    bool skipped;        /* the weights were not updated, because loss or gradient was not finite */
+    double loss_scale;   /* fp16 only; 0: the row omits it */
     double dropped; /* fraction (0 to 1) of the step's targets that the goldfish loss dropped; the row omits
                        it if goldfish_k is 0 */
 } ax_metrics_step;
 
 /* Opens RUN/metrics.jsonl and RUN/tb/. With resume_step > 0, truncates the file after the last row of that
  * step or an earlier one (this also removes an incomplete last line) and appends. Otherwise starts a new
- * file, and renames an old one to metrics.jsonl.N and an old tb/ to tb.N. Writes the object that describes
- * the run. The caller owns *out. AX_ERR_DATA. */
+ * file, and renames an old one to metrics.jsonl.N and an old tb/ to tb.N. Then writes the row that describes
+ * the run. The caller owns *out. AX_ERR_DATA if a file cannot be read or written. */
 AX_MUST_CHECK ax_status ax_metrics_open(const ax_metrics_run *run, int64_t resume_step, ax_metrics **out);
 /* Reports a step: writes one row of metrics.jsonl, and one TensorBoard event with the loss, the gradient
- * norm, the learning rate, the tokens per second and, if the peak is known, the MFU. If a progress line is
- * due, writes "step 120/2000 | loss 3.2451 | gnorm 0.812 | lr 2.98e-04 | 412 ms | 318k tok/s | MFU 39.5% |
- * mem 1.2 GiB | eta 13m". It is due for the first and the last step and in between every log_interval steps
- * or, on a terminal, every 100 ms of step time. */
+ * norm, the learning rate, the tokens per second and, if the peak is known, the MFU. If the progress line is
+ * due, also writes "step 120/2000 | loss 3.2451 | gnorm 0.812 | lr 2.98e-04 | 412 ms | 318k tok/s | MFU 39.5%
+ * | mem 1.2 GiB | eta 13m". The progress line is due for the first and the last step; in between, every
+ * log_interval steps or, on a terminal, every 100 ms of step time. */
 AX_MUST_CHECK ax_status ax_metrics_step_add(ax_metrics *metrics, const ax_metrics_step *step);
 /* Reports an evaluation: row {"step": N, "eval_loss": X, …}, TensorBoard event and log line.
  * bits_per_byte < 0: unknown. */
@@ -84,17 +86,18 @@ void ax_metrics_close(ax_metrics **metrics);
 
 /* ---- reading metrics.jsonl ----------------------------------------------------------------------- */
 
+/* A training step or an evaluation, read from metrics.jsonl. Numbers that are null in the file are NaN. */
 typedef struct ax_history_point {
     int64_t step;
     double loss, grad_norm, lr, step_ms, tokens_per_s;
-    bool eval;      /* the point is an evaluation: `loss` is the evaluation loss; grad_norm, lr, step_ms and
-                       tokens_per_s are 0 */
-} ax_history_point; /* numbers that are null in the file are NaN */
+    bool eval; /* the point is an evaluation: `loss` is the evaluation loss; grad_norm, lr, step_ms and
+                  tokens_per_s are 0 */
+} ax_history_point;
 
 typedef struct ax_history {
-    char *title; /* last component of the run directory's path; owned */
-    int n;
-    ax_history_point *point; /* owned */
+    char *title;             /* last component of the run directory's path; owned */
+    int n;                   /* number of points */
+    ax_history_point *point; /* in the order of the file; owned */
 } ax_history;
 
 /* Reads RUN/metrics.jsonl. AX_ERR_DATA: the file cannot be read, or a row is not JSON (the message has
@@ -131,7 +134,8 @@ typedef struct ax_event_ring ax_event_ring;
 /* Creates a trace whose rings hold at least `capacity` events each. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_trace_create(size_t capacity, ax_trace **out);
 void ax_trace_destroy(ax_trace **trace);
-/* Adds an event ring for the thread named `name`; the trace owns the ring. Not thread-safe. */
+/* Adds an event ring for a thread, which trace files call `name`; the trace owns the ring. Not
+ * thread-safe. */
 AX_MUST_CHECK ax_status ax_trace_ring(ax_trace *trace, const char *name, ax_event_ring **out);
 void ax_event_add(ax_event_ring *ring, const char *kind, const char *name, double begin, double end,
                   int64_t value);
@@ -143,7 +147,7 @@ size_t ax_event_count(const ax_event_ring *ring);
 const ax_event *ax_event_get(const ax_event_ring *ring, size_t i);
 /* Writes the events in the rings as Chrome trace events (JSON, microseconds since `origin`), for Perfetto and
  * chrome://tracing: the rank becomes a process, each ring a thread of it. All threads must have stopped
- * adding events. AX_ERR_DATA. */
+ * adding events. AX_ERR_DATA if the file cannot be written. */
 AX_MUST_CHECK ax_status ax_trace_write(const ax_trace *trace, int rank, double origin, const char *path);
 
 #ifdef __cplusplus

@@ -27,20 +27,21 @@ extern const char ax_chat_names[];
 enum { AX_CHAT_NAME_BYTES = 24 }; /* room for a name and its NUL */
 
 /* Creates the template `name`. If `name` is NULL, a template is chosen in two ways. First by the tokenizer's
- * own chat template, a Jinja text (ax_tokenizer_chat_template): if strings in the text show that its format
- * is one of those here, and the tokenizer has all tokens that this template needs, the template is chosen.
- * Otherwise by the tokenizer's added tokens: of llama3, qwen3, chatml, deepseek-coder, mistral, alpaca, in
- * this order, the first one is chosen whose special tokens are all among them. `tok` must outlive *out, which
- * the caller destroys. AX_ERR_USAGE: there is no such template, or the tokenizer lacks some of its special
- * tokens, which the message lists. If no template fits, the call succeeds, and rendering fails. */
+ * own chat template, a Jinja text (ax_tokenizer_chat_template): a template is chosen if this text is the one
+ * that ax_chat_jinja prints for the template or contains strings that are typical of it, and if the tokenizer
+ * has all tokens that the template needs. Otherwise by the tokenizer's added tokens: the first of llama3,
+ * qwen3, chatml, deepseek-coder, mistral and alpaca is chosen whose special tokens are all among the added
+ * tokens. `tok` must outlive *out, which the caller destroys. AX_ERR_USAGE: there is no such template, or the
+ * tokenizer lacks some of its special tokens, which the message lists. If no template fits, the call
+ * succeeds, and rendering fails. */
 AX_MUST_CHECK ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **out);
 void ax_chat_destroy(ax_chat **chat);
 
 /* Returns the name of the template, or "none". */
 const char *ax_chat_name(const ax_chat *chat);
 /* Returns a phrase for messages that says how the template was chosen, such as "chosen by the tokenizer's
- * special tokens". NULL: the caller named the template. Without a template (ax_chat_name is "none") the
- * phrase means nothing. */
+ * special tokens". Returns NULL if the caller named the template. Without a template (ax_chat_name returns
+ * "none") the phrase means nothing. */
 const char *ax_chat_origin(const ax_chat *chat);
 /* Returns the id of the special token that ends a turn of the assistant, or -1 without a template. */
 int32_t ax_chat_end(const ax_chat *chat);
@@ -48,14 +49,14 @@ int32_t ax_chat_end(const ax_chat *chat);
 /* Appends the template as Jinja, which transformers, vLLM and llama.cpp read as a model's chat template. For
  * turns that ax_chat_render accepts, the Jinja template writes the same text; if add_generation_prompt is
  * set, the header of an answer follows. The Jinja template has no role for the input of Alpaca, and does not
- * prevent that the texts of turns contain special tokens. AX_ERR_USAGE: there is no template. */
+ * prevent special tokens in the texts of turns. AX_ERR_USAGE: there is no template. */
 AX_MUST_CHECK ax_status ax_chat_jinja(const ax_chat *chat, ax_buf *out);
 
 /* ---- conversations ------------------------------------------------------------------------------- */
 
-/* AX_CHAT_INPUT is the field "input" of the Alpaca format, the text to which the instruction refers. It
- * follows a turn of the user. Templates that have no such role append it to the user's text, after a
- * newline. */
+/* AX_CHAT_INPUT is the field "input" of the Alpaca format, the text to which the instruction refers. A turn
+ * with this role follows a turn of the user. Templates that have no such role append the input to the user's
+ * text, after a newline. */
 typedef enum ax_chat_role { AX_CHAT_SYSTEM, AX_CHAT_USER, AX_CHAT_INPUT, AX_CHAT_ASSISTANT } ax_chat_role;
 enum { AX_CHAT_ROLES = 4 };
 
@@ -82,12 +83,13 @@ AX_MUST_CHECK ax_status ax_chat_add(ax_chat_turns *turns, const ax_chat_turn *tu
  * "messages" (a list of objects with "role" and "content", perhaps "reasoning_content"), "conversations"
  * (ShareGPT: a list of objects with "from" and "value", or "role" and "content"; perhaps "system" beside it),
  * "prompt" (with "completion"; strings, or lists as in "messages") or "instruction" (Alpaca: with "output"
- * and perhaps "input"). If several of them are not null, the first in this order is returned. */
+ * and perhaps "input"). If several of these members are not null, the first in this order is returned. */
 const char *ax_chat_member(const struct json_t *object);
 
 /* Appends the turns of a conversation. `value` is an object for which ax_chat_member returns a name; or an
  * object with "prompt" or "instruction", but no answer; or a list as in "messages". AX_ERR_DATA: a role that
- * no template has, a text that is not a string, or "tools" or "tool_calls", which no template writes. */
+ * no template has; a text that is not a string; a member "tools" or "tool_calls" that is not empty, because
+ * no template writes them. */
 AX_MUST_CHECK ax_status ax_chat_read(const struct json_t *value, ax_chat_turns *turns);
 
 /* ---- rendering ----------------------------------------------------------------------------------- */
@@ -95,8 +97,8 @@ AX_MUST_CHECK ax_status ax_chat_read(const struct json_t *value, ax_chat_turns *
 /* A rendered conversation. Zero-initialise it; rendering reuses its memory. */
 typedef struct ax_chat_text {
     ax_buf text;
-    /* Array of ax_text_part. `plain` is set for texts of turns, `target` for texts that are targets of
-     * training. */
+    /* An array of ax_text_part (tokenizer.h), one for each part of `text`. `plain` is set for texts of turns,
+     * `target` for texts that are targets of training. */
     ax_buf parts;
     const ax_ids *guarded; /* ids of tokens that texts of turns cannot contain; owned by the ax_chat that
                               rendered the text, which must live until the text is encoded */
@@ -106,8 +108,8 @@ typedef struct ax_chat_text {
 void ax_chat_text_fini(ax_chat_text *text);
 
 /* Replaces *out by the rendered conversation. With `prompt`, the header of the assistant's answer follows at
- * the end, for a model to continue; the last turn must then be the user's. AX_ERR_DATA: turns out of order,
- * no template. */
+ * the end, for a model to continue; the last turn must then be the user's. AX_ERR_DATA: the turns are out of
+ * order, or there is no template. */
 AX_MUST_CHECK ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt,
                                        ax_chat_text *out);
 

@@ -4,11 +4,11 @@
  * that cuts text into pieces, merges inside a piece, added tokens, a template of special tokens, a decoder.
  * Two kinds of BPE can be read. In byte-level BPE (GPT-2, Llama 3, Qwen, DeepSeek) merging starts from bytes.
  * In SentencePiece's BPE (Llama 2, Mistral) merging starts from characters, U+2581 stands for a space, and a
- * character without a token becomes the byte tokens (<0x00> to <0xFF>) of its UTF-8 bytes. A tokenizer never
- * changes after it was created (ax_tokenizer_set_chat_template is part of its creation), so any number of
- * threads may share it. The state of encoding (cache of encoded pieces, scratch memory) is in an ax_encoder,
- * one per thread. Token ids are int32_t, from 0. Text is bytes with a length: it may hold NUL and need not be
- * valid UTF-8. Nothing here is collective. */
+ * character that has no token is encoded as the byte tokens (<0x00> to <0xFF>) of its UTF-8 bytes. A
+ * tokenizer never changes after it was created (ax_tokenizer_set_chat_template is part of its creation), so
+ * any number of threads may share it. The state of encoding (cache of encoded pieces, scratch memory) is in
+ * an ax_encoder, one per thread. Token ids are int32_t, from 0. Text is bytes with a length: it may hold NUL
+ * and need not be valid UTF-8. Nothing here is collective. */
 #ifndef AXONN_TOKENIZER_H
 #define AXONN_TOKENIZER_H
 
@@ -34,20 +34,21 @@ void ax_ids_fini(ax_ids *ids);
 /* Loads a tokenizer. `path` is a directory, the directory of a run (which has a subdirectory `tokenizer`), a
  * tokenizer.json, or a vocab.json of GPT-2's kind with merges.txt beside it. In a directory, vocab.json is
  * used if there is no tokenizer.json. From a tokenizer_config.json in the same directory, eos_token,
- * bos_token, add_bos_token, add_eos_token and chat_template are used, beside a vocab.json also
- * tokenizer_class and add_prefix_space; tokens that only its added_tokens_decoder has are not added. The
- * caller owns *out. AX_ERR_DATA if a file is missing or damaged, or uses a feature that is not implemented
- * here (the message names the field); if the directory has only a tokenizer.model, the message says how to
- * convert it to a tokenizer.json. No field of tokenizer.json that changes the ids of a text is silently
- * ignored, except `truncation` and `padding`, which are settings of one run. */
+ * bos_token, add_bos_token, add_eos_token and chat_template are used, and beside a vocab.json also
+ * tokenizer_class and add_prefix_space. Tokens that only added_tokens_decoder of tokenizer_config.json has
+ * are not added. The caller owns *out. AX_ERR_DATA if a file is missing or damaged, or uses a feature that is
+ * not implemented here; the message names the field. If the directory has only a tokenizer.model, the message
+ * says how to convert that file to a tokenizer.json. No field of tokenizer.json that changes the ids of a
+ * text is silently ignored, except `truncation` and `padding`, which are settings of one run. */
 AX_MUST_CHECK ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out);
 
 /* Writes the files of the tokenizer into the directory `dir`, which is created if missing: tokenizer.json,
  * tokenizer_config.json and, if the latter does not hold the chat template, chat_template.jinja.
- * tokenizer.json is byte for byte the file that was loaded, or that was made by training or of vocab.json and
- * merges.txt. So is tokenizer_config.json; it is made anew if there was none, and
- * ax_tokenizer_set_chat_template removes its chat template. A chat_template.jinja that is in `dir` already is
- * replaced or removed. Hugging Face `tokenizers` and transformers load the result. */
+ * tokenizer.json is byte for byte the file that was loaded; for a tokenizer that was trained, or loaded from
+ * vocab.json and merges.txt, it is the file made then. tokenizer_config.json is byte for byte the file that
+ * was loaded, or a new one if there was none; ax_tokenizer_set_chat_template removes the chat template from
+ * it. A chat_template.jinja that is in `dir` already is replaced or removed. Hugging Face `tokenizers` and
+ * transformers load the result. */
 AX_MUST_CHECK ax_status ax_tokenizer_save(const ax_tokenizer *tok, const char *dir);
 
 void ax_tokenizer_destroy(ax_tokenizer **tok);
@@ -55,15 +56,17 @@ void ax_tokenizer_destroy(ax_tokenizer **tok);
 /* Returns the largest id plus 1: the smallest vocabulary of a model that uses this tokenizer. */
 int32_t ax_tokenizer_vocab_size(const ax_tokenizer *tok);
 
-/* Returns the token that ends a document: `eos_token` of tokenizer_config.json, else `<|endoftext|>`, else
- * -1. */
+/* Returns the id of the token that ends a document: `eos_token` of tokenizer_config.json, else
+ * `<|endoftext|>`, else -1. */
 int32_t ax_tokenizer_eos(const ax_tokenizer *tok);
 
-/* Returns the Jinja text by which the tokenizer writes conversations, or NULL: the file chat_template.jinja
- * beside tokenizer.json, else "chat_template" of tokenizer_config.json (of several templates, the one named
- * "default"). axonn/chat.h recognizes the format of this text; the text is never run. */
+/* Returns the tokenizer's chat template, the Jinja text by which transformers writes conversations: the file
+ * chat_template.jinja beside tokenizer.json, else "chat_template" of tokenizer_config.json (of several
+ * templates, the one named "default"). Returns NULL if there is none. axonn/chat.h recognizes the format of
+ * this text; the text is never run. */
 const char *ax_tokenizer_chat_template(const ax_tokenizer *tok);
-/* Replaces the Jinja text (ax_tokenizer_chat_template). Does not change the hash. AX_ERR_MEMORY. */
+/* Replaces the chat template (ax_tokenizer_chat_template) by `jinja`. Does not change the tokenizer's hash.
+ * AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_tokenizer_set_chat_template(ax_tokenizer *tok, const char *jinja);
 
 /* Returns a hash of everything in the tokenizer on which the ids of a text depend, including the end-of-text
@@ -71,11 +74,11 @@ AX_MUST_CHECK ax_status ax_tokenizer_set_chat_template(ax_tokenizer *tok, const 
  * with another tokenizer can be refused. */
 uint64_t ax_tokenizer_hash(const ax_tokenizer *tok);
 
-/* Returns the id of the token `name`, or -1; added tokens are searched first. `name` of an added token is its
- * content. `name` of any other token is, in byte-level BPE, the bytes that the token stands for, " the"; in
- * SentencePiece's BPE, the name in the file, "\u2581the" or "<0x0A>". A byte-level token is not found if its
- * name in the file has other characters than the 256 by which GPT-2 writes bytes; encoding never produces
- * such a token. */
+/* Returns the id of the token `name`, or -1; added tokens are searched first. The name of an added token is
+ * its content. The name of any other token is, in byte-level BPE, the bytes that the token stands for, such
+ * as " the"; in SentencePiece's BPE, the name in the file, such as "\u2581the" or "<0x0A>". A byte-level
+ * token is not found if its name in the file has other characters than the 256 by which GPT-2 writes bytes;
+ * encoding never produces such a token. */
 int32_t ax_tokenizer_id(const ax_tokenizer *tok, const char *name, size_t n);
 
 /* Returns the bytes that a token stands for inside a text (not NUL-terminated; owned by `tok`), or NULL if no
@@ -96,8 +99,8 @@ enum {
 AX_MUST_CHECK ax_status ax_encoder_create(const ax_tokenizer *tok, ax_encoder **out);
 void ax_encoder_destroy(ax_encoder **encoder);
 
-/* Appends the ids of one document, n bytes at `text`, to `out`. flags: AX_ENCODE_*. No end-of-text token is
- * added. Each byte that is not part of valid UTF-8 becomes a piece of its own, so that decoding returns the
+/* Appends the ids of one document, n bytes at `text`, to `out`. flags: AX_ENCODE_*. Appends no end-of-text
+ * token. Each byte that is not part of valid UTF-8 becomes a piece of its own, so that decoding returns the
  * input byte for byte, if there are tokens for all bytes. If the file has a normalizer or adds a prefix
  * space, decoding returns the text changed by them. Time is O(n log n) in the worst case. AX_ERR_DATA if the
  * pre-tokenizer's regular expression exceeds the limits of the matcher on this text; `out` then has the ids
@@ -123,8 +126,8 @@ AX_MUST_CHECK ax_status ax_encode_parts(ax_encoder *encoder, const char *text, c
                                         size_t n, const ax_ids *guarded, ax_ids *out, ax_ids *part);
 
 enum {
-    AX_DECODE_SKIP_SPECIAL = 1,
-    AX_DECODE_CONTINUE = 2 /* the ids continue a text, so a leading space is part of the text */
+    AX_DECODE_SKIP_SPECIAL = 1, /* special tokens give no text */
+    AX_DECODE_CONTINUE = 2      /* the ids continue a text, so a leading space is part of the text */
 };
 
 /* Appends the text of n token ids to `out`, as the member "decoder" of tokenizer.json says. SentencePiece's
@@ -154,12 +157,12 @@ AX_MUST_CHECK ax_status ax_decoder_finish(ax_decoder *decoder, ax_buf *out);
 
 typedef enum ax_tokenizer_phase {
     AX_TOKENIZER_COUNT, /* done, total: bytes of text read; total is 0 if `next` supplies documents */
-    AX_TOKENIZER_MERGE  /* done, total: tokens of the vocabulary made so far, and to make */
+    AX_TOKENIZER_MERGE  /* done, total: number of tokens made so far, and to make in all */
 } ax_tokenizer_phase;
 
 typedef struct ax_tokenizer_training {
-    int32_t vocab;       /* number of tokens to train, including the 256 bytes and the special tokens */
-    const char *pattern; /* pre-tokenizer: "gpt2" (or NULL), "llama3", "qwen2" (with NFC) */
+    int32_t vocab;               /* number of tokens in all, the 256 bytes and the special tokens included */
+    const char *pattern;         /* pre-tokenizer: "gpt2" (or NULL), "llama3", "qwen2" (with NFC) */
     const char *const *specials; /* special tokens; they get the first ids, in this order */
     size_t n_specials;
     const char *eos; /* one of `specials`; NULL: "<|endoftext|>" if `specials` contains it, else none */
@@ -179,8 +182,9 @@ typedef struct ax_tokenizer_training {
 
 /* Trains byte-level BPE (Sennrich et al., ACL'16, on bytes): repeatedly merges the most frequent pair of
  * neighbouring tokens inside pieces, as Hugging Face's BpeTrainer does with the byte alphabet. Among equally
- * frequent pairs the one with the smallest ids is merged. If no pairs are left, training stops below `vocab`
- * tokens and logs this. The caller owns *out. AX_ERR_USAGE, AX_ERR_DATA, AX_ERR_MEMORY, AX_ERR_SIGNAL. */
+ * frequent pairs the one with the smallest ids is merged. If no pairs are left, training stops with fewer
+ * than `vocab` tokens and logs this. The caller owns *out. AX_ERR_USAGE: an option is not valid. AX_ERR_DATA:
+ * a file cannot be read, or the text is too large. AX_ERR_SIGNAL: `progress` returned false. */
 AX_MUST_CHECK ax_status ax_tokenizer_train(const ax_tokenizer_training *training, ax_tokenizer **out);
 
 /* ---- check --------------------------------------------------------------------------------------- */

@@ -64,8 +64,8 @@ int64_t ax_st_bytes(const ax_st *st);
  * hash of the keys, dtypes and shapes of all arrays, and of 4 KiB of bytes at each of 16 places of every
  * array (of all bytes of an array of at most 4 KiB). Not collective. */
 AX_MUST_CHECK ax_status ax_st_checksum(ax_st *st, char out[17]);
-/* Returns the checksum of the base model that an adapter's file records in its header. NULL if there is none:
- * files of other programs have no such checksum. */
+/* Returns the checksum that an adapter's file has in its header: that of the adapter's base model. Returns
+ * NULL if there is none: adapters of other programs have no such checksum. */
 const char *ax_st_base(const ax_st *st);
 /* Returns the number of elements of an array. */
 int64_t ax_st_elements(const ax_st_array *array);
@@ -104,7 +104,7 @@ AX_MUST_CHECK ax_status ax_st_write(ax_st *st, const ax_st_array *array, const i
  * collective. AX_ERR_DATA; AX_ERR_USAGE for a conversion that does not exist. */
 AX_MUST_CHECK ax_status ax_st_copy(ax_st *from, const ax_st_array *a, ax_st *to, const ax_st_array *b,
                                    int64_t first, int64_t count, int64_t *overflows);
-/* Syncs the files that this handle made or wrote to. Not collective. */
+/* Syncs the files that were made or written to through `st`. Not collective. */
 AX_MUST_CHECK ax_status ax_st_sync(ax_st *st);
 
 /* ---- parameters ---------------------------------------------------------------------------------- */
@@ -115,19 +115,20 @@ typedef struct ax_ckpt_rules {
     const char *prefix;        /* a prefix that keys in files may have or lack: "transformer."; NULL: none */
     const char *const *ignore; /* shell patterns (*, ?) of keys to ignore */
     int ignores;
-    bool frozen; /* the files hold the frozen parameters (those that training never updates); false: all other
-                    parameters */
+    bool frozen; /* the files hold the frozen parameters (those that training never updates); false: the files
+                    hold all other parameters */
 } ax_ckpt_rules;
 
-/* Writes the master weights of parameters that are not frozen as `dtype` into `dir` (which exists) under
- * model[-…].safetensors. Collective along the grid. */
+/* Writes the master weights of parameters that are not frozen as `dtype` into the existing directory `dir`,
+ * as model.safetensors or as shards of at most `shard_bytes` bytes (ax_st_plan). Collective along the
+ * grid. */
 AX_MUST_CHECK ax_status ax_ckpt_write_params(const ax_param_set *set, const char *dir, ax_dtype dtype,
                                              int64_t shard_bytes);
 
-/* Reads the master weights from `path`, a directory or file as for ax_st_open, converting to their dtype;
- * call ax_param_set_refresh next. AX_ERR_DATA: parameters are missing or have another shape or a dtype that
- * cannot be converted, or keys neither belong to a parameter nor match `rules` (may be NULL); the message
- * counts them and lists the first 20. Collective along the grid. */
+/* Reads the master weights from `path`, a directory or file as for ax_st_open, and converts them to their
+ * dtype. Call ax_param_set_refresh next. AX_ERR_DATA: parameters are missing or have another shape or a dtype
+ * that cannot be converted, or an array neither belongs to a parameter nor matches rules->ignore (`rules` may
+ * be NULL). The message counts these mismatches and lists the first 20. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt_rules *rules);
 /* Reads the master weights from weight files that are already open, even if their directory has changed
  * since. `rules`, the errors and the call that must follow are as for ax_ckpt_read_params. Collective along
@@ -140,23 +141,25 @@ AX_MUST_CHECK ax_status ax_ckpt_read_store(ax_param_set *set, ax_st *st, const a
 AX_MUST_CHECK ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_st *st,
                                       const ax_ckpt_rules *rules);
 
-/* Sets *same to true if arrays `a` and `b` of `path` have the same dtype, shape and values, or if one of them
- * is missing; else to false. `prefix`: a prefix that keys in the files may have or lack (ax_ckpt_rules), or
- * NULL. Not collective. AX_ERR_DATA. */
+/* Sets *same to true if arrays `a` and `b` of `path` have the same dtype (one of ax_dtype), shape and bits,
+ * or if one of the arrays is missing; else to false. `prefix`: a prefix that keys in the files may have or
+ * lack (ax_ckpt_rules), or NULL. Not collective. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_ckpt_same_arrays(const char *path, const char *a, const char *b,
                                             const char *prefix, bool *same);
 
-/* Computes a checksum of the master weights of each parameter that is not frozen, which does not depend on
- * the grid: Σ over elements of a hash of (global index, bits) mod 2^64. `sums` has room for set->n items, the
- * same on every rank. Collective along the grid. */
+/* Computes a checksum of the master weights of each parameter that is not frozen: Σ over elements of a hash
+ * of (global index, bits) mod 2^64, which does not depend on the grid. sums[k] is the checksum of the k-th
+ * such parameter of the set, the same on every rank; `sums` has room for set->n items. Collective along the
+ * grid. */
 AX_MUST_CHECK ax_status ax_ckpt_checksums(const ax_param_set *set, uint64_t *sums);
 
 /* ---- checkpoints --------------------------------------------------------------------------------- */
 
 /* A small file, such as config.json or tokenizer.json, that is written to the checkpoint unchanged. */
 typedef struct ax_ckpt_file {
-    /* May begin with "training/": then other programs that read the model do not see the file. Must not be a
-     * name of the checkpoint's own files: weights, or training/state.json, manifest.json or optim*. */
+    /* NAME, or training/NAME for a file that other programs that read the model should not see. Must not be
+     * the name of one of the checkpoint's own files: weights, training/state.json, training/manifest.json,
+     * training/optim*. */
     const char *name;
     const void *data;
     size_t size;
@@ -171,8 +174,8 @@ typedef struct ax_ckpt_save_args {
     const char *base;
     ax_dtype dtype; /* dtype of the weights in model.safetensors. If the master weights have another dtype,
                        they are saved too, unconverted */
-    int64_t shard_bytes;           /* maximum size of a file of weights or optimizer state (ax_st_plan); 0: 5
-                                      GB. Not for adapters' weights */
+    int64_t shard_bytes; /* largest size of a file of weights or of optimizer state (ax_st_plan); 0: 5 GB. An
+                            adapter's weights are always one file */
     const char *const *slot_names; /* names of the arrays of optimizer state: "exp_avg", "exp_avg_sq" */
     const ax_ckpt_file *files;
     int n_files;
@@ -187,9 +190,9 @@ typedef struct ax_ckpt_save_args {
  * `state` are read on rank 0 only. */
 AX_MUST_CHECK ax_status ax_ckpt_save(const ax_ckpt_save_args *args);
 
-/* Reads master weights and optimizer state of checkpoint directory `dir` bit for bit (converted if the master
- * dtype changed), and compares the checksums of parameters whose dtype did not change with the manifest; call
- * ax_param_set_refresh next. Collective along the grid. */
+/* Reads the master weights and the optimizer state from checkpoint directory `dir`: bit for bit, or converted
+ * if the master dtype has changed. Compares the checksums of parameters whose dtype has not changed with
+ * those in the manifest. Call ax_param_set_refresh next. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_load(ax_param_set *set, const char *dir, const char *const *slot_names,
                                      const ax_ckpt_rules *rules);
 /* Reads training/state.json of checkpoint directory `dir` into *json, which the caller frees. Not
@@ -197,8 +200,8 @@ AX_MUST_CHECK ax_status ax_ckpt_load(ax_param_set *set, const char *dir, const c
 AX_MUST_CHECK ax_status ax_ckpt_read_state(const char *dir, char **json);
 
 /* Removes the files that an interrupted save or deletion left in RUN/ckpt. If a save was interrupted while it
- * replaced an older checkpoint of the same step, gives the older checkpoint its name back. To be called by
- * one rank, while no save runs. */
+ * replaced an older checkpoint of the same step, gives the older checkpoint its name back. One rank calls
+ * this function, while no save runs. */
 AX_MUST_CHECK ax_status ax_ckpt_clean(const char *run_dir);
 
 /* ---- finding checkpoints ------------------------------------------------------------------------- */
@@ -209,10 +212,12 @@ AX_MUST_CHECK ax_status ax_ckpt_clean(const char *run_dir);
  * frees *dir. Not collective. */
 AX_MUST_CHECK ax_status ax_ckpt_find_latest(const char *run_dir, char **dir);
 /* Finds the checkpoint for the value of `train.resume`: "none" → NULL, "auto" → ax_ckpt_find_latest(run_dir),
- * else the path of a checkpoint, which must verify, or of a run. */
+ * else the path of a checkpoint, which must be undamaged, or of a run, whose newest checkpoint is taken.
+ * AX_ERR_DATA if there is no such checkpoint. */
 AX_MUST_CHECK ax_status ax_ckpt_find_resume(const char *run_dir, const char *resume, char **dir);
 /* Finds the model directory of a MODEL argument: a Hugging Face directory, an adapter's directory, a
- * checkpoint (which must verify), or a run (its newest checkpoint). */
+ * checkpoint (which must be undamaged), or a run (its newest checkpoint). AX_ERR_DATA if `path` is none of
+ * these. */
 AX_MUST_CHECK ax_status ax_ckpt_find_model(const char *path, char **dir);
 
 /* Returns true if a directory is that of an adapter: if it holds adapter_config.json, whatever else it holds,
@@ -225,7 +230,8 @@ bool ax_ckpt_has_weights(const char *dir);
 typedef struct ax_ckpt_info {
     char *dir; /* RUN/ckpt/step-N; owned */
     int64_t step;
-    int64_t serial; /* number of this save among all saves of the run; 0 if the manifest cannot be read */
+    int64_t serial; /* when the checkpoint was saved, one more than the highest serial of the run's
+                       checkpoints then; 0 if the manifest cannot be read */
     int64_t bytes;  /* size of all files together, from the manifest */
     double time;    /* time at which the checkpoint was saved, in seconds since 1970 */
     bool latest;    /* RUN/latest names this checkpoint */
@@ -238,8 +244,8 @@ typedef struct ax_ckpt_list {
     ax_ckpt_info *item; /* newest (highest serial) first */
 } ax_ckpt_list;
 
-/* Lists the run's checkpoints (none: n is 0); with `verify`, compares the files of each with the manifest, up
- * to the first that is damaged. Not collective. */
+/* Lists the run's checkpoints. If `verify` is true, compares the files of each checkpoint with its manifest,
+ * up to the first damaged file. Not collective. */
 AX_MUST_CHECK ax_status ax_ckpt_list_create(const char *run_dir, bool verify, ax_ckpt_list **out);
 void ax_ckpt_list_destroy(ax_ckpt_list **list);
 
@@ -251,7 +257,7 @@ typedef struct ax_ckpt_fault {
 typedef struct ax_ckpt_report {
     bool manifest; /* false: the directory has no manifest, and only the structure of the model's files was
                       checked */
-    int files;     /* number of files compared */
+    int files;     /* number of files checked, the manifest included */
     int64_t bytes; /* size of all files together, from the manifest if there is one */
     int n;
     ax_ckpt_fault *fault;
@@ -276,14 +282,15 @@ typedef enum ax_ckpt_diff_kind {
 
 typedef struct ax_ckpt_diff_row {
     char *key; /* name of the weight in model files; "training/SLOT.NAME" for an array of its optimizer state,
-                  such as "training/exp_avg.NAME"; "config.json:n_layer" for configuration; owned */
+                  such as "training/exp_avg.NAME"; "config.json:n_layer" for a member of the configuration;
+                  owned */
     ax_ckpt_diff_kind kind;
     int64_t elements, differing;
-    double max_abs; /* largest |a - b|; infinite if exactly one of the two values is NaN, or if axonn has no
-                       such dtype */
+    double max_abs; /* largest |a - b|; infinite if exactly one of the two values is NaN, or if values differ
+                       whose dtype axonn does not have */
     double max_rel; /* largest |a - b| / max(|a|, |b|) */
-    char *a, *b;    /* configuration: the two values as JSON; arrays: the two shapes or dtypes if they differ;
-                       owned */
+    char *a, *b; /* members of the configuration: the two values as JSON; arrays: the two dtypes and shapes,
+                    if these differ; owned */
 } ax_ckpt_diff_row;
 
 typedef struct ax_ckpt_diff {
@@ -292,12 +299,12 @@ typedef struct ax_ckpt_diff {
     ax_ckpt_diff_row *row;
 } ax_ckpt_diff;
 
-/* Compares two models, checkpoints, runs or .safetensors files array by array. Then, if both models have
- * them, compares the optimizer state, and config.json member by member; equal members of config.json make no
- * row. `prefixes` are `n_prefixes` prefixes of keys that model files may have or lack (ax_family_prefix). If
- * one model has a key with such a prefix, and the other has the key without the prefix, the two arrays are
- * compared, in a row with the key of `a`. Not collective. The caller owns *out. AX_ERR_DATA, also if one is
- * an adapter's directory and the other a model's. */
+/* Compares two models, checkpoints, runs or .safetensors files array by array. Then compares the optimizer
+ * state, and config.json (of two adapters: adapter_config.json) member by member, if both models have them.
+ * Equal members make no row. `prefixes` are `n_prefixes` prefixes of keys that model files may have or lack
+ * (ax_family_prefix). If one model has a key with such a prefix, and the other has the key without the
+ * prefix, the two arrays are compared, in a row with the key of `a`. Not collective. The caller owns *out.
+ * AX_ERR_DATA, also if one is an adapter's directory and the other a model's. */
 AX_MUST_CHECK ax_status ax_ckpt_diff_create(const char *a, const char *b, const char *const *prefixes,
                                             int n_prefixes, ax_ckpt_diff **out);
 void ax_ckpt_diff_destroy(ax_ckpt_diff **diff);

@@ -57,7 +57,7 @@ typedef enum ax_data_format {
     AX_DATA_TEXT,     /* a plain text file: one document */
     AX_DATA_TREE,     /* a directory of text and JSONL files */
     AX_DATA_PIPE,     /* a pipe or a device, which is read as text or JSON */
-    AX_DATA_JSONL,    /* one {"text": ...} per line, each a document (.jsonl, .ndjson, or .json) */
+    AX_DATA_JSONL,    /* one {"text": ...} per line; each object is a document (.jsonl, .ndjson, or .json) */
     AX_DATA_JSON,     /* an array of {"text": ...} objects, or objects spread over lines (.json) */
     AX_DATA_TOK,      /* the packed token file above */
     AX_DATA_LLMC,     /* llm.c: 1024-byte header with magic 20240520, u16 tokens */
@@ -96,9 +96,9 @@ typedef struct ax_data_info {
     int64_t end_id;          /* end-of-text token; -1: none or unknown */
     uint64_t tokenizer_hash; /* 0: unknown */
     char chat_template[AX_CHAT_NAME_BYTES]; /* name of the template by which conversations became text; "":
-                                               unknown, or shards differ in it */
-    /* Checksum of the contents, as stored in the file. For formats that store none: a hash of the length of
-     * each file and of 64 blocks of 4 KiB from it (of all its bytes, if they are at most 256 KiB). */
+                                               unknown, or not the same in all shards */
+    /* Checksum of the contents, as stored in the file. For formats that store no checksum: a hash of the
+     * length of each file and of 64 blocks of 4 KiB in it (of all bytes of a file of at most 256 KiB). */
     uint64_t checksum;
 } ax_data_info;
 
@@ -115,30 +115,32 @@ void ax_data_close(ax_data **data);
 const ax_data_info *ax_data_describe(const ax_data *data);
 const char *ax_data_path(const ax_data *data);
 
-/* Sets the vocabulary of the model that will read the source: reading a token of `vocab` or above is then an
- * error. AX_ERR_DATA: the source records a larger vocabulary, or another hash of the tokenizer (hash 0 is
- * unknown and matches all). */
+/* Says which vocabulary and which tokenizer the model has that will read the source. If the source records no
+ * vocabulary, reading a token of `vocab` or above is an error from then on. AX_ERR_DATA: the source records a
+ * larger vocabulary, or another hash of the tokenizer; a hash of 0 is unknown and matches all. */
 AX_MUST_CHECK ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash);
 
-/* Verifies everything that the format allows to verify: checksum, tokens below the vocabulary, document
- * index, closing end-of-text tokens, mask. Reads all files of the source in constant memory. AX_ERR_DATA: the
- * message names the file and the place of the first error found. */
+/* Verifies all of these that the format has: checksum, tokens below the vocabulary, document index,
+ * end-of-text tokens that close documents, mask. Reads all files of the source in constant memory.
+ * AX_ERR_DATA: the message names the file and the place of the first error found. */
 AX_MUST_CHECK ax_status ax_data_check(const ax_data *data);
 
-/* Copies tokens first ... first+count-1 to `out`. AX_ERR_USAGE outside the source, AX_ERR_DATA for a token
- * outside the vocabulary. */
+/* Copies tokens first ... first+count-1 to `out`. AX_ERR_USAGE if the source does not have these tokens;
+ * AX_ERR_DATA if a token is outside the vocabulary. */
 AX_MUST_CHECK ax_status ax_data_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out);
 
 /* Sets bit i % 64 of bits[i / 64] to the mask bit of token first + i, 0 <= i < count; to 1 if the source has
- * no mask. The other bits of the last word are 0. AX_ERR_USAGE outside the source, AX_ERR_DATA. */
+ * no mask. The other bits of the last word are 0. AX_ERR_USAGE if the source does not have these tokens;
+ * AX_ERR_DATA if a file cannot be read. */
 AX_MUST_CHECK ax_status ax_data_mask(const ax_data *data, int64_t first, int64_t count, uint64_t *bits);
 
 /* Finds the tokens of document `index`: first ... end-1. If the format has no index, the source is read from
- * its beginning. AX_ERR_USAGE: there is no such document, or neither an index nor an end_id. */
+ * its beginning. AX_ERR_USAGE: there is no such document, or the source has neither an index nor an
+ * end_id. */
 AX_MUST_CHECK ax_status ax_data_document(const ax_data *data, int64_t index, int64_t *first, int64_t *end);
 
-/* Counts the documents; if the format has no index, the whole source is read. AX_ERR_USAGE: neither an index
- * nor an end_id. */
+/* Counts the documents; if the format has no index, the whole source is read. AX_ERR_USAGE: the source has
+ * neither an index nor an end_id. */
 AX_MUST_CHECK ax_status ax_data_count_documents(const ax_data *data, int64_t *count);
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
@@ -217,14 +219,14 @@ typedef struct ax_row_shape {
     ax_goldfish goldfish; /* all 0: no goldfish loss */
 } ax_row_shape;
 
-/* Counts of the rows that ax_data_pack has made of a source. */
+/* Numbers of what ax_data_pack has packed. */
 typedef struct ax_data_packed {
     int64_t rows;
-    int64_t positions; /* positions of these rows that are not padding */
+    int64_t positions; /* positions in these rows that are not padding */
     int64_t documents; /* documents in these rows */
     int64_t pieces;    /* parts of these documents; a document that fits into a row is one piece */
     int64_t cut;       /* documents that were cut into several pieces */
-    int64_t left_out;  /* documents of one token */
+    int64_t left_out;  /* documents of one token, which have no target */
 } ax_data_packed;
 
 /* Packs the documents of a source into rows of shape->seq_len tokens, for shapes with AX_PACK_DOCUMENTS. A
@@ -232,18 +234,21 @@ typedef struct ax_data_packed {
  * first fit, the longest piece first, within groups of 1024 pieces that follow one another in the file. The
  * rows are a function of the file and of T alone. The list of the pieces stays in memory until ax_data_close
  * or the next ax_data_pack: 20 bytes a piece at most. Reads the index of documents, but no token. Must be
- * called again for another T. AX_ERR_USAGE (ax_data_check_shape), AX_ERR_DATA, AX_ERR_MEMORY. */
+ * called again for another T. AX_ERR_USAGE as for ax_data_check_shape; AX_ERR_DATA if a file cannot be read;
+ * AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_data_pack(ax_data *data, const ax_row_shape *shape, ax_data_packed *out);
 
-/* Returns the number of full rows, which training uses: (N-1) / T; of a packed source, all rows. 0 if seq_len
- * is out of range, or if the shape is packed and ax_data_pack was not called for its T. */
+/* Returns the number of full rows, which training uses: (N-1) / T, rounded down; if the shape is packed, all
+ * rows. Returns 0 if seq_len is out of range, or if the shape is packed and ax_data_pack was not called for
+ * its T. */
 int64_t ax_data_samples(const ax_data *data, const ax_row_shape *shape);
 
-/* Returns the number of rows including a last partial row, which evaluation uses: ceil((N-1) / T); of a
- * packed source, all rows. Each token but the first of the source, or of a document if the source is packed,
- * is the target of exactly one position in these rows. That position is masked if the token is the first of a
- * document (mask_documents), if its mask bit is 0 (answers), or if the goldfish loss drops it. 0 if seq_len
- * is out of range, or if the shape is packed and ax_data_pack was not called for its T. */
+/* Returns the number of rows, a last partial row included, which evaluation uses: ceil((N-1) / T); if the
+ * shape is packed, all rows. Each token but the first of the source (but the first of each document, if the
+ * shape is packed) is the target of exactly one position in these rows. That position is masked if the token
+ * is the first of a document (mask_documents), if its mask bit is 0 (answers), or if the goldfish loss drops
+ * it. Returns 0 if seq_len is out of range, or if the shape is packed and ax_data_pack was not called for its
+ * T. */
 int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape);
 
 /* Checks that rows of this shape can be read. AX_ERR_USAGE: seq_len is not 1 ... INT32_MAX, or another number
@@ -260,7 +265,7 @@ AX_MUST_CHECK ax_status ax_data_row(const ax_data *data, const ax_row_shape *sha
                                     const ax_rows *out, int64_t line, int64_t *targets);
 
 /* Sets *targets to the number of unmasked targets of a row. Reads the row's tokens only if documents are
- * found by end_id, or for the hashed goldfish loss. AX_ERR_DATA. */
+ * found by end_id, or for the hashed goldfish loss. AX_ERR_DATA if a file cannot be read. */
 AX_MUST_CHECK ax_status ax_data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row,
                                             int64_t *targets);
 
@@ -273,9 +278,9 @@ typedef struct ax_sampler_options {
     int64_t batch;         /* B */
     ax_data_order order;   /* shuffled: a pseudo-random permutation per source and epoch, in O(1) memory */
     uint64_t seed;         /* seed of the order */
-    const double *weights; /* one per source, > 0, in any scale; NULL: in proportion to size */
-    /* One per source, or NULL. epochs[i] > 0: source i is read epochs[i] times, spread evenly over the run,
-     * and has no weight; 0: source i has a weight. The sources with weights share the samples that are
+    const double *weights; /* one weight per source, > 0, in any scale; NULL: the sizes of the sources */
+    /* One number per source, or NULL. epochs[i] > 0: source i is read epochs[i] times, spread evenly over the
+     * run, and has no weight; 0: source i has a weight. The sources with weights share the samples that are
      * left. */
     const int64_t *epochs;
     /* Only needed with epochs: samples of the whole run, those before ax_sampler_restore included. If these
@@ -292,12 +297,12 @@ typedef struct ax_sampler ax_sampler;
  * is a pure function of (seed, g), and the counts are all that is needed to resume.
  *
  * With epochs, source i gets E_i = epochs[i] * (its rows) of the run's G samples. All sources with weights
- * together count as one more source, which gets the samples that are left. Let n be the number of sources,
- * counted so. If n > 1, each source has, after every sample g, at most d = 1 - 1/(2n-2) samples more or fewer
- * than E_i*g/G (Tijdeman 1980, "The chairman assignment problem"). If n = 2, sample m of a source, m from 0,
- * is at most one sample from place (m+1/2)*G/E_i of the run. If it is the turn of the sources with weights,
- * the rule of the first paragraph chooses one of them; its g is the number of samples taken from these
- * sources so far.
+ * together count as one more source, which gets the samples that are left. Let n be the number of sources
+ * counted in this way (if no samples are left for the sources with weights, these do not count). If n > 1,
+ * each source has, after every sample g, at most d = 1 - 1/(2n-2) samples more or fewer than E_i*g/G
+ * (Tijdeman 1980, "The chairman assignment problem"). If n = 2, sample m of a source, m from 0, is at most
+ * one sample from place (m+1/2)*G/E_i of the run. If it is the turn of the sources with weights, the rule of
+ * the first paragraph chooses one of them; its g is the number of samples taken from these sources so far.
  *
  * The caller destroys the sampler. AX_ERR_DATA: a source too short for one row. AX_ERR_USAGE: an option is
  * out of range; the E_i together exceed G, or are less than G and no source has a weight. */
@@ -310,8 +315,8 @@ void ax_sampler_destroy(ax_sampler **sampler);
  * have changed, the samples are spread as in the new run: a source that is ahead of its even share E_i*g/G
  * gets no sample until the run has caught up with it, and a source that is behind gets the next samples. Each
  * source i with epochs is still read exactly epochs[i] times in all. AX_ERR_DATA: negative counts.
- * AX_ERR_USAGE: a source with epochs, or the sources with weights together, have more samples than the whole
- * run gives them. */
+ * AX_ERR_USAGE: `per_source` has more samples of a source with epochs, or of the sources with weights
+ * together, than the whole run gives them. */
 void ax_sampler_state(const ax_sampler *sampler, int64_t *per_source);
 AX_MUST_CHECK ax_status ax_sampler_restore(ax_sampler *sampler, const int64_t *per_source);
 
@@ -326,14 +331,16 @@ int64_t ax_sampler_dropped(const ax_sampler *sampler);
 
 /* Does ax_sampler_next in parts, which together cover rows 0 ... B-1 in order: chooses rows first ... end-1
  * and counts their targets. Between two parts a caller may give up the batch, by ax_sampler_restore with the
- * counts from before the batch. AX_ERR_USAGE, AX_ERR_DATA. */
+ * counts from before the batch. AX_ERR_USAGE also if the rows are not in the batch; AX_ERR_DATA as for
+ * ax_sampler_next. */
 AX_MUST_CHECK ax_status ax_sampler_next_part(ax_sampler *sampler, int64_t first, int64_t end,
                                              int64_t *targets);
 
 /* Reads rows first ... end-1 of the batch that ax_sampler_next chose into rows 0, 1, … of the arrays of
  * `out`; a row that is padding has no target. Any rows can be read, any number of times and in any order: a
  * data-parallel rank reads only its own rows. Several threads may call ax_sampler_read at the same time, but
- * not during ax_sampler_next. Allocates nothing. AX_ERR_USAGE, AX_ERR_DATA. */
+ * not during ax_sampler_next. Allocates nothing. AX_ERR_USAGE if the rows are not in the batch; AX_ERR_DATA
+ * as for ax_data_row. */
 AX_MUST_CHECK ax_status ax_sampler_read(const ax_sampler *sampler, int64_t first, int64_t end,
                                         const ax_rows *out);
 
@@ -349,8 +356,8 @@ void ax_sampler_where(const ax_sampler *sampler, int64_t row, int *src, int64_t 
 typedef struct ax_token_writer ax_token_writer;
 
 /* Starts a packed token file. `vocab` <= 2^31; end_id is -1 and tokenizer_hash 0 if there is none. The file
- * is written under a temporary name and gets the name `path` only in ax_token_writer_finish. AX_ERR_DATA,
- * AX_ERR_USAGE. */
+ * is written under a temporary name and gets the name `path` only in ax_token_writer_finish. AX_ERR_DATA if
+ * the file cannot be created; AX_ERR_USAGE if vocab or end_id is out of range. */
 AX_MUST_CHECK ax_status ax_token_writer_create(const char *path, int64_t vocab, int64_t end_id,
                                                uint64_t tokenizer_hash, ax_token_writer **out);
 
@@ -419,11 +426,11 @@ int64_t ax_corpus_bytes(const ax_corpus *corpus);
 /* Returns the path of file `file`, an index into all listed files; the string lives as long as the corpus. */
 const char *ax_corpus_path(const ax_corpus *corpus, int64_t file);
 
-/* Appends the next document to `doc`, or sets *end if there is none. Empty documents are left out. In
- * directories, files that cannot be read, files that are not text (they hold a NUL byte), and .json files
- * whose first record has no text are counted and left out; the first ten cause a warning. Inputs that the
- * caller names must be readable text. AX_ERR_DATA: invalid JSON or a record without a text, with file:line;
- * or there was no document at all. */
+/* Appends the next document to `doc`, or sets *end if there is none. Empty documents, and conversations
+ * without a turn of the assistant, are left out. In directories, files that cannot be read, files that are
+ * not text (they hold a NUL byte), and .json files whose first record has no text are counted and left out;
+ * the first ten cause a warning. Inputs that the caller names must be readable text. AX_ERR_DATA: invalid
+ * JSON or a record without a text, with file:line; or there is no document at all. */
 AX_MUST_CHECK ax_status ax_corpus_next(ax_corpus *corpus, ax_buf *doc, bool *end);
 
 /* Returns the number of files and directories that ax_corpus_create and ax_corpus_next have left out so
@@ -435,24 +442,24 @@ int64_t ax_corpus_bad_lines(const ax_corpus *corpus);
 /* ---- building ------------------------------------------------------------------------------------ */
 
 typedef struct ax_data_progress {
-    int64_t bytes_done, bytes_total; /* bytes of input */
+    int64_t bytes_done, bytes_total; /* bytes of text read, and of all files */
     int64_t documents, tokens;       /* done so far, validation part included; tokens without the end-of-text
                                         tokens that the writer appends */
     double seconds;                  /* since the start */
 } ax_data_progress;
 
-/* Called from any thread, but never by two threads at once: about ten times a second at most, and once at the
- * end. While a pipe is read, it is called more often, after each part of up to 16 KiB; bytes_total is then 0.
- * Returns false to stop: the function in progress then fails with AX_ERR_SIGNAL. */
+/* Called from any thread, but never by two threads at once: at most about ten times a second, and once at the
+ * end. While a pipe is read, the function is called more often, after each part of up to 16 KiB; bytes_total
+ * is then 0. Returns false to stop: the function in progress then fails with AX_ERR_SIGNAL. */
 typedef bool (*ax_data_progress_fn)(void *user, const ax_data_progress *progress);
 
 typedef struct ax_data_build_options {
     ax_corpus_options corpus;
     const ax_tokenizer *tokenizer;
-    const char *output;
-    const char *valid_output; /* the validation part is written there if valid_fraction > 0 */
-    /* Share of the documents that go to the validation part. A hash of the text decides, so equal documents
-     * go to the same part, in any corpus. */
+    const char *output;       /* path of the token file */
+    const char *valid_output; /* path of the token file of the validation part; NULL if valid_fraction is 0 */
+    /* Share of the documents that go to the validation part, in [0, 1). A hash of a document's text decides,
+     * so equal documents go to the same part, in any corpus. */
     double valid_fraction;
     bool dedup;                   /* leave out documents that are equal to an earlier one */
     int threads;                  /* 0: all processors */

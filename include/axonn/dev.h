@@ -67,10 +67,10 @@ typedef struct ax_stream {
 
 typedef ax_status ax_kernel_fn(ax_stream *stream, const void *args);
 
-/* Runs a gemm with an epilogue (other than AX_EPILOGUE_NONE) or with col_sums as kernels of their own: gemm
- * without epilogue and col_sums, then activation or activation_grad, or col_sum (after fill, unless
- * accumulate_sums). For backends whose gemm does not compute these itself. `kernel` is the backend's table of
- * kernels, indexed by ax_kernel. */
+/* Runs a gemm that has an epilogue (other than AX_EPILOGUE_NONE) or col_sums as several kernels: first gemm
+ * without them; then activation or activation_grad for the epilogue, or col_sum for col_sums (after fill,
+ * unless accumulate_sums). For backends whose gemm does not compute epilogues or col_sums itself. `kernel` is
+ * the backend's table of kernels, indexed by ax_kernel. */
 AX_MUST_CHECK ax_status ax_gemm_in_two(ax_stream *stream, const ax_gemm_args *args,
                                        ax_kernel_fn *const kernel[]);
 
@@ -111,7 +111,7 @@ typedef struct ax_link_ops {
     /* Makes the device's stream wait for the collective: work that is enqueued on the stream later runs after
      * the collective. The host does not wait. */
     ax_status (*await)(ax_link *link, int64_t ticket);
-    ax_status (*check)(ax_device *dev); /* ax_device_check_links */
+    ax_status (*check)(ax_device *dev); /* implements ax_device_check_links */
 } ax_link_ops;
 
 /* ---- copies beside kernels ----------------------------------------------------------------------- */
@@ -168,9 +168,9 @@ typedef struct ax_device_ops {
     /* All members from here on are pointers. NULL members are inherited from the backend `delegate`. */
 
     const ax_link_ops *links; /* or NULL */
-    /* Return how many bytes a new device could allocate (`available`, see ax_device_available), and the most
-     * bytes of its memory in use so far, libraries included (`held`, see ax_device_held). Optional: if NULL,
-     * the device uses host memory, and *place is 0. */
+    /* `available` returns how many bytes a new device could allocate (ax_device_available). `held` returns
+     * the most bytes of a device's memory that were in use so far, libraries included (ax_device_held).
+     * Optional: if NULL, the device uses host memory, and *place is 0. */
     int64_t (*available)(int local_rank, int *place);
     int64_t (*held)(ax_device *dev);
     /* Writes a text that describes the device for people (ax_device_describe) to `out`. Optional. */
@@ -178,8 +178,8 @@ typedef struct ax_device_ops {
     /* Returns the bytes of scratch memory that kernels need with `threads` threads; `open` allocates them.
      * Optional. */
     size_t (*workspace)(int threads);
-    /* Allocates memory, aligned to pages on the host and to 256 bytes on a GPU. It is filled with NaN if the
-     * backend has `poison`, else with zeros. (dry returns addresses without memory.) */
+    /* Allocates memory, aligned to pages on the host and to 256 bytes on a GPU. The memory is filled with NaN
+     * if the backend has `poison`, else with zeros. (dry returns addresses without memory.) */
     ax_status (*alloc)(ax_device *dev, size_t bytes, void **out);
     void (*free)(ax_device *dev, void *memory, size_t bytes);
     /* Makes each thread write its part of an array once, without changing it (ax_device_touch). Optional. */
@@ -227,7 +227,7 @@ typedef struct ax_device_ops {
 
 /* Called for each operation on a dry device (a device without memory and arithmetic), with the operation's
  * operands, that is the memory that it reads or writes: for kernels and copies when they would run, for
- * collectives when they are started and when they are awaited. */
+ * collectives and messages when they are started and when they are awaited. */
 typedef void ax_observe_fn(void *user, const ax_operand *operand, int64_t n);
 
 /* Called for each launch on a device of any kind, before the kernel runs. */
@@ -235,7 +235,7 @@ typedef void ax_watch_fn(void *user, ax_kernel kernel, const void *args);
 
 enum { AX_EVENTS = 4096 }; /* number of events of a device that has event_record */
 
-/* Totals over all launches of one kernel. */
+/* Totals over all launches of one kernel since `totals` of the device was set. */
 typedef struct ax_kernel_total {
     int64_t calls;
     double seconds, flops, bytes; /* flops and bytes as ax_kernel_cost counts them */
@@ -269,8 +269,8 @@ struct ax_device {
     struct {
         int first, n;
         ax_kernel kernel[AX_EVENTS / 2];
-    } timed; /* a ring of launches whose times are not yet in `totals`; an event was recorded before and after
-                each launch */
+    } timed; /* a ring of n launches, from `first` on, whose times are not yet in `totals`; an event was
+                recorded before and after each launch */
     ax_replay *replay;      /* the replay that has begun, or NULL */
     ax_observe_fn *observe; /* dry device only */
     void *observe_user;
@@ -281,7 +281,7 @@ struct ax_device {
 };
 
 /* ax_device_count returns the number of backends. ax_device_backend returns the table of backend `index`,
- * from the least preferred to the most preferred; NULL if there is no such index. */
+ * which is higher for more preferred backends; NULL if there is no such index. */
 int ax_device_count(void);
 const ax_device_ops *ax_device_backend(int index);
 
@@ -313,15 +313,15 @@ AX_MUST_CHECK ax_status ax_device_workspace(const char *name, int threads, size_
 bool ax_device_host_access(const ax_device *dev);
 AX_MUST_CHECK ax_status ax_device_name_host_access(const char *name, bool *yes);
 
-/* Returns the instruction sets that the cpu backend has kernels for and this processor can run, best first
- * (of "avx512_amx", "avx512_bf16", "avx512", "avx2", "generic"); NULL beyond the last. "avx512_amx" runs bf16
- * matmuls and attention on AMX tiles. Calling this function requests the right to use AMX for this
- * process. */
+/* Returns the name of an instruction set that the cpu backend has kernels for and this processor can run:
+ * "avx512_amx", "avx512_bf16", "avx512", "avx2" or "generic". `index` 0 is the best of them; returns NULL
+ * beyond the last. "avx512_amx" runs bf16 matmuls and attention on AMX tiles. Calling this function requests
+ * the right to use AMX for this process. */
 const char *ax_isa_name(int index);
 /* Sets *name to the instruction set that a new cpu device uses: the best, or the one that setting runtime.isa
- * names (runtime.h). AX_ERR_USAGE, with a message that lists the available instruction sets, if this
- * processor cannot run the one that is named. If that one is only preferred (ax_runtime_prefer), logs a
- * warning instead and takes the best. */
+ * names (runtime.h). If this processor cannot run the one that is named: AX_ERR_USAGE, with a message that
+ * lists the available instruction sets; but if the name is only preferred (ax_runtime_prefer), logs a warning
+ * and takes the best. */
 AX_MUST_CHECK ax_status ax_isa_chosen(const char **name);
 
 /* Measure the peak rates of a device for about `seconds`. ax_device_peak sets *flops to the floating-point
@@ -342,7 +342,7 @@ double ax_device_read(ax_device *dev, const ax_span *span, int64_t n, double sec
 /* The machine's physical cores, and which of them this process may use by its affinity mask. Cores beyond
  * AX_CORES_MAX are ignored. */
 typedef struct ax_cores {
-    int machine;  /* number of cores of the machine, without those that a cpuset of the process's cgroup
+    int machine;  /* number of cores of the machine, those included that a cpuset of the process's cgroup
                      excludes */
     double quota; /* CPUs that the cgroup's quota allows; infinity: no limit */
     uint64_t usable[AX_CORES_MAX / 64]; /* bit i of word w: core 64·w + i may be used */
@@ -365,7 +365,7 @@ void ax_device_free(ax_device *dev, void *memory, size_t bytes);
  * rank `local_rank`, could allocate; -1 if not known. *place is set to a number that identifies the memory
  * (for example the GPU); ranks of a machine that get the same number share that memory. ax_device_held
  * returns the largest number of bytes of an open device's memory that were in use so far. On a GPU it counts
- * from the opening of the device, and memory that other processes have taken since then counts too. For a
+ * from the opening of the device on, and memory that other processes have taken since then counts too. For a
  * device that uses host memory, ax_device_available returns ax_memory_available() and sets *place to 0, and
  * ax_device_held returns ax_memory_peak(). */
 int64_t ax_device_available(const char *name, int local_rank, int *place);
@@ -383,12 +383,13 @@ AX_MUST_CHECK ax_status ax_device_describe(const char *name, char *out, size_t s
  * that first writes it. */
 void ax_device_touch(ax_device *dev, void *memory, size_t bytes);
 
-/* For devices that choose algorithms by timing (cuda: of GEMMs), unless setting runtime.plans is off. From
- * this call on, the device keeps all its choices in file AX_PLANS_FILE of directory `dir`, and makes those
- * that it finds there. It first takes over the choices in that file of directory `from`, if `from` is not
- * NULL and has such a file; they have priority. Devices, also of other processes, may share a directory: the
- * first choice counts. Logs how long timing may take (runtime.plan_seconds). Problems with the files are
- * warnings. *kept is set to whether the device chooses algorithms by timing; if not, it does nothing. */
+/* Makes a device keep on disk which algorithms it chooses by timing them (device cuda: algorithms of GEMMs).
+ * From this call on, the device stores all its choices in file AX_PLANS_FILE of directory `dir`, and does not
+ * time again what the file has. First takes over the choices in AX_PLANS_FILE of directory `from`, if `from`
+ * is not NULL and has such a file; these choices have priority. Devices, also of other processes, may share a
+ * directory: the first choice counts. Logs how long timing may take (runtime.plan_seconds). Problems with the
+ * files are warnings. Sets *kept to true; or to false, and keeps nothing, if the device does not choose
+ * algorithms by timing or setting runtime.plans is off. */
 AX_MUST_CHECK ax_status ax_device_keep_plans(ax_device *dev, const char *dir, const char *from, bool *kept);
 #define AX_PLANS_FILE "plans.txt"
 
@@ -410,21 +411,22 @@ AX_KERNELS(AX_KERNEL_WRAPPER)
 /* Replays. A replay records the launches between its begin and its end. If the same launches with the same
  * arguments follow the next begin, a device with graphs (CUDA graphs) runs them as graphs instead of one by
  * one. As long as launches equal the recorded ones, the library defers them until the next copy, wait, event
- * or collective on the stream, or until the end of the replay; the launches between two of these are one
- * graph. Launches that differ from the recorded ones are run one by one and recorded for the next time. So
- * numbers that change each time should be in device memory, not in arguments.
+ * or collective on the stream, or until the end of the replay. The launches between two of these points are
+ * one graph, if they are four or more. Launches that differ from the recorded ones are run one by one and
+ * recorded for the next time. So numbers that change each time should be in device memory, not in arguments.
  *
  * Launches run as usual on devices without graphs, in replays that begin while launches are timed or traced
  * (`totals` or `ring` of ax_device), and if setting runtime.graphs is off when the replay is created. At most
- * one replay of a device may have begun. ax_replay_end is passed the `status` of the launches. If `status` is
- * an error, ax_replay_end returns it, and drops launches that are still deferred; otherwise it runs these and
- * returns their status. Destroy a replay before its device is closed. */
+ * one replay of a device may be between its begin and its end. ax_replay_end gets the `status` of the
+ * launches. If `status` is an error, ax_replay_end drops the launches that are still deferred and returns
+ * `status`; otherwise it runs these launches and returns their status. Destroy a replay before its device is
+ * closed. */
 AX_MUST_CHECK ax_status ax_replay_create(ax_device *dev, ax_replay **out);
 void ax_replay_destroy(ax_replay **replay);
 AX_MUST_CHECK ax_status ax_replay_begin(ax_stream *stream, ax_replay *replay);
 AX_MUST_CHECK ax_status ax_replay_end(ax_stream *stream, ax_status status);
-/* Runs the launches that a replay has deferred. Must be called before anything other than a launch is
- * enqueued on the stream; the library's copies, waits, events and collectives call ax_replay_cut
+/* Runs the launches that a replay has deferred (ax_replay_begin). Code that enqueues anything other than a
+ * launch on the stream calls this function first; the library's copies, waits, events and collectives do so
  * themselves. */
 AX_MUST_CHECK ax_status ax_replay_cut(ax_stream *stream);
 
@@ -444,7 +446,7 @@ AX_MUST_CHECK ax_status ax_copy_out(ax_stream *stream, void *host, const void *d
  *
  * On a backend without such copies (ax_device_ops.copies is NULL) every copy is done when the call returns,
  * and events are always complete. The functions may then be called in the same way. Copies on copy streams
- * are not part of a replay's graphs (ax_replay_begin), and do not end a segment of launches.
+ * are not part of a replay's graphs (ax_replay_begin), and do not make the library run deferred launches.
  *
  * The observer of a dry device is told of device memory when the copy is enqueued, not when the copy is done.
  * So this memory must not be from a frame (tensor.h). */
@@ -466,7 +468,8 @@ AX_MUST_CHECK ax_status ax_copy_out_async(ax_stream *stream, void *host, const v
  * destroys it before the device is closed. */
 AX_MUST_CHECK ax_status ax_stream_event_create(ax_device *dev, ax_stream_event **out);
 void ax_stream_event_destroy(ax_stream_event **event);
-/* Records an event on a stream of its device, in place of where it was recorded before. */
+/* Records an event at the present end of a stream of its device. Where the event was recorded before no
+ * longer counts. */
 AX_MUST_CHECK ax_status ax_stream_record(ax_stream *stream, ax_stream_event *event);
 /* Makes the stream wait for the event as it is recorded now: work that is enqueued on the stream later runs
  * after the event is complete. The host does not wait. */

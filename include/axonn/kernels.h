@@ -4,7 +4,7 @@
  * Every kernel takes one argument struct, so that checking, dry running, counting and tracing are each
  * written once, in ax_launch. Arrays are row-major. They are dense unless a struct has a stride; elements
  * along the last dim are adjacent (except in copy_box). An array is the *local* box of one rank: kernels know
- * no layouts (tensor.h). Extents may be 0. The table in src/dev/kernel.c has a row for each kernel: the
+ * no layouts (tensor.h). Extents may be 0. The table in src/dev/kernel.c has a row for each kernel, with the
  * supported dtypes, the number of floating-point operations, and the operands, from which the cost of a call
  * and the lifetimes of memory follow. An argument struct has no padding except after its last field. So two
  * calls are equal if the bytes of their structs are equal up to the end of the last field.
@@ -59,8 +59,8 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
 
 /* ---- kernels ------------------------------------------------------------------------------------- */
 
-/* The list of kernels: X(name). Each has `ax_<name>_args` and runs by ax_launch(stream, AX_K_<name>, &args)
- * or its typed wrapper ax_run_<name>(stream, &args). */
+/* The list of kernels: X(name). The arguments of a kernel are a struct ax_<name>_args; ax_launch(stream,
+ * AX_K_<name>, &args), or its typed wrapper ax_run_<name>(stream, &args), runs the kernel. */
 /* clang-format off */
 #define AX_KERNELS(X) \
     X(gemm) X(bias_add) X(col_sum) \
@@ -91,9 +91,10 @@ typedef enum ax_activation {
         AX_ACTIVATION_COUNT
 } ax_activation;
 
-/* The epilogue of a gemm. Except with AX_EPILOGUE_NONE, c and `preact` are dense [m,n] of `dtype`, and
- * `accumulate` is false. `sums` is the result of the matmul, bias included. Whether `sums` is rounded to
- * `dtype` before the epilogue depends on the device. */
+/* The epilogue of a gemm: what the kernel does with the result of the matmul before it stores it. Below,
+ * `sums` is this result, bias included. With AX_EPILOGUE_NONE, `preact` must be NULL. With the others, c and
+ * `preact` are dense [m,n] of `dtype`, and `accumulate` is false. Whether `sums` is rounded to `dtype` before
+ * the epilogue depends on the device. */
 typedef enum ax_epilogue {
     AX_EPILOGUE_NONE,           /* c = sums */
     AX_EPILOGUE_ACTIVATION,     /* c = f(sums); preact = sums (preactivations), unless preact is NULL */
@@ -225,8 +226,8 @@ typedef struct ax_norm_grad_apply_args {
     ax_norm_kind kind;
 } ax_norm_grad_apply_args;
 
-/* Computes norm_grad_stats, then norm_grad_apply with its s1 and s2, in one pass over memory; global_cols =
- * cols. */
+/* Computes norm_grad_stats, then norm_grad_apply with the resulting s1 and s2 and with global_cols = cols, in
+ * one pass over memory. */
 typedef struct ax_norm_grad_args {
     int64_t rows, cols;
     double eps;
@@ -238,15 +239,15 @@ typedef struct ax_norm_grad_args {
 
 /* Kernel norm fuses norm_stats and norm_apply; kernel norm_grad fuses norm_grad_stats and norm_grad_apply.
  * Each function takes the arguments of the fused kernel, and returns the arguments of the kernel in the
- * function's name, with global_cols = cols, and s1 and s2 NULL. */
+ * function's name, with global_cols = cols where the kernel has this field, and with s1 and s2 NULL. */
 ax_norm_stats_args ax_norm_stats_of(const ax_norm_args *a);
 ax_norm_apply_args ax_norm_apply_of(const ax_norm_args *a);
 ax_norm_grad_stats_args ax_norm_grad_stats_of(const ax_norm_grad_args *a);
 ax_norm_grad_apply_args ax_norm_grad_apply_of(const ax_norm_grad_args *a);
 
-/* Inputs of kernels that change with each micro-batch. The struct is in device memory, so that the arguments
- * of launches stay the same and launches can be replayed as a graph. A kernel that gets a NULL pointer
- * instead uses step 0, first_row 0 and loss_scale 1. */
+/* Numbers that kernels read and that change with each micro-batch. The struct is in device memory, so that
+ * the arguments of launches stay the same and launches can be replayed as a graph (ax_replay_begin in dev.h).
+ * A kernel that gets a NULL pointer instead uses step 0, first_row 0 and loss_scale 1. */
 typedef struct ax_batch_numbers {
     uint64_t step;
     int64_t first_row; /* index of the micro-batch's first row in the step's global batch; a row is one token
@@ -427,7 +428,7 @@ typedef struct ax_ce_rescale_args {
     ax_dtype dtype;
 } ax_ce_rescale_args;
 
-/* Third kernel of cross-entropy: loss[r] = log(sum) + max - target_logit, 0 if the row is masked; total[0]
+/* Second kernel of cross-entropy: loss[r] = log(sum) + max - target_logit, 0 if the row is masked; total[0]
  * (F64) += Σ_r loss[r]. `dtype` is the dtype of max, sum, target_logit and loss. */
 typedef struct ax_ce_loss_args {
     int64_t rows;
@@ -438,8 +439,9 @@ typedef struct ax_ce_loss_args {
     ax_dtype dtype;
 } ax_ce_loss_args;
 
-/* Gradient of cross-entropy, which overwrites the logits: logits <- scale·now->loss_scale·(exp(logit -
- * max)/sum - t), where t is 1 for the target and 0 for other tokens; 0 in masked rows. */
+/* Third kernel of cross-entropy, which overwrites the logits with their gradient: logits <-
+ * scale·now->loss_scale·(exp(logit - max)/sum - t), where t is 1 for the target and 0 for other tokens; 0 in
+ * masked rows. */
 typedef struct ax_ce_grad_args {
     int64_t rows, vocab, ld, first;
     double scale;
@@ -474,12 +476,13 @@ typedef struct ax_squared_error_args {
     ax_dtype dtype;
 } ax_squared_error_args;
 
-/* One array of kernel sumsq. */
+/* One of the arrays whose squares kernel sumsq sums. */
 typedef struct ax_sumsq_array {
     const void *x;
     int64_t n;
-    int64_t first; /* number of chunks of the arrays before it: Σ n/AX_SUMSQ_CHUNK, each rounded up */
-    int64_t to;    /* index of the array's sum in `out`: the arrays have different ones */
+    int64_t first; /* number of chunks of the arrays before this one: the sum of their n/AX_SUMSQ_CHUNK, each
+                      rounded up */
+    int64_t to;    /* index of the array's sum in `out`; each array has another index */
 } ax_sumsq_array;
 enum { AX_SUMSQ_CHUNK = 1 << 16 };
 
@@ -490,7 +493,7 @@ typedef struct ax_sumsq_args {
     int64_t arrays;
     const ax_sumsq_array *array; /* device memory */
     const ax_sumsq_array *table; /* host memory */
-    double *out;                 /* device memory; at least the largest `to` plus 1 numbers */
+    double *out;                 /* device memory, with room for one number more than the largest `to` */
     ax_dtype dtype;
 } ax_sumsq_args;
 
@@ -539,21 +542,21 @@ typedef struct ax_init_normal_args {
     ax_dtype dtype;
 } ax_init_normal_args;
 
-/* Inputs of optimizer kernels that change with each update, in device memory. Before an update the host
- * writes lr, correction1 and correction2; kernel clip writes the other fields. */
+/* Numbers that optimizer kernels read and that change with each update, in device memory. Before an update
+ * the host writes lr, correction1 and correction2; kernel clip writes the other fields. */
 typedef struct ax_update_numbers {
     double lr, correction1, correction2; /* correction_i = 1 - beta_i^step */
     double grad_scale;                   /* the factor by which an update multiplies the gradients */
     double skip;                         /* not 0: `clip` and updates do nothing until the host clears it */
-    double loss, norm;
-    double culprit; /* index of the first sum of squares that is not finite; -1: none */
+    double loss, norm;                   /* mean loss of the step; norm of the gradients (ax_clip_args) */
+    double culprit;                      /* index of the first sum of squares that is not finite; -1: none */
 } ax_update_numbers;
 
-/* Prepares an update: norm = sqrt(Σ sumsq[i])/scale, where sumsq[i] is the sum of squares of one of n
- * gradients, each still multiplied by the loss scale `scale`; loss = loss[0]/targets; grad_scale = min(1,
- * clip/(norm + 1e-6))/scale, or 1/scale if clip is 0. Sets `skip` to 1 if norm or loss is not finite, else to
- * 0, and sets `culprit` in either case. All arrays are F64. If skip is already set, `numbers` is not
- * changed. */
+/* Prepares an update: norm = sqrt(Σ sumsq[i])/scale, where sumsq[i] is the sum of squares of gradient i of n,
+ * and all gradients are still multiplied by the loss scale `scale`; loss = loss[0]/targets; grad_scale =
+ * min(1, clip/(norm + 1e-6))/scale, or 1/scale if clip is 0. Sets `skip` to 1 if norm or loss is not finite,
+ * else leaves it 0; sets `culprit` in either case. All arrays are F64. If `skip` is not 0 before the call,
+ * `numbers` is not changed. */
 typedef struct ax_clip_args {
     int64_t n;
     double clip, targets, scale;

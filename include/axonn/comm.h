@@ -31,9 +31,11 @@
  * ax_recv, nor in ax_wait on a message that has arrived, which makes the stream wait for the copy to the
  * device.
  *
- * Failure. Once any rank has failed, calls of all ranks return AX_ERR_COMM. (ax_comm_abort with backend mpi
- * ends all processes instead.) Messages in flight may still arrive: the buffers of failed operations must
- * stay allocated until the process ends.
+ * Failure. The world fails when a collective or a message of a rank cannot be completed, when a rank calls
+ * ax_comm_abort, and, with backend threads, when the function of a rank returns an error. From then on the
+ * calls of all ranks return AX_ERR_COMM. (With backend mpi, ax_comm_abort ends all processes instead.)
+ * Messages in flight may still arrive: the buffers of failed operations must stay allocated until the process
+ * ends.
  *
  * Reductions add in rank order. Exception: if a group has equally many ranks, two or more, on each of several
  * nodes, a large reduction first adds within each node and then adds the nodes' sums. In both cases the
@@ -54,10 +56,10 @@ typedef struct ax_work ax_work;
 /* Traffic of this rank on one communicator, counted since the communicator's creation. On a communicator of
  * one rank nothing is counted. */
 typedef struct ax_comm_traffic {
-    int64_t calls;
-    int64_t bytes; /* bytes that each of g ranks would send in a ring algorithm: (g-1)/g of the gathered size
-                      for all-gather, reduce-scatter and all-to-all, twice that for all-reduce; for a message,
-                      on the sender alone, its payload */
+    int64_t calls; /* number of collectives and of sent messages */
+    int64_t bytes; /* bytes that each of g ranks would send in a ring algorithm: (g-1)/g of the larger of send
+                      and receive buffer for all-gather, reduce-scatter and all-to-all, 2(g-1)/g of the buffer
+                      for all-reduce; a message counts on its sender, with all its bytes */
     int64_t wire; /* bytes sent to ranks on other nodes, added by ax_wait; bytes that go from device to device
                      are not counted */
     double exposed; /* seconds that the host spent inside collectives, ax_wait and ax_wait_some. Between
@@ -91,16 +93,16 @@ ax_launcher ax_launcher_find(void);
 const char *ax_comm_mpi_library(void);
 
 /* Runs fn(comm, arg) on `size` threads, each a rank of one world. Returns AX_OK, or the status of the rank
- * that failed first, with that rank's message (prefixed "rank r: " unless all ranks share the error,
- * ax_error_is_shared). A rank that fails aborts the others. If all ranks wait for one another, or for a rank
- * that has returned (deadlock), they get AX_ERR_COMM; this requires that each rank makes its calls from its
- * own thread. */
+ * that failed first, with that rank's message. "rank r: " precedes the message, unless all ranks share the
+ * error (ax_error_is_shared). A rank that fails aborts the others. If all ranks wait for one another, or for
+ * a rank that has returned (deadlock), they get AX_ERR_COMM; this requires that each rank makes its calls
+ * from its own thread. */
 typedef ax_status ax_rank_fn(ax_comm *world, void *arg);
 AX_MUST_CHECK ax_status ax_comm_threads_run(int size, ax_rank_fn *fn, void *arg);
 
-/* Splits comm like MPI_Comm_split: ranks with equal `color` form a communicator, ordered by `key`, then by
- * rank in comm. A rank with color < 0 gets no communicator: *out = NULL. Collective along comm. The caller
- * owns *out and destroys it before comm. */
+/* Splits comm like MPI_Comm_split: ranks with equal `color` form a communicator, in the order of `key`; ranks
+ * with equal keys are in the order that they have in comm. A rank with color < 0 gets no communicator: *out =
+ * NULL. Collective along comm. The caller owns *out and destroys it before comm. */
 AX_MUST_CHECK ax_status ax_comm_split(ax_comm *comm, int color, int key, ax_comm **out);
 /* Creates the communicator of the `n` ranks of comm that `ranks` lists, in this order. The calling rank must
  * be in the list. Collective along the listed ranks, which all pass the same list; the other ranks of comm do
@@ -144,17 +146,19 @@ void ax_comm_on_abort(void (*function)(int code));
  * which are summed in F32. */
 AX_MUST_CHECK ax_status ax_all_reduce(ax_comm *comm, ax_stream *stream, void *data, int64_t count,
                                       ax_dtype dtype, ax_reduce_op op, ax_work **work);
-/* recv[r·count …] <- rank r's send[0 … count). send may be recv + rank·count (in place). */
+/* recv[r·count …] <- send[0 … count) of rank r, for each rank r. `send` may be recv + rank·count, where rank
+ * is that of the caller (in place). */
 AX_MUST_CHECK ax_status ax_all_gather(ax_comm *comm, ax_stream *stream, const void *send, void *recv,
                                       int64_t count, ax_dtype dtype, ax_work **work);
-/* recv[i] <- sum or maximum over all ranks of send[rank·count + i], i < count, where rank is the receiver's;
- * recv does not overlap send. */
+/* recv[i] <- sum or maximum over all ranks of send[rank·count + i], i < count, where rank is that of the
+ * receiver. recv does not overlap send. */
 AX_MUST_CHECK ax_status ax_reduce_scatter(ax_comm *comm, ax_stream *stream, const void *send, void *recv,
                                           int64_t count, ax_dtype dtype, ax_reduce_op op, ax_work **work);
-/* recv[s·count …] <- rank s's send[rank·count …]; recv does not overlap send. */
+/* recv[s·count …] <- send[rank·count …] of rank s, for each rank s, where rank is that of the receiver. recv
+ * does not overlap send. */
 AX_MUST_CHECK ax_status ax_all_to_all(ax_comm *comm, ax_stream *stream, const void *send, void *recv,
                                       int64_t count, ax_dtype dtype, ax_work **work);
-/* data <- rank root's data. Adds (g-1)/g of the size to ax_comm_traffic.bytes, g being the number of
+/* data <- data of rank root. Adds (g-1)/g of the size to ax_comm_traffic.bytes, g being the number of
  * ranks. */
 AX_MUST_CHECK ax_status ax_broadcast(ax_comm *comm, ax_stream *stream, void *data, int64_t count,
                                      ax_dtype dtype, int root, ax_work **work);
@@ -174,12 +178,13 @@ int64_t ax_comm_foreign_memory(const ax_comm *comm);
 
 /* Lets collectives on buffers of `dev` go from device to device if every rank has a device of its own and
  * NCCL. Otherwise data are still copied through the host, the reason is written to `why`, and the result is
- * AX_OK. `why` is empty if the devices were connected. It is also empty if no connection is needed, because
- * the device uses host memory, the communicator has one rank, or it is connected already. `name` is the
- * communicator's name in messages. The connection lasts until ax_comm_disconnect, which ax_comm_destroy
- * calls. ax_comm_disconnect also frees the pinned memory through which messages of a device went. So call it
- * before the device is closed, even for a communicator that is not connected. For set-up, not for training
- * steps. ax_comm_connect is collective along comm, ax_comm_disconnect if comm is connected. AX_ERR_COMM. */
+ * AX_OK. `why` is empty if the devices were connected, or if no connection is needed: the device uses host
+ * memory, the communicator has one rank, or it is connected already. `name` is the communicator's name in
+ * messages. The connection lasts until ax_comm_disconnect, which ax_comm_destroy calls. ax_comm_disconnect
+ * also frees the pinned memory through which messages of a device went. So call it before the device is
+ * closed, even for a communicator that is not connected. For set-up, not for training steps. ax_comm_connect
+ * is collective along comm; ax_comm_disconnect is collective only if comm is connected. AX_ERR_COMM if a rank
+ * fails. */
 enum { AX_COMM_WHY = 512 };
 AX_MUST_CHECK ax_status ax_comm_connect(ax_comm *comm, ax_device *dev, const char *name,
                                         char why[AX_COMM_WHY]);
@@ -208,7 +213,7 @@ typedef enum ax_message_kind {
     AX_MESSAGE_KINDS
 } ax_message_kind;
 
-/* Describes a message. Sender and receiver must pass equal descriptions, except for `note`. */
+/* The description of a message. Sender and receiver must pass equal descriptions, except for `note`. */
 enum { AX_MESSAGE_DIMS = 4 };
 typedef struct ax_message {
     ax_message_kind kind;
@@ -245,10 +250,11 @@ AX_MUST_CHECK ax_status ax_comm_reserve_messages(ax_comm *comm, ax_device *dev, 
 size_t ax_comm_reserved_messages(const ax_comm *comm);
 /* Returns true if ax_wait on this message would return at once (NULL: true). */
 bool ax_work_done(const ax_work *work);
-/* Returns the sender's `note`. `work` is a receive that is done (ax_work_done). */
+/* Returns the number `note` that the sender passed (ax_message). `work` is a receive that is done
+ * (ax_work_done). */
 int ax_work_note(const ax_work *work);
 /* Waits until at least one of `n` messages is complete, 1 <= n <= AX_WAIT_SOME. A NULL in `works` counts as a
- * complete message. `comm` is the communicator of any of the messages. The caller then calls ax_wait on each
+ * complete message. `comm` is the communicator of one of the messages. The caller then calls ax_wait on each
  * complete message (ax_work_done). */
 enum { AX_WAIT_SOME = 8 };
 AX_MUST_CHECK ax_status ax_wait_some(ax_comm *comm, ax_work *const works[], int n);
@@ -263,9 +269,9 @@ AX_MUST_CHECK ax_status ax_comm_call_mpi(ax_comm *comm, ax_comm_mpi_fn *call, vo
 
 /* ---- agreement on errors and texts ---- */
 
-/* Makes all ranks fail if one has failed. Every rank passes its own status. All ranks return the status of
- * the lowest rank that failed, with that rank's message ("rank 2: …"; without the rank if all ranks failed
- * with the same message). If the other ranks cannot be reached: AX_ERR_COMM, or this rank's own error.
+/* Makes all ranks fail if one has failed. Every rank passes its own status, `mine`. All ranks return the
+ * status of the lowest rank that failed, with that rank's message ("rank 2: …"; without the rank if all ranks
+ * failed with the same message). If the other ranks cannot be reached: AX_ERR_COMM, or this rank's own error.
  * Collective along comm. */
 AX_MUST_CHECK ax_status ax_comm_agree(ax_comm *comm, ax_status mine);
 /* Broadcasts rank root's *text, which may be NULL. On the other ranks *text is overwritten, without being
@@ -283,8 +289,8 @@ AX_MUST_CHECK ax_status ax_comm_share_runtime(ax_comm *world);
 struct ax_work {
     ax_status (*wait)(ax_work *work);  /* completes the operation and frees the handle */
     bool (*done)(const ax_work *work); /* messages only: true if the operation is complete */
-    ax_work *inner; /* messages only: the backend's handle, if this handle is a wrapper that also copies data
-                       to or from a device; else NULL */
+    ax_work *inner; /* messages only: the backend's handle, if this handle also copies the data to or from a
+                       device; else NULL */
     int note; /* receives only: the number `note` that the sender passed, once the operation is complete */
     /* The public functions set the members below. comm is NULL for a handle that combines other handles. */
     ax_comm *comm;
@@ -293,8 +299,8 @@ struct ax_work {
     const char *name;    /* name of the collective, or kind of the message */
 };
 
-/* The arguments of the function `message` of ax_comm_ops. sends: true for a send, which only reads `data`;
- * false for a receive. */
+/* The arguments of the function `message` of ax_comm_ops. If `sends` is true, the message is sent to rank
+ * `peer` and `data` is only read; else it is received from rank `peer`. */
 typedef struct ax_message_args {
     ax_message message;
     bool sends;
@@ -317,7 +323,7 @@ typedef struct ax_comm_ops {
     ax_status (*run)(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work);
     ax_status (*split)(ax_comm *comm, int color, int key, ax_comm **out);
     ax_status (*group)(ax_comm *comm, const int *ranks, int n, ax_comm **out);
-    void (*set_timeout)(ax_comm *comm, double seconds); /* NULL: nothing to set */
+    void (*set_timeout)(ax_comm *comm, double seconds); /* seconds -1: ax_comm_hurry; NULL: no watchdog */
     void (*abort)(ax_comm *comm, ax_status status, const char *message);
     /* Returns the reason if the world has failed, else NULL. A thread that waits for a collective from device
      * to device calls this function again and again; the watchdog takes these calls as the sign that the rank
@@ -346,9 +352,9 @@ struct ax_comm {
     ax_comm_traffic traffic;
     char *staging; /* host buffer for collectives of devices with discrete memory; or NULL */
     size_t staging_bytes;
-    struct ax_comm_carrier *carriers;  /* list of pinned host buffers, through which messages of devices are
-                                          copied whose memory the host cannot access directly */
-    size_t reserved;                   /* bytes of ax_comm_reserve_messages */
+    struct ax_comm_carrier *carriers; /* list of pinned host buffers for messages of a device whose memory the
+                                         host cannot access directly */
+    size_t reserved;                  /* bytes of ax_comm_reserve_messages */
     struct ax_comm_observed *observed; /* list of handles of collectives and messages on the dry device */
     struct ax_comm_link *link; /* direct connection of the devices, used instead of `staging`; or NULL */
     void *impl;

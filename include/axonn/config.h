@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-/* The enumerators of each type are in the order of the words that the key accepts (`choices` in
- * ax_config_options). */
+/* Values of keys that accept a word. The enumerators of each type are in the order of these words (`choices`
+ * in ax_config_options). */
 typedef enum ax_config_precision { AX_CONFIG_FP32, AX_CONFIG_BF16, AX_CONFIG_FP16 } ax_config_precision;
 typedef enum ax_config_activation { AX_CONFIG_GELU_NEW, AX_CONFIG_GELU, AX_CONFIG_SILU } ax_config_activation;
 typedef enum ax_config_method { AX_CONFIG_FULL, AX_CONFIG_LORA } ax_config_method;
@@ -31,7 +31,7 @@ typedef struct ax_config {
         /* If `family` is given, ax_config_load replaces 0 in kv_heads and ffn by the default. */
         int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, seq_len, window;
         double rope_theta;
-        double dropout; /* default of the three rates below */
+        double dropout; /* the default of the three rates below */
         double embd_dropout, resid_dropout, attn_dropout;
         double init_std, norm_eps;
         int activation; /* ax_config_activation */
@@ -41,8 +41,7 @@ typedef struct ax_config {
         int method; /* ax_config_method */
         int64_t rank;
         double alpha;
-        ax_strings targets; /* words for the matrices that get a low-rank update; "all": all matrices of the
-                               blocks */
+        ax_strings targets; /* matrices that get a low-rank update; "all": all matrices of the blocks */
     } tune;
     struct {
         ax_paths train, valid;
@@ -100,7 +99,7 @@ typedef struct ax_config {
     char *device;
     ax_runtime_values runtime; /* settings of the process (keys runtime.*) as the user gave them;
                                   ax_runtime_get returns the value in use */
-    ax_option_set *set;        /* for each value: the file and line, or the command line, where it was set
+    ax_option_set *set;        /* the option set that has read the values and knows where each was set
                                   (ax_option_place) */
 } ax_config;
 

@@ -2,9 +2,9 @@
  * device, stream, grid and dtypes of one rank.
  *
  * The axes are those that the AxoNN papers call G_x, G_y, G_z, G_inter (pipe) and G_data, innermost first.
- * With sizes X, Y, Z and P (pipe), the number of a rank is rank = (((data·P + pipe)·Z + z)·Y + y)·X + x,
- * unless ax_grid_world put the ranks in another order. An "axis" is always one of the grid, a "dim" always
- * one of a tensor. */
+ * The rank with coordinates (x, y, z, pipe, data) has the number (((data·P + pipe)·Z + z)·Y + y)·X + x, where
+ * X, Y, Z and P are the sizes of x, y, z and pipe, unless ax_grid_world put the ranks in another order. An
+ * "axis" is always one of the grid, a "dim" always one of a tensor. */
 #ifndef AXONN_GRID_H
 #define AXONN_GRID_H
 
@@ -20,8 +20,8 @@ enum { AX_MAX_AXES = 16 }; /* axes of a grid, factors included */
 typedef uint8_t ax_axis;     /* index of an axis in its grid */
 typedef uint16_t ax_axisset; /* set of axes: bit a is 1 if axis a is in the set */
 
-/* The axes that every grid has, innermost first. The factors of these axes have the numbers after them
- * (ax_grid_factor). */
+/* The axes that every grid has, innermost first. Factors of these axes (ax_grid_factor) are axes too, with
+ * the numbers from AX_AXES_STANDARD on. */
 enum { AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA, AX_AXES_STANDARD };
 
 /* Each row declares that an axis may be written as a product of two axes, its factors: FACTOR(id, axis,
@@ -60,8 +60,8 @@ void ax_grid_destroy(ax_grid **grid);
 AX_MUST_CHECK ax_status ax_grid_connect(ax_grid *grid, ax_device *dev);
 
 ax_grid_size ax_grid_sizes(const ax_grid *grid);
-/* ax_grid_size_along returns the member of `size` for a standard axis; ax_grid_size_of makes the struct from
- * the sizes n[axis]. */
+/* ax_grid_size_along returns the size of a standard axis. ax_grid_size_of makes the struct from n, where
+ * n[axis] is the size of each axis. */
 int ax_grid_size_along(ax_grid_size size, ax_axis axis);
 ax_grid_size ax_grid_size_of(const int n[AX_AXES_STANDARD]);
 int ax_grid_axes(const ax_grid *grid);                            /* number of axes, factors included */
@@ -79,9 +79,9 @@ int ax_grid_peer(const ax_grid *grid, ax_axis axis, int coord);
 AX_MUST_CHECK ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, ax_axis *out);
 /* Factors an axis (row `factor` of AX_FACTORS) into a major factor of `size` ranks and a minor factor. The
  * size of the minor factor is the size of the axis divided by `size`. From then on layouts and sets of axes
- * may name the factors. *out is an index for ax_grid_factoring. If a factor has the size of the whole axis,
- * no new axis is made: the factor is the axis itself. Declaring the same factoring again changes nothing. All
- * ranks declare the same factorings; not collective.
+ * may name the factors. *out is an index for ax_grid_factoring. A factor that has the size of the whole axis
+ * is the axis itself. Declaring the same factoring again changes nothing. All ranks declare the same
+ * factorings; not collective.
  *
  * Several factorings. An axis may have several factorings if, for any two of them, the size of one major
  * factor divides the size of the other. The names of a later factoring include its sizes ("x.kv4", "x.rep2").
@@ -116,8 +116,8 @@ AX_MUST_CHECK ax_status ax_grid_comm(ax_grid *grid, ax_axisset axes, ax_comm **o
 /* Lists the sets of axes for which a communicator of several ranks exists. *out is an array of sets in
  * ascending order that ends with 0; the caller frees it. Not collective. */
 AX_MUST_CHECK ax_status ax_grid_used(const ax_grid *grid, ax_axisset **out);
-/* Creates the communicators along the sets of axes in `used`, a list as from ax_grid_used, for instance of a
- * dry run of the same network. For set-up. Collective along each of the sets. */
+/* Creates the communicators along the sets of axes in `used`, a list as from ax_grid_used, for instance that
+ * of a dry run of the same network. For set-up. Collective along each of the sets. */
 AX_MUST_CHECK ax_status ax_grid_prepare(ax_grid *grid, const ax_axisset *used);
 /* ax_grid_groups returns the number of communicators that the grid has created. ax_grid_group returns one of
  * these communicators, and sets *axes to the axes (without factors) along which its ranks differ. */
@@ -159,7 +159,7 @@ char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, c
 /* How a run is distributed over its grid, and which communication overlaps with computation. The default of
  * each field is 0, except for `overlap` (ax_parallel_default). */
 typedef struct ax_parallel {
-    const struct ax_strategy *strategy; /* the axes that split each dim; NULL: "axonn" (all axes) */
+    const struct ax_strategy *strategy; /* which axes split which dims; NULL: "axonn", which uses all axes */
     int zero; /* ZeRO stage: along data, 1 splits optimizer state, 2 also gradients, 3 also weights */
     struct {
         bool oar; /* the all-reduce of the input gradient overlaps with the GEMM of the weight gradient */
@@ -187,16 +187,16 @@ typedef struct ax_ctx {
 
 /* The compute threads of a rank, and the cores to which they are bound. */
 typedef struct ax_threads {
-    int count;
+    int count;          /* number of threads */
     int local_size;     /* number of ranks on this machine (MPI: local size), this one included */
-    ax_binding binding; /* dev.h */
+    ax_binding binding; /* the cores (dev.h) */
 } ax_threads;
 
-/* Chooses the number of compute threads of this rank: `wanted`, or if `wanted` is 0 the rank's share of the
- * cores that the ranks of its machine may use, within the CPU quota, at least 1. Also chooses the cores to
- * which the threads are to be bound, each core for one thread, if the ranks of the machine together have
+/* Chooses the number of compute threads of this rank: `wanted`; or, if `wanted` is 0, the rank's share of the
+ * cores that the ranks of its machine may use, within the CPU quota, at least 1. Also chooses a core for each
+ * thread, to which the thread is to be bound, if three things hold: the ranks of the machine together have
  * exactly as many threads as cores that they may use, no CPU quota is lower, and runtime.pin is not off
- * (runtime.h); otherwise out->binding.why_not says why not. Warns if there are more threads than cores, or if
+ * (runtime.h). Otherwise out->binding.why_not says why not. Warns if there are more threads than cores, or if
  * the launcher's binding makes threads share cores or leaves cores idle. Collective along world. */
 AX_MUST_CHECK ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out);
 

@@ -12,9 +12,9 @@
  * n elements over g ranks into chunks of ceil(n/g), the last of which may be shorter or empty (9 elements
  * over 4 ranks are 3,3,3,0). So each nonempty part begins at a multiple of the chunk size within the n
  * elements, and collectives send and receive the parts without packing. Empty boxes are legal. Local storage
- * is the local box, row-major. Its rows are dense unless the tensor has `align`, as logits have, and tensors
- * that lie beside each other. Padding to chunks of equal size exists only in the buffers of collectives and
- * after the end of a parameter's local box. */
+ * is the local box, row-major. Its rows are dense unless the tensor has `align`: logits have it, and so have
+ * tensors that lie beside each other (ax_frame_alloc_beside). Padding to chunks of equal size exists only in
+ * the buffers of collectives and after the end of a parameter's local box. */
 #ifndef AXONN_TENSOR_H
 #define AXONN_TENSOR_H
 
@@ -54,7 +54,7 @@ enum { AX_ROW_ALIGN = 128 };
 typedef struct ax_tensor {
     ax_dtype dtype;
     uint32_t align; /* local rows (along the last dim) are padded to a multiple of `align` bytes; 0: dense */
-    uint32_t spare; /* rows of zeros in memory after the last row of a matrix (ax_param_pad_rows) */
+    uint32_t spare; /* number of rows of zeros in memory after the last row of a matrix (ax_param_pad_rows) */
     ax_layout layout;
     uint8_t ndim;
     int64_t dim[AX_MAX_DIMS];  /* global extents */
@@ -80,8 +80,8 @@ AX_MUST_CHECK ax_status ax_layout_parse(const ax_grid *grid, const char *text, i
 char *ax_layout_print(const ax_grid *grid, const ax_layout *layout, int ndim, const char *names,
                       char out[128]);
 /* Return true if two layouts (ax_layout_equal), or the axes of two dims (ax_axes_equal), are the same apart
- * from axes of size 1; they then give each rank the same part of an array. On a dim, an axis and the list of
- * its factors count as different. */
+ * from axes of size 1. Each rank then has the same part of an array by both of them, if the split units are
+ * equal. On a dim, an axis and the list of its factors count as different. */
 bool ax_layout_equal(const ax_grid *grid, const ax_layout *a, const ax_layout *b, int ndim);
 bool ax_axes_equal(const ax_grid *grid, const ax_axes *a, const ax_axes *b);
 /* Returns the layout without axes of size 1. */
@@ -91,8 +91,8 @@ ax_axisset ax_layout_split_axes(const ax_layout *layout, int ndim);
 /* Returns the layout of the sums over all dims but the last of a tensor with this layout: a vector that is
  * partial along the axes that split the summed dims. */
 ax_layout ax_layout_of_sums(const ax_layout *layout, int ndim);
-/* Checks a layout: AX_ERR_INTERNAL if an axis appears twice (alone or as a factor), if it is not an axis of
- * the grid, or if the dims have more than AX_LAYOUT_AXES axes. */
+/* Checks a layout. AX_ERR_INTERNAL if an axis appears twice (itself or through its factors), if an axis is
+ * not one of the grid, or if the dims have more than AX_LAYOUT_AXES axes. */
 AX_MUST_CHECK ax_status ax_layout_check(const ax_grid *grid, const ax_layout *layout, int ndim);
 
 /* ---- tensors ------------------------------------------------------------------------------------- */
@@ -114,27 +114,27 @@ ax_tensor ax_tensor_make(ax_dtype dtype, int ndim, const int64_t *dim, const int
  * all dims. */
 void ax_tensor_range(const ax_grid *grid, const ax_tensor *tensor, int d, int rank, int64_t *lo, int64_t *n);
 ax_box ax_tensor_box(const ax_grid *grid, const ax_tensor *tensor, int rank);
-/* These functions describe the calling rank's box. In this order, they return the extent of dim d; the number
- * of elements; the distance between rows in elements (leading dimension); the size in bytes, padding
- * included. */
+/* Describe the calling rank's box. ax_tensor_extent returns the extent of dim d, ax_tensor_count the number
+ * of elements, ax_tensor_pitch the distance between rows in elements (leading dimension), ax_tensor_bytes the
+ * size in bytes, padding included. */
 int64_t ax_tensor_extent(const ax_grid *grid, const ax_tensor *tensor, int d);
 int64_t ax_tensor_count(const ax_grid *grid, const ax_tensor *tensor);
 int64_t ax_tensor_pitch(const ax_grid *grid, const ax_tensor *tensor);
 int64_t ax_tensor_bytes(const ax_grid *grid, const ax_tensor *tensor);
-/* Returns the largest extent of dim d over all ranks. Collectives pad each rank's part to this extent. */
+/* Returns the largest extent of dim d on any rank. Collectives pad each rank's part to this extent. */
 int64_t ax_tensor_chunk(const ax_grid *grid, const ax_tensor *tensor, int d);
 int64_t ax_tensor_global_count(const ax_tensor *tensor);
-/* Returns true on exactly one rank of each group that holds the same box: the one with coordinate 0 along all
- * axes that are not in the layout. If the layout does not name the axis pipe, there is one such rank for each
- * pipeline stage. */
+/* Returns true on exactly one rank of each group of ranks that hold the same values: the rank with coordinate
+ * 0 along all axes that are not in the layout. If the layout does not name the axis pipe, there is one such
+ * rank for each pipeline stage. */
 bool ax_tensor_is_primary(const ax_grid *grid, const ax_tensor *tensor);
 
 /* ax_tensor_scatter copies `global`, a dense array in host memory with the tensor's dtype and global extents,
  * to the ranks' boxes; ax_tensor_collect copies the boxes back. The tensor must have memory. For tests, small
- * tables and reference computations. ax_tensor_scatter sets padding to zero. Along partial axes it gives the
- * values to the ranks with coordinate 0 and zeros to the others. It is not collective. ax_tensor_collect sums
- * along partial axes, in double, and gives every rank of the pipeline stage the whole array. It is collective
- * along the ranks of the stage. */
+ * tables and reference computations. ax_tensor_scatter sets padding to zero; along partial axes it gives the
+ * values to the ranks with coordinate 0, and zeros to the others. It is not collective. ax_tensor_collect
+ * sums along partial axes, in double, and gives the whole array to every rank of the pipeline stage. It is
+ * collective along the ranks of the stage. */
 AX_MUST_CHECK ax_status ax_tensor_scatter(ax_ctx *ctx, ax_tensor *tensor, const void *global);
 AX_MUST_CHECK ax_status ax_tensor_collect(ax_ctx *ctx, const ax_tensor *tensor, void *global);
 
@@ -149,7 +149,7 @@ typedef enum ax_mode {
 typedef struct ax_batch {
     ax_tensor tokens, targets, doc_start,
         positions; /* targets: the tokens to predict; negative: not part of the loss. doc_start: position at
-                      which each token's document begins */
+                      which each token's document begins; data NULL: 0 for all tokens */
     const ax_batch_numbers *now; /* scalars that change with each micro-batch; device memory. NULL: the loss
                                     scale is 1, and dropout masks depend on the number of training tasks that
                                     the frame has begun (ax_frame_train_tasks) */
@@ -205,12 +205,12 @@ AX_MUST_CHECK ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mod
 AX_MUST_CHECK ax_status ax_frame_next_part(ax_frame *frame, const char *name);
 
 /* A task may defer contractions to a later part. While ax_frame_defers returns true, functions that compute
- * weight gradients call ax_frame_defer instead of computing n <= AX_BESIDE contractions, of a[i] and b.
- * ax_frame_run_deferred later switches deferring off and calls fn(frame, n, user, spec, a, b) for each call
- * of ax_frame_defer, in their order. `user` has 2n pointers, of which user[i] and user[n + i] belong to a[i].
- * `spec` must be a string literal. The pointers in `user` and the structs a[i] and *b are copied; the data
- * must be memory of the frame or of a parameter, and must not be overwritten before fn is called.
- * ax_frame_begin switches deferring off and drops the deferred contractions. */
+ * weight gradients call ax_frame_defer instead of computing their n contractions, of a[i] and b (n <=
+ * AX_BESIDE). ax_frame_run_deferred later switches deferring off and calls fn(frame, n, user, spec, a, b) for
+ * each call of ax_frame_defer, in their order. `user` has 2n pointers, of which user[i] and user[n + i]
+ * belong to a[i]. `spec` must be a string literal. The pointers in `user` and the structs a[i] and *b are
+ * copied; the data must be memory of the frame or of a parameter, and must not be overwritten before fn is
+ * called. ax_frame_begin switches deferring off and drops the deferred contractions. */
 typedef ax_status ax_frame_deferred_fn(ax_frame *frame, int n, void *const *user, const char *spec,
                                        const ax_tensor *a, const ax_tensor *b);
 void ax_frame_set_deferring(ax_frame *frame, bool defers);
@@ -221,11 +221,11 @@ AX_MUST_CHECK ax_status ax_frame_run_deferred(ax_frame *frame);
 const ax_batch *ax_frame_batch(const ax_frame *frame);
 /* Returns the name of the running task; "" before the first task. */
 const char *ax_frame_task_name(const ax_frame *frame);
-/* Registers a callback, so that transfers can end before the frame's memory is used for something else: the
- * next ax_frame_begin or ax_frame_next_part first calls fn(user). fn can wait for transfers that still use
- * the frame's memory. A frame has only one callback: if another `user` is registered, the earlier callback is
- * called at once. With fn NULL there is no callback afterwards. `user` must stay valid until the call, or
- * until the frame is destroyed. */
+/* Registers a callback: the next ax_frame_begin or ax_frame_next_part first calls fn(user), because it makes
+ * the frame's memory free for other uses. fn can wait for transfers that still use the frame's memory. A
+ * frame has only one callback: if another `user` is registered, the earlier callback is called at once. So
+ * ax_frame_at_end(frame, NULL, NULL) calls the registered callback, and leaves none. `user` must stay valid
+ * until the call, or until the frame is destroyed. */
 typedef ax_status ax_frame_end_fn(void *user);
 AX_MUST_CHECK ax_status ax_frame_at_end(ax_frame *frame, ax_frame_end_fn *fn, void *user);
 /* Returns how many bytes of the frame's block have been used so far: the maximum of offset + size over all
@@ -236,7 +236,7 @@ size_t ax_frame_high_water(const ax_frame *frame);
  * The content is undefined. The memory is valid until the next ax_frame_begin; in planned mode only until the
  * last use that the dry run recorded, because later allocations may share the memory. AX_ERR_USAGE if
  * ax_tensor_check fails, AX_ERR_MEMORY if the frame is too small, AX_ERR_INTERNAL if an earlier run of the
- * task, or the dry run of a plan, had another allocation at this place. */
+ * task, or the dry run of a plan, had another allocation at this point of the task. */
 AX_MUST_CHECK ax_status ax_frame_alloc(ax_frame *frame, const ax_tensor *like, ax_tensor *out);
 /* Allocates n <= AX_BESIDE tensors beside each other: a row of the array that is allocated has a row of
  * out[0], then one of out[1], and so on. out[i] has dtype, shape and layout of like[i], and its `align` is

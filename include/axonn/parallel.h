@@ -21,8 +21,8 @@ extern "C" {
  * axes of its letter. A letter that `spec` does not have after "->" is summed. The result is partial along
  * the axes that split summed letters, and along the partial axes of an operand; the operands must not both be
  * partial along the same axis. Not collective. AX_ERR_INTERNAL if `spec` is malformed, if the operands differ
- * in dtype or in a letter's extent, axes or unit, if only one operand has a summed letter, or if an axis
- * would appear twice. */
+ * in dtype, or in a letter's extent, axes or (if the dim is split) unit, if only one operand has a summed
+ * letter, or if an axis would appear twice. */
 AX_MUST_CHECK ax_status ax_contract_rule(const ax_grid *grid, const char *spec, const ax_tensor *a,
                                          const ax_tensor *b, ax_tensor *out);
 /* Computes *out, the contraction that ax_contract_rule defines, with a's dtype, in memory of the frame; not
@@ -31,23 +31,24 @@ AX_MUST_CHECK ax_status ax_contract_rule(const ax_grid *grid, const char *spec, 
  * letters form three groups: letters that a and the result share, letters that b and the result share, and
  * summed letters. The letters of a group must be adjacent and in the same order wherever they appear
  * ("bto,bti->oi" is legal, "bto,tbi->oi" is not), else AX_ERR_INTERNAL. The rows of an operand may be padded
- * if its last letter is the only one of its group. */
+ * if the operand's last letter is the only letter of its group. */
 AX_MUST_CHECK ax_status ax_contract(ax_frame *frame, const char *spec, const ax_tensor *a, const ax_tensor *b,
                                     const ax_tensor *bias, ax_tensor *out);
 /* Computes the contraction that ax_contract_rule defines, as ax_contract does, and stores it in the memory of
  * `out`, which has a's dtype or its accumulation dtype, and may have padded rows. Adds to the present values
  * if `accumulate`. out's extents and layout must be those of ax_contract_rule.
  *
- * If a letter is the first dim of a tensor with rows of zeros (ax_tensor.spare), and the last dim of a tensor
- * whose rows have padding of the same size, the GEMM has this extent with the rows of zeros. If the letter is
- * summed, the padding must hold zeros. Otherwise the padding of the result becomes zeros. */
+ * If a letter is the first dim of a tensor with rows of zeros after its last row (ax_tensor.spare), and the
+ * last dim of a tensor whose rows have padding for at least as many elements, the GEMM computes with the rows
+ * of zeros and the padding too. If the padding is that of the result, it becomes zeros. If it is that of an
+ * operand, it must hold zeros. */
 AX_MUST_CHECK ax_status ax_contract_run(ax_frame *frame, const char *spec, const ax_tensor *a,
                                         const ax_tensor *b, const ax_tensor *bias, bool accumulate,
                                         const ax_tensor *out);
-/* One of several contractions: the arguments of ax_contract_run, and `sums`: unless NULL, memory for the sums
- * of a over the dims that the contraction sums (ax_layout_of_sums), in the accumulation dtype, added to the
- * present values if `accumulate_sums`. With `sums`, the summed dims must be a's first ones, the result must
- * begin with a's other dims, and `bias` must be NULL. */
+/* One of several contractions: the arguments of ax_contract_run, and `sums`. Unless `sums` is NULL, the sums
+ * of a over the dims that the contraction sums (ax_layout_of_sums) are stored there in the accumulation
+ * dtype, or added to the present values if `accumulate_sums`. Then the summed dims must be a's first ones,
+ * the result must begin with a's other dims, and `bias` must be NULL. */
 typedef struct ax_contraction {
     const ax_tensor *a, *b, *bias, *out, *sums;
     bool accumulate, accumulate_sums;
@@ -55,8 +56,8 @@ typedef struct ax_contraction {
 /* Computes n <= AX_BESIDE contractions, one after the other, as ax_contract_run does. Adjacent arrays of two
  * successive contractions may be blocks of one matrix: if the matrices are [a0; a1]·b = [out0; out1], or
  * a·[b0 b1] = [out0 out1], or [a0 a1]·[b0; b1] = out, and if strides, biases and `accumulate` allow it, the
- * two run as one GEMM. In the last case the second contraction accumulates in `out`, and the whole sum is
- * rounded once. */
+ * two run as one GEMM. In the last case the second contraction must accumulate in the `out` of the first, and
+ * the whole sum is rounded once. */
 AX_MUST_CHECK ax_status ax_contract_each(ax_frame *frame, const char *spec, const ax_contraction *each,
                                          int n);
 /* Computes a contraction in the memory of `out` (ax_contract_run) by a GEMM with an epilogue: `then` says
@@ -72,8 +73,8 @@ AX_MUST_CHECK ax_status ax_contract_activation(ax_frame *frame, const char *spec
 
 typedef enum ax_step_kind { AX_STEP_GATHER, AX_STEP_SCATTER, AX_STEP_SLICE, AX_STEP_REDUCE } ax_step_kind;
 
-/* One step of a plan. GATHER (all-gather), SCATTER (reduce-scatter) and SLICE (no communication) change dim
- * `dim` along `axis`; REDUCE is an all-reduce along `axes`. */
+/* One step of a change of layout (ax_plan). GATHER (all-gather), SCATTER (reduce-scatter) and SLICE (no
+ * communication) change dim `dim` along `axis`; REDUCE is an all-reduce along `axes`. */
 typedef struct ax_plan_step {
     ax_step_kind kind;
     uint8_t dim;
@@ -159,8 +160,8 @@ AX_MUST_CHECK ax_status ax_strategy_find(const char *name, const ax_strategy **o
 extern const ax_strategy ax_strategy_inference;
 /* Returns the context's strategy. */
 const ax_strategy *ax_strategy_of(const ax_ctx *ctx);
-/* Returns the axes of size above 1 that the strategy does not use; the set is empty if the grid fits the
- * strategy. (ax_model_check_grid also checks whether the grid fits a model and a batch.) */
+/* Returns the axes that have a size above 1 and that the strategy does not use; the set is empty if the grid
+ * fits the strategy. (ax_model_check_grid also checks whether the grid fits a model and a batch.) */
 ax_axisset ax_strategy_lacks(const ax_strategy *strategy, ax_grid_size size);
 
 /* Returns the layout of a tensor whose dims have these roles, by the context's strategy. If the roles of
@@ -168,18 +169,18 @@ ax_axisset ax_strategy_lacks(const ax_strategy *strategy, ax_grid_size size);
  * is [v@x.y, d]. */
 ax_layout ax_layout_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim);
 /* Returns the axes along which each rank computes only a partial sum of the gradient of a parameter with
- * these roles: the axes that split the batch; for key and value heads also the axis that replicates them; for
- * parameters that all heads share also the axes that split the heads. */
+ * these roles: the axes that split the batch; for key and value widths also the axis along which these heads
+ * are replicated; for parameters that all heads share also the axes that split the heads. */
 ax_axisset ax_grad_axes_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim);
 /* Returns the axes that split the batch. */
 ax_axisset ax_batch_axes(const ax_ctx *ctx);
 
 /* Returns the split unit of a vocabulary, for embedding tables and output heads: 64 entries, which suits the
- * kernels, or, for small vocabularies, the largest smaller power of two with which there are at least 8 units
- * per rank, so that the ranks' parts differ by at most an eighth (at least 1). */
+ * kernels; for small vocabularies the largest smaller power of two, at least 1, with which each rank has at
+ * least 8 units, so that the ranks' parts differ by at most an eighth. */
 int64_t ax_vocab_unit(const ax_ctx *ctx, int64_t vocab);
-/* Returns the number of rows to a multiple of which tables of a vocabulary are padded (ax_param_pad_rows):
- * that of logits in AX_ROW_ALIGN bytes. */
+/* Returns the number of logits (elements of the compute dtype) in AX_ROW_ALIGN bytes. Tables with a row for
+ * each entry of a vocabulary are padded to a multiple of this number of rows (ax_param_pad_rows). */
 int64_t ax_vocab_pad(const ax_ctx *ctx);
 
 /* How the heads of grouped-query attention are split along the axes of AX_ROLE_INNER, so that every rank
@@ -267,10 +268,10 @@ typedef struct ax_param {
     bool frozen;          /* set before ax_param_set_create */
     ax_param_place place; /* set before ax_param_set_create */
     ax_param_file file;
-    int64_t row_unit; /* rows in layout U are padded in memory to a multiple (ax_param_pad_rows); 0: they are
-                         not */
-    struct ax_param *first, *next; /* the first parameter of its group, and the one after it (ax_param_join);
-                                      NULL: none */
+    int64_t row_unit; /* in layout U, rows of zeros are added in memory up to a multiple of row_unit rows
+                         (ax_param_pad_rows); 0: none */
+    struct ax_param *first, *next; /* the first parameter of this one's group, and the next one in it
+                                      (ax_param_join); NULL: none */
     struct ax_param_set *set;      /* the set that gave it memory, or NULL */
     struct ax_param_live *live;    /* the parameter's collectives in flight; owned by the set */
 } ax_param;
@@ -286,8 +287,9 @@ AX_MUST_CHECK ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim,
  * ax_param_set_create. */
 void ax_param_sums_over(ax_ctx *ctx, ax_param *param, ax_role role);
 /* Pads a matrix in memory: in layout U, rows of zeros follow each rank's last row, up to a multiple of `unit`
- * rows. Contractions use them (ax_contract_run), so that extents of GEMMs suit the kernels. Values, counts,
- * norms and files do not have these rows. Call this function before ax_param_set_create. */
+ * rows. Contractions compute with these rows too (ax_contract_run), so that extents of GEMMs suit the
+ * kernels. Values, counts, norms and files do not have these rows. Call this function before
+ * ax_param_set_create. */
 void ax_param_pad_rows(ax_param *param, int64_t unit);
 /* Makes n <= AX_BESIDE parameters a group: matrices whose rows kernels read as one matrix, and which are
  * acquired in this order. Weights that are gathered before use are gathered into adjacent memory, and the
@@ -301,10 +303,10 @@ bool ax_param_is_owned(const ax_param *param);
 bool ax_param_trains(const ax_param *param);
 
 /* Gets the parameter in layout U, in which kernels use it; *out is valid until the next ax_frame_begin. If
- * the `rest` layout is not U, the parameter is gathered into frame memory. If it has a place in the weight
- * cache, it is gathered there, and only once after each update.
- * With overlap.oag this call also starts the all-gathers of the parameters that the task's earlier runs
- * acquired next. Collective along the axes that `rest` has and U lacks. */
+ * the `rest` layout is not U, the parameter is gathered into frame memory. If the parameter has a place in
+ * the weight cache, it is gathered there, and only once after each update. With overlap.oag this call also
+ * starts the all-gathers of the parameters that the task's earlier runs acquired next. Collective along the
+ * axes that `rest` has and U lacks. */
 AX_MUST_CHECK ax_status ax_param_acquire(ax_frame *frame, ax_param *param, ax_tensor *out);
 
 /* Adds the contraction `spec` of a and b (ax_contract) to the gradient; the GEMM accumulates in place if the
@@ -315,7 +317,7 @@ AX_MUST_CHECK ax_status ax_param_accumulate(ax_frame *frame, ax_param *param, co
 /* Adds the contraction of a[i] and b to the gradient of params[i], for i < n <= AX_BESIDE, as
  * ax_param_accumulate does. The contractions run as one GEMM where ax_contract_each allows it. If biases[i]
  * is not NULL, also adds the sums of a[i] over all dims but the last to the gradient of the vector biases[i],
- * unless biases[i] or params[i] is frozen. The GEMM computes these sums too (col_sums in ax_gemm_args). */
+ * unless biases[i] or params[i] is frozen; the GEMM computes these sums too (col_sums in ax_gemm_args). */
 AX_MUST_CHECK ax_status ax_param_accumulate_each(ax_frame *frame, int n, ax_param *const *params,
                                                  ax_param *const *biases, const char *spec,
                                                  const ax_tensor *a, const ax_tensor *b);
@@ -324,10 +326,10 @@ AX_MUST_CHECK ax_status ax_param_accumulate_each(ax_frame *frame, int n, ax_para
  * gradient itself if the layouts agree, else frame memory. The kernel must overwrite *out if *fresh, and add
  * to it otherwise; with fresh NULL, *out is zeroed where *fresh would be true, and the kernel always adds.
  * Not collective. Then ax_param_add_grad redistributes the contribution to the gradient's layout and adds it.
- * With overlap.ors the transfer may be in flight until ax_param_set_sync_grad, ax_frame_next_part or
+ * With overlap.ors this transfer may be in flight until ax_param_set_sync_grad, ax_frame_next_part or
  * ax_frame_begin; until then the contribution's memory must not be used. Along an axis where the gradient is
  * partial and the contribution is replicated, only the rank with coordinate 0 adds the contribution.
- * Collective along the axes in which the layouts differ. */
+ * ax_param_add_grad is collective along the axes in which the two layouts differ. */
 AX_MUST_CHECK ax_status ax_param_grad_target(ax_frame *frame, ax_param *param, const ax_layout *produced,
                                              ax_tensor *out, bool *fresh);
 AX_MUST_CHECK ax_status ax_param_add_grad(ax_frame *frame, ax_param *param, const ax_tensor *part);
@@ -351,9 +353,9 @@ typedef struct ax_param_set {
      * state. */
     size_t bytes_master, bytes_use, bytes_grad, bytes_state;
     size_t bytes_tied; /* bytes of buffers for the tied weights' gradients from the last pipeline stage */
-    size_t bytes_sums; /* bytes of the tables of arrays whose squares are summed */
-    void *block[4];    /* device memory, in the order of the bytes_… above: master, use, grad, state */
-    struct ax_param_flow *flow; /* collectives in flight, orders of weights, buckets of gradients */
+    size_t bytes_sums; /* bytes of the tables of arrays that kernel sumsq reads */
+    void *block[4]; /* device memory of bytes_master, bytes_use, bytes_grad and bytes_state, in this order */
+    struct ax_param_flow *flow; /* collectives in flight, recorded orders of weights, buckets of gradients */
 } ax_param_set;
 
 /* Gives memory to `n` parameters; a parameter listed twice, as tied weights are, counts once. slots: number
@@ -381,8 +383,8 @@ AX_MUST_CHECK ax_status ax_param_set_refresh(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_param_set_zero_grad(ax_param_set *set);
 /* Tells the set whether the next backward pass is the step's last one for its layers (`last`). If `last` is
  * true, the reduction of a bucket of gradients (ax_param_set_sync_grad) starts during this backward pass, as
- * soon as each of the gradients has received as many contributions as in the micro-batch before. Otherwise
- * ax_param_set_sync_grad starts it. */
+ * soon as each gradient of the bucket has received as many contributions as in the micro-batch before.
+ * Otherwise ax_param_set_sync_grad starts it. */
 AX_MUST_CHECK ax_status ax_param_set_last_micro_batch(ax_param_set *set, bool last);
 /* Completes the gradients of a step, after its last micro-batch: waits for all contributions and reduces
  * partial sums. Then param->grad is valid. Gradients adjacent in memory and reduced along the same axes form

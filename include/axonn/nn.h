@@ -13,7 +13,7 @@
  *                                                   ax_linear(ctx, "down", &(ax_linear_config){…})});
  *
  * A constructor that fails calls ax_fail and returns NULL. A constructor that gets a NULL child returns NULL
- * too, so only the root of a network needs to be checked. Sizes below 1, or too large (ax_tensor_check), are
+ * too, so only the root of a network needs to be checked. A size below 1, or too large (ax_tensor_check), is
  * AX_ERR_USAGE. Parameters are named after their layer ("up.weight"); give the layers of a network different
  * names. A parent owns its children; ax_layer_destroy destroys the tree and its parameters. Examples:
  * examples/charlm.c, src/model/decoder.c. */
@@ -64,8 +64,9 @@ AX_MUST_CHECK ax_status ax_layer_forward(ax_layer *layer, ax_frame *frame, const
  * stack. */
 AX_MUST_CHECK ax_status ax_layer_backward(ax_layer *layer, ax_frame *frame, const ax_tensor *dy,
                                           ax_tensor *dx);
-/* forward_sum: x = a + b, then y = layer(x). backward_add: dx = add + the gradient of x, computed by the
- * layer from dy. If the layer's ax_layer_ops lacks the function, ax_op_add does the addition. */
+/* ax_layer_forward_sum computes x = a + b, then y = layer(x). ax_layer_backward_add computes dx = add + the
+ * gradient of x, which the layer computes from dy. If the layer's ax_layer_ops does not have the fused
+ * function, ax_op_add does the addition. */
 AX_MUST_CHECK ax_status ax_layer_forward_sum(ax_layer *layer, ax_frame *frame, const ax_tensor *a,
                                              const ax_tensor *b, ax_tensor *x, ax_tensor *y);
 AX_MUST_CHECK ax_status ax_layer_backward_add(ax_layer *layer, ax_frame *frame, const ax_tensor *dy,
@@ -106,9 +107,10 @@ ax_layout ax_activation_layout(const ax_ctx *ctx, ax_role width);
 /* ---- layers -------------------------------------------------------------------------------------- */
 
 /* y = x·Wᵀ + b. x: [b,t,in]; W: [out,in]; y: [b,t,out]. If in_role and out_role are split along different
- * axes, this is the 3D tensor-parallel linear layer (2502.08145, Alg. 1). If the next layer swaps the two
- * roles, its input needs no redistribution. If out_role is AX_ROLE_VOCAB, the rows of y are padded
- * (AX_ROW_ALIGN); without a bias by zeros, and the padding of its gradient must be zeros too. */
+ * axes, this is the 3D tensor-parallel linear layer (arXiv 2502.08145, Alg. 1). If the next layer swaps the
+ * two roles, its input needs no redistribution. If out_role is AX_ROLE_VOCAB, the rows of y are padded
+ * (AX_ROW_ALIGN). Without a bias, this padding holds zeros, and the padding of the gradient of y must hold
+ * zeros too. */
 typedef struct ax_linear_config {
     int64_t in, out;
     ax_role in_role, out_role;
@@ -125,7 +127,8 @@ ax_layer *ax_linear(ax_ctx *ctx, const char *name, const ax_linear_config *confi
  * no low-rank update) is NULL. */
 enum { AX_LINEAR_WEIGHT, AX_LINEAR_BIAS, AX_LINEAR_LORA_A, AX_LINEAR_LORA_B };
 
-/* A low-rank update of a linear layer (LoRA, Hu et al. 2021, 2106.09685): y = x·Wᵀ + b + scale·(x·Aᵀ)·Bᵀ. */
+/* A low-rank update of a linear layer (LoRA, Hu et al. 2021, arXiv 2106.09685): y = x·Wᵀ + b +
+ * scale·(x·Aᵀ)·Bᵀ. */
 typedef struct ax_low_rank {
     int64_t rank; /* 0: no update */
     double scale;
@@ -140,10 +143,11 @@ AX_MUST_CHECK ax_status ax_linear_add_low_rank(ax_layer *linear, const ax_low_ra
 /* LayerNorm over the width, with weight and bias. Ranks may split the width. */
 ax_layer *ax_layernorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps);
 /* RMSNorm over the width, with a weight and no bias (torch.nn.RMSNorm). Ranks may split the width: then
- * forward of RMSNorm needs one reduction over ranks, of one number per row, and forward of LayerNorm two. */
+ * forward of RMSNorm needs one reduction over ranks, of one number per row; forward of LayerNorm needs
+ * two. */
 ax_layer *ax_rmsnorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps);
 
-/* Elementwise activations. x may have any width and role; y has those of x. */
+/* Elementwise activations. x may have any width and role; y has the same. */
 ax_layer *ax_relu(ax_ctx *ctx, const char *name);
 ax_layer *ax_tanh(ax_ctx *ctx, const char *name);
 ax_layer *ax_silu(ax_ctx *ctx, const char *name);
@@ -151,10 +155,10 @@ ax_layer *ax_silu(ax_ctx *ctx, const char *name);
 ax_layer *ax_gelu(ax_ctx *ctx, const char *name, ax_activation form);
 
 /* Dropout with probability p, 0 <= p <= 1; in evaluation y = x. The mask is the same on every grid. It
- * depends on the step and on the first row in the batch's `now`; if `now` is NULL, it depends on the number
- * of tasks that the frame has begun in AX_MODE_TRAIN, so each of them has another mask (ax_drop in op.h).
- * forward, backward and ax_recompute of one task use the same mask. A new frame counts tasks from 0, so a
- * program that resumes a training run must pass `now`, or masks repeat. */
+ * depends on the step and the first row that the batch's `now` gives (ax_drop in op.h). If `now` is NULL, the
+ * mask depends on the number of tasks that the frame has begun in AX_MODE_TRAIN, so each of these tasks has
+ * another mask. forward, backward and ax_recompute of one task use the same mask. A new frame counts tasks
+ * from 0, so a program that resumes a training run must pass `now`, or masks repeat. */
 ax_layer *ax_dropout(ax_ctx *ctx, const char *name, double p);
 
 /* y = token_table[tokens] + position_table[positions], with the tokens and positions of the frame's batch; x
@@ -168,7 +172,8 @@ ax_layer *ax_embedding(ax_ctx *ctx, const char *name, const ax_embedding_config 
 
 /* Rotary position embedding (Su et al. 2021): the pair of elements i and i + e/2 of each head of e elements
  * is rotated by the angle position · f_i. The variants change the frequencies f_i = theta^(-2i/e) so that a
- * model works beyond the positions it was trained with. Names and values are those of transformers. */
+ * model works beyond the positions it was trained with. Names and values of the members are those of
+ * transformers. */
 typedef enum ax_rope_kind {
     AX_ROPE_DEFAULT,
     AX_ROPE_LINEAR, /* all frequencies divided by `factor` */
@@ -199,8 +204,8 @@ double ax_rope_attention_factor(const ax_rope_config *config);
  * ranks than kv_heads. `dropout`, in [0, 1], is applied to the attention probabilities in training; the masks
  * are drawn as by ax_dropout. With `head_norm_eps` > 0 each head of q and of k passes through an RMSNorm,
  * NAME.q_norm and NAME.k_norm, whose weight [head_dim] all heads share. With a `rope`, q and k are then
- * rotated by the positions of the frame's batch, and the key/value cache holds rotated keys. All ranks
- * create the same attention layers (ax_heads_split). */
+ * rotated by the positions of the frame's batch, and the key/value cache holds rotated keys. All ranks must
+ * create the same attention layers, because ax_heads_split may factor a grid axis. */
 typedef struct ax_attention_config {
     int64_t width, heads, kv_heads;
     int64_t head_dim; /* width of a head; 0: width / heads, which must then be an integer */
@@ -233,19 +238,21 @@ ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *config);
 
 /* ---- combinators --------------------------------------------------------------------------------- */
 
-/* Creates a layer that runs its children one after the other. It has no children yet (ax_layer_add). */
+/* Creates a layer that runs its children one after the other. The new layer has no children yet
+ * (ax_layer_add). */
 ax_layer *ax_sequence(ax_ctx *ctx, const char *name);
 /* Creates a layer that runs its `n` children one after the other (ax_sequence). The new layer owns the
  * children; after an error they have been destroyed. */
 ax_layer *ax_sequence_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *layers);
-/* Creates a layer that computes y = x, then y += branch(y) for each child in turn. It has no children yet
- * (ax_layer_add). If a branch begins with a norm, the addition before it is fused with the norm. */
+/* Creates a layer that computes y = x, then y += branch(y) for each child in turn. The new layer has no
+ * children yet (ax_layer_add). If a branch begins with a norm, the addition before it is fused with the
+ * norm. */
 ax_layer *ax_residual(ax_ctx *ctx, const char *name);
 /* Creates a layer that computes y = x, then y += branch(y) for each of its `n` branches in turn
  * (ax_residual). The new layer owns the branches; after an error they have been destroyed. */
 ax_layer *ax_residual_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *branches);
 /* Creates a layer that runs `body` with activation checkpointing: forward saves only the input of `body`, and
- * backward repeats the forward pass of `body`. The gradients are bitwise the same as without it. */
+ * backward repeats the forward pass of `body`. The gradients have the same bits as those of `body` itself. */
 ax_layer *ax_recompute(ax_ctx *ctx, const char *name, ax_layer *body);
 
 /* ---- losses -------------------------------------------------------------------------------------- */
@@ -283,8 +290,8 @@ typedef struct ax_kv_cache ax_kv_cache;
 AX_MUST_CHECK ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t batch, int64_t capacity,
                                            ax_kv_cache **out);
 void ax_kv_cache_destroy(ax_kv_cache **cache);
-/* Returns the number of positions in the cache. Forward does not change it: call ax_kv_cache_advance with the
- * number of new positions after all layers have run. */
+/* Returns the number of positions in the cache. Forward does not change this number: call ax_kv_cache_advance
+ * with the number of new positions after all layers have run. */
 int64_t ax_kv_cache_length(const ax_kv_cache *cache);
 void ax_kv_cache_advance(ax_kv_cache *cache, int64_t positions);
 /* Drops all positions after the first `positions` from the cache. */
@@ -293,8 +300,8 @@ size_t ax_kv_cache_bytes(const ax_kv_cache *cache);
 
 /* ---- the table of layers ------------------------------------------------------------------------- */
 
-/* A small example of one kind of layer, which the two functions below check. src/nn/layers.def lists all
- * examples. */
+/* A small example of one kind of layer. The two functions below check such examples. src/nn/layers.def lists
+ * all of them. */
 typedef struct ax_layer_sample {
     const char *name;
     ax_layer *(*make)(ax_ctx *ctx);
@@ -310,9 +317,9 @@ enum { AX_SAMPLE_VOCAB = 13, AX_SAMPLE_POSITIONS = 16 };
  * differences, in float64 on device ref. The error of a tensor's element is relative to max(rms of the
  * tensor, 1e-3 × the largest rms of all tensors). Not collective. */
 AX_MUST_CHECK ax_status ax_layer_check_gradient(const ax_layer_sample *sample, double *worst);
-/* Sets *worst to the largest difference between output and gradients on `grid` and those of a serial run in
- * float64, relative as in ax_layer_check_gradient. The ranks of the grid are threads; `device` is the
- * backend, `parallel` (NULL: the defaults) the distribution. */
+/* Sets *worst to the largest difference between the sample's output and gradients on `grid` and those of a
+ * serial run, both in float64, relative as in ax_layer_check_gradient. The ranks of the grid are threads;
+ * `device` is the backend, `parallel` (NULL: the defaults) the distribution. */
 AX_MUST_CHECK ax_status ax_layer_check_grid(const ax_layer_sample *sample, ax_grid_size grid,
                                             const ax_parallel *parallel, const char *device, double *worst);
 

@@ -1,7 +1,7 @@
 /* optim: learning-rate schedules, clipping, loss scaling, and optimizers over a parameter set.
  *
- * An optimizer is a row of a table: the number of its state arrays per parameter, and the function that
- * updates flat arrays. This function does not depend on models or grids, or on where the state is stored. */
+ * An optimizer (ax_optim) is the number of its state arrays per parameter, and a function that updates flat
+ * arrays. This function does not depend on models or grids, or on where the state is stored. */
 #ifndef AXONN_OPTIM_H
 #define AXONN_OPTIM_H
 
@@ -22,10 +22,10 @@ typedef enum ax_schedule_kind {
 AX_MUST_CHECK ax_status ax_schedule_find(const char *name, ax_schedule_kind *out);
 
 /* A learning-rate schedule. Steps count from 1. Step s <= warmup has learning rate lr·s/warmup, even if the
- * warm-up is longer than the run. After the warm-up, linear and cosine decay from lr to min_lr, which they
- * reach at step `steps`. wsd (warmup-stable-decay) stays at lr and decays linearly to min_lr over the last
- * decay·steps steps, or over all steps after the warm-up if those are fewer. docs/training.md has the
- * formulas. */
+ * warm-up is longer than the run. After the warm-up, constant stays at lr; linear and cosine decay from lr to
+ * min_lr, which they reach at step `steps`. wsd (warmup-stable-decay) stays at lr, and then decays linearly
+ * to min_lr over the last decay·steps steps, or over all steps after the warm-up if these are fewer.
+ * docs/training.md has the formulas. */
 typedef struct ax_schedule {
     ax_schedule_kind kind;
     int64_t steps, warmup;
@@ -36,8 +36,8 @@ double ax_schedule_lr(const ax_schedule *schedule, int64_t step);
 /* Dynamic loss scaling (Micikevicius et al. 2018). Numbers up to 2^-25 become 0 in fp16. So the backward pass
  * computes activation gradients multiplied by `scale`, and the update divides weight gradients, which are
  * fp32, by `scale`. A step whose gradient is not finite is skipped and halves the scale; after 2000 good
- * steps in a row the scale doubles. It stays within AX_LOSS_SCALE_LEAST and AX_LOSS_SCALE_MOST. Checkpoints
- * store the struct. */
+ * steps in a row the scale doubles. The scale stays between AX_LOSS_SCALE_LEAST and AX_LOSS_SCALE_MOST.
+ * Checkpoints store the struct. */
 typedef struct ax_loss_scale {
     double scale;          /* a power of two; 1 unless the compute dtype is fp16 */
     int64_t good_steps;    /* steps without overflow since the last overflow or doubling of the scale */
@@ -60,7 +60,7 @@ typedef struct ax_hyper {
 
 /* The parameter arrays that one launch updates. `array` has one entry (ax_update_array) for each of them, and
  * `arrays` is the number of entries; `table` is a copy of `array` in host memory. n: number of elements of
- * all these parameter arrays; copied: number of elements of those that have a 16-bit copy. */
+ * all these parameter arrays; copied: number of elements of those that have a copy in copy_dtype. */
 typedef struct ax_update {
     int64_t n, copied, arrays;
     const ax_update_array *array, *table; /* `array` in device memory, `table` in host memory */
@@ -81,9 +81,9 @@ typedef struct ax_optim {
  * "sgd" (momentum; as torch.optim.SGD). AX_ERR_USAGE for other names; the message lists the two. */
 AX_MUST_CHECK ax_status ax_optim_find(const char *name, const ax_optim **out);
 
-/* Applies an optimizer to a parameter set. The table of the set's arrays (ax_update_array) and the inputs
- * that change with each step (ax_update_numbers) are in device memory, so that an update never waits for the
- * host. */
+/* An updater applies an optimizer to a parameter set. The table of the set's arrays (ax_update_array) and the
+ * inputs that change with each step (ax_update_numbers) are in device memory, so that an update never waits
+ * for the host. */
 typedef struct ax_updater ax_updater;
 
 /* Creates an updater, which updates the parameters of `set` by the optimizer. Borrows `set`, which must have
@@ -96,15 +96,15 @@ size_t ax_updater_bytes(const ax_updater *updater);
 
 /* Computes, on the device, the factor by which the next updates multiply gradients, and whether these updates
  * are skipped (kernel clip). loss: the loss of the step, summed over `targets` targets; sumsq: the sums of
- * squares of the step's gradients (ax_param_set_grad_sumsq); both in device memory. scale: the loss scale, by
- * which gradients are multiplied; clip: see ax_clip_args. Before the first call the factor is 1. The work is
- * only enqueued. Not collective. */
+ * squares of the step's gradients (ax_param_set_grad_sumsq). Both are in device memory. scale: the loss
+ * scale, by which gradients are multiplied; clip: see ax_clip_args. Before the first call the factor is 1.
+ * The work is only enqueued. Not collective. */
 AX_MUST_CHECK ax_status ax_updater_clip(ax_updater *updater, const double *sumsq, const double *loss,
                                         int64_t targets, double scale, double clip);
 /* Updates once each parameter of the set that is not frozen and that this rank's pipeline stage owns
- * (ax_param_is_owned), with weight decay only if param->decay, and then all-gathers the parameters
- * (ax_param_all_gather). Runs as one launch if no parameter is all-gathered. The work is only
- * enqueued. Collective along the axes of the all-gathers. */
+ * (ax_param_is_owned), with weight decay only if param->decay, and then all-gathers the parameters whose new
+ * weights are split over ranks (ax_param_all_gather). Without such parameters the update is one kernel
+ * launch. The work is only enqueued. Collective as ax_param_all_gather. */
 AX_MUST_CHECK ax_status ax_updater_step(ax_updater *updater, const ax_hyper *hyper);
 /* Waits for the newest ax_updater_clip, but not for work enqueued after it, and returns its result. Not
  * collective. */

@@ -5,7 +5,7 @@
  *   - Tensors are [b, t, d] (samples, positions, width) with any layout.
  *   - Results are in frame memory.
  *   - Nonlinear operations reject partial sums (AX_ERR_INTERNAL).
- *   - Padded rows are rejected (AX_ERR_USAGE), except by cross-entropy and by ax_op_bias and its gradient.
+ *   - Padded rows are rejected (AX_ERR_USAGE), except by cross-entropy and by ax_op_bias and ax_op_bias_grad.
  *   - An operation that computes a statistic over a split dim is collective along the axes that split it. An
  *     operation with parameters is collective as ax_param_acquire and ax_param_add_grad are. All others are
  *     not collective.
@@ -85,21 +85,22 @@ AX_MUST_CHECK ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q
 AX_MUST_CHECK ax_status ax_op_rope(ax_frame *frame, ax_tensor *x, const ax_tensor *positions,
                                    const ax_tensor *table, bool inverse);
 
-/* y[b,t,:] = table[ids[b,t],:], or += if `accumulate`. ids: int32 [b, t]. If the first dim of the table is
- * split, y is partial along the axes that split it. */
+/* y[b,t,:] = table[ids[b,t],:], added to y if `accumulate`. ids: int32 [b, t]. If the first dim of the table
+ * is split, y is partial along the axes that split it. */
 AX_MUST_CHECK ax_status ax_op_embedding(ax_frame *frame, const ax_tensor *ids, ax_param *table,
                                         bool accumulate, ax_tensor *y);
 AX_MUST_CHECK ax_status ax_op_embedding_grad(ax_frame *frame, const ax_tensor *ids, const ax_tensor *dy,
                                              ax_param *table);
 
-/* y = f(x) and dx = dy·f'(x), where `kind` selects f. y and dx have the layout of x. */
+/* y = f(x) and dx = dy·f'(x), where `kind` selects the activation f. y and dx have the layout of x. */
 AX_MUST_CHECK ax_status ax_op_activation(ax_frame *frame, const ax_tensor *x, ax_activation kind,
                                          ax_tensor *y);
 AX_MUST_CHECK ax_status ax_op_activation_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *dy,
                                               ax_activation kind, ax_tensor *dx);
 
-/* y = f(gate) · up, where `kind` selects f. gate and up have equal layouts and padding of rows; rows of y are
- * dense. ax_op_glu_grad works in place: it overwrites `gate` and `up` with their gradients. */
+/* y = f(gate) · up, where `kind` selects the activation f. gate and up have equal layouts and padding of
+ * rows; rows of y are dense. ax_op_glu_grad works in place: it overwrites `gate` and `up` with their
+ * gradients. */
 AX_MUST_CHECK ax_status ax_op_glu(ax_frame *frame, const ax_tensor *gate, const ax_tensor *up,
                                   ax_activation kind, ax_tensor *y);
 AX_MUST_CHECK ax_status ax_op_glu_grad(ax_frame *frame, ax_tensor *gate, ax_tensor *up, const ax_tensor *dy,
@@ -141,17 +142,18 @@ AX_MUST_CHECK ax_status ax_op_squared_error(ax_frame *frame, const ax_tensor *x,
 /* ---- sampling (host) ----------------------------------------------------------------------------- */
 
 typedef struct ax_sampling {
-    double temperature; /* 0: greedy */
-    int top_k;          /* 0: off */
-    double top_p;       /* 1: off */
+    double temperature; /* 0: takes the most probable token */
+    int top_k;          /* number of tokens kept; 0: all */
+    double top_p;       /* share of the probability kept, in (0, 1]; 1: all */
 } ax_sampling;
 
 /* Draws a token from `n` logits in host memory, with the uniform random number u in [0, 1). Applies
- * temperature, then top-k, then top-p (keeps the smallest set of most probable tokens whose total probability
- * is at least top_p). Of tokens with equal logits, those with lower ids are kept first. The probabilities of
- * the kept tokens, scaled to a total of 1, are then added up in ascending order of ids; *out is the token at
- * which the sum first exceeds u. `work` has room for 2n values; it may be NULL if temperature is 0. The
- * expected time is O(n). AX_ERR_NUMERIC if a logit is NaN or +inf, or none is finite. */
+ * temperature, then top-k, then top-p (of the tokens that top-k keeps, keeps the smallest set of most
+ * probable ones that has at least the share top_p of their total probability). Of tokens with equal logits,
+ * those with lower ids are kept first. The probabilities of the kept tokens, scaled to a total of 1, are then
+ * added up in ascending order of ids; *out is the token at which the sum first exceeds u. `work` has room for
+ * 2n values; it may be NULL if temperature is 0. The expected time is O(n). AX_ERR_NUMERIC if a logit is NaN
+ * or +inf, or none is finite. */
 AX_MUST_CHECK ax_status ax_sample(const float *logits, int n, const ax_sampling *how, double u, float *work,
                                   int32_t *out);
 

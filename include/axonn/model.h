@@ -17,7 +17,7 @@ extern "C" {
 
 typedef struct ax_family ax_family;
 
-/* The largest sizes of a model. The number of elements and of bytes of arrays with such extents fits in 64
+/* The largest sizes of a model. The numbers of elements and of bytes of arrays with such extents fit in 64
  * bits. */
 #define AX_LAYERS_MAX 10000
 #define AX_HIDDEN_MAX 1048576 /* for hidden, heads, and heads x head_dim */
@@ -49,7 +49,7 @@ typedef enum ax_matrix {
 } ax_matrix;
 
 /* Describes a network of pre-norm blocks: x += attention(norm(x)), x += mlp(norm(x)). The value 0 of norm,
- * head_norms, biases, gated, rope, window or activation is the one of GPT-2. */
+ * head_norms, biases, gated, rope, window and activation is that of GPT-2. */
 typedef struct ax_model_config {
     const ax_family *family;
     int64_t layers, hidden, heads, kv_heads, ffn, vocab, seq_len;
@@ -58,7 +58,7 @@ typedef struct ax_model_config {
     bool head_norms; /* each head of q and k passes through an RMSNorm, before the rotary embedding */
     ax_biases biases;
     bool gated;          /* MLP: down(activation(gate(x)) · up(x)), instead of down(activation(up(x))) */
-    ax_rope_config rope; /* theta 0: the network has a table of learned positions instead */
+    ax_rope_config rope; /* rope.theta 0: the network has a table of learned positions instead */
     int64_t window; /* number of positions that each position attends to: itself and the nearest before it; 0:
                        no limit */
     char *window_layers; /* one character for each layer: '1' if `window` limits its attention, else '0';
@@ -81,15 +81,15 @@ typedef struct ax_model_config {
 
 /* Values of config.json that do not describe the network: special tokens and the dtype of the files. */
 typedef struct ax_model_identity {
-    int64_t bos, eos; /* token ids, -1: none */
+    int64_t bos, eos; /* ids of the tokens that begin and end a text; -1: none */
     ax_dtype dtype;   /* dtype of the stored weights */
 } ax_model_identity;
 
 /* Finds the family named `name` ("gpt2"). AX_ERR_USAGE if there is none; the message lists all families. */
 AX_MUST_CHECK ax_status ax_family_find(const char *name, const ax_family **out);
 /* Returns true if the family's config.json has a key of the same meaning as `option`, a key of this program's
- * configuration such as "model.window". Keys that all families have (model.vocab, model.tie) are not listed:
- * returns false for them. */
+ * configuration such as "model.window". Returns false for keys that all families have (model.vocab,
+ * model.tie). */
 bool ax_family_has(const ax_family *family, const char *option);
 /* The names of all families, each after a bar: "|gpt2|llama". */
 extern const char ax_family_names[];
@@ -127,7 +127,8 @@ AX_MUST_CHECK ax_status ax_model_config_retype(const char *json, size_t size, co
  * weights, the number of positions). A member has the name of the configuration key of the same meaning
  * ("model.hidden"), or of the key in config.json if there is none. */
 AX_MUST_CHECK ax_status ax_model_config_identity(const ax_model_config *config, ax_buf *out);
-/* Copies struct and strings. The caller releases *out with ax_model_config_fini, also after an error. */
+/* Copies the struct and its strings. The caller releases *out with ax_model_config_fini, also after an
+ * error. */
 AX_MUST_CHECK ax_status ax_model_config_copy(const ax_model_config *config, ax_model_config *out);
 void ax_model_config_fini(ax_model_config *config);
 const char *ax_model_config_family(const ax_model_config *config);
@@ -143,7 +144,7 @@ typedef struct ax_adapter {
     char *base; /* base_model_name_or_path: a directory, or a name by which another program knows the base
                    model; owned by this struct */
     double alpha;
-    int64_t rank;        /* r; 0: not given */
+    int64_t rank;        /* rank of all updates (r); 0: not given */
     bool root;           /* use_rslora: the scale is alpha / √rank instead of alpha / rank */
     struct json_t *json; /* the whole adapter_config.json; owned by this struct */
 } ax_adapter;
@@ -192,9 +193,9 @@ int64_t ax_model_config_default_ffn(const ax_model_config *config);
 /* Returns the sliding window of a layer's attention in positions; 0: no window. */
 int64_t ax_model_config_window(const ax_model_config *config, int64_t layer);
 
-/* Sets *total to the number of parameters, and *matmul to the number of parameters that GEMMs use, both
- * without the factors of low-rank updates (ax_model_config_low_rank_params). The weight of the head counts in
- * *matmul even if it is tied; embedding tables that are only looked up do not. */
+/* Sets *total to the number of parameters, and *matmul to the number of those that GEMMs use, both without
+ * the factors of low-rank updates (ax_model_config_low_rank_params). *matmul includes the weight of the head,
+ * even if it is tied, but not embedding tables that are only looked up. */
 void ax_model_config_params(const ax_model_config *config, int64_t *total, int64_t *matmul);
 /* Returns the training FLOPs per token, without recomputation: 6 × matmul parameters + 6 × layers × heads ×
  * head_dim × seq_len (causal attention). If the model has low-rank updates: 4 × matmul parameters + 6 ×
@@ -211,10 +212,10 @@ typedef struct ax_grid_load {
 } ax_grid_load;
 
 /* Checks whether a grid of `size` is legal. AX_ERR_USAGE if the grid does not have `ranks` ranks, is larger
- * than 1 along an axis that the strategy does not use, cannot split the heads (ax_heads_fit), has more
- * pipeline stages than the model's layers + 2, or does not divide the global batch into whole micro-batches.
- * The message gives the reason and the nearest legal grids of `ranks` ranks. All other sizes are legal: dims
- * that are not divisible are split unevenly. Not collective; needs no communicator. */
+ * than 1 along an axis that the strategy does not use, cannot split the heads (ax_heads_fit), has more than
+ * layers + 2 pipeline stages, or does not divide the global batch into whole micro-batches. The message gives
+ * the reason and the nearest legal grids of `ranks` ranks. All other sizes are legal: dims that are not
+ * divisible are split unevenly. Not collective; needs no communicator. */
 AX_MUST_CHECK ax_status ax_model_check_grid(const ax_grid_load *load, ax_grid_size size, int ranks);
 /* Returns true if ax_model_check_grid accepts a grid of `size`, whatever the number of ranks. `load` points
  * to an ax_grid_load. The function has the type ax_grid_legal_fn, for ax_grid_nearest. All checks of grids
@@ -223,15 +224,15 @@ bool ax_model_fits_grid(const void *load, ax_grid_size size);
 
 /* How a model will be used, for ax_model_create. */
 typedef struct ax_model_use {
-    int64_t recompute; /* 0 keeps all activations; n > 0 keeps the input of every n blocks, and backward
-                          recomputes the rest */
+    int64_t recompute; /* 0: all activations are kept; n > 0: the input of every n blocks is kept, and
+                          backward recomputes the rest */
     int64_t positions; /* all positions of tokens are below this number, which is at most the model's seq_len;
                           0: seq_len. The table of a rotary embedding has as many rows */
     const int64_t *costs; /* [layers + 2]: the costs by which ax_pipe_cut chooses where pipeline stages begin,
                              unless the context's ax_parallel.pipe says where; NULL: all blocks cost the same.
                              Read by ax_model_create only */
-    bool chunk_each; /* makes the embedding, each block, and the final norm each a chunk of its own, so that
-                        their costs can be counted; only on a grid with one stage */
+    bool chunk_each; /* true: the embedding, each block, and the final norm are each a chunk of their own, so
+                        that their costs can be counted; only on a grid with one stage */
 } ax_model_use;
 
 /* A chunk (adjacent layers) of this rank's pipeline stage: the children of the model's body with indices
@@ -286,8 +287,8 @@ AX_MUST_CHECK ax_status ax_model_logits(ax_model *model, ax_frame *frame, bool l
  * *total (F64, device memory). In training mode saves the logits in the frame for ax_model_backward. */
 AX_MUST_CHECK ax_status ax_model_loss(ax_model *model, ax_frame *frame, double *total);
 /* Runs the backward pass that belongs to the last forward pass on this frame, which must have run chunk
- * `chunk`. Adds to the parameters' gradients the gradient of the sum of the losses, times the batch's
- * loss_scale. If the chunk is the last part of the model, the forward pass was ax_model_loss, and dy is
+ * `chunk`. Adds the gradient of the sum of the losses, times the batch's loss_scale, to the gradients of the
+ * parameters. If the chunk is the last part of the model, the forward pass was ax_model_loss, and dy is
  * ignored. Otherwise the forward pass was ax_model_forward, and dy is the gradient of the result *y. *dx is
  * the gradient of the batch's x; if the chunk is the first part of the model, *dx is empty. */
 AX_MUST_CHECK ax_status ax_model_backward(ax_model *model, int chunk, ax_frame *frame, const ax_tensor *dy,

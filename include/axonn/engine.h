@@ -5,7 +5,7 @@
  *   ax_engine     a model with its memory and optimizer: runs one training step or one evaluation. No files.
  *   ax_generator  a model that continues token sequences
  *   ax_train      a whole training run from a configuration: data, checkpoints, metrics, signals
- *   ax_trainer    the engine of such a run, for programs that run its steps themselves
+ *   ax_trainer    the engine of a training run, for programs that run its steps themselves
  *
  * B is the number of rows (samples) in a step's global batch, T the number of positions in a row. */
 #ifndef AXONN_ENGINE_H
@@ -42,10 +42,10 @@ typedef struct ax_engine_options {
 /* Memory of an engine by class, in bytes on this rank: device memory, but `pinned` and one buffer in `batch`
  * are host memory. */
 typedef struct ax_memory {
-    size_t weights; /* master weights of trained parameters; weights of frozen parameters, and of all
-                       parameters if there is no optimizer */
-    size_t copies;  /* weights as kernels read them, if they are not the master weights themselves: in the
-                       compute dtype, and all-gathered weights that are kept (train.weight_cache) */
+    size_t weights; /* master weights; for parameters that are not trained (frozen, or no optimizer) the
+                       weights that kernels read */
+    size_t copies;  /* weights that kernels read, if they have memory of their own: weights in the compute
+                       dtype, and all-gathered weights that are kept (train.weight_cache) */
     size_t gradients, optimizer;
     size_t activations; /* activations and saved tensors (ax_frame) */
     size_t batch;       /* buffers for tokens, targets and positions, for loss and gradient norms, and the
@@ -103,12 +103,12 @@ double ax_engine_waited(const ax_engine *engine);
 int64_t ax_engine_rows(const ax_engine *engine);
 
 /* Writes rows first … end-1 of the current step (or evaluation) to *out; ax_sampler_read is such a function.
- * A step calls it once at the start of each micro-batch; a pipeline stage with several chunks calls it for
- * each chunk. If the function fails on all ranks, the step ends there, and the next step discards the
- * gradients accumulated so far (ax_param_set_zero_grad). If it fails on some ranks only, the others wait for
- * these ranks. With pipeline stages, the function may also give up the step: it returns AX_ERR_SIGNAL on all
- * ranks of the first stage, for the same piece (one micro-batch in one chunk). The stages then only exchange
- * the remaining messages of the step, and the step returns AX_ERR_SIGNAL on all ranks. */
+ * A step calls it on each rank once at the start of each micro-batch; a pipeline stage with several chunks,
+ * once for each chunk. If the function fails on all ranks, the step ends there, and the next step discards
+ * the gradients accumulated so far (ax_param_set_zero_grad). If it fails on some ranks only, the others wait
+ * for these ranks. With pipeline stages, the function may also give up the step: it returns AX_ERR_SIGNAL on
+ * all ranks of the first stage, for the same piece (one micro-batch in one chunk). The stages then only
+ * exchange the remaining messages of the step, and the step returns AX_ERR_SIGNAL on all ranks. */
 typedef ax_status ax_read_rows_fn(void *source, int64_t first, int64_t end, const ax_rows *out);
 /* Two functions for an ax_read_rows_fn, with which a rank of a later stage asks the first stage to give up
  * the step. ax_engine_ask_stop adds a note to the messages that this rank sends later in the step; ranks that
@@ -139,7 +139,7 @@ typedef struct ax_step_result {
     const char *culprit;
     bool culprit_weights; /* a weight of parameter `culprit` is not finite; false: its gradient is not
                              finite */
-    double loss_scale;    /* the loss scale of this step */
+    double loss_scale;    /* the loss scale of this step (fp16; else 1) */
     bool overflow; /* fp16 only: the gradient is not finite, but loss and weights are. The next step has a
                       smaller loss scale, unless that is already the smallest */
 } ax_step_result;
@@ -167,8 +167,8 @@ typedef struct ax_pretrained {
     ax_model_config config;
     ax_model_identity identity;
     ax_tokenizer *tokenizer; /* or NULL */
-    bool untied;    /* config.json ties the output layer to the token embedding, but the weight files hold
-                       another output layer */
+    bool untied;    /* config.json ties the output layer to the token embedding, but the weight files hold an
+                       output layer with other values; it is read as untied */
     ax_ids ends;    /* tokens that end a generated text: `eos_token_id` of generation_config.json, else
                        of config.json, else the tokenizer's end of text */
     ax_st *weights; /* open weight files, still readable after a training run has removed the checkpoint;
@@ -191,7 +191,7 @@ AX_MUST_CHECK ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_
 
 /* What ax_model_convert has written. */
 typedef struct ax_conversion {
-    int arrays, converted; /* number of all arrays; number of arrays whose dtype changed */
+    int arrays, converted; /* number of arrays; number of arrays whose dtype changed */
     int merged;            /* number of arrays to which an adapter's update was added */
     int files;             /* number of weight files that were written */
     int64_t bytes;         /* total size of the weight files and their index */
@@ -206,8 +206,8 @@ typedef struct ax_conversion_args {
     ax_dtype dtype;      /* dtype to which arrays of F64, F32, BF16 or F16 are converted; AX_DTYPE_COUNT: no
                             conversion */
     int64_t shard_bytes; /* largest size of a weight file; 0: 5 GB (ax_st_plan) */
-    /* Called before each part of an array is copied, with the number of bytes copied so far and of all bytes;
-     * may be NULL. If it returns false, the conversion ends with AX_ERR_SIGNAL. */
+    /* Called before each part of an array is copied, with the number of bytes copied so far (`done`) and of
+     * all bytes (`total`); may be NULL. If it returns false, the conversion ends with AX_ERR_SIGNAL. */
     bool (*progress)(void *user, int64_t done, int64_t total);
     void *user;
 } ax_conversion_args;
@@ -232,8 +232,8 @@ typedef struct ax_evaluation {
 } ax_evaluation;
 
 /* Called on each rank before each micro-batch (with pipeline stages: before each group of several
- * micro-batches), with the number of rows done and of all rows. If it returns
- * false on any rank, the evaluation fails with AX_ERR_SIGNAL on all ranks. */
+ * micro-batches), with the number of rows done and of all rows. If the function returns false on any rank,
+ * the evaluation fails with AX_ERR_SIGNAL on all ranks. */
 typedef bool ax_eval_progress_fn(void *user, int64_t done, int64_t total);
 
 /* Evaluates the engine's model on max_rows rows (0: all), spread evenly over a token source, and adds the
@@ -270,8 +270,8 @@ AX_MUST_CHECK ax_status ax_generator_feed(ax_generator *generator, const int32_t
                                           const float **logits);
 
 /* Drops all tokens after the first `positions` from the key/value cache; AX_ERR_USAGE if there are fewer.
- * Used to generate several continuations of a prompt that was fed once, or, with `positions` 0, to feed
- * another prompt of the same length. */
+ * With this function a program generates several continuations of a prompt that it feeds once, or, with
+ * `positions` 0, feeds another prompt of the same length. */
 AX_MUST_CHECK ax_status ax_generator_rewind(ax_generator *generator, int64_t positions);
 
 /* Builds the model, loads its weights, computes the logits of all n positions of a sequence and passes them
@@ -284,7 +284,7 @@ AX_MUST_CHECK ax_status ax_pretrained_logits(ax_ctx *ctx, const ax_pretrained *m
 
 /* The result of a run. */
 typedef struct ax_train_result {
-    int64_t step, tokens; /* steps that are done, also before a resume, and targets in these steps */
+    int64_t step, tokens; /* number of steps done, also before a resume; number of targets in these steps */
     double loss;          /* loss of the last step; NaN if no step was run */
     double eval_loss, bits_per_byte; /* results of the last evaluation; NaN if unknown */
     char *checkpoint;                /* directory of the newest checkpoint, or NULL; the caller frees */
@@ -296,24 +296,25 @@ typedef struct ax_train_result {
  * so do evaluations. A SIGINT a second or more after the first signal ends the process without saving.
  * ax_train installs the handlers itself while it runs. A program that calls ax_signals_catch first in main
  * also records signals that arrive before ax_train. The handlers call `tell` (NULL: nothing), which must be
- * async-signal-safe. */
+ * async-signal-safe. While they are installed, SIGPIPE is ignored; signals that the process ignored before
+ * stay ignored. */
 void ax_signals_catch(void (*tell)(void));
 /* Returns the last signal that the handlers recorded, or 0. */
 int ax_signal_pending(void);
 
 /* Runs a whole training run on the ranks of `world`: everything that `axonn train` does once the
- * configuration is loaded. Returns AX_OK when all steps are done, or AX_ERR_SIGNAL when any rank received a
- * signal: it has then saved a checkpoint, unless it was still tokenizing data. Each rank passes its own
- * `config`, with the same values as the others; values that come from the model's own config.json are filled
- * in. An error before the first step is returned by all ranks (ax_error_is_shared) and leaves older
+ * configuration is loaded. Returns AX_OK when all steps are done, or AX_ERR_SIGNAL when a rank received a
+ * signal earlier: the run has then saved a checkpoint, unless it was still tokenizing data. Each rank passes
+ * its own `config`, with the same values as the others; values that come from the model's own config.json are
+ * filled in. An error before the first step is returned by all ranks (ax_error_is_shared) and leaves older
  * checkpoints untouched. A rank that fails without the other ranks learning of it aborts the world
  * (ax_comm_abort), because the other ranks may be waiting for this rank. Collective along world. */
 AX_MUST_CHECK ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result);
 
 /* ---- the steps of a run -------------------------------------------------------------------------- */
 
-/* What is decided for a training run before anything is allocated: grid, sizes, dtypes, optimizer and memory,
- * computed from the configuration and the number of ranks. */
+/* What is decided about a training run before anything is allocated: grid, sizes, dtypes, optimizer and
+ * memory. It follows from the configuration and the number of ranks. */
 typedef struct ax_train_plan {
     const ax_config *config; /* borrowed */
     ax_comm *ranks; /* the ranks of the world, renumbered in the order that the key grid.order gives */
@@ -327,10 +328,10 @@ typedef struct ax_train_plan {
     int64_t mem_planned;       /* planned bytes of device memory on the rank that needs the most */
 } ax_train_plan;
 
-/* Returns the hyperparameters of step `step`; steps count from 1. */
+/* Returns the hyper-parameters of step `step`; steps count from 1. */
 ax_hyper ax_train_hyper(const ax_train_plan *plan, int64_t step);
-/* Writes short descriptions of a model and a grid, as metrics.jsonl has them: "gpt2 12 x 768", "data=1 pipe=1
- * x=2 y=1 z=1". */
+/* Writes short descriptions of a model and of a grid, as in metrics.jsonl: "gpt2 12 x 768" (layers x hidden),
+ * "data=1 pipe=1 x=2 y=1 z=1". */
 void ax_train_describe(const ax_model_config *config, ax_grid_size size, char model[96], char grid[96]);
 
 /* A trainer, for programs that run the training steps themselves: everything that ax_train prepares from a

@@ -26,9 +26,9 @@ typedef enum ax_pipe_schedule {
     AX_PIPE_1F1B,
     /* All forwards, then all backwards. */
     AX_PIPE_GPIPE,
-    /* 1F1B in which each step of the order is a piece: one micro-batch in one chunk (arXiv 2104.04473,
-     * section 2.2). With v chunks, a stage's wait for the first micro-batch is 1/v of the wait with
-     * AX_PIPE_1F1B, and the stage sends v times as many messages. */
+    /* 1F1B of pieces (one micro-batch in one chunk) instead of micro-batches (arXiv 2104.04473, section 2.2).
+     * With v chunks, a stage's wait for the first micro-batch is 1/v of the wait with AX_PIPE_1F1B, and the
+     * stage sends v times as many messages. */
     AX_PIPE_INTERLEAVED,
     AX_PIPE_SCHEDULES
 } ax_pipe_schedule;
@@ -41,10 +41,10 @@ typedef struct ax_pipe_stage {
     int stages, stage;
     int chunks; /* chunks of each stage; 1 for every schedule except AX_PIPE_INTERLEAVED */
     int64_t micro_batches;
-    int64_t flight;   /* the most pieces (one micro-batch in one chunk) that have run forward, but not yet
-                         backward */
-    int64_t postpone; /* the most pieces (one micro-batch in one chunk) that have run backward, but whose
-                         weight gradients are not yet computed */
+    int64_t flight; /* the largest number of pieces (one micro-batch in one chunk) that have run forward, but
+                       not yet backward */
+    int64_t postpone; /* the largest number of pieces (one micro-batch in one chunk) that have run backward,
+                         but whose weight gradients are not yet computed */
     int64_t slots;    /* flight + postpone, but no more than there are pieces */
 } ax_pipe_stage;
 
@@ -55,7 +55,8 @@ typedef struct ax_pipe_settings {
     int chunks;         /* chunks of each stage with AX_PIPE_INTERLEAVED; 0: one. Other schedules ignore it */
     int64_t slack;      /* how many more micro-batches a stage may hold than the number that keeps all stages
                            busy (ax_pipe_stage_of); for AX_PIPE_MESSAGE and AX_PIPE_1F1B only */
-    int64_t postpone;   /* micro-batches whose weight gradients a stage may postpone (ax_pipe_next) */
+    int64_t postpone;   /* number of pieces (one micro-batch in one chunk) whose weight gradients a stage may
+                           postpone (ax_pipe_next) */
     const int64_t *cut; /* cut[i]: index of the first block of stage i + 1; if stages have several chunks, of
                            chunk i + 1 in the order of forward. NULL: ax_pipe_cut chooses. Borrowed */
 } ax_pipe_settings;
@@ -65,12 +66,12 @@ typedef struct ax_pipe_settings {
  * condition. */
 bool ax_pipe_fits(ax_pipe_schedule schedule, int64_t stages, int64_t micro_batches);
 
-/* Returns stage `stage` with its number of slots. P is the number of stages. With AX_PIPE_MESSAGE and
- * AX_PIPE_1F1B, `flight` is P - stage + slack: P - stage micro-batches in flight keep all stages busy if all
- * stages take equally long. With AX_PIPE_GPIPE `flight` is the number of micro-batches. With
- * AX_PIPE_INTERLEAVED `flight` is (chunks - 1)·P + 2·(P - stage) - 1: then the stage's next backward can run
- * when its gradient arrives. `flight` is never above the number of pieces. If P is 1, the stage has one slot
- * and one chunk, and postpones nothing. */
+/* Returns the description of stage `stage`. P is the number of stages. With AX_PIPE_MESSAGE and AX_PIPE_1F1B,
+ * `flight` is P - stage + slack: P - stage micro-batches in flight keep all stages busy if all stages take
+ * equally long. With AX_PIPE_GPIPE `flight` is the number of micro-batches. With AX_PIPE_INTERLEAVED `flight`
+ * is (chunks - 1)·P + 2·(P - stage) - 1: then the stage's next backward can run when its gradient arrives.
+ * `flight` is never above the number of pieces. If P is 1, the stage has one slot and one chunk, and
+ * postpones nothing. */
 ax_pipe_stage ax_pipe_stage_of(const ax_pipe_settings *settings, int stages, int stage,
                                int64_t micro_batches);
 
@@ -86,10 +87,10 @@ typedef struct ax_pipe_piece {
 ax_pipe_piece ax_pipe_forward(const ax_pipe_stage *stage, int64_t n, int64_t i);
 ax_pipe_piece ax_pipe_backward(const ax_pipe_stage *stage, int64_t n, int64_t i);
 
-/* What a stage has begun in this step: the number of forwards, the number of backwards, and the number of
- * pieces whose weight gradients were begun (`weights`). If nothing is postponed, `weights` equals
- * `backwards`. `activation`: the input of the next forward has arrived. `gradient`: the input of the next
- * backward has arrived. */
+/* What a stage has begun in this step: `forwards` and `backwards` are numbers of pieces, `weights` is the
+ * number of pieces whose weight gradients were begun. If nothing is postponed, `weights` equals `backwards`.
+ * `activation`: the input of the next forward has arrived. `gradient`: the input of the next backward has
+ * arrived. */
 typedef struct ax_pipe_counts {
     int64_t forwards, backwards, weights;
     bool activation, gradient;

@@ -44,8 +44,8 @@ AX_INLINE float ax_philox_uniform(uint64_t key, uint64_t counter_hi, uint64_t in
 }
 
 /* Returns -2·ln((word + 1)·2^-32), with a relative error of 1e-13: word + 1 = m·2^(e + 32) with √½ <= m < √2,
- * and ln m = 2·artanh((m - 1)/(m + 1)), a series. Unlike a library's logarithm, this arithmetic is vectorized
- * by compilers, and its bits are the same on all machines, if products and sums are not fused (FMA). */
+ * and ln m = 2·artanh((m - 1)/(m + 1)), a series. Compilers vectorize this arithmetic, unlike calls of a
+ * library's logarithm. Its bits are the same on all machines if products and sums are not fused (FMA). */
 AX_INLINE double ax_philox_minus_2_log(uint32_t word)
 {
     const uint64_t root_half = 0x3fe6a09e667f3bcd, mantissa = 0x000fffffffffffff;

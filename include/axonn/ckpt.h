@@ -47,7 +47,8 @@ typedef struct ax_st ax_st;
 /* Opens a .safetensors file for reading. If `path` is a directory, opens its model.safetensors or, if there
  * is none, the shards that its model.safetensors.index.json lists; in an adapter's directory
  * (ax_ckpt_is_adapter), both names begin with adapter_model instead of model. Strict: headers, offsets,
- * sizes, shards and index must agree to the byte. Not collective. The caller owns *out. AX_ERR_DATA. */
+ * sizes, shards and index must agree to the byte. Not collective. The caller owns *out. AX_ERR_DATA if they
+ * do not agree, or if a file is missing or cannot be read. */
 AX_MUST_CHECK ax_status ax_st_open(const char *path, ax_st **out);
 void ax_st_close(ax_st **st);
 
@@ -74,7 +75,8 @@ int64_t ax_st_elements(const ax_st_array *array);
  * order, not the transposed one) into `out` as `dtype`, dense and row-major in host memory; with `transpose`
  * (2 dims) out[j,i] is array[i,j]. F64, F32, BF16 and F16 convert into one another, rounding to nearest even;
  * other dtypes can only be read without conversion. Besides `out`, reading needs at most AX_ST_STAGING bytes
- * of memory. Not collective. AX_ERR_DATA; AX_ERR_USAGE for a conversion that does not exist. */
+ * of memory. Not collective. AX_ERR_DATA if the file cannot be read; AX_ERR_USAGE for a conversion that does
+ * not exist. */
 AX_MUST_CHECK ax_status ax_st_read(ax_st *st, const ax_st_array *array, const int64_t *lo, const int64_t *n,
                                    bool transpose, ax_dtype dtype, void *out);
 
@@ -101,7 +103,8 @@ AX_MUST_CHECK ax_status ax_st_write(ax_st *st, const ax_st_array *array, const i
  * another as in ax_st_read; *overflows grows by the number of finite elements that became infinite. Other
  * dtypes are copied bit by bit, and must be the same in both arrays. If an element has fewer than 8 bits,
  * `first` and `count` must correspond to whole bytes. The copy needs 2 · AX_ST_STAGING bytes of memory. Not
- * collective. AX_ERR_DATA; AX_ERR_USAGE for a conversion that does not exist. */
+ * collective. AX_ERR_DATA if a file cannot be read or written; AX_ERR_USAGE for a conversion that does not
+ * exist. */
 AX_MUST_CHECK ax_status ax_st_copy(ax_st *from, const ax_st_array *a, ax_st *to, const ax_st_array *b,
                                    int64_t first, int64_t count, int64_t *overflows);
 /* Syncs the files that were made or written to through `st`. Not collective. */
@@ -143,7 +146,7 @@ AX_MUST_CHECK ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_s
 
 /* Sets *same to true if arrays `a` and `b` of `path` have the same dtype (one of ax_dtype), shape and bits,
  * or if one of the arrays is missing; else to false. `prefix`: a prefix that keys in the files may have or
- * lack (ax_ckpt_rules), or NULL. Not collective. AX_ERR_DATA. */
+ * lack (ax_ckpt_rules), or NULL. Not collective. AX_ERR_DATA if the files are damaged or cannot be read. */
 AX_MUST_CHECK ax_status ax_ckpt_same_arrays(const char *path, const char *a, const char *b,
                                             const char *prefix, bool *same);
 
@@ -304,7 +307,8 @@ typedef struct ax_ckpt_diff {
  * Equal members make no row. `prefixes` are `n_prefixes` prefixes of keys that model files may have or lack
  * (ax_family_prefix). If one model has a key with such a prefix, and the other has the key without the
  * prefix, the two arrays are compared, in a row with the key of `a`. Not collective. The caller owns *out.
- * AX_ERR_DATA, also if one is an adapter's directory and the other a model's. */
+ * AX_ERR_DATA if files are damaged or cannot be read, or if one of the two is an adapter's directory and the
+ * other a model's. */
 AX_MUST_CHECK ax_status ax_ckpt_diff_create(const char *a, const char *b, const char *const *prefixes,
                                             int n_prefixes, ax_ckpt_diff **out);
 void ax_ckpt_diff_destroy(ax_ckpt_diff **diff);

@@ -198,9 +198,9 @@ typedef enum ax_data_packing { AX_PACK_STREAM, AX_PACK_DOCUMENTS } ax_data_packi
 
 /* How a source is cut into rows (training sequences of T tokens).
  *
- * AX_PACK_STREAM: row i holds tokens i*T ... i*T+T: T inputs, and the same shifted by one as targets, so that
- * neighbouring rows share one token. With mask_documents the first token of a document is not a target, and
- * attention and positions restart there; without it, doc_start is 0 everywhere.
+ * AX_PACK_STREAM: row i holds tokens i*T ... i*T+T: the first T are the inputs, and the last T are the
+ * targets. So neighbouring rows share one token. With mask_documents the first token of a document is not a
+ * target, and attention and positions restart there; without it, doc_start is 0 everywhere.
  *
  * AX_PACK_DOCUMENTS (after ax_data_pack): a row holds whole documents side by side, and then padding. A
  * document of L tokens takes L-1 positions: its last token is a target only. A document of more than T+1
@@ -219,7 +219,7 @@ typedef struct ax_row_shape {
     ax_goldfish goldfish; /* all 0: no goldfish loss */
 } ax_row_shape;
 
-/* Numbers of what ax_data_pack has packed. */
+/* The numbers of rows, documents and pieces that ax_data_pack has packed. */
 typedef struct ax_data_packed {
     int64_t rows;
     int64_t positions; /* positions in these rows that are not padding */
@@ -233,9 +233,9 @@ typedef struct ax_data_packed {
  * piece is a document, or a part of a document that is longer than a row. The algorithm is bin packing by
  * first fit, the longest piece first, within groups of 1024 pieces that follow one another in the file. The
  * rows are a function of the file and of T alone. The list of the pieces stays in memory until ax_data_close
- * or the next ax_data_pack: 20 bytes a piece at most. Reads the index of documents, but no token. Must be
- * called again for another T. AX_ERR_USAGE as for ax_data_check_shape; AX_ERR_DATA if a file cannot be read;
- * AX_ERR_MEMORY. */
+ * or the next ax_data_pack: 20 bytes a piece at most. Reads the index of documents, but no token. For another
+ * T the caller must call it again. AX_ERR_USAGE as for ax_data_check_shape; AX_ERR_DATA if a file cannot be
+ * read; AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_data_pack(ax_data *data, const ax_row_shape *shape, ax_data_packed *out);
 
 /* Returns the number of full rows, which training uses: (N-1) / T, rounded down; if the shape is packed, all

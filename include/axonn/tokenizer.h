@@ -156,8 +156,9 @@ AX_MUST_CHECK ax_status ax_decoder_finish(ax_decoder *decoder, ax_buf *out);
 /* ---- train --------------------------------------------------------------------------------------- */
 
 typedef enum ax_tokenizer_phase {
-    AX_TOKENIZER_COUNT, /* done, total: bytes of text read; total is 0 if `next` supplies documents */
-    AX_TOKENIZER_MERGE  /* done, total: number of tokens made so far, and to make in all */
+    AX_TOKENIZER_COUNT, /* `done` and `total`: bytes of text read so far, and of all files; `total` is 0 if
+                           ax_tokenizer_training.next supplies documents */
+    AX_TOKENIZER_MERGE  /* `done` and `total`: number of tokens made so far, and to make in all */
 } ax_tokenizer_phase;
 
 typedef struct ax_tokenizer_training {

@@ -52,7 +52,7 @@ typedef struct ax_metrics_step {
     double step_ms;
     double flops;      /* model FLOPs of this step over all ranks: forward and backward, no recomputation */
     double hw_flops;   /* FLOPs that all ranks executed in this step, recomputation of activations included */
-    int64_t mem_bytes; /* peak memory in bytes: of the process, with a GPU that of the GPU; the largest of any
+    int64_t mem_bytes; /* peak memory in bytes, of the process or, with a GPU, of the GPU; the largest of any
                           rank */
     const ax_metrics_axes *comm; /* comm_count items, which the row has under the key comm_bytes */
     int comm_count;

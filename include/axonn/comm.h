@@ -206,8 +206,8 @@ AX_MUST_CHECK ax_status ax_wait(ax_work **work);
 /* The kind of data that a message carries. On one communicator, messages of one kind from one rank to another
  * are received in the order in which they were sent; different kinds are independent of each other. */
 typedef enum ax_message_kind {
-    AX_MESSAGE_ACTIVATION, /* forward, from a pipeline stage to the next */
-    AX_MESSAGE_GRADIENT,   /* backward, of an activation */
+    AX_MESSAGE_ACTIVATION, /* output of a pipeline stage, for the next stage */
+    AX_MESSAGE_GRADIENT,   /* gradient of an activation, for the stage that sent it */
     AX_MESSAGE_TASK,       /* which task the ranks of a pipeline stage run next */
     AX_MESSAGE_WEIGHT,     /* weights that two pipeline stages share, and their gradients */
     AX_MESSAGE_KINDS

@@ -295,11 +295,12 @@ const char *ax_device_absent(const char *name);
  * caller owns *out. */
 AX_MUST_CHECK ax_status ax_device_open(const char *name, int threads, ax_device **out);
 /* Opens backend `name` with `threads` threads, as ax_device_open does. Backends with threads (cpu, check:cpu)
- * bind each thread to one of binding->cores; cuda only takes the GPU for binding->local_rank. The thread that
- * opens the device is bound to the first core until it closes the device; the other threads are bound to the
- * next cores. Threads are not bound if `binding` is NULL, if it has another number of cores than the device
- * has threads, or if the system refuses. While the device is open, threads that the opening thread starts
- * inherit its binding, unless they are started by ax_thread_start. */
+ * bind each thread to one of binding->cores; cuda binds no thread: it only chooses the GPU by
+ * binding->local_rank. The thread that opens the device is bound to the first core until it closes the
+ * device; the other threads are bound to the next cores. Threads are not bound if `binding` is NULL, if it
+ * has another number of cores than the device has threads, or if the system refuses. While the device is
+ * open, threads that the opening thread starts inherit its binding, unless they are started by
+ * ax_thread_start. */
 AX_MUST_CHECK ax_status ax_device_open_bound(const char *name, int threads, const ax_binding *binding,
                                              ax_device **out);
 void ax_device_close(ax_device **dev);
@@ -468,7 +469,7 @@ AX_MUST_CHECK ax_status ax_copy_out_async(ax_stream *stream, void *host, const v
  * destroys it before the device is closed. */
 AX_MUST_CHECK ax_status ax_stream_event_create(ax_device *dev, ax_stream_event **out);
 void ax_stream_event_destroy(ax_stream_event **event);
-/* Records an event at the present end of a stream of its device. Where the event was recorded before no
+/* Records an event at the present end of a stream of its device. A place where it was recorded earlier no
  * longer counts. */
 AX_MUST_CHECK ax_status ax_stream_record(ax_stream *stream, ax_stream_event *event);
 /* Makes the stream wait for the event as it is recorded now: work that is enqueued on the stream later runs

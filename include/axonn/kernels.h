@@ -631,9 +631,9 @@ typedef struct ax_operand {
 
 typedef void ax_operand_fn(void *user, const ax_operand *operand);
 
-/* Calls `each` for each operand of a kernel call, leaving out operands with address NULL. For sumsq and an
- * optimizer kernel the arrays to which the entries of `table` point are operands too. If an output is the
- * same array as an input, `each` is called for both. */
+/* Calls `each` for each operand of a kernel call, leaving out operands with address NULL. For kernels sumsq,
+ * adamw and sgd the arrays to which the entries of `table` point are operands too. If an output is the same
+ * array as an input, `each` is called for both. */
 void ax_kernel_operands(ax_kernel kernel, const void *args, ax_operand_fn *each, void *user);
 
 #ifdef __cplusplus

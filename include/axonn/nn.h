@@ -300,8 +300,8 @@ size_t ax_kv_cache_bytes(const ax_kv_cache *cache);
 
 /* ---- the table of layers ------------------------------------------------------------------------- */
 
-/* A small example of one kind of layer. The two functions below check such examples. src/nn/layers.def lists
- * all of them. */
+/* A small example of one kind of layer, which the two functions below check. src/nn/layers.def lists all
+ * examples. */
 typedef struct ax_layer_sample {
     const char *name;
     ax_layer *(*make)(ax_ctx *ctx);

@@ -305,8 +305,8 @@ bool ax_param_trains(const ax_param *param);
 /* Gets the parameter in layout U, in which kernels use it; *out is valid until the next ax_frame_begin. If
  * the `rest` layout is not U, the parameter is gathered into frame memory. If the parameter has a place in
  * the weight cache, it is gathered there, and only once after each update. With overlap.oag this call also
- * starts the all-gathers of the parameters that the task's earlier runs acquired next. Collective along the
- * axes that `rest` has and U lacks. */
+ * starts the all-gathers of the parameters that earlier runs of the task acquired right after this one.
+ * Collective along the axes that `rest` has and U lacks. */
 AX_MUST_CHECK ax_status ax_param_acquire(ax_frame *frame, ax_param *param, ax_tensor *out);
 
 /* Adds the contraction `spec` of a and b (ax_contract) to the gradient; the GEMM accumulates in place if the
@@ -355,7 +355,7 @@ typedef struct ax_param_set {
     size_t bytes_tied; /* bytes of buffers for the tied weights' gradients from the last pipeline stage */
     size_t bytes_sums; /* bytes of the tables of arrays that kernel sumsq reads */
     void *block[4]; /* device memory of bytes_master, bytes_use, bytes_grad and bytes_state, in this order */
-    struct ax_param_flow *flow; /* collectives in flight, recorded orders of weights, buckets of gradients */
+    struct ax_param_flow *flow; /* collectives in flight, ax_param_orders, buckets of gradients */
 } ax_param_set;
 
 /* Gives memory to `n` parameters; a parameter listed twice, as tied weights are, counts once. slots: number

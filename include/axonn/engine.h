@@ -168,7 +168,7 @@ typedef struct ax_pretrained {
     ax_model_identity identity;
     ax_tokenizer *tokenizer; /* or NULL */
     bool untied;    /* config.json ties the output layer to the token embedding, but the weight files hold an
-                       output layer with other values; it is read as untied */
+                       output layer with other values; the model is read as untied */
     ax_ids ends;    /* tokens that end a generated text: `eos_token_id` of generation_config.json, else
                        of config.json, else the tokenizer's end of text */
     ax_st *weights; /* open weight files, still readable after a training run has removed the checkpoint;
@@ -291,13 +291,13 @@ typedef struct ax_train_result {
 } ax_train_result;
 
 /* Installs handlers of SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, which record the signal. After a signal,
- * ax_train saves and stops at the end of the current step, which it gives up if it still runs ten seconds
- * later; if no step has begun, at the end of its first step. Tokenization ends at once (AX_ERR_SIGNAL), and
- * so do evaluations. A SIGINT a second or more after the first signal ends the process without saving.
- * ax_train installs the handlers itself while it runs. A program that calls ax_signals_catch first in main
- * also records signals that arrive before ax_train. The handlers call `tell` (NULL: nothing), which must be
- * async-signal-safe. While they are installed, SIGPIPE is ignored; signals that the process ignored before
- * stay ignored. */
+ * ax_train saves and stops at the end of the current step; if that step still runs ten seconds later,
+ * ax_train drops the step and saves the state before it. If no step has begun, ax_train stops at the end of
+ * its first step. Tokenization ends at once (AX_ERR_SIGNAL), and so do evaluations. A SIGINT a second or more
+ * after the first signal ends the process without saving. ax_train installs the handlers itself while it
+ * runs. A program that calls ax_signals_catch first in main also records signals that arrive before ax_train.
+ * The handlers call `tell` (NULL: nothing), which must be async-signal-safe. While they are installed,
+ * SIGPIPE is ignored; signals that the process ignored before stay ignored. */
 void ax_signals_catch(void (*tell)(void));
 /* Returns the last signal that the handlers recorded, or 0. */
 int ax_signal_pending(void);

@@ -31,8 +31,7 @@ typedef struct trainer {
 } trainer;
 
 /* Builds the network: x = embedding(bytes); x += attention(norm(x)); x += mlp(norm(x)); logits =
- * linear(norm(x)).
- */
+ * linear(norm(x)). */
 static ax_status build(ax_ctx *ctx, ax_layer **out)
 {
     ax_embedding_config table = {.vocab = VOCAB, .width = WIDTH, .init_std = 0.05};
@@ -125,14 +124,15 @@ static ax_status run(ax_comm *world, void *arg)
     return status;
 }
 
-/* Runs on the ranks that a launcher started. If there is one rank and the grid is larger, runs on threads. */
+/* Runs the job on the ranks that a launcher started. If there is one rank and the grid is larger, runs it on
+ * ranks that are threads. */
 static ax_status run_ranks(ax_comm *world, job *j)
 {
     int ranks = j->grid.x * j->grid.y * j->grid.z * j->grid.data;
     return ax_comm_size(world) > 1 || ranks < 2 ? run(world, j) : ax_comm_threads_run(ranks, run, j);
 }
 
-/* Returns 0, which no grid accepts, if `text` is not a number. */
+/* Returns the number in `text`; if there is none, 0, which is not a legal size of a grid. */
 static int size_of(const char *text) { return (int)strtol(text, NULL, 10); }
 
 int main(int argc, char **argv)

@@ -95,8 +95,7 @@ static ax_status forward(trainer *t, ax_mode mode, ax_tensor *y)
 }
 
 /* Computes the loss and its gradient dy. The targets have the layout of the output y: surface_loss has a
- * height for each element, spiral_loss an arm for each row.
- */
+ * height for each element, spiral_loss an arm for each row. */
 static ax_status surface_loss(trainer *t, const ax_tensor *y, double *loss, ax_tensor *dy)
 {
     ax_tensor height;
@@ -218,14 +217,15 @@ static ax_status run(ax_comm *world, void *arg)
     return status;
 }
 
-/* Runs on the ranks that a launcher started. If there is one rank and the grid is larger, runs on threads. */
+/* Runs the job on the ranks that a launcher started. If there is one rank and the grid is larger, runs it on
+ * ranks that are threads. */
 static ax_status run_ranks(ax_comm *world, job *j)
 {
     int ranks = j->grid.x * j->grid.y * j->grid.z * j->grid.data;
     return ax_comm_size(world) > 1 || ranks < 2 ? run(world, j) : ax_comm_threads_run(ranks, run, j);
 }
 
-/* Returns 0, which no grid accepts, if `text` is not a number. */
+/* Returns the number in `text`; if there is none, 0, which is not a legal size of a grid. */
 static int size_of(const char *text) { return (int)strtol(text, NULL, 10); }
 
 int main(int argc, char **argv)

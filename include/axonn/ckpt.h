@@ -138,9 +138,9 @@ AX_MUST_CHECK ax_status ax_ckpt_read_params(ax_param_set *set, const char *path,
  * the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_read_store(ax_param_set *set, ax_st *st, const ax_ckpt_rules *rules);
 /* Checks that a store has an array of the right shape for each of the n parameters, and no other arrays
- * except those that `rules` ignores. With rules->frozen only frozen parameters count, else only the others.
- * The parameters need no memory. AX_ERR_DATA, with the same list as from ax_ckpt_read_params. Not
- * collective. */
+ * except those that `rules` ignores. With rules->frozen only frozen parameters count, else only parameters
+ * that are not frozen. The parameters need no memory. AX_ERR_DATA, with the same list as from
+ * ax_ckpt_read_params. Not collective. */
 AX_MUST_CHECK ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_st *st,
                                       const ax_ckpt_rules *rules);
 

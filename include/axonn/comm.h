@@ -94,8 +94,8 @@ const char *ax_comm_mpi_library(void);
 
 /* Runs fn(comm, arg) on `size` threads, each a rank of one world. Returns AX_OK, or the status of the rank
  * that failed first, with that rank's message. "rank r: " precedes the message, unless all ranks share the
- * error (ax_error_is_shared). A rank that fails aborts the others. If all ranks wait for one another, or for
- * a rank that has returned (deadlock), they get AX_ERR_COMM; this requires that each rank makes its calls
+ * error (ax_error_is_shared). A rank that fails aborts the other ranks. If all ranks wait for one another, or
+ * for a rank that has returned (deadlock), they get AX_ERR_COMM; this requires that each rank makes its calls
  * from its own thread. */
 typedef ax_status ax_rank_fn(ax_comm *world, void *arg);
 AX_MUST_CHECK ax_status ax_comm_threads_run(int size, ax_rank_fn *fn, void *arg);

@@ -492,7 +492,8 @@ AX_MUST_CHECK ax_status ax_data_build(const ax_data_build_options *options, ax_d
  * reading text, and the names, sizes and times of the text files have not changed; otherwise the text is
  * tokenized now. `how` gives the tokenizer (may be NULL if `path` holds tokens), how text is read, threads
  * and progress; its inputs and `output` are ignored, and its options valid_output, valid_fraction and dedup
- * must not be set. The caller frees *token_path. One rank calls this before the others open the result. */
+ * must not be set. The caller frees *token_path. One rank calls this function before the other ranks open the
+ * token file. */
 AX_MUST_CHECK ax_status ax_data_prepare(const char *path, const ax_data_build_options *how,
                                         const char *cache_dir, char **token_path);
 

@@ -99,10 +99,10 @@ typedef struct ax_link_ops {
     /* Writes a text that identifies the device on its machine, for example the PCI bus id. No two ranks of a
      * group may have the same device. */
     void (*place)(ax_device *dev, char out[AX_LINK_PLACE]);
-    /* Makes the unique id of a new group; one rank calls it and sends the id to the others. */
+    /* Makes the unique id of a new group; one rank calls it and sends the id to the other ranks. */
     ax_status (*unique_id)(void *id);
-    /* Connects this rank to the group. Collective along the group; for set-up. If one rank fails, the others
-     * may wait up to two minutes. */
+    /* Connects this rank to the group. Collective along the group; for set-up. If one rank fails, the other
+     * ranks may wait up to two minutes. */
     ax_status (*open)(ax_device *dev, const ax_link_group *group, ax_link **out);
     void (*close)(ax_link **link); /* no collective may be in flight, unless the world has failed */
     /* Starts a collective on buffers in device memory. The collective begins after the work that is on the
@@ -443,7 +443,8 @@ AX_MUST_CHECK ax_status ax_copy_out(ax_stream *stream, void *host, const void *d
  * kernels: copies to the device, copies to the host and kernels run at the same time. The device does the
  * work of one stream in order; between streams, events alone give an order. For example, a kernel that reads
  * what a copy brings: ax_stream_record(copy stream, e) after the copy, ax_stream_await(compute stream, e)
- * before the kernel. A copy into memory that earlier kernels read needs the same the other way round.
+ * before the kernel. For a copy into memory that earlier kernels read, the two streams change places: record
+ * e on the compute stream after the kernels, and make the copy stream await e before the copy.
  *
  * On a backend without such copies (ax_device_ops.copies is NULL) every copy is done when the call returns,
  * and events are always complete. The functions may then be called in the same way. Copies on copy streams

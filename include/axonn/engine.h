@@ -305,10 +305,10 @@ int ax_signal_pending(void);
 /* Runs a whole training run on the ranks of `world`: everything that `axonn train` does once the
  * configuration is loaded. Returns AX_OK when all steps are done, or AX_ERR_SIGNAL when a rank received a
  * signal earlier: the run has then saved a checkpoint, unless it was still tokenizing data. Each rank passes
- * its own `config`, with the same values as the others; values that come from the model's own config.json are
- * filled in. An error before the first step is returned by all ranks (ax_error_is_shared) and leaves older
- * checkpoints untouched. A rank that fails without the other ranks learning of it aborts the world
- * (ax_comm_abort), because the other ranks may be waiting for this rank. Collective along world. */
+ * its own `config`, with the same values as the other ranks; values that come from the model's own
+ * config.json are filled in. An error before the first step is returned by all ranks (ax_error_is_shared) and
+ * leaves older checkpoints untouched. A rank that fails without the other ranks learning of it aborts the
+ * world (ax_comm_abort), because the other ranks may be waiting for this rank. Collective along world. */
 AX_MUST_CHECK ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result);
 
 /* ---- the steps of a run -------------------------------------------------------------------------- */

@@ -54,9 +54,9 @@ AX_MUST_CHECK ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_gri
 void ax_grid_destroy(ax_grid **grid);
 /* Connects the grid's communicators, including those created later, to the device, so that data go from
  * device to device where that is possible (ax_comm_connect). If some communicators cannot be connected, logs
- * the axes of the first of them and the reason (the others at level debug). With a device without memory
- * (dry), communicators created later transfer nothing and do not involve the other ranks. Destroy the grid
- * before closing the device. Collective along the grid. */
+ * the axes of the first of these communicators and the reason, and those of the others at level debug. With a
+ * device without memory (dry), communicators created later transfer nothing and do not involve the other
+ * ranks. Destroy the grid before closing the device. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_grid_connect(ax_grid *grid, ax_device *dev);
 
 ax_grid_size ax_grid_sizes(const ax_grid *grid);

@@ -92,9 +92,9 @@ typedef enum ax_activation {
 } ax_activation;
 
 /* The epilogue of a gemm: what the kernel does with the result of the matmul before it stores it. Below,
- * `sums` is this result, bias included. With AX_EPILOGUE_NONE, `preact` must be NULL. With the others, c and
- * `preact` are dense [m,n] of `dtype`, and `accumulate` is false. Whether `sums` is rounded to `dtype` before
- * the epilogue depends on the device. */
+ * `sums` is this result, bias included. With AX_EPILOGUE_NONE, `preact` must be NULL. With the other
+ * epilogues, c and `preact` are dense [m,n] of `dtype`, and `accumulate` is false. Whether `sums` is rounded
+ * to `dtype` before the epilogue depends on the device. */
 typedef enum ax_epilogue {
     AX_EPILOGUE_NONE,           /* c = sums */
     AX_EPILOGUE_ACTIVATION,     /* c = f(sums); preact = sums (preactivations), unless preact is NULL */
@@ -108,8 +108,8 @@ typedef enum ax_epilogue {
  *
  * If col_sums, [m] of accum, is not NULL, the kernel also computes col_sums[i] = Σ over k of a[k,i], added to
  * the present values if `accumulate_sums`. If the product is the gradient of a weight, these sums are the
- * gradient of the bias that belongs to the weight, and a is read once for both. With col_sums, a must be
- * transposed, bias NULL, and the epilogue AX_EPILOGUE_NONE. */
+ * gradient of the bias that belongs to the weight: one pass over `a` gives both gradients. With col_sums, `a`
+ * must be transposed, bias NULL, and the epilogue AX_EPILOGUE_NONE. */
 typedef struct ax_gemm_args {
     int64_t m, n, k;
     const void *a, *b, *bias;
@@ -633,7 +633,7 @@ typedef void ax_operand_fn(void *user, const ax_operand *operand);
 
 /* Calls `each` for each operand of a kernel call, leaving out operands with address NULL. For kernels sumsq,
  * adamw and sgd the arrays to which the entries of `table` point are operands too. If an output is the same
- * array as an input, `each` is called for both. */
+ * array as an input, `each` is called for the output and for the input. */
 void ax_kernel_operands(ax_kernel kernel, const void *args, ax_operand_fn *each, void *user);
 
 #ifdef __cplusplus

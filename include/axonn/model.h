@@ -17,8 +17,8 @@ extern "C" {
 
 typedef struct ax_family ax_family;
 
-/* The largest sizes of a model. The numbers of elements and of bytes of arrays with such extents fit in 64
- * bits. */
+/* The largest sizes of a model. The number of elements of an array with such extents fits in 64 bits, and so
+ * does its size in bytes. */
 #define AX_LAYERS_MAX 10000
 #define AX_HIDDEN_MAX 1048576 /* for hidden, heads, and heads x head_dim */
 #define AX_FFN_MAX 4194304

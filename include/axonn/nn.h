@@ -147,7 +147,7 @@ ax_layer *ax_layernorm(ax_ctx *ctx, const char *name, int64_t width, ax_role rol
  * two. */
 ax_layer *ax_rmsnorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps);
 
-/* Elementwise activations. x may have any width and role; y has the same. */
+/* Elementwise activations. x may have any width and role; y has those of x. */
 ax_layer *ax_relu(ax_ctx *ctx, const char *name);
 ax_layer *ax_tanh(ax_ctx *ctx, const char *name);
 ax_layer *ax_silu(ax_ctx *ctx, const char *name);

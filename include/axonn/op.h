@@ -7,8 +7,8 @@
  *   - Nonlinear operations reject partial sums (AX_ERR_INTERNAL).
  *   - Padded rows are rejected (AX_ERR_USAGE), except by cross-entropy and by ax_op_bias and ax_op_bias_grad.
  *   - An operation that computes a statistic over a split dim is collective along the axes that split it. An
- *     operation with parameters is collective as ax_param_acquire and ax_param_add_grad are. All others are
- *     not collective.
+ *     operation with parameters is collective as ax_param_acquire and ax_param_add_grad are. All other
+ *     operations are not collective.
  *   - The compute dtype and the accumulation dtype are those of the context (ax_ctx).
  *   - An operation with parameters acquires them and adds to their gradients itself (parallel.h). */
 #ifndef AXONN_OP_H
@@ -148,8 +148,8 @@ typedef struct ax_sampling {
 } ax_sampling;
 
 /* Draws a token from `n` logits in host memory, with the uniform random number u in [0, 1). Applies
- * temperature, then top-k, then top-p (of the tokens that top-k keeps, keeps the smallest set of most
- * probable ones that has at least the share top_p of their total probability). Of tokens with equal logits,
+ * temperature, then top-k, then top-p. Of the tokens that top-k keeps, top-p keeps the smallest set of most
+ * probable ones that has at least the share top_p of their total probability. Of tokens with equal logits,
  * those with lower ids are kept first. The probabilities of the kept tokens, scaled to a total of 1, are then
  * added up in ascending order of ids; *out is the token at which the sum first exceeds u. `work` has room for
  * 2n values; it may be NULL if temperature is 0. The expected time is O(n). AX_ERR_NUMERIC if a logit is NaN

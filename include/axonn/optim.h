@@ -60,7 +60,8 @@ typedef struct ax_hyper {
 
 /* The parameter arrays that one launch updates. `array` has one entry (ax_update_array) for each of them, and
  * `arrays` is the number of entries; `table` is a copy of `array` in host memory. n: number of elements of
- * all these parameter arrays; copied: number of elements of those that have a copy in copy_dtype. */
+ * all these parameter arrays; copied: number of elements of those parameter arrays that have a copy in
+ * copy_dtype. */
 typedef struct ax_update {
     int64_t n, copied, arrays;
     const ax_update_array *array, *table; /* `array` in device memory, `table` in host memory */

@@ -146,7 +146,7 @@ ax_role ax_role_major(ax_role role, int factoring);
  * stored between uses. The context selects the strategy (ax_parallel). */
 typedef struct ax_strategy {
     const char *name, *help;
-    ax_axisset axes;           /* axes that the strategy uses; all others must have size 1 */
+    ax_axisset axes;           /* axes that the strategy uses; all other axes must have size 1 */
     ax_axes of[AX_ROLE_COUNT]; /* the axes that split a dim of each role (index: AX_ROLE_…), major first */
     ax_axes rest;              /* axes that split dim 0 of weights further between uses, by elements */
 } ax_strategy;
@@ -261,7 +261,7 @@ typedef struct ax_param {
     ax_tensor grad;    /* accum dtype, state layout: valid after ax_param_set_sync_grad */
     ax_axisset grad_axes; /* axes along which each rank's gradient is only a partial sum: those of
                              ax_grad_axes_of_roles and of ax_param_sums_over */
-    ax_tensor slot[2]; /* optimizer state arrays; data is NULL for those that the optimizer does not have */
+    ax_tensor slot[2]; /* optimizer state arrays; data is NULL for arrays that the optimizer does not have */
     ax_init_kind init;
     double init_std;
     bool decay;           /* weight decay applies to the parameter: ndim >= 2 */
@@ -398,8 +398,8 @@ AX_MUST_CHECK ax_status ax_param_set_sync_grad(ax_param_set *set);
  * values on every rank afterwards. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *sumsq);
 /* Computes sumsq[i], the sum of squares of the master weights of parameter i over the whole grid; not finite
- * if a weight of the parameter is not. `sumsq` is device memory, as for ax_param_set_grad_sumsq. Collective
- * along the grid. */
+ * if a weight of the parameter is not finite. `sumsq` is device memory, as for ax_param_set_grad_sumsq.
+ * Collective along the grid. */
 AX_MUST_CHECK ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *sumsq);
 
 /* The orders in which the tasks of a parameter set acquire parameters, each recorded in the task's first run.

@@ -3,10 +3,11 @@
  * A pipeline has P stages. Each of the M micro-batches of a step runs forward on stages 0 … P-1, and then
  * backward on stages P-1 … 0. With AX_PIPE_INTERLEAVED each stage has several chunks of the model: a
  * micro-batch runs forward through the first chunks of stages 0 … P-1, then through their second chunks, and
- * so on, and backward the other way. A piece is one micro-batch in one chunk. A chunk runs its forwards, and
- * its backwards, in the order of the micro-batches under every schedule; a schedule decides only whether a
- * forward or a backward is next. So sums over micro-batches are added in the same order under every schedule.
- * docs/decisions/0022-pipeline-by-messages.md has the reasons. Nothing here communicates. */
+ * so on, and backward through the same chunks in reverse order. A piece is one micro-batch in one chunk. A
+ * chunk runs its forwards, and its backwards, in the order of the micro-batches under every schedule; a
+ * schedule decides only whether a forward or a backward is next. So sums over micro-batches are added in the
+ * same order under every schedule. docs/decisions/0022-pipeline-by-messages.md has the reasons. Nothing here
+ * communicates. */
 #ifndef AXONN_PIPE_H
 #define AXONN_PIPE_H
 
@@ -22,7 +23,7 @@ typedef enum ax_pipe_schedule {
      * pieces are between their forward and their backward. */
     AX_PIPE_MESSAGE,
     /* First as many forwards as ax_pipe_stage.flight says, then alternately a backward and a forward while
-     * forwards are left, then the other backwards. */
+     * forwards are left, then the remaining backwards. */
     AX_PIPE_1F1B,
     /* All forwards, then all backwards. */
     AX_PIPE_GPIPE,

@@ -80,8 +80,8 @@ AX_MUST_CHECK ax_status ax_layout_parse(const ax_grid *grid, const char *text, i
 char *ax_layout_print(const ax_grid *grid, const ax_layout *layout, int ndim, const char *names,
                       char out[128]);
 /* Return true if two layouts (ax_layout_equal), or the axes of two dims (ax_axes_equal), are the same apart
- * from axes of size 1. Each rank then has the same part of an array by both of them, if the split units are
- * equal. On a dim, an axis and the list of its factors count as different. */
+ * from axes of size 1. Arrays split in these two ways then have the same parts on each rank, if the split
+ * units are equal. On a dim, an axis and the list of its factors count as different. */
 bool ax_layout_equal(const ax_grid *grid, const ax_layout *a, const ax_layout *b, int ndim);
 bool ax_axes_equal(const ax_grid *grid, const ax_axes *a, const ax_axes *b);
 /* Returns the layout without axes of size 1. */

@@ -1,4 +1,4 @@
-/* engine: training steps, evaluation and generation, built from the other rooms.
+/* engine: training steps, evaluation and generation, built from the other rooms (the folders of src/).
  *
  * Four objects, each usable alone:
  *

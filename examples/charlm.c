@@ -107,7 +107,7 @@ static ax_status train(trainer *t, ax_comm *world, job *mine)
     return AX_OK;
 }
 
-/* Trains on one rank, and stores the result of rank 0 in *arg. */
+/* Does one rank's part in the training; rank 0 stores its result in *arg. */
 static ax_status run(ax_comm *world, void *arg)
 {
     job mine = *(job *)arg;

@@ -36,7 +36,7 @@ typedef struct trainer {
 static void draw_points(points *p)
 {
     for (int i = 0; i < N; i++) {
-        int place = i / CLASSES + 1, places = N / CLASSES; /* number on the arm, from the centre */
+        int place = i / CLASSES + 1, places = N / CLASSES; /* place: 1 is nearest to the centre */
         double r = (double)place / places;
         double angle = 6.2831853 * i / CLASSES + 4 * r + 0.1 * ax_rng_normal(1, (uint64_t)i);
         double x = r * cos(angle), y = r * sin(angle);
@@ -197,7 +197,7 @@ typedef struct job {
     double score[TASKS]; /* results, stored by rank 0 */
 } job;
 
-/* Trains both networks on one rank, and stores the scores of rank 0 in *arg. */
+/* Does one rank's part in training the two networks; rank 0 stores its scores in *arg. */
 static ax_status run(ax_comm *world, void *arg)
 {
     job mine = *(job *)arg;

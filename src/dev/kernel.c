@@ -40,11 +40,14 @@ static ax_status check_activation(const char *kernel, ax_activation kind)
 
 static ax_status check_epilogue(const ax_gemm_args *a)
 {
-    bool fits = a->c_dtype == a->dtype && !a->accumulate && a->ldc == ax_max(a->n, 1);
-    bool has = a->epilogue == AX_EPILOGUE_ACTIVATION ||
-               (a->epilogue == AX_EPILOGUE_ACTIVATION_GRAD && a->preact && !a->bias);
-    AX_CHECK(a->epilogue == AX_EPILOGUE_NONE ? !a->preact : fits && has, AX_ERR_USAGE,
-             "kernel gemm: preact, c, bias or accumulate do not fit the epilogue (see ax_epilogue)");
+    bool none = a->epilogue == AX_EPILOGUE_NONE, grad = a->epilogue == AX_EPILOGUE_ACTIVATION_GRAD;
+    AX_CHECK(none || grad || a->epilogue == AX_EPILOGUE_ACTIVATION, AX_ERR_USAGE,
+             "kernel gemm: epilogue %d is not a value of ax_epilogue", a->epilogue);
+    AX_CHECK(!none || !a->preact, AX_ERR_USAGE, "kernel gemm: without an epilogue, preact must be NULL");
+    AX_CHECK(none || (a->c_dtype == a->dtype && !a->accumulate && a->ldc == ax_max(a->n, 1)), AX_ERR_USAGE,
+             "kernel gemm: with an epilogue, c_dtype must be dtype, ldc must be n, and accumulate false");
+    AX_CHECK(!grad || (a->preact && !a->bias), AX_ERR_USAGE,
+             "kernel gemm: epilogue AX_EPILOGUE_ACTIVATION_GRAD needs preact, and bias must be NULL");
     return check_activation("gemm", a->kind);
 }
 

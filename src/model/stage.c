@@ -18,13 +18,13 @@ static ax_status take_cut(ax_model *m, const int64_t *cut)
 {
     for (int p = 1; p < parts_of(m); p++) {
         m->cut[p] = cut[p - 1];
-        AX_CHECK(
-            m->cut[p] >= (p > 1) && m->cut[p] <= m->config.layers && (p == 1 || m->cut[p] > m->cut[p - 1]),
-            AX_ERR_USAGE,
-            "part %d of the pipeline (stages, or chunks of stages, from 0 in the order of forward) cannot "
-            "begin with block %lld: the first blocks of the parts must ascend, and the model has blocks 0 to "
-            "%lld (%lld: a part with only the head)",
-            p, (long long)m->cut[p], (long long)m->config.layers - 1, (long long)m->config.layers);
+        AX_CHECK(m->cut[p] >= (p > 1) && m->cut[p] <= m->config.layers &&
+                     (p == 1 || m->cut[p] > m->cut[p - 1]),
+                 AX_ERR_USAGE,
+                 "pipe.cut: part %d (a stage, or a chunk of a stage, counted from 0) cannot begin with block "
+                 "%lld: it "
+                 "must begin after part %d does, and with block %lld at most, which leaves it only the head",
+                 p, (long long)m->cut[p], p - 1, (long long)m->config.layers);
     }
     m->cut[parts_of(m)] = m->config.layers;
     return AX_OK;

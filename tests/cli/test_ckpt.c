@@ -144,7 +144,7 @@ static void verify_finds_damaged_files(void **state)
     assert_int_equal(shell(command, &out), 4);
     assert_contains(out.data, "run/ckpt/step-2: 2 of 7 files damaged\n");
     assert_contains(out.data, "model.safetensors was changed or is damaged");
-    assert_contains(out.data, "config.json: No such file");
+    assert_contains(out.data, "config.json, which training/manifest.json");
     assert_contains(out.data, "2 damaged files");
     assert_contains(out.data, "run/ckpt/step-1: good");
     assert_int_equal(shell(AXONN " ckpt verify run/ckpt/step-2 --json 2>/dev/null", &out), 4);

@@ -320,7 +320,8 @@ static void configurations_are_refused(void **state)
     ends(2, "give only one of --prompt, --tokens, --chat and --messages",
          AXONN " generate run --chat --messages m.json </dev/null");
     put("bad.json", "{\"prompt\": 3}");
-    ends(4, "standard input: turn 1: \"prompt\" is an integer", AXONN " generate run --messages - <bad.json");
+    ends(4, "standard input: turn 1: \"prompt\" must be a string, but is an integer",
+         AXONN " generate run --messages - <bad.json");
     put("bad.json", "[{\"role\": \"user\",\n \"content\": }]");
     ends(4, "bad.json:2:13: not valid JSON", AXONN " generate run --messages bad.json");
     put("bad.json",

@@ -52,7 +52,7 @@ static void bits_are_kept(const char *keys)
     sh("rm -rf again");
     run_expect(0, NULL, KEYS "%s run.dir=again", keys);
     assert_weights("ref/ckpt/step-6/model.safetensors", "again/ckpt/step-6/model.safetensors", false);
-    for (int64_t step = 1; step < 6; step += 2) {
+    for (int64_t step = SANITIZED ? 5 : 1; step < 6; step += 2) {
         copy_run("run", step);
         run_expect(0, "timing others on the GPU takes at most 600 s (runtime.plan_seconds)", KEYS "%s", keys);
         same_checkpoint("ref/ckpt/step-6", "run/ckpt/step-6");

@@ -472,8 +472,8 @@ static void refusals(void **state)
     o.weights = (double[]){0};
     FAILS(AX_ERR_USAGE, "weight", ax_sampler_create(&data, 1, &o, &sampler));
     o.batch = 0;
-    FAILS(AX_ERR_USAGE, "one row (0)", ax_sampler_create(&data, 1, &o, &sampler));
-    FAILS(AX_ERR_USAGE, "source (got 0)", ax_sampler_create(&data, 0, &o, &sampler));
+    FAILS(AX_ERR_USAGE, "one row in a batch (0)", ax_sampler_create(&data, 1, &o, &sampler));
+    FAILS(AX_ERR_USAGE, "at least one source (got 0)", ax_sampler_create(&data, 0, &o, &sampler));
     o.batch = 1;
     o.weights = NULL;
     o.epochs = (int64_t[]){5};

@@ -54,11 +54,13 @@ static void rules_over_keys(void **state)
     static const struct {
         const char *text, *message;
     } cases[] = {
-        {"data: {train: x}\n", "default: model.family: give either model.family (a new model), model.config "
-                               "(a new model of the shape "
-                               "in a config.json) and model.from (an existing model); none is given"},
+        {"data: {train: x}\n",
+         "default: model.family: give exactly one of model.family (a new model), model.config "
+         "(a new model of the shape "
+         "in a config.json) and model.from (an existing model); none is given"},
         {"model: {family: gpt2, from: y}\ndata: {train: x}\n",
-         "t.yaml:1:17: model.family: give either model.family (a new model), model.config (a new model of "
+         "t.yaml:1:17: model.family: give exactly one of model.family (a new model), model.config (a new "
+         "model of "
          "the "
          "shape in a config.json) and model.from (an existing model); more than one is given"},
         {"model: {family: gpt2}\n", "data.train: required, but not given"},

@@ -117,7 +117,7 @@ static void errors_are_reported_together(void **state)
         free(log);
     }
     run_expect(4, "not valid JSON", OTHER_KEYS "model.config=train.tok");
-    run_expect(2, "model.layers: is 3 in model.config",
+    run_expect(2, "model.layers: must be 3, as in model.config",
                OTHER_KEYS "model.config=" GOLDEN "qwen3/types/config.json model.layers=2 model.vocab=61");
 }
 

@@ -394,8 +394,9 @@ static void sizes_that_do_not_fit_are_errors(void **state)
           ax_frame_alloc(w.frame, &like, &out));
     like.dim[2] = 0; /* an extent of 0 must not hide an overflow */
     FAILS(AX_ERR_USAGE, "2147483648 x 2147483648 x 0", ax_frame_alloc(w.frame, &like, &out));
-    FAILS(AX_ERR_USAGE, "cannot allocate -1 elements", ax_frame_scratch(w.frame, AX_F32, -1, &memory));
-    FAILS(AX_ERR_USAGE, "elements", ax_frame_scratch(w.frame, AX_F32, INT64_MAX, &memory));
+    FAILS(AX_ERR_USAGE, "count is -1; it must be from 0 to 2^48",
+          ax_frame_scratch(w.frame, AX_F32, -1, &memory));
+    FAILS(AX_ERR_USAGE, "from 0 to 2^48", ax_frame_scratch(w.frame, AX_F32, INT64_MAX, &memory));
     FAILS(AX_ERR_MEMORY, "64.0 KiB is too small", ax_frame_scratch(w.frame, AX_F32, 1 << 20, &memory));
     FAILS(AX_ERR_MEMORY, "memory", ax_frame_create(w.ctx, SIZE_MAX, &huge));
     close_world(&w);

@@ -9,8 +9,8 @@
 #include <sys/resource.h>
 
 /* Returns the number that follows `key` in file dir/name, in the first line that begins with `key` and a
- * number. With `key` "", a number alone must begin the line. Returns -1 if there is no such line, as for the
- * limit "max". */
+ * number. With `key` "", the line need only begin with a number. Returns -1 if the file has no such line (the
+ * file of a limit holds "max" if there is no limit), or if it cannot be read. */
 static int64_t read_number(const char *dir, const char *name, const char *key)
 {
     char path[4400], line[256], *end;
@@ -28,9 +28,9 @@ static int64_t read_number(const char *dir, const char *name, const char *key)
 }
 
 /* Returns how many bytes the control group with the folder `dir` can still allocate: its limit minus its
- * usage, which are in the files `limit` and `usage` of the folder. Cached files that were not used lately do
- * not count as used: `cached` is the key of their size in the file memory.stat. Returns INT64_MAX if the
- * group has no limit, or if its files cannot be read. */
+ * usage, which are in the files `limit` and `usage` of the folder. Cached pages of files that were not used
+ * lately do not count as used: `cached` is the key of their size in the file memory.stat. Returns INT64_MAX
+ * if the group has no limit, or if `limit` or `usage` cannot be read. */
 static int64_t room_in_group(const char *dir, const char *limit, const char *usage, const char *cached)
 {
     int64_t most = read_number(dir, limit, ""), used = read_number(dir, usage, "");
@@ -40,8 +40,8 @@ static int64_t room_in_group(const char *dir, const char *limit, const char *usa
     return ax_max(most - ax_max(used, 0), 0);
 }
 
-/* Returns the minimum of room_in_group over the control group `group` and its ancestors up to `root`.
- * Overwrites `group`. */
+/* Returns the minimum of room_in_group over a control group and its ancestors. The folder of the group is
+ * `root` followed by `group`; the last ancestor is `root` itself. Overwrites `group`. */
 static int64_t room_in_ancestors(const char *root, char *group, const char *limit, const char *usage,
                                  const char *cached)
 {
@@ -54,8 +54,9 @@ static int64_t room_in_ancestors(const char *root, char *group, const char *limi
     return least;
 }
 
-/* Returns how many bytes the control groups of the process can still allocate: the minimum over all of them.
- * A line of /proc/self/cgroup is "0::/group" (cgroup version 2) or "N:controllers:/group" (version 1). */
+/* Returns how many bytes the control groups of the process can still allocate: the minimum over all these
+ * groups and their ancestors. A line of /proc/self/cgroup is "0::/group" (cgroup version 2) or
+ * "N:controllers:/group" (version 1). */
 static int64_t room_of_groups(void)
 {
     char line[4096];

@@ -22,8 +22,8 @@ double ax_now(void) { return clock_seconds(CLOCK_MONOTONIC); }
 double ax_cpu_now(void) { return clock_seconds(CLOCK_THREAD_CPUTIME_ID); }
 double ax_wall_clock(void) { return clock_seconds(CLOCK_REALTIME); }
 
-/* Returns the number of bytes that the line "key N kB" of a /proc file states, or -1. Does not use stdio,
- * because nothing may be allocated within a training step. */
+/* Reads the file without stdio, because stdio allocates memory, and nothing may be allocated within a
+ * training step. */
 int64_t base_proc_bytes(const char *path, const char *key)
 {
     char text[8192];
@@ -46,8 +46,8 @@ int64_t ax_memory_shared(void) { return base_proc_bytes("/proc/self/status", "Rs
 
 void ax_memory_restart_peak(void)
 {
-    /* The lock is for ranks that are threads of one process. If a sanitizer replaces malloc, malloc_trim is
-     * the first call into glibc's allocator, which initialises itself without a lock. */
+    /* Ranks that are threads of one process may call this function at once. If a sanitizer replaces malloc,
+     * malloc_trim is the first call into glibc's allocator, which initialises itself without a lock. */
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
     malloc_trim(0);

@@ -43,8 +43,8 @@ bool ax_path_is_dir(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* Writes the directory of `path` to `out`, with all links resolved, and returns the last component of `path`.
- * Returns NULL if the directory does not exist or the path is too long. */
+/* Writes the directory of `path` to `out`, with all symbolic links resolved, and returns the last component
+ * of `path`. Returns NULL if the directory does not exist or the path is too long. */
 static const char *resolve_entry(const char *path, char out[PATH_MAX])
 {
     char dir[PATH_MAX];

@@ -1,9 +1,9 @@
 /* Reads and prints JSON through Jansson. If Jansson rejects a text, parses it again with its numbers
- * rewritten to numbers that Jansson can represent. For ax_json_parse_verbatim, each number that Jansson could
- * print differently (every real too) becomes a string that consists of MARK and the number's text;
- * ax_json_print removes the mark and the quotes. MARK is an escaped NUL character. No other string of the
- * text begins with MARK, because callers parse the text with ax_json_parse, which rejects NUL in strings,
- * before they parse it with ax_json_parse_verbatim. */
+ * rewritten to values that Jansson can represent. For ax_json_parse_verbatim, each number that Jansson could
+ * print in another way (every real, -0, integers beyond 64 bits, NaN and Infinity) becomes a string that
+ * consists of MARK and the number's text; ax_json_print removes the mark and the quotes. MARK is an escaped
+ * NUL character. No other string of the text begins with MARK, because callers parse the text with
+ * ax_json_parse, which rejects NUL in strings, before they parse it with ax_json_parse_verbatim. */
 #include "axonn/json.h"
 
 #include <jansson.h>
@@ -83,7 +83,8 @@ static number_kind scan_number(const char *at, const char *end, const char **nex
     return kind;
 }
 
-/* Returns true if the integer of n bytes at `at` fits into 64 bits. */
+/* Returns true if an integer fits into int64_t. Its text (the digits, and perhaps a minus sign) has n bytes
+ * and is at `at`. */
 static bool fits_integer(const char *at, size_t n)
 {
     bool negative = *at == '-';
@@ -92,8 +93,9 @@ static bool fits_integer(const char *at, size_t n)
     return digits < 19 || (digits == 19 && memcmp(at + negative, limit, 19) <= 0);
 }
 
-/* Appends a number in a form that Jansson can represent. For a JSON tree whose values are used and not
- * printed again. */
+/* Appends the number whose text has n bytes and is at `at`, as a value that Jansson can represent: NaN
+ * becomes null, infinity and numbers too large for a double become the largest double (or its negative), and
+ * other integers beyond 64 bits become reals. For JSON trees whose values are used and not printed again. */
 static ax_status write_readable(number_kind kind, const char *at, size_t n, ax_buf *out)
 {
     char *text;
@@ -108,8 +110,8 @@ static ax_status write_readable(number_kind kind, const char *at, size_t n, ax_b
     return kind == INTEGER && !fits_integer(at, n) ? ax_buf_add(out, ".0", 2) : AX_OK;
 }
 
-/* Appends a number for ax_json_print: unchanged if Jansson prints it with the same digits, else as a string
- * with MARK. */
+/* Appends the number whose text has n bytes and is at `at`, for ax_json_print: unchanged if Jansson prints it
+ * with the same digits, else as a string of MARK and this text. */
 static ax_status write_verbatim(number_kind kind, const char *at, size_t n, ax_buf *out)
 {
     bool minus_zero = n == 2 && !memcmp(at, "-0", 2);
@@ -174,8 +176,8 @@ static const char *find_piece(const source *s, size_t position)
     return at;
 }
 
-/* Returns where the token begins that Jansson rejected. Jansson reports the position after the token, and
- * quotes a token of up to 20 bytes: "… near 'TOKEN'". */
+/* Returns the position in the original text at which the token that Jansson rejected begins. Jansson reports
+ * the position after the token, and quotes a token of up to 20 bytes: "… near 'TOKEN'". */
 static const char *find_error(const source *s, const json_error_t *error)
 {
     size_t position = (size_t)ax_max(error->position, 0), n = 1;

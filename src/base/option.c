@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Only the first ERRORS_KEPT errors are printed, so that the message does not exceed the limit of ax_fail. */
+/* Only the first ERRORS_KEPT errors are printed, each cut off at ERROR_LINE_MAX - 1 bytes, so that the whole
+ * message does not exceed the limit of ax_fail. */
 enum { ERRORS_KEPT = 50, ERROR_LINE_MAX = 300 };
 
 bool ax_option_is_positional(const ax_option *option) { return isupper((unsigned char)option->key[0]); }
@@ -252,8 +253,8 @@ void option_list_group(const ax_option_set *set, const char *prefix, ax_buf *out
     for (size_t i = 0; i < set->count; i++) {
         const char *name = set->table[i].key + n;
         size_t length = name_under(set->table[i].key, group, n);
-        /* Rows of one group are adjacent in a table. So comparing each name with the previous one is enough
-         * to list every name only once. */
+        /* Rows of one group are adjacent in a table. So comparing each name with the one that was
+         * listed last is enough to list every name only once. */
         if (!length || ax_option_is_positional(&set->table[i]) ||
             (length == last && !strncmp(name, previous, last)))
             continue;

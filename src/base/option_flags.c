@@ -16,15 +16,15 @@ typedef struct scan {
     size_t positional; /* row of the table at which the search for the next positional argument begins */
 } scan;
 
-/* Returns true if the text is a flag, that is, begins with "--". "-" and negative numbers such as -1 are
- * values. */
+/* Returns true if the text is a flag: it begins with "--", and the argument "--" was not read before it. "-"
+ * and negative numbers such as -1 are values. */
 static bool looks_like_flag(const scan *s, const char *text)
 {
     return !s->flags_ended && text[0] == '-' && text[1] == '-';
 }
 
 /* Returns true if the text is KEY=VALUE, and the part of KEY before its first dot is a group of keys in
- * set->keys, the option set that gets such arguments. */
+ * set->keys, the option set that gets such arguments. Returns false after the argument "--". */
 static bool is_key(const scan *s, const char *text)
 {
     char group[64];
@@ -73,8 +73,9 @@ static const ax_option *find_named(const scan *s, const char *text)
     return option && option->type == AX_OPT_BOOL ? option : NULL;
 }
 
-/* Reports a flag without a value. If the next argument looks like an unknown flag, it may be meant as the
- * value. So that argument is skipped, and the report says how to write a value that begins with dashes. */
+/* Reports a flag without a value. If the next argument begins with dashes but is no known flag, it may be
+ * meant as the value. Then that argument is skipped, and the report says how to write a value that begins
+ * with dashes. */
 static void report_no_value(scan *s, const ax_option *option)
 {
     const char *next = s->at < s->n ? s->args[s->at] : NULL;

@@ -6,11 +6,12 @@
 #include "axonn/option.h"
 
 typedef struct ax_option_state {
-    char *place; /* place of the value: "train.yaml:12:7" or "command line"; NULL: the default applies */
+    char *place; /* where the value was set, such as "train.yaml:12:7" or "command line"; NULL: nowhere, so
+                    the default applies */
     bool failed; /* an error was recorded for the key */
-    bool waived; /* ax_option_waive was called: the key is optional */
-    char *typed; /* the value's text on the command line, valid or not; NULL: none, or the option takes many
-                    values (option_takes_many) */
+    bool waived; /* ax_option_waive was called: the key may be missing although it is required */
+    char *typed; /* the value's text on the command line, valid or not; NULL: none, or the values were given
+                    by a flag that takes many (option_takes_many) */
 } ax_option_state;
 
 struct ax_option_set {
@@ -21,8 +22,9 @@ struct ax_option_set {
     ax_buf errors;           /* one line for each of the first ERRORS_KEPT (50) errors */
     size_t error_count;
     ax_option_set *keys; /* the option set that gets the arguments KEY=VALUE among the flags, or NULL */
-    bool flags;          /* messages show keys as --key */
-    bool broken; /* a file could not be read to its end, so keys that seem to be missing may be in its rest */
+    bool flags;          /* the options are flags: messages show keys as --key */
+    bool broken; /* a YAML text could not be read to its end, so keys that seem to be missing may be in its
+                    rest */
 };
 
 /* A buffer that is large enough for the field of an option of any type. */
@@ -43,11 +45,11 @@ typedef union option_field {
 ax_status option_item(const ax_option *option, const char *text, const char *dir,
                       const ax_weighted_path *share, size_t n, void *field);
 ax_status option_items_end(const ax_option *option, size_t n);
-/* Parses a whole value; lists of numbers are split at commas. */
+/* Parses the text of a whole value: a list of numbers is split at commas, any other text is one item. */
 ax_status option_value(const ax_option *option, const char *text, const char *dir, void *field);
 ax_status option_number(const char *text, double *out);
 bool option_is_list(const ax_option *option);
-bool option_takes_many(const ax_option *option); /* as a flag it takes all values up to the next flag */
+bool option_takes_many(const ax_option *option); /* as a flag it takes all arguments up to the next flag */
 size_t option_field_size(const ax_option *option);
 void option_field_fini(const ax_option *option, void *field);
 /* Returns the number of items of a list field. */
@@ -58,10 +60,11 @@ const char *option_type_phrase(const ax_option *option);
 char *option_quote(const char *text, char out[80]);
 /* Writes a range in words: "at least 1", "from 0 to 10", "at least 0 and less than 1". Returns out. */
 char *option_range_phrase(const char *range, char out[96]);
-/* Returns the shortest text that reads back as the same double. */
+/* Writes `value` with the fewest digits that read back as the same double. Returns out. */
 char *option_format_double(double value, char out[32]);
-/* Makes `path` absolute: an absolute path stays unchanged, any other is relative to `dir`, which is relative
- * to the current directory ("": the current directory itself). The caller frees *out. */
+/* Makes `path` absolute: an absolute path stays unchanged, any other is relative to `dir`. If `dir` is not
+ * absolute either, it is relative to the current directory ("": the current directory itself). The caller
+ * frees *out. */
 ax_status option_absolute(const char *dir, const char *path, char **out);
 
 /* ---- sets: option.c ---- */
@@ -77,13 +80,15 @@ ax_status option_store(ax_option_set *set, const ax_option *option, option_field
  * twice. */
 ax_status option_claim(ax_option_set *set, const ax_option *option, const char *place, const char *text,
                        bool *claimed);
-/* Records an error. `place` is the file and line, or "command line". `key` need not be a key of the table. */
+/* Records an error. `place` is the file and line, or "command line"; NULL: the error has no place. `key` need
+ * not be a key of the table; NULL: the error belongs to no key. */
 void option_report(ax_option_set *set, const char *place, const char *key, const char *fmt, ...)
     AX_PRINTF(4, 5);
 /* Handles `status`, the status of reading the value of `option`: records AX_ERR_USAGE as an error of the set
  * and returns AX_OK; returns any other status unchanged. */
 ax_status option_absorb(ax_option_set *set, const ax_option *option, const char *place, ax_status status);
-/* Records an error for `key`, which the table lacks. The message suggests the nearest key of the table. */
+/* Records an error for `key`, which the table lacks. The message suggests the nearest key or group of the
+ * table or, if none is near, lists those of the table. */
 void option_unknown(ax_option_set *set, const char *place, const char *key);
 /* Returns true if the table has keys of the form "prefix.…". */
 bool option_is_group(const ax_option_set *set, const char *prefix);

@@ -140,8 +140,8 @@ static size_t shared_groups(const char *key, const char *previous)
     return shared;
 }
 
-/* Appends a line for each group of `key` that is not a group of `previous`, and the indentation of the last
- * name of `key`. */
+/* Appends a line for each group of `key` that is not a group of `previous`, the key that was written before,
+ * and then the indentation of the last name of `key`. */
 static ax_status dump_groups(const char *key, const char *previous, ax_buf *out)
 {
     size_t shared = shared_groups(key, previous);
@@ -250,7 +250,8 @@ ax_status ax_option_describe(const ax_option *option, bool flag, ax_buf *out)
 }
 
 /* Appends `text` broken at blanks, so that lines have at most `width` columns (a single longer word stays
- * whole). The text begins at column `indent`, also in the following lines. */
+ * whole). The last line of `out` must have reached column `indent`; all further lines are indented by as
+ * much. */
 static ax_status wrap(const char *text, int indent, int width, ax_buf *out)
 {
     int column = indent;

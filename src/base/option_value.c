@@ -22,7 +22,7 @@ char *option_quote(const char *text, char out[80])
 /* ---- choices and ranges -------------------------------------------------------------------------- */
 
 /* Iterates over the words of "a|b|c": sets *word and *n to the first word of `rest` and its length. Returns
- * the text after this word, or NULL if `rest` has no more words. */
+ * the text after this word and its |, or NULL if `rest` has no more words. */
 static const char *next_word(const char *rest, const char **word, size_t *n)
 {
     if (!rest || !*rest)

@@ -143,7 +143,7 @@ static ax_status read_option(reader *r, const ax_option *option, const yaml_node
 
 /* ---- maps ---------------------------------------------------------------------------------------- */
 
-/* The scalar keys of a map, sorted by name; equal keys are in the order of the text. */
+/* The scalar keys of a map, sorted by name; keys with the same name are in the order of the text. */
 typedef struct map_keys {
     const yaml_node_t **key;
     size_t n;
@@ -251,7 +251,7 @@ static ax_status read_map(reader *r, const char *prefix, const yaml_node_t *map)
 
 /* ---- documents ----------------------------------------------------------------------------------- */
 
-/* Returns true if the indentation of the line contains a tab. */
+/* Returns true if the indentation of line `line` (counted from 0) of the text contains a tab. */
 static bool tab_indents(const char *text, size_t size, size_t line)
 {
     const char *at = text, *end = text + size;

@@ -27,8 +27,8 @@ float ax_rng_normal(uint64_t key, uint64_t index)
     return block[index % 4];
 }
 
-/* Applies a keyed permutation of the numbers of 2*half bits: a Feistel network of six rounds. ax_permute
- * applies it until the result is below n (cycle walking). */
+/* Applies to `value` a keyed permutation of the numbers of 2*half bits: a Feistel network of six rounds.
+ * ax_permute repeats it until the result is below n (cycle walking). */
 static uint64_t feistel(uint64_t key, int half, uint64_t value)
 {
     uint64_t mask = (UINT64_C(1) << half) - 1, left = value >> half, right = value & mask;

@@ -49,7 +49,8 @@ const char *ax_runtime_source(ax_runtime_id id)
 }
 
 /* Checks that the setting's row in ax_runtime_options allows `value`. If the row allows only choices, sets
- * *number to the index of `value` among them. */
+ * *number to the index of `value` among them. Errors begin with `source`, the key or environment variable
+ * from which the value comes. */
 static ax_status check_value(ax_runtime_id id, const char *value, const char *source, int *number)
 {
     option_field field = {{0}};

@@ -1,4 +1,4 @@
-/* Signals that ask the process to stop: whether a signal came, and when the first one came. */
+/* Records that a signal asked the process to stop, and when the first such signal came. */
 #include "axonn/base.h"
 
 #include <stdatomic.h>

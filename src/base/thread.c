@@ -9,8 +9,8 @@
 
 /* Finds the processors that this process may use: the union of the affinity masks of its threads, or the
  * empty set if /proc cannot be read. The union is still the mask that the process got at its start, because
- * no code narrows the masks of all threads: either each core has a bound thread, or the thread that makes the
- * MPI calls is not bound. Returns 0 or an errno. */
+ * no code narrows the masks of all threads: either each core of that mask has a bound thread, or the thread
+ * that makes the MPI calls is not bound. Returns 0 or an errno. */
 static int find_processors(cpu_set_t *out)
 {
     CPU_ZERO(out);

@@ -1,38 +1,39 @@
-/* The measurements of the verbs `axonn bench ...`, which are in verb_bench_*.c. */
+/* Measurements that the verbs `axonn bench ...` print. The verbs are in verb_bench_*.c. */
 #ifndef AX_BENCH_BENCH_H
 #define AX_BENCH_BENCH_H
 
 #include "axonn/engine.h"
 
-/* Timings of the training steps of a configuration. Times are in seconds per step, rates in units per
- * second. */
+/* Timings of the training steps of a configuration. */
 typedef struct bench_step_times {
-    ax_spread seconds; /* time of a step, on the slowest rank */
+    ax_spread seconds; /* seconds of a step, on the slowest rank */
     int64_t tokens;    /* target tokens per step, over all ranks */
     double flops;      /* FLOPs per step, over all ranks: ax_model_config_flops_per_token · tokens */
-    /* The fields below are of this rank. `exposed` and `kernel` are means over the steps. */
-    double exposed; /* seconds that this rank waited for other ranks, in the steps whose kernels are timed */
+    /* The fields below are of this rank. `exposed` and `kernel` are means over the
+     * steps whose kernels are timed. */
+    double exposed; /* seconds per step that this rank waited for other ranks */
     ax_kernel_total kernel[AX_KERNEL_COUNT];
     int threads;
-    double goldfish; /* seconds per token that the host takes to decide whether the goldfish loss (arXiv
-                        2406.10209) drops the token; 0: no goldfish loss */
-    double peak,
-        stream;       /* peak FLOP/s (ax_device_peak) and bytes/s (ax_device_stream) of this rank's device */
-    ax_memory memory; /* planned memory by class, in bytes */
-    int64_t held;     /* most bytes of device memory used so far (ax_device_held) */
-    ax_dtype compute; /* compute dtype (ax_ctx) */
-    char model[96];   /* "gpt2 12 x 768" */
-    char grid[96];    /* "data=1 pipe=1 x=2 y=1 z=1" */
+    double goldfish;     /* seconds per token that the host takes to decide whether the goldfish loss (arXiv
+                            2406.10209) drops the token; 0: no goldfish loss */
+    double peak, stream; /* peak FLOP/s (ax_device_peak) and bytes/s (ax_device_stream) of this rank's device;
+                            0: unknown */
+    ax_memory memory;    /* planned memory by class, in bytes */
+    int64_t held;        /* most bytes of device memory used so far (ax_device_held) */
+    ax_dtype compute;    /* compute dtype (ax_ctx) */
+    char model[96];      /* such as "gpt2 12 x 768" */
+    char grid[96];       /* such as "data=1 pipe=1 x=2 y=1 z=1" */
 } bench_step_times;
 
 /* Runs `warm` warm-up steps, then times `steps` more. The steps are those of `axonn train`, but on random
- * tokens. On a device with its own clock (a GPU), kernels are timed in `steps` further steps. Reads only
- * model.from and the tokenizer. Writes nothing, except that the plugin for GPUs may keep the plans of GEMMs
- * that it times (runtime.plans). Errors as for ax_train. Collective along world. */
+ * tokens. On a device with its own clock (a GPU), kernels are timed in `steps` further steps. Of the
+ * files that the configuration names, reads only model.from and the tokenizer. Writes no file, except that
+ * the plugin for GPUs may write the plans of GEMMs that it times (runtime.plans). Errors as for ax_train.
+ * Collective along world. */
 AX_MUST_CHECK ax_status bench_time_steps(ax_comm *world, ax_config *config, int64_t warm, int64_t steps,
                                          bench_step_times *out);
 
-/* A GEMM shape that occurs in a step. */
+/* A GEMM of a step: all calls that differ only in the addresses of their operands. */
 typedef struct bench_gemm {
     ax_gemm_args args; /* its pointers are all NULL */
     bool bias;         /* true: args.bias was not NULL in the step */
@@ -42,7 +43,7 @@ typedef struct bench_gemm {
     ax_spread seconds; /* seconds of a call */
 } bench_gemm;
 
-/* The different GEMM shapes in this rank's part of a step, in descending order of total time. */
+/* The different GEMMs in this rank's part of a step, in descending order of the total time of their calls. */
 typedef struct bench_gemms {
     bench_gemm *gemm;
     int64_t n;
@@ -52,7 +53,8 @@ typedef struct bench_gemms {
     int threads;
     int64_t cache;               /* bytes of the last-level caches of the cores that this process may use,
                                     together; 0: unknown */
-    double peak[AX_DTYPE_COUNT]; /* peak FLOP/s (ax_device_peak) for each dtype that the GEMMs have */
+    double peak[AX_DTYPE_COUNT]; /* peak FLOP/s (ax_device_peak) for each dtype that the GEMMs have; 0:
+                                    unknown, or no GEMM has the dtype */
     ax_dtype compute;
     const char *device;
     char model[96], grid[96]; /* such as "gpt2 12 x 768", "data=1 pipe=1 x=2 y=1 z=1" */
@@ -83,8 +85,8 @@ typedef struct bench_token_times {
 
 /* Times `rounds` rounds after one warm-up round. A round feeds a prompt of `prompt` random tokens, generates
  * `tokens` more, and then times the reading of the weights. Generating and reading alternate, so that other
- * load on the machine affects both alike. On a device with its own clock (a GPU), kernels are timed in one
- * further round. Collective along the grid. */
+ * load on the machine slows both of them alike. On a device with its own clock (a GPU), kernels are timed in
+ * one further round. Collective along the grid. */
 AX_MUST_CHECK ax_status bench_time_tokens(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
                                           int64_t tokens, int64_t rounds, bench_token_times *out);
 
@@ -94,8 +96,8 @@ enum { BENCH_MESSAGE = AX_BARRIER + 1 };
 
 /* Measures how many seconds the MPI library's own blocking collective with the arguments `args` takes
  * (BENCH_MESSAGE: its blocking send and receive), from the end of a barrier until this rank has its result.
- * The dtype must be f32 or f64. Collective along comm. AX_ERR_USAGE if the ranks do not communicate over
- * MPI. */
+ * The dtype must be f32 or f64, and the count below 2^31. Collective along comm. AX_ERR_USAGE if the ranks do
+ * not communicate over MPI. */
 AX_MUST_CHECK ax_status bench_time_mpi(ax_comm *comm, const ax_coll_args *args, double *seconds);
 
 #endif

@@ -13,8 +13,8 @@ typedef struct finding {
     ax_status status;
 } finding;
 
-/* Returns true if *p and the call *b are the same GEMM: equal sizes, strides, dtypes, transposition, bias and
- * epilogue, whatever the addresses of the operands. */
+/* Returns true if *p and the call with the arguments *b are the same GEMM: all arguments but the addresses of
+ * the operands are equal, and the same optional operands (bias, preactivation, sums) are given. */
 static bool same_gemm(const bench_gemm *p, const ax_gemm_args *b)
 {
     const ax_gemm_args *a = &p->args;
@@ -87,7 +87,7 @@ static ax_status find_gemms(const ax_train_plan *plan, bench_gemms *out)
 enum { ALIGN = 64, STAGED = 1 << 20, UNKNOWN_CACHE = 32 << 20 };
 
 /* The memory for timing a GEMM. `pool` holds one or more sets of operands of the GEMM, one after the other.
- * The runs use the sets in turn, so that operands are not in the caches. */
+ * The runs use the sets in turn, so that the operands of a run are not in the caches. */
 typedef struct timing {
     ax_ctx *ctx;
     int64_t runs;
@@ -124,8 +124,8 @@ static int64_t set_bytes(const bench_gemm *p)
            sums_bytes(p) + (p->preact ? 2 : 1) * padded(g->m * g->ldc, g->c_dtype);
 }
 
-/* Returns how many sets of operands the GEMM needs so that they have t->cold bytes together. One set of at
- * least t->cold bytes is enough, because its last bytes evict its first ones. */
+/* Returns how many sets of operands the GEMM needs so that they have at least t->cold bytes together. One set
+ * of t->cold bytes is enough, because the use of its last bytes evicts its first bytes from the caches. */
 static int64_t sets_of(const timing *t, const bench_gemm *p) { return ax_ceil_div(t->cold, set_bytes(p)); }
 
 /* Returns the GEMM's arguments with pointers to the operands of set number `set`. */

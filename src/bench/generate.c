@@ -60,8 +60,9 @@ static ax_status feed(timing *t, const int32_t *ids, int64_t n, int32_t *next, d
 }
 
 /* Runs the first part of a round: feeds the prompt and generates t->tokens tokens. *first is the time of the
- * prompt, each[] the time of each token. (The second part of a round is read_weights.) All ranks begin at the
- * same time. */
+ * prompt, each[] the time of each token. If `totals` is not NULL, it receives the times of the kernels,
+ * without those of the prompt. (The second part of a round is read_weights.) All ranks begin at the same
+ * time. */
 static ax_status generate(timing *t, ax_kernel_total *totals, double *first, double *each)
 {
     int32_t id;

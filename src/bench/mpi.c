@@ -53,7 +53,8 @@ static ax_status call_library(MPI_Comm comm, const ax_coll_args *a)
     return check(MPI_Barrier(comm), "MPI_Barrier");
 }
 
-/* Times one call. Runs on the thread that makes all MPI calls (ax_comm_call_mpi). */
+/* Times one call of the MPI library, after a barrier. Runs on the thread that makes all MPI calls
+ * (ax_comm_call_mpi). */
 static ax_status time_call(void *user, const void *mpi_comm)
 {
     timed_call *timed = user;

@@ -42,8 +42,8 @@ static const ax_option comm_options[] = {
 typedef struct bench {
     ax_comm *world;
     const args *args;
-    ax_device *dev; /* NULL: host memory */
-    ax_stream on_dev, *stream;
+    ax_device *dev;            /* NULL: host memory */
+    ax_stream on_dev, *stream; /* stream: &on_dev, or NULL for host memory */
     char *send[2], *recv[2];
     char *sweep; /* memory of twice the size of the last-level cache, at least 32 MiB; writing it evicts the
                     buffers */
@@ -154,7 +154,8 @@ static ax_status time_call(const bench *b, const ax_coll_args *a, int library, d
 }
 
 /* Measures the time of a call. With cold caches it is the time of a single call. With warm caches it is the
- * mean over up to MOST_CALLS calls, because a single short call cannot be timed precisely. */
+ * mean over up to MOST_CALLS calls (fewer for larger buffers), because a single short call cannot be timed
+ * precisely; one more call before them warms the caches. */
 static ax_status sample(bench *b, const ax_coll_args *a, bool warm, int library, double *out)
 {
     double once;

@@ -32,19 +32,19 @@ typedef struct row {
     int64_t calls;          /* per step */
     ax_spread seconds;      /* seconds of one call; in the row of the sum, of all calls of a step */
     double flops;           /* FLOPs that are computed in `seconds` */
-    double peak;            /* peak FLOP/s of the device; 0: not known */
+    double peak;            /* peak FLOP/s for the GEMM's dtype (of the sum: see total_of); 0: unknown */
     double of_step;         /* total time of all calls of this GEMM / total time of all GEMMs */
 } row;
 
-/* The epilogue in the name of a GEMM. A name is like "NT 1024x2304x768 bf16", with these additions where they
- * apply:
+/* The epilogue in the name of a GEMM. A name is like "NT 1024x2304x768 bf16": A not transposed (N), B
+ * transposed (T), m x n x k, and the dtype of the operands. These additions follow where they apply:
  *
- * - " f32": the dtype of the result, if it is another one
+ * - a second dtype, such as "f32": that of the result, if it differs from that of the operands
  * - "+=": the GEMM adds to the result
  * - "+bias": it adds a bias to each column
  * - "+sums": it also sums the columns of A
  * - "gelu", "gelu'": the epilogue, with GELU or another activation function
- * - "strided": the rows of an operand are further apart in memory than they are long */
+ * - "strided": the rows of an operand or of the result are further apart in memory than they are long */
 static const char *const epilogue[] = {
     [AX_EPILOGUE_NONE] = "", [AX_EPILOGUE_ACTIVATION] = "gelu", [AX_EPILOGUE_ACTIVATION_GRAD] = "gelu'"};
 
@@ -71,8 +71,9 @@ static row row_of(const bench_gemms *all, const bench_gemm *p, const char *name)
     return r;
 }
 
-/* Returns the row of all GEMMs of a step together. Its times are the sums of the median, minimum and maximum
- * times. Its peak is the FLOP/s that would result if each GEMM ran at the device's peak for its dtype. */
+/* Returns the row of all GEMMs of a step together. Its times are the sums, over all calls, of the median,
+ * minimum and maximum times. Its peak is the FLOP/s that would result if each GEMM ran at the device's peak
+ * for its dtype. */
 static row total_of(const bench_gemms *all)
 {
     row r = {.name = "all GEMMs of a step", .calls = all->calls, .flops = all->flops, .of_step = 1};

@@ -1,7 +1,7 @@
 /* axonn bench pipe: times the schedules of a pipeline. Each rank is a stage that sleeps instead of computing:
  * on a machine with fewer cores than stages, computing stages would slow each other down and hide the
- * bubbles. The order of tasks and the messages are those of training, because the tasks run in an ax_pipeline
- * of the engine. */
+ * bubbles (times in which a stage waits for another). The order of tasks and the messages are those of
+ * training, because the tasks run in an ax_pipeline of the engine. */
 #include "bench/bench.h"
 #include "cli/launch.h"
 #include "engine/pipeline.h"
@@ -111,8 +111,8 @@ static double duration(const bench *b, ax_pipe_piece piece, int task)
     return ms * 1e-3 * (1 + b->args->jitter * (double)ax_rng_uniform(key, (uint64_t)piece.micro_batch));
 }
 
-/* Runs the forward or backward of a piece (one micro-batch in one chunk of a stage): receives its input,
- * sleeps, and sends the result. */
+/* Runs the forward or backward of a piece (one micro-batch in one chunk of a stage): receives its input if
+ * another chunk computes it, sleeps, and sends the result if another chunk needs it. */
 static ax_status compute(bench *b, ax_message_kind kind, ax_pipe_piece piece)
 {
     const ax_model *model = b->model[ax_pipeline_stage(b->pipeline)->chunks > 1];

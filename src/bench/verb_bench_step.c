@@ -51,8 +51,8 @@ static part_kind part_of(ax_kernel kernel)
     }
 }
 
-/* Returns the seconds that the kernels of a part would need at the device's peak rate; 0 if that rate is not
- * known. */
+/* Returns the seconds that the kernels of a part would need at the device's peak rate in FLOP/s or, if the
+ * part is memory-bound, in bytes/s; 0 if that rate is not known. */
 static double ideal_seconds(const bench_step_times *t, part_kind part, const ax_kernel_total *total)
 {
     double rate = parts[part].computes ? t->peak : t->stream;

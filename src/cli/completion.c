@@ -33,7 +33,7 @@ static ax_status verb_words(const cli_verb *verb, ax_buf *out)
 }
 
 /* Appends, for each flag of the verb that takes a value, the shell case `'verb --flag') …`, which sets the
- * possible values. Paths and free text have no such values. */
+ * possible values: the choices of the option, none if it has no choices. */
 static ax_status value_words(const cli_verb *verb, ax_buf *out)
 {
     for (size_t i = 0; i < verb->option_count; i++) {

@@ -21,8 +21,8 @@ typedef struct cli_note {
 
 typedef struct cli_job {
     char *const *words; /* command line of the launcher; the last element is NULL */
-    int stop; /* signal that asks the ranks to save and stop; a rank acknowledges it by cli_note.heard. 0: a
-                 signal ends the job at once */
+    int stop; /* signal that asks the ranks to save and stop; a rank acknowledges it by cli_note.heard. 0: any
+                 signal to this process ends the job at once */
     bool elsewhere;   /* all ranks may be on other hosts; ranks on other hosts cannot write the note */
     bool keeps_input; /* the launcher gets this process's standard input, for rank 0; false: it gets /dev/null
                        */

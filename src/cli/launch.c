@@ -225,9 +225,9 @@ static bool ended_by_signal(const cli_job *job)
     return !note->ended && (!note->heard || job->unheard || job->at_once);
 }
 
-/* Returns the status of the job: the exit code that rank 0 noted or, if it noted none, that of the launcher.
- * Ranks print their own errors. If a signal ended a rank, MPICH's launcher exits with the signal's number;
- * Open MPI's launcher and the shell exit with 128 + that number. */
+/* Returns the status of the job: the exit code that rank 0 noted or, if it noted none or 0, that of the
+ * launcher. Ranks print their own errors. If a signal ended a rank, MPICH's launcher exits with the signal's
+ * number; Open MPI's launcher and the shell exit with 128 + that number. */
 static ax_status job_result(const cli_job *job)
 {
     char text[1024];

@@ -29,7 +29,7 @@
 ax_status cli_launch_wanted(const cli_launch *launch, bool *out);
 /* Runs the command `axonn words[0] … words[n-1]` on launch->ranks ranks and waits for them. A signal to this
  * process is passed on to the ranks as signal verb->stop (0: the signal ends the ranks). Returns the status
- * on which the ranks agreed. */
+ * on which the ranks agreed, or an error if the launcher failed or a signal ended the job. */
 ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t n, char *const *words);
 
 /* Opens the note (cli_note), shared memory of the process that started this rank, if that process runs on
@@ -42,15 +42,15 @@ void cli_starter_note_signal(void);
 /* Creates the communicator of all ranks of the job, and gives all ranks the runtime settings of rank 0. If
  * this fails, *world is NULL. Collective. */
 ax_status cli_world_open(ax_comm **world);
-/* Turns the watchdog off (`waits`) or on again, on all ranks except rank 0. While rank 0 reads from the user
- * or tokenizes, the other ranks may have to wait without limit. The watchdog would then warn, or end the job
- * if rank 0's process is stopped. Not collective. */
+/* Turns the watchdog of this rank off (`waits` true) or on again; does nothing on rank 0. While rank 0 reads
+ * from the user or tokenizes, the other ranks may have to wait without limit. The watchdog would then warn,
+ * or end the job while rank 0's process is suspended (Ctrl-Z). Not collective. */
 void cli_world_wait_for_first(ax_comm *world, bool waits);
-/* Aborts the job and does not return, if `status` is an error of this rank only: the other ranks may be
- * waiting for this rank. */
+/* If `status` is an error of this rank only, aborts the job and does not return, because the other ranks may
+ * be waiting for this rank. Otherwise, and in a job of one rank, does nothing. `world` may be NULL. */
 void cli_world_abort_unshared(ax_comm *world, ax_status status);
 /* Prints the error of `status`, if any, on rank 0, and destroys the communicator. Aborts the job if the error
- * is one of this rank only. Returns `status`. */
+ * is one of this rank only. Returns `status`; if *world is NULL, does nothing else. */
 ax_status cli_world_close(ax_comm **world, ax_status status);
 /* Runs a verb that needs a configuration: loads the file `path` with the key=value words `overrides`, for the
  * use `use`; creates the communicator of all ranks; calls `run` with `args`, the verb's arguments; destroys

@@ -28,8 +28,8 @@ static bool wants_help(size_t n, char *const *words)
 static ax_status start_verb(const cli_verb *verb, const void *args)
 {
     bool launch = false;
-    if (!verb->keys) /* runtime settings take effect here. A verb with configuration keys applies them later,
-                        because its configuration file may set more of them */
+    if (!verb->keys) /* all runtime settings are known here, and are checked. A verb with configuration keys
+                        checks them later, because its configuration file may set more of them */
         AX_TRY(cli_process_settings());
     if (verb->launches)
         AX_TRY(cli_launch_wanted(args, &launch));

@@ -10,7 +10,7 @@
 typedef struct model_args {
     cli_launch launch;
     char *model, *precision, *device, *grid;
-    ax_strings keys; /* words grid.x=2, …: another way to give `grid` */
+    ax_strings keys; /* words such as grid.x=2: another way to give `grid` */
     int64_t threads;
     bool json;
 } model_args;

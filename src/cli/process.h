@@ -10,7 +10,7 @@
 void cli_process_begin(void);
 
 /* Checks the runtime settings that come from environment variables, and logs the version. To be called after
- * all runtime.* keys are set. AX_ERR_USAGE. */
+ * all runtime.* keys are set. AX_ERR_USAGE if a variable has a value that is not valid. */
 ax_status cli_process_settings(void);
 
 #endif

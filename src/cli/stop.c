@@ -1,4 +1,4 @@
-/* Stops a verb that has temporary files to remove when a signal comes. The handler records the signal, and
+/* When a signal comes, stops a verb that has temporary files to remove. The handler records the signal, and
  * the verb stops at its next progress callback. After its clean-up the program ends by the same signal, so
  * that its parent sees which signal ended it. A second signal, at least a second after the first, ends the
  * program at once. */

@@ -21,7 +21,7 @@ typedef struct cli_launch {
 } cli_launch;
 
 typedef struct cli_verb {
-    const char *name;     /* "tok train" */
+    const char *name;     /* the words that call the verb, such as "tok train" */
     const char *summary;  /* one line, lower case, no full stop */
     const char *details;  /* further lines for the help, at most 98 columns; or NULL */
     const char *examples; /* example commands, one a line; or NULL */
@@ -102,10 +102,10 @@ typedef struct cli_text {
 /* ---- output: output.c ---- */
 
 /* Returns true if output to the stream may have colour: the stream is a terminal, NO_COLOR is unset or empty,
- * and TERM is not dumb. */
+ * and TERM is set, but not to dumb. */
 bool cli_colour(FILE *stream);
-/* Prints the object as one line on stdout, and releases it. Fails if `object` is NULL (out of memory) or
- * stdout cannot be written. */
+/* Prints the object as one line on stdout, and releases it. Fails if `object` is NULL (because there was
+ * not enough memory, or a text was not UTF-8), or if stdout cannot be written. */
 ax_status cli_print_json(json_t *object);
 /* Writes bytes to stdout. AX_ERR_DATA if that fails. */
 ax_status cli_print(const char *text, size_t n);
@@ -124,7 +124,7 @@ ax_status cli_read_stdin(ax_buf *out);
 /* The progress of one long task, shown on stderr: as a bar on a terminal, else as a line every ten
  * seconds. */
 typedef struct cli_progress {
-    const char *what; /* "tokenizing" */
+    const char *what; /* what the task does, such as "tokenizing" */
     bool bytes;       /* true: amounts are bytes; false: counts */
     bool terminal;
     double start, shown;

@@ -25,7 +25,8 @@ static const ax_option ls_options[] = {
     {"json", AX_OPT_BOOL, offsetof(ls_args, json), "false", .help = "print the result as one JSON object"},
 };
 
-/* Describes a checkpoint in JSON. "verified" is null if its files were not compared with their checksums. */
+/* Describes a checkpoint in JSON. "verified" is false if the checkpoint is damaged, else true if its files
+ * were compared with their checksums, else null. */
 static json_t *info_json(const ax_ckpt_info *info, bool compared)
 {
     json_t *verified = info->damage ? json_false() : compared ? json_true() : json_null();

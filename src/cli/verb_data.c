@@ -225,7 +225,9 @@ static const ax_option show_options[] = {
     {"json", AX_OPT_BOOL, offsetof(show_args, json), "false", .help = "print the result as one JSON object"},
 };
 
-/* Appends the tokens, as text if there is a tokenizer, with a mark where targets begin and where they end. */
+/* Appends the tokens, as text if there is a tokenizer, with a mark where targets begin and where they end.
+ * Bit i of `bits` is 1 if token i is a target. `starts`: the first token is known to begin a
+ * document. */
 static ax_status mark_tokens(const ax_tokenizer *tok, const ax_ids *ids, const uint64_t *bits, bool starts,
                              ax_buf *out)
 {

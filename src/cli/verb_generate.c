@@ -131,7 +131,7 @@ static ax_status read_input(ax_buf *out)
 }
 
 /* Returns true if the arguments ask for the prompt from standard input. (A terminal is read only with --chat,
- * --prompt - and --messages -.) */
+ * --prompt - or --messages -.) */
 static bool wants_input(const void *raw)
 {
     const args *a = raw;
@@ -253,8 +253,9 @@ static void forget_turns(session *s, size_t n)
     memmove(s->turns.turn, s->turns.turn + n, s->turns.n * sizeof *s->turns.turn);
 }
 
-/* Encodes the conversation, without its oldest questions and answers if there is no room for another answer.
- * If the last turn alone leaves no room, it is removed too, and s->ids stays empty. */
+/* Encodes the conversation into s->ids. As long as that leaves no room for an answer in the model's
+ * positions, removes the oldest question and its answer. If the last turn alone leaves no room, it is removed
+ * too, and s->ids stays empty. */
 static ax_status encode_last_turns(session *s)
 {
     const int64_t most = s->m.model.config.seq_len;
@@ -337,8 +338,8 @@ static bool is_end_token(const session *s, int32_t id)
     return false;
 }
 
-/* Appends a token to s->text, and prints those characters that are now complete. Without a tokenizer prints
- * the token's id. */
+/* Appends a token to s->text: its text or, without a tokenizer, its id. Then prints, on rank 0 and without
+ * --json, the characters that are complete and not printed yet. */
 static ax_status show(session *s, int32_t id)
 {
     size_t n;

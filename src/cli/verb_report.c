@@ -61,8 +61,8 @@ static ax_status make_titles_distinct(const report_args *a, ax_history *runs)
 
 static json_t *number_or_null(const double *value) { return value ? cli_json_number(*value) : json_null(); }
 
-/* Returns the last step, loss and evaluation loss of the run: step 0 and null for what the run does not
- * have. */
+/* Returns the last step, loss and evaluation loss of the run. A loss that the run does not have is null; if
+ * the run has neither loss, the step is 0. */
 static json_t *run_json(const char *path, const ax_history *run)
 {
     const ax_history_point *step = NULL, *eval = NULL;

@@ -1,5 +1,5 @@
-/* axonn tok train | encode | decode | check: trains byte-level BPE tokenizers; encodes and decodes with BPE
- * tokenizers of both kinds (axonn/tokenizer.h). */
+/* axonn tok train | encode | decode | check: trains byte-level BPE tokenizers; encodes and decodes with
+ * byte-level BPE tokenizers and with SentencePiece's BPE tokenizers (axonn/tokenizer.h). */
 #include "verb.h"
 
 #include "axonn/data.h"

@@ -110,8 +110,8 @@ static ax_status load(const char *path, const ax_strings *overrides, ax_config_u
     return cli_process_settings();
 }
 
-/* Creates the communicator of all ranks (the world). If `loaded` is an error, then returns `loaded` with its
- * message, which creating the communicator may have replaced. */
+/* Creates the communicator of all ranks (the world). `loaded` is the status of loading the configuration. If
+ * it is an error, returns it, with its message, which the creation of the communicator may have replaced. */
 static ax_status open_after(ax_status loaded, ax_comm **world)
 {
     char *message = NULL;

@@ -26,8 +26,8 @@ void ckpt_convert(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype sr
                   int64_t src_stride, int64_t n);
 /* Returns the number of infinite values among n elements of a float dtype. */
 int64_t ckpt_count_infinite(ax_dtype dtype, const void *data, int64_t n);
-/* Transposes and converts a matrix of rows × cols elements: dst[j,i] = src[i,j]. The strides are the
- * distances between rows, in elements. */
+/* Transposes and converts a matrix `src` of rows × cols elements: dst[j,i] = src[i,j]. dst_stride and
+ * src_stride are the distances between rows of `dst` and of `src`, in elements. */
 void ckpt_transpose(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype src_dtype, const void *src,
                     int64_t src_stride, int64_t rows, int64_t cols);
 
@@ -46,7 +46,7 @@ bool ckpt_pieces_next(ckpt_pieces *pieces);
 
 /* Returns the checksum of a box: the sum, mod 2^64, of a hash for each element. The hash depends on the
  * element's index in the whole array and on its bits. The box is [lo, lo + n) of an array of extents `dim`;
- * `data` is dense. */
+ * `data` holds its elements densely, in row-major order. */
 uint64_t ckpt_checksum(ax_dtype dtype, int ndim, const int64_t *dim, const int64_t *lo, const int64_t *n,
                        const void *data);
 
@@ -66,7 +66,7 @@ struct ax_st {
     st_file *file;
     char *index;       /* path of ….safetensors.index.json, which lists the shards; NULL: one file */
     bool planned;      /* the store is for writing: ax_st_plan created it */
-    json_t *metadata;  /* "__metadata__" of the first file's header: a JSON object of strings; or NULL */
+    json_t *metadata;  /* "__metadata__" of the first header that has it: a JSON object of strings; or NULL */
     ax_region staging; /* host buffer of AX_ST_STAGING bytes, allocated when it is first used */
 };
 
@@ -118,7 +118,7 @@ typedef struct ckpt_item {
     const char *name;    /* name of the parameter */
     char *key;           /* key of the array in the file; owned */
     ax_tensor tensor;    /* its data is NULL if this rank does not own the parameter (ax_param_is_owned), for
-                            instance in another pipeline stage */
+                            instance because another pipeline stage owns it */
     ax_param_file place; /* which part (box) of the file's array holds the tensor; place.key is not used */
 } ckpt_item;
 
@@ -132,8 +132,8 @@ typedef struct ckpt_items {
  * array. */
 ax_status ckpt_items_model(const ax_param_set *set, bool frozen, ckpt_items *out);
 /* Lists the optimizer state of all parameters that are not frozen: one item for each state array, with key
- * SLOT.NAME ("exp_avg.wte"). With `master`, also lists the master weights, with key master.NAME. Each item is
- * a whole array of the file. */
+ * SLOT.NAME, such as "exp_avg.wte". With `master`, also lists the master weights, with key master.NAME. Each
+ * item is a whole array of the file. */
 ax_status ckpt_items_training(const ax_param_set *set, const char *const *slot_names, bool master,
                               ckpt_items *out);
 void ckpt_items_fini(ckpt_items *items);
@@ -163,7 +163,7 @@ typedef struct manifest_file {
 typedef struct manifest {
     int64_t step, serial; /* serial: number of the save; the newest checkpoint of a run has the highest */
     double time;
-    int64_t bytes; /* total size of all files in bytes */
+    int64_t bytes; /* total size of the files in `file`; set by manifest_read */
     int n;
     manifest_file *file;
     json_t *params; /* object: name of each parameter that is not frozen → {"dtype", "sum", "key"}. "key" is
@@ -172,8 +172,8 @@ typedef struct manifest {
 
 /* Writes training/manifest.json of `dir` and syncs it. */
 ax_status manifest_write(const char *dir, const manifest *m);
-/* Reads the manifest. AX_ERR_DATA if the file is missing, or if any bit of the manifest has changed since it
- * was written. */
+/* Reads the manifest. AX_ERR_DATA if the file is missing or has another version, or if any bit of the
+ * manifest has changed since it was written. */
 ax_status manifest_read(const char *dir, manifest *out);
 void manifest_fini(manifest *m);
 #define MANIFEST "training/manifest.json"

@@ -149,7 +149,8 @@ static const ax_st_array *find_array(const differ *d, const ax_st *sa, const ax_
 }
 
 /* Adds to d->diff a row for each array of `sa`, compared with its counterpart in `sb`, and a row for each
- * array of `sb` without a counterpart. used[j] is set if array j of `sb` was compared. */
+ * array of `sb` without a counterpart. A row's key is `prefix` and the array's key. used[j] is set if array j
+ * of `sb` was compared. */
 static ax_status add_arrays(differ *d, ax_st *sa, ax_st *sb, const char *prefix, bool *used)
 {
     ax_ckpt_diff_row *row;
@@ -291,7 +292,7 @@ typedef struct source {
     char *path; /* a directory or a file */
     ax_st *model;
     ax_st *optim;      /* NULL if one of the two sources has no optimizer state */
-    manifest manifest; /* read if `optim` is not NULL; empty if manifest.json is damaged */
+    manifest manifest; /* read if `optim` is not NULL; empty if manifest.json is missing or damaged */
     json_t *config;    /* config.json or adapter_config.json; NULL if one of the two sources lacks it */
 } source;
 

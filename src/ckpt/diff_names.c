@@ -8,7 +8,8 @@
 
 #define TRAINING "training/"
 
-/* Renames "training/SLOT.PARAMETER" to "training/SLOT.KEY" if the manifest has a key for the parameter. */
+/* Renames "training/SLOT.PARAMETER" to "training/SLOT.KEY" if the manifest has a key for the parameter. SLOT
+ * is the kind of the optimizer state, such as exp_avg. */
 static ax_status rename_row(ax_ckpt_diff_row *row, const json_t *params)
 {
     const char *slot = row->key + strlen(TRAINING), *dot = strchr(slot, '.');

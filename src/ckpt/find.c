@@ -62,7 +62,8 @@ static ax_status info_fill(ax_ckpt_info *info, bool verify)
     return status == AX_ERR_DATA ? ax_strdup(ax_error_message(), &info->damage) : status;
 }
 
-/* Reads the name of a checkpoint from the file RUN/latest; "" if there is no such file. */
+/* Reads the name of a checkpoint from the file RUN/latest; "" if there is no such file, or if it cannot
+ * be read. */
 static void read_latest(const char *run_dir, char out[64])
 {
     char *path, *text = NULL;
@@ -204,8 +205,9 @@ static ax_status verify_dir(const char *dir)
     return status;
 }
 
-/* Sets *dir to the newest undamaged checkpoint of `list`; *dir stays NULL if the list is empty. Sets *gone if
- * a checkpoint of the list no longer exists: the run has removed it after it saved a newer one. */
+/* Sets *dir to the newest undamaged checkpoint of `list`. If there is none, *dir stays NULL; AX_ERR_DATA
+ * unless the list is empty. Sets *gone to true if a checkpoint of the list no longer exists: the run has
+ * removed it after it saved a newer one. */
 static ax_status choose_newest(const ax_ckpt_list *list, const char *run_dir, char **dir, bool *gone)
 {
     ax_status status = AX_OK;

@@ -1,8 +1,8 @@
 /* Writes distributed tensors to safetensors files and reads them. An item is a tensor, and the part of a
- * file's array that holds the tensor. If several ranks have the same box of a tensor, the first of these
- * ranks writes the box; every rank reads its own box. All ranks list the items of all pipeline stages; the
- * tensor of another stage has no data on this rank. Device memory is copied through a host buffer piece by
- * piece. */
+ * file's array that holds the tensor. A rank's box is the part of a tensor that this rank holds. If several
+ * ranks have the same box, the first of these ranks writes the box; every rank reads its own box. All ranks
+ * list the items of all pipeline stages; the tensor of another stage has no data on this rank. Device memory
+ * is copied through a host buffer piece by piece. */
 #include "ckpt.h"
 
 #include <fnmatch.h>
@@ -267,8 +267,8 @@ typedef struct mover {
     uint64_t sum;
 } mover;
 
-/* Reads or writes the contiguous piece [lo, lo + p->n) of the tensor, or adds it to m->sum. `memory` is the
- * piece's device address. */
+/* Reads or writes the piece [lo, lo + p->n) of the tensor, or adds the piece's checksum to m->sum. The piece
+ * is contiguous in device memory, from address `memory` on. */
 static ax_status move_piece(mover *m, const ckpt_item *it, const ax_st_array *a, direction way, char *memory,
                             const int64_t *lo, const ckpt_pieces *p)
 {

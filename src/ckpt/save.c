@@ -1,7 +1,8 @@
 /* Saves a checkpoint in four phases. All ranks agree on the result of each phase before the next:
  *
  * - prepare: rank 0 creates RUN/ckpt/.step-N.tmp with all files at their full size.
- * - write: every rank writes its boxes and syncs the files; checksums of parameters are computed.
+ * - write: every rank writes its boxes (its parts of the arrays) and syncs the files; checksums of parameters
+ *   are computed.
  * - hash: the files are read back and hashed; each rank hashes some of the files.
  * - publish: rank 0 writes the manifest, syncs, renames to step-N, sets `latest`, deletes old checkpoints.
  *
@@ -191,7 +192,7 @@ static ax_status make_files(saver *s)
 {
     const ax_ckpt_save_args *a = s->args;
     int stores = s->model->files + (s->optim ? s->optim->files : 0);
-    /* The 3 further files are state.json and the indices of the two stores. */
+    /* The 3 further files are state.json and the indices of the two stores (weights and optimizer state). */
     AX_TRY(ax_calloc((size_t)(stores + a->n_files + 3), sizeof *s->m.file, &s->m.file));
     AX_TRY(ax_mkdirs(s->training));
     AX_TRY(ax_st_make(s->model));

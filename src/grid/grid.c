@@ -296,7 +296,7 @@ static int find_axis(const ax_grid *grid, ax_axis of, int size, int stride)
 }
 
 /* Returns the atom (axis without factors) of standard axis `of` that a factor with this stride would cut in
- * two. Returns AX_MAX_AXES if an atom begins at this stride, so that none is cut. */
+ * two. Returns AX_MAX_AXES if the factor would cut no atom. */
 static int atom_across(const ax_grid *grid, ax_axis of, int stride)
 {
     for (int a = 0; a < grid->axes; a++) {
@@ -308,7 +308,7 @@ static int atom_across(const ax_grid *grid, ax_axis of, int stride)
 }
 
 /* Returns the axis with this size and stride. If there is none, adds one with the name OF.SUFFIX ("x.kv"), or
- * OF.SUFFIXSIZE ("x.kv4") if an axis of another size already has the name OF.SUFFIX. */
+ * OF.SUFFIXSIZE ("x.kv4") if another axis already has the name OF.SUFFIX. */
 static ax_axis name_axis(ax_grid *grid, ax_axis of, const char *suffix, int size, int stride)
 {
     int known = find_axis(grid, of, size, stride);
@@ -334,7 +334,7 @@ static void cut_atom(ax_grid *grid, int atom, ax_axisset parts)
             grid->along[i].atoms = (ax_axisset)((grid->along[i].atoms & ~(1u << atom)) | parts);
 }
 
-/* Returns those atoms (axes without factors) of standard axis number `of` whose strides are in [from, to). */
+/* Returns those atoms (axes without factors) of standard axis `of` whose strides are in [from, to). */
 static ax_axisset atoms_between(const ax_grid *grid, ax_axis of, int from, int to)
 {
     ax_axisset atoms = 0;
@@ -344,8 +344,8 @@ static ax_axisset atoms_between(const ax_grid *grid, ax_axis of, int from, int t
     return atoms;
 }
 
-/* Adds the major and the minor factor of an axis as axes of the grid. An earlier factor that lies across the
- * boundary between the two new factors is cut in two. */
+/* Adds the major and the minor factor of an axis as axes of the grid. If an atom (the axis itself, or an
+ * earlier factor) lies across the boundary between the two new factors, the atom is cut in two. */
 static ax_factoring add_factors(ax_grid *grid, ax_factor factor, int size)
 {
     ax_axis of = factors[factor].axis;

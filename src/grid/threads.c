@@ -71,8 +71,8 @@ static host_totals add_up(const member *all, int n, uint64_t host)
     return t;
 }
 
-/* Warns, on the lowest rank of each machine, if there are more threads than cores, or if the launcher's
- * binding makes threads share cores or leaves cores idle. */
+/* Warns, on the lowest rank of each machine, if the user asks for more threads than the machine has cores, or
+ * if the launcher's binding makes threads share cores or leaves cores idle. */
 static void warn_of_binding(const member *all, int n, int rank)
 {
     char name[64] = "this machine";
@@ -107,9 +107,9 @@ static void warn_of_binding(const member *all, int n, int rank)
 /* ---- binding ------------------------------------------------------------------------------------- */
 
 /* Returns the reason for not binding threads, or NULL. Threads are bound only where binding cannot hurt: each
- * has a core to itself, no core is left over, and no CPU quota applies. An example of harm: if two jobs on
- * one machine left cores free and bound their threads, both jobs would be bound to the first cores, and the
- * last cores would be idle. The operating system's scheduler does better. */
+ * thread has a core to itself, no core is left over, and no CPU quota applies. An example of harm: if two
+ * jobs on one machine left cores free and bound their threads, both jobs would be bound to the first cores,
+ * and the last cores would be idle. The operating system's scheduler does better. */
 static const char *why_not(const member *all, int n, uint64_t host, const host_totals *t)
 {
     for (int r = 0; r < n; r++) {
@@ -145,8 +145,8 @@ static bool take_cores(const uint64_t *usable, int64_t n, uint64_t *left, ax_bin
     return out->n == n;
 }
 
-/* Lets one rank after the other take the lowest cores that are left, so that the cores of a rank are near one
- * another. */
+/* Lets one rank of the machine after the other take the lowest of its usable cores that are left, so that the
+ * cores of a rank are near one another. */
 void ax_threads_bind(const ax_threads_member *all, int n, int rank, ax_binding *out)
 {
     host_totals t = add_up(all, n, all[rank].host);

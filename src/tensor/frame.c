@@ -277,8 +277,8 @@ ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode, const 
     return AX_OK;
 }
 
-/* Records an allocation of a frame on the dry device (record mode). If an earlier run of the task had this
- * allocation, checks that its size is the same. */
+/* Records an allocation of a frame on the dry device (record mode). If an earlier run of the task had an
+ * allocation with the same number, checks that both have the same size. */
 static ax_status record(ax_frame *frame, size_t bytes)
 {
     ax_frame_task *task = frame->task;

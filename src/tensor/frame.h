@@ -9,7 +9,8 @@
 
 enum { AX_FRAME_ALIGN = 64, AX_FRAME_PARTS = 3 };
 
-/* Contractions of tensors that were postponed: ax_frame_run_deferred computes them. */
+/* The contractions that one call of ax_frame_defer postponed: those of a[i] and `b`, for i below n. user[i]
+ * and user[n + i] belong to a[i]. ax_frame_run_deferred passes all of this to `fn`. */
 typedef struct ax_frame_deferred {
     ax_frame_deferred_fn *fn;
     int n;

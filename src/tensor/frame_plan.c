@@ -1,7 +1,8 @@
 /* Packs allocations with recorded lifetimes into one block (dynamic storage allocation by first fit).
  * Allocations are placed in order of size, the largest first, each at the lowest offset that is free during
- * its whole lifetime. The time is quadratic in the number of allocations. Tasks with more than BY_SIZE_MOST
- * allocations (thousands of layers) are packed in order of birth instead, as malloc and free would do it.
+ * its whole lifetime. The time is quadratic in the number of allocations. If there are more than
+ * BY_SIZE_MOST (thousands of layers), they are packed in order of birth instead, as malloc and free would do
+ * it.
  * This order is fast, because few ranges are free at a time, but the block may become larger. Read frame.c
  * first. */
 #include "tensor/frame.h"

@@ -1,5 +1,5 @@
 /* Layouts, which say which grid axes split each dim of a tensor: parsing, printing, comparison, and the check
- * that each axis appears once. */
+ * that no axis appears twice. */
 #include "axonn/tensor.h"
 
 #include <ctype.h>

@@ -7,7 +7,7 @@
 #include "axonn/json.h"    /* JSON with numbers of any size */
 #include "axonn/option.h"  /* tables of options */
 #include "axonn/runtime.h" /* settings of the process (runtime.*) */
-#include "axonn/trace.h"   /* metrics of a run */
+#include "axonn/trace.h"   /* metrics of a run, profiling events */
 
 #include "axonn/comm.h"   /* communicators */
 #include "axonn/dev.h"    /* devices, memory, kernels */

@@ -1,8 +1,8 @@
 /* base: status and errors, log, host memory, files, clock, signals, threads, counter-based random numbers.
  *
  * All of axonn builds on this header, and nothing here knows about tensors. Start reading at ax_status, the
- * return type of almost every function of the library. No function is collective. Each function is
- * thread-safe on distinct objects, unless its comment says otherwise. */
+ * return type of almost all functions that can fail. No function is collective. Each function is thread-safe
+ * on distinct objects, unless its comment says otherwise. */
 #ifndef AXONN_BASE_H
 #define AXONN_BASE_H
 
@@ -31,7 +31,7 @@ static inline int64_t ax_round_up(int64_t a, int64_t b) { return ax_ceil_div(a, 
 typedef enum ax_status {
     AX_OK = 0,
     AX_ERR_INTERNAL = 1, /* a bug of this library */
-    AX_ERR_USAGE = 2,    /* command line, configuration or API arguments */
+    AX_ERR_USAGE = 2,    /* a wrong command line, configuration or function argument */
     AX_ERR_MEMORY = 3,
     AX_ERR_DATA = 4, /* a file or data set is missing, damaged, or not what is expected (format, sizes) */
     AX_ERR_COMM = 5,
@@ -55,8 +55,8 @@ static inline ax_status ax_fail_code_(ax_status code) { return code; }
  * the failed function about the place of the error. */
 void ax_error_context(const char *fmt, ...) AX_PRINTF(1, 2);
 
-/* Returns the calling thread's last message ("" if none); valid until its next ax_fail or
- * ax_error_context. */
+/* Returns the calling thread's last message ("" if none), which is valid until this thread calls ax_fail or
+ * ax_error_context again. */
 const char *ax_error_message(void);
 /* Returns the status that belongs to ax_error_message, AX_OK if there is no message. For callers of functions
  * that return NULL instead of a status on failure. */
@@ -117,7 +117,8 @@ AX_MUST_CHECK ax_status ax_strdup(const char *text, char **out);
 AX_MUST_CHECK ax_status ax_strndup(const char *text, size_t n, char **out);
 
 /* A growable byte buffer. A buffer of zeros is valid and empty. `data` is owned by the buffer, and
- * NUL-terminated once anything was added. */
+ * NUL-terminated once anything was added. ax_buf_reserve allocates memory for `extra` more bytes.
+ * AX_ERR_MEMORY. */
 typedef struct ax_buf {
     char *data;
     size_t size, capacity;
@@ -189,8 +190,8 @@ AX_MUST_CHECK ax_status ax_dir_has_space(const char *dir, int64_t bytes, const c
 bool ax_path_exists(const char *path);
 bool ax_path_is_dir(const char *path);
 /* Returns true if both paths end with the same name in the same directory, however that directory is spelled.
- * The entry need not exist, and is not resolved if it is a link. If a directory does not exist, compares the
- * texts. */
+ * The entry need not exist, and is not resolved if it is a link. If one of the two directories does not
+ * exist, compares the paths as texts. */
 bool ax_path_same(const char *a, const char *b);
 
 /* Joins `dir` and `name`: "a" and "b" give "a/b"; an absolute `name`, or any name if `dir` is "", is returned
@@ -224,11 +225,11 @@ uint64_t ax_host_key(void);
 
 /* ---- signals ------------------------------------------------------------------------------------- */
 
-/* Notes that a signal came that asks the process to stop (ax_signal_noted). The handlers of such signals call
- * this function; it is async-signal-safe. *first_ms is the time of the first signal in milliseconds; it must
- * be 0 before the first signal. Returns true for a signal that comes a second or more after the first. A
- * second signal that comes earlier counts as the same signal, because terminals and launchers send a signal
- * both to a process and to its process group. */
+/* Notes the arrival of a signal that asks the process to stop (ax_signal_noted). The handlers of such signals
+ * call this function; it is async-signal-safe. *first_ms, which the caller sets to 0 at the beginning, keeps
+ * the time of the first signal in milliseconds. Returns true for a signal that comes a second or more after
+ * the first. A second signal that comes earlier counts as the same signal, because terminals and launchers
+ * send a signal both to a process and to its process group. */
 bool ax_signal_again(int64_t *first_ms);
 /* Returns true if a signal was noted (ax_signal_again) since the last call of ax_signal_forget. If so,
  * functions that wait for bytes of a pipe (ax_file_wait) give up. */
@@ -252,8 +253,8 @@ int ax_processors(void);
  * (positions in the whole array), never of rank or thread, so each grid of ranks draws the same numbers. */
 void ax_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4]);
 
-/* Returns a Philox key: a hash of the run's seed, of the purpose of the random numbers ("init/h.0.attn.q":
- * the initial values of that weight), and of an index. */
+/* Returns a Philox key: a hash of the run's seed, of the purpose of the random numbers (such as "data/order",
+ * or the name of the weight whose initial values are drawn), and of an index. */
 uint64_t ax_rng_key(uint64_t seed, const char *purpose, uint64_t index);
 
 /* Return random number `index` of the sequence that `key` selects: uniform in [0, 1) with 24 bits, or

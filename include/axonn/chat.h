@@ -3,11 +3,12 @@
  * A conversation is a list of turns: of the system (only as the first turn), of the user and of the
  * assistant, the last two in alternation. A template writes special tokens and headers around each turn. A
  * rendered conversation is a text of parts: strings of the template, and texts of turns. Special tokens, and
- * all tokens that the template needs, are recognized in the template's strings only: no text of a turn can
- * contain one. Headers that are plain text instead of special tokens cannot be protected in this way: those
- * of deepseek-coder and of alpaca, and those of mistral if the tokenizer has no tokens [INST] and [/INST].
- * The targets of training are what the assistant says and all that closes its turn, never a header. Not
- * collective; the objects are for one thread at a time, but any number of threads may share an ax_chat. */
+ * all tokens that the template needs, are recognized in the template's strings only, so the text of a turn
+ * can never contain such a token. Headers that are plain text instead of special tokens cannot be protected
+ * in this way: those of deepseek-coder and of alpaca, and those of mistral if the tokenizer has no tokens
+ * [INST] and [/INST]. The targets of training are all that follows the header in a turn of the assistant:
+ * what the assistant says, the template's strings around it, and what closes the turn. Not collective; the
+ * objects are for one thread at a time, but any number of threads may share an ax_chat. */
 #ifndef AXONN_CHAT_H
 #define AXONN_CHAT_H
 
@@ -26,14 +27,14 @@ typedef struct ax_chat ax_chat;
 extern const char ax_chat_names[];
 enum { AX_CHAT_NAME_BYTES = 24 }; /* room for a name and its NUL */
 
-/* Creates the template `name`. If `name` is NULL, a template is chosen in two ways. First by the tokenizer's
- * own chat template, a Jinja text (ax_tokenizer_chat_template): a template is chosen if this text is the one
- * that ax_chat_jinja prints for the template or contains strings that are typical of it, and if the tokenizer
- * has all tokens that the template needs. Otherwise by the tokenizer's added tokens: the first of llama3,
- * qwen3, chatml, deepseek-coder, mistral and alpaca is chosen whose special tokens are all among the added
- * tokens. `tok` must outlive *out, which the caller destroys. AX_ERR_USAGE: there is no such template, or the
- * tokenizer lacks some of its special tokens, which the message lists. If no template fits, the call
- * succeeds, and rendering fails. */
+/* Creates the template `name`. If `name` is NULL, the tokenizer decides which template is created. First its
+ * own chat template counts, a Jinja text (ax_tokenizer_chat_template): a template is chosen if this text is
+ * the one that ax_chat_jinja prints for the template or contains strings that are typical of it, and if the
+ * tokenizer has all tokens that the template needs. If this gives none, the tokenizer's added tokens count:
+ * of llama3, qwen3, chatml, deepseek-coder, mistral and alpaca, in this order, the first is chosen whose
+ * needed tokens are all among the added tokens. `tok` must outlive *out, which the caller destroys.
+ * AX_ERR_USAGE: there is no template of this name, or the tokenizer lacks some of the tokens that it needs,
+ * which the message lists. If `name` is NULL and no template fits, the call succeeds, and rendering fails. */
 AX_MUST_CHECK ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **out);
 void ax_chat_destroy(ax_chat **chat);
 
@@ -64,12 +65,13 @@ typedef struct ax_chat_turn {
     ax_chat_role role;
     const char *text;
     size_t size;
-    const char *reasoning; /* reasoning of the assistant, written only by templates that have reasoning
-                              (qwen3); NULL: the reasoning, if any, is in `text`, before </think> */
+    const char *reasoning; /* reasoning of the assistant, written only by a template that has reasoning:
+                              qwen3; NULL: the reasoning, if any, is in `text`, before </think> */
     size_t reasoning_size;
 } ax_chat_turn;
 
-/* A conversation read from JSON. Zero-initialise it; the texts of its turns belong to the JSON value. */
+/* The turns of a conversation. Zero-initialise it. It does not own the texts: those that ax_chat_read has
+ * added belong to the JSON value. */
 typedef struct ax_chat_turns {
     ax_chat_turn *turn;
     size_t n, capacity;
@@ -97,8 +99,8 @@ AX_MUST_CHECK ax_status ax_chat_read(const struct json_t *value, ax_chat_turns *
 /* A rendered conversation. Zero-initialise it; rendering reuses its memory. */
 typedef struct ax_chat_text {
     ax_buf text;
-    /* An array of ax_text_part (tokenizer.h), one for each part of `text`. `plain` is set for texts of turns,
-     * `target` for texts that are targets of training. */
+    /* An array of ax_text_part (tokenizer.h), one for each part of `text`. Their member `plain` is true for
+     * texts of turns, their member `target` for texts that are targets of training. */
     ax_buf parts;
     const ax_ids *guarded; /* ids of tokens that texts of turns cannot contain; owned by the ax_chat that
                               rendered the text, which must live until the text is encoded */
@@ -108,8 +110,8 @@ typedef struct ax_chat_text {
 void ax_chat_text_fini(ax_chat_text *text);
 
 /* Replaces *out by the rendered conversation. With `prompt`, the header of the assistant's answer follows at
- * the end, for a model to continue; the last turn must then be the user's. AX_ERR_DATA: the turns are out of
- * order, or there is no template. */
+ * the end, for a model to continue; the last turn must then be the user's (or an input, AX_CHAT_INPUT).
+ * AX_ERR_DATA: the turns are out of order, or there is no template. */
 AX_MUST_CHECK ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt,
                                        ax_chat_text *out);
 

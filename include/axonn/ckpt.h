@@ -1,6 +1,6 @@
 /* ckpt: arrays in safetensors files, parameters in such files, and the checkpoints of a run.
  *
- * Three layers, each usable alone:
+ * Three levels, each usable without the next:
  *
  *   ax_st_*     safetensors: one file or a sharded directory, as a table of arrays. Any box of an array (a
  *               rectangular part) can be read or written, with conversion and transposition. The layout of
@@ -37,7 +37,7 @@ typedef struct ax_st_array {
                        but not read */
     int ndim;
     int64_t dim[AX_ST_MAX_DIMS];
-    int file;              /* index of the file of the store that holds the array */
+    int file;              /* which file of the store has the array: its index, from 0 */
     int64_t offset, bytes; /* where the array begins in that file, and its size */
 } ax_st_array;
 
@@ -46,9 +46,9 @@ typedef struct ax_st ax_st;
 
 /* Opens a .safetensors file for reading. If `path` is a directory, opens its model.safetensors or, if there
  * is none, the shards that its model.safetensors.index.json lists; in an adapter's directory
- * (ax_ckpt_is_adapter), both names begin with adapter_model instead of model. Strict: headers, offsets,
- * sizes, shards and index must agree to the byte. Not collective. The caller owns *out. AX_ERR_DATA if they
- * do not agree, or if a file is missing or cannot be read. */
+ * (ax_ckpt_is_adapter), both names begin with adapter_model instead of model. Headers, offsets, sizes, shards
+ * and index must agree to the byte. AX_ERR_DATA if they do not agree, or if a file is missing or cannot be
+ * read. Not collective. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_st_open(const char *path, ax_st **out);
 void ax_st_close(ax_st **st);
 
@@ -119,7 +119,7 @@ typedef struct ax_ckpt_rules {
     const char *const *ignore; /* shell patterns (*, ?) of keys to ignore */
     int ignores;
     bool frozen; /* the files hold the frozen parameters (those that training never updates); false: the files
-                    hold all other parameters */
+                    hold the parameters that are not frozen */
 } ax_ckpt_rules;
 
 /* Writes the master weights of parameters that are not frozen as `dtype` into the existing directory `dir`,
@@ -128,10 +128,11 @@ typedef struct ax_ckpt_rules {
 AX_MUST_CHECK ax_status ax_ckpt_write_params(const ax_param_set *set, const char *dir, ax_dtype dtype,
                                              int64_t shard_bytes);
 
-/* Reads the master weights from `path`, a directory or file as for ax_st_open, and converts them to their
- * dtype. Call ax_param_set_refresh next. AX_ERR_DATA: parameters are missing or have another shape or a dtype
- * that cannot be converted, or an array neither belongs to a parameter nor matches rules->ignore (`rules` may
- * be NULL). The message counts these mismatches and lists the first 20. Collective along the grid. */
+/* Reads the master weights from `path`, a directory or file as for ax_st_open, and converts the arrays to the
+ * dtype of the master weights. Call ax_param_set_refresh next. AX_ERR_DATA: parameters are missing or have
+ * another shape or a dtype that cannot be converted, or an array neither belongs to a parameter nor matches
+ * rules->ignore (`rules` may be NULL). The message counts these mismatches and lists the first 20. Collective
+ * along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt_rules *rules);
 /* Reads the master weights from weight files that are already open, even if their directory has changed
  * since. `rules`, the errors and the call that must follow are as for ax_ckpt_read_params. Collective along
@@ -188,14 +189,14 @@ typedef struct ax_ckpt_save_args {
 
 /* Writes RUN/ckpt/step-N, points `latest` to this checkpoint, and then removes the oldest checkpoints beyond
  * keep_latest. If saving fails, the new checkpoint is removed, and earlier checkpoints are untouched. If the
- * cause is lack of space, the message names the directory and the bytes needed. Only one process group may
- * save into a run at a time. Collective along the grid; if one rank fails, all return an error. `files` and
- * `state` are read on rank 0 only. */
+ * cause is lack of space, the message names the directory and the bytes needed. Only one job may save into a
+ * run at a time. Collective along the grid; if one rank fails, all return an error. `files` and `state` are
+ * read on rank 0 only. */
 AX_MUST_CHECK ax_status ax_ckpt_save(const ax_ckpt_save_args *args);
 
 /* Reads the master weights and the optimizer state from checkpoint directory `dir`: bit for bit, or converted
- * if the master dtype has changed. Compares the checksums of parameters whose dtype has not changed with
- * those in the manifest. Call ax_param_set_refresh next. Collective along the grid. */
+ * if the dtype of the master weights is now another one. Compares the checksums of parameters whose dtype has
+ * not changed with those in the manifest. Call ax_param_set_refresh next. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_load(ax_param_set *set, const char *dir, const char *const *slot_names,
                                      const ax_ckpt_rules *rules);
 /* Reads training/state.json of checkpoint directory `dir` into *json, which the caller frees. Not
@@ -233,8 +234,8 @@ bool ax_ckpt_has_weights(const char *dir);
 typedef struct ax_ckpt_info {
     char *dir; /* RUN/ckpt/step-N; owned */
     int64_t step;
-    int64_t serial; /* when the checkpoint was saved, one more than the highest serial of the run's
-                       checkpoints then; 0 if the manifest cannot be read */
+    int64_t serial; /* number that gives the order of saving: one more than the highest serial that the run's
+                       checkpoints had when this one was saved; 0 if the manifest cannot be read */
     int64_t bytes;  /* size of all files together, from the manifest */
     double time;    /* time at which the checkpoint was saved, in seconds since 1970 */
     bool latest;    /* RUN/latest names this checkpoint */
@@ -252,7 +253,7 @@ typedef struct ax_ckpt_list {
 AX_MUST_CHECK ax_status ax_ckpt_list_create(const char *run_dir, bool verify, ax_ckpt_list **out);
 void ax_ckpt_list_destroy(ax_ckpt_list **list);
 
-/* A file of a checkpoint that differs from the manifest. */
+/* A damaged file: it differs from the checkpoint's manifest or, without one, has a wrong structure. */
 typedef struct ax_ckpt_fault {
     char *file, *what; /* for example "model.safetensors" and "checksum differs"; owned */
 } ax_ckpt_fault;
@@ -262,7 +263,7 @@ typedef struct ax_ckpt_report {
                       checked */
     int files;     /* number of files checked, the manifest included */
     int64_t bytes; /* size of all files together, from the manifest if there is one */
-    int n;
+    int n;         /* number of damaged files */
     ax_ckpt_fault *fault;
 } ax_ckpt_report;
 
@@ -278,7 +279,7 @@ typedef enum ax_ckpt_diff_kind {
     AX_DIFF_NONE,   /* the same values */
     AX_DIFF_VALUES, /* at least one value differs */
     AX_DIFF_SHAPE,
-    AX_DIFF_DTYPE, /* dtypes that cannot be compared */
+    AX_DIFF_DTYPE, /* the dtypes differ, and at least one of them does not convert to F64 */
     AX_DIFF_ONLY_A,
     AX_DIFF_ONLY_B
 } ax_ckpt_diff_kind;
@@ -288,7 +289,7 @@ typedef struct ax_ckpt_diff_row {
                   such as "training/exp_avg.NAME"; "config.json:n_layer" for a member of the configuration;
                   owned */
     ax_ckpt_diff_kind kind;
-    int64_t elements, differing;
+    int64_t elements, differing; /* number of elements of the array; of those whose values differ */
     double max_abs; /* largest |a - b|; infinite if exactly one of the two values is NaN, or if values differ
                        whose dtype axonn does not have */
     double max_rel; /* largest |a - b| / max(|a|, |b|) */

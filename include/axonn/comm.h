@@ -23,13 +23,14 @@
  *
  * Devices. `stream` belongs to the device that owns the buffers; it is NULL for host memory. On a device
  * without memory (dry) no data move: each collective is counted, and reported to the device's observer
- * (dev.h) at its start and in ax_wait, so that a memory plan keeps the buffers allocated in between.
- * Collectives on discrete device memory go through host memory, and the host waits for the device. If the
- * communicator is connected (ax_comm_connect), they go from device to device, and ax_wait makes the stream
- * wait; the host waits only if launches are timed or traced. Messages of discrete device memory always go
- * through pinned host memory, on the device's copy streams: the host waits neither in ax_send, nor in
- * ax_recv, nor in ax_wait on a message that has arrived, which makes the stream wait for the copy to the
- * device.
+ * (dev.h) at its start and in ax_wait, so that a memory plan keeps the buffers allocated in between. Device
+ * memory is discrete if it is not host memory. Collectives on discrete memory go through host memory, and the
+ * host waits for the device. If the communicator is connected (ax_comm_connect), its collectives go from
+ * device to device, and ax_wait makes the stream wait; the host waits only if launches are timed or traced.
+ * Messages of discrete device memory always go through pinned host memory, on the device's copy streams. The
+ * host does not wait for the device in ax_send and ax_recv (but see ax_comm_reserve_messages). If a message
+ * has arrived, ax_wait on its receive makes the stream wait for the copy to the device; the host waits for
+ * this copy only if launches are traced.
  *
  * Failure. The world fails when a collective or a message of a rank cannot be completed, when a rank calls
  * ax_comm_abort, and, with backend threads, when the function of a rank returns an error. From then on the
@@ -125,8 +126,8 @@ void ax_comm_destroy(ax_comm **comm);
  * may still be computing. Backend mpi only: backend threads detects deadlocks immediately. Not collective. */
 void ax_comm_set_timeout(ax_comm *world, double seconds);
 #define AX_COMM_TIMEOUT 30 /* seconds */
-/* Makes the watchdog quick until the next ax_comm_set_timeout, even if its timeout is 0: if this rank waits
- * and another rank does not answer within about 2 seconds, the job ends. Until then the watchdog does not
+/* Makes the watchdog quick until the next ax_comm_set_timeout, even a watchdog that is off: if this rank
+ * waits and another rank does not answer within about 2 seconds, the job ends. A quick watchdog does not
  * detect ranks that wait for one another. Signal handlers call this function when they ask the rank to stop,
  * so that the rank does not wait long for a dead rank. Backend mpi only. Async-signal-safe. Not
  * collective. */
@@ -240,15 +241,15 @@ AX_MUST_CHECK ax_status ax_send(ax_comm *comm, ax_stream *stream, const ax_messa
 AX_MUST_CHECK ax_status ax_recv(ax_comm *comm, ax_stream *stream, const ax_message *message, void *data,
                                 int from, ax_work **work);
 /* Reserves `n` pinned host buffers of `bytes` bytes each for messages of device memory on `comm`, unless the
- * host can access the memory of `dev` at any time (ax_device_host_access). A message uses a buffer until
- * ax_wait has ended it, a received message until its copy to the device is done, too. If a message finds a
- * reserved buffer that is large enough and only its last copy still runs, the host waits for this copy. If
- * other messages use all buffers, it allocates one more. ax_comm_disconnect frees the buffers. On the device
- * `dry` nothing is allocated, but the bytes are counted. For set-up. Not collective. */
+ * host can access the memory of `dev` at any time (ax_device_host_access). A message uses a buffer until its
+ * ax_wait has returned; a received message also until its copy to the device is done. If all buffers that are
+ * large enough are in use, one more is allocated; but if for a reserved one only the copy still runs, the
+ * host waits for this copy instead. ax_comm_disconnect frees the buffers. On the device `dry` nothing is
+ * allocated, but the bytes are counted. For set-up. Not collective. */
 AX_MUST_CHECK ax_status ax_comm_reserve_messages(ax_comm *comm, ax_device *dev, size_t bytes, int64_t n);
 /* Returns the bytes that ax_comm_reserve_messages has reserved on `comm`, or counted on the device `dry`. */
 size_t ax_comm_reserved_messages(const ax_comm *comm);
-/* Returns true if ax_wait on this message would return at once (NULL: true). */
+/* Returns true if ax_wait on this message would return at once; also if `work` is NULL. */
 bool ax_work_done(const ax_work *work);
 /* Returns the number `note` that the sender passed (ax_message). `work` is a receive that is done
  * (ax_work_done). */

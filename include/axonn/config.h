@@ -25,13 +25,15 @@ enum { AX_CONFIG_RECOMPUTE_NONE = -1, AX_CONFIG_RECOMPUTE_FULL = -2 };
 
 typedef struct ax_config {
     struct {
-        char *family; /* "gpt2", or NULL if `from` or `config` is given */
+        char *family; /* name of the model family of a new model, such as "gpt2"; NULL if `from` or `config`
+                         is given */
         char *config; /* path of a config.json that describes a new model, or NULL */
-        char *from;   /* directory of an existing model, or NULL */
-        /* If `family` is given, ax_config_load replaces 0 in kv_heads and ffn by the default. */
+        char *from;   /* directory of an existing model, of a checkpoint or of a run; or NULL */
+        /* If `family` is given, ax_config_load replaces the value 0 of kv_heads (by `heads`) and of ffn (by
+         * ax_model_config_default_ffn). */
         int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, seq_len, window;
         double rope_theta;
-        double dropout; /* the default of the three rates below */
+        double dropout; /* if given: the rate of those of the three below that are not given */
         double embd_dropout, resid_dropout, attn_dropout;
         double init_std, norm_eps;
         int activation; /* ax_config_activation */
@@ -41,11 +43,12 @@ typedef struct ax_config {
         int method; /* ax_config_method */
         int64_t rank;
         double alpha;
-        ax_strings targets; /* matrices that get a low-rank update; "all": all matrices of the blocks */
+        ax_strings targets; /* names of the matrices that get a low-rank update (ax_matrix_name), or of their
+                               modules in model files; "all": all matrices of the blocks */
     } tune;
     struct {
         ax_paths train, valid;
-        char *tokenizer;     /* or NULL */
+        char *tokenizer;     /* path of the tokenizer, or NULL */
         char *text_key;      /* name of the JSON member that holds the text; NULL: "text" */
         int64_t bad_lines;   /* how many JSON objects with invalid text may be skipped; more are an error */
         char *chat_template; /* name of the chat template; NULL: ax_chat_create chooses one */
@@ -63,7 +66,7 @@ typedef struct ax_config {
         int64_t weight_cache; /* bytes */
         int precision;        /* ax_config_precision */
         int nonfinite;        /* ax_config_nonfinite */
-        char *resume;         /* "auto", "none" or a checkpoint's absolute path */
+        char *resume;         /* "auto", "none", or the absolute path of a checkpoint or of a run */
     } train;
     struct {
         char *name, *schedule; /* words that the keys optim.name and optim.schedule accept */
@@ -90,15 +93,15 @@ typedef struct ax_config {
         double timeout; /* seconds */
     } watchdog;
     struct {
-        char *dir; /* absolute */
+        char *dir; /* absolute path of the run directory */
         int64_t checkpoint_interval, keep_latest, eval_interval, eval_batches, log_interval;
         bool eval_start, trace;
         int save_dtype; /* ax_config_precision */
     } run;
-    int64_t threads; /* 0: one per physical core */
+    int64_t threads; /* compute threads per rank; 0: ax_threads_share chooses the number */
     char *device;
-    ax_runtime_values runtime; /* settings of the process (keys runtime.*) as the user gave them;
-                                  ax_runtime_get returns the value in use */
+    ax_runtime_values runtime; /* settings of the process (keys runtime.*): what the user gave, or the
+                                  default; ax_runtime_get returns the value in use */
     ax_option_set *set;        /* the option set that has read the values and knows where each was set
                                   (ax_option_place) */
 } ax_config;

@@ -115,7 +115,7 @@ void ax_data_close(ax_data **data);
 const ax_data_info *ax_data_describe(const ax_data *data);
 const char *ax_data_path(const ax_data *data);
 
-/* Says which vocabulary and which tokenizer the model has that will read the source. If the source records no
+/* Tells the source the vocabulary and the tokenizer of the model that will read it. If the source records no
  * vocabulary, reading a token of `vocab` or above is an error from then on. AX_ERR_DATA: the source records a
  * larger vocabulary, or another hash of the tokenizer; a hash of 0 is unknown and matches all. */
 AX_MUST_CHECK ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash);
@@ -189,8 +189,8 @@ typedef struct ax_goldfish {
     ax_goldfish_kind kind;
 } ax_goldfish;
 
-/* Sets keep[i] to 0 for each dropped token i of a document of n tokens in memory. AX_ERR_USAGE: a number out
- * of range. */
+/* Sets keep[i] to 0 for each dropped token i of a document of n tokens in memory; the other items of `keep`
+ * are not changed. AX_ERR_USAGE: a number out of range. */
 AX_MUST_CHECK ax_status ax_goldfish_drop(const ax_goldfish *goldfish, const int32_t *document, int64_t n,
                                          uint8_t *keep);
 

@@ -247,7 +247,7 @@ typedef struct ax_binding {
     int n;               /* number of cores, one for each thread; 0: threads are not bound */
     const char *why_not; /* the reason if n is 0 */
     int local_rank;      /* index, from 0, of the rank on its machine: selects one of several GPUs */
-    bool alone; /* the process has no other busy thread, because there is one rank and no MPI traffic */
+    bool alone;          /* there is one rank, so no MPI traffic keeps another thread of the process busy */
     uint64_t cores[AX_CORES_MAX / 64]; /* bit i of word w: core 64·w + i, as ax_cores numbers them */
 } ax_binding;
 /* Writes the cores as "0-3,6" to `out`, of `size` bytes. Returns out. */

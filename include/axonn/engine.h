@@ -28,8 +28,8 @@ typedef struct ax_engine ax_engine;
 typedef struct ax_engine_options {
     const ax_model_config *model;
     int64_t seq_len;       /* T */
-    int64_t micro_batch;   /* rows of a micro-batch on each rank along the grid axes data and z, which split
-                              the batch */
+    int64_t micro_batch;   /* rows of a micro-batch on one rank; the ranks along the grid axes data and z have
+                              different rows */
     int64_t global_batch;  /* B = micro_batch · data · z · number of micro-batches */
     int64_t recompute;     /* 0: keep all activations; n > 0: keep the input of every n blocks
                               (ax_model_use) */
@@ -67,8 +67,8 @@ typedef struct ax_engine_plan {
     ax_param_orders *orders;
     ax_axisset *axes; /* sets of grid axes along which ranks communicate; ax_grid_prepare creates a
                          communicator for each */
-    int64_t *costs;   /* costs of the layers, by which they are divided among pipeline stages
-                         (ax_model_use.costs); NULL: not needed */
+    int64_t *costs; /* costs of the embedding, of each block and of the head, by which the layers are divided
+                       among pipeline stages (ax_model_use.costs); NULL: not needed */
 } ax_engine_plan;
 
 /* Runs a training step (if there is an optimizer) and an evaluation as this rank of `grid` over `world`, on
@@ -150,8 +150,8 @@ typedef struct ax_step_result {
  * not for its update. Collective along the grid if `finite` is false. */
 AX_MUST_CHECK ax_status ax_engine_result(ax_engine *engine, ax_step_result *out);
 
-/* Runs the forward pass on `rows` rows. *loss_sum is the sum (not the mean) of the losses of all unmasked
- * targets. Collective along the grid. */
+/* Runs the forward pass on rows 0 … rows-1 that `read` gives, divided among the ranks that split the batch.
+ * *loss_sum is the sum (not the mean) of the losses of all unmasked targets. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_engine_eval(ax_engine *engine, ax_read_rows_fn *read, void *source, int64_t rows,
                                        double *loss_sum);
 

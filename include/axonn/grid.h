@@ -120,7 +120,7 @@ AX_MUST_CHECK ax_status ax_grid_used(const ax_grid *grid, ax_axisset **out);
  * of a dry run of the same network. For set-up. Collective along each of the sets. */
 AX_MUST_CHECK ax_status ax_grid_prepare(ax_grid *grid, const ax_axisset *used);
 /* ax_grid_groups returns the number of communicators that the grid has created. ax_grid_group returns one of
- * these communicators, and sets *axes to the axes (without factors) along which its ranks differ. */
+ * these communicators, and sets *axes to the atoms (axes without factors) along which its ranks differ. */
 int ax_grid_groups(const ax_grid *grid);
 ax_comm *ax_grid_group(const ax_grid *grid, int index, ax_axisset *axes);
 
@@ -189,7 +189,7 @@ typedef struct ax_ctx {
 typedef struct ax_threads {
     int count;          /* number of threads */
     int local_size;     /* number of ranks on this machine (MPI: local size), this one included */
-    ax_binding binding; /* the cores (dev.h) */
+    ax_binding binding; /* the cores of the threads, or why they are not bound (dev.h) */
 } ax_threads;
 
 /* Chooses the number of compute threads of this rank: `wanted`; or, if `wanted` is 0, the rank's share of the

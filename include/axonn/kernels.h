@@ -482,7 +482,7 @@ typedef struct ax_sumsq_array {
     int64_t n;
     int64_t first; /* number of chunks of the arrays before this one: the sum of their n/AX_SUMSQ_CHUNK, each
                       rounded up */
-    int64_t to;    /* index of the array's sum in `out`; each array has another index */
+    int64_t to;    /* index of the array's sum in `out`; no two arrays have the same index */
 } ax_sumsq_array;
 enum { AX_SUMSQ_CHUNK = 1 << 16 };
 

@@ -85,7 +85,8 @@ typedef struct ax_model_identity {
     ax_dtype dtype;   /* dtype of the stored weights */
 } ax_model_identity;
 
-/* Finds the family named `name` ("gpt2"). AX_ERR_USAGE if there is none; the message lists all families. */
+/* Finds the family named `name`, such as "gpt2". AX_ERR_USAGE if there is none; the message lists all
+ * families. */
 AX_MUST_CHECK ax_status ax_family_find(const char *name, const ax_family **out);
 /* Returns true if the family's config.json has a key of the same meaning as `option`, a key of this program's
  * configuration such as "model.window". Returns false for keys that all families have (model.vocab,
@@ -95,9 +96,9 @@ bool ax_family_has(const ax_family *family, const char *option);
 extern const char ax_family_names[];
 int ax_family_count(void);
 const char *ax_family_name(int index);
-/* ax_family_prefix returns the prefix of array names ("transformer.") that some model files of the family
- * lack (ax_ckpt_rules). ax_family_ignored returns shell patterns for names of arrays in model files that are
- * not loaded. */
+/* ax_family_prefix returns the prefix of array names, such as "transformer.", that some model files of the
+ * family lack (ax_ckpt_rules); NULL: none. ax_family_ignored returns shell patterns for names of arrays in
+ * model files that are not loaded. */
 const char *ax_family_prefix(const ax_family *family);
 const char *const *ax_family_ignored(const ax_family *family, int *count);
 
@@ -154,8 +155,8 @@ typedef struct ax_adapter {
  * that are not implemented; the message lists all of them. */
 AX_MUST_CHECK ax_status ax_adapter_parse(const char *text, size_t size, const char *path, ax_adapter *out);
 void ax_adapter_fini(ax_adapter *adapter);
-/* Returns the factor by which the update B·A of a module ("transformer.h.0.attn.c_attn") is multiplied.
- * `rank` is the rank of A and B. */
+/* Returns the factor by which the update B·A of a module, such as "transformer.h.0.attn.c_attn", is
+ * multiplied. `rank` is the rank of A and B. */
 double ax_adapter_scale(const ax_adapter *adapter, const char *module, int64_t rank);
 /* Returns the rank that adapter_config.json gives for a module; 0: it gives none. */
 int64_t ax_adapter_rank(const ax_adapter *adapter, const char *module);
@@ -168,7 +169,7 @@ AX_MUST_CHECK ax_status ax_adapter_print(const ax_model_config *config, const ch
 void ax_family_low_rank_key(const ax_family *family, ax_matrix matrix, int64_t block, char factor,
                             char out[256]);
 void ax_family_matrix_key(const ax_family *family, ax_matrix matrix, int64_t block, char out[256]);
-/* Prints the name, within a block, of the module that has the matrix: "attn.c_attn". */
+/* Prints the name, within a block, of the module that has the matrix, such as "attn.c_attn". */
 void ax_family_module(const ax_family *family, ax_matrix matrix, char out[256]);
 /* Returns true if `name` is the name of the module or its end after a dot: "attn.c_attn" or "c_attn". PEFT
  * matches target_modules like this. */
@@ -207,7 +208,8 @@ double ax_model_config_flops_per_token(const ax_model_config *config, int64_t se
 typedef struct ax_grid_load {
     const ax_model_config *model; /* NULL: not known yet; heads are not checked */
     const ax_strategy *strategy;
-    int64_t micro_batch;  /* rows of a micro-batch on each rank along the grid axes that split the batch */
+    int64_t micro_batch;  /* rows of a micro-batch on one rank; the ranks along the grid axes that split the
+                             batch have different rows */
     int64_t global_batch; /* rows of a step; 0: any */
 } ax_grid_load;
 
@@ -227,10 +229,11 @@ typedef struct ax_model_use {
     int64_t recompute; /* 0: all activations are kept; n > 0: the input of every n blocks is kept, and
                           backward recomputes the rest */
     int64_t positions; /* all positions of tokens are below this number, which is at most the model's seq_len;
-                          0: seq_len. The table of a rotary embedding has as many rows */
-    const int64_t *costs; /* [layers + 2]: the costs by which ax_pipe_cut chooses where pipeline stages begin,
-                             unless the context's ax_parallel.pipe says where; NULL: all blocks cost the same.
-                             Read by ax_model_create only */
+                          0: seq_len. The table of a rotary embedding has this number of rows */
+    const int64_t *costs; /* [layers + 2]: costs of the embedding, of each block, and of the head, from which
+                             ax_pipe_cut chooses where pipeline stages begin, unless the context's
+                             ax_parallel.pipe says where; NULL: all blocks cost the same, the embedding and
+                             the head nothing. Read by ax_model_create only */
     bool chunk_each; /* true: the embedding, each block, and the final norm are each a chunk of their own, so
                         that their costs can be counted; only on a grid with one stage */
 } ax_model_use;

@@ -257,11 +257,11 @@ ax_layer *ax_recompute(ax_ctx *ctx, const char *name, ax_layer *body);
 
 /* ---- losses -------------------------------------------------------------------------------------- */
 
-/* Each loss below is a mean over the global batch. *loss is in host memory and the same on every rank; the
- * host waits for the device. The last argument receives the gradient of the loss, times the loss_scale of the
- * frame's batch, in the layout of the network's output, for ax_layer_backward. If the last argument is NULL
- * (evaluation), no gradient is computed. Collective along the axes that split the output. AX_ERR_USAGE, on
- * every rank, if the target does not match the output. */
+/* Each loss below is a mean over the whole output of the network, not only over this rank's part. *loss is in
+ * host memory and the same on every rank; the host waits for the device. The last argument receives the
+ * gradient of the loss, times the loss_scale of the frame's batch, in the layout of the network's output, for
+ * ax_layer_backward. If the last argument is NULL (evaluation), no gradient is computed. Collective along the
+ * axes that split the output. AX_ERR_USAGE, on every rank, if the target does not match the output. */
 
 /* Mean squared error (torch.nn.MSELoss): the mean of (x - target)² over all elements, 0 if there are none.
  * target has the shape, dtype and layout of x. Rows of x must not be padded, so x cannot be the output of a

@@ -49,11 +49,11 @@ AX_MUST_CHECK ax_status ax_op_norm_grad(ax_frame *frame, const ax_norm_of *norm,
                                         const ax_tensor *stats, const ax_tensor *dy, const ax_tensor *add,
                                         ax_tensor *dx);
 
-/* Dropout: sets each element to 0 with probability p, in [0, 1], and multiplies the others by 1/(1-p). The
- * random numbers depend on `key` (different for each layer), the step (ax_batch_numbers) and the element's
- * global index. So the mask is the same on every grid and for every size of micro-batch. If the frame's batch
- * is NULL or has no numbers (`now`), the number of tasks begun in AX_MODE_TRAIN (ax_frame_train_tasks) is
- * used in place of the step. So each of these tasks has its own mask. */
+/* Dropout: sets each element to 0 with probability p, in [0, 1], and multiplies the remaining elements by
+ * 1/(1-p). The random numbers depend on `key` (different for each layer), the step (ax_batch_numbers) and the
+ * element's global index. So the mask is the same on every grid and for every size of micro-batch. If the
+ * frame's batch is NULL or has no numbers (`now`), the number of tasks begun in AX_MODE_TRAIN
+ * (ax_frame_train_tasks) is used in place of the step. So each of these tasks has its own mask. */
 typedef struct ax_drop {
     double p;
     uint64_t key;

@@ -35,20 +35,23 @@ AX_MUST_CHECK ax_status ax_contract_rule(const ax_grid *grid, const char *spec, 
 AX_MUST_CHECK ax_status ax_contract(ax_frame *frame, const char *spec, const ax_tensor *a, const ax_tensor *b,
                                     const ax_tensor *bias, ax_tensor *out);
 /* Computes the contraction that ax_contract_rule defines, as ax_contract does, and stores it in the memory of
- * `out`, which has a's dtype or its accumulation dtype, and may have padded rows. Adds to the present values
- * if `accumulate`. out's extents and layout must be those of ax_contract_rule.
+ * `out`, whose dtype is a's dtype or the accumulation dtype that belongs to a's dtype (ax_dtype_accum). Rows
+ * of `out` may be padded; its extents and layout must be those of ax_contract_rule. Adds to the present
+ * values if `accumulate`.
  *
- * If a letter is the first dim of a tensor with rows of zeros after its last row (ax_tensor.spare), and the
- * last dim of a tensor whose rows have padding for at least as many elements, the GEMM computes with the rows
- * of zeros and the padding too. If the padding is that of the result, it becomes zeros. If it is that of an
- * operand, it must hold zeros. */
+ * In one case the GEMM computes with more than this rank's boxes. It is the case if a letter that is alone in
+ * its group is the first dim of b or `out`, this tensor has rows of zeros after its last row
+ * (ax_tensor.spare), the letter is also the last dim of a or `out`, and the rows of this second tensor have
+ * padding for at least as many elements. Then the GEMM computes with the rows of zeros and with the padding
+ * too. Padding of `out` becomes zeros; padding of a must hold zeros. */
 AX_MUST_CHECK ax_status ax_contract_run(ax_frame *frame, const char *spec, const ax_tensor *a,
                                         const ax_tensor *b, const ax_tensor *bias, bool accumulate,
                                         const ax_tensor *out);
-/* One of several contractions: the arguments of ax_contract_run, and `sums`. Unless `sums` is NULL, the sums
- * of a over the dims that the contraction sums (ax_layout_of_sums) are stored there in the accumulation
- * dtype, or added to the present values if `accumulate_sums`. Then the summed dims must be a's first ones,
- * the result must begin with a's other dims, and `bias` must be NULL. */
+/* One of several contractions: the arguments of ax_contract_run, and `sums`. If `sums` is not NULL, it
+ * receives the sums of a over the dims that the contraction sums, in the accumulation dtype and with the
+ * layout of ax_layout_of_sums; they are added to its present values if `accumulate_sums`. With `sums`, the
+ * summed dims must be the first dims of a, the result must begin with the other dims of a, and `bias` must be
+ * NULL. */
 typedef struct ax_contraction {
     const ax_tensor *a, *b, *bias, *out, *sums;
     bool accumulate, accumulate_sums;
@@ -62,8 +65,8 @@ AX_MUST_CHECK ax_status ax_contract_each(ax_frame *frame, const char *spec, cons
                                          int n);
 /* Computes a contraction in the memory of `out` (ax_contract_run) by a GEMM with an epilogue: `then` says
  * whether the GEMM applies an activation to its result, or multiplies the result by the activation's
- * derivative (ax_epilogue). The result must not be a partial sum. `preact`, the preactivation, has the dtype
- * and layout of `out`; NULL is allowed as for kernel gemm. */
+ * derivative (ax_epilogue). The result must not be a partial sum. `preact`, the preactivation, has the dtype,
+ * layout and padding of `out`; it may be NULL where kernel gemm allows it (ax_epilogue). */
 AX_MUST_CHECK ax_status ax_contract_activation(ax_frame *frame, const char *spec, const ax_tensor *a,
                                                const ax_tensor *b, const ax_tensor *bias, ax_epilogue then,
                                                ax_activation kind, const ax_tensor *preact,
@@ -73,8 +76,9 @@ AX_MUST_CHECK ax_status ax_contract_activation(ax_frame *frame, const char *spec
 
 typedef enum ax_step_kind { AX_STEP_GATHER, AX_STEP_SCATTER, AX_STEP_SLICE, AX_STEP_REDUCE } ax_step_kind;
 
-/* One step of a change of layout (ax_plan). GATHER (all-gather), SCATTER (reduce-scatter) and SLICE (no
- * communication) change dim `dim` along `axis`; REDUCE is an all-reduce along `axes`. */
+/* One step of a change of layout (ax_plan). GATHER (all-gather) ends the split of dim `dim` along `axis`.
+ * SCATTER (reduce-scatter) and SLICE (no communication) split dim `dim` along `axis`. REDUCE is an all-reduce
+ * along `axes`. */
 typedef struct ax_plan_step {
     ax_step_kind kind;
     uint8_t dim;
@@ -165,19 +169,21 @@ const ax_strategy *ax_strategy_of(const ax_ctx *ctx);
 ax_axisset ax_strategy_lacks(const ax_strategy *strategy, ax_grid_size size);
 
 /* Returns the layout of a tensor whose dims have these roles, by the context's strategy. If the roles of
- * several dims have the same axis, the axis splits only the first of these dims: the layout of [vocab, width]
- * is [v@x.y, d]. */
+ * several dims have the same axis, the axis splits only the first of these dims: with strategy axonn the
+ * layout of [vocab, width] is [v@x.y, d]. */
 ax_layout ax_layout_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim);
 /* Returns the axes along which each rank computes only a partial sum of the gradient of a parameter with
- * these roles: the axes that split the batch; for key and value widths also the axis along which these heads
- * are replicated; for parameters that all heads share also the axes that split the heads. */
+ * these roles: the axes that split the batch; for widths of keys and values also the axis along which the key
+ * heads are replicated; for parameters that all heads share (AX_ROLE_HEAD) also the axes that split the
+ * heads. */
 ax_axisset ax_grad_axes_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim);
 /* Returns the axes that split the batch. */
 ax_axisset ax_batch_axes(const ax_ctx *ctx);
 
 /* Returns the split unit of a vocabulary, for embedding tables and output heads: 64 entries, which suits the
- * kernels; for small vocabularies the largest smaller power of two, at least 1, with which each rank has at
- * least 8 units, so that the ranks' parts differ by at most an eighth. */
+ * kernels. If the vocabulary has fewer than 8 such units per rank, the unit is smaller, so that the ranks'
+ * parts differ by at most an eighth: it is then the largest power of two with which there are 8 units per
+ * rank, or 1 if there is none. */
 int64_t ax_vocab_unit(const ax_ctx *ctx, int64_t vocab);
 /* Returns the number of logits (elements of the compute dtype) in AX_ROW_ALIGN bytes. Tables with a row for
  * each entry of a vocabulary are padded to a multiple of this number of rows (ax_param_pad_rows). */
@@ -186,9 +192,9 @@ int64_t ax_vocab_pad(const ax_ctx *ctx);
 /* How the heads of grouped-query attention are split along the axes of AX_ROLE_INNER, so that every rank
  * holds the key heads of its query heads. Each group of heads / kv_heads query heads shares a key head. */
 typedef struct ax_heads {
-    ax_role q, kv;  /* roles of query width and key width: AX_ROLE_INNER; where heads were factored, the
-                       factors x.kv and x.rep replace the axis x */
-    ax_role head;   /* role of the width of one head: AX_ROLE_HEAD, with the factors of q and kv */
+    ax_role q, kv;  /* roles of query width and key width: AX_ROLE_INNER. If x was factored, q has the factors
+                       x.kv and x.rep in place of x, and kv has x.kv alone */
+    ax_role head;   /* role of the width of one head: AX_ROLE_HEAD, with the same factors as q */
     int64_t q_unit; /* split unit of the query width, in heads; the unit of the key width is one head */
 } ax_heads;
 /* Chooses how the heads are split over the ranks along the axes of AX_ROLE_INNER. A group is a key head with
@@ -342,7 +348,7 @@ AX_MUST_CHECK ax_status ax_param_add_grad(ax_frame *frame, ax_param *param, cons
 AX_MUST_CHECK ax_status ax_param_all_gather(ax_param *param);
 
 /* The parameters of a model, each once, with their memory in flat blocks. All ranks list the parameters of
- * all stages, so that a parameter has the same index on each. */
+ * all pipeline stages, so that a parameter has the same index on every rank. */
 typedef struct ax_param_set {
     ax_ctx *ctx;
     int n;

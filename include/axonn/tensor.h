@@ -45,7 +45,7 @@ typedef struct ax_layout {
     ax_axisset partial;
 } ax_layout;
 
-/* The most tensors that lie beside each other in memory (ax_frame_alloc_beside). */
+/* The largest number of tensors whose rows one array can hold side by side (ax_frame_alloc_beside). */
 enum { AX_BESIDE = 3 };
 
 /* ax_tensor.align of logits, in bytes: cuBLAS GEMMs are slow if rows of bf16 begin at odd element offsets. */
@@ -145,7 +145,8 @@ typedef enum ax_mode {
     AX_MODE_EVAL   /* forward only */
 } ax_mode;
 
-/* The inputs of a micro-batch. The tensors but x are int32 [samples, positions] in the batch's layout. */
+/* The inputs of a micro-batch. All tensors except x are int32 [samples, positions], with the samples split
+ * along the axes that split the batch (ax_batch_axes). */
 typedef struct ax_batch {
     ax_tensor tokens, targets, doc_start,
         positions; /* targets: the tokens to predict; negative: not part of the loss. doc_start: position at
@@ -221,9 +222,9 @@ AX_MUST_CHECK ax_status ax_frame_run_deferred(ax_frame *frame);
 const ax_batch *ax_frame_batch(const ax_frame *frame);
 /* Returns the name of the running task; "" before the first task. */
 const char *ax_frame_task_name(const ax_frame *frame);
-/* Registers a callback: the next ax_frame_begin or ax_frame_next_part first calls fn(user), because it makes
- * the frame's memory free for other uses. fn can wait for transfers that still use the frame's memory. A
- * frame has only one callback: if another `user` is registered, the earlier callback is called at once. So
+/* Registers a callback: the next ax_frame_begin or ax_frame_next_part first calls fn(user), because from then
+ * on the frame's memory is free for other uses. fn can wait for transfers that still use the frame's memory.
+ * A frame has only one callback: if another `user` is registered, the earlier callback is called at once. So
  * ax_frame_at_end(frame, NULL, NULL) calls the registered callback, and leaves none. `user` must stay valid
  * until the call, or until the frame is destroyed. */
 typedef ax_status ax_frame_end_fn(void *user);

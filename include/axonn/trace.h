@@ -17,13 +17,13 @@ typedef struct ax_metrics ax_metrics;
 /* The properties of a run that do not change. ax_metrics_open does not keep the strings after it returns. */
 typedef struct ax_metrics_run {
     const char *dir;    /* run directory: metrics.jsonl and tb/ are there */
-    const char *device; /* name of the device: "cpu" */
+    const char *device; /* name of the device, such as "cpu" */
     int threads, ranks;
-    const char *grid;      /* the grid of ranks: "data=1 pipe=1 x=1 y=1 z=1" */
-    const char *strategy;  /* strategy of parallelism: "axonn"; NULL: written as null */
+    const char *grid;      /* the grid of ranks, such as "data=1 pipe=1 x=1 y=1 z=1" */
+    const char *strategy;  /* strategy of parallelism, such as "axonn"; NULL: written as null */
     int zero;              /* ZeRO stage, 0 to 3 */
-    const char *precision; /* compute dtype: "bf16" */
-    const char *model;     /* family, layers x width: "gpt2 6 x 256" */
+    const char *precision; /* compute dtype, such as "bf16" */
+    const char *model;     /* family, layers x width, such as "gpt2 6 x 256" */
     int64_t parameters;
     int64_t steps;         /* number of steps of the whole run, for the estimate of the time left */
     int64_t goldfish_k;    /* the goldfish loss drops about one of k targets; 0: there is none */
@@ -37,7 +37,7 @@ typedef struct ax_metrics_run {
 
 /* Communication of one step between the ranks along one set of grid axes. */
 typedef struct ax_metrics_axes {
-    const char *axes; /* the set: "x", "z.data" */
+    const char *axes; /* the set of axes, such as "x" or "z.data" */
     int64_t bytes;    /* bytes that a rank would send in ring algorithms; the largest of any rank */
 } ax_metrics_axes;
 

@@ -122,9 +122,9 @@ typedef struct ax_ckpt_rules {
                     hold the parameters that are not frozen */
 } ax_ckpt_rules;
 
-/* Writes the master weights of parameters that are not frozen as `dtype` into the existing directory `dir`,
- * as model.safetensors or as shards of at most `shard_bytes` bytes (ax_st_plan). Collective along the
- * grid. */
+/* Writes the master weights (those that the optimizer updates) of parameters that are not frozen as `dtype`
+ * into the existing directory `dir`, as model.safetensors or as shards of at most `shard_bytes` bytes
+ * (ax_st_plan). Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_write_params(const ax_param_set *set, const char *dir, ax_dtype dtype,
                                              int64_t shard_bytes);
 

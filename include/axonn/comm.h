@@ -1,4 +1,6 @@
-/* comm: communicators, that is groups of ranks, and their collective operations.
+/* comm: communicators, that is groups of ranks, and their collective operations. The world is the
+ * communicator of all ranks; a node is a machine, or for tests a part of one (setting
+ * runtime.ranks_per_node).
  *
  * A communicator has one table of operations (ax_comm_ops), as a device has. Backends:
  *

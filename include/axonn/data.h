@@ -355,9 +355,9 @@ void ax_sampler_where(const ax_sampler *sampler, int64_t row, int *src, int64_t 
 
 typedef struct ax_token_writer ax_token_writer;
 
-/* Starts a packed token file. `vocab` <= 2^31; end_id is -1 and tokenizer_hash 0 if there is none. The file
- * is written under a temporary name and gets the name `path` only in ax_token_writer_finish. AX_ERR_DATA if
- * the file cannot be created; AX_ERR_USAGE if vocab or end_id is out of range. */
+/* Starts a packed token file. `vocab` is 1 to 2^31; end_id is -1 and tokenizer_hash 0 if there is none. The
+ * file is written under a temporary name and gets the name `path` only in ax_token_writer_finish. AX_ERR_DATA
+ * if the file cannot be created; AX_ERR_USAGE if vocab or end_id is out of range. */
 AX_MUST_CHECK ax_status ax_token_writer_create(const char *path, int64_t vocab, int64_t end_id,
                                                uint64_t tokenizer_hash, ax_token_writer **out);
 
@@ -370,7 +370,7 @@ AX_MUST_CHECK ax_status ax_token_writer_add(ax_token_writer *writer, const int32
 /* Appends one document of `count` tokens with a mask (ax_token_writer_add appends one without): is_target[i]
  * is 1 if tokens[i] is a target, else 0. The end_id that is appended is not a target; a document that ends
  * with end_id gets no second one. In a file with masks, all tokens of documents that ax_token_writer_add
- * appends are targets. AX_ERR_USAGE: no token is a target. */
+ * appends are targets. AX_ERR_USAGE: no token is a target; AX_ERR_DATA as for ax_token_writer_add. */
 AX_MUST_CHECK ax_status ax_token_writer_add_masked(ax_token_writer *writer, const int32_t *tokens,
                                                    const uint8_t *is_target, int64_t count,
                                                    int64_t text_bytes);

@@ -170,7 +170,7 @@ typedef struct ax_device_ops {
     const ax_link_ops *links; /* or NULL */
     /* `available` returns how many bytes a new device could allocate (ax_device_available). `held` returns
      * the most bytes of a device's memory that were in use so far, libraries included (ax_device_held).
-     * Optional: if NULL, the device uses host memory, and *place is 0. */
+     * Optional: NULL for devices that use host memory. */
     int64_t (*available)(int local_rank, int *place);
     int64_t (*held)(ax_device *dev);
     /* Writes a text that describes the device for people (ax_device_describe) to `out`. Optional. */
@@ -280,8 +280,8 @@ struct ax_device {
     void *memory; /* private to the backends check and dry, which have memory or addresses of their own */
 };
 
-/* ax_device_count returns the number of backends. ax_device_backend returns the table of backend `index`,
- * which is higher for more preferred backends; NULL if there is no such index. */
+/* ax_device_count returns the number of backends. ax_device_backend returns the table of the backend with
+ * this index, or NULL if there is none. More preferred backends have higher indices. */
 int ax_device_count(void);
 const ax_device_ops *ax_device_backend(int index);
 

@@ -89,9 +89,10 @@ AX_MUST_CHECK ax_status ax_grid_axis_find(const ax_grid *grid, const char *name,
  * the axis has a major factor whose size neither divides `size` nor is a multiple of `size`, or if the grid
  * could get more than AX_MAX_AXES axes.
  *
- * Layouts. A dim split by x.kv and then x.rep has its boxes on the same ranks, in the same order, as a dim
- * split by x. The boxes are equal if the sizes divide the dim's extent. Otherwise they may differ, because
- * x.rep splits the parts that x.kv has made. */
+ * Layouts (tensor.h). A dim split by x.kv and then x.rep has its boxes (the parts that ranks hold) on the
+ * same ranks, in the same order, as a dim split by x. The boxes of the two layouts are equal if the size of x
+ * divides the number of units of the dim. Otherwise they may differ, because x.rep splits the parts that x.kv
+ * has made. */
 AX_MUST_CHECK ax_status ax_grid_factor(ax_grid *grid, ax_factor factor, int size, int *out);
 ax_factoring ax_grid_factoring(const ax_grid *grid, int index);
 /* Replaces each axis that has factors by its factors, recursively. Axes without factors are called atoms. A

@@ -1,10 +1,11 @@
-/* op: operations on tensors, forward and backward. Each operation runs kernels on the local box, plus the
- * reductions that the layout requires. Contractions (GEMMs) are in parallel.h (ax_contract).
+/* op: operations on tensors, forward and backward. Each operation runs kernels on the local box (this rank's
+ * part of a tensor), plus the reductions over ranks that the layout requires. Contractions (GEMMs) are in
+ * parallel.h (ax_contract).
  *
  * The following holds unless an operation says otherwise.
  *   - Tensors are [b, t, d] (samples, positions, width) with any layout.
- *   - Results are in frame memory.
- *   - Nonlinear operations reject partial sums (AX_ERR_INTERNAL).
+ *   - Results are in the memory of the frame (ax_frame, the activation memory).
+ *   - Nonlinear operations reject partial sums, values that are yet to be added over ranks (AX_ERR_INTERNAL).
  *   - Padded rows are rejected (AX_ERR_USAGE), except by cross-entropy and by ax_op_bias and ax_op_bias_grad.
  *   - An operation that computes a statistic over a split dim is collective along the axes that split it. An
  *     operation with parameters is collective as ax_param_acquire and ax_param_add_grad are. All other

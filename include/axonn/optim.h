@@ -1,4 +1,5 @@
-/* optim: learning-rate schedules, clipping, loss scaling, and optimizers over a parameter set.
+/* optim: learning-rate schedules, clipping, loss scaling, and optimizers over a parameter set (ax_param_set,
+ * all parameters of a model).
  *
  * An optimizer (ax_optim) is the number of its state arrays per parameter, and a function that updates flat
  * arrays. This function does not depend on models or grids, or on where the state is stored. */

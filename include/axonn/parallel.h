@@ -4,7 +4,9 @@
  *   redistribute  a change of layout is a planned sequence of collectives
  *   reduce        a statistic over a split dim is an all-reduce (SUM or MAX) along the axes that split it
  *
- * Axes of size 1 need no communication: a serial run is a run on the grid whose axes all have size 1. */
+ * The layout of a tensor says which grid axes split its dims, and along which axes its values are partial
+ * sums (tensor.h). Axes of size 1 need no communication: a serial run is a run on the grid whose axes all
+ * have size 1. A frame (ax_frame) is the activation memory of one micro-batch. */
 #ifndef AXONN_PARALLEL_H
 #define AXONN_PARALLEL_H
 

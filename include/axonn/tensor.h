@@ -11,10 +11,11 @@
  * are for the layouts in which parameters are stored between uses. Fine axes split elements instead of units:
  * n elements over g ranks into chunks of ceil(n/g), the last of which may be shorter or empty (9 elements
  * over 4 ranks are 3,3,3,0). So each nonempty part begins at a multiple of the chunk size within the n
- * elements, and collectives send and receive the parts without packing. Empty boxes are legal. Local storage
- * is the local box, row-major. Its rows are dense unless the tensor has `align`: logits have it, and so have
- * tensors that lie beside each other (ax_frame_alloc_beside). Padding to chunks of equal size exists only in
- * the buffers of collectives and after the end of a parameter's local box. */
+ * elements, and collectives send and receive the parts without packing. Empty boxes are legal. A rank stores
+ * its part of the array, the local box, row-major. The rows of the box are dense unless the tensor has
+ * `align`: logits have it, and so have tensors that lie beside each other (ax_frame_alloc_beside). Padding to
+ * chunks of equal size exists only in the buffers of collectives and after the end of a parameter's local
+ * box. */
 #ifndef AXONN_TENSOR_H
 #define AXONN_TENSOR_H
 
@@ -133,8 +134,8 @@ bool ax_tensor_is_primary(const ax_grid *grid, const ax_tensor *tensor);
  * to the ranks' boxes; ax_tensor_collect copies the boxes back. The tensor must have memory. For tests, small
  * tables and reference computations. ax_tensor_scatter sets padding to zero; along partial axes it gives the
  * values to the ranks with coordinate 0, and zeros to the others. It is not collective. ax_tensor_collect
- * sums along partial axes, in double, and gives the whole array to every rank of the pipeline stage. It is
- * collective along the ranks of the stage. */
+ * sums along partial axes, in double, and gives the whole array to every rank of the pipeline stage (of all
+ * stages, if the layout names the axis pipe). It is collective along these ranks. */
 AX_MUST_CHECK ax_status ax_tensor_scatter(ax_ctx *ctx, ax_tensor *tensor, const void *global);
 AX_MUST_CHECK ax_status ax_tensor_collect(ax_ctx *ctx, const ax_tensor *tensor, void *global);
 

@@ -77,7 +77,7 @@ AX_MUST_CHECK ax_status ax_metrics_open(const ax_metrics_run *run, int64_t resum
  * log_interval steps or, on a terminal, every 100 ms of step time. */
 AX_MUST_CHECK ax_status ax_metrics_step_add(ax_metrics *metrics, const ax_metrics_step *step);
 /* Reports an evaluation: row {"step": N, "eval_loss": X, …}, TensorBoard event and log line.
- * bits_per_byte < 0: unknown. */
+ * bits_per_byte is NaN or below 0 if it is unknown. */
 AX_MUST_CHECK ax_status ax_metrics_eval_add(ax_metrics *metrics, int64_t step, double loss,
                                             double bits_per_byte, int64_t targets, double seconds);
 /* Ends the progress line on the terminal, so that the next message starts on a new line. */
@@ -131,7 +131,8 @@ typedef struct ax_event {
 typedef struct ax_trace ax_trace;
 typedef struct ax_event_ring ax_event_ring;
 
-/* Creates a trace whose rings hold at least `capacity` events each. The caller owns *out. */
+/* Creates a trace whose rings hold at least `capacity` events each, 1 to 2^28 (else AX_ERR_USAGE). The caller
+ * owns *out. */
 AX_MUST_CHECK ax_status ax_trace_create(size_t capacity, ax_trace **out);
 void ax_trace_destroy(ax_trace **trace);
 /* Adds an event ring for a thread, which trace files call `name`; the trace owns the ring. Not

@@ -159,8 +159,8 @@ AX_MUST_CHECK ax_status ax_file_read_most(const char *path, int64_t most, char *
 AX_MUST_CHECK ax_status ax_file_read(const char *path, char **data, size_t *size);
 
 /* Finds the file that a write to `path` replaces: *out is `path` with symbolic links resolved or, if no such
- * file exists, a copy of `path`; the caller frees it. AX_ERR_DATA: a link whose target does not exist, or
- * anything else than a file, such as a directory or a pipe. */
+ * file exists, a copy of `path`; the caller frees it. AX_ERR_DATA if `path` is a link whose target does not
+ * exist, or is no regular file (a directory, a pipe). */
 AX_MUST_CHECK ax_status ax_file_to_replace(const char *path, char **out);
 /* Replaces the content of `path`: writes a temporary file, syncs it and renames it to `path` (if `path` is a
  * link: to the link's target). So even after a crash `path` has either its old or its whole new content. */
@@ -214,9 +214,9 @@ int64_t ax_memory_shared(void);
  * system allows that. */
 void ax_memory_restart_peak(void);
 /* Returns the bytes that this process can still allocate: the smallest of MemAvailable in /proc/meminfo, the
- * room below the memory limits of its control groups, and the room below its address space limit (RLIMIT_AS).
- * Cached files that were not used lately (inactive_file) do not count as used in a control group. -1:
- * unknown. */
+ * bytes left below the memory limits of its control groups, and the bytes left below its address space limit
+ * (RLIMIT_AS). Cached files that were not used lately (inactive_file) do not count as used in a control
+ * group. -1: unknown. */
 int64_t ax_memory_available(void);
 
 /* Returns a key that is equal in all processes of a host and almost certainly differs between hosts: a hash

@@ -25,7 +25,7 @@ typedef struct ax_chat ax_chat;
 
 /* The names of all templates, separated by "|". */
 extern const char ax_chat_names[];
-enum { AX_CHAT_NAME_BYTES = 24 }; /* room for a name and its NUL */
+enum { AX_CHAT_NAME_BYTES = 24 }; /* enough bytes for the name of a template and its NUL */
 
 /* Creates the template `name`. If `name` is NULL, the tokenizer decides which template is created. First its
  * own chat template counts, a Jinja text (ax_tokenizer_chat_template): a template is chosen if this text is

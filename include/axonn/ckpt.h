@@ -289,7 +289,8 @@ typedef struct ax_ckpt_diff_row {
                   such as "training/exp_avg.NAME"; "config.json:n_layer" for a member of the configuration;
                   owned */
     ax_ckpt_diff_kind kind;
-    int64_t elements, differing; /* number of elements of the array; of those whose values differ */
+    int64_t elements, differing; /* number of elements of the array; of elements whose values differ (of
+                                    bytes, if axonn does not have the dtype) */
     double max_abs; /* largest |a - b|; infinite if exactly one of the two values is NaN, or if values differ
                        whose dtype axonn does not have */
     double max_rel; /* largest |a - b| / max(|a|, |b|) */

@@ -189,16 +189,17 @@ typedef struct ax_ctx {
 /* The compute threads of a rank, and the cores to which they are bound. */
 typedef struct ax_threads {
     int count;          /* number of threads */
-    int local_size;     /* number of ranks on this machine (MPI: local size), this one included */
+    int local_size;     /* number of ranks on this machine (MPI: local size), this rank included */
     ax_binding binding; /* the cores of the threads, or why they are not bound (dev.h) */
 } ax_threads;
 
 /* Chooses the number of compute threads of this rank: `wanted`; or, if `wanted` is 0, the rank's share of the
  * cores that the ranks of its machine may use, within the CPU quota, at least 1. Also chooses a core for each
- * thread, to which the thread is to be bound, if three things hold: the ranks of the machine together have
- * exactly as many threads as cores that they may use, no CPU quota is lower, and runtime.pin is not off
- * (runtime.h). Otherwise out->binding.why_not says why not. Warns if there are more threads than cores, or if
- * the launcher's binding makes threads share cores or leaves cores idle. Collective along world. */
+ * thread, to which the thread is to be bound, if all of the following hold: the system lists the physical
+ * cores; the ranks of the machine together have exactly as many threads as cores that they may use; each rank
+ * can get cores of its own; no CPU quota is lower; and runtime.pin is not off (runtime.h). Otherwise
+ * out->binding.why_not says why not. Warns if there are more threads than cores, or if the launcher's binding
+ * makes threads share cores or leaves cores idle. Collective along world. */
 AX_MUST_CHECK ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out);
 
 /* The defaults: strategy axonn, ZeRO stage 0, all three overlaps, no weight cache. */

@@ -142,11 +142,11 @@ AX_MUST_CHECK ax_status ax_model_config_check(const ax_model_config *config);
 /* An adapter: low-rank updates of a base model, in files of PEFT (adapter_config.json and
  * adapter_model.safetensors). */
 typedef struct ax_adapter {
-    char *base; /* base_model_name_or_path: a directory, or a name by which another program knows the base
-                   model; owned by this struct */
-    double alpha;
-    int64_t rank;        /* rank of all updates (r); 0: not given */
-    bool root;           /* use_rslora: the scale is alpha / √rank instead of alpha / rank */
+    char *base;   /* base_model_name_or_path: a directory, or a name by which another program knows the base
+                     model; owned by this struct */
+    double alpha; /* lora_alpha; alpha_pattern may name another for a module */
+    int64_t rank; /* rank of the updates (r); rank_pattern may name another for a module */
+    bool root;    /* use_rslora: the scale is alpha / √rank instead of alpha / rank */
     struct json_t *json; /* the whole adapter_config.json; owned by this struct */
 } ax_adapter;
 
@@ -158,7 +158,7 @@ void ax_adapter_fini(ax_adapter *adapter);
 /* Returns the factor by which the update B·A of a module, such as "transformer.h.0.attn.c_attn", is
  * multiplied. `rank` is the rank of A and B. */
 double ax_adapter_scale(const ax_adapter *adapter, const char *module, int64_t rank);
-/* Returns the rank that adapter_config.json gives for a module; 0: it gives none. */
+/* Returns the rank that adapter_config.json gives for a module: that of rank_pattern, else r. */
 int64_t ax_adapter_rank(const ax_adapter *adapter, const char *module);
 /* Appends an adapter_config.json that describes the low-rank updates of `config`, which must all have the
  * same scale. `base` is the directory of the base model. */

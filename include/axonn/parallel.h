@@ -67,8 +67,9 @@ AX_MUST_CHECK ax_status ax_contract_each(ax_frame *frame, const char *spec, cons
                                          int n);
 /* Computes a contraction in the memory of `out` (ax_contract_run) by a GEMM with an epilogue: `then` says
  * whether the GEMM applies an activation to its result, or multiplies the result by the activation's
- * derivative (ax_epilogue). The result must not be a partial sum. `preact`, the preactivation, has the dtype,
- * layout and padding of `out`; it may be NULL where kernel gemm allows it (ax_epilogue). */
+ * derivative (ax_epilogue). The result must not be a partial sum. Rows of `out` must have no padding.
+ * `preact`, the preactivation, has the dtype and layout of `out`; it may be NULL where kernel gemm allows it
+ * (ax_epilogue). */
 AX_MUST_CHECK ax_status ax_contract_activation(ax_frame *frame, const char *spec, const ax_tensor *a,
                                                const ax_tensor *b, const ax_tensor *bias, ax_epilogue then,
                                                ax_activation kind, const ax_tensor *preact,

@@ -27,14 +27,15 @@ typedef struct ax_chat ax_chat;
 extern const char ax_chat_names[];
 enum { AX_CHAT_NAME_BYTES = 24 }; /* enough bytes for the name of a template and its NUL */
 
-/* Creates the template `name`. If `name` is NULL, the tokenizer decides which template is created. First its
- * own chat template counts, a Jinja text (ax_tokenizer_chat_template): a template is chosen if this text is
- * the one that ax_chat_jinja prints for the template or contains strings that are typical of it, and if the
- * tokenizer has all tokens that the template needs. If this gives none, the tokenizer's added tokens count:
- * of llama3, qwen3, chatml, deepseek-coder, mistral and alpaca, in this order, the first is chosen whose
- * needed tokens are all among the added tokens. `tok` must outlive *out, which the caller destroys.
- * AX_ERR_USAGE: there is no template of this name, or the tokenizer lacks some of the tokens that it needs,
- * which the message lists. If `name` is NULL and no template fits, the call succeeds, and rendering fails. */
+/* Creates the template `name`. If `name` is NULL, the tokenizer decides which template is created. Its own
+ * chat template, a Jinja text (ax_tokenizer_chat_template), decides first: a template is chosen if this text
+ * is the one that ax_chat_jinja prints for the template or contains strings that are typical of it, and if
+ * the tokenizer has all tokens that the template needs. If no template is found so, the tokenizer's added
+ * tokens decide: of llama3, qwen3, chatml, deepseek-coder, mistral and alpaca, in this order, the first is
+ * chosen whose needed tokens are all among the added tokens. `tok` must outlive *out, which the caller
+ * destroys. AX_ERR_USAGE: there is no template of this name, or the tokenizer lacks some of the tokens that
+ * it needs, which the message lists. If `name` is NULL and no template fits, the call succeeds, and rendering
+ * fails. */
 AX_MUST_CHECK ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **out);
 void ax_chat_destroy(ax_chat **chat);
 

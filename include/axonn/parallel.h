@@ -41,11 +41,11 @@ AX_MUST_CHECK ax_status ax_contract(ax_frame *frame, const char *spec, const ax_
  * of `out` may be padded; its extents and layout must be those of ax_contract_rule. Adds to the present
  * values if `accumulate`.
  *
- * In one case the GEMM computes with more than this rank's boxes. It is the case if a letter that is alone in
- * its group is the first dim of b or `out`, this tensor has rows of zeros after its last row
- * (ax_tensor.spare), the letter is also the last dim of a or `out`, and the rows of this second tensor have
- * padding for at least as many elements. Then the GEMM computes with the rows of zeros and with the padding
- * too. Padding of `out` becomes zeros; padding of a must hold zeros. */
+ * In one case the GEMM also computes with memory beyond this rank's boxes. A letter that is alone in its
+ * group is the first dim of b or `out`, and rows of zeros follow the last row of that tensor
+ * (ax_tensor.spare); the same letter is the last dim of a or `out`, and the rows of that tensor have padding
+ * for at least as many elements. The GEMM then includes these rows of zeros and this padding. Padding of
+ * `out` becomes zeros; padding of a must hold zeros. */
 AX_MUST_CHECK ax_status ax_contract_run(ax_frame *frame, const char *spec, const ax_tensor *a,
                                         const ax_tensor *b, const ax_tensor *bias, bool accumulate,
                                         const ax_tensor *out);

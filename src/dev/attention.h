@@ -1,20 +1,22 @@
-/* Functions that all backends use for attention: where keys are, which keys a query sees, and the random
- * numbers of dropout (ax_attention_args and ax_attention_dropout in axonn/kernels.h). */
+/* Functions that the backends and the table of kernels share for attention: where keys are, which keys a
+ * query sees, and the random numbers of dropout (ax_attention_args and ax_attention_dropout in
+ * axonn/kernels.h). */
 #ifndef AX_DEV_ATTENTION_H
 #define AX_DEV_ATTENTION_H
 
 #include "axonn/kernels.h"
 #include "axonn/philox.h"
 
-/* Returns the distance, in elements, from one sequence's keys to the next sequence's keys; the same for
- * values. */
+/* Returns the distance, in elements, from one sequence's keys to the next sequence's keys. Values have the
+ * same distance. */
 AX_INLINE int64_t ax_attention_kv_batch(const ax_attention_args *a)
 {
     return a->kv_batch_stride ? a->kv_batch_stride : a->kv_len * a->kv_ld;
 }
 
 /* Returns the index of the first key that is in both the document and the window of a query. `row` is the
- * query's row in the batch, b·q_len + i; `position` is the query's position among the keys. */
+ * query's row in the batch, b·q_len + i for query i of sequence b; `position` is the query's position among
+ * the keys. */
 AX_INLINE int64_t ax_attention_first_key(const int32_t *doc_start, int64_t row, int64_t window,
                                          int64_t position)
 {
@@ -29,8 +31,10 @@ AX_INLINE int64_t ax_attention_end_query(int64_t window, int64_t j, int64_t quer
     return window > 0 && window < queries - j ? j + window : queries;
 }
 
-/* Returns the index of the Philox block (four random numbers) for keys 0 … 3 of a query. `row` is the query's
- * row in the batch, b·q_len + i; `keys` is kv_len. Keys 4n … 4n+3 use the block with this index plus n. */
+/* Returns the index of the Philox block (four random numbers) for keys 0 … 3 of a query. Keys 4n … 4n+3 use
+ * the block with this index plus n. `first_row` is drop->now->first_row (0 if drop->now is NULL); `row` is
+ * the query's row in the batch, b·q_len + i for query i of sequence b; `head` is counted from this rank's
+ * first head; `keys` is kv_len. */
 AX_INLINE uint64_t ax_attention_drop_block(const ax_attention_dropout *drop, int64_t first_row, int64_t row,
                                            int64_t head, int64_t keys)
 {

@@ -8,8 +8,8 @@ ax_status ax_device_peak(ax_device *dev, ax_dtype compute, double seconds, doubl
     return AX_OK;
 }
 
-/* Measures the memory bandwidth by scaling one array in place: each pass reads and writes it once. Sets
- * *bytes to the bytes per second of the fastest pass. */
+/* Measures the memory bandwidth by scaling one array in place: each pass reads and writes the array once.
+ * Sets *bytes to the bytes per second of the fastest pass. */
 ax_status ax_device_stream(ax_device *dev, double seconds, double *bytes)
 {
     enum { N = 64 << 20, PASSES = 8 };

@@ -1,6 +1,6 @@
-/* Copies beside kernels: pinned memory, copy streams and events (dev.h). If the backend has no such copies,
- * every copy is done when the call returns, so all streams are the compute stream, and events are always
- * complete. */
+/* Copies that run beside kernels: pinned memory, copy streams and events (dev.h). If the backend has no such
+ * copies, every copy is done when the call returns, so all streams are the compute stream, and events are
+ * always complete. */
 #include "dev/backend.h"
 
 #include <stdlib.h>
@@ -30,8 +30,8 @@ ax_stream ax_copy_stream(ax_device *dev, ax_copy_direction direction)
 }
 
 /* Called before something other than a kernel launch is enqueued. While a recorded sequence of launches is
- * replayed (ax_replay_begin), launches on the compute stream are deferred; this function runs them, so that
- * the order stays right. Copy streams have no launches. */
+ * replayed (ax_replay_begin), launches on the compute stream may be deferred; this function runs the deferred
+ * ones, so that the order stays right. Copy streams have no launches. */
 static ax_status cut(ax_stream *stream) { return stream->impl ? AX_OK : ax_replay_cut(stream); }
 
 ax_status ax_copy_in_async(ax_stream *stream, void *device, const void *host, size_t bytes)

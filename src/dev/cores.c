@@ -45,7 +45,8 @@ void ax_topology_forget(hwloc_topology_t topology, hwloc_bitmap_t mine)
         hwloc_topology_destroy(topology);
 }
 
-/* Counts the physical cores. A core is usable if one of its hardware threads is in the affinity mask. */
+/* Counts the machine's physical cores, and marks as usable each core that has a hardware thread in the
+ * affinity mask of this process. Returns false if hwloc finds no cores. */
 static bool count_cores(ax_cores *out)
 {
     hwloc_topology_t topology;

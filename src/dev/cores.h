@@ -6,9 +6,9 @@
 
 #include <hwloc.h>
 
-/* Loads the topology with cores and caches only. `mine`: the hardware threads that this process may run on.
- * Returns false if the topology or `mine` is unknown; even then the caller releases both with
- * ax_topology_forget. */
+/* Loads hwloc's topology of the machine, with cores and caches only, and sets *mine to the hardware threads
+ * that this process may run on. Returns false if one of the two is unknown; even then the caller releases
+ * both with ax_topology_forget. */
 bool ax_topology_find(hwloc_topology_t *out, hwloc_bitmap_t *mine);
 void ax_topology_forget(hwloc_topology_t topology, hwloc_bitmap_t mine);
 

@@ -1,5 +1,5 @@
-/* The registry of backends; opening devices; and the public functions ax_launch, ax_copy_in and others, which
- * call the backend. */
+/* The registry of backends, the opening of devices, and public functions such as ax_launch and ax_copy_in,
+ * which call the functions of the device's backend. */
 #include "dev/backend.h"
 
 #include <stddef.h>
@@ -28,7 +28,7 @@ const ax_device_ops *ax_device_find(const char *name)
 }
 
 /* Returns the function table of the backend from which `ops` inherits its NULL entries; NULL if there is
- * none. */
+ * none, or if it is in a plugin that cannot be loaded. */
 static const ax_device_ops *delegate_of(const ax_device_ops *ops)
 {
     return ops->plugin ? ops->plugin() : ax_device_find(ops->delegate);
@@ -36,7 +36,8 @@ static const ax_device_ops *delegate_of(const ax_device_ops *ops)
 
 enum {
     INHERITED = offsetof(ax_device_ops, links)
-}; /* offset of the first entry that can be inherited; it and all entries after it are pointers */
+}; /* offset in ax_device_ops of the first entry that can be inherited; it and all entries after it are
+      pointers */
 _Static_assert((sizeof(ax_device_ops) - INHERITED) % sizeof(ax_kernel_fn *) == 0 &&
                    sizeof(ax_kernel_fn *) == sizeof(void *),
                "an entry after `links` is not a pointer");
@@ -138,7 +139,7 @@ ax_status ax_device_open_bound(const char *name, int threads, const ax_binding *
     return status;
 }
 
-/* Sets *out to the function table of backend `name`, with inherited entries. */
+/* Sets *out to the function table of backend `name`, whose NULL entries are replaced by inherited ones. */
 static ax_status resolve_name(const char *name, ax_device_ops *out)
 {
     const ax_device_ops *ops = ax_device_find(name);
@@ -186,7 +187,7 @@ ax_status ax_device_alloc(ax_device *dev, size_t bytes, void **out)
 
 void ax_device_free(ax_device *dev, void *memory, size_t bytes)
 {
-    ax_replay_cut_keep_error(dev); /* runs deferred launches of dev->replay: they may use this memory */
+    ax_replay_cut_keep_error(dev); /* runs the replay's deferred launches, which may use this memory */
     if (memory)
         dev->ops.free(dev, memory, bytes);
 }
@@ -268,8 +269,8 @@ ax_status ax_device_run(ax_stream *stream, ax_kernel kernel, const void *args)
 
 enum { TIMED = AX_EVENTS / 2 };
 
-/* Adds the times of the `n` oldest launches in the ring dev->timed to dev->totals, and removes these launches
- * from the ring. */
+/* Adds the times of the `n` oldest launches in the ring dev->timed to dev->totals (unless that is NULL), and
+ * removes these launches from the ring. */
 static ax_status add_times(ax_stream *stream, int n)
 {
     ax_device *dev = stream->dev;

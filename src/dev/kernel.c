@@ -1,11 +1,11 @@
 /* The table of kernels. Each row has the checks of a call's arguments, the count of floating-point
- * operations, and the list of operands, from which the bytes that the call moves are counted. A kernel of
- * AX_KERNELS without a row here does not compile. */
+ * operations, and the list of operands, from which the bytes that the call moves are counted. If a kernel of
+ * AX_KERNELS has no row here, this file does not compile. */
 #include "dev/attention.h"
 #include "dev/backend.h"
 
-/* A row of the table. The function `operands` returns the bytes of memory that the call moves. Unless `each`
- * is NULL, it also calls `each` for each operand whose address is not NULL. */
+/* A row of the table. The function `operands` returns the bytes of memory that the call reads and writes.
+ * Unless `each` is NULL, it also calls `each` for each operand whose address is not NULL. */
 typedef struct kernel_row {
     const char *name;
     size_t size, used; /* size: bytes of the argument struct; used: bytes up to the end of its last field */
@@ -176,8 +176,8 @@ static double pass_operands(const ax_operand *list, size_t n, ax_operand_fn *eac
     return bytes;
 }
 
-/* Calls `each` for the arrays to which the entries of an optimizer kernel's table point. Returns the bytes
- * that the kernel reads and writes in these arrays. */
+/* Calls `each` (may be NULL) for the arrays to which the entries of an optimizer kernel's table point.
+ * Returns the bytes that the kernel reads and writes in these arrays. */
 static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype dtype, ax_dtype copy_dtype,
                          ax_operand_fn *each, void *user)
 {
@@ -372,8 +372,9 @@ ROW(attention, dtype,
     IN(a->doc_start, AX_I32, DENSE(a->batch, a->q_len)), IN(a->drop.now, AX_U8, BYTES(a->drop.now)),
     OUT(a->o, T, OUTPUTS), OUT(a->lse, A, VECTOR(ROWS)));
 
-/* Per (query, key) pair: head_dim multiply-adds for each of the recomputed score, dp, dq, dk and dv. The
- * kernel writes `delta` and reads it again, so its bytes count twice. */
+/* Per (query, key) pair: head_dim multiply-adds for each of the recomputed score, dp (the gradient of the
+ * probability), dq, dk and dv. The kernel writes `delta` and reads it again, so the bytes of `delta` count
+ * twice. */
 ROW(attention_grad, dtype,
     TAKES(dtype, ACTIVATION); ROWS_FIT(q_ld, a->heads * a->head_dim); ROWS_FIT(kv_ld, a->kv_heads * a->head_dim),
     visible_pairs(a->q_len, a->q_len, 0, a->window) * REAL(a->batch * a->heads) *

@@ -27,9 +27,9 @@ static const char *own_path(void)
     return dladdr((const void *)&table, &self) ? self.dli_fname : NULL;
 }
 
-/* Writes the path of libaxonn_cuda.so in `dir`; if `dir` is NULL, in the directory of the library or program
- * that contains this file. If that directory is unknown, writes the file name alone, for which dlopen
- * searches the system's directories. */
+/* Writes to `out` the path that libaxonn_cuda.so has in directory `dir`, or, if `dir` is NULL, in the
+ * directory of the library or program that contains this file. If the latter directory is unknown, writes the
+ * file name alone, for which dlopen searches the system's directories. */
 static void plugin_path(const char *dir, char *out, size_t size)
 {
     const char *own = own_path(), *slash = own ? strrchr(own, '/') : NULL;

@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Segments (launches between two calls of ax_replay_cut) with fewer launches than this get no graph. (A
- * guess: not measured.) */
+/* Segments (launches between two calls of ax_replay_cut) with fewer launches than this get no graph. (The
+ * number is a guess and was not measured.) */
 enum { MIN_LAUNCHES = 4 };
 
 typedef struct launch {
@@ -25,7 +25,9 @@ typedef struct launch {
 typedef struct segment {
     launch *launch;
     char *args;
-    size_t n, room, bytes, bytes_room;
+    size_t n, room, bytes,
+        bytes_room; /* n: number of launches; bytes: size of their arguments; room and bytes_room: numbers of
+                       launches and bytes that the allocated memory can hold */
     void *graph;    /* graph of all launches of the segment, or NULL */
     size_t repeats; /* how often the segment repeated while it had no graph */
 } segment;
@@ -37,8 +39,8 @@ struct ax_replay {
     size_t n, at;    /* number of segments, and index of the current one */
     size_t deferred; /* number of launches of the current segment that equal the recorded ones and have not
                         run yet */
-    bool recording;  /* the current segment's launches differ from the recorded ones: launches are run and
-                        recorded */
+    bool recording;  /* a launch of the current segment differed from the recorded one, or none was recorded:
+                        from this launch on, the launches of the segment are run and recorded */
     /* The error of launches that ax_replay_cut_keep_error has run. A later ax_replay_cut returns it. */
     ax_status deferred_error;
 };
@@ -109,9 +111,9 @@ static ax_status run_launches(ax_stream *stream, const segment *s, size_t n)
     return AX_OK;
 }
 
-/* Tries to capture the segment (a sequence of launches) as a graph. If the device refuses, the segment has no
- * graph for now. The device may accept it later, so the capture is tried again whenever `repeats` is a power
- * of two. */
+/* Tries to capture the segment (a sequence of launches) as a graph, unless it has fewer than MIN_LAUNCHES
+ * launches. If the device refuses, the segment has no graph for now. The device may accept it later, so the
+ * capture is tried again whenever the number of repeats without a graph, `repeats`, is a power of two. */
 static void capture_graph(ax_stream *stream, segment *s)
 {
     const ax_device_ops *ops = &stream->dev->ops;

@@ -1,7 +1,7 @@
 /* The dry backend: no memory and no arithmetic. Allocation returns addresses that cannot be accessed.
- * Launches and copies pass their operands to the device's observer, and ax_launch counts their work. The
- * memory planner runs the real training step on this device to learn which memory is used when, and how much
- * work there is. */
+ * Launches and copies pass their operands to the device's observer, and ax_launch counts the work of
+ * launches. The memory planner runs the real training step on this device to learn which memory is used when,
+ * and how much work there is. */
 #include "dev/backend.h"
 
 #include <stdatomic.h>

@@ -57,7 +57,7 @@ static double score(const ax_attention_args *a, const query *q, int64_t j)
 }
 
 /* Returns the factor of dropout, 0 or 1/(1-p), for key j and head h; `row` is the query's row in the batch,
- * b·q_len + i. */
+ * b·q_len + i for query i of sequence b. */
 static double kept(const ax_attention_dropout *drop, int64_t row, int64_t h, int64_t keys, int64_t j)
 {
     if (drop->p == 0)

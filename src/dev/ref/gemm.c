@@ -1,5 +1,5 @@
-/* GEMM in tiles: parts of the operands, which may have any dtype and be transposed, are converted to tiles of
- * doubles. */
+/* GEMM in tiles: parts of the operands, which may have any floating-point dtype and be transposed, are
+ * converted to tiles of doubles. */
 #include "dev/backend.h"
 #include "dev/ref/ref.h"
 
@@ -15,7 +15,8 @@ typedef struct matrix {
     bool trans;
 } matrix;
 
-/* Reads `rows` rows from r0 on and `cols` columns from c0 on of op(matrix); the rest of the tile is zeros. */
+/* Reads `rows` rows from r0 on and `cols` columns from c0 on of op(matrix) into `out`, whose other elements
+ * become zeros. */
 static void read_tile(const matrix *m, int64_t r0, int64_t c0, int64_t rows, int64_t cols, tile out)
 {
     memset(out, 0, sizeof(tile));

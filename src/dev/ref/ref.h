@@ -12,8 +12,8 @@ enum { REF_BLOCK = 256 };
 void ref_read(ax_dtype dtype, const void *data, int64_t at, int64_t n, double *out);
 void ref_write(ax_dtype dtype, void *data, int64_t at, int64_t n, const double *in);
 
-/* for (ref_blocks(n, at, count)) loops over blocks: at = 0, REF_BLOCK, … < n; count is the length of the
- * block. */
+/* for (ref_blocks(n, at, count)) loops over elements 0 … n-1 in blocks: `at` is the first element of the
+ * block (0, REF_BLOCK, …), `count` the number of its elements. */
 #define ref_blocks(total, at, count)                                                                         \
     int64_t at = 0, count = ax_min(REF_BLOCK, (total));                                                      \
     at < (total);                                                                                            \

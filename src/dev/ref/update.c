@@ -3,8 +3,9 @@
 
 #include <math.h>
 
-/* Returns the norm of the gradients. *culprit is set to the index of the first sum of squares that is not
- * finite, or -1. fabs clears the sign of a NaN, so that printf shows "nan" and not "-nan". */
+/* Returns the norm of the gradients, divided by the loss scale. *culprit is set to the index of the first sum
+ * of squares that is not finite, or -1. fabs clears the sign of a NaN, so that printf shows "nan" and not
+ * "-nan". */
 static double norm_of(const ax_clip_args *a, double *culprit)
 {
     double total = 0;

@@ -25,9 +25,9 @@ typedef struct launch {
 typedef struct segment {
     launch *launch;
     char *args;
-    size_t n, room, bytes,
-        bytes_room; /* n: number of launches; bytes: size of their arguments; room and bytes_room: numbers of
-                       launches and bytes that the allocated memory can hold */
+    /* n: number of launches; bytes: size of their arguments; room, bytes_room: number of launches, and of
+     * bytes of arguments, for which memory is allocated */
+    size_t n, room, bytes, bytes_room;
     void *graph;    /* graph of all launches of the segment, or NULL */
     size_t repeats; /* how often the segment repeated while it had no graph */
 } segment;

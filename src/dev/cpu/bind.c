@@ -9,9 +9,10 @@
 struct ax_cpu_places {
     hwloc_topology_t topology;
     hwloc_bitmap_t allowed, former; /* allowed: hardware threads that the process may use; former: the binding
-                                       that the opening thread had before */
+                                       that the thread that opened the device had before */
     int n;
-    hwloc_bitmap_t at[]; /* at[t]: the hardware threads of thread t's core that the process may use */
+    /* at[t]: those hardware threads of the core of the device's thread t that the process may use */
+    hwloc_bitmap_t at[];
 };
 
 static bool find_cores(const ax_binding *binding, ax_cpu_places *p)

@@ -1,11 +1,12 @@
 /* Private header of the cpu backend: a table of kernels per instruction set, and the thread pool.
  *
- * The files isa_*.c compile the kernels of *_kernels.h once per instruction set. A kernel is a function over
- * a range of work items (rows, elements, heads or columns); its results do not depend on how the items are
- * cut into ranges. kernels.def says what the items of most kernels are, launch.c cuts the work of the others
- * into items, and distributes ranges of items over the threads. isa.c chooses among the tables that this
- * processor can run, device.c owns the scratch memory, pool.c the threads, bind.c the cores to which they are
- * bound. No kernel allocates: each thread has a block of scratch, allocated when the device is opened. */
+ * The files isa_*.c compile the kernels of *_kernels.h once per instruction set. Each kernel except gemm is a
+ * function over a range of work items (rows, elements, columns, heads and so on); its results do not depend
+ * on how the items are cut into ranges. kernels.def says what the items of most kernels are, launch.c cuts
+ * the work of the others into items, and distributes ranges of items over the threads. gemm.c cuts a gemm
+ * into rectangles of the matrix c. isa.c chooses among the tables that this processor can run, device.c owns
+ * the scratch memory, pool.c the threads, bind.c the cores to which they are bound. No kernel allocates: each
+ * thread has a block of scratch, allocated when the device is opened. */
 #ifndef AX_DEV_CPU_CPU_H
 #define AX_DEV_CPU_CPU_H
 
@@ -20,12 +21,12 @@ static inline vtype vtype_of(ax_dtype dtype)
 static inline int64_t vsize(vtype type) { return type == VF32 ? 4 : 2; }
 
 /* A strip of rows of matrix a: the left operand of one micro-tile (the part of c whose sums are in
- * registers). The strip consists of 32-bit units: an fp32 value, or a pair of bf16 values that are neighbours
- * in k. Unit u of row i is at `at` + i·row + u·unit; `row` and `unit` are strides in bytes. The strip is
- * either read in place, from a matrix whose rows are contiguous in k (unit is 4), or packed, with rows side
- * by side (row is 4) and memory for all rows of a micro-tile. If ax_cpu_gemm.grain > 1, `grain` units of a
- * row are read together and packed together: unit u is ⌊u/grain⌋·grain·unit + 4·(u mod grain) bytes after the
- * start of its row, and if the strip is packed, `row` is 4·grain. */
+ * registers). The strip consists of 32-bit units; a unit is an fp32 value, or a pair of bf16 values that are
+ * neighbours in k. Unit u of row i is at `at` + i·row + u·unit; `row` and `unit` are strides in bytes. The
+ * strip is either read in place, from a matrix whose rows are contiguous in k (unit is 4), or packed, with
+ * rows side by side (row is 4) and memory for all rows of a micro-tile. If ax_cpu_gemm.grain > 1, `grain`
+ * units of a row are read together and packed together: unit u is ⌊u/grain⌋·grain·unit + 4·(u mod grain)
+ * bytes after the start of its row, and if the strip is packed, `row` is 4·grain. */
 typedef struct ax_cpu_rows {
     const void *at, *next; /* at: the strip; next: the following strip, which is prefetched while this one is
                               multiplied, or NULL */
@@ -34,15 +35,17 @@ typedef struct ax_cpu_rows {
                   before `at` in place of the missing rows, and other micro-tiles read the last row again */
 } ax_cpu_rows;
 
-/* Memory to prefetch: `n` cache lines, in rows of `lines` lines each, `stride` bytes apart; the first `line`
- * lines of the first row are already prefetched. Prefetches are spread over the time in which a micro-tile
+/* Memory to prefetch: `n` cache lines, in rows of `lines` lines each that begin `stride` bytes apart. `n`
+ * counts the lines that are not prefetched yet, `at` is the first row with such lines, and the first `line`
+ * lines of this row are already prefetched. Prefetches are spread over the time in which a micro-tile
  * multiplies, because in a burst they would wait for one another. */
 typedef struct ax_cpu_prefetch {
     const char *at;
     int64_t stride, lines, n, line;
 } ax_cpu_prefetch;
 
-/* Work that a thread does between the steps in k of AMX tiles, which multiply outside the vector units. */
+/* Work that a thread does between the steps in k of a micro-tile on AMX, whose multiplications leave the
+ * vector units idle. */
 typedef struct ax_cpu_step_hook {
     ax_cpu_prefetch prefetch[2]; /* memory to prefetch, lines_per_step lines in each step */
     int64_t lines_per_step[2];
@@ -63,21 +66,24 @@ typedef struct ax_cpu_tile {
     /* Used only if ax_cpu_gemm.store is NULL: */
     bool non_temporal; /* c may be written by non-temporal stores; set only if nothing is added to the sums
                           and every row of c begins at a cache line */
-    ax_cpu_prefetch prefetch[2]; /* prefetches to do while the tile multiplies */
+    ax_cpu_prefetch prefetch[2]; /* memory to prefetch while the tile multiplies */
     /* Used only if ax_cpu_gemm.store is not NULL: */
-    float *sums; /* where the tile leaves its sums. The next tile adds this tile's `prior`, `bias` and (if
-                    `add_c`) old c to them and stores them to c. Before `sums` lies memory for the sums of
-                    missing rows (ax_cpu_rows.n). NULL: the tile stores to c itself */
+    float *sums; /* where the tile leaves its sums. The next tile, or ax_cpu_gemm.store, adds this tile's
+                    `prior`, `bias` and (if `add_c`) old c to these sums and stores the result to c. Before
+                    `sums` lies memory for the sums of missing rows (ax_cpu_rows.n). NULL: the tile stores to
+                    c itself */
     const struct ax_cpu_tile
-        *previous; /* the tile before, whose sums this tile stores to c while it multiplies, or NULL */
-    bool prefetch_c;
+        *previous;   /* the tile before, whose sums this tile stores to c while it multiplies, or NULL */
+    bool prefetch_c; /* the tile prefetches its part of c while it multiplies */
     ax_cpu_step_hook *hook; /* or NULL */
 } ax_cpu_tile;
 
-/* Packs `rows` rows of `k` values of an operand into panels: `width` rows interleaved, in 32-bit units (an
- * fp32 value, or a pair of bf16 values that are neighbours in k). Each panel has room for `units` units in k.
- * `along_k`: successive values of k are adjacent in the source, and rows are ld elements apart; otherwise the
- * values of successive rows are adjacent, and successive values of k are ld elements apart. */
+/* Packs `rows` rows of op(a), or columns of op(b), with `k` values each, into panels at `out`. A panel holds
+ * `width` rows, interleaved in 32-bit units; a unit is an fp32 value, or a pair of bf16 values that are
+ * neighbours in k. A panel has room for `units` units of each row, so that panels begin width · units units
+ * after one another. `along_k`: successive values of k are adjacent in the source, and rows are ld elements
+ * apart; otherwise the values of successive rows are adjacent, and successive values of k are ld elements
+ * apart. */
 typedef void ax_cpu_pack_fn(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
                             int64_t units, void *out);
 
@@ -91,16 +97,18 @@ typedef struct ax_cpu_gemm {
     int pack_cost; /* time to pack a value, in units of the time of a multiply-add */
     int64_t a_packed, a_unpacked; /* largest block of a in bytes: a_packed if a is packed, a_unpacked if a is
                                      read in place */
-    ax_cpu_pack_fn *pack_a, *pack_b; /* the argument `width` of pack_a is `rows` */
+    ax_cpu_pack_fn *pack_a, *pack_b; /* pack_a ignores the argument `width`: its panels have `rows` rows */
+    /* Multiplies one micro-tile: strip a by a packed panel b that is nv vectors wide, over k values of k. */
     void (*tile)(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *tile);
     /* A thread calls `begin` before and `end` after the tiles of each part of a GEMM or of attention that it
      * computes. Each may be NULL. After `end` all threads see the thread's stores. */
     void (*begin)(void), (*end)(void);
-    void (*store)(const ax_cpu_tile *tile); /* stores tile->sums; NULL: tiles always store to c themselves */
+    void (*store)(const ax_cpu_tile *tile); /* adds the other terms to tile->sums and stores the result to
+                                               tile->c; NULL: tiles always store to c themselves */
 } ax_cpu_gemm;
 
 /* Returns true if the tile's vectors of sums can be stored unchanged: c is fp32, nothing is added, and the
- * tile is whole. */
+ * tile has all `rows` rows and all nv · lanes columns. */
 static inline bool ax_cpu_is_plain_store(const ax_cpu_tile *t, int rows, int nv, int lanes)
 {
     return t->c_type == VF32 && !t->prior && !t->bias && t->rows == rows && t->cols == (int64_t)nv * lanes;
@@ -117,17 +125,18 @@ static inline void ax_cpu_end(const ax_cpu_gemm *gemm)
         gemm->end();
 }
 
-/* Returns how many 32-bit units (an fp32 value, or a pair of bf16 values) a packed panel has for k values of
- * a row. */
+/* Returns how many 32-bit units (an fp32 value, or a pair of bf16 values) a packed panel has for each row of
+ * k values. */
 static inline int64_t ax_cpu_units(const ax_cpu_gemm *gemm, int64_t k)
 {
     return ax_round_up(ax_ceil_div(k, gemm->pair), gemm->grain);
 }
 
-/* Computes the work items lo … hi-1 (rows, elements, heads or columns) of a kernel call. */
+/* Computes the work items lo … hi-1 of a kernel call: rows, elements, columns, heads and so on. */
 typedef void ax_cpu_range_fn(const void *args, int64_t lo, int64_t hi, void *scratch);
 
-/* Runs `rounds` rounds of multiply-adds in registers. Returns the number of floating-point operations. */
+/* Runs `rounds` rounds of multiply-adds in registers, and adds results to *sink. Returns the number of
+ * floating-point operations. */
 typedef double ax_cpu_peak_fn(int64_t rounds, float *sink);
 
 /* Reads `bytes` of memory, whole cache lines only, in one of AX_CPU_READ_WAYS ways. The ways differ in the
@@ -142,21 +151,22 @@ typedef struct ax_cpu_isa {
     ax_cpu_range_fn *gemv;      /* gemm with m <= AX_CPU_GEMV_ROWS, a not transposed; items are columns */
     ax_cpu_peak_fn *peak_f32, *peak_bf16;
     ax_cpu_read_fn *read;
-    ax_cpu_range_fn *norm_grad_sum; /* last part of norm_grad and norm_grad_apply: adds up the sums of chunks
-                                       (ax_cpu_norm_grad) */
-    /* The SIMD kernels of kernels.def. NULL for gemm (see `gemm`), for kernels without SIMD (plain.c), and
-     * for those that run on the backend ref. */
+    ax_cpu_range_fn *norm_grad_sum; /* last part of norm_grad and norm_grad_apply: adds the sums of all chunks
+                                       of rows to dweight and dbias (ax_cpu_norm_grad) */
+    /* The SIMD kernels of kernels.def. NULL for gemm (see `gemm` and `gemv`), for kernels without SIMD
+     * (plain.c), and for those that run on the backend ref. */
     ax_cpu_range_fn *kernel[AX_KERNEL_COUNT];
 } ax_cpu_isa;
 
 enum {
-    AX_CPU_GEMV_ROWS = 4, /* most rows of a GEMV; also most queries that attention computes one by one */
-    AX_CPU_ATTENTION_QUERIES =
-        256, /* queries per work item of attention; an item is (sequence, head, block of queries) */
-    AX_CPU_MAX_HEAD_DIM = 256,  /* wider heads run on the reference backend */
-    AX_CPU_A_BLOCK = 512 << 10, /* largest packed block of a (ax_cpu_gemm.a_packed), in bytes */
-    AX_CPU_TILE_SUMS = 32 * 32, /* the most sums of a micro-tile that ax_cpu_gemm.store stores */
-    AX_CPU_LINE = 64            /* bytes */
+    AX_CPU_GEMV_ROWS = 4, /* largest number of rows of a GEMV; also the largest q_len for which attention
+                             computes queries one by one */
+    AX_CPU_ATTENTION_QUERIES = 256, /* largest number of queries in a work item of attention; an item is
+                                       (sequence, head, block of queries) */
+    AX_CPU_MAX_HEAD_DIM = 256,      /* with a larger head_dim, attention runs on the reference backend */
+    AX_CPU_A_BLOCK = 512 << 10,     /* largest packed block of a (ax_cpu_gemm.a_packed), in bytes */
+    AX_CPU_TILE_SUMS = 32 * 32,     /* largest number of sums of a micro-tile that ax_cpu_gemm.store stores */
+    AX_CPU_LINE = 64                /* bytes of a cache line */
 };
 
 /* Returns true if attention computes queries one by one: there are few, as in generation, and no dropout. */
@@ -195,18 +205,18 @@ typedef struct ax_cpu {
 
 enum {
     AX_CPU_SCRATCH = 7 << 20, /* bytes of scratch per thread */
-    AX_CPU_PARTIALS = 1024    /* number of partial sums of reductions, which are doubles */
+    AX_CPU_PARTIALS = 1024    /* largest number of partial sums (doubles) of a reduction */
 };
 
-/* Arguments of ax_cpu_fill. `element`: the bits of the value, converted before the kernel runs, because
- * threads flush subnormals to 0 while they run kernels. */
+/* Arguments of ax_cpu_fill. `element`: the bits of the value in the dtype of the array. The value is
+ * converted before the kernel runs, because threads flush subnormals to 0 while they run kernels. */
 typedef struct ax_cpu_filling {
     const ax_fill_args *a;
     char element[8];
 } ax_cpu_filling;
 
-/* Arguments of kernels that sum over all elements. Work items are chunks of elements; the sum of chunk i is
- * stored in partials[i]. */
+/* Arguments of the kernels sumsq and squared_error, which sum over all elements. Work items are chunks of
+ * elements; the sum of chunk i is stored in partials[i]. */
 typedef struct ax_cpu_chunks {
     const void *args; /* the argument struct of the kernel; for sumsq ax_cpu_sumsq */
     int64_t chunk;    /* elements per chunk */
@@ -221,9 +231,10 @@ typedef struct ax_cpu_sumsq {
 } ax_cpu_sumsq;
 
 /* Arguments of norm_grad and norm_grad_apply, whose work items are chunks of rows. Each chunk sums its rows'
- * contributions to dweight and dbias by itself, so that x and dy are read once. Afterwards norm_grad_sum,
- * whose items are columns, adds the sums of all chunks to dweight and dbias. The size of the chunks depends
- * only on rows and cols, so the order of additions does not depend on the number of threads. */
+ * contributions to dweight and dbias by itself, so that x and dy are read from memory once. Afterwards
+ * norm_grad_sum, whose items are columns, adds the sums of all chunks to dweight and dbias. The size of the
+ * chunks depends only on rows and cols, so the order of additions does not depend on the number of
+ * threads. */
 typedef struct ax_cpu_norm_grad {
     const void *args;      /* the argument struct of the kernel */
     int64_t chunk, chunks; /* rows per chunk, number of chunks */
@@ -249,9 +260,9 @@ static inline double *ax_cpu_partials(const ax_cpu *cpu)
     return (double *)(void *)ax_cpu_scratch(cpu, cpu->threads);
 }
 
-/* Calls body(job, part, parts, scratch) for all parts of a job on the device's threads, including the calling
- * thread. The order of the parts, and which thread runs which part, are not defined. `scratch` is the running
- * thread's block of scratch. */
+/* Calls body(job, part, parts, scratch) for each part 0 … parts-1 of a job on the device's threads, including
+ * the calling thread. The order of the parts, and which thread runs which part, are not defined. `scratch` is
+ * the running thread's block of scratch. */
 typedef void ax_cpu_body(void *job, int part, int parts, char *scratch);
 void ax_cpu_parallel(const ax_cpu *cpu, int parts, ax_cpu_body *body, void *job);
 

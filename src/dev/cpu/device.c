@@ -120,8 +120,8 @@ static void read_body(void *arg, int part, int parts, char *scratch)
     }
 }
 
-/* Reads the spans (ranges of memory) once and returns the seconds. The pass is cut into as many parts as a
- * long matrix-vector multiplication (gemm.c). */
+/* Reads the spans (ranges of memory) once and returns the seconds. The pass is cut into as many parts as
+ * gemm.c cuts a matrix-vector multiplication with a large matrix. */
 static double read_once(const ax_cpu *cpu, read_job *j)
 {
     enum { EACH = 8 };
@@ -130,8 +130,8 @@ static double read_once(const ax_cpu *cpu, read_job *j)
     return ax_now() - begin;
 }
 
-/* Measures all ways of reading (ax_cpu_read_fn), taking turns, on the first 256 MiB. Returns the one with the
- * smallest median time. */
+/* Measures each way of reading (ax_cpu_read_fn) five times on the first 256 MiB of the spans; the ways take
+ * turns. Returns the way with the smallest median time. */
 static int find_way(const ax_cpu *cpu, const read_job *all)
 {
     enum { TURNS = 5, MOST = 256 << 20 };

@@ -1,4 +1,4 @@
-/* Each isa_*.c includes this file at its end. It compiles the kernels for the instruction set of the
+/* Each isa_*.c includes this file at its end. This file compiles the kernels for the instruction set of the
  * including file, and puts them into the table AX_ISA_TABLE. */
 #include "attention_grad_kernels.h"
 #include "attention_kernels.h"

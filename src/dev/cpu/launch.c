@@ -1,6 +1,6 @@
-/* The table of the cpu backend, and the functions that cut each kernel's work into items and share them among
- * the threads. Kernels that the table lacks run on the backend ref, and so does almost all arithmetic in
- * F64. */
+/* The table of the cpu backend, and the functions that cut each kernel's work into items and share the items
+ * among the threads. Kernels that the table lacks run on the backend ref, and so does almost all arithmetic
+ * in F64. */
 #include "dev/cpu/cpu.h"
 
 #include <math.h>
@@ -25,11 +25,13 @@ static void run_job_part(void *arg, int part, int parts, char *scratch)
 enum { PAGE = 4096 };
 enum { SERIAL_BELOW = 16384 }; /* with fewer elements, waking a thread costs more than it saves */
 
-enum { QUEUED = 8 }; /* parts per thread, if work items take unequal time */
+enum { QUEUED = 8 }; /* largest number of parts per thread, if work items take unequal time */
 
 /* Runs a kernel in one part per thread, or in a single part if there are fewer than SERIAL_BELOW elements.
- * `queue` is true if work items take unequal time: then there are at most QUEUED parts per thread. With more
- * parts, a part would have fewer items, and each item prefetches data of the next item of its part. */
+ * `elements` is the number of elements, or an estimate of the work in this unit. `queue` is true if work
+ * items take unequal time: then the items are cut into QUEUED parts per thread, or into parts of one item if
+ * there are fewer items. Still more parts would have fewer items each, and an item prefetches data of the
+ * next item of its part only. */
 static ax_status run_parts(ax_stream *stream, ax_cpu_range_fn *fn, const void *args, int64_t items,
                            int64_t unit, double elements, bool queue)
 {
@@ -79,7 +81,7 @@ static ax_cpu_range_fn *isa_kernel(const ax_stream *stream, ax_kernel kernel)
 
 /* ---- items are elements, rows or columns --------------------------------------------------------- */
 
-enum { ELEMENTS = 64, COLUMNS = 64 }; /* parts are cut at multiples of these numbers: at cache lines */
+enum { ELEMENTS = 64, COLUMNS = 64 }; /* parts begin at multiples of these numbers: at cache lines */
 
 #define SHARED(kernel, items, unit, elements)                                                                \
     static ax_status kernel(ax_stream *stream, const void *args)                                             \
@@ -151,7 +153,8 @@ static ax_status run_update(ax_stream *stream, int64_t n, const ax_update_number
     return AX_OK;
 }
 
-/* Returns true if the cpu kernels can round copies of the weights to this dtype. */
+/* Returns true if no weights have a copy, or if the cpu kernels can round copies of the weights to this
+ * dtype. */
 static bool supports_copy(int64_t copied, ax_dtype dtype) { return !copied || dtype != AX_F64; }
 
 static ax_status adamw(ax_stream *stream, const void *args)
@@ -174,11 +177,14 @@ static ax_status sgd(ax_stream *stream, const void *args)
 
 /* ---- norms and sums ------------------------------------------------------------------------------ */
 
-enum { CHUNKS = 64, CHUNK_ROWS = 32 }; /* norm_grad: the most chunks of rows, and the fewest rows in one */
+enum {
+    CHUNKS = 64,    /* norm_grad: largest number of chunks of rows */
+    CHUNK_ROWS = 32 /* norm_grad: smallest number of rows of a chunk other than the last */
+};
 
-/* Runs norm_grad or norm_grad_apply. The sums of the chunks lie in the scratch of the first thread, which
- * these kernels do not use otherwise. The reference backend's kernel runs in F64, and if not even the sums of
- * one chunk fit the scratch. */
+/* Runs norm_grad or norm_grad_apply. The sums of the chunks lie in the scratch of the calling thread, which
+ * these kernels do not use otherwise. F64, and rows so wide that not even the sums of one chunk fit into this
+ * scratch, run on the reference backend. */
 static ax_status run_norm_grad(ax_stream *stream, ax_kernel kernel, const ax_norm_grad_apply_args *a,
                                const void *args)
 {
@@ -206,8 +212,8 @@ static ax_status norm_grad(ax_stream *stream, const void *args)
     return run_norm_grad(stream, AX_K_norm_grad, &apply, args);
 }
 
-/* Runs a kernel that sums over n elements in chunks, and stores the total in *out. The size of the chunks
- * depends only on n, so the order of additions does not depend on the number of threads. */
+/* Runs a kernel that sums over n elements, chunk by chunk, and stores the total in *out. The size of the
+ * chunks depends only on n, so the order of additions does not depend on the number of threads. */
 static ax_status sum_chunks(ax_stream *stream, ax_kernel kernel, const void *args, int64_t n, double *out)
 {
     ax_cpu_chunks s = {args, ax_max(4096, ax_round_up(ax_ceil_div(n, AX_CPU_PARTIALS), 4096)),
@@ -293,8 +299,9 @@ static ax_status attention(ax_stream *stream, const void *args)
         return run_ref(stream, AX_K_attention, args);
     bool few = ax_cpu_few_queries(a); /* as in generation; then a thread computes adjacent heads together */
     int64_t blocks = few ? 1 : ax_ceil_div(a->q_len, AX_CPU_ATTENTION_QUERIES);
-    /* An estimate of the work: the operations of the matmuls, or, with few queries, the reading of keys and
-     * values, which takes longer. */
+    /* An estimate of the work, counted in elements (run_parts). An element stands for 16 multiply-adds of a
+     * matmul or, with few queries, for one element of the keys, because reading the keys then takes
+     * longer. */
     double work = (double)a->batch * (double)(keys_per_query(a->window, a->kv_len) * a->head_dim) *
                   fmax((double)(a->heads * a->q_len) / 16, (double)a->kv_heads);
     return run_parts(stream, isa_kernel(stream, AX_K_attention), args,

@@ -13,8 +13,9 @@
  * done.
  *
  * Jobs with as many parts as threads cut their arrays at the same places each time. In these jobs a thread
- * takes the part with its own number if that is left (`left` has a bit for each part), because the memory
- * that it wrote in earlier jobs is near to its core. In other jobs the parts are taken in order.
+ * takes the part with its own number if no thread has taken it (`left` has a bit for each part that is not
+ * taken), because the memory that the thread wrote in earlier jobs is near to its core. In other jobs the
+ * parts are taken in order.
  *
  * The variables that several threads write during a job (`ticket`, `left`, `done`, `sleepers`) have cache
  * lines of their own (no false sharing). */
@@ -67,9 +68,9 @@ struct ax_cpu_pool {
 };
 
 /* Sets the calling thread to flush subnormal operands and results to 0 while kernels run (x86-64 and aarch64
- * only): some processors need a hundred nanoseconds for a vector with a subnormal. Training makes many of
- * them, such as softmax weights of masked keys, and momenta of embedding rows whose token has not occurred
- * for long. Returns the previous control register. */
+ * only): some processors need a hundred nanoseconds for a vector with a subnormal. Training makes many
+ * subnormals, such as softmax weights of masked keys, and momenta of embedding rows whose token has not
+ * occurred for long. Returns the previous control register. */
 static uint64_t begin_flushing(void)
 {
 #if defined(__x86_64__)
@@ -103,8 +104,9 @@ static bool has_work(const ax_cpu_pool *pool)
     return (uint32_t)ticket < ticket >> 32;
 }
 
-/* Takes the part with the thread's own number, or the next one after it that is left. At least one is left,
- * because this thread has already counted its part as taken in `ticket`. */
+/* Takes the part with the thread's own number or, if it is taken, the next one that is not; after the last
+ * part comes part 0. At least one part is left, because this thread has already counted its part as taken in
+ * `ticket`. */
 static int take_part(ax_cpu_pool *pool, int thread, int parts)
 {
     for (int part = thread;; part = part + 1 < parts ? part + 1 : 0) {

@@ -5,9 +5,10 @@
 #include "dev/attention.h"
 #include "simd.h"
 
-/* Computes the words of W/2 consecutive Philox blocks (of four words each), in the order of the elements that
- * use them. While computing, each 64-bit lane of a vector is one block. The blocks are assigned to lanes such
- * that interleaving the words (0,1) with the words (2,3) puts the blocks in order. */
+/* random_words writes the words of W/2 consecutive Philox blocks (of four words each), from `block` on, in
+ * the order of the elements that use them. `stream` is the upper half of the counter. While computing, each
+ * 64-bit lane of a vector is one block. The blocks are assigned to lanes such that interleaving the words
+ * (0,1) with the words (2,3) puts the blocks in order. */
 #if AX_SIMD
 #if AX_SIMD == 512
 #define V64(name) _mm512_##name
@@ -55,8 +56,9 @@ INLINE void random_words(uint64_t key, uint64_t stream, uint64_t block, uint32_t
 }
 #endif
 
-/* Computes the factors of dropout, 0 or 1/(1-p), for keys j0 … j1-1 of a query; j0 is a multiple of 4. Writes
- * pairs of whole vectors, so `out` must have room for j1 - j0 rounded up to a multiple of 2·W. */
+/* Computes the factors of dropout, 0 or 1/(1-p), for keys j0 … j1-1 of a query; j0 is a multiple of 4. `row`,
+ * `head` and `keys` mean the same as in ax_attention_drop_block. Writes pairs of whole vectors, so `out` must
+ * have room for j1 - j0 floats, rounded up to a multiple of 2·W. */
 INLINE void dropout_factors(const ax_attention_dropout *drop, int64_t row, int64_t head, int64_t keys,
                             int64_t j0, int64_t j1, float *out)
 {

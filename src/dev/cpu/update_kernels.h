@@ -1,4 +1,4 @@
-/* Optimizer updates of one flat fp32 array, in one pass over memory, which also writes the copy of the
+/* Optimizer updates of one flat fp32 array, in one pass over memory. The pass also writes the copy of the
  * weights in another dtype, if there is one. Work items are elements. */
 #ifndef AX_DEV_CPU_UPDATE_KERNELS_H
 #define AX_DEV_CPU_UPDATE_KERNELS_H
@@ -34,8 +34,9 @@ INLINE adamw_numbers adamw_numbers_of(const ax_adamw_args *a, const ax_update_ar
                            .keep = vset((float)(1 - now->lr * (u->decays ? a->decay : 0)))};
 }
 
-/* Prefetch distance in bytes per array. Four arrays are read and four written. The distances of all eight add
- * up to the bytes that memory delivers during its latency (50 GB/s · 120 ns). */
+/* Prefetch distance in bytes, the same for each array. Four arrays are read (g, w, m, v) and four written (w,
+ * m, v, copy). The distances of all eight add up to the bytes that memory delivers during its latency (50
+ * GB/s · 120 ns). */
 enum { UPDATE_AHEAD = 768 };
 
 /* Updates the W elements from i on, or n elements if that is less. Returns the new weights. */
@@ -55,8 +56,8 @@ INLINE vf adamw_vector(const adamw_numbers *by, const ax_update_array *u, int64_
     return w;
 }
 
-/* Updates elements lo … hi-1, a multiple of two vectors, and writes the 16-bit copies by non-temporal stores:
- * the copies are read much later, when they would not be in the caches any more. */
+/* Updates elements lo … hi-1, whose number is a multiple of 2·W, and writes the 16-bit copies by non-temporal
+ * stores: the copies are read much later, when they would not be in the caches any more. */
 INLINE void adamw_stream(const adamw_numbers *by, const ax_update_array *u, int64_t lo, int64_t hi,
                          vtype type)
 {

@@ -1,13 +1,14 @@
 /* GEMM of the cpu backend: the blocking loops around the micro-tiles of gemm_kernels.h.
  *
- * Each thread computes a rectangle of c by itself, and packs the rows of a and columns of b that it needs
- * into its own scratch, so there are no barriers. Its loops:
+ * Each thread computes a rectangle of c (or several) by itself, and packs the rows of a and columns of b that
+ * it needs into its own scratch, so there are no barriers. The loops over a rectangle:
  *
  *     for blocks of columns of c, for stretches of rows of c
  *       for blocks in k
  *         for blocks of rows
  *           for panels of up to 48 columns: the panel of b is read from the L2 cache
- *             for strips of 4 to 32 rows: one micro-tile; AVX-512 has prefetched its strip of a into L1
+ *             for strips of 4 to 32 rows: one micro-tile; on vectors of AVX-512, the micro-tile before
+ *                                         it has prefetched its strip of a into L1
  *
  * A stretch is a range of rows whose blocks share the packed panels of b: for each block in k, the first
  * block of rows packs the panels, and the other blocks of rows use them again. If a is contiguous in k and
@@ -28,9 +29,9 @@
 #include <string.h>
 
 enum {
-    UNITS = 768,    /* the most 32-bit units in k of a block (a unit is an fp32 value or a pair of bf16) */
-    STRETCH = 1024, /* the most rows of a stretch (rows that share packed b) if c is 16-bit and its fp32 sums
-                       are kept from one block in k to the next */
+    UNITS = 768,    /* largest number of 32-bit units (fp32 values, or pairs of bf16) in k of a block */
+    STRETCH = 1024, /* largest number of rows of a stretch (rows that share packed b) if c is 16-bit and its
+                       fp32 sums are kept from one block in k to the next */
     PANEL_N = 48,   /* columns of the widest panel */
     PANEL_BYTES = PANEL_N * UNITS * 4
 };
@@ -41,8 +42,8 @@ _Static_assert(A_BYTES + B_BYTES + C_BYTES <= AX_CPU_SCRATCH,
                "a thread's scratch is too small for its blocks");
 _Static_assert(2 * PANEL_BYTES <= B_BYTES, "the part for panels of b is too small for two panels");
 
-/* Returns the size of a part when `total` is cut into equal parts of at most `most`. The size is rounded up
- * to a multiple of `unit`. */
+/* Returns the size of each part when `total` is cut into equal parts of at most `most`. The size is then
+ * rounded up to a multiple of `unit`. */
 static int64_t even_block(int64_t total, int64_t most, int64_t unit)
 {
     int64_t parts = ax_ceil_div(total, most);
@@ -68,23 +69,25 @@ typedef struct packing {
     const ax_cpu_gemm *gemm;
     int width; /* width of the panels */
     ax_cpu_pack_fn *pack;
-    int64_t pieces, steps;     /* the pieces are packed evenly over `steps` calls of pack_step */
-    int64_t rest;              /* accumulated remainder of the division of pieces by steps */
-    int64_t requested, packed; /* number of pieces that were prefetched, and that were packed */
+    int64_t pieces, steps; /* the pieces are packed evenly over `steps` calls of pack_step */
+    int64_t rest; /* number of pieces that are due to be prefetched, multiplied by `steps`: a fraction of a
+                     piece is carried from call to call */
+    /* requested: how many pieces pack_step has told its caller to prefetch; packed: how many it has packed */
+    int64_t requested, packed;
 } packing;
 
-/* Called once by each pack_step: adds pieces / steps to the number of pieces that are due (`rest` has the
- * remainder, times `steps`). Returns true if a piece is due to be prefetched, or a prefetched one to be
- * packed. */
+/* Called once by each pack_step. Adds pieces / steps to the number of pieces that are due to be prefetched,
+ * which p->rest holds multiplied by `steps`. Returns true if at least one whole piece is due, or if a piece
+ * that was prefetched is not packed yet. */
 static inline bool pack_is_due(packing *p)
 {
     p->rest += p->pieces;
     return p->rest >= p->steps || p->packed < p->requested;
 }
 
-/* Packs the pieces that the step before has prefetched, and sets *prefetch to the memory that the next step
- * will pack. Prefetching is by software, because rows are short and far apart and the hardware prefetcher
- * does not follow them. */
+/* Packs the pieces that the previous call has requested, and sets *prefetch to the memory that the next call
+ * will pack, for the caller to prefetch. Prefetching is by software, because rows are short and far apart and
+ * the hardware prefetcher does not follow them. */
 static void pack_step(packing *p, ax_cpu_prefetch *prefetch)
 {
     prefetch->n = 0;
@@ -134,7 +137,7 @@ static void pack_rest(packing *p)
 
 /* ---- blocks -------------------------------------------------------------------------------------- */
 
-/* One step of the outer loops: the rows m0+[0,m) and columns n0+[0,n) of c, for one range of k. */
+/* One step of the outer loops: rows m0 … m0+m-1 and columns n0 … n0+n-1 of c, for values k0 … k0+k-1 of k. */
 typedef struct block {
     const ax_cpu_gemm *gemm;
     const ax_gemm_args *g;
@@ -151,8 +154,8 @@ typedef struct block {
 /* Returns true if c shall be written with non-temporal stores, which save reading each of its lines before
  * writing it. A GEMM in which a is transposed and b is not is assumed to compute the gradient of a weight,
  * which is mostly read at the end of the step. If c is read immediately nevertheless, reading it from memory
- * costs a few per cent of the GEMM's time, about as much as the stores save. A small c stays in the
- * caches. */
+ * costs a few per cent of the GEMM's time, about as much as the stores save. A c smaller than SMALL stays in
+ * the caches, so it is written with normal stores. */
 static bool wants_non_temporal_c(const ax_gemm_args *g)
 {
     enum { SMALL = 256 << 10 }; /* bytes */
@@ -160,8 +163,9 @@ static bool wants_non_temporal_c(const ax_gemm_args *g)
 }
 
 /* Fills in *tile, the tile at the first rows and at column j of the block: where the tile stores its result
- * in c, and which terms it adds to the sums: `prior` (the sums over earlier blocks of k, or an fp32 c to
- * accumulate into), the bias, and a 16-bit c to accumulate into. */
+ * (in c, or in t->sums if c is 16-bit and this is not the last block in k), and which terms it adds to the
+ * sums: `prior` (the sums over earlier blocks in k, or an fp32 c to accumulate into), the bias, and a 16-bit
+ * c to accumulate into. */
 static void set_destination(const block *t, int64_t j, ax_cpu_tile *tile)
 {
     const ax_gemm_args *g = t->g;
@@ -190,9 +194,9 @@ static void set_destination(const block *t, int64_t j, ax_cpu_tile *tile)
 }
 
 /* Returns true if tiles read a in place, without packing: its rows are contiguous in k, and its values are
- * already the 32-bit units that tiles read (fp32 values, or pairs of bf16). With AMX a must also have at
- * least the rows of a micro-tile, because a tile reads memory before a strip that lacks rows. Without AMX k
- * must be a multiple of the values of a unit. */
+ * already the 32-bit units that tiles read (fp32 values, or pairs of bf16). With AMX (grain > 1) a must also
+ * have at least the rows of a micro-tile, because a tile reads memory before a strip that lacks rows. Without
+ * AMX k must be a multiple of the number of values of a unit. */
 static bool reads_a_unpacked(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t k)
 {
     if (g->trans_a || gemm->pair * (int)ax_dtype_size(g->dtype) != 4)
@@ -212,8 +216,8 @@ static packing packing_of_a(const block *t)
     return p;
 }
 
-/* Sets *a to the first strip of matrix a (the rows of one micro-tile); the next strip is `*stride` bytes
- * further. */
+/* Sets *a to the first strip of matrix a (the rows of one micro-tile) in the block; the next strip is
+ * `*stride` bytes further. `units` is the number of 32-bit units of each row of a packed panel of a. */
 static void rows_of_a(const block *t, int64_t units, ax_cpu_rows *a, int64_t *stride)
 {
     const ax_gemm_args *g = t->g;
@@ -257,8 +261,8 @@ static packing packing_of_b(const block *t, const panel *to)
 }
 
 /* The pipeline of tiles if ax_cpu_gemm.store is not NULL: a tile leaves its sums in memory. The next tile,
- * while it multiplies, adds prior, bias and c (ax_cpu_tile) to these sums and stores the result.
- * The struct holds the last two tiles, and the packing that is done between their steps in k. */
+ * while it multiplies, adds the prior, bias and c (ax_cpu_tile) of the first tile to these sums and stores
+ * the result. The struct holds the last two tiles, and the packing that is done between their steps in k. */
 typedef struct tile_pipeline {
     ax_cpu_step_hook hook; /* must be first: pack_between_steps casts its address to tile_pipeline */
     const ax_cpu_gemm *gemm;
@@ -283,8 +287,8 @@ static void pack_between_steps(ax_cpu_step_hook *m)
     m->steps = STEPS_PER_CALL;
 }
 
-/* Multiplies one tile. Unless the tile stores its sums directly, the sums are left in w->sums, and the next
- * tile stores them. */
+/* Multiplies one tile. Unless the tile can store its sums unchanged (ax_cpu_is_plain_store), it leaves them
+ * in w->sums, and the next tile stores them. */
 static void run_tile(tile_pipeline *w, int nv, int64_t k, const ax_cpu_rows *a, const void *b,
                      const ax_cpu_tile *tile)
 {
@@ -306,14 +310,15 @@ static void run_tile(tile_pipeline *w, int nv, int64_t k, const ax_cpu_rows *a, 
         now->rows = 0;
 }
 
-/* Returns the number of steps over which packing can be spread while `tiles` tiles are multiplied. */
+/* Returns over how many calls of pack_step packing can be spread while `tiles` tiles are multiplied. */
 static int64_t packing_steps(const ax_cpu_gemm *gemm, int64_t units, int64_t tiles)
 {
     return gemm->store ? ax_max(1, tiles * (units / gemm->grain) / STEPS_PER_CALL) : tiles;
 }
 
 /* Runs all tiles of a block. Between the tiles, or with AMX between their steps in k, packs the next panel of
- * b, and the rows of a for the next block.
+ * b, and the rows of a for the next block (next_a). `next_strip`: the first strip of a of the next block,
+ * which the last tile prefetches (not with AMX); NULL if there is no next block.
  *
  * The fields of `tile` that are the same for all tiles of a panel are written once per panel. If they were
  * written for each tile, copying `tile` would stall: a load that spans several recent stores cannot be
@@ -437,7 +442,7 @@ static bool next_block(const blocking *c, block *t)
 void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0, int64_t m1, int64_t n0,
                       int64_t n1, char *scratch)
 {
-    if (m0 >= m1 || n0 >= n1) /* there are more threads than tiles: this one has no work */
+    if (m0 >= m1 || n0 >= n1) /* c has fewer tiles than parts: this part is empty */
         return;
     blocking c = choose_blocking(gemm, g, m1 - m0, n1 - n0);
     c.m0 = m0, c.m1 = m1, c.n0 = n0, c.n1 = n1;
@@ -476,7 +481,7 @@ typedef struct job {
     int threads_m;           /* number of parts into which the rows of c are cut */
 } job;
 
-/* Returns where part number `part` begins if 0 … total is cut into `parts` parts at multiples of `unit`. */
+/* Returns where part number `part` begins if 0 … total-1 is cut into `parts` parts at multiples of `unit`. */
 static int64_t part_start(int64_t total, int64_t unit, int part, int parts)
 {
     return ax_min(total, ax_ceil_div(total, unit) * part / parts * unit);
@@ -525,15 +530,15 @@ static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int
 }
 
 /* Returns into how many parts a GEMM is cut for the threads. If cutting more finely costs nothing, each
- * thread gets several parts, so that a thread that the system preempts delays the others less. A GEMM of few
- * rows (gemv) packs nothing, so its parts must only be long enough to read memory at full speed. Any other
- * GEMM gets several parts per thread only under three conditions. First, its rows are not cut (threads_m is
- * 1). Second, a is read in place: otherwise each part would pack a again. Third, each part has many panels of
- * b: a part packs its first panel before it multiplies, and that time is lost. */
+ * thread gets several parts, so that a thread that the system preempts delays the other threads less. A GEMM
+ * of few rows (gemv) packs nothing, so its parts must only be long enough to read memory at full speed. Any
+ * other GEMM gets several parts per thread only under three conditions. First, its rows are not cut
+ * (threads_m is 1). Second, a is read in place: otherwise each part would pack a again. Third, each part has
+ * many panels of b: a part packs its first panel before it multiplies, and that time is lost. */
 static int count_parts(const job *j, int threads)
 {
-    enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* fewest elements of b (gemv), or panels of b, per part */
-    enum { EACH = 8 };                       /* the most parts per thread */
+    enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* a part has at least so many elements (gemv) or panels of b */
+    enum { EACH = 8 };                       /* largest number of parts per thread */
     const ax_gemm_args *g = j->g;
     int64_t parts = 0;
     if (!j->gemm)

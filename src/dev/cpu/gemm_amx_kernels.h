@@ -33,9 +33,9 @@ static void amx_end(void) { _tile_release(); }
 
 /* ---- packing ------------------------------------------------------------------------------------- */
 
-/* Loads 128 bits from each of four rows, which are `apart` rows apart, into the four 128-bit lanes of a
- * vector. Loading in this order does a part of the transposition and saves shuffles, which only one execution
- * port can run. */
+/* Loads 128 bits from each of four rows, rows 0, apart, 2·apart and 3·apart from `row` on, into the four
+ * 128-bit lanes of a vector. Loading in this order does a part of the transposition and saves shuffles, which
+ * only one execution port can run. */
 INLINE __m512i amx_lanes(const uint16_t *row, int64_t ld, int64_t apart)
 {
 #define LANE(i) _mm_loadu_si128((const __m128i *)(const void *)(row + (i)*apart * ld))
@@ -63,7 +63,7 @@ INLINE void amx_transpose_units(const uint16_t *src, int64_t ld, int64_t width, 
     }
 }
 
-/* Transposes 32 rows of 8 values to 8 rows of 32 values, which are stored one after the other. */
+/* Transposes 32 rows of 8 values to 8 rows of 32 values, which are stored one after another. */
 INLINE void amx_transpose_values(const uint16_t *src, int64_t ld, float *to)
 {
     __m512i v[8], x[8];

@@ -1,17 +1,18 @@
 /* The part of GEMM that depends on the instruction set: packing and micro-tiles. The loops around them are in
  * gemm.c.
  *
- * Operands are packed into panels: `width` rows of op(a), or columns of op(b), interleaved so that a
- * micro-tile reads memory sequentially. The element of a panel is a 32-bit unit. With AX_SIMD_BF16, where the
- * processor multiplies pairs of bf16 values, a unit of bf16 is such a pair, of two neighbours in k. Otherwise
- * a unit is one fp32 value: bf16 is widened to fp32 while it is packed, as fp16 always is.
+ * Operands are packed into panels. A panel holds several rows of op(a), or columns of op(b), interleaved so
+ * that a micro-tile reads memory sequentially. The element of a panel is a 32-bit unit. With AX_SIMD_BF16,
+ * where the processor multiplies pairs of bf16 values, a unit of bf16 is such a pair, of two neighbours in k.
+ * Otherwise a unit is one fp32 value: bf16 is widened to fp32 while it is packed, as fp16 always is.
  *
- *     a panel:  [k][TILE_ROWS]      b panel:  [k][nv*W], nv = 1 … TILE_VECTORS
+ *     a panel:  [units in k][TILE_ROWS]      b panel:  [units in k][nv*W], nv = 1 … TILE_VECTORS
  *
- * The micro-tile keeps TILE_ROWS x nv vectors of sums in registers: per step in k it loads nv vectors of b,
- * and for each row one broadcast value of a and nv multiply-adds. 8 x 3 vectors of 16 use 24 of 32 registers
- * for sums; with 16 registers it is 4 x 3. That many independent sums hide the latency of the multiply-adds,
- * and 11 loads per 24 multiply-adds are fewer than the L1 cache can deliver. */
+ * The micro-tile keeps TILE_ROWS x nv vectors of sums in registers. For each unit in k it loads nv vectors of
+ * b, and for each row broadcasts one unit of a to a vector, with which it does nv multiply-adds. 8 x 3
+ * vectors of 16 use 24 of 32 registers for sums; with 16 registers it is 4 x 3. That many independent sums
+ * hide the latency of the multiply-adds, and 11 loads per 24 multiply-adds are fewer than the L1 cache can
+ * deliver. */
 #ifndef AX_DEV_CPU_GEMM_KERNELS_H
 #define AX_DEV_CPU_GEMM_KERNELS_H
 
@@ -34,8 +35,8 @@ INLINE vf units_of(pack_kind kind, const void *at, int64_t left)
 }
 
 #ifdef AX_SIMD_BF16
-/* Loads W consecutive pairs of bf16 values, from value k of `row` on. `left` is the number of values left; if
- * it is odd, the last pair ends with 0. */
+/* Loads W consecutive pairs of bf16 values, from value k of `row` on. `left` is the number of values that the
+ * row has from there on; the values after these are replaced by zeros. */
 INLINE vf pairs_along_k(const uint16_t *row, int64_t k, int64_t left)
 {
     __mmask32 mask = left >= 2 * W ? ~(__mmask32)0 : ((__mmask32)1 << left) - 1;
@@ -52,11 +53,12 @@ INLINE vf pairs_of_rows(const uint16_t *row0, const uint16_t *row1, int64_t n)
 }
 #endif
 
-/* Stores 32-bit units (an fp32 value, or a pair of bf16 values) of the rows r … r+W-1 to the packed panels of
- * a: x has unit u of each row and, if `two`, y has unit u+1. `apart`: units for which a panel has room. r is
- * a multiple of W. The W rows belong to one panel, or to two panels, half of them to each. In the second case
- * units u and u+1 of a panel are stored together, because they fill a vector (with AVX-512 a cache line, if
- * the panel is aligned to a line). */
+/* Stores 32-bit units (an fp32 value, or a pair of bf16 values) of rows r … r+W-1 of a to the packed panels
+ * at `out`: x holds unit u of each of these rows and, if `two`, y holds unit u+1. r is a multiple of W;
+ * `rows` is the number of rows that are packed. `apart`: number of units of each row for which a panel has
+ * room, so that panels begin apart · TILE_ROWS units after one another. The W rows belong to one panel, or to
+ * two panels, half of them to each. In the second case units u and u+1 of a panel are stored together,
+ * because they fill a vector (with AVX-512 a cache line, if the panel is aligned to a line). */
 INLINE void put_in_a(float *out, int64_t r, int64_t rows, int64_t u, bool two, int64_t apart, vf x, vf y)
 {
     float unused[W], *panel = out + r * apart + u * TILE_ROWS;
@@ -116,9 +118,10 @@ static __attribute__((noinline)) void put_block_in_b(pack_kind kind, const char 
         vstore(to + i * width, block[i]);
 }
 
-/* Loads one 32-bit unit (an fp32 value, or a pair of bf16 values) of each of W rows, or of `n` < W rows, from
- * a source in which the values of successive rows are adjacent, and successive values of k are `stride` bytes
- * apart. `whole` is false for a last pair that has only one value. */
+/* Loads one 32-bit unit (an fp32 value, or a pair of bf16 values) of each of W rows of op(a), or columns of
+ * op(b), or of `n` < W of them, from a source in which the values of successive rows are adjacent, and
+ * successive values of k are `stride` bytes apart. `whole` is false for a last pair that has only one
+ * value. */
 INLINE vf units_across_k(pack_kind kind, const char *at, int64_t stride, bool whole, int64_t n)
 {
 #ifdef AX_SIMD_BF16
@@ -130,7 +133,8 @@ INLINE vf units_across_k(pack_kind kind, const char *at, int64_t stride, bool wh
 }
 
 #ifdef AX_SIMD_BF16
-/* Makes pairs from 2·W values of row0 and row1, and stores them to a panel that is at least 2·W wide. */
+/* Makes 2·W pairs, of which pair i consists of value i of row0 and value i of row1, and stores them to a
+ * panel that is at least 2·W wide. */
 INLINE void put_row_pairs(const uint16_t *row0, const uint16_t *row1, float *to)
 {
     static const uint16_t order[2 * W * 2] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
@@ -149,10 +153,10 @@ INLINE void put_row_pairs(const uint16_t *row0, const uint16_t *row1, float *to)
  * fp32 value, or a pair of bf16 values. */
 typedef struct source {
     int64_t row;    /* bytes from one row to the next */
-    int64_t value;  /* bytes from one value of k to the next */
-    int64_t unit;   /* bytes from one unit in k to the next */
+    int64_t value;  /* bytes from one value of a row to the next */
+    int64_t unit;   /* bytes from one unit of a row to the next */
     int64_t values; /* values per unit */
-    int64_t units;  /* units in k */
+    int64_t units;  /* number of units of a row */
 } source;
 
 INLINE source source_of(pack_kind kind, bool along_k, int64_t ld, int64_t k)
@@ -193,8 +197,8 @@ INLINE void pack_a_across_k(pack_kind kind, const char *src, const source *s, in
     }
 }
 
-/* Packs rows of a into panels; each panel has room for `apart` 32-bit units in k (fp32 values, or pairs of
- * bf16). */
+/* Packs rows of a into panels; each panel has room for `apart` 32-bit units (fp32 values, or pairs of bf16)
+ * of each row. */
 INLINE void pack_a(pack_kind kind, const char *src, int64_t ld, bool along_k, int64_t rows, int64_t k,
                    int64_t apart, float *out)
 {
@@ -262,9 +266,10 @@ INLINE vf multiply_add(bool pairs, vf a, vf b, vf sum)
     return vfma(a, b, sum);
 }
 
-/* Stores a tile to c. Before that, adds the other terms to the tile's sums: t->prior (earlier sums, or the
- * old fp32 c), the bias, and the old c if t->add_c. Not inlined: storing takes little of a tile's time, and
- * inlining would enlarge the code of the many variants of the tile. */
+/* Stores a tile to c. Before that, adds the other terms to the tile's sums, whose rows are `width` floats
+ * apart: t->prior (earlier sums, or the old fp32 c), the bias, and the old c if t->add_c. Not inlined:
+ * storing takes little of a tile's time, and inlining would enlarge the code of the many variants of the
+ * tile. */
 static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const float *sums, int64_t width)
 {
     for (int64_t i = 0; i < t->rows; i++)
@@ -282,7 +287,7 @@ static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const flo
 }
 
 /* Adds the bias and `prior` to a whole vector of sums at column `at` of the tile. `prior` is a row of
- * t->prior (earlier sums, or the old fp32 c). Nothing is added for t->bias or t->prior that is NULL. */
+ * t->prior (earlier sums, or the old fp32 c). A t->bias or t->prior that is NULL adds nothing. */
 INLINE vf add_terms(const ax_cpu_tile *t, vf sum, const float *prior, int64_t at)
 {
     if (t->prior)
@@ -311,8 +316,9 @@ INLINE void prefetch_lines(ax_cpu_prefetch *prefetch, int64_t most)
     }
 }
 
-/* The memory that a tile prefetches while it multiplies, a part in every RUN steps in k: the next strip of a,
- * the rows of c, and the sources of the next packing. */
+/* The memory that a tile prefetches while it multiplies, a part in every RUN steps in k. `next`: the next
+ * strip of a; `c`: the rows of t->prior or, if that is NULL, of c; `prefetch`: the sources of the next
+ * packing. */
 typedef struct prefetches {
     const char *next, *c;
     int64_t next_row, c_row, c_bytes, lines_per_step[2];
@@ -350,9 +356,9 @@ INLINE void prefetch_run(prefetches *s, const ax_cpu_tile *t, int64_t run)
 }
 
 /* Multiplies a micro-tile (the part of c whose sums are in registers). `interleaved`: a is packed, with rows
- * side by side; otherwise its rows are contiguous in k. The function is compiled with constants for
- * `interleaved`, `rows` and `nv`: then a step in k takes fewer instructions, which matters when another
- * thread runs on the same core (SMT). */
+ * side by side; otherwise a is read in place, with rows that are contiguous in k. The function is compiled
+ * with constants for `interleaved`, `rows` and `nv`: then a step in k takes fewer instructions, which matters
+ * when another thread runs on the same core (SMT). */
 INLINE void tile(bool pairs, bool interleaved, int rows, int nv, int64_t units, const ax_cpu_rows *a,
                  const float *b, const ax_cpu_tile *t)
 {
@@ -443,8 +449,8 @@ INLINE void tile(bool pairs, bool interleaved, int rows, int nv, int64_t units, 
     tile_store(t, out, nv * W);
 }
 
-/* Calls `tile` with constant arguments, so that the compiler specializes it. A tile of three vectors at the
- * last rows of a block computes only the first half of its TILE_ROWS rows if the block has no more rows. */
+/* Calls `tile` with constant arguments, so that the compiler specializes it. A tile of three vectors that has
+ * at most half of TILE_ROWS rows, at the last rows of a block, computes only this half. */
 INLINE void tile_of(bool pairs, bool interleaved, int nv, int64_t units, const ax_cpu_rows *a, const void *b,
                     const ax_cpu_tile *t)
 {

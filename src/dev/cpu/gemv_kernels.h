@@ -5,7 +5,8 @@
 
 #include "gemm_kernels.h"
 
-/* Stores sums to columns j … j + cols - 1 of c; the sums of row i begin at sums + i·width. */
+/* Adds the bias and, if g->accumulate, the old c to sums, and stores the results to columns j … j + cols - 1
+ * of c. The sums of row i begin at sums + i·width. */
 INLINE void gemv_store(const ax_gemm_args *g, int rows, int64_t j, int64_t cols, const float *sums,
                        int64_t width)
 {
@@ -25,7 +26,8 @@ INLINE void gemv_store(const ax_gemm_args *g, int rows, int64_t j, int64_t cols,
 
 /* Returns the prefetch distance in bytes; 0: no software prefetch. The hardware prefetcher is enough if the
  * loads of many cache lines fit into the processor's instruction window, that is if a step reads a whole line
- * and multiplies it with few rows. Processors with AMX always use the distance that was measured on them. */
+ * of a column and multiplies it with few rows. Processors with AMX always use the distance that was measured
+ * on them. */
 INLINE int64_t gemv_ahead(int rows, int64_t step_bytes)
 {
 #ifdef AX_SIMD_AMX
@@ -48,8 +50,9 @@ INLINE vf gemv_load(bool pairs, const void *row, int64_t k, int64_t rest, vtype 
     return vget(row, k, rest, type);
 }
 
-/* Multiplies a vector of each row of a, from k on, with a vector of each column of b, and adds the products
- * to `sum`. The columns are `far` bytes apart; `rest` values of k are left. */
+/* Multiplies a vector of each row of a, from value k on, with a vector of each column of b, and adds the
+ * products to `sum`. `b` points to value k of the first column; the columns are `far` bytes apart. `rest`
+ * values of k are left. */
 INLINE void gemv_step(const ax_gemm_args *g, int rows, int cols, const char *b, int64_t far, int64_t k,
                       int64_t rest, bool pairs, vtype type, vf sum[AX_CPU_GEMV_ROWS][4])
 {

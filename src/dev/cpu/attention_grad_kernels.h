@@ -2,7 +2,8 @@
  *
  * A work item is one key/value head of one sequence, so that no other thread adds to the head's dk and dv.
  * The outer loop is over blocks of keys. The inner loops are over the query heads that use the key head (its
- * group) and over blocks of queries. For each pair of blocks, with do = dout, the gradient of o:
+ * group) and over blocks of queries. For each pair of blocks, with do = dout, the gradient of o, and with
+ * delta, which is the sum of do ∘ o over d for each query:
  *
  *     p  = 2^((q·kT·scale - lse)·log2e)      dp = do·vT      ds = p ∘ (dp - delta)·scale
  *     dv += pT·do      dk += dsT·q           dq += ds·k
@@ -17,8 +18,9 @@
  * operands instead: dvT += doT·p, dkT += qT·ds.
  *
  * dk and dv of a block of keys are complete after its iteration of the outer loop. dq is summed over the
- * blocks of keys: in place if it is fp32, else in scratch. If scratch does not hold dq for all queries of the
- * group, dq is computed in a second pass of the same loops, for as many queries at a time as fit. */
+ * blocks of keys: in place if it is fp32, else in scratch. If scratch does not hold dq for all queries of all
+ * heads of the group, dq is computed in a second pass of the same loops, for as many queries at a time as
+ * fit. */
 #ifndef AX_DEV_CPU_ATTENTION_GRAD_KERNELS_H
 #define AX_DEV_CPU_ATTENTION_GRAD_KERNELS_H
 
@@ -42,15 +44,17 @@ typedef struct attend_grad {
     float *p, *ds;  /* softmax weights and gradients of scores, in units along queries (units_at) */
     float *ds_rows; /* ds in units along keys: bf16 [GRAD_QUERIES, GRAD_LD]; if units are fp32 values, the
                        same memory as ds */
-    float *dk, *dv; /* [GRAD_KEYS, d], or with AMX (transposes_sums) [d, GRAD_LD] */
-    float *dq;      /* fp32 dq of query 0 of the current head; rows are dq_ld elements apart */
+    float *dk, *dv; /* sums for dk and dv of the current block of keys: [GRAD_KEYS, d], or with AMX
+                       (transposes_sums) [d, GRAD_LD] */
+    float *dq; /* address of the fp32 dq of query 0 of the current head; rows are dq_ld elements apart. If
+                  memory holds the dq of later queries only, the address lies before this memory */
     int64_t dq_ld;
-    head_rows next_rows[5]; /* rows to prefetch for the next work item */
+    head_rows next_rows[5]; /* rows of dout, o, q, k and v to prefetch for the next work item */
 } attend_grad;
 
 #ifdef AX_SIMD_BF16
-/* Converts rows a and b to bf16 and stores them interleaved, as pairs, to `pairs`. Unless row_a is NULL, also
- * stores the rows to row_a and row_b. */
+/* Converts W values of each of rows a and b to bf16 and stores them interleaved, as W pairs, to `pairs`.
+ * Unless row_a is NULL, also stores the values of the rows to row_a and row_b. */
 INLINE void put_pairs(vf a, vf b, float *pairs, uint16_t *row_a, uint16_t *row_b)
 {
     static const uint16_t interleaved[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
@@ -68,8 +72,8 @@ INLINE void put_pairs(vf a, vf b, float *pairs, uint16_t *row_a, uint16_t *row_b
 INLINE bool transposes_sums(const attend_grad *t) { return t->of.gm->grain > 1; }
 
 /* Returns the offset in p and ds, in 32-bit units (fp32 values, or pairs of bf16 values), of the unit that
- * holds queries i … i+pair-1 for key c. p and ds are [GRAD_QUERIES / pair, GRAD_LD], or with AMX
- * (transposes_sums) panels of keys. */
+ * holds queries i … i+pair-1 of the block for key c of the block. p and ds are [GRAD_QUERIES / pair,
+ * GRAD_LD], or with AMX (transposes_sums) panels of keys. */
 INLINE int64_t units_at(const attend_grad *t, int64_t i, int64_t c)
 {
     const ax_cpu_gemm *gm = t->of.gm;
@@ -175,8 +179,9 @@ INLINE void grad_strip(const attend_grad *t, int64_t i, bool drops)
             }
 }
 
-/* Returns the end (exclusive) of the block's queries whose window contains key j of the block of keys. The
- * result is an upper bound: documents may hide the key from some of these queries. */
+/* Returns the end (exclusive), counted from the block's first query, of the block's queries whose window
+ * contains key j of the block of keys. The result is an upper bound, because documents may hide the key from
+ * some of these queries. */
 INLINE int64_t queries_seeing(const attend_grad *t, int64_t j)
 {
     const attend *f = &t->of;
@@ -242,13 +247,13 @@ INLINE void grad_add_dq(const attend_grad *t)
     }
 }
 
-/* Returns the offset in elements of query i in q and dq. */
+/* Returns the offset in elements of query i, of the current sequence and head, in q and dq. */
 INLINE int64_t query_offset(const attend_grad *t, int64_t i)
 {
     return (t->of.b * t->g->q_len + i) * t->g->q_ld + t->of.h * t->of.d;
 }
 
-/* Returns the offset in elements of query i in o and dout. */
+/* Returns the offset in elements of query i, of the current sequence and head, in o and dout. */
 INLINE int64_t output_offset(const attend_grad *t, int64_t i)
 {
     return ((t->of.b * t->g->q_len + i) * t->g->heads + t->of.h) * t->of.d;
@@ -367,7 +372,8 @@ INLINE void grad_store_transposed(void *to, int64_t at, int64_t to_ld, const flo
         }
 }
 
-/* Computes dk and dv for one block of GRAD_KEYS keys after the other. If t->make_dq, also computes dq. */
+/* Computes dk and dv for one block of GRAD_KEYS keys after the other. If t->make_dq, also computes dq.
+ * `dq_head`: elements from the fp32 dq of one head to that of the next. */
 INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head, bool drops)
 {
     const ax_attention_grad_args *g = t->g;
@@ -397,8 +403,8 @@ INLINE void grad_store_dq(const attend_grad *t, int64_t q0, int64_t rows, const 
     grad_store(g->dq, query_offset(t, q0), g->q_ld, sums, rows, t->of.d, t->of.type);
 }
 
-/* Runs the second pass: computes only dq, in 16 bits, for one head after the other and `chunk` queries at a
- * time. Its sums are in `room`. */
+/* Runs the second pass: computes only dq, of a 16-bit type, for one head after the other and `chunk` queries
+ * at a time. `room` has the fp32 sums of dq for these queries. */
 INLINE void grad_pass_queries(attend_grad *t, int64_t chunk, float *room, bool drops)
 {
     const ax_attention_grad_args *g = t->g;
@@ -419,7 +425,8 @@ INLINE void grad_pass_queries(attend_grad *t, int64_t chunk, float *room, bool d
     f->h = h0;
 }
 
-/* Computes delta = Σ_d do·o for the query heads that share the key head, and sets an fp32 dq to 0. */
+/* Computes delta, the sum of do ∘ o over d for each query, for the query heads that share the key head, and
+ * sets an fp32 dq to 0. */
 INLINE void grad_start(const attend_grad *t)
 {
     const ax_attention_grad_args *g = t->g;

@@ -1,8 +1,8 @@
 /* Causal attention in blocks: scores exist for one strip of queries (the rows of a micro-tile) by BLOCK_KEYS
  * keys at a time, never as a whole queries × keys matrix.
  *
- * A work item is QUERIES consecutive queries of one head. For each block of keys that any of them sees, keys
- * and values are packed once. Then, for each strip of queries:
+ * A work item is up to QUERIES consecutive queries of one head. For each block of keys that any of them sees,
+ * keys and values are packed once. Then, for each strip of queries:
  *
  *     s = q·kT                        tiles over the key panels that the strip sees
  *     m' = max(m, max s·scale·log2e)  online softmax (Milakov & Gimelshein 2018), with powers of 2
@@ -12,9 +12,11 @@
  *
  * and at the end o/l and lse = (m + log2 l)·ln2. A strip and its p stay in the L1 cache, the packed block in
  * the L2 cache. Blocks of keys that no query of the item sees (causal mask, documents, window) are skipped.
- * For each strip, tiles of scores and keys in the sum p·v that no query of the strip sees are skipped too.
- * Scores that only some queries of a strip see are masked with -inf. If the processor can multiply pairs of
- * bf16 values, bf16 is multiplied in pairs. Otherwise bf16 is widened to fp32, as fp16 always is.
+ * For each strip, tiles of scores whose keys no query of the strip sees are skipped, and the sum p·v leaves
+ * out such keys. Scores that only some queries of a strip see are masked with -inf for the others. If the
+ * processor can multiply pairs of bf16 values, bf16 is multiplied in pairs. Otherwise bf16 is widened to
+ * fp32, as fp16 always is. If there are few queries (ax_cpu_few_queries), a work item is one head, and
+ * attend_query reads keys and values in place.
  *
  * q is read in place where its values allow that (left_rows), because packing would wait for each row: the
  * rows of a head are q_ld elements apart, and the hardware prefetcher does not follow them. For the same
@@ -69,8 +71,9 @@ INLINE void store_weights(bool pairs, float *row, int64_t c, vf p)
 /* ---- panels -------------------------------------------------------------------------------------- */
 
 /* panel_count returns the number of panels (groups of columns, interleaved) into which a right operand of n
- * columns is packed, panel_column the first column of panel p. Panels are as wide as a micro-tile; if that
- * width does not divide n, the last panels are narrower by one vector, so that widths are nearly equal. */
+ * columns is packed, panel_column the first column of panel p. A single panel has as many vectors as n
+ * columns need. Several panels are as wide as the widest micro-tile; if that width does not divide n, the
+ * last panels are narrower by one vector, so that widths are nearly equal. */
 INLINE int64_t panel_count(const ax_cpu_gemm *gm, int64_t n)
 {
     return (n + gm->vectors * W - 1) / (gm->vectors * W);
@@ -108,9 +111,9 @@ typedef struct left {
     int64_t step;
 } left;
 
-/* Returns n rows of d values as a left operand. The rows are read in place, or packed into `room` if the
- * values in memory do not form whole 32-bit units (fp32 values, or pairs of bf16), or if tiles would read
- * past the last row. */
+/* Returns n rows of d values as a left operand. The rows are read in place, or packed into `room`: if tiles
+ * cannot use the values as they are, if d values are not a multiple of gm->grain 32-bit units (fp32 values,
+ * or pairs of bf16), or if tiles would read past the last row. */
 INLINE left left_rows(const ax_cpu_gemm *gm, const void *src, int64_t size, int64_t ld, int64_t n, int64_t d,
                       float *room)
 {
@@ -130,9 +133,9 @@ INLINE ax_cpu_rows strip_of(const left *a, int64_t i)
 }
 
 /* Computes columns lo … hi-1 of c = a·b (+ c if `add`) for a strip a (the rows of one micro-tile) and packed
- * panels b, over units u0 … u1-1 of the inner dimension (a unit is an fp32 value, or a pair of bf16 values).
- * b has `units` units; `a` begins at unit u0. Computes whole panels, so columns around lo … hi-1 are
- * overwritten too. */
+ * panels b of n columns, over units u0 … u1-1 of the inner dimension (a unit is an fp32 value, or a pair of
+ * bf16 values). Each column of b has `units` units, from unit 0 on; `a` begins at unit u0. Computes whole
+ * panels, so columns around lo … hi-1 are overwritten too. */
 INLINE void strip_times_panels(const ax_cpu_gemm *gm, ax_cpu_rows a, const float *b, int64_t n, int64_t lo,
                                int64_t hi, int64_t units, int64_t u0, int64_t u1, int64_t rows, float *c,
                                int64_t ld, bool add)
@@ -165,7 +168,8 @@ INLINE void prefetch_rows(const head_rows *x, int64_t r0, int64_t r1)
 /* ---- forward ------------------------------------------------------------------------------------- */
 
 /* The state of a work item: head `h` of sequence `b`, queries q0 … q0+rows-1, current block of keys j0 …
- * j0+keys-1. */
+ * j0+keys-1. d is head_dim; d_units is how many 32-bit units (fp32 values, or pairs of bf16) a packed row of
+ * d values has. */
 typedef struct attend {
     const ax_attention_args *a;
     const ax_cpu_gemm *gm;
@@ -177,8 +181,9 @@ typedef struct attend {
     float *o;     /* [QUERIES, d]: weighted sums of values; divided by l when they are stored */
     float *m, *l; /* per query: running maximum of s·scale·log2e, and running sum of the weights */
     float *s;     /* scores of a strip of queries, then their softmax weights */
-    float *kept;  /* [AT_ONCE, BLOCK_LD] dropout's factors for the current rows; NULL: no dropout */
-    head_rows next_rows[3]; /* rows to prefetch for the next work item */
+    float *kept;  /* [AT_ONCE, BLOCK_LD] dropout's factors for the queries that are computed at once; NULL: no
+                     dropout */
+    head_rows next_rows[3]; /* rows of q, k and v to prefetch for the next work item */
 } attend;
 
 /* Returns the end (exclusive) of the keys that query i of the work item sees, and sets *lo to the first of
@@ -210,8 +215,9 @@ INLINE int64_t visible_block(const attend *t, int64_t i, int64_t n, int64_t *lo)
     return end < t->keys ? end : t->keys;
 }
 
-/* Sets t->j0 to the first key of the first block of keys that the item sees. Returns the end (exclusive) of
- * the keys that the causal mask lets the item see. The memory of keys after this end may be uninitialized. */
+/* Sets t->j0, which must be 0, to the first key of the first block of keys that the item sees. Returns the
+ * end (exclusive) of the keys that the causal mask lets the item see. The memory of keys after this end may
+ * be uninitialized. */
 INLINE int64_t first_block(attend *t)
 {
     int64_t lo;
@@ -221,8 +227,8 @@ INLINE int64_t first_block(attend *t)
     return t->keys;
 }
 
-/* Columns (keys) lo … hi-1 of the block of keys. seen_columns returns the columns that query i of the work
- * item sees, which may extend beyond the block; an empty range if there is no query i. */
+/* Columns lo … hi-1 of the block of keys: column c is key t->j0 + c. seen_columns returns the columns that
+ * query i of the work item sees, which may extend beyond the block; an empty range if there is no query i. */
 typedef struct span {
     int64_t lo, hi;
 } span;
@@ -266,9 +272,10 @@ INLINE void rescale_row(const attend *t, int64_t i, float now)
             vput(t->o + i * t->d, c, t->d - c, VF32, vget(t->o + i * t->d, c, t->d - c, VF32) * vset(shrink));
 }
 
-/* Replaces the scores of n rows, from row r of the strip of queries on, by softmax weights in columns c0 …
- * c1-1 (multiples of W); 0 for columns that a row does not see. Updates o, m and l. `drops`: true if there is
- * dropout, a compile-time constant. */
+/* Replaces the scores of n <= AT_ONCE rows (queries) by softmax weights in columns c0 … c1-1 (multiples of
+ * W), with dropout applied; by 0 in columns that a row does not see. The rows are r, r+1, … of the strip that
+ * begins at query i of the work item. Updates o, m and l. `drops`: true if there is dropout, a compile-time
+ * constant. */
 INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c0, int64_t c1, bool drops)
 {
     float *s = t->s + r * BLOCK_LD, scale = (float)(t->a->scale * LOG2E);
@@ -374,8 +381,8 @@ INLINE const char *query_row(const attend *t, int64_t size)
     return (const char *)a->q + ((t->b * a->q_len + t->q0) * a->q_ld + t->h * t->d) * size;
 }
 
-/* Sets `out` to the rows to prefetch for the work item of t: its queries, and the keys and values that the
- * previous item does not use. */
+/* Sets `out` to the rows to prefetch for the work item of t: its queries, and those of its keys and values
+ * that the item before it, with earlier queries of the same head, does not use. */
 INLINE void rows_of_item(const attend *t, int64_t size, head_rows out[3])
 {
     const ax_attention_args *a = t->a;
@@ -433,19 +440,21 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
 
 /* ---- few queries --------------------------------------------------------------------------------- */
 
-/* HEADS_AT_ONCE: heads that are computed together. A row of the KV cache has all heads side by side, so these
- * heads read one contiguous range of the row. KEYS_AHEAD: the prefetch distance in keys. */
+/* HEADS_AT_ONCE: the largest number of heads that are computed together. A row of k or v has all heads of a
+ * position side by side, so these heads read one contiguous range of the row. KEYS_AHEAD: the prefetch
+ * distance in keys. */
 enum { HEADS_AT_ONCE = 16, KEYS_AHEAD = 32 };
 
 /* The state of one head for one query. */
 typedef struct query_head {
     attend t;   /* scores, o, m, l, and what softmax_rows needs */
     float *q;   /* the query in fp32 */
-    int64_t kv; /* offset of the first row of the block of keys in k and v, in elements */
+    int64_t kv; /* offset in k and v, in elements, of the head's row of the first key of the block */
 } query_head;
 
-/* Computes s[j] = q·k_j for the W keys from j0 on. Past the last key, the score of the last key is repeated.
- * Sums the lanes of W vectors of products, one per key, by transposing the vectors and adding them. */
+/* Computes s[j] = q·k_j for the W keys from key j0 of the block on. The block has `keys` keys; past the last
+ * one, its score is repeated. `whole`: true if d is a multiple of W, a compile-time constant. Sums the lanes
+ * of W vectors of products, one per key, by transposing the vectors and adding them. */
 INLINE void query_scores(const query_head *h, int64_t j0, int64_t keys, int64_t ld, bool whole)
 {
     int64_t d = h->t.d, at[W];
@@ -470,7 +479,8 @@ INLINE void query_scores(const query_head *h, int64_t j0, int64_t keys, int64_t 
     vstore(h->t.s + j0, dot[0]);
 }
 
-/* Adds Σ s[j]·v_j, over keys j0 … j1-1, to `vectors` vectors of o, from column c on. */
+/* Adds Σ s[j]·v_j, over keys j0 … j1-1 of the block with their softmax weights s[j], to `vectors` vectors of
+ * o, from column c on. `whole`: true if d is a multiple of W, a compile-time constant. */
 INLINE void query_columns(const query_head *h, int64_t j0, int64_t j1, int64_t ld, bool whole, int64_t c,
                           int vectors)
 {
@@ -500,8 +510,8 @@ INLINE void query_values(const query_head *h, int64_t j0, int64_t j1, int64_t ld
         query_columns(h, j0, j1, ld, whole, c, 1);
 }
 
-/* Computes attention over one block of keys for n adjacent heads. `there`: number of rows of k and v from
- * this block on, later blocks included; no row after them is prefetched. */
+/* Computes attention over one block of `keys` keys for n adjacent heads. `there`: number of rows of k and v
+ * from the first key of this block on, later blocks included; no row after them is prefetched. */
 INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64_t ld, bool whole)
 {
     const ax_attention_args *a = h->t.a;
@@ -522,8 +532,8 @@ INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64
     }
 }
 
-/* Computes attention of query i for n heads from head `first` on. The function is bound by reading k and v
- * from memory, and reads them in place. */
+/* Computes attention of query i of sequence b for n heads from head `first` on. The function is bound by
+ * reading k and v from memory, and reads them in place. */
 INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, int n, int64_t i,
                          char *scratch, vtype type)
 {

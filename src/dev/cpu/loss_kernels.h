@@ -50,7 +50,7 @@ INLINE vf exp_less(vf x, vf max, bool roughly)
     return x;
 }
 
-/* Reads each row twice. The second time most of the row is still in the core's cache. */
+/* Reads each row of logits twice. The second time most of the row is still in the core's cache. */
 INLINE void ce_stats_range(const ax_ce_stats_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r = lo; r < hi; r++) {

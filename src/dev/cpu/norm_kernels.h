@@ -205,7 +205,7 @@ typedef struct row_grad {
 } row_grad;
 
 /* Computes dx for W elements of row r (or n, if that is less), from column c on, and adds the row's
- * contributions to dweight[c …] and dbias[c …], each of which may be NULL. Both arrays are padded to whole
+ * contributions to dweight and dbias (each may be NULL) from element c on. Both arrays are padded to whole
  * vectors, and the padding is not used afterwards. */
 INLINE void norm_grad_vector(const ax_norm_grad_apply_args *a, int64_t r, int64_t c, int64_t n,
                              const row_grad *s, float *dweight, float *dbias, vtype type)
@@ -270,7 +270,8 @@ static void norm_grad(const void *args, int64_t lo, int64_t hi, void *scratch)
     BY_VTYPE(norm_grad_range, a.dtype, j, &stats, &a, lo, hi);
 }
 
-/* Adds columns lo … hi-1 of the sums of all chunks to dweight or dbias, in the order of the chunks. */
+/* Adds columns lo … hi-1 of the sums of all chunks to `out`, which is dweight or dbias, in the order of the
+ * chunks. Does nothing if `out` is NULL. */
 INLINE void norm_grad_add(const ax_cpu_norm_grad *j, const float *sums, void *out, int64_t lo, int64_t hi)
 {
     for (int64_t c = lo; out && c < hi; c += W) {

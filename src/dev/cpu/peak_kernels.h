@@ -81,9 +81,9 @@ INLINE words line_sum(const char *line)
     return sum;
 }
 
-/* Reads `bytes` of memory as `stretches` streams side by side: stream i reads the i-th of equal parts,
- * `lines` cache lines at a time. The lines that are left are read at the end. Prefetches `ahead` bytes ahead
- * (0: no prefetch). Returns the sum of all words. */
+/* Reads `bytes` of memory as `stretches` streams side by side: stream i reads the i-th of `stretches` equal
+ * parts, `lines` cache lines at a time. Lines that are in no part are read at the end. Prefetches `ahead`
+ * bytes ahead (0: no prefetch). Returns the sum of all words. */
 INLINE uint64_t read_by(const char *from, int64_t bytes, int stretches, int lines, int64_t ahead)
 {
     enum { MOST = 8 };

@@ -1,7 +1,7 @@
 /* Elementwise kernels: activations, gated linear units and their gradients, rotary positions, sums, scaling,
- * bias, dropout, conversion, normal numbers. Work items are elements; in kernels that depend on the column,
- * except the gated linear units, they are rows. Those of col_sum are columns, those of sumsq and
- * squared_error chunks of elements. */
+ * bias, dropout, conversion, normally distributed random numbers. Work items are elements; in kernels that
+ * depend on the column, except the gated linear units, they are rows. Those of col_sum are columns, those of
+ * sumsq and squared_error chunks of elements. */
 #ifndef AX_DEV_CPU_POINTWISE_KERNELS_H
 #define AX_DEV_CPU_POINTWISE_KERNELS_H
 
@@ -20,8 +20,9 @@
 
 /* ---- activations --------------------------------------------------------------------------------- */
 
-/* For each FUNCTION of AX_ACTIVATIONS there are FUNCTION_value and its derivative FUNCTION_slope, which
- * compute `count` vectors. `roughly`: only with the accuracy that results in bf16 or fp16 need. */
+/* For each FUNCTION of AX_ACTIVATIONS there are FUNCTION_value, which computes the activation of `count` <=
+ * AT_ONCE vectors, and FUNCTION_slope, which computes its derivative. `roughly`: only with the accuracy that
+ * results in bf16 or fp16 need. */
 
 /* Computes the gate of GELU, (1 + tanh u)/2 with u = sqrt(2/pi)(x + 0.044715x³), as the logistic function of
  * 2u, without cancellation. */
@@ -223,7 +224,8 @@ INLINE void find_slopes(ax_activation kind, const vf *x, vf *slope, int count, b
 #undef AX_SLOPE
 }
 
-/* Defines name_of, which calls name_vectors(args, kind, i, n, count, type) for elements lo … hi-1. */
+/* Defines name_of, which calls name_vectors(args, kind, i, n, count, type) until elements lo … hi-1 are done:
+ * for `count` vectors from element i on, each of which has W elements, or n if n < W. */
 #define OVER_VECTORS(name)                                                                                   \
     INLINE void name##_of(const ax_##name##_args *a, ax_activation kind, int64_t lo, int64_t hi, vtype type) \
     {                                                                                                        \
@@ -276,8 +278,8 @@ BY_ACTIVATION(activation_grad, ACTIVATION_GRAD_OF)
 /* ---- gated linear units --------------------------------------------------------------------------
  *
  * Work items are elements. Rows of gate, up, dgate and dup may be padded; rows of y and dy are not. For each
- * row the addresses of the padded arrays are moved on by `skip` bytes, so that element i of y has the same
- * index in all arrays. ---- */
+ * row the addresses of the padded arrays are moved on by `skip`, the bytes of padding before the row, so that
+ * element i of y has the same index in all arrays. ---- */
 
 INLINE void glu_vectors(const ax_glu_args *a, ax_activation kind, int64_t i, int64_t n, int count, vtype type)
 {
@@ -434,8 +436,8 @@ INLINE void col_sum_range(const ax_col_sum_args *a, int64_t lo, int64_t hi, vtyp
 }
 BY_DTYPE(col_sum)
 
-/* Prefetch distance in bytes for arrays that are not in the caches: the hardware prefetcher does not cross
- * page boundaries. */
+/* Prefetch distance in bytes of sumsq, whose arrays are mostly not in the caches: the hardware prefetcher
+ * does not cross page boundaries. */
 enum { AHEAD = 4096 };
 
 /* sumsq and squared_error sum squares in double, lane by lane. Work items are chunks of elements

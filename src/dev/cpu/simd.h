@@ -2,9 +2,9 @@
  *
  * This header is compiled once per instruction set: a file isa_*.c sets AX_SIMD (512, 256 or 0), switches the
  * compiler to that instruction set for the whole file, and includes the kernels, which are written once on
- * `vf`. Everything here is static and inlined, so no code for one instruction set leaks into another. The
- * operators + - * / work on vf directly (GCC and clang vector types). Multiply and add are fused in vfma and
- * vnfma only.
+ * `vf`. Everything here is static and inlined, so no code for one instruction set leaks into another object
+ * file. The operators + - * / work on vf directly (GCC and clang vector types). vfma(a, b, c) is a·b + c and
+ * vnfma(a, b, c) is c - a·b; only these two fuse multiply and add, if the instruction set can.
  *
  * Functions with suffix _n access the first n lanes only (1 <= n <= W). Loads set the other lanes to 0 and do
  * not touch their memory; stores leave the other elements unchanged. Suffix _b: bf16. Suffix _h: fp16.
@@ -15,8 +15,9 @@
  * vstream stores one vector, and vstream_exact two vectors rounded to 16 bits, by non-temporal stores where
  * the instruction set has these; p must be aligned to the number of bytes stored. Call vstreamed before
  * another thread reads the stored values. vlows (vhighs) returns the lower (upper) half of x followed by that
- * of y, vevens (vodds) the lanes of x with even (odd) numbers followed by those of y. vsum4 sums the lanes of
- * each of four vectors, all in the same order, and returns the four sums in the first four lanes. */
+ * of y, vevens (vodds) the lanes of x with even (odd) numbers followed by those of y. vsum returns the sum of
+ * all lanes, vhmax their maximum. vsum4 sums the lanes of each of four vectors, all in the same order, and
+ * returns the four sums in the first four lanes. */
 #ifndef AX_DEV_CPU_SIMD_H
 #define AX_DEV_CPU_SIMD_H
 
@@ -430,8 +431,8 @@ INLINE void vtranspose(vf r[W])
             function(__VA_ARGS__, VF32);                                                                     \
     } while (0)
 
-/* vget loads elements i … i + min(W, n) - 1 of an array of `type`; vput stores as many. `type` is a
- * compile-time constant. */
+/* vget loads elements i … i + min(W, n) - 1 of an array of `type` and sets the other lanes to 0; vput stores
+ * as many elements. `type` is a compile-time constant. */
 INLINE vf vget(const void *p, int64_t i, int64_t n, vtype type)
 {
     if (type == VBF16)
@@ -503,9 +504,9 @@ INLINE float vget_one(const void *p, int64_t i, vtype type)
 #endif
 }
 
-/* The functions below apply each operation to `count` vectors (a constant) before the next operation. The
- * operations on one vector depend on each other, and a processor finds independent instructions only within
- * the next few hundred instructions. */
+/* The functions below apply each operation to `count` <= AT_ONCE vectors (`count` is a compile-time constant)
+ * before the next operation. The operations on one vector depend on each other, and a processor finds
+ * independent instructions only within the next few hundred instructions. */
 enum { AT_ONCE = AX_SIMD == 512 ? 8 : 4 };
 #define EACH(v, count)                                                                                       \
     UNROLL                                                                                                   \

@@ -33,7 +33,7 @@ enum { GRAD_QUERIES = 128, GRAD_KEYS = 256, GRAD_LD = GRAD_KEYS + 16 };
 typedef struct attend_grad {
     attend of; /* state shared with forward: current blocks, q, packed k */
     const ax_attention_grad_args *g;
-    bool make_dq, make_dkv;
+    bool make_dq, make_dkv; /* make_dq: the current pass computes dq; make_dkv: it computes dk and dv */
     /* "Units along X": a 32-bit unit is an fp32 value, or a pair of bf16 values that are neighbours in X. */
     float *v, *k_rows; /* packed in 32-bit units: v along d, k along keys */
     left dout;
@@ -53,8 +53,8 @@ typedef struct attend_grad {
 } attend_grad;
 
 #ifdef AX_SIMD_BF16
-/* Converts W values of each of rows a and b to bf16 and stores them interleaved, as W pairs, to `pairs`.
- * Unless row_a is NULL, also stores the values of the rows to row_a and row_b. */
+/* Converts vectors a and b, which are W values of two rows, to bf16 and stores them interleaved, as W pairs,
+ * to `pairs`. Unless row_a is NULL, also stores a to row_a and b to row_b. */
 INLINE void put_pairs(vf a, vf b, float *pairs, uint16_t *row_a, uint16_t *row_b)
 {
     static const uint16_t interleaved[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
@@ -282,7 +282,8 @@ INLINE void grad_prefetch(const attend_grad *t, int64_t i)
         prefetch_rows(&t->next_rows[n], r, r + f->gm->rows);
 }
 
-/* Adds the contributions of the current block of queries and the current block of keys to dk, dv and dq. */
+/* Adds the contributions of the current block of queries and the current block of keys to dk and dv if
+ * t->make_dkv, and to dq if t->make_dq. */
 INLINE void grad_block(const attend_grad *t, bool drops)
 {
     for (int64_t i = 0; i < t->of.rows; i += t->of.gm->rows) {
@@ -297,9 +298,9 @@ INLINE void grad_block(const attend_grad *t, bool drops)
         grad_add_dq(t);
 }
 
-/* Adds the contributions of the current block of keys and of queries q_from … q_to-1 to dk, dv and dq, for
- * `heads` heads from f->h on. t->dq points to dq of the first of these heads; the next head's dq begins
- * `dq_head` elements later. */
+/* Adds the contributions of the current block of keys and of queries q_from … q_to-1 to the gradients that
+ * grad_block computes, for `heads` heads from f->h on. t->dq points to dq of the first of these heads; the
+ * next head's dq begins `dq_head` elements later. */
 INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t q_to, int64_t dq_head,
                          bool drops)
 {

@@ -13,10 +13,10 @@
  * and at the end o/l and lse = (m + log2 l)·ln2. A strip and its p stay in the L1 cache, the packed block in
  * the L2 cache. Blocks of keys that no query of the item sees (causal mask, documents, window) are skipped.
  * For each strip, tiles of scores whose keys no query of the strip sees are skipped, and the sum p·v leaves
- * out such keys. Scores that only some queries of a strip see are masked with -inf for the others. If the
- * processor can multiply pairs of bf16 values, bf16 is multiplied in pairs. Otherwise bf16 is widened to
- * fp32, as fp16 always is. If there are few queries (ax_cpu_few_queries), a work item is one head, and
- * attend_query reads keys and values in place.
+ * out such keys. Where only some queries of a strip see a key, the scores of the other queries are set to
+ * -inf. If the processor can multiply pairs of bf16 values, bf16 is multiplied in pairs. Otherwise bf16 is
+ * widened to fp32, as fp16 always is. If there are few queries (ax_cpu_few_queries), a work item is one head,
+ * and attend_query reads keys and values in place.
  *
  * q is read in place where its values allow that (left_rows), because packing would wait for each row: the
  * rows of a head are q_ld elements apart, and the hardware prefetcher does not follow them. For the same
@@ -86,8 +86,8 @@ INLINE int64_t panel_column(const ax_cpu_gemm *gm, int64_t n, int64_t p, int64_t
     return (p * (gm->vectors - 1) + (p < wide ? p : wide)) * W;
 }
 
-/* Returns the step of ranges of score columns (keys): a range begins and ends at multiples of the step, so
- * that it consists of whole vectors, and of whole steps of the matmul that reads the scores. */
+/* Returns the number of keys at whose multiples ranges of score columns (keys) begin and end, so that a range
+ * consists of whole vectors, and of whole steps of the matmul that reads the scores. */
 INLINE int64_t key_step(const ax_cpu_gemm *gm) { return ax_max(W, gm->grain * gm->pair); }
 
 /* Packs a right operand of n columns and k rows into adjacent panels. Panel p starts at out + units ·
@@ -215,9 +215,9 @@ INLINE int64_t visible_block(const attend *t, int64_t i, int64_t n, int64_t *lo)
     return end < t->keys ? end : t->keys;
 }
 
-/* Sets t->j0, which must be 0, to the first key of the first block of keys that the item sees. Returns the
- * end (exclusive) of the keys that the causal mask lets the item see. The memory of keys after this end may
- * be uninitialized. */
+/* Sets t->j0, which must be 0, to the first key that a query of the item sees, rounded down to a multiple of
+ * BLOCK_START. Returns the end (exclusive) of the keys that the causal mask lets the item see. The memory of
+ * keys after this end may be uninitialized. */
 INLINE int64_t first_block(attend *t)
 {
     int64_t lo;

@@ -62,7 +62,8 @@ ax_cpu_places *ax_cpu_places_take(const ax_binding *binding)
 }
 
 /* Restores the former binding of the calling thread, unless its binding is no longer that of the device's
- * first thread: another device has bound this thread since, or another thread closes the device. */
+ * first thread. It is no longer if another device has bound this thread since, or if another thread closes
+ * the device. */
 void ax_cpu_places_leave(ax_cpu_places **places)
 {
     ax_cpu_places *p = *places;

@@ -68,10 +68,10 @@ typedef struct ax_cpu_tile {
                           and every row of c begins at a cache line */
     ax_cpu_prefetch prefetch[2]; /* memory to prefetch while the tile multiplies */
     /* Used only if ax_cpu_gemm.store is not NULL: */
-    float *sums; /* where the tile leaves its sums. The next tile, or ax_cpu_gemm.store, adds this tile's
-                    `prior`, `bias` and (if `add_c`) old c to these sums and stores the result to c. Before
-                    `sums` lies memory for the sums of missing rows (ax_cpu_rows.n). NULL: the tile stores to
-                    c itself */
+    float *sums; /* where the tile leaves its sums. The next tile (for the last tile: ax_cpu_gemm.store) adds
+                    this tile's `prior`, `bias` and (if `add_c`) old c to these sums and stores the result to
+                    c. Before `sums` lies memory for the sums of missing rows (ax_cpu_rows.n). NULL: the tile
+                    stores to c itself */
     const struct ax_cpu_tile
         *previous;   /* the tile before, whose sums this tile stores to c while it multiplies, or NULL */
     bool prefetch_c; /* the tile prefetches its part of c while it multiplies */
@@ -89,12 +89,13 @@ typedef void ax_cpu_pack_fn(const void *src, int64_t ld, bool along_k, int64_t r
 
 /* GEMM for one element type: the geometry of its micro-tile and its functions. */
 typedef struct ax_cpu_gemm {
-    int rows;      /* rows of a micro-tile */
-    int lanes;     /* columns per vector */
-    int vectors;   /* vectors across the widest micro-tile */
-    int pair;      /* how many values of k a packed 32-bit unit holds: 2 for pairs of bf16, else 1 */
-    int grain;     /* 32-bit units in k that are read together; panels have a multiple of `grain` units */
-    int pack_cost; /* time to pack a value, in units of the time of a multiply-add */
+    int rows;    /* rows of a micro-tile */
+    int lanes;   /* columns per vector */
+    int vectors; /* vectors across the widest micro-tile */
+    int pair;    /* how many values of k a packed 32-bit unit holds: 2 for pairs of bf16, else 1 */
+    int grain;   /* number of 32-bit units of a row that are read together; in a panel each row has a multiple
+                    of `grain` units */
+    int pack_cost;                /* time to pack a value, in units of the time of a multiply-add */
     int64_t a_packed, a_unpacked; /* largest block of a in bytes: a_packed if a is packed, a_unpacked if a is
                                      read in place */
     ax_cpu_pack_fn *pack_a, *pack_b; /* pack_a ignores the argument `width`: its panels have `rows` rows */
@@ -159,8 +160,8 @@ typedef struct ax_cpu_isa {
 } ax_cpu_isa;
 
 enum {
-    AX_CPU_GEMV_ROWS = 4, /* largest number of rows of a GEMV; also the largest q_len for which attention
-                             computes queries one by one */
+    AX_CPU_GEMV_ROWS = 4, /* largest m of a gemm that `gemv` computes; also the largest q_len for which
+                             attention computes queries one by one */
     AX_CPU_ATTENTION_QUERIES = 256, /* largest number of queries in a work item of attention; an item is
                                        (sequence, head, block of queries) */
     AX_CPU_MAX_HEAD_DIM = 256,      /* with a larger head_dim, attention runs on the reference backend */

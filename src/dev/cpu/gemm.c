@@ -1,4 +1,5 @@
-/* GEMM of the cpu backend: the blocking loops around the micro-tiles of gemm_kernels.h.
+/* GEMM of the cpu backend: the blocking loops around the micro-tiles of gemm_kernels.h. A micro-tile, below
+ * also called tile, is a part of c whose sums are in registers; a strip of a is the rows that it reads.
  *
  * Each thread computes a rectangle of c (or several) by itself, and packs the rows of a and columns of b that
  * it needs into its own scratch, so there are no barriers. The loops over a rectangle:

@@ -161,9 +161,9 @@ static void pack_a_amx(const void *src, int64_t ld, bool along_k, int64_t rows, 
 
 /* ---- the micro-tile ------------------------------------------------------------------------------ */
 
-/* Stores rows r0 … r1-1 of a tile to c. Before that, adds the other terms to the tile's sums: t->prior
- * (earlier sums, or the old fp32 c), the bias, and the old c if t->add_c. The tile is nv whole vectors
- * wide. */
+/* Stores rows r0 … r1-1 of a micro-tile to c. Before that, adds the other terms to the micro-tile's sums:
+ * t->prior (earlier sums, or the old fp32 c), the bias, and the old c if t->add_c. The micro-tile is nv whole
+ * vectors wide. */
 INLINE void amx_store_rows(int nv, const ax_cpu_tile *t, int64_t r0, int64_t r1)
 {
     for (int64_t i = r0; i < r1; i++) {
@@ -192,7 +192,8 @@ static void amx_store(const ax_cpu_tile *t)
         tile_store(t, t->sums, t->cols > W ? 2 * W : W);
 }
 
-/* Multiplies one step in k: tiles 0 to 3 hold the sums, 4 and 5 are loaded from a, 6 and 7 from b. */
+/* Multiplies one step in k: tiles 0 to 3 hold the sums, 4 and 5 are loaded from a, 6 and 7 from b. If nv is
+ * 1, tiles 1, 3 and 7 are not used. */
 INLINE void amx_step(int nv, const char *a, int64_t a_row, const char *b)
 {
     _tile_loadd(6, b, (size_t)nv * LINE);
@@ -208,8 +209,8 @@ INLINE void amx_step(int nv, const char *a, int64_t a_row, const char *b)
         _tile_dpbf16ps(3, 5, 7);
 }
 
-/* Work between the steps of a tile, while the AMX unit multiplies and the vector units are idle: storing rows
- * of the previous tile, and prefetching rows of c. */
+/* Work between the steps of a micro-tile, while the AMX unit multiplies and the vector units are idle:
+ * storing rows of the previous micro-tile, and prefetching rows of c. */
 typedef struct step_work {
     const ax_cpu_tile *previous; /* or NULL */
     int64_t rows, stored;        /* number of rows of `previous`, and how many of these are already stored */
@@ -220,8 +221,9 @@ typedef struct step_work {
 INLINE step_work amx_step_work_of(int nv, int64_t k, const ax_cpu_tile *t)
 {
     step_work w = {.previous = t->previous, .prefetched = t->prefetch_c ? 0 : t->rows};
-    if (w.previous && w.previous->cols != nv * W) { /* the previous tile has another width: it belongs to
-                                                       another panel, or its columns are not whole vectors */
+    /* A previous micro-tile with another width belongs to another panel, or has columns that are not whole
+     * vectors. It is stored at once. */
+    if (w.previous && w.previous->cols != nv * W) {
         amx_store(w.previous);
         w.previous = NULL;
     }

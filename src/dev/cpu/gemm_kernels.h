@@ -1,5 +1,5 @@
-/* The part of GEMM that depends on the instruction set: packing and micro-tiles. The loops around them are in
- * gemm.c.
+/* The part of GEMM that depends on the instruction set: packing and micro-tiles. A micro-tile, below also
+ * called tile, is a part of c whose sums are in registers. The loops around packing and tiles are in gemm.c.
  *
  * Operands are packed into panels. A panel holds several rows of op(a), or columns of op(b), interleaved so
  * that a micro-tile reads memory sequentially. The element of a panel is a 32-bit unit. With AX_SIMD_BF16,
@@ -295,9 +295,9 @@ INLINE vf add_terms(const ax_cpu_tile *t, vf sum, const float *prior, int64_t at
     return t->bias ? (vf)(sum + vload(t->bias + at)) : sum;
 }
 
-/* RUN: number of 32-bit units in k (fp32 values, or pairs of bf16) from one prefetch of a tile to the next.
- * With vectors of 16 floats these units are one cache line of each row of a. A tile with narrower vectors
- * does half the work per line, so it prefetches half as often, and leaves the strips of a to the hardware
+/* RUN: number of 32-bit units in k (fp32 values, or pairs of bf16) after which a tile prefetches again. With
+ * vectors of 16 floats these units are one cache line of each row of a. A tile with narrower vectors does
+ * half the work per line, so it prefetches half as often, and leaves the strips of a to the hardware
  * prefetcher. */
 enum { LINE = AX_CPU_LINE, PREFETCHES_A = W == 16, RUN = PREFETCHES_A ? LINE / 4 : LINE / 2 };
 

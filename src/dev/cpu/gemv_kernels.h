@@ -103,7 +103,7 @@ INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int6
         gemv_step(g, rows, cols, b, far, k, g->k - k, pairs, type, sum);
 }
 
-/* Computes columns of c if b is transposed: for each i < cols, the n <= W columns from j + i·apart on. In
+/* Computes columns of c if b is transposed: for each c < cols, the n <= W columns from j + c·apart on. In
  * memory these `cols` ranges of columns are far apart, so up to four long streams are read side by side. The
  * n sums of a range are stored together. */
 INLINE void gemv_columns(const ax_gemm_args *g, int rows, int cols, int64_t j, int64_t n, int64_t apart,

@@ -98,8 +98,8 @@ INLINE void ce_grad_range(const ax_ce_grad_args *a, int64_t lo, int64_t hi, vtyp
         float max = ((const float *)a->max)[r];
         vf share = vset((float)(scale / ((const float *)a->sum)[r])), most = vset(max);
         float at_target[W] = {0};
-        if (target >= 0) { /* the target's gradient, computed before its logit is overwritten. It is (p -
-                              1)·scale, because p·scale - scale would cancel */
+        if (target >= 0) { /* the target's gradient, computed before its logit is overwritten. For probability
+                              p it is (p - 1)·scale; p·scale - scale would lose digits */
             vf p = exp_less(vget(a->logits, at + target, 1, type), most, false) *
                    vset(1 / ((const float *)a->sum)[r]);
             vstore(at_target, (p - vset(1.0f)) * vset((float)scale));

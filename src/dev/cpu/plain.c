@@ -14,8 +14,9 @@ void ax_cpu_copy(const void *args, int64_t lo, int64_t hi, void *scratch)
             (size_t)(hi - lo) * size);
 }
 
-/* Fills an array. Uses memset if all bytes of the element are equal, as in 0, by far the most frequent value.
- * Otherwise writes the first 4096 bytes element by element, and copies them to the rest. */
+/* Fills elements lo … hi-1 of an array. Uses memset if all bytes of the element are equal, as in 0, by far
+ * the most frequent value. Otherwise writes the first 4096 bytes of this range element by element, and copies
+ * them to the rest. */
 void ax_cpu_fill(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_cpu_filling *f = args;

@@ -1,7 +1,7 @@
 /* Elementwise kernels: activations, gated linear units and their gradients, rotary positions, sums, scaling,
- * bias, dropout, conversion, normally distributed random numbers. Work items are elements; in kernels that
- * depend on the column, except the gated linear units, they are rows. Those of col_sum are columns, those of
- * sumsq and squared_error chunks of elements. */
+ * bias, dropout, conversion, normally distributed random numbers. Work items are elements; but rows in rope,
+ * bias_add, dropout and init_normal, columns in col_sum, and chunks of elements in sumsq and
+ * squared_error. */
 #ifndef AX_DEV_CPU_POINTWISE_KERNELS_H
 #define AX_DEV_CPU_POINTWISE_KERNELS_H
 
@@ -278,8 +278,8 @@ BY_ACTIVATION(activation_grad, ACTIVATION_GRAD_OF)
 /* ---- gated linear units --------------------------------------------------------------------------
  *
  * Work items are elements. Rows of gate, up, dgate and dup may be padded; rows of y and dy are not. For each
- * row the addresses of the padded arrays are moved on by `skip`, the bytes of padding before the row, so that
- * element i of y has the same index in all arrays. ---- */
+ * row the addresses of the padded arrays are moved on by `skip`, the bytes of padding of all rows before it,
+ * so that element i of y has the same index in all arrays. ---- */
 
 INLINE void glu_vectors(const ax_glu_args *a, ax_activation kind, int64_t i, int64_t n, int count, vtype type)
 {

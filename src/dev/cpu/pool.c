@@ -104,9 +104,9 @@ static bool has_work(const ax_cpu_pool *pool)
     return (uint32_t)ticket < ticket >> 32;
 }
 
-/* Takes the part with the thread's own number or, if it is taken, the next one that is not; after the last
- * part comes part 0. At least one part is left, because this thread has already counted its part as taken in
- * `ticket`. */
+/* Takes the part with the thread's own number. If that part is taken, takes the next part that is not, where
+ * part 0 comes after the last one. At least one part is left, because this thread has already counted its
+ * part as taken in `ticket`. */
 static int take_part(ax_cpu_pool *pool, int thread, int parts)
 {
     for (int part = thread;; part = part + 1 < parts ? part + 1 : 0) {

@@ -2,10 +2,10 @@
  *
  * A replay records launches in segments. A segment ends at the next copy, wait, event or collective on the
  * stream (ax_replay_cut), or at the end of the replay. As long as launches equal the recorded ones, they are
- * deferred: they are not run before the segment ends. If all launches of a segment repeat, they run as one
- * graph, which is captured when they first repeat. A segment that has fewer than MIN_LAUNCHES launches, or
- * that the device refuses to capture, gets no graph: its launches are run one by one. At the first launch
- * that differs, the deferred launches are run one by one, and the rest of the segment is recorded again. */
+ * deferred. If the segment then ends, and all its launches have repeated, they run as one graph, which is
+ * captured when they first repeat. A segment that has fewer than MIN_LAUNCHES launches, or that the device
+ * refuses to capture, gets no graph: its launches are run one by one. At the first launch that differs, the
+ * deferred launches are run one by one, and the rest of the segment is recorded again. */
 #include "dev/backend.h"
 
 #include "axonn/runtime.h"

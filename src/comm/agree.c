@@ -34,8 +34,8 @@ ax_status ax_comm_share_text(ax_comm *comm, int root, char **text)
     return bytes > 0 ? broadcast_bytes(comm, *text, bytes, root) : AX_OK;
 }
 
-/* Broadcasts the status and error message of rank `root`, which has failed. Sets *alike to true if all
- * ranks failed with the same message. */
+/* Broadcasts the status and error message of rank `root`, which has failed, to *status and *message of every
+ * rank; the caller frees *message. Sets *alike to whether all ranks failed with the same message. */
 static ax_status share_message(ax_comm *comm, int root, ax_status mine, char **message, int64_t *status,
                                bool *alike)
 {

@@ -1,6 +1,7 @@
 /* The public collectives. Each call fills an ax_coll_args, checks it, adds it to the traffic counters, and
- * passes it to the backend. On a device without memory (the dry device), the device's observer, a callback,
- * is called instead of the backend. comm.h specifies the backends. */
+ * passes it to the communicator's backend (self, threads or mpi). On a device without memory (the dry
+ * device), the device's observer, a callback, is called instead of the backend. comm.h says what the backends
+ * are, and declares their table of functions (ax_comm_ops). */
 #include "comm/link.h"
 #include "comm/message.h"
 #include "comm/observe.h"
@@ -44,8 +45,8 @@ static ax_status check(const ax_comm *comm, const ax_coll_args *args)
     return AX_OK;
 }
 
-/* Returns false for the dry device, whose pointers refer to no memory. The dry device is the only one that
- * sets ops.launch. */
+/* Returns false for the dry device, whose pointers refer to no memory. Only the dry device sets ops.launch.
+ * `dev` NULL: host memory. */
 static bool has_memory(const ax_device *dev) { return !dev || !dev->ops.launch; }
 
 /* Return the number of elements of a rank's send buffer (`sent`) and receive buffer (`received`) in a group
@@ -61,7 +62,7 @@ static int64_t received(const ax_coll_args *args, int size)
     return parts ? args->count * size : args->count;
 }
 
-/* Reports a collective to the observer of the dry device. */
+/* Reports a collective to the observer of the dry device, if it has one. */
 static ax_status observe_collective(ax_comm *comm, ax_device *dev, const ax_coll_args *args, ax_work **work)
 {
     int64_t out = sent(args, comm->size), back = received(args, comm->size);
@@ -72,7 +73,8 @@ static ax_status observe_collective(ax_comm *comm, ax_device *dev, const ax_coll
 }
 
 /* Adds the seconds since `begin` to comm->traffic.exposed and records them as an event in `ring`. In this
- * time the caller was blocked and could not compute. */
+ * time the caller was blocked and could not compute. Does nothing if `comm` has one rank, or is NULL (a work
+ * handle that combines other handles). */
 static void expose(ax_comm *comm, ax_event_ring *ring, const char *kind, const char *name, double begin)
 {
     if (!comm || comm->size == 1)
@@ -100,8 +102,9 @@ static ax_status run_staged(ax_comm *comm, ax_stream *stream, const ax_coll_args
 {
     size_t element = ax_dtype_size(args->dtype), out = (size_t)sent(args, comm->size) * element,
            back = (size_t)received(args, comm->size) * element;
-    size_t from = args->send == args->recv ? 0 : back; /* if the device's send and receive buffer are the
-                                                          same, so are those in the host's staging buffer */
+    /* Offset of the data to send in the staging buffer; the result is received at offset 0. If the device's
+     * send and receive buffer are the same, both offsets are 0. */
+    size_t from = args->send == args->recv ? 0 : back;
     ax_coll_args staged = *args;
     ax_work *work = NULL;
     AX_TRY(need_staging(comm, from + ax_max(out, back)));
@@ -114,9 +117,9 @@ static ax_status run_staged(ax_comm *comm, ax_stream *stream, const ax_coll_args
     return ax_copy_in(stream, args->recv, comm->staging, back);
 }
 
-/* Runs a collective on the backend. Some devices let the host access their memory only between their
- * functions `enter` and `leave`. On such a device the call blocks, because the collective must complete
- * before `leave`. */
+/* Runs a collective: over the link or through the staging buffer if the device has discrete memory, otherwise
+ * directly by the backend. Some devices let the host access their memory only between their functions `enter`
+ * and `leave`. On such a device the call blocks, because the collective must complete before `leave`. */
 static ax_status run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
     ax_device *dev = stream ? stream->dev : NULL;

@@ -1,6 +1,7 @@
-/* Direct connections between the devices of a communicator (ax_link, for instance NCCL). The ranks use host
- * collectives of the communicator to find out whether their devices can be connected. Each collective over
- * the link has a work handle; ax_wait on it makes the device's stream wait, not the host. */
+/* Direct connections between the devices of a communicator's ranks, for instance by NCCL. A link (ax_link) is
+ * one rank's handle of such a connection. The ranks use collectives on host memory to find out whether their
+ * devices can be connected. Each collective over the link has a work handle; ax_wait on this handle makes the
+ * device's stream wait. The host waits only if launches are timed or recorded as events. */
 #include "comm/link.h"
 #include "comm/message.h"
 
@@ -17,9 +18,9 @@ typedef struct handle {
     int64_t ticket;
 } handle;
 
-/* A block of work handles; each collective in flight has one. ax_wait returns a handle to the list of free
- * handles; blocks are freed with the link. The number of handles grows to the largest number of operations in
- * flight, so a training step allocates no handles once it has run a few times. */
+/* A block of work handles. Each collective in flight uses one handle, which ax_wait returns to the list of
+ * free handles; blocks are freed with the link. The number of handles grows to the largest number of
+ * collectives in flight, so after the first few training steps no more handles are allocated. */
 typedef struct block {
     struct block *next;
     handle handle[HANDLES];
@@ -48,9 +49,10 @@ static ax_status more_handles(struct ax_comm_link *l)
     return AX_OK;
 }
 
-/* Waits for a collective over the link (ax_wait): makes the stream's later work wait for it. The host waits
- * too if kernel launches are timed (dev->totals) or recorded as events (dev->ring): without this wait the
- * collective's time would be counted as time of the kernels after it. */
+/* Waits for a collective over the link (ax_wait): makes work that is enqueued on the device's stream later
+ * wait for the collective. The host waits too if kernel launches are timed (dev->totals) or recorded as
+ * events (dev->ring): without this wait the collective's time would be counted as time of the kernels after
+ * it. */
 static ax_status link_wait(ax_work *work)
 {
     handle *h = (handle *)work;
@@ -70,8 +72,8 @@ static bool same_call(const ax_coll_args *a, const ax_coll_args *b)
            a->root == b->root;
 }
 
-/* Checks that all ranks call the same collective, in builds with assertions: all-gathers the calls on the
- * host and compares them. NCCL has no such check. */
+/* Checks that all ranks call the same collective, in builds with assertions: all-gathers the arguments of the
+ * calls in host memory and compares them. NCCL has no such check. */
 static ax_status compare_calls(ax_comm *comm, const ax_coll_args *args)
 {
     ax_work *work = NULL;
@@ -129,8 +131,8 @@ ax_status ax_comm_link_run(ax_comm *comm, ax_stream *stream, const ax_coll_args 
 
 /* ---- connecting ---------------------------------------------------------------------------------- */
 
-/* A rank's device, as described to the other ranks. `absent`: why the device cannot be connected; empty if
- * the device can be connected. */
+/* A rank's device, as described to the other ranks. `host` identifies the machine, `place` the device in it.
+ * `absent`: why the device cannot be connected; empty if it can. */
 typedef struct card {
     uint64_t host;
     char place[AX_LINK_PLACE], absent[160];
@@ -184,7 +186,7 @@ static const char *world_failed(void *comm)
     return c->ops->failed ? c->ops->failed(c) : NULL;
 }
 
-/* Connects the devices of all ranks. Returns the same status on all ranks. */
+/* Connects the devices of all ranks. Returns the same status on all ranks, unless the world fails. */
 static ax_status open_link(ax_comm *comm, ax_device *dev, const char *name, ax_link **out)
 {
     char unique_id[AX_LINK_UNIQUE_ID] = "";

@@ -4,8 +4,8 @@
 
 #include "axonn/comm.h"
 
-/* Starts a collective on buffers of stream's device; comm must be connected to this device
- * (ax_comm_connect). */
+/* Starts a collective on buffers of the device of `stream`; comm must be connected to this device
+ * (ax_comm_connect). If args->count is 0, starts nothing and leaves *work as it is. */
 AX_MUST_CHECK ax_status ax_comm_link_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args,
                                          ax_work **work);
 

@@ -1,8 +1,10 @@
-/* The public functions for messages (ax_send, ax_recv). Each call is checked, added to the traffic counters,
- * and passed to the backend. On a device without memory (the dry device), the device's observer, a callback,
- * is called instead of the backend. The data are copied through pinned host memory, on the device's copy
- * streams, if the host cannot access the device's memory directly: if the device has discrete memory, or
- * memory that is accessible only between its functions `enter` and `leave`. comm.h specifies the backends. */
+/* The public functions for messages (ax_send, ax_recv). Each call is checked, added to the traffic counters
+ * (on the sender), and passed to the communicator's backend (threads or mpi). On a device without memory (the
+ * dry device), the device's observer, a callback, is called instead of the backend. The data are copied
+ * through pinned host memory, on the device's copy streams, if the host cannot access the device's memory
+ * directly: if the device has discrete memory, or memory that is accessible only between its functions
+ * `enter` and `leave`. comm.h says what the backends are, and declares their table of functions
+ * (ax_comm_ops). */
 #include "comm/message.h"
 
 #include "comm/observe.h"
@@ -77,8 +79,8 @@ static ax_status check(const ax_comm *comm, const ax_message *m, int peer)
 
 /* ---- devices whose memory the host cannot access directly ----------------------------------------- */
 
-/* A pinned host buffer for one message at a time. Buffers are reused, so a training step allocates no buffers
- * once it has run a few times. */
+/* A pinned host buffer for one message at a time. Buffers are reused, so after the first few training steps
+ * no more buffers are allocated. */
 typedef struct ax_comm_carrier {
     ax_work work;
     struct ax_comm_carrier *next;
@@ -89,13 +91,14 @@ typedef struct ax_comm_carrier {
     size_t room;          /* bytes of `host` */
     ax_stream *stream;    /* the caller's stream */
     ax_message_args args; /* the caller's arguments */
-    /* The event that is complete when the copy between device and `host` is done. For a receive whose copy is
-     * not enqueued yet: when the work is done that was on `stream` at the call of ax_recv. */
+    /* An event that is complete when the copy between device and `host` is done. Exception: until the copy of
+     * a received message is enqueued, the event is complete when the work is done that was on `stream` at the
+     * call of ax_recv. */
     ax_stream_event *copy;
 } carrier;
 
-/* Enqueues the copy between device and host buffer. The copy begins when the event c->copy is complete. Then
- * records the event c->copy again, behind the copy. */
+/* Enqueues the copy between device and host buffer on a copy stream of the device. The copy begins when the
+ * event c->copy, as recorded before, is complete. Then records c->copy again, behind the copy. */
 static ax_status enqueue_copy(carrier *c)
 {
     const ax_message_args *a = &c->args;
@@ -107,8 +110,8 @@ static ax_status enqueue_copy(carrier *c)
 }
 
 /* Copies a message that has arrived to the device. The caller's stream waits for the copy. The host does not
- * wait, unless launches are recorded as events (dev->ring): otherwise the copy's time would count as time of
- * the next kernel. */
+ * wait, unless launches are recorded as events (dev->ring): without this wait the copy's time would count as
+ * time of the next kernel. */
 static ax_status deliver(carrier *c)
 {
     AX_TRY(enqueue_copy(c));
@@ -119,8 +122,8 @@ static ax_status deliver(carrier *c)
 static ax_status carry_end(ax_work *work)
 {
     carrier *c = (carrier *)work;
-    /* A send first waits for its copy, which returns errors of the device: after such an error the data never
-     * reach the host buffer, so the message is never sent. */
+    /* For a send, the wait for the copy comes first, because it returns errors of the device: after such an
+     * error the data never reach the host buffer, so the message is never sent. */
     ax_status status = c->args.sends ? ax_stream_event_wait(c->copy) : AX_OK;
     if (status != AX_OK)
         return status; /* the send is still in flight, so the carrier stays busy */
@@ -152,8 +155,9 @@ static ax_status make_carrier(ax_comm *comm, ax_device *dev, size_t bytes, carri
 }
 
 /* Finds a large enough buffer of `dev` that is free: its last message has been waited for, and its last copy
- * is done. If only the copy of a reserved buffer still runs, waits for the copy. If all buffers have messages
- * in flight, makes one more: a wait for these messages could last forever. */
+ * is done. If no buffer is free, but a reserved one is free except that its last copy still runs, waits for
+ * this copy. Otherwise makes one more buffer. Does not wait for messages in flight, because that could last
+ * for ever. */
 static ax_status find_carrier(ax_comm *comm, ax_device *dev, size_t bytes, carrier **out)
 {
     carrier *copying = NULL;
@@ -195,7 +199,7 @@ static ax_status carry_start(ax_comm *comm, ax_stream *stream, const ax_message_
 }
 
 /* Frees the carriers. If a message is still in flight, this rank has failed; then this rank first aborts the
- * world, because other ranks may still use the message's buffer. */
+ * world, unless the world has already failed, because other ranks may still use the message's buffer. */
 void ax_comm_free_carriers(ax_comm *comm)
 {
     bool in_flight = false;

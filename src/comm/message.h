@@ -5,7 +5,8 @@
 
 #include "axonn/comm.h"
 
-/* Frees all carriers of `comm`; aborts the world first if a message is still in flight. */
+/* Frees all carriers of `comm`; aborts the world first if a message is still in flight and the world has not
+ * failed. */
 void ax_comm_free_carriers(ax_comm *comm);
 
 #endif

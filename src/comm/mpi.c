@@ -15,19 +15,19 @@
 
 enum {
     OPS_PER_BLOCK = 256,
-    SPINS = 200,
-    SHORT_BYTES = 64 << 10,
-    SPINS_HELPING = 10000, /* spins without progress before a waiting caller sleeps: 1 to 3 ms */
-    SPINS_CROWDED = 50,    /* as SPINS_HELPING, on a machine with fewer processors than ranks */
-    NAPS_HELPING = 100,    /* sleeps without progress before a waiting caller stops testing operations */
-    NAP_HELPING = 20000,   /* length of each sleep in ns */
+    SPINS = 200,            /* yields before the caller of a short operation sleeps */
+    SHORT_BYTES = 64 << 10, /* an operation is short if its `count` elements have at most this many bytes */
+    SPINS_HELPING = 10000,  /* spins without progress before a waiting caller sleeps: 1 to 3 ms */
+    SPINS_CROWDED = 50,     /* as SPINS_HELPING, on a machine with fewer processors than ranks */
+    NAPS_HELPING = 100,     /* sleeps without progress before a waiting caller stops testing operations */
+    NAP_HELPING = 20000,    /* length of each sleep in ns */
     ABORT_SECONDS = 20,
     TIMEOUT_MS = 1000 * AX_COMM_TIMEOUT
 };
 
-/* Adds a block of work handles to the free list. Completed handles return to this list; blocks are freed
- * with the world. The number of handles grows to the largest number of operations in flight, so a training
- * step allocates no handles once it has run a few times. */
+/* Adds a block of work handles to the free list. Handles of completed operations return to this list; blocks
+ * are freed with the world. The number of handles grows to the largest number of operations in flight, so
+ * after the first few training steps no more handles are allocated. */
 static ax_status more_ops(ax_mpi_world *w)
 {
     ax_mpi_op *block;
@@ -70,7 +70,7 @@ static void back_off(const ax_mpi_world *w, int idle)
 }
 
 /* Makes progress on local operations (those that need only shared memory) until op is done, or until there
- * was no progress in SPINS_HELPING spins and NAPS_HELPING sleeps. */
+ * was no progress in SPINS_HELPING spins (SPINS_CROWDED if w->crowded) and NAPS_HELPING sleeps after them. */
 static void progress_while_waiting(ax_mpi_world *w, const ax_mpi_op *op)
 {
     const int enough = SPINS_HELPING + NAPS_HELPING, first = w->crowded ? SPINS_HELPING - SPINS_CROWDED : 0;
@@ -166,7 +166,7 @@ static ax_status submit(ax_mpi_comm *c, const ax_mpi_op *what, ax_mpi_op **out)
 }
 
 /* Lets the communication thread run a barrier of the group and then the function what->finish, which may make
- * blocking MPI calls. Waits for both, and copies the completed operation to *what. */
+ * blocking MPI calls. Waits for the barrier and the function, and copies the completed operation to *what. */
 static ax_status barrier_then_finish(ax_mpi_comm *c, ax_mpi_op *what)
 {
     ax_mpi_world *w = c->world;
@@ -232,9 +232,10 @@ static ax_status group_now(ax_mpi_op *op)
 }
 
 /* Adds the temporary communicator `group` to the world's list of communicators, in which the watchdog looks
- * up how many operations a rank has called. Chooses group->id such that no communicator in the list has the
- * id made_id(group), the id of the final communicator. All ranks choose the same id, because they create and
- * destroy the communicators that they share in the same order. */
+ * up how many operations a rank has called. Chooses group->id from `ranks`, a hash of the group's world
+ * ranks, such that no communicator in the list has the id made_id(group), the id of the final communicator.
+ * All ranks choose the same id, because they create and destroy the communicators that they share in the same
+ * order. */
 static void list_group(ax_mpi_world *w, ax_mpi_comm *group, uint64_t ranks)
 {
     uint64_t k = 0;

@@ -3,17 +3,17 @@
  * Each rank has one communication thread, which makes all MPI calls, from MPI_Init_thread to MPI_Finalize.
  * Other threads pass operations to it through a queue (mpi.c) and wait for their completion. The
  * communication thread (mpi_thread.c) starts operations strictly in the order in which they were queued. It
- * tests all operations in flight in turn, which makes progress on them. It must not block, because it also
- * answers the watchdogs of other ranks; the only exceptions are short MPI calls after a barrier
- * (ax_mpi_op.finish). Two implementations ("paths") move the data of collectives: mpi_flat.c by MPI messages,
- * mpi_node.c through memory that the ranks of a node share.
+ * tests all operations in flight in turn, which makes progress on them. Between creation and destruction of
+ * the world it must not block, because it also answers the watchdogs of other ranks; the only exceptions are
+ * short MPI calls after a barrier (ax_mpi_op.finish). Two implementations ("paths") move the data of
+ * collectives: mpi_flat.c by MPI messages, mpi_node.c through memory that the ranks of a node share.
  *
  * A waiting caller may itself make progress on an operation that needs only shared memory (`local`), which
  * saves two thread switches. Every thread that makes progress on operations holds the lock `progress_lock`.
  * Callers never make MPI calls.
  *
  * Access: in the structs below, comments say which members only the communication thread accesses, and which
- * are accessed under world->lock. */
+ * are accessed under world->lock or world->progress_lock. */
 #ifndef AXONN_COMM_MPI_H
 #define AXONN_COMM_MPI_H
 
@@ -30,7 +30,7 @@ typedef struct ax_mpi_op ax_mpi_op;
 typedef struct ax_mpi_flat_state ax_mpi_flat_state;
 typedef struct ax_mpi_message ax_mpi_message;
 
-/* The first MPI tag of messages (ax_send, ax_recv). Collectives use smaller tags. */
+/* The first MPI tag of messages (ax_send, ax_recv). Collectives by MPI messages use smaller tags. */
 enum { AX_MPI_MESSAGE_TAG = 16384 };
 
 /* One implementation of collectives: by MPI messages, or by shared memory. `takes` runs on any thread. The
@@ -45,14 +45,15 @@ typedef struct ax_mpi_path {
     /* Returns true if this implementation (path) can run the collective. The result must be the same on all
      * ranks. NULL: it can run every collective. */
     bool (*takes)(const ax_mpi_comm *c, const ax_coll_args *args);
-    /* `start` begins the operation op. `test` makes progress on op, and sets *done when this rank's part of
-     * op is complete. While op->unstarted (the number of pieces of op that have not begun) is not 0, no later
-     * operation is started. */
+    /* `start` begins the operation op. `test` makes progress on op, and sets *done to true when this rank's
+     * part of op is complete. While op->unstarted (the number of pieces of op that have not begun) is not 0,
+     * no later operation is started. */
     ax_status (*start)(ax_mpi_op *op);
     ax_status (*test)(ax_mpi_op *op, bool *done);
 } ax_mpi_path;
 
-/* The implementations of collectives (paths) by preference; the last one accepts every collective. */
+/* The implementations of collectives (paths) by preference, and then NULL. The last path accepts every
+ * collective. */
 extern const ax_mpi_path *const ax_mpi_paths[];
 extern const ax_mpi_path ax_mpi_flat, ax_mpi_node;
 extern const ax_comm_ops ax_mpi_ops;
@@ -65,11 +66,13 @@ struct ax_mpi_comm {
     uint64_t id;     /* identifies the communicator; the same on all its ranks */
     int *world_rank; /* world_rank[r]: world rank of this communicator's rank r */
     bool spans_nodes;
-    int64_t called; /* operations that this rank has called on this communicator so far (ax_comm_destroy not
-                       counted); accessed under world->lock */
+    int64_t called; /* number of operations that this rank has called on this communicator so far
+                       (ax_comm_destroy not counted); accessed under world->lock */
     int tags; /* tag number of the next piece (part of the data) of an operation that uses MPI messages (path
                  `flat`), the same on all ranks; communication thread only */
-    void *path_state; /* state of the shared-memory path (mpi_node.c); communication thread only */
+    void *path_state; /* state of the shared-memory path (mpi_node.c), set before callers get the
+                         communicator; NULL: the communicator does not use this path. Operations in flight
+                         access the state under `progress_lock` */
     /* State for collectives by MPI messages: world->flat, or a state of its own for a communicator between
      * nodes (`column` in mpi_node.c); communication thread only. */
     ax_mpi_flat_state *flat;
@@ -82,7 +85,7 @@ struct ax_mpi_op {
     ax_mpi_op *next; /* next in the list world->queue, world->active or world->free_ops */
     ax_mpi_comm *c;
     ax_mpi_kind kind;
-    int64_t seq; /* sequence number on its communicator, from 1 */
+    int64_t seq; /* number of the operation on its communicator, from 1 */
     ax_coll_args args;
     /* For a barrier that other work follows (split, group creation, destroy, ax_comm_call_mpi): does this
      * work. Called on the communication thread when the barrier is complete. May make MPI calls that block
@@ -94,15 +97,16 @@ struct ax_mpi_op {
     void *user;
     const ax_mpi_path *path;
     bool local; /* uses shared memory only, no MPI calls */
-    /* Accessed under `progress_lock` if op is local, otherwise by the communication thread only: */
+    /* Accessed under `progress_lock` while the operation is in flight: */
     bool checking;  /* the ranks are still comparing their calls; the operation has not started */
     int tag;        /* for path `flat` (MPI messages): tag number of the operation's first piece */
-    int64_t stride; /* for path `flat`: distance in elements between the blocks that a gather writes; 0:
-                       args.count */
-    int64_t pieces, unstarted, open; /* path `flat` cuts operations into pieces: number of all pieces, of
-                                        pieces not yet started (unstarted), of pieces in flight (open) */
-    int64_t wire;                    /* bytes that this rank has sent to other nodes for this operation */
-    ax_node_op node;                 /* state of a collective that uses shared memory */
+    int64_t stride; /* for path `flat`: distance in elements between the beginnings of the blocks that a
+                       gather writes; 0: args.count */
+    /* For path `flat`, which cuts an operation into pieces. pieces: number of all pieces; unstarted: of
+     * pieces not yet started; open: of pieces in flight. */
+    int64_t pieces, unstarted, open;
+    int64_t wire;    /* bytes that this rank has sent to other nodes for this operation */
+    ax_node_op node; /* state of a collective that uses shared memory */
     /* The operation's result, valid once `done` is true. */
     ax_status status;
     atomic_bool done;
@@ -128,7 +132,8 @@ struct ax_mpi_world {
     ax_mpi_comm *comm; /* the communicator of the world */
     pthread_t thread;
     int *node;       /* node[r]: the smallest rank on the node of rank r */
-    ax_node *shared; /* the node's shared memory; NULL on all ranks if any rank cannot share */
+    ax_node *shared; /* this node's shared memory; NULL on all ranks if it is switched off, if no node has
+                        several ranks, or if any rank cannot share memory */
     bool crowded;    /* the machine has fewer processors than ranks */
     bool owns_mpi;   /* this library has initialised MPI and must finalize MPI; communication thread only */
     /* Accessed under `lock`: */
@@ -160,16 +165,17 @@ struct ax_mpi_world {
      * world; ending: this rank ends the job (ax_mpi_end_job). */
     atomic_bool failed, aborting, leaving, ending;
     atomic_bool said_full;  /* the warning about full shared memory was already logged */
-    atomic_bool hurried;    /* ax_comm_hurry was called */
+    atomic_bool hurried;    /* ax_comm_hurry was called, and ax_comm_set_timeout was not called after that */
     atomic_int timeout_ms;  /* timeout of the watchdog in ms; 0: off */
     atomic_llong in_device; /* until this time (ms of ax_now) this rank counts as waiting for its device */
     pthread_mutex_t progress_lock;
     /* Accessed under `progress_lock`: */
     ax_mpi_op *active; /* operations in flight, in the order in which they were started */
-    uint64_t progress; /* grows whenever any operation or message makes progress; the watchdog compares it */
+    uint64_t progress; /* grows whenever any operation or message makes progress; the watchdog compares it
+                          with an earlier value */
     /* Accessed by the communication thread only: */
-    ax_mpi_message *messages; /* messages in flight */
-    uint64_t announced; /* number of messages sent; selects the MPI tag of a message's data (mpi_message.c) */
+    ax_mpi_message *messages; /* messages in flight, and sends that cannot start yet */
+    uint64_t announced; /* number of sends started; selects the MPI tag of a message's data (mpi_message.c) */
     ax_mpi_flat_state *flat;
     ax_mpi_checks *checks; /* NULL: calls are not compared */
     ax_mpi_control *control;
@@ -194,14 +200,15 @@ static inline bool ax_mpi_same_node(const ax_mpi_comm *c, int rank)
 AX_MUST_CHECK ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, uint64_t id, ax_mpi_comm **out);
 void ax_mpi_comm_free(ax_mpi_comm *c);
 
-/* Makes progress on operations that need only shared memory (`local`), unless another thread holds
- * `progress_lock`. A caller's thread calls this function while it waits. Returns true if there was
- * progress. */
+/* Starts queued operations that need only shared memory (`local`), and makes progress on such operations.
+ * Does nothing if the world has failed or another thread holds `progress_lock`. A caller's thread calls this
+ * function while it waits. Returns true if there was progress. */
 bool ax_mpi_help(ax_mpi_world *w);
 /* The main function of the communication thread. */
 void *ax_mpi_thread(void *world);
 
-/* mpi_message.c: implement ax_send and ax_recv (ax_mpi_message_call), and ax_wait_some, over MPI. */
+/* mpi_message.c, over MPI: ax_mpi_message_call implements ax_send and ax_recv, ax_mpi_wait_some implements
+ * ax_wait_some. ax_mpi_messages_free frees the memory of all handles of messages. */
 ax_status ax_mpi_message_call(ax_comm *comm, const ax_message_args *args, ax_work **work);
 ax_status ax_mpi_wait_some(ax_comm *comm, ax_work *const works[], int n);
 void ax_mpi_messages_free(ax_mpi_world *w);
@@ -234,8 +241,8 @@ void ax_mpi_node_destroy(ax_mpi_world *w);
 /* Returns the index of `world_rank` among the ranks of its node, in ascending order. */
 int ax_mpi_local_number(const ax_mpi_world *w, int world_rank);
 /* Implement `alloc`, `free` and `foreign_memory` of ax_comm_ops: allocate and free memory that the node's
- * ranks share; estimate the resident bytes of this process that belong to other ranks' heaps. Any thread may
- * call them. */
+ * ranks share; estimate how many resident bytes of this process are such memory of other ranks. Any thread
+ * may call them. */
 ax_status ax_mpi_node_alloc(ax_comm *comm, size_t bytes, void **out);
 bool ax_mpi_node_free(ax_comm *comm, void *memory);
 int64_t ax_mpi_node_foreign(const ax_comm *comm);
@@ -245,7 +252,8 @@ int64_t ax_mpi_node_foreign(const ax_comm *comm);
 void ax_mpi_fail(ax_mpi_world *w, const char *message);
 void ax_mpi_fail_quietly(ax_mpi_world *w, const char *message);
 
-/* mpi_check.c: the ranks of a group compare their calls, one operation at a time. */
+/* mpi_check.c: in builds with assertions, the ranks of a group compare their calls, one operation at a
+ * time. */
 AX_MUST_CHECK ax_status ax_mpi_checks_create(ax_mpi_world *w, int size);
 void ax_mpi_checks_destroy(ax_mpi_world *w);
 AX_MUST_CHECK ax_status ax_mpi_check_start(ax_mpi_op *op);
@@ -263,7 +271,10 @@ typedef enum ax_note_kind {
     AX_NOTE_ANSWER, /* reply to AX_NOTE_ASK; uses `ask`, `state`, `progress`, `called` and `text` */
 } ax_note_kind;
 typedef struct ax_mpi_note {
-    int kind, from, state;
+    int kind, from, state; /* from: rank of the sender */
+    /* ask: number of the question. comm: id of the communicator that the question is about; 0: none. called:
+     * number of operations that the answering rank has called on this communicator. progress: world->progress
+     * of the answering rank. */
     int64_t ask, called;
     uint64_t comm, progress;
     double moment; /* wall-clock time at which all ranks exit */
@@ -276,15 +287,16 @@ AX_MUST_CHECK ax_status ax_mpi_control_poll(ax_mpi_world *w);
 /* Sends a control message to rank `to`. Returns false if the message could not be sent. */
 bool ax_mpi_note_send(ax_mpi_world *w, int to, const ax_mpi_note *note);
 void ax_mpi_note_send_all(ax_mpi_world *w, const ax_mpi_note *note);
-/* Ends the job with exit code `status`, and logs `message`. If rank 0 has allowed another rank to log why the
- * job ends (AX_NOTE_CLAIM), logs nothing, and first waits up to 10 seconds for that rank's AX_NOTE_END.
- * all_hear: true if every rank still reads control messages (notes); if false, MPI_Abort ends the ranks that
- * do not read them. */
+/* Ends the job with exit code `status`, and logs `message` (NULL: nothing). If rank 0 has allowed another
+ * rank to log why the job ends (AX_NOTE_CLAIM), logs nothing, and first waits up to 10 seconds for that
+ * rank's AX_NOTE_END. all_hear: true if every rank still reads control messages (notes); if false, MPI_Abort
+ * ends the ranks that do not read them. */
 void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_hear)
     __attribute__((noreturn));
 
 /* mpi_watch.c: the watchdog. The communication thread regularly calls ax_mpi_watch_look, which detects
- * callers that would wait for ever. */
+ * callers that would wait for ever. ax_mpi_watch_answer replies to a question of another rank's watchdog
+ * (AX_NOTE_ASK); ax_mpi_watch_hear takes such a reply (AX_NOTE_ANSWER). */
 AX_MUST_CHECK ax_status ax_mpi_watch_create(ax_mpi_world *w, int size);
 void ax_mpi_watch_destroy(ax_mpi_world *w);
 void ax_mpi_watch_look(ax_mpi_world *w);

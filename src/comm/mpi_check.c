@@ -3,8 +3,8 @@
  *
  * Before an operation starts, each of its ranks sends a description of its call (ax_mpi_call) to every other
  * rank of the group. These messages use one MPI communicator of the whole world. So the k-th such message
- * between two ranks describes the k-th operation in which both take part. If the sender's and the receiver's
- * k-th operation differ, an error is reported. Read mpi.h first. */
+ * from one rank to another describes the sender's k-th operation in which both ranks take part. If it differs
+ * from the receiver's k-th operation with this sender, an error is reported. Read mpi.h first. */
 #include "comm/mpi.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 struct ax_mpi_checks {
     MPI_Comm mpi;
-    ax_mpi_call out, *in; /* out: this rank's call; in: the calls of all ranks of the group */
+    ax_mpi_call out, *in; /* out: this rank's call; in[r]: the call of the group's rank r */
     MPI_Request *sent, *got;
 };
 

@@ -14,6 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
+/* OUTGOING: largest number of notes that this rank is sending at the same time. The other constants are
+ * explained where they are used. */
 enum { OUTGOING = 64, CLAIM_SECONDS = 2, SILENT_SECONDS = 10, ABORT_SECONDS = 1 };
 /* Seconds from sending AX_NOTE_END to the exit: enough for this message to arrive on a busy machine. */
 #define NOTICE_SECONDS 0.3
@@ -97,9 +99,10 @@ static bool grant_claim(ax_mpi_control *k)
     return first;
 }
 
-/* Exits at the time `moment`. All ranks exit at the same moment with the same code. The reason: when the
- * first rank ends, a launcher kills the other ranks, and launchers differ in the exit code that they then
- * return. MPI_Abort is used only for ranks that are stopped or unreachable. */
+/* Exits at the time `moment` (ax_wall_clock), or after 2 * NOTICE_SECONDS if that is earlier. All ranks exit
+ * at the same moment with the same code. The reason: when the first rank ends, a launcher kills the other
+ * ranks, and launchers differ in the exit code that they then return. MPI_Abort is used only for ranks that
+ * are stopped or unreachable. */
 static void __attribute__((noreturn)) exit_at(double moment, int status)
 {
     double now = ax_wall_clock();
@@ -158,8 +161,8 @@ static void poll_for(ax_mpi_world *w, double seconds, bool until_granted)
     }
 }
 
-/* Asks rank 0 whether this rank shall log why the job ends. Returns true if this rank asked first, or if
- * rank 0 does not reply. */
+/* Asks rank 0 whether this rank shall log why the job ends. Returns true if this rank asked first, or if rank
+ * 0 does not reply within CLAIM_SECONDS. */
 static bool claim_report(ax_mpi_world *w)
 {
     const ax_mpi_note claim = {.kind = AX_NOTE_CLAIM};
@@ -190,7 +193,7 @@ void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_h
         .kind = AX_NOTE_END, .state = status, .moment = ax_wall_clock() + NOTICE_SECONDS};
     ax_mpi_note_send_all(w, &end);
     poll_for(w, end.moment - ax_wall_clock(), false);
-    ax_comm_tell_abort(status); /* here, because MPI_Abort below does not return */
+    ax_comm_tell_abort(status); /* called here, because MPI_Abort below does not return */
     pthread_t patience;
     if (!all_hear && !ax_thread_start(&patience, exit_after_delay, &status))
         MPI_Abort(w->comm->mpi, status);

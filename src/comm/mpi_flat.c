@@ -9,8 +9,8 @@
  * broadcast runs along a binomial tree.
  *
  * In a reduction each rank receives all ranks' contributions to one slice of the result (to all of a small
- * result) and adds them in rank order. The result has the same bits as with backend threads, which MPI's own
- * reductions do not guarantee (docs/decisions/0006).
+ * result) and adds them, or takes their maximum, in rank order. The result has the same bits as with backend
+ * threads, which MPI's own reductions do not guarantee (docs/decisions/0006).
  *
  * Read mpi.h first. Everything here runs on the communication thread. */
 #include "comm/mpi.h"
@@ -20,14 +20,15 @@
 #include <string.h>
 
 enum {
-    PIECES = 16, /* largest number of pieces in flight */
-    PARTNERS = 8,
+    PIECES = 16,                   /* largest number of pieces in flight */
+    PARTNERS = 8,                  /* number of ranks with which a piece exchanges data at a time */
     REDUCE_BYTES = 1 << 20,        /* a piece of a reduction among g ranks has at most max(REDUCE_BYTES, g ·
                                       REDUCE_BLOCK_BYTES) bytes, a piece of a broadcast REDUCE_BYTES */
-    REDUCE_BLOCK_BYTES = 32 << 10, /* so the largest pieces have at least this many bytes for each rank */
+    REDUCE_BLOCK_BYTES = 32 << 10, /* so in the largest pieces of a reduction each rank's slice has at least
+                                      this many bytes, up to rounding */
     MOVE_BYTES = 4 << 20,          /* largest message, in bytes, of an all-gather or all-to-all */
-    SMALL_BYTES = 16 << 10,        /* largest gathered size, in bytes, for the Bruck algorithm */
-    PHASES = 4,
+    SMALL_BYTES = 16 << 10, /* largest size of all ranks' data together, in bytes, for the Bruck algorithm */
+    PHASES = 4,             /* number of different phases of messages (first_phase) */
     TAGS = 4096 /* number of different tag numbers of pieces (parts of operations); after TAGS pieces they
                    repeat */
 };
@@ -98,8 +99,8 @@ static ax_status post_send(piece *p, const void *from, int64_t bytes, int to)
                         "MPI_Isend");
 }
 
-/* Makes the scratch buffer of a piece (a part of an operation) at least `bytes` large. Later pieces reuse the
- * buffer, so a training step allocates no scratch buffers once it has run a few times. */
+/* Makes the scratch buffer of a piece (a part of an operation) at least `bytes` bytes large. Later pieces
+ * reuse the buffer, so after the first few training steps no more scratch buffers are allocated. */
 static ax_status need_scratch(piece *p, int64_t bytes)
 {
     if ((size_t)bytes <= p->capacity)
@@ -115,7 +116,7 @@ static ax_status need_scratch(piece *p, int64_t bytes)
 
 /* The blocks that a piece sends to all ranks or receives from them. Rank r's block is at base + r·stride and
  * has `bytes` bytes. If `whole` is not 0, the blocks are instead slices of an array of `whole` elements at
- * base, one slice for each rank, of equal size up to rounding. */
+ * base, one slice for each rank, of equal size up to rounding; an element has `element` bytes. */
 typedef struct blocks {
     char *base;
     int64_t stride, bytes;
@@ -138,8 +139,9 @@ static int64_t block_bytes(const blocks *b, int rank, int size)
     return b->whole ? slice_begin(b, rank + 1, size) - slice_begin(b, rank, size) : b->bytes;
 }
 
-/* Posts the sends and receives of a piece (a part of an operation) with the next PARTNERS ranks. If the piece
- * has already done so with all ranks, posts nothing and sets *met to true. */
+/* Posts sends of blocks of `out` to the next PARTNERS ranks with which the piece (a part of an operation)
+ * exchanges data, and receives of blocks of `in`. If the piece has already done so with all ranks, posts
+ * nothing and sets *met to true. */
 static ax_status post_exchange(piece *p, blocks out, blocks in, bool *met)
 {
     int g = p->op->c->comm.size, me = p->op->c->comm.rank;
@@ -174,9 +176,9 @@ static void reduce(const ax_coll_args *a, int g, const void *const *src, int64_t
 
 typedef ax_status advance_fn(piece *p, bool *done);
 
-/* Runs the next round of a Bruck all-gather, with the ranks at distance 1, 2, 4, … from this rank. If all
- * rounds are complete, sets *known to true; block i of the scratch buffer is then the block of rank me + i
- * (mod g). */
+/* Posts the messages of the next round of a Bruck all-gather. In successive rounds this rank (`me`) exchanges
+ * blocks with the ranks at distance 1, 2, 4, … from it. If all rounds are complete, sets *known to true;
+ * block i of the scratch buffer is then the block of rank me + i (mod g). */
 static ax_status bruck_round(piece *p, int64_t bytes, bool *known)
 {
     int g = p->op->c->comm.size, me = p->op->c->comm.rank;
@@ -235,8 +237,8 @@ static ax_status pairwise_move(piece *p, bool *done)
     return post_exchange(p, out, in, done);
 }
 
-/* Returns the sources of the reduction of this rank's block, in rank order: the other ranks' contributions
- * are in the scratch buffer, this rank's is at `own`. */
+/* Returns the sources of the reduction of this rank's block, in rank order: the other ranks' contributions,
+ * of `bytes` bytes each, are in the scratch buffer, this rank's is at `own`. */
 static const void *const *parts(piece *p, int64_t bytes, const char *own)
 {
     const void **src = p->op->c->flat->src;
@@ -262,8 +264,8 @@ static ax_status pairwise_scatter(piece *p, bool *done)
     return AX_OK;
 }
 
-/* Runs an all-reduce as reduce-scatter plus all-gather: rank r reduces slice r (phase 0); then all ranks
- * gather the reduced slices (phase 1). */
+/* Runs an all-reduce of a piece as reduce-scatter plus all-gather: rank r reduces slice r (phase 0); then all
+ * ranks gather the reduced slices (phase 1). */
 static ax_status pairwise_all_reduce(piece *p, bool *done)
 {
     const ax_coll_args *a = &p->op->args;
@@ -313,7 +315,7 @@ static ax_status tree(piece *p, bool *done)
 
 typedef struct plan {
     advance_fn *advance;
-    int64_t cut; /* elements per piece */
+    int64_t cut; /* largest `count` of a piece */
 } plan;
 
 static plan choose_algorithm(const ax_mpi_op *op)

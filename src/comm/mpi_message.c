@@ -1,17 +1,17 @@
 /* ax_send and ax_recv over MPI. Messages do not pass through the queue of collectives. Read mpi.h first.
  *
  * A message begins with a header, which the receiver compares with the message that it expects. If both ranks
- * share memory, the message has at least SHARED_BYTES, and the sender's buffer is in the sender's heap, the
- * header gives the buffer's offset in this heap; the receiver copies the data out of the heap and then sends
- * a reply. Otherwise the data follow as a second MPI message, the body. Each kind of message has two tags,
- * for header and body. MPI keeps the order of messages with the same tag, so the k-th header and body of a
- * kind belong to the same message. There is one exception: if data may go through shared memory (may_share),
- * the receiver learns from the header whether a body follows, and posts the receive of the body only then;
- * and it sends replies in the order in which messages are complete. So such bodies and replies have a tag of
- * their own, whose number is in the header.
+ * share memory, the message has at least SHARED_BYTES, and the sender's buffer is in the sender's heap (its
+ * shared memory, node.h), the header gives the buffer's offset in this heap; the receiver copies the data out
+ * of the heap and then sends a reply. Otherwise the data follow as a second MPI message, the body. Each kind
+ * of message has two tags, for header and body. MPI keeps the order of messages with the same tag, so the
+ * k-th header and body of a kind belong to the same message. There is one exception: if data may go through
+ * shared memory (may_share), the receiver learns from the header whether a body follows, and posts the
+ * receive of the body only then; and it sends replies in the order in which messages are complete. So such
+ * bodies and replies have a tag of their own, whose number is in the header.
  *
- * A send whose data a device still copies starts when this copy is complete. The communication thread asks
- * for that (`ready` in ax_message_args) whenever it makes progress on messages. */
+ * A send whose data a device still copies starts when this copy is complete. Whenever the communication
+ * thread makes progress on messages, it asks whether the copy is complete (`ready` in ax_message_args). */
 #include "comm/mpi.h"
 
 #include <limits.h>
@@ -36,7 +36,8 @@ typedef struct header {
     ax_message message;
     int64_t offset; /* offset of the data in the sender's heap (shared memory); -1: the data follow in a
                        second MPI message, the body */
-    int64_t number; /* added to ANNOUNCED and ANNOUNCED_REPLY: the tags of body and reply, if may_share() */
+    int64_t number; /* if may_share(): the tag of the body is ANNOUNCED + number, that of the reply
+                       ANNOUNCED_REPLY + number */
     uint64_t sum;   /* checksum of the data, in builds with assertions */
 } header;
 
@@ -300,8 +301,8 @@ static ax_status verify(const ax_mpi_message *m)
 }
 
 /* Makes progress on a receive. The body (the data) may arrive before the header (the description) is
- * compared. If the body is too long for the buffer, MPI reports that only when test() tests the body, after
- * the comparison; so the user gets the comparison's error message, not MPI's. */
+ * compared. If the body is too long for the buffer, MPI reports this error only when test() tests the body,
+ * after the comparison; so the user gets the comparison's error message, not MPI's. */
 static ax_status progress_recv(ax_mpi_message *m, bool *done)
 {
     if (!m->headed) {
@@ -362,7 +363,7 @@ static void start_new(ax_mpi_world *w)
         m->next = NULL;
         *end = m;
     }
-    /* Not once the world has failed: callers may then free what `ready` reads. */
+    /* Once the world has failed, no message is started, because callers may then free what `ready` reads. */
     for (ax_mpi_message *m = w->messages; m && !atomic_load(&w->failed); m = m->next) {
         bool yes = false;
         ax_status status = m->started ? AX_OK : can_start(w, m, &yes);

@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of the buffer for the value of runtime.shared_memory. More than ax_node_card.path has, so a value
- * that is cut off here is still too long there. */
+/* Bytes of the buffer for the value of runtime.shared_memory. More than the bytes of ax_node_card.path, so
+ * that a value that is cut off to WHERE bytes is still rejected as too long by ax_node_create. */
 enum { WHERE = 256 };
 
 /* State of one communicator for collectives through shared memory. */
@@ -53,8 +53,8 @@ static ax_status exchange_cards(ax_mpi_world *w, MPI_Comm local, const ax_node_c
     return status;
 }
 
-/* Creates the ranks' heaps (shared memory) as files in `dir`, or as memfds if `dir` is NULL. If any rank of
- * the world fails, w->shared is NULL on all ranks. A rank that fails stores the reason in *why. */
+/* Creates the ranks' heaps (their shared memory) as files in `dir`, or as memfds if `dir` is NULL. If any
+ * rank of the world fails, w->shared is NULL on all ranks. A rank that fails stores the reason in *why. */
 static ax_status create_heaps(ax_mpi_world *w, MPI_Comm local, const char *dir, char **why)
 {
     int rank, size;
@@ -188,7 +188,8 @@ static ax_status outer_test(void *user, bool *done)
 /* Placement of a communicator's ranks on nodes. The nodes are in the order of their lowest ranks. */
 typedef struct topology {
     ax_node_map map;
-    int *rank_of; /* rank_of[n·map.size + i]: communicator rank of the i-th rank on node n */
+    int *rank_of; /* rank_of[n·map.size + i]: rank (of the communicator) of the i-th rank on node n; only if
+                     `even` */
     int at;       /* this rank's index among the communicator's ranks on its node */
     bool even;    /* each node has the same number of ranks */
 } topology;

@@ -174,7 +174,7 @@ const ax_mpi_path *ax_mpi_path_of(const ax_mpi_comm *c, const ax_coll_args *args
 
 /* Starts queued operations in order. Stops after an operation whose calls are still being compared or that
  * has pieces (parts of its data) not yet started. If `local` is true, also stops before an operation that
- * needs MPI. */
+ * needs MPI. Returns true if an operation was started. */
 static bool start_queued(ax_mpi_world *w, bool local)
 {
     bool moved = false;
@@ -456,8 +456,8 @@ static void abort_job(ax_mpi_world *w)
     ax_mpi_end_job(w, status, message, true);
 }
 
-/* Handles ax_comm_abort, control messages (notes) and the watchdog. Called after every LOOK_EVERY tests of
- * all operations, and after each sleep. */
+/* Handles ax_comm_abort, control messages (notes) and the watchdog. Called after every LOOK_EVERY passes
+ * (tests of all operations), and after each sleep. */
 static void check_control(ax_mpi_world *w)
 {
     if (atomic_load(&w->aborting))

@@ -26,8 +26,9 @@ enum { COMPUTES, WAITS, LEFT };
 typedef struct answer {
     bool came;
     int state;
-    uint64_t progress, before; /* the rank's progress counter in this round of questions and the previous */
-    int64_t called;            /* operations that the rank has called on the communicator of the question */
+    uint64_t progress, before; /* the rank's world->progress in this round of questions (progress) and in the
+                                  previous round (before) */
+    int64_t called; /* number of operations that the rank has called on the communicator of the question */
     char text[AX_NOTE_TEXT];
 } answer;
 
@@ -67,7 +68,8 @@ static double patience(double timeout) { return timeout < 4 ? 2 : timeout < 20 ?
 
 /* After ax_comm_hurry the watchdog checks only that all ranks answer. HURRY_ASK: seconds without progress
  * before the first question. HURRY_PATIENCE: seconds within which a rank must answer. hurry_again: seconds
- * until the next question, more on more ranks, because every waiting rank asks all others. */
+ * until the next question; the more ranks, the more seconds, because every waiting rank asks all other
+ * ranks. */
 #define HURRY_ASK 0.25
 #define HURRY_PATIENCE 1.75
 static double hurry_again(const ax_mpi_world *w) { return fmin(0.25 * (1 + w->comm->comm.size / 256.0), 2); }
@@ -170,9 +172,9 @@ static bool has_moved(ax_mpi_world *w, int rank)
 {
     return w->watch->answer[rank].progress != w->watch->answer[rank].before;
 }
-/* Returns true if this rank waits for `rank`. If this rank waits for a collective: `rank` is a member of
- * the group and has not called this collective. If this rank waits for messages: `rank` has left, so it
- * never sends or receives the message that this rank waits for. */
+/* Returns true if this rank waits for `rank`. If this rank waits for a collective: `rank` is a member of the
+ * group and has not called this collective. If this rank waits for messages: `rank` has left the world, so
+ * `rank` never sends or receives the message. */
 static bool is_missing(ax_mpi_world *w, int rank)
 {
     if (w->watch->in_message)
@@ -203,7 +205,7 @@ static int first_rank(ax_mpi_world *w, rank_predicate *which)
     return -1;
 }
 
-/* Writes the ranks for which which() is true: "rank 2", "ranks 2, 5". */
+/* Writes to `out` the ranks for which which() is true, such as "rank 2" or "ranks 2, 5". */
 static void list_ranks(ax_mpi_world *w, rank_predicate *which, char *out, size_t size)
 {
     int n = 0;

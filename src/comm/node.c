@@ -34,8 +34,8 @@ typedef struct span {
 
 typedef struct peer {
     char *base;
-    size_t bytes; /* size of this rank's mapping of the peer's heap (shared memory); 0: the peer is in this
-                     process, and its own mapping is used */
+    size_t bytes; /* size of this rank's mapping of the peer's heap (shared memory); 0: the peer is a rank in
+                     this process, and the mapping that the peer made itself is used */
 } peer;
 
 struct ax_node {
@@ -240,9 +240,9 @@ void ax_node_destroy(ax_node **node)
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Finds the first free gap in the heap of `bytes` plus a guard page on both sides, and makes room for one
- * more span in the list node->used. Large spans are aligned to huge pages. *index: the new span's position in
- * the list. */
+/* Finds in this rank's heap the first free gap that has room for `bytes` bytes and a guard page on both
+ * sides. Sets *out to the new span in this gap; large spans begin at multiples of a huge page. Makes room for
+ * one more span in the list node->used, and sets *index to the new span's position in the list. */
 static ax_status find_gap(ax_node *node, int64_t bytes, int *index, span *out)
 {
     int64_t align = bytes >= 4 * HUGE_PAGE ? HUGE_PAGE : PAGE, begin = 0;

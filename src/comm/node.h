@@ -20,25 +20,26 @@ typedef struct ax_node_group ax_node_group;
 /* A rank's description of its heap (its shared memory), for the other ranks. The struct has no pointers, so
  * it can be sent. */
 typedef struct ax_node_card {
-    char path[96];
+    char path[96];         /* where the other ranks open the heap's file */
     uint64_t token, bytes; /* token: random number, also in the heap's first page; bytes: size of the heap */
     int64_t pid;           /* the owner's process */
     uint64_t base;         /* the heap's address in the owner's process */
 } ax_node_card;
 
-/* Creates this rank's heap (shared memory) of `bytes`, rounded up to 2 MiB (0: the size of the machine's
- * memory, or less if the heaps of all ranks would not fit into the address space). Except for one page this
- * reserves only address space; ax_node_alloc reserves memory. If `dir` is NULL the file is a memfd, otherwise
- * a file in that directory, which should be a tmpfs. On failure (AX_ERR_MEMORY, AX_ERR_USAGE if the name of
- * `dir` is too long) *card is all zeros, and may still be sent. */
+/* Creates this rank's heap (shared memory) of `bytes` bytes, rounded up to a multiple of 2 MiB (0: the size
+ * of the machine's memory, or less if the heaps of all ranks would not fit into the address space). `rank` is
+ * this rank's index among the `size` ranks of the node. Except for one page this reserves only address space;
+ * ax_node_alloc reserves memory. If `dir` is NULL the file is a memfd, otherwise a file in that directory,
+ * which should be a tmpfs. On failure *card is all zeros, and may still be sent. AX_ERR_MEMORY; AX_ERR_USAGE
+ * if the name of `dir` is too long; AX_ERR_INTERNAL if the system gives no random number. */
 AX_MUST_CHECK ax_status ax_node_create(int rank, int size, const char *dir, size_t bytes, ax_node **out,
                                        ax_node_card *card);
 /* Maps the heaps (shared memory) of all ranks of the node; `cards`, the descriptions of the heaps, is in rank
  * order. Memfds of ranks in this process (threads in tests) are used at their existing address. AX_ERR_COMM
  * names the rank whose heap cannot be mapped. */
 AX_MUST_CHECK ax_status ax_node_attach(ax_node *node, const ax_node_card *cards);
-/* Removes the name of the heap's file (a memfd has none). Call this function when all ranks have mapped the
- * heap (ax_node_attach). */
+/* Removes the name of this rank's heap's file (a memfd has none). Call this function when all ranks of the
+ * node have mapped the heap (ax_node_attach). */
 void ax_node_seal(ax_node *node);
 void ax_node_destroy(ax_node **node);
 
@@ -92,8 +93,8 @@ void ax_node_group_destroy(ax_node_group **group);
  * faster than messages alone. */
 bool ax_node_takes(const ax_node_group *group, const ax_coll_args *args);
 
-/* A collective in flight, stored by the caller. The members are private to node_group.c. Data that do not go
- * in one round are moved in parts, one after the other. */
+/* A collective in flight, stored by the caller. The members are private to node_group.c. Data that one round
+ * (one exchange of calls and data, node_group.c) cannot move are moved in parts, one after the other. */
 typedef struct ax_node_op {
     ax_node_group *group;
     ax_coll_args args;

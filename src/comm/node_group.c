@@ -1,9 +1,9 @@
 /* Collectives among the ranks of a node: the state machine that synchronises the ranks. Read node.h and
  * node_group.h first.
  *
- * A round has three steps. Every rank posts its call and the offsets of its buffers. Once all have posted,
- * each rank moves its share of the data. Once all have moved, the callers may use their buffers again. There
- * are four kinds of operations:
+ * A round has three steps. Every rank posts its call and the offsets of its buffers: it writes them into its
+ * mailbox. Once all have posted, each rank moves its share of the data. Once all have moved, the callers may
+ * use their buffers again. There are four kinds of operations:
  *
  *   - small: one round. The data are in the mailboxes beside the posts, so no rank waits until the others
  *     have moved.
@@ -14,8 +14,8 @@
  *     within the node, the exchange with the other nodes, and a round that gathers within the node. A
  *     reduce-scatter needs no last round, an all-gather no round before the exchange.
  *
- * All ranks read the same posts, so they all choose the same kind. Rounds form two sequences, the channels:
- * FIRST has the first round of every operation, MORE all further rounds. */
+ * All ranks of a node read the same posts, so they all choose the same kind. Rounds form two sequences, the
+ * channels: FIRST has the first round of every operation, MORE all further rounds. */
 #include "comm/node_group.h"
 
 #include <stdio.h>
@@ -23,8 +23,10 @@
 #include <string.h>
 
 enum {
-    PART_INSIDE = 1 << 20,   /* one node: bytes of a part of a buffer outside shared memory */
-    PART_OUTSIDE = 16 << 20, /* several nodes: bytes of a part; buffers are exchanged in parts */
+    PART_INSIDE = 1 << 20,   /* `part_bytes` of a group on one node, where only buffers outside shared memory
+                                are moved in parts */
+    PART_OUTSIDE = 16 << 20, /* `part_bytes` of a group on several nodes, between which all buffers are
+                                exchanged in parts */
     COLUMNS = 4 << 20,       /* bytes of a group's buffer `columns`, for the exchange between nodes */
     OUTSIDE_MIN = 64 << 10   /* on several nodes: a collective that sends fewer bytes is faster by path `flat`
                                 (messages alone) */
@@ -217,8 +219,8 @@ static bool may_post(const ax_node_op *op)
 
 /* Returns true once all ranks have posted their calls for op's round of channel c, and this rank has moved
  * its data in all earlier rounds. Without the second condition op could overtake an earlier operation. This
- * would happen if the last rank posted both operations after this rank's test of the earlier operation and
- * before this rank's test of op. */
+ * would happen if the last rank to post posted its calls for both operations after this rank's test of the
+ * earlier operation and before this rank's test of op. */
 static bool may_move(const ax_node_op *op, int c)
 {
     const ax_node_group *g = op->group;
@@ -228,8 +230,8 @@ static bool may_move(const ax_node_op *op, int c)
 }
 
 /* Posts the call *p for the next round of channel c: writes it into this rank's mailbox. Does nothing if some
- * rank may still read the call of RING rounds ago, which the new call overwrites. Returns true if the call
- * was posted. */
+ * rank may still read this rank's call from RING rounds ago, which the new call overwrites. Returns true if
+ * the call was posted. */
 static bool try_post(ax_node_op *op, int c, const post *p)
 {
     ax_node_group *g = op->group;
@@ -427,8 +429,8 @@ static void copy_columns(const ax_node_op *op)
 
 /* ---- the state machine --------------------------------------------------------------------------- */
 
-/* Runs when all ranks have posted their calls. Moves the data of operations that need one round only: with
- * small data, or with buffers in shared memory. */
+/* Runs when all ranks have posted their calls. Moves the data of operations that need one round only: those
+ * on one node with small data or with buffers in shared memory. */
 static ax_status first_round(ax_node_op *op)
 {
     ax_node_group *g = op->group;
@@ -518,7 +520,8 @@ static ax_status start_exchange(ax_node_op *op)
     return op->exchanged ? outer->start(outer->user, &args, stride) : AX_OK;
 }
 
-/* Runs the current phase of the operation; *go is set to false if the phase has to wait for other ranks. */
+/* Runs the current phase of the operation; *go is set to false if the phase has to wait, or if the operation
+ * is complete. */
 static ax_status run_phase(ax_node_op *op, bool *go)
 {
     ax_node_group *g = op->group;

@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 
 enum {
-    LINE = 64,
+    LINE = 64,    /* bytes of a cache line */
     RING = 4,     /* largest number of rounds (exchanges of calls and data) of a channel in flight */
     BOX = 8 << 10 /* bytes of data that a rank can put into its mailbox */
 };
@@ -46,16 +46,18 @@ struct ax_node_group {
     ax_node *node;
     ax_node_map map;
     int *rank_of;
-    int rank;
-    int *member;
+    int rank;          /* this rank's index in the group */
+    int *member;       /* member[r]: index of the group's rank r among the ranks of the node */
     mailbox **mailbox; /* mailbox[r]: the mailbox of the group's rank r */
     const ax_node_outer *outer;
-    int64_t part_bytes; /* the most bytes that a rank sends and receives in one part of an operation */
+    /* The most bytes that a rank sends and receives together in one part of an operation. */
+    int64_t part_bytes;
     char *stage; /* staging buffer in shared memory, for callers' buffers that are not in shared memory */
     int step;    /* distance in communicator ranks from the i-th rank on one node to the i-th rank on the next
                     node; 0 if this distance is not the same for all i and all nodes */
-    uint32_t started, entered, ended; /* numbers of operations: started; entered: those that have posted their
-                                         call; ended: those that are complete */
+    /* Numbers of operations, on this rank. started: of all operations started; entered: of those that have
+     * posted their call; ended: of those that are complete. */
+    uint32_t started, entered, ended;
     /* Addresses, in this process, of each rank's send and receive buffer in the current round. */
     const char **send;
     char **recv;
@@ -72,11 +74,14 @@ typedef struct ax_node_part {
 
 /* How the ranks of a group move their shares of a collective. */
 typedef enum ax_node_move {
-    MOVE_WHOLE,  /* each rank computes all of its own result: for small data, or if the collective does not
-                    write to buffers that other ranks read */
-    MOVE_SHARED, /* all-reduce: each rank reduces one slice and writes it to all ranks' buffers */
-    MOVE_IN,     /* several nodes, before the exchange: each rank reduces the part that it will exchange */
-    MOVE_OUT /* several nodes, after the exchange: each rank gathers the parts that its node's ranks got */
+    MOVE_WHOLE,  /* one node: each rank computes all of its own result; for small data, and for collectives
+                    other than all-reduce, in which no rank writes to memory that another rank reads */
+    MOVE_SHARED, /* all-reduce on one node: each rank reduces one slice and writes the result to all ranks'
+                    buffers */
+    MOVE_IN,     /* several nodes, before the exchange between nodes: each rank reduces the data that it will
+                    exchange */
+    MOVE_OUT     /* several nodes, after the exchange between nodes: each rank copies the data that the other
+                    ranks of its node have received */
 } ax_node_move;
 
 /* Copies or reduces this rank's share of the data among the buffers in group->send, recv and columns. */

@@ -1,7 +1,7 @@
-/* The data movement of a node's collectives: every rank reads the other ranks' buffers directly. Each rank
- * gathers its own block first (unless it is in place), then the blocks of the next higher ranks, and after
- * the last rank those of ranks 0, 1, … So the ranks do not all read the same buffer at once. Read
- * node_group.h first. */
+/* The data movement of a node's collectives: every rank reads the other ranks' buffers directly, and in an
+ * all-reduce on one node also writes to them. Each rank copies its own block first (unless the block is in
+ * its place already), then the blocks of the next higher ranks, and after the block of the last rank those of
+ * ranks 0, 1, … So the ranks do not all read the same buffer at once. Read node_group.h first. */
 #include "comm/node_group.h"
 #include "comm/reduce.h"
 
@@ -24,7 +24,7 @@ void ax_node_slice(const ax_node_group *group, const ax_coll_args *args, int64_t
 }
 
 /* Reduces the elements [offset, offset + n) of all ranks' send buffers, and writes the result to each of the
- * m addresses g->dst. */
+ * addresses g->dst[0] to g->dst[m - 1]. */
 static void reduce(const ax_node_group *g, const ax_coll_args *a, int64_t offset, int64_t n, int m)
 {
     for (int r = 0; r < g->map.size; r++)

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A handle for one operation at a time. */
+/* A work handle, which is used for one operation (collective or message) at a time. */
 typedef struct ax_comm_observed {
     ax_work work;
     struct ax_comm_observed *next;
-    bool busy; /* ax_wait has not been called for its operation */
+    bool busy; /* ax_wait has not been called for the handle's operation */
     ax_device *dev;
     ax_operand operand[2];
     int n;

@@ -5,8 +5,8 @@
 
 #include "axonn/comm.h"
 
-/* Tells the observer of `dev` the operands of an operation on comm twice: here, and in ax_wait on *work.
- * n <= 2. The handle belongs to comm. */
+/* Tells the observer of `dev` the operands of an operation on comm twice: here, and in ax_wait on *work. At
+ * most 2 operands (n). The work handle belongs to comm. */
 AX_MUST_CHECK ax_status ax_comm_observe(ax_comm *comm, ax_device *dev, const ax_operand *operand, int n,
                                         ax_work **work);
 /* Frees all handles that ax_comm_observe has made on comm, also those for which ax_wait has not been called

@@ -1,4 +1,4 @@
-/* Reductions for AVX2. */
+/* The reduction functions (reduce.h), compiled for AVX2. */
 #include "comm/reduce.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Reductions for AVX-512. */
+/* The reduction functions (reduce.h), compiled for AVX-512. */
 #include "comm/reduce.h"
 
 #include <string.h>

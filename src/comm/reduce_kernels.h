@@ -1,7 +1,7 @@
-/* Sums and maxima over ranks. Each reduce_<isa>.c includes this file once, after it has defined
- * AX_REDUCE_TABLE and set the compiler's target. Vectors are GCC vector extensions of 64 bytes; the compiler
- * splits them where registers are narrower. All functions are static: the linker could otherwise use one
- * instruction set's function in place of another's. */
+/* Sums and maxima over the arrays of several ranks. Each reduce_<isa>.c includes this file once, after it has
+ * defined AX_REDUCE_TABLE and set the compiler's target. Vectors are GCC vector extensions of 64 bytes; the
+ * compiler splits them where registers are narrower. All functions are static: the linker could otherwise use
+ * one instruction set's function in place of another's. */
 #include "comm/reduce.h"
 
 #include <string.h>
@@ -77,9 +77,9 @@ enum { FLIGHT = 4 };
     } while (0)
 
 /* Defines a reduction function (ax_reduce_fn). `elem` is the type in memory, `vec` the vector type of
- * accumulation, which has sizeof(vec) / sizeof(lane) elements, and `mask` the integer vector type of
- * comparisons of `vec`. Elements at the end that do not fill a vector are copied to a buffer of one vector
- * and use the same operations, so that their results have the same bits. */
+ * accumulation, `lane` the type of its elements, and `mask` the integer vector type of comparisons of `vec`.
+ * Elements at the end that do not fill a vector are copied to a buffer of one vector and use the same
+ * operations, so that their results have the same bits. */
 #define DEFINE(name, elem, lane, vec, mask, LOAD, SAVE, COMBINE)                                             \
     static void name(int n, const void *const *src, int m, void *const *dst, int64_t count)                  \
     {                                                                                                        \

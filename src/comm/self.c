@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A communicator of one rank. A communicator that was split from another one belongs to the same world: its
- * world_aborted points to `aborted` of the world's first communicator, which must be destroyed last. */
+/* A communicator without other ranks. A communicator that was split from another one belongs to the same
+ * world: its world_aborted points to `aborted` of the world's first communicator, which must be destroyed
+ * last. */
 typedef struct self_comm {
     ax_comm comm;
     bool aborted;

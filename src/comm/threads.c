@@ -2,10 +2,11 @@
  *
  * A collective has three parts. First, each rank posts its arguments (in group->slot[rank]) and waits. The
  * last rank to post compares the arguments of all ranks and releases the waiting ranks, or fails the whole
- * world. Second, every rank moves its share of the data, reading the others' buffers directly. Third, all
- * ranks wait once more, so that no buffer is reused while another rank reads it. Waiting ranks sleep instead
- * of spinning, because there are usually more ranks than cores. Data are moved without the lock. All accesses
- * are ordered nevertheless, because ranks hold the lock when they post and when they are released.
+ * world. Second, every rank moves its share of the data directly between the buffers of the ranks. Third, all
+ * ranks wait once more, so that no buffer is reused while another rank accesses it. (A barrier has the first
+ * part only.) Waiting ranks sleep instead of spinning, because there are usually more ranks than cores. Data
+ * are moved without the world's lock. All accesses are ordered nevertheless, because each rank takes the lock
+ * after it has posted, and holds the lock when it is released.
  *
  * Messages between two ranks are in threads_message.c.
  *
@@ -223,9 +224,9 @@ static void sleep_until_released(group *g, slot *mine, bool even_if_failed)
 }
 
 /* Waits until all ranks of the group have posted the arguments of their calls. The last rank to post runs
- * `at_last` and then releases the others, unless at_last made the world fail. Even if the world fails
- * meanwhile, either all ranks of the group are released or none, because a released rank accesses the buffers
- * of the others. */
+ * `at_last` and then releases the waiting ranks, unless at_last made the world fail. Even if the world fails
+ * meanwhile, either all ranks of the group are released or none. Otherwise a released rank would access
+ * buffers of ranks whose calls have already returned. */
 static ax_status wait_all_posted(group *g, int rank, last_arrival_fn *at_last)
 {
     world *w = g->world;
@@ -243,8 +244,8 @@ static ax_status wait_all_posted(group *g, int rank, last_arrival_fn *at_last)
     return status;
 }
 
-/* Waits until all ranks of the group have moved their data. Every rank arrives here, because moving data
- * cannot fail or block. */
+/* Waits until all ranks of the group have moved their data. Every rank calls this function, because moving
+ * data cannot fail or block. */
 static void wait_all_moved(group *g, int rank)
 {
     pthread_mutex_lock(&g->world->lock);

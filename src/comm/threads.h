@@ -27,13 +27,14 @@ struct group {
     group *next, **link; /* links of the doubly linked list world->groups */
     int size, members;   /* members: number of ranks that have not destroyed their communicator */
     int arrived;
-    bool forming;   /* threads_group is creating the group, and not all ranks have called it yet */
+    bool forming;   /* threads_group is creating the group, and not all ranks of the group have called
+                       threads_group yet */
     uint64_t round; /* number of times that waiting ranks have been released */
     pthread_cond_t released;
     int *world_rank;
     slot *slot;
-    const void **src; /* [size × size] memory for `src` of all slots */
-    void **dst;       /* [size × size] memory for `dst` of all slots */
+    const void **src; /* the arrays `src` of all slots, of `size` pointers each */
+    void **dst;       /* the arrays `dst` of all slots, of `size` pointers each */
 };
 
 /* A call of ax_send or ax_recv. Of the sender and the receiver of a message, the one that calls second copies
@@ -65,20 +66,22 @@ struct world {
     pending *unready; /* sends whose data a device still copies to the host, in the order of the calls */
     pending *unused;  /* free handles */
     pending *made;    /* all handles that were allocated */
-    int size, blocked, returned; /* blocked: number of ranks that wait for others; returned: number of ranks
-                                    whose function has returned */
+    int size, blocked, returned; /* blocked: number of ranks that wait for other ranks; returned: number of
+                                    ranks whose function has returned */
     int first_failed;            /* the rank that failed or aborted first; -1: none */
     bool failed;
     char message[1024]; /* why the world has failed, once `failed` is true */
 };
 
-/* The caller of these functions holds the world's lock. rank_threads_fail makes the world fail with
- * `message`, unless it has already failed. */
+/* The caller of the functions from here to rank_threads_list_messages holds the world's lock.
+ * rank_threads_fail makes the world fail with `message`, unless it has already failed. */
 void rank_threads_fail(world *w, const char *message);
 /* Fails the world if there is a deadlock: every rank is blocked or has returned, and no send waits for a
  * device that copies its data. */
 void rank_threads_find_deadlock(world *w);
-/* Sleeps until `woken` is signalled; at most 50 µs if a send waits for a device that copies its data. */
+/* Sleeps until `woken` is signalled. If a send waits for a device that copies its data, sleeps at most 50 µs,
+ * and then looks for copied data and for a deadlock (rank_threads_look_for_data,
+ * rank_threads_find_deadlock). */
 void rank_threads_sleep(world *w, pthread_cond_t *woken);
 /* Wakes all ranks that sleep, so that they check again whether they must wait. */
 void rank_threads_wake_all(world *w);

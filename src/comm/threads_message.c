@@ -1,7 +1,7 @@
 /* Messages between ranks that are threads. The side (sender or receiver) that calls first adds its call to
  * the list world->open. The other side finds this call in the list and copies the data. Both sides hold the
  * world's lock. A send whose data a device still copies to the host is in the list world->unready first.
- * Every rank that waits for anything checks this list regularly; when a copy is complete, it does the
+ * Every rank that waits for anything checks this list regularly; a rank that finds a copy complete does the
  * sender's part. Read threads.h first. */
 #include "comm/threads.h"
 
@@ -184,7 +184,8 @@ static void match(world *w, pending *m)
         copy_data(w, m->args.sends ? m : other, m->args.sends ? other : m);
 }
 
-/* Returns true if an earlier send of the same kind to the same rank is still in the list world->unready. */
+/* Returns true if an earlier send of the same kind from the same rank to the same rank is still in the list
+ * world->unready. */
 static bool is_behind(const world *w, const pending *m)
 {
     const pending *o = w->unready;

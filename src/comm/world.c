@@ -1,5 +1,5 @@
-/* Chooses the backend of the world communicator. A process that no launcher started, or that its launcher
- * started alone, does not initialise MPI, because that would take time. */
+/* Chooses the backend of the world communicator. A process that no launcher started, or whose launcher says
+ * that it started one rank, does not initialise MPI, because that would take time. */
 #include "comm/world.h"
 
 #include <stdatomic.h>
@@ -8,8 +8,8 @@
 
 /* The environment variables that launchers set to the number of ranks (`size`; NULL: none) and to the rank.
  * The launcher is the first one in this list that started more than one rank; if there is none, the first one
- * that started this process. Inside an allocation of Slurm the variables of srun may be set beside those of
- * mpirun, so srun comes later. */
+ * that started one rank, or a number that it does not tell. Inside an allocation of Slurm the variables of
+ * srun may be set beside those of mpirun, so srun comes later. */
 static const struct {
     const char *launcher, *size, *rank;
 } launchers[] = {
@@ -19,8 +19,8 @@ static const struct {
     {"a launcher with PMIx", NULL, "PMIX_RANK"},
 };
 
-/* Returns the environment variable `name` as a nonnegative integer; `absent` if it is unset or not an
- * integer. */
+/* Returns the environment variable `name` as a nonnegative integer; `absent` if it is unset or not an integer
+ * from 0 to 2^31 - 1, or if `name` is NULL. */
 static int number(const char *name, int absent)
 {
     const char *text = name ? getenv(name) : NULL;

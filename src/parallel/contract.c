@@ -1,9 +1,10 @@
 /* The rule "contract": the layout of a contraction of two distributed tensors, and its execution as a GEMM.
  *
- * A spec like "bti,oi->bto" names dims by letters. A letter belongs to one of three groups: letters that a
- * and the result have, letters that b and the result have, and summed letters, which a and b have. The
- * letters of each group must be adjacent and in the same order everywhere, so that operands and result are
- * matrices, possibly transposed, and the contraction is one GEMM: out[m,n] = Σ_k a[m,k]·b[k,n]. */
+ * A spec like "bti,oi->bto" names the dims of the operands, a and b, and of the result by letters. A letter
+ * belongs to one of three groups: letters that a and the result have, letters that b and the result have, and
+ * summed letters, which a and b have. The letters of each group must be adjacent and in the same order
+ * everywhere, so that operands and result are matrices, possibly transposed, and the contraction is one GEMM,
+ * out[m,n] = Σ_k a[m,k]·b[k,n]. */
 #include "axonn/parallel.h"
 
 #include <stdio.h>
@@ -165,8 +166,8 @@ static int64_t extent_of(const ax_grid *grid, const ax_tensor *t, const char *al
     return n;
 }
 
-/* Computes the leading dimension (distance between rows) of tensor t, viewed as a matrix whose columns are
- * the dims `cols`, the last dims of t. */
+/* Computes the leading dimension (distance between rows, in elements) of tensor t, viewed as a matrix whose
+ * columns are the dims `cols`, the last dims of t. */
 static ax_status row_stride(const ax_grid *grid, const char *text, const ax_tensor *t, const char *all,
                             const char *cols, int64_t *out)
 {
@@ -180,10 +181,10 @@ static ax_status row_stride(const ax_grid *grid, const char *text, const ax_tens
     return AX_OK;
 }
 
-/* Returns by how many rows of zeros the GEMM can extend the dim of a group of letters: rows->spare, the
- * number of rows of zeros that follow the tensor `rows` in memory, or 0. It is not 0 only if the group is one
- * letter, the first dim of `rows` and the last dim of `cols`, and if the padding of the rows of `cols` has
- * room for as many elements. */
+/* Returns by how much the GEMM can extend the extent of a group of letters (`letters`): by rows->spare, the
+ * number of rows of zeros that follow the tensor `rows` in memory, or by 0. The result is not 0 only if the
+ * group is one letter, the first dim of `rows` and the last dim of `cols`, and if the padding of the rows of
+ * `cols` has room for as many elements. */
 static int64_t zeros_of(const ax_grid *grid, const char *letters, const ax_tensor *rows, const char *of_rows,
                         const ax_tensor *cols, const char *of_cols)
 {
@@ -292,7 +293,8 @@ static bool below(const void *at, const void *next, int64_t ld, int64_t rows, ax
     return (const char *)next == after(at, rows * ld, dtype);
 }
 
-/* Returns true if the sums of columns of `next` follow those of g in memory, or neither has such sums. */
+/* Returns true if the sums of columns of `next` follow those of g in memory and are stored in the same way
+ * (accumulate_sums), or if neither has such sums. */
 static bool sums_follow(const ax_gemm_args *g, const ax_gemm_args *next)
 {
     if (!g->col_sums || !next->col_sums)
@@ -339,7 +341,7 @@ static bool join(ax_gemm_args *g, const ax_gemm_args *next)
     return false;
 }
 
-/* Makes the GEMM that computes the contraction c compute c->sums too, unless that is NULL. */
+/* Makes the GEMM that computes the contraction c compute c->sums too, unless c->sums is NULL. */
 static ax_status add_sums(const ax_grid *grid, const char *text, const ax_contraction *c, ax_gemm_args *gemm)
 {
     if (!c->sums)

@@ -181,8 +181,8 @@ int64_t ax_param_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
 
 /* Returns the largest of three numbers of elements. First: the size of this rank's part (box) of t. Second:
  * the size of the padded part that this rank sends in an all-gather of t. Third: the memory for the
- * all-gathers whose final result is t. These run in place: the result of each lies inside the memory of the
- * next result. */
+ * all-gathers whose final result is t. These all-gathers run in place: the result of each lies inside the
+ * memory of the result of the next one. */
 int64_t ax_param_wire_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
 {
     int fine = t->layout.dim[0].fine, last = p->master.layout.dim[0].fine;

@@ -14,8 +14,8 @@
 
 #include "parallel/plan.h"
 
-/* The largest number of weight gradients whose reduce-scatter is in flight (key overlap.ors). This number
- * limits the memory for gradients that are not yet reduce-scattered. */
+/* The largest number of contributions whose reduction is in flight (key overlap.ors). This number limits the
+ * memory for contributions that are not yet reduced. */
 enum { AX_PARAM_RING = 4 };
 /* Number of weights after the one in use that are all-gathered ahead of their use (key overlap.oag). With 1,
  * each gather would overlap with a single GEMM. With 4, the gathers of the two large weights (up, down) of a
@@ -26,7 +26,7 @@ enum { AX_PARAM_ALIGN = 64 };
 /* The largest number of elements in a bucket of several gradients: 16 MiB of float32. */
 enum { AX_PARAM_BUCKET = 4 << 20 };
 
-/* State of one parameter during a step: its collectives in flight, its cached weight, and counts of
+/* State of one parameter during a step: its collectives in flight, its cached weight, and numbers of
  * contributions. */
 typedef struct ax_param_live {
     int index;           /* index of the parameter in its set */
@@ -37,7 +37,8 @@ typedef struct ax_param_live {
                             yet acquired. The struct is in the frame's host memory; NULL: none */
     double gather_began; /* time (ax_now) at which `gather` was started, for the trace of events */
     ax_tensor cached;    /* the gathered weight in the weight cache; data NULL: not in the cache */
-    bool in_cache, cache_valid;
+    bool in_cache, cache_valid; /* in_cache: the weight has memory in the weight cache; cache_valid: `cached`
+                                   holds the present weight */
     void *place;        /* frame memory for the weight's next gather, a part of the memory that place_group
                            allocates for the whole group; NULL: none yet */
     int started, done;  /* contributions of this step: `started` counts those passed to ax_param_add_grad,
@@ -49,16 +50,17 @@ typedef struct ax_param_live {
     int bucket;        /* index of the gradient's ax_param_bucket; -1: the gradient needs no reduction */
 } ax_param_live;
 
-/* Parameters whose accumulated gradients are adjacent in memory and are reduced by one collective. */
+/* A bucket: parameters whose accumulated gradients are adjacent in memory and are reduced by one all-reduce,
+ * or one parameter whose reduction is more than a single all-reduce. */
 typedef struct ax_param_bucket {
     int n, missing; /* n: number of parameters; missing: number of parameters that still lack contributions of
                        the last micro-batch */
     bool started;
     ax_param *first; /* the bucket's first parameter; the only one if the reduction is more than a single
                         all-reduce */
-    ax_axisset axes;
-    void *data;
-    int64_t count;
+    ax_axisset axes; /* axes along which the gradients are all-reduced */
+    void *data;      /* the gradients */
+    int64_t count;   /* number of elements at `data`, padding between gradients included */
     ax_work *work;
     ax_transfer transfer; /* used instead of `work` if the reduction takes more than a single all-reduce;
                              `count` is then 0 */
@@ -72,7 +74,7 @@ typedef struct ax_param_contribution {
                  gradient itself, or if another rank with the same result adds it (at_origin) */
 } ax_param_contribution;
 
-/* The indices of parameters in the order in which a task (such as "train") uses them. */
+/* The indices of parameters in the order in which a task (such as "train") acquires them. */
 typedef struct ax_param_order {
     char task[24];
     bool known; /* the order is complete, because a run of the task has ended */
@@ -94,7 +96,7 @@ typedef struct ax_param_flow {
     ax_param_live *live;
     ax_param_sums sums[2]; /* of the master weights, of the gradients */
     ax_param_orders orders;
-    int running;         /* index of the running task's order; -1: none */
+    int running;         /* index, in `orders`, of the running task's order; -1: none */
     int position, ahead; /* indices in the running task's order: of the next weight to acquire; of the next
                             weight to prefetch */
     ax_param_contribution ring[AX_PARAM_RING]; /* contributions in flight: `pending` ones, from `oldest` on */
@@ -113,9 +115,10 @@ int64_t ax_param_spare(const ax_ctx *ctx, const ax_param *param);
 int64_t ax_param_spare_count(const ax_ctx *ctx, const ax_param *param);
 /* Sets the rows of zeros after t, the weights in layout U, to zero. */
 AX_MUST_CHECK ax_status ax_param_clear_spare(ax_ctx *ctx, const ax_param *param, const ax_tensor *t);
-/* Returns the number of elements of memory for t, a tensor of the parameter in one of its four layouts: the
- * size of its box, and room for the padding of gathers and scatters between the four layouts. ax_param_room
- * includes the rows of zeros, for weights and gradients that contractions use in layout U. */
+/* Return the number of elements of memory for t, a tensor of the parameter in one of the parameter's four
+ * layouts: enough for this rank's box, and for the padding of gathers and scatters between the four layouts.
+ * ax_param_room is for weights and gradients, which contractions use: in layout U it includes the rows of
+ * zeros too. */
 int64_t ax_param_wire_room(const ax_ctx *ctx, const ax_param *param, const ax_tensor *t);
 int64_t ax_param_room(const ax_ctx *ctx, const ax_param *param, const ax_tensor *t);
 /* Returns the offset, in elements, of this rank's part in layout `fine` within its larger part in layout
@@ -123,8 +126,8 @@ int64_t ax_param_room(const ax_ctx *ctx, const ax_param *param, const ax_tensor 
 int64_t ax_param_offset(const ax_ctx *ctx, const ax_param *param, const ax_layout *fine,
                         const ax_layout *coarse);
 
-/* Waits for all collectives of a parameter set that use the frame's memory, and notes how many contributions
- * each gradient got since the last call (`expected`). Callback for ax_frame_at_end. */
+/* Waits for all collectives of a parameter set that use the frame's memory, and stores in `expected` how many
+ * contributions each gradient got since the last call, unless it got none. Callback for ax_frame_at_end. */
 AX_MUST_CHECK ax_status ax_param_set_end(void *set);
 AX_MUST_CHECK ax_status ax_param_gathers_end(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_param_contributions_end(ax_param_set *set);

@@ -5,8 +5,8 @@
  * (ax_frame, the activation memory) gives the memory to other tensors. The first run of a task records the
  * order in which it acquires weights. In later runs each acquire starts the gathers of the next weights
  * (overlap.oag; arXiv 2502.08145, section on overlap), so that communication overlaps with the kernels that
- * use the present weight. The order is recorded because no layer knows which weights the layers after it use.
- * A weight in the weight cache is gathered only once after each update. */
+ * use the weight just acquired. The order is recorded because no layer knows which weights the layers after
+ * it use. A weight in the weight cache is gathered only once after each update. */
 #include "parallel/param.h"
 
 #include <stdio.h>
@@ -101,8 +101,9 @@ static ax_status start_gather(ax_frame *frame, ax_param *p)
     ax_param_live *live = p->live;
     ax_plan plan;
     AX_TRY(ax_param_all_gather_wait(p));
-    /* places: this call allocates the result's memory. Otherwise the call for the group's first parameter has
-     * set live->place, or live->place is NULL and the transfer allocates. */
+    /* places: this call allocates the result's memory, unless the weight is in the cache. Otherwise the call
+     * for the group's first parameter has set live->place, or live->place is NULL and the transfer
+     * allocates. */
     bool places = p->first == p || (!p->first && ax_param_spare(ctx, p));
     if (places && !live->in_cache)
         AX_TRY(place_group(frame, p));

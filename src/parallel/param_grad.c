@@ -5,10 +5,11 @@
  * (arXiv 2502.08145, Alg. 1, line 12) and added to the gradient. With ZeRO stages 2 and 3 it is
  * reduce-scattered along data too. Up to AX_PARAM_RING contributions are in flight, in memory of the frame
  * (ax_frame, the activation memory). They are added first in, first out, so the order of additions, and with
- * it the result, does not depend on overlap.ors. If the layouts agree, kernels add to the gradient
- * themselves. The first contribution of a step overwrites the gradient, so that the gradient need not be
- * cleared. Gradients of vectors are cleared at the beginning of a step, because most kernels that compute
- * them only add. They are adjacent in memory, so one launch clears all.
+ * it the result, does not depend on overlap.ors. If a contribution has the gradient's layout, kernels add to
+ * the gradient themselves. The first contribution of a step to the gradient of a matrix overwrites the
+ * gradient, so that the gradient need not be cleared. Gradients of vectors are cleared at the beginning of a
+ * step, because most kernels that compute them only add. These gradients are adjacent in memory, so one
+ * launch clears all of them.
  *
  * Between micro-batches, a gradient stays partial along the axes of the batch along which it is not
  * reduce-scattered: for matrices that is data with ZeRO stages 0 and 1, for biases and norms all axes that
@@ -138,8 +139,8 @@ static ax_status count_contribution(ax_param *p)
     return --b->missing ? AX_OK : start_bucket(set, b);
 }
 
-/* Waits for the reduction of the oldest contribution in flight. Adds the result to the gradient, unless it
- * was received there or another rank adds it. */
+/* Waits for the reduction of the oldest contribution in flight. Adds the result to the gradient, unless the
+ * result was received in the gradient itself or another rank adds it. */
 static ax_status end_oldest(ax_param_set *set)
 {
     ax_param_flow *f = set->flow;
@@ -187,8 +188,8 @@ static bool is_direct(const ax_param *p, const ax_layout *produced)
     return ax_layout_equal(p->set->ctx->grid, produced, &p->sum.layout, p->sum.ndim);
 }
 
-/* Returns the number of elements of frame memory for a contribution in layout `produced`, which is not that
- * of the gradient. */
+/* Computes the number of elements of frame memory for a contribution to p's gradient in layout `produced`,
+ * rows of zeros and padding of the reduction included. */
 static ax_status target_room(const ax_param *p, const ax_layout *produced, int64_t *out)
 {
     ax_plan plan;
@@ -205,7 +206,7 @@ static ax_status target_room(const ax_param *p, const ax_layout *produced, int64
 
 /* Sets *out to the memory for a contribution to p's gradient, in layout `produced`, as ax_param_grad_target
  * does. `place` is frame memory for a contribution that is not computed in the gradient's own memory; NULL:
- * it is allocated here. */
+ * this function allocates it. */
 static ax_status find_target(ax_frame *frame, ax_param *p, const ax_layout *produced, void *place,
                              ax_tensor *out, bool *fresh)
 {
@@ -301,8 +302,9 @@ ax_status ax_param_add_grad(ax_frame *frame, ax_param *p, const ax_tensor *part)
     return part->data == p->sum.data ? count_contribution(p) : start_contribution(frame, p, part, first);
 }
 
-/* Allocates adjacent frame memory for n contributions in the layouts produced[i]. Sets every place[i] to
- * NULL if one of the contributions is computed in the gradient's own memory. */
+/* Allocates adjacent frame memory for n contributions in the layouts produced[i] (param[i] NULL: there is no
+ * such contribution). If one of them is computed in the gradient's own memory, allocates nothing and sets
+ * every place[i] to NULL. */
 static ax_status place_targets(ax_frame *frame, int n, void *const *param, const ax_layout *produced,
                                void *place[AX_BESIDE])
 {

@@ -30,13 +30,13 @@ static void allocate(cursor *c, int64_t count, ax_tensor *t)
     c->at += (size_t)ax_round_up(ax_max((int64_t)bytes, 1), AX_PARAM_ALIGN);
 }
 
-/* Allocates weights or gradients, which contractions may use. */
+/* Allocates memory for t, weights or a gradient, which contractions may use. */
 static void allocate_used(cursor *c, const ax_param *p, ax_tensor *t)
 {
     allocate(c, ax_param_room(c->ctx, p, t), t);
 }
 
-/* Allocates master weights or optimizer state. */
+/* Allocates memory for t, master weights or optimizer state. */
 static void allocate_state(cursor *c, const ax_param *p, ax_tensor *t)
 {
     allocate(c, ax_param_wire_room(c->ctx, p, t), t);
@@ -103,9 +103,9 @@ static void allocate_grad(cursor *c, ax_param *p, bool scattered)
 }
 
 /* The kinds of parameters, in the order in which they lie in memory. Matrices that are not trained come
- * first. Otherwise low-rank factors, which are trained, would lie between the weights that kernels read as
- * one matrix, such as q, k and v, and these would not be adjacent (ax_param_join). Vectors come last: their
- * gradients are reduced along other axes and so belong to other buckets. */
+ * first. Otherwise low-rank factors, which are trained, would lie between weights that kernels read as one
+ * matrix, such as q, k and v, and those weights would not be adjacent (ax_param_join). Vectors come last:
+ * their gradients are reduced along other axes and so belong to other buckets. */
 enum { FROZEN_MATRIX, MATRIX, VECTOR, KINDS };
 
 static int kind_of(const ax_param *p)
@@ -113,8 +113,8 @@ static int kind_of(const ax_param *p)
     return p->master.ndim < 2 ? VECTOR : p->frozen ? FROZEN_MATRIX : MATRIX;
 }
 
-/* Places the tensors of one block of memory (MASTER, USE, GRAD or STATE) from `base` on, and returns the size
- * of the block in bytes. */
+/* Places the tensors of one block of memory (MASTER, USE, GRAD or STATE) from `base` on (NULL: only computes
+ * the size), and returns the size of the block in bytes. */
 static size_t allocate_all(ax_param_set *set, int block, void *base)
 {
     cursor c = {.ctx = set->ctx, .base = base};
@@ -338,7 +338,7 @@ static ax_status convert(ax_ctx *ctx, const ax_tensor *from, const ax_tensor *to
  * such initial values: they are small, so the host draws them. */
 static void uniform_box(const ax_ctx *ctx, const ax_param *p, const ax_box *box, void *out)
 {
-    enum { UNIFORM = 2 }; /* Philox stream; normal numbers use stream 1 */
+    enum { UNIFORM = 2 }; /* number of the Philox stream; normal numbers use stream 1 */
     uint64_t key = ax_rng_key(ctx->seed, p->name, 0);
     for (int64_t r = 0; r < box->n[0]; r++)
         for (int64_t c = 0; c < box->n[1]; c++) {

@@ -60,7 +60,8 @@ static void *at(const ax_tensor *t, int64_t element)
     return (char *)t->data + element * (int64_t)ax_dtype_size(t->dtype);
 }
 
-/* Sends this rank's box of t to rank `peer` along pipe if `sends`; otherwise receives the box from there. */
+/* If `sends` is true, sends this rank's box of t to rank `peer` along pipe; otherwise receives the box from
+ * that rank. */
 static ax_status move(ax_ctx *ctx, ax_comm *comm, const ax_tensor *t, bool sends, int peer)
 {
     int64_t n = ax_tensor_count(ctx->grid, t), pieces = ax_ceil_div(n, PIECE);
@@ -75,7 +76,7 @@ static ax_status move(ax_ctx *ctx, ax_comm *comm, const ax_tensor *t, bool sends
     return AX_OK;
 }
 
-/* Receives the pieces of the other stage's gradient and adds them to t. */
+/* Receives the pieces of the gradient of rank `peer` along pipe and adds them to t. */
 static ax_status receive_and_add(ax_param_set *set, ax_comm *comm, const ax_tensor *t, int peer)
 {
     ax_ctx *ctx = set->ctx;

@@ -1,8 +1,8 @@
 /* Plans the change from one layout to another, one axis at a time.
  *
  * For each dim, source and target have a list of axes that split it. The common prefix of the two lists
- * stays. Gathers remove the source's other axes, innermost first. The target's other axes are then added: by
- * a scatter (a reduce-scatter) if the tensor is partial along the axis, or by a slice if the tensor is
+ * stays. Gathers remove the source's other axes, innermost first. Slices and scatters add the target's other
+ * axes: a scatter (a reduce-scatter) if the tensor is partial along the axis, a slice if the tensor is
  * replicated along it. The nesting of axes restricts the order of steps. Of the steps that the nesting
  * allows, the planner always takes the first of this list: a slice, a scatter, the single all-reduce, a
  * gather. Slices and scatters come first because they shrink the data. */
@@ -45,8 +45,9 @@ static void push(planner *p, ax_step_kind kind, int dim, ax_axis axis, ax_axisse
         (ax_plan_step){.kind = kind, .dim = (uint8_t)dim, .axis = axis, .axes = axes, .after = p->now};
 }
 
-/* Adds the next axis of the target to the first dim that allows it: by a scatter if `partial` is true,
- * otherwise by a slice. Returns false if no axis can be added. */
+/* Plans one step that adds an axis to a dim: the next axis of the target, to the first dim to which it can be
+ * added now; by a scatter if `partial` is true, otherwise by a slice. Returns false if there is no such
+ * dim. */
 static bool split_one(planner *p, bool partial)
 {
     ax_axisset used = ax_grid_effective(p->grid, ax_layout_split_axes(&p->now, p->ndim));
@@ -69,9 +70,10 @@ static bool split_one(planner *p, bool partial)
     return false;
 }
 
-/* Adds an all-reduce along those partial axes that are not partial in the target and that no scatter will
- * remove. An axis can be the product of several factors. If the tensor is partial along only some factors of
- * an axis, no scatter along the axis is possible, so the tensor is all-reduced along these factors. */
+/* Plans an all-reduce along those partial axes that are not partial in the target and that no scatter will
+ * remove. Returns false if there are none. An axis can be the product of several factors. If the tensor is
+ * partial along only some factors of an axis, no scatter along the axis is possible, so the tensor is
+ * all-reduced along these factors. */
 static bool reduce_rest(planner *p)
 {
     ax_axisset kept = p->target.partial;

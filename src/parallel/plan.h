@@ -5,16 +5,16 @@
 
 #include "axonn/parallel.h"
 
-/* The message size, in elements, of a gather or scatter along dim d. `lead` and `inner` are the products of
- * the local extents of the dims before and after d. Each rank's part is sent as an array [lead, chunk,
- * inner], padded to `chunk` along d; count = lead · chunk · inner. */
+/* The message size, in elements, of a gather (all-gather) or scatter (reduce-scatter) along dim d. `lead` and
+ * `inner` are the products of the local extents of the dims before and after d. `chunk` is the extent along d
+ * of the largest part. Each rank's part is sent as an array [lead, chunk, inner], padded to `chunk` along d;
+ * count = lead · chunk · inner. */
 typedef struct ax_wire {
     int64_t lead, inner, chunk, count;
 } ax_wire;
 
-/* Computes the message size of a gather or scatter along `axis`. `fine` is the tensor that `axis` splits
- * along dim `d`: the result of a scatter, or the source of a gather. The chunk is the largest part of dim `d`
- * that a rank along `axis` has. */
+/* Computes the message size of a gather or scatter along `axis`. `fine` is the tensor with dim `d` already
+ * split along `axis`: the result of a scatter, or the source of a gather. */
 ax_wire ax_wire_make(const ax_grid *grid, const ax_tensor *fine, int d, ax_axis axis);
 
 /* A redistribution in flight. The caller provides the struct, which must not move until the redistribution is
@@ -25,30 +25,31 @@ typedef struct ax_transfer {
     ax_frame *frame; /* the frame in which memory is allocated; NULL: no memory will be needed */
     ax_plan plan;
     int step;         /* index of the step in flight; plan.n: all steps are done */
-    bool roomy;       /* the memory of the next step's source has room for padding to the largest part */
+    bool roomy;       /* the next step's source has memory for all that the step sends, padding included */
     ax_tensor src;    /* the source of the plan */
     ax_tensor now;    /* the result of the step in flight */
     ax_tensor before; /* the source of the step in flight */
     ax_layout target;
-    void *result; /* memory of the final result; NULL: the memory of the source */
+    void *result; /* memory of the final result; NULL: the memory of the plan's source, because all steps are
+                     all-reduces */
     void *staged; /* buffer into which the step in flight receives packed data; end_step unpacks them. NULL:
                      none */
     ax_work *work;
 } ax_transfer;
 _Static_assert(sizeof(ax_transfer) <= AX_FRAME_HOST, "transfers live in the host memory of frames");
 
-/* ax_plan_room_sent returns the number of elements of memory that src must have, so that the plan's first
- * step can send src without packing. ax_plan_room_received returns the number that the result must have, so
- * that the last step can receive the result without unpacking. Both include the padding of each rank's part
- * to the largest part. */
+/* ax_plan_room_sent returns the number of elements of memory that src must have to hold all that the plan's
+ * first step sends. ax_plan_room_received returns the number of elements of memory that the result must have
+ * to hold all that the steps receive in it. Both include the padding of each rank's part to the largest part.
+ * With this memory, gathers and scatters need no other buffers if they can run in place (redistribute.c). */
 int64_t ax_plan_room_sent(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan);
 int64_t ax_plan_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan);
 
 /* Starts to change src to the layout `target` by the steps of `plan`. `roomy`: src's memory has
  * ax_plan_room_sent elements. `result` must have ax_plan_room_received elements; NULL: memory of the frame,
  * or src's if all steps are all-reduces. `frame` may be NULL if three things hold: `roomy` is true, `result`
- * is not NULL unless all steps are all-reduces, and the steps that are not all-reduces need no packing: the
- * first of them runs in place, and all later ones are gathers in place. */
+ * is not NULL unless all steps are all-reduces, and the steps that are not all-reduces are a single step that
+ * needs no packing (a slice, or a gather or scatter in place), or only gathers in place (redistribute.c). */
 AX_MUST_CHECK ax_status ax_transfer_start(ax_transfer *t, ax_ctx *ctx, ax_frame *frame, const ax_plan *plan,
                                           const ax_tensor *src, const ax_layout *target, bool roomy,
                                           void *result);

@@ -1,13 +1,14 @@
 /* Executes plans of redistributions (changes of a tensor's layout), one step in flight at a time. Each step
  * but a slice is one collective on contiguous buffers. An all-reduce works in place. The buffers of gathers
- * and scatters are the tensors themselves if three things hold: the step's dim is the outermost one, the
- * ranks' parts begin at multiples of the chunk, and the memory has room for padding the parts to the chunk.
- * (Parts begin there if they are equal, or if the step's axis is a fine axis, see ax_axes.) Otherwise parts
- * are packed into frame memory (ax_frame, the activation memory), padded with zeros to the size of the
- * largest part, or unpacked after the collective, or both. */
+ * and scatters are the tensors themselves if three things hold: the step's dim is the outermost one (or all
+ * dims before it have extent 1), the ranks' parts begin at multiples of the chunk (the extent of the largest
+ * part, ax_wire), and the memory has room for padding the parts to the chunk. (Parts begin at such multiples
+ * if they are equal, or if the step's axis is a fine axis, see ax_axes.) Otherwise parts are packed into
+ * frame memory (ax_frame, the activation memory), padded with zeros to the size of the largest part, or
+ * unpacked after the collective, or both. */
 #include "parallel/plan.h"
 
-/* A step with its communicator, message size and number of parts. */
+/* A step with its communicator, message size and number of parts, one for each rank of the communicator. */
 typedef struct step_run {
     ax_ctx *ctx;
     ax_comm *comm;
@@ -16,8 +17,8 @@ typedef struct step_run {
     int parts;
 } step_run;
 
-/* Copies `lead` rows of `cols` elements from x to y; x_stride and y_stride are the distances between rows, in
- * elements. */
+/* Copies `lead` rows of `cols` elements from x to y; x_stride and y_stride are the distances between rows,
+ * x_offset and y_offset the offsets of the first rows, in elements. */
 static ax_status copy_rows(ax_ctx *ctx, ax_dtype dtype, int64_t lead, int64_t cols, const void *x,
                            int64_t x_offset, int64_t x_stride, void *y, int64_t y_offset, int64_t y_stride)
 {
@@ -33,8 +34,8 @@ static ax_status copy_rows(ax_ctx *ctx, ax_dtype dtype, int64_t lead, int64_t co
     return ax_run_copy_box(ctx->stream, &args);
 }
 
-/* Computes which part of t along the step's dim belongs to the rank with coordinate i along the step's axis:
- * *n elements from *lo on. *lo is counted from `base`. */
+/* Computes the range of the step's dim that the rank with coordinate i along the step's axis holds of t: *n
+ * elements from *lo on, counted from element `base` of the dim. */
 static void part_range(const step_run *r, const ax_tensor *t, int i, int64_t base, int64_t *lo, int64_t *n)
 {
     int rank = ax_grid_peer(r->ctx->grid, r->step->axis, i);
@@ -67,8 +68,9 @@ static step_run run_of(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor 
     return r;
 }
 
-/* Returns true if each part i of `whole` begins at offset i · chunk, so that no packing is needed. `fine` is
- * the tensor that the step's axis splits (ax_wire_make), `whole` the tensor without this split. */
+/* Returns true if all dims before the step's dim have extent 1 and each part i of `whole` begins at i · chunk
+ * (an empty part: at the end), so that parts need no packing, except to pad them. `fine` is the tensor with
+ * the step's dim already split along the step's axis, `whole` the tensor without this split. */
 static bool in_place(const step_run *r, const ax_tensor *fine, const ax_tensor *whole)
 {
     int64_t lo, n, base, all;
@@ -92,8 +94,8 @@ static ax_tensor source_of(const ax_plan *plan, int k, const ax_tensor *src)
     return t;
 }
 
-/* Returns the number of elements of memory that step k needs: if `sent` is true, to send its source without
- * packing; otherwise to receive its result without unpacking. */
+/* Returns the number of elements, padding included, that step k sends (if `sent` is true) or receives; 0 if
+ * step k is a slice or an all-reduce. `src` is the source of the plan. */
 static int64_t room(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src, bool sent)
 {
     ax_tensor from = source_of(plan, k, src);
@@ -103,7 +105,8 @@ static int64_t room(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *sr
     return (r.step->kind == AX_STEP_GATHER) == sent ? r.wire.count : r.wire.count * r.parts;
 }
 
-/* Returns true if step k is a gather that can run in place: its source is this rank's part of its result. */
+/* Returns true if step k is a gather that can run in place: its source can be this rank's part of its
+ * result. */
 static bool gathers_in_place(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src)
 {
     if (k >= plan->n || plan->step[k].kind != AX_STEP_GATHER)
@@ -114,9 +117,9 @@ static bool gathers_in_place(ax_ctx *ctx, const ax_plan *plan, int k, const ax_t
     return in_place(&r, &from, &made);
 }
 
-/* Returns the number of elements of memory for the result of step k. With this memory, step k needs no
- * unpacking and step k + 1 no packing. If steps k - 1 and k are gathers and step k gathers in place, this
- * memory contains the memory of the result of step k - 1. */
+/* Returns the number of elements of memory for the result of step k: enough for all that step k receives and
+ * for all that step k + 1 sends, padding included. If steps k - 1 and k are gathers and step k runs in place,
+ * the result of step k - 1 lies in this memory too. */
 static int64_t room_made(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src)
 {
     ax_tensor made = *src;
@@ -150,9 +153,10 @@ int64_t ax_plan_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_plan *
     return k < 0 ? ax_tensor_count(ctx->grid, src) : room_made(ctx, plan, k, src);
 }
 
-/* Finds memory for the result of step k, ignoring all-reduces, which work in place. The last step gets the
- * memory of the plan's result. If step k is a gather and all later steps are gathers in place, step k gets
- * this rank's part of the memory of the plan's result. Any other step gets frame memory. */
+/* Finds memory for the result of step k, which is not an all-reduce. (All-reduces work in place; they are
+ * ignored below.) The last step gets the memory of the plan's result. If step k is a gather and all later
+ * steps are gathers in place, step k gets this rank's part of the memory of the plan's result. Any other step
+ * gets frame memory. */
 static ax_status memory_for(ax_transfer *t, int k, void **out)
 {
     int last = last_producer(&t->plan), m = k + 1;
@@ -240,7 +244,7 @@ static ax_status start_step(ax_transfer *t)
     if (r.step->kind == AX_STEP_SLICE)
         return run_slice(&r, &src, &t->now);
     AX_TRY(r.step->kind == AX_STEP_GATHER ? run_gather(&r, t, &src) : run_scatter(&r, t, &src));
-    t->roomy = true; /* memory_for has included the padding that the next step needs */
+    t->roomy = true; /* memory_for has included room for all that the next step sends */
     return AX_OK;
 }
 

@@ -112,7 +112,8 @@ struct ax_mpi_op {
     atomic_bool done;
 };
 
-/* The arguments of a rank's call, without pointers, so that they can be sent to other ranks. */
+/* The arguments of a rank's call, without pointers, so that they can be sent to other ranks. `comm` and
+ * `size` are the id and the size of the communicator. */
 typedef struct ax_mpi_call {
     int kind, coll, dtype, op, root, size;
     uint64_t comm;
@@ -154,7 +155,7 @@ struct ax_mpi_world {
     ax_mpi_guard *guard; /* the exit handler's data; never accessed by the communication thread */
     ax_status create_status;
     bool created; /* the communication thread has set create_status */
-    /* Read without the lock: */
+    /* Atomic; accessed also without `lock`: */
     atomic_int queued;          /* number of operations in the queue */
     atomic_int queued_messages; /* number of messages in new_messages */
     atomic_int waiting; /* number of waiting callers that leave all progress to the communication thread */
@@ -173,7 +174,8 @@ struct ax_mpi_world {
     ax_mpi_op *active; /* operations in flight, in the order in which they were started */
     uint64_t progress; /* grows whenever any operation or message makes progress; the watchdog compares it
                           with an earlier value */
-    /* Accessed by the communication thread only: */
+    /* Accessed by the communication thread only (except that callers read the pointers `flat` and
+     * `checks`): */
     ax_mpi_message *messages; /* messages in flight, and sends that cannot start yet */
     uint64_t announced; /* number of sends started; selects the MPI tag of a message's data (mpi_message.c) */
     ax_mpi_flat_state *flat;

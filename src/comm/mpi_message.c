@@ -4,11 +4,11 @@
  * share memory, the message has at least SHARED_BYTES, and the sender's buffer is in the sender's heap (its
  * shared memory, node.h), the header gives the buffer's offset in this heap; the receiver copies the data out
  * of the heap and then sends a reply. Otherwise the data follow as a second MPI message, the body. Each kind
- * of message has two tags, for header and body. MPI keeps the order of messages with the same tag, so the
- * k-th header and body of a kind belong to the same message. There is one exception: if data may go through
- * shared memory (may_share), the receiver learns from the header whether a body follows, and posts the
- * receive of the body only then; and it sends replies in the order in which messages are complete. So such
- * bodies and replies have a tag of their own, whose number is in the header.
+ * of message has two tags, for header and body. MPI keeps the order of messages from one rank to another with
+ * the same tag, so the k-th header and body of a kind belong to the same message. There is one exception: if
+ * data may go through shared memory (may_share), the receiver learns from the header whether a body follows,
+ * and posts the receive of the body only then; and it sends replies in the order in which messages are
+ * complete. So such bodies and replies have a tag of their own, whose number is in the header.
  *
  * A send whose data a device still copies starts when this copy is complete. Whenever the communication
  * thread makes progress on messages, it asks whether the copy is complete (`ready` in ax_message_args). */

@@ -241,8 +241,9 @@ void ax_node_destroy(ax_node **node)
 /* ---- memory -------------------------------------------------------------------------------------- */
 
 /* Finds in this rank's heap the first free gap that has room for `bytes` bytes and a guard page on both
- * sides. Sets *out to the new span in this gap; large spans begin at multiples of a huge page. Makes room for
- * one more span in the list node->used, and sets *index to the new span's position in the list. */
+ * sides. Sets *out to the new span in this gap; spans of at least 4 huge pages begin at multiples of a huge
+ * page. Makes room for one more span in the list node->used, and sets *index to the new span's position in
+ * the list. */
 static ax_status find_gap(ax_node *node, int64_t bytes, int *index, span *out)
 {
     int64_t align = bytes >= 4 * HUGE_PAGE ? HUGE_PAGE : PAGE, begin = 0;

@@ -28,18 +28,18 @@ typedef struct ax_node_card {
 
 /* Creates this rank's heap (shared memory) of `bytes` bytes, rounded up to a multiple of 2 MiB (0: the size
  * of the machine's memory, or less if the heaps of all ranks would not fit into the address space). `rank` is
- * this rank's index among the `size` ranks of the node. Except for one page this reserves only address space;
- * ax_node_alloc reserves memory. If `dir` is NULL the file is a memfd, otherwise a file in that directory,
- * which should be a tmpfs. On failure *card is all zeros, and may still be sent. AX_ERR_MEMORY; AX_ERR_USAGE
- * if the name of `dir` is too long; AX_ERR_INTERNAL if the system gives no random number. */
+ * this rank's index among the `size` ranks of the node. This function reserves only address space, except for
+ * one page; ax_node_alloc reserves memory. If `dir` is NULL the file is a memfd, otherwise a file in that
+ * directory, which should be a tmpfs. On failure *card is all zeros, and may still be sent. AX_ERR_MEMORY;
+ * AX_ERR_USAGE if the name of `dir` is too long; AX_ERR_INTERNAL if the system gives no random number. */
 AX_MUST_CHECK ax_status ax_node_create(int rank, int size, const char *dir, size_t bytes, ax_node **out,
                                        ax_node_card *card);
 /* Maps the heaps (shared memory) of all ranks of the node; `cards`, the descriptions of the heaps, is in rank
  * order. Memfds of ranks in this process (threads in tests) are used at their existing address. AX_ERR_COMM
  * names the rank whose heap cannot be mapped. */
 AX_MUST_CHECK ax_status ax_node_attach(ax_node *node, const ax_node_card *cards);
-/* Removes the name of this rank's heap's file (a memfd has none). Call this function when all ranks of the
- * node have mapped the heap (ax_node_attach). */
+/* Removes the name of the file of this rank's heap (a memfd has none). Call this function when all ranks of
+ * the node have mapped the heap (ax_node_attach). */
 void ax_node_seal(ax_node *node);
 void ax_node_destroy(ax_node **node);
 
@@ -62,7 +62,7 @@ void *ax_node_at(const ax_node *node, int rank, int64_t offset);
  * exchange is collective along a column: the ranks that have the same index in their nodes' groups, one rank
  * per node. At most one exchange is in flight. */
 typedef struct ax_node_outer {
-    /* stride: distance in elements between the blocks that an all-gather writes. */
+    /* stride: distance in elements between the beginnings of the blocks that an all-gather writes. */
     ax_status (*start)(void *user, const ax_coll_args *args, int64_t stride);
     ax_status (*test)(void *user, bool *done);
     void *user;

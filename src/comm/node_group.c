@@ -23,10 +23,8 @@
 #include <string.h>
 
 enum {
-    PART_INSIDE = 1 << 20,   /* `part_bytes` of a group on one node, where only buffers outside shared memory
-                                are moved in parts */
-    PART_OUTSIDE = 16 << 20, /* `part_bytes` of a group on several nodes, between which all buffers are
-                                exchanged in parts */
+    PART_INSIDE = 1 << 20,   /* smallest `part_bytes` on one node, used for buffers outside shared memory */
+    PART_OUTSIDE = 16 << 20, /* smallest `part_bytes` on several nodes, used for all buffers */
     COLUMNS = 4 << 20,       /* bytes of a group's buffer `columns`, for the exchange between nodes */
     OUTSIDE_MIN = 64 << 10   /* on several nodes: a collective that sends fewer bytes is faster by path `flat`
                                 (messages alone) */
@@ -34,7 +32,7 @@ enum {
 
 typedef enum phase {
     POST,  /* wait for this operation's turn, and for room in the ring channel.post; write this rank's call */
-    MEET,  /* wait until all ranks have written their calls; move the data */
+    MEET,  /* wait until all ranks have written their calls; move the data if one round is enough */
     LEAVE, /* wait until all ranks have moved their data */
     TURN,  /* wait until all earlier operations of the group are complete */
     PART,  /* prepare the next part, or end the operation */
@@ -178,8 +176,8 @@ bool ax_node_takes(const ax_node_group *group, const ax_coll_args *args)
     return gains && bytes_sent(group, args) >= OUTSIDE_MIN;
 }
 
-/* Returns the number of elements of each block in one part of an operation. The result is the same on all
- * nodes, even if only some nodes use staging buffers. */
+/* Returns the number of elements of each block in one part of an operation (the last part may have fewer).
+ * The result is the same on all nodes, even if only some nodes use staging buffers. */
 static int64_t part_size(const ax_node_op *op)
 {
     const ax_node_group *g = op->group;

@@ -54,7 +54,7 @@ struct ax_node_group {
     int64_t part_bytes;
     char *stage; /* staging buffer in shared memory, for callers' buffers that are not in shared memory */
     int step;    /* distance in communicator ranks from the i-th rank on one node to the i-th rank on the next
-                    node; 0 if this distance is not the same for all i and all nodes */
+                    node; 0 if there is one node, or if this distance is not the same for all i and all nodes */
     /* Numbers of operations, on this rank. started: of all operations started; entered: of those that have
      * posted their call; ended: of those that are complete. */
     uint32_t started, entered, ended;

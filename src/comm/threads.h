@@ -19,7 +19,7 @@ typedef struct slot {
     group *sub;       /* result of a split: this rank's new group */
     int sub_rank;     /* result of a split: this rank's index in `sub` */
     const void **src; /* every rank's send buffer: the sources of this rank's reductions */
-    void **dst;       /* every rank's receive buffer */
+    void **dst;       /* every rank's receive buffer, or one address: where this rank's reductions write */
 } slot;
 
 struct group {

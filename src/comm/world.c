@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* The environment variables that launchers set to the number of ranks (`size`; NULL: none) and to the rank.
- * The launcher is the first one in this list that started more than one rank; if there is none, the first one
- * that started one rank, or a number that it does not tell. Inside an allocation of Slurm the variables of
- * srun may be set beside those of mpirun, so srun comes later. */
+/* The environment variables that launchers set to the number of ranks (`size`; NULL: the launcher sets no
+ * such variable) and to the rank. The launcher is the first one in this list that started more than one rank;
+ * if there is none, the first one that started one rank, or a number that it does not tell. Inside an
+ * allocation of Slurm the variables of srun may be set beside those of mpirun, so srun comes later. */
 static const struct {
     const char *launcher, *size, *rank;
 } launchers[] = {

@@ -94,7 +94,7 @@ typedef struct ax_param_sums {
 
 typedef struct ax_param_flow {
     ax_param_live *live;
-    ax_param_sums sums[2]; /* of the master weights, of the gradients */
+    ax_param_sums sums[2]; /* sums[0]: of the master weights; sums[1]: of the gradients */
     ax_param_orders orders;
     int running;         /* index, in `orders`, of the running task's order; -1: none */
     int position, ahead; /* indices in the running task's order: of the next weight to acquire; of the next

@@ -2,11 +2,12 @@
  *
  * A weight that is stored split further (layout of `rest`) than kernels read it (layout U, see ax_param) is
  * all-gathered anew for each use: in forward, in recomputation, and in backward. Between these uses the frame
- * (ax_frame, the activation memory) gives the memory to other tensors. The first run of a task records the
- * order in which it acquires weights. In later runs each acquire starts the gathers of the next weights
- * (overlap.oag; arXiv 2502.08145, section on overlap), so that communication overlaps with the kernels that
- * use the weight just acquired. The order is recorded because no layer knows which weights the layers after
- * it use. A weight in the weight cache is gathered only once after each update. */
+ * (ax_frame, the activation memory) uses the memory of the gathered weight for other tensors. The first run
+ * of a task (such as "train") records the order in which it acquires weights. In later runs each acquire
+ * starts the gathers of the next weights (overlap.oag; arXiv 2502.08145, section on overlap), so that
+ * communication overlaps with the kernels that use the weight just acquired. The order is recorded because no
+ * layer knows which weights the layers after it use. A weight in the weight cache is gathered only once after
+ * each update. */
 #include "parallel/param.h"
 
 #include <stdio.h>

@@ -1,12 +1,12 @@
 /* Accumulation and reduction of gradients. Read param.h first.
  *
- * A contribution is the gradient of a weight from one use in one micro-batch. It has layout U (ax_param) and
- * is partial along the axes that split the batch. It is reduce-scattered along z into the gradient's layout
- * (arXiv 2502.08145, Alg. 1, line 12) and added to the gradient. With ZeRO stages 2 and 3 it is
- * reduce-scattered along data too. Up to AX_PARAM_RING contributions are in flight, in memory of the frame
- * (ax_frame, the activation memory). They are added first in, first out, so the order of additions, and with
- * it the result, does not depend on overlap.ors. If a contribution has the gradient's layout, kernels add to
- * the gradient themselves. The first contribution of a step to the gradient of a matrix overwrites the
+ * A contribution is the gradient of a weight from one use in one micro-batch. Usually it has layout U
+ * (ax_param) and is partial along the axes that split the batch. It is reduce-scattered along z into the
+ * gradient's layout (arXiv 2502.08145, Alg. 1, line 12) and added to the gradient. With ZeRO stages 2 and 3
+ * it is reduce-scattered along data too. Up to AX_PARAM_RING contributions are in flight, in memory of the
+ * frame (ax_frame, the activation memory). They are added first in, first out, so the order of additions, and
+ * with it the result, does not depend on overlap.ors. If a contribution has the gradient's layout, kernels
+ * add to the gradient themselves. The first contribution of a step to the gradient of a matrix overwrites the
  * gradient, so that the gradient need not be cleared. Gradients of vectors are cleared at the beginning of a
  * step, because most kernels that compute them only add. These gradients are adjacent in memory, so one
  * launch clears all of them.

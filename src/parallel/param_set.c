@@ -90,8 +90,8 @@ static bool same_split(const ax_grid *grid, const ax_param *p)
 
 /* Allocates the gradient: p->sum, or, if `scattered` is true, p->grad, into which p->sum is reduce-scattered
  * at the end of a step. p->sum and p->grad are the same memory if they are split alike. allocate_all first
- * allocates p->sum of all parameters: these are then adjacent in memory, so that one bucket can reduce
- * several of them. */
+ * allocates p->sum of all parameters, so that these gradients are adjacent in memory and one bucket can
+ * reduce several of them. */
 static void allocate_grad(cursor *c, ax_param *p, bool scattered)
 {
     if (!scattered)
@@ -103,9 +103,10 @@ static void allocate_grad(cursor *c, ax_param *p, bool scattered)
 }
 
 /* The kinds of parameters, in the order in which they lie in memory. Matrices that are not trained come
- * first. Otherwise low-rank factors, which are trained, would lie between weights that kernels read as one
- * matrix, such as q, k and v, and those weights would not be adjacent (ax_param_join). Vectors come last:
- * their gradients are reduced along other axes and so belong to other buckets. */
+ * first. Otherwise low-rank factors (trained matrices whose product is added to a weight) would lie between
+ * weights that kernels read as one matrix, such as q, k and v, and those weights would not be adjacent
+ * (ax_param_join). Vectors come last: their gradients are reduced along other axes and so belong to other
+ * buckets. */
 enum { FROZEN_MATRIX, MATRIX, VECTOR, KINDS };
 
 static int kind_of(const ax_param *p)
@@ -334,8 +335,9 @@ static ax_status convert(ax_ctx *ctx, const ax_tensor *from, const ax_tensor *to
     return args.n ? ax_run_convert(ctx->stream, &args) : AX_OK;
 }
 
-/* Sets this rank's box of a matrix, in host memory, to uniform random numbers. Only low-rank factors have
- * such initial values: they are small, so the host draws them. */
+/* Sets this rank's box of a matrix, in host memory, to uniform random numbers. Only low-rank factors
+ * (matrices whose product is added to a weight) have such initial values. They are small, so the host draws
+ * them. */
 static void uniform_box(const ax_ctx *ctx, const ax_param *p, const ax_box *box, void *out)
 {
     enum { UNIFORM = 2 }; /* number of the Philox stream; normal numbers use stream 1 */

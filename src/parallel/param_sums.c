@@ -14,8 +14,9 @@ static const ax_tensor *tensor_of(const ax_param_set *set, bool grads, int64_t i
 }
 
 /* Returns how many elements of parameter i this rank adds to the sum over the grid. If several ranks hold the
- * same box, only one of them adds its elements; for the others the result is 0. Parameters that are not
- * trained have no gradient. */
+ * same box, only one of them adds its elements; for the other ranks the result is 0. The result is also 0 for
+ * a parameter that another pipeline stage updates, and, if `grads` is true, for a parameter that is not
+ * trained, because that has no gradient. */
 static int64_t counted(const ax_param_set *set, bool grads, int64_t i)
 {
     const ax_param *p = set->param[i];

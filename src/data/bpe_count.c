@@ -1,5 +1,5 @@
-/* Tokenizer training, first half: counts how often each distinct piece (pre-token) occurs in the training
- * text.
+/* Tokenizer training, first half: counts how often each distinct piece (pre-token) of two or more bytes
+ * occurs in the training text. A piece of one byte has nothing to merge.
  *
  * Several threads read the files in chunks. Each thread counts into its own table; the tables are added up at
  * the end. The counts must not depend on where a large file is cut into chunks. So a chunk ends with its
@@ -115,11 +115,11 @@ typedef struct job {
     int form;
     chunk *chunks;
     size_t n_chunks;
-    int64_t total, done; /* total: bytes of the regular files; done: bytes counted so far, under `lock` */
-    double reported;     /* time (ax_now) of the last call of training->progress; under `lock` */
+    int64_t total, done; /* total: bytes of regular files; done: bytes counted so far (guarded by `lock`) */
+    double reported;     /* time (ax_now) of the last call of training->progress (guarded by `lock`) */
     atomic_size_t next;  /* index of the next chunk to count */
     atomic_bool stop;
-    bool supplied_all; /* training->next has no more documents, or has failed; under `lock` */
+    bool supplied_all; /* training->next has no more documents, or has failed (guarded by `lock`) */
     pthread_mutex_t lock;
 } job;
 
@@ -131,8 +131,8 @@ typedef struct worker {
     bpe_table table;
     ax_buf text, normal;
     ax_status status;
-    char message[1024]; /* message of a failure, copied because error messages belong to the thread that
-                           failed */
+    char message[1024]; /* message of a failure, copied because an error message can be read only in the
+                           thread that failed */
 } worker;
 
 static ax_status count_piece(void *arg, const char *piece, size_t n)
@@ -178,8 +178,8 @@ static ax_status add_progress(job *j, size_t bytes)
 
 static bool is_alnum(char c) { return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z'); }
 
-/* Returns the first position at or after `at` where a chunk may begin: a line feed after an ASCII letter or
- * digit. Returns n if there is none. */
+/* Returns the first position at or after `at` where a chunk may begin: a line feed directly after an ASCII
+ * letter or digit. Returns n if there is none. */
 static size_t find_cut(const char *text, size_t n, size_t at)
 {
     for (at = at ? at : 1; at < n; at++) {
@@ -194,7 +194,7 @@ static size_t find_cut(const char *text, size_t n, size_t at)
 }
 
 /* Reads bytes of the file into `text` until `text` has `want` bytes or the file ends. `text` holds the file's
- * bytes from `offset` on. Sets *end if the file has ended. */
+ * bytes from `offset` on. *end tells whether the file ended before that. */
 static ax_status read_until(int fd, const char *path, int64_t offset, size_t want, ax_buf *text, bool *end)
 {
     *end = false;
@@ -213,7 +213,8 @@ static ax_status read_until(int fd, const char *path, int64_t offset, size_t wan
 }
 
 /* Counts the pieces of one chunk: the text from the first cut (find_cut) at or after `offset`, or from the
- * start of the file if `offset` is 0, to the first cut at or after the next chunk's offset. */
+ * start of the file if `offset` is 0, to the first cut at or after the next chunk's offset, or to the end of
+ * the file if there is no such cut. */
 static ax_status count_chunk(worker *w, int fd, const char *path, int64_t offset)
 {
     size_t before = offset > 0; /* find_cut looks at the byte before a cut */

@@ -3,15 +3,16 @@
  * The algorithm is byte pair encoding (BPE). All pieces lie one after the other in `slots`, one slot per
  * byte, with a border slot before, between and after them. A token covers a run of slots: the first slot
  * holds its id, the other slots hold NONE; the first and the last slot hold the length of the run, so that
- * both neighbours are found without links. Each pair of adjacent tokens has a count (the sum, over its
- * occurrences, of the counts of their pieces) and a list of the slots where it begins. Merges do not remove
- * entries from lists: an entry is ignored if the pair is no longer at its slot.
+ * both neighbours of a token are found without links. Each pair of adjacent tokens has a count (each
+ * occurrence of the pair adds the count of the piece in which it lies) and a list of the slots where the pair
+ * begins. Merges do not remove entries from lists: an entry is ignored if the pair is no longer at its slot.
  *
  * A merge visits only the slots in the list of its pair, and each merge at a slot removes a token. So the
  * number of slots that all merges together visit is proportional to the size of the distinct pieces, whatever
  * the lengths of the pieces and the size of the vocabulary. A merge changes the counts of the pairs that the
  * merged tokens formed with their neighbours. These changes are first added up per neighbour, in an array
- * indexed by id, so that the number of look-ups grows with the number of neighbours, not of occurrences. */
+ * indexed by the neighbour's id, so that the number of look-ups of pairs grows with the number of distinct
+ * neighbours, not of occurrences. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -44,8 +45,9 @@ typedef struct event {
     int side;
 } event;
 
-/* Totals of all events of the current merge with the same neighbour, one for each side (LEFT, RIGHT) of the
- * merged token. weight: the sum of the counts of the events' pieces; n: the number of events. */
+/* Totals over the events of the current merge that have the same neighbour, separately for each side (LEFT,
+ * RIGHT) of the merged token on which the neighbour stands. weight: the sum of the counts of the pieces in
+ * which the events lie; n: the number of events. */
 typedef struct tally {
     int64_t weight[2];
     size_t n[2];
@@ -127,7 +129,7 @@ static ax_status pair_extend(trainer *t, pair *p, size_t more)
     return AX_OK;
 }
 
-/* ---- heap of candidates: most frequent first, among equals the smallest pair of ids ---- */
+/* ---- heap of candidates: most frequent first; of equally frequent ones, smallest ids first ---- */
 
 static bool comes_first(candidate a, candidate b)
 {
@@ -301,7 +303,7 @@ static ax_status merge_at(trainer *t, size_t i, int32_t a, int32_t b, int32_t ab
 }
 
 /* new_key returns the key of the pair that neighbour x on `side` forms with the new token `ab`. old_key
- * returns the key of the pair that x formed with the merged token next to it, `a` or `b`. */
+ * returns the key of the pair that x formed before the merge with the token next to it, `a` or `b`. */
 static uint64_t new_key(int32_t x, int side, int32_t ab)
 {
     return side == LEFT ? tok_pair(x, ab) : tok_pair(ab, x);
@@ -370,8 +372,8 @@ static ax_status merge_pair(trainer *t, pair *p, int32_t ab)
 
 /* ---- the loop ---- */
 
-/* Appends the merge of pair p to t->merges. *ab is the id of the merged token: a new token, or an earlier
- * token with the same name. */
+/* Appends the merge of pair p to t->merges. Sets *ab to the id of the merged token: a new token, or an
+ * earlier token with the same name. */
 static ax_status record_merge(trainer *t, const pair *p, int32_t *ab)
 {
     const bpe_word *a = &t->names.words[p->key >> 32], *b = &t->names.words[(uint32_t)p->key];

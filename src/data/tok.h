@@ -61,7 +61,8 @@ bool tok_name_bytes(const char *name, size_t n, char *out, size_t *size);
 
 /* tok_space_prefix and tok_space_suffix return the length in bytes of the white space (property White_Space)
  * at the start and at the end of valid UTF-8. tok_starts_word and tok_ends_word tell whether the text starts
- * or ends with a word character (letter, mark, digit, connector). */
+ * or ends with a word character (letter, mark, decimal digit, letter number, connector, or one of the joiners
+ * U+200C and U+200D). */
 size_t tok_space_prefix(const char *text, size_t n);
 size_t tok_space_suffix(const char *text, size_t n);
 bool tok_starts_word(const char *text, size_t n);
@@ -91,9 +92,9 @@ typedef struct tok_steps {
 } tok_steps;
 void tok_steps_fini(tok_steps *steps);
 
-/* The kind of text before a section of a document. Sections are the stretches of text between added tokens
- * and bytes that are not UTF-8. This kind decides whether the normalizer and the pre-tokenizer put text or a
- * space before the section. */
+/* The kind of text before a section of a document. Added tokens, and bytes that are not UTF-8, divide a
+ * document into sections: the stretches of other text. This kind decides whether the normalizer and the
+ * pre-tokenizer put text or a space before the section. */
 typedef enum tok_place {
     TOK_CONTINUES,    /* a byte that is not UTF-8 */
     TOK_AFTER_ADDED,  /* an added token */
@@ -188,7 +189,7 @@ typedef struct tok_node {
 typedef struct tok_tree {
     tok_node *nodes;
     int32_t n_nodes;
-    int32_t root[256];
+    int32_t root[256]; /* [b]: index of the node for the first byte b; -1: none */
 } tok_tree;
 
 struct ax_tokenizer {
@@ -337,7 +338,7 @@ typedef struct tok_merger {
 } tok_merger;
 void tok_merger_fini(tok_merger *merger);
 /* Appends the token ids of one piece: the ids of its bytes or characters, merged by the rules; the rule of
- * lowest rank first, the leftmost pair among equals. */
+ * lowest rank first, and among pairs with the same rule the leftmost. */
 AX_MUST_CHECK ax_status tok_merge(const ax_tokenizer *tok, tok_merger *merger, const char *piece, size_t n,
                                   ax_ids *out);
 
@@ -345,7 +346,7 @@ AX_MUST_CHECK ax_status tok_merge(const ax_tokenizer *tok, tok_merger *merger, c
  * character of `right`, the names of two tokens. Allocates *joins at the first call. */
 AX_MUST_CHECK ax_status tok_join_add(uint64_t **joins, const char *left, const char *right);
 /* Returns the length of the shortest part at the start of a text that no merge can join with the text after
- * it. */
+ * it, or n if there is none. */
 size_t tok_join_cut(const uint64_t *joins, const char *text, size_t n);
 
 struct ax_encoder;

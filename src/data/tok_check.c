@@ -39,7 +39,8 @@ static ax_status add_prepared(const ax_tokenizer *tok, tok_place place, const ch
 }
 
 /* Appends the text that decoding must return. It is the document as it is just before merging (add_prepared),
- * changed by the steps of the decoder. The spaces that decoding removes from the start are left out. */
+ * changed by the steps of the decoder. The characters (as a rule spaces) that decoding removes from the start
+ * are left out. */
 static ax_status expected_text(const ax_tokenizer *tok, const char *text, size_t n, ax_buf *out)
 {
     ax_buf before = {0};

@@ -35,8 +35,8 @@ static ax_status replace_template(const char *where, const json_t *config, ax_to
         int32_t id;
         bool wanted = json_is_true(json_object_get(config, keys[i].wanted));
         if (wanted && !json_object_get(config, keys[i].token))
-            continue; /* another file, or transformers' class, names the token: this side of the template is
-                         kept */
+            continue; /* another file, or transformers' class, names the token: the template of post_processor
+                         keeps its ids on this side of the text */
         around[i]->size = 0;
         if (!wanted)
             continue;

@@ -179,7 +179,7 @@ static size_t incomplete_suffix(const char *text, size_t n)
         if (back >= len)
             return 0;
         /* The sequence can still become valid if it is valid with the lowest or with the highest continuation
-         * bytes. */
+         * bytes in place of those that are missing. */
         char least[4], most[4];
         memcpy(least, p, back);
         memcpy(most, p, back);

@@ -9,8 +9,9 @@
  * are found in the cache of pieces.
  *
  * The set of pairs of characters that some merge joins is the bit table `joins`. Pairs of ASCII characters
- * have bits of their own; other pairs share bits by a hash. If a pair's bit is set only because of another
- * pair, the text is not cut there; this takes more time, but the tokens are the same. */
+ * have bits of their own; other pairs share bits by a hash. If the bit of a pair is set only because of
+ * another pair, the text is not cut between the characters of the pair; this takes more time, but the tokens
+ * are the same. */
 #include "data/tok.h"
 
 #include <string.h>

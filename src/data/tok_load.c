@@ -12,7 +12,7 @@
 
 enum {
     MAX_IDS = 1 << 24,
-    SPARE_IDS = 1 << 16 /* the largest id must be below 8 times the number of tokens plus SPARE_IDS, because
+    SPARE_IDS = 1 << 16 /* the largest id must be below SPARE_IDS plus 8 times the number of tokens, because
                            memory is allocated for unused ids too */
 };
 
@@ -311,9 +311,10 @@ static ax_status find_unk(loader *l, const json_t *model, const json_t *vocab)
     return AX_OK;
 }
 
-/* Finds the byte tokens <0x00> to <0xFF>. Decides whether pieces may be cut (tok_join.c): only if a character
- * without a token is encoded independently of its neighbours. This is so if all 256 byte tokens exist, or if
- * each such character becomes an unk_token of its own. */
+/* Finds the byte tokens <0x00> to <0xFF>. Decides whether pieces may be cut (tok_join.c): only in a tokenizer
+ * that is not byte-level and does not set ignore_merges, and only if a character without a token is encoded
+ * independently of its neighbours. This is so if all 256 byte tokens exist, or if each such character becomes
+ * an unk_token of its own. */
 static ax_status find_fallback(loader *l, const json_t *model)
 {
     ax_tokenizer *tok = l->tok;
@@ -429,7 +430,8 @@ static ax_status add_tokens(loader *l, const json_t *added, const json_t *vocab)
 /* ---- the whole ---- */
 
 /* Hashes the settings that earlier versions did not support. Not called for byte-level tokenizers whose
- * normalizer is at most one Unicode normal form, so that their hashes stay those of earlier versions. */
+ * normalizer is empty or a single Unicode normal form, so that their hashes stay those of earlier
+ * versions. */
 static void hash_text_kind(loader *l)
 {
     const ax_tokenizer *tok = l->tok;

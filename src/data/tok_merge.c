@@ -1,7 +1,7 @@
 /* Merges the bytes or characters of one piece (pre-token) by the merge rules until no rule applies: the rule
- * of lowest rank first, the leftmost pair among equals. Short pieces, which are nearly all pieces, are merged
- * by scanning a small array. Long pieces are merged with a heap over a linked list in O(n log n), so that
- * even a megabyte of one letter is not slow. */
+ * of lowest rank first, and among pairs with the same rule the leftmost. Nearly all pieces are short; these
+ * are merged by scanning a small array. Long pieces are merged with a heap over a linked list in O(n log n),
+ * so that even a megabyte of one letter is not slow. */
 #include "data/tok.h"
 
 #include <stdlib.h>

@@ -5,11 +5,13 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Ranges of characters that normalization keeps, and on either side of which text is normalized by itself.
- * Hugging Face's library computes the normal forms of Unicode 9: it does not reorder marks of later versions,
- * and neither composes nor decomposes characters of later versions. The ranges hold the characters of Unicode
- * 10 to 18 that have a combining class, a decomposition, or a part in one; tests/golden/check_tokens.py
- * compares all of them. U+11A7 is in the table for another reason: utf8proc before November 2025 loses this
+/* Ranges of characters that normalization keeps as they are; the text before such a character and the text
+ * after it are normalized separately. Hugging Face's library computes the normal forms of Unicode 9: it does
+ * not reorder marks of later versions, and neither composes nor decomposes characters of later versions. The
+ * ranges hold the characters added in Unicode 10 to 18 that have a combining class or a decomposition, or
+ * that occur in the decomposition of another character. tests/golden/check_tokens.py (with the package
+ * unicodedata2) encodes texts with each character of the first two kinds, and compares the tokens with those
+ * of the library. U+11A7 is in the table for another reason: utf8proc before November 2025 loses this
  * character after a Hangul syllable. */
 static const uint32_t inert[][2] = {
     {0x558, 0x558},     {0x58B, 0x58C},     {0x5C8, 0x5C9},     {0x7FD, 0x7FD},     {0x897, 0x89F},
@@ -31,7 +33,7 @@ static const uint32_t inert[][2] = {
     {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF}, {0x1E5EE, 0x1E5EF}, {0x1E6E3, 0x1E6E3}, {0x1E6E6, 0x1E6E6},
     {0x1E6EE, 0x1E6EF}, {0x1E6F5, 0x1E6F5}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9}};
 
-/* Returns true if normalization keeps character c. */
+/* Returns true if character c is in the table `inert`. */
 static bool is_inert(uint32_t c)
 {
     size_t lo = 0, hi = AX_COUNT(inert);
@@ -68,7 +70,7 @@ static size_t find_wide(const char *text, size_t i, size_t n)
     return i;
 }
 
-/* Normalizes `n` bytes of text without inert characters. */
+/* Normalizes `n` bytes of text in which no character is in the table `inert`. */
 static ax_status normalize_part(int form, const char *text, size_t n, ax_buf *out)
 {
     utf8proc_uint8_t *normal = NULL;
@@ -81,7 +83,8 @@ static ax_status normalize_part(int form, const char *text, size_t n, ax_buf *ou
     return status;
 }
 
-/* Normalizes the parts of a stretch of text between inert characters, and copies these characters. */
+/* Copies the characters of a stretch of text that are in the table `inert`, and normalizes the text between
+ * them. */
 static ax_status normalize_stretch(int form, const char *text, size_t n, ax_buf *out)
 {
     size_t begin = 0, size;
@@ -96,9 +99,9 @@ static ax_status normalize_stretch(int form, const char *text, size_t n, ax_buf 
 }
 
 /* Normalizes the stretches of text that hold non-ASCII characters, and copies the rest. ASCII is its own
- * normal form, and normalization does not change the text before an ASCII character. So the text from one
- * ASCII character to the next can be normalized by itself. Two stretches with at most MERGE_WITHIN ASCII
- * bytes between them are normalized together. */
+ * normal form, and an ASCII character never combines with the text before it. So the text from one ASCII
+ * character to the next can be normalized by itself. Two stretches with at most MERGE_WITHIN ASCII bytes
+ * between them are normalized together. */
 ax_status tok_normalize(int form, const char *text, size_t n, ax_buf *out)
 {
     enum { MERGE_WITHIN = 32 };

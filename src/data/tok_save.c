@@ -63,7 +63,7 @@ ax_status tok_write_config(const char *eos, char **text, size_t *size)
 
 /* ---- vocab.json and merges.txt ---- */
 
-/* Appends the lines of the file `path`, a merges.txt, to `merges`, without its version line. */
+/* Appends the lines of the file `path`, a merges.txt, to `merges`, except the file's version line. */
 static ax_status read_merges(const char *path, json_t *merges)
 {
     char *text, *rest = NULL;

@@ -90,13 +90,13 @@ static ax_status check_tokens(const ax_tokenizer *tok, const chat_template *t, b
     return status;
 }
 
-/* Ways to find the template that fits a tokenizer, the surest first; try_template has their conditions. */
+/* Ways to find the template that fits a tokenizer, the surest first; try_template checks the condition of
+ * each. */
 typedef enum chat_way { BY_TEXT, BY_MARKS, BY_TOKENS, CHAT_WAYS } chat_way;
 
-/* Sets *found if the tokenizer has all tokens that the template needs, and the condition of `way` holds.
- * BY_TEXT: the tokenizer's own Jinja template is the text that ax_chat_jinja prints for this template.
- * BY_MARKS: the tokenizer's own Jinja template has the marks of this template (chat_has_marks). BY_TOKENS: no
- * further condition. */
+/* Sets *found if the tokenizer has all tokens that template `t` needs, and the condition of `way` holds.
+ * BY_TEXT: the tokenizer's own Jinja template is the text that ax_chat_jinja prints for `t`. BY_MARKS: the
+ * tokenizer's own Jinja template has the marks of `t` (chat_has_marks). BY_TOKENS: no further condition. */
 static ax_status try_template(ax_chat *chat, const chat_template *t, chat_way way, bool *found)
 {
     const char *own = ax_tokenizer_chat_template(chat->tok);
@@ -304,9 +304,10 @@ static const char *find_last(span s, const char *mark)
     return found;
 }
 
-/* Returns the reasoning at the start of *text, and sets *text to the bytes after the last </think>. The
- * reasoning ends at the first </think>; it begins after the last <think> before that place, or else at the
- * start of *text. Without </think> the reasoning is empty and *text stays as it is. */
+/* Returns the reasoning at the start of *text, without newlines at its ends, and sets *text to the bytes
+ * after the last </think>. The reasoning ends at the first </think>; it begins after the last <think> before
+ * that place, or else at the start of *text. Without </think> the reasoning is empty and *text stays as it
+ * is. */
 static span split_reasoning(span *text)
 {
     static const char open[] = "<think>", shut[] = "</think>";
@@ -353,9 +354,9 @@ static bool is_appended(const chat_template *t, const ax_chat_turns *turns, size
     return i < turns->n && turns->turn[i].role == AX_CHAT_INPUT && !t->frame[AX_CHAT_INPUT].before;
 }
 
-/* Sets *text to the text of turn i, without white space at its ends if the template drops it (trims). If the
- * next turn is an input that the template appends to turn i (is_appended), the input's text is added after a
- * newline. */
+/* Sets *text to the text of turn i, without white space at its ends if the template drops it (t->trims). If
+ * the next turn is an input that the template appends to turn i (is_appended), the input's text is added
+ * after a newline. */
 static ax_status turn_text(const chat_template *t, const ax_chat_turns *turns, size_t i, ax_chat_text *out,
                            span *text)
 {
@@ -390,7 +391,7 @@ static ax_status put_turn(const ax_chat *chat, const ax_chat_turns *turns, size_
     return put_string(chat, out, frame->after, answers ? TARGET : 0);
 }
 
-/* Writes the template's strings before the first turn: `begin` and, if the first turn is not the system's,
+/* Writes the template's strings before the first turn: `begin` and, unless the first turn is the system's,
  * `no_system` or `no_system_input`. */
 static ax_status put_begin(const ax_chat *chat, const ax_chat_turns *turns, ax_chat_text *out)
 {

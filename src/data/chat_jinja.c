@@ -17,7 +17,7 @@ bool chat_has_marks(const char *jinja, const chat_template *t)
 
 /* ---- printing ------------------------------------------------------------------------------------ */
 
-/* Appends strings of the template as one string literal of Jinja. */
+/* Appends `count` strings of the template, one after the other, as one string literal of Jinja. */
 static ax_status put_literal(const ax_chat *chat, ax_buf *out, const char *const *strings, size_t count)
 {
     AX_TRY(ax_buf_add(out, "'", 1));
@@ -32,7 +32,7 @@ static ax_status put_literal(const ax_chat *chat, ax_buf *out, const char *const
     return ax_buf_add(out, "'", 1);
 }
 
-/* Appends a statement that writes strings of the template. */
+/* Appends a statement that writes `count` strings of the template. */
 static ax_status put_strings(const ax_chat *chat, ax_buf *out, const char *const *strings, size_t count)
 {
     AX_TRY(ax_buf_printf(out, "{{- "));
@@ -40,7 +40,7 @@ static ax_status put_strings(const ax_chat *chat, ax_buf *out, const char *const
     return ax_buf_printf(out, " }}\n");
 }
 
-/* Appends a statement that writes a turn: its text between two strings. */
+/* Appends a statement that writes a turn: its text between the two strings of `frame`. */
 static ax_status put_turn(const ax_chat *chat, ax_buf *out, const chat_frame *frame)
 {
     AX_TRY(ax_buf_printf(out, "{{- "));

@@ -79,7 +79,8 @@ static ax_status read_list(const json_t *list, ax_chat_turns *turns)
     return AX_OK;
 }
 
-/* Appends the turns of the member `member` of `object`: a list of turns, or a string that is one turn. */
+/* Appends the turns of the member `member` of `object`: a list of turns, or a string, which is one turn with
+ * the role `role`. */
 static ax_status read_side(const json_t *object, const char *member, ax_chat_role role, ax_chat_turns *turns)
 {
     const json_t *value = json_object_get(object, member);

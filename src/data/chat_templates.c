@@ -1,6 +1,6 @@
 /* The table of chat templates. Each follows a published template; tests/golden/README.md names the packages
- * and documents. The test data.chat compares the texts that these templates write with those of the originals
- * (tests/golden/make_chat.py). */
+ * and documents of the originals. The test data.chat compares the texts that these templates write with the
+ * texts that the originals write (tests/golden/make_chat.py). */
 #include "chat_templates.h"
 
 #define CHATML(role)                                                                                         \

@@ -1,11 +1,11 @@
 /* ax_data_build: tokenizes a corpus into packed token files with several threads. Documents keep their order.
  *
  * Units of work (a file, or some lines of a JSONL file; corpus.h) are numbered in the order in which workers
- * get them. A worker encodes its unit into slot `number % SLOTS` of a ring buffer. A worker that finds the
- * oldest unit complete writes this unit to the files, so units are written in order, and the files do not
+ * get them. A worker encodes its unit into slot `number % SLOTS` of a ring buffer. A worker writes the oldest
+ * unit in flight to the files once that unit is encoded, so units are written in order, and the files do not
  * depend on the number of threads. Memory is bounded: a unit is handed out only if a slot is free and the
- * units in flight (handed out and not yet written) then hold at most IN_FLIGHT_BYTES of text. A unit that
- * alone is larger is handed out when no other unit is in flight. */
+ * units in flight (handed out and not yet written), this unit included, hold at most IN_FLIGHT_BYTES of text.
+ * A unit that alone is larger is handed out when no other unit is in flight. */
 #include "corpus.h"
 #include "hash_set.h"
 
@@ -52,12 +52,12 @@ typedef struct build {
     bool more;               /* `next` holds a unit that no worker has got yet */
     int64_t issued, written; /* number of units handed out to workers, number of units written */
     int64_t bytes_in_flight;
-    bool writing;     /* a worker is writing a slot: only this worker uses the writers, `progress` and
-                         `told` */
+    bool writing;     /* a worker is writing a slot: only this worker uses the token writers, the members from
+                         `counts` to `copies`, `progress` and `told` */
     ax_status status; /* the first failure in the corpus's order, which stops the build */
     char *message;
     ax_data_progress progress;
-    double started, told;
+    double started, told; /* times (ax_now) of the start, and of the last call of options->progress */
     slot slots[SLOTS];
 } build;
 

@@ -1,5 +1,5 @@
-/* ax_data_check: verifies token files completely. It reads all tokens, the document index and the mask, which
- * would take too long whenever a file is opened. */
+/* ax_data_check: verifies token files completely. It reads all tokens, the document index and the mask. This
+ * takes too long to be done at each opening of a file. */
 #include "source.h"
 
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static ax_status check_body_hash(const ax_data *data)
 }
 
 /* Checks the documents that end within tokens at ... at+count-1, which are in `tokens`: the last token of
- * each must be end_id. *document is the first document that is not checked yet. */
+ * each of these documents must be end_id. *document is the first document that is not checked yet. */
 static ax_status check_ends(data_starts *starts, const int32_t *tokens, int64_t at, int64_t count,
                             int64_t *document)
 {

@@ -55,7 +55,7 @@ static bool is_included(const ax_corpus_options *options, const char *name)
     return !options->n_include;
 }
 
-/* Counts a file or directory as left out. Warns of it, unless ten were left out before. */
+/* Counts a file or directory as left out. Warns of it, unless ten or more were left out before. */
 static void leave_out(ax_corpus *corpus, const char *path, const char *why)
 {
     enum { TOLD = 10 };
@@ -74,8 +74,8 @@ static void drop_file(ax_corpus *corpus, int64_t file, const char *why)
     corpus->dropped_bytes += corpus->files[file].bytes;
 }
 
-/* Returns the format of a file found below a directory: JSONL or JSON by its suffix and its first bytes, else
- * text. */
+/* Returns the format of a file found below a directory: JSONL if its suffix is .jsonl or .ndjson; JSONL, JSON
+ * or text, by its first bytes, if its suffix is .json; else text. */
 static ax_data_format format_below(const char *path)
 {
     char head[DATA_HEAD_BYTES];
@@ -115,9 +115,9 @@ static ax_status check_jsonl_guess(ax_corpus *corpus, int64_t i)
 
 static ax_status walk(ax_corpus *corpus, const ax_corpus_options *options, const char *dir);
 
-/* Adds the file `path`, or all files below the directory `path`, to corpus->files; takes ownership of `path`.
- * A file or directory that cannot be accessed is counted and left out with a warning, because a directory
- * tree may hold anything. */
+/* Adds to corpus->files the file `path`, if the options include its name `name`, or the files below the
+ * directory `path`, unless `path` is a symbolic link. Takes ownership of `path`. A file or directory that
+ * cannot be accessed is counted and left out with a warning, because a directory tree may hold anything. */
 static ax_status add_entry(ax_corpus *corpus, const ax_corpus_options *options, char *path, const char *name)
 {
     struct stat info;
@@ -326,8 +326,8 @@ ax_status corpus_finish(const ax_corpus *corpus, int64_t documents)
 
 /* ---- one by one ---------------------------------------------------------------------------------- */
 
-/* Appends a document to `pending`, which holds the documents of the current unit, each preceded by its
- * length. */
+/* Appends a document to `pending`, which holds the documents of the current unit, each preceded by its length
+ * in bytes (a size_t). */
 static ax_status keep_document(void *user, const char *text, size_t bytes, ax_chat_text *chat)
 {
     ax_corpus *corpus = user;

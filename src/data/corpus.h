@@ -28,7 +28,7 @@ enum { CORPUS_UNIT_BYTES = 1 << 20 };
 
 struct ax_corpus {
     corpus_file *files;
-    int64_t n, capacity, bytes;
+    int64_t n, capacity, bytes; /* n: number of files; bytes: their total size */
     char *text_key;
     bool text_key_given; /* the caller chose text_key: an object with a string in that member is not read as a
                             conversation */
@@ -36,7 +36,7 @@ struct ax_corpus {
     int64_t bad_limit;   /* largest value of bad_lines (below) that is not an error */
     corpus_unit at;      /* the unit that ax_corpus_next read last */
     ax_buf scratch, pending;
-    size_t pending_at;
+    size_t pending_at;              /* offset in `pending` of the next document that ax_corpus_next returns */
     int64_t documents;              /* number of documents that ax_corpus_next has returned */
     int64_t skipped;                /* number of files and directories left out, in listing or in reading */
     int64_t dropped, dropped_bytes; /* number and total size of the entries of `files` that were left out
@@ -48,8 +48,8 @@ struct ax_corpus {
 /* The parts of a unit that were left out while it was read: the whole file, JSON records without a text, or
  * conversations without an answer. */
 typedef struct corpus_omitted {
-    const char *file_why;   /* why the whole file was left out, to be printed after "it": "cannot be read";
-                               NULL: the file was not left out */
+    const char *file_why;   /* why the whole file was left out, to be printed after "it", such as "cannot be
+                               read"; NULL: the file was not left out */
     int64_t records;        /* number of JSON records left out */
     int64_t first;          /* byte offset in the file of the first record left out */
     const char *record_why; /* why the first record was left out, to be printed after "is": "null" or "not
@@ -67,8 +67,9 @@ AX_MUST_CHECK ax_status corpus_create(const ax_corpus_options *options, ax_data_
                                       void *user, ax_corpus **out);
 
 /* Copies the pipe or terminal `file->path` until its end into an unlinked temporary file, so that the bytes
- * can be read repeatedly and by several threads; fills in the rest of `file`. AX_ERR_DATA: the pipe is not
- * text, or the disk is full. AX_ERR_SIGNAL: a signal arrived, or `progress` returned false. */
+ * can be read repeatedly and by several threads. Sets the members bytes, mtime_ns, copy and format of *file.
+ * AX_ERR_DATA: the pipe is not text, or the disk is full. AX_ERR_SIGNAL: a signal arrived, or `progress`
+ * returned false. */
 AX_MUST_CHECK ax_status corpus_copy_pipe(corpus_file *file, ax_data_progress_fn progress, void *user);
 
 /* Sets *unit to the unit that follows *unit, or to the first unit if *unit is zeroed. Returns false after the
@@ -79,14 +80,14 @@ bool corpus_next_unit(const ax_corpus *corpus, corpus_unit *unit);
  * conversation, its text divided into the parts of turns and of the template. */
 typedef ax_status (*corpus_take_fn)(void *user, const char *text, size_t bytes, ax_chat_text *chat);
 
-/* Reads a unit and passes its documents to `take`, in order. Thread-safe if each thread has its own
- * `scratch`, which is reused from call to call. */
+/* Reads a unit and passes its documents to `take`, in order. Sets *omitted to what was left out. Thread-safe
+ * if each thread has its own `scratch`, which is reused from call to call. */
 AX_MUST_CHECK ax_status corpus_read_unit(const ax_corpus *corpus, const corpus_unit *unit, ax_buf *scratch,
                                          corpus_take_fn take, void *user, corpus_omitted *omitted);
 
 /* Adds the counts in `omitted` (files, records and conversations left out while `unit` was read) to those of
  * `corpus`, and logs warnings. Must be called for the units in order. AX_ERR_DATA: more than bad_limit
- * records were left out. */
+ * records were left out so far, in all units together. */
 AX_MUST_CHECK ax_status corpus_note(ax_corpus *corpus, const corpus_unit *unit,
                                     const corpus_omitted *omitted);
 
@@ -94,12 +95,13 @@ AX_MUST_CHECK ax_status corpus_note(ax_corpus *corpus, const corpus_unit *unit,
  * conversations, that were left out, if that number is above 1. AX_ERR_DATA: `documents` is 0. */
 AX_MUST_CHECK ax_status corpus_finish(const ax_corpus *corpus, int64_t documents);
 
-/* Appends the bytes of a file from `offset` on to `buf`: `bytes` of them, or fewer at the end of the file. */
+/* Appends to `buf` the `bytes` bytes that begin at `offset` in a file, or fewer if the file ends before, and
+ * a NUL that buf->size does not count. */
 AX_MUST_CHECK ax_status corpus_append_range(int fd, const char *path, int64_t offset, int64_t bytes,
                                             ax_buf *buf);
 
-/* Returns the line and the column, both counted from 1, of the byte at `offset`. Reads the file from its
- * start to `offset`, so it is for error messages only. */
+/* Returns the line and the column (in characters), both counted from 1, of the byte at `offset`. Reads the
+ * file from its start to `offset`, so it is for error messages only. */
 ax_json_place corpus_place(const corpus_file *file, int64_t offset);
 /* Returns only the line that corpus_place returns. */
 long long corpus_line_number(const corpus_file *file, int64_t offset);
@@ -120,10 +122,10 @@ typedef struct corpus_records {
     corpus_take_fn take;
     void *user;
     corpus_omitted *omitted;
-    bool guessed; /* the file was found below a directory, only its suffix .json suggests that it holds
-                     documents, and no record has been read yet. If the first record is then not valid JSON,
-                     is not a valid conversation, or has neither a string nor null as its text, the file is
-                     left out without an error */
+    bool guessed; /* the file was found below a directory, only its suffix .json and its first bytes suggest
+                     that it holds documents, and no record has been read yet. If the first record is then not
+                     valid JSON, is not a valid conversation, or has neither a string nor null as its text,
+                     the file is left out without an error */
 } corpus_records;
 
 /* Frees the scratch memory (`turns` and `rendered`). */
@@ -131,7 +133,7 @@ void corpus_records_fini(corpus_records *r);
 /* Passes the document of each line of `text` to r->take. `text` begins at byte `offset` of the file. */
 AX_MUST_CHECK ax_status corpus_take_lines(corpus_records *r, const char *text, size_t bytes, int64_t offset);
 /* Passes the documents of a whole file to r->take. The file is a JSON array of objects, or objects one after
- * the other. */
+ * the other. `text` begins at byte `offset` of the file. */
 AX_MUST_CHECK ax_status corpus_take_values(corpus_records *r, const char *text, size_t bytes, int64_t offset);
 
 /* ---- building: build.c --------------------------------------------------------------------------- */

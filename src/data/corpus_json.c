@@ -7,8 +7,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* The replacement for a character that is not valid Unicode: U+FFFF, a noncharacter that text does not
- * contain. */
+/* The replacement for each byte of a character that is not valid Unicode: U+FFFF, a noncharacter that text
+ * does not contain. */
 #define NO_CHARACTER "\xef\xbf\xbf"
 
 static ax_status fail_at(const corpus_records *r, int64_t offset)
@@ -37,8 +37,8 @@ static int escaped_code(const char *at, const char *end)
 static bool is_high(int code) { return code >= 0xD800 && code < 0xDC00; }
 static bool is_low(int code) { return code >= 0xDC00 && code < 0xE000; }
 
-/* Returns the size in bytes of the character, or of the escape such as \u00e9, at `at`. Sets *broken if the
- * character is a lone surrogate or not UTF-8. */
+/* Returns the size in bytes of the character or escape (such as \u00e9) at `at`; two escapes that are a
+ * surrogate pair count as one. Sets *broken if the character is a lone surrogate or not UTF-8. */
 static size_t character_size(const char *at, const char *end, bool *broken)
 {
     int code = escaped_code(at, end);

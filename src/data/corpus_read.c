@@ -121,8 +121,9 @@ static ax_status read_lines(int fd, const char *path, const corpus_unit *unit, a
 /* ---- units --------------------------------------------------------------------------------------- */
 
 /* Returns true if a file that cannot be read or used is left out with a warning, instead of an error. A file
- * found below a directory is left out, because directories may hold anything. But only at its first unit: at
- * a later one the failure is an error, because else the rest of the file would be missing silently. */
+ * found below a directory is left out, because directories may hold anything. But this holds only for its
+ * first unit. At a later unit the failure is an error, because otherwise the rest of the file would be
+ * missing silently. */
 static bool may_skip(const corpus_file *file, const corpus_unit *unit) { return !file->named && !unit->from; }
 
 static ax_status take_json(const ax_corpus *corpus, const corpus_unit *unit, const char *text, size_t bytes,

@@ -1,5 +1,5 @@
-/* Internals of the goldfish loss, which drops about one of k targets by a hash of the `window` tokens before
- * the target. */
+/* Internals of the goldfish loss, which drops about one of k targets: those that a hash of the `window`
+ * tokens before the target selects (hashed), or every k-th token of a document (static). */
 #ifndef AXONN_DATA_GOLDFISH_H
 #define AXONN_DATA_GOLDFISH_H
 

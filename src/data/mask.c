@@ -25,7 +25,8 @@ static void put_bits(uint64_t *words, int64_t at, int64_t n, uint64_t bits)
         words[at / 64 + 1] |= bits >> (64 - shift);
 }
 
-/* Writes the mask bits of tokens first ... first+count-1 of one file to `out`, from bit `at` on. */
+/* Writes the mask bits of tokens first ... first+count-1 of one file to `out`, from bit `at` on; all are 1 if
+ * the file has no mask. */
 static ax_status read_file(const ax_data *data, int64_t first, int64_t count, int64_t at, uint64_t *out)
 {
     uint64_t words[CHUNK_WORDS];

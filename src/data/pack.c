@@ -10,7 +10,7 @@
 enum { WINDOW = 1024 };
 
 typedef struct piece {
-    int64_t start;
+    int64_t start;  /* index in the source of its first token */
     int32_t length; /* number of inputs; the target of each is the token after it */
     int32_t row;    /* row into which the piece is packed, counted within the window from 0 */
 } piece;
@@ -51,7 +51,7 @@ static int by_row(const void *a, const void *b)
                             : (x->start > y->start) - (x->start < y->start);
 }
 
-/* Returns the first row with `length` free positions, and marks them as taken. */
+/* Returns the first row with at least `length` free positions, and marks `length` of them as taken. */
 static int32_t take_room(int32_t room[2 * WINDOW], int32_t length)
 {
     int node = 1;
@@ -63,7 +63,8 @@ static int32_t take_room(int32_t room[2 * WINDOW], int32_t length)
     return row;
 }
 
-/* Packs the pieces of the window and appends its rows. Inside a row, pieces are in the order of the file. */
+/* Packs the pieces of the window into rows, and appends the rows to p->pack. Inside a row, pieces are in the
+ * order of the file. */
 static void close_window(packer *p)
 {
     data_pack *pack = p->pack;
@@ -85,7 +86,8 @@ static void close_window(packer *p)
     p->n = 0;
 }
 
-/* Cuts a document, tokens start ... end-1, into pieces, and adds them to the window. */
+/* Cuts a document, tokens start ... end-1, into pieces, and adds them to the window. A window that is full is
+ * packed, and a new one begins. */
 static void add_document(packer *p, int64_t start, int64_t end)
 {
     for (; start < end - 1; start += p->pack->seq_len) {

@@ -13,8 +13,8 @@
 enum { CACHE_VERSION = 5 };
 
 /* Hashes what the token file depends on: the version of the cache, the names, sizes and modification times of
- * the text files (for a pipe, its size and a hash of its bytes), the options for reading text (text_key and
- * whether it was given, bad_limit, chat template), and the tokenizer. */
+ * the text files (for a pipe, its size and a hash of its bytes), the options for reading text (text_key,
+ * bad_limit, the chat template and, if there is one, whether text_key was given), and the tokenizer. */
 static ax_status fingerprint(const ax_corpus *corpus, const ax_tokenizer *tokenizer, uint64_t *out)
 {
     XXH3_state_t *state = XXH3_createState();
@@ -43,7 +43,7 @@ static ax_status fingerprint(const ax_corpus *corpus, const ax_tokenizer *tokeni
 }
 
 /* Makes the path cache_dir/NAME-PRINT.tok. NAME is the last component of `real`, at most 128 bytes of it, or
- * "data" for a pattern or a path without a slash. PRINT is `print` in hexadecimal. */
+ * "data" for a pattern, or for a path that has no slash or ends with one. PRINT is `print` in hexadecimal. */
 static ax_status cache_path(const char *real, const char *cache_dir, uint64_t print, char **out)
 {
     const char *slash = data_is_pattern(real) ? NULL : strrchr(real, '/');

@@ -245,7 +245,7 @@ typedef struct marks {
     const ax_rows *row;   /* arrays to fill; NULL: targets are only counted */
     int64_t from;         /* position in the row at which the last document found so far starts */
     int64_t found;        /* number of documents that start after the row's first token */
-    int64_t used;         /* number of positions read so far; those after them are padding */
+    int64_t used;         /* number of positions read so far; positions after these are padding */
     data_targets targets; /* counts of the targets at the positions read so far */
 } marks;
 
@@ -310,8 +310,8 @@ static ax_status copy_inputs(const ax_data *data, int64_t first, int64_t count, 
     return AX_OK;
 }
 
-/* Returns true if targets.c must decide token by token which are targets: with a goldfish loss, or with a
- * mask of answers. */
+/* Returns true if targets.c must decide token by token which tokens are targets: with a goldfish loss, or
+ * with a mask of answers. */
 static bool by_token(const ax_data *data, const ax_row_shape *shape)
 {
     return shape->goldfish.k || data_is_masked(data, shape);

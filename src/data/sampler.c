@@ -15,7 +15,7 @@ typedef struct source {
     double weight;          /* normalized: all weights sum to 1; 0: the source has epochs instead */
     int64_t samples, count; /* number of samples in an epoch; number of samples taken so far */
     int64_t share; /* number of samples that the source gets in the whole run, if it has epochs; else 0 */
-    uint64_t key;
+    uint64_t key;  /* key of the pseudo-random permutations, from which each epoch derives its own */
 } source;
 
 /* The sample of a row; source is -1 if the row is padding. */
@@ -30,7 +30,8 @@ struct ax_sampler {
     int n;
     int64_t batch, total; /* batch: rows of a batch; total: samples taken so far from all sources */
     int64_t run;          /* samples of the whole run; 0: no source has epochs */
-    int64_t rest, mixed;  /* rest: samples that sources with weights get in the run; mixed: so far */
+    int64_t rest, mixed;  /* rest: samples that the sources with weights get in the whole run, all together;
+                             mixed: samples taken so far from these sources */
     int sharers; /* number of sources with epochs; plus 1 if samples are left for the sources with weights */
     int64_t dropped; /* targets of the current batch that the goldfish loss dropped */
     source *sources;
@@ -191,10 +192,10 @@ typedef struct slot {
 } slot;
 
 /* Returns the slot (range of sample numbers of the run) of sample number `count` of a source that gets
- * `share` of the run's samples. If each sample of the source is within its slot, the source has, after sample
- * g of the run, at most d = 1 - 1/N samples more or fewer than share * g / run. N = 2n - 2 for n sources, of
- * which all with weights count as one. Tijdeman (1980) proved: if always that source is chosen, among those
- * whose slot has begun, whose slot ends first, then each sample is within its slot. */
+ * `share` samples of the run. If each sample of the source is within its slot, the source has, after sample g
+ * of the run, at most d = 1 - 1/N samples more or fewer than share * g / run. N = 2n - 2 for n sources (1 if
+ * n is 1), where all sources with weights count as one. Tijdeman (1980) proved that each sample is within its
+ * slot if the source chosen is always the one whose slot ends first among those whose slot has begun. */
 static slot slot_of(const ax_sampler *s, int64_t count, int64_t share)
 {
     const int64_t N = ax_max(2 * s->sharers - 2, 1);

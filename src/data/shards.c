@@ -111,7 +111,7 @@ static bool is_link(const char *path)
     return !lstat(path, &info) && S_ISLNK(info.st_mode);
 }
 
-/* Adds the file `path`, or all files below the directory `path`, to *c; takes ownership of `path`. Symbolic
+/* Adds the file `path`, or the files below the directory `path`, to *c; takes ownership of `path`. Symbolic
  * links to directories are not followed, as in a directory of text files (corpus.c). */
 static ax_status add_entry(content *c, char *path)
 {
@@ -199,8 +199,8 @@ static ax_status check_alike(const ax_data *a, const ax_data *b)
     return AX_OK;
 }
 
-/* Adds a shard to the description of the whole source: its counts (tokens, documents, bytes), its template,
- * and its checksum. */
+/* Adds a shard to the description of the whole source: its counts (tokens, targets, documents, bytes), its
+ * template, and its checksum. */
 static void add_info(ax_data *data, const ax_data *part)
 {
     const ax_data_info *more = &part->info;

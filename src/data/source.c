@@ -1,5 +1,6 @@
-/* Opens token sources. Whatever its format, an opened source is an array of tokens in a file, and a way to
- * find the documents. */
+/* Opens token sources (a source is one token file, or several that are read as one), and finds their
+ * documents. Whatever its format, an opened file is an array of tokens and, in formats that have one, an
+ * index of documents. */
 #include "source.h"
 
 #include <stdio.h>
@@ -118,8 +119,9 @@ ax_status data_walk_next(data_walk *w)
     return find_walk_end(w, w->first);
 }
 
-/* Fills data->coarse with the first token of every coarse_step-th document, which speeds up searches. Fails
- * if one of these starts is out of order or past the last token. */
+/* Fills data->coarse with the index of the first token of every coarse_step-th document, which speeds up
+ * searches. Fails if the first document does not start at token 0, or if one of these starts is out of order
+ * or past the last token. */
 static ax_status read_coarse(ax_data *data)
 {
     int64_t documents = data->info.documents, tokens = data->info.tokens, last = 0;

@@ -110,7 +110,7 @@ struct ax_data {
     char *path;
     ax_data_info info;
     int64_t limit; /* each token id must be below `limit`: the vocabulary size that the file records, else
-                      that of the model (ax_data_expect) */
+                      that of the model, which ax_data_expect sets (INT32_MAX before) */
     data_file main, side; /* main: file with the tokens; side: the .idx file of a Megatron-LM data set */
     int64_t tokens_at;    /* offset of the first token in main */
     data_index_kind index_kind;
@@ -118,7 +118,8 @@ struct ax_data {
     int64_t mask_at;    /* offset of the mask in main; 0: there is none */
     int64_t offsets_at; /* INDEX_MEGATRON: offset, in side, of the array of the sequences' byte offsets */
     int64_t sequences;  /* INDEX_MEGATRON: number of sequences */
-    int64_t *coarse;    /* first token of every coarse_step-th document, kept in memory for fast searches */
+    int64_t *coarse; /* [coarse_n] index of the first token of every coarse_step-th document, kept in memory
+                        for fast searches */
     int64_t coarse_n, coarse_step;
     data_pack *pack; /* NULL: the documents are not packed. In a source of shards, only the source has a
                         data_pack, not its shards */
@@ -241,8 +242,8 @@ bool data_has_suffix(const char *path, const char *suffix);
  * lines, AX_DATA_JSONL for an object on each line, else AX_DATA_TEXT. */
 ax_data_format data_json_format(const char *head, size_t n, bool complete);
 
-/* Returns the reason why a file that contains a NUL byte is not text, to be printed after "it": "is in
- * UTF-16: …". `head` holds the file's first n bytes. */
+/* Returns the reason why a file that contains a NUL byte is not text, to be printed after "it", such as "is
+ * in UTF-16: …". `head` holds the file's first n bytes. */
 const char *data_not_text(const char *head, size_t n);
 /* Fails with AX_ERR_DATA for a file whose first NUL byte is at `offset`. The message tells the user what to
  * do. `head` holds the file's first n bytes. */

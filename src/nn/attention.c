@@ -17,8 +17,8 @@ typedef struct attention {
 
 enum { Q, K, V, PROJ, Q_NORM, K_NORM };
 
-/* For generation: appends k and v of the new positions to the key/value cache, then attends to all positions
- * in the cache. */
+/* Appends k and v of the new positions to the key/value cache, then computes the attention of q to all
+ * positions in the cache (generation). */
 static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
                                const ax_tensor *v, ax_tensor *o)
 {
@@ -48,7 +48,8 @@ static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor 
                            NULL, o, NULL);
 }
 
-/* Returns x, of shape [b, t, h·e], as a view of shape [b, t, h, e]. */
+/* Returns x, of shape [b, t, h·e], as a view of shape [b, t, h, e], where e is the width of a head (head_dim)
+ * and h the number of heads. */
 static ax_tensor heads_of(const ax_tensor *x, int64_t head_dim)
 {
     ax_tensor heads = *x;
@@ -89,7 +90,7 @@ static ax_status rotate(ax_layer *self, ax_frame *frame, ax_tensor *x, bool inve
     return ax_op_rope(frame, x, &batch->positions, table, inverse);
 }
 
-/* Applies to q and to k, in place, the norm of each head and then the rotary embedding. */
+/* Replaces q and k by the result of the norm of each head followed by the rotary embedding. */
 static ax_status prepare_heads(ax_layer *self, ax_frame *frame, ax_tensor *q, ax_tensor *k)
 {
     AX_TRY(norm_heads(self, Q_NORM, frame, false, q));
@@ -98,9 +99,9 @@ static ax_status prepare_heads(ax_layer *self, ax_frame *frame, ax_tensor *q, ax
     return rotate(self, frame, k, false);
 }
 
-/* Runs backward of prepare_heads, in place: dq and dk are the gradients of its results, and become those of
- * its inputs. dk may be a partial sum over ranks, because backward of the norm and of the rotary embedding is
- * linear in dk. */
+/* Runs backward of prepare_heads: at the call dq and dk are the gradients of the results of prepare_heads,
+ * afterwards those of its inputs. dk may be a partial sum over ranks, because backward of the norm and of the
+ * rotary embedding is linear in dk. */
 static ax_status prepare_heads_grad(ax_layer *self, ax_frame *frame, ax_tensor *dq, ax_tensor *dk)
 {
     AX_TRY(rotate(self, frame, dk, true));

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* B, T: rows and positions of the batch. FRAME: bytes of activation memory. */
+/* B: rows of the batch. T: positions of a row. FRAME: bytes of activation memory. */
 enum { B = 3, T = 4, MAX_PARAMS = 16, FRAME = 1 << 20 };
 
 /* The results of one run of a layer: its output, and the gradients of its input and of each parameter. Each
@@ -212,7 +212,7 @@ static double rms(const double *v, int64_t n)
     return n ? sqrt(s / (double)n) : 0;
 }
 
-/* Returns the largest |a[i] - b[i]|, relative to max(rms of b, 1e-3 · scale). */
+/* Returns the largest |a[i] - b[i]|, divided by max(root mean square of b, 1e-3 · scale). */
 static double deviation(const double *a, const double *b, int64_t n, double scale)
 {
     double worst = 0, unit = fmax(rms(b, n), 1e-3 * scale);
@@ -240,8 +240,8 @@ static double compare(const outcome *a, const outcome *serial)
 
 /* ---- finite differences -------------------------------------------------------------------------- */
 
-/* Computes the function whose gradient is checked: Σ y·dy, for the current values of the parameters and of
- * x. */
+/* Computes the function whose gradient is checked: Σ y·dy, for the current values of the parameters and of x.
+ * dy is the same as in `both`. */
 static ax_status objective(bench *b, double *out)
 {
     ax_tensor y;

@@ -1,4 +1,4 @@
-/* Token embedding plus learned positions. */
+/* The embedding of tokens, plus an embedding of positions if the layer has a table of positions. */
 #include "axonn/nn.h"
 
 #include <stdio.h>
@@ -59,7 +59,7 @@ static ax_status declare(embedding *e, const char *name, const ax_embedding_conf
                            (int64_t[]){ax_vocab_unit(e->base.ctx, c->vocab), 1},
                            (ax_role[]){AX_ROLE_VOCAB, AX_ROLE_MODEL}, AX_INIT_NORMAL, c->init_std,
                            &e->base.param[TOKENS]));
-    ax_param_pad_rows(e->base.param[TOKENS], ax_vocab_pad(e->base.ctx)); /* the head may use this table */
+    ax_param_pad_rows(e->base.param[TOKENS], ax_vocab_pad(e->base.ctx)); /* a tied head uses the table too */
     if (!c->positions)
         return AX_OK;
     snprintf(full, sizeof full, "%s.positions", name);

@@ -46,8 +46,8 @@ typedef struct forward_gemm {
     bool whole;     /* the GEMM's result already has the layout of y: no reduction follows */
 } forward_gemm;
 
-/* Acquires the weight. A layer with a bias does not use the weight's rows of zeros: the bias has no elements
- * for them. */
+/* Acquires the weight. A layer with a bias does not use the rows of zeros that pad the weight
+ * (ax_param_pad_rows), because the bias has no elements for them. */
 static ax_status acquire_weight(const ax_layer *self, ax_frame *frame, ax_tensor *w)
 {
     AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], w));
@@ -130,8 +130,8 @@ static ax_status restore_update(const ax_layer *self, ax_frame *frame, const ax_
 
 static const ax_layout *output_layout(const ax_layer *self) { return &((const linear *)self)->y_layout; }
 
-/* Runs the GEMMs of n layers and adds the low-rank updates. The results, sums[i], lie beside each other if
- * `beside` is true. */
+/* Runs the GEMMs of n layers and adds the low-rank updates. The results, sums[i], lie beside each other
+ * (ax_frame_alloc_beside) if `beside` is true. */
 static ax_status multiply(ax_layer *const *layers, int n, ax_frame *frame, const forward_gemm *p, bool beside,
                           ax_tensor *sums)
 {
@@ -164,8 +164,8 @@ static ax_status common_axes(ax_layer *const *layers, int n, const ax_tensor *su
     return AX_OK;
 }
 
-/* Reduces sums over ranks to the output layouts. Sums that lie beside each other are reduced at once if
- * possible. */
+/* Reduces the sums over ranks, to the output layout of each layer. Sums that lie beside each other are
+ * reduced by one all-reduce if possible (common_axes). */
 static ax_status reduce_sums(ax_layer *const *layers, int n, ax_frame *frame, bool beside,
                              const ax_tensor *sums, ax_tensor *y)
 {
@@ -260,8 +260,9 @@ static ax_status add_input_grads(ax_layer *const *layers, int n, ax_frame *frame
     return AX_OK;
 }
 
-/* Computes those gradients of a layer that the GEMM of its weight's gradient does not compute, and adds them:
- * the gradients of a low-rank update, and that of the bias if the weight is frozen. */
+/* Computes the gradients of the factors of a low-rank update and, if the weight is frozen, the gradient of
+ * the bias, and adds them to the gradients of these parameters. The GEMM of the weight's gradient does not
+ * compute them. */
 static ax_status add_other_grads(const ax_layer *self, ax_frame *frame, const ax_tensor *dy,
                                  const narrow_pair *update, const ax_tensor *x)
 {

@@ -4,9 +4,10 @@
 
 #include "axonn/nn.h"
 
-/* Makes the weights of n <= AX_BESIDE linear layers one group, and their biases another (ax_param_join): they
- * get adjacent memory, so that ax_linear_forward_shared and ax_linear_backward_shared, called with the layers
- * in this order, need one GEMM where sizes allow it. All layers must have a bias, or none. */
+/* Makes the weights of n <= AX_BESIDE linear layers one group, and their biases another (ax_param_join): the
+ * parameters of a group get adjacent memory, so that ax_linear_forward_shared and ax_linear_backward_shared,
+ * called with the layers in this order, need one GEMM where sizes allow it. All layers must have a bias, or
+ * none. */
 void ax_linear_join(ax_layer *const *layers, int n);
 /* Runs forward of n <= AX_BESIDE linear layers on the same x. The layers act like one layer with concatenated
  * weights: adjacent weights are multiplied by one GEMM. y[i] is the output of layer i. If `beside` is true,

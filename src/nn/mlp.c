@@ -1,6 +1,6 @@
 /* The MLP of a transformer block: up, activation, down; or gated: down(activation(gate) · up). In the MLP
- * without a gate, epilogues of the GEMMs apply the activation and its derivative: the activations between up
- * and down are the widest of a block, so another pass over their memory is costly. */
+ * without a gate, epilogues of the GEMMs apply the activation and its derivative: the tensors between up and
+ * down are the widest of a block, so another pass over their memory would be costly. */
 #include "nn/linear.h"
 
 #include <stdio.h>

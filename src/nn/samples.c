@@ -46,9 +46,9 @@ static ax_layer *low_rank(ax_layer *layer, int64_t rank)
     return layer;
 }
 
-/* A residual layer with every kind of branch: r1 and r3 begin with a norm, r2 cannot fuse the addition before
- * it (it has no forward_sum), r4 is empty, and r5 is only a norm. The norms of r3 and r5 are fused with the
- * addition before them (forward_sum). */
+/* Returns a residual layer with every kind of branch: r1 and r3 begin with a norm, r2 cannot fuse the
+ * addition before it (it has no forward_sum), r4 is empty, and r5 is only a norm. The norms of r3 and r5 are
+ * fused with the addition before them (forward_sum). */
 static ax_layer *residual(ax_ctx *ctx)
 {
     ax_layer *const branches[] = {mlp(ctx, "r1"), ax_gelu(ctx, "r2", AX_GELU_TANH), mlp(ctx, "r3"),

@@ -1,8 +1,9 @@
 /* Embedding look-up, and its gradient. */
 #include "op/op.h"
 
-/* Returns the extents and layout of the looked-up rows: the dims of `ids`, then the width of `table`. If the
- * rows of `table` are split, the result is a partial sum along the axes that split these rows. */
+/* Returns, as a tensor without data, the extents and layout of the looked-up rows: the dims of `ids`, then
+ * the width of `table`. If the rows of `table` are split, the result is a partial sum along the axes that
+ * split these rows. */
 static ax_tensor result_of(const ax_frame *frame, const ax_tensor *ids, const ax_tensor *table)
 {
     ax_layout layout = ids->layout;

@@ -1,8 +1,8 @@
-/* Cross-entropy over a vocabulary that may be split along grid axes. If it is split, the kernel sums
- * exponentials relative to the local maximum of each row; then the maxima are all-reduced, the sums rescaled
- * to the global maximum, and the sums all-reduced. The gradient overwrites the logits, to save the memory of
- * a second array. A rank without vocabulary entries has a maximum of -inf and a sum of 0. This file also has
- * the sum of squared errors. */
+/* Cross-entropy over a vocabulary that may be split along grid axes. If it is split, the kernel finds the
+ * maximum of this rank's part of each row, and sums exponentials relative to it; then the maxima are
+ * all-reduced, the sums rescaled to the maximum of the whole row, and the sums all-reduced. The gradient
+ * overwrites the logits, to save the memory of a second array. A rank without vocabulary entries has a
+ * maximum of -inf and a sum of 0. This file also has the sum of squared errors. */
 #include "op/op.h"
 
 static ax_axisset vocab_axes(const ax_tensor *logits)

@@ -56,7 +56,7 @@ static ax_status split_norm(ax_frame *frame, ax_axisset axes, const ax_norm_args
 
 /* Sets pointers to the parts of `stats`, which hold one number for each row. LayerNorm has two parts: *sum
  * (the sums; in backward s1 of ax_norm_grad_stats_args) and *m2 (the sums of squares about the mean; in
- * backward s2). RMSNorm has only the second part: *sum is NULL. */
+ * backward s2). RMSNorm has only *m2 (the sums of squares; in backward s2), and *sum is NULL. */
 static void parts_of(const ax_tensor *stats, ax_norm_kind kind, void **sum, void **m2)
 {
     *sum = kind == AX_NORM_LAYER ? ax_op_part(stats, 0) : NULL;

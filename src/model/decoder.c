@@ -35,8 +35,8 @@ static ax_layer *norm(const ax_model *m, const char *name)
 }
 
 /* Returns the standard deviation of the initial weights of output projections (of attention and MLP). In
- * GPT-2 this deviation is smaller by sqrt(2 · layers), because the residual stream is the sum of the outputs
- * of 2 · layers such projections. */
+ * GPT-2 this is the deviation of other weights divided by sqrt(2 · layers), because the residual stream is
+ * the sum of the outputs of 2 · layers such projections. */
 static double projection_std(const ax_model_config *c)
 {
     return c->plain_init ? c->init_std : c->init_std / sqrt(2.0 * (double)c->layers);

@@ -127,8 +127,8 @@ ax_status ax_model_config_parse(const char *json, size_t size, const char *path,
     return status;
 }
 
-/* Sets `key` to a token id. If the present value of `key` is a list that contains the id, keeps the list: a
- * model may have several end-of-text tokens. */
+/* Sets `key` to a token id, or to null if `id` is negative. If the present value of `key` is a list that
+ * contains the id, keeps the list: a model may have several end-of-text tokens. */
 static int set_id(json_t *json, const char *key, int64_t id)
 {
     const json_t *list = json_object_get(json, key);

@@ -40,7 +40,7 @@ struct ax_family {
     int n_names;
     const char *head, *table; /* names, in weight files, of the arrays of the output layer's weight and of the
                                  token embedding */
-    const char *prefix;       /* prefix of array names that some weight files lack: "transformer." */
+    const char *prefix;       /* prefix of array names that some weight files lack, such as "transformer." */
     const char *const *ignored; /* shell patterns for names of arrays that are not loaded */
     int n_ignored;
 };
@@ -75,7 +75,7 @@ void ax_stage_place(ax_model *model);
 AX_MUST_CHECK ax_status ax_low_rank_build(ax_model *model);
 
 /* Builds the network of model->config: adds the embedding, the blocks and the final norm to model->body,
- * creates model->head, and sets ax_param.file of all parameters. */
+ * creates model->head, sets ax_param.file of all parameters, and calls ax_low_rank_build. */
 ax_status ax_decoder_build(ax_model *model, const ax_model_use *use);
 
 #endif

@@ -31,8 +31,9 @@ static bool heads_fit(const ax_grid_load *load, ax_grid_size size)
            ax_heads_fit(m->heads, m->kv_heads, (int)ranks_along(size, &load->strategy->of[AX_ROLE_INNER]));
 }
 
-/* Returns true if there are not more pipeline stages than parts to give them: each stage needs at least the
- * embedding, a block, or the final norm with the head. */
+/* Returns true if the model is not known yet, or has at least as many units as the grid has pipeline stages.
+ * The units are the embedding, each block, and the final norm with the head; each stage needs at least
+ * one. */
 static bool stages_fit(const ax_grid_load *load, ax_grid_size size)
 {
     return !load->model || size.pipe <= load->model->layers + 2;

@@ -101,10 +101,11 @@ bool ax_family_is_transposed(const ax_family *family, ax_matrix matrix)
 
 /* ---- the network --------------------------------------------------------------------------------- */
 
-/* Sets in which array of an adapter's file, and where in the array, each of the two factors of a matrix of
- * block `block` lies. If several matrices share an array, the rank of the array's factors is the sum of the
- * matrices' ranks, and matrices of earlier parts of the array come first. Exception: with low_rank_shared
- * these matrices share one A, so the rank of the array's factors is that of each matrix. */
+/* Sets ax_param.file of the two factors of a matrix of block `block`: the array of an adapter's file that
+ * holds the factor, and the factor's place in the array. If several matrices share an array, the rank of the
+ * array's factors is the sum of the matrices' ranks, and matrices of earlier parts of the array come first.
+ * Exception: with low_rank_shared these matrices share one A, so the rank of the array's factors is that of
+ * each matrix. */
 static ax_status place(ax_model *m, ax_matrix matrix, int64_t block, ax_layer *layer)
 {
     const ax_model_config *c = &m->config;

@@ -1,6 +1,6 @@
 /* Cuts a model into pipeline stages. The units of a model are the embedding, each block, and the final norm
  * with the head, numbered from 0 in this order. A stage may have several chunks, which are runs of adjacent
- * blocks: chunk c of stage s is part p = c · stages + s of the model. */
+ * units: chunk c of stage s is part p = c · stages + s of the model. */
 #include "axonn/pipe.h"
 
 typedef struct units {
@@ -24,8 +24,9 @@ static int64_t sum_of(const units *all, int64_t first, int64_t end)
 
 /* ---- one chunk per stage ------------------------------------------------------------------------- */
 
-/* Gives each stage, from the first one on, as many units as cost at most `limit`, but leaves a unit for each
- * later stage. Sets begin[s] to the first unit of stage s. Returns true if no unit is left. */
+/* Gives each stage, from the first one on, as many units as it can have at a total cost of at most `limit`,
+ * but leaves a unit for each later stage. Sets begin[s] to the first unit of stage s. Returns true if no unit
+ * is left. */
 static bool fill_stages(const units *all, int stages, int64_t limit, int64_t *begin)
 {
     int64_t at = 0;

@@ -11,7 +11,7 @@
 struct ax_event_ring {
     char name[32];
     ax_event_ring *next;
-    int lane;
+    int lane;             /* index of the ring, from 0; the thread's id in trace files */
     size_t mask;          /* capacity - 1 */
     _Atomic size_t count; /* number of events added so far; only the thread that adds events stores it */
     ax_event event[];

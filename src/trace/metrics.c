@@ -45,8 +45,8 @@ static void row_add(row *r, const char *fmt, ...)
     r->n = (size_t)ax_min((int64_t)sizeof r->text - 1, (int64_t)r->n + ax_max(n, 0));
 }
 
-/* Appends a number with the fewest digits, from 15, that read back as the same double (%g drops trailing
- * zeros). NaN and infinities become null, because JSON does not have them. */
+/* Appends a number with the fewest significant digits, but at least 15, that read back as the same double (%g
+ * drops trailing zeros). NaN and infinities become null, because JSON does not have them. */
 static void row_number(row *r, const char *key, double value)
 {
     char digits[40] = "null";

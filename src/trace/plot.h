@@ -14,7 +14,7 @@ typedef enum ax_curve_style {
 /* A curve has a gap where a value is not finite. */
 typedef struct ax_curve {
     const char *name;   /* name in the legend; NULL: not listed */
-    const char *colour; /* "#0072b2" */
+    const char *colour; /* such as "#0072b2" */
     ax_curve_style style;
     int n;
     double *x, *y;

@@ -97,8 +97,8 @@ static ax_status extract(const ax_history *run, ax_history_field field, bool eva
     return AX_OK;
 }
 
-/* Makes the three curves of one run: raw values, smoothed values, evaluations. If the chart shows one run
- * (`lone`), the legend names the curves; else it names the runs. */
+/* Makes the curves of one run: raw values, smoothed values and, if `field` is the loss, evaluations. If the
+ * chart shows one run (`lone`), the legend names the curves; else it names the runs. */
 static ax_status curves_of(const ax_history *run, ax_history_field field, const char *colour, bool lone,
                            ax_curve c[3])
 {

@@ -22,13 +22,14 @@ enum { NONE = -1, BORDER = -2, N_BYTES = 256, LEFT = 0, RIGHT = 1 };
 
 typedef struct slot {
     int32_t id;
-    uint32_t span, word; /* span: length of the token's run in slots; word: index in trainer.words */
+    uint32_t span,
+        word; /* span: length of the token's run in slots; word: index of the piece in trainer.words */
 } slot;
 
 typedef struct pair {
     uint64_t key; /* ids of the two tokens: left << 32 | right */
     int64_t count;
-    size_t start; /* the pair's list of slots is places[start ... start+n-1] */
+    size_t start; /* the pair's list of slots is trainer.places[start ... start+n-1] */
     uint32_t n;
 } pair;
 
@@ -278,8 +279,8 @@ static ax_status record_neighbour(trainer *t, int side, int32_t neighbour, int64
     return AX_OK;
 }
 
-/* Merges the tokens a and b at slot i into `ab` if both are still there. Records the tokens before and after
- * `ab` (record_neighbour). */
+/* Merges the token a at slot i and the token b after it into `ab`, if both are still there. Records the
+ * tokens before and after `ab` (record_neighbour). */
 static ax_status merge_at(trainer *t, size_t i, int32_t a, int32_t b, int32_t ab)
 {
     slot *s = t->slots;
@@ -316,7 +317,7 @@ static uint64_t old_key(int32_t x, int side, int32_t a, int32_t b)
 /* Updates the counts of pairs after a merge of a and b to `ab`. Adds the tallies (totals per neighbour) to
  * the counts of the pairs with `ab`, and subtracts them from the counts of the pairs with a or b. Reserves
  * the lists of the new pairs. Afterwards n[side] of a tally is the index in `places` where merge_pair puts
- * the next entry. */
+ * the next entry of the new pair's list. */
 static ax_status apply_tallies(trainer *t, int32_t a, int32_t b, int32_t ab)
 {
     pair *p;

@@ -42,7 +42,8 @@ static ax_status check_body_hash(const ax_data *data)
 }
 
 /* Checks the documents that end within tokens at ... at+count-1, which are in `tokens`: the last token of
- * each of these documents must be end_id. *document is the first document that is not checked yet. */
+ * each of these documents must be end_id. *document is the first document that is not checked yet. Checks
+ * nothing unless the file is a packed token file with an end_id. */
 static ax_status check_ends(data_starts *starts, const int32_t *tokens, int64_t at, int64_t count,
                             int64_t *document)
 {

@@ -115,9 +115,9 @@ static ax_status check_jsonl_guess(ax_corpus *corpus, int64_t i)
 
 static ax_status walk(ax_corpus *corpus, const ax_corpus_options *options, const char *dir);
 
-/* Adds to corpus->files the file `path`, if the options include its name `name`, or the files below the
- * directory `path`, unless `path` is a symbolic link. Takes ownership of `path`. A file or directory that
- * cannot be accessed is counted and left out with a warning, because a directory tree may hold anything. */
+/* Adds to corpus->files the file `path`, if the options include its name `name`, or, if `path` is a directory
+ * and not a symbolic link, the files below it. Takes ownership of `path`. A file or directory that cannot be
+ * accessed is counted and left out with a warning, because a directory tree may hold anything. */
 static ax_status add_entry(ax_corpus *corpus, const ax_corpus_options *options, char *path, const char *name)
 {
     struct stat info;

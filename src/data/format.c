@@ -1,5 +1,5 @@
-/* Detects the format of data files: by the first bytes if the format has a magic number, else by the suffix
- * and by the files beside it. */
+/* Detects the format of data files: by the first bytes if the format has a magic number, else by the suffix,
+ * by the start of the text (.json), and by the files beside it (Megatron-LM). */
 #include "source.h"
 
 #include <errno.h>

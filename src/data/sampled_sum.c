@@ -1,7 +1,7 @@
-/* Computes a checksum of token files whose format stores none: a hash of the lengths of the files and of 64
- * blocks of 4 KiB in each file, or of a whole file of up to 256 KiB. So a file of 100 GB is opened as fast as
+/* Computes a checksum of token files whose format stores none: a hash of the length of each file and of 64
+ * blocks of 4 KiB in it (of all bytes of a file of at most 256 KiB). So a file of 100 GB is opened as fast as
  * a small one. Another file of the same length is noticed if one of the blocks differs; a change of bytes
- * between two blocks is not. */
+ * between two blocks is not noticed. */
 #include "source.h"
 
 #include <stdlib.h>

@@ -1,10 +1,11 @@
-/* Chooses which sample (row) of which source (data file) becomes row r of the next batch. Read axonn/data.h
- * first. Sample number g (from 0, over all sources) comes from the source i that maximises w_i max(g, 1) -
- * count_i, where w_i is the source's weight and count_i the number of samples taken from it so far (the rule
- * by which Megatron-LM blends data sets). A source with a number of epochs gets evenly spaced samples of the
- * run instead. If the run has such a source and its samples do not fill the last batch, the rest of the batch
- * is padding. In each epoch, the samples of a source are taken in the order of a pseudo-random permutation;
- * with AX_ORDER_SEQUENTIAL, in the order of the file. */
+/* Chooses which sample (row) of which source (one token file, or several read as one) becomes row r of the
+ * next batch. Read axonn/data.h first. Sample number g (from 0, over all sources) comes from the source i
+ * that maximises w_i max(g, 1) - count_i, where w_i is the source's weight and count_i the number of samples
+ * taken from it so far (the rule by which Megatron-LM blends data sets). A source with a number of epochs
+ * gets evenly spaced samples of the run instead, and g counts only the samples of the sources with weights.
+ * If the run has such a source and its samples do not fill the last batch, the rest of the batch is padding.
+ * In each epoch, the samples of a source are taken in the order of a pseudo-random permutation; with
+ * AX_ORDER_SEQUENTIAL, in the order of the file. */
 #include "source.h"
 
 #include <math.h>

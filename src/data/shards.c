@@ -183,7 +183,8 @@ ax_status data_list(const char *path, data_names *out)
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-/* Checks that two shards have the same format and were made by the same tokenizer. */
+/* Checks that two shards have the same format, vocabulary size and end-of-text token and, if both record one,
+ * the same hash of the tokenizer. */
 static ax_status check_alike(const ax_data *a, const ax_data *b)
 {
     const ax_data_info *x = &a->info, *y = &b->info;

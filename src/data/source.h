@@ -74,9 +74,9 @@ AX_MUST_CHECK ax_status data_window_get(data_window *window, int64_t i, int64_t 
 typedef enum data_index_kind {
     INDEX_NONE,    /* no index: a document starts after each end_id */
     INDEX_STARTS,  /* u64 start[D+1]: index of the first token of each of D documents */
-    INDEX_MEGATRON /* Megatron-LM: a document is one or more sequences of tokens. Two arrays of i64: index of
-                      the first sequence of each of D documents (D+1 entries), and byte offset of each
-                      sequence in the .bin file */
+    INDEX_MEGATRON /* Megatron-LM: a document consists of adjacent sequences of tokens; an empty one has none.
+                      Two arrays of i64: index of the first sequence of each of D documents (D+1 entries), and
+                      byte offset of each sequence in the .bin file */
 } data_index_kind;
 
 /* Largest number of document starts kept in memory (ax_data.coarse), at even distances. With them, a binary

@@ -15,8 +15,9 @@ typedef struct block {
     uint64_t mask[BLOCK / 64]; /* mask bits of the tokens; all 1 if no mask is used */
     uint8_t begins[BLOCK];     /* whether a token is the first of its document */
     uint8_t kept[BLOCK];       /* whether a token is a target */
-    /* tokens[i] is token origin + i of the source; the window before token `first` is included. Tokens are
-     * read only for the hashed goldfish loss, and to find documents by end_id. */
+    /* tokens[i] is token origin + i of the source. The tokens before token `first` are the window of the
+     * hashed goldfish loss, or one token without that loss. Tokens are read only for the hashed goldfish
+     * loss, and to find documents by end_id. */
     int64_t origin;
     int32_t tokens[AX_GOLDFISH_WINDOW_MAX + BLOCK];
 } block;

@@ -1,8 +1,8 @@
-/* Reads the member "decoder" of a tokenizer.json, and turns token ids into text as it says. Most steps of a
- * decoder change each token by itself, so the text of each token is computed when the file is loaded. Only
- * two steps depend on the position in the text: Metaspace omits the space before the first token, and Strip
- * (after Fuse, which joins the tokens) removes a certain character, usually the space, from the start of the
- * text. An ax_decoder remembers whether it is still at the start of the text. */
+/* Reads the member "decoder" of a tokenizer.json, and turns token ids into text as this decoder says. Most
+ * steps of a decoder change each token by itself, so the text of each token is computed when the file is
+ * loaded. Only two steps depend on the position in the text: Metaspace omits the space before the first
+ * token, and Strip (after Fuse, which joins the tokens) removes a certain character, usually the space, from
+ * the start of the text. An ax_decoder remembers whether it is still at the start of the text. */
 #include "data/tok.h"
 
 #include <ctype.h>

@@ -22,8 +22,7 @@ enum { NONE = -1, BORDER = -2, N_BYTES = 256, LEFT = 0, RIGHT = 1 };
 
 typedef struct slot {
     int32_t id;
-    uint32_t span,
-        word; /* span: length of the token's run in slots; word: index of the piece in trainer.words */
+    uint32_t span, word; /* span: slots in the token's run; word: index of the piece in trainer.words */
 } slot;
 
 typedef struct pair {

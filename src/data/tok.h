@@ -106,8 +106,9 @@ const char *tok_text_find(const char *find, size_t n_find, const char *text, siz
 /* Appends the text to `out`, with each occurrence of the string `find` replaced by the string `put`. */
 AX_MUST_CHECK ax_status tok_replace(const char *find, const char *put, const char *text, size_t n,
                                     ax_buf *out);
-/* Applies the steps of a normalizer or decoder to *text. With TOK_CONTINUES, leaves out the steps that
- * prepend. Sets *text and *n to the result, which lies in the given text or in one of the buffers `work`. */
+/* Applies the steps of a normalizer or decoder to *text. If `place` is TOK_CONTINUES, leaves out the steps
+ * that prepend. Sets *text and *n to the result, which lies in the given text or in one of the buffers
+ * `work`. */
 AX_MUST_CHECK ax_status tok_steps_run(const tok_steps *steps, tok_place place, const char **text, size_t *n,
                                       ax_buf work[2]);
 
@@ -175,7 +176,7 @@ typedef struct tok_added {
 /* When a pre-tokenizer puts a space before a text that does not start with one. */
 typedef enum tok_prefix {
     TOK_PREFIX_NEVER,
-    TOK_PREFIX_ALWAYS, /* a space at the beginning and after added tokens */
+    TOK_PREFIX_ALWAYS, /* a space at the beginning of the document and after added tokens */
     TOK_PREFIX_FIRST   /* a space only at the beginning of the document */
 } tok_prefix;
 
@@ -258,8 +259,8 @@ const char *tok_json_kind(const json_t *value);
  * part is null or missing. `field` names the part in messages. */
 AX_MUST_CHECK ax_status tok_part_type(const char *where, const char *field, const json_t *part,
                                       const char **type);
-/* Sets *members to the array `key` of a part of tokenizer.json with the type Sequence; the elements of the
- * array are parts that run one after the other. */
+/* Sets *members to the member `key` of `part`, a part of tokenizer.json whose type is Sequence. The member is
+ * an array; its elements are parts that run one after the other. */
 AX_MUST_CHECK ax_status tok_sequence_members(const char *where, const char *field, const json_t *part,
                                              const char *key, const json_t **members);
 /* Appends to `steps` the step that `part` describes: an object of type Replace in a normalizer or decoder. */

@@ -101,8 +101,9 @@ static ax_status count_ids(loader *l, json_t *vocab, const json_t *added)
     return ax_calloc((size_t)tok->n_ids, sizeof *tok->pieces, &tok->pieces);
 }
 
-/* Appends to `bytes` the text that the token `name` decodes to. `first`: the token is the first one of the
- * decoded text. *start and *size are the place of the appended text in `bytes`. */
+/* Appends to l->tok->bytes the text that the token `name` decodes to. `first`: the token is the first one of
+ * the decoded text. Sets *start to the offset of the appended text in l->tok->bytes, and *size to its
+ * length. */
 static ax_status add_text(loader *l, const char *name, size_t n, bool first, size_t *start, uint32_t *size)
 {
     ax_buf *bytes = &l->tok->bytes;
@@ -429,9 +430,9 @@ static ax_status add_tokens(loader *l, const json_t *added, const json_t *vocab)
 
 /* ---- the whole ---- */
 
-/* Hashes the settings that earlier versions did not support. Not called for byte-level tokenizers whose
- * normalizer is empty or a single Unicode normal form, so that their hashes stay those of earlier
- * versions. */
+/* Hashes the settings that earlier versions of this program did not support. Not called for byte-level
+ * tokenizers whose normalizer is empty or a single Unicode normal form, so that their hashes stay those of
+ * earlier versions. */
 static void hash_text_kind(loader *l)
 {
     const ax_tokenizer *tok = l->tok;

@@ -28,12 +28,12 @@ static size_t fallback_ids(const ax_tokenizer *tok, const char *bytes, size_t n,
     return n;
 }
 
-/* Writes the ids of the piece's bytes (byte-level) or characters to id[n] and returns their number. A
- * character without a token becomes the tokens of its bytes. If one of these tokens is missing, the character
- * becomes unk_token, or is left out if there is no unk_token. With fuse_unk, a run of such characters becomes
- * one unk_token. As in Hugging Face's tokenizers, an unk_token is written late: just before the next
- * character with a token of its own, just before the next unk_token, or at the end. So it comes after the
- * byte tokens of characters that follow it in the text. */
+/* Writes the ids of the piece's bytes (byte-level) or characters to `id`, which has room for n ids, and
+ * returns their number. A character without a token becomes the tokens of its bytes. If one of these tokens
+ * is missing, the character becomes unk_token, or is left out if there is no unk_token. With fuse_unk, a run
+ * of such characters becomes one unk_token. As in Hugging Face's tokenizers, an unk_token is written late:
+ * just before the next character with a token of its own, just before the next unk_token, or at the end. So
+ * it comes after the byte tokens of characters that follow it in the text. */
 static size_t start_ids(const ax_tokenizer *tok, tok_merger *m, const char *piece, size_t n, int32_t *id)
 {
     size_t count = 0;

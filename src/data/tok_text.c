@@ -65,7 +65,8 @@ size_t tok_utf8_put(uint32_t c, char *out)
 }
 
 /* In tokenizer.json, bytes 0-32, 127-160 and 173 are written as other characters, from U+0100
- * (FIRST_STAND_IN) on; each other byte is written as the character with that code point. */
+ * (FIRST_STAND_IN) on; each other byte is written as the character whose code point is the value of the
+ * byte. */
 enum { FIRST_STAND_IN = 256, N_LOW = 33, N_MIDDLE = 34 };
 
 uint32_t tok_byte_char(unsigned byte)

@@ -1,4 +1,4 @@
-/* Low-rank updates of the matrices of a model's blocks (LoRA, 2106.09685): lists the matrices, adds the
+/* Low-rank updates of the matrices of a model's blocks (LoRA, arXiv 2106.09685): lists the matrices, adds the
  * factors A and B to the network as parameters, and finds their places in the files of PEFT.
  *
  * In PEFT's files a factor belongs to a module, that is, to an array of weights. Where several matrices share

@@ -212,7 +212,9 @@ static double rms(const double *v, int64_t n)
     return n ? sqrt(s / (double)n) : 0;
 }
 
-/* Returns the largest |a[i] - b[i]|, divided by max(root mean square of b, 1e-3 · scale). */
+/* Returns the largest |a[i] - b[i]|, divided by the root mean square of b, or by 1e-3 · scale if that is
+ * larger. `scale` is the largest of the root mean squares of the gradients (global_scale), or 0 if a and b
+ * are outputs. */
 static double deviation(const double *a, const double *b, int64_t n, double scale)
 {
     double worst = 0, unit = fmax(rms(b, n), 1e-3 * scale);

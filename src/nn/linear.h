@@ -11,8 +11,9 @@
 void ax_linear_join(ax_layer *const *layers, int n);
 /* Runs forward of n <= AX_BESIDE linear layers on the same x. The layers act like one layer with concatenated
  * weights: adjacent weights are multiplied by one GEMM. y[i] is the output of layer i. If `beside` is true,
- * the outputs lie beside each other (ax_frame_alloc_beside), unless they must be redistributed by more than
- * an all-reduce; otherwise their rows are dense. Collective along the axes of the layers' layouts. */
+ * the outputs lie beside each other (ax_frame_alloc_beside), provided that no output needs redistribution, or
+ * that each needs an all-reduce alone, along the same axes. In all other cases their rows are dense, or
+ * padded if out_role is AX_ROLE_VOCAB. Collective along the axes of the layers' layouts. */
 AX_MUST_CHECK ax_status ax_linear_forward_shared(ax_layer *const *layers, int n, ax_frame *frame,
                                                  const ax_tensor *x, bool beside, ax_tensor *y);
 /* Runs backward of n linear layers whose forward was one call of ax_linear_forward_shared. dy[i] is the

@@ -223,7 +223,7 @@ void ax_metrics_break_line(ax_metrics *m)
     m->line_open = false;
 }
 
-/* Formats a number in a few characters: "87", "318k", "4.2M". */
+/* Formats a number in a few characters, such as "87", "318k" or "4.2M". */
 static char *short_number(double value, char out[16])
 {
     if (value >= 1e6)

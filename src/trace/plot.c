@@ -80,7 +80,7 @@ static double tick_step(double range, int wanted)
 static void tick_label(double v, char out[32])
 {
     double a = fabs(v);
-    v = a == 0 ? 0 : v; /* no -0 */
+    v = a == 0 ? 0 : v; /* a value of -0 is shown as 0 */
     if (a >= 1e6 && a < 1e12)
         snprintf(out, 32, a >= 1e9 ? "%.9gG" : "%.9gM", v / (a >= 1e9 ? 1e9 : 1e6));
     else if (a >= 1e4 && a < 1e6)
@@ -146,8 +146,8 @@ static ax_status include_most(const ax_curve *c, range *r, double *limit)
 }
 
 /* Computes the range of the y axis. A single spike must not flatten the rest of the chart. So outliers of
- * curves with raw values (AX_CURVE_THIN) do not widen the range, and other curves widen it upward only to the
- * limit that include_most computes. */
+ * curves with raw values (AX_CURVE_THIN) do not widen the range. If there are such curves, other curves widen
+ * it upward only to the limit that include_most computes. */
 static ax_status y_range(const ax_plot *p, range *r)
 {
     range all = {INFINITY, -INFINITY};

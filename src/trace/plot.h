@@ -61,9 +61,9 @@ const char *ax_history_colour(int i);
 /* Smooths a curve of n points with a moving interquartile mean, at `places` points that are spread evenly.
  * For point j of these, sets at[j] to its x value, and mean[j] to the mean of the middle half, by size, of
  * the `window` y values around it. So a single spike does not change mean[j]. Near the beginning, where
- * losses fall steeply, the window is smaller, so that it stays centred on the point; near the end it is cut
- * off. Values that are not finite are left out of the means; if the point itself is not finite, mean[j] is
- * NaN, which is drawn as a gap. */
+ * losses fall steeply, the window is smaller, so that it stays centred on the point; near the end the window
+ * ends with the last point of the curve. Values that are not finite are left out of the means; if the point
+ * itself is not finite, mean[j] is NaN, which is drawn as a gap. */
 void ax_smooth(const double *x, const double *y, int n, int window, int places, double *at, double *mean);
 /* Sorts values in ascending order; all must be finite. */
 void ax_sort(double *values, int n);

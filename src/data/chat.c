@@ -238,7 +238,8 @@ static ax_status check_order(const ax_chat_turns *turns, size_t i)
 enum { TARGET = 1, PLAIN = 2 };
 
 /* Appends a part of a rendered conversation, unless its text is empty. Bits of `kind`: TARGET: the tokens of
- * the part are targets of training; PLAIN: special tokens in the part are encoded as plain text. */
+ * the part are targets of training; PLAIN: special and guarded tokens (chat->guarded) in the part are encoded
+ * as plain text. */
 static ax_status put(ax_chat_text *out, const char *text, size_t n, int kind)
 {
     if (!n)

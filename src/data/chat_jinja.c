@@ -83,8 +83,8 @@ static ax_status put_user(const ax_chat *chat, ax_buf *out)
 }
 
 /* Appends statements that set the Jinja variable reasoning: to the message's reasoning_content or, if it has
- * none, to the part of `text` before </think>, which they remove from `text` as split_reasoning (chat.c)
- * does. */
+ * none, to the reasoning in `text` before </think>. In the second case the statements also remove the
+ * reasoning from `text`, as split_reasoning (chat.c) does. */
 static ax_status put_reasoning(ax_buf *out)
 {
     return ax_buf_printf(

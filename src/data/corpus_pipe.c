@@ -24,7 +24,8 @@ static ax_status create_copy(const char *path, int *fd)
     return AX_OK;
 }
 
-/* Waits until there are bytes to read, or the pipe ends. */
+/* Waits until there are bytes to read, or the pipe ends. Fails if a signal arrives or `progress` returns
+ * false. */
 static ax_status wait_for_bytes(int fd, const corpus_file *file, ax_data_progress_fn progress, void *user)
 {
     enum { PATIENCE_MS = 100 };

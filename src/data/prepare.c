@@ -1,5 +1,5 @@
-/* ax_data_prepare: tokenizes the text that data.train or data.valid names into a token file. The file is kept
- * in a cache directory, so that the same text is tokenized only once. */
+/* ax_data_prepare: makes a token file of the text that data.train or data.valid names. The file is kept in a
+ * cache directory, so that the same text is tokenized only once. */
 #include "corpus.h"
 #include "source.h"
 

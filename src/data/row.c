@@ -317,8 +317,8 @@ static bool by_token(const ax_data *data, const ax_row_shape *shape)
     return shape->goldfish.k || data_is_masked(data, shape);
 }
 
-/* Decides which of tokens first+1 ... first+count are targets, and counts them. These are the targets of
- * positions t ... t+count-1 of the row. */
+/* Decides which of tokens first+1 ... first+count are targets, and counts them. Positions t ... t+count-1 of
+ * the row predict these tokens. */
 static ax_status decide_targets(const ax_data *data, const ax_row_shape *shape, int64_t first, int64_t count,
                                 int64_t t, marks *m)
 {

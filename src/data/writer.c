@@ -120,7 +120,7 @@ static ax_status add_bit(ax_token_writer *w, bool is_target)
     return spill_add(w, &w->mask, word);
 }
 
-/* Appends 1 bits to the mask until it has a bit for each token so far. */
+/* Appends bits of value 1 to the mask until the mask has a bit for each token so far. */
 static ax_status add_ones(ax_token_writer *w)
 {
     while (w->mask_bits < w->header.tokens)

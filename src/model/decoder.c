@@ -19,7 +19,8 @@ typedef struct build {
     const ax_layer *first; /* attention layer of block 0, whose rotary-embedding table the other blocks use */
 } build;
 
-/* Adds to `residual` the branch x += layers(x), where the n layers run in sequence. */
+/* Adds to `residual` the branch x += layers(x), where the n layers run in sequence. The branch gets the name
+ * h.<i>.<name>. */
 static ax_status add_branch(ax_model *m, ax_layer *residual, int64_t i, const char *name,
                             ax_layer *const *layers, int n)
 {

@@ -1,5 +1,5 @@
 /* Low-rank updates of the matrices of a model's blocks (LoRA, arXiv 2106.09685): lists the matrices, adds the
- * factors A and B to the network as parameters, and finds their places in the files of PEFT.
+ * factors A and B to the network as parameters, and finds the places of the factors in PEFT's files.
  *
  * In PEFT's files a factor belongs to a module, that is, to an array of weights. Where several matrices share
  * an array (GPT-2's c_attn has q, k and v), the array has one pair of factors, whose rank is the sum of the

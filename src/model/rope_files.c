@@ -10,7 +10,7 @@ static const char *const kinds[] = {[AX_ROPE_DEFAULT] = "default",
                                     [AX_ROPE_YARN] = "yarn"};
 
 /* Sets *out to the object that holds the parameters of the rotary embedding, rope_scaling or rope_parameters,
- * or to NULL. As in transformers, rope_scaling is used if both are given. */
+ * or to NULL if there is none. As in transformers, rope_scaling is used if both are given. */
 static ax_status find_parameters(const json_t *json, const char *path, const json_t **out)
 {
     static const char *const names[] = {"rope_scaling", "rope_parameters"};

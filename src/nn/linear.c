@@ -1,7 +1,8 @@
 /* The linear layer. Its code names no grid axis: the communication follows from the layouts of input, weight
  * and output. If grid axis x splits the inner width (of attention or MLP) and grid axis y the residual width,
  * the layer runs the 3D algorithm of arXiv 2502.08145 (Alg. 1). If only one of the two axes has a size above
- * 1, it runs the algorithm of Megatron-LM. If all axes have size 1, it is the serial layer. */
+ * 1, a single dim of the weight is split, as in Megatron-LM. If all axes have size 1, it is the serial
+ * layer. */
 #include "nn/linear.h"
 
 #include <math.h>

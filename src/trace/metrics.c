@@ -1,5 +1,5 @@
 /* Writes the metrics of a training run after each step: a row of metrics.jsonl, TensorBoard events, the
- * progress line. After opening, each row is built in a fixed buffer and written with one call of write(2). */
+ * progress line. After opening, each row is built in a fixed buffer and written as a whole (ax_write_all). */
 #include "axonn/json.h"
 #include "axonn/trace.h"
 #include "trace/tfevents.h"

@@ -178,8 +178,8 @@ static ax_status write_slot(build *b, slot *s)
     return report_progress(b, false) ? AX_OK : ax_fail(AX_ERR_SIGNAL, "building the token files was stopped");
 }
 
-/* Writes slots in the order of their units, until the next unit is one that is not encoded yet. The caller
- * holds b->lock; the function releases b->lock while it writes. */
+/* Unless another worker is writing, writes slots in the order of their units, until it reaches a unit that is
+ * not encoded yet. The caller holds b->lock; the function releases b->lock while it writes. */
 static void write_ready(build *b)
 {
     while (!b->writing && b->status == AX_OK && b->slots[b->written % SLOTS].done) {

@@ -38,7 +38,7 @@ struct ax_corpus {
     ax_buf scratch, pending;
     size_t pending_at;              /* offset in `pending` of the next document that ax_corpus_next returns */
     int64_t documents;              /* number of documents that ax_corpus_next has returned */
-    int64_t skipped;                /* number of files and directories left out, in listing or in reading */
+    int64_t skipped;                /* number of files and directories left out, while listing or reading */
     int64_t dropped, dropped_bytes; /* number and total size of the entries of `files` that were left out
                                        after they were listed */
     int64_t bad_lines;              /* number of JSON records without a usable text left out so far */

@@ -16,7 +16,7 @@ typedef struct source {
     double weight;          /* normalized: all weights sum to 1; 0: the source has epochs instead */
     int64_t samples, count; /* number of samples in an epoch; number of samples taken so far */
     int64_t share; /* number of samples that the source gets in the whole run, if it has epochs; else 0 */
-    uint64_t key;  /* key of the pseudo-random permutations, from which each epoch derives its own */
+    uint64_t key;  /* random key of the source's order; each epoch derives a key of its own from it */
 } source;
 
 /* The sample of a row; source is -1 if the row is padding. */

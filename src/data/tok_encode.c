@@ -276,9 +276,9 @@ static ax_status encode_text(ax_encoder *e, const char *text, size_t n, tok_plac
     return status;
 }
 
-/* Adjusts the range [*begin, *end) in which the text of the added token `a` was found. Adds the white space
- * around it that belongs to the token (options lstrip and rstrip), but nothing before `floor`. Returns false
- * if the token must be a word of its own (option single_word) and is not. */
+/* Adjusts the range [*begin, *end) in which the text of the added token `a` was found. Adds to the range the
+ * white space around the token that belongs to it (options lstrip and rstrip), but nothing before `floor`.
+ * Returns false if the token must be a word of its own (option single_word) and is not. */
 static bool adjust_match(const tok_added *a, const char *text, size_t n, size_t floor, size_t *begin,
                          size_t *end)
 {

@@ -8,12 +8,11 @@
  * may be padded. */
 void ax_op_rows(const ax_frame *frame, const ax_tensor *x, int64_t *rows, int64_t *cols, int64_t *ld);
 
-/* Checks that x is not a partial sum, else returns AX_ERR_INTERNAL. `what` names the operation in the
- * message. */
+/* Returns AX_ERR_INTERNAL if x is a partial sum. `what` names the operation in the message. */
 ax_status ax_op_no_partial(const ax_frame *frame, const ax_tensor *x, const char *what);
 
-/* Checks that a and b, which an operation combines element by element, have the same layout and padding, else
- * returns AX_ERR_INTERNAL. */
+/* Returns AX_ERR_INTERNAL unless a and b, which an operation combines element by element, have the same
+ * layout and padding. */
 ax_status ax_op_alike(const ax_frame *frame, const ax_tensor *a, const ax_tensor *b);
 
 /* Gets memory for the gradient of a vector parameter [d] (bias, scale) that acts on the last dim of dy [..,
@@ -25,8 +24,8 @@ ax_status ax_op_vector_grad(ax_frame *frame, const ax_tensor *dy, ax_param *para
  * no layout. */
 ax_status ax_op_local(ax_frame *frame, int ndim, const int64_t *dim, ax_tensor *out);
 
-/* Checks that the rows of x are not padded, because few kernels support padding, else returns AX_ERR_USAGE.
- * `what` names the operation in the message. */
+/* Returns AX_ERR_USAGE if the rows of x are padded, because few kernels support padding. `what` names the
+ * operation in the message. */
 ax_status ax_op_dense(const ax_tensor *x, const char *what);
 
 /* Allocates a tensor with the dtype, extents and layout of x. AX_ERR_USAGE if x has padded rows, which few

@@ -1,7 +1,10 @@
-/* Causal attention for any element type, and any head whose rows fit shared memory (shared_bytes), for calls
- * that flash.cu and decode.cu do not support. A warp handles one query, and its keys WARP at a time: each
- * lane computes the dot product with one key. In key_grad_kernel a warp handles one key, and WARP queries at
- * a time. */
+/* Causal attention for any element type, and any head width whose rows fit shared memory (shared_bytes). It
+ * runs the calls that flash.cu and decode.cu do not support, and all calls if setting runtime.attention is
+ * plain. A warp handles one query, and takes the query's keys in groups of WARP (32, the lanes of a warp):
+ * each lane computes the dot product with one key of the group. In key_grad_kernel a warp handles one key,
+ * and takes the queries in groups of WARP.
+ *
+ * Letters: b sequence, i query, j key, h query head, g key head, d width of a head. */
 #include "dev/attention.h"
 #include "dev/cuda/kernels.cuh"
 
@@ -19,8 +22,8 @@ template <class T, class A> __device__ inline A dot(const A *x, const T *y, int6
 }
 
 /* Returns dropout's factor of the probability of key j, for query `row` (b·q_len + i) of head h: 0 or
- * 1/(1-p). DROP is a template argument, so that kernels without dropout are compiled as if there were no
- * dropout. */
+ * 1/(1-p); 1 if DROP is false. `keys` is kv_len. DROP is a template argument, so that kernels for calls
+ * without dropout contain no code for it. */
 template <bool DROP, class A>
 __device__ inline A kept(const ax_attention_dropout &drop, int64_t row, int64_t h, int64_t keys, int64_t j)
 {
@@ -32,7 +35,7 @@ __device__ inline A kept(const ax_attention_dropout &drop, int64_t row, int64_t 
     return (double)draw < drop.p ? (A)0 : (A)(1 / (1 - drop.p));
 }
 
-/* Copies a row to shared memory, widened to A. */
+/* The lanes of a warp together copy a row of n elements to shared memory, widened to type A. */
 template <class T, class A> __device__ inline void stage(const T *from, A *to, int64_t n)
 {
     for (int64_t i = threadIdx.x % WARP; i < n; i += WARP)
@@ -41,8 +44,8 @@ template <class T, class A> __device__ inline void stage(const T *from, A *to, i
 
 /* ---- forward ------------------------------------------------------------------------------------- */
 
-/* The grid is (groups of TEAMS queries, heads, batch). Shared memory per warp: q and o, [d] each, and the
- * weights of WARP keys. */
+/* blockIdx is (group of TEAMS queries, query head, sequence) in the kernels for queries. Shared memory per
+ * warp in attention_kernel: q and o, [d] each, and the softmax weights of WARP keys. */
 template <class T> struct forward {
     ax_attention_args a;
 };
@@ -95,7 +98,8 @@ template <class T> struct backward {
     ax_attention_grad_args a;
 };
 
-/* Computes delta and dq of a query. Shared memory per warp: q, dout and dq, [d] each, and ds of WARP keys. */
+/* Computes delta and dq of a query. Shared memory per warp: q, dout and dq, [d] each, and ds, the gradients
+ * of the scores, of WARP keys. */
 template <class T, bool DROP> __global__ void query_grad_kernel(backward<T> s)
 {
     typedef accum_t<T> A;
@@ -143,8 +147,9 @@ template <class T, bool DROP> __global__ void query_grad_kernel(backward<T> s)
         ((T *)a.dq)[query + c] = narrow<T, A>::of(dq[c]);
 }
 
-/* Computes dk and dv of a key: sums over the query heads that use the key's head, and over the queries that
- * see the key. Shared memory per warp: k, v, dk and dv, [d] each, and p and ds of WARP queries. */
+/* Computes dk and dv of a key: sums over the query heads that use key head g, and over the queries that see
+ * the key. blockIdx is (group of TEAMS keys, key head, sequence). Shared memory per warp: k, v, dk and dv,
+ * [d] each, and p and ds (probabilities after dropout, gradients of the scores) of WARP queries. */
 template <class T, bool DROP> __global__ void key_grad_kernel(backward<T> s)
 {
     typedef accum_t<T> A;
@@ -194,8 +199,8 @@ template <class T, bool DROP> __global__ void key_grad_kernel(backward<T> s)
     }
 }
 
-/* Sets *out to the bytes of shared memory of a block in which each warp needs `arrays` rows of `d` numbers,
- * and `extra` further numbers. AX_ERR_USAGE if a block cannot have that much. */
+/* Sets *out to the bytes of shared memory of a thread block whose TEAMS warps each need `arrays` rows of `d`
+ * numbers, and `extra` further numbers, all of type A. AX_ERR_USAGE if this is more than 48 KiB. */
 template <class A> ax_status shared_bytes(int64_t d, int arrays, int extra, size_t *out)
 {
     const int64_t most = 48 << 10;

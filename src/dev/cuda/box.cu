@@ -38,12 +38,13 @@ template <class T> struct embedding {
 };
 
 /* The gradient of the embedding adds the rows of dy that have the same id, in an order that depends on the
- * ids only. First the rows are sorted by id, by a stable radix sort in which a thread block handles
- * SORT_BLOCK rows. Then runs of equal ids are added up, RUN rows per thread block and strip of columns,
- * because a frequent token has long runs. Ids of other ranks' rows are replaced by `count`, so they are
- * sorted to the end, and skipped. */
+ * ids only. First the rows of dy are sorted by id, by a stable radix sort in which a thread block handles
+ * SORT_BLOCK rows. Then the rows of each run of equal ids are added up. A frequent token has a long run, so a
+ * thread block adds only RUN sorted rows, in one strip of columns. Ids that another rank's part of the table
+ * has are replaced by `count`, so that they are sorted to the end, and are skipped. */
 enum { DIGIT = 6, DIGITS = 1 << DIGIT, SORT_BLOCK = 1024, SORT_THREADS = DIGITS };
 
+/* A row of dy: `id` is its token's row in dtable, or `count`; `row` is its index, counted from row0. */
 typedef struct entry {
     int32_t id, row;
 } entry;
@@ -62,8 +63,8 @@ struct entries_of {
     }
 };
 
-/* First step of a pass of the radix sort: sets starts[digit][block] to the number of entries of the block
- * with this digit in their id. */
+/* First step of a pass of the radix sort: sets starts[digit][block] to the number of entries of the thread
+ * block with this digit (DIGIT bits, from bit `shift` on) in their id. */
 __global__ void count_digits(const entry *in, int n, int shift, int *starts)
 {
     __shared__ int digit[SORT_BLOCK];
@@ -76,8 +77,8 @@ __global__ void count_digits(const entry *in, int n, int shift, int *starts)
     starts[threadIdx.x * gridDim.x + blockIdx.x] = mine;
 }
 
-/* Replaces values by their exclusive prefix sum, which turns counts into positions. Runs as one thread
- * block. */
+/* Second step of a pass of the radix sort: replaces values by their exclusive prefix sum, which turns counts
+ * into positions. Runs as one thread block. */
 __global__ void scan(int *values, int n)
 {
     __shared__ int sums[BLOCK];
@@ -112,9 +113,10 @@ __global__ void move_rows(const entry *in, int n, int shift, const int *starts, 
             out[to++] = own[i];
 }
 
-/* The sums over runs of equal ids. Thread block (p, s) adds up the rows of piece p, which are RUN sorted
- * entries, in the columns of strip s. A run that begins in the piece is added to dtable. If the piece begins
- * inside a run, the sum of that run's part is stored in head[p]. */
+/* The sums over runs of equal ids. Piece p is the RUN sorted entries from p·RUN on. Thread block (p, s) adds
+ * up the rows of piece p in the columns of strip s. The sum of a run that begins in the piece, as far as the
+ * piece has it, is added to dtable. If the piece begins inside a run, the sum of its part of that run is
+ * stored in head[p]. */
 enum { RUN = 32 };
 template <class T> struct add_runs_call {
     typedef accum_t<T> A;
@@ -154,7 +156,7 @@ template <int N, class T> __global__ void add_pieces(add_runs_call<T> s)
 }
 
 /* If a run that began in piece p-1 goes on in piece p, thread block (p-1, s) adds the run's sums in head[p],
- * head[p+1] … to dtable. */
+ * head[p+1] … to dtable, in the columns of strip s. */
 template <int N, class T> __global__ void add_heads(add_runs_call<T> s)
 {
     typedef accum_t<T> A;
@@ -224,9 +226,9 @@ ax_status embedding_grad(ax_stream *stream, const ax_embedding_grad_args *a, int
     return a->cols % N == 0 && aligned({dy, a->dtable}) ? add_runs<N>(stream, s) : add_runs<1>(stream, s);
 }
 
-/* Returns how many rows are handled at a time: the most whose lists of entries, counts of digits and sums of
- * pieces fit AX_CUDA_SCRATCH bytes, in whole blocks of the sort, but at most 2^20; 0 if there are too many
- * columns. */
+/* Returns how many rows of dy are handled at a time: the largest multiple of SORT_BLOCK whose two lists of
+ * entries, counts of digits and sums of pieces fit AX_CUDA_SCRATCH bytes, but at most 2^20; 0 if there are
+ * too many columns. */
 int64_t rows_at_a_time(int64_t cols, ax_dtype accum)
 {
     const int64_t most = 1 << 20, bytes = SORT_BLOCK * 2 * (int64_t)sizeof(entry) +
@@ -237,13 +239,13 @@ int64_t rows_at_a_time(int64_t cols, ax_dtype accum)
 
 /* ---- boxes --------------------------------------------------------------------------------------- */
 
-/* The most elements that one launch copies, because `divisor` takes numbers below 2^31. Tests define it to be
- * less, so that even small boxes are copied in parts. */
+/* The most elements that one launch copies, because `divisor` takes numbers below 2^31. Tests define
+ * AXONN_BOX_MOST to be less, so that even small boxes are copied in parts. */
 #ifndef AXONN_BOX_MOST
 #define AXONN_BOX_MOST INT32_MAX
 #endif
 
-/* The indices of an element of a box. */
+/* The indices of an element of a box. `in` returns the element's offset in an array with these strides. */
 struct index4 {
     uint32_t i, j, k, l;
     __device__ int64_t in(const int64_t stride[4]) const
@@ -252,7 +254,8 @@ struct index4 {
     }
 };
 
-/* The extents of a box of at most AXONN_BOX_MOST elements. */
+/* The extents of the last three dims of a box of at most AXONN_BOX_MOST elements. index_of returns the
+ * indices of element number `at`. */
 struct extents {
     divisor j, k, l;
     extents(const int64_t n[4]) : j(n[1]), k(n[2]), l(n[3]) {}
@@ -291,7 +294,7 @@ template <class T> struct add_box {
 
 int64_t elements(const int64_t n[4]) { return n[0] * n[1] * n[2] * n[3]; }
 
-/* Cuts a box in two in its first dim that has several entries. */
+/* Cuts a box in two, in the first dim whose extent is above 1. */
 void halve(const ax_copy_box_args *a, ax_copy_box_args part[2])
 {
     const int64_t size = (int64_t)ax_dtype_size(a->dtype);
@@ -305,8 +308,8 @@ void halve(const ax_copy_box_args *a, ax_copy_box_args part[2])
     part[1].y = (char *)a->y + part[0].n[d] * a->y_stride[d] * size;
 }
 
-/* Sets *out to the same copy in elements of 16 bytes, which are copied faster. Returns false if the rows of
- * the box do not consist of aligned elements of 16 bytes. */
+/* Sets *out to the same copy as `a`, in elements of 16 bytes, which are copied faster. Returns false if the
+ * rows of the box do not consist of aligned elements of 16 bytes. */
 bool widened(const ax_copy_box_args *a, ax_copy_box_args *out)
 {
     int64_t times = 16 / (int64_t)ax_dtype_size(a->dtype);

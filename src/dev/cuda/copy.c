@@ -1,6 +1,6 @@
 /* Copies beside kernels: pinned memory, a copy stream for each direction, and events. A GPU has a copy engine
- * for each direction; with one stream for both, a copy to the host that waits for a kernel would hold up the
- * copies to the device behind it. */
+ * for each direction; with one stream for both directions, a copy to the host that waits for a kernel would
+ * delay the copies to the device that were enqueued after it. */
 #include "dev/cuda/cuda.h"
 
 #include <string.h>
@@ -51,7 +51,7 @@ static ax_status copy(ax_stream *stream, void *to, const void *from, size_t byte
     return AX_OK;
 }
 
-/* Creates an event. A host thread that waits for it sleeps: by default CUDA would let the thread spin. */
+/* Creates an event. A host thread that waits for the event sleeps; by default CUDA would let it spin. */
 static ax_status event_create(ax_device *dev, void **out)
 {
     cudaEvent_t event;

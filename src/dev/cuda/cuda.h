@@ -1,9 +1,10 @@
 /* Private header of the CUDA backend, a plugin (libaxonn_cuda.so) that dev/plugin.c loads. device.c has
  * memory and the backend's table; copy.c has copies that run beside kernels; gemm.c runs matmuls by cuBLASLt,
  * gemm_plan.c chooses their algorithms, gemm_sums.c tests their sums of columns, plans.c keeps the choices in
- * files; cudnn.c runs attention by cuDNN, if that is installed, cudnn_graph.c makes its plans; nccl.c links
- * GPUs. The kernels are in files named *.cu, divided about as in dev/ref; kernels.cuh has the code that they
- * share. All kernels of a device run on one stream, so that scratch has one user at a time. */
+ * files; cudnn.c runs attention by cuDNN, if that is installed, cudnn_graph.c makes cuDNN's plans; nccl.c has
+ * links, the connections between GPUs by NCCL. The kernels are in files named *.cu, divided about as in
+ * dev/ref; kernels.cuh has the code that they share. All kernels of a device run on one stream, so that
+ * scratch has one user at a time. */
 #ifndef AXONN_DEV_CUDA_H
 #define AXONN_DEV_CUDA_H
 
@@ -20,12 +21,12 @@ extern "C" {
  * in device.c), for cuDNN and for GEMMs that split k. */
 enum { AX_CUDA_SCRATCH = 32 << 20 };
 
-/* ax_copy_in copies through chunks of pinned memory, used in turn, so that the host need not wait until a
- * copy is done. */
+/* ax_copy_in copies through AX_CUDA_CHUNKS chunks of pinned memory of AX_CUDA_CHUNK bytes each. The chunks
+ * are used in turn, so that the host need not wait until a copy is done. */
 enum { AX_CUDA_CHUNK = 4 << 20, AX_CUDA_CHUNKS = 4 };
 
-/* Implementations of attention. A call uses the last of these that supports it, up to the one that
- * setting runtime.attention names. */
+/* Implementations of attention. A call uses the last of these that supports it, but none after the one that
+ * setting runtime.attention names (auto: any of them). */
 typedef enum ax_cuda_attention_kind {
     AX_CUDA_PLAIN, /* attention.cu */
     AX_CUDA_FLASH, /* flash.cu, decode.cu */
@@ -42,10 +43,10 @@ typedef struct ax_cuda {
     int64_t scratch_bytes;
     int64_t left_at_open, held; /* left_at_open: bytes free when the device was opened; held: the most bytes
                                    in use since then */
-    cudaStream_t copies[AX_COPY_DIRECTIONS]; /* the copy streams */
-    char *pinned;                            /* AX_CUDA_CHUNKS chunks */
+    cudaStream_t copies[AX_COPY_DIRECTIONS]; /* the copy stream of each direction */
+    char *pinned;                            /* AX_CUDA_CHUNKS chunks, for ax_copy_in */
     cudaEvent_t copied[AX_CUDA_CHUNKS];      /* copied[i]: complete when the last copy from chunk i is done */
-    int chunk;                               /* the chunk to use next */
+    int chunk;                               /* index of the chunk to use next */
     cudaEvent_t event[AX_EVENTS];            /* for event_record; created at first use */
     struct ax_cuda_matmuls *matmuls;         /* state of gemm.c */
     cudaEvent_t reached;                     /* recorded when the host waits for the stream */
@@ -61,13 +62,13 @@ static inline ax_cuda *ax_cuda_of(const ax_stream *stream) { return (ax_cuda *)s
 ax_status ax_cuda_check(cudaError_t result, const char *what);
 #define AX_CUDA(call) AX_TRY(ax_cuda_check((call), #call))
 
-/* Wait on the host: ax_cuda_wait until the stream is idle, ax_cuda_wait_event until an event is complete.
- * AX_ERR_COMM if links have failed. All host code must wait for the GPU by these functions, because a stream
- * may wait for a link that has failed. */
+/* Wait on the host: ax_cuda_wait until the compute stream is idle, ax_cuda_wait_event until an event is
+ * complete. AX_ERR_COMM if links have failed. All host code must wait for the GPU by these functions, because
+ * a stream may wait for a link that has failed. */
 ax_status ax_cuda_wait(ax_cuda *cu);
 ax_status ax_cuda_wait_event(ax_cuda *cu, cudaEvent_t event);
 /* Waits for the compute stream and the copy streams, and ignores errors. For functions that free or destroy
- * objects, because these functions cannot return an error. */
+ * objects and so cannot return an error. */
 void ax_cuda_drain(ax_cuda *cu);
 /* Copies to or from host memory that is not pinned, and waits for the copy. */
 ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
@@ -80,11 +81,12 @@ extern const ax_device_ops ax_plugin_cuda;
 ax_status ax_cuda_matmuls_create(const ax_cuda *cu, const char *gpu, struct ax_cuda_matmuls **out);
 void ax_cuda_matmuls_destroy(struct ax_cuda_matmuls **out);
 /* From this call on, keeps the algorithms that are chosen for GEMMs by timing in a file of directory `dir`.
- * First takes over those in the file of directory `from`. See ax_device_keep_plans. */
+ * First takes over the algorithms in such a file of directory `from`, unless `from` is NULL. See
+ * ax_device_keep_plans. */
 ax_status ax_cuda_matmuls_keep(struct ax_cuda_matmuls *p, const char *dir, const char *from, bool *kept);
 
-/* Sets each row of c to the bias (to zeros if the bias is NULL), or adds the bias to each row if
- * `accumulate`. A GEMM with k = 0 does nothing else. */
+/* Sets each row of the GEMM's c to the bias (to zeros if the bias is NULL), or adds the bias to each row if
+ * args->accumulate. A GEMM with k = 0 does nothing else. */
 ax_status ax_cuda_spread_rows(ax_stream *stream, const ax_gemm_args *args);
 
 /* Runs a GEMM by a slow kernel of the plugin, for calls that cuBLASLt does not support. */
@@ -95,13 +97,14 @@ extern const ax_copy_ops ax_cuda_copy_ops;
 
 /* Links to other GPUs (nccl.c). */
 extern const ax_link_ops ax_cuda_links;
-/* Waits on a GPU that has links until an event is complete, or CUDA, a link or another rank has failed. If a
- * link or another rank has failed, aborts all links, so that no stream waits for them any more. Logs warnings
- * of long waits. `ending`: this rank closes a link or its device, or frees memory; then the function gives up
- * after two minutes, which counts as a failure of a link, because other ranks may have ended before they
- * joined the last collectives. */
+/* For a GPU that has links: waits on the host until an event is complete, or CUDA, a link or another rank has
+ * failed. If a link or another rank has failed, aborts all links, so that no stream waits for them any more.
+ * Logs warnings of long waits. `ending`: this rank closes a link or its device, or frees memory; then the
+ * function gives up after two minutes, which counts as a failure of a link, because other ranks may have
+ * ended before they joined the last collectives. */
 void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending);
-/* Returns why the links have failed, or NULL. After a failure, data received over them is invalid. */
+/* Returns why the links have failed, or NULL if they have not. After a failure, data received over links is
+ * invalid. */
 const char *ax_nccl_why(const ax_cuda *cu);
 void ax_nccl_destroy(ax_cuda *cu);
 
@@ -125,10 +128,11 @@ ax_status ax_cuda_own_attention_grad(ax_stream *stream, const ax_attention_grad_
 ax_status ax_cuda_documents(ax_stream *stream, const int32_t *doc_start, int64_t n, float *out);
 ax_status ax_cuda_blind_queries(ax_stream *stream, const ax_attention_args *args);
 
-/* Attention by cuDNN (cudnn.c). *done is set to whether the call is computed; if not, the plugin's own
- * kernels must compute it. cuDNN is loaded at the first call that cuDNN may support, or when a device is
- * opened whose setting runtime.attention is cudnn. ax_cuda_cudnn_create: AX_ERR_USAGE if there is no usable
- * cuDNN. ax_cuda_cudnn_version returns the version as cuDNN reports it, such as 91900 for 9.19.0. */
+/* Attention by cuDNN (cudnn.c). *done is set to whether cuDNN has computed the call; if not, the plugin's own
+ * kernels must compute it. cuDNN is loaded at the first call that cuDNN may support, or earlier: when a
+ * device is opened while setting runtime.attention is cudnn, or when a device is described.
+ * ax_cuda_cudnn_create: AX_ERR_USAGE if there is no usable cuDNN. ax_cuda_cudnn_version returns the version
+ * as cuDNN reports it, such as 91900 for 9.19.0. */
 #ifdef AXONN_HAVE_CUDNN
 ax_status ax_cuda_cudnn_create(const ax_cuda *cu, struct ax_cuda_cudnn **out);
 void ax_cuda_cudnn_destroy(struct ax_cuda_cudnn **out);

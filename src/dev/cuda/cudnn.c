@@ -1,9 +1,10 @@
 /* Attention by cuDNN: which calls cuDNN supports, their plans, and a check of each plan against the plugin's
  * own kernels. A plan is made and checked at the first call of a shape, and then kept. The backward graph
- * needs workspace that grows with the square of the sequence length, so a call is cut into slices that fit
- * scratch. A slice is several sequences, or several heads of one sequence. If scratch has too little room for
- * that, the other backward graph is used, whose workspace grows with the sequence length, or, where cuDNN
- * does not have that graph, the plugin's own kernels. */
+ * needs workspace that grows with the square of the sequence length, so a backward call is cut into slices
+ * that fit scratch. A slice is one or more sequences, or one or more key heads of one sequence with their
+ * query heads. If scratch is too small for slices (cut_backward), the other backward graph is used, whose
+ * workspace grows with the sequence length. If cuDNN does not have that graph, or it does not fit either, the
+ * plugin's own kernels run the call. */
 #include "dev/cuda/cudnn.h"
 #include "dev/attention.h"
 #include "dev/cuda/cuda.h"
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the bytes of scratch that plans may use. Tests define AXONN_CUDNN_ROOM to be less, so that even
+/* Returns the bytes of scratch that a call may use. Tests define AXONN_CUDNN_ROOM to be less, so that even
  * small calls are cut into slices. */
 #ifdef AXONN_CUDNN_ROOM
 _Static_assert(AXONN_CUDNN_ROOM <= AX_CUDA_SCRATCH, "AXONN_CUDNN_ROOM is more than the scratch");
@@ -26,16 +27,17 @@ static int64_t scratch_room(const ax_cuda *cu)
 static int64_t scratch_room(const ax_cuda *cu) { return cu->scratch_bytes; }
 #endif
 
-/* Bytes that engines may need in addition to ax_cudnn_backward_bytes. */
+/* Bytes of workspace that cuDNN's engines, its implementations of a graph, may need in addition to
+ * ax_cudnn_backward_bytes. */
 enum { WORKSPACE_REST = 64 << 10 };
 
 /* Which kernels run the calls of a shape. NEW: not decided, the plan is not yet checked. GOOD: the plan was
  * checked, and cuDNN is used. OWN: the plugin's own kernels are used instead of cuDNN. */
 typedef enum verdict { NEW, GOOD, OWN } verdict;
 
-/* The calls of one shape, and the plans of their slices. `kind`: the graph, which for backward calls may be
- * one of two. A slice has `batch` sequences and `kv_heads` key heads; its plan is `slice`. `rest` is the plan
- * of the smaller slice at the end, if there is one. */
+/* The calls of shape `whole`, and the plans of their slices. `kind`: the graph, which for backward calls may
+ * be one of two. A slice has `batch` sequences and `kv_heads` key heads; its plan is `slice`. `rest` is the
+ * plan of the smaller slice at the end, if there is one. */
 typedef struct shape_class {
     ax_cudnn_shape whole;
     ax_cudnn_kind kind;
@@ -53,7 +55,8 @@ struct ax_cuda_cudnn {
 };
 typedef struct ax_cuda_cudnn state;
 
-/* A call of an attention kernel, and its operands. */
+/* A call of an attention kernel. `at`: the addresses of its arrays. scale, hidden and unit: the values of the
+ * operands AX_CUDNN_SCALE, AX_CUDNN_HIDDEN and AX_CUDNN_UNIT. */
 typedef struct call {
     ax_cudnn_shape whole;
     void *at[AX_CUDNN_OPERANDS];
@@ -143,8 +146,8 @@ static bool all_aligned(void *const *at)
     return true;
 }
 
-/* Returns true if cuDNN may support a call. Its engines need more than one query, heads whose width is a
- * multiple of 16 bytes and at most 256 elements, and rows that begin at multiples of 16 bytes. */
+/* Returns true if cuDNN may support a call. Its engines need bf16 or fp16, more than one query, heads whose
+ * width is a multiple of 16 bytes and at most 256 elements, and rows that begin at multiples of 16 bytes. */
 static bool may_support(const call *c)
 {
     const ax_cudnn_shape *s = &c->whole;
@@ -209,7 +212,8 @@ static call backward_call(const ax_attention_grad_args *a)
                   .doc_start = a->doc_start};
 }
 
-/* Returns the offset, in elements, at which sequence b and key head g begin in an operand. */
+/* Returns the offset, in elements, of key head g of sequence b in an operand. In an operand with query heads
+ * it is the offset of the first query head that uses key head g; in the document mask, of sequence b. */
 static int64_t elements_to(const ax_cudnn_shape *whole, int operand, int64_t b, int64_t g)
 {
     const int64_t h = g * (whole->all_heads / whole->all_kv_heads), t = whole->time, d = whole->width;
@@ -249,8 +253,9 @@ static void *operand_at(const call *c, int operand, int64_t b, int64_t g)
 
 /* ---- plans --------------------------------------------------------------------------------------- */
 
-/* documents_bytes returns the bytes at the end of scratch that hold, as floats, the first key that each query
- * sees; 0 without documents. room_of returns the bytes before them, for workspace and sums of dq. */
+/* documents_bytes returns the bytes of the document mask, which is at the end of scratch: as floats, the
+ * first key that each query sees; 0 without documents. room_of returns the bytes of scratch before the mask,
+ * for workspace and sums of dq. */
 static int64_t documents_bytes(const ax_cudnn_shape *s)
 {
     return s->documents ? ax_round_up(s->batch * s->time * (int64_t)sizeof(float), 256) : 0;
@@ -266,7 +271,8 @@ static int64_t even_part(int64_t total, int64_t most) { return ax_ceil_div(total
 
 static int64_t group_of(const ax_cudnn_shape *s) { return s->heads / s->kv_heads; }
 
-/* Returns the bytes of fp32 sums of dq in a slice, which lie between the workspace and the document mask. */
+/* Returns the bytes of fp32 sums of dq in a slice, which lie between the workspace and the document mask; 0
+ * if the graph has no such sums. */
 static int64_t sums_bytes(const shape_class *c, int64_t batch, int64_t kv_heads)
 {
     return ax_round_up(batch * kv_heads * group_of(&c->whole) *
@@ -275,8 +281,9 @@ static int64_t sums_bytes(const shape_class *c, int64_t batch, int64_t kv_heads)
 }
 
 /* Chooses the size of slices of backward calls by graph `kind`: as many sequences as fit scratch; if not even
- * one fits, as many heads of one sequence as fit. Fails if not even one head fits, if a slice would keep less
- * than half of the GPU busy, or if lse and delta of a slice would not begin at a multiple of 16 bytes. */
+ * one sequence fits, as many key heads of one sequence, with their query heads, as fit. Fails if not even one
+ * key head fits. If a call must be cut, also fails if a slice would keep less than half of the GPU busy, or
+ * if lse and delta of a slice would not begin at a multiple of 16 bytes. */
 static ax_status cut_backward(const ax_cuda *cu, ax_cudnn_kind kind, shape_class *c)
 {
     const ax_cudnn_shape *s = &c->whole;
@@ -409,7 +416,7 @@ static ax_status run_call(ax_stream *stream, state *s, const shape_class *c, cal
 
 /* ---- checking a plan ----------------------------------------------------------------------------- */
 
-/* Runs sequence b by the plugin's own kernels, which store their results in the call's own output
+/* Computes sequence b of a call by the plugin's own kernels, which store their results in the call's output
  * operands. */
 static ax_status run_own(ax_stream *stream, const call *k, int64_t b)
 {
@@ -458,7 +465,7 @@ static matrix sequence_of(const ax_cudnn_shape *whole, int operand)
 }
 
 /* Sets *off to the root mean square of got - want, and *size to the root mean square of want. Elements that
- * are the same infinity in both are left out. */
+ * are the same infinity in `got` and `want` count as 0. */
 static void measure_error(ax_dtype dtype, const void *got, const void *want, matrix m, double *off,
                           double *size)
 {
@@ -475,12 +482,15 @@ static void measure_error(ax_dtype dtype, const void *got, const void *want, mat
     *off = sqrt(*off / n), *size = sqrt(*size / n);
 }
 
-/* The output operands that are compared, for each kind of graph. */
+/* The RESULTS output operands that are compared, for forward and for backward calls; for forward calls lse
+ * fills two places. SEQUENCES: number of sequences of a call that are compared, the first and the last.
+ * OVERFLOWS: see compare_results. */
 static const int results[][3] = {[AX_CUDNN_FORWARD] = {AX_CUDNN_O, AX_CUDNN_LSE, AX_CUDNN_LSE},
                                  [AX_CUDNN_BACKWARD] = {AX_CUDNN_DQ, AX_CUDNN_DK, AX_CUDNN_DV}};
 enum { RESULTS = 3, SEQUENCES = 2, OVERFLOWS = 64 };
 
-/* Copies the results of the first and the last sequence to the host. */
+/* Copies the results of the first and the last sequence to host memory, which it allocates where
+ * to[sequence][result] is NULL. Skips lse if the call does not store it. */
 static ax_status copy_results(ax_stream *stream, const call *k, void *to[SEQUENCES][RESULTS])
 {
     for (int i = 0; i < SEQUENCES; i++)

@@ -39,17 +39,18 @@ AX_MUST_CHECK ax_status ax_cudnn_set(const ax_cudnn *lib, cudnnBackendDescriptor
                                      cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                                      int64_t count, const void *values);
 
-/* Kinds of graphs. AX_CUDNN_BACKWARD stores the gradient of the scores in workspace, which grows with the
- * square of the sequence length. AX_CUDNN_BACKWARD_ORDERED sums dq in fp32, in AX_CUDNN_DQ_SUM; its thread
- * blocks wait for one another, so that each sum has a fixed order. Its workspace grows with the sequence
- * length. It exists on Hopper, from cuDNN AX_CUDNN_ORDERED_VERSION on. */
+/* Kinds of graphs. AX_CUDNN_BACKWARD stores the gradient of the scores in its workspace, whose size grows
+ * with the square of the sequence length. AX_CUDNN_BACKWARD_ORDERED sums dq, the gradient of the queries, in
+ * fp32, in AX_CUDNN_DQ_SUM; its thread blocks wait for one another, so that each sum has a fixed order. Its
+ * workspace grows with the sequence length. It exists on Hopper, from cuDNN AX_CUDNN_ORDERED_VERSION on. */
 typedef enum ax_cudnn_kind { AX_CUDNN_FORWARD, AX_CUDNN_BACKWARD, AX_CUDNN_BACKWARD_ORDERED } ax_cudnn_kind;
 enum { AX_CUDNN_ORDERED_VERSION = 92500 };
 
-/* The shape of a call of causal attention in bf16 or fp16, or of a slice of a call. The arrays have all_heads
- * query heads and all_kv_heads key heads; the call or slice has `heads` query heads and kv_heads key heads.
- * `time` is the length of a sequence, `width` the width of a head, q_ld and kv_ld are as in
- * ax_attention_args. The struct has no padding, because shapes are compared as bytes. */
+/* The shape of a call of causal attention in bf16 or fp16, or of a slice of a call (cudnn.c). `kind` is an
+ * ax_cudnn_kind. The arrays have all_heads query heads and all_kv_heads key heads; the call or slice has
+ * `heads` query heads and kv_heads key heads. `time` is the length of a sequence, `width` the width of a
+ * head, q_ld and kv_ld are as in ax_attention_args. The struct has no padding, because shapes are compared as
+ * bytes. */
 typedef struct ax_cudnn_shape {
     int64_t kind, dtype, batch, time, heads, kv_heads, all_heads, all_kv_heads, width, q_ld, kv_ld;
     int64_t documents; /* 1 if there is a mask of documents, else 0 */
@@ -90,11 +91,11 @@ typedef struct ax_cudnn_plan {
                                              `owned` that is the execution plan */
     int64_t count, room;                  /* length and capacity of `owned` */
     int64_t uid[AX_CUDNN_OPERANDS]; /* unique id of each operand; 0: this graph does not have the operand */
-    int64_t workspace, engine;
+    int64_t workspace, engine;      /* bytes of workspace; cuDNN's number of the engine that runs the graph */
 } ax_cudnn_plan;
 
-/* Makes a plan that needs at most `room` bytes of workspace. AX_ERR_USAGE, with the reason, if cuDNN has no
- * such plan. *out must be destroyed even after an error. */
+/* Makes a plan for `shape` that needs at most `room` bytes of workspace. AX_ERR_USAGE, with the reason, if
+ * cuDNN has no such plan. *out must be destroyed even after an error. */
 AX_MUST_CHECK ax_status ax_cudnn_plan_create(const ax_cudnn *lib, const ax_cudnn_target *target,
                                              const ax_cudnn_shape *shape, int64_t room, ax_cudnn_plan *out);
 void ax_cudnn_plan_destroy(const ax_cudnn *lib, ax_cudnn_plan *plan);

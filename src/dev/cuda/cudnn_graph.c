@@ -1,9 +1,9 @@
 /* The graphs of attention, forward and backward, and their execution plans. A graph is described by two
  * tables, of tensors and of operations, in a form that cuDNN's fused engines recognize, so that matrices of
  * scores exist inside of kernels only. Each sum has a fixed order. For that, one backward graph stores dS,
- * the gradient of the scores, in workspace, rounded to bf16 or fp16. The other one sums dq in fp32, in
- * workspace, with an engine that adds the contributions to a row of dq in a fixed order. Most engines would
- * add them by atomics, without saying so in their numerical notes.
+ * the gradient of the scores, in workspace, rounded to bf16 or fp16. The other backward graph sums dq in fp32
+ * (AX_CUDNN_DQ_SUM), with an engine that adds the contributions to a row of dq in a fixed order. Most engines
+ * would add the contributions by atomics, without saying so in their numerical notes.
  *
  * Letters in shapes: b batch, h query heads, g key heads, t time, d width of a head; H and G: number of query
  * and key heads of the whole arrays. */
@@ -19,8 +19,8 @@
 #define AXONN_CUDNN_LIBRARY "libcudnn.so.9"
 #endif
 
-/* The oldest version that is used, 9.16. Older versions need workarounds for sequence lengths that are not
- * multiples of a tile. */
+/* The oldest version of cuDNN that is used, 9.16. Older versions need workarounds for sequence lengths that
+ * are not multiples of a tile. */
 enum { OLDEST = 91600 };
 
 typedef cudnnBackendDescriptor_t descriptor;
@@ -86,15 +86,15 @@ ax_status ax_cudnn_set(const ax_cudnn *lib, descriptor of, cudnnBackendAttribute
 /* The layouts of tensors. In the comments, "X of Y" means: cuDNN sees a tensor with dims X, and the array in
  * memory has dims Y. */
 typedef enum layout {
-    QUERIES, /* [b,h,t,d] of [b,t,H,d], rows q_ld apart */
-    KEYS,    /* [b,g,t,d] of [b,t,G,d], rows kv_ld apart */
-    KEYS_T,  /* [b,g,d,t] of [b,t,G,d], rows kv_ld apart */
-    OUTPUTS, /* [b,h,t,d] of [b,t,H,d] */
-    ROWS,    /* [b,h,t,d], dense */
-    SCORES,  /* [b,h,t,t] */
-    SCORES_T,
-    STATS,  /* [b,h,t,1], must be dense: with other strides cuDNN's gradients are wrong, without an error */
-    STARTS, /* [b,1,t,1] */
+    QUERIES,  /* [b,h,t,d] of [b,t,H,d], rows q_ld apart */
+    KEYS,     /* [b,g,t,d] of [b,t,G,d], rows kv_ld apart */
+    KEYS_T,   /* [b,g,d,t] of [b,t,G,d], rows kv_ld apart */
+    OUTPUTS,  /* [b,h,t,d] of [b,t,H,d] */
+    ROWS,     /* [b,h,t,d], dense */
+    SCORES,   /* [b,h,t,t] */
+    SCORES_T, /* as SCORES, but in memory the last two dims are swapped */
+    STATS,    /* [b,h,t,1], must be dense: with other strides cuDNN's gradients are wrong, without an error */
+    STARTS,   /* [b,1,t,1] */
     NUMBER
 } layout;
 
@@ -140,7 +140,7 @@ static const struct { layout layout; int type, operand; } tensors[] = {
 #undef ENTRY
 };
 
-/* The forms of operations, and the conditions under which an operation is part of a graph. */
+/* The forms of operations, and the conditions under which an operation of the tables below is part of a graph. */
 typedef enum form { MATMUL, POINTWISE, INDEX, REDUCTION, RESHAPE } form;
 typedef enum condition {
     ALWAYS,
@@ -266,7 +266,7 @@ static const struct {
 
 /* ---- descriptors --------------------------------------------------------------------------------- */
 
-/* A graph that is being built. The plan owns its descriptors. */
+/* A graph that is being built. The plan owns the graph's descriptors. */
 typedef struct graph {
     const ax_cudnn *lib;
     const ax_cudnn_shape *shape;
@@ -331,7 +331,8 @@ static extents extents_of(const ax_cudnn_shape *s, layout of)
     return all[of];
 }
 
-/* Creates the descriptor of a tensor. The unique id of an operand is the index of its tensor plus 1. */
+/* Creates the descriptor of a tensor, whose unique id is its index in `tensors` plus 1. If the tensor is an
+ * operand, the plan notes this id. */
 static ax_status make_tensor(graph *g, tensor which, descriptor *out)
 {
     const extents e = extents_of(g->shape, tensors[which].layout);
@@ -434,8 +435,8 @@ static ax_status make_graph(graph *g, const ax_cudnn_target *target, descriptor 
 
 /* ---- plans --------------------------------------------------------------------------------------- */
 
-/* Sets *engine to the engine of a configuration, and *yes to whether it is deterministic, according to its
- * numerical notes. */
+/* Sets *engine to the engine of an engine configuration, and *yes to whether the engine is deterministic,
+ * according to its numerical notes. */
 static ax_status is_deterministic(graph *g, descriptor config, int64_t *engine, bool *yes)
 {
     const ax_cudnn *lib = g->lib;
@@ -593,9 +594,10 @@ ax_status ax_cudnn_plan_run(const ax_cudnn *lib, cudnnHandle_t handle, const ax_
 }
 
 /* Returns the bytes of workspace per query head of a sequence: dS (the gradient of the scores, padded to
- * whole tiles) or, in the graph that sums dq, 16 bytes for each 64 rows; and dk and dv in bf16 or fp16. With
- * grouped-query attention each query head has its own dk and dv before they are added. Without grouped-query
- * attention dk and dv need no workspace, and the result is an upper bound. */
+ * whole tiles) or, in the graph that sums dq in fp32, 16 bytes for each 64 rows; and dk and dv in bf16 or
+ * fp16. With grouped-query attention each query head has its own dk and dv in workspace, before those of a
+ * key head are added. Without grouped-query attention dk and dv need no workspace, and the result is an upper
+ * bound. */
 int64_t ax_cudnn_backward_bytes(ax_cudnn_kind kind, int64_t time, int64_t width)
 {
     int64_t tiled = ax_round_up(time, 128);

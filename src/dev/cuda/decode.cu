@@ -1,15 +1,16 @@
-/* Attention of few queries and many keys in bf16 or fp16, as in generation: the keys are split over thread
- * blocks (split-K; FlashDecoding, Dao et al. 2023), because there are too few queries to keep the GPU busy.
- * The 16 rows of a fragment are the query heads that use one key head, of all queries. They share a thread
- * block, which reads keys and values once for 16 rows. A second kernel combines the parts. How keys are split
- * depends on the shape and on the size of scratch only, and each sum has a fixed order. */
+/* Attention of few queries and many keys in bf16 or fp16, as in generation: the keys are split into parts,
+ * one for each thread block (split-K; FlashDecoding, Dao et al. 2023), because there are too few queries to
+ * keep the GPU busy. A row is a query head of a query. The rows of a key head are all query heads that use
+ * it, of all queries of a sequence. A thread block handles 16 of these rows, and so reads keys and values
+ * once for 16 rows. A second kernel combines the results of the parts. How keys are split depends on the
+ * shape and on the size of scratch only, and each sum has a fixed order. */
 #include "dev/cuda/flash.cuh"
 
 namespace
 {
 
-/* ROWS: rows of a thread block. WANTED: thread blocks to aim at. MOST: the most parts into which keys are
- * split; a warp of combine_kernel keeps the weights of two parts in each lane. */
+/* ROWS: rows of a thread block. WANTED: number of thread blocks to aim at. MOST: the most parts into which
+ * keys are split; a warp of combine_kernel keeps the weights of two parts in each lane. */
 enum { ROWS = 16, WANTED = 512, MOST = 2 * WARP };
 
 /* Shared memory: q, and k and v twice, so that one tile is copied while the other is used. At the end each
@@ -18,17 +19,18 @@ template <class T, int D> struct decode_shared {
     T q[ROWS * (D + 8)], k[2][TILE * (D + 8)], v[2][TILE * (D + 8)];
 };
 
-/* A call, and how its keys are split. Part p has the keys from begin + p·share on. The results of the parts
- * are [row, part]: `sums`, the sums of weighted values, [d], and `stats`, the maximum of the scores and the
- * sum of weights. They are in scratch if there are several parts. A row is a query head of a query, in the
- * order of o. */
+/* A call, and how its keys are split. Part p has the `share` keys from begin + p·share on, but none from
+ * `end` on. If there are several parts, their results are in scratch: sums [row, part, d], the sums of
+ * weighted values, and stats [row, part, 2], the maximum of the scores and the sum of weights. Rows are in
+ * the order of o: sequence, query, query head. */
 struct decode {
     ax_attention_args a;
     int64_t begin, end, share, parts;
     float *sums, *stats;
 };
 
-/* The row with number r of a key head: query i, query head h. Rows from group·q_len on do not exist. */
+/* Row number r of key head g of sequence b, where `group` query heads use each key head: query i, query head
+ * h, and `row`, its index among all rows in the order of o. Rows with r from group·q_len on do not exist. */
 struct query_row {
     int64_t i, h, row;
     __device__ query_row(const ax_attention_args &a, int64_t b, int g, int group, int r)
@@ -39,14 +41,14 @@ struct query_row {
     __device__ query_row(int64_t I, int64_t H, int64_t ROW) : i(I), h(H), row(ROW) {}
 };
 
-/* Returns the factor for a part's sums of exponentials. They are relative to `max`, the maximum of the part's
- * scores, and become relative to `most`, the maximum of all parts. */
+/* Returns the factor for the sums of exponentials of some of a row's keys. The sums are relative to `max`,
+ * the maximum of these keys' scores, and become relative to `most`, the maximum of more keys. */
 __device__ inline float rescaling(float max, float most, float scale)
 {
     return most == -INFINITY ? 0 : power_of_2((max - most) * scale);
 }
 
-/* Stores N columns, from c on, of a row of o. The first column's thread also stores lse. */
+/* Stores N columns, from c on, of a row of o. The thread whose c is 0 also stores the row's lse. */
 template <class T, int N>
 __device__ inline void write_result(const ax_attention_args &a, int64_t b, const query_row &q, int64_t c,
                                     pack<float, N> sums, float max, float sum)
@@ -62,8 +64,8 @@ __device__ inline void write_result(const ax_attention_args &a, int64_t b, const
             some ? max * (float)a.scale + logf(sum) : -INFINITY;
 }
 
-/* Each warp computes the scores of 16 keys of a tile, with a maximum and sums of its own; the block adds up
- * the sums of its warps at the end. */
+/* Each warp computes the scores of 16 of the 64 keys of a tile, and keeps a maximum and sums of its own; the
+ * thread block combines the sums of its warps at the end. */
 template <class T, int D> __global__ void __launch_bounds__(THREADS) decode_kernel(decode s)
 {
     __shared__ float max_of[WARPS][ROWS], sum_of[WARPS][ROWS];
@@ -178,7 +180,7 @@ template <class T, int D> __global__ void __launch_bounds__(THREADS) decode_kern
     }
 }
 
-/* Combines the parts of a row; a warp handles a row. */
+/* Combines the results of the parts of the keys; a warp handles a row. */
 template <class T> __global__ void combine_kernel(decode s)
 {
     const ax_attention_args &a = s.a;
@@ -215,9 +217,9 @@ template <class T> __global__ void combine_kernel(decode s)
     }
 }
 
-/* Splits the keys that the queries see by causality and window into parts of whole tiles: as many as give
- * WANTED blocks, but at most MOST, and no more than fit scratch. Returns the number of thread blocks for each
- * part of each sequence. */
+/* Splits the keys that causality and the window let any query see into parts of whole tiles: as many parts as
+ * give WANTED thread blocks, but at most MOST, and no more than scratch has memory for their results. Returns
+ * the number of thread blocks for each part of each sequence. */
 int64_t split_keys(const ax_cuda *cu, decode *s)
 {
     const ax_attention_args *a = &s->a;

@@ -304,8 +304,8 @@ ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, en
 
 static ax_status wait(ax_stream *stream) { return ax_cuda_wait(ax_cuda_of(stream)); }
 
-/* Copies through the chunks of pinned memory, which are used in turn. The host waits only if the previous
- * copy from the next chunk is not done yet. */
+/* Copies through the chunks of pinned memory, which are used in turn. The host waits only if the chunk whose
+ * turn it is has an earlier copy that is not done yet. */
 static ax_status copy_in(ax_stream *stream, void *device, const void *host, size_t bytes)
 {
     ax_cuda *cu = ax_cuda_of(stream);
@@ -406,8 +406,9 @@ static ax_status event_elapsed(ax_stream *stream, int first, int second, double 
 
 /* ---- peak flops ---------------------------------------------------------------------------------- */
 
-/* Times matmuls n x n x n of normally distributed numbers, because a GPU multiplies zeros faster. *took is
- * set to the shortest time of a matmul in seconds. */
+/* Times matmuls n x n x n for about `seconds`, at least one. The operands, in `memory`, are normally
+ * distributed numbers, because a GPU multiplies zeros faster. *took is set to the shortest time of a matmul
+ * in seconds. */
 static ax_status time_matmuls(ax_stream *stream, ax_dtype compute, int64_t n, double seconds, char *memory,
                               double *took)
 {
@@ -447,9 +448,9 @@ static ax_status time_matmuls(ax_stream *stream, ax_dtype compute, int64_t n, do
     return AX_OK;
 }
 
-/* Measures the peak rate of matmuls n x n x n. Doubles n until a matmul takes long compared with launching
- * the matmul and waiting for its end. Returns 0 (unknown) for F64, or if anything fails, most likely for lack
- * of memory. */
+/* Measures the peak rate of matmuls n x n x n. Doubles n, up to 8192, until a matmul takes long compared with
+ * launching the matmul and waiting for its end. Returns 0 (unknown) for F64, or if anything fails, most
+ * likely for lack of memory. */
 static double peak(ax_device *dev, ax_dtype compute, double seconds)
 {
     const double long_enough = 1e-3;
@@ -482,7 +483,7 @@ static ax_status keep_plans(ax_device *dev, const char *dir, const char *from, b
 
 static void enter(ax_device *dev) { cudaSetDevice(cuda_of(dev)->ordinal); }
 
-/* dev/plugin.c compares these two with the library's commit and interface. */
+/* dev/plugin.c compares these texts with the library's commit and interface. */
 const char *const ax_plugin_commit = AXONN_COMMIT;
 const char *const ax_plugin_interface = AXONN_INTERFACE;
 

@@ -1,4 +1,4 @@
-/* Kernels that cuDNN's graphs with a mask of documents need before and after them (cudnn.c). */
+/* Kernels that run before and after cuDNN's graphs if there is a mask of documents (cudnn.c). */
 #include "dev/cuda/kernels.cuh"
 
 namespace

@@ -8,8 +8,8 @@
 namespace
 {
 
-/* Stores 16 rows of sums to the rows of `to` from `first` on. Each lane stores parts of rows g and g+8 (g =
- * lane / 4), multiplied by factor[0] and factor[1]. Rows from `end` on are skipped. */
+/* Stores 16 rows of sums to the rows of `to` from `first` on. Each lane stores its parts of rows g and g+8 of
+ * the 16 (g = lane / 4), multiplied by factor[0] and factor[1]. Rows of `to` from `end` on are skipped. */
 template <class T, int D>
 __device__ inline void write_rows(const fragment_c (&c)[D / 8], T *to, int64_t stride, int d, int64_t first,
                                   int64_t end, const float (&factor)[2])
@@ -65,8 +65,8 @@ __device__ inline int64_t last_seeing(const int32_t *doc_start, int64_t window, 
  * of the templates, compiled as if there were no dropout. */
 struct dropout_state {
     uint64_t key, step;
-    uint64_t first, stride; /* first: index of the Philox block for key 0 of query 0; stride: Philox blocks
-                               from one query to the next */
+    uint64_t first, stride; /* first: index of the Philox block (four random words) for key 0 of query 0;
+                               stride: number of Philox blocks from one query to the next */
     uint32_t below;
     float scale;
     __device__ dropout_state(const ax_attention_dropout &drop, int64_t b, int64_t h, int64_t q_len,
@@ -77,7 +77,7 @@ struct dropout_state {
           scale((float)(1 / (1 - drop.p)))
     {
     }
-    /* Computes the words of keys j … j+3 of query i; j is a multiple of 4. */
+    /* Computes the random words of keys j … j+3 of query i; j is a multiple of 4. */
     __device__ void draw(int64_t i, int64_t j, uint32_t (&words)[4]) const
     {
         ax_philox_words(key, step, first + (uint64_t)i * stride + (uint64_t)j / 4, words);
@@ -95,9 +95,9 @@ __device__ inline void exchange(uint32_t &a, uint32_t &b, int bit)
     b = upper ? b : got;
 }
 
-/* Computes dropout's factors for a fragment whose rows are queries i and i+8, and whose columns are the 8
- * keys from j on. A lane needs two adjacent keys of both queries. It draws four keys of one query, and
- * exchanges two with its neighbour. */
+/* Computes dropout's factors for a fragment in which this lane's rows are queries i and i+8, and whose
+ * columns are the 8 keys from j on. A lane needs the words of two adjacent keys for each of its two queries.
+ * It draws the words of four keys for one query, and exchanges two words with the neighbouring lane. */
 __device__ inline void dropout_rows(const dropout_state &drop, int64_t i, int64_t j, float (&keep)[4])
 {
     uint32_t words[4];
@@ -110,8 +110,8 @@ __device__ inline void dropout_rows(const dropout_state &drop, int64_t i, int64_
 }
 
 /* Computes dropout's factors for a fragment whose rows are keys j … j+15 of the warp, and whose columns are
- * the 8 queries from i on. Four lanes with adjacent keys need the same four Philox blocks: each computes one,
- * and a 4 x 4 transposition distributes the words. */
+ * the 8 queries from i on. Four lanes with adjacent keys need the same four Philox blocks: each lane computes
+ * one block, and a 4 x 4 transposition distributes the words. */
 __device__ inline void dropout_columns(const dropout_state &drop, int64_t i, int64_t j, float (&keep)[4])
 {
     const int lane = threadIdx.x % WARP, mine = lane / 4 % 4;
@@ -244,13 +244,13 @@ template <int D> struct other_rows {
     enum { value = D > 64 ? 32 : 64 };
 };
 
-/* Shared memory. `own`: the block's tile: q and dout for dq, k and v for dk and dv. `other`: the tiles that
- * the block loops over, of the other two arrays. `other` exists twice, so that one tile is copied while the
- * other is used. */
+/* Shared memory. `own`: the thread block's tile, of q and dout in the kernel for dq, of k and v in the kernel
+ * for dk and dv. `other`: the tiles that the block loops over, of the other two of these arrays. `other`
+ * exists twice, so that one tile is copied while another is used. */
 template <class T, int D> struct gradient_shared {
     T own[2][TILE * (D + 8)], other[2][2][other_rows<D>::value * (D + 8)];
     float lse[2][other_rows<D>::value],
-        delta[2][other_rows<D>::value];     /* lse and delta of the queries in `other` */
+        delta[2][other_rows<D>::value]; /* lse and delta of the queries in `other` (kernel for dk and dv) */
     int32_t first[2][other_rows<D>::value]; /* doc_start of the queries in `other`; 0 without documents */
 };
 
@@ -258,7 +258,8 @@ struct backward {
     ax_attention_grad_args a;
 };
 
-/* Returns Σ_d dout·o of row i, summed over the four lanes of the row. */
+/* Returns the dot product of row i of dout and of o, summed over the four lanes that have the row; 0 if i is
+ * `end` or more. */
 template <class T>
 __device__ inline float delta_of(const rows_of<T> &dout, const rows_of<T> &o, int64_t i, int64_t end)
 {
@@ -273,7 +274,7 @@ __device__ inline float delta_of(const rows_of<T> &dout, const rows_of<T> &o, in
     return over_quad<plus>(sum);
 }
 
-/* Computes delta and dq of a tile of queries. */
+/* Computes delta (the dot products of dout and o) and dq of a tile of queries. */
 template <class T, int D, bool DROP>
 __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
 {

@@ -1,7 +1,7 @@
 /* Shared by the attention kernels on tensor cores: flash.cu (many queries) and decode.cu (few). A thread
- * block has four warps. It keeps tiles of rows of heads in shared memory, and computes their products by
- * fragments of 16 rows (mma.cuh). Head widths are multiples of 8 up to 128, padded with zeros to 32, 64, 96
- * or 128. */
+ * block has four warps. It keeps tiles of rows in shared memory, and computes their products by fragments of
+ * 16 rows (mma.cuh); a row is one head at one position. The width d of heads is a multiple of 8 up to 128;
+ * rows are padded with zeros to D = 32, 64, 96 or 128 elements. */
 #ifndef AXONN_DEV_CUDA_FLASH_CUH
 #define AXONN_DEV_CUDA_FLASH_CUH
 
@@ -14,14 +14,14 @@ namespace
 enum { WARPS = 4, THREADS = WARPS * WARP, TILE = 16 * WARPS };
 const float log2_e = 1.4426950408889634f;
 
-/* Reduces over the four lanes that hold the same rows of c. */
+/* Reduces over the four lanes that hold elements of the same rows of a fragment c. */
 template <class Op> __device__ inline float over_quad(float x)
 {
     x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, 1));
     return Op::of(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
-/* Rows of a head, d wide, `stride` elements apart. */
+/* The rows of one head: the first is at `at`, each has d elements, and they are `stride` elements apart. */
 template <class T> struct rows_of {
     const T *at;
     int stride;
@@ -46,7 +46,7 @@ __device__ inline void copy_rows_async(T *to, const rows_of<T> &from, int64_t fi
     }
 }
 
-/* c += rows · otherT, for 16 rows and 8·N other rows, all D wide. */
+/* c += rows · otherᵀ, for 16 rows and 8·N other rows, all D wide. */
 template <class T, int D, int N>
 __device__ inline void rows_times_rows(fragment_c (&c)[N], const T *rows, const T *other)
 {
@@ -81,7 +81,7 @@ __device__ inline void weighted_rows(fragment_c (&out)[D / 8], const fragment_c 
     }
 }
 
-/* The range of keys that a query sees: first … last. */
+/* The keys that query i of sequence b sees: first … last. None (last is -1) if there is no query i. */
 struct key_range {
     int64_t first, last;
     __device__ key_range(const int32_t *doc_start, int64_t window, int64_t b, int64_t i, int64_t q_len,
@@ -98,8 +98,9 @@ __device__ inline int clamped(int64_t x, int low, int high)
     return x < low ? low : x > high ? high : (int)x;
 }
 
-/* The keys that a query sees in the tile of `keys` keys from j0 on: low … high, relative to the lane's first
- * key. */
+/* The keys that a query sees in the tile of `keys` keys from j0 on: low … high, relative to the first key of
+ * the tile that this lane has in a fragment c. `has` returns whether the query sees key j, which is relative
+ * to the same key. */
 struct visible_part {
     int low, high;
     bool some; /* at least one key of the tile is hidden from the query */
@@ -113,7 +114,7 @@ struct visible_part {
     __device__ bool has(int j) const { return j >= low && j <= high; }
 };
 
-/* The element type and the padded head width as constants. by_width and by_form call f with this struct. */
+/* The element type T and the padded head width D as constants, with which by_width and by_form call f. */
 template <class T, int D> struct padded {
     typedef T type;
     enum { value = D };

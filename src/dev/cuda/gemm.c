@@ -50,9 +50,9 @@ static void forget_plans(matmuls *p)
     p->used = 0;
 }
 
-/* Opens the files of plans for a run. GEMMs that have run before get new plans, so that these are kept too.
- * The time that timing has taken before, for example for the GEMMs that measure the peak rate, counts towards
- * runtime.plan_seconds. */
+/* Opens the files of plans for a run. Drops the present plans, so that GEMMs that have run before get plans
+ * that are kept in these files too. The time that timing has taken before, for example for the GEMMs that
+ * measure the peak rate, counts towards runtime.plan_seconds. */
 ax_status ax_cuda_matmuls_keep(matmuls *p, const char *dir, const char *from, bool *kept)
 {
     double spent = ax_cuda_plans_spent(p->measured);

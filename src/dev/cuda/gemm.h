@@ -1,4 +1,5 @@
-/* Shared by gemm.c, which keeps and runs plans of matmuls, gemm_plan.c, which makes them, and gemm_sums.c. */
+/* Shared by gemm.c, which keeps and runs plans of matmuls, gemm_plan.c, which makes plans, and gemm_sums.c. A
+ * plan is what cuBLASLt needs to run the matmuls of one shape: descriptors and an algorithm. */
 #ifndef AXONN_DEV_CUDA_GEMM_H
 #define AXONN_DEV_CUDA_GEMM_H
 
@@ -24,7 +25,8 @@ typedef struct ax_cuda_plan {
     cublasLtMatmulAlgo_t algo;
 } ax_cuda_plan;
 
-/* Whether the sums of columns that cuBLASLt computes beside a GEMM are added up in the accumulation dtype. */
+/* Whether the sums of columns that cuBLASLt computes beside a GEMM are added up in the accumulation dtype
+ * (WIDE) or not (NARROW); UNKNOWN until ax_cuda_sums_are_wide has found out. */
 typedef enum ax_cuda_sums { AX_CUDA_SUMS_UNKNOWN, AX_CUDA_SUMS_WIDE, AX_CUDA_SUMS_NARROW } ax_cuda_sums;
 
 /* The state of gemm.c. Its plans are in a hash table with open addressing, which is never more than half
@@ -32,10 +34,10 @@ typedef enum ax_cuda_sums { AX_CUDA_SUMS_UNKNOWN, AX_CUDA_SUMS_WIDE, AX_CUDA_SUM
 typedef struct ax_cuda_matmuls {
     cublasLtHandle_t library;
     char kind[512];   /* names GPU, library and the form of keys: plans are valid for one kind */
-    size_t workspace; /* bytes of scratch that are cuBLASLt's workspace */
-    char *bias;       /* AX_CUDA_BIAS_BYTES bytes of scratch, for a converted bias or for sums */
-    ax_cuda_sums sums[AX_DTYPE_COUNT]; /* for each dtype of operands */
-    ax_cuda_plans *measured;           /* NULL: algorithms are not timed */
+    size_t workspace; /* bytes of cuBLASLt's workspace, the first bytes of scratch */
+    char *bias;       /* the last AX_CUDA_BIAS_BYTES of scratch, for a converted bias or sums of columns */
+    ax_cuda_sums sums[AX_DTYPE_COUNT]; /* indexed by the dtype of the operands */
+    ax_cuda_plans *measured; /* algorithms that were chosen by timing (plans.h); NULL: none are timed */
     cudaEvent_t begin, end;
     int64_t room, used; /* room: number of slots, a power of two; used: number of plans */
     ax_cuda_plan **slot;
@@ -58,12 +60,13 @@ static inline int64_t ax_cuda_alignment(const void *address)
     return !low || low > MOST ? MOST : (int64_t)low;
 }
 
-/* Makes the plan for p->key. Algorithms may be timed on the operands of `g`, the call that needs the plan. */
+/* Makes the plan for p->key. May time algorithms on the operands of `g`, the call that needs the plan. */
 ax_status ax_cuda_plan_make(ax_cuda_matmuls *all, ax_stream *stream, const ax_gemm_args *g, ax_cuda_plan *p);
 void ax_cuda_plan_destroy(ax_cuda_plan *p);
 
 /* Describes the GEMM to cuBLASLt, its epilogue or sums included, and asks cuBLASLt's heuristic for
- * algorithms. *n is 0 if cuBLASLt does not support the GEMM. p->key must have the alignments. */
+ * algorithms. *n is set to their number; 0 if cuBLASLt does not support the GEMM. Of p->key only the
+ * alignments must be set. */
 ax_status ax_cuda_plan_candidates(const ax_cuda_matmuls *all, const ax_gemm_args *g, ax_cuda_plan *p,
                                   cublasLtMatmulAlgo_t candidate[AX_CUDA_CANDIDATES], int *n);
 /* Returns true if the algorithm can run the matmul that the plan describes. */
@@ -74,8 +77,9 @@ bool ax_cuda_plan_can_run(const ax_cuda_matmuls *all, const ax_cuda_plan *p, con
 ax_status ax_cuda_plan_run(const ax_cuda_matmuls *all, ax_stream *stream, const ax_cuda_plan *p,
                            const ax_gemm_args *g, bool accumulate);
 
-/* Returns true if cuBLASLt may compute this call's epilogue or col_sums too: if algorithms are timed
- * (runtime.plans), and cuBLASLt supports the epilogue or sums. The plan decides (ax_cuda_plan.unfused). */
+/* Returns true if cuBLASLt may compute this call's epilogue or col_sums together with the matmul: if
+ * algorithms are timed (runtime.plans), and cuBLASLt supports the epilogue or sums. Whether it does is
+ * decided by the plan (ax_cuda_plan.unfused). */
 bool ax_cuda_may_fuse(const ax_cuda_matmuls *all, const ax_gemm_args *g);
 
 /* Sets *out to whether cuBLASLt sums the columns of matrices of `dtype` in fp32. The first call for a dtype

@@ -41,8 +41,8 @@ template <class T, class C> __global__ void plain_gemm(arguments s)
 
 } // namespace
 
-/* Runs the kernel on one band of rows after the other, because a grid may have at most 65535 blocks along
- * y. */
+/* Runs the kernel on one band of rows of c after the other, because a grid may have at most 65535 thread
+ * blocks along y. */
 ax_status ax_cuda_plain_gemm(ax_stream *stream, const ax_gemm_args *args)
 {
     const int64_t band = (int64_t)TILE << 15;

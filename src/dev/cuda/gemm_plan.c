@@ -12,7 +12,7 @@ typedef ax_cuda_plan plan;
 typedef ax_cuda_matmuls matmuls;
 
 /* Stored in the file of plans in place of an algorithm if matmul and epilogue, or matmul and sums of columns,
- * are faster as kernels of their own. */
+ * are faster as separate kernels. */
 static const uint64_t unfused[AX_CUDA_PLAN_WORDS] = {UINT64_MAX};
 
 void ax_cuda_plan_destroy(plan *p)
@@ -96,7 +96,7 @@ static cublasLtEpilogue_t epilogue_of(const ax_gemm_args *g)
 }
 
 /* Adds the epilogue to the description p->how. cuBLASLt adds one value of the bias to each of its rows, which
- * are the columns of c; the sums of columns of a have the type of c too. */
+ * are the columns of c. The bias, or the sums of columns of a, have the type of c. */
 static ax_status describe_epilogue(plan *p, const ax_gemm_args *g)
 {
     cublasLtEpilogue_t with = epilogue_of(g);
@@ -186,8 +186,8 @@ enum { CANDIDATES = AX_CUDA_CANDIDATES, ROUNDS = 5 };
  * several microseconds, and not the time of the matmul on the GPU. */
 static const float MAX_RATIO = 0.98F, MIN_COMPARABLE = 0.02F;
 
-/* Runs the plan `times` times. *ms is set to the mean time of a call, or to infinity if cuBLASLt rejects the
- * algorithm. */
+/* Runs the plan's matmul `times` times. *ms is set to the mean time of one in ms, or to infinity if cuBLASLt
+ * rejects the algorithm. */
 static ax_status time_plan(const matmuls *all, ax_cuda *cu, const plan *p, const ax_gemm_args *g, int times,
                            float *ms)
 {
@@ -234,8 +234,8 @@ static ax_status time_candidates(const matmuls *all, ax_cuda *cu, plan *p, const
     return AX_OK;
 }
 
-/* Copies, in host memory, of the results to which a call adds, as they were before the call. NULL: the call
- * overwrites this result. */
+/* Copies, in host memory, of the results of a GEMM to which the call adds, c and col_sums, as they were
+ * before the call. NULL: the call overwrites this result, or does not have it. */
 typedef struct earlier {
     char *c, *sums;
 } earlier;
@@ -256,9 +256,9 @@ static ax_status keep(ax_cuda *cu, const void *result, size_t bytes, char **out)
     return ax_cuda_copy(cu, *out, result, bytes, cudaMemcpyDeviceToHost);
 }
 
-/* Keep and restore the results to which the call adds. keep_earlier is called before the call is timed on its
- * own operands. restore_earlier is called afterwards with the `status` so far, even if that is an error, and
- * returns the first error. */
+/* keep_earlier copies the results to which a call adds, before the call is timed on its own operands.
+ * restore_earlier writes the copies back afterwards, and frees them. It is called with the `status` so far,
+ * even if that is an error (it then only frees), and returns the first error. */
 static ax_status keep_earlier(ax_cuda *cu, const ax_gemm_args *g, earlier *out)
 {
     *out = (earlier){NULL, NULL};
@@ -311,9 +311,9 @@ static int fastest(const float *min_ms, int n)
     return best;
 }
 
-/* Sets p->algo to the fastest candidate and adds it to the plans (the choices kept in files), unless cuBLASLt
- * rejects it. If the time for timing is used up, the first candidate counts as the fastest. `instead`: also
- * replaces an algorithm that the plans already have for this GEMM. */
+/* Sets p->algo to the fastest candidate. Adds it to all->measured (the choices kept in files), unless
+ * cuBLASLt rejects it. If the time for timing is used up, the first candidate counts as the fastest.
+ * `instead`: replaces an algorithm that all->measured already has for this GEMM. */
 static ax_status measure(const matmuls *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                          const cublasLtMatmulAlgo_t *candidate, int n, bool instead)
 {
@@ -354,8 +354,8 @@ static ax_status use_measured(const matmuls *all, ax_cuda *cu, plan *p, const ax
 
 /* ---- plans --------------------------------------------------------------------------------------- */
 
-/* Asks the heuristic for candidates. Any error of the heuristic is taken to mean that there are none, because
- * cuBLASLt returns various codes for matmuls that it does not support. */
+/* Asks the heuristic for candidates, and sets *n to their number. Any error of the heuristic counts as no
+ * candidates, because cuBLASLt returns various codes for matmuls that it does not support. */
 static ax_status query_heuristic(const matmuls *all, const plan *p,
                                  cublasLtMatmulAlgo_t candidate[CANDIDATES], int *n)
 {
@@ -397,25 +397,26 @@ static ax_status choose_algorithm(const matmuls *all, ax_cuda *cu, plan *p, cons
     return n > 1 && all->measured ? use_measured(all, cu, p, g, candidate, n) : AX_OK;
 }
 
-/* Returns true if cuBLASLt can add the bias. The bias must have the type of c and be aligned to 16 bytes, or
- * be converted to the type of c. */
+/* Returns true if the call has a bias that cuBLASLt can add: one that has the type of c and is aligned to 16
+ * bytes, or that is converted to the type of c (converts_bias). */
 static bool takes_bias(const ax_gemm_args *g)
 {
     return (g->bias && g->c_dtype == ax_dtype_accum(g->dtype) && ax_cuda_alignment(g->bias) >= 16) ||
            converts_bias(g);
 }
 
-/* Returns true if cuBLASLt may compute the call's epilogue. Its GELU is GELU_TANH by fast approximations,
- * which are good enough for 16-bit types only. Rows of preactivations must consist of a multiple of 8
- * elements and be aligned to 16 bytes. */
+/* Returns true if cuBLASLt may compute the call's epilogue. cuBLASLt's GELU is AX_GELU_TANH by fast
+ * approximations, which are good enough for 16-bit types only. Rows of preactivations must consist of a
+ * multiple of 8 elements and be aligned to 16 bytes. */
 static bool takes_gelu(const ax_gemm_args *g)
 {
     return ax_dtype_size(g->dtype) == 2 && g->kind == AX_GELU_TANH && g->n % 8 == 0 &&
            ax_cuda_alignment(g->preact) >= 16 && (!g->bias || takes_bias(g)) && g->k;
 }
 
-/* Returns true if cuBLASLt may sum the columns of a. The sums have the type of c and must be aligned to 16
- * bytes. If the call adds them to earlier sums, cuBLASLt stores them in scratch, where they must fit. */
+/* Returns true if cuBLASLt may sum the columns of a. The sums have the type of c, which must be fp32, and
+ * must be aligned to 16 bytes. If the call adds the sums to earlier ones, cuBLASLt stores them in scratch,
+ * where they must fit AX_CUDA_BIAS_BYTES. */
 static bool takes_sums(const ax_gemm_args *g)
 {
     bool fit =
@@ -465,9 +466,9 @@ static ax_status fused_is_faster(const matmuls *all, ax_stream *stream, const pl
 
 static bool is_unfused(const uint64_t *known) { return known && known[0] == unfused[0]; }
 
-/* Sets p->algo to the fastest fused candidate, then times it against a GEMM that is not fused. Sets *wins to
- * whether the candidate is faster. Leaves *wins unchanged if no candidate could run, or if the time is used
- * up. */
+/* Sets p->algo to the fastest candidate that computes the epilogue or sums too, then times it against the
+ * separate kernels. Sets *wins to whether the candidate is faster. Leaves *wins unchanged if no candidate
+ * could run, or if the time for timing is used up. */
 static ax_status compare_fused(const matmuls *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
                                bool *wins)
 {
@@ -497,8 +498,8 @@ static ax_status time_fused(const matmuls *all, ax_stream *stream, plan *p, cons
     return restore_earlier(cu, g, &kept, status);
 }
 
-/* Adds the faster variant of a GEMM to the plans: fused, or not. If the time for timing is used up, this is
- * the one that is not fused. */
+/* Adds the faster variant of a GEMM to all->measured: fused, or separate kernels. If the time for timing is
+ * used up, separate kernels count as faster. */
 static ax_status measure_fused(const matmuls *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
                                bool instead)
 {

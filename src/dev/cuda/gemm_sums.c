@@ -1,4 +1,4 @@
-/* Finds out in which type cuBLASLt sums the columns of an operand beside a GEMM (epilogue BGRADB): its
+/* Finds out in which type cuBLASLt sums the columns of an operand beside a GEMM (epilogue BGRADB): cuBLASLt's
  * documentation does not say. Gradients of biases must be summed in fp32. */
 #include "dev/cuda/gemm.h"
 
@@ -16,8 +16,8 @@ _Static_assert(SIDE *(DEPTH + SIDE) * sizeof(float) <= PROBE_BYTES, "the operand
 
 static double value(int64_t row, int64_t col) { return row < DEPTH - 1 ? 1 : (double)(1 + col % 7) / 1024; }
 
-/* Runs the GEMM by each candidate that can run. Sets *out to whether at least one can, and all of these
- * compute the right sums. */
+/* Runs the GEMM by each algorithm that the heuristic proposes and that can run. Sets *out to whether there is
+ * at least one such algorithm, and all of them compute the right sums. */
 static ax_status all_are_right(const matmuls *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
                                bool *out)
 {
@@ -42,7 +42,7 @@ static ax_status all_are_right(const matmuls *all, ax_stream *stream, plan *p, c
     return AX_OK;
 }
 
-/* Runs the GEMM on operands of `dtype`. `host`: memory for a. */
+/* Runs the GEMM on operands of `dtype`. `host`: host memory for the elements of a. */
 static ax_status probe(const matmuls *all, ax_stream *stream, ax_dtype dtype, plan *p, char *host, bool *out)
 {
     ax_cuda *cu = ax_cuda_of(stream);

@@ -64,7 +64,8 @@ template <class A> struct narrow<f16, A> {
 __device__ inline float exponential(float x) { return expf(x); }
 __device__ inline double exponential(double x) { return exp(x); }
 
-/* Approximations by a single instruction, with relative errors of about 2^-22. */
+/* power_of_2 and inverse compute 2^x and 1/x, each by a single instruction of the GPU, with relative errors
+ * of about 2^-22. */
 #ifdef __CUDACC__
 __device__ inline float power_of_2(float x)
 {
@@ -109,15 +110,16 @@ __device__ inline double hyperbolic_tangent(double x) { return tanh(x); }
 __device__ inline float erf_complement(float x) { return erfcf(x); }
 __device__ inline double erf_complement(double x) { return erfc(x); }
 
-/* Call f with a value whose C++ type corresponds to the ax_dtype. */
+/* Call f with a value whose C++ type corresponds to `dtype`, which is F64 or F32 in by_accum, and F64, F32,
+ * BF16 or F16 in by_activation. */
 template <class F> ax_status by_accum(ax_dtype dtype, F f) { return dtype == AX_F64 ? f(0.0) : f(0.0f); }
 template <class F> ax_status by_activation(ax_dtype dtype, F f)
 {
     return dtype == AX_BF16 ? f(bf16()) : dtype == AX_F16 ? f(f16()) : by_accum(dtype, f);
 }
 
-/* A divisor of numbers below 2^31: quotients are a multiplication and a shift, because integer division takes
- * a GPU 20 instructions or more (Granlund and Montgomery 1994). */
+/* Divides numbers below 2^31 by the number `by`. A quotient takes a multiplication and a shift (Granlund and
+ * Montgomery 1994), because an integer division takes a GPU 20 instructions or more. */
 struct divisor {
     uint32_t by = 1, factor = 0, shift = 0;
     divisor(int64_t n) : by((uint32_t)ax_max(n, 1))
@@ -131,7 +133,8 @@ struct divisor {
 
 /* ---- vectors ------------------------------------------------------------------------------------- */
 
-/* N adjacent elements, loaded and stored by one instruction. */
+/* N adjacent elements. One instruction loads or stores a pack of up to 16 bytes, whose address must be a
+ * multiple of its size. */
 template <class T, int N> struct alignas(sizeof(T) * N) pack {
     T v[N];
 };
@@ -143,7 +146,7 @@ template <class T, int N> __device__ inline void store(void *array, int64_t at, 
 {
     *reinterpret_cast<pack<T, N> *>(static_cast<T *>(array) + at) = values;
 }
-/* read and write convert between elements of type T in memory and of type A in registers. */
+/* read and write convert between N elements of type T in memory and of type A in registers. */
 template <class T, class A, int N> __device__ inline pack<A, N> read(const void *array, int64_t at)
 {
     pack<T, N> raw = load<T, N>(array, at);
@@ -177,8 +180,9 @@ inline bool aligned(std::initializer_list<const void *> addresses)
     return true;
 }
 
-/* Returns true if these addresses differ by multiples of 16 bytes only. Then one call of along_row can
- * process together the rows that begin at these addresses; the rows must have the same length. */
+/* Returns true if all differences between these addresses are multiples of 16 bytes. Then one call of
+ * along_row can process together the rows that begin at these addresses, if the rows have the same length and
+ * element type. */
 inline bool same_alignment(std::initializer_list<const void *> addresses)
 {
     for (const void *address : addresses)
@@ -224,7 +228,8 @@ template <class Op, class A> __device__ inline A over_block(A x, A nothing)
 
 /* ---- tables of arrays ---------------------------------------------------------------------------- */
 
-/* Finds by binary search the last entry of a table that has `first` <= at. Returns its index. */
+/* Returns the index of the last entry of `table` whose member `first` is at most `at`, by binary search. The
+ * entries are in ascending order of `first`, and table[0].first is at most `at`. */
 template <class Entry> __device__ inline int64_t entry_at(const Entry *table, int64_t entries, int64_t at)
 {
     int64_t lo = 0, hi = entries - 1;
@@ -274,7 +279,7 @@ ax_status run(ax_stream *stream, void (*kernel)(P...), dim3 grid, dim3 block, si
 }
 
 /* An elementwise kernel is a struct F with a method `template <int N> run(at)`, which computes the N elements
- * from `at` on. */
+ * from index `at` on. */
 template <int N, class F> __global__ void each_kernel(int64_t n, F f)
 {
     int64_t stride = (int64_t)gridDim.x * blockDim.x * N;
@@ -288,7 +293,8 @@ template <int N, class F> __global__ void each_kernel(int64_t n, F f)
 }
 
 /* Launches an elementwise kernel over n elements. Each thread computes N adjacent elements at a time if
- * `wide`, else one. */
+ * `wide`, else one. The caller sets `wide` only if the kernel's arrays are aligned for loads and stores of N
+ * elements. */
 template <int N, class F> ax_status each(ax_stream *stream, int64_t n, bool wide, const F &f)
 {
     int64_t most = 16 * (int64_t)ax_cuda_of(stream)->processors;
@@ -299,8 +305,8 @@ template <int N, class F> ax_status each(ax_stream *stream, int64_t n, bool wide
 }
 
 /* Divides the `n` elements of type T at `array` among `size` threads. `rank` is the number of the calling
- * thread among them. Calls f.template run<N>(at) for N elements that are aligned to 16 bytes, and run<1>(at)
- * for single elements before the first and after the last of these. */
+ * thread among them. Calls f.template run<N>(at) for each 16 bytes (N elements from index `at` on) that begin
+ * at a multiple of 16, and run<1>(at) for the single elements before and after these. */
 template <class T, class F>
 __device__ inline void along_row(const T *array, int64_t n, int rank, int size, F &&f)
 {
@@ -317,7 +323,7 @@ __device__ inline void along_row(const T *array, int64_t n, int rank, int size, 
 }
 
 /* Divides the `n` elements at `array` among `size` threads, of which the caller is thread `rank`. If `wide`,
- * calls f for 16 bytes at a time where possible (along_row); if not, for one element at a time. */
+ * calls f for 16 bytes at a time where possible (along_row), else always for one element at a time. */
 template <class T, class F>
 __device__ inline void along_rows(bool wide, const T *array, int64_t n, int rank, int size, F &&f)
 {

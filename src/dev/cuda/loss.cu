@@ -15,9 +15,9 @@ __device__ inline int64_t target_column(const int32_t *targets, int64_t r, int64
     return targets[r] >= 0 && column >= 0 && column < vocab ? column : -1;
 }
 
-/* The maximum of the logits that a thread has read, and the sum of their exponentials relative to it. If the
- * maximum grows, the sum is rescaled (online softmax, Milakov and Gimelshein 2018), so that logits are read
- * once. */
+/* The maximum of the logits that a thread has read, and the sum of their exponentials relative to this
+ * maximum. If the maximum grows, the sum is rescaled (online softmax, Milakov and Gimelshein 2018), so that
+ * each logit is read once. */
 template <class T> struct online_sum {
     typedef accum_t<T> A;
     const T *x;

@@ -1,5 +1,5 @@
 /* Wrappers of PTX instructions: multiplication of bf16 or fp16 tiles on tensor cores by a warp (mma.sync
- * m16n8k16), the loads that match them (ldmatrix), and asynchronous copies from global to shared memory
+ * m16n8k16), the loads of its operands (ldmatrix), and asynchronous copies from global to shared memory
  * (cp.async). On an emulated GPU (tests), emulator.cpp implements them as the PTX manual describes.
  *
  * In this file and its users, a, b and c are the operands of c += a·b, T is bf16 or fp16, and for a lane of a

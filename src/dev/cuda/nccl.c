@@ -1,5 +1,5 @@
 /* Links between GPUs: communicators of NCCL. NCCL is loaded when the function `absent` is first called, so
- * that the plugin runs without it.
+ * that the plugin also runs where NCCL is not installed.
  *
  * All links of a GPU share one stream, so their collectives run in one order, as NCCL requires of
  * communicators with common GPUs. A collective waits on this stream for the earlier work of the GPU's compute
@@ -163,8 +163,8 @@ static void get_bus_id(ax_device *dev, char out[AX_LINK_PLACE])
     cudaDeviceGetPCIBusId(out, AX_LINK_PLACE, cuda_of(dev)->ordinal);
 }
 
-/* Describes the oldest collective in flight ("all_reduce of 8 f32, operation 3 along x of 4 GPUs"), or `link`
- * if no collective is in flight. */
+/* Describes the oldest collective in flight ("all_reduce of 8 f32, operation 3 along x of 4 GPUs"). If no
+ * collective is in flight, describes `link`, unless it is NULL. */
 static void describe(const struct ax_nccl *n, const ax_link *link, char *out, size_t size)
 {
     char what[96];
@@ -192,7 +192,7 @@ static const char *nccl_error_text(const ax_link *link, ncclResult_t result, cha
 }
 
 /* Aborts all links, so that nothing waits for them any more, and keeps `why` as the reason. Later failures do
- * not change the reason. */
+ * not change the reason. `link`: the link that failed, or NULL. */
 static void fail_links(ax_cuda *cu, const ax_link *link, const char *why)
 {
     struct ax_nccl *n = cu->nccl;
@@ -240,7 +240,7 @@ static void back_off(double since)
 
 /* Logs a warning WARN seconds after `begin`, and again each time the wait has doubled since the last warning.
  * *warned is the time of the last warning, at first `begin`. The warning names the oldest collective in
- * flight, or `link` if no collective is in flight. */
+ * flight, or `link` if no collective is in flight and `link` is not NULL. */
 static void warn_of_wait(const ax_cuda *cu, const ax_link *link, double begin, double *warned)
 {
     char what[200];
@@ -293,8 +293,9 @@ static ax_status check(ax_device *dev)
     return AX_OK;
 }
 
-/* Waits until a non-blocking call of NCCL is complete, for at most `seconds` (0: no limit). Returns the
- * call's result; ncclInProgress after the time limit; ncclRemoteError if a link or a rank has failed. */
+/* Waits until a non-blocking call of NCCL is complete, for at most `seconds` (0: no limit). `result` is what
+ * the call returned. Returns the final result of the call; ncclInProgress after the time limit;
+ * ncclRemoteError if a link or a rank has failed. */
 static ncclResult_t wait_nccl(ax_link *link, ncclResult_t result, double seconds)
 {
     double begin = ax_now(), warned = begin;

@@ -1,6 +1,7 @@
-/* LayerNorm and RMSNorm over a width that may be split over ranks, and sums over columns. A thread block
- * handles one row at a time. Sums over the rows of each column are made in two steps: within strips of rows,
- * and then over the strips. Their order depends on shape and alignment only. */
+/* LayerNorm and RMSNorm over a width that may be split over ranks, and the sums of the columns of a matrix.
+ * In the kernels of norms a thread block handles one row at a time. The sum of a column is made in two steps:
+ * within strips of rows, and then over the strips. The order of additions depends on shape and alignment
+ * only. */
 #include "dev/cuda/kernels.cuh"
 
 namespace
@@ -108,7 +109,8 @@ struct rows_of_norm {
     int64_t global_cols;
 };
 
-/* Returns x = a + b, rounded to type T, and stores it; returns a if b is NULL. */
+/* Returns N elements of x = a + b, rounded to type T, and stores them; returns those of a, and stores
+ * nothing, if b is NULL. */
 template <class T, int N, class A> __device__ inline pack<A, N> load_sum(const ax_norm_args &a, int64_t at)
 {
     pack<A, N> x = read<T, A, N>(a.a, at);
@@ -235,7 +237,8 @@ __device__ inline void add_to_weights(pack<A, N> &dweight, pack<A, N> &dbias, co
     }
 }
 
-/* Computes dx. mean[0] and mean[1] are s1 and s2 divided by global_cols. */
+/* Computes N elements of dx from index `at` on. mean[0] and mean[1] are s1 and s2 of the row, divided by
+ * global_cols. */
 template <class T, class A, int N>
 __device__ inline void write_input_grad(const ax_norm_grad_apply_args &a, int64_t at, A rstd,
                                         const A (&mean)[2], const pack<A, N> &xhat, const pack<A, N> &dy,
@@ -309,9 +312,9 @@ __global__ void __launch_bounds__(MOST, 2) norm_grad_kernel(rows_of_grad s)
 
 /* ---- columns ------------------------------------------------------------------------------------- */
 
-/* Computes K sums over rows for each column. A thread block handles WARP·N columns of a strip of rows: each
- * lane handles N columns, and each of the ROWS warps every ROWS-th row. The sums of strips are stored in
- * scratch, [strip, k, cols]. */
+/* strip_kernel computes K sums over rows for each column; the struct F, col_sum or weight_grads, says which.
+ * A thread block handles WARP·N columns of a strip of rows: each lane handles N columns, and each of the ROWS
+ * warps every ROWS-th row. The sums of strips are stored in scratch, [strip, k, cols]. */
 enum { ROWS = BLOCK / WARP };
 template <class T> struct col_sum {
     typedef accum_t<T> A;
@@ -370,8 +373,8 @@ __global__ void strip_kernel(F f, int64_t rows, int64_t cols, int64_t strip, typ
     }
 }
 
-/* Adds the sums over all strips to out0 and out1, either of which may be NULL. Each of ROWS warps adds every
- * ROWS-th strip. */
+/* Adds up the sums of all strips: sum 0 of each column to out0, sum 1 to out1. Either may be NULL. Each of
+ * ROWS warps adds every ROWS-th strip. */
 template <class A>
 __global__ void add_strips_kernel(const A *part, int64_t strips, int k, int64_t cols, A *out0, A *out1)
 {

@@ -25,7 +25,7 @@ enum { NUMBERS = 1 + sizeof(ax_cuda_plan_key) / sizeof(int64_t), WORDS = AX_CUDA
 enum {
     LINE_MOST = 21 * NUMBERS + 17 * WORDS + 1
 };                                /* most bytes of the text of an entry's numbers, its NUL included */
-enum { OTHERS_MOST = 256 << 10 }; /* most bytes of other kinds' lines that a file keeps: some 1,000 lines */
+enum { OTHERS_MOST = 256 << 10 }; /* most bytes of lines of other kinds that a file keeps: some 1,000 lines */
 
 typedef struct entry {
     int64_t key[NUMBERS]; /* a hash of the kind, then the numbers of ax_cuda_plan_key */
@@ -34,7 +34,7 @@ typedef struct entry {
 _Static_assert(sizeof(int64_t) + sizeof(ax_cuda_plan_key) == sizeof(((entry *)0)->key),
                "a key is read and written as numbers");
 
-/* Entries of one kind in ascending order of their keys, and the lines of other kinds. */
+/* The entries of one kind of GPU and library, in ascending order of keys, and the lines of other kinds. */
 typedef struct list {
     size_t n;
     entry *entries;
@@ -139,7 +139,7 @@ static size_t next_line(const ax_buf *lines, size_t at)
     return (size_t)(end - lines->data) + 1;
 }
 
-/* Returns true if `lines` contain the line of n bytes, its end included. */
+/* Returns true if `lines` contain this line of n bytes, its newline included. */
 static bool has_line(const ax_buf *lines, const char *line, size_t n)
 {
     for (size_t at = 0; at < lines->size; at = next_line(lines, at))
@@ -209,8 +209,8 @@ static const char *checked_sum(const char *line, const char *end)
     return strtoull(text, NULL, 16) == ax_cuda_plan_hash(line, (size_t)(sum - line)) ? sum : NULL;
 }
 
-/* Parses the part of a line before its checksum. Returns false if it has another form: another version of
- * axonn has written it. */
+/* Parses the part of a line before its checksum. Returns false if the line has another form, because another
+ * version of axonn has written it. */
 static bool parse_line(const char *line, const char *sum, entry *out)
 {
     char text[LINE_MOST], *at = text;
@@ -226,7 +226,8 @@ static bool parse_line(const char *line, const char *sum, entry *out)
     return at + 1 == text + n;
 }
 
-/* Parses a file. Ignores damaged lines, whose number it adds to *damaged. */
+/* Parses a file into *out: lines of kind `kind` as entries, other lines as they are. Ignores damaged lines,
+ * whose number it adds to *damaged. */
 static ax_status parse(const char *text, size_t size, int64_t kind, list *out, int *damaged)
 {
     for (const char *line = text, *end; line < text + size; line = end + 1) {
@@ -338,8 +339,8 @@ static ax_status write_under_lock(store *s, const list *first)
 }
 
 /* Merges `first` into the plans that are known and into the file. Takes the lock only if the file must be
- * written. It can be read without the lock, because it is always replaced as a whole. The first failure is
- * logged at s->level, further ones at level debug. */
+ * written. The file can be read without the lock, because it is always replaced as a whole. The first failure
+ * is logged at s->level, further ones at level debug. */
 static void update(store *s, const list *first)
 {
     bool same;
@@ -399,8 +400,8 @@ static ax_status open_store(const char *dir, int64_t kind, ax_log_level level, s
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-/* Sets *out to the directory in which setting runtime.plans keeps plans; NULL: there is none. *off is set to
- * whether the setting is off. */
+/* Sets *out to the cache's directory, in which setting runtime.plans keeps plans; to NULL if there is none.
+ * *off is set to whether the setting is off. */
 static ax_status cache_dir(char **out, bool *off)
 {
     const char *value, *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -422,8 +423,8 @@ static ax_status cache_dir(char **out, bool *off)
     return home && *home ? ax_path_join(home, ".cache/axonn", out) : AX_OK;
 }
 
-/* Takes over the plans that a run had elsewhere, in directory `from`. They have priority over the plans in
- * the run's own directory. */
+/* Takes over the plans that a run had earlier in another directory, `from`. They have priority over the plans
+ * in the run's present directory. */
 static ax_status take_over(ax_cuda_plans *p, const char *kind, const char *from)
 {
     store before = {0};

@@ -1,11 +1,12 @@
 /* The plans of GEMMs: which of cuBLASLt's algorithms computes each shape of GEMM, chosen by timing, and the
  * files that keep these choices.
  *
- * A file has plans of all models of GPU and versions of cuBLASLt and axonn, and processes share it. Plans
- * that were timed are kept in a file that all runs share, the cache: in the directory that setting
- * runtime.plans names, by default in $XDG_CACHE_HOME/axonn or ~/.cache/axonn. A run also keeps the plans that
- * it uses in a file in a directory of its own, and prefers these. So a resumed run uses the same algorithms
- * as before, and has bitwise the same results. Problems with files are logged and are not errors. */
+ * A file may have plans for several models of GPU and several versions of cuBLASLt and axonn, and processes
+ * share it. Plans that were timed are kept in a file that all runs share, the cache: in the directory that
+ * setting runtime.plans names, by default in $XDG_CACHE_HOME/axonn or ~/.cache/axonn. A run also keeps the
+ * plans that it uses in a file in the directory of the run, and prefers the plans of this file. So a resumed
+ * run uses the same algorithms as before, and has bitwise the same results. Problems with files are logged
+ * and are not errors. */
 #ifndef AXONN_DEV_CUDA_PLANS_H
 #define AXONN_DEV_CUDA_PLANS_H
 
@@ -29,16 +30,17 @@ uint64_t ax_cuda_plan_hash(const void *bytes, size_t n);
 typedef struct ax_cuda_plans ax_cuda_plans;
 
 /* Reads the plans of `kind`, a text that names GPU and library. If `dir` is not NULL, it is the directory of
- * a run, which gets a copy of each plan that is used; plans of directory `from`, if there are any, are taken
- * over first. `spent`: seconds that timing has already taken (ax_cuda_plans_spent). *out is NULL if
+ * a run, which gets a copy of each plan that is used; it first gets the plans of directory `from`, if `from`
+ * is not NULL. `spent`: seconds that timing has already taken (ax_cuda_plans_spent). *out is NULL if
  * runtime.plans is off, or if there is no directory to keep plans in. AX_ERR_USAGE if runtime.plans is
  * neither off nor on nor a path with a '/'. *out must be closed even after an error. */
 AX_MUST_CHECK ax_status ax_cuda_plans_open(const char *kind, const char *dir, const char *from, double spent,
                                            ax_cuda_plans **out);
 void ax_cuda_plans_close(ax_cuda_plans **plans);
 
-/* Returns the algorithm for this key, or NULL if there is none. If only the cache has it, also adds it to the
- * run's file. The result is valid until the next call of this function or of ax_cuda_plans_add. */
+/* Returns the algorithm for this key, or NULL if none is known. If only the cache has the algorithm, also
+ * adds it to the run's file. The result is valid until the next call of this function or of
+ * ax_cuda_plans_add. */
 const uint64_t *ax_cuda_plans_find(ax_cuda_plans *plans, const ax_cuda_plan_key *key);
 
 /* Adds an algorithm to the run's file, and also to the cache's file if the algorithm was `timed`. If another

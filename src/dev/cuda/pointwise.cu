@@ -66,8 +66,8 @@ template <class T> __device__ inline point<T> silu_at(accum_t<T> x)
     return {x * above, above + x * (e * most) * most};
 }
 
-/* Values and slopes at N numbers. `kind` is looked up once for all of them. The compiler removes results that
- * a kernel does not use. */
+/* Values and slopes of the activation `kind` at N numbers. `kind` is looked up once for all N. The compiler
+ * removes results that a kernel does not use. */
 template <class T, int N> struct points {
     pack<accum_t<T>, N> value, slope;
     __device__ points(ax_activation kind, const pack<accum_t<T>, N> &x) : value{}, slope{}
@@ -263,7 +263,8 @@ template <class U> ax_status fill_with(ax_stream *stream, const ax_fill_args *a)
 /* ---- sums over elements -------------------------------------------------------------------------- */
 
 /* Each thread block sums one chunk of elements. The chunks do not depend on the GPU, so the order of
- * additions does not either. */
+ * additions does not either. There are at most MOST_CHUNKS chunks: of at least CHUNK elements in kernel
+ * squared_error (chunk_of), of AX_SUMSQ_CHUNK elements in kernel sumsq. */
 enum { CHUNK = 1 << 16, MOST_CHUNKS = AX_CUDA_SCRATCH / sizeof(double) };
 
 template <class T> struct add_squares {
@@ -278,8 +279,7 @@ template <class T> struct add_squares {
     }
 };
 
-/* First launch of the kernel sumsq, which takes two for all arrays: each thread block sums one chunk of an
- * array. */
+/* First of the two launches of the kernel sumsq: each thread block sums one chunk of an array. */
 template <class T> __global__ void sumsq_kernel(ax_sumsq_args a, double *part)
 {
     __shared__ int64_t which;
@@ -404,7 +404,8 @@ ax_status ax_cuda_activation_grad(ax_stream *stream, const void *args)
     });
 }
 
-/* Returns true if no pack of N elements contains the end of a row of a gated unit. */
+/* Returns true if a gated unit may handle N adjacent elements at a time: the arrays are dense, or each N
+ * elements lie in one row. */
 template <class ARGS> static bool whole_packs(const ARGS *a, int N)
 {
     return a->ld == a->cols || (a->ld % N == 0 && a->cols % N == 0);
@@ -488,7 +489,7 @@ ax_status ax_cuda_fill(ax_stream *stream, const void *args)
     }
 }
 
-/* Returns the number of elements in a chunk of an array of n elements. */
+/* Returns the number of elements in a chunk of an array of n elements, for kernel squared_error. */
 static int64_t chunk_of(int64_t n) { return ax_max(CHUNK, ax_ceil_div(n, MOST_CHUNKS)); }
 
 ax_status ax_cuda_sumsq(ax_stream *stream, const void *args)

@@ -5,7 +5,7 @@
 namespace
 {
 
-/* Loads cosines and sines of N pairs, by loads of at most 16 bytes (4 bytes if N is 1). */
+/* Loads cosines and sines of N pairs, by loads of 16 bytes, or of 4 bytes if N is 1. */
 template <int N> __device__ inline void read_angles(const float *angles, float (&cosine)[N], float (&sine)[N])
 {
     const int M = N > 1 ? 4 : 1;

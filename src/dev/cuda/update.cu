@@ -1,5 +1,6 @@
-/* The last kernels of a step: clip, and the optimizer updates of flat arrays. The flag `skip`, which makes an
- * update do nothing, is in device memory, as are all numbers that change from one update to the next. */
+/* The last kernels of a step: clip, and the updates of parameters by an optimizer. The flag `skip`, which
+ * makes an update do nothing, is in device memory, as are all numbers that change from one update to the next
+ * (ax_update_numbers). */
 #include "dev/cuda/kernels.cuh"
 
 namespace
@@ -123,8 +124,9 @@ __device__ inline void update_array(const Rule &rule, const ax_update_array &u, 
         rule.template run<C, 1>(u, at);
 }
 
-/* Each thread block updates `share` consecutive elements, counted over all arrays, so its elements may lie in
- * several arrays. `share` is a multiple of AX_UPDATE_UNIT. */
+/* Each thread block updates `share` consecutive elements, counted over all arrays and the padding between
+ * them (ax_update_array.first), so its elements may lie in several arrays. `share` is a multiple of
+ * AX_UPDATE_UNIT. */
 template <class Rule, class C, int N> __global__ void update_kernel(typename Rule::args a, int64_t share)
 {
     __shared__ Rule prepared;

@@ -38,7 +38,7 @@ static ax_status find_base(const char *dir, const char *path, const char *name, 
     return status;
 }
 
-/* Reads adapter_config.json. Finds the directory of the base model, unless *base is given. */
+/* Reads adapter_config.json. Finds the directory of the base model, unless *base is not NULL. */
 static ax_status read_description(const char *dir, ax_adapter *adapter, char **base)
 {
     char *path, *text = NULL;
@@ -127,8 +127,9 @@ static ax_status check_blocks(const ax_st *st, const char *dir, const ax_model_c
     return AX_OK;
 }
 
-/* Reads the rank and scale of a matrix's updates in all blocks. Fails if an update has the rank of the first,
- * but another scale. Other ranks are refused later (ax_ckpt_match). */
+/* Reads the rank and scale of a matrix's updates in all blocks. Fails if an update has the rank of the first
+ * update, but another scale. Updates with another rank are refused later (ax_ckpt_match).
+ */
 static ax_status read_updates(const ax_adapter *adapter, const ax_st *st, const char *dir, ax_model_config *c,
                               ax_matrix matrix)
 {

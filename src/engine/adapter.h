@@ -1,4 +1,5 @@
-/* Declarations for LoRA adapters: opening (adapter.c) and merging with the base model (merge.c). */
+/* Declarations for LoRA adapters, the low-rank updates of a base model in files of their own: opening
+ * (adapter.c) and merging with the base model (merge.c). */
 #ifndef AXONN_ENGINE_ADAPTER_H
 #define AXONN_ENGINE_ADAPTER_H
 
@@ -8,11 +9,12 @@
  * checkpoint, reads all files of the checkpoint to verify them. The caller frees *base. */
 AX_MUST_CHECK ax_status ax_adapter_find_base(const char *dir, char **base);
 /* Opens the adapter in `dir`: reads adapter_config.json, finds the base model as ax_adapter_find_base does,
- * unless *base is given, and opens the adapter's weight file. The caller releases *adapter, *base and *st,
+ * unless *base is not NULL, and opens the adapter's weight file. The caller releases *adapter, *base and *st,
  * also after an error. */
 AX_MUST_CHECK ax_status ax_adapter_open(const char *dir, ax_adapter *adapter, char **base, ax_st **st);
-/* Checks, by a checksum, that the weight files `base` hold the weights for which the adapter was made.
- * Accepts an adapter that has no checksum of its base model, such as those that other programs write. */
+/* Checks, by a checksum, that the weight files `base`, in directory `base_dir`, hold the weights for which
+ * the adapter `st`, in directory `dir`, was made. Accepts an adapter that has no checksum of its base model,
+ * such as one that another program wrote. */
 AX_MUST_CHECK ax_status ax_adapter_check_base(const ax_st *st, const char *dir, ax_st *base,
                                               const char *base_dir);
 /* Sets the low-rank updates in `config`, the description of the base model, to those of the adapter. */
@@ -26,13 +28,13 @@ typedef struct ax_merge_pair {
     double scale;
     bool transposed; /* the array of weights is stored as [in, out] */
 } ax_merge_pair;
-/* Finds the factors that update an array of the base model's weights. */
+/* Finds the factors that update the array `weights` of the base model. */
 AX_MUST_CHECK ax_status ax_merge_factors(const ax_pretrained *model, const ax_st_array *weights,
                                          ax_merge_pair *out);
 /* Adds the low-rank update `pair` to the array `from` of the base model's weights, and writes the sum to
- * array `b` of the files `to` (ax_st_plan). Needs memory for the two factors in float64, and for 2 MiB of the
- * array, or for one row if a row is larger. *overflows grows by the number of finite values that became
- * infinite. */
+ * array `b` of the files `to` (ax_st_plan). Needs memory, in float64, for the two factors, and for 2 MiB of
+ * the array, or for one row if a row is larger. *overflows grows by the number of finite values that became
+ * infinite in the dtype of `b`. */
 AX_MUST_CHECK ax_status ax_merge_array(const ax_pretrained *model, const ax_merge_pair *pair,
                                        const ax_st_array *from, ax_st *to, const ax_st_array *b,
                                        int64_t *overflows);

@@ -1,4 +1,5 @@
-/* Checks configuration keys against the files that some keys name, such as the config.json of a model. */
+/* Reads the files that some configuration keys name, such as the config.json of a model: checks other keys
+ * against these files, and merges keys with the values in config.json. */
 #include "config_private.h"
 
 #include "axonn/data.h"
@@ -180,7 +181,8 @@ static void override_model(ax_config *c, ax_model_config *m)
                         "must be %lld, as in model.config, which says of each layer whether it has a window; "
                         "leave the key out",
                         (long long)m->layers);
-    /* A head_dim of 0 means hidden / heads, also if the keys below replace hidden or heads. */
+    /* A head_dim of 0 means hidden / heads. So head_dim follows hidden and heads if the keys below replace
+     * these. */
     if (m->head_dim * m->heads == m->hidden)
         m->head_dim = 0;
     for (size_t i = 0; i < SHAPE_KEYS; i++) {

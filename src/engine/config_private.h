@@ -28,15 +28,17 @@ void config_refuse_adapter(ax_config *cfg, const char *dir);
 /* config_model.c: merges keys with the values of a model's config.json, and records errors with
  * ax_option_error. */
 
-/* Sets, for a new model, the model.* keys that the user did not give to the defaults of the family. */
+/* Sets, for a new model, the keys whose defaults depend on the family or on other keys to these defaults, if
+ * the user did not give them: model.tie, model.norm_eps, model.activation, model.rope_theta, model.kv_heads
+ * and model.ffn (for the last two a given 0 also means the default). */
 void config_take_defaults(ax_config *cfg, const ax_family *family);
 /* Returns the description of a new model of the family, made from the model.* keys. */
 ax_model_config config_new_model(const ax_config *cfg, const ax_family *family);
 /* Merges the keys with *model, the description read from the config.json of model.from. Records an error if
- * the user gave another value for a key on which the weights depend: array shapes, activation, rope_theta,
- * tie. model.seq_len may be smaller than in *model. Dropout rates, init_std and norm_eps that the user gave
- * are copied into *model. All other values are copied from *model into the configuration. Sets the low-rank
- * updates of *model. */
+ * the user gave another value for a key with which the weights were trained: array shapes, window,
+ * activation, rope_theta, tie; with tune.method lora also norm_eps. model.seq_len may be smaller than in
+ * *model. Dropout rates, init_std and norm_eps that the user gave are copied into *model. All other values
+ * are copied from *model into the configuration. Sets the low-rank updates of *model. */
 void config_merge_model(ax_config *cfg, ax_model_config *model);
 /* Reads the config.json that model.config names into *out, overrides its values by the keys that the user
  * gave, and copies all resulting values into the configuration. The caller releases *out with
@@ -44,7 +46,7 @@ void config_merge_model(ax_config *cfg, ax_model_config *model);
 ax_status config_read_model(ax_config *cfg, ax_model_config *out);
 /* Records an error if a tokenizer of `size` tokens does not fit into the model's vocabulary. */
 void config_check_tokenizer(ax_config *cfg, int32_t size);
-/* Records an error if data.template does not fit the tokenizer (NULL: there is none). */
+/* Records an error if data.template is given and does not fit the tokenizer (NULL: there is no tokenizer). */
 void config_check_template(ax_config *cfg, const ax_tokenizer *tokenizer);
 /* Records an error for each input path that does not exist. */
 void config_check_paths(ax_config *cfg);
@@ -52,8 +54,8 @@ void config_check_paths(ax_config *cfg);
  * valid. Called if other keys have errors, so that all errors are reported together. */
 ax_status config_check_files(ax_config *cfg);
 
-/* Checks the keys of the goldfish loss: the value of data.goldfish.k, and that data.goldfish.window is not
- * above model.seq_len. */
+/* Checks the keys of the goldfish loss: the value of data.goldfish.k, and that with data.goldfish.kind hashed
+ * data.goldfish.window is not above model.seq_len. */
 void config_check_goldfish(ax_config *cfg);
 
 /* Checks the keys grid.pipe and pipe.* against a model of `blocks` blocks. */

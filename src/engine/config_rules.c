@@ -263,8 +263,8 @@ static bool cut_is_given(const ax_config *cfg) { return cfg->pipe.cut.count && c
 
 enum { FITS = 256 }; /* size, in bytes, of a text that shows an example of pipe.cut */
 
-/* Writes a valid value of pipe.cut, such as "[3, 7]", that divides `blocks` blocks into `stages` stages of
- * nearly equal length; "auto" if the list is too long. */
+/* Writes a valid value of pipe.cut, such as "[3, 7]", that divides `blocks` blocks into `stages` stages (with
+ * several chunks: chunks) of nearly equal length; "auto" if the list is too long. */
 static const char *even_cut(int64_t stages, int64_t blocks, char out[FITS])
 {
     snprintf(out, FITS, "[");
@@ -301,7 +301,7 @@ static void check_pipe_keys(ax_config *cfg)
                             "has an effect only with pipe.schedule interleaved: leave the key out");
 }
 
-/* Checks the keys of the schedule interleaved. */
+/* Checks that the schedule interleaved can run the number of micro-batches that train.global_batch has. */
 static void check_chunks(ax_config *cfg)
 {
     if (!both_ok(cfg, "pipe.schedule", "pipe.chunks") ||

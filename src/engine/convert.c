@@ -1,4 +1,5 @@
-/* Copies a model directory with another dtype or other shards, without building the network.
+/* Copies a model directory with another dtype or other shards, without building the network. If the directory
+ * holds an adapter, copies its base model, with the adapter's updates added.
  *
  * The weight files are opened first, and the small files are copied next. If a training run removes the
  * source, a checkpoint, meanwhile, a missing small file is noticed before the long copy of the weights
@@ -121,8 +122,8 @@ static ax_status check_space(const converter *c)
     return ax_dir_has_space(c->aside, c->result->bytes + REST, c->out);
 }
 
-/* Writes the sum of an array and its update, if the adapter updates this array; *done: the array was
- * written. */
+/* If the source is an adapter and updates this array, writes the sum of the array and its update. *done is
+ * set to whether it has written the array. */
 static ax_status merge_array(converter *c, const ax_st_array *a, bool *done)
 {
     ax_merge_pair pair = {0};

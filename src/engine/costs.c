@@ -1,7 +1,8 @@
 /* Counts what each unit of a model costs: the embedding, each block, and the final norm with the head. A
- * model in which each unit is a chunk runs one micro-batch on the dry device. For each kernel that it
- * launches, the table of kernels tells the floating-point operations and the bytes. So the costs include
- * whatever makes blocks different: windows of attention, recomputation, frozen weights, tied heads, shards.
+ * model in which each unit is a chunk runs one micro-batch on the device `dry`, which has no memory and
+ * computes nothing. For each kernel that the model launches, the table of kernels tells the floating-point
+ * operations and the bytes. So the costs include whatever makes blocks different: windows of attention,
+ * recomputation, frozen weights, tied heads, shards.
  *
  * Every rank of the real grid counts the kernels of rank 0, whose boxes (local parts of tensors) are the
  * largest, so that all ranks get the same costs. Nothing is timed. */
@@ -93,7 +94,7 @@ static void destroy(counter *c)
     ax_comm_destroy(&c->world);
 }
 
-/* Gives c->batch a micro-batch of `rows` rows. */
+/* Allocates the arrays of c->batch in the frame, for a micro-batch of `rows` rows. */
 static ax_status make_batch(counter *c, int64_t rows)
 {
     ax_layout layout = ax_layout_of_roles(&c->ctx, (ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);
@@ -129,7 +130,8 @@ static ax_status run_micro_batch(counter *c, int64_t rows, double *cost)
     return ax_frame_at_end(c->frame, NULL, NULL);
 }
 
-/* Returns the number of trained elements on this rank, of the parameters that the layers of a tree own. */
+/* Returns the number of trained elements on this rank, of the parameters that `layer` and all layers below it
+ * own. */
 static int64_t trained(const ax_layer *layer)
 {
     int64_t n = 0;

@@ -54,7 +54,7 @@ struct ax_engine {
     ax_pipeline *pipeline;
     engine_slot *slot;
     int slots;
-    int64_t rows;     /* rows of a micro-batch, summed over the ranks that have different rows */
+    int64_t rows;     /* number of rows of a micro-batch, summed over the ranks that have different rows */
     int64_t first, n; /* this rank's rows of a micro-batch: first … first+n-1 */
     uint64_t step;    /* number of the current step */
     char *host;       /* host memory from which slot.device is filled */
@@ -87,7 +87,7 @@ static inline bool engine_postpones(const ax_engine *e) { return ax_pipeline_sta
 
 /* ---- engine_tasks.c ------------------------------------------------------------------------------ */
 
-/* Does the work of a task of slot `s`; if `s` is NULL, of a task of the engine. */
+/* Does the work of a task, in the memory of slot `s`; NULL for the task NORM, which needs no slot. */
 typedef ax_status engine_task_fn(ax_engine *e, engine_slot *s, ax_pipe_piece piece);
 /* Runs a task, and records its kernel launches in `replay`. If the launches are the same as in the last run
  * of this task, the device replays the recorded launches instead (on a GPU: as CUDA graphs). */

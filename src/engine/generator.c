@@ -17,7 +17,7 @@ struct ax_generator {
     ax_frame_plan *plan;      /* memory plan of `frame`; NULL on the device `dry`, where the plan is made */
     ax_axisset *axes;         /* the sets of grid axes along which ranks communicate */
     int64_t *costs;           /* costs of the layers (ax_model_use.costs) */
-    int64_t prompt, capacity; /* tokens of the prompt; positions of the cache, 0 without a cache */
+    int64_t prompt, capacity; /* tokens of the prompt; positions that the cache has memory for, 0: no cache */
     int32_t *host, *device;   /* [2, prompt]: row 0 the token ids, row 1 their positions */
     float *logits;            /* [vocab], on the host */
     ax_memory memory;
@@ -127,8 +127,8 @@ static ax_status run_model(ax_generator *g, int64_t first, int64_t n, ax_batch *
     return ax_settle(g->frame, &split, &(ax_layout){.partial = 0}, logits);
 }
 
-/* Converts row `row` of *logits, [1, t, v], to fp32 and copies it to g->logits in host memory, on the ranks
- * of all stages. */
+/* Converts row `row` of *logits, [1, positions, vocab], to fp32 and copies it to g->logits in host memory, on
+ * the ranks of all stages. `staging`: device memory for the converted row. */
 static ax_status take_row(ax_generator *g, const ax_tensor *logits, void *staging, int64_t row)
 {
     int64_t vocab = g->model->config.vocab;
@@ -213,7 +213,7 @@ static void destroy(ax_generator *g)
 }
 
 /* Runs the calls of the generator on the device `dry`, which computes nothing, to measure its memory. Sets
- * out->plan, and all of out->memory except the workspace of kernels. */
+ * out->plan, and all of out->memory except `workspace` and `pinned`. */
 static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generator *out)
 {
     ax_generator g = {.ctx = dry, .prompt = out->prompt, .capacity = out->capacity, .costs = out->costs};

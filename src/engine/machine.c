@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* What each rank sends to all others. `need` and `available` are in bytes. */
+/* What each rank sends to all other ranks. `need` and `available` are in bytes. */
 typedef struct member {
     uint64_t host; /* hash of the host and, on a GPU, of the GPU: equal on ranks that share the memory */
     int64_t need, available;

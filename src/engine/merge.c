@@ -51,7 +51,8 @@ ax_status ax_merge_factors(const ax_pretrained *m, const ax_st_array *weights, a
 /* ---- sums ---------------------------------------------------------------------------------------- */
 
 /* The rows [first, first + n) of an array of `cols` columns, and the two factors of the array's low-rank
- * update: left [rows, rank], multiplied by the scale of the update, and right [rank, cols]. */
+ * update: left [rows of the array, rank], multiplied by the scale of the update, and right [rank, cols].
+ * values [n, cols]: the elements of these rows. */
 typedef struct strip {
     int64_t first, n, cols, rank;
     const double *left, *right;

@@ -10,7 +10,7 @@
  * For each direction, the receive of the next message is always posted in advance: as soon as one message has
  * been taken, the receive of the next is posted, before anything is computed. A message is copied to a buffer
  * before it is sent. In a training step there are as many buffers as messages can be on their way, so no task
- * waits for a send.
+ * waits for a send. `w` is a direction of messages, ACTIVATION or GRADIENT.
  *
  * A GPU runs a task later than the host enqueues it. The host enqueues at most one task ahead of the one that
  * the GPU runs: if it went further, it would choose tasks without the messages that arrive meanwhile. */
@@ -40,13 +40,13 @@ static ax_status note_task(ax_pipeline *p)
     return p->comm ? ax_stream_record(p->ctx->stream, p->ended[p->tasks++ % ENQUEUED]) : AX_OK;
 }
 
-/* Waits, before the next task is chosen, until the device has ended all tasks but the newest. */
+/* Waits, before the next task is chosen, until the device has ended all enqueued tasks but the newest. */
 static ax_status keep_pace(ax_pipeline *p)
 {
     return p->comm ? ax_stream_event_wait(p->ended[p->tasks % ENQUEUED]) : AX_OK;
 }
 
-/* Returns when the device has ended all tasks, or when one of the `n` messages has arrived. */
+/* Waits until the device has ended all enqueued tasks, or one of the `n` messages has arrived. */
 static ax_status wait_while_device_computes(const ax_pipeline *p, ax_work *const message[], int n)
 {
     const struct timespec pause = {.tv_nsec = 20000};
@@ -142,7 +142,7 @@ static ax_status wait_for(ax_pipeline *p, ax_work **work)
     return ax_wait(work);
 }
 
-/* Starts the receive of the next message. Called when the received message has been used. */
+/* Starts the receive of the next message in direction `w`. Called when the received message has been used. */
 static ax_status taken(ax_pipeline *p, int w)
 {
     p->direction[w].next++;

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+/* Returns all grid axes of size above 1, except pipe and, if `data` is false, data. */
 static ax_axisset axes_of(const ax_grid *grid, bool data)
 {
     ax_axisset all = (ax_axisset)((1u << ax_grid_axes(grid)) - 1) & (ax_axisset) ~(1u << AX_PIPE);

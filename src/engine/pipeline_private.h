@@ -18,7 +18,7 @@ typedef struct direction {
                      sends; -1: none */
     int64_t next; /* number, in this step, of this stage's forward (for gradients: backward) whose input is
                      the message that `receive` receives */
-    int64_t sent; /* number of messages that this stage has sent in this step */
+    int64_t sent; /* number of messages that this rank has sent in this direction in this step */
     ax_work *receive; /* the receive of the next message, or NULL */
     char *in;         /* the buffer into which `receive` writes */
     char *out;        /* `buffers` buffers for messages to send, one after the other */
@@ -44,7 +44,7 @@ struct ax_pipeline {
     int32_t *task;   /* [decision]: the tasks (ax_pipe_task) that rank 0 of `group` has chosen in this step */
     ax_work **decision_sends; /* [decision, rank]: the sends of task[decision] from rank 0 of `group` to each
                                  other rank */
-    int64_t decisions;
+    int64_t decisions;        /* number of decisions in this step so far */
     direction direction[DIRECTIONS];
     char *memory;
     size_t bytes;

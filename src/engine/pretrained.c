@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Appends the token ids that a key of `json` holds. Its value is one id, a list of ids, or null. */
+/* Appends to *out the token ids that the key `key` of `json` holds. The value of the key is one id, a list of
+ * ids, or null. */
 static ax_status read_ids(const json_t *json, const char *path, const char *key, ax_ids *out)
 {
     const json_t *value = json_object_get(json, key);
@@ -24,7 +25,7 @@ static ax_status read_ids(const json_t *json, const char *path, const char *key,
     return AX_OK;
 }
 
-/* Sets *out to the first token id that the key holds, or to -1. */
+/* Sets *out to the first token id that the key `key` of `json` holds, or to -1. */
 static ax_status read_id(const json_t *json, const char *path, const char *key, int64_t *out)
 {
     ax_ids ids = {0};

@@ -70,8 +70,8 @@ static ax_status allocate(ax_run *run)
                                                       0, &run->state.engine)));
     AX_TRY(ax_grid_prepare(run->state.ctx->grid, run->plan.engine.axes));
     AX_TRY(find_pace(run));
-    /* Called after the model is built, because building the model may factor the grid axis x into two axes
-     * (ax_grid_factor). */
+    /* The axes are listed after the model is built, because building the model may factor the grid axis x
+     * into two axes (ax_grid_factor). */
     return ax_report_axes(run, &run->report);
 }
 
@@ -268,8 +268,8 @@ static ax_status train_step(ax_run *run)
 
 /* ---- between steps ------------------------------------------------------------------------------- */
 
-/* Returns true if an action is due after step `step`: it is due after every `interval` steps (0: never), and
- * after step `last`. */
+/* Returns true if an action is due after step `step`: it is due after every `interval` steps, and after step
+ * `last`; if `interval` is 0, after step `last` only. */
 static bool is_due(int64_t step, int64_t interval, int64_t last)
 {
     return step == last || (interval && step && step % interval == 0);

@@ -54,9 +54,9 @@ typedef struct ax_run_dir {
 } ax_run_dir;
 
 /* Tells when, within a step, the ranks run an all-reduce to agree whether they abandon the step after a
- * signal. The members count pieces of work: a piece is the computation of one micro-batch in one chunk (part
- * of a pipeline stage), or the sampler's choice of up to 2^14 rows. Only train_pace.c reads and changes the
- * members. */
+ * signal. The members count pieces of work: a piece of work is the computation of one micro-batch in one
+ * chunk (part of a pipeline stage), or the sampler's choice of up to 2^14 rows. Only train_pace.c reads and
+ * changes the members. */
 typedef struct ax_pace {
     ax_comm *ranks; /* the ranks that agree; all of these ranks have the same pieces of work. Borrowed */
     int64_t every;  /* number of pieces of work between two all-reduces */
@@ -77,7 +77,7 @@ typedef struct ax_run_state {
     int signal;           /* signal that some rank had received by the last exchange between ranks, or 0 */
     int64_t given_up;     /* the step that was abandoned because of the signal, or 0 */
     ax_comm *stage;       /* the ranks of this rank's pipeline stage; NULL: there is one stage */
-    ax_pace drawing, computing;
+    ax_pace drawing, computing; /* while a step's rows are chosen; while its micro-batches are computed */
     ax_train_result *result;
 } ax_run_state;
 
@@ -172,9 +172,9 @@ ax_status ax_run_open_model(const ax_run *run, ax_run_inputs *inputs);
 /* Opens the data of data.train and data.valid, and packs their documents. *signal: a signal that any rank has
  * received meanwhile (ax_run_beat), or 0. */
 ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal);
-/* Sets train.steps to the number of steps that read the epochs of data.train, if all sources have epochs and
- * the user gave no train.steps. `step` is the number of steps that the run has done, read[i] the number of
- * samples that it has read of source i. AX_ERR_USAGE: more steps than train.steps can be. */
+/* Sets train.steps to the number of steps that are needed to read the epochs of data.train, if all sources
+ * have epochs and the user gave no train.steps. `step` is the number of steps that the run has done, read[i]
+ * the number of samples that it has read of source i. AX_ERR_USAGE: more steps than train.steps can be. */
 ax_status ax_run_derive_steps(const ax_run *run, int64_t step, const int64_t *read);
 /* Creates the sampler of training rows for a run that has done `step` steps and has read read[i] samples of
  * source i of data.train. AX_ERR_USAGE: the epochs of the sources do not fit into the run. */
@@ -183,7 +183,7 @@ ax_status ax_run_write_config(const ax_run *run);
 void ax_inputs_close_weights(ax_run_inputs *inputs); /* closes the weight files once the weights are loaded */
 void ax_inputs_fini(ax_run_inputs *inputs);
 
-/* ---- train_plan.c: the stages that fill the plan, in this order ---------------------------------- */
+/* ---- train_plan.c: the start-up stages that fill the plan, in this order ------------------------- */
 
 ax_status ax_run_plan_grid(const ax_run *run, ax_train_plan *plan);
 ax_status ax_run_plan_ranks(const ax_run *run, ax_train_plan *plan);
@@ -332,11 +332,11 @@ ax_status ax_run_agree(const ax_run *run); /* returns, on all ranks, the error t
 enum { AX_EXCHANGE_OWN = 2 };
 ax_status ax_run_exchange(const ax_run *run, double *max, int n, double *sum, int *signal);
 
-/* train_pace.c: if a step still runs ten seconds after a signal, all ranks of `pace` abandon the step before
- * the same piece of work (one micro-batch, or part of the choice of rows). */
+/* train_pace.c: if a step still runs ten seconds after a signal, all ranks of pace->ranks abandon the step
+ * before the same piece of work (one micro-batch, or part of the choice of rows). */
 void ax_pace_begin(ax_pace *pace); /* called at the start of a step */
-/* Returns AX_ERR_SIGNAL on all ranks of `pace`, and sets *signal to the signal, if the step is abandoned;
- * otherwise leaves *signal unchanged. Called before each piece of work. */
+/* Returns AX_ERR_SIGNAL on all ranks of pace->ranks, and sets *signal to the signal, if the step is
+ * abandoned; otherwise leaves *signal unchanged. Called before each piece of work. */
 ax_status ax_pace_piece(const ax_run *run, ax_pace *pace, int *signal);
 /* Ends a step that took `seconds`, the same value on all ranks. */
 void ax_pace_end(ax_pace *pace, double seconds);

@@ -45,8 +45,8 @@ static ax_run_file *find_file(const ax_run_files *files, const char *name)
 
 /* ---- end tokens ---------------------------------------------------------------------------------- */
 
-/* Returns a list of the end-of-text tokens in generation_config.json. Its key eos_token_id is one id, a list,
- * or null; ids below 0 are left out. */
+/* Returns a list of the end-of-text tokens in generation_config.json (`root`; NULL: no file). The value of
+ * its key eos_token_id is one id, a list, or null; ids below 0 are left out. */
 static json_t *end_ids(const json_t *root)
 {
     const json_t *ids = json_object_get(root, "eos_token_id");

@@ -42,8 +42,8 @@ static void log_plan(const ax_run *run, const ax_memory *m)
                ax_format_bytes((double)m->pinned, size));
 }
 
-/* Sets *out to the bytes of the rank that needs the most memory, and logs them if that is not rank 0:
- * pipeline stages need different amounts. */
+/* Sets *out to the bytes of the rank that needs the most memory, and logs them if rank 0 needs less: pipeline
+ * stages need different amounts. */
 static ax_status find_largest(const ax_run *run, const ax_memory *m, int64_t *out)
 {
     int64_t mine = *out = (int64_t)ax_memory_total(m);
@@ -61,8 +61,8 @@ static ax_status find_machine(const ax_run *run, size_t need, ax_machine *out)
     return ax_machine_find(run->world, run->config->device, run->plan.threads.binding.local_rank, need, out);
 }
 
-/* Sets *out to this rank's machine, and *fit to whether every machine has the memory that its ranks need;
- * *fit is the same on all ranks. */
+/* Sets *out to the memory that this rank shares with other ranks (of its machine or GPU), and *fit to whether
+ * every such memory is enough for the ranks that share it; *fit is the same on all ranks. */
 static ax_status fits_all(const ax_run *run, size_t need, ax_machine *out, bool *fit)
 {
     AX_TRY(find_machine(run, need, out));
@@ -139,7 +139,8 @@ static bool hold_fewest(const ax_run *run, change *c)
 }
 
 /* Tries, on top of the changes in `base`, smaller micro-batches, from large to small, and then full
- * recomputation with micro-batches from the present size down. Writes the first that fits to `out`. */
+ * recomputation with micro-batches from the present size down. Writes the first of these changes that fits to
+ * `out`. */
 static ax_status suggest_micro_batch(const ax_run *run, const change *base, char *out, size_t size,
                                      bool *helps)
 {
@@ -192,9 +193,9 @@ static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, 
     return AX_OK;
 }
 
-/* Fails if weights, gradients and optimizer state do not fit even if they are divided evenly among the ranks,
- * whatever the micro-batch. Called before the whole memory is planned, because planning takes long for very
- * deep models. */
+/* On a grid without pipeline stages, fails if weights, gradients and optimizer state do not fit even if they
+ * are divided evenly among the ranks, whatever the micro-batch. Called before the whole memory is planned,
+ * because planning takes long for very deep models. */
 static ax_status check_parameters(const ax_run *run)
 {
     int64_t parameters, matmul;

@@ -22,7 +22,8 @@ ax_status ax_run_max(const ax_run *run, int64_t *values, int n)
 /* ---- one configuration --------------------------------------------------------------------------- */
 
 /* Compares line by line this rank's configuration, the text `mine`, with the configuration of rank 0, the
- * text `first`. The two texts have the same keys. Reports the first line that differs. */
+ * text `first`. The two texts have the same keys. Fails, with a message about it, at the first line that
+ * differs. */
 static ax_status compare_lines(const ax_option_set *set, const char *mine, const char *first)
 {
     while (*mine) {

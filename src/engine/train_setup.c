@@ -130,8 +130,8 @@ static void close_sources(ax_sources *sources)
 typedef struct tokenizing {
     const ax_run *run;
     const char *path;
-    double said, beaten; /* value of ax_data_progress.seconds at the last log line (`said`), and at the last
-                            call of ax_run_beat (`beaten`) */
+    double said, beaten; /* said: ax_data_progress.seconds at the last log line; beaten:
+                            ax_data_progress.seconds at the last call of ax_run_beat */
     ax_status status;    /* what the last call of ax_run_beat returned */
     int *signal;         /* signal that the last call of ax_run_beat returned, or 0 */
 } tokenizing;
@@ -467,9 +467,9 @@ ax_status ax_run_derive_steps(const ax_run *run, int64_t step, const int64_t *re
     return AX_OK;
 }
 
-/* Gives the samples of the run to the sources with epochs, in the order of data.train, after those already
- * read from sources by weight (without epochs). Records an error for each source whose epochs do not fit into
- * what is then left. */
+/* Divides the samples of the run, except those already read from sources by weight (without epochs), among
+ * the sources with epochs, in the order of data.train. Records an error for each source whose epochs do not
+ * fit into the samples that the sources before it leave. */
 static void check_parts(const sharing *s)
 {
     const ax_sources *train = &s->run->inputs.train;

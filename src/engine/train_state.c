@@ -175,8 +175,8 @@ static ax_status read_loss_scale(const ax_run *run, const json_t *state, ax_loss
     return AX_OK;
 }
 
-/* Reads the number of steps and tokens, and the number of samples read of each source. A new run with other
- * data starts at the beginning of its data. */
+/* Reads from the saved state the number of steps and tokens, and the number of samples read of each source.
+ * For a new run with other data leaves out->read unchanged: the run starts at the beginning of its data. */
 static ax_status restore_position(const ax_run *run, const json_t *state, ax_run_position *out)
 {
     const json_t *sampler = json_object_get(state, "sampler");

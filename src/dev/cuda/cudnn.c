@@ -442,7 +442,7 @@ static ax_status run_own(ax_stream *stream, const call *k, int64_t b)
     return ax_cuda_own_attention_grad(stream, &a);
 }
 
-/* The rows of one sequence of an operand, `ld` elements apart. */
+/* The elements of one sequence of an operand as a matrix, whose rows are `ld` elements apart. */
 typedef struct matrix {
     int64_t rows, cols, ld;
 } matrix;

@@ -1,9 +1,9 @@
 /* Attention of few queries and many keys in bf16 or fp16, as in generation: the keys are split into parts,
- * one for each thread block (split-K; FlashDecoding, Dao et al. 2023), because there are too few queries to
- * keep the GPU busy. A row is a query head of a query. The rows of a key head are all query heads that use
- * it, of all queries of a sequence. A thread block handles 16 of these rows, and so reads keys and values
- * once for 16 rows. A second kernel combines the results of the parts. How keys are split depends on the
- * shape and on the size of scratch only, and each sum has a fixed order. */
+ * which different thread blocks handle (split-K; FlashDecoding, Dao et al. 2023), because there are too few
+ * queries to keep the GPU busy. A row is a query head of a query. The rows of a key head are all query heads
+ * that use it, of all queries of a sequence. A thread block handles 16 of these rows and one part of the
+ * keys, and so reads keys and values once for 16 rows. A second kernel combines the results of the parts. How
+ * keys are split depends on the shape and on the size of scratch only, and each sum has a fixed order. */
 #include "dev/cuda/flash.cuh"
 
 namespace

@@ -160,7 +160,7 @@ static ax_status open_cudnn(ax_cuda *cu)
 
 /* Chooses the implementation of attention: the best, or the one that setting runtime.attention names. If the
  * setting names cuDNN, cuDNN is opened now, and a failure is an error, unless that value is only preferred
- * (ax_runtime_prefer). Otherwise cuDNN is opened at the first call that cuDNN may support. */
+ * (ax_runtime_prefer). With the setting auto, cuDNN is opened at the first call that cuDNN may support. */
 static ax_status choose_attention(ax_cuda *cu)
 {
     const char *name;
@@ -175,7 +175,8 @@ static ax_status choose_attention(ax_cuda *cu)
     return ax_runtime_unavailable(AX_RUNTIME_ATTENTION, name, "auto", why);
 }
 
-/* Writes which implementation of attention runs. Opens cuDNN to find out. */
+/* Writes which implementation of attention runs. Opens cuDNN, unless it is open or the setting excludes it,
+ * to find out whether cuDNN can be used. */
 static void describe_attention(ax_cuda *cu, char *out, size_t size)
 {
     if (cu->attention != AX_CUDA_CUDNN) {

@@ -1,8 +1,8 @@
 /* Causal attention of bf16 or fp16 on tensor cores: the online softmax of FlashAttention-2 (Dao 2023). A
  * thread block handles a tile of 64 rows, 16 for each of its four warps. The gradient is two kernels, one
  * with a thread block per tile of queries and one with a thread block per tile of keys, so that each sum has
- * a fixed order. The two kernels take 7 matmuls for a pair of tiles. One kernel with atomic additions would
- * take 5, but the additions would have no fixed order. */
+ * a fixed order. The two kernels together take 7 matmuls for each pair of a tile of queries and a tile of
+ * keys. One kernel with atomic additions would take 5, but the additions would have no fixed order. */
 #include "dev/cuda/flash.cuh"
 
 namespace

@@ -52,8 +52,8 @@ static ax_status set_attribute(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttri
     return AX_OK;
 }
 
-/* Describes the matmul without epilogue to cuBLASLt. If the description p->how exists, it is made anew. fp32
- * is computed in fp32, never in tf32. */
+/* Describes the matmul without epilogue to cuBLASLt: makes p->how, in place of an earlier one. fp32 is
+ * computed in fp32, never in tf32. */
 static ax_status describe_sums(plan *p, const ax_gemm_args *g)
 {
     bool wide = g->dtype == AX_F64;
@@ -300,8 +300,8 @@ bool ax_cuda_plan_can_run(const matmuls *all, const plan *p, const uint64_t *alg
            about.workspaceSize <= all->workspace;
 }
 
-/* Returns the index of the fastest candidate if it takes less than MAX_RATIO of the time of candidate 0 and
- * that is at least MIN_COMPARABLE, else 0. */
+/* Returns the index of the fastest candidate if it takes less than MAX_RATIO of the time of candidate 0, and
+ * candidate 0 takes at least MIN_COMPARABLE; else 0. */
 static int fastest(const float *min_ms, int n)
 {
     int best = 0;

@@ -7,10 +7,10 @@
 typedef ax_cuda_plan plan;
 typedef ax_cuda_matmuls matmuls;
 
-/* The GEMM that shows the type is aᵀ·a, where a is [DEPTH, SIDE]. All elements of a are 1, except those of
- * the last row, which are multiples of 1/1024. The sums of the columns of a are exact in fp32, in any order,
- * but have too many digits for bf16 and fp16; so has the sum of the ones alone. The operands lie in the last
- * PROBE_BYTES of cuBLASLt's workspace. */
+/* The GEMM that shows the type of the sums is aᵀ·a, where a is [DEPTH, SIDE]. All elements of a are 1, except
+ * those of the last row, which are multiples of 1/1024. The sums of the columns of a are exact in fp32, in
+ * any order, but have too many digits for bf16 and fp16; so has the sum of the ones alone. The operands lie
+ * in the last PROBE_BYTES of cuBLASLt's workspace. */
 enum { SIDE = 128, DEPTH = 2056, PROBE_BYTES = 2 << 20 };
 _Static_assert(SIDE *(DEPTH + SIDE) * sizeof(float) <= PROBE_BYTES, "the operands must fit their memory");
 

@@ -1,7 +1,7 @@
 /* Files of plans. Each line describes one GEMM on one kind of GPU and library: a hash of the kind, the
  * numbers of the key, the words of the algorithm in hexadecimal, and a checksum of the line. A file is read
- * when a device is opened. To add an entry, a process locks a lock file, reads the file of plans again, and
- * replaces it atomically, so that no entry of another process is lost.
+ * when a device is opened or a run begins to keep plans. To add an entry, a process locks a lock file, reads
+ * the file of plans again, and replaces it atomically, so that no entry of another process is lost.
  *
  * A process parses the lines of its own kind into entries. It keeps all other lines as they are: lines of
  * other GPUs and libraries, and of other versions of axonn, whose lines may have another form. It writes its
@@ -24,7 +24,7 @@
 enum { NUMBERS = 1 + sizeof(ax_cuda_plan_key) / sizeof(int64_t), WORDS = AX_CUDA_PLAN_WORDS };
 enum {
     LINE_MOST = 21 * NUMBERS + 17 * WORDS + 1
-};                                /* most bytes of the text of an entry's numbers, its NUL included */
+};                                /* most bytes of an entry as text, without checksum, with a NUL */
 enum { OTHERS_MOST = 256 << 10 }; /* most bytes of lines of other kinds that a file keeps: some 1,000 lines */
 
 typedef struct entry {

@@ -1,5 +1,6 @@
-/* Rotary position embeddings. A thread handles N adjacent pairs of one head: N elements of the head's first
- * half, and the N elements at the same places of its second half. threadIdx.y is the row within the block. */
+/* Rotary position embeddings. A thread handles N adjacent pairs of one head, where N is 1 or the number of
+ * elements in 16 bytes: N elements of the head's first half, and the N elements at the same places of its
+ * second half. threadIdx.y is the row within the thread block. */
 #include "dev/cuda/kernels.cuh"
 
 namespace

@@ -128,8 +128,7 @@ static ax_status check_blocks(const ax_st *st, const char *dir, const ax_model_c
 }
 
 /* Reads the rank and scale of a matrix's updates in all blocks. Fails if an update has the rank of the first
- * update, but another scale. Updates with another rank are refused later (ax_ckpt_match).
- */
+ * update, but another scale. ax_ckpt_match refuses updates with another rank later. */
 static ax_status read_updates(const ax_adapter *adapter, const ax_st *st, const char *dir, ax_model_config *c,
                               ax_matrix matrix)
 {

@@ -202,7 +202,7 @@ ax_status ax_block_costs(const ax_ctx *ctx, const ax_engine_options *options, in
     *out = NULL;
     if (ax_grid_axis_size(ctx->grid, AX_PIPE) == 1 || ctx->parallel.pipe.cut)
         return AX_OK;
-    AX_TRY(ax_model_config_check(options->model)); /* before arrays are sized by it */
+    AX_TRY(ax_model_config_check(options->model)); /* before its number of layers is used as a size */
     AX_TRY(ax_calloc((size_t)n, sizeof *cost, &cost));
     ax_status status = count(ctx, options, cost);
     if (status == AX_OK)

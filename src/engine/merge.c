@@ -8,8 +8,8 @@
 
 /* ---- which arrays have factors ------------------------------------------------------------------- */
 
-/* Finds the array with the name `key`. Some model files omit the family's prefix of names, such as
- * "transformer.". */
+/* Finds the array with the name `key`, or with this name without `prefix`: some model files omit the family's
+ * prefix of names, such as "transformer.". */
 static const ax_st_array *find_array(const ax_st *st, const char *key, const char *prefix)
 {
     const ax_st_array *a = ax_st_find(st, key);

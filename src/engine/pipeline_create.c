@@ -31,8 +31,8 @@ static ax_axisset copies_axes(const ax_pipeline *p)
     return axes_of(grid, true) & (ax_axisset)~ax_grid_effective(grid, split);
 }
 
-/* Reserves pinned memory for all messages that can be in flight. A direction that receives has two buffers:
- * the next message may arrive in one while the last message is copied from the other to the device. */
+/* Reserves pinned memory for all messages that can be in flight. A direction that receives has two pinned
+ * buffers: the next message may arrive in one while the last one is copied from the other to the device. */
 static ax_status reserve_messages(ax_pipeline *p)
 {
     int64_t n = 0;

@@ -147,7 +147,7 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
 
 /* Reads the rows of a micro-batch, once for each chunk of this pipeline stage. On the first pipeline stage,
  * returns AX_ERR_SIGNAL if the ranks abandon the step now (train_pace.c). On the other stages, tells the
- * first stage of a signal. */
+ * first stage if this rank has received a signal. */
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
     ax_run *run = source;

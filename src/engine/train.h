@@ -169,8 +169,8 @@ void ax_run_dir_fini(ax_run_dir *dir);
 /* Checks, before anything is created, that the device and all paths to read from exist. */
 ax_status ax_run_check_inputs(const ax_run *run);
 ax_status ax_run_open_model(const ax_run *run, ax_run_inputs *inputs);
-/* Opens the data of data.train and data.valid, and packs their documents. *signal: a signal that any rank has
- * received meanwhile (ax_run_beat), or 0. */
+/* Opens the data of data.train and data.valid, and packs their documents if data.pack is documents. *signal:
+ * a signal that any rank has received meanwhile (ax_run_beat), or 0. */
 ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal);
 /* Sets train.steps to the number of steps that are needed to read the epochs of data.train, if all sources
  * have epochs and the user gave no train.steps. `step` is the number of steps that the run has done, read[i]
@@ -275,8 +275,8 @@ ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine);
 ax_status ax_run_start_weights(const ax_run *run);
 ax_status ax_run_save(const ax_run *run);
 /* Makes the device keep the plans of its GEMMs (the algorithm chosen for each shape) in run.dir, and prefer
- * those that the checkpoint has. Checkpoints then carry the plans of all ranks (ax_run_write_files). *kept:
- * false if the device makes no plans. Collective. */
+ * the plans in the checkpoint from which the run starts, if it has any. Checkpoints then carry the plans of
+ * all ranks (ax_run_write_files). *kept: false if the device makes no plans. Collective. */
 ax_status ax_run_keep_plans(const ax_run *run, bool *kept);
 void ax_resume_fini(ax_run_resume *resume);
 
@@ -315,7 +315,8 @@ ax_status ax_run_evaluate(const ax_run *run, ax_evaluation *out);
 bool ax_run_first(const ax_run *run); /* returns true if this rank is rank 0 */
 /* The functions of train_ranks.c below are collective, except ax_trouble_note. */
 ax_status ax_run_max(const ax_run *run, int64_t *values, int n); /* values[i] = maximum over ranks */
-/* Checks that all ranks have the same configuration, and that its grid fits their number. */
+/* Checks that all ranks have the same configuration, and that the grid in it needs exactly as many ranks as
+ * there are. */
 ax_status ax_run_compare_configs(const ax_run *run);
 /* Keeps ranks in contact while one rank works for all, so that signals to any rank are known within about a
  * second and the watchdog does not warn of a late rank. The working rank calls this about once a second with

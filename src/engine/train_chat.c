@@ -68,7 +68,7 @@ static bool has_id(const json_t *list, int64_t id)
     return false;
 }
 
-/* Sets the key to a token id; -1: removes the key. */
+/* Sets the key `key` of `root` to the token id `id`; removes the key if `id` is below 0. */
 static void set_id(json_t *root, const char *key, int64_t id)
 {
     if (id >= 0)
@@ -77,7 +77,7 @@ static void set_id(json_t *root, const char *key, int64_t id)
         json_object_del(root, key);
 }
 
-/* Replaces the text of generation_config.json, or adds the file. */
+/* Makes `root` the content of generation_config.json in `files`; adds the file if `files` lacks it. */
 static ax_status set_generation(ax_run_files *files, const json_t *root)
 {
     ax_run_file *file = find_file(files, generation);
@@ -125,7 +125,8 @@ static ax_status update_ends(ax_run *run, int32_t end)
 /* ---- the template -------------------------------------------------------------------------------- */
 
 /* Gives the tokenizer the chat template as a Jinja text. The tokenizer's own template is replaced even if it
- * has the same format: it may still write other texts, such as a system turn that the data does not have. */
+ * writes conversations in the same format, because it may add text that the data does not have, such as a
+ * system turn. */
 static ax_status carry(ax_run *run, const ax_chat *chat)
 {
     ax_buf jinja = {0};
@@ -173,6 +174,6 @@ ax_status ax_run_carry_template(ax_run *run)
         AX_TRY(status);
     }
     if (tok && ax_tokenizer_chat_template(tok))
-        ax_run_files_remove(&run->beside, "chat_template.jinja"); /* it is saved with the tokenizer */
+        ax_run_files_remove(&run->beside, "chat_template.jinja"); /* saved with the tokenizer instead */
     return update_ends(run, end);
 }

@@ -163,7 +163,7 @@ static ax_status add_beside(const ax_run *run, const char *dir, const char *name
     return small ? add_from(out, dir, name, name) : AX_OK;
 }
 
-/* Logs which files are copied, and which directories are not. */
+/* Logs which files of `dir` are copied into checkpoints, and which directories are not. */
 static ax_status log_files(const char *dir, const ax_run_files *files, const ax_buf *directories)
 {
     ax_buf names = {0};

@@ -170,7 +170,7 @@ typedef struct change {
     const json_t *before, *now, *paths;
 } change;
 
-/* Prints data sources as "a.tok (4350 tokens), b.tok (17 tokens, weight 2)". `paths` may be NULL: old
+/* Prints data sources, such as "a.tok (4350 tokens), b.tok (17 tokens, weight 2)". `paths` may be NULL: old
  * checkpoints have no paths. */
 static ax_status print_sources(const json_t *sources, const json_t *paths, ax_buf *out)
 {
@@ -234,9 +234,9 @@ static bool may_differ(const ax_run *run, const char *key)
            (!strncmp(key, "data.", 5) || !strncmp(key, "train.", 6) || !strcmp(key, "model.seq_len"));
 }
 
-/* Compares `now` with the same values in the saved state. `now` holds values of this run: those that must
- * stay the same (`identity`), or settings that may change. Logs each change that is allowed, and adds a line
- * to `refused` for each change that is not. */
+/* Compares `now` with the values of the same keys in the saved state. `now` holds values of this run: those
+ * that must stay the same (`identity`), or settings that may change. Logs each change that is allowed, and
+ * adds a line to `refused` for each change that is not. */
 static ax_status report_changes(const ax_run *run, const json_t *state, json_t *now, bool identity,
                                 ax_buf *refused)
 {

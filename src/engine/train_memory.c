@@ -100,7 +100,7 @@ typedef struct change {
     char what[192]; /* the changed keys and their values, for the advice */
 } change;
 
-/* Plans the run with the change. If it fits, writes the advice to `out`. */
+/* Plans the run with the change. If the run then fits, writes the advice to `out` and sets *helps to true. */
 static ax_status try_change(const ax_run *run, const change *c, char *out, size_t size, bool *helps)
 {
     ax_engine_plan plan;

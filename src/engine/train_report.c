@@ -29,7 +29,7 @@ enum { MEMORY = AX_EXCHANGE_OWN, WIRE, EXPOSED, SECONDS, WAITED, AXES };
 
 /* Writes to `all`, in ascending order, the *n sets of grid axes along which any rank has a communicator.
  * Ranks of different pipeline stages may have communicators along different sets. `all` has room for every
- * set. */
+ * possible set. */
 static ax_status list_sets(const ax_run *run, int64_t *all, int *n)
 {
     const ax_grid *grid = run->state.ctx->grid;

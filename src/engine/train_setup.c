@@ -307,7 +307,8 @@ static ax_status pack_sources(const ax_run *run, const ax_sources *sources, cons
     return AX_OK;
 }
 
-/* Checks the keys that depend on the data, and reports all their errors together. Then packs documents. */
+/* Checks that all sources can be cut into rows, and reports all errors of keys that depend on the data
+ * together. Then packs the documents if data.pack is documents. */
 static ax_status cut_sources(const ax_run *run, const ax_run_inputs *inputs, const ax_row_shape *trained)
 {
     check_sources(run, "data.train", &inputs->train, trained);

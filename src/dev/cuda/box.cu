@@ -40,8 +40,8 @@ template <class T> struct embedding {
 /* The gradient of the embedding adds the rows of dy that have the same id, in an order that depends on the
  * ids only. First the rows of dy are sorted by id, by a stable radix sort in which a thread block handles
  * SORT_BLOCK rows. Then the rows of each run of equal ids are added up. A frequent token has a long run, so a
- * thread block adds only RUN sorted rows, in one strip of columns. Ids that another rank's part of the table
- * has are replaced by `count`, so that they are sorted to the end, and are skipped. */
+ * thread block adds only RUN sorted rows, in one strip of columns. An id whose row of the table another rank
+ * has is replaced by `count`: such ids are sorted to the end, and skipped. */
 enum { DIGIT = 6, DIGITS = 1 << DIGIT, SORT_BLOCK = 1024, SORT_THREADS = DIGITS };
 
 /* A row of dy: `id` is its token's row in dtable, or `count`; `row` is its index, counted from row0. */

@@ -140,7 +140,7 @@ static const struct { layout layout; int type, operand; } tensors[] = {
 #undef ENTRY
 };
 
-/* The forms of operations, and the conditions under which an operation of the tables below is part of a graph. */
+/* The forms of operations, and the conditions under which an operation of a table below is in a graph. */
 typedef enum form { MATMUL, POINTWISE, INDEX, REDUCTION, RESHAPE } form;
 typedef enum condition {
     ALWAYS,

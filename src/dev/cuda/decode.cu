@@ -218,8 +218,8 @@ template <class T> __global__ void combine_kernel(decode s)
 }
 
 /* Splits the keys that causality and the window let any query see into parts of whole tiles: as many parts as
- * give WANTED thread blocks, but at most MOST, and no more than scratch has memory for their results. Returns
- * the number of thread blocks for each part of each sequence. */
+ * give WANTED thread blocks, but at most MOST, and at most as many as have room for their results in scratch.
+ * Returns the number of thread blocks for each part of each sequence. */
 int64_t split_keys(const ax_cuda *cu, decode *s)
 {
     const ax_attention_args *a = &s->a;

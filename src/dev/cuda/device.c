@@ -305,8 +305,8 @@ ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, en
 
 static ax_status wait(ax_stream *stream) { return ax_cuda_wait(ax_cuda_of(stream)); }
 
-/* Copies through the chunks of pinned memory, which are used in turn. The host waits only if the chunk whose
- * turn it is has an earlier copy that is not done yet. */
+/* Copies through the chunks of pinned memory, which are used in turn. The host waits only if an earlier copy
+ * from the chunk to use next is not done yet. */
 static ax_status copy_in(ax_stream *stream, void *device, const void *host, size_t bytes)
 {
     ax_cuda *cu = ax_cuda_of(stream);

@@ -99,8 +99,8 @@ __device__ inline int clamped(int64_t x, int low, int high)
 }
 
 /* The keys that a query sees in the tile of `keys` keys from j0 on: low … high, relative to the first key of
- * the tile that this lane has in a fragment c. `has` returns whether the query sees key j, which is relative
- * to the same key. */
+ * the tile that this lane has in a fragment c. `has` returns whether the query sees key number j, counted
+ * from the same key. */
 struct visible_part {
     int low, high;
     bool some; /* at least one key of the tile is hidden from the query */

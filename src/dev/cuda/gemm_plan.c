@@ -186,8 +186,8 @@ enum { CANDIDATES = AX_CUDA_CANDIDATES, ROUNDS = 5 };
  * several microseconds, and not the time of the matmul on the GPU. */
 static const float MAX_RATIO = 0.98F, MIN_COMPARABLE = 0.02F;
 
-/* Runs the plan's matmul `times` times. *ms is set to the mean time of one in ms, or to infinity if cuBLASLt
- * rejects the algorithm. */
+/* Runs the plan's matmul `times` times. *ms is set to the mean time of one matmul in ms, or to infinity if
+ * cuBLASLt rejects the algorithm. */
 static ax_status time_plan(const matmuls *all, ax_cuda *cu, const plan *p, const ax_gemm_args *g, int times,
                            float *ms)
 {

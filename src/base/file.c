@@ -130,7 +130,8 @@ ax_status ax_file_read_stream(int fd, const char *path, int64_t most, ax_buf *bu
 static ax_status read_open(int fd, const char *path, int64_t most, ax_buf *buf)
 {
     struct stat info;
-    AX_CHECK(!fstat(fd, &info) && !S_ISDIR(info.st_mode), AX_ERR_DATA, "%s is a directory, not a file", path);
+    AX_CHECK(!fstat(fd, &info), AX_ERR_DATA, "cannot read %s: %s", path, strerror(errno));
+    AX_CHECK(!S_ISDIR(info.st_mode), AX_ERR_DATA, "%s is a directory, not a file", path);
     if (!S_ISREG(info.st_mode))
         return ax_file_read_stream(fd, path, ax_min(most, 1 << 30), buf);
     if (info.st_size > most)

@@ -235,8 +235,9 @@ static ax_status parse_header(ax_st *st, st_file *f, const char *text, size_t si
 static ax_status read_file_header(ax_st *st, st_file *f)
 {
     struct stat info;
-    AX_CHECK(!fstat(f->fd, &info) && S_ISREG(info.st_mode), AX_ERR_DATA,
-             "%s must be a regular file, not a directory, pipe or device", f->path);
+    AX_CHECK(!fstat(f->fd, &info), AX_ERR_DATA, "cannot read %s: %s", f->path, strerror(errno));
+    AX_CHECK(S_ISREG(info.st_mode), AX_ERR_DATA, "%s must be a regular file, not a directory, pipe or device",
+             f->path);
     f->size = info.st_size;
     uint64_t length;
     AX_CHECK(f->size >= 8, AX_ERR_DATA,

@@ -355,9 +355,13 @@ static ax_status publish(saver *s)
              s->latest, strerror(errno));
     /* The checkpoint is safe from here on, so errors are only warnings. The checkpoint is found by its serial
      * number, whatever `latest` says, and the next save removes checkpoints that cannot be removed now. */
-    ax_status status = ax_dir_sync(a->run_dir);
-    if (status == AX_OK && a->keep_latest > 0)
-        status = prune(a);
+    if (ax_dir_sync(a->run_dir) != AX_OK) {
+        ax_log(AX_LOG_WARN,
+               "%s is saved, but would be lost if the machine failed now, so older checkpoints are kept: %s",
+               s->final, ax_error_message());
+        return AX_OK;
+    }
+    ax_status status = a->keep_latest > 0 ? prune(a) : AX_OK;
     if (status == AX_OK)
         status = ax_ckpt_clean(a->run_dir);
     if (status != AX_OK)
@@ -384,9 +388,9 @@ static ax_status save(saver *s)
 
 /* Removes all files of a checkpoint that could not be saved. The reason of the failure stays the thread's
  * error message. */
-static void remove_failed(saver *s)
+static void remove_failed(saver *s, ax_status status)
 {
-    char reason[1024];
+    char reason[16384]; /* the longest error message */
     bool shared = ax_error_is_shared();
     snprintf(reason, sizeof reason, "%s", ax_error_message());
     undo_rename_to_final(s);
@@ -394,7 +398,7 @@ static void remove_failed(saver *s)
         ax_log(AX_LOG_WARN, "%s could not be removed; the next start of the run will remove it: %s", s->aside,
                ax_error_message());
     unlink(s->latest_new);
-    (void)ax_fail(AX_ERR_DATA, "%s", reason);
+    (void)ax_fail(status, "%s", reason);
     if (shared)
         ax_error_share();
 }
@@ -407,7 +411,7 @@ ax_status ax_ckpt_save(const ax_ckpt_save_args *args)
     if (status == AX_OK) {
         status = save(&s);
         if (status != AX_OK && ax_comm_rank(ctx->world) == 0) {
-            remove_failed(&s);
+            remove_failed(&s, status);
             if (status == AX_ERR_DATA)
                 ax_error_context("checkpoint %s, which needs %lld bytes, was not saved", s.final,
                                  (long long)bytes_needed(&s));

@@ -28,7 +28,9 @@ ax_status data_file_open(const char *path, data_file *out)
     *out = (data_file){.fd = open_file(path)};
     AX_CHECK(out->fd >= 0, AX_ERR_DATA, "cannot open %s: %s", path, strerror(errno));
     ax_status status = ax_strdup(path, &out->path);
-    if (status == AX_OK && (fstat(out->fd, &info) || !S_ISREG(info.st_mode)))
+    if (status == AX_OK && fstat(out->fd, &info))
+        status = ax_fail(AX_ERR_DATA, "cannot read %s: %s", path, strerror(errno));
+    else if (status == AX_OK && !S_ISREG(info.st_mode))
         status = ax_fail(AX_ERR_DATA, "%s must be a regular file, not a pipe or device", path);
     if (status != AX_OK)
         data_file_close(out);

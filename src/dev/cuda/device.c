@@ -152,9 +152,10 @@ static ax_status open_cudnn(ax_cuda *cu)
     return ax_cuda_cudnn_create(cu, &cu->cudnn);
 #else
     (void)cu;
-    return ax_fail(AX_ERR_USAGE,
-                   "libaxonn_cuda.so was built without cuDNN: install cuDNN's headers (9.11 or later), and "
-                   "configure and build libaxonn_cuda.so again");
+    return ax_fail(
+        AX_ERR_USAGE,
+        "libaxonn_cuda.so was built without cuDNN: install cuDNN's headers and library (9.16 or later), and "
+        "configure and build libaxonn_cuda.so again");
 #endif
 }
 

@@ -113,7 +113,7 @@ def ask_driver():
     """Returns (MiB used, MHz, utilization in percent), or None if nvidia-smi does not report them."""
     try:
         words = subprocess.run(QUERY, capture_output=True, text=True, timeout=20).stdout.split(", ")
-        return tuple(int(word) for word in words)
+        return tuple(int(word) for word in words) if len(words) == 3 else None
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
 

@@ -43,6 +43,7 @@ expect() { [ "$(rows "$2")" -eq "$1" ] || fail "$(rows "$2") rows match \"$2\", 
 cat >"$work/bin/nvidia-smi" <<'END'
 #!/bin/sh
 case "$*" in
+    *memory.used,clocks.sm,utilization.gpu*) echo '512, 1980, 97' ;;
     *memory.used*) echo 512 ;;
     *--list-gpus*) printf 'GPU 0\nGPU 1\n' ;;
     *) echo 'GPU emulated on the host, 580, 1980 MHz, 2619 MHz, 700 W' ;;

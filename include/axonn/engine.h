@@ -54,8 +54,8 @@ typedef struct ax_memory {
     size_t messages;    /* buffers of messages between pipeline stages */
     size_t cache;       /* a generator's key/value cache */
     size_t workspace;   /* scratch memory of kernels */
-    size_t pinned;      /* pinned host memory for messages between pipeline stages, on a device whose memory
-                           the host cannot access at any time; not part of ax_memory_total */
+    size_t pinned;      /* pinned host memory for messages between pipeline stages; 0 if the host can access
+                           the device's memory whenever it wants to; not part of ax_memory_total */
 } ax_memory;
 size_t ax_memory_total(const ax_memory *memory);
 

@@ -298,7 +298,8 @@ static ax_status make_model(bench *b, ax_pipe_schedule schedule, ax_model **out)
     return ax_model_create(b->ctx, &config, &(ax_model_use){.recompute = 0}, out);
 }
 
-/* Creates the context, the models from which the pipelines are made, and the frame. */
+/* Creates the context, the models from which the pipelines are made, and the frame (ax_frame, the memory of
+ * activations). */
 static ax_status prepare(bench *b)
 {
     const int stages = ax_comm_size(b->world);

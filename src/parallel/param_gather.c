@@ -170,8 +170,9 @@ ax_status ax_param_clear_spare(ax_ctx *ctx, const ax_param *p, const ax_tensor *
 /* Does what ax_param_acquire does, but does not set out->spare. */
 static ax_status acquire(ax_frame *frame, ax_param *p, ax_tensor *out)
 {
-    AX_CHECK(p->set && p->place != AX_PARAM_AWAY, AX_ERR_INTERNAL,
-             "parameter %s has no memory: create its ax_param_set first", p->name);
+    AX_CHECK(p->set, AX_ERR_INTERNAL, "parameter %s has no memory: create its ax_param_set first", p->name);
+    AX_CHECK(p->place != AX_PARAM_AWAY, AX_ERR_INTERNAL,
+             "parameter %s has no memory on this rank: it belongs to another pipeline stage", p->name);
     ax_param_live *live = p->live;
     if (live->whole) {
         *out = p->rest;

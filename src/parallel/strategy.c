@@ -14,7 +14,8 @@
 #define ALL_AXES (AXES_2(AX_X, AX_Y) | AXES_2(AX_Z, AX_DATA))
 
 /* Between uses, weights are split along z and all-gathered before use (arXiv 2502.08145, Alg. 1). z is a fine
- * axis (ax_axes): it splits dim 0 by elements, even within a split unit. */
+ * axis (ax_axes): it may cut dim 0 between any two elements, even inside a unit that other axes keep whole,
+ * such as the rows of one attention head. */
 #define REST_Z                                                                                               \
     {                                                                                                        \
         .n = 1, .fine = 1, .a = { AX_Z }                                                                     \

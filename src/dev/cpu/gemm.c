@@ -8,8 +8,8 @@
  *       for blocks in k
  *         for blocks of rows
  *           for panels of up to 48 columns: the panel of b is read from the L2 cache
- *             for strips of 4 to 32 rows: one micro-tile; on vectors of AVX-512, the micro-tile before
- *                                         it has prefetched its strip of a into L1
+ *             for strips of 4 to 32 rows: one micro-tile; with AVX-512, but not on AMX tiles, it prefetches
+ *                                         the next micro-tile's strip of a into L1
  *
  * A stretch is a range of rows whose blocks share the packed panels of b: for each block in k, the first
  * block of rows packs the panels, and the other blocks of rows use them again. If a is contiguous in k and

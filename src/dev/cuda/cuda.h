@@ -130,9 +130,9 @@ ax_status ax_cuda_blind_queries(ax_stream *stream, const ax_attention_args *args
 
 /* Attention by cuDNN (cudnn.c). *done is set to whether cuDNN has computed the call; if not, the plugin's own
  * kernels must compute it. cuDNN is loaded at the first call that cuDNN may support, or earlier: when a
- * device is opened while setting runtime.attention is cudnn, or when a device is described.
- * ax_cuda_cudnn_create: AX_ERR_USAGE if there is no usable cuDNN. ax_cuda_cudnn_version returns the version
- * as cuDNN reports it, such as 91900 for 9.19.0. */
+ * device is opened and the setting runtime.attention is "cudnn", or when ax_device_describe names its
+ * version. ax_cuda_cudnn_create: AX_ERR_USAGE if there is no usable cuDNN. ax_cuda_cudnn_version returns the
+ * version as cuDNN reports it, such as 91900 for 9.19.0. */
 #ifdef AXONN_HAVE_CUDNN
 ax_status ax_cuda_cudnn_create(const ax_cuda *cu, struct ax_cuda_cudnn **out);
 void ax_cuda_cudnn_destroy(struct ax_cuda_cudnn **out);

@@ -44,7 +44,7 @@ static const ax_option pipe_options[] = {
              "pipe.slack"},
     {"postpone", AX_OPT_INTS, offsetof(args, postpone), "0", "[0, 10000]", .meta = "N,...",
      .help = "values of pipe.postpone (micro-batches whose weight gradients may wait) to time, each with all "
-             "schedules; weight gradients take half of the backward time"},
+             "schedules; half of the time --backward is taken to be for weight gradients"},
     {"chunks", AX_OPT_INT, offsetof(args, chunks), "2", "[2, 1000]", .meta = "N",
      .help = "with the schedule interleaved: chunks (virtual stages) per stage; --forward and --backward are "
              "the times of all chunks of a stage together"},

@@ -193,7 +193,9 @@ ax_status data_detect_file(const char *path, ax_data_format *out)
         memcpy(&magic, head, sizeof magic);
     AX_CHECK(
         magic != LLMC_MAGIC && magic != LLMC32_MAGIC, AX_ERR_DATA,
-        "%s is a token file of llm.c, but its version (offset 4) is not %d: damaged, or of another release",
+        "%s is a token file of llm.c, but its version, the number at offset 4, is not %d: it is damaged, or "
+        "was "
+        "written by another release of llm.c; build a token file from the text instead (axonn data build)",
         path, magic == LLMC_MAGIC ? 1 : 7);
     AX_CHECK(magic != LLMC_EVAL_MAGIC, AX_ERR_DATA,
              "%s is an evaluation set of llm.c (multiple choice), not a stream of tokens: give a token file "

@@ -62,8 +62,9 @@ ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n);
  * - ax_stage_segment, before a segment (adjacent blocks that are one layer of the body) is built: returns the
  *   end (exclusive) of the segment that begins with `block`. A segment has at most `length` blocks, and ends
  *   where the next chunk begins, because no layer may belong to two chunks.
- * - ax_stage_note, before the layer that begins with `block` (config.layers: the final norm) is added to the
- *   body: notes whether a chunk of this rank's stage begins with this layer, or ends before it.
+ * - ax_stage_note, before a layer is added to the body: notes whether a chunk of this rank's stage begins
+ * with this layer, or ends before it. `block` is the layer's first block; for the final norm it is
+ * config.layers.
  * - ax_stage_place, after all parameters are declared: sets the place of each. */
 AX_MUST_CHECK ax_status ax_stage_plan(ax_model *model, const ax_model_use *use);
 int64_t ax_stage_segment(const ax_model *model, int64_t block, int64_t length);

@@ -146,6 +146,7 @@ INLINE void strip_times_panels(const ax_cpu_gemm *gm, ax_cpu_rows a, const float
         if (c1 <= lo || c0 >= hi)
             continue;
         ax_cpu_tile t = {.c = c + c0, .c_ld = ld, .prior = add ? c + c0 : NULL, .prior_ld = ld, .rows = rows};
+        t.plain = true;
         t.cols = c1 < n ? width : n - c0;
         gm->tile((int)(width / W), (u1 - u0) * gm->pair, &a, b + c0 * units + u0 * width, &t);
     }

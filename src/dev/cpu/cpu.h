@@ -64,6 +64,7 @@ typedef struct ax_cpu_tile {
     vtype c_type;
     bool add_c;
     /* Used only if ax_cpu_gemm.store is NULL: */
+    bool plain;        /* c is fp32, and nothing but `prior` is added, and nothing is prefetched */
     bool non_temporal; /* c may be written by non-temporal stores; set only if nothing is added to the sums
                           and every row of c begins at a cache line */
     ax_cpu_prefetch prefetch[2]; /* memory to prefetch while the tile multiplies */

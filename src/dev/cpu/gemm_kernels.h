@@ -449,12 +449,55 @@ INLINE void tile(bool pairs, bool interleaved, int rows, int nv, int64_t units, 
     tile_store(t, out, nv * W);
 }
 
-/* Calls `tile` with constant arguments, so that the compiler specializes it. A tile of three vectors that has
- * at most half of TILE_ROWS rows, at the last rows of a block, computes only this half. */
+/* Multiplies a whole micro-tile if t->plain. Little is done before and after the steps in k, because the
+ * tiles of attention have few of them. The sums start from t->prior. */
+INLINE void plain_tile(bool pairs, bool interleaved, int nv, int64_t units, const ax_cpu_rows *a,
+                       const float *b, const ax_cpu_tile *t)
+{
+    const int64_t step = interleaved ? a->unit : 4, row = interleaved ? 4 : a->row;
+    const char *at[TILE_ROWS];
+    vf sum[TILE_ROWS][TILE_VECTORS];
+    UNROLL
+    for (int i = 0; i < TILE_ROWS; i++) {
+        at[i] = (const char *)a->at + i * row;
+        UNROLL
+        for (int v = 0; v < nv; v++)
+            sum[i][v] = t->prior ? vload(t->prior + i * t->prior_ld + v * W) : vset(0);
+    }
+    for (int64_t offset = 0; units > 0; units--, offset += step, b += nv * W) {
+        vf bv[TILE_VECTORS];
+        UNROLL
+        for (int v = 0; v < nv; v++)
+            bv[v] = vload(b + v * W);
+        UNROLL
+        for (int i = 0; i < TILE_ROWS; i++) {
+            float value;
+            memcpy(&value, at[i] + offset, sizeof value);
+            UNROLL
+            for (int v = 0; v < nv; v++)
+                sum[i][v] = multiply_add(pairs, vset(value), bv[v], sum[i][v]);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < TILE_ROWS; i++) {
+        UNROLL
+        for (int v = 0; v < nv; v++)
+            vstore((float *)t->c + i * t->c_ld + v * W, sum[i][v]);
+    }
+}
+
+/* Calls `tile` or `plain_tile` with constant arguments, so that the compiler specializes them. A tile of
+ * three vectors that has at most half of TILE_ROWS rows, at the last rows of a block, computes only this
+ * half. */
 INLINE void tile_of(bool pairs, bool interleaved, int nv, int64_t units, const ax_cpu_rows *a, const void *b,
                     const ax_cpu_tile *t)
 {
-    if (nv == 3 && t->rows > TILE_ROWS / 2)
+    bool plain = t->plain && t->rows == TILE_ROWS && t->cols == nv * W;
+    if (plain && nv == 3)
+        plain_tile(pairs, interleaved, 3, units, a, b, t);
+    else if (plain && nv == 2)
+        plain_tile(pairs, interleaved, 2, units, a, b, t);
+    else if (nv == 3 && t->rows > TILE_ROWS / 2)
         tile(pairs, interleaved, TILE_ROWS, 3, units, a, b, t);
     else if (nv == 3)
         tile(pairs, interleaved, TILE_ROWS / 2, 3, units, a, b, t);

@@ -427,16 +427,21 @@ INLINE void grad_pass_queries(attend_grad *t, int64_t chunk, float *room, bool d
 }
 
 /* Computes delta, the sum of do ∘ o over d for each query, for the query heads that share the key head, and
- * sets an fp32 dq to 0. */
+ * sets an fp32 dq to 0. Prefetches the rows of dout and o, which the hardware prefetcher does not follow. */
 INLINE void grad_start(const attend_grad *t)
 {
     const ax_attention_grad_args *g = t->g;
     int64_t d = t->of.d, group = g->heads / g->kv_heads;
     vtype type = t->of.type;
-    for (int64_t h = t->of.h; h < t->of.h + group; h++)
+    for (int64_t h = t->of.h; h < t->of.h + group; h++) {
+        int64_t first = (t->of.b * g->q_len * g->heads + h) * d, size = vsize(type);
+        head_rows o = {(const char *)g->o + first * size, g->heads * d * size, d * size, g->q_len}, dout = o;
+        dout.at = (const char *)g->dout + first * size;
         for (int64_t i = 0; i < g->q_len; i++) {
-            int64_t at = ((t->of.b * g->q_len + i) * g->heads + h) * d;
+            int64_t at = first + i * g->heads * d;
             vf sum = vset(0);
+            prefetch_rows(&o, i + ROWS_AHEAD, i + ROWS_AHEAD + 1);
+            prefetch_rows(&dout, i + ROWS_AHEAD, i + ROWS_AHEAD + 1);
             for (int64_t c = 0; c < d; c += W)
                 sum = vfma(vget(g->dout, at + c, d - c, type), vget(g->o, at + c, d - c, type), sum);
             ((float *)g->delta)[(t->of.b * g->heads + h) * g->q_len + i] = vsum(sum);
@@ -444,6 +449,7 @@ INLINE void grad_start(const attend_grad *t)
             if (type == VF32)
                 memset((float *)g->dq + at, 0, (size_t)d * 4);
         }
+    }
 }
 
 /* Sets t->next_rows to the first rows of dout, o, q, k and v that work item `item` reads. */

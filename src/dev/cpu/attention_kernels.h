@@ -152,6 +152,9 @@ INLINE void strip_times_panels(const ax_cpu_gemm *gm, ax_cpu_rows a, const float
     }
 }
 
+/* ROWS_AHEAD: how many rows ahead a loop prefetches that does little with each row. */
+enum { ROWS_AHEAD = 32 };
+
 /* n rows of a head, each `bytes` long, `stride` bytes apart. The hardware prefetcher does not follow them. */
 typedef struct head_rows {
     const char *at;
@@ -442,9 +445,8 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
 /* ---- few queries --------------------------------------------------------------------------------- */
 
 /* HEADS_AT_ONCE: the largest number of heads that are computed together. A row of k or v has all heads of a
- * position side by side, so these heads read one contiguous range of the row. KEYS_AHEAD: the prefetch
- * distance in keys. */
-enum { HEADS_AT_ONCE = 16, KEYS_AHEAD = 32 };
+ * position side by side, so these heads read one contiguous range of the row. */
+enum { HEADS_AT_ONCE = 16 };
 
 /* The state of one head for one query. */
 typedef struct query_head {
@@ -520,14 +522,14 @@ INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64
     head_rows k = {(const char *)a->k + h->kv * size, ld * size, bytes, there}, v = k;
     v.at = (const char *)a->v + h->kv * size;
     for (int64_t j = 0; j < keys; j += W) {
-        prefetch_rows(&k, j + KEYS_AHEAD, j + KEYS_AHEAD + W);
+        prefetch_rows(&k, j + ROWS_AHEAD, j + ROWS_AHEAD + W);
         for (int r = 0; r < n; r++)
             query_scores(&h[r], j, keys, ld, whole);
     }
     for (int r = 0; r < n; r++)
         softmax_rows(&h[r].t, 0, 0, 1, 0, ax_round_up(keys, W), false);
     for (int64_t j = 0; j < keys; j += W) {
-        prefetch_rows(&v, j + KEYS_AHEAD, j + KEYS_AHEAD + W);
+        prefetch_rows(&v, j + ROWS_AHEAD, j + ROWS_AHEAD + W);
         for (int r = 0; r < n; r++)
             query_values(&h[r], j, ax_min(j + W, keys), ld, whole);
     }

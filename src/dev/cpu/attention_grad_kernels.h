@@ -111,7 +111,7 @@ INLINE void put_units_of_rows(const attend_grad *t, int64_t i, int n, int64_t c,
  * `drops`: true if there is dropout, a compile-time constant. */
 INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, int64_t c1, bool drops)
 {
-    enum { N = AT_ONCE };
+    enum { N = ROWS_AT_ONCE };
     const attend *f = &t->of;
     const float *s = t->s + r * GRAD_LD, *slopes = t->dp + r * GRAD_LD;
     vf scale2 = vset((float)(t->g->scale * LOG2E)), scale = vset((float)t->g->scale), lse[N], delta[N];
@@ -169,7 +169,7 @@ INLINE void grad_strip(const attend_grad *t, int64_t i, bool drops)
         rows = gm->rows;
     int64_t end = ax_round_up(ax_max(0, ax_min(f->q0 + i + rows - f->j0, f->keys)), step);
     int64_t c0 = lo < hi ? lo / step * step : end, c1 = lo < hi ? ax_round_up(hi, step) : end;
-    for (int64_t r = 0; r < rows; r += AT_ONCE)
+    for (int64_t r = 0; r < rows; r += ROWS_AT_ONCE)
         grad_rows(t, i, r, c0, c1, drops);
     for (int64_t r = 0; r < rows; r += gm->pair)
         for (int64_t c = 0; c < end; c += W)

@@ -24,12 +24,17 @@
 #ifndef AX_DEV_CPU_ATTENTION_KERNELS_H
 #define AX_DEV_CPU_ATTENTION_KERNELS_H
 
+#include <float.h>
+
 #include "gemm_kernels.h"
 #include "random_kernels.h"
 
 /* BLOCK_LD, the stride of rows of scores, is a power of two plus a cache line, so that the elements of a
  * column fall into many sets of the cache. */
 enum { QUERIES = AX_CPU_ATTENTION_QUERIES, BLOCK_KEYS = 512, BLOCK_LD = BLOCK_KEYS + 16 };
+
+/* ROWS_AT_ONCE: number of rows of scores whose exponentials are computed together, in registers. */
+enum { ROWS_AT_ONCE = 4 };
 
 /* The first block of keys of a work item starts at a multiple of BLOCK_START. */
 enum { BLOCK_START = 32 };
@@ -183,7 +188,8 @@ typedef struct attend {
     left q;
     float *k, *v; /* the block's keys and values, packed */
     float *o;     /* [QUERIES, d]: weighted sums of values; divided by l when they are stored */
-    float *m, *l; /* per query: running maximum of s·scale·log2e, and running sum of the weights */
+    float *m, *l; /* per query: running maximum of s·scale·log2e (-FLT_MAX before the first key, so that
+                  differences of maxima are numbers), and running sum of the weights */
     float *s;     /* scores of a strip of queries, then their softmax weights */
     float *kept;  /* [AT_ONCE, BLOCK_LD] dropout's factors for the queries that are computed at once; NULL: no
                      dropout */
@@ -264,16 +270,52 @@ INLINE void dropout_rows(const attend *t, int64_t i, int n, int64_t c0, int64_t 
                         t->kept + k * BLOCK_LD + c0);
 }
 
-/* Sets the running maximum of query i to `now`, and rescales the query's sums o and l accordingly (online
- * softmax). */
-INLINE void rescale_row(const attend *t, int64_t i, float now)
+/* Sets the scores of n rows (queries) to -infinity in columns c0 … c1-1 that the row does not see. Row k, of
+ * rows from s on, sees columns see[k]. */
+INLINE void hide_scores(float *s, const span *see, int n, int64_t c0, int64_t c1)
 {
-    float before = t->m[i], shrink = exp2f(before - now);
-    t->m[i] = now;
-    t->l[i] *= shrink;
-    if (before > -INFINITY) /* -infinity: the query has seen no key yet, and o is still 0 */
+    span all = seen_by_all(see, n);
+    for (int64_t c = c0; c < c1; c += W)
+        for (int k = 0; k < n && (c < all.lo || c + W > all.hi); k++) {
+            float *at = s + k * BLOCK_LD + c;
+            vstore(at, mask_columns(vload(at), c, see[k].lo, see[k].hi, -INFINITY));
+        }
+}
+
+/* Raises the running maxima m of n <= AT_ONCE rows (queries), from query i of the work item on, to those of
+ * the vectors `most`, one per row, and rescales the sums o and l accordingly (online softmax). Sets base[k]
+ * to minus the maximum of row k. */
+INLINE void raise_maxima(const attend *t, int64_t i, int n, vf *most, vf scale, float *base)
+{
+    float shrinks[W];
+    vf before = vload_n(t->m + i, n), now = vmax(vmax_each(most, n) * scale, before);
+    vf shrink = vexp2(before - now, false);
+    vstore_n(t->m + i, now, n);
+    vstore_n(t->l + i, vload_n(t->l + i, n) * shrink, n);
+    vstore(base, vset(0) - now);
+    vstore(shrinks, shrink);
+    for (int64_t k = 0; k < ax_min(n, t->rows - i); k++) {
+        float *o = t->o + (i + k) * t->d;
         for (int64_t c = 0; c < t->d; c += W)
-            vput(t->o + i * t->d, c, t->d - c, VF32, vget(t->o + i * t->d, c, t->d - c, VF32) * vset(shrink));
+            vput(o, c, t->d - c, VF32, vget(o, c, t->d - c, VF32) * vset(shrinks[k]));
+    }
+}
+
+/* Replaces the scores x of n <= ROWS_AT_ONCE rows (queries) from s on by softmax weights 2^(x·scale +
+ * base[k]) in columns c0 … c1-1, with dropout's factors `kept` applied unless that is NULL. Adds the weights
+ * of row k without dropout to the lanes of sum[k]. */
+INLINE void weigh_rows(const attend *t, float *s, int n, int64_t c0, int64_t c1, vf scale, const float *base,
+                       const float *kept, vf *sum)
+{
+    for (int64_t c = c0; c < c1; c += W) {
+        vf p[ROWS_AT_ONCE];
+        EACH(k, n) p[k] = vfma(vload(s + k * BLOCK_LD + c), scale, vset(base[k]));
+        vexp2_each(p, n, t->type != VF32);
+        EACH(k, n) sum[k] = sum[k] + p[k];
+        if (kept)
+            EACH(k, n) p[k] = p[k] * vload(kept + k * BLOCK_LD + c);
+        EACH(k, n) store_weights(t->pairs, s + k * BLOCK_LD, c, p[k]);
+    }
 }
 
 /* Replaces the scores of n <= AT_ONCE rows (queries) by softmax weights in columns c0 … c1-1 (multiples of
@@ -282,53 +324,28 @@ INLINE void rescale_row(const attend *t, int64_t i, float now)
  * constant. */
 INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c0, int64_t c1, bool drops)
 {
-    float *s = t->s + r * BLOCK_LD, scale = (float)(t->a->scale * LOG2E);
-    span see[AT_ONCE], all;
-    vf most[AT_ONCE], sum[AT_ONCE], base[AT_ONCE];
+    float *s = t->s + r * BLOCK_LD, base[W];
+    vf scale = vset((float)(t->a->scale * LOG2E)), most[AT_ONCE], sum[AT_ONCE];
+    span see[AT_ONCE];
     for (int k = 0; k < n; k++) {
         see[k] = seen_columns(t, i + r + k);
         most[k] = vset(-INFINITY);
         sum[k] = vset(0);
     }
-    all = seen_by_all(see, n);
+    hide_scores(s, see, n, c0, c1);
     for (int64_t c = c0; c < c1; c += W) {
-        UNROLL
-        for (int k = 0; k < n; k++) {
-            vf x = vload(s + k * BLOCK_LD + c);
-            if (c < all.lo || c + W > all.hi) {
-                x = mask_columns(x, c, see[k].lo, see[k].hi, -INFINITY);
-                vstore(s + k * BLOCK_LD + c, x);
-            }
-            most[k] = vmax(x, most[k]);
-        }
-    }
-    UNROLL
-    for (int k = 0; k < n; k++) {
-        float now = vhmax(most[k]) * scale;
-        if (now > t->m[i + r + k])
-            rescale_row(t, i + r + k, now);
-        now = t->m[i + r + k];
-        base[k] = vset(now > -INFINITY ? -now : 0);
-    }
-    if (drops)
-        dropout_rows(t, i + r, n, c0, c1);
-    for (int64_t c = c0; c < c1; c += W) {
-        vf p[AT_ONCE];
         UNROLL
         for (int k = 0; k < n; k++)
-            p[k] = vfma(vload(s + k * BLOCK_LD + c), vset(scale), base[k]);
-        vexp2_each(p, n, t->type != VF32);
-        UNROLL
-        for (int k = 0; k < n; k++) {
-            sum[k] = sum[k] + p[k];
-            if (drops)
-                p[k] = p[k] * vload(t->kept + k * BLOCK_LD + c);
-            store_weights(t->pairs, s + k * BLOCK_LD, c, p[k]);
-        }
+            most[k] = vmax(vload(s + k * BLOCK_LD + c), most[k]);
     }
+    raise_maxima(t, i + r, n, most, scale, base);
+    if (drops)
+        dropout_rows(t, i + r, n, c0, c1);
     UNROLL
-    for (int k = 0; k < n; k++)
-        t->l[i + r + k] += vsum(sum[k]);
+    for (int first = 0; first < n; first += ROWS_AT_ONCE)
+        weigh_rows(t, s + first * BLOCK_LD, n < ROWS_AT_ONCE ? n : ROWS_AT_ONCE, c0, c1, scale, base + first,
+                   drops ? t->kept + first * BLOCK_LD : NULL, sum + first);
+    vstore_n(t->l + i + r, vload_n(t->l + i + r, n) + vsum_each(sum, n), n);
 }
 
 INLINE void attend_strip(const attend *t, int64_t i, bool drops)
@@ -419,7 +436,7 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
         t.kept = scratch_alloc(&scratch, AT_ONCE * BLOCK_LD * 4);
     memset(t.o, 0, (size_t)(t.rows * d) * 4);
     for (int64_t i = 0; i < QUERIES; i++) {
-        t.m[i] = -INFINITY;
+        t.m[i] = -FLT_MAX;
         t.l[i] = 0;
     }
     t.q = left_rows(t.gm, query_row(&t, size), size, a->q_ld, t.rows, d, room);
@@ -544,7 +561,7 @@ INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, i
     query_head h[HEADS_AT_ONCE];
     float m[HEADS_AT_ONCE], l[HEADS_AT_ONCE] = {0};
     for (int r = 0; r < n; r++) {
-        m[r] = -INFINITY;
+        m[r] = -FLT_MAX;
         h[r].t = (attend){.a = a, .b = b, .q0 = i, .type = type, .d = d, .h = first + r, .rows = 1};
         h[r].t.m = &m[r], h[r].t.l = &l[r];
         h[r].t.o = scratch_alloc(&scratch, row * 4), h[r].t.s = scratch_alloc(&scratch, BLOCK_LD * 4);

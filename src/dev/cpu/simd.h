@@ -512,6 +512,29 @@ enum { AT_ONCE = AX_SIMD == 512 ? 8 : 4 };
     UNROLL                                                                                                   \
     for (int v = 0; v < (count); v++)
 
+/* Return a vector whose lane v is the maximum, or the sum, of the lanes of x[v]. `count` is a power of two,
+ * at most W; the lanes after these repeat. The vectors x are overwritten. */
+INLINE vf vmax_each(vf *x, int count)
+{
+    UNROLL
+    for (int n = count; n > 1; n /= 2)
+        EACH(v, n / 2) x[v] = vmax(vevens(x[2 * v], x[2 * v + 1]), vodds(x[2 * v], x[2 * v + 1]));
+    UNROLL
+    for (int n = count; n < W; n *= 2)
+        x[0] = vmax(vevens(x[0], x[0]), vodds(x[0], x[0]));
+    return x[0];
+}
+INLINE vf vsum_each(vf *x, int count)
+{
+    UNROLL
+    for (int n = count; n > 1; n /= 2)
+        EACH(v, n / 2) x[v] = vevens(x[2 * v], x[2 * v + 1]) + vodds(x[2 * v], x[2 * v + 1]);
+    UNROLL
+    for (int n = count; n < W; n *= 2)
+        x[0] = vevens(x[0], x[0]) + vodds(x[0], x[0]);
+    return x[0];
+}
+
 /* Replaces each x by exp(x), within 1.5 ulp. Computes 2^n · e^r with |r| <= ln2/2, and e^r as its Taylor sum
  * to r^7 (remainder below 2^-27). x is clamped to a range outside of which exp overflows fp32 or is 0. NaN
  * stays NaN, because x is the second operand of vmax and vmin. */

@@ -274,9 +274,8 @@ INLINE void dropout_rows(const attend *t, int64_t i, int n, int64_t c0, int64_t 
  * rows from s on, sees columns see[k]. */
 INLINE void hide_scores(float *s, const span *see, int n, int64_t c0, int64_t c1)
 {
-    span all = seen_by_all(see, n);
     for (int64_t c = c0; c < c1; c += W)
-        for (int k = 0; k < n && (c < all.lo || c + W > all.hi); k++) {
+        for (int k = 0; k < n; k++) {
             float *at = s + k * BLOCK_LD + c;
             vstore(at, mask_columns(vload(at), c, see[k].lo, see[k].hi, -INFINITY));
         }
@@ -332,7 +331,9 @@ INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c
         most[k] = vset(-INFINITY);
         sum[k] = vset(0);
     }
-    hide_scores(s, see, n, c0, c1);
+    span all = seen_by_all(see, n);
+    hide_scores(s, see, n, c0, ax_min(c1, ax_round_up(all.lo, W)));
+    hide_scores(s, see, n, ax_max(c0, all.hi / W * W), c1);
     for (int64_t c = c0; c < c1; c += W) {
         UNROLL
         for (int k = 0; k < n; k++)

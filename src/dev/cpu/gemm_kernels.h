@@ -455,6 +455,9 @@ INLINE void plain_tile(bool pairs, bool interleaved, int nv, int64_t units, cons
                        const float *b, const ax_cpu_tile *t)
 {
     const int64_t step = interleaved ? a->unit : 4, row = interleaved ? 4 : a->row;
+    /* Copies: the compiler must assume that a store changes *t. */
+    float *const c = t->c;
+    const int64_t c_ld = t->c_ld;
     const char *at[TILE_ROWS];
     vf sum[TILE_ROWS][TILE_VECTORS];
     UNROLL
@@ -482,7 +485,7 @@ INLINE void plain_tile(bool pairs, bool interleaved, int nv, int64_t units, cons
     for (int i = 0; i < TILE_ROWS; i++) {
         UNROLL
         for (int v = 0; v < nv; v++)
-            vstore((float *)t->c + i * t->c_ld + v * W, sum[i][v]);
+            vstore(c + i * c_ld + v * W, sum[i][v]);
     }
 }
 

@@ -387,6 +387,10 @@ AX_MUST_CHECK ax_status ax_param_set_init_trained(ax_param_set *set);
  * `rest`, all-gathers them (ax_param_all_gather), and waits. Call this function after writing the master
  * weights. Collective as ax_param_all_gather. */
 AX_MUST_CHECK ax_status ax_param_set_refresh(ax_param_set *set);
+/* Reserves pinned memory for the messages of tied weights that this stage shares with another stage
+ * (ax_comm_reserve_messages), once; their first message reserves it otherwise. A dry run calls it to count
+ * the memory. The set releases it. Not collective. */
+AX_MUST_CHECK ax_status ax_param_set_reserve_messages(ax_param_set *set);
 /* Begins a step: until the next call, the first contribution to the gradient of each matrix overwrites the
  * gradient, and the others are added. Gradients of vectors become zero, and all contributions are added. */
 AX_MUST_CHECK ax_status ax_param_set_zero_grad(ax_param_set *set);

@@ -198,6 +198,16 @@ static ax_status carry_start(ax_comm *comm, ax_stream *stream, const ax_message_
     return AX_OK;
 }
 
+/* Removes *at from its list and frees it. */
+static void free_carrier(carrier **at)
+{
+    carrier *c = *at;
+    *at = c->next;
+    ax_pinned_free(c->dev, c->host, c->room);
+    ax_stream_event_destroy(&c->copy);
+    free(c);
+}
+
 /* Frees the carriers. If a message is still in flight, this rank has failed; then this rank first aborts the
  * world, unless the world has already failed, because other ranks may still use the message's buffer. */
 void ax_comm_free_carriers(ax_comm *comm)
@@ -207,30 +217,45 @@ void ax_comm_free_carriers(ax_comm *comm)
         in_flight = in_flight || c->busy;
     if (in_flight && !(comm->ops->failed && comm->ops->failed(comm)))
         comm->ops->abort(comm, ax_error_status(), ax_error_message());
-    for (carrier *c = comm->carriers, *next; c; c = next) {
-        next = c->next;
-        ax_pinned_free(c->dev, c->host, c->room);
-        ax_stream_event_destroy(&c->copy);
-        free(c);
-    }
-    comm->carriers = NULL;
+    while (comm->carriers)
+        free_carrier(&comm->carriers);
     comm->reserved = 0;
 }
 
 /* ---- public functions ---------------------------------------------------------------------------- */
 
+/* Returns true if messages of the device need reserved buffers; on the dry device they are only counted. */
+static bool needs_buffers(const ax_device *dev) { return dev->ops.launch || !ax_device_host_access(dev); }
+
 ax_status ax_comm_reserve_messages(ax_comm *comm, ax_device *dev, size_t bytes, int64_t n)
 {
     carrier *c;
-    bool dry = dev->ops.launch;
-    if (!dry && ax_device_host_access(dev))
+    if (!needs_buffers(dev))
         return AX_OK;
-    for (int64_t i = 0; i < n && !dry; i++) {
+    for (int64_t i = 0; i < n && !dev->ops.launch; i++) {
         AX_TRY(make_carrier(comm, dev, bytes, &c));
         c->reserved = true;
     }
     comm->reserved += (size_t)n * bytes;
     return AX_OK;
+}
+
+void ax_comm_release_messages(ax_comm *comm, ax_device *dev, size_t bytes, int64_t n)
+{
+    if (!needs_buffers(dev))
+        return;
+    comm->reserved -= (size_t)n * bytes;
+    for (carrier **at = &comm->carriers; *at && n > 0;) {
+        const carrier *c = *at;
+        if (!c->reserved || c->busy || c->dev != dev || c->room != bytes) {
+            at = &(*at)->next;
+            continue;
+        }
+        ax_status status = ax_stream_event_wait(c->copy);
+        (void)status; /* an error means that the device has failed, and copies nothing any more */
+        free_carrier(at);
+        n--;
+    }
 }
 
 size_t ax_comm_reserved_messages(const ax_comm *comm) { return comm->reserved; }

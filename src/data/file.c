@@ -31,7 +31,7 @@ ax_status data_file_open(const char *path, data_file *out)
     if (status == AX_OK && fstat(out->fd, &info))
         status = ax_fail(AX_ERR_DATA, "cannot read %s: %s", path, strerror(errno));
     else if (status == AX_OK && !S_ISREG(info.st_mode))
-        status = ax_fail(AX_ERR_DATA, "%s must be a regular file, not a pipe or device", path);
+        status = ax_fail(AX_ERR_DATA, "%s must be a regular file, not a directory, pipe or device", path);
     if (status != AX_OK)
         data_file_close(out);
     else

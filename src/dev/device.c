@@ -143,6 +143,7 @@ ax_status ax_device_open_bound(const char *name, int threads, const ax_binding *
 static ax_status resolve_name(const char *name, ax_device_ops *out)
 {
     const ax_device_ops *ops = ax_device_find(name);
+    *out = (ax_device_ops){.name = NULL};
     if (!ops)
         return fail_device_name(name ? name : "", NULL);
     *out = *ops;

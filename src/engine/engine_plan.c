@@ -63,6 +63,7 @@ static ax_status dry_run_tasks(ax_engine *e)
 
 static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
 {
+    AX_TRY(ax_param_set_reserve_messages(e->set));
     AX_TRY(dry_run_tasks(e));
     AX_TRY(ax_param_set_take_orders(e->set, &out->orders));
     out->costs = e->costs;

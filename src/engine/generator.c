@@ -20,6 +20,7 @@ struct ax_generator {
     int64_t prompt, capacity; /* tokens of the prompt; positions that the cache has memory for, 0: no cache */
     int32_t *host, *device;   /* [2, prompt]: row 0 the token ids, row 1 their positions */
     float *logits;            /* [vocab], on the host */
+    ax_comm *reserved;        /* the communicator along pipe, on which pinned memory is reserved; or NULL */
     ax_memory memory;
 };
 
@@ -62,17 +63,29 @@ static ax_tensor between_stages(const ax_generator *g, int64_t n)
     return ax_tensor_make(g->ctx->compute, 3, (int64_t[]){1, n, g->model->config.hidden}, NULL, &layout);
 }
 
-/* Reserves pinned memory for the activations of a prompt: one that this rank sends, and two that it receives,
- * because one may still be copied to the device when the next one arrives. */
+/* Returns how many activations of a prompt need pinned memory: one that this rank sends, and two that it
+ * receives, because one may still be copied to the device when the next one arrives. */
+static int64_t most_messages(const ax_generator *g)
+{
+    return (g->model->stage > 0 ? 2 : 0) + !ax_model_is_last(g->model);
+}
+
+static size_t prompt_bytes(const ax_generator *g)
+{
+    ax_tensor prompt = between_stages(g, g->prompt);
+    return (size_t)ax_tensor_bytes(g->ctx->grid, &prompt);
+}
+
 static ax_status reserve_messages(ax_generator *g)
 {
     ax_comm *comm;
-    int64_t n = (g->model->stage > 0 ? 2 : 0) + !ax_model_is_last(g->model);
-    ax_tensor prompt = between_stages(g, g->prompt);
     if (g->model->stages == 1)
         return AX_OK;
+    AX_TRY(ax_param_set_reserve_messages(g->set));
     AX_TRY(ax_grid_comm(g->ctx->grid, 1 << AX_PIPE, &comm));
-    return ax_comm_reserve_messages(comm, g->ctx->dev, ax_tensor_bytes(g->ctx->grid, &prompt), n);
+    AX_TRY(ax_comm_reserve_messages(comm, g->ctx->dev, prompt_bytes(g), most_messages(g)));
+    g->reserved = comm;
+    return AX_OK;
 }
 
 static ax_status receive_input(ax_generator *g, int64_t first, int64_t n, ax_tensor *x)
@@ -202,6 +215,8 @@ static ax_status build(ax_generator *g, const ax_model_config *config)
 
 static void destroy(ax_generator *g)
 {
+    if (g->reserved)
+        ax_comm_release_messages(g->reserved, g->ctx->dev, prompt_bytes(g), most_messages(g));
     ax_frame_destroy(&g->frame);
     ax_kv_cache_destroy(&g->cache);
     if (g->device)
@@ -213,7 +228,7 @@ static void destroy(ax_generator *g)
 }
 
 /* Runs the calls of the generator on the device `dry`, which computes nothing, to measure its memory. Sets
- * out->plan, and all of out->memory except `workspace` and `pinned`. */
+ * out->plan, and all of out->memory except `workspace`. */
 static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generator *out)
 {
     ax_generator g = {.ctx = dry, .prompt = out->prompt, .capacity = out->capacity, .costs = out->costs};
@@ -235,6 +250,8 @@ static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generato
                                   .batch = 2 * ids_bytes(&g),
                                   .tables = ax_layer_table_bytes(g.model->root),
                                   .cache = g.cache ? ax_kv_cache_bytes(g.cache) : 0};
+    if (status == AX_OK)
+        status = ax_memory_find_pinned(dry->grid, out->ctx->dev->ops.name, &out->memory.pinned);
     destroy(&g);
     return status;
 }
@@ -253,8 +270,6 @@ static ax_status plan(ax_generator *g, const ax_model_config *config)
         status = ax_grid_used(dry->grid, &g->axes);
     if (status == AX_OK)
         status = ax_device_workspace(g->ctx->dev->ops.name, g->ctx->dev->threads, &g->memory.workspace);
-    if (status == AX_OK)
-        status = ax_memory_find_pinned(dry->grid, g->ctx->dev->ops.name, &g->memory.pinned);
     ax_ctx_destroy(&dry);
     return status;
 }

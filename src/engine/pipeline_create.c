@@ -31,27 +31,32 @@ static ax_axisset copies_axes(const ax_pipeline *p)
     return axes_of(grid, true) & (ax_axisset)~ax_grid_effective(grid, split);
 }
 
-/* Reserves pinned memory for all messages that can be in flight. A direction that receives has two pinned
- * buffers: the next message may arrive in one while the last one is copied from the other to the device. */
-static ax_status reserve_messages(ax_pipeline *p)
+/* Returns how many messages can be in flight. A direction that receives counts twice: the next message may
+ * arrive while the last message is still copied to the device. */
+static int64_t most_messages(const ax_pipeline *p)
 {
     int64_t n = 0;
     for (int w = 0; w < DIRECTIONS; w++) {
         const direction *y = &p->direction[w];
         n += (y->from >= 0 ? 2 : 0) + (y->to >= 0 ? y->buffers : 0);
     }
-    return ax_comm_reserve_messages(p->comm, p->ctx->dev, pipeline_part_bytes(p), n);
+    return n;
 }
 
 ax_status pipeline_find_groups(ax_pipeline *p)
 {
+    ax_comm *comm;
+    ax_grid *grid = p->ctx->grid;
     if (p->stage.stages == 1 || p->comm)
         return AX_OK;
-    AX_TRY(ax_grid_comm(p->ctx->grid, 1 << AX_PIPE, &p->comm));
-    AX_TRY(reserve_messages(p));
     if (group_axes(p))
-        AX_TRY(ax_grid_comm(p->ctx->grid, group_axes(p), &p->group));
-    return copies_axes(p) ? ax_grid_comm(p->ctx->grid, copies_axes(p), &p->copies) : AX_OK;
+        AX_TRY(ax_grid_comm(grid, group_axes(p), &p->group));
+    if (copies_axes(p))
+        AX_TRY(ax_grid_comm(grid, copies_axes(p), &p->copies));
+    AX_TRY(ax_grid_comm(grid, 1 << AX_PIPE, &comm));
+    AX_TRY(ax_comm_reserve_messages(comm, p->ctx->dev, pipeline_part_bytes(p), most_messages(p)));
+    p->comm = comm;
+    return AX_OK;
 }
 
 size_t pipeline_part_bytes(const ax_pipeline *p)
@@ -162,6 +167,8 @@ void ax_pipeline_destroy(ax_pipeline **pipeline)
     if (!p)
         return;
     abort_messages(p);
+    if (p->comm)
+        ax_comm_release_messages(p->comm, p->ctx->dev, pipeline_part_bytes(p), most_messages(p));
     if (p->memory)
         ax_ctx_free(p->ctx, p->memory, p->bytes);
     for (int w = 0; w < DIRECTIONS; w++)

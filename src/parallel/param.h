@@ -105,8 +105,8 @@ typedef struct ax_param_flow {
     int buckets;
     void *tied_piece[2]; /* device memory for pieces of the tied weights' gradient, received from the last
                             pipeline stage; NULL: no trained parameter of this stage is AX_PARAM_LENT */
-    ax_comm *tied_comm;  /* the communicator along pipe; NULL: no tied weights were exchanged so far */
-    bool last, synced;   /* last: the last micro-batch of a step is running; synced: gradients are final */
+    ax_comm *tied_comm; /* the communicator along pipe; NULL: no pinned memory is reserved for tied weights */
+    bool last, synced;  /* last: the last micro-batch of a step is running; synced: gradients are final */
 } ax_param_flow;
 
 /* ax_param_spare returns the number of rows of zeros that follow this rank's weights in layout U

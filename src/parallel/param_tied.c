@@ -4,7 +4,11 @@
  * sent in pieces of PIECE elements, with at most WINDOW pieces in flight. Read param.h first. */
 #include "parallel/param.h"
 
-enum { PIECE = 1 << 20, WINDOW = 2 }; /* PIECE: elements of a piece; WINDOW: most pieces in flight */
+enum {
+    PIECE = 1 << 20,
+    WINDOW = 2,
+    PINNED = 2 * WINDOW
+}; /* PIECE: elements of a piece; WINDOW: most pieces in flight */
 
 static size_t piece_bytes(const ax_param_set *set) { return PIECE * ax_dtype_size(set->ctx->accum); }
 
@@ -24,19 +28,28 @@ void ax_param_tied_free(ax_param_set *set)
     for (int k = 0; k < WINDOW; k++)
         if (set->flow->tied_piece[k])
             ax_ctx_free(set->ctx, set->flow->tied_piece[k], piece_bytes(set));
+    if (set->flow->tied_comm)
+        ax_comm_release_messages(set->flow->tied_comm, set->ctx->dev, piece_bytes(set), PINNED);
 }
 
-/* Returns the communicator along pipe. At the first call, reserves pinned memory for pieces: besides WINDOW
- * pieces in flight, WINDOW received pieces may still be copied to the device. */
+/* Returns the communicator along pipe. At the first call, reserves pinned memory for PINNED pieces: besides
+ * WINDOW pieces in flight, WINDOW received pieces may still be copied to the device. */
 static ax_status find_comm(const ax_param_set *set, ax_comm **out)
 {
     ax_param_flow *flow = set->flow;
-    if (!flow->tied_comm) {
-        AX_TRY(ax_grid_comm(set->ctx->grid, 1 << AX_PIPE, &flow->tied_comm));
-        AX_TRY(
-            ax_comm_reserve_messages(flow->tied_comm, set->ctx->dev, piece_bytes(set), (int64_t)2 * WINDOW));
-    }
-    *out = flow->tied_comm;
+    AX_TRY(ax_grid_comm(set->ctx->grid, 1 << AX_PIPE, out));
+    if (!flow->tied_comm)
+        AX_TRY(ax_comm_reserve_messages(*out, set->ctx->dev, piece_bytes(set), PINNED));
+    flow->tied_comm = *out;
+    return AX_OK;
+}
+
+ax_status ax_param_set_reserve_messages(ax_param_set *set)
+{
+    ax_comm *comm;
+    for (int i = 0; i < set->n; i++)
+        if (set->param[i]->place == AX_PARAM_LENT || set->param[i]->place == AX_PARAM_COPY)
+            return find_comm(set, &comm);
     return AX_OK;
 }
 

@@ -118,8 +118,11 @@ ax_status ax_trace_write(const ax_trace *trace, int rank, double origin, const c
     fprintf(f, "\n]}\n");
     errno = 0;
     bool failed = fflush(f) || ferror(f);
-    int reason = errno ? errno : EIO; /* EIO if an earlier write failed: its reason is no longer known */
-    failed |= fclose(f) != 0;
-    AX_CHECK(!failed, AX_ERR_DATA, "cannot write %s: %s", path, strerror(reason));
+    int reason = errno; /* 0 if an earlier write failed: its reason is no longer known */
+    if (fclose(f)) {
+        failed = true;
+        reason = reason ? reason : errno;
+    }
+    AX_CHECK(!failed, AX_ERR_DATA, "cannot write %s: %s", path, strerror(reason ? reason : EIO));
     return AX_OK;
 }

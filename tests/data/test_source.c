@@ -347,7 +347,7 @@ static void damaged_others(void **state)
     ax_data_format format;
     FAILS(AX_ERR_DATA, "header says 11 tokens",
           ax_data_open(damage(s, put_llmc(s, "l.bin", 2), "l2.bin", 100, 1024 + 20), -1, &data));
-    FAILS(AX_ERR_DATA, "its version (offset 4) is not 1",
+    FAILS(AX_ERR_DATA, "its version, the number at offset 4, is not 1",
           ax_data_open(damage(s, put_llmc(s, "l.bin", 2), "l3.bin", 4, 0), -1, &data));
     FAILS(AX_ERR_DATA, "odd number",
           ax_data_open(damage(s, put_nanogpt(s, "n.bin"), "n2.bin", 0, 21), -1, &data));

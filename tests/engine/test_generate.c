@@ -160,9 +160,46 @@ static void invalid_input_is_refused(void **state)
         assert_ranks(grid_ranks(setups[i].grid), refused_rank, &setups[i]);
 }
 
+/* On a GPU, messages between stages go through pinned memory. A generator reserves what it plans, and
+ * releases it; so do those of ax_pretrained_logits. */
+static ax_status reserves_and_releases(job *j)
+{
+    const float *logits;
+    const int32_t ids[] = {1, 2, 3};
+    for (int i = 0; i < 2; i++) {
+        ax_generator *generator;
+        AX_TRY(ax_generator_create(j->ctx, &j->model, 3, 8, &generator));
+        size_t pinned = ax_generator_memory(generator)->pinned;
+        EXPECT(pinned > 0 && reserved_messages(j->ctx->grid) == pinned);
+        AX_TRY(ax_generator_feed(generator, ids, 3, &logits));
+        AX_TRY(ax_generator_feed(generator, ids, 1, &logits));
+        EXPECT(reserved_messages(j->ctx->grid) == pinned);
+        ax_generator_destroy(&generator);
+        EXPECT(reserved_messages(j->ctx->grid) == 0);
+        AX_TRY(ax_pretrained_logits(j->ctx, &j->model, ids, 3, NULL, NULL));
+        EXPECT(reserved_messages(j->ctx->grid) == 0);
+    }
+    return AX_OK;
+}
+
+static ax_status reserves_and_releases_rank(ax_comm *world, void *arg)
+{
+    return with_model(world, arg, reserves_and_releases);
+}
+
+static void pinned_memory_is_planned(void **state)
+{
+    (void)state;
+    static const setup stages = {"tiny", "cuda", {1, 1, 1, 2, 1}, AX_F32, 0};
+    if (!getenv("AXONN_PLUGINS"))
+        skip();
+    assert_ranks(grid_ranks(stages.grid), reserves_and_releases_rank, &stages);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_cache_changes_nothing),
-                                       cmocka_unit_test(invalid_input_is_refused)};
+                                       cmocka_unit_test(invalid_input_is_refused),
+                                       cmocka_unit_test(pinned_memory_is_planned)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

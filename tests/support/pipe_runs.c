@@ -224,8 +224,9 @@ static ax_status store_order(const ax_ctx *ctx, const pipe_setup *s, const ax_ev
     return AX_OK;
 }
 
-static ax_status check_memory(ax_engine *engine, const ax_engine_plan *plan)
+static ax_status check_memory(const ax_ctx *ctx, ax_engine *engine, const ax_engine_plan *plan)
 {
+    EXPECT(reserved_messages(ctx->grid) == plan->memory.pinned);
     const ax_param_set *set = ax_engine_params(engine);
     EXPECT(set->bytes_master == plan->memory.weights && set->bytes_use == plan->memory.copies);
     EXPECT(set->bytes_grad + set->bytes_tied == plan->memory.gradients);
@@ -243,7 +244,7 @@ static ax_status train(ax_ctx *ctx, ax_engine *engine, const ax_engine_plan *pla
     AX_TRY(steps(ctx, engine, s, global, out));
     if (trace)
         AX_TRY(store_order(ctx, s, ctx->dev->ring, out));
-    return check_memory(engine, plan);
+    return check_memory(ctx, engine, plan);
 }
 
 static ax_status run_on(ax_comm *world, const pipe_setup *s, pipe_result *out)
@@ -277,6 +278,8 @@ static ax_status run_on(ax_comm *world, const pipe_setup *s, pipe_result *out)
     if (status == AX_OK)
         status = train(ctx, engine, &plan, s, global, trace, out);
     ax_engine_destroy(&engine);
+    if (status == AX_OK && reserved_messages(ctx->grid))
+        status = ax_fail(AX_ERR_INTERNAL, "an engine that was destroyed has left pinned memory reserved");
     ax_engine_plan_fini(&plan);
     ax_ctx_destroy(&ctx);
     ax_trace_destroy(&trace);

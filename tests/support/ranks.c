@@ -23,6 +23,15 @@ ax_comm_traffic traffic_along(const ax_grid *grid, ax_axisset axes)
     return (ax_comm_traffic){0};
 }
 
+size_t reserved_messages(const ax_grid *grid)
+{
+    size_t bytes = 0;
+    ax_axisset axes;
+    for (int i = 0; i < ax_grid_groups(grid); i++)
+        bytes += ax_comm_reserved_messages(ax_grid_group(grid, i, &axes));
+    return bytes;
+}
+
 int grid_ranks(ax_grid_size size) { return size.x * size.y * size.z * size.pipe * size.data; }
 
 int random_below(uint64_t *state, int n)

@@ -360,7 +360,7 @@ struct ax_comm {
     size_t staging_bytes;
     struct ax_comm_carrier *carriers; /* list of pinned host buffers for messages of a device whose memory the
                                          host cannot access directly */
-    size_t reserved;                  /* bytes of ax_comm_reserve_messages */
+    size_t reserved;                  /* bytes of all buffers that ax_comm_reserve_messages has reserved */
     struct ax_comm_observed *observed; /* list of handles of collectives and messages on the dry device */
     struct ax_comm_link *link; /* direct connection of the devices, used instead of `staging`; or NULL */
     void *impl;

@@ -99,8 +99,9 @@ typedef struct ax_node_op {
     ax_node_group *group;
     ax_coll_args args;
     int phase;
-    /* staged: the data go through the ranks' staging buffers; out: the current part's next round comes after
-     * its exchange between nodes; exchanged: the current part has an exchange between nodes. */
+    /* staged: the data go through the ranks' staging buffers; out: the next round of the current part comes
+     * after the part's exchange between nodes (MOVE_OUT); exchanged: the current part has data to exchange
+     * between nodes. */
     bool staged, out, exchanged;
     uint32_t turn;           /* number of this operation in the group's sequence of operations */
     uint32_t round;          /* number of the current round (one exchange of calls and data) in its channel

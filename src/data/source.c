@@ -340,7 +340,7 @@ static ax_status open_megatron(ax_data *data)
     megatron_header h;
     AX_TRY(read_megatron_header(side, &h));
     AX_CHECK(h.version == 1, AX_ERR_DATA,
-             "%s is an index of Megatron-LM of version %lld, but only version 1 is supported", side->path,
+             "%s is a Megatron-LM index of format version %lld, but only version 1 is supported", side->path,
              (long long)h.version);
     int width = megatron_width(h.code);
     AX_CHECK(

@@ -20,7 +20,7 @@ enum { TOKENS, TARGETS, DOC_START, POSITIONS, ARRAYS };
  * micro-batches add to the gradients. In the task of the last micro-batch the reduction of gradients over
  * ranks may start. If forward and backward of a chunk are one task (ax_pipeline_is_joint), the backward task
  * runs the forward pass too; otherwise the task FORWARD runs the forward pass. If weight gradients are
- * postponed, four tasks WEIGHTS + FIRST + LAST compute them.
+ * postponed, four more tasks compute them, with indices WEIGHTS + 0 … 3 for the same combinations of bits.
  *
  * The engine itself has the task NORM, which computes the gradient norm, and for each chunk a task EVALUATION
  * + chunk, which runs a forward pass. */

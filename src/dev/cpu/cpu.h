@@ -99,7 +99,7 @@ typedef struct ax_cpu_gemm {
     int pack_cost;                /* time to pack a value, in units of the time of a multiply-add */
     int64_t a_packed, a_unpacked; /* largest block of a in bytes: a_packed if a is packed, a_unpacked if a is
                                      read in place */
-    ax_cpu_pack_fn *pack_a, *pack_b; /* pack_a ignores the argument `width`: its panels have `rows` rows */
+    ax_cpu_pack_fn *pack_a, *pack_b; /* pack_a ignores `width`: a panel has as many rows as a micro-tile */
     /* Multiplies one micro-tile: strip a by a packed panel b that is nv vectors wide, over k values of k. */
     void (*tile)(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *tile);
     /* A thread calls `begin` before and `end` after the tiles of each part of a GEMM or of attention that it

@@ -355,6 +355,28 @@ INLINE void prefetch_run(prefetches *s, const ax_cpu_tile *t, int64_t run)
         prefetch_lines(&s->prefetch[i], s->lines_per_step[i]);
 }
 
+/* Adds the products of `units` steps in k to the sums of a micro-tile of `rows` rows and nv vectors. Row i of
+ * a is read from row[i] + *offset on, `step` bytes a step, the panel of b from *b on. Advances *offset and
+ * *b. */
+INLINE void multiply_steps(bool pairs, int rows, int nv, int64_t units, const char *const *row, int64_t step,
+                           int64_t *offset, const float **b, vf sum[][TILE_VECTORS])
+{
+    for (; units > 0; units--, *offset += step, *b += nv * W) {
+        vf bv[TILE_VECTORS];
+        UNROLL
+        for (int v = 0; v < nv; v++)
+            bv[v] = vload(*b + v * W);
+        UNROLL
+        for (int i = 0; i < rows; i++) {
+            float value;
+            memcpy(&value, row[i] + *offset, sizeof value);
+            UNROLL
+            for (int v = 0; v < nv; v++)
+                sum[i][v] = multiply_add(pairs, vset(value), bv[v], sum[i][v]);
+        }
+    }
+}
+
 /* Multiplies a micro-tile (the part of c whose sums are in registers). `interleaved`: a is packed, with rows
  * side by side; otherwise a is read in place, with rows that are contiguous in k. The function is compiled
  * with constants for `interleaved`, `rows` and `nv`: then a step in k takes fewer instructions, which matters
@@ -388,23 +410,7 @@ INLINE void tile(bool pairs, bool interleaved, int rows, int nv, int64_t units, 
                 __builtin_prefetch(s.next + offset + i * s.next_row, 0, 3);
             prefetch_run(&s, t, run);
         }
-        for (int64_t u = left < length ? left : length; u > 0; u--) {
-            vf bv[TILE_VECTORS];
-            UNROLL
-            for (int v = 0; v < nv; v++)
-                bv[v] = vload(b + v * W);
-            UNROLL
-            for (int i = 0; i < rows; i++) {
-                float value;
-                memcpy(&value, row[i] + offset, sizeof value);
-                vf av = vset(value);
-                UNROLL
-                for (int v = 0; v < nv; v++)
-                    sum[i][v] = multiply_add(pairs, av, bv[v], sum[i][v]);
-            }
-            offset += step;
-            b += nv * W;
-        }
+        multiply_steps(pairs, rows, nv, left < length ? left : length, row, step, &offset, &b, sum);
     }
     bool full = t->rows == rows && t->cols == nv * W;
     if (full && NT_STORES && t->non_temporal) {
@@ -458,6 +464,7 @@ INLINE void plain_tile(bool pairs, bool interleaved, int nv, int64_t units, cons
     /* Copies: the compiler must assume that a store changes *t. */
     float *const c = t->c;
     const int64_t c_ld = t->c_ld;
+    int64_t offset = 0;
     const char *at[TILE_ROWS];
     vf sum[TILE_ROWS][TILE_VECTORS];
     UNROLL
@@ -467,20 +474,7 @@ INLINE void plain_tile(bool pairs, bool interleaved, int nv, int64_t units, cons
         for (int v = 0; v < nv; v++)
             sum[i][v] = t->prior ? vload(t->prior + i * t->prior_ld + v * W) : vset(0);
     }
-    for (int64_t offset = 0; units > 0; units--, offset += step, b += nv * W) {
-        vf bv[TILE_VECTORS];
-        UNROLL
-        for (int v = 0; v < nv; v++)
-            bv[v] = vload(b + v * W);
-        UNROLL
-        for (int i = 0; i < TILE_ROWS; i++) {
-            float value;
-            memcpy(&value, at[i] + offset, sizeof value);
-            UNROLL
-            for (int v = 0; v < nv; v++)
-                sum[i][v] = multiply_add(pairs, vset(value), bv[v], sum[i][v]);
-        }
-    }
+    multiply_steps(pairs, TILE_ROWS, nv, units, at, step, &offset, &b, sum);
     UNROLL
     for (int i = 0; i < TILE_ROWS; i++) {
         UNROLL

@@ -249,8 +249,8 @@ AX_MUST_CHECK ax_status ax_recv(ax_comm *comm, ax_stream *stream, const ax_messa
  * host waits for this copy instead. ax_comm_disconnect frees the buffers. On the device `dry` nothing is
  * allocated, but the bytes are counted. For set-up. Not collective. */
 AX_MUST_CHECK ax_status ax_comm_reserve_messages(ax_comm *comm, ax_device *dev, size_t bytes, int64_t n);
-/* Frees `n` buffers that were reserved with the same arguments, except those whose messages are in flight
- * because a step has failed. Waits for their last copies. Not collective. */
+/* Frees `n` buffers that were reserved with the same arguments, after their last copies. If a step or the
+ * device has failed, buffers that may still be in use stay until ax_comm_disconnect. Not collective. */
 void ax_comm_release_messages(ax_comm *comm, ax_device *dev, size_t bytes, int64_t n);
 /* Returns the bytes that ax_comm_reserve_messages has reserved on `comm`, or counted on the device `dry`. */
 size_t ax_comm_reserved_messages(const ax_comm *comm);

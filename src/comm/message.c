@@ -247,14 +247,13 @@ void ax_comm_release_messages(ax_comm *comm, ax_device *dev, size_t bytes, int64
     comm->reserved -= (size_t)n * bytes;
     for (carrier **at = &comm->carriers; *at && n > 0;) {
         const carrier *c = *at;
-        if (!c->reserved || c->busy || c->dev != dev || c->room != bytes) {
+        if (c->reserved && !c->busy && c->dev == dev && c->room == bytes &&
+            ax_stream_event_wait(c->copy) == AX_OK) {
+            free_carrier(at);
+            n--;
+        } else {
             at = &(*at)->next;
-            continue;
         }
-        ax_status status = ax_stream_event_wait(c->copy);
-        (void)status; /* an error means that the device has failed, and copies nothing any more */
-        free_carrier(at);
-        n--;
     }
 }
 

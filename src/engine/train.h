@@ -172,6 +172,14 @@ ax_status ax_run_open_model(const ax_run *run, ax_run_inputs *inputs);
 /* Opens the data of data.train and data.valid, and packs their documents if data.pack is documents. *signal:
  * a signal that any rank has received meanwhile (ax_run_beat), or 0. */
 ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal);
+ax_status ax_run_write_config(const ax_run *run);
+void ax_inputs_close_weights(ax_run_inputs *inputs); /* closes the weight files once the weights are loaded */
+void ax_inputs_fini(ax_run_inputs *inputs);
+
+/* ---- train_samples.c: the samples of a run ------------------------------------------------------- */
+
+/* Returns the shape of the rows that are trained: inputs.shape, which must be set, and the goldfish loss. */
+ax_row_shape ax_run_trained_shape(const ax_run *run);
 /* Sets train.steps to the number of steps that are needed to read the epochs of data.train, if all sources
  * have epochs and the user gave no train.steps. `step` is the number of steps that the run has done, read[i]
  * the number of samples that it has read of source i. AX_ERR_USAGE: more steps than train.steps can be. */
@@ -179,9 +187,6 @@ ax_status ax_run_derive_steps(const ax_run *run, int64_t step, const int64_t *re
 /* Creates the sampler of training rows for a run that has done `step` steps and has read read[i] samples of
  * source i of data.train. AX_ERR_USAGE: the epochs of the sources do not fit into the run. */
 ax_status ax_run_create_sampler(const ax_run *run, int64_t step, const int64_t *read, ax_sampler **sampler);
-ax_status ax_run_write_config(const ax_run *run);
-void ax_inputs_close_weights(ax_run_inputs *inputs); /* closes the weight files once the weights are loaded */
-void ax_inputs_fini(ax_run_inputs *inputs);
 
 /* ---- train_plan.c: the start-up stages that fill the plan, in this order ------------------------- */
 

@@ -108,6 +108,9 @@ typedef struct ax_config {
 
 /* Returns the table of all keys; *count is their number. */
 const ax_option *ax_config_options(size_t *count);
+/* Returns the names that other programs give to keys and to flags of the verbs, for ax_option_take_synonyms.
+ */
+const ax_option_synonym *ax_config_synonyms(size_t *count);
 
 /* The purpose for which a configuration is loaded: to train, or to measure speed. Measuring does not require
  * the key data.train. */

@@ -86,6 +86,12 @@ typedef struct ax_option {
                              NULL. Functions of this header do not read the environment; runtime.h does */
 } ax_option;
 
+/* Names that other programs give an option, and what is written here instead. */
+typedef struct ax_option_synonym {
+    const char *names; /* in lower case, with underscores, separated by "|": "learning_rate|max_lr" */
+    const char *write; /* begins with a key or a flag of the table: "optim.lr", "--max-tokens N" */
+} ax_option_synonym;
+
 /* Writes word number `value` of an option's `choices` to `word`: word 1 of "adamw|sgd" is "sgd"; "" if there
  * is no such word. Returns `word`. */
 const char *ax_option_word(const ax_option *option, int value, char word[64]);
@@ -132,6 +138,13 @@ AX_MUST_CHECK ax_status ax_option_read_flags(ax_option_set *set, size_t n, char 
  * a flag that takes one value, is never read as GROUP.NAME=VALUE. `keys` must outlive the call of
  * ax_option_read_flags. */
 void ax_option_take_keys(ax_option_set *set, ax_option_set *keys);
+
+/* Makes messages about unknown keys and flags say what is written here instead of the names of other
+ * programs. A name is compared with the key's last name (after the last dot), whatever its case, and with -
+ * for _. Rows whose `write` does not begin with a key of the table are not used, unless the options are flags
+ * of a verb that also takes KEY=VALUE arguments: there `write` may be a key too. `synonyms` must outlive the
+ * set. */
+void ax_option_take_synonyms(ax_option_set *set, const ax_option_synonym *synonyms, size_t count);
 
 /* Returns true if a file, the command line or ax_option_assign gave the key a valid value, false if it has
  * its default. */

@@ -297,6 +297,43 @@ static bool takes_keys(const ax_option_set *set)
     return false;
 }
 
+void ax_option_take_synonyms(ax_option_set *set, const ax_option_synonym *synonyms, size_t count)
+{
+    set->synonyms = synonyms;
+    set->synonym_count = count;
+}
+
+/* Returns true if `name` is one of the `names` of a synonym, whatever its case, and with - for _. */
+static bool has_name(const char *names, const char *name)
+{
+    for (const char *end; *names; names = *end ? end + 1 : end) {
+        size_t n = strcspn(names, "|"), i = 0;
+        end = names + n;
+        while (i < n && name[i] && (name[i] == '-' ? '_' : tolower((unsigned char)name[i])) == names[i])
+            i++;
+        if (i == n && !name[i])
+            return true;
+    }
+    return false;
+}
+
+/* Returns true if the table has the key or flag with which `write` begins. */
+static bool is_written_here(const ax_option_set *set, const char *write)
+{
+    const char *key = write + (set->flags ? strspn(write, "-") : 0);
+    return (set->flags == (key > write) && option_find(set, key, strcspn(key, " :="))) ||
+           (key == write && takes_keys(set));
+}
+
+/* Returns what is written here instead of `key`, a name of another program, or NULL. */
+static const char *find_synonym(const ax_option_set *set, const char *key)
+{
+    for (size_t i = 0; i < set->synonym_count; i++)
+        if (has_name(set->synonyms[i].names, last_name(key)) && is_written_here(set, set->synonyms[i].write))
+            return set->synonyms[i].write;
+    return NULL;
+}
+
 void option_unknown(ax_option_set *set, const char *place, const char *key)
 {
     if (set->error_count >= ERRORS_KEPT) { /* this error is only counted and will not be printed */
@@ -324,6 +361,12 @@ void option_unknown(ax_option_set *set, const char *place, const char *key)
         }
     }
     const char *dash = set->flags ? "--" : "", *what = set->flags ? "flag" : "key";
+    const char *here = find_synonym(set, key);
+    if (here) {
+        option_report(set, place, NULL, "%s%.60s: unknown %s; here it is %s%s", dash, key, what, here,
+                      set->flags && *here != '-' ? ", without dashes (optim.lr=3e-4)" : "");
+        return;
+    }
     if (*best) {
         option_report(set, place, NULL, "%s%.60s: unknown %s; did you mean %s%s?", dash, key, what, dash,
                       best);

@@ -22,7 +22,9 @@ struct ax_option_set {
     ax_buf errors;           /* one line for each of the first ERRORS_KEPT (50) errors */
     size_t error_count;
     ax_option_set *keys; /* the option set that gets the arguments KEY=VALUE among the flags, or NULL */
-    bool flags;          /* the options are flags: messages show keys as --key */
+    const ax_option_synonym *synonyms; /* names of other programs, or NULL */
+    size_t synonym_count;
+    bool flags;  /* the options are flags: messages show keys as --key */
     bool broken; /* a YAML text could not be read to its end, so keys that seem to be missing may be in its
                     rest */
 };

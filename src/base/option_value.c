@@ -266,6 +266,11 @@ static ax_status item_quota(const item *it, void *field)
     size_t n = strlen(it->text);
     char number[32], quoted[80];
     if (!n || it->text[n - 1] != '%') {
+        /* Other programs write 0.03 for 3 %. */
+        double share = is_decimal(it->text) ? strtod(it->text, NULL) : 0;
+        AX_CHECK(!(share > 0 && share < 1), AX_ERR_USAGE,
+                 "must be an integer or a percentage, not %s; write %.6g%%", option_quote(it->text, quoted),
+                 100 * share);
         AX_TRY(parse_int(it->text, &quota->number));
         return check_range(it->option, (double)quota->number, it->text);
     }

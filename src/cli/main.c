@@ -42,6 +42,9 @@ static ax_status read_words(const cli_verb *verb, size_t n, char *const *words, 
 {
     ax_runtime_values values;
     ax_option_set *keys;
+    size_t synonyms;
+    const ax_option_synonym *others = ax_config_synonyms(&synonyms);
+    ax_option_take_synonyms(set, others, synonyms);
     AX_TRY(ax_option_set_create(ax_runtime_options, AX_RUNTIME_COUNT, &values, &keys));
     if (!verb->keys)
         ax_option_take_keys(set, keys);

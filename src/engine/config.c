@@ -190,7 +190,10 @@ ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_
                          ax_config *cfg)
 {
     memset(cfg, 0, sizeof *cfg);
+    size_t synonyms;
+    const ax_option_synonym *others = ax_config_synonyms(&synonyms);
     AX_TRY(ax_option_set_create(options, AX_COUNT(options), cfg, &cfg->set));
+    ax_option_take_synonyms(cfg->set, others, synonyms);
     if (path)
         AX_TRY(ax_option_read_file(cfg->set, path));
     AX_TRY(ax_option_read_overrides(cfg->set, n, overrides));

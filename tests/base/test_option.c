@@ -585,6 +585,32 @@ static void flag_errors(void **state)
     ax_option_fini(flags, AX_COUNT(flags), &a);
 }
 
+/* A verb says how a flag of another program is called here, but only if it has that flag. */
+static void flags_of_other_programs(void **state)
+{
+    (void)state;
+    static const ax_option_synonym others[] = {
+        {"max_new_tokens|length", "--max-tokens N"}, {"top", "--top-k K"}, {"learning_rate", "optim.lr"}};
+    static const char *const words[] = {"m",          "--max_new-tokens", "3",
+                                        "--LENGTH=4", "--top=3",          "--learning-rate=1"};
+    verb_args a;
+    ax_option_set *set;
+    assert_int_equal(ax_option_set_create(flags, AX_COUNT(flags), &a, &set), AX_OK);
+    ax_option_take_synonyms(set, others, AX_COUNT(others));
+    assert_int_equal(ax_option_read_flags(set, AX_COUNT(words), (char *const *)words), AX_OK);
+    assert_int_equal(ax_option_finish(set), AX_ERR_USAGE);
+    assert_string_equal(ax_error_message(),
+                        "4 errors:\n"
+                        "  command line: --max_new-tokens: unknown flag; here it is --max-tokens N\n"
+                        "  command line: --LENGTH: unknown flag; here it is --max-tokens N\n"
+                        "  command line: --top: unknown flag; there are --max-tokens, --input, --tokens, "
+                        "--json, --color\n"
+                        "  command line: --learning-rate: unknown flag; there are --max-tokens, --input, "
+                        "--tokens, --json, --color");
+    ax_option_set_destroy(&set);
+    ax_option_fini(flags, AX_COUNT(flags), &a);
+}
+
 static void help_text(void **state)
 {
     (void)state;
@@ -623,6 +649,7 @@ int main(void)
         cmocka_unit_test(dump_refuses_bytes),
         cmocka_unit_test(flags_are_read),
         cmocka_unit_test(flag_errors),
+        cmocka_unit_test(flags_of_other_programs),
         cmocka_unit_test(help_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

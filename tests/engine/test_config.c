@@ -190,6 +190,59 @@ static void rules_over_keys(void **state)
     }
 }
 
+/* Keys as other programs write them. */
+static void keys_of_other_programs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        {"optim: {warmup: 0.03}", "optim.warmup: must be an integer or a percentage, not \"0.03\"; write 3%"},
+        {"optim: {warmup: 0.07}", "; write 7%"},
+        {"lora_alpha: 32", "lora_alpha: unknown key; here it is tune.alpha"},
+        {"tune: {lora_r: 8}", "tune.lora_r: unknown key; here it is tune.rank"},
+        {"lora: {r: 8}", "lora: unknown key; here it is tune.method: lora"},
+        {"target-modules: [q]", "target-modules: unknown key; here it is tune.targets"},
+        {"num_train_epochs: 3", "unknown key; here it is data.train: [{path: FILE, epochs: N}]"},
+        {"train: {gradient_accumulation_steps: 3}",
+         "here it is train.global_batch: train.micro_batch x grid.data x grid.z x the accumulation steps"},
+        {"optim: {Learning_Rate: 3}", "unknown key; here it is optim.lr"},
+        {"per_device_train_batch_size: 3", "unknown key; here it is train.micro_batch"},
+        {"optim: {warmup_ratio: 0.1}", "unknown key; here it is optim.warmup: P%"},
+        {"lr: 3", "unknown key; did you mean optim.lr?"},
+    };
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        ax_config c;
+        assert_int_equal(load(cases[i].text, 0, NULL, &c), AX_ERR_USAGE);
+        if (!strstr(ax_error_message(), cases[i].message))
+            assert_string_equal(ax_error_message(), cases[i].message);
+        ax_config_fini(&c);
+    }
+}
+
+/* What the table of other names tells to write begins with a key, a group of keys with one key, or a flag; no
+ * such name is the last name of a key, which would hide the better hint. */
+static void other_names_lead_to_keys(void **state)
+{
+    (void)state;
+    size_t n, count;
+    const ax_option_synonym *rows = ax_config_synonyms(&n);
+    const ax_option *keys = ax_config_options(&count);
+    for (size_t i = 0; i < n; i++) {
+        bool known = !strncmp(rows[i].write, "--", 2);
+        for (size_t k = 0; k < count; k++) {
+            const char *dot = strrchr(keys[k].key, '.'), *last = dot ? dot + 1 : keys[k].key;
+            size_t length = strcspn(rows[i].write, ": =");
+            known = known || (!strncmp(keys[k].key, rows[i].write, length) && !keys[k].key[length]);
+            for (const char *at = rows[i].names; (at = strstr(at, last)); at += strlen(last))
+                if ((at == rows[i].names || at[-1] == '|') && (!at[strlen(last)] || at[strlen(last)] == '|'))
+                    fail_msg("%s is a name of another program, and of the key %s", last, keys[k].key);
+        }
+        if (!known)
+            fail_msg("no key: %s", rows[i].write);
+    }
+}
+
 /* After a syntax error, keys that were not read are not reported as missing. */
 static void unreadable_text(void **state)
 {
@@ -416,6 +469,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(contract_defaults),
         cmocka_unit_test(rules_over_keys),
+        cmocka_unit_test(keys_of_other_programs),
+        cmocka_unit_test(other_names_lead_to_keys),
         cmocka_unit_test(unreadable_text),
         cmocka_unit_test(data_is_required_for_training_only),
         cmocka_unit_test(families_have_defaults),

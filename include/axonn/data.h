@@ -86,15 +86,17 @@ typedef struct ax_data ax_data;
 
 typedef struct ax_data_info {
     ax_data_format format;
-    int token_bytes;         /* bytes of one token in the file */
-    int64_t tokens;          /* N */
-    int64_t documents;       /* -1: the format has no document index (documents are found by end_id) */
-    int64_t targets;         /* number of tokens whose mask bit is 1; -1: the source has no mask */
-    int64_t vocab;           /* 0: unknown */
-    int64_t text_bytes;      /* bytes of the original text; -1: unknown */
-    int64_t file_bytes;      /* bytes of all files of the source together */
-    int64_t end_id;          /* end-of-text token; -1: none or unknown */
-    uint64_t tokenizer_hash; /* 0: unknown */
+    int token_bytes;    /* bytes of one token in the file */
+    int64_t tokens;     /* N */
+    int64_t documents;  /* -1: the format has no document index (documents are found by end_id) */
+    int64_t targets;    /* number of tokens whose mask bit is 1; -1: the source has no mask */
+    int64_t vocab;      /* 0: unknown */
+    int64_t text_bytes; /* bytes of the original text; -1: unknown */
+    int64_t file_bytes; /* bytes of all files of the source together */
+    int64_t end_id;     /* end-of-text token; -1: none or unknown */
+    int64_t begin_id;   /* token with which each document begins, because the tokenizer puts it before each
+                           text (ax_data_expect_begin); -1: none or unknown */
+    uint64_t tokenizer_hash;                /* 0: unknown */
     char chat_template[AX_CHAT_NAME_BYTES]; /* name of the template by which conversations became text; "":
                                                unknown, or not the same in all shards */
     /* Checksum of the contents, as stored in the file. For formats that store no checksum: a hash of the
@@ -119,6 +121,12 @@ const char *ax_data_path(const ax_data *data);
  * vocabulary, reading a token of `vocab` or above is an error from then on. AX_ERR_DATA: the source records a
  * larger vocabulary, or another hash of the tokenizer; a hash of 0 is unknown and matches all. */
 AX_MUST_CHECK ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash);
+
+/* Tells the source the tokenizer of the model that will read it: if the tokenizer puts tokens before each
+ * text, and the first document of each file begins with them, info.begin_id becomes the first of them.
+ * `wanted`: warns of each file of plain text that this tokenizer made without these tokens, because prompts
+ * have them. AX_ERR_DATA: a file cannot be read. */
+AX_MUST_CHECK ax_status ax_data_expect_begin(ax_data *data, const ax_tokenizer *tokenizer, bool wanted);
 
 /* Verifies all of these that the format has: checksum, tokens below the vocabulary, document index,
  * end-of-text tokens that close documents, mask. Reads all files of the source in constant memory.
@@ -461,7 +469,10 @@ typedef struct ax_data_build_options {
     /* Share of the documents that go to the validation part, in [0, 1). A hash of a document's text decides,
      * so equal documents go to the same part, in any corpus. */
     double valid_fraction;
-    bool dedup;                   /* leave out documents that are equal to an earlier one */
+    bool dedup; /* leave out documents that are equal to an earlier one */
+    /* Encode plain text without the special tokens that the tokenizer's post_processor puts around each text
+     * (ax_tokenizer_before). Conversations never get these tokens: their template writes its own. */
+    bool bare;
     int threads;                  /* 0: all processors */
     ax_data_progress_fn progress; /* may be NULL */
     void *user;
@@ -473,17 +484,21 @@ typedef struct ax_data_build_report {
     int64_t bad_lines;      /* number of JSON objects left out (bad_lines in ax_corpus_options) */
     int64_t conversations;  /* number of documents that are conversations */
     int64_t unanswered;     /* number of conversations left out because they have no turn of the assistant */
+    bool framed; /* documents of plain text got the special tokens of post_processor, which has some */
     ax_data_info train, valid; /* the two files written; `valid` is all zero without a validation part */
 } ax_data_build_report;
 
-/* Tokenizes a corpus into one packed token file, or into two (training and validation part). A file with
- * conversations (corpus.chat) has a mask, which marks the tokens that are targets. The result does not depend
- * on the number of threads. Memory is bounded: about 64 MiB of text that is being tokenized, and its tokens.
- * A single document, or a JSON file that is not JSONL, takes more if it is larger than that. dedup compares
- * hashes of texts (XXH3-64), which take 16 to 32 bytes per document. *report may be NULL. AX_ERR_DATA: errors
- * of ax_corpus_next, no document in the training or the validation part, disk full; AX_ERR_USAGE: an output
- * that is the other output or an input, or that exists, is not empty and is not a token file of this format;
- * AX_ERR_SIGNAL: stopped by `progress`. No unfinished file is left behind. */
+/* Tokenizes a corpus into one packed token file, or into two (training and validation part). A document of
+ * plain text is encoded with the special tokens that post_processor puts around a text, as by transformers,
+ * unless `bare` is set; then follows the tokenizer's end-of-text token, if there is one and post_processor
+ * has not put it there. A file with conversations (corpus.chat) has a mask, which marks the tokens that are
+ * targets. The result does not depend on the number of threads. Memory is bounded: about 64 MiB of text that
+ * is being tokenized, and its tokens. A single document, or a JSON file that is not JSONL, takes more if it
+ * is larger than that. dedup compares hashes of texts (XXH3-64), which take 16 to 32 bytes per document.
+ * *report may be NULL. AX_ERR_DATA: errors of ax_corpus_next, no document in the training or the validation
+ * part, disk full; AX_ERR_USAGE: an output that is the other output or an input, or that exists, is not empty
+ * and is not a token file of this format; AX_ERR_SIGNAL: stopped by `progress`. No unfinished file is left
+ * behind. */
 AX_MUST_CHECK ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_report *report);
 
 /* Finds or makes the token file for `path`, which data.train or data.valid names. If `path` holds tokens,

@@ -226,6 +226,7 @@ typedef struct ax_evaluation {
     int64_t targets;
     int64_t untargeted;   /* tokens that are not targets: the first of the source or of each document,
                              those that a mask excludes, and those of rows that were not evaluated */
+    int64_t begins;       /* number of those among them that the tokenizer puts before each text */
     int64_t bytes;        /* bytes of the text; -1: unknown, or not all of the text was evaluated */
     double loss;          /* loss_sum / targets */
     double bits_per_byte; /* NaN if `bytes` is -1 */
@@ -238,8 +239,9 @@ typedef bool ax_eval_progress_fn(void *user, int64_t done, int64_t total);
 
 /* Evaluates the engine's model on max_rows rows (0: all), spread evenly over a token source, and adds the
  * result to *evaluation, which the caller zeroes before the first source. Bits per byte include log2(vocab)
- * bits for each untargeted token, to be comparable with the bits per byte of a compressor. `progress` may be
- * NULL. AX_ERR_DATA if all rows are evaluated and none has a target. Collective along the grid. */
+ * bits for each untargeted token, to be comparable with the bits per byte of a compressor; but none for the
+ * token that the tokenizer puts before each text (ax_data_info.begin_id), because it is known. `progress` may
+ * be NULL. AX_ERR_DATA if all rows are evaluated and none has a target. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_row_shape *shape,
                                             int64_t max_rows, ax_eval_progress_fn *progress, void *user,
                                             ax_evaluation *evaluation);

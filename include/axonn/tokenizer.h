@@ -60,6 +60,11 @@ int32_t ax_tokenizer_vocab_size(const ax_tokenizer *tok);
  * `<|endoftext|>`, else -1. */
 int32_t ax_tokenizer_eos(const ax_tokenizer *tok);
 
+/* Return the ids of the special tokens that post_processor puts before and after each text (begin of text,
+ * …), as ax_encode does with AX_ENCODE_ADD_SPECIAL; owned by `tok`. */
+const ax_ids *ax_tokenizer_before(const ax_tokenizer *tok);
+const ax_ids *ax_tokenizer_after(const ax_tokenizer *tok);
+
 /* Returns the tokenizer's chat template, the Jinja text by which transformers writes conversations: the file
  * chat_template.jinja beside tokenizer.json, else "chat_template" of tokenizer_config.json (of several
  * templates, the one named "default"). Returns NULL if there is none. axonn/chat.h recognizes the format of

@@ -75,7 +75,7 @@ typedef struct build_args {
     cli_text text;
     double valid_fraction;
     int64_t threads;
-    bool dedup, json;
+    bool dedup, bos, json;
 } build_args;
 
 static const ax_option build_options[] = {
@@ -94,6 +94,9 @@ static const ax_option build_options[] = {
     {"include", AX_OPT_STRINGS, offsetof(build_args, include), .meta = "PATTERN...",
      .help = "in directories, read only files whose names match these patterns, e.g. '*.h'; default: all"},
     TEXT_OPTIONS(build_args, text),
+    {"bos", AX_OPT_BOOL, offsetof(build_args, bos), "true",
+     .help = "put around each text what the tokenizer's post_processor puts there (as a rule a token that "
+             "begins the text), as transformers does; conversations have the tokens of their template"},
     {"template", AX_OPT_STRING, offsetof(build_args, template), .choices = ax_chat_names,
      .help = "template by which conversations (JSON objects with messages, conversations, prompt and "
              "completion, or instruction and output) become text; default: that of the tokenizer's "
@@ -114,11 +117,12 @@ static ax_status report_build(const build_args *a, const ax_data_build_report *r
     char time[32];
     if (a->json)
         return cli_print_json(json_pack(
-            "{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:o, s:o*}", "files", (json_int_t)report->files, "skipped",
-            (json_int_t)report->skipped, "copies", (json_int_t)report->copies, "bad_lines",
+            "{s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:f, s:o, s:o*}", "files", (json_int_t)report->files,
+            "skipped", (json_int_t)report->skipped, "copies", (json_int_t)report->copies, "bad_lines",
             (json_int_t)report->bad_lines, "conversations", (json_int_t)report->conversations, "unanswered",
-            (json_int_t)report->unanswered, "seconds", seconds, "train", info_json(a->out, &report->train),
-            "valid", a->valid ? info_json(a->valid, &report->valid) : NULL));
+            (json_int_t)report->unanswered, "framed", report->framed, "seconds", seconds, "train",
+            info_json(a->out, &report->train), "valid",
+            a->valid ? info_json(a->valid, &report->valid) : NULL));
     print_info(a->out, &report->train);
     if (a->valid)
         print_info(a->valid, &report->valid);
@@ -153,6 +157,7 @@ static ax_status build_with(const build_args *a, const ax_tokenizer *tok, const 
         .valid_output = a->valid,
         .valid_fraction = a->valid ? a->valid_fraction : 0,
         .dedup = a->dedup,
+        .bare = !a->bos,
         .threads = (int)a->threads,
         .progress = show_build,
         .user = &progress,

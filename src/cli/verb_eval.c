@@ -12,7 +12,7 @@ typedef struct args {
     char *data, *tokenizer, *template, *loss, *pack;
     cli_text text;
     int64_t seq_len, batch;
-    bool cross_documents;
+    bool cross_documents, bos;
 } args;
 
 static const ax_option options[] = {
@@ -28,6 +28,10 @@ static const ax_option options[] = {
     {"tokenizer", AX_OPT_PATH, offsetof(args, tokenizer), .meta = "DIR",
      .help = "a tokenizer's directory or tokenizer.json, to use instead of the model's tokenizer"},
     TEXT_OPTIONS(args, text),
+    {"bos", AX_OPT_BOOL, offsetof(args, bos), "true",
+     .help =
+         "put around each text of --data what the tokenizer's post_processor puts there (as a rule a token "
+         "that begins the text), as transformers does; conversations have the tokens of their template"},
     {"template", AX_OPT_STRING, offsetof(args, template), .choices = ax_chat_names,
      .help = "template by which conversations become text; default: that of the model's chat_template, else "
              "chosen by the tokenizer's special tokens"},
@@ -50,10 +54,11 @@ static ax_status report(const args *a, const ax_evaluation *e)
         "the loss is %g: the model has weights that are not finite, or it overflows in this precision (%s)%s",
         e->loss, a->common.precision, strcmp(a->common.precision, "fp32") ? "; try --precision fp32" : "");
     if (a->common.json)
-        return cli_print_json(json_pack(
-            "{s:f, s:o, s:o, s:I, s:I, s:I}", "loss", e->loss, "perplexity", cli_json_number(exp(e->loss)),
-            "bits_per_byte", cli_json_number(e->bits_per_byte), "targets", (json_int_t)e->targets,
-            "untargeted", (json_int_t)e->untargeted, "bytes", (json_int_t)e->bytes));
+        return cli_print_json(json_pack("{s:f, s:o, s:o, s:I, s:I, s:I, s:I}", "loss", e->loss, "perplexity",
+                                        cli_json_number(exp(e->loss)), "bits_per_byte",
+                                        cli_json_number(e->bits_per_byte), "targets", (json_int_t)e->targets,
+                                        "untargeted", (json_int_t)e->untargeted, "begins",
+                                        (json_int_t)e->begins, "bytes", (json_int_t)e->bytes));
     printf("loss           %.6f\nperplexity     %.4f\n", e->loss, exp(e->loss));
     if (isfinite(e->bits_per_byte))
         printf("bits per byte  %.4f\n", e->bits_per_byte);
@@ -106,6 +111,8 @@ static ax_status with_data(const args *a, opened_model *m, const char *tokens)
     ax_status status = ax_data_open(tokens, tok ? ax_tokenizer_eos(tok) : -1, &data);
     if (status == AX_OK)
         status = ax_data_expect(data, m->model.config.vocab, tok ? ax_tokenizer_hash(tok) : 0);
+    if (status == AX_OK && tok)
+        status = ax_data_expect_begin(data, tok, a->bos);
     if (status == AX_OK && !strcmp(a->loss, "answers") && ax_data_describe(data)->targets < 0)
         status = ax_fail(
             AX_ERR_USAGE,
@@ -132,6 +139,8 @@ static ax_status check_data(const args *a, const opened_model *m)
              "%s is text and %s has no tokenizer: give --tokenizer, or a token file", a->data, m->model.dir);
     AX_CHECK(!a->template || ax_data_format_is_text(format), AX_ERR_USAGE,
              "--template: %s holds tokens, not conversations: leave out --template", a->data);
+    AX_CHECK(a->bos || ax_data_format_is_text(format), AX_ERR_USAGE,
+             "--no-bos: %s holds tokens, which are read as they are: leave out --no-bos", a->data);
     return AX_OK;
 }
 
@@ -169,6 +178,7 @@ static ax_status prepare(const args *a, const opened_model *m, char *dir, size_t
                         &(ax_data_build_options){
                             .corpus = {.text_key = a->text.key, .chat = chat, .bad_lines = a->text.bad_lines},
                             .tokenizer = m->model.tokenizer,
+                            .bare = !a->bos,
                             .progress = show_build,
                             .user = &progress},
                         dir, tokens);
@@ -232,7 +242,8 @@ const cli_verb verb_eval = {
     .details =
         "Every token is predicted once, except the first of each document (with --cross-documents and\n"
         "--pack stream: of the data). In bits per byte, such a first token counts as log2(vocabulary size)\n"
-        "bits, so that the figure is comparable with a compressor's.\n"
+        "bits, so that the figure is comparable with a compressor's; but a token that the tokenizer puts\n"
+        "before each text counts as none.\n"
         "In conversations only what the assistant says is counted, as in training (--loss).",
     .examples = "axonn eval runs/name --data valid.txt\naxonn eval path/to/gpt2 --data valid.tok --seq-len "
                 "512 --json\n"

@@ -44,6 +44,7 @@ typedef struct build {
     int64_t counts[2];              /* number of documents written to `train` and to `valid` */
     hash_set seen;         /* only with the option `dedup`: hashes of the texts of documents written so far */
     int64_t conversations; /* number of conversations written */
+    int64_t texts;         /* number of documents of plain text written */
     int64_t copies;        /* number of documents left out because `seen` contains their text's hash */
     pthread_mutex_t lock;  /* guards the fields below, except a slot that a worker is filling or writing, and
                               the fields that only the writing worker uses (see `writing`) */
@@ -75,12 +76,27 @@ static bool falls_to_validation(const built_document *document, double fraction)
     return (double)(document->hash >> 11) * 0x1p-53 < fraction;
 }
 
+/* Encodes a document of plain text as transformers does, which puts the special tokens of post_processor
+ * around it. If the last of these is the end-of-text token, it is left to the token writer, which appends
+ * this token to each document. */
+static ax_status encode_plain(worker *w, const char *text, size_t bytes, ax_ids *ids)
+{
+    const ax_data_build_options *o = w->b->options;
+    const ax_ids *after = ax_tokenizer_after(o->tokenizer);
+    if (o->bare)
+        return ax_encode(w->encoder, text, bytes, 0, ids);
+    AX_TRY(ax_encode(w->encoder, text, bytes, AX_ENCODE_ADD_SPECIAL, ids));
+    if (after->size && after->data[after->size - 1] == ax_tokenizer_eos(o->tokenizer))
+        ids->size--;
+    return AX_OK;
+}
+
 static ax_status encode_document(void *user, const char *text, size_t bytes, ax_chat_text *chat)
 {
     worker *w = user;
     slot *s = w->slot;
     ax_status status = chat ? ax_chat_encode(w->encoder, chat, &s->ids, &s->is_target)
-                            : ax_encode(w->encoder, text, bytes, 0, &s->ids);
+                            : encode_plain(w, text, bytes, &s->ids);
     if (status != AX_OK)
         ax_error_context("%s", ax_corpus_path(w->b->corpus, s->unit.file));
     AX_TRY(status);
@@ -111,6 +127,43 @@ static void log_template(build *b)
                origin ? ", " : "", origin ? origin : "");
 }
 
+bool data_frames(const ax_data_build_options *o)
+{
+    return !o->bare && (ax_tokenizer_before(o->tokenizer)->size || ax_tokenizer_after(o->tokenizer)->size);
+}
+
+static ax_status print_names(const ax_tokenizer *tok, const ax_ids *ids, const char *verb, ax_buf *out)
+{
+    for (size_t i = 0; i < ids->size; i++) {
+        size_t n = 0;
+        const char *name = ax_tokenizer_piece(tok, ids->data[i], &n);
+        AX_TRY(
+            ax_buf_printf(out, "%s %.*s (%d)", i ? "" : verb, (int)n, name ? name : "", (int)ids->data[i]));
+    }
+    return AX_OK;
+}
+
+/* Counts a document of plain text that is to be written; at the first one, logs the special tokens that such
+ * documents get. */
+static ax_status log_frame(build *b)
+{
+    const ax_tokenizer *tok = b->options->tokenizer;
+    const ax_ids *before = ax_tokenizer_before(tok), *after = ax_tokenizer_after(tok);
+    if (b->texts++ || !data_frames(b->options))
+        return AX_OK;
+    ax_buf text = {0};
+    ax_status status = print_names(tok, before, " begins with", &text);
+    if (status == AX_OK)
+        status = print_names(tok, after, before->size ? " and ends with" : " ends with", &text);
+    if (status == AX_OK)
+        ax_log(AX_LOG_INFO,
+               "each text%s, as the tokenizer's post_processor says (--no-bos and data.bos: false leave that "
+               "out)",
+               text.data);
+    ax_buf_fini(&text);
+    return status;
+}
+
 /* Writes a document to the training or the validation file; with `dedup`, leaves out copies of earlier
  * documents. `is_target` is read only for conversations. */
 static ax_status write_document(build *b, const built_document *d, const int32_t *ids,
@@ -126,6 +179,8 @@ static ax_status write_document(build *b, const built_document *d, const int32_t
     ax_token_writer *to = valid ? b->valid : b->train;
     if (d->masked)
         log_template(b);
+    else
+        AX_TRY(log_frame(b));
     AX_TRY(d->masked ? ax_token_writer_add_masked(to, ids, is_target, n, d->text_bytes)
                      : ax_token_writer_add(to, ids, n, d->text_bytes));
     b->counts[valid]++;
@@ -351,6 +406,7 @@ static ax_status build_with(build *b, ax_data_build_report *report)
     report->bad_lines = b->corpus->bad_lines;
     report->conversations = b->conversations;
     report->unanswered = b->corpus->unanswered;
+    report->framed = b->texts && data_frames(b->options);
     report_progress(b, true);
     return AX_OK;
 }

@@ -138,6 +138,9 @@ AX_MUST_CHECK ax_status corpus_take_values(corpus_records *r, const char *text, 
 
 /* ---- building: build.c --------------------------------------------------------------------------- */
 
+/* Returns true if a build puts special tokens around documents of plain text. */
+bool data_frames(const ax_data_build_options *options);
+
 /* Tokenizes a corpus that is already open into packed token files, as ax_data_build does. Destroys the corpus
  * in any case. */
 AX_MUST_CHECK ax_status corpus_build(const ax_data_build_options *options, ax_corpus *corpus,

@@ -12,19 +12,23 @@
  * give another token file. */
 enum { CACHE_VERSION = 5 };
 
-/* Hashes what the token file depends on: the version of the cache, the names, sizes and modification times of
- * the text files (for a pipe, its size and a hash of its bytes), the options for reading text (text_key,
- * bad_limit, the chat template and, if there is one, whether text_key was given), and the tokenizer. */
-static ax_status fingerprint(const ax_corpus *corpus, const ax_tokenizer *tokenizer, uint64_t *out)
+/* Hashes what the token file depends on: the version of the cache, whether special tokens are put around
+ * texts (only if they are: the file is else that of earlier versions, which never did), the names, sizes and
+ * modification times of the text files (for a pipe, its size and a hash of its bytes), the options for
+ * reading text (text_key, bad_limit, the chat template and, if there is one, whether text_key was given), and
+ * the tokenizer. */
+static ax_status fingerprint(const ax_corpus *corpus, const ax_data_build_options *how, uint64_t *out)
 {
     XXH3_state_t *state = XXH3_createState();
     AX_CHECK(state, AX_ERR_MEMORY,
              "not enough memory while the checksum of the list of input files (%s%s) was computed",
              corpus->files[0].path, corpus->n > 1 ? ", ..." : "");
     XXH3_64bits_reset(state);
-    uint64_t head[] = {CACHE_VERSION, ax_tokenizer_hash(tokenizer), (uint64_t)corpus->n,
+    uint64_t head[] = {CACHE_VERSION, ax_tokenizer_hash(how->tokenizer), (uint64_t)corpus->n,
                        (uint64_t)corpus->bad_limit};
     XXH3_64bits_update(state, head, sizeof head);
+    if (data_frames(how))
+        XXH3_64bits_update(state, "framed", sizeof "framed");
     const bool key_first = corpus->chat && corpus->text_key_given;
     const char *template = corpus->chat ? ax_chat_name(corpus->chat) : "";
     XXH3_64bits_update(state, &key_first, sizeof key_first);
@@ -66,11 +70,11 @@ static bool is_usable(const char *path, const ax_tokenizer *tokenizer)
     return usable;
 }
 
-static ax_status find_cache_path(const ax_corpus *corpus, const char *real, const ax_tokenizer *tokenizer,
+static ax_status find_cache_path(const ax_corpus *corpus, const char *real, const ax_data_build_options *how,
                                  const char *cache_dir, char **out)
 {
     uint64_t print = 0;
-    AX_TRY(fingerprint(corpus, tokenizer, &print));
+    AX_TRY(fingerprint(corpus, how, &print));
     return cache_path(real, cache_dir, print, out);
 }
 
@@ -83,7 +87,7 @@ static ax_status prepare_text(const char *real, const ax_data_build_options *how
     options.corpus.n_inputs = 1;
     AX_TRY(ax_mkdirs(cache_dir));
     AX_TRY(corpus_create(&options.corpus, how->progress, how->user, &corpus));
-    ax_status status = find_cache_path(corpus, real, how->tokenizer, cache_dir, out);
+    ax_status status = find_cache_path(corpus, real, how, cache_dir, out);
     if (status != AX_OK || is_usable(*out, how->tokenizer)) {
         ax_corpus_destroy(&corpus);
         return status;

@@ -424,6 +424,7 @@ static ax_status open_into(ax_data *data, const char *path, int64_t end_id)
              data->path);
     data->info.format = format;
     data->info.file_bytes = data->main.bytes + data->side.bytes;
+    data->info.begin_id = -1;
     data->limit = data->info.vocab ? data->info.vocab : INT32_MAX;
     if (format != AX_DATA_TOK) {
         data->info.text_bytes = data->info.targets = -1;
@@ -506,5 +507,46 @@ ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash)
              "or name the tokenizer it was made with",
              data->path, (unsigned long long)info->tokenizer_hash, (unsigned long long)tokenizer_hash);
     data->limit = info->vocab ? info->vocab : vocab;
+    return AX_OK;
+}
+
+/* Sets *begins to whether the first document begins with the tokens `ids`, which are one or more. */
+static ax_status begins_with(const ax_data *data, const ax_ids *ids, bool *begins)
+{
+    int32_t token;
+    *begins = data->info.tokens >= (int64_t)ids->size;
+    for (size_t i = 0; i < ids->size && *begins; i++) {
+        AX_TRY(data_read_tokens(data, (int64_t)i, 1, &token));
+        *begins = token == ids->data[i];
+    }
+    return AX_OK;
+}
+
+ax_status ax_data_expect_begin(ax_data *data, const ax_tokenizer *tokenizer, bool wanted)
+{
+    const ax_ids *before = ax_tokenizer_before(tokenizer);
+    ax_data_info *info = &data->info;
+    bool begins;
+    size_t n;
+    if (!before->size)
+        return AX_OK;
+    for (int i = 0; i < data->parts; i++)
+        AX_TRY(ax_data_expect_begin(data->part[i], tokenizer, wanted));
+    info->begin_id = before->data[0];
+    for (int i = 0; i < data->parts; i++)
+        info->begin_id = data->part[i]->info.begin_id < 0 ? -1 : info->begin_id;
+    if (data->parts)
+        return AX_OK;
+    AX_TRY(begins_with(data, before, &begins));
+    if (begins)
+        return AX_OK;
+    info->begin_id = -1;
+    const char *name = ax_tokenizer_piece(tokenizer, before->data[0], &n);
+    if (wanted && info->targets < 0 && info->tokenizer_hash == ax_tokenizer_hash(tokenizer))
+        ax_log(
+            AX_LOG_WARN,
+            "%s: its documents do not begin with %.*s, which the tokenizer puts before each text (and before "
+            "each prompt): if that is not intended, build the file again",
+            data->path, (int)(name ? n : 0), name ? name : "");
     return AX_OK;
 }

@@ -99,6 +99,8 @@ ax_status ax_tokenizer_save(const ax_tokenizer *tok, const char *dir)
 
 int32_t ax_tokenizer_vocab_size(const ax_tokenizer *tok) { return tok->n_ids; }
 int32_t ax_tokenizer_eos(const ax_tokenizer *tok) { return tok->eos; }
+const ax_ids *ax_tokenizer_before(const ax_tokenizer *tok) { return &tok->before; }
+const ax_ids *ax_tokenizer_after(const ax_tokenizer *tok) { return &tok->after; }
 const char *ax_tokenizer_chat_template(const ax_tokenizer *tok) { return tok->chat_template; }
 uint64_t ax_tokenizer_hash(const ax_tokenizer *tok) { return tok->hash; }
 

@@ -300,6 +300,7 @@ ax_status ax_token_writer_finish(ax_token_writer **writer, ax_data_info *info)
                                .file_bytes = (int64_t)(h->index_at + 8 * (h->documents + 1) +
                                                        (masked ? tok_mask_bytes(h->tokens) : 0)),
                                .end_id = h->end_id,
+                               .begin_id = -1,
                                .tokenizer_hash = h->tokenizer_hash,
                                .checksum = h->body_hash};
     if (status == AX_OK && info)

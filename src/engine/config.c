@@ -54,6 +54,7 @@ static const ax_option options[] = {
     {"data.valid", AX_OPT_PATHS, AT(data.valid), .help = "validation data, in the formats of data.train"},
     {"data.tokenizer", AX_OPT_PATH, AT(data.tokenizer), .help = "tokenizer of the data and the model: its directory or its tokenizer.json"},
     {"data.text_key", AX_OPT_STRING, AT(data.text_key), .help = "name of the member that holds the text of a JSON object; default: text. If this key is given, an object with a string in that member is not read as a conversation"},
+    {"data.bos", AX_OPT_BOOL, AT(data.bos), "true", .help = "put around each plain text what the tokenizer's post_processor puts there (as a rule a token that begins the text), as transformers does; token files are read as they are, and conversations have the tokens of their template"},
     {"data.bad_lines", AX_OPT_INT, AT(data.bad_lines), "100", "[0, inf)",
      .help = "how many JSON objects may be skipped because their text is null or not valid Unicode; more are an error"},
     {"data.template", AX_OPT_STRING, AT(data.chat_template), .choices = ax_chat_names,

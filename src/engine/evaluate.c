@@ -39,15 +39,17 @@ static ax_status call_progress(ax_comm *world, const reader *r, ax_eval_progress
 /* Adds the results of one token source to *e. `whole`: all rows of the source were evaluated, and no mask
  * excludes tokens. If `whole` is false, or the source does not record the bytes of its text, the number of
  * text bytes becomes -1 (unknown). */
-static void add(ax_evaluation *e, const ax_data_info *info, bool whole, int64_t vocab, double loss_sum,
-                int64_t targets)
+static void add(ax_evaluation *e, const ax_data_info *info, const ax_row_shape *shape, bool whole,
+                int64_t vocab, double loss_sum, int64_t targets)
 {
     e->loss_sum += loss_sum;
     e->targets += targets;
     e->untargeted += info->tokens - targets;
+    if (info->begin_id >= 0) /* of consecutive documents that see each other, all but the first are targets */
+        e->begins += shape->mask_documents || shape->pack ? info->documents : 1;
     e->bytes = whole && info->text_bytes > 0 && e->bytes >= 0 ? e->bytes + info->text_bytes : -1;
     e->loss = e->loss_sum / (double)ax_max(e->targets, 1);
-    double bits = e->loss_sum / log(2.0) + (double)e->untargeted * log2((double)vocab);
+    double bits = e->loss_sum / log(2.0) + (double)(e->untargeted - e->begins) * log2((double)vocab);
     e->bits_per_byte = e->bytes > 0 ? bits / (double)e->bytes : NAN;
 }
 
@@ -78,7 +80,8 @@ ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_r
         sum += loss;
     }
     bool whole = rows == all && !(shape->answers && ax_data_describe(data)->targets >= 0);
-    add(evaluation, ax_data_describe(data), whole, ax_engine_model(engine)->config.vocab, sum, targets);
+    add(evaluation, ax_data_describe(data), shape, whole, ax_engine_model(engine)->config.vocab, sum,
+        targets);
     return AX_OK;
 }
 

@@ -268,7 +268,11 @@ typedef struct ax_run_position {
     int64_t *read; /* samples read of each source of data.train; the caller's array, at first all 0 */
 } ax_run_position;
 
+/* Finds the checkpoint from which the run starts and reads its state. A resumed run gets the value of
+ * data.bos that it had, unless the user gave one. */
 ax_status ax_run_find_resume(const ax_run *run, ax_run_resume *resume);
+/* Returns true if the run's tokenizer puts special tokens around texts, so that data.bos has an effect. */
+bool ax_run_can_frame(const ax_run *run);
 /* Reads the position of the checkpoint, if there is one, and its loss scale into resume->scale. AX_ERR_USAGE
  * if the configuration differs from the checkpoint's in a key that a resumed run must keep. */
 ax_status ax_run_restore_position(const ax_run *run, ax_run_resume *resume, ax_run_position *position);

@@ -101,16 +101,17 @@ json_t *ax_run_settings(const ax_run *run)
 {
     const ax_config *c = run->config;
     const char *precision = ax_run_dtype_name(c->train.precision);
-    return json_pack(
-        "{s:I,s:I,s:s,s:I,s:f,s:f,s:f,s:f,s:[ff],s:f,s:f,s:f,s:f,s:s,s:I,s:f,s:f}", "train.steps",
-        (json_int_t)c->train.steps, "train.micro_batch", (json_int_t)c->train.micro_batch, "train.precision",
-        precision, "train.recompute", (json_int_t)run->plan.options.recompute, "model.embd_dropout",
-        run->inputs.model.dropout.embd, "model.resid_dropout", run->inputs.model.dropout.resid,
-        "model.attn_dropout", run->inputs.model.dropout.attn, "optim.lr", c->optim.lr, "optim.betas",
-        c->optim.betas[0], c->optim.betas[1], "optim.eps", c->optim.eps, "optim.momentum", c->optim.momentum,
-        "optim.weight_decay", c->optim.weight_decay, "optim.clip", c->optim.clip, "optim.schedule",
-        c->optim.schedule, "optim.warmup", (json_int_t)run->plan.schedule.warmup, "optim.min_lr",
-        c->optim.min_lr, "optim.decay", c->optim.decay);
+    return json_pack("{s:o*,s:I,s:I,s:s,s:I,s:f,s:f,s:f,s:f,s:[ff],s:f,s:f,s:f,s:f,s:s,s:I,s:f,s:f}",
+                     "data.bos", ax_run_can_frame(run) ? json_boolean(c->data.bos) : NULL, "train.steps",
+                     (json_int_t)c->train.steps, "train.micro_batch", (json_int_t)c->train.micro_batch,
+                     "train.precision", precision, "train.recompute", (json_int_t)run->plan.options.recompute,
+                     "model.embd_dropout", run->inputs.model.dropout.embd, "model.resid_dropout",
+                     run->inputs.model.dropout.resid, "model.attn_dropout", run->inputs.model.dropout.attn,
+                     "optim.lr", c->optim.lr, "optim.betas", c->optim.betas[0], c->optim.betas[1],
+                     "optim.eps", c->optim.eps, "optim.momentum", c->optim.momentum, "optim.weight_decay",
+                     c->optim.weight_decay, "optim.clip", c->optim.clip, "optim.schedule", c->optim.schedule,
+                     "optim.warmup", (json_int_t)run->plan.schedule.warmup, "optim.min_lr", c->optim.min_lr,
+                     "optim.decay", c->optim.decay);
 }
 
 /* ---- descriptions of earlier versions ------------------------------------------------------------ */
@@ -142,16 +143,18 @@ static void split_dropout(const json_t *state)
 }
 
 /* Adds keys that earlier versions did not have, with the values that describe those versions: they trained
- * all weights, on rows of consecutive tokens, without goldfish loss. */
+ * all weights, on rows of consecutive tokens, without goldfish loss, on texts without special tokens. */
 static void add_new_keys(const json_t *state)
 {
     static const char *const keys[] = {"data.pack", "data.goldfish.k", "data.goldfish.window",
                                        "data.goldfish.kind", "tune.method"};
     _Static_assert(AX_CONFIG_FULL == 0, "the value of tune.method");
-    json_t *saved = json_object_get(state, "run");
+    json_t *saved = json_object_get(state, "run"), *settings = json_object_get(state, "settings");
     for (size_t i = 0; i < AX_COUNT(keys); i++)
         if (saved && !json_object_get(saved, keys[i]))
             json_object_set_new(saved, keys[i], json_integer(0));
+    if (settings && !json_object_get(settings, "data.bos"))
+        json_object_set_new(settings, "data.bos", json_false());
 }
 
 void ax_run_convert_state(const ax_run *run, json_t *state)

@@ -170,6 +170,7 @@ static ax_status prepare_source(const ax_run *run, const char *path, char **toke
                                                     .chat = run->inputs.chat,
                                                     .bad_lines = run->config->data.bad_lines},
                                          .tokenizer = run->inputs.tokenizer,
+                                         .bare = !run->config->data.bos,
                                          .progress = report_progress,
                                          .user = &state,
                                      },
@@ -207,6 +208,8 @@ static ax_status open_source(const ax_run *run, const char *path, ax_data **out,
     ax_status status = ax_data_open(tokens, eos, out);
     if (status == AX_OK)
         status = expect_source(run, *out);
+    if (status == AX_OK && run->inputs.tokenizer)
+        status = ax_data_expect_begin(*out, run->inputs.tokenizer, run->config->data.bos);
     free(tokens);
     return ax_comm_agree(run->world, status);
 }

@@ -142,8 +142,38 @@ static ax_status find_resume(const ax_run *run, ax_run_resume *resume)
     return ax_ckpt_find_resume(c->run.dir, named ? wanted : own ? "auto" : "none", &resume->dir);
 }
 
+/* Reads the state of the checkpoint from which the run starts. */
+static ax_status read_state(const char *dir, json_t **state)
+{
+    char *text;
+    AX_TRY(ax_ckpt_read_state(dir, &text));
+    ax_status status = ax_json_parse("training/state.json", text, strlen(text), 0, state);
+    free(text);
+    if (status != AX_OK)
+        ax_error_context("%s", dir);
+    return status;
+}
+
+bool ax_run_can_frame(const ax_run *run)
+{
+    const ax_tokenizer *tok = run->inputs.tokenizer;
+    return tok && ax_tokenizer_before(tok)->size + ax_tokenizer_after(tok)->size;
+}
+
+/* Lets a resumed run read the same tokens as before: sets data.bos to the value that it had, unless the user
+ * gives one. Earlier versions, whose states have no such value, put no special tokens around texts. */
+static ax_status resume_bos(const ax_run *run, const ax_run_resume *resume)
+{
+    const ax_config *c = run->config;
+    bool was = json_is_true(json_object_get(json_object_get(resume->state, "settings"), "data.bos"));
+    if (!ax_run_can_frame(run) || was == c->data.bos || ax_option_given(c->set, "data.bos"))
+        return AX_OK;
+    ax_log(AX_LOG_INFO, "data.bos is %s, as it was when this run began", was ? "true" : "false");
+    return ax_option_assign(c->set, "data.bos", was ? "true" : "false", resume->dir);
+}
+
 /* Lets rank 0 remove incomplete checkpoints and find the checkpoint to start from, then tells the other
- * ranks. */
+ * ranks. All ranks read the state of that checkpoint. */
 ax_status ax_run_find_resume(const ax_run *run, ax_run_resume *resume)
 {
     AX_TRY(ax_comm_agree(run->world, ax_run_first(run) ? find_resume(run, resume) : AX_OK));
@@ -151,7 +181,10 @@ ax_status ax_run_find_resume(const ax_run *run, ax_run_resume *resume)
     int64_t new_run = resume->new_run;
     AX_TRY(ax_run_max(run, &new_run, 1));
     resume->new_run = new_run;
-    return AX_OK;
+    if (!resume->dir)
+        return AX_OK;
+    AX_TRY(read_state(resume->dir, &resume->state));
+    return resume->new_run ? AX_OK : resume_bos(run, resume);
 }
 
 /* Sets *out to the loss scale in the saved state. Leaves *out unchanged if this run or the run of the
@@ -203,25 +236,11 @@ static ax_status restore_position(const ax_run *run, const json_t *state, ax_run
     return AX_OK;
 }
 
-/* Reads the state of the checkpoint from which the run starts. */
-static ax_status read_state(const ax_run *run, json_t **state)
-{
-    char *text;
-    AX_TRY(ax_ckpt_read_state(run->resume.dir, &text));
-    ax_status status = ax_json_parse("training/state.json", text, strlen(text), 0, state);
-    free(text);
-    if (status != AX_OK)
-        ax_error_context("%s", run->resume.dir);
-    AX_TRY(status);
-    ax_run_convert_state(run, *state);
-    return AX_OK;
-}
-
 ax_status ax_run_restore_position(const ax_run *run, ax_run_resume *resume, ax_run_position *position)
 {
     if (!run->resume.dir)
         return AX_OK;
-    AX_TRY(read_state(run, &resume->state));
+    ax_run_convert_state(run, resume->state);
     AX_TRY(ax_run_check_same(run, resume->state));
     AX_TRY(restore_position(run, resume->state, position));
     return read_loss_scale(run, resume->state, &resume->scale);

@@ -19,7 +19,8 @@ static int byte_letter(int byte)
     return -1;
 }
 
-static ax_tokenizer *make_tokenizer(scratch *s, const char *name, bool with_end)
+/* Makes a tokenizer whose post_processor is `post`, in JSON. */
+static ax_tokenizer *make_framing(scratch *s, const char *name, bool with_end, const char *post)
 {
     ax_buf json = {0};
     OK(ax_buf_printf(&json, "{\"version\":\"1.0\",\"added_tokens\":["));
@@ -27,10 +28,12 @@ static ax_tokenizer *make_tokenizer(scratch *s, const char *name, bool with_end)
         OK(ax_buf_printf(&json,
                          "{\"id\":257,\"content\":\"<|endoftext|>\",\"single_word\":false,\"lstrip\":false,"
                          "\"rstrip\":false,\"normalized\":false,\"special\":true}"));
-    OK(ax_buf_printf(&json, "],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
-                            "\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},"
-                            "\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},"
-                            "\"model\":{\"type\":\"BPE\",\"vocab\":{"));
+    OK(ax_buf_printf(&json,
+                     "],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+                     "\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},"
+                     "\"post_processor\":%s,\"decoder\":{\"type\":\"ByteLevel\"},"
+                     "\"model\":{\"type\":\"BPE\",\"vocab\":{",
+                     post));
     for (int b = 0; b < 256; b++)
         OK(ax_buf_printf(&json, "\"\\u%04x\":%d,", (unsigned)byte_letter(b), b));
     OK(ax_buf_printf(&json, "\"ab\":256%s},\"merges\":[\"a b\"]}}",
@@ -40,6 +43,11 @@ static ax_tokenizer *make_tokenizer(scratch *s, const char *name, bool with_end)
     ax_tokenizer *tok;
     OK(ax_tokenizer_load(path, &tok));
     return tok;
+}
+
+static ax_tokenizer *make_tokenizer(scratch *s, const char *name, bool with_end)
+{
+    return make_framing(s, name, with_end, "null");
 }
 
 static ax_data_build_options options_for(const char *const *input, const ax_tokenizer *tok,
@@ -96,6 +104,45 @@ static void tokens_by_hand(void **state)
     assert_int_equal(report.train.tokens, 6);
     assert_int_equal(report.train.end_id, -1);
     ax_tokenizer_destroy(&tok);
+}
+
+#define FRAME(after, id)                                                                                     \
+    "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"!\",\"type_id\":0}},{"         \
+    "\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"SpecialToken\":{\"id\":\"" after                          \
+    "\",\"type_id\":0}}],\"pair\":[],\"special_tokens\":{\"!\":{\"id\":\"!\",\"ids\":[33],\"tokens\":[\"!"   \
+    "\"]},\"" after "\":{\"id\":\"" after "\",\"ids\":[" id "],\"tokens\":[\"" after "\"]}}}"
+
+/* A text gets what post_processor puts around it, as in transformers, and then one end-of-text token. */
+static void documents_begin_as_prompts_do(void **state)
+{
+    scratch *s = *state;
+    static const struct {
+        const char *post;
+        bool bare;
+        int n;
+        int32_t want[5];
+    } cases[] = {{FRAME("<|endoftext|>", "257"), false, 4, {'!', 256, 'c', 257}},
+                 {FRAME("?", "63"), false, 5, {'!', 256, 'c', '?', 257}},
+                 {FRAME("?", "63"), true, 3, {256, 'c', 257}}};
+    const char *text = put_text(s, "d.txt", "abc"), *out = in_scratch(s, "d.tok");
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        ax_tokenizer *tok = make_framing(s, "framing.json", true, cases[i].post);
+        ax_data_build_options o = options_for(&text, tok, out);
+        ax_data_build_report report;
+        int32_t got[5];
+        ax_data *data;
+        o.bare = cases[i].bare;
+        OK(ax_data_build(&o, &report));
+        assert_int_equal(report.framed, !o.bare);
+        assert_int_equal(report.train.tokens, cases[i].n);
+        OK(ax_data_open(out, -1, &data));
+        OK(ax_data_tokens(data, 0, cases[i].n, got));
+        assert_memory_equal(got, cases[i].want, (size_t)cases[i].n * sizeof *got);
+        OK(ax_data_expect_begin(data, tok, false));
+        assert_int_equal(ax_data_describe(data)->begin_id, o.bare ? -1 : '!');
+        ax_data_close(&data);
+        ax_tokenizer_destroy(&tok);
+    }
 }
 
 /* Makes a tree of a few hundred files of very different sizes: text, JSONL, and some that are not text. */
@@ -462,6 +509,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(tokens_by_hand, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(documents_begin_as_prompts_do, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(threads_change_nothing, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(each_text_once, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(outputs_are_files_of_their_own, files_setup, files_teardown),

@@ -301,6 +301,33 @@ static void model_facts_listed_in_the_state(void **state)
     run_expect(0, "after step 2", BASE_KEYS "train.steps=3");
 }
 
+/* Texts begin with the token that post_processor puts before them. A run of an earlier version, whose state
+ * does not say whether they do, goes on with the tokens that it had. */
+static void texts_begin_as_when_the_run_began(void **state)
+{
+    (void)state;
+    char path[4096];
+    make_tokenizer();
+    sh("rm -rf run && sed -i 's/\"post_processor\": *null,/\"post_processor\": {\"type\": "
+       "\"TemplateProcessing\", \"pair\": [], \"single\": [{\"SpecialToken\": {\"id\": \"<|endoftext|>\", "
+       "\"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}], \"special_tokens\": "
+       "{\"<|endoftext|>\": {\"id\": \"<|endoftext|>\", \"ids\": [0], \"tokens\": [\"<|endoftext|>\"]}}},/' "
+       "tok/tokenizer.json");
+    const char *keys = BASE_KEYS "data.tokenizer=tok model.vocab=300 data.train=text.txt train.steps=1";
+    run_expect(0, "each text begins with <|endoftext|> (0)", "%s", keys);
+    run_expect(2, "data.train was", "%s data.bos=false train.steps=2", keys);
+    sh("rm -rf run");
+    run_expect(0, "done: step 1", "%s data.bos=false", keys);
+    state_path("run/ckpt/step-1", path);
+    json_t *saved = json_load_file(path, 0, NULL);
+    assert_int_equal(json_object_del(json_object_get(saved, "settings"), "data.bos"), 0);
+    char *text = json_dumps(saved, 0);
+    write_state("run/ckpt/step-1", text);
+    free(text);
+    json_decref(saved);
+    run_expect(0, "data.bos is false, as it was when this run began", "%s train.steps=2", keys);
+}
+
 /* A state without the object "run" is an error of the checkpoint. */
 static void a_state_without_a_run(void **state)
 {
@@ -497,6 +524,7 @@ int main(void)
         cmocka_unit_test(refused_changes),
         cmocka_unit_test(a_swapped_file),
         cmocka_unit_test(model_facts_listed_in_the_state),
+        cmocka_unit_test(texts_begin_as_when_the_run_began),
         cmocka_unit_test(a_state_without_a_run),
         cmocka_unit_test(one_rate_of_dropout),
         cmocka_unit_test(shards),

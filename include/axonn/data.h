@@ -62,7 +62,7 @@ typedef enum ax_data_format {
     AX_DATA_TOK,      /* the packed token file above */
     AX_DATA_LLMC,     /* llm.c: 1024-byte header with magic 20240520, u16 tokens */
     AX_DATA_LLMC32,   /* llm.c, Llama 3: magic 20240801, u32 tokens */
-    AX_DATA_NANOGPT,  /* nanoGPT: headerless u16 tokens (.bin) */
+    AX_DATA_NANOGPT,  /* nanoGPT and others: headerless tokens (.bin); u16, u32 or u64 */
     AX_DATA_MEGATRON, /* Megatron-LM: NAME.idx beside NAME.bin */
 } ax_data_format;
 

@@ -123,7 +123,7 @@ ax_status data_refuse_nul(const char *path, const char *head, size_t n, int64_t 
     return ax_fail(
         AX_ERR_DATA,
         "%s is neither text nor a known token file: it holds a NUL byte at offset %lld; if it is text, "
-        "remove such bytes (tr -d '\\0'), if it is headerless u16 tokens, name it *.bin",
+        "remove such bytes (tr -d '\\0'), if it is headerless tokens, name it *.bin",
         path, (long long)offset);
 }
 

@@ -262,11 +262,9 @@ static ax_status open_llmc(ax_data *data, int width)
 
 static ax_status open_nanogpt(ax_data *data)
 {
-    AX_CHECK(data->main.bytes % 2 == 0, AX_ERR_DATA,
-             "%s was taken for headerless u16 tokens by its suffix .bin, but has an odd number of bytes "
-             "(%lld): truncated, or of another format",
-             data->path, (long long)data->main.bytes);
-    data->info = (ax_data_info){.token_bytes = 2, .tokens = data->main.bytes / 2};
+    int width;
+    AX_TRY(data_headerless_width(&data->main, &width));
+    data->info = (ax_data_info){.token_bytes = width, .tokens = data->main.bytes / width};
     return AX_OK;
 }
 
@@ -493,11 +491,11 @@ void ax_data_close(ax_data **data)
 const ax_data_info *ax_data_describe(const ax_data *data) { return &data->info; }
 const char *ax_data_path(const ax_data *data) { return data->path; }
 
-ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash)
+static ax_status expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash)
 {
     const ax_data_info *info = &data->info;
     for (int i = 0; i < data->parts; i++)
-        AX_TRY(ax_data_expect(data->part[i], vocab, tokenizer_hash));
+        AX_TRY(expect(data->part[i], vocab, tokenizer_hash));
     AX_CHECK(info->vocab <= vocab, AX_ERR_DATA,
              "%s was made with a vocabulary of %lld tokens, but %lld are expected: it is for another "
              "model or tokenizer; build it with the one in use",
@@ -507,6 +505,22 @@ ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash)
              "or name the tokenizer it was made with",
              data->path, (unsigned long long)info->tokenizer_hash, (unsigned long long)tokenizer_hash);
     data->limit = info->vocab ? info->vocab : vocab;
+    return AX_OK;
+}
+
+ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash)
+{
+    const ax_data_info *info = &data->info;
+    AX_TRY(expect(data, vocab, tokenizer_hash));
+    if (info->format == AX_DATA_NANOGPT && info->token_bytes != 2)
+        ax_log(AX_LOG_INFO, "%s has no header; its values show that its token ids have %d bits", data->path,
+               8 * info->token_bytes);
+    if (info->format == AX_DATA_NANOGPT && info->token_bytes == 2 && vocab > 65536)
+        ax_log(AX_LOG_WARN,
+               "%s has no header and is read as 16-bit token ids, which cannot reach a vocabulary of %lld: "
+               "if its "
+               "ids are wider, say so by a name that ends with .u32.bin",
+               data->path, (long long)vocab);
     return AX_OK;
 }
 

@@ -226,6 +226,10 @@ AX_MUST_CHECK ax_status data_open_parts(ax_data *data, const data_names *names, 
  * frees both. */
 AX_MUST_CHECK ax_status data_megatron_paths(const char *path, char **idx, char **bin);
 
+/* Sets *width to the number of bytes of a token in a file without a header (headerless.c). AX_ERR_DATA: it is
+ * unclear, or the file's content shows that it holds no such tokens. */
+AX_MUST_CHECK ax_status data_headerless_width(const data_file *file, int *width);
+
 /* Combines two checksums into one, which depends on their order. */
 uint64_t data_sum_add(uint64_t sum, uint64_t more);
 /* Sets *out to a checksum, never 0, of the lengths of a source's files and of blocks sampled from them.

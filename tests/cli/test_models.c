@@ -359,7 +359,7 @@ static void eval_equals_the_evaluation_of_training(void **state)
     assert_contains(out.data, "bits per byte");
     fails(4, "nowhere.tok", AXONN " eval run --data nowhere.tok --json");
     /* nanoGPT files do not store their vocabulary: a token beyond the model's is found when it is read. */
-    assert_int_equal(shell("yes 12 | head -c 400 >beyond.bin", &out), 0);
+    assert_int_equal(shell("yes | head -c 400 | tr 'y\\n' '\\1\\2' >beyond.bin", &out), 0);
     ax_buf_fini(&out);
     fails(4, "set a larger vocabulary, or use the tokenizer that made the file",
           AXONN " eval run --data beyond.bin");

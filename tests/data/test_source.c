@@ -340,6 +340,67 @@ static void damaged_packed(void **state)
     ax_data_close(&data);
 }
 
+/* How ids are written to a file: bytes of an id, and the byte order. */
+static void add_id(ax_buf *out, uint64_t id, int width, bool big)
+{
+    for (int i = 0; i < width; i++) {
+        unsigned char byte = (unsigned char)(id >> 8 * (big ? width - 1 - i : i));
+        OK(ax_buf_add(out, &byte, 1));
+    }
+}
+
+/* A headerless file has the width that its ids show or its name says; what is unclear, or not ids, is
+ * refused. */
+static void widths_of_headerless_files(void **state)
+{
+    scratch *s = *state;
+    static const struct {
+        const char *name;
+        int64_t vocab; /* ids are below it */
+        int n, width;
+        bool big;
+        int got; /* width with which the file is read; 0: refused with `why` */
+        const char *why;
+    } cases[] = {{"a.bin", 50257, 3000, 2, false, 2, NULL},
+                 {"b.bin", 65536, 40000, 2, false, 2, NULL},
+                 {"c.bin", 65, 300, 2, false, 2, NULL},
+                 {"d.bin", 12, 300, 2, false, 2, NULL},
+                 {"e.bin", 128256, 300, 4, false, 4, NULL},
+                 {"f.bin", 32000, 70000, 4, false, 4, NULL},
+                 {"g.bin", 65, 12, 4, false, 4, NULL},
+                 {"h.bin", 50257, 300, 8, false, 8, NULL},
+                 {"i.bin", 151936, 300, 8, false, 8, NULL},
+                 {"j.u16.bin", 65, 12, 4, false, 2, NULL},
+                 {"k.u32.bin", 65, 4, 4, false, 4, NULL},
+                 {"l.u64.bin", 65, 4, 8, false, 8, NULL},
+                 {"m.bin", 128256, 12, 4, false, 0, "unclear whether its token ids have 16 or 32 bits"},
+                 {"n.bin", 50257, 9000, 2, true, 0, "big-endian token ids"},
+                 {"o.bin", 65, 300, 2, true, 0, "big-endian token ids"},
+                 {"p.bin", 128256, 300, 4, true, 0, "big-endian token ids"},
+                 {"q.u32.bin", 65, 5, 2, false, 0, "its size, 10 bytes, is not a multiple of 4"}};
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        ax_buf f = {0};
+        uint64_t key = ax_rng_key(7, "ids", 0);
+        for (int j = 0; j < cases[i].n; j++)
+            add_id(&f, (uint64_t)(ax_rng_uniform(key, (uint64_t)j) * (double)cases[i].vocab), cases[i].width,
+                   cases[i].big);
+        const char *path = put_file(s, cases[i].name, f.data, f.size);
+        ax_data *data;
+        if (cases[i].got) {
+            OK(ax_data_open(path, -1, &data));
+            assert_int_equal(ax_data_describe(data)->token_bytes, cases[i].got);
+            ax_data_close(&data);
+        } else {
+            FAILS(AX_ERR_DATA, cases[i].why, ax_data_open(path, -1, &data));
+        }
+        ax_buf_fini(&f);
+    }
+    ax_data *data;
+    char text[100];
+    memset(text, 'a', sizeof text);
+    FAILS(AX_ERR_DATA, "holds text: name it .txt", ax_data_open(put_file(s, "t.bin", text, 100), -1, &data));
+}
+
 static void damaged_others(void **state)
 {
     scratch *s = *state;
@@ -349,7 +410,7 @@ static void damaged_others(void **state)
           ax_data_open(damage(s, put_llmc(s, "l.bin", 2), "l2.bin", 100, 1024 + 20), -1, &data));
     FAILS(AX_ERR_DATA, "its version, the number at offset 4, is not 1",
           ax_data_open(damage(s, put_llmc(s, "l.bin", 2), "l3.bin", 4, 0), -1, &data));
-    FAILS(AX_ERR_DATA, "odd number",
+    FAILS(AX_ERR_DATA, "its size, 21 bytes, is not a multiple of 2",
           ax_data_open(damage(s, put_nanogpt(s, "n.bin"), "n2.bin", 0, 21), -1, &data));
     put_megatron(s, "m", 8, 2);
     char *idx;
@@ -458,7 +519,7 @@ static void files_that_shrink(void **state)
 static uint64_t checksum_of(scratch *s, off_t bytes, off_t at)
 {
     ax_data *data;
-    const char *path = put_file(s, "sparse.bin", "", 0);
+    const char *path = put_file(s, "sparse.u16.bin", "", 0);
     FILE *file = fopen(path, "r+b");
     assert_int_equal(ftruncate(fileno(file), bytes), 0);
     if (at >= 0)
@@ -539,6 +600,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(rows_by_hand, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(many_documents, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(damaged_packed, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(widths_of_headerless_files, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(damaged_others, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(expectations, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(sampled_checksums, files_setup, files_teardown),

@@ -66,6 +66,15 @@ static void seed_llmc(int32_t magic, int32_t version, size_t width)
     seed_and_free(&seed, NULL);
 }
 
+static void seed_headerless(size_t width)
+{
+    ax_buf seed = {0};
+    add(&seed, "b", 1);
+    for (int i = 0; i < 40; i++)
+        add_int(&seed, 100000 - 777 * i, width);
+    seed_and_free(&seed, NULL);
+}
+
 static void seed_megatron(int code, size_t width)
 {
     static const int lengths[] = {4, 2, 3, 2, 0}, bounds[] = {0, 1, 2, 4, 5};
@@ -94,6 +103,8 @@ void fuzz_make_seeds(void)
     seed_llmc(20240520, 1, 2);
     seed_llmc(20240801, 7, 4);
     seed_llmc(20240522, 1, 2);
+    seed_headerless(4);
+    seed_headerless(8);
     static const int widths[][2] = {{1, 1}, {4, 4}, {5, 8}, {8, 2}};
     for (size_t i = 0; i < AX_COUNT(widths); i++)
         seed_megatron(widths[i][0], (size_t)widths[i][1]);

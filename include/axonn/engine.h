@@ -189,6 +189,21 @@ void ax_pretrained_close(ax_pretrained *model);
  * NULL, the updates keep their values. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_set *set);
 
+/* How a text is continued. A value below 0 is not given. */
+typedef struct ax_generation {
+    double temperature, top_p, min_p; /* as in ax_sampling */
+    int64_t top_k;
+    double repetition_penalty; /* ax_sample_penalize; 1: none */
+} ax_generation;
+
+/* Replaces the values of *how that are not given by those of the model's generation_config.json (of an
+ * adapter its own, else its base's), or by defaults: temperature 1, all tokens, no penalty. `do_sample:
+ * false` there means temperature 0 if no value of the sampling was given. `said` gets what the file decided,
+ * "" if nothing: "temperature 0.7, top-p 0.8". AX_ERR_DATA if the file is damaged or a value in it is not
+ * allowed. */
+AX_MUST_CHECK ax_status ax_pretrained_generation(const ax_pretrained *model, ax_generation *how,
+                                                 char said[160]);
+
 /* What ax_model_convert has written. */
 typedef struct ax_conversion {
     int arrays, converted; /* number of arrays; number of arrays whose dtype changed */

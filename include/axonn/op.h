@@ -146,17 +146,24 @@ typedef struct ax_sampling {
     double temperature; /* 0: takes the most probable token */
     int top_k;          /* number of tokens kept; 0: all */
     double top_p;       /* share of the probability kept, in (0, 1]; 1: all */
+    double min_p;       /* keeps the tokens at least min_p times as probable as the most probable; 0: all */
 } ax_sampling;
 
 /* Draws a token from `n` logits in host memory, with the uniform random number u in [0, 1). Applies
- * temperature, then top-k, then top-p. Of the tokens that top-k keeps, top-p keeps the smallest set of most
- * probable ones that has at least the share top_p of their total probability. Of tokens with equal logits,
- * those with lower ids are kept first. The probabilities of the kept tokens, scaled to a total of 1, are then
- * added up in ascending order of ids; *out is the token at which the sum first exceeds u. `work` has room for
- * 2n values; it may be NULL if temperature is 0. The expected time is O(n). AX_ERR_NUMERIC if a logit is NaN
- * or +inf, or none is finite. */
+ * temperature, then top-k, then top-p, then min-p, as transformers does. Of the tokens that top-k keeps,
+ * top-p keeps the smallest set of most probable ones that has at least the share top_p of their total
+ * probability. Of tokens with equal logits, those with lower ids are kept first. The probabilities of the
+ * kept tokens, scaled to a total of 1, are then added up in ascending order of ids; *out is the token at
+ * which the sum first exceeds u. `work` has room for 2n values; it may be NULL if temperature is 0. The
+ * expected time is O(n). AX_ERR_NUMERIC if a logit is NaN or +inf, or none is finite. */
 AX_MUST_CHECK ax_status ax_sample(const float *logits, int n, const ax_sampling *how, double u, float *work,
                                   int32_t *out);
+
+/* Copies n logits to `out` and makes the tokens that stand among the `count` ids less probable (CTRL, Keskar
+ * et al. 2019, section 4.1): a positive logit is divided by `penalty`, a negative one multiplied, once for
+ * each token however often it stands there. Logits of ids outside [0, n) do not exist and are left out. */
+void ax_sample_penalize(const float *logits, int n, double penalty, const int32_t *ids, size_t count,
+                        float *out);
 
 #ifdef __cplusplus
 }

@@ -54,7 +54,8 @@ int64_t ax_quota_of(const ax_quota *quota, int64_t whole);
 typedef enum ax_option_type {
     AX_OPT_BOOL,   /* bool: true | false */
     AX_OPT_INT,    /* int64_t: a number, or word i of `choices`, stored as -1-i (word 0 as -1) */
-    AX_OPT_FLOAT,  /* double, finite */
+    AX_OPT_FLOAT,  /* double, finite; or word i of `choices`, stored as -1-i. `range` then has no number below
+                      0 */
     AX_OPT_QUOTA,  /* ax_quota: a count N, limited by `range`, or P% with P from 0 to 100 */
     AX_OPT_STRING, /* char *; if there are `choices`, it must be one of them */
     AX_OPT_PATH, /* char *; a word of `choices` is stored unchanged; "./word" is a file named like the word */

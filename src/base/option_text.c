@@ -107,6 +107,8 @@ static ax_status dump_value(const ax_option *option, const void *field, ax_buf *
     case AX_OPT_INT:
         return dump_int(option, *(const int64_t *)field, out);
     case AX_OPT_FLOAT:
+        if (option->choices && *(const double *)field < 0)
+            return dump_int(option, (int64_t) * (const double *)field, out);
         return ax_buf_printf(out, "%s", option_format_double(*(const double *)field, word));
     case AX_OPT_QUOTA:
         return dump_quota(field, out);

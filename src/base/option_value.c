@@ -239,16 +239,24 @@ static ax_status item_bool(const item *it, void *field)
     return AX_OK;
 }
 
+/* Sets *word to the number of the word that stands for a number, -1 if the text is none. AX_ERR_USAGE if the
+ * text is another word; the message says that `number` is allowed too. */
+static ax_status word_or_number(const item *it, const char *number, int *word)
+{
+    *word = find_word(it->option->choices, it->text);
+    if (*word >= 0 || !it->option->choices || !isalpha((unsigned char)it->text[0]))
+        return AX_OK;
+    (void)fail_choice(it->option, it->text);
+    return ax_fail(AX_ERR_USAGE, "%s; %s is also allowed", ax_error_message(), number);
+}
+
 static ax_status item_int(const item *it, void *field)
 {
-    int word = find_word(it->option->choices, it->text);
+    int word;
+    AX_TRY(word_or_number(it, "an integer", &word));
     if (word >= 0) {
         *(int64_t *)field = -1 - word;
         return AX_OK;
-    }
-    if (it->option->choices && isalpha((unsigned char)it->text[0])) {
-        (void)fail_choice(it->option, it->text);
-        return ax_fail(AX_ERR_USAGE, "%s; an integer is also allowed", ax_error_message());
     }
     AX_TRY(parse_int(it->text, field));
     return check_range(it->option, (double)*(int64_t *)field, it->text);
@@ -256,6 +264,12 @@ static ax_status item_int(const item *it, void *field)
 
 static ax_status item_float(const item *it, void *field)
 {
+    int word;
+    AX_TRY(word_or_number(it, "a number", &word));
+    if (word >= 0) {
+        *(double *)field = -1 - word;
+        return AX_OK;
+    }
     AX_TRY(option_number(it->text, field));
     return check_range(it->option, *(double *)field, it->text);
 }

@@ -120,6 +120,12 @@ json_t *cli_json_text(const char *bytes, size_t n);
 bool cli_is_stdin(const char *path);
 /* Reads all of standard input. AX_ERR_DATA: it cannot be read, or holds more than 256 MiB. */
 ax_status cli_read_stdin(ax_buf *out);
+/* Appends the prompt on standard input: without a byte order mark, with line ends LF, and without the last of
+ * them. Logs after two seconds that the program waits. AX_ERR_DATA if there are more than 64 MiB. */
+ax_status cli_read_prompt(ax_buf *out);
+/* Reads a line of standard input into *line, which getline allocates, without its end (LF or CR LF) and
+ * without a byte order mark at its start. *n is -1 at the end of the input. */
+ax_status cli_read_line(char **line, size_t *room, ssize_t *n);
 
 /* The progress of one long task, shown on stderr: as a bar on a terminal, else as a line every ten
  * seconds. */

@@ -3,8 +3,6 @@
 #include "axonn/json.h"
 #include "model.h"
 
-#include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,8 +11,8 @@ typedef struct args {
     model_args common;
     char *prompt, *messages, *template;
     ax_ints tokens, stop;
-    int64_t max_tokens, top_k, seed;
-    double temperature, top_p;
+    int64_t max_tokens, top_k, seed, samples;
+    double temperature, top_p, min_p, repetition_penalty;
     bool chat, ignore_end;
 } args;
 
@@ -39,12 +37,24 @@ static const ax_option options[] = {
              "chat_template, else chosen by the tokenizer's special tokens"},
     {"max-tokens", AX_OPT_INT, offsetof(args, max_tokens), "128", "[1, 16777216]", .meta = "N",
      .help = "maximum number of tokens to generate; with --chat: in each answer"},
-    {"temperature", AX_OPT_FLOAT, offsetof(args, temperature), "1.0", "[0, inf)", .meta = "T",
-     .help = "sampling temperature: the logits are divided by T; 0 always takes the likeliest token"},
-    {"top-k", AX_OPT_INT, offsetof(args, top_k), "0", "[0, 16777216]", .meta = "K",
+    {"temperature", AX_OPT_FLOAT, offsetof(args, temperature), "model", "[0, inf)", "model", .meta = "T",
+     .help =
+         "sampling temperature: the logits are divided by T; 0 always takes the likeliest token. Here and "
+         "in the next four flags, model is the value of the model's generation_config.json, else one "
+         "without effect"},
+    {"top-k", AX_OPT_INT, offsetof(args, top_k), "model", "[0, 16777216]", "model", .meta = "K",
      .help = "sample from the K likeliest tokens; 0: from all"},
-    {"top-p", AX_OPT_FLOAT, offsetof(args, top_p), "1.0", "(0, 1]", .meta = "P",
+    {"top-p", AX_OPT_FLOAT, offsetof(args, top_p), "model", "(0, 1]", "model", .meta = "P",
      .help = "sample from the smallest set of likeliest tokens whose probabilities sum to at least P"},
+    {"min-p", AX_OPT_FLOAT, offsetof(args, min_p), "model", "[0, 1]", "model", .meta = "P",
+     .help = "sample from the tokens that are at least P times as likely as the likeliest; 0: from all"},
+    {"repetition-penalty", AX_OPT_FLOAT, offsetof(args, repetition_penalty), "model", "(0, inf)", "model",
+     .meta = "X",
+     .help = "make the tokens of the prompt and of the text so far less likely: their positive logits are "
+             "divided by X, negative ones multiplied; 1: no penalty"},
+    {"samples", AX_OPT_INT, offsetof(args, samples), "1", "[1, 1000000]", .meta = "N",
+     .help = "continue the prompt N times. The first text is that of one sample; with --json each is one "
+             "object, numbered from 0"},
     {"seed", AX_OPT_INT, offsetof(args, seed), "0", "[0, inf)", .meta = "S",
      .help = "random seed of the sampling; the same seed gives the same text"},
     {"stop", AX_OPT_INTS, offsetof(args, stop), .meta = "ID,ID,...",
@@ -64,11 +74,13 @@ typedef struct session {
     ax_generator *generator;
     int64_t capacity;  /* number of positions of the generator */
     ax_ids fed;        /* the tokens in the generator's cache */
-    uint64_t drawn;    /* number of tokens sampled so far */
+    ax_generation how; /* temperature and the like, of the flags or of the model */
+    int64_t sample;    /* number of the text that is sampled, from 0 */
+    uint64_t drawn;    /* number of tokens sampled so far for this text or conversation */
     ax_chat *template; /* NULL: no conversation */
     ax_chat_turns turns;
     ax_chat_text rendered;
-    float *work; /* scratch of ax_sample */
+    float *work; /* scratch of ax_sample, then room for penalized logits */
     ax_decoder decoder;
     ax_buf text; /* the generated text. If the prompt was given as ids and without --json, the prompt's text
                     comes before it */
@@ -102,34 +114,6 @@ static ax_status encode_prompt(session *s)
     return status;
 }
 
-/* Logs, after two seconds without input, that the program waits for the prompt on standard input: the user
- * may have forgotten to give one. */
-static void await_input(void)
-{
-    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
-    if (poll(&input, 1, 2000) == 0)
-        ax_log(AX_LOG_INFO,
-               "waiting for the prompt on standard input (or give it with --prompt or --tokens)");
-}
-
-static ax_status read_input(ax_buf *out)
-{
-    enum { MOST_BYTES = 64 << 20 }; /* 64 MiB: more text than fits into the positions of any model */
-    char bytes[16384];
-    await_input();
-    for (ssize_t n; (n = read(STDIN_FILENO, bytes, sizeof bytes)) != 0;) {
-        if (n < 0 && errno == EINTR)
-            continue;
-        AX_CHECK(n > 0, AX_ERR_DATA, "the prompt cannot be read from standard input: %s", strerror(errno));
-        AX_TRY(ax_buf_add(out, bytes, (size_t)n));
-        AX_CHECK(
-            out->size <= MOST_BYTES, AX_ERR_DATA,
-            "the prompt on standard input is larger than 64 MiB, more than any model can read: shorten it");
-    }
-    out->size -= out->size && out->data[out->size - 1] == '\n';
-    return AX_OK;
-}
-
 /* Returns true if the arguments ask for the prompt from standard input. (A terminal is read only with --chat,
  * --prompt - or --messages -.) */
 static bool wants_input(const void *raw)
@@ -144,7 +128,7 @@ static bool wants_input(const void *raw)
 static ax_status find_text(const args *a, ax_buf *out)
 {
     if (wants_input(a) && (a->prompt || !isatty(STDIN_FILENO)))
-        return read_input(out);
+        return cli_read_prompt(out);
     return a->prompt ? ax_buf_add(out, a->prompt, strlen(a->prompt)) : AX_OK;
 }
 
@@ -283,18 +267,6 @@ static ax_status encode_last_turns(session *s)
     return AX_OK;
 }
 
-/* Reads a line of standard input, without its end. *n is -1 at the end of the input. */
-static ax_status read_line(char **line, size_t *room, ssize_t *n)
-{
-    if (isatty(STDIN_FILENO))
-        fprintf(stderr, "> ");
-    *n = getline(line, room, stdin);
-    AX_CHECK(*n >= 0 || !ferror(stdin), AX_ERR_DATA, "standard input cannot be read: %s", strerror(errno));
-    while (*n > 0 && ((*line)[*n - 1] == '\n' || (*line)[*n - 1] == '\r'))
-        --*n;
-    return AX_OK;
-}
-
 /* Reads lines of standard input until one is a turn of the user that can be answered: it is not empty and
  * not too long. s->ids stays empty at the end of the input. */
 static ax_status read_turn(session *s)
@@ -304,7 +276,7 @@ static ax_status read_turn(session *s)
     ssize_t n = 0;
     ax_status status = AX_OK;
     while (status == AX_OK && n >= 0 && !s->ids.size) {
-        status = read_line(&line, &room, &n);
+        status = cli_read_line(&line, &room, &n);
         if (status != AX_OK || n <= 0)
             continue;
         status = add_turn(s, AX_CHAT_USER, line, (size_t)n);
@@ -385,12 +357,16 @@ static ax_status show_prompt(session *s)
  * same logits, but a difference in rounding must not let their sequences diverge. */
 static ax_status draw(session *s, const float *logits, int32_t *id)
 {
-    const args *a = s->a;
     ax_work *work;
-    ax_sampling how = {a->temperature, (int)a->top_k, a->top_p};
-    uint64_t key = ax_rng_key((uint64_t)a->seed, "generate", 0);
-    AX_TRY(
-        ax_sample(logits, (int)s->m.model.config.vocab, &how, ax_rng_uniform(key, s->drawn++), s->work, id));
+    const int vocab = (int)s->m.model.config.vocab;
+    ax_sampling how = {s->how.temperature, (int)s->how.top_k, s->how.top_p, s->how.min_p};
+    uint64_t key = ax_rng_key((uint64_t)s->a->seed, "generate", (uint64_t)s->sample);
+    if (s->how.repetition_penalty != 1) {
+        float *penalized = s->work + 2 * (size_t)vocab;
+        ax_sample_penalize(logits, vocab, s->how.repetition_penalty, s->ids.data, s->ids.size, penalized);
+        logits = penalized;
+    }
+    AX_TRY(ax_sample(logits, vocab, &how, ax_rng_uniform(key, s->drawn++), s->work, id));
     AX_TRY(ax_broadcast(s->m.world, NULL, id, 1, AX_I32, 0, &work));
     return ax_wait(&work);
 }
@@ -485,9 +461,11 @@ static ax_status finish(session *s)
             json_array_append_new(ids, json_integer(s->ids.data[i]));
         /* Without a tokenizer "text" is null, and "tokens" alone has the result. */
         json_t *text = s->m.model.tokenizer ? cli_json_text(said, n) : json_null();
-        return cli_print_json(json_pack("{s:o, s:o, s:i, s:s, s:f}", "text", text, "tokens", ids,
-                                        "prompt_tokens", (int)s->prompt, "finish", s->reason, "seconds",
-                                        ax_now() - s->start));
+        json_t *object = json_pack("{s:o, s:o, s:i, s:s, s:f}", "text", text, "tokens", ids, "prompt_tokens",
+                                   (int)s->prompt, "finish", s->reason, "seconds", ax_now() - s->start);
+        if (s->a->samples > 1)
+            json_object_set_new(object, "sample", json_integer(s->sample));
+        return cli_print_json(object);
     }
     AX_TRY(cli_print(s->text.size ? s->text.data + s->shown : "", s->text.size - s->shown));
     return cli_print("\n", 1);
@@ -518,8 +496,16 @@ static ax_status talk(session *s)
 static ax_status answer_once(session *s)
 {
     AX_TRY(share_prompt(s, s->template ? read_messages : read_prompt));
-    AX_TRY(generate(s));
-    return ax_comm_agree(s->m.world, s->m.first ? finish(s) : AX_OK);
+    for (s->sample = 0; s->sample < s->a->samples; s->sample++) {
+        s->ids.size = s->prompt;
+        s->drawn = 0;
+        s->start = s->sample ? ax_now() : s->start;
+        if (s->m.first && s->a->samples > 1)
+            ax_log(AX_LOG_INFO, "sample %lld of %lld", (long long)s->sample + 1, (long long)s->a->samples);
+        AX_TRY(generate(s));
+        AX_TRY(ax_comm_agree(s->m.world, s->m.first ? finish(s) : AX_OK));
+    }
+    return AX_OK;
 }
 
 static ax_status check_args(const args *a)
@@ -528,6 +514,24 @@ static ax_status check_args(const args *a)
              "give only one of --prompt, --tokens, --chat and --messages");
     AX_CHECK(!a->template || a->chat || a->messages, AX_ERR_USAGE,
              "--template: give it only together with --chat or --messages");
+    AX_CHECK(!a->chat || a->samples == 1, AX_ERR_USAGE,
+             "--samples: a conversation (--chat) goes on after one answer; give --samples with a prompt or "
+             "with --messages");
+    return AX_OK;
+}
+
+/* Takes the values of the sampling that no flag gives from the model, and logs them. */
+static ax_status choose_sampling(session *s)
+{
+    const args *a = s->a;
+    char said[160];
+    s->how = (ax_generation){a->temperature, a->top_p, a->min_p, a->top_k, a->repetition_penalty};
+    AX_TRY(ax_pretrained_generation(&s->m.model, &s->how, said));
+    if (s->m.first && *said)
+        ax_log(AX_LOG_INFO, "%s, as the model's generation_config.json says (flags override it)", said);
+    if (s->m.first && a->samples > 1 && s->how.temperature <= 0)
+        ax_log(AX_LOG_WARN, "--samples %lld with temperature 0: all texts will be equal; give --temperature",
+               (long long)a->samples);
     return AX_OK;
 }
 
@@ -535,7 +539,8 @@ static ax_status start(session *s)
 {
     const args *a = s->a;
     AX_TRY(check_args(a));
-    AX_TRY(ax_calloc(2 * (size_t)s->m.model.config.vocab, sizeof *s->work, &s->work));
+    AX_TRY(choose_sampling(s));
+    AX_TRY(ax_calloc(3 * (size_t)s->m.model.config.vocab, sizeof *s->work, &s->work));
     if (!a->chat && !a->messages)
         return AX_OK;
     if (!s->m.model.tokenizer)

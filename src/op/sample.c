@@ -129,6 +129,8 @@ ax_status ax_sample(const float *logits, int n, const ax_sampling *how, double u
         kept = find_cutoff(moved, n, most, INFINITY);
     if (how->top_p < 1)
         kept = find_cutoff(moved, n, most, how->top_p * kept_mass(weight, n, kept));
+    if ((float)how->min_p > kept.least) /* the most probable token has the weight 1 */
+        kept = (cutoff){(float)how->min_p, n};
     double left = u * kept_mass(weight, n, kept);
     for (int i = 0; i < n && left >= 0; i++)
         if (keeps(&kept, weight[i])) {
@@ -138,4 +140,15 @@ ax_status ax_sample(const float *logits, int n, const ax_sampling *how, double u
             left -= weight[i];
         }
     return AX_OK;
+}
+
+void ax_sample_penalize(const float *logits, int n, double penalty, const int32_t *ids, size_t count,
+                        float *out)
+{
+    memcpy(out, logits, (size_t)n * sizeof *out);
+    for (size_t i = 0; i < count; i++)
+        if (ids[i] >= 0 && ids[i] < n) {
+            float x = logits[ids[i]];
+            out[ids[i]] = (float)(x > 0 ? x / penalty : x * penalty);
+        }
 }

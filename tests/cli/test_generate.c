@@ -122,6 +122,10 @@ static void prompts_from_standard_input(void **state)
     same_output(wanted.data, "echo 'line 1' > prompt; " SHORT "--prompt - < prompt");
     same_output(wanted.data, "echo 'no' | " SHORT "--prompt 'line 1'");
     same_output(wanted.data, "(sleep 0.2; printf 'li'; sleep 0.2; printf 'ne 1') | " SHORT);
+    /* What an editor of another system adds is no text. */
+    same_output(wanted.data, "printf '\\357\\273\\277line 1\\r\\n' | " SHORT);
+    assert_int_equal(shell("printf 'line 1\\nline 2' | " SHORT, &wanted), 0);
+    same_output(wanted.data, "printf 'line 1\\r\\nline 2\\r\\n' | " SHORT);
     assert_int_equal(shell(SHORT "--tokens 5", &wanted), 0);
     same_output(wanted.data, "echo 'line 1' | " SHORT "--tokens 5");
     /* Empty standard input is an empty prompt. */
@@ -135,6 +139,88 @@ static void prompts_from_standard_input(void **state)
     ax_buf_fini(&wanted);
     ax_buf_fini(&other);
 #undef SHORT
+}
+
+static json_t *drawn(const char *flags)
+{
+    char command[512];
+    snprintf(command, sizeof command,
+             AXONN " generate model --tokens 5,6,7 --seed 1 --max-tokens 12 --ignore-end "
+                   "--json %s 2>log",
+             flags);
+    json_t *o = json_of(command), *ids = json_incref(json_object_get(o, "tokens"));
+    json_decref(o);
+    return ids;
+}
+
+/* generation_config.json gives each value that no flag gives; the log says so. */
+static void models_bring_their_sampling(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *flags, *same, *said;
+    } cases[] = {
+        {"{\"temperature\": 0.5, \"top_k\": 5}", "", "--temperature 0.5 --top-k 5",
+         "temperature 0.5, top-k 5, as"},
+        {"{\"top_p\": 0.3, \"min_p\": 0.2}", "", "--top-p 0.3 --min-p 0.2", "top-p 0.3, min-p 0.2, as"},
+        {"{\"temperature\": 0.5}", "--temperature 2", "--temperature 2", NULL},
+        {"{\"repetition_penalty\": 1.5}", "--temperature 0", "--temperature 0 --repetition-penalty 1.5",
+         "repetition penalty 1.5, as"},
+        {"{\"do_sample\": false, \"temperature\": 0.6}", "", "--temperature 0", "temperature 0, as"},
+        {"{\"do_sample\": false, \"temperature\": 0.6}", "--top-k 3", "--top-k 3 --temperature 0.6",
+         "temperature 0.6, as"},
+        {"{\"temperature\": null, \"eos_token_id\": 3}", "", "", NULL},
+    };
+    ax_buf out = {0};
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        assert_int_equal(
+            ax_file_write_atomic("model/generation_config.json", cases[i].file, strlen(cases[i].file)),
+            AX_OK);
+        json_t *got = drawn(cases[i].flags);
+        assert_int_equal(shell("cat log", &out), 0);
+        if (cases[i].said)
+            assert_contains(out.data, cases[i].said);
+        else
+            assert_null(strstr(out.data, "generation_config"));
+        assert_int_equal(ax_file_write_atomic("model/generation_config.json", "{}", 2), AX_OK);
+        json_t *wanted = drawn(cases[i].same);
+        assert_true(json_equal(got, wanted));
+        json_decref(got);
+        json_decref(wanted);
+    }
+    assert_int_equal(ax_file_write_atomic("model/generation_config.json", "{\"top_p\": 1.5}", 14), AX_OK);
+    assert_int_equal(shell(AXONN " generate model --tokens 5 2>&1", &out), 4);
+    assert_contains(out.data, "generation_config.json: top_p must be a number above 0 and at most 1");
+    assert_int_equal(shell(AXONN " generate model --tokens 5 --top-p 1 --max-tokens 1 2>&1", &out), 0);
+    assert_int_equal(remove("model/generation_config.json"), 0);
+    ax_buf_fini(&out);
+}
+
+/* The first of several samples is the only one of a single call, and each is another text. */
+static void several_samples(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    json_t *alone = drawn(""), *all[3];
+    assert_int_equal(shell(AXONN
+                           " generate model --tokens 5,6,7 --seed 1 --max-tokens 12 --ignore-end --json "
+                           "--samples 3 2>log",
+                           &out),
+                     0);
+    const char *line = out.data;
+    for (int i = 0; i < 3; i++, line = strchr(line, '\n') + 1) {
+        json_t *o = json_loadb(line, strcspn(line, "\n"), 0, NULL);
+        assert_int_equal(json_integer_value(json_object_get(o, "sample")), i);
+        all[i] = json_incref(json_object_get(o, "tokens"));
+        json_decref(o);
+    }
+    assert_true(!*line && json_equal(all[0], alone));
+    assert_true(!json_equal(all[0], all[1]) && !json_equal(all[1], all[2]) && !json_equal(all[0], all[2]));
+    for (int i = 0; i < 3; i++)
+        json_decref(all[i]);
+    json_decref(alone);
+    assert_int_equal(shell(AXONN " generate model --chat --samples 2 2>&1", &out), 2);
+    ax_buf_fini(&out);
 }
 
 /* A model's vocabulary is often padded beyond its tokenizer's. An untrained model draws such ids often. */
@@ -166,6 +252,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(generation_stops_at_end_tokens),
         cmocka_unit_test(prompts_from_standard_input),
+        cmocka_unit_test(models_bring_their_sampling),
+        cmocka_unit_test(several_samples),
         cmocka_unit_test(ids_beyond_the_tokenizer_have_no_text),
     };
     return cmocka_run_group_tests_name("cli.generate", tests, set_up, tear_down);

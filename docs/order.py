@@ -2,6 +2,7 @@
 
     python3 docs/order.py     # the table of test vectors in docs/training.md
 
+samples(tokens, length): how many samples of `length` tokens a stream of this many tokens has; the last may be shorter.
 sample(seed, source, n, count): which of the n samples of a source is read when `count` of them were read before."""
 W, M = 2**32 - 1, 2**64 - 1
 
@@ -37,6 +38,10 @@ def permute(key, n, i):  # a Feistel network of 6 rounds; numbers from n on are 
         i = left << half | right
         if i < n:
             return i
+
+
+def samples(tokens, length):
+    return -((1 - tokens) // length)
 
 
 def sample(seed, source, n, count):

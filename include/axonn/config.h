@@ -56,7 +56,8 @@ typedef struct ax_config {
         int loss;            /* ax_config_loss */
         int order;           /* ax_config_order */
         bool mask_documents;
-        int pack; /* ax_data_packing */
+        int pack;   /* ax_data_packing */
+        int longer; /* ax_data_long; key data.long */
         struct {
             int64_t k, window;
             int kind; /* ax_goldfish_kind */

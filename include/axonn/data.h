@@ -202,20 +202,26 @@ typedef struct ax_goldfish {
 AX_MUST_CHECK ax_status ax_goldfish_drop(const ax_goldfish *goldfish, const int32_t *document, int64_t n,
                                          uint8_t *keep);
 
-typedef enum ax_data_packing { AX_PACK_STREAM, AX_PACK_DOCUMENTS } ax_data_packing;
+typedef enum ax_data_packing { AX_PACK_STREAM, AX_PACK_DOCUMENTS, AX_PACK_AUTO } ax_data_packing;
+typedef enum ax_data_long { AX_LONG_SPLIT, AX_LONG_TRUNCATE, AX_LONG_DROP } ax_data_long;
 
 /* How a source is cut into rows (training sequences of T tokens).
  *
  * AX_PACK_STREAM: row i holds tokens i*T ... i*T+T: the first T are the inputs, and the last T are the
- * targets. So neighbouring rows share one token. With mask_documents the first token of a document is not a
- * target, and attention and positions restart there; without it, doc_start is 0 everywhere.
+ * targets. So neighbouring rows share one token. What is left after the last full row is one more row, the
+ * rest of which is padding; with full_rows, it is in no row. With mask_documents the first token of a
+ * document is not a target, and attention and positions restart there; without it, doc_start is 0 everywhere.
  *
  * AX_PACK_DOCUMENTS (after ax_data_pack): a row holds whole documents side by side, and then padding. A
- * document of L tokens takes L-1 positions: its last token is a target only. A document of more than T+1
- * tokens is cut into pieces of T inputs (the last may be shorter), which are placed like documents. No target
- * is lost, but a piece does not see the earlier pieces. Attention and positions restart at each document or
- * piece with mask_documents; without it, doc_start is 0 everywhere. A document of one token has no target and
- * is left out. In all other documents, every token except the first is a target in exactly one row.
+ * document of L tokens takes L-1 positions: its last token is a target only. `longer` says what becomes of a
+ * document of more than T+1 tokens. AX_LONG_SPLIT: it is cut into pieces of T inputs (the last may be
+ * shorter), which are placed like documents. No target is lost, but a piece does not see the earlier pieces.
+ * AX_LONG_TRUNCATE: only its first T+1 tokens are read. AX_LONG_DROP: it is left out. Attention and positions
+ * restart at each document or piece with mask_documents; without it, doc_start is 0 everywhere. A document of
+ * one token has no target and is left out. Every token of a piece except the first is a target in exactly one
+ * row.
+ *
+ * AX_PACK_AUTO: as AX_PACK_DOCUMENTS if the source has a mask (conversations), else as AX_PACK_STREAM.
  *
  * With `answers` a token whose mask bit is 0 is not a target; a source without a mask has no such tokens. The
  * goldfish loss is for training only: for evaluation, callers set `goldfish` to 0. */
@@ -223,9 +229,15 @@ typedef struct ax_row_shape {
     int64_t seq_len; /* T */
     bool mask_documents;
     bool answers;
+    bool full_rows; /* AX_PACK_STREAM: the tokens after the last full row are in no row */
     ax_data_packing pack;
+    ax_data_long longer;  /* documents that are longer than a row, if documents are packed */
     ax_goldfish goldfish; /* all 0: no goldfish loss */
 } ax_row_shape;
+
+/* Returns true if rows of this shape hold whole documents of the source: with AX_PACK_DOCUMENTS, and with
+ * AX_PACK_AUTO if the source has a mask. */
+bool ax_data_is_packed(const ax_data *data, const ax_row_shape *shape);
 
 /* The numbers of rows, documents and pieces that ax_data_pack has packed. */
 typedef struct ax_data_packed {
@@ -233,34 +245,35 @@ typedef struct ax_data_packed {
     int64_t positions; /* positions in these rows that are not padding */
     int64_t documents; /* documents in these rows */
     int64_t pieces;    /* parts of these documents; a document that fits into a row is one piece */
-    int64_t cut;       /* documents that were cut into several pieces */
+    int64_t cut;       /* documents longer than a row, of which all or a part is in these rows */
+    int64_t dropped;   /* documents longer than a row that were left out (AX_LONG_DROP) */
+    int64_t lost;      /* tokens of documents longer than a row that are in no row */
     int64_t left_out;  /* documents of one token, which have no target */
 } ax_data_packed;
 
-/* Packs the documents of a source into rows of shape->seq_len tokens, for shapes with AX_PACK_DOCUMENTS. A
- * piece is a document, or a part of a document that is longer than a row. The algorithm is bin packing by
- * first fit, the longest piece first, within groups of 1024 pieces that follow one another in the file. The
- * rows are a function of the file and of T alone. The list of the pieces stays in memory until ax_data_close
- * or the next ax_data_pack: 20 bytes a piece at most. Reads the index of documents, but no token. For another
- * T the caller must call it again. AX_ERR_USAGE as for ax_data_check_shape; AX_ERR_DATA if a file cannot be
- * read; AX_ERR_MEMORY. */
+/* Packs the documents of a source into rows of shape->seq_len tokens, for shapes with which the source is
+ * packed (ax_data_is_packed). A piece is a document, or a part of a document that is longer than a row. The
+ * algorithm is bin packing by first fit, the longest piece first, within groups of 1024 pieces that follow
+ * one another in the file. The rows are a function of the file, of T and of shape->longer alone. The list of
+ * the pieces stays in memory until ax_data_close or the next ax_data_pack: 20 bytes a piece at most. Reads
+ * the index of documents, but no token. For another T, or another value of `longer`, the caller must call it
+ * again. AX_ERR_USAGE as for ax_data_check_shape; AX_ERR_DATA if a file cannot be read; AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_data_pack(ax_data *data, const ax_row_shape *shape, ax_data_packed *out);
 
-/* Returns the number of full rows, which training uses: (N-1) / T, rounded down; if the shape is packed, all
- * rows. Returns 0 if seq_len is out of range, or if the shape is packed and ax_data_pack was not called for
- * its T. */
-int64_t ax_data_samples(const ax_data *data, const ax_row_shape *shape);
+/* Counts the documents that AX_PACK_STREAM cuts: those with tokens in more than one row of seq_len tokens.
+ * The source must have an index of documents. AX_ERR_DATA if a file cannot be read. */
+AX_MUST_CHECK ax_status ax_data_count_cut(const ax_data *data, int64_t seq_len, int64_t *cut);
 
-/* Returns the number of rows, a last partial row included, which evaluation uses: ceil((N-1) / T); if the
- * shape is packed, all rows. Each token but the first of the source (but the first of each document, if the
- * shape is packed) is the target of exactly one position in these rows. That position is masked if the token
- * is the first of a document (mask_documents), if its mask bit is 0 (answers), or if the goldfish loss drops
- * it. Returns 0 if seq_len is out of range, or if the shape is packed and ax_data_pack was not called for its
- * T. */
+/* Returns the number of rows: ceil((N-1) / T), with full_rows (N-1) / T rounded down; if the source is
+ * packed, as many as ax_data_pack made. Without full_rows and AX_LONG_TRUNCATE or AX_LONG_DROP, each token
+ * but the first of the source (but the first of each document, if the source is packed) is the target of
+ * exactly one position in these rows. That position is masked if the token is the first of a document
+ * (mask_documents), if its mask bit is 0 (answers), or if the goldfish loss drops it. Returns 0 if seq_len is
+ * out of range, or if the source is packed and ax_data_pack was not called for this shape. */
 int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape);
 
 /* Checks that rows of this shape can be read. AX_ERR_USAGE: seq_len is not 1 ... INT32_MAX, or another number
- * is out of range; the shape is packed, but the source has no index of documents; or the goldfish loss is
+ * is out of range; the source is packed, but has no index of documents; or the goldfish loss is
  * static, but the source finds its documents by end_id, without an index. The functions that read rows of
  * such a shape fail in the same way. */
 AX_MUST_CHECK ax_status ax_data_check_shape(const ax_data *data, const ax_row_shape *shape);

@@ -9,7 +9,8 @@
 
 typedef struct args {
     model_args common;
-    char *data, *tokenizer, *template, *loss, *pack;
+    char *data, *tokenizer, *template, *loss;
+    int pack; /* ax_data_packing */
     cli_text text;
     int64_t seq_len, batch;
     bool cross_documents, bos;
@@ -39,9 +40,10 @@ static const ax_option options[] = {
      .help =
          "which tokens count in the loss, like the configuration key data.loss: all, answers (what the "
          "assistant says; the data must have a mask) or auto (answers if the data have a mask, else all)"},
-    {"pack", AX_OPT_STRING, offsetof(args, pack), "stream", .choices = "stream|documents",
-     .help = "what a row is, like the configuration key data.pack: consecutive tokens (stream), or whole "
-             "documents side by side, so that each is read from its start"},
+    {"pack", AX_OPT_ENUM, offsetof(args, pack), "auto", .choices = "stream|documents|auto",
+     .help = "what a row is, like the configuration key data.pack: consecutive tokens (stream), whole "
+             "documents side by side, so that each is read from its start (documents), or documents for "
+             "conversations and stream for all other data (auto)"},
     {"cross-documents", AX_OPT_BOOL, offsetof(args, cross_documents), "false",
      .help = "let each token attend also to earlier documents in the same row"},
     MODEL_DEVICE_OPTIONS(args, common),
@@ -77,15 +79,15 @@ static ax_row_shape shape_of(const args *a, const opened_model *m)
     return (ax_row_shape){.seq_len = a->seq_len ? a->seq_len : m->model.config.seq_len,
                           .mask_documents = !a->cross_documents,
                           .answers = strcmp(a->loss, "all") != 0,
-                          .pack = strcmp(a->pack, "stream") ? AX_PACK_DOCUMENTS : AX_PACK_STREAM};
+                          .pack = (ax_data_packing)a->pack};
 }
 
-/* Packs the documents of the data, if --pack asks for it. */
+/* Packs the documents of the data, unless its rows are consecutive tokens. */
 static ax_status pack(const args *a, const opened_model *m, ax_data *data)
 {
     ax_data_packed packed;
     const ax_row_shape shape = shape_of(a, m);
-    ax_status status = shape.pack ? ax_data_pack(data, &shape, &packed) : AX_OK;
+    ax_status status = ax_data_is_packed(data, &shape) ? ax_data_pack(data, &shape, &packed) : AX_OK;
     if (status == AX_ERR_USAGE)
         ax_error_context("--pack");
     return status;

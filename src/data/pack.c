@@ -1,5 +1,6 @@
 /* ax_data_pack: packs whole documents side by side into rows (training sequences). A piece is a whole
- * document or, if the document is longer than a row, a part of it that fits into a row. Pieces are put into
+ * document or, if the document is longer than a row, a part of it that fits into a row (shape->longer decides
+ * which parts are read). Pieces are put into
  * rows by first fit, the longest first, within groups ("windows") of WINDOW pieces that follow one another in
  * the file. So neighbours in the file stay near one another, and the time and memory of packing are linear in
  * the number of pieces. */
@@ -86,10 +87,24 @@ static void close_window(packer *p)
     p->n = 0;
 }
 
+bool ax_data_is_packed(const ax_data *data, const ax_row_shape *shape)
+{
+    return shape->pack == AX_PACK_DOCUMENTS || (shape->pack == AX_PACK_AUTO && data->info.targets >= 0);
+}
+
+/* Returns how many inputs of a document of `inputs` inputs are read into rows of T tokens. */
+static int64_t inputs_read(int64_t inputs, int64_t T, ax_data_long longer)
+{
+    if (inputs <= T || longer == AX_LONG_SPLIT)
+        return inputs;
+    return longer == AX_LONG_TRUNCATE ? T : 0;
+}
+
 /* Cuts a document, tokens start ... end-1, into pieces, and adds them to the window. A window that is full is
  * packed, and a new one begins. */
 static void add_document(packer *p, int64_t start, int64_t end)
 {
+    end = start + 1 + inputs_read(end - 1 - start, p->pack->seq_len, p->pack->longer);
     for (; start < end - 1; start += p->pack->seq_len) {
         p->piece[p->n++] =
             (piece){.start = start, .length = (int32_t)ax_min(p->pack->seq_len, end - 1 - start)};
@@ -99,16 +114,31 @@ static void add_document(packer *p, int64_t start, int64_t end)
 }
 
 /* Counts the documents and their pieces. */
-static ax_status count_documents(const ax_data *data, int64_t seq_len, ax_data_packed *sum)
+static ax_status count_documents(const ax_data *data, const ax_row_shape *shape, ax_data_packed *sum)
 {
     data_walk walk;
     AX_TRY(data_walk_begin(&walk, data, 0));
     while (walk.first < walk.end) {
-        int64_t pieces = ax_ceil_div(walk.end - 1 - walk.first, seq_len);
-        sum->documents += pieces > 0;
-        sum->left_out += pieces == 0;
-        sum->cut += pieces > 1;
-        sum->pieces += pieces;
+        const int64_t inputs = walk.end - 1 - walk.first, T = shape->seq_len,
+                      read = inputs_read(inputs, T, shape->longer);
+        sum->documents += read > 0;
+        sum->left_out += inputs == 0;
+        sum->cut += inputs > T && read;
+        sum->dropped += inputs > 0 && !read;
+        sum->lost += inputs - read + (inputs > 0 && !read);
+        sum->pieces += ax_ceil_div(read, T);
+        AX_TRY(data_walk_next(&walk));
+    }
+    return AX_OK;
+}
+
+ax_status ax_data_count_cut(const ax_data *data, int64_t seq_len, int64_t *cut)
+{
+    data_walk walk;
+    *cut = 0;
+    AX_TRY(data_walk_begin(&walk, data, 0));
+    while (walk.first < walk.end) { /* inputs are all tokens of a document except its last */
+        *cut += walk.first / seq_len < (walk.end - 2) / seq_len;
         AX_TRY(data_walk_next(&walk));
     }
     return AX_OK;
@@ -119,7 +149,8 @@ static ax_status pack_all(const ax_data *data, packer *p)
     data_walk walk;
     AX_TRY(data_walk_begin(&walk, data, 0));
     for (int64_t seen = 0; walk.first < walk.end;) {
-        seen += ax_ceil_div(walk.end - 1 - walk.first, p->pack->seq_len);
+        seen += ax_ceil_div(inputs_read(walk.end - 1 - walk.first, p->pack->seq_len, p->pack->longer),
+                            p->pack->seq_len);
         AX_CHECK(seen <= p->sum->pieces, AX_ERR_DATA,
                  "%s changed while it was read; start again when nothing writes to it", data->path);
         add_document(p, walk.first, walk.end);
@@ -146,9 +177,10 @@ ax_status ax_data_pack(ax_data *data, const ax_row_shape *shape, ax_data_packed 
     *out = (ax_data_packed){0};
     data_pack_free(&data->pack);
     AX_TRY(ax_data_check_shape(data, shape));
-    AX_TRY(count_documents(data, shape->seq_len, out));
+    AX_TRY(count_documents(data, shape, out));
     AX_TRY(ax_calloc(1, sizeof *data->pack, &data->pack));
     data->pack->seq_len = shape->seq_len;
+    data->pack->longer = shape->longer;
     ax_status status = allocate(data->pack, out->pieces);
     if (status == AX_OK)
         status = ax_calloc(1, sizeof *p, &p);

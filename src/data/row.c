@@ -196,7 +196,7 @@ ax_status ax_data_check_shape(const ax_data *data, const ax_row_shape *shape)
     AX_CHECK(is_length(shape->seq_len), AX_ERR_USAGE,
              "a row cannot have %lld tokens: it must have 1 to %d (model.seq_len, --seq-len)",
              (long long)shape->seq_len, INT32_MAX);
-    AX_CHECK(!shape->pack || data->index_kind != INDEX_NONE, AX_ERR_USAGE,
+    AX_CHECK(!ax_data_is_packed(data, shape) || data->index_kind != INDEX_NONE, AX_ERR_USAGE,
              "%s (%s) has no index of documents, which packing needs: make a token file with `axonn data "
              "build`, or use data.pack=stream (--pack stream)",
              data->path, ax_data_format_name(data->info.format));
@@ -212,23 +212,16 @@ ax_status ax_data_check_shape(const ax_data *data, const ax_row_shape *shape)
     return AX_OK;
 }
 
-static int64_t packed_rows(const ax_data *data, const ax_row_shape *shape)
-{
-    return data->pack && data->pack->seq_len == shape->seq_len ? data->pack->rows : 0;
-}
-
-int64_t ax_data_samples(const ax_data *data, const ax_row_shape *shape)
-{
-    if (shape->pack)
-        return packed_rows(data, shape);
-    return !is_length(shape->seq_len) ? 0 : ax_max(data->info.tokens - 1, 0) / shape->seq_len;
-}
-
 int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape)
 {
-    if (shape->pack)
-        return packed_rows(data, shape);
-    return !is_length(shape->seq_len) ? 0 : ax_ceil_div(ax_max(data->info.tokens - 1, 0), shape->seq_len);
+    const int64_t targets = ax_max(data->info.tokens - 1, 0), T = shape->seq_len;
+    if (ax_data_is_packed(data, shape))
+        return data->pack && data->pack->seq_len == T && data->pack->longer == shape->longer
+                   ? data->pack->rows
+                   : 0;
+    if (!is_length(T))
+        return 0;
+    return shape->full_rows ? targets / T : ax_ceil_div(targets, T);
 }
 
 /* Marks positions [from, end) of a row as part of the document that starts at position `from`. */
@@ -370,7 +363,8 @@ static ax_status read_row(const ax_data *data, const ax_row_shape *shape, int64_
     AX_CHECK(row >= 0 && row < ax_data_rows(data, shape), AX_ERR_USAGE,
              "%s has %lld rows of %lld tokens: row %lld does not exist (numbers begin with 0)", data->path,
              (long long)ax_data_rows(data, shape), (long long)shape->seq_len, (long long)row);
-    return shape->pack ? read_packed(data, shape, row, m) : read_stream(data, shape, row, m);
+    return ax_data_is_packed(data, shape) ? read_packed(data, shape, row, m)
+                                          : read_stream(data, shape, row, m);
 }
 
 static ax_rows line_of(const ax_rows *rows, int64_t line, int64_t T)
@@ -428,12 +422,12 @@ ax_status ax_data_row_targets(const ax_data *data, const ax_row_shape *shape, in
 
 void data_want_row(const ax_data *data, const ax_row_shape *shape, int64_t row)
 {
-    const data_pack *pack = data->pack;
+    const data_pack *pack = ax_data_is_packed(data, shape) ? data->pack : NULL;
     int64_t T = shape->seq_len;
     if (row < 0 || row >= ax_data_rows(data, shape))
         return; /* there is no such row: reading it will fail */
-    if (!shape->pack)
+    if (!pack)
         data_want_tokens(data, row * T, ax_min(row * T + T + 1, data->info.tokens));
-    for (int64_t p = shape->pack ? pack->first[row] : 0; shape->pack && p < pack->first[row + 1]; p++)
+    for (int64_t p = pack ? pack->first[row] : 0; pack && p < pack->first[row + 1]; p++)
         data_want_tokens(data, pack->start[p], pack->start[p] + pack->length[p] + 1);
 }

@@ -84,6 +84,24 @@ static ax_status set_epochs(ax_sampler *s, const ax_sampler_options *options)
     return AX_OK;
 }
 
+/* Fails if a source has no row, with the reason. */
+static ax_status check_rows_exist(const ax_data *data, const ax_row_shape *shape)
+{
+    const char *path = ax_data_path(data);
+    const long long tokens = ax_data_describe(data)->tokens, T = shape->seq_len;
+    if (ax_data_rows(data, shape))
+        return AX_OK;
+    if (ax_data_is_packed(data, shape))
+        return ax_fail(AX_ERR_DATA, "%s has no document of two tokens or more%s: there is nothing to learn",
+                       path, shape->longer == AX_LONG_DROP ? " that fits into a row (data.long: drop)" : "");
+    if (shape->full_rows)
+        return ax_fail(AX_ERR_DATA,
+                       "%s has %lld tokens, too few for one row of %lld and the token after it: give more "
+                       "text or set model.seq_len to at most %lld",
+                       path, tokens, T, tokens > 1 ? tokens - 1 : 0);
+    return ax_fail(AX_ERR_DATA, "%s has fewer than two tokens: there is nothing to learn", path);
+}
+
 static ax_status set_sources(ax_sampler *s, ax_data *const *sources, uint64_t seed)
 {
     AX_TRY(ax_calloc((size_t)s->n, sizeof *s->sources, &s->sources));
@@ -92,17 +110,9 @@ static ax_status set_sources(ax_sampler *s, ax_data *const *sources, uint64_t se
         source *from = &s->sources[i];
         AX_TRY(ax_data_check_shape(sources[i], &s->shape));
         from->data = sources[i];
-        from->samples = ax_data_samples(sources[i], &s->shape);
+        from->samples = ax_data_rows(sources[i], &s->shape);
         from->key = ax_rng_key(seed, "data/order", (uint64_t)i);
-        AX_CHECK(from->samples > 0 || !s->shape.pack, AX_ERR_DATA,
-                 "%s has no document of two tokens or more: there is nothing to learn",
-                 ax_data_path(sources[i]));
-        AX_CHECK(
-            from->samples > 0, AX_ERR_DATA,
-            "%s has %lld tokens, too few for one row of %lld and the token after it: give more text or set "
-            "model.seq_len to at most %lld",
-            ax_data_path(sources[i]), (long long)ax_data_describe(sources[i])->tokens,
-            (long long)s->shape.seq_len, (long long)ax_max(ax_data_describe(sources[i])->tokens - 1, 0));
+        AX_TRY(check_rows_exist(sources[i], &s->shape));
     }
     return AX_OK;
 }

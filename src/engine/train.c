@@ -389,8 +389,8 @@ void ax_run_abort_unshared(ax_comm *world, ax_status status)
         ax_comm_abort(world, status, ax_error_message());
 }
 
-/* Logs that the run has nothing left to do. The advice to raise train.steps is given only if a source of
- * data.train has no epochs and can fill more steps. */
+/* Logs that the run has nothing left to do. The advice is to raise train.steps only if a source of data.train
+ * has no epochs and can fill more steps. */
 static void log_finished(const ax_run *run)
 {
     const ax_sources *train = &run->inputs.train;
@@ -402,7 +402,8 @@ static void log_finished(const ax_run *run)
            "run.dir",
            run->config->run.dir, (long long)run->state.step, run->state.step == 1 ? "" : "s",
            (long long)run->config->train.steps,
-           by_weight ? "raise train.steps to go on, or" : "all epochs of data.train are read:");
+           by_weight ? "raise train.steps to go on, or"
+                     : "all epochs of data.train are read: give more to go on, or");
 }
 
 ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)

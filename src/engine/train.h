@@ -41,8 +41,9 @@ typedef struct ax_run_inputs {
     ax_st *model_weights; /* open weight files of model.from, until the weights are loaded */
     char base[17]; /* ax_st_checksum of the weights of model.from, if the run trains an adapter; else "" */
     ax_sources train, valid;
-    ax_row_shape shape; /* shape (row length, packing, targets) of evaluated rows; trained rows also have the
-                           goldfish loss */
+    ax_row_shape shape; /* shape (row length, packing, targets) of evaluated rows; ax_run_trained_shape: that
+                           of trained rows */
+    bool full_rows;     /* the run began with a version that left out the tokens after the last full row */
 } ax_run_inputs;
 
 /* On rank 0: the lock of run.dir, and which parts of run.dir this start of the run has made. */
@@ -178,7 +179,11 @@ void ax_inputs_fini(ax_run_inputs *inputs);
 
 /* ---- train_samples.c: the samples of a run ------------------------------------------------------- */
 
-/* Returns the shape of the rows that are trained: inputs.shape, which must be set, and the goldfish loss. */
+/* Sets the shape of the rows in *inputs, whose sources must be open. A run that started from a checkpoint of
+ * an earlier version keeps the rows of that version, if it has the same sources. */
+ax_status ax_run_set_shape(const ax_run *run, ax_run_inputs *inputs);
+/* Returns the shape of the rows that are trained: inputs.shape, which must be set, with what applies to
+ * training only (the goldfish loss, data.long, rows of an earlier version). */
 ax_row_shape ax_run_trained_shape(const ax_run *run);
 /* Sets train.steps to the number of steps that are needed to read the epochs of data.train, if all sources
  * have epochs and the user gave no train.steps. `step` is the number of steps that the run has done, read[i]
@@ -249,12 +254,20 @@ struct json_t *ax_run_identity(const ax_run *run); /* values that must be the sa
 struct json_t *ax_run_settings(const ax_run *run); /* values that a resumed run may change */
 /* Converts a training/state.json that an earlier version of the program wrote to the form of this version. */
 void ax_run_convert_state(const ax_run *run, struct json_t *state);
+/* Returns how the run packs documents: the value of data.pack, but if that is auto and all sources, or none,
+ * have a mask, the value that has the same effect. */
+ax_data_packing ax_run_packing(const ax_run *run);
+/* Returns how the run that wrote the checkpoint packed documents, and whether it left out the tokens after
+ * the last full row. `state` must have been converted. */
+ax_data_packing ax_run_saved_packing(const struct json_t *state);
+bool ax_run_saved_full_rows(const struct json_t *state);
 /* Compares this run with `state`, the training/state.json of a checkpoint. AX_ERR_USAGE if a value differs
  * that must be the same in a resumed run. */
 ax_status ax_run_check_same(const ax_run *run, const struct json_t *state);
-/* Returns true if this run has the same samples as the run that wrote the checkpoint: the same sources, cut
- * into the same rows. Only a new run can differ here: a resumed run with other samples has been refused
- * before. */
+/* Return true if this run has the same sources, and rows of the same length, as the run that wrote the
+ * checkpoint (how often a source is read may differ); and the same samples, that is also the same packing.
+ * Only a new run can differ here: a resumed run with other samples is refused. */
+bool ax_run_same_sources(const ax_run *run, const struct json_t *state);
 bool ax_run_same_samples(const ax_run *run, const struct json_t *state);
 /* Logs which settings differ from those of the checkpoint, if there is one. */
 ax_status ax_run_log_changes(const ax_run *run);

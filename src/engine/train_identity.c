@@ -75,6 +75,19 @@ static json_t *goldfish_of(const ax_run *run)
                      "data.goldfish.kind", on ? c->data.goldfish.kind : 0);
 }
 
+ax_data_packing ax_run_packing(const ax_run *run)
+{
+    int masked = 0;
+    for (int i = 0; i < run->inputs.train.n; i++)
+        masked += ax_data_describe(run->inputs.train.data[i])->targets >= 0;
+    if (run->config->data.pack != AX_PACK_AUTO || (masked && masked < run->inputs.train.n))
+        return (ax_data_packing)run->config->data.pack;
+    return masked ? AX_PACK_DOCUMENTS : AX_PACK_STREAM;
+}
+
+/* The values of data.last_row in state.json, which is no key of the configuration. */
+static const char *last_row(bool left_out) { return left_out ? "left out" : "padded"; }
+
 json_t *ax_run_identity(const ax_run *run)
 {
     const ax_config *c = run->config;
@@ -84,9 +97,10 @@ json_t *ax_run_identity(const ax_run *run)
                        ? NULL
                        : json_integer(c->data.loss == AX_CONFIG_ALL ? AX_CONFIG_ALL : AX_CONFIG_ANSWERS);
     json_t *identity = json_pack(
-        "{s:I,s:I,s:I,s:i,s:b,s:i,s:o*,s:s,s:o}", "model.seq_len", (json_int_t)c->model.seq_len,
+        "{s:I,s:I,s:I,s:i,s:b,s:i,s:i,s:s,s:o*,s:s,s:o}", "model.seq_len", (json_int_t)c->model.seq_len,
         "train.global_batch", (json_int_t)c->train.global_batch, "train.seed", (json_int_t)c->train.seed,
-        "data.order", c->data.order, "data.mask_documents", c->data.mask_documents, "data.pack", c->data.pack,
+        "data.order", c->data.order, "data.mask_documents", c->data.mask_documents, "data.pack",
+        ax_run_packing(run), "data.long", c->data.longer, "data.last_row", last_row(run->inputs.full_rows),
         "data.loss", loss, "optim.name", c->optim.name, "data.train", source_list(run));
     bool failed = !identity || !tune || !goldfish || json_object_update(identity, goldfish) ||
                   json_object_update(identity, tune);
@@ -143,16 +157,20 @@ static void split_dropout(const json_t *state)
 }
 
 /* Adds keys that earlier versions did not have, with the values that describe those versions: they trained
- * all weights, on rows of consecutive tokens, without goldfish loss, on texts without special tokens. */
+ * all weights, on full rows of consecutive tokens, without goldfish loss, on texts without special tokens. */
 static void add_new_keys(const json_t *state)
 {
-    static const char *const keys[] = {"data.pack", "data.goldfish.k", "data.goldfish.window",
+    static const char *const keys[] = {"data.pack",          "data.long",
+                                       "data.goldfish.k",    "data.goldfish.window",
                                        "data.goldfish.kind", "tune.method"};
-    _Static_assert(AX_CONFIG_FULL == 0, "the value of tune.method");
+    _Static_assert(AX_CONFIG_FULL == 0 && AX_PACK_STREAM == 0 && AX_LONG_SPLIT == 0,
+                   "the values of tune.method, data.pack and data.long");
     json_t *saved = json_object_get(state, "run"), *settings = json_object_get(state, "settings");
     for (size_t i = 0; i < AX_COUNT(keys); i++)
         if (saved && !json_object_get(saved, keys[i]))
             json_object_set_new(saved, keys[i], json_integer(0));
+    if (saved && !json_object_get(saved, "data.last_row"))
+        json_object_set_new(saved, "data.last_row", json_string(last_row(true)));
     if (settings && !json_object_get(settings, "data.bos"))
         json_object_set_new(settings, "data.bos", json_false());
 }
@@ -162,6 +180,17 @@ void ax_run_convert_state(const ax_run *run, json_t *state)
     fill_unknown_checksums(run, state);
     split_dropout(state);
     add_new_keys(state);
+}
+
+ax_data_packing ax_run_saved_packing(const json_t *state)
+{
+    return (ax_data_packing)json_integer_value(json_object_get(json_object_get(state, "run"), "data.pack"));
+}
+
+bool ax_run_saved_full_rows(const json_t *state)
+{
+    const char *saved = json_string_value(json_object_get(json_object_get(state, "run"), "data.last_row"));
+    return saved && !strcmp(saved, last_row(true));
 }
 
 /* ---- the comparison ------------------------------------------------------------------------------ */
@@ -237,6 +266,20 @@ static bool may_differ(const ax_run *run, const char *key)
            (!strncmp(key, "data.", 5) || !strncmp(key, "train.", 6) || !strcmp(key, "model.seq_len"));
 }
 
+/* Returns true if two lists of sources (source_list) are equal, but for how often sources with epochs are
+ * read. */
+static bool same_sources(const json_t *a, const json_t *b)
+{
+    bool same = json_array_size(a) == json_array_size(b);
+    for (size_t i = 0; same && i < json_array_size(a); i++) {
+        json_t *x = json_copy(json_array_get(a, i)), *y = json_copy(json_array_get(b, i));
+        same = json_object_del(x, "epochs") == json_object_del(y, "epochs") && json_equal(x, y);
+        json_decref(x);
+        json_decref(y);
+    }
+    return same;
+}
+
 /* Compares `now` with the values of the same keys in the saved state. `now` holds values of this run: those
  * that must stay the same (`identity`), or settings that may change. Logs each change that is allowed, and
  * adds a line to `refused` for each change that is not. */
@@ -254,7 +297,9 @@ static ax_status report_changes(const ax_run *run, const json_t *state, json_t *
         if (json_equal(before, value))
             continue;
         ax_status status = describe_change(run, &(change){key, before, value, paths}, &text);
-        if (status == AX_OK && (!identity || may_differ(run, key)))
+        bool allowed =
+            !identity || may_differ(run, key) || (!strcmp(key, "data.train") && same_sources(before, value));
+        if (status == AX_OK && allowed)
             ax_log(AX_LOG_INFO, "changed: %s", text.data);
         else if (status == AX_OK)
             status = ax_buf_printf(refused, "\n  %s", text.data);
@@ -366,15 +411,21 @@ ax_status ax_run_check_same(const ax_run *run, const json_t *state)
     return status;
 }
 
-bool ax_run_same_samples(const ax_run *run, const json_t *state)
+bool ax_run_same_sources(const ax_run *run, const json_t *state)
 {
-    static const char *const keys[] = {"data.train", "data.pack", "model.seq_len"};
-    json_t *saved = json_object_get(state, "run"), *now = ax_run_identity(run);
-    bool same = true;
-    for (size_t i = 0; i < AX_COUNT(keys); i++)
-        same = same && json_equal(json_object_get(saved, keys[i]), json_object_get(now, keys[i]));
+    const json_t *saved = json_object_get(state, "run");
+    json_t *now = source_list(run);
+    bool same = same_sources(json_object_get(saved, "data.train"), now) &&
+                json_integer_value(json_object_get(saved, "model.seq_len")) == run->config->model.seq_len;
     json_decref(now);
     return same;
+}
+
+bool ax_run_same_samples(const ax_run *run, const json_t *state)
+{
+    const json_t *saved = json_object_get(state, "run");
+    return ax_run_same_sources(run, state) && ax_run_saved_packing(state) == ax_run_packing(run) &&
+           json_integer_value(json_object_get(saved, "data.long")) == run->config->data.longer;
 }
 
 ax_status ax_run_log_changes(const ax_run *run)

@@ -5,15 +5,69 @@
 #include <math.h>
 #include <stdio.h>
 
+/* ---- what a sample is ---------------------------------------------------------------------------- */
+
+/* Logs for each source that the run, which an earlier version began, leaves out its last tokens. */
+static void log_full_rows(const ax_run *run)
+{
+    const ax_row_shape shape = ax_run_trained_shape(run);
+    for (int i = 0; i < run->inputs.train.n && ax_run_first(run); i++) {
+        const ax_data *data = run->inputs.train.data[i];
+        const int64_t left = (ax_data_describe(data)->tokens - 1) % shape.seq_len;
+        if (left > 0 && !ax_data_is_packed(data, &shape))
+            ax_log(
+                AX_LOG_INFO,
+                "%s: its last %lld tokens are in no sample, because the run began with a version that left "
+                "out what does not fill one",
+                run->inputs.train.path[i], (long long)left);
+    }
+}
+
+/* Lets the run keep the packing of the checkpoint's run, unless the user gave another: earlier versions had
+ * another default. */
+static ax_status keep_packing(const ax_run *run)
+{
+    ax_config *c = run->config;
+    const ax_data_packing saved = ax_run_saved_packing(run->resume.state);
+    if (c->data.pack != AX_PACK_AUTO || saved == ax_run_packing(run))
+        return AX_OK;
+    if (ax_run_first(run))
+        ax_log(AX_LOG_INFO, "data.pack is %s, as in the run of the checkpoint, which has the same data",
+               saved ? "documents" : "stream");
+    return ax_option_assign(c->set, "data.pack", saved ? "documents" : "stream", "the checkpoint");
+}
+
+ax_status ax_run_set_shape(const ax_run *run, ax_run_inputs *inputs)
+{
+    const ax_config *c = run->config;
+    inputs->shape = (ax_row_shape){.seq_len = c->model.seq_len,
+                                   .mask_documents = c->data.mask_documents,
+                                   .answers = c->data.loss != AX_CONFIG_ALL};
+    if (run->resume.state)
+        ax_run_convert_state(run, run->resume.state);
+    if (run->resume.state && ax_run_same_sources(run, run->resume.state)) {
+        AX_TRY(keep_packing(run));
+        inputs->full_rows = ax_run_saved_full_rows(run->resume.state);
+    }
+    inputs->shape.pack = (ax_data_packing)c->data.pack;
+    if (inputs->full_rows)
+        log_full_rows(run);
+    return AX_OK;
+}
+
 ax_row_shape ax_run_trained_shape(const ax_run *run)
 {
     const ax_config *c = run->config;
     ax_row_shape shape = run->inputs.shape;
+    shape.full_rows = run->inputs.full_rows;
+    shape.longer = (ax_data_long)c->data.longer;
     shape.goldfish = (ax_goldfish){.k = c->data.goldfish.k,
                                    .window = c->data.goldfish.window,
                                    .kind = (ax_goldfish_kind)c->data.goldfish.kind};
     return shape;
 }
+
+/* ---- how the sources share the samples ----------------------------------------------------------- */
 
 /* How the sources of data.train share the samples of a run, from its first step to its last. */
 typedef struct sharing {
@@ -30,7 +84,7 @@ typedef struct sharing {
 static int64_t samples_of(const ax_run *run, int source)
 {
     const ax_row_shape shape = ax_run_trained_shape(run);
-    return ax_data_samples(run->inputs.train.data[source], &shape);
+    return ax_data_rows(run->inputs.train.data[source], &shape);
 }
 
 /* Returns the weight by which a source is mixed: the one given, or, if the user gave no weights, its number
@@ -65,6 +119,9 @@ static const char *print_samples(const sharing *s, char out[160])
 {
     if (!s->step)
         snprintf(out, 160, "%lld (train.steps x train.global_batch)", (long long)s->all);
+    else if (!s->before)
+        snprintf(out, 160, "%lld (train.global_batch in each step after step %lld)", (long long)s->all,
+                 (long long)s->step);
     else
         snprintf(out, 160, "%lld (%lld until step %lld, and then train.global_batch in each step)",
                  (long long)s->all, (long long)s->before, (long long)s->step);
@@ -99,16 +156,37 @@ static void log_steps(const sharing *s)
                  train->epochs[0] == 1 ? "" : "s", (long long)samples_of(s->run, 0));
     else
         snprintf(samples, sizeof samples, "%.0f samples in the epochs of %d sources", s->epochs, train->n);
-    if (s->step)
+    if (s->step && !s->before)
+        snprintf(read, sizeof read, " after step %lld", (long long)s->step);
+    else if (s->step)
         snprintf(read, sizeof read, "; %lld samples were read until step %lld", (long long)s->before,
                  (long long)s->step);
     ax_log(AX_LOG_INFO, "train.steps = %lld: %s in batches of %lld%s", (long long)s->run->config->train.steps,
            samples, (long long)s->run->config->train.global_batch, read);
 }
 
+/* Fails if more of a source was read already than its epochs have: the user has lowered their number. */
+static ax_status check_read(const ax_run *run, int64_t step, const int64_t *read)
+{
+    const ax_sources *train = &run->inputs.train;
+    for (int i = 0; i < train->n; i++) {
+        const int64_t rows = samples_of(run, i), epochs = train->epochs[i];
+        if (epochs && read[i] > epochs * rows)
+            ax_option_error(
+                run->config->set, "data.train",
+                "%s has epochs: %lld, but after step %lld it was read %.2f times already (%lld samples, "
+                "%lld in each epoch): set epochs to at least %lld, or choose another "
+                "run.dir",
+                train->path[i], (long long)epochs, (long long)step, (double)read[i] / (double)rows,
+                (long long)read[i], (long long)rows, (long long)ax_ceil_div(read[i], rows));
+    }
+    return ax_option_finish(run->config->set);
+}
+
 ax_status ax_run_derive_steps(const ax_run *run, int64_t step, const int64_t *read)
 {
     ax_config *c = run->config;
+    AX_TRY(check_read(run, step, read));
     const sharing s = share_samples(run, step, read);
     char steps[32];
     if (s.by_weight || s.epochs <= 0 || ax_config_given(c, "train.steps"))

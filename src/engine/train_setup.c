@@ -286,38 +286,93 @@ static void check_sources(const ax_run *run, const char *key, const ax_sources *
             ax_option_error(run->config->set, key, "%s", ax_error_message());
 }
 
+/* Returns a word for a number of documents of a source: those with a mask are conversations. */
+static const char *documents(const ax_data *data, int64_t n)
+{
+    static const char *const words[2][2] = {{"documents", "document"}, {"conversations", "conversation"}};
+    return words[is_masked(data)][n == 1];
+}
+
+/* Logs what became of the documents that are longer than a row. */
+static void log_long(const char *path, const ax_data *data, const ax_data_packed *p, ax_data_long longer)
+{
+    const int64_t n = p->cut + p->dropped;
+    const char *what = documents(data, n), *are = n == 1 ? "is" : "are";
+    if (n && longer == AX_LONG_SPLIT)
+        ax_log(AX_LOG_INFO, "%s: %lld %s %s longer than a row and became %lld pieces", path, (long long)n,
+               what, are, (long long)(p->pieces - p->documents + p->cut));
+    else if (n)
+        ax_log(AX_LOG_INFO, "%s: %lld %s %s longer than a row and %s: %lld tokens are not read", path,
+               (long long)n, what, are,
+               longer == AX_LONG_DROP ? "left out (data.long: drop)" : "cut at its end (data.long: truncate)",
+               (long long)p->lost);
+}
+
+static void log_packed(const char *path, const ax_data *data, const ax_row_shape *shape,
+                       const ax_data_packed *p)
+{
+    ax_log(AX_LOG_INFO, "%s: %lld %s %s packed into %lld row%s of %lld tokens, %.1f %% of which are used",
+           path, (long long)p->documents, documents(data, p->documents), p->documents == 1 ? "is" : "are",
+           (long long)p->rows, p->rows == 1 ? "" : "s", (long long)shape->seq_len,
+           100 * (double)p->positions / (double)ax_max(p->rows * shape->seq_len, 1));
+    log_long(path, data, p, shape->longer);
+    if (p->left_out)
+        ax_log(AX_LOG_INFO, "%s: %lld document%s of one token, which has no target, and left out", path,
+               (long long)p->left_out, p->left_out == 1 ? " is" : "s are");
+}
+
+/* Logs how many conversations of a source lie in more than one row of consecutive tokens. */
+static ax_status log_cut(const char *path, const ax_data *data, const ax_row_shape *shape)
+{
+    int64_t cut;
+    AX_TRY(ax_data_count_cut(data, shape->seq_len, &cut));
+    if (cut)
+        ax_log(
+            AX_LOG_INFO,
+            "%s: %lld of %lld conversations are cut between rows of consecutive tokens (data.pack: stream); "
+            "data.pack: documents keeps them whole",
+            path, (long long)cut, (long long)ax_data_describe(data)->documents);
+    return AX_OK;
+}
+
+/* Packs the documents of the sources that are packed, and logs where conversations are cut. */
 static ax_status pack_sources(const ax_run *run, const ax_sources *sources, const ax_row_shape *shape)
 {
     for (int i = 0; i < sources->n; i++) {
+        ax_data *data = sources->data[i];
         ax_data_packed p;
-        AX_TRY(ax_data_pack(sources->data[i], shape, &p));
-        int64_t pieces = p.pieces - p.documents + p.cut;
-        if (!ax_run_first(run))
-            continue;
-        ax_log(AX_LOG_INFO,
-               "%s: %lld document%s packed into %lld row%s of %lld tokens, %.1f %% of which are used",
-               sources->path[i], (long long)p.documents, p.documents == 1 ? " is" : "s are",
-               (long long)p.rows, p.rows == 1 ? "" : "s", (long long)shape->seq_len,
-               100 * (double)p.positions / (double)ax_max(p.rows * shape->seq_len, 1));
-        if (p.cut)
-            ax_log(AX_LOG_INFO, "%s: %lld document%s longer than a row and became %lld pieces",
-                   sources->path[i], (long long)p.cut, p.cut == 1 ? " is" : "s are", (long long)pieces);
-        if (p.left_out)
-            ax_log(AX_LOG_INFO, "%s: %lld document%s of one token, which has no target, and left out",
-                   sources->path[i], (long long)p.left_out, p.left_out == 1 ? " is" : "s are");
+        bool packed = ax_data_is_packed(data, shape);
+        if (packed)
+            AX_TRY(ax_data_pack(data, shape, &p));
+        if (packed && ax_run_first(run))
+            log_packed(sources->path[i], data, shape, &p);
+        else if (is_masked(data) && ax_run_first(run))
+            AX_TRY(log_cut(sources->path[i], data, shape));
     }
     return AX_OK;
 }
 
+/* Records an error of data.long if the user gave it, but no source of data.train is packed. */
+static void check_long(const ax_run *run, const ax_sources *train, const ax_row_shape *trained)
+{
+    bool packed = false;
+    for (int i = 0; i < train->n; i++)
+        packed |= ax_data_is_packed(train->data[i], trained);
+    if (trained->longer != AX_LONG_SPLIT && !packed)
+        ax_option_error(
+            run->config->set, "data.long",
+            "has an effect only where a sample holds whole documents: set data.pack: documents, or "
+            "leave this key out");
+}
+
 /* Checks that all sources can be cut into rows, and reports all errors of keys that depend on the data
- * together. Then packs the documents if data.pack is documents. */
+ * together. Then packs the documents of the sources that data.pack says. */
 static ax_status cut_sources(const ax_run *run, const ax_run_inputs *inputs, const ax_row_shape *trained)
 {
     check_sources(run, "data.train", &inputs->train, trained);
     check_sources(run, "data.valid", &inputs->valid, &inputs->shape);
+    check_long(run, &inputs->train, trained);
     AX_TRY(ax_option_finish(run->config->set));
-    if (trained->pack != AX_PACK_DOCUMENTS)
-        return AX_OK;
     AX_TRY(pack_sources(run, &inputs->train, trained));
     return pack_sources(run, &inputs->valid, &inputs->shape);
 }
@@ -326,13 +381,10 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal
 {
     const ax_config *c = run->config;
     ax_sources *train = &inputs->train, *valid = &inputs->valid;
-    inputs->shape = (ax_row_shape){.seq_len = c->model.seq_len,
-                                   .mask_documents = c->data.mask_documents,
-                                   .answers = c->data.loss != AX_CONFIG_ALL,
-                                   .pack = (ax_data_packing)c->data.pack};
-    const ax_row_shape trained = ax_run_trained_shape(run);
     AX_TRY(open_sources(run, &c->data.train, train, signal));
     AX_TRY(open_sources(run, &c->data.valid, valid, signal));
+    AX_TRY(ax_run_set_shape(run, inputs));
+    const ax_row_shape trained = ax_run_trained_shape(run);
     check_masks(run, "data.train", train);
     check_masks(run, "data.valid", valid);
     check_templates(run, "data.train", train);
@@ -345,7 +397,8 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal
         AX_CHECK(ax_data_rows(valid->data[i], &inputs->shape), AX_ERR_DATA,
                  "%s holds nothing to evaluate on: it has %s; leave it out of data.valid",
                  ax_data_path(valid->data[i]),
-                 inputs->shape.pack ? "no document of two tokens or more" : "fewer than two tokens");
+                 ax_data_is_packed(valid->data[i], &inputs->shape) ? "no document of two tokens or more"
+                                                                   : "fewer than two tokens");
     return AX_OK;
 }
 

@@ -217,8 +217,12 @@ static ax_status restore_position(const ax_run *run, const json_t *state, ax_run
     out->tokens = json_integer_value(json_object_get(state, "tokens"));
     out->eval_pending =
         run->inputs.valid.n && !run->resume.new_run && json_is_true(json_object_get(state, "evaluate"));
-    if (run->resume.new_run && !ax_run_same_samples(run, state))
+    if (run->resume.new_run && !ax_run_same_samples(run, state)) {
+        if (ax_run_first(run))
+            ax_log(AX_LOG_INFO, "data.train has other samples than the checkpoint's run: it is read from its "
+                                "beginning");
         return AX_OK;
+    }
     AX_CHECK(json_is_array(sampler) && (int)json_array_size(sampler) == run->inputs.train.n, AX_ERR_DATA,
              "%s: training/state.json does not have a read position for each of the %d data sources: the "
              "file is damaged; set "
@@ -240,7 +244,6 @@ ax_status ax_run_restore_position(const ax_run *run, ax_run_resume *resume, ax_r
 {
     if (!run->resume.dir)
         return AX_OK;
-    ax_run_convert_state(run, resume->state);
     AX_TRY(ax_run_check_same(run, resume->state));
     AX_TRY(restore_position(run, resume->state, position));
     return read_loss_scale(run, resume->state, &resume->scale);

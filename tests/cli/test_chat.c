@@ -363,8 +363,9 @@ static void evaluation_packs_documents(void **state)
     ends(0, NULL, "cat one.jsonl one.jsonl one.jsonl >three.jsonl");
     double alone = loss_in(AXONN " eval unlearned --data one.jsonl --json"),
            packed = loss_in(AXONN " eval unlearned --data three.jsonl --pack documents --json"),
-           stream = loss_in(AXONN " eval unlearned --data three.jsonl --json");
+           stream = loss_in(AXONN " eval unlearned --data three.jsonl --pack stream --json");
     assert_true(fabs(packed - alone) < 1e-5 * alone);
+    assert_true(packed == loss_in(AXONN " eval unlearned --data three.jsonl --json"));
     assert_true(fabs(stream - alone) > 1e-4 * alone);
     ends(0, NULL, "head -c 64 three.jsonl >headless.bin");
     ends(2, "--pack: ", AXONN " eval unlearned --data headless.bin --pack documents");

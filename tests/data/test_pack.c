@@ -199,6 +199,89 @@ static void goldfish_in_packed_rows(void **state)
     ax_data_close(&data);
 }
 
+/* The documents of rows_by_hand, of which two have more than 10 positions less or more: what is read of those
+ * that are longer than a row of 9 positions, and how many a stream cuts. */
+static void longer_than_a_row(void **state)
+{
+    scratch *s = *state;
+    static const int64_t lengths[] = {4, 11, 1, 25, 6, 8};
+    static const ax_data_packed want[] = {
+        [AX_LONG_SPLIT] = {.rows = 6, .positions = 49, .documents = 5, .pieces = 8, .cut = 2, .left_out = 1},
+        [AX_LONG_TRUNCATE] =
+            {.rows = 4, .positions = 33, .documents = 5, .pieces = 5, .cut = 2, .lost = 16, .left_out = 1},
+        [AX_LONG_DROP] = {.rows = 2,
+                          .positions = 15,
+                          .documents = 3,
+                          .pieces = 3,
+                          .dropped = 2,
+                          .lost = 36,
+                          .left_out = 1}};
+    ax_data *data = make_documents(s, "long.tok", lengths, 6);
+    ax_rows out = rows_create(1, 9);
+    for (int i = 0; i < 3; i++) {
+        ax_row_shape shape = {
+            .seq_len = 9, .mask_documents = true, .pack = AX_PACK_DOCUMENTS, .longer = (ax_data_long)i};
+        ax_data_packed p;
+        int64_t sum = 0, targets;
+        OK(ax_data_pack(data, &shape, &p));
+        assert_memory_equal(&p, &want[i], sizeof p);
+        for (int64_t r = 0; r < p.rows; r++) {
+            OK(ax_data_row(data, &shape, r, &out, 0, &targets));
+            for (int t = 0; t < 9 && i == AX_LONG_TRUNCATE; t++) /* the ends of documents 1 and 3 */
+                assert_true(out.targets[t] != 12 + 1 && out.targets[t] < (r ? 1000 : 14));
+            sum += targets;
+        }
+        assert_int_equal(sum, p.positions);
+        shape.longer = (ax_data_long)((i + 1) % 3); /* not packed in this way */
+        assert_int_equal(ax_data_rows(data, &shape), 0);
+    }
+    const ax_row_shape none = {.seq_len = 2, .pack = AX_PACK_DOCUMENTS, .longer = AX_LONG_DROP};
+    ax_data_packed p;
+    ax_sampler *sampler;
+    OK(ax_data_pack(data, &none, &p));
+    assert_true(p.rows == 0 && p.dropped == 5);
+    FAILS(AX_ERR_DATA, "that fits into a row (data.long: drop)",
+          ax_sampler_create(&data, 1, &(ax_sampler_options){.shape = none, .batch = 1}, &sampler));
+    /* Documents begin at tokens 0, 4, 15, 16, 41 and 47. Rows of 10: those at 4, 16 and 47 cross an edge;
+     * rows of 16: those at 16 and 41; of 55, none. */
+    static const int64_t Ts[][2] = {{10, 3}, {16, 2}, {54, 0}, {1, 5}};
+    for (size_t i = 0; i < AX_COUNT(Ts); i++) {
+        int64_t cut;
+        OK(ax_data_count_cut(data, Ts[i][0], &cut));
+        assert_int_equal(cut, Ts[i][1]);
+    }
+    rows_free(&out);
+    ax_data_close(&data);
+}
+
+/* AX_PACK_AUTO packs what has a mask. */
+static void conversations_are_packed(void **state)
+{
+    scratch *s = *state;
+    const ax_row_shape shape = {.seq_len = 4, .mask_documents = true, .pack = AX_PACK_AUTO};
+    for (int masked = 0; masked < 2; masked++) {
+        ax_token_writer *w;
+        ax_data *data;
+        ax_data_packed p;
+        int64_t targets;
+        OK(ax_token_writer_create(in_scratch(s, "auto.tok"), VOCAB, -1, 0, &w));
+        for (int d = 0; d < 3; d++)
+            OK(masked ? ax_token_writer_add_masked(w, (int32_t[]){1, 2, 3, 4}, (uint8_t[]){0, 0, 1, 1}, 4, 4)
+                      : ax_token_writer_add(w, (int32_t[]){1, 2, 3, 4}, 4, 4));
+        OK(ax_token_writer_finish(&w, NULL));
+        OK(ax_data_open(in_scratch(s, "auto.tok"), -1, &data));
+        assert_int_equal(ax_data_is_packed(data, &shape), masked);
+        assert_int_equal(ax_data_rows(data, &shape), masked ? 0 : 3);
+        if (masked)
+            OK(ax_data_pack(data, &shape, &p));
+        assert_int_equal(ax_data_rows(data, &shape), 3);
+        OK(ax_data_row_targets(data, &shape, 1, &targets));
+        assert_int_equal(targets,
+                         3); /* masked without `answers`; the stream begins at a document's token 1 */
+        ax_data_close(&data);
+    }
+}
+
 /* Batches of packed rows: the divisor is what is unmasked, each row once an epoch, nothing allocated. */
 static void packed_batches(void **state)
 {
@@ -265,7 +348,7 @@ static void what_is_refused(void **state)
             FAILS(AX_ERR_USAGE, "it must have 1 to 2147483647",
                   ax_data_row_targets(data, &wrong, 0, &targets));
             FAILS(AX_ERR_USAGE, "it must have 1 to 2147483647", ax_data_row(data, &wrong, 0, &out, 0, NULL));
-            assert_true(ax_data_rows(data, &wrong) == 0 && ax_data_samples(data, &wrong) == 0);
+            assert_int_equal(ax_data_rows(data, &wrong), 0);
         }
     ax_data_close(&data);
 }
@@ -300,6 +383,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(every_target_once, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(short_dialogues_fill_rows, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(goldfish_in_packed_rows, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(longer_than_a_row, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(conversations_are_packed, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(packed_batches, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(what_is_refused, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(packed_again, files_setup, files_teardown),

@@ -44,15 +44,19 @@ static void sequential_order(void **state)
     ax_data *data = make_source(s, "a.tok", 10, 4, 2);
     ax_sampler *sampler = make_sampler(&data, 1, AX_ORDER_SEQUENTIAL, 1, 4, 3, NULL);
     ax_rows out = rows_create(3, 4);
-    for (int64_t g = 0; g < 60;) {
+    for (int64_t g = 0; g < 66;) { /* ten full rows, and one of the two tokens that are left */
         int64_t targets, unmasked = 0;
         OK(ax_sampler_next_batch(sampler, &out, &targets));
         for (int64_t r = 0; r < 3; r++, g++) {
             int src;
             int64_t sample;
             ax_sampler_where(sampler, r, &src, &sample);
-            assert_int_equal(sample, g % 10);
-            assert_int_equal(out.tokens[r * 4], g % 10 * 4);
+            assert_int_equal(sample, g % 11);
+            assert_int_equal(out.tokens[r * 4], g % 11 * 4);
+            assert_int_equal(out.targets[r * 4 + 2], sample == 10 ? -1
+                                                     : out.tokens[r * 4 + 2] % 5 == 4
+                                                         ? -1
+                                                         : out.tokens[r * 4 + 2] + 1);
         }
         for (int i = 0; i < 12; i++)
             unmasked += out.targets[i] >= 0;
@@ -118,10 +122,10 @@ static void mixture_follows_weights(void **state)
     ax_sampler_destroy(&sampler);
 
     /* Without weights all sources complete their epochs at the same step. */
-    sampler = make_sampler(data, 3, AX_ORDER_SHUFFLED, 3, 4, 77, NULL);
+    sampler = make_sampler(data, 3, AX_ORDER_SHUFFLED, 3, 4, 79, NULL);
     OK(ax_sampler_next(sampler, &targets));
     ax_sampler_state(sampler, count);
-    assert_true(count[0] == 50 && count[1] == 7 && count[2] == 20);
+    assert_true(count[0] == 50 && count[1] == 8 && count[2] == 21);
     ax_sampler_destroy(&sampler);
     for (int i = 0; i < 3; i++)
         ax_data_close(&data[i]);
@@ -465,7 +469,7 @@ static void refusals(void **state)
     scratch *s = *state;
     ax_data *data = make_source(s, "a.tok", 1, 8, 0);
     ax_sampler *sampler;
-    ax_sampler_options o = {.shape = {.seq_len = 9, .mask_documents = true}, .batch = 1};
+    ax_sampler_options o = {.shape = {.seq_len = 9, .mask_documents = true, .full_rows = true}, .batch = 1};
     FAILS(AX_ERR_DATA, "9 tokens, too few", ax_sampler_create(&data, 1, &o, &sampler));
     assert_null(sampler);
     o.shape.seq_len = 8;

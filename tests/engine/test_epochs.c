@@ -7,9 +7,11 @@
 
 /* 80 samples; a.tok has 7 samples, b.tok 5, fill.tok 100. */
 #define EPOCH_KEYS BASE_KEYS "optim.schedule=constant train.steps=20 run.checkpoint_interval=0 "
-#define MIX                                                                                                  \
-    "data.train=[{\"path\":a.tok,\"epochs\":3},{\"path\":fill.tok,\"weight\":2},{\"path\":b.tok,\"epochs\":" \
-    "4}] "
+#define MIX_OF(a)                                                                                            \
+    "data.train=[{\"path\":a.tok,\"epochs\":" #a                                                             \
+    "},{\"path\":fill.tok,\"weight\":2},{\"path\":b.tok,\"epochs\":4}] "
+#define MIX MIX_OF(3)
+#define MIX5 MIX_OF(5)
 
 /* Without train.steps: 21 samples, of which the last of 6 steps has one. */
 #define FREE_KEYS                                                                                            \
@@ -41,6 +43,16 @@ static void expect_counts(const char *path, int64_t a, int64_t b, int64_t c)
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(json_integer_value(json_array_get(counts, i)), want[i]);
     json_decref(state);
+}
+
+static int64_t samples_read(const char *run, int64_t step)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/ckpt/step-%lld/training/state.json", run, (long long)step);
+    json_t *state = json_load_file(path, 0, NULL);
+    int64_t read = json_integer_value(json_array_get(json_object_get(state, "sampler"), 0));
+    json_decref(state);
+    return read;
 }
 
 static void read_so_often(void **state)
@@ -162,7 +174,7 @@ static void epochs_set_the_steps(void **state)
         assert_null(strstr(log, "changed: "));
         free(log);
     }
-    run_expect(0, "all epochs of data.train are read: choose another run.dir", ALL_OF_A);
+    run_expect(0, "all epochs of data.train are read: give more to go on, or choose another", ALL_OF_A);
     run_expect(0, "and train.steps is 6; all epochs", ALL_OF_A "train.steps=6");
     /* Several sources; a new run from a checkpoint, with other batches; a source by weight beside them. */
     run_expect(0, "train.steps = 7: 27 samples in the epochs of 2 sources in batches of 4\n",
@@ -175,6 +187,75 @@ static void epochs_set_the_steps(void **state)
     run_expect(0, "fill.tok: 100 samples, 39.8 epochs in this run",
                FREE_KEYS "data.train=[{\"path\":a.tok,\"epochs\":3},fill.tok] run.dir=filled "
                          "train.resume=none run.checkpoint_interval=0");
+}
+
+/* ---- other epochs -------------------------------------------------------------------------------- */
+
+#define EPOCHS_OF_A(n)                                                                                       \
+    FREE_KEYS "run.checkpoint_interval=0 optim.schedule=constant data.train=[{\"path\":a.tok,\"epochs\":" #n \
+              "}] "
+
+/* A run that has ended, or has not, reads as many epochs in all as it is told then, in its own directory and
+ * in a new one. Fewer than it has read are refused. */
+static void more_epochs(void **state)
+{
+    (void)state;
+    sh("rm -rf three four six new run mixed");
+    run_expect(0, NULL, EPOCHS_OF_A(4) "run.dir=four");
+    run_expect(0, NULL, EPOCHS_OF_A(6) "run.dir=six");
+    sh("cp -r four run");
+    run_expect(0, "changed: data.train was ", EPOCHS_OF_A(6));
+    same_checkpoint("six/ckpt/step-11", "run/ckpt/step-11");
+    sh("rm -rf run");
+    run_expect(0,
+               "train.steps = 11: 6 epochs of 7 samples in batches of 4; 28 samples were read until step 7\n",
+               EPOCHS_OF_A(6) "train.resume=four/ckpt/step-7");
+    same_checkpoint("six/ckpt/step-11", "run/ckpt/step-11");
+    /* The last step of three epochs has one sample; the next step goes on behind it. */
+    run_expect(0, NULL, EPOCHS_OF_A(3) "run.dir=three");
+    run_expect(0,
+               "train.steps = 10: 5 epochs of 7 samples in batches of 4; 21 samples were read until step 6\n",
+               EPOCHS_OF_A(5) "run.dir=three");
+    assert_int_equal(samples_read("three", 10), 35);
+    run_expect(0, "done: step 12", EPOCHS_OF_A(6) "run.dir=three train.steps=12");
+    run_expect(2, "all sources have epochs, 56 samples together, but the run has 42 ",
+               EPOCHS_OF_A(8) "run.dir=three train.steps=12");
+    run_expect(2,
+               "a.tok has epochs: 5, but after step 12 it was read 6.00 times already (42 samples, 7 in each "
+               "epoch): set epochs to at least 6, or choose another run.dir",
+               EPOCHS_OF_A(5) "run.dir=three");
+    run_expect(0, "all epochs of data.train are read: give more", EPOCHS_OF_A(6) "run.dir=three");
+    /* Beside a source by weight. */
+    run_expect(0, NULL, EPOCH_KEYS MIX "run.dir=mixed");
+    run_expect(2, "set train.steps to at least 24", EPOCH_KEYS MIX5 "run.dir=mixed");
+    run_expect(0, "done: step 24", EPOCH_KEYS MIX5 "run.dir=mixed train.steps=24");
+    expect_counts("mixed/ckpt/step-24/training/state.json", 35, 41, 20);
+    run_expect(2, "a.tok has epochs: 3, but after step 24 it was read 5.00 times already",
+               EPOCH_KEYS MIX "run.dir=mixed train.steps=30");
+    /* Another source is read from its beginning. */
+    run_expect(0, "train.steps = 12: 4 epochs of 5 samples in batches of 4 after step 7\n",
+               EPOCHS_OF_A(4) "run.dir=new train.resume=four/ckpt/step-7 "
+                              "data.train=[{\"path\":b.tok,\"epochs\":4}]");
+    char *log = text_of("log");
+    assert_non_null(
+        strstr(log, "data.train has other samples than the checkpoint's run: it is read from its"));
+    free(log);
+}
+
+/* Each token but the first is a target once in an epoch, also those after the last full row. */
+static void the_last_tokens_are_read(void **state)
+{
+    (void)state;
+    ax_token_writer *writer;
+    int32_t document[40];
+    for (int32_t i = 0; i < 40; i++)
+        document[i] = i;
+    OK(ax_token_writer_create("tail.tok", VOCAB, -1, 0, &writer));
+    OK(ax_token_writer_add(writer, document, 40, 40));
+    OK(ax_token_writer_finish(&writer, NULL));
+    run_expect(0, "tail.tok: 3 samples, 3.0 epochs in this run, 100.0 % of it",
+               FREE_KEYS "run.dir=tail data.train=[{\"path\":tail.tok,\"epochs\":3}]");
+    assert_true(number_at("tail", "tokens", 3) == 3 * 39);
 }
 
 /* ---- the last step ------------------------------------------------------------------------------- */
@@ -202,16 +283,6 @@ static void make_documents(const char *path)
         OK(ax_token_writer_add_masked(writer, document, is_target, n, n));
     }
     OK(ax_token_writer_finish(&writer, NULL));
-}
-
-static int64_t samples_read(const char *run, int64_t step)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/ckpt/step-%lld/training/state.json", run, (long long)step);
-    json_t *state = json_load_file(path, 0, NULL);
-    int64_t read = json_integer_value(json_array_get(json_object_get(state, "sampler"), 0));
-    json_decref(state);
-    return read;
 }
 
 /* Returns the weights of a checkpoint, one array after the other; the caller frees them. */
@@ -290,9 +361,10 @@ static int setup(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(read_so_often), cmocka_unit_test(from_a_checkpoint),
-                                       cmocka_unit_test(what_does_not_fit),
-                                       cmocka_unit_test(epochs_set_the_steps),
-                                       cmocka_unit_test(last_step_is_exact)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(read_so_often),     cmocka_unit_test(from_a_checkpoint),
+        cmocka_unit_test(what_does_not_fit), cmocka_unit_test(epochs_set_the_steps),
+        cmocka_unit_test(more_epochs),       cmocka_unit_test(the_last_tokens_are_read),
+        cmocka_unit_test(last_step_is_exact)};
     return cmocka_run_group_tests(tests, setup, run_teardown);
 }

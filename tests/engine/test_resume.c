@@ -328,6 +328,92 @@ static void texts_begin_as_when_the_run_began(void **state)
     run_expect(0, "data.bos is false, as it was when this run began", "%s train.steps=2", keys);
 }
 
+/* Makes a checkpoint's state look as earlier versions wrote it: they had neither data.long nor padded last
+ * rows. `sources`: the object data.train of the state, or NULL to leave it. */
+static void make_older(const char *dir, json_t *sources)
+{
+    char path[4096];
+    state_path(dir, path);
+    json_t *saved = json_load_file(path, 0, NULL), *run = json_object_get(saved, "run");
+    assert_int_equal(json_object_del(run, "data.long") | json_object_del(run, "data.last_row"), 0);
+    if (sources)
+        json_object_set(run, "data.train", sources);
+    char *text = json_dumps(saved, 0);
+    assert_non_null(text);
+    write_state(dir, text);
+    free(text);
+    json_decref(saved);
+}
+
+/* Writes 40 tokens, or the 33 of them that fill two samples of 16. */
+static void make_tail(const char *path, int64_t tokens)
+{
+    int32_t document[40];
+    ax_token_writer *writer;
+    for (int32_t i = 0; i < 40; i++)
+        document[i] = i;
+    OK(ax_token_writer_create(path, VOCAB, -1, 0, &writer));
+    OK(ax_token_writer_add(writer, document, tokens, tokens));
+    OK(ax_token_writer_finish(&writer, NULL));
+}
+
+/* Earlier versions left out the tokens after the last full sample. A run that began so goes on so: it equals
+ * one on a file that ends there. */
+static void rows_of_earlier_versions(void **state)
+{
+    (void)state;
+#define TAIL BASE_KEYS "optim.schedule=constant data.train=[{\"path\":tail.tok,\"epochs\":8}] "
+    sh("rm -rf ref run other && mkdir -p run/ckpt");
+    make_tail("full.tok", 33);
+    make_tail("tail.tok", 40);
+    run_expect(0, NULL, TAIL "train.steps=4 data.train=[{\"path\":full.tok,\"epochs\":8}] run.dir=ref");
+    run_expect(0, NULL, TAIL "data.train=tail.tok train.steps=1 run.dir=other");
+    json_t *other = json_load_file("other/ckpt/step-1/training/state.json", 0, NULL),
+           *source = json_array_get(json_object_get(json_object_get(other, "run"), "data.train"), 0);
+    json_object_set_new(source, "epochs", json_integer(8));
+    json_object_set_new(source, "weight", json_real(0));
+    sh("cp -r ref/ckpt/step-1 run/ckpt/ && echo step-1 > run/latest");
+    make_older("run/ckpt/step-1", json_object_get(json_object_get(other, "run"), "data.train"));
+    json_decref(other);
+    run_expect(0, "tail.tok: its last 7 tokens are in no sample, because the run began with a version that",
+               TAIL "train.steps=4");
+    same_file("ref/ckpt/step-4/model.safetensors", "run/ckpt/step-4/model.safetensors");
+    /* Two more epochs, in this directory and in a new one. */
+    run_expect(0, "tail.tok: 2 samples, 10.0 epochs",
+               TAIL "train.steps=5 data.train=[{\"path\":tail.tok,\"epochs\":10}]");
+    sh("rm -rf other");
+    run_expect(0, "tail.tok: 2 samples, 10.0 epochs",
+               TAIL "train.steps=5 train.resume=run/ckpt/step-4 run.dir=other "
+                    "data.train=[{\"path\":tail.tok,\"epochs\":10}]");
+    same_file("other/ckpt/step-5/model.safetensors", "run/ckpt/step-5/model.safetensors");
+}
+
+/* Earlier versions cut conversations like any text, unless data.pack was documents. */
+static void packing_of_earlier_versions(void **state)
+{
+    (void)state;
+#define TALKS BASE_KEYS "optim.schedule=constant data.train=talks.tok "
+    ax_token_writer *writer;
+    sh("rm -rf ref run new");
+    OK(ax_token_writer_create("talks.tok", VOCAB, -1, 0, &writer));
+    for (int32_t d = 0; d < 23; d++) /* so many that they fill the last row */
+        OK(ax_token_writer_add_masked(writer, (int32_t[]){d, 2, 3, 4, 5, 6, 7},
+                                      (uint8_t[]){0, 0, 0, 1, 1, 1, 1}, 7, 7));
+    OK(ax_token_writer_finish(&writer, NULL));
+    run_expect(0, "talks.tok: 7 of 23 conversations are cut between rows of consecutive tokens",
+               TALKS "data.pack=stream run.dir=ref");
+    make_stopped("run", 3);
+    make_older("run/ckpt/step-3", NULL);
+    run_expect(0, "data.pack is stream, as in the run of the checkpoint", TALKS);
+    same_file("ref/ckpt/step-6/model.safetensors", "run/ckpt/step-6/model.safetensors");
+    sh("grep -q '^  pack: stream' run/config.yaml");
+    run_expect(0, "talks.tok: 23 conversations are packed into 12 rows of 16 tokens", TALKS "run.dir=new");
+    run_expect(2, "data.pack was \"documents\" and is now \"stream\"",
+               TALKS "run.dir=new data.pack=stream train.steps=7");
+    run_expect(2, "data.long was \"split\" and is now \"drop\"",
+               TALKS "run.dir=new data.long=drop train.steps=7");
+}
+
 /* A state without the object "run" is an error of the checkpoint. */
 static void a_state_without_a_run(void **state)
 {
@@ -523,6 +609,8 @@ int main(void)
         cmocka_unit_test(weights_of_sources),
         cmocka_unit_test(refused_changes),
         cmocka_unit_test(a_swapped_file),
+        cmocka_unit_test(rows_of_earlier_versions),
+        cmocka_unit_test(packing_of_earlier_versions),
         cmocka_unit_test(model_facts_listed_in_the_state),
         cmocka_unit_test(texts_begin_as_when_the_run_began),
         cmocka_unit_test(a_state_without_a_run),

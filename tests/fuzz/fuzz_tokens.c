@@ -120,7 +120,7 @@ static bool read_rows(ax_data *data, ax_row_shape shape)
     ax_rows rows = {lines[0], lines[1], lines[2], lines[3]};
     ax_data_packed packed;
     bool good = true;
-    if (shape.pack && !fuzz_read(ax_data_pack(data, &shape, &packed)))
+    if (ax_data_is_packed(data, &shape) && !fuzz_read(ax_data_pack(data, &shape, &packed)))
         return false;
     for (int64_t r = 0; r < ax_min(ROWS, ax_data_rows(data, &shape)); r++) {
         int64_t targets, counted;
@@ -164,12 +164,14 @@ static void read_all(const char *path)
                                   .mask_documents = true,
                                   .answers = true,
                                   .pack = AX_PACK_DOCUMENTS,
-                                  .goldfish = goldfish};
+                                  .goldfish = goldfish},
+                           cut = {.seq_len = SEQ_LEN, .pack = AX_PACK_AUTO, .longer = AX_LONG_TRUNCATE},
+                           few = {.seq_len = SEQ_LEN, .pack = AX_PACK_AUTO, .longer = AX_LONG_DROP};
         bool masked = read_rows(data, answers), plain = read_rows(data, fish),
              packed = ax_data_describe(data)->documents < 0 || read_rows(data, all),
-             documents = read_documents(data);
+             whole = read_rows(data, cut) && read_rows(data, few), documents = read_documents(data);
         if (fuzz_read(ax_data_check(data)))
-            FUZZ_HOLDS(masked && plain && packed && documents);
+            FUZZ_HOLDS(masked && plain && packed && whole && documents);
     }
     ax_data_close(&data);
 }

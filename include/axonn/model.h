@@ -33,8 +33,11 @@ typedef struct ax_model_dropout {
     double embd, resid, attn;
 } ax_model_dropout;
 
-/* Which linear layers of a block have biases. */
-typedef enum ax_biases { AX_BIASES_ALL, AX_BIASES_QKV, AX_BIASES_NONE } ax_biases;
+/* Which linear layers of a block have no bias: q, k and v; the output projection of attention, which may have
+ * a bias only if q, k and v have; those of the MLP. */
+typedef struct ax_no_bias {
+    bool qkv, proj, mlp;
+} ax_no_bias;
 
 /* The matrices of a block, which a low-rank update may change. */
 typedef enum ax_matrix {
@@ -49,14 +52,14 @@ typedef enum ax_matrix {
 } ax_matrix;
 
 /* Describes a network of pre-norm blocks: x += attention(norm(x)), x += mlp(norm(x)). The value 0 of norm,
- * head_norms, biases, gated, rope, window and activation is that of GPT-2. */
+ * head_norms, no_bias, gated, rope, window and activation is that of GPT-2. */
 typedef struct ax_model_config {
     const ax_family *family;
     int64_t layers, hidden, heads, kv_heads, ffn, vocab, seq_len;
     int64_t head_dim; /* width of a head; 0: hidden / heads (ax_model_config_head_dim) */
     ax_norm_kind norm;
     bool head_norms; /* each head of q and k passes through an RMSNorm, before the rotary embedding */
-    ax_biases biases;
+    ax_no_bias no_bias;
     bool gated;          /* MLP: down(activation(gate(x)) · up(x)), instead of down(activation(up(x))) */
     ax_rope_config rope; /* rope.theta 0: the network has a table of learned positions instead */
     int64_t window; /* number of positions that each position attends to: itself and the nearest before it; 0:
@@ -114,6 +117,12 @@ ax_model_config ax_model_config_defaults(const ax_family *family);
  * requests a feature that is not implemented. Not collective. */
 AX_MUST_CHECK ax_status ax_model_config_parse(const char *json, size_t size, const char *path,
                                               ax_model_config *out);
+/* Appends the names, separated by ", ", of the keys of the config.json `config->source` that neither the
+ * program nor transformers' class of the family knows. They are ignored; ax_model_config_print keeps them.
+ * Appends nothing if there are none or if `source` is NULL. ax_model_config_warn logs one line that names
+ * them; `path` is the file's. */
+AX_MUST_CHECK ax_status ax_model_config_unknown(const ax_model_config *config, ax_buf *out);
+AX_MUST_CHECK ax_status ax_model_config_warn(const ax_model_config *config, const char *path);
 /* Appends a config.json that transformers can read. AX_ERR_USAGE if the family's config.json cannot describe
  * the network. */
 AX_MUST_CHECK ax_status ax_model_config_print(const ax_model_config *config,

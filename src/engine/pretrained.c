@@ -101,9 +101,13 @@ static ax_status detect_untied_head(ax_pretrained *m)
     return AX_OK;
 }
 
-static void log_differences(const ax_pretrained *m)
+/* Logs, on rank 0, how the model differs from what its files say. */
+static ax_status log_differences(const ax_comm *world, const ax_pretrained *m)
 {
     const char *head, *table;
+    char *path;
+    if (ax_comm_rank(world))
+        return AX_OK;
     ax_family_tied(m->config.family, &head, &table);
     if (m->untied)
         ax_log(
@@ -111,6 +115,10 @@ static void log_differences(const ax_pretrained *m)
             "%s: config.json ties %s to %s, but the files hold different values: the model is read with an "
             "untied head (tie_word_embeddings: false)",
             model_dir(m), head, table);
+    AX_TRY(ax_path_join(model_dir(m), "config.json", &path));
+    ax_status status = ax_model_config_warn(&m->config, path);
+    free(path);
+    return status;
 }
 
 /* Loads the tokenizer if the directory has one. */
@@ -271,7 +279,7 @@ ax_status ax_pretrained_open_shared(ax_comm *world, const char *model, ax_pretra
         *out = (ax_pretrained){0};
         ax_status status = open_together(world, model, out, &gone);
         if (status == AX_OK)
-            log_differences(out);
+            status = log_differences(world, out);
         if (status == AX_OK)
             return AX_OK;
         ax_pretrained_close(out);

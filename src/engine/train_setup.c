@@ -77,12 +77,14 @@ static ax_status open_pretrained(ax_comm *world, ax_config *c, ax_run_inputs *in
     return c->tune.method == AX_CONFIG_LORA ? identify_base(c, inputs) : AX_OK;
 }
 
-static ax_status new_model(ax_config *c, ax_run_inputs *inputs)
+static ax_status new_model(const ax_comm *world, ax_config *c, ax_run_inputs *inputs)
 {
     const ax_family *family;
     inputs->identity = (ax_model_identity){-1, -1, AX_F32};
-    if (c->model.config)
-        return config_read_model(c, &inputs->model);
+    if (c->model.config) {
+        AX_TRY(config_read_model(c, &inputs->model));
+        return ax_comm_rank(world) == 0 ? ax_model_config_warn(&inputs->model, c->model.config) : AX_OK;
+    }
     AX_TRY(ax_family_find(c->model.family, &family));
     inputs->model = config_new_model(c, family);
     return ax_model_config_check(&inputs->model);
@@ -91,7 +93,7 @@ static ax_status new_model(ax_config *c, ax_run_inputs *inputs)
 ax_status ax_run_open_model(const ax_run *run, ax_run_inputs *inputs)
 {
     ax_config *c = run->config;
-    AX_TRY(c->model.from ? open_pretrained(run->world, c, inputs) : new_model(c, inputs));
+    AX_TRY(c->model.from ? open_pretrained(run->world, c, inputs) : new_model(run->world, c, inputs));
     if (c->data.tokenizer && !inputs->tokenizer)
         AX_TRY(ax_tokenizer_load(c->data.tokenizer, &inputs->tokenizer));
     if (inputs->tokenizer)

@@ -55,8 +55,8 @@ static ax_layer *attention(build *b, const char *name, int64_t i)
                                                           .init_std = c->init_std,
                                                           .proj_init_std = projection_std(c),
                                                           .dropout = c->dropout.attn,
-                                                          .no_bias = c->biases == AX_BIASES_NONE,
-                                                          .no_proj_bias = c->biases != AX_BIASES_ALL,
+                                                          .no_bias = c->no_bias.qkv,
+                                                          .no_proj_bias = c->no_bias.proj,
                                                           .head_norm_eps = c->head_norms ? c->norm_eps : 0,
                                                           .rope = c->rope,
                                                           .positions = b->use.positions,
@@ -75,7 +75,7 @@ static ax_layer *perceptron(const ax_model *m, const char *name)
                                    .init_std = c->init_std,
                                    .down_init_std = projection_std(c),
                                    .gated = c->gated,
-                                   .no_bias = c->biases != AX_BIASES_ALL});
+                                   .no_bias = c->no_bias.mlp});
 }
 
 /* Adds block `i` to the layer `residual`: x += attn(norm1(x)); x += mlp(norm2(x)). */

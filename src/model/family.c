@@ -92,7 +92,17 @@ ax_status ax_json_number(const json_t *json, const char *path, const char *key, 
     return AX_OK;
 }
 
-static ax_status parse(const json_t *json, const char *path, ax_model_config *out)
+ax_status ax_json_bool(const json_t *json, const char *path, const char *key, bool *out)
+{
+    const json_t *value = json_object_get(json, key);
+    if (!value || json_is_null(value))
+        return AX_OK;
+    AX_CHECK(json_is_boolean(value), AX_ERR_DATA, "%s: the key \"%s\" must be true or false", path, key);
+    *out = json_is_true(value);
+    return AX_OK;
+}
+
+static ax_status parse(json_t *json, const char *path, ax_model_config *out)
 {
     AX_CHECK(json_is_object(json), AX_ERR_DATA,
              "%s does not hold a JSON object: is it the config.json of a model?", path);
@@ -102,9 +112,9 @@ static ax_status parse(const json_t *json, const char *path, ax_model_config *ou
         ax_error_context("%s", path);
         return AX_ERR_DATA;
     }
-    AX_CHECK(!json_is_object(json_object_get(json, "quantization_config")), AX_ERR_DATA,
-             "%s: quantization_config is not implemented: use the model's files without quantization", path);
+    AX_TRY(ax_config_keys_check(out->family, json, path));
     *out = ax_model_config_defaults(out->family);
+    AX_TRY(ax_json_bool(json, path, "tie_word_embeddings", &out->tie));
     AX_TRY(out->family->read(json, path, out));
     if (ax_model_config_check(out) != AX_OK) {
         ax_error_context("%s", path);
@@ -154,6 +164,7 @@ static ax_status fill_network(const ax_model_config *c, json_t *json)
                  json_object_set_new(json, "vocab_size", json_integer(c->vocab)) |
                  json_object_set_new(json, "tie_word_embeddings", json_boolean(c->tie));
     AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for the text of the model's config.json");
+    ax_config_keys_drop_aliases(c->family, json);
     return c->family->write(c, json);
 }
 

@@ -25,6 +25,12 @@ typedef struct ax_family_key {
     bool setting;
 } ax_family_key;
 
+/* A key of config.json of which only the values `only` are implemented, JSON texts separated by blanks; or,
+ * if `only` is NULL, another name of the key `alias`. */
+typedef struct ax_key_rule {
+    const char *key, *only, *alias;
+} ax_key_rule;
+
 struct ax_family {
     const char *name;         /* name of the family, and value of model_type in config.json */
     const char *architecture; /* name of the class in the transformers library */
@@ -38,6 +44,12 @@ struct ax_family {
     int n_keys;
     const ax_family_key *names; /* the keys that `write` sets and that have a configuration key */
     int n_names;
+    /* The keys of config.json, beside those that all families have (config_keys.c), separated by blanks:
+     * those that `read` reads, and those without effect on the network. `rules`: keys with rules for their
+     * values. */
+    const char *reads, *idle;
+    const ax_key_rule *rules;
+    int n_rules;
     const char *head, *table; /* names, in weight files, of the arrays of the output layer's weight and of the
                                  token embedding */
     const char *prefix;       /* prefix of array names that some weight files lack, such as "transformer." */
@@ -52,6 +64,23 @@ const char *ax_model_dtype_name(ax_dtype dtype);
  * an optional key is missing or null, *out stays unchanged. */
 ax_status ax_json_int(const json_t *json, const char *path, const char *key, bool optional, int64_t *out);
 ax_status ax_json_number(const json_t *json, const char *path, const char *key, bool optional, double *out);
+/* Reads an optional true or false. If the key is missing or null, *out stays unchanged. */
+ax_status ax_json_bool(const json_t *json, const char *path, const char *key, bool *out);
+
+/* config_keys.c. ax_config_keys_check fails with AX_ERR_DATA if a key of config.json has a value that is not
+ * implemented, and moves the values of aliases to the keys that they stand for. ax_config_keys_drop_aliases
+ * removes the aliases. ax_family_reads returns true if the family reads the key; false for keys that all
+ * families have. ax_config_keys_list_has returns true if `text` is one of the words of a list, which blanks
+ * separate. ax_config_keys_add_unknown appends the name of a key to a list. */
+AX_MUST_CHECK ax_status ax_config_keys_check(const ax_family *family, json_t *json, const char *path);
+void ax_config_keys_drop_aliases(const ax_family *family, json_t *json);
+bool ax_family_reads(const ax_family *family, const char *key);
+bool ax_config_keys_list_has(const char *list, const char *text);
+AX_MUST_CHECK ax_status ax_config_keys_add_unknown(ax_buf *out, const char *object, const char *key);
+
+/* rope_files.c: appends to a list the members of the rotary embedding's parameters in config.json that this
+ * kind of embedding does not have. */
+AX_MUST_CHECK ax_status ax_rope_list_unused(const json_t *json, ax_buf *out);
 
 /* Sets ax_param.file of all parameters of a tree by a key map. AX_ERR_INTERNAL if one is not in the map. */
 ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n);

@@ -65,28 +65,8 @@ static const char *activation_word(ax_activation kind)
     return NULL;
 }
 
-/* Fails if config.json sets an option of transformers' GPT2Config that changes the network and is not
- * implemented. */
-static ax_status refuse(const json_t *json, const char *path)
-{
-    static const struct {
-        const char *key;
-        bool only;
-    } fixed[] = {{"scale_attn_weights", true},
-                 {"scale_attn_by_inverse_layer_idx", false},
-                 {"add_cross_attention", false}};
-    for (size_t i = 0; i < AX_COUNT(fixed); i++) {
-        const json_t *value = json_object_get(json, fixed[i].key);
-        AX_CHECK(!value || json_is_true(value) == fixed[i].only, AX_ERR_DATA,
-                 "%s: %s must be %s: the other variant is not implemented", path, fixed[i].key,
-                 fixed[i].only ? "true" : "false");
-    }
-    return AX_OK;
-}
-
 static ax_status gpt2_read(const json_t *json, const char *path, ax_model_config *c)
 {
-    AX_TRY(refuse(json, path));
     AX_TRY(ax_json_int(json, path, "n_layer", false, &c->layers));
     AX_TRY(ax_json_int(json, path, "n_embd", false, &c->hidden));
     AX_TRY(ax_json_int(json, path, "n_head", false, &c->heads));
@@ -101,8 +81,6 @@ static ax_status gpt2_read(const json_t *json, const char *path, ax_model_config
     AX_TRY(ax_json_number(json, path, "attn_pdrop", true, &c->dropout.attn));
     AX_TRY(ax_json_number(json, path, "layer_norm_epsilon", true, &c->norm_eps));
     AX_TRY(ax_json_number(json, path, "initializer_range", true, &c->init_std));
-    const json_t *tie = json_object_get(json, "tie_word_embeddings");
-    c->tie = !tie || json_is_null(tie) || json_is_true(tie); /* the default is true */
     return read_activation(json, path, &c->activation);
 }
 
@@ -147,6 +125,15 @@ static const ax_family_key names[] = {{"n_layer", "model.layers", false},
                                       {"resid_pdrop", "model.resid_dropout", true},
                                       {"attn_pdrop", "model.attn_dropout", true}};
 
+/* Other names of keys in transformers, and values that are implemented. */
+static const ax_key_rule rules[] = {{"num_hidden_layers", NULL, "n_layer"},
+                                    {"hidden_size", NULL, "n_embd"},
+                                    {"num_attention_heads", NULL, "n_head"},
+                                    {"max_position_embeddings", NULL, "n_positions"},
+                                    {"scale_attn_weights", "true", NULL},
+                                    {"scale_attn_by_inverse_layer_idx", "false null", NULL},
+                                    {"layer_types", "null", NULL}};
+
 const ax_family ax_family_gpt2 = {
     .name = "gpt2",
     .architecture = "GPT2LMHeadModel",
@@ -157,6 +144,16 @@ const ax_family ax_family_gpt2 = {
     .n_keys = AX_COUNT(keys),
     .names = names,
     .n_names = AX_COUNT(names),
+    .reads =
+        "n_layer n_embd n_head n_positions n_inner activation_function embd_pdrop resid_pdrop attn_pdrop "
+        "layer_norm_epsilon initializer_range",
+    /* reorder_and_upcast_attn computes attention in fp32, as the program always does; n_ctx is of old
+     * versions, which did not use it; the rest is for classifiers, or of other families */
+    .idle = "reorder_and_upcast_attn n_ctx summary_type summary_use_proj summary_activation "
+            "summary_proj_to_labels summary_first_dropout summary_last_dropout attention_dropout head_dim "
+            "rope_theta rope_scaling rope_parameters partial_rotary_factor original_max_position_embeddings",
+    .rules = rules,
+    .n_rules = AX_COUNT(rules),
     .head = "lm_head.weight",
     .table = "transformer.wte.weight",
     .prefix = "transformer.",

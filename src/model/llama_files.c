@@ -16,6 +16,7 @@ const ax_key_map ax_llama_keys[AX_LLAMA_KEYS] = {
     {"h.%d.attn.q.bias", "model.layers.%d.self_attn.q_proj.bias", false, 0, 1},
     {"h.%d.attn.k.bias", "model.layers.%d.self_attn.k_proj.bias", false, 0, 1},
     {"h.%d.attn.v.bias", "model.layers.%d.self_attn.v_proj.bias", false, 0, 1},
+    {"h.%d.attn.proj.bias", "model.layers.%d.self_attn.o_proj.bias", false, 0, 1},
     {"h.%d.attn.q_norm.weight", "model.layers.%d.self_attn.q_norm.weight", false, 0, 1},
     {"h.%d.attn.k_norm.weight", "model.layers.%d.self_attn.k_norm.weight", false, 0, 1},
     {"h.%d.attn.proj.weight", "model.layers.%d.self_attn.o_proj.weight", false, 0, 1},
@@ -23,6 +24,9 @@ const ax_key_map ax_llama_keys[AX_LLAMA_KEYS] = {
     {"h.%d.mlp.gate.weight", "model.layers.%d.mlp.gate_proj.weight", false, 0, 1},
     {"h.%d.mlp.up.weight", "model.layers.%d.mlp.up_proj.weight", false, 0, 1},
     {"h.%d.mlp.down.weight", "model.layers.%d.mlp.down_proj.weight", false, 0, 1},
+    {"h.%d.mlp.gate.bias", "model.layers.%d.mlp.gate_proj.bias", false, 0, 1},
+    {"h.%d.mlp.up.bias", "model.layers.%d.mlp.up_proj.bias", false, 0, 1},
+    {"h.%d.mlp.down.bias", "model.layers.%d.mlp.down_proj.bias", false, 0, 1},
     {"norm.weight", "model.norm.weight", false, 0, 1},
     {"head.weight", "lm_head.weight", false, 0, 1},
 };
@@ -30,13 +34,6 @@ const ax_key_map ax_llama_keys[AX_LLAMA_KEYS] = {
 /* Patterns of arrays in weight files that are not loaded as parameters: a head that is stored although it is
  * tied, and the frequencies of rotary embeddings in old files. */
 const char *const ax_llama_ignored[AX_LLAMA_IGNORED] = {"lm_head.weight", "*rotary_emb.inv_freq"};
-
-ax_status ax_llama_refuse(const json_t *json, const char *path, const char *key)
-{
-    AX_CHECK(!json_is_true(json_object_get(json, key)), AX_ERR_DATA,
-             "%s: %s = true is not implemented, so this model cannot be used", path, key);
-    return AX_OK;
-}
 
 static ax_status read_activation(const json_t *json, const char *path)
 {
@@ -55,6 +52,37 @@ static ax_status read_nullable(const json_t *json, const char *path, const char 
     return ax_json_int(json, path, key, true, out);
 }
 
+/* Reads attention_bias (of q, k, v and the output projection) and mlp_bias, where the family has them. */
+static ax_status read_biases(const json_t *json, const char *path, ax_model_config *c)
+{
+    bool attention = false, mlp = false;
+    if (ax_family_reads(c->family, "attention_bias")) {
+        AX_TRY(ax_json_bool(json, path, "attention_bias", &attention));
+        c->no_bias.qkv = c->no_bias.proj = !attention;
+    }
+    if (ax_family_reads(c->family, "mlp_bias")) {
+        AX_TRY(ax_json_bool(json, path, "mlp_bias", &mlp));
+        c->no_bias.mlp = !mlp;
+    }
+    return AX_OK;
+}
+
+/* Sets the keys that read_biases reads. Fails if the family's config.json cannot describe the biases. */
+static ax_status write_biases(const ax_model_config *c, json_t *json)
+{
+    const ax_no_bias *lacks = &c->no_bias, usual = ax_model_config_defaults(c->family).no_bias;
+    bool attention = ax_family_reads(c->family, "attention_bias"),
+         mlp = ax_family_reads(c->family, "mlp_bias");
+    AX_CHECK((attention ? lacks->qkv == lacks->proj : lacks->qkv == usual.qkv && lacks->proj == usual.proj) &&
+                 (mlp || lacks->mlp == usual.mlp),
+             AX_ERR_USAGE, "config.json of family %s has no keys for the biases that this model has",
+             c->family->name);
+    int failed = (attention && json_object_set_new(json, "attention_bias", json_boolean(!lacks->qkv))) |
+                 (mlp && json_object_set_new(json, "mlp_bias", json_boolean(!lacks->mlp)));
+    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for the text of the model's config.json");
+    return AX_OK;
+}
+
 ax_status ax_llama_read(const json_t *json, const char *path, ax_model_config *c)
 {
     AX_TRY(read_activation(json, path));
@@ -71,7 +99,7 @@ ax_status ax_llama_read(const json_t *json, const char *path, ax_model_config *c
     AX_CHECK(c->norm_eps > 0, AX_ERR_DATA, "%s: rms_norm_eps = %g is not positive", path, c->norm_eps);
     AX_TRY(ax_json_number(json, path, "initializer_range", true, &c->init_std));
     AX_TRY(ax_json_number(json, path, "attention_dropout", true, &c->dropout.attn));
-    c->tie = json_is_true(json_object_get(json, "tie_word_embeddings")); /* the default is false */
+    AX_TRY(read_biases(json, path, c));
     return ax_rope_read(json, path, c);
 }
 
@@ -92,5 +120,6 @@ ax_status ax_llama_write(const ax_model_config *c, json_t *json)
                  json_object_set_new(json, "initializer_range", json_real(c->init_std)) |
                  json_object_set_new(json, "attention_dropout", json_real(c->dropout.attn));
     AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for the text of the model's config.json");
+    AX_TRY(write_biases(c, json));
     return ax_rope_write(c, json);
 }

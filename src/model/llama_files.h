@@ -22,12 +22,25 @@
     {"initializer_range", "model.init_std", true}, {"attention_dropout", "model.attn_dropout", true}
 /* clang-format on */
 
+/* Keys of config.json that all of these families read (ax_family.reads); their rule for a bias that a
+ * family's models do not have. */
+#define AX_LLAMA_READS                                                                                       \
+    "num_hidden_layers hidden_size num_attention_heads num_key_value_heads head_dim intermediate_size "      \
+    "hidden_act max_position_embeddings rms_norm_eps initializer_range attention_dropout rope_theta "        \
+    "rope_scaling rope_parameters partial_rotary_factor original_max_position_embeddings layer_types"
+#define AX_LLAMA_WINDOW_READS AX_LLAMA_READS " sliding_window"
+#define AX_QWEN_READS AX_LLAMA_WINDOW_READS " use_sliding_window max_window_layers"
+#define AX_NO_BIAS(key)                                                                                      \
+    {                                                                                                        \
+        key, "false null", NULL                                                                              \
+    }
+
 /* Initializers of the members of ax_family that describe the arrays in weight files. */
 #define AX_LLAMA_ARRAYS                                                                                      \
     .keys = ax_llama_keys, .n_keys = AX_LLAMA_KEYS, .head = "lm_head.weight",                                \
     .table = "model.embed_tokens.weight", .prefix = "model.", .ignored = ax_llama_ignored,                   \
     .n_ignored = AX_LLAMA_IGNORED
-enum { AX_LLAMA_KEYS = 17, AX_LLAMA_IGNORED = 2 };
+enum { AX_LLAMA_KEYS = 21, AX_LLAMA_IGNORED = 2 };
 extern const ax_key_map ax_llama_keys[AX_LLAMA_KEYS];
 extern const char *const ax_llama_ignored[AX_LLAMA_IGNORED];
 
@@ -36,16 +49,17 @@ extern const char *const ax_llama_ignored[AX_LLAMA_IGNORED];
 ax_status ax_llama_read(const json_t *json, const char *path, ax_model_config *c);
 ax_status ax_llama_write(const ax_model_config *c, json_t *json);
 
-/* Fails with AX_ERR_DATA if the value of `key` is true. */
-ax_status ax_llama_refuse(const json_t *json, const char *path, const char *key);
-
 /* Read and set the keys of the rotary embedding: rope_theta and rope_scaling, or rope_parameters in newer
  * files. ax_rope_read uses c->seq_len, which the caller sets before. */
 ax_status ax_rope_read(const json_t *json, const char *path, ax_model_config *c);
 ax_status ax_rope_write(const ax_model_config *c, json_t *json);
 
-/* Read and set the keys of sliding-window attention in Qwen's models: use_sliding_window, sliding_window, and
- * max_window_layers or layer_types. */
+/* Read and set the keys of sliding-window attention: in Mistral's models sliding_window and, in some files,
+ * layer_types; in Qwen's models use_sliding_window, sliding_window, and max_window_layers or layer_types.
+ * Llama's models have no window: ax_llama_window_read checks that layer_types, if given, agrees. */
+ax_status ax_llama_window_read(const json_t *json, const char *path, ax_model_config *c);
+ax_status ax_mistral_window_read(const json_t *json, const char *path, ax_model_config *c);
+ax_status ax_mistral_window_write(const ax_model_config *c, json_t *json);
 ax_status ax_qwen_window_read(const json_t *json, const char *path, ax_model_config *c);
 ax_status ax_qwen_window_write(const ax_model_config *c, json_t *json);
 

@@ -64,9 +64,8 @@ void ax_model_config_params(const ax_model_config *c, int64_t *total, int64_t *m
             block = 2 * d * q + 2 * d * kv + (c->gated ? 3 : 2) * d * c->ffn;
     int64_t norm =
         c->norm == AX_NORM_LAYER ? 2 * d : d; /* LayerNorm has weight and bias, RMSNorm only a weight */
-    int64_t vectors = 2 * norm + (c->head_norms ? 2 * e : 0) +
-                      (c->biases == AX_BIASES_NONE ? 0 : q + 2 * kv) +
-                      (c->biases == AX_BIASES_ALL ? d + (c->gated ? 2 : 1) * c->ffn + d : 0);
+    int64_t vectors = 2 * norm + (c->head_norms ? 2 * e : 0) + (c->no_bias.qkv ? 0 : q + 2 * kv) +
+                      (c->no_bias.proj ? 0 : d) + (c->no_bias.mlp ? 0 : (c->gated ? 2 : 1) * c->ffn + d);
     int64_t positions = c->rope.theta > 0 ? 0 : c->seq_len;
     *matmul = c->layers * block + c->vocab * d;
     *total = c->layers * (block + vectors) + (c->tie ? 1 : 2) * c->vocab * d + positions * d + norm;

@@ -6,7 +6,6 @@ static ax_status qwen2_read(const json_t *json, const char *path, ax_model_confi
 {
     c->seq_len = 32768; /* the defaults of Qwen2Config */
     c->kv_heads = 32;
-    AX_TRY(ax_llama_refuse(json, path, "mlp_bias"));
     AX_TRY(ax_llama_read(json, path, c));
     return ax_qwen_window_read(json, path, c);
 }
@@ -19,11 +18,19 @@ static ax_status qwen2_write(const ax_model_config *c, json_t *json)
 
 static const ax_family_key names[] = {AX_LLAMA_NAMES, {"sliding_window", "model.window", false}};
 
+/* attention_bias is idle: the class in transformers has the biases of q, k and v, and no other, whatever it
+ * is. */
+static const ax_key_rule rules[] = {AX_NO_BIAS("mlp_bias"), {"qkv_bias", "true null", NULL}};
+
 const ax_family ax_family_qwen2 = {.name = "qwen2",
                                    .architecture = "Qwen2ForCausalLM",
-                                   .defaults = {AX_LLAMA_FACTS, .biases = AX_BIASES_QKV},
+                                   .defaults = {AX_LLAMA_FACTS, .no_bias = {false, true, true}},
                                    .read = qwen2_read,
                                    .write = qwen2_write,
                                    AX_LLAMA_ARRAYS,
                                    .names = names,
-                                   .n_names = AX_COUNT(names)};
+                                   .n_names = AX_COUNT(names),
+                                   .reads = AX_QWEN_READS,
+                                   .idle = "attention_bias",
+                                   .rules = rules,
+                                   .n_rules = AX_COUNT(rules)};

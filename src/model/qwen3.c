@@ -7,8 +7,6 @@ static ax_status qwen3_read(const json_t *json, const char *path, ax_model_confi
     c->seq_len = 32768; /* the defaults of Qwen3Config */
     c->kv_heads = 32;
     c->head_dim = 128;
-    AX_TRY(ax_llama_refuse(json, path, "attention_bias"));
-    AX_TRY(ax_llama_refuse(json, path, "mlp_bias"));
     AX_TRY(ax_llama_read(json, path, c));
     return ax_qwen_window_read(json, path, c);
 }
@@ -21,11 +19,18 @@ static ax_status qwen3_write(const ax_model_config *c, json_t *json)
 
 static const ax_family_key names[] = {AX_LLAMA_NAMES, {"sliding_window", "model.window", false}};
 
-const ax_family ax_family_qwen3 = {.name = "qwen3",
-                                   .architecture = "Qwen3ForCausalLM",
-                                   .defaults = {AX_LLAMA_FACTS, .biases = AX_BIASES_NONE, .head_norms = true},
-                                   .read = qwen3_read,
-                                   .write = qwen3_write,
-                                   AX_LLAMA_ARRAYS,
-                                   .names = names,
-                                   .n_names = AX_COUNT(names)};
+static const ax_key_rule rules[] = {
+    AX_NO_BIAS("mlp_bias"), {"qk_norm", "true null", NULL}, {"use_qk_norm", "true null", NULL}};
+
+const ax_family ax_family_qwen3 = {
+    .name = "qwen3",
+    .architecture = "Qwen3ForCausalLM",
+    .defaults = {AX_LLAMA_FACTS, .no_bias = {true, true, true}, .head_norms = true},
+    .read = qwen3_read,
+    .write = qwen3_write,
+    AX_LLAMA_ARRAYS,
+    .names = names,
+    .n_names = AX_COUNT(names),
+    .reads = AX_QWEN_READS " attention_bias",
+    .rules = rules,
+    .n_rules = AX_COUNT(rules)};

@@ -122,6 +122,34 @@ ax_status ax_rope_read(const json_t *json, const char *path, ax_model_config *c)
     return AX_OK;
 }
 
+/* The members of the parameters that a kind of rotary embedding has, separated by blanks. */
+#define AX_ROPE_ALWAYS "rope_type type rope_theta partial_rotary_factor"
+static const char *const members[] = {
+    [AX_ROPE_DEFAULT] = AX_ROPE_ALWAYS,
+    [AX_ROPE_LINEAR] = AX_ROPE_ALWAYS " factor",
+    [AX_ROPE_LLAMA3] =
+        AX_ROPE_ALWAYS " factor original_max_position_embeddings low_freq_factor high_freq_factor",
+    [AX_ROPE_YARN] = AX_ROPE_ALWAYS " factor original_max_position_embeddings attention_factor beta_fast "
+                                    "beta_slow mscale mscale_all_dim truncate"};
+
+ax_status ax_rope_list_unused(const json_t *json, ax_buf *out)
+{
+    const json_t *p, *value;
+    const char *key;
+    ax_rope_kind kind;
+    AX_TRY(find_parameters(json, "config.json", &p));
+    if (!p)
+        return AX_OK;
+    AX_TRY(read_kind(p, "config.json", &kind));
+    json_object_foreach((json_t *)p, key, value)
+    {
+        if (!json_is_null(value) && !ax_config_keys_list_has(members[kind], key))
+            AX_TRY(ax_config_keys_add_unknown(
+                out, p == json_object_get(json, "rope_scaling") ? "rope_scaling" : "rope_parameters", key));
+    }
+    return AX_OK;
+}
+
 /* ---- writing ------------------------------------------------------------------------------------- */
 
 /* Sets a key to a number, unless the number is 0 (not given). */

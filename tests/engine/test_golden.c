@@ -15,13 +15,16 @@ static const struct {
              {"llama/llama3", GENERATE},
              {"llama/linear", 0},
              {"llama/yarn", 0},
+             {"llama/biases", ALL},
              {"mistral/window", ALL},
+             {"mistral/types", PACKED | GENERATE},
              {"mistral/whole", 0},
              {"mistral/yarn", 0},
              {"qwen2/tied", ALL},
              {"qwen2/windows", PACKED | GENERATE},
              {"qwen2/yarn", 0},
              {"qwen3/norms", ALL},
+             {"qwen3/biases", GENERATE},
              {"qwen3/types", GENERATE},
              {"qwen3/one", 0}};
 static const char *const devices[] = {"ref", "cpu"};

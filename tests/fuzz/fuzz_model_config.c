@@ -22,6 +22,17 @@ void fuzz_make_seeds(void)
                          "\"activation_function\":\"gelu_new\",\"resid_pdrop\":0.1,\"attn_pdrop\":0,"
                          "\"embd_pdrop\":0.5,\"tie_word_embeddings\":false}",
                          "{\"eos_token_id\":[3,4],\"bos_token_id\":1,\"temperature\":0.7}", NULL});
+    fuzz_seed_texts((const char *[]){"{\"model_type\":\"gpt2\",\"hidden_size\":8,\"n_embd\":8,\"num_hidden_"
+                                     "layers\":1,\"num_attention_heads\":2,"
+                                     "\"vocab_size\":7,\"max_position_embeddings\":16,\"is_causal\":true,"
+                                     "\"pruned_heads\":{},\"loss_type\":null}",
+                                     NULL});
+    fuzz_seed_texts((const char *[]){
+        "{\"model_type\":\"mistral\",\"hidden_size\":8,\"num_hidden_layers\":2,\"num_attention_heads\":2,"
+        "\"num_key_value_heads\":1,\"intermediate_size\":5,\"vocab_size\":7,\"layer_types\":[\"attention\","
+        "\"sliding_attention\"],\"auto_map\":{},\"rope_scaling\":{\"factor\":2,\"note\":1},\"logit_scale\":1."
+        "0}",
+        NULL});
 }
 
 /* Checks that a printed configuration reads back, and prints the same again. */
@@ -40,6 +51,14 @@ static void print_and_read(const ax_model_config *config)
     ax_buf_fini(&second);
 }
 
+/* Checks that the unknown keys of a configuration that was read can be listed. */
+static void list_unknown(const ax_model_config *config)
+{
+    ax_buf unknown = {0};
+    FUZZ_HOLDS(ax_model_config_unknown(config, &unknown) == AX_OK);
+    ax_buf_fini(&unknown);
+}
+
 static void read_config(const fuzz_part *part)
 {
     ax_model_config config, copy;
@@ -51,6 +70,7 @@ static void read_config(const fuzz_part *part)
         FUZZ_HOLDS(total >= matmul && matmul >= 0);
     }
     print_and_read(&config);
+    list_unknown(&config);
     FUZZ_HOLDS(ax_model_config_copy(&config, &copy) == AX_OK);
     ax_model_config_fini(&copy);
     ax_model_config_fini(&config);

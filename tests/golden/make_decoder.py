@@ -5,7 +5,7 @@ random models.
 As make_gpt2.py, whose functions it uses: weights are float32, results are computed from them in float64, and again in
 float32, to check that a float32 program can reach them. (transformers computes RMSNorm, the softmax of attention and
 rotary embeddings in float32 whatever the model's dtype: results are exact to about 1e-6.)
-Usage:  python3 tests/golden/make_decoder.py [DIRECTORY]
+Usage:  python3 tests/golden/make_decoder.py [DIRECTORY [CASE…]]
 """
 
 import json
@@ -29,7 +29,8 @@ YARN_ALL = {"rope_type": "yarn", "factor": 3.0, "original_max_position_embedding
             "beta_slow": 2.0, "mscale": 0.8, "mscale_all_dim": 0.5, "truncate": False}
 
 # family/name: (config, what is made beside the forward case). "old": config.json in the spelling of transformers 4;
-# "base": weights without the prefix "model.".
+# "base": weights without the prefix "model."; "mistral": a Ministral, which transformers makes of a file of Mistral's
+# that has layer_types, in such a file.
 CASES = {
     "llama/grouped": (dict(num_hidden_layers=2, hidden_size=30, num_attention_heads=3, num_key_value_heads=1,
                            intermediate_size=44, vocab_size=67, max_position_embeddings=40),
@@ -42,6 +43,14 @@ CASES = {
                           rope_scaling=LINEAR), ["base"]),
     "llama/yarn": (dict(num_hidden_layers=1, hidden_size=24, num_attention_heads=2, num_key_value_heads=2,
                         intermediate_size=19, vocab_size=31, max_position_embeddings=64, rope_scaling=YARN), []),
+    "llama/biases": (dict(num_hidden_layers=2, hidden_size=18, num_attention_heads=3, num_key_value_heads=1,
+                          intermediate_size=23, vocab_size=37, max_position_embeddings=40, attention_bias=True,
+                          mlp_bias=True), "train packed generate".split()),
+    "mistral/types": (dict(num_hidden_layers=3, hidden_size=16, num_attention_heads=4, num_key_value_heads=2,
+                           intermediate_size=21, vocab_size=29, head_dim=6,
+                           max_position_embeddings=40, sliding_window=5,
+                           layer_types=["full_attention", "sliding_attention", "full_attention"]),
+                      "mistral packed generate".split()),
     "mistral/window": (dict(num_hidden_layers=2, hidden_size=28, num_attention_heads=4, num_key_value_heads=2,
                             head_dim=10, intermediate_size=33, vocab_size=53, max_position_embeddings=40,
                             sliding_window=7), "train packed generate".split()),
@@ -63,6 +72,9 @@ CASES = {
     "qwen3/norms": (dict(num_hidden_layers=2, hidden_size=26, num_attention_heads=4, num_key_value_heads=2,
                          head_dim=12, intermediate_size=39, vocab_size=59, max_position_embeddings=40,
                          tie_word_embeddings=True), "train packed generate".split()),
+    "qwen3/biases": (dict(num_hidden_layers=1, hidden_size=16, num_attention_heads=2, num_key_value_heads=1,
+                          head_dim=10, intermediate_size=19, vocab_size=29, max_position_embeddings=40,
+                          attention_bias=True, tie_word_embeddings=True), ["generate"]),
     "qwen3/types": (dict(num_hidden_layers=3, hidden_size=18, num_attention_heads=3, num_key_value_heads=1,
                          head_dim=8, intermediate_size=25, vocab_size=31, max_position_embeddings=40,
                          use_sliding_window=True, sliding_window=4,
@@ -90,6 +102,8 @@ def write_model(model, directory, options, config):
     path = directory / "config.json"
     written = json.loads(path.read_text())
     written["architectures"] = [type(model).__name__]
+    if "mistral" in options:
+        written |= {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
     if "base" in options and not model.config.tie_word_embeddings:
         weights = {k.removeprefix("model."): v.contiguous() for k, v in model.state_dict().items()}
         save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
@@ -174,8 +188,9 @@ def train_case(single, double, vocab, length):
 def make_case(name, directory):
     settings, options = CASES[name]
     torch.manual_seed(sum(name.encode()))
-    config = transformers.AutoConfig.for_model(name.split("/")[0], bos_token_id=None, eos_token_id=None,
-                                               pad_token_id=None, **settings)
+    family = "ministral" if "mistral" in options else name.split("/")[0]
+    config = transformers.AutoConfig.for_model(family, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+                                               **settings)
     single = make_model(config)
     single.save_pretrained(directory)
     double = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64,
@@ -185,6 +200,8 @@ def make_case(name, directory):
 
     tokens, targets = make_batch(2, length, vocab, 0.3)
     logits, loss, grads = forward_backward(double, tokens, targets)
+    again = transformers.AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager").eval()
+    assert relative(again(input_ids=tokens, use_cache=False).logits, logits) < 1e-5  # the files as they were respelled
     assert relative(forward_backward(single, tokens, targets)[0], logits) < 1e-5
     out = {"forward.tokens": tokens, "forward.targets": targets, "forward.logits": logits, "forward.loss": loss[None]}
     out |= {"forward.grad." + k: g for k, g in grads.items()}
@@ -238,8 +255,9 @@ def main():
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
-    make_ropes(root / "rope.json")
-    for name in CASES:
+    if len(sys.argv) <= 2:
+        make_ropes(root / "rope.json")
+    for name in sys.argv[2:] or CASES:
         shutil.rmtree(root / name, ignore_errors=True)
         (root / name).mkdir(parents=True)
         make_case(name, root / name)

@@ -60,7 +60,7 @@ static void missing_keys_have_the_defaults_of_transformers(void **state)
         assert_true(c.norm_eps == 1e-6 && c.init_std == 0.02 && c.rope.theta == 10000 &&
                     c.rope.kind == AX_ROPE_DEFAULT && c.dropout.attn == 0);
         assert_true(c.head_norms == !strcmp(rows[i].family, "qwen3"));
-        assert_int_equal(c.biases, !strcmp(rows[i].family, "qwen2") ? AX_BIASES_QKV : AX_BIASES_NONE);
+        assert_true(c.no_bias.qkv == !!strcmp(rows[i].family, "qwen2") && c.no_bias.proj && c.no_bias.mlp);
         ax_model_config_fini(&c);
     }
     ax_model_config c;
@@ -174,6 +174,18 @@ static void windows_are_read_for_each_layer(void **state)
         int64_t window[3];
     } rows[] = {
         {"mistral", "\"num_key_value_heads\": 2, \"sliding_window\": 5", {5, 5, 5}},
+        {"mistral",
+         "\"sliding_window\": 5, \"layer_types\": [\"full_attention\", \"sliding_attention\", \"attention\"]",
+         {0, 5, 0}},
+        {"mistral",
+         "\"layer_types\": [\"sliding_attention\", \"sliding_attention\", \"sliding_attention\"]",
+         {4096, 4096, 4096}},
+        {"mistral",
+         "\"sliding_window\": 5, \"layer_types\": [\"full_attention\", \"full_attention\", "
+         "\"full_attention\"]",
+         {0, 0, 0}},
+        {"mistral", "\"sliding_window\": null, \"layer_types\": null", {0, 0, 0}},
+        {"llama", "\"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\"]", {0, 0, 0}},
         {"qwen2", "\"use_sliding_window\": true, \"sliding_window\": 5, \"max_window_layers\": 1", {0, 5, 5}},
         {"qwen2", "\"use_sliding_window\": true, \"sliding_window\": 5, \"max_window_layers\": 0", {5, 5, 5}},
         {"qwen2", "\"use_sliding_window\": true, \"sliding_window\": 5", {0, 0, 0}}, /* 28 layers have none */
@@ -212,6 +224,153 @@ static void windows_are_read_for_each_layer(void **state)
     }
 }
 
+/* ---- the keys of transformers' classes ----------------------------------------------------------- */
+
+/* Keys that have no default here: a file without them is refused. */
+static bool is_required(const char *key)
+{
+    static const char *const required[] = {"num_hidden_layers",
+                                           "hidden_size",
+                                           "num_attention_heads",
+                                           "intermediate_size",
+                                           "vocab_size",
+                                           "n_layer",
+                                           "n_embd",
+                                           "n_head",
+                                           "n_positions"};
+    for (size_t i = 0; i < AX_COUNT(required); i++)
+        if (!strcmp(required[i], key))
+            return true;
+    return false;
+}
+
+/* Parses `json`, no key of which may be unknown, and prints what was read, without the text it was read from.
+ */
+static void read_and_print(json_t *json, ax_buf *out)
+{
+    ax_model_config c;
+    ax_buf text = {0}, unknown = {0};
+    OK(ax_json_print(json, JSON_COMPACT, &text));
+    OK(ax_model_config_parse(text.data, text.size, "c.json", &c));
+    OK(ax_model_config_unknown(&c, &unknown));
+    if (unknown.size)
+        fail_msg("family %s does not know: %s", ax_model_config_family(&c), unknown.data);
+    free(c.source);
+    c.source = NULL;
+    OK(ax_model_config_print(&c, &(ax_model_identity){1, 2, AX_F32}, out));
+    ax_buf_fini(&text);
+    ax_buf_fini(&unknown);
+    ax_model_config_fini(&c);
+}
+
+static void check_class(const char *family, json_t *shared, json_t *own)
+{
+    json_t *sets[] = {shared, own}, *all = json_pack("{s:s}", "model_type", family), *least = json_copy(all),
+           *value;
+    const char *key;
+    size_t index;
+    ax_buf text[2] = {{0}, {0}};
+    for (size_t i = 0; i < AX_COUNT(sets); i++) {
+        json_object_foreach(json_object_get(sets[i], "fields"), key, value)
+        {
+            json_object_set(all, key, value);
+            if (is_required(key))
+                json_object_set(least, key, value);
+        }
+        json_array_foreach(json_object_get(sets[i], "read"), index,
+                           value) if (!json_object_get(all, json_string_value(value)))
+            json_object_set_new(all, json_string_value(value), json_null());
+    }
+    read_and_print(all, &text[0]);
+    read_and_print(least, &text[1]);
+    assert_string_equal(text[0].data, text[1].data);
+    for (int i = 0; i < 2; i++)
+        ax_buf_fini(&text[i]);
+    json_decref(all);
+    json_decref(least);
+}
+
+/* Every field of transformers' classes, and whatever else their code reads from a configuration, is known.
+ * With their defaults they mean the same as without. */
+static void keys_of_transformers_are_known(void **state)
+{
+    (void)state;
+    json_t *versions, *version;
+    const char *name;
+    OK(ax_json_read_file(AXONN_SOURCE_DIR "/tests/golden/config_fields.json", 0, &versions));
+    assert_int_equal(json_object_size(versions), 2);
+    json_object_foreach(versions, name, version) for (int i = 0; i < ax_family_count(); i++) check_class(
+        ax_family_name(i), json_object_get(version, "all"), json_object_get(version, ax_family_name(i)));
+    json_decref(versions);
+}
+
+/* Keys that nobody knows are listed, also those of the rotary embedding that its kind does not have. */
+static void unknown_keys_are_listed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *keys, *unknown;
+    } rows[] = {
+        {"llama", "\"use_cache\": false, \"rope_scaling\": null, \"logits_scaling\": 1.0", ""},
+        {"llama",
+         "\"auto_map\": {}, \"pretraining_tp\": 2, \"rope_scaling\": {\"factor\": 8.0, \"beta_fast\": null}, "
+         "\"my_scale\": 2",
+         "auto_map, my_scale, rope_scaling.factor"},
+        {"qwen2",
+         "\"num_key_value_heads\": 2, \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2, "
+         "\"mscale\": 1, \"scale\": 1}",
+         "rope_parameters.scale"},
+    };
+    for (size_t i = 0; i < AX_COUNT(rows); i++) {
+        ax_model_config c = parsed(rows[i].family, rows[i].keys);
+        ax_buf unknown = {0};
+        OK(ax_model_config_unknown(&c, &unknown));
+        assert_string_equal(unknown.size ? unknown.data : "", rows[i].unknown);
+        ax_buf_fini(&unknown);
+        ax_model_config_fini(&c);
+    }
+}
+
+/* attention_bias and mlp_bias are facts of the blocks, and are written again. */
+static void biases_are_read(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *keys;
+        ax_no_bias no_bias;
+        int64_t more; /* parameters of the biases of 3 layers; all widths are 12, that of the MLP is 7 */
+    } rows[] = {
+        {"llama", "\"attention_bias\": false, \"mlp_bias\": null", {true, true, true}, 0},
+        {"llama", "\"attention_bias\": true", {false, false, true}, 3 * 4 * 12},
+        {"llama", "\"attention_bias\": true, \"mlp_bias\": true", {0}, 3 * (4 * 12 + 2 * 7 + 12)},
+        {"llama", "\"mlp_bias\": true", {true, true, false}, 3 * (2 * 7 + 12)},
+        {"qwen3",
+         "\"num_key_value_heads\": 6, \"head_dim\": 2, \"attention_bias\": true",
+         {false, false, true},
+         3 * 4 * 12},
+        {"qwen2", "\"num_key_value_heads\": 6, \"attention_bias\": false", {false, true, true}, 3 * 3 * 12},
+    };
+    for (size_t i = 0; i < AX_COUNT(rows); i++) {
+        ax_model_config c = parsed(rows[i].family, rows[i].keys), again;
+        ax_buf text = {0};
+        int64_t with, without, matmul;
+        assert_memory_equal(&c.no_bias, &rows[i].no_bias, sizeof c.no_bias);
+        ax_model_config_params(&c, &with, &matmul);
+        OK(ax_model_config_print(&c, &(ax_model_identity){1, 2, AX_F32}, &text));
+        OK(ax_model_config_parse(text.data, text.size, "again.json", &again));
+        assert_memory_equal(&again.no_bias, &rows[i].no_bias, sizeof c.no_bias);
+        again.no_bias = (ax_no_bias){true, true, true};
+        ax_model_config_params(&again, &without, &matmul);
+        assert_int_equal(with - without, rows[i].more);
+        text.size = 0;
+        c.no_bias = (ax_no_bias){.qkv = true}; /* no family's file has keys for this */
+        assert_int_equal(ax_model_config_print(&c, &(ax_model_identity){1, 2, AX_F32}, &text), AX_ERR_USAGE);
+        ax_buf_fini(&text);
+        ax_model_config_fini(&c);
+        ax_model_config_fini(&again);
+    }
+}
+
 /* ---- refusals ------------------------------------------------------------------------------------ */
 
 /* What would change the numbers and is not implemented is refused by key and value. */
@@ -223,9 +382,22 @@ static void refusals_name_key_and_value(void **state)
     } rows[] = {
         {"llama", "\"hidden_act\": \"gelu\"", "hidden_act \"gelu\" is not implemented"},
         {"qwen2", "\"hidden_act\": 3", "hidden_act \"(not a string)\" is not implemented"},
-        {"llama", "\"mlp_bias\": true", "mlp_bias = true"},
-        {"llama", "\"attention_bias\": true", "attention_bias = true"},
-        {"qwen3", "\"attention_bias\": true", "attention_bias = true"},
+        {"qwen3", "\"mlp_bias\": true", "mlp_bias = true is not implemented (accepted: false null)"},
+        {"mistral", "\"attention_bias\": true", "attention_bias = true is not implemented"},
+        {"llama", "\"attention_bias\": 1", "\"attention_bias\" must be true or false"},
+        {"llama", "\"tie_word_embeddings\": \"true\"", "\"tie_word_embeddings\" must be true or false"},
+        {"llama", "\"is_causal\": false", "is_causal = false"},
+        {"llama", "\"per_layer_config\": {\"0\": {\"sliding_window\": 4}}", "per_layer_config = {"},
+        {"llama", "\"attn_logit_softcapping\": 50.0", "attn_logit_softcapping = 50 is not"},
+        {"llama", "\"attention_multiplier\": 0.0625", "attention_multiplier = 0.0625"},
+        {"llama", "\"pruned_heads\": {\"0\": [1]}", "pruned_heads = {\"0\":[1]}"},
+        {"llama", "\"sliding_window\": 4", "sliding_window = 4"},
+        {"llama", "\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\"]",
+         "layer_types[1] is sliding_attention, but models of family llama have no window"},
+        {"mistral",
+         "\"num_key_value_heads\": 2, \"sliding_window\": null, \"layer_types\": [\"full_attention\", "
+         "\"full_attention\", \"sliding_attention\"]",
+         "layer_types[2] is sliding_attention, but sliding_window is null"},
         {"mistral", "\"quantization_config\": {\"bits\": 4}", "quantization_config"},
         {"gpt2", "\"quantization_config\": {}", "quantization_config"},
         {"llama", "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}", "rope_type \"dynamic\""},
@@ -387,6 +559,9 @@ int main(void)
                                        cmocka_unit_test(the_spelling_of_the_file_is_kept),
                                        cmocka_unit_test(two_spellings_in_one_file_agree),
                                        cmocka_unit_test(windows_are_read_for_each_layer),
+                                       cmocka_unit_test(keys_of_transformers_are_known),
+                                       cmocka_unit_test(unknown_keys_are_listed),
+                                       cmocka_unit_test(biases_are_read),
                                        cmocka_unit_test(refusals_name_key_and_value),
                                        cmocka_unit_test(swish_is_silu),
                                        cmocka_unit_test(parameters_are_counted),

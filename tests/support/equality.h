@@ -11,8 +11,10 @@ enum { EQ_STEPS = 20, EQ_MOST_STEPS = 100, EQ_T = 10, EQ_PARAMS = 64 };
  * have no bias, and the head is not tied to the embedding and has a bias. odd: no axis divides a size (3
  * heads of 7, widths 21 and 23, 29 tokens). scarce: sizes so small that several of eight ranks hold nothing
  * (2 heads that share a key head, 5 tokens). window: of family mistral, so with RMSNorm, rotary positions and
- * a gated MLP; 8 query heads share 2 key heads, and see 4 positions. norms: of family qwen3, with an RMSNorm
- * of each head of q and k; 4 heads, which share 2 key heads, are twice as wide as the residual stream. */
+ * a gated MLP, and biases in attention and MLP; 8 query heads share 2 key heads, and see 4 positions. norms:
+ * of family qwen3, with an RMSNorm of each head of q and k and no biases; 4 heads, which share 2 key heads,
+ * are twice as wide as the residual stream. lora: like window, but only attention has biases, and the
+ * matrices have low-rank updates. */
 typedef enum eq_model {
     EQ_GPT2,
     EQ_GROUPED,

@@ -181,7 +181,6 @@ static ax_status make_config(const pipe_setup *s, ax_model_config *out)
     if (s->family != PIPE_GPT2) {
         out->hidden = 24;
         out->norm = AX_NORM_RMS;
-        out->biases = AX_BIASES_NONE;
         out->gated = true;
         out->rope.theta = 10000;
         out->activation = AX_SILU;
@@ -190,6 +189,7 @@ static ax_status make_config(const pipe_setup *s, ax_model_config *out)
         out->heads = 4;
         out->kv_heads = 2;
         out->head_norms = true;
+        out->no_bias = (ax_no_bias){true, true, true};
     }
     return ax_family_find(families[s->family], &out->family);
 }

@@ -182,7 +182,7 @@ static void greedy_case(const char *name)
     OK(ax_generator_create(g.ctx, &g.model, n, most, &generator));
     OK(ax_generator_feed(generator, ids, n, &logits));
     for (int64_t k = 0; k < last; k++) {
-        OK(ax_sample(logits, (int)g.model.config.vocab, &(ax_sampling){0, 0, 1}, 0, NULL, &next));
+        OK(ax_sample(logits, (int)g.model.config.vocab, &(ax_sampling){0, 0, 1, 0}, 0, NULL, &next));
         if (next != (int32_t)expected[k])
             fail_msg("%s: generated token %d is %d, not %g", name, (int)k, next, expected[k]);
         if (k + 1 < last)

@@ -6,7 +6,8 @@
 #
 #   scripts/quickstart.sh [PATH] [--seconds N] [--prompt TEXT] [--dir DIR] [--again] [key=value ...]
 #
-#   --seconds N    time for everything after the build (default: 300, or more if a million tokens take longer)
+#   --seconds N    time for everything after the build (default: 300, or more if a million tokens take longer). The number of
+#                  steps follows the clock: it changes if the machine becomes slower or faster
 #   --prompt TEXT  text that the model continues at the end (for headers e.g. "static inline int ")
 #   --dir DIR      run directory (default: runs/quickstart in this tree)
 #   --again        delete a finished or interrupted run, and start again
@@ -88,7 +89,7 @@ duration() { if [ "$1" -lt 100 ]; then echo "$1 s"; else calc "%d min %d s" "int
 
 # ---- an existing run ------------------------------------------------------------------------------------
 
-settings=$dir/quickstart.settings summary=$dir/summary.txt plan=$dir/quickstart.plan
+settings=$dir/quickstart.settings summary=$dir/summary.txt plan=$dir/quickstart.plan clock=$dir/quickstart.clock
 wanted=$(printf '%s\n' "$source" ${overrides[@]+"${overrides[@]}"})
 # Prints the settings that only the run in the directory has (-23), or that only this command has (-13).
 only() { comm "$1" <(sort "$settings") <(sort <<<"$wanted") | paste -sd ' '; }
@@ -132,6 +133,8 @@ else
     AXONN=$(realpath "$AXONN")
 fi
 SECONDS=0
+spent=0 # seconds that the run took before it was interrupted
+[ ! -e "$clock" ] || spent=$(<"$clock")
 
 # Reports a wrong override before anything takes time. axonn exits with 2 for a wrong configuration; a correct one fails
 # here too, but only because its data does not exist yet.
@@ -305,6 +308,9 @@ measure() {
     echo "rate=$(calc %d "$per_step / $step_s")"
     echo "estimate=$(calc %d "$SECONDS + $steps * $step_s + $rest")"
     echo "interval=$((steps / evals + 1))"
+    echo "least=$least"
+    echo "step_s=$step_s"
+    echo "rest=$rest"
     echo "seconds=$seconds"
     printf 'key=%s\n' ${size[@]+"${size[@]}"}
 }
@@ -329,11 +335,65 @@ fi
 
 # ---- 5: training ----------------------------------------------------------------------------------------
 
+# replan STEP PACE: prints how many steps fit into the time if a step takes PACE seconds after step STEP; nothing if the plan
+# is good enough. It may err by a share of the time that is left: there is time to see whether the machine stays so.
+replan() {
+    awk -v step="$1" -v pace="$2" -v steps="$steps" -v least="$(planned least)" -v rest="$(planned rest)" \
+        -v step_s="$(planned step_s)" -v now=$((spent + SECONDS)) -v time="$time" 'BEGIN {
+        if (pace > step_s) rest *= pace / step_s
+        end = now + (steps - step) * pace + rest
+        late = end - 0.96 * time
+        if (late <= 0.03 * time + 0.1 * (time - now) && late >= -0.05 * time - 0.2 * (time - now)) exit
+        fit = int(step + (0.96 * time - now - rest) / pace)
+        last = int(step + (step > 1000 ? step / 50 : 20)) # the learning rate falls to zero in some steps
+        if (fit < last) fit = last
+        if (fit < least) fit = least
+        if (late < 0 ? fit > steps : fit < steps) print fit }'
+}
+
+# Follows the clock while axonn trains. If the machine has become slower or faster, so that the steps will not end with the
+# time, notes the seconds of a step and stops axonn, which saves.
+watch() {
+    local before=0 step pace period=$((time / 30 > 0 ? time / 30 : 1))
+    pace=$(planned step_s)
+    [ ! -e "$dir/metrics.jsonl" ] || before=$(rows "$dir" | wc -l)
+    while sleep "$period"; do
+        echo $((spent + SECONDS)) >"$clock"
+        step=$({ rows "$dir" || :; } | wc -l)
+        [ "$step" -gt "$before" ] || continue
+        pace=$(calc %.9f "($pace + $(rows "$dir" | head -n "$step" | field step_ms | mean "$before") / 1000) / 2")
+        before=$step
+        [ -n "$(replan "$step" "$pace")" ] || continue
+        echo "$pace" >"$clock.pace"
+        kill "$(<"$dir/lock")"
+        return
+    done
+}
+
 say "[5/6] training"
-code=0
 mapfile -t size < <(planned key | sed '/^$/d')
-train ${size[@]+"${size[@]}"} run.{eval,checkpoint}_interval="$(planned interval)" "${keys[@]}" \
-    "train.steps=$steps" || code=$?
+time=$(planned seconds)
+time=${time:-300} watcher=
+trap '[ -z "$watcher" ] || kill "$watcher" 2>/dev/null || :' EXIT
+while true; do
+    code=0
+    rm -f "$clock.pace"
+    if [ -z "$(setting train.steps "")" ]; then
+        watch >/dev/null 2>&1 &
+        watcher=$!
+    fi
+    train ${size[@]+"${size[@]}"} run.{eval,checkpoint}_interval="$(planned interval)" "${keys[@]}" \
+        "train.steps=$steps" || code=$?
+    [ -z "$watcher" ] || kill "$watcher" 2>/dev/null || :
+    watcher=
+    [ $code -eq 7 ] && [ -s "$clock.pace" ] || break
+    fit=$(replan "$(sed 's/step-//' "$dir/latest")" "$(<"$clock.pace")")
+    [ -n "$fit" ] || continue
+    echo "(the machine has become $([ "$fit" -lt "$steps" ] && echo slower || echo faster): $fit steps instead of" \
+        "$steps, to end in time)"
+    steps=$fit
+    sed -i "s/^steps=.*/steps=$steps/" "$plan"
+done
 [ $code -ne 7 ] || fail "stopped; run the same command to continue"
 [ $code -eq 0 ] || exit $code
 
@@ -359,8 +419,9 @@ summarize() {
     echo "  bits per byte    $(calc %.3f "$(field bits_per_byte <"$dir/eval.json")") axonn," \
         "$(calc %.3f "8 * $gzip / $bytes") gzip -9, $(calc %.3f "8 * $xz / $bytes") xz -9e," \
         "on the same $(calc %.1f "$bytes / 1e6") MB"
-    echo "                   (axonn predicts from the last $context tokens of the same file," \
-        "the compressors use all files)"
+    echo "                   (axonn predicts from the last $context tokens of the same file, about" \
+        "$(calc %d "$context * $bytes / $valid_tokens") bytes;"
+    echo "                   gzip copies what repeats from the last 32 KiB of all files, xz from all of them)"
     echo "  checkpoint       $dir/$(sed 's,^,ckpt/,' "$dir/latest")"
     echo "  loss curve       $dir/loss.svg"
     echo "  completion       $AXONN generate $dir ${prompt:+--prompt \"$prompt\" }--temperature 0.7 --top-p 0.95"

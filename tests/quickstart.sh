@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/quickstart.sh with a tiny model on the sources of this tree: a run is interrupted and continued, its result is
-# printed again, and wrong commands are refused. With `time`: checks that --seconds 15 is kept, not counting the time that
+# scripts/quickstart.sh with a tiny model on the sources of this tree: a run is interrupted and continued, follows the clock,
+# its result is printed again, and wrong commands are refused. With `time`: checks that --seconds 15 is kept, not counting the time that
 # other programs of a busy machine take.
 #   tests/quickstart.sh AXONN [time]
 set -euo pipefail
@@ -9,7 +9,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 export AXONN=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-run=("$root/scripts/quickstart.sh" "$root/src" --dir "$work/run" --seconds 60 --prompt "int main(" model.layers=1
+run=("$root/scripts/quickstart.sh" "$root/src" --dir "$work/run" --seconds 30 --prompt "int main(" model.layers=1
     model.hidden=16 model.heads=2 model.vocab=384 model.seq_len=32 train.precision=fp32 threads=1 run.eval_batches=1)
 
 fail() {
@@ -61,12 +61,17 @@ grep -q "run the same command to continue" "$work/log" || fail "it does not say 
 steps=$(sed -n 's/^steps=//p' "$work/run/quickstart.plan")
 grep -q "^interval=$((steps / 8 + 1))$" "$work/run/quickstart.plan" || fail "not eight evaluations, with time enough"
 
-# Continues the run, with only 20 more steps.
-saved=$(sed 's/step-//' "$work/run/latest")
-sed -i "s/^steps=.*/steps=$((saved + 20))/" "$work/run/quickstart.plan"
+# Continues the run, as if the machine had become much slower: its time is nearly over, and a million steps are left. It
+# makes fewer of them, and the learning rate is zero at the last one all the same.
+sed -i "s/^steps=.*/steps=1000000/" "$work/run/quickstart.plan"
+echo 29 >"$work/run/quickstart.clock"
 expect 0 "continuing the interrupted run" "${run[@]}" --seconds 50
 grep -q "keeps its plan; with --again it starts again and takes 50 s" "$work/log" || fail "the new time is ignored"
-for line in "$((saved + 20)) steps" "validation loss" "gzip -9" "xz -9e" "ckpt/step-$((saved + 20))" "int main("; do
+grep -q "the machine has become slower: [0-9]* steps instead of 1000000" "$work/log" || fail "it does not follow the clock"
+steps=$(sed -n 's/^steps=//p' "$work/run/quickstart.plan")
+grep '"loss"' "$work/run/metrics.jsonl" | tail -n 1 | grep -q "\"step\": $steps, .*\"lr\": 0," ||
+    fail "the learning rate of the last step is not zero"
+for line in "$steps steps" "validation loss" "gzip -9" "xz -9e" "ckpt/step-$steps" "int main("; do
     grep -qF -- "$line" "$work/log" || fail "the summary has no \"$line\""
 done
 grep -q "^<svg" "$work/run/loss.svg" || fail "loss.svg is no picture"
@@ -95,8 +100,8 @@ grep -q "^interval=11" "$work/run/quickstart.plan" || fail "evaluations outlast 
 # The model fits the time: with no time it is the smallest one. A file and its copies are on the same side of the split.
 # The measurement evaluates once, even if an evaluation is due every three of its eight steps.
 mkdir "$work/twice"
-cp -r "$root/src/base" "$work/twice/a"
-cp -r "$root/src/base" "$work/twice/b"
+cp -r "$root/src/data" "$work/twice/a"
+cp -r "$root/src/data" "$work/twice/b"
 expect 0 "longer than the 0 s asked for" "$root/scripts/quickstart.sh" "$work/twice" --dir "$work/small" --seconds 0 \
     model.vocab=384 model.seq_len=32 train.precision=fp32 threads=1 run.eval_batches=1 run.eval_interval=3
 ! grep -q "awk\|integer expr" "$work/log" || fail "a calculation failed"

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build pkg-config git libpcre2-dev libutf8proc-dev libjansson-dev
-    libyaml-dev libxxhash-dev libhwloc-dev libopenmpi-dev openmpi-bin gzip xz-utils)
+    libyaml-dev libxxhash-dev libhwloc-dev zlib1g-dev libzstd-dev libopenmpi-dev openmpi-bin gzip xz-utils)
 case "${1:-}" in
     "") ;;
     --test) packages+=(libcmocka-dev clang clang-format clang-tidy llvm libclang-rt-14-dev iproute2 ccache libmpich-dev mpich) ;;

@@ -72,6 +72,11 @@ const char *ax_data_format_name(ax_data_format format);
 /* Returns true if files of this format hold text, which must be tokenized before training. */
 static inline bool ax_data_format_is_text(ax_data_format format) { return format <= AX_DATA_JSON; }
 
+/* Text may be compressed (.gz, .zst). Return NULL if this program can read such files, else the name of the
+ * library without which it was built. */
+const char *ax_data_absent_gzip(void);
+const char *ax_data_absent_zstd(void);
+
 /* Detects the format of `path` from its first bytes, its suffix and the files beside it. For Megatron-LM,
  * `path` may be the .bin, the .idx or their common prefix. A directory with nothing but token files (.tok,
  * .bin, .idx), and a shell pattern (* ? [) that is not itself the name of a file, have the format of their

@@ -3,6 +3,7 @@
 
 #include "axonn/comm.h"
 #include "axonn/config.h"
+#include "axonn/data.h"
 #include "axonn/grid.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -104,6 +105,14 @@ static json_t *machine(void)
     return out;
 }
 
+static void add_unpacker(json_t *list, const char *name, const char *help, const char *library)
+{
+    char absent[64];
+    snprintf(absent, sizeof absent, "built without %s", library ? library : "");
+    json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s?}", "name", name, "help", help, "available",
+                                          !library, "absent", library ? absent : NULL));
+}
+
 static json_t *devices(void)
 {
     json_t *list = json_array();
@@ -121,6 +130,8 @@ static json_t *devices(void)
     json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s?}", "name", "mpi", "help", mpi ? mpi : "",
                                           "available", mpi != NULL, "absent",
                                           mpi ? NULL : "no MPI library was found when this was built"));
+    add_unpacker(list, "gzip", "text in .gz files", ax_data_absent_gzip());
+    add_unpacker(list, "zstd", "text in .zst files", ax_data_absent_zstd());
     for (size_t i = 0; i < AX_COUNT(missing); i++)
         json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s}", "name", missing[i].name, "help", "",
                                               "available", 0, "absent", missing[i].why));

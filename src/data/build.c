@@ -223,7 +223,7 @@ static ax_status write_slot(build *b, slot *s)
                                   : "tokenizing failed, and there is not enough memory for the reason");
     AX_TRY(corpus_note(b->corpus, &s->unit, &s->omitted));
     AX_TRY(write_documents(b, s));
-    b->progress.bytes_done += s->unit.to - s->unit.from;
+    b->progress.bytes_done += s->unit.share;
     if (s->ids.capacity > KEEP_IDS) /* frees memory that grew for an unusually large document */
         ax_ids_fini(&s->ids);
     if (s->is_target.capacity > KEEP_IDS)
@@ -417,10 +417,13 @@ static void build_destroy(build *b)
     ax_token_writer_abandon(&b->valid);
     ax_corpus_destroy(&b->corpus);
     hash_set_fini(&b->seen);
+    if (b->more)
+        corpus_unit_fini(&b->next);
     for (int i = 0; i < SLOTS; i++) {
         ax_ids_fini(&b->slots[i].ids);
         ax_buf_fini(&b->slots[i].is_target);
         ax_buf_fini(&b->slots[i].documents);
+        corpus_unit_fini(&b->slots[i].unit);
         free(b->slots[i].message);
     }
     pthread_mutex_destroy(&b->lock);

@@ -74,17 +74,18 @@ static void drop_file(ax_corpus *corpus, int64_t file, const char *why)
     corpus->dropped_bytes += corpus->files[file].bytes;
 }
 
-/* Returns the format of a file found below a directory: JSONL if its suffix is .jsonl or .ndjson; JSONL, JSON
- * or text, by its first bytes, if its suffix is .json; else text. */
+/* Returns the format of a file found below a directory: JSONL or JSON, by its first bytes, if its suffix is
+ * .jsonl or .ndjson; JSONL, JSON or text if it is .json; else text. */
 static ax_data_format format_below(const char *path)
 {
     char head[DATA_HEAD_BYTES];
     size_t n;
-    if (data_has_suffix(path, ".jsonl") || data_has_suffix(path, ".ndjson"))
-        return AX_DATA_JSONL;
-    if (!data_has_suffix(path, ".json") || data_read_head(path, head, &n) != AX_OK)
+    bool lines = data_has_suffix(path, ".jsonl") || data_has_suffix(path, ".ndjson");
+    if (!lines && !data_has_suffix(path, ".json"))
         return AX_DATA_TEXT;
-    return data_json_format(head, n, n < sizeof head);
+    if (data_read_head(path, head, &n) != AX_OK)
+        return lines ? AX_DATA_JSONL : AX_DATA_TEXT;
+    return lines ? data_jsonl_format(head, n, n < sizeof head) : data_json_format(head, n, n < sizeof head);
 }
 
 static ax_status ignore_document(void *user, const char *text, size_t bytes, ax_chat_text *chat)
@@ -104,13 +105,37 @@ static ax_status check_jsonl_guess(ax_corpus *corpus, int64_t i)
     corpus_omitted omitted;
     if (file->format != AX_DATA_JSONL || !data_has_suffix(file->path, ".json"))
         return AX_OK;
-    AX_TRY(
-        corpus_read_unit(corpus, &(corpus_unit){i, 0, 1}, &corpus->scratch, ignore_document, NULL, &omitted));
+    AX_TRY(corpus_read_unit(corpus, &(corpus_unit){.file = i, .to = 1}, &corpus->scratch, ignore_document,
+                            NULL, &omitted));
     if (omitted.file_why) {
         drop_file(corpus, i, omitted.file_why);
         file->bytes = 0;
     }
     return AX_OK;
+}
+
+/* Adds a file found below a directory whose suffix says that it is compressed. Leaves it out with a warning
+ * if what it holds is not text, but fails if it cannot be decompressed. Takes ownership of `path`. */
+static ax_status add_packed(ax_corpus *corpus, char *path, const struct stat *info)
+{
+    char head[DATA_HEAD_BYTES];
+    size_t n;
+    int fd;
+    corpus_file file = file_on_disk(path, info, AX_DATA_TEXT);
+    ax_status status = ax_file_open(path, &fd);
+    if (status == AX_OK) {
+        ssize_t got = pread(fd, head, sizeof head, 0);
+        file.packing = data_packing_of(head, (size_t)ax_max(got, 0));
+        status = file.packing ? data_unpack_head(fd, path, file.packing, head, sizeof head, &n) : AX_OK;
+        close(fd);
+    }
+    if (status == AX_OK && file.packing && data_detect_inside(path, head, n, &file.format) == AX_OK)
+        return add_file(corpus, file);
+    if (status == AX_OK)
+        leave_out(corpus, path,
+                  file.packing ? ax_error_message() : "its suffix says that it is compressed, but it is not");
+    free(path);
+    return status;
 }
 
 static ax_status walk(ax_corpus *corpus, const ax_corpus_options *options, const char *dir);
@@ -127,6 +152,8 @@ static ax_status add_entry(ax_corpus *corpus, const ax_corpus_options *options, 
         leave_out(corpus, path, strerror(errno));
     } else if (S_ISDIR(info.st_mode) && !is_link) {
         status = walk(corpus, options, path);
+    } else if (S_ISREG(info.st_mode) && is_included(options, name) && *data_packed_suffix(path)) {
+        return add_packed(corpus, path, &info);
     } else if (S_ISREG(info.st_mode) && is_included(options, name)) {
         AX_TRY(add_file(corpus, file_on_disk(path, &info, format_below(path))));
         return check_jsonl_guess(corpus, corpus->n - 1);
@@ -161,6 +188,15 @@ static int compare_paths(const void *a, const void *b)
     return strcmp(((const corpus_file *)a)->path, ((const corpus_file *)b)->path);
 }
 
+static ax_status read_packing(corpus_file *file)
+{
+    char head[DATA_HEAD_BYTES];
+    size_t n;
+    AX_TRY(data_read_head(file->path, head, &n));
+    file->packing = data_packing_of(head, n);
+    return AX_OK;
+}
+
 static ax_status add_input_file(ax_corpus *corpus, const char *input, ax_data_format format,
                                 ax_data_progress_fn progress, void *user)
 {
@@ -170,7 +206,7 @@ static ax_status add_input_file(ax_corpus *corpus, const char *input, ax_data_fo
     AX_TRY(ax_strdup(input, &path));
     corpus_file file = file_on_disk(path, &info, format);
     file.named = true;
-    ax_status status = S_ISREG(info.st_mode) ? AX_OK : corpus_copy_pipe(&file, progress, user);
+    ax_status status = S_ISREG(info.st_mode) ? read_packing(&file) : corpus_copy_pipe(&file, progress, user);
     if (status != AX_OK) {
         file_fini(&file);
         return status;
@@ -180,6 +216,22 @@ static ax_status add_input_file(ax_corpus *corpus, const char *input, ax_data_fo
                "%s is read as plain text: it is neither a JSON array of objects nor a series of JSON objects",
                path);
     return add_file(corpus, file);
+}
+
+/* Warns of the first file of comma- or tab-separated values: its columns are not told apart. */
+static void warn_of_table(ax_corpus *corpus, const corpus_file *file)
+{
+    if (file->format != AX_DATA_TEXT ||
+        (!data_has_suffix(file->path, ".csv") && !data_has_suffix(file->path, ".tsv")) || corpus->tables++)
+        return;
+    ax_log(
+        AX_LOG_WARN,
+        "%s is read as plain text, with its separators and quotes, as one document (further such files are "
+        "not "
+        "named). If a column holds the texts, convert it: python3 -c \"import csv,json,sys; "
+        "csv.field_size_limit(1<<30); [print(json.dumps(r)) for r in csv.DictReader(sys.stdin%s)]\" < %s > "
+        "text.jsonl; then --text-key (data.text_key) COLUMN",
+        file->path, data_has_suffix(file->path, ".tsv") ? ",delimiter='\\t'" : "", file->path);
 }
 
 static ax_status add_tree(ax_corpus *corpus, const ax_corpus_options *options, const char *dir)
@@ -222,12 +274,15 @@ static ax_status add_input(ax_corpus *corpus, const ax_corpus_options *options, 
 static ax_status list_files(ax_corpus *corpus, const ax_corpus_options *options, ax_data_progress_fn progress,
                             void *user)
 {
+    corpus->packed.fd = -1;
     corpus->bad_limit = options->bad_lines;
     corpus->chat = options->chat;
     corpus->text_key_given = options->text_key;
     AX_TRY(ax_strdup(options->text_key ? options->text_key : "text", &corpus->text_key));
     for (int i = 0; i < options->n_inputs; i++)
         AX_TRY(add_input(corpus, options, options->inputs[i], progress, user));
+    for (int64_t i = 0; i < corpus->n; i++)
+        warn_of_table(corpus, &corpus->files[i]);
     AX_CHECK(corpus->n, AX_ERR_DATA, "no files to read%s%s%s%s",
              options->n_inputs ? " in " : ": no input was given", options->n_inputs ? options->inputs[0] : "",
              options->n_inputs > 1 ? " and the other inputs" : "",
@@ -262,6 +317,11 @@ void ax_corpus_destroy(ax_corpus **corpus)
         file_fini(&c->files[i]);
     free(c->files);
     free(c->text_key);
+    corpus_unit_fini(&c->at);
+    data_unpack_end(&c->packed.unpacker);
+    if (c->packed.fd >= 0)
+        close(c->packed.fd);
+    ax_buf_fini(&c->packed.ahead);
     ax_buf_fini(&c->scratch);
     ax_buf_fini(&c->pending);
     free(c);

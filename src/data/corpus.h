@@ -6,6 +6,7 @@
 #include "axonn/chat.h"
 #include "axonn/data.h"
 #include "axonn/json.h"
+#include "data/unpack.h"
 
 typedef struct corpus_file {
     char *path;
@@ -14,15 +15,22 @@ typedef struct corpus_file {
     int copy; /* descriptor of an unlinked temporary file that holds a pipe's bytes; -1: read the file from
                  `path` */
     ax_data_format format; /* text, JSONL or JSON */
+    data_packing packing;  /* how the file is compressed */
     bool named;            /* the caller named the file, or a pattern that matches it; false: it was found
                               below a directory */
 } corpus_file;
 
 /* A unit of work: a whole text or JSON file, or the lines of a JSONL file that start at byte offsets [from,
- * to). `file` is an index in ax_corpus.files. */
+ * to). `file` is an index in ax_corpus.files. A compressed file can be read in order only, so that its units
+ * come with their text (whole lines, if it is JSONL), and offsets are those in the decompressed text. */
 typedef struct corpus_unit {
     int64_t file, from, to;
+    int64_t share;      /* how many bytes of the file on disk the unit accounts for */
+    bool first, packed; /* first: the unit is the first of its file */
+    ax_buf text;        /* of a compressed file */
+    char *failure;      /* message of the error that ended the decompression */
 } corpus_unit;
+void corpus_unit_fini(corpus_unit *unit);
 
 enum { CORPUS_UNIT_BYTES = 1 << 20 };
 
@@ -35,8 +43,15 @@ struct ax_corpus {
     const ax_chat *chat; /* template of conversations; NULL: JSON objects are not read as conversations */
     int64_t bad_limit;   /* largest value of bad_lines (below) that is not an error */
     corpus_unit at;      /* the unit that ax_corpus_next read last */
+    struct {             /* the compressed file of which corpus_next_unit returns units */
+        int fd;
+        data_unpacker *unpacker; /* NULL: no file is open */
+        ax_buf ahead;            /* text that follows the last unit */
+        int64_t used;            /* bytes of the file on disk that earlier units account for */
+    } packed;
     ax_buf scratch, pending;
     size_t pending_at;              /* offset in `pending` of the next document that ax_corpus_next returns */
+    int64_t tables;                 /* number of files of comma- or tab-separated values */
     int64_t documents;              /* number of documents that ax_corpus_next has returned */
     int64_t skipped;                /* number of files and directories left out, while listing or reading */
     int64_t dropped, dropped_bytes; /* number and total size of the entries of `files` that were left out
@@ -73,16 +88,17 @@ AX_MUST_CHECK ax_status corpus_create(const ax_corpus_options *options, ax_data_
 AX_MUST_CHECK ax_status corpus_copy_pipe(corpus_file *file, ax_data_progress_fn progress, void *user);
 
 /* Sets *unit to the unit that follows *unit, or to the first unit if *unit is zeroed. Returns false after the
- * last unit. */
-bool corpus_next_unit(const ax_corpus *corpus, corpus_unit *unit);
+ * last unit. *unit, whose memory the caller has taken or released, then owns its text. The calls for a corpus
+ * must be in order, and not at the same time. */
+bool corpus_next_unit(ax_corpus *corpus, corpus_unit *unit);
 
 /* Receives a document; `text` is valid during the call only. `chat`: NULL, or, if the document is a
  * conversation, its text divided into the parts of turns and of the template. */
 typedef ax_status (*corpus_take_fn)(void *user, const char *text, size_t bytes, ax_chat_text *chat);
 
-/* Reads a unit and passes its documents to `take`, in order. Sets *omitted to what was left out. Thread-safe
- * if each thread has its own `scratch`, which is reused from call to call. */
-AX_MUST_CHECK ax_status corpus_read_unit(const ax_corpus *corpus, const corpus_unit *unit, ax_buf *scratch,
+/* Reads a unit, passes its documents to `take`, in order, and releases its memory. Sets *omitted to what was
+ * left out. Thread-safe if each thread has its own `scratch`, which is reused from call to call. */
+AX_MUST_CHECK ax_status corpus_read_unit(const ax_corpus *corpus, corpus_unit *unit, ax_buf *scratch,
                                          corpus_take_fn take, void *user, corpus_omitted *omitted);
 
 /* Adds the counts in `omitted` (files, records and conversations left out while `unit` was read) to those of

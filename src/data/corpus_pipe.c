@@ -56,7 +56,9 @@ static ax_status copy_all(int fd, corpus_file *file, ax_data_progress_fn progres
         if (n < 0)
             continue;
         /* Refuses NUL bytes early, so that reading /dev/zero ends. */
-        const char *zero = memchr(chunk, 0, (size_t)n);
+        if (!file->bytes)
+            file->packing = data_packing_of(chunk, (size_t)n);
+        const char *zero = file->packing ? NULL : memchr(chunk, 0, (size_t)n);
         if (zero)
             return refuse_nul(file, chunk, file->bytes ? 0 : (size_t)n, file->bytes + (zero - chunk));
         AX_TRY(
@@ -87,7 +89,11 @@ ax_status corpus_copy_pipe(corpus_file *file, ax_data_progress_fn progress, void
     close(fd);
     AX_TRY(status);
     char head[DATA_HEAD_BYTES];
-    ssize_t n = pread(file->copy, head, sizeof head, 0);
-    file->format = data_json_format(head, (size_t)ax_max(n, 0), file->bytes <= n);
+    size_t unpacked = 0;
+    if (file->packing)
+        AX_TRY(data_unpack_head(file->copy, file->path, file->packing, head, sizeof head, &unpacked));
+    ssize_t n = file->packing ? (ssize_t)unpacked : pread(file->copy, head, sizeof head, 0);
+    bool complete = file->packing ? unpacked < sizeof head : file->bytes <= n;
+    file->format = data_json_format(head, (size_t)ax_max(n, 0), complete);
     return AX_OK;
 }

@@ -6,25 +6,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-bool corpus_next_unit(const ax_corpus *corpus, corpus_unit *unit)
-{
-    int64_t file = unit->file, from = unit->to;
-    while (file < corpus->n && from >= corpus->files[file].bytes) {
-        file++;
-        from = 0;
-    }
-    if (file == corpus->n) {
-        *unit = (corpus_unit){file, 0, 0};
-        return false;
-    }
-    const corpus_file *f = &corpus->files[file];
-    *unit = (corpus_unit){file, from,
-                          f->format == AX_DATA_JSONL ? ax_min(from + CORPUS_UNIT_BYTES, f->bytes) : f->bytes};
-    return true;
-}
 
 static int file_open(const corpus_file *file)
 {
@@ -36,6 +20,123 @@ static void file_close(const corpus_file *file, int fd)
     if (fd >= 0 && fd != file->copy)
         close(fd);
 }
+
+void corpus_unit_fini(corpus_unit *unit)
+{
+    ax_buf_fini(&unit->text);
+    free(unit->failure);
+    unit->failure = NULL;
+}
+
+/* ---- units of compressed files ------------------------------------------------------------------- */
+
+/* Appends decompressed text to `text` until it holds a unit: the whole file, or at least CORPUS_UNIT_BYTES
+ * that contain the end of a line. Sets *end if the file has no more. */
+static ax_status unpack_unit(ax_corpus *corpus, const corpus_file *file, ax_buf *text, bool *end)
+{
+    enum { PART = 1 << 18 };
+    bool lines = file->format == AX_DATA_JSONL;
+    for (size_t got, searched = 0; !*end; searched = text->size) {
+        if (lines && text->size >= CORPUS_UNIT_BYTES &&
+            memchr(text->data + searched, '\n', text->size - searched))
+            return AX_OK;
+        AX_TRY(ax_buf_reserve(text, PART + 1));
+        AX_TRY(data_unpack_read(corpus->packed.unpacker, text->data + text->size, PART, &got));
+        text->size += got;
+        text->data[text->size] = 0;
+        *end = got < PART;
+    }
+    return AX_OK;
+}
+
+/* Moves what follows the last end of a line from `text` to corpus->packed.ahead. */
+static ax_status cut_lines(ax_corpus *corpus, ax_buf *text)
+{
+    const char *newline = memrchr(text->data, '\n', text->size);
+    size_t keep = (size_t)(newline + 1 - text->data);
+    AX_TRY(ax_buf_add(&corpus->packed.ahead, text->data + keep, text->size - keep));
+    text->size = keep;
+    text->data[keep] = 0;
+    return AX_OK;
+}
+
+static void close_packed(ax_corpus *corpus)
+{
+    data_unpack_end(&corpus->packed.unpacker);
+    if (corpus->packed.fd >= 0)
+        close(corpus->packed.fd);
+    corpus->packed.fd = -1;
+}
+
+static ax_status open_packed(ax_corpus *corpus, const corpus_file *file)
+{
+    corpus->packed.used = 0;
+    corpus->packed.fd = file->copy >= 0 ? dup(file->copy) : open(file->path, O_RDONLY | O_CLOEXEC);
+    AX_CHECK(corpus->packed.fd >= 0, AX_ERR_DATA, "cannot open %s: %s", file->path, strerror(errno));
+    return data_unpack_start(corpus->packed.fd, file->path, file->packing, &corpus->packed.unpacker);
+}
+
+/* Fills *unit with the next text of the file. After the last text, the file is closed. */
+static ax_status fill_packed(ax_corpus *corpus, corpus_file *file, corpus_unit *unit)
+{
+    bool end = false;
+    if (unit->first)
+        AX_TRY(open_packed(corpus, file));
+    unit->text = corpus->packed.ahead;
+    corpus->packed.ahead = (ax_buf){0};
+    AX_TRY(unpack_unit(corpus, file, &unit->text, &end));
+    if (!end)
+        AX_TRY(cut_lines(corpus, &unit->text));
+    unit->to = unit->from + (int64_t)unit->text.size;
+    unit->share = data_unpack_offset(corpus->packed.unpacker) - corpus->packed.used;
+    corpus->packed.used += unit->share;
+    if (!end)
+        return AX_OK;
+    close_packed(corpus);
+    corpus->bytes += unit->to - file->bytes; /* from now on the bytes of the text count */
+    file->bytes = unit->to;
+    return AX_OK;
+}
+
+/* Sets *unit to the text of a compressed file from offset `from` on. Returns false if there is none. */
+static bool next_packed(ax_corpus *corpus, int64_t file, int64_t from, corpus_unit *unit)
+{
+    *unit = (corpus_unit){.file = file, .from = from, .to = from, .first = !from, .packed = true};
+    if (from && !corpus->packed.unpacker)
+        return false;
+    if (fill_packed(corpus, &corpus->files[file], unit) == AX_OK)
+        return unit->text.size > 0;
+    close_packed(corpus);
+    ax_buf_fini(&unit->text);
+    if (ax_strdup(ax_error_message(), &unit->failure) != AX_OK)
+        unit->failure = NULL;
+    unit->to = from + 1; /* so that the next call goes to the next file */
+    return true;
+}
+
+bool corpus_next_unit(ax_corpus *corpus, corpus_unit *unit)
+{
+    int64_t file = unit->file, from = unit->to;
+    for (; file < corpus->n; file++, from = 0) {
+        const corpus_file *f = &corpus->files[file];
+        if (f->packing ? next_packed(corpus, file, from, unit) : from < f->bytes)
+            break;
+        if (f->packing)
+            corpus_unit_fini(unit);
+    }
+    if (file == corpus->n) {
+        *unit = (corpus_unit){.file = file};
+        return false;
+    }
+    const corpus_file *f = &corpus->files[file];
+    if (f->packing)
+        return true;
+    int64_t to = f->format == AX_DATA_JSONL ? ax_min(from + CORPUS_UNIT_BYTES, f->bytes) : f->bytes;
+    *unit = (corpus_unit){.file = file, .from = from, .to = to, .share = to - from, .first = !from};
+    return true;
+}
+
+/* ---- bytes --------------------------------------------------------------------------------------- */
 
 ax_status corpus_append_range(int fd, const char *path, int64_t offset, int64_t bytes, ax_buf *buf)
 {
@@ -64,23 +165,44 @@ static size_t bom_size(const char *text, size_t bytes)
     return bytes >= n && !memcmp(text, DATA_BOM, n) ? n : 0;
 }
 
+/* Moves the place behind the n bytes. */
+static void advance(ax_json_place *place, const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (bytes[i] == '\n') {
+            place->line++;
+            place->column = 1;
+        } else {
+            place->column += (bytes[i] & 0xC0) != 0x80; /* counts characters by their first bytes */
+        }
+}
+
+/* Reads the next `bytes` bytes of the text, from offset `at` on, into `part`. */
+static ax_status read_part(const corpus_file *file, int fd, data_unpacker *unpacker, int64_t at,
+                           int64_t bytes, ax_buf *part)
+{
+    part->size = 0;
+    if (!unpacker)
+        return corpus_append_range(fd, file->path, at, bytes, part);
+    AX_TRY(ax_buf_reserve(part, (size_t)bytes));
+    return data_unpack_read(unpacker, part->data, (size_t)bytes, &part->size);
+}
+
 ax_json_place corpus_place(const corpus_file *file, int64_t offset)
 {
     ax_json_place place = {file->path, 1, 1};
     ax_buf part = {0};
+    data_unpacker *unpacker = NULL;
     int fd = file_open(file);
-    for (int64_t at = 0; fd >= 0 && at < offset; at += CORPUS_UNIT_BYTES) {
-        part.size = 0;
-        if (corpus_append_range(fd, file->path, at, ax_min(CORPUS_UNIT_BYTES, offset - at), &part) != AX_OK)
-            break;
-        for (size_t i = at ? 0 : bom_size(part.data, part.size); i < part.size; i++)
-            if (part.data[i] == '\n') {
-                place.line++;
-                place.column = 1;
-            } else {
-                place.column += (part.data[i] & 0xC0) != 0x80; /* counts characters by their first bytes */
-            }
+    bool good =
+        fd >= 0 && (!file->packing || data_unpack_start(fd, file->path, file->packing, &unpacker) == AX_OK);
+    for (int64_t at = 0; good && at < offset; at += CORPUS_UNIT_BYTES) {
+        good = read_part(file, fd, unpacker, at, ax_min(CORPUS_UNIT_BYTES, offset - at), &part) == AX_OK;
+        size_t skipped = at ? 0 : bom_size(part.data, part.size);
+        if (good)
+            advance(&place, part.data + skipped, part.size - skipped);
     }
+    data_unpack_end(&unpacker);
     file_close(file, fd);
     ax_buf_fini(&part);
     return place;
@@ -157,6 +279,28 @@ static ax_status take_plain(const corpus_file *file, const char *text, size_t by
     return bytes ? take(user, text, bytes, NULL) : AX_OK;
 }
 
+/* Passes the documents of a unit to `take`. Its text is the bytes of `buf` from `first` on, which begin at
+ * `offset` of the file's text. */
+static ax_status take_unit(const ax_corpus *corpus, const corpus_unit *unit, const ax_buf *buf, size_t first,
+                           int64_t offset, corpus_take_fn take, void *user, corpus_omitted *omitted)
+{
+    const corpus_file *file = &corpus->files[unit->file];
+    if (!unit->from) {
+        first = bom_size(buf->data, buf->size);
+        offset = (int64_t)first;
+        ax_status status = data_refuse_wide(file->path, buf->data, buf->size);
+        if (status != AX_OK && may_skip(file, unit)) {
+            omitted->file_why = data_not_text(buf->data, buf->size);
+            return AX_OK;
+        }
+        AX_TRY(status);
+    }
+    const char *text = buf->data + first;
+    size_t bytes = buf->size - first;
+    return file->format == AX_DATA_TEXT ? take_plain(file, text, bytes, take, user, omitted)
+                                        : take_json(corpus, unit, text, bytes, offset, take, user, omitted);
+}
+
 static ax_status read_open(const ax_corpus *corpus, const corpus_unit *unit, int fd, ax_buf *buf,
                            corpus_take_fn take, void *user, corpus_omitted *omitted)
 {
@@ -170,21 +314,28 @@ static ax_status read_open(const ax_corpus *corpus, const corpus_unit *unit, int
         return AX_OK;
     }
     AX_TRY(status);
-    if (!unit->from)
-        first = bom_size(buf->data, buf->size);
-    const char *text = buf->data + first;
-    size_t bytes = buf->size - first;
     int64_t offset = ax_max(unit->from - 1, 0) + (int64_t)first;
-    return file->format == AX_DATA_TEXT ? take_plain(file, text, bytes, take, user, omitted)
-                                        : take_json(corpus, unit, text, bytes, offset, take, user, omitted);
+    return take_unit(corpus, unit, buf, first, offset, take, user, omitted);
 }
 
-ax_status corpus_read_unit(const ax_corpus *corpus, const corpus_unit *unit, ax_buf *scratch,
-                           corpus_take_fn take, void *user, corpus_omitted *omitted)
+static ax_status read_packed(const ax_corpus *corpus, corpus_unit *unit, corpus_take_fn take, void *user,
+                             corpus_omitted *omitted)
+{
+    ax_status status = unit->text.data
+                           ? take_unit(corpus, unit, &unit->text, 0, unit->from, take, user, omitted)
+                           : ax_fail(AX_ERR_DATA, "%s", unit->failure ? unit->failure : "not enough memory");
+    corpus_unit_fini(unit);
+    return status;
+}
+
+ax_status corpus_read_unit(const ax_corpus *corpus, corpus_unit *unit, ax_buf *scratch, corpus_take_fn take,
+                           void *user, corpus_omitted *omitted)
 {
     const corpus_file *file = &corpus->files[unit->file];
     *omitted = (corpus_omitted){0};
     scratch->size = 0;
+    if (unit->packed)
+        return read_packed(corpus, unit, take, user, omitted);
     int fd = file_open(file);
     if (fd < 0 && may_skip(file, unit)) {
         omitted->file_why = "cannot be opened";

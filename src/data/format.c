@@ -1,12 +1,14 @@
 /* Detects the format of data files: by the first bytes if the format has a magic number, else by the suffix,
  * by the start of the text (.json), and by the files beside it (Megatron-LM). */
 #include "source.h"
+#include "unpack.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -77,54 +79,181 @@ ax_status data_read_head(const char *path, char head[DATA_HEAD_BYTES], size_t *n
     return AX_OK;
 }
 
-/* Recognizes common formats that this program does not read. Returns a phrase to be printed after "it", such
- * as "is compressed (gzip): unpack it first"; NULL for any other format. */
-static const char *known_advice(const char *head, size_t n)
+/* A file format that is not read. `advice` is to be printed after "it". */
+typedef struct foreign {
+    const char *magic; /* its bytes at offset `at`; NULL: only `suffix` tells the format */
+    int bytes, at;
+    const char *suffix; /* as a rule its suffix; NULL: none of its own */
+    const char *advice;
+    const char *command; /* what converts it, with %s for the path; NULL: nothing in general */
+} foreign;
+
+#define FROM_PANDAS(read)                                                                                    \
+    "python3 -c \"import pandas as p; p." read                                                               \
+    "('%s').to_json('text.jsonl', orient='records', lines=True)\", then --text-key (data.text_key) COLUMN"
+
+static const foreign foreign_formats[] = {
+    {"\xfd"
+     "7zXZ",
+     5, 0, ".xz", "is compressed (xz): unpack it first", "xz -d %s"},
+    {"BZh", 3, 0, ".bz2", "is compressed (bzip2): unpack it first", "bzip2 -d %s"},
+    {"\x04\x22\x4d\x18", 4, 0, ".lz4", "is compressed (lz4): unpack it first", "lz4 -d %s"},
+    {"7z\xbc\xaf\x27\x1c", 6, 0, ".7z", "is an archive (7z): unpack it first", NULL},
+    {"PK\x03\x04", 4, 0, ".docx",
+     "is a zip archive, as Word's documents and PyTorch's files are: unpack it, or "
+     "save its text as .txt, first",
+     NULL},
+    {"PK\x03\x04", 4, 0, ".zip", "is a zip archive: unpack it first", "unzip %s"},
+    {"ustar", 5, 257, ".tar", "is a tar archive: unpack it first", "tar -xf %s"},
+    {"PAR1", 4, 0, ".parquet", "is a Parquet file: export its text as JSONL first",
+     FROM_PANDAS("read_parquet")},
+    {"ARROW1", 6, 0, ".feather", "is an Arrow file: export its text as JSONL first",
+     FROM_PANDAS("read_feather")},
+    {NULL, 0, 0, ".arrow", "is an Arrow file: export its text as JSONL first",
+     "python3 -c \"import datasets as d; d.Dataset.from_file('%s').to_json('text.jsonl')\", then --text-key "
+     "(data.text_key) COLUMN"},
+    {"\x93NUMPY", 6, 0, ".npy",
+     "is an array of NumPy with a header: write its ids without header, if they are "
+     "tokens",
+     "python3 -c \"import numpy as n; n.load('%s').astype('<u4').tofile('tokens.u32.bin')\""},
+    {"\x80\x04\x95", 3, 0, ".pkl", "is a pickle of Python: export its text as JSONL first", NULL},
+    {"\x80\x02\x8a\nl", 5, 0, ".pt", "is a file of PyTorch: export its text as JSONL first", NULL},
+    {"\x89HDF\r\n", 6, 0, ".h5", "is an HDF5 file: export its text as JSONL first", NULL},
+    {"SQLite format 3", 15, 0, ".db", "is a database of SQLite: export its text as JSONL first", NULL},
+    {"GGUF", 4, 0, ".gguf", "is a model of llama.cpp (GGUF), not data", NULL},
+    {"%PDF-", 5, 0, ".pdf", "is a PDF: extract its text first", "pdftotext %s"},
+    {"{\\rtf", 5, 0, ".rtf", "is in Rich Text Format: save it as plain text first", NULL},
+    {"version https://git-lfs", 23, 0, NULL, "is a pointer of Git LFS, not the file itself: fetch that first",
+     "git lfs pull"},
+    {"BIN.TOK\n", 8, 0, NULL, "is a token file of llmq, which is not read here: build one from the text",
+     NULL}};
+
+static bool has_magic(const foreign *f, const char *head, size_t n)
 {
-    static const struct {
-        const char *magic, *advice;
-        size_t bytes;
-    } known[] = {
-        {"\x1f\x8b", "is compressed (gzip): unpack it first", 2},
-        {"\xfd"
-         "7zXZ",
-         "is compressed (xz): unpack it first", 5},
-        {"\x28\xb5\x2f\xfd", "is compressed (zstd): unpack it first", 4},
-        {"BZh", "is compressed (bzip2): unpack it first", 3},
-        {"PK\x03\x04", "is a zip archive: unpack it first", 4},
-        {"PAR1", "is a Parquet file: export its text as JSONL first", 4},
-        {"ARROW1", "is an Arrow file: export its text as JSONL first", 6},
-        {"BIN.TOK\n", "is a token file of llmq, which is not read here: build one from the text", 8}};
-    for (size_t i = 0; i < AX_COUNT(known); i++)
-        if (n >= known[i].bytes && !memcmp(head, known[i].magic, known[i].bytes))
-            return known[i].advice;
+    size_t end = (size_t)(f->at + f->bytes);
+    return f->magic && n >= end && !memcmp(head + f->at, f->magic, (size_t)f->bytes);
+}
+
+/* Returns the format whose first bytes the file has; of several, the one with the file's suffix, else the
+ * last; NULL: none of the table. */
+static const foreign *foreign_by_magic(const char *path, const char *head, size_t n)
+{
+    const foreign *found = NULL;
+    for (size_t i = 0; i < AX_COUNT(foreign_formats); i++) {
+        const foreign *f = &foreign_formats[i];
+        if (!has_magic(f, head, n))
+            continue;
+        found = f;
+        if (path && f->suffix && data_has_suffix(path, f->suffix))
+            break;
+    }
+    return found;
+}
+
+static const foreign *foreign_by_suffix(const char *path)
+{
+    for (size_t i = 0; i < AX_COUNT(foreign_formats); i++)
+        if (foreign_formats[i].suffix && data_has_suffix(path, foreign_formats[i].suffix))
+            return &foreign_formats[i];
     return NULL;
 }
 
-/* Recognizes common formats of a file that contains a NUL byte: those of known_advice, and text in UTF-16.
- * Returns a phrase to be printed after "it"; NULL for any other format. */
-static const char *binary_advice(const char *head, size_t n)
+/* Returns true if the bytes begin with `start`, in letters of either case, after white space. */
+static bool starts_with(const char *head, size_t n, const char *start)
 {
+    while (n && strchr(" \t\r\n", *head))
+        head++, n--;
+    return n >= strlen(start) && !strncasecmp(head, start, strlen(start));
+}
+
+static ax_status refuse_foreign(const char *path, const foreign *f)
+{
+    char command[1024] = "";
+    if (f->command)
+        snprintf(command, sizeof command, f->command, path);
+    return ax_fail(AX_ERR_DATA, "%s cannot be read: it %s%s%s%s", path, f->advice, f->command ? " (" : "",
+                   command, f->command ? ")" : "");
+}
+
+/* Returns the name of the encoding if a text is in UTF-16 or UTF-32, by its byte order mark or, without one,
+ * because each second byte is NUL; NULL: it is not. */
+static const char *wide_encoding(const char *head, size_t n)
+{
+    if (n >= 4 && (!memcmp(head, "\xff\xfe\0\0", 4) || !memcmp(head, "\0\0\xfe\xff", 4)))
+        return "utf-32";
     if (n >= 2 && (!memcmp(head, "\xff\xfe", 2) || !memcmp(head, "\xfe\xff", 2)))
-        return "is in UTF-16: convert it to UTF-8 first (iconv -f utf-16 -t utf-8)";
-    return known_advice(head, n);
+        return "utf-16";
+    size_t zeros[2] = {0}, pairs = ax_min((int64_t)n, 256) / 2;
+    for (size_t i = 0; i < 2 * pairs; i++)
+        zeros[i % 2] += !head[i];
+    if (pairs < 4 || zeros[0] + zeros[1] != pairs || (zeros[0] && zeros[1]))
+        return NULL;
+    return zeros[0] ? "utf-16be" : "utf-16le";
+}
+
+const char *data_packed_suffix(const char *path)
+{
+    static const char *const suffixes[] = {".gz", ".gzip", ".tgz", ".zst", ".zstd"};
+    for (size_t i = 0; i < AX_COUNT(suffixes); i++)
+        if (data_has_suffix(path, suffixes[i]))
+            return path + strlen(path) - strlen(suffixes[i]);
+    return "";
 }
 
 const char *data_not_text(const char *head, size_t n)
 {
-    const char *advice = binary_advice(head, n);
-    return advice ? advice : "is not text (it holds a NUL byte)";
+    if (data_packing_of(head, n))
+        return "is compressed, but has no suffix that says so: name it .gz or .zst";
+    const foreign *f = foreign_by_magic(NULL, head, n);
+    if (f)
+        return f->advice;
+    return wide_encoding(head, n) ? "is in UTF-16 or UTF-32: convert it to UTF-8 first (iconv)"
+                                  : "is not text (it holds a NUL byte)";
+}
+
+ax_status data_refuse_wide(const char *path, const char *head, size_t n)
+{
+    const char *encoding = wide_encoding(head, n);
+    AX_CHECK(!encoding, AX_ERR_DATA,
+             "%s cannot be read: it is in UTF-%s: convert it to UTF-8 first (iconv -f %s -t utf-8 %s)", path,
+             encoding + strlen("utf-"), encoding, path);
+    return AX_OK;
 }
 
 ax_status data_refuse_nul(const char *path, const char *head, size_t n, int64_t offset)
 {
-    const char *advice = binary_advice(head, n);
-    AX_CHECK(!advice, AX_ERR_DATA, "%s cannot be read: it %s", path, advice);
+    const foreign *f = foreign_by_magic(path, head, n);
+    if (!f && n)
+        f = foreign_by_suffix(path);
+    if (f)
+        return refuse_foreign(path, f);
+    AX_TRY(data_refuse_wide(path, head, n));
     return ax_fail(
         AX_ERR_DATA,
         "%s is neither text nor a known token file: it holds a NUL byte at offset %lld; if it is text, "
         "remove such bytes (tr -d '\\0'), if it is headerless tokens, name it *.bin",
         path, (long long)offset);
+}
+
+/* Refuses a text whose name says that it is something else: the suffix of a format in the table, or JSON that
+ * is an HTML page. Such a file is as a rule a failed download. */
+static ax_status refuse_misnamed(const char *path, const char *head, size_t n)
+{
+    const foreign *f = foreign_by_suffix(path);
+    const char *packed = data_packed_suffix(path);
+    bool json =
+        data_has_suffix(path, ".jsonl") || data_has_suffix(path, ".ndjson") || data_has_suffix(path, ".json");
+    AX_CHECK(
+        !f && !*packed, AX_ERR_DATA,
+        "%s has the suffix %s, but holds text: is it a message of a failed download? Get it again, or, if "
+        "this is the text to read, name it .txt",
+        path, f ? f->suffix : packed);
+    AX_CHECK(
+        !json || (!starts_with(head, n, "<!doctype html") && !starts_with(head, n, "<html")), AX_ERR_DATA,
+        "%s is an HTML page, not JSON: as a rule a page that was saved instead of the file that it shows; "
+        "get the file itself",
+        path);
+    return AX_OK;
 }
 
 ax_data_format data_json_format(const char *head, size_t n, bool complete)
@@ -149,6 +278,22 @@ ax_data_format data_json_format(const char *head, size_t n, bool complete)
     return !whole || at[line - 1] == '}' ? AX_DATA_JSONL : AX_DATA_JSON;
 }
 
+ax_data_format data_jsonl_format(const char *head, size_t n, bool complete)
+{
+    const char *at = head, *end = head + n;
+    if (n >= strlen(DATA_BOM) && !memcmp(at, DATA_BOM, strlen(DATA_BOM)))
+        at += strlen(DATA_BOM);
+    while (at < end && strchr(" \t\r\n", *at))
+        at++;
+    const char *next = at + 1;
+    while (next < end && (*next == ' ' || *next == '\t' || *next == '\r'))
+        next++;
+    bool spread = next < end && *at == '{' && *next == '\n';
+    return (spread || (at < end && *at == '[')) && data_json_format(head, n, complete) == AX_DATA_JSON
+               ? AX_DATA_JSON
+               : AX_DATA_JSONL;
+}
+
 static bool detect_magic(const char *head, size_t n, ax_data_format *out)
 {
     int32_t words[2] = {0};
@@ -165,6 +310,54 @@ static bool detect_magic(const char *head, size_t n, ax_data_format *out)
     else
         return false;
     return true;
+}
+
+/* Detects the format of a file that is text, if anything, by its suffix and its first bytes. */
+static ax_status detect_text(const char *path, const char *head, size_t n, ax_data_format *out)
+{
+    const bool complete = n < DATA_HEAD_BYTES,
+               lines = data_has_suffix(path, ".jsonl") || data_has_suffix(path, ".ndjson");
+    AX_TRY(data_refuse_wide(path, head, n));
+    const char *zero = lines ? NULL : memchr(head, 0, n);
+    if (zero)
+        return data_refuse_nul(path, head, n, zero - head);
+    AX_TRY(refuse_misnamed(path, head, n));
+    *out = AX_DATA_TEXT;
+    if (lines)
+        *out = data_jsonl_format(head, n, complete);
+    else if (data_has_suffix(path, ".json"))
+        *out = data_json_format(head, n, complete);
+    return AX_OK;
+}
+
+ax_status data_detect_inside(const char *path, const char *head, size_t n, ax_data_format *out)
+{
+    char inner[4096];
+    size_t stem = strlen(path) - strlen(data_packed_suffix(path));
+    snprintf(inner, sizeof inner, "%.*s%s", (int)ax_min((int64_t)stem, sizeof inner - 8), path,
+             data_has_suffix(path, ".tgz") ? ".tar" : "");
+    const foreign *other = foreign_by_magic(inner, head, n);
+    AX_CHECK(!data_packing_of(head, n), AX_ERR_DATA, "%s is compressed twice: unpack it once", path);
+    AX_CHECK(!detect_magic(head, n, out) && !data_has_suffix(inner, ".bin") &&
+                 !data_has_suffix(inner, ".idx") && !data_has_suffix(inner, ".tok"),
+             AX_ERR_DATA, "%s is a compressed token file, and these are read at any place: unpack it first",
+             path);
+    ax_status status = other ? refuse_foreign(path, other) : detect_text(inner, head, n, out);
+    if (status != AX_OK)
+        ax_error_context("%s is compressed", path);
+    return status;
+}
+
+static ax_status detect_packed(const char *path, data_packing packing, ax_data_format *out)
+{
+    char head[DATA_HEAD_BYTES];
+    size_t n;
+    int fd;
+    AX_TRY(ax_file_open(path, &fd));
+    ax_status status = data_unpack_head(fd, path, packing, head, sizeof head, &n);
+    close(fd);
+    AX_TRY(status);
+    return data_detect_inside(path, head, n, out);
 }
 
 ax_status data_detect_file(const char *path, ax_data_format *out)
@@ -201,8 +394,12 @@ ax_status data_detect_file(const char *path, ax_data_format *out)
              "%s is an evaluation set of llm.c (multiple choice), not a stream of tokens: give a token file "
              "or text",
              path);
-    const char *advice = known_advice(head, n);
-    AX_CHECK(!advice, AX_ERR_DATA, "%s cannot be read: it %s", path, advice);
+    const foreign *other = foreign_by_magic(path, head, n);
+    if (other)
+        return refuse_foreign(path, other);
+    data_packing packing = data_packing_of(head, n);
+    if (packing)
+        return detect_packed(path, packing, out);
     if (data_has_suffix(path, ".bin")) {
         *out = is_megatron_pair(path) ? AX_DATA_MEGATRON : AX_DATA_NANOGPT;
         return AX_OK;
@@ -211,15 +408,7 @@ ax_status data_detect_file(const char *path, ax_data_format *out)
              "%s is damaged: it has the suffix of a %s but not its first bytes; get it again, or rename a "
              "file of another format",
              path, data_has_suffix(path, ".idx") ? "Megatron-LM index" : "packed token file");
-    if (data_has_suffix(path, ".jsonl") || data_has_suffix(path, ".ndjson")) {
-        *out = AX_DATA_JSONL;
-        return AX_OK;
-    }
-    const char *zero = memchr(head, 0, n);
-    if (zero)
-        return data_refuse_nul(path, head, n, zero - head);
-    *out = data_has_suffix(path, ".json") ? data_json_format(head, n, n < sizeof head) : AX_DATA_TEXT;
-    return AX_OK;
+    return detect_text(path, head, n, out);
 }
 
 ax_status ax_data_detect(const char *path, ax_data_format *out)

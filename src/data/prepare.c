@@ -40,6 +40,9 @@ static ax_status fingerprint(const ax_corpus *corpus, const ax_data_build_option
         if (file->copy < 0)
             XXH3_64bits_update(state, file->path, strlen(file->path) + 1);
         XXH3_64bits_update(state, facts, sizeof facts);
+        if (file->packing) /* earlier versions left such files out */
+            XXH3_64bits_update(state, data_packing_name(file->packing),
+                               strlen(data_packing_name(file->packing)));
     }
     *out = XXH3_64bits_digest(state);
     XXH3_freeState(state);

@@ -247,6 +247,19 @@ bool data_has_suffix(const char *path, const char *suffix);
  * lines, AX_DATA_JSONL for an object on each line, else AX_DATA_TEXT. */
 ax_data_format data_json_format(const char *head, size_t n, bool complete);
 
+/* Detects the format of a .jsonl file by its first bytes: AX_DATA_JSON if it holds an array of objects, or an
+ * object that is spread over lines, else AX_DATA_JSONL. */
+ax_data_format data_jsonl_format(const char *head, size_t n, bool complete);
+
+/* Returns the end of a path that says that the file is compressed, such as ".gz"; "" if it says nothing. */
+const char *data_packed_suffix(const char *path);
+/* Detects the format of the text in a compressed file, which begins with the n bytes `head` (at most
+ * DATA_HEAD_BYTES). AX_ERR_DATA: it is not text. */
+AX_MUST_CHECK ax_status data_detect_inside(const char *path, const char *head, size_t n, ax_data_format *out);
+
+/* Fails with AX_ERR_DATA if a text is in UTF-16 or UTF-32. */
+AX_MUST_CHECK ax_status data_refuse_wide(const char *path, const char *head, size_t n);
+
 /* Returns the reason why a file that contains a NUL byte is not text, to be printed after "it", such as "is
  * in UTF-16: …". `head` holds the file's first n bytes. */
 const char *data_not_text(const char *head, size_t n);

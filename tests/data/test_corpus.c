@@ -101,7 +101,7 @@ static void jsonl_cuts(void **state)
                 all.size = 0;
                 for (int i = 0; i < 3; i++)
                     if (cuts[i] < cuts[i + 1])
-                        OK(corpus_read_unit(corpus, &(corpus_unit){0, cuts[i], cuts[i + 1]}, &buf,
+                        OK(corpus_read_unit(corpus, &(corpus_unit){.from = cuts[i], .to = cuts[i + 1]}, &buf,
                                             add_document, &all, &omitted));
                 assert_string_equal(all.data, want);
             }
@@ -287,7 +287,7 @@ static void pipes(void **state)
                  {"{\n  \"text\": \"one\"\n}\n", "|one", NULL},
                  {"{ int x; }\n", "|{ int x; }\n", NULL},
                  {"", NULL, "there is no text in /dev/fd/"},
-                 {"\x1f\x8b\x08", NULL, "is compressed (gzip)"},
+                 {"\x1f\x8b\x08", NULL, "gzip"},
                  {"{\"text\": \"one\"}\n{\"text\": 2}\n", NULL, ":2: expected an object with a string"}};
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
         int fd;
@@ -314,6 +314,104 @@ static void pipes(void **state)
     assert_null(corpus);
     close(ends[0]);
     close(ends[1]);
+}
+
+/* The lines {"text":"ab"} and {"text":"c"}, compressed. */
+#define GZIPPED                                                                                              \
+    "\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff\xab\x56\x2a\x49\xad\x28\x51\xb2\x52\x4a\x4c\x52\xaa\xe5\xaa"   \
+    "\x86"                                                                                                   \
+    "\xf1\x92\x81\x1c\x00\x3d\xa3\x38\x9e\x1b\x00\x00\x00"
+#define ZSTD                                                                                                 \
+    "\x28\xb5\x2f\xfd\x24\x1b\xc5\x00\x00\x90\x7b\x22\x74\x65\x78\x74\x22\x3a\x22\x61\x62\x22\x7d\x0a\x63"   \
+    "\x22\x7d\x0a\x01\x00\x51\x4c\x25\x91\x65\xad\xd4"
+
+/* Compressed text gives the documents of the text; a file that is not whole is an error that names the place.
+ */
+static void compressed_text(void **state)
+{
+    scratch *s = *state;
+    static const struct {
+        const char *bytes, *end; /* end: of the name */
+        size_t n, cut;           /* cut: bytes without which the file is truncated */
+        const char *(*absent)(void);
+    } kinds[] = {{GZIPPED, "gz", sizeof GZIPPED - 1, 3, ax_data_absent_gzip},
+                 {ZSTD, "zst", sizeof ZSTD - 1, 1, ax_data_absent_zstd}};
+    for (size_t i = 0; i < AX_COUNT(kinds); i++) {
+        char name[32], dir[32], twice[128];
+        size_t n = kinds[i].n;
+        snprintf(dir, sizeof dir, "d%zu", i);
+        OK(ax_mkdirs(in_scratch(s, dir)));
+        snprintf(name, sizeof name, "d%zu/a.jsonl.%s", i, kinds[i].end);
+        const char *path = put_file(s, name, kinds[i].bytes, n);
+        if (kinds[i].absent()) {
+            expect_bad(path, "this program was built without");
+            continue;
+        }
+        expect_documents(path, "|ab|c");
+        expect_documents(in_scratch(s, dir), "|ab|c");
+        int fd;
+        path = fill_pipe(s, kinds[i].bytes, n, &fd);
+        expect_documents(path, "|ab|c");
+        close(fd);
+        memcpy(twice, kinds[i].bytes, n);
+        memcpy(twice + n, kinds[i].bytes, n);
+        expect_documents(put_file(s, "noname", twice, 2 * n), "|{\"text\":\"ab\"}\n{\"text\":\"c\"}\n"
+                                                              "{\"text\":\"ab\"}\n{\"text\":\"c\"}\n");
+        expect_bad(put_file(s, name, twice, 2 * n - kinds[i].cut), "is truncated: its compressed data");
+        expect_bad(in_scratch(s, dir), "is truncated: its compressed data");
+        twice[n - 6] ^= 1;
+        expect_bad(put_file(s, name, twice, 2 * n), "cannot be read at byte ");
+    }
+}
+
+/* Text of several units: the same documents and lines as those of the text itself. */
+static void much_compressed_text(void **state)
+{
+    scratch *s = *state;
+    char command[512];
+    ax_buf text = {0};
+    if (ax_data_absent_gzip())
+        skip();
+    for (int i = 0; i < 60000; i++)
+        OK(ax_buf_printf(&text, "{\"text\":\"document number %d of this file, and its square %d\"}\n", i,
+                         i * 7 % 1000));
+    const char *plain = put_file(s, "m.jsonl", text.data, text.size), *packed = in_scratch(s, "m.jsonl.gz");
+    OK(ax_buf_printf(&text, "{\"text\":7}\n"));
+    put_file(s, "bad.jsonl", text.data, text.size);
+    ax_buf_fini(&text);
+    snprintf(command, sizeof command, "cd %s && gzip -1k m.jsonl && gzip -1k bad.jsonl", s->dir);
+    assert_int_equal(system(command), 0);
+    char *want = join_documents(&(ax_corpus_options){.inputs = &plain, .n_inputs = 1}, NULL, NULL);
+    expect_documents(packed, want);
+    free(want);
+    expect_bad(in_scratch(s, "bad.jsonl.gz"), "bad.jsonl.gz:60001: expected an object with a string");
+}
+
+/* What is not text is named as what it is, with what helps. */
+static void other_formats(void **state)
+{
+    scratch *s = *state;
+    static const struct {
+        const char *name, *bytes;
+        size_t n;
+        const char *why;
+    } cases[] = {{"a.parquet", "PAR1\0", 5, "a Parquet file: export its text as JSONL first (python3 -c "},
+                 {"b.parquet", "version https://git-lfs.github.com/spec/v1\n", 43, "a pointer of Git LFS"},
+                 {"c.parquet", "Entry not found", 15, "has the suffix .parquet, but holds text"},
+                 {"d.jsonl", "<!DOCTYPE html>\n", 16, "is an HTML page, not JSON"},
+                 {"e.jsonl", "\xff\xfe{\0}\0", 6, "is in UTF-16: convert it to UTF-8 first (iconv -f utf-16"},
+                 {"f.jsonl", "{\0\"\0t\0e\0", 8, "is in UTF-16le"},
+                 {"g.txt", "\0\0\xfe\xff\0\0\0a", 8, "is in UTF-32"},
+                 {"h.arrow", "\xff\xff\xff\xff\x10\0\0\0", 8, "an Arrow file"},
+                 {"i.npy", "\x93NUMPY\1\0", 8, "tofile('tokens.u32.bin')"},
+                 {"j.docx", "PK\3\4\0\0", 6, "as Word's documents"},
+                 {"k.pdf", "%PDF-1.7\n", 9, "pdftotext "},
+                 {"l.txt.gz", "some text", 9, "has the suffix .gz, but holds text"}};
+    for (size_t i = 0; i < AX_COUNT(cases); i++)
+        expect_bad(put_file(s, cases[i].name, cases[i].bytes, cases[i].n), cases[i].why);
+    expect_documents(put_text(s, "m.jsonl", "[{\"text\":\"one\"},\n{\"text\":\"two\"}]"), "|one|two");
+    expect_documents(put_text(s, "n.jsonl", "{\n \"text\": \"one\"\n}"), "|one");
+    expect_documents(put_text(s, "o.csv", "a,b\n"), "|a,b\n"); /* with a warning */
 }
 
 static void errors(void **state)
@@ -353,6 +451,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(byte_order_marks, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(bad_lines, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(pipes, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(compressed_text, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(much_compressed_text, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(other_formats, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(errors, files_setup, files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -437,6 +437,7 @@ static void damaged_others(void **state)
     FAILS(AX_ERR_DATA, "no such file", ax_data_open(in_scratch(s, "none.tok"), -1, &data));
     FAILS(AX_ERR_DATA, "not tokens", ax_data_open(put_text(s, "a.txt", "hello"), -1, &data));
     FAILS(AX_ERR_DATA, "gzip", ax_data_detect(put_file(s, "a.gz", "\x1f\x8b\x08", 3), &format));
+    FAILS(AX_ERR_DATA, "bzip2 -d ", ax_data_detect(put_file(s, "a.bz2", "BZh91", 5), &format));
     FAILS(AX_ERR_DATA, "neither text", ax_data_detect(put_file(s, "a.o", "ab\0c", 4), &format));
     ax_buf eval = {0};
     add_u32(&eval, 20240522);

@@ -322,9 +322,9 @@ static void inputs_that_are_missing(void **state)
     free(log);
     unsetenv("CUDA_VISIBLE_DEVICES");
     /* A pattern whose files cannot be read: the message names the file. */
-    sh("mkdir -p packed; echo text | gzip >packed/a.txt.gz");
-    log = log_after(4, BASE_KEYS "data.train=packed/*.gz");
-    assert_non_null(strstr(log, "packed/a.txt.gz"));
+    sh("mkdir -p packed; printf BZh91 >packed/a.txt.bz2");
+    log = log_after(4, BASE_KEYS "data.train=packed/*.bz2");
+    assert_non_null(strstr(log, "packed/a.txt.bz2"));
     assert_null(strstr(log, "no such file"));
     free(log);
     /* Only the first twenty missing paths of a long list are named. */

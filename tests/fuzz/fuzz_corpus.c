@@ -8,8 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char letters[] = "ljtm";
-static const char *const suffixes[] = {"jsonl", "json", "txt", "md", "c"};
+static const char letters[] = "ljtmgz";
+static const char *const suffixes[] = {"jsonl", "json", "txt", "md", "jsonl.gz", "jsonl.zst", "c"};
+
+/* The lines {"text":"ab"} and {"text":"c"}, compressed, after the letter of the suffix. */
+#define GZIPPED                                                                                              \
+    "g\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff\xab\x56\x2a\x49\xad\x28\x51\xb2\x52\x4a\x4c\x52\xaa\xe5\xaa"  \
+    "\x86"                                                                                                   \
+    "\xf1\x92\x81\x1c\x00\x3d\xa3\x38\x9e\x1b\x00\x00\x00"
+#define ZSTD                                                                                                 \
+    "Z\x28\xb5\x2f\xfd\x24\x1b\xc5\x00\x00\x90\x7b\x22\x74\x65\x78\x74\x22\x3a\x22\x61\x62\x22\x7d\x0a\x63"  \
+    "\x22\x7d\x0a\x01\x00\x51\x4c\x25\x91\x65\xad\xd4"
 
 void fuzz_make_seeds(void)
 {
@@ -25,6 +34,9 @@ void fuzz_make_seeds(void)
     fuzz_seed_texts((const char *[]){"t\xef\xbb\xbfSome text.\n", NULL});
     fuzz_seed_texts((const char *[]){"MSome text.\n", "more", "\x1f\x8b\x08", NULL});
     fuzz_seed((fuzz_part[]){{(char *)"ta\0b", 4}, {NULL, 0}});
+    fuzz_seed((fuzz_part[]){{(char *)GZIPPED, sizeof GZIPPED - 1}, {NULL, 0}});
+    fuzz_seed((fuzz_part[]){{(char *)ZSTD, sizeof ZSTD - 1}, {NULL, 0}});
+    fuzz_seed_texts((const char *[]){"L[{\"text\":\"one\"}]", "<html>", "\xff\xfe{", NULL});
 }
 
 static void read_all(const char *path)

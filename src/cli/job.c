@@ -3,18 +3,19 @@
  * The launcher gets its own session, so that signals from the terminal reach this process only. After SIGTERM
  * or SIGINT, a launcher kills its ranks within a second, which is too soon to save a checkpoint. But a
  * launcher passes SIGUSR1 on to the ranks that have started. So this process sends SIGUSR1 repeatedly, until
- * a rank acknowledges it. If this process dies, the launcher gets SIGTERM.
+ * a rank acknowledges it. If this process dies, the launcher gets SIGTERM; a guard, a second child, then
+ * kills what is left of the job, because a launcher may ignore SIGTERM.
  *
  * This process is a subreaper: if a descendant's parent ends, the descendant becomes a child of this process,
  * so that this process can end it too. This process ends only children whose environment names this job's
  * note (cli_note in job.h, memory that this process shares with the ranks). Other children may not belong to
  * the job: if a shell started axonn by exec, the shell's background jobs are children too. */
 #include "job.h"
+#include "job_processes.h"
 
 #include "axonn/comm.h"
 #include "axonn/engine.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -29,7 +30,9 @@
 #define REPEAT_SECONDS 0.1 /* seconds between two sends of a signal to the launcher */
 #define HEARD_SECONDS 5    /* seconds for a rank to acknowledge a signal */
 #define END_SECONDS 3      /* seconds for a launcher to end its ranks after SIGTERM; some first wait 1 s */
-#define GONE_SECONDS 10    /* seconds for a launcher to notice that rank 0 has ended */
+#define GONE_SECONDS 5     /* seconds for a launcher to notice that all ranks have ended */
+#define FAR_SECONDS 10     /* the same for rank 0 of a job on several hosts */
+#define LOOK_SECONDS 0.5   /* seconds between two searches for live ranks */
 #define ORPHAN_SECONDS 1   /* seconds for ranks to end by themselves after their launcher */
 
 /* ---- signals to this process --------------------------------------------------------------------- */
@@ -132,7 +135,11 @@ typedef struct watch {
     pid_t pid;
     double asked, sent; /* time when the signal came, and when it was last passed on; 0: not yet */
     double ending;      /* time when SIGTERM was sent to the launcher; 0: not yet */
-    double gone; /* time when rank 0 was first found to have ended; 0: it was not found to have ended */
+    double
+        gone; /* time when the ranks were first found to have ended; 0: they were not found to have ended */
+    double looked; /* time of the last search for live ranks */
+    pid_t rank;    /* a rank that was alive then; 0: none was found yet */
+    bool begun;    /* a rank was found, or a child of the launcher that had ended */
 } watch;
 
 static void end_launcher(watch *w, double now)
@@ -149,7 +156,8 @@ static void end_launcher(watch *w, double now)
  * job->elsewhere: the ranks may then be unable to acknowledge it). Passes the signal on only after rank 0 has
  * joined the world: a rank that has not joined yet would be killed by the signal, as if it had failed. If
  * rank 0 is on another host, nothing tells when it has joined, so the wait is HEARD_SECONDS. Once rank 0 has
- * ended, the launcher gets the rest of HEARD_SECONDS to print the last output and to end. */
+ * ended, the launcher gets the rest of HEARD_SECONDS to print the last output and to end. If no rank is left,
+ * an acknowledgement means nothing: end_if_gone ends the job. */
 static void forward_signal(watch *w, double now)
 {
     cli_job *job = w->job;
@@ -166,15 +174,34 @@ static void forward_signal(watch *w, double now)
     }
 }
 
-/* Kills the launcher if rank 0 ended more than GONE_SECONDS ago: some launchers wait forever for hosts that
- * they cannot reach. */
-static void end_if_gone(watch *w, double now)
+/* Returns true if the ranks have ended: all of them or, in a job on several hosts, rank 0, if it was on this
+ * host. */
+static bool ranks_ended(watch *w)
 {
     const cli_note *note = &w->job->note;
-    bool alive = !note->pid || !kill((pid_t)note->pid, 0);
-    w->gone = alive ? 0 : w->gone > 0 ? w->gone : now;
-    if (!alive && now - w->gone > GONE_SECONDS)
-        kill(w->pid, SIGKILL); /* the launcher's ranks and daemons notice its death and end */
+    if (w->job->elsewhere)
+        return note->pid && kill((pid_t)note->pid, 0);
+    if (cli_job_rank_lives(&w->rank)) {
+        w->begun = true;
+        return false;
+    }
+    w->begun = w->begun || cli_job_has_zombie(w->pid);
+    return w->begun;
+}
+
+/* Ends the job if the ranks ended some seconds ago and the launcher has not noticed: some launchers wait
+ * forever for hosts that they cannot reach, or for a file that they cannot write. */
+static void end_if_gone(watch *w, double now)
+{
+    /* The first rank is looked for all the time, because it may end early. */
+    if (w->begun && now - w->looked < LOOK_SECONDS)
+        return;
+    w->looked = now;
+    w->gone = !ranks_ended(w) ? 0 : w->gone > 0 ? w->gone : now;
+    if (w->gone > 0 && now - w->gone > (w->job->elsewhere ? FAR_SECONDS : GONE_SECONDS)) {
+        w->job->gone = true;
+        end_launcher(w, now);
+    }
 }
 
 static void watch_launcher(watch *w, int note_fd)
@@ -193,64 +220,7 @@ static void watch_launcher(watch *w, int note_fd)
     w->job->signal = came;
 }
 
-/* ---- processes that a launcher leaves behind ----------------------------------------------------- */
-
-/* Reads /proc/PID/FILE into *out and appends a NUL. Leaves *out empty if that fails. */
-static void read_process(const char *pid, const char *file, ax_buf *out)
-{
-    enum { CHUNK = 16384 };
-    char path[64];
-    ssize_t n = 0;
-    out->size = 0;
-    snprintf(path, sizeof path, "/proc/%.20s/%s", pid, file);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    while (fd >= 0 && ax_buf_reserve(out, CHUNK) == AX_OK && (n = read(fd, out->data + out->size, CHUNK)) > 0)
-        out->size += (size_t)n;
-    if (fd >= 0)
-        close(fd);
-    if (out->size)
-        out->data[out->size] = 0;
-}
-
-static bool is_child(const char *pid, ax_buf *work)
-{
-    read_process(pid, "stat", work);
-    const char *end = work->size ? strrchr(work->data, ')')
-                                 : NULL; /* end of the process name, which may itself hold any byte */
-    return end && strlen(end) > 4 &&
-           strtol(end + 4, NULL, 10) ==
-               getpid(); /* the text at `end` is ") STATE PARENT"; PARENT is the pid of the parent process */
-}
-
-/* Returns true if the environment of the process has the variable CLI_NOTE with this job's value, which marks
- * processes of the job. Returns false for a process that has ended: its environment is empty. */
-static bool is_marked(const char *pid, ax_buf *work)
-{
-    char mark[128];
-    const char *path = getenv(CLI_NOTE);
-    snprintf(mark, sizeof mark, CLI_NOTE "=%s", path ? path : "");
-    read_process(pid, "environ", work);
-    return work->size && memmem(work->data, work->size, mark, strlen(mark) + 1);
-}
-
-/* Sends signal `number` (0: none) to all children of this process that belong to the job. Returns true if
- * there are such children. */
-static bool signal_orphans(int number)
-{
-    bool any = false;
-    ax_buf work = {0};
-    DIR *processes = opendir("/proc");
-    for (const struct dirent *entry; processes && (entry = readdir(processes));)
-        if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && is_child(entry->d_name, &work) &&
-            is_marked(entry->d_name, &work)) {
-            any = true;
-            kill((pid_t)strtol(entry->d_name, NULL, 10), number);
-        }
-    if (processes)
-        closedir(processes);
-    ax_buf_fini(&work);
-    return any;
-}
+/* ---- the end ---------------------------------------------------------------------------------------- */
 
 /* Waits for ranks to end by themselves after their launcher has ended, and kills those that do not within
  * ORPHAN_SECONDS. A process that ends during a search may leave children that the search missed. So the
@@ -260,12 +230,60 @@ static void end_orphans(void)
 {
     double begin = ax_now(), waited = 0;
     for (bool any = true; any && waited < 2 * ORPHAN_SECONDS; waited = ax_now() - begin) {
-        any = signal_orphans(waited > ORPHAN_SECONDS ? SIGKILL : 0);
+        any = cli_job_signal_children(waited > ORPHAN_SECONDS ? SIGKILL : 0);
         while (waitpid(-1, NULL, WNOHANG) > 0)
             any = true;
         if (any)
             usleep((useconds_t)(POLL_SECONDS * 1e6));
     }
+}
+
+/* Ends the job of a process that died: waits for `alive` to close, gives the launcher the time to end after
+ * the SIGTERM that it gets then, and kills what is left of the job. */
+static _Noreturn void guard_job(const cli_job *job, pid_t launcher, int alive)
+{
+    char byte;
+    setsid(); /* a signal from the terminal is none for the guard */
+    prctl(PR_SET_NAME, "axonn-guard");
+    for (size_t i = 0; i < AX_COUNT(watched); i++)
+        signal(watched[i], SIG_IGN);
+    int null = open("/dev/null", O_RDWR);
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        dup2(null, fd); /* whoever reads this program's output waits until the last holder has closed it */
+    while (read(alive, &byte, 1) < 0 && errno == EINTR)
+        ;
+    for (double begin = ax_now(); cli_job_has(launcher) && ax_now() - begin < END_SECONDS;)
+        usleep((useconds_t)(POLL_SECONDS * 1e6));
+    cli_job_kill_all();
+    if (job->session)
+        _exit(ax_remove_tree(job->session) != AX_OK);
+    _exit(0);
+}
+
+/* Starts the guard of the job. *alive is the descriptor that this process holds open as long as it lives.
+ * Returns the guard's pid, -1 if there is none: a job without one runs as well. */
+static pid_t start_guard(const cli_job *job, pid_t launcher, int *alive)
+{
+    int ends[2];
+    *alive = -1;
+    if (pipe2(ends, O_CLOEXEC))
+        return -1;
+    pid_t pid = fork();
+    if (!pid) {
+        close(ends[1]);
+        guard_job(job, launcher, ends[0]);
+    }
+    close(ends[0]);
+    *alive = ends[1];
+    return pid;
+}
+
+static void end_guard(pid_t pid, int alive)
+{
+    if (pid > 0 && !kill(pid, SIGKILL))
+        waitpid(pid, NULL, 0);
+    if (alive >= 0)
+        close(alive);
 }
 
 ax_status cli_job_run(cli_job *job)
@@ -287,8 +305,11 @@ ax_status cli_job_run(cli_job *job)
     if (!pid)
         become_launcher(job, parent);
     job->started = true;
+    int alive;
+    pid_t guard = start_guard(job, pid, &alive);
     watch_launcher(&(watch){.job = job, .pid = pid}, note_fd);
     end_orphans();
+    end_guard(guard, alive);
     if (note_fd >= 0)
         close(note_fd);
     return AX_OK;

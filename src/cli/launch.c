@@ -239,11 +239,14 @@ static ax_status job_result(const cli_job *job)
         return fail_by_signal(job);
     if (job->signal && noted == 0) /* the signal may have ended the launcher after the ranks had finished */
         return AX_OK;
-    if (note->pid && !note->ended &&
-        WIFSIGNALED(status)) /* most likely end_if_gone (job.c) has killed the launcher */
-        return ax_fail(
-            AX_ERR_COMM,
-            "rank 0 ended, but the launcher did not and was killed: some hosts may be out of reach");
+    AX_CHECK(!job->gone || noted >= 0, AX_ERR_COMM,
+             "%s ended without an exit code, and the launcher did not notice and was ended: %s",
+             job->elsewhere ? "rank 0" : "all ranks",
+             job->elsewhere ? "some hosts may be out of reach"
+                            : "the messages above may say why; a limit (ulimit -a), the memory or the "
+                              "directory of temporary files (TMPDIR) may be exhausted");
+    if (job->gone && noted == 0) /* the ranks have done their work */
+        return AX_OK;
     AX_CHECK(
         noted <= 0 || !WIFSIGNALED(status), (ax_status)noted,
         "the ranks ended with exit code %d; the launcher was ended by signal %d (%s), so their messages may "

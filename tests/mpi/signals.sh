@@ -6,6 +6,8 @@ source "$(dirname "$0")/jobs.sh"
 
 expect 0 '' "$axonn" train a.yaml run.dir=two # a model to evaluate
 # Signals to the supervisor (the process with --ranks) and to one rank: the run is saved.
+# Prints the launcher that axonn started; its other child is the guard.
+launcher_of() { pgrep -P "$1" | grep -vxFf <(pgrep -x axonn-guard); }
 start_long() { # starts a run in the background; returns when two steps are done
   rm -rf run
   "$axonn" train a.yaml --ranks 2 grid.z=2 train.steps=1000000 optim.schedule=constant 2>log &
@@ -62,7 +64,7 @@ start_finished() { # VERB AND ARGUMENTS…
   "$axonn" "$@" --ranks 2 >out 2>log &
   long=$!
   exec 3>pipe # waits until rank 0 reads
-  started=$(pgrep -P $long)
+  started=$(launcher_of $long)
   kill -STOP "$started"
   cat text >&3 && exec 3>&-
   note=$(find /proc/$long/fd -lname '/memfd:axonn-note*')
@@ -92,7 +94,7 @@ none_left
 rm -rf run
 "$axonn" train a.yaml --ranks 2 grid.z=2 2>log &
 long=$!
-until started=$(pgrep -P $long); do
+until started=$(launcher_of $long); do
   kill -0 $long || die "it ended by itself"
   sleep 0.01
 done
@@ -156,7 +158,7 @@ none_left
 rm -rf run
 # The job's exit code is the one that the aborted ranks noted, whatever the launcher returns.
 start_long
-started=$(pgrep -P $long)
+started=$(launcher_of $long)
 kill -STOP "$started"
 note=$(find /proc/$long/fd -lname '/memfd:axonn-note*')
 : >"$(echo run/data/*.tok)"

@@ -399,9 +399,40 @@ done
 
 # ---- 6: the results -------------------------------------------------------------------------------------
 
+# Prints the share of the validation text for which there is time, by how slow the last steps were; 1 if the plan did not fit
+# into the time anyway.
+share() {
+    awk -v pace="$(rows "$dir" | tail -n 20 | field step_ms | mean 0)" -v step_s="$(planned step_s)" -v rest="$(planned rest)" \
+        -v now=$((spent + SECONDS)) -v time="$time" -v estimate="$(planned estimate)" 'BEGIN {
+        slow = pace / 1000 / step_s
+        rest *= slow > 1 ? slow : 1
+        share = estimate > time || rest <= time - now ? 1 : (time - now) / rest
+        print (share > 0.05 ? share : 0.05) }'
+}
+
+# shorten SHARE: makes part.tok of the first documents of the validation text, of this share of its tokens or a little more.
+shorten() {
+    local document=0 bytes=0 file goal
+    goal=$(calc %d "$1 * $("$AXONN" data show "$valid" --json | field text_bytes)")
+    rm -rf "$data/part" && mkdir "$data/part"
+    while [ "$bytes" -le "$goal" ]; do
+        file=$data/part/$(printf %05d $document)
+        "$AXONN" data show "$valid" --document $document --tokenizer "$tokenizer" >"$file"
+        bytes=$((bytes + $(wc -c <"$file"))) document=$((document + 1))
+    done
+    AXONN_LOG=error "$AXONN" data build --input "$data/part" --tokenizer "$tokenizer" --out "$data/part.tok" --json >/dev/null
+    rm -r "$data/part"
+}
+
+valid=$data/valid.tok share=$(share)
+if [ "$(calc %d "($share < 1)")" -eq 1 ]; then
+    shorten "$share"
+    valid=$data/part.tok
+    valid_tokens=$("$AXONN" data show "$valid" --json | field tokens)
+fi
 say "[6/6] validation on $(thousands "$valid_tokens") tokens, compressors, a completion"
-text() { "$AXONN" data show "$data/valid.tok" --text --tokenizer "$tokenizer"; }
-"$AXONN" eval "$dir" --data "$data/valid.tok" --precision "$precision" --batch 8 --json >"$dir/eval.json"
+text() { "$AXONN" data show "$valid" --text --tokenizer "$tokenizer"; }
+"$AXONN" eval "$dir" --data "$valid" --precision "$precision" --batch 8 --json >"$dir/eval.json"
 "$AXONN" report "$dir" --out "$dir/loss.svg" >/dev/null
 before=$(grep -m 1 eval_loss "$dir/metrics.jsonl")
 start=$(field eval_loss <<<"$before") end=$(field loss <"$dir/eval.json") bytes=$(field bytes <"$dir/eval.json")

@@ -77,6 +77,19 @@ static void shapes_come_from_a_file(void **state)
     text = text_of("other/ckpt/step-1/config.json");
     assert_non_null(strstr(text, "\"max_window_layers\": 0"));
     free(text);
+    sh("rm -rf other");
+    /* biases; a key that nobody knows is named, and kept */
+    sh("sed 's/\"mlp_bias\"/\"my_key\": 1, &/' " GOLDEN "llama/biases/config.json >biases.json");
+    run_expect(0, "biases.json: keys that models of family llama do not have are ignored",
+               OTHER_KEYS
+               "model.config=biases.json model.vocab=61 model.seq_len=16 train.steps=1 run.dir=other");
+    text = text_of("other/ckpt/step-1/config.json");
+    assert_true(strstr(text, "\"attention_bias\": true") && strstr(text, "\"mlp_bias\": true") &&
+                strstr(text, "\"my_key\": 1"));
+    free(text);
+    run_expect(2, "attention_bias was true and is now false",
+               OTHER_KEYS "model.config=" GOLDEN "llama/yarn/config.json model.vocab=61 model.seq_len=16 "
+                          "train.steps=2 run.dir=other");
 }
 
 /* All errors of a configuration are reported at once, those in files that keys name included. */

@@ -16,7 +16,7 @@
 
 /* Bytes of the buffer for the value of runtime.shared_memory. More than the bytes of ax_node_card.path, so
  * that a value that is cut off to WHERE bytes is still rejected as too long by ax_node_create. */
-enum { WHERE = 256 };
+enum { WHERE = AX_NODE_PATH + 4 };
 
 /* State of one communicator for collectives through shared memory. */
 typedef struct state {

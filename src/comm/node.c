@@ -66,10 +66,11 @@ static ax_status open_file(ax_node *node, const char *dir)
     } else {
         int n = snprintf(card->path, sizeof card->path, "%s/axonn-%d-%016llx", dir, (int)getpid(),
                          (unsigned long long)card->token);
-        AX_CHECK(n < (int)sizeof card->path, AX_ERR_USAGE,
-                 "the path of the directory for shared memory (runtime.shared_memory) is too long, give a "
-                 "shorter one: %s",
-                 dir);
+        AX_CHECK(
+            n < (int)sizeof card->path, AX_ERR_USAGE,
+            "the path of the directory for shared memory (runtime.shared_memory) has %zu bytes, and a file "
+            "in it would have more than the %d that the system opens: give a shorter one",
+            strlen(dir), AX_NODE_PATH - 1);
         node->fd = open(card->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         AX_CHECK(node->fd >= 0, AX_ERR_MEMORY, "cannot create the shared memory file %s: %s", card->path,
                  strerror(errno));

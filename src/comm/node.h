@@ -17,10 +17,12 @@
 typedef struct ax_node ax_node;
 typedef struct ax_node_group ax_node_group;
 
+enum { AX_NODE_PATH = 4096 }; /* bytes of the longest path that Linux opens, with its NUL */
+
 /* A rank's description of its heap (its shared memory), for the other ranks. The struct has no pointers, so
  * it can be sent. */
 typedef struct ax_node_card {
-    char path[96];         /* where the other ranks open the heap's file */
+    char path[AX_NODE_PATH]; /* where the other ranks open the heap's file */
     uint64_t token, bytes; /* token: random number, also in the heap's first page; bytes: size of the heap */
     int64_t pid;           /* the owner's process */
     uint64_t base;         /* the heap's address in the owner's process */

@@ -575,6 +575,22 @@ static void heaps_can_be_files_in_a_directory(void **state)
 {
     (void)state;
     run_in("/dev/shm", 1, 3, NULL, many);
+    /* Temporary directories of batch systems and CI have long names. */
+    char dir[512] = "/dev/shm/axonn-node-XXXXXX", deep[400];
+    assert_non_null(mkdtemp(dir));
+    snprintf(deep, sizeof deep, "%s/%0200d", dir, 0);
+    assert_int_equal(mkdir(deep, 0700), 0);
+    run_in(deep, 1, 3, NULL, many);
+    assert_int_equal(ax_remove_tree(dir), AX_OK);
+    /* A path that no system call takes. */
+    char *endless;
+    ax_node *node;
+    ax_node_card card;
+    assert_int_equal(ax_calloc(AX_NODE_PATH + 1, 1, &endless), AX_OK);
+    memset(endless, 'x', AX_NODE_PATH);
+    assert_int_equal(ax_node_create(0, 1, endless, 0, &node, &card), AX_ERR_USAGE);
+    assert_non_null(strstr(ax_error_message(), "has 4096 bytes"));
+    free(endless);
 }
 
 int main(void)

@@ -12,6 +12,7 @@
 #ifndef AXONN_CHAT_H
 #define AXONN_CHAT_H
 
+#include "axonn/option.h"
 #include "axonn/tokenizer.h"
 
 #ifdef __cplusplus
@@ -69,13 +70,16 @@ typedef struct ax_chat_turn {
     const char *reasoning; /* reasoning of the assistant, written only by a template that has reasoning:
                               qwen3; NULL: the reasoning, if any, is in `text`, before </think> */
     size_t reasoning_size;
+    bool unlearned; /* the turn is no target, although it is the assistant's */
 } ax_chat_turn;
 
 /* The turns of a conversation. Zero-initialise it. It does not own the texts: those that ax_chat_read has
- * added belong to the JSON value. */
+ * added belong to the JSON value, or to `made`, which the next ax_chat_read into an empty list releases. */
 typedef struct ax_chat_turns {
     ax_chat_turn *turn;
     size_t n, capacity;
+    bool plain;          /* the texts of the turns follow each other without a template */
+    struct json_t *made; /* texts that were joined from parts */
 } ax_chat_turns;
 void ax_chat_turns_fini(ax_chat_turns *turns);
 
@@ -83,17 +87,24 @@ void ax_chat_turns_fini(ax_chat_turns *turns);
 AX_MUST_CHECK ax_status ax_chat_add(ax_chat_turns *turns, const ax_chat_turn *turn);
 
 /* Returns the name of the member that makes a JSON object a conversation, or NULL if no member does:
- * "messages" (a list of objects with "role" and "content", perhaps "reasoning_content"), "conversations"
- * (ShareGPT: a list of objects with "from" and "value", or "role" and "content"; perhaps "system" beside it),
- * "prompt" (with "completion"; strings, or lists as in "messages") or "instruction" (Alpaca: with "output"
- * and perhaps "input"). If several of these members are not null, the first in this order is returned. */
-const char *ax_chat_member(const struct json_t *object);
+ * "messages" (a list of objects with "role" and "content") or "conversations" (ShareGPT: a list of objects
+ * with "from" and "value", or "role" and "content"); or the first of two members, the question and its
+ * answer: "prompt" and "completion", "instruction" and "output" (Alpaca; perhaps "input"), "instruction" and
+ * "response" (Dolly; perhaps "context"), "prompt" and "response", "question" and "answer". A side is a string
+ * or a list as in "messages". If several of these members are not null, the first in this order is returned.
+ * Members that `ignore` names (NULL: none) count as missing. */
+const char *ax_chat_member(const struct json_t *object, const ax_strings *ignore);
 
 /* Appends the turns of a conversation. `value` is an object for which ax_chat_member returns a name; or an
- * object with "prompt" or "instruction", but no answer; or a list as in "messages". AX_ERR_DATA: a role that
- * no template has; a text that is not a string; a member "tools" or "tool_calls" that is not empty, because
- * no template writes them. */
-AX_MUST_CHECK ax_status ax_chat_read(const struct json_t *value, ax_chat_turns *turns);
+ * object without an answer; or a list as in "messages". Beside the conversation, "system" becomes the first
+ * turn and "history", a list of pairs, the turns before the question. In a turn, "reasoning_content",
+ * "reasoning" and "thinking" are the reasoning; "weight": 0, "train": false and the like make the turn no
+ * target. If the question is a list, only the answer's turns are targets. If "prompt" and "completion" are
+ * strings, the turns are plain (ax_chat_turns.plain). AX_ERR_DATA: a role that no template has; a text that
+ * is neither a string nor a list of texts; a member that could be a part of what is said and that nothing
+ * reads, such as "tools". Members that `ignore` names (NULL: none) count as missing. */
+AX_MUST_CHECK ax_status ax_chat_read(const struct json_t *value, const ax_strings *ignore,
+                                     ax_chat_turns *turns);
 
 /* ---- rendering ----------------------------------------------------------------------------------- */
 
@@ -105,6 +116,7 @@ typedef struct ax_chat_text {
     ax_buf parts;
     const ax_ids *guarded; /* ids of tokens that texts of turns cannot contain; owned by the ax_chat that
                               rendered the text, which must live until the text is encoded */
+    bool plain;            /* the turns were plain: no template wrote the text */
     ax_buf joined;         /* temporary memory of ax_chat_render */
     ax_ids part;           /* temporary memory of ax_chat_encode */
 } ax_chat_text;

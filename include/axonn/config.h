@@ -52,6 +52,7 @@ typedef struct ax_config {
         char *text_key;      /* name of the JSON member that holds the text; NULL: "text" */
         bool bos;            /* plain text gets the special tokens of the tokenizer's post_processor */
         int64_t bad_lines;   /* how many JSON objects with invalid text may be skipped; more are an error */
+        ax_strings ignore;   /* members of conversations that are left out */
         char *chat_template; /* name of the chat template; NULL: ax_chat_create chooses one */
         int loss;            /* ax_config_loss */
         int order;           /* ax_config_order */

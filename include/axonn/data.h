@@ -433,6 +433,8 @@ typedef struct ax_corpus_options {
     /* Template by which JSON objects that are conversations (ax_chat_member) become text; must outlive the
      * corpus. NULL: no object is read as a conversation. */
     const ax_chat *chat;
+    /* Members of conversations and of their turns that are left out; must outlive the corpus. */
+    ax_strings ignore;
     /* How many JSON objects may be left out because their text is null or not valid Unicode (lone
      * surrogates). The first of these is reported in a warning; more than this number are an error. */
     int64_t bad_lines;

@@ -87,6 +87,16 @@ typedef struct cli_text {
     int64_t bad_lines;
 } cli_text;
 
+/* For verbs that read conversations. */
+#define IGNORE_OPTION(args, field)                                                                           \
+    {                                                                                                        \
+        "ignore", AX_OPT_STRINGS, offsetof(args, field),                                                     \
+            .meta = "NAME...",                                                                               \
+            .help = "members of conversations and of their turns that are left out, e.g. tools tool_calls; " \
+                    "others that no template writes are an error, unless they are plainly no part of what "  \
+                    "is said, such as ids and scores"                                                        \
+    }
+
 #define TEXT_OPTIONS(args, field)                                                                            \
     {"text-key", AX_OPT_STRING, offsetof(args, field.key), .meta = "KEY",                                    \
      .help = "name of the member that holds the text of a JSON object; default: "                            \

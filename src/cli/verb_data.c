@@ -70,7 +70,7 @@ static ax_status check_end_id(const ax_data *data, int64_t end_id)
 /* ---- build --------------------------------------------------------------------------------------- */
 
 typedef struct build_args {
-    ax_strings input, include;
+    ax_strings input, include, ignore;
     char *tokenizer, *out, *valid, *template;
     cli_text text;
     double valid_fraction;
@@ -97,9 +97,10 @@ static const ax_option build_options[] = {
     {"bos", AX_OPT_BOOL, offsetof(build_args, bos), "true",
      .help = "put around each text what the tokenizer's post_processor puts there (as a rule a token that "
              "begins the text), as transformers does; conversations have the tokens of their template"},
+    IGNORE_OPTION(build_args, ignore),
     {"template", AX_OPT_STRING, offsetof(build_args, template), .choices = ax_chat_names,
-     .help = "template by which conversations (JSON objects with messages, conversations, prompt and "
-             "completion, or instruction and output) become text; default: that of the tokenizer's "
+     .help = "template by which conversations (JSON objects with messages or conversations, or with question "
+             "and answer under several names) become text; default: that of the tokenizer's "
              "chat_template, else chosen by the tokenizer's special tokens"},
     {"threads", AX_OPT_INT, offsetof(build_args, threads), "0", "[0, 4096]",
      .help = "number of threads; 0: one per processor (hardware thread) that the process may use"},
@@ -151,6 +152,7 @@ static ax_status build_with(const build_args *a, const ax_tokenizer *tok, const 
                    .n_include = (int)a->include.count,
                    .text_key = a->text.key,
                    .chat = chat,
+                   .ignore = a->ignore,
                    .bad_lines = a->text.bad_lines},
         .tokenizer = tok,
         .output = a->out,

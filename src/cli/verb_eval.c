@@ -13,6 +13,7 @@ typedef struct args {
     int pack; /* ax_data_packing */
     cli_text text;
     int64_t seq_len, batch;
+    ax_strings ignore;
     bool cross_documents, bos;
 } args;
 
@@ -33,6 +34,7 @@ static const ax_option options[] = {
      .help =
          "put around each text of --data what the tokenizer's post_processor puts there (as a rule a token "
          "that begins the text), as transformers does; conversations have the tokens of their template"},
+    IGNORE_OPTION(args, ignore),
     {"template", AX_OPT_STRING, offsetof(args, template), .choices = ax_chat_names,
      .help = "template by which conversations become text; default: that of the model's chat_template, else "
              "chosen by the tokenizer's special tokens"},
@@ -175,15 +177,16 @@ static ax_status prepare(const args *a, const opened_model *m, char *dir, size_t
     }
     cli_progress_start(&progress, "tokenizing", true);
     progress.terminal &= m->first;
-    status =
-        ax_data_prepare(a->data,
-                        &(ax_data_build_options){
-                            .corpus = {.text_key = a->text.key, .chat = chat, .bad_lines = a->text.bad_lines},
-                            .tokenizer = m->model.tokenizer,
-                            .bare = !a->bos,
-                            .progress = show_build,
-                            .user = &progress},
-                        dir, tokens);
+    status = ax_data_prepare(a->data,
+                             &(ax_data_build_options){.corpus = {.text_key = a->text.key,
+                                                                 .chat = chat,
+                                                                 .ignore = a->ignore,
+                                                                 .bad_lines = a->text.bad_lines},
+                                                      .tokenizer = m->model.tokenizer,
+                                                      .bare = !a->bos,
+                                                      .progress = show_build,
+                                                      .user = &progress},
+                             dir, tokens);
     cli_progress_end(&progress);
     ax_chat_destroy(&chat);
     return status;

@@ -13,6 +13,7 @@ typedef struct args {
     ax_ints tokens, stop;
     int64_t max_tokens, top_k, seed, samples;
     double temperature, top_p, min_p, repetition_penalty;
+    ax_strings ignore;
     bool chat, ignore_end;
 } args;
 
@@ -32,6 +33,7 @@ static const ax_option options[] = {
      .help =
          "answer the conversation in this JSON file (-: standard input): a list of messages, or an object "
          "with a conversation; the last turn is the user's"},
+    IGNORE_OPTION(args, ignore),
     {"template", AX_OPT_STRING, offsetof(args, template), .choices = ax_chat_names,
      .help = "with --chat and --messages: template of the conversation; default: that of the model's "
              "chat_template, else chosen by the tokenizer's special tokens"},
@@ -207,7 +209,7 @@ static ax_status read_messages(session *s)
         status = ax_json_read_file(s->a->messages, JSON_ALLOW_NUL, &value);
     ax_buf_fini(&text);
     AX_TRY(status);
-    status = ax_chat_read(value, &s->turns);
+    status = ax_chat_read(value, &s->a->ignore, &s->turns);
     if (status == AX_OK)
         status = encode_turns(s);
     if (status != AX_OK)

@@ -23,6 +23,7 @@ typedef struct built_document {
     int64_t text_bytes;
     uint64_t hash; /* hash of the document's text */
     bool masked;   /* the document is a conversation: slot.is_target has a byte for each of its ids */
+    bool plain;    /* the conversation was written without a template */
 } built_document;
 
 typedef struct slot {
@@ -45,6 +46,7 @@ typedef struct build {
     hash_set seen;         /* only with the option `dedup`: hashes of the texts of documents written so far */
     int64_t conversations; /* number of conversations written */
     int64_t texts;         /* number of documents of plain text written */
+    bool noted[2];         /* a conversation was written by a template; a plain one was written */
     int64_t copies;        /* number of documents left out because `seen` contains their text's hash */
     pthread_mutex_t lock;  /* guards the fields below, except a slot that a worker is filling or writing, and
                               the fields that only the writing worker uses (see `writing`) */
@@ -91,16 +93,30 @@ static ax_status encode_plain(worker *w, const char *text, size_t bytes, ax_ids 
     return AX_OK;
 }
 
+/* Encodes a conversation. Before plain turns stand the tokens that stand before a text; after them the text
+ * itself has the end-of-text token. */
+static ax_status encode_chat(worker *w, ax_chat_text *chat, slot *s)
+{
+    const ax_data_build_options *o = w->b->options;
+    const ax_ids *before = ax_tokenizer_before(o->tokenizer);
+    if (chat->plain && !o->bare) {
+        AX_TRY(ax_ids_add(&s->ids, before->data, before->size));
+        for (size_t i = 0; i < before->size; i++)
+            AX_TRY(ax_buf_add(&s->is_target, "", 1));
+    }
+    return ax_chat_encode(w->encoder, chat, &s->ids, &s->is_target);
+}
+
 static ax_status encode_document(void *user, const char *text, size_t bytes, ax_chat_text *chat)
 {
     worker *w = user;
     slot *s = w->slot;
-    ax_status status = chat ? ax_chat_encode(w->encoder, chat, &s->ids, &s->is_target)
-                            : encode_plain(w, text, bytes, &s->ids);
+    ax_status status = chat ? encode_chat(w, chat, s) : encode_plain(w, text, bytes, &s->ids);
     if (status != AX_OK)
         ax_error_context("%s", ax_corpus_path(w->b->corpus, s->unit.file));
     AX_TRY(status);
-    built_document document = {s->ids.size, (int64_t)bytes, XXH3_64bits(text, bytes), chat != NULL};
+    built_document document = {s->ids.size, (int64_t)bytes, XXH3_64bits(text, bytes), chat != NULL,
+                               chat && chat->plain};
     return ax_buf_add(&s->documents, &document, sizeof document);
 }
 
@@ -117,14 +133,26 @@ static void fill_slot(worker *w, slot *s)
 
 /* ---- writing in order ---------------------------------------------------------------------------- */
 
-/* Counts a conversation that is to be written; logs the template at the first one. */
-static void log_template(build *b)
+/* Counts a conversation that is to be written. At the first one that a template wrote, logs the template and
+ * gives its name to the token files; at the first one that none wrote, logs that. */
+static void note_template(build *b, bool plain)
 {
     const ax_chat *chat = b->corpus->chat;
     const char *origin = ax_chat_origin(chat);
-    if (!b->conversations++)
+    ax_token_writer *writers[] = {b->train, b->valid};
+    b->conversations++;
+    if (b->noted[plain])
+        return;
+    b->noted[plain] = true;
+    if (plain)
+        ax_log(AX_LOG_INFO,
+               "strings \"prompt\" and \"completion\" are joined as plain text, without a template");
+    else
         ax_log(AX_LOG_INFO, "conversations are written by template %s%s%s", ax_chat_name(chat),
                origin ? ", " : "", origin ? origin : "");
+    for (size_t i = 0; i < AX_COUNT(writers) && !plain; i++)
+        if (writers[i])
+            ax_token_writer_set_template(writers[i], ax_chat_name(chat));
 }
 
 bool data_frames(const ax_data_build_options *o)
@@ -178,7 +206,7 @@ static ax_status write_document(build *b, const built_document *d, const int32_t
     }
     ax_token_writer *to = valid ? b->valid : b->train;
     if (d->masked)
-        log_template(b);
+        note_template(b, d->plain);
     else
         AX_TRY(log_frame(b));
     AX_TRY(d->masked ? ax_token_writer_add_masked(to, ids, is_target, n, d->text_bytes)
@@ -371,10 +399,6 @@ static ax_status open_writers(build *b)
     AX_TRY(ax_token_writer_create(o->output, vocab, end, hash, &b->train));
     if (o->valid_fraction > 0)
         AX_TRY(ax_token_writer_create(o->valid_output, vocab, end, hash, &b->valid));
-    ax_token_writer *writers[] = {b->train, b->valid};
-    for (size_t i = 0; i < AX_COUNT(writers); i++)
-        if (writers[i] && b->corpus->chat)
-            ax_token_writer_set_template(writers[i], ax_chat_name(b->corpus->chat));
     return AX_OK;
 }
 

@@ -185,6 +185,7 @@ int32_t ax_chat_end(const ax_chat *chat)
 void ax_chat_turns_fini(ax_chat_turns *turns)
 {
     free(turns->turn);
+    chat_forget_strings(turns);
     *turns = (ax_chat_turns){0};
 }
 
@@ -324,21 +325,28 @@ static span split_reasoning(span *text)
     return strip_newlines(reasoning, true, false);
 }
 
+/* Returns TARGET if the turn is a target, else 0. */
+static int kind_of(const ax_chat_turn *turn)
+{
+    return turn->role == AX_CHAT_ASSISTANT && !turn->unlearned ? TARGET : 0;
+}
+
 static ax_status put_answer(const ax_chat *chat, const ax_chat_turn *turn, span text, ax_chat_text *out)
 {
     const chat_template *t = chat->template;
-    AX_TRY(put_string(chat, out, t->opening, TARGET));
+    const int learned = kind_of(turn);
+    AX_TRY(put_string(chat, out, t->opening, learned));
     if (!t->think.before)
-        return put(out, text.at, text.n, PLAIN | TARGET);
+        return put(out, text.at, text.n, PLAIN | learned);
     span reasoning = {turn->reasoning, turn->reasoning_size};
     if (!reasoning.at)
         reasoning = split_reasoning(&text);
     reasoning = strip_newlines(reasoning, true, true);
     text = strip_newlines(text, true, false);
-    AX_TRY(put_string(chat, out, t->think.before, TARGET));
-    AX_TRY(put(out, reasoning.at, reasoning.n, PLAIN | TARGET));
-    AX_TRY(put_string(chat, out, t->think.after, TARGET));
-    return put(out, text.at, text.n, PLAIN | TARGET);
+    AX_TRY(put_string(chat, out, t->think.before, learned));
+    AX_TRY(put(out, reasoning.at, reasoning.n, PLAIN | learned));
+    AX_TRY(put_string(chat, out, t->think.after, learned));
+    return put(out, text.at, text.n, PLAIN | learned);
 }
 
 /* Returns the strings that the template writes before and after turn i. */
@@ -389,7 +397,7 @@ static ax_status put_turn(const ax_chat *chat, const ax_chat_turns *turns, size_
         AX_TRY(put_string(chat, out, t->between, 0));
     AX_TRY(put_string(chat, out, frame->before, 0));
     AX_TRY(answers ? put_answer(chat, turn, text, out) : put(out, text.at, text.n, PLAIN));
-    return put_string(chat, out, frame->after, answers ? TARGET : 0);
+    return put_string(chat, out, frame->after, kind_of(turn));
 }
 
 /* Writes the template's strings before the first turn: `begin` and, unless the first turn is the system's,
@@ -404,12 +412,28 @@ static ax_status put_begin(const ax_chat *chat, const ax_chat_turns *turns, ax_c
                : put_string(chat, out, input ? t->no_system_input : t->no_system, 0);
 }
 
+/* Writes plain turns, as TRL does. */
+static ax_status render_plain(const ax_chat *chat, const ax_chat_turns *turns, ax_chat_text *out)
+{
+    size_t n = 0;
+    const int32_t id = ax_tokenizer_eos(chat->tok);
+    const char *end = id >= 0 ? ax_tokenizer_piece(chat->tok, id, &n) : NULL;
+    for (size_t i = 0; i < turns->n; i++)
+        AX_TRY(put(out, turns->turn[i].text, turns->turn[i].size, kind_of(&turns->turn[i])));
+    const ax_chat_turn *last = &turns->turn[turns->n - 1];
+    const bool ended = end && last->size >= n && !memcmp(last->text + last->size - n, end, n);
+    return end && !ended ? put(out, end, n, TARGET) : AX_OK;
+}
+
 ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, ax_chat_text *out)
 {
     out->text.size = out->parts.size = 0;
     out->guarded = &chat->guarded;
+    out->plain = turns->plain && turns->n && !prompt;
+    if (out->plain)
+        return render_plain(chat, turns, out);
     AX_CHECK(
-        chat->template, AX_ERR_DATA,
+        chat->template, AX_ERR_USAGE,
         "a conversation needs a chat template, but none fits this tokenizer: for each template it lacks "
         "special tokens (for alpaca, an end-of-text token among its added tokens); use another tokenizer");
     AX_TRY(put_begin(chat, turns, out));

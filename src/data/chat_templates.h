@@ -65,6 +65,9 @@ struct ax_chat {
  * by the tokenizer's texts. NULL counts as the empty string. */
 const char *chat_string(const ax_chat *chat, const char *text, size_t *n);
 
+/* Releases the texts that ax_chat_read has made for the turns (ax_chat_turns.made). */
+void chat_forget_strings(ax_chat_turns *turns);
+
 /* Returns true if the Jinja text contains all strings `marks` of the template, and not its string `other`. */
 bool chat_has_marks(const char *jinja, const chat_template *t);
 

@@ -277,6 +277,7 @@ static ax_status list_files(ax_corpus *corpus, const ax_corpus_options *options,
     corpus->packed.fd = -1;
     corpus->bad_limit = options->bad_lines;
     corpus->chat = options->chat;
+    corpus->ignore = options->ignore;
     corpus->text_key_given = options->text_key;
     AX_TRY(ax_strdup(options->text_key ? options->text_key : "text", &corpus->text_key));
     for (int i = 0; i < options->n_inputs; i++)

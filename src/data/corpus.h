@@ -41,6 +41,7 @@ struct ax_corpus {
     bool text_key_given; /* the caller chose text_key: an object with a string in that member is not read as a
                             conversation */
     const ax_chat *chat; /* template of conversations; NULL: JSON objects are not read as conversations */
+    ax_strings ignore;   /* members of conversations to leave out; owned by the caller */
     int64_t bad_limit;   /* largest value of bad_lines (below) that is not an error */
     corpus_unit at;      /* the unit that ax_corpus_next read last */
     struct {             /* the compressed file of which corpus_next_unit returns units */
@@ -133,6 +134,7 @@ typedef struct corpus_records {
     const char *key;
     bool key_given;
     const ax_chat *chat; /* NULL: no record is a conversation */
+    const ax_strings *ignore;
     ax_chat_turns turns; /* scratch */
     ax_chat_text rendered;
     corpus_take_fn take;

@@ -11,10 +11,10 @@
  * does not contain. */
 #define NO_CHARACTER "\xef\xbf\xbf"
 
-static ax_status fail_at(const corpus_records *r, int64_t offset)
+static ax_status fail_at(const corpus_records *r, int64_t offset, ax_status status)
 {
     ax_error_context("%s:%lld", r->file->path, corpus_line_number(r->file, offset));
-    return AX_ERR_DATA;
+    return status;
 }
 
 /* ---- Unicode ------------------------------------------------------------------------------------- */
@@ -122,7 +122,7 @@ static ax_status take_text(corpus_records *r, const json_t *text, bool broken, i
                       r->chat ? ", or with a conversation: \"messages\", \"conversations\", \"prompt\" and "
                                 "\"completion\", or \"instruction\" and \"output\""
                               : "");
-        return fail_at(r, offset);
+        return fail_at(r, offset, AX_ERR_DATA);
     }
     const char *bytes = json_string_value(text);
     size_t n = json_string_length(text);
@@ -143,7 +143,7 @@ static bool is_answered(const ax_chat_turns *turns)
 static ax_status render(corpus_records *r, const json_t *object)
 {
     r->turns.n = 0;
-    AX_TRY(ax_chat_read(object, &r->turns));
+    AX_TRY(ax_chat_read(object, r->ignore, &r->turns));
     return ax_chat_render(r->chat, &r->turns, false, &r->rendered);
 }
 
@@ -156,7 +156,7 @@ static ax_status take_conversation(corpus_records *r, const json_t *object, cons
         return AX_OK;
     }
     if (status != AX_OK)
-        return fail_at(r, offset);
+        return fail_at(r, offset, status);
     const ax_buf *text = &r->rendered.text;
     if (broken && memmem(text->data, text->size, NO_CHARACTER, strlen(NO_CHARACTER)))
         return omit_record(r, offset, member, "not valid Unicode");
@@ -188,7 +188,7 @@ static ax_status take_record(corpus_records *r, const char *text, size_t bytes, 
     }
     const json_t *body = json_object_get(object, r->key);
     const bool is_text = !r->chat || (r->key_given && json_is_string(body));
-    const char *member = is_text ? NULL : ax_chat_member(object);
+    const char *member = is_text ? NULL : ax_chat_member(object, r->ignore);
     ax_status status =
         member ? take_conversation(r, object, member, broken, offset) : take_text(r, body, broken, offset);
     json_decref(object);

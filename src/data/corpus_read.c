@@ -256,6 +256,7 @@ static ax_status take_json(const ax_corpus *corpus, const corpus_unit *unit, con
                               .key = corpus->text_key,
                               .key_given = corpus->text_key_given,
                               .chat = corpus->chat,
+                              .ignore = &corpus->ignore,
                               .take = take,
                               .user = user,
                               .omitted = omitted,

@@ -10,13 +10,13 @@
 
 /* Version of the cached token files. Must be increased when a change of the program makes the same inputs
  * give another token file. */
-enum { CACHE_VERSION = 5 };
+enum { CACHE_VERSION = 6 };
 
 /* Hashes what the token file depends on: the version of the cache, whether special tokens are put around
  * texts (only if they are: the file is else that of earlier versions, which never did), the names, sizes and
  * modification times of the text files (for a pipe, its size and a hash of its bytes), the options for
- * reading text (text_key, bad_limit, the chat template and, if there is one, whether text_key was given), and
- * the tokenizer. */
+ * reading text (text_key, bad_limit, the chat template, the members to ignore and, if there is a template,
+ * whether text_key was given), and the tokenizer. */
 static ax_status fingerprint(const ax_corpus *corpus, const ax_data_build_options *how, uint64_t *out)
 {
     XXH3_state_t *state = XXH3_createState();
@@ -34,6 +34,8 @@ static ax_status fingerprint(const ax_corpus *corpus, const ax_data_build_option
     XXH3_64bits_update(state, &key_first, sizeof key_first);
     XXH3_64bits_update(state, corpus->text_key, strlen(corpus->text_key) + 1);
     XXH3_64bits_update(state, template, strlen(template) + 1);
+    for (size_t i = 0; i < corpus->ignore.count; i++)
+        XXH3_64bits_update(state, corpus->ignore.items[i], strlen(corpus->ignore.items[i]) + 1);
     for (int64_t i = 0; i < corpus->n; i++) {
         const corpus_file *file = &corpus->files[i];
         int64_t facts[2] = {file->bytes, file->mtime_ns};

@@ -170,6 +170,7 @@ static ax_status prepare_source(const ax_run *run, const char *path, char **toke
                                      &(ax_data_build_options){
                                          .corpus = {.text_key = run->config->data.text_key,
                                                     .chat = run->inputs.chat,
+                                                    .ignore = run->config->data.ignore,
                                                     .bad_lines = run->config->data.bad_lines},
                                          .tokenizer = run->inputs.tokenizer,
                                          .bare = !run->config->data.bos,

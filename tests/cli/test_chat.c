@@ -320,7 +320,7 @@ static void configurations_are_refused(void **state)
     ends(2, "give only one of --prompt, --tokens, --chat and --messages",
          AXONN " generate run --chat --messages m.json </dev/null");
     put("bad.json", "{\"prompt\": 3}");
-    ends(4, "standard input: turn 1: \"prompt\" must be a string, but is an integer",
+    ends(4, "standard input: turn 1: \"prompt\" must be a string or a list of texts, but is an integer",
          AXONN " generate run --messages - <bad.json");
     put("bad.json", "[{\"role\": \"user\",\n \"content\": }]");
     ends(4, "bad.json:2:13: not valid JSON", AXONN " generate run --messages bad.json");
@@ -359,7 +359,7 @@ static double loss_in(const char *command)
 static void evaluation_packs_documents(void **state)
 {
     (void)state;
-    put("one.jsonl", "{\"prompt\": \"say 1\", \"completion\": \"x\"}\n");
+    put("one.jsonl", "{\"question\": \"say 1\", \"answer\": \"x\"}\n");
     ends(0, NULL, "cat one.jsonl one.jsonl one.jsonl >three.jsonl");
     double alone = loss_in(AXONN " eval unlearned --data one.jsonl --json"),
            packed = loss_in(AXONN " eval unlearned --data three.jsonl --pack documents --json"),

@@ -38,6 +38,16 @@ void fuzz_make_seeds(void)
                                      "x\"},{\"from\":\"gpt\",\"value\":\"\xe2\x96\x81\"}]}",
                                      NULL});
     fuzz_seed_texts((const char *[]){"4{\"instruction\":\"i\",\"input\":\"n\",\"output\":\"o\"}", NULL});
+    fuzz_seed_texts((const char *[]){"0{\"system\":\"s\",\"instruction\":\"i\",\"context\":\"c\","
+                                     "\"response\":\"r\",\"history\":[[\"q\",\"a\"]],"
+                                     "\"category\":\"x\"}",
+                                     NULL});
+    fuzz_seed_texts((const char *[]){"2{\"prompt\":[{\"role\":\"developer\",\"content\":[{\"type\":\"text\","
+                                     "\"text\":\"a\"},{\"type\":\"text\","
+                                     "\"text\":\"b\"}]},{\"role\":\"user\",\"content\":\"u\",\"weight\":1}],"
+                                     "\"completion\":[{\"role\":\"assistant\","
+                                     "\"content\":\"c\",\"train\":false,\"thinking\":\"t\"}]}",
+                                     NULL});
 }
 
 /* Loads the tokenizer of a kind, once. */
@@ -89,7 +99,8 @@ static void read_record(size_t k, const json_t *record)
 {
     ax_chat_turns turns = {0};
     ax_chat_text text = {0};
-    if ((json_is_array(record) || ax_chat_member(record)) && fuzz_read(ax_chat_read(record, &turns)))
+    if ((json_is_array(record) || ax_chat_member(record, NULL)) &&
+        fuzz_read(ax_chat_read(record, NULL, &turns)))
         for (int prompt = 0; prompt < 2; prompt++)
             if (fuzz_read(ax_chat_render(chats[k], &turns, prompt, &text)))
                 check_encoding(tokenizers[k], &text);

@@ -123,6 +123,8 @@ def messages_of(record, template):
     if "conversations" in record:
         return [{"role": names.get(m["from"], m["from"]), "content": m["value"]} if "from" in m else m
                 for m in record["conversations"]]
+    if "question" in record:
+        return [{"role": "user", "content": record["question"]}, {"role": "assistant", "content": record["answer"]}]
     if "prompt" in record:
         prompt, answer = record["prompt"], record["completion"]
         prompt = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
@@ -246,7 +248,7 @@ RECORDS = [
                   {"role": "assistant", "content": "\n\n3", "reasoning_content": "\n1 and 2\n"}]},
     {"conversations": [{"from": "human", "value": "of the"}, {"from": "gpt", "value": "first"}]},
     {"conversations": [{"from": "system", "value": "be"}, {"role": "user", "content": "of the"}, {"from": "gpt", "value": "x"}]},
-    {"prompt": "what is\n", "completion": "this"},
+    {"question": "what is\n", "answer": "this"},
     {"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}],
      "completion": [{"role": "assistant", "content": "a"}]},
     {"instruction": "the task", "input": "the input\n", "output": "the result"},

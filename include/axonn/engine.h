@@ -272,9 +272,9 @@ AX_MUST_CHECK ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *mod
 typedef struct ax_generator ax_generator;
 
 /* Creates a generator for prompts of exactly `prompt` tokens, and sequences of at most `capacity` tokens,
- * prompt included (`capacity` is at most the model's seq_len), and loads the weights. AX_ERR_USAGE if the
- * context's strategy splits the batch over several ranks (use ax_strategy_inference). The caller owns *out.
- * Collective along the grid. */
+ * prompt included (`capacity` is at most ax_model_config_positions), and loads the weights. AX_ERR_USAGE if
+ * the context's strategy splits the batch over several ranks (use ax_strategy_inference). The caller owns
+ * *out. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_generator_create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
                                             int64_t capacity, ax_generator **out);
 void ax_generator_destroy(ax_generator **generator);

@@ -197,6 +197,11 @@ bool ax_model_config_is_adapted(const ax_model_config *config);
 int64_t ax_model_config_low_rank_params(const ax_model_config *config);
 
 int64_t ax_model_config_head_dim(const ax_model_config *config);
+/* Returns the number of positions that the model can have: seq_len (max_position_embeddings of config.json),
+ * or more if its rotary embedding is scaled to a longer text: factor times seq_len (linear), factor times the
+ * length of the pre-training (llama3, yarn). Files often keep the shorter number; transformers reads it as no
+ * limit. */
+int64_t ax_model_config_positions(const ax_model_config *config);
 /* Returns the usual inner width of the MLP: 4 · hidden. For a gated MLP, which has a third matrix, it is two
  * thirds of 4 · hidden, rounded up to a multiple of 256 as in Llama. */
 int64_t ax_model_config_default_ffn(const ax_model_config *config);
@@ -235,10 +240,11 @@ bool ax_model_fits_grid(const void *load, ax_grid_size size);
 
 /* How a model will be used, for ax_model_create. */
 typedef struct ax_model_use {
-    int64_t recompute; /* 0: all activations are kept; n > 0: the input of every n blocks is kept, and
-                          backward recomputes the rest */
-    int64_t positions; /* all positions of tokens are below this number, which is at most the model's seq_len;
-                          0: seq_len. The table of a rotary embedding has this number of rows */
+    int64_t recompute;    /* 0: all activations are kept; n > 0: the input of every n blocks is kept, and
+                             backward recomputes the rest */
+    int64_t positions;    /* all positions of tokens are below this number, which is at most
+                             ax_model_config_positions; 0: seq_len. The table of a rotary embedding has this
+                             number of rows */
     const int64_t *costs; /* [layers + 2]: costs of the embedding, of each block, and of the head, from which
                              ax_pipe_cut chooses where pipeline stages begin, unless the context's
                              ax_parallel.pipe says where; NULL: all blocks cost the same, the embedding and

@@ -176,10 +176,12 @@ ax_layer *ax_embedding(ax_ctx *ctx, const char *name, const ax_embedding_config 
  * transformers. */
 typedef enum ax_rope_kind {
     AX_ROPE_DEFAULT,
-    AX_ROPE_LINEAR, /* all frequencies divided by `factor` */
-    AX_ROPE_LLAMA3, /* low frequencies divided by `factor` */
-    AX_ROPE_YARN    /* low frequencies divided by `factor`, cosines and sines multiplied by
-                       ax_rope_attention_factor */
+    AX_ROPE_LINEAR,  /* all frequencies divided by `factor` */
+    AX_ROPE_DYNAMIC, /* like AX_ROPE_DEFAULT, for texts that are not longer than max_position_embeddings:
+                        beyond, the frequencies would change with the length of the text */
+    AX_ROPE_LLAMA3,  /* low frequencies divided by `factor` */
+    AX_ROPE_YARN     /* low frequencies divided by `factor`, cosines and sines multiplied by
+                        ax_rope_attention_factor */
 } ax_rope_kind;
 typedef struct ax_rope_config {
     double theta; /* 0: no rotary embedding */

@@ -158,7 +158,7 @@ static ax_status choose_tokens(const args *a, int64_t positions, int64_t *out)
 static ax_status measure(const args *a, const opened_model *m)
 {
     measured r = {.a = a, .m = m, .ranks = ax_comm_size(m->world)};
-    AX_TRY(choose_tokens(a, m->model.config.seq_len, &r.tokens));
+    AX_TRY(choose_tokens(a, ax_model_config_positions(&m->model.config), &r.tokens));
     AX_TRY(bench_time_tokens(m->ctx, &m->model, a->prompt, r.tokens, a->rounds, &r.t));
     return ax_comm_agree(m->world, m->first ? report(&r) : AX_OK);
 }

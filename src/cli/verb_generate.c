@@ -244,7 +244,7 @@ static void forget_turns(session *s, size_t n)
  * too, and s->ids stays empty. */
 static ax_status encode_last_turns(session *s)
 {
-    const int64_t most = s->m.model.config.seq_len;
+    const int64_t most = ax_model_config_positions(&s->m.model.config);
     size_t forgotten = 0;
     AX_TRY(encode_turns(s));
     while ((int64_t)s->ids.size >= most && s->turns.n > 1) {
@@ -387,7 +387,8 @@ static ax_status make_room(session *s, int64_t positions)
         return AX_OK;
     /* A conversation may go on: its generator gets twice as many positions, so that few generators are
      * created. */
-    s->capacity = s->a->chat ? ax_min(2 * positions, s->m.model.config.seq_len) : positions;
+    s->capacity =
+        s->a->chat ? ax_min(2 * positions, ax_model_config_positions(&s->m.model.config)) : positions;
     s->fed.size = 0;
     ax_generator_destroy(&s->generator);
     return ax_generator_create(s->m.ctx, &s->m.model, (int64_t)s->prompt, s->capacity, &s->generator);
@@ -414,12 +415,12 @@ static ax_status feed_prompt(session *s, const float **logits)
 static ax_status generate(session *s)
 {
     const args *a = s->a;
-    const ax_model_config *c = &s->m.model.config;
-    int64_t capacity = ax_min((int64_t)s->prompt + a->max_tokens, c->seq_len);
+    const int64_t most = ax_model_config_positions(&s->m.model.config);
+    int64_t capacity = ax_min((int64_t)s->prompt + a->max_tokens, most);
     AX_CHECK(
-        (int64_t)s->prompt < c->seq_len, AX_ERR_USAGE,
+        (int64_t)s->prompt < most, AX_ERR_USAGE,
         "a %s of %zu tokens leaves no room in the model's %lld positions for a generated token: shorten it",
-        s->template ? "conversation" : "prompt", s->prompt, (long long)c->seq_len);
+        s->template ? "conversation" : "prompt", s->prompt, (long long)most);
     const float *logits = NULL;
     s->text.size = s->shown = 0;
     ax_decoder_init(&s->decoder, s->m.model.tokenizer, AX_DECODE_SKIP_SPECIAL);

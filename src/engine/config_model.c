@@ -117,12 +117,13 @@ static void merge_numbers(ax_config *c, ax_model_config *m)
 
 static void merge_seq_len(ax_config *c, const ax_model_config *m)
 {
+    const int64_t most = ax_model_config_positions(m);
     if (!ax_config_given(c, "model.seq_len"))
         c->model.seq_len = m->seq_len;
-    if (c->model.seq_len > m->seq_len)
+    if (c->model.seq_len > most)
         ax_option_error(c->set, "model.seq_len",
                         "must be at most %lld, the number of positions of the model in model.from",
-                        (long long)m->seq_len);
+                        (long long)most);
 }
 
 void config_merge_model(ax_config *c, ax_model_config *m)

@@ -11,10 +11,11 @@
 static ax_status check_options(const ax_engine_options *o, const ax_ctx *ctx, int64_t rows)
 {
     ax_grid_load load = {o->model, ax_strategy_of(ctx), o->micro_batch, o->global_batch};
-    AX_CHECK(o->seq_len > 0 && o->seq_len <= o->model->seq_len, AX_ERR_USAGE,
+    const int64_t positions = ax_model_config_positions(o->model);
+    AX_CHECK(o->seq_len > 0 && o->seq_len <= positions, AX_ERR_USAGE,
              "sequences of %lld tokens are not possible with this model: choose 1 to %lld tokens, its number "
              "of positions",
-             (long long)o->seq_len, (long long)o->model->seq_len);
+             (long long)o->seq_len, (long long)positions);
     AX_CHECK(o->micro_batch > 0 && o->global_batch > 0, AX_ERR_USAGE,
              "the global batch (%lld rows) and the micro-batch (%lld rows) must both have at least one row",
              (long long)o->global_batch, (long long)o->micro_batch);

@@ -280,9 +280,10 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
                         ax_generator **out)
 {
     AX_CHECK(prompt > 0, AX_ERR_USAGE, "a generator needs a prompt of at least one token");
-    AX_CHECK(ax_max(prompt, capacity) <= model->config.seq_len, AX_ERR_USAGE,
+    const int64_t most = ax_model_config_positions(&model->config);
+    AX_CHECK(ax_max(prompt, capacity) <= most, AX_ERR_USAGE,
              "%lld tokens do not fit the model, which has %lld positions: use fewer tokens",
-             (long long)ax_max(prompt, capacity), (long long)model->config.seq_len);
+             (long long)ax_max(prompt, capacity), (long long)most);
     AX_CHECK(
         ax_grid_group_size(ctx->grid, ax_batch_axes(ctx)) == 1, AX_ERR_USAGE,
         "a generator has one sequence, which cannot be divided among ranks like the rows of a batch: the "

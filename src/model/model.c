@@ -1,6 +1,7 @@
 /* Builds a model and runs it forward and backward. */
 #include "model/family.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 ax_status ax_model_config_check(const ax_model_config *c)
@@ -46,6 +47,16 @@ ax_status ax_model_config_check(const ax_model_config *c)
 int64_t ax_model_config_head_dim(const ax_model_config *c)
 {
     return c->head_dim ? c->head_dim : c->hidden / c->heads;
+}
+
+int64_t ax_model_config_positions(const ax_model_config *c)
+{
+    const ax_rope_config *rope = &c->rope;
+    const double length = rope->kind == AX_ROPE_LINEAR   ? (double)c->seq_len
+                          : rope->kind >= AX_ROPE_LLAMA3 ? (double)rope->original
+                                                         : 0;
+    return rope->theta > 0 ? ax_max(c->seq_len, (int64_t)fmin(rope->factor * length, AX_VOCAB_MAX))
+                           : c->seq_len;
 }
 
 int64_t ax_model_config_default_ffn(const ax_model_config *c)

@@ -6,6 +6,7 @@
 
 static const char *const kinds[] = {[AX_ROPE_DEFAULT] = "default",
                                     [AX_ROPE_LINEAR] = "linear",
+                                    [AX_ROPE_DYNAMIC] = "dynamic",
                                     [AX_ROPE_LLAMA3] = "llama3",
                                     [AX_ROPE_YARN] = "yarn"};
 
@@ -40,10 +41,10 @@ static ax_status read_kind(const json_t *parameters, const char *path, ax_rope_k
             *out = (ax_rope_kind)i;
             return AX_OK;
         }
-    bool varies = word && (!strcmp(word, "dynamic") || !strcmp(word, "longrope"));
+    bool varies = word && !strcmp(word, "longrope");
     return ax_fail(AX_ERR_DATA,
-                   "%s: rope_type \"%s\" is not implemented%s; use default, linear, llama3 or yarn", path,
-                   word ? word : "(not a string)",
+                   "%s: rope_type \"%s\" is not implemented%s; use default, linear, dynamic, llama3 or yarn",
+                   path, word ? word : "(not a string)",
                    varies ? ", because its frequencies change with the length of the text" : "");
 }
 
@@ -89,7 +90,7 @@ static ax_status read_scaling(const json_t *json, const json_t *p, const char *p
                               ax_rope_config *rope)
 {
     static const char length[] = "original_max_position_embeddings";
-    if (rope->kind == AX_ROPE_LINEAR || rope->kind == AX_ROPE_LLAMA3)
+    if (rope->kind != AX_ROPE_DEFAULT && rope->kind != AX_ROPE_YARN)
         AX_TRY(ax_json_number(p, path, "factor", false, &rope->factor));
     if (rope->kind < AX_ROPE_LLAMA3)
         return AX_OK;

@@ -119,6 +119,36 @@ static json_t *printed(const ax_model_config *c)
     return json;
 }
 
+/* A scaled rotary embedding works beyond max_position_embeddings, 48 here, and files keep that number. */
+static void scaled_embeddings_have_more_positions(void **state)
+{
+    (void)state;
+#define LENGTH "\"max_position_embeddings\": 48, \"rope_scaling\": "
+    static const struct {
+        const char *keys;
+        int64_t positions;
+    } rows[] = {{LENGTH "null", 48},
+                {LENGTH "{\"type\": \"linear\", \"factor\": 2.5}", 120},
+                {LENGTH "{\"type\": \"linear\", \"factor\": 0.5}", 48},
+                {LENGTH "{\"type\": \"linear\", \"factor\": 1e20}", AX_VOCAB_MAX},
+                {LENGTH "{\"type\": \"dynamic\", \"factor\": 4}", 48},
+                {LENGTH "{\"type\": \"yarn\", \"factor\": 4}", 192},
+                {LENGTH "{\"type\": \"yarn\", \"original_max_position_embeddings\": 16}", 48},
+                {LENGTH
+                 "{\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, "
+                 "\"original_max_position_embeddings\": 32}",
+                 256}};
+#undef LENGTH
+    for (size_t i = 0; i < AX_COUNT(rows); i++) {
+        ax_model_config c = parsed("llama", rows[i].keys);
+        json_t *json = printed(&c);
+        assert_int_equal(ax_model_config_positions(&c), rows[i].positions);
+        assert_int_equal(json_integer_value(json_object_get(json, "max_position_embeddings")), 48);
+        json_decref(json);
+        ax_model_config_fini(&c);
+    }
+}
+
 /* The file's spelling and its unknown keys stay; without a file, what all versions of transformers read. */
 static void the_spelling_of_the_file_is_kept(void **state)
 {
@@ -400,7 +430,7 @@ static void refusals_name_key_and_value(void **state)
          "layer_types[2] is sliding_attention, but sliding_window is null"},
         {"mistral", "\"quantization_config\": {\"bits\": 4}", "quantization_config"},
         {"gpt2", "\"quantization_config\": {}", "quantization_config"},
-        {"llama", "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}", "rope_type \"dynamic\""},
+        {"llama", "\"rope_scaling\": {\"type\": \"dynamic\"}", "\"factor\" must be a number"},
         {"llama", "\"rope_scaling\": {\"rope_type\": \"longrope\"}", "change with the length"},
         {"llama", "\"rope_parameters\": {\"rope_type\": \"spiral\"}",
          "rope_type \"spiral\" is not implemented"},
@@ -556,6 +586,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(missing_keys_have_the_defaults_of_transformers),
                                        cmocka_unit_test(both_spellings_mean_the_same),
+                                       cmocka_unit_test(scaled_embeddings_have_more_positions),
                                        cmocka_unit_test(the_spelling_of_the_file_is_kept),
                                        cmocka_unit_test(two_spellings_in_one_file_agree),
                                        cmocka_unit_test(windows_are_read_for_each_layer),

@@ -25,7 +25,7 @@ static double number(const json_t *json, const char *key)
 
 static ax_rope_config config_of(const json_t *entry)
 {
-    static const char *const kinds[] = {"default", "linear", "llama3", "yarn"};
+    static const char *const kinds[] = {"default", "linear", "dynamic", "llama3", "yarn"};
     const json_t *c = json_object_get(entry, "config"), *p = json_object_get(c, "rope_scaling");
     const char *kind = json_string_value(json_object_get(p, "rope_type"));
     ax_rope_config rope = {.theta = number(c, "rope_theta"),

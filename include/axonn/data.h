@@ -244,6 +244,40 @@ typedef struct ax_row_shape {
  * AX_PACK_AUTO if the source has a mask. */
 bool ax_data_is_packed(const ax_data *data, const ax_row_shape *shape);
 
+/* The rule that decided the length of rows, for messages. */
+typedef enum ax_row_length_rule {
+    AX_LENGTH_LONGEST,  /* the longest document */
+    AX_LENGTH_STREAM,   /* AX_ROW_STREAM */
+    AX_LENGTH_ALL,      /* all tokens of the largest source */
+    AX_LENGTH_MOST,     /* AX_ROW_MOST */
+    AX_LENGTH_POSITIONS /* the model's positions */
+} ax_row_length_rule;
+
+typedef struct ax_row_length {
+    int64_t seq_len;   /* T */
+    int64_t positions; /* of the model */
+    int64_t longest;   /* inputs of the longest document */
+    ax_row_length_rule rule;
+} ax_row_length;
+
+/* Limits of the length of rows if the user gives none: no row is longer than AX_ROW_MOST tokens, whatever the
+ * model's number of positions; rows of a source that is not packed, whose ends cut documents, have
+ * AX_ROW_STREAM or more, if there are as many tokens. */
+enum { AX_ROW_MOST = 4096, AX_ROW_STREAM = 1024 };
+
+/* Chooses the length of the rows of n sources: that of the longest document (of a source that is not packed:
+ * at least AX_ROW_STREAM), rounded up to a multiple of 64, at most AX_ROW_MOST, at most `positions`, the
+ * number of the model's positions, and at most the tokens of the largest source. The other members of `shape`
+ * are as for the rows. Reads the index of documents, up to the first document that exceeds the limits, but no
+ * token; a source without an index counts as one document. AX_ERR_DATA if a file cannot be read. */
+AX_MUST_CHECK ax_status ax_data_choose_length(ax_data *const *sources, int n, const ax_row_shape *shape,
+                                              int64_t positions, ax_row_length *out);
+
+/* Prints "rows have 192 tokens, enough for …". `option`: what sets another length, such as "model.seq_len".
+ */
+enum { AX_ROW_LENGTH_TEXT = 256 };
+void ax_row_length_print(const ax_row_length *length, const char *option, char out[AX_ROW_LENGTH_TEXT]);
+
 /* The numbers of rows, documents and pieces that ax_data_pack has packed. */
 typedef struct ax_data_packed {
     int64_t rows;

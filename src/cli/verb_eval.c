@@ -23,10 +23,13 @@ static const ax_option options[] = {
      .help = "text, JSON or JSONL, a directory of them, a token file, a directory of shards, or a pattern "
              "('*.bin'); /dev/stdin reads text from standard input"},
     {"seq-len", AX_OPT_INT, offsetof(args, seq_len), "0", "[0, 16777216]", .meta = "N",
-     .help =
-         "tokens per row (a sequence that the model reads at once); 0: as many as the model has positions"},
-    {"batch", AX_OPT_INT, offsetof(args, batch), "4", "[1, 65536]",
-     .help = "rows that each rank along the grid axes data and z computes at a time"},
+     .help = "tokens per row (a sequence that the model reads at once); 0: those of the longest document "
+             "(with --pack "
+             "stream: at least 1024), at most 4096, the model's positions and the tokens that there are"},
+    {"batch", AX_OPT_INT, offsetof(args, batch), "0", "[0, 65536]",
+     .help = "most rows that each rank along the grid axes data and z computes at a time; 0: as many as have "
+             "4096 "
+             "tokens together"},
     {"tokenizer", AX_OPT_PATH, offsetof(args, tokenizer), .meta = "DIR",
      .help = "a tokenizer's directory or tokenizer.json, to use instead of the model's tokenizer"},
     TEXT_OPTIONS(args, text),
@@ -76,33 +79,52 @@ static bool show(void *user, int64_t done, int64_t total)
     return !cli_stop_wanted();
 }
 
-static ax_row_shape shape_of(const args *a, const opened_model *m)
+/* Chooses the length of rows if --seq-len does not give it, and logs why. */
+static ax_status choose_length(const args *a, const opened_model *m, ax_data *data, ax_row_shape *shape)
 {
-    return (ax_row_shape){.seq_len = a->seq_len ? a->seq_len : m->model.config.seq_len,
-                          .mask_documents = !a->cross_documents,
-                          .answers = strcmp(a->loss, "all") != 0,
-                          .pack = (ax_data_packing)a->pack};
+    ax_row_length length;
+    char text[AX_ROW_LENGTH_TEXT];
+    if (shape->seq_len)
+        return AX_OK;
+    AX_TRY(ax_data_choose_length(&data, 1, shape, ax_model_config_positions(&m->model.config), &length));
+    shape->seq_len = length.seq_len;
+    ax_row_length_print(&length, "--seq-len", text);
+    if (m->first)
+        ax_log(length.rule == AX_LENGTH_POSITIONS ? AX_LOG_DEBUG : AX_LOG_INFO, "%s: %s", a->data, text);
+    return AX_OK;
 }
 
-/* Packs the documents of the data, unless its rows are consecutive tokens. */
-static ax_status pack(const args *a, const opened_model *m, ax_data *data)
+/* Decides how the data are cut into rows, and packs their documents unless rows are consecutive tokens. */
+static ax_status cut(const args *a, const opened_model *m, ax_data *data, ax_row_shape *shape)
 {
     ax_data_packed packed;
-    const ax_row_shape shape = shape_of(a, m);
-    ax_status status = ax_data_is_packed(data, &shape) ? ax_data_pack(data, &shape, &packed) : AX_OK;
+    *shape = (ax_row_shape){.seq_len = a->seq_len,
+                            .mask_documents = !a->cross_documents,
+                            .answers = strcmp(a->loss, "all") != 0,
+                            .pack = (ax_data_packing)a->pack};
+    AX_TRY(choose_length(a, m, data, shape));
+    ax_status status = ax_data_is_packed(data, shape) ? ax_data_pack(data, shape, &packed) : AX_OK;
     if (status == AX_ERR_USAGE)
         ax_error_context("--pack");
     return status;
 }
 
-static ax_status evaluate(const args *a, opened_model *m, const ax_data *data)
+/* Returns the number of rows that each rank computes at a time: not more than there are. */
+static int64_t batch_of(const args *a, const opened_model *m, const ax_data *data, const ax_row_shape *shape)
+{
+    const int64_t ranks = ax_grid_group_size(m->ctx->grid, ax_batch_axes(m->ctx)),
+                  most = a->batch ? a->batch : ax_max(AX_ROW_MOST / shape->seq_len, 1);
+    return ax_max(ax_min(most, ax_ceil_div(ax_data_rows(data, shape), ranks)), 1);
+}
+
+static ax_status evaluate(const args *a, opened_model *m, const ax_data *data, const ax_row_shape *shape)
 {
     ax_evaluation e;
-    const ax_row_shape shape = shape_of(a, m);
     cli_progress progress;
     cli_progress_start(&progress, "evaluating rows", false);
     progress.terminal &= m->first;
-    ax_status status = ax_pretrained_eval(m->ctx, &m->model, data, &shape, a->batch, show, &progress, &e);
+    ax_status status =
+        ax_pretrained_eval(m->ctx, &m->model, data, shape, batch_of(a, m, data, shape), show, &progress, &e);
     cli_progress_end(&progress);
     AX_TRY(status);
     return ax_comm_agree(m->world, m->first ? report(a, &e) : AX_OK);
@@ -111,6 +133,7 @@ static ax_status evaluate(const args *a, opened_model *m, const ax_data *data)
 static ax_status with_data(const args *a, opened_model *m, const char *tokens)
 {
     ax_data *data = NULL;
+    ax_row_shape shape;
     const ax_tokenizer *tok = m->model.tokenizer;
     ax_status status = ax_data_open(tokens, tok ? ax_tokenizer_eos(tok) : -1, &data);
     if (status == AX_OK)
@@ -123,10 +146,10 @@ static ax_status with_data(const args *a, opened_model *m, const char *tokens)
             "--loss answers: %s has no mask, which marks the answers: give conversations, or --loss all",
             a->data);
     if (status == AX_OK)
-        status = pack(a, m, data);
+        status = cut(a, m, data, &shape);
     status = ax_comm_agree(m->world, status);
     if (status == AX_OK)
-        status = evaluate(a, m, data);
+        status = evaluate(a, m, data, &shape);
     ax_data_close(&data);
     return status;
 }

@@ -115,11 +115,13 @@ static void merge_numbers(ax_config *c, ax_model_config *m)
     }
 }
 
+/* Sets the length of rows to 0, not chosen yet, if the user did not give it: it follows from the data
+ * (train_setup.c). */
 static void merge_seq_len(ax_config *c, const ax_model_config *m)
 {
     const int64_t most = ax_model_config_positions(m);
     if (!ax_config_given(c, "model.seq_len"))
-        c->model.seq_len = m->seq_len;
+        c->model.seq_len = 0;
     if (c->model.seq_len > most)
         ax_option_error(c->set, "model.seq_len",
                         "must be at most %lld, the number of positions of the model in model.from",
@@ -171,6 +173,17 @@ static bool replaces(const ax_config *c, const shape_key *key)
     return ax_config_given(c, key->key) && (*key->config > 0 || !strcmp(key->key, "model.window"));
 }
 
+/* Merges the length of rows with the number of positions: a given length is also the number in config.json.
+ * If none is given, rows have as many tokens as the model has positions; with a rotary embedding, which has
+ * no table of learned positions, at most AX_ROW_MOST. */
+static void override_seq_len(ax_config *c, ax_model_config *m)
+{
+    if (ax_config_given(c, "model.seq_len"))
+        m->seq_len = c->model.seq_len;
+    else
+        c->model.seq_len = m->rope.theta > 0 ? ax_min(ax_model_config_positions(m), AX_ROW_MOST) : m->seq_len;
+}
+
 /* Replaces values read from config.json by the values of the keys that the user gave. Then copies all
  * resulting values to the configuration. */
 static void override_model(ax_config *c, ax_model_config *m)
@@ -186,7 +199,10 @@ static void override_model(ax_config *c, ax_model_config *m)
      * these. */
     if (m->head_dim * m->heads == m->hidden)
         m->head_dim = 0;
+    override_seq_len(c, m);
     for (size_t i = 0; i < SHAPE_KEYS; i++) {
+        if (keys[i].model == &m->seq_len)
+            continue;
         if (replaces(c, &keys[i]))
             *keys[i].model = *keys[i].config;
         *keys[i].config = *keys[i].model;

@@ -225,7 +225,8 @@ void config_check_goldfish(ax_config *cfg)
             cfg->set, "data.goldfish.k",
             "1 would drop every target; use 0 (no goldfish loss), or at least 2 (4 drops every fourth)");
     if (ax_option_ok(cfg->set, "data.goldfish.kind") && cfg->data.goldfish.kind == AX_GOLDFISH_HASHED &&
-        both_ok(cfg, "data.goldfish.window", "model.seq_len") && window > cfg->model.seq_len)
+        both_ok(cfg, "data.goldfish.window", "model.seq_len") && cfg->model.seq_len &&
+        window > cfg->model.seq_len)
         ax_option_error(cfg->set, "data.goldfish.window",
                         "%" PRId64 " tokens are longer than a row: choose at most model.seq_len (%" PRId64
                         ")",

@@ -26,6 +26,31 @@ static ax_status open_trace(ax_run *run) { return ax_report_open_trace(run, &run
 static ax_status write_config(ax_run *run) { return ax_run_write_config(run); }
 static ax_status open_metrics(ax_run *run) { return ax_report_open_metrics(run, &run->report); }
 
+/* Sets the length of rows of a plan without data, if it follows from the data: the longest that a run may
+ * choose. In a run that trains, the data decide (ax_run_open_data), or the checkpoint that the run continues.
+ */
+static ax_status set_length(ax_run *run)
+{
+    ax_config *c = run->config;
+    if (c->model.seq_len || run->purpose == AX_RUN_TRAINS)
+        return AX_OK;
+    c->model.seq_len = ax_min(ax_model_config_positions(&run->inputs.model), AX_ROW_MOST);
+    ax_log(
+        AX_LOG_INFO,
+        "rows have %lld tokens, the most that a run chooses by its data; model.seq_len sets another length",
+        (long long)c->model.seq_len);
+    return AX_OK;
+}
+
+/* Plans the memory once the data have decided how long rows are, unless the length was known before. */
+static ax_status plan_rows(ax_run *run)
+{
+    if (run->plan.engine.frame)
+        return AX_OK;
+    AX_TRY(plan_step(run));
+    return plan_engine(run);
+}
+
 static ax_status open_data(ax_run *run) { return ax_run_open_data(run, &run->inputs, &run->state.signal); }
 
 static ax_status carry_template(ax_run *run) { return ax_run_carry_template(run); }
@@ -110,15 +135,17 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
                  {"model", open_model, EACH, AX_RUN_PLANS},
                  {"grid", plan_grid, EACH, AX_RUN_PLANS},
                  {"lock", lock, FIRST, AX_RUN_TRAINS},
+                 {"checkpoints", find_resume, EACH, AX_RUN_TRAINS},
+                 {"length of rows", set_length, EACH, AX_RUN_PLANS},
                  {"ranks", plan_ranks, EACH, AX_RUN_PLANS},
                  {"threads", plan_threads, EACH, AX_RUN_PLANS},
                  {"optimizer", plan_step, EACH, AX_RUN_PLANS},
                  {"schedule", plan_schedule, EACH, AX_RUN_PLANS},
                  {"memory plan", plan_engine, EACH, AX_RUN_PLANS},
-                 {"checkpoints", find_resume, EACH, AX_RUN_TRAINS},
                  {"runtime settings of the checkpoint", resume_runtime, EACH, AX_RUN_TRAINS},
                  {"files beside the model", find_files, FIRST, AX_RUN_TRAINS},
                  {"data", open_data, EACH, AX_RUN_TRAINS},
+                 {"memory plan of the data's rows", plan_rows, EACH, AX_RUN_TRAINS},
                  {"chat template", carry_template, FIRST, AX_RUN_TRAINS},
                  {"position", restore_position, EACH, AX_RUN_TRAINS},
                  {"allocation", allocate, EACH, AX_RUN_TRAINS},
@@ -128,6 +155,7 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
                  {"metrics", open_metrics, FIRST, AX_RUN_TRAINS},
                  {"evaluation", find_evaluation, EACH, AX_RUN_TRAINS},
                  {"plans of GEMMs", keep_plans, EACH, AX_RUN_TRAINS}};
+    run->purpose = purpose;
     for (size_t i = 0; i < AX_COUNT(stage); i++) {
         if (stage[i].least > purpose)
             continue;

@@ -132,9 +132,13 @@ typedef struct ax_run_trouble {
     char message[1024];
 } ax_run_trouble;
 
+/* Why a run is started: AX_RUN_PLANS to make only the plan, without writing files; AX_RUN_TRAINS to train. */
+typedef enum ax_run_purpose { AX_RUN_PLANS, AX_RUN_TRAINS } ax_run_purpose;
+
 typedef struct ax_run {
     ax_comm *world;    /* borrowed */
     ax_config *config; /* borrowed */
+    ax_run_purpose purpose;
     ax_run_dir dir;
     ax_run_inputs inputs;
     ax_train_plan plan;
@@ -149,8 +153,6 @@ typedef struct ax_run {
 
 /* ---- train.c ------------------------------------------------------------------------------------- */
 
-/* Why a run is started: AX_RUN_PLANS to make only the plan, without writing files; AX_RUN_TRAINS to train. */
-typedef enum ax_run_purpose { AX_RUN_PLANS, AX_RUN_TRAINS } ax_run_purpose;
 ax_status ax_run_start(ax_run *run, ax_run_purpose purpose);
 /* Aborts the job if `status` is an error of this rank only: the other ranks may be waiting for this rank. */
 void ax_run_abort_unshared(ax_comm *world, ax_status status);
@@ -170,8 +172,9 @@ void ax_run_dir_fini(ax_run_dir *dir);
 /* Checks, before anything is created, that the device and all paths to read from exist. */
 ax_status ax_run_check_inputs(const ax_run *run);
 ax_status ax_run_open_model(const ax_run *run, ax_run_inputs *inputs);
-/* Opens the data of data.train and data.valid, and packs their documents if data.pack is documents. *signal:
- * a signal that any rank has received meanwhile (ax_run_beat), or 0. */
+/* Opens the data of data.train and data.valid, sets config->model.seq_len if it is 0 (ax_data_choose_length),
+ * and packs their documents if data.pack is documents. *signal: a signal that any rank has received meanwhile
+ * (ax_run_beat), or 0. */
 ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal);
 ax_status ax_run_write_config(const ax_run *run);
 void ax_inputs_close_weights(ax_run_inputs *inputs); /* closes the weight files once the weights are loaded */
@@ -200,7 +203,8 @@ ax_status ax_run_plan_ranks(const ax_run *run, ax_train_plan *plan);
 ax_status ax_run_plan_threads(const ax_run *run, ax_train_plan *plan);
 ax_status ax_run_plan_step(const ax_run *run, ax_train_plan *plan);
 ax_status ax_run_plan_schedule(const ax_run *run, ax_train_plan *plan); /* of the learning rate */
-/* Plans, logs and checks the memory that a step needs, before it is allocated (train_memory.c). */
+/* Plans, logs and checks the memory that a step needs, before it is allocated (train_memory.c). If the length
+ * of rows is not known yet, only checks that the weights fit. */
 ax_status ax_run_plan_engine(const ax_run *run, ax_train_plan *plan);
 void ax_run_plan_fini(ax_train_plan *plan);
 /* Creates this rank's context (ax_ctx) with its device, for the grid of the plan. The caller owns *out. */

@@ -225,6 +225,9 @@ ax_status ax_run_plan_engine(const ax_run *run, ax_train_plan *plan)
     ax_machine m;
     bool fit;
     ax_memory *memory = &plan->engine.memory;
+    if (!run->config->model
+             .seq_len) /* the data will say how long rows are; the weights must fit in any case */
+        return check_parameters(run);
     AX_TRY(ax_comm_agree(run->world, check_parameters(run)));
     AX_TRY(plan_with(run, &run->plan.parallel, run->plan.options.micro_batch, run->plan.options.recompute,
                      &plan->engine));

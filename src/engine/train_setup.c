@@ -380,6 +380,24 @@ static ax_status cut_sources(const ax_run *run, const ax_run_inputs *inputs, con
     return pack_sources(run, &inputs->valid, &inputs->shape);
 }
 
+/* Chooses the length of rows by data.train, if it is not known. */
+static ax_status choose_length(const ax_run *run, ax_run_inputs *inputs)
+{
+    ax_config *c = run->config;
+    char text[AX_ROW_LENGTH_TEXT];
+    ax_row_length length;
+    if (c->model.seq_len)
+        return AX_OK;
+    AX_TRY(ax_data_choose_length(inputs->train.data, inputs->train.n, &inputs->shape,
+                                 ax_model_config_positions(&inputs->model), &length));
+    c->model.seq_len = inputs->shape.seq_len = length.seq_len;
+    config_check_goldfish(c);
+    ax_row_length_print(&length, "model.seq_len", text);
+    if (ax_run_first(run))
+        ax_log(AX_LOG_INFO, "data.train: %s", text);
+    return AX_OK;
+}
+
 ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal)
 {
     const ax_config *c = run->config;
@@ -387,6 +405,7 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal
     AX_TRY(open_sources(run, &c->data.train, train, signal));
     AX_TRY(open_sources(run, &c->data.valid, valid, signal));
     AX_TRY(ax_run_set_shape(run, inputs));
+    AX_TRY(choose_length(run, inputs));
     const ax_row_shape trained = ax_run_trained_shape(run);
     check_masks(run, "data.train", train);
     check_masks(run, "data.valid", valid);

@@ -172,6 +172,14 @@ static ax_status resume_bos(const ax_run *run, const ax_run_resume *resume)
     return ax_option_assign(c->set, "data.bos", was ? "true" : "false", resume->dir);
 }
 
+/* Lets a resumed run cut its data into rows of the same length as before, unless the user gives a length. */
+static void resume_length(const ax_run *run, const ax_run_resume *resume)
+{
+    int64_t was = json_integer_value(json_object_get(json_object_get(resume->state, "run"), "model.seq_len"));
+    if (!run->config->model.seq_len && was > 0 && was <= ax_model_config_positions(&run->inputs.model))
+        run->config->model.seq_len = was;
+}
+
 /* Lets rank 0 remove incomplete checkpoints and find the checkpoint to start from, then tells the other
  * ranks. All ranks read the state of that checkpoint. */
 ax_status ax_run_find_resume(const ax_run *run, ax_run_resume *resume)
@@ -184,7 +192,10 @@ ax_status ax_run_find_resume(const ax_run *run, ax_run_resume *resume)
     if (!resume->dir)
         return AX_OK;
     AX_TRY(read_state(resume->dir, &resume->state));
-    return resume->new_run ? AX_OK : resume_bos(run, resume);
+    if (resume->new_run)
+        return AX_OK;
+    resume_length(run, resume);
+    return resume_bos(run, resume);
 }
 
 /* Sets *out to the loss scale in the saved state. Leaves *out unchanged if this run or the run of the

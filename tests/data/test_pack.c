@@ -376,6 +376,55 @@ static void packed_again(void **state)
     ax_data_close(&data);
 }
 
+/* The length of rows that the user does not give. */
+static void lengths_by_the_data(void **state)
+{
+    scratch *s = *state;
+    static const int64_t lengths[][3] = {
+        {5, 201, 60}, {5, 2000, 1300}, {9000, 7, 6}, {70, 70, 71}, {1, 1, 1}};
+    static const struct {
+        int from;
+        ax_data_packing pack;
+        int64_t positions, length;
+        ax_row_length_rule rule;
+    } rows[] = {{0, AX_PACK_DOCUMENTS, 1 << 20, 256, AX_LENGTH_LONGEST},
+                {0, AX_PACK_DOCUMENTS, 256, 256, AX_LENGTH_LONGEST},
+                {0, AX_PACK_DOCUMENTS, 210, 210, AX_LENGTH_LONGEST},
+                {0, AX_PACK_DOCUMENTS, 200, 200, AX_LENGTH_POSITIONS},
+                {0, AX_PACK_DOCUMENTS, 100, 100, AX_LENGTH_POSITIONS},
+                {0, AX_PACK_STREAM, 1 << 20, 265, AX_LENGTH_ALL},
+                {1, AX_PACK_STREAM, 1 << 20, 2048, AX_LENGTH_LONGEST},
+                {2, AX_PACK_STREAM, 1 << 20, AX_ROW_MOST, AX_LENGTH_MOST},
+                {2, AX_PACK_DOCUMENTS, 4097, AX_ROW_MOST, AX_LENGTH_MOST},
+                {2, AX_PACK_DOCUMENTS, 4095, 4095, AX_LENGTH_POSITIONS},
+                {3, AX_PACK_DOCUMENTS, 1 << 20, 128, AX_LENGTH_LONGEST},
+                {3, AX_PACK_STREAM, 1 << 20, 210, AX_LENGTH_ALL},
+                {4, AX_PACK_STREAM, 1 << 20, 2, AX_LENGTH_ALL},
+                {4, AX_PACK_DOCUMENTS, 1 << 20, 1, AX_LENGTH_LONGEST}};
+    ax_data *data[AX_COUNT(lengths)];
+    for (size_t i = 0; i < AX_COUNT(lengths); i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%zu.tok", i);
+        data[i] = make_documents(s, name, lengths[i], 3);
+    }
+    ax_row_length length;
+    for (size_t i = 0; i < AX_COUNT(rows); i++) {
+        OK(ax_data_choose_length(&data[rows[i].from], 1, &(ax_row_shape){.pack = rows[i].pack},
+                                 rows[i].positions, &length));
+        if (length.seq_len != rows[i].length || length.rule != rows[i].rule)
+            fail_msg("row %zu: %lld tokens by rule %d", i, (long long)length.seq_len, (int)length.rule);
+    }
+    OK(ax_data_choose_length(data, 2, &(ax_row_shape){.pack = AX_PACK_DOCUMENTS}, 5000, &length));
+    assert_int_equal(length.seq_len, 2048);
+    char text[AX_ROW_LENGTH_TEXT];
+    ax_row_length_print(&length, "--seq-len", text);
+    assert_string_equal(
+        text, "rows have 2048 tokens, enough for the longest document (2000); --seq-len sets another "
+              "length, up to the model's 5000 positions");
+    for (size_t i = 0; i < AX_COUNT(lengths); i++)
+        ax_data_close(&data[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -388,6 +437,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(packed_batches, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(what_is_refused, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(packed_again, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(lengths_by_the_data, files_setup, files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

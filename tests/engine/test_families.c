@@ -142,10 +142,37 @@ static int set_up(void **state)
     return failed;
 }
 
+/* Rows are as long as the data ask for, not as long as the model has positions; a run that continues keeps
+ * its length, and checkpoints keep the model's number of positions. */
+static void rows_follow_the_data(void **state)
+{
+    (void)state;
+#define TUNE OTHER_KEYS "model.from=long data.pack=documents "
+    sh("rm -rf run long");
+    run_expect(0, NULL,
+               OTHER_KEYS "model.family=llama model.layers=1 model.hidden=24 model.heads=3 model.vocab=61 "
+                          "model.seq_len=16 train.steps=1");
+    sh("mv run/ckpt/step-1 long && rm -r run long/training && "
+       "sed -i 's/\"max_position_embeddings\": 16/\"max_position_embeddings\": 1048576/' long/config.json");
+    run_expect(0, "data.train: rows have 128 tokens, enough for the longest document (",
+               TUNE "train.steps=1");
+    sh("grep -q 'seq_len: 128' run/config.yaml");
+    sh("grep -q 'embeddings\": 1048576' run/ckpt/step-1/config.json && rm -r run");
+    run_expect(
+        0, "rows have 1024 tokens, the default for rows that cut documents; model.seq_len sets another",
+        TUNE "data.pack=stream train.global_batch=1 train.micro_batch=1 train.steps=1 run.dir=streamed");
+    run_expect(0, NULL, TUNE "model.seq_len=32 train.steps=1");
+    run_expect(0, "done: step 2", TUNE "train.steps=2");
+    sh("grep -q 'seq_len: 32' run/config.yaml");
+    run_expect(2, "data.goldfish.window: 200 tokens are longer than a row",
+               TUNE "data.goldfish.k=4 data.goldfish.window=200 run.dir=goldfish");
+#undef TUNE
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(runs_resume),
-                                       cmocka_unit_test(shapes_come_from_a_file),
-                                       cmocka_unit_test(errors_are_reported_together)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(runs_resume), cmocka_unit_test(shapes_come_from_a_file),
+        cmocka_unit_test(rows_follow_the_data), cmocka_unit_test(errors_are_reported_together)};
     return cmocka_run_group_tests_name("engine.families", tests, set_up, run_teardown);
 }

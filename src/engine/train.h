@@ -286,7 +286,7 @@ typedef struct ax_run_position {
 } ax_run_position;
 
 /* Finds the checkpoint from which the run starts and reads its state. A resumed run gets the value of
- * data.bos that it had, unless the user gave one. */
+ * data.bos and the length of rows that it had, unless the user gave them. */
 ax_status ax_run_find_resume(const ax_run *run, ax_run_resume *resume);
 /* Returns true if the run's tokenizer puts special tokens around texts, so that data.bos has an effect. */
 bool ax_run_can_frame(const ax_run *run);

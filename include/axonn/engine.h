@@ -121,11 +121,12 @@ double ax_engine_stop_asked(const ax_engine *engine);
 ax_read_rows_fn ax_rows_none;
 
 /* Runs one training step: forward and backward of every micro-batch, then reduces and clips the gradients and
- * updates the weights. `targets` is the number of unmasked targets in the global batch. On a GPU the work is
- * enqueued, and the host does not wait for it, except in collectives that go through host memory, and on a
- * pipeline stage, which is at most one task ahead of its GPU. If the loss or the gradient is not finite, this
- * step and all following steps leave weights and optimizer state unchanged, until ax_engine_result has
- * reported this step. Collective along the grid. Allocates nothing after the first two calls. */
+ * updates the weights. `targets` is the number of unmasked targets in the global batch; with 0 the step
+ * computes, reads and changes nothing. On a GPU the work is enqueued, and the host does not wait for it,
+ * except in collectives that go through host memory, and on a pipeline stage, which is at most one task ahead
+ * of its GPU. If the loss or the gradient is not finite, this step and all following steps leave weights and
+ * optimizer state unchanged, until ax_engine_result has reported this step. Collective along the grid.
+ * Allocates nothing after the first two calls. */
 AX_MUST_CHECK ax_status ax_engine_step(ax_engine *engine, int64_t step, ax_read_rows_fn *read, void *source,
                                        int64_t targets, const ax_hyper *hyper);
 
@@ -133,6 +134,8 @@ typedef struct ax_step_result {
     double loss;      /* mean over the unmasked targets of the global batch, before the update */
     double grad_norm; /* norm of the whole gradient, before clipping */
     bool finite;      /* loss and grad_norm are finite; false: nothing was updated */
+    bool empty; /* the step had no target, so nothing was computed or updated: loss and grad_norm are NaN, and
+                   `finite` is true */
     /* If `finite` is false: the name of the first parameter with a weight that is not finite. If all weights
      * are finite: the name of the first parameter whose gradient is not finite. NULL if only the loss is not
      * finite. */
@@ -144,10 +147,11 @@ typedef struct ax_step_result {
                       smaller loss scale, unless that is already the smallest */
 } ax_step_result;
 
-/* Returns the result of the newest step. If the loss or gradient of a step since the last call was not
- * finite, returns the result of the first such step instead, and the steps after this call update the weights
- * again (ax_engine_step). In fp16, updates the loss scale from this result. Waits for the step's gradient,
- * not for its update. Collective along the grid if `finite` is false. */
+/* Returns the result of the newest step (that had targets, if one such has run since the last call). If the
+ * loss or gradient of a step since the last call was not finite, returns the result of the first such step
+ * instead, and the steps after this call update the weights again (ax_engine_step). In fp16, updates the loss
+ * scale from this result. Waits for the step's gradient, not for its update. Collective along the grid if
+ * `finite` is false. */
 AX_MUST_CHECK ax_status ax_engine_result(ax_engine *engine, ax_step_result *out);
 
 /* Runs the forward pass on rows 0 … rows-1 that `read` gives, divided among the ranks that split the batch.
@@ -243,8 +247,8 @@ typedef struct ax_evaluation {
                              those that a mask excludes, and those of rows that were not evaluated */
     int64_t begins;       /* number of those among them that the tokenizer puts before each text */
     int64_t bytes;        /* bytes of the text; -1: unknown, or not all of the text was evaluated */
-    double loss;          /* loss_sum / targets */
-    double bits_per_byte; /* NaN if `bytes` is -1 */
+    double loss;          /* loss_sum / targets; NaN if there is no target */
+    double bits_per_byte; /* NaN if `bytes` is -1, or if there is no target */
 } ax_evaluation;
 
 /* Called on each rank before each micro-batch (with pipeline stages: before each group of several
@@ -256,7 +260,7 @@ typedef bool ax_eval_progress_fn(void *user, int64_t done, int64_t total);
  * result to *evaluation, which the caller zeroes before the first source. Bits per byte include log2(vocab)
  * bits for each untargeted token, to be comparable with the bits per byte of a compressor; but none for the
  * token that the tokenizer puts before each text (ax_data_info.begin_id), because it is known. `progress` may
- * be NULL. AX_ERR_DATA if all rows are evaluated and none has a target. Collective along the grid. */
+ * be NULL. AX_ERR_DATA if the source has no rows. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_row_shape *shape,
                                             int64_t max_rows, ax_eval_progress_fn *progress, void *user,
                                             ax_evaluation *evaluation);

@@ -41,7 +41,7 @@ static void print_info(const char *path, const ax_data_info *info)
     printf("  documents   %s\n", known(info->documents, info->documents >= 0, text));
     if (info->targets >= 0)
         printf("  targets     %" PRId64 ", %.1f %% of the tokens\n", info->targets,
-               100.0 * (double)info->targets / (double)info->tokens);
+               100.0 * (double)info->targets / (double)ax_max(info->tokens, 1));
     if (*info->chat_template)
         printf("  template    %s\n", info->chat_template);
     printf("  vocabulary  %s\n", known(info->vocab, info->vocab > 0, text));

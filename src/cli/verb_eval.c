@@ -56,17 +56,23 @@ static const ax_option options[] = {
 
 static ax_status report(const args *a, const ax_evaluation *e)
 {
+    if (!e->targets)
+        ax_log(AX_LOG_WARN,
+               "%s: none of its tokens is a target that follows another token of its document, so there is "
+               "no loss",
+               a->data);
     AX_CHECK(
-        isfinite(e->loss), AX_ERR_NUMERIC,
+        isfinite(e->loss) || !e->targets, AX_ERR_NUMERIC,
         "the loss is %g: the model has weights that are not finite, or it overflows in this precision (%s)%s",
         e->loss, a->common.precision, strcmp(a->common.precision, "fp32") ? "; try --precision fp32" : "");
     if (a->common.json)
-        return cli_print_json(json_pack("{s:f, s:o, s:o, s:I, s:I, s:I, s:I}", "loss", e->loss, "perplexity",
-                                        cli_json_number(exp(e->loss)), "bits_per_byte",
-                                        cli_json_number(e->bits_per_byte), "targets", (json_int_t)e->targets,
-                                        "untargeted", (json_int_t)e->untargeted, "begins",
-                                        (json_int_t)e->begins, "bytes", (json_int_t)e->bytes));
-    printf("loss           %.6f\nperplexity     %.4f\n", e->loss, exp(e->loss));
+        return cli_print_json(json_pack("{s:o, s:o, s:o, s:I, s:I, s:I, s:I}", "loss",
+                                        cli_json_number(e->loss), "perplexity", cli_json_number(exp(e->loss)),
+                                        "bits_per_byte", cli_json_number(e->bits_per_byte), "targets",
+                                        (json_int_t)e->targets, "untargeted", (json_int_t)e->untargeted,
+                                        "begins", (json_int_t)e->begins, "bytes", (json_int_t)e->bytes));
+    if (e->targets)
+        printf("loss           %.6f\nperplexity     %.4f\n", e->loss, exp(e->loss));
     if (isfinite(e->bits_per_byte))
         printf("bits per byte  %.4f\n", e->bits_per_byte);
     printf("targets        %lld\n", (long long)e->targets);

@@ -223,6 +223,10 @@ ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void
              "ax_engine_step: the engine was created without an optimizer (optim in ax_engine_options), for "
              "evaluation only");
     e->step = (uint64_t)step;
+    e->empty = targets == 0;
+    if (e->empty) /* the gradient would be 0, but an update by it would still decay weights and move them by
+                     momentum */
+        return AX_OK;
     e->reading = (engine_reading){read, source, e->options.global_batch, targets};
     AX_TRY(engine_begin_step(e));
     AX_TRY(ax_pipeline_begin(e->pipeline, step, e->options.global_batch / e->rows, true));
@@ -262,7 +266,6 @@ static void update_loss_scale(ax_engine *e, ax_step_result *out)
     out->overflow = !out->finite && isfinite(out->loss) && !out->culprit_weights;
     if (out->finite || out->overflow)
         ax_loss_scale_update(&e->scale, out->overflow);
-    e->stepped = false;
 }
 
 /* Sets out->culprit to the name of the first parameter with a weight that is not finite. If all weights are
@@ -283,6 +286,11 @@ ax_status ax_engine_result(ax_engine *e, ax_step_result *out)
     AX_CHECK(e->options.optim, AX_ERR_USAGE,
              "ax_engine_result: the engine was created without an optimizer (optim in ax_engine_options), "
              "for evaluation only");
+    if (e->empty && !e->stepped) {
+        *out = (ax_step_result){
+            .loss = NAN, .grad_norm = NAN, .finite = true, .empty = true, .loss_scale = e->scale.scale};
+        return AX_OK;
+    }
     AX_TRY(ax_updater_result(e->updater, &now));
     /* Replaces a negative NaN, which printf would print as "-nan". */
     *out = (ax_step_result){
@@ -290,6 +298,7 @@ ax_status ax_engine_result(ax_engine *e, ax_step_result *out)
     if (!out->finite)
         AX_TRY(find_culprit(e, (int)now.culprit, out));
     update_loss_scale(e, out);
+    e->stepped = false;
     return AX_OK;
 }
 

@@ -64,7 +64,8 @@ struct ax_engine {
     ax_updater *updater;
     ax_loss_scale scale;
     ax_replay **task; /* [EVALUATION + chunks]: recordings of the launches of the engine's tasks */
-    bool stepped;     /* a step has run since the last ax_engine_result */
+    bool stepped;     /* a step that had targets has run since the last ax_engine_result */
+    bool empty;       /* the newest step had no target */
 };
 
 /* Bytes reserved for ax_batch_numbers at the start of slot.device. The int32 arrays follow and are therefore

@@ -48,9 +48,9 @@ static void add(ax_evaluation *e, const ax_data_info *info, const ax_row_shape *
     if (info->begin_id >= 0) /* of consecutive documents that see each other, all but the first are targets */
         e->begins += shape->mask_documents || shape->pack ? info->documents : 1;
     e->bytes = whole && info->text_bytes > 0 && e->bytes >= 0 ? e->bytes + info->text_bytes : -1;
-    e->loss = e->loss_sum / (double)ax_max(e->targets, 1);
+    e->loss = e->targets ? e->loss_sum / (double)e->targets : NAN;
     double bits = e->loss_sum / log(2.0) + (double)(e->untargeted - e->begins) * log2((double)vocab);
-    e->bits_per_byte = e->bytes > 0 ? bits / (double)e->bytes : NAN;
+    e->bits_per_byte = e->bytes > 0 && e->targets ? bits / (double)e->bytes : NAN;
 }
 
 ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_row_shape *shape,
@@ -67,12 +67,10 @@ ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_r
         AX_TRY(ax_data_row_targets(data, shape, row_at(&r, i), &here));
         targets += here;
     }
-    AX_CHECK(
-        targets || rows < all, AX_ERR_DATA,
-        "%s holds nothing to evaluate on: none of its %lld tokens is a target that follows another token of "
-        "its document",
-        ax_data_path(data), (long long)ax_data_describe(data)->tokens);
-    for (int64_t n; r.done < rows; r.done += n) {
+    AX_CHECK(all, AX_ERR_DATA,
+             "%s holds nothing to evaluate on: none of its %lld tokens follows another token",
+             ax_data_path(data), (long long)ax_data_describe(data)->tokens);
+    for (int64_t n; targets && r.done < rows; r.done += n) {
         double loss;
         n = ax_min(batches * ax_engine_rows(engine), rows - r.done);
         AX_TRY(call_progress(ax_engine_params(engine)->ctx->world, &r, progress, user));

@@ -333,6 +333,7 @@ static ax_status evaluate(ax_run *run)
                             run evaluates */
         return ax_run_beat(run, &done, &s->signal);
     AX_TRY(status);
+    run->report.no_eval_targets |= !e.targets;
     s->result->eval_loss = e.loss;
     s->result->bits_per_byte = e.bits_per_byte;
     return AX_OK;

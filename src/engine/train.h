@@ -102,8 +102,9 @@ typedef struct ax_run_report {
     int n_axes;
     ax_run_axes *axes;
     ax_metrics_axes *row_axes;
-    double *exchanged; /* buffer for the values that ax_run_exchange reduces over all ranks */
-    bool no_targets;   /* a warning of a step without targets was logged; it is logged only once */
+    double *exchanged;                /* buffer for the values that ax_run_exchange reduces over all ranks */
+    bool no_targets, no_eval_targets; /* a warning of a step or of an evaluation without targets was logged;
+                                         each is logged only once */
 } ax_run_report;
 
 /* The checkpoint from which a run starts. */

@@ -261,7 +261,7 @@ static int64_t held_bytes(const ax_run *run)
 static ax_metrics_step row_of(const ax_run *run, const ax_step_result *result)
 {
     const ax_config *c = run->config;
-    int64_t tokens = c->train.global_batch * c->model.seq_len;
+    int64_t tokens = result->empty ? 0 : c->train.global_batch * c->model.seq_len;
     double dropped = (double)ax_sampler_dropped(run->state.sampler);
     double per_token = ax_model_config_flops_per_token(&run->inputs.model, c->model.seq_len);
     return (ax_metrics_step){.step = run->state.step,
@@ -273,7 +273,8 @@ static ax_metrics_step row_of(const ax_run *run, const ax_step_result *result)
                              .flops = per_token * (double)tokens,
                              .hw_flops = run->state.ctx->dev->flops - run->report.step_flops,
                              .mem_bytes = held_bytes(run),
-                             .skipped = !result->finite,
+                             .skipped = !result->finite || result->empty,
+                             .empty = result->empty,
                              .loss_scale = c->train.precision == AX_CONFIG_FP16 ? result->loss_scale : 0,
                              .dropped = dropped / ax_max(dropped + (double)run->state.step_targets, 1)};
 }
@@ -310,8 +311,9 @@ ax_status ax_report_step(const ax_run *run, const ax_step_result *result, ax_run
     ax_metrics_step row = row_of(run, result);
     if (!run->state.step_targets && !report->no_targets && ax_run_first(run))
         ax_log(AX_LOG_WARN,
-               "step %lld has no target: none of its rows has an answer, so its loss is 0 and nothing is "
-               "learned; later steps like it are not reported",
+               "step %lld has no target: none of its rows has an answer, so it is skipped, and its loss is "
+               "null in "
+               "metrics.jsonl; later steps like it are skipped without a warning",
                (long long)run->state.step);
     report->no_targets |= !run->state.step_targets;
     AX_TRY(exchange(run, report, &row, signal));
@@ -325,9 +327,13 @@ ax_status ax_report_step(const ax_run *run, const ax_step_result *result, ax_run
 
 ax_status ax_report_evaluation(const ax_run *run, const ax_evaluation *e, double seconds)
 {
-    if (!e->targets && ax_run_first(run))
-        ax_log(AX_LOG_WARN, "none of the rows that were evaluated has a target, so the evaluation's loss is "
-                            "0: raise run.eval_batches, or set it to 0 (all rows)");
+    if (!e->targets && !run->report.no_eval_targets && ax_run_first(run))
+        ax_log(
+            AX_LOG_WARN,
+            "none of the rows of data.valid that were evaluated has a target, so there is no loss (null in "
+            "metrics.jsonl): %s; later evaluations like it are not reported",
+            run->config->run.eval_batches ? "raise run.eval_batches, or set it to 0 (all rows)"
+                                          : "give other data, or see whether data.loss should be all");
     if (!run->report.metrics)
         return AX_OK;
     return ax_metrics_eval_add(run->report.metrics, run->state.step, e->loss,

@@ -252,16 +252,16 @@ static void fit_terminal(row *line)
 
 static void print_line(ax_metrics *m, const ax_metrics_step *s)
 {
-    char rate[16], memory[32], left[32], took[32], mfu[16] = "n/a";
+    char rate[16], memory[32], left[32], took[32], mfu[16] = "n/a", loss[64] = "loss n/a | gnorm n/a";
     row line = {.n = 0};
     double steps = (double)ax_max(s->step - m->shown_step, 1), ms = m->shown_ms / steps;
     double todo = (double)ax_max(m->run.steps - s->step, 0);
     if (m->run.peak_flops > 0)
         snprintf(mfu, sizeof mfu, "%.1f%%", 100 * s->flops / (ms * 1e-3) / m->run.peak_flops / m->run.ranks);
-    row_add(&line,
-            "step %lld/%lld | loss %.4f | gnorm %.3f | lr %.2e | %s | %s tok/s | MFU %s | mem %s | eta %s",
-            (long long)s->step, (long long)m->run.steps, s->loss, s->grad_norm, s->lr,
-            ax_format_seconds(ms * 1e-3, took),
+    if (!s->empty)
+        snprintf(loss, sizeof loss, "loss %.4f | gnorm %.3f", s->loss, s->grad_norm);
+    row_add(&line, "step %lld/%lld | %s | lr %.2e | %s | %s tok/s | MFU %s | mem %s | eta %s",
+            (long long)s->step, (long long)m->run.steps, loss, s->lr, ax_format_seconds(ms * 1e-3, took),
             short_number((double)m->shown_tokens / (m->shown_ms * 1e-3), rate), mfu,
             ax_format_bytes((double)s->mem_bytes, memory), ax_format_seconds(todo * m->mean_ms * 1e-3, left));
     if (m->run.goldfish_k)
@@ -327,8 +327,8 @@ static ax_status report_step(ax_metrics *m, const ax_metrics_step *s)
                                  {"train/lr", s->lr},
                                  {"perf/tokens_per_s", (double)s->step_tokens / seconds},
                                  {"perf/mfu", mfu}};
-    AX_TRY(ax_tfevents_add(m->events, ax_wall_clock(), s->step, scalars,
-                           (int)AX_COUNT(scalars) - (m->run.peak_flops > 0 ? 0 : 1)));
+    const int first = s->empty ? 2 : 0, end = (int)AX_COUNT(scalars) - (m->run.peak_flops > 0 ? 0 : 1);
+    AX_TRY(ax_tfevents_add(m->events, ax_wall_clock(), s->step, scalars + first, end - first));
     m->mean_ms = m->mean_ms > 0 ? 0.9 * m->mean_ms + 0.1 * s->step_ms : s->step_ms;
     m->shown_ms += s->step_ms;
     m->shown_tokens += s->step_tokens;
@@ -349,7 +349,7 @@ static ax_status report_eval(ax_metrics *m, int64_t step, double loss, double bi
                              double seconds)
 {
     row r = {.n = 0};
-    char bits[48] = "", took[32];
+    char bits[48] = "", value[64] = "n/a (no target)", took[32];
     row_add(&r, "{\"step\": %lld", (long long)step);
     row_number(&r, "eval_loss", loss);
     row_number(&r, "perplexity", exp(loss));
@@ -359,13 +359,16 @@ static ax_status report_eval(ax_metrics *m, int64_t step, double loss, double bi
     row_number(&r, "seconds", seconds);
     AX_TRY(row_write(m, &r));
     const ax_scalar scalars[] = {{"eval/loss", loss}, {"eval/bits_per_byte", bits_per_byte}};
-    AX_TRY(ax_tfevents_add(m->events, ax_wall_clock(), step, scalars, bits_per_byte >= 0 ? 2 : 1));
+    if (targets)
+        AX_TRY(ax_tfevents_add(m->events, ax_wall_clock(), step, scalars, bits_per_byte >= 0 ? 2 : 1));
     ax_metrics_break_line(m);
     if (bits_per_byte >= 0)
         snprintf(bits, sizeof bits, " | %.4f bits per byte", bits_per_byte);
+    if (targets)
+        snprintf(value, sizeof value, "%.4f | perplexity %.2f", loss, exp(loss));
     if (!m->run.quiet)
-        ax_log(AX_LOG_INFO, "step %lld | eval loss %.4f | perplexity %.2f%s | %s", (long long)step, loss,
-               exp(loss), bits, ax_format_seconds(seconds, took));
+        ax_log(AX_LOG_INFO, "step %lld | eval loss %s%s | %s", (long long)step, value, bits,
+               ax_format_seconds(seconds, took));
     return AX_OK;
 }
 

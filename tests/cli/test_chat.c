@@ -288,7 +288,9 @@ static void steps_without_targets_are_reported(void **state)
     (void)state;
     ends(0, "step 1 has no target: none of its rows has an answer",
          AXONN " train small.yaml run.dir=few model.seq_len=8 train.steps=1 train.global_batch=1 "
-               "train.micro_batch=1 data.order=sequential");
+               "train.micro_batch=1 data.order=sequential run.eval_batches=1");
+    ends(0, NULL, "grep -q '\"loss\": null, \"grad_norm\": null.*\"skipped\": true' few/metrics.jsonl");
+    ends(0, NULL, "grep -q '\"eval_loss\": null, \"perplexity\": null.*\"targets\": 0' few/metrics.jsonl");
 }
 
 static void configurations_are_refused(void **state)

@@ -55,6 +55,33 @@ static ax_status enlarge_head(ax_engine *engine)
     return ax_param_set_refresh(set);
 }
 
+/* A step without targets changes neither weights nor the loss scale, although weight decay and momentum
+ * would, and does not hide the result of the step before it. */
+static ax_status empty_steps(ax_engine *engine, ax_ctx *ctx, const scaling *s)
+{
+    uint64_t seed = 5;
+    float before[VOCAB], after[VOCAB];
+    ax_step_result r;
+    const ax_hyper h = {
+        .lr = 0.003, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = SCALED_STEPS};
+    const int64_t targets = s->large_head ? 1 : tiny_targets();
+    AX_TRY(ax_engine_step(engine, SCALED_STEPS + 1, tiny_rows, &seed, targets, &h));
+    AX_TRY(first_weights(engine, ctx, before));
+    AX_TRY(ax_engine_step(engine, SCALED_STEPS + 2, tiny_rows, &seed, 0, &h));
+    AX_TRY(ax_engine_result(engine, &r));
+    AX_CHECK(!r.empty && isfinite(r.loss), AX_ERR_INTERNAL, "the result of a step is lost");
+    const ax_loss_scale scale = *ax_engine_loss_scale(engine);
+    AX_TRY(ax_engine_step(engine, SCALED_STEPS + 3, tiny_rows, &seed, 0, &h));
+    AX_TRY(ax_engine_result(engine, &r));
+    AX_TRY(first_weights(engine, ctx, after));
+    AX_CHECK(r.empty && r.finite && isnan(r.loss) && isnan(r.grad_norm) && !r.overflow, AX_ERR_INTERNAL,
+             "an empty step has a loss of %g and a norm of %g", r.loss, r.grad_norm);
+    AX_CHECK(!memcmp(before, after, sizeof after) && ax_engine_loss_scale(engine)->scale == scale.scale &&
+                 ax_engine_loss_scale(engine)->good_steps == scale.good_steps,
+             AX_ERR_INTERNAL, "an empty step changed something");
+    return AX_OK;
+}
+
 static ax_status scaled_steps(ax_engine *engine, ax_ctx *ctx, scaling *s)
 {
     AX_TRY(ax_param_set_init(ax_engine_params(engine)));
@@ -80,7 +107,7 @@ static ax_status scaled_steps(ax_engine *engine, ax_ctx *ctx, scaling *s)
     }
     s->end = ax_engine_loss_scale(engine)->scale;
     s->skipped = ax_engine_loss_scale(engine)->skipped_steps;
-    return AX_OK;
+    return empty_steps(engine, ctx, s);
 }
 
 /* Checks that all ranks have the same results. */

@@ -267,9 +267,10 @@ enum { AX_ROW_MOST = 4096, AX_ROW_STREAM = 1024 };
 
 /* Chooses the length of the rows of n sources: that of the longest document (of a source that is not packed:
  * at least AX_ROW_STREAM), rounded up to a multiple of 64, at most AX_ROW_MOST, at most `positions`, the
- * number of the model's positions, and at most the tokens of the largest source. The other members of `shape`
- * are as for the rows. Reads the index of documents, up to the first document that exceeds the limits, but no
- * token; a source without an index counts as one document. AX_ERR_DATA if a file cannot be read. */
+ * number of the model's positions, and at most the tokens of the largest source. `shape` says
+ * which sources are packed; its seq_len is not read. Reads the index of documents, up to the first document
+ * that exceeds the limits, but no token; a source without an index counts as one document. AX_ERR_DATA if a
+ * file cannot be read. */
 AX_MUST_CHECK ax_status ax_data_choose_length(ax_data *const *sources, int n, const ax_row_shape *shape,
                                               int64_t positions, ax_row_length *out);
 

@@ -59,9 +59,8 @@ typedef struct ax_metrics_step {
     int64_t comm_wire_bytes; /* bytes that a rank sent to other machines; the largest of any rank */
     double comm_exposed_ms;  /* time that a rank spent in communication; the longest of any rank */
     double pipe_wait_ms; /* longest time that a rank waited for other pipeline stages; 0: the row omits it */
-    bool skipped; /* the weights were not updated: loss or gradient was not finite, or the step is empty */
-    bool empty;   /* the step had no target: loss and grad_norm are NaN, and TensorBoard's event omits them */
-    double loss_scale; /* fp16 only; 0: the row omits it */
+    bool skipped;        /* the weights were not updated, because loss or gradient was not finite */
+    double loss_scale;   /* fp16 only; 0: the row omits it */
     double dropped; /* fraction (0 to 1) of the step's targets that the goldfish loss dropped; the row omits
                        it if goldfish_k is 0 */
 } ax_metrics_step;

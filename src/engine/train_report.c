@@ -274,7 +274,6 @@ static ax_metrics_step row_of(const ax_run *run, const ax_step_result *result)
                              .hw_flops = run->state.ctx->dev->flops - run->report.step_flops,
                              .mem_bytes = held_bytes(run),
                              .skipped = !result->finite || result->empty,
-                             .empty = result->empty,
                              .loss_scale = c->train.precision == AX_CONFIG_FP16 ? result->loss_scale : 0,
                              .dropped = dropped / ax_max(dropped + (double)run->state.step_targets, 1)};
 }

@@ -250,6 +250,10 @@ static void fit_terminal(row *line)
         bar[-1] = 0;
 }
 
+/* Returns true if the step was not computed because it had no target: loss and gradient norm are then
+ * unknown. */
+static bool is_empty(const ax_metrics_step *s) { return s->step_tokens == 0 && isnan(s->loss); }
+
 static void print_line(ax_metrics *m, const ax_metrics_step *s)
 {
     char rate[16], memory[32], left[32], took[32], mfu[16] = "n/a", loss[64] = "loss n/a | gnorm n/a";
@@ -258,7 +262,7 @@ static void print_line(ax_metrics *m, const ax_metrics_step *s)
     double todo = (double)ax_max(m->run.steps - s->step, 0);
     if (m->run.peak_flops > 0)
         snprintf(mfu, sizeof mfu, "%.1f%%", 100 * s->flops / (ms * 1e-3) / m->run.peak_flops / m->run.ranks);
-    if (!s->empty)
+    if (!is_empty(s))
         snprintf(loss, sizeof loss, "loss %.4f | gnorm %.3f", s->loss, s->grad_norm);
     row_add(&line, "step %lld/%lld | %s | lr %.2e | %s | %s tok/s | MFU %s | mem %s | eta %s",
             (long long)s->step, (long long)m->run.steps, loss, s->lr, ax_format_seconds(ms * 1e-3, took),
@@ -327,7 +331,7 @@ static ax_status report_step(ax_metrics *m, const ax_metrics_step *s)
                                  {"train/lr", s->lr},
                                  {"perf/tokens_per_s", (double)s->step_tokens / seconds},
                                  {"perf/mfu", mfu}};
-    const int first = s->empty ? 2 : 0, end = (int)AX_COUNT(scalars) - (m->run.peak_flops > 0 ? 0 : 1);
+    const int first = is_empty(s) ? 2 : 0, end = (int)AX_COUNT(scalars) - (m->run.peak_flops > 0 ? 0 : 1);
     AX_TRY(ax_tfevents_add(m->events, ax_wall_clock(), s->step, scalars + first, end - first));
     m->mean_ms = m->mean_ms > 0 ? 0.9 * m->mean_ms + 0.1 * s->step_ms : s->step_ms;
     m->shown_ms += s->step_ms;

@@ -16,8 +16,8 @@ model_config  model/family.c model/gpt2.c model/llama*.c model/mistral.c model/q
 tokenizer     data/tok_load.c data/tok_parts.c data/tok_pattern.c data/tok_normal.c data/tokenizer.c
 encode        data/tok_encode.c data/tok_merge.c data/tok_text.c
 options       base/option_yaml.c base/option_value.c base/option_text.c engine/config.c engine/config_rules.c
-tokens        data/format.c data/source.c data/row.c data/check.c
-corpus        data/corpus.c data/corpus_json.c data/corpus_read.c base/json.c
+tokens        data/format.c data/headerless.c data/source.c data/row.c data/check.c
+corpus        data/corpus.c data/corpus_json.c data/corpus_read.c data/unpack.c base/json.c
 metrics       trace/history.c trace/metrics.c
 words         base/option_flags.c'
 

@@ -29,22 +29,20 @@ extern const char ax_chat_names[];
 enum { AX_CHAT_NAME_BYTES = 24 }; /* enough bytes for the name of a template and its NUL */
 
 /* Creates the template `name`. If `name` is NULL, the tokenizer decides which template is created. Its own
- * chat template, a Jinja text (ax_tokenizer_chat_template), decides first: a template is chosen if this text
- * is the one that ax_chat_jinja prints for the template or contains strings that are typical of it, and if
- * the tokenizer has all tokens that the template needs. If no template is found so, the tokenizer's added
- * tokens decide: of llama3, qwen3, chatml, deepseek-coder, mistral and alpaca, in this order, the first is
- * chosen whose needed tokens are all among the added tokens. `tok` must outlive *out, which the caller
- * destroys. AX_ERR_USAGE: there is no template of this name, or the tokenizer lacks some of the tokens that
- * it needs, which the message lists. If `name` is NULL and no template fits, the call succeeds, and rendering
- * fails. */
+ * chat template, a Jinja text (ax_tokenizer_chat_template), decides first: its text must be the one that
+ * ax_chat_jinja prints for a template, or a known text of a released model that writes the same. If the text
+ * is another, there is no template. If the tokenizer has no chat template, its added tokens decide: of
+ * llama3, qwen3, chatml, deepseek-coder, mistral and alpaca, in this order, the first is chosen whose needed
+ * tokens are all among the added tokens. `tok` must outlive *out, which the caller destroys. AX_ERR_USAGE:
+ * there is no template of this name, or the tokenizer lacks some of the tokens that it needs, which the
+ * message lists. If `name` is NULL and there is no template, the call succeeds, and rendering fails. */
 AX_MUST_CHECK ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **out);
 void ax_chat_destroy(ax_chat **chat);
 
 /* Returns the name of the template, or "none". */
 const char *ax_chat_name(const ax_chat *chat);
 /* Returns a phrase for messages that says how the template was chosen, such as "chosen by the tokenizer's
- * special tokens". Returns NULL if the caller named the template. Without a template (ax_chat_name returns
- * "none") the phrase means nothing. */
+ * special tokens". Returns NULL if the caller named the template, or if there is none. */
 const char *ax_chat_origin(const ax_chat *chat);
 /* Returns the id of the special token that ends a turn of the assistant, or -1 without a template. */
 int32_t ax_chat_end(const ax_chat *chat);
@@ -124,7 +122,7 @@ void ax_chat_text_fini(ax_chat_text *text);
 
 /* Replaces *out by the rendered conversation. With `prompt`, the header of the assistant's answer follows at
  * the end, for a model to continue; the last turn must then be the user's (or an input, AX_CHAT_INPUT).
- * AX_ERR_DATA: the turns are out of order, or there is no template. */
+ * AX_ERR_DATA: the turns are out of order. AX_ERR_USAGE: there is no template. */
 AX_MUST_CHECK ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt,
                                        ax_chat_text *out);
 

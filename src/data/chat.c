@@ -90,47 +90,77 @@ static ax_status check_tokens(const ax_tokenizer *tok, const chat_template *t, b
     return status;
 }
 
-/* Ways to find the template that fits a tokenizer, the surest first; try_template checks the condition of
- * each. */
-typedef enum chat_way { BY_TEXT, BY_MARKS, BY_TOKENS, CHAT_WAYS } chat_way;
-
-/* Sets *found if the tokenizer has all tokens that template `t` needs, and the condition of `way` holds.
- * BY_TEXT: the tokenizer's own Jinja template is the text that ax_chat_jinja prints for `t`. BY_MARKS: the
- * tokenizer's own Jinja template has the marks of `t` (chat_has_marks). BY_TOKENS: no further condition. */
-static ax_status try_template(ax_chat *chat, const chat_template *t, chat_way way, bool *found)
+/* Sets *same if the tokenizer's own Jinja template is the text that ax_chat_jinja prints for template `t`. */
+static ax_status is_printed(ax_chat *chat, const chat_template *t, bool *same)
 {
-    const char *own = ax_tokenizer_chat_template(chat->tok);
     ax_buf jinja = {0};
-    AX_TRY(check_tokens(chat->tok, t, found));
-    if (!*found || way == BY_TOKENS)
-        return AX_OK;
-    *found = own && way == BY_MARKS && chat_has_marks(own, t);
-    if (!own || way == BY_MARKS)
-        return AX_OK;
     chat->template = t;
     ax_status status = ax_chat_jinja(chat, &jinja);
-    *found = status == AX_OK && !strcmp(own, jinja.data);
+    *same = status == AX_OK && !strcmp(ax_tokenizer_chat_template(chat->tok), jinja.data);
+    chat->template = NULL;
     ax_buf_fini(&jinja);
     return status;
 }
 
+/* Chooses the template that writes what the tokenizer's own Jinja template writes: the text of this template
+ * is one that axonn prints, or one that is known. Otherwise there is none, because only running the Jinja
+ * template would show what it writes; chat->similar is then the template whose marks it has, if there is
+ * one. */
+static ax_status choose_own(ax_chat *chat)
+{
+    const char *own = ax_tokenizer_chat_template(chat->tok);
+    const char *known = chat_known(own, &chat->origin);
+    const chat_template *found = NULL;
+    for (int i = 0; i < CHAT_TEMPLATES && !found; i++) {
+        const chat_template *t = &chat_templates[i];
+        bool fits, same = false;
+        AX_TRY(check_tokens(chat->tok, t, &fits));
+        if (fits)
+            AX_TRY(is_printed(chat, t, &same));
+        if (same)
+            chat->origin = "that of the tokenizer's chat_template";
+        if (same || (fits && known && !strcmp(known, t->name)))
+            found = t;
+        if (fits && !chat->similar && chat_has_marks(own, t))
+            chat->similar = t;
+    }
+    chat->template = found;
+    return AX_OK;
+}
+
+/* Chooses the first template whose tokens the tokenizer has. */
+static ax_status choose_by_tokens(ax_chat *chat)
+{
+    bool fits = false;
+    for (int i = 0; i < CHAT_TEMPLATES && !fits; i++) {
+        AX_TRY(check_tokens(chat->tok, &chat_templates[i], &fits));
+        if (fits)
+            chat->template = &chat_templates[i];
+    }
+    chat->origin = "chosen by the tokenizer's special tokens";
+    return AX_OK;
+}
+
 static ax_status choose(ax_chat *chat)
 {
-    bool found = false;
-    const chat_template *t = NULL;
-    for (int i = 0; i < CHAT_WAYS * CHAT_TEMPLATES && !found; i++) {
-        chat_way way = (chat_way)(i / CHAT_TEMPLATES);
-        t = &chat_templates[i % CHAT_TEMPLATES];
-        AX_TRY(try_template(chat, t, way, &found));
-        chat->origin =
-            !found            ? "because no template fits the tokenizer"
-            : way < BY_TOKENS ? "that of the tokenizer's chat_template"
-            : ax_tokenizer_chat_template(chat->tok)
-                ? "chosen by the tokenizer's special tokens, because the format of its chat_template is "
-                  "unknown or needs tokens that it lacks"
-                : "chosen by the tokenizer's special tokens";
-    }
-    chat->template = found ? t : NULL;
+    return ax_tokenizer_chat_template(chat->tok) ? choose_own(chat) : choose_by_tokens(chat);
+}
+
+/* Fails if there is no template. */
+static ax_status need_template(const ax_chat *chat)
+{
+    const chat_template *t = chat->similar;
+    AX_CHECK(
+        chat->template || !ax_tokenizer_chat_template(chat->tok), AX_ERR_USAGE,
+        "the tokenizer's own chat_template is none of those that axonn knows, so it may write conversations "
+        "in another way than axonn would: name the template to write them by with --template or "
+        "data.template (%s%s%s)",
+        t ? "the format looks like that of " : "there are ", t ? t->name : ax_chat_names,
+        t ? ", but a default system turn or other additions would not be written" : "");
+    AX_CHECK(
+        chat->template, AX_ERR_USAGE,
+        "a conversation needs a chat template, but none fits this tokenizer: for each template it lacks "
+        "special tokens (for alpaca, an end-of-text token among its added tokens); use another tokenizer");
     return AX_OK;
 }
 
@@ -173,7 +203,7 @@ void ax_chat_destroy(ax_chat **chat)
 }
 
 const char *ax_chat_name(const ax_chat *chat) { return chat->template ? chat->template->name : "none"; }
-const char *ax_chat_origin(const ax_chat *chat) { return chat->origin; }
+const char *ax_chat_origin(const ax_chat *chat) { return chat->template ? chat->origin : NULL; }
 
 int32_t ax_chat_end(const ax_chat *chat)
 {
@@ -432,10 +462,7 @@ ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool p
     out->plain = turns->plain && turns->n && !prompt;
     if (out->plain)
         return render_plain(chat, turns, out);
-    AX_CHECK(
-        chat->template, AX_ERR_USAGE,
-        "a conversation needs a chat template, but none fits this tokenizer: for each template it lacks "
-        "special tokens (for alpaca, an end-of-text token among its added tokens); use another tokenizer");
+    AX_TRY(need_template(chat));
     AX_TRY(put_begin(chat, turns, out));
     for (size_t i = 0; i < turns->n; i++)
         AX_TRY(put_turn(chat, turns, i, out));

@@ -59,6 +59,8 @@ struct ax_chat {
     ax_buf begin;   /* text for which CHAT_BEGIN stands */
     ax_ids guarded; /* ids of tokens, special or not, that no text of a turn can contain */
     const char *origin;
+    const chat_template *similar; /* template NULL: the one whose marks the tokenizer's own template has, or
+                                     NULL */
 };
 
 /* Returns a string of the template, and its size *n, with the placeholders CHAT_BEGIN and CHAT_EOS replaced
@@ -67,6 +69,10 @@ const char *chat_string(const ax_chat *chat, const char *text, size_t *n);
 
 /* Releases the texts that ax_chat_read has made for the turns (ax_chat_turns.made). */
 void chat_forget_strings(ax_chat_turns *turns);
+
+/* Returns the name of the template that writes what the Jinja text of a released model writes, and sets
+ * *origin to a phrase as ax_chat_origin returns it. Returns NULL if the Jinja text is not known. */
+const char *chat_known(const char *jinja, const char **origin);
 
 /* Returns true if the Jinja text contains all strings `marks` of the template, and not its string `other`. */
 bool chat_has_marks(const char *jinja, const chat_template *t);

@@ -428,8 +428,9 @@ static void checkpoints_carry_the_template(void **state)
      * the id are kept. */
     put("merged/chat_template.jinja", "{# mine #}<|im_start|><|im_end|>");
     put("merged/generation_config.json", "{\"eos_token_id\": 2, \"temperature\": 0.6}\n");
-    ends(0, "template chatml, that of the tokenizer's chat_template",
-         AXONN " generate merged --chat --max-tokens 2 </dev/null");
+    ends(2, "the tokenizer's own chat_template is none of those that axonn knows",
+         "echo x | " AXONN " generate merged --chat --max-tokens 2");
+    ends(0, NULL, "echo x | " AXONN " generate merged --chat --template chatml --max-tokens 2");
     ends(0, "in place of the tokenizer's own",
          AXONN " train tune.yaml run.dir=again model.from=merged data.train=chatml.tok");
     ends(1, NULL, "grep mine again/ckpt/step-1/chat_template.jinja");

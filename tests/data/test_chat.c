@@ -178,6 +178,19 @@ static void expect_found(const ax_tokenizer *tok, const char *name, const char *
     ax_chat_destroy(&chat);
 }
 
+/* Expects that without a name no template is found, because the tokenizer's own is not known. */
+static void expect_unknown(const ax_tokenizer *tok, const char *hint)
+{
+    ax_chat *chat;
+    ax_chat_text text = {0};
+    OK(ax_chat_create(tok, NULL, &chat));
+    assert_string_equal(ax_chat_name(chat), "none");
+    assert_null(ax_chat_origin(chat));
+    FAILS(AX_ERR_USAGE, hint, ax_chat_render(chat, &(ax_chat_turns){0}, false, &text));
+    ax_chat_text_fini(&text);
+    ax_chat_destroy(&chat);
+}
+
 /* Checks the Jinja of a template against the text that transformers ran (check_chat.py), and that a tokenizer
  * saved with it is loaded with the same template. */
 static void expect_jinja(scratch *s, const json_t *entry, const char *expected)
@@ -233,7 +246,7 @@ static void templates_recognize_their_own_jinja(void **state)
     OK(ax_tokenizer_set_chat_template(tok, jinja.data));
     expect_found(tok, "alpaca", "that of the tokenizer's chat_template");
     OK(ax_tokenizer_set_chat_template(tok, "### Instruction: <|EOT|>"));
-    expect_found(tok, "deepseek-coder", "that of the tokenizer's chat_template");
+    expect_unknown(tok, "the format looks like that of deepseek-coder");
     json_decref(added);
     ax_buf_fini(&jinja);
     ax_chat_destroy(&chat);
@@ -256,35 +269,43 @@ static ax_tokenizer *load_chatml(scratch *s, const char *config, const char *jin
     return tok;
 }
 
+#define CHATML                                                                                               \
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "        \
+    "'<|im_end|>' + "                                                                                        \
+    "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+
+/* A text that only resembles a known one may write something else, such as a default system turn. */
 static void a_tokenizer_has_its_own_template(void **state)
 {
-    static const char
-        own[] = "that of the tokenizer's chat_template",
-        tokens[] = "chosen by the tokenizer's special tokens",
-        unknown[] =
-            "chosen by the tokenizer's special tokens, because the format of its chat_template is unknown";
+    static const char own[] = "that of the tokenizer's chat_template (ChatML)",
+                      tokens[] = "chosen by the tokenizer's special tokens";
     static const struct {
-        const char *config, *jinja, *name, *origin;
+        const char *config, *jinja, *name,
+            *text; /* name NULL: unknown; text: origin, or a part of the error */
     } cases[] = {
         {"{}", NULL, "chatml", tokens},
-        {"{'chat_template': '### Instruction: ### Response:'}", NULL, "alpaca", own},
-        {"{'chat_template': [{'name': 'tool_use', 'template': 'x'}, {'name': 'default', 'template': '### "
-         "Instruction: ### Response:'}]}",
-         NULL, "alpaca", own},
+        {"{'chat_template': '### Instruction: ### Response:'}", NULL, NULL, "looks like that of alpaca"},
         {"{'chat_template': [{'name': 'tool_use', 'template': '### Instruction: ### Response:'}]}", NULL,
          "chatml", tokens},
         {"{'chat_template': 3}", NULL, "chatml", tokens},
-        {"{'chat_template': '<start_of_turn>'}", NULL, "chatml", unknown},
-        {"{'chat_template': '<|start_header_id|> <|eot_id|>'}", NULL, "chatml", unknown}, /* lacks tokens */
-        {"{'chat_template': '[INST] <<SYS>> [/INST]'}", NULL, "chatml", unknown},
-        {"{'chat_template': '<|im_start|> <|im_end|>'}", "### Instruction: ### Response:", "alpaca", own},
+        {"{'chat_template': '<start_of_turn>'}", NULL, NULL, "there are chatml|llama3"},
+        {"{'chat_template': '<|start_header_id|> <|eot_id|>'}", NULL, NULL, "there are chatml|llama3"},
+        {"{'chat_template': '[INST] <<SYS>> [/INST]'}", NULL, NULL, "there are chatml|llama3"},
+        {"{}", CHATML, "chatml", own},
+        {"{}", CHATML "\n", "chatml", own},
+        {"{}", "{{ 'be good' }}" CHATML, NULL, "the format looks like that of chatml"},
+        {"{'chat_template': '### Instruction: ### Response:'}", CHATML, "chatml", own},
     };
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
         ax_tokenizer *tok = load_chatml(*state, cases[i].config, cases[i].jinja);
-        expect_found(tok, cases[i].name, cases[i].origin);
+        if (cases[i].name)
+            expect_found(tok, cases[i].name, cases[i].text);
+        else
+            expect_unknown(tok, cases[i].text);
         ax_tokenizer_destroy(&tok);
     }
 }
+#undef CHATML
 
 /* Some readers prefer tokenizer_config.json to chat_template.jinja, so the two must not differ. */
 static void a_template_replaces_that_of_the_config(void **state)

@@ -124,7 +124,9 @@ const char *ax_data_path(const ax_data *data);
 
 /* Tells the source the vocabulary and the tokenizer of the model that will read it. If the source records no
  * vocabulary, reading a token of `vocab` or above is an error from then on. AX_ERR_DATA: the source records a
- * larger vocabulary, or another hash of the tokenizer; a hash of 0 is unknown and matches all. */
+ * larger vocabulary, or another hash of the tokenizer; a hash of 0 is unknown and matches all. A larger
+ * vocabulary is accepted if both hashes are known and equal, and no token of the source is `vocab` or above:
+ * all tokens are then read. */
 AX_MUST_CHECK ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash);
 
 /* Tells the source the tokenizer of the model that will read it: if the tokenizer puts tokens before each

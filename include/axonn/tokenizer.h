@@ -33,22 +33,24 @@ void ax_ids_fini(ax_ids *ids);
 
 /* Loads a tokenizer. `path` is a directory, the directory of a run (which has a subdirectory `tokenizer`), a
  * tokenizer.json, or a vocab.json of GPT-2's kind with merges.txt beside it. In a directory, vocab.json is
- * used if there is no tokenizer.json. From a tokenizer_config.json in the same directory, eos_token,
- * bos_token, add_bos_token, add_eos_token and chat_template are used, and beside a vocab.json also
- * tokenizer_class and add_prefix_space. Tokens that only added_tokens_decoder of tokenizer_config.json has
- * are not added. The caller owns *out. AX_ERR_DATA if a file is missing or damaged, or uses a feature that is
- * not implemented here; the message names the field. If the directory has only a tokenizer.model, the message
- * says how to convert that file to a tokenizer.json. No field of tokenizer.json that changes the ids of a
- * text is silently ignored, except `truncation` and `padding`, which are settings of one run. */
+ * used if there is no tokenizer.json. From the files
+ * beside tokenizer.json, what transformers 5 takes is taken: the chat template, split_special_tokens, for two
+ * classes add_prefix_space, and added tokens (added_tokens_decoder, or else special_tokens_map.json and
+ * added_tokens.json; the named special tokens; extra_special_tokens). add_bos_token and add_eos_token count
+ * only beside a vocab.json, where tokenizer_class is read too. The caller owns *out. AX_ERR_DATA if a file is
+ * missing or damaged, or uses a feature that is not implemented here; the message names the field. If the
+ * directory has only a tokenizer.model, the message says how to convert that file to a tokenizer.json. No
+ * field of tokenizer.json that changes the ids of a text is silently ignored, except `truncation` and
+ * `padding`, which are settings of one run. */
 AX_MUST_CHECK ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out);
 
 /* Writes the files of the tokenizer into the directory `dir`, which is created if missing: tokenizer.json,
  * tokenizer_config.json and, if the latter does not hold the chat template, chat_template.jinja.
- * tokenizer.json is byte for byte the file that was loaded; for a tokenizer that was trained, or loaded from
- * vocab.json and merges.txt, it is the file made then. tokenizer_config.json is byte for byte the file that
- * was loaded, or a new one if there was none; ax_tokenizer_set_chat_template removes the chat template from
- * it. A chat_template.jinja that is in `dir` already is replaced or removed. Hugging Face `tokenizers` and
- * transformers load the result. */
+ * tokenizer.json is byte for byte the file that was loaded, unless files beside it add tokens, which are then
+ * part of it; for a tokenizer that was trained, or loaded from vocab.json and merges.txt, it is the file made
+ * then. tokenizer_config.json is byte for byte the file that was loaded, or a new one if there was none;
+ * ax_tokenizer_set_chat_template removes the chat template from it. A chat_template.jinja that is in `dir`
+ * already is replaced or removed. Hugging Face `tokenizers` and transformers load the result. */
 AX_MUST_CHECK ax_status ax_tokenizer_save(const ax_tokenizer *tok, const char *dir);
 
 void ax_tokenizer_destroy(ax_tokenizer **tok);

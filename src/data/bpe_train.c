@@ -539,7 +539,7 @@ static ax_status make_tokenizer(const trainer *t, const char *pattern, ax_tokeni
         free(json);
         return status;
     }
-    return tok_parse("the trained tokenizer", json, json_size, config, config_size, out);
+    return tok_parse("the trained tokenizer", NULL, json, json_size, config, config_size, out);
 }
 
 ax_status ax_tokenizer_train(const ax_tokenizer_training *training, ax_tokenizer **out)

@@ -89,11 +89,13 @@ static ax_status fail_token(const ax_data *data, int64_t first, int64_t count)
         int32_t unused;
         token_range one;
         AX_TRY(read_tokens(data, i, 1, &unused, &one));
-        AX_CHECK(one.low >= 0 && one.high < data->limit, AX_ERR_DATA,
-                 "%s: token %lld is %lld (offset %lld), outside the vocabulary of %lld: set a larger "
-                 "vocabulary, or use the tokenizer that made the file",
-                 data->path, (long long)i, (long long)one.low, (long long)(data->tokens_at + i * w),
-                 (long long)data->limit);
+        AX_CHECK(
+            one.low >= 0 && one.high < data->limit, AX_ERR_DATA,
+            "%s: token %lld is %lld (offset %lld), outside the vocabulary (the rows of the embedding table) "
+            "of %lld: set a larger vocabulary, use the tokenizer that made the file, or leave out the text "
+            "with this token",
+            data->path, (long long)i, (long long)one.low, (long long)(data->tokens_at + i * w),
+            (long long)data->limit);
     }
     return ax_fail(AX_ERR_DATA, "%s changed while it was read; start again when nothing writes to it",
                    data->path);

@@ -491,12 +491,25 @@ void ax_data_close(ax_data **data)
 const ax_data_info *ax_data_describe(const ax_data *data) { return &data->info; }
 const char *ax_data_path(const ax_data *data) { return data->path; }
 
+/* Reads all tokens, which fails at one that is not below data->limit. */
+static ax_status check_limit(const ax_data *data)
+{
+    enum { AT_ONCE = 1 << 14 };
+    int32_t *tokens;
+    AX_TRY(ax_calloc(AT_ONCE, sizeof *tokens, &tokens));
+    ax_status status = AX_OK;
+    for (int64_t at = 0; at < data->info.tokens && status == AX_OK; at += AT_ONCE)
+        status = ax_data_tokens(data, at, ax_min(AT_ONCE, data->info.tokens - at), tokens);
+    free(tokens);
+    return status;
+}
+
 static ax_status expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash)
 {
     const ax_data_info *info = &data->info;
     for (int i = 0; i < data->parts; i++)
         AX_TRY(expect(data->part[i], vocab, tokenizer_hash));
-    AX_CHECK(info->vocab <= vocab, AX_ERR_DATA,
+    AX_CHECK(info->vocab <= vocab || (tokenizer_hash && info->tokenizer_hash == tokenizer_hash), AX_ERR_DATA,
              "%s was made with a vocabulary of %lld tokens, but %lld are expected: it is for another "
              "model or tokenizer; build it with the one in use",
              data->path, (long long)info->vocab, (long long)vocab);
@@ -504,8 +517,8 @@ static ax_status expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash)
              "%s was made by another tokenizer (hash %016llx, the one given has %016llx): build it again, "
              "or name the tokenizer it was made with",
              data->path, (unsigned long long)info->tokenizer_hash, (unsigned long long)tokenizer_hash);
-    data->limit = info->vocab ? info->vocab : vocab;
-    return AX_OK;
+    data->limit = info->vocab ? ax_min(info->vocab, vocab) : vocab;
+    return info->vocab > vocab && !data->parts ? check_limit(data) : AX_OK;
 }
 
 ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash)

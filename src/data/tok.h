@@ -4,10 +4,13 @@
  *   tok_text.c         bytes and characters: UTF-8, white space, the byte alphabet
  *   tok_normal.c       Unicode normal forms
  *   tok_normalize.c    the normalizer, and the spaces that a pre-tokenizer adds or replaces
- *   tok_pattern.c      regular expressions, and cutting text into pieces with them
+ *   tok_unicode.c      Unicode categories of the version that Hugging Face's library has
+ *   tok_translate.c    regular expressions of tokenizer.json -> those of PCRE2
+ *   tok_pattern.c      cutting text into pieces with regular expressions
  *   tok_load.c         tokenizer.json -> ax_tokenizer: vocabulary, merges, added tokens
  *   tok_parts.c        tokenizer.json -> ax_tokenizer: normalizer, pre_tokenizer, post_processor
- *   tok_config.c       tokenizer_config.json -> end-of-text token, tokens put around each text, chat template
+ *   tok_beside.c       files beside tokenizer.json -> added tokens of tokenizer.json
+ *   tok_config.c       tokenizer_config.json -> end-of-text token, chat template
  *   tok_save.c         vocabulary and merges -> tokenizer.json, for training and for GPT-2's older files
  *   tokenizer.c        look-ups of ids and names; the trie of added tokens
  *   tok_decode.c       tokenizer.json -> decoder; ids -> text
@@ -61,12 +64,25 @@ bool tok_name_bytes(const char *name, size_t n, char *out, size_t *size);
 
 /* tok_space_prefix and tok_space_suffix return the length in bytes of the white space (property White_Space)
  * at the start and at the end of valid UTF-8. tok_starts_word and tok_ends_word tell whether the text starts
- * or ends with a word character (letter, mark, decimal digit, letter number, connector, or one of the joiners
- * U+200C and U+200D). */
+ * or ends with a word character (letter or other alphabetic character, mark, decimal digit, letter number,
+ * connector, or one of the joiners U+200C and U+200D). */
 size_t tok_space_prefix(const char *text, size_t n);
 size_t tok_space_suffix(const char *text, size_t n);
 bool tok_starts_word(const char *text, size_t n);
 bool tok_ends_word(const char *text, size_t n);
+
+/* Characters whose general category the versions of Unicode from 14 on do not agree on. `category` is the one
+ * of Hugging Face's library (Unicode 16), two letters such as "Lo". `script` is a character of the same
+ * script that Unicode 14 has; if Unicode 14 lacks the script, it is `first`. */
+typedef struct tok_unicode_row {
+    uint32_t first, last;
+    char category[3];
+    uint32_t script;
+} tok_unicode_row;
+/* Returns the n rows, in the order of the characters. */
+const tok_unicode_row *tok_unicode_rows(size_t *n);
+/* Returns the general category of a character in Hugging Face's library. */
+const char *tok_category(uint32_t c);
 
 /* Returns the options of the library utf8proc for the Unicode normal form `name`: NFC, NFD, NFKC or NFKD.
  * Returns -1 for any other name. Options 0 mean no normalization. */
@@ -131,6 +147,10 @@ const char *tok_pattern_named(const char *name);
  * finds the same matches. AX_ERR_DATA: the expression has a construct that is not supported. */
 AX_MUST_CHECK ax_status tok_stage_init(tok_stage *stage, const char *pattern, bool drop_gaps);
 void tok_stage_fini(tok_stage *stage);
+
+/* Appends to `out` the regular expression of PCRE2 that has the same matches as `pattern`, which is written
+ * for Oniguruma in Ruby syntax. AX_ERR_DATA as for tok_stage_init. */
+AX_MUST_CHECK ax_status tok_translate(const char *pattern, ax_buf *out);
 
 /* PCRE2 state for matching; each thread needs its own. */
 typedef struct tok_matcher {
@@ -231,6 +251,7 @@ struct ax_tokenizer {
     ax_ids before, after; /* ids that the template of post_processor puts before and after the text */
     tok_steps decoder;
     bool chat_template_apart; /* chat_template is saved in a file of its own, chat_template.jinja */
+    bool split_specials;      /* special tokens in a text are encoded as plain text (split_special_tokens) */
     bool decode_bytes;        /* a token named "<0x0A>", … decodes to one byte */
     char strip; /* decoding removes up to `strips` of this character from the start of the text */
     int strips;
@@ -239,13 +260,20 @@ struct ax_tokenizer {
 };
 
 /* Builds a tokenizer from `json`, the text of tokenizer.json, and `config`, the text of tokenizer_config.json
- * (may be NULL). Takes ownership of the two texts, even on failure. `where` names the file in messages. */
-AX_MUST_CHECK ax_status tok_parse(const char *where, char *json, size_t json_size, char *config,
-                                  size_t config_size, ax_tokenizer **out);
+ * (may be NULL). Takes ownership of the two texts, even on failure. `where` names the file in messages. `dir`
+ * is the directory with the files beside tokenizer.json; NULL if `json` was made of other files: then
+ * tokenizer_config.json says which tokens are put around a text. */
+AX_MUST_CHECK ax_status tok_parse(const char *where, const char *dir, char *json, size_t json_size,
+                                  char *config, size_t config_size, ax_tokenizer **out);
+/* Adds to `root`, the contents of tokenizer.json, what transformers takes from the files beside it: `config`,
+ * the contents of tokenizer_config.json, and special_tokens_map.json and added_tokens.json of `dir` (NULL as
+ * for tok_parse). Adds the members of special_tokens_map.json to `config` if they count. Updates tok->json
+ * and tok->config. AX_ERR_DATA: the files contradict each other. */
+AX_MUST_CHECK ax_status tok_add_beside(const char *where, const char *dir, json_t *root, json_t *config,
+                                       ax_tokenizer *tok);
 /* Applies tokenizer_config.json, once the vocabulary and the post_processor of tokenizer.json are in `tok`:
- * sets tok->eos and tok->chat_template and, if the file has add_bos_token or add_eos_token, tok->before and
- * tok->after. `config` is NULL if there is no such file; tok->config is then set to a text for such a file,
- * to be saved with checkpoints. */
+ * sets tok->eos, tok->split_specials and tok->chat_template. `config` is NULL if there is no such file;
+ * tok->config is then set to a text for such a file, to be saved with checkpoints. */
 AX_MUST_CHECK ax_status tok_apply_config(const char *where, const json_t *config, ax_tokenizer *tok);
 /* Reads chat_template.jinja of `dir`, if there is one. It replaces the chat template of
  * tokenizer_config.json. AX_ERR_DATA: the file cannot be read, or is larger than 1 MiB. */

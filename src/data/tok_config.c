@@ -1,5 +1,5 @@
-/* Applies tokenizer_config.json: the end-of-text token, the tokens that are put before and after each text,
- * and the chat template. The chat template may also be a file of its own, chat_template.jinja. */
+/* Applies tokenizer_config.json: the end-of-text token and the chat template. The chat template may also be a
+ * file of its own, chat_template.jinja. */
 #include "data/tok.h"
 
 #include <string.h>
@@ -16,34 +16,6 @@ static ax_status find_token(const char *where, const json_t *config, const ax_to
              "%s: %s of the tokenizer_config.json beside it, \"%s\", is not in the vocabulary: name a token "
              "that is",
              where, key, name);
-    return AX_OK;
-}
-
-/* Replaces the template of post_processor if tokenizer_config.json has add_bos_token or add_eos_token: these
- * keys say whether bos_token is put before each text and eos_token after it. If only one of the two keys is
- * missing, it counts as false, as in transformers. */
-static ax_status replace_template(const char *where, const json_t *config, ax_tokenizer *tok)
-{
-    static const struct {
-        const char *wanted, *token;
-    } keys[] = {{"add_bos_token", "bos_token"}, {"add_eos_token", "eos_token"}};
-    ax_ids *around[] = {&tok->before, &tok->after};
-    bool given = false;
-    for (size_t i = 0; i < AX_COUNT(keys); i++)
-        given |= json_object_get(config, keys[i].wanted) != NULL;
-    for (size_t i = 0; i < AX_COUNT(keys) && given; i++) {
-        int32_t id;
-        bool wanted = json_is_true(json_object_get(config, keys[i].wanted));
-        if (wanted && !json_object_get(config, keys[i].token))
-            continue; /* another file, or transformers' class, names the token: the template of post_processor
-                         keeps its ids on this side of the text */
-        around[i]->size = 0;
-        if (!wanted)
-            continue;
-        AX_TRY(find_token(where, config, tok, keys[i].token, &id));
-        if (id >= 0)
-            AX_TRY(ax_ids_add(around[i], &id, 1));
-    }
     return AX_OK;
 }
 
@@ -113,7 +85,7 @@ ax_status ax_tokenizer_set_chat_template(ax_tokenizer *tok, const char *jinja)
 ax_status tok_apply_config(const char *where, const json_t *config, ax_tokenizer *tok)
 {
     static const char usual[] = "<|endoftext|>";
-    AX_TRY(replace_template(where, config, tok));
+    tok->split_specials = json_is_true(json_object_get(config, "split_special_tokens"));
     AX_TRY(find_token(where, config, tok, "eos_token", &tok->eos));
     if (tok->eos < 0)
         tok->eos = ax_tokenizer_id(tok, usual, strlen(usual));

@@ -307,7 +307,7 @@ static bool next_added(const ax_encoder *e, const tok_tree *tree, const char *te
         const tok_added *a = &e->tok->added[found];
         *begin = *at;
         *end = *at += a->size;
-        if ((e->flags & AX_ENCODE_PLAIN) && a->special)
+        if (((e->flags & AX_ENCODE_PLAIN) || e->tok->split_specials) && a->special)
             continue;
         if (e->parts && is_guarded(e, a) && touches_plain(e, text + *begin, a->size)) {
             *at = *begin + 1; /* another token may begin inside this match */

@@ -470,6 +470,8 @@ static void hash_rest(loader *l)
     hash_bytes(l, rest, sizeof rest);
     if (!tok->byte_level || (normalizer->n && !one_form))
         hash_text_kind(l);
+    if (tok->split_specials)
+        hash_number(l, true);
 }
 
 static ax_status check_template(const loader *l, const ax_ids *ids)
@@ -506,8 +508,8 @@ static ax_status parse_json(const char *where, const char *text, size_t size, js
     return AX_OK;
 }
 
-ax_status tok_parse(const char *where, char *json, size_t json_size, char *config, size_t config_size,
-                    ax_tokenizer **out)
+ax_status tok_parse(const char *where, const char *dir, char *json, size_t json_size, char *config,
+                    size_t config_size, ax_tokenizer **out)
 {
     loader l = {.where = where};
     ax_status status = ax_calloc(1, sizeof *l.tok, &l.tok);
@@ -523,6 +525,10 @@ ax_status tok_parse(const char *where, char *json, size_t json_size, char *confi
     if (status == AX_OK && config &&
         (status = parse_json("tokenizer_config.json", config, config_size, &config_root)) != AX_OK)
         ax_error_context("beside %s", where);
+    if (status == AX_OK && !config && !(config_root = json_object()))
+        status = ax_fail(AX_ERR_MEMORY, "not enough memory to load %s", where);
+    if (status == AX_OK)
+        status = tok_add_beside(where, dir, root, config_root, l.tok);
     if (status == AX_OK)
         status = parse_roots(&l, root, config_root);
     json_decref(root);
@@ -555,7 +561,7 @@ static ax_status load_json_file(const char *path, const char *dir, ax_tokenizer 
         free(json);
         return status;
     }
-    return tok_parse(path, json, json_size, config, config_size, out);
+    return tok_parse(path, dir, json, json_size, config, config_size, out);
 }
 
 static ax_status load_directory(const char *dir, ax_tokenizer **out)

@@ -1,13 +1,6 @@
-/* Translates the regular expressions (patterns) of a tokenizer.json to PCRE2, and cuts text into pieces with
- * them.
- *
- * The files are written for Oniguruma in Ruby syntax. With its options UTF and UCP, PCRE2 gives the patterns
- * of published tokenizers the same meaning, except that its \s includes U+180E: \s is translated to an
- * explicit class. A few constructs that PCRE2 reads differently, or does not know, are errors. */
+/* Cuts text into pieces with the regular expressions (patterns) of a tokenizer.json. */
 #include "data/tok.h"
 
-#include <ctype.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,121 +20,6 @@ const char *tok_pattern_named(const char *name)
     return NULL;
 }
 
-/* The characters with the Unicode property White_Space, and all other characters, as ranges inside a
- * character class of a regular expression. */
-#define SPACES                                                                                               \
-    "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{"     \
-    "3000}"
-#define NOT_SPACES                                                                                           \
-    "\\x00-\\x08\\x0e-\\x1f\\x21-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}"                 \
-    "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
-
-/* Returns true if NAME of a property \p{NAME} is a script (writing system) of Unicode. PCRE2 reads \p{Han} as
- * the property Script_Extensions, which also holds for punctuation that several scripts share; Oniguruma
- * reads it as Script, PCRE2's \p{sc:Han}. */
-static bool is_script(const char *name, size_t n)
-{
-    char text[64];
-    int error;
-    PCRE2_SIZE at;
-    int length = snprintf(text, sizeof text, "\\p{sc:%.*s}", (int)n, name);
-    if (length < 0 || (size_t)length >= sizeof text)
-        return false;
-    pcre2_code *code = pcre2_compile((PCRE2_SPTR)text, (size_t)length, PCRE2_UTF, &error, &at, NULL);
-    pcre2_code_free(code);
-    return code != NULL;
-}
-
-/* Translates the braces of a property \p{NAME} or \p{^NAME}: {NAME} or {^NAME}, n bytes. */
-static ax_status translate_property(const char *braced, size_t n, ax_buf *out)
-{
-    size_t start = n > 1 && braced[1] == '^' ? 2 : 1;
-    bool script = n > start + 1 && is_script(braced + start, n - start - 1);
-    AX_TRY(ax_buf_add(out, braced, start));
-    AX_TRY(ax_buf_add(out, "sc:", script ? 3 : 0));
-    return ax_buf_add(out, braced + start, n - start);
-}
-
-/* Translates the escape at *p and moves *p past it. */
-static ax_status translate_escape(const char *pattern, const char **p, bool in_class, ax_buf *out)
-{
-    char c = (*p)[1];
-    AX_CHECK(c, AX_ERR_DATA, "pattern \"%s\" ends in a backslash", pattern);
-    AX_CHECK(!isalpha((unsigned char)c) || strchr("sSdDpPxunrtfveacz", c), AX_ERR_DATA,
-             "pattern \"%s\" uses \\%c, which engines read differently: spell it out as a class", pattern, c);
-    *p += 2;
-    if (c == 's' || c == 'S') {
-        const char *members = c == 's' ? SPACES : NOT_SPACES;
-        AX_TRY(ax_buf_printf(out, in_class ? "%s" : "[%s]", members));
-        if (!in_class || (*p)[0] != '-' || (*p)[1] == ']')
-            return AX_OK;
-        *p += 1; /* the hyphen after \s or \S stands for itself, because a class cannot begin a range */
-        return ax_buf_printf(out, "\\-");
-    }
-    if (c == 'v') /* \v is the vertical tab here; in PCRE2, \v is a class of characters */
-        return ax_buf_printf(out, "\\x0b");
-    if (c != 'u') {
-        size_t braced = **p == '{' && strchr("pPx", c) ? strcspn(*p, "}") : 0;
-        AX_CHECK(!braced || (*p)[braced], AX_ERR_DATA, "pattern \"%s\": the } after \\%c{ is missing",
-                 pattern, c);
-        AX_TRY(ax_buf_printf(out, "\\%c", c));
-        size_t n = braced + !!braced;
-        AX_TRY(n && c != 'x' ? translate_property(*p, n, out) : ax_buf_add(out, *p, n));
-        *p += n;
-        return AX_OK;
-    }
-    AX_CHECK(strspn(*p, "0123456789abcdefABCDEF") >= 4, AX_ERR_DATA,
-             "pattern \"%s\": \\u must be followed by four hexadecimal digits", pattern);
-    AX_TRY(ax_buf_printf(out, "\\x{%.4s}", *p));
-    *p += 4;
-    return AX_OK;
-}
-
-/* Fails for constructs outside of character classes that mean something else in Ruby syntax than in PCRE2. */
-static ax_status refuse_dialect(const char *pattern, const char *p)
-{
-    if (p[0] == '(' && p[1] == '?') {
-        const char *flags = p + 2;
-        bool options = strchr("imxsuad-", *flags) != NULL;
-        AX_CHECK(!options || flags[strspn(flags, "i")] == ':', AX_ERR_DATA,
-                 "pattern \"%s\": the only inline option that is supported is (?i:...)", pattern);
-        AX_CHECK(options || strchr(":=!>", *flags) || (*flags == '<' && strchr("=!", flags[1])), AX_ERR_DATA,
-                 "pattern \"%s\": the group \"%.4s\" is not supported", pattern, p);
-    }
-    if (p[0] == '{') {
-        AX_CHECK(p[1] != ',', AX_ERR_DATA, "pattern \"%s\": write {0,n} instead of {,n}", pattern);
-        const char *end = strchr(p, '}');
-        AX_CHECK(
-            !end || end[1] != '+', AX_ERR_DATA,
-            "pattern \"%s\": regular expression engines read {n,m}+ differently: write (?>...{n,m}) or {n,m}",
-            pattern);
-    }
-    return AX_OK;
-}
-
-static ax_status translate(const char *pattern, ax_buf *out)
-{
-    bool in_class = false;
-    for (const char *p = pattern; *p;) {
-        if (*p == '\\') {
-            AX_TRY(translate_escape(pattern, &p, in_class, out));
-            continue;
-        }
-        if (in_class) {
-            AX_CHECK(*p != '[' && !(p[0] == '&' && p[1] == '&'), AX_ERR_DATA,
-                     "pattern \"%s\": sets inside of a class are not supported", pattern);
-            in_class = *p != ']';
-        } else if (*p == '[') {
-            in_class = true;
-            AX_CHECK(p[1] != ']' && !(p[1] == '^' && p[2] == ']'), AX_ERR_DATA,
-                     "pattern \"%s\": write \\] for a bracket in a class", pattern);
-        } else
-            AX_TRY(refuse_dialect(pattern, p));
-        AX_TRY(ax_buf_add(out, p++, 1));
-    }
-    return AX_OK;
-}
-
 ax_status tok_stage_init(tok_stage *stage, const char *pattern, bool drop_gaps)
 {
     *stage = (tok_stage){.drop_gaps = drop_gaps};
@@ -149,7 +27,7 @@ ax_status tok_stage_init(tok_stage *stage, const char *pattern, bool drop_gaps)
     AX_CHECK(*pattern, AX_ERR_DATA, "the pattern is empty");
     AX_CHECK(valid == strlen(pattern), AX_ERR_DATA, "the pattern is not valid UTF-8 at byte %zu", valid);
     ax_buf text = {0};
-    ax_status status = translate(pattern, &text);
+    ax_status status = tok_translate(pattern, &text);
     pcre2_compile_context *context = status == AX_OK ? pcre2_compile_context_create(NULL) : NULL;
     if (status == AX_OK && !context)
         status = ax_fail(AX_ERR_MEMORY, "not enough memory to compile the pattern \"%s\"", pattern);

@@ -188,7 +188,7 @@ ax_status tok_load_gpt2_files(const char *dir, ax_tokenizer **out)
     if (status == AX_OK && ax_path_exists(paths[2]))
         status = ax_file_read(paths[2], &config, &config_size);
     if (status == AX_OK)
-        status = tok_parse(paths[0], json, json_size, config, config_size, out);
+        status = tok_parse(paths[0], NULL, json, json_size, config, config_size, out);
     else
         free(json);
     for (size_t i = 0; i < AX_COUNT(paths); i++)

@@ -140,24 +140,18 @@ size_t tok_space_suffix(const char *text, size_t n)
     return n - end;
 }
 
+/* Returns true for a word character (\w of Unicode's regular expressions): a letter, another alphabetic
+ * character (the circled letters are symbols), a mark, a decimal digit, a connector, or a joiner. */
 static bool is_word(uint32_t c)
 {
-    switch (utf8proc_category((utf8proc_int32_t)c)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-        return true;
-    default:
-        return c == 0x200C || c == 0x200D; /* Join_Control */
-    }
+    static const uint32_t circled[][2] = {
+        {0x24B6, 0x24E9}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
+    const char *category = tok_category(c);
+    bool word = c == 0x200C || c == 0x200D || strchr("LM", *category) || !strcmp(category, "Nd") ||
+                !strcmp(category, "Nl") || !strcmp(category, "Pc");
+    for (size_t i = 0; i < AX_COUNT(circled); i++)
+        word |= c >= circled[i][0] && c <= circled[i][1];
+    return word;
 }
 
 bool tok_starts_word(const char *text, size_t n)

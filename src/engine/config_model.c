@@ -256,15 +256,7 @@ ax_status config_read_model(ax_config *c, ax_model_config *out)
 
 void config_check_tokenizer(ax_config *c, int32_t size)
 {
-    if (size <= c->model.vocab)
-        return;
-    if (c->model.from)
-        ax_option_error(
-            c->set, "data.tokenizer",
-            "the tokenizer has %d tokens, but the model in model.from a vocabulary of only %lld; give %s",
-            size, (long long)c->model.vocab,
-            c->data.tokenizer ? "the model's own tokenizer" : "a tokenizer that fits the model");
-    else
+    if (!c->model.from && size > c->model.vocab)
         ax_option_error(c->set, "model.vocab", "must be at least %d, the size of the tokenizer's vocabulary",
                         size);
 }

@@ -44,7 +44,8 @@ void config_merge_model(ax_config *cfg, ax_model_config *model);
  * gave, and copies all resulting values into the configuration. The caller releases *out with
  * ax_model_config_fini, also after an error. */
 ax_status config_read_model(ax_config *cfg, ax_model_config *out);
-/* Records an error if a tokenizer of `size` tokens does not fit into the model's vocabulary. */
+/* Records an error if a new model has a smaller vocabulary than the tokenizer, `size`. A pretrained model
+ * may: its data must not use the tokens that it lacks (ax_data_expect). */
 void config_check_tokenizer(ax_config *cfg, int32_t size);
 /* Records an error if data.template is given and does not fit the tokenizer (NULL: there is no tokenizer). */
 void config_check_template(ax_config *cfg, const ax_tokenizer *tokenizer);

@@ -1,6 +1,8 @@
 /* data: files of tokenizers: saved, older, written by transformers, damaged and truncated ones. */
 #include "data/tokenizer_test.h"
 
+#include <unistd.h>
+
 static void saved_as_loaded(void **state)
 {
     const fixture *f = *state;
@@ -84,7 +86,8 @@ static void saved_by_transformers(void **state)
     assert_int_equal(ax_remove_tree(path_in(f, "tokenizer_config.json")), AX_OK);
 }
 
-/* add_bos_token and add_eos_token of tokenizer_config.json replace the template of tokenizer.json. */
+/* tokenizer.json says which tokens are put around a text: add_bos_token and add_eos_token of
+ * tokenizer_config.json have no effect beside it, as in transformers 5. */
 static void tokens_around_a_text(void **state)
 {
     const fixture *f = *state;
@@ -93,16 +96,11 @@ static void tokens_around_a_text(void **state)
         int before, after; /* ids, -1: none; before -2: refused */
     } cases[] = {{"{}", 0, -1},
                  {"{\"bos_token\": \"!\"}", 0, -1},
-                 {"{\"add_bos_token\": true, \"bos_token\": \"!\"}", 1, -1},
-                 {"{\"add_bos_token\": true, \"bos_token\": {\"content\": \"!\"}}", 1, -1},
-                 {"{\"add_bos_token\": false, \"bos_token\": \"!\"}", -1, -1},
-                 {"{\"add_bos_token\": true, \"bos_token\": null}", -1, -1},
-                 {"{\"add_bos_token\": true}", 0, -1},
-                 {"{\"add_eos_token\": true, \"eos_token\": \"!\"}", -1, 1},
-                 {"{\"add_eos_token\": true, \"add_bos_token\": true, \"bos_token\": \"<|endoftext|>\", "
-                  "\"eos_token\": \"!\"}",
-                  0, 1},
-                 {"{\"add_bos_token\": true, \"bos_token\": \"<|nowhere|>\"}", -2, -1}};
+                 {"{\"add_bos_token\": true, \"bos_token\": \"!\"}", 0, -1},
+                 {"{\"add_bos_token\": false, \"bos_token\": \"!\"}", 0, -1},
+                 {"{\"add_bos_token\": null, \"bos_token\": \"!\"}", 0, -1},
+                 {"{\"add_eos_token\": true, \"eos_token\": \"!\"}", 0, -1},
+                 {"{\"add_eos_token\": false}", 0, -1}};
     json_t *root = json_deep_copy(json_object_get(variant(f, 0), "tokenizer"));
     json_object_set_new(
         root, "post_processor",
@@ -141,14 +139,15 @@ static void tokens_around_a_text(void **state)
 static void end_of_text(void **state)
 {
     const fixture *f = *state;
-    static const struct {
+    const struct {
         const char *config;
         int32_t eos; /* -2: refused */
     } cases[] = {{"{}", 0},
                  {"{\"eos_token\": null}", 0},
                  {"{\"eos_token\": \"!\"}", 1},
                  {"{\"eos_token\": {\"content\": \"!\"}}", 1},
-                 {"{\"eos_token\": \"<|nowhere|>\"}", -2},
+                 {"{\"eos_token\": \"<|nowhere|>\"}", ax_tokenizer_vocab_size(f->tok)}, /* a new token */
+                 {"{\"eos_token\": 5}", -2},
                  {"{", -2}};
     json_t *root = json_deep_copy(json_object_get(variant(f, 0), "tokenizer"));
     ax_tokenizer *tok;
@@ -168,6 +167,56 @@ static void end_of_text(void **state)
     assert_int_equal(ax_tokenizer_eos(tok), -1);
     ax_tokenizer_destroy(&tok);
     json_decref(root);
+}
+
+/* What transformers 5.24 takes from the files beside tokenizer.json.
+ */
+static void tokens_beside(void **state)
+{
+    const fixture *f = *state;
+    const int32_t n = ax_tokenizer_vocab_size(f->tok);
+    static const struct {
+        const char *config, *map, *more;
+        int32_t x, y; /* ids of <|x|> and <|y|> beyond those of tokenizer.json; -1: no tokens */
+    } cases[] = {
+        {"{}", NULL, NULL, -1, -1},
+        {"{}", "{\"eos_token\": \"<|x|>\"}", NULL, 0, -1},
+        {"{\"eos_token\": \"<|x|>\", \"pad_token\": \"<|y|>\"}", NULL, NULL, 0, 1},
+        {"{\"image_token\": \"<|x|>\"}", NULL, NULL, 0, -1},
+        {"{\"extra_special_tokens\": {\"image_token\": \"<|x|>\", \"b\": \"<|y|>\"}}", NULL, NULL, 0, 1},
+        {"{\"extra_special_tokens\": [\"<|y|>\"], \"additional_special_tokens\": [\"<|x|>\"]}", NULL, NULL,
+         -1, 0},
+        {"{\"extra_special_tokens\": [], \"additional_special_tokens\": [\"<|x|>\"]}", NULL, NULL, 0, -1},
+        {"{\"bos_token\": \"<|y|>\", \"added_tokens_decoder\": {\"%d\": {\"content\": \"<|x|>\"}}}",
+         "{\"eos_token\": 5}", NULL, 0, 1},
+        {"{}", "{\"additional_special_tokens\": [\"<|y|>\"]}", "{\"<|x|>\": %d}", 0, 1},
+    };
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        char text[256];
+        ax_tokenizer *tok, *again;
+        snprintf(text, sizeof text, cases[i].config, n);
+        write_text(f, "tokenizer_config.json", text);
+        if (cases[i].map)
+            write_text(f, "special_tokens_map.json", cases[i].map);
+        snprintf(text, sizeof text, cases[i].more ? cases[i].more : "{}", n);
+        write_text(f, "added_tokens.json", text);
+        assert_int_equal(load_value(f, json_object_get(variant(f, 0), "tokenizer"), &tok), AX_OK);
+        assert_int_equal(ax_tokenizer_id(tok, "<|x|>", 5), cases[i].x < 0 ? -1 : n + cases[i].x);
+        assert_int_equal(ax_tokenizer_id(tok, "<|y|>", 5), cases[i].y < 0 ? -1 : n + cases[i].y);
+        assert_int_equal(ax_tokenizer_save(tok, path_in(f, "again")), AX_OK);
+        assert_int_equal(ax_tokenizer_load(path_in(f, "again"), &again), AX_OK);
+        assert_true(ax_tokenizer_hash(tok) == ax_tokenizer_hash(again));
+        ax_tokenizer_destroy(&tok);
+        ax_tokenizer_destroy(&again);
+        unlink(path_in(f, "special_tokens_map.json"));
+    }
+    write_text(f, "tokenizer_config.json",
+               "{\"added_tokens_decoder\": {\"3000\": {\"content\": \"<|x|>\"}}}");
+    ax_tokenizer *tok;
+    assert_int_equal(load_value(f, json_object_get(variant(f, 0), "tokenizer"), &tok), AX_ERR_DATA);
+    assert_non_null(strstr(ax_error_message(), "gives the token \"<|x|>\" the id 3000"));
+    assert_int_equal(ax_remove_tree(path_in(f, "tokenizer_config.json")), AX_OK);
+    assert_int_equal(ax_remove_tree(path_in(f, "added_tokens.json")), AX_OK);
 }
 
 /* If the vocabulary lacks a byte, the byte is lost, as with Hugging Face, and `check` reports it. */
@@ -335,8 +384,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(saved_as_loaded),       cmocka_unit_test(older_files),
         cmocka_unit_test(saved_by_transformers), cmocka_unit_test(tokens_around_a_text),
-        cmocka_unit_test(end_of_text),           cmocka_unit_test(unknown_bytes),
-        cmocka_unit_test(damaged_files),         cmocka_unit_test(truncated_files),
+        cmocka_unit_test(end_of_text),           cmocka_unit_test(tokens_beside),
+        cmocka_unit_test(unknown_bytes),         cmocka_unit_test(damaged_files),
+        cmocka_unit_test(truncated_files),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

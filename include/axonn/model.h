@@ -164,11 +164,14 @@ typedef struct ax_adapter {
  * that are not implemented; the message lists all of them. */
 AX_MUST_CHECK ax_status ax_adapter_parse(const char *text, size_t size, const char *path, ax_adapter *out);
 void ax_adapter_fini(ax_adapter *adapter);
-/* Returns the factor by which the update B·A of a module, such as "transformer.h.0.attn.c_attn", is
- * multiplied. `rank` is the rank of A and B. */
-double ax_adapter_scale(const ax_adapter *adapter, const char *module, int64_t rank);
-/* Returns the rank that adapter_config.json gives for a module: that of rank_pattern, else r. */
-int64_t ax_adapter_rank(const ax_adapter *adapter, const char *module);
+/* Sets *out to the rank and scale that adapter_config.json gives for the update of a module, such as
+ * "transformer.h.0.attn.c_attn": those of rank_pattern and alpha_pattern, whose names are regular expressions
+ * as in PEFT, else r and lora_alpha. AX_ERR_DATA if such an expression is not valid, or the rank is not a
+ * positive integer. */
+AX_MUST_CHECK ax_status ax_adapter_update(const ax_adapter *adapter, const char *module, ax_low_rank *out);
+/* Sets *out to whether PEFT gives the module an update: target_modules, exclude_modules, layers_to_transform,
+ * layers_pattern. AX_ERR_DATA as ax_adapter_update. */
+AX_MUST_CHECK ax_status ax_adapter_targets(const ax_adapter *adapter, const char *module, bool *out);
 /* Appends an adapter_config.json that describes the low-rank updates of `config`, which must all have the
  * same scale. `base` is the directory of the base model. */
 AX_MUST_CHECK ax_status ax_adapter_print(const ax_model_config *config, const char *base, ax_buf *out);

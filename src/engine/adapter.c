@@ -88,12 +88,13 @@ ax_status ax_adapter_check_base(const ax_st *st, const char *dir, ax_st *base, c
 /* ---- the updates --------------------------------------------------------------------------------- */
 
 /* Sets *out to the rank and scale of the low-rank update of `matrix` in block `block`; rank 0: the adapter
- * does not update this matrix. Fails if the rank in adapter_config.json is not the rank of the stored factor
- * A. */
+ * does not update this matrix. Fails if adapter_config.json means that PEFT would leave the stored factors
+ * out, or if the rank in it is not the rank of the stored factor A. */
 static ax_status read_update(const ax_adapter *adapter, const ax_st *st, const char *dir,
                              const ax_model_config *c, ax_matrix matrix, int64_t block, ax_low_rank *out)
 {
     char key[256], module[256];
+    bool meant;
     *out = (ax_low_rank){0};
     ax_family_low_rank_key(c->family, matrix, block, 'A', key);
     const ax_st_array *a = ax_st_find(st, key);
@@ -101,12 +102,17 @@ static ax_status read_update(const ax_adapter *adapter, const ax_st *st, const c
         return AX_OK; /* the shapes of all arrays are compared with the model later (ax_ckpt_match) */
     ax_family_matrix_key(c->family, matrix, block, module);
     module[strlen(module) - strlen(".weight")] = 0;
-    int64_t rank = ax_adapter_rank(adapter, module);
-    AX_CHECK(!rank || rank == a->dim[0], AX_ERR_DATA,
+    AX_TRY(ax_adapter_targets(adapter, module, &meant));
+    AX_CHECK(meant, AX_ERR_DATA,
+             "%s holds factors of %s, but target_modules, exclude_modules or layers_to_transform of its "
+             "adapter_config.json leaves this module out: this adapter_config.json may belong to other "
+             "weights",
+             dir, module);
+    AX_TRY(ax_adapter_update(adapter, module, out));
+    AX_CHECK(out->rank == a->dim[0], AX_ERR_DATA,
              "%s: adapter_config.json (r, rank_pattern) gives %s rank %lld, but array %s has rank %lld: "
              "this adapter_config.json may belong to other weights",
-             dir, module, (long long)rank, key, (long long)a->dim[0]);
-    *out = (ax_low_rank){a->dim[0], ax_adapter_scale(adapter, module, a->dim[0])};
+             dir, module, (long long)out->rank, key, (long long)a->dim[0]);
     return AX_OK;
 }
 

@@ -8,80 +8,14 @@
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
-/* Returns true if a value of adapter_config.json means "not used": absent, null, false, "none", or an empty
- * list or object. */
-static bool unused(const json_t *value)
-{
-    const char *text = json_string_value(value);
-    return !value || json_is_null(value) || json_is_false(value) || (text && !strcmp(text, "none")) ||
-           (json_is_array(value) && !json_array_size(value)) ||
-           (json_is_object(value) && !json_object_size(value));
-}
-
-/* Adds a line to `refused` (the list of unsupported features) if PEFT subtracts the initial values of A and B
- * from the weights of the base model when it loads the adapter. The update then does not fit the weights in
- * the base model's files. */
-static ax_status refuse_changed_base(const json_t *json, ax_buf *refused)
-{
-    static const char *const changing[] = {"pissa", "olora", "corda", "lora_ga", "loftq"};
-    const char *init = json_string_value(json_object_get(json, "init_lora_weights"));
-    for (size_t i = 0; init && i < AX_COUNT(changing); i++)
-        if (!strncmp(init, changing[i], strlen(changing[i])))
-            return ax_buf_printf(refused,
-                                 "\n  init_lora_weights: \"%.40s\" changes the base model's weights: not "
-                                 "implemented (PEFT converts such adapters to ordinary ones)",
-                                 init);
-    return AX_OK;
-}
-
-/* Adds a line to `refused`, the text of an error message, for each feature of the adapter that is not
- * implemented. */
-static ax_status refuse_features(const json_t *json, ax_buf *refused)
-{
-    static const struct {
-        const char *key, *what;
-    } features[] = {{"use_dora", "DoRA"},
-                    {"bias", "biases that were trained"},
-                    {"lora_bias", "biases of the factors"},
-                    {"modules_to_save", "modules that were trained as a whole"},
-                    {"layer_replication", "layers that occur several times"},
-                    {"trainable_token_indices", "tokens whose embeddings were trained"},
-                    {"target_parameters", "updates of parameters that are not matrices of modules"},
-                    {"alora_invocation_tokens", "an update that begins at a token"},
-                    {"arrow_config", "Arrow"},
-                    {"kasa_config", "KaSA"},
-                    {"monteclora_config", "MonteCLoRA"},
-                    {"use_bdlora", "BD-LoRA"},
-                    {"use_qalora", "QALoRA"},
-                    {"velora_config", "VeLoRA"}};
-    const char *type = json_string_value(json_object_get(json, "peft_type"));
-    if (!type || strcmp(type, "LORA"))
-        AX_TRY(ax_buf_printf(refused, "\n  peft_type is %s%s%s: only LORA is implemented", type ? "\"" : "",
-                             type ? type : "missing", type ? "\"" : ""));
-    for (size_t i = 0; i < AX_COUNT(features); i++)
-        if (!unused(json_object_get(json, features[i].key)))
-            AX_TRY(ax_buf_printf(refused, "\n  %s: %s: not implemented", features[i].key, features[i].what));
-    return refuse_changed_base(json, refused);
-}
-
-/* Checks that each member of the JSON object `key` (alpha_pattern or rank_pattern) is the name of a module
- * with a number. PEFT reads the names as regular expressions, which are not implemented. Adds a line to
- * `refused`, the text of an error message, for each other member. */
+/* Adds a line to `refused`, the text of an error message, for each member of the JSON object `key`
+ * (alpha_pattern or rank_pattern) that is not a number. */
 static ax_status check_patterns(const json_t *json, const char *key, ax_buf *refused)
 {
-    const char *pattern, *letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
-    const json_t *patterns = json_object_get(json, key);
+    const char *pattern;
     json_t *value;
-    if (!unused(patterns) && !json_is_object(patterns))
-        return ax_buf_printf(refused, "\n  %s: the value must be a JSON object of module names and numbers",
-                             key);
-    json_object_foreach((json_t *)patterns, pattern, value)
+    json_object_foreach(json_object_get(json, key), pattern, value)
     {
-        if (pattern[strspn(pattern, letters)])
-            AX_TRY(ax_buf_printf(
-                refused,
-                "\n  %s: %.100s is not the name of a module, and regular expressions are not implemented",
-                key, pattern));
         if (!json_is_number(value))
             AX_TRY(ax_buf_printf(refused, "\n  %s: the value of %.100s is not a number", key, pattern));
     }
@@ -94,7 +28,7 @@ static ax_status parse(const char *path, ax_adapter *out)
     const json_t *base;
     AX_CHECK(json_is_object(out->json), AX_ERR_DATA,
              "%s does not hold a JSON object: is it the adapter_config.json that PEFT wrote?", path);
-    ax_status status = refuse_features(out->json, &refused);
+    ax_status status = ax_adapter_check_members(out->json, &refused);
     if (status == AX_OK)
         status = check_patterns(out->json, "alpha_pattern", &refused);
     if (status == AX_OK)
@@ -133,30 +67,16 @@ void ax_adapter_fini(ax_adapter *adapter)
     *adapter = (ax_adapter){0};
 }
 
-/* Returns the number that `key` (alpha_pattern or rank_pattern) gives for a module, or `other` if `key` does
- * not name the module. PEFT's patterns are regular expressions, but the patterns that PEFT itself writes are
- * plain names. */
-static double of_module(const ax_adapter *adapter, const char *key, const char *module, double other)
+ax_status ax_adapter_update(const ax_adapter *adapter, const char *module, ax_low_rank *out)
 {
-    const char *pattern;
-    json_t *value;
-    json_object_foreach(json_object_get(adapter->json, key), pattern, value)
-    {
-        if (ax_module_matches(module, pattern))
-            return json_number_value(value);
-    }
-    return other;
-}
-
-double ax_adapter_scale(const ax_adapter *adapter, const char *module, int64_t rank)
-{
-    double alpha = of_module(adapter, "alpha_pattern", module, adapter->alpha);
-    return alpha / (adapter->root ? sqrt((double)rank) : (double)rank);
-}
-
-int64_t ax_adapter_rank(const ax_adapter *adapter, const char *module)
-{
-    return llround(of_module(adapter, "rank_pattern", module, (double)adapter->rank));
+    double rank = (double)adapter->rank, alpha = adapter->alpha;
+    AX_TRY(ax_adapter_of_module(adapter, "rank_pattern", module, &rank));
+    AX_TRY(ax_adapter_of_module(adapter, "alpha_pattern", module, &alpha));
+    AX_CHECK(rank >= 1 && rank <= INT32_MAX && rank == floor(rank), AX_ERR_DATA,
+             "adapter_config.json (rank_pattern) gives %s rank %g, which is not a positive integer", module,
+             rank);
+    *out = (ax_low_rank){.rank = (int64_t)rank, .scale = alpha / (adapter->root ? sqrt(rank) : rank)};
+    return AX_OK;
 }
 
 /* ---- writing ------------------------------------------------------------------------------------- */

@@ -100,6 +100,15 @@ int64_t ax_stage_segment(const ax_model *model, int64_t block, int64_t length);
 void ax_stage_note(ax_model *model, int64_t block);
 void ax_stage_place(ax_model *model);
 
+/* adapter_members.c: adds a line to `refused`, the text of an error message, for each member of an
+ * adapter_config.json that has a value that is not allowed. */
+AX_MUST_CHECK ax_status ax_adapter_check_members(const json_t *json, ax_buf *refused);
+
+/* adapter_names.c: sets *value to the number that `key` (alpha_pattern or rank_pattern) gives for a module.
+ * Leaves *value if `key` does not name the module. */
+AX_MUST_CHECK ax_status ax_adapter_of_module(const ax_adapter *adapter, const char *key, const char *module,
+                                             double *value);
+
 /* low_rank.c: if model->config has low-rank updates (LoRA), freezes all parameters of the network, and then
  * adds the factors A and B of the updates. Call after ax_key_map_apply. */
 AX_MUST_CHECK ax_status ax_low_rank_build(ax_model *model);

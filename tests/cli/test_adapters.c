@@ -160,7 +160,9 @@ static void errors_name_the_file(void **state)
                            "true/' bad/adapter_config.json",
                            &out),
                      0);
-    expect(4, "bad/adapter_config.json describes an adapter that cannot be used:\n  use_dora: DoRA",
+    expect(4,
+           "bad/adapter_config.json describes an adapter that cannot be used:\n  use_dora: true: DoRA is not "
+           "implemented",
            AXONN " logits bad --tokens 1");
     expect(4, "use_dora", AXONN " ckpt convert bad --out never");
     assert_int_equal(shell("rm bad/adapter_model.safetensors && touch bad/adapter_model.bin", &out), 0);

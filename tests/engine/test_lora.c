@@ -344,16 +344,22 @@ static void foreign_adapters_are_checked(void **state)
     (void)state;
     sh("rm -rf given && cp -r " GOLDEN "lora/joint given && chmod -R u+w given");
     expect_config(NULL, "");
-    expect_config("use_dora: DoRA: not implemented", ", \"use_dora\": true");
-    expect_config("bias: biases that were trained", ", \"bias\": \"all\", \"use_dora\": true");
-    expect_config("alpha_pattern: ^q is not the name of a module", ", \"alpha_pattern\": {\"^q\": 3}");
+    expect_config("use_dora: true: DoRA is not implemented", ", \"use_dora\": true");
+    expect_config("bias: \"all\": biases that were trained", ", \"bias\": \"all\", \"use_dora\": true");
+    expect_config("the regular expression \"(q\" is not valid", ", \"alpha_pattern\": {\"(q\": 3}");
+    expect_config("new_member: {\"a\":1}: this member is unknown", ", \"new_member\": {\"a\": 1}");
+    expect_config(NULL, ", \"new_member\": null, \"other\": false, \"third\": []");
+    expect_config(NULL, ", \"target_modules\": \".*\\\\.(c_attn|c_proj|c_fc)\"");
+    expect_config("leaves this module out", ", \"target_modules\": [\"c_attn\", \"attn.c_proj\"]");
+    expect_config("holds factors of transformer.h.1.attn.c_attn, but",
+                  ", \"target_modules\": [\"c_attn\", \"c_proj\", \"c_fc\"], \"layers_to_transform\": [0], "
+                  "\"layers_pattern\": \"h\"");
+    expect_config("leaves this module out", ", \"exclude_modules\": [\"mlp.c_proj\"]");
     expect_config("alpha_pattern: the value of c_fc is not a number",
                   ", \"alpha_pattern\": {\"c_fc\": \"3\"}");
     expect_config("gives transformer.h.0.attn.c_attn rank 5, but", ", \"rank_pattern\": {\"c_attn\": 5}");
     expect_config("gives matrix q different scales in different blocks",
                   ", \"alpha_pattern\": {\"h.0.attn.c_attn\": 3}");
-    expect_config("init_lora_weights: \"pissa_niter_4\" changes the base model's weights",
-                  ", \"init_lora_weights\": \"pissa_niter_4\"");
     expect_config("rank_pattern: the value of c_fc is not a number", ", \"rank_pattern\": {\"c_fc\": null}");
     expect_config("modules_to_save", ", \"modules_to_save\": [\"lm_head\"]");
     sh("rm -rf given && cp -r " GOLDEN "lora/all given && chmod -R u+w given");
@@ -372,6 +378,53 @@ static void foreign_adapters_are_checked(void **state)
     assert_non_null(strstr(ax_error_message(), "peft_type is missing"));
 }
 
+/* Each member of PEFT's LoraConfig is known: its default is accepted, and another value is not said to be
+ * unknown. A value of init_lora_weights with which PEFT computes something else, or nothing, is refused. */
+static void every_member_of_peft_is_known(void **state)
+{
+    (void)state;
+    json_t *json = json_load_file(GOLDEN "lora/fields.json", 0, NULL), *value, *pair;
+    const char *name;
+    size_t i, accepted = 0;
+    sh("rm -rf given && cp -r " GOLDEN "lora/joint given && chmod -R u+w given");
+    json_object_foreach(json_object_get(json, "fields"), name, value)
+    {
+        json_t *text = json_pack("{s:s,s:s,s:i,s:i}", "peft_type", "LORA", "base_model_name_or_path", "base",
+                                 "r", 8, "lora_alpha", 12);
+        ax_adapter adapter;
+        if (!json_is_null(value) || !json_object_get(text, name))
+            json_object_set(text, name, value);
+        char *given = json_dumps(text, 0);
+        OK(ax_adapter_parse(given, strlen(given), name, &adapter));
+        ax_adapter_fini(&adapter);
+        free(given);
+        json_object_set_new(text, name, json_pack("{s:[i]}", "odd", 1));
+        given = json_dumps(text, 0);
+        if (ax_adapter_parse(given, strlen(given), "file", &adapter) == AX_OK)
+            ax_adapter_fini(&adapter);
+        else if (strstr(ax_error_message(), "unknown"))
+            fail_msg("%s", ax_error_message());
+        free(given);
+        json_decref(text);
+    }
+    json_array_foreach(json_object_get(json, "init_lora_weights"), i, pair)
+    {
+        char members[128], *text = json_dumps(json_array_get(pair, 0), JSON_ENCODE_ANY);
+        bool same =
+            json_number_value(json_array_get(pair, 1)) == 0 && json_is_number(json_array_get(pair, 1));
+        snprintf(members, sizeof members, ", \"init_lora_weights\": %s", text);
+        if (same && (!json_is_string(json_array_get(pair, 0)) || strcmp(text, "\"lora_ga\"")) &&
+            strcmp(text, "\"\"") != 0 && strcmp(text, "[]") != 0) {
+            expect_config(NULL, members);
+            accepted++;
+        } else
+            expect_config("init_lora_weights: ", members);
+        free(text);
+    }
+    assert_int_equal(accepted, 10);
+    json_decref(json);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_checkpoint_is_an_adapter_and_resumes),
@@ -382,6 +435,7 @@ int main(void)
                                        cmocka_unit_test(another_base_is_refused),
                                        cmocka_unit_test(a_frozen_weight_that_is_not_finite_is_named),
                                        cmocka_unit_test(adapters_of_some_blocks_are_refused),
-                                       cmocka_unit_test(foreign_adapters_are_checked)};
+                                       cmocka_unit_test(foreign_adapters_are_checked),
+                                       cmocka_unit_test(every_member_of_peft_is_known)};
     return cmocka_run_group_tests(tests, lora_setup, run_teardown);
 }

@@ -34,6 +34,15 @@ void fuzz_make_seeds(void)
     seed("{\"peft_type\":\"LORA\",\"base_model_name_or_path\":\"b\",\"r\":2,\"lora_alpha\":3,"
          "\"alpha_pattern\":{\"^c\":\"5\"},\"use_dora\":true,\"bias\":\"all\"}",
          "one/adapter_model.safetensors");
+    seed("{\"peft_type\":\"LORA\",\"base_model_name_or_path\":\"" BASE
+         "\",\"r\":1,\"lora_alpha\":2,\"init_lora_weights\":\"Gaussian\",\"target_modules\":\".*(c_proj|c_fc)"
+         "\","
+         "\"exclude_modules\":[\"wte\"],\"alpha_pattern\":{\"^transformer.h.[0-9].*\":5}}",
+         "one/adapter_model.safetensors");
+    seed("{\"peft_type\":\"LORA\",\"base_model_name_or_path\":\"" BASE
+         "\",\"r\":1,\"lora_alpha\":2,\"target_modules\":[\"c_proj\",\"c_fc\"],\"layers_to_transform\":[0,1],"
+         "\"layers_pattern\":[\"layers\",\"h\"],\"new_member\":[]}",
+         "one/adapter_model.safetensors");
 }
 
 static void read_config(const fuzz_part *part)
@@ -42,7 +51,11 @@ static void read_config(const fuzz_part *part)
     if (!fuzz_read(ax_adapter_parse(part->data, part->size, "adapter_config.json", &adapter)))
         return;
     FUZZ_HOLDS(adapter.base && *adapter.base);
-    FUZZ_HOLDS(!isnan(ax_adapter_scale(&adapter, "transformer.h.0.mlp.c_fc", 3)));
+    ax_low_rank update;
+    bool meant;
+    if (fuzz_read(ax_adapter_update(&adapter, "transformer.h.0.mlp.c_fc", &update)))
+        FUZZ_HOLDS(update.rank >= 1 && !isnan(update.scale));
+    (void)fuzz_read(ax_adapter_targets(&adapter, "transformer.h.0.mlp.c_fc", &meant));
     ax_adapter_fini(&adapter);
 }
 

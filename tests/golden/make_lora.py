@@ -5,15 +5,17 @@ As make_gpt2.py, whose functions it uses: weights are float32, results are compu
 Usage:  python3 tests/golden/make_lora.py [DIRECTORY]
 """
 
+import dataclasses
 import json
 import pathlib
 import shutil
 import sys
+import tempfile
 
 import peft
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from make_gpt2 import BATCHES, HYPER, IGNORE, MICRO_BATCHES, STEPS, forward, make_batch, train
 
@@ -83,6 +85,40 @@ def make_case(name, root):
     print(f"{name}: {sum(p.numel() for p in tuned.parameters() if p.requires_grad)} elements of factors")
 
 
+# Spellings of init_lora_weights.
+INITS = [True, False, None, "gaussian", "Gaussian", "GAUSSIAN", "eva", "Eva", "orthogonal", "Orthogonal", "mica", "MiCA",
+         "olora", "OLoRA", "pissa", "PiSSA", "pissa_niter_4", "corda", "loftq", "lora_ga", "true", "none", "", 1, [], "new"]
+
+
+def make_fields(root):
+    """Writes lora/fields.json: the members of LoraConfig with their defaults, and for each spelling of init_lora_weights
+    how far PEFT's logits for an adapter move with it (null: PEFT refuses it)."""
+    fields = peft.LoraConfig().to_dict()
+    names = {f.name for f in dataclasses.fields(peft.LoraConfig)}
+    fields = {name: fields.get(name) for name in sorted(names)}
+    base = root / CASES["all"][0]
+    weights = load_file(root / "lora" / "all" / "adapter_model.safetensors")
+    tokens = torch.tensor([list(range(16))])
+    inits, plain = [], None
+    for value in INITS:
+        settings = json.loads((root / "lora" / "all" / "adapter_config.json").read_text())
+        settings |= {"init_lora_weights": value, "loftq_config": {"loftq_bits": 4} if value == "loftq" else {}}
+        with tempfile.TemporaryDirectory() as adapter:
+            (pathlib.Path(adapter) / "adapter_config.json").write_text(json.dumps(settings))
+            save_file(weights, pathlib.Path(adapter) / "adapter_model.safetensors")
+            try:
+                model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+                with torch.no_grad():
+                    logits = peft.PeftModel.from_pretrained(model.eval(), adapter)(input_ids=tokens).logits
+                plain = logits if plain is None else plain
+                inits.append([value, (logits - plain).abs().max().item()])
+            except Exception as error:
+                print(f"  {value!r}: {type(error).__name__}: {str(error)[:80]}")
+                inits.append([value, None])
+    written = {"peft": peft.__version__, "fields": fields, "init_lora_weights": inits}
+    (root / "lora" / "fields.json").write_text(json.dumps(written, indent=2) + "\n")
+
+
 def main():
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
@@ -90,6 +126,7 @@ def main():
     shutil.rmtree(root / "lora", ignore_errors=True)
     for name in CASES:
         make_case(name, root)
+    make_fields(root)
 
 
 if __name__ == "__main__":

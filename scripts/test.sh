@@ -25,6 +25,10 @@ logs=build/test-logs
 # The tests for the thread sanitizer: those that run code on several threads.
 threaded='^((comm|grid|tensor|parallel|nn|layer)\.|dev\.(pool|bind)$|mpi\.collectives_(2|flat|nodes)$|ckpt\.checkpoint|trace\.events|data\.(build|tokenizer_train)|engine\.train_ranks)'
 
+# Whole training steps on the emulated GPU, and its files of plans: with sanitizers they run among the campaigns only. dev.backend,
+# dev.copy, dev.replay, dev.launches, engine.pipe and engine.generate run the plugin's code with sanitizers each time.
+emulated='^(engine\.(cuda|links|links_absent|plans|pipe_ahead)|dev\.(cudnn|plans))$'
+
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=second_deadlock_stack=1
@@ -158,8 +162,9 @@ step "build release" build_release && {
 step "build bare" build_bare
 step "build mpich" build_mpich && run_tests "test mpich" build-mpich -R '^mpi\..*_2$|^mpi\.(cli|signals|ends_fail|ends_kill)$'
 step "build dev" build_dev && {
-    run_tests "test dev" build-dev -LE long
+    run_tests "test dev" build-dev -LE long -E "$emulated"
     if $long; then
+        run_tests "test dev emulated" build-dev -LE long -R "$emulated"
         run_tests "test fuzzing" build-dev -L long -R '^fuzz\.'
     fi
 }

@@ -9,8 +9,8 @@ runs=${1:-20000}
 
 # HARNESS PATTERN…: the files of src/ that read the harness's inputs
 readers='
-safetensors   ckpt/header.c ckpt/store.c ckpt/store_io.c
-index         ckpt/store.c
+safetensors   ckpt/header.c ckpt/store.c ckpt/store_io.c ckpt/match.c
+index         ckpt/shards.c
 checkpoint    ckpt/manifest.c ckpt/find.c
 model_config  model/family.c model/gpt2.c model/llama*.c model/mistral.c model/qwen*.c model/r*.c base/json.c
 tokenizer     data/tok_load.c data/tok_parts.c data/tok_beside.c data/tok_pattern.c data/tok_translate.c data/tok_normal.c data/tokenizer.c

@@ -187,6 +187,10 @@ const char *ax_temporary_dir(void);
  * message says that `what` ("the checkpoint") needs this many bytes. Returns AX_OK if the free space is
  * unknown: a later write may then fail for lack of space. */
 AX_MUST_CHECK ax_status ax_dir_has_space(const char *dir, int64_t bytes, const char *what);
+/* If a file with these first bytes (36 are enough) is none that the program reads, but one that a failed
+ * download or another program left in its place (a Git LFS pointer, a web page, a file of torch.save, …),
+ * returns what it is and what to do, to follow the file's name in a message. Otherwise returns NULL. */
+const char *ax_file_stand_in(const char *bytes, size_t size);
 bool ax_path_exists(const char *path);
 bool ax_path_is_dir(const char *path);
 /* Returns true if both paths end with the same name in the same directory, however that directory is spelled.

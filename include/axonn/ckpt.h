@@ -45,11 +45,15 @@ typedef struct ax_st_array {
 typedef struct ax_st ax_st;
 
 /* Opens a .safetensors file for reading. If `path` is a directory, opens its model.safetensors or, if there
- * is none, the shards that its model.safetensors.index.json lists; in an adapter's directory
- * (ax_ckpt_is_adapter), both names begin with adapter_model instead of model. Headers, offsets, sizes, shards
- * and index must agree to the byte. AX_ERR_DATA if they do not agree, or if a file is missing or cannot be
- * read. Not collective. The caller owns *out. */
+ * is none, the shards that its model.safetensors.index.json lists, or without an index all shards
+ * model-0000I-of-0000K.safetensors; in an adapter's directory (ax_ckpt_is_adapter), all names begin with
+ * adapter_model instead of model. Headers, offsets and sizes must agree to the byte. All arrays of the shards
+ * count; of an array that is in several shards the copy that the index names. AX_ERR_DATA if a file is
+ * damaged, missing or cannot be read. Not collective. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_st_open(const char *path, ax_st **out);
+/* Returns one line that says in which points the index and the shards of a store do not agree, and what was
+ * done about it; NULL if they agree. Valid until ax_st_close. */
+const char *ax_st_remark(const ax_st *st);
 void ax_st_close(ax_st **st);
 
 int ax_st_count(const ax_st *st);
@@ -116,8 +120,11 @@ AX_MUST_CHECK ax_status ax_st_sync(ax_st *st);
  * (ax_param.file.key). */
 typedef struct ax_ckpt_rules {
     const char *prefix;        /* a prefix that keys in files may have or lack: "transformer."; NULL: none */
-    const char *const *ignore; /* shell patterns (*, ?) of keys to ignore */
+    const char *const *ignore; /* shell patterns (*, ?) of keys to ignore without a word */
     int ignores;
+    const char *head;  /* key of the output layer's weight, or NULL */
+    const char *table; /* key of the token embedding, if the model ties the two: files need only one of them;
+                          NULL: the model does not */
     bool frozen; /* the files hold the frozen parameters (those that training never updates); false: the files
                     hold the parameters that are not frozen */
 } ax_ckpt_rules;
@@ -130,20 +137,22 @@ AX_MUST_CHECK ax_status ax_ckpt_write_params(const ax_param_set *set, const char
 
 /* Reads the master weights from `path`, a directory or file as for ax_st_open, and converts the arrays to the
  * dtype of the master weights. Call ax_param_set_refresh next. AX_ERR_DATA: parameters are missing or have
- * another shape or a dtype that cannot be converted, or an array neither belongs to a parameter nor matches
- * rules->ignore (`rules` may be NULL). The message counts these mismatches and lists the first 20. Collective
- * along the grid. */
+ * another shape or a dtype that cannot be converted; an array that belongs to no parameter says how another
+ * is quantized; or, if `rules` is NULL, any array belongs to no parameter. The message counts these
+ * mismatches, and lists the first 20 (of all blocks together); if there are any, it also lists the arrays
+ * that belong to no parameter. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt_rules *rules);
 /* Reads the master weights from weight files that are already open, even if their directory has changed
  * since. `rules`, the errors and the call that must follow are as for ax_ckpt_read_params. Collective along
  * the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_read_store(ax_param_set *set, ax_st *st, const ax_ckpt_rules *rules);
-/* Checks that a store has an array of the right shape for each of the n parameters, and no other arrays
- * except those that `rules` ignores. With rules->frozen only frozen parameters count, else only parameters
- * that are not frozen. The parameters need no memory. AX_ERR_DATA, with the same list as from
- * ax_ckpt_read_params. Not collective. */
+/* Checks that a store has an array of the right shape for each of the n parameters. With rules->frozen only
+ * frozen parameters count, else only parameters that are not frozen. The parameters need no memory.
+ * AX_ERR_DATA in the same cases, and with the same list, as from ax_ckpt_read_params. Otherwise appends to
+ * `left` (NULL: to nothing) one line on the arrays that belong to no parameter and are not loaded, if there
+ * are any that `rules` does not ignore. Not collective. */
 AX_MUST_CHECK ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_st *st,
-                                      const ax_ckpt_rules *rules);
+                                      const ax_ckpt_rules *rules, ax_buf *left);
 
 /* Sets *same to true if arrays `a` and `b` of `path` have the same dtype (one of ax_dtype), shape and bits,
  * or if one of the arrays is missing; else to false. `prefix`: a prefix that keys in the files may have or

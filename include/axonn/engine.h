@@ -178,6 +178,7 @@ typedef struct ax_pretrained {
     ax_st *weights; /* open weight files, still readable after a training run has removed the checkpoint;
                        NULL: the directory has no weights */
     ax_st *adapter; /* the adapter's open weight file, or NULL */
+    ax_buf left; /* a line on arrays in the weight files that belong to no parameter; empty: there are none */
 } ax_pretrained;
 
 /* Opens `model`: a Hugging Face directory, an adapter's directory, a checkpoint or a run directory. The

@@ -207,6 +207,9 @@ static ax_status fail_parse(const source *s, const json_error_t *error)
     const char *why = json_error_code(error) == json_error_null_character
                           ? "the character \\u0000 is not allowed in strings here"
                           : error->text;
+    const char *stand_in = at.line == 1 && at.column == 1 ? ax_file_stand_in(s->text, s->size) : NULL;
+    if (at.path && stand_in)
+        return ax_fail(AX_ERR_DATA, "%s %s", at.path, stand_in);
     advance_place(&at, s->text, find_error(s, error));
     if (at.path)
         return ax_fail(AX_ERR_DATA, "%s:%lld:%lld: not valid JSON: %s", at.path, (long long)at.line,

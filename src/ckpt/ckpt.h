@@ -65,6 +65,7 @@ struct ax_st {
     ax_st_array *array; /* sorted by key, ascending; the store owns the keys */
     st_file *file;
     char *index;       /* path of ….safetensors.index.json, which lists the shards; NULL: one file */
+    char *remark;      /* what is unusual about the shards (ax_st_remark); NULL: nothing */
     bool planned;      /* the store is for writing: ax_st_plan created it */
     json_t *metadata;  /* "__metadata__" of the first header that has it: a JSON object of strings; or NULL */
     ax_region staging; /* host buffer of AX_ST_STAGING bytes, allocated when it is first used */
@@ -101,11 +102,35 @@ ax_status st_note(ax_st *st, const char *key, const char *value);
 ax_status st_sort(ax_st *st);
 /* Reads `bytes` bytes of an array from its byte `first` on, without conversion. */
 ax_status st_read_raw(ax_st *st, const ax_st_array *a, int64_t first, int64_t bytes, void *out);
-/* Opens STEM.safetensors in `dir`, or the shards that STEM.safetensors.index.json in `dir` lists. */
+/* Opens STEM.safetensors in `dir`, or else the shards that STEM.safetensors.index.json in `dir` lists, or
+ * else all shards STEM-00001-of-0000K.safetensors … (shards.c). */
 ax_status st_open_dir(const char *dir, const char *stem, ax_st **out);
+/* Returns the K of the shards STEM-…-of-0000K.safetensors in `dir`; 0: there are none; -1: their Ks differ.
+ */
+int st_count_shards(const char *dir, const char *stem);
 ax_status st_file_open(ax_st *st, int file);
 /* Appends to `out` the index of a planned store, the contents of STEM.safetensors.index.json. */
 ax_status st_index_print(const ax_st *st, ax_buf *out);
+
+/* ---- lacks.c: what a directory holds in place of a model ---- */
+
+/* Fail because `dir` has no weights, or is not the directory of a model, an adapter or a run. The message
+ * says what it holds instead, and what to do. */
+ax_status ckpt_refuse_weights(const char *dir, const char *stem);
+ax_status ckpt_refuse_dir(const char *dir);
+/* Returns true if `dir`, or the hub's cache to which it belongs, has files of a download that did not end. */
+bool ckpt_is_unfinished(const char *dir);
+/* Fails if a link in `dir` that would be read leads to nothing: a missing file would otherwise seem to be
+ * left out on purpose. */
+ax_status ckpt_check_links(const char *dir);
+
+/* ---- hub.c: the cache of the Hugging Face hub ---- */
+
+/* If `path` is a folder models--ORG--NAME of the hub's cache (or its snapshots/), sets *out to the snapshot
+ * that refs/main names or, without refs/main, to the only snapshot. Otherwise sets *out to NULL. */
+ax_status ckpt_find_snapshot(const char *path, char **out);
+/* Fails because `path` does not exist. The message helps if `path` is the name of a model on the hub. */
+ax_status ckpt_refuse_path(const char *path);
 
 /* ---- sum.c ---- */
 
@@ -146,11 +171,45 @@ ax_status ckpt_items_plan(const ckpt_items *items, ax_dtype dtype, const char *d
  * ckpt_items_read reads this rank's box of each item. Neither is collective. */
 ax_status ckpt_items_write(ax_ctx *ctx, const ckpt_items *items, ax_st *st);
 ax_status ckpt_items_read(ax_ctx *ctx, const ckpt_items *items, ax_st *st, const ax_ckpt_rules *rules);
+/* Lists the master weights of those of n parameters that are frozen, or of the others. */
+ax_status ckpt_items_list(ax_param *const *params, int n, bool frozen, ckpt_items *out);
+/* Checks that the item's tensor fits its place in the file's array. */
+ax_status ckpt_check_place(const ckpt_item *item);
+/* Sets sums[i] to the checksum of item i over all ranks. Collective over ctx->world. */
+ax_status ckpt_items_checksum(ax_ctx *ctx, const ckpt_items *items, uint64_t *sums);
+
+/* ---- names.c: names of arrays in messages ---- */
+
+enum { NAME_GROUPS = 32, NAME_WHAT = 512 };
+
+/* Arrays whose names differ in the number of the block only. */
+typedef struct name_group {
+    const char *key, *after; /* name of the first array; its part after the number */
+    size_t before;           /* length of its part before the number */
+    int64_t first, last;     /* numbers of blocks; -1: the name has no number */
+    int count;
+    bool whole, same; /* the names may differ after the number too; they do not */
+    char what[2][NAME_WHAT];
+} name_group;
+
+typedef struct name_list {
+    int n, count; /* number of groups kept, of names in all */
+    name_group group[NAME_GROUPS];
+} name_list;
+
+/* Adds an array to the group of equal names and equal `what` (said of one array, and of several). `whole`: to
+ * the group of all arrays whose names have the same part before the number. */
+void names_add(name_list *list, const char *key, const char *const what[2], bool whole);
+ax_status names_print(const name_group *group, ax_buf *out);
+
+/* ---- match.c ---- */
+
 /* Finds the array whose key is `key`, or `key` with `prefix` added or removed; NULL if there is none.
  * `prefix` may be NULL. */
 const ax_st_array *ckpt_find_array(const ax_st *st, const char *key, const char *prefix);
-/* Sets sums[i] to the checksum of item i over all ranks. Collective over ctx->world. */
-ax_status ckpt_items_checksum(ax_ctx *ctx, const ckpt_items *items, uint64_t *sums);
+/* Sets found[i] to the array of item i. The errors and `left` are those of ax_ckpt_match. */
+ax_status ckpt_match(const ckpt_items *items, const ax_st *st, const ax_ckpt_rules *rules,
+                     const ax_st_array **found, ax_buf *left);
 
 /* ---- manifest.c ---- */
 

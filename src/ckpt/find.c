@@ -264,7 +264,8 @@ ax_status ax_ckpt_find_latest(const char *run_dir, char **dir)
 static ax_status find_in(const char *path, char **dir)
 {
     *dir = NULL;
-    AX_CHECK(ax_path_exists(path), AX_ERR_DATA, "no such file or directory: %s", path);
+    if (!ax_path_exists(path))
+        return ckpt_refuse_path(path);
     AX_CHECK(ax_path_is_dir(path), AX_ERR_DATA,
              "%s is a file, but the directory of a checkpoint, run or model is expected", path);
     if (ckpt_has(path, MANIFEST)) {
@@ -298,27 +299,40 @@ bool ax_ckpt_is_adapter(const char *dir) { return ckpt_has(dir, "adapter_config.
 
 bool ax_ckpt_has_weights(const char *dir)
 {
-    return ckpt_has(dir, "model.safetensors") || ckpt_has(dir, "model.safetensors.index.json");
+    return ckpt_has(dir, "model.safetensors") || ckpt_has(dir, "model.safetensors.index.json") ||
+           st_count_shards(dir, "model");
 }
 
-ax_status ax_ckpt_find_model(const char *path, char **dir)
+/* Checks that `dir`, which is neither a checkpoint nor a run, is the directory of a model or of an adapter.
+ */
+static ax_status check_model_dir(const char *dir)
 {
-    AX_TRY(find_in(path, dir));
-    if (*dir)
-        return AX_OK;
-    bool adapter = ax_ckpt_is_adapter(path), weights = ckpt_has(path, "adapter_model.safetensors");
+    bool adapter = ax_ckpt_is_adapter(dir), weights = ckpt_has(dir, "adapter_model.safetensors");
+    AX_TRY(ckpt_check_links(dir));
     AX_CHECK(
-        !adapter || weights || !ckpt_has(path, "adapter_model.bin"), AX_ERR_DATA,
+        !adapter || weights || !ckpt_has(dir, "adapter_model.bin"), AX_ERR_DATA,
         "%s holds an adapter as adapter_model.bin, which is not read: save it as adapter_model.safetensors",
-        path);
+        dir);
     AX_CHECK(
         !adapter || weights, AX_ERR_DATA,
         "%s holds adapter_config.json, so it is the directory of an adapter, but it has no "
         "adapter_model.safetensors: add that file, or remove adapter_config.json from a model's directory",
-        path);
-    AX_CHECK(ckpt_has(path, "config.json") || ax_ckpt_has_weights(path) || adapter, AX_ERR_DATA,
-             "%s is neither a model directory (config.json, model.safetensors), nor an adapter's "
-             "(adapter_config.json, adapter_model.safetensors), nor a run (ckpt/)",
-             path);
-    return ax_strdup(path, dir);
+        dir);
+    return adapter || ckpt_has(dir, "config.json") || ax_ckpt_has_weights(dir) ? AX_OK : ckpt_refuse_dir(dir);
+}
+
+ax_status ax_ckpt_find_model(const char *path, char **dir)
+{
+    char *snapshot;
+    *dir = NULL;
+    AX_TRY(ckpt_find_snapshot(path, &snapshot));
+    if (snapshot)
+        path = snapshot;
+    ax_status status = find_in(path, dir);
+    if (status == AX_OK && !*dir)
+        status = check_model_dir(path);
+    if (status == AX_OK && !*dir)
+        status = ax_strdup(path, dir);
+    free(snapshot);
+    return status;
 }

@@ -108,9 +108,10 @@ static ax_status read_entry(ax_st_array *a, const json_t *entry, int64_t room, c
 {
     const char *dtype = json_string_value(json_object_get(entry, "dtype"));
     const json_t *offsets = json_object_get(entry, "data_offsets");
-    AX_CHECK(json_object_size(entry) == 3 && dtype, AX_ERR_DATA,
-             "%s has a damaged header and must be copied or saved again: array %s: its entry is not "
-             "{\"dtype\", \"shape\", \"data_offsets\"}",
+    /* As in the reference implementation of safetensors, an entry may have further members. */
+    AX_CHECK(dtype, AX_ERR_DATA,
+             "%s has a damaged header and must be copied or saved again: array %s: its entry has no "
+             "\"dtype\", which must be a string",
              path, a->key);
     const st_dtype *known = st_dtype_find(dtype);
     AX_CHECK(known, AX_ERR_DATA,
@@ -194,8 +195,10 @@ static ax_status add_entries(ax_st *st, json_t *root, int64_t data, int64_t room
     json_object_foreach(root, key, entry)
     {
         if (!strcmp(key, "__metadata__")) {
-            AX_TRY(check_metadata(entry, path));
-            st->metadata = st->metadata ? st->metadata : json_incref(entry);
+            if (!json_is_null(entry)) {
+                AX_TRY(check_metadata(entry, path));
+                st->metadata = st->metadata ? st->metadata : json_incref(entry);
+            }
             continue;
         }
         ax_st_array *a = &st->array[st->n];
@@ -215,8 +218,6 @@ static ax_status add_entries(ax_st *st, json_t *root, int64_t data, int64_t room
 
 static ax_status parse_header(ax_st *st, st_file *f, const char *text, size_t size)
 {
-    AX_CHECK(size > 0 && text[0] == '{', AX_ERR_DATA,
-             "%s: its header does not begin with '{': the file is damaged, or not safetensors", f->path);
     json_t *root;
     ax_status status = ax_json_parse(NULL, text, size, JSON_REJECT_DUPLICATES, &root);
     if (status != AX_OK)
@@ -232,6 +233,51 @@ static ax_status parse_header(ax_st *st, st_file *f, const char *text, size_t si
     return status;
 }
 
+/* Returns the error that a file is not safetensors because of `why`, which may be what the file is instead,
+ * by its first bytes. */
+static ax_status refuse_file(const st_file *f, const char *why)
+{
+    char begin[64];
+    size_t n = (size_t)ax_min(f->size, (int64_t)sizeof begin);
+    AX_TRY(ax_pread_all(f->fd, begin, n, 0, f->path));
+    const char *what = ax_file_stand_in(begin, n);
+    return what ? ax_fail(AX_ERR_DATA, "%s %s", f->path, what) : ax_fail(AX_ERR_DATA, "%s%s", f->path, why);
+}
+
+/* Reads the length of the header, and checks that a header of this length is there and begins as JSON. */
+static ax_status read_length(st_file *f, uint64_t *length)
+{
+    char first, why[160];
+    AX_CHECK(f->size, AX_ERR_DATA, "%s is empty: get or save it again", f->path);
+    if (f->size < 8) {
+        snprintf(why, sizeof why,
+                 ": %lld bytes are too few for a header: the file is truncated, or not safetensors",
+                 (long long)f->size);
+        return refuse_file(f, why);
+    }
+    AX_TRY(ax_pread_all(f->fd, length, sizeof *length, 0, f->path));
+    if (*length > ST_HEADER_MAX) {
+        snprintf(why, sizeof why,
+                 ": a header of %llu bytes is above the limit of %d: the file is damaged, or not safetensors",
+                 (unsigned long long)*length, ST_HEADER_MAX);
+        return refuse_file(f, why);
+    }
+    if ((int64_t)*length > f->size - 8) {
+        snprintf(
+            why, sizeof why,
+            ": its header of %llu bytes is longer than the file: the file is truncated, or not safetensors",
+            (unsigned long long)*length);
+        return refuse_file(f, why);
+    }
+    first = 0;
+    if (*length)
+        AX_TRY(ax_pread_all(f->fd, &first, 1, 8, f->path));
+    return first == '{'
+               ? AX_OK
+               : refuse_file(f,
+                             ": its header does not begin with '{': the file is damaged, or not safetensors");
+}
+
 static ax_status read_file_header(ax_st *st, st_file *f)
 {
     struct stat info;
@@ -240,17 +286,7 @@ static ax_status read_file_header(ax_st *st, st_file *f)
              f->path);
     f->size = info.st_size;
     uint64_t length;
-    AX_CHECK(f->size >= 8, AX_ERR_DATA,
-             "%s: %lld bytes are too few for a header: the file is truncated, or not safetensors", f->path,
-             (long long)f->size);
-    AX_TRY(ax_pread_all(f->fd, &length, sizeof length, 0, f->path));
-    AX_CHECK(length <= ST_HEADER_MAX, AX_ERR_DATA,
-             "%s: a header of %llu bytes is above the limit of %d: the file is damaged, or not safetensors",
-             f->path, (unsigned long long)length, ST_HEADER_MAX);
-    AX_CHECK(
-        (int64_t)length <= f->size - 8, AX_ERR_DATA,
-        "%s: its header of %llu bytes is longer than the file: the file is truncated, or not safetensors",
-        f->path, (unsigned long long)length);
+    AX_TRY(read_length(f, &length));
     f->data = 8 + (int64_t)length;
     char *text;
     AX_TRY(ax_calloc(length + 1, 1, &text));

@@ -5,7 +5,6 @@
  * is copied through a host buffer piece by piece. */
 #include "ckpt.h"
 
-#include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +56,7 @@ static ax_status add_model(ckpt_items *items, const ax_param *p)
     return AX_OK;
 }
 
-static ax_status items_of(ax_param *const *params, int n, bool frozen, ckpt_items *out)
+ax_status ckpt_items_list(ax_param *const *params, int n, bool frozen, ckpt_items *out)
 {
     AX_TRY(items_alloc(out, n));
     ax_status status = AX_OK;
@@ -71,7 +70,7 @@ static ax_status items_of(ax_param *const *params, int n, bool frozen, ckpt_item
 
 ax_status ckpt_items_model(const ax_param_set *set, bool frozen, ckpt_items *out)
 {
-    return items_of(set->param, set->n, frozen, out);
+    return ckpt_items_list(set->param, set->n, frozen, out);
 }
 
 static ax_status add_training(ckpt_items *items, const ax_param_set *set, const char *const *slot_names,
@@ -127,7 +126,7 @@ static void place_box(const ckpt_item *it, const int64_t *lo, const int64_t *n, 
     }
 }
 
-static ax_status check_place(const ckpt_item *it)
+ax_status ckpt_check_place(const ckpt_item *it)
 {
     int64_t n[AX_MAX_DIMS];
     AX_CHECK(it->place.ndim == it->tensor.ndim && (!it->place.transpose || it->place.ndim == 2), AX_ERR_USAGE,
@@ -166,7 +165,7 @@ static ax_status check_tiles(const ckpt_items *items, const int *group, int n)
         whole *= first->place.dim[d];
     for (int i = 0; i < n; i++) {
         const ckpt_item *it = &items->item[group[i]];
-        AX_TRY(check_place(it));
+        AX_TRY(ckpt_check_place(it));
         AX_CHECK(it->place.ndim == first->place.ndim && it->tensor.dtype == first->tensor.dtype &&
                      !memcmp(it->place.dim, first->place.dim, (size_t)it->place.ndim * sizeof(int64_t)),
                  AX_ERR_USAGE,
@@ -335,118 +334,12 @@ ax_status ckpt_items_checksum(ax_ctx *ctx, const ckpt_items *items, uint64_t *su
     return ckpt_sum(ctx, sums, items->n);
 }
 
-/* ---- matching items with the arrays of a file ---------------------------------------------------- */
-
-const ax_st_array *ckpt_find_array(const ax_st *st, const char *key, const char *prefix)
-{
-    const ax_st_array *a = ax_st_find(st, key);
-    if (a || !prefix)
-        return a;
-    size_t n = strlen(prefix);
-    if (!strncmp(key, prefix, n))
-        return ax_st_find(st, key + n);
-    char *longer;
-    if (ckpt_path(&longer, "%s%s", prefix, key) != AX_OK)
-        return NULL;
-    a = ax_st_find(st, longer);
-    free(longer);
-    return a;
-}
-
-static bool ignored(const char *key, const ax_ckpt_rules *rules)
-{
-    for (int i = 0; rules && i < rules->ignores; i++)
-        if (!fnmatch(rules->ignore[i], key, 0))
-            return true;
-    return false;
-}
-
-enum { MISMATCHES_SHOWN = 20 };
-
-/* Counts a mismatch and, for the first MISMATCHES_SHOWN, adds a line to `text`. */
-static void add_mismatch(ax_buf *text, int *count, const char *fmt, ...) AX_PRINTF(3, 4);
-static void add_mismatch(ax_buf *text, int *count, const char *fmt, ...)
-{
-    char line[512];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(line, sizeof line, fmt, args);
-    va_end(args);
-    if (++*count <= MISMATCHES_SHOWN && ax_buf_printf(text, "\n  %s", line) != AX_OK)
-        return; /* out of memory: the line is lost, the count is not */
-}
-
-static void match_items(const ckpt_items *items, const ax_st *st, const ax_ckpt_rules *rules,
-                        const ax_st_array **found, bool *used, ax_buf *text, int *count)
-{
-    char has[ST_SHAPE_TEXT], wants[ST_SHAPE_TEXT];
-    for (int i = 0; i < items->n; i++) {
-        const ckpt_item *it = &items->item[i];
-        const ax_st_array *a = found[i] = ckpt_find_array(st, it->key, rules ? rules->prefix : NULL);
-        if (!a) {
-            add_mismatch(text, count, "array %s is missing (parameter %s)", it->key, it->name);
-            continue;
-        }
-        used[a - st->array] = true;
-        if (a->ndim != it->place.ndim || memcmp(a->dim, it->place.dim, (size_t)a->ndim * sizeof *a->dim))
-            add_mismatch(text, count, "array %s has shape %s; the model needs %s", a->key,
-                         st_shape_print(a->ndim, a->dim, has),
-                         st_shape_print(it->place.ndim, it->place.dim, wants));
-        else if (!ckpt_convertible(a->dtype, it->tensor.dtype))
-            add_mismatch(text, count,
-                         "array %s is %s, which cannot be converted to %s; only F64, F32, BF16 and F16 can",
-                         a->key, a->dtype_name, ax_dtype_name(it->tensor.dtype));
-    }
-    for (int i = 0; i < st->n; i++)
-        if (!used[i] && !ignored(st->array[i].key, rules))
-            add_mismatch(text, count, "array %s belongs to no parameter of the model", st->array[i].key);
-}
-
-static ax_status match(const ckpt_items *items, const ax_st *st, const ax_ckpt_rules *rules,
-                       const ax_st_array **found)
-{
-    bool *used;
-    AX_TRY(ax_calloc((size_t)st->n, sizeof *used, &used));
-    for (int i = 0; i < items->n; i++) {
-        ax_status status = check_place(&items->item[i]);
-        if (status != AX_OK) {
-            free(used);
-            return status;
-        }
-    }
-    ax_buf text = {0};
-    int count = 0;
-    match_items(items, st, rules, found, used, &text, &count);
-    ax_status status = AX_OK;
-    if (count)
-        status = ax_fail(AX_ERR_DATA, "%s does not hold the arrays of this model: %d mismatch%s%s:%s",
-                         st->index ? st->index : st->file[0].path, count, count == 1 ? "" : "es",
-                         count > MISMATCHES_SHOWN ? " (only the first are listed)" : "",
-                         text.data ? text.data : "");
-    ax_buf_fini(&text);
-    free(used);
-    return status;
-}
-
-ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_st *st, const ax_ckpt_rules *rules)
-{
-    ckpt_items items;
-    const ax_st_array **found = NULL;
-    AX_TRY(items_of(params, n, rules && rules->frozen, &items));
-    ax_status status = ax_calloc((size_t)n, sizeof *found, &found);
-    if (status == AX_OK)
-        status = match(&items, st, rules, found);
-    free(found);
-    ckpt_items_fini(&items);
-    return status;
-}
-
 ax_status ckpt_items_read(ax_ctx *ctx, const ckpt_items *items, ax_st *st, const ax_ckpt_rules *rules)
 {
     const ax_st_array **found;
     AX_TRY(ax_calloc((size_t)items->n, sizeof *found, &found));
     ax_region staging = {0};
-    ax_status status = match(items, st, rules, found);
+    ax_status status = ckpt_match(items, st, rules, found, NULL);
     if (status == AX_OK)
         status = ax_region_create(PIECE_BYTES, &staging);
     mover m = {.ctx = ctx, .st = st, .staging = staging.base};

@@ -1,5 +1,5 @@
-/* Opens and plans stores: one safetensors file, or the shards of a directory with their index. store_io.c
- * reads and writes boxes; header.c reads and writes headers. */
+/* Opens and plans stores: one safetensors file, or the shards of a directory with their index. shards.c opens
+ * directories; store_io.c reads and writes boxes; header.c reads and writes headers. */
 #include "ckpt.h"
 
 #include <errno.h>
@@ -26,6 +26,7 @@ void ax_st_close(ax_st **st)
     free(s->array);
     free(s->file);
     free(s->index);
+    free(s->remark);
     json_decref(s->metadata);
     free(s);
     *st = NULL;
@@ -90,119 +91,6 @@ ax_status st_file_open(ax_st *st, int file)
     f->fd = open(f->path, (st->planned ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK);
     AX_CHECK(f->fd >= 0, AX_ERR_DATA, "cannot open %s: %s", f->path, strerror(errno));
     return AX_OK;
-}
-
-static bool plain_name(const char *name) { return name[0] && name[0] != '.' && !strchr(name, '/'); }
-
-/* Checks that every key of the index is in the shard that the index names, and that every key of a shard is
- * in the index. */
-static ax_status check_index(const ax_st *st, const json_t *map)
-{
-    for (int i = 0; i < st->n; i++) {
-        const ax_st_array *a = &st->array[i];
-        const char *path = st->file[a->file].path, *slash = strrchr(path, '/');
-        const char *named = json_string_value(json_object_get(map, a->key));
-        AX_CHECK(named, AX_ERR_DATA,
-                 "%s does not list array %s, which is in %s: the index and the shards do not belong "
-                 "together; get all files of the model again",
-                 st->index, a->key, path);
-        AX_CHECK(!strcmp(named, slash ? slash + 1 : path), AX_ERR_DATA,
-                 "%s: array %s should be in %s, but is in %s: the index and the shards do not belong "
-                 "together; get all files of the model again",
-                 st->index, a->key, named, path);
-    }
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)map, key, value)
-        AX_CHECK(ax_st_find(st, key), AX_ERR_DATA,
-                 "%s: array %s is missing in %s: the index and the shards do not belong together; get all "
-                 "files of the model again",
-                 st->index, key, json_string_value(value));
-    return AX_OK;
-}
-
-static ax_status open_shard(ax_st *st, const char *dir, const char *name)
-{
-    char *path;
-    AX_TRY(ax_path_join(dir, name, &path));
-    ax_status status = st_header_read(st, path);
-    free(path);
-    return status;
-}
-
-static ax_status open_shards(ax_st *st, const char *dir, json_t *map)
-{
-    AX_CHECK(json_is_object(map), AX_ERR_DATA,
-             "%s: \"weight_map\" is missing or not an object, so the file is not an index of safetensors",
-             st->index);
-    json_t *seen = json_object();
-    ax_status status = AX_OK;
-    const char *key;
-    json_t *value;
-    json_object_foreach(map, key, value)
-    {
-        const char *name = json_string_value(value);
-        if (!name || !plain_name(name)) {
-            status = ax_fail(
-                AX_ERR_DATA,
-                "%s: array %s: the shard is not a file name; it must be that of a file in the same directory",
-                st->index, key);
-            break;
-        }
-        if (json_object_get(seen, name))
-            continue;
-        json_object_set_new(seen, name, json_null());
-        status = open_shard(st, dir, name);
-        if (status != AX_OK)
-            break;
-    }
-    json_decref(seen);
-    AX_TRY(status);
-    AX_TRY(st_sort(st));
-    return check_index(st, map);
-}
-
-static ax_status open_index(ax_st *st, const char *dir)
-{
-    json_t *root;
-    AX_TRY(ax_json_read_file(st->index, JSON_REJECT_DUPLICATES, &root));
-    ax_status status = open_shards(st, dir, json_object_get(root, "weight_map"));
-    json_decref(root);
-    return status;
-}
-
-static ax_status open_in_dir(ax_st *st, const char *dir, const char *stem)
-{
-    char *single;
-    AX_TRY(ckpt_path(&single, "%s/%s.safetensors", dir, stem));
-    ax_status status = AX_OK;
-    if (ax_path_exists(single)) {
-        status = st_header_read(st, single);
-        if (status == AX_OK)
-            status = st_sort(st);
-    } else {
-        status = ckpt_path(&st->index, "%s/%s.safetensors.index.json", dir, stem);
-        if (status == AX_OK && !ax_path_exists(st->index))
-            status = ax_fail(AX_ERR_DATA,
-                             "%s holds neither %s.safetensors nor %s.safetensors.index.json; files of other "
-                             "formats must be saved as safetensors first",
-                             dir, stem, stem);
-        if (status == AX_OK)
-            status = open_index(st, dir);
-    }
-    free(single);
-    return status;
-}
-
-ax_status st_open_dir(const char *dir, const char *stem, ax_st **out)
-{
-    ax_st *st;
-    AX_TRY(ax_calloc(1, sizeof *st, &st));
-    ax_status status = open_in_dir(st, dir, stem);
-    if (status != AX_OK)
-        ax_st_close(&st);
-    *out = st;
-    return status;
 }
 
 ax_status ax_st_open(const char *path, ax_st **out)

@@ -115,6 +115,10 @@ static ax_status log_differences(const ax_comm *world, const ax_pretrained *m)
             "%s: config.json ties %s to %s, but the files hold different values: the model is read with an "
             "untied head (tie_word_embeddings: false)",
             model_dir(m), head, table);
+    if (m->weights && ax_st_remark(m->weights))
+        ax_log(AX_LOG_INFO, "%s", ax_st_remark(m->weights));
+    if (m->left.size)
+        ax_log(AX_LOG_INFO, "%s", m->left.data);
     AX_TRY(ax_path_join(model_dir(m), "config.json", &path));
     ax_status status = ax_model_config_warn(&m->config, path);
     free(path);
@@ -139,13 +143,16 @@ static ax_ckpt_rules rules_of(const ax_model_config *config)
 {
     ax_ckpt_rules rules = {.prefix = ax_family_prefix(config->family)};
     rules.ignore = ax_family_ignored(config->family, &rules.ignores);
+    const char *table;
+    ax_family_tied(config->family, &rules.head, &table);
+    rules.table = config->tie ? table : NULL;
     rules.frozen = ax_model_config_is_adapted(config);
     return rules;
 }
 
 /* Checks that the weight files hold the arrays that the network needs. To list these arrays, builds the
  * network on the device `dry` (which computes nothing) on one rank. */
-static ax_status match_network(ax_ctx *dry, const ax_pretrained *m)
+static ax_status match_network(ax_ctx *dry, ax_pretrained *m)
 {
     ax_model *network;
     ax_param **params = NULL;
@@ -156,9 +163,9 @@ static ax_status match_network(ax_ctx *dry, const ax_pretrained *m)
     ax_status status = ax_calloc((size_t)n, sizeof *params, &params);
     if (status == AX_OK) {
         ax_layer_params(network->root, params, n, &filled);
-        status = ax_ckpt_match(params, n, m->weights, &rules);
+        status = ax_ckpt_match(params, n, m->weights, &rules, &m->left);
         if (status == AX_OK && m->adapter)
-            status = ax_ckpt_match(params, n, m->adapter, NULL);
+            status = ax_ckpt_match(params, n, m->adapter, NULL, NULL);
     }
     free(params);
     ax_model_destroy(&network);
@@ -297,6 +304,7 @@ void ax_pretrained_close(ax_pretrained *model)
     ax_ids_fini(&model->ends);
     ax_st_close(&model->weights);
     ax_st_close(&model->adapter);
+    ax_buf_fini(&model->left);
     *model = (ax_pretrained){0};
 }
 

@@ -285,14 +285,151 @@ static void damaged_indices(void **state)
     INDEX("{}", "\"weight_map\" is missing");
     INDEX("{\"weight_map\": {\"a\": 3}}", "a: the shard is not a file name");
     INDEX("{\"weight_map\": {\"a\": \"../model.safetensors\"}}", "a: the shard is not a file name");
-    INDEX("{\"weight_map\": {\"a\": \"model-00009-of-00009.safetensors\"}}", "cannot open");
-    INDEX("{\"weight_map\": {\"a\": \"model-00003-of-00003.safetensors\"}}", "does not list array d");
-    INDEX("{\"weight_map\": {\"huge\": \"model-00002-of-00003.safetensors\", \"x\": \"model-00002-of-00003."
-          "safetensors\"}}",
-          "x is missing in model-00002");
+    INDEX("{\"weight_map\": {\"a\": \"model-00009-of-00009.safetensors\"}}",
+          "lacks 1 of the 1 shards that its index lists: model-00009-of-00009.safetensors");
 #undef INDEX
     FAILS(AX_ERR_DATA, "holds neither model.safetensors nor", ax_st_open("/tmp", &st));
     FAILS(AX_ERR_DATA, "cannot open", ax_st_open(at(dir, "none.safetensors"), &st));
+}
+
+/* The index decides: of the copies of an array that in the shard which it names counts, arrays that it does
+ * not list count too, and those that no shard has are said. transformers loads these directories likewise. */
+static void the_index_decides(void **state)
+{
+#define SHARD(i) "\"model-0000" #i "-of-00002.safetensors\""
+    static const struct {
+        const char *index;
+        float a, b; /* what is read; b is in the second shard only */
+        const char *remark;
+    } cases[] = {
+        {"{\"weight_map\": {\"a\": " SHARD(1) ", \"b\": " SHARD(2) "}}", 1, 3, "a; the copy in model-00001-"},
+        {"{\"weight_map\": {\"a\": " SHARD(2) ", \"b\": " SHARD(2) ", \"c\": " SHARD(1) "}}", 2, 3,
+         "lists 1 array that no shard has (c); 1 array is in more than one shard (a; the copy in "
+         "model-00002-"},
+        {"{\"weight_map\": {\"x\": " SHARD(1) ", \"c\": " SHARD(2) "}}", 2, 3, "the copy in model-00002-"},
+        {"{\"weight_map\": {\"a\": " SHARD(2) ", \"b\": " SHARD(1) "}}", 2, 3,
+         "not in the shard that it names, but in another (b in model-00002-"},
+        {"{\"weight_map\": {\"b\": " SHARD(2) "}}", 2, 3, NULL},
+    };
+#undef SHARD
+    const char *dir = *state;
+    const float values[2][2] = {{1, 1}, {2, 3}};
+    for (int i = 0; i < 2; i++) {
+        ax_st_array arrays[2] = {{.key = "a", .dtype = AX_F32, .ndim = 1, .dim = {1}},
+                                 {.key = i ? "b" : "x", .dtype = AX_F32, .ndim = 1, .dim = {1}}};
+        char name[64];
+        ax_st *st;
+        snprintf(name, sizeof name, "model-0000%d-of-00002", i + 1);
+        OK(ax_st_plan(dir, name, arrays, 2, 0, &st));
+        OK(ax_st_make(st));
+        for (int k = 0; k < 2; k++)
+            OK(ax_st_write(st, ax_st_find(st, arrays[k].key), NULL, NULL, false, AX_F32, &values[i][k]));
+        ax_st_close(&st);
+    }
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        ax_st *st;
+        float a, b;
+        put(at(dir, "model.safetensors.index.json"), cases[i].index, strlen(cases[i].index));
+        OK(ax_st_open(dir, &st));
+        assert_int_equal(ax_st_count(st), i == 4 ? 2 : 3);
+        OK(ax_st_read(st, ax_st_find(st, "a"), NULL, NULL, false, AX_F32, &a));
+        OK(ax_st_read(st, ax_st_find(st, "b"), NULL, NULL, false, AX_F32, &b));
+        assert_true(a == cases[i].a && b == cases[i].b);
+        assert_true(cases[i].remark ? ax_st_remark(st) && strstr(ax_st_remark(st), cases[i].remark)
+                                    : !ax_st_remark(st));
+        ax_st_close(&st);
+    }
+}
+
+/* Without an index all shards are read, if all are there, no array is in two of them, and they are of one
+ * set. */
+static void shards_without_index(void **state)
+{
+    const char *dir = *state;
+    ax_st *st;
+    write_shards(dir);
+    assert_int_equal(unlink(at(dir, "model.safetensors.index.json")), 0);
+    assert_true(ax_ckpt_has_weights(dir));
+    OK(ax_st_open(dir, &st));
+    assert_int_equal(ax_st_count(st), 5);
+    assert_non_null(
+        strstr(ax_st_remark(st), "has no model.safetensors.index.json; all its 3 shards are read"));
+    ax_st_close(&st);
+    assert_int_equal(rename(at(dir, "model-00002-of-00003.safetensors"), at(dir, "other")), 0);
+    FAILS(AX_ERR_DATA, "lacks 1 of the 3 shards that their names announce: model-00002-of-00003",
+          ax_st_open(dir, &st));
+    assert_int_equal(
+        link(at(dir, "model-00001-of-00003.safetensors"), at(dir, "model-00002-of-00003.safetensors")), 0);
+    FAILS(AX_ERR_DATA, "is also in", ax_st_open(dir, &st));
+    assert_int_equal(rename(at(dir, "other"), at(dir, "model-00001-of-00001.safetensors")), 0);
+    FAILS(AX_ERR_DATA, "shards of two models", ax_st_open(dir, &st));
+}
+
+/* What failed downloads and other programs leave in place of a weights file is named as what it is. */
+static void files_of_other_kinds(void **state)
+{
+    static const struct {
+        const char *text, *why;
+    } cases[] = {
+        {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22e\nsize "
+         "548\n",
+         "is a Git LFS pointer"},
+        {"<!DOCTYPE html>\n<html><head></head></html>\n", "is a web page"},
+        {"Entry not found", "\"Entry not found\""},
+        {"Access to model acme/x is restricted. You must be authenticated.", "hf auth login"},
+        {"GGUF\3__________", "is a GGUF file"},
+        {"PK\3\4____________", "torch.save"},
+        {"\x80\2\x8a\x0a\x6c\xfc\x9c\x46", "torch.save"},
+        {"\x1f\x8b\x08_____________", "gunzip"},
+    };
+    const char *path = at(*state, "model.safetensors"), *json = at(*state, "model.safetensors.index.json");
+    ax_st *st;
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        put(path, cases[i].text, strlen(cases[i].text));
+        FAILS(AX_ERR_DATA, cases[i].why, ax_st_open(*state, &st));
+        assert_non_null(strstr(ax_error_message(), path));
+    }
+    put(path, "", 0);
+    FAILS(AX_ERR_DATA, "is empty", ax_st_open(*state, &st));
+    /* A header of 640 bytes begins with the bytes 80 02, as files of torch.save do. */
+    char header[641];
+    memset(header, ' ', 640);
+    header[0] = '{';
+    header[1] = '}';
+    header[640] = 0;
+    put_safetensors(path, header, 0);
+    OK(ax_st_open(*state, &st));
+    ax_st_close(&st);
+    assert_int_equal(unlink(path), 0);
+    put(json, cases[0].text, strlen(cases[0].text));
+    FAILS(AX_ERR_DATA, "index.json is a Git LFS pointer", ax_st_open(*state, &st));
+}
+
+/* A directory without weights: the message names what it holds instead, and what helps. */
+static void directories_without_weights(void **state)
+{
+    static const struct {
+        const char *name, *why;
+    } cases[] = {
+        {"tokenizer.model", "tokenizer.model, the tokenizer of SentencePiece"},
+        {"tekken.json", "tekken.json, the tokenizer of Mistral"},
+        {"my.safetensors", "my.safetensors, not the name of"},
+        {"model.fp16.safetensors", "model.fp16.safetensors, a variant"},
+        {"pytorch_model.bin", "save_pretrained('"},
+        {"model-Q4.gguf", "a file of llama.cpp"},
+        {"consolidated.00.pth", "a file of llama.cpp"},
+        {"consolidated.safetensors", "Mistral's own programs"},
+        {".cache/huggingface/download/x.incomplete", "its download is not finished"},
+    };
+    const char *dir = *state;
+    ax_st *st;
+    char *found;
+    OK(ax_mkdirs(at(dir, ".cache/huggingface/download")));
+    for (size_t i = 0; i < AX_COUNT(cases); i++) { /* later rows come before earlier ones */
+        put(at(dir, cases[i].name), "x", 1);
+        FAILS(AX_ERR_DATA, cases[i].why, ax_st_open(dir, &st));
+        FAILS(AX_ERR_DATA, cases[i].why, ax_ckpt_find_model(dir, &found));
+    }
 }
 
 /* ---- damage -------------------------------------------------------------------------------------- */
@@ -309,8 +446,8 @@ static void damaged_headers(void **state)
         {"[]", 0, "does not begin with '{'"},
         {"{\"a\": ", 0, "has a damaged header"},
         {"{} x", 0, "has a damaged header"},
-        {"{\"a\": 3}", 0, "a: its entry is not"},
-        {"{\"a\": {\"dtype\": \"F32\", \"shape\": [1]}}", 4, "a: its entry is not"},
+        {"{\"a\": 3}", 0, "a: its entry has no"},
+        {"{\"a\": {\"dtype\": \"F32\", \"shape\": [1]}}", 4, "a: \"data_offsets\""},
         {"{\"a\": {\"dtype\": \"F33\", \"shape\": [1], \"data_offsets\": [0, 4]}}", 4,
          "a: unknown dtype \"F33\""},
         {"{\"a\": {\"dtype\": \"F32\", \"shape\": 1, \"data_offsets\": [0, 4]}}", 4,
@@ -366,6 +503,15 @@ static void damaged_headers(void **state)
     FAILS(AX_ERR_DATA, "above the limit", ax_st_open(path, &st));
     put(path, "\377\377\377\377\377\377\377\377{}", 10);
     FAILS(AX_ERR_DATA, "above the limit", ax_st_open(path, &st));
+    /* As the reference implementation does: null metadata are none, and further members are ignored. */
+    put_safetensors(
+        path,
+        "{\"__metadata__\": null, \"a\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": [0, "
+        "4], \"checksum\": \"abc\"}}",
+        4);
+    OK(ax_st_open(path, &st));
+    assert_int_equal(ax_st_count(st), 1);
+    ax_st_close(&st);
     put_safetensors(path, "{\"a\": {\"dtype\": \"BOOL\", \"shape\": [4], \"data_offsets\": [0, 4]}}   ", 4);
     OK(ax_st_open(path, &st));
     char out[32];
@@ -429,6 +575,10 @@ int main(void)
         TEST(files_that_shrink),
         TEST(shards_and_index),
         TEST(damaged_indices),
+        TEST(the_index_decides),
+        TEST(shards_without_index),
+        TEST(files_of_other_kinds),
+        TEST(directories_without_weights),
         TEST(damaged_headers),
         TEST(fuzzed_files),
     };

@@ -42,6 +42,11 @@ void fuzz_make_seeds(void)
                          "\"/dev/null\",\"c.x\":\".\",\"c.x\":7}}",
                          NULL});
     fuzz_seed_texts((const char *[]){"{\"weight_map\":{}}", NULL});
+    fuzz_seed_texts((const char *[]){
+        "{\"weight_map\":{\"a.x\":\"model-00002-of-00003.safetensors\",\"mtp.x\":"
+        "\"model-00001-of-00003.safetensors\",\"s.x\":\"model-00003-of-00003.safetensors\"}}",
+        NULL});
+    fuzz_seed_texts((const char *[]){"version https://git-lfs.github.com/spec/v1\n", NULL});
 }
 
 void fuzz_one(const fuzz_part *part, int n)

@@ -58,6 +58,11 @@ void fuzz_make_seeds(void)
               two = file_of("{\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4);
     fuzz_seed((fuzz_part[]){{(char *)index, strlen(index)}, one, two, {NULL, 0}});
     fuzz_seed_texts((const char *[]){index, one.data + 8, two.data + 8, NULL});
+    fuzz_seed_texts(
+        (const char *[]){"{\"__metadata__\":null,\"q.w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":"
+                         "[0,4],\"checksum\":\"ab\"},\"q.w_scale\":{\"dtype\":\"F16\",\"shape\":[],"
+                         "\"data_offsets\":[4,6]}}",
+                         NULL});
     free(one.data);
     free(two.data);
 }

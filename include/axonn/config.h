@@ -51,7 +51,7 @@ typedef struct ax_config {
         char *tokenizer;     /* path of the tokenizer, or NULL */
         char *text_key;      /* name of the JSON member that holds the text; NULL: "text" */
         bool bos;            /* plain text gets the special tokens of the tokenizer's post_processor */
-        int64_t bad_lines;   /* how many JSON objects with invalid text may be skipped; more are an error */
+        int64_t bad_lines;   /* as in ax_corpus_options */
         ax_strings ignore;   /* members of conversations that are left out */
         char *chat_template; /* name of the chat template; NULL: ax_chat_create chooses one */
         int loss;            /* ax_config_loss */

@@ -472,8 +472,11 @@ typedef struct ax_corpus_options {
     const ax_chat *chat;
     /* Members of conversations and of their turns that are left out; must outlive the corpus. */
     ax_strings ignore;
-    /* How many JSON objects may be left out because their text is null or not valid Unicode (lone
-     * surrogates). The first of these is reported in a warning; more than this number are an error. */
+    /* How many JSON records may be left out: those whose text is null or not valid Unicode (lone surrogates),
+     * that have no text, or are conversations that cannot be read or written. The first is reported in a
+     * warning, all that are listed at the end. More than this number are an error, whose message lists the
+     * first twenty with file, line and reason. Below 0: 100 records whose text is null or not valid Unicode,
+     * and no others. */
     int64_t bad_lines;
 } ax_corpus_options;
 
@@ -495,13 +498,13 @@ const char *ax_corpus_path(const ax_corpus *corpus, int64_t file);
  * without a turn of the assistant, are left out. In directories, files that cannot be read, files that are
  * not text (they hold a NUL byte), and .json files whose first record has no text are counted and left out;
  * the first ten cause a warning. Inputs that the caller names must be readable text. AX_ERR_DATA: invalid
- * JSON or a record without a text, with file:line; or there is no document at all. */
+ * JSON, with file:line; at the end, if there are more bad records than bad_lines, or no document at all. */
 AX_MUST_CHECK ax_status ax_corpus_next(ax_corpus *corpus, ax_buf *doc, bool *end);
 
 /* Returns the number of files and directories that ax_corpus_create and ax_corpus_next have left out so
  * far. */
 int64_t ax_corpus_skipped(const ax_corpus *corpus);
-/* Returns the number of JSON objects left out so far because they have no usable text. */
+/* Returns the number of JSON records left out so far (bad_lines in ax_corpus_options). */
 int64_t ax_corpus_bad_lines(const ax_corpus *corpus);
 
 /* ---- building ------------------------------------------------------------------------------------ */

@@ -103,10 +103,12 @@ typedef struct cli_text {
              "text. If this flag is given, an object with a string in that member "                          \
              "is not read as a conversation"},                                                               \
     {                                                                                                        \
-        "bad-lines", AX_OPT_INT, offsetof(args, field.bad_lines), "100", "[0, inf)",                         \
+        "bad-lines", AX_OPT_INT, offsetof(args, field.bad_lines), "auto", "[0, inf)", "auto",                \
             .meta = "N",                                                                                     \
-            .help = "how many JSON objects may be skipped because their text is null or not valid Unicode; " \
-                    "more are an error"                                                                      \
+            .help =                                                                                          \
+                "how many JSON records may be left out, whatever is wrong with them; more are an error, "    \
+                "which lists the first twenty. auto: 100 records whose text is null or not valid "           \
+                "Unicode, and no others"                                                                     \
     }
 
 /* ---- output: output.c ---- */

@@ -39,8 +39,8 @@ static const ax_option options[] = {
          "that begins the text), as transformers does; conversations have the tokens of their template"},
     IGNORE_OPTION(args, ignore),
     {"template", AX_OPT_STRING, offsetof(args, template), .choices = ax_chat_names,
-     .help = "template by which conversations become text; default: that of the model's chat_template, else "
-             "chosen by the tokenizer's special tokens"},
+     .help = "template by which conversations become text; default: that of the model's chat_template if its "
+             "text is known; without one, chosen by the tokenizer's special tokens"},
     {"loss", AX_OPT_STRING, offsetof(args, loss), "auto", .choices = "auto|answers|all",
      .help =
          "which tokens count in the loss, like the configuration key data.loss: all, answers (what the "

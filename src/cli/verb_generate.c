@@ -36,7 +36,7 @@ static const ax_option options[] = {
     IGNORE_OPTION(args, ignore),
     {"template", AX_OPT_STRING, offsetof(args, template), .choices = ax_chat_names,
      .help = "with --chat and --messages: template of the conversation; default: that of the model's "
-             "chat_template, else chosen by the tokenizer's special tokens"},
+             "chat_template if its text is known; without one, chosen by the tokenizer's special tokens"},
     {"max-tokens", AX_OPT_INT, offsetof(args, max_tokens), "128", "[1, 16777216]", .meta = "N",
      .help = "maximum number of tokens to generate; with --chat: in each answer"},
     {"temperature", AX_OPT_FLOAT, offsetof(args, temperature), "model", "[0, inf)", "model", .meta = "T",

@@ -10,6 +10,7 @@
 #include "hash_set.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <xxhash.h>
@@ -51,6 +52,7 @@ typedef struct build {
     pthread_mutex_t lock;  /* guards the fields below, except a slot that a worker is filling or writing, and
                               the fields that only the writing worker uses (see `writing`) */
     pthread_cond_t changed;
+    atomic_bool failing; /* corpus_is_failing: documents are neither encoded nor written any more */
     corpus_unit next;
     bool more;               /* `next` holds a unit that no worker has got yet */
     int64_t issued, written; /* number of units handed out to workers, number of units written */
@@ -111,6 +113,8 @@ static ax_status encode_document(void *user, const char *text, size_t bytes, ax_
 {
     worker *w = user;
     slot *s = w->slot;
+    if (w->b->failing)
+        return AX_OK;
     ax_status status = chat ? encode_chat(w, chat, s) : encode_plain(w, text, bytes, &s->ids);
     if (status != AX_OK)
         ax_error_context("%s", ax_corpus_path(w->b->corpus, s->unit.file));
@@ -250,7 +254,9 @@ static ax_status write_slot(build *b, slot *s)
                        s->message ? s->message
                                   : "tokenizing failed, and there is not enough memory for the reason");
     AX_TRY(corpus_note(b->corpus, &s->unit, &s->omitted));
-    AX_TRY(write_documents(b, s));
+    b->failing = corpus_is_failing(b->corpus);
+    if (!b->failing)
+        AX_TRY(write_documents(b, s));
     b->progress.bytes_done += s->unit.share;
     if (s->ids.capacity > KEEP_IDS) /* frees memory that grew for an unusually large document */
         ax_ids_fini(&s->ids);
@@ -427,7 +433,7 @@ static ax_status build_with(build *b, ax_data_build_report *report)
     report->files = ax_corpus_files(b->corpus);
     report->skipped = b->corpus->skipped;
     report->copies = b->copies;
-    report->bad_lines = b->corpus->bad_lines;
+    report->bad_lines = ax_corpus_bad_lines(b->corpus);
     report->conversations = b->conversations;
     report->unanswered = b->corpus->unanswered;
     report->framed = b->texts && data_frames(b->options);

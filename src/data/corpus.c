@@ -275,7 +275,8 @@ static ax_status list_files(ax_corpus *corpus, const ax_corpus_options *options,
                             void *user)
 {
     corpus->packed.fd = -1;
-    corpus->bad_limit = options->bad_lines;
+    corpus->bad[CORPUS_NO_TEXT].limit = options->bad_lines < 0 ? 100 : options->bad_lines;
+    corpus->refused = options->bad_lines < 0 ? CORPUS_REFUSED : CORPUS_NO_TEXT;
     corpus->chat = options->chat;
     corpus->ignore = options->ignore;
     corpus->text_key_given = options->text_key;
@@ -316,6 +317,10 @@ void ax_corpus_destroy(ax_corpus **corpus)
         return;
     for (int64_t i = 0; i < c->n; i++)
         file_fini(&c->files[i]);
+    for (int i = 0; i < CORPUS_BAD_KINDS; i++) {
+        ax_buf_fini(&c->bad[i].list);
+        ax_buf_fini(&c->bad[i].reason);
+    }
     free(c->files);
     free(c->text_key);
     corpus_unit_fini(&c->at);
@@ -334,7 +339,10 @@ int64_t ax_corpus_bytes(const ax_corpus *corpus) { return corpus->bytes - corpus
 int64_t ax_corpus_skipped(const ax_corpus *corpus) { return corpus->skipped; }
 const char *ax_corpus_path(const ax_corpus *corpus, int64_t file) { return corpus->files[file].path; }
 
-int64_t ax_corpus_bad_lines(const ax_corpus *corpus) { return corpus->bad_lines; }
+int64_t ax_corpus_bad_lines(const ax_corpus *corpus)
+{
+    return corpus->bad[CORPUS_NO_TEXT].n + corpus->bad[CORPUS_REFUSED].n;
+}
 
 /* ---- what is left out ---------------------------------------------------------------------------- */
 
@@ -349,34 +357,102 @@ static void note_unanswered(ax_corpus *corpus, const corpus_unit *unit, const co
     corpus->unanswered += omitted->unanswered;
 }
 
+/* Appends a bad record to the list of its kind, unless the list is full. A reason that is that of the line
+ * before is not repeated. */
+static ax_status list_bad(const corpus_file *file, const corpus_bad *bad, corpus_tally *tally)
+{
+    if (tally->listed == CORPUS_LISTED)
+        return AX_OK;
+    const bool same = tally->listed && !strcmp(tally->reason.data, bad->why);
+    tally->listed++;
+    tally->reason.size = 0;
+    AX_TRY(ax_buf_printf(&tally->reason, "%s", bad->why));
+    return ax_buf_printf(&tally->list, "\n%s:%lld: %s", file->path, corpus_line_number(file, bad->offset),
+                         same ? "the same" : bad->why);
+}
+
+bool corpus_is_failing(const ax_corpus *corpus)
+{
+    for (int i = 0; i < CORPUS_BAD_KINDS; i++)
+        if (corpus->bad[i].n > corpus->bad[i].limit)
+            return true;
+    return false;
+}
+
+/* Fails with a list of the bad records of which there are too many. `more`: the rest of the corpus was not
+ * read. */
+static ax_status fail_bad(const ax_corpus *corpus, bool more)
+{
+    const long long all = ax_corpus_bad_lines(corpus);
+    const corpus_tally *tally = corpus->bad;
+    tally += tally->n <= tally->limit;
+    const long long n = tally->n, unlisted = n - tally->listed;
+    char rest[64] = "";
+    if (unlisted)
+        snprintf(rest, sizeof rest, "\nand %lld more", unlisted);
+    if (n == 1 && !more)
+        return ax_fail(AX_ERR_DATA,
+                       "%s; correct the record, or leave such records out: --bad-lines %lld "
+                       "(data.bad_lines), so many at most",
+                       tally->list.data + 1, all);
+    return ax_fail(AX_ERR_DATA,
+                   "%lld records cannot be used, allowed: %lld; correct them, or leave such records out: "
+                   "--bad-lines %lld (data.bad_lines), so many at most%s%s%s",
+                   n, (long long)tally->limit, all, tally->list.data, rest,
+                   more ? "\n(the rest of the input was not read)" : "");
+}
+
+/* Lists the bad records of a unit. Warns of the first one, if it may be left out. */
+static ax_status note_bad(ax_corpus *corpus, const corpus_file *file, const corpus_omitted *omitted)
+{
+    for (int i = 0; i < CORPUS_BAD_KINDS; i++) {
+        corpus_tally *tally = &corpus->bad[i];
+        const int64_t n = omitted->bad[i].n;
+        const bool first = n && !tally->n;
+        for (int64_t k = 0; k < ax_min(n, CORPUS_LISTED); k++)
+            AX_TRY(list_bad(file, &omitted->bad[i].first[k], tally));
+        tally->n += n;
+        if (first && tally->n <= tally->limit)
+            ax_log(AX_LOG_WARN, "left out %s:%lld: %s%s", file->path,
+                   corpus_line_number(file, omitted->bad[i].first[0].offset), omitted->bad[i].first[0].why,
+                   " (further ones are listed at the end)");
+    }
+    return AX_OK;
+}
+
 ax_status corpus_note(ax_corpus *corpus, const corpus_unit *unit, const corpus_omitted *omitted)
 {
+    enum { SEARCH_BYTES = 1 << 30 };
     if (omitted->file_why)
         drop_file(corpus, unit->file, omitted->file_why);
     note_unanswered(corpus, unit, omitted);
-    if (!omitted->records)
+    AX_TRY(note_bad(corpus, &corpus->files[unit->file], omitted));
+    if (!corpus_is_failing(corpus))
         return AX_OK;
-    const corpus_file *file = &corpus->files[unit->file];
-    bool first = !corpus->bad_lines;
-    corpus->bad_lines += omitted->records;
-    bool too_many = corpus->bad_lines > corpus->bad_limit;
-    if (!first && !too_many)
-        return AX_OK;
-    long long line = corpus_line_number(file, omitted->first);
-    AX_CHECK(!too_many, AX_ERR_DATA,
-             "%s:%lld: \"%s\" is %s; such lines so far: %lld, allowed: %lld; correct them, or allow more "
-             "(--bad-lines, data.bad_lines)",
-             file->path, line, omitted->record_key, omitted->record_why, (long long)corpus->bad_lines,
-             (long long)corpus->bad_limit);
-    ax_log(AX_LOG_WARN, "left out %s:%lld: \"%s\" is %s (further ones are only counted)", file->path, line,
-           omitted->record_key, omitted->record_why);
-    return AX_OK;
+    corpus->search = corpus->search ? corpus->search - (unit->to - unit->from) : SEARCH_BYTES;
+    return corpus->search > 0 ? AX_OK : fail_bad(corpus, true);
+}
+
+/* Logs how many bad records were left out, and which, after the first, of which note_bad has warned. */
+static void tell_bad(const corpus_tally *tally)
+{
+    if (tally->n < 2)
+        return;
+    ax_log(AX_LOG_WARN, "%lld records were left out:", (long long)tally->n);
+    for (const char *line = tally->list.data + 1, *end; *line; line = *end ? end + 1 : end) {
+        end = strchrnul(line, '\n');
+        ax_log(AX_LOG_WARN, "left out %.*s", (int)(end - line), line);
+    }
+    if (tally->n > tally->listed)
+        ax_log(AX_LOG_WARN, "left out %lld more", (long long)(tally->n - tally->listed));
 }
 
 ax_status corpus_finish(const ax_corpus *corpus, int64_t documents)
 {
-    if (corpus->bad_lines > 1)
-        ax_log(AX_LOG_WARN, "%lld lines without a usable text were left out", (long long)corpus->bad_lines);
+    if (corpus_is_failing(corpus))
+        return fail_bad(corpus, false);
+    for (int i = 0; i < CORPUS_BAD_KINDS; i++)
+        tell_bad(&corpus->bad[i]);
     if (corpus->unanswered > 1)
         ax_log(AX_LOG_WARN, "%lld conversations without an answer were left out",
                (long long)corpus->unanswered);
@@ -409,6 +485,8 @@ ax_status ax_corpus_next(ax_corpus *corpus, ax_buf *doc, bool *end)
         }
         AX_TRY(corpus_read_unit(corpus, &corpus->at, &corpus->scratch, keep_document, corpus, &omitted));
         AX_TRY(corpus_note(corpus, &corpus->at, &omitted));
+        if (corpus_is_failing(corpus))
+            corpus->pending.size = 0;
     }
     size_t bytes;
     const char *at = corpus->pending.data + corpus->pending_at;

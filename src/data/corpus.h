@@ -34,6 +34,20 @@ void corpus_unit_fini(corpus_unit *unit);
 
 enum { CORPUS_UNIT_BYTES = 1 << 20 };
 
+/* Why a JSON record is bad: it has no usable text (null, or not valid Unicode), or it is refused for any
+ * other reason. */
+typedef enum corpus_bad_kind { CORPUS_NO_TEXT, CORPUS_REFUSED, CORPUS_BAD_KINDS } corpus_bad_kind;
+
+enum { CORPUS_LISTED = 20 }; /* how many bad records of a kind are listed, others are counted */
+
+/* The bad records of one kind in the whole corpus. */
+typedef struct corpus_tally {
+    int64_t n, limit; /* their number so far, and how many may be left out */
+    int listed;       /* number of lines in `list` */
+    ax_buf list;      /* "FILE:LINE: REASON" of the first ones, each after a newline */
+    ax_buf reason;    /* that of the last line of the list */
+} corpus_tally;
+
 struct ax_corpus {
     corpus_file *files;
     int64_t n, capacity, bytes; /* n: number of files; bytes: their total size */
@@ -42,9 +56,13 @@ struct ax_corpus {
                             conversation */
     const ax_chat *chat; /* template of conversations; NULL: JSON objects are not read as conversations */
     ax_strings ignore;   /* members of conversations to leave out; owned by the caller */
-    int64_t bad_limit;   /* largest value of bad_lines (below) that is not an error */
-    corpus_unit at;      /* the unit that ax_corpus_next read last */
-    struct {             /* the compressed file of which corpus_next_unit returns units */
+    corpus_tally bad[CORPUS_BAD_KINDS];
+    corpus_bad_kind refused; /* the kind as which refused records count: CORPUS_NO_TEXT if the caller said how
+                                many records may be left out, whatever is wrong with them */
+    int64_t search; /* above 0: there are too many bad records, and so many more bytes are read to list
+                       others */
+    corpus_unit at; /* the unit that ax_corpus_next read last */
+    struct {        /* the compressed file of which corpus_next_unit returns units */
         int fd;
         data_unpacker *unpacker; /* NULL: no file is open */
         ax_buf ahead;            /* text that follows the last unit */
@@ -57,23 +75,25 @@ struct ax_corpus {
     int64_t skipped;                /* number of files and directories left out, while listing or reading */
     int64_t dropped, dropped_bytes; /* number and total size of the entries of `files` that were left out
                                        after they were listed */
-    int64_t bad_lines;              /* number of JSON records without a usable text left out so far */
     int64_t unanswered;             /* number of conversations without an answer left out so far */
 };
 
-/* The parts of a unit that were left out while it was read: the whole file, JSON records without a text, or
+typedef struct corpus_bad {
+    int64_t offset; /* where the record begins in the file */
+    char why[320];
+} corpus_bad;
+
+/* The parts of a unit that were left out while it was read: the whole file, bad JSON records, or
  * conversations without an answer. */
 typedef struct corpus_omitted {
-    const char *file_why;   /* why the whole file was left out, to be printed after "it", such as "cannot be
-                               read"; NULL: the file was not left out */
-    int64_t records;        /* number of JSON records left out */
-    int64_t first;          /* byte offset in the file of the first record left out */
-    const char *record_why; /* why the first record was left out, to be printed after "is": "null" or "not
-                               valid Unicode" */
-    const char *record_key; /* name of the member that holds the text or the conversation of the first record
-                               left out */
-    int64_t unanswered;     /* number of conversations left out */
+    const char *file_why;     /* why the whole file was left out, to be printed after "it", such as "cannot be
+                                 read"; NULL: the file was not left out */
+    int64_t unanswered;       /* number of conversations left out */
     int64_t first_unanswered; /* byte offset in the file of the first conversation left out */
+    struct {
+        int64_t n;
+        corpus_bad first[CORPUS_LISTED];
+    } bad[CORPUS_BAD_KINDS];
 } corpus_omitted;
 
 /* Lists the files of the inputs and copies pipes to temporary files, as ax_corpus_create does. `progress`
@@ -102,14 +122,18 @@ typedef ax_status (*corpus_take_fn)(void *user, const char *text, size_t bytes, 
 AX_MUST_CHECK ax_status corpus_read_unit(const ax_corpus *corpus, corpus_unit *unit, ax_buf *scratch,
                                          corpus_take_fn take, void *user, corpus_omitted *omitted);
 
-/* Adds the counts in `omitted` (files, records and conversations left out while `unit` was read) to those of
- * `corpus`, and logs warnings. Must be called for the units in order. AX_ERR_DATA: more than bad_limit
- * records were left out so far, in all units together. */
+/* Adds what `omitted` says of `unit` to the counts and lists of `corpus`, and logs warnings. Must be called
+ * for the units in order. Too many bad records (corpus_is_failing) are an error only at the end of the
+ * corpus, so that all are listed, or after another GiB of text: AX_ERR_DATA. */
 AX_MUST_CHECK ax_status corpus_note(ax_corpus *corpus, const corpus_unit *unit,
                                     const corpus_omitted *omitted);
 
-/* Ends the reading of a corpus that gave `documents` documents: warns of the number of records, and of
- * conversations, that were left out, if that number is above 1. AX_ERR_DATA: `documents` is 0. */
+/* Returns true if more records are bad than may be left out. The rest of the corpus is then read only to list
+ * others, and its documents are of no use. */
+bool corpus_is_failing(const ax_corpus *corpus);
+
+/* Ends the reading of a corpus that gave `documents` documents: warns of the records and conversations that
+ * were left out. AX_ERR_DATA: there are too many bad records, which the message lists; `documents` is 0. */
 AX_MUST_CHECK ax_status corpus_finish(const ax_corpus *corpus, int64_t documents);
 
 /* Appends to `buf` the `bytes` bytes that begin at `offset` in a file, or fewer if the file ends before, and
@@ -140,6 +164,7 @@ typedef struct corpus_records {
     corpus_take_fn take;
     void *user;
     corpus_omitted *omitted;
+    corpus_bad_kind refused; /* as in ax_corpus */
     bool guessed; /* the file was found below a directory, only its suffix .json and its first bytes suggest
                      that it holds documents, and no record has been read yet. If the first record is then not
                      valid JSON, is not a valid conversation, or has neither a string nor null as its text,

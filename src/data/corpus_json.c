@@ -4,18 +4,13 @@
 #include "corpus.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 #include <utf8proc.h>
 
 /* The replacement for each byte of a character that is not valid Unicode: U+FFFF, a noncharacter that text
  * does not contain. */
 #define NO_CHARACTER "\xef\xbf\xbf"
-
-static ax_status fail_at(const corpus_records *r, int64_t offset, ax_status status)
-{
-    ax_error_context("%s:%lld", r->file->path, corpus_line_number(r->file, offset));
-    return status;
-}
 
 /* ---- Unicode ------------------------------------------------------------------------------------- */
 
@@ -94,20 +89,28 @@ static ax_status parse_record(const ax_json_place *place, const char *text, size
 
 /* ---- records ------------------------------------------------------------------------------------- */
 
-static ax_status omit_record(corpus_records *r, int64_t offset, const char *key, const char *why)
+/* Leaves out a record, because of what the thread's last error message says. */
+static ax_status omit_record(corpus_records *r, int64_t offset, corpus_bad_kind kind)
 {
-    if (!r->omitted->records++) {
-        r->omitted->first = offset;
-        r->omitted->record_key = key;
-        r->omitted->record_why = why;
+    const int64_t n = r->omitted->bad[kind].n++;
+    if (n < CORPUS_LISTED) {
+        corpus_bad *bad = &r->omitted->bad[kind].first[n];
+        bad->offset = offset;
+        snprintf(bad->why, sizeof bad->why, "%s", ax_error_message());
     }
     return AX_OK;
+}
+
+static ax_status omit_no_text(corpus_records *r, int64_t offset, const char *member, const char *what)
+{
+    (void)ax_fail(AX_ERR_DATA, "\"%s\" is %s", member, what);
+    return omit_record(r, offset, CORPUS_NO_TEXT);
 }
 
 static ax_status take_text(corpus_records *r, const json_t *text, bool broken, int64_t offset)
 {
     if (json_is_null(text))
-        return omit_record(r, offset, r->key, "null");
+        return omit_no_text(r, offset, r->key, "null");
     if (!json_is_string(text) && r->guessed) {
         r->omitted->file_why = "is JSON whose first record has no text (set --text-key, or data.text_key, to "
                                "the member that has it)";
@@ -122,12 +125,12 @@ static ax_status take_text(corpus_records *r, const json_t *text, bool broken, i
                       r->chat ? ", or with a conversation: \"messages\", \"conversations\", \"prompt\" and "
                                 "\"completion\", or \"instruction\" and \"output\""
                               : "");
-        return fail_at(r, offset, AX_ERR_DATA);
+        return omit_record(r, offset, r->refused);
     }
     const char *bytes = json_string_value(text);
     size_t n = json_string_length(text);
     if (broken && memmem(bytes, n, NO_CHARACTER, strlen(NO_CHARACTER)))
-        return omit_record(r, offset, r->key, "not valid Unicode");
+        return omit_no_text(r, offset, r->key, "not valid Unicode");
     return n ? r->take(r->user, bytes, n, NULL) : AX_OK;
 }
 
@@ -155,11 +158,15 @@ static ax_status take_conversation(corpus_records *r, const json_t *object, cons
         r->omitted->file_why = "is JSON whose first record is not a valid conversation";
         return AX_OK;
     }
-    if (status != AX_OK)
-        return fail_at(r, offset, status);
+    if (status == AX_ERR_DATA)
+        return omit_record(r, offset, r->refused);
+    if (status != AX_OK) { /* such as a missing template, which concerns all conversations */
+        ax_error_context("%s:%lld", r->file->path, corpus_line_number(r->file, offset));
+        return status;
+    }
     const ax_buf *text = &r->rendered.text;
     if (broken && memmem(text->data, text->size, NO_CHARACTER, strlen(NO_CHARACTER)))
-        return omit_record(r, offset, member, "not valid Unicode");
+        return omit_no_text(r, offset, member, "not valid Unicode");
     if (is_answered(&r->turns))
         return r->take(r->user, text->data, text->size, &r->rendered);
     if (!r->omitted->unanswered++)

@@ -260,6 +260,7 @@ static ax_status take_json(const ax_corpus *corpus, const corpus_unit *unit, con
                               .take = take,
                               .user = user,
                               .omitted = omitted,
+                              .refused = corpus->refused,
                               .guessed = may_skip(file, unit) && data_has_suffix(file->path, ".json")};
     ax_status status = file->format == AX_DATA_JSON ? corpus_take_values(&records, text, bytes, offset)
                                                     : corpus_take_lines(&records, text, bytes, offset);

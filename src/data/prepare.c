@@ -15,7 +15,7 @@ enum { CACHE_VERSION = 6 };
 /* Hashes what the token file depends on: the version of the cache, whether special tokens are put around
  * texts (only if they are: the file is else that of earlier versions, which never did), the names, sizes and
  * modification times of the text files (for a pipe, its size and a hash of its bytes), the options for
- * reading text (text_key, bad_limit, the chat template, the members to ignore and, if there is a template,
+ * reading text (text_key, bad_lines, the chat template, the members to ignore and, if there is a template,
  * whether text_key was given), and the tokenizer. */
 static ax_status fingerprint(const ax_corpus *corpus, const ax_data_build_options *how, uint64_t *out)
 {
@@ -25,8 +25,10 @@ static ax_status fingerprint(const ax_corpus *corpus, const ax_data_build_option
              corpus->files[0].path, corpus->n > 1 ? ", ..." : "");
     XXH3_64bits_reset(state);
     uint64_t head[] = {CACHE_VERSION, ax_tokenizer_hash(how->tokenizer), (uint64_t)corpus->n,
-                       (uint64_t)corpus->bad_limit};
+                       (uint64_t)corpus->bad[CORPUS_NO_TEXT].limit};
     XXH3_64bits_update(state, head, sizeof head);
+    if (corpus->refused == CORPUS_NO_TEXT && corpus->bad[CORPUS_NO_TEXT].limit)
+        XXH3_64bits_update(state, "refused", sizeof "refused");
     if (data_frames(how))
         XXH3_64bits_update(state, "framed", sizeof "framed");
     const bool key_first = corpus->chat && corpus->text_key_given;

@@ -293,6 +293,32 @@ static void steps_without_targets_are_reported(void **state)
     ends(0, NULL, "grep -q '\"eval_loss\": null, \"perplexity\": null.*\"targets\": 0' few/metrics.jsonl");
 }
 
+/* Bad conversations are listed, once however many ranks there are, or left out. */
+static void bad_conversations_are_listed(void **state)
+{
+    (void)state;
+    ends(0, NULL,
+         "(cat qa.jsonl; echo '{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": "
+         "\"tool\", \"content\": \"x\"}]}'; echo '{}'; echo '{\"question\": 3, \"answer\": \"a\"}') "
+         ">odd.jsonl");
+    char command[512];
+    snprintf(command, sizeof command,
+             AXONN " train small.yaml run.dir=odd data.train=odd.jsonl%s >odd.log 2>&1",
+             has_ranks() ? " --ranks 2 grid.data=2" : "");
+    ends(4, NULL, command);
+    ends(0, "1\n", "grep -c axonn: odd.log");
+    ends(0, "3 records cannot be used, allowed: 0; correct them, or leave such records out: --bad-lines 3",
+         "cat odd.log");
+    ends(0, "odd.jsonl:121: turn 2: has the role \"tool\"", "cat odd.log");
+    ends(0, "odd.jsonl:122: expected an object", "cat odd.log");
+    ends(0, "odd.jsonl:123: turn 1: \"question\" must be a string", "cat odd.log");
+    const char *left =
+        AXONN " train small.yaml run.dir=odd data.train=odd.jsonl data.bad_lines=3 train.steps=1";
+    ends(0, "3 records were left out:", left);
+    ends(0, "3 bad lines left out",
+         AXONN " data build --input odd.jsonl --tokenizer tok --out odd.tok --bad-lines 3");
+}
+
 static void configurations_are_refused(void **state)
 {
     (void)state;
@@ -475,6 +501,7 @@ int main(void)
         cmocka_unit_test(a_conversation_is_kept),
         cmocka_unit_test(losses_do_not_depend_on_the_grid),
         cmocka_unit_test(steps_without_targets_are_reported),
+        cmocka_unit_test(bad_conversations_are_listed),
         cmocka_unit_test(configurations_are_refused),
         cmocka_unit_test(evaluation_counts_the_same_targets),
         cmocka_unit_test(evaluation_packs_documents),

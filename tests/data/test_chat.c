@@ -852,6 +852,50 @@ static void token_files(void **state)
     ax_tokenizer_destroy(&tok);
 }
 
+/* All bad records of all files are listed, and left out only if the caller said how many may be. */
+static void bad_conversations(void **state)
+{
+    scratch *s = *state;
+    ax_tokenizer *tok;
+    ax_chat *chat;
+    ax_buf file = {0};
+    static const char second[] = "{\"text\": null}\n{\"text\": \"t\"}\n{\"messages\": 1}\n";
+    OK(ax_tokenizer_load(put_chatml(s), &tok));
+    OK(ax_chat_create(tok, NULL, &chat));
+    for (int i = 0; i < 60; i++)
+        OK(ax_buf_printf(&file,
+                         "{\"messages\": [{\"role\": \"user\", \"content\": \"q%d\"}, {\"role\": "
+                         "\"%s\", \"content\": %s}]}\n",
+                         i, i % 3 == 1 ? "tool" : "assistant", i % 20 == 3 ? "null" : "\"a\""));
+    const char *paths[] = {put_file(s, "a.jsonl", file.data, file.size),
+                           put_file(s, "b.jsonl", second, strlen(second))};
+    for (int threads = 1; threads <= 4; threads += 3) {
+        ax_data_build_options o = {.corpus = {.inputs = paths, .n_inputs = 2, .chat = chat, .bad_lines = -1},
+                                   .tokenizer = tok,
+                                   .output = in_scratch(s, "out.tok"),
+                                   .threads = threads};
+        ax_data_build_report report;
+        FAILS(AX_ERR_DATA, "23 records cannot be used, allowed: 0;", ax_data_build(&o, NULL));
+        assert_non_null(strstr(ax_error_message(), "--bad-lines 24 (data.bad_lines)"));
+        assert_non_null(strstr(ax_error_message(), "a.jsonl:2: turn 2: has the role \"tool\""));
+        assert_non_null(strstr(ax_error_message(), "a.jsonl:4: turn 2: \"content\" must be a string"));
+        assert_non_null(strstr(ax_error_message(), "a.jsonl:8: the same\n"));
+        assert_non_null(strstr(ax_error_message(), "\nand 3 more"));
+        o.corpus.bad_lines = 23;
+        FAILS(AX_ERR_DATA, "24 records cannot be used, allowed: 23;", ax_data_build(&o, NULL));
+        assert_false(ax_path_exists(o.output));
+        o.corpus.bad_lines = 24;
+        OK(ax_data_build(&o, &report));
+        assert_int_equal(report.bad_lines, 24);
+        assert_int_equal(report.conversations, 38);
+        assert_int_equal(report.train.documents, 39);
+        OK(ax_remove_tree(o.output));
+    }
+    ax_buf_fini(&file);
+    ax_chat_destroy(&chat);
+    ax_tokenizer_destroy(&tok);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -867,6 +911,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(refused_templates, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(prompts, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(token_files, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(bad_conversations, files_setup, files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -240,8 +240,14 @@ static void bad_lines(void **state)
         "{\"text\": \"\\ud800\\ud800\"}\n";
     const char *path = put_text(s, "a.jsonl", text);
     expect_documents(path, "|a|pair \xf0\x9f\x98\x80 \\ud800|\xef\xbf\xbf|b");
-    expect_failure(path, 4, "such lines so far: 5, allowed: 4");
+    expect_failure(path, 4, "5 records cannot be used, allowed: 4");
     expect_failure(path, 0, "a.jsonl:2: \"text\" is null");
+    expect_failure(path, 4, "a.jsonl:9: the same");
+    expect_failure(path, 0, "a.jsonl:7: \"text\" is not valid Unicode");
+    expect_documents(put_text(s, "e.jsonl", "{\"text\": \"a\"}\n{}\n{\"text\": 1}\n{\"text\": \"b\"}\n"),
+                     "|a|b");
+    expect_failure(in_scratch(s, "e.jsonl"), 1, "e.jsonl:3: the same");
+    expect_failure(in_scratch(s, "e.jsonl"), -1, "2 records cannot be used, allowed: 0");
     expect_bad(put_text(s, "b.jsonl", "{\"text\":\"\\udead\"}"), "b.jsonl:1: \"text\" is not valid Unicode");
     expect_failure(put_text(s, "c.jsonl", "{\"text\": null}\n"), 1, "there is no text in");
     expect_bad(put_text(s, "d.jsonl", "{\"text\": \"\\ud800\", \"x\": }"), "d.jsonl:1:25: not valid JSON");

@@ -94,6 +94,9 @@ enum { AX_ST_STAGING = 2 << 20 }; /* bytes of host memory that a store needs to 
  * duplicate keys. */
 AX_MUST_CHECK ax_status ax_st_plan(const char *dir, const char *stem, const ax_st_array *arrays, int n,
                                    int64_t shard_bytes, ax_st **out);
+/* Gives the planned store `to`, whose files do not exist yet, the metadata in the headers of `from` (those of
+ * its first file that has some). Not collective. AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_st_keep_metadata(ax_st *to, const ax_st *from);
 /* Creates the planned files at their full size, with headers and index. One rank calls this function before
  * any rank writes. Not collective. AX_ERR_DATA also when the disk has no room. */
 AX_MUST_CHECK ax_status ax_st_make(ax_st *st);
@@ -274,6 +277,7 @@ typedef struct ax_ckpt_report {
     int64_t bytes; /* size of all files together, from the manifest if there is one */
     int n;         /* number of damaged files */
     ax_ckpt_fault *fault;
+    char *remark; /* ax_st_remark of the files; NULL: none */
 } ax_ckpt_report;
 
 /* Compares every file that a checkpoint's manifest lists with its size and checksum there; damage is in the

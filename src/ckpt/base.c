@@ -58,6 +58,18 @@ ax_status st_note(ax_st *st, const char *key, const char *value)
     return st_place_data(st);
 }
 
+ax_status ax_st_keep_metadata(ax_st *to, const ax_st *from)
+{
+    if (!json_object_size(from->metadata))
+        return AX_OK;
+    json_decref(to->metadata);
+    to->metadata = json_deep_copy(from->metadata);
+    AX_CHECK(to->metadata, AX_ERR_MEMORY, "%s: not enough memory for the header of the file",
+             to->file[0].path);
+    /* transformers reads no file without "format" */
+    return json_object_get(to->metadata, "format") ? st_place_data(to) : st_note(to, "format", "pt");
+}
+
 const char *ax_st_base(const ax_st *st)
 {
     return json_string_value(json_object_get(st->metadata, CKPT_BASE));

@@ -14,6 +14,7 @@ void ax_ckpt_report_destroy(ax_ckpt_report **report)
         free((*report)->fault[i].what);
     }
     free((*report)->fault);
+    free((*report)->remark);
     free(*report);
     *report = NULL;
 }
@@ -70,8 +71,9 @@ static ax_status verify_structure(const char *path, ax_ckpt_report *r)
         return status == AX_ERR_DATA ? add_fault(r, described_by(path)) : status;
     r->files = st->files;
     r->bytes = ax_st_bytes(st);
+    status = ax_st_remark(st) ? ax_strdup(ax_st_remark(st), &r->remark) : AX_OK;
     ax_st_close(&st);
-    return AX_OK;
+    return status;
 }
 
 ax_status ax_ckpt_verify(const char *dir, ax_ckpt_report **out)
@@ -79,8 +81,7 @@ ax_status ax_ckpt_verify(const char *dir, ax_ckpt_report **out)
     *out = NULL;
     AX_CHECK(ax_path_exists(dir), AX_ERR_DATA, "no such file or directory: %s", dir);
     bool listed = ckpt_has(dir, MANIFEST);
-    AX_CHECK(listed || !ax_path_is_dir(dir) || ckpt_has(dir, "model.safetensors") ||
-                 ckpt_has(dir, "model.safetensors.index.json") || ax_ckpt_is_adapter(dir),
+    AX_CHECK(listed || !ax_path_is_dir(dir) || ax_ckpt_has_weights(dir) || ax_ckpt_is_adapter(dir),
              AX_ERR_DATA,
              "%s holds no checkpoint (" MANIFEST
              "), no model (model.safetensors) and no adapter (adapter_config.json)",

@@ -130,9 +130,9 @@ static ax_status report_json(const char *path, const ax_ckpt_report *r)
     for (int i = 0; i < r->n; i++)
         json_array_append_new(faults,
                               json_pack("{s:s, s:s}", "file", r->fault[i].file, "what", r->fault[i].what));
-    return cli_print_json(json_pack("{s:s, s:b, s:b, s:i, s:I, s:o}", "path", path, "good", r->n == 0,
+    return cli_print_json(json_pack("{s:s, s:b, s:b, s:i, s:I, s:o, s:s?}", "path", path, "good", r->n == 0,
                                     "manifest", r->manifest, "files", r->files, "bytes", (json_int_t)r->bytes,
-                                    "faults", faults));
+                                    "faults", faults, "remark", r->remark));
 }
 
 static void print_report(const char *path, const ax_ckpt_report *r)
@@ -146,6 +146,8 @@ static void print_report(const char *path, const ax_ckpt_report *r)
         printf("%s: %d of %d files damaged\n", path, r->n, r->files);
     for (int i = 0; i < r->n; i++)
         printf("  %s\n", r->fault[i].what);
+    if (r->remark)
+        printf("  %s\n", r->remark);
 }
 
 typedef struct tally {

@@ -93,16 +93,20 @@ typedef struct session {
 } session;
 
 /* Returns the error that the model has no tokenizer, so text cannot be used, with the advice `instead`. If
- * the model has SentencePiece's tokenizer.model, the message says how to convert it. */
+ * the model has a tokenizer of another kind, the message says how to get one that can be read. */
 static ax_status refuse_text(const session *s, const char *instead)
 {
-    char *path;
+    static const char *const others[] = {"tokenizer.model", "tekken.json"};
+    const char *dir = s->m.model.dir;
     ax_tokenizer *none = NULL;
-    AX_TRY(ax_path_join(s->m.model.dir, "tokenizer.model", &path));
-    ax_status status = ax_path_exists(path) ? ax_tokenizer_load(path, &none) : AX_OK;
-    free(path);
-    AX_TRY(status);
-    return ax_fail(AX_ERR_USAGE, "%s has no tokenizer.json: %s", s->m.model.dir, instead);
+    for (size_t i = 0; i < AX_COUNT(others); i++) {
+        char *path;
+        AX_TRY(ax_path_join(dir, others[i], &path));
+        ax_status status = ax_path_exists(path) ? ax_tokenizer_load(dir, &none) : AX_OK;
+        free(path);
+        AX_TRY(status);
+    }
+    return ax_fail(AX_ERR_USAGE, "%s has no tokenizer.json: %s", dir, instead);
 }
 
 static ax_status encode_prompt(session *s)

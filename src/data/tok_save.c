@@ -159,17 +159,29 @@ ax_status tok_refuse_sentencepiece(const char *dir)
         dir, dir, dir);
 }
 
+static bool has_file(const char *dir, const char *name)
+{
+    char *path;
+    if (ax_path_join(dir, name, &path) != AX_OK)
+        return false;
+    bool there = ax_path_exists(path);
+    free(path);
+    return there;
+}
+
 /* Fails, because `dir` contains neither tokenizer.json nor GPT-2's vocab.json and merges.txt. */
 static ax_status refuse_directory(const char *dir)
 {
-    char *model;
-    AX_TRY(ax_path_join(dir, "tokenizer.model", &model));
-    bool there = ax_path_exists(model);
-    free(model);
-    return there
-               ? tok_refuse_sentencepiece(dir)
-               : ax_fail(AX_ERR_DATA,
-                         "%s holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt", dir);
+    if (has_file(dir, "tokenizer.model"))
+        return tok_refuse_sentencepiece(dir);
+    AX_CHECK(
+        !has_file(dir, "tekken.json"), AX_ERR_DATA,
+        "%s has a tekken.json (the tokenizer of Mistral's own programs) but no tokenizer.json, the file that "
+        "is "
+        "read here: get that file from the model's page (hf download ORG/NAME tokenizer.json --local-dir %s)",
+        dir, dir);
+    return ax_fail(AX_ERR_DATA,
+                   "%s holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt", dir);
 }
 
 ax_status tok_load_gpt2_files(const char *dir, ax_tokenizer **out)

@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,6 +113,8 @@ static ax_status plan(converter *c)
     }
     c->result->arrays = n;
     ax_status status = ax_st_plan(c->aside, "model", arrays, n, c->args->shard_bytes, &c->to);
+    if (status == AX_OK)
+        status = ax_st_keep_metadata(c->to, c->from);
     free(arrays);
     return status;
 }
@@ -272,11 +275,15 @@ static ax_status copy_entry(const converter *c, const char *dir, const char *nam
 {
     char *path;
     struct stat info;
+    if (!fnmatch("*.safetensors", name, 0))
+        ax_beside_say_link(dir, name);
     if (!ax_beside_copied(name) || (c->model.base && (is_of_adapter(c, dir, name) || exists_aside(c, name))))
         return AX_OK;
     AX_TRY(ax_path_join(dir, name, &path));
     bool there = !stat(path, &info), regular = there && S_ISREG(info.st_mode);
     ax_status status = AX_OK;
+    if (regular)
+        ax_beside_say_link(dir, name);
     if (there && S_ISDIR(info.st_mode))
         ax_log(AX_LOG_INFO, "the directory %s is not copied", path);
     else if (regular && info.st_size > AX_BESIDE_MOST && !is_tokenizer(name))
@@ -361,11 +368,14 @@ static ax_status remove_failed(const converter *c, ax_status status)
 
 static ax_status open_source(converter *c)
 {
-    if (!ax_ckpt_is_adapter(c->args->dir))
-        return ax_st_open(c->args->dir, &c->from);
-    ax_status status = ax_pretrained_open(c->args->dir, &c->model);
-    c->from = c->model.weights;
-    return status;
+    if (ax_ckpt_is_adapter(c->args->dir)) {
+        AX_TRY(ax_pretrained_open(c->args->dir, &c->model));
+        c->from = c->model.weights;
+    } else
+        AX_TRY(ax_st_open(c->args->dir, &c->from));
+    if (ax_st_remark(c->from))
+        ax_log(AX_LOG_INFO, "%s", ax_st_remark(c->from));
+    return AX_OK;
 }
 
 ax_status ax_model_convert(const ax_conversion_args *args, ax_conversion *result)

@@ -312,6 +312,9 @@ void ax_resume_fini(ax_run_resume *resume);
  * (ax_model_convert copies those of a tokenizer of any size). */
 bool ax_beside_copied(const char *name);
 enum { AX_BESIDE_MOST = 16 << 20 };
+/* Logs a warning if the file `name` of directory `dir` is a link that leads out of it. Links of the hub's
+ * cache to its own blobs/ do not count. */
+void ax_beside_say_link(const char *dir, const char *name);
 
 /* train_files.c: the small files of a checkpoint. ax_run_find_files reads the files to copy from the
  * checkpoint from which the run starts, or else from the directory of model.from; ax_run_write_files makes

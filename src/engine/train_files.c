@@ -158,6 +158,8 @@ static ax_status add_beside(const ax_run *run, const char *dir, const char *name
             "%s is larger than 16 MiB and is not copied into checkpoints: copy it yourself if it is needed",
             path);
     free(path);
+    if (small)
+        ax_beside_say_link(dir, name);
     if (there && S_ISDIR(info.st_mode))
         return ax_buf_printf(directories, "%s%s", directories->size ? ", " : "", name);
     return small ? add_from(out, dir, name, name) : AX_OK;

@@ -355,6 +355,10 @@ static void shards_without_index(void **state)
     assert_non_null(
         strstr(ax_st_remark(st), "has no model.safetensors.index.json; all its 3 shards are read"));
     ax_st_close(&st);
+    ax_ckpt_report *report;
+    OK(ax_ckpt_verify(dir, &report));
+    assert_true(report->n == 0 && report->remark);
+    ax_ckpt_report_destroy(&report);
     assert_int_equal(rename(at(dir, "model-00002-of-00003.safetensors"), at(dir, "other")), 0);
     FAILS(AX_ERR_DATA, "lacks 1 of the 3 shards that their names announce: model-00002-of-00003",
           ax_st_open(dir, &st));

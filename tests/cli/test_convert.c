@@ -303,6 +303,43 @@ static void files_beside_the_weights(void **state)
     ax_buf_fini(&out);
 }
 
+/* __metadata__ is kept. A snapshot of the hub's cache, whose files are links to ../../blobs/, is copied
+ * without a word; a link that leads elsewhere is said. */
+static void metadata_and_links(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    static const char header[] =
+        "{\"__metadata__\":{\"license\":\"mit\"},\"a\":{\"dtype\":\"F32\",\"shape\":[1],"
+        "\"data_offsets\":[0,4]}}";
+    assert_int_equal(
+        shell("mkdir -p models--a--b/blobs models--a--b/snapshots/1; echo hello >elsewhere", &out), 0);
+    write_weights("models--a--b/blobs", header, "abcd", 4, 4);
+    write_text("models--a--b/blobs/c", "{\"dtype\": \"float32\"}");
+    assert_int_equal(
+        shell("cd models--a--b/snapshots/1; ln -s ../../blobs/model.safetensors .; ln -s ../../blobs/c "
+              "config.json; cd ../../..; " AXONN " ckpt convert models--a--b --out plain 2>&1; ln -s "
+              "../../../elsewhere models--a--b/snapshots/1/notes.txt; " AXONN
+              " ckpt convert models--a--b --out linked 2>&1; cat linked/notes.txt",
+              &out),
+        0);
+    const char *second = strstr(out.data, "notes.txt is a link to ");
+    assert_non_null(second);
+    assert_non_null(
+        strstr(second, "elsewhere, which is not in the model's directory: its content is copied"));
+    assert_null(strstr(second + strlen("notes.txt is a link to "), "is a link to"));
+    assert_contains(out.data, "hello\n");
+    size_t size;
+    char *file = read_file("plain/model.safetensors", &size);
+    uint64_t length;
+    memcpy(&length, file, 8);
+    file[8 + length] = 0;
+    assert_non_null(strstr(file + 8, "\"license\":\"mit\""));
+    assert_non_null(strstr(file + 8, "\"format\":\"pt\""));
+    free(file);
+    ax_buf_fini(&out);
+}
+
 static void overflow_is_reported(void **state)
 {
     (void)state;
@@ -411,7 +448,7 @@ int main(void)
         cmocka_unit_test(values_and_other_dtypes),  cmocka_unit_test(round_trips_are_exact),
         cmocka_unit_test(files_beside_the_weights), cmocka_unit_test(overflow_is_reported),
         cmocka_unit_test(memory_is_bounded),        cmocka_unit_test(failures_leave_nothing),
-        cmocka_unit_test(signals_leave_nothing),
+        cmocka_unit_test(signals_leave_nothing),    cmocka_unit_test(metadata_and_links),
     };
     return cmocka_run_group_tests_name("cli.convert", tests, set_up, tear_down);
 }

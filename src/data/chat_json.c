@@ -269,11 +269,16 @@ static ax_status find_role(const json_t *value, const char *member, ax_chat_role
             *role = roles[i].role;
             return AX_OK;
         }
+    static const char *const tools[] = {"tool",          "tool_response", "tool_call", "function",
+                                        "function_call", "observation",   "ipython"};
     return ax_fail(
         AX_ERR_DATA,
-        "has the role \"%s\", which no template has: the roles are system (or developer), user (or "
+        "has the role \"%s\", which no template has: %sthe roles are system (or developer), user (or "
         "human) and assistant (or gpt, model)",
-        name);
+        name,
+        is_listed(name, tools, AX_COUNT(tools)) ? "calls of tools and their results are not written, so the "
+                                                  "whole conversation must be left out; "
+                                                : "");
 }
 
 static ax_status add_said(const reader *r, ax_chat_role role, const said *s, bool unlearned)

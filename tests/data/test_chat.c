@@ -230,6 +230,31 @@ static void templates_become_jinja(void **state)
     json_decref(expected);
 }
 
+/* Texts of released models and of packages, by which transformers writes what the template writes. */
+static void known_texts_are_recognized(void **state)
+{
+    json_t *file = read_golden("chat.json"), *known = read_golden("chat_known.json"), *entry, *own;
+    size_t i, k, found = 0;
+    json_array_foreach(json_object_get(file, "templates"), i, entry)
+    {
+        const char *name = json_string_value(json_object_get(entry, "name"));
+        ax_tokenizer *tok;
+        OK(ax_tokenizer_load(put_template(*state, entry), &tok));
+        json_array_foreach(known, k, own)
+        {
+            if (strcmp(json_string_value(json_object_get(own, "template")), name))
+                continue;
+            OK(ax_tokenizer_set_chat_template(tok, json_string_value(json_object_get(own, "jinja"))));
+            expect_found(tok, name, "that of the tokenizer's chat_template (");
+            found++;
+        }
+        ax_tokenizer_destroy(&tok);
+    }
+    assert_int_equal(found, json_array_size(known));
+    json_decref(file);
+    json_decref(known);
+}
+
 /* What alpaca prints has the marks of deepseek-coder, if the text ends with <|EOT|>. */
 static void templates_recognize_their_own_jinja(void **state)
 {
@@ -476,7 +501,8 @@ static void refused_records(void **state)
 {
     static const char *const cases[][2] = {
         {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'tool', 'content': 'b'}]}",
-         "turn 2: has the role \"tool\", which no template has: the roles are system"},
+         "turn 2: has the role \"tool\", which no template has: calls of tools and their results are "
+         "not written, so the whole conversation must be left out; the roles are system"},
         {"{'messages': [{'content': 'a'}]}", "turn 1: \"role\" must be a string, but is missing"},
         {"{'messages': [{'role': 3, 'content': 'a'}]}",
          "turn 1: \"role\" must be a string, but is an integer"},
@@ -901,6 +927,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(golden, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(templates_become_jinja, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(known_texts_are_recognized, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(templates_recognize_their_own_jinja, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(a_tokenizer_has_its_own_template, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(a_template_replaces_that_of_the_config, files_setup, files_teardown),

@@ -77,8 +77,9 @@ static ax_status write_biases(const ax_model_config *c, json_t *json)
                  (mlp || lacks->mlp == usual.mlp),
              AX_ERR_USAGE, "config.json of family %s has no keys for the biases that this model has",
              c->family->name);
-    int failed = (attention && json_object_set_new(json, "attention_bias", json_boolean(!lacks->qkv))) |
-                 (mlp && json_object_set_new(json, "mlp_bias", json_boolean(!lacks->mlp)));
+    const bool failed =
+        (attention && json_object_set_new(json, "attention_bias", json_boolean(!lacks->qkv))) ||
+        (mlp && json_object_set_new(json, "mlp_bias", json_boolean(!lacks->mlp)));
     AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for the text of the model's config.json");
     return AX_OK;
 }

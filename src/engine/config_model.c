@@ -326,6 +326,15 @@ static bool check_path(ax_config *c, const char *key, const char *path, bool exi
     return exists;
 }
 
+/* Checks that the path of model.from exists. The message helps if it is the name of a model on the hub. */
+static void check_from_path(ax_config *c, const char *path)
+{
+    char *dir = NULL;
+    if (!ax_path_exists(path) && ax_ckpt_find_model(path, &dir) != AX_OK)
+        ax_option_error(c->set, "model.from", "%s", ax_error_message());
+    free(dir);
+}
+
 /* Checks a path in data.train or data.valid. The path need not be an existing file: it may be a glob pattern,
  * or the common prefix of Megatron-LM's .bin and .idx files. If files match but cannot be read, that is an
  * error too, and the message names the file. */
@@ -350,7 +359,7 @@ void config_check_paths(ax_config *c)
     const char *from = c->model.from, *tokenizer = c->data.tokenizer, *resume = c->train.resume;
     bool named = strcmp(resume, "auto") != 0 && strcmp(resume, "none") != 0;
     if (from)
-        check_path(c, "model.from", from, ax_path_exists(from));
+        check_from_path(c, from);
     if (c->model.config)
         check_path(c, "model.config", c->model.config, ax_path_exists(c->model.config));
     check_data_paths(c, "data.train", &c->data.train);

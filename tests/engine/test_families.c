@@ -119,6 +119,7 @@ static void errors_are_reported_together(void **state)
          {"2 errors:", "model.rope_theta: must be above 1", "optim.lrr: unknown key"}},
         {"model.config=nowhere.json optim.lrr=1", {"no such file or directory", "optim.lrr: unknown key"}},
         {"model.config=train.tok optim.lrr=1", {"model.config: ", "optim.lrr: unknown key"}},
+        {"model.from=acme/llama optim.lrr=1", {"hf download acme/llama", "optim.lrr: unknown key"}},
     };
     for (size_t i = 0; i < AX_COUNT(rows); i++) {
         sh("rm -rf run");

@@ -31,6 +31,7 @@ void fuzz_make_seeds(void)
                          "[1,2]\n{\"text\":\"\\ud800\"}", NULL});
     fuzz_seed_texts((const char *[]){"j[{\"text\":\"one\"},{\"text\":\"two\"}]", NULL});
     fuzz_seed_texts((const char *[]){"J{\"text\":\"one\"}\n{\"text\":\"two\"}\n", "[]", NULL});
+    fuzz_seed_texts((const char *[]){"l{}\n{}\n{\"text\":1}\n{\"text\":null}\n{\"text\":\"one\"}\n", NULL});
     fuzz_seed_texts((const char *[]){"t\xef\xbb\xbfSome text.\n", NULL});
     fuzz_seed_texts((const char *[]){"MSome text.\n", "more", "\x1f\x8b\x08", NULL});
     fuzz_seed((fuzz_part[]){{(char *)"ta\0b", 4}, {NULL, 0}});

@@ -23,10 +23,10 @@ static const struct {
     bool tie;
     ax_no_bias no_bias;
 } shapes[EQ_MODELS] = {
-    [EQ_GPT2] = {"gpt2", 2, 32, 4, 4, 0, 64, 64, 0, {0.1, 0.2, 0.1}, true},
-    [EQ_GROUPED] = {"gpt2", 2, 32, 8, 2, 0, 48, 40, 0, {.attn = 0.1}, false},
-    [EQ_ODD] = {"gpt2", 2, 21, 3, 3, 0, 23, 29, 0, {0}, true},
-    [EQ_SCARCE] = {"gpt2", 1, 6, 2, 1, 0, 3, 5, 0, {0}, false},
+    [EQ_GPT2] = {"gpt2", 2, 32, 4, 4, 0, 64, 64, 0, {0.1, 0.2, 0.1}, true, {0}},
+    [EQ_GROUPED] = {"gpt2", 2, 32, 8, 2, 0, 48, 40, 0, {.attn = 0.1}, false, {0}},
+    [EQ_ODD] = {"gpt2", 2, 21, 3, 3, 0, 23, 29, 0, {0}, true, {0}},
+    [EQ_SCARCE] = {"gpt2", 1, 6, 2, 1, 0, 3, 5, 0, {0}, false, {0}},
     [EQ_WINDOW] = {"mistral", 2, 32, 8, 2, 0, 48, 40, 4, {.attn = 0.1}, false, {0}},
     [EQ_NORMS] = {"qwen3", 2, 32, 4, 2, 16, 40, 56, 0, {.resid = 0.1}, true, {true, true, true}},
     [EQ_LORA] = {"mistral", 2, 32, 8, 2, 0, 48, 40, 4, {.resid = 0.1}, true, {.mlp = true}},

@@ -145,7 +145,7 @@ ax_status ckpt_check_place(const ckpt_item *it)
 
 static bool boxes_overlap(const ckpt_item *a, const ckpt_item *b)
 {
-    int64_t na[AX_MAX_DIMS], nb[AX_MAX_DIMS];
+    int64_t na[AX_MAX_DIMS] = {0}, nb[AX_MAX_DIMS] = {0};
     file_extents(a, na);
     file_extents(b, nb);
     for (int d = 0; d < a->place.ndim; d++)

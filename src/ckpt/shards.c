@@ -214,15 +214,30 @@ static ax_status open_index(ax_st *st, const char *dir)
 
 /* ---- shards without an index --------------------------------------------------------------------- */
 
+/* Reads "-00001" and the like at *text, and moves *text behind it. Returns 0 if the text is none. */
+static long shard_number(const char **text)
+{
+    char *end;
+    if ((*text)[0] != '-' || (*text)[1] < '0' || (*text)[1] > '9')
+        return 0;
+    long value = strtol(*text + 1, &end, 10);
+    *text = end;
+    return value <= 99999 ? value : 0;
+}
+
 /* Returns the K of the name STEM-00001-of-0000K.safetensors, or 0 for other names. */
 static int shards_of(const char *name, const char *stem)
 {
     size_t n = strlen(stem);
-    int i = 0, count = 0, end = 0;
-    if (strncmp(name, stem, n) != 0 || sscanf(name + n, "-%5d-of-%5d.safetensors%n", &i, &count, &end) != 2 ||
-        !end || name[n + (size_t)end])
+    if (strncmp(name, stem, n) != 0)
         return 0;
-    return i >= 1 && i <= count ? count : 0;
+    const char *rest = name + n;
+    long i = shard_number(&rest), count = 0;
+    if (!strncmp(rest, "-of", 3)) {
+        rest += 3;
+        count = shard_number(&rest);
+    }
+    return i >= 1 && i <= count && !strcmp(rest, ".safetensors") ? (int)count : 0;
 }
 
 int st_count_shards(const char *dir, const char *stem)

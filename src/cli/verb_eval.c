@@ -118,6 +118,7 @@ static ax_status cut(const args *a, const opened_model *m, ax_data *data, ax_row
 /* Returns the number of rows that each rank computes at a time: not more than there are. */
 static int64_t batch_of(const args *a, const opened_model *m, const ax_data *data, const ax_row_shape *shape)
 {
+    AX_ASSERT(shape->seq_len > 0);
     const int64_t ranks = ax_grid_group_size(m->ctx->grid, ax_batch_axes(m->ctx)),
                   most = a->batch ? a->batch : ax_max(AX_ROW_MOST / shape->seq_len, 1);
     return ax_max(ax_min(most, ax_ceil_div(ax_data_rows(data, shape), ranks)), 1);
@@ -139,7 +140,7 @@ static ax_status evaluate(const args *a, opened_model *m, const ax_data *data, c
 static ax_status with_data(const args *a, opened_model *m, const char *tokens)
 {
     ax_data *data = NULL;
-    ax_row_shape shape;
+    ax_row_shape shape = {0};
     const ax_tokenizer *tok = m->model.tokenizer;
     ax_status status = ax_data_open(tokens, tok ? ax_tokenizer_eos(tok) : -1, &data);
     if (status == AX_OK)

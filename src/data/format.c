@@ -130,7 +130,7 @@ static const foreign foreign_formats[] = {
 
 static bool has_magic(const foreign *f, const char *head, size_t n)
 {
-    size_t end = (size_t)(f->at + f->bytes);
+    size_t end = (size_t)f->at + (size_t)f->bytes;
     return f->magic && n >= end && !memcmp(head + f->at, f->magic, (size_t)f->bytes);
 }
 

@@ -121,6 +121,7 @@ static ax_status count_documents(const ax_data *data, const ax_row_shape *shape,
     while (walk.first < walk.end) {
         const int64_t inputs = walk.end - 1 - walk.first, T = shape->seq_len,
                       read = inputs_read(inputs, T, shape->longer);
+        AX_ASSERT(T > 0);
         sum->documents += read > 0;
         sum->left_out += inputs == 0;
         sum->cut += inputs > T && read;

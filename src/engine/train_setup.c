@@ -299,11 +299,11 @@ static const char *documents(const ax_data *data, int64_t n)
 /* Logs what became of the documents that are longer than a row. */
 static void log_long(const char *path, const ax_data *data, const ax_data_packed *p, ax_data_long longer)
 {
-    const int64_t n = p->cut + p->dropped;
+    const int64_t n = p->cut + p->dropped, pieces = p->pieces - p->documents + p->cut;
     const char *what = documents(data, n), *are = n == 1 ? "is" : "are";
     if (n && longer == AX_LONG_SPLIT)
         ax_log(AX_LOG_INFO, "%s: %lld %s %s longer than a row and became %lld pieces", path, (long long)n,
-               what, are, (long long)(p->pieces - p->documents + p->cut));
+               what, are, (long long)pieces);
     else if (n)
         ax_log(AX_LOG_INFO, "%s: %lld %s %s longer than a row and %s: %lld tokens are not read", path,
                (long long)n, what, are,

@@ -22,6 +22,13 @@ typedef struct beside {
 static const char *const named[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                     "pad_token", "cls_token", "mask_token"};
 
+/* Takes the result of a function of jansson that stores a value, which fails if there is no memory for it. */
+static ax_status stored(const beside *b, int result)
+{
+    AX_CHECK(!result, AX_ERR_MEMORY, "not enough memory for the tokens beside %s", b->where);
+    return AX_OK;
+}
+
 /* Returns the text of a token: a string, or an object with the member content. */
 static const char *content_of(const json_t *token)
 {
@@ -75,8 +82,7 @@ static ax_status take(beside *b, const json_t *token, bool special, json_int_t i
                  "leads to the id %lld: add the token to added_tokens of tokenizer.json, with its id",
                  b->where, content, (long long)id, (long long)chosen);
         entry = json_pack("{s:I, s:s}", "id", chosen, "content", content);
-        AX_CHECK(entry && !json_array_append_new(b->added, entry), AX_ERR_MEMORY,
-                 "not enough memory for the tokens beside %s", b->where);
+        AX_TRY(stored(b, json_array_append_new(b->added, entry)));
         b->changed = true;
     } else if (!json_is_object(token))
         return AX_OK;
@@ -87,8 +93,7 @@ static ax_status take(beside *b, const json_t *token, bool special, json_int_t i
         const json_t *flag = json_object_get(token, flags[i]), *before = json_object_get(entry, flags[i]);
         bool value = i == AX_COUNT(flags) - 1 ? special : flag ? json_is_true(flag) : defaults[i];
         b->changed |= json_is_true(before) != value;
-        AX_CHECK(!json_object_set_new(entry, flags[i], json_boolean(value)), AX_ERR_MEMORY,
-                 "not enough memory for the tokens beside %s", b->where);
+        AX_TRY(stored(b, json_object_set_new(entry, flags[i], json_boolean(value))));
     }
     return AX_OK;
 }
@@ -136,9 +141,10 @@ static ax_status take_numbered(beside *b, json_t *tokens, bool decoder)
         const char *content = name ? list[i].name : content_of(list[i].token);
         bool special = content && is_named(b->config, content);
         json_t *token = name ? name : json_deep_copy(list[i].token);
-        if (special && json_is_object(token))
-            json_object_set_new(token, "special", json_true());
-        if (!name && !json_is_object(list[i].token))
+        status = stored(b, !token);
+        if (status == AX_OK && special && json_is_object(token))
+            status = stored(b, json_object_set_new(token, "special", json_true()));
+        if (status == AX_OK && !name && !json_is_object(list[i].token))
             status = ax_fail(AX_ERR_DATA,
                              "%s: added_tokens_decoder of the tokenizer_config.json beside it holds %s for "
                              "%lld, not an object",
@@ -165,7 +171,7 @@ static ax_status take_special(beside *b, const char *key, const json_t *token)
     if (!entry)
         return take(b, token, true, -1);
     if (is_named(b->config, content) && !json_is_true(json_object_get(entry, "special"))) {
-        json_object_set_new(entry, "special", json_true());
+        AX_TRY(stored(b, json_object_set_new(entry, "special", json_true())));
         b->changed = true;
     }
     return AX_OK;
@@ -205,7 +211,7 @@ static ax_status take_names(beside *b)
 
 /* Sets add_prefix_space of the pre-tokenizer ByteLevel, where transformers' class of the tokenizer builds it
  * from tokenizer_config.json rather than from tokenizer.json. */
-static void take_prefix_space(beside *b, json_t *part)
+static ax_status take_prefix_space(beside *b, json_t *part)
 {
     static const char *const classes[] = {"GPT2Tokenizer", "Qwen2Tokenizer"};
     const char *class = json_string_value(json_object_get(b->config, "tokenizer_class"));
@@ -216,11 +222,12 @@ static void take_prefix_space(beside *b, json_t *part)
         builds |= class && !strncmp(class, classes[i], strlen(classes[i]));
     size_t i;
     json_t *member;
-    json_array_foreach(json_object_get(part, "pretokenizers"), i, member) take_prefix_space(b, member);
+    json_array_foreach(json_object_get(part, "pretokenizers"), i, member)
+        AX_TRY(take_prefix_space(b, member));
     if (!builds || !json_is_boolean(wanted) || !type || strcmp(type, "ByteLevel"))
-        return;
+        return AX_OK;
     b->changed |= json_is_true(json_object_get(part, "add_prefix_space")) != json_is_true(wanted);
-    json_object_set(part, "add_prefix_space", (json_t *)(uintptr_t)wanted);
+    return stored(b, json_object_set_new(part, "add_prefix_space", json_boolean(json_is_true(wanted))));
 }
 
 /* ---- tokens around a text ---- */
@@ -230,38 +237,46 @@ static json_t *one_item(const char *kind, const char *id)
     return json_pack("{s:{s:s, s:i}}", kind, "id", id, "type_id", 0);
 }
 
+/* Appends the special token `key` of the configuration to `single`, and its id to `specials`, if `wanted` is
+ * true and the token is there. */
+static ax_status add_around(const beside *b, const char *wanted, const char *key, json_t *single,
+                            json_t *specials)
+{
+    const char *content =
+        json_is_true(json_object_get(b->config, wanted)) ? content_of(json_object_get(b->config, key)) : NULL;
+    const json_t *entry = content ? find_added(b->added, content) : NULL;
+    if (!entry)
+        return AX_OK;
+    json_t *made = json_pack("{s:s, s:[I], s:[s]}", "id", content, "ids",
+                             json_integer_value(json_object_get(entry, "id")), "tokens", content);
+    AX_TRY(stored(b, json_object_set_new(specials, content, made)));
+    return stored(b, json_array_append_new(single, one_item("SpecialToken", content)));
+}
+
 /* Sets post_processor as add_bos_token and add_eos_token of tokenizer_config.json say. A tokenizer.json says
  * itself which tokens are put around a text: transformers then ignores the two keys. */
 static ax_status take_template(beside *b)
 {
-    static const char *const keys[][2] = {{"add_bos_token", "bos_token"}, {"add_eos_token", "eos_token"}};
-    json_t *single = json_array(), *specials = json_object();
-    bool any = false;
-    for (size_t i = 0; i < AX_COUNT(keys); i++) {
-        const char *content = json_is_true(json_object_get(b->config, keys[i][0]))
-                                  ? content_of(json_object_get(b->config, keys[i][1]))
-                                  : NULL;
-        const json_t *entry = content ? find_added(b->added, content) : NULL;
-        if (entry) {
-            json_array_append_new(single, one_item("SpecialToken", content));
-            json_object_set_new(specials, content,
-                                json_pack("{s:s, s:[O], s:[s]}", "id", content, "ids",
-                                          json_object_get(entry, "id"), "tokens", content));
-            any = true;
-        }
-        if (!i)
-            json_array_append_new(single, one_item("Sequence", "A"));
+    json_t *single = json_array(), *specials = json_object(), *pair = NULL;
+    ax_status status = add_around(b, "add_bos_token", "bos_token", single, specials);
+    if (status == AX_OK)
+        status = stored(b, json_array_append_new(single, one_item("Sequence", "A")));
+    if (status == AX_OK)
+        status = add_around(b, "add_eos_token", "eos_token", single, specials);
+    if (status == AX_OK && json_object_size(specials)) {
+        pair = json_deep_copy(single);
+        status = stored(b, json_array_append_new(pair, one_item("Sequence", "B")));
     }
-    json_t *pair = json_deep_copy(single);
-    json_array_append_new(pair, one_item("Sequence", "B"));
-    json_t *made = json_pack("{s:s, s:o, s:o, s:o}", "type", "TemplateProcessing", "single", single, "pair",
-                             pair, "special_tokens", specials);
-    AX_CHECK(made, AX_ERR_MEMORY, "not enough memory for the tokens beside %s", b->where);
-    b->changed |= any;
-    if (any)
-        json_object_set(b->root, "post_processor", made);
-    json_decref(made);
-    return AX_OK;
+    if (status == AX_OK && pair) {
+        json_t *made = json_pack("{s:s, s:O, s:O, s:O}", "type", "TemplateProcessing", "single", single,
+                                 "pair", pair, "special_tokens", specials);
+        status = stored(b, json_object_set_new(b->root, "post_processor", made));
+        b->changed = true;
+    }
+    json_decref(single);
+    json_decref(specials);
+    json_decref(pair);
+    return status;
 }
 
 /* Adds to `root`, the contents of tokenizer.json, what `config`, `map` (special_tokens_map.json) and `more`
@@ -273,15 +288,15 @@ static ax_status take_beside(const char *where, json_t *root, bool complete, jso
     json_t *decoder = json_object_get(config, "added_tokens_decoder");
     const json_t *added = json_object_get(root, "added_tokens");
     if (!added || json_is_null(added))
-        json_object_set_new(root, "added_tokens", json_array());
+        AX_TRY(stored(&b, json_object_set_new(root, "added_tokens", json_array())));
     b.added = json_object_get(root, "added_tokens");
     if (!json_is_array(b.added))
         return AX_OK; /* tok_parse refuses it */
     if (!decoder && json_is_object(map))
-        json_object_update(config, (json_t *)(uintptr_t)map);
+        AX_TRY(stored(&b, json_object_update(config, (json_t *)(uintptr_t)map)));
     AX_TRY(take_numbered(&b, decoder ? decoder : more, decoder != NULL));
     AX_TRY(take_names(&b));
-    take_prefix_space(&b, json_object_get(root, "pre_tokenizer"));
+    AX_TRY(take_prefix_space(&b, json_object_get(root, "pre_tokenizer")));
     if (!complete)
         AX_TRY(take_template(&b));
     *changed = b.changed;

@@ -161,6 +161,8 @@ static void report(ax_option_set *set, const char *place, const char *key, const
         ax_text_add(line, sizeof line,
                     "%s%.60s: ", set->flags && option && !ax_option_is_positional(option) ? "--" : "", key);
     ax_text_add_args(line, sizeof line, fmt, args);
+    if (strlen(line) == sizeof line - 1)
+        memcpy(line + sizeof line - 4, "...", 4);
     /* If memory is short, the line is lost, but error_count still makes ax_option_finish fail. */
     if (ax_buf_printf(&set->errors, "\n  %s", line) != AX_OK)
         return;

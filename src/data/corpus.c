@@ -218,20 +218,37 @@ static ax_status add_input_file(ax_corpus *corpus, const char *input, ax_data_fo
     return add_file(corpus, file);
 }
 
+/* Returns the command that prints the file if its suffix says that it holds comma- or tab-separated values,
+ * perhaps compressed, else NULL. *tabs: separated by tabs. */
+static const char *table_reader(const char *path, bool *tabs)
+{
+    static const struct {
+        const char *csv, *tsv, *reader;
+    } kinds[] = {
+        {".csv", ".tsv", "cat"}, {".csv.gz", ".tsv.gz", "zcat"}, {".csv.zst", ".tsv.zst", "zstdcat"}};
+    for (size_t i = 0; i < AX_COUNT(kinds); i++) {
+        *tabs = data_has_suffix(path, kinds[i].tsv);
+        if (*tabs || data_has_suffix(path, kinds[i].csv))
+            return kinds[i].reader;
+    }
+    return NULL;
+}
+
 /* Warns of the first file of comma- or tab-separated values: its columns are not told apart. */
 static void warn_of_table(ax_corpus *corpus, const corpus_file *file)
 {
-    if (file->format != AX_DATA_TEXT ||
-        (!data_has_suffix(file->path, ".csv") && !data_has_suffix(file->path, ".tsv")) || corpus->tables++)
+    bool tabs;
+    const char *reader = table_reader(file->path, &tabs);
+    if (file->format != AX_DATA_TEXT || !reader || corpus->tables++)
         return;
     ax_log(
         AX_LOG_WARN,
         "%s is read as plain text, with its separators and quotes, as one document (further such files are "
         "not "
-        "named). If a column holds the texts, convert it: python3 -c \"import csv,json,sys; "
-        "csv.field_size_limit(1<<30); [print(json.dumps(r)) for r in csv.DictReader(sys.stdin%s)]\" < %s > "
-        "text.jsonl; then --text-key (data.text_key) COLUMN",
-        file->path, data_has_suffix(file->path, ".tsv") ? ",delimiter='\\t'" : "", file->path);
+        "named). To read its rows as records, convert it: %s %s | python3 -c \"import csv,json,sys; "
+        "csv.field_size_limit(1<<30); [print(json.dumps(r)) for r in csv.DictReader(sys.stdin%s)]\" > "
+        "records.jsonl (if one column holds texts, give its name to --text-key or data.text_key)",
+        file->path, reader, file->path, tabs ? ",delimiter='\\t'" : "");
 }
 
 static ax_status add_tree(ax_corpus *corpus, const ax_corpus_options *options, const char *dir)

@@ -152,8 +152,9 @@ static void log_steps(const sharing *s)
     const ax_sources *train = &s->run->inputs.train;
     char samples[96], read[96] = "";
     if (train->n == 1)
-        snprintf(samples, sizeof samples, "%lld epoch%s of %lld samples", (long long)train->epochs[0],
-                 train->epochs[0] == 1 ? "" : "s", (long long)samples_of(s->run, 0));
+        snprintf(samples, sizeof samples, "%lld epoch%s of %lld sample%s", (long long)train->epochs[0],
+                 train->epochs[0] == 1 ? "" : "s", (long long)samples_of(s->run, 0),
+                 samples_of(s->run, 0) == 1 ? "" : "s");
     else
         snprintf(samples, sizeof samples, "%.0f samples in the epochs of %d sources", s->epochs, train->n);
     if (s->step && !s->before)

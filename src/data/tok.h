@@ -81,6 +81,8 @@ typedef struct tok_unicode_row {
 } tok_unicode_row;
 /* Returns the n rows, in the order of the characters. */
 const tok_unicode_row *tok_unicode_rows(size_t *n);
+/* Returns true if the text, valid UTF-8, has a character of a row. */
+bool tok_unicode_disputed(const char *text, size_t n);
 /* Returns the general category of a character in Hugging Face's library. */
 const char *tok_category(uint32_t c);
 
@@ -136,7 +138,9 @@ enum { TOK_MAX_STAGES = 8 };
  * matches is also a piece, or is dropped if `drop_gaps` is set. */
 typedef struct tok_stage {
     pcre2_code *code;
-    char *pattern; /* the regular expression as written in tokenizer.json */
+    pcre2_code *corrected; /* the same for texts with characters on which the versions of Unicode disagree
+                              (tok_unicode_rows); it is slower. NULL: `code` is right for all texts */
+    char *pattern;         /* the regular expression as written in tokenizer.json */
     bool drop_gaps;
 } tok_stage;
 
@@ -149,8 +153,9 @@ AX_MUST_CHECK ax_status tok_stage_init(tok_stage *stage, const char *pattern, bo
 void tok_stage_fini(tok_stage *stage);
 
 /* Appends to `out` the regular expression of PCRE2 that has the same matches as `pattern`, which is written
- * for Oniguruma in Ruby syntax. AX_ERR_DATA as for tok_stage_init. */
-AX_MUST_CHECK ax_status tok_translate(const char *pattern, ax_buf *out);
+ * for Oniguruma in Ruby syntax; unless `corrected` is true, only in texts without characters on which the
+ * versions of Unicode disagree. AX_ERR_DATA as for tok_stage_init. */
+AX_MUST_CHECK ax_status tok_translate(const char *pattern, bool corrected, ax_buf *out);
 
 /* PCRE2 state for matching; each thread needs its own. */
 typedef struct tok_matcher {

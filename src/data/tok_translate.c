@@ -27,6 +27,7 @@
 typedef struct translation {
     const char *pattern;
     ax_buf *out;
+    bool corrected; /* classes are right for the characters of tok_unicode_rows too */
     bool in_class, negated;
     ax_buf plain, categories, scripts; /* members of the class: properties of the two kinds, and all others */
     int depth, caseless;               /* number of open groups; depth of the (?i:...) around, 0: none */
@@ -152,7 +153,8 @@ static ax_status add_corrected(translation *t, const ax_buf *missing, const ax_b
 static ax_status end_class(translation *t)
 {
     ax_buf missing = {0}, excess = {0};
-    ax_status status = t->categories.size || t->scripts.size ? find_differences(t, &missing, &excess) : AX_OK;
+    bool properties = t->categories.size || t->scripts.size;
+    ax_status status = t->corrected && properties ? find_differences(t, &missing, &excess) : AX_OK;
     if (status == AX_OK)
         status = add_corrected(t, &missing, &excess);
     ax_buf_fini(&missing);
@@ -325,9 +327,9 @@ static ax_status translate_inside(translation *t, const char **p)
     return ax_buf_printf(&t->plain, literal ? "\\-" : "%c", *at);
 }
 
-ax_status tok_translate(const char *pattern, ax_buf *out)
+ax_status tok_translate(const char *pattern, bool corrected, ax_buf *out)
 {
-    translation t = {.pattern = pattern, .out = out};
+    translation t = {.pattern = pattern, .out = out, .corrected = corrected};
     ax_status status = AX_OK;
     for (const char *p = pattern; *p && status == AX_OK;)
         status = *p == '\\'   ? translate_escape(&t, &p)

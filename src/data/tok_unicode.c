@@ -14,7 +14,8 @@ const tok_unicode_row *tok_unicode_rows(size_t *n)
     return rows;
 }
 
-const char *tok_category(uint32_t c)
+/* Returns the row of a character, or NULL. */
+static const tok_unicode_row *find_row(uint32_t c)
 {
     size_t lo = 0, hi = AX_COUNT(rows);
     while (lo < hi) {
@@ -24,6 +25,24 @@ const char *tok_category(uint32_t c)
         else
             hi = mid;
     }
-    return lo < AX_COUNT(rows) && rows[lo].first <= c ? rows[lo].category
-                                                      : utf8proc_category_string((utf8proc_int32_t)c);
+    return lo < AX_COUNT(rows) && rows[lo].first <= c ? &rows[lo] : NULL;
+}
+
+const char *tok_category(uint32_t c)
+{
+    const tok_unicode_row *row = find_row(c);
+    return row ? row->category : utf8proc_category_string((utf8proc_int32_t)c);
+}
+
+bool tok_unicode_disputed(const char *text, size_t n)
+{
+    for (size_t i = 0, length; i < n; i += length) {
+        length = 1;
+        if ((unsigned char)text[i] < 0x80)
+            continue;
+        uint32_t c = tok_utf8_get(text + i, &length);
+        if (c >= rows[0].first && find_row(c))
+            return true;
+    }
+    return false;
 }

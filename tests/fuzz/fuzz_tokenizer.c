@@ -1,6 +1,6 @@
 /* Tokenizers. One or two parts are tokenizer.json and tokenizer_config.json; three are vocab.json, merges.txt
- * and tokenizer_config.json. A tokenizer that loads must encode and decode some texts, and load again after
- * it was saved. */
+ * and tokenizer_config.json; four are the first two, special_tokens_map.json and added_tokens.json. A
+ * tokenizer that loads must encode and decode some texts, and load again after it was saved. */
 #include "axonn/tokenizer.h"
 #include "fuzz/fuzz.h"
 
@@ -86,8 +86,34 @@ static void seed_text_kinds(void)
     seed_text_kind("null", digits, whole, "\"byte_fallback\":false,\"fuse_unk\":false");
 }
 
+/* A tokenizer.json that lacks tokens which the files beside it name. */
+static void seed_beside(const char *config, const char *map, const char *more)
+{
+    fuzz_seed_texts((const char *[]){
+        "{\"added_tokens\":[{\"id\":4,\"content\":\"<s>\",\"special\":false}],\"pre_tokenizer\":{\"type\":"
+        "\"ByteLevel\",\"add_prefix_space\":false},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,"
+        "\"ab\":2,\"[P]\":3},\"merges\":[\"a b\"]}}",
+        config, map, more, NULL});
+}
+
+static void seed_all_beside(void)
+{
+    seed_beside("{\"added_tokens_decoder\":{\"5\":{\"content\":\"<x>\",\"lstrip\":true},\"4\":{\"content\":"
+                "\"<s>\",\"normalized\":true}},\"eos_token\":\"<s>\",\"tokenizer_class\":\"GPT2Tokenizer\","
+                "\"add_prefix_space\":true}",
+                "{}", "{}");
+    seed_beside("{\"extra_special_tokens\":{\"image_token\":\"<i>\"},\"my_token\":{\"content\":\"<m>\"}}",
+                "{\"pad_token\":\"[P]\",\"additional_special_tokens\":[\"<q>\",{\"content\":\"<r>\"}]}",
+                "{\"<x>\":5,\"<y>\":6}");
+    fuzz_seed_texts((const char *[]){"{\"a\":0,\"b\":1,\"ab\":2,\"<|endoftext|>\":3}", "#version: 0.2\na b\n",
+                                     "{\"eos_token\":\"<|endoftext|>\",\"bos_token\":\"<s>\","
+                                     "\"add_bos_token\":true,\"add_eos_token\":true}",
+                                     NULL});
+}
+
 void fuzz_make_seeds(void)
 {
+    seed_all_beside();
     seed_text_kinds();
     seed_trained("gpt2", "one");
     seed_trained("qwen2", "two");
@@ -176,18 +202,18 @@ static void set_template(ax_tokenizer *tok)
 
 void fuzz_one(const fuzz_part *part, int n)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "vocab.json",
-                                        "merges.txt"};
-    static const int places[2][3] = {{0, 1, -1}, {2, 3, 1}};
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json",   "vocab.json",
+                                        "merges.txt",     "special_tokens_map.json", "added_tokens.json"};
+    static const int places[2][4] = {{0, 1, 4, 5}, {2, 3, 1, -1}};
     static const char *const texts[] = {"the cat  <s> ababab\n\xff\xc3 naïve 12345", "",
                                         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!"};
     ax_tokenizer *tok;
     ax_encoder *encoder;
     for (size_t i = 0; i < AX_COUNT(names); i++)
         fuzz_file(names[i], NULL, 0);
-    for (int i = 0; i < n && i < 3; i++)
-        if (places[n > 2][i] >= 0)
-            fuzz_file(names[places[n > 2][i]], part[i].data, part[i].size);
+    for (int i = 0; i < n && i < 4; i++)
+        if (places[n == 3][i] >= 0)
+            fuzz_file(names[places[n == 3][i]], part[i].data, part[i].size);
     if (!fuzz_read(ax_tokenizer_load(fuzz_path(""), &tok)))
         return;
     query_tokens(tok);

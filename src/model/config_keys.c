@@ -18,7 +18,8 @@ static const char reads[] =
 static const char idle[] =
     /* what the model is, and where it comes from */
     "_name_or_path name_or_path _commit_hash architectures transformers_version tokenizer_class "
-    "finetuning_task task_specific_params unsloth_fixed unsloth_version "
+    "finetuning_task task_specific_params unsloth_fixed unsloth_version is_llama_config "
+    "transformers.js_config "
     /* tokens; transformers does not train the embedding of pad_token_id, which no row here has as a token */
     "pad_token_id sep_token_id unk_token_id decoder_start_token_id prefix "
     /* how the same numbers are computed, and what is returned beside them */
@@ -28,10 +29,12 @@ static const char idle[] =
     "_experts_implementation_internal fusion_config distributed_config compile_config _attn_was_changed "
     "_pre_quantization_dtype tie_last_hidden_states init_std initializer_factor "
     /* heads of classifiers, encoders and decoders, layers beside the model's */
-    "id2label label2id num_labels problem_type classifier_dropout hidden_dropout "
+    "id2label label2id num_labels _num_labels problem_type classifier_dropout hidden_dropout "
     "token_classification_bias is_decoder tie_encoder_decoder cross_attention_hidden_size num_mtp_layers "
     "mtp_layer_types mtp_per_layer_config mtp_mlp_layer_types mtp_hidden_states_first "
     "number_of_conv_states "
+    /* a copy of max_position_embeddings */
+    "max_sequence_length "
     /* generation: generation_config.json has these */
     "assistant_confidence_threshold assistant_lookbehind bad_words_ids begin_suppress_tokens "
     "diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size encoder_repetition_penalty "
@@ -60,7 +63,8 @@ static const ax_key_rule rules[] = {
     {"clip_qkv", "null", NULL}, {"qk_norm", "false null", NULL}, {"use_qk_norm", "false null", NULL},
     {"qk_layernorm", "false null", NULL}, {"qkv_bias", "false null", NULL},
     {"use_bias", "false null", NULL}, {"no_rope_layers", "null []", NULL},
-    {"use_bidirectional_attention", "false null", NULL}, {"alibi", "false null", NULL},
+    {"use_bidirectional_attention", "false null", NULL}, {"use_mrope", "false null", NULL},
+    {"rope_interleaved", "false null", NULL}, {"alibi", "false null", NULL},
     {"use_alibi", "false null", NULL}, {"use_parallel_residual", "false null", NULL},
     {"parallel_attn", "false null", NULL}, {"num_experts", "null 0", NULL},
     {"num_local_experts", "null 0", NULL}, {"n_routed_experts", "null 0", NULL},

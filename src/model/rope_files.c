@@ -128,10 +128,11 @@ ax_status ax_rope_read(const json_t *json, const char *path, ax_model_config *c)
 static const char *const members[] = {
     [AX_ROPE_DEFAULT] = AX_ROPE_ALWAYS,
     [AX_ROPE_LINEAR] = AX_ROPE_ALWAYS " factor",
+    [AX_ROPE_DYNAMIC] = AX_ROPE_ALWAYS " factor",
     [AX_ROPE_LLAMA3] =
         AX_ROPE_ALWAYS " factor original_max_position_embeddings low_freq_factor high_freq_factor",
     [AX_ROPE_YARN] = AX_ROPE_ALWAYS " factor original_max_position_embeddings attention_factor beta_fast "
-                                    "beta_slow mscale mscale_all_dim truncate"};
+                                    "beta_slow mscale mscale_all_dim truncate finetuned"};
 
 ax_status ax_rope_list_unused(const json_t *json, ax_buf *out)
 {

@@ -350,6 +350,15 @@ static void unknown_keys_are_listed(void **state)
          "\"num_key_value_heads\": 2, \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2, "
          "\"mscale\": 1, \"scale\": 1}",
          "rope_parameters.scale"},
+        {"llama", "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0, \"note\": 1}",
+         "rope_scaling.note"},
+        /* keys in files of Yarn-Llama, SmolLM2, Vicuna, Qwen 2.5 and DistilGPT2 */
+        {"llama",
+         "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 16, \"finetuned\": true}, \"is_llama_config\": "
+         "true, "
+         "\"rope_interleaved\": false, \"transformers.js_config\": {}, \"max_sequence_length\": 48",
+         ""},
+        {"qwen2", "\"num_key_value_heads\": 2, \"use_mrope\": false, \"_num_labels\": 1", ""},
     };
     for (size_t i = 0; i < AX_COUNT(rows); i++) {
         ax_model_config c = parsed(rows[i].family, rows[i].keys);
@@ -422,6 +431,7 @@ static void refusals_name_key_and_value(void **state)
         {"llama", "\"attention_multiplier\": 0.0625", "attention_multiplier = 0.0625"},
         {"llama", "\"pruned_heads\": {\"0\": [1]}", "pruned_heads = {\"0\":[1]}"},
         {"llama", "\"sliding_window\": 4", "sliding_window = 4"},
+        {"qwen2", "\"use_mrope\": true", "use_mrope = true"},
         {"llama", "\"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\"]",
          "layer_types[1] is sliding_attention, but models of family llama have no window"},
         {"mistral",

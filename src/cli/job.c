@@ -139,7 +139,7 @@ typedef struct watch {
         gone; /* time when the ranks were first found to have ended; 0: they were not found to have ended */
     double looked; /* time of the last search for live ranks */
     pid_t rank;    /* a rank that was alive then; 0: none was found yet */
-    bool begun;    /* a rank was found, or a child of the launcher that had ended */
+    bool begun;    /* a rank was found */
 } watch;
 
 static void end_launcher(watch *w, double now)
@@ -185,8 +185,9 @@ static bool ranks_ended(watch *w)
         w->begun = true;
         return false;
     }
-    w->begun = w->begun || cli_job_has_zombie(w->pid);
-    return w->begun;
+    /* A zombie alone does not set w->begun: a launcher may run a helper, and wait for it, before the ranks.
+     */
+    return w->begun || cli_job_has_zombie(w->pid);
 }
 
 /* Ends the job if the ranks ended some seconds ago and the launcher has not noticed: some launchers wait

@@ -27,8 +27,31 @@ static int rank(const char *note, const char *seconds)
     return 3;
 }
 
-/* Runs a job of two ranks in a child of this process, which exits with a sum: 1 if the job was ended because
- * its ranks were gone, 2 if a signal came, 4 if the launcher was killed. */
+/* Runs a job in a child of this process, which exits with a sum: 1 if the job was ended because its ranks
+ * were gone, 2 if a signal came, 4 if the launcher was killed. */
+static pid_t run_script(char *script)
+{
+    char sh[] = "sh", c[] = "-c";
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid)
+        return pid;
+    cli_job job = {.words = (char *const[]){sh, c, script, NULL}, .stop = SIGUSR1};
+    ax_status status = cli_job_run(&job);
+    _exit(status != AX_OK ? 64
+                          : job.gone + 2 * (job.signal == SIGTERM) +
+                                4 * (WIFSIGNALED(job.status) && WTERMSIG(job.status) == SIGKILL));
+}
+
+/* Starts a job whose launcher, stopped for a second, waits late for a helper, and then needs longer to start
+ * its ranks than it may live without ranks. */
+static pid_t start_slow(void)
+{
+    char script[] = "sleep 0.1 & (sleep 1; kill -CONT $$) & kill -STOP $$; sleep 6";
+    return run_script(script);
+}
+
+/* Starts a job of two ranks. */
 static pid_t start(const char *note, const char *seconds)
 {
     char self[4096], script[8400];
@@ -38,16 +61,7 @@ static pid_t start(const char *note, const char *seconds)
     snprintf(script, sizeof script,
              "trap '' TERM; '%s' rank %s %s & '%s' rank %s %s & wait; while :; do sleep 0.2; done", self,
              note, seconds, self, note, seconds);
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid)
-        return pid;
-    char sh[] = "sh", c[] = "-c";
-    cli_job job = {.words = (char *const[]){sh, c, script, NULL}, .stop = SIGUSR1};
-    ax_status status = cli_job_run(&job);
-    _exit(status != AX_OK ? 64
-                          : job.gone + 2 * (job.signal == SIGTERM) +
-                                4 * (WIFSIGNALED(job.status) && WTERMSIG(job.status) == SIGKILL));
+    return run_script(script);
 }
 
 /* Returns the exit code of the child, -1 if it has not ended `seconds` after `begin`. */
@@ -76,12 +90,13 @@ static int running(const char *word)
     return n;
 }
 
-/* Three jobs side by side, because each waits for seconds. */
-static void hanging_launchers_are_ended(void **state)
+/* Four jobs side by side, because each waits for seconds. */
+static void only_hanging_launchers_are_ended(void **state)
 {
     (void)state;
     double begin = ax_now();
-    pid_t lost = start("none", "0.3"), heard = start("heard", "0.3"), killed = start("none", "61.25");
+    pid_t lost = start("none", "0.3"), heard = start("heard", "0.3"), killed = start("none", "61.25"),
+          slow = start_slow();
     while (running("61[.]25") < 2 && ax_now() - begin < 20)
         usleep(20000);
     assert_int_equal(kill(killed, SIGKILL), 0);
@@ -90,6 +105,7 @@ static void hanging_launchers_are_ended(void **state)
     assert_int_equal(ended(lost, begin, 40), 1 + 4);
     assert_int_equal(ended(heard, begin, 40), 1 + 2 + 4);
     assert_int_equal(ended(killed, begin, 40), 128 + SIGKILL);
+    assert_int_equal(ended(slow, begin, 40), 0);
     while (running("61[.]25") && ax_now() - begin < 40)
         usleep(20000);
     assert_int_equal(running("61[.]25"), 0);
@@ -99,6 +115,6 @@ int main(int argc, char **argv)
 {
     if (argc == 4 && !strcmp(argv[1], "rank"))
         return rank(argv[2], argv[3]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(hanging_launchers_are_ended)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(only_hanging_launchers_are_ended)};
     return cmocka_run_group_tests_name("cli.job", tests, NULL, NULL);
 }

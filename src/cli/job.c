@@ -138,6 +138,7 @@ typedef struct watch {
     double
         gone; /* time when the ranks were first found to have ended; 0: they were not found to have ended */
     double looked; /* time of the last search for live ranks */
+    double cost;   /* seconds that it took */
     pid_t rank;    /* a rank that was alive then; 0: none was found yet */
     bool begun;    /* a rank was found */
 } watch;
@@ -194,11 +195,13 @@ static bool ranks_ended(watch *w)
  * forever for hosts that they cannot reach, or for a file that they cannot write. */
 static void end_if_gone(watch *w, double now)
 {
-    /* The first rank is looked for all the time, because it may end early. */
-    if (w->begun && now - w->looked < LOOK_SECONDS)
+    /* The first rank is looked for often, because it may end early, but for at most a tenth of the time: a
+     * search reads about all processes of the machine. */
+    if (now - w->looked < (w->begun ? LOOK_SECONDS : 10 * w->cost))
         return;
     w->looked = now;
     w->gone = !ranks_ended(w) ? 0 : w->gone > 0 ? w->gone : now;
+    w->cost = ax_now() - now;
     if (w->gone > 0 && now - w->gone > (w->job->elsewhere ? FAR_SECONDS : GONE_SECONDS)) {
         w->job->gone = true;
         end_launcher(w, now);

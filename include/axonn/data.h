@@ -131,9 +131,9 @@ AX_MUST_CHECK ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t to
 
 /* Tells the source the tokenizer of the model that will read it: if the tokenizer puts tokens before each
  * text, and the first document of each file begins with them, info.begin_id becomes the first of them.
- * `wanted`: warns of each file of plain text that this tokenizer made without these tokens, because prompts
+ * `warn`: warns of each file of plain text that this tokenizer made without these tokens, because prompts
  * have them. AX_ERR_DATA: a file cannot be read. */
-AX_MUST_CHECK ax_status ax_data_expect_begin(ax_data *data, const ax_tokenizer *tokenizer, bool wanted);
+AX_MUST_CHECK ax_status ax_data_expect_begin(ax_data *data, const ax_tokenizer *tokenizer, bool warn);
 
 /* Verifies all of these that the format has: checksum, tokens below the vocabulary, document index,
  * end-of-text tokens that close documents, mask. Reads all files of the source in constant memory.

@@ -146,7 +146,7 @@ static ax_status with_data(const args *a, opened_model *m, const char *tokens)
     if (status == AX_OK)
         status = ax_data_expect(data, m->model.config.vocab, tok ? ax_tokenizer_hash(tok) : 0);
     if (status == AX_OK && tok)
-        status = ax_data_expect_begin(data, tok, a->bos);
+        status = ax_data_expect_begin(data, tok, a->bos && m->first);
     if (status == AX_OK && !strcmp(a->loss, "answers") && ax_data_describe(data)->targets < 0)
         status = ax_fail(
             AX_ERR_USAGE,

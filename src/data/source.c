@@ -549,7 +549,7 @@ static ax_status begins_with(const ax_data *data, const ax_ids *ids, bool *begin
     return AX_OK;
 }
 
-ax_status ax_data_expect_begin(ax_data *data, const ax_tokenizer *tokenizer, bool wanted)
+ax_status ax_data_expect_begin(ax_data *data, const ax_tokenizer *tokenizer, bool warn)
 {
     const ax_ids *before = ax_tokenizer_before(tokenizer);
     ax_data_info *info = &data->info;
@@ -558,7 +558,7 @@ ax_status ax_data_expect_begin(ax_data *data, const ax_tokenizer *tokenizer, boo
     if (!before->size)
         return AX_OK;
     for (int i = 0; i < data->parts; i++)
-        AX_TRY(ax_data_expect_begin(data->part[i], tokenizer, wanted));
+        AX_TRY(ax_data_expect_begin(data->part[i], tokenizer, warn));
     info->begin_id = before->data[0];
     for (int i = 0; i < data->parts; i++)
         info->begin_id = data->part[i]->info.begin_id < 0 ? -1 : info->begin_id;
@@ -569,7 +569,7 @@ ax_status ax_data_expect_begin(ax_data *data, const ax_tokenizer *tokenizer, boo
         return AX_OK;
     info->begin_id = -1;
     const char *name = ax_tokenizer_piece(tokenizer, before->data[0], &n);
-    if (wanted && info->targets < 0 && info->tokenizer_hash == ax_tokenizer_hash(tokenizer))
+    if (warn && info->targets < 0 && info->tokenizer_hash == ax_tokenizer_hash(tokenizer))
         ax_log(
             AX_LOG_WARN,
             "%s: its documents do not begin with %.*s, which the tokenizer puts before each text (and before "

@@ -212,7 +212,8 @@ static ax_status open_source(const ax_run *run, const char *path, ax_data **out,
     if (status == AX_OK)
         status = expect_source(run, *out);
     if (status == AX_OK && run->inputs.tokenizer)
-        status = ax_data_expect_begin(*out, run->inputs.tokenizer, run->config->data.bos);
+        status =
+            ax_data_expect_begin(*out, run->inputs.tokenizer, run->config->data.bos && ax_run_first(run));
     free(tokens);
     return ax_comm_agree(run->world, status);
 }

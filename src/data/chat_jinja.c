@@ -18,7 +18,6 @@ static const struct {
     {0xc9e0155c80737cf2, "qwen3",
      "that of the tokenizer's chat_template (Qwen3), but with the reasoning of every answer, not of the last "
      "alone"},
-    {0xa04f41d813a07b13, "chatml", "that of the tokenizer's chat_template (ChatML)"},
     {0x94713d122b6c7113, "llama3",
      "that of the tokenizer's chat_template (Llama 3 Instruct, as TRL trains it)"},
     {0xb242b4e4424831aa, "llama3", "that of the tokenizer's chat_template (Llama 3 Instruct, of unsloth)"},
@@ -30,8 +29,6 @@ static const struct {
     {0x588e6e4c9418a799, "chatml", "that of the tokenizer's chat_template (ChatML, of unsloth)"},
     {0xda206a9e46a4ac01, "chatml", "that of the tokenizer's chat_template (Yi)"},
     {0x4c6e807ee5fe9f4a, "chatml", "that of the tokenizer's chat_template (ChatML)"},
-    {0x05d40220fa7c4903, "chatml", "that of the tokenizer's chat_template (ChatML)"},
-    {0xaf1bb516438da7b9, "chatml", "that of the tokenizer's chat_template (ChatML)"},
 };
 
 const char *chat_known(const char *jinja, const char **origin)

@@ -16,6 +16,47 @@ static void saved_as_loaded(void **state)
     assert_int_equal(ax_remove_tree(copy), AX_OK);
 }
 
+/* Expects the ids of the text "!" with the tokens that the tokenizer puts around it: 0 before it, after it.
+ */
+static void expect_around(const ax_tokenizer *tok, bool before, bool after)
+{
+    ax_encoder *encoder;
+    ax_ids ids = {0};
+    assert_int_equal(ax_encoder_create(tok, &encoder), AX_OK);
+    assert_int_equal(ax_encode(encoder, "!", 1, AX_ENCODE_ADD_SPECIAL, &ids), AX_OK);
+    const int32_t wanted[] = {0, 1, 0};
+    assert_int_equal(ids.size, 1 + before + after);
+    assert_memory_equal(ids.data, wanted + !before, ids.size * sizeof *wanted);
+    ax_ids_fini(&ids);
+    ax_encoder_destroy(&encoder);
+}
+
+/* Beside vocab.json alone, add_bos_token and add_eos_token count, as in transformers, which gives these ids.
+ * A saved tokenizer.json says the same. */
+static void expect_tokens_around(const fixture *f)
+{
+    static const char *const values[] = {"null", "false", "true"};
+    char config[256], dir[64];
+    snprintf(dir, sizeof dir, "%s/around", f->dir);
+    for (int i = 0; i < 9; i++) {
+        ax_tokenizer *tok;
+        const bool before = i % 3 == 2, after = i / 3 == 2;
+        snprintf(config, sizeof config,
+                 "{\"tokenizer_class\": \"GPT2Tokenizer\", \"add_bos_token\": %s, \"add_eos_token\": %s, "
+                 "\"bos_token\": \"<|endoftext|>\", \"eos_token\": {\"content\": \"<|endoftext|>\"}}",
+                 values[i % 3], values[i / 3]);
+        write_text(f, "tokenizer_config.json", config);
+        assert_int_equal(ax_tokenizer_load(f->dir, &tok), AX_OK);
+        expect_around(tok, before, after);
+        assert_int_equal(ax_tokenizer_save(tok, dir), AX_OK);
+        ax_tokenizer_destroy(&tok);
+        assert_int_equal(ax_tokenizer_load(dir, &tok), AX_OK);
+        expect_around(tok, before, after);
+        ax_tokenizer_destroy(&tok);
+        assert_int_equal(ax_remove_tree(dir), AX_OK);
+    }
+}
+
 /* GPT-2's older files give the same tokenizer; they lack the pattern, which is known to be GPT-2's. */
 static void older_files(void **state)
 {
@@ -54,6 +95,7 @@ static void older_files(void **state)
     assert_int_equal(ax_tokenizer_load(f->dir, &tok), AX_ERR_DATA);
     assert_non_null(strstr(ax_error_message(), "token \"<|user|>\" is not in vocab.json"));
     assert_int_equal(ax_remove_tree(path_in(f, "added_tokens.json")), AX_OK);
+    expect_tokens_around(f);
     write_text(f, "tokenizer_config.json", "{\"tokenizer_class\": \"Qwen2Tokenizer\"}");
     assert_int_equal(ax_tokenizer_load(f->dir, &tok), AX_ERR_DATA);
     assert_non_null(strstr(ax_error_message(), "Qwen2Tokenizer"));

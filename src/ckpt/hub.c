@@ -106,9 +106,9 @@ static ax_status cache_dir(char **out)
     return AX_OK;
 }
 
-/* Sets *out to the last two names of `path` if these could be a model's name on the hub, "ORG/NAME": if the
- * path has no directory ORG. Else sets *out to the path's end after the last slash. */
-static const char *hub_name(const char *path)
+/* Returns the last two names of a path, "ORG/NAME", which may be a model's name on the hub; of a path without
+ * slash, all of it. */
+static const char *last_names(const char *path)
 {
     const char *slash = strrchr(path, '/'), *start = slash;
     if (!slash)
@@ -149,29 +149,37 @@ static ax_status find_cached(const char *name, char **out)
     return status == AX_ERR_DATA ? AX_OK : status;
 }
 
+/* Sets *name to the name that `path`, which does not exist, may have on the hub: NAME, or ORG/NAME if there
+ * is no directory ORG. NULL: it is no such name. */
+static ax_status find_hub_name(const char *path, const char **name)
+{
+    const char *slash = strrchr(path, '/'), *last = last_names(path);
+    char *parent;
+    AX_TRY(ax_strndup(path, slash ? (size_t)(slash - path) : 0, &parent));
+    *name = is_hub_name(last) && !ax_path_is_dir(parent) ? last : NULL;
+    free(parent);
+    return AX_OK;
+}
+
 ax_status ckpt_refuse_path(const char *path)
 {
     char *cached = NULL;
-    const char *name = hub_name(path);
-    const size_t before = (size_t)(strrchr(path, '/') ? strrchr(path, '/') - path : 0);
-    char *parent;
-    AX_TRY(ax_strndup(path, before, &parent));
-    const bool apart = before && !ax_path_is_dir(parent); /* ORG/NAME, and there is no directory ORG */
-    free(parent);
-    if (is_hub_name(name) && (apart || !before))
+    const char *name;
+    AX_TRY(find_hub_name(path, &name));
+    if (name)
         AX_TRY(find_cached(name, &cached));
-    ax_status status = cached ? ax_fail(AX_ERR_DATA,
-                                        "no such file or directory: %s; models are given as directories, and "
-                                        "the hub's cache has %s "
-                                        "in %s: give that directory",
-                                        path, name, cached)
-                       : apart && is_hub_name(name) && strchr(name, '/')
-                           ? ax_fail(AX_ERR_DATA,
-                                     "no such file or directory: %s; if %s is a model's name on the Hugging "
-                                     "Face hub, download it "
-                                     "first (hf download %s --local-dir DIR), and give DIR",
-                                     path, name, name)
-                           : ax_fail(AX_ERR_DATA, "no such file or directory: %s", path);
-    free(cached);
-    return status;
+    if (cached) {
+        ax_status status = ax_fail(AX_ERR_DATA,
+                                   "no such file or directory: %s; models are given as directories, and the "
+                                   "hub's cache has %s in %s: give that directory",
+                                   path, name, cached);
+        free(cached);
+        return status;
+    }
+    AX_CHECK(
+        !name || !strchr(name, '/'), AX_ERR_DATA,
+        "no such file or directory: %s; if %s is a model's name on the Hugging Face hub, download it first "
+        "(hf download %s --local-dir DIR), and give DIR",
+        path, name, name);
+    return ax_fail(AX_ERR_DATA, "no such file or directory: %s", path);
 }

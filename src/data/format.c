@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -158,14 +157,6 @@ static const foreign *foreign_by_suffix(const char *path)
     return NULL;
 }
 
-/* Returns true if the bytes begin with `start`, in letters of either case, after white space. */
-static bool starts_with(const char *head, size_t n, const char *start)
-{
-    while (n && strchr(" \t\r\n", *head))
-        head++, n--;
-    return n >= strlen(start) && !strncasecmp(head, start, strlen(start));
-}
-
 static ax_status refuse_foreign(const char *path, const foreign *f)
 {
     char command[1024] = "";
@@ -235,8 +226,8 @@ ax_status data_refuse_nul(const char *path, const char *head, size_t n, int64_t 
         path, (long long)offset);
 }
 
-/* Refuses a text whose name says that it is something else: the suffix of a format in the table, or JSON that
- * is an HTML page. Such a file is as a rule a failed download. */
+/* Refuses a text whose name says that it is something else: the suffix of a format in the table, or that of
+ * JSON for what a failed download leaves, such as a web page. */
 static ax_status refuse_misnamed(const char *path, const char *head, size_t n)
 {
     const foreign *f = foreign_by_suffix(path);
@@ -248,12 +239,11 @@ static ax_status refuse_misnamed(const char *path, const char *head, size_t n)
         "%s has the suffix %s, but holds text: is it a message of a failed download? Get it again, or, if "
         "this is the text to read, name it .txt",
         path, f ? f->suffix : packed);
-    AX_CHECK(
-        !json || (!starts_with(head, n, "<!doctype html") && !starts_with(head, n, "<html")), AX_ERR_DATA,
-        "%s is an HTML page, not JSON: as a rule a page that was saved instead of the file that it shows; "
-        "get the file itself",
-        path);
-    return AX_OK;
+    size_t blank = 0;
+    while (blank < n && memchr(" \t\r\n", head[blank], 4))
+        blank++;
+    const char *instead = json ? ax_file_stand_in(head + blank, n - blank) : NULL;
+    return instead ? ax_fail(AX_ERR_DATA, "%s %s", path, instead) : AX_OK;
 }
 
 ax_data_format data_json_format(const char *head, size_t n, bool complete)

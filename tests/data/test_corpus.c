@@ -404,7 +404,7 @@ static void other_formats(void **state)
     } cases[] = {{"a.parquet", "PAR1\0", 5, "a Parquet file: export its text as JSONL first (python3 -c "},
                  {"b.parquet", "version https://git-lfs.github.com/spec/v1\n", 43, "a pointer of Git LFS"},
                  {"c.parquet", "Entry not found", 15, "has the suffix .parquet, but holds text"},
-                 {"d.jsonl", "<!DOCTYPE html>\n", 16, "is an HTML page, not JSON"},
+                 {"d.jsonl", "<!DOCTYPE html>\n", 16, "d.jsonl is a web page, not the file"},
                  {"e.jsonl", "\xff\xfe{\0}\0", 6, "is in UTF-16: convert it to UTF-8 first (iconv -f utf-16"},
                  {"f.jsonl", "{\0\"\0t\0e\0", 8, "is in UTF-16le"},
                  {"g.txt", "\0\0\xfe\xff\0\0\0a", 8, "is in UTF-32"},

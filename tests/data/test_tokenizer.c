@@ -85,51 +85,6 @@ static void same_ids_as_hugging_face(void **state)
     }
 }
 
-static ax_status take_first(void *arg, const char *piece, size_t n)
-{
-    (void)piece;
-    size_t *first = arg;
-    *first = *first ? *first : n;
-    return AX_OK;
-}
-
-/* Characters of Unicode 15 and 16 have their properties with each version of PCRE2; those of 17 have none, as
- * in the library tokenizers. The first piece is the first two characters if the class matches both. */
-static void properties_of_unicode_16(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *pattern, *text;
-        size_t first;
-    } cases[] = {{"\\p{S}+|x", "\U0001FA77\U0001FABFx", 8},
-                 {"[^\\s\\p{L}\\p{N}]+|x", "\U0001FA77\U0002EBF0x", 4},
-                 {"\\p{L}+|x", "\U0002EBF0\u1C89x", 8},
-                 {"[\\P{L}y]+|\\p{L}", "\U0001FA77\u1C89x", 4},
-                 {"\\p{Han}+|x", "\U0002EBF0\U00031350x", 8},
-                 {"\\p{L}+|\\P{L}", "a\U000323B0x", 1},
-                 {"\\p{Mc}+|\\P{Mc}", "\U0001171E\U0001171Ex", 8},
-                 {"[\\p{Mn}]+|\\P{Mn}", "\U0001171E\U0001171Ex", 4},
-                 {"\\d+|\\D",
-                  "\U00011F50"
-                  "1x",
-                  5}};
-    tok_matcher matcher;
-    assert_int_equal(tok_matcher_init(&matcher), AX_OK);
-    for (size_t i = 0; i < AX_COUNT(cases); i++) {
-        tok_stage stage;
-        size_t first = 0;
-        assert_int_equal(tok_stage_init(&stage, cases[i].pattern, false), AX_OK);
-        assert_int_equal(
-            tok_split(&stage, 1, &matcher, cases[i].text, strlen(cases[i].text), take_first, &first), AX_OK);
-        if (first != cases[i].first)
-            fail_msg("pattern %s: the first piece has %zu bytes, not %zu", cases[i].pattern, first,
-                     cases[i].first);
-        tok_stage_fini(&stage);
-    }
-    tok_matcher_fini(&matcher);
-    assert_true(tok_starts_word("\u24B6", 3) && tok_starts_word("\U0002EBF0", 4));
-}
-
 static void questions(void **state)
 {
     const fixture *f = *state;
@@ -494,45 +449,10 @@ static void patterns(void **state)
     }
 }
 
-static ax_status add_piece(void *joined, const char *piece, size_t n)
-{
-    AX_TRY(ax_buf_add(joined, "|", ((ax_buf *)joined)->size > 0));
-    return ax_buf_add(joined, piece, n);
-}
-
-/* Where PCRE2's own reading of a pattern would cut a text elsewhere than Oniguruma. */
-static void cuts_are_oniguruma_s(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *pattern, *text, *pieces;
-    } cases[] = {
-        {"\\p{Han}+", "\u4e2d\u6587\u3001\u4e2d", "\u4e2d\u6587|\u3001|\u4e2d"}, /* U+3001 is Common */
-        {"[ \\v]+", "a \v\nb", "a| \v|\nb"},
-        {"[\\s-x]+", "a -x w", "a| -x |w"},
-        {"\\s+", "a\u180e b", "a\u180e| |b"},
-    };
-    tok_matcher matcher;
-    assert_int_equal(tok_matcher_init(&matcher), AX_OK);
-    for (size_t i = 0; i < AX_COUNT(cases); i++) {
-        tok_stage stage;
-        ax_buf joined = {0};
-        assert_int_equal(tok_stage_init(&stage, cases[i].pattern, false), AX_OK);
-        assert_int_equal(
-            tok_split(&stage, 1, &matcher, cases[i].text, strlen(cases[i].text), add_piece, &joined), AX_OK);
-        assert_int_equal(ax_buf_add(&joined, "", 1), AX_OK);
-        assert_string_equal(joined.data, cases[i].pieces);
-        ax_buf_fini(&joined);
-        tok_stage_fini(&stage);
-    }
-    tok_matcher_fini(&matcher);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_ids_as_hugging_face),
-        cmocka_unit_test(properties_of_unicode_16),
         cmocka_unit_test(questions),
         cmocka_unit_test(flags),
         cmocka_unit_test(round_trips),
@@ -545,7 +465,6 @@ int main(void)
         cmocka_unit_test(streaming),
         cmocka_unit_test(fingerprint),
         cmocka_unit_test(patterns),
-        cmocka_unit_test(cuts_are_oniguruma_s),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -157,6 +157,9 @@ AX_MUST_CHECK ax_status ax_ckpt_read_store(ax_param_set *set, ax_st *st, const a
 AX_MUST_CHECK ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_st *st,
                                       const ax_ckpt_rules *rules, ax_buf *left);
 
+/* Finds the array whose key is `key`, or `key` with `prefix` added or removed (ax_ckpt_rules); NULL if there
+ * is none. `prefix` may be NULL. */
+const ax_st_array *ax_ckpt_find_array(const ax_st *st, const char *key, const char *prefix);
 /* Sets *same to true if arrays `a` and `b` of `path` have the same dtype (one of ax_dtype), shape and bits,
  * or if one of the arrays is missing; else to false. `prefix`: a prefix that keys in the files may have or
  * lack (ax_ckpt_rules), or NULL. Not collective. AX_ERR_DATA if the files are damaged or cannot be read. */

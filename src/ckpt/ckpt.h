@@ -204,9 +204,6 @@ ax_status names_print(const name_group *group, ax_buf *out);
 
 /* ---- match.c ---- */
 
-/* Finds the array whose key is `key`, or `key` with `prefix` added or removed; NULL if there is none.
- * `prefix` may be NULL. */
-const ax_st_array *ckpt_find_array(const ax_st *st, const char *key, const char *prefix);
 /* Sets found[i] to the array of item i. The errors and `left` are those of ax_ckpt_match. */
 ax_status ckpt_match(const ckpt_items *items, const ax_st *st, const ax_ckpt_rules *rules,
                      const ax_st_array **found, ax_buf *left);

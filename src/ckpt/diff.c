@@ -142,7 +142,7 @@ static const ax_st_array *find_array(const differ *d, const ax_st *sa, const ax_
 {
     const ax_st_array *found = ax_st_find(sb, key);
     for (int i = 0; !found && i < d->n_prefixes; i++) {
-        found = ckpt_find_array(sb, key, d->prefixes[i]);
+        found = ax_ckpt_find_array(sb, key, d->prefixes[i]);
         found = found && !ax_st_find(sa, found->key) ? found : NULL;
     }
     return found;
@@ -254,7 +254,7 @@ ax_status ax_ckpt_same_arrays(const char *path, const char *a, const char *b, co
     ax_st *st;
     char *chunk = NULL;
     AX_TRY(ax_st_open(path, &st));
-    const ax_st_array *x = ckpt_find_array(st, a, prefix), *y = ckpt_find_array(st, b, prefix);
+    const ax_st_array *x = ax_ckpt_find_array(st, a, prefix), *y = ax_ckpt_find_array(st, b, prefix);
     *same = !x || !y ||
             (x->dtype < AX_DTYPE_COUNT && x->dtype == y->dtype && x->ndim == y->ndim &&
              !memcmp(x->dim, y->dim, (size_t)x->ndim * sizeof *x->dim));

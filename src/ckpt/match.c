@@ -7,7 +7,7 @@
 
 enum { MISMATCHES_SHOWN = 20, LEFT_SHOWN = 4 };
 
-const ax_st_array *ckpt_find_array(const ax_st *st, const char *key, const char *prefix)
+const ax_st_array *ax_ckpt_find_array(const ax_st *st, const char *key, const char *prefix)
 {
     const ax_st_array *a = ax_st_find(st, key);
     if (a || !prefix)
@@ -26,10 +26,10 @@ const ax_st_array *ckpt_find_array(const ax_st *st, const char *key, const char 
 /* Finds the array of an item. Of two arrays that a model ties, either one is enough, as in transformers. */
 static const ax_st_array *find_item(const ax_st *st, const ckpt_item *it, const ax_ckpt_rules *rules)
 {
-    const ax_st_array *a = ckpt_find_array(st, it->key, rules ? rules->prefix : NULL);
+    const ax_st_array *a = ax_ckpt_find_array(st, it->key, rules ? rules->prefix : NULL);
     if (a || !rules || !rules->table || strcmp(it->key, rules->table) != 0)
         return a;
-    return ckpt_find_array(st, rules->head, rules->prefix);
+    return ax_ckpt_find_array(st, rules->head, rules->prefix);
 }
 
 static bool ignored(const char *key, const ax_ckpt_rules *rules)

@@ -8,15 +8,6 @@
 
 /* ---- which arrays have factors ------------------------------------------------------------------- */
 
-/* Finds the array with the name `key`, or with this name without `prefix`: some model files omit the family's
- * prefix of names, such as "transformer.". */
-static const ax_st_array *find_array(const ax_st *st, const char *key, const char *prefix)
-{
-    const ax_st_array *a = ax_st_find(st, key);
-    size_t n = strlen(prefix);
-    return a || strncmp(key, prefix, n) ? a : ax_st_find(st, key + n);
-}
-
 ax_status ax_merge_factors(const ax_pretrained *m, const ax_st_array *weights, ax_merge_pair *out)
 {
     const ax_family *family = m->config.family;
@@ -27,7 +18,7 @@ ax_status ax_merge_factors(const ax_pretrained *m, const ax_st_array *weights, a
             if (!m->config.low_rank[i].rank)
                 continue;
             ax_family_matrix_key(family, (ax_matrix)i, block, key);
-            const ax_st_array *array = find_array(m->weights, key, ax_family_prefix(family));
+            const ax_st_array *array = ax_ckpt_find_array(m->weights, key, ax_family_prefix(family));
             if (!array || array != weights)
                 continue;
             ax_family_low_rank_key(family, (ax_matrix)i, block, 'A', factor);

@@ -334,6 +334,10 @@ void ax_run_files_fini(ax_run_files *files);
  * on rank 0. */
 ax_status ax_run_carry_template(ax_run *run);
 
+/* train_unlearned.c: if the run trains low-rank updates only, logs a warning that names the tokens that the
+ * chat template writes and that the base model has never learned. Called on rank 0. */
+ax_status ax_run_warn_unlearned(const ax_run *run, const ax_chat *chat);
+
 /* train_eval.c. Clears *pending if metrics.jsonl already has the evaluation of this step. Collective. */
 ax_status ax_run_eval_missing(const ax_run *run, bool *pending);
 /* Evaluates the model on data.valid and reports the result. AX_ERR_SIGNAL on all ranks if any rank received a

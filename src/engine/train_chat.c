@@ -169,6 +169,8 @@ ax_status ax_run_carry_template(ax_run *run)
                ax_error_message());
     if (chat) {
         ax_status status = carry(run, chat);
+        if (status == AX_OK)
+            status = ax_run_warn_unlearned(run, chat);
         end = ax_chat_end(chat);
         ax_chat_destroy(&chat);
         AX_TRY(status);

@@ -1,6 +1,6 @@
 /* Conversations from end to end: data build, data show --mask, training on answers, generate --chat and
  * --messages, and what is refused. */
-#include "axonn/base.h"
+#include "axonn/ckpt.h"
 
 #include "cli/cli_test.h"
 #include "support/sanitized.h"
@@ -411,6 +411,46 @@ static void expect_ends(const char *path, const char *ids)
     json_decref(expected);
 }
 
+/* Sets rows of the token embedding of the model in alpaca/ to a value. */
+static void fill_rows(const char *ids, float value)
+{
+    ax_st *st;
+    assert_int_equal(ax_st_open("blank", &st), AX_OK);
+    const ax_st_array *a = ax_st_find(st, "transformer.wte.weight");
+    FILE *file = fopen("blank/model.safetensors", "r+b");
+    assert_true(a && file && a->dtype == AX_F32);
+    for (; *ids; ids++)
+        for (int64_t c = 0; c < a->dim[1]; c++) {
+            assert_int_equal(fseek(file,
+                                   (long)(a->offset + ((*ids - '0') * a->dim[1] + c) * (int64_t)sizeof value),
+                                   SEEK_SET),
+                             0);
+            assert_int_equal(fwrite(&value, sizeof value, 1, file), 1);
+        }
+    assert_int_equal(fclose(file), 0);
+    ax_st_close(&st);
+}
+
+/* The base has rows of zeros, or equal rows, for the tokens of the template. Training all weights changes
+ * them, training updates of the blocks does not. */
+static void tokens_that_were_never_learned_are_named(void)
+{
+    static const char lora[] =
+        "rm -rf blank_run; " AXONN " train tune.yaml run.dir=blank_run model.from=blank tune.method=lora";
+    ends(0, NULL, "rm -rf blank && " AXONN " ckpt convert alpaca --out blank");
+    fill_rows("12", 0);
+    ends(0, "has never learned: <|im_start|> (id 1), <|im_end|> (id 2): their rows of transformer.wte.weight",
+         lora);
+    fill_rows("1", 0.25F);
+    ends(0, "has never learned: <|im_end|> (id 2): their rows", lora);
+    fill_rows("23", 0.5F);
+    ends(0, "has never learned: <|im_end|> (id 2): their rows", lora);
+    fill_rows("3", 0.25F);
+    ends(1, NULL,
+         "rm -rf blank_run; " AXONN
+         " train tune.yaml run.dir=blank_run model.from=blank tune.method=lora 2>&1 | grep never");
+}
+
 /* A tokenizer with the tokens of ChatML, for which alpaca is chosen only if a model says so. */
 static void checkpoints_carry_the_template(void **state)
 {
@@ -445,6 +485,7 @@ static void checkpoints_carry_the_template(void **state)
 
     /* So does an adapter, and the model into which it is merged. */
     ends(0, NULL, AXONN " train tune.yaml run.dir=adapter tune.method=lora");
+    tokens_that_were_never_learned_are_named();
     ends(0, NULL, AXONN " ckpt convert adapter --out merged");
     ends(0, "template chatml, that of the tokenizer's chat_template",
          AXONN " generate merged --chat --max-tokens 2 </dev/null");

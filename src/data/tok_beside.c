@@ -210,8 +210,9 @@ static ax_status take_names(beside *b)
 /* ---- spaces ---- */
 
 /* Sets add_prefix_space of the pre-tokenizer ByteLevel, where transformers' class of the tokenizer builds it
- * from tokenizer_config.json rather than from tokenizer.json. */
-static ax_status take_prefix_space(beside *b, json_t *part)
+ * from tokenizer_config.json rather than from tokenizer.json. `first`: no other pre-tokenizer runs before
+ * `part`. */
+static ax_status take_prefix_space(beside *b, json_t *part, bool first)
 {
     static const char *const classes[] = {"GPT2Tokenizer", "Qwen2Tokenizer"};
     const char *class = json_string_value(json_object_get(b->config, "tokenizer_class"));
@@ -223,9 +224,15 @@ static ax_status take_prefix_space(beside *b, json_t *part)
     size_t i;
     json_t *member;
     json_array_foreach(json_object_get(part, "pretokenizers"), i, member)
-        AX_TRY(take_prefix_space(b, member));
+        AX_TRY(take_prefix_space(b, member, first && !i));
     if (!builds || !json_is_boolean(wanted) || !type || strcmp(type, "ByteLevel"))
         return AX_OK;
+    AX_CHECK(
+        first || json_is_false(wanted), AX_ERR_DATA,
+        "%s: add_prefix_space of the tokenizer_config.json beside it is true, so that %s puts a space before "
+        "each piece into which the pre_tokenizer cuts a text, which is not supported: set it to false, with "
+        "which the published tokenizers of this class were made",
+        b->where, class);
     b->changed |= json_is_true(json_object_get(part, "add_prefix_space")) != json_is_true(wanted);
     return stored(b, json_object_set_new(part, "add_prefix_space", json_boolean(json_is_true(wanted))));
 }
@@ -296,7 +303,7 @@ static ax_status take_beside(const char *where, json_t *root, bool complete, jso
         AX_TRY(stored(&b, json_object_update(config, (json_t *)(uintptr_t)map)));
     AX_TRY(take_numbered(&b, decoder ? decoder : more, decoder != NULL));
     AX_TRY(take_names(&b));
-    AX_TRY(take_prefix_space(&b, json_object_get(root, "pre_tokenizer")));
+    AX_TRY(take_prefix_space(&b, json_object_get(root, "pre_tokenizer"), true));
     if (!complete)
         AX_TRY(take_template(&b));
     *changed = b.changed;

@@ -257,8 +257,106 @@ static void tokens_beside(void **state)
     ax_tokenizer *tok;
     assert_int_equal(load_value(f, json_object_get(variant(f, 0), "tokenizer"), &tok), AX_ERR_DATA);
     assert_non_null(strstr(ax_error_message(), "gives the token \"<|x|>\" the id 3000"));
+    write_text(f, "tokenizer_config.json",
+               "{\"tokenizer_class\": \"Qwen2Tokenizer\", \"add_prefix_space\": true}");
+    assert_int_equal(load_value(f, json_object_get(variant(f, variant_named(f, "qwen2")), "tokenizer"), &tok),
+                     AX_ERR_DATA);
+    assert_non_null(strstr(ax_error_message(), "add_prefix_space of the tokenizer_config.json"));
     assert_int_equal(ax_remove_tree(path_in(f, "tokenizer_config.json")), AX_OK);
     assert_int_equal(ax_remove_tree(path_in(f, "added_tokens.json")), AX_OK);
+}
+
+/* Expects the ids of each text, with the special tokens around it. Returns the number of texts with others.
+ */
+static int count_others(const char *name, const ax_tokenizer *tok, const json_t *texts, const json_t *wanted)
+{
+    ax_encoder *encoder;
+    ax_ids ids = {0};
+    const json_t *text;
+    size_t i;
+    int others = 0;
+    assert_int_equal(ax_encoder_create(tok, &encoder), AX_OK);
+    json_array_foreach(texts, i, text)
+    {
+        json_t *got = json_array();
+        ids.size = 0;
+        assert_int_equal(ax_encode(encoder, json_string_value(text), json_string_length(text),
+                                   AX_ENCODE_ADD_SPECIAL, &ids),
+                         AX_OK);
+        for (size_t k = 0; k < ids.size; k++)
+            json_array_append_new(got, json_integer(ids.data[k]));
+        char *is = json_dumps(got, 0), *must = json_dumps(json_array_get(wanted, i), 0);
+        if (strcmp(is, must)) {
+            print_error("%s: text %zu, \"%s\": %s, not %s\n", name, i, json_string_value(text), is, must);
+            others++;
+        }
+        free(is);
+        free(must);
+        json_decref(got);
+    }
+    ax_ids_fini(&ids);
+    ax_encoder_destroy(&encoder);
+    return others;
+}
+
+/* Ids that transformers gives with tokenizers of which tokenizer.json does not say all. */
+static void beside_as_transformers(void **state)
+{
+    const fixture *f = *state;
+    json_t *golden = json_load_file(AXONN_SOURCE_DIR "/tests/golden/beside.json", 0, NULL), *entry, *value;
+    const json_t *texts = json_object_get(golden, "texts");
+    const char *file;
+    size_t i;
+    int others = 0;
+    assert_non_null(golden);
+    json_array_foreach(json_object_get(golden, "variants"), i, entry)
+    {
+        const char *name = json_string_value(json_object_get(entry, "name"));
+        json_t *files = json_object_get(entry, "files");
+        size_t base = variant_named(f, json_string_value(json_object_get(entry, "base")));
+        json_t *root = json_copy(json_object_get(variant(f, base), "tokenizer"));
+        ax_tokenizer *tok;
+        json_object_update(root, json_object_get(entry, "json"));
+        json_object_foreach(files, file, value)
+        {
+            char *text = json_dumps(value, 0);
+            write_text(f, file, text);
+            free(text);
+        }
+        if (load_value(f, root, &tok) != AX_OK)
+            fail_msg("%s: %s", name, ax_error_message());
+        others += count_others(name, tok, texts, json_object_get(entry, "ids"));
+        ax_tokenizer_destroy(&tok);
+        json_decref(root);
+        json_object_foreach(files, file, value) unlink(path_in(f, file));
+    }
+    assert_int_equal(others, 0);
+    json_decref(golden);
+}
+
+/* Texts with characters of Unicode 15 and 16 are cut as by the library tokenizers. The merges of this
+ * tokenizer join all neighbours, so that the ids show where texts are cut. */
+static void newer_characters(void **state)
+{
+    const fixture *f = *state;
+    json_t *golden = json_load_file(AXONN_SOURCE_DIR "/tests/golden/beside.json", 0, NULL);
+    const json_t *newer = json_object_get(golden, "unicode"), *cut;
+    size_t i;
+    int others = 0;
+    json_array_foreach(json_object_get(newer, "cuts"), i, cut)
+    {
+        json_t *root = json_copy(json_object_get(newer, "tokenizer"));
+        ax_tokenizer *tok;
+        json_object_set(root, "pre_tokenizer", json_object_get(cut, "pre_tokenizer"));
+        assert_int_equal(load_value(f, root, &tok), AX_OK);
+        others += count_others(json_string_value(json_object_get(cut, "name")), tok,
+                               json_object_get(newer, "texts"), json_object_get(cut, "ids"));
+        ax_tokenizer_destroy(&tok);
+        json_decref(root);
+    }
+    assert_int_equal(i, 4);
+    assert_int_equal(others, 0);
+    json_decref(golden);
 }
 
 /* If the vocabulary lacks a byte, the byte is lost, as with Hugging Face, and `check` reports it. */
@@ -424,10 +522,16 @@ static void truncated_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(saved_as_loaded),       cmocka_unit_test(older_files),
-        cmocka_unit_test(saved_by_transformers), cmocka_unit_test(tokens_around_a_text),
-        cmocka_unit_test(end_of_text),           cmocka_unit_test(tokens_beside),
-        cmocka_unit_test(unknown_bytes),         cmocka_unit_test(damaged_files),
+        cmocka_unit_test(saved_as_loaded),
+        cmocka_unit_test(older_files),
+        cmocka_unit_test(saved_by_transformers),
+        cmocka_unit_test(tokens_around_a_text),
+        cmocka_unit_test(end_of_text),
+        cmocka_unit_test(tokens_beside),
+        cmocka_unit_test(beside_as_transformers),
+        cmocka_unit_test(newer_characters),
+        cmocka_unit_test(unknown_bytes),
+        cmocka_unit_test(damaged_files),
         cmocka_unit_test(truncated_files),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

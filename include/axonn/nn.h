@@ -128,16 +128,17 @@ ax_layer *ax_linear(ax_ctx *ctx, const char *name, const ax_linear_config *confi
 enum { AX_LINEAR_WEIGHT, AX_LINEAR_BIAS, AX_LINEAR_LORA_A, AX_LINEAR_LORA_B };
 
 /* A low-rank update of a linear layer (LoRA, Hu et al. 2021, arXiv 2106.09685): y = x·Wᵀ + b +
- * scale·(x·Aᵀ)·Bᵀ. */
+ * scale·(drop(x)·Aᵀ)·Bᵀ, where drop is dropout as by ax_dropout, in training only. */
 typedef struct ax_low_rank {
     int64_t rank; /* 0: no update */
     double scale;
+    double dropout; /* probability of drop, in [0, 1) */
 } ax_low_rank;
 /* Adds to a linear layer the factors of a low-rank update: NAME.lora_A [rank, in], with initial values
  * uniform in ±1/√in, and NAME.lora_B [out, rank], initially 0. Call it before ax_layer_param_set. The update
  * is added to the layer's partial sums before they are reduced over ranks, so no grid communicates more
- * activations than without the update. AX_ERR_USAGE if the rank is below 1; AX_ERR_INTERNAL if the layer is
- * not linear or already has an update. */
+ * activations than without the update. AX_ERR_USAGE if the rank is below 1, or the dropout not in [0, 1);
+ * AX_ERR_INTERNAL if the layer is not linear or already has an update. */
 AX_MUST_CHECK ax_status ax_linear_add_low_rank(ax_layer *linear, const ax_low_rank *update);
 
 /* LayerNorm over the width, with weight and bias. Ranks may split the width. */

@@ -110,8 +110,13 @@ AX_MUST_CHECK ax_status ax_op_glu_grad(ax_frame *frame, ax_tensor *gate, ax_tens
 /* y = a + b. a and b have equal layouts, which may have partial axes. */
 AX_MUST_CHECK ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_tensor *y);
 
-/* y = dropout of x [b, t, d]. The gradient is the same operation with x = dy; its result y is dx. */
+/* ax_op_dropout computes y = dropout of x [b, t, d]. x may be a partial sum, and then y is one: the mask is
+ * the same on all ranks, so it can be applied before the sum. The gradient is the same operation with x = dy;
+ * its result y is dx. ax_op_add_dropout adds the dropout of x to `sums`, which has the layout of x, and
+ * overwrites x. */
 AX_MUST_CHECK ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, const ax_drop *drop, ax_tensor *y);
+AX_MUST_CHECK ax_status ax_op_add_dropout(ax_frame *frame, const ax_tensor *x, const ax_drop *drop,
+                                          const ax_tensor *sums);
 
 /* y [b, 1, d] = x[:, last position, :]. Rows of x may be padded; those of y are dense. */
 AX_MUST_CHECK ax_status ax_op_last_position(ax_frame *frame, const ax_tensor *x, ax_tensor *y);

@@ -88,7 +88,7 @@ void config_tune(ax_config *c, ax_model_config *m)
     for (int i = 0; i < AX_MATRIX_COUNT; i++) {
         if (!chosen[i] || !ax_model_config_matrix(m, (ax_matrix)i, &out, &in))
             continue;
-        m->low_rank[i] = (ax_low_rank){rank, c->tune.alpha / (double)rank};
+        m->low_rank[i] = (ax_low_rank){.rank = rank, .scale = c->tune.alpha / (double)rank};
         if (rank <= ax_min(out, in))
             continue;
         ax_option_error(c->set, "tune.rank",

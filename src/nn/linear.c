@@ -15,6 +15,7 @@ typedef struct linear {
     ax_role in_role, out_role;
     int64_t in_unit, out_unit;
     ax_low_rank update; /* rank 0: none */
+    ax_drop drop;       /* dropout of the input of the update's factor A */
 } linear;
 
 enum {
@@ -75,7 +76,10 @@ static ax_status prepare(const ax_layer *self, ax_frame *frame, const ax_tensor 
 /* ---- the low-rank update. Along the axes that split the input width, the update x·Aᵀ·Bᵀ is a partial sum,
  * as x·Wᵀ is. The update is added to x·Wᵀ before the reduction over ranks, so it needs no communication of
  * its own. In backward the same holds for dy·B·A and dy·W along the axes that split the output width. The
- * factor `scale` is applied to the narrow products x·Aᵀ and dy·B, [b, t, rank] ---- */
+ * factor `scale` is applied to the narrow products x·Aᵀ and dy·B, [b, t, rank].
+ *
+ * With dropout, drop(x) takes the place of x, and the mask of x is applied to v·A (v = scale · dy·B).
+ * Backward draws the mask again, so nothing is saved for it. ---- */
 
 /* Computes *out = scale · x·F, where F is the factor A or B of a low-rank update (parameter with index
  * `factor`). The last dim of *out is the rank of the update: `spec` sums over the other dim of F. */
@@ -102,19 +106,35 @@ static ax_status widen(const ax_layer *self, ax_frame *frame, const char *spec, 
     return ax_contract_run(frame, spec, x, &w, NULL, true, sums);
 }
 
-/* Adds the low-rank update to sums = in·Wᵀ, and saves u = scale · in·Aᵀ for backward. */
+/* Returns the dropout of the input of factor A, or NULL if there is none in the running task. */
+static const ax_drop *drop_of(const ax_layer *self, const ax_frame *frame)
+{
+    const ax_drop *drop = &((const linear *)self)->drop;
+    return drop->p > 0 && ax_frame_training(frame) ? drop : NULL;
+}
+
+/* Sets *out to the input of factor A: x, or the dropout of x. */
+static ax_status drop_input(const ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *out)
+{
+    const ax_drop *drop = drop_of(self, frame);
+    *out = *x;
+    return drop ? ax_op_dropout(frame, x, drop, out) : AX_OK;
+}
+
+/* Adds the low-rank update to sums = in·Wᵀ, and saves u = scale · drop(in)·Aᵀ for backward. */
 static ax_status add_update(const ax_layer *self, ax_frame *frame, const ax_tensor *in, const ax_tensor *sums)
 {
-    ax_tensor u;
+    ax_tensor u, dropped;
     if (!has_update(self))
         return AX_OK;
-    AX_TRY(narrow(self, frame, "bti,ri->btr", in, LORA_A, &u));
+    AX_TRY(drop_input(self, frame, in, &dropped));
+    AX_TRY(narrow(self, frame, "bti,ri->btr", &dropped, LORA_A, &u));
     AX_TRY(widen(self, frame, "btr,or->bto", &u, LORA_B, sums));
     return ax_frame_save(frame, &u);
 }
 
 /* Two products with the factors of a low-rank update, from which backward computes gradients: u = scale ·
- * x·Aᵀ, which add_update has saved, and v = scale · dy·B. */
+ * drop(x)·Aᵀ, which add_update has saved, and v = scale · dy·B. */
 typedef struct narrow_pair {
     ax_tensor u, v;
 } narrow_pair;
@@ -125,6 +145,20 @@ static ax_status restore_update(const ax_layer *self, ax_frame *frame, const ax_
         return AX_OK;
     AX_TRY(ax_frame_restore(frame, &p->u));
     return narrow(self, frame, "bto,or->btr", dy, LORA_B, &p->v);
+}
+
+/* Adds drop(v·A), the input gradient of the low-rank update, to `sums`. */
+static ax_status add_update_grad(const ax_layer *self, ax_frame *frame, const ax_tensor *v,
+                                 const ax_tensor *sums)
+{
+    static const char spec[] = "btr,ri->bti";
+    const ax_drop *drop = drop_of(self, frame);
+    ax_tensor a, grad;
+    if (!drop)
+        return widen(self, frame, spec, v, LORA_A, sums);
+    AX_TRY(ax_param_acquire(frame, self->param[LORA_A], &a));
+    AX_TRY(ax_contract(frame, spec, v, &a, NULL, &grad));
+    return ax_op_add_dropout(frame, &grad, drop, sums);
 }
 
 /* ---- forward ------------------------------------------------------------------------------------- */
@@ -257,7 +291,7 @@ static ax_status add_input_grads(ax_layer *const *layers, int n, ax_frame *frame
     AX_TRY(ax_contract_each(frame, input_grad_spec, each, n));
     for (int i = 0; i < n; i++)
         if (has_update(layers[i]))
-            AX_TRY(widen(layers[i], frame, "btr,ri->bti", &update[i].v, LORA_A, partial));
+            AX_TRY(add_update_grad(layers[i], frame, &update[i].v, partial));
     return AX_OK;
 }
 
@@ -268,7 +302,9 @@ static ax_status add_other_grads(const ax_layer *self, ax_frame *frame, const ax
                                  const narrow_pair *update, const ax_tensor *x)
 {
     if (has_update(self)) {
-        AX_TRY(ax_param_accumulate(frame, self->param[LORA_A], "btr,bti->ri", &update->v, x));
+        ax_tensor dropped;
+        AX_TRY(drop_input(self, frame, x, &dropped));
+        AX_TRY(ax_param_accumulate(frame, self->param[LORA_A], "btr,bti->ri", &update->v, &dropped));
         AX_TRY(ax_param_accumulate(frame, self->param[LORA_B], "bto,btr->or", dy, &update->u));
     }
     return self->param[BIAS] && self->param[WEIGHT]->frozen ? ax_op_bias_grad(frame, dy, self->param[BIAS])
@@ -404,6 +440,9 @@ ax_status ax_linear_add_low_rank(ax_layer *layer, const ax_low_rank *update)
     AX_CHECK(rank >= 1, AX_ERR_USAGE,
              "linear \"%s\": the rank of a low-rank update is %lld, but must be at least 1", layer->name,
              (long long)rank);
+    AX_CHECK(update->dropout >= 0 && update->dropout < 1, AX_ERR_USAGE,
+             "linear \"%s\": the dropout of a low-rank update is %g, which is not in [0, 1)", layer->name,
+             update->dropout);
     snprintf(name[0], sizeof name[0], "%s.lora_A", layer->name);
     snprintf(name[1], sizeof name[1], "%s.lora_B", layer->name);
     AX_TRY(ax_param_create(layer->ctx, name[0], 2, (int64_t[]){rank, dim[1]}, (int64_t[]){1, l->in_unit},
@@ -414,5 +453,7 @@ ax_status ax_linear_add_low_rank(ax_layer *layer, const ax_low_rank *update)
     ax_param_sums_over(layer->ctx, layer->param[LORA_A], l->out_role);
     ax_param_sums_over(layer->ctx, layer->param[LORA_B], l->in_role);
     l->update = *update;
+    snprintf(name[0], sizeof name[0], "%s.lora_drop", layer->name);
+    l->drop = (ax_drop){update->dropout, ax_rng_key(layer->ctx->seed, name[0], 0)};
     return AX_OK;
 }

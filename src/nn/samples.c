@@ -30,18 +30,18 @@ static ax_layer *mlp(ax_ctx *ctx, const char *name)
 
 /* Adds a low-rank update to each linear layer of a tree. The scale 2 makes the update about as large as the
  * product with the weight, so that errors of the update are noticed. */
-static ax_status add_low_rank(ax_layer *layer, int64_t rank)
+static ax_status add_low_rank(ax_layer *layer, int64_t rank, double dropout)
 {
     if (!strcmp(layer->ops->kind, "linear"))
-        AX_TRY(ax_linear_add_low_rank(layer, &(ax_low_rank){rank, 2}));
+        AX_TRY(ax_linear_add_low_rank(layer, &(ax_low_rank){rank, 2, dropout}));
     for (int i = 0; i < layer->children; i++)
-        AX_TRY(add_low_rank(layer->child[i], rank));
+        AX_TRY(add_low_rank(layer->child[i], rank, dropout));
     return AX_OK;
 }
 
-static ax_layer *low_rank(ax_layer *layer, int64_t rank)
+static ax_layer *low_rank(ax_layer *layer, int64_t rank, double dropout)
 {
-    if (layer && add_low_rank(layer, rank) != AX_OK)
+    if (layer && add_low_rank(layer, rank, dropout) != AX_OK)
         ax_layer_destroy(&layer);
     return layer;
 }

@@ -197,12 +197,11 @@ ax_status ax_op_zero(ax_frame *frame, const ax_tensor *x)
     return fill.n ? ax_run_fill(stream_of(frame), &fill) : AX_OK;
 }
 
-ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, const ax_drop *drop, ax_tensor *y)
+/* Writes the dropout of x to the memory of y, which may be that of x. */
+static ax_status run_dropout(ax_frame *frame, const ax_tensor *x, const ax_drop *drop, const ax_tensor *y)
 {
     const ax_grid *grid = ax_frame_ctx(frame)->grid;
     const ax_batch *batch = ax_frame_batch(frame);
-    AX_TRY(ax_op_no_partial(frame, x, "dropout"));
-    AX_TRY(ax_op_like(frame, x, y));
     if (drop->p == 1) /* 1/(1-p) is infinite */
         return ax_op_zero(frame, y);
     ax_box box = ax_tensor_box(grid, x, ax_grid_rank(grid));
@@ -219,6 +218,24 @@ ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, const ax_drop *drop
                                                                .x = x->data,
                                                                .y = y->data,
                                                                .dtype = x->dtype});
+}
+
+ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, const ax_drop *drop, ax_tensor *y)
+{
+    AX_TRY(ax_op_like(frame, x, y));
+    return run_dropout(frame, x, drop, y);
+}
+
+ax_status ax_op_add_dropout(ax_frame *frame, const ax_tensor *x, const ax_drop *drop, const ax_tensor *sums)
+{
+    AX_TRY(ax_op_alike(frame, x, sums));
+    AX_TRY(ax_op_dense(x, "dropout"));
+    AX_TRY(run_dropout(frame, x, drop, x));
+    return ax_run_add(stream_of(frame), &(ax_add_args){.n = ax_tensor_count(ax_frame_ctx(frame)->grid, x),
+                                                       .a = sums->data,
+                                                       .b = x->data,
+                                                       .y = sums->data,
+                                                       .dtype = x->dtype});
 }
 
 ax_status ax_op_last_position(ax_frame *frame, const ax_tensor *x, ax_tensor *y)

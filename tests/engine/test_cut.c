@@ -42,7 +42,7 @@ static ax_model_config config_of(const setup *s)
     c.seq_len = s->seq_len;
     c.window = s->window_layers ? 16 : 0;
     c.window_layers = s->window_layers ? strdup(s->window_layers) : NULL;
-    c.low_rank[AX_MATRIX_Q] = c.low_rank[AX_MATRIX_V] = (ax_low_rank){s->lora, 1};
+    c.low_rank[AX_MATRIX_Q] = c.low_rank[AX_MATRIX_V] = (ax_low_rank){.rank = s->lora, .scale = 1};
     return c;
 }
 

@@ -90,7 +90,7 @@ static ax_status start(training *t, const shape *s, measured *out)
     t->config.tie = true;
     for (int m = 0; m < AX_MATRIX_COUNT; m++)
         if (s->rank && (m != AX_MATRIX_GATE || t->config.gated))
-            t->config.low_rank[m] = (ax_low_rank){s->rank, 2};
+            t->config.low_rank[m] = (ax_low_rank){.rank = s->rank, .scale = 2, .dropout = 0.1};
     t->options = (ax_engine_options){.model = &t->config,
                                      .seq_len = s->seq_len,
                                      .micro_batch = s->micro_batch,

@@ -218,7 +218,7 @@ static ax_status measure(ax_comm *world, const update_case *c, bool update, int6
         return ax_error_status();
     ax_layer_freeze(b.net);
     if (update)
-        AX_TRY(ax_linear_add_low_rank(b.net, &(ax_low_rank){RANK, 2}));
+        AX_TRY(ax_linear_add_low_rank(b.net, &(ax_low_rank){.rank = RANK, .scale = 2}));
     AX_TRY(ax_layer_param_set(b.net, 0, &b.set));
     AX_TRY(ax_param_set_init(b.set));
     AX_TRY(ax_frame_create(b.ctx, 1 << 20, &b.frame));

@@ -48,7 +48,7 @@ static ax_status adapt(ax_layer *net)
     static const char *const adapted[] = {"a.q", "a.v"};
     ax_layer_freeze(net);
     for (size_t i = 0; i < AX_COUNT(adapted); i++)
-        AX_TRY(ax_linear_add_low_rank(ax_layer_find(net, adapted[i]), &(ax_low_rank){4, 2}));
+        AX_TRY(ax_linear_add_low_rank(ax_layer_find(net, adapted[i]), &(ax_low_rank){.rank = 4, .scale = 2}));
     return AX_OK;
 }
 

@@ -54,7 +54,7 @@ static ax_status make_config(eq_model model, ax_model_config *out)
     /* Ranks differ, and two matrices have no update. */
     for (int m = 0; m < AX_MATRIX_COUNT && model == EQ_LORA; m++)
         if (m != AX_MATRIX_K && m != AX_MATRIX_UP)
-            out->low_rank[m] = (ax_low_rank){1 + m % 4, 2};
+            out->low_rank[m] = (ax_low_rank){.rank = 1 + m % 4, .scale = 2, .dropout = 0.25 * (m % 2)};
     return AX_OK;
 }
 

@@ -14,7 +14,7 @@ enum { EQ_STEPS = 20, EQ_MOST_STEPS = 100, EQ_T = 10, EQ_PARAMS = 64 };
  * a gated MLP, and biases in attention and MLP; 8 query heads share 2 key heads, and see 4 positions. norms:
  * of family qwen3, with an RMSNorm of each head of q and k and no biases; 4 heads, which share 2 key heads,
  * are twice as wide as the residual stream. lora: like window, but only attention has biases, and the
- * matrices have low-rank updates. */
+ * matrices have low-rank updates, every other one with dropout. */
 typedef enum eq_model {
     EQ_GPT2,
     EQ_GROUPED,

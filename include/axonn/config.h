@@ -42,7 +42,8 @@ typedef struct ax_config {
     struct {
         int method; /* ax_config_method */
         int64_t rank;
-        double alpha;
+        double alpha, dropout;
+        bool rslora;
         ax_strings targets; /* names of the matrices that get a low-rank update (ax_matrix_name), or of their
                                modules in model files; "all": all matrices of the blocks */
     } tune;

@@ -75,6 +75,7 @@ typedef struct ax_model_config {
     /* The low-rank update (LoRA) of each kind of matrix, in all blocks; rank 0: none. If any matrix has an
      * update, all other parameters are frozen. */
     ax_low_rank low_rank[AX_MATRIX_COUNT];
+    bool low_rank_root;   /* the scales of the updates are alpha / √rank (rsLoRA) instead of alpha / rank */
     bool low_rank_shared; /* matrices that are stored in one array of the weight files (q, k, v of GPT-2)
                              share one factor A, as in adapters that PEFT makes. Such an adapter can be read,
                              but not written */
@@ -151,11 +152,12 @@ AX_MUST_CHECK ax_status ax_model_config_check(const ax_model_config *config);
 /* An adapter: low-rank updates of a base model, in files of PEFT (adapter_config.json and
  * adapter_model.safetensors). */
 typedef struct ax_adapter {
-    char *base;   /* base_model_name_or_path: a directory, or a name by which another program knows the base
-                     model; owned by this struct */
-    double alpha; /* lora_alpha; alpha_pattern may name another for a module */
-    int64_t rank; /* rank of the updates (r); rank_pattern may name another for a module */
-    bool root;    /* use_rslora: the scale is alpha / √rank instead of alpha / rank */
+    char *base;     /* base_model_name_or_path: a directory, or a name by which another program knows the base
+                       model; owned by this struct */
+    double alpha;   /* lora_alpha; alpha_pattern may name another for a module */
+    double dropout; /* lora_dropout, as it is in the file; 0 if it is no number */
+    int64_t rank;   /* rank of the updates (r); rank_pattern may name another for a module */
+    bool root;      /* use_rslora: the scale is alpha / √rank instead of alpha / rank */
     struct json_t *json; /* the whole adapter_config.json; owned by this struct */
 } ax_adapter;
 
@@ -164,6 +166,9 @@ typedef struct ax_adapter {
  * that are not implemented; the message lists all of them. */
 AX_MUST_CHECK ax_status ax_adapter_parse(const char *text, size_t size, const char *path, ax_adapter *out);
 void ax_adapter_fini(ax_adapter *adapter);
+/* Returns the scale of an update: alpha / √rank if `root` (Kalajdzievski 2023, arXiv 2312.03732), else alpha
+ * / rank. */
+double ax_low_rank_scale(double alpha, double rank, bool root);
 /* Sets *out to the rank and scale that adapter_config.json gives for the update of a module, such as
  * "transformer.h.0.attn.c_attn": those of rank_pattern and alpha_pattern, whose names are regular expressions
  * as in PEFT, else r and lora_alpha. AX_ERR_DATA if such an expression is not valid, or the rank is not a

@@ -158,6 +158,7 @@ ax_status ax_adapter_updates(const ax_adapter *adapter, const ax_st *st, const c
 {
     int64_t out, in;
     c->low_rank_shared = true;
+    c->low_rank_root = adapter->root;
     for (int i = 0; i < AX_MATRIX_COUNT; i++)
         if (ax_model_config_matrix(c, (ax_matrix)i, &out, &in))
             AX_TRY(read_updates(adapter, st, dir, c, (ax_matrix)i));

@@ -47,6 +47,8 @@ static const ax_option options[] = {
      .help = "what is trained of model.from: all weights (full), or low-rank updates of matrices of the blocks (lora); all other weights then stay as they are, and checkpoints are adapters in PEFT's format"},
     {"tune.rank", AX_OPT_INT, AT(tune.rank), "16", UP_TO(AX_HIDDEN_MAX), .help = "tune.method lora: rank of the low-rank updates"},
     {"tune.alpha", AX_OPT_FLOAT, AT(tune.alpha), "32", "(0, 1.0e+30]", .help = "tune.method lora: a low-rank update is multiplied by tune.alpha / tune.rank"},
+    {"tune.rslora", AX_OPT_BOOL, AT(tune.rslora), "false", .help = "tune.method lora: rank-stabilized scaling: a low-rank update is multiplied by tune.alpha / sqrt(tune.rank)"},
+    {"tune.dropout", AX_OPT_FLOAT, AT(tune.dropout), "0.0", "[0, 1)", .help = "tune.method lora: dropout rate, in training, of the input of the low-rank updates (of their factor A)"},
     {"tune.targets", AX_OPT_STRINGS, AT(tune.targets), "all", .meta = "NAME...", .help = "tune.method lora: the matrices that get low-rank updates, such as [q, v]: q, k, v, proj (attention), gate, up, down (MLP), or the names of their modules in the model's files, as in PEFT ([q_proj, v_proj]; gpt2's c_attn is q, k and v); all: all matrices of the blocks"},
 
     {"data.train", AX_OPT_PATHS, AT(data.train), .required = true,

@@ -36,6 +36,8 @@ static const ax_option_synonym synonyms[] = {
      "tune.method: lora"},
     {"lora_r|lora_rank|lora_dim|r", "tune.rank"},
     {"lora_alpha", "tune.alpha"},
+    {"lora_dropout", "tune.dropout"},
+    {"use_rslora|peft_use_rslora", "tune.rslora"},
     {"target_modules|lora_target|lora_target_modules|lora_target_linear", "tune.targets"},
     /* data */
     {"dataset|datasets|dataset_name|dataset_path|train_file|train_files|train_data|train_data_path|"

@@ -7,7 +7,8 @@
 
 void config_check_tune(ax_config *c)
 {
-    static const char *const of_lora[] = {"tune.rank", "tune.alpha", "tune.targets", NULL};
+    static const char *const of_lora[] = {"tune.rank",   "tune.alpha",   "tune.targets",
+                                          "tune.rslora", "tune.dropout", NULL};
     /* Earlier versions wrote an empty list, which stands for all, to a run's config.yaml. */
     if (!c->tune.targets.count && ax_option_ok(c->set, "tune.targets") &&
         ax_option_assign(c->set, "tune.targets", "all", "default") != AX_OK)
@@ -77,18 +78,31 @@ static void choose(ax_config *c, const ax_model_config *m, bool chosen[AX_MATRIX
     }
 }
 
+static bool keys_are_ok(const ax_config *c)
+{
+    static const char *const keys[] = {"tune.rank", "tune.alpha", "tune.targets", "tune.rslora",
+                                       "tune.dropout"};
+    for (size_t i = 0; i < AX_COUNT(keys); i++)
+        if (!ax_option_ok(c->set, keys[i]))
+            return false;
+    return true;
+}
+
 void config_tune(ax_config *c, ax_model_config *m)
 {
     bool chosen[AX_MATRIX_COUNT] = {false};
     int64_t out, in, rank = c->tune.rank;
-    if (c->tune.method != AX_CONFIG_LORA || !ax_option_ok(c->set, "tune.rank") ||
-        !ax_option_ok(c->set, "tune.alpha") || !ax_option_ok(c->set, "tune.targets"))
+    if (c->tune.method != AX_CONFIG_LORA || !keys_are_ok(c))
         return;
     choose(c, m, chosen);
+    m->low_rank_root = c->tune.rslora;
+    const ax_low_rank update = {.rank = rank,
+                                .scale = ax_low_rank_scale(c->tune.alpha, (double)rank, c->tune.rslora),
+                                .dropout = c->tune.dropout};
     for (int i = 0; i < AX_MATRIX_COUNT; i++) {
         if (!chosen[i] || !ax_model_config_matrix(m, (ax_matrix)i, &out, &in))
             continue;
-        m->low_rank[i] = (ax_low_rank){.rank = rank, .scale = c->tune.alpha / (double)rank};
+        m->low_rank[i] = update;
         if (rank <= ax_min(out, in))
             continue;
         ax_option_error(c->set, "tune.rank",

@@ -48,9 +48,9 @@ static json_t *tune_of(const ax_run *run)
             ax_text_add(targets, sizeof targets, "%s%s", targets[0] ? "," : "", ax_matrix_name((ax_matrix)i));
     char base[64];
     snprintf(base, sizeof base, "weights with checksum %s", run->inputs.base);
-    return json_pack("{s:i,s:I,s:f,s:s,s:s}", "tune.method", c->tune.method, "tune.rank",
-                     (json_int_t)c->tune.rank, "tune.alpha", c->tune.alpha, "tune.targets", targets,
-                     "model.from", base);
+    return json_pack("{s:i,s:I,s:f,s:b,s:s,s:s}", "tune.method", c->tune.method, "tune.rank",
+                     (json_int_t)c->tune.rank, "tune.alpha", c->tune.alpha, "tune.rslora", c->tune.rslora,
+                     "tune.targets", targets, "model.from", base);
 }
 
 /* Returns true if a source of data.train has a mask (a bit per token: is it a target?), so that data.loss
@@ -115,17 +115,18 @@ json_t *ax_run_settings(const ax_run *run)
 {
     const ax_config *c = run->config;
     const char *precision = ax_run_dtype_name(c->train.precision);
-    return json_pack("{s:o*,s:I,s:I,s:s,s:I,s:f,s:f,s:f,s:f,s:[ff],s:f,s:f,s:f,s:f,s:s,s:I,s:f,s:f}",
-                     "data.bos", ax_run_can_frame(run) ? json_boolean(c->data.bos) : NULL, "train.steps",
-                     (json_int_t)c->train.steps, "train.micro_batch", (json_int_t)c->train.micro_batch,
-                     "train.precision", precision, "train.recompute", (json_int_t)run->plan.options.recompute,
-                     "model.embd_dropout", run->inputs.model.dropout.embd, "model.resid_dropout",
-                     run->inputs.model.dropout.resid, "model.attn_dropout", run->inputs.model.dropout.attn,
-                     "optim.lr", c->optim.lr, "optim.betas", c->optim.betas[0], c->optim.betas[1],
-                     "optim.eps", c->optim.eps, "optim.momentum", c->optim.momentum, "optim.weight_decay",
-                     c->optim.weight_decay, "optim.clip", c->optim.clip, "optim.schedule", c->optim.schedule,
-                     "optim.warmup", (json_int_t)run->plan.schedule.warmup, "optim.min_lr", c->optim.min_lr,
-                     "optim.decay", c->optim.decay);
+    json_t *dropout = c->tune.method == AX_CONFIG_LORA ? json_real(c->tune.dropout) : NULL;
+    return json_pack(
+        "{s:o*,s:o*,s:I,s:I,s:s,s:I,s:f,s:f,s:f,s:f,s:[ff],s:f,s:f,s:f,s:f,s:s,s:I,s:f,s:f}", "data.bos",
+        ax_run_can_frame(run) ? json_boolean(c->data.bos) : NULL, "tune.dropout", dropout, "train.steps",
+        (json_int_t)c->train.steps, "train.micro_batch", (json_int_t)c->train.micro_batch, "train.precision",
+        precision, "train.recompute", (json_int_t)run->plan.options.recompute, "model.embd_dropout",
+        run->inputs.model.dropout.embd, "model.resid_dropout", run->inputs.model.dropout.resid,
+        "model.attn_dropout", run->inputs.model.dropout.attn, "optim.lr", c->optim.lr, "optim.betas",
+        c->optim.betas[0], c->optim.betas[1], "optim.eps", c->optim.eps, "optim.momentum", c->optim.momentum,
+        "optim.weight_decay", c->optim.weight_decay, "optim.clip", c->optim.clip, "optim.schedule",
+        c->optim.schedule, "optim.warmup", (json_int_t)run->plan.schedule.warmup, "optim.min_lr",
+        c->optim.min_lr, "optim.decay", c->optim.decay);
 }
 
 /* ---- descriptions of earlier versions ------------------------------------------------------------ */
@@ -157,7 +158,8 @@ static void split_dropout(const json_t *state)
 }
 
 /* Adds keys that earlier versions did not have, with the values that describe those versions: they trained
- * all weights, on full rows of consecutive tokens, without goldfish loss, on texts without special tokens. */
+ * all weights, or updates with the usual scale and no dropout, on full rows of consecutive tokens, without
+ * goldfish loss, on texts without special tokens. */
 static void add_new_keys(const json_t *state)
 {
     static const char *const keys[] = {"data.pack",          "data.long",
@@ -171,8 +173,12 @@ static void add_new_keys(const json_t *state)
             json_object_set_new(saved, keys[i], json_integer(0));
     if (saved && !json_object_get(saved, "data.last_row"))
         json_object_set_new(saved, "data.last_row", json_string(last_row(true)));
+    if (saved && !json_object_get(saved, "tune.rslora"))
+        json_object_set_new(saved, "tune.rslora", json_false());
     if (settings && !json_object_get(settings, "data.bos"))
         json_object_set_new(settings, "data.bos", json_false());
+    if (settings && !json_object_get(settings, "tune.dropout"))
+        json_object_set_new(settings, "tune.dropout", json_real(0));
 }
 
 void ax_run_convert_state(const ax_run *run, json_t *state)

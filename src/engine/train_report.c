@@ -158,8 +158,13 @@ static void log_updates(const ax_run *run)
     for (int i = 0; i < AX_MATRIX_COUNT; i++)
         if (m->low_rank[i].rank)
             ax_text_add(list, sizeof list, "%s%s", list[0] ? ", " : "", ax_matrix_name((ax_matrix)i));
-    ax_log(AX_LOG_INFO, "tuning low-rank updates of %s in each block: rank %lld, alpha %g, %.3f M parameters",
-           list, (long long)run->config->tune.rank, run->config->tune.alpha,
+    char drop[48] = "";
+    if (run->config->tune.dropout > 0)
+        snprintf(drop, sizeof drop, ", dropout %g of their inputs", run->config->tune.dropout);
+    ax_log(AX_LOG_INFO,
+           "tuning low-rank updates of %s in each block: rank %lld, alpha %g%s%s, %.3f M parameters", list,
+           (long long)run->config->tune.rank, run->config->tune.alpha,
+           m->low_rank_root ? " (rank-stabilized)" : "", drop,
            (double)ax_model_config_low_rank_params(m) * 1e-6);
     char *training;
     if (ax_path_join(run->inputs.model_dir, "training", &training) != AX_OK)

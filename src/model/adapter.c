@@ -46,6 +46,7 @@ static ax_status parse(const char *path, ax_adapter *out)
              path);
     AX_TRY(ax_json_int(out->json, path, "r", false, &out->rank));
     AX_TRY(ax_json_number(out->json, path, "lora_alpha", false, &out->alpha));
+    out->dropout = json_number_value(json_object_get(out->json, "lora_dropout"));
     out->root = json_is_true(json_object_get(out->json, "use_rslora"));
     return ax_strdup(json_string_value(base), &out->base);
 }
@@ -67,6 +68,8 @@ void ax_adapter_fini(ax_adapter *adapter)
     *adapter = (ax_adapter){0};
 }
 
+double ax_low_rank_scale(double alpha, double rank, bool root) { return alpha / (root ? sqrt(rank) : rank); }
+
 ax_status ax_adapter_update(const ax_adapter *adapter, const char *module, ax_low_rank *out)
 {
     double rank = (double)adapter->rank, alpha = adapter->alpha;
@@ -75,7 +78,7 @@ ax_status ax_adapter_update(const ax_adapter *adapter, const char *module, ax_lo
     AX_CHECK(rank >= 1 && rank <= INT32_MAX && rank == floor(rank), AX_ERR_DATA,
              "adapter_config.json (rank_pattern) gives %s rank %g, which is not a positive integer", module,
              rank);
-    *out = (ax_low_rank){.rank = (int64_t)rank, .scale = alpha / (adapter->root ? sqrt(rank) : rank)};
+    *out = (ax_low_rank){.rank = (int64_t)rank, .scale = ax_low_rank_scale(alpha, rank, adapter->root)};
     return AX_OK;
 }
 
@@ -85,6 +88,17 @@ ax_status ax_adapter_update(const ax_adapter *adapter, const char *module, ax_lo
 static json_t *number(double value)
 {
     return value == floor(value) && fabs(value) < 1e15 ? json_integer((json_int_t)value) : json_real(value);
+}
+
+/* Returns the alpha that gives an update of this rank this scale: of several such numbers the one that a user
+ * would write, with the fewest digits. */
+static double alpha_of(const ax_model_config *c, double scale, int64_t rank)
+{
+    const double alpha = scale * (c->low_rank_root ? sqrt((double)rank) : (double)rank);
+    char text[32];
+    snprintf(text, sizeof text, "%.12g", alpha);
+    const double rounded = strtod(text, NULL);
+    return ax_low_rank_scale(rounded, (double)rank, c->low_rank_root) == scale ? rounded : alpha;
 }
 
 /* Returns the index of the first matrix that has a low-rank update. */
@@ -122,7 +136,7 @@ static int list_modules(const ax_model_config *c, int64_t rank, json_t *modules,
         failed |= json_array_append_new(modules, json_string(name));
         if (sum != rank) {
             failed |= json_object_set_new(ranks, name, json_integer(sum));
-            failed |= json_object_set_new(alphas, name, number(c->low_rank[i].scale * (double)sum));
+            failed |= json_object_set_new(alphas, name, number(alpha_of(c, c->low_rank[i].scale, sum)));
         }
     }
     return failed;
@@ -134,13 +148,13 @@ ax_status ax_adapter_print(const ax_model_config *c, const char *base, ax_buf *o
     const ax_low_rank *first = &c->low_rank[first_matrix(c)];
     int failed = list_modules(c, first->rank, modules, ranks, alphas);
     bool transposed = ax_family_is_transposed(c->family, (ax_matrix)first_matrix(c));
-    json_t *json =
-        json_pack("{s:s, s:s, s:s, s:I, s:o, s:f, s:s, s:b, s:o, s:o, s:o, s:b, s:b, s:n, s:b, s:b}",
-                  "peft_type", "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r",
-                  (json_int_t)first->rank, "lora_alpha", number(first->scale * (double)first->rank),
-                  "lora_dropout", 0.0, "bias", "none", "fan_in_fan_out", transposed, "target_modules",
-                  modules, "rank_pattern", ranks, "alpha_pattern", alphas, "use_rslora", 0, "use_dora", 0,
-                  "modules_to_save", "inference_mode", 1, "init_lora_weights", 1);
+    json_t *json = json_pack(
+        "{s:s, s:s, s:s, s:I, s:o, s:f, s:s, s:b, s:o, s:o, s:o, s:b, s:b, s:n, s:b, s:b}", "peft_type",
+        "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r", (json_int_t)first->rank,
+        "lora_alpha", number(alpha_of(c, first->scale, first->rank)), "lora_dropout", first->dropout, "bias",
+        "none", "fan_in_fan_out", transposed, "target_modules", modules, "rank_pattern", ranks,
+        "alpha_pattern", alphas, "use_rslora", c->low_rank_root, "use_dora", 0, "modules_to_save",
+        "inference_mode", 1, "init_lora_weights", 1);
     ax_status status =
         json && !failed
             ? ax_json_print(json, JSON_INDENT(2) | JSON_SORT_KEYS, out)

@@ -28,7 +28,8 @@ static void contract_defaults(void **state)
     assert_true(c.model.vocab == 50257 && c.model.seq_len == 1024 && c.model.dropout == 0 && c.model.tie);
     assert_true(c.data.order == AX_CONFIG_SHUFFLED && c.data.mask_documents);
     assert_true(c.tune.method == AX_CONFIG_FULL && c.tune.rank == 16 && c.tune.alpha == 32 &&
-                c.tune.targets.count == 1 && !strcmp(c.tune.targets.items[0], "all"));
+                !c.tune.rslora && c.tune.dropout == 0 && c.tune.targets.count == 1 &&
+                !strcmp(c.tune.targets.items[0], "all"));
     assert_true(c.data.goldfish.k == 0 && c.data.goldfish.window == 13 && c.data.goldfish.kind == 0);
     assert_true(c.data.loss == AX_CONFIG_AUTO && !c.data.chat_template);
     assert_true(c.train.steps == 1000 && c.train.global_batch == 64 && c.train.micro_batch == 4);
@@ -200,6 +201,8 @@ static void keys_of_other_programs(void **state)
         {"optim: {warmup: 0.03}", "optim.warmup: must be an integer or a percentage, not \"0.03\"; write 3%"},
         {"optim: {warmup: 0.07}", "; write 7%"},
         {"lora_alpha: 32", "lora_alpha: unknown key; here it is tune.alpha"},
+        {"lora_dropout: 0.1", "lora_dropout: unknown key; here it is tune.dropout"},
+        {"use_rslora: true", "use_rslora: unknown key; here it is tune.rslora"},
         {"tune: {lora_r: 8}", "tune.lora_r: unknown key; here it is tune.rank"},
         {"lora: {r: 8}", "lora: unknown key; here it is tune.method: lora"},
         {"target-modules: [q]", "target-modules: unknown key; here it is tune.targets"},

@@ -71,6 +71,11 @@ static double gap(const char *a, const char *b)
     return worst / largest;
 }
 
+static void convert(const char *dir, const char *out, ax_dtype dtype, ax_conversion *result)
+{
+    OK(ax_model_convert(&(ax_conversion_args){.dir = dir, .out = out, .dtype = dtype}, result));
+}
+
 /* ---- checkpoints --------------------------------------------------------------------------------- */
 
 static void expect_files(const char *dir, const char *const *names, int n)
@@ -141,12 +146,36 @@ static void grids_write_the_same_adapter(void **state)
                          "run.save_dtype=bf16 ranks=2 grid.data=2 zero=2 train.micro_batch=1");
 }
 
-/* ---- merging ------------------------------------------------------------------------------------- */
-
-static void convert(const char *dir, const char *out, ax_dtype dtype, ax_conversion *result)
+/* The values of tune.rslora and tune.dropout are in the adapter, in the sums and in the masks: a resumed run
+ * draws the same masks, also with recomputation and on a grid. */
+static void rslora_and_dropout_are_kept(void **state)
 {
-    OK(ax_model_convert(&(ax_conversion_args){.dir = dir, .out = out, .dtype = dtype}, result));
+    (void)state;
+    static const char keys[] = TUNE_KEYS
+        "model.from=wide tune.targets=[q,v,gate,down] tune.rslora=true tune.dropout=0.25 train.steps=6 ";
+    ax_conversion r;
+    sh("rm -rf run run2 run3 plain merged");
+    run_expect(0, "rank 3, alpha 6 (rank-stabilized), dropout 0.25 of their inputs", keys);
+    sh("cd run/ckpt/step-6 && grep -q '\"use_rslora\": true' adapter_config.json && grep -q '\"lora_alpha\": "
+       "6,' "
+       "adapter_config.json && grep -q '\"lora_dropout\": 0.25,' adapter_config.json");
+    run_expect(0, "resuming from", "%s run.dir=run2 train.resume=run/ckpt/step-3 train.recompute=full", keys);
+    same_file("run/ckpt/step-6/adapter_model.safetensors", "run2/ckpt/step-6/adapter_model.safetensors");
+    run_expect(0, "resuming from",
+               "%s run.dir=run3 train.resume=run/ckpt/step-3 ranks=4 grid.x=2 grid.pipe=2 "
+               "train.micro_batch=1",
+               keys);
+    run_expect(0, "changed: tune.dropout was 0.25 and is now 0.0",
+               "%s run.dir=plain train.resume=run/ckpt/step-3 tune.dropout=0", keys);
+    const double grid = gap("run3", "run"), none = gap("plain", "run");
+    printf("the grid changes logits by %.1e, no dropout by %.1e\n", grid, none);
+    assert_true(grid < 1e-3 && none > 0.01);
+    convert("run/ckpt/step-6", "merged", AX_DTYPE_COUNT, &r);
+    assert_true(gap("merged", "run") < 1e-5);
+    run_expect(AX_ERR_USAGE, "tune.rslora was true and is now false", "%s tune.rslora=false", keys);
 }
+
+/* ---- merging ------------------------------------------------------------------------------------- */
 
 static void merged_logits_equal_unmerged_ones(void **state)
 {
@@ -429,6 +458,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_checkpoint_is_an_adapter_and_resumes),
                                        cmocka_unit_test(grids_write_the_same_adapter),
+                                       cmocka_unit_test(rslora_and_dropout_are_kept),
                                        cmocka_unit_test(merged_logits_equal_unmerged_ones),
                                        cmocka_unit_test(targets_have_the_names_of_peft),
                                        cmocka_unit_test(wrong_keys_are_refused_together),

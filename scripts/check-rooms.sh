@@ -12,10 +12,9 @@ BEGIN {
     owns("base", "base json option philox runtime")
     owns("data", "data tokenizer chat")
     owns("dev", "dev kernels")
-    owns("engine", "engine config")
+    owns("engine", "engine config pipeline")
     # room: private headers that the rooms which may use it may include too
     lends("cli", "launch model verb")
-    lends("engine", "pipeline")
     # room: rooms it may use. A name in brackets stands for that room and all that it may use.
     uses("base", "")
     uses("trace", "base")
@@ -32,10 +31,9 @@ BEGIN {
     uses("ckpt", "[parallel]")
     uses("data", "[trace]")
     uses("engine", "[model] [optim] [ckpt] [data]")
-    uses("perf", "[engine]")
-    uses("cli", "[perf]")
+    uses("cli", "[engine]")
     uses("bench", "[cli]")
-    uses("axonn", "[perf]")      # include/axonn/axonn.h, everything at once
+    uses("axonn", "[engine]")    # include/axonn/axonn.h, everything at once
     uses("examples", "[axonn]")
     # file, and struct of another room that the file may name nevertheless: the context holds the parallel settings of all
     # that is created with it (docs/decisions/0020-context-holds-parallel-settings.md)

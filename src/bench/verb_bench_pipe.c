@@ -4,7 +4,7 @@
  * training, because the tasks run in an ax_pipeline of the engine. */
 #include "bench/bench.h"
 #include "cli/launch.h"
-#include "engine/pipeline.h"
+#include "axonn/pipeline.h"
 
 #include <errno.h>
 #include <math.h>

@@ -5,7 +5,7 @@
 #ifndef AXONN_ENGINE_PRIVATE_H
 #define AXONN_ENGINE_PRIVATE_H
 
-#include "engine/pipeline.h"
+#include "axonn/pipeline.h"
 
 #include "axonn/engine.h"
 

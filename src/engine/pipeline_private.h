@@ -2,7 +2,7 @@
 #ifndef AXONN_ENGINE_PIPELINE_PRIVATE_H
 #define AXONN_ENGINE_PIPELINE_PRIVATE_H
 
-#include "engine/pipeline.h"
+#include "axonn/pipeline.h"
 
 enum { ENQUEUED = 2 }; /* the most tasks on the device at a time: the one that it runs, and the next */
 enum { ACTIVATION, GRADIENT, DIRECTIONS };

@@ -1,7 +1,7 @@
 /* engine: a pipeline stage on a GPU chooses a task when all tasks before it have ended, except the newest,
  * which may still run. So the GPU always has the next task, and no task is chosen without the messages that
  * arrive meanwhile. The tasks have one kernel; each notes its end in pinned memory. */
-#include "engine/pipeline.h"
+#include "axonn/pipeline.h"
 
 #include "support/emulated.h"
 #include "support/ranks.h"

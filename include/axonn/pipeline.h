@@ -3,8 +3,8 @@
  * one chunk (adjacent blocks of the model), or several with the schedule interleaved.
  *
  * docs/decisions/0022-pipeline-by-messages.md explains the protocol, and why it cannot deadlock. */
-#ifndef AXONN_ENGINE_PIPELINE_H
-#define AXONN_ENGINE_PIPELINE_H
+#ifndef AXONN_PIPELINE_H
+#define AXONN_PIPELINE_H
 
 #include "axonn/model.h"
 #include "axonn/pipe.h"

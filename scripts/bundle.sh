@@ -18,7 +18,7 @@ if [ "${1:-}" = --emulated ]; then
     shift 2
 else
     cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DAXONN_TESTS=ON -DAXONN_MPI=off -DAXONN_CUDA=on >/dev/null
-    if ! log=$(cmake --build "$build" -j "$(nproc)" --target libaxonn axonn axonn_cuda test_dev_backend test_engine_cuda \
+    if ! log=$(cmake --build "$build" -j "$(nproc)" --target libaxonn_open axonn axonn_cuda test_dev_backend test_engine_cuda \
         test_engine_links bench_kernels 2>&1); then
         printf '%s\n' "$log" >&2
         exit 1
@@ -31,7 +31,8 @@ mkdir -p "$dir"
 for program in "${programs[@]}"; do
     cp "$build/$program" "$dir/"
 done
-cp "$build"/libaxonn.so.0 "$plugin" "$dir/"
+# The library of the tests, which hides no function.
+cp "$build"/open/libaxonn.so.0 "$plugin" "$dir/"
 for program in "$dir"/*; do
     LD_LIBRARY_PATH=$dir ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}'
 done | sort -u | while read -r name path; do

@@ -36,6 +36,6 @@ awk 'NF' <<<"$readers" | while read -r name files; do
     llvm-profdata merge -o "$name.profdata" "$name.profraw"
     # Columns 8 to 10 of a report: lines, missed lines, cover.
     # shellcheck disable=SC2046,SC2086  # one word per file, and patterns
-    llvm-cov report libaxonn.so -instr-profile="$name.profdata" $(printf '../src/%s ' $files) |
+    llvm-cov report open/libaxonn.so -instr-profile="$name.profdata" $(printf '../src/%s ' $files) |
         awk -v name="$name" '/\.c / { printf "%-13s %-22s %4d of %4d lines, %s\n", name, $1, $8 - $9, $8, $10 }'
 done

@@ -117,8 +117,8 @@ typedef ax_status ax_read_rows_fn(void *source, int64_t first, int64_t end, cons
  * 0: neither. Not collective: the ranks of the first stage must agree before they give up the step. */
 void ax_engine_ask_stop(ax_engine *engine);
 double ax_engine_stop_asked(const ax_engine *engine);
-/* Writes no rows: for the device `dry`, which does not read them. */
-ax_read_rows_fn ax_rows_none;
+/* An ax_read_rows_fn that writes no rows: for the device `dry`, which does not read them. */
+ax_status ax_rows_none(void *source, int64_t first, int64_t end, const ax_rows *out);
 
 /* Runs one training step: forward and backward of every micro-batch, then reduces and clips the gradients and
  * updates the weights. `targets` is the number of unmasked targets in the global batch; with 0 the step

@@ -2,9 +2,9 @@
  * on a machine with fewer cores than stages, computing stages would slow each other down and hide the
  * bubbles (times in which a stage waits for another). The order of tasks and the messages are those of
  * training, because the tasks run in an ax_pipeline of the engine. */
+#include "axonn/pipeline.h"
 #include "bench/bench.h"
 #include "cli/launch.h"
-#include "axonn/pipeline.h"
 
 #include <errno.h>
 #include <math.h>

@@ -204,10 +204,11 @@ typedef struct ax_generation {
 /* Replaces the values of *how that are not given by those of the model's generation_config.json (of an
  * adapter its own, else its base's), or by defaults: temperature 1, all tokens, no penalty. `do_sample:
  * false` there means temperature 0 if no value of the sampling was given. `said` gets what the file decided,
- * "" if nothing: "temperature 0.7, top-p 0.8". AX_ERR_DATA if the file is damaged or a value in it is not
- * allowed. */
+ * "" if nothing: "temperature 0.7, top-p 0.8". `left` gets the keys of the file that change in transformers
+ * which tokens are taken, and have no effect here: "typical_p, num_beams". AX_ERR_DATA if the file is damaged
+ * or a value in it is not allowed. */
 AX_MUST_CHECK ax_status ax_pretrained_generation(const ax_pretrained *model, ax_generation *how,
-                                                 char said[160]);
+                                                 char said[160], char left[160]);
 
 /* What ax_model_convert has written. */
 typedef struct ax_conversion {

@@ -150,7 +150,7 @@ AX_MUST_CHECK ax_status ax_op_squared_error(ax_frame *frame, const ax_tensor *x,
 typedef struct ax_sampling {
     double temperature; /* 0: takes the most probable token */
     int top_k;          /* number of tokens kept; 0: all */
-    double top_p;       /* share of the probability kept, in (0, 1]; 1: all */
+    double top_p;       /* share of the probability kept, in [0, 1]; 0: one token; 1: all */
     double min_p;       /* keeps the tokens at least min_p times as probable as the most probable; 0: all */
 } ax_sampling;
 

@@ -46,8 +46,10 @@ static const ax_option options[] = {
          "without effect"},
     {"top-k", AX_OPT_INT, offsetof(args, top_k), "model", "[0, 16777216]", "model", .meta = "K",
      .help = "sample from the K likeliest tokens; 0: from all"},
-    {"top-p", AX_OPT_FLOAT, offsetof(args, top_p), "model", "(0, 1]", "model", .meta = "P",
-     .help = "sample from the smallest set of likeliest tokens whose probabilities sum to at least P"},
+    {"top-p", AX_OPT_FLOAT, offsetof(args, top_p), "model", "[0, 1]", "model", .meta = "P",
+     .help =
+         "sample from the smallest set of likeliest tokens whose probabilities sum to at least P; 0: take "
+         "the likeliest token"},
     {"min-p", AX_OPT_FLOAT, offsetof(args, min_p), "model", "[0, 1]", "model", .meta = "P",
      .help = "sample from the tokens that are at least P times as likely as the likeliest; 0: from all"},
     {"repetition-penalty", AX_OPT_FLOAT, offsetof(args, repetition_penalty), "model", "(0, inf)", "model",
@@ -531,11 +533,15 @@ static ax_status check_args(const args *a)
 static ax_status choose_sampling(session *s)
 {
     const args *a = s->a;
-    char said[160];
+    char said[160], left[160];
     s->how = (ax_generation){a->temperature, a->top_p, a->min_p, a->top_k, a->repetition_penalty};
-    AX_TRY(ax_pretrained_generation(&s->m.model, &s->how, said));
+    AX_TRY(ax_pretrained_generation(&s->m.model, &s->how, said, left));
     if (s->m.first && *said)
         ax_log(AX_LOG_INFO, "%s, as the model's generation_config.json says (flags override it)", said);
+    if (s->m.first && *left)
+        ax_log(AX_LOG_WARN,
+               "the model's generation_config.json has %s, which transformers applies and axonn does not",
+               left);
     if (s->m.first && a->samples > 1 && s->how.temperature <= 0)
         ax_log(AX_LOG_WARN, "--samples %lld with temperature 0: all texts will be equal; give --temperature",
                (long long)a->samples);

@@ -170,6 +170,11 @@ static void models_bring_their_sampling(void **state)
         {"{\"do_sample\": false, \"temperature\": 0.6}", "--top-k 3", "--top-k 3 --temperature 0.6",
          "temperature 0.6, as"},
         {"{\"temperature\": null, \"eos_token_id\": 3}", "", "", NULL},
+        {"{\"do_sample\": true, \"top_p\": 0}", "", "--temperature 0", "top-p 0, as"},
+        {"{\"do_sample\": true, \"temperature\": 0, \"top_k\": 5.0}", "", "--temperature 0",
+         "temperature 0, top-k 5, as"},
+        {"{\"typical_p\": 0.9, \"num_beams\": 1, \"bad_words_ids\": [[3]], \"suppress_tokens\": []}", "", "",
+         "generation_config.json has typical_p, bad_words_ids, which transformers applies"},
     };
     ax_buf out = {0};
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
@@ -188,9 +193,19 @@ static void models_bring_their_sampling(void **state)
         json_decref(got);
         json_decref(wanted);
     }
-    assert_int_equal(ax_file_write_atomic("model/generation_config.json", "{\"top_p\": 1.5}", 14), AX_OK);
-    assert_int_equal(shell(AXONN " generate model --tokens 5 2>&1", &out), 4);
-    assert_contains(out.data, "generation_config.json: top_p must be a number above 0 and at most 1");
+    static const char *const bad[][2] = {
+        {"{\"top_k\": 3.5}", "generation_config.json: top_k must be an integer of at least 0"},
+        {"{\"top_k\": -1}", "generation_config.json: top_k must be an integer of at least 0"},
+        {"{\"do_sample\": \"no\"}", "generation_config.json: do_sample must be true or false"},
+        {"{\"repetition_penalty\": 0}",
+         "generation_config.json: repetition_penalty must be a number above 0"},
+        {"{\"top_p\": 1.5}", "generation_config.json: top_p must be a number of at least 0 and at most 1"}};
+    for (size_t i = 0; i < AX_COUNT(bad); i++) {
+        assert_int_equal(ax_file_write_atomic("model/generation_config.json", bad[i][0], strlen(bad[i][0])),
+                         AX_OK);
+        assert_int_equal(shell(AXONN " generate model --tokens 5 2>&1", &out), 4);
+        assert_contains(out.data, bad[i][1]);
+    }
     assert_int_equal(shell(AXONN " generate model --tokens 5 --top-p 1 --max-tokens 1 2>&1", &out), 0);
     assert_int_equal(remove("model/generation_config.json"), 0);
     ax_buf_fini(&out);

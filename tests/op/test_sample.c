@@ -58,6 +58,7 @@ static void top_k_and_top_p_keep_the_likeliest_tokens(void **state)
     assert_true(!nucleus[0] && nucleus[1] && !nucleus[2] && nucleus[3] && !nucleus[4]);
     /* top-p keeps at least one token. */
     assert_int_equal(draw((ax_sampling){1, 0, 1e-9, 0}, 0.999), 1);
+    assert_int_equal(draw((ax_sampling){1, 0, 0, 0}, 0.999), 1);
 }
 
 /* The oracle sorts tokens: likeliest first, equal ones by id. */

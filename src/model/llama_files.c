@@ -1,5 +1,5 @@
-/* The arrays in weight files and the keys of config.json that the families llama, mistral, qwen2 and qwen3
- * have in common. */
+/* The arrays in weight files and the keys of config.json that the families llama, mistral, ministral, qwen2
+ * and qwen3 have in common. */
 #include "model/llama_files.h"
 
 #include <string.h>

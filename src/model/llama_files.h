@@ -1,5 +1,5 @@
-/* Declarations for the files of the families llama, mistral, qwen2 and qwen3, whose networks and config.json
- * differ little. */
+/* Declarations for the files of the families llama, mistral, ministral, qwen2 and qwen3, whose networks and
+ * config.json differ little. */
 #ifndef AXONN_MODEL_LLAMA_FILES_H
 #define AXONN_MODEL_LLAMA_FILES_H
 

@@ -1,5 +1,6 @@
-/* Mistral (Jiang et al. 2023): Llama with sliding-window attention, in all layers or, as in Ministral, in
- * those that layer_types names. */
+/* Mistral (Jiang et al. 2023): Llama with sliding-window attention, in all layers or in those that
+ * layer_types names. Ministral is the same network under another model_type: transformers 5 makes it of a
+ * file of Mistral's that has layer_types, and writes its name when it saves the model. */
 #include "model/llama_files.h"
 
 static ax_status mistral_read(const json_t *json, const char *path, ax_model_config *c)
@@ -20,14 +21,10 @@ static const ax_family_key names[] = {AX_LLAMA_NAMES, {"sliding_window", "model.
 
 static const ax_key_rule rules[] = {AX_NO_BIAS("attention_bias"), AX_NO_BIAS("mlp_bias")};
 
-const ax_family ax_family_mistral = {.name = "mistral",
-                                     .architecture = "MistralForCausalLM",
-                                     .defaults = {AX_LLAMA_FACTS, .no_bias = {true, true, true}},
-                                     .read = mistral_read,
-                                     .write = mistral_write,
-                                     AX_LLAMA_ARRAYS,
-                                     .names = names,
-                                     .n_names = AX_COUNT(names),
-                                     .reads = AX_LLAMA_WINDOW_READS,
-                                     .rules = rules,
-                                     .n_rules = AX_COUNT(rules)};
+#define MISTRAL                                                                                              \
+    .defaults = {AX_LLAMA_FACTS, .no_bias = {true, true, true}}, .read = mistral_read,                       \
+    .write = mistral_write, AX_LLAMA_ARRAYS, .names = names, .n_names = AX_COUNT(names),                     \
+    .reads = AX_LLAMA_WINDOW_READS, .rules = rules, .n_rules = AX_COUNT(rules)
+
+const ax_family ax_family_mistral = {.name = "mistral", .architecture = "MistralForCausalLM", MISTRAL};
+const ax_family ax_family_ministral = {.name = "ministral", .architecture = "MinistralForCausalLM", MISTRAL};

@@ -18,6 +18,7 @@ static const struct {
              {"llama/biases", ALL},
              {"mistral/window", ALL},
              {"mistral/types", PACKED | GENERATE},
+             {"ministral/types", PACKED | GENERATE},
              {"mistral/whole", 0},
              {"mistral/yarn", 0},
              {"qwen2/tied", ALL},

@@ -17,7 +17,7 @@ import re
 
 import transformers
 
-CLASSES = {"gpt2": "GPT2Config", "llama": "LlamaConfig", "mistral": "MistralConfig", "qwen2": "Qwen2Config",
+CLASSES = {"gpt2": "GPT2Config", "llama": "LlamaConfig", "mistral": "MistralConfig", "ministral": "MinistralConfig", "qwen2": "Qwen2Config",
            "qwen3": "Qwen3Config"}
 SHARED = ["masking_utils.py", "cache_utils.py", "modeling_rope_utils.py", "modeling_utils.py"]
 # Attributes of the object, which are no keys of config.json.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/{llama,mistral,qwen2,qwen3} and rope.json: what transformers and torch's AdamW compute for small
+"""Makes tests/golden/{llama,mistral,ministral,qwen2,qwen3} and rope.json: what transformers and torch's AdamW compute for small
 random models.
 
 As make_gpt2.py, whose functions it uses: weights are float32, results are computed from them in float64, and again in
@@ -51,6 +51,11 @@ CASES = {
                            max_position_embeddings=40, sliding_window=5,
                            layer_types=["full_attention", "sliding_attention", "full_attention"]),
                       "mistral packed generate".split()),
+    "ministral/types": (dict(num_hidden_layers=3, hidden_size=15, num_attention_heads=3, num_key_value_heads=1,
+                             intermediate_size=19, vocab_size=23, head_dim=8, max_position_embeddings=40,
+                             sliding_window=4,
+                             layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+                        "packed generate".split()),
     "mistral/window": (dict(num_hidden_layers=2, hidden_size=28, num_attention_heads=4, num_key_value_heads=2,
                             head_dim=10, intermediate_size=33, vocab_size=53, max_position_embeddings=40,
                             sliding_window=7), "train packed generate".split()),

@@ -33,9 +33,10 @@ enum { AX_CHAT_NAME_BYTES = 24 }; /* enough bytes for the name of a template and
  * ax_chat_jinja prints for a template, or a known text of a released model that writes the same. If the text
  * is another, there is no template. If the tokenizer has no chat template, its added tokens decide: of
  * llama3, qwen3, chatml, deepseek-coder, mistral and alpaca, in this order, the first is chosen whose needed
- * tokens are all among the added tokens. `tok` must outlive *out, which the caller destroys. AX_ERR_USAGE:
- * there is no template of this name, or the tokenizer lacks some of the tokens that it needs, which the
- * message lists. If `name` is NULL and there is no template, the call succeeds, and rendering fails. */
+ * tokens are all among the added tokens. The others must be named. `tok` must outlive *out, which the caller
+ * destroys. AX_ERR_USAGE: there is no template of this name, or the tokenizer lacks some of the tokens that
+ * it needs, which the message lists. If `name` is NULL and there is no template, the call succeeds, and
+ * rendering fails. */
 AX_MUST_CHECK ax_status ax_chat_create(const ax_tokenizer *tok, const char *name, ax_chat **out);
 void ax_chat_destroy(ax_chat **chat);
 
@@ -57,9 +58,15 @@ AX_MUST_CHECK ax_status ax_chat_jinja(const ax_chat *chat, ax_buf *out);
 
 /* AX_CHAT_INPUT is the field "input" of the Alpaca format, the text to which the instruction refers. A turn
  * with this role follows a turn of the user. Templates that have no such role append the input to the user's
- * text, after a newline. */
-typedef enum ax_chat_role { AX_CHAT_SYSTEM, AX_CHAT_USER, AX_CHAT_INPUT, AX_CHAT_ASSISTANT } ax_chat_role;
-enum { AX_CHAT_ROLES = 4 };
+ * text, after a newline. AX_CHAT_TOOL is the result of a tool, which follows an answer. */
+typedef enum ax_chat_role {
+    AX_CHAT_SYSTEM,
+    AX_CHAT_USER,
+    AX_CHAT_INPUT,
+    AX_CHAT_TOOL,
+    AX_CHAT_ASSISTANT
+} ax_chat_role;
+enum { AX_CHAT_ROLES = 5 };
 
 typedef struct ax_chat_turn {
     ax_chat_role role;
@@ -68,16 +75,21 @@ typedef struct ax_chat_turn {
     const char *reasoning; /* reasoning of the assistant, written only by a template that has reasoning:
                               qwen3; NULL: the reasoning, if any, is in `text`, before </think> */
     size_t reasoning_size;
+    const struct json_t
+        *calls;     /* NULL, or calls of tools that follow the answer's text: a list of objects with
+                       "name" and "arguments" (an object or a string), perhaps in "function" */
     bool unlearned; /* the turn is no target, although it is the assistant's */
 } ax_chat_turn;
 
-/* The turns of a conversation. Zero-initialise it. It does not own the texts: those that ax_chat_read has
- * added belong to the JSON value, or to `made`, which the next ax_chat_read into an empty list releases. */
+/* The turns of a conversation. Zero-initialise it. It does not own texts, calls and tools: those that
+ * ax_chat_read has added belong to the JSON value, or to `made`, which the next ax_chat_read into an empty
+ * list releases. */
 typedef struct ax_chat_turns {
     ax_chat_turn *turn;
     size_t n, capacity;
-    bool plain;          /* the texts of the turns follow each other without a template */
-    struct json_t *made; /* texts that were joined from parts */
+    bool plain;                 /* the texts of the turns follow each other without a template */
+    const struct json_t *tools; /* list of the tools that the assistant can call; NULL: none */
+    struct json_t *made;        /* texts that were joined from parts */
 } ax_chat_turns;
 void ax_chat_turns_fini(ax_chat_turns *turns);
 
@@ -98,9 +110,11 @@ const char *ax_chat_member(const struct json_t *object, const ax_strings *ignore
  * turn and "history", a list of pairs, the turns before the question. In a turn, "reasoning_content",
  * "reasoning" and "thinking" are the reasoning; "weight": 0, "train": false and the like make the turn no
  * target. If the question is a list, only the answer's turns are targets. If "prompt" and "completion" are
- * strings, the turns are plain (ax_chat_turns.plain). AX_ERR_DATA: a role that no template has; a text that
- * is neither a string nor a list of texts; a member that could be a part of what is said and that nothing
- * reads, such as "tools". Members that `ignore` names (NULL: none) count as missing. */
+ * strings, the turns are plain (ax_chat_turns.plain). "tools" beside the conversation and "tool_calls" in a
+ * turn of the assistant are in the form of OpenAI; turns with the role "tool" are results of tools.
+ * AX_ERR_DATA: a role that no template has; a text that is neither a string nor a list of texts; a member
+ * that could be a part of what is said and that nothing reads, such as "functions". Members that `ignore`
+ * names (NULL: none) count as missing. */
 AX_MUST_CHECK ax_status ax_chat_read(const struct json_t *value, const ax_strings *ignore,
                                      ax_chat_turns *turns);
 
@@ -121,8 +135,9 @@ typedef struct ax_chat_text {
 void ax_chat_text_fini(ax_chat_text *text);
 
 /* Replaces *out by the rendered conversation. With `prompt`, the header of the assistant's answer follows at
- * the end, for a model to continue; the last turn must then be the user's (or an input, AX_CHAT_INPUT).
- * AX_ERR_DATA: the turns are out of order. AX_ERR_USAGE: there is no template. */
+ * the end, for a model to continue; the last turn must then be the user's (or an input, AX_CHAT_INPUT, or the
+ * result of a tool). AX_ERR_DATA: the turns are out of order, or the template does not write tools.
+ * AX_ERR_USAGE: there is no template. */
 AX_MUST_CHECK ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt,
                                        ax_chat_text *out);
 

@@ -1,5 +1,6 @@
 /* Renders conversations by a template, and encodes them. chat_templates.c has the templates, chat_json.c
- * reads conversations from JSON, chat_jinja.c prints and recognizes Jinja templates. */
+ * reads conversations from JSON, chat_tools.c writes tools, chat_jinja.c prints and recognizes Jinja
+ * templates. */
 #include "chat_templates.h"
 #include "data/tok.h"
 
@@ -69,6 +70,7 @@ static ax_status take_named(ax_chat *chat, const char *name)
         chat->template = strcmp(chat_templates[i].name, name) ? NULL : &chat_templates[i];
     AX_CHECK(chat->template, AX_ERR_USAGE, "there is no chat template \"%s\"; there are %s", name,
              ax_chat_names);
+    chat->tools = chat->template->tools;
     ax_status status = list_missing(chat->tok, chat->template, &list, &missing);
     if (status == AX_OK && missing)
         status = ax_fail(AX_ERR_USAGE,
@@ -109,7 +111,7 @@ static ax_status is_printed(ax_chat *chat, const chat_template *t, bool *same)
 static ax_status choose_own(ax_chat *chat)
 {
     const char *own = ax_tokenizer_chat_template(chat->tok);
-    const char *known = chat_known(own, &chat->origin);
+    const chat_own *known = chat_known(own);
     const chat_template *found = NULL;
     for (int i = 0; i < CHAT_TEMPLATES && !found; i++) {
         const chat_template *t = &chat_templates[i];
@@ -117,14 +119,14 @@ static ax_status choose_own(ax_chat *chat)
         AX_TRY(check_tokens(chat->tok, t, &fits));
         if (fits)
             AX_TRY(is_printed(chat, t, &same));
-        if (same)
-            chat->origin = "that of the tokenizer's chat_template";
-        if (same || (fits && known && !strcmp(known, t->name)))
+        if (same || (fits && known && !strcmp(known->name, t->name)))
             found = t;
         if (fits && !chat->similar && chat_has_marks(own, t))
             chat->similar = t;
     }
     chat->template = found;
+    chat->origin = known ? known->origin : "that of the tokenizer's chat_template";
+    chat->tools = found && (!known || known->tools) ? found->tools : NULL;
     return AX_OK;
 }
 
@@ -133,11 +135,14 @@ static ax_status choose_by_tokens(ax_chat *chat)
 {
     bool fits = false;
     for (int i = 0; i < CHAT_TEMPLATES && !fits; i++) {
+        if (chat_templates[i].asked)
+            continue;
         AX_TRY(check_tokens(chat->tok, &chat_templates[i], &fits));
         if (fits)
             chat->template = &chat_templates[i];
     }
     chat->origin = "chosen by the tokenizer's special tokens";
+    chat->tools = chat->template ? chat->template->tools : NULL;
     return AX_OK;
 }
 
@@ -156,7 +161,7 @@ static ax_status need_template(const ax_chat *chat)
         "in another way than axonn would: name the template to write them by with --template or "
         "data.template (%s%s%s)",
         t ? "the format looks like that of " : "there are ", t ? t->name : ax_chat_names,
-        t ? ", but a default system turn or other additions would not be written" : "");
+        t ? ", but what else its text writes, such as another system turn or a date, would be missing" : "");
     AX_CHECK(
         chat->template, AX_ERR_USAGE,
         "a conversation needs a chat template, but none fits this tokenizer: for each template it lacks "
@@ -242,7 +247,7 @@ void ax_chat_text_fini(ax_chat_text *text)
 
 static const char *role_name(ax_chat_role role)
 {
-    static const char *const names[AX_CHAT_ROLES] = {"system", "user", "input", "assistant"};
+    static const char *const names[AX_CHAT_ROLES] = {"system", "user", "input", "tool", "assistant"};
     return names[role];
 }
 
@@ -254,29 +259,25 @@ static ax_status check_order(const ax_chat_turns *turns, size_t i)
     const bool asked = before == AX_CHAT_USER || before == AX_CHAT_INPUT;
     const bool good = role == AX_CHAT_SYSTEM      ? !i
                       : role == AX_CHAT_USER      ? !asked
-                      : role == AX_CHAT_ASSISTANT ? asked
-                                                  : before == AX_CHAT_USER;
+                      : role == AX_CHAT_ASSISTANT ? asked || before == AX_CHAT_TOOL
+                      : role == AX_CHAT_TOOL ? i && (before == AX_CHAT_ASSISTANT || before == AX_CHAT_TOOL)
+                                             : before == AX_CHAT_USER;
     AX_CHECK(
         good, AX_ERR_DATA,
         "turn %zu has the role %s, %s%s: a conversation may begin with a turn of the system; then the turns "
-        "of user and assistant alternate",
+        "of user and assistant alternate, with results of tools after an answer",
         i + 1, role_name(role), i ? "but follows the role " : "but is the first", i ? role_name(before) : "");
     return AX_OK;
 }
 
 /* ---- rendering ----------------------------------------------------------------------------------- */
 
-enum { TARGET = 1, PLAIN = 2 };
-
-/* Appends a part of a rendered conversation, unless its text is empty. Bits of `kind`: TARGET: the tokens of
- * the part are targets of training; PLAIN: special and guarded tokens (chat->guarded) in the part are encoded
- * as plain text. */
-static ax_status put(ax_chat_text *out, const char *text, size_t n, int kind)
+ax_status chat_put(ax_chat_text *out, const char *text, size_t n, int kind)
 {
     if (!n)
         return AX_OK;
     AX_TRY(ax_buf_add(&out->text, text, n));
-    ax_text_part part = {.end = out->text.size, .plain = kind & PLAIN, .target = kind & TARGET};
+    ax_text_part part = {.end = out->text.size, .plain = kind & CHAT_PLAIN, .target = kind & CHAT_TARGET};
     return ax_buf_add(&out->parts, &part, sizeof part);
 }
 
@@ -291,12 +292,11 @@ const char *chat_string(const ax_chat *chat, const char *text, size_t *n)
     return chat->begin.data;
 }
 
-/* Appends a string of the template, or nothing if `text` is NULL. */
-static ax_status put_string(const ax_chat *chat, ax_chat_text *out, const char *text, int kind)
+ax_status chat_put_string(const ax_chat *chat, ax_chat_text *out, const char *text, int kind)
 {
     size_t n;
     text = chat_string(chat, text, &n);
-    return put(out, text, n, kind);
+    return chat_put(out, text, n, kind);
 }
 
 /* A range of bytes in the text of a turn. */
@@ -355,28 +355,37 @@ static span split_reasoning(span *text)
     return strip_newlines(reasoning, true, false);
 }
 
-/* Returns TARGET if the turn is a target, else 0. */
+/* Returns CHAT_TARGET if the turn is a target, else 0. */
 static int kind_of(const ax_chat_turn *turn)
 {
-    return turn->role == AX_CHAT_ASSISTANT && !turn->unlearned ? TARGET : 0;
+    return turn->role == AX_CHAT_ASSISTANT && !turn->unlearned ? CHAT_TARGET : 0;
+}
+
+/* Writes the reasoning of an answer. Removes it from *text, and newlines before the rest of *text. */
+static ax_status put_reasoning(const ax_chat *chat, const ax_chat_turn *turn, span *text, ax_chat_text *out)
+{
+    const chat_template *t = chat->template;
+    span reasoning = {turn->reasoning, turn->reasoning_size};
+    if (!reasoning.at)
+        reasoning = split_reasoning(text);
+    reasoning = strip_newlines(reasoning, true, true);
+    *text = strip_newlines(*text, true, false);
+    AX_TRY(chat_put_string(chat, out, t->think.before, kind_of(turn)));
+    AX_TRY(chat_put(out, reasoning.at, reasoning.n, CHAT_PLAIN | kind_of(turn)));
+    return chat_put_string(chat, out, t->think.after, kind_of(turn));
 }
 
 static ax_status put_answer(const ax_chat *chat, const ax_chat_turn *turn, span text, ax_chat_text *out)
 {
     const chat_template *t = chat->template;
     const int learned = kind_of(turn);
-    AX_TRY(put_string(chat, out, t->opening, learned));
-    if (!t->think.before)
-        return put(out, text.at, text.n, PLAIN | learned);
-    span reasoning = {turn->reasoning, turn->reasoning_size};
-    if (!reasoning.at)
-        reasoning = split_reasoning(&text);
-    reasoning = strip_newlines(reasoning, true, true);
-    text = strip_newlines(text, true, false);
-    AX_TRY(put_string(chat, out, t->think.before, learned));
-    AX_TRY(put(out, reasoning.at, reasoning.n, PLAIN | learned));
-    AX_TRY(put_string(chat, out, t->think.after, learned));
-    return put(out, text.at, text.n, PLAIN | learned);
+    /* To Qwen3's template newlines alone are a text, before which it writes none of them. */
+    const bool newlines = text.n && !strip_newlines(text, true, false).n;
+    AX_TRY(chat_put_string(chat, out, t->opening, learned));
+    if (t->think.before)
+        AX_TRY(put_reasoning(chat, turn, &text, out));
+    AX_TRY(chat_put(out, text.at, text.n, CHAT_PLAIN | learned));
+    return turn->calls ? chat_put_calls(chat, turn, text.n || newlines, learned, out) : AX_OK;
 }
 
 /* Returns the strings that the template writes before and after turn i. */
@@ -412,6 +421,33 @@ static ax_status turn_text(const chat_template *t, const ax_chat_turns *turns, s
     return AX_OK;
 }
 
+static bool has_system(const ax_chat_turns *turns)
+{
+    return turns->n && turns->turn[0].role == AX_CHAT_SYSTEM;
+}
+
+static bool is_first_question(const ax_chat_turns *turns, size_t i)
+{
+    return turns->turn[i].role == AX_CHAT_USER && i == has_system(turns);
+}
+
+/* Writes a turn of the system, which the conversation need not have. Bits of `kind` are of the text. */
+static ax_status put_system(const ax_chat *chat, const ax_chat_turns *turns, span text, int kind,
+                            ax_chat_text *out)
+{
+    const chat_template *t = chat->template;
+    const bool list = chat_has_list(t, turns);
+    AX_TRY(chat_put_string(chat, out, t->frame[AX_CHAT_SYSTEM].before, 0));
+    AX_TRY(chat_put_string(chat, out, list ? t->tools->note : NULL, 0));
+    AX_TRY(chat_put_string(chat, out, t->preamble, 0));
+    AX_TRY(chat_put(out, text.at, text.n, kind));
+    if (list && !t->tools->in_user) {
+        AX_TRY(chat_put_string(chat, out, has_system(turns) || text.n ? t->tools->after_text : NULL, 0));
+        AX_TRY(chat_put_list(chat, turns, out));
+    }
+    return chat_put_string(chat, out, t->frame[AX_CHAT_SYSTEM].after, 0);
+}
+
 static ax_status put_turn(const ax_chat *chat, const ax_chat_turns *turns, size_t i, ax_chat_text *out)
 {
     AX_TRY(check_order(turns, i));
@@ -422,24 +458,34 @@ static ax_status put_turn(const ax_chat *chat, const ax_chat_turns *turns, size_
     span text;
     if (is_appended(t, turns, i))
         return AX_OK;
+    if (turn->role == AX_CHAT_TOOL)
+        return chat_put_result(chat, turns, i, out);
     AX_TRY(turn_text(t, turns, i, out, &text));
     if (turn->role == AX_CHAT_USER && i && turns->turn[i - 1].role == AX_CHAT_ASSISTANT)
-        AX_TRY(put_string(chat, out, t->between, 0));
-    AX_TRY(put_string(chat, out, frame->before, 0));
-    AX_TRY(answers ? put_answer(chat, turn, text, out) : put(out, text.at, text.n, PLAIN));
-    return put_string(chat, out, frame->after, kind_of(turn));
+        AX_TRY(chat_put_string(chat, out, t->between, 0));
+    if (turn->role == AX_CHAT_SYSTEM)
+        return put_system(chat, turns, text, CHAT_PLAIN, out);
+    AX_TRY(chat_put_string(chat, out, frame->before, 0));
+    if (is_first_question(turns, i) && chat_has_list(t, turns) && t->tools->in_user)
+        AX_TRY(chat_put_list(chat, turns, out));
+    AX_TRY(answers ? put_answer(chat, turn, text, out) : chat_put(out, text.at, text.n, CHAT_PLAIN));
+    return chat_put_string(chat, out, frame->after, kind_of(turn));
 }
 
 /* Writes the template's strings before the first turn: `begin` and, unless the first turn is the system's,
- * `no_system` or `no_system_input`. */
+ * `no_system` or `no_system_input`, or a turn of the system that the template always writes, or for tools. */
 static ax_status put_begin(const ax_chat *chat, const ax_chat_turns *turns, ax_chat_text *out)
 {
     const chat_template *t = chat->template;
     bool input = turns->n > 1 && turns->turn[1].role == AX_CHAT_INPUT && t->no_system_input;
-    AX_TRY(put_string(chat, out, t->begin, 0));
-    return turns->n && turns->turn[0].role == AX_CHAT_SYSTEM
-               ? AX_OK
-               : put_string(chat, out, input ? t->no_system_input : t->no_system, 0);
+    AX_TRY(chat_put_string(chat, out, t->begin, 0));
+    if (has_system(turns))
+        return AX_OK;
+    if (t->default_system || chat_has_list(t, turns)) {
+        const char *text = t->default_system ? t->default_system : "";
+        return put_system(chat, turns, (span){text, strlen(text)}, 0, out);
+    }
+    return chat_put_string(chat, out, input ? t->no_system_input : t->no_system, 0);
 }
 
 /* Writes plain turns, as TRL does. */
@@ -449,10 +495,10 @@ static ax_status render_plain(const ax_chat *chat, const ax_chat_turns *turns, a
     const int32_t id = ax_tokenizer_eos(chat->tok);
     const char *end = id >= 0 ? ax_tokenizer_piece(chat->tok, id, &n) : NULL;
     for (size_t i = 0; i < turns->n; i++)
-        AX_TRY(put(out, turns->turn[i].text, turns->turn[i].size, kind_of(&turns->turn[i])));
+        AX_TRY(chat_put(out, turns->turn[i].text, turns->turn[i].size, kind_of(&turns->turn[i])));
     const ax_chat_turn *last = &turns->turn[turns->n - 1];
     const bool ended = end && last->size >= n && !memcmp(last->text + last->size - n, end, n);
-    return end && !ended ? put(out, end, n, TARGET) : AX_OK;
+    return end && !ended ? chat_put(out, end, n, CHAT_TARGET) : AX_OK;
 }
 
 ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool prompt, ax_chat_text *out)
@@ -463,16 +509,18 @@ ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool p
     if (out->plain)
         return render_plain(chat, turns, out);
     AX_TRY(need_template(chat));
+    AX_TRY(chat_check_tools(chat, turns));
     AX_TRY(put_begin(chat, turns, out));
     for (size_t i = 0; i < turns->n; i++)
         AX_TRY(put_turn(chat, turns, i, out));
     if (!prompt)
         return AX_OK;
     const ax_chat_role last = turns->n ? turns->turn[turns->n - 1].role : AX_CHAT_SYSTEM;
-    AX_CHECK(last == AX_CHAT_USER || last == AX_CHAT_INPUT, AX_ERR_DATA,
-             "the last turn must be the user's, so that the assistant can answer it; %s%s",
+    AX_CHECK(last == AX_CHAT_USER || last == AX_CHAT_INPUT || last == AX_CHAT_TOOL, AX_ERR_DATA,
+             "the last turn must be the user's (or the result of a tool), so that the assistant can answer "
+             "it; %s%s",
              turns->n ? "its role is " : "there are no turns", turns->n ? role_name(last) : "");
-    return put_string(chat, out, chat->template->frame[AX_CHAT_ASSISTANT].before, 0);
+    return chat_put_string(chat, out, chat->template->frame[AX_CHAT_ASSISTANT].before, 0);
 }
 
 size_t ax_chat_opening(const ax_chat *chat, const char *text, size_t size)

@@ -1,6 +1,7 @@
 /* Reads conversations from JSON objects of several forms. Each member of a record is used, is known to be no
  * part of what is said, or is refused: a member that was dropped in silence could be half of a
  * conversation. */
+#include "axonn/json.h"
 #include "chat_templates.h"
 #include "data/tok.h"
 
@@ -100,9 +101,9 @@ static bool could_be_content(const char *name, const json_t *value, bool in_turn
 /* Returns true if a member of a turn, or of a record of the form `form` (NULL: a list), is read. */
 static bool is_read(const char *name, bool in_turn, const pair_form *form)
 {
-    static const char *const turn[] = {"role", "from", "content", "value"};
+    static const char *const turn[] = {"role", "from", "content", "value", "tool_calls"};
     /* Data sets with "messages" repeat the question as "prompt"; Alpaca's have the conversation as a text. */
-    static const char *const record[] = {"messages", "conversations", "prompt", "text", "history"};
+    static const char *const record[] = {"messages", "conversations", "prompt", "text", "history", "tools"};
     if (in_turn)
         return is_listed(name, turn, AX_COUNT(turn)) || is_listed(name, flags, AX_COUNT(flags)) ||
                is_listed(name, reasonings, AX_COUNT(reasonings));
@@ -138,18 +139,25 @@ static ax_status refuse_unread(const reader *r, const json_t *object, bool in_tu
 typedef struct said {
     const char *text, *reasoning; /* reasoning: NULL: none */
     size_t size, reasoning_size;
+    const json_t *calls;
 } said;
+
+/* Lets a value live as long as the turns. */
+static ax_status keep(const reader *r, json_t *value)
+{
+    json_t **made = &r->turns->made;
+    *made = *made ? *made : json_array();
+    AX_CHECK(value && !json_array_append_new(*made, value), AX_ERR_MEMORY,
+             "not enough memory for the text of a turn");
+    return AX_OK;
+}
 
 /* Makes a string that lives as long as the turns. */
 static ax_status keep_string(const reader *r, const ax_buf *text, const json_t **out)
 {
-    json_t **made = &r->turns->made;
     json_t *string = json_stringn(text->size ? text->data : "", text->size);
-    *made = *made ? *made : json_array();
-    AX_CHECK(string && !json_array_append_new(*made, string), AX_ERR_MEMORY,
-             "not enough memory for the text of a turn");
     *out = string;
-    return AX_OK;
+    return keep(r, string);
 }
 
 /* Appends the text of a part {"type": "text", "text": ...} to `text`, that of a part {"type": "thinking",
@@ -254,9 +262,10 @@ static const struct {
     const char *name;
     ax_chat_role role;
 } roles[] = {
-    {"system", AX_CHAT_SYSTEM}, {"developer", AX_CHAT_SYSTEM}, /* OpenAI's later name */
-    {"user", AX_CHAT_USER},     {"human", AX_CHAT_USER},       {"assistant", AX_CHAT_ASSISTANT},
-    {"gpt", AX_CHAT_ASSISTANT}, {"model", AX_CHAT_ASSISTANT},
+    {"system", AX_CHAT_SYSTEM},      {"developer", AX_CHAT_SYSTEM}, /* OpenAI's later name */
+    {"user", AX_CHAT_USER},          {"human", AX_CHAT_USER},        {"assistant", AX_CHAT_ASSISTANT},
+    {"gpt", AX_CHAT_ASSISTANT},      {"model", AX_CHAT_ASSISTANT},   {"tool", AX_CHAT_TOOL},
+    {"tool_response", AX_CHAT_TOOL}, {"tool_results", AX_CHAT_TOOL}, {"ipython", AX_CHAT_TOOL},
 };
 
 static ax_status find_role(const json_t *value, const char *member, ax_chat_role *role)
@@ -269,16 +278,16 @@ static ax_status find_role(const json_t *value, const char *member, ax_chat_role
             *role = roles[i].role;
             return AX_OK;
         }
-    static const char *const tools[] = {"tool",          "tool_response", "tool_call", "function",
-                                        "function_call", "observation",   "ipython"};
+    static const char *const calls[] = {"tool_call", "function", "function_call", "observation"};
     return ax_fail(
         AX_ERR_DATA,
         "has the role \"%s\", which no template has: %sthe roles are system (or developer), user (or "
-        "human) and assistant (or gpt, model)",
+        "human), assistant (or gpt, model) and tool",
         name,
-        is_listed(name, tools, AX_COUNT(tools)) ? "calls of tools and their results are not written, so the "
-                                                  "whole conversation must be left out; "
-                                                : "");
+        is_listed(name, calls, AX_COUNT(calls))
+            ? "calls of tools are read as \"tool_calls\" of the assistant, "
+              "and results as turns of the role tool; "
+            : "");
 }
 
 static ax_status add_said(const reader *r, ax_chat_role role, const said *s, bool unlearned)
@@ -286,6 +295,7 @@ static ax_status add_said(const reader *r, ax_chat_role role, const said *s, boo
     return ax_chat_add(r->turns, &(ax_chat_turn){.role = role,
                                                  .text = s->text,
                                                  .size = s->size,
+                                                 .calls = s->calls,
                                                  .reasoning = s->reasoning,
                                                  .reasoning_size = s->reasoning_size,
                                                  .unlearned = unlearned});
@@ -305,6 +315,55 @@ static ax_status add_member(const reader *r, const char *member, ax_chat_role ro
     return add_said(r, role, &s, false);
 }
 
+/* Fails if a member of a tool's call could be a part of the call but is not read. */
+static ax_status check_members(const json_t *call, const char *const *names, size_t n)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)call, name, value)
+    {
+        AX_CHECK(is_listed(name, names, n) || !could_be_content(name, value, true), AX_ERR_DATA,
+                 "has \"%s\", which no template writes", name);
+    }
+    return AX_OK;
+}
+
+static ax_status check_call(const json_t *call)
+{
+    static const char *const names[] = {"name", "arguments"}, *const wrapped[] = {"function"};
+    const json_t *function = json_object_get(call, "function");
+    if (function)
+        AX_TRY(check_members(call, wrapped, 1));
+    function = function ? function : call;
+    const json_t *arguments = json_object_get(function, "arguments");
+    AX_CHECK(json_is_string(json_object_get(function, "name")) &&
+                 (json_is_object(arguments) || json_is_string(arguments)),
+             AX_ERR_DATA,
+             "must be an object with \"function\", which has a string \"name\" and \"arguments\" (an "
+             "object or a string)");
+    return check_members(function, names, 2);
+}
+
+/* Sets the calls of an answer. */
+static ax_status read_calls(const reader *r, const json_t *turn, ax_chat_role role, said *out)
+{
+    const json_t *calls = member_of(r, turn, "tool_calls"), *call;
+    size_t i;
+    if (!says_something(calls))
+        return AX_OK;
+    AX_CHECK(role == AX_CHAT_ASSISTANT, AX_ERR_DATA, "only turns of the assistant can have \"tool_calls\"");
+    AX_CHECK(json_is_array(calls), AX_ERR_DATA, "\"tool_calls\" is %s, not a list", tok_json_kind(calls));
+    json_array_foreach(calls, i, call)
+    {
+        ax_status status = check_call(call);
+        if (status != AX_OK)
+            ax_error_context("element %zu of \"tool_calls\"", i + 1);
+        AX_TRY(status);
+    }
+    out->calls = calls;
+    return AX_OK;
+}
+
 static ax_status read_turn(const reader *r, const json_t *turn)
 {
     const bool shared = json_object_get(turn, "from");
@@ -316,9 +375,10 @@ static ax_status read_turn(const reader *r, const json_t *turn)
              tok_json_kind(turn));
     AX_TRY(find_role(json_object_get(turn, role_member), role_member, &role));
     AX_TRY(refuse_unread(r, turn, true, NULL));
+    AX_TRY(read_calls(r, turn, role, &s));
     const json_t *text = json_object_get(turn, member);
-    /* An answer that only calls tools has no text; the calls were named by --ignore if they get here. */
-    if (!json_is_null(text) || !says_something(json_object_get(turn, "tool_calls")))
+    /* An answer that only calls tools has no text, also if --ignore leaves the calls out. */
+    if ((text && !json_is_null(text)) || !says_something(json_object_get(turn, "tool_calls")))
         AX_TRY(read_text(r, text, member, &s));
     AX_TRY(read_flags(r, turn, role, &unlearned));
     if (role == AX_CHAT_ASSISTANT)
@@ -357,6 +417,30 @@ static ax_status read_system(const reader *r, const json_t *list)
             json_equal(value, json_object_get(first, json_object_get(first, "from") ? "value" : "content")))
             continue;
         AX_TRY(add_member(r, systems[i], AX_CHAT_SYSTEM));
+    }
+    return AX_OK;
+}
+
+/* Sets the tools of the conversation, a list or, as some data sets have it, a string with the list in JSON.
+ */
+static ax_status read_tools(const reader *r)
+{
+    const json_t *tools = member_of(r, r->record, "tools"), *tool;
+    json_t *parsed = NULL;
+    size_t i;
+    if (json_is_string(tools) && json_string_length(tools)) {
+        AX_TRY(ax_json_parse("\"tools\"", json_string_value(tools), json_string_length(tools), JSON_ALLOW_NUL,
+                             &parsed));
+        AX_TRY(keep(r, parsed));
+        tools = parsed;
+    }
+    r->turns->tools = json_is_array(tools) ? tools : NULL;
+    AX_CHECK(json_is_array(tools) || !says_something(tools), AX_ERR_DATA,
+             "\"tools\" is %s, not a list of objects", tok_json_kind(tools));
+    json_array_foreach(r->turns->tools, i, tool)
+    {
+        AX_CHECK(json_is_object(tool), AX_ERR_DATA, "element %zu of \"tools\" is %s, not an object", i + 1,
+                 tok_json_kind(tool));
     }
     return AX_OK;
 }
@@ -405,6 +489,11 @@ static ax_status read_plain(const reader *r, const pair_form *form)
             "has no place: write the record as \"messages\", or let --ignore (data.ignore) name \"%s\"",
             name, form->question, form->answer, name);
     }
+    AX_CHECK(!json_array_size(r->turns->tools), AX_ERR_DATA,
+             "\"tools\" stands beside the strings \"%s\" and \"%s\", which are joined without a template, so "
+             "it has "
+             "no place: write the record as \"messages\", or let --ignore (data.ignore) name \"tools\"",
+             form->question, form->answer);
     r->turns->plain = true;
     AX_TRY(add_member(r, form->question, AX_CHAT_USER));
     return add_member(r, form->answer, AX_CHAT_ASSISTANT);
@@ -484,6 +573,7 @@ ax_status ax_chat_read(const json_t *value, const ax_strings *ignore, ax_chat_tu
     if (!turns->n)
         chat_forget_strings(turns);
     turns->plain = false;
+    turns->tools = NULL;
     if (json_is_array(value))
         return read_list(&r, value);
     const char *member = find_member(&r, true, &form);
@@ -492,6 +582,7 @@ ax_status ax_chat_read(const json_t *value, const ax_strings *ignore, ax_chat_tu
              "\"conversations\", \"prompt\" and perhaps \"completion\" or \"response\", \"instruction\" and "
              "perhaps \"output\" or \"response\", or \"question\" and perhaps \"answer\"");
     AX_TRY(refuse_unread(&r, value, false, form));
+    AX_TRY(read_tools(&r));
     if (form)
         return read_pair(&r, form);
     const json_t *list = member_of(&r, value, member);

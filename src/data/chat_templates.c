@@ -15,9 +15,73 @@
     "<\xef\xbd\x9c"                                                                                          \
     "begin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
 
-const char ax_chat_names[] = "chatml|llama3|mistral|qwen3|deepseek-coder|alpaca";
+const char ax_chat_names[] = "chatml|llama3|llama3.1|mistral|qwen2.5|qwen3|deepseek-coder|alpaca";
+
+/* Those of Qwen 2.5 and 3: the models' templates treat arguments that are a string differently. */
+#define QWEN_TOOLS                                                                                           \
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with " \
+    "function signatures within <tools></tools> XML tags:\n<tools>"
+#define QWEN(string_arguments)                                                                               \
+    {                                                                                                        \
+        .after_text = "\n\n",                                                                                \
+        .list = {QWEN_TOOLS,                                                                                 \
+                 "\n</tools>\n\nFor each function call, return a json object with function name "            \
+                 "and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": "          \
+                 "<function-name>, \"arguments\": <args-json-object>}\n</tool_call>"},                       \
+        .tool = {"\n", ""}, .gap = "\n", .call = {"<tool_call>\n{\"name\": \"", "}\n</tool_call>"},          \
+        .arguments = "\", \"arguments\": ", .verbatim = string_arguments,                                    \
+        .row = {"<|im_start|>user", "<|im_end|>\n"}, .result = {                                             \
+            "\n<tool_response>\n",                                                                           \
+            "\n</tool_response>"                                                                             \
+        }                                                                                                    \
+    }
+static const chat_tools qwen_tools = QWEN(true), qwen25_tools = QWEN(false);
+static const chat_tools llama31_tools = {
+    .in_user = true,
+    .empty = true,
+    .indent = 4,
+    .note = "Environment: ipython\n",
+    .list =
+        {"Given the following functions, please respond with a JSON for a function call with its proper "
+         "arguments that best answers the given prompt.\n\nRespond in the format {\"name\": function name, "
+         "\"parameters\": dictionary of argument name and its value}.Do not use variables.\n\n",
+         ""},
+    .tool = {"", "\n\n"},
+    .call = {"{\"name\": \"", "}"},
+    .arguments = "\", \"parameters\": ",
+    .row = {"", ""},
+    .result = {"<|start_header_id|>ipython<|end_header_id|>\n\n", "<|eot_id|>"},
+    .quoted = true,
+};
 
 const chat_template chat_templates[CHAT_TEMPLATES] = {
+    {
+        .name = "llama3.1",
+        .asked = true,
+        .needs = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+        .marks = {"<|start_header_id|>", "Cutting Knowledge Date: December 2023"},
+        .end = "<|eot_id|>",
+        .begin = "<|begin_of_text|>",
+        .default_system = "",
+        .preamble = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n",
+        .frame = {[AX_CHAT_SYSTEM] = LLAMA3("system"),
+                  [AX_CHAT_USER] = LLAMA3("user"),
+                  [AX_CHAT_ASSISTANT] = LLAMA3("assistant")},
+        .trims = true,
+        .tools = &llama31_tools,
+    },
+    {
+        .name = "qwen2.5",
+        .asked = true,
+        .needs = {"<|im_start|>", "<|im_end|>"},
+        .marks = {"<|im_start|>", "You are Qwen, created by Alibaba Cloud."},
+        .end = "<|im_end|>",
+        .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+        .frame = {[AX_CHAT_SYSTEM] = CHATML("system"),
+                  [AX_CHAT_USER] = CHATML("user"),
+                  [AX_CHAT_ASSISTANT] = CHATML("assistant")},
+        .tools = &qwen25_tools,
+    },
     {
         .name = "llama3",
         .needs = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
@@ -38,6 +102,7 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
                   [AX_CHAT_USER] = CHATML("user"),
                   [AX_CHAT_ASSISTANT] = CHATML("assistant")},
         .think = {"<think>\n", "\n</think>\n\n"},
+        .tools = &qwen_tools,
     },
     {
         .name = "chatml",
@@ -47,6 +112,7 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
         .frame = {[AX_CHAT_SYSTEM] = CHATML("system"),
                   [AX_CHAT_USER] = CHATML("user"),
                   [AX_CHAT_ASSISTANT] = CHATML("assistant")},
+        .tools = &qwen_tools,
     },
     {
         .name = "deepseek-coder",

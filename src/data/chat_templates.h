@@ -15,17 +15,45 @@ typedef struct chat_frame {
     const char *before, *after; /* `before` NULL: the template has no such pair of strings */
 } chat_frame;
 
+/* How a template writes tools. `list` is the list of tools of the conversation:
+ *
+ *     list:        list.before, of each tool: tool.before JSON tool.after, list.after
+ *     calls:       of each call: [gap] call.before name arguments JSON call.after
+ *     results:     row.before, of each result: result.before text result.after, row.after
+ *
+ * `gap` stands before a call that follows a text or a call. Results that follow each other are one row. JSON
+ * is written as Python's json.dumps does (chat_put_json). */
+typedef struct chat_tools {
+    bool in_user;     /* the list stands before the text of the first turn of the user; else at the end of the
+                         system turn, which is written even if the conversation has none */
+    bool empty;       /* a list without tools is written too */
+    int indent;       /* of the JSON of a tool; 0: on one line */
+    const char *note; /* written at the start of the system turn if there is a list; or NULL */
+    const char *after_text; /* written between the text of the system turn and the list */
+    chat_frame list, tool;
+    const char *gap; /* NULL: an answer is a text or one call */
+    chat_frame call;
+    const char *arguments;
+    bool verbatim; /* arguments that are a string are written as they are; else such arguments are an error,
+                      because Jinja templates would write them in quotes */
+    chat_frame row, result;
+    bool quoted; /* results are written as JSON strings */
+} chat_tools;
+
 /* A chat template. A rendered conversation has the template's strings (the fields below) in this order; each
  * turn writes one of the last two lines:
  *
  *     at the start:           begin [no_system]
- *     system, user, input:    [between] frame[role].before text frame[role].after
- *     assistant:              header opening [think.before reasoning think.after] text frame[role].after
+ *     system, user, input:    [between] frame[role].before [note] preamble [list] text [list]
+ * frame[role].after assistant:              header opening [think.before reasoning think.after] text [calls]
+ * frame[role].after
  *
  * The header of an answer is frame[AX_CHAT_ASSISTANT].before. A prompt ends with the header, and the targets
  * of training begin after it. */
 typedef struct chat_template {
     const char *name;
+    bool asked; /* the template is chosen only by its name or by the tokenizer's own template, not by the
+                   tokenizer's special tokens */
     /* Tokens that the tokenizer must have; CHAT_EOS: its end-of-text token. No text of a turn can contain
      * them. */
     const char *needs[5];
@@ -39,6 +67,9 @@ typedef struct chat_template {
     const char *no_system;       /* written after `begin` if the first turn is not the system's */
     const char *no_system_input; /* written instead of no_system if an input (Alpaca) follows the first turn;
                                     NULL: no_system */
+    const char *default_system;  /* text of the system turn that is written where the conversation has none;
+                                    NULL: there is no such turn */
+    const char *preamble;        /* written before the text of each system turn; or NULL */
     chat_frame frame[AX_CHAT_ROLES];
     chat_frame after_system; /* strings around a turn of the user after a turn of the system; before NULL:
                                 those of `frame` */
@@ -46,15 +77,17 @@ typedef struct chat_template {
     const char *opening;     /* written before the assistant's text; a target of training */
     chat_frame think; /* written around the reasoning of each answer, even if the reasoning is empty; a target
                          of training; before NULL: the template has no reasoning */
-    bool trims;       /* white space at both ends of each turn's text is dropped */
+    bool trims; /* white space at both ends of each turn's text is dropped, except in results of tools */
+    const chat_tools *tools; /* NULL: the template writes no tools */
 } chat_template;
 
-enum { CHAT_TEMPLATES = 6 };
+enum { CHAT_TEMPLATES = 8 };
 /* The table of templates, in the order in which ax_chat_create tries them. */
 extern const chat_template chat_templates[CHAT_TEMPLATES];
 
 struct ax_chat {
     const chat_template *template; /* NULL: none fits the tokenizer */
+    const chat_tools *tools; /* that of the template; NULL also if the tokenizer's own text writes none */
     const ax_tokenizer *tok;
     ax_buf begin;   /* text for which CHAT_BEGIN stands */
     ax_ids guarded; /* ids of tokens, special or not, that no text of a turn can contain */
@@ -67,12 +100,47 @@ struct ax_chat {
  * by the tokenizer's texts. NULL counts as the empty string. */
 const char *chat_string(const ax_chat *chat, const char *text, size_t *n);
 
+/* Bits of the kind of a part: its tokens are targets of training; special and guarded tokens (chat->guarded)
+ * in it are encoded as plain text. */
+enum { CHAT_TARGET = 1, CHAT_PLAIN = 2 };
+
+/* Appends a part to a rendered conversation, unless its text is empty. */
+ax_status chat_put(ax_chat_text *out, const char *text, size_t n, int kind);
+/* Appends a string of the template, or nothing if `text` is NULL. */
+ax_status chat_put_string(const ax_chat *chat, ax_chat_text *out, const char *text, int kind);
+
+/* ---- tools: chat_tools.c ------------------------------------------------------------------------- */
+
+/* Appends a JSON value as Python's json.dumps(value, ensure_ascii=False, indent=indent or None) writes it. */
+ax_status chat_put_json(const struct json_t *value, int indent, ax_buf *out);
+
+/* Returns true if the template writes a list of tools for the conversation. */
+bool chat_has_list(const chat_template *t, const ax_chat_turns *turns);
+/* Fails if the conversation has tools, calls or results in a form that the template, or the tokenizer's own
+ * text, does not write. */
+ax_status chat_check_tools(const ax_chat *chat, const ax_chat_turns *turns);
+/* These append the list of tools, the calls of an answer (`follows`: they follow a text), and the result of a
+ * tool, which is turn i. */
+ax_status chat_put_list(const ax_chat *chat, const ax_chat_turns *turns, ax_chat_text *out);
+ax_status chat_put_calls(const ax_chat *chat, const ax_chat_turn *turn, bool follows, int kind,
+                         ax_chat_text *out);
+ax_status chat_put_result(const ax_chat *chat, const ax_chat_turns *turns, size_t i, ax_chat_text *out);
+
 /* Releases the texts that ax_chat_read has made for the turns (ax_chat_turns.made). */
 void chat_forget_strings(ax_chat_turns *turns);
 
-/* Returns the name of the template that writes what the Jinja text of a released model writes, and sets
- * *origin to a phrase as ax_chat_origin returns it. Returns NULL if the Jinja text is not known. */
-const char *chat_known(const char *jinja, const char **origin);
+/* A Jinja text, by a released model or an earlier version of axonn, that writes what a template writes. */
+typedef struct chat_own {
+    uint64_t hash;      /* XXH3 of the text without newlines at its end */
+    const char *name;   /* of the template */
+    const char *origin; /* a phrase as ax_chat_origin returns it */
+    bool tools;         /* the text writes tools, as the template does */
+} chat_own;
+enum { CHAT_OWN_TEXTS = 16 };
+extern const chat_own chat_own_texts[CHAT_OWN_TEXTS];
+
+/* Returns what is known of a Jinja text, or NULL if it is not known. */
+const chat_own *chat_known(const char *jinja);
 
 /* Returns true if the Jinja text contains all strings `marks` of the template, and not its string `other`. */
 bool chat_has_marks(const char *jinja, const chat_template *t);

@@ -167,7 +167,8 @@ static bool is_template_name(const char name[AX_CHAT_NAME_BYTES])
 {
     int n = 0;
     while (n < AX_CHAT_NAME_BYTES &&
-           (name[n] == '-' || (name[n] >= 'a' && name[n] <= 'z') || (name[n] >= '0' && name[n] <= '9')))
+           (name[n] == '-' || name[n] == '.' || (name[n] >= 'a' && name[n] <= 'z') ||
+            (name[n] >= '0' && name[n] <= '9')))
         n++;
     return n < AX_CHAT_NAME_BYTES && !name[n];
 }

@@ -1,6 +1,7 @@
 /* Conversations: ids and masks of the golden file for every template, the choice of a template, contents that
  * look like markup, and prompts. */
 #include "chat_test.h"
+#include "data/chat_templates.h"
 
 /* ---- the golden file ------------------------------------------------------------------------------ */
 
@@ -17,6 +18,12 @@ static void expect_case(const char *name, size_t number, const json_t *expected,
     assert_int_equal(mask->size, ids->size);
 }
 
+/* Returns the template that the special tokens of a template's tokenizer choose. */
+static const char *by_tokens(const char *name)
+{
+    return !strcmp(name, "llama3.1") ? "llama3" : !strcmp(name, "qwen2.5") ? "chatml" : name;
+}
+
 static void expect_template(scratch *s, const json_t *entry, const json_t *records)
 {
     const char *name = json_string_value(json_object_get(entry, "name"));
@@ -31,7 +38,7 @@ static void expect_template(scratch *s, const json_t *entry, const json_t *recor
     OK(ax_tokenizer_load(put_template(s, entry), &tok));
     OK(ax_encoder_create(tok, &encoder));
     OK(ax_chat_create(tok, NULL, &chat));
-    assert_string_equal(ax_chat_name(chat), name);
+    assert_string_equal(ax_chat_name(chat), by_tokens(name));
     assert_string_equal(ax_chat_origin(chat), "chosen by the tokenizer's special tokens");
     ax_chat_destroy(&chat);
     OK(ax_chat_create(tok, name, &chat));
@@ -41,6 +48,10 @@ static void expect_template(scratch *s, const json_t *entry, const json_t *recor
     for (size_t i = 0; i < json_array_size(records); i++) {
         turns.n = ids.size = mask.size = 0;
         OK(ax_chat_read(json_array_get(records, i), NULL, &turns));
+        if (json_is_null(json_array_get(cases, i))) { /* tools that the template does not write */
+            FAILS(AX_ERR_DATA, "", ax_chat_render(chat, &turns, false, &text));
+            continue;
+        }
         OK(ax_chat_render(chat, &turns, false, &text));
         OK(ax_chat_encode(encoder, &text, &ids, &mask));
         expect_case(name, i, json_array_get(cases, i), &ids, &mask);
@@ -133,11 +144,39 @@ static void templates_become_jinja(void **state)
     json_decref(expected);
 }
 
-/* Texts of released models and of packages, by which transformers writes what the template writes. */
+/* Expects that results of tools are written or refused. */
+static void expect_tools(const ax_tokenizer *tok, bool written)
+{
+    ax_chat *chat;
+    ax_chat_text text = {0};
+    ax_chat_turn turn[] = {{.role = AX_CHAT_USER, .text = ""},
+                           {.role = AX_CHAT_ASSISTANT, .text = ""},
+                           {.role = AX_CHAT_TOOL, .text = ""}};
+    OK(ax_chat_create(tok, NULL, &chat));
+    ax_status status = ax_chat_render(chat, &(ax_chat_turns){.turn = turn, .n = 3}, false, &text);
+    if (status != (written ? AX_OK : AX_ERR_DATA))
+        fail_msg("%s: %s", ax_chat_origin(chat), ax_error_message());
+    ax_chat_text_fini(&text);
+    ax_chat_destroy(&chat);
+}
+
+/* Finds the text that an entry of chat_known.json has or, if it is in no package, its hash. */
+static const chat_own *find_own(const json_t *entry)
+{
+    const char *hash = json_string_value(json_object_get(entry, "hash"));
+    for (int i = 0; i < CHAT_OWN_TEXTS && hash; i++)
+        if (chat_own_texts[i].hash == strtoull(hash, NULL, 16))
+            return &chat_own_texts[i];
+    return hash ? NULL : chat_known(json_string_value(json_object_get(entry, "jinja")));
+}
+
+/* Texts of released models and of packages, by which transformers writes what the template writes. No text is
+ * known that make_chat_known.py did not compare. */
 static void known_texts_are_recognized(void **state)
 {
     json_t *file = read_golden("chat.json"), *known = read_golden("chat_known.json"), *entry, *own;
-    size_t i, k, found = 0;
+    bool compared[CHAT_OWN_TEXTS] = {false};
+    size_t i, k;
     json_array_foreach(json_object_get(file, "templates"), i, entry)
     {
         const char *name = json_string_value(json_object_get(entry, "name"));
@@ -147,13 +186,23 @@ static void known_texts_are_recognized(void **state)
         {
             if (strcmp(json_string_value(json_object_get(own, "template")), name))
                 continue;
-            OK(ax_tokenizer_set_chat_template(tok, json_string_value(json_object_get(own, "jinja"))));
-            expect_found(tok, name, "that of the tokenizer's chat_template (");
-            found++;
+            const chat_own *found = find_own(own);
+            const json_t *jinja = json_object_get(own, "jinja");
+            if (!found || strcmp(found->name, name) ||
+                found->tools != json_is_true(json_object_get(own, "tools")))
+                fail_msg("%s is not known", json_string_value(json_object_get(own, "source")));
+            compared[found - chat_own_texts] = true;
+            if (!jinja)
+                continue;
+            OK(ax_tokenizer_set_chat_template(tok, json_string_value(jinja)));
+            expect_found(tok, name, "that of the tokenizer's chat_template");
+            expect_tools(tok, found->tools);
         }
         ax_tokenizer_destroy(&tok);
     }
-    assert_int_equal(found, json_array_size(known));
+    for (int t = 0; t < CHAT_OWN_TEXTS; t++)
+        if (!compared[t])
+            fail_msg("text %d is in no entry of chat_known.json", t);
     json_decref(file);
     json_decref(known);
 }
@@ -222,6 +271,8 @@ static void a_tokenizer_has_its_own_template(void **state)
         {"{}", CHATML, "chatml", own},
         {"{}", CHATML "\n", "chatml", own},
         {"{}", "{{ 'be good' }}" CHATML, NULL, "the format looks like that of chatml"},
+        {"{}", "{{ 'You are Qwen, created by Alibaba Cloud. Be bad.' }}" CHATML, NULL,
+         "the format looks like that of qwen2.5, but"},
         {"{'chat_template': '### Instruction: ### Response:'}", CHATML, "chatml", own},
     };
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
@@ -364,14 +415,22 @@ static void contents_are_no_markup(void **state)
         for (int i = 0; i < 2; i++) {
             ax_chat_turns turns = {0};
             ax_chat_turn turn = {.text = i ? forged.data : "hi", .size = i ? forged.size : 2};
-            for (turn.role = AX_CHAT_SYSTEM; turn.role <= AX_CHAT_ASSISTANT; turn.role++)
-                if (turn.role != AX_CHAT_INPUT)
-                    OK(ax_chat_add(&turns, &turn));
+            const bool tools = !strcmp(cases[c].variant, "gpt2") && strcmp(cases[c].template, "llama3");
+            const ax_chat_role order[] = {AX_CHAT_SYSTEM, AX_CHAT_USER, AX_CHAT_ASSISTANT, AX_CHAT_TOOL};
+            for (size_t r = 0; r < (tools ? 4 : 3); r++) {
+                turn.role = order[r];
+                OK(ax_chat_add(&turns, &turn));
+            }
             turns.turn[2].reasoning = turn.text;
             turns.turn[2].reasoning_size = turn.size;
+            json_t *calls = json_pack("[{s:s, s:s}, {s:s, s:{s:s}}]", "name", turn.text, "arguments",
+                                      turn.text, "name", "f", "arguments", turn.text, turn.text);
+            turns.turn[2].calls = tools ? calls : NULL;
+            turns.tools = tools ? calls : NULL;
             OK(ax_chat_render(chat, &turns, false, &text));
             OK(ax_chat_encode(encoder, &text, &ids[i], &mask));
             ax_chat_turns_fini(&turns);
+            json_decref(calls);
         }
         for (size_t t = 0; cases[c].tokens[t]; t++) {
             int32_t id = ax_tokenizer_id(tok, cases[c].tokens[t], strlen(cases[c].tokens[t]));
@@ -422,7 +481,9 @@ static void refused_templates(void **state)
         OK(ax_chat_create(tok, NULL, &chat));
         assert_string_equal(ax_chat_name(chat), "alpaca");
         FAILS(AX_ERR_DATA,
-              "the last turn must be the user's, so that the assistant can answer it; there are no turns",
+              "the last turn must be the user's (or the result of a tool), so that the assistant can answer "
+              "it; "
+              "there are no turns",
               ax_chat_render(chat, &turns, true, &text));
         ax_chat_destroy(&chat);
     }

@@ -6,9 +6,16 @@
 static void refused_records(void **state)
 {
     static const char *const cases[][2] = {
+        {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'function', 'content': 'b'}]}",
+         "turn 2: has the role \"function\", which no template has: calls of tools are read as "
+         "\"tool_calls\" of "
+         "the assistant, and results as turns of the role tool; the roles are system"},
         {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'tool', 'content': 'b'}]}",
-         "turn 2: has the role \"tool\", which no template has: calls of tools and their results are "
-         "not written, so the whole conversation must be left out; the roles are system"},
+         "turn 2 has the role tool, but follows the role user"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': 'b'}, {'role': "
+         "'tool', "
+         "'content': {'c': 1}}]}",
+         "turn 3: \"content\" must be a string or a list of texts, but is an object"},
         {"{'messages': [{'content': 'a'}]}", "turn 1: \"role\" must be a string, but is missing"},
         {"{'messages': [{'role': 3, 'content': 'a'}]}",
          "turn 1: \"role\" must be a string, but is an integer"},
@@ -31,11 +38,24 @@ static void refused_records(void **state)
          "turn 2: \"completion\" must be a string or a list of texts, but is null"},
         {"{'instruction': 'a', 'input': 3, 'output': 'b'}",
          "turn 2: \"input\" must be a string or a list of texts, but is an integer"},
-        {"{'messages': [{'role': 'user', 'content': 'a'}], 'tools': [{'name': 'f'}]}",
-         "the conversation has \"tools\", which no template writes"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}], 'tools': ['f']}",
+         "element 1 of \"tools\" is a string, not an object"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}], 'tools': {'f': 1}}",
+         "\"tools\" is an object, not a list of objects"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}], 'tools': '[{]'}", "\"tools\":1:3: not valid JSON"},
+        {"{'prompt': 'a', 'completion': 'b', 'tools': [{'name': 'f'}]}",
+         "\"tools\" stands beside the strings"},
         {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': null, "
-         "'tool_calls': [{'id': 1}]}]}",
-         "turn 2: the turn has \"tool_calls\", which no template writes"},
+         "'tool_calls': [{'name': 'f', 'arguments': {}}, {'id': 1}]}]}",
+         "turn 2: element 2 of \"tool_calls\": must be an object with \"function\""},
+        {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': null, "
+         "'tool_calls': [{'function': {'name': 'f', 'arguments': {}, 'result': 'x'}}]}]}",
+         "turn 2: element 1 of \"tool_calls\": has \"result\", which no template writes"},
+        {"{'messages': [{'role': 'user', 'content': 'a', 'tool_calls': [{'name': 'f', 'arguments': {}}]}]}",
+         "turn 1: only turns of the assistant can have \"tool_calls\""},
+        {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': null, "
+         "'function_call': {'name': 'f', 'arguments': {}}}]}",
+         "turn 2: the turn has \"function_call\", which no template writes"},
         {"{'messages': [{'role': 'user', 'content': 'a', 'audio': 'b'}]}", "turn 1: the turn has \"audio\""},
         {"{'messages': [{'role': 'user', 'content': 'a', 'masked': true}]}",
          "turn 1: the turn has \"masked\""},
@@ -324,7 +344,7 @@ static void bad_conversations(void **state)
         ax_data_build_report report;
         FAILS(AX_ERR_DATA, "23 records cannot be used, allowed: 0;", ax_data_build(&o, NULL));
         assert_non_null(strstr(ax_error_message(), "--bad-lines 24 (data.bad_lines)"));
-        assert_non_null(strstr(ax_error_message(), "a.jsonl:2: turn 2: has the role \"tool\""));
+        assert_non_null(strstr(ax_error_message(), "a.jsonl:2: turn 2 has the role tool, but follows"));
         assert_non_null(strstr(ax_error_message(), "a.jsonl:4: turn 2: \"content\" must be a string"));
         assert_non_null(strstr(ax_error_message(), "a.jsonl:8: the same\n"));
         assert_non_null(strstr(ax_error_message(), "\nand 3 more"));

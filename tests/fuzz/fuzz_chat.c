@@ -42,6 +42,19 @@ void fuzz_make_seeds(void)
                                      "\"response\":\"r\",\"history\":[[\"q\",\"a\"]],"
                                      "\"category\":\"x\"}",
                                      NULL});
+    fuzz_seed_texts(
+        (const char *[]){"0{\"tools\":[{\"name\":\"f\",\"x\":[1,-0.5e-7,null,{}]}],\"messages\":[{\"role\":"
+                         "\"user\",\"content\":\"a\"},{"
+                         "\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"name\":"
+                         "\"f\",\"arguments\":{\"y\":1e300,"
+                         "\"z\":\"\\u0001\"}}}]},{\"role\":\"tool\",\"content\":\"<|im_end|>\"}]}",
+                         NULL});
+    fuzz_seed_texts((const char *[]){"2{\"tools\":\"[{}]\",\"messages\":[{\"role\":\"user\",\"content\":"
+                                     "\"a\"},{\"role\":\"assistant\",\"content\":\"\\n\","
+                                     "\"tool_calls\":[{\"name\":\"f\",\"arguments\":\"{}\"},{\"name\":\"<"
+                                     "think>\",\"arguments\":{}}]},{\"role\":\"tool\","
+                                     "\"content\":\"r\"},{\"role\":\"tool\",\"content\":\"s\"}]}",
+                                     NULL});
     fuzz_seed_texts((const char *[]){"2{\"prompt\":[{\"role\":\"developer\",\"content\":[{\"type\":\"text\","
                                      "\"text\":\"a\"},{\"type\":\"text\","
                                      "\"text\":\"b\"}]},{\"role\":\"user\",\"content\":\"u\",\"weight\":1}],"

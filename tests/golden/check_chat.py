@@ -31,8 +31,40 @@ def content(rng, markup):
     return rng.choice(["", "", " ", "\n"]) + text if rng.random() < 0.5 else text.strip()
 
 
+def value(rng, depth=0):
+    """A random value of JSON."""
+    kind = rng.randrange(8 if depth < 3 else 6)
+    if kind == 6:
+        return [value(rng, depth + 1) for _ in range(rng.randrange(4))]
+    if kind == 7:
+        return {content(rng, False)[:9]: value(rng, depth + 1) for _ in range(rng.randrange(4))}
+    numbers = (rng.randrange(-1000, 1000), rng.random() * 10.0 ** rng.randrange(-30, 30), float(rng.randrange(-99, 10 ** 18)))
+    return (None, rng.random() < 0.5, content(rng, False), *numbers)[kind]
+
+
+def tooled(rng):
+    """A conversation with tools."""
+    messages = [{"role": "system", "content": content(rng, False)}] if rng.random() < 0.4 else []
+    for _ in range(rng.choice([1, 2, 3])):
+        messages.append({"role": "user", "content": content(rng, False)})
+        for _ in range(rng.choice([0, 1, 1, 2])):
+            calls = [make_chat.call({content(rng, False)[:9]: value(rng) for _ in range(rng.randrange(4))}, rng.choice("fgh"),
+                                    rng.random() < 0.5) for _ in range(rng.choice([1, 1, 1, 2]))]
+            if rng.random() < 0.1:
+                calls[0] = make_chat.call(json.dumps(value(rng)))
+            text = rng.choice([None, "", "", "\n", content(rng, False), "<think>" + content(rng, False) + "</think>\n\n"])
+            messages.append({"role": "assistant", "content": text, "tool_calls": calls})
+            messages += [{"role": "tool", "content": content(rng, False)} for _ in calls]
+        messages.append({"role": "assistant", "content": content(rng, False)})
+    tools = [make_chat.TOOL, {"type": "function", "function": {"name": "f", "parameters": value(rng)}}][:rng.randrange(3)]
+    return {"messages": messages, **({"tools": rng.choice([tools, json.dumps(tools)])} if rng.random() < 0.8 else {})}
+
+
 def record(rng, number):
-    """Every fifth has contents that look like markup, every third of the others an answer with reasoning."""
+    """Every fifth has contents that look like markup, every third of the others an answer with reasoning, every fourth
+    tools."""
+    if number % 4 == 3:
+        return tooled(rng)
     markup = number % 5 == 0
     if number % 7 == 6:
         return {"instruction": content(rng, markup), "input": content(rng, markup), "output": content(rng, markup)}
@@ -61,6 +93,7 @@ def read_tokens(path):
 
 def check(axonn, template, records, folder):
     reference = make_chat.Reference(template)
+    records = [r for r in records if reference.expect(r)]
     lines, tok, out = (os.path.join(folder, n) for n in ("chats.jsonl", "tok", "chats.tok"))
     os.makedirs(tok, exist_ok=True)
     reference.base.save(os.path.join(tok, "tokenizer.json"))
@@ -109,9 +142,11 @@ def check_jinja(axonn, template, reference, records, folder):
         messages = make_chat.messages_of(record, template)
         if any("input" in m for m in messages):
             continue
-        asks = messages[-1]["role"] == "user"
-        ours = written.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks)
-        theirs = reference.fast.apply_chat_template(messages, tokenize=False, add_generation_prompt=asks)
+        asks = messages[-1]["role"] in ("user", "tool")
+        tools = record.get("tools")
+        tools = json.loads(tools) if isinstance(tools, str) else tools
+        ours, theirs = (t.apply_chat_template(make_chat.wrapped(template, messages), tools=tools, tokenize=False,
+                                              add_generation_prompt=asks) for t in (written, reference.fast))
         if asks and template in HEADERS:
             theirs += HEADERS[template]
         assert ours == theirs, (template, record, ours, theirs)

@@ -32,13 +32,26 @@ def unsloth_template(name):
     raise KeyError(name)
 
 
-def chatml():
-    """unsloth's, whose expression for an answer is cut after the header."""
-    answer = "{{'<|im_start|>assistant\n' + message['content'] + '<|im_end|>\n' }}"
-    template = unsloth_template("chatml_template")
-    assert template.count(answer) == 1
-    return template.replace(answer, "{{'<|im_start|>assistant\n'}}{% generation %}{{ message['content'] + '<|im_end|>\n' }}"
-                                    "{% endgeneration %}")
+def trl(name):
+    return package_file("trl", "chat_templates/" + name + ".jinja")
+
+
+def llama31():
+    """That of Llama 3.1, whose answers are cut after the header."""
+    template = trl("llama3_1")
+    turn = ("{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + "
+            "'<|eot_id|>' }}")
+    call = "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}\n            {{- '{\"name\""
+    end = '{{- "<|eot_id|>" }}\n        {%- endif %}\n    {%- elif message.role == "tool"'
+    assert template.count(turn) == template.count(call) == template.count(end) == 1
+    template = template.replace(turn, "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}"
+                                "{%- if message['role'] == 'assistant' %}{%- generation %}"
+                                "{{- message['content'] | trim + '<|eot_id|>' }}{%- endgeneration %}{%- else %}"
+                                "{{- message['content'] | trim + '<|eot_id|>' }}{%- endif %}")
+    template = template.replace(call, call.replace("-}}", "-}}{% generation %}"))
+    # The block that ends the turn is in an {% if %} of its own, so all of it moves into the block of the call.
+    template = template.replace('{{- "}" }}\n        {%- endif %}', '{{- "}<|eot_id|>" }}{% endgeneration %}\n        {%- endif %}')
+    return template.replace(end, end.replace('{{- "<|eot_id|>" }}', ""))
 
 
 # fschat's template "mistral" (compare_fschat), with the token that the tokenizer puts before a text.
@@ -86,16 +99,21 @@ def compare_fschat(messages, text):
 
 # Template -> its Jinja text, the tokenizer of tokenizer.json, the tokens added to it, and its end-of-text token.
 TEMPLATES = {
-    "chatml": (chatml, "gpt2", ["<|im_start|>", "<|im_end|>"], "<|im_end|>"),
-    "llama3": (lambda: package_file("trl", "llama3_training.jinja"), "llama3",
+    "chatml": (lambda: trl("qwen3_instruct_2507_training"), "gpt2", ["<|im_start|>", "<|im_end|>"], "<|im_end|>"),
+    "llama3": (lambda: trl("llama3_training"), "llama3",
                ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], "<|eot_id|>"),
-    "qwen3": (lambda: package_file("trl", "qwen3_training.jinja"), "qwen2",
+    "llama3.1": (llama31, "llama3", ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+                 "<|eot_id|>"),
+    "qwen2.5": (lambda: trl("qwen2_5_training"), "qwen2",
+                ["<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>"], "<|im_end|>"),
+    "qwen3": (lambda: trl("qwen3_training"), "qwen2",
               ["<|im_start|>", "<|im_end|>", "<think>", "</think>"], "<|im_end|>"),
     "deepseek-coder": (lambda: DEEPSEEK, "splits and digits", [BEGIN, "<|EOT|>"], "<|EOT|>"),
     "mistral": (lambda: MISTRAL, "llama2", [], "</s>"),
     "alpaca": (lambda: ALPACA, "gpt2", [], "<|endoftext|>"),
 }
-PLAIN_ADDED = {"<think>", "</think>"}  # added tokens that are not special, as in Qwen3's tokenizer
+TOOLS = ("chatml", "llama3.1", "qwen2.5", "qwen3")  # templates that write tools
+PLAIN_ADDED = {"<think>", "</think>", "<tool_call>", "</tool_call>"}  # added tokens that are not special, as in Qwen3's tokenizer
 
 
 def tokenizer_parts(template):
@@ -148,25 +166,31 @@ class Reference:
         self.jinja = TEMPLATES[template][0]()
         self.base, self.eos = tokenizer_parts(template)
         self.fast = PreTrainedTokenizerFast(tokenizer_object=self.base, eos_token=self.eos, chat_template=self.jinja)
-        if template == "llama3":
+        if template.startswith("llama3"):
             self.fast.bos_token = "<|begin_of_text|>"
+        elif template == "deepseek-coder":
+            self.fast.bos_token = BEGIN
         self.special = [t.content for t in self.base.get_added_tokens_decoder().values() if t.special]
 
-    def apply(self, messages):
+    def apply(self, messages, tools=None):
         """ids and mask by transformers alone."""
-        out = self.fast.apply_chat_template(messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
+        out = self.fast.apply_chat_template(messages, tools=tools, tokenize=True, return_dict=True,
+                                            return_assistant_tokens_mask=True)
         if self.template == "mistral":
             text = self.fast.apply_chat_template(messages, tokenize=False)
             if all(m["content"] for m in messages):
                 compare_fschat(messages, text)
-        return list(out["input_ids"]), [int(b) for b in out["assistant_masks"]]
+        ids, mask = list(out["input_ids"]), [int(b) for b in out["assistant_masks"]]
+        if self.template == "qwen2.5":  # in trl's text the newline of the header is a target
+            mask = [bit and (before or self.base.decode([i]) != "\n") for i, bit, before in zip(ids, mask, [0] + mask)]
+        return ids, [int(bit) for bit in mask]
 
     def apply_plain(self, messages):
         """ids and mask where contents are encoded with split_special_tokens: contents and targets are marked by characters
         in the rendered text; between special tokens of the template the text is encoded without special tokens."""
 
         def strip(role, text):  # what the template itself strips, if there is no mark before it
-            if self.template == "llama3":
+            if self.template.startswith("llama3"):
                 return text.strip()
             return text.lstrip("\n") if self.template == "qwen3" and role == "assistant" else text
 
@@ -183,6 +207,8 @@ class Reference:
             chars.append(c)
             content.append(state[OPEN])
             target.append(state[FROM])
+            if self.template == "qwen2.5" and "".join(chars).endswith("<|im_start|>assistant\n"):
+                target[-1] = False
         return self.encode_marked("".join(chars), content, target)
 
     def encode_marked(self, text, content, target):
@@ -208,9 +234,34 @@ class Reference:
         return ids, mask
 
     def expect(self, record):
-        messages = messages_of(record, self.template)
-        markup = any(s in m.get(k, "") for m in messages for k in ("content", "input") for s in self.special)
-        return (self.apply_plain if markup else self.apply)(messages)
+        """ids and mask, or None if axonn refuses the record."""
+        messages, tools = messages_of(record, self.template), record.get("tools")
+        tools = json.loads(tools) if isinstance(tools, str) else tools
+        if refuses(self.template, messages, tools):
+            return None
+        messages = wrapped(self.template, messages)
+        markup = any(s in (m.get(k) or "") for m in messages for k in ("content", "input") for s in self.special)
+        assert not (markup and tools)
+        return self.apply_plain(messages) if markup else self.apply(messages, tools)
+
+
+def wrapped(template, messages):
+    """Writes calls in OpenAI's form if the template's text has them in this form only."""
+    return messages if template != "llama3.1" else [
+        {**m, "tool_calls": [c if "function" in c else {"function": c} for c in m["tool_calls"]]} if "tool_calls" in m else m
+        for m in messages]
+
+
+def refuses(template, messages, tools):
+    """Whether axonn refuses a conversation because of its tools: templates that write none, what Llama 3.1's text
+    raises or leaves out, and arguments that would be written in quotes."""
+    calls = [m["tool_calls"] for m in messages if m.get("tool_calls")]
+    if template not in TOOLS:
+        return bool(tools or calls or any(m["role"] == "tool" for m in messages))
+    if template == "llama3.1" and any(len(m["tool_calls"]) > 1 or m["content"] for m in messages if m.get("tool_calls")):
+        return True
+    return template in ("llama3.1", "qwen2.5") and any(
+        isinstance(c.get("function", c)["arguments"], str) for turn in calls for c in turn)
 
 
 # ---- cases --------------------------------------------------------------------------------------------------------
@@ -219,6 +270,26 @@ class Reference:
 def turns(*texts, system=None):
     head = [] if system is None else [{"role": "system", "content": system}]
     return {"messages": head + [{"role": "assistant" if i % 2 else "user", "content": t} for i, t in enumerate(texts)]}
+
+
+TOOL = {"type": "function", "function": {
+    "name": "the_sum", "description": "Adds \"x\" and 'y' \\ naïve\n<b>&", "parameters": {"type": "object", "properties": {
+        "y": {"type": "number", "default": 1.0, "enum": []}, "x": {"type": ["integer", "null"]}}, "required": ["x", "y"]}}}
+NUMBERS = [1, -7, 0.1, 1.0, -0.0, 100000.0, 1e16, 1.5e-05, 0.0001, 123456789012345680.0, 1e22, 5e-324, 1.7976931348623157e308,
+           9007199254740993, 3.141592653589793, 1234567.875, 9999999999999998.0]
+
+
+def call(arguments, name="the_sum", wrapped=True, **more):
+    function = {"name": name, "arguments": arguments}
+    return {"type": "function", "function": function, **more} if wrapped else function
+
+
+def tooled(*messages, tools=(TOOL,), system=None):
+    """A conversation of which each message is a text of the user or, as a tuple, (role, content, calls)."""
+    head = [] if system is None else [{"role": "system", "content": system}]
+    body = [{"role": "user", "content": m} if isinstance(m, str) else
+            {"role": m[0], "content": m[1], **({"tool_calls": list(m[2])} if len(m) > 2 else {})} for m in messages]
+    return {"messages": head + body, **({} if tools is None else {"tools": tools if isinstance(tools, str) else list(tools)})}
 
 
 RECORDS = [
@@ -255,6 +326,21 @@ RECORDS = [
     {"instruction": "the task", "input": "", "output": ""},
     {"instruction": " a task\u3000", "input": " \n ", "output": " x "},
     {"instruction": "the task", "output": "the result", "id": 3},
+    # Tools.
+    tooled("sum 1 2", ("assistant", None, [call({"x": 1, "y": 2})]), ("tool", "3"), ("assistant", "it is 3")),
+    tooled("sum", ("assistant", "", [call({"x": NUMBERS, "a": {"é": "\u0007\u007f\b\f\n\r\t\\\"/"}, "b": [], "c": {}},
+                                          wrapped=False)]),
+           ("tool", '{"é": "\n"}'), ("assistant", "\n"), "more", ("assistant", " yes "),
+           system=" be\n", tools=(TOOL, {"name": "f", "n": None, "o": [True, False, [[]]]})),
+    tooled("two", ("assistant", "at once", [call({"x": 1}), call({}, "other", id="c2")]), ("tool", "1"), ("tool", " 2 "),
+           ("assistant", "", [call({"x": [1]})]), ("tool", ""), ("assistant", "done"), tools=None),
+    tooled("string", ("assistant", "", [call("{\"x\":1}")]), ("tool", "[1]"), ("assistant", "ok"), tools=json.dumps([TOOL])),
+    tooled("think", ("assistant", "<think>\nwhy\n</think>\n\n", [call({"x": 1}), call({"y": 0.5})]), ("tool", "1"),
+           ("assistant", "<think>so</think>\n\nyes"), system=""),
+    tooled("newlines", ("assistant", "\n\n", [call({})]), ("tool", "\n"), "and", ("assistant", "no")),
+    tooled("only listed", ("assistant", "fine"), system="a system"),
+    tooled("empty list", ("assistant", "fine"), tools=()),
+    tooled("unused", ("assistant", "a"), "more", ("assistant", "b")),
 ]
 
 
@@ -268,9 +354,12 @@ def main():
         reference = Reference(template)
         cases = []
         for record in RECORDS:
-            ids, mask = reference.expect(record)
-            assert len(ids) == len(mask) and any(mask), (template, record)
-            cases.append([ids, "".join(map(str, mask))])
+            expected = reference.expect(record)
+            if expected:
+                ids, mask = expected
+                assert len(ids) == len(mask) and any(mask), (template, record)
+                expected = [ids, "".join(map(str, mask))]
+            cases.append(expected)
         tokens = [{"content": c, "special": c not in PLAIN_ADDED} for c in added]
         out["templates"].append({"name": template, "variant": variant, "added": tokens, "eos": eos, "cases": cases})
     with open(os.path.join(HERE, "chat.json"), "w") as f:

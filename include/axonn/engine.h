@@ -178,6 +178,7 @@ typedef struct ax_pretrained {
     ax_st *weights; /* open weight files, still readable after a training run has removed the checkpoint;
                        NULL: the directory has no weights */
     ax_st *adapter; /* the adapter's open weight file, or NULL */
+    ax_adapter description; /* of an adapter: its adapter_config.json */
     ax_buf left; /* a line on arrays in the weight files that belong to no parameter; empty: there are none */
 } ax_pretrained;
 

@@ -77,8 +77,7 @@ typedef struct ax_model_config {
     ax_low_rank low_rank[AX_MATRIX_COUNT];
     bool low_rank_root;   /* the scales of the updates are alpha / √rank (rsLoRA) instead of alpha / rank */
     bool low_rank_shared; /* matrices that are stored in one array of the weight files (q, k, v of GPT-2)
-                             share one factor A, as in adapters that PEFT makes. Such an adapter can be read,
-                             but not written */
+                             share one factor A, and have equal updates, as in adapters that PEFT makes */
     char *source; /* text of the config.json from which the struct was read, or NULL. ax_model_config_print
                      copies from this text the keys that the program does not know. Owned by this struct */
 } ax_model_config;
@@ -177,8 +176,8 @@ AX_MUST_CHECK ax_status ax_adapter_update(const ax_adapter *adapter, const char 
 /* Sets *out to whether PEFT gives the module an update: target_modules, exclude_modules, layers_to_transform,
  * layers_pattern. AX_ERR_DATA as ax_adapter_update. */
 AX_MUST_CHECK ax_status ax_adapter_targets(const ax_adapter *adapter, const char *module, bool *out);
-/* Appends an adapter_config.json that describes the low-rank updates of `config`, which must all have the
- * same scale. `base` is the directory of the base model. */
+/* Appends an adapter_config.json that describes the low-rank updates of `config`, `base` is the directory of
+ * the base model. */
 AX_MUST_CHECK ax_status ax_adapter_print(const ax_model_config *config, const char *base, ax_buf *out);
 /* ax_family_low_rank_key prints the name of the array, in an adapter's file, that is factor 'A' or 'B' of a
  * matrix of block `block`. ax_family_matrix_key prints the name of the array, in a model's files, that holds

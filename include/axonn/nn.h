@@ -141,6 +141,10 @@ typedef struct ax_low_rank {
  * AX_ERR_INTERNAL if the layer is not linear or already has an update. */
 AX_MUST_CHECK ax_status ax_linear_add_low_rank(ax_layer *linear, const ax_low_rank *update);
 
+/* Adds to a linear layer the update of layer `other`, of the same input: the two share factor A and the mask
+ * of the dropout, and `layer` gets a factor B of its own. `other` must live as long as `layer`. */
+AX_MUST_CHECK ax_status ax_linear_share_low_rank(ax_layer *layer, const ax_layer *other);
+
 /* LayerNorm over the width, with weight and bias. Ranks may split the width. */
 ax_layer *ax_layernorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps);
 /* RMSNorm over the width, with a weight and no bias (torch.nn.RMSNorm). Ranks may split the width: then

@@ -128,7 +128,7 @@ static void merge_seq_len(ax_config *c, const ax_model_config *m)
                         (long long)most);
 }
 
-void config_merge_model(ax_config *c, ax_model_config *m)
+void config_merge_model(ax_config *c, ax_model_config *m, const ax_adapter *adapter)
 {
     shape_key keys[SHAPE_KEYS];
     list_shape(c, m, keys);
@@ -155,15 +155,10 @@ void config_merge_model(ax_config *c, ax_model_config *m)
     c->model.activation = activation_of(m);
     c->model.tie = m->tie;
     merge_numbers(c, m);
-    config_tune(c, m);
-}
-
-void config_refuse_adapter(ax_config *c, const char *dir)
-{
-    ax_option_error(c->set, "model.from",
-                    "%s is an adapter: merge it with its base (axonn ckpt convert %s --out DIR) and set "
-                    "model.from to DIR",
-                    dir, dir);
+    if (adapter)
+        config_continue(c, m, adapter);
+    else
+        config_tune(c, m);
 }
 
 /* Returns true if the user gave `key` a value that replaces the value in config.json. The value 0 means
@@ -289,10 +284,7 @@ static ax_status check_from(ax_config *c)
     ax_status status = ax_pretrained_open(c->model.from, &from);
     if (status != AX_OK)
         return record_failure(c, "model.from", status);
-    if (from.base)
-        config_refuse_adapter(c, from.dir);
-    else
-        config_merge_model(c, &from.config);
+    config_merge_model(c, &from.config, from.base ? &from.description : NULL);
     ax_pretrained_close(&from);
     return AX_OK;
 }

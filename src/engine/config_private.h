@@ -18,12 +18,12 @@ void config_check_unused(ax_config *cfg, const char *const *keys, const char *wh
 
 /* config_tune.c: config_check_tune checks that tune.method fits the other keys. config_tune sets the low-rank
  * updates of *model, the description of model.from, and records an error for each key that does not fit this
- * model. */
+ * model. If model.from is an adapter, *model has its updates: config_continue copies their rank, alpha,
+ * targets and rslora to the configuration, sets the dropout of *model, and records an error for each key with
+ * another value. */
 void config_check_tune(ax_config *cfg);
 void config_tune(ax_config *cfg, ax_model_config *model);
-
-/* Records an error of the key model.from: its directory `dir` holds an adapter, not a model. */
-void config_refuse_adapter(ax_config *cfg, const char *dir);
+void config_continue(ax_config *cfg, ax_model_config *model, const ax_adapter *adapter);
 
 /* config_model.c: merges keys with the values of a model's config.json, and records errors with
  * ax_option_error. */
@@ -38,8 +38,9 @@ ax_model_config config_new_model(const ax_config *cfg, const ax_family *family);
  * the user gave another value for a key with which the weights were trained: array shapes, window,
  * activation, rope_theta, tie; with tune.method lora also norm_eps. model.seq_len may be smaller than in
  * *model. Dropout rates, init_std and norm_eps that the user gave are copied into *model. All other values
- * are copied from *model into the configuration. Sets the low-rank updates of *model. */
-void config_merge_model(ax_config *cfg, ax_model_config *model);
+ * are copied from *model into the configuration. Sets the low-rank updates of *model, unless model.from is an
+ * adapter, `adapter` (NULL: it is a model): then *model describes its base, and has its updates. */
+void config_merge_model(ax_config *cfg, ax_model_config *model, const ax_adapter *adapter);
 /* Reads the config.json that model.config names into *out, overrides its values by the keys that the user
  * gave, and copies all resulting values into the configuration. The caller releases *out with
  * ax_model_config_fini, also after an error. */

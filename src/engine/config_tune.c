@@ -113,3 +113,79 @@ void config_tune(ax_config *c, ax_model_config *m)
         return;
     }
 }
+
+/* ---- model.from is an adapter -------------------------------------------------------------------- */
+
+/* Prints the names of the matrices that have an update: "q,v". */
+static const char *list_updated(const ax_model_config *m, char out[128])
+{
+    out[0] = 0;
+    for (int i = 0; i < AX_MATRIX_COUNT; i++)
+        if (m->low_rank[i].rank)
+            ax_text_add(out, 128, "%s%s", out[0] ? "," : "", ax_matrix_name((ax_matrix)i));
+    return out;
+}
+
+/* Sets tune.targets to the matrices that the adapter updates. If the user gave the key, checks it instead. */
+static void take_targets(ax_config *c, const ax_model_config *m)
+{
+    bool chosen[AX_MATRIX_COUNT] = {false}, same = true;
+    char list[128];
+    list_updated(m, list);
+    if (!ax_config_given(c, "tune.targets")) {
+        if (ax_option_assign(c->set, "tune.targets", list, "model.from") != AX_OK)
+            ax_option_error(c->set, "tune.targets", "%s", ax_error_message());
+        return;
+    }
+    choose(c, m, chosen);
+    for (int i = 0; i < AX_MATRIX_COUNT; i++)
+        same &= chosen[i] == (m->low_rank[i].rank > 0);
+    if (!same)
+        ax_option_error(
+            c->set, "tune.targets",
+            "must be [%s], the matrices that the adapter in model.from updates; leave the key out", list);
+}
+
+static void take_numbers(ax_config *c, const ax_adapter *adapter)
+{
+    const char *const rslora = adapter->root ? "true" : "false";
+    if (ax_config_given(c, "tune.rank") && c->tune.rank != adapter->rank)
+        ax_option_error(c->set, "tune.rank",
+                        "must be %lld, as in the adapter in model.from; leave the key out",
+                        (long long)adapter->rank);
+    if (ax_config_given(c, "tune.alpha") && c->tune.alpha != adapter->alpha)
+        ax_option_error(c->set, "tune.alpha",
+                        "must be %g, as in the adapter in model.from; leave the key out", adapter->alpha);
+    if (ax_config_given(c, "tune.rslora") && c->tune.rslora != adapter->root)
+        ax_option_error(c->set, "tune.rslora",
+                        "must be %s, as in the adapter in model.from; leave the key out", rslora);
+    c->tune.rank = adapter->rank;
+    c->tune.alpha = adapter->alpha;
+    c->tune.rslora = adapter->root;
+    if (!ax_config_given(c, "tune.dropout"))
+        c->tune.dropout = adapter->dropout;
+    if (!(c->tune.dropout >= 0 && c->tune.dropout < 1))
+        ax_option_error(
+            c->set, "tune.dropout",
+            "is not given, and the adapter in model.from has lora_dropout %g, which is not in [0, "
+            "1): give a rate",
+            c->tune.dropout);
+}
+
+void config_continue(ax_config *c, ax_model_config *m, const ax_adapter *adapter)
+{
+    if (c->tune.method != AX_CONFIG_LORA) {
+        ax_option_error(
+            c->set, "model.from",
+            "%s is an adapter: set tune.method to lora to train it further. To train all weights, "
+            "merge it with its base (axonn ckpt convert %s --out DIR) and set model.from to DIR",
+            c->model.from, c->model.from);
+        return;
+    }
+    if (!keys_are_ok(c))
+        return;
+    take_numbers(c, adapter);
+    take_targets(c, m);
+    for (int i = 0; i < AX_MATRIX_COUNT; i++)
+        m->low_rank[i].dropout = c->tune.dropout;
+}

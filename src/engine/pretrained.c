@@ -194,7 +194,7 @@ static ax_status open_weights(ax_pretrained *m)
 
 /* Reads all parts of the model. The generation_config.json and the tokenizer in an adapter's directory
  * replace those of its base model. */
-static ax_status read_parts(ax_pretrained *m, const ax_adapter *adapter)
+static ax_status read_parts(ax_pretrained *m)
 {
     AX_TRY(read_generation(m->dir, m));
     if (m->base && !m->ends.size)
@@ -205,7 +205,7 @@ static ax_status read_parts(ax_pretrained *m, const ax_adapter *adapter)
         AX_CHECK(ax_ckpt_has_weights(m->base), AX_ERR_DATA,
                  "%s, the base of %s, holds no weights: copy the model's *.safetensors files there", m->base,
                  m->dir);
-        AX_TRY(ax_adapter_updates(adapter, m->adapter, m->dir, &m->config));
+        AX_TRY(ax_adapter_updates(&m->description, m->adapter, m->dir, &m->config));
     }
     AX_TRY(open_weights(m));
     AX_TRY(read_tokenizer(m->dir, &m->tokenizer));
@@ -217,13 +217,9 @@ static ax_status read_parts(ax_pretrained *m, const ax_adapter *adapter)
  * that m->dir still exists. */
 static ax_status read_model(ax_pretrained *m)
 {
-    ax_adapter adapter = {0};
-    ax_status status =
-        ax_ckpt_is_adapter(m->dir) ? ax_adapter_open(m->dir, &adapter, &m->base, &m->adapter) : AX_OK;
-    if (status == AX_OK)
-        status = read_parts(m, &adapter);
-    ax_adapter_fini(&adapter);
-    AX_TRY(status);
+    if (ax_ckpt_is_adapter(m->dir))
+        AX_TRY(ax_adapter_open(m->dir, &m->description, &m->base, &m->adapter));
+    AX_TRY(read_parts(m));
     AX_CHECK(ax_path_exists(m->dir), AX_ERR_DATA, "%s was removed while it was read", m->dir);
     int32_t eos = m->tokenizer ? ax_tokenizer_eos(m->tokenizer) : -1;
     if (eos >= 0)
@@ -304,6 +300,7 @@ void ax_pretrained_close(ax_pretrained *model)
     ax_ids_fini(&model->ends);
     ax_st_close(&model->weights);
     ax_st_close(&model->adapter);
+    ax_adapter_fini(&model->description);
     ax_buf_fini(&model->left);
     *model = (ax_pretrained){0};
 }

@@ -37,9 +37,11 @@ typedef struct ax_run_inputs {
     ax_chat *chat;        /* the template of conversations; NULL: there is no tokenizer */
     ax_model_config model;
     ax_model_identity identity;
-    char *model_dir;      /* the model directory found for model.from, or NULL */
-    ax_st *model_weights; /* open weight files of model.from, until the weights are loaded */
-    char base[17]; /* ax_st_checksum of the weights of model.from, if the run trains an adapter; else "" */
+    char *model_dir; /* the model directory found for model.from, of an adapter that of its base; or NULL */
+    ax_st *model_weights;   /* open weight files there, until the weights are loaded */
+    char *adapter_dir;      /* the adapter's directory found for model.from; NULL: that is no adapter */
+    ax_st *adapter_weights; /* its open weight file, until the weights are loaded */
+    char base[17];          /* ax_st_checksum of model_weights, if the run trains an adapter; else "" */
     ax_sources train, valid;
     ax_row_shape shape; /* shape (row length, packing, targets) of evaluated rows; ax_run_trained_shape: that
                            of trained rows */

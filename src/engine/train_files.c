@@ -214,7 +214,8 @@ static ax_status read_files(const ax_run *run, const char *dir, ax_run_files *ou
 ax_status ax_run_find_files(const ax_run *run, ax_run_files *out)
 {
     char *newest = NULL;
-    const char *dir = run->resume.dir ? run->resume.dir : run->inputs.model_dir;
+    const char *from = run->inputs.adapter_dir ? run->inputs.adapter_dir : run->inputs.model_dir;
+    const char *dir = run->resume.dir ? run->resume.dir : from;
     ax_status status = dir ? read_files(run, dir, out) : AX_OK;
     while (status == AX_ERR_DATA && run->config->model.from && !ax_path_exists(dir)) {
         ax_run_files_fini(out);

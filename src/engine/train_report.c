@@ -166,6 +166,8 @@ static void log_updates(const ax_run *run)
            (long long)run->config->tune.rank, run->config->tune.alpha,
            m->low_rank_root ? " (rank-stabilized)" : "", drop,
            (double)ax_model_config_low_rank_params(m) * 1e-6);
+    if (run->inputs.adapter_dir && !run->resume.dir)
+        ax_log(AX_LOG_INFO, "the updates start from the adapter %s", run->inputs.adapter_dir);
     char *training;
     if (ax_path_join(run->inputs.model_dir, "training", &training) != AX_OK)
         return;

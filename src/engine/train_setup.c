@@ -46,6 +46,23 @@ static ax_status identify_base(ax_config *c, ax_run_inputs *inputs)
     return AX_OK;
 }
 
+/* Moves directories and open weight files from *from to *inputs. The path of an adapter's base becomes
+ * absolute: the run's adapters name it, and may be opened in another current directory. */
+static void take_files(ax_pretrained *from, ax_run_inputs *inputs)
+{
+    char *whole = from->base ? realpath(from->base, NULL) : NULL;
+    if (whole)
+        free(from->base);
+    from->base = whole ? whole : from->base;
+    inputs->identity = from->identity;
+    inputs->model_dir = from->base ? from->base : from->dir;
+    inputs->adapter_dir = from->base ? from->dir : NULL;
+    inputs->model_weights = from->weights;
+    inputs->adapter_weights = from->adapter;
+    from->dir = from->base = NULL;
+    from->weights = from->adapter = NULL;
+}
+
 static ax_status open_pretrained(ax_comm *world, ax_config *c, ax_run_inputs *inputs)
 {
     ax_pretrained from;
@@ -53,13 +70,9 @@ static ax_status open_pretrained(ax_comm *world, ax_config *c, ax_run_inputs *in
      * write a newer checkpoint meanwhile. */
     AX_TRY(ax_pretrained_open_shared(world, c->model.from, &from));
     ax_status status = ax_model_config_copy(&from.config, &inputs->model);
-    if (from.base)
-        config_refuse_adapter(c, from.dir);
-    inputs->identity = from.identity;
-    inputs->model_dir = from.dir;
-    inputs->model_weights = from.weights;
-    from.dir = NULL;
-    from.weights = NULL;
+    if (status == AX_OK)
+        config_merge_model(c, &inputs->model, from.base ? &from.description : NULL);
+    take_files(&from, inputs);
     if (status == AX_OK && c->data.tokenizer)
         status = ax_tokenizer_load(c->data.tokenizer, &inputs->tokenizer);
     if (status == AX_OK && c->data.tokenizer)
@@ -71,10 +84,8 @@ static ax_status open_pretrained(ax_comm *world, ax_config *c, ax_run_inputs *in
     }
     ax_pretrained_close(&from);
     AX_TRY(status);
-    if (!ax_option_ok(c->set, "model.from"))
-        return AX_OK;
-    config_merge_model(c, &inputs->model);
-    return c->tune.method == AX_CONFIG_LORA ? identify_base(c, inputs) : AX_OK;
+    return c->tune.method == AX_CONFIG_LORA && ax_option_ok(c->set, "model.from") ? identify_base(c, inputs)
+                                                                                  : AX_OK;
 }
 
 static ax_status new_model(const ax_comm *world, ax_config *c, ax_run_inputs *inputs)
@@ -427,7 +438,11 @@ ax_status ax_run_open_data(const ax_run *run, ax_run_inputs *inputs, int *signal
 
 /* ---- closing ------------------------------------------------------------------------------------- */
 
-void ax_inputs_close_weights(ax_run_inputs *inputs) { ax_st_close(&inputs->model_weights); }
+void ax_inputs_close_weights(ax_run_inputs *inputs)
+{
+    ax_st_close(&inputs->model_weights);
+    ax_st_close(&inputs->adapter_weights);
+}
 
 void ax_inputs_fini(ax_run_inputs *inputs)
 {
@@ -437,5 +452,6 @@ void ax_inputs_fini(ax_run_inputs *inputs)
     ax_chat_destroy(&inputs->chat);
     ax_tokenizer_destroy(&inputs->tokenizer);
     free(inputs->model_dir);
-    ax_st_close(&inputs->model_weights);
+    free(inputs->adapter_dir);
+    ax_inputs_close_weights(inputs);
 }

@@ -279,8 +279,11 @@ ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine)
         return ax_param_set_init(ax_engine_params(engine));
     if (ax_model_config_is_adapted(&run->inputs.model))
         AX_TRY(ax_param_set_init_trained(ax_engine_params(engine)));
-    const ax_pretrained from = {
-        .dir = run->inputs.model_dir, .config = run->inputs.model, .weights = run->inputs.model_weights};
+    /* A checkpoint from which the run resumes has its own factors. */
+    const ax_pretrained from = {.dir = run->inputs.model_dir,
+                                .config = run->inputs.model,
+                                .weights = run->inputs.model_weights,
+                                .adapter = run->resume.dir ? NULL : run->inputs.adapter_weights};
     return ax_pretrained_load(&from, ax_engine_params(engine));
 }
 

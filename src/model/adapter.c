@@ -110,9 +110,9 @@ static int first_matrix(const ax_model_config *c)
     return i;
 }
 
-/* Adds to `modules` the module of each matrix that has an update. If a module's rank differs from `rank`,
- * adds the module's rank to `ranks` and its alpha to `alphas`. Returns nonzero if memory is short. */
-static int list_modules(const ax_model_config *c, int64_t rank, json_t *modules, json_t *ranks,
+/* Adds to `modules` the module of each matrix that has an update; if its rank differs from `rank`, to `ranks`
+ * its rank; if its alpha differs from `alpha`, to `alphas` its alpha. Returns nonzero if memory is short. */
+static int list_modules(const ax_model_config *c, int64_t rank, double alpha, json_t *modules, json_t *ranks,
                         json_t *alphas)
 {
     int failed = 0;
@@ -128,16 +128,17 @@ static int list_modules(const ax_model_config *c, int64_t rank, json_t *modules,
                 continue;
             ax_family_module(c->family, (ax_matrix)k, other);
             bool same = !strcmp(other, name);
-            sum += same ? c->low_rank[k].rank : 0;
+            sum += same && (!sum || !c->low_rank_shared) ? c->low_rank[k].rank : 0;
             seen |= same && k < i;
         }
         if (seen)
             continue;
         failed |= json_array_append_new(modules, json_string(name));
-        if (sum != rank) {
+        const double own = alpha_of(c, c->low_rank[i].scale, sum);
+        if (sum != rank)
             failed |= json_object_set_new(ranks, name, json_integer(sum));
-            failed |= json_object_set_new(alphas, name, number(alpha_of(c, c->low_rank[i].scale, sum)));
-        }
+        if (own != alpha)
+            failed |= json_object_set_new(alphas, name, number(own));
     }
     return failed;
 }
@@ -146,15 +147,15 @@ ax_status ax_adapter_print(const ax_model_config *c, const char *base, ax_buf *o
 {
     json_t *modules = json_array(), *ranks = json_object(), *alphas = json_object();
     const ax_low_rank *first = &c->low_rank[first_matrix(c)];
-    int failed = list_modules(c, first->rank, modules, ranks, alphas);
+    const double alpha = alpha_of(c, first->scale, first->rank);
+    int failed = list_modules(c, first->rank, alpha, modules, ranks, alphas);
     bool transposed = ax_family_is_transposed(c->family, (ax_matrix)first_matrix(c));
     json_t *json = json_pack(
         "{s:s, s:s, s:s, s:I, s:o, s:f, s:s, s:b, s:o, s:o, s:o, s:b, s:b, s:n, s:b, s:b}", "peft_type",
         "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r", (json_int_t)first->rank,
-        "lora_alpha", number(alpha_of(c, first->scale, first->rank)), "lora_dropout", first->dropout, "bias",
-        "none", "fan_in_fan_out", transposed, "target_modules", modules, "rank_pattern", ranks,
-        "alpha_pattern", alphas, "use_rslora", c->low_rank_root, "use_dora", 0, "modules_to_save",
-        "inference_mode", 1, "init_lora_weights", 1);
+        "lora_alpha", number(alpha), "lora_dropout", first->dropout, "bias", "none", "fan_in_fan_out",
+        transposed, "target_modules", modules, "rank_pattern", ranks, "alpha_pattern", alphas, "use_rslora",
+        c->low_rank_root, "use_dora", 0, "modules_to_save", "inference_mode", 1, "init_lora_weights", 1);
     ax_status status =
         json && !failed
             ? ax_json_print(json, JSON_INDENT(2) | JSON_SORT_KEYS, out)

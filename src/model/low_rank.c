@@ -3,7 +3,8 @@
  *
  * In PEFT's files a factor belongs to a module, that is, to an array of weights. Where several matrices share
  * an array (GPT-2's c_attn has q, k and v), the array has one pair of factors, whose rank is the sum of the
- * matrices' ranks: A has the matrices' factors below one another, and B is block-diagonal. */
+ * matrices' ranks: A has the matrices' factors below one another, and B is block-diagonal. In an adapter that
+ * is read, also to be trained on, the array's matrices share the A that the file has, as in PEFT. */
 #include "model/family.h"
 
 #include <stdio.h>
@@ -43,15 +44,6 @@ bool ax_model_config_is_adapted(const ax_model_config *c)
     return false;
 }
 
-int64_t ax_model_config_low_rank_params(const ax_model_config *c)
-{
-    int64_t total = 0, out, in;
-    for (int m = 0; m < AX_MATRIX_COUNT; m++)
-        if (ax_model_config_matrix(c, (ax_matrix)m, &out, &in))
-            total += c->low_rank[m].rank * (out + in);
-    return c->layers * total;
-}
-
 /* ---- modules ------------------------------------------------------------------------------------- */
 
 /* Returns the row of the family's key map (parameter, array in weight files) for a matrix. */
@@ -63,6 +55,26 @@ static const ax_key_map *row_of(const ax_family *family, ax_matrix matrix)
         if (!strcmp(family->keys[i].name, name))
             return &family->keys[i];
     return NULL;
+}
+
+/* Returns the matrix whose factor A the update of `matrix` uses: the first one with an update in the same
+ * array, if such matrices share one A (low_rank_shared), else `matrix` itself. */
+static ax_matrix owner_of(const ax_model_config *c, ax_matrix matrix)
+{
+    const char *key = row_of(c->family, matrix)->key;
+    int i = c->low_rank_shared ? 0 : (int)matrix;
+    while (i < (int)matrix && !(c->low_rank[i].rank && !strcmp(row_of(c->family, (ax_matrix)i)->key, key)))
+        i++;
+    return (ax_matrix)i;
+}
+
+int64_t ax_model_config_low_rank_params(const ax_model_config *c)
+{
+    int64_t total = 0, out, in;
+    for (int m = 0; m < AX_MATRIX_COUNT; m++)
+        if (c->low_rank[m].rank && ax_model_config_matrix(c, (ax_matrix)m, &out, &in))
+            total += c->low_rank[m].rank * (out + (owner_of(c, (ax_matrix)m) == (ax_matrix)m ? in : 0));
+    return c->layers * total;
 }
 
 /* Returns the length of a key without its ending ".weight". */
@@ -104,8 +116,8 @@ bool ax_family_is_transposed(const ax_family *family, ax_matrix matrix)
 /* Sets ax_param.file of the two factors of a matrix of block `block`: the array of an adapter's file that
  * holds the factor, and the factor's place in the array. If several matrices share an array, the rank of the
  * array's factors is the sum of the matrices' ranks, and matrices of earlier parts of the array come first.
- * Exception: with low_rank_shared these matrices share one A, so the rank of the array's factors is that of
- * each matrix. */
+ * Exception: with low_rank_shared these matrices share one A (owner_of), so the rank of the array's factors
+ * is that of each matrix. */
 static ax_status place(ax_model *m, ax_matrix matrix, int64_t block, ax_layer *layer)
 {
     const ax_model_config *c = &m->config;
@@ -124,11 +136,23 @@ static ax_status place(ax_model *m, ax_matrix matrix, int64_t block, ax_layer *l
     char key[2][256];
     ax_family_low_rank_key(c->family, matrix, block, 'A', key[0]);
     ax_family_low_rank_key(c->family, matrix, block, 'B', key[1]);
-    a->file = (ax_param_file){.ndim = 2, .dim = {total, a->master.dim[1]}, .lo = {before}};
-    b->file = (ax_param_file){
-        .ndim = 2, .dim = {whole->dim[out], total}, .lo = {whole->lo[out], before}, .sparse = row->parts > 1};
-    AX_TRY(ax_strdup(key[0], &a->file.key));
+    if (!layer->borrows[AX_LINEAR_LORA_A]) {
+        a->file = (ax_param_file){.ndim = 2, .dim = {total, a->master.dim[1]}, .lo = {before}};
+        AX_TRY(ax_strdup(key[0], &a->file.key));
+    }
+    b->file = (ax_param_file){.ndim = 2,
+                              .dim = {whole->dim[out], total},
+                              .lo = {whole->lo[out], before},
+                              .sparse = row->parts > 1 && !c->low_rank_shared};
     return ax_strdup(key[1], &b->file.key);
+}
+
+/* Returns the layer of block `block` that has the matrix; NULL: there is none. */
+static ax_layer *layer_of(const ax_model *m, ax_matrix matrix, int64_t block)
+{
+    char name[64];
+    snprintf(name, sizeof name, "h.%lld.%s", (long long)block, matrices[matrix].layer);
+    return ax_layer_find(m->root, name);
 }
 
 ax_status ax_low_rank_build(ax_model *m)
@@ -138,15 +162,15 @@ ax_status ax_low_rank_build(ax_model *m)
     ax_layer_freeze(m->root);
     for (int64_t block = 0; block < m->config.layers; block++)
         for (int i = 0; i < AX_MATRIX_COUNT; i++) {
-            char name[64];
             if (!m->config.low_rank[i].rank)
                 continue;
-            snprintf(name, sizeof name, "h.%lld.%s", (long long)block, matrices[i].layer);
-            ax_layer *layer = ax_layer_find(m->root, name);
+            const ax_matrix owner = owner_of(&m->config, (ax_matrix)i);
+            ax_layer *layer = layer_of(m, (ax_matrix)i, block);
             AX_CHECK(layer, AX_ERR_USAGE,
                      "models of family %s have no matrix %s, so it can have no low-rank update",
                      m->config.family->name, matrices[i].name);
-            AX_TRY(ax_linear_add_low_rank(layer, &m->config.low_rank[i]));
+            AX_TRY((int)owner == i ? ax_linear_add_low_rank(layer, &m->config.low_rank[i])
+                                   : ax_linear_share_low_rank(layer, layer_of(m, owner, block)));
             AX_TRY(place(m, (ax_matrix)i, block, layer));
         }
     return AX_OK;

@@ -429,31 +429,58 @@ ax_layer *ax_linear(ax_ctx *ctx, const char *name, const ax_linear_config *confi
     return layer;
 }
 
+/* Creates factor B of the low-rank update of a layer that has factor A. */
+static ax_status add_factor_b(ax_layer *layer, const ax_low_rank *update)
+{
+    char name[256];
+    linear *l = (linear *)layer;
+    snprintf(name, sizeof name, "%s.lora_B", layer->name);
+    AX_TRY(ax_param_create(layer->ctx, name, 2,
+                           (int64_t[]){layer->param[WEIGHT]->master.dim[0], update->rank},
+                           (int64_t[]){l->out_unit, 1}, (ax_role[]){l->out_role, AX_ROLE_NONE}, AX_INIT_ZERO,
+                           0, &layer->param[LORA_B]));
+    ax_param_sums_over(layer->ctx, layer->param[LORA_B], l->in_role);
+    l->update = *update;
+    return AX_OK;
+}
+
 ax_status ax_linear_add_low_rank(ax_layer *layer, const ax_low_rank *update)
 {
-    char name[2][256];
+    char name[256];
     linear *l = (linear *)layer;
     AX_CHECK(layer->ops == &linear_ops && !has_update(layer), AX_ERR_INTERNAL,
              "ax_linear_add_low_rank: layer \"%s\" is not a linear layer, or has a low-rank update already",
              layer->name);
-    const int64_t *dim = layer->param[WEIGHT]->master.dim, rank = update->rank;
+    const int64_t in = layer->param[WEIGHT]->master.dim[1], rank = update->rank;
     AX_CHECK(rank >= 1, AX_ERR_USAGE,
              "linear \"%s\": the rank of a low-rank update is %lld, but must be at least 1", layer->name,
              (long long)rank);
     AX_CHECK(update->dropout >= 0 && update->dropout < 1, AX_ERR_USAGE,
              "linear \"%s\": the dropout of a low-rank update is %g, which is not in [0, 1)", layer->name,
              update->dropout);
-    snprintf(name[0], sizeof name[0], "%s.lora_A", layer->name);
-    snprintf(name[1], sizeof name[1], "%s.lora_B", layer->name);
-    AX_TRY(ax_param_create(layer->ctx, name[0], 2, (int64_t[]){rank, dim[1]}, (int64_t[]){1, l->in_unit},
-                           (ax_role[]){AX_ROLE_NONE, l->in_role}, AX_INIT_UNIFORM, 1 / sqrt((double)dim[1]),
+    snprintf(name, sizeof name, "%s.lora_drop", layer->name);
+    l->drop = (ax_drop){update->dropout, ax_rng_key(layer->ctx->seed, name, 0)};
+    snprintf(name, sizeof name, "%s.lora_A", layer->name);
+    AX_TRY(ax_param_create(layer->ctx, name, 2, (int64_t[]){rank, in}, (int64_t[]){1, l->in_unit},
+                           (ax_role[]){AX_ROLE_NONE, l->in_role}, AX_INIT_UNIFORM, 1 / sqrt((double)in),
                            &layer->param[LORA_A]));
-    AX_TRY(ax_param_create(layer->ctx, name[1], 2, (int64_t[]){dim[0], rank}, (int64_t[]){l->out_unit, 1},
-                           (ax_role[]){l->out_role, AX_ROLE_NONE}, AX_INIT_ZERO, 0, &layer->param[LORA_B]));
     ax_param_sums_over(layer->ctx, layer->param[LORA_A], l->out_role);
-    ax_param_sums_over(layer->ctx, layer->param[LORA_B], l->in_role);
-    l->update = *update;
-    snprintf(name[0], sizeof name[0], "%s.lora_drop", layer->name);
-    l->drop = (ax_drop){update->dropout, ax_rng_key(layer->ctx->seed, name[0], 0)};
-    return AX_OK;
+    return add_factor_b(layer, update);
+}
+
+ax_status ax_linear_share_low_rank(ax_layer *layer, const ax_layer *other)
+{
+    linear *l = (linear *)layer;
+    const linear *o = (const linear *)other;
+    AX_CHECK(layer->ops == &linear_ops && other->ops == &linear_ops && !has_update(layer) &&
+                 has_update(other) && l->in_role == o->in_role && l->out_role == o->out_role &&
+                 layer->param[WEIGHT]->master.dim[1] == other->param[WEIGHT]->master.dim[1],
+             AX_ERR_INTERNAL,
+             "ax_linear_share_low_rank: layers \"%s\" and \"%s\" must be linear layers of the same input and "
+             "roles, of which only the second has a low-rank update",
+             layer->name, other->name);
+    l->drop = o->drop;
+    layer->param[LORA_A] = other->param[LORA_A];
+    layer->borrows[LORA_A] = true;
+    return add_factor_b(layer, &o->update);
 }

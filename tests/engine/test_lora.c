@@ -201,6 +201,100 @@ static void merged_logits_equal_unmerged_ones(void **state)
     run_expect(0, NULL, TUNE_KEYS "model.from=merged run.dir=tuned train.steps=1");
 }
 
+/* ---- training that starts from an adapter -------------------------------------------------------- */
+
+/* An adapter of `from`, which is trained further: with learning rate 0 it stays as it is, and its base is the
+ * same. */
+static void expect_continued(const char *from, const char *keys)
+{
+    sh("rm -rf more");
+    run_expect(
+        0, "the updates start from the adapter",
+        OTHER_KEYS
+        "data.train=from.tok model.seq_len=16 tune.method=lora model.from=%s run.dir=more train.steps=1 "
+        "optim.lr=0 %s",
+        from, keys);
+    if (gap("more", from) != 0)
+        fail_msg("%s: the adapter has changed", from);
+}
+
+/* Every grid trains the one factor A that q, k and v of GPT-2 share in an adapter of PEFT. */
+static void q_k_and_v_share_one_factor(void)
+{
+    static const char *const grids[] = {"ranks=4 grid.x=2 grid.y=2", "ranks=4 grid.data=2 grid.z=2 zero=2",
+                                        "ranks=2 grid.pipe=2 train.recompute=full"};
+    static const char keys[] = OTHER_KEYS
+        "data.train=from.tok model.seq_len=16 tune.method=lora tune.dropout=0.25 train.steps=3 optim.lr=0.1 "
+        "train.micro_batch=1 model.from=" GOLDEN "lora/joint ";
+    sh("rm -rf one");
+    run_expect(0, "rank 8, alpha 12, dropout 0.25 of their inputs, 0.005 M parameters", "%s run.dir=one",
+               keys);
+    for (size_t i = 0; i < AX_COUNT(grids); i++) {
+        sh("rm -rf more");
+        run_expect(0, NULL, "%s run.dir=more %s", keys, grids[i]);
+        if (!(gap("more", "one") < 1e-3))
+            fail_msg("%s: logits differ by %.1e", grids[i], gap("more", "one"));
+    }
+    sh("cd one/ckpt/step-3 && ! grep -q '\"attn.c_attn\": ' adapter_config.json");
+}
+
+/* An adapter of PEFT, or of another run, is trained further: its keys need not be given, the optimizer is
+ * new, and the result is an adapter of the same base. */
+static void training_starts_from_an_adapter(void **state)
+{
+    (void)state;
+    static const char *const peft[] = {"joint", "one", "all", "patterns"};
+    static const char keys[] =
+        OTHER_KEYS "data.train=from.tok model.seq_len=16 tune.method=lora train.steps=6 "
+                   "optim.lr=0.1 model.from=run ";
+    char from[512];
+    for (size_t i = 0; i < AX_COUNT(peft); i++) {
+        snprintf(from, sizeof from, GOLDEN "lora/%s", peft[i]);
+        expect_continued(from, "");
+    }
+    sh("rm -rf run && grep -q '\"base_model_name_or_path\": \"%s\"' more/ckpt/step-1/*.json",
+       AXONN_SOURCE_DIR "/tests/golden/qwen3/norms");
+    run_expect(0, NULL, LORA_KEYS "train.steps=2 tune.targets=[q,v,up] tune.dropout=0.5");
+    expect_continued("run", "tune.rank=3 tune.alpha=6 tune.targets=[up,v,q,k] tune.rslora=false");
+    q_k_and_v_share_one_factor();
+    sh("rm -rf run");
+    run_expect(0, NULL, TUNE_KEYS "model.from=wide train.steps=2 tune.targets=[q,v] tune.dropout=0.5");
+    expect_continued("run", "tune.targets=[q_proj,v] tune.rank=3");
+    same_file("run/ckpt/step-2/adapter_model.safetensors", "more/ckpt/step-1/adapter_model.safetensors");
+    same_file("run/ckpt/step-2/adapter_config.json", "more/ckpt/step-1/adapter_config.json");
+    sh("rm -rf more less");
+    run_expect(0, "dropout 0.5 of their inputs", "%s run.dir=more", keys);
+    run_expect(0, "resuming from", "%s run.dir=less train.resume=more/ckpt/step-3", keys);
+    same_file("more/ckpt/step-6/adapter_model.safetensors", "less/ckpt/step-6/adapter_model.safetensors");
+    same_file("more/ckpt/step-6/training/optim.safetensors", "less/ckpt/step-6/training/optim.safetensors");
+    assert_true(gap("more", "run") > 0.01);
+    sh("rm -rf less");
+    run_expect(0, "resuming from",
+               "%s run.dir=less train.resume=more/ckpt/step-3 ranks=4 grid.z=2 grid.y=2 train.micro_batch=1",
+               keys);
+    assert_true(gap("more", "less") < 1e-3);
+}
+
+static void keys_that_contradict_the_adapter_are_refused(void **state)
+{
+    (void)state;
+    static const char from[] = OTHER_KEYS
+        "data.train=from.tok model.seq_len=16 train.steps=6 run.dir=new model.from=" GOLDEN "lora/patterns ";
+    static const struct {
+        const char *keys, *part;
+    } cases[] = {
+        {"tune.method=lora tune.rank=2",
+         "tune.rank: must be 3, as in the adapter in model.from; leave the key"},
+        {"tune.method=lora tune.alpha=3", "tune.alpha: must be 6, as in the adapter in model.from; leave"},
+        {"tune.method=lora tune.rslora=true", "tune.rslora: must be false, as in the adapter in model.from"},
+        {"tune.method=lora tune.targets=[q]",
+         "tune.targets: must be [q,v], the matrices that the adapter in "},
+        {"",
+         "patterns is an adapter: set tune.method to lora to train it further. To train all weights, merge"}};
+    for (size_t i = 0; i < AX_COUNT(cases); i++)
+        run_expect(AX_ERR_USAGE, cases[i].part, "%s %s", from, cases[i].keys);
+}
+
 /* ---- what is refused ----------------------------------------------------------------------------- */
 
 static void refuse(const char *part, const char *keys)
@@ -275,8 +369,6 @@ static void another_base_is_refused(void **state)
     run_expect(AX_ERR_USAGE, "tune.rank was 3 and is now 2", LORA_KEYS "train.steps=4 tune.rank=2");
     run_expect(AX_ERR_USAGE, "tune.method was \"lora\" and is now \"full\"",
                OTHER_KEYS "model.from=base data.train=from.tok model.seq_len=16 train.steps=4");
-    run_expect(AX_ERR_USAGE, "is an adapter: merge it with its base",
-               TUNE_KEYS "model.from=run run.dir=run9");
     sh("sed -i 's,\"base_model_name_or_path\": \".*\",\"base_model_name_or_path\": \"%s/moved\",' "
        "run/ckpt/step-3/adapter_config.json && rm -rf alone && cp -r run/ckpt/step-3 alone && rm -r "
        "alone/training",
@@ -460,6 +552,8 @@ int main(void)
                                        cmocka_unit_test(grids_write_the_same_adapter),
                                        cmocka_unit_test(rslora_and_dropout_are_kept),
                                        cmocka_unit_test(merged_logits_equal_unmerged_ones),
+                                       cmocka_unit_test(training_starts_from_an_adapter),
+                                       cmocka_unit_test(keys_that_contradict_the_adapter_are_refused),
                                        cmocka_unit_test(targets_have_the_names_of_peft),
                                        cmocka_unit_test(wrong_keys_are_refused_together),
                                        cmocka_unit_test(another_base_is_refused),

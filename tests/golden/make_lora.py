@@ -62,19 +62,17 @@ def make_case(name, root):
         assert p.requires_grad == ("lora_" in key)
         if p.requires_grad:
             out["forward.grad." + key.replace(".default", "")] = p.grad.clone()
-    if name != "joint":  # PEFT trains one factor A for q, k and v of GPT-2, axonn three
-        made = [make_batch(2, length, vocab, [0.0, 0.4, 0.8][i % MICRO_BATCHES]) for i in
-                range(BATCHES * MICRO_BATCHES)]
-        tokens, targets = (torch.stack(v).unflatten(0, (BATCHES, MICRO_BATCHES)) for v in zip(*made))
-        tuned.zero_grad()
-        for key, p in list(tuned.named_parameters()):
-            p.requires_grad_("lora_" in key)
-        trained = torch.nn.ParameterList([p for p in tuned.parameters() if p.requires_grad])
-        tuned.parameters = trained.parameters  # make_gpt2.train trains all parameters
-        losses, norms, _ = train(tuned, tokens, targets)
-        assert losses[-1] < 0.95 * losses[0]
-        print(f"  loss {losses[0]:.4f} -> {losses[-1]:.4f}")
-        out |= {"train.tokens": tokens, "train.targets": targets, "train.loss": losses, "train.grad_norm": norms}
+    made = [make_batch(2, length, vocab, [0.0, 0.4, 0.8][i % MICRO_BATCHES]) for i in range(BATCHES * MICRO_BATCHES)]
+    tokens, targets = (torch.stack(v).unflatten(0, (BATCHES, MICRO_BATCHES)) for v in zip(*made))
+    tuned.zero_grad()
+    for key, p in list(tuned.named_parameters()):
+        p.requires_grad_("lora_" in key)
+    trained = torch.nn.ParameterList([p for p in tuned.parameters() if p.requires_grad])
+    tuned.parameters = trained.parameters  # make_gpt2.train trains all parameters
+    losses, norms, _ = train(tuned, tokens, targets)
+    assert losses[-1] < 0.95 * losses[0]
+    print(f"  loss {losses[0]:.4f} -> {losses[-1]:.4f}")
+    out |= {"train.tokens": tokens, "train.targets": targets, "train.loss": losses, "train.grad_norm": norms}
     out = {k: (v.to(torch.int32) if v.dtype == torch.int64 else
                v.float() if k.startswith(("forward.grad", "forward.logits")) else v).contiguous()
            for k, v in out.items()}

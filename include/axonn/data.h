@@ -284,22 +284,25 @@ void ax_row_length_print(const ax_row_length *length, const char *option, char o
 /* The numbers of rows, documents and pieces that ax_data_pack has packed. */
 typedef struct ax_data_packed {
     int64_t rows;
-    int64_t positions; /* positions in these rows that are not padding */
-    int64_t documents; /* documents in these rows */
-    int64_t pieces;    /* parts of these documents; a document that fits into a row is one piece */
-    int64_t cut;       /* documents longer than a row, of which all or a part is in these rows */
-    int64_t dropped;   /* documents longer than a row that were left out (AX_LONG_DROP) */
-    int64_t lost;      /* tokens of documents longer than a row that are in no row */
-    int64_t left_out;  /* documents of one token, which have no target */
+    int64_t positions;  /* positions in these rows that are not padding */
+    int64_t documents;  /* documents in these rows */
+    int64_t pieces;     /* parts of these documents; a document that fits into a row is one piece */
+    int64_t cut;        /* documents longer than a row, of which all or a part is in these rows */
+    int64_t dropped;    /* documents longer than a row that were left out (AX_LONG_DROP) */
+    int64_t targetless; /* documents longer than a row that were left out because no target was in the part
+                           that is read (AX_LONG_TRUNCATE) */
+    int64_t lost;       /* tokens of documents longer than a row that are in no row */
+    int64_t left_out;   /* documents of one token, which have no target */
 } ax_data_packed;
 
 /* Packs the documents of a source into rows of shape->seq_len tokens, for shapes with which the source is
  * packed (ax_data_is_packed). A piece is a document, or a part of a document that is longer than a row. The
  * algorithm is bin packing by first fit, the longest piece first, within groups of 1024 pieces that follow
- * one another in the file. The rows are a function of the file, of T and of shape->longer alone. The list of
- * the pieces stays in memory until ax_data_close or the next ax_data_pack: 20 bytes a piece at most. Reads
- * the index of documents, but no token. For another T, or another value of `longer`, the caller must call it
- * again. AX_ERR_USAGE as for ax_data_check_shape; AX_ERR_DATA if a file cannot be read; AX_ERR_MEMORY. */
+ * one another in the file. The rows are a function of the file, of T, shape->longer and shape->answers alone.
+ * The list of the pieces stays in memory until ax_data_close or the next ax_data_pack: 20 bytes a piece at
+ * most. Reads the index of documents and, if documents are truncated, the mask of the longer ones, but no
+ * token. For other values of these three, the caller must call it again. AX_ERR_USAGE as for
+ * ax_data_check_shape; AX_ERR_DATA if a file cannot be read; AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_data_pack(ax_data *data, const ax_row_shape *shape, ax_data_packed *out);
 
 /* Counts the documents that AX_PACK_STREAM cuts: those with tokens in more than one row of seq_len tokens.

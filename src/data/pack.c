@@ -1,9 +1,9 @@
 /* ax_data_pack: packs whole documents side by side into rows (training sequences). A piece is a whole
  * document or, if the document is longer than a row, a part of it that fits into a row (shape->longer decides
- * which parts are read). Pieces are put into
- * rows by first fit, the longest first, within groups ("windows") of WINDOW pieces that follow one another in
- * the file. So neighbours in the file stay near one another, and the time and memory of packing are linear in
- * the number of pieces. */
+ * which parts are read). A conversation that has no target in the part that is read is left out. Pieces are
+ * put into rows by first fit, the longest first, within groups ("windows") of WINDOW pieces that follow one
+ * another in the file. So neighbours in the file stay near one another, and the time and memory of packing
+ * are linear in the number of pieces. */
 #include "source.h"
 
 #include <stdlib.h>
@@ -92,19 +92,29 @@ bool ax_data_is_packed(const ax_data *data, const ax_row_shape *shape)
     return shape->pack == AX_PACK_DOCUMENTS || (shape->pack == AX_PACK_AUTO && data->info.targets >= 0);
 }
 
-/* Returns how many inputs of a document of `inputs` inputs are read into rows of T tokens. */
-static int64_t inputs_read(int64_t inputs, int64_t T, ax_data_long longer)
+/* Sets *read to the number of inputs of a document, tokens start ... end-1, that are read into rows. */
+static ax_status count_read(const ax_data *data, const ax_row_shape *shape, int64_t start, int64_t end,
+                            int64_t *read)
 {
-    if (inputs <= T || longer == AX_LONG_SPLIT)
-        return inputs;
-    return longer == AX_LONG_TRUNCATE ? T : 0;
+    ax_row_shape whole = *shape; /* without the goldfish loss, which drops targets only for a while */
+    data_targets targets;
+    *read = end - 1 - start;
+    if (*read <= shape->seq_len || shape->longer == AX_LONG_SPLIT)
+        return AX_OK;
+    *read = shape->longer == AX_LONG_TRUNCATE ? shape->seq_len : 0;
+    if (!*read || !data_is_masked(data, shape))
+        return AX_OK;
+    whole.goldfish.k = 0;
+    AX_TRY(data_decide_targets(data, &whole, start + 1, *read, NULL, &targets));
+    *read = targets.kept ? *read : 0;
+    return AX_OK;
 }
 
-/* Cuts a document, tokens start ... end-1, into pieces, and adds them to the window. A window that is full is
- * packed, and a new one begins. */
-static void add_document(packer *p, int64_t start, int64_t end)
+/* Cuts a document, of which `read` inputs from token `start` on are read, into pieces, and adds them to the
+ * window. A window that is full is packed, and a new one begins. */
+static void add_document(packer *p, int64_t start, int64_t read)
 {
-    end = start + 1 + inputs_read(end - 1 - start, p->pack->seq_len, p->pack->longer);
+    const int64_t end = start + 1 + read;
     for (; start < end - 1; start += p->pack->seq_len) {
         p->piece[p->n++] =
             (piece){.start = start, .length = (int32_t)ax_min(p->pack->seq_len, end - 1 - start)};
@@ -119,14 +129,17 @@ static ax_status count_documents(const ax_data *data, const ax_row_shape *shape,
     data_walk walk;
     AX_TRY(data_walk_begin(&walk, data, 0));
     while (walk.first < walk.end) {
-        const int64_t inputs = walk.end - 1 - walk.first, T = shape->seq_len,
-                      read = inputs_read(inputs, T, shape->longer);
+        const int64_t inputs = walk.end - 1 - walk.first, T = shape->seq_len;
+        int64_t read;
         AX_ASSERT(T > 0);
+        AX_TRY(count_read(data, shape, walk.first, walk.end, &read));
+        const bool none = inputs > 0 && !read;
         sum->documents += read > 0;
         sum->left_out += inputs == 0;
         sum->cut += inputs > T && read;
-        sum->dropped += inputs > 0 && !read;
-        sum->lost += inputs - read + (inputs > 0 && !read);
+        sum->dropped += none && shape->longer == AX_LONG_DROP;
+        sum->targetless += none && shape->longer == AX_LONG_TRUNCATE;
+        sum->lost += inputs - read + none;
         sum->pieces += ax_ceil_div(read, T);
         AX_TRY(data_walk_next(&walk));
     }
@@ -145,16 +158,16 @@ ax_status ax_data_count_cut(const ax_data *data, int64_t seq_len, int64_t *cut)
     return AX_OK;
 }
 
-static ax_status pack_all(const ax_data *data, packer *p)
+static ax_status pack_all(const ax_data *data, const ax_row_shape *shape, packer *p)
 {
     data_walk walk;
     AX_TRY(data_walk_begin(&walk, data, 0));
-    for (int64_t seen = 0; walk.first < walk.end;) {
-        seen += ax_ceil_div(inputs_read(walk.end - 1 - walk.first, p->pack->seq_len, p->pack->longer),
-                            p->pack->seq_len);
+    for (int64_t seen = 0, read; walk.first < walk.end;) {
+        AX_TRY(count_read(data, shape, walk.first, walk.end, &read));
+        seen += ax_ceil_div(read, shape->seq_len);
         AX_CHECK(seen <= p->sum->pieces, AX_ERR_DATA,
                  "%s changed while it was read; start again when nothing writes to it", data->path);
-        add_document(p, walk.first, walk.end);
+        add_document(p, walk.first, read);
         AX_TRY(data_walk_next(&walk));
     }
     close_window(p);
@@ -182,13 +195,14 @@ ax_status ax_data_pack(ax_data *data, const ax_row_shape *shape, ax_data_packed 
     AX_TRY(ax_calloc(1, sizeof *data->pack, &data->pack));
     data->pack->seq_len = shape->seq_len;
     data->pack->longer = shape->longer;
+    data->pack->answers = shape->answers;
     ax_status status = allocate(data->pack, out->pieces);
     if (status == AX_OK)
         status = ax_calloc(1, sizeof *p, &p);
     if (status == AX_OK) {
         p->pack = data->pack;
         p->sum = out;
-        status = pack_all(data, p);
+        status = pack_all(data, shape, p);
     }
     free(p);
     if (status != AX_OK)

@@ -91,9 +91,13 @@ static ax_status check_rows_exist(const ax_data *data, const ax_row_shape *shape
     const long long tokens = ax_data_describe(data)->tokens, T = shape->seq_len;
     if (ax_data_rows(data, shape))
         return AX_OK;
+    static const char *const which[] = {[AX_LONG_SPLIT] = "",
+                                        [AX_LONG_TRUNCATE] =
+                                            " with a target in its first row (data.long: truncate)",
+                                        [AX_LONG_DROP] = " that fits into a row (data.long: drop)"};
     if (ax_data_is_packed(data, shape))
         return ax_fail(AX_ERR_DATA, "%s has no document of two tokens or more%s: there is nothing to learn",
-                       path, shape->longer == AX_LONG_DROP ? " that fits into a row (data.long: drop)" : "");
+                       path, which[shape->longer]);
     if (shape->full_rows)
         return ax_fail(AX_ERR_DATA,
                        "%s has %lld tokens, too few for one row of %lld and the token after it: give more "

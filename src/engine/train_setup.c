@@ -311,7 +311,7 @@ static const char *documents(const ax_data *data, int64_t n)
 /* Logs what became of the documents that are longer than a row. */
 static void log_long(const char *path, const ax_data *data, const ax_data_packed *p, ax_data_long longer)
 {
-    const int64_t n = p->cut + p->dropped, pieces = p->pieces - p->documents + p->cut;
+    const int64_t n = p->cut + p->dropped + p->targetless, pieces = p->pieces - p->documents + p->cut;
     const char *what = documents(data, n), *are = n == 1 ? "is" : "are";
     if (n && longer == AX_LONG_SPLIT)
         ax_log(AX_LOG_INFO, "%s: %lld %s %s longer than a row and became %lld pieces", path, (long long)n,
@@ -321,6 +321,13 @@ static void log_long(const char *path, const ax_data *data, const ax_data_packed
                (long long)n, what, are,
                longer == AX_LONG_DROP ? "left out (data.long: drop)" : "cut at its end (data.long: truncate)",
                (long long)p->lost);
+    if (p->targetless)
+        ax_log(AX_LOG_WARN,
+               "%s: %lld %s without a target after cutting (data.long: truncate) %s left out: raise "
+               "model.seq_len, or "
+               "set data.long: split",
+               path, (long long)p->targetless, documents(data, p->targetless),
+               p->targetless == 1 ? "is" : "are");
 }
 
 static void log_packed(const char *path, const ax_data *data, const ax_row_shape *shape,

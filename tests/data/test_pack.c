@@ -254,6 +254,45 @@ static void longer_than_a_row(void **state)
     ax_data_close(&data);
 }
 
+/* Conversations longer than a row of which no target is left in the part that is read are left out; those
+ * that fit into a row, and those with a target at the very end of the part, are read. */
+static void without_targets_after_the_cut(void **state)
+{
+    scratch *s = *state;
+    static const struct {
+        int64_t n, target; /* tokens, and the only one of them that is a target */
+    } documents[] = {{10, 9}, {6, 5}, {7, 6}, {7, 5}, {30, 29}, {3, 1}, {12, 0}};
+    ax_token_writer *w;
+    ax_data *data;
+    ax_data_packed p;
+    OK(ax_token_writer_create(in_scratch(s, "cut.tok"), VOCAB, -1, 0, &w));
+    for (size_t d = 0; d < AX_COUNT(documents); d++) {
+        int32_t tokens[30] = {0};
+        uint8_t mask[30] = {0};
+        mask[documents[d].target] = 1;
+        OK(ax_token_writer_add_masked(w, tokens, mask, documents[d].n, 1));
+    }
+    OK(ax_token_writer_finish(&w, NULL));
+    OK(ax_data_open(in_scratch(s, "cut.tok"), -1, &data));
+    for (int answers = 0; answers < 2; answers++) {
+        const ax_row_shape shape = {.seq_len = 5,
+                                    .mask_documents = true,
+                                    .pack = AX_PACK_DOCUMENTS,
+                                    .longer = AX_LONG_TRUNCATE,
+                                    .answers = answers,
+                                    .goldfish = {.k = answers ? 2 : 0, .window = 3}};
+        ax_row_shape other = shape;
+        OK(ax_data_pack(data, &shape, &p));
+        assert_int_equal(p.targetless, answers ? 4 : 0);
+        assert_int_equal(p.documents, answers ? 3 : 7);
+        assert_int_equal(p.cut, answers ? 1 : 5);
+        assert_int_equal(p.lost, answers ? 10 + 7 + 30 + 12 + 1 : 4 + 1 + 1 + 24 + 6);
+        other.answers = !answers;
+        assert_int_equal(ax_data_rows(data, &other), 0);
+    }
+    ax_data_close(&data);
+}
+
 /* AX_PACK_AUTO packs what has a mask. */
 static void conversations_are_packed(void **state)
 {
@@ -433,6 +472,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(short_dialogues_fill_rows, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(goldfish_in_packed_rows, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(longer_than_a_row, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(without_targets_after_the_cut, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(conversations_are_packed, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(packed_batches, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(what_is_refused, files_setup, files_teardown),

@@ -412,6 +412,8 @@ static void packing_of_earlier_versions(void **state)
                TALKS "run.dir=new data.pack=stream train.steps=7");
     run_expect(2, "data.long was \"split\" and is now \"drop\"",
                TALKS "run.dir=new data.long=drop train.steps=7");
+    run_expect(4, "talks.tok: 23 conversations without a target after cutting",
+               TALKS "run.dir=cut data.long=truncate model.seq_len=2");
 }
 
 /* A state without the object "run" is an error of the checkpoint. */

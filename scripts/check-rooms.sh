@@ -12,7 +12,7 @@ BEGIN {
     owns("base", "base json option philox runtime")
     owns("data", "data tokenizer chat")
     owns("dev", "dev kernels")
-    owns("engine", "engine config pipeline")
+    owns("engine", "engine config infer pipeline train")
     # room: private headers that the rooms which may use it may include too
     lends("cli", "launch model verb")
     # room: rooms it may use. A name in brackets stands for that room and all that it may use.

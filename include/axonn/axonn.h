@@ -15,10 +15,12 @@
 #include "axonn/ckpt.h"      /* safetensors and checkpoints */
 #include "axonn/config.h"    /* the configuration of a run */
 #include "axonn/data.h"      /* token files, rows of training steps */
-#include "axonn/engine.h"    /* training steps, runs, generation */
+#include "axonn/engine.h"    /* training steps and evaluations of a model in memory */
 #include "axonn/grid.h"      /* the ranks as a grid; a rank's device and grid in one struct */
+#include "axonn/infer.h"     /* model directories, generation, conversion */
 #include "axonn/model.h"     /* model families (gpt2, llama, …) */
 #include "axonn/tokenizer.h" /* byte-pair encoding */
+#include "axonn/train.h"     /* training runs */
 
 /* For programs that build layers, models and training loops of their own. */
 #include "axonn/nn.h"       /* layers */

@@ -140,6 +140,9 @@ void ax_comm_hurry(ax_comm *world);
  * an error, and all processes exit with its `status`. A process that exits before it has destroyed its world
  * over MPI aborts the job with its own exit code (AX_ERR_COMM if that code is 0). Not collective. */
 void ax_comm_abort(ax_comm *comm, ax_status status, const char *message);
+/* Calls ax_comm_abort with the message of the last error if `status` is an error of this rank only
+ * (ax_error_is_shared): the other ranks may be waiting for this rank. Not collective. */
+void ax_comm_abort_unshared(ax_comm *world, ax_status status);
 /* Sets a function that this process calls with its exit code, right before it ends because a job over MPI is
  * aborted. (A process that MPI or the launcher kills does not call it.) The function may run on any thread,
  * and twice; it must be async-signal-safe. NULL: none. Not collective. */

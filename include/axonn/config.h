@@ -5,6 +5,7 @@
 #ifndef AXONN_CONFIG_H
 #define AXONN_CONFIG_H
 
+#include "axonn/grid.h"
 #include "axonn/runtime.h"
 
 #ifdef __cplusplus
@@ -136,6 +137,14 @@ AX_MUST_CHECK ax_status ax_config_check_ranks(ax_config *cfg, int ranks);
 
 /* Returns true if the user gave the key, in the file or on the command line. */
 bool ax_config_given(const ax_config *cfg, const char *key);
+
+/* Returns the grid of the keys grid.x, grid.y, grid.z, grid.pipe and grid.data. */
+ax_grid_size ax_config_grid(const ax_config *cfg);
+/* Return the dtype of an ax_config_precision, and its name in the configuration ("bf16"). */
+ax_dtype ax_config_dtype(int precision);
+const char *ax_config_dtype_name(int precision);
+/* Returns true if pipe.schedule can run a step that is cut into micro-batches of `micro_batch` rows. */
+bool ax_config_fits_pipe(const ax_config *cfg, int64_t micro_batch);
 
 /* Appends the configuration as YAML, with defaults filled in, but without the runtime settings on which
  * results do not depend. Loading this YAML gives the identical struct, except for those settings. */

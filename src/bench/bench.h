@@ -2,7 +2,7 @@
 #ifndef AX_BENCH_BENCH_H
 #define AX_BENCH_BENCH_H
 
-#include "axonn/engine.h"
+#include "axonn/train.h"
 
 /* Timings of the training steps of a configuration. */
 typedef struct bench_step_times {

@@ -14,7 +14,7 @@
 #include "job_processes.h"
 
 #include "axonn/comm.h"
-#include "axonn/engine.h"
+#include "axonn/train.h"
 
 #include <errno.h>
 #include <fcntl.h>

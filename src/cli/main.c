@@ -1,7 +1,7 @@
 /* The program `axonn`: finds the verb, reads its options and runs it. The resulting ax_status is the exit
  * code. */
-#include "axonn/engine.h"
 #include "axonn/runtime.h"
+#include "axonn/train.h"
 #include "launch.h"
 #include "process.h"
 

@@ -2,7 +2,7 @@
 #ifndef AX_CLI_MODEL_H
 #define AX_CLI_MODEL_H
 
-#include "axonn/engine.h"
+#include "axonn/infer.h"
 #include "launch.h"
 
 /* The arguments that all verbs that run a model have; must be the first field of the verb's argument struct.

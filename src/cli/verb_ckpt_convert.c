@@ -1,7 +1,7 @@
 /* axonn ckpt convert: writes a model with another dtype, in other shards, or merged with an adapter. */
 #include "verb.h"
 
-#include "axonn/engine.h"
+#include "axonn/infer.h"
 
 #include <stdlib.h>
 #include <string.h>

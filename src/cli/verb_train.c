@@ -1,5 +1,5 @@
 /* axonn train: runs or resumes the training that a configuration file describes. */
-#include "axonn/engine.h"
+#include "axonn/train.h"
 #include "launch.h"
 
 #include <signal.h>

@@ -315,6 +315,12 @@ void ax_comm_abort(ax_comm *comm, ax_status status, const char *message)
     comm->ops->abort(comm, status, message);
 }
 
+void ax_comm_abort_unshared(ax_comm *world, ax_status status)
+{
+    if (status != AX_OK && ax_comm_size(world) > 1 && !ax_error_is_shared())
+        ax_comm_abort(world, status, ax_error_message());
+}
+
 void ax_comm_destroy(ax_comm **comm)
 {
     if (*comm) {

@@ -3,7 +3,7 @@
 #ifndef AXONN_ENGINE_ADAPTER_H
 #define AXONN_ENGINE_ADAPTER_H
 
-#include "axonn/engine.h"
+#include "axonn/infer.h"
 
 /* Sets *base to the directory of the base model of the adapter in `dir`. If the base model is a run's
  * checkpoint, reads all files of the checkpoint to verify them. The caller frees *base. */

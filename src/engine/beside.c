@@ -1,6 +1,8 @@
 /* Decides which files of a model directory, besides the weights, are copied with the model, and says which of
  * them are links to files elsewhere. */
-#include "engine/train.h"
+#include "engine/beside.h"
+
+#include "axonn/base.h"
 
 #include <fnmatch.h>
 #include <limits.h>

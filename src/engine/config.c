@@ -231,3 +231,22 @@ void ax_config_fini(ax_config *cfg)
 bool ax_config_given(const ax_config *cfg, const char *key) { return ax_option_given(cfg->set, key); }
 
 ax_status ax_config_dump(const ax_config *cfg, ax_buf *out) { return ax_option_dump(cfg->set, out); }
+
+static const struct {
+    ax_dtype dtype;
+    const char *name;
+} precisions[] = {[AX_CONFIG_FP32] = {AX_F32, "fp32"},
+                  [AX_CONFIG_BF16] = {AX_BF16, "bf16"},
+                  [AX_CONFIG_FP16] = {AX_F16, "fp16"}};
+
+ax_dtype ax_config_dtype(int precision) { return precisions[precision].dtype; }
+const char *ax_config_dtype_name(int precision) { return precisions[precision].name; }
+
+ax_grid_size ax_config_grid(const ax_config *config)
+{
+    return (ax_grid_size){.x = (int)config->grid.x,
+                          .y = (int)config->grid.y,
+                          .z = (int)config->grid.z,
+                          .pipe = (int)config->grid.pipe,
+                          .data = (int)config->grid.data};
+}

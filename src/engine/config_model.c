@@ -3,7 +3,7 @@
 #include "config_private.h"
 
 #include "axonn/data.h"
-#include "axonn/engine.h"
+#include "axonn/infer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Checks the rules that involve several keys of a configuration. */
 #include "config_private.h"
 
-#include "engine/train.h"
+#include "axonn/data.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -252,10 +252,10 @@ static void check_grid(ax_config *cfg)
     if (!ax_option_ok(cfg->set, "strategy") || ax_strategy_find(cfg->strategy, &s) != AX_OK)
         return;
     for (int a = 0; a < AX_AXES_STANDARD; a++)
-        if (ax_strategy_lacks(s, ax_run_grid(cfg)) >> a & 1 &&
+        if (ax_strategy_lacks(s, ax_config_grid(cfg)) >> a & 1 &&
             ax_option_ok(cfg->set, axis_key((ax_axis)a, key)))
             ax_option_error(cfg->set, key, "must be 1, not %d, with strategy %s: %s",
-                            ax_grid_size_along(ax_run_grid(cfg), (ax_axis)a), s->name, s->help);
+                            ax_grid_size_along(ax_config_grid(cfg), (ax_axis)a), s->name, s->help);
 }
 
 /* Returns true if pipe.cut is a list (the first block of each pipeline stage except stage 0), not the word
@@ -389,7 +389,7 @@ void config_check_pipe(ax_config *cfg, int64_t blocks)
 ax_status ax_config_check_ranks(ax_config *cfg, int ranks)
 {
     ax_grid_load load = {.micro_batch = cfg->train.micro_batch, .global_batch = cfg->train.global_batch};
-    ax_grid_size wanted = ax_run_grid(cfg);
+    ax_grid_size wanted = ax_config_grid(cfg);
     int64_t product = 1;
     /* `key`: the configuration key of the first grid axis whose size is above 1, or grid.data if there is
      * none */

@@ -4,9 +4,9 @@
  * The weight files are opened first, and the small files are copied next. If a training run removes the
  * source, a checkpoint, meanwhile, a missing small file is noticed before the long copy of the weights
  * begins, and weight files that are open stay readable. */
-#include "axonn/engine.h"
+#include "axonn/infer.h"
 #include "engine/adapter.h"
-#include "engine/train.h"
+#include "engine/beside.h"
 
 #include <dirent.h>
 #include <errno.h>

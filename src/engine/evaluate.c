@@ -1,6 +1,6 @@
 /* Evaluation of a model on token sources. */
+#include "axonn/infer.h"
 #include "engine/machine.h"
-#include "engine/train.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -114,7 +114,7 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
             status = ax_engine_eval_data(engine, data, shape, 0, progress, user, out);
         /* If only this rank failed, the job ends here, before ax_engine_destroy frees the buffers of messages
          * in flight. */
-        ax_run_abort_unshared(ctx->world, status);
+        ax_comm_abort_unshared(ctx->world, status);
         ax_engine_destroy(&engine);
     }
     ax_engine_plan_fini(&plan);

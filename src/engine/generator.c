@@ -1,6 +1,7 @@
 /* Inference on one sequence: continues the sequence token by token with a key/value cache, or computes the
  * logits of all its positions. The same code builds the generator twice: first on the device `dry`, which
  * computes nothing, to find out how much memory the generator needs, then on the real device. */
+#include "axonn/infer.h"
 #include "engine/costs.h"
 #include "engine/machine.h"
 

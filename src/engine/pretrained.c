@@ -1,8 +1,7 @@
 /* Opens a model directory for inference: configuration, tokenizer, weights. */
-#include "axonn/engine.h"
+#include "axonn/infer.h"
 #include "axonn/json.h"
 #include "engine/adapter.h"
-#include "engine/train.h"
 
 #include <jansson.h>
 #include <stdlib.h>

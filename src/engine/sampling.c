@@ -1,5 +1,5 @@
 /* How a model's own generation_config.json wants its texts to be sampled. */
-#include "axonn/engine.h"
+#include "axonn/infer.h"
 #include "axonn/json.h"
 
 #include <jansson.h>

@@ -412,12 +412,6 @@ static ax_status fill_result(ax_run *run)
     return ax_path_join(run->config->run.dir, name, &run->state.result->checkpoint);
 }
 
-void ax_run_abort_unshared(ax_comm *world, ax_status status)
-{
-    if (status != AX_OK && ax_comm_size(world) > 1 && !ax_error_is_shared())
-        ax_comm_abort(world, status, ax_error_message());
-}
-
 /* Logs that the run has nothing left to do. The advice is to raise train.steps only if a source of data.train
  * has no epochs and can fill more steps. */
 static void log_finished(const ax_run *run)
@@ -450,7 +444,7 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
         status = ax_comm_agree(world, ax_report_write_trace(&run));
     if (status == AX_OK)
         status = ax_comm_agree(world, fill_result(&run));
-    ax_run_abort_unshared(world, status);
+    ax_comm_abort_unshared(world, status);
     ax_run_finish(&run);
     ax_signals_restore(world);
     return status;

@@ -15,8 +15,8 @@
 #define AXONN_ENGINE_TRAIN_H
 
 #include "axonn/ckpt.h"
-#include "axonn/engine.h"
 #include "axonn/trace.h"
+#include "axonn/train.h"
 
 #include <signal.h>
 
@@ -157,8 +157,6 @@ typedef struct ax_run {
 /* ---- train.c ------------------------------------------------------------------------------------- */
 
 ax_status ax_run_start(ax_run *run, ax_run_purpose purpose);
-/* Aborts the job if `status` is an error of this rank only: the other ranks may be waiting for this rank. */
-void ax_run_abort_unshared(ax_comm *world, ax_status status);
 void ax_run_finish(ax_run *run); /* releases everything */
 
 /* ---- train_dir.c: run.dir ------------------------------------------------------------------------ */
@@ -212,12 +210,6 @@ ax_status ax_run_plan_engine(const ax_run *run, ax_train_plan *plan);
 void ax_run_plan_fini(ax_train_plan *plan);
 /* Creates this rank's context (ax_ctx) with its device, for the grid of the plan. The caller owns *out. */
 ax_status ax_run_open_device(const ax_train_plan *plan, ax_ctx **out);
-ax_dtype ax_run_dtype(int precision); /* `precision` is an ax_config_precision */
-const char *ax_run_dtype_name(int precision);
-/* Returns true if pipe.schedule can run a step that is cut into micro-batches of `micro_batch` rows
- * (config_rules.c). */
-bool ax_config_fits_pipe(const ax_config *config, int64_t micro_batch);
-ax_grid_size ax_run_grid(const ax_config *config);
 
 /* train_runtime.c: runtime settings (runtime.h). ax_run_resume_runtime restores the settings that a resumed
  * run had before; ax_run_keep_runtime copies the settings that change results into the run's configuration,
@@ -308,15 +300,6 @@ ax_status ax_run_save(const ax_run *run);
  * all ranks (ax_run_write_files). *kept: false if the device makes no plans. Collective. */
 ax_status ax_run_keep_plans(const ax_run *run, bool *kept);
 void ax_resume_fini(ax_run_resume *resume);
-
-/* beside.c: returns true if a file of this name in a model directory is copied together with the model.
- * Weights and optimizer states are not copied. Callers also leave out files above AX_BESIDE_MOST bytes
- * (ax_model_convert copies those of a tokenizer of any size). */
-bool ax_beside_copied(const char *name);
-enum { AX_BESIDE_MOST = 16 << 20 };
-/* Logs a warning if the file `name` of directory `dir` is a link that leads out of it. Links of the hub's
- * cache to its own blobs/ do not count. */
-void ax_beside_say_link(const char *dir, const char *name);
 
 /* train_files.c: the small files of a checkpoint. ax_run_find_files reads the files to copy from the
  * checkpoint from which the run starts, or else from the directory of model.from; ax_run_write_files makes

@@ -1,5 +1,6 @@
 /* The small files of a checkpoint: the files that the run writes itself, and copies of the files in the
  * directory from which the run starts (a checkpoint, or model.from). */
+#include "engine/beside.h"
 #include "engine/train.h"
 
 #include <dirent.h>
@@ -93,7 +94,7 @@ static ax_status add_config(const ax_run *run, ax_run_files *files)
     ax_model_identity identity = run->inputs.identity;
     const ax_model_config *model = &run->inputs.model;
     bool adapter = ax_model_config_is_adapted(model);
-    identity.dtype = ax_run_dtype(run->config->run.save_dtype);
+    identity.dtype = ax_config_dtype(run->config->run.save_dtype);
     ax_status status = adapter ? ax_adapter_print(model, run->inputs.model_dir, &text)
                                : ax_model_config_print(model, &identity, &text);
     if (status == AX_OK)

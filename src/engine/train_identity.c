@@ -114,7 +114,7 @@ json_t *ax_run_identity(const ax_run *run)
 json_t *ax_run_settings(const ax_run *run)
 {
     const ax_config *c = run->config;
-    const char *precision = ax_run_dtype_name(c->train.precision);
+    const char *precision = ax_config_dtype_name(c->train.precision);
     json_t *dropout = c->tune.method == AX_CONFIG_LORA ? json_real(c->tune.dropout) : NULL;
     return json_pack(
         "{s:o*,s:o*,s:I,s:I,s:s,s:I,s:f,s:f,s:f,s:f,s:[ff],s:f,s:f,s:f,s:f,s:s,s:I,s:f,s:f}", "data.bos",

@@ -5,25 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct {
-    ax_dtype dtype;
-    const char *name;
-} precisions[] = {[AX_CONFIG_FP32] = {AX_F32, "fp32"},
-                  [AX_CONFIG_BF16] = {AX_BF16, "bf16"},
-                  [AX_CONFIG_FP16] = {AX_F16, "fp16"}};
-
-ax_dtype ax_run_dtype(int precision) { return precisions[precision].dtype; }
-const char *ax_run_dtype_name(int precision) { return precisions[precision].name; }
-
-ax_grid_size ax_run_grid(const ax_config *config)
-{
-    return (ax_grid_size){.x = (int)config->grid.x,
-                          .y = (int)config->grid.y,
-                          .z = (int)config->grid.z,
-                          .pipe = (int)config->grid.pipe,
-                          .data = (int)config->grid.data};
-}
-
 static ax_parallel parallel_of(const ax_config *config)
 {
     ax_parallel parallel = {
@@ -47,9 +28,9 @@ static ax_parallel parallel_of(const ax_config *config)
 ax_status ax_run_plan_grid(const ax_run *run, ax_train_plan *plan)
 {
     plan->config = run->config;
-    plan->grid = ax_run_grid(run->config);
+    plan->grid = ax_config_grid(run->config);
     plan->parallel = parallel_of(run->config);
-    plan->compute = ax_run_dtype(run->config->train.precision);
+    plan->compute = ax_config_dtype(run->config->train.precision);
     ax_grid_load load = {&run->inputs.model, plan->parallel.strategy, run->config->train.micro_batch,
                          run->config->train.global_batch};
     return ax_model_check_grid(&load, plan->grid, ax_comm_size(run->world));

@@ -215,7 +215,7 @@ ax_status ax_report_open_metrics(const ax_run *run, ax_run_report *report)
                                              .grid = grid,
                                              .strategy = c->strategy,
                                              .zero = (int)c->zero,
-                                             .precision = ax_run_dtype_name(c->train.precision),
+                                             .precision = ax_config_dtype_name(c->train.precision),
                                              .model = model,
                                              .parameters = parameters,
                                              .steps = c->train.steps,

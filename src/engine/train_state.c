@@ -67,7 +67,7 @@ static ax_status save(const ax_run *run)
                                                    .step = run->state.step,
                                                    .params = ax_engine_params(run->state.engine),
                                                    .base = run->inputs.base[0] ? run->inputs.base : NULL,
-                                                   .dtype = ax_run_dtype(c->run.save_dtype),
+                                                   .dtype = ax_config_dtype(c->run.save_dtype),
                                                    .slot_names = run->plan.options.optim->slot_names,
                                                    .files = files,
                                                    .n_files = written.n + run->beside.n,

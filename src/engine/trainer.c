@@ -14,7 +14,7 @@ static ax_status start(ax_trainer *trainer, ax_comm *world, ax_config *config)
     *run = (ax_run){.world = world, .config = config, .state = {.saved_step = -1}};
     ax_comm_set_timeout(world, config->watchdog.timeout);
     ax_status status = ax_run_start(run, AX_RUN_PLANS);
-    ax_run_abort_unshared(world, status);
+    ax_comm_abort_unshared(world, status);
     return status;
 }
 

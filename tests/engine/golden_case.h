@@ -4,7 +4,7 @@
 #define AX_TESTS_GOLDEN_CASE_H
 
 #include "axonn/ckpt.h"
-#include "axonn/engine.h"
+#include "axonn/infer.h"
 #include "support/check.h"
 
 #include <math.h>

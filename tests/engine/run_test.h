@@ -5,7 +5,7 @@
 #define AX_TESTS_RUN_TEST_H
 
 #include "axonn/ckpt.h"
-#include "axonn/engine.h"
+#include "axonn/train.h"
 #include "support/check.h"
 #include "support/sanitized.h"
 #include "support/scratch.h"

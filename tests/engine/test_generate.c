@@ -1,7 +1,7 @@
 /* Generation: with the key/value cache the logits are those of the whole sequence, for prompts and capacities
  * of every length, on one rank, with heads and width split, and on pipeline stages. Requests beyond the
  * model's positions are refused. */
-#include "axonn/engine.h"
+#include "axonn/infer.h"
 #include "support/ranks.h"
 
 #include <math.h>

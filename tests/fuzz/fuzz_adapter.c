@@ -1,6 +1,6 @@
 /* An adapter: adapter_config.json, and adapter_model.safetensors as a second part. The base is a golden
  * model. */
-#include "axonn/engine.h"
+#include "axonn/infer.h"
 #include "fuzz/fuzz.h"
 
 #include <math.h>

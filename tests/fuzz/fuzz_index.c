@@ -1,6 +1,6 @@
 /* model.safetensors.index.json, beside three shards that stay the same. What opens is verified and copied
  * into other shards; the copy must have the same arrays. */
-#include "axonn/engine.h"
+#include "axonn/infer.h"
 #include "fuzz/fuzz.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* config.json of a model, and generation_config.json as a second part. A configuration that was read is
  * printed and read again. */
-#include "axonn/engine.h"
+#include "axonn/infer.h"
 #include "axonn/json.h"
 #include "fuzz/fuzz.h"
 

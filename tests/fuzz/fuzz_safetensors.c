@@ -2,7 +2,7 @@
  * '{' is a header alone: the harness writes its length before it and as much data after it as its arrays
  * need, so that mutants pass those checks. If the files open, every array is read, both as stored and
  * converted; the model is compared, verified, copied as bf16, and read as the parameters of a small model. */
-#include "axonn/engine.h"
+#include "axonn/infer.h"
 #include "axonn/json.h"
 #include "fuzz/fuzz.h"
 

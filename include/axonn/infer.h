@@ -1,0 +1,161 @@
+/* infer: what is done with a trained model: opening its directory, evaluation, logits, generation,
+ * conversion. */
+#ifndef AXONN_INFER_H
+#define AXONN_INFER_H
+
+#include "axonn/ckpt.h"
+#include "axonn/engine.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- models from directories --------------------------------------------------------------------- */
+
+/* A model directory opened for inference: config.json, the tokenizer if there is one, open weight files. Or a
+ * LoRA adapter's directory opened together with its base model: then `config` describes the base model with
+ * the adapter's low-rank updates. */
+typedef struct ax_pretrained {
+    char *dir;
+    char *base; /* directory of an adapter's base model, with config.json and weights; NULL: `dir` holds no
+                   adapter */
+    ax_model_config config;
+    ax_model_identity identity;
+    ax_tokenizer *tokenizer; /* or NULL */
+    bool untied;    /* config.json ties the output layer to the token embedding, but the weight files hold an
+                       output layer with other values; the model is read as untied */
+    ax_ids ends;    /* tokens that end a generated text: `eos_token_id` of generation_config.json, else
+                       of config.json, else the tokenizer's end of text */
+    ax_st *weights; /* open weight files, still readable after a training run has removed the checkpoint;
+                       NULL: the directory has no weights */
+    ax_st *adapter; /* the adapter's open weight file, or NULL */
+    ax_adapter description; /* of an adapter: its adapter_config.json */
+    ax_buf left; /* a line on arrays in the weight files that belong to no parameter; empty: there are none */
+} ax_pretrained;
+
+/* Opens `model`: a Hugging Face directory, an adapter's directory, a checkpoint or a run directory. The
+ * caller releases *out with ax_pretrained_close. AX_ERR_DATA if files are damaged, if the weights do not
+ * match config.json, or if an adapter does not fit its base model. */
+AX_MUST_CHECK ax_status ax_pretrained_open(const char *model, ax_pretrained *out);
+/* Opens `model` on all ranks, as ax_pretrained_open does, from the directory that rank 0 finds. If each rank
+ * searched by itself, a run that is training could write a newer checkpoint between two searches. Collective
+ * along world. */
+AX_MUST_CHECK ax_status ax_pretrained_open_shared(ax_comm *world, const char *model, ax_pretrained *out);
+void ax_pretrained_close(ax_pretrained *model);
+/* Reads the weights into a parameter set of the same model. If `config` has low-rank updates and `adapter` is
+ * NULL, the updates keep their values. Collective along the grid. */
+AX_MUST_CHECK ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_set *set);
+
+/* How a text is continued. A value below 0 is not given. */
+typedef struct ax_generation {
+    double temperature, top_p, min_p; /* as in ax_sampling */
+    int64_t top_k;
+    double repetition_penalty; /* ax_sample_penalize; 1: none */
+} ax_generation;
+
+/* Replaces the values of *how that are not given by those of the model's generation_config.json (of an
+ * adapter its own, else its base's), or by defaults: temperature 1, all tokens, no penalty. `do_sample:
+ * false` there means temperature 0 if no value of the sampling was given. `said` gets what the file decided,
+ * "" if nothing: "temperature 0.7, top-p 0.8". `left` gets the keys of the file that change in transformers
+ * which tokens are taken, and have no effect here: "typical_p, num_beams". AX_ERR_DATA if the file is damaged
+ * or a value in it is not allowed. */
+AX_MUST_CHECK ax_status ax_pretrained_generation(const ax_pretrained *model, ax_generation *how,
+                                                 char said[160], char left[160]);
+
+/* What ax_model_convert has written. */
+typedef struct ax_conversion {
+    int arrays, converted; /* number of arrays; number of arrays whose dtype changed */
+    int merged;            /* number of arrays to which an adapter's update was added */
+    int files;             /* number of weight files that were written */
+    int64_t bytes;         /* total size of the weight files and their index */
+    int64_t overflows;     /* number of finite values that became infinite in the new dtype */
+} ax_conversion;
+
+typedef struct ax_conversion_args {
+    const char *dir;     /* a model directory (ax_ckpt_find_model) of any family; no network is built. Or an
+                            adapter's directory: the result is the base model with the adapter's updates
+                            added */
+    const char *out;     /* the directory to write, whose parent exists */
+    ax_dtype dtype;      /* dtype to which arrays of F64, F32, BF16 or F16 are converted; AX_DTYPE_COUNT: no
+                            conversion */
+    int64_t shard_bytes; /* largest size of a weight file; 0: 5 GB (ax_st_plan) */
+    /* Called before each part of an array is copied, with the number of bytes copied so far (`done`) and of
+     * all bytes (`total`); may be NULL. If it returns false, the conversion ends with AX_ERR_SIGNAL. */
+    bool (*progress)(void *user, int64_t done, int64_t total);
+    void *user;
+} ax_conversion_args;
+
+/* Writes a copy of a model directory: its arrays with the same keys and shapes, config.json with the new
+ * dtype, and the other files of a model that checkpoints copy (such as the tokenizer). The copy is written to
+ * a hidden directory beside `out`, synced and renamed; if it fails, nothing remains. The conversion needs
+ * memory for the headers and config.json, and 4 MiB for arrays of any size; for an adapter, also for two
+ * factors in float64. AX_ERR_USAGE: `out` exists. AX_ERR_DATA: a damaged file, or no disk space. Not
+ * collective. */
+AX_MUST_CHECK ax_status ax_model_convert(const ax_conversion_args *args, ax_conversion *result);
+
+/* The result of an evaluation of a model on token sources. */
+typedef struct ax_evaluation {
+    double loss_sum; /* over all targets, in nats */
+    int64_t targets;
+    int64_t untargeted;   /* tokens that are not targets: the first of the source or of each document,
+                             those that a mask excludes, and those of rows that were not evaluated */
+    int64_t begins;       /* number of those among them that the tokenizer puts before each text */
+    int64_t bytes;        /* bytes of the text; -1: unknown, or not all of the text was evaluated */
+    double loss;          /* loss_sum / targets; NaN if there is no target */
+    double bits_per_byte; /* NaN if `bytes` is -1, or if there is no target */
+} ax_evaluation;
+
+/* Called on each rank before each micro-batch (with pipeline stages: before each group of several
+ * micro-batches), with the number of rows done and of all rows. If the function returns false on any rank,
+ * the evaluation fails with AX_ERR_SIGNAL on all ranks. */
+typedef bool ax_eval_progress_fn(void *user, int64_t done, int64_t total);
+
+/* Evaluates the engine's model on max_rows rows (0: all), spread evenly over a token source, and adds the
+ * result to *evaluation, which the caller zeroes before the first source. Bits per byte include log2(vocab)
+ * bits for each untargeted token, to be comparable with the bits per byte of a compressor; but none for the
+ * token that the tokenizer puts before each text (ax_data_info.begin_id), because it is known. `progress` may
+ * be NULL. AX_ERR_DATA if the source has no rows. Collective along the grid. */
+AX_MUST_CHECK ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_row_shape *shape,
+                                            int64_t max_rows, ax_eval_progress_fn *progress, void *user,
+                                            ax_evaluation *evaluation);
+
+/* Evaluates the model on all rows of a token source, rows of `shape`, in micro-batches of `batch` rows
+ * (ax_engine_options.micro_batch); `progress` may be NULL. Collective along the grid. */
+AX_MUST_CHECK ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_data *data,
+                                           const ax_row_shape *shape, int64_t batch,
+                                           ax_eval_progress_fn *progress, void *user, ax_evaluation *out);
+
+/* ---- generation ---------------------------------------------------------------------------------- */
+
+typedef struct ax_generator ax_generator;
+
+/* Creates a generator for prompts of exactly `prompt` tokens, and sequences of at most `capacity` tokens,
+ * prompt included (`capacity` is at most ax_model_config_positions), and loads the weights. AX_ERR_USAGE if
+ * the context's strategy splits the batch over several ranks (use ax_strategy_inference). The caller owns
+ * *out. Collective along the grid. */
+AX_MUST_CHECK ax_status ax_generator_create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
+                                            int64_t capacity, ax_generator **out);
+void ax_generator_destroy(ax_generator **generator);
+const ax_memory *ax_generator_memory(const ax_generator *generator);
+
+/* Feeds `n` tokens: first the whole prompt, then one token per call. Sets *logits to the logits of the last
+ * token: `vocab` floats in the generator's host memory, valid until the next call. Collective along the
+ * grid. */
+AX_MUST_CHECK ax_status ax_generator_feed(ax_generator *generator, const int32_t *tokens, int64_t n,
+                                          const float **logits);
+
+/* Drops all tokens after the first `positions` from the key/value cache; AX_ERR_USAGE if there are fewer.
+ * With this function a program generates several continuations of a prompt that it feeds once, or, with
+ * `positions` 0, feeds another prompt of the same length. */
+AX_MUST_CHECK ax_status ax_generator_rewind(ax_generator *generator, int64_t positions);
+
+/* Builds the model, loads its weights, computes the logits of all n positions of a sequence and passes them
+ * to `take`, one position at a time, as `vocab` floats on the host. Collective along the grid. */
+typedef ax_status ax_take_logits_fn(void *user, int64_t position, const float *logits, int64_t vocab);
+AX_MUST_CHECK ax_status ax_pretrained_logits(ax_ctx *ctx, const ax_pretrained *model, const int32_t *tokens,
+                                             int64_t n, ax_take_logits_fn *take, void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

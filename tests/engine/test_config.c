@@ -156,7 +156,7 @@ static void rules_over_keys(void **state)
          "t.yaml:3:11: strategy: must be axonn, megatron, fsdp, hsdp or ddp, not \"zero\""},
         {"model: {family: gpt2}\ndata: {train: x}\nzero: 4\n", "zero: must be from 0 to 3"},
         {"model: {family: bert}\ndata: {train: x}\n",
-         "t.yaml:1:17: model.family: must be gpt2, llama, mistral, qwen2 or qwen3, not \"bert\""},
+         "t.yaml:1:17: model.family: must be gpt2, llama, mistral, ministral, qwen2 or qwen3, not \"bert\""},
         {"model: {family: gpt2}\ndata: {train: x}\noffload: 1\n",
          "t.yaml:3:1: offload: unknown key; there are model, tune, data"},
         {"model: {family: gpt2, experts: 2}\ndata: {train: x}\n",

@@ -129,7 +129,8 @@ static ax_status add_packed(ax_corpus *corpus, char *path, const struct stat *in
         status = file.packing ? data_unpack_head(fd, path, file.packing, head, sizeof head, &n) : AX_OK;
         close(fd);
     }
-    if (status == AX_OK && file.packing && data_detect_inside(path, head, n, &file.format) == AX_OK)
+    if (status == AX_OK && file.packing &&
+        data_detect_inside(path, file.packing, head, n, &file.format) == AX_OK)
         return add_file(corpus, file);
     if (status == AX_OK)
         leave_out(corpus, path,

@@ -42,7 +42,7 @@ static ax_status wait_for_bytes(int fd, const corpus_file *file, ax_data_progres
  * that the message names; n is 0 if these bytes are no longer in memory. */
 static ax_status refuse_nul(const corpus_file *file, const char *head, size_t n, int64_t offset)
 {
-    ax_status status = data_refuse_nul(file->path, head, n, offset);
+    ax_status status = data_refuse_nul(file->path, DATA_PLAIN, head, n, offset);
     ax_error_context("%s is a pipe, which is read as text (a token file must be a regular file)", file->path);
     return status;
 }

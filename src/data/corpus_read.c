@@ -28,6 +28,23 @@ void corpus_unit_fini(corpus_unit *unit)
     unit->failure = NULL;
 }
 
+/* Fails if `bytes` bytes that are read whole (a text is one document, a line of JSONL one record) and as many
+ * bytes of tokens cannot be in memory together. `ahead`: so many of the bytes are in memory already. */
+static ax_status check_memory(const corpus_file *file, int64_t bytes, int64_t ahead)
+{
+    enum { ALWAYS = 64 << 20, MIB = 1 << 20 };
+    if (bytes < ALWAYS)
+        return AX_OK;
+    const int64_t available = ax_memory_available();
+    AX_CHECK(
+        available < 0 || 2 * bytes - ahead <= available, AX_ERR_MEMORY,
+        "%s is too large to be read: %s of %lld MiB%s must be in memory with its tokens, and %lld MiB are "
+        "available: divide it (split -C 100M), or write it as JSONL, one document on each line",
+        file->path, file->format == AX_DATA_JSONL ? "a line" : "a text", (long long)(bytes / MIB),
+        file->packing ? " or more" : "", (long long)(available / MIB));
+    return AX_OK;
+}
+
 /* ---- units of compressed files ------------------------------------------------------------------- */
 
 /* Appends decompressed text to `text` until it holds a unit: the whole file, or at least CORPUS_UNIT_BYTES
@@ -36,10 +53,15 @@ static ax_status unpack_unit(ax_corpus *corpus, const corpus_file *file, ax_buf 
 {
     enum { PART = 1 << 18 };
     bool lines = file->format == AX_DATA_JSONL;
+    size_t checked = 0; /* size of the text when memory was checked */
     for (size_t got, searched = 0; !*end; searched = text->size) {
         if (lines && text->size >= CORPUS_UNIT_BYTES &&
             memchr(text->data + searched, '\n', text->size - searched))
             return AX_OK;
+        if (text->size >= 2 * checked) {
+            checked = text->size;
+            AX_TRY(check_memory(file, 2 * (int64_t)checked, (int64_t)checked));
+        }
         AX_TRY(ax_buf_reserve(text, PART + 1));
         AX_TRY(data_unpack_read(corpus->packed.unpacker, text->data + text->size, PART, &got));
         text->size += got;
@@ -277,7 +299,7 @@ static ax_status take_plain(const corpus_file *file, const char *text, size_t by
         return AX_OK;
     }
     if (zero)
-        return data_refuse_nul(file->path, text, bytes, zero - text);
+        return data_refuse_nul(file->path, file->packing, text, bytes, zero - text);
     return bytes ? take(user, text, bytes, NULL) : AX_OK;
 }
 
@@ -290,7 +312,7 @@ static ax_status take_unit(const ax_corpus *corpus, const corpus_unit *unit, con
     if (!unit->from) {
         first = bom_size(buf->data, buf->size);
         offset = (int64_t)first;
-        ax_status status = data_refuse_wide(file->path, buf->data, buf->size);
+        ax_status status = data_refuse_wide(file->path, file->packing, buf->data, buf->size);
         if (status != AX_OK && may_skip(file, unit)) {
             omitted->file_why = data_not_text(buf->data, buf->size);
             return AX_OK;
@@ -308,6 +330,8 @@ static ax_status read_open(const ax_corpus *corpus, const corpus_unit *unit, int
 {
     const corpus_file *file = &corpus->files[unit->file];
     size_t first = 0;
+    if (file->format != AX_DATA_JSONL)
+        AX_TRY(check_memory(file, file->bytes, 0));
     ax_status status = file->format == AX_DATA_JSONL
                            ? read_lines(fd, file->path, unit, buf, &first)
                            : corpus_append_range(fd, file->path, 0, file->bytes, buf);

@@ -157,13 +157,43 @@ static const foreign *foreign_by_suffix(const char *path)
     return NULL;
 }
 
-static ax_status refuse_foreign(const char *path, const foreign *f)
+enum { NAME_BYTES = 4096 };
+
+/* Sets `name` to `path` or, if the file is compressed, to a name for what it holds. */
+static void inner_name(const char *path, data_packing packing, char name[NAME_BYTES])
 {
-    char command[1024] = "";
-    if (f->command)
-        snprintf(command, sizeof command, f->command, path);
-    return ax_fail(AX_ERR_DATA, "%s cannot be read: it %s%s%s%s", path, f->advice, f->command ? " (" : "",
-                   command, f->command ? ")" : "");
+    const char *suffix = packing ? data_packed_suffix(path) : "";
+    const int64_t stem = (int64_t)(strlen(path) - strlen(suffix));
+    if (packing && !*suffix)
+        snprintf(name, NAME_BYTES, "unpacked");
+    else
+        snprintf(name, NAME_BYTES, "%.*s%s", (int)ax_min(stem, NAME_BYTES - 8), path,
+                 strcmp(suffix, ".tgz") ? "" : ".tar");
+}
+
+/* Fails because of what the file is: `advice`, to be printed after "it", and `command` that converts it, with
+ * %s for a path (NULL: none). The command for a compressed file unpacks it first, unless it is tar, which
+ * does so itself. */
+static ax_status refuse(const char *path, data_packing packing, const char *advice, const char *command)
+{
+    char name[NAME_BYTES], line[2 * NAME_BYTES] = "", inside[80] = "";
+    const char *kind = data_packing_name(packing);
+    int at = 0;
+    inner_name(path, packing, name);
+    if (packing)
+        snprintf(inside, sizeof inside, " is compressed (%s), and what it holds", kind);
+    bool itself = !packing || !command || !strncmp(command, "tar ", 4);
+    if (!itself)
+        at = snprintf(line, sizeof line, "%s -dc < %s > %s && ", kind, path, name);
+    if (command && at >= 0 && (size_t)at < sizeof line)
+        snprintf(line + at, sizeof line - (size_t)at, command, itself ? path : name);
+    return ax_fail(AX_ERR_DATA, "%s cannot be read: it%s %s%s%s%s", path, inside, advice, command ? " (" : "",
+                   line, command ? ")" : "");
+}
+
+static ax_status refuse_foreign(const char *path, data_packing packing, const foreign *f)
+{
+    return refuse(path, packing, f->advice, f->command);
 }
 
 /* Returns the name of the encoding if a text is in UTF-16 or UTF-32, by its byte order mark or, without one,
@@ -202,23 +232,31 @@ const char *data_not_text(const char *head, size_t n)
                                   : "is not text (it holds a NUL byte)";
 }
 
-ax_status data_refuse_wide(const char *path, const char *head, size_t n)
+ax_status data_refuse_wide(const char *path, data_packing packing, const char *head, size_t n)
 {
     const char *encoding = wide_encoding(head, n);
-    AX_CHECK(!encoding, AX_ERR_DATA,
-             "%s cannot be read: it is in UTF-%s: convert it to UTF-8 first (iconv -f %s -t utf-8 %s)", path,
-             encoding + strlen("utf-"), encoding, path);
-    return AX_OK;
+    char advice[80], command[80];
+    if (!encoding)
+        return AX_OK;
+    snprintf(advice, sizeof advice, "is in UTF-%s: convert it to UTF-8 first", encoding + strlen("utf-"));
+    snprintf(command, sizeof command, "iconv -f %s -t utf-8 %%s", encoding);
+    return refuse(path, packing, advice, command);
 }
 
-ax_status data_refuse_nul(const char *path, const char *head, size_t n, int64_t offset)
+ax_status data_refuse_nul(const char *path, data_packing packing, const char *head, size_t n, int64_t offset)
 {
-    const foreign *f = foreign_by_magic(path, head, n);
+    char name[NAME_BYTES], advice[80];
+    inner_name(path, packing, name);
+    const foreign *f = foreign_by_magic(name, head, n);
     if (!f && n)
-        f = foreign_by_suffix(path);
+        f = foreign_by_suffix(name);
     if (f)
-        return refuse_foreign(path, f);
-    AX_TRY(data_refuse_wide(path, head, n));
+        return refuse_foreign(path, packing, f);
+    AX_TRY(data_refuse_wide(path, packing, head, n));
+    snprintf(advice, sizeof advice, "is not text: there is a NUL byte at offset %lld: remove such bytes",
+             (long long)offset);
+    if (packing)
+        return refuse(path, packing, advice, "tr -d '\\0' < %s");
     return ax_fail(
         AX_ERR_DATA,
         "%s is neither text nor a known token file: it holds a NUL byte at offset %lld; if it is text, "
@@ -226,14 +264,14 @@ ax_status data_refuse_nul(const char *path, const char *head, size_t n, int64_t 
         path, (long long)offset);
 }
 
-/* Refuses a text whose name says that it is something else: the suffix of a format in the table, or that of
- * JSON for what a failed download leaves, such as a web page. */
-static ax_status refuse_misnamed(const char *path, const char *head, size_t n)
+/* Refuses a text whose name (of a compressed file: without that suffix) says that it is something else: the
+ * suffix of a format in the table, or that of JSON for what a failed download leaves, such as a web page. */
+static ax_status refuse_misnamed(const char *path, const char *name, const char *head, size_t n)
 {
-    const foreign *f = foreign_by_suffix(path);
-    const char *packed = data_packed_suffix(path);
+    const foreign *f = foreign_by_suffix(name);
+    const char *packed = data_packed_suffix(name);
     bool json =
-        data_has_suffix(path, ".jsonl") || data_has_suffix(path, ".ndjson") || data_has_suffix(path, ".json");
+        data_has_suffix(name, ".jsonl") || data_has_suffix(name, ".ndjson") || data_has_suffix(name, ".json");
     AX_CHECK(
         !f && !*packed, AX_ERR_DATA,
         "%s has the suffix %s, but holds text: is it a message of a failed download? Get it again, or, if "
@@ -303,39 +341,42 @@ static bool detect_magic(const char *head, size_t n, ax_data_format *out)
 }
 
 /* Detects the format of a file that is text, if anything, by its suffix and its first bytes. */
-static ax_status detect_text(const char *path, const char *head, size_t n, ax_data_format *out)
+static ax_status detect_text(const char *path, data_packing packing, const char *head, size_t n,
+                             ax_data_format *out)
 {
+    char name[NAME_BYTES];
+    inner_name(path, packing, name);
     const bool complete = n < DATA_HEAD_BYTES,
-               lines = data_has_suffix(path, ".jsonl") || data_has_suffix(path, ".ndjson");
-    AX_TRY(data_refuse_wide(path, head, n));
+               lines = data_has_suffix(name, ".jsonl") || data_has_suffix(name, ".ndjson");
+    AX_TRY(data_refuse_wide(path, packing, head, n));
     const char *zero = lines ? NULL : memchr(head, 0, n);
     if (zero)
-        return data_refuse_nul(path, head, n, zero - head);
-    AX_TRY(refuse_misnamed(path, head, n));
+        return data_refuse_nul(path, packing, head, n, zero - head);
+    AX_TRY(refuse_misnamed(path, name, head, n));
     *out = AX_DATA_TEXT;
     if (lines)
         *out = data_jsonl_format(head, n, complete);
-    else if (data_has_suffix(path, ".json"))
+    else if (data_has_suffix(name, ".json"))
         *out = data_json_format(head, n, complete);
     return AX_OK;
 }
 
-ax_status data_detect_inside(const char *path, const char *head, size_t n, ax_data_format *out)
+ax_status data_detect_inside(const char *path, data_packing packing, const char *head, size_t n,
+                             ax_data_format *out)
 {
-    char inner[4096];
-    size_t stem = strlen(path) - strlen(data_packed_suffix(path));
-    snprintf(inner, sizeof inner, "%.*s%s", (int)ax_min((int64_t)stem, sizeof inner - 8), path,
-             data_has_suffix(path, ".tgz") ? ".tar" : "");
-    const foreign *other = foreign_by_magic(inner, head, n);
-    AX_CHECK(!data_packing_of(head, n), AX_ERR_DATA, "%s is compressed twice: unpack it once", path);
-    AX_CHECK(!detect_magic(head, n, out) && !data_has_suffix(inner, ".bin") &&
-                 !data_has_suffix(inner, ".idx") && !data_has_suffix(inner, ".tok"),
-             AX_ERR_DATA, "%s is a compressed token file, and these are read at any place: unpack it first",
-             path);
-    ax_status status = other ? refuse_foreign(path, other) : detect_text(inner, head, n, out);
-    if (status != AX_OK)
-        ax_error_context("%s is compressed", path);
-    return status;
+    char name[NAME_BYTES];
+    inner_name(path, packing, name);
+    const foreign *other = foreign_by_magic(name, head, n);
+    const char *kind = data_packing_name(packing);
+    AX_CHECK(!data_packing_of(head, n), AX_ERR_DATA,
+             "%s is compressed twice: unpack it once (%s -dc < %s > %s)", path, kind, path, name);
+    AX_CHECK(
+        !detect_magic(head, n, out) && !data_has_suffix(name, ".bin") && !data_has_suffix(name, ".idx") &&
+            !data_has_suffix(name, ".tok"),
+        AX_ERR_DATA,
+        "%s is a compressed token file, and these are read at any place: unpack it first (%s -dc < %s > %s)",
+        path, kind, path, name);
+    return other ? refuse_foreign(path, packing, other) : detect_text(path, packing, head, n, out);
 }
 
 static ax_status detect_packed(const char *path, data_packing packing, ax_data_format *out)
@@ -347,7 +388,7 @@ static ax_status detect_packed(const char *path, data_packing packing, ax_data_f
     ax_status status = data_unpack_head(fd, path, packing, head, sizeof head, &n);
     close(fd);
     AX_TRY(status);
-    return data_detect_inside(path, head, n, out);
+    return data_detect_inside(path, packing, head, n, out);
 }
 
 ax_status data_detect_file(const char *path, ax_data_format *out)
@@ -386,7 +427,7 @@ ax_status data_detect_file(const char *path, ax_data_format *out)
              path);
     const foreign *other = foreign_by_magic(path, head, n);
     if (other)
-        return refuse_foreign(path, other);
+        return refuse_foreign(path, DATA_PLAIN, other);
     data_packing packing = data_packing_of(head, n);
     if (packing)
         return detect_packed(path, packing, out);
@@ -398,7 +439,7 @@ ax_status data_detect_file(const char *path, ax_data_format *out)
              "%s is damaged: it has the suffix of a %s but not its first bytes; get it again, or rename a "
              "file of another format",
              path, data_has_suffix(path, ".idx") ? "Megatron-LM index" : "packed token file");
-    return detect_text(path, head, n, out);
+    return detect_text(path, DATA_PLAIN, head, n, out);
 }
 
 ax_status ax_data_detect(const char *path, ax_data_format *out)

@@ -4,6 +4,7 @@
 #define AXONN_DATA_SOURCE_H
 
 #include "axonn/data.h"
+#include "data/unpack.h"
 
 #include <string.h>
 
@@ -256,17 +257,19 @@ ax_data_format data_jsonl_format(const char *head, size_t n, bool complete);
 const char *data_packed_suffix(const char *path);
 /* Detects the format of the text in a compressed file, which begins with the n bytes `head` (at most
  * DATA_HEAD_BYTES). AX_ERR_DATA: it is not text. */
-AX_MUST_CHECK ax_status data_detect_inside(const char *path, const char *head, size_t n, ax_data_format *out);
+AX_MUST_CHECK ax_status data_detect_inside(const char *path, data_packing packing, const char *head, size_t n,
+                                           ax_data_format *out);
 
 /* Fails with AX_ERR_DATA if a text is in UTF-16 or UTF-32. */
-AX_MUST_CHECK ax_status data_refuse_wide(const char *path, const char *head, size_t n);
+AX_MUST_CHECK ax_status data_refuse_wide(const char *path, data_packing packing, const char *head, size_t n);
 
 /* Returns the reason why a file that contains a NUL byte is not text, to be printed after "it", such as "is
  * in UTF-16: …". `head` holds the file's first n bytes. */
 const char *data_not_text(const char *head, size_t n);
 /* Fails with AX_ERR_DATA for a file whose first NUL byte is at `offset`. The message tells the user what to
  * do. `head` holds the file's first n bytes. */
-AX_MUST_CHECK ax_status data_refuse_nul(const char *path, const char *head, size_t n, int64_t offset);
+AX_MUST_CHECK ax_status data_refuse_nul(const char *path, data_packing packing, const char *head, size_t n,
+                                        int64_t offset);
 
 /* Reads the first bytes of a file, at most DATA_HEAD_BYTES, which suffice to detect its format. Sets *n to
  * their number. */

@@ -393,6 +393,58 @@ static void much_compressed_text(void **state)
     expect_bad(in_scratch(s, "bad.jsonl.gz"), "bad.jsonl.gz:60001: expected an object with a string");
 }
 
+/* What a compressed file holds is named, with the commands that unpack and convert the file that was given.
+ */
+static void compressed_other_formats(void **state)
+{
+    scratch *s = *state;
+    static const struct {
+        const char *write, *file, *why;
+    } cases[] = {
+        {"tar -cf - a.txt | gzip -1 > x.tgz", "x.tgz",
+         "x.tgz cannot be read: it is compressed (gzip), and what it holds is a tar archive: unpack it first "
+         "(tar -xf "},
+        {"tar -cf - a.txt | gzip -1 > x.tar.gz", "x.tar.gz", "x.tar.gz)"},
+        {"iconv -t utf-16 a.txt | gzip -1 > u.txt.gz", "u.txt.gz", "u.txt && iconv -f utf-16 -t utf-8 "},
+        {"iconv -t utf-16 a.txt | gzip -1 > u.txt.gz", "u.txt.gz",
+         "u.txt.gz cannot be read: it is compressed (gzip), and what it holds is in UTF-16: convert it"},
+        {"iconv -t utf-16 a.txt | gzip -1 > noname", "noname",
+         "noname > unpacked && iconv -f utf-16 -t utf-8 unpacked)"},
+        {"gzip -1c a.txt | gzip -1 > t.gz.gz", "t.gz.gz", "is compressed twice: unpack it once (gzip -dc < "},
+        {"printf 'a\\0b' | gzip -1 > n.txt.gz", "n.txt.gz", "n.txt && tr -d '\\0' < "},
+        {"printf PAR1 | gzip -1 > p.parquet.gz", "p.parquet.gz", "what it holds is a Parquet file"},
+        {"gzip -1c a.txt > b.parquet.gz", "b.parquet.gz",
+         "b.parquet.gz has the suffix .parquet, but holds text"},
+        {"gzip -1c a.txt > c.bin.gz", "c.bin.gz", "unpack it first (gzip -dc < "}};
+    if (ax_data_absent_gzip())
+        skip();
+    put_text(s, "a.txt", "some text\n");
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        char command[512];
+        snprintf(command, sizeof command, "cd %s && %s", s->dir, cases[i].write);
+        assert_int_equal(system(command), 0);
+        expect_bad(in_scratch(s, cases[i].file), cases[i].why);
+    }
+}
+
+/* A text is one document, and is refused if it cannot be in memory. */
+static void larger_than_memory(void **state)
+{
+    scratch *s = *state;
+    static char text[1 << 13];
+    memset(text, 'a', sizeof text);
+    const char *path = put_file(s, "huge.txt", text, sizeof text);
+    assert_int_equal(truncate(path, INT64_C(1) << 43), 0); /* a hole of 8 TiB */
+    ax_corpus *corpus;
+    ax_buf doc = {0};
+    bool end;
+    OK(ax_corpus_create(&(ax_corpus_options){.inputs = &path, .n_inputs = 1}, &corpus));
+    FAILS(AX_ERR_MEMORY, "huge.txt is too large to be read: a text of 8388608 MiB must be in memory",
+          ax_corpus_next(corpus, &doc, &end));
+    ax_corpus_destroy(&corpus);
+    ax_buf_fini(&doc);
+}
+
 /* What is not text is named as what it is, with what helps. */
 static void other_formats(void **state)
 {
@@ -459,6 +511,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(pipes, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(compressed_text, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(much_compressed_text, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(compressed_other_formats, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(larger_than_memory, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(other_formats, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(errors, files_setup, files_teardown),
     };

@@ -126,12 +126,14 @@ static void grids_write_the_same_adapter(void **state)
                                         "ranks=4 grid.x=2 grid.data=2 zero=1", "ranks=2 grid.data=2 zero=3",
                                         "ranks=2 grid.pipe=2 pipe.postpone=1"};
     sh("rm -rf run one");
-    run_expect(0, NULL, TUNE_KEYS "model.from=wide run.dir=one train.steps=3 tune.targets=[q,v,gate,down]");
+    run_expect(0, NULL,
+               TUNE_KEYS
+               "model.from=wide run.dir=one train.steps=3 tune.dropout=0.25 tune.targets=[q,v,gate,down]");
     for (size_t i = 0; i < AX_COUNT(grids); i++) {
         sh("rm -rf run");
         run_expect(0, NULL,
-                   TUNE_KEYS
-                   "model.from=wide train.steps=3 tune.targets=[q,v,gate,down] train.micro_batch=1 %s",
+                   TUNE_KEYS "model.from=wide train.steps=3 tune.targets=[q,v,gate,down] tune.dropout=0.25 "
+                             "train.micro_batch=1 %s",
                    grids[i]);
         double other = gap("run", "one");
         if (!(other < 1e-4))

@@ -279,7 +279,7 @@ static void prompts_are_encoded_as_text(void **state)
     fails(2, "300 is not in the model's vocabulary, 0 … 299", AXONN " generate run --tokens 1,300");
     fails(2, "-1 is not in the model's vocabulary", AXONN " generate run --tokens=-1");
     fails(2, "temperature", AXONN " generate run --tokens 1 --temperature -1");
-    fails(2, "top-p", AXONN " generate run --tokens 1 --top-p 0");
+    fails(2, "top-p", AXONN " generate run --tokens 1 --top-p 1.5");
 }
 
 /* ---- logits -------------------------------------------------------------------------------------- */

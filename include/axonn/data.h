@@ -122,12 +122,21 @@ void ax_data_close(ax_data **data);
 const ax_data_info *ax_data_describe(const ax_data *data);
 const char *ax_data_path(const ax_data *data);
 
-/* Tells the source the vocabulary and the tokenizer of the model that will read it. If the source records no
- * vocabulary, reading a token of `vocab` or above is an error from then on. AX_ERR_DATA: the source records a
- * larger vocabulary, or another hash of the tokenizer; a hash of 0 is unknown and matches all. A larger
- * vocabulary is accepted if both hashes are known and equal, and no token of the source is `vocab` or above:
- * all tokens are then read. */
-AX_MUST_CHECK ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash);
+/* What ax_data_expect is told of the model that will read a source. */
+typedef struct ax_data_reader {
+    int64_t vocab;                 /* rows of the model's embedding table */
+    uint64_t tokenizer_hash;       /* 0: unknown */
+    const ax_tokenizer *tokenizer; /* names tokens in messages, and must outlive the source; NULL: unknown */
+    bool other; /* another rank is told the same of the same source with `other` unset: that rank reads the
+                   tokens and logs, and its error counts for all */
+} ax_data_reader;
+
+/* Tells the source who will read it. If the source records no vocabulary, reading a token of reader->vocab or
+ * above is an error from then on. AX_ERR_DATA: the source records a larger vocabulary, or another hash of the
+ * tokenizer; a hash of 0 is unknown and matches all. A larger vocabulary is accepted if both hashes are known
+ * and equal, and no token of the source is reader->vocab or above: all tokens are then read, unless
+ * reader->other is set. Logs how the ids of a file without a header are read. */
+AX_MUST_CHECK ax_status ax_data_expect(ax_data *data, const ax_data_reader *reader);
 
 /* Tells the source the tokenizer of the model that will read it: if the tokenizer puts tokens before each
  * text, and the first document of each file begins with them, info.begin_id becomes the first of them.

@@ -418,7 +418,8 @@ static ax_status run_show(const void *raw)
     if (status == AX_OK && a->tokenizer)
         status = ax_tokenizer_load(a->tokenizer, &tok);
     if (status == AX_OK && tok)
-        status = ax_data_expect(data, ax_tokenizer_vocab_size(tok), ax_tokenizer_hash(tok));
+        status = ax_data_expect(
+            data, &(ax_data_reader){ax_tokenizer_vocab_size(tok), ax_tokenizer_hash(tok), tok, false});
     if (status == AX_OK)
         status = a->text ? show_text(a, data, tok) : show(a, data, tok);
     ax_tokenizer_destroy(&tok);
@@ -465,7 +466,8 @@ static ax_status check_file(const check_args *a, const char *path, const ax_toke
     AX_TRY(ax_data_open(path, a->end_id, &data));
     ax_status status = check_end_id(data, a->end_id);
     if (status == AX_OK && tok)
-        status = ax_data_expect(data, ax_tokenizer_vocab_size(tok), ax_tokenizer_hash(tok));
+        status = ax_data_expect(
+            data, &(ax_data_reader){ax_tokenizer_vocab_size(tok), ax_tokenizer_hash(tok), tok, false});
     if (status == AX_OK)
         status = ax_data_check(data);
     if (status == AX_OK && !a->json)

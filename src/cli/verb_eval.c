@@ -144,7 +144,9 @@ static ax_status with_data(const args *a, opened_model *m, const char *tokens)
     const ax_tokenizer *tok = m->model.tokenizer;
     ax_status status = ax_data_open(tokens, tok ? ax_tokenizer_eos(tok) : -1, &data);
     if (status == AX_OK)
-        status = ax_data_expect(data, m->model.config.vocab, tok ? ax_tokenizer_hash(tok) : 0);
+        status =
+            ax_data_expect(data, &(ax_data_reader){m->model.config.vocab, tok ? ax_tokenizer_hash(tok) : 0,
+                                                   tok, .other = !m->first});
     if (status == AX_OK && tok)
         status = ax_data_expect_begin(data, tok, a->bos && m->first);
     if (status == AX_OK && !strcmp(a->loss, "answers") && ax_data_describe(data)->targets < 0)

@@ -4,6 +4,8 @@
 #include "goldfish.h"
 #include "source.h"
 
+#include "axonn/tokenizer.h"
+
 #include <string.h>
 
 /* Smallest and largest of the copied tokens. Comparing the two with the vocabulary size checks all tokens. */
@@ -81,7 +83,7 @@ void data_want_tokens(const ax_data *data, int64_t first, int64_t end)
 }
 
 /* Fails because one of tokens first ... first+count-1 is outside the vocabulary. The message gives the first
- * such token and its offset in the file. */
+ * such token, its spelling if the tokenizer is known, and its offset in the file. */
 static ax_status fail_token(const ax_data *data, int64_t first, int64_t count)
 {
     int w = data->info.token_bytes;
@@ -89,13 +91,25 @@ static ax_status fail_token(const ax_data *data, int64_t first, int64_t count)
         int32_t unused;
         token_range one;
         AX_TRY(read_tokens(data, i, 1, &unused, &one));
-        AX_CHECK(
-            one.low >= 0 && one.high < data->limit, AX_ERR_DATA,
-            "%s: token %lld is %lld (offset %lld), outside the vocabulary (the rows of the embedding table) "
-            "of %lld: set a larger vocabulary, use the tokenizer that made the file, or leave out the text "
-            "with this token",
-            data->path, (long long)i, (long long)one.low, (long long)(data->tokens_at + i * w),
-            (long long)data->limit);
+        if (one.low >= 0 && one.high < data->limit)
+            continue;
+        size_t size = 0;
+        const char *name = data->tokenizer && one.low >= 0 && one.low <= INT32_MAX
+                               ? ax_tokenizer_piece(data->tokenizer, (int32_t)one.low, &size)
+                               : NULL;
+        return ax_fail(
+            AX_ERR_DATA,
+            "%s: token %lld is %lld%s%.*s%s (offset %lld), outside the vocabulary (the rows of the embedding "
+            "table) of %lld: %s",
+            data->path, (long long)i, (long long)one.low, name ? " (\"" : "",
+            name ? (int)ax_min((int64_t)size, 80) : 0, name ? name : "", name ? "\")" : "",
+            (long long)(data->tokens_at + i * w), (long long)data->limit,
+            name
+                ? "the tokenizer has more tokens than the model: leave out the text with this token, write "
+                  "it "
+                  "with other tokens, or use a model whose table has the row"
+                : "set a larger vocabulary, use the tokenizer that made the file, or leave out the text with "
+                  "this token");
     }
     return ax_fail(AX_ERR_DATA, "%s changed while it was read; start again when nothing writes to it",
                    data->path);

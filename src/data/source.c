@@ -505,36 +505,41 @@ static ax_status check_limit(const ax_data *data)
     return status;
 }
 
-static ax_status expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash)
+static ax_status expect(ax_data *data, const ax_data_reader *reader)
 {
     const ax_data_info *info = &data->info;
+    const uint64_t hash = reader->tokenizer_hash;
     for (int i = 0; i < data->parts; i++)
-        AX_TRY(expect(data->part[i], vocab, tokenizer_hash));
-    AX_CHECK(info->vocab <= vocab || (tokenizer_hash && info->tokenizer_hash == tokenizer_hash), AX_ERR_DATA,
+        AX_TRY(expect(data->part[i], reader));
+    AX_CHECK(info->vocab <= reader->vocab || (hash && info->tokenizer_hash == hash), AX_ERR_DATA,
              "%s was made with a vocabulary of %lld tokens, but %lld are expected: it is for another "
              "model or tokenizer; build it with the one in use",
-             data->path, (long long)info->vocab, (long long)vocab);
-    AX_CHECK(!info->tokenizer_hash || !tokenizer_hash || info->tokenizer_hash == tokenizer_hash, AX_ERR_DATA,
+             data->path, (long long)info->vocab, (long long)reader->vocab);
+    AX_CHECK(!info->tokenizer_hash || !hash || info->tokenizer_hash == hash, AX_ERR_DATA,
              "%s was made by another tokenizer (hash %016llx, the one given has %016llx): build it again, "
              "or name the tokenizer it was made with",
-             data->path, (unsigned long long)info->tokenizer_hash, (unsigned long long)tokenizer_hash);
-    data->limit = info->vocab ? ax_min(info->vocab, vocab) : vocab;
-    return info->vocab > vocab && !data->parts ? check_limit(data) : AX_OK;
+             data->path, (unsigned long long)info->tokenizer_hash, (unsigned long long)hash);
+    data->limit = info->vocab ? ax_min(info->vocab, reader->vocab) : reader->vocab;
+    data->tokenizer = reader->tokenizer;
+    const bool unclear = info->vocab > reader->vocab && !data->parts;
+    return unclear && !reader->other ? check_limit(data) : AX_OK;
 }
 
-ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash)
+ax_status ax_data_expect(ax_data *data, const ax_data_reader *reader)
 {
     const ax_data_info *info = &data->info;
-    AX_TRY(expect(data, vocab, tokenizer_hash));
-    if (info->format == AX_DATA_NANOGPT && info->token_bytes != 2)
+    AX_TRY(expect(data, reader));
+    if (reader->other || info->format != AX_DATA_NANOGPT)
+        return AX_OK;
+    if (info->token_bytes != 2)
         ax_log(AX_LOG_INFO, "%s has no header; its values show that its token ids have %d bits", data->path,
                8 * info->token_bytes);
-    if (info->format == AX_DATA_NANOGPT && info->token_bytes == 2 && vocab > 65536)
+    else if (reader->vocab > 65536)
         ax_log(AX_LOG_WARN,
                "%s has no header and is read as 16-bit token ids, which cannot reach a vocabulary of %lld: "
                "if its "
                "ids are wider, say so by a name that ends with .u32.bin",
-               data->path, (long long)vocab);
+               data->path, (long long)reader->vocab);
     return AX_OK;
 }
 

@@ -114,6 +114,7 @@ struct ax_data {
     ax_data_info info;
     int64_t limit; /* each token id must be below `limit`: the vocabulary size that the file records, else
                       that of the model, which ax_data_expect sets (INT32_MAX before) */
+    const ax_tokenizer *tokenizer; /* for messages; NULL: unknown. Not owned */
     data_file main, side; /* main: file with the tokens; side: the .idx file of a Megatron-LM data set */
     int64_t tokens_at;    /* offset of the first token in main */
     data_index_kind index_kind;

@@ -210,8 +210,10 @@ static ax_status expect_source(const ax_run *run, ax_data *data)
         "%s has a vocabulary of %lld tokens, the model one of %lld: set model.vocab to at least %lld, or "
         "build the file with the model's tokenizer",
         ax_data_path(data), (long long)vocab, (long long)run->inputs.model.vocab, (long long)vocab);
-    return ax_data_expect(data, run->inputs.model.vocab,
-                          run->inputs.tokenizer ? ax_tokenizer_hash(run->inputs.tokenizer) : 0);
+    const ax_tokenizer *tokenizer = run->inputs.tokenizer;
+    return ax_data_expect(data, &(ax_data_reader){run->inputs.model.vocab,
+                                                  tokenizer ? ax_tokenizer_hash(tokenizer) : 0, tokenizer,
+                                                  .other = !ax_run_first(run)});
 }
 
 static ax_status open_source(const ax_run *run, const char *path, ax_data **out, int *signal)

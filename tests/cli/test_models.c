@@ -117,7 +117,7 @@ static void train_makes_a_run_and_reports_mistakes(void **state)
     /* With model.from the message does not suggest to change model.vocab. */
     text_file("from.yaml", "{model: {from: " GOLDEN "}, data: {train: ten.tok}, run: {dir: from}}\n");
     fails(4, "8192 tokens, but 67 are expected: it is for another model", AXONN " train from.yaml");
-    fails(4, "outside the vocabulary (the rows of the embedding table) of 67",
+    fails(4, "outside the vocabulary (the rows of the embedding table) of 67: the tokenizer has more tokens",
           "seq 10000 10400 >beyond.txt; echo the thing >>beyond.txt; " AXONN
           " train from.yaml data.tokenizer=tok data.train=beyond.txt");
     fails(4, "set model.vocab to at least 8192", AXONN " train small.yaml data.train=ten.tok run.dir=from");

@@ -174,7 +174,7 @@ static void expect_same(const char *shards, const char *whole, ax_data_format fo
     assert_int_equal(ax_data_describe(a)->text_bytes, ax_data_describe(b)->text_bytes);
     assert_int_equal(ax_data_describe(a)->end_id, END);
     OK(ax_data_check(a));
-    OK(ax_data_expect(a, 1000, 0x12));
+    OK(ax_data_expect(a, &(ax_data_reader){1000, 0x12, NULL, false}));
     for (int64_t first = 0; first < N; first++) {
         OK(ax_data_tokens(a, first, N - first, x));
         OK(ax_data_tokens(b, first, N - first, y));
@@ -257,7 +257,7 @@ static void refused(void **state)
     FAILS(AX_ERR_DATA, "different tokenizers", ax_data_open(in_scratch(s, "d/*.tok"), -1, &data));
     OK(ax_data_open(in_scratch(s, "d/p*"), -1, &data));
     FAILS(AX_ERR_USAGE, "61 tokens", ax_data_tokens(data, N, 1, &token));
-    FAILS(AX_ERR_DATA, "part-0.tok", ax_data_expect(data, 10, 0));
+    FAILS(AX_ERR_DATA, "part-0.tok", ax_data_expect(data, &(ax_data_reader){10, 0, NULL, false}));
     ax_data_close(&data);
     /* A directory with other files is read as text if the first bytes of no file prove that it holds tokens.
      */

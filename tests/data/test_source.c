@@ -145,7 +145,7 @@ static void expect_sample(const char *path, int64_t end_id, ax_data_format forma
     OK(ax_data_check(data));
     expect_all_rows(data, sample_tokens, N, sample_starts, D, N + 2);
     FAILS(AX_ERR_USAGE, "11 tokens", ax_data_tokens(data, 4, 8, all));
-    OK(ax_data_expect(data, 100000, 0));
+    OK(ax_data_expect(data, &(ax_data_reader){100000, 0, NULL, false}));
     ax_data_close(&data);
     assert_null(data);
 }
@@ -451,14 +451,19 @@ static void expectations(void **state)
     ax_data *data;
     int32_t token;
     OK(ax_data_open(put_tok(s, "t.tok", 10), -1, &data));
-    OK(ax_data_expect(data, 10, 0x1234));
-    OK(ax_data_expect(data, 64, 0));
-    FAILS(AX_ERR_DATA, "vocabulary of 10 tokens, but 9 are expected", ax_data_expect(data, 9, 0));
-    FAILS(AX_ERR_DATA, "another tokenizer", ax_data_expect(data, 10, 0x1235));
+    OK(ax_data_expect(data, &(ax_data_reader){10, 0x1234, NULL, false}));
+    OK(ax_data_expect(data, &(ax_data_reader){64, 0, NULL, false}));
+    /* Its tokens are read, on one rank, if the tokenizer is known to be the same. */
+    FAILS(AX_ERR_DATA, "token 3 is 9 ", ax_data_expect(data, &(ax_data_reader){9, 0x1234, NULL, false}));
+    OK(ax_data_expect(data, &(ax_data_reader){9, 0x1234, NULL, true}));
+    FAILS(AX_ERR_DATA, "token 3 is 9 ", ax_data_tokens(data, 3, 1, &token));
+    FAILS(AX_ERR_DATA, "vocabulary of 10 tokens, but 9 are expected",
+          ax_data_expect(data, &(ax_data_reader){9, 0, NULL, false}));
+    FAILS(AX_ERR_DATA, "another tokenizer", ax_data_expect(data, &(ax_data_reader){10, 0x1235, NULL, false}));
     ax_data_close(&data);
     OK(ax_data_open(put_nanogpt(s, "n.bin"), -1, &data));
-    OK(ax_data_expect(data, 9,
-                      5)); /* the format stores no vocabulary, so a wrong token is found when it is read */
+    OK(ax_data_expect(data, &(ax_data_reader){9, 5, NULL, false})); /* the format stores no vocabulary, so a
+                                                                       wrong token is found when it is read */
     FAILS(AX_ERR_DATA, "token 3 is 9 (offset 6)", ax_data_tokens(data, 3, 1, &token));
     ax_data_close(&data);
     ax_token_writer *w;

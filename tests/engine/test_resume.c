@@ -210,7 +210,7 @@ static void refused_changes(void **state)
 }
 
 /* Copies the tokens of a packed file to a nanoGPT file, adding `more` to each. */
-static void make_nanogpt(const char *from, const char *to, int more)
+static void make_nanogpt(const char *from, const char *to, size_t width, int more)
 {
     ax_data *data;
     FILE *file = fopen(to, "wb");
@@ -219,8 +219,8 @@ static void make_nanogpt(const char *from, const char *to, int more)
     for (int64_t i = 0; i < ax_data_describe(data)->tokens; i++) {
         int32_t token;
         OK(ax_data_tokens(data, i, 1, &token));
-        uint16_t word = (uint16_t)((token + more) % VOCAB);
-        assert_int_equal(fwrite(&word, sizeof word, 1, file), 1);
+        int32_t word = (token + more) % VOCAB; /* its first bytes are the lowest */
+        assert_int_equal(fwrite(&word, width, 1, file), 1);
     }
     ax_data_close(&data);
     assert_int_equal(fclose(file), 0);
@@ -263,14 +263,27 @@ static void a_swapped_file(void **state)
 {
     (void)state;
     sh("rm -rf run");
-    make_nanogpt("train.tok", "plain.bin", 0);
+    make_nanogpt("train.tok", "plain.bin", 2, 0);
     run_expect(0, NULL, BASE_KEYS "data.train=plain.bin train.steps=2");
     run_expect(0, "after step 2", BASE_KEYS "data.train=plain.bin train.steps=3");
-    make_nanogpt("train.tok", "plain.bin", 1);
+    make_nanogpt("train.tok", "plain.bin", 2, 1);
     run_expect(2, "data.train: the contents of ", BASE_KEYS "data.train=plain.bin train.steps=4");
     forget_checksum("run/ckpt/step-3");
     run_expect(0, "after step 3", BASE_KEYS "data.train=plain.bin train.steps=4");
     run_expect(0, "after step 4", BASE_KEYS "data.train=plain.bin train.steps=5");
+}
+
+/* One of several ranks says how a file without a header is read. */
+static void said_by_one_rank(void **state)
+{
+    static const char said[] = "plain.u32.bin has no header";
+    (void)state;
+    sh("rm -rf run");
+    make_nanogpt("train.tok", "plain.u32.bin", 4, 0);
+    run_expect(0, said, BASE_KEYS "data.train=plain.u32.bin train.steps=1 ranks=2 grid.x=2 model.heads=4");
+    char *log = text_of("log");
+    assert_null(strstr(strstr(log, said) + 1, said));
+    free(log);
 }
 
 /* Earlier versions listed what identifies the model in the state. Now it is read from config.json, which
@@ -611,6 +624,7 @@ int main(void)
         cmocka_unit_test(weights_of_sources),
         cmocka_unit_test(refused_changes),
         cmocka_unit_test(a_swapped_file),
+        cmocka_unit_test(said_by_one_rank),
         cmocka_unit_test(rows_of_earlier_versions),
         cmocka_unit_test(packing_of_earlier_versions),
         cmocka_unit_test(model_facts_listed_in_the_state),

@@ -156,7 +156,7 @@ static void read_all(const char *path)
         return;
     FUZZ_HOLDS(detected && format == ax_data_describe(data)->format);
     FUZZ_HOLDS(ax_data_describe(data)->checksum || format == AX_DATA_TOK);
-    if (fuzz_read(ax_data_expect(data, 1000, 0))) {
+    if (fuzz_read(ax_data_expect(data, &(ax_data_reader){1000, 0, NULL, false}))) {
         const ax_goldfish goldfish = {.k = 2, .window = 3};
         const ax_row_shape answers = {.seq_len = SEQ_LEN, .mask_documents = true, .answers = true},
                            fish = {.seq_len = SEQ_LEN, .goldfish = goldfish},

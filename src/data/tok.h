@@ -7,7 +7,8 @@
  *   tok_unicode.c      Unicode categories of the version that Hugging Face's library has
  *   tok_translate.c    regular expressions of tokenizer.json -> those of PCRE2
  *   tok_pattern.c      cutting text into pieces with regular expressions
- *   tok_load.c         tokenizer.json -> ax_tokenizer: vocabulary, merges, added tokens
+ *   tok_files.c        the files of a tokenizer: which there are, and their texts
+ *   tok_load.c         text of tokenizer.json -> ax_tokenizer: vocabulary, merges, added tokens
  *   tok_parts.c        tokenizer.json -> ax_tokenizer: normalizer, pre_tokenizer, post_processor
  *   tok_beside.c       files beside tokenizer.json -> added tokens of tokenizer.json
  *   tok_config.c       tokenizer_config.json -> end-of-text token, chat template

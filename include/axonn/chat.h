@@ -5,10 +5,11 @@
  * rendered conversation is a text of parts: strings of the template, and texts of turns. Special tokens, and
  * all tokens that the template needs, are recognized in the template's strings only, so the text of a turn
  * can never contain such a token. Headers that are plain text instead of special tokens cannot be protected
- * in this way: those of deepseek-coder and of alpaca, and those of mistral if the tokenizer has no tokens
- * [INST] and [/INST]. The targets of training are all that follows the header in a turn of the assistant:
- * what the assistant says, the template's strings around it, and what closes the turn. Not collective; the
- * objects are for one thread at a time, but any number of threads may share an ax_chat. */
+ * in this way: those of deepseek-coder and of alpaca, and those of mistral, mistral-v0 and mistral-v1
+ * if the tokenizer has no tokens [INST] and [/INST]. The targets of training are all that follows the header
+ * in a turn of the assistant: what the assistant says, the template's strings around it, and what closes the
+ * turn. Not collective; the objects are for one thread at a time, but any number of threads may share an
+ * ax_chat. */
 #ifndef AXONN_CHAT_H
 #define AXONN_CHAT_H
 

@@ -431,6 +431,28 @@ static bool is_first_question(const ax_chat_turns *turns, size_t i)
     return turns->turn[i].role == AX_CHAT_USER && i == has_system(turns);
 }
 
+static bool is_last_question(const ax_chat_turns *turns, size_t i)
+{
+    for (size_t k = i + 1; k < turns->n; k++)
+        if (turns->turn[k].role == AX_CHAT_USER)
+            return false;
+    return turns->turn[i].role == AX_CHAT_USER;
+}
+
+/* Writes the system's text in turn i, if the template has it there (t->system_at). */
+static ax_status put_system_inside(const ax_chat *chat, const ax_chat_turns *turns, size_t i,
+                                   ax_chat_text *out)
+{
+    const chat_template *t = chat->template;
+    const ax_chat_turn *system = &turns->turn[0];
+    if (t->system_at == CHAT_OWN_TURN || !has_system(turns) ||
+        !(t->system_at == CHAT_FIRST_USER ? is_first_question : is_last_question)(turns, i))
+        return AX_OK;
+    AX_TRY(chat_put_string(chat, out, t->frame[AX_CHAT_SYSTEM].before, 0));
+    AX_TRY(chat_put(out, system->text, system->size, CHAT_PLAIN));
+    return chat_put_string(chat, out, t->frame[AX_CHAT_SYSTEM].after, 0);
+}
+
 /* Writes a turn of the system, which the conversation need not have. Bits of `kind` are of the text. */
 static ax_status put_system(const ax_chat *chat, const ax_chat_turns *turns, span text, int kind,
                             ax_chat_text *out)
@@ -464,8 +486,9 @@ static ax_status put_turn(const ax_chat *chat, const ax_chat_turns *turns, size_
     if (turn->role == AX_CHAT_USER && i && turns->turn[i - 1].role == AX_CHAT_ASSISTANT)
         AX_TRY(chat_put_string(chat, out, t->between, 0));
     if (turn->role == AX_CHAT_SYSTEM)
-        return put_system(chat, turns, text, CHAT_PLAIN, out);
+        return t->system_at ? AX_OK : put_system(chat, turns, text, CHAT_PLAIN, out);
     AX_TRY(chat_put_string(chat, out, frame->before, 0));
+    AX_TRY(put_system_inside(chat, turns, i, out));
     if (is_first_question(turns, i) && chat_has_list(t, turns) && t->tools->in_user)
         AX_TRY(chat_put_list(chat, turns, out));
     AX_TRY(answers ? put_answer(chat, turn, text, out) : chat_put(out, text.at, text.n, CHAT_PLAIN));
@@ -510,6 +533,11 @@ ax_status ax_chat_render(const ax_chat *chat, const ax_chat_turns *turns, bool p
         return render_plain(chat, turns, out);
     AX_TRY(need_template(chat));
     AX_TRY(chat_check_tools(chat, turns));
+    AX_CHECK(
+        !has_system(turns) || chat->template->frame[AX_CHAT_SYSTEM].before, AX_ERR_DATA,
+        "the conversation has a turn of the system, which template %s does not have: choose another template "
+        "(mistral-v1, for instance), or leave the turn out",
+        ax_chat_name(chat));
     AX_TRY(put_begin(chat, turns, out));
     for (size_t i = 0; i < turns->n; i++)
         AX_TRY(put_turn(chat, turns, i, out));

@@ -10,6 +10,7 @@
 
 /* tests/golden/README.md says where the texts come from. */
 #define OWN "that of the tokenizer's chat_template"
+#define LAST_ONLY ", but with the turn of the system also where an answer is last"
 const chat_own chat_own_texts[CHAT_OWN_TEXTS] = {
     {0x9799ad6e2dea0594, "llama3", OWN " (Llama 3 Instruct)", false},
     {0x94713d122b6c7113, "llama3", OWN " (Llama 3 Instruct, as TRL trains it)", false},
@@ -27,9 +28,19 @@ const chat_own chat_own_texts[CHAT_OWN_TEXTS] = {
     {0xda206a9e46a4ac01, "chatml", OWN " (Yi)", false},
     {0x4c6e807ee5fe9f4a, "chatml", OWN " (ChatML)", false},
     {0x1c6f67d8dde0613a, "chatml", OWN, false},
+    {0xa5d004210ebce758, "mistral-v0", OWN " (Mixtral 8x7B and Mistral 7B Instruct v0.2, at first)", false},
+    {0xf89cfc57f651ff3d, "mistral-v1", OWN " (Mistral Instruct, tokenizer v1)", false},
+    {0x797fff16f26a5c01, "mistral-v3", OWN " (Mistral Instruct, tokenizer v3)" LAST_ONLY, false},
+    {0xc6614466504d495b, "mistral-v3",
+     OWN " (Mistral 7B Instruct v0.3)" LAST_ONLY ", and with white space around answers", false},
+    {0xcae647ce0048756b, "mistral-v3-tekken", OWN " (Mistral Nemo Instruct)" LAST_ONLY, false},
+    {0x6a6adf55847af499, "mistral-v3-tekken", OWN " (Mistral Nemo Instruct, at first)" LAST_ONLY, false},
+    {0x11381d1c62000f60, "mistral-v7", OWN " (Mistral Instruct, tokenizer v7)", false},
+    {0x02cdc546cb24cabe, "mistral-v7-tekken", OWN " (Mistral Instruct, tokenizer v7, Tekken)", false},
     {0x731a6aa17a2b78ea, "deepseek-coder", OWN " (DeepSeek-Coder Instruct)", false},
 };
 #undef OWN
+#undef LAST_ONLY
 
 const chat_own *chat_known(const char *jinja)
 {
@@ -154,6 +165,20 @@ static ax_status put_list_alone(const ax_chat *chat, ax_buf *out)
     return ax_buf_printf(out, "{%%- endif %%}\n");
 }
 
+/* Appends a statement that sets the Jinja variable ns.user to the turn of the user that has the system's
+ * text. */
+static ax_status put_place(const ax_chat *chat, ax_buf *out)
+{
+    return chat->template->system_at == CHAT_FIRST_USER
+               ? ax_buf_printf(out, "{%%- set ns = namespace(user=1) %%}\n")
+               : ax_buf_printf(out, "{%%- set ns = namespace(user=0) %%}\n"
+                                    "{%%- for message in messages %%}\n"
+                                    "{%%- if message['role'] == 'user' %%}\n"
+                                    "{%%- set ns.user = loop.index0 %%}\n"
+                                    "{%%- endif %%}\n"
+                                    "{%%- endfor %%}\n");
+}
+
 static ax_status put_begin(const ax_chat *chat, ax_buf *out)
 {
     const chat_template *t = chat->template;
@@ -161,6 +186,8 @@ static ax_status put_begin(const ax_chat *chat, ax_buf *out)
     chat_string(chat, t->begin, &n);
     if (n)
         AX_TRY(put_strings(chat, out, &t->begin, 1));
+    if (t->system_at)
+        return put_place(chat, out);
     if (t->tools)
         AX_TRY(put_list(chat, out));
     if (t->tools && !t->default_system)
@@ -173,6 +200,23 @@ static ax_status put_begin(const ax_chat *chat, ax_buf *out)
     return ax_buf_printf(out, "{%%- endif %%}\n");
 }
 
+/* Appends a statement that writes a turn of the user, with the system's text if it stands there. */
+static ax_status put_user_and_system(const ax_chat *chat, ax_buf *out)
+{
+    const chat_frame *user = &chat->template->frame[AX_CHAT_USER],
+                     *system = &chat->template->frame[AX_CHAT_SYSTEM];
+    AX_TRY(ax_buf_printf(out, "{{- "));
+    AX_TRY(put_literal(chat, out, &user->before, 1));
+    AX_TRY(ax_buf_printf(out, " + ("));
+    AX_TRY(put_literal(chat, out, &system->before, 1));
+    AX_TRY(ax_buf_printf(out, " + messages[0]['content'] + "));
+    AX_TRY(put_literal(chat, out, &system->after, 1));
+    AX_TRY(ax_buf_printf(
+        out, " if messages[0]['role'] == 'system' and loop.index0 == ns.user else '') + text + "));
+    AX_TRY(put_literal(chat, out, &user->after, 1));
+    return ax_buf_printf(out, " }}\n");
+}
+
 static ax_status put_user(const ax_chat *chat, ax_buf *out)
 {
     static const char after[] = "{%%- if not loop.first and messages[loop.index0 - 1]['role'] == '%s' %%}\n";
@@ -182,6 +226,8 @@ static ax_status put_user(const ax_chat *chat, ax_buf *out)
         AX_TRY(put_strings(chat, out, &t->between, 1));
         AX_TRY(ax_buf_printf(out, "{%%- endif %%}\n"));
     }
+    if (t->system_at)
+        return put_user_and_system(chat, out);
     if (t->tools && t->tools->in_user) { /* only the first turn has the list */
         AX_TRY(put_turn(chat, out, &t->frame[AX_CHAT_USER], "ns.tools + text"));
         return ax_buf_printf(out, "{%%- set ns.tools = '' %%}\n");
@@ -288,19 +334,19 @@ static ax_status put_result(const ax_chat *chat, ax_buf *out)
 static ax_status put_turns(const ax_chat *chat, ax_buf *out)
 {
     const chat_template *t = chat->template;
-    AX_TRY(ax_buf_printf(out,
-                         "{%%- for message in messages %%}\n"
-                         "{%%- if message['role'] not in ['user', 'assistant'%s] and not (message['role'] == "
-                         "'system' and loop.first) %%}\n"
-                         "{{- raise_exception('A conversation has a turn of the system or none, then turns "
-                         "of user and assistant') }}\n"
-                         "{%%- endif %%}\n"
-                         "{%%- set text = %s%s %%}\n"
-                         "{%%- if message['role'] == 'system' %%}\n",
-                         t->tools ? ", 'tool'" : "",
-                         t->tools ? "(message['content'] or '')" : "message['content']",
-                         t->trims ? " | trim" : ""));
-    AX_TRY(put_system(chat, out, NULL));
+    const bool system = t->frame[AX_CHAT_SYSTEM].before;
+    AX_TRY(ax_buf_printf(
+        out,
+        "{%%- for message in messages %%}\n"
+        "{%%- if message['role'] not in ['user', 'assistant'%s]%s %%}\n"
+        "{{- raise_exception('A conversation has a turn of the system or none, then turns "
+        "of user and assistant') }}\n"
+        "{%%- endif %%}\n"
+        "{%%- set text = %s%s %%}\n"
+        "{%%- if message['role'] == 'system' %%}\n",
+        t->tools ? ", 'tool'" : "", system ? " and not (message['role'] == 'system' and loop.first)" : "",
+        t->tools ? "(message['content'] or '')" : "message['content']", t->trims ? " | trim" : ""));
+    AX_TRY(t->system_at || !system ? AX_OK : put_system(chat, out, NULL));
     AX_TRY(ax_buf_printf(out, "{%%- elif message['role'] == 'user' %%}\n"));
     AX_TRY(put_user(chat, out));
     if (t->tools)

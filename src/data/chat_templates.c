@@ -15,7 +15,9 @@
     "<\xef\xbd\x9c"                                                                                          \
     "begin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
 
-const char ax_chat_names[] = "chatml|llama3|llama3.1|mistral|qwen2.5|qwen3|deepseek-coder|alpaca";
+const char ax_chat_names[] = "chatml|llama3|llama3.1|mistral|mistral-v0|mistral-v1|mistral-v3|mistral-v3-"
+                             "tekken|mistral-v7|mistral-v7-tekken|"
+                             "qwen2.5|qwen3|deepseek-coder|alpaca";
 
 /* Those of Qwen 2.5 and 3: the models' templates treat arguments that are a string differently. */
 #define QWEN_TOOLS                                                                                           \
@@ -53,6 +55,23 @@ static const chat_tools llama31_tools = {
     .result = {"<|start_header_id|>ipython<|end_header_id|>\n\n", "<|eot_id|>"},
     .quoted = true,
 };
+
+/* Mistral's own, by the version of mistral-common's tokenizer: before version 7 the system's text stands in a
+ * turn of the user. `space` stands behind each token, except in the versions for the tokenizer Tekken. */
+#define MISTRAL_OLD(space)                                                                                   \
+    .needs = {"<s>", "</s>", "[INST]", "[/INST]"}, .marks = {"[INST]", "[/INST]", "[TOOL_CALLS]"},           \
+    .end = "</s>", .begin = "<s>", .asked = true, .system_at = CHAT_LAST_USER,                               \
+    .frame = {[AX_CHAT_SYSTEM] = {"", "\n\n"},                                                               \
+              [AX_CHAT_USER] = {"[INST]" space, "[/INST]"},                                                  \
+              [AX_CHAT_ASSISTANT] = {"", "</s>"}},                                                           \
+    .opening = space
+#define MISTRAL_7(space)                                                                                     \
+    .needs = {"<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},                    \
+    .marks = {"[SYSTEM_PROMPT]", "[/INST]"}, .end = "</s>", .begin = "<s>", .asked = true,                   \
+    .frame = {[AX_CHAT_SYSTEM] = {"[SYSTEM_PROMPT]" space, "[/SYSTEM_PROMPT]"},                              \
+              [AX_CHAT_USER] = {"[INST]" space, "[/INST]"},                                                  \
+              [AX_CHAT_ASSISTANT] = {"", "</s>"}},                                                           \
+    .opening = space
 
 const chat_template chat_templates[CHAT_TEMPLATES] = {
     {
@@ -127,6 +146,35 @@ const chat_template chat_templates[CHAT_TEMPLATES] = {
         .frame = {[AX_CHAT_SYSTEM] = {"", ""},
                   [AX_CHAT_USER] = {"### Instruction:\n", "\n"},
                   [AX_CHAT_ASSISTANT] = {"### Response:\n", "\n<|EOT|>\n"}},
+    },
+    {.name = "mistral-v7-tekken", MISTRAL_7("")},
+    {.name = "mistral-v7", MISTRAL_7(" ")},
+    {.name = "mistral-v3-tekken", MISTRAL_OLD("")},
+    {.name = "mistral-v3", MISTRAL_OLD(" ")},
+    {
+        .name = "mistral-v1",
+        .asked = true,
+        .needs = {"<s>", "</s>"},
+        .guards = {"[INST]", "[/INST]"},
+        .marks = {" [INST] ", " [/INST]", "\\n\\n"},
+        .other = "<<SYS>>",
+        .end = "</s>",
+        .begin = "<s>",
+        .system_at = CHAT_FIRST_USER,
+        .frame = {[AX_CHAT_SYSTEM] = {"", "\n\n"},
+                  [AX_CHAT_USER] = {" [INST] ", " [/INST]"},
+                  [AX_CHAT_ASSISTANT] = {"", "</s>"}},
+        .opening = " ",
+    },
+    {
+        .name = "mistral-v0", /* what Mistral's models had at first in Hugging Face's format */
+        .asked = true,
+        .needs = {"<s>", "</s>"},
+        .guards = {"[INST]", "[/INST]"},
+        .marks = {"'[INST] '", "' [/INST]'", "Only user and assistant roles are supported!"},
+        .end = "</s>",
+        .begin = "<s>",
+        .frame = {[AX_CHAT_USER] = {"[INST] ", " [/INST]"}, [AX_CHAT_ASSISTANT] = {"", "</s>"}},
     },
     {
         .name = "mistral",

@@ -56,7 +56,7 @@ typedef struct chat_template {
                    tokenizer's special tokens */
     /* Tokens that the tokenizer must have; CHAT_EOS: its end-of-text token. No text of a turn can contain
      * them. */
-    const char *needs[5];
+    const char *needs[7];
     const char *guards[3]; /* further tokens, beside `needs`, that no text of a turn can contain, if the
                               tokenizer has them */
     const char *marks[3];  /* strings that each Jinja template of this format contains */
@@ -70,7 +70,10 @@ typedef struct chat_template {
     const char *default_system;  /* text of the system turn that is written where the conversation has none;
                                     NULL: there is no such turn */
     const char *preamble;        /* written before the text of each system turn; or NULL */
-    chat_frame frame[AX_CHAT_ROLES];
+    chat_frame frame[AX_CHAT_ROLES]; /* the system's: before NULL: conversations cannot have a system turn */
+    /* Where the text of the system turn is written: in a turn of its own, or before the text of the first or
+     * last turn of the user, which has the strings of the system's frame around it. */
+    enum { CHAT_OWN_TURN, CHAT_FIRST_USER, CHAT_LAST_USER } system_at;
     chat_frame after_system; /* strings around a turn of the user after a turn of the system; before NULL:
                                 those of `frame` */
     const char *between;     /* written before each turn of the user that follows an answer */
@@ -81,7 +84,7 @@ typedef struct chat_template {
     const chat_tools *tools; /* NULL: the template writes no tools */
 } chat_template;
 
-enum { CHAT_TEMPLATES = 8 };
+enum { CHAT_TEMPLATES = 14 };
 /* The table of templates, in the order in which ax_chat_create tries them. */
 extern const chat_template chat_templates[CHAT_TEMPLATES];
 
@@ -136,7 +139,7 @@ typedef struct chat_own {
     const char *origin; /* a phrase as ax_chat_origin returns it */
     bool tools;         /* the text writes tools, as the template does */
 } chat_own;
-enum { CHAT_OWN_TEXTS = 16 };
+enum { CHAT_OWN_TEXTS = 24 };
 extern const chat_own chat_own_texts[CHAT_OWN_TEXTS];
 
 /* Returns what is known of a Jinja text, or NULL if it is not known. */

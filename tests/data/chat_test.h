@@ -25,14 +25,15 @@ static inline json_t *read_golden(const char *name)
 /* Returns a copy of tokenizer.json's object of this name. */
 static inline json_t *find_variant(const char *name)
 {
-    json_t *golden = read_golden("tokenizer.json"), *entry, *found = NULL;
+    static json_t *golden; /* a large file, which many tests read */
+    json_t *entry, *found = NULL;
     size_t i;
+    golden = golden ? golden : read_golden("tokenizer.json");
     json_array_foreach(json_object_get(golden, "variants"), i, entry)
     {
         if (!strcmp(json_string_value(json_object_get(entry, "name")), name))
             found = json_deep_copy(json_object_get(entry, "tokenizer"));
     }
-    json_decref(golden);
     assert_non_null(found);
     return found;
 }

@@ -1,6 +1,6 @@
 """Writes chat.json in this directory: token ids and masks of conversations, as transformers' apply_chat_template gives them
 with return_assistant_tokens_mask, for every template and every form of record. Needs transformers and tokenizers, and the
-packages whose templates are taken as they are: trl, fschat, unsloth (pip install --no-deps). Run: python make_chat.py"""
+packages whose templates are taken as they are: trl, fschat, unsloth, mistral-common (pip install --no-deps). Run: python make_chat.py"""
 
 import ast
 import importlib.metadata
@@ -60,6 +60,38 @@ MISTRAL = ("<s>{% for m in messages %}{% if m.role == 'system' %}{{ '[INST] ' + 
            "m.content + ' [/INST]' }}{% else %}{% generation %}{{ ' ' + m.content + '</s>' }}{% endgeneration %}{% endif %}"
            "{% endfor %}")
 
+
+
+def mistral(user, end, answer, system="", system_end="\n\n", where="own"):
+    """Those of mistral-common (compare_mistral), with the system's text before the first or last text of the user; or a turn
+    of its own."""
+    inside = "" if where == "own" else ("(messages[0].content + '%s' if messages[0].role == 'system' and loop.index0 == ns.at "
+                                        "else '') + " % system_end)
+    place = "1" if where == "first" else "0"
+    last = ("{% for m in messages %}{% if m.role == 'user' %}{% set ns.at = loop.index0 %}{% endif %}{% endfor %}"
+            if where == "last" else "")
+    own = "{{ '" + system + "' + m.content + '" + system_end + "' }}" if where == "own" else ""
+    return ("<s>{% set ns = namespace(at=" + place + ") %}" + last + "{% for m in messages %}{% if m.role == 'system' %}" + own +
+            "{% elif m.role == 'user' %}{{ '" + user + "' + " + inside + "m.content + '" + end + "' }}{% else %}"
+            "{% generation %}{{ '" + answer + "' + m.content + '</s>' }}{% endgeneration %}{% endif %}{% endfor %}")
+
+
+def compare_mistral(version, messages, text):
+    """Fails if the text that mistral-common makes for its tokenizer renders a conversation in another way."""
+    from mistral_common.integrations.chat_templates.chat_templates import generate_chat_template
+    from mistral_common.tokens.tokenizers.base import TokenizerVersion
+    jinja = generate_chat_template("tekken" not in version, TokenizerVersion(version.split("-")[0]), False, False, False, None,
+                                   False, True, None, None, None)
+
+    def fail(why):
+        raise ValueError(why)
+
+    env = Environment(trim_blocks=True, lstrip_blocks=True)
+    want = env.from_string(jinja).render(messages=messages, bos_token="<s>", eos_token="</s>", raise_exception=fail)
+    # That of version 1 has the space before an answer behind the question.
+    assert want == text, (version, want, text)
+
+
 # That of DeepSeek-Coder's instruct models. fschat has it without <|EOT|>.
 DEEPSEEK = (BEGIN + "{% if messages | selectattr('role', 'equalto', 'system') | list | length == 0 %}"
             "{{ 'You are an AI programming assistant, utilizing the Deepseek Coder model, developed by Deepseek Company, and "
@@ -97,6 +129,7 @@ def compare_fschat(messages, text):
     assert "<s>" + chat.get_prompt() == text, (chat.get_prompt(), text)
 
 
+MISTRAL_7 = ["[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"]
 # Template -> its Jinja text, the tokenizer of tokenizer.json, the tokens added to it, and its end-of-text token.
 TEMPLATES = {
     "chatml": (lambda: trl("qwen3_instruct_2507_training"), "gpt2", ["<|im_start|>", "<|im_end|>"], "<|im_end|>"),
@@ -110,6 +143,14 @@ TEMPLATES = {
               ["<|im_start|>", "<|im_end|>", "<think>", "</think>"], "<|im_end|>"),
     "deepseek-coder": (lambda: DEEPSEEK, "splits and digits", [BEGIN, "<|EOT|>"], "<|EOT|>"),
     "mistral": (lambda: MISTRAL, "llama2", [], "</s>"),
+    "mistral-v0": (lambda: mistral("[INST] ", " [/INST]", ""), "llama2", [], "</s>"),
+    "mistral-v1": (lambda: mistral(" [INST] ", " [/INST]", " ", where="first"), "llama2", [], "</s>"),
+    "mistral-v3": (lambda: mistral("[INST] ", "[/INST]", " ", where="last"), "llama2", ["[INST]", "[/INST]"], "</s>"),
+    "mistral-v3-tekken": (lambda: mistral("[INST]", "[/INST]", "", where="last"), "llama2", ["[INST]", "[/INST]"], "</s>"),
+    "mistral-v7": (lambda: mistral("[INST] ", "[/INST]", " ", "[SYSTEM_PROMPT] ", "[/SYSTEM_PROMPT]"), "llama2",
+                   MISTRAL_7, "</s>"),
+    "mistral-v7-tekken": (lambda: mistral("[INST]", "[/INST]", "", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"), "llama2",
+                          MISTRAL_7, "</s>"),
     "alpaca": (lambda: ALPACA, "gpt2", [], "<|endoftext|>"),
 }
 TOOLS = ("chatml", "llama3.1", "qwen2.5", "qwen3")  # templates that write tools
@@ -168,6 +209,8 @@ class Reference:
         self.fast = PreTrainedTokenizerFast(tokenizer_object=self.base, eos_token=self.eos, chat_template=self.jinja)
         if template.startswith("llama3"):
             self.fast.bos_token = "<|begin_of_text|>"
+        elif template.startswith("mistral"):
+            self.fast.bos_token = "<s>"
         elif template == "deepseek-coder":
             self.fast.bos_token = BEGIN
         self.special = [t.content for t in self.base.get_added_tokens_decoder().values() if t.special]
@@ -180,6 +223,8 @@ class Reference:
             text = self.fast.apply_chat_template(messages, tokenize=False)
             if all(m["content"] for m in messages):
                 compare_fschat(messages, text)
+        if self.template.startswith("mistral-v") and self.template != "mistral-v0" and all(m["content"] for m in messages):
+            compare_mistral(self.template[8:], messages, self.fast.apply_chat_template(messages, tokenize=False))
         ids, mask = list(out["input_ids"]), [int(b) for b in out["assistant_masks"]]
         if self.template == "qwen2.5":  # in trl's text the newline of the header is a target
             mask = [bit and (before or self.base.decode([i]) != "\n") for i, bit, before in zip(ids, mask, [0] + mask)]
@@ -253,9 +298,11 @@ def wrapped(template, messages):
 
 
 def refuses(template, messages, tools):
-    """Whether axonn refuses a conversation because of its tools: templates that write none, what Llama 3.1's text
+    """Whether axonn refuses a conversation: a system turn, templates that write none, what Llama 3.1's text
     raises or leaves out, and arguments that would be written in quotes."""
     calls = [m["tool_calls"] for m in messages if m.get("tool_calls")]
+    if template == "mistral-v0" and messages[0]["role"] == "system":
+        return True
     if template not in TOOLS:
         return bool(tools or calls or any(m["role"] == "tool" for m in messages))
     if template == "llama3.1" and any(len(m["tool_calls"]) > 1 or m["content"] for m in messages if m.get("tool_calls")):
@@ -345,7 +392,7 @@ RECORDS = [
 
 
 def versions():
-    return {p: importlib.metadata.version(p) for p in ("transformers", "tokenizers", "trl", "fschat", "unsloth")}
+    return {p: importlib.metadata.version(p) for p in ("transformers", "tokenizers", "trl", "fschat", "unsloth", "mistral-common")}
 
 
 def main():

@@ -21,6 +21,12 @@ KNOWN = {
     "qwen2.5": ["trl/qwen2_5.jinja", "trl/qwen2_5_training.jinja"],
     "chatml": ["trl/qwen3_instruct_2507.jinja", "trl/qwen3_instruct_2507_training.jinja", "unsloth/chatml_template",
                "unsloth/yi_chat_template", "model/chatml", "axonn/chatml"],
+    "mistral-v0": ["model/mixtral-8x7b-instruct-v0.1"],
+    "mistral-v1": ["model/mistral-v1"],
+    "mistral-v3": ["model/mistral-v3", "model/mistral-7b-instruct-v0.3"],
+    "mistral-v3-tekken": ["model/mistral-nemo-instruct-2407", "model/mistral-nemo-instruct-2407-first"],
+    "mistral-v7": ["model/mistral-v7"],
+    "mistral-v7-tekken": ["model/mistral-v7-tekken"],
     "deepseek-coder": ["model/deepseek-coder-6.7b-instruct"],
 }
 # Qwen3's own text leaves out the reasoning of answers before the last question, which the log of axonn says.
@@ -40,6 +46,21 @@ def text_of(source):
     return make_chat.unsloth_template(name) if package == "unsloth" else make_chat.package_file(package, "/" + name)
 
 
+# Others that differ where the log of axonn says so: no turn of the system if an answer is last, no spaces around answers.
+WITHOUT_SYSTEM = ("model/mistral-v3", "model/mistral-7b-instruct-v0.3", "model/mistral-nemo-instruct-2407",
+                  "model/mistral-nemo-instruct-2407-first")
+WITHOUT_SPACES = "model/mistral-7b-instruct-v0.3"
+
+
+def differs(source, messages):
+    """Whether a text renders a conversation in another way, as the log of axonn says."""
+    answers = [m["content"] or "" for m in messages if m["role"] == "assistant"]
+    asks, told = messages[-1]["role"] == "user", messages[0]["role"] == "system"
+    return (source == REASONING_OF_THE_LAST and (len(answers) > 1 or asks) or
+            source in WITHOUT_SYSTEM and told and not asks or
+            source == WITHOUT_SPACES and any(a != a.strip() for a in answers))
+
+
 def writes_tools(template, source):
     return template in make_chat.TOOLS and source not in WITHOUT_TOOLS
 
@@ -50,10 +71,9 @@ def compare(template, source, ours, theirs, records):
     for record in records:
         messages, tools = make_chat.messages_of(record, "chatml"), record.get("tools")
         tools = json.loads(tools) if isinstance(tools, str) else tools
-        answers = sum(m["role"] == "assistant" for m in messages)
-        if source == REASONING_OF_THE_LAST and (answers > 1 or messages[-1]["role"] == "user"):
-            continue
-        if make_chat.refuses(template if writes_tools(template, source) else "none", messages, tools):
+        # A template without tools refuses what it otherwise would and all tools.
+        if differs(source, messages) or make_chat.refuses(template, messages, tools) or (
+                not writes_tools(template, source) and make_chat.refuses("none", messages, tools)):
             continue
         messages = make_chat.wrapped(template, messages)
         for prompt in {False, messages[-1]["role"] == "user"}:

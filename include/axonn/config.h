@@ -47,6 +47,7 @@ typedef struct ax_config {
         bool rslora;
         ax_strings targets; /* names of the matrices that get a low-rank update (ax_matrix_name), or of their
                                modules in model files; "all": all matrices of the blocks */
+        ax_strings layers;  /* blocks whose matrices get one: numbers from 0, ranges "8-15", or "all" */
     } tune;
     struct {
         ax_paths train, valid;

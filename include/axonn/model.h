@@ -39,7 +39,8 @@ typedef struct ax_no_bias {
     bool qkv, proj, mlp;
 } ax_no_bias;
 
-/* The matrices of a block, which a low-rank update may change. */
+/* The matrices that a low-rank update may change: those of a block, and two of the whole model, the weight of
+ * the output layer (head) and the table of token embeddings. */
 typedef enum ax_matrix {
     AX_MATRIX_Q,
     AX_MATRIX_K,
@@ -48,7 +49,10 @@ typedef enum ax_matrix {
     AX_MATRIX_GATE,
     AX_MATRIX_UP,
     AX_MATRIX_DOWN,
-    AX_MATRIX_COUNT
+    AX_MATRIX_HEAD,
+    AX_MATRIX_EMBED,
+    AX_MATRIX_COUNT,
+    AX_MATRIX_OF_BLOCK = AX_MATRIX_HEAD /* the first matrices, of which each block has its own */
 } ax_matrix;
 
 /* Describes a network of pre-norm blocks: x += attention(norm(x)), x += mlp(norm(x)). The value 0 of norm,
@@ -73,9 +77,12 @@ typedef struct ax_model_config {
     ax_activation activation;
     bool tie; /* the output layer (head) uses the token embedding table as its weight */
     /* The low-rank update (LoRA) of each kind of matrix, in all blocks; rank 0: none. If any matrix has an
-     * update, all other parameters are frozen. */
+     * update, all other parameters are frozen. ax_model_config_update reads the update of a block. */
     ax_low_rank low_rank[AX_MATRIX_COUNT];
-    bool low_rank_root;   /* the scales of the updates are alpha / √rank (rsLoRA) instead of alpha / rank */
+    bool low_rank_root; /* the scales of the updates are alpha / √rank (rsLoRA) instead of alpha / rank */
+    ax_low_rank
+        *low_rank_blocks; /* if blocks differ: the updates of each block, [layers][AX_MATRIX_OF_BLOCK],
+                             in place of those of low_rank; else NULL. Owned by this struct */
     bool low_rank_shared; /* matrices that are stored in one array of the weight files (q, k, v of GPT-2)
                              share one factor A, and have equal updates, as in adapters that PEFT makes */
     char *source; /* text of the config.json from which the struct was read, or NULL. ax_model_config_print
@@ -128,10 +135,10 @@ AX_MUST_CHECK ax_status ax_model_config_warn(const ax_model_config *config, cons
 AX_MUST_CHECK ax_status ax_model_config_print(const ax_model_config *config,
                                               const ax_model_identity *identity, ax_buf *out);
 /* Appends a copy of a config.json of any family in which the dtype of the weights is `dtype` (AX_DTYPE_COUNT:
- * unchanged). All other values are unchanged, numbers digit for digit. `path` is used in messages only.
- * AX_ERR_DATA: not a JSON object. */
+ * unchanged). `untied`: the output layer is not tied to the token embedding. All other values are unchanged,
+ * numbers digit for digit. `path` is used in messages only. AX_ERR_DATA: not a JSON object. */
 AX_MUST_CHECK ax_status ax_model_config_retype(const char *json, size_t size, const char *path,
-                                               ax_dtype dtype, ax_buf *out);
+                                               ax_dtype dtype, bool untied, ax_buf *out);
 /* Appends a JSON object of the values that identify the model: all values that its family writes to
  * config.json, except values that a resumed run may change (dropout rates, the standard deviation of initial
  * weights, the number of positions). A member has the name of the configuration key of the same meaning
@@ -176,30 +183,50 @@ AX_MUST_CHECK ax_status ax_adapter_update(const ax_adapter *adapter, const char 
 /* Sets *out to whether PEFT gives the module an update: target_modules, exclude_modules, layers_to_transform,
  * layers_pattern. AX_ERR_DATA as ax_adapter_update. */
 AX_MUST_CHECK ax_status ax_adapter_targets(const ax_adapter *adapter, const char *module, bool *out);
-/* Appends an adapter_config.json that describes the low-rank updates of `config`, `base` is the directory of
- * the base model. */
+/* Appends an adapter_config.json that describes the low-rank updates of `config`; matrices that are stored in
+ * one array must have the same scale. `base` is the directory of the base model. */
 AX_MUST_CHECK ax_status ax_adapter_print(const ax_model_config *config, const char *base, ax_buf *out);
 /* ax_family_low_rank_key prints the name of the array, in an adapter's file, that is factor 'A' or 'B' of a
  * matrix of block `block`. ax_family_matrix_key prints the name of the array, in a model's files, that holds
- * the matrix. */
+ * the matrix. Matrices of the whole model ignore `block`. */
 void ax_family_low_rank_key(const ax_family *family, ax_matrix matrix, int64_t block, char factor,
                             char out[256]);
 void ax_family_matrix_key(const ax_family *family, ax_matrix matrix, int64_t block, char out[256]);
-/* Prints the name, within a block, of the module that has the matrix, such as "attn.c_attn". */
+/* Prints the name of the module that has the matrix, of a matrix of a block the name within the block:
+ * "attn.c_attn", "lm_head", "transformer.wte". */
 void ax_family_module(const ax_family *family, ax_matrix matrix, char out[256]);
 /* Returns true if `name` is the name of the module or its end after a dot: "attn.c_attn" or "c_attn". PEFT
  * matches target_modules like this. */
 bool ax_module_matches(const char *module, const char *name);
-/* Returns true if the family's weight files store the matrix as [in, out]. */
+/* Returns true if the family's weight files store the matrix as [in, out]. The table of token embeddings is
+ * stored so by all families: `in` is the vocabulary. */
 bool ax_family_is_transposed(const ax_family *family, ax_matrix matrix);
 
-/* Returns the name of a matrix in configurations: q, k, v, proj, gate, up, down. */
+/* Returns the name of a matrix in configurations: q, k, v, proj, gate, up, down, head, embed. */
 const char *ax_matrix_name(ax_matrix matrix);
 /* Sets *out and *in to the numbers of rows and columns of a weight matrix [out, in]. Returns false if the
  * model does not have this matrix. */
 bool ax_model_config_matrix(const ax_model_config *config, ax_matrix matrix, int64_t *out, int64_t *in);
+/* Returns how many matrices of this kind the model has: one for each block, or one. */
+int64_t ax_model_config_matrix_count(const ax_model_config *config, ax_matrix matrix);
+/* Returns the low-rank update of a matrix of block `block`; rank 0: none. A matrix of the whole model ignores
+ * `block`. */
+const ax_low_rank *ax_model_config_update(const ax_model_config *config, ax_matrix matrix, int64_t block);
+/* Sets the low-rank updates of a matrix in all blocks: `updates` has ax_model_config_matrix_count items. */
+AX_MUST_CHECK ax_status ax_model_config_set_updates(ax_model_config *config, ax_matrix matrix,
+                                                    const ax_low_rank *updates);
+/* Returns the number of blocks in which the matrix has an update (of the whole model: 0 or 1). */
+int64_t ax_model_config_update_count(const ax_model_config *config, ax_matrix matrix);
+/* Returns true if a matrix of block `block` has a low-rank update. */
+bool ax_model_config_block_is_adapted(const ax_model_config *config, int64_t block);
+/* Appends the blocks of which a matrix has a low-rank update: "all" if the updates of all blocks are alike,
+ * else numbers and ranges: "0,5,8-15". */
+AX_MUST_CHECK ax_status ax_model_config_print_blocks(const ax_model_config *config, ax_buf *out);
 /* Returns true if a matrix has a low-rank update. */
 bool ax_model_config_is_adapted(const ax_model_config *config);
+/* Returns true if the model ties the output layer to the token embedding, and one of the two has an update,
+ * which the other does not share: with the updates added, they are no longer the same. */
+bool ax_model_config_is_untied_by_adapter(const ax_model_config *config);
 /* Returns the number of elements of the factors A and B of all low-rank updates together. */
 int64_t ax_model_config_low_rank_params(const ax_model_config *config);
 
@@ -221,8 +248,10 @@ int64_t ax_model_config_window(const ax_model_config *config, int64_t layer);
 void ax_model_config_params(const ax_model_config *config, int64_t *total, int64_t *matmul);
 /* Returns the training FLOPs per token, without recomputation: 6 × matmul parameters + 6 × layers × heads ×
  * head_dim × seq_len (causal attention). If the model has low-rank updates: 4 × matmul parameters + 6 ×
- * parameters of the updates + the same term for attention. In a layer with a window w < seq_len, seq_len is
- * replaced by (2 - w / seq_len) · w, because attention computes only pairs of positions within the window. */
+ * parameters of the updates (but factor A of the embedding, which is looked up) + the same term for
+ * attention; the blocks before the first update have no backward, so their terms are 2 × matmul parameters
+ * and a third of that for attention. In a layer with a window w < seq_len, seq_len is replaced by
+ * (2 - w / seq_len) · w, because attention computes only pairs of positions within the window. */
 double ax_model_config_flops_per_token(const ax_model_config *config, int64_t seq_len);
 
 /* The model, parallelism strategy and batch for which ax_model_check_grid checks a grid. */

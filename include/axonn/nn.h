@@ -174,6 +174,12 @@ typedef struct ax_embedding_config {
     double init_std;
 } ax_embedding_config;
 ax_layer *ax_embedding(ax_ctx *ctx, const char *name, const ax_embedding_config *config);
+/* Adds to an embedding the factors of a low-rank update of its token table: y = … + scale·B·a[tokens], where
+ * a is NAME.lora_A [vocab, rank], initially 0, and B is NAME.lora_B [width, rank], initially normal with
+ * deviation 1, as in PEFT. Their indices in ax_layer.param are those of a linear layer. Along the axes that
+ * split the vocabulary, forward and backward each reduce one tensor [b, t, rank]. Call it before
+ * ax_layer_param_set. Errors as for ax_linear_add_low_rank. */
+AX_MUST_CHECK ax_status ax_embedding_add_low_rank(ax_layer *embedding, const ax_low_rank *update);
 
 /* Rotary position embedding (Su et al. 2021): the pair of elements i and i + e/2 of each head of e elements
  * is rotated by the angle position · f_i. The variants change the frequencies f_i = theta^(-2i/e) so that a

@@ -116,42 +116,20 @@ static ax_status read_update(const ax_adapter *adapter, const ax_st *st, const c
     return AX_OK;
 }
 
-/* Checks that the adapter updates the matrix in all blocks or in none. */
-static ax_status check_blocks(const ax_st *st, const char *dir, const ax_model_config *c, ax_matrix matrix)
-{
-    int64_t with = -1, without = -1; /* the first block with an update, and the first without */
-    for (int64_t block = c->layers - 1; block >= 0; block--) {
-        char key[256];
-        ax_family_low_rank_key(c->family, matrix, block, 'A', key);
-        *(ax_st_find(st, key) ? &with : &without) = block;
-    }
-    AX_CHECK(
-        with < 0 || without < 0, AX_ERR_DATA,
-        "%s has an update of matrix %s in block %lld, but none in block %lld: adapters of some blocks only "
-        "(layers_to_transform) are not implemented; merge the adapter into its base with PEFT",
-        dir, ax_matrix_name(matrix), (long long)with, (long long)without);
-    return AX_OK;
-}
-
-/* Reads the rank and scale of a matrix's updates in all blocks. Fails if an update has the rank of the first
- * update, but another scale. ax_ckpt_match refuses updates with another rank later. */
+/* Reads the rank and scale of a matrix's updates in all blocks. */
 static ax_status read_updates(const ax_adapter *adapter, const ax_st *st, const char *dir, ax_model_config *c,
                               ax_matrix matrix)
 {
-    ax_low_rank *update = &c->low_rank[matrix], here;
-    AX_TRY(check_blocks(st, dir, c, matrix));
-    for (int64_t block = 0; block < c->layers; block++) {
-        AX_TRY(read_update(adapter, st, dir, c, matrix, block, &here));
-        AX_CHECK(
-            !update->rank || !here.rank || here.rank != update->rank || here.scale == update->scale,
-            AX_ERR_DATA,
-            "%s: adapter_config.json (alpha_pattern) gives matrix %s different scales in different blocks, "
-            "which is not implemented; merge the adapter into its base with PEFT",
-            dir, ax_matrix_name(matrix));
-        if (!update->rank)
-            *update = here;
-    }
-    return AX_OK;
+    const int64_t n = ax_model_config_matrix_count(c, matrix);
+    ax_low_rank *updates;
+    AX_TRY(ax_calloc((size_t)n, sizeof *updates, &updates));
+    ax_status status = AX_OK;
+    for (int64_t block = 0; block < n && status == AX_OK; block++)
+        status = read_update(adapter, st, dir, c, matrix, block, &updates[block]);
+    if (status == AX_OK)
+        status = ax_model_config_set_updates(c, matrix, updates);
+    free(updates);
+    return status;
 }
 
 ax_status ax_adapter_updates(const ax_adapter *adapter, const ax_st *st, const char *dir, ax_model_config *c)
@@ -163,7 +141,7 @@ ax_status ax_adapter_updates(const ax_adapter *adapter, const ax_st *st, const c
         if (ax_model_config_matrix(c, (ax_matrix)i, &out, &in))
             AX_TRY(read_updates(adapter, st, dir, c, (ax_matrix)i));
     AX_CHECK(ax_model_config_is_adapted(c), AX_ERR_DATA,
-             "%s updates no matrix that the blocks of family %s have: \"base_model_name_or_path\" in its "
+             "%s updates no matrix that models of family %s have: \"base_model_name_or_path\" in its "
              "adapter_config.json may name the wrong base",
              dir, ax_model_config_family(c));
     return AX_OK;

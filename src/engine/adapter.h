@@ -28,9 +28,14 @@ typedef struct ax_merge_pair {
     double scale;
     bool transposed; /* the array of weights is stored as [in, out] */
 } ax_merge_pair;
-/* Finds the factors that update the array `weights` of the base model. */
+/* Finds the factors that update the array `weights` of the base model, which becomes the array `key` of the
+ * merged one. */
 AX_MUST_CHECK ax_status ax_merge_factors(const ax_pretrained *model, const ax_st_array *weights,
-                                         ax_merge_pair *out);
+                                         const char *key, ax_merge_pair *out);
+/* The merged model needs the output layer and the token embedding as two arrays if the adapter updates one of
+ * them, also if the base ties them. If the base's files hold only one of the two, sets *key to the name of
+ * the other and returns the array that is there; else returns NULL. */
+const ax_st_array *ax_merge_tied(const ax_pretrained *model, const char **key);
 /* Adds the low-rank update `pair` to the array `from` of the base model's weights, and writes the sum to
  * array `b` of the files `to` (ax_st_plan). Needs memory, in float64, for the two factors, and for 2 MiB of
  * the array, or for one row if a row is larger. *overflows grows by the number of finite values that became

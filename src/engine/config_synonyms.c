@@ -38,6 +38,8 @@ static const ax_option_synonym synonyms[] = {
     {"lora_alpha", "tune.alpha"},
     {"lora_dropout", "tune.dropout"},
     {"use_rslora|peft_use_rslora", "tune.rslora"},
+    {"layers_to_transform|lora_layers_to_transform|peft_layers_to_transform|lora_layers", "tune.layers"},
+    {"modules_to_save|lora_modules_to_save|additional_target", "tune.targets: [all, embed, head]"},
     {"target_modules|lora_target|lora_target_modules|lora_target_linear", "tune.targets"},
     /* data */
     {"dataset|datasets|dataset_name|dataset_path|train_file|train_files|train_data|train_data_path|"

@@ -3,12 +3,13 @@
 #include "config_private.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void config_check_tune(ax_config *c)
 {
-    static const char *const of_lora[] = {"tune.rank",   "tune.alpha",   "tune.targets",
-                                          "tune.rslora", "tune.dropout", NULL};
+    static const char *const of_lora[] = {
+        "tune.rank", "tune.alpha", "tune.targets", "tune.layers", "tune.rslora", "tune.dropout", NULL};
     /* Earlier versions wrote an empty list, which stands for all, to a run's config.yaml. */
     if (!c->tune.targets.count && ax_option_ok(c->set, "tune.targets") &&
         ax_option_assign(c->set, "tune.targets", "all", "default") != AX_OK)
@@ -22,8 +23,8 @@ void config_check_tune(ax_config *c)
                         "lora trains updates of an existing model: give that model as model.from");
 }
 
-/* Returns true if a word of the key tune.targets stands for the matrix: "all", its name, or the name of its
- * module in the family's files, as in PEFT. */
+/* Returns true if a word of the key tune.targets stands for the matrix: "all" (the matrices of blocks), its
+ * name, or the name of its module in the family's files, as in PEFT. */
 static bool is_meant(const ax_model_config *m, ax_matrix matrix, const char *word)
 {
     int64_t out, in;
@@ -31,7 +32,8 @@ static bool is_meant(const ax_model_config *m, ax_matrix matrix, const char *wor
     if (!ax_model_config_matrix(m, matrix, &out, &in))
         return false;
     ax_family_module(m->family, matrix, module);
-    return !strcmp(word, "all") || !strcmp(word, ax_matrix_name(matrix)) || ax_module_matches(module, word);
+    return (!strcmp(word, "all") && matrix < AX_MATRIX_OF_BLOCK) || !strcmp(word, ax_matrix_name(matrix)) ||
+           ax_module_matches(module, word);
 }
 
 /* Appends ", word" to a list, or "word" to an empty one, unless the list has the word. */
@@ -44,7 +46,8 @@ static void list_word(char list[128], const char *word)
         ax_text_add(list, 128, "%s%s", list[0] ? ", " : "", word);
 }
 
-/* Prints what tune.targets can name: "q, k, v, proj, up, down, or as in its files c_attn, c_proj, c_fc". */
+/* Prints what tune.targets can name: "q, k, v, proj, up, down, head, embed, or as in its files c_attn,
+ * c_proj, c_fc, lm_head, wte". */
 static const char *list_matrices(const ax_model_config *m, char out[320])
 {
     int64_t rows, cols;
@@ -54,7 +57,8 @@ static const char *list_matrices(const ax_model_config *m, char out[320])
             continue;
         ax_family_module(m->family, (ax_matrix)i, module);
         list_word(own, ax_matrix_name((ax_matrix)i));
-        list_word(files, strrchr(module, '.') + 1);
+        const char *dot = strrchr(module, '.');
+        list_word(files, dot ? dot + 1 : module);
     }
     snprintf(out, 320, "%s, or as in its files %s", own, files);
     return out;
@@ -72,38 +76,76 @@ static void choose(ax_config *c, const ax_model_config *m, bool chosen[AX_MATRIX
             found |= meant;
         }
         if (!found)
-            ax_option_error(c->set, "tune.targets",
-                            "the blocks of family %s have no matrix \"%s\"; they have %s",
+            ax_option_error(c->set, "tune.targets", "models of family %s have no matrix \"%s\"; they have %s",
                             ax_model_config_family(m), words->items[i], list_matrices(m, list));
     }
 }
 
 static bool keys_are_ok(const ax_config *c)
 {
-    static const char *const keys[] = {"tune.rank", "tune.alpha", "tune.targets", "tune.rslora",
-                                       "tune.dropout"};
+    static const char *const keys[] = {"tune.rank",   "tune.alpha",  "tune.targets",
+                                       "tune.rslora", "tune.layers", "tune.dropout"};
     for (size_t i = 0; i < AX_COUNT(keys); i++)
         if (!ax_option_ok(c->set, keys[i]))
             return false;
     return true;
 }
 
-void config_tune(ax_config *c, ax_model_config *m)
+/* Marks in `chosen`, which has a byte for each block, the blocks that a word of tune.layers means: "all",
+ * "5", "8-15". Returns false if the word is none of these, or if there is no such block. */
+static bool mark_blocks(const char *word, int64_t blocks, char *chosen)
 {
-    bool chosen[AX_MATRIX_COUNT] = {false};
-    int64_t out, in, rank = c->tune.rank;
-    if (c->tune.method != AX_CONFIG_LORA || !keys_are_ok(c))
-        return;
-    choose(c, m, chosen);
-    m->low_rank_root = c->tune.rslora;
-    const ax_low_rank update = {.rank = rank,
-                                .scale = ax_low_rank_scale(c->tune.alpha, (double)rank, c->tune.rslora),
+    char *end;
+    if (!strcmp(word, "all")) {
+        memset(chosen, 1, (size_t)blocks);
+        return true;
+    }
+    if (word[strspn(word, "0123456789-")] || !*word || *word == '-')
+        return false;
+    long long first = strtoll(word, &end, 10), last = first;
+    if (*end == '-' && end[1] && end[1] != '-')
+        last = strtoll(end + 1, &end, 10);
+    if (*end || last < first || last >= blocks)
+        return false;
+    memset(chosen + first, 1, (size_t)(last - first + 1));
+    return true;
+}
+
+static void choose_blocks(ax_config *c, int64_t blocks, bool used, char *chosen)
+{
+    for (size_t i = 0; i < c->tune.layers.count; i++)
+        if (!used && strcmp(c->tune.layers.items[i], "all") != 0)
+            ax_option_error(c->set, "tune.layers",
+                            "has an effect only if tune.targets names matrices of the blocks");
+        else if (!mark_blocks(c->tune.layers.items[i], blocks, chosen))
+            ax_option_error(c->set, "tune.layers",
+                            "\"%s\" is no block of this model, whose blocks are 0 to %lld, and no range of "
+                            "them such as 0-%lld",
+                            c->tune.layers.items[i], (long long)blocks - 1, (long long)blocks - 1);
+}
+
+/* Gives the chosen matrices an update in the chosen blocks. `updates` has room for one update per block. */
+static void set_updates(ax_config *c, ax_model_config *m, const bool chosen[AX_MATRIX_COUNT],
+                        const char *blocks, ax_low_rank *updates)
+{
+    const ax_low_rank update = {.rank = c->tune.rank,
+                                .scale =
+                                    ax_low_rank_scale(c->tune.alpha, (double)c->tune.rank, c->tune.rslora),
                                 .dropout = c->tune.dropout};
     for (int i = 0; i < AX_MATRIX_COUNT; i++) {
-        if (!chosen[i] || !ax_model_config_matrix(m, (ax_matrix)i, &out, &in))
-            continue;
-        m->low_rank[i] = update;
-        if (rank <= ax_min(out, in))
+        for (int64_t k = 0; k < ax_model_config_matrix_count(m, (ax_matrix)i); k++)
+            updates[k] = chosen[i] && (blocks[k] || i >= AX_MATRIX_OF_BLOCK) ? update : (ax_low_rank){0};
+        if (ax_model_config_set_updates(m, (ax_matrix)i, updates) != AX_OK)
+            ax_option_error(c->set, "tune.layers", "%s", ax_error_message());
+    }
+}
+
+/* Records an error if the rank is larger than a side of a chosen matrix. */
+static void check_rank(ax_config *c, const ax_model_config *m, const bool chosen[AX_MATRIX_COUNT])
+{
+    int64_t out, in, rank = c->tune.rank;
+    for (int i = 0; i < AX_MATRIX_COUNT; i++) {
+        if (!chosen[i] || !ax_model_config_matrix(m, (ax_matrix)i, &out, &in) || rank <= ax_min(out, in))
             continue;
         ax_option_error(c->set, "tune.rank",
                         "%lld is above %lld, the smaller side of matrix %s [%lld, %lld]: choose a smaller "
@@ -114,6 +156,29 @@ void config_tune(ax_config *c, ax_model_config *m)
     }
 }
 
+void config_tune(ax_config *c, ax_model_config *m)
+{
+    bool chosen[AX_MATRIX_COUNT] = {false};
+    char *blocks = NULL;
+    ax_low_rank *updates = NULL;
+    if (c->tune.method != AX_CONFIG_LORA || !keys_are_ok(c))
+        return;
+    choose(c, m, chosen);
+    m->low_rank_root = c->tune.rslora;
+    check_rank(c, m, chosen);
+    if (ax_calloc((size_t)m->layers, 1, &blocks) == AX_OK &&
+        ax_calloc((size_t)m->layers, sizeof *updates, &updates) == AX_OK) {
+        bool used = false;
+        for (int i = 0; i < AX_MATRIX_OF_BLOCK; i++)
+            used |= chosen[i];
+        choose_blocks(c, m->layers, used, blocks);
+        set_updates(c, m, chosen, blocks, updates);
+    } else
+        ax_option_error(c->set, "tune.layers", "%s", ax_error_message());
+    free(blocks);
+    free(updates);
+}
+
 /* ---- model.from is an adapter -------------------------------------------------------------------- */
 
 /* Prints the names of the matrices that have an update: "q,v". */
@@ -121,7 +186,7 @@ static const char *list_updated(const ax_model_config *m, char out[128])
 {
     out[0] = 0;
     for (int i = 0; i < AX_MATRIX_COUNT; i++)
-        if (m->low_rank[i].rank)
+        if (ax_model_config_update_count(m, (ax_matrix)i))
             ax_text_add(out, 128, "%s%s", out[0] ? "," : "", ax_matrix_name((ax_matrix)i));
     return out;
 }
@@ -139,11 +204,37 @@ static void take_targets(ax_config *c, const ax_model_config *m)
     }
     choose(c, m, chosen);
     for (int i = 0; i < AX_MATRIX_COUNT; i++)
-        same &= chosen[i] == (m->low_rank[i].rank > 0);
+        same &= chosen[i] == (ax_model_config_update_count(m, (ax_matrix)i) > 0);
     if (!same)
         ax_option_error(
             c->set, "tune.targets",
             "must be [%s], the matrices that the adapter in model.from updates; leave the key out", list);
+}
+
+/* Sets tune.layers to the blocks in which the adapter updates matrices. If the user gave the key, checks it
+ * instead. */
+static void take_blocks(ax_config *c, const ax_model_config *m)
+{
+    ax_buf list = {0};
+    char *chosen = NULL;
+    bool same = true, given = ax_config_given(c, "tune.layers");
+    ax_status status = ax_model_config_print_blocks(m, &list);
+    if (status == AX_OK && !given)
+        status = ax_option_assign(c->set, "tune.layers", list.data, "model.from");
+    if (status == AX_OK)
+        status = ax_calloc((size_t)m->layers, 1, &chosen);
+    if (status != AX_OK)
+        ax_option_error(c->set, "tune.layers", "%s", ax_error_message());
+    if (status == AX_OK && given)
+        choose_blocks(c, m->layers, true, chosen);
+    for (int64_t i = 0; i < m->layers && status == AX_OK && given; i++)
+        same &= (chosen[i] != 0) == ax_model_config_block_is_adapted(m, i);
+    if (!same)
+        ax_option_error(c->set, "tune.layers",
+                        "must be [%s], the blocks that the adapter in model.from updates; leave the key out",
+                        list.data);
+    free(chosen);
+    ax_buf_fini(&list);
 }
 
 static void take_numbers(ax_config *c, const ax_adapter *adapter)
@@ -186,6 +277,9 @@ void config_continue(ax_config *c, ax_model_config *m, const ax_adapter *adapter
         return;
     take_numbers(c, adapter);
     take_targets(c, m);
+    take_blocks(c, m);
     for (int i = 0; i < AX_MATRIX_COUNT; i++)
         m->low_rank[i].dropout = c->tune.dropout;
+    for (int64_t i = 0; i < m->layers * AX_MATRIX_OF_BLOCK && m->low_rank_blocks; i++)
+        m->low_rank_blocks[i].dropout = c->tune.dropout;
 }

@@ -26,7 +26,10 @@ typedef struct converter {
     ax_st *from, *to;           /* weight files of the source and of the result; `from` is model.weights if
                                    args->dir is an adapter's directory */
     const ax_st_array **order;  /* the arrays of `from`, sorted by file and offset */
-    int64_t done, total;        /* `done`: bytes copied from `from` so far; `total`: bytes to copy in all */
+    const ax_st_array *tied;    /* an array of `from` that the result has twice, the second time as tied_key;
+                                   NULL: none (ax_merge_tied) */
+    const char *tied_key;
+    int64_t done, total; /* `done`: bytes copied from `from` so far; `total`: bytes to copy in all */
     ax_conversion *result;
 } converter;
 
@@ -103,16 +106,19 @@ static ax_status plan(converter *c)
     for (int i = 0; i < n; i++)
         c->order[i] = ax_st_at(c->from, i);
     qsort(c->order, (size_t)n, sizeof *c->order, by_place);
-    AX_TRY(ax_calloc((size_t)n, sizeof *arrays, &arrays));
-    for (int i = 0; i < n; i++) {
-        arrays[i] = *c->order[i];
+    c->tied = c->model.base ? ax_merge_tied(&c->model, &c->tied_key) : NULL;
+    AX_TRY(ax_calloc((size_t)n + 1, sizeof *arrays, &arrays));
+    for (int i = 0; i < n + (c->tied != NULL); i++) {
+        arrays[i] = i < n ? *c->order[i] : *c->tied;
         bool converted = dtype < AX_DTYPE_COUNT && is_float(arrays[i].dtype) && arrays[i].dtype != dtype;
         arrays[i].dtype = converted ? dtype : arrays[i].dtype;
         c->result->converted += converted;
         c->total += arrays[i].bytes;
     }
-    c->result->arrays = n;
-    ax_status status = ax_st_plan(c->aside, "model", arrays, n, c->args->shard_bytes, &c->to);
+    if (c->tied)
+        arrays[n].key = c->tied_key;
+    c->result->arrays = n + (c->tied != NULL);
+    ax_status status = ax_st_plan(c->aside, "model", arrays, c->result->arrays, c->args->shard_bytes, &c->to);
     if (status == AX_OK)
         status = ax_st_keep_metadata(c->to, c->from);
     free(arrays);
@@ -125,30 +131,31 @@ static ax_status check_space(const converter *c)
     return ax_dir_has_space(c->aside, c->result->bytes + REST, c->out);
 }
 
-/* If the source is an adapter and updates this array, writes the sum of the array and its update. *done is
- * set to whether it has written the array. */
-static ax_status merge_array(converter *c, const ax_st_array *a, bool *done)
+/* If the source is an adapter and updates array `key` of the result, writes the sum of array `a` and the
+ * update. *done is set to whether it has written the array. */
+static ax_status merge_array(converter *c, const ax_st_array *a, const char *key, bool *done)
 {
     ax_merge_pair pair = {0};
     *done = false;
     if (c->model.base)
-        AX_TRY(ax_merge_factors(&c->model, a, &pair));
+        AX_TRY(ax_merge_factors(&c->model, a, key, &pair));
     if (!pair.a)
         return AX_OK;
     AX_CHECK(!c->args->progress || c->args->progress(c->args->user, c->done, c->total), AX_ERR_SIGNAL,
              "stopped by a signal before %s was complete: nothing was written", c->out);
     *done = true;
     c->result->merged++;
-    return ax_merge_array(&c->model, &pair, a, c->to, ax_st_find(c->to, a->key), &c->result->overflows);
+    return ax_merge_array(&c->model, &pair, a, c->to, ax_st_find(c->to, key), &c->result->overflows);
 }
 
-static ax_status copy_array(converter *c, const ax_st_array *a)
+/* Writes array `key` of the result, which is array `a` of the source, perhaps with an update. */
+static ax_status copy_array(converter *c, const ax_st_array *a, const char *key)
 {
     enum { PIECE = 1 << 20 }; /* number of elements that are copied between two calls of `progress` */
-    const ax_st_array *b = ax_st_find(c->to, a->key);
+    const ax_st_array *b = ax_st_find(c->to, key);
     int64_t elements = ax_st_elements(a), before = c->done;
     bool merged;
-    AX_TRY(merge_array(c, a, &merged));
+    AX_TRY(merge_array(c, a, key, &merged));
     if (merged)
         elements = 0;
     for (int64_t first = 0; first < elements; first += PIECE) {
@@ -165,9 +172,10 @@ static ax_status copy_array(converter *c, const ax_st_array *a)
 static ax_status copy_weights(converter *c)
 {
     for (int i = 0; i < c->result->arrays; i++) {
-        const ax_st_array *a = c->order[i];
+        const bool again = i == ax_st_count(c->from);
+        const ax_st_array *a = again ? c->tied : c->order[i];
         int64_t before = c->result->overflows;
-        AX_TRY(copy_array(c, a));
+        AX_TRY(copy_array(c, a, again ? c->tied_key : a->key));
         if (c->result->overflows > before && !before)
             ax_log(
                 AX_LOG_WARN,
@@ -236,7 +244,9 @@ static ax_status write_config(const converter *c, const char *from)
     int fd;
     ax_buf out = {0};
     AX_TRY(ax_file_read(from, &text, &size));
-    ax_status status = ax_model_config_retype(text, size, from, c->args->dtype, &out);
+    ax_status status =
+        ax_model_config_retype(text, size, from, c->args->dtype,
+                               c->model.base && ax_model_config_is_untied_by_adapter(&c->model.config), &out);
     free(text);
     if (status == AX_OK)
         status = create(c, "config.json", &to, &fd);

@@ -8,24 +8,47 @@
 
 /* ---- which arrays have factors ------------------------------------------------------------------- */
 
-ax_status ax_merge_factors(const ax_pretrained *m, const ax_st_array *weights, ax_merge_pair *out)
+const ax_st_array *ax_merge_tied(const ax_pretrained *m, const char **key)
+{
+    const ax_model_config *c = &m->config;
+    const char *head, *table, *prefix = ax_family_prefix(c->family);
+    ax_family_tied(c->family, &head, &table);
+    const ax_st_array *of_head = ax_ckpt_find_array(m->weights, head, prefix),
+                      *of_table = ax_ckpt_find_array(m->weights, table, prefix);
+    *key = of_head ? table : head;
+    if (!ax_model_config_is_untied_by_adapter(c) || (of_head && of_table))
+        return NULL;
+    return of_head ? of_head : of_table;
+}
+
+/* Returns true if the array `weights` of the base, which becomes the array `key` of the merged model, holds
+ * the matrix with this name. */
+static bool holds(const ax_pretrained *m, const ax_st_array *weights, const char *key, const char *matrix)
+{
+    return !strcmp(key, weights->key)
+               ? ax_ckpt_find_array(m->weights, matrix, ax_family_prefix(m->config.family)) == weights
+               : !strcmp(key, matrix);
+}
+
+ax_status ax_merge_factors(const ax_pretrained *m, const ax_st_array *weights, const char *name,
+                           ax_merge_pair *out)
 {
     const ax_family *family = m->config.family;
     char key[256], factor[256];
     *out = (ax_merge_pair){0};
-    for (int64_t block = 0; block < m->config.layers; block++)
-        for (int i = 0; i < AX_MATRIX_COUNT; i++) {
-            if (!m->config.low_rank[i].rank)
+    for (int i = 0; i < AX_MATRIX_COUNT; i++)
+        for (int64_t block = 0; block < ax_model_config_matrix_count(&m->config, (ax_matrix)i); block++) {
+            const ax_low_rank *update = ax_model_config_update(&m->config, (ax_matrix)i, block);
+            if (!update->rank)
                 continue;
             ax_family_matrix_key(family, (ax_matrix)i, block, key);
-            const ax_st_array *array = ax_ckpt_find_array(m->weights, key, ax_family_prefix(family));
-            if (!array || array != weights)
+            if (!holds(m, weights, name, key))
                 continue;
             ax_family_low_rank_key(family, (ax_matrix)i, block, 'A', factor);
             out->a = ax_st_find(m->adapter, factor);
             ax_family_low_rank_key(family, (ax_matrix)i, block, 'B', factor);
             out->b = ax_st_find(m->adapter, factor);
-            out->scale = m->config.low_rank[i].scale;
+            out->scale = update->scale;
             AX_CHECK(out->a && out->b, AX_ERR_DATA,
                      "the adapter %s lacks factor %s of the low-rank update of %s: its files are incomplete; "
                      "copy them again",

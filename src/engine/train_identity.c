@@ -44,13 +44,20 @@ static json_t *tune_of(const ax_run *run)
     if (c->tune.method == AX_CONFIG_FULL)
         return json_pack("{s:i}", "tune.method", c->tune.method);
     for (int i = 0; i < AX_MATRIX_COUNT; i++)
-        if (run->inputs.model.low_rank[i].rank)
+        if (ax_model_config_update_count(&run->inputs.model, (ax_matrix)i))
             ax_text_add(targets, sizeof targets, "%s%s", targets[0] ? "," : "", ax_matrix_name((ax_matrix)i));
     char base[64];
     snprintf(base, sizeof base, "weights with checksum %s", run->inputs.base);
-    return json_pack("{s:i,s:I,s:f,s:b,s:s,s:s}", "tune.method", c->tune.method, "tune.rank",
-                     (json_int_t)c->tune.rank, "tune.alpha", c->tune.alpha, "tune.rslora", c->tune.rslora,
-                     "tune.targets", targets, "model.from", base);
+    json_t *tune = json_pack("{s:i,s:I,s:f,s:b,s:s,s:s}", "tune.method", c->tune.method, "tune.rank",
+                             (json_int_t)c->tune.rank, "tune.alpha", c->tune.alpha, "tune.rslora",
+                             c->tune.rslora, "tune.targets", targets, "model.from", base);
+    ax_buf blocks = {0};
+    bool failed = ax_model_config_print_blocks(&run->inputs.model, &blocks) != AX_OK ||
+                  json_object_set_new(tune, "tune.layers", json_string(blocks.data));
+    ax_buf_fini(&blocks);
+    if (failed)
+        json_decref(tune);
+    return failed ? NULL : tune;
 }
 
 /* Returns true if a source of data.train has a mask (a bit per token: is it a target?), so that data.loss
@@ -175,6 +182,8 @@ static void add_new_keys(const json_t *state)
         json_object_set_new(saved, "data.last_row", json_string(last_row(true)));
     if (saved && !json_object_get(saved, "tune.rslora"))
         json_object_set_new(saved, "tune.rslora", json_false());
+    if (saved && json_object_get(saved, "tune.targets") && !json_object_get(saved, "tune.layers"))
+        json_object_set_new(saved, "tune.layers", json_string("all"));
     if (settings && !json_object_get(settings, "data.bos"))
         json_object_set_new(settings, "data.bos", json_false());
     if (settings && !json_object_get(settings, "tune.dropout"))

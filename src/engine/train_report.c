@@ -149,23 +149,37 @@ static void log_dropout(const ax_run *run)
         ax_log(AX_LOG_INFO, "dropout: none");
 }
 
+/* Appends the matrices that have updates, such as "q, v in each block, head". */
+static ax_status print_updates(const ax_run *run, ax_buf *out)
+{
+    const ax_model_config *m = &run->inputs.model;
+    for (int i = 0; i < AX_MATRIX_COUNT; i++) {
+        if (i == AX_MATRIX_OF_BLOCK && out->size) {
+            AX_TRY(ax_buf_printf(out, m->low_rank_blocks ? " in blocks " : " in each block"));
+            if (m->low_rank_blocks)
+                AX_TRY(ax_model_config_print_blocks(m, out));
+        }
+        if (ax_model_config_update_count(m, (ax_matrix)i))
+            AX_TRY(ax_buf_printf(out, "%s%s", out->size ? ", " : "", ax_matrix_name((ax_matrix)i)));
+    }
+    return AX_OK;
+}
+
 static void log_updates(const ax_run *run)
 {
     const ax_model_config *m = &run->inputs.model;
-    char list[128] = "";
+    ax_buf list = {0};
+    char drop[48] = "";
     if (!ax_model_config_is_adapted(m))
         return;
-    for (int i = 0; i < AX_MATRIX_COUNT; i++)
-        if (m->low_rank[i].rank)
-            ax_text_add(list, sizeof list, "%s%s", list[0] ? ", " : "", ax_matrix_name((ax_matrix)i));
-    char drop[48] = "";
     if (run->config->tune.dropout > 0)
         snprintf(drop, sizeof drop, ", dropout %g of their inputs", run->config->tune.dropout);
-    ax_log(AX_LOG_INFO,
-           "tuning low-rank updates of %s in each block: rank %lld, alpha %g%s%s, %.3f M parameters", list,
-           (long long)run->config->tune.rank, run->config->tune.alpha,
-           m->low_rank_root ? " (rank-stabilized)" : "", drop,
-           (double)ax_model_config_low_rank_params(m) * 1e-6);
+    if (print_updates(run, &list) == AX_OK)
+        ax_log(AX_LOG_INFO, "tuning low-rank updates of %s: rank %lld, alpha %g%s%s, %.3f M parameters",
+               list.data, (long long)run->config->tune.rank, run->config->tune.alpha,
+               m->low_rank_root ? " (rank-stabilized)" : "", drop,
+               (double)ax_model_config_low_rank_params(m) * 1e-6);
+    ax_buf_fini(&list);
     if (run->inputs.adapter_dir && !run->resume.dir)
         ax_log(AX_LOG_INFO, "the updates start from the adapter %s", run->inputs.adapter_dir);
     char *training;

@@ -77,13 +77,14 @@ static ax_status warn(const ax_run *run, const ax_chat *chat, const ax_ids *ids,
     if (status == AX_OK)
         status = list_unlearned(run, &t, ids, &list);
     if (status == AX_OK && list.size)
-        ax_log(AX_LOG_WARN,
-               "template %s writes tokens that the base, %s, has never learned: %s: their rows of %s are "
-               "zeros or equal to those of unused tokens, and tune.method: lora does not train them. Take "
-               "the variant of the model that was made for chats as model.from, write the data by a "
-               "template without such tokens (data.template: alpaca), or train all weights (tune.method: "
-               "full)",
-               ax_chat_name(chat), run->inputs.model_dir, list.data, t.array->key);
+        ax_log(
+            AX_LOG_WARN,
+            "template %s writes tokens that the base, %s, has never learned: %s: their rows of %s are "
+            "zeros or equal to those of unused tokens, and tune.targets does not name all that uses them. "
+            "Take "
+            "the variant of the model that was made for chats as model.from, write the data by a "
+            "template without such tokens (data.template: alpaca), or set tune.targets: [all, embed, head]",
+            ax_chat_name(chat), run->inputs.model_dir, list.data, t.array->key);
     free(t.row);
     free(t.other);
     ax_buf_fini(&list);
@@ -118,9 +119,10 @@ ax_status ax_run_warn_unlearned(const ax_run *run, const ax_chat *chat)
         return AX_OK;
     ax_family_tied(model->family, &head, &rows);
     ax_status status = encode_example(run, chat, &ids);
-    if (status == AX_OK)
+    const bool read = model->low_rank[AX_MATRIX_EMBED].rank, written = model->low_rank[AX_MATRIX_HEAD].rank;
+    if (status == AX_OK && (!read || (model->tie && !written)))
         status = warn(run, chat, &ids, rows);
-    if (status == AX_OK && !model->tie)
+    if (status == AX_OK && !model->tie && !written)
         status = warn(run, chat, &ids, head);
     ax_ids_fini(&ids);
     return status;

@@ -101,63 +101,102 @@ static double alpha_of(const ax_model_config *c, double scale, int64_t rank)
     return ax_low_rank_scale(rounded, (double)rank, c->low_rank_root) == scale ? rounded : alpha;
 }
 
-/* Returns the index of the first matrix that has a low-rank update. */
-static int first_matrix(const ax_model_config *c)
+/* Sets *out to the update of the module that holds a matrix of block `block`; its rank is the sum of the
+ * ranks of the module's matrices, unless they share factor A. Returns false if the matrix has no update, or
+ * if an earlier matrix that has one is in the same module. */
+static bool module_update(const ax_model_config *c, ax_matrix matrix, int64_t block, ax_low_rank *out)
 {
-    int i = 0;
-    while (!c->low_rank[i].rank)
-        i++;
-    return i;
+    char name[256], other[256];
+    *out = (ax_low_rank){0};
+    if (!ax_model_config_update(c, matrix, block)->rank)
+        return false;
+    ax_family_matrix_key(c->family, matrix, block, name);
+    for (int k = 0; k < AX_MATRIX_COUNT; k++) {
+        const ax_low_rank *update = ax_model_config_update(c, (ax_matrix)k, block);
+        if (!update->rank) /* the family may not have the matrix */
+            continue;
+        ax_family_matrix_key(c->family, (ax_matrix)k, block, other);
+        if (strcmp(name, other) != 0)
+            continue;
+        if (k < (int)matrix)
+            return false;
+        int64_t sum = (c->low_rank_shared ? 0 : out->rank) + update->rank;
+        *out = *update;
+        out->rank = sum;
+    }
+    return out->rank > 0;
 }
 
-/* Adds to `modules` the module of each matrix that has an update; if its rank differs from `rank`, to `ranks`
- * its rank; if its alpha differs from `alpha`, to `alphas` its alpha. Returns nonzero if memory is short. */
-static int list_modules(const ax_model_config *c, int64_t rank, double alpha, json_t *modules, json_t *ranks,
-                        json_t *alphas)
+static bool same_update(const ax_low_rank *a, const ax_low_rank *b)
 {
-    int failed = 0;
+    return a->rank == b->rank && a->scale == b->scale;
+}
+
+/* Returns true if the module that holds the matrix has the same update in all blocks. */
+static bool is_alike(const ax_model_config *c, ax_matrix matrix)
+{
+    ax_low_rank first, here;
+    bool alike = true, has = module_update(c, matrix, 0, &first);
+    for (int64_t block = 1; block < ax_model_config_matrix_count(c, matrix); block++)
+        alike &= module_update(c, matrix, block, &here) == has && same_update(&first, &here);
+    return alike;
+}
+
+/* The members of adapter_config.json that say which modules have updates, and of which rank and scale.
+ * `usual`: the update of the first matrix that has one; the members r and lora_alpha give its rank and scale
+ * to all modules that the patterns do not name. */
+typedef struct description {
+    json_t *modules, *ranks, *alphas;
+    ax_low_rank usual;
+    int failed;
+} description;
+
+static void add_module(const ax_model_config *c, description *d, const char *name, const ax_low_rank *update)
+{
+    d->failed |= json_array_append_new(d->modules, json_string(name));
+    const double own = alpha_of(c, update->scale, update->rank);
+    if (update->rank != d->usual.rank)
+        d->failed |= json_object_set_new(d->ranks, name, json_integer(update->rank));
+    if (own != alpha_of(c, d->usual.scale, d->usual.rank))
+        d->failed |= json_object_set_new(d->alphas, name, number(own));
+}
+
+/* Adds the modules that have updates: by the name within a block if all blocks have the same update, else by
+ * the whole names. */
+static void list_modules(const ax_model_config *c, description *d)
+{
+    ax_low_rank update;
+    char name[256];
     for (int i = 0; i < AX_MATRIX_COUNT; i++) {
-        int64_t sum = 0;
-        bool seen = false;
-        if (!c->low_rank[i].rank)
-            continue;
-        char name[256], other[256];
-        ax_family_module(c->family, (ax_matrix)i, name);
-        for (int k = 0; k < AX_MATRIX_COUNT; k++) {
-            if (!c->low_rank[k].rank)
+        bool alike = is_alike(c, (ax_matrix)i);
+        int64_t n = alike ? 1 : ax_model_config_matrix_count(c, (ax_matrix)i);
+        for (int64_t block = 0; block < n; block++) {
+            if (!module_update(c, (ax_matrix)i, block, &update))
                 continue;
-            ax_family_module(c->family, (ax_matrix)k, other);
-            bool same = !strcmp(other, name);
-            sum += same && (!sum || !c->low_rank_shared) ? c->low_rank[k].rank : 0;
-            seen |= same && k < i;
+            if (!d->usual.rank)
+                d->usual = *ax_model_config_update(c, (ax_matrix)i, block);
+            ax_family_matrix_key(c->family, (ax_matrix)i, block, name);
+            name[strlen(name) - strlen(".weight")] = 0;
+            if (alike)
+                ax_family_module(c->family, (ax_matrix)i, name);
+            add_module(c, d, name, &update);
         }
-        if (seen)
-            continue;
-        failed |= json_array_append_new(modules, json_string(name));
-        const double own = alpha_of(c, c->low_rank[i].scale, sum);
-        if (sum != rank)
-            failed |= json_object_set_new(ranks, name, json_integer(sum));
-        if (own != alpha)
-            failed |= json_object_set_new(alphas, name, number(own));
     }
-    return failed;
 }
 
 ax_status ax_adapter_print(const ax_model_config *c, const char *base, ax_buf *out)
 {
-    json_t *modules = json_array(), *ranks = json_object(), *alphas = json_object();
-    const ax_low_rank *first = &c->low_rank[first_matrix(c)];
-    const double alpha = alpha_of(c, first->scale, first->rank);
-    int failed = list_modules(c, first->rank, alpha, modules, ranks, alphas);
-    bool transposed = ax_family_is_transposed(c->family, (ax_matrix)first_matrix(c));
+    description d = {.modules = json_array(), .ranks = json_object(), .alphas = json_object()};
+    list_modules(c, &d);
     json_t *json = json_pack(
         "{s:s, s:s, s:s, s:I, s:o, s:f, s:s, s:b, s:o, s:o, s:o, s:b, s:b, s:n, s:b, s:b}", "peft_type",
-        "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r", (json_int_t)first->rank,
-        "lora_alpha", number(alpha), "lora_dropout", first->dropout, "bias", "none", "fan_in_fan_out",
-        transposed, "target_modules", modules, "rank_pattern", ranks, "alpha_pattern", alphas, "use_rslora",
-        c->low_rank_root, "use_dora", 0, "modules_to_save", "inference_mode", 1, "init_lora_weights", 1);
+        "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r", (json_int_t)d.usual.rank,
+        "lora_alpha", number(alpha_of(c, d.usual.scale, d.usual.rank)), "lora_dropout", d.usual.dropout,
+        "bias", "none", "fan_in_fan_out", ax_family_is_transposed(c->family, AX_MATRIX_Q), "target_modules",
+        d.modules, "rank_pattern", d.ranks, "alpha_pattern", d.alphas, "use_rslora", c->low_rank_root,
+        "use_dora", 0, "modules_to_save", "inference_mode", 1, "init_lora_weights", 1);
     ax_status status =
-        json && !failed
+        json && !d.failed
             ? ax_json_print(json, JSON_INDENT(2) | JSON_SORT_KEYS, out)
             : ax_fail(AX_ERR_MEMORY, "not enough memory for the text of the adapter's adapter_config.json");
     json_decref(json);

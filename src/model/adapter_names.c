@@ -104,8 +104,14 @@ ax_status ax_adapter_targets(const ax_adapter *adapter, const char *module, bool
     bool excluded, exact;
     AX_TRY(is_named(json_object_get(adapter->json, "exclude_modules"), module, &excluded, &exact));
     *out = !excluded;
-    if (excluded || !targets || json_is_null(targets) || (text && !strcmp(text, "all-linear")))
+    if (excluded || !targets || json_is_null(targets))
         return AX_OK;
+    if (text && !strcmp(text, "all-linear")) { /* but the output layer */
+        int64_t layer;
+        AX_TRY(find_layer(NULL, module, &layer));
+        *out = layer >= 0;
+        return AX_OK;
+    }
     AX_TRY(is_named(targets, module, out, &exact));
     return *out && !exact && !text ? is_in_layers(adapter->json, module, out) : AX_OK;
 }

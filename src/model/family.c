@@ -267,8 +267,10 @@ ax_status ax_model_config_copy(const ax_model_config *config, ax_model_config *o
     *out = *config;
     /* *out must not share the strings of *config, even after an error: both are freed. */
     out->source = out->window_layers = NULL;
+    out->low_rank_blocks = NULL;
     if (config->window_layers)
         AX_TRY(ax_strdup(config->window_layers, &out->window_layers));
+    AX_TRY(ax_low_rank_copy(config, out));
     return config->source ? ax_strdup(config->source, &out->source) : AX_OK;
 }
 
@@ -276,6 +278,7 @@ void ax_model_config_fini(ax_model_config *config)
 {
     free(config->source);
     free(config->window_layers);
+    free(config->low_rank_blocks);
     *config = (ax_model_config){0};
 }
 

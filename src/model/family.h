@@ -109,6 +109,9 @@ AX_MUST_CHECK ax_status ax_adapter_check_members(const json_t *json, ax_buf *ref
 AX_MUST_CHECK ax_status ax_adapter_of_module(const ax_adapter *adapter, const char *key, const char *module,
                                              double *value);
 
+/* low_rank.c: copies low_rank_blocks of *from, whose other fields *to has already. */
+AX_MUST_CHECK ax_status ax_low_rank_copy(const ax_model_config *from, ax_model_config *to);
+
 /* low_rank.c: if model->config has low-rank updates (LoRA), freezes all parameters of the network, and then
  * adds the factors A and B of the updates. Call after ax_key_map_apply. */
 AX_MUST_CHECK ax_status ax_low_rank_build(ax_model *model);

@@ -82,22 +82,42 @@ void ax_model_config_params(const ax_model_config *c, int64_t *total, int64_t *m
     *total = c->layers * (block + vectors) + (c->tie ? 1 : 2) * c->vocab * d + positions * d + norm;
 }
 
-/* Returns the training FLOPs per token and element of a matrix: 2 for forward, 2 for the gradient of the
- * input, and 2 for the gradient of the matrix, unless the matrix is frozen because of low-rank updates. */
-static double flops_per_weight(const ax_model_config *c) { return ax_model_config_is_adapted(c) ? 4 : 6; }
+/* Returns the number of blocks before the first trained parameter: these have no backward. */
+static int64_t blocks_without_backward(const ax_model_config *c)
+{
+    int64_t i = 0;
+    bool found = !ax_model_config_is_adapted(c) || c->low_rank[AX_MATRIX_EMBED].rank;
+    for (; !found && i < c->layers; i += !found)
+        for (int m = 0; m < AX_MATRIX_OF_BLOCK; m++)
+            found |= ax_model_config_update(c, (ax_matrix)m, i)->rank > 0;
+    return i;
+}
+
+/* Returns the training FLOPs per token of the low-rank updates. Factor A of the embedding is no operand of a
+ * GEMM. */
+static double flops_of_updates(const ax_model_config *c)
+{
+    return 6.0 * (double)(ax_model_config_low_rank_params(c) - c->low_rank[AX_MATRIX_EMBED].rank * c->vocab);
+}
 
 double ax_model_config_flops_per_token(const ax_model_config *c, int64_t seq_len)
 {
     int64_t total, matmul;
     ax_model_config_params(c, &total, &matmul);
-    double width = (double)(c->heads * ax_model_config_head_dim(c)), t = (double)seq_len, seen = 0;
-    /* seen: 2 · the mean number of positions to which a position attends, summed over the layers */
+    /* Of each element of a matrix: 2 for forward, 2 for the gradient of the input, and 2 for the gradient of
+     * the matrix, unless the matrix is frozen because of low-rank updates. */
+    double width = (double)(c->heads * ax_model_config_head_dim(c)), t = (double)seq_len;
+    double trained = ax_model_config_is_adapted(c) ? 4 : 6, block = (double)(matmul - c->vocab * c->hidden);
+    int64_t forward_only = blocks_without_backward(c);
+    double flops =
+        trained * (double)matmul - (trained - 2) * block * (double)forward_only / (double)c->layers;
     for (int64_t i = 0; i < c->layers; i++) {
         double w = (double)ax_model_config_window(c, i);
-        seen += w > 0 && w < t ? w * (2 - w / t) : t;
+        /* seen: 2 · the mean number of positions to which a position attends */
+        double seen = w > 0 && w < t ? w * (2 - w / t) : t;
+        flops += (i < forward_only ? 2.0 : 6.0) * width * seen;
     }
-    return flops_per_weight(c) * (double)matmul + 6.0 * (double)ax_model_config_low_rank_params(c) +
-           6.0 * width * seen;
+    return flops + flops_of_updates(c);
 }
 
 ax_status ax_model_create(ax_ctx *ctx, const ax_model_config *config, const ax_model_use *use, ax_model **out)

@@ -429,6 +429,13 @@ ax_layer *ax_linear(ax_ctx *ctx, const char *name, const ax_linear_config *confi
     return layer;
 }
 
+/* Returns the role of the input width of factor A. Where the axes of this role split the output width of the
+ * weight and so not its input width (the head of a model), x is whole, and so is A. */
+static ax_role role_of_input(const ax_layer *layer)
+{
+    return layer->param[WEIGHT]->use.dim[1].n ? ((const linear *)layer)->in_role : AX_ROLE_NONE;
+}
+
 /* Creates factor B of the low-rank update of a layer that has factor A. */
 static ax_status add_factor_b(ax_layer *layer, const ax_low_rank *update)
 {
@@ -439,7 +446,7 @@ static ax_status add_factor_b(ax_layer *layer, const ax_low_rank *update)
                            (int64_t[]){layer->param[WEIGHT]->master.dim[0], update->rank},
                            (int64_t[]){l->out_unit, 1}, (ax_role[]){l->out_role, AX_ROLE_NONE}, AX_INIT_ZERO,
                            0, &layer->param[LORA_B]));
-    ax_param_sums_over(layer->ctx, layer->param[LORA_B], l->in_role);
+    ax_param_sums_over(layer->ctx, layer->param[LORA_B], role_of_input(layer));
     l->update = *update;
     return AX_OK;
 }
@@ -462,8 +469,8 @@ ax_status ax_linear_add_low_rank(ax_layer *layer, const ax_low_rank *update)
     l->drop = (ax_drop){update->dropout, ax_rng_key(layer->ctx->seed, name, 0)};
     snprintf(name, sizeof name, "%s.lora_A", layer->name);
     AX_TRY(ax_param_create(layer->ctx, name, 2, (int64_t[]){rank, in}, (int64_t[]){1, l->in_unit},
-                           (ax_role[]){AX_ROLE_NONE, l->in_role}, AX_INIT_UNIFORM, 1 / sqrt((double)in),
-                           &layer->param[LORA_A]));
+                           (ax_role[]){AX_ROLE_NONE, role_of_input(layer)}, AX_INIT_UNIFORM,
+                           1 / sqrt((double)in), &layer->param[LORA_A]));
     ax_param_sums_over(layer->ctx, layer->param[LORA_A], l->out_role);
     return add_factor_b(layer, update);
 }

@@ -28,12 +28,14 @@ static ax_layer *mlp(ax_ctx *ctx, const char *name)
     return ax_sequence_of(ctx, name, AX_COUNT(layers), layers);
 }
 
-/* Adds a low-rank update to each linear layer of a tree. The scale 2 makes the update about as large as the
- * product with the weight, so that errors of the update are noticed. */
+/* Adds a low-rank update to each linear layer and embedding of a tree. The scale 2 makes the update about as
+ * large as the product with the weight, so that errors of the update are noticed. */
 static ax_status add_low_rank(ax_layer *layer, int64_t rank, double dropout)
 {
     if (!strcmp(layer->ops->kind, "linear"))
         AX_TRY(ax_linear_add_low_rank(layer, &(ax_low_rank){rank, 2, dropout}));
+    if (!strcmp(layer->ops->kind, "embedding"))
+        AX_TRY(ax_embedding_add_low_rank(layer, &(ax_low_rank){rank, 2, 0}));
     for (int i = 0; i < layer->children; i++)
         AX_TRY(add_low_rank(layer->child[i], rank, dropout));
     return AX_OK;

@@ -449,6 +449,10 @@ static void tokens_that_were_never_learned_are_named(void)
     ends(1, NULL,
          "rm -rf blank_run; " AXONN
          " train tune.yaml run.dir=blank_run model.from=blank tune.method=lora 2>&1 | grep never");
+    fill_rows("12", 0);
+    ends(1, NULL,
+         "rm -rf blank_run; " AXONN " train tune.yaml run.dir=blank_run model.from=blank tune.method=lora "
+         "tune.targets=[q,embed,head] 2>&1 | grep never");
 }
 
 /* A tokenizer with the tokens of ChatML, for which alpaca is chosen only if a model says so. */

@@ -177,6 +177,46 @@ static void rslora_and_dropout_are_kept(void **state)
     run_expect(AX_ERR_USAGE, "tune.rslora was true and is now false", "%s tune.rslora=false", keys);
 }
 
+/* Updates of some blocks, of the output layer, which is tied, and of the token embedding: the
+ * run resumes with the same bits, on other grids, and merges into a model with the same logits. */
+static void some_blocks_and_both_tables_are_trained(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *said, *named;
+    } cases[] = {
+        {"model.from=base tune.targets=[q,v,up,lm_head,wte] tune.layers=1",
+         "updates of q, v, up in blocks 1, head, embed: rank 3", "\"transformer.h.1.attn.c_attn\""},
+        {"model.from=wide tune.targets=[head] tune.layers=all", "updates of head: rank", "\"lm_head\""},
+        {"model.from=wide tune.targets=embed", "updates of embed: rank", "\"model.embed_tokens\""},
+        {"model.from=wide tune.targets=[all,embed_tokens] tune.layers=[0-0]",
+         "gate, up, down in blocks 0, embed: rank", "\"model.layers.0.mlp.gate_proj\""}};
+    static const char *const grids[] = {"grid.x=2 grid.y=2", "grid.z=2 grid.pipe=2 train.micro_batch=1",
+                                        "grid.data=2 grid.pipe=2 zero=1 train.micro_batch=1",
+                                        "grid.x=2 grid.data=2 zero=3 train.micro_batch=1"};
+    ax_conversion r;
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        sh("rm -rf run run2 run3 merged");
+        run_expect(0, cases[i].said, TUNE_KEYS "train.steps=4 %s", cases[i].keys);
+        run_expect(0, "resuming from", TUNE_KEYS "train.steps=4 run.dir=run2 train.resume=run/ckpt/step-2 %s",
+                   cases[i].keys);
+        same_file("run/ckpt/step-4/adapter_model.safetensors", "run2/ckpt/step-4/adapter_model.safetensors");
+        run_expect(0, "resuming from",
+                   TUNE_KEYS "train.steps=4 run.dir=run3 train.resume=run/ckpt/step-2 ranks=4 %s %s",
+                   cases[i].keys, grids[i]);
+        assert_true(gap("run3", "run") < 1e-3);
+        sh("rm -rf on");
+        run_expect(0, "the updates start from the adapter",
+                   TUNE_KEYS "train.steps=1 run.dir=on optim.lr=0 model.from=run/ckpt/step-4");
+        assert_true(gap("on", "run") == 0);
+        sh("grep -qF '%s' run/ckpt/step-4/adapter_config.json", cases[i].named);
+        convert("run/ckpt/step-4", "merged", AX_DTYPE_COUNT, &r);
+        assert_true(gap("merged", "run") < 1e-5 && gap("run", i ? "wide" : "base") > 0.01);
+    }
+    run_expect(AX_ERR_USAGE, "tune.layers was \"0\" and is now \"all\"",
+               TUNE_KEYS "train.steps=5 model.from=wide tune.targets=[all,embed_tokens]");
+}
+
 /* ---- merging ------------------------------------------------------------------------------------- */
 
 static void merged_logits_equal_unmerged_ones(void **state)
@@ -309,22 +349,32 @@ static void refuse(const char *part, const char *keys)
 static void wrong_keys_are_refused_together(void **state)
 {
     (void)state;
-    refuse("tune.targets: the blocks of family gpt2 have no matrix \"gate\"; they have q, k, v, proj, up, "
-           "down, or "
-           "as in its files c_attn, c_proj, c_fc",
+    refuse("tune.targets: models of family gpt2 have no matrix \"gate\"; they have q, k, v, proj, up, down, "
+           "head, embed, or as in its files c_attn, c_proj, c_fc, lm_head, wte",
            LORA_KEYS "tune.targets=[q,gate]");
-    refuse("tune.targets: the blocks of family qwen3 have no matrix \"layers.0.mlp.up_proj\"; they have q, "
-           "k, v, "
-           "proj, gate, up, down, or as in its files q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
-           "down_proj",
+    refuse("tune.targets: models of family qwen3 have no matrix \"layers.0.mlp.up_proj\"; they have q, k, v, "
+           "proj, gate, up, down, head, embed, or as in its files q_proj, k_proj, v_proj, o_proj, gate_proj, "
+           "up_proj, down_proj, lm_head, embed_tokens",
            TUNE_KEYS "model.from=wide tune.targets=[layers.0.mlp.up_proj]");
+    refuse(
+        "tune.layers: \"2\" is no block of this model, whose blocks are 0 to 1, and no range of them such as "
+        "0-1",
+        LORA_KEYS "tune.layers=[1,2]");
+    static const char *const bad[] = {"1-0", "-1", "0-2", "0-", "x", "0--1", "0-1-1"};
+    for (size_t i = 0; i < AX_COUNT(bad); i++) {
+        char keys[512];
+        snprintf(keys, sizeof keys, LORA_KEYS "tune.layers=['%s']", bad[i]);
+        refuse("is no block of this model", keys);
+    }
+    refuse("tune.layers: has an effect only if tune.targets", LORA_KEYS "tune.targets=head tune.layers=1");
+    refuse("tune.layers: has an effect only with tune.method: lora", BASE_KEYS "tune.layers=0");
     refuse("tune.rank: 21 is above 20, the smaller side of matrix q [20, 20]", LORA_KEYS "tune.rank=21");
     refuse("tune.method: lora trains updates of an existing model", BASE_KEYS "tune.method=lora");
     refuse("tune.rank: has an effect only with tune.method: lora", BASE_KEYS "tune.rank=4");
     refuse("model.norm_eps: an adapter cannot change the value of its base",
            LORA_KEYS "model.norm_eps=0.001");
     /* all at once */
-    refuse("tune.targets: the blocks", LORA_KEYS "tune.targets=[lm_head] tune.rank=30 train.steps=0");
+    refuse("tune.targets: models of", LORA_KEYS "tune.targets=[lm_tail] tune.rank=30 train.steps=0");
     char *log = text_of("log");
     assert_non_null(strstr(log, "train.steps"));
     free(log);
@@ -443,21 +493,42 @@ static void remove_arrays(const char *part)
     sh("mv fewer/adapter_model.safetensors given");
 }
 
-static void adapters_of_some_blocks_are_refused(void **state)
+/* Blocks may differ in whether matrices have updates, and in rank and scale. Merged or not, the logits are
+ * the same; PEFT's own are in lora/blocks (test_adapter.c). */
+static void blocks_may_differ(void **state)
 {
     (void)state;
-    sh("rm -rf given && cp -r " GOLDEN "lora/joint given && chmod -R u+w given");
-    remove_arrays("h.0.attn.c_attn.");
-    expect_config(
-        "given has an update of matrix q in block 1, but none in block 0: adapters of some blocks only", "");
-    sh("rm -rf given && cp -r " GOLDEN "lora/joint given && chmod -R u+w given");
-    remove_arrays(".h.1.");
-    expect_config("in block 0, but none in block 1: adapters of some blocks only (layers_to_transform)",
-                  ", \"layers_to_transform\": [0]");
-    /* An update of one matrix in all blocks is complete, and half a pair of factors is not. */
-    sh("rm -rf given && cp -r " GOLDEN "lora/joint given && chmod -R u+w given");
-    remove_arrays("c_fc");
-    expect_config(NULL, "");
+    static const struct {
+        const char *removed, *members;
+        int merged;
+    } cases[] = {
+        {"h.0.attn.c_attn.", ", \"target_modules\": [\"c_attn\", \"c_proj\", \"c_fc\"]", 7},
+        {".h.1.", ", \"target_modules\": [\"c_attn\", \"c_proj\", \"c_fc\"], \"layers_to_transform\": [0]",
+         4},
+        {".h.1.",
+         ", \"target_modules\": [\"c_attn\", \"c_proj\", \"c_fc\"], \"layers_to_transform\": 0, "
+         "\"layers_pattern\": [\"h\"]",
+         4},
+        {".h.0.",
+         ", \"target_modules\": \".*h\\\\.1\\\\.(attn|mlp)\\\\.c_[a-z]+\", \"alpha_pattern\": "
+         "{\"h.1.mlp.c_fc\": 3}",
+         4},
+        {"c_fc", "", 6},
+    };
+    ax_conversion r;
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        sh("rm -rf given merged && cp -r " GOLDEN "lora/joint given && chmod -R u+w given");
+        remove_arrays(cases[i].removed);
+        expect_config(NULL, cases[i].members);
+        convert("given", "merged", AX_DTYPE_COUNT, &r);
+        assert_int_equal(r.merged, cases[i].merged);
+        assert_true(gap("merged", "given") < 1e-5 && gap("given", "base") > 0.01);
+    }
+    /* A scale of one block only, and half a pair of factors. */
+    sh("rm -rf given merged && cp -r " GOLDEN "lora/joint given && chmod -R u+w given");
+    expect_config(NULL, ", \"alpha_pattern\": {\"h.0.attn.c_attn\": 3}");
+    convert("given", "merged", AX_DTYPE_COUNT, &r);
+    assert_true(gap("merged", "given") < 1e-5 && gap("given", GOLDEN "lora/joint") > 0.01);
     remove_arrays("h.1.attn.c_attn.lora_B");
     expect_config("h.1.attn.c_attn.lora_B.weight", "");
 }
@@ -481,12 +552,10 @@ static void foreign_adapters_are_checked(void **state)
     expect_config("alpha_pattern: the value of c_fc is not a number",
                   ", \"alpha_pattern\": {\"c_fc\": \"3\"}");
     expect_config("gives transformer.h.0.attn.c_attn rank 5, but", ", \"rank_pattern\": {\"c_attn\": 5}");
-    expect_config("gives matrix q different scales in different blocks",
-                  ", \"alpha_pattern\": {\"h.0.attn.c_attn\": 3}");
     expect_config("rank_pattern: the value of c_fc is not a number", ", \"rank_pattern\": {\"c_fc\": null}");
     expect_config("modules_to_save", ", \"modules_to_save\": [\"lm_head\"]");
     sh("rm -rf given && cp -r " GOLDEN "lora/all given && chmod -R u+w given");
-    expect_config("updates no matrix that the blocks of family gpt2 have", "");
+    expect_config("updates no matrix that models of family gpt2 have", "");
     sh("rm -rf given && cp -r " GOLDEN "lora/one given && chmod -R u+w given");
     ax_pretrained model;
     write_text(
@@ -553,6 +622,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_checkpoint_is_an_adapter_and_resumes),
                                        cmocka_unit_test(grids_write_the_same_adapter),
                                        cmocka_unit_test(rslora_and_dropout_are_kept),
+                                       cmocka_unit_test(some_blocks_and_both_tables_are_trained),
                                        cmocka_unit_test(merged_logits_equal_unmerged_ones),
                                        cmocka_unit_test(training_starts_from_an_adapter),
                                        cmocka_unit_test(keys_that_contradict_the_adapter_are_refused),
@@ -560,7 +630,7 @@ int main(void)
                                        cmocka_unit_test(wrong_keys_are_refused_together),
                                        cmocka_unit_test(another_base_is_refused),
                                        cmocka_unit_test(a_frozen_weight_that_is_not_finite_is_named),
-                                       cmocka_unit_test(adapters_of_some_blocks_are_refused),
+                                       cmocka_unit_test(blocks_may_differ),
                                        cmocka_unit_test(foreign_adapters_are_checked),
                                        cmocka_unit_test(every_member_of_peft_is_known)};
     return cmocka_run_group_tests(tests, lora_setup, run_teardown);

@@ -81,7 +81,7 @@ static void retype(const fuzz_part *part)
 {
     ax_buf out = {0};
     struct json_t *root;
-    if (fuzz_read(ax_model_config_retype(part->data, part->size, "config.json", AX_BF16, &out))) {
+    if (fuzz_read(ax_model_config_retype(part->data, part->size, "config.json", AX_BF16, true, &out))) {
         FUZZ_HOLDS(ax_json_parse("retyped", out.data, out.size, 0, &root) == AX_OK);
         FUZZ_HOLDS(
             !strcmp(json_string_value(json_object_get(root, "dtype") ? json_object_get(root, "dtype")

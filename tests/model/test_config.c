@@ -102,6 +102,31 @@ static void parameters_are_counted(void **state)
     assert_true(ax_model_config_flops_per_token(&c, 1024) == 6.0 * (double)matmul + 6.0 * 12 * 768 * 1024);
 }
 
+/* With updates, a matrix costs 4 FLOPs an element, and 2 in blocks before the first update; factor A of the
+ * embedding is no operand of a GEMM. */
+static void updates_of_some_blocks_are_counted(void **state)
+{
+    (void)state;
+    ax_model_config c = {
+        .layers = 3, .hidden = 10, .heads = 2, .kv_heads = 2, .ffn = 20, .vocab = 40, .seq_len = 5};
+    const ax_low_rank in_last[] = {{.rank = 0}, {.rank = 0}, {.rank = 3, .scale = 2}};
+    const double block = 4 * 10 * 10 + 2 * 10 * 20, head = 10 * 40, attention = 10 * 5;
+    ax_model_config copy;
+    assert_int_equal(ax_model_config_set_updates(&c, AX_MATRIX_UP, in_last), AX_OK);
+    assert_int_equal(ax_model_config_copy(&c, &copy), AX_OK);
+    assert_int_equal(ax_model_config_low_rank_params(&copy), 3 * 30);
+    assert_true(ax_model_config_update(&copy, AX_MATRIX_UP, 2)->rank == 3 &&
+                !ax_model_config_update(&copy, AX_MATRIX_UP, 1)->rank && !copy.low_rank[AX_MATRIX_Q].rank);
+    assert_true(ax_model_config_flops_per_token(&copy, 5) ==
+                4 * (block + head) + 2 * 2 * block + (6 + 2 * 2) * attention + 6 * 3 * 30);
+    copy.low_rank[AX_MATRIX_EMBED] = (ax_low_rank){.rank = 2, .scale = 1};
+    assert_int_equal(ax_model_config_low_rank_params(&copy), 3 * 30 + 2 * 50);
+    assert_true(ax_model_config_flops_per_token(&copy, 5) ==
+                4 * (3 * block + head) + 6 * 3 * attention + 6 * (3 * 30 + 2 * 10));
+    ax_model_config_fini(&copy);
+    ax_model_config_fini(&c);
+}
+
 /* Attention is heads x head_dim wide, whatever the width of the residual stream. */
 static void heads_may_have_their_own_size(void **state)
 {
@@ -255,6 +280,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip_keeps_unknown_keys),
                                        cmocka_unit_test(numbers_keep_their_digits),
                                        cmocka_unit_test(parameters_are_counted),
+                                       cmocka_unit_test(updates_of_some_blocks_are_counted),
                                        cmocka_unit_test(heads_may_have_their_own_size),
                                        cmocka_unit_test(identity_has_every_fact),
                                        cmocka_unit_test(counts_of_the_largest_model_are_exact),

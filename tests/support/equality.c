@@ -51,10 +51,14 @@ static ax_status make_config(eq_model model, ax_model_config *out)
     out->seq_len = EQ_T;
     out->init_std = 0.2;
     out->norm_eps = 1e-5;
-    /* Ranks differ, and two matrices have no update. */
-    for (int m = 0; m < AX_MATRIX_COUNT && model == EQ_LORA; m++)
+    /* Ranks differ between matrices and blocks, two matrices have no update, and one has none in block 0. */
+    for (int m = 0; m < AX_MATRIX_COUNT && model == EQ_LORA; m++) {
+        const double drop = 0.25 * (m % 2);
+        const ax_low_rank updates[] = {{m == AX_MATRIX_PROJ ? 0 : 1 + m % 4, 2, drop},
+                                       {1 + (m + 1) % 4, 1.5, drop}};
         if (m != AX_MATRIX_K && m != AX_MATRIX_UP)
-            out->low_rank[m] = (ax_low_rank){.rank = 1 + m % 4, .scale = 2, .dropout = 0.25 * (m % 2)};
+            AX_TRY(ax_model_config_set_updates(out, (ax_matrix)m, updates));
+    }
     return AX_OK;
 }
 

@@ -104,6 +104,16 @@ static ax_status is_printed(ax_chat *chat, const chat_template *t, bool *same)
     return status;
 }
 
+/* Returns the name of a token that the tokenizer's own text writes, and that is not the template's, or NULL.
+ */
+static const char *find_odd(const ax_tokenizer *tok, const chat_template *t)
+{
+    const char *own = ax_tokenizer_chat_template(tok);
+    if (strstr(own, "bos_token") && t->begin && tok->bos != find_token(tok, t->begin))
+        return "bos_token";
+    return strstr(own, "eos_token") && ax_tokenizer_eos(tok) != find_token(tok, t->end) ? "eos_token" : NULL;
+}
+
 /* Chooses the template that writes what the tokenizer's own Jinja template writes: the text of this template
  * is one that axonn prints, or one that is known. Otherwise there is none, because only running the Jinja
  * template would show what it writes; chat->similar is then the template whose marks it has, if there is
@@ -119,14 +129,16 @@ static ax_status choose_own(ax_chat *chat)
         AX_TRY(check_tokens(chat->tok, t, &fits));
         if (fits)
             AX_TRY(is_printed(chat, t, &same));
-        if (same || (fits && known && !strcmp(known->name, t->name)))
+        if (!same && fits && known && !strcmp(known->name, t->name))
+            chat->odd = find_odd(chat->tok, t);
+        if (same || (fits && known && !strcmp(known->name, t->name) && !chat->odd))
             found = t;
         if (fits && !chat->similar && chat_has_marks(own, t))
             chat->similar = t;
     }
     chat->template = found;
     chat->origin = known ? known->origin : "that of the tokenizer's chat_template";
-    chat->tools = found && (!known || known->tools) ? found->tools : NULL;
+    chat->tools = found && (!known || known->tools) && !chat->tok->tool_template ? found->tools : NULL;
     return AX_OK;
 }
 
@@ -155,6 +167,12 @@ static ax_status choose(ax_chat *chat)
 static ax_status need_template(const ax_chat *chat)
 {
     const chat_template *t = chat->similar;
+    AX_CHECK(
+        !chat->odd, AX_ERR_USAGE,
+        "the tokenizer's own chat_template writes its %s, which is another one than in the models that have "
+        "this text (or missing): correct it in tokenizer_config.json, or name the template to write "
+        "conversations by with --template or data.template",
+        chat->odd);
     AX_CHECK(
         chat->template || !ax_tokenizer_chat_template(chat->tok), AX_ERR_USAGE,
         "the tokenizer's own chat_template is none of those that axonn knows, so it may write conversations "

@@ -44,9 +44,12 @@ const chat_own chat_own_texts[CHAT_OWN_TEXTS] = {
 
 const chat_own *chat_known(const char *jinja)
 {
-    size_t n = strlen(jinja);
-    while (n && jinja[n - 1] == '\n')
-        n--;
+    /* Jinja drops one newline at the end, and transformers one behind a block. */
+    size_t n = strlen(jinja), newlines = 0;
+    for (; n && jinja[n - 1] == '\n'; n--)
+        newlines++;
+    if (newlines > (n >= 2 && !memcmp(jinja + n - 2, "%}", 2) ? 2 : 1))
+        return NULL;
     const uint64_t hash = XXH3_64bits(jinja, n);
     for (size_t i = 0; i < CHAT_OWN_TEXTS; i++)
         if (chat_own_texts[i].hash == hash)

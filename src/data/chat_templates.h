@@ -95,6 +95,8 @@ struct ax_chat {
     ax_buf begin;   /* text for which CHAT_BEGIN stands */
     ax_ids guarded; /* ids of tokens, special or not, that no text of a turn can contain */
     const char *origin;
+    const char *odd; /* the tokenizer's own text is known, but this one of its tokens is another than that of
+                        the models that have the text; or NULL */
     const chat_template *similar; /* template NULL: the one whose marks the tokenizer's own template has, or
                                      NULL */
 };

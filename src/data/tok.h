@@ -223,6 +223,8 @@ struct ax_tokenizer {
     char *json, *config; /* contents of tokenizer.json and of tokenizer_config.json */
     size_t json_size, config_size;
     char *chat_template; /* Jinja, or NULL */
+    bool tool_template;  /* transformers has another one, "tool_use", for conversations with tools */
+    int32_t bos;         /* id of bos_token of tokenizer_config.json; -1: none, or not in the vocabulary */
 
     tok_piece *pieces; /* [n_ids], indexed by id */
     int32_t n_ids;
@@ -278,8 +280,9 @@ AX_MUST_CHECK ax_status tok_parse(const char *where, const char *dir, char *json
 AX_MUST_CHECK ax_status tok_add_beside(const char *where, const char *dir, json_t *root, json_t *config,
                                        ax_tokenizer *tok);
 /* Applies tokenizer_config.json, once the vocabulary and the post_processor of tokenizer.json are in `tok`:
- * sets tok->eos, tok->split_specials and tok->chat_template. `config` is NULL if there is no such file;
- * tok->config is then set to a text for such a file, to be saved with checkpoints. */
+ * sets tok->eos, tok->bos, tok->split_specials, tok->chat_template and tok->tool_template. `config` is NULL
+ * if there is no such file; tok->config is then set to a text for such a file, to be saved with checkpoints.
+ */
 AX_MUST_CHECK ax_status tok_apply_config(const char *where, const json_t *config, ax_tokenizer *tok);
 /* Reads chat_template.jinja of `dir`, if there is one. It replaces the chat template of
  * tokenizer_config.json. AX_ERR_DATA: the file cannot be read, or is larger than 1 MiB. */

@@ -22,14 +22,14 @@ static ax_status find_token(const char *where, const json_t *config, const ax_to
 /* ---- the chat template --------------------------------------------------------------------------- */
 
 /* Returns the text of the member "chat_template". If the member is a list of named templates, returns the
- * template named "default". */
-static const char *find_template(const json_t *config)
+ * template of this name. */
+static const char *find_template(const json_t *config, const char *wanted)
 {
     const json_t *field = json_object_get(config, "chat_template");
     for (size_t i = 0; i < json_array_size(field); i++) {
         const json_t *item = json_array_get(field, i);
         const char *name = json_string_value(json_object_get(item, "name"));
-        if (name && !strcmp(name, "default"))
+        if (name && !strcmp(name, wanted))
             return json_string_value(json_object_get(item, "template"));
     }
     return json_string_value(field);
@@ -48,6 +48,12 @@ ax_status tok_read_chat_template(const char *dir, ax_tokenizer *tok)
         tok->chat_template_apart = true;
     }
     free(path);
+    if (status == AX_OK)
+        status = ax_path_join(dir, "additional_chat_templates/tool_use.jinja", &path);
+    if (status == AX_OK) {
+        tok->tool_template |= ax_path_exists(path);
+        free(path);
+    }
     return status;
 }
 
@@ -77,6 +83,7 @@ ax_status ax_tokenizer_set_chat_template(ax_tokenizer *tok, const char *jinja)
     free(tok->chat_template);
     tok->chat_template = text;
     tok->chat_template_apart = true;
+    tok->tool_template = false;
     return drop_template(tok);
 }
 
@@ -89,7 +96,12 @@ ax_status tok_apply_config(const char *where, const json_t *config, ax_tokenizer
     AX_TRY(find_token(where, config, tok, "eos_token", &tok->eos));
     if (tok->eos < 0)
         tok->eos = ax_tokenizer_id(tok, usual, strlen(usual));
-    const char *chat_template = find_template(config);
+    const json_t *bos = json_object_get(config, "bos_token");
+    const char *name = json_string_value(json_is_object(bos) ? json_object_get(bos, "content") : bos);
+    tok->bos = name ? ax_tokenizer_id(tok, name, strlen(name)) : -1;
+    const char *chat_template = find_template(config, "default");
+    tok->tool_template =
+        json_is_array(json_object_get(config, "chat_template")) && find_template(config, "tool_use");
     if (chat_template)
         AX_TRY(ax_strdup(chat_template, &tok->chat_template));
     if (!tok->config)

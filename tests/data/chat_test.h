@@ -81,9 +81,17 @@ static inline const char *put_tokenizer(scratch *s, const char *dir, const char 
 /* Writes the tokenizer that the golden file has for a template. */
 static inline const char *put_template(scratch *s, const json_t *entry)
 {
-    return put_tokenizer(s, json_string_value(json_object_get(entry, "name")),
-                         json_string_value(json_object_get(entry, "variant")),
-                         json_object_get(entry, "added"), json_string_value(json_object_get(entry, "eos")));
+    const char *name = json_string_value(json_object_get(entry, "name")),
+               *eos = json_string_value(json_object_get(entry, "eos")),
+               *bos = json_string_value(json_object_get(entry, "bos"));
+    const char *path = put_tokenizer(s, name, json_string_value(json_object_get(entry, "variant")),
+                                     json_object_get(entry, "added"), eos);
+    char file[128], text[256];
+    snprintf(file, sizeof file, "%s/tokenizer_config.json", name);
+    snprintf(text, sizeof text,
+             bos ? "{\"eos_token\": \"%s\", \"bos_token\": \"%s\"}" : "{\"eos_token\": \"%s\"}", eos, bos);
+    put_text(s, file, text);
+    return path;
 }
 
 /* Writes a tokenizer with the tokens of ChatML. */

@@ -212,6 +212,47 @@ static void known_texts_are_recognized(void **state)
     json_decref(known);
 }
 
+/* A known text writes the tokens that the configuration names, and of a list of texts transformers takes
+ * another one for conversations with tools. */
+static void known_texts_depend_on_the_configuration(void **state)
+{
+    json_t *known = read_golden("chat_known.json"), *file = read_golden("chat.json"), *entry, *own;
+    const char *jinja[2] = {NULL, NULL}; /* of Llama 3.1 and of Qwen 2.5 */
+    size_t i;
+    json_array_foreach(known, i, own)
+    {
+        const char *source = json_string_value(json_object_get(own, "source"));
+        if (!strcmp(source, "trl/llama3_1.jinja") || !strcmp(source, "trl/qwen2_5.jinja"))
+            jinja[source[4] == 'q'] = json_string_value(json_object_get(own, "jinja"));
+    }
+    json_array_foreach(json_object_get(file, "templates"), i, entry)
+    {
+        const char *name = json_string_value(json_object_get(entry, "name"));
+        const bool qwen = !strcmp(name, "qwen2.5");
+        ax_tokenizer *tok;
+        char path[128];
+        if (!qwen && strcmp(name, "llama3.1"))
+            continue;
+        const char *dir = put_template(*state, entry);
+        json_t *config =
+            json_pack("{s:s, s:[{s:s, s:s}, {s:s, s:s}]}", "bos_token", "<|eot_id|>", "chat_template", "name",
+                      "default", "template", jinja[qwen], "name", "tool_use", "template", "x");
+        char *text = json_dumps(config, 0);
+        snprintf(path, sizeof path, "%s/tokenizer_config.json", name);
+        put_text(*state, path, text);
+        OK(ax_tokenizer_load(dir, &tok));
+        if (!qwen)
+            expect_unknown(tok, "chat_template writes its bos_token, which is another one");
+        else
+            expect_tools(tok, false);
+        free(text);
+        json_decref(config);
+        ax_tokenizer_destroy(&tok);
+    }
+    json_decref(known);
+    json_decref(file);
+}
+
 /* What alpaca prints has the marks of deepseek-coder, if the text ends with <|EOT|>. */
 static void templates_recognize_their_own_jinja(void **state)
 {
@@ -275,6 +316,8 @@ static void a_tokenizer_has_its_own_template(void **state)
         {"{'chat_template': '[INST] <<SYS>> [/INST]'}", NULL, NULL, "there are chatml|llama3"},
         {"{}", CHATML, "chatml", own},
         {"{}", CHATML "\n", "chatml", own},
+        {"{}", CHATML "\n\n", "chatml", own},
+        {"{}", CHATML "\n\n\n", NULL, "the format looks like that of chatml"},
         {"{}", "{{ 'be good' }}" CHATML, NULL, "the format looks like that of chatml"},
         {"{}", "{{ 'You are Qwen, created by Alibaba Cloud. Be bad.' }}" CHATML, NULL,
          "the format looks like that of qwen2.5, but"},
@@ -555,6 +598,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(golden, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(templates_become_jinja, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(known_texts_are_recognized, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(known_texts_depend_on_the_configuration, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(templates_recognize_their_own_jinja, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(a_tokenizer_has_its_own_template, files_setup, files_teardown),
         cmocka_unit_test_setup_teardown(a_template_replaces_that_of_the_config, files_setup, files_teardown),

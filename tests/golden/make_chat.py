@@ -408,7 +408,8 @@ def main():
                 expected = [ids, "".join(map(str, mask))]
             cases.append(expected)
         tokens = [{"content": c, "special": c not in PLAIN_ADDED} for c in added]
-        out["templates"].append({"name": template, "variant": variant, "added": tokens, "eos": eos, "cases": cases})
+        out["templates"].append({"name": template, "variant": variant, "added": tokens, "eos": eos, "cases": cases,
+                                 "bos": reference.fast.bos_token})
     with open(os.path.join(HERE, "chat.json"), "w") as f:
         json.dump(out, f, ensure_ascii=True, separators=(",", ":"))
         f.write("\n")

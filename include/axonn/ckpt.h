@@ -128,6 +128,7 @@ typedef struct ax_ckpt_rules {
     const char *head;  /* key of the output layer's weight, or NULL */
     const char *table; /* key of the token embedding, if the model ties the two: files need only one of them;
                           NULL: the model does not */
+    bool strict;       /* arrays that belong to no parameter are mismatches, unless `ignore` names them */
     bool frozen; /* the files hold the frozen parameters (those that training never updates); false: the files
                     hold the parameters that are not frozen */
 } ax_ckpt_rules;
@@ -141,7 +142,7 @@ AX_MUST_CHECK ax_status ax_ckpt_write_params(const ax_param_set *set, const char
 /* Reads the master weights from `path`, a directory or file as for ax_st_open, and converts the arrays to the
  * dtype of the master weights. Call ax_param_set_refresh next. AX_ERR_DATA: parameters are missing or have
  * another shape or a dtype that cannot be converted; an array that belongs to no parameter says how another
- * is quantized; or, if `rules` is NULL, any array belongs to no parameter. The message counts these
+ * is quantized; or, if `rules` is NULL or strict, any array belongs to no parameter. The message counts these
  * mismatches, and lists the first 20 (of all blocks together); if there are any, it also lists the arrays
  * that belong to no parameter. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt_rules *rules);

@@ -93,8 +93,8 @@ static void check_rest(matcher *m)
                                              "get the model's files without quantization"};
     static const char *const stranger[2] = {"belongs to no parameter of the model",
                                             "belong to no parameter of the model"};
-    const bool strict =
-        !m->rules || m->wrong.count; /* a parameter that is missing may be one of these arrays */
+    const bool strict = !m->rules || m->rules->strict ||
+                        m->wrong.count; /* a parameter that is missing may be one of these arrays */
     const char *before =
         ""; /* the last array that is used; those whose names begin with its name follow it */
     for (int i = 0; i < m->st->n; i++) {

@@ -1,6 +1,7 @@
 /* Opens LoRA adapters (low-rank updates in files of PEFT's format) together with their base model. */
 #include "engine/adapter.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,6 +84,65 @@ ax_status ax_adapter_check_base(const ax_st *st, const char *dir, ax_st *base, c
              "adapter_config.json to the right base",
              dir, want, base_dir, have);
     return AX_OK;
+}
+
+/* ---- copies of the base's tables ------------------------------------------------------------------ */
+
+static const char *const copies[] = {"*.base_layer.weight"};
+const ax_ckpt_rules ax_adapter_rules = {.ignore = copies, .ignores = AX_COUNT(copies), .strict = true};
+
+/* Sets *same to whether two arrays of the same shape hold the same values, rounded to the dtype of `a`. */
+static ax_status compare(ax_st *st, const ax_st_array *a, ax_st *base, const ax_st_array *b, bool *same)
+{
+    enum { PIECE = 1 << 18 }; /* elements that are compared at a time, but at least one row */
+    const int64_t cols = a->dim[1], most = ax_max(PIECE / cols, 1);
+    const size_t bytes = ax_dtype_size(a->dtype);
+    char *x = NULL, *y = NULL;
+    ax_status status = ax_calloc((size_t)(most * cols), bytes, &x);
+    if (status == AX_OK)
+        status = ax_calloc((size_t)(most * cols), bytes, &y);
+    for (int64_t row = 0; row < a->dim[0] && status == AX_OK && *same; row += most) {
+        const int64_t lo[] = {row, 0}, n[] = {ax_min(most, a->dim[0] - row), cols};
+        status = ax_st_read(st, a, lo, n, false, a->dtype, x);
+        if (status == AX_OK)
+            status = ax_st_read(base, b, lo, n, false, a->dtype, y);
+        *same = !memcmp(x, y, (size_t)(n[0] * cols) * bytes);
+    }
+    free(x);
+    free(y);
+    return status;
+}
+
+static ax_status check_table(ax_st *st, const char *dir, ax_st *base, const ax_model_config *c,
+                             const char *key, const char *tied)
+{
+    char copy[300];
+    snprintf(copy, sizeof copy, "base_model.model.%.*s.base_layer.weight",
+             (int)(strlen(key) - strlen(".weight")), key);
+    const ax_st_array *a = ax_st_find(st, copy),
+                      *b = ax_ckpt_find_array(base, key, ax_family_prefix(c->family));
+    if (!b && c->tie)
+        b = ax_ckpt_find_array(base, tied, ax_family_prefix(c->family));
+    if (!a || !b) /* ax_ckpt_match names an array that the base lacks */
+        return AX_OK;
+    bool same = a->ndim == 2 && b->ndim == 2 && a->dim[0] == b->dim[0] && a->dim[1] == b->dim[1] &&
+                a->dtype < AX_DTYPE_COUNT && b->dtype < AX_DTYPE_COUNT;
+    if (same)
+        AX_TRY(compare(st, a, base, b, &same));
+    AX_CHECK(
+        same, AX_ERR_DATA,
+        "%s holds %s, another one than the base's (perhaps tokens were added to the model), which is not "
+        "implemented: merge the adapter into its base with PEFT, and use the merged model",
+        dir, copy);
+    return AX_OK;
+}
+
+ax_status ax_adapter_check_tables(ax_st *st, const char *dir, ax_st *base, const ax_model_config *c)
+{
+    const char *head, *table;
+    ax_family_tied(c->family, &head, &table);
+    AX_TRY(check_table(st, dir, base, c, head, table));
+    return check_table(st, dir, base, c, table, head);
 }
 
 /* ---- the updates --------------------------------------------------------------------------------- */

@@ -164,7 +164,7 @@ static ax_status match_network(ax_ctx *dry, ax_pretrained *m)
         ax_layer_params(network->root, params, n, &filled);
         status = ax_ckpt_match(params, n, m->weights, &rules, &m->left);
         if (status == AX_OK && m->adapter)
-            status = ax_ckpt_match(params, n, m->adapter, NULL, NULL);
+            status = ax_ckpt_match(params, n, m->adapter, &ax_adapter_rules, NULL);
     }
     free(params);
     ax_model_destroy(&network);
@@ -182,6 +182,8 @@ static ax_status open_weights(ax_pretrained *m)
     AX_TRY(ax_st_open(model_dir(m), &m->weights));
     if (m->adapter)
         AX_TRY(ax_adapter_check_base(m->adapter, m->dir, m->weights, m->base));
+    if (m->adapter)
+        AX_TRY(ax_adapter_check_tables(m->adapter, m->dir, m->weights, &m->config));
     AX_TRY(ax_comm_self_create(&self));
     ax_status status = ax_ctx_create(self, (ax_grid_size){1, 1, 1, 1, 1}, "dry", 1, AX_F32, 0, &dry);
     if (status == AX_OK)
@@ -310,6 +312,6 @@ ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_set *set)
     AX_TRY(model->weights ? ax_ckpt_read_store(set, model->weights, &rules)
                           : ax_ckpt_read_params(set, model->dir, &rules));
     if (model->adapter)
-        AX_TRY(ax_ckpt_read_store(set, model->adapter, NULL));
+        AX_TRY(ax_ckpt_read_store(set, model->adapter, &ax_adapter_rules));
     return ax_param_set_refresh(set);
 }

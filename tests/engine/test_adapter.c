@@ -2,7 +2,7 @@
  * steps of AdamW. Ranks 1, 8, and one above the size of a head. */
 #include "engine/golden_case.h"
 
-static const char *const cases[] = {"lora/joint", "lora/one", "lora/all", "lora/patterns"};
+static const char *const cases[] = {"lora/joint", "lora/one", "lora/all", "lora/patterns", "lora/blocks"};
 
 /* ---- logits, loss, gradients --------------------------------------------------------------------- */
 
@@ -24,7 +24,8 @@ static void add_gradient(golden *g, const ax_param *p, double *sum)
     OK(ax_tensor_collect(g->ctx, grad, host));
     for (int64_t r = 0; r < grad->dim[0]; r++)
         for (int64_t c = 0; c < grad->dim[1]; c++)
-            sum[(p->file.lo[0] + r) * p->file.dim[1] + p->file.lo[1] + c] += host[r * grad->dim[1] + c];
+            sum[(p->file.lo[0] + (p->file.transpose ? c : r)) * p->file.dim[1] + p->file.lo[1] +
+                (p->file.transpose ? r : c)] += host[r * grad->dim[1] + c];
     free(host);
 }
 

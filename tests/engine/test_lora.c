@@ -222,7 +222,7 @@ static void some_blocks_and_both_tables_are_trained(void **state)
 static void merged_logits_equal_unmerged_ones(void **state)
 {
     (void)state;
-    static const char *const golden[] = {"joint", "one", "all", "patterns"};
+    static const char *const golden[] = {"joint", "one", "all", "patterns", "blocks"};
     ax_conversion r;
     for (size_t i = 0; i < AX_COUNT(golden); i++) {
         char dir[512];
@@ -554,6 +554,20 @@ static void foreign_adapters_are_checked(void **state)
     expect_config("gives transformer.h.0.attn.c_attn rank 5, but", ", \"rank_pattern\": {\"c_attn\": 5}");
     expect_config("rank_pattern: the value of c_fc is not a number", ", \"rank_pattern\": {\"c_fc\": null}");
     expect_config("modules_to_save", ", \"modules_to_save\": [\"lm_head\"]");
+    /* PEFT would replace the base's table by the copy in the adapter, here that of another base. */
+    sh("rm -rf given shifted && cp -r " GOLDEN
+       "lora/blocks given && cp -r wide shifted && chmod -R u+w given && "
+       "sed -i 's,\"base_model_name_or_path\": \".*\",\"base_model_name_or_path\": \"%s/shifted\",' "
+       "given/adapter_config.json",
+       scratch_dir);
+    ax_pretrained shifted;
+    OK(ax_pretrained_open("given", &shifted));
+    const long at = (long)ax_st_find(shifted.weights, "model.embed_tokens.weight")->offset;
+    ax_pretrained_close(&shifted);
+    sh("printf x | dd of=shifted/model.safetensors bs=1 seek=%ld conv=notrunc 2>/dev/null", at + 4001);
+    assert_int_equal(ax_pretrained_open("given", &shifted), AX_ERR_DATA);
+    assert_non_null(
+        strstr(ax_error_message(), "given holds base_model.model.lm_head.base_layer.weight, another one"));
     sh("rm -rf given && cp -r " GOLDEN "lora/all given && chmod -R u+w given");
     expect_config("updates no matrix that models of family gpt2 have", "");
     sh("rm -rf given && cp -r " GOLDEN "lora/one given && chmod -R u+w given");

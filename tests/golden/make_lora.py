@@ -28,6 +28,12 @@ CASES = {
     "all": ("llama/grouped", dict(r=8, lora_alpha=4, target_modules="all-linear", use_rslora=True)),
     "patterns": ("qwen3/norms", dict(r=3, lora_alpha=6, target_modules=["q_proj", "v_proj"],
                                      rank_pattern={"q_proj": 14}, alpha_pattern={"v_proj": 5})),
+    # Blocks differ, and the output layer and the token embedding, which are tied, have an update each.
+    "blocks": ("qwen3/norms", dict(r=3, lora_alpha=6,
+                                   target_modules=["model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj",
+                                                   "model.layers.1.mlp.up_proj", "lm_head", "embed_tokens"],
+                                   rank_pattern={"layers.1.self_attn.q_proj": 5, "lm_head": 2},
+                                   alpha_pattern={"layers.1.mlp.up_proj": 9, "embed_tokens": 4})),
 }
 
 

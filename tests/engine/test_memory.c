@@ -5,6 +5,7 @@
 #include "dev/backend.h"
 #include "dev/cpu/cpu.h"
 #include "support/mallocs.h"
+#include "support/sampled.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -427,18 +428,20 @@ static void the_memory_of_low_rank_updates_is_exact(void **state)
     finish(&t);
 }
 
-/* A model of the maximum depth is planned quickly: no part of the plan takes quadratic time. */
-static void the_deepest_model_is_planned_quickly(void **state)
+/* A deep model is planned quickly: no part of the plan takes quadratic time. The campaign plans the maximum
+ * depth. */
+static void a_deep_model_is_planned_quickly(void **state)
 {
     (void)state;
     training t = {0};
     measured m = {0};
+    int layers = AX_LAYERS_MAX / one_of(4, 4);
     clock_t begin = clock();
-    if (start(&t, &(shape){AX_LAYERS_MAX, 1, 1, 257, 8, 1, 1, 0, AX_BF16, 0, 1, "gpt2", 0}, &m) != AX_OK)
+    if (start(&t, &(shape){layers, 1, 1, 257, 8, 1, 1, 0, AX_BF16, 0, 1, "gpt2", 0}, &m) != AX_OK)
         fail_msg("%s", ax_error_message());
     double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
-    print_message("%d layers are ready after %.1f s\n", AX_LAYERS_MAX, seconds);
-    assert_true(seconds < 60);
+    print_message("%d layers are ready after %.1f s\n", layers, seconds);
+    assert_true(seconds < 60.0 * layers / AX_LAYERS_MAX);
     finish(&t);
 }
 
@@ -459,6 +462,6 @@ int main(void)
                                        cmocka_unit_test(the_plan_is_what_is_measured),
                                        cmocka_unit_test(tables_of_positions_are_planned),
                                        cmocka_unit_test(the_memory_of_low_rank_updates_is_exact),
-                                       cmocka_unit_test(the_deepest_model_is_planned_quickly)};
+                                       cmocka_unit_test(a_deep_model_is_planned_quickly)};
     return cmocka_run_group_tests_name("engine.memory", tests, set_up, tear_down);
 }

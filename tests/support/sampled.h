@@ -1,0 +1,16 @@
+/* Loops over many like cases, of which a test runs some and a campaign all. */
+#ifndef AX_TESTS_SAMPLED_H
+#define AX_TESTS_SAMPLED_H
+
+#include "support/sanitized.h"
+
+#include <stdlib.h>
+
+/* Returns n: the test runs one of n cases. That is `release` or, with a sanitizer, `sanitized`; and 1 in the
+ * campaign of the test (label long, tests/CMakeLists.txt), which sets AXONN_TEST_ALL. */
+static inline int one_of(int release, int sanitized)
+{
+    return getenv("AXONN_TEST_ALL") ? 1 : SANITIZED ? sanitized : release;
+}
+
+#endif

@@ -210,6 +210,16 @@ typedef struct ax_ckpt_save_args {
  * read on rank 0 only. */
 AX_MUST_CHECK ax_status ax_ckpt_save(const ax_ckpt_save_args *args);
 
+/* What a checkpoint takes on the disk. */
+typedef struct ax_ckpt_size {
+    int64_t bytes;   /* of all files, with directories and the rest of the last block of each file */
+    int64_t largest; /* of its largest file of weights or of optimizer state */
+} ax_ckpt_size;
+
+/* Computes what the checkpoint that ax_ckpt_save would write takes on the disk; `params` need no values.
+ * Touches no file. Not collective; call it on rank 0. */
+AX_MUST_CHECK ax_status ax_ckpt_measure(const ax_ckpt_save_args *args, ax_ckpt_size *out);
+
 /* Reads the master weights and the optimizer state from checkpoint directory `dir`: bit for bit, or converted
  * if the dtype of the master weights is now another one. Compares the checksums of parameters whose dtype has
  * not changed with those in the manifest. Call ax_param_set_refresh next. Collective along the grid. */

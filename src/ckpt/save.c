@@ -371,6 +371,26 @@ static ax_status publish(saver *s)
     return AX_OK;
 }
 
+/* ---- before any save ----------------------------------------------------------------------------- */
+
+static int64_t largest_file(const ax_st *st)
+{
+    int64_t most = 0;
+    for (int i = 0; st && i < st->files; i++)
+        most = ax_max(most, st->file[i].size);
+    return most;
+}
+
+ax_status ax_ckpt_measure(const ax_ckpt_save_args *args, ax_ckpt_size *out)
+{
+    saver s = {0};
+    ax_status status = saver_init(&s, args);
+    if (status == AX_OK)
+        *out = (ax_ckpt_size){bytes_needed(&s), ax_max(largest_file(s.model), largest_file(s.optim))};
+    saver_fini(&s);
+    return status;
+}
+
 /* ---- all phases ---------------------------------------------------------------------------------- */
 
 static ax_status save(saver *s)

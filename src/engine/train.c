@@ -22,6 +22,7 @@ static ax_status plan_engine(ax_run *run) { return ax_run_plan_engine(run, &run-
 static ax_status find_resume(ax_run *run) { return ax_run_find_resume(run, &run->resume); }
 static ax_status resume_runtime(ax_run *run) { return ax_run_resume_runtime(run); }
 static ax_status find_files(ax_run *run) { return ax_run_find_files(run, &run->beside); }
+static ax_status check_space(ax_run *run) { return ax_run_check_space(run); }
 static ax_status open_trace(ax_run *run) { return ax_report_open_trace(run, &run->report); }
 static ax_status write_config(ax_run *run) { return ax_run_write_config(run); }
 static ax_status open_metrics(ax_run *run) { return ax_report_open_metrics(run, &run->report); }
@@ -149,6 +150,7 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
                  {"chat template", carry_template, FIRST, AX_RUN_TRAINS},
                  {"position", restore_position, EACH, AX_RUN_TRAINS},
                  {"allocation", allocate, EACH, AX_RUN_TRAINS},
+                 {"room on the disk", check_space, FIRST, AX_RUN_TRAINS},
                  {"trace", open_trace, EACH, AX_RUN_TRAINS},
                  {"weights", start_weights, EACH, AX_RUN_TRAINS},
                  {"config.yaml", write_config, FIRST, AX_RUN_TRAINS},

@@ -295,6 +295,9 @@ ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine);
  * there is one. */
 ax_status ax_run_start_weights(const ax_run *run);
 ax_status ax_run_save(const ax_run *run);
+/* Computes what a checkpoint of the run takes on the disk. Called on rank 0, when the engine exists. */
+ax_status ax_run_measure_checkpoint(const ax_run *run, ax_ckpt_size *out);
+ax_status ax_run_count_checkpoints(const char *run_dir, int *n);
 /* Makes the device keep the plans of its GEMMs (the algorithm chosen for each shape) in run.dir, and prefer
  * the plans in the checkpoint from which the run starts, if it has any. Checkpoints then carry the plans of
  * all ranks (ax_run_write_files). *kept: false if the device makes no plans. Collective. */
@@ -313,6 +316,10 @@ ax_status ax_run_carry_plans(const ax_run *run, ax_run_files *out);
 ax_status ax_run_files_add(ax_run_files *files, const char *name, char *data, size_t size);
 void ax_run_files_remove(ax_run_files *files, const char *name);
 void ax_run_files_fini(ax_run_files *files);
+
+/* train_space.c: checks, before step 1, that the disk has room for the checkpoints of the run. AX_ERR_DATA if
+ * not even one fits; a warning if not all fit that are there at a time. Called on rank 0. */
+ax_status ax_run_check_space(const ax_run *run);
 
 /* train_chat.c: stores in the run's checkpoints the chat template by which the conversations of data.train
  * were written. Changes the run's tokenizer and run->beside (files that are copied into checkpoints). Called

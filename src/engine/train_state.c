@@ -53,29 +53,59 @@ static ax_status collect_files(const ax_run *run, ax_run_files *written, ax_ckpt
     return print_state(run, state);
 }
 
+/* The arguments of a save, with the small files that belong to them. */
+typedef struct ax_run_saving {
+    ax_ckpt_save_args args;
+    ax_run_files written;
+    ax_ckpt_file *files;
+    char *state;
+} ax_run_saving;
+
+/* Sets *out to the arguments of a save of the run as it is. The caller releases *out, also after an error. */
+static ax_status make_saving(const ax_run *run, ax_run_saving *out)
+{
+    const ax_config *c = run->config;
+    if (ax_run_first(run))
+        AX_TRY(collect_files(run, &out->written, &out->files, &out->state));
+    out->args = (ax_ckpt_save_args){.run_dir = c->run.dir,
+                                    .step = run->state.step,
+                                    .params = ax_engine_params(run->state.engine),
+                                    .base = run->inputs.base[0] ? run->inputs.base : NULL,
+                                    .dtype = ax_config_dtype(c->run.save_dtype),
+                                    .slot_names = run->plan.options.optim->slot_names,
+                                    .files = out->files,
+                                    .n_files = out->written.n + run->beside.n,
+                                    .state = out->state,
+                                    .keep_latest = c->run.keep_latest};
+    return AX_OK;
+}
+
+static void saving_fini(ax_run_saving *s)
+{
+    ax_run_files_fini(&s->written);
+    free(s->files);
+    free(s->state);
+}
+
+ax_status ax_run_measure_checkpoint(const ax_run *run, ax_ckpt_size *out)
+{
+    ax_run_saving s = {0};
+    ax_status status = make_saving(run, &s);
+    if (status == AX_OK)
+        status = ax_ckpt_measure(&s.args, out);
+    saving_fini(&s);
+    return status;
+}
+
 static ax_status save(const ax_run *run)
 {
     const ax_config *c = run->config;
-    ax_run_files written = {0};
-    ax_ckpt_file *files = NULL;
-    char *state = NULL;
+    ax_run_saving s = {0};
     double start = ax_now();
-    ax_status status =
-        ax_comm_agree(run->world, ax_run_first(run) ? collect_files(run, &written, &files, &state) : AX_OK);
+    ax_status status = ax_comm_agree(run->world, make_saving(run, &s));
     if (status == AX_OK)
-        status = ax_ckpt_save(&(ax_ckpt_save_args){.run_dir = c->run.dir,
-                                                   .step = run->state.step,
-                                                   .params = ax_engine_params(run->state.engine),
-                                                   .base = run->inputs.base[0] ? run->inputs.base : NULL,
-                                                   .dtype = ax_config_dtype(c->run.save_dtype),
-                                                   .slot_names = run->plan.options.optim->slot_names,
-                                                   .files = files,
-                                                   .n_files = written.n + run->beside.n,
-                                                   .state = state,
-                                                   .keep_latest = c->run.keep_latest});
-    ax_run_files_fini(&written);
-    free(files);
-    free(state);
+        status = ax_ckpt_save(&s.args);
+    saving_fini(&s);
     AX_TRY(status);
     char took[32];
     ax_report_break_line(run);
@@ -97,7 +127,7 @@ ax_status ax_run_save(const ax_run *run)
 
 /* ---- resuming ------------------------------------------------------------------------------------ */
 
-static ax_status count_checkpoints(const char *run_dir, int *n)
+ax_status ax_run_count_checkpoints(const char *run_dir, int *n)
 {
     ax_ckpt_list *list;
     AX_TRY(ax_ckpt_list_create(run_dir, false, &list));
@@ -127,7 +157,7 @@ static ax_status find_resume(const ax_run *run, ax_run_resume *resume)
     const char *wanted = c->train.resume;
     int own;
     AX_TRY(ax_ckpt_clean(c->run.dir));
-    AX_TRY(count_checkpoints(c->run.dir, &own));
+    AX_TRY(ax_run_count_checkpoints(c->run.dir, &own));
     bool named = strcmp(wanted, "auto") != 0 && strcmp(wanted, "none") != 0;
     AX_CHECK(strcmp(wanted, "none") != 0 || !own, AX_ERR_USAGE,
              "run.dir %s already holds %d checkpoint%s: continue the run with train.resume=auto, or choose "

@@ -2,9 +2,11 @@
  * fit the model, an existing model to start from, a full or read-only disk, too little memory. */
 #include "engine/run_test.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/statvfs.h>
 
 #define GOLDEN AXONN_SOURCE_DIR "/tests/golden/gpt2/tanh"
 #define FROM_KEYS OTHER_KEYS "data.train=from.tok model.seq_len=16 "
@@ -345,13 +347,62 @@ static void a_file_cannot_grow(void **state)
     (void)state;
     sh("rm -rf ref run");
     run_expect(0, NULL, BASE_KEYS "run.dir=ref");
-    run_limited(4, "step-1", RLIMIT_FSIZE, 20000, BASE_KEYS);
-    assert_true(ax_path_is_dir("run") && !ax_path_exists("run/latest"));
-    sh("rm -rf run");
-    run_expect(0, NULL, BASE_KEYS "train.steps=2 optim.schedule=constant");
-    /* No space for metrics.jsonl is an error. There is space for config.yaml, and no checkpoint before. */
-    run_limited(4, "metrics.jsonl", RLIMIT_FSIZE, 3000, BASE_KEYS "train.steps=30 run.checkpoint_interval=0");
+    run_limited(4, "no checkpoint can be saved: its largest file has", RLIMIT_FSIZE, 20000, BASE_KEYS);
+    assert_false(ax_path_exists("run"));
+    /* No space for metrics.jsonl is an error. There is space for config.yaml, and for a checkpoint. */
+    const char *tiny = BASE_KEYS "model.layers=1 model.hidden=3 optim.schedule=constant train.steps=2 ";
+    char keys[1024];
+    run_expect(0, NULL, "%s", tiny);
+    snprintf(keys, sizeof keys, "%strain.steps=60 run.checkpoint_interval=0", tiny);
+    run_limited(4, "metrics.jsonl", RLIMIT_FSIZE, 9000, keys);
     assert_true(ax_path_is_dir("run/ckpt/step-2"));
+}
+
+static double fake_space = -1; /* free bytes of each disk, as the library sees them; below 0: what is free */
+
+int statvfs(const char *path, struct statvfs *out)
+{
+    int (*real)(const char *, struct statvfs *) =
+        (int (*)(const char *, struct statvfs *))(uintptr_t)dlsym(RTLD_NEXT, "statvfs");
+    int result = real(path, out);
+    if (fake_space >= 0)
+        out->f_bavail = (fsblkcnt_t)(fake_space / (double)out->f_frsize);
+    return result;
+}
+
+/* Expects this log of a run whose disk has room for `checkpoints` checkpoints, of about 255 KiB each. */
+static void run_in_space(double checkpoints, int code, const char *said, const char *keys)
+{
+    fake_space = checkpoints * 255 * 1024;
+    run_expect(code, said, "%s", keys);
+    fake_space = -1;
+}
+
+/* A run that cannot save a checkpoint ends before step 1, and one that cannot keep as many as it is asked to
+ * says so. It adds six, or with keep_latest: 2 three at a time, because the oldest is removed after a save.
+ */
+static void too_little_room_for_checkpoints(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    run_in_space(0.5, 4, "run.dir: no space in ", BASE_KEYS);
+    assert_false(ax_path_exists("run"));
+    run_in_space(2.5, 0, "room for 2 of the 6 checkpoints that this run adds to it", BASE_KEYS);
+    sh("rm -r run");
+    run_in_space(1.5, 0, "the save of step 2 will fail", BASE_KEYS "run.keep_latest=2");
+    sh("rm -r run/ckpt/step-6 && echo step-5 > run/latest");
+    run_in_space(1.5, 0, "done: step 6", BASE_KEYS "run.keep_latest=2");
+    char *log = text_of("log");
+    assert_null(strstr(log, "has room for"));
+    free(log);
+    sh("rm -r run");
+    run_in_space(2.5, 0, "or set run.keep_latest: 1", BASE_KEYS "run.keep_latest=2");
+    sh("rm -r run");
+    run_in_space(3.5, 0, "done: step 6", BASE_KEYS "run.keep_latest=2");
+    log = text_of("log");
+    assert_null(strstr(log, "has room for"));
+    free(log);
+    sh("rm -r run");
 }
 
 /* Mounts a file system of `kib` KiB on run/. If that is not possible, prints the reason and returns false. */
@@ -468,6 +519,7 @@ int main(void)
         cmocka_unit_test(a_step_without_effect),
         cmocka_unit_test(inputs_that_are_missing),
         cmocka_unit_test(a_file_cannot_grow),
+        cmocka_unit_test(too_little_room_for_checkpoints),
         cmocka_unit_test(a_full_disk),
         cmocka_unit_test(a_read_only_disk),
         cmocka_unit_test(too_little_memory),

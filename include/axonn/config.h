@@ -132,9 +132,11 @@ AX_MUST_CHECK ax_status ax_config_load(const char *path, char *const *overrides,
                                        ax_config *cfg);
 void ax_config_fini(ax_config *cfg);
 
-/* Checks that the grid has `ranks` ranks. Otherwise AX_ERR_USAGE, whose message gives the nearest grids that
- * fit. */
-AX_MUST_CHECK ax_status ax_config_check_ranks(ax_config *cfg, int ranks);
+/* Makes the grid one of `ranks` ranks: those that its other axes leave over divide the batch, along axis data
+ * (with strategy fsdp: z), unless the user gave that axis a size. AX_ERR_USAGE if the grid then has another
+ * number of ranks, in which case the message gives the nearest grids that fit; or if the batch cannot be
+ * divided so. */
+AX_MUST_CHECK ax_status ax_config_take_ranks(ax_config *cfg, int ranks);
 
 /* Returns true if the user gave the key, in the file or on the command line. */
 bool ax_config_given(const ax_config *cfg, const char *key);

@@ -151,7 +151,8 @@ typedef bool ax_grid_legal_fn(const void *arg, ax_grid_size size);
 /* Prints the sizes as "x=2 y=1 z=1 pipe=1 data=4". Returns out. */
 char *ax_grid_size_print(ax_grid_size size, char out[80]);
 /* Prints up to three grids of `ranks` ranks, those nearest to `wanted` for which `legal` returns true
- * (`legal` NULL: all grids are legal), as "x=2 y=1 z=1 pipe=1 data=4; …", or "none". Returns out. */
+ * (`legal` NULL: all grids are legal), or "none". Each is printed as the keys by which it differs from
+ * `wanted`, so that users can give them: "grid.x=1 grid.data=4; grid.data=2". Returns out. */
 char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, const void *arg,
                       char out[320]);
 

@@ -42,7 +42,9 @@ static ax_status split_words(const char *text, ax_strings *out)
     return AX_OK;
 }
 
-static ax_status read_sizes(const model_args *args, const ax_strings *words, sizes *out)
+/* Reads the sizes of the axes from the words. *given: the words have the key `key`. */
+static ax_status read_sizes(const model_args *args, const ax_strings *words, const char *key, sizes *out,
+                            bool *given)
 {
     ax_option_set *set;
     AX_TRY(ax_option_set_create(size_options, AX_COUNT(size_options), out, &set));
@@ -51,6 +53,7 @@ static ax_status read_sizes(const model_args *args, const ax_strings *words, siz
         status = ax_option_read_overrides(set, words->count, words->items);
     if (status == AX_OK)
         status = ax_option_finish(set);
+    *given = ax_option_given(set, key);
     ax_option_set_destroy(&set);
     return status;
 }
@@ -59,9 +62,10 @@ ax_status cli_grid_parse(const char *text, ax_grid_size *out)
 {
     ax_strings words = {0};
     sizes s = {1, 1, 1, 1, 1};
+    bool given;
     ax_status status = split_words(text, &words);
     if (status == AX_OK)
-        status = read_sizes(&(model_args){.grid = NULL}, &words, &s);
+        status = read_sizes(&(model_args){.grid = NULL}, &words, "grid.x", &s, &given);
     *out = (ax_grid_size){(int)s.x, (int)s.y, (int)s.z, (int)s.pipe, (int)s.data};
     for (size_t i = 0; i < words.count; i++)
         free(words.items[i]);
@@ -69,18 +73,22 @@ ax_status cli_grid_parse(const char *text, ax_grid_size *out)
     return status;
 }
 
-/* Sets *out to the grid that the arguments give. If they give none, all ranks are along axis data
- * (MODEL_ROWS) or axis x (MODEL_SEQUENCE). */
+/* Sets *out to the grid that the arguments give. The ranks that its axes leave over are along axis data
+ * (MODEL_ROWS) or axis x (MODEL_SEQUENCE), unless the arguments give that axis a size. */
 static ax_status find_grid(const model_args *args, model_use use, int ranks, ax_grid_size *out)
 {
     ax_strings words = {0};
     sizes s = {1, 1, 1, 1, 1};
+    bool given = false;
     ax_status status = args->grid ? split_words(args->grid, &words) : AX_OK;
     if (status == AX_OK)
-        status = read_sizes(args, &words, &s);
+        status = read_sizes(args, &words, use == MODEL_ROWS ? "grid.data" : "grid.x", &s, &given);
     *out = (ax_grid_size){(int)s.x, (int)s.y, (int)s.z, (int)s.pipe, (int)s.data};
-    if (!args->keys.count && !words.count)
-        *(use == MODEL_ROWS ? &out->data : &out->x) = ranks;
+    int64_t product = 1;
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        product = ax_min(product * ax_grid_size_along(*out, (ax_axis)a), INT32_MAX);
+    if (!given && ranks % product == 0)
+        *(use == MODEL_ROWS ? &out->data : &out->x) = (int)(ranks / product);
     for (size_t i = 0; i < words.count; i++)
         free(words.items[i]);
     free(words.items);

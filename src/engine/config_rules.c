@@ -45,7 +45,7 @@ void config_check_unused(ax_config *cfg, const char *const *keys, const char *wh
 static void nearest_divisors(int64_t n, int64_t d, int64_t *below, int64_t *above)
 {
     *below = ax_divisor_below(n, d);
-    *above = n / ax_divisor_below(n, n / d);
+    *above = n / ax_divisor_below(n, ax_max(n / d, 1));
 }
 
 /* Records an error of `key`: its value `value` does not divide `whole`, the value of the key that the string
@@ -160,6 +160,15 @@ static const char *batch_factors(const ax_config *cfg, char out[128])
     return out;
 }
 
+/* Appends "a or b", or the one of them that is a size (above 0 and not the other). */
+static void add_choices(char *out, size_t size, int64_t a, int64_t b)
+{
+    if (a > 0)
+        ax_text_add(out, size, "%" PRId64, a);
+    if (b > 0 && b != a)
+        ax_text_add(out, size, "%s%" PRId64, a > 0 ? " or " : "", b);
+}
+
 static void check_batch(ax_config *cfg)
 {
     if (!both_ok(cfg, "train.global_batch", "train.micro_batch") || !both_ok(cfg, "grid.data", "grid.z"))
@@ -167,25 +176,19 @@ static void check_batch(ax_config *cfg)
     int64_t global = cfg->train.global_batch, rows = cfg->train.micro_batch * batch_ranks(cfg);
     if (global % rows == 0)
         return;
-    char of[128];
+    char of[128], advice[160] = "";
     batch_factors(cfg, of);
-    if (rows > global) {
-        ax_option_error(cfg->set, "train.global_batch",
-                        "%" PRId64 " must be a multiple of %s; the nearest is %" PRId64, global, of, rows);
-        return;
+    int64_t multiple = global / rows * rows;
+    ax_text_add(advice, sizeof advice, "train.global_batch=");
+    add_choices(advice, sizeof advice, multiple, multiple + rows);
+    if (global % batch_ranks(cfg) == 0) {
+        int64_t below, above;
+        nearest_divisors(global / batch_ranks(cfg), cfg->train.micro_batch, &below, &above);
+        ax_text_add(advice, sizeof advice, ", or train.micro_batch=");
+        add_choices(advice, sizeof advice, below, above);
     }
-    int64_t below, above, multiple = global / rows * rows;
-    if (global % batch_ranks(cfg)) {
-        ax_option_error(cfg->set, "train.global_batch",
-                        "%" PRId64 " must be a multiple of %s; the nearest are %" PRId64 " and %" PRId64,
-                        global, of, multiple, multiple + rows);
-        return;
-    }
-    nearest_divisors(global / batch_ranks(cfg), cfg->train.micro_batch, &below, &above);
-    ax_option_error(cfg->set, "train.global_batch",
-                    "%" PRId64 " must be a multiple of %s; the nearest are %" PRId64 " and %" PRId64
-                    ", or micro-batches of %" PRId64 " and %" PRId64,
-                    global, of, multiple, multiple + rows, below, above);
+    ax_option_error(cfg->set, "train.global_batch", "%" PRId64 " must be a multiple of %s: give %s", global,
+                    of, advice);
 }
 
 static void check_valid(ax_config *cfg)
@@ -386,23 +389,51 @@ void config_check_pipe(ax_config *cfg, int64_t blocks)
     }
 }
 
-ax_status ax_config_check_ranks(ax_config *cfg, int ranks)
+/* Returns the number of ranks that the grid needs. *key: that of its first axis whose size is above 1, or
+ * grid.data if there is none. */
+static int64_t grid_ranks(const ax_config *cfg, char key[16])
 {
-    ax_grid_load load = {.micro_batch = cfg->train.micro_batch, .global_batch = cfg->train.global_batch};
-    ax_grid_size wanted = ax_config_grid(cfg);
     int64_t product = 1;
-    /* `key`: the configuration key of the first grid axis whose size is above 1, or grid.data if there is
-     * none */
-    char key[16] = "grid.data", grid[80], nearest[320];
+    snprintf(key, 16, "grid.data");
     for (int a = AX_AXES_STANDARD - 1; a >= 0; a--) {
-        int n = ax_grid_size_along(wanted, (ax_axis)a);
+        int n = ax_grid_size_along(ax_config_grid(cfg), (ax_axis)a);
         product = ax_min(product * n, INT32_MAX);
         if (n > 1)
             axis_key((ax_axis)a, key);
     }
+    return product;
+}
+
+/* Gives the ranks that the other axes leave over to the axis along which they divide the batch: data or, with
+ * a strategy without it (fsdp), z. Does nothing if the user has set the size of that axis, or the other axes
+ * do not divide the number of ranks. */
+static ax_status spread_ranks(ax_config *cfg, int ranks, int64_t product, const ax_strategy *strategy)
+{
+    ax_grid_size data = {.x = 1, .y = 1, .z = 1, .pipe = 1, .data = 2};
+    const char *key = ax_strategy_lacks(strategy, data) ? "grid.z" : "grid.data";
+    char size[16], place[32];
+    if (ranks % product || ax_config_given(cfg, key))
+        return AX_OK;
+    snprintf(size, sizeof size, "%" PRId64, ranks / product);
+    snprintf(place, sizeof place, "%d ranks", ranks);
+    AX_TRY(ax_option_assign(cfg->set, key, size, place));
+    check_batch(cfg);
+    check_chunks(cfg);
+    return ax_option_finish(cfg->set);
+}
+
+ax_status ax_config_take_ranks(ax_config *cfg, int ranks)
+{
+    ax_grid_load load = {.micro_batch = cfg->train.micro_batch, .global_batch = cfg->train.global_batch};
+    char key[16], grid[80], nearest[320];
+    int64_t product = grid_ranks(cfg, key);
+    AX_TRY(ax_strategy_find(cfg->strategy, &load.strategy));
+    if (product != ranks)
+        AX_TRY(spread_ranks(cfg, ranks, product, load.strategy));
+    product = grid_ranks(cfg, key);
     if (product == ranks)
         return AX_OK;
-    AX_TRY(ax_strategy_find(cfg->strategy, &load.strategy));
+    ax_grid_size wanted = ax_config_grid(cfg);
     ax_option_error(cfg->set, key,
                     "the grid %s needs %" PRId64 " rank%s but there %s %d: start "
                     "as many (--ranks %" PRId64 "), or choose one of the nearest grids that fit: %s",

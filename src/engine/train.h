@@ -341,8 +341,7 @@ ax_status ax_run_evaluate(const ax_run *run, ax_evaluation *out);
 bool ax_run_first(const ax_run *run); /* returns true if this rank is rank 0 */
 /* The functions of train_ranks.c below are collective, except ax_trouble_note. */
 ax_status ax_run_max(const ax_run *run, int64_t *values, int n); /* values[i] = maximum over ranks */
-/* Checks that all ranks have the same configuration, and that the grid in it needs exactly as many ranks as
- * there are. */
+/* Checks that all ranks have the same configuration, and gives the grid in it as many ranks as there are. */
 ax_status ax_run_compare_configs(const ax_run *run);
 /* Keeps ranks in contact while one rank works for all, so that signals to any rank are known within about a
  * second and the watchdog does not warn of a late rank. The working rank calls this about once a second with

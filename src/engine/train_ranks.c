@@ -40,6 +40,19 @@ static ax_status compare_lines(const ax_option_set *set, const char *mine, const
     return AX_OK;
 }
 
+/* Gives the grid all ranks (ax_config_take_ranks), and logs what it chose if the configuration did not. */
+static ax_status take_ranks(const ax_run *run)
+{
+    const ax_config *c = run->config;
+    const int64_t data = c->grid.data, z = c->grid.z;
+    AX_TRY(ax_config_take_ranks(run->config, ax_comm_size(run->world)));
+    if ((data != c->grid.data || z != c->grid.z) && ax_run_first(run))
+        ax_log(AX_LOG_INFO, "%s is %lld: the ranks that no other key of the grid uses divide each batch",
+               data != c->grid.data ? "grid.data" : "grid.z",
+               (long long)(data != c->grid.data ? c->grid.data : c->grid.z));
+    return AX_OK;
+}
+
 ax_status ax_run_compare_configs(const ax_run *run)
 {
     ax_buf mine = {0};
@@ -59,7 +72,7 @@ ax_status ax_run_compare_configs(const ax_run *run)
         free(first);
     }
     ax_buf_fini(&mine);
-    return status == AX_OK ? ax_config_check_ranks(run->config, ax_comm_size(run->world)) : status;
+    return status == AX_OK ? take_ranks(run) : status;
 }
 
 /* ---- waiting for a rank that works for all ------------------------------------------------------- */

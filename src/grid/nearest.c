@@ -67,6 +67,15 @@ char *ax_grid_size_print(ax_grid_size size, char out[80])
     return out;
 }
 
+/* Prints the axes of `size` whose sizes are not the wanted ones, as keys: "grid.x=1 grid.data=4". */
+static void print_changes(const int *wanted, const int *size, char out[128])
+{
+    *out = 0;
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        if (size[a] != wanted[a])
+            ax_text_add(out, 128, "%sgrid.%s=%d", *out ? " " : "", ax_axis_name((ax_axis)a), size[a]);
+}
+
 char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, const void *arg, char out[320])
 {
     search s = {.legal = legal, .arg = arg};
@@ -75,8 +84,8 @@ char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, c
     factorize(&s, 0, ranks);
     snprintf(out, 320, "%s", s.n ? "" : "none");
     for (int i = 0; i < s.n; i++) {
-        char one[80];
-        ax_grid_size_print(ax_grid_size_of(s.best[i].size), one);
+        char one[128];
+        print_changes(s.wanted, s.best[i].size, one);
         ax_text_add(out, 320, "%s%s", i ? "; " : "", one);
     }
     return out;

@@ -70,11 +70,11 @@ static void rules_over_keys(void **state)
         {"model: {family: gpt2, hidden: 96, heads: 97}\ndata: {train: x}\n",
          "t.yaml:1:42: model.heads: 97 must divide model.hidden (96), so it cannot be larger"},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 10, micro_batch: 4}\n",
-         "t.yaml:3:23: train.global_batch: 10 must be a multiple of train.micro_batch (4); the nearest are 8 "
-         "and "
-         "12, or micro-batches of 2 and 5"},
+         "t.yaml:3:23: train.global_batch: 10 must be a multiple of train.micro_batch (4): give "
+         "train.global_batch=8 or 12, or train.micro_batch=2 or 5"},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 3}\n",
-         "t.yaml:3:23: train.global_batch: 3 must be a multiple of train.micro_batch (4); the nearest is 4"},
+         "t.yaml:3:23: train.global_batch: 3 must be a multiple of train.micro_batch (4): give "
+         "train.global_batch=4, or train.micro_batch=3"},
         {"model: {family: gpt2}\ndata: {train: x}\noptim: {lr: 1e-4, min_lr: 2e-4}\n",
          "t.yaml:3:27: optim.min_lr: 0.0002 must be at most optim.lr (0.0001)"},
         {"model: {family: gpt2}\ndata: {train: x, goldfish: {k: 1}}\n",
@@ -100,12 +100,12 @@ static void rules_over_keys(void **state)
          "t.yaml:3:17: optim.warmup: must be from 0 to 1000000000, not \"-1\""},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 24}\ngrid: {data: 4, z: 2}\n",
          "t.yaml:3:23: train.global_batch: 24 must be a multiple of train.micro_batch x grid.data x grid.z "
-         "(4 x 4 x 2 = 32); the nearest is 32"},
+         "(4 x 4 x 2 = 32): give train.global_batch=32, or train.micro_batch=3"},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 24}\ngrid: {data: 4}\n",
          "t.yaml:3:23: train.global_batch: 24 must be a multiple of train.micro_batch x grid.data x grid.z "
-         "(4 x 4 x 1 = 16); the nearest are 16 and 32, or micro-batches of 3 and 6"},
+         "(4 x 4 x 1 = 16): give train.global_batch=16 or 32, or train.micro_batch=3 or 6"},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 25}\ngrid: {data: 4}\n",
-         "(4 x 4 x 1 = 16); the nearest are 16 and 32"},
+         "(4 x 4 x 1 = 16): give train.global_batch=16 or 32"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 15}\n",
          "t.yaml:3:14: grid.pipe: 15 stages are too many for a model of 12 blocks: each needs the embedding, "
          "a block or the head; at most 14"},
@@ -449,7 +449,7 @@ static void nearest_batches_are_found_quickly(void **state)
     double start = ax_cpu_now();
     static const char *const keys[] = {"train.global_batch=999999937", "train.micro_batch=500000000"};
     assert_int_equal(load("model: {family: gpt2}\ndata: {train: x}\n", 2, keys, &c), AX_ERR_USAGE);
-    assert_non_null(strstr(ax_error_message(), "micro-batches of 1 and 999999937"));
+    assert_non_null(strstr(ax_error_message(), "train.micro_batch=1 or 999999937"));
     assert_true(ax_cpu_now() - start < 0.2);
     ax_config_fini(&c);
 }

@@ -20,11 +20,11 @@ static const char *const grids[] = {
     "ranks=8 grid.x=2 grid.y=2 grid.z=2",
     "ranks=8 grid.x=2 grid.y=2 grid.data=2",
     "ranks=4 grid.x=2 grid.data=2 grid.order=data,z,y,x,pipe",
-    "ranks=2 grid.data=2 zero=1",
+    "ranks=2 zero=1",
     "ranks=4 grid.z=2 grid.data=2 zero=3 train.weight_cache=1000000",
     "ranks=4 grid.x=2 grid.data=2 zero=2 overlap.oar=false overlap.ors=false overlap.oag=false",
-    "ranks=2 grid.z=2 strategy=fsdp",
-    "ranks=4 grid.x=2 grid.data=2 strategy=megatron",
+    "ranks=2 strategy=fsdp",
+    "ranks=4 grid.x=2 strategy=megatron",
     "ranks=2 grid.pipe=2",
     "ranks=4 grid.pipe=4 pipe.schedule=1f1b",
     "ranks=8 grid.pipe=2 grid.x=2 grid.data=2 zero=1 pipe.slack=1",
@@ -277,10 +277,18 @@ static void mistakes_are_reported_once(void **state)
     sh("rm -rf run");
     refused(2,
             "grid.x: the grid x=2 y=1 z=1 pipe=1 data=2 needs 4 ranks but there are 3: start as many "
-            "(--ranks 4), or choose one of the nearest grids that fit: ",
+            "(--ranks 4), or choose one of the nearest grids that fit: grid.x=1 grid.data=3; ",
             RANK_KEYS "train.global_batch=12 ranks=3 grid.x=2 grid.data=2");
-    refused(2, "grid.data: the grid x=1 y=1 z=1 pipe=1 data=1 needs 1 rank but there are 2",
-            RANK_KEYS "ranks=2");
+    refused(2,
+            "grid.data: the grid x=1 y=1 z=1 pipe=1 data=1 needs 1 rank but there are 2: start as many "
+            "(--ranks 1), or choose one of the nearest grids that fit: grid.data=2; grid.",
+            RANK_KEYS "ranks=2 grid.data=1");
+    refused(2, "grid.x: the grid x=2 y=1 z=1 pipe=1 data=1 needs 2 ranks but there are 3",
+            RANK_KEYS "ranks=3 train.global_batch=12 grid.x=2");
+    refused(2,
+            "train.global_batch: 8 must be a multiple of train.micro_batch x grid.data x grid.z (1 x 3 x 1 = "
+            "3): give train.global_batch=6 or 9",
+            RANK_KEYS "ranks=3");
     refused(2, "rank 1: train.seed is 3 here (command line) and 1234 on rank 0: give all ranks the same",
             RANK_KEYS "ranks=3 grid.data=3 train.global_batch=12 @1:train.seed=3");
     refused(2, "rank 2: model.init_std is 0.02 here (default) and 0.03 on rank 0",

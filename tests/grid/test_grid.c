@@ -307,14 +307,14 @@ static void errors_suggest_the_nearest_grids(void **state)
     assert_int_equal(ax_comm_threads_run(8, does_not_fit, &three), AX_ERR_USAGE);
     assert_non_null(strstr(ax_error_message(),
                            "grid x=2 y=1 z=1 pipe=1 data=3 needs 6 ranks but there are 8; "
-                           "the nearest grids that fit: x=2 y=1 z=1 pipe=1 data=4; "));
+                           "the nearest grids that fit: grid.data=4; "));
     ax_grid_size none = {.x = 1, .y = 0, .z = 1, .pipe = 1, .data = 1};
     assert_int_equal(ax_comm_threads_run(1, does_not_fit, &none), AX_ERR_USAGE);
     assert_non_null(strstr(ax_error_message(), "grid axis y has size 0"));
     ax_grid_size alone = {.x = 4, .y = 1, .z = 1, .pipe = 1, .data = 1};
     assert_int_equal(ax_comm_threads_run(1, does_not_fit, &alone), AX_ERR_USAGE);
     assert_non_null(strstr(ax_error_message(), "but there is 1; the nearest grids that fit: "
-                                               "x=1 y=1 z=1 pipe=1 data=1"));
+                                               "grid.x=1"));
 }
 
 int main(void)

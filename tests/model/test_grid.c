@@ -53,22 +53,22 @@ static void illegal_grids_are_refused(void **state)
     refused(load, (ax_grid_size){6, 1, 1, 1, 1}, 6,
             "with x = 6 the query heads of a rank would belong to two key heads: x must be at most the "
             "number of key heads, 4, or a multiple of it",
-            "x=3 y=1 z=1 pipe=1 data=2; ");
-    refused(load, (ax_grid_size){2, 1, 1, 1, 2}, 8, "it has 4 ranks, not 8", "x=2 y=1 z=1 pipe=1 data=4; ");
+            "grid.x=3 grid.data=2; ");
+    refused(load, (ax_grid_size){2, 1, 1, 1, 2}, 8, "it has 4 ranks, not 8", "grid.data=4; ");
     refused(load, (ax_grid_size){1, 1, 4, 1, 4}, 16, "too small for micro-batches of 2 on each of 16 ranks",
             "");
     refused(load, (ax_grid_size){1, 1, 1, 1, 3}, 3,
             "is not a multiple of 6, the rows of one micro-batch on each rank of data and z",
-            "x=3 y=1 z=1 pipe=1 data=1");
+            "grid.x=3 grid.data=1");
     /* Suggested grids are legal in every respect: neither x = 6 nor data = 6 is suggested. */
     refused(load_of("megatron", 2, 16), (ax_grid_size){1, 2, 1, 1, 3}, 6, "strategy megatron is 1D tensor",
-            "x=3 y=1 z=1 pipe=1 data=2");
+            "grid.x=3 grid.y=1 grid.data=2");
     refused(load, (ax_grid_size){1, 1, 1, 4, 1}, 4,
             "4 pipeline stages are too many: each needs the embedding, a block or the head, and the model "
             "has 3 of",
-            "x=1 y=1 z=1 pipe=2 data=2; ");
+            "grid.pipe=2 grid.data=2; ");
     refused(load_of("ddp", 1, 16), (ax_grid_size){1, 1, 1, 1, 3}, 3,
-            "is not a multiple of 3, the rows of one micro-batch", "x=1 y=1 z=1 pipe=3 data=1");
+            "is not a multiple of 3, the rows of one micro-batch", "grid.pipe=3 grid.data=1");
     refused(load_of("ddp", 1, 16), (ax_grid_size){1, 1, 1, 1, 5}, 5,
             "is not a multiple of 5, the rows of one micro-batch", "none");
 }

@@ -15,6 +15,8 @@ typedef struct args {
     int64_t seq_len, batch;
     ax_strings ignore;
     bool cross_documents, bos;
+    ax_row_shape of_run; /* the rows with which the run that wrote the model evaluates (ax_pretrained_rows) */
+    bool bare;           /* no special tokens around texts: because of --no-bos, or as in that run */
 } args;
 
 static const ax_option options[] = {
@@ -23,9 +25,11 @@ static const ax_option options[] = {
      .help = "text, JSON or JSONL, a directory of them, a token file, a directory of shards, or a pattern "
              "('*.bin'); /dev/stdin reads text from standard input"},
     {"seq-len", AX_OPT_INT, offsetof(args, seq_len), "0", "[0, 16777216]", .meta = "N",
-     .help = "tokens per row (a sequence that the model reads at once); 0: those of the longest document "
-             "(with --pack "
-             "stream: at least 1024), at most 4096, the model's positions and the tokens that there are"},
+     .help =
+         "tokens per row (a sequence that the model reads at once); 0: those of the run that wrote MODEL, "
+         "so that the loss is that of its evaluations; of other models, those of the longest document "
+         "(with --pack stream: at least 1024), at most 4096, the model's positions and the tokens that "
+         "there are"},
     {"batch", AX_OPT_INT, offsetof(args, batch), "0", "[0, 65536]",
      .help = "most rows that each rank along the grid axes data and z computes at a time; 0: as many as have "
              "4096 "
@@ -44,7 +48,8 @@ static const ax_option options[] = {
     {"loss", AX_OPT_STRING, offsetof(args, loss), "auto", .choices = "auto|answers|all",
      .help =
          "which tokens count in the loss, like the configuration key data.loss: all, answers (what the "
-         "assistant says; the data must have a mask) or auto (answers if the data have a mask, else all)"},
+         "assistant says; the data must have a mask) or auto (as in the run that wrote MODEL, else answers "
+         "if the data have a mask, else all)"},
     {"pack", AX_OPT_ENUM, offsetof(args, pack), "auto", .choices = "stream|documents|auto",
      .help = "what a row is, like the configuration key data.pack: consecutive tokens (stream), whole "
              "documents side by side, so that each is read from its start (documents), or documents for "
@@ -90,9 +95,14 @@ static ax_status choose_length(const args *a, const opened_model *m, ax_data *da
 {
     ax_row_length length;
     char text[AX_ROW_LENGTH_TEXT];
+    const int64_t positions = ax_model_config_positions(&m->model.config);
+    if (!a->seq_len && shape->seq_len && m->first)
+        ax_log(shape->seq_len == positions ? AX_LOG_DEBUG : AX_LOG_INFO,
+               "%s: rows have %lld tokens, as in the evaluations of the run; --seq-len sets another length",
+               a->data, (long long)shape->seq_len);
     if (shape->seq_len)
         return AX_OK;
-    AX_TRY(ax_data_choose_length(&data, 1, shape, ax_model_config_positions(&m->model.config), &length));
+    AX_TRY(ax_data_choose_length(&data, 1, shape, positions, &length));
     shape->seq_len = length.seq_len;
     ax_row_length_print(&length, "--seq-len", text);
     if (m->first)
@@ -104,10 +114,15 @@ static ax_status choose_length(const args *a, const opened_model *m, ax_data *da
 static ax_status cut(const args *a, const opened_model *m, ax_data *data, ax_row_shape *shape)
 {
     ax_data_packed packed;
-    *shape = (ax_row_shape){.seq_len = a->seq_len,
-                            .mask_documents = !a->cross_documents,
-                            .answers = strcmp(a->loss, "all") != 0,
-                            .pack = (ax_data_packing)a->pack};
+    *shape = a->of_run;
+    if (a->seq_len)
+        shape->seq_len = a->seq_len;
+    if (a->cross_documents)
+        shape->mask_documents = false;
+    if (strcmp(a->loss, "auto") != 0)
+        shape->answers = strcmp(a->loss, "all") != 0;
+    if (a->pack != AX_PACK_AUTO)
+        shape->pack = (ax_data_packing)a->pack;
     AX_TRY(choose_length(a, m, data, shape));
     ax_status status = ax_data_is_packed(data, shape) ? ax_data_pack(data, shape, &packed) : AX_OK;
     if (status == AX_ERR_USAGE)
@@ -148,7 +163,7 @@ static ax_status with_data(const args *a, opened_model *m, const char *tokens)
             ax_data_expect(data, &(ax_data_reader){m->model.config.vocab, tok ? ax_tokenizer_hash(tok) : 0,
                                                    tok, .other = !m->first});
     if (status == AX_OK && tok)
-        status = ax_data_expect_begin(data, tok, a->bos && m->first);
+        status = ax_data_expect_begin(data, tok, !a->bare && m->first);
     if (status == AX_OK && !strcmp(a->loss, "answers") && ax_data_describe(data)->targets < 0)
         status = ax_fail(
             AX_ERR_USAGE,
@@ -215,7 +230,7 @@ static ax_status prepare(const args *a, const opened_model *m, char *dir, size_t
                                                                  .ignore = a->ignore,
                                                                  .bad_lines = a->text.bad_lines},
                                                       .tokenizer = m->model.tokenizer,
-                                                      .bare = !a->bos,
+                                                      .bare = a->bare,
                                                       .progress = show_build,
                                                       .user = &progress},
                              dir, tokens);
@@ -250,6 +265,24 @@ static ax_status with_tokens(const args *a, opened_model *m)
     return status != AX_OK ? status : removed;
 }
 
+/* Sets a->of_run and a->bare. Rank 0 reads the checkpoint, which a run that still trains may remove. */
+static ax_status follow_run(args *a, const opened_model *m)
+{
+    ax_row_shape *shape = &a->of_run;
+    ax_work *work;
+    bool bos;
+    AX_TRY(ax_comm_agree(m->world, m->first ? ax_pretrained_rows(&m->model, shape, &bos) : AX_OK));
+    int64_t values[] = {shape->seq_len, shape->mask_documents, shape->answers, shape->pack, m->first && bos};
+    AX_TRY(ax_broadcast(m->world, NULL, values, AX_COUNT(values), AX_I64, 0, &work));
+    AX_TRY(ax_wait(&work));
+    *shape = (ax_row_shape){.seq_len = values[0],
+                            .mask_documents = values[1],
+                            .answers = values[2],
+                            .pack = (ax_data_packing)values[3]};
+    a->bare = !a->bos || !values[4];
+    return AX_OK;
+}
+
 static ax_status prepare_model(const args *a, opened_model *m)
 {
     if (a->tokenizer) {
@@ -263,13 +296,15 @@ static bool reads_input(const void *raw) { return cli_is_stdin(((const args *)ra
 
 static ax_status run(const void *raw)
 {
-    const args *a = raw;
+    args a = *(const args *)raw;
     opened_model m;
-    ax_status status = model_open(&a->common, MODEL_ROWS, &m);
+    ax_status status = model_open(&a.common, MODEL_ROWS, &m);
     if (status == AX_OK)
-        status = ax_comm_agree(m.world, prepare_model(a, &m));
+        status = ax_comm_agree(m.world, prepare_model(&a, &m));
     if (status == AX_OK)
-        status = with_tokens(a, &m);
+        status = follow_run(&a, &m);
+    if (status == AX_OK)
+        status = with_tokens(&a, &m);
     return model_close(&m, status);
 }
 
@@ -281,7 +316,9 @@ const cli_verb verb_eval = {
         "--pack stream: of the data). In bits per byte, such a first token counts as log2(vocabulary size)\n"
         "bits, so that the figure is comparable with a compressor's; but a token that the tokenizer puts\n"
         "before each text counts as none.\n"
-        "In conversations only what the assistant says is counted, as in training (--loss).",
+        "In conversations only what the assistant says is counted, as in training (--loss).\n"
+        "If MODEL is a run or a checkpoint of one, rows are cut as in the run's own evaluations, unless a\n"
+        "flag says otherwise; with the run's --precision, the loss is the eval_loss of its metrics.",
     .examples = "axonn eval runs/name --data valid.txt\naxonn eval path/to/gpt2 --data valid.tok --seq-len "
                 "512 --json\n"
                 "axonn eval runs/name --data valid.tok --ranks 4 grid.x=2 grid.data=2",

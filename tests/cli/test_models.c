@@ -373,6 +373,30 @@ static void eval_equals_the_evaluation_of_training(void **state)
           AXONN " eval " GOLDEN " --data valid.txt");
 }
 
+/* Rows are those of the run, not those that the model's positions or the data allow. */
+static void eval_reads_the_rows_of_the_run(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(
+        shell("printf 'model: {from: run, seq_len: 8}\ndata: {train: valid.tok, valid: valid.tok, "
+              "mask_documents: false, pack: documents}\ntrain: {steps: 1, global_batch: 2, micro_batch: 2, "
+              "precision: fp32}\nrun: {dir: short}\n' >short.yaml; " AXONN
+              " train short.yaml 2>errors && grep eval_loss short/metrics.jsonl",
+              &out),
+        0);
+    json_t *row = json_loads(out.data, 0, NULL);
+    json_t *o = json_of(AXONN " eval short --data valid.tok --batch 2 --json 2>errors");
+    assert_true(number(o, "loss") == number(row, "eval_loss"));
+    assert_int_equal(shell("grep 'rows have 8 tokens, as in the evaluations of the run' errors", &out), 0);
+    json_t *longer = json_of(AXONN " eval short --data valid.tok --batch 2 --seq-len 16 --json");
+    assert_true(number(longer, "loss") != number(row, "eval_loss"));
+    json_decref(longer);
+    json_decref(o);
+    json_decref(row);
+    ax_buf_fini(&out);
+}
+
 /* Data without targets is an error, pipes are read, and --text-key works. */
 static void eval_reads_all_input_formats(void **state)
 {
@@ -603,6 +627,7 @@ int main(void)
         cmocka_unit_test(prompts_are_encoded_as_text),
         cmocka_unit_test(logits_equal_the_golden_numbers),
         cmocka_unit_test(eval_equals_the_evaluation_of_training),
+        cmocka_unit_test(eval_reads_the_rows_of_the_run),
         cmocka_unit_test(eval_reads_all_input_formats),
         cmocka_unit_test(an_interrupted_eval_leaves_no_files),
         cmocka_unit_test(an_empty_tmpdir_is_unset),

@@ -57,8 +57,10 @@ static const ax_option options[] = {
      .help = "make the tokens of the prompt and of the text so far less likely: their positive logits are "
              "divided by X, negative ones multiplied; 1: no penalty"},
     {"samples", AX_OPT_INT, offsetof(args, samples), "1", "[1, 1000000]", .meta = "N",
-     .help = "continue the prompt N times. The first text is that of one sample; with --json each is one "
-             "object, numbered from 0"},
+     .help =
+         "continue the prompt N times; the first text is the one that a single sample has. Above 1, a line "
+         "'--- sample I' comes before each text, with I from 0; with --json each text is one object "
+         "instead, on a line of its own, with I as \"sample\""},
     {"seed", AX_OPT_INT, offsetof(args, seed), "0", "[0, inf)", .meta = "S",
      .help = "random seed of the sampling; the same seed gives the same text"},
     {"stop", AX_OPT_INTS, offsetof(args, stop), .meta = "ID,ID,...",
@@ -502,6 +504,16 @@ static ax_status talk(session *s)
     }
 }
 
+/* Prints, on rank 0 and without --json, the line that separates several samples. */
+static ax_status begin_sample(const session *s)
+{
+    char line[48];
+    if (s->a->samples == 1 || !s->m.first || s->a->common.json)
+        return AX_OK;
+    int n = snprintf(line, sizeof line, "--- sample %lld\n", (long long)s->sample);
+    return cli_print(line, (size_t)n);
+}
+
 static ax_status answer_once(session *s)
 {
     AX_TRY(share_prompt(s, s->template ? read_messages : read_prompt));
@@ -509,8 +521,7 @@ static ax_status answer_once(session *s)
         s->ids.size = s->prompt;
         s->drawn = 0;
         s->start = s->sample ? ax_now() : s->start;
-        if (s->m.first && s->a->samples > 1)
-            ax_log(AX_LOG_INFO, "sample %lld of %lld", (long long)s->sample + 1, (long long)s->a->samples);
+        AX_TRY(ax_comm_agree(s->m.world, begin_sample(s)));
         AX_TRY(generate(s));
         AX_TRY(ax_comm_agree(s->m.world, s->m.first ? finish(s) : AX_OK));
     }

@@ -234,6 +234,14 @@ static void several_samples(void **state)
     for (int i = 0; i < 3; i++)
         json_decref(all[i]);
     json_decref(alone);
+    /* Without --json, a line begins each of several texts. */
+    char one[256], first[300];
+    assert_int_equal(shell(AXONN " generate model --tokens 5,6,7 --seed 1 --max-tokens 3 2>log", &out), 0);
+    snprintf(one, sizeof one, "%s", out.data);
+    assert_int_equal(
+        shell(AXONN " generate model --tokens 5,6,7 --seed 1 --max-tokens 3 --samples 2 2>log", &out), 0);
+    int n = snprintf(first, sizeof first, "--- sample 0\n%s--- sample 1\n", one);
+    assert_true(!strncmp(out.data, first, (size_t)n) && out.data[n] && !strstr(one, "sample"));
     assert_int_equal(shell(AXONN " generate model --chat --samples 2 2>&1", &out), 2);
     ax_buf_fini(&out);
 }

@@ -443,6 +443,37 @@ bool ax_run_same_samples(const ax_run *run, const json_t *state)
            json_integer_value(json_object_get(saved, "data.long")) == run->config->data.longer;
 }
 
+/* Reads the schedule of the learning rate by which the run went on until the checkpoint. */
+static ax_status read_schedule(const json_t *settings, ax_schedule *out)
+{
+    const char *kind = json_string_value(json_object_get(settings, "optim.schedule"));
+    *out = (ax_schedule){.steps = json_integer_value(json_object_get(settings, "train.steps")),
+                         .warmup = json_integer_value(json_object_get(settings, "optim.warmup")),
+                         .lr = json_number_value(json_object_get(settings, "optim.lr")),
+                         .min_lr = json_number_value(json_object_get(settings, "optim.min_lr")),
+                         .decay = json_number_value(json_object_get(settings, "optim.decay"))};
+    return ax_schedule_find(kind ? kind : "constant", &out->kind);
+}
+
+/* Logs if the learning rate rises where the run goes on, although it was past its warm-up: a run that had
+ * decayed it and gets more steps is then earlier in its decay. */
+static ax_status log_rising_rate(const ax_run *run)
+{
+    ax_schedule before;
+    const int64_t step = run->state.step, end = run->config->train.steps;
+    AX_TRY(read_schedule(json_object_get(run->resume.state, "settings"), &before));
+    if (run->resume.new_run || step <= before.warmup || step >= end || !ax_run_first(run))
+        return AX_OK;
+    const double was = ax_schedule_lr(&before, step), now = ax_schedule_lr(&run->plan.schedule, step + 1);
+    if (now > was)
+        ax_log(AX_LOG_INFO,
+               "the learning rate rises from %.3g (step %lld) to %.3g (step %lld): schedule %s with optim.lr "
+               "%g now ends at step %lld",
+               was, (long long)step, now, (long long)step + 1, run->config->optim.schedule,
+               run->config->optim.lr, (long long)end);
+    return AX_OK;
+}
+
 ax_status ax_run_log_changes(const ax_run *run)
 {
     if (!run->resume.state)
@@ -450,5 +481,5 @@ ax_status ax_run_log_changes(const ax_run *run)
     json_t *settings = ax_run_settings(run);
     ax_status status = report_changes(run, run->resume.state, settings, false, NULL);
     json_decref(settings);
-    return status;
+    return status == AX_OK ? log_rising_rate(run) : status;
 }

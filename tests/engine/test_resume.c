@@ -129,6 +129,25 @@ static void a_damaged_checkpoint_is_passed_over(void **state)
 
 /* ---- what may change ----------------------------------------------------------------------------- */
 
+/* A run that has decayed its learning rate and gets more steps says that it rises. One that goes on as it was
+ * planned says nothing. */
+static void a_rate_that_rises_again(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    run_expect(0, NULL, BASE_KEYS "train.steps=4");
+    run_expect(
+        0,
+        "the learning rate rises from 0 (step 4) to 0.005 (step 5): schedule cosine with optim.lr 0.01 "
+        "now ends at step 8",
+        BASE_KEYS "train.steps=8");
+    sh("rm -r run/ckpt/step-8 run/ckpt/step-7 && echo step-6 > run/latest");
+    run_expect(0, "done: step 8", BASE_KEYS "train.steps=8");
+    char *log = text_of("log");
+    assert_null(strstr(log, "learning rate"));
+    free(log);
+}
+
 static void allowed_changes(void **state)
 {
     (void)state;
@@ -620,6 +639,7 @@ int main(void)
         cmocka_unit_test(a_finished_run_has_nothing_to_do),
         cmocka_unit_test(nothing_saved_yet),
         cmocka_unit_test(a_damaged_checkpoint_is_passed_over),
+        cmocka_unit_test(a_rate_that_rises_again),
         cmocka_unit_test(allowed_changes),
         cmocka_unit_test(weights_of_sources),
         cmocka_unit_test(refused_changes),

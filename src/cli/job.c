@@ -11,6 +11,7 @@
  * note (cli_note in job.h, memory that this process shares with the ranks). Other children may not belong to
  * the job: if a shell started axonn by exec, the shell's background jobs are children too. */
 #include "job.h"
+#include "job_output.h"
 #include "job_processes.h"
 
 #include "axonn/comm.h"
@@ -82,7 +83,7 @@ static void clear_launcher_variables(void)
     }
 }
 
-static void become_launcher(const cli_job *job, pid_t parent)
+static void become_launcher(const cli_job *job, const cli_output *output, pid_t parent)
 {
     if (ax_launcher_find().launcher)
         clear_launcher_variables();
@@ -98,6 +99,8 @@ static void become_launcher(const cli_job *job, pid_t parent)
     int null = job->keeps_input ? -1 : open("/dev/null", O_RDONLY);
     if (null >= 0)
         dup2(null, STDIN_FILENO);
+    if (output->end >= 0)
+        dup2(output->end, STDOUT_FILENO);
     execvp(job->words[0], job->words);
     dprintf(STDERR_FILENO, "axonn: cannot start %s: %s\n", job->words[0], strerror(errno));
     _exit(CLI_CANNOT_START);
@@ -132,6 +135,7 @@ static void read_note(int fd, cli_note *note)
 
 typedef struct watch {
     cli_job *job;
+    const cli_output *output;
     pid_t pid;
     double asked, sent; /* time when the signal came, and when it was last passed on; 0: not yet */
     double ending;      /* time when SIGTERM was sent to the launcher; 0: not yet */
@@ -217,6 +221,8 @@ static void watch_launcher(watch *w, int note_fd)
         w->job->at_once = came_again;
         if (came)
             forward_signal(w, now);
+        if (!w->job->stop && cli_output_error(w->output))
+            end_launcher(w, now);
         end_if_gone(w, now);
         usleep((useconds_t)(POLL_SECONDS * 1e6));
     }
@@ -301,18 +307,25 @@ ax_status cli_job_run(cli_job *job)
     signal(SIGCHLD,
            SIG_DFL); /* if SIGCHLD were ignored, waitpid would not return the exit status of the launcher */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    cli_output output;
+    cli_output_start(&output);
     pid_t pid = fork();
+    if (pid < 0)
+        cli_output_finish(&output, 0, &came);
     AX_CHECK(pid >= 0, AX_ERR_MEMORY,
              "cannot start a process for the launcher of the ranks: %s; the limit of processes (ulimit -u) "
              "or of memory may be reached",
              strerror(errno));
     if (!pid)
-        become_launcher(job, parent);
+        become_launcher(job, &output, parent);
+    cli_output_close_end(&output);
     job->started = true;
     int alive;
     pid_t guard = start_guard(job, pid, &alive);
-    watch_launcher(&(watch){.job = job, .pid = pid}, note_fd);
+    watch_launcher(&(watch){.job = job, .output = &output, .pid = pid}, note_fd);
     end_orphans();
+    cli_output_finish(&output, ORPHAN_SECONDS, &came_again);
+    job->lost = cli_output_error(&output);
     end_guard(guard, alive);
     if (note_fd >= 0)
         close(note_fd);

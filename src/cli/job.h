@@ -34,6 +34,7 @@ typedef struct cli_job {
     bool at_once; /* SIGINT came twice: the job was ended without waiting for the ranks to save */
     bool gone;    /* the ranks had ended, but the launcher had not: it was ended */
     bool unheard; /* no rank acknowledged the signal in time: the job was ended */
+    int lost;     /* errno of the write of the ranks' standard output that failed; 0: all was written */
     bool started; /* the launcher was started; false: a signal came before the start */
     cli_note note;
 } cli_job;
@@ -46,7 +47,8 @@ enum { CLI_CANNOT_START = 126 };
  * them. If this process receives a signal: if job->stop is 0, ends the job; otherwise sends job->stop to the
  * launcher repeatedly until a rank has acknowledged it, and ends the job if no rank has done so within five
  * seconds. With job->elsewhere, acknowledgements may not reach this process, so the job then goes on without
- * one. If all ranks have ended and the launcher does not notice, ends the launcher. If this process dies, its
+ * one. If all ranks have ended and the launcher does not notice, ends the launcher; likewise if
+ * standard output cannot be written and job->stop is 0. If this process dies, its
  * job ends within seconds. Returns AX_ERR_MEMORY if no process can be started; the job's own result is in
  * job->status. */
 ax_status cli_job_run(cli_job *job);

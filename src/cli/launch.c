@@ -205,6 +205,21 @@ static ax_status check_open_files(const cli_launch *launch)
     return AX_OK;
 }
 
+/* Checks that the current directory exists, and lets a launcher that is started without PATH find its own
+ * programs and the shell. */
+static ax_status check_surroundings(void)
+{
+    char *here = getcwd(NULL, 0);
+    AX_CHECK(
+        here, AX_ERR_DATA,
+        "the launcher of the ranks cannot start, because the path of the current directory is not known: "
+        "%s; change to another directory",
+        strerror(errno));
+    free(here);
+    setenv("PATH", "/usr/local/bin:/usr/bin:/bin", 0);
+    return AX_OK;
+}
+
 /* Returns true if the stack limit is below 1 MiB, too little for some launchers. */
 static bool stack_is_small(void)
 {
@@ -237,6 +252,11 @@ static ax_status job_result(const cli_job *job)
     bool told = noted > 0 || (code > 1 && code <= AX_ERR_SIGNAL);
     if (ended_by_signal(job))
         return fail_by_signal(job);
+    struct sigaction pipe;
+    if (job->lost == EPIPE && noted <= 0 && !sigaction(SIGPIPE, NULL, &pipe) && pipe.sa_handler == SIG_DFL)
+        raise_default(SIGPIPE); /* as a process that writes to a closed pipe itself */
+    AX_CHECK(!job->lost || noted > 0, AX_ERR_DATA, "standard output cannot be written: %s",
+             strerror(job->lost));
     if (job->signal && noted == 0) /* the signal may have ended the launcher after the ranks had finished */
         return AX_OK;
     AX_CHECK(!job->gone || noted >= 0, AX_ERR_COMM,
@@ -323,6 +343,8 @@ ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t 
                    .elsewhere = launch->hosts,
                    .keeps_input = verb->reads_input && verb->reads_input(launch) && !isatty(STDIN_FILENO)};
     fflush(NULL);
+    if (result == AX_OK)
+        result = check_surroundings();
     if (result == AX_OK)
         result = check_open_files(launch);
     if (result == AX_OK)

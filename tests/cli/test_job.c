@@ -4,6 +4,7 @@
 #include "cli/job.h"
 #include "cli/job_processes.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -95,7 +96,7 @@ static void only_hanging_launchers_are_ended(void **state)
 {
     (void)state;
     double begin = ax_now();
-    pid_t lost = start("none", "0.3"), heard = start("heard", "0.3"), killed = start("none", "61.25"),
+    pid_t lost = start("none", "2.0"), heard = start("heard", "2.0"), killed = start("none", "61.25"),
           slow = start_slow();
     while (running("61[.]25") < 2 && ax_now() - begin < 20)
         usleep(20000);
@@ -111,10 +112,48 @@ static void only_hanging_launchers_are_ended(void **state)
     assert_int_equal(running("61[.]25"), 0);
 }
 
+/* Runs a job that prints `text`, and returns what cli_job.lost tells of its output to the file `path`. */
+static int lost_output(const char *path, char *script)
+{
+    char sh[] = "sh", c[] = "-c";
+    int status;
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (!pid) {
+        cli_job job = {.words = (char *const[]){sh, c, script, NULL}};
+        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        if (fd < 0 || dup2(fd, STDOUT_FILENO) < 0 || cli_job_run(&job) != AX_OK)
+            _exit(255);
+        _exit(job.lost);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* A launcher does not tell whether its output could be written. */
+static void output_that_cannot_be_written_is_known(void **state)
+{
+    (void)state;
+    char script[] = "for i in 0 1 2 3 4 5 6 7; do printf '%9999d' $i; done",
+         path[] = "/tmp/axonn-test-XXXXXX";
+    char *text;
+    size_t size;
+    assert_int_equal(lost_output("/dev/full", script), ENOSPC);
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(lost_output(path, script), 0);
+    assert_int_equal(ax_file_read(path, &text, &size), AX_OK);
+    assert_true(size == 8 * 9999 && text[size - 1] == '7');
+    free(text);
+    remove(path);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 4 && !strcmp(argv[1], "rank"))
         return rank(argv[2], argv[3]);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(only_hanging_launchers_are_ended)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(output_that_cannot_be_written_is_known),
+                                       cmocka_unit_test(only_hanging_launchers_are_ended)};
     return cmocka_run_group_tests_name("cli.job", tests, NULL, NULL);
 }

@@ -26,6 +26,15 @@ same_numbers() { # FILE FILE
     END { if (FNR != lines) exit 1 }' "$1" "$2"
 }
 
+# Output that cannot be written is an error, or the end that other programs have. The ranks' launcher says nothing.
+"$axonn" train a.yaml --ranks 2 run.dir=two --json >/dev/full 2>log
+[[ $? == 4 ]] && grep -q 'standard output cannot be written' log || die "a full standard output: $(<log)"
+"$axonn" generate two --tokens 1 --ranks 2 --samples 1000 2>log | head -c 1 >/dev/null
+[[ ${PIPESTATUS[0]} == 141 ]] || die "a closed standard output: ${PIPESTATUS[0]}, $(<log)"
+mkdir left
+(cd left && rmdir ../left && "$axonn" generate ../two --tokens 1 --ranks 2 2>../log)
+[[ $? == 4 ]] && grep -q 'change to another directory' log || die "a directory that is gone: $(<log)"
+
 # Evaluation, generation and logits on grids print what one rank prints.
 same_output() { # VERB AND ARGUMENTS… ++ RANKS AND GRID…
   local words=() one

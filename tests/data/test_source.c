@@ -462,8 +462,8 @@ static void expectations(void **state)
     FAILS(AX_ERR_DATA, "another tokenizer", ax_data_expect(data, &(ax_data_reader){10, 0x1235, NULL, false}));
     ax_data_close(&data);
     OK(ax_data_open(put_nanogpt(s, "n.bin"), -1, &data));
-    OK(ax_data_expect(data, &(ax_data_reader){9, 5, NULL, false})); /* the format stores no vocabulary, so a
-                                                                       wrong token is found when it is read */
+    /* The format stores no vocabulary, so a wrong token is found when it is read. */
+    OK(ax_data_expect(data, &(ax_data_reader){9, 5, NULL, false}));
     FAILS(AX_ERR_DATA, "token 3 is 9 (offset 6)", ax_data_tokens(data, 3, 1, &token));
     ax_data_close(&data);
     ax_token_writer *w;

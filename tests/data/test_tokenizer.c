@@ -1,5 +1,6 @@
 /* data: the tokenizer compared with Hugging Face's, on files with every supported feature; round trips;
- * streaming. test_tokenizer_files.c tests its files, test_tokenizer_train.c training. */
+ * streaming. test_tokenizer_files.c tests its files, test_tokenizer_classes.c where patterns cut,
+ * test_tokenizer_train.c training. */
 #include "data/tok.h"
 #include "data/tokenizer_test.h"
 

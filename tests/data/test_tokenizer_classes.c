@@ -1,5 +1,5 @@
-/* data: the classes of characters in tokenizers' patterns, compared with Hugging Face's on every character.
- */
+/* data: where patterns of tokenizers cut text: classes of characters compared with Hugging Face's on every
+ * character, and what regular expression engines read differently. */
 #include "data/tok.h"
 
 #include <inttypes.h>
@@ -13,11 +13,11 @@
 
 enum { CHARACTERS = 0x110000 - 0x800 }; /* all but the surrogates */
 
-/* A text of characters in order. */
+/* A text of characters in order. of[i] is the number of the character that begins at byte i, 0 <= i <= n; the
+ * surrogates count as none. */
 typedef struct every {
     char *text;
-    uint32_t
-        *of; /* [n + 1]: number of the character that begins at each byte; the surrogates count as none */
+    uint32_t *of;
     size_t n;
 } every;
 

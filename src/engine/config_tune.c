@@ -191,17 +191,39 @@ static const char *list_updated(const ax_model_config *m, char out[128])
     return out;
 }
 
+/* Replaces the items of *out by those of a list that commas separate. */
+static ax_status set_items(ax_strings *out, const char *list)
+{
+    size_t most = strlen(list) + 1;
+    for (size_t i = 0; i < out->count; i++)
+        free(out->items[i]);
+    free(out->items);
+    *out = (ax_strings){0};
+    AX_TRY(ax_calloc(most, sizeof *out->items, &out->items));
+    for (const char *at = list; *at;) {
+        size_t n = strcspn(at, ",");
+        AX_TRY(ax_strndup(at, n, &out->items[out->count]));
+        out->count++;
+        at += n + (at[n] == ',');
+    }
+    return AX_OK;
+}
+
+/* Sets `key`, a list, to `list`, what the adapter says, unless the user gave the key. */
+static void take_list(ax_config *c, const char *key, ax_strings *value, const char *list)
+{
+    if (!ax_config_given(c, key) && set_items(value, list) != AX_OK)
+        ax_option_error(c->set, key, "%s", ax_error_message());
+}
+
 /* Sets tune.targets to the matrices that the adapter updates. If the user gave the key, checks it instead. */
 static void take_targets(ax_config *c, const ax_model_config *m)
 {
     bool chosen[AX_MATRIX_COUNT] = {false}, same = true;
     char list[128];
-    list_updated(m, list);
-    if (!ax_config_given(c, "tune.targets")) {
-        if (ax_option_assign(c->set, "tune.targets", list, "model.from") != AX_OK)
-            ax_option_error(c->set, "tune.targets", "%s", ax_error_message());
+    take_list(c, "tune.targets", &c->tune.targets, list_updated(m, list));
+    if (!ax_option_ok(c->set, "tune.targets"))
         return;
-    }
     choose(c, m, chosen);
     for (int i = 0; i < AX_MATRIX_COUNT; i++)
         same &= chosen[i] == (ax_model_config_update_count(m, (ax_matrix)i) > 0);
@@ -211,24 +233,24 @@ static void take_targets(ax_config *c, const ax_model_config *m)
             "must be [%s], the matrices that the adapter in model.from updates; leave the key out", list);
 }
 
-/* Sets tune.layers to the blocks in which the adapter updates matrices. If the user gave the key, checks it
- * instead. */
+/* Sets tune.layers to the blocks in which the adapter updates matrices (all, if blocks do not differ). If the
+ * user gave the key, checks it instead. */
 static void take_blocks(ax_config *c, const ax_model_config *m)
 {
     ax_buf list = {0};
     char *chosen = NULL;
-    bool same = true, given = ax_config_given(c, "tune.layers");
+    bool same = true;
     ax_status status = ax_model_config_print_blocks(m, &list);
-    if (status == AX_OK && !given)
-        status = ax_option_assign(c->set, "tune.layers", list.data, "model.from");
     if (status == AX_OK)
         status = ax_calloc((size_t)m->layers, 1, &chosen);
     if (status != AX_OK)
         ax_option_error(c->set, "tune.layers", "%s", ax_error_message());
-    if (status == AX_OK && given)
+    else
+        take_list(c, "tune.layers", &c->tune.layers, list.data);
+    if (ax_option_ok(c->set, "tune.layers"))
         choose_blocks(c, m->layers, true, chosen);
-    for (int64_t i = 0; i < m->layers && status == AX_OK && given; i++)
-        same &= (chosen[i] != 0) == ax_model_config_block_is_adapted(m, i);
+    for (int64_t i = 0; i < m->layers && ax_option_ok(c->set, "tune.layers"); i++)
+        same &= (chosen[i] != 0) == (!m->low_rank_blocks || ax_model_config_block_is_adapted(m, i));
     if (!same)
         ax_option_error(c->set, "tune.layers",
                         "must be [%s], the blocks that the adapter in model.from updates; leave the key out",

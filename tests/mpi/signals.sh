@@ -7,7 +7,7 @@ source "$(dirname "$0")/jobs.sh"
 expect 0 '' "$axonn" train a.yaml run.dir=two # a model to evaluate
 # Signals to the supervisor (the process with --ranks) and to one rank: the run is saved.
 # Prints the launcher that axonn started; its other child is the guard.
-launcher_of() { pgrep -P "$1" | grep -vxFf <(pgrep -x axonn-guard); }
+launcher_of() { pgrep -P "$1" | grep -vxFf <(pgrep -x "axonn-(guard|output)"); }
 start_long() { # starts a run in the background; returns when two steps are done
   rm -rf run
   "$axonn" train a.yaml --ranks 2 grid.z=2 train.steps=1000000 optim.schedule=constant 2>log &

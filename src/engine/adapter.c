@@ -1,6 +1,7 @@
 /* Opens LoRA adapters (low-rank updates in files of PEFT's format) together with their base model. */
 #include "engine/adapter.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,10 +114,25 @@ static ax_status compare(ax_st *st, const ax_st_array *a, ax_st *base, const ax_
     return status;
 }
 
+/* Fails if the adapter holds the whole table, not only an update of it. */
+static ax_status refuse_whole(const ax_st *st, const char *dir, const char *key)
+{
+    char whole[300];
+    snprintf(whole, sizeof whole, "base_model.model.%s", key);
+    AX_CHECK(
+        !ax_st_find(st, whole), AX_ERR_DATA,
+        "%s holds %s, a whole matrix in place of the base's (modules_to_save, or tokens were added to the "
+        "model), which is not implemented: merge the adapter into its base with PEFT, and use the merged "
+        "model",
+        dir, whole);
+    return AX_OK;
+}
+
 static ax_status check_table(ax_st *st, const char *dir, ax_st *base, const ax_model_config *c,
                              const char *key, const char *tied)
 {
     char copy[300];
+    AX_TRY(refuse_whole(st, dir, key));
     snprintf(copy, sizeof copy, "base_model.model.%.*s.base_layer.weight",
              (int)(strlen(key) - strlen(".weight")), key);
     const ax_st_array *a = ax_st_find(st, copy),
@@ -147,6 +163,20 @@ ax_status ax_adapter_check_tables(ax_st *st, const char *dir, ax_st *base, const
 
 /* ---- the updates --------------------------------------------------------------------------------- */
 
+/* Sets *out to whether PEFT gives the module that holds a matrix an update. With ensure_weight_tying an
+ * update of one of two tied matrices is one of the other, too. */
+static ax_status is_meant(const ax_adapter *adapter, const ax_model_config *c, ax_matrix matrix,
+                          const char *module, bool *out)
+{
+    char other[256];
+    AX_TRY(ax_adapter_targets(adapter, module, out));
+    bool ties = c->tie && json_is_true(json_object_get(adapter->json, "ensure_weight_tying"));
+    if (*out || matrix < AX_MATRIX_OF_BLOCK || !ties)
+        return AX_OK;
+    ax_family_module(c->family, matrix == AX_MATRIX_HEAD ? AX_MATRIX_EMBED : AX_MATRIX_HEAD, other);
+    return ax_adapter_targets(adapter, other, out);
+}
+
 /* Sets *out to the rank and scale of the low-rank update of `matrix` in block `block`; rank 0: the adapter
  * does not update this matrix. Fails if adapter_config.json means that PEFT would leave the stored factors
  * out, or if the rank in it is not the rank of the stored factor A. */
@@ -162,7 +192,7 @@ static ax_status read_update(const ax_adapter *adapter, const ax_st *st, const c
         return AX_OK; /* the shapes of all arrays are compared with the model later (ax_ckpt_match) */
     ax_family_matrix_key(c->family, matrix, block, module);
     module[strlen(module) - strlen(".weight")] = 0;
-    AX_TRY(ax_adapter_targets(adapter, module, &meant));
+    AX_TRY(is_meant(adapter, c, matrix, module, &meant));
     AX_CHECK(meant, AX_ERR_DATA,
              "%s holds factors of %s, but target_modules, exclude_modules or layers_to_transform of its "
              "adapter_config.json leaves this module out: this adapter_config.json may belong to other "

@@ -19,8 +19,9 @@ AX_MUST_CHECK ax_status ax_adapter_check_base(const ax_st *st, const char *dir, 
                                               const char *base_dir);
 /* Checks that the copies of the base's tables (output layer, token embedding) that PEFT stores beside updates
  * of these tables (NAME.base_layer.weight) are equal to the base's, but for rounding to the dtype of the
- * copy. PEFT replaces the base's tables by them. ax_adapter_rules: how the names in an adapter's files may
- * differ from those of the factors; these copies are left alone. */
+ * copy. PEFT replaces the base's tables by them. Also fails if the adapter holds whole tables
+ * (modules_to_save). ax_adapter_rules: how the names in an adapter's files may differ from those of the
+ * factors; these copies are left alone. */
 AX_MUST_CHECK ax_status ax_adapter_check_tables(ax_st *st, const char *dir, ax_st *base,
                                                 const ax_model_config *config);
 extern const ax_ckpt_rules ax_adapter_rules;

@@ -43,6 +43,7 @@ static const member members[] = {
     {"r", NUMBER, NULL, "must be a number"},
     {"lora_alpha", NUMBER, NULL, "must be a number"},
     {"use_rslora", FLAG, NULL, "must be true or false"},
+    {"ensure_weight_tying", FLAG, NULL, "must be true or false"},
     {"target_modules", TEXT | LIST | NONE, NULL, "must be a list of modules or a regular expression"},
     {"exclude_modules", TEXT | LIST | NONE, NULL, "must be a list of modules or a regular expression"},
     {"layers_to_transform", NUMBER | LIST | NONE, NULL, "must be a list of layers"},
@@ -69,7 +70,6 @@ static const member members[] = {
     {"lora_ga_config", ANY, NULL, NULL},
     {"qalora_group_size", ANY, NULL, NULL},
     {"runtime_config", ANY, NULL, NULL},
-    {"ensure_weight_tying", ANY, NULL, NULL}, /* of modules that are refused */
     /* not implemented */
     {"bias", UNUSED, "none", "biases that were trained are not implemented"},
     {"use_dora", NOT_IMPLEMENTED("DoRA")},

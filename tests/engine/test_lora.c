@@ -577,6 +577,19 @@ static void foreign_adapters_are_checked(void **state)
     assert_int_equal(ax_pretrained_open("given", &shifted), AX_ERR_DATA);
     assert_non_null(
         strstr(ax_error_message(), "given holds base_model.model.lm_head.base_layer.weight, another one"));
+    /* Tied matrices that PEFT updates together, and a whole matrix (the name in the header keeps its length).
+     */
+    sh("sed -i 's/shifted/wide/; /\"lm_head\",/d' given/adapter_config.json");
+    assert_int_equal(ax_pretrained_open("given", &shifted), AX_ERR_DATA);
+    assert_non_null(strstr(ax_error_message(), "given holds factors of lm_head, but target_modules"));
+    sh("sed -i 's/tying\": false/tying\": true/' given/adapter_config.json");
+    OK(ax_pretrained_open("given", &shifted));
+    ax_pretrained_close(&shifted);
+    sh("sed -i 's/lm_head.base_layer.weight\":/lm_head.weight\"           :/' "
+       "given/adapter_model.safetensors");
+    assert_int_equal(ax_pretrained_open("given", &shifted), AX_ERR_DATA);
+    assert_non_null(
+        strstr(ax_error_message(), "given holds base_model.model.lm_head.weight, a whole matrix"));
     sh("rm -rf given && cp -r " GOLDEN "lora/all given && chmod -R u+w given");
     expect_config("updates no matrix that models of family gpt2 have", "");
     sh("rm -rf given && cp -r " GOLDEN "lora/one given && chmod -R u+w given");

@@ -43,6 +43,10 @@ void fuzz_make_seeds(void)
          "\",\"r\":1,\"lora_alpha\":2,\"target_modules\":[\"c_proj\",\"c_fc\"],\"layers_to_transform\":[0,1],"
          "\"layers_pattern\":[\"layers\",\"h\"],\"new_member\":[]}",
          "one/adapter_model.safetensors");
+    seed("{\"peft_type\":\"LORA\",\"base_model_name_or_path\":\"" AXONN_SOURCE_DIR
+         "/tests/golden/qwen3/norms\",\"r\":3,\"lora_alpha\":6,\"ensure_weight_tying\":true,"
+         "\"rank_pattern\":{\"layers.1.self_attn.q_proj\":5,\"lm_head\":2}}",
+         "blocks/adapter_model.safetensors");
 }
 
 static void read_config(const fuzz_part *part)

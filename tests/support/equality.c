@@ -196,6 +196,7 @@ ax_status eq_on_rank(ax_comm *world, void *arg)
     ax_engine_destroy(&engine);
     ax_engine_plan_fini(&plan);
     ax_ctx_destroy(&ctx);
+    ax_model_config_fini(&config);
     if (ax_comm_rank(world) == 0)
         *(eq_run *)arg = mine;
     else

@@ -10,11 +10,14 @@ cd "${1:-$(dirname "$0")/..}"
 BEGIN {
     # room: the public headers it owns (default: ROOM.h)
     owns("base", "base json option philox runtime")
-    owns("data", "data tokenizer chat")
+    owns("token", "tokenizer chat")
     owns("dev", "dev kernels")
-    owns("engine", "engine config infer pipeline train")
+    owns("engine", "engine pipeline")
     # room: private headers that the rooms which may use it may include too
     lends("cli", "launch model verb")
+    lends("config", "private")
+    lends("engine", "costs machine")
+    lends("infer", "adapter beside")
     # room: rooms it may use. A name in brackets stands for that room and all that it may use.
     uses("base", "")
     uses("trace", "base")
@@ -29,11 +32,15 @@ BEGIN {
     uses("model", "[nn]")
     uses("optim", "[parallel]")
     uses("ckpt", "[parallel]")
-    uses("data", "[trace]")
-    uses("engine", "[model] [optim] [ckpt] [data]")
-    uses("cli", "[engine]")
+    uses("token", "base")
+    uses("data", "[trace] token")
+    uses("engine", "[model] [optim] [data]")
+    uses("infer", "[engine] [ckpt]")
+    uses("config", "[infer]")
+    uses("train", "[config]")
+    uses("cli", "[train]")
     uses("bench", "[cli]")
-    uses("axonn", "[engine]")    # include/axonn/axonn.h, everything at once
+    uses("axonn", "[train]")    # include/axonn/axonn.h, everything at once
     uses("examples", "[axonn]")
     # file, and struct of another room that the file may name nevertheless: the context holds the parallel settings of all
     # that is created with it (docs/decisions/0020-context-holds-parallel-settings.md)

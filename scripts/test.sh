@@ -23,11 +23,11 @@ jobs=$(nproc)
 logs=build/test-logs
 
 # The tests for the thread sanitizer: those that run code on several threads.
-threaded='^((comm|grid|tensor|parallel|nn|layer)\.|dev\.(pool|bind)$|mpi\.collectives_(2|flat|nodes)$|ckpt\.checkpoint|trace\.events|data\.(build|tokenizer_train)|engine\.train_ranks)'
+threaded='^((comm|grid|tensor|parallel|nn|layer)\.|dev\.(pool|bind)$|mpi\.collectives_(2|flat|nodes)$|ckpt\.checkpoint|trace\.events|data\.build|token\.tokenizer_train|train\.ranks)'
 
 # Whole training steps on the emulated GPU, and its files of plans: with sanitizers they run among the campaigns only. dev.backend,
-# dev.copy, dev.replay, dev.launches, engine.pipe and engine.generate run the plugin's code with sanitizers each time.
-emulated='^(engine\.(cuda|links|links_absent|plans|pipe_ahead)|dev\.(cudnn|plans))$'
+# dev.copy, dev.replay, dev.launches, engine.pipe and infer.generate run the plugin's code with sanitizers each time.
+emulated='^(engine\.(cuda|links|links_absent|pipe_ahead)|train\.plans|dev\.(cudnn|plans))$'
 
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1

@@ -46,12 +46,6 @@ void ax_pretrained_close(ax_pretrained *model);
  * NULL, the updates keep their values. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_set *set);
 
-/* Sets *shape and *bos to the rows with which the run that wrote the checkpoint model->dir evaluates, and to
- * whether it puts special tokens around texts (data.bos). If no run wrote it, or the checkpoint has been
- * removed since it was opened, shape->seq_len is 0, and the other values are the defaults of their keys. Not
- * collective. AX_ERR_DATA if training/state.json is damaged. */
-AX_MUST_CHECK ax_status ax_pretrained_rows(const ax_pretrained *model, ax_row_shape *shape, bool *bos);
-
 /* How a text is continued. A value below 0 is not given. */
 typedef struct ax_generation {
     double temperature, top_p, min_p; /* as in ax_sampling */

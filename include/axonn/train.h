@@ -80,6 +80,12 @@ const ax_train_plan *ax_trainer_plan(const ax_trainer *trainer);
  * world. */
 AX_MUST_CHECK ax_status ax_trainer_engine(const ax_trainer *trainer, ax_ctx **ctx, ax_engine **engine);
 
+/* Sets *shape and *bos to the rows with which the run that wrote the checkpoint model->dir evaluates, and to
+ * whether it puts special tokens around texts (data.bos). If no run wrote it, or the checkpoint has been
+ * removed since it was opened, shape->seq_len is 0, and the other values are the defaults of their keys. Not
+ * collective. AX_ERR_DATA if training/state.json is damaged. */
+AX_MUST_CHECK ax_status ax_pretrained_rows(const ax_pretrained *model, ax_row_shape *shape, bool *bos);
+
 #ifdef __cplusplus
 }
 #endif

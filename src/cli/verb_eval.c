@@ -1,4 +1,5 @@
 /* axonn eval: measures the loss of a model on data. */
+#include "axonn/train.h"
 #include "model.h"
 
 #include <errno.h>

@@ -371,7 +371,7 @@ static ax_status pass_on(ax_pipeline *p, int w, ax_pipe_piece piece)
 
 /* Runs the task, or pass_on if the step is given up. The message just received tells a stage whether the step
  * is given up. On the first stage, the task itself fails with AX_ERR_SIGNAL when it reads its rows
- * (train_pace.c). */
+ * (train/pace.c). */
 static ax_status run_or_pass_on(ax_pipeline *p, const ax_pipeline_tasks *t, ax_pipe_task task,
                                 ax_pipe_piece piece, int slot)
 {

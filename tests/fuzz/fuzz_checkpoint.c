@@ -2,8 +2,8 @@
  * RUN/latest. The harness adds the manifest's checksum, so that mutants pass that check. The other files come
  * from a run of one step. */
 #include "ckpt/ckpt.h"
-#include "engine/train.h"
 #include "fuzz/fuzz.h"
+#include "train/train.h"
 
 #include <jansson.h>
 #include <stdio.h>

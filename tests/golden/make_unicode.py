@@ -1,7 +1,7 @@
-"""Writes src/data/tok_unicode.h: the characters whose general category the versions of Unicode from 14 on do not agree on,
+"""Writes src/token/unicode.h: the characters whose general category the versions of Unicode from 14 on do not agree on,
 with the category and the script that the regular expressions of Hugging Face `tokenizers` (Oniguruma) give them.
 
-    python3 tests/golden/make_unicode.py FOLDER... > src/data/tok_unicode.h
+    python3 tests/golden/make_unicode.py FOLDER... > src/token/unicode.h
 
 Needs the package `tokenizers` and a Python whose module unicodedata has Unicode 14 (3.11). Each folder holds the package
 unicodedata2 of one later version (pip install --target FOLDER --no-deps unicodedata2==16.0.0); the table was made with

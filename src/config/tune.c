@@ -1,0 +1,307 @@
+/* The configuration keys tune.*: which low-rank updates (LoRA) a run trains instead of the model's own
+ * weights. */
+#include "private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void config_check_tune(ax_config *c)
+{
+    static const char *const of_lora[] = {
+        "tune.rank", "tune.alpha", "tune.targets", "tune.layers", "tune.rslora", "tune.dropout", NULL};
+    /* Earlier versions wrote an empty list, which stands for all, to a run's config.yaml. */
+    if (!c->tune.targets.count && ax_option_ok(c->set, "tune.targets") &&
+        ax_option_assign(c->set, "tune.targets", "all", "default") != AX_OK)
+        ax_option_error(c->set, "tune.targets", "%s", ax_error_message());
+    if (ax_option_ok(c->set, "tune.method") && c->tune.method != AX_CONFIG_LORA)
+        config_check_unused(c, of_lora,
+                            "has an effect only with tune.method: lora: set that, or leave this key out");
+    if (ax_option_ok(c->set, "tune.method") && ax_option_ok(c->set, "model.from") &&
+        c->tune.method == AX_CONFIG_LORA && !ax_config_given(c, "model.from"))
+        ax_option_error(c->set, "tune.method",
+                        "lora trains updates of an existing model: give that model as model.from");
+}
+
+/* Returns true if a word of the key tune.targets stands for the matrix: "all" (the matrices of blocks), its
+ * name, or the name of its module in the family's files, as in PEFT. */
+static bool is_meant(const ax_model_config *m, ax_matrix matrix, const char *word)
+{
+    int64_t out, in;
+    char module[256];
+    if (!ax_model_config_matrix(m, matrix, &out, &in))
+        return false;
+    ax_family_module(m->family, matrix, module);
+    return (!strcmp(word, "all") && matrix < AX_MATRIX_OF_BLOCK) || !strcmp(word, ax_matrix_name(matrix)) ||
+           ax_module_matches(module, word);
+}
+
+/* Appends ", word" to a list, or "word" to an empty one, unless the list has the word. */
+static void list_word(char list[128], const char *word)
+{
+    char spaced[130], wanted[130];
+    snprintf(spaced, sizeof spaced, " %s,", list);
+    snprintf(wanted, sizeof wanted, " %s,", word);
+    if (!strstr(spaced, wanted))
+        ax_text_add(list, 128, "%s%s", list[0] ? ", " : "", word);
+}
+
+/* Prints what tune.targets can name: "q, k, v, proj, up, down, head, embed, or as in its files c_attn,
+ * c_proj, c_fc, lm_head, wte". */
+static const char *list_matrices(const ax_model_config *m, char out[320])
+{
+    int64_t rows, cols;
+    char own[128] = "", files[128] = "", module[256];
+    for (int i = 0; i < AX_MATRIX_COUNT; i++) {
+        if (!ax_model_config_matrix(m, (ax_matrix)i, &rows, &cols))
+            continue;
+        ax_family_module(m->family, (ax_matrix)i, module);
+        list_word(own, ax_matrix_name((ax_matrix)i));
+        const char *dot = strrchr(module, '.');
+        list_word(files, dot ? dot + 1 : module);
+    }
+    snprintf(out, 320, "%s, or as in its files %s", own, files);
+    return out;
+}
+
+static void choose(ax_config *c, const ax_model_config *m, bool chosen[AX_MATRIX_COUNT])
+{
+    char list[320];
+    const ax_strings *words = &c->tune.targets;
+    for (size_t i = 0; i < words->count; i++) {
+        bool found = false;
+        for (int k = 0; k < AX_MATRIX_COUNT; k++) {
+            bool meant = is_meant(m, (ax_matrix)k, words->items[i]);
+            chosen[k] |= meant;
+            found |= meant;
+        }
+        if (!found)
+            ax_option_error(c->set, "tune.targets", "models of family %s have no matrix \"%s\"; they have %s",
+                            ax_model_config_family(m), words->items[i], list_matrices(m, list));
+    }
+}
+
+static bool keys_are_ok(const ax_config *c)
+{
+    static const char *const keys[] = {"tune.rank",   "tune.alpha",  "tune.targets",
+                                       "tune.rslora", "tune.layers", "tune.dropout"};
+    for (size_t i = 0; i < AX_COUNT(keys); i++)
+        if (!ax_option_ok(c->set, keys[i]))
+            return false;
+    return true;
+}
+
+/* Marks in `chosen`, which has a byte for each block, the blocks that a word of tune.layers means: "all",
+ * "5", "8-15". Returns false if the word is none of these, or if there is no such block. */
+static bool mark_blocks(const char *word, int64_t blocks, char *chosen)
+{
+    char *end;
+    if (!strcmp(word, "all")) {
+        memset(chosen, 1, (size_t)blocks);
+        return true;
+    }
+    if (word[strspn(word, "0123456789-")] || !*word || *word == '-')
+        return false;
+    long long first = strtoll(word, &end, 10), last = first;
+    if (*end == '-' && end[1] && end[1] != '-')
+        last = strtoll(end + 1, &end, 10);
+    if (*end || last < first || last >= blocks)
+        return false;
+    memset(chosen + first, 1, (size_t)(last - first + 1));
+    return true;
+}
+
+static void choose_blocks(ax_config *c, int64_t blocks, bool used, char *chosen)
+{
+    for (size_t i = 0; i < c->tune.layers.count; i++)
+        if (!used && strcmp(c->tune.layers.items[i], "all") != 0)
+            ax_option_error(c->set, "tune.layers",
+                            "has an effect only if tune.targets names matrices of the blocks");
+        else if (!mark_blocks(c->tune.layers.items[i], blocks, chosen))
+            ax_option_error(c->set, "tune.layers",
+                            "\"%s\" is no block of this model, whose blocks are 0 to %lld, and no range of "
+                            "them such as 0-%lld",
+                            c->tune.layers.items[i], (long long)blocks - 1, (long long)blocks - 1);
+}
+
+/* Gives the chosen matrices an update in the chosen blocks. `updates` has room for one update per block. */
+static void set_updates(ax_config *c, ax_model_config *m, const bool chosen[AX_MATRIX_COUNT],
+                        const char *blocks, ax_low_rank *updates)
+{
+    const ax_low_rank update = {.rank = c->tune.rank,
+                                .scale =
+                                    ax_low_rank_scale(c->tune.alpha, (double)c->tune.rank, c->tune.rslora),
+                                .dropout = c->tune.dropout};
+    for (int i = 0; i < AX_MATRIX_COUNT; i++) {
+        for (int64_t k = 0; k < ax_model_config_matrix_count(m, (ax_matrix)i); k++)
+            updates[k] = chosen[i] && (blocks[k] || i >= AX_MATRIX_OF_BLOCK) ? update : (ax_low_rank){0};
+        if (ax_model_config_set_updates(m, (ax_matrix)i, updates) != AX_OK)
+            ax_option_error(c->set, "tune.layers", "%s", ax_error_message());
+    }
+}
+
+/* Records an error if the rank is larger than a side of a chosen matrix. */
+static void check_rank(ax_config *c, const ax_model_config *m, const bool chosen[AX_MATRIX_COUNT])
+{
+    int64_t out, in, rank = c->tune.rank;
+    for (int i = 0; i < AX_MATRIX_COUNT; i++) {
+        if (!chosen[i] || !ax_model_config_matrix(m, (ax_matrix)i, &out, &in) || rank <= ax_min(out, in))
+            continue;
+        ax_option_error(c->set, "tune.rank",
+                        "%lld is above %lld, the smaller side of matrix %s [%lld, %lld]: choose a smaller "
+                        "rank, or leave the matrix out of tune.targets",
+                        (long long)rank, (long long)ax_min(out, in), ax_matrix_name((ax_matrix)i),
+                        (long long)out, (long long)in);
+        return;
+    }
+}
+
+void config_tune(ax_config *c, ax_model_config *m)
+{
+    bool chosen[AX_MATRIX_COUNT] = {false};
+    char *blocks = NULL;
+    ax_low_rank *updates = NULL;
+    if (c->tune.method != AX_CONFIG_LORA || !keys_are_ok(c))
+        return;
+    choose(c, m, chosen);
+    m->low_rank_root = c->tune.rslora;
+    check_rank(c, m, chosen);
+    if (ax_calloc((size_t)m->layers, 1, &blocks) == AX_OK &&
+        ax_calloc((size_t)m->layers, sizeof *updates, &updates) == AX_OK) {
+        bool used = false;
+        for (int i = 0; i < AX_MATRIX_OF_BLOCK; i++)
+            used |= chosen[i];
+        choose_blocks(c, m->layers, used, blocks);
+        set_updates(c, m, chosen, blocks, updates);
+    } else
+        ax_option_error(c->set, "tune.layers", "%s", ax_error_message());
+    free(blocks);
+    free(updates);
+}
+
+/* ---- model.from is an adapter -------------------------------------------------------------------- */
+
+/* Prints the names of the matrices that have an update: "q,v". */
+static const char *list_updated(const ax_model_config *m, char out[128])
+{
+    out[0] = 0;
+    for (int i = 0; i < AX_MATRIX_COUNT; i++)
+        if (ax_model_config_update_count(m, (ax_matrix)i))
+            ax_text_add(out, 128, "%s%s", out[0] ? "," : "", ax_matrix_name((ax_matrix)i));
+    return out;
+}
+
+/* Replaces the items of *out by those of a list that commas separate. */
+static ax_status set_items(ax_strings *out, const char *list)
+{
+    size_t most = strlen(list) + 1;
+    for (size_t i = 0; i < out->count; i++)
+        free(out->items[i]);
+    free(out->items);
+    *out = (ax_strings){0};
+    AX_TRY(ax_calloc(most, sizeof *out->items, &out->items));
+    for (const char *at = list; *at;) {
+        size_t n = strcspn(at, ",");
+        AX_TRY(ax_strndup(at, n, &out->items[out->count]));
+        out->count++;
+        at += n + (at[n] == ',');
+    }
+    return AX_OK;
+}
+
+/* Sets `key`, a list, to `list`, what the adapter says, unless the user gave the key. */
+static void take_list(ax_config *c, const char *key, ax_strings *value, const char *list)
+{
+    if (!ax_config_given(c, key) && set_items(value, list) != AX_OK)
+        ax_option_error(c->set, key, "%s", ax_error_message());
+}
+
+/* Sets tune.targets to the matrices that the adapter updates. If the user gave the key, checks it instead. */
+static void take_targets(ax_config *c, const ax_model_config *m)
+{
+    bool chosen[AX_MATRIX_COUNT] = {false}, same = true;
+    char list[128];
+    take_list(c, "tune.targets", &c->tune.targets, list_updated(m, list));
+    if (!ax_option_ok(c->set, "tune.targets"))
+        return;
+    choose(c, m, chosen);
+    for (int i = 0; i < AX_MATRIX_COUNT; i++)
+        same &= chosen[i] == (ax_model_config_update_count(m, (ax_matrix)i) > 0);
+    if (!same)
+        ax_option_error(
+            c->set, "tune.targets",
+            "must be [%s], the matrices that the adapter in model.from updates; leave the key out", list);
+}
+
+/* Sets tune.layers to the blocks in which the adapter updates matrices (all, if blocks do not differ). If the
+ * user gave the key, checks it instead. */
+static void take_blocks(ax_config *c, const ax_model_config *m)
+{
+    ax_buf list = {0};
+    char *chosen = NULL;
+    bool same = true;
+    ax_status status = ax_model_config_print_blocks(m, &list);
+    if (status == AX_OK)
+        status = ax_calloc((size_t)m->layers, 1, &chosen);
+    if (status != AX_OK)
+        ax_option_error(c->set, "tune.layers", "%s", ax_error_message());
+    else
+        take_list(c, "tune.layers", &c->tune.layers, list.data);
+    if (ax_option_ok(c->set, "tune.layers"))
+        choose_blocks(c, m->layers, true, chosen);
+    for (int64_t i = 0; i < m->layers && ax_option_ok(c->set, "tune.layers"); i++)
+        same &= (chosen[i] != 0) == (!m->low_rank_blocks || ax_model_config_block_is_adapted(m, i));
+    if (!same)
+        ax_option_error(c->set, "tune.layers",
+                        "must be [%s], the blocks that the adapter in model.from updates; leave the key out",
+                        list.data);
+    free(chosen);
+    ax_buf_fini(&list);
+}
+
+static void take_numbers(ax_config *c, const ax_adapter *adapter)
+{
+    const char *const rslora = adapter->root ? "true" : "false";
+    if (ax_config_given(c, "tune.rank") && c->tune.rank != adapter->rank)
+        ax_option_error(c->set, "tune.rank",
+                        "must be %lld, as in the adapter in model.from; leave the key out",
+                        (long long)adapter->rank);
+    if (ax_config_given(c, "tune.alpha") && c->tune.alpha != adapter->alpha)
+        ax_option_error(c->set, "tune.alpha",
+                        "must be %g, as in the adapter in model.from; leave the key out", adapter->alpha);
+    if (ax_config_given(c, "tune.rslora") && c->tune.rslora != adapter->root)
+        ax_option_error(c->set, "tune.rslora",
+                        "must be %s, as in the adapter in model.from; leave the key out", rslora);
+    c->tune.rank = adapter->rank;
+    c->tune.alpha = adapter->alpha;
+    c->tune.rslora = adapter->root;
+    if (!ax_config_given(c, "tune.dropout"))
+        c->tune.dropout = adapter->dropout;
+    if (!(c->tune.dropout >= 0 && c->tune.dropout < 1))
+        ax_option_error(
+            c->set, "tune.dropout",
+            "is not given, and the adapter in model.from has lora_dropout %g, which is not in [0, "
+            "1): give a rate",
+            c->tune.dropout);
+}
+
+void config_continue(ax_config *c, ax_model_config *m, const ax_adapter *adapter)
+{
+    if (c->tune.method != AX_CONFIG_LORA) {
+        ax_option_error(
+            c->set, "model.from",
+            "%s is an adapter: set tune.method to lora to train it further. To train all weights, "
+            "merge it with its base (axonn ckpt convert %s --out DIR) and set model.from to DIR",
+            c->model.from, c->model.from);
+        return;
+    }
+    if (!keys_are_ok(c))
+        return;
+    take_numbers(c, adapter);
+    take_targets(c, m);
+    take_blocks(c, m);
+    for (int i = 0; i < AX_MATRIX_COUNT; i++)
+        m->low_rank[i].dropout = c->tune.dropout;
+    for (int64_t i = 0; i < m->layers * AX_MATRIX_OF_BLOCK && m->low_rank_blocks; i++)
+        m->low_rank_blocks[i].dropout = c->tune.dropout;
+}

@@ -1,0 +1,153 @@
+/* Chat templates as data: the strings that stand around the turns of a conversation. Read axonn/chat.h
+ * first. */
+#ifndef AXONN_TOKEN_CHAT_TEMPLATES_H
+#define AXONN_TOKEN_CHAT_TEMPLATES_H
+
+#include "axonn/chat.h"
+
+/* Placeholders in the strings of templates; each is a string of its own. CHAT_BEGIN stands for the tokens
+ * that the tokenizer puts before each text, CHAT_EOS for the tokenizer's end-of-text token. */
+#define CHAT_BEGIN "{begin}"
+#define CHAT_EOS "{eos}"
+
+/* What a template writes before and after a turn's text. */
+typedef struct chat_frame {
+    const char *before, *after; /* `before` NULL: the template has no such pair of strings */
+} chat_frame;
+
+/* How a template writes tools. `list` is the list of tools of the conversation:
+ *
+ *     list:        list.before, of each tool: tool.before JSON tool.after, list.after
+ *     calls:       of each call: [gap] call.before name arguments JSON call.after
+ *     results:     row.before, of each result: result.before text result.after, row.after
+ *
+ * `gap` stands before a call that follows a text or a call. Results that follow each other are one row. JSON
+ * is written as Python's json.dumps does (chat_put_json). */
+typedef struct chat_tools {
+    bool in_user;     /* the list stands before the text of the first turn of the user; else at the end of the
+                         system turn, which is written even if the conversation has none */
+    bool empty;       /* a list without tools is written too */
+    int indent;       /* of the JSON of a tool; 0: on one line */
+    const char *note; /* written at the start of the system turn if there is a list; or NULL */
+    const char *after_text; /* written between the text of the system turn and the list */
+    chat_frame list, tool;
+    const char *gap; /* NULL: an answer is a text or one call */
+    chat_frame call;
+    const char *arguments;
+    bool verbatim; /* arguments that are a string are written as they are; else such arguments are an error,
+                      because Jinja templates would write them in quotes */
+    chat_frame row, result;
+    bool quoted; /* results are written as JSON strings */
+} chat_tools;
+
+/* A chat template. A rendered conversation has the template's strings (the fields below) in this order; each
+ * turn writes one of the last two lines:
+ *
+ *     at the start:           begin [no_system]
+ *     system, user, input:    [between] frame[role].before [note] preamble [list] text [list]
+ * frame[role].after assistant:              header opening [think.before reasoning think.after] text [calls]
+ * frame[role].after
+ *
+ * The header of an answer is frame[AX_CHAT_ASSISTANT].before. A prompt ends with the header, and the targets
+ * of training begin after it. */
+typedef struct chat_template {
+    const char *name;
+    bool asked; /* the template is chosen only by its name or by the tokenizer's own template, not by the
+                   tokenizer's special tokens */
+    /* Tokens that the tokenizer must have; CHAT_EOS: its end-of-text token. No text of a turn can contain
+     * them. */
+    const char *needs[7];
+    const char *guards[3]; /* further tokens, beside `needs`, that no text of a turn can contain, if the
+                              tokenizer has them */
+    const char *marks[3];  /* strings that each Jinja template of this format contains */
+    const char *other; /* a string that no Jinja template of this format contains, for formats that `marks`
+                          alone do not tell apart; or NULL */
+    const char *end;   /* the token that ends a turn of the assistant */
+    const char *begin; /* written at the start of a conversation */
+    const char *no_system;       /* written after `begin` if the first turn is not the system's */
+    const char *no_system_input; /* written instead of no_system if an input (Alpaca) follows the first turn;
+                                    NULL: no_system */
+    const char *default_system;  /* text of the system turn that is written where the conversation has none;
+                                    NULL: there is no such turn */
+    const char *preamble;        /* written before the text of each system turn; or NULL */
+    chat_frame frame[AX_CHAT_ROLES]; /* the system's: before NULL: conversations cannot have a system turn */
+    /* Where the text of the system turn is written: in a turn of its own, or before the text of the first or
+     * last turn of the user, which has the strings of the system's frame around it. */
+    enum { CHAT_OWN_TURN, CHAT_FIRST_USER, CHAT_LAST_USER } system_at;
+    chat_frame after_system; /* strings around a turn of the user after a turn of the system; before NULL:
+                                those of `frame` */
+    const char *between;     /* written before each turn of the user that follows an answer */
+    const char *opening;     /* written before the assistant's text; a target of training */
+    chat_frame think; /* written around the reasoning of each answer, even if the reasoning is empty; a target
+                         of training; before NULL: the template has no reasoning */
+    bool trims; /* white space at both ends of each turn's text is dropped, except in results of tools */
+    const chat_tools *tools; /* NULL: the template writes no tools */
+} chat_template;
+
+enum { CHAT_TEMPLATES = 14 };
+/* The table of templates, in the order in which ax_chat_create tries them. */
+extern const chat_template chat_templates[CHAT_TEMPLATES];
+
+struct ax_chat {
+    const chat_template *template; /* NULL: none fits the tokenizer */
+    const chat_tools *tools; /* that of the template; NULL also if the tokenizer's own text writes none */
+    const ax_tokenizer *tok;
+    ax_buf begin;   /* text for which CHAT_BEGIN stands */
+    ax_ids guarded; /* ids of tokens, special or not, that no text of a turn can contain */
+    const char *origin;
+    const char *odd; /* the tokenizer's own text is known, but this one of its tokens is another than that of
+                        the models that have the text; or NULL */
+    const chat_template *similar; /* template NULL: the one whose marks the tokenizer's own template has, or
+                                     NULL */
+};
+
+/* Returns a string of the template, and its size *n, with the placeholders CHAT_BEGIN and CHAT_EOS replaced
+ * by the tokenizer's texts. NULL counts as the empty string. */
+const char *chat_string(const ax_chat *chat, const char *text, size_t *n);
+
+/* Bits of the kind of a part: its tokens are targets of training; special and guarded tokens (chat->guarded)
+ * in it are encoded as plain text. */
+enum { CHAT_TARGET = 1, CHAT_PLAIN = 2 };
+
+/* Appends a part to a rendered conversation, unless its text is empty. */
+ax_status chat_put(ax_chat_text *out, const char *text, size_t n, int kind);
+/* Appends a string of the template, or nothing if `text` is NULL. */
+ax_status chat_put_string(const ax_chat *chat, ax_chat_text *out, const char *text, int kind);
+
+/* ---- tools: chat_tools.c ------------------------------------------------------------------------- */
+
+/* Appends a JSON value as Python's json.dumps(value, ensure_ascii=False, indent=indent or None) writes it. */
+ax_status chat_put_json(const struct json_t *value, int indent, ax_buf *out);
+
+/* Returns true if the template writes a list of tools for the conversation. */
+bool chat_has_list(const chat_template *t, const ax_chat_turns *turns);
+/* Fails if the conversation has tools, calls or results in a form that the template, or the tokenizer's own
+ * text, does not write. */
+ax_status chat_check_tools(const ax_chat *chat, const ax_chat_turns *turns);
+/* These append the list of tools, the calls of an answer (`follows`: they follow a text), and the result of a
+ * tool, which is turn i. */
+ax_status chat_put_list(const ax_chat *chat, const ax_chat_turns *turns, ax_chat_text *out);
+ax_status chat_put_calls(const ax_chat *chat, const ax_chat_turn *turn, bool follows, int kind,
+                         ax_chat_text *out);
+ax_status chat_put_result(const ax_chat *chat, const ax_chat_turns *turns, size_t i, ax_chat_text *out);
+
+/* Releases the texts that ax_chat_read has made for the turns (ax_chat_turns.made). */
+void chat_forget_strings(ax_chat_turns *turns);
+
+/* A Jinja text, by a released model or an earlier version of axonn, that writes what a template writes. */
+typedef struct chat_own {
+    uint64_t hash;      /* XXH3 of the text without newlines at its end */
+    const char *name;   /* of the template */
+    const char *origin; /* a phrase as ax_chat_origin returns it */
+    bool tools;         /* the text writes tools, as the template does */
+} chat_own;
+enum { CHAT_OWN_TEXTS = 24 };
+extern const chat_own chat_own_texts[CHAT_OWN_TEXTS];
+
+/* Returns what is known of a Jinja text, or NULL if it is not known. */
+const chat_own *chat_known(const char *jinja);
+
+/* Returns true if the Jinja text contains all strings `marks` of the template, and not its string `other`. */
+bool chat_has_marks(const char *jinja, const chat_template *t);
+
+#endif

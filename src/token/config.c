@@ -1,0 +1,110 @@
+/* Applies tokenizer_config.json: the end-of-text token and the chat template. The chat template may also be a
+ * file of its own, chat_template.jinja. */
+#include "token/tok.h"
+
+#include <string.h>
+
+/* Sets *id to the id of the token that the member `key` of tokenizer_config.json names, such as "eos_token";
+ * -1 if there is no such member. */
+static ax_status find_token(const char *where, const json_t *config, const ax_tokenizer *tok, const char *key,
+                            int32_t *id)
+{
+    const json_t *field = json_object_get(config, key);
+    const char *name = json_string_value(json_is_object(field) ? json_object_get(field, "content") : field);
+    *id = name ? ax_tokenizer_id(tok, name, strlen(name)) : -1;
+    AX_CHECK(!name || *id >= 0, AX_ERR_DATA,
+             "%s: %s of the tokenizer_config.json beside it, \"%s\", is not in the vocabulary: name a token "
+             "that is",
+             where, key, name);
+    return AX_OK;
+}
+
+/* ---- the chat template --------------------------------------------------------------------------- */
+
+/* Returns the text of the member "chat_template". If the member is a list of named templates, returns the
+ * template of this name. */
+static const char *find_template(const json_t *config, const char *wanted)
+{
+    const json_t *field = json_object_get(config, "chat_template");
+    for (size_t i = 0; i < json_array_size(field); i++) {
+        const json_t *item = json_array_get(field, i);
+        const char *name = json_string_value(json_object_get(item, "name"));
+        if (name && !strcmp(name, wanted))
+            return json_string_value(json_object_get(item, "template"));
+    }
+    return json_string_value(field);
+}
+
+ax_status tok_read_chat_template(const char *dir, ax_tokenizer *tok)
+{
+    enum { MOST_BYTES = 1 << 20 };
+    char *path, *text;
+    size_t size;
+    AX_TRY(ax_path_join(dir, "chat_template.jinja", &path));
+    ax_status status = AX_OK;
+    if (ax_path_exists(path) && (status = ax_file_read_most(path, MOST_BYTES, &text, &size)) == AX_OK) {
+        free(tok->chat_template);
+        tok->chat_template = text;
+        tok->chat_template_apart = true;
+    }
+    free(path);
+    if (status == AX_OK)
+        status = ax_path_join(dir, "additional_chat_templates/tool_use.jinja", &path);
+    if (status == AX_OK) {
+        tok->tool_template |= ax_path_exists(path);
+        free(path);
+    }
+    return status;
+}
+
+/* Removes "chat_template" from tokenizer_config.json: some readers would use it instead of
+ * chat_template.jinja. */
+static ax_status drop_template(ax_tokenizer *tok)
+{
+    json_t *config;
+    AX_TRY(ax_json_parse("tokenizer_config.json", tok->config, tok->config_size, 0, &config));
+    bool there = !json_object_del(config, "chat_template");
+    char *text = there ? json_dumps(config, JSON_INDENT(2)) : NULL;
+    json_decref(config);
+    AX_CHECK(!there || text, AX_ERR_MEMORY,
+             "not enough memory to write the tokenizer_config.json of a tokenizer");
+    if (there) {
+        free(tok->config);
+        tok->config = text;
+        tok->config_size = strlen(text);
+    }
+    return AX_OK;
+}
+
+ax_status ax_tokenizer_set_chat_template(ax_tokenizer *tok, const char *jinja)
+{
+    char *text;
+    AX_TRY(ax_strdup(jinja, &text));
+    free(tok->chat_template);
+    tok->chat_template = text;
+    tok->chat_template_apart = true;
+    tok->tool_template = false;
+    return drop_template(tok);
+}
+
+/* -------------------------------------------------------------------------------------------------- */
+
+ax_status tok_apply_config(const char *where, const json_t *config, ax_tokenizer *tok)
+{
+    static const char usual[] = "<|endoftext|>";
+    tok->split_specials = json_is_true(json_object_get(config, "split_special_tokens"));
+    AX_TRY(find_token(where, config, tok, "eos_token", &tok->eos));
+    if (tok->eos < 0)
+        tok->eos = ax_tokenizer_id(tok, usual, strlen(usual));
+    const json_t *bos = json_object_get(config, "bos_token");
+    const char *name = json_string_value(json_is_object(bos) ? json_object_get(bos, "content") : bos);
+    tok->bos = name ? ax_tokenizer_id(tok, name, strlen(name)) : -1;
+    const char *chat_template = find_template(config, "default");
+    tok->tool_template =
+        json_is_array(json_object_get(config, "chat_template")) && find_template(config, "tool_use");
+    if (chat_template)
+        AX_TRY(ax_strdup(chat_template, &tok->chat_template));
+    if (!tok->config)
+        AX_TRY(tok_write_config(tok->eos >= 0 ? usual : NULL, &tok->config, &tok->config_size));
+    return AX_OK;
+}

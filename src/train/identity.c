@@ -1,0 +1,485 @@
+/* Decides whether a resumed run is the same run as before: describes the run in training/state.json, and
+ * compares a resumed run with the description in its checkpoint. */
+#include "axonn/json.h"
+#include "infer/adapter.h"
+#include "train/train.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the description ----------------------------------------------------------------------------- */
+
+static json_t *source_list(const ax_run *run)
+{
+    json_t *sources = json_array();
+    for (int i = 0; i < run->inputs.train.n; i++) {
+        const ax_data_info *info = ax_data_describe(run->inputs.train.data[i]);
+        char checksum[32];
+        snprintf(checksum, sizeof checksum, "%016llx", (unsigned long long)info->checksum);
+        json_t *source = json_pack("{s:I,s:s,s:f}", "tokens", (json_int_t)info->tokens, "checksum", checksum,
+                                   "weight", run->inputs.train.weight[i]);
+        if (source && run->inputs.train.epochs[i])
+            json_object_set_new(source, "epochs", json_integer(run->inputs.train.epochs[i]));
+        json_array_append_new(sources, source);
+    }
+    return sources;
+}
+
+json_t *ax_run_paths(const ax_run *run)
+{
+    json_t *paths = json_array();
+    for (int i = 0; i < run->inputs.train.n; i++)
+        json_array_append_new(paths, json_string(run->inputs.train.path[i]));
+    return paths;
+}
+
+/* Returns the values of the keys tune.* that must stay the same in a resumed run. If the run trains low-rank
+ * updates, its base model must stay the same too. */
+static json_t *tune_of(const ax_run *run)
+{
+    const ax_config *c = run->config;
+    char targets[128] = "";
+    if (c->tune.method == AX_CONFIG_FULL)
+        return json_pack("{s:i}", "tune.method", c->tune.method);
+    for (int i = 0; i < AX_MATRIX_COUNT; i++)
+        if (ax_model_config_update_count(&run->inputs.model, (ax_matrix)i))
+            ax_text_add(targets, sizeof targets, "%s%s", targets[0] ? "," : "", ax_matrix_name((ax_matrix)i));
+    char base[64];
+    snprintf(base, sizeof base, "weights with checksum %s", run->inputs.base);
+    json_t *tune = json_pack("{s:i,s:I,s:f,s:b,s:s,s:s}", "tune.method", c->tune.method, "tune.rank",
+                             (json_int_t)c->tune.rank, "tune.alpha", c->tune.alpha, "tune.rslora",
+                             c->tune.rslora, "tune.targets", targets, "model.from", base);
+    ax_buf blocks = {0};
+    bool failed = ax_model_config_print_blocks(&run->inputs.model, &blocks) != AX_OK ||
+                  json_object_set_new(tune, "tune.layers", json_string(blocks.data));
+    ax_buf_fini(&blocks);
+    if (failed)
+        json_decref(tune);
+    return failed ? NULL : tune;
+}
+
+/* Returns true if a source of data.train has a mask (a bit per token: is it a target?), so that data.loss
+ * makes a difference. */
+static bool any_mask(const ax_run *run)
+{
+    bool any = false;
+    for (int i = 0; i < run->inputs.train.n; i++)
+        any |= ax_data_describe(run->inputs.train.data[i])->targets >= 0;
+    return any;
+}
+
+/* Returns the values of the keys data.goldfish.* that must stay the same in a resumed run. */
+static json_t *goldfish_of(const ax_run *run)
+{
+    const ax_config *c = run->config;
+    /* If the goldfish loss is off, its other keys have no effect. The key window has an effect with kind
+     * hashed only. */
+    const bool on = c->data.goldfish.k, hashed = on && c->data.goldfish.kind == AX_GOLDFISH_HASHED;
+    return json_pack("{s:I,s:I,s:i}", "data.goldfish.k", (json_int_t)c->data.goldfish.k,
+                     "data.goldfish.window", (json_int_t)(hashed ? c->data.goldfish.window : 0),
+                     "data.goldfish.kind", on ? c->data.goldfish.kind : 0);
+}
+
+ax_data_packing ax_run_packing(const ax_run *run)
+{
+    int masked = 0;
+    for (int i = 0; i < run->inputs.train.n; i++)
+        masked += ax_data_describe(run->inputs.train.data[i])->targets >= 0;
+    if (run->config->data.pack != AX_PACK_AUTO || (masked && masked < run->inputs.train.n))
+        return (ax_data_packing)run->config->data.pack;
+    return masked ? AX_PACK_DOCUMENTS : AX_PACK_STREAM;
+}
+
+/* The values of data.last_row in state.json, which is no key of the configuration. */
+static const char *last_row(bool left_out) { return left_out ? "left out" : "padded"; }
+
+json_t *ax_run_identity(const ax_run *run)
+{
+    const ax_config *c = run->config;
+    json_t *tune = tune_of(run), *goldfish = goldfish_of(run);
+    /* data.loss is left out if no source has a mask, because data.loss then makes no difference. */
+    json_t *loss = !any_mask(run)
+                       ? NULL
+                       : json_integer(c->data.loss == AX_CONFIG_ALL ? AX_CONFIG_ALL : AX_CONFIG_ANSWERS);
+    json_t *identity = json_pack(
+        "{s:I,s:I,s:I,s:i,s:b,s:i,s:i,s:s,s:o*,s:s,s:o}", "model.seq_len", (json_int_t)c->model.seq_len,
+        "train.global_batch", (json_int_t)c->train.global_batch, "train.seed", (json_int_t)c->train.seed,
+        "data.order", c->data.order, "data.mask_documents", c->data.mask_documents, "data.pack",
+        ax_run_packing(run), "data.long", c->data.longer, "data.last_row", last_row(run->inputs.full_rows),
+        "data.loss", loss, "optim.name", c->optim.name, "data.train", source_list(run));
+    bool failed = !identity || !tune || !goldfish || json_object_update(identity, goldfish) ||
+                  json_object_update(identity, tune);
+    json_decref(goldfish);
+    json_decref(tune);
+    if (failed)
+        json_decref(identity);
+    return failed ? NULL : identity;
+}
+
+json_t *ax_run_settings(const ax_run *run)
+{
+    const ax_config *c = run->config;
+    const char *precision = ax_config_dtype_name(c->train.precision);
+    json_t *dropout = c->tune.method == AX_CONFIG_LORA ? json_real(c->tune.dropout) : NULL;
+    return json_pack(
+        "{s:o*,s:o*,s:I,s:I,s:s,s:I,s:f,s:f,s:f,s:f,s:[ff],s:f,s:f,s:f,s:f,s:s,s:I,s:f,s:f}", "data.bos",
+        ax_run_can_frame(run) ? json_boolean(c->data.bos) : NULL, "tune.dropout", dropout, "train.steps",
+        (json_int_t)c->train.steps, "train.micro_batch", (json_int_t)c->train.micro_batch, "train.precision",
+        precision, "train.recompute", (json_int_t)run->plan.options.recompute, "model.embd_dropout",
+        run->inputs.model.dropout.embd, "model.resid_dropout", run->inputs.model.dropout.resid,
+        "model.attn_dropout", run->inputs.model.dropout.attn, "optim.lr", c->optim.lr, "optim.betas",
+        c->optim.betas[0], c->optim.betas[1], "optim.eps", c->optim.eps, "optim.momentum", c->optim.momentum,
+        "optim.weight_decay", c->optim.weight_decay, "optim.clip", c->optim.clip, "optim.schedule",
+        c->optim.schedule, "optim.warmup", (json_int_t)run->plan.schedule.warmup, "optim.min_lr",
+        c->optim.min_lr, "optim.decay", c->optim.decay);
+}
+
+/* ---- descriptions of earlier versions ------------------------------------------------------------ */
+
+/* Replaces each saved checksum of 0 in `state` by the checksum of the present file, so that the two are
+ * equal. Earlier versions wrote 0 for token files whose format has no checksum. */
+static void fill_unknown_checksums(const ax_run *run, const json_t *state)
+{
+    json_t *saved = json_object_get(json_object_get(state, "run"), "data.train"), *now = source_list(run);
+    for (size_t i = 0; i < json_array_size(saved) && i < json_array_size(now); i++) {
+        json_t *source = json_array_get(saved, i);
+        const char *checksum = json_string_value(json_object_get(source, "checksum"));
+        if (checksum && strspn(checksum, "0") == strlen(checksum))
+            json_object_set(source, "checksum", json_object_get(json_array_get(now, i), "checksum"));
+    }
+    json_decref(now);
+}
+
+/* Converts the dropout rates in a `state` that earlier versions wrote: there model.dropout was the only rate,
+ * and was not applied to attention. */
+static void split_dropout(const json_t *state)
+{
+    json_t *saved = json_object_get(state, "settings"), *rate = json_object_get(saved, "model.dropout");
+    if (!rate)
+        return;
+    json_object_set(saved, "model.embd_dropout", rate);
+    json_object_set(saved, "model.resid_dropout", rate);
+    json_object_set_new(saved, "model.attn_dropout", json_real(0));
+}
+
+/* Adds keys that earlier versions did not have, with the values that describe those versions: they trained
+ * all weights, or updates with the usual scale and no dropout, on full rows of consecutive tokens, without
+ * goldfish loss, on texts without special tokens. */
+static void add_new_keys(const json_t *state)
+{
+    static const char *const keys[] = {"data.pack",          "data.long",
+                                       "data.goldfish.k",    "data.goldfish.window",
+                                       "data.goldfish.kind", "tune.method"};
+    _Static_assert(AX_CONFIG_FULL == 0 && AX_PACK_STREAM == 0 && AX_LONG_SPLIT == 0,
+                   "the values of tune.method, data.pack and data.long");
+    json_t *saved = json_object_get(state, "run"), *settings = json_object_get(state, "settings");
+    for (size_t i = 0; i < AX_COUNT(keys); i++)
+        if (saved && !json_object_get(saved, keys[i]))
+            json_object_set_new(saved, keys[i], json_integer(0));
+    if (saved && !json_object_get(saved, "data.last_row"))
+        json_object_set_new(saved, "data.last_row", json_string(last_row(true)));
+    if (saved && !json_object_get(saved, "tune.rslora"))
+        json_object_set_new(saved, "tune.rslora", json_false());
+    if (saved && json_object_get(saved, "tune.targets") && !json_object_get(saved, "tune.layers"))
+        json_object_set_new(saved, "tune.layers", json_string("all"));
+    if (settings && !json_object_get(settings, "data.bos"))
+        json_object_set_new(settings, "data.bos", json_false());
+    if (settings && !json_object_get(settings, "tune.dropout"))
+        json_object_set_new(settings, "tune.dropout", json_real(0));
+}
+
+void ax_run_convert_state(const ax_run *run, json_t *state)
+{
+    fill_unknown_checksums(run, state);
+    split_dropout(state);
+    add_new_keys(state);
+}
+
+ax_data_packing ax_run_saved_packing(const json_t *state)
+{
+    return (ax_data_packing)json_integer_value(json_object_get(json_object_get(state, "run"), "data.pack"));
+}
+
+bool ax_run_saved_full_rows(const json_t *state)
+{
+    const char *saved = json_string_value(json_object_get(json_object_get(state, "run"), "data.last_row"));
+    return saved && !strcmp(saved, last_row(true));
+}
+
+/* ---- the comparison ------------------------------------------------------------------------------ */
+
+/* A key whose value differs between the checkpoint (`before`) and this run (`now`). `paths`: the paths of
+ * data.train that the checkpoint has saved. */
+typedef struct change {
+    const char *key;
+    const json_t *before, *now, *paths;
+} change;
+
+/* Prints data sources, such as "a.tok (4350 tokens), b.tok (17 tokens, weight 2)". `paths` may be NULL: old
+ * checkpoints have no paths. */
+static ax_status print_sources(const json_t *sources, const json_t *paths, ax_buf *out)
+{
+    for (size_t i = 0; i < json_array_size(sources); i++) {
+        const json_t *source = json_array_get(sources, i);
+        const char *path = json_string_value(json_array_get(paths, i));
+        double weight = json_number_value(json_object_get(source, "weight"));
+        long long epochs = json_integer_value(json_object_get(source, "epochs"));
+        AX_TRY(ax_buf_printf(out, "%s%s (%lld tokens", i ? ", " : "", path ? path : "a source",
+                             (long long)json_integer_value(json_object_get(source, "tokens"))));
+        if (weight > 0)
+            AX_TRY(ax_buf_printf(out, ", weight %g", weight));
+        if (epochs)
+            AX_TRY(ax_buf_printf(out, ", %lld epoch%s", epochs, epochs == 1 ? "" : "s"));
+        AX_TRY(ax_buf_printf(out, ")"));
+    }
+    return AX_OK;
+}
+
+/* Prints a value as the user writes it in a configuration: files as paths, choices as words. */
+static ax_status print_value(const char *key, const json_t *value, const json_t *paths, ax_buf *out)
+{
+    size_t count;
+    char word[64];
+    const ax_option *option = ax_config_options(&count), *end = option + count;
+    while (option < end && strcmp(option->key, key) != 0)
+        option++;
+    if (option < end && option->type == AX_OPT_PATHS && json_is_array(value))
+        return print_sources(value, paths, out);
+    if (option < end && option->type == AX_OPT_ENUM && json_is_integer(value))
+        return ax_buf_printf(out, "\"%s\"", ax_option_word(option, (int)json_integer_value(value), word));
+    char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
+    ax_status status = ax_buf_printf(out, "%s", text ? text : "absent");
+    free(text);
+    return status;
+}
+
+static ax_status describe_change(const ax_run *run, const change *c, ax_buf *out)
+{
+    ax_buf a = {0}, b = {0};
+    json_t *paths = ax_run_paths(run);
+    ax_status status = print_value(c->key, c->before, c->paths, &a);
+    if (status == AX_OK)
+        status = print_value(c->key, c->now, paths, &b);
+    if (status == AX_OK && json_is_array(c->before) && !strcmp(a.data, b.data))
+        status = ax_buf_printf(out, "%s: the contents of %s have changed", c->key, b.data);
+    else if (status == AX_OK)
+        status = ax_buf_printf(out, "%s was %s and is now %s", c->key, a.data, b.data);
+    json_decref(paths);
+    ax_buf_fini(&a);
+    ax_buf_fini(&b);
+    return status;
+}
+
+/* Returns true if a new run that starts from a checkpoint of another run may change the key. Such a run may
+ * change the keys data.* and train.* and the length of rows, but not the model, the optimizer or what is
+ * trained. */
+static bool may_differ(const ax_run *run, const char *key)
+{
+    return run->resume.new_run &&
+           (!strncmp(key, "data.", 5) || !strncmp(key, "train.", 6) || !strcmp(key, "model.seq_len"));
+}
+
+/* Returns true if two lists of sources (source_list) are equal, but for how often sources with epochs are
+ * read. */
+static bool same_sources(const json_t *a, const json_t *b)
+{
+    bool same = json_array_size(a) == json_array_size(b);
+    for (size_t i = 0; same && i < json_array_size(a); i++) {
+        json_t *x = json_copy(json_array_get(a, i)), *y = json_copy(json_array_get(b, i));
+        same = json_object_del(x, "epochs") == json_object_del(y, "epochs") && json_equal(x, y);
+        json_decref(x);
+        json_decref(y);
+    }
+    return same;
+}
+
+/* Compares `now` with the values of the same keys in the saved state. `now` holds values of this run: those
+ * that must stay the same (`identity`), or settings that may change. Logs each change that is allowed, and
+ * adds a line to `refused` for each change that is not. */
+static ax_status report_changes(const ax_run *run, const json_t *state, json_t *now, bool identity,
+                                ax_buf *refused)
+{
+    const json_t *saved = json_object_get(state, identity ? "run" : "settings"),
+                 *paths = json_object_get(state, "paths");
+    const char *key;
+    json_t *value;
+    json_object_foreach(now, key, value)
+    {
+        const json_t *before = json_object_get(saved, key);
+        ax_buf text = {0};
+        if (json_equal(before, value))
+            continue;
+        ax_status status = describe_change(run, &(change){key, before, value, paths}, &text);
+        bool allowed =
+            !identity || may_differ(run, key) || (!strcmp(key, "data.train") && same_sources(before, value));
+        if (status == AX_OK && allowed)
+            ax_log(AX_LOG_INFO, "changed: %s", text.data);
+        else if (status == AX_OK)
+            status = ax_buf_printf(refused, "\n  %s", text.data);
+        ax_buf_fini(&text);
+        AX_TRY(status);
+    }
+    return AX_OK;
+}
+
+/* Sets *out to a JSON object of the values that identify the model (ax_model_config_identity). */
+static ax_status model_facts(const ax_model_config *model, json_t **out)
+{
+    ax_buf text = {0};
+    ax_status status = ax_model_config_identity(model, &text);
+    if (status == AX_OK)
+        status = ax_json_parse(NULL, text.data, text.size, 0, out);
+    ax_buf_fini(&text);
+    return status;
+}
+
+/* Sets *out to the values that identify the model of the checkpoint. Reads them from the checkpoint's
+ * config.json, because state.json does not have them, and every checkpoint that is not an adapter has a
+ * config.json. */
+static ax_status saved_model_facts(const ax_run *run, json_t **out)
+{
+    char *path, *text = NULL;
+    size_t size;
+    ax_model_config saved = {0};
+    AX_TRY(ax_path_join(run->resume.dir, "config.json", &path));
+    ax_status status = ax_file_read(path, &text, &size);
+    if (status == AX_OK)
+        status = ax_model_config_parse(text, size, path, &saved);
+    if (status == AX_OK)
+        status = model_facts(&saved, out);
+    ax_model_config_fini(&saved);
+    free(text);
+    free(path);
+    return status;
+}
+
+/* Adds the values that identify the model to the values that are compared: those of the checkpoint's model to
+ * `before`, those of this run's model to `now`. If the families differ, adds only model.family to `now`. */
+static ax_status add_model_facts(const ax_run *run, json_t *before, json_t *now)
+{
+    json_t *saved = NULL, *model = NULL, *value;
+    const char *key;
+    ax_status status = saved_model_facts(run, &saved);
+    if (status == AX_OK)
+        status = model_facts(&run->inputs.model, &model);
+    int failed = status == AX_OK ? json_object_update(before, saved) : 0;
+    bool same_family =
+        json_equal(json_object_get(saved, "model.family"), json_object_get(model, "model.family"));
+    json_object_foreach(saved, key, value) if (same_family && !json_object_get(model, key)) failed |=
+        json_object_set_new(model, key, json_null());
+    json_object_foreach(model, key, value) if (same_family || !strcmp(key, "model.family")) failed |=
+        json_object_set(now, key, value);
+    json_decref(saved);
+    json_decref(model);
+    AX_CHECK(status != AX_OK || !failed, AX_ERR_MEMORY,
+             "not enough memory to describe this run's model, for the comparison with the checkpoint");
+    return status;
+}
+
+static ax_config_method tuned(const json_t *saved)
+{
+    return (ax_config_method)json_integer_value(json_object_get(saved, "tune.method"));
+}
+
+/* Appends to an error message which base model the checkpoint's adapter updates, if model.from names another
+ * model. (If model.from is a run directory, it stands for the newest checkpoint there, which may be another
+ * one by now.) */
+static ax_status add_base(const ax_run *run, ax_buf *out)
+{
+    char *base = NULL;
+    if (!strstr(out->data, "\n  model.from was") || !ax_ckpt_is_adapter(run->resume.dir) ||
+        ax_adapter_find_base(run->resume.dir, &base) != AX_OK)
+        return AX_OK;
+    ax_status status = ax_buf_printf(out, "\n  (the adapter updates %s)", base);
+    free(base);
+    return status;
+}
+
+ax_status ax_run_check_same(const ax_run *run, const json_t *state)
+{
+    ax_buf refused = {0};
+    json_t *saved = json_object_get(state, "run");
+    AX_CHECK(json_is_object(saved), AX_ERR_DATA,
+             "%s: training/state.json lacks the description of the run (its member \"run\"), so it is "
+             "damaged: set "
+             "train.resume to another checkpoint",
+             run->resume.dir);
+    json_t *identity = ax_run_identity(run);
+    /* An adapter's checkpoint has no config.json. Its model is identified by the checksum of the base model's
+     * weights instead (tune_of). */
+    bool models = tuned(saved) == AX_CONFIG_FULL && run->config->tune.method == AX_CONFIG_FULL;
+    ax_status status = models ? add_model_facts(run, saved, identity) : AX_OK;
+    if (status == AX_OK)
+        status = report_changes(run, state, identity, true, &refused);
+    if (status == AX_OK && refused.size)
+        status = add_base(run, &refused);
+    if (status == AX_OK && refused.size)
+        status = ax_fail(
+            AX_ERR_USAGE,
+            "%s cannot be continued, this would be another run:%s\nrestore the old values, or choose another "
+            "run.dir; there train.resume=%s starts a new run from this checkpoint, if the model is the same",
+            run->resume.dir, refused.data, run->resume.dir);
+    json_decref(identity);
+    ax_buf_fini(&refused);
+    return status;
+}
+
+bool ax_run_same_sources(const ax_run *run, const json_t *state)
+{
+    const json_t *saved = json_object_get(state, "run");
+    json_t *now = source_list(run);
+    bool same = same_sources(json_object_get(saved, "data.train"), now) &&
+                json_integer_value(json_object_get(saved, "model.seq_len")) == run->config->model.seq_len;
+    json_decref(now);
+    return same;
+}
+
+bool ax_run_same_samples(const ax_run *run, const json_t *state)
+{
+    const json_t *saved = json_object_get(state, "run");
+    return ax_run_same_sources(run, state) && ax_run_saved_packing(state) == ax_run_packing(run) &&
+           json_integer_value(json_object_get(saved, "data.long")) == run->config->data.longer;
+}
+
+/* Reads the schedule of the learning rate by which the run went on until the checkpoint. */
+static ax_status read_schedule(const json_t *settings, ax_schedule *out)
+{
+    const char *kind = json_string_value(json_object_get(settings, "optim.schedule"));
+    *out = (ax_schedule){.steps = json_integer_value(json_object_get(settings, "train.steps")),
+                         .warmup = json_integer_value(json_object_get(settings, "optim.warmup")),
+                         .lr = json_number_value(json_object_get(settings, "optim.lr")),
+                         .min_lr = json_number_value(json_object_get(settings, "optim.min_lr")),
+                         .decay = json_number_value(json_object_get(settings, "optim.decay"))};
+    return ax_schedule_find(kind ? kind : "constant", &out->kind);
+}
+
+/* Logs if the learning rate rises where the run goes on, although it was past its warm-up: a run that had
+ * decayed it and gets more steps is then earlier in its decay. */
+static ax_status log_rising_rate(const ax_run *run)
+{
+    ax_schedule before;
+    const int64_t step = run->state.step, end = run->config->train.steps;
+    AX_TRY(read_schedule(json_object_get(run->resume.state, "settings"), &before));
+    if (run->resume.new_run || step <= before.warmup || step >= end || !ax_run_first(run))
+        return AX_OK;
+    const double was = ax_schedule_lr(&before, step), now = ax_schedule_lr(&run->plan.schedule, step + 1);
+    if (now > was)
+        ax_log(AX_LOG_INFO,
+               "the learning rate rises from %.3g (step %lld) to %.3g (step %lld): schedule %s with optim.lr "
+               "%g now ends at step %lld",
+               was, (long long)step, now, (long long)step + 1, run->config->optim.schedule,
+               run->config->optim.lr, (long long)end);
+    return AX_OK;
+}
+
+ax_status ax_run_log_changes(const ax_run *run)
+{
+    if (!run->resume.state)
+        return AX_OK;
+    json_t *settings = ax_run_settings(run);
+    ax_status status = report_changes(run, run->resume.state, settings, false, NULL);
+    json_decref(settings);
+    return status == AX_OK ? log_rising_rate(run) : status;
+}

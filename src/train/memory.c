@@ -1,0 +1,245 @@
+/* The memory of a training run, planned before it is allocated. Logs the bytes of each class (weights,
+ * gradients, ...), compares them with the available memory, and advises which settings would fit. */
+#include "engine/machine.h"
+#include "train/train.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static ax_status plan_with(const ax_run *run, const ax_parallel *parallel, int64_t micro_batch,
+                           int64_t recompute, ax_engine_plan *out)
+{
+    const ax_train_plan *p = &run->plan;
+    ax_engine_options options = p->options;
+    options.micro_batch = micro_batch;
+    options.recompute = recompute;
+    ax_status status = ax_engine_plan_make(&options, p->ranks, p->grid, parallel, run->config->device,
+                                           p->threads.count, p->compute, out);
+    return ax_comm_agree(run->world, status);
+}
+
+/* Logs the memory plan: the bytes of each class, such as weights and activations. */
+static void log_plan(const ax_run *run, const ax_memory *m)
+{
+    const struct {
+        const char *what;
+        size_t bytes;
+    } rows[] = {
+        {"weights", m->weights},        {"compute copies", m->copies},   {"gradients", m->gradients},
+        {"optimizer", m->optimizer},    {"activations", m->activations}, {"batch", m->batch},
+        {"position tables", m->tables}, {"messages", m->messages},       {"kernel scratch", m->workspace}};
+    char text[512] = "", size[32];
+    for (size_t i = 0; i < AX_COUNT(rows); i++)
+        if (rows[i].bytes)
+            ax_text_add(text, sizeof text, "%s%s %s", *text ? ", " : "", rows[i].what,
+                        ax_format_bytes((double)rows[i].bytes, size));
+    ax_log(AX_LOG_INFO, "memory%s: %s in all: %s", ax_comm_size(run->world) > 1 ? " of rank 0" : "",
+           ax_format_bytes((double)ax_memory_total(m), size), text);
+    if (m->pinned)
+        ax_log(AX_LOG_INFO, "messages also take %s of pinned host memory on this rank",
+               ax_format_bytes((double)m->pinned, size));
+}
+
+/* Sets *out to the bytes of the rank that needs the most memory, and logs them if rank 0 needs less: pipeline
+ * stages need different amounts. */
+static ax_status find_largest(const ax_run *run, const ax_memory *m, int64_t *out)
+{
+    int64_t mine = *out = (int64_t)ax_memory_total(m);
+    char size[32];
+    AX_TRY(ax_run_max(run, out, 1));
+    if (*out > mine && ax_run_first(run))
+        ax_log(AX_LOG_INFO, "memory of the largest rank: %s", ax_format_bytes((double)*out, size));
+    return AX_OK;
+}
+
+/* ---- available memory ---------------------------------------------------------------------------- */
+
+static ax_status find_machine(const ax_run *run, size_t need, ax_machine *out)
+{
+    return ax_machine_find(run->world, run->config->device, run->plan.threads.binding.local_rank, need, out);
+}
+
+/* Sets *out to the memory that this rank shares with other ranks (of its machine or GPU), and *fit to whether
+ * every such memory is enough for the ranks that share it; *fit is the same on all ranks. */
+static ax_status fits_all(const ax_run *run, size_t need, ax_machine *out, bool *fit)
+{
+    AX_TRY(find_machine(run, need, out));
+    int64_t too_large = !ax_machine_fits(out);
+    AX_TRY(ax_run_max(run, &too_large, 1));
+    *fit = !too_large;
+    return AX_OK;
+}
+
+/* Advises fewer threads if three conditions hold: ranks have several threads, the run would fit without the
+ * threads' scratch memory, and on every rank this scratch memory is more than half of the other memory. Then
+ * writes the advice to `out` and sets *helps to true; otherwise sets *helps to false. */
+static ax_status suggest_threads(const ax_run *run, const ax_memory *memory, char *out, size_t size,
+                                 bool *helps)
+{
+    size_t scratch = memory->workspace, rest = ax_memory_total(memory) - scratch;
+    int threads = run->plan.threads.count;
+    ax_machine m;
+    AX_TRY(fits_all(run, rest, &m, helps));
+    int64_t little = threads == 1 || scratch <= rest / 2; /* may differ between ranks of different pipeline
+                                                             stages */
+    AX_TRY(ax_run_max(run, &little, 1));
+    *helps = *helps && !little;
+    char text[32];
+    if (*helps)
+        snprintf(out, size, "%s are scratch memory of the %d threads of each rank: set `threads` lower",
+                 ax_format_bytes((double)scratch, text), threads);
+    return AX_OK;
+}
+
+/* A change of settings that may make the run fit. */
+typedef struct change {
+    ax_parallel parallel;
+    int64_t micro_batch, recompute;
+    char what[192]; /* the changed keys and their values, for the advice */
+} change;
+
+/* Plans the run with the change. If the run then fits, writes the advice to `out` and sets *helps to true. */
+static ax_status try_change(const ax_run *run, const change *c, char *out, size_t size, bool *helps)
+{
+    ax_engine_plan plan;
+    ax_machine m;
+    char text[32];
+    AX_TRY(plan_with(run, &c->parallel, c->micro_batch, c->recompute, &plan));
+    size_t need = ax_memory_total(&plan.memory);
+    ax_engine_plan_fini(&plan);
+    AX_TRY(fits_all(run, need, &m, helps));
+    if (*helps)
+        snprintf(out, size, "%s would fit (%s)", c->what, ax_format_bytes(m.need, text));
+    return AX_OK;
+}
+
+static void add_key(change *c, const char *text)
+{
+    ax_text_add(c->what, sizeof c->what, "%s%s", *c->what ? " with " : "", text);
+}
+
+/* Changes settings of the pipeline so that its stages hold the fewest micro-batches. Returns false if there
+ * is nothing to change. */
+static bool hold_fewest(const ax_run *run, change *c)
+{
+    ax_pipe_settings *pipe = &c->parallel.pipe;
+    if (run->plan.grid.pipe == 1)
+        return false;
+    if (pipe->schedule == AX_PIPE_GPIPE)
+        add_key(c, "pipe.schedule: message");
+    if (pipe->slack)
+        add_key(c, "pipe.slack: 0");
+    if (pipe->postpone)
+        add_key(c, "pipe.postpone: 0");
+    pipe->schedule = pipe->schedule == AX_PIPE_GPIPE ? AX_PIPE_MESSAGE : pipe->schedule;
+    pipe->slack = pipe->postpone = 0;
+    return *c->what;
+}
+
+/* Tries, on top of the changes in `base`, smaller micro-batches, from large to small, and then full
+ * recomputation with micro-batches from the present size down. Writes the first of these changes that fits to
+ * `out`. */
+static ax_status suggest_micro_batch(const ax_run *run, const change *base, char *out, size_t size,
+                                     bool *helps)
+{
+    const ax_engine_options *options = &run->plan.options;
+    int64_t most = options->micro_batch;
+    int64_t share = options->global_batch / (run->config->grid.data * run->config->grid.z);
+    for (int full = 0; full < 2; full++)
+        for (int64_t micro = most; micro > 0; micro = micro > 1 ? ax_divisor_below(share, micro - 1) : 0) {
+            if ((!full && micro == most) || !ax_config_fits_pipe(run->config, micro))
+                continue;
+            change c = *base;
+            snprintf(c.what, sizeof c.what, "train.micro_batch: %lld", (long long)micro);
+            if (full)
+                add_key(&c, "train.recompute: full");
+            if (*base->what)
+                add_key(&c, base->what);
+            c.micro_batch = micro;
+            c.recompute = full ? 1 : options->recompute;
+            AX_TRY(try_change(run, &c, out, size, helps));
+            if (*helps)
+                return AX_OK;
+        }
+    return AX_OK;
+}
+
+/* Writes to `out` the first of these changes that would make the run fit: fewer threads; a pipeline that
+ * holds fewer micro-batches; smaller micro-batches, or full recomputation; the same in a pipeline that holds
+ * fewer micro-batches. If none of these changes would, advises to divide the model among more ranks. All
+ * ranks do the same search. */
+static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, size_t size)
+{
+    const change as_given = {.parallel = run->plan.parallel,
+                             .micro_batch = run->plan.options.micro_batch,
+                             .recompute = run->plan.options.recompute};
+    change fewest = as_given;
+    bool helps, fewer = hold_fewest(run, &fewest);
+    AX_TRY(suggest_threads(run, memory, out, size, &helps));
+    if (!helps && fewer)
+        AX_TRY(try_change(run, &fewest, out, size, &helps));
+    if (!helps)
+        AX_TRY(suggest_micro_batch(run, &as_given, out, size, &helps));
+    if (!helps && fewer)
+        AX_TRY(suggest_micro_batch(run, &fewest, out, size, &helps));
+    if (!helps)
+        snprintf(
+            out, size,
+            "even train.micro_batch: 1 with train.recompute: full%s%s does not fit: divide the model among "
+            "more machines or GPUs (grid.z, grid.x, grid.pipe), or reduce model.seq_len",
+            fewer ? " with " : "", fewest.what);
+    return AX_OK;
+}
+
+/* On a grid without pipeline stages, fails if weights, gradients and optimizer state do not fit even if they
+ * are divided evenly among the ranks, whatever the micro-batch. Called before the whole memory is planned,
+ * because planning takes long for very deep models. */
+static ax_status check_parameters(const ax_run *run)
+{
+    int64_t parameters, matmul;
+    ax_machine m;
+    if (run->plan.grid.pipe > 1) /* pipeline stages hold parts of the model of different sizes */
+        return AX_OK;
+    const ax_model_config *model = &run->inputs.model;
+    ax_model_config_params(model, &parameters, &matmul);
+    bool adapted = ax_model_config_is_adapted(model);
+    double frozen = adapted ? (double)parameters : 0,
+           trained = (double)(adapted ? ax_model_config_low_rank_params(model) : parameters);
+    double need = (frozen * (double)ax_dtype_size(run->plan.compute) +
+                   trained * (2 + run->plan.options.optim->slots) * sizeof(float)) /
+                  ax_comm_size(run->world);
+    char a[32], b[32];
+    AX_TRY(find_machine(run, (size_t)fmin(need, 0x1p62), &m));
+    AX_CHECK(
+        ax_machine_fits(&m), AX_ERR_MEMORY,
+        "the weights, gradients and optimizer state of the model's %lld parameters need %s%s but only %s "
+        "are available here: the model is too large; use more machines or GPUs, or a smaller model",
+        (long long)parameters, ax_format_bytes(m.need, a), m.of, ax_format_bytes(m.available, b));
+    return AX_OK;
+}
+
+ax_status ax_run_plan_engine(const ax_run *run, ax_train_plan *plan)
+{
+    ax_machine m;
+    bool fit;
+    ax_memory *memory = &plan->engine.memory;
+    if (!run->config->model
+             .seq_len) /* the data will say how long rows are; the weights must fit in any case */
+        return check_parameters(run);
+    AX_TRY(ax_comm_agree(run->world, check_parameters(run)));
+    AX_TRY(plan_with(run, &run->plan.parallel, run->plan.options.micro_batch, run->plan.options.recompute,
+                     &plan->engine));
+    log_plan(run, memory);
+    AX_TRY(find_largest(run, memory, &plan->mem_planned));
+    size_t need = ax_memory_total(memory);
+    AX_TRY(fits_all(run, need, &m, &fit));
+    if (fit)
+        return AX_OK;
+    char advice[512], a[32], b[32];
+    AX_TRY(suggest(run, memory, advice, sizeof advice));
+    AX_CHECK(ax_machine_fits(&m), AX_ERR_MEMORY, "a step needs %s%s but only %s are available here: %s",
+             ax_format_bytes(m.need, a), m.of, ax_format_bytes(m.available, b), advice);
+    return AX_OK;
+}

@@ -1,0 +1,110 @@
+/* Makes the plan of a run (ax_train_plan): grid, ranks, threads, optimizer, memory. Only this file and
+ * memory.c write the plan; other files only read it. */
+#include "train/train.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static ax_parallel parallel_of(const ax_config *config)
+{
+    ax_parallel parallel = {
+        .zero = (int)config->zero,
+        .overlap = {.oar = config->overlap.oar, .ors = config->overlap.ors, .oag = config->overlap.oag},
+        .weight_cache = (size_t)config->train.weight_cache,
+        .pipe = {.schedule = (ax_pipe_schedule)config->pipe.schedule,
+                 .slack = config->pipe.slack,
+                 .postpone = config->pipe.postpone,
+                 .chunks = (int)config->pipe.chunks}};
+    if (config->pipe.cut.count && config->pipe.cut.items[0] >= 0)
+        parallel.pipe.cut = config->pipe.cut.items;
+    for (int i = 0; ax_strategy_at(i); i++)
+        if (!strcmp(ax_strategy_at(i)->name, config->strategy))
+            parallel.strategy = ax_strategy_at(i);
+    return parallel;
+}
+
+/* Takes the grid from the configuration and checks, before anything is created, that it is legal for the
+ * model and the batch. */
+ax_status ax_run_plan_grid(const ax_run *run, ax_train_plan *plan)
+{
+    plan->config = run->config;
+    plan->grid = ax_config_grid(run->config);
+    plan->parallel = parallel_of(run->config);
+    plan->compute = ax_config_dtype(run->config->train.precision);
+    ax_grid_load load = {&run->inputs.model, plan->parallel.strategy, run->config->train.micro_batch,
+                         run->config->train.global_batch};
+    return ax_model_check_grid(&load, plan->grid, ax_comm_size(run->world));
+}
+
+ax_status ax_run_plan_ranks(const ax_run *run, ax_train_plan *plan)
+{
+    ax_grid_order order;
+    AX_TRY(ax_grid_order_parse(run->config->grid.order, &order));
+    return ax_grid_world(run->world, plan->grid, &order, &plan->ranks);
+}
+
+ax_status ax_run_plan_threads(const ax_run *run, ax_train_plan *plan)
+{
+    return ax_threads_share(run->world, (int)run->config->threads, &plan->threads);
+}
+
+/* Chooses the optimizer and the size of a step. */
+ax_status ax_run_plan_step(const ax_run *run, ax_train_plan *plan)
+{
+    const ax_config *c = run->config;
+    int64_t recompute = c->train.recompute == AX_CONFIG_RECOMPUTE_FULL ? 1 : c->train.recompute;
+    plan->options = (ax_engine_options){.model = &run->inputs.model,
+                                        .seq_len = c->model.seq_len,
+                                        .micro_batch = c->train.micro_batch,
+                                        .global_batch = c->train.global_batch,
+                                        .recompute = ax_max(recompute, 0),
+                                        .whole_rows = !c->data.mask_documents,
+                                        .clip = c->optim.clip};
+    return ax_optim_find(c->optim.name, &plan->options.optim);
+}
+
+ax_status ax_run_plan_schedule(const ax_run *run, ax_train_plan *plan)
+{
+    const ax_config *c = run->config;
+    plan->schedule = (ax_schedule){.steps = c->train.steps,
+                                   .warmup = ax_quota_of(&c->optim.warmup, c->train.steps),
+                                   .lr = c->optim.lr,
+                                   .min_lr = c->optim.min_lr,
+                                   .decay = c->optim.decay};
+    return ax_schedule_find(c->optim.schedule, &plan->schedule.kind);
+}
+
+void ax_run_plan_fini(ax_train_plan *plan)
+{
+    ax_comm_destroy(&plan->ranks);
+    ax_engine_plan_fini(&plan->engine);
+}
+
+/* ---- what follows from a plan -------------------------------------------------------------------- */
+
+ax_hyper ax_train_hyper(const ax_train_plan *plan, int64_t step)
+{
+    const ax_config *c = plan->config;
+    return (ax_hyper){.lr = ax_schedule_lr(&plan->schedule, step),
+                      .beta1 = c->optim.betas[0],
+                      .beta2 = c->optim.betas[1],
+                      .eps = c->optim.eps,
+                      .momentum = c->optim.momentum,
+                      .weight_decay = c->optim.weight_decay,
+                      .step = step};
+}
+
+void ax_train_describe(const ax_model_config *config, ax_grid_size size, char model[96], char grid[96])
+{
+    snprintf(model, 96, "%s %lld x %lld", ax_model_config_family(config), (long long)config->layers,
+             (long long)config->hidden);
+    snprintf(grid, 96, "data=%d pipe=%d x=%d y=%d z=%d", size.data, size.pipe, size.x, size.y, size.z);
+}
+
+ax_status ax_run_open_device(const ax_train_plan *plan, ax_ctx **out)
+{
+    AX_TRY(ax_ctx_create_with(plan->ranks, plan->grid, plan->config->device, &plan->threads, plan->compute,
+                              (uint64_t)plan->config->train.seed, out));
+    (*out)->parallel = plan->parallel;
+    return AX_OK;
+}
